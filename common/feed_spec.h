@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a client asks of a feed, as the core sees it: checked values, free of the wire. proto/convert.h makes it from pinfeed.v1.FeedSpec.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/tensor_spec.h"
+
+namespace pinfeed {
+
+// torchvision's transforms by its names. Sizes are pixels, > 0 and <= kMaxImageSide.
+inline constexpr uint32_t kMaxImageSide = 65500;  // JPEG's own limit
+
+struct Resize {
+  uint32_t height = 0;  // 0: `width` is the length of the shorter side and the aspect ratio is kept
+  uint32_t width = 0;
+  bool operator==(const Resize&) const = default;
+};
+struct CenterCrop {
+  uint32_t height = 0;
+  uint32_t width = 0;
+  bool operator==(const CenterCrop&) const = default;
+};
+struct RandomResizedCrop {
+  uint32_t height = 0;
+  uint32_t width = 0;
+  double scale_min = 0.08;  // share of the source's area
+  double scale_max = 1.0;
+  double ratio_min = 3.0 / 4.0;  // width / height
+  double ratio_max = 4.0 / 3.0;
+  bool operator==(const RandomResizedCrop&) const = default;
+};
+struct RandomHorizontalFlip {
+  double p = 0.5;
+  bool operator==(const RandomHorizontalFlip&) const = default;
+};
+struct Normalize {
+  std::vector<double> mean;  // one value, or one a channel
+  std::vector<double> std;   // likewise; none is 0
+  bool operator==(const Normalize&) const = default;
+};
+struct ToDtype {
+  DType dtype = DType::kUint8;  // kUint8, kFloat32, kFloat16 or kBfloat16
+  bool scale = false;           // uint8 -> floating point: divide by 255
+  bool operator==(const ToDtype&) const = default;
+};
+using Transform = std::variant<Resize, CenterCrop, RandomResizedCrop, RandomHorizontalFlip, Normalize, ToDtype>;
+
+enum class Order { kSequential, kShuffle };
+enum class ImageLayout { kChw, kHwc };
+enum class OnBadSample { kFail, kSkip, kZero };
+enum class Sharing { kExclusive, kBroadcast, kQueue };
+enum class Backend { kAuto, kHost, kCudaIpc, kVmmFd };
+
+struct DatasetSpec {
+  std::string name;  // of a configured dataset, else empty
+  std::string path;  // absolute, else empty
+  std::string format;
+  uint32_t sequence_length = 0;
+  uint32_t stride = 0;
+  DType token_dtype = DType::kUint16;
+  bool operator==(const DatasetSpec&) const = default;
+};
+
+struct FeedSpec {
+  DatasetSpec dataset;
+  uint32_t batch_size = 0;
+  Order order = Order::kSequential;
+  uint64_t seed = 0;
+  uint64_t epochs = 0;  // 0: endless
+  bool drop_last = false;
+  uint32_t rank = 0;
+  uint32_t world_size = 1;
+  std::vector<Transform> transforms;
+  ImageLayout image_layout = ImageLayout::kChw;
+  OnBadSample on_bad_sample = OnBadSample::kFail;
+  uint32_t slots = 0;  // 0: the daemon's default
+  bool sample_ids = false;
+  Sharing sharing = Sharing::kExclusive;
+  std::string group;
+  uint32_t group_size = 1;
+  Backend backend = Backend::kAuto;
+  bool operator==(const FeedSpec&) const = default;
+};
+
+// Where a feed starts or resumes.
+struct Cursor {
+  std::string fingerprint;  // empty: not checked
+  uint64_t seed = 0;
+  uint64_t epoch = 0;
+  uint64_t position = 0;  // samples of the epoch consumed by all ranks together
+  bool operator==(const Cursor&) const = default;
+};
+
+}  // namespace pinfeed

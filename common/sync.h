@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mutex, scoped lock and condition variable with clang's thread-safety annotations (std::mutex carries none, so the check would warn falsely).
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#if defined(__clang__)
+#define PF_THREAD_ANNOTATION(x) __attribute__((x))
+#else
+#define PF_THREAD_ANNOTATION(x)
+#endif
+#define PF_CAPABILITY(x) PF_THREAD_ANNOTATION(capability(x))
+#define PF_SCOPED_CAPABILITY PF_THREAD_ANNOTATION(scoped_lockable)
+#define PF_GUARDED_BY(x) PF_THREAD_ANNOTATION(guarded_by(x))
+#define PF_REQUIRES(...) PF_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
+#define PF_EXCLUDES(...) PF_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
+#define PF_ACQUIRE(...) PF_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
+#define PF_RELEASE(...) PF_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
+#define PF_NO_THREAD_SAFETY_ANALYSIS PF_THREAD_ANNOTATION(no_thread_safety_analysis)
+
+namespace pinfeed {
+
+class PF_CAPABILITY("mutex") Mutex {
+ public:
+  void Lock() PF_ACQUIRE() { mutex_.lock(); }
+  void Unlock() PF_RELEASE() { mutex_.unlock(); }
+
+ private:
+  friend class CondVar;
+  std::mutex mutex_;
+};
+
+class PF_SCOPED_CAPABILITY MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) PF_ACQUIRE(mutex) : mutex_(mutex) { mutex_.Lock(); }
+  ~MutexLock() PF_RELEASE() { mutex_.Unlock(); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+// Waits may wake spuriously: call them in a loop that checks the condition.
+class CondVar {
+ public:
+  void Wait(Mutex& mutex) PF_REQUIRES(mutex) {
+    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
+    cv_.wait(lock);
+    lock.release();
+  }
+  // False when `deadline` passed.
+  bool WaitUntil(Mutex& mutex, std::chrono::steady_clock::time_point deadline) PF_REQUIRES(mutex) {
+    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
+    const bool signalled = cv_.wait_until(lock, deadline) == std::cv_status::no_timeout;
+    lock.release();
+    return signalled;
+  }
+  void NotifyOne() { cv_.notify_one(); }
+  void NotifyAll() { cv_.notify_all(); }
+
+ private:
+  std::condition_variable cv_;
+};
+
+}  // namespace pinfeed

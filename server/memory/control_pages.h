@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daemon's side of a session's two shared pages and doorbell. In: finished batches. Out: descriptors the client sees; the client's releases.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "common/memfd.h"
+#include "common/result.h"
+#include "common/shared_page.h"
+#include "common/unique_handle.h"
+
+namespace pinfeed {
+
+// Purpose: publishes to one session and reads its releases. Owns: both memfds, their mappings, the doorbell eventfd.
+// Threads: the writing methods (Publish, SetState, Fail, SetStarved) are serialised by the caller (the feed's lock); reads from any thread.
+// Errors: none after creation; whatever the client writes is a number that is compared, never an index or a length.
+// Invariants: 1. the published count and state are kept in private memory and never read back from the page; 2. a descriptor is complete
+// before its count is visible (I2).
+class ControlPages {
+ public:
+  static Result<std::unique_ptr<ControlPages>> Create(uint32_t slot_count);
+
+  int publish_fd() const { return publish_fd_.get(); }
+  int release_fd() const { return release_fd_.get(); }
+  int doorbell_fd() const { return doorbell_.get(); }
+
+  // Fills in descriptor.sequence, stores it, raises the count, wakes the client. A no-op unless the state is kRunning.
+  void Publish(BatchDescriptor descriptor);
+  // kFailed and kEnded are final: later states are ignored.
+  void SetState(FeedState state);
+  // Sets kFailed with the error's code and (truncated) message.
+  void Fail(const Status& error);
+  void SetStarved(bool starved);
+
+  uint64_t published() const { return published_; }
+  FeedState state() const { return state_; }
+  // What the client wrote as released for the slot: any value at all. Precondition: slot < kMaxSlots.
+  uint64_t Released(uint32_t slot) const;
+  // Empties the doorbell after it was seen readable.
+  void ClearDoorbell();
+
+  // What the client claims about itself; statistics only.
+  struct ClientStats {
+    uint64_t taken = 0;
+    uint64_t wait_ns = 0;
+    uint64_t waiting_since_ns = 0;
+  };
+  ClientStats Stats() const;
+
+ private:
+  ControlPages(UniqueFd publish_fd, Mapping publish, UniqueFd release_fd, Mapping release, UniqueFd doorbell, uint32_t slot_count);
+  void Wake();
+  PublishPage* publish_page() const { return reinterpret_cast<PublishPage*>(publish_.data()); }
+  const ReleasePage* release_page() const { return reinterpret_cast<const ReleasePage*>(release_.data()); }
+
+  UniqueFd publish_fd_;
+  Mapping publish_;
+  UniqueFd release_fd_;
+  Mapping release_;
+  UniqueFd doorbell_;
+  uint64_t published_ = 0;
+  FeedState state_ = FeedState::kRunning;
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// The heart: one ordered stream of batches. In: plans from the sampler, samples from the workers, releases from the sessions. Out: published batches.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/result.h"
+#include "common/sync.h"
+#include "common/feed_spec.h"
+#include "server/memory/arena.h"
+#include "server/memory/control_pages.h"
+#include "server/memory/slots.h"
+#include "server/pipeline/sample_loader.h"
+#include "server/pipeline/worker_pool.h"
+#include "server/source/sampler.h"
+
+namespace pinfeed {
+
+// A sample that could not be used, and why.
+struct BadSampleNote {
+  uint64_t sample_id = 0;
+  std::string reason;
+};
+
+// What status and metrics show of a feed. Counters only grow.
+struct FeedSnapshot {
+  uint64_t id = 0;
+  std::string dataset;  // path
+  Sharing sharing = Sharing::kExclusive;
+  std::string state;  // "waiting" (for its group), "running", "draining", "ended", "failed"
+  Status error;
+  uint64_t epoch = 0;        // of the batch published last
+  uint64_t batch_index = 0;  // likewise
+  uint32_t slots_free = 0, slots_filling = 0, slots_ready = 0, slots_lent = 0;
+  uint64_t arena_bytes = 0;
+  uint64_t batches = 0;  // published, counted once a batch
+  uint64_t samples = 0;
+  uint64_t bytes = 0;
+  uint64_t bad_samples = 0;
+  std::vector<BadSampleNote> last_bad_samples;  // the newest few
+  uint64_t ignored_releases = 0;                // words that changed to something else than the generation lent
+  uint64_t read_ns = 0, decode_ns = 0;          // worker time
+  uint64_t starved_ns = 0;                      // no batch was ready for the trainer
+  uint64_t full_ns = 0;                         // every slot was ready or lent: the trainer is what is slow
+  uint64_t running_ns = 0;                      // since the first batch was planned
+  std::string bound_on;                         // "read", "decode" or "consumer"
+  double bound_share = 0;                       // share of running_ns that it explains
+};
+
+// Purpose: keeps its slots full: takes free slots, plans batches, gives them to the workers, publishes finished ones in order, takes
+// released ones back. Owns: sampler, loader, arena, slot states. Borrows: the WorkerPool (outlives it) and the ControlPages of attached
+// sessions (each outlives its Attach..Detach span).
+// Threads: every method from any thread; one mutex, never held while loading samples or blocking. Stop waits for workers.
+// Errors: a bad sample under on_bad_sample = fail, or a failed delivery, fails the feed: published batches stay valid, then sessions see the error.
+// Invariants: I1 a slot is filled only when every session it was lent to released its generation; I2, I3: published in plan order, complete,
+// once a session; I5: nothing is allocated a batch that outlives it; I6: release words are only compared for equality.
+class Feed : public std::enable_shared_from_this<Feed> {
+ public:
+  struct Parts {
+    uint64_t id = 0;
+    FeedSpec spec;
+    BatchLayout layout;
+    Sampler sampler;
+    std::unique_ptr<SampleLoader> loader;
+    std::unique_ptr<Arena> arena;
+  };
+  Feed(Parts parts, WorkerPool& workers);
+  ~Feed();
+
+  uint64_t id() const { return parts_.id; }
+  const FeedSpec& spec() const { return parts_.spec; }
+  const BatchLayout& layout() const { return parts_.layout; }
+  const Sampler& sampler() const { return parts_.sampler; }
+  const Arena& arena() const { return *parts_.arena; }
+  const DatasetInfo& dataset() const { return parts_.loader->dataset().info(); }
+
+  // Adds a session that wants batches from `start` on. The feed begins with the earliest start once spec.group_size sessions are attached.
+  // Joining later, a session gets what is published from then on, no earlier than its start;
+  // kFailedPrecondition when its start has already been published, or the feed has failed or ended.
+  Status Attach(ControlPages* session, Sampler::Start start) PF_EXCLUDES(mutex_);
+  // Removes a session, as if it had released everything. In a queue group the batches it held go to another session. Returns how many are left.
+  size_t Detach(ControlPages* session) PF_EXCLUDES(mutex_);
+
+  // Looks at the release words and goes on filling: after a doorbell.
+  void Poke() PF_EXCLUDES(mutex_);
+  // No new batches: sessions see kDraining once what was being filled is published.
+  void Drain() PF_EXCLUDES(mutex_);
+  // As Drain, and waits until no worker and no copy touches the arena. Precondition for destruction.
+  void Stop() PF_EXCLUDES(mutex_);
+
+  FeedSnapshot Snapshot() const PF_EXCLUDES(mutex_);
+
+ private:
+  class Fill;
+  struct Consumer;
+  struct Batch;
+  // implementation: server/pipeline/feed.cc
+  void AdvanceLocked(std::vector<std::shared_ptr<FillTask>>* tasks) PF_REQUIRES(mutex_);
+  void CollectReleasesLocked() PF_REQUIRES(mutex_);
+  void PublishReadyLocked() PF_REQUIRES(mutex_);
+  void FailLocked(const Status& error) PF_REQUIRES(mutex_);
+  void OnDelivered(uint32_t slot, const Status& status) PF_EXCLUDES(mutex_);
+
+  Parts parts_;
+  WorkerPool& workers_;
+  const std::shared_ptr<FeedShare> share_;
+  mutable Mutex mutex_;
+  CondVar idle_;
+};
+
+}  // namespace pinfeed

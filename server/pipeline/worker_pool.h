@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host-wide threads that load samples. In: batches to fill, from all feeds. Out: each batch's Done(), once all its samples are loaded.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/sync.h"
+#include "server/pipeline/sample_loader.h"
+
+namespace pinfeed {
+
+// How urgent a feed is and how much it has been given: what makes the pool fair. One a feed; outlives its tasks.
+struct FeedShare {
+  std::atomic<uint32_t> ready{0};      // batches published and not yet released: the fewer, the nearer to starving
+  std::atomic<uint64_t> served_ns{0};  // worker time spent on this feed, brought level with the others' when it becomes active
+};
+
+// Purpose: one batch to fill. Owned by the pool from Submit until Done() has returned.
+class FillTask {
+ public:
+  FillTask(std::shared_ptr<FeedShare> share, uint32_t samples, uint32_t grain)
+      : share_(std::move(share)), samples_(samples), grain_(grain) {}
+  virtual ~FillTask() = default;
+  // Loads samples [begin, end). Called from several workers at once for disjoint ranges.
+  virtual void Run(uint32_t begin, uint32_t end, SampleScratch& scratch) = 0;
+  // Called once, by the worker whose Run finished last; all writes of all Runs happen before it.
+  virtual void Done() = 0;
+
+ private:
+  friend class WorkerPool;
+  const std::shared_ptr<FeedShare> share_;
+  const uint32_t samples_;     // >= 1
+  const uint32_t grain_;       // samples claimed at once, >= 1
+  uint32_t claimed_ = 0;       // guarded by the pool's mutex
+  uint32_t unfinished_ = 0;    // likewise
+};
+
+// Purpose: runs tasks with the feed nearest to starving first (fewest ready batches; among equals the one served least), and within a feed
+// the oldest batch first; all workers join on one batch. Owns: threads and their scratch buffers. Borrows: nothing.
+// Threads: Submit from any thread (also from Run and Done). Start and Stop from the owner.
+// Invariant: a task's Done runs exactly once, unless the pool is stopped before.
+class WorkerPool {
+ public:
+  explicit WorkerPool(uint32_t threads);
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  void Start() PF_EXCLUDES(mutex_);
+  // Lets running chunks finish, drops what is not claimed (destroying those tasks), joins. Idempotent.
+  void Stop() PF_EXCLUDES(mutex_);
+
+  void Submit(std::shared_ptr<FillTask> task) PF_EXCLUDES(mutex_);
+
+  uint32_t threads() const { return thread_count_; }
+  // Chunks finished since the start: what a watchdog watches.
+  uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
+  // Workers that run a chunk right now.
+  uint32_t busy() const { return busy_.load(std::memory_order_relaxed); }
+
+ private:
+  void Loop(uint32_t index);
+  // The task to work on next and the range claimed of it; null when there is none.
+  std::shared_ptr<FillTask> Claim(uint32_t* begin, uint32_t* end) PF_REQUIRES(mutex_);
+  void Finish(const std::shared_ptr<FillTask>& task, uint32_t samples) PF_EXCLUDES(mutex_);
+
+  const uint32_t thread_count_;
+  std::atomic<uint64_t> progress_{0};
+  std::atomic<uint32_t> busy_{0};
+  Mutex mutex_;
+  CondVar work_;
+  std::vector<std::shared_ptr<FillTask>> open_ PF_GUARDED_BY(mutex_);  // with unclaimed samples, oldest first
+  bool stopping_ PF_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;  // owner only
+};
+
+}  // namespace pinfeed
