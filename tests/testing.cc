@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The main function of every C++ test. In: the gtest command line and $PINFEED_TEST_TIMEOUT_S. Out: gtest's verdict; or, when one test case
-// runs longer than the limit, the stack of every thread and an abort, so that a hang names its culprit.
+// The main function of every C++ test. In: the gtest command line and $PINFEED_TEST_TIMEOUT_S. Out: gtest's
+// verdict; or, when one test case runs longer than the limit, the stack of every thread and an abort, so that
+// a hang names its culprit.
 #include "tests/testing.h"
 
 #include <dirent.h>
@@ -29,14 +30,17 @@ namespace {
 constexpr int kMaxFrames = 48;
 constexpr std::chrono::seconds kDefaultLimit{60};
 
-// Where a signalled thread leaves its stack. One thread is asked at a time; `frame_count` is 0 until it has answered.
+// Where a signalled thread leaves its stack. One thread is asked at a time; `frame_count` is 0 until it has
+// answered.
 struct StackReport {
   std::array<void*, kMaxFrames> frames;
   std::atomic<int> frame_count{0};
 };
 StackReport g_report;
 
-int StackSignal() { return SIGRTMAX - 1; }
+int StackSignal() {
+  return SIGRTMAX - 1;
+}
 
 void ReportStack(int /*signal*/) {
   const int saved_errno = errno;
@@ -44,28 +48,33 @@ void ReportStack(int /*signal*/) {
   errno = saved_errno;
 }
 
-// One line a frame: object+offset, and what addr2line (from binutils, which the compiler needs anyway) makes of it.
+// One line a frame: object+offset, then the exported name or what addr2line (of binutils, which the compiler
+// needs anyway) knows.
 void PrintFrame(void* address) {
   Dl_info info{};
   if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) {
     std::fprintf(stderr, "    %p\n", address);
     return;
   }
-  const auto offset = static_cast<unsigned long>(static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase));
-  std::fprintf(stderr, "    %s+0x%lx %s\n", info.dli_fname, offset, info.dli_sname != nullptr ? info.dli_sname : "");
-  std::array<char, 1024> command{};
-  const int length = std::snprintf(command.data(), command.size(), "addr2line -Cpfie '%s' 0x%lx >&2", info.dli_fname, offset - 1);
-  if (info.dli_sname == nullptr && length > 0 && static_cast<std::size_t>(length) < command.size() &&
-      std::system(command.data()) != 0) {  // NOLINT(cert-env33-c,concurrency-mt-unsafe): the process is about to abort
-    std::fprintf(stderr, "    (no addr2line)\n");
+  const auto offset =
+      static_cast<std::size_t>(static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase));
+  std::fprintf(stderr, "    %s+0x%zx ", info.dli_fname, offset);
+  if (info.dli_sname != nullptr) {
+    std::fprintf(stderr, "%s\n", info.dli_sname);
+    return;
   }
+  std::array<char, 1024> command{};
+  const int length = std::snprintf(command.data(), command.size(), "addr2line -Cpfie '%s' 0x%zx >&2",
+                                   info.dli_fname, offset - 1);
+  const bool fits = length > 0 && static_cast<std::size_t>(length) < command.size();
+  if (!fits || std::system(command.data()) != 0) std::fprintf(stderr, "(no addr2line)\n");
 }
 
 std::vector<pid_t> ThreadIds() {
   std::vector<pid_t> ids;
   DIR* tasks = opendir("/proc/self/task");
   if (tasks == nullptr) return ids;
-  while (const dirent* entry = readdir(tasks)) {  // NOLINT(concurrency-mt-unsafe): this stream is this thread's own
+  while (const dirent* entry = readdir(tasks)) {
     const std::string_view name(entry->d_name);
     pid_t id = 0;
     if (std::from_chars(name.data(), name.data() + name.size(), id).ec == std::errc{}) ids.push_back(id);
@@ -84,26 +93,27 @@ void PrintAllStacks() {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     const int count = g_report.frame_count.load(std::memory_order_acquire);
-    std::fprintf(stderr, "  thread %d%s\n", id, count == 0 ? " did not answer (blocked signal or kernel wait)" : ":");
+    std::fprintf(stderr, "  thread %d%s\n", id,
+                 count == 0 ? " did not answer (blocked signal or kernel wait)" : ":");
     for (int i = 0; i < count; ++i) PrintFrame(g_report.frames.at(static_cast<std::size_t>(i)));
   }
 }
 
 std::chrono::seconds LimitFromEnvironment() {
-  const char* text = std::getenv("PINFEED_TEST_TIMEOUT_S");  // NOLINT(concurrency-mt-unsafe): before any thread starts
+  const char* text = std::getenv("PINFEED_TEST_TIMEOUT_S");
   if (text == nullptr) return kDefaultLimit;
   const std::string_view view(text);
   int seconds = 0;
   const auto parsed = std::from_chars(view.data(), view.data() + view.size(), seconds);
   if (parsed.ec != std::errc{} || parsed.ptr != view.data() + view.size() || seconds <= 0) {
     std::fprintf(stderr, "PINFEED_TEST_TIMEOUT_S=%s: not a positive number of seconds\n", text);
-    std::exit(2);  // NOLINT(concurrency-mt-unsafe): before any thread starts
+    std::exit(2);
   }
   return std::chrono::seconds(seconds);
 }
 
-// Purpose: a deadline for the test case that runs now. Owns: one thread. Threads: gtest's main thread calls; the own thread waits.
-// Invariant: between OnTestEnd and OnTestStart nothing can time out.
+// Purpose: a deadline for the test case that runs now. Owns: one thread. Threads: gtest's main thread calls;
+// the own thread waits. Invariant: between OnTestEnd and OnTestStart nothing can time out.
 class Watchdog : public ::testing::EmptyTestEventListener {
  public:
   explicit Watchdog(std::chrono::seconds limit) : limit_(limit), thread_([this] { Run(); }) {}
@@ -138,8 +148,8 @@ class Watchdog : public ::testing::EmptyTestEventListener {
       } else if (std::chrono::steady_clock::now() < deadline_) {
         changed_.WaitUntil(mutex_, deadline_);
       } else {
-        std::fprintf(stderr, "watchdog: %s still runs after %lld s; stacks of all threads:\n", running_.c_str(),
-                     static_cast<long long>(limit_.count()));
+        std::fprintf(stderr, "watchdog: %s still runs after %lld s; stacks of all threads:\n",
+                     running_.c_str(), static_cast<long long>(limit_.count()));
         PrintAllStacks();
         std::abort();
       }
@@ -191,21 +201,21 @@ std::filesystem::path TempDir::Write(std::string_view name, std::span<const std:
 }
 
 ScopedEnv::ScopedEnv(std::string name, const char* value) : name_(std::move(name)) {
-  const char* old_value = std::getenv(name_.c_str());  // NOLINT(concurrency-mt-unsafe): the class comment's rule
+  const char* old_value = std::getenv(name_.c_str());
   was_set_ = old_value != nullptr;
   if (was_set_) old_value_ = old_value;
   if (value != nullptr) {
-    setenv(name_.c_str(), value, 1);  // NOLINT(concurrency-mt-unsafe)
+    setenv(name_.c_str(), value, 1);
   } else {
-    unsetenv(name_.c_str());  // NOLINT(concurrency-mt-unsafe)
+    unsetenv(name_.c_str());
   }
 }
 
 ScopedEnv::~ScopedEnv() {
   if (was_set_) {
-    setenv(name_.c_str(), old_value_.c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
+    setenv(name_.c_str(), old_value_.c_str(), 1);
   } else {
-    unsetenv(name_.c_str());  // NOLINT(concurrency-mt-unsafe)
+    unsetenv(name_.c_str());
   }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every C++ test shares: assertions for Status and Result, a temporary directory, and (in testing.cc) main with its watchdog.
+// What every C++ test shares: assertions for Status and Result, a temporary directory, and (in testing.cc)
+// main with its watchdog.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -18,10 +19,16 @@
 namespace pinfeed {
 
 // gtest prints these in failure messages.
-inline void PrintTo(const Status& status, std::ostream* out) { *out << status.ToString(); }
-inline void PrintTo(Code code, std::ostream* out) { *out << CodeName(code); }
+inline void PrintTo(const Status& status, std::ostream* out) {
+  *out << status.ToString();
+}
+inline void PrintTo(Code code, std::ostream* out) {
+  *out << CodeName(code);
+}
 
-inline const Status& StatusOf(const Status& status) { return status; }
+inline const Status& StatusOf(const Status& status) {
+  return status;
+}
 template <typename T>
 const Status& StatusOf(const Result<T>& result) {
   return result.status();
@@ -59,8 +66,8 @@ class TempDir {
   std::filesystem::path path_;
 };
 
-// Purpose: sets (or, with nullptr, unsets) an environment variable and puts the old value back when the guard dies.
-// Threads: no other thread may read the environment meanwhile.
+// Purpose: sets (or, with nullptr, unsets) an environment variable and puts the old value back when the guard
+// dies. Threads: no other thread may read the environment meanwhile.
 class ScopedEnv {
  public:
   ScopedEnv(std::string name, const char* value);
@@ -82,7 +89,7 @@ class ScopedEnv {
 // ASSERT_OK_AND_ASSIGN(auto file, Open(path)): the value, or a failed test. In functions that return void.
 #define ASSERT_OK_AND_ASSIGN(declaration, expression) \
   PF_ASSERT_OK_AND_ASSIGN(PF_CONCAT(pf_result_, __LINE__), declaration, expression)
-#define PF_ASSERT_OK_AND_ASSIGN(result, declaration, expression)               \
-  auto result = (expression);                                                  \
+#define PF_ASSERT_OK_AND_ASSIGN(result, declaration, expression)                 \
+  auto result = (expression);                                                    \
   ASSERT_TRUE(result.ok()) << #expression << ": " << result.status().ToString(); \
   declaration = std::move(result).value()
