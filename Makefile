@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+# Short names for what the presets do. On a bare Debian 12: `make test` installs what is missing, builds, checks and tests everything.
+BUILD := build/release
+JOBS := $(shell nproc)
+FUZZ_SECONDS := 60
+CTEST := ctest --output-on-failure --no-tests=error -j $(JOBS)
+PYTHON := /usr/bin/python3
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help build test test-sanitizers bench demo format tidy fuzz clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
+
+build: ## everything, optimised, into build/release
+	@deploy/install-deps build
+	@cmake --preset release $(CMAKE_ARGS)
+	@cmake --build --preset release -- -j $(JOBS)
+
+test: ## install what is missing, build, then every check and test
+	@deploy/install-deps build test
+	@$(MAKE) --no-print-directory build
+	@$(CTEST) --test-dir $(BUILD)
+
+test-sanitizers: ## unit and integration tests under ASan + UBSan, the core under TSan
+	@deploy/install-deps build test
+	@cmake --preset asan $(CMAKE_ARGS) && cmake --build --preset asan -- -j $(JOBS)
+	@$(CTEST) --test-dir build/asan -L 'unit|integration'
+	@cmake --preset tsan $(CMAKE_ARGS) && cmake --build --preset tsan --target core_tests -- -j $(JOBS)
+	@$(CTEST) --test-dir build/tsan -L core
+
+bench: build ## the micro-benchmarks, one after the other
+	@for each in $(BUILD)/bench/*_bench; do echo "== $$each"; $$each || exit 1; done
+
+demo: ## train a small model with batches from a daemon on this host
+	@deploy/install-deps build demo
+	@$(MAKE) --no-print-directory build
+	@$(PYTHON) examples/demo.py --build-dir $(BUILD)
+
+format: ## rewrite the C and C++ sources as .clang-format says
+	@$(PYTHON) tests/check_format.py --fix
+
+tidy: build ## clang-tidy over what changed since it last passed
+	@$(PYTHON) tests/tidy.py $(BUILD)
+
+fuzz: ## every fuzz target for FUZZ_SECONDS (60) each
+	@deploy/install-deps build test
+	@cmake --preset fuzz $(CMAKE_ARGS) && cmake --build --preset fuzz --target fuzzers -- -j $(JOBS)
+	@$(PYTHON) tests/fuzz/run.py build/fuzz --seconds $(FUZZ_SECONDS)
+
+clean: ## remove every build
+	@rm -rf build
