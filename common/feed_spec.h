@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client asks of a feed, as the core sees it: checked values, free of the wire. proto/convert.h makes it from pinfeed.v1.FeedSpec.
+// What a client asks of a feed, as the core sees it: checked values, free of the wire. proto/convert.h makes
+// it from pinfeed.v1.FeedSpec.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +48,8 @@ struct ToDtype {
   bool scale = false;           // uint8 -> floating point: divide by 255
   bool operator==(const ToDtype&) const = default;
 };
-using Transform = std::variant<Resize, CenterCrop, RandomResizedCrop, RandomHorizontalFlip, Normalize, ToDtype>;
+using Transform =
+    std::variant<Resize, CenterCrop, RandomResizedCrop, RandomHorizontalFlip, Normalize, ToDtype>;
 
 enum class Order { kSequential, kShuffle };
 enum class ImageLayout { kChw, kHwc };

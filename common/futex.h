@@ -8,8 +8,8 @@
 
 namespace pinfeed {
 
-// Sleeps while *word == expected, at most `timeout`. Returns on a wake, a timeout, a signal or a changed word: the caller loops.
-// Works on a read-only mapping.
+// Sleeps while *word == expected, at most `timeout`. Returns on a wake, a timeout, a signal or a changed
+// word: the caller loops. Works on a read-only mapping.
 void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected, std::chrono::nanoseconds timeout);
 
 // Wakes every process that sleeps on the word.

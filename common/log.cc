@@ -12,19 +12,26 @@ namespace {
 // %* in the pattern below: the message as the inside of a JSON string.
 class JsonMessageFlag final : public spdlog::custom_flag_formatter {
  public:
-  void format(const spdlog::details::log_msg& message, const std::tm& /*time*/, spdlog::memory_buf_t& out) override {
+  void format(const spdlog::details::log_msg& message, const std::tm& /*time*/,
+              spdlog::memory_buf_t& out) override {
     const std::string escaped = JsonEscape({message.payload.data(), message.payload.size()});
     out.append(escaped.data(), escaped.data() + escaped.size());
   }
-  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<JsonMessageFlag>(); }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<JsonMessageFlag>();
+  }
 };
 
-// Length of the UTF-8 sequence at the start of `text` (RFC 3629: no overlong forms, no surrogates, at most U+10FFFF), 0 when it is invalid.
+// Length of the UTF-8 sequence at the start of `text` (RFC 3629: no overlong forms, no surrogates, at most
+// U+10FFFF), 0 when it is invalid.
 size_t Utf8SequenceLength(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
   if (lead < 0x80) return 1;
-  const size_t length = lead >= 0xC2 && lead <= 0xDF ? 2 : (lead & 0xF0) == 0xE0 ? 3 : lead >= 0xF0 && lead <= 0xF4 ? 4 : 0;
+  const size_t length = lead >= 0xC2 && lead <= 0xDF   ? 2
+                        : (lead & 0xF0) == 0xE0        ? 3
+                        : lead >= 0xF0 && lead <= 0xF4 ? 4
+                                                       : 0;
   if (length == 0 || text.size() < length) return 0;
   for (size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xC0) != 0x80) return 0;
@@ -66,9 +73,11 @@ std::string JsonEscape(std::string_view text) {
 Status InitLogging(std::string_view level, LogFormat format) {
   const spdlog::level::level_enum parsed = spdlog::level::from_str(std::string(level));
   if (parsed == spdlog::level::off || parsed == spdlog::level::critical) {
-    return InvalidArgument("log level '" + std::string(level) + "' is none of trace, debug, info, warning, error");
+    return InvalidArgument("log level '" + std::string(level) +
+                           "' is none of trace, debug, info, warning, error");
   }
-  auto logger = std::make_shared<spdlog::logger>("pinfeed", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger =
+      std::make_shared<spdlog::logger>("pinfeed", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   if (format == LogFormat::kJson) {
     auto formatter = std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc);
     formatter->add_flag<JsonMessageFlag>('*').set_pattern(

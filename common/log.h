@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Logging: spdlog, with one process-wide logger that main() sets up. Libraries log through these macros' targets only, never to stdout.
+// Logging: spdlog, with one process-wide logger that main() sets up. Libraries log through these macros'
+// targets only, never to stdout.
 #pragma once
 
 #include <spdlog/spdlog.h>
@@ -13,11 +14,13 @@ namespace pinfeed {
 
 enum class LogFormat { kText, kJson };
 
-// Replaces the default logger by one that writes to stderr. `level` is one of trace, debug, info, warning, error; kInvalidArgument otherwise.
-// With kJson each line is one JSON object {"time","level","thread","message"}, whatever bytes the message holds.
+// Replaces the default logger by one that writes to stderr. `level` is one of trace, debug, info, warning,
+// error; kInvalidArgument otherwise. With kJson each line is one JSON object
+// {"time","level","thread","message"}, whatever bytes the message holds.
 Status InitLogging(std::string_view level, LogFormat format);
 
-// `text` as the inside of a JSON string: quotes, backslashes and control characters escaped, invalid UTF-8 replaced by U+FFFD.
+// `text` as the inside of a JSON string: quotes, backslashes and control characters escaped, invalid UTF-8
+// replaced by U+FFFD.
 std::string JsonEscape(std::string_view text);
 
 }  // namespace pinfeed

@@ -30,13 +30,15 @@ Result<uint64_t> FileBytes(int fd) {
 Result<Mapping> Mapping::Map(int fd, uint64_t bytes, Access access, bool populate) {
   ASSIGN_OR_RETURN(const uint64_t file_bytes, FileBytes(fd));
   if (bytes == 0 || file_bytes < bytes) {
-    return InvalidArgument("map " + std::to_string(bytes) + " bytes of shared memory that has " + std::to_string(file_bytes));
+    return InvalidArgument("map " + std::to_string(bytes) + " bytes of shared memory that has " +
+                           std::to_string(file_bytes));
   }
   const auto mode =
       access == Access::kReadOnly ? boost::interprocess::read_only : boost::interprocess::read_write;
   try {
-    return Mapping(boost::interprocess::mapped_region(MappableFd{fd, mode}, mode, 0, bytes, nullptr,
-                                                      populate ? MAP_POPULATE : boost::interprocess::default_map_options));
+    return Mapping(boost::interprocess::mapped_region(
+        MappableFd{fd, mode}, mode, 0, bytes, nullptr,
+        populate ? MAP_POPULATE : boost::interprocess::default_map_options));
   } catch (const boost::interprocess::interprocess_exception& error) {
     return ErrnoStatus("mmap " + std::to_string(bytes) + " bytes of shared memory", error.get_native_error());
   }
@@ -46,19 +48,23 @@ Result<UniqueFd> CreateMemfd(const std::string& name, uint64_t bytes) {
   UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return ErrnoStatus("memfd_create " + name, errno);
   const std::string what = "allocate " + std::to_string(bytes) + " bytes of shared memory for " + name;
-  if (bytes == 0 || bytes > static_cast<uint64_t>(INT64_MAX)) return InvalidArgument(what + ": not a possible size");
-  // posix_fallocate reports its error as its result, and unlike ftruncate takes the memory now instead of at the first touch.
+  if (bytes == 0 || bytes > static_cast<uint64_t>(INT64_MAX))
+    return InvalidArgument(what + ": not a possible size");
+  // posix_fallocate reports its error as its result, and unlike ftruncate takes the memory now instead of at
+  // the first touch.
   int error = 0;
   do {
     error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
   } while (error == EINTR);
   if (error != 0) return ErrnoStatus(what, error);
-  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return ErrnoStatus("seal " + name, errno);
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
+    return ErrnoStatus("seal " + name, errno);
   return fd;
 }
 
 Status SealAgainstNewWriters(int fd) {
-  if (::fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0) return ErrnoStatus("seal shared memory against writers", errno);
+  if (::fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
+    return ErrnoStatus("seal shared memory against writers", errno);
   return OkStatus();
 }
 
@@ -70,7 +76,8 @@ Status CheckSealedSize(int fd, uint64_t bytes) {
   }
   ASSIGN_OR_RETURN(const uint64_t file_bytes, FileBytes(fd));
   if (file_bytes != bytes) {
-    return InvalidArgument("shared memory has " + std::to_string(file_bytes) + " bytes, expected " + std::to_string(bytes));
+    return InvalidArgument("shared memory has " + std::to_string(file_bytes) + " bytes, expected " +
+                           std::to_string(bytes));
   }
   return OkStatus();
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Anonymous shared memory: made here, passed as a descriptor, mapped on both sides through Boost.Interprocess.
+// Anonymous shared memory: made here, passed as a descriptor, mapped on both sides through
+// Boost.Interprocess.
 #pragma once
 
 #include <boost/interprocess/mapped_region.hpp>
@@ -16,12 +17,14 @@ namespace pinfeed {
 enum class Access { kReadOnly, kReadWrite };
 
 // Purpose: one mapping of a whole memfd. Owns the mapping, not the descriptor (which may be closed at once).
-// Threads: the bytes are as shared as the caller makes them; the object itself is not for concurrent use. Moved-from maps nothing.
+// Threads: the bytes are as shared as the caller makes them; the object itself is not for concurrent use.
+// Moved-from maps nothing.
 class Mapping {
  public:
   Mapping() = default;
   // Maps `bytes` from offset 0. `populate` faults every page in now, so that the hot path never does.
-  // kInvalidArgument when the file is smaller than `bytes` (checked before mapping: an access behind its end would be a SIGBUS).
+  // kInvalidArgument when the file is smaller than `bytes` (checked before mapping: an access behind its end
+  // would be a SIGBUS).
   static Result<Mapping> Map(int fd, uint64_t bytes, Access access, bool populate);
 
   std::byte* data() const { return static_cast<std::byte*>(region_.get_address()); }
@@ -32,14 +35,16 @@ class Mapping {
   boost::interprocess::mapped_region region_;
 };
 
-// A memfd of `bytes` zero bytes that can neither shrink nor grow. Its memory is allocated now: kResourceExhausted with the numbers when
-// there is not enough. `name` shows in /proc/PID/maps.
+// A memfd of `bytes` zero bytes that can neither shrink nor grow. Its memory is allocated now:
+// kResourceExhausted with the numbers when there is not enough. `name` shows in /proc/PID/maps.
 Result<UniqueFd> CreateMemfd(const std::string& name, uint64_t bytes);
 
-// From now on no new writable mapping can be made and no writable one regained by mprotect; mappings that exist keep their rights.
+// From now on no new writable mapping can be made and no writable one regained by mprotect; mappings that
+// exist keep their rights.
 Status SealAgainstNewWriters(int fd);
 
-// kInvalidArgument unless the descriptor is a memfd of exactly `bytes` that can neither shrink nor grow: what makes mapping it safe.
+// kInvalidArgument unless the descriptor is a memfd of exactly `bytes` that can neither shrink nor grow: what
+// makes mapping it safe.
 Status CheckSealedSize(int fd, uint64_t bytes);
 
 }  // namespace pinfeed

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A value or the Status that says why there is none; the method names are std::expected's, which our compilers lack in C++20.
+// A value or the Status that says why there is none; the method names are std::expected's, which our
+// compilers lack in C++20.
 #pragma once
 
 #include <optional>
@@ -12,9 +13,11 @@ namespace pinfeed {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor): `return value;` is the point
+  Result(T value)
+      : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor): `return value;` is the point
   // Precondition: !status.ok().
-  Result(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor): `return status;` likewise
+  Result(Status status)
+      : status_(std::move(status)) {  // NOLINT(google-explicit-constructor): `return status;` likewise
     PF_CHECK(!status_.ok(), "a Result without value needs an error");
   }
 
@@ -52,7 +55,8 @@ class [[nodiscard]] Result {
 #define PF_CONCAT_INNER(a, b) a##b
 #define PF_CONCAT(a, b) PF_CONCAT_INNER(a, b)
 // ASSIGN_OR_RETURN(auto file, Open(path)); the expression must yield a Result.
-#define ASSIGN_OR_RETURN(declaration, expression) PF_ASSIGN_OR_RETURN(PF_CONCAT(pf_result_, __LINE__), declaration, expression)
+#define ASSIGN_OR_RETURN(declaration, expression) \
+  PF_ASSIGN_OR_RETURN(PF_CONCAT(pf_result_, __LINE__), declaration, expression)
 #define PF_ASSIGN_OR_RETURN(result, declaration, expression) \
   auto result = (expression);                                \
   if (!result.ok()) return result.status();                  \

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two shared pages of a session: the layouts both sides read. Page 1 is written by the daemon and sealed against the client; page 2 is
-// written by the client and never trusted. All words are single-writer; there is no lock. docs/protocol.md tells the same in words.
+// The two shared pages of a session: the layouts both sides read. Page 1 is written by the daemon and sealed
+// against the client; page 2 is written by the client and never trusted. All words are single-writer; there
+// is no lock. docs/protocol.md tells the same in words.
 #pragma once
 
 #include <atomic>
@@ -11,14 +12,16 @@ namespace pinfeed {
 
 inline constexpr uint32_t kProtocolVersion = 1;
 inline constexpr uint64_t kPublishPageMagic = 0x3130424655504650;  // "PFPUFB01" read as little-endian bytes
-inline constexpr uint32_t kMaxSlots = 64;                          // slots of an arena, and the length of the descriptor ring
-inline constexpr uint32_t kMinSlots = 3;                           // one filling, one ready, one in use
+inline constexpr uint32_t kMaxSlots = 64;  // slots of an arena, and the length of the descriptor ring
+inline constexpr uint32_t kMinSlots = 3;   // one filling, one ready, one in use
 inline constexpr uint32_t kMaxErrorBytes = 2048;
 
-// What a session is doing, in PublishPage::state. Written by the daemon only. Batches already published stay valid in every state.
+// What a session is doing, in PublishPage::state. Written by the daemon only. Batches already published stay
+// valid in every state.
 enum class FeedState : uint32_t {
   kRunning = 1,
-  kDraining = 2,  // the daemon is going away: nothing more is published; take what is there, then reconnect elsewhere or later
+  kDraining = 2,  // the daemon is going away: nothing more is published; take what is there, then reconnect
+                  // elsewhere or later
   kEnded = 3,     // the last epoch asked for is fully published
   kFailed = 4,    // nothing more is published; error_code and error_text say why
 };
@@ -26,13 +29,15 @@ enum class FeedState : uint32_t {
 // BatchDescriptor::flags
 inline constexpr uint32_t kFlagLastOfEpoch = 1U << 0;
 
-// One published batch. A plain value: written before `published` is raised, so an acquire load of `published` orders it.
+// One published batch. A plain value: written before `published` is raised, so an acquire load of `published`
+// orders it.
 struct alignas(64) BatchDescriptor {
   uint64_t sequence;     // 0, 1, 2, ... without gaps for this session; lies in ring[sequence % kMaxSlots]
   uint64_t generation;   // of the slot; to be written to the slot's release word
   uint64_t epoch;        // 0-based
   uint64_t batch_index;  // 0-based within the epoch, in this rank's sequence
-  uint64_t position;     // global sample position in the epoch just behind this batch: where a cursor taken after it resumes
+  uint64_t position;     // global sample position in the epoch just behind this batch: where a cursor taken
+                         // after it resumes
   uint32_t slot;         // index into the arena: the batch starts at slot * slot_stride
   uint32_t samples;      // valid samples, <= batch_size; 0 when every sample of the batch was skipped as bad
   uint32_t skipped;      // samples left out of this batch as bad
@@ -44,11 +49,12 @@ struct PublishPage {
   uint64_t magic;
   uint32_t version;
   uint32_t slot_count;
-  std::atomic<uint32_t> state;      // FeedState
-  std::atomic<uint32_t> starved;    // 1 while the daemon waits for a release: ring the doorbell after storing one
-  std::atomic<uint32_t> wake;       // futex word: changes at each publish and each change of state
-  uint32_t error_code;              // a Code, valid once state is kFailed
-  uint32_t error_bytes;             // length of error_text, <= kMaxErrorBytes, valid once state is kFailed
+  std::atomic<uint32_t> state;  // FeedState
+  std::atomic<uint32_t>
+      starved;                 // 1 while the daemon waits for a release: ring the doorbell after storing one
+  std::atomic<uint32_t> wake;  // futex word: changes at each publish and each change of state
+  uint32_t error_code;         // a Code, valid once state is kFailed
+  uint32_t error_bytes;        // length of error_text, <= kMaxErrorBytes, valid once state is kFailed
   uint32_t reserved;
   std::atomic<uint64_t> published;  // batches published so far; sequence numbers below it are valid
   alignas(64) char error_text[kMaxErrorBytes];  // UTF-8, no terminator
@@ -64,24 +70,28 @@ struct alignas(64) ReleaseWord {
 
 struct ReleasePage {
   ReleaseWord slots[kMaxSlots];
-  // What the client says about itself, for statistics only. A client that lies here only spoils its own figures.
+  // What the client says about itself, for statistics only. A client that lies here only spoils its own
+  // figures.
   alignas(64) std::atomic<uint64_t> taken;  // batches handed to the trainer
   std::atomic<uint64_t> wait_ns;            // time the trainer spent waiting in next(), in nanoseconds
-  std::atomic<uint64_t> waiting_since_ns;   // CLOCK_MONOTONIC time at which the present wait began, 0 when not waiting
+  std::atomic<uint64_t>
+      waiting_since_ns;  // CLOCK_MONOTONIC time at which the present wait began, 0 when not waiting
 };
 inline constexpr size_t kReleasePageBytes = 8192;
 static_assert(sizeof(ReleasePage) <= kReleasePageBytes);
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
-// The lifeline: a SOCK_SEQPACKET Unix socket, so that one send is one frame. All integers in host byte order (same host by definition).
+// The lifeline: a SOCK_SEQPACKET Unix socket, so that one send is one frame. All integers in host byte order
+// (same host by definition).
 inline constexpr uint64_t kLifelineMagic = 0x3130464c46504650;
 inline constexpr size_t kTokenBytes = 32;
 
 enum class LifelineKind : uint32_t {
-  kHello = 1,    // client -> daemon, once: token
-  kWelcome = 2,  // daemon -> client, once: code 0 with kLifelineFds descriptors, or a code and a text without any
-  kBye = 3,      // client -> daemon, at most once: every mapping is gone, the arena may be reclaimed
+  kHello = 1,  // client -> daemon, once: token
+  kWelcome =
+      2,     // daemon -> client, once: code 0 with kLifelineFds descriptors, or a code and a text without any
+  kBye = 3,  // client -> daemon, at most once: every mapping is gone, the arena may be reclaimed
 };
 
 struct LifelineFrame {
@@ -93,7 +103,8 @@ struct LifelineFrame {
 };
 static_assert(sizeof(LifelineFrame) == 256);
 
-// Descriptors in kWelcome, in this order: publish page memfd, release page memfd, doorbell eventfd, and on the host backend the arena memfd.
+// Descriptors in kWelcome, in this order: publish page memfd, release page memfd, doorbell eventfd, and on
+// the host backend the arena memfd.
 inline constexpr size_t kLifelineFdsHost = 4;
 inline constexpr size_t kLifelineFdsDevice = 3;
 

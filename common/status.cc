@@ -11,9 +11,10 @@ namespace pinfeed {
 
 std::string_view CodeName(Code code) {
   static constexpr std::array<std::string_view, 17> kNames = {
-      "OK",           "CANCELLED",          "UNKNOWN",             "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND",
-      "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
-      "UNIMPLEMENTED", "INTERNAL",          "UNAVAILABLE",         "DATA_LOSS",        "UNAUTHENTICATED"};
+      "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+      "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+      "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+      "DATA_LOSS", "UNAUTHENTICATED"};
   const auto index = static_cast<size_t>(code);
   return index < kNames.size() ? kNames[index] : "UNKNOWN";
 }
@@ -38,14 +39,30 @@ Status Status::WithContext(std::string_view context) const {
   return {rep_->code, std::string(context) + ": " + rep_->message, rep_->native_error};
 }
 
-Status InvalidArgument(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
-Status NotFound(std::string message) { return {Code::kNotFound, std::move(message)}; }
-Status PermissionDenied(std::string message) { return {Code::kPermissionDenied, std::move(message)}; }
-Status ResourceExhausted(std::string message) { return {Code::kResourceExhausted, std::move(message)}; }
-Status FailedPrecondition(std::string message) { return {Code::kFailedPrecondition, std::move(message)}; }
-Status Unavailable(std::string message) { return {Code::kUnavailable, std::move(message)}; }
-Status DataLoss(std::string message) { return {Code::kDataLoss, std::move(message)}; }
-Status Internal(std::string message) { return {Code::kInternal, std::move(message)}; }
+Status InvalidArgument(std::string message) {
+  return {Code::kInvalidArgument, std::move(message)};
+}
+Status NotFound(std::string message) {
+  return {Code::kNotFound, std::move(message)};
+}
+Status PermissionDenied(std::string message) {
+  return {Code::kPermissionDenied, std::move(message)};
+}
+Status ResourceExhausted(std::string message) {
+  return {Code::kResourceExhausted, std::move(message)};
+}
+Status FailedPrecondition(std::string message) {
+  return {Code::kFailedPrecondition, std::move(message)};
+}
+Status Unavailable(std::string message) {
+  return {Code::kUnavailable, std::move(message)};
+}
+Status DataLoss(std::string message) {
+  return {Code::kDataLoss, std::move(message)};
+}
+Status Internal(std::string message) {
+  return {Code::kInternal, std::move(message)};
+}
 
 namespace {
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every fallible function of pinfeed returns. Codes match gRPC's one to one, so that crossing the wire or the C ABI loses nothing.
+// What every fallible function of pinfeed returns. Codes match gRPC's one to one, so that crossing the wire
+// or the C ABI loses nothing.
 #pragma once
 
 #include <memory>
@@ -60,7 +61,9 @@ class [[nodiscard]] Status {
   std::shared_ptr<const Rep> rep_;
 };
 
-inline Status OkStatus() { return {}; }
+inline Status OkStatus() {
+  return {};
+}
 Status InvalidArgument(std::string message);
 Status NotFound(std::string message);
 Status PermissionDenied(std::string message);
@@ -70,8 +73,9 @@ Status Unavailable(std::string message);
 Status DataLoss(std::string message);
 Status Internal(std::string message);
 
-// A failed system call: "what object: strerror (errno N)". `what_on_object` says what was tried and on what ("open /data/a.png").
-// The code follows the error number (ENOENT -> kNotFound, EACCES -> kPermissionDenied, ENOMEM/ENOSPC/EMFILE -> kResourceExhausted, ...).
+// A failed system call: "what object: strerror (errno N)". `what_on_object` says what was tried and on what
+// ("open /data/a.png"). The code follows the error number (ENOENT -> kNotFound, EACCES -> kPermissionDenied,
+// ENOMEM/ENOSPC/EMFILE -> kResourceExhausted, ...).
 Status ErrnoStatus(std::string_view what_on_object, int error_number);
 
 // Ends the process with file, line and message: a bug of ours, never reachable from input.
@@ -79,12 +83,12 @@ Status ErrnoStatus(std::string_view what_on_object, int error_number);
 
 }  // namespace pinfeed
 
-#define PF_CHECK(condition, message)                                             \
-  do {                                                                           \
+#define PF_CHECK(condition, message)                                                     \
+  do {                                                                                   \
     if (!(condition)) ::pinfeed::CheckFailed(__FILE__, __LINE__, #condition, (message)); \
   } while (false)
 
-#define RETURN_IF_ERROR(expression)                          \
-  do {                                                       \
+#define RETURN_IF_ERROR(expression)                                                       \
+  do {                                                                                    \
     if (::pinfeed::Status pf_status_ = (expression); !pf_status_.ok()) return pf_status_; \
   } while (false)

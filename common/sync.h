@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mutex, scoped lock and condition variable with clang's thread-safety annotations (std::mutex carries none, so the check would warn falsely).
+// Mutex, scoped lock and condition variable with clang's thread-safety annotations (std::mutex carries none,
+// so the check would warn falsely).
 #pragma once
 
 #include <chrono>

@@ -58,14 +58,19 @@ Result<DType> DTypeFromName(std::string_view name) {
   return InvalidArgument("unknown dtype '" + std::string(name) + "'; one of " + known);
 }
 
-bool CheckedMul(uint64_t a, uint64_t b, uint64_t* out) { return !__builtin_mul_overflow(a, b, out); }
-bool CheckedAdd(uint64_t a, uint64_t b, uint64_t* out) { return !__builtin_add_overflow(a, b, out); }
+bool CheckedMul(uint64_t a, uint64_t b, uint64_t* out) {
+  return !__builtin_mul_overflow(a, b, out);
+}
+bool CheckedAdd(uint64_t a, uint64_t b, uint64_t* out) {
+  return !__builtin_add_overflow(a, b, out);
+}
 
 Result<uint64_t> TensorSpec::SampleBytes() const {
   uint64_t bytes = DTypeSize(dtype);
   if (bytes == 0) return InvalidArgument("tensor '" + name + "' has no known dtype");
   for (const int64_t dimension : shape) {
-    if (dimension < 0) return InvalidArgument("tensor '" + name + "' has the negative dimension " + std::to_string(dimension));
+    if (dimension < 0)
+      return InvalidArgument("tensor '" + name + "' has the negative dimension " + std::to_string(dimension));
     if (!CheckedMul(bytes, static_cast<uint64_t>(dimension), &bytes) || bytes > kMaxBytes) {
       return InvalidArgument("tensor '" + name + "' is too large: its bytes do not fit 62 bits");
     }
@@ -94,7 +99,8 @@ Result<BatchLayout> BatchLayout::Create(const std::vector<TensorSpec>& samples, 
     layout.tensors.push_back({spec, offset, sample_bytes});
   }
   layout.slot_bytes = end;
-  if (!AlignUp(end == 0 ? 1 : end, kSlotAlignment, &layout.slot_stride)) return InvalidArgument("a batch is too large");
+  if (!AlignUp(end == 0 ? 1 : end, kSlotAlignment, &layout.slot_stride))
+    return InvalidArgument("a batch is too large");
   return layout;
 }
 

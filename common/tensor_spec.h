@@ -39,7 +39,8 @@ std::string_view DTypeName(DType dtype);
 // kInvalidArgument naming the text when it is no dtype's name.
 Result<DType> DTypeFromName(std::string_view name);
 
-// a * b and a + b, or nothing when the true value does not fit 64 bits. Every size that comes from outside goes through these.
+// a * b and a + b, or nothing when the true value does not fit 64 bits. Every size that comes from outside
+// goes through these.
 bool CheckedMul(uint64_t a, uint64_t b, uint64_t* out);
 bool CheckedAdd(uint64_t a, uint64_t b, uint64_t* out);
 
@@ -49,7 +50,8 @@ struct TensorSpec {
   DType dtype = DType::kUnspecified;
   std::vector<int64_t> shape;
 
-  // Elements times element size; kInvalidArgument for a negative dimension, an unknown dtype or a product over 2^62.
+  // Elements times element size; kInvalidArgument for a negative dimension, an unknown dtype or a product
+  // over 2^62.
   Result<uint64_t> SampleBytes() const;
   bool operator==(const TensorSpec&) const = default;
 };
@@ -62,8 +64,8 @@ struct TensorPlace {
   bool operator==(const TensorPlace&) const = default;
 };
 
-// Tensors start on this boundary within a slot (what CUDA's own allocator gives), slots on kSlotAlignment (the size of a huge page and
-// the granularity of exported device memory).
+// Tensors start on this boundary within a slot (what CUDA's own allocator gives), slots on kSlotAlignment
+// (the size of a huge page and the granularity of exported device memory).
 inline constexpr uint64_t kTensorAlignment = 512;
 inline constexpr uint64_t kSlotAlignment = 2 * 1024 * 1024;
 
@@ -74,7 +76,8 @@ struct BatchLayout {
   uint64_t slot_bytes = 0;   // bytes used of a slot
   uint64_t slot_stride = 0;  // bytes from one slot to the next; a multiple of kSlotAlignment
 
-  // Places `samples` tensors one behind the other. kInvalidArgument when there is none, a name repeats or is empty, or a size overflows.
+  // Places `samples` tensors one behind the other. kInvalidArgument when there is none, a name repeats or is
+  // empty, or a size overflows.
   static Result<BatchLayout> Create(const std::vector<TensorSpec>& samples, uint32_t batch_size);
   bool operator==(const BatchLayout&) const = default;
 };

@@ -8,8 +8,9 @@
 
 namespace pinfeed {
 
-// Purpose: owns one C handle. Traits give `using Handle`, `static constexpr/ inline Handle Null()` and `static void Close(Handle) noexcept`.
-// Threads: as its handle; not shared without a lock. Errors: closing cannot fail outwards. A moved-from handle is empty.
+// Purpose: owns one C handle. Traits give `using Handle`, `static constexpr/ inline Handle Null()` and
+// `static void Close(Handle) noexcept`. Threads: as its handle; not shared without a lock. Errors: closing
+// cannot fail outwards. A moved-from handle is empty.
 template <typename Traits>
 class UniqueHandle {
  public:

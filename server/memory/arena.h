@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stages 3 to 5 of the way of a batch: the N slots of a session (or of a group that shares them). In: a filled slot. Out: the same slot, visible to clients.
+// Stages 3 to 5 of the way of a batch: the N slots of a session (or of a group that shares them). In: a
+// filled slot. Out: the same slot, visible to clients.
 #pragma once
 
 #include <array>
@@ -7,17 +8,18 @@
 #include <cstdint>
 #include <functional>
 
+#include "common/feed_spec.h"
 #include "common/result.h"
 #include "common/tensor_spec.h"
-#include "common/feed_spec.h"
 
 namespace pinfeed {
 
 using ArenaId = std::array<std::byte, 16>;
 
-// Purpose: memory of the slots, whatever it is made of. Owns the memory. Threads: FillAddress and Deliver from any thread, for different slots
-// at once. Errors: a failed delivery is reported to `done`.
-// Invariant: the memory a client may have mapped is never unmapped from the client's point of view: it lives until the last mapping is gone.
+// Purpose: memory of the slots, whatever it is made of. Owns the memory. Threads: FillAddress and Deliver
+// from any thread, for different slots at once. Errors: a failed delivery is reported to `done`. Invariant:
+// the memory a client may have mapped is never unmapped from the client's point of view: it lives until the
+// last mapping is gone.
 class Arena {
  public:
   virtual ~Arena() = default;
@@ -26,8 +28,9 @@ class Arena {
   // Host memory that workers fill. Precondition: slot < slot_count().
   virtual std::byte* FillAddress(uint32_t slot) = 0;
 
-  // Makes the slot's first `bytes` bytes visible to clients and then calls `done` exactly once, on this or on another thread. The slot must
-  // not be written until then. On the host the slot is the client's memory already: `done` is called at once.
+  // Makes the slot's first `bytes` bytes visible to clients and then calls `done` exactly once, on this or on
+  // another thread. The slot must not be written until then. On the host the slot is the client's memory
+  // already: `done` is called at once.
   using Done = std::function<void(Status)>;
   virtual void Deliver(uint32_t slot, uint64_t bytes, Done done) = 0;
 

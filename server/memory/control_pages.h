@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The daemon's side of a session's two shared pages and doorbell. In: finished batches. Out: descriptors the client sees; the client's releases.
+// The daemon's side of a session's two shared pages and doorbell. In: finished batches. Out: descriptors the
+// client sees; the client's releases.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +13,12 @@
 
 namespace pinfeed {
 
-// Purpose: publishes to one session and reads its releases. Owns: both memfds, their mappings, the doorbell eventfd.
-// Threads: the writing methods (Publish, SetState, Fail, SetStarved) are serialised by the caller (the feed's lock); reads from any thread.
-// Errors: none after creation; whatever the client writes is a number that is compared, never an index or a length.
-// Invariants: 1. the published count and state are kept in private memory and never read back from the page; 2. a descriptor is complete
-// before its count is visible (I2).
+// Purpose: publishes to one session and reads its releases. Owns: both memfds, their mappings, the doorbell
+// eventfd. Threads: the writing methods (Publish, SetState, Fail, SetStarved) are serialised by the caller
+// (the feed's lock); reads from any thread. Errors: none after creation; whatever the client writes is a
+// number that is compared, never an index or a length. Invariants: 1. the published count and state are kept
+// in private memory and never read back from the page; 2. a descriptor is complete before its count is
+// visible (I2).
 class ControlPages {
  public:
   static Result<std::unique_ptr<ControlPages>> Create(uint32_t slot_count);
@@ -25,8 +27,9 @@ class ControlPages {
   int release_fd() const { return release_fd_.get(); }
   int doorbell_fd() const { return doorbell_.get(); }
 
-  // Fills in descriptor.sequence, stores it, raises the count, wakes the client. A no-op unless the state is kRunning.
-  void Publish(BatchDescriptor descriptor);
+  // Stores the descriptor with its sequence number filled in, raises the count, wakes the client. A no-op unless the state is
+  // kRunning.
+  void Publish(const BatchDescriptor& descriptor);
   // kFailed and kEnded are final: later states are ignored.
   void SetState(FeedState state);
   // Sets kFailed with the error's code and (truncated) message.
@@ -49,7 +52,8 @@ class ControlPages {
   ClientStats Stats() const;
 
  private:
-  ControlPages(UniqueFd publish_fd, Mapping publish, UniqueFd release_fd, Mapping release, UniqueFd doorbell, uint32_t slot_count);
+  ControlPages(UniqueFd publish_fd, Mapping publish, UniqueFd release_fd, Mapping release, UniqueFd doorbell,
+               uint32_t slot_count);
   void Wake();
   PublishPage* publish_page() const { return reinterpret_cast<PublishPage*>(publish_.data()); }
   const ReleasePage* release_page() const { return reinterpret_cast<const ReleasePage*>(release_.data()); }

@@ -12,9 +12,11 @@ namespace pinfeed {
 
 class HostArena final : public Arena {
  public:
-  // Charges `pool`, allocates and maps slot_count slots. With `shared` the memory is sealed so that clients can only map it for reading.
-  // kInvalidArgument when slot_count is not within kMinSlots..kMaxSlots; kResourceExhausted with the numbers when it does not fit.
-  static Result<std::unique_ptr<HostArena>> Create(const BatchLayout& layout, uint32_t slot_count, bool shared, PinnedPool& pool);
+  // Charges `pool`, allocates and maps slot_count slots. With `shared` the memory is sealed so that clients
+  // can only map it for reading. kInvalidArgument when slot_count is not within kMinSlots..kMaxSlots;
+  // kResourceExhausted with the numbers when it does not fit.
+  static Result<std::unique_ptr<HostArena>> Create(const BatchLayout& layout, uint32_t slot_count,
+                                                   bool shared, PinnedPool& pool);
 
   Backend backend() const override { return Backend::kHost; }
   std::byte* FillAddress(uint32_t slot) override { return memory_.data() + slot * slot_stride(); }
@@ -22,8 +24,12 @@ class HostArena final : public Arena {
   int fd() const override { return fd_.get(); }
 
  private:
-  HostArena(const ArenaId& id, uint32_t slot_count, uint64_t slot_stride, PoolLease lease, UniqueFd fd, Mapping memory)
-      : Arena(id, slot_count, slot_stride), lease_(std::move(lease)), fd_(std::move(fd)), memory_(std::move(memory)) {}
+  HostArena(const ArenaId& id, uint32_t slot_count, uint64_t slot_stride, PoolLease lease, UniqueFd fd,
+            Mapping memory)
+      : Arena(id, slot_count, slot_stride),
+        lease_(std::move(lease)),
+        fd_(std::move(fd)),
+        memory_(std::move(memory)) {}
 
   PoolLease lease_;
   UniqueFd fd_;

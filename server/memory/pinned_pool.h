@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host memory all arenas are cut from. On the host backend it is a budget: every arena is a memfd of its own, charged here before it is
-// made, so that the daemon never holds more than it was given.
+// The host memory all arenas are cut from. On the host backend it is a budget: every arena is a memfd of its
+// own, charged here before it is made, so that the daemon never holds more than it was given.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ class PoolLease {
 };
 
 // Purpose: accounts for host memory. Threads: all methods from any thread, none blocks.
-// Invariants: 1. used <= capacity; 2. used is the sum of the living leases (checked on destruction: all must be home).
+// Invariants: 1. used <= capacity; 2. used is the sum of the living leases (checked on destruction: all must
+// be home).
 class PinnedPool {
  public:
   explicit PinnedPool(uint64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}

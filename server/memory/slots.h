@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of each slot: FREE -> FILLING(g) -> READY(g) -> LENT(g) -> FREE. Kept in the daemon's private memory only.
+// The state of each slot: FREE -> FILLING(g) -> READY(g) -> LENT(g) -> FREE. Kept in the daemon's private
+// memory only.
 #pragma once
 
 #include <array>
@@ -13,8 +14,9 @@ namespace pinfeed {
 enum class SlotState : uint8_t { kFree, kFilling, kReady, kLent };
 
 // Purpose: the slot states of one arena, with their generations. No memory, no pages: a pure state machine.
-// Threads: not for concurrent use (the feed's mutex guards it). Errors: a wrong transition is a bug of ours and aborts.
-// Invariants: 1. a slot's generation grows by one each time it leaves FREE, starting at 1; 2. only the four transitions happen (I1).
+// Threads: not for concurrent use (the feed's mutex guards it). Errors: a wrong transition is a bug of ours
+// and aborts. Invariants: 1. a slot's generation grows by one each time it leaves FREE, starting at 1; 2.
+// only the four transitions happen (I1).
 class Slots {
  public:
   // Precondition: count <= kMaxSlots.

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The heart: one ordered stream of batches. In: plans from the sampler, samples from the workers, releases from the sessions. Out: published batches.
+// The heart: one ordered stream of batches. In: plans from the sampler, samples from the workers, releases
+// from the sessions. Out: published batches.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "common/feed_spec.h"
 #include "common/result.h"
 #include "common/sync.h"
-#include "common/feed_spec.h"
 #include "server/memory/arena.h"
 #include "server/memory/control_pages.h"
 #include "server/memory/slots.h"
@@ -43,22 +47,23 @@ struct FeedSnapshot {
   uint64_t bytes = 0;
   uint64_t bad_samples = 0;
   std::vector<BadSampleNote> last_bad_samples;  // the newest few
-  uint64_t ignored_releases = 0;                // words that changed to something else than the generation lent
-  uint64_t read_ns = 0, decode_ns = 0;          // worker time
-  uint64_t starved_ns = 0;                      // no batch was ready for the trainer
-  uint64_t full_ns = 0;                         // every slot was ready or lent: the trainer is what is slow
-  uint64_t running_ns = 0;                      // since the first batch was planned
-  std::string bound_on;                         // "read", "decode" or "consumer"
-  double bound_share = 0;                       // share of running_ns that it explains
+  uint64_t ignored_releases = 0;        // words that changed to something else than the generation lent
+  uint64_t read_ns = 0, decode_ns = 0;  // worker time
+  uint64_t starved_ns = 0;              // the trainers waited for a batch, by their own account (their mean)
+  uint64_t full_ns = 0;                 // every slot was ready or lent: the trainer is what is slow
+  uint64_t running_ns = 0;              // since the first batch was planned
+  std::string bound_on;                 // "read", "decode" or "consumer"
+  double bound_share = 0;               // share of running_ns that it explains
 };
 
-// Purpose: keeps its slots full: takes free slots, plans batches, gives them to the workers, publishes finished ones in order, takes
-// released ones back. Owns: sampler, loader, arena, slot states. Borrows: the WorkerPool (outlives it) and the ControlPages of attached
-// sessions (each outlives its Attach..Detach span).
-// Threads: every method from any thread; one mutex, never held while loading samples or blocking. Stop waits for workers.
-// Errors: a bad sample under on_bad_sample = fail, or a failed delivery, fails the feed: published batches stay valid, then sessions see the error.
-// Invariants: I1 a slot is filled only when every session it was lent to released its generation; I2, I3: published in plan order, complete,
-// once a session; I5: nothing is allocated a batch that outlives it; I6: release words are only compared for equality.
+// Purpose: keeps its slots full: takes free slots, plans batches, gives them to the workers, publishes
+// finished ones in order, takes released ones back. Owns: sampler, loader, arena, slot states. Borrows: the
+// WorkerPool (outlives it) and the ControlPages of attached sessions (each outlives its Attach..Detach span).
+// Threads: every method from any thread; one mutex, never held while loading samples or blocking. Stop waits
+// for workers. Errors: a bad sample under on_bad_sample = fail, or a failed delivery, fails the feed:
+// published batches stay valid, then sessions see the error. Invariants: I1 a slot is filled only when every
+// session it was lent to released its generation; I2, I3: published in plan order, complete, once a session;
+// I5: nothing is allocated a batch that outlives it; I6: release words are only compared for equality.
 class Feed : public std::enable_shared_from_this<Feed> {
  public:
   struct Parts {
@@ -79,11 +84,13 @@ class Feed : public std::enable_shared_from_this<Feed> {
   const Arena& arena() const { return *parts_.arena; }
   const DatasetInfo& dataset() const { return parts_.loader->dataset().info(); }
 
-  // Adds a session that wants batches from `start` on. The feed begins with the earliest start once spec.group_size sessions are attached.
-  // Joining later, a session gets what is published from then on, no earlier than its start;
-  // kFailedPrecondition when its start has already been published, or the feed has failed or ended.
-  Status Attach(ControlPages* session, Sampler::Start start) PF_EXCLUDES(mutex_);
-  // Removes a session, as if it had released everything. In a queue group the batches it held go to another session. Returns how many are left.
+  // Adds a session that wants batches from `start` on (nothing: from wherever the feed is). The feed begins,
+  // at the earliest start, once spec.group_size sessions are attached. Joining later, a session gets what is
+  // published from then on, no earlier than its start; kFailedPrecondition when its start has already been
+  // published, or the feed takes nobody any more.
+  Status Attach(ControlPages* session, std::optional<Sampler::Start> start) PF_EXCLUDES(mutex_);
+  // Removes a session, as if it had released everything. In a queue group the batches it held go to another
+  // session. Returns how many are left.
   size_t Detach(ControlPages* session) PF_EXCLUDES(mutex_);
 
   // Looks at the release words and goes on filling: after a doorbell.
@@ -97,20 +104,63 @@ class Feed : public std::enable_shared_from_this<Feed> {
 
  private:
   class Fill;
-  struct Consumer;
-  struct Batch;
-  // implementation: server/pipeline/feed.cc
-  void AdvanceLocked(std::vector<std::shared_ptr<FillTask>>* tasks) PF_REQUIRES(mutex_);
+  struct Consumer {
+    ControlPages* pages = nullptr;
+    std::optional<Sampler::Start> start;
+    std::array<uint64_t, kMaxSlots> owed{};  // generation lent and not yet released; 0: none
+    std::array<uint64_t, kMaxSlots> seen{};  // release word as last looked at
+  };
+  // What a slot holds from FILLING on.
+  struct Batch {
+    BatchPlan plan;
+    uint32_t samples = 0;
+    uint32_t skipped = 0;
+    Status status;
+  };
+  enum class Phase { kWaiting, kRunning, kDraining, kEnded, kFailed };
+  using Tasks = std::vector<std::shared_ptr<FillTask>>;
+
+  // Takes back what was released, publishes what is ready, plans into what is free. The tasks are to be
+  // submitted without the lock.
+  Tasks AdvanceLocked() PF_REQUIRES(mutex_);
   void CollectReleasesLocked() PF_REQUIRES(mutex_);
   void PublishReadyLocked() PF_REQUIRES(mutex_);
-  void FailLocked(const Status& error) PF_REQUIRES(mutex_);
+  void LendLocked(uint32_t slot) PF_REQUIRES(mutex_);
+  void PlanLocked(Tasks* tasks) PF_REQUIRES(mutex_);
+  bool AllPlannedLocked() const PF_REQUIRES(mutex_);
+  void SetStarvedLocked(bool starved) PF_REQUIRES(mutex_);
+  void EnterLocked(Phase phase) PF_REQUIRES(mutex_);
+  // Adds the time since the last change to what the feed was doing until now.
+  void AccountLocked() PF_REQUIRES(mutex_);
+  void Submit(Tasks tasks) PF_EXCLUDES(mutex_);
+  // The last sample of the slot's batch is loaded / its bytes are where the clients see them.
+  void OnFilled(uint32_t slot, Batch batch, std::vector<BadSampleNote> bad) PF_EXCLUDES(mutex_);
   void OnDelivered(uint32_t slot, const Status& status) PF_EXCLUDES(mutex_);
 
   Parts parts_;
   WorkerPool& workers_;
   const std::shared_ptr<FeedShare> share_;
+  uint64_t bytes_per_sample_ = 0;  // of all tensors
+  uint32_t grain_ = 1;             // samples a worker takes at once
+
+  std::atomic<bool> abandoned_{false};  // stop loading: nobody will see it
+  std::atomic<uint64_t> read_ns_{0};
+  std::atomic<uint64_t> decode_ns_{0};
+
   mutable Mutex mutex_;
-  CondVar idle_;
+  CondVar idle_;  // a slot left FILLING
+  Phase phase_ PF_GUARDED_BY(mutex_) = Phase::kWaiting;
+  bool stopping_ PF_GUARDED_BY(mutex_) = false;  // plan nothing more
+  Status error_ PF_GUARDED_BY(mutex_);
+  Slots slots_ PF_GUARDED_BY(mutex_);
+  std::array<Batch, kMaxSlots> batches_ PF_GUARDED_BY(mutex_);
+  std::deque<uint32_t> in_flight_ PF_GUARDED_BY(mutex_);  // slots filling or ready, in plan order
+  Sampler::Start next_ PF_GUARDED_BY(mutex_){};           // to be planned next
+  std::vector<Consumer> consumers_ PF_GUARDED_BY(mutex_);
+  bool starved_ PF_GUARDED_BY(mutex_) = false;
+  FeedSnapshot counters_ PF_GUARDED_BY(mutex_);  // the counting fields only
+  std::chrono::steady_clock::time_point accounted_ PF_GUARDED_BY(mutex_);
+  uint64_t left_wait_ns_ PF_GUARDED_BY(mutex_) = 0;  // waiting of sessions that have left
 };
 
 }  // namespace pinfeed

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host-wide threads that load samples. In: batches to fill, from all feeds. Out: each batch's Done(), once all its samples are loaded.
+// The host-wide threads that load samples. In: batches to fill, from all feeds. Out: each batch's Done(),
+// once all its samples are loaded.
 #pragma once
 
 #include <atomic>
@@ -14,10 +15,13 @@
 
 namespace pinfeed {
 
-// How urgent a feed is and how much it has been given: what makes the pool fair. One a feed; outlives its tasks.
+// How urgent a feed is and how much it has been given: what makes the pool fair. One a feed; outlives its
+// tasks.
 struct FeedShare {
-  std::atomic<uint32_t> ready{0};      // batches published and not yet released: the fewer, the nearer to starving
-  std::atomic<uint64_t> served_ns{0};  // worker time spent on this feed, brought level with the others' when it becomes active
+  std::atomic<uint32_t> ready{
+      0};  // batches published and not yet released: the fewer, the nearer to starving
+  std::atomic<uint64_t> served_ns{
+      0};  // worker time spent on this feed, brought level with the others' when it becomes active
 };
 
 // Purpose: one batch to fill. Owned by the pool from Submit until Done() has returned.
@@ -34,16 +38,16 @@ class FillTask {
  private:
   friend class WorkerPool;
   const std::shared_ptr<FeedShare> share_;
-  const uint32_t samples_;     // >= 1
-  const uint32_t grain_;       // samples claimed at once, >= 1
-  uint32_t claimed_ = 0;       // guarded by the pool's mutex
-  uint32_t unfinished_ = 0;    // likewise
+  const uint32_t samples_;   // >= 1
+  const uint32_t grain_;     // samples claimed at once, >= 1
+  uint32_t claimed_ = 0;     // guarded by the pool's mutex
+  uint32_t unfinished_ = 0;  // likewise
 };
 
-// Purpose: runs tasks with the feed nearest to starving first (fewest ready batches; among equals the one served least), and within a feed
-// the oldest batch first; all workers join on one batch. Owns: threads and their scratch buffers. Borrows: nothing.
-// Threads: Submit from any thread (also from Run and Done). Start and Stop from the owner.
-// Invariant: a task's Done runs exactly once, unless the pool is stopped before.
+// Purpose: runs tasks with the feed nearest to starving first (fewest ready batches; among equals the one
+// served least), and within a feed the oldest batch first; all workers join on one batch. Owns: threads and
+// their scratch buffers. Borrows: nothing. Threads: Submit from any thread (also from Run and Done). Start
+// and Stop from the owner. Invariant: a task's Done runs exactly once, unless the pool is stopped before.
 class WorkerPool {
  public:
   explicit WorkerPool(uint32_t threads);

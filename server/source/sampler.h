@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "common/result.h"
 #include "common/feed_spec.h"
+#include "common/result.h"
 
 namespace pinfeed {
 
@@ -20,22 +20,24 @@ struct BatchPlan {
   bool last_of_epoch = false;
 };
 
-// Purpose: the order of a feed. Batch k of an epoch covers global positions [k*G, (k+1)*G), G = batch_size * world_size; rank r takes the
-// r-th block of batch_size. The last, incomplete global batch is left out (drop_last) or spread evenly: every rank gets
-// ceil(rest / world_size) samples, the missing ones taken again from the epoch's start, so that no rank has a batch more than another.
-// Threads: immutable; all methods are const and may be called from any thread.
-// Invariants: 1. the ids of an epoch's positions 0..N-1 are a permutation of 0..N-1; 2. the concatenation over ranks of batch k depends on
-// batch_size * world_size only, not on world_size.
+// Purpose: the order of a feed. Batch k of an epoch covers global positions [k*G, (k+1)*G), G = batch_size *
+// world_size; rank r takes the r-th block of batch_size. The last, incomplete global batch is left out
+// (drop_last) or spread evenly: every rank gets ceil(rest / world_size) samples, the missing ones taken again
+// from the epoch's start, so that no rank has a batch more than another. Threads: immutable; all methods are
+// const and may be called from any thread. Invariants: 1. the ids of an epoch's positions 0..N-1 are a
+// permutation of 0..N-1; 2. the concatenation over ranks of batch k depends on batch_size * world_size only,
+// not on world_size.
 class Sampler {
  public:
-  // kInvalidArgument when the dataset is too small for one batch (drop_last), or batch_size * world_size overflows.
+  // kInvalidArgument when the dataset is too small for one batch (drop_last), or batch_size * world_size
+  // overflows.
   static Result<Sampler> Create(const FeedSpec& spec, uint64_t dataset_samples);
 
   uint64_t batches_per_epoch() const { return batches_per_epoch_; }
   uint64_t global_batch() const { return global_batch_; }
 
-  // The epoch and batch index at which `cursor` resumes. kInvalidArgument when its position is no batch border (another global batch size)
-  // or lies behind the epoch's end, or its seed is not the spec's.
+  // The epoch and batch index at which `cursor` resumes. kInvalidArgument when its position is no batch
+  // border (another global batch size) or lies behind the epoch's end, or its seed is not the spec's.
   struct Start {
     uint64_t epoch;
     uint64_t batch_index;

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names from disks and peers, made fit for messages and logs: whatever bytes a name holds, what comes out is
+// one line of UTF-8.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace pinfeed {
+
+// Longer names are cut here, and end in "...".
+inline constexpr size_t kMaxQuotedBytes = 4096;
+
+// Whether `text` is well-formed UTF-8 (no surrogates, no overlong forms, nothing above U+10FFFF).
+bool IsUtf8(std::string_view text);
+
+// `name` with control characters, backslashes, single quotes and bytes that are not UTF-8 written as \n, \\,
+// \', \x1b, ...
+std::string EscapeName(std::string_view name);
+
+// The same between single quotes: '/data/a b.png'.
+std::string QuotePath(std::string_view path);
+
+}  // namespace pinfeed

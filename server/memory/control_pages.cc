@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/memory/control_pages.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "common/futex.h"
+
+namespace pinfeed {
+
+Result<std::unique_ptr<ControlPages>> ControlPages::Create(uint32_t slot_count) {
+  ASSIGN_OR_RETURN(UniqueFd publish_fd, CreateMemfd("pinfeed-publish", kPublishPageBytes));
+  ASSIGN_OR_RETURN(Mapping publish,
+                   Mapping::Map(publish_fd.get(), kPublishPageBytes, Access::kReadWrite, true));
+  RETURN_IF_ERROR(SealAgainstNewWriters(publish_fd.get()));
+  ASSIGN_OR_RETURN(UniqueFd release_fd, CreateMemfd("pinfeed-release", kReleasePageBytes));
+  ASSIGN_OR_RETURN(Mapping release,
+                   Mapping::Map(release_fd.get(), kReleasePageBytes, Access::kReadOnly, true));
+  UniqueFd doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!doorbell) return ErrnoStatus("eventfd for a session's doorbell", errno);
+  return std::unique_ptr<ControlPages>(new ControlPages(std::move(publish_fd), std::move(publish),
+                                                        std::move(release_fd), std::move(release),
+                                                        std::move(doorbell), slot_count));
+}
+
+ControlPages::ControlPages(UniqueFd publish_fd, Mapping publish, UniqueFd release_fd, Mapping release,
+                           UniqueFd doorbell, uint32_t slot_count)
+    : publish_fd_(std::move(publish_fd)),
+      publish_(std::move(publish)),
+      release_fd_(std::move(release_fd)),
+      release_(std::move(release)),
+      doorbell_(std::move(doorbell)) {
+  auto* page = new (publish_.data()) PublishPage{};
+  page->version = kProtocolVersion;
+  page->slot_count = slot_count;
+  page->state.store(static_cast<uint32_t>(FeedState::kRunning), std::memory_order_relaxed);
+  page->magic = kPublishPageMagic;
+}
+
+void ControlPages::Publish(const BatchDescriptor& descriptor) {
+  if (state_ != FeedState::kRunning) return;
+  PublishPage* page = publish_page();
+  BatchDescriptor& entry = page->ring[published_ % kMaxSlots];
+  entry = descriptor;
+  entry.sequence = published_;
+  ++published_;
+  page->published.store(published_, std::memory_order_release);
+  Wake();
+}
+
+void ControlPages::SetState(FeedState state) {
+  if (state_ == FeedState::kFailed || state_ == FeedState::kEnded || state == state_) return;
+  state_ = state;
+  publish_page()->state.store(static_cast<uint32_t>(state), std::memory_order_release);
+  Wake();
+}
+
+void ControlPages::Fail(const Status& error) {
+  if (state_ == FeedState::kFailed || state_ == FeedState::kEnded) return;
+  PublishPage* page = publish_page();
+  const size_t bytes = std::min<size_t>(error.message().size(), kMaxErrorBytes);
+  std::memcpy(page->error_text, error.message().data(), bytes);
+  page->error_bytes = static_cast<uint32_t>(bytes);
+  page->error_code = static_cast<uint32_t>(error.code());
+  SetState(FeedState::kFailed);
+}
+
+void ControlPages::SetStarved(bool starved) {
+  // Sequentially consistent, against the client's "store the release word, then look here": one of the two
+  // sees the other's store.
+  publish_page()->starved.store(starved ? 1 : 0, std::memory_order_seq_cst);
+}
+
+void ControlPages::Wake() {
+  PublishPage* page = publish_page();
+  page->wake.fetch_add(1, std::memory_order_release);
+  FutexWakeAll(page->wake);
+}
+
+uint64_t ControlPages::Released(uint32_t slot) const {
+  return release_page()->slots[slot].generation.load(std::memory_order_seq_cst);
+}
+
+void ControlPages::ClearDoorbell() {
+  uint64_t rings = 0;
+  // Non-blocking: EAGAIN means somebody emptied it already; the caller looks at the words either way.
+  [[maybe_unused]] const ssize_t got = ::read(doorbell_.get(), &rings, sizeof rings);
+}
+
+ControlPages::ClientStats ControlPages::Stats() const {
+  const ReleasePage* page = release_page();
+  return {page->taken.load(std::memory_order_relaxed), page->wait_ns.load(std::memory_order_relaxed),
+          page->waiting_since_ns.load(std::memory_order_relaxed)};
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/memory/host_arena.h"
+
+#include <sys/random.h>
+
+#include <cerrno>
+#include <string>
+
+#include "common/shared_page.h"
+
+namespace pinfeed {
+
+Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, uint32_t slot_count,
+                                                     bool shared, PinnedPool& pool) {
+  if (slot_count < kMinSlots || slot_count > kMaxSlots) {
+    return InvalidArgument("slots: " + std::to_string(slot_count) + " is not within " +
+                           std::to_string(kMinSlots) + ".." + std::to_string(kMaxSlots));
+  }
+  uint64_t bytes = 0;
+  if (!CheckedMul(layout.slot_stride, slot_count, &bytes))
+    return InvalidArgument("slots: the arena's size does not fit 64 bits");
+  const std::string what =
+      "arena of " + std::to_string(slot_count) + " slots of " + std::to_string(layout.slot_stride) + " bytes";
+
+  auto lease = pool.Reserve(bytes);
+  if (!lease.ok()) return lease.status().WithContext(what);
+  auto fd = CreateMemfd("pinfeed-arena", bytes);
+  if (!fd.ok()) return fd.status().WithContext(what);
+  // The daemon's writable mapping is made before the seal and keeps its rights.
+  auto memory = Mapping::Map(fd->get(), bytes, Access::kReadWrite, /*populate=*/true);
+  if (!memory.ok()) return memory.status().WithContext(what);
+  if (shared) RETURN_IF_ERROR(SealAgainstNewWriters(fd->get()));
+
+  ArenaId id{};
+  if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size()))
+    return ErrnoStatus("getrandom for an arena id", errno);
+  return std::unique_ptr<HostArena>(new HostArena(id, slot_count, layout.slot_stride,
+                                                  std::move(lease).value(), std::move(fd).value(),
+                                                  std::move(memory).value()));
+}
+
+void HostArena::Deliver(uint32_t /*slot*/, uint64_t /*bytes*/, Done done) {
+  done(OkStatus());
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/pipeline/worker_pool.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace pinfeed {
+
+WorkerPool::WorkerPool(uint32_t threads) : thread_count_(std::max(threads, 1U)) {}
+
+WorkerPool::~WorkerPool() {
+  Stop();
+}
+
+void WorkerPool::Start() {
+  PF_CHECK(threads_.empty(), "the worker pool is started once");
+  threads_.reserve(thread_count_);
+  for (uint32_t i = 0; i < thread_count_; ++i) threads_.emplace_back([this, i] { Loop(i); });
+}
+
+void WorkerPool::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    work_.NotifyAll();
+  }
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+  std::vector<std::shared_ptr<FillTask>> dropped;
+  MutexLock lock(mutex_);
+  dropped.swap(open_);
+}
+
+void WorkerPool::Submit(std::shared_ptr<FillTask> task) {
+  PF_CHECK(task->samples_ > 0 && task->grain_ > 0, "a task has at least one sample");
+  MutexLock lock(mutex_);
+  if (stopping_) return;
+  // A feed that was away must not catch up on everything the others were served meanwhile: it starts level
+  // with the least served.
+  const auto shares_with = [&](const auto& other) { return other->share_ == task->share_; };
+  if (!open_.empty() && std::none_of(open_.begin(), open_.end(), shares_with)) {
+    uint64_t least = UINT64_MAX;
+    for (const auto& other : open_)
+      least = std::min(least, other->share_->served_ns.load(std::memory_order_relaxed));
+    auto& served = task->share_->served_ns;
+    if (served.load(std::memory_order_relaxed) < least) served.store(least, std::memory_order_relaxed);
+  }
+  const uint32_t chunks = (task->samples_ + task->grain_ - 1) / task->grain_;
+  task->unfinished_ = task->samples_;
+  open_.push_back(std::move(task));
+  if (chunks == 1) {
+    work_.NotifyOne();
+  } else {
+    work_.NotifyAll();
+  }
+}
+
+std::shared_ptr<FillTask> WorkerPool::Claim(uint32_t* begin, uint32_t* end) {
+  // Few feeds times few slots: a scan is cheaper than keeping a heap whose keys change under it.
+  size_t best = open_.size();
+  uint32_t best_ready = 0;
+  uint64_t best_served = 0;
+  for (size_t i = 0; i < open_.size(); ++i) {
+    const uint32_t ready = open_[i]->share_->ready.load(std::memory_order_relaxed);
+    const uint64_t served = open_[i]->share_->served_ns.load(std::memory_order_relaxed);
+    if (best == open_.size() || ready < best_ready || (ready == best_ready && served < best_served)) {
+      best = i;
+      best_ready = ready;
+      best_served = served;
+    }
+  }
+  if (best == open_.size()) return nullptr;
+  std::shared_ptr<FillTask> task = open_[best];
+  *begin = task->claimed_;
+  *end = *begin + std::min(task->grain_, task->samples_ - *begin);
+  task->claimed_ = *end;
+  if (*end == task->samples_) open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(best));
+  return task;
+}
+
+void WorkerPool::Finish(const std::shared_ptr<FillTask>& task, uint32_t samples) {
+  bool last = false;
+  {
+    MutexLock lock(mutex_);
+    task->unfinished_ -= samples;
+    last = task->unfinished_ == 0;
+  }
+  if (last) task->Done();
+}
+
+void WorkerPool::Loop(uint32_t index) {
+  ::pthread_setname_np(::pthread_self(), ("worker" + std::to_string(index)).c_str());
+  SampleScratch scratch;
+  for (;;) {
+    std::shared_ptr<FillTask> task;
+    uint32_t begin = 0;
+    uint32_t end = 0;
+    {
+      MutexLock lock(mutex_);
+      while (!stopping_ && (task = Claim(&begin, &end)) == nullptr) work_.Wait(mutex_);
+      if (stopping_) return;
+    }
+    busy_.fetch_add(1, std::memory_order_relaxed);
+    const auto start = std::chrono::steady_clock::now();
+    task->Run(begin, end, scratch);
+    const auto spent = std::chrono::steady_clock::now() - start;
+    task->share_->served_ns.fetch_add(
+        static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count()),
+        std::memory_order_relaxed);
+    Finish(task, end - begin);
+    busy_.fetch_sub(1, std::memory_order_relaxed);
+    progress_.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace pinfeed
