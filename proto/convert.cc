@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/convert.h"
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "common/shared_page.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr std::array<std::string_view, 3> kFormats = {"image_folder", "npy", "tokens"};
+constexpr size_t kMaxNameBytes = 256;
+
+// Purpose: collects faults, so that a user mends a spec in one go. Threads: one.
+class Faults {
+ public:
+  void Add(const std::string& field, const std::string& reason) {
+    if (!text_.empty()) text_ += '\n';
+    text_ += field + ": " + reason;
+  }
+  Status ToStatus() const { return text_.empty() ? OkStatus() : InvalidArgument(text_); }
+
+ private:
+  std::string text_;
+};
+
+// Control characters would let a client forge log lines and terminal sequences.
+bool IsPrintable(std::string_view text) {
+  return std::none_of(text.begin(), text.end(),
+                      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
+}
+
+void CheckText(const std::string& text, size_t limit, const std::string& field, Faults& faults) {
+  if (text.size() > limit) {
+    faults.Add(field, "has " + std::to_string(text.size()) + " bytes, at most " + std::to_string(limit) +
+                          " are possible");
+  } else if (!IsPrintable(text)) {
+    faults.Add(field, "holds a control character");
+  }
+}
+
+std::string Unknown(int value) {
+  return std::to_string(value) + " is not a known value";
+}
+
+DatasetSpec DatasetFromProto(const v1::DatasetSpec& in, Faults& faults) {
+  DatasetSpec out;
+  out.name = in.name();
+  out.path = in.path();
+  out.format = in.format();
+  out.sequence_length = in.sequence_length();
+  out.stride = in.stride();
+  CheckText(in.name(), kMaxNameBytes, "dataset.name", faults);
+  if (in.name().empty() && in.path().empty()) faults.Add("dataset", "needs a name or a path");
+  if (!in.name().empty() && !in.path().empty())
+    faults.Add("dataset", "has both a name and a path; give one of them");
+  if (in.path().size() >= PATH_MAX) {
+    faults.Add("dataset.path",
+               "has " + std::to_string(in.path().size()) + " bytes, more than a path can have");
+  } else if (in.path().find('\0') != std::string::npos) {
+    faults.Add("dataset.path", "holds a NUL byte");
+  } else if (!in.path().empty() && in.path().front() != '/') {
+    faults.Add("dataset.path", "is not absolute; the daemon does not know the client's working directory");
+  }
+  if (!in.format().empty() && std::find(kFormats.begin(), kFormats.end(), in.format()) == kFormats.end()) {
+    CheckText(in.format(), kMaxNameBytes, "dataset.format", faults);
+    if (IsPrintable(in.format()) && in.format().size() <= kMaxNameBytes) {
+      faults.Add("dataset.format", "'" + in.format() + "' is none of image_folder, npy, tokens");
+    }
+  }
+  // With a name the configuration may give the sequence length; with an unset format it depends on what the
+  // path holds.
+  if (in.format() == "tokens" && in.name().empty() && in.sequence_length() == 0) {
+    faults.Add("dataset.sequence_length", "must be at least 1 with the format tokens");
+  }
+  if (!in.format().empty() && in.format() != "tokens") {
+    if (in.sequence_length() != 0) faults.Add("dataset.sequence_length", "is for the format tokens only");
+    if (in.stride() != 0) faults.Add("dataset.stride", "is for the format tokens only");
+    if (!in.token_dtype().empty()) faults.Add("dataset.token_dtype", "is for the format tokens only");
+  }
+  if (in.token_dtype() == "uint32") {
+    out.token_dtype = DType::kUint32;
+  } else if (!in.token_dtype().empty() && in.token_dtype() != "uint16") {
+    faults.Add("dataset.token_dtype", "is neither uint16 nor uint32");
+  }
+  return out;
+}
+
+// A size given as one value (a square, or with `shorter_side` the shorter side) or as height and width.
+std::pair<uint32_t, uint32_t> SizeFromProto(const google::protobuf::RepeatedField<uint32_t>& size,
+                                            bool shorter_side, const std::string& field, Faults& faults) {
+  if (size.size() != 1 && size.size() != 2) {
+    faults.Add(field + ".size",
+               "has " + std::to_string(size.size()) + " values; give one, or height and width");
+    return {};
+  }
+  for (const uint32_t side : size) {
+    if (side == 0 || side > kMaxImageSide) {
+      faults.Add(field + ".size",
+                 std::to_string(side) + " is not within 1 to " + std::to_string(kMaxImageSide));
+      return {};
+    }
+  }
+  if (size.size() == 2) return {size.Get(0), size.Get(1)};
+  return {shorter_side ? 0 : size.Get(0), size.Get(0)};
+}
+
+// Two values 0 < min <= max, or none for the defaults that *min and *max hold.
+void RangeFromProto(const google::protobuf::RepeatedField<double>& range, const std::string& field,
+                    double* min, double* max, Faults& faults) {
+  if (range.empty()) return;
+  if (range.size() != 2) {
+    faults.Add(field, "has " + std::to_string(range.size()) + " values; give the least and the greatest");
+  } else if (!std::isfinite(range.Get(0)) || !std::isfinite(range.Get(1)) || range.Get(0) <= 0 ||
+             range.Get(0) > range.Get(1)) {
+    faults.Add(field, "must be two finite numbers, 0 < least <= greatest");
+  } else {
+    *min = range.Get(0);
+    *max = range.Get(1);
+  }
+}
+
+std::vector<double> ChannelsFromProto(const google::protobuf::RepeatedField<double>& values,
+                                      const std::string& field, bool zero_allowed, Faults& faults) {
+  if (values.empty() || values.size() > kMaxChannels) {
+    faults.Add(field, "has " + std::to_string(values.size()) + " values; give one, or one a channel");
+    return {};
+  }
+  for (const double value : values) {
+    if (!std::isfinite(value)) {
+      faults.Add(field, "holds a value that is not finite");
+      return {};
+    }
+    if (value == 0 && !zero_allowed) {
+      faults.Add(field, "holds a zero, by which nothing can be divided");
+      return {};
+    }
+  }
+  return {values.begin(), values.end()};
+}
+
+std::optional<Transform> TransformFromProto(const v1::Transform& in, const std::string& at, Faults& faults) {
+  switch (in.op_case()) {
+    case v1::Transform::kResize: {
+      const auto [height, width] = SizeFromProto(in.resize().size(), true, at + " resize", faults);
+      return Resize{height, width};
+    }
+    case v1::Transform::kCenterCrop: {
+      const auto [height, width] = SizeFromProto(in.center_crop().size(), false, at + " center_crop", faults);
+      return CenterCrop{height, width};
+    }
+    case v1::Transform::kRandomResizedCrop: {
+      RandomResizedCrop out;
+      const std::string field = at + " random_resized_crop";
+      std::tie(out.height, out.width) = SizeFromProto(in.random_resized_crop().size(), false, field, faults);
+      RangeFromProto(in.random_resized_crop().scale(), field + ".scale", &out.scale_min, &out.scale_max,
+                     faults);
+      RangeFromProto(in.random_resized_crop().ratio(), field + ".ratio", &out.ratio_min, &out.ratio_max,
+                     faults);
+      return out;
+    }
+    case v1::Transform::kRandomHorizontalFlip: {
+      RandomHorizontalFlip out;
+      if (in.random_horizontal_flip().has_p()) out.p = in.random_horizontal_flip().p();
+      if (!(out.p >= 0 && out.p <= 1)) faults.Add(at + " random_horizontal_flip.p", "is not within 0 to 1");
+      return out;
+    }
+    case v1::Transform::kNormalize: {
+      const std::string field = at + " normalize";
+      Normalize out;
+      out.mean = ChannelsFromProto(in.normalize().mean(), field + ".mean", true, faults);
+      out.std = ChannelsFromProto(in.normalize().std(), field + ".std", false, faults);
+      return out;
+    }
+    case v1::Transform::kToDtype: {
+      const std::string field = at + " to_dtype.dtype";
+      ToDtype out;
+      out.scale = in.to_dtype().scale();
+      const Result<DType> dtype = DTypeFromName(in.to_dtype().dtype());
+      if (!dtype.ok() || (*dtype != DType::kUint8 && *dtype != DType::kFloat32 && *dtype != DType::kFloat16 &&
+                          *dtype != DType::kBfloat16)) {
+        faults.Add(field, "is none of uint8, float32, float16, bfloat16");
+      } else {
+        out.dtype = *dtype;
+      }
+      return out;
+    }
+    case v1::Transform::OP_NOT_SET:
+      break;
+  }
+  faults.Add(at, "names no operation that this daemon knows");
+  return std::nullopt;
+}
+
+void EnumsFromProto(const v1::FeedSpec& in, FeedSpec& out, Faults& faults) {
+  switch (in.order()) {
+    case v1::FeedSpec::ORDER_UNSPECIFIED:
+    case v1::FeedSpec::SEQUENTIAL:
+      out.order = Order::kSequential;
+      break;
+    case v1::FeedSpec::SHUFFLE:
+      out.order = Order::kShuffle;
+      break;
+    default:
+      faults.Add("order", Unknown(in.order()));
+  }
+  switch (in.image_layout()) {
+    case v1::FeedSpec::IMAGE_LAYOUT_UNSPECIFIED:
+    case v1::FeedSpec::CHW:
+      out.image_layout = ImageLayout::kChw;
+      break;
+    case v1::FeedSpec::HWC:
+      out.image_layout = ImageLayout::kHwc;
+      break;
+    default:
+      faults.Add("image_layout", Unknown(in.image_layout()));
+  }
+  switch (in.on_bad_sample()) {
+    case v1::FeedSpec::ON_BAD_SAMPLE_UNSPECIFIED:
+    case v1::FeedSpec::FAIL:
+      out.on_bad_sample = OnBadSample::kFail;
+      break;
+    case v1::FeedSpec::SKIP:
+      out.on_bad_sample = OnBadSample::kSkip;
+      break;
+    case v1::FeedSpec::ZERO:
+      out.on_bad_sample = OnBadSample::kZero;
+      break;
+    default:
+      faults.Add("on_bad_sample", Unknown(in.on_bad_sample()));
+  }
+  switch (in.sharing()) {
+    case v1::FeedSpec::SHARING_UNSPECIFIED:
+    case v1::FeedSpec::EXCLUSIVE:
+      out.sharing = Sharing::kExclusive;
+      break;
+    case v1::FeedSpec::BROADCAST:
+      out.sharing = Sharing::kBroadcast;
+      break;
+    case v1::FeedSpec::QUEUE:
+      out.sharing = Sharing::kQueue;
+      break;
+    default:
+      faults.Add("sharing", Unknown(in.sharing()));
+  }
+  switch (in.backend()) {
+    case v1::FeedSpec::BACKEND_UNSPECIFIED:
+    case v1::FeedSpec::AUTO:
+      out.backend = Backend::kAuto;
+      break;
+    case v1::FeedSpec::HOST:
+      out.backend = Backend::kHost;
+      break;
+    case v1::FeedSpec::CUDA_IPC:
+      out.backend = Backend::kCudaIpc;
+      break;
+    case v1::FeedSpec::VMM_FD:
+      out.backend = Backend::kVmmFd;
+      break;
+    default:
+      faults.Add("backend", Unknown(in.backend()));
+  }
+}
+
+void CheckSharing(const FeedSpec& spec, uint32_t group_size, Faults& faults) {
+  CheckText(spec.group, kMaxGroupBytes, "group", faults);
+  if (spec.sharing == Sharing::kExclusive) {
+    if (!spec.group.empty()) faults.Add("group", "is for the sharings broadcast and queue only");
+    if (group_size > 1) faults.Add("group_size", "is for the sharings broadcast and queue only");
+  } else if (spec.group.empty()) {
+    faults.Add("group", "must name the group that shares the feed");
+  }
+}
+
+FeedSpec SpecFromProto(const v1::FeedSpec& in, Faults& faults) {
+  FeedSpec out;
+  if (in.has_dataset()) {
+    out.dataset = DatasetFromProto(in.dataset(), faults);
+  } else {
+    faults.Add("dataset", "is missing");
+  }
+  EnumsFromProto(in, out, faults);
+  out.batch_size = in.batch_size();
+  if (in.batch_size() == 0) faults.Add("batch_size", "must be at least 1");
+  out.seed = in.seed();
+  out.epochs = in.epochs();
+  out.drop_last = in.drop_last();
+  out.rank = in.rank();
+  out.world_size = in.world_size() == 0 ? 1 : in.world_size();
+  if (out.rank >= out.world_size) {
+    faults.Add("rank", std::to_string(out.rank) + " is not below the world_size of " +
+                           std::to_string(out.world_size));
+  }
+  if (in.transforms_size() > kMaxTransforms) {
+    faults.Add("transforms", "has " + std::to_string(in.transforms_size()) + " entries, at most " +
+                                 std::to_string(kMaxTransforms) + " are possible");
+  } else {
+    for (int i = 0; i < in.transforms_size(); ++i) {
+      auto transform = TransformFromProto(in.transforms(i), "transforms[" + std::to_string(i) + "]", faults);
+      if (transform) out.transforms.push_back(*std::move(transform));
+    }
+  }
+  out.slots = in.slots();
+  if (in.slots() != 0 && (in.slots() < kMinSlots || in.slots() > kMaxSlots)) {
+    faults.Add("slots", std::to_string(in.slots()) + " is not within " + std::to_string(kMinSlots) + " to " +
+                            std::to_string(kMaxSlots));
+  }
+  out.sample_ids = in.sample_ids();
+  out.group = in.group();
+  out.group_size = in.group_size() == 0 ? 1 : in.group_size();
+  CheckSharing(out, in.group_size(), faults);
+  return out;
+}
+
+Cursor CursorFromProto(const v1::Cursor& in, Faults& faults) {
+  if (in.version() != kCursorVersion) {
+    faults.Add("cursor.version", std::to_string(in.version()) + " is not the version " +
+                                     std::to_string(kCursorVersion) +
+                                     " that this daemon reads; was the cursor made by another pinfeed?");
+  }
+  const std::string& fingerprint = in.fingerprint();
+  const bool hex = std::all_of(fingerprint.begin(), fingerprint.end(),
+                               [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+  if (!fingerprint.empty() && (fingerprint.size() != 16 || !hex))
+    faults.Add("cursor.fingerprint", "is not 16 hexadecimal digits");
+  return Cursor{fingerprint, in.seed(), in.epoch(), in.position()};
+}
+
+}  // namespace
+
+Result<OpenFeedArguments> FromProto(const v1::OpenFeedRequest& request) {
+  Faults faults;
+  OpenFeedArguments out;
+  if (request.has_spec()) {
+    out.spec = SpecFromProto(request.spec(), faults);
+  } else {
+    faults.Add("spec", "is missing");
+  }
+  if (request.has_cursor()) out.cursor = CursorFromProto(request.cursor(), faults);
+  CheckText(request.gpu_uuid(), kMaxNameBytes, "gpu_uuid", faults);
+  CheckText(request.client_name(), kMaxClientNameBytes, "client_name", faults);
+  RETURN_IF_ERROR(faults.ToStatus());
+  out.gpu_uuid = request.gpu_uuid();
+  out.client_name = request.client_name();
+  return out;
+}
+
+Result<FeedSpec> FromProto(const v1::FeedSpec& spec) {
+  Faults faults;
+  FeedSpec out = SpecFromProto(spec, faults);
+  RETURN_IF_ERROR(faults.ToStatus());
+  return out;
+}
+
+Result<Cursor> FromProto(const v1::Cursor& cursor) {
+  Faults faults;
+  Cursor out = CursorFromProto(cursor, faults);
+  RETURN_IF_ERROR(faults.ToStatus());
+  return out;
+}
+
+Result<TensorPlace> FromProto(const v1::TensorPlace& place) {
+  if (place.dtype() <= 0 || place.dtype() > static_cast<int>(DType::kComplex128)) {
+    return InvalidArgument("tensor " + place.name() + ": dtype " + Unknown(place.dtype()));
+  }
+  TensorPlace out;
+  out.spec = TensorSpec{
+      place.name(), static_cast<DType>(place.dtype()), {place.shape().begin(), place.shape().end()}};
+  out.offset = place.offset();
+  out.sample_bytes = place.sample_bytes();
+  ASSIGN_OR_RETURN(const uint64_t sample_bytes, out.spec.SampleBytes());
+  if (sample_bytes != out.sample_bytes) {
+    return InvalidArgument("tensor " + place.name() + ": sample_bytes " + std::to_string(out.sample_bytes) +
+                           " is not its size of " + std::to_string(sample_bytes));
+  }
+  return out;
+}
+
+std::string SharingName(Sharing sharing) {
+  switch (sharing) {
+    case Sharing::kExclusive:
+      return "exclusive";
+    case Sharing::kBroadcast:
+      return "broadcast";
+    case Sharing::kQueue:
+      return "queue";
+  }
+  return "unknown";
+}
+
+std::string DifferingFields(const FeedSpec& a, const FeedSpec& b) {
+  std::string out;
+  const auto add = [&out](bool equal, std::string_view field) {
+    if (equal) return;
+    if (!out.empty()) out += ", ";
+    out += field;
+  };
+  add(a.dataset == b.dataset, "dataset");
+  add(a.batch_size == b.batch_size, "batch_size");
+  add(a.order == b.order, "order");
+  add(a.seed == b.seed, "seed");
+  add(a.epochs == b.epochs, "epochs");
+  add(a.drop_last == b.drop_last, "drop_last");
+  add(a.rank == b.rank, "rank");
+  add(a.world_size == b.world_size, "world_size");
+  add(a.transforms == b.transforms, "transforms");
+  add(a.image_layout == b.image_layout, "image_layout");
+  add(a.on_bad_sample == b.on_bad_sample, "on_bad_sample");
+  add(a.slots == b.slots, "slots");
+  add(a.sample_ids == b.sample_ids, "sample_ids");
+  add(a.sharing == b.sharing, "sharing");
+  add(a.group == b.group, "group");
+  add(a.group_size == b.group_size, "group_size");
+  add(a.backend == b.backend, "backend");
+  return out;
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between the wire (pinfeed.v1) and the core's types. In: messages from another process, of which nothing is
+// believed. Out: checked values, or one error that lists every fault, one a line, each led by its field.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "common/feed_spec.h"
+#include "common/result.h"
+#include "common/tensor_spec.h"
+#include "pinfeed/v1/feeder.pb.h"
+
+namespace pinfeed {
+
+inline constexpr uint32_t kCursorVersion = 1;
+inline constexpr size_t kMaxClientNameBytes = 128;
+inline constexpr size_t kMaxGroupBytes = 128;
+inline constexpr int kMaxTransforms = 64;
+inline constexpr int kMaxChannels = 64;
+
+// An OpenFeedRequest without what the daemon compares with itself (protocol version and boot id).
+struct OpenFeedArguments {
+  FeedSpec spec;
+  std::optional<Cursor> cursor;
+  std::string gpu_uuid;
+  std::string client_name;  // printable
+};
+
+// kInvalidArgument with every fault of the spec, the cursor and the strings.
+Result<OpenFeedArguments> FromProto(const v1::OpenFeedRequest& request);
+Result<FeedSpec> FromProto(const v1::FeedSpec& spec);
+Result<Cursor> FromProto(const v1::Cursor& cursor);
+// kInvalidArgument unless the dtype is known, the shape is possible and sample_bytes is its size.
+Result<TensorPlace> FromProto(const v1::TensorPlace& place);
+
+v1::FeedSpec ToProto(const FeedSpec& spec);
+v1::Cursor ToProto(const Cursor& cursor);
+v1::TensorPlace ToProto(const TensorPlace& place);
+v1::FeedSpec::Backend ToProto(Backend backend);
+
+// "exclusive", "broadcast", "queue".
+std::string SharingName(Sharing sharing);
+
+// The fields in which two specs differ, as "batch_size, seed"; empty when they are equal.
+std::string DifferingFields(const FeedSpec& a, const FeedSpec& b);
+
+}  // namespace pinfeed
