@@ -6,15 +6,17 @@
 #include <string>
 #include <vector>
 
-#include "common/result.h"
 #include "common/feed_spec.h"
+#include "common/result.h"
 #include "server/source/dataset.h"
 
 namespace pinfeed {
 
-// Opens `spec.path` (absolute; `spec.name` was resolved before). Every open below goes through openat2(RESOLVE_BENEATH) on the one root that
-// holds the path, so neither "..", nor a symbolic link, nor a race can leave it.
-// kPermissionDenied: no root holds it, or a link leaves the root. kNotFound / kInvalidArgument / kDataLoss name the file and the reason.
-Result<std::shared_ptr<const Dataset>> OpenDataset(const DatasetSpec& spec, const std::vector<std::string>& allowed_roots);
+// Opens `spec.path` (absolute; `spec.name` was resolved before). Every open below goes through
+// openat2(RESOLVE_BENEATH) on the one root that holds the path, so neither "..", nor a symbolic link, nor a
+// race can leave it. kPermissionDenied: no root holds it, or a link leaves the root. kNotFound /
+// kInvalidArgument / kDataLoss name the file and the reason.
+Result<std::shared_ptr<const Dataset>> OpenDataset(const DatasetSpec& spec,
+                                                   const std::vector<std::string>& allowed_roots);
 
 }  // namespace pinfeed

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/source/image_index.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <map>
+
+#include "common/quote.h"
+#include "server/source/directory_walk.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr std::array<std::string_view, 3> kImageExtensions = {".jpg", ".jpeg", ".png"};
+// What torchvision takes besides. Passing over them would shift every later sample without a word.
+constexpr std::array<std::string_view, 6> kOtherImageExtensions = {".ppm", ".bmp",  ".pgm",
+                                                                   ".tif", ".tiff", ".webp"};
+constexpr uint64_t kMaxNameBytes = std::numeric_limits<uint32_t>::max();
+
+bool HasExtension(std::string_view name, std::span<const std::string_view> extensions) {
+  const auto same = [](char in_name, char wanted) {
+    return (in_name >= 'A' && in_name <= 'Z' ? static_cast<char>(in_name - 'A' + 'a') : in_name) == wanted;
+  };
+  return std::ranges::any_of(extensions, [&](std::string_view extension) {
+    return name.size() >= extension.size() &&
+           std::ranges::equal(name.substr(name.size() - extension.size()), extension, same);
+  });
+}
+
+Status TooLarge(const RootedPath& base) {
+  return ResourceExhausted("index " + QuotePath(base.path()) + ": the names of its files exceed " +
+                           std::to_string(kMaxNameBytes) + " bytes; split the dataset");
+}
+
+// Decides about one entry that is no directory: true for an image, false for what is passed over.
+Result<bool> IsImage(const RootedPath& base, std::string_view directory, const DirectoryEntry& entry) {
+  const auto object = [&] {
+    return "image folder entry " + QuotePath(base.FullPath(JoinPath(directory, entry.name)));
+  };
+  if (HasExtension(entry.name, kOtherImageExtensions)) {
+    return InvalidArgument(
+        object() +
+        " is an image of a format that is not decoded here; convert it to JPEG or PNG, or move it away");
+  }
+  if (!HasExtension(entry.name, kImageExtensions)) return false;
+  if (entry.kind == EntryKind::kDangling)
+    return NotFound(object() + " is a symbolic link to nothing; mend or remove it");
+  if (entry.kind != EntryKind::kFile) return InvalidArgument(object() + " is no regular file; move it away");
+  return true;
+}
+
+}  // namespace
+
+Result<ImageIndex> ImageIndex::Build(const RootedPath& base) {
+  ImageIndex index;
+  std::string stray_image;
+  uint64_t bytes = 0;
+  const auto visit = [&](const DirectoryEntry& entry) -> Status {
+    if (entry.kind == EntryKind::kDirectory) {
+      bytes += entry.name.size() + sizeof(std::string);
+      if (bytes > kMaxNameBytes) return TooLarge(base);
+      index.classes_.emplace_back(entry.name);
+    } else if (stray_image.empty() && HasExtension(entry.name, kImageExtensions)) {
+      stray_image = entry.name;
+    }
+    return OkStatus();
+  };
+  ASSIGN_OR_RETURN(const NodeId root, ScanDirectory(base, "", visit));
+  if (index.classes_.empty()) {
+    const std::string object = "image folder " + QuotePath(base.path());
+    if (!stray_image.empty()) {
+      return InvalidArgument(object + " holds images (such as " + QuotePath(stray_image) +
+                             ") but no class folders; arrange them as <class>/<image>");
+    }
+    return InvalidArgument(object +
+                           " is empty of class folders; expected <class>/<image>.jpg, .jpeg or .png");
+  }
+  std::ranges::sort(index.classes_);
+  for (uint32_t label = 0; label < index.classes_.size(); ++label)
+    RETURN_IF_ERROR(index.AddClass(base, root, label));
+  index.names_.shrink_to_fit();
+  index.name_ends_.shrink_to_fit();
+  return index;
+}
+
+Status ImageIndex::AddClass(const RootedPath& base, const NodeId& root, uint32_t label) {
+  // Which directories the class holds, by what path. Each is entered once: a second time means links that
+  // lead in a circle, or a class that would hold an image twice, and without this a few links could make the
+  // walk endless.
+  std::map<NodeId, std::string> seen = {{root, ""}};
+  struct Found {
+    std::string path;
+    std::vector<std::string> names;
+  };
+  std::vector<std::string> pending = {classes_[label]};
+  std::vector<Found> found;
+  uint64_t bytes = 0;
+  while (!pending.empty()) {
+    Found directory;
+    directory.path = std::move(pending.back());
+    pending.pop_back();
+    const auto visit = [&](const DirectoryEntry& entry) -> Status {
+      bool take = entry.kind == EntryKind::kDirectory;
+      if (take) {
+        pending.push_back(JoinPath(directory.path, entry.name));
+        bytes += pending.back().size() + sizeof(Found);
+      } else {
+        ASSIGN_OR_RETURN(take, IsImage(base, directory.path, entry));
+        if (take) directory.names.emplace_back(entry.name);
+        if (take) bytes += entry.name.size() + sizeof(std::string);
+      }
+      return bytes + names_.size() > kMaxNameBytes ? TooLarge(base) : OkStatus();
+    };
+    ASSIGN_OR_RETURN(const NodeId id, ScanDirectory(base, directory.path, visit));
+    const auto [earlier, is_new] = seen.emplace(id, directory.path);
+    if (!is_new) {
+      return InvalidArgument("image folder " + QuotePath(base.path()) + ": " + QuotePath(directory.path) +
+                             " leads by a symbolic link to the same directory as " +
+                             (earlier->second.empty() ? "the dataset itself" : QuotePath(earlier->second)) +
+                             "; remove the link");
+    }
+    if (!directory.names.empty()) found.push_back(std::move(directory));
+  }
+  if (found.empty()) {
+    return InvalidArgument("image folder " + QuotePath(base.path()) + ": class folder " +
+                           QuotePath(classes_[label]) +
+                           " holds no image (.jpg, .jpeg, .png); add images or remove the folder");
+  }
+  std::ranges::sort(found, {}, &Found::path);
+  for (Found& directory : found)
+    RETURN_IF_ERROR(AddDirectory(base, std::move(directory.path), label, directory.names));
+  return OkStatus();
+}
+
+Status ImageIndex::AddDirectory(const RootedPath& base, std::string path, uint32_t label,
+                                std::vector<std::string>& names) {
+  std::ranges::sort(names);
+  for (const std::string& name : names) {
+    if (names_.size() + name.size() > kMaxNameBytes) return TooLarge(base);
+    names_ += name;
+    name_ends_.push_back(static_cast<uint32_t>(names_.size()));
+  }
+  directories_.push_back({std::move(path), label, name_ends_.size()});
+  return OkStatus();
+}
+
+const ImageIndex::Directory& ImageIndex::DirectoryOf(uint64_t id) const {
+  PF_CHECK(id < samples(), "sample id behind the end of the dataset");
+  return *std::ranges::upper_bound(directories_, id, {}, &Directory::end);
+}
+
+std::string_view ImageIndex::Name(uint64_t id) const {
+  const uint32_t begin = id == 0 ? 0 : name_ends_[id - 1];
+  return std::string_view(names_).substr(begin, name_ends_[id] - begin);
+}
+
+std::string ImageIndex::Path(uint64_t id) const {
+  return JoinPath(DirectoryOf(id).path, Name(id));
+}
+
+std::string ImageIndex::FingerprintHex() const {
+  Fingerprint fingerprint;
+  fingerprint.Add("image_folder").Add(samples()).Add(uint64_t{classes_.size()});
+  uint64_t id = 0;
+  for (const Directory& directory : directories_) {
+    fingerprint.Add(directory.path).Add(directory.label).Add(directory.end);
+    for (; id < directory.end; ++id) fingerprint.Add(Name(id));
+  }
+  return fingerprint.Hex();
+}
+
+}  // namespace pinfeed

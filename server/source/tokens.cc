@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/source/tokens.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "common/quote.h"
+#include "server/source/fingerprint.h"
+#include "server/source/npy_header.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr size_t kFields = 2;  // x, y
+// Read at once: 16 KiB or 32 KiB, which stay in the first-level cache until they are widened.
+constexpr size_t kBlockTokens = 8192;
+// Widened at once: a fixed count, which compilers turn into vector code without a remainder loop.
+constexpr size_t kStepTokens = 64;
+
+// int64 ids from narrower ones. `out` may be unaligned.
+template <typename Token>
+void Widen(const std::byte* in, size_t count, std::byte* out) {
+  const auto widen = [](const std::byte* from, std::byte* to) {
+    Token token;
+    std::memcpy(&token, from, sizeof(token));
+    const auto id = static_cast<int64_t>(token);
+    std::memcpy(to, &id, sizeof(id));
+  };
+  size_t i = 0;
+  for (; i + kStepTokens <= count; i += kStepTokens) {
+    for (size_t k = 0; k < kStepTokens; ++k)
+      widen(in + (i + k) * sizeof(Token), out + (i + k) * sizeof(int64_t));
+  }
+  for (; i < count; ++i) widen(in + i * sizeof(Token), out + i * sizeof(int64_t));
+}
+
+// Where the tokens lie in the file.
+struct Stream {
+  DType dtype = DType::kUint16;
+  uint64_t offset = 0;
+  uint64_t tokens = 0;
+};
+
+// Purpose: the Dataset of a token stream. Owns: the file's descriptor. Threads and errors: as Dataset says.
+// Invariant: info().samples is such that every sample ends within the stream, so no position overflows.
+class Tokens final : public Dataset {
+ public:
+  Tokens(RootedFile file, const Stream& stream, uint64_t length, uint64_t stride, DatasetInfo info)
+      : file_(std::move(file)), stream_(stream), length_(length), stride_(stride), info_(std::move(info)) {}
+
+  const DatasetInfo& info() const override { return info_; }
+
+  Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
+    PF_CHECK(id < info_.samples && field < kFields, "sample or field behind the end of the dataset");
+    PF_CHECK(out.size() == length_ * sizeof(int64_t), "the place has another size than the sample");
+    return stream_.dtype == DType::kUint16 ? Read<uint16_t>(id * stride_ + field, out)
+                                           : Read<uint32_t>(id * stride_ + field, out);
+  }
+
+  Status ReadEncoded(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& /*out*/) const override {
+    PF_CHECK(false, "tokens has no encoded field");
+    return OkStatus();
+  }
+
+  std::string Describe(uint64_t id) const override {
+    const uint64_t begin = id * stride_;
+    return EscapeName(file_.path()) + "[" + std::to_string(id) + "] (tokens " + std::to_string(begin) +
+           " to " + std::to_string(begin + length_) + ")";
+  }
+
+ private:
+  template <typename Token>
+  Status Read(uint64_t first, std::span<std::byte> out) const {
+    std::array<std::byte, kBlockTokens * sizeof(Token)> block;
+    for (uint64_t done = 0; done < length_; done += kBlockTokens) {
+      const size_t count = std::min<uint64_t>(kBlockTokens, length_ - done);
+      const std::span<std::byte> part(block.data(), count * sizeof(Token));
+      RETURN_IF_ERROR(file_.ReadAt(stream_.offset + (first + done) * sizeof(Token), part));
+      Widen<Token>(part.data(), count, out.data() + done * sizeof(int64_t));
+    }
+    return OkStatus();
+  }
+
+  const RootedFile file_;
+  const Stream stream_;
+  const uint64_t length_;
+  const uint64_t stride_;
+  const DatasetInfo info_;
+};
+
+Result<Stream> NpyStream(const RootedFile& file) {
+  ASSIGN_OR_RETURN(const NpyHeader header, ReadNpyHeader(file));
+  const bool is_token = header.dtype == DType::kUint16 || header.dtype == DType::kUint32;
+  if (header.shape.size() != 1 || !is_token || header.big_endian) {
+    return InvalidArgument("open " + QuotePath(file.path()) + ": it holds a " +
+                           std::to_string(header.shape.size()) + "-D array of " +
+                           (header.big_endian ? "big-endian " : "") + std::string(DTypeName(header.dtype)) +
+                           "; tokens need a 1-D array of little-endian uint16 or uint32");
+  }
+  return Stream{header.dtype, header.data_offset, static_cast<uint64_t>(header.shape[0])};
+}
+
+Result<Stream> FlatStream(const RootedFile& file, DType dtype) {
+  if (dtype != DType::kUint16 && dtype != DType::kUint32) {
+    return InvalidArgument("token_dtype is " + std::string(DTypeName(dtype)) +
+                           "; it must be uint16 or uint32");
+  }
+  if (file.size() % DTypeSize(dtype) != 0) {
+    return DataLoss("open " + QuotePath(file.path()) + ": its " + std::to_string(file.size()) +
+                    " bytes are no whole number of " + std::string(DTypeName(dtype)) +
+                    " tokens; token_dtype is wrong, or the file was cut");
+  }
+  return Stream{dtype, 0, file.size() / DTypeSize(dtype)};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Dataset>> OpenTokens(const RootedPath& base, const DatasetSpec& spec) {
+  if (spec.sequence_length == 0) {
+    return InvalidArgument("tokens dataset " + QuotePath(base.path()) +
+                           " needs a sequence_length of at least 1");
+  }
+  ASSIGN_OR_RETURN(RootedFile file, base.OpenFile(""));
+  ASSIGN_OR_RETURN(const Stream stream,
+                   base.path().ends_with(".npy") ? NpyStream(file) : FlatStream(file, spec.token_dtype));
+  const uint64_t length = spec.sequence_length;
+  const uint64_t stride = spec.stride == 0 ? length : spec.stride;
+  if (stream.tokens < length + 1) {
+    return InvalidArgument("open " + QuotePath(file.path()) + ": it holds " + std::to_string(stream.tokens) +
+                           " tokens, but one sample of sequence_length " + std::to_string(length) +
+                           " needs " + std::to_string(length + 1));
+  }
+  DatasetInfo info;
+  info.format = "tokens";
+  info.path = spec.path;
+  info.samples = (stream.tokens - (length + 1)) / stride + 1;
+  const std::vector<int64_t> shape = {static_cast<int64_t>(length)};
+  info.fields = {{{"x", DType::kInt64, shape}, FieldKind::kTensor},
+                 {{"y", DType::kInt64, shape}, FieldKind::kTensor}};
+  Fingerprint fingerprint;
+  fingerprint.Add("tokens")
+      .Add(static_cast<uint64_t>(stream.dtype))
+      .Add(stream.tokens)
+      .Add(length)
+      .Add(stride)
+      .Add(info.samples);
+  info.fingerprint = fingerprint.Hex();
+  return std::shared_ptr<const Dataset>(
+      std::make_shared<const Tokens>(std::move(file), stream, length, stride, std::move(info)));
+}
+
+}  // namespace pinfeed
