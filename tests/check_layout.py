@@ -10,7 +10,7 @@ import sys
 from source_files import CODE, ROOT, all_files
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
-# A file under the first path includes nothing that starts with one of the others. The longest matching first path is not special: all apply.
+# A file in the folder includes nothing that starts with one of these.
 FORBIDDEN_INCLUDES = {
     "common/": ("proto/", "server/", "client/", "pinfeed/"),
     "proto/": ("server/", "client/"),
@@ -38,10 +38,10 @@ def include_faults(path, line):
     if not match:
         return
     target = match.group(1)
-    for folder, forbidden in FORBIDDEN_INCLUDES.items():
-        if path.startswith(folder) and target.startswith(forbidden):
-            yield f"{folder} must not include {target}"
-    if path.startswith(CORE) and not path.startswith(OUTSIDE_CORE) and target.startswith(CORE_FORBIDDEN):
+    folder = path.split("/")[0] + "/"
+    if target.startswith(FORBIDDEN_INCLUDES.get(folder, ())):
+        yield f"{folder} must not include {target}"
+    elif path.startswith(CORE) and not path.startswith(OUTSIDE_CORE) and target.startswith(CORE_FORBIDDEN):
         yield f"the core must not include {target} (gRPC, protobuf and CUDA stay outside it)"
     if target.startswith("../") or "/../" in target:
         yield f"include {target} from the top of the tree"
