@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/config_file.h"
+
+#include <fcntl.h>
+#include <toml++/toml.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "common/quote.h"
+#include "common/unique_handle.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr size_t kMaxFileBytes = 1 << 20;
+
+Result<std::string> ReadFile(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return ErrnoStatus("open the configuration " + QuotePath(path), errno);
+  std::string text;
+  std::array<char, 4096> buffer{};
+  while (true) {
+    const ssize_t count = ::read(fd.get(), buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return ErrnoStatus("read the configuration " + QuotePath(path), errno);
+    if (count == 0) return text;
+    text.append(buffer.data(), static_cast<size_t>(count));
+    if (text.size() > kMaxFileBytes)
+      return InvalidArgument("the configuration " + QuotePath(path) + " has more than 1 MiB");
+  }
+}
+
+std::string Place(const std::string& path, const toml::source_region& region) {
+  return path + ":" + std::to_string(region.begin.line);
+}
+
+std::string_view TypeName(toml::node_type type) {
+  switch (type) {
+    case toml::node_type::table:
+      return "a table";
+    case toml::node_type::boolean:
+      return "a boolean";
+    case toml::node_type::date:
+      return "a date";
+    case toml::node_type::time:
+      return "a time";
+    case toml::node_type::date_time:
+      return "a date with time";
+    default:
+      return "another type";
+  }
+}
+
+// Items are strings; integers are taken as strings too (user ids).
+ConfigValue ArrayValue(const toml::array& array) {
+  std::vector<std::string> items;
+  for (const toml::node& item : array) {
+    if (const auto* text = item.as_string()) {
+      items.push_back(text->get());
+    } else if (const auto* integer = item.as_integer()) {
+      items.push_back(std::to_string(integer->get()));
+    } else {
+      return ConfigValue::Unusable("an array that holds something else than strings and integers");
+    }
+  }
+  return ConfigValue::Array(std::move(items));
+}
+
+ConfigValue Value(const toml::node& node) {
+  if (const auto* text = node.as_string()) return ConfigValue::String(text->get());
+  if (const auto* integer = node.as_integer()) return ConfigValue::Integer(integer->get());
+  if (const auto* number = node.as_floating_point()) return ConfigValue::Float(number->get());
+  if (const auto* array = node.as_array()) return ArrayValue(*array);
+  return ConfigValue::Unusable(TypeName(node.type()));
+}
+
+std::vector<ConfigFile::Entry> Entries(const std::string& path, const toml::table& table) {
+  std::vector<ConfigFile::Entry> entries;
+  for (const auto& [key, node] : table)
+    entries.push_back({std::string(key.str()), Value(node), Place(path, key.source())});
+  return entries;
+}
+
+}  // namespace
+
+Result<ConfigFile> ReadConfigFile(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  toml::table root;
+  try {
+    root = toml::parse(text, path);
+  } catch (const toml::parse_error& error) {
+    return InvalidArgument(Place(path, error.source()) + ": " + std::string(error.description()));
+  }
+  ConfigFile file;
+  const toml::table* datasets = root["datasets"].as_table();
+  if (datasets != nullptr) {
+    for (const auto& [name, node] : *datasets) {
+      const std::string place = Place(path, name.source());
+      const toml::table* table = node.as_table();
+      if (table == nullptr)
+        return InvalidArgument(place + ": datasets." + EscapeName(name.str()) +
+                               ": expected a table [datasets.NAME]");
+      file.datasets.push_back({std::string(name.str()), place, Entries(path, *table)});
+    }
+    root.erase("datasets");
+  }
+  file.entries = Entries(path, root);
+  return file;
+}
+
+}  // namespace pinfeed
