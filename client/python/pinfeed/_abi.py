@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C ABI of pinfeed.h as ctypes sees it: the library, its structs and functions, and its result codes as exceptions.
+
+What comes in: ``libpinfeed.so`` (found by ``$PINFEED_LIBRARY``, in the package, in the source tree's build, by the system).
+What goes out: one `Library` per process, with every function typed.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import ctypes.util
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import Any, Deque, List, Optional, Tuple
+
+from ._errors import Code, Error, NotFoundError, make_error
+
+logger = logging.getLogger("pinfeed")
+
+# The package's own major version: a library of another one speaks another ABI.
+ABI_MAJOR = 0
+MAX_DIMS = 16
+LOG_WARNING = 2
+
+
+class OpenOptions(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("address", ctypes.c_char_p),
+        ("spec_json", ctypes.c_char_p),
+        ("cursor_json", ctypes.c_char_p),
+        ("client_name", ctypes.c_char_p),
+        ("open_timeout_ms", ctypes.c_int64),
+        ("reconnect_timeout_ms", ctypes.c_int64),
+    ]
+
+
+class FeedInfo(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("batch_size", ctypes.c_uint32),
+        ("tensor_count", ctypes.c_uint32),
+        ("slot_count", ctypes.c_uint32),
+        ("reconnects", ctypes.c_uint32),
+        ("dataset_samples", ctypes.c_uint64),
+        ("batches_per_epoch", ctypes.c_uint64),
+        ("slot_bytes", ctypes.c_uint64),
+        ("fingerprint", ctypes.c_char_p),
+        ("backend", ctypes.c_char_p),
+    ]
+
+
+class BatchInfo(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("epoch", ctypes.c_uint64),
+        ("index", ctypes.c_uint64),
+        ("samples", ctypes.c_uint32),
+        ("skipped", ctypes.c_uint32),
+        ("last_of_epoch", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    ]
+
+
+class TensorInfo(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("dtype", ctypes.c_int),
+        ("dims", ctypes.c_uint32),
+        ("shape", ctypes.c_int64 * MAX_DIMS),
+        ("strides", ctypes.c_int64 * MAX_DIMS),
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_uint64),
+        ("device", ctypes.c_int32),
+        ("writable", ctypes.c_uint32),
+    ]
+
+
+LogFunction = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+
+_P = ctypes.c_void_p
+_RESULT = ctypes.c_int
+# name -> (result, arguments)
+_SIGNATURES = {
+    "pf_version": (ctypes.c_uint32, []),
+    "pf_last_error": (ctypes.c_char_p, []),
+    "pf_set_log": (None, [LogFunction, _P]),
+    "pf_open_options_init": (None, [ctypes.POINTER(OpenOptions), ctypes.c_size_t]),
+    "pf_open": (_RESULT, [ctypes.POINTER(OpenOptions), ctypes.POINTER(_P)]),
+    "pf_close": (None, [_P]),
+    "pf_feed_info_init": (None, [ctypes.POINTER(FeedInfo), ctypes.c_size_t]),
+    "pf_get_feed_info": (_RESULT, [_P, ctypes.POINTER(FeedInfo)]),
+    "pf_next": (_RESULT, [_P, ctypes.c_int64, ctypes.POINTER(_P)]),
+    "pf_batch_info_init": (None, [ctypes.POINTER(BatchInfo), ctypes.c_size_t]),
+    "pf_get_batch_info": (_RESULT, [_P, ctypes.POINTER(BatchInfo)]),
+    "pf_tensor_init": (None, [ctypes.POINTER(TensorInfo), ctypes.c_size_t]),
+    "pf_get_tensor": (_RESULT, [_P, ctypes.c_uint32, ctypes.POINTER(TensorInfo)]),
+    "pf_batch_release": (None, [_P]),
+    "pf_cursor": (_RESULT, [_P, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]),
+    "pf_seek": (_RESULT, [_P, ctypes.c_char_p]),
+    "pf_seek_epoch": (_RESULT, [_P, ctypes.c_uint64]),
+    "pf_status_json": (_RESULT, [ctypes.c_char_p, ctypes.POINTER(_P)]),
+    "pf_datasets_json": (_RESULT, [ctypes.c_char_p, ctypes.POINTER(_P)]),
+    "pf_free": (None, [_P]),
+}
+
+
+class Library:
+    """The loaded ``libpinfeed``; its functions are attributes.
+
+    Functions that may block are called without the GIL. Those on the way of every batch that never block exist a second time
+    with the suffix ``_quick`` and keep it: giving the GIL up for a microsecond can cost a switch interval (5 ms) when another
+    thread wants it. Any thread may use it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        released = ctypes.CDLL(path)
+        held = ctypes.PyDLL(path)
+        for name, (result, arguments) in _SIGNATURES.items():
+            for dll, suffix in ((released, ""), (held, "_quick")):
+                try:
+                    function = getattr(dll, name)
+                except AttributeError as error:
+                    raise Error(Code.FAILED_PRECONDITION, f"{path} is not a usable libpinfeed: it has no {name}") from error
+                function.restype = result
+                function.argtypes = arguments
+                setattr(self, name + suffix, function)
+        version = int(self.pf_version())
+        if version >> 16 != ABI_MAJOR:
+            raise Error(
+                Code.FAILED_PRECONDITION,
+                f"{path} has version {version >> 16}.{(version >> 8) & 255}.{version & 255}, this package needs "
+                f"{ABI_MAJOR}.x; install the two together or set PINFEED_LIBRARY",
+            )
+        # The library logs on the thread that is inside one of its functions, where no exception can travel. So messages wait
+        # here until that function has returned (`drain_log`).
+        self._messages: Deque[Tuple[int, str]] = collections.deque()
+        self._log_function = LogFunction(self._on_log)
+        # The library may log until the very end of the process, after this object's turn in the interpreter's shutdown.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._log_function))
+        self.pf_set_log(self._log_function, None)
+
+    def __getattr__(self, name: str) -> Any:
+        # Only reached for names that __init__ did not set; declares to type checkers that functions are found here.
+        raise AttributeError(name)
+
+    def _on_log(self, level: int, message: Optional[bytes], _user: Any) -> None:
+        self._messages.append((level, (message or b"").decode("utf-8", "replace")))
+
+    def drain_log(self) -> None:
+        """Hands the messages that came since the last call to the logger ``pinfeed``."""
+        while self._messages:
+            try:
+                level, message = self._messages.popleft()
+            except IndexError:
+                return  # another thread was faster
+            logger.log(logging.WARNING if level >= LOG_WARNING else logging.INFO, "%s", message)
+
+    def check(self, result: int) -> None:
+        """Raises the exception of a failed call. Must follow that call on the same thread."""
+        if result:
+            raise self.error(result)
+
+    def error(self, result: int) -> Error:
+        """The exception of a failed call, with the library's message."""
+        message: Optional[bytes] = self.pf_last_error_quick()
+        return make_error(result, (message or b"").decode("utf-8", "replace"))
+
+    def take_string(self, pointer: ctypes.c_void_p) -> str:
+        """The text at a pointer that is to be freed with pf_free."""
+        try:
+            return ctypes.string_at(pointer.value or 0).decode("utf-8")
+        finally:
+            self.pf_free(pointer)
+
+
+def source_tree() -> Optional[Path]:
+    """The root of the source tree when the package is imported from there (client/python/pinfeed), else None."""
+    root = Path(__file__).resolve().parents[3]
+    return root if (root / "client" / "include" / "pinfeed" / "pinfeed.h").is_file() else None
+
+
+def _candidates() -> List[str]:
+    package = Path(__file__).resolve().parent
+    folders = [package, package / "lib"]
+    tree = source_tree()
+    if tree is not None:
+        folders.append(tree / "build" / "release" / "client")
+    found = []
+    for folder in folders:
+        found += sorted(str(path) for path in folder.glob("libpinfeed.so*") if path.is_file())[:1]
+    system = ctypes.util.find_library("pinfeed")
+    if system:
+        found.append(system)
+    return found
+
+
+_loaded: List[Library] = []
+_loading = threading.Lock()
+
+
+def load() -> Library:
+    """The process's library, loaded at the first call. Raises NotFoundError with the places searched."""
+    with _loading:  # one object only: it owns the process-wide log function
+        if not _loaded:
+            _loaded.append(_find())
+        return _loaded[0]
+
+
+def _find() -> Library:
+    chosen = os.environ.get("PINFEED_LIBRARY")
+    paths = [chosen] if chosen else _candidates()
+    if not paths:
+        raise NotFoundError(
+            Code.NOT_FOUND,
+            f"libpinfeed.so was looked for in {Path(__file__).resolve().parent}, in the source tree's build/release/client and on the "
+            "system's library path, and is in none: install pinfeed, or set PINFEED_LIBRARY to the file",
+        )
+    try:
+        return Library(paths[0])
+    except OSError as error:
+        raise NotFoundError(Code.NOT_FOUND, f"loading libpinfeed from {paths[0]} failed: {error}") from error

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a batch of the library to tensors.
+
+What comes in: a ``pf_batch*`` that is ours to release.
+What goes out: a `Batch` of tensors that are views of the slot. They all lean on one object, whose end gives the slot back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Tuple, Type
+
+from . import _abi
+from ._dlpack import DTYPES, RawTensor
+from ._errors import Code, Error, InvalidArgumentError
+
+_BOOL, _BFLOAT16 = 1, 11
+
+
+class Batch(Tuple[Any, ...]):
+    """The tensors of one batch, in the dataset's order: ``images, labels = batch``, ``batch[0]`` or ``batch.image``.
+
+    The first dimension of every tensor is the batch's number of samples. On the host the tensors are views of the daemon's slot, not
+    copies: the slot is filled again when the last reference to any of them dies, on whatever thread, also after the feed was closed.
+    Keep at most a few batches; `Feed.slots` says how many there are.
+
+    Behaves as a named tuple (``_fields``, ``_asdict()``), and also has
+
+    epoch: the batch's epoch, from 0. index: its number within the epoch, of this rank, from 0.
+    skipped: samples that were left out as bad. last_of_epoch: whether the next batch belongs to the next epoch.
+    """
+
+    _fields: ClassVar[Tuple[str, ...]] = ()
+    epoch: int
+    index: int  # type: ignore[assignment]  # instead of tuple.index, which nobody needs on tensors
+    skipped: int
+    last_of_epoch: bool
+    _raw: Optional[Dict[str, RawTensor]] = None
+
+    def __new__(cls, *values: Any) -> "Batch":
+        # One argument a field, as named tuples take them: libraries rebuild batches so after they moved the tensors elsewhere.
+        return tuple.__new__(cls, values)
+
+    def _asdict(self) -> Dict[str, Any]:
+        return dict(zip(self._fields, self))
+
+    @property
+    def raw(self) -> Dict[str, RawTensor]:
+        """The batch's memory by field, for frameworks that take DLPack (`RawTensor`). Empty for batches that were copied."""
+        if self._raw is None:
+            self._raw = self._make_raw()
+        return self._raw
+
+    def _make_raw(self) -> Dict[str, RawTensor]:
+        return {}
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return tuple, (tuple(self),)  # the class is of this feed only
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self))
+        return f"Batch({fields})"
+
+
+class _Place(NamedTuple):
+    """Where a tensor lies in every slot of the feed."""
+
+    name: str
+    dtype: int
+    sample_shape: Tuple[int, ...]
+    offset: int
+    sample_bytes: int
+    writable: bool
+    array_dtype: Any  # for numpy.ndarray
+    finish: Optional[Callable[[Any], Any]]  # from the array to what the user gets
+
+
+class BatchMaker:
+    """Turns batches of one feed into tensors; the hot path.
+
+    Owns the feed's `Batch` class and slot type. Borrows the library. Threads: one at a time, as the feed itself.
+    Invariants: 1. whatever happens in `make`, the batch is released once. 2. `live` has the batches that somebody still holds.
+    """
+
+    def __init__(self, library: _abi.Library, tensor_count: int, batch_size: int, framework: str, zero_copy: Optional[bool]) -> None:
+        import numpy
+
+        self._numpy = numpy
+        self._library = library
+        self._batch_size = batch_size
+        self._framework = framework
+        self._zero_copy = zero_copy
+        self.live: Dict[int, None] = {}
+        self._info = _abi.BatchInfo()
+        library.pf_batch_info_init(self._info, ctypes.sizeof(self._info))
+        self._info_ref = ctypes.byref(self._info)
+        self._tensors = [_abi.TensorInfo() for _ in range(tensor_count)]
+        for tensor in self._tensors:
+            library.pf_tensor_init(tensor, ctypes.sizeof(tensor))
+        self._tensor_refs = [(number, ctypes.byref(tensor)) for number, tensor in enumerate(self._tensors)]
+        self._places: List[_Place] = []
+        self._slot_type: Any = None
+        self._first = 0
+        self._batch_type: Type[Batch] = Batch
+        self._copies = False
+        self._read_only = False
+
+    def make(self, out: ctypes.c_void_p) -> Batch:
+        """The batch whose pointer `out` holds. Sets it to NULL as soon as the batch has another owner."""
+        library = self._library
+        handle = out.value
+        result = library.pf_get_batch_info_quick(handle, self._info_ref)
+        if result:
+            raise library.error(result)
+        for number, reference in self._tensor_refs:
+            result = library.pf_get_tensor_quick(handle, number, reference)
+            if result:
+                raise library.error(result)
+        if self._slot_type is None:
+            self._learn()
+        tensors = self._tensors
+        info = self._info
+        base = tensors[self._first].data
+        slot = self._slot_type.from_address(base)
+        self.live[handle] = None  # type: ignore[index]
+        out.value = None
+        slot.handle = handle  # from here on the slot's end releases the batch
+
+        samples = info.samples
+        buffer = memoryview(slot).toreadonly() if self._read_only else slot
+        ndarray = self._numpy.ndarray
+        values = []
+        for tensor, place in zip(tensors, self._places):
+            if tensor.data - base != place.offset or tensor.bytes != samples * place.sample_bytes:
+                raise Error(Code.INTERNAL, f"tensor {place.name!r}: the daemon changed the layout of a slot; open the feed anew")
+            value = ndarray((samples,) + place.sample_shape, place.array_dtype, buffer, place.offset)
+            finish = place.finish
+            values.append(value if finish is None else finish(value))
+        batch: Batch = tuple.__new__(self._batch_type, values)
+        batch.epoch = info.epoch
+        batch.index = info.index
+        batch.skipped = info.skipped
+        batch.last_of_epoch = bool(info.last_of_epoch)
+        if not self._copies:
+            batch._slot = slot  # type: ignore[attr-defined]
+        return batch
+
+    def _learn(self) -> None:
+        """Takes the layout from the first batch; it is the same for all that follow."""
+        tensors = self._tensors
+        samples = self._info.samples
+        self._first = min(range(len(tensors)), key=lambda number: tensors[number].data)
+        base = tensors[self._first].data
+        self._read_only = not all(tensor.writable for tensor in tensors)
+        copies = self._zero_copy is False or (self._zero_copy is None and self._read_only and self._framework == "torch")
+        places = []
+        for tensor in tensors:
+            name = tensor.name.decode("utf-8", "replace")
+            array_dtype, finish = (self._torch if self._framework == "torch" else self._array)(name, tensor.dtype, copies)
+            shape = tuple(tensor.shape[1 : tensor.dims])
+            places.append(
+                _Place(
+                    name, tensor.dtype, shape, tensor.data - base, tensor.bytes // samples, bool(tensor.writable), array_dtype, finish
+                )
+            )
+        if self._framework == "torch":
+            self._read_only = False  # torch knows no read-only tensors and would warn at each
+        self._copies = copies
+        self._places = places
+        self._batch_type = _batch_class(places)
+        length = max(place.offset + place.sample_bytes * self._batch_size for place in places)
+        self._slot_type = _slot_class(max(length, 1), self.live, self._library.pf_batch_release_quick)
+
+    def _array(self, name: str, dtype: int, copies: bool) -> Tuple[Any, Optional[Callable[[Any], Any]]]:
+        array_dtype = self._numpy.dtype(_kind(name, dtype)[3])
+        if dtype == _BFLOAT16:
+            try:
+                import ml_dtypes
+
+                array_dtype = self._numpy.dtype(ml_dtypes.bfloat16)
+            except ImportError:
+                pass  # NumPy itself has none: the bits as uint16
+        return array_dtype, (lambda array: array.copy()) if copies else None
+
+    def _torch(self, name: str, dtype: int, copies: bool) -> Tuple[Any, Optional[Callable[[Any], Any]]]:
+        import torch
+
+        from_numpy = torch.from_numpy
+        bfloat16 = torch.bfloat16
+        if dtype == _BFLOAT16:
+            if copies:
+                return self._numpy.dtype("<i2"), lambda array: from_numpy(array).view(bfloat16).clone()
+            return self._numpy.dtype("<i2"), lambda array: from_numpy(array).view(bfloat16)
+        _, _, kind, type_string = _kind(name, dtype)
+        array_dtype = self._numpy.dtype(type_string)
+        try:
+            from_numpy(self._numpy.empty(0, array_dtype))
+        except TypeError:
+            raise InvalidArgumentError(
+                Code.INVALID_ARGUMENT, f'tensor {name!r} is {kind}, which torch {torch.__version__} does not have: open with framework="numpy"'
+            ) from None
+        return array_dtype, (lambda array: from_numpy(array).clone()) if copies else from_numpy
+
+
+def _kind(name: str, dtype: int) -> Tuple[int, int, str, str]:
+    if dtype not in DTYPES:
+        raise Error(Code.UNIMPLEMENTED, f"tensor {name!r} has element type {dtype}, which this package does not know: update it")
+    return DTYPES[dtype]
+
+
+def _slot_class(length: int, live: Dict[int, None], release: Any) -> Any:
+    """The type of a feed's slots in use: memory that is not owned, and a batch that is released with the object."""
+
+    class Slot(ctypes.c_char * length):  # type: ignore[misc]
+        handle: Optional[int] = None
+
+        # Everything it needs is bound here: it may run on any thread, and while the interpreter shuts down.
+        def __del__(self, live: Dict[int, None] = live, release: Any = release) -> None:
+            handle, self.handle = self.handle, None
+            if handle is not None:
+                live.pop(handle, None)
+                release(handle)
+
+    return Slot
+
+
+def _batch_class(places: List[_Place]) -> Type[Batch]:
+    """`Batch` with this feed's fields as attributes."""
+    names = tuple(place.name for place in places)
+
+    def make_raw(batch: Any) -> Dict[str, RawTensor]:
+        slot = batch.__dict__.get("_slot")
+        if slot is None:
+            return {}
+        base = ctypes.addressof(slot)
+        samples = len(batch[0])
+        return {
+            place.name: RawTensor(
+                slot, base + place.offset, samples * place.sample_bytes, (samples,) + place.sample_shape, place.dtype, place.writable
+            )
+            for place in places
+        }
+
+    members: Dict[str, Any] = {name: property(operator.itemgetter(number)) for number, name in enumerate(names) if not hasattr(Batch, name)}
+    members.update(_fields=names, _make_raw=make_raw, __module__=Batch.__module__)
+    return type("Batch", (Batch,), members)

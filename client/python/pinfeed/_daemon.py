@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which daemon to talk to: the one named, the system's, or a private one that ends with this process.
+
+What goes out: the path of a socket. The private daemon is started once a process, when the first feed needs it, and shared by all
+its feeds. It holds the reading end of a pipe whose writing end is here, so it ends when this process does, by SIGKILL too.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import IO, List, Optional
+
+from . import _abi
+from ._errors import Code, Error, NotFoundError, UnavailableError
+
+logger = logging.getLogger("pinfeed")
+
+SYSTEM_SOCKET = "/run/pinfeed/pinfeed.sock"
+_SOCKET_NAME = "pinfeed.sock"
+_START_TIMEOUT_S = 30.0
+_STOP_TIMEOUT_S = 10.0
+_LOG_TAIL_BYTES = 4000
+# sun_path holds 108 bytes; the daemon puts names of at most 32 bytes into the folder.
+_FOLDER_LIMIT_BYTES = 75
+
+
+def address_for(address: Optional[str], open_timeout_s: float) -> str:
+    """The socket to use: `address`, else $PINFEED_ADDRESS, else the system's if it answers, else a private daemon's."""
+    chosen = address or os.environ.get("PINFEED_ADDRESS")
+    if chosen:
+        return chosen
+    reason = _cannot_reach(SYSTEM_SOCKET, open_timeout_s)
+    if reason is None:
+        return SYSTEM_SOCKET
+    return _PrivateDaemon.shared(f"{SYSTEM_SOCKET}: {reason}").address
+
+
+def _cannot_reach(path: str, timeout_s: float) -> Optional[str]:
+    """None when somebody accepts connections at the path, else why not."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(timeout_s)
+        try:
+            probe.connect(path)
+        except OSError as error:
+            return os.strerror(error.errno) if error.errno else str(error)
+    return None
+
+
+def find_program() -> str:
+    """The program ``pinfeedd``: $PINFEED_DAEMON, in the package, on the PATH, in the source tree's build."""
+    chosen = os.environ.get("PINFEED_DAEMON")
+    if chosen:
+        return chosen
+    bundled = Path(__file__).resolve().parent / "bin" / "pinfeedd"
+    if bundled.is_file():
+        return str(bundled)
+    tree = _abi.source_tree()
+    if tree is not None:
+        built = tree / "build" / "release" / "server" / "pinfeedd"
+        if built.is_file():
+            return str(built)
+    found = shutil.which("pinfeedd") or shutil.which("pinfeedd", path="/usr/sbin:/usr/local/sbin")
+    if found:
+        return found
+    raise NotFoundError(
+        Code.NOT_FOUND,
+        "no daemon answers, and pinfeedd is neither in the package, on the PATH nor in the source tree's build/release: start a daemon and "
+        "set PINFEED_ADDRESS to its socket, or set PINFEED_DAEMON to the program",
+    )
+
+
+class _PrivateDaemon:
+    """A daemon of this process alone.
+
+    Owns the process, the pipe's writing end, the socket's folder and the daemon's log (a file without a name).
+    Threads: `shared` from any; the object itself never changes after it was made.
+    """
+
+    _instance: Optional["_PrivateDaemon"] = None
+    _lock = threading.Lock()
+
+    @classmethod
+    def shared(cls, why: str) -> "_PrivateDaemon":
+        with cls._lock:
+            if cls._instance is None or cls._instance._process.poll() is not None:
+                if cls._instance is not None:
+                    cls._instance.stop()
+                cls._instance = cls(why)
+            return cls._instance
+
+    def __init__(self, why: str) -> None:
+        program = find_program()
+        self._owner_pid = os.getpid()
+        self._folder = _make_folder()
+        self.address = os.path.join(self._folder, _SOCKET_NAME)
+        self._log: IO[bytes] = tempfile.TemporaryFile()
+        reading, self._lifetime = os.pipe()  # neither is inherited but by pass_fds
+        notify_path = os.path.join(self._folder, "notify.sock")
+        logger.info("no daemon at %s; starting a private one: %s", why, program)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            notify.bind(notify_path)
+            environment = dict(os.environ, NOTIFY_SOCKET=notify_path)
+            try:
+                self._process = subprocess.Popen(
+                    [program, "--private", "--lifetime-fd", str(reading), "--socket-dir", self._folder],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log,
+                    stderr=self._log,
+                    pass_fds=(reading,),
+                    env=environment,
+                    start_new_session=True,  # Ctrl-C is the trainer's to handle; the pipe ends the daemon
+                )
+            except OSError as error:
+                os.close(self._lifetime)
+                shutil.rmtree(self._folder, ignore_errors=True)
+                raise NotFoundError(Code.NOT_FOUND, f"starting the daemon {program} failed: {error}") from error
+            finally:
+                os.close(reading)
+            atexit.register(self.stop)
+            os.register_at_fork(after_in_child=self._after_fork)
+            try:
+                self._wait_ready(notify, program)
+            except BaseException:
+                self.stop()
+                raise
+        os.unlink(notify_path)
+
+    def _wait_ready(self, notify: socket.socket, program: str) -> None:
+        """Returns when the daemon says that it is ready (sd_notify's protocol)."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        notify.settimeout(0.1)  # between looks whether the process has ended
+        while True:
+            try:
+                if b"READY=1" in notify.recv(4096).split(b"\n"):
+                    return
+                continue
+            except socket.timeout:
+                pass
+            if self._process.poll() is not None:
+                raise UnavailableError(
+                    Code.UNAVAILABLE, f"the private daemon {program} ended with status {self._process.returncode}{self._log_tail()}"
+                )
+            if time.monotonic() > deadline:
+                raise UnavailableError(
+                    Code.UNAVAILABLE, f"the private daemon {program} was not ready within {_START_TIMEOUT_S:.0f} s{self._log_tail()}"
+                )
+
+    def _log_tail(self) -> str:
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - _LOG_TAIL_BYTES))
+        text = self._log.read().decode("utf-8", "replace").strip()
+        return f"; its log ends with:\n{text}" if text else " and logged nothing"
+
+    def _after_fork(self) -> None:
+        """A child must not keep the pipe open: the daemon is to end with the parent."""
+        if self._lifetime >= 0:
+            os.close(self._lifetime)
+            self._lifetime = -1
+
+    def stop(self) -> None:
+        """Hangs up, waits for the end and removes the folder. Does nothing the second time, and in forked children."""
+        if os.getpid() != self._owner_pid or self._lifetime < 0:
+            return
+        os.close(self._lifetime)
+        self._lifetime = -1
+        atexit.unregister(self.stop)
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            logger.warning("the private daemon (pid %d) did not end within %.0f s; killing it", self._process.pid, _STOP_TIMEOUT_S)
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _make_folder() -> str:
+    """A new folder that only this user can enter, with a path short enough for a socket's address."""
+    parents: List[str] = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
+    refused: List[str] = []
+    for parent in parents:
+        if not parent or len(os.fsencode(parent)) + len("/pinfeed-12345678") > _FOLDER_LIMIT_BYTES:
+            continue
+        try:
+            return tempfile.mkdtemp(prefix="pinfeed-", dir=parent)  # mode 0700
+        except OSError as error:
+            refused.append(f"{parent}: {error.strerror}")
+    raise Error(Code.FAILED_PRECONDITION, f"no place for the private daemon's socket ({'; '.join(refused)}): set TMPDIR to a short, writable path")

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of a batch as an object that other frameworks can take over by DLPack or NumPy's array interface, without a copy.
+
+What comes in: an address, a shape, an element type, and the object that keeps the memory alive.
+What goes out: `RawTensor`. Neither NumPy nor PyTorch is needed for it. The layout of the structs is that of DLPack's dlpack.h.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+from typing import Any, Dict, Optional, Tuple
+
+from . import _abi
+
+_CPU = (1, 0)  # kDLCPU, device 0
+
+# pf_dtype -> (DLPack's type code, bits, name, NumPy's type string).
+# bfloat16 has no type string of NumPy's own; its bits are shown as uint16.
+DTYPES: Dict[int, Tuple[int, int, str, str]] = {
+    1: (6, 8, "bool", "|b1"),
+    2: (1, 8, "uint8", "|u1"),
+    3: (0, 8, "int8", "|i1"),
+    4: (1, 16, "uint16", "<u2"),
+    5: (0, 16, "int16", "<i2"),
+    6: (1, 32, "uint32", "<u4"),
+    7: (0, 32, "int32", "<i4"),
+    8: (1, 64, "uint64", "<u8"),
+    9: (0, 64, "int64", "<i8"),
+    10: (2, 16, "float16", "<f2"),
+    11: (4, 16, "bfloat16", "<u2"),
+    12: (2, 32, "float32", "<f4"),
+    13: (2, 64, "float64", "<f8"),
+    14: (5, 64, "complex64", "<c8"),
+    15: (5, 128, "complex128", "<c16"),
+}
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = [("tensor", _DLTensor), ("manager_ctx", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class _ManagedVersioned(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _DLTensor),
+    ]
+
+
+_FLAG_READ_ONLY = 1
+
+# Address of each exported struct -> what must live until its deleter is called.
+_exported: Dict[int, Tuple[Any, ...]] = {}
+
+
+_capsule_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", ctypes.pythonapi))
+_capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
+
+
+# Both may run while the interpreter takes this module apart, so what they need are their own defaults.
+def _delete(address: int, exported: Dict[int, Tuple[Any, ...]] = _exported) -> None:
+    """Called by whoever took the tensor over, on any thread; ctypes takes the GIL first."""
+    exported.pop(address, None)
+
+
+def _forget_capsule(
+    capsule: int,
+    exported: Dict[int, Tuple[Any, ...]] = _exported,
+    is_valid: Any = _capsule_is_valid,
+    pointer: Any = _capsule_pointer,
+) -> None:
+    """A capsule dies. One that nobody took over still has its first name; its struct is then ours to drop."""
+    for name in (b"dltensor", b"dltensor_versioned"):
+        if is_valid(capsule, name):
+            exported.pop(pointer(capsule, name), None)
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+_deleter = _Deleter(_delete)
+_destructor = _Destructor(_forget_capsule)
+
+_deleter_address = ctypes.cast(_deleter, ctypes.c_void_p).value
+_destructor_address = ctypes.cast(_destructor, ctypes.c_void_p).value
+# Capsule names are borrowed by the capsule, and the C entry points may be called until the very end: none of these is ever freed.
+_names = (b"dltensor", b"dltensor_versioned")
+for _immortal in (_deleter, _destructor, _delete, _forget_capsule, _names):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_immortal))
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Tensors that outlive the interpreter must not call into it: their deleter becomes a C function that does nothing, and their
+    memory stays until the process ends."""
+    if not _exported:
+        return
+    # Not NULL, which DLPack allows but not every consumer checks for. It takes no argument, which the C calling conventions forgive.
+    nothing = ctypes.cast(_abi.load().pf_version, ctypes.c_void_p).value
+    for kept in list(_exported.values()):
+        kept[0].deleter = nothing
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
+
+class RawTensor:
+    """A tensor in a slot, for any framework that speaks DLPack: ``jax.dlpack.from_dlpack(raw)``, ``torch.from_dlpack(raw)``,
+    ``numpy.from_dlpack(raw)``, ``numpy.asarray(raw)``. None of them copies, unless it must.
+
+    Keeps its batch's slot, and so does what was made from it, on any thread and also after the feed was closed.
+
+    shape: dimensions, the first is the batch's samples. dtype: "uint8", "bfloat16" and so on. writable: False for the slots of shared
+    feeds; then only consumers of DLPack 1.0 can take it. nbytes: its length in bytes. address: of its first byte.
+    """
+
+    __slots__ = ("_dtype", "_owner", "address", "nbytes", "shape", "writable")
+
+    def __init__(self, owner: Any, address: int, nbytes: int, shape: Tuple[int, ...], dtype: int, writable: bool) -> None:
+        self._owner = owner
+        self._dtype = dtype
+        self.address = address
+        self.nbytes = nbytes
+        self.shape = shape
+        self.writable = writable
+
+    @property
+    def dtype(self) -> str:
+        return DTYPES[self._dtype][2]
+
+    def __repr__(self) -> str:
+        return f"RawTensor(shape={self.shape}, dtype={self.dtype!r}, writable={self.writable})"
+
+    @property
+    def __array_interface__(self) -> Dict[str, Any]:
+        return {
+            "version": 3,
+            "shape": self.shape,
+            "typestr": DTYPES[self._dtype][3],
+            "data": (self.address, not self.writable),
+        }
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        return _CPU
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: Optional[Tuple[int, int]] = None,
+        dl_device: Optional[Tuple[int, int]] = None,
+        copy: Optional[bool] = None,
+    ) -> Any:
+        """A capsule after the array API standard. Raises BufferError for what cannot be given without a copy."""
+        if stream is not None and stream != -1:
+            raise BufferError(f"stream={stream!r}: tensors on the host have no stream")
+        if dl_device is not None and tuple(map(int, dl_device)) != _CPU:
+            raise BufferError(f"dl_device={dl_device}: this tensor is on the host and is not copied")
+        if copy:
+            raise BufferError("copy=True: copy the array that was made from this tensor")
+        versioned = max_version is not None and max_version[0] >= 1
+        if not versioned and not self.writable:
+            raise BufferError(
+                "this tensor is read-only (its slot is shared), which DLPack before 1.0 cannot say: use a newer consumer, "
+                "or numpy.asarray(), or the tensors of the batch itself"
+            )
+        managed: Any = _ManagedVersioned() if versioned else _Managed()
+        if versioned:
+            managed.major, managed.minor = 1, 0
+            managed.flags = 0 if self.writable else _FLAG_READ_ONLY
+        ndim = len(self.shape)
+        shape = (ctypes.c_int64 * max(ndim, 1))(*self.shape)
+        strides = (ctypes.c_int64 * max(ndim, 1))()
+        step = 1
+        for axis in reversed(range(ndim)):
+            strides[axis] = step
+            step *= self.shape[axis]
+        tensor = managed.tensor
+        tensor.data = self.address
+        tensor.device_type, tensor.device_id = _CPU
+        tensor.ndim = ndim
+        tensor.code, tensor.bits, tensor.lanes = DTYPES[self._dtype][0], DTYPES[self._dtype][1], 1
+        tensor.shape, tensor.strides = shape, strides
+        managed.deleter = _deleter_address
+        address = ctypes.addressof(managed)
+        _exported[address] = (managed, shape, strides, self._owner)
+        try:
+            return _capsule_new(address, _names[versioned], _destructor_address)
+        except BaseException:
+            _exported.pop(address, None)
+            raise

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which share of the data this process is to get: from arguments, else from whoever started it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NamedTuple, Optional
+
+from ._errors import Code, InvalidArgumentError
+
+
+class Rank(NamedTuple):
+    rank: int
+    world_size: int
+    source: str  # "arguments", "torch.distributed", "RANK/WORLD_SIZE", "SLURM_PROCID/SLURM_NTASKS", "share" or "default"
+
+
+def _from_environment(rank_name: str, world_name: str) -> Optional[Rank]:
+    rank, world = os.environ.get(rank_name), os.environ.get(world_name)
+    if not rank or not world:
+        return None
+    try:
+        return Rank(int(rank), int(world), f"{rank_name}/{world_name}")
+    except ValueError:
+        raise InvalidArgumentError(
+            Code.INVALID_ARGUMENT, f"rank: the environment has {rank_name}={rank!r} and {world_name}={world!r}, which are not numbers"
+        ) from None
+
+
+def find_rank(rank: Optional[int], world_size: Optional[int], shared: bool) -> Rank:
+    """Arguments, else an initialised ``torch.distributed``, else torchrun's variables, else Slurm's (of a job with more than
+    one task), else 0 of 1. A shared feed is one stream for its whole group, so only arguments split it."""
+    if rank is not None or world_size is not None:
+        if rank is None or world_size is None:
+            raise InvalidArgumentError(Code.INVALID_ARGUMENT, "rank, world_size: give both or neither")
+        return Rank(rank, world_size, "arguments")
+    if shared:
+        return Rank(0, 1, "share")
+    distributed = sys.modules.get("torch.distributed")  # not imported for this: who has not, uses none
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return Rank(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+    torchrun = _from_environment("RANK", "WORLD_SIZE")
+    if torchrun is not None:
+        return torchrun
+    slurm = _from_environment("SLURM_PROCID", "SLURM_NTASKS")
+    if slurm is not None and slurm.world_size > 1:
+        return slurm
+    return Rank(0, 1, "default")

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The transforms that the daemon can do: torchvision's, by its names, parameters and defaults.
+
+What comes in: objects of this module, or torchvision's own (v1 and v2).
+What goes out: the ``transforms`` of a feed's spec. Values are checked by the daemon, which reports every fault at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, Iterable, List, Sequence, Tuple, Union
+
+from ._errors import Code, InvalidArgumentError
+
+Size = Union[int, Sequence[int]]
+Json = Dict[str, Any]
+
+
+def _values(value: Any) -> List[Any]:
+    return list(value) if isinstance(value, Iterable) else [value]
+
+
+def _freeze(transform: Any, *names: str) -> None:
+    """Makes sequences of a frozen dataclass tuples, so that it can be compared and hashed."""
+    for name in names:
+        value = getattr(transform, name)
+        if isinstance(value, Iterable) and not isinstance(value, (str, tuple)):
+            object.__setattr__(transform, name, tuple(value))
+
+
+class Transform:
+    """Base of the transforms below. They are immutable, comparable and hashable."""
+
+    def to_spec(self) -> Json:
+        """The transform as ``pinfeed.v1.Transform`` in JSON."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Resize(Transform):
+    """Resizes images, bilinear with antialiasing (what Pillow does).
+
+    size: pixels of the shorter side, the aspect ratio being kept, as an int or a sequence of one; or (height, width).
+    """
+
+    size: Size
+
+    def __post_init__(self) -> None:
+        _freeze(self, "size")
+
+    def to_spec(self) -> Json:
+        return {"resize": {"size": _values(self.size)}}
+
+
+@dataclasses.dataclass(frozen=True)
+class CenterCrop(Transform):
+    """Cuts the middle out of images; a smaller image is padded with zeros first.
+
+    size: pixels of a square's side, or (height, width).
+    """
+
+    size: Size
+
+    def __post_init__(self) -> None:
+        _freeze(self, "size")
+
+    def to_spec(self) -> Json:
+        return {"center_crop": {"size": _values(self.size)}}
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomResizedCrop(Transform):
+    """Cuts a random part out of images and resizes it, bilinear with antialiasing.
+
+    size: pixels of a square's side, or (height, width).
+    scale: least and greatest share of the source's area that is cut out.
+    ratio: least and greatest width / height of the part.
+    The randomness depends on the feed's seed, the epoch and the sample only.
+    """
+
+    size: Size
+    scale: Sequence[float] = (0.08, 1.0)
+    ratio: Sequence[float] = (3.0 / 4.0, 4.0 / 3.0)
+
+    def __post_init__(self) -> None:
+        _freeze(self, "size", "scale", "ratio")
+
+    def to_spec(self) -> Json:
+        return {"random_resized_crop": {"size": _values(self.size), "scale": list(self.scale), "ratio": list(self.ratio)}}
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomHorizontalFlip(Transform):
+    """Mirrors images left to right with probability p, by the feed's seed, the epoch and the sample."""
+
+    p: float = 0.5
+
+    def to_spec(self) -> Json:
+        return {"random_horizontal_flip": {"p": self.p}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Normalize(Transform):
+    """(value - mean) / std, with one mean and std a channel, or one for all. The result is floating point."""
+
+    mean: Sequence[float]
+    std: Sequence[float]
+
+    def __post_init__(self) -> None:
+        _freeze(self, "mean", "std")
+
+    def to_spec(self) -> Json:
+        return {"normalize": {"mean": _values(self.mean), "std": _values(self.std)}}
+
+
+@dataclasses.dataclass(frozen=True)
+class ToDtype(Transform):
+    """Converts to another element type.
+
+    dtype: "uint8", "float32", "float16" or "bfloat16", as a string, a torch dtype or a NumPy dtype.
+    scale: divide by the integer type's maximum, so that uint8 becomes 0 to 1. False by default, as in torchvision's v2.
+    """
+
+    dtype: Any
+    scale: bool = False
+
+    def to_spec(self) -> Json:
+        return {"to_dtype": {"dtype": dtype_name(self.dtype), "scale": bool(self.scale)}}
+
+
+def dtype_name(dtype: Any) -> str:
+    """"float32" and so on, of a string, a torch dtype, a NumPy dtype or a NumPy scalar type."""
+    if isinstance(dtype, str):
+        return dtype
+    text = str(dtype)
+    if text.startswith("torch."):
+        return text[len("torch.") :]
+    import numpy
+
+    try:
+        return str(numpy.dtype(dtype).name)
+    except TypeError:
+        raise InvalidArgumentError(
+            Code.INVALID_ARGUMENT, f"transforms: ToDtype(dtype={dtype!r}): give a string, a torch dtype or a NumPy dtype"
+        ) from None
+
+
+def normalize_transforms(transforms: Any) -> Tuple[Transform, ...]:
+    """Transforms of this module or of torchvision, one or a sequence or a Compose of them, as a flat tuple of this module's.
+
+    Raises InvalidArgumentError for what the daemon has no counterpart of.
+    """
+    if transforms is None:
+        return ()
+    if isinstance(transforms, Transform) or not isinstance(transforms, Iterable):
+        transforms = (transforms,)
+    flat: List[Transform] = []
+    for transform in transforms:
+        if isinstance(transform, Transform):
+            flat.append(transform)
+        elif type(transform).__name__ in ("Compose", "Sequential"):
+            members = getattr(transform, "transforms", transform)
+            flat.extend(normalize_transforms(members))
+        else:
+            flat.extend(_from_torchvision(transform))
+    return tuple(flat)
+
+
+def _refuse(transform: Any, reason: str) -> InvalidArgumentError:
+    return InvalidArgumentError(Code.INVALID_ARGUMENT, f"transforms: {type(transform).__name__}: {reason}")
+
+
+def _check_sampling(transform: Any) -> None:
+    interpolation = getattr(transform, "interpolation", None)
+    # InterpolationMode.BILINEAR has the value "bilinear"; old torchvision took Pillow's number 2.
+    if interpolation is not None and getattr(interpolation, "value", interpolation) not in ("bilinear", 2):
+        raise _refuse(transform, f"interpolation={interpolation} cannot be had, only bilinear")
+    if getattr(transform, "antialias", None) is False:
+        raise _refuse(transform, "antialias=False cannot be had: images are resized with antialiasing, as Pillow does")
+
+
+def _from_torchvision(transform: Any) -> Tuple[Transform, ...]:
+    """By class name and attributes, so that torchvision need not be imported and every version of it will do."""
+    name = type(transform).__name__
+    if name == "Resize":
+        _check_sampling(transform)
+        if getattr(transform, "max_size", None) is not None:
+            raise _refuse(transform, f"max_size={transform.max_size} cannot be had")
+        return (Resize(transform.size),)
+    if name == "CenterCrop":
+        return (CenterCrop(transform.size),)
+    if name == "RandomResizedCrop":
+        _check_sampling(transform)
+        return (RandomResizedCrop(transform.size, transform.scale, transform.ratio),)
+    if name == "RandomHorizontalFlip":
+        return (RandomHorizontalFlip(transform.p),)
+    if name == "Normalize":
+        return (Normalize(transform.mean, transform.std),)
+    if name == "ToDtype":
+        if isinstance(transform.dtype, dict):
+            raise _refuse(transform, "a dict of dtypes cannot be had; give the dtype of the images")
+        return (ToDtype(transform.dtype, transform.scale),)
+    if name == "ConvertImageDtype":
+        return (ToDtype(transform.dtype, scale=True),)
+    if name == "ToTensor":
+        return (ToDtype("float32", scale=True),)
+    if name in ("PILToTensor", "ToImage", "ToPureTensor", "Identity"):
+        return ()  # images leave the decoder as uint8 tensors
+    raise _refuse(
+        transform,
+        f"the daemon has no such transform ({transform!r}). It has Resize, CenterCrop, RandomResizedCrop, RandomHorizontalFlip, "
+        "Normalize and ToDtype; apply others to the batches",
+    )

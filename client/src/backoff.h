@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// When to try again: exponential with jitter, so that the trainers of a host do not return to a restarted
+// daemon in step.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+namespace pinfeed {
+
+// Purpose: the pauses between attempts: 50 ms, doubling up to 2 s, each drawn from its upper half ("equal
+// jitter" of M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015). A value; one thread.
+class Backoff {
+ public:
+  std::chrono::nanoseconds Next() {
+    const auto half = pause_ / 2;
+    pause_ = std::min<std::chrono::nanoseconds>(pause_ * 2, kMost);
+    return half + std::chrono::nanoseconds(std::uniform_int_distribution<int64_t>(0, half.count())(random_));
+  }
+  void Reset() { pause_ = kFirst; }
+
+  static constexpr std::chrono::milliseconds kFirst{50};
+  static constexpr std::chrono::milliseconds kMost{2000};
+
+ private:
+  std::chrono::nanoseconds pause_ = kFirst;
+  std::minstd_rand random_{std::random_device{}()};
+};
+
+}  // namespace pinfeed

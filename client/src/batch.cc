@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/src/batch.h"
+
+#include <utility>
+
+#include "client/src/client_log.h"
+
+namespace pinfeed {
+
+void Batch::Retain() {
+  if (!in_owner()) return;
+  uint32_t owners = owners_.load(std::memory_order_relaxed);
+  do {
+    if (owners == 0) {
+      ClientLog(PF_LOG_WARNING, "pf_batch_retain: the batch was given back already; nothing is done");
+      return;
+    }
+  } while (!owners_.compare_exchange_weak(owners, owners + 1, std::memory_order_relaxed));
+}
+
+void Batch::Release() {
+  if (!in_owner()) return;
+  uint32_t owners = owners_.load(std::memory_order_relaxed);
+  do {
+    if (owners == 0) {
+      ClientLog(PF_LOG_WARNING,
+                "pf_batch_release: the batch was given back already (one release too many); nothing is done");
+      return;
+    }
+  } while (!owners_.compare_exchange_weak(owners, owners - 1, std::memory_order_acq_rel));
+  if (owners != 1) return;
+  const std::shared_ptr<Session> session = std::move(session_);
+  session_.reset();
+  session->Release(descriptor_);
+  BatchPool::Process().Return(this);
+}
+
+BatchPool& BatchPool::Process() {
+  static auto* const pool = new BatchPool;  // never destroyed, see the header
+  return *pool;
+}
+
+Batch* BatchPool::Take(std::shared_ptr<Session> session, const BatchDescriptor& descriptor) {
+  Batch* batch = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    if (resting_.size() >= kRest) {
+      batch = resting_.front();
+      resting_.pop_front();
+    } else {
+      batch = all_.emplace_back(std::make_unique<Batch>()).get();
+    }
+  }
+  batch->fork_guard_ = ForkGuard();
+  batch->session_ = std::move(session);
+  batch->descriptor_ = descriptor;
+  batch->owners_.store(1, std::memory_order_release);
+  return batch;
+}
+
+void BatchPool::Return(Batch* batch) {
+  const MutexLock lock(mutex_);
+  resting_.push_back(batch);
+}
+
+}  // namespace pinfeed

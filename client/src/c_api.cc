@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions of pinfeed.h that need no feed: versions, errors, the log, the daemon's status.
+#include "client/src/c_api.h"
+
+#include <cstdlib>
+
+#include "client/src/address.h"
+#include "client/src/client_log.h"
+#include "client/src/daemon.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr std::chrono::seconds kCallTimeout{10};
+
+std::string& LastError() {
+  thread_local std::string message;
+  return message;
+}
+
+pf_result JsonCall(const char* address, char** json,
+                   Result<std::string> (*call)(const std::string&, SteadyTime)) {
+  return Guarded([&]() -> Status {
+    if (json == nullptr) return InvalidArgument("json is NULL; give the address of a char*");
+    *json = nullptr;
+    ASSIGN_OR_RETURN(const std::string path, ResolveAddress(address));
+    ASSIGN_OR_RETURN(const std::string text, call(path, std::chrono::steady_clock::now() + kCallTimeout));
+    *json = ::strdup(text.c_str());
+    if (*json == nullptr) return ResourceExhausted("out of memory for the daemon's answer");
+    return OkStatus();
+  });
+}
+
+}  // namespace
+
+pf_result Report(const Status& status) noexcept {
+  return status.ok() ? PF_OK : Report(status.code(), status.message().c_str());
+}
+
+pf_result Report(Code code, const char* message) noexcept {
+  try {
+    LastError() = message;
+  } catch (...) {
+    LastError().clear();  // no memory for the text: the code alone has to do
+  }
+  return static_cast<pf_result>(code);
+}
+
+}  // namespace pinfeed
+
+using pinfeed::InitStruct;
+
+extern "C" {
+
+uint32_t pf_version(void) {
+  return PF_VERSION;
+}
+
+const char* pf_result_name(pf_result result) {
+  return pinfeed::CodeName(static_cast<pinfeed::Code>(result)).data();
+}
+
+const char* pf_last_error(void) {
+  return pinfeed::LastError().c_str();
+}
+
+void pf_set_log(pf_log_function function, void* user) {
+  pinfeed::SetLogFunction(function, user);
+}
+
+void pf_open_options_init(pf_open_options* options, size_t size) {
+  pf_open_options defaults{};
+  defaults.open_timeout_ms = 10'000;
+  defaults.reconnect_timeout_ms = 300'000;
+  InitStruct(options, size, defaults);
+}
+void pf_feed_info_init(pf_feed_info* info, size_t size) {
+  InitStruct(info, size, pf_feed_info{});
+}
+void pf_batch_info_init(pf_batch_info* info, size_t size) {
+  InitStruct(info, size, pf_batch_info{});
+}
+void pf_tensor_init(pf_tensor* tensor, size_t size) {
+  InitStruct(tensor, size, pf_tensor{});
+}
+
+pf_result pf_status_json(const char* address, char** json) {
+  return pinfeed::JsonCall(address, json, pinfeed::StatusJson);
+}
+
+pf_result pf_datasets_json(const char* address, char** json) {
+  return pinfeed::JsonCall(address, json, pinfeed::DatasetsJson);
+}
+
+void pf_free(char* json) {
+  std::free(json);
+}
+
+}  // extern "C"

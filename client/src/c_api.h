@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every function of the C interface shares: the last error, the exception barrier, structs that grow.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "client/include/pinfeed/pinfeed.h"
+#include "common/status.h"
+
+namespace pinfeed {
+
+// Remembers a failure for pf_last_error on this thread; success leaves the last one alone. Returns the code.
+pf_result Report(const Status& status) noexcept;
+pf_result Report(Code code, const char* message) noexcept;
+
+// Runs `body`, which returns a Status; no exception leaves it.
+template <typename Body>
+pf_result Guarded(Body&& body) noexcept {
+  try {
+    return Report(body());
+  } catch (const std::bad_alloc&) {
+    return Report(Code::kResourceExhausted, "out of memory in libpinfeed");
+  } catch (const std::exception& error) {
+    return Report(Code::kInternal, error.what());
+  } catch (...) {
+    return Report(Code::kInternal, "unknown exception in libpinfeed");
+  }
+}
+
+// Structs of the interface start with their caller's size. Init writes `defaults` up to that size; Fill
+// writes all behind the size field.
+template <typename T>
+void InitStruct(T* out, size_t size, T defaults) noexcept {
+  if (out == nullptr || size < sizeof(size_t)) return;
+  std::memset(static_cast<void*>(out), 0, size);
+  defaults.size = size;
+  std::memcpy(static_cast<void*>(out), &defaults, std::min(size, sizeof(T)));
+}
+template <typename T>
+Status FillStruct(T* out, T values, const char* init_function) {
+  if (out == nullptr || out->size <= sizeof(size_t)) {
+    return InvalidArgument(std::string("the struct to fill is NULL or was not prepared with ") +
+                           init_function);
+  }
+  values.size = out->size;
+  std::memcpy(static_cast<void*>(out), &values, std::min(out->size, sizeof(T)));
+  return OkStatus();
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions of pinfeed.h that work on a feed: arguments are checked here, the work is Feed's.
+#include <errno.h>  // program_invocation_short_name
+
+#include <cstddef>
+#include <limits>
+#include <memory>
+#include <optional>
+
+#include "client/src/address.h"
+#include "client/src/c_api.h"
+#include "client/src/feed.h"
+
+struct pf_feed {
+  std::unique_ptr<pinfeed::Feed> feed;
+};
+
+namespace pinfeed {
+namespace {
+
+using Millis = std::chrono::milliseconds;
+
+constexpr size_t kMaxNameBytes = 128;  // OpenFeedRequest.client_name
+
+Status CheckFeed(const pf_feed* feed) {
+  if (feed == nullptr) return InvalidArgument("feed is NULL");
+  if (!feed->feed->in_owner()) {
+    return FailedPrecondition(
+        "this feed belongs to the parent process; a forked child must open its own (with Python's "
+        "multiprocessing, use 'spawn')");
+  }
+  return OkStatus();
+}
+
+// The caller's options, with defaults for what its version of the struct lacks.
+Result<pf_open_options> ReadOptions(const pf_open_options* given) {
+  if (given == nullptr || given->size <= sizeof(size_t)) {
+    return InvalidArgument("options is NULL or was not prepared with pf_open_options_init");
+  }
+  pf_open_options options;
+  pf_open_options_init(&options, sizeof(options));
+  std::memcpy(static_cast<void*>(&options), given, std::min(given->size, sizeof(options)));
+  if (options.spec_json == nullptr)
+    return InvalidArgument("options.spec_json is NULL; give a pinfeed.v1.FeedSpec as JSON");
+  if (options.open_timeout_ms <= 0)
+    return InvalidArgument("options.open_timeout_ms is " + std::to_string(options.open_timeout_ms) +
+                           "; it must be positive");
+  if (options.reconnect_timeout_ms < -1) {
+    return InvalidArgument("options.reconnect_timeout_ms is " + std::to_string(options.reconnect_timeout_ms) +
+                           "; -1 means for ever, 0 never");
+  }
+  return options;
+}
+
+// Large counts of milliseconds would overflow once added to a time point: a year is as good.
+Millis Bounded(int64_t milliseconds) {
+  return std::min<Millis>(Millis(milliseconds), std::chrono::hours(24 * 365));
+}
+
+// The daemon refuses longer names; one that we made up ourselves must not fail.
+std::string ClientName(const char* given) {
+  return given != nullptr ? given : std::string(program_invocation_short_name).substr(0, kMaxNameBytes);
+}
+
+Result<FeedOptions> MakeFeedOptions(const pf_open_options* given) {
+  ASSIGN_OR_RETURN(const pf_open_options options, ReadOptions(given));
+  FeedOptions result;
+  ASSIGN_OR_RETURN(result.address, ResolveAddress(options.address));
+  result.request.spec_json = options.spec_json;
+  if (options.cursor_json != nullptr) {
+    ASSIGN_OR_RETURN(result.request.cursor, CursorFromJson(options.cursor_json));
+  }
+  result.request.client_name = ClientName(options.client_name);
+  result.open_timeout = Bounded(options.open_timeout_ms);
+  if (options.reconnect_timeout_ms >= 0) result.reconnect_timeout = Bounded(options.reconnect_timeout_ms);
+  return result;
+}
+
+Batch* Unwrap(pf_batch* batch) {
+  return reinterpret_cast<Batch*>(batch);
+}
+pf_batch* Wrap(Batch* batch) {
+  return reinterpret_cast<pf_batch*>(batch);
+}
+
+Result<const Batch*> CheckBatch(const pf_batch* handle) {
+  if (handle == nullptr) return InvalidArgument("batch is NULL");
+  const auto* batch = reinterpret_cast<const Batch*>(handle);
+  if (!batch->in_owner())
+    return FailedPrecondition(
+        "this batch belongs to the parent process; a forked child must open its own feed");
+  if (!batch->live()) return FailedPrecondition("this batch was released already");
+  return batch;
+}
+
+pf_tensor DescribeTensor(const Batch& batch, const TensorPlace& place) {
+  pf_tensor tensor{};
+  tensor.name = place.spec.name.c_str();
+  tensor.dtype = static_cast<pf_dtype>(place.spec.dtype);
+  tensor.dims = static_cast<uint32_t>(1 + place.spec.shape.size());
+  tensor.shape[0] = batch.descriptor().samples;
+  std::copy(place.spec.shape.begin(), place.spec.shape.end(), tensor.shape + 1);
+  int64_t stride = 1;
+  for (uint32_t i = tensor.dims; i-- > 0;) {
+    tensor.strides[i] = stride;
+    stride *= std::max<int64_t>(tensor.shape[i], 1);
+  }
+  tensor.data = batch.session().slot(batch.descriptor().slot) + place.offset;
+  tensor.bytes = place.sample_bytes * batch.descriptor().samples;
+  tensor.device = -1;
+  tensor.writable = batch.session().offer().read_only ? 0 : 1;
+  return tensor;
+}
+
+}  // namespace
+}  // namespace pinfeed
+
+using namespace pinfeed;  // NOLINT(google-build-using-namespace): this file is the border of the namespace
+
+extern "C" {
+
+pf_result pf_open(const pf_open_options* options, pf_feed** feed) {
+  return Guarded([&]() -> Status {
+    if (feed == nullptr) return InvalidArgument("feed is NULL; give the address of a pf_feed*");
+    *feed = nullptr;
+    ASSIGN_OR_RETURN(FeedOptions checked, MakeFeedOptions(options));
+    ASSIGN_OR_RETURN(std::unique_ptr<Feed> opened, Feed::Open(std::move(checked)));
+    *feed = new pf_feed{std::move(opened)};
+    return OkStatus();
+  });
+}
+
+void pf_close(pf_feed* feed) {
+  (void)Guarded([&]() -> Status {
+    delete feed;
+    return OkStatus();
+  });
+}
+
+pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info) {
+  return Guarded([&]() -> Status {
+    RETURN_IF_ERROR(CheckFeed(feed));
+    const FeedOffer& offer = feed->feed->offer();
+    pf_feed_info values{};
+    values.batch_size = offer.layout.batch_size;
+    values.tensor_count = static_cast<uint32_t>(offer.layout.tensors.size());
+    values.slot_count = offer.slot_count;
+    values.reconnects = feed->feed->reconnects();
+    values.dataset_samples = offer.dataset_samples;
+    values.batches_per_epoch = offer.batches_per_epoch;
+    values.slot_bytes = offer.layout.slot_stride;
+    values.fingerprint = feed->feed->fingerprint().c_str();
+    values.backend = BackendName(offer.backend);
+    return FillStruct(info, values, "pf_feed_info_init");
+  });
+}
+
+pf_result pf_next(pf_feed* feed, int64_t timeout_ms, pf_batch** batch) {
+  return Guarded([&]() -> Status {
+    if (batch == nullptr) return InvalidArgument("batch is NULL; give the address of a pf_batch*");
+    *batch = nullptr;
+    RETURN_IF_ERROR(CheckFeed(feed));
+    if (timeout_ms < -1)
+      return InvalidArgument("timeout_ms is " + std::to_string(timeout_ms) + "; -1 means no limit");
+    std::optional<std::chrono::nanoseconds> timeout;
+    if (timeout_ms >= 0) timeout = Bounded(timeout_ms);
+    ASSIGN_OR_RETURN(Batch* const next, feed->feed->Next(timeout));
+    *batch = Wrap(next);
+    return OkStatus();
+  });
+}
+
+pf_result pf_get_batch_info(const pf_batch* batch, pf_batch_info* info) {
+  return Guarded([&]() -> Status {
+    ASSIGN_OR_RETURN(const Batch* const checked, CheckBatch(batch));
+    const BatchDescriptor& descriptor = checked->descriptor();
+    pf_batch_info values{};
+    values.epoch = descriptor.epoch;
+    values.index = descriptor.batch_index;
+    values.samples = descriptor.samples;
+    values.skipped = descriptor.skipped;
+    values.last_of_epoch = (descriptor.flags & kFlagLastOfEpoch) != 0 ? 1 : 0;
+    return FillStruct(info, values, "pf_batch_info_init");
+  });
+}
+
+pf_result pf_get_tensor(const pf_batch* batch, uint32_t index, pf_tensor* tensor) {
+  return Guarded([&]() -> Status {
+    ASSIGN_OR_RETURN(const Batch* const checked, CheckBatch(batch));
+    const auto& tensors = checked->session().offer().layout.tensors;
+    if (index >= tensors.size()) {
+      return InvalidArgument("tensor " + std::to_string(index) + " of a batch that has " +
+                             std::to_string(tensors.size()));
+    }
+    return FillStruct(tensor, DescribeTensor(*checked, tensors[index]), "pf_tensor_init");
+  });
+}
+
+void pf_batch_retain(pf_batch* batch) {
+  if (batch == nullptr) return;
+  (void)Guarded([&]() -> Status {
+    Unwrap(batch)->Retain();
+    return OkStatus();
+  });
+}
+
+void pf_batch_release(pf_batch* batch) {
+  if (batch == nullptr) return;
+  (void)Guarded([&]() -> Status {
+    Unwrap(batch)->Release();
+    return OkStatus();
+  });
+}
+
+pf_result pf_cursor(const pf_feed* feed, char* buffer, size_t capacity, size_t* needed) {
+  return Guarded([&]() -> Status {
+    RETURN_IF_ERROR(CheckFeed(feed));
+    if (buffer == nullptr && capacity > 0)
+      return InvalidArgument("buffer is NULL with a capacity of " + std::to_string(capacity));
+    const std::string json = CursorToJson(feed->feed->cursor());
+    const size_t bytes = json.size() + 1;
+    if (needed != nullptr) *needed = bytes;
+    if (capacity < bytes) {
+      return Status(Code::kOutOfRange, "the cursor needs " + std::to_string(bytes) +
+                                           " bytes, the buffer has " + std::to_string(capacity));
+    }
+    std::memcpy(buffer, json.c_str(), bytes);
+    return OkStatus();
+  });
+}
+
+pf_result pf_seek(pf_feed* feed, const char* cursor_json) {
+  return Guarded([&]() -> Status {
+    RETURN_IF_ERROR(CheckFeed(feed));
+    if (cursor_json == nullptr) return InvalidArgument("cursor_json is NULL");
+    ASSIGN_OR_RETURN(const Cursor cursor, CursorFromJson(cursor_json));
+    return feed->feed->Seek(cursor);
+  });
+}
+
+pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch) {
+  return Guarded([&]() -> Status {
+    RETURN_IF_ERROR(CheckFeed(feed));
+    return feed->feed->SeekEpoch(epoch);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/src/daemon.h"
+
+#include <google/protobuf/util/json_util.h>
+#include <grpcpp/create_channel_posix.h>
+#include <grpcpp/grpcpp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <utility>
+
+#include "pinfeed/v1/feeder.grpc.pb.h"
+#include "proto/convert.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr int kMaxMessageBytes = 256 << 20;  // a dataset may have very many classes
+
+Status FromJson(const std::string& json, std::string_view what, google::protobuf::Message* message) {
+  const auto parsed = google::protobuf::util::JsonStringToMessage(json, message);
+  if (parsed.ok()) return OkStatus();
+  return InvalidArgument(std::string(what) + ": " + std::string(parsed.message()));
+}
+
+Result<std::string> ToJson(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  options.always_print_primitive_fields = true;
+  std::string json;
+  const auto printed = google::protobuf::util::MessageToJsonString(message, &json, options);
+  if (!printed.ok()) return Internal("print the daemon's answer as JSON: " + std::string(printed.message()));
+  return json;
+}
+
+// One unary call over a connection of its own. We connect ourselves, not through gRPC's resolver, so that a
+// failure carries its errno, and so that gRPC's background reconnecting never starts.
+template <typename Request, typename Response>
+Status Call(const std::string& address, SteadyTime deadline, const Request& request, Response* response,
+            grpc::Status (v1::Feeder::Stub::*method)(grpc::ClientContext*, const Request&, Response*)) {
+  ASSIGN_OR_RETURN(UniqueFd fd, ConnectUnix(address, SOCK_STREAM, deadline));
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  const auto channel = grpc::CreateCustomInsecureChannelFromFd("localhost", fd.release(), arguments);
+  v1::Feeder::Stub stub(channel);
+  grpc::ClientContext context;
+  // gRPC takes deadlines on the wall clock only; the time left is what counts.
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::ceil<std::chrono::milliseconds>(
+                                                              deadline - std::chrono::steady_clock::now()));
+  const grpc::Status status = (stub.*method)(&context, request, response);
+  if (status.ok()) return OkStatus();
+  const auto code = static_cast<Code>(status.error_code());
+  if (code == Code::kUnavailable) {
+    return {code, "the daemon at " + address + " closed the connection (" + status.error_message() +
+                      "); it is stopping, or refuses this user: its log says which"};
+  }
+  if (code == Code::kDeadlineExceeded) return {code, "the daemon at " + address + " did not answer in time"};
+  return {code, status.error_message()};
+}
+
+Result<std::string> BootId() {
+  static constexpr char kPath[] = "/proc/sys/kernel/random/boot_id";
+  std::ifstream file(kPath);
+  std::string id;
+  if (!std::getline(file, id)) return Internal(std::string("read ") + kPath + ": no line");
+  return id;
+}
+
+Backend BackendOf(v1::FeedSpec::Backend backend) {
+  switch (backend) {
+    case v1::FeedSpec::HOST:
+      return Backend::kHost;
+    case v1::FeedSpec::CUDA_IPC:
+      return Backend::kCudaIpc;
+    case v1::FeedSpec::VMM_FD:
+      return Backend::kVmmFd;
+    default:
+      return Backend::kAuto;  // an offer that names none; CheckOffer refuses it
+  }
+}
+
+Result<FeedOffer> OfferOf(const v1::OpenFeedResponse& response) {
+  FeedOffer offer;
+  if (response.token().size() != offer.token.size()) {
+    return Internal("the daemon's token has " + std::to_string(response.token().size()) +
+                    " bytes, expected " + std::to_string(offer.token.size()));
+  }
+  std::copy(response.token().begin(), response.token().end(), offer.token.begin());
+  offer.session_id = response.session_id();
+  offer.lifeline_path = response.lifeline_path();
+  offer.layout.batch_size = response.batch_size();
+  offer.layout.slot_stride = response.arena().slot_stride();
+  for (const v1::TensorPlace& tensor : response.tensors()) {
+    Result<TensorPlace> place = FromProto(tensor);
+    if (!place.ok()) return Internal("the daemon's offer is unusable: " + place.status().message());
+    offer.layout.tensors.push_back(std::move(place).value());
+  }
+  offer.slot_count = response.arena().slot_count();
+  offer.arena_bytes = response.arena().bytes();
+  offer.backend = BackendOf(response.arena().backend());
+  offer.read_only = response.arena().read_only();
+  offer.fingerprint = response.fingerprint();
+  offer.dataset_samples = response.dataset_samples();
+  offer.batches_per_epoch = response.batches_per_epoch();
+  Result<Cursor> start = FromProto(response.start());
+  if (!start.ok()) return Internal("the daemon's offer is unusable: " + start.status().message());
+  offer.start = std::move(start).value();
+  RETURN_IF_ERROR(CheckOffer(offer));
+  return offer;
+}
+
+}  // namespace
+
+Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& request, SteadyTime deadline) {
+  v1::OpenFeedRequest message;
+  message.set_protocol_version(kProtocolVersion);
+  ASSIGN_OR_RETURN(*message.mutable_boot_id(), BootId());
+  RETURN_IF_ERROR(FromJson(request.spec_json, "spec", message.mutable_spec()));
+  if (request.cursor) *message.mutable_cursor() = ToProto(*request.cursor);
+  message.set_client_name(request.client_name);
+  v1::OpenFeedResponse response;
+  RETURN_IF_ERROR(Call(address, deadline, message, &response, &v1::Feeder::Stub::OpenFeed));
+  return OfferOf(response);
+}
+
+Result<std::string> StatusJson(const std::string& address, SteadyTime deadline) {
+  v1::GetStatusResponse response;
+  RETURN_IF_ERROR(Call(address, deadline, v1::GetStatusRequest(), &response, &v1::Feeder::Stub::GetStatus));
+  return ToJson(response);
+}
+
+Result<std::string> DatasetsJson(const std::string& address, SteadyTime deadline) {
+  v1::ListDatasetsResponse response;
+  RETURN_IF_ERROR(
+      Call(address, deadline, v1::ListDatasetsRequest(), &response, &v1::Feeder::Stub::ListDatasets));
+  return ToJson(response);
+}
+
+Result<Cursor> CursorFromJson(const std::string& json) {
+  v1::Cursor cursor;
+  RETURN_IF_ERROR(FromJson(json, "cursor", &cursor));
+  return FromProto(cursor);
+}
+
+std::string CursorToJson(const Cursor& cursor) {
+  Result<std::string> json = ToJson(ToProto(cursor));
+  PF_CHECK(json.ok(), "a cursor of plain fields is always printable");
+  return std::move(json).value();
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls on the daemon's control socket. In: an address and a request. Out: an offer or JSON. Each call makes
+// its own connection and leaves no thread, socket or gRPC object behind.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "client/src/offer.h"
+#include "client/src/unix_socket.h"
+#include "common/feed_spec.h"
+#include "common/result.h"
+
+namespace pinfeed {
+
+struct OpenRequest {
+  std::string spec_json;  // pinfeed.v1.FeedSpec
+  std::optional<Cursor> cursor;
+  std::string client_name;
+};
+
+// kInvalidArgument when the spec is no FeedSpec (unknown fields are refused) or the daemon finds faults; the
+// offer is checked.
+Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& request, SteadyTime deadline);
+
+// pinfeed.v1.GetStatusResponse and ListDatasetsResponse as JSON, with the field names of the .proto file,
+// unset fields included.
+Result<std::string> StatusJson(const std::string& address, SteadyTime deadline);
+Result<std::string> DatasetsJson(const std::string& address, SteadyTime deadline);
+
+// pinfeed.v1.Cursor from and to JSON. kInvalidArgument for anything else, or a version this library does not
+// know.
+Result<Cursor> CursorFromJson(const std::string& json);
+std::string CursorToJson(const Cursor& cursor);
+
+}  // namespace pinfeed

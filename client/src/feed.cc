@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/src/feed.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "client/src/client_log.h"
+
+namespace pinfeed {
+namespace {
+
+using std::chrono::nanoseconds;
+using std::chrono::steady_clock;
+
+// How long to sleep before looking whether the daemon still lives: a killed daemon changes no futex word.
+constexpr std::chrono::milliseconds kSlice{50};
+constexpr std::chrono::seconds kWarnAfter{1};
+constexpr std::chrono::seconds kWarnPause{30};
+constexpr std::chrono::seconds kFarewell{2};
+
+uint64_t Nanoseconds(SteadyTime time) {
+  return static_cast<uint64_t>(nanoseconds(time.time_since_epoch()).count());
+}
+
+std::string Seconds(nanoseconds time) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count() / 1000.0)
+             .substr(0, 5) +
+         " s";
+}
+
+// Whether a later try may succeed without anybody changing the spec: the daemon is away, or has not yet taken
+// the lost session's memory back.
+bool IsTransient(Code code) {
+  return code == Code::kUnavailable || code == Code::kDeadlineExceeded || code == Code::kResourceExhausted ||
+         code == Code::kAborted || code == Code::kCancelled || code == Code::kUnknown;
+}
+
+}  // namespace
+
+// The end of one Next call.
+struct Feed::Deadline {
+  std::optional<SteadyTime> at;
+
+  explicit Deadline(std::optional<nanoseconds> timeout) {
+    const SteadyTime now = steady_clock::now();
+    if (timeout && *timeout < SteadyTime::max() - now) at = now + *timeout;
+  }
+  bool Passed() const { return at && steady_clock::now() >= *at; }
+  nanoseconds AtMost(nanoseconds time) const {
+    return at ? std::clamp<nanoseconds>(*at - steady_clock::now(), nanoseconds(0), time) : time;
+  }
+};
+
+Result<std::unique_ptr<Feed>> Feed::Open(FeedOptions options) {
+  std::unique_ptr<Feed> feed(new Feed(std::move(options)));
+  RETURN_IF_ERROR(feed->Connect(feed->options_.request.cursor));
+  return feed;
+}
+
+Feed::~Feed() {
+  if (in_owner()) EndSession();
+}
+
+void Feed::EndSession() {
+  if (session_ != nullptr && session_->held() == 0) session_->CloseAndWait(steady_clock::now() + kFarewell);
+  session_.reset();
+}
+
+Status Feed::Connect(const std::optional<Cursor>& cursor) {
+  const SteadyTime deadline = steady_clock::now() + options_.open_timeout;
+  OpenRequest request = options_.request;
+  request.cursor = cursor;
+  ASSIGN_OR_RETURN(FeedOffer offer, OpenFeed(options_.address, request, deadline));
+  if (!offer_.layout.tensors.empty()) RETURN_IF_ERROR(CheckSameFeed(offer_, offer));
+  ASSIGN_OR_RETURN(session_, Session::Attach(offer, deadline));
+  offer_ = std::move(offer);
+  if (fingerprint_.empty()) fingerprint_ = offer_.fingerprint;
+  cursor_ = offer_.start;
+  at_epoch_start_ = cursor_.position == 0;
+  epoch_ahead_ = cursor_.epoch;
+  final_error_ = OkStatus();
+  return OkStatus();
+}
+
+Result<Batch*> Feed::Next(std::optional<nanoseconds> timeout) {
+  std::optional<Deadline> deadline;  // reading the clock is left until a batch is not ready
+  for (;;) {
+    RETURN_IF_ERROR(final_error_);
+    if (session_ != nullptr) {
+      Result<Batch*> batch = TakeReady();
+      if (!batch.ok()) final_error_ = batch.status();
+      if (!batch.ok() || *batch != nullptr) return batch;
+    }
+    if (!deadline) deadline.emplace(timeout);
+    RETURN_IF_ERROR(session_ != nullptr ? WaitForNews(*deadline) : Reconnect(*deadline));
+  }
+}
+
+Result<Batch*> Feed::TakeReady() {
+  BatchDescriptor descriptor;
+  for (;;) {
+    ASSIGN_OR_RETURN(const bool taken, session_->Take(&descriptor));
+    if (!taken) return nullptr;
+    Advance(descriptor);
+    if (descriptor.samples > 0) {
+      session_->CountGiven();
+      return BatchPool::Process().Take(session_, descriptor);
+    }
+    session_->Release(descriptor);  // every sample was skipped as bad: nothing to give
+  }
+}
+
+void Feed::Advance(const BatchDescriptor& batch) {
+  cursor_.epoch = batch.epoch;
+  cursor_.position = batch.position;
+  at_epoch_start_ = (batch.flags & kFlagLastOfEpoch) != 0;
+  epoch_ahead_ = batch.epoch + 1;
+}
+
+// Returns OK when there may be a batch or the session was lost: the caller looks again.
+Status Feed::WaitForNews(const Deadline& deadline) {
+  const SteadyTime began = steady_clock::now();
+  const uint64_t published_before = Nanoseconds(began);
+  session_->BeginWait(published_before);
+  Status result;
+  for (bool first = true;; first = false) {
+    const uint32_t seen = session_->WakeWord();
+    const FeedState state =
+        session_->state();  // before looking for a batch: what was published earlier is then visible
+    if (session_->HasNext()) break;
+    if (state == FeedState::kFailed) {
+      result = final_error_ = session_->Failure();
+      break;
+    }
+    if (state == FeedState::kEnded) {
+      result = Status(Code::kOutOfRange, "the feed's last epoch is over");
+      break;
+    }
+    if (state == FeedState::kDraining) {
+      LoseSession("the daemon is stopping");
+      return OkStatus();
+    }
+    if (state != FeedState::kRunning) {
+      result = final_error_ = Internal("the daemon set the unknown state " +
+                                       std::to_string(static_cast<uint32_t>(state)) + " on this feed");
+      break;
+    }
+    if (!first && session_->HungUp()) {
+      if (session_->HasNext()) break;  // published after we looked, just before the end
+      LoseSession("the daemon is gone");
+      return OkStatus();
+    }
+    if (deadline.Passed()) {
+      result = Status(Code::kDeadlineExceeded, "no batch was ready within the time given");
+      break;
+    }
+    session_->Sleep(seen, deadline.AtMost(kSlice));
+    WarnIfAllHeld(steady_clock::now() - began);
+  }
+  session_->EndWait(Nanoseconds(steady_clock::now()) - published_before);
+  return result;
+}
+
+void Feed::WarnIfAllHeld(nanoseconds waited) {
+  if (waited < kWarnAfter || session_->held() < offer_.slot_count) return;
+  const SteadyTime now = steady_clock::now();
+  if (now < next_warning_) return;
+  next_warning_ = now + kWarnPause;
+  const std::string count = std::to_string(offer_.slot_count);
+  ClientLog(PF_LOG_WARNING, "waiting for a batch since " + Seconds(waited) + ", but all " + count +
+                                " slots are held by batches that this process "
+                                "has not released, so none can come; release them sooner (copy what is "
+                                "kept), or raise the spec's slots above " +
+                                count);
+}
+
+void Feed::LoseSession(const std::string& reason) {
+  ClientLog(PF_LOG_WARNING,
+            reason + " (" + options_.address + "); everything it published was taken, reconnecting");
+  session_.reset();
+  backoff_.Reset();
+  lost_at_ = next_try_ = steady_clock::now();
+  last_try_ = OkStatus();
+}
+
+// Returns OK after one attempt that may be followed by another: the caller looks again.
+Status Feed::Reconnect(const Deadline& deadline) {
+  if (options_.reconnect_timeout && steady_clock::now() >= lost_at_ + *options_.reconnect_timeout) {
+    const std::string tried = last_try_.ok() ? "" : "; the last try: " + last_try_.message();
+    // Not remembered as final: the next call tries again, should the daemon come back after all.
+    const auto waited = *options_.reconnect_timeout;
+    lost_at_ = steady_clock::now();
+    return Unavailable("the daemon at " + options_.address + " did not come back within " + Seconds(waited) +
+                       tried);
+  }
+  if (steady_clock::now() < next_try_) return WaitForRetry(deadline);
+
+  const Cursor goal = cursor_;
+  last_try_ = Connect(goal);
+  if (last_try_.ok()) {
+    ++reconnects_;
+    ClientLog(PF_LOG_WARNING, "reconnected to the daemon at " + options_.address + " after " +
+                                  Seconds(steady_clock::now() - lost_at_) + "; going on at epoch " +
+                                  std::to_string(cursor_.epoch) + ", position " +
+                                  std::to_string(cursor_.position));
+    return OkStatus();
+  }
+  if (!IsTransient(last_try_.code())) {
+    final_error_ = last_try_.WithContext("reconnect to the daemon at " + options_.address);
+    return final_error_;
+  }
+  next_try_ = steady_clock::now() + backoff_.Next();
+  return OkStatus();
+}
+
+Status Feed::WaitForRetry(const Deadline& deadline) {
+  nanoseconds pause = next_try_ - steady_clock::now();
+  if (options_.reconnect_timeout)
+    pause = std::min<nanoseconds>(pause, lost_at_ + *options_.reconnect_timeout - steady_clock::now());
+  if (deadline.Passed()) {
+    return Status(Code::kDeadlineExceeded,
+                  "the daemon at " + options_.address + " is lost and not back yet: " + last_try_.message());
+  }
+  if (pause > nanoseconds(0)) std::this_thread::sleep_for(deadline.AtMost(pause));
+  return OkStatus();
+}
+
+Status Feed::Seek(const Cursor& cursor) {
+  // Prefetched batches are the right ones already when the feed stands there.
+  if (session_ != nullptr && final_error_.ok() && cursor == cursor_) return OkStatus();
+  EndSession();  // first, so that the new session finds the old one's memory free
+  const Cursor old = cursor_;
+  const Status connected = Connect(cursor);
+  if (connected.ok()) return OkStatus();
+  cursor_ = old;
+  lost_at_ = next_try_ = steady_clock::now();
+  backoff_.Reset();
+  last_try_ = OkStatus();
+  return connected;
+}
+
+Status Feed::SeekEpoch(uint64_t epoch) {
+  if (session_ != nullptr && final_error_.ok() && at_epoch_start_ && epoch_ahead_ == epoch) return OkStatus();
+  Cursor cursor = cursor_;
+  cursor.epoch = epoch;
+  cursor.position = 0;
+  return Seek(cursor);
+}
+
+}  // namespace pinfeed

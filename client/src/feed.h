@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a pf_feed is: an ordered stream of batches that outlives the daemon's restarts. In: a spec. Out:
+// batches and the position behind them.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "client/src/backoff.h"
+#include "client/src/batch.h"
+#include "client/src/daemon.h"
+#include "client/src/fork_guard.h"
+#include "client/src/session.h"
+#include "common/feed_spec.h"
+#include "common/result.h"
+
+namespace pinfeed {
+
+struct FeedOptions {
+  std::string address;
+  OpenRequest request;
+  std::chrono::milliseconds open_timeout{10'000};
+  std::optional<std::chrono::milliseconds> reconnect_timeout;  // unset: for ever
+};
+
+// Purpose: the sessions of one trainer, one after the other, as one stream. Owns a share of the present
+// session. Threads: one at a time; Next blocks. Errors: as documented at pf_next; one that no later try can
+// cure is remembered and given again until a Seek succeeds. Invariants: 1. each batch is given once, in
+// order, over any number of sessions (I3); 2. cursor() is the position behind the last batch given, whatever
+// happened since.
+class Feed {
+ public:
+  static Result<std::unique_ptr<Feed>> Open(FeedOptions options);
+  // Waits (shortly) until the daemon has taken the memory back, unless batches are still held.
+  ~Feed();
+  Feed(const Feed&) = delete;
+  Feed& operator=(const Feed&) = delete;
+
+  // The next batch with samples, with one owner. `timeout` unset: no limit.
+  Result<Batch*> Next(std::optional<std::chrono::nanoseconds> timeout);
+
+  const Cursor& cursor() const { return cursor_; }
+  // On failure the feed stays where it was.
+  Status Seek(const Cursor& cursor);
+  Status SeekEpoch(uint64_t epoch);
+
+  // Of the newest session: the parts that pf_feed_info documents as constant are the same in all.
+  const FeedOffer& offer() const { return offer_; }
+  const std::string& fingerprint() const { return fingerprint_; }
+  uint32_t reconnects() const { return reconnects_; }
+  bool in_owner() const { return fork_guard_.InOwner(); }
+
+ private:
+  struct Deadline;
+
+  explicit Feed(FeedOptions options) : options_(std::move(options)) {}
+  Status Connect(const std::optional<Cursor>& cursor);
+  Status Reconnect(const Deadline& deadline);
+  Status WaitForRetry(const Deadline& deadline);
+  void EndSession();
+  void LoseSession(const std::string& reason);
+  // A batch with samples, or nothing when none is published.
+  Result<Batch*> TakeReady();
+  Status WaitForNews(const Deadline& deadline);
+  void WarnIfAllHeld(std::chrono::nanoseconds waited);
+  void Advance(const BatchDescriptor& batch);
+
+  const FeedOptions options_;
+  const ForkGuard fork_guard_;
+  FeedOffer offer_;
+  std::string fingerprint_;  // set once, as the C interface hands out its pointer for the feed's life
+  std::shared_ptr<Session> session_;  // null while the daemon is lost
+  Cursor cursor_;
+  bool at_epoch_start_ = false;  // the next batch is the first of epoch_ahead_
+  uint64_t epoch_ahead_ = 0;
+  Status final_error_;
+
+  uint32_t reconnects_ = 0;
+  SteadyTime lost_at_{};
+  SteadyTime next_try_{};
+  Backoff backoff_;
+  Status last_try_;
+  SteadyTime next_warning_{};
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/src/lifeline.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace pinfeed {
+namespace {
+
+// More than any welcome carries: a daemon that sends too many is noticed by their number, not by a truncated
+// message.
+constexpr size_t kMaxFds = 16;
+
+Status Broken(const std::string& path, const std::string& what) {
+  return Internal("the lifeline " + path + " misbehaves: " + what +
+                  "; are pinfeedd and libpinfeed of the same version?");
+}
+
+LifelineFrame MakeFrame(LifelineKind kind) {
+  LifelineFrame frame{};
+  frame.magic = kLifelineMagic;
+  frame.kind = static_cast<uint32_t>(kind);
+  return frame;
+}
+
+// Takes every descriptor out of the message, so that none leaks whatever else is wrong with it.
+std::vector<UniqueFd> TakeFds(msghdr& message) {
+  std::vector<UniqueFd> fds;
+  fds.reserve(kMaxFds);
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+      fds.emplace_back(fd);
+    }
+  }
+  return fds;
+}
+
+Status WaitReadable(int fd, const std::string& path, SteadyTime deadline) {
+  pollfd entry{fd, POLLIN, 0};
+  for (;;) {
+    const int ready = ::poll(&entry, 1, PollTimeout(deadline));
+    if (ready > 0) return OkStatus();
+    if (ready == 0)
+      return {Code::kDeadlineExceeded, "the daemon did not answer on the lifeline " + path + " in time"};
+    if (errno != EINTR) return ErrnoStatus("wait for an answer on the lifeline " + path, errno);
+  }
+}
+
+Result<std::vector<UniqueFd>> ReceiveWelcome(int fd, const std::string& path, size_t fd_count,
+                                             SteadyTime deadline) {
+  RETURN_IF_ERROR(WaitReadable(fd, path, deadline));
+  LifelineFrame frame{};
+  iovec data{&frame, sizeof(frame)};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxFds * sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  ssize_t bytes = 0;
+  do {
+    bytes = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  } while (bytes < 0 && errno == EINTR);
+  if (bytes < 0) return ErrnoStatus("receive the welcome on the lifeline " + path, errno);
+  std::vector<UniqueFd> fds = TakeFds(message);
+  if (bytes == 0)
+    return Unavailable("the daemon closed the lifeline " + path +
+                       " without an answer; it is stopping, or waited too long for this process");
+  if (bytes != sizeof(frame) || (message.msg_flags & MSG_TRUNC) != 0)
+    return Broken(path, "a frame of a wrong size came");
+  if (frame.magic != kLifelineMagic || frame.kind != static_cast<uint32_t>(LifelineKind::kWelcome))
+    return Broken(path, "the answer is no welcome");
+  if (frame.code != 0) {
+    const std::string text(frame.text, ::strnlen(frame.text, sizeof(frame.text)));
+    const bool known = frame.code <= static_cast<uint32_t>(Code::kUnauthenticated);
+    return Status(known ? static_cast<Code>(frame.code) : Code::kUnknown,
+                  "the daemon refused the lifeline: " + text);
+  }
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    return ResourceExhausted(
+        "receive the session's descriptors: not all arrived; this process may be at its limit of open files "
+        "(ulimit -n)");
+  }
+  if (fds.size() != fd_count) {
+    return Broken(path,
+                  std::to_string(fds.size()) + " descriptors came, expected " + std::to_string(fd_count));
+  }
+  return fds;
+}
+
+}  // namespace
+
+Result<Lifeline> Lifeline::Attach(const std::string& path, const std::array<uint8_t, kTokenBytes>& token,
+                                  size_t fd_count, SteadyTime deadline, std::vector<UniqueFd>* fds) {
+  ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnix(path, SOCK_SEQPACKET, deadline));
+  LifelineFrame hello = MakeFrame(LifelineKind::kHello);
+  std::copy(token.begin(), token.end(), hello.token);
+  // The first frame of a fresh socket always finds room, so the non-blocking send needs no retry.
+  if (::send(socket.get(), &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
+    return ErrnoStatus("send the token on the lifeline " + path, errno);
+  }
+  ASSIGN_OR_RETURN(*fds, ReceiveWelcome(socket.get(), path, fd_count, deadline));
+  return Lifeline(std::move(socket));
+}
+
+bool Lifeline::HungUp() const {
+  pollfd entry{socket_.get(), POLLRDHUP, 0};
+  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL)) != 0;
+}
+
+void Lifeline::SayBye() {
+  if (!socket_) return;
+  const LifelineFrame bye = MakeFrame(LifelineKind::kBye);
+  (void)::send(socket_.get(), &bye, sizeof(bye), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+bool Lifeline::WaitForHangUp(SteadyTime deadline) const {
+  pollfd entry{socket_.get(), POLLRDHUP, 0};
+  for (;;) {
+    const int ready = ::poll(&entry, 1, PollTimeout(deadline));
+    if (ready > 0) return true;
+    if (ready == 0 || errno != EINTR) return false;
+  }
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/src/session.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/futex.h"
+
+namespace pinfeed {
+namespace {
+
+// Positions in the welcome, as common/shared_page.h lists them.
+enum WelcomeFd : size_t { kPublishFd, kReleaseFd, kDoorbellFd, kArenaFd };
+
+Status Broken(const std::string& what) {
+  return Internal("the daemon's session is unusable: " + what +
+                  "; are pinfeedd and libpinfeed of the same version?");
+}
+
+Result<Mapping> MapChecked(const UniqueFd& fd, uint64_t bytes, Access access, const char* name) {
+  const Status sealed = CheckSealedSize(fd.get(), bytes);
+  if (!sealed.ok()) return Broken(std::string(name) + ": " + sealed.message());
+  Result<Mapping> mapping = Mapping::Map(fd.get(), bytes, access, /*populate=*/true);
+  if (!mapping.ok()) return mapping.status().WithContext(name);
+  return mapping;
+}
+
+Status CheckDoorbell(const UniqueFd& fd) {
+  // A release rings it and must never block.
+  const int flags = ::fcntl(fd.get(), F_GETFL);
+  if (flags < 0) return ErrnoStatus("read the doorbell's flags", errno);
+  if ((flags & O_NONBLOCK) == 0) return Broken("the doorbell is a blocking descriptor");
+  return OkStatus();
+}
+
+Status CheckPublishPage(const PublishPage& page, uint32_t slot_count) {
+  if (page.magic != kPublishPageMagic) return Broken("the publish page does not start with its magic number");
+  if (page.version != kProtocolVersion) {
+    return Broken("the publish page has version " + std::to_string(page.version) + ", expected " +
+                  std::to_string(kProtocolVersion));
+  }
+  if (page.slot_count != slot_count) {
+    return Broken("the publish page is for " + std::to_string(page.slot_count) + " slots, the offer for " +
+                  std::to_string(slot_count));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, SteadyTime deadline) {
+  std::vector<UniqueFd> fds;
+  ASSIGN_OR_RETURN(Lifeline lifeline,
+                   Lifeline::Attach(offer.lifeline_path, offer.token, kLifelineFdsHost, deadline, &fds));
+  RETURN_IF_ERROR(CheckDoorbell(fds[kDoorbellFd]));
+  ASSIGN_OR_RETURN(Mapping publish,
+                   MapChecked(fds[kPublishFd], kPublishPageBytes, Access::kReadOnly, "publish page"));
+  RETURN_IF_ERROR(CheckPublishPage(*reinterpret_cast<const PublishPage*>(publish.data()), offer.slot_count));
+  ASSIGN_OR_RETURN(Mapping release,
+                   MapChecked(fds[kReleaseFd], kReleasePageBytes, Access::kReadWrite, "release page"));
+  const Access access = offer.read_only ? Access::kReadOnly : Access::kReadWrite;
+  ASSIGN_OR_RETURN(Mapping arena, MapChecked(fds[kArenaFd], offer.arena_bytes, access, "arena"));
+  return std::shared_ptr<Session>(new Session(std::move(offer), std::move(lifeline), std::move(publish),
+                                              std::move(release), std::move(arena),
+                                              std::move(fds[kDoorbellFd])));
+}
+
+Session::Session(FeedOffer offer, Lifeline lifeline, Mapping publish, Mapping release, Mapping arena,
+                 UniqueFd doorbell)
+    : offer_(std::move(offer)),
+      lifeline_(std::move(lifeline)),
+      publish_(std::move(publish)),
+      release_(std::move(release)),
+      arena_(std::move(arena)),
+      doorbell_(std::move(doorbell)) {}
+
+Session::~Session() {
+  arena_ = Mapping();
+  // In a forked child the socket is the parent's: a farewell would end the parent's session.
+  if (fork_guard_.InOwner()) lifeline_.SayBye();
+}
+
+void Session::CloseAndWait(SteadyTime deadline) {
+  arena_ = Mapping();
+  lifeline_.SayBye();
+  lifeline_.WaitForHangUp(deadline);
+  lifeline_ = Lifeline();  // the destructor has nobody left to say goodbye to
+}
+
+bool Session::HasNext() const {
+  return publish_page().published.load(std::memory_order_acquire) != next_sequence_;
+}
+
+Result<bool> Session::Take(BatchDescriptor* batch) {
+  const PublishPage& page = publish_page();
+  const uint64_t published = page.published.load(std::memory_order_acquire);
+  if (published == next_sequence_) return false;
+  // More than the ring holds, or a count that went back: the entry is not the one we want.
+  if (published - next_sequence_ > kMaxSlots) {
+    return Broken("the count of batches is " + std::to_string(published) + " where " +
+                  std::to_string(next_sequence_) + " were taken");
+  }
+  const BatchDescriptor copy =
+      page.ring[next_sequence_ % kMaxSlots];  // checked and used as copied, whatever the page says later
+  RETURN_IF_ERROR(Check(copy));
+  ++next_sequence_;
+  slot_held_[copy.slot].store(true, std::memory_order_relaxed);
+  held_.fetch_add(1, std::memory_order_relaxed);
+  *batch = copy;
+  return true;
+}
+
+Status Session::Check(const BatchDescriptor& batch) const {
+  const std::string name = "batch " + std::to_string(next_sequence_);
+  if (batch.sequence != next_sequence_)
+    return Broken(name + " is described as number " + std::to_string(batch.sequence));
+  if (batch.slot >= offer_.slot_count)
+    return Broken(name + " lies in slot " + std::to_string(batch.slot) + " of " +
+                  std::to_string(offer_.slot_count));
+  if (batch.samples > offer_.layout.batch_size) {
+    return Broken(name + " has " + std::to_string(batch.samples) + " samples where a slot holds " +
+                  std::to_string(offer_.layout.batch_size));
+  }
+  if (slot_held_[batch.slot].load(std::memory_order_acquire)) {
+    return Broken(name + " lies in slot " + std::to_string(batch.slot) + ", which this process still holds");
+  }
+  return OkStatus();
+}
+
+FeedState Session::state() const {
+  return static_cast<FeedState>(publish_page().state.load(std::memory_order_acquire));
+}
+
+Status Session::Failure() const {
+  const PublishPage& page = publish_page();
+  const uint32_t bytes = std::min(page.error_bytes, kMaxErrorBytes);
+  const uint32_t code = page.error_code;
+  const bool known = code > 0 && code <= static_cast<uint32_t>(Code::kUnauthenticated);
+  return {known ? static_cast<Code>(code) : Code::kInternal, std::string(page.error_text, bytes)};
+}
+
+uint32_t Session::WakeWord() const {
+  return publish_page().wake.load(std::memory_order_acquire);
+}
+
+void Session::Sleep(uint32_t seen, std::chrono::nanoseconds at_most) const {
+  FutexWait(publish_page().wake, seen, at_most);
+}
+
+void Session::Release(const BatchDescriptor& batch) {
+  // Before the word: once the daemon sees that, it may publish the slot anew.
+  slot_held_[batch.slot].store(false, std::memory_order_release);
+  release_page().slots[batch.slot].generation.store(batch.generation, std::memory_order_release);
+  // Against the daemon's "say starved, then look at the words": one of the two sides sees the other's store.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (publish_page().starved.load(std::memory_order_relaxed) != 0) {
+    const uint64_t one = 1;
+    // EAGAIN: the bell is ringing as loudly as it can already.
+    [[maybe_unused]] const ssize_t rung = ::write(doorbell_.get(), &one, sizeof(one));
+  }
+  held_.fetch_sub(1, std::memory_order_release);  // last: CloseAndWait may unmap from here on
+}
+
+void Session::CountGiven() {
+  release_page().taken.store(++given_, std::memory_order_relaxed);
+}
+
+void Session::BeginWait(uint64_t now_ns) {
+  release_page().waiting_since_ns.store(now_ns, std::memory_order_relaxed);
+}
+
+void Session::EndWait(uint64_t waited_ns) {
+  wait_ns_ += waited_ns;
+  release_page().wait_ns.store(wait_ns_, std::memory_order_relaxed);
+  release_page().waiting_since_ns.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace pinfeed

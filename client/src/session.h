@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// One attached session: its pages, its arena and its lifeline. In: an offer. Out: descriptors of published
+// batches, checked; releases.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "client/src/fork_guard.h"
+#include "client/src/lifeline.h"
+#include "client/src/offer.h"
+#include "common/memfd.h"
+#include "common/result.h"
+#include "common/shared_page.h"
+#include "common/unique_handle.h"
+
+namespace pinfeed {
+
+// Purpose: the mapped memory of one session and the protocol on it. Owns: mappings, doorbell, lifeline.
+// Shared by the feed and by each batch that is held; the last one to let go unmaps and says goodbye, so that
+// memory under a held batch never vanishes. Threads: Take, Sleep and the wait figures from the feed's one
+// thread; Release and the constant reads from any. Errors: nothing that the daemon writes is believed: a
+// descriptor that cannot be true is kInternal. Invariants: 1. batches are taken in sequence, none twice; 2. a
+// slot's word gets the generation of the batch that was taken from it, once.
+class Session {
+ public:
+  // Connects the lifeline, maps and verifies everything. Precondition: the offer passed CheckOffer.
+  static Result<std::shared_ptr<Session>> Attach(FeedOffer offer, SteadyTime deadline);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  const FeedOffer& offer() const { return offer_; }
+  std::byte* slot(uint32_t index) const { return arena_.data() + index * offer_.layout.slot_stride; }
+
+  // True: `batch` is the next one and now held. False: none is published.
+  Result<bool> Take(BatchDescriptor* batch);
+  bool HasNext() const;
+  // Acquire: batches published before the state was set are visible to a Take that follows.
+  FeedState state() const;
+  // Why the feed failed. Precondition: state() == kFailed.
+  Status Failure() const;
+
+  // The word that changes with each publish and each change of state: read it, look for news, then Sleep on
+  // what was read.
+  uint32_t WakeWord() const;
+  void Sleep(uint32_t seen, std::chrono::nanoseconds at_most) const;
+  bool HungUp() const { return lifeline_.HungUp(); }
+
+  // Gives the slot back. Never blocks.
+  void Release(const BatchDescriptor& batch);
+  // Batches taken and not yet released. Once it is 0, no other thread touches the mappings any more.
+  uint32_t held() const { return held_.load(std::memory_order_acquire); }
+
+  // Figures for `pinfeed status`: batches given to the trainer, and its waiting.
+  void CountGiven();
+  void BeginWait(uint64_t now_ns);
+  void EndWait(uint64_t waited_ns);
+
+  // Unmaps, says goodbye and waits until the daemon has taken the memory back, so that a session opened next
+  // finds it free. The session is unusable afterwards. Precondition: held() == 0.
+  void CloseAndWait(SteadyTime deadline);
+
+ private:
+  Session(FeedOffer offer, Lifeline lifeline, Mapping publish, Mapping release, Mapping arena,
+          UniqueFd doorbell);
+  Status Check(const BatchDescriptor& batch) const;
+  const PublishPage& publish_page() const { return *reinterpret_cast<const PublishPage*>(publish_.data()); }
+  ReleasePage& release_page() const { return *reinterpret_cast<ReleasePage*>(release_.data()); }
+
+  const FeedOffer offer_;
+  const ForkGuard fork_guard_;
+  Lifeline lifeline_;
+  const Mapping publish_;
+  const Mapping release_;
+  Mapping arena_;
+  const UniqueFd doorbell_;
+
+  uint64_t next_sequence_ = 0;  // of the feed's thread
+  uint64_t wait_ns_ = 0;        // likewise
+  uint64_t given_ = 0;          // likewise
+  std::atomic<uint32_t> held_{0};
+  std::array<std::atomic<bool>, kMaxSlots> slot_held_{};
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connecting to the daemon's sockets with an exact reason when that fails. In: a path. Out: a connected
+// descriptor.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "common/result.h"
+#include "common/unique_handle.h"
+
+namespace pinfeed {
+
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+// A non-blocking, close-on-exec socket of `type` (SOCK_STREAM or SOCK_SEQPACKET) connected to `path`. Waits
+// while the daemon's backlog is full, at most until `deadline`. kUnavailable when nobody listens (so that
+// callers know to try again), kPermissionDenied, kDeadlineExceeded.
+Result<UniqueFd> ConnectUnix(const std::string& path, int type, SteadyTime deadline);
+
+// Milliseconds until `deadline` for poll(2), rounded up; 0 when it has passed.
+int PollTimeout(SteadyTime deadline);
+
+}  // namespace pinfeed
