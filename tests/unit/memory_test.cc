@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pool's accounting, sealed shared memory, the host arena and the control pages.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "common/memfd.h"
+#include "server/memory/control_pages.h"
+#include "server/memory/host_arena.h"
+#include "server/memory/pinned_pool.h"
+#include "tests/testing.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(PinnedPoolTest, LeasesAreChargedAndComeBack) {
+  PinnedPool pool(100);
+  {
+    auto first = pool.Reserve(60);
+    ASSERT_TRUE(first.ok());
+    EXPECT_EQ(pool.used_bytes(), 60U);
+    EXPECT_THAT(pool.Reserve(41),
+                StatusIs(Code::kResourceExhausted, AllOf(HasSubstr("41 bytes"), HasSubstr("60 of its 100"))));
+    EXPECT_THAT(pool.Reserve(UINT64_MAX), StatusIs(Code::kResourceExhausted));
+    auto second = pool.Reserve(40);
+    EXPECT_TRUE(second.ok());
+    EXPECT_EQ(pool.used_bytes(), 100U);
+  }
+  EXPECT_EQ(pool.used_bytes(), 0U);
+}
+
+TEST(PinnedPoolTest, MovedFromLeaseIsEmptyAndSelfMoveKeeps) {
+  PinnedPool pool(100);
+  PoolLease lease = std::move(pool.Reserve(10)).value();
+  PoolLease other = std::move(lease);
+  EXPECT_EQ(lease.bytes(), 0U);  // NOLINT(bugprone-use-after-move): what is tested
+  PoolLease& self = other;
+  other = std::move(self);
+  EXPECT_EQ(other.bytes(), 10U);
+  EXPECT_EQ(pool.used_bytes(), 10U);
+  other = PoolLease();
+  EXPECT_EQ(pool.used_bytes(), 0U);
+}
+
+TEST(PinnedPoolDeathTest, OutlivingThePoolIsABug) {
+  EXPECT_DEATH(
+      {
+        PoolLease lease;
+        PinnedPool pool(10);
+        lease = std::move(pool.Reserve(1)).value();
+      },
+      "leases are out");
+}
+
+TEST(MemfdTest, CannotChangeItsSize) {
+  const auto fd = CreateMemfd("test", 8192);
+  ASSERT_TRUE(fd.ok());
+  EXPECT_NE(::ftruncate(fd->get(), 4096), 0);
+  EXPECT_NE(::ftruncate(fd->get(), 16384), 0);
+  EXPECT_TRUE(CheckSealedSize(fd->get(), 8192).ok());
+  EXPECT_THAT(CheckSealedSize(fd->get(), 4096), StatusIs(Code::kInvalidArgument, HasSubstr("8192")));
+}
+
+TEST(MemfdTest, AnUnsealedOrShortFileIsRefused) {
+  const UniqueFd fd(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(fd.get(), 4096), 0);
+  EXPECT_THAT(CheckSealedSize(fd.get(), 4096), StatusIs(Code::kInvalidArgument, HasSubstr("not sealed")));
+  EXPECT_THAT(Mapping::Map(fd.get(), 8192, Access::kReadOnly, false),
+              StatusIs(Code::kInvalidArgument, HasSubstr("has 4096")));
+}
+
+TEST(MemfdTest, SealedAgainstWritersItCanOnlyBeRead) {
+  const auto fd = CreateMemfd("test", 4096);
+  const auto writer = Mapping::Map(fd->get(), 4096, Access::kReadWrite, true);
+  ASSERT_TRUE(writer.ok());
+  ASSERT_TRUE(SealAgainstNewWriters(fd->get()).ok());
+  EXPECT_FALSE(Mapping::Map(fd->get(), 4096, Access::kReadWrite, false).ok());
+  const auto reader = Mapping::Map(fd->get(), 4096, Access::kReadOnly, false);
+  ASSERT_TRUE(reader.ok());
+  EXPECT_NE(::mprotect(reader->data(), 4096, PROT_READ | PROT_WRITE), 0);
+  writer->data()[17] = std::byte{42};  // the mapping from before the seal still writes
+  EXPECT_EQ(reader->data()[17], std::byte{42});
+}
+
+BatchLayout Layout(uint64_t sample_bytes, uint32_t batch_size) {
+  return *BatchLayout::Create({{"data", DType::kUint8, {static_cast<int64_t>(sample_bytes)}}}, batch_size);
+}
+
+TEST(HostArenaTest, IsChargedToThePoolAndBackAfterwards) {
+  PinnedPool pool(16 * kSlotAlignment);
+  {
+    const auto arena = HostArena::Create(Layout(1000, 4), 3, false, pool);
+    ASSERT_TRUE(arena.ok()) << arena.status().ToString();
+    EXPECT_EQ(pool.used_bytes(), 3 * kSlotAlignment);
+    EXPECT_EQ((*arena)->bytes(), 3 * kSlotAlignment);
+    EXPECT_TRUE(CheckSealedSize((*arena)->fd(), (*arena)->bytes()).ok());
+  }
+  EXPECT_EQ(pool.used_bytes(), 0U);
+}
+
+TEST(HostArenaTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
+  PinnedPool pool(4 * kSlotAlignment);
+  EXPECT_THAT(HostArena::Create(Layout(1000, 4), 5, false, pool),
+              StatusIs(Code::kResourceExhausted,
+                       AllOf(HasSubstr("5 slots"), HasSubstr(std::to_string(4 * kSlotAlignment)))));
+  EXPECT_EQ(pool.used_bytes(), 0U);
+  EXPECT_THAT(HostArena::Create(Layout(1000, 4), 2, false, pool),
+              StatusIs(Code::kInvalidArgument, HasSubstr("slots: 2")));
+  EXPECT_THAT(HostArena::Create(Layout(1000, 4), 65, false, pool),
+              StatusIs(Code::kInvalidArgument, HasSubstr("slots: 65")));
+}
+
+TEST(HostArenaTest, SharedArenaCannotBeMappedForWriting) {
+  PinnedPool pool(16 * kSlotAlignment);
+  const auto shared = HostArena::Create(Layout(10, 1), 3, true, pool);
+  EXPECT_FALSE(Mapping::Map((*shared)->fd(), (*shared)->bytes(), Access::kReadWrite, false).ok());
+  const auto own = HostArena::Create(Layout(10, 1), 3, false, pool);
+  EXPECT_TRUE(Mapping::Map((*own)->fd(), (*own)->bytes(), Access::kReadWrite, false).ok());
+}
+
+// The client's view of the pages, mapped as a client would.
+struct ClientView {
+  explicit ClientView(const ControlPages& pages)
+      : publish(
+            std::move(Mapping::Map(pages.publish_fd(), kPublishPageBytes, Access::kReadOnly, false)).value()),
+        release(std::move(Mapping::Map(pages.release_fd(), kReleasePageBytes, Access::kReadWrite, false))
+                    .value()) {}
+  const PublishPage& page() const { return *reinterpret_cast<const PublishPage*>(publish.data()); }
+  ReleasePage& words() const { return *reinterpret_cast<ReleasePage*>(release.data()); }
+  Mapping publish;
+  Mapping release;
+};
+
+TEST(ControlPagesTest, PublishedDescriptorsArriveInOrder) {
+  const auto pages = std::move(ControlPages::Create(3)).value();
+  const ClientView client(*pages);
+  EXPECT_EQ(client.page().magic, kPublishPageMagic);
+  EXPECT_EQ(client.page().version, kProtocolVersion);
+  for (uint64_t i = 0; i < 3 * kMaxSlots; ++i) {
+    BatchDescriptor descriptor{};
+    descriptor.generation = i + 100;
+    pages->Publish(descriptor);
+    ASSERT_EQ(client.page().published.load(), i + 1);
+    EXPECT_EQ(client.page().ring[i % kMaxSlots].sequence, i);
+    EXPECT_EQ(client.page().ring[i % kMaxSlots].generation, i + 100);
+  }
+}
+
+TEST(ControlPagesTest, ClientCannotWriteThePublishPage) {
+  const auto pages = std::move(ControlPages::Create(3)).value();
+  EXPECT_FALSE(Mapping::Map(pages->publish_fd(), kPublishPageBytes, Access::kReadWrite, false).ok());
+  const ClientView client(*pages);
+  EXPECT_NE(::mprotect(client.publish.data(), kPublishPageBytes, PROT_READ | PROT_WRITE), 0);
+}
+
+TEST(ControlPagesTest, ReleasesAreSeenWhateverTheyAre) {
+  const auto pages = std::move(ControlPages::Create(3)).value();
+  const ClientView client(*pages);
+  EXPECT_EQ(pages->Released(2), 0U);
+  client.words().slots[2].generation.store(UINT64_MAX);
+  EXPECT_EQ(pages->Released(2), UINT64_MAX);
+}
+
+TEST(ControlPagesTest, FailureCarriesItsTextAndIsFinal) {
+  const auto pages = std::move(ControlPages::Create(3)).value();
+  const ClientView client(*pages);
+  pages->Fail(DataLoss(std::string(5000, 'x')));
+  EXPECT_EQ(client.page().state.load(), static_cast<uint32_t>(FeedState::kFailed));
+  EXPECT_EQ(client.page().error_code, static_cast<uint32_t>(Code::kDataLoss));
+  EXPECT_EQ(client.page().error_bytes, kMaxErrorBytes);
+  pages->SetState(FeedState::kRunning);
+  pages->Publish(BatchDescriptor{});
+  EXPECT_EQ(client.page().published.load(), 0U);
+  EXPECT_EQ(client.page().state.load(), static_cast<uint32_t>(FeedState::kFailed));
+}
+
+}  // namespace
+}  // namespace pinfeed
