@@ -50,8 +50,9 @@ struct PublishPage {
   uint32_t version;
   uint32_t slot_count;
   std::atomic<uint32_t> state;  // FeedState
-  std::atomic<uint32_t>
-      starved;                 // 1 while the daemon waits for a release: ring the doorbell after storing one
+  // 1 while the daemon waits for a release. Store the release word, then load this, both sequentially
+  // consistent; if it is 1, ring.
+  std::atomic<uint32_t> starved;
   std::atomic<uint32_t> wake;  // futex word: changes at each publish and each change of state
   uint32_t error_code;         // a Code, valid once state is kFailed
   uint32_t error_bytes;        // length of error_text, <= kMaxErrorBytes, valid once state is kFailed
