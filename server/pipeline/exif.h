@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Orientation tag. In: a TIFF block as EXIF carries it. Out: how stored pixels become displayed ones
+// (PIL.ImageOps.exif_transpose).
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "server/pipeline/image.h"
+
+namespace pinfeed {
+
+// The orientation, 1 to 8, in the first directory of a TIFF block; 1 when there is none or the block is
+// malformed.
+int ExifOrientation(std::span<const std::byte> tiff);
+
+// Whether displayed width and height are the stored ones exchanged.
+inline bool OrientationSwapsSides(int orientation) {
+  return orientation >= 5;
+}
+
+// Where the pixels of `box`, given in the displayed image, lie in the stored image of `width` x `height`.
+Box StoredBox(const Box& box, int orientation, int32_t width, int32_t height);
+
+// Writes the displayed form of `stored` to `out`, rows packed. Precondition: room for as many pixels.
+ImageView Orient(const ImageView& stored, int orientation, uint8_t* out);
+
+}  // namespace pinfeed

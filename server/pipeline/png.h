@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// PNG. In: a file's bytes. Out: its RGB pixels.
+#pragma once
+
+#include <spng.h>
+
+#include <cstddef>
+#include <span>
+
+#include "common/unique_handle.h"
+#include "server/pipeline/image.h"
+
+namespace pinfeed {
+
+struct SpngTraits {
+  using Handle = spng_ctx*;
+  static constexpr spng_ctx* Null() { return nullptr; }
+  static void Close(spng_ctx* context) noexcept { spng_ctx_free(context); }
+};
+
+// Purpose: decodes PNG files one after the other with libspng. All colour types, depths and interlacing; grey
+// is replicated, palettes are looked up, alpha and tRNS are dropped without compositing, as Pillow's
+// convert("RGB") does. Of 16-bit samples the high byte is taken (Pillow does so for colour; its 16-bit grey
+// clips at 255 instead, which turns nearly all of it white). Owns: the pixels it returns. Borrows: the file's
+// bytes from Open until Decode has returned. Threads: one at a time. Errors: kDataLoss for what libspng
+// refuses, checksums included; kResourceExhausted over kMaxImagePixels.
+class PngDecoder {
+ public:
+  struct Header {
+    int32_t width = 0;  // as stored
+    int32_t height = 0;
+    int orientation = 1;  // of the eXIf chunk
+  };
+  Result<Header> Open(std::span<const std::byte> file);
+  // The whole image; the view is valid until the next call of Open. Precondition: Open succeeded just before.
+  Result<ImageView> Decode();
+
+  ImageBuffer& pixels() { return pixels_; }
+
+ private:
+  UniqueHandle<SpngTraits> context_;
+  int32_t width_ = 0;
+  int32_t height_ = 0;
+  ImageBuffer pixels_;
+};
+
+}  // namespace pinfeed

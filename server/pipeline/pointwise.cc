@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/pipeline/pointwise.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <variant>
+
+#include "server/pipeline/pointwise_half.h"
+
+namespace pinfeed {
+namespace {
+
+float RoundTo(DType dtype, float value) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return HalfToFloat(FloatToHalf(value));
+    case DType::kBfloat16:
+      return Bfloat16ToFloat(FloatToBfloat16(value));
+    case DType::kUint8:
+      return std::trunc(std::clamp(value, 0.0F, 255.0F));
+    default:
+      return value;
+  }
+}
+
+uint32_t Bits(DType dtype, float value) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return FloatToHalf(value);
+    case DType::kBfloat16:
+      return FloatToBfloat16(value);
+    case DType::kUint8:
+      return static_cast<uint32_t>(value);
+    default:
+      return std::bit_cast<uint32_t>(value);
+  }
+}
+
+float OfChannel(const std::vector<double>& values, size_t channel) {
+  return static_cast<float>(values[values.size() == 1 ? 0 : channel]);
+}
+
+}  // namespace
+
+Pointwise::Pointwise(std::span<const Transform> transforms, size_t channels, ImageLayout layout)
+    : channels_(channels), layout_(layout) {
+  for (size_t c = 0; c < channels; ++c) {
+    Values values;
+    for (size_t v = 0; v < values.size(); ++v) values[v] = static_cast<float>(v);
+    DType dtype = DType::kUint8;
+    for (const Transform& transform : transforms) Apply(transform, c, dtype, values);
+    dtype_ = dtype;
+    for (const float value : values) table_.push_back(Bits(dtype, value));
+  }
+}
+
+void Pointwise::Apply(const Transform& transform, size_t channel, DType& dtype, Values& values) const {
+  if (const auto* const normalize = std::get_if<Normalize>(&transform)) {
+    const float mean = OfChannel(normalize->mean, channel);
+    const float std = OfChannel(normalize->std, channel);
+    const bool integer = dtype == DType::kUint8;
+    if (integer) dtype = DType::kFloat32;
+    for (float& value : values) value = RoundTo(dtype, ((integer ? value / 255.0F : value) - mean) / std);
+  } else if (const auto* const to = std::get_if<ToDtype>(&transform)) {
+    const bool widens = dtype == DType::kUint8 && to->dtype != DType::kUint8;
+    const bool narrows = dtype != DType::kUint8 && to->dtype == DType::kUint8;
+    dtype = to->dtype;
+    for (float& value : values) {
+      if (to->scale && widens) value /= 255.0F;
+      if (to->scale && narrows) value *= 255.999F;
+      value = RoundTo(dtype, value);
+    }
+  }
+}
+
+template <typename Element>
+void Pointwise::RunAs(const ImageView& image, bool flip, Element* out) const {
+  Element tables[3][256];
+  for (size_t c = 0; c < 3; ++c) {
+    const uint32_t* const from = &table_[256 * std::min(c, channels_ - 1)];
+    std::transform(from, from + 256, tables[c], [](uint32_t bits) { return static_cast<Element>(bits); });
+  }
+  const auto width = static_cast<size_t>(image.width);
+  const size_t plane = width * static_cast<size_t>(image.height);
+  const ptrdiff_t step = flip ? -3 : 3;
+  const bool planar = layout_ == ImageLayout::kChw;
+  for (int32_t y = 0; y < image.height; ++y) {
+    const uint8_t* const row = image.Row(y) + (flip ? 3 * (width - 1) : 0);
+    Element* const to = out + static_cast<size_t>(y) * width * (planar ? 1 : channels_);
+    if (channels_ == 1) {
+      const uint8_t* pixel = row;
+      for (size_t x = 0; x < width; ++x, pixel += step) to[x] = tables[0][pixel[0]];
+    } else if (planar) {
+      const uint8_t* pixel = row;
+      Element* const red = to;
+      Element* const green = to + plane;
+      Element* const blue = to + 2 * plane;
+      for (size_t x = 0; x < width; ++x, pixel += step) {
+        red[x] = tables[0][pixel[0]];
+        green[x] = tables[1][pixel[1]];
+        blue[x] = tables[2][pixel[2]];
+      }
+    } else {
+      const uint8_t* pixel = row;
+      for (size_t x = 0; x < 3 * width; x += 3, pixel += step) {
+        to[x] = tables[0][pixel[0]];
+        to[x + 1] = tables[1][pixel[1]];
+        to[x + 2] = tables[2][pixel[2]];
+      }
+    }
+  }
+}
+
+void Pointwise::Run(const ImageView& image, bool flip, std::span<std::byte> out) const {
+  switch (DTypeSize(dtype_)) {
+    case 1:
+      return RunAs(image, flip, reinterpret_cast<uint8_t*>(out.data()));
+    case 2:
+      return RunAs(image, flip, reinterpret_cast<uint16_t*>(out.data()));
+    default:
+      return RunAs(image, flip, reinterpret_cast<uint32_t*>(out.data()));
+  }
+}
+
+}  // namespace pinfeed
