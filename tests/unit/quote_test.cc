@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/quote.h"
+
+#include "tests/testing.h"
+
+namespace pinfeed {
+namespace {
+
+TEST(QuoteTest, LeavesPrintableTextAlone) {
+  EXPECT_EQ(QuotePath("/data/a b/ä€😀.png"), "'/data/a b/ä€😀.png'");
+}
+
+TEST(QuoteTest, EscapesWhatWouldBreakALineOrATerminal) {
+  EXPECT_EQ(QuotePath("a\nb\tc\x1b[31m\x7f"), "'a\\nb\\tc\\x1b[31m\\x7f'");
+  EXPECT_EQ(QuotePath("it's\\n"), "'it\\'s\\\\n'");
+  EXPECT_EQ(QuotePath(std::string_view("a\0b", 3)), "'a\\x00b'");
+  EXPECT_EQ(EscapeName("\xC2\x9B"), "\\xc2\\x9b");  // CSI, as one C1 control
+  EXPECT_EQ(EscapeName("\xC2\xA0"), "\xC2\xA0");
+}
+
+TEST(QuoteTest, EscapesBytesThatAreNotUtf8) {
+  EXPECT_EQ(EscapeName("caf\xE9"), "caf\\xe9");
+  EXPECT_EQ(EscapeName("\xED\xA0\x80"), "\\xed\\xa0\\x80");           // a surrogate
+  EXPECT_EQ(EscapeName("\xC0\xAF"), "\\xc0\\xaf");                    // an overlong slash
+  EXPECT_EQ(EscapeName("\xF4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");  // above U+10FFFF
+  EXPECT_EQ(EscapeName("\xE2\x82"), "\\xe2\\x82");                    // cut short
+}
+
+TEST(QuoteTest, EveryByteStringBecomesUtf8) {
+  for (int first = 0; first < 256; ++first) {
+    for (int second = 0; second < 256; ++second) {
+      const std::string name = {static_cast<char>(first), static_cast<char>(second), 'x'};
+      EXPECT_TRUE(IsUtf8(EscapeName(name)));
+      if (IsUtf8(name) && first >= 0x80) {
+        EXPECT_TRUE(first >= 0xC2 && first <= 0xDF && second >= 0x80 && second < 0xC0);
+      }
+    }
+  }
+}
+
+TEST(QuoteTest, CutsEndlessNames) {
+  const std::string escaped = EscapeName(std::string(1'000'000, '\n'));
+  EXPECT_LE(escaped.size(), kMaxQuotedBytes + 8);
+  EXPECT_TRUE(escaped.ends_with("..."));
+}
+
+}  // namespace
+}  // namespace pinfeed
