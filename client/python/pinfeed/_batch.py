@@ -95,12 +95,12 @@ class BatchMaker:
         self._info = _abi.BatchInfo()
         library.pf_batch_info_init(self._info, ctypes.sizeof(self._info))
         self._info_ref = ctypes.byref(self._info)
-        self._tensors = [_abi.TensorInfo() for _ in range(tensor_count)]
+        self._tensors: List[Any] = [_abi.TensorInfo() for _ in range(tensor_count)]
         for tensor in self._tensors:
             library.pf_tensor_init(tensor, ctypes.sizeof(tensor))
         self._tensor_refs = [(number, ctypes.byref(tensor)) for number, tensor in enumerate(self._tensors)]
         self._places: List[_Place] = []
-        self._slot_type: Any = None
+        self._slot_type: Any = None  # of _slot_class
         self._first = 0
         self._batch_type: Type[Batch] = Batch
         self._copies = False
@@ -122,7 +122,8 @@ class BatchMaker:
         tensors = self._tensors
         info = self._info
         base = tensors[self._first].data
-        slot = self._slot_type.from_address(base)
+        slot_type: Any = self._slot_type
+        slot = slot_type.from_address(base)
         self.live[handle] = None  # type: ignore[index]
         out.value = None
         slot.handle = handle  # from here on the slot's end releases the batch
@@ -130,11 +131,11 @@ class BatchMaker:
         samples = info.samples
         buffer = memoryview(slot).toreadonly() if self._read_only else slot
         ndarray = self._numpy.ndarray
-        values = []
+        values: List[Any] = []
         for tensor, place in zip(tensors, self._places):
             if tensor.data - base != place.offset or tensor.bytes != samples * place.sample_bytes:
                 raise Error(Code.INTERNAL, f"tensor {place.name!r}: the daemon changed the layout of a slot; open the feed anew")
-            value = ndarray((samples,) + place.sample_shape, place.array_dtype, buffer, place.offset)
+            value: Any = ndarray((samples,) + place.sample_shape, place.array_dtype, buffer, place.offset)
             finish = place.finish
             values.append(value if finish is None else finish(value))
         batch: Batch = tuple.__new__(self._batch_type, values)
@@ -150,8 +151,9 @@ class BatchMaker:
         """Takes the layout from the first batch; it is the same for all that follow."""
         tensors = self._tensors
         samples = self._info.samples
-        self._first = min(range(len(tensors)), key=lambda number: tensors[number].data)
-        base = tensors[self._first].data
+        addresses: List[int] = [tensor.data for tensor in tensors]
+        base = min(addresses)
+        self._first = addresses.index(base)
         self._read_only = not all(tensor.writable for tensor in tensors)
         copies = self._zero_copy is False or (self._zero_copy is None and self._read_only and self._framework == "torch")
         places = []
@@ -242,6 +244,8 @@ def _batch_class(places: List[_Place]) -> Type[Batch]:
             for place in places
         }
 
-    members: Dict[str, Any] = {name: property(operator.itemgetter(number)) for number, name in enumerate(names) if not hasattr(Batch, name)}
+    # A field with the name of something that every batch has is reached by number and by _asdict().
+    taken = set(dir(Batch)) | set(Batch.__annotations__)
+    members: Dict[str, Any] = {name: property(operator.itemgetter(number)) for number, name in enumerate(names) if name not in taken}
     members.update(_fields=names, _make_raw=make_raw, __module__=Batch.__module__)
     return type("Batch", (Batch,), members)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import select
 import shutil
 import socket
 import subprocess
 import tempfile
 import threading
-import time
 from pathlib import Path
 from typing import IO, List, Optional
 
@@ -27,7 +27,7 @@ logger = logging.getLogger("pinfeed")
 SYSTEM_SOCKET = "/run/pinfeed/pinfeed.sock"
 _SOCKET_NAME = "pinfeed.sock"
 _START_TIMEOUT_S = 30.0
-_STOP_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = 1.0
 _LOG_TAIL_BYTES = 4000
 # sun_path holds 108 bytes; the daemon puts names of at most 32 bytes into the folder.
 _FOLDER_LIMIT_BYTES = 75
@@ -103,56 +103,59 @@ class _PrivateDaemon:
         self._folder = _make_folder()
         self.address = os.path.join(self._folder, _SOCKET_NAME)
         self._log: IO[bytes] = tempfile.TemporaryFile()
-        reading, self._lifetime = os.pipe()  # neither is inherited but by pass_fds
-        notify_path = os.path.join(self._folder, "notify.sock")
+        # No pipe end is inherited but the two named in pass_fds.
+        lifetime, self._lifetime = os.pipe()
+        ready, ready_writer = os.pipe()
         logger.info("no daemon at %s; starting a private one: %s", why, program)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-            notify.bind(notify_path)
-            environment = dict(os.environ, NOTIFY_SOCKET=notify_path)
-            try:
-                self._process = subprocess.Popen(
-                    [program, "--private", "--lifetime-fd", str(reading), "--socket-dir", self._folder],
-                    stdin=subprocess.DEVNULL,
-                    stdout=self._log,
-                    stderr=self._log,
-                    pass_fds=(reading,),
-                    env=environment,
-                    start_new_session=True,  # Ctrl-C is the trainer's to handle; the pipe ends the daemon
-                )
-            except OSError as error:
-                os.close(self._lifetime)
-                shutil.rmtree(self._folder, ignore_errors=True)
-                raise NotFoundError(Code.NOT_FOUND, f"starting the daemon {program} failed: {error}") from error
-            finally:
-                os.close(reading)
-            atexit.register(self.stop)
-            os.register_at_fork(after_in_child=self._after_fork)
-            try:
-                self._wait_ready(notify, program)
-            except BaseException:
-                self.stop()
-                raise
-        os.unlink(notify_path)
+        try:
+            self._process = subprocess.Popen(
+                [
+                    program,
+                    "--private",
+                    "--lifetime-fd",
+                    str(lifetime),
+                    "--ready-fd",
+                    str(ready_writer),
+                    "--socket-dir",
+                    self._folder,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=(lifetime, ready_writer),
+                start_new_session=True,  # Ctrl-C is the trainer's to handle; the pipe ends the daemon
+            )
+        except OSError as error:
+            os.close(ready)
+            os.close(self._lifetime)
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise NotFoundError(Code.NOT_FOUND, f"starting the daemon {program} failed: {error}") from error
+        finally:
+            os.close(lifetime)
+            os.close(ready_writer)
+        atexit.register(self.stop)
+        os.register_at_fork(after_in_child=self._after_fork)
+        try:
+            self._wait_ready(ready, program)
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            os.close(ready)
 
-    def _wait_ready(self, notify: socket.socket, program: str) -> None:
-        """Returns when the daemon says that it is ready (sd_notify's protocol)."""
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        notify.settimeout(0.1)  # between looks whether the process has ended
-        while True:
-            try:
-                if b"READY=1" in notify.recv(4096).split(b"\n"):
-                    return
-                continue
-            except socket.timeout:
-                pass
-            if self._process.poll() is not None:
-                raise UnavailableError(
-                    Code.UNAVAILABLE, f"the private daemon {program} ended with status {self._process.returncode}{self._log_tail()}"
-                )
-            if time.monotonic() > deadline:
-                raise UnavailableError(
-                    Code.UNAVAILABLE, f"the private daemon {program} was not ready within {_START_TIMEOUT_S:.0f} s{self._log_tail()}"
-                )
+    def _wait_ready(self, ready: int, program: str) -> None:
+        """Returns when the daemon says on the pipe that it is ready. The pipe also ends with the daemon."""
+        poll = select.poll()  # unlike select(), takes descriptors above 1023
+        poll.register(ready, select.POLLIN)
+        if not poll.poll(_START_TIMEOUT_S * 1000):
+            raise UnavailableError(
+                Code.UNAVAILABLE, f"the private daemon {program} was not ready within {_START_TIMEOUT_S:.0f} s{self._log_tail()}"
+            )
+        if os.read(ready, 64).strip() != b"ready":
+            self._process.wait()
+            raise UnavailableError(
+                Code.UNAVAILABLE, f"the private daemon {program} ended with status {self._process.returncode}{self._log_tail()}"
+            )
 
     def _log_tail(self) -> str:
         size = self._log.seek(0, os.SEEK_END)
@@ -167,7 +170,7 @@ class _PrivateDaemon:
             self._lifetime = -1
 
     def stop(self) -> None:
-        """Hangs up, waits for the end and removes the folder. Does nothing the second time, and in forked children."""
+        """Hangs up and removes the folder. Does nothing the second time, and in forked children."""
         if os.getpid() != self._owner_pid or self._lifetime < 0:
             return
         os.close(self._lifetime)
@@ -176,9 +179,8 @@ class _PrivateDaemon:
         try:
             self._process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            logger.warning("the private daemon (pid %d) did not end within %.0f s; killing it", self._process.pid, _STOP_TIMEOUT_S)
-            self._process.kill()
-            self._process.wait()
+            # It waits for batches that are still held here, and ends with this process at the latest.
+            self._process.returncode = 0  # no warning of a child that runs on
         self._log.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training batches from the daemon ``pinfeedd``.
+
+    import pinfeed
+
+    feed = pinfeed.open("/data/train", batch_size=256, shuffle=True,
+                        transforms=[pinfeed.RandomResizedCrop(224), pinfeed.RandomHorizontalFlip(), pinfeed.ToDtype("float32", scale=True)])
+    for epoch in range(90):
+        for images, labels in feed:
+            ...
+
+The daemon reads, decodes and collates; this process gets tensors. `open` says what can be asked for, `Feed` how to run over it,
+`Batch` what comes out, `Error` what can go wrong. Warnings and notes go to the logger ``pinfeed``.
+"""
+
+from ._batch import Batch
+from ._dlpack import RawTensor
+from ._errors import (
+    Code,
+    DataLossError,
+    DeadlineExceededError,
+    Error,
+    InvalidArgumentError,
+    NotFoundError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    SlotsHeldWarning,
+    UnavailableError,
+)
+from .feed import Feed, datasets, open, status
+from .transforms import (
+    CenterCrop,
+    Normalize,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    ToDtype,
+    Transform,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Batch",
+    "CenterCrop",
+    "Code",
+    "DataLossError",
+    "DeadlineExceededError",
+    "Error",
+    "Feed",
+    "InvalidArgumentError",
+    "Normalize",
+    "NotFoundError",
+    "PermissionDeniedError",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "RawTensor",
+    "Resize",
+    "ResourceExhaustedError",
+    "SlotsHeldWarning",
+    "ToDtype",
+    "Transform",
+    "UnavailableError",
+    "datasets",
+    "open",
+    "status",
+]

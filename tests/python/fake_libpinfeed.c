@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// pinfeed.h without a daemon, so that the Python package's own logic can be tested case by case, also those that are rare with a real one.
+// In: FAKE_* environment variables. Out: batches of two tensors, "image" (uint8, 2x3) and "label" (int64), whose values tell
+// epoch, batch and sample.
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "pinfeed/pinfeed.h"
+
+enum { kMaxSlots = 64, kImageBytes = 6, kLabelOffset = 512, kSlotBytes = 1024, kMaxBatch = 64 };
+
+struct pf_batch {
+  atomic_int owners;
+  int slot;
+  uint64_t epoch, index;
+  uint32_t samples, last;
+  struct pf_feed* feed;
+};
+
+struct pf_feed {
+  struct pf_batch batches[kMaxSlots];
+  uint8_t* memory;
+  uint64_t epoch, index;  // of the next batch
+  uint64_t position;      // batches consumed of cursor_epoch
+  uint64_t cursor_epoch;
+  int slots, batch_size, samples, epochs, fails_at;
+  int seeks;
+};
+
+static _Thread_local char g_error[1000];
+static char g_spec[20000];
+static atomic_int g_released, g_closed;
+static pf_log_function g_log;
+static void* g_user;
+
+static int Setting(const char* name, int fallback) {
+  const char* text = getenv(name);
+  return text != NULL && *text != '\0' ? atoi(text) : fallback;
+}
+static pf_result Fail(pf_result result, const char* message) {
+  snprintf(g_error, sizeof(g_error), "%s", message);
+  return result;
+}
+static int BatchesPerEpoch(const pf_feed* feed) {
+  return (feed->samples + feed->batch_size - 1) / feed->batch_size;
+}
+
+// For the tests.
+PF_API const char* fake_spec(void) { return g_spec; }
+PF_API int fake_released(void) { return atomic_load(&g_released); }
+PF_API int fake_closed(void) { return atomic_load(&g_closed); }
+PF_API int fake_seeks(const pf_feed* feed) { return feed->seeks; }
+PF_API void fake_log(int level, const char* message) {
+  if (g_log != NULL) g_log((pf_log_level)level, message, g_user);
+}
+
+uint32_t pf_version(void) { return (uint32_t)Setting("FAKE_VERSION", PF_VERSION); }
+const char* pf_result_name(pf_result result) { return result == PF_OK ? "OK" : "FAILED"; }
+const char* pf_last_error(void) { return g_error; }
+void pf_set_log(pf_log_function function, void* user) {
+  g_log = function;
+  g_user = user;
+}
+
+#define INIT(name)                                \
+  void name##_init(name* object, size_t size) {   \
+    memset(object, 0, size);                      \
+    object->size = size;                          \
+  }
+INIT(pf_open_options)
+INIT(pf_feed_info)
+INIT(pf_batch_info)
+INIT(pf_tensor)
+
+pf_result pf_open(const pf_open_options* options, pf_feed** out) {
+  snprintf(g_spec, sizeof(g_spec), "%s", options->spec_json);
+  const int error = Setting("FAKE_OPEN_ERROR", 0);
+  if (error != 0) return Fail((pf_result)error, "dataset: open: it was\nrefused");
+  pf_feed* feed = calloc(1, sizeof(*feed));
+  feed->slots = Setting("FAKE_SLOTS", 4);
+  feed->batch_size = Setting("FAKE_BATCH_SIZE", 4);
+  feed->samples = Setting("FAKE_SAMPLES", 10);
+  feed->epochs = Setting("FAKE_EPOCHS", 0);
+  feed->fails_at = Setting("FAKE_FAILS_AT", -1);
+  feed->memory = aligned_alloc(512, (size_t)feed->slots * kSlotBytes);
+  *out = feed;
+  return PF_OK;
+}
+void pf_close(pf_feed* feed) {
+  atomic_fetch_add(&g_closed, 1);  // the memory stays for batches that are held; a test process does not live long
+  (void)feed;
+}
+pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info) {
+  info->batch_size = (uint32_t)feed->batch_size;
+  info->tensor_count = 2;
+  info->slot_count = (uint32_t)feed->slots;
+  info->dataset_samples = (uint64_t)feed->samples;
+  info->batches_per_epoch = (uint64_t)BatchesPerEpoch(feed);
+  info->slot_bytes = kSlotBytes;
+  info->fingerprint = "f00d";
+  info->backend = "host";
+  return PF_OK;
+}
+
+pf_result pf_next(pf_feed* feed, int64_t timeout_ms, pf_batch** out) {
+  if (feed->epochs > 0 && feed->epoch >= (uint64_t)feed->epochs) return Fail(PF_OUT_OF_RANGE, "the feed's last epoch is over");
+  if (feed->fails_at == (int)feed->index) return Fail(PF_DATA_LOSS, "decode 'cat.jpg': it ends early");
+  int slot = 0;
+  while (slot < feed->slots && atomic_load(&feed->batches[slot].owners) > 0) ++slot;
+  if (slot == feed->slots) {
+    usleep((useconds_t)timeout_ms * 1000);
+    return Fail(PF_DEADLINE_EXCEEDED, "no batch was ready within the time given");
+  }
+  pf_batch* batch = &feed->batches[slot];
+  batch->slot = slot;
+  batch->feed = feed;
+  batch->epoch = feed->epoch;
+  batch->index = feed->index;
+  const int first = (int)feed->index * feed->batch_size;
+  const int left = feed->samples - first;
+  batch->samples = (uint32_t)(left < feed->batch_size ? left : feed->batch_size);
+  const int last = feed->index + 1 == (uint64_t)BatchesPerEpoch(feed);
+  batch->last = (uint32_t)(last && !Setting("FAKE_SILENT_END", 0));
+  for (uint32_t i = 0; i < batch->samples; ++i) {
+    uint8_t* const base = feed->memory + slot * kSlotBytes;
+    memset(base + i * kImageBytes, (int)(batch->epoch * 100 + (uint64_t)first + i), kImageBytes);
+    const int64_t label = (int64_t)batch->epoch * 100 + first + (int64_t)i;
+    memcpy(base + kLabelOffset + i * sizeof(label), &label, sizeof(label));
+  }
+  feed->cursor_epoch = feed->epoch;
+  feed->position = feed->index + 1;
+  if (last) {
+    ++feed->epoch;
+    feed->index = 0;
+  } else {
+    ++feed->index;
+  }
+  atomic_store(&batch->owners, 1);
+  *out = batch;
+  return PF_OK;
+}
+pf_result pf_get_batch_info(const pf_batch* batch, pf_batch_info* info) {
+  info->epoch = batch->epoch;
+  info->index = batch->index;
+  info->samples = batch->samples;
+  info->skipped = 0;
+  info->last_of_epoch = batch->last;
+  return PF_OK;
+}
+pf_result pf_get_tensor(const pf_batch* batch, uint32_t index, pf_tensor* tensor) {
+  uint8_t* const base = batch->feed->memory + batch->slot * kSlotBytes;
+  tensor->shape[0] = batch->samples;
+  tensor->writable = !Setting("FAKE_READ_ONLY", 0);
+  tensor->device = -1;
+  if (index == 0) {
+    tensor->name = "image";
+    tensor->dtype = (pf_dtype)Setting("FAKE_DTYPE", PF_UINT8);
+    const int narrow = tensor->dtype == PF_BFLOAT16 || tensor->dtype == PF_UINT16;
+    tensor->dims = 3;
+    tensor->shape[1] = 2;
+    tensor->shape[2] = 3;
+    tensor->data = base;
+    // Two-byte elements: the same samples as half as long rows would be; only shapes and types matter then.
+    tensor->bytes = batch->samples * (uint64_t)(narrow ? 2 : 1) * kImageBytes;
+  } else {
+    tensor->name = "label";
+    tensor->dtype = PF_INT64;
+    tensor->dims = 1;
+    tensor->data = base + kLabelOffset;
+    tensor->bytes = batch->samples * 8ULL;
+  }
+  return PF_OK;
+}
+void pf_batch_retain(pf_batch* batch) { atomic_fetch_add(&batch->owners, 1); }
+void pf_batch_release(pf_batch* batch) {
+  if (atomic_fetch_sub(&batch->owners, 1) <= 0) abort();  // released twice
+  atomic_fetch_add(&g_released, 1);
+}
+
+pf_result pf_cursor(const pf_feed* feed, char* buffer, size_t capacity, size_t* needed) {
+  char text[1000];
+  // Longer than the first guess of a caller, so that the second call is tested too.
+  const int length = snprintf(text, sizeof(text), "{\"version\":1,\"fingerprint\":\"%0600d\",\"seed\":\"0\",\"epoch\":\"%llu\",\"position\":\"%llu\"}", 7,
+                              (unsigned long long)feed->cursor_epoch, (unsigned long long)feed->position);
+  *needed = (size_t)length + 1;
+  if (capacity < *needed) return Fail(PF_OUT_OF_RANGE, "the buffer is too small");
+  memcpy(buffer, text, *needed);
+  return PF_OK;
+}
+pf_result pf_seek(pf_feed* feed, const char* cursor_json) {
+  unsigned long long epoch = 0;
+  unsigned long long position = 0;
+  const char* const at = strstr(cursor_json, "\"epoch\"");
+  if (at == NULL || sscanf(at, "\"epoch\": \"%llu\", \"position\": \"%llu\"", &epoch, &position) != 2) {
+    return Fail(PF_INVALID_ARGUMENT, "cursor: not one");
+  }
+  ++feed->seeks;
+  feed->cursor_epoch = feed->epoch = epoch;
+  feed->position = feed->index = position;
+  if (feed->index >= (uint64_t)BatchesPerEpoch(feed)) {
+    ++feed->epoch;
+    feed->index = 0;
+  }
+  return PF_OK;
+}
+pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch) {
+  ++feed->seeks;
+  feed->cursor_epoch = feed->epoch = epoch;
+  feed->position = feed->index = 0;
+  return PF_OK;
+}
+
+pf_result pf_status_json(const char* address, char** json) {
+  (void)address;
+  *json = strdup("{\"state\":\"ready\"}");
+  return PF_OK;
+}
+pf_result pf_datasets_json(const char* address, char** json) {
+  (void)address;
+  *json = strdup("{\"datasets\":[{\"name\":\"pets\",\"classes\":[\"cat\",\"dog\"]}]}");
+  return PF_OK;
+}
+void pf_free(char* json) { free(json); }
