@@ -66,8 +66,10 @@ Result<PngDecoder::Header> PngDecoder::Open(std::span<const std::byte> file) {
 Result<ImageView> PngDecoder::Decode() {
   ASSIGN_OR_RETURN(uint8_t* const out, pixels_.Reserve(width_, height_));
   const size_t stride = 3 * static_cast<size_t>(width_);
-  const int error =
-      spng_decode_image(context_.get(), out, stride * static_cast<size_t>(height_), SPNG_FMT_RGB8, 0);
+  const size_t bytes = stride * static_cast<size_t>(height_);
+  int error = spng_decode_image(context_.get(), out, bytes, SPNG_FMT_RGB8, 0);
+  // Up to the end marker: the checksum of the last pixels lies behind them.
+  if (error == SPNG_OK) error = spng_decode_chunks(context_.get());
   context_.reset();
   if (error != SPNG_OK) return SpngFailure(error);
   return ImageView{out, width_, height_, stride};
