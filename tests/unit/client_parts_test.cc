@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// The client's parts that need no daemon: addresses, JSON, back-off, connection errors, structs that grow.
+#include <cstddef>
+#include <cstring>
+#include <string>
+
+#include "client/src/address.h"
+#include "client/src/backoff.h"
+#include "client/src/daemon.h"
+#include "client/src/unix_socket.h"
+#include "pinfeed/pinfeed.h"
+#include "tests/testing.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::HasSubstr;
+
+SteadyTime Soon() {
+  return std::chrono::steady_clock::now() + std::chrono::seconds(5);
+}
+
+TEST(ClientAddressTest, ArgumentGoesBeforeEnvironmentBeforeDefault) {
+  const ScopedEnv environment("PINFEED_ADDRESS", "/env.sock");
+  EXPECT_EQ(*ResolveAddress("/given.sock"), "/given.sock");
+  EXPECT_EQ(*ResolveAddress("unix:/given.sock"), "/given.sock");
+  EXPECT_EQ(*ResolveAddress(nullptr), "/env.sock");
+  EXPECT_EQ(*ResolveAddress(""), "/env.sock");
+  const ScopedEnv unset("PINFEED_ADDRESS", nullptr);
+  EXPECT_EQ(*ResolveAddress(nullptr), kDefaultAddress);
+}
+
+TEST(ClientAddressTest, PathThatFitsNoSocketSaysWhereItCameFrom) {
+  EXPECT_TRUE(ResolveAddress(("/" + std::string(106, 'x')).c_str()).ok());
+  EXPECT_THAT(ResolveAddress(("/" + std::string(107, 'x')).c_str()),
+              StatusIs(Code::kInvalidArgument, HasSubstr("at most 107")));
+  EXPECT_THAT(ResolveAddress("unix:"), StatusIs(Code::kInvalidArgument, HasSubstr("names no socket")));
+  const ScopedEnv environment("PINFEED_ADDRESS", ("/" + std::string(200, 'x')).c_str());
+  EXPECT_THAT(ResolveAddress(nullptr), StatusIs(Code::kInvalidArgument, HasSubstr("$PINFEED_ADDRESS")));
+}
+
+TEST(ClientConnectTest, ErrorsSayWhatToDo) {
+  const TempDir dir;
+  EXPECT_THAT(StatusJson((dir / "none.sock").string(), Soon()),
+              StatusIs(Code::kUnavailable, HasSubstr("is the daemon running?")));
+  EXPECT_THAT(StatusJson(dir.Write("file", "x").string(), Soon()),
+              StatusIs(Code::kUnavailable, HasSubstr("is the daemon running?")));
+}
+
+TEST(ClientCursorTest, SurvivesTheWayThroughJson) {
+  const Cursor cursor{"00000000000f00d0", ~uint64_t{0}, 3, uint64_t{1} << 63};
+  EXPECT_EQ(*CursorFromJson(CursorToJson(cursor)), cursor);
+}
+
+TEST(ClientCursorTest, OtherJsonIsRefused) {
+  EXPECT_THAT(CursorFromJson("{"), StatusIs(Code::kInvalidArgument, HasSubstr("cursor")));
+  EXPECT_THAT(CursorFromJson(R"({"version": 1, "place": 3})"),
+              StatusIs(Code::kInvalidArgument, HasSubstr("place")));
+  EXPECT_THAT(CursorFromJson(R"({"version": 2})"), StatusIs(Code::kInvalidArgument, HasSubstr("version")));
+}
+
+TEST(ClientSpecTest, UnknownFieldsAreNamed) {
+  const TempDir dir;
+  const std::string address = (dir / "none.sock").string();
+  EXPECT_THAT(OpenFeed(address, {R"({"batchsize": 4})", {}, "t"}, Soon()),
+              StatusIs(Code::kInvalidArgument, HasSubstr("batchsize")));
+  EXPECT_THAT(OpenFeed(address, {"not json", {}, "t"}, Soon()),
+              StatusIs(Code::kInvalidArgument, HasSubstr("spec")));
+}
+
+TEST(ClientBackoffTest, DoublesUpToItsLimitWithinTheUpperHalf) {
+  Backoff backoff;
+  std::chrono::nanoseconds pause = Backoff::kFirst;
+  for (int i = 0; i < 12; ++i) {
+    const auto drawn = backoff.Next();
+    EXPECT_GE(drawn, pause / 2);
+    EXPECT_LE(drawn, pause);
+    pause = std::min<std::chrono::nanoseconds>(pause * 2, Backoff::kMost);
+  }
+  backoff.Reset();
+  EXPECT_LE(backoff.Next(), Backoff::kFirst);
+}
+
+TEST(ClientCApiTest, InitTouchesNothingBehindTheCallersStruct) {
+  struct {
+    pf_open_options options;
+    char behind[8];
+  } memory;
+  std::memset(static_cast<void*>(&memory), 0x5a, sizeof(memory));
+  pf_open_options_init(
+      &memory.options,
+      offsetof(pf_open_options, reconnect_timeout_ms));  // an older caller's, one field shorter
+  EXPECT_EQ(memory.options.size, offsetof(pf_open_options, reconnect_timeout_ms));
+  EXPECT_EQ(memory.options.open_timeout_ms, 10'000);
+  EXPECT_EQ(memory.options.reconnect_timeout_ms, 0x5a5a5a5a5a5a5a5a);
+  pf_open_options_init(&memory.options,
+                       sizeof(memory));  // a newer caller's, with fields this library does not know
+  EXPECT_EQ(memory.options.reconnect_timeout_ms, 300'000);
+  EXPECT_EQ(memory.behind[7], 0);
+}
+
+TEST(ClientCApiTest, BadArgumentsAreErrors) {
+  pf_feed* feed = nullptr;
+  pf_open_options options;
+  std::memset(static_cast<void*>(&options), 0, sizeof(options));
+  EXPECT_EQ(pf_open(&options, &feed), PF_INVALID_ARGUMENT);
+  EXPECT_THAT(pf_last_error(), HasSubstr("pf_open_options_init"));
+  EXPECT_EQ(pf_open(nullptr, &feed), PF_INVALID_ARGUMENT);
+  pf_open_options_init(&options, sizeof(options));
+  EXPECT_EQ(pf_open(&options, nullptr), PF_INVALID_ARGUMENT);
+  EXPECT_EQ(pf_open(&options, &feed), PF_INVALID_ARGUMENT);
+  EXPECT_THAT(pf_last_error(), HasSubstr("spec_json is NULL"));
+  options.spec_json = "{}";
+  options.open_timeout_ms = 0;
+  EXPECT_EQ(pf_open(&options, &feed), PF_INVALID_ARGUMENT);
+  options.open_timeout_ms = 1;
+  options.reconnect_timeout_ms = -2;
+  EXPECT_EQ(pf_open(&options, &feed), PF_INVALID_ARGUMENT);
+
+  pf_batch* batch = nullptr;
+  EXPECT_EQ(pf_next(nullptr, 0, &batch), PF_INVALID_ARGUMENT);
+  EXPECT_EQ(pf_next(nullptr, 0, nullptr), PF_INVALID_ARGUMENT);
+  EXPECT_EQ(pf_get_tensor(nullptr, 0, nullptr), PF_INVALID_ARGUMENT);
+  EXPECT_EQ(pf_get_batch_info(nullptr, nullptr), PF_INVALID_ARGUMENT);
+  EXPECT_EQ(pf_get_feed_info(nullptr, nullptr), PF_INVALID_ARGUMENT);
+  EXPECT_EQ(pf_cursor(nullptr, nullptr, 0, nullptr), PF_INVALID_ARGUMENT);
+  EXPECT_EQ(pf_seek(nullptr, "{}"), PF_INVALID_ARGUMENT);
+  EXPECT_EQ(pf_seek_epoch(nullptr, 0), PF_INVALID_ARGUMENT);
+  EXPECT_EQ(pf_status_json(nullptr, nullptr), PF_INVALID_ARGUMENT);
+  pf_close(nullptr);
+  pf_batch_release(nullptr);
+  pf_batch_retain(nullptr);
+  pf_free(nullptr);
+}
+
+TEST(ClientCApiTest, NamesOfResults) {
+  EXPECT_STREQ(pf_result_name(PF_OK), "OK");
+  EXPECT_STREQ(pf_result_name(PF_UNAUTHENTICATED), "UNAUTHENTICATED");
+  EXPECT_STREQ(pf_result_name(static_cast<pf_result>(99)), "UNKNOWN");
+  EXPECT_EQ(pf_version(), static_cast<uint32_t>(PF_VERSION));
+}
+
+}  // namespace
+}  // namespace pinfeed
