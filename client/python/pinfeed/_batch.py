@@ -129,7 +129,8 @@ class BatchMaker:
         slot.handle = handle  # from here on the slot's end releases the batch
 
         samples = info.samples
-        buffer = memoryview(slot).toreadonly() if self._read_only else slot
+        # An array over a read-only array is read-only for good; over a plain buffer, its user could change that.
+        buffer = self._numpy.frombuffer(memoryview(slot).toreadonly(), "u1") if self._read_only else slot
         ndarray = self._numpy.ndarray
         values: List[Any] = []
         for tensor, place in zip(tensors, self._places):

@@ -11,8 +11,6 @@ import atexit
 import ctypes
 from typing import Any, Dict, Optional, Tuple
 
-from . import _abi
-
 _CPU = (1, 0)  # kDLCPU, device 0
 
 # pf_dtype -> (DLPack's type code, bits, name, NumPy's type string).
@@ -114,8 +112,9 @@ def _at_exit() -> None:
     memory stays until the process ends."""
     if not _exported:
         return
-    # Not NULL, which DLPack allows but not every consumer checks for. It takes no argument, which the C calling conventions forgive.
-    nothing = ctypes.cast(_abi.load().pf_version, ctypes.c_void_p).value
+    # Not NULL, which DLPack allows but not every consumer checks for. It takes no argument, which the C calling conventions forgive,
+    # and may be called when there is no interpreter any more.
+    nothing = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value
     for kept in list(_exported.values()):
         kept[0].deleter = nothing
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))

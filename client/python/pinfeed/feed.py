@@ -207,7 +207,7 @@ class Feed:
         self._classes: Optional[List[str]] = None
 
         # Where the trainer is.
-        self._iterator: Optional[_EpochIterator] = None
+        self._iteration: Optional[object] = None  # the one iterator that may go on knows it
         self._epoch = 0  # of the iteration that runs, or of the one that comes
         self._started = False  # a batch of it was given
         self._ended = False  # its last batch was given
@@ -335,8 +335,8 @@ class Feed:
             self._requested = None
             self._ended = over or (in_place and self._resumed and self._ended)
             self._started = self._resumed = False
-            self._iterator = _EpochIterator(self)
-            return self._iterator
+            self._iteration = object()
+            return _EpochIterator(self, self._iteration)
 
     def _go_to(self, epoch: int) -> None:
         """Makes the first batch of an epoch the next one."""
@@ -349,11 +349,11 @@ class Feed:
         self._library.check(self._library.pf_seek_epoch(self._handle, epoch))
         self._library.drain_log()
 
-    def _next(self, iterator: "_EpochIterator") -> Batch:
+    def _next(self, iterator: _EpochIterator) -> Batch:
         with self._lock:
-            if iterator is not self._iterator:
-                raise RuntimeError("this iterator ended when another one of the same feed was begun: a feed has one at a time")
             self._check_open()
+            if iterator.iteration is not self._iteration:
+                raise RuntimeError("this iterator ended when another one of the same feed was begun: a feed has one at a time")
             while not self._ended:
                 batch = self._pending
                 self._pending = None
@@ -376,7 +376,7 @@ class Feed:
                 self._ended = batch.last_of_epoch
                 return batch
             # The epoch is over. The next iteration takes the next one.
-            self._iterator = None
+            self._iteration = None
             iterator.over = True
             if not 0 < self._epochs <= self._epoch:
                 self._epoch += 1
@@ -479,7 +479,7 @@ class Feed:
             self._library.drain_log()
             self._drop_unclaimed()
             self._pending = None
-            self._iterator = None
+            self._iteration = None
             self._requested = None
             self._epoch = epoch
             self._ended = ended
@@ -509,7 +509,7 @@ class Feed:
             if handle is None:
                 return
             self._pending = None
-            self._iterator = None
+            self._iteration = None
             self._drop_unclaimed()
             self._close(handle)
             self._library.drain_log()
@@ -541,10 +541,11 @@ class Feed:
 class _EpochIterator(Iterator[Batch]):
     """One epoch of a feed."""
 
-    __slots__ = ("_feed", "over")
+    __slots__ = ("_feed", "iteration", "over")
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Feed, iteration: object) -> None:
         self._feed = feed
+        self.iteration = iteration
         self.over = False
 
     def __next__(self) -> Batch:

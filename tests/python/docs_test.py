@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documents tell the truth where a program can see it: links, paths, names of tests, settings and the README's examples."""
+import os
+import pathlib
+import re
+import subprocess
+import tomllib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("PINFEED_BUILD_DIR", ROOT / "build" / "release"))
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+TEXT = {page: page.read_text("utf-8") for page in PAGES}
+SOURCES = re.compile(r"`((?:common|proto|server|client|tests|docs|deploy|examples)/[\w./-]*)`")
+
+
+def anchors(text):
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_paths_lead_somewhere(page):
+    wrong = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", TEXT[page]):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        goal = (page.parent / path).resolve() if path else page
+        if not goal.exists() or (anchor and anchor not in anchors(goal.read_text("utf-8"))):
+            wrong.append(target)
+    wrong += [path for path in SOURCES.findall(TEXT[page]) if not (ROOT / path).exists()]
+    assert not wrong
+
+
+def test_the_tests_that_hold_the_invariants_exist():
+    sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").glob("*/*_test.*"))
+    known = {f"{suite}.{case}" for suite, case in re.findall(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", sources, re.M)}
+    known |= {f"{suite}.*" for suite in {name.split(".")[0] for name in known}}
+    section = TEXT[ROOT / "docs" / "architecture.md"].split("## Invariants")[1].split("\n## ")[0]
+    named = re.findall(r"`(\w+Test\.[\w*]+)`", section)
+    assert len(named) > 10 and not [name for name in named if name not in known]
+
+
+def test_the_settings_are_the_daemons():
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", TEXT[ROOT / "docs" / "configuration.md"].split("## Datasets")[0], re.M)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PINFEED_")}
+    printed = subprocess.run([BUILD / "server" / "pinfeedd", "--print-config"], env=environment, check=True, capture_output=True, text=True).stdout
+    defaults = tomllib.loads(printed)
+    assert [name for name, _ in rows] == list(defaults)
+    for name, default in rows:
+        value = defaults[name]
+        if isinstance(value, str) and value.endswith("ms"):
+            value = f"{int(value[:-2]) / 1000:g}s"
+        if name == "socket_mode":
+            value = f"0o{value:o}"
+        if value not in ("", []):  # told in words
+            assert default.strip("`").strip('"') == str(value), name
+
+
+@pytest.mark.parametrize("language, compiler", [("c", ["gcc", "-std=c11", "-x", "c"]), ("cpp", ["g++", "-std=c++17", "-x", "c++"])])
+def test_the_examples_compile(language, compiler, tmp_path):
+    (example,) = re.findall(rf"^```{language}\n(.*?)^```", TEXT[ROOT / "README.md"], re.M | re.S)
+    includes, body = re.findall(r"^#include.*\n", example, re.M), re.sub(r"^#include.*\n", "", example, flags=re.M)
+    train = {
+        "c": "static void train(void* data, const int64_t* shape) { (void)data; (void)shape; }\n",
+        "cpp": "static void Train(uint8_t*, const std::vector<int64_t>&, int64_t*) {}\n",
+    }[language]
+    program = f"{''.join(includes)}#include <stdio.h>\n{train}int main(void) {{\n{body}return 0;\n}}\n"
+    source = tmp_path / "example"
+    source.write_text(program.replace("main(void)", "main()") if language == "cpp" else program, "utf-8")
+    subprocess.run([*compiler, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{ROOT / 'client' / 'include'}", source], check=True)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transforms: ours, and torchvision's translated."""
+
+import dataclasses
+
+import numpy
+import pytest
+
+import pinfeed
+from pinfeed.transforms import normalize_transforms
+
+
+def specs(transforms):
+    return [transform.to_spec() for transform in normalize_transforms(transforms)]
+
+
+def test_ours():
+    assert specs(
+        [
+            pinfeed.Resize(256),
+            pinfeed.Resize([256]),
+            pinfeed.Resize((240, 320)),
+            pinfeed.CenterCrop(224),
+            pinfeed.RandomResizedCrop((224, 200)),
+            pinfeed.RandomResizedCrop(64, scale=[0.5, 1], ratio=(1.0, 2.0)),
+            pinfeed.RandomHorizontalFlip(),
+            pinfeed.RandomHorizontalFlip(0.25),
+            pinfeed.Normalize([0.5], [0.25]),
+            pinfeed.Normalize(0.5, 0.25),
+            pinfeed.ToDtype("bfloat16"),
+            pinfeed.ToDtype(numpy.float32, scale=True),
+        ]
+    ) == [
+        {"resize": {"size": [256]}},
+        {"resize": {"size": [256]}},
+        {"resize": {"size": [240, 320]}},
+        {"center_crop": {"size": [224]}},
+        {"random_resized_crop": {"size": [224, 200], "scale": [0.08, 1.0], "ratio": [0.75, 4 / 3]}},
+        {"random_resized_crop": {"size": [64], "scale": [0.5, 1], "ratio": [1.0, 2.0]}},
+        {"random_horizontal_flip": {"p": 0.5}},
+        {"random_horizontal_flip": {"p": 0.25}},
+        {"normalize": {"mean": [0.5], "std": [0.25]}},
+        {"normalize": {"mean": [0.5], "std": [0.25]}},
+        {"to_dtype": {"dtype": "bfloat16", "scale": False}},
+        {"to_dtype": {"dtype": "float32", "scale": True}},
+    ]
+
+
+def test_they_are_values():
+    one, other = pinfeed.Normalize([0.5], [0.25]), pinfeed.Normalize((0.5,), (0.25,))
+    assert one == other and hash(one) == hash(other)
+    assert repr(pinfeed.Resize([1, 2])) == "Resize(size=(1, 2))"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.mean = (1,)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "torch.float16", numpy.float16, numpy.dtype("float16")])
+def test_dtypes(dtype):
+    if dtype == "torch.float16":
+        dtype = pytest.importorskip("torch").float16
+    assert specs(pinfeed.ToDtype(dtype)) == [{"to_dtype": {"dtype": "float16", "scale": False}}]
+
+
+def test_a_dtype_that_is_none():
+    with pytest.raises(pinfeed.InvalidArgumentError, match="ToDtype"):
+        specs(pinfeed.ToDtype(object()))
+
+
+def test_none_and_one():
+    assert specs(None) == specs(()) == []
+    assert specs(pinfeed.CenterCrop(3)) == [{"center_crop": {"size": [3]}}]
+
+
+@pytest.fixture(scope="module")
+def torchvision_transforms():
+    return pytest.importorskip("torchvision.transforms")
+
+
+def test_torchvision(torchvision_transforms):
+    T = torchvision_transforms
+    import torch
+
+    pipeline = T.Compose(
+        [
+            T.Resize(256),
+            T.CenterCrop(224),
+            T.Compose([T.RandomResizedCrop(64, scale=(0.5, 1.0)), T.RandomHorizontalFlip(p=0.1)]),
+            T.PILToTensor(),
+            T.ConvertImageDtype(torch.float32),
+            T.Normalize([0.1, 0.2, 0.3], [1, 2, 3]),
+        ]
+    )
+    assert specs(pipeline) == [
+        {"resize": {"size": [256]}},
+        {"center_crop": {"size": [224, 224]}},
+        {"random_resized_crop": {"size": [64, 64], "scale": [0.5, 1.0], "ratio": [0.75, 4 / 3]}},
+        {"random_horizontal_flip": {"p": 0.1}},
+        {"to_dtype": {"dtype": "float32", "scale": True}},
+        {"normalize": {"mean": [0.1, 0.2, 0.3], "std": [1, 2, 3]}},
+    ]
+    assert specs([T.ToTensor()]) == [{"to_dtype": {"dtype": "float32", "scale": True}}]
+
+
+def test_torchvision_that_cannot_be_had(torchvision_transforms):
+    T = torchvision_transforms
+    for transform, what in [
+        (T.Resize(256, interpolation=T.InterpolationMode.BICUBIC), "bicubic|BICUBIC"),
+        (T.RandomResizedCrop(64, interpolation=T.InterpolationMode.NEAREST), "nearest|NEAREST"),
+        (T.Resize(256, max_size=300), "max_size=300"),
+        (T.Resize(256, antialias=False), "antialias=False"),
+        (T.ColorJitter(), "ColorJitter"),
+        (T.RandomVerticalFlip(), "RandomVerticalFlip"),
+    ]:
+        with pytest.raises(pinfeed.InvalidArgumentError, match=what):
+            specs([transform])
+
+
+def test_torchvision_v2_by_name():
+    """Version 2's classes have these names and attributes; Debian 12's torchvision has none of them yet."""
+
+    class ToDtype:
+        def __init__(self, dtype, scale=False):
+            self.dtype, self.scale = dtype, scale
+
+    class ToImage:
+        pass
+
+    assert specs([ToImage(), ToDtype("float32", scale=True)]) == [{"to_dtype": {"dtype": "float32", "scale": True}}]
+    with pytest.raises(pinfeed.InvalidArgumentError, match="dict"):
+        specs([ToDtype({"image": "float32"})])
