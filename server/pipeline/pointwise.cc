@@ -75,39 +75,49 @@ void Pointwise::Apply(const Transform& transform, size_t channel, DType& dtype, 
   }
 }
 
+namespace {
+
+using Table = const uint32_t*;  // 256 elements
+
+// One row of three planes. As many elements as fill 32 bits go in one store: with one store an element, the
+// two-byte and one-byte types take twice as long as float32.
+template <typename Element>
+void PlanarRow(const uint8_t* pixel, ptrdiff_t step, size_t width, const Table tables[3], Element* out,
+               size_t plane) {
+  static_assert(std::endian::native == std::endian::little);
+  constexpr size_t kPack = 4 / sizeof(Element);
+  size_t x = 0;
+  for (; x + kPack <= width; x += kPack) {
+    uint32_t packed[3] = {0, 0, 0};
+    for (size_t k = 0; k < kPack; ++k, pixel += step) {
+      for (size_t c = 0; c < 3; ++c) packed[c] |= tables[c][pixel[c]] << (8 * sizeof(Element) * k);
+    }
+    for (size_t c = 0; c < 3; ++c) std::memcpy(out + c * plane + x, &packed[c], 4);
+  }
+  for (; x < width; ++x, pixel += step) {
+    for (size_t c = 0; c < 3; ++c) out[c * plane + x] = static_cast<Element>(tables[c][pixel[c]]);
+  }
+}
+
+}  // namespace
+
 template <typename Element>
 void Pointwise::RunAs(const ImageView& image, bool flip, Element* out) const {
-  Element tables[3][256];
-  for (size_t c = 0; c < 3; ++c) {
-    const uint32_t* const from = &table_[256 * std::min(c, channels_ - 1)];
-    std::transform(from, from + 256, tables[c], [](uint32_t bits) { return static_cast<Element>(bits); });
-  }
+  const Table tables[3] = {table_.data(), &table_[256 * (channels_ == 1 ? 0 : 1)],
+                           &table_[256 * (channels_ == 1 ? 0 : 2)]};
   const auto width = static_cast<size_t>(image.width);
   const size_t plane = width * static_cast<size_t>(image.height);
   const ptrdiff_t step = flip ? -3 : 3;
-  const bool planar = layout_ == ImageLayout::kChw;
   for (int32_t y = 0; y < image.height; ++y) {
-    const uint8_t* const row = image.Row(y) + (flip ? 3 * (width - 1) : 0);
-    Element* const to = out + static_cast<size_t>(y) * width * (planar ? 1 : channels_);
+    const uint8_t* pixel = image.Row(y) + (flip ? 3 * (width - 1) : 0);
     if (channels_ == 1) {
-      const uint8_t* pixel = row;
-      for (size_t x = 0; x < width; ++x, pixel += step) to[x] = tables[0][pixel[0]];
-    } else if (planar) {
-      const uint8_t* pixel = row;
-      Element* const red = to;
-      Element* const green = to + plane;
-      Element* const blue = to + 2 * plane;
-      for (size_t x = 0; x < width; ++x, pixel += step) {
-        red[x] = tables[0][pixel[0]];
-        green[x] = tables[1][pixel[1]];
-        blue[x] = tables[2][pixel[2]];
-      }
+      for (size_t x = 0; x < width; ++x, pixel += step) *out++ = static_cast<Element>(tables[0][pixel[0]]);
+    } else if (layout_ == ImageLayout::kChw) {
+      PlanarRow(pixel, step, width, tables, out, plane);
+      out += width;
     } else {
-      const uint8_t* pixel = row;
-      for (size_t x = 0; x < 3 * width; x += 3, pixel += step) {
-        to[x] = tables[0][pixel[0]];
-        to[x + 1] = tables[1][pixel[1]];
-        to[x + 2] = tables[2][pixel[2]];
+      for (size_t x = 0; x < width; ++x, pixel += step) {
+        for (size_t c = 0; c < 3; ++c) *out++ = static_cast<Element>(tables[c][pixel[c]]);
       }
     }
   }

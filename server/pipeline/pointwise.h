@@ -40,7 +40,7 @@ class Pointwise {
   const size_t channels_;
   const ImageLayout layout_;
   DType dtype_ = DType::kUint8;
-  std::vector<uint32_t> table_;  // 256 elements a channel, as the bytes of dtype_
+  std::vector<uint32_t> table_;  // 256 elements a channel, the bits of dtype_
 };
 
 }  // namespace pinfeed

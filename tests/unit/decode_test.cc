@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/pipeline/decode.h"
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "server/pipeline/exif.h"
+#include "tests/testing.h"
+#include "tests/unit/image_fixture.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::HasSubstr;
+
+// `file` with an EXIF segment that says `orientation`.
+std::vector<std::byte> Turned(const std::vector<std::byte>& file, int orientation) {
+  const std::string segment = std::string(
+                                  "\xFF\xE1\0\x22"
+                                  "Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0",
+                                  29) +
+                              static_cast<char>(orientation) + std::string(6, '\0');
+  std::vector<std::byte> turned(file.begin(), file.begin() + 2);
+  for (const char c : segment) turned.push_back(static_cast<std::byte>(c));
+  turned.insert(turned.end(), file.begin() + 2, file.end());
+  return turned;
+}
+
+// Decodes random regions of a file and compares each with the same region of the whole image.
+void ExpectRegionsAsWhole(const std::vector<std::byte>& file, uint32_t seed, int regions) {
+  ImageDecoder decoder;
+  ImageDecoder other;
+  ASSERT_OK_AND_ASSIGN(const ImageView whole, DecodeImage(file, decoder));
+  std::minstd_rand random(seed + 1);
+  const auto below = [&](int32_t count) {
+    return static_cast<int32_t>(random() % static_cast<uint32_t>(count));
+  };
+  for (int i = 0; i < regions; ++i) {
+    Box box;
+    box.x = below(whole.width);
+    box.y = below(whole.height);
+    box.width = 1 + below(whole.width - box.x);
+    box.height = 1 + below(whole.height - box.y);
+    ASSERT_OK(other.Open(file));
+    ASSERT_OK_AND_ASSIGN(const ImageView part, other.Decode(box));
+    ASSERT_EQ(Pixels(part), Pixels(whole.Crop(box)))
+        << box.width << " x " << box.height << " at " << box.x << ", " << box.y << " of " << whole.width
+        << " x " << whole.height;
+  }
+}
+
+TEST(DecodeTest, RegionEqualsTheSameRegionOfTheWholeForEverySampling) {
+  const int sizes[][2] = {{500, 375}, {131, 77}, {64, 48}, {17, 33}, {1, 1}, {9, 100}, {301, 5}};
+  const int samplings[][2] = {{2, 2}, {2, 1}, {1, 2}, {1, 1}, {4, 1}, {4, 2}, {1, 4}, {0, 0}};
+  uint32_t seed = 0;
+  for (const auto& size : sizes) {
+    for (const auto& sampling : samplings) {
+      SCOPED_TRACE(std::to_string(sampling[0]) + " x " + std::to_string(sampling[1]));
+      JpegOptions options;
+      options.width = size[0];
+      options.height = size[1];
+      options.horizontal = sampling[0];
+      options.vertical = sampling[1];
+      ++seed;
+      ASSERT_NO_FATAL_FAILURE(ExpectRegionsAsWhole(MakeJpeg(options, seed), seed, 40));
+    }
+  }
+}
+
+TEST(DecodeTest, RegionEqualsTheSameRegionOfTheWholeForEveryScanLayout) {
+  for (int layout = 0; layout < 4; ++layout) {
+    SCOPED_TRACE(layout);
+    JpegOptions options;
+    options.width = 203;
+    options.height = 151;
+    options.progressive = layout == 0;
+    options.separate_scans = layout == 1;
+    options.restart_interval = layout == 2 ? 3 : 0;
+    options.quality = layout == 3 ? 15 : 90;
+    ASSERT_NO_FATAL_FAILURE(ExpectRegionsAsWhole(MakeJpeg(options, 5), 5, 40));
+  }
+}
+
+TEST(DecodeTest, RegionOfATurnedImageEqualsTheSameRegionOfTheWhole) {
+  for (int orientation = 1; orientation <= 8; ++orientation) {
+    SCOPED_TRACE(orientation);
+    JpegOptions options;
+    options.width = 120;
+    options.height = 81;
+    const std::vector<std::byte> file = Turned(MakeJpeg(options, 3), orientation);
+    ImageDecoder decoder;
+    ASSERT_OK_AND_ASSIGN(const ImageDecoder::Size size, decoder.Open(file));
+    EXPECT_EQ(size.width, orientation >= 5 ? 81 : 120);
+    EXPECT_EQ(size.height, orientation >= 5 ? 120 : 81);
+    ASSERT_NO_FATAL_FAILURE(ExpectRegionsAsWhole(file, 7, 40));
+  }
+}
+
+// Whether a sample is bad must not depend on its random crop.
+TEST(DecodeTest, RefusesATruncatedFileForARegionThatItHolds) {
+  JpegOptions options;
+  options.width = 300;
+  options.height = 200;
+  const std::vector<std::byte> file = MakeJpeg(options, 1);
+  ImageDecoder decoder;
+  for (const size_t missing : {size_t{1}, size_t{2}, size_t{3}, file.size() / 4, file.size() / 2}) {
+    const std::vector<std::byte> cut(file.begin(), file.end() - static_cast<ptrdiff_t>(missing));
+    EXPECT_THAT(decoder.Open(cut), StatusIs(Code::kDataLoss, HasSubstr("truncated"))) << missing;
+  }
+}
+
+TEST(DecodeTest, AcceptsBytesBehindTheEnd) {
+  JpegOptions options;
+  options.width = 30;
+  options.height = 20;
+  std::vector<std::byte> file = MakeJpeg(options, 1);
+  file.insert(file.end(), 1 << 20, std::byte{0x55});
+  ImageDecoder decoder;
+  EXPECT_OK(DecodeImage(file, decoder));
+}
+
+TEST(DecodeTest, RefusesAProgressiveFileOfThousandsOfScans) {
+  JpegOptions options;
+  options.width = 16;
+  options.height = 16;
+  options.progressive = true;
+  std::vector<std::byte> file = MakeJpeg(options, 1);
+  // The last scan again and again, before the end marker.
+  size_t last = 0;
+  for (size_t i = 0; i + 1 < file.size(); ++i) {
+    if (file[i] == std::byte{0xFF} && file[i + 1] == std::byte{0xDA}) last = i;
+  }
+  const std::vector<std::byte> scan(file.begin() + static_cast<ptrdiff_t>(last), file.end() - 2);
+  file.resize(file.size() - 2);
+  for (int i = 0; i < 1000; ++i) file.insert(file.end(), scan.begin(), scan.end());
+  file.push_back(std::byte{0xFF});
+  file.push_back(std::byte{0xD9});
+  ImageDecoder decoder;
+  EXPECT_THAT(DecodeImage(file, decoder), StatusIs(Code::kResourceExhausted, HasSubstr("500 scans")));
+}
+
+TEST(DecodeTest, GoesOnAfterABadFile) {
+  JpegOptions options;
+  options.width = 40;
+  options.height = 30;
+  const std::vector<std::byte> good = MakeJpeg(options, 1);
+  ImageDecoder fresh;
+  ASSERT_OK_AND_ASSIGN(const ImageView expected, DecodeImage(good, fresh));
+  ImageDecoder decoder;
+  options.progressive = true;
+  std::vector<std::byte> bad = MakeJpeg(options, 2);
+  bad[170] ^= std::byte{0xFF};
+  for (int i = 0; i < 3; ++i) {
+    static_cast<void>(DecodeImage(bad, decoder).ok());
+    ASSERT_OK(decoder.Open(good));  // opened and never decoded
+    ASSERT_OK_AND_ASSIGN(const ImageView image, DecodeImage(good, decoder));
+    EXPECT_EQ(Pixels(image), Pixels(expected));
+  }
+}
+
+TEST(DecodeTest, MalformedExifMeansUpright) {
+  const auto orientation = [](const std::string& tiff) {
+    return ExifOrientation(std::as_bytes(std::span(tiff)));
+  };
+  const std::string fine("II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0", 22);
+  EXPECT_EQ(orientation(fine), 6);
+  for (size_t length = 0; length < fine.size(); ++length) {
+    EXPECT_EQ(orientation(fine.substr(0, length)), 1) << length;
+  }
+  std::string far = fine;
+  far[4] = far[5] = far[6] = far[7] = '\xFF';
+  EXPECT_EQ(orientation(far), 1);
+  std::string many = fine;
+  many[8] = many[9] = '\xFF';
+  many[10] = 0;
+  EXPECT_EQ(orientation(many), 1);
+  std::string zero = fine;
+  zero[18] = 0;
+  EXPECT_EQ(orientation(zero), 1);
+}
+
+}  // namespace
+}  // namespace pinfeed
