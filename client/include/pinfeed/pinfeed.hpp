@@ -25,6 +25,9 @@
 #include "pinfeed/pinfeed.h"
 
 namespace pinfeed {
+// Part of every mangled name, so that no other class of the same name in a program, of another version say,
+// is taken for one of these.
+inline namespace api0 {
 
 // Purpose: a failed call, with the code to act on. what() says what was tried, on what, and what to do.
 class Error : public std::runtime_error {
@@ -223,6 +226,7 @@ inline std::string DatasetsJson(const std::string& address = {}) {
   return detail::TakeJson(result, json);
 }
 
+}  // namespace api0
 }  // namespace pinfeed
 
 #endif  // PINFEED_PINFEED_HPP_

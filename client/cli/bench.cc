@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// `pinfeed bench`: drains a feed and says how fast it came, how long the hand-off took, and what it was bound
+// on.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "client/cli/bench_report.h"
+#include "client/cli/command.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/spec_options.h"
+#include "client/cli/text.h"
+#include "pinfeed/pinfeed.hpp"
+
+namespace pinfeed {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kProgressPause{500};
+
+struct BenchOptions {
+  SpecOptions spec;
+  double seconds = 10;
+  uint64_t batches = 0;  // 0: as many as come
+  double step_ms = 0;
+  bool json = false;
+};
+
+uint64_t NanosecondsSince(Clock::time_point start) {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
+}
+
+// A line on the terminal that is written over; nothing when stderr is none.
+class Progress {
+ public:
+  void Show(const BenchReport& report, Clock::time_point start) {
+    const Clock::time_point now = Clock::now();
+    if (!on_terminal_ || now < next_) return;
+    next_ = now + kProgressPause;
+    const double seconds = std::chrono::duration<double>(now - start).count();
+    std::fprintf(stderr, "\r%s  %s batches  %s samples/s\033[K", Duration(seconds).c_str(),
+                 Count(report.batches()).c_str(),
+                 Count(static_cast<uint64_t>(static_cast<double>(report.samples()) / std::max(seconds, 1e-9)))
+                     .c_str());
+  }
+  void Clear() const {
+    if (on_terminal_) std::fprintf(stderr, "\r\033[K");
+  }
+
+ private:
+  const bool on_terminal_ = ::isatty(STDERR_FILENO) == 1;
+  Clock::time_point next_ = Clock::now() + kProgressPause;
+};
+
+// A batch if one is ready this moment.
+std::optional<Batch> NextIfReady(Feed& feed, bool* ended) {
+  pf_batch* batch = nullptr;
+  const pf_result result = pf_next(feed.get(), 0, &batch);
+  *ended = result == PF_OUT_OF_RANGE;
+  if (result == PF_OK) return Batch(batch);
+  if (result != PF_DEADLINE_EXCEEDED && !*ended) throw Error(result, pf_last_error());
+  return std::nullopt;
+}
+
+uint64_t BatchBytes(const Batch& batch, uint32_t tensor_count) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < tensor_count; ++i) bytes += batch[i].bytes();
+  return bytes;
+}
+
+// What the daemon says about the feed that this process is attached to.
+Json OwnFeedStatus(const ToolContext& context) {
+  for (const Json& feed : ListField(Json::parse(StatusJson(context.address)), "feeds")) {
+    for (const Json& session : ListField(feed, "sessions")) {
+      if (UintField(session, "pid") == static_cast<uint64_t>(::getpid())) return feed;
+    }
+  }
+  return nullptr;
+}
+
+void Drain(Feed& feed, const BenchOptions& options, BenchReport& report) {
+  const uint32_t tensor_count = feed.Info().tensor_count;
+  const Clock::time_point start = Clock::now();
+  const auto limit = std::chrono::duration<double>(options.seconds);
+  Progress progress;
+  while (Clock::now() - start < limit && (options.batches == 0 || report.batches() < options.batches)) {
+    if (WasInterrupted()) break;
+    const Clock::time_point asked = Clock::now();
+    bool ended = false;
+    std::optional<Batch> batch = NextIfReady(feed, &ended);
+    const bool was_ready = batch.has_value();
+    const uint64_t took_ready = NanosecondsSince(asked);
+    if (!was_ready && !ended) batch = NextUnlessInterrupted(feed);
+    if (!batch) break;
+    report.Add(batch->samples(), BatchBytes(*batch, tensor_count),
+               was_ready ? took_ready : NanosecondsSince(asked), was_ready);
+    if (options.step_ms > 0)
+      std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(options.step_ms));
+    progress.Show(report, start);
+  }
+  progress.Clear();
+  report.SetElapsed(NanosecondsSince(start));
+}
+
+void RunBench(const BenchOptions& options, ToolContext& context) {
+  const std::string spec = options.spec.Spec().dump();
+  FeedOptions feed_options;
+  feed_options.address = context.address;
+  feed_options.client_name = "pinfeed bench";
+  const Clock::time_point asked = Clock::now();
+  Feed feed(spec, feed_options);
+  const uint64_t open_ns = NanosecondsSince(asked);
+  // The first batch is waited for by design; it is told apart, and not part of the rates.
+  if (!NextUnlessInterrupted(feed)) throw ToolError("the feed gave no batch");
+  BenchReport report;
+  report.SetOpened(open_ns, NanosecondsSince(asked));
+  Drain(feed, options, report);
+  report.SetFeedStatus(OwnFeedStatus(context));
+  if (options.json) {
+    std::puts(report.ToJson().dump(2).c_str());
+  } else {
+    report.Print();
+  }
+  if (WasInterrupted()) context.exit_status = kExitInterrupted;
+}
+
+}  // namespace
+
+void AddBenchCommand(CLI::App& tool, ToolContext& context) {
+  CLI::App* command =
+      tool.add_subcommand("bench", "Drains a feed: samples/s, GB/s, hand-off latency, what it is bound on.");
+  const auto options = std::make_shared<BenchOptions>();
+  options->spec.AddTo(*command);
+  command->add_option("--seconds", options->seconds, "at most this long")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->add_option("--batches", options->batches, "at most this many; 0: no limit")->capture_default_str();
+  command->add_option("--step-ms", options->step_ms, "hold each batch this long, as a training step would")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command->add_flag("--json", options->json, "the figures as JSON");
+  command->callback([options, &context] { RunBench(*options, context); });
+}
+
+}  // namespace pinfeed

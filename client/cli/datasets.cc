@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// `pinfeed datasets`: what the daemon can serve by name, and below which roots by path.
+#include <cstdio>
+#include <memory>
+
+#include "client/cli/command.h"
+#include "client/cli/json_field.h"
+#include "client/cli/text.h"
+#include "pinfeed/pinfeed.hpp"
+
+namespace pinfeed {
+namespace {
+
+// "image uint8 [], label int64 []"
+std::string Fields(const Json& dataset) {
+  std::string text;
+  for (const Json& field : ListField(dataset, "fields")) {
+    std::string shape;
+    for (const Json& size : ListField(field, "shape"))
+      shape += (shape.empty() ? "" : " x ") + (size.is_string() ? size.get<std::string>() : size.dump());
+    std::string dtype = TextField(field, "dtype");
+    for (char& c : dtype) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    text += (text.empty() ? "" : ", ") + TextField(field, "name") + " " + dtype +
+            (shape.empty() ? "" : " (" + shape + ")");
+  }
+  return text;
+}
+
+void PrintDatasets(const Json& answer) {
+  Table table;
+  table.Add({"NAME", "FORMAT", "SAMPLES", "CLASSES", "FIELDS", "PATH"});
+  for (const Json& dataset : ListField(answer, "datasets")) {
+    const std::string error = TextField(dataset, "error");
+    table.Add({TextField(dataset, "name"), TextField(dataset, "format"),
+               error.empty() ? Count(UintField(dataset, "samples")) : "-",
+               error.empty() ? Count(ListField(dataset, "classes").size()) : "-",
+               error.empty() ? Fields(dataset) : "cannot be opened: " + error, TextField(dataset, "path")});
+  }
+  if (ListField(answer, "datasets").empty()) {
+    std::puts("no datasets are named in the daemon's configuration");
+  } else {
+    table.Print();
+  }
+  std::puts("");
+  if (ListField(answer, "allowed_roots").empty()) std::puts("no paths are allowed beside them");
+  for (const Json& root : ListField(answer, "allowed_roots"))
+    std::printf("any path below %s may be opened\n", Printable(root.get<std::string>()).c_str());
+}
+
+}  // namespace
+
+void AddDatasetsCommand(CLI::App& tool, ToolContext& context) {
+  CLI::App* command = tool.add_subcommand("datasets", "The datasets that the daemon serves by name.");
+  const auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "pinfeed.v1.ListDatasetsResponse as JSON");
+  command->callback([json, &context] {
+    const Json answer = Json::parse(DatasetsJson(context.address));
+    if (*json) {
+      std::puts(answer.dump(2).c_str());
+    } else {
+      PrintDatasets(answer);
+    }
+  });
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tool `pinfeed`. In: a command line. Out: the command's answer on stdout, what went wrong on stderr, an
+// exit status.
+#include <cstdio>
+#include <exception>
+
+#include "client/cli/command.h"
+#include "client/cli/interrupt.h"
+#include "pinfeed/pinfeed.hpp"
+
+namespace {
+
+int Main(int argc, char** argv) {
+  pinfeed::ToolContext context;
+  CLI::App tool("Looks at pinfeedd, the daemon that feeds training batches, and measures it.", "pinfeed");
+  tool.require_subcommand(1);
+  tool.fallthrough();
+  tool.set_version_flag("--version", std::to_string(pf_version() >> 16) + "." +
+                                         std::to_string(pf_version() >> 8 & 0xff) + "." +
+                                         std::to_string(pf_version() & 0xff));
+  tool.add_option("--address", context.address,
+                  "the daemon's socket (default: $PINFEED_ADDRESS, else /run/pinfeed/pinfeed.sock)");
+  pinfeed::AddStatusCommand(tool, context);
+  pinfeed::AddDatasetsCommand(tool, context);
+  pinfeed::AddPeekCommand(tool, context);
+  pinfeed::AddBenchCommand(tool, context);
+  CLI11_PARSE(tool, argc, argv);
+  return context.exit_status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  pinfeed::CatchInterrupts();
+  try {
+    return Main(argc, argv);
+  } catch (const pinfeed::Interrupted&) {
+    std::fprintf(stderr, "pinfeed: interrupted\n");
+    return pinfeed::kExitInterrupted;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "pinfeed: %s\n", error.what());
+    return pinfeed::kExitFailed;
+  }
+}

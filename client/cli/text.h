@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers and tables for people.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pinfeed {
+
+// "1.2 GiB"
+std::string Bytes(uint64_t bytes);
+// "850 ms", "12.3 s", "3 min 20 s", "2 h 5 min", "4 d 3 h"
+std::string Duration(double seconds);
+// "12.3 us"
+std::string Micros(double nanoseconds);
+// "1234567" -> "1,234,567"
+std::string Count(uint64_t count);
+// 0.42 -> "42%"
+std::string Percent(double share);
+// With `digits` behind the point.
+std::string Fixed(double value, int digits);
+// Names come from disks and from other users' processes: control characters, which a terminal would obey,
+// become '?'.
+std::string Printable(std::string text);
+
+// Purpose: rows of text in columns as wide as their widest cell. The first row is the heading. A value; one
+// thread.
+class Table {
+ public:
+  void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  void Print() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace pinfeed
