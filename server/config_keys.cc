@@ -118,9 +118,11 @@ Status SetLogLevel(const ConfigValue& value, Config& config) {
 }
 
 Status SetLogFormat(const ConfigValue& value, Config& config) {
-  ASSIGN_OR_RETURN(const std::string format, value.AsString());
-  if (format != "text" && format != "json")
+  ASSIGN_OR_RETURN(const std::string text, value.AsString());
+  const std::string_view format = text;
+  if (format != "text" && format != "json") {
     return InvalidArgument("expected text or json, found " + QuotePath(format));
+  }
   config.log_format = format == "json" ? LogFormat::kJson : LogFormat::kText;
   return OkStatus();
 }

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/daemon.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <fstream>
+#include <optional>
+#include <vector>
+
+#include "common/log.h"
+#include "common/quote.h"
+#include "server/host_limits.h"
+#include "server/memory/pinned_pool.h"
+#include "server/pipeline/worker_pool.h"
+#include "server/session/acceptor.h"
+#include "server/session/dataset_cache.h"
+#include "server/session/feed_table.h"
+#include "server/session/lifeline.h"
+#include "server/session/listener.h"
+#include "server/session/open_feed.h"
+#include "server/session/rpc_server.h"
+#include "server/session/service.h"
+#include "server/session/session.h"
+#include "server/session/socket_dir.h"
+#include "server/session/token.h"
+#include "server/telemetry/http.h"
+#include "server/telemetry/metrics.h"
+#include "server/version.h"
+
+namespace pinfeed {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kCallGrace(1000);  // for calls that run when the gRPC server stops
+
+sigset_t DaemonSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
+  return set;
+}
+
+Result<uint64_t> PoolBytes(const MemorySize& size) {
+  ASSIGN_OR_RETURN(const HostMemory memory, ReadHostMemory());
+  const uint64_t bytes =
+      size.bytes != 0 ? size.bytes
+                      : static_cast<uint64_t>(static_cast<double>(memory.available_bytes) * size.share);
+  if (bytes > memory.limit_bytes) {
+    return ResourceExhausted("pool_bytes: " + std::to_string(bytes) + " bytes are more than the " +
+                             std::to_string(memory.limit_bytes) + " that this process may have (" +
+                             memory.limited_by + ")");
+  }
+  return bytes;
+}
+
+Result<std::optional<gid_t>> SocketGroup(const std::string& group) {
+  if (group.empty()) return std::optional<gid_t>();
+  gid_t number = 0;
+  const auto [end, error] = std::from_chars(group.data(), group.data() + group.size(), number);
+  if (error == std::errc{} && end == group.data() + group.size()) return std::optional<gid_t>(number);
+  std::vector<char> buffer(1 << 16);
+  struct group entry {};
+  struct group* found = nullptr;
+  if (::getgrnam_r(group.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr) {
+    return NotFound("socket_group: there is no group " + QuotePath(group));
+  }
+  return std::optional<gid_t>(found->gr_gid);
+}
+
+// Each session takes a handful of descriptors; the soft limit is often 1024 for the sake of select(2), which
+// is not used here.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0)
+    spdlog::warn("raise the limit on descriptors: errno {}", errno);
+}
+
+void SetEvent(int fd) {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written =
+      ::write(fd, &one, sizeof one);  // only fails when it is set very often already
+}
+
+// A descriptor that the parent passed by number. It must not reach programs started later.
+Result<UniqueFd> Inherited(int fd, const char* flag) {
+  if (fd < 0) return UniqueFd();
+  if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
+    return ErrnoStatus(std::string(flag) + " " + std::to_string(fd), errno);
+  return UniqueFd(fd);
+}
+
+std::function<bool(uid_t)> ServedUids(const AllowedUids& allowed) {
+  return [allowed, own = ::geteuid()](uid_t uid) {
+    return allowed.any || uid == 0 || uid == own || allowed.uids.count(uid) != 0;
+  };
+}
+
+}  // namespace
+
+void BlockDaemonSignals() {
+  const sigset_t set = DaemonSignals();
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);  // a peer that is gone is seen as EPIPE
+}
+
+Status CheckHost(const Config& config) {
+  RETURN_IF_ERROR(PoolBytes(config.pool_bytes).status());
+  return SocketGroup(config.socket_group).status();
+}
+
+// In the order of creation.
+struct Daemon::Parts {
+  Refusals refusals;
+  PeerRegistry peers;
+  std::optional<SocketDir> directory;
+  std::optional<PinnedPool> pool;
+  std::optional<WorkerPool> workers;
+  std::optional<DatasetCache> datasets;
+  FeedTable feeds;
+  std::optional<SessionTable> sessions;
+  std::unique_ptr<LifelineServer> lifelines;
+  std::optional<FeedOpener> opener;
+  std::optional<FeederService> service;
+  std::unique_ptr<RpcServer> rpc;
+  std::optional<MetricsCollector> metrics;
+  std::unique_ptr<HttpServer> http;
+  std::unique_ptr<Acceptor> acceptor;
+};
+
+Result<std::unique_ptr<Daemon>> Daemon::Start(const CommandLine& command_line) {
+  std::unique_ptr<Daemon> daemon(new Daemon(command_line));
+  RETURN_IF_ERROR(daemon->Create());
+  return daemon;
+}
+
+Daemon::Daemon(const CommandLine& command_line)
+    : command_line_(command_line), server_epoch_(RandomUint64()), parts_(std::make_unique<Parts>()) {}
+
+Daemon::~Daemon() {
+  Stop();
+}
+
+Status Daemon::Create() {
+  const Config& config = command_line_.config;
+  RaiseDescriptorLimit();
+  ASSIGN_OR_RETURN(lifetime_, Inherited(command_line_.lifetime_fd, "--lifetime-fd"));
+  ASSIGN_OR_RETURN(ready_fd_, Inherited(command_line_.ready_fd, "--ready-fd"));
+  const sigset_t set = DaemonSignals();
+  signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_) return ErrnoStatus("create a signalfd", errno);
+  sessions_gone_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!sessions_gone_) return ErrnoStatus("create an eventfd", errno);
+  ASSIGN_OR_RETURN(const uint64_t pool_bytes, PoolBytes(config.pool_bytes));
+  ASSIGN_OR_RETURN(std::string boot_id, ReadBootId());
+  ASSIGN_OR_RETURN(parts_->directory, SocketDir::Lock(config.socket_dir));
+
+  parts_->pool.emplace(pool_bytes);
+  parts_->workers.emplace(config.workers != 0 ? config.workers : UsableCpus(AffinityCpus()));
+  parts_->datasets.emplace(
+      DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache});
+  parts_->sessions.emplace(config.max_sessions, [fd = sessions_gone_.get()] { SetEvent(fd); });
+  ASSIGN_OR_RETURN(const std::optional<gid_t> group, SocketGroup(config.socket_group));
+  const ListenerOptions options{config.socket_mode, group, ServedUids(config.allowed_uids)};
+  ASSIGN_OR_RETURN(Listener lifeline_listener, Listener::Create(parts_->directory->lifeline_path(),
+                                                                SOCK_SEQPACKET, options, parts_->refusals));
+  ASSIGN_OR_RETURN(parts_->lifelines,
+                   LifelineServer::Create(std::move(lifeline_listener), config.pending_timeout,
+                                          *parts_->sessions, parts_->refusals));
+  parts_->opener.emplace(FeedOpener::Parts{*parts_->pool, *parts_->workers, *parts_->datasets, parts_->feeds,
+                                           *parts_->sessions, config.default_slots});
+  parts_->service.emplace(FeederService::Parts{
+      parts_->peers, *parts_->opener, *parts_->datasets, *parts_->lifelines, parts_->refusals,
+      [this] { return Snapshot(); }, kVersion, std::move(boot_id), server_epoch_});
+  ASSIGN_OR_RETURN(parts_->rpc, RpcServer::Create(*parts_->service));
+  if (!config.http_listen.empty()) {
+    parts_->metrics.emplace(kVersion, [this] { return Snapshot(); });
+    ASSIGN_OR_RETURN(parts_->http, HttpServer::Create({config.http_listen, &*parts_->metrics,
+                                                       [this] { return ready_ && !draining_; }}));
+    std::ofstream port_file(parts_->directory->http_port_path(), std::ios::trunc);
+    if (!(port_file << parts_->http->port() << std::endl))
+      return Internal("write " + QuotePath(parts_->directory->http_port_path()));
+    spdlog::info("HTTP on port {}", parts_->http->port());
+  } else {
+    ::unlink(parts_->directory->http_port_path().c_str());  // of an earlier daemon; the lock is held
+  }
+  ASSIGN_OR_RETURN(Listener rpc_listener,
+                   Listener::Create(parts_->directory->rpc_path(), SOCK_STREAM, options, parts_->refusals));
+  ASSIGN_OR_RETURN(parts_->acceptor,
+                   Acceptor::Create(std::move(rpc_listener), parts_->peers, [this](UniqueFd connection) {
+                     parts_->rpc->Serve(std::move(connection));
+                   }));
+  // From here on threads of ours run, and the sockets are served.
+  parts_->workers->Start();
+  parts_->feeds.Start();
+  RETURN_IF_ERROR(parts_->lifelines->Start());
+  parts_->acceptor->Start();
+  AnnounceReady();
+  return OkStatus();
+}
+
+void Daemon::AnnounceReady() {
+  const Config& config = command_line_.config;
+  parts_->rpc->SetHealthy(true);
+  ready_ = true;
+  spdlog::info("pinfeedd {} serves {}: pool of {} bytes, {} workers, pid {}", kVersion,
+               QuotePath(config.socket_dir), parts_->pool->capacity_bytes(), parts_->workers->threads(),
+               ::getpid());
+  sd_notify(0, "READY=1");
+  if (ready_fd_) {
+    constexpr std::string_view kReady = "ready\n";
+    if (::write(ready_fd_.get(), kReady.data(), kReady.size()) < 0)
+      spdlog::warn("write to --ready-fd: errno {}", errno);
+    ready_fd_.reset();
+  }
+}
+
+bool Daemon::AwaitEnd(bool draining, Clock::time_point deadline) {
+  while (true) {
+    if (draining && parts_->sessions->empty()) return true;
+    int timeout_ms = -1;
+    if (draining) {
+      timeout_ms = static_cast<int>(std::max<int64_t>(
+          0, std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count()));
+    }
+    std::array<pollfd, 3> waits = {pollfd{signals_.get(), POLLIN, 0},
+                                   pollfd{lifetime_ ? lifetime_.get() : -1, POLLIN, 0},
+                                   pollfd{draining ? sessions_gone_.get() : -1, POLLIN, 0}};
+    const int count = ::poll(waits.data(), waits.size(), timeout_ms);
+    if (count < 0) continue;  // EINTR: a debugger
+    if (count == 0) return true;
+    if (waits[2].revents != 0) {
+      uint64_t events = 0;
+      [[maybe_unused]] const ssize_t bytes = ::read(sessions_gone_.get(), &events, sizeof events);
+    }
+    if (waits[1].revents != 0) {
+      std::array<char, 64> ignored{};
+      const ssize_t bytes = ::read(lifetime_.get(), ignored.data(), ignored.size());
+      if (bytes == 0 || (bytes < 0 && errno != EINTR && errno != EAGAIN)) {
+        spdlog::info("the process this daemon serves has ended");
+        return true;
+      }
+    }
+    signalfd_siginfo signal{};
+    if (::read(signals_.get(), &signal, sizeof signal) != sizeof signal) continue;
+    if (signal.ssi_signo == SIGHUP) {
+      spdlog::warn("SIGHUP from pid {}: the configuration is read at the start only; restart to change it",
+                   signal.ssi_pid);
+      continue;
+    }
+    spdlog::info("signal {} from pid {}: {}", signal.ssi_signo, signal.ssi_pid,
+                 draining ? "ending at once" : "draining");
+    return draining;
+  }
+}
+
+void Daemon::Run() {
+  const bool at_once = AwaitEnd(false, {});
+  sd_notify(0, "STOPPING=1");
+  draining_ = true;
+  parts_->sessions->Close();
+  parts_->rpc->SetHealthy(false);
+  parts_->feeds.DrainAll();
+  if (!at_once) {
+    AwaitEnd(true, Clock::now() + command_line_.config.drain_timeout);
+    const size_t left = parts_->sessions->All().size();
+    if (left > 0) spdlog::warn("{} sessions are still open; ending without them", left);
+  }
+  Stop();
+  spdlog::info("pinfeedd ends");
+}
+
+void Daemon::Stop() {
+  if (parts_ == nullptr) return;
+  draining_ = true;
+  if (parts_->acceptor) parts_->acceptor->Stop();
+  if (parts_->http) ::unlink(parts_->directory->http_port_path().c_str());
+  parts_->http.reset();
+  if (parts_->sessions) parts_->sessions->Close();
+  if (parts_->rpc) parts_->rpc->Stop(kCallGrace);
+  if (parts_->lifelines) parts_->lifelines->Stop();
+  if (parts_->sessions) {
+    for (const std::shared_ptr<Session>& session : parts_->sessions->All())
+      parts_->sessions->End(session, "the daemon ends");
+  }
+  parts_->feeds.Stop();
+  if (parts_->workers) parts_->workers->Stop();
+  parts_.reset();
+}
+
+DaemonSnapshot Daemon::Snapshot() const {
+  DaemonSnapshot snapshot;
+  snapshot.server_epoch = server_epoch_;
+  snapshot.uptime_seconds = std::chrono::duration<double>(Clock::now() - started_).count();
+  snapshot.ready = ready_;
+  snapshot.draining = draining_;
+  snapshot.workers = parts_->workers->threads();
+  snapshot.workers_busy = parts_->workers->busy();
+  snapshot.pool_capacity_bytes = parts_->pool->capacity_bytes();
+  snapshot.pool_used_bytes = parts_->pool->used_bytes();
+  snapshot.open_fds = CountOpenFds();
+  snapshot.resident_bytes = ResidentBytes();
+  FeedTable::View feeds = parts_->feeds.Snapshot();
+  snapshot.feeds = std::move(feeds.feeds);
+  snapshot.totals = feeds.totals;
+  parts_->sessions->AddTo(snapshot.feeds);
+  snapshot.sessions_opened = parts_->sessions->opened();
+  snapshot.sessions_closed = parts_->sessions->closed();
+  snapshot.refusals = parts_->refusals.counts();
+  snapshot.backend = "host (this daemon has no GPU support)";
+  return snapshot;
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daemon as a whole: made from a configuration, serves until told to end, leaves nothing behind.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "common/result.h"
+#include "common/unique_handle.h"
+#include "server/config.h"
+#include "server/telemetry/snapshot.h"
+
+namespace pinfeed {
+
+// Blocks the signals that the daemon reads by signalfd, in this thread and all it will start. Call it before
+// the first thread.
+void BlockDaemonSignals();
+
+// The configuration against this host: pool size, group, workers. Start does the same.
+Status CheckHost(const Config& config);
+
+// Purpose: owns every part of the daemon, and the order of their lives. Threads: Start, Run and the
+// destructor from the main thread. Errors: Start says in one line why it cannot; what it had made until then
+// is gone again.
+//
+// Order of creation; destruction is the reverse, and each part may use those before it:
+//   socket directory lock, pool, workers, dataset cache, feed table, session table, lifelines, opener,
+//   service, gRPC server, HTTP, acceptor.
+// Stop: admission closes (acceptor, then HTTP and gRPC), lifelines end, sessions end, feeds stop, workers
+// stop, and the pool finds all of its bytes home.
+class Daemon {
+ public:
+  // Precondition: BlockDaemonSignals.
+  static Result<std::unique_ptr<Daemon>> Start(const CommandLine& command_line);
+  ~Daemon();
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
+  // Serves until SIGTERM, SIGINT or the end of the lifetime pipe; then drains (at once after the pipe's end
+  // or a second signal) and stops.
+  void Run();
+
+ private:
+  struct Parts;  // everything above, so that this header needs none of it
+  explicit Daemon(const CommandLine& command_line);
+  Status Create();
+  void AnnounceReady();
+  // Waits for a signal or the lifetime pipe's end; once draining also for the last session's end, until the
+  // deadline. True when nobody is to be waited for any more.
+  bool AwaitEnd(bool draining, std::chrono::steady_clock::time_point deadline);
+  void Stop();
+  DaemonSnapshot Snapshot() const;
+
+  const CommandLine command_line_;
+  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  const uint64_t server_epoch_;
+  std::atomic<bool> ready_{false};
+  std::atomic<bool> draining_{false};
+  UniqueFd signals_;
+  UniqueFd lifetime_;
+  UniqueFd ready_fd_;
+  UniqueFd sessions_gone_;  // eventfd: readable once the last session has ended
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/session/acceptor.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+namespace pinfeed {
+namespace {
+
+constexpr int kPauseMs = 100;  // when no descriptor is left
+
+}  // namespace
+
+Result<std::unique_ptr<Acceptor>> Acceptor::Create(Listener listener, PeerRegistry& peers,
+                                                   HandOver hand_over) {
+  UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
+  if (!stop) return ErrnoStatus("create an eventfd", errno);
+  return std::unique_ptr<Acceptor>(
+      new Acceptor(std::move(listener), std::move(stop), peers, std::move(hand_over)));
+}
+
+Acceptor::~Acceptor() {
+  Stop();
+}
+
+void Acceptor::Start() {
+  thread_ = std::thread([this] { Run(); });
+  ::pthread_setname_np(thread_.native_handle(), "acceptor");
+}
+
+void Acceptor::Stop() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  PF_CHECK(::write(stop_.get(), &one, sizeof one) == sizeof one, "an eventfd of ours takes a number");
+  thread_.join();
+}
+
+void Acceptor::Run() {
+  bool paused = false;
+  while (true) {
+    std::array<pollfd, 2> waits = {pollfd{stop_.get(), POLLIN, 0},
+                                   pollfd{paused ? -1 : listener_.fd(), POLLIN, 0}};
+    if (::poll(waits.data(), waits.size(), paused ? kPauseMs : -1) < 0 && errno != EINTR) return;
+    if (waits[0].revents != 0) return;
+    Result<std::optional<Listener::Connection>> accepted = listener_.Accept();
+    paused = !accepted.ok();
+    if (paused || !accepted->has_value()) continue;
+    peers_.Set((*accepted)->fd.get(), (*accepted)->peer);
+    hand_over_(std::move((*accepted)->fd));
+  }
+}
+
+}  // namespace pinfeed

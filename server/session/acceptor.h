@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The accept loop of the gRPC socket. In: connections. Out: the same, handed on with their credentials on
+// record.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "common/result.h"
+#include "common/unique_handle.h"
+#include "server/session/listener.h"
+#include "server/session/peer.h"
+
+namespace pinfeed {
+
+// Purpose: accepts, enters the peer, hands on. Owns: the listening socket and a thread. Borrows: the registry
+// (outlives it). Threads: Start and Stop from the owner. Errors: when no descriptor is left it pauses instead
+// of spinning; the connection waits in the queue.
+class Acceptor {
+ public:
+  using HandOver = std::function<void(UniqueFd)>;
+
+  static Result<std::unique_ptr<Acceptor>> Create(Listener listener, PeerRegistry& peers, HandOver hand_over);
+  ~Acceptor();
+  Acceptor(const Acceptor&) = delete;
+  Acceptor& operator=(const Acceptor&) = delete;
+
+  void Start();
+  // Idempotent.
+  void Stop();
+
+ private:
+  Acceptor(Listener listener, UniqueFd stop, PeerRegistry& peers, HandOver hand_over)
+      : listener_(std::move(listener)),
+        stop_(std::move(stop)),
+        peers_(peers),
+        hand_over_(std::move(hand_over)) {}
+  void Run();
+
+  Listener listener_;
+  const UniqueFd stop_;
+  PeerRegistry& peers_;
+  const HandOver hand_over_;
+  std::thread thread_;
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/session/feed_table.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+
+#include "common/log.h"
+#include "common/quote.h"
+#include "proto/convert.h"
+
+namespace pinfeed {
+namespace {
+
+void Add(const FeedSnapshot& feed, FeedTotals& totals) {
+  totals.batches += feed.batches;
+  totals.samples += feed.samples;
+  totals.bytes += feed.bytes;
+  totals.bad_samples += feed.bad_samples;
+  totals.ignored_releases += feed.ignored_releases;
+  totals.read_ns += feed.read_ns;
+  totals.decode_ns += feed.decode_ns;
+  totals.starved_ns += feed.starved_ns;
+  totals.full_ns += feed.full_ns;
+}
+
+}  // namespace
+
+FeedMember::~FeedMember() {
+  if (table_ == nullptr) return;
+  Leave();
+  table_->Forget(feed_);
+}
+
+void FeedMember::Leave() {
+  if (std::exchange(active_, false)) table_->Leave(feed_);
+}
+
+FeedTable::~FeedTable() {
+  Stop();
+}
+
+void FeedTable::Start() {
+  reaper_ = std::thread([this] { Reap(); });
+  ::pthread_setname_np(reaper_.native_handle(), "feed-reaper");
+}
+
+void FeedTable::Stop() {
+  {
+    const MutexLock lock(mutex_);
+    PF_CHECK(std::all_of(entries_.begin(), entries_.end(),
+                         [](const auto& item) { return item.second.members == 0; }),
+             "sessions end before the feed table");
+    stopping_ = true;
+  }
+  changed_.NotifyAll();
+  if (reaper_.joinable()) reaper_.join();
+}
+
+Result<std::shared_ptr<Feed>> FeedTable::MakeFeed(const Make& make) {
+  uint64_t id = 0;
+  {
+    const MutexLock lock(mutex_);
+    id = next_id_++;
+  }
+  Result<std::shared_ptr<Feed>> feed = make(id);
+  if (feed.ok()) {
+    const FeedSpec& spec = (*feed)->spec();
+    spdlog::info("feed {}: {}, batches of {}, {} slots of {} bytes, {}", id,
+                 QuotePath((*feed)->dataset().path), spec.batch_size, (*feed)->arena().slot_count(),
+                 (*feed)->arena().slot_stride(), SharingName(spec.sharing));
+  }
+  return feed;
+}
+
+FeedMember FeedTable::AddMember(const std::shared_ptr<Feed>& feed) {
+  Entry& entry = entries_[feed->id()];
+  if (entry.feed == nullptr) {
+    entry.feed = feed;
+    ++ended_.feeds;
+  }
+  ++entry.active;
+  ++entry.members;
+  return FeedMember(this, feed);
+}
+
+Result<FeedMember> FeedTable::Join(uid_t uid, const FeedSpec& spec, const Make& make) {
+  if (spec.sharing == Sharing::kExclusive) {
+    ASSIGN_OR_RETURN(const std::shared_ptr<Feed> feed, MakeFeed(make));
+    const MutexLock lock(mutex_);
+    return AddMember(feed);
+  }
+  const GroupKey key(uid, spec.group);
+  {
+    const MutexLock lock(mutex_);
+    while (true) {
+      const auto [group, is_new] = groups_.try_emplace(key, Group{spec, nullptr});
+      if (is_new) break;  // this session makes the feed
+      if (group->second.spec != spec) {
+        return FailedPrecondition("group: the feed of group " + QuotePath(spec.group) +
+                                  " was opened with another spec; it differs in " +
+                                  DifferingFields(group->second.spec, spec));
+      }
+      if (group->second.feed != nullptr) return AddMember(group->second.feed);
+      changed_.Wait(mutex_);
+    }
+  }
+  const Result<std::shared_ptr<Feed>> feed = MakeFeed(make);
+  const MutexLock lock(mutex_);
+  changed_.NotifyAll();
+  if (!feed.ok()) {
+    groups_.erase(key);
+    return feed.status();
+  }
+  groups_[key].feed = *feed;
+  return AddMember(*feed);
+}
+
+void FeedTable::Leave(const std::shared_ptr<Feed>& feed) {
+  const MutexLock lock(mutex_);
+  if (--entries_.at(feed->id()).active > 0) return;
+  for (auto group = groups_.begin(); group != groups_.end(); ++group) {
+    if (group->second.feed == feed) {
+      groups_.erase(group);
+      break;
+    }
+  }
+  jobs_.push_back({feed, false});
+  changed_.NotifyAll();
+}
+
+void FeedTable::Forget(const std::shared_ptr<Feed>& feed) {
+  const MutexLock lock(mutex_);
+  if (--entries_.at(feed->id()).members > 0) return;
+  jobs_.push_back({feed, true});
+  changed_.NotifyAll();
+}
+
+void FeedTable::Reap() {
+  while (true) {
+    Job job;
+    {
+      const MutexLock lock(mutex_);
+      while (jobs_.empty() && !stopping_) changed_.Wait(mutex_);
+      if (jobs_.empty()) return;
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+      reaping_ = true;
+    }
+    job.feed->Stop();
+    if (job.forget) {
+      FeedSnapshot last = job.feed->Snapshot();
+      spdlog::info("feed {}: ended after {} batches, {} bad samples", last.id, last.batches,
+                   last.bad_samples);
+      const MutexLock lock(mutex_);
+      const auto entry = entries_.find(last.id);
+      last.starved_ns = std::max(last.starved_ns, entry->second.starved_ns);
+      Add(last, ended_);
+      entries_.erase(entry);
+    }
+    job.feed.reset();  // the arena is unmapped here, without the lock
+    const MutexLock lock(mutex_);
+    reaping_ = false;
+    changed_.NotifyAll();
+  }
+}
+
+void FeedTable::DrainAll() {
+  std::vector<std::shared_ptr<Feed>> feeds;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [id, entry] : entries_) feeds.push_back(entry.feed);
+  }
+  for (const auto& feed : feeds) feed->Drain();
+}
+
+void FeedTable::AwaitReclaim(std::chrono::steady_clock::time_point deadline) {
+  const MutexLock lock(mutex_);
+  while ((!jobs_.empty() || reaping_) && changed_.WaitUntil(mutex_, deadline)) {
+  }
+}
+
+FeedTable::View FeedTable::Snapshot() {
+  View view;
+  std::vector<std::shared_ptr<Feed>> feeds;
+  {
+    const MutexLock lock(mutex_);  // both at one moment: a feed is either in the list or in the sums
+    view.totals = ended_;
+    for (const auto& [id, entry] : entries_) feeds.push_back(entry.feed);
+  }
+  for (const auto& feed : feeds) {
+    FeedReport report;
+    report.feed = feed->Snapshot();
+    report.slots = feed->arena().slot_count();
+    view.feeds.push_back(std::move(report));
+  }
+  const MutexLock lock(mutex_);
+  for (FeedReport& report : view.feeds) {
+    if (const auto entry = entries_.find(report.feed.id); entry != entries_.end()) {
+      entry->second.starved_ns = std::max(entry->second.starved_ns, report.feed.starved_ns);
+      report.feed.starved_ns = entry->second.starved_ns;
+    }
+    Add(report.feed, view.totals);
+  }
+  return view;
+}
+
+}  // namespace pinfeed

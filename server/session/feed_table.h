@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// All feeds, the groups that share them, and the thread that ends them. In: sessions that join and leave.
+// Out: feeds; sums that never go down.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/feed_spec.h"
+#include "common/result.h"
+#include "common/sync.h"
+#include "server/pipeline/feed.h"
+#include "server/telemetry/snapshot.h"
+
+namespace pinfeed {
+
+class FeedTable;
+
+// Purpose: one session's part in a feed. Owns: a share of the feed. Borrows: the table, which outlives it.
+// Move-only. Threads: one at a time. Errors: none. Invariant: the feed and its arena live until the last
+// member is gone.
+class FeedMember {
+ public:
+  FeedMember(FeedMember&& other) noexcept
+      : table_(std::exchange(other.table_, nullptr)),
+        feed_(std::move(other.feed_)),
+        active_(std::exchange(other.active_, false)) {}
+  FeedMember& operator=(FeedMember&& other) = delete;
+  ~FeedMember();
+
+  Feed& feed() const { return *feed_; }
+  // Takes no part any more; its memory may still be mapped by somebody. When the last member left, the feed
+  // is stopped (on the table's thread) and its group's name is free. Idempotent.
+  void Leave();
+
+ private:
+  friend class FeedTable;
+  FeedMember(FeedTable* table, std::shared_ptr<Feed> feed)
+      : table_(table), feed_(std::move(feed)), active_(true) {}
+
+  FeedTable* table_;
+  std::shared_ptr<Feed> feed_;
+  bool active_;
+};
+
+// Purpose: makes, shares and ends feeds. Owns: the feeds and a thread that stops them, since that waits for
+// workers. Threads: any. Join blocks while the feed is made; nothing else blocks. Errors: those of Join.
+// Invariants: 1. all members of a feed have one UID and equal specs; 2. a feed is stopped before it is
+// destroyed; 3. Totals() only grow.
+class FeedTable {
+ public:
+  using Make = std::function<Result<std::shared_ptr<Feed>>(uint64_t feed_id)>;
+
+  FeedTable() = default;
+  ~FeedTable();
+  FeedTable(const FeedTable&) = delete;
+  FeedTable& operator=(const FeedTable&) = delete;
+
+  void Start();
+  // Stops every feed that is left and joins. Precondition: all members are gone. Idempotent.
+  void Stop() PF_EXCLUDES(mutex_);
+
+  // A feed of its own for an exclusive spec; else the group's, made by whoever comes first.
+  // kFailedPrecondition names the fields in which the spec differs from the group's.
+  Result<FeedMember> Join(uid_t uid, const FeedSpec& spec, const Make& make) PF_EXCLUDES(mutex_);
+
+  // Tells all feeds to publish no new batches.
+  void DrainAll() PF_EXCLUDES(mutex_);
+  // Waits until the memory of the feeds that ended so far is back, at most until `deadline`.
+  void AwaitReclaim(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);
+
+  struct View {
+    std::vector<FeedReport> feeds;  // without sessions
+    FeedTotals totals;
+  };
+  View Snapshot() PF_EXCLUDES(mutex_);
+
+ private:
+  friend class FeedMember;
+  using GroupKey = std::pair<uid_t, std::string>;
+  struct Entry {
+    std::shared_ptr<Feed> feed;
+    uint32_t active = 0;      // members that take part
+    uint32_t members = 0;     // members at all
+    uint64_t starved_ns = 0;  // the most ever seen: trainers report it, and it must not go down
+  };
+  struct Group {
+    FeedSpec spec;
+    std::shared_ptr<Feed> feed;  // null while it is made
+  };
+  struct Job {
+    std::shared_ptr<Feed> feed;
+    bool forget = false;  // else only stop it
+  };
+
+  Result<std::shared_ptr<Feed>> MakeFeed(const Make& make) PF_EXCLUDES(mutex_);
+  FeedMember AddMember(const std::shared_ptr<Feed>& feed) PF_REQUIRES(mutex_);
+  void Leave(const std::shared_ptr<Feed>& feed) PF_EXCLUDES(mutex_);
+  void Forget(const std::shared_ptr<Feed>& feed) PF_EXCLUDES(mutex_);
+  void Reap() PF_EXCLUDES(mutex_);
+
+  Mutex mutex_;
+  CondVar changed_;
+  uint64_t next_id_ PF_GUARDED_BY(mutex_) = 1;
+  std::map<uint64_t, Entry> entries_ PF_GUARDED_BY(mutex_);
+  std::map<GroupKey, Group> groups_ PF_GUARDED_BY(mutex_);
+  FeedTotals ended_ PF_GUARDED_BY(mutex_);  // of the feeds that are gone; its `feeds` counts all
+  std::deque<Job> jobs_ PF_GUARDED_BY(mutex_);
+  bool reaping_ PF_GUARDED_BY(mutex_) = false;
+  bool stopping_ PF_GUARDED_BY(mutex_) = false;
+  std::thread reaper_;  // owner only
+};
+
+}  // namespace pinfeed

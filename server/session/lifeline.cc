@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/session/lifeline.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "common/log.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77  // Linux 6.5; newer than our C library's headers
+#endif
+
+namespace pinfeed {
+namespace {
+
+constexpr int kAcceptsAtOnce = 32;  // so that a flood of connections leaves time for the rest
+constexpr std::chrono::milliseconds kAcceptPause(100);  // when no descriptor is left
+constexpr std::chrono::seconds kOrphanLogDelay(
+    1);  // an ending process closes its sockets a moment before it is gone
+
+// A descriptor that becomes readable when the process has ended. SO_PEERPIDFD names the very process that
+// connected; before Linux 6.5 its number has to do, which could only be another's if that process had ended,
+// and then the connection has hung up.
+Result<UniqueFd> OpenPidfd(int connection, pid_t pid) {
+  int pidfd = -1;
+  socklen_t length = sizeof pidfd;
+  if (::getsockopt(connection, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0) return UniqueFd(pidfd);
+  UniqueFd opened(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!opened) return ErrnoStatus("attach: open a pidfd of process " + std::to_string(pid), errno);
+  return opened;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LifelineServer>> LifelineServer::Create(Listener listener,
+                                                               std::chrono::milliseconds hello_timeout,
+                                                               SessionTable& sessions, Refusals& refusals) {
+  ASSIGN_OR_RETURN(std::unique_ptr<EventLoop> loop, EventLoop::Create("sessions"));
+  return std::unique_ptr<LifelineServer>(
+      new LifelineServer(std::move(listener), std::move(loop), hello_timeout, sessions, refusals));
+}
+
+LifelineServer::LifelineServer(Listener listener, std::unique_ptr<EventLoop> loop,
+                               std::chrono::milliseconds hello_timeout, SessionTable& sessions,
+                               Refusals& refusals)
+    : listener_(std::move(listener)),
+      loop_(std::move(loop)),
+      hello_timeout_(hello_timeout),
+      sessions_(sessions),
+      refusals_(refusals) {}
+
+LifelineServer::~LifelineServer() {
+  Stop();
+}
+
+Status LifelineServer::Start() {
+  ASSIGN_OR_RETURN(listener_watch_,
+                   loop_->Watch(listener_.fd(), EPOLLIN, [this](uint32_t /*events*/) { OnListener(); }));
+  loop_->Start();
+  return OkStatus();
+}
+
+void LifelineServer::Stop() {
+  loop_->Stop();
+  connections_.clear();
+}
+
+void LifelineServer::Expect(const std::shared_ptr<Session>& session) {
+  loop_->Post([this, weak = std::weak_ptr(session), deadline = EventLoop::Clock::now() + hello_timeout_] {
+    loop_->At(deadline, [this, weak] {
+      const std::shared_ptr<Session> late = weak.lock();
+      if (late == nullptr || late->state != SessionState::kPending) return;
+      refusals_.Count(Refusal::kExpired, Describe(*late) + " did not connect its lifeline within " +
+                                             std::to_string(hello_timeout_.count()) + " ms");
+      sessions_.End(late, "its lifeline never came");
+    });
+  });
+}
+
+void LifelineServer::Abandon(const std::shared_ptr<Session>& session) {
+  loop_->Post([this, weak = std::weak_ptr(session)] {
+    const std::shared_ptr<Session> left = weak.lock();
+    if (left != nullptr && left->state == SessionState::kPending)
+      sessions_.End(left, "its client hung up while opening it");
+  });
+}
+
+void LifelineServer::OnListener() {
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    Result<std::optional<Listener::Connection>> accepted = listener_.Accept();
+    if (!accepted.ok()) {
+      loop_->Change(listener_watch_, 0);
+      loop_->At(EventLoop::Clock::now() + kAcceptPause, [this] { loop_->Change(listener_watch_, EPOLLIN); });
+      return;
+    }
+    if (!accepted->has_value()) return;
+    AddConnection(*std::move(*accepted));
+  }
+}
+
+void LifelineServer::AddConnection(Listener::Connection accepted) {
+  const ConnectionId id = next_id_++;
+  const Result<EventLoop::WatchId> watch = loop_->Watch(accepted.fd.get(), EPOLLIN | EPOLLRDHUP,
+                                                        [this, id](uint32_t /*events*/) { OnReadable(id); });
+  if (!watch.ok()) {
+    refusals_.Count(Refusal::kDescriptors, watch.status().ToString());
+    return;
+  }
+  Connection& connection = connections_[id];
+  connection.peer = accepted.peer;
+  connection.fd = std::move(accepted.fd);
+  connection.fd_watch = *watch;
+  loop_->At(EventLoop::Clock::now() + hello_timeout_, [this, id] {
+    const auto found = connections_.find(id);
+    if (found == connections_.end() || found->second.session != nullptr) return;
+    Refuse(id, Refusal::kFrame, Status(Code::kDeadlineExceeded, "attach: no hello came in time"));
+  });
+}
+
+void LifelineServer::OnReadable(ConnectionId id) {
+  Connection& connection = connections_.at(id);
+  const bool greeted = connection.session != nullptr;
+  const ReceivedFrame received =
+      ReceiveFrame(connection.fd.get(), greeted ? LifelineKind::kBye : LifelineKind::kHello);
+  switch (received.kind) {
+    case ReceivedFrame::Kind::kNothing:
+      return;
+    case ReceivedFrame::Kind::kHangUp:
+      return OnHangUp(id, connection);
+    case ReceivedFrame::Kind::kBad:
+      return Refuse(id, Refusal::kFrame, InvalidArgument("lifeline: " + received.fault));
+    case ReceivedFrame::Kind::kFrame:
+      if (greeted) return EndSession(id, "closed by its client");
+      return OnHello(id, connection, received.frame);
+  }
+}
+
+void LifelineServer::OnHello(ConnectionId id, Connection& connection, const LifelineFrame& frame) {
+  const Status attached = AttachSession(id, connection, frame);
+  if (attached.ok()) return;
+  if (connection.session == nullptr) return Refuse(id, Refusal::kToken, attached);
+  // The token was right, so the session is this client's, but it cannot be served.
+  SendRefusal(connection.fd.get(), attached);
+  EndSession(id, attached.ToString());
+}
+
+Status LifelineServer::AttachSession(ConnectionId id, Connection& connection, const LifelineFrame& frame) {
+  ASSIGN_OR_RETURN(connection.session, sessions_.FindPending(frame.token, connection.peer));
+  Session& session = *connection.session;
+  RETURN_IF_ERROR(WatchSession(id, connection));
+  RETURN_IF_ERROR(SessionTable::Attach(session));
+  const std::array<int, kLifelineFdsHost> fds = {session.pages->publish_fd(), session.pages->release_fd(),
+                                                 session.pages->doorbell_fd(),
+                                                 session.member.feed().arena().fd()};
+  const bool has_arena_fd = fds.back() >= 0;
+  RETURN_IF_ERROR(SendWelcome(connection.fd.get(),
+                              std::span(fds).first(has_arena_fd ? kLifelineFdsHost : kLifelineFdsDevice)));
+  spdlog::info("{}: attached", Describe(session));
+  return OkStatus();
+}
+
+Status LifelineServer::WatchSession(ConnectionId id, Connection& connection) {
+  ASSIGN_OR_RETURN(connection.pidfd, OpenPidfd(connection.fd.get(), connection.peer.pid));
+  ASSIGN_OR_RETURN(connection.pidfd_watch,
+                   loop_->Watch(connection.pidfd.get(), EPOLLIN,
+                                [this, id](uint32_t /*events*/) { EndSession(id, "its process ended"); }));
+  // Edge-triggered, and never read: each ring is an edge, while a read could be made to block, since the
+  // client shares the descriptor's flags.
+  ASSIGN_OR_RETURN(connection.doorbell_watch,
+                   loop_->Watch(connection.session->pages->doorbell_fd(), EPOLLIN | EPOLLET,
+                                [session = connection.session.get()](uint32_t /*events*/) {
+                                  session->member.feed().Poke();
+                                }));
+  return OkStatus();
+}
+
+void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {
+  CloseSocket(connection);
+  if (connection.session == nullptr) {
+    connections_.erase(id);
+    return;
+  }
+  SessionTable::Orphan(*connection.session);
+  Unwatch(connection.doorbell_watch);
+  loop_->At(EventLoop::Clock::now() + kOrphanLogDelay, [this, id] {
+    const auto found = connections_.find(id);
+    if (found == connections_.end()) return;
+    spdlog::warn(
+        "{}: its lifeline hung up but its process lives; its memory stays charged until the process ends",
+        Describe(*found->second.session));
+  });
+}
+
+void LifelineServer::Refuse(ConnectionId id, Refusal refusal, const Status& error) {
+  Connection& connection = connections_.at(id);
+  refusals_.Count(refusal, Describe(connection.peer) + ": " + error.message());
+  SendRefusal(connection.fd.get(), error);
+  OnHangUp(id, connection);
+}
+
+void LifelineServer::EndSession(ConnectionId id, const std::string& reason) {
+  Connection& connection = connections_.at(id);
+  CloseSocket(connection);
+  Unwatch(connection.pidfd_watch);
+  Unwatch(connection.doorbell_watch);
+  const std::shared_ptr<Session> session = std::move(connection.session);
+  connections_.erase(id);
+  sessions_.End(session, reason);
+}
+
+void LifelineServer::Unwatch(EventLoop::WatchId& watch) {
+  if (watch != 0) loop_->Remove(std::exchange(watch, 0));
+}
+
+void LifelineServer::CloseSocket(Connection& connection) {
+  Unwatch(connection.fd_watch);
+  connection.fd.reset();
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// A listening Unix socket. Out: connections of users that are served, with their credentials.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "common/result.h"
+#include "common/unique_handle.h"
+#include "server/session/peer.h"
+#include "server/telemetry/refusals.h"
+
+namespace pinfeed {
+
+struct ListenerOptions {
+  uint32_t mode = 0660;
+  std::optional<gid_t> group;
+  std::function<bool(uid_t)> is_served;
+};
+
+// Purpose: accepts without blocking; closes and counts what comes from users that are not served. Owns: the
+// socket, and its file, which it unlinks. Borrows: the refusals. Threads: one at a time. Errors: see Accept.
+class Listener {
+ public:
+  struct Connection {
+    UniqueFd fd;  // non-blocking, close-on-exec
+    Peer peer;
+  };
+
+  // `type` is SOCK_STREAM or SOCK_SEQPACKET. Removes a file that is there already: only while holding the
+  // directory's lock.
+  static Result<Listener> Create(const std::string& path, int type, ListenerOptions options,
+                                 Refusals& refusals);
+  Listener(Listener&& other) noexcept = default;
+  Listener& operator=(Listener&& other) = delete;
+  ~Listener();
+
+  int fd() const { return fd_.get(); }
+  const std::string& path() const { return path_; }
+
+  // Nothing when no connection waits. kResourceExhausted when there is one but no descriptor or memory for
+  // it: it stays in the queue, so the caller must pause, or its poll spins.
+  Result<std::optional<Connection>> Accept();
+
+ private:
+  Listener(UniqueFd fd, std::string path, ListenerOptions options, Refusals& refusals)
+      : fd_(std::move(fd)), path_(std::move(path)), options_(std::move(options)), refusals_(&refusals) {}
+
+  UniqueFd fd_;
+  std::string path_;
+  ListenerOptions options_;
+  Refusals* refusals_;
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What OpenFeed does, free of gRPC. In: who asks, and checked arguments. Out: a pending session with its
+// feed.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/result.h"
+#include "proto/convert.h"
+#include "server/memory/pinned_pool.h"
+#include "server/pipeline/worker_pool.h"
+#include "server/session/dataset_cache.h"
+#include "server/session/feed_table.h"
+#include "server/session/session.h"
+
+namespace pinfeed {
+
+// Purpose: makes sessions. Borrows: all it is given (outlive it). Threads: any. Errors: OpenFeed's; on one
+// nothing is left behind.
+class FeedOpener {
+ public:
+  struct Parts {
+    PinnedPool& pool;
+    WorkerPool& workers;
+    DatasetCache& datasets;
+    FeedTable& feeds;
+    SessionTable& sessions;
+    uint32_t default_slots;
+  };
+  explicit FeedOpener(const Parts& parts) : parts_(parts) {}
+
+  Result<std::shared_ptr<Session>> Open(const Peer& peer, const OpenFeedArguments& arguments) const;
+
+ private:
+  Result<std::shared_ptr<Feed>> MakeFeed(uint64_t feed_id, const FeedSpec& spec,
+                                         const std::string& gpu_uuid) const;
+
+  const Parts parts_;
+};
+
+// Where the session's first batch will be read from.
+Cursor StartCursor(const Session& session);
+
+}  // namespace pinfeed

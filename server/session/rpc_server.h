@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gRPC server around a FeederService: health, reflection, limits; it listens nowhere and is given its
+// connections.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "common/result.h"
+#include "common/unique_handle.h"
+
+namespace pinfeed {
+
+class FeederService;
+
+// Purpose: serves the connections it is given. Owns: the gRPC server. Borrows: the service (outlives it).
+// Threads: any. Errors: Create's.
+class RpcServer {
+ public:
+  static Result<std::unique_ptr<RpcServer>> Create(FeederService& service);
+  ~RpcServer();
+  RpcServer(const RpcServer&) = delete;
+  RpcServer& operator=(const RpcServer&) = delete;
+
+  // `connection` is a non-blocking stream socket.
+  void Serve(UniqueFd connection);
+  // What the standard health service answers.
+  void SetHealthy(bool healthy);
+  // Ends every call and connection; running calls have until the deadline. Idempotent.
+  void Stop(std::chrono::milliseconds grace);
+
+ private:
+  struct Server;  // keeps gRPC out of this header
+  explicit RpcServer(std::unique_ptr<Server> server);
+  std::unique_ptr<Server> server_;
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/session/service.h"
+
+#include <fstream>
+
+#include "common/log.h"
+#include "server/session/status_message.h"
+
+namespace pinfeed {
+namespace {
+
+// gRPC sends the message percent-encoded in the trailing metadata, of which a peer takes 8 KiB in all.
+constexpr size_t kMaxEncodedMessage = 6000;
+
+grpc::Status ToGrpc(const Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  const std::string& text = status.message();
+  size_t encoded = 0;
+  size_t end = 0;
+  for (; end < text.size(); ++end) {
+    const auto byte = static_cast<unsigned char>(text[end]);
+    encoded += byte >= 0x20 && byte <= 0x7E && byte != '%' ? 1 : 3;
+    if (encoded > kMaxEncodedMessage) break;
+  }
+  if (end == text.size()) return {static_cast<grpc::StatusCode>(status.code()), text};
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
+    --end;  // not within a UTF-8 sequence
+  return {static_cast<grpc::StatusCode>(status.code()), text.substr(0, end) + " ..."};
+}
+
+void Describe(const Session& session, const std::string& lifeline_path, uint64_t server_epoch,
+              v1::OpenFeedResponse* response) {
+  const Feed& feed = session.member.feed();
+  const Arena& arena = feed.arena();
+  response->set_session_id(session.id);
+  response->set_token(session.token.data(), session.token.size());
+  response->set_server_epoch(server_epoch);
+  response->set_batch_size(feed.layout().batch_size);
+  for (const TensorPlace& place : feed.layout().tensors) *response->add_tensors() = ToProto(place);
+  v1::ArenaOffer& offer = *response->mutable_arena();
+  offer.set_backend(ToProto(arena.backend()));
+  offer.set_id(arena.id().data(), arena.id().size());
+  offer.set_bytes(arena.bytes());
+  offer.set_slot_count(arena.slot_count());
+  offer.set_slot_stride(arena.slot_stride());
+  offer.set_read_only(feed.spec().sharing != Sharing::kExclusive);
+  response->set_fingerprint(feed.dataset().fingerprint);
+  response->set_dataset_samples(feed.dataset().samples);
+  response->set_batches_per_epoch(feed.sampler().batches_per_epoch());
+  *response->mutable_start() = ToProto(StartCursor(session));
+  response->set_lifeline_path(lifeline_path);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Session>> FeederService::Open(const Peer& peer,
+                                                     const v1::OpenFeedRequest& request) const {
+  if (request.protocol_version() != kProtocolVersion) {
+    return FailedPrecondition("protocol_version: the client speaks version " +
+                              std::to_string(request.protocol_version()) + ", this daemon (" +
+                              parts_.version + ") version " + std::to_string(kProtocolVersion) +
+                              "; install the same pinfeed on both sides");
+  }
+  if (request.boot_id() != parts_.boot_id) {
+    return FailedPrecondition(
+        "boot_id: the client runs on another kernel than the daemon; batches are handed over in memory, so "
+        "both must be on "
+        "one host and no virtual machine may lie between them");
+  }
+  ASSIGN_OR_RETURN(const OpenFeedArguments arguments, FromProto(request));
+  return parts_.opener.Open(peer, arguments);
+}
+
+grpc::Status FeederService::OpenFeed(grpc::ServerContext* context, const v1::OpenFeedRequest* request,
+                                     v1::OpenFeedResponse* response) {
+  const std::optional<Peer> peer = parts_.peers.Find(context->peer());
+  if (!peer) return ToGrpc(Internal("open a feed: the connection's credentials are not on record"));
+  const Result<std::shared_ptr<Session>> session = Open(*peer, *request);
+  if (!session.ok()) {
+    parts_.refusals.Count(Refusal::kRequest, Describe(*peer) + ": " + session.status().ToString());
+    return ToGrpc(session.status());
+  }
+  if (context->IsCancelled()) {
+    parts_.lifelines.Abandon(*session);
+    return grpc::Status::CANCELLED;
+  }
+  parts_.lifelines.Expect(*session);
+  Describe(**session, parts_.lifelines.path(), parts_.server_epoch, response);
+  return grpc::Status::OK;
+}
+
+grpc::Status FeederService::GetStatus(grpc::ServerContext* /*context*/,
+                                      const v1::GetStatusRequest* /*request*/,
+                                      v1::GetStatusResponse* response) {
+  FillStatus(parts_.snapshot(), parts_.version, *response);
+  return grpc::Status::OK;
+}
+
+grpc::Status FeederService::ListDatasets(grpc::ServerContext* context,
+                                         const v1::ListDatasetsRequest* /*request*/,
+                                         v1::ListDatasetsResponse* response) {
+  for (const auto& [name, configured] : parts_.datasets.options().named) {
+    if (context->IsCancelled()) return grpc::Status::CANCELLED;
+    v1::ListDatasetsResponse::Dataset& out = *response->add_datasets();
+    out.set_name(name);
+    out.set_path(configured.path);
+    out.set_format(configured.format);
+    DatasetSpec spec;
+    spec.name = name;
+    const Result<std::shared_ptr<const Dataset>> dataset = parts_.datasets.Open(spec);
+    if (!dataset.ok()) {
+      out.set_error(dataset.status().ToString());
+      continue;
+    }
+    FillDataset((*dataset)->info(), out);
+  }
+  for (const std::string& root : parts_.datasets.options().allowed_roots) response->add_allowed_roots(root);
+  return grpc::Status::OK;
+}
+
+Result<std::string> ReadBootId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  if (!(file >> id))
+    return Internal("read /proc/sys/kernel/random/boot_id: it cannot be read; is /proc mounted?");
+  return id;
+}
+
+}  // namespace pinfeed

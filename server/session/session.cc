@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/session/session.h"
+
+#include <algorithm>
+
+#include "common/log.h"
+#include "common/quote.h"
+
+namespace pinfeed {
+namespace {
+
+// What a client says about its waiting, held within the time there was.
+double WaitSeconds(const ControlPages::ClientStats& stats, std::chrono::nanoseconds age) {
+  const auto most = static_cast<uint64_t>(age.count());
+  const auto now = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+  uint64_t wait = std::min(stats.wait_ns, most);
+  if (stats.waiting_since_ns != 0 && stats.waiting_since_ns <= now)
+    wait += std::min(now - stats.waiting_since_ns, most - wait);
+  return static_cast<double>(wait) * 1e-9;
+}
+
+}  // namespace
+
+const char* SessionStateName(SessionState state) {
+  switch (state) {
+    case SessionState::kPending:
+      return "pending";
+    case SessionState::kAttached:
+      return "attached";
+    case SessionState::kOrphaned:
+      return "orphaned";
+  }
+  return "unknown";
+}
+
+std::string Describe(const Session& session) {
+  return "session " + std::to_string(session.id) + " (" + Describe(session.peer) + ", " +
+         QuotePath(session.client_name) + ")";
+}
+
+Status SessionTable::CheckRoomLocked() const {
+  if (closed_) return Unavailable("open a feed: the daemon is shutting down; try again when it is back");
+  if (sessions_.size() >= max_sessions_) {
+    return ResourceExhausted("open a feed: " + std::to_string(sessions_.size()) +
+                             " sessions are open, which is max_sessions");
+  }
+  return OkStatus();
+}
+
+Status SessionTable::CheckRoom() const {
+  const MutexLock lock(mutex_);
+  return CheckRoomLocked();
+}
+
+Result<std::shared_ptr<Session>> SessionTable::Open(const Peer& peer, std::string client_name,
+                                                    std::optional<Sampler::Start> start, FeedMember member,
+                                                    std::unique_ptr<ControlPages> pages) {
+  std::shared_ptr<Session> session;
+  {
+    const MutexLock lock(mutex_);
+    RETURN_IF_ERROR(CheckRoomLocked());
+    session = std::make_shared<Session>(next_id_++, peer, std::move(client_name), start, std::move(member),
+                                        std::move(pages));
+    sessions_.emplace(session->id, session);
+  }
+  spdlog::info("{}: opened on feed {}", Describe(*session), session->member.feed().id());
+  return session;
+}
+
+void SessionTable::Close() {
+  const MutexLock lock(mutex_);
+  closed_ = true;
+}
+
+Result<std::shared_ptr<Session>> SessionTable::FindPending(const uint8_t (&token)[kTokenBytes],
+                                                           const Peer& peer) const {
+  const MutexLock lock(mutex_);
+  std::shared_ptr<Session> found;
+  for (const auto& [id, session] : sessions_) {  // all of them, whatever matches: the time tells nothing
+    const bool equal = TokensEqual(session->token, token);
+    if (equal && session->state == SessionState::kPending && session->peer == peer) found = session;
+  }
+  if (found == nullptr) {
+    return Status(Code::kUnauthenticated, "attach: the token opens no pending session of this process (" +
+                                              Describe(peer) + "); open the feed again");
+  }
+  return found;
+}
+
+Status SessionTable::Attach(Session& session) {
+  RETURN_IF_ERROR(session.member.feed().Attach(session.pages.get(), session.start));
+  session.state = SessionState::kAttached;
+  return OkStatus();
+}
+
+void SessionTable::Orphan(Session& session) {
+  session.member.feed().Detach(session.pages.get());
+  session.state = SessionState::kOrphaned;
+  session.member.Leave();
+}
+
+void SessionTable::End(const std::shared_ptr<Session>& session, const std::string& reason) {
+  bool is_last = false;
+  {
+    const MutexLock lock(mutex_);
+    if (sessions_.erase(session->id) == 0) return;
+    ++closed_count_;
+    is_last = sessions_.empty();
+  }
+  if (session->state == SessionState::kAttached) session->member.feed().Detach(session->pages.get());
+  spdlog::info("{}: ended: {}", Describe(*session), reason);
+  if (is_last) on_empty_();
+}
+
+std::vector<std::shared_ptr<Session>> SessionTable::All() const {
+  const MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<Session>> all;
+  for (const auto& [id, session] : sessions_) all.push_back(session);
+  return all;
+}
+
+bool SessionTable::empty() const {
+  const MutexLock lock(mutex_);
+  return sessions_.empty();
+}
+
+uint64_t SessionTable::opened() const {
+  const MutexLock lock(mutex_);
+  return next_id_ - 1;
+}
+
+uint64_t SessionTable::closed() const {
+  const MutexLock lock(mutex_);
+  return closed_count_;
+}
+
+void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
+  for (const std::shared_ptr<Session>& session : All()) {
+    const auto feed = std::find_if(feeds.begin(), feeds.end(), [&](const FeedReport& report) {
+      return report.feed.id == session->member.feed().id();
+    });
+    if (feed == feeds.end()) continue;
+    const ControlPages::ClientStats stats = session->pages->Stats();
+    SessionSnapshot out;
+    out.id = session->id;
+    out.pid = session->peer.pid;
+    out.uid = session->peer.uid;
+    out.client_name = session->client_name;
+    out.state = SessionStateName(session->state);
+    out.batches_published = session->pages->published();
+    out.batches_taken = std::min(stats.taken, out.batches_published);
+    out.wait_seconds = WaitSeconds(stats, std::chrono::steady_clock::now() - session->opened);
+    feed->sessions.push_back(std::move(out));
+  }
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// One client process attached (or about to be) to a feed, and the table of all of them.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/result.h"
+#include "common/sync.h"
+#include "server/memory/control_pages.h"
+#include "server/session/feed_table.h"
+#include "server/session/peer.h"
+#include "server/session/token.h"
+#include "server/source/sampler.h"
+
+namespace pinfeed {
+
+enum class SessionState : uint8_t {
+  kPending,   // opened; its lifeline is awaited
+  kAttached,  // served
+  kOrphaned,  // its lifeline hung up, its process lives: nothing more is published, its memory stays charged
+};
+const char* SessionStateName(SessionState state);
+
+// Purpose: what belongs to one session. Owns: its control pages and its part in the feed. Threads: `state`
+// any, the rest is constant; `member` is used by the table alone. Invariant: attached to the feed exactly
+// while kAttached.
+struct Session {
+  Session(uint64_t session_id, const Peer& session_peer, std::string name,
+          std::optional<Sampler::Start> first, FeedMember part, std::unique_ptr<ControlPages> control)
+      : id(session_id),
+        peer(session_peer),
+        client_name(std::move(name)),
+        start(first),
+        member(std::move(part)),
+        pages(std::move(control)) {}
+
+  const uint64_t id;
+  const Peer peer;
+  const std::string client_name;
+  const Token token = NewToken();
+  const std::chrono::steady_clock::time_point opened = std::chrono::steady_clock::now();
+  const std::optional<Sampler::Start> start;
+  FeedMember member;
+  const std::unique_ptr<ControlPages> pages;
+  std::atomic<SessionState> state{SessionState::kPending};
+};
+
+// "session 3 (pid 12, uid 1000, 'train.py')", for the log.
+std::string Describe(const Session& session);
+
+// Purpose: every session from Open to End. Owns: the sessions. Borrows: the feed table (outlives it).
+// Threads: Open, Close and the views from any thread; Attach, Orphan and End from the session loop, or when
+// it has stopped. None blocks. Errors: Open and Attach say why not. Invariant: `on_empty` is called whenever
+// the last session has ended.
+class SessionTable {
+ public:
+  SessionTable(uint32_t max_sessions, std::function<void()> on_empty)
+      : max_sessions_(max_sessions), on_empty_(std::move(on_empty)) {}
+  SessionTable(const SessionTable&) = delete;
+  SessionTable& operator=(const SessionTable&) = delete;
+
+  // kResourceExhausted when the table is full, kUnavailable when it is closed.
+  Status CheckRoom() const PF_EXCLUDES(mutex_);
+  Result<std::shared_ptr<Session>> Open(const Peer& peer, std::string client_name,
+                                        std::optional<Sampler::Start> start, FeedMember member,
+                                        std::unique_ptr<ControlPages> pages) PF_EXCLUDES(mutex_);
+  // No further Open.
+  void Close() PF_EXCLUDES(mutex_);
+
+  // The pending session that `token` opens for this very process. kUnauthenticated when there is none.
+  Result<std::shared_ptr<Session>> FindPending(const uint8_t (&token)[kTokenBytes], const Peer& peer) const
+      PF_EXCLUDES(mutex_);
+  // kPending -> kAttached: the feed publishes to it from now on. On an error the session stays pending.
+  static Status Attach(Session& session);
+  // kAttached -> kOrphaned.
+  static void Orphan(Session& session);
+  // Takes everything back that is the daemon's. A second call for the same session does nothing.
+  void End(const std::shared_ptr<Session>& session, const std::string& reason) PF_EXCLUDES(mutex_);
+
+  std::vector<std::shared_ptr<Session>> All() const PF_EXCLUDES(mutex_);
+  bool empty() const PF_EXCLUDES(mutex_);
+  uint64_t opened() const PF_EXCLUDES(mutex_);
+  uint64_t closed() const PF_EXCLUDES(mutex_);
+  // Adds each session to its feed's report.
+  void AddTo(std::vector<FeedReport>& feeds) const PF_EXCLUDES(mutex_);
+
+ private:
+  Status CheckRoomLocked() const PF_REQUIRES(mutex_);
+
+  const uint32_t max_sessions_;
+  const std::function<void()> on_empty_;
+  mutable Mutex mutex_;
+  uint64_t next_id_ PF_GUARDED_BY(mutex_) = 1;
+  uint64_t closed_count_ PF_GUARDED_BY(mutex_) = 0;
+  bool closed_ PF_GUARDED_BY(mutex_) = false;
+  std::map<uint64_t, std::shared_ptr<Session>> sessions_ PF_GUARDED_BY(mutex_);
+};
+
+}  // namespace pinfeed

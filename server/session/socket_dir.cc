@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/session/socket_dir.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "common/quote.h"
+
+namespace pinfeed {
+namespace {
+
+// The process id a holder left in the lock file; for the message only.
+std::string HolderOf(int fd) {
+  std::array<char, 24> text{};
+  const ssize_t count = ::pread(fd, text.data(), text.size() - 1, 0);
+  std::string pid(text.data(), count > 0 ? static_cast<size_t>(count) : 0);
+  pid.resize(std::min(pid.find_first_not_of("0123456789"), pid.size()));
+  return pid.empty() ? "another process" : "pinfeedd with pid " + pid;
+}
+
+}  // namespace
+
+Result<SocketDir> SocketDir::Lock(const std::string& directory) {
+  const std::string what = "use the socket directory " + QuotePath(directory);
+  struct stat info {};
+  if (::stat(directory.c_str(), &info) != 0) {
+    return ErrnoStatus(what + " (create it, or choose another with --socket-dir)", errno);
+  }
+  if (!S_ISDIR(info.st_mode)) return InvalidArgument(what + ": it is not a directory");
+  if ((info.st_mode & S_IWOTH) != 0 && (info.st_mode & S_ISVTX) == 0) {
+    return FailedPrecondition(what +
+                              ": every user may write to it and could replace the sockets; chmod o-w it");
+  }
+  const std::string path = directory + "/pinfeedd.lock";
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+  if (!fd) return ErrnoStatus(what + ": open its lock " + QuotePath(path), errno);
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return ErrnoStatus(what + ": lock " + QuotePath(path), errno);
+    return FailedPrecondition(what + ": " + HolderOf(fd.get()) + " serves it already");
+  }
+  const std::string pid = std::to_string(::getpid()) + "\n";
+  if (::ftruncate(fd.get(), 0) != 0 ||
+      ::pwrite(fd.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+    return ErrnoStatus(what + ": write " + QuotePath(path), errno);
+  }
+  return SocketDir(directory, std::move(fd));
+}
+
+}  // namespace pinfeed

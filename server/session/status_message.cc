@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/session/status_message.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "common/quote.h"
+#include "proto/convert.h"
+
+namespace pinfeed {
+namespace {
+
+double Seconds(uint64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) * 1e-9;
+}
+
+// proto3 strings must be UTF-8; paths and reasons that quote them need not be.
+std::string Utf8(const std::string& text) {
+  return IsUtf8(text) ? text : EscapeName(text);
+}
+
+void FillSession(const SessionSnapshot& in, const FeedReport& feed, v1::SessionStatus& out) {
+  out.set_id(in.id);
+  out.set_pid(in.pid);
+  out.set_uid(in.uid);
+  out.set_client_name(in.client_name);
+  out.set_state(in.state);
+  out.set_batches_published(in.batches_published);
+  out.set_batches_taken(in.batches_taken);
+  out.set_wait_seconds(in.wait_seconds);
+  if (feed.feed.sharing == Sharing::kExclusive) {  // a shared feed cannot tell whose they are
+    out.set_slots_lent(feed.feed.slots_lent);
+    out.set_ignored_releases(feed.feed.ignored_releases);
+  }
+}
+
+void FillFeed(const FeedReport& report, v1::FeedStatus& out) {
+  const FeedSnapshot& feed = report.feed;
+  out.set_id(feed.id);
+  out.set_dataset(Utf8(feed.dataset));
+  out.set_state(feed.state);
+  if (!feed.error.ok()) out.set_error(Utf8(feed.error.ToString()));
+  out.set_epoch(feed.epoch);
+  out.set_batch_index(feed.batch_index);
+  out.set_slots(report.slots);
+  out.set_slots_free(feed.slots_free);
+  out.set_slots_filling(feed.slots_filling);
+  out.set_slots_ready(feed.slots_ready);
+  out.set_slots_lent(feed.slots_lent);
+  out.set_arena_bytes(feed.arena_bytes);
+  out.set_samples(feed.samples);
+  out.set_bytes(feed.bytes);
+  out.set_bad_samples(feed.bad_samples);
+  for (const BadSampleNote& note : feed.last_bad_samples) {
+    v1::BadSample& bad = *out.add_last_bad_samples();
+    bad.set_sample_id(note.sample_id);
+    bad.set_reason(Utf8(note.reason));
+  }
+  out.set_read_seconds(Seconds(feed.read_ns));
+  out.set_decode_seconds(Seconds(feed.decode_ns));
+  out.set_starved_seconds(Seconds(feed.starved_ns));
+  out.set_full_seconds(Seconds(feed.full_ns));
+  out.set_bound_on(feed.bound_on);
+  out.set_bound_share(std::clamp(feed.bound_share, 0.0, 1.0));
+  for (const SessionSnapshot& session : report.sessions) FillSession(session, report, *out.add_sessions());
+  out.set_sharing(SharingName(feed.sharing));
+}
+
+}  // namespace
+
+void FillStatus(const DaemonSnapshot& snapshot, const std::string& version, v1::GetStatusResponse& out) {
+  out.set_version(version);
+  out.set_server_epoch(snapshot.server_epoch);
+  out.set_pid(::getpid());
+  out.set_uptime_seconds(snapshot.uptime_seconds);
+  out.set_state(snapshot.draining ? "draining" : "ready");
+  out.set_workers(snapshot.workers);
+  out.set_pool_capacity_bytes(snapshot.pool_capacity_bytes);
+  out.set_pool_used_bytes(snapshot.pool_used_bytes);
+  out.set_open_fds(snapshot.open_fds);
+  out.set_resident_bytes(snapshot.resident_bytes);
+  for (const FeedReport& feed : snapshot.feeds) FillFeed(feed, *out.add_feeds());
+  out.set_sessions_opened(snapshot.sessions_opened);
+  out.set_sessions_closed(snapshot.sessions_closed);
+  out.set_refused_requests(std::accumulate(snapshot.refusals.begin(), snapshot.refusals.end(), uint64_t{0}));
+  out.set_backend(snapshot.backend);
+}
+
+void FillDataset(const DatasetInfo& info, v1::ListDatasetsResponse::Dataset& out) {
+  out.set_format(info.format);
+  out.set_samples(info.samples);
+  out.set_fingerprint(info.fingerprint);
+  for (const Field& field : info.fields) {
+    v1::TensorPlace& place = *out.add_fields();
+    place.set_name(Utf8(field.spec.name));
+    place.set_dtype(static_cast<v1::DType>(field.spec.dtype));
+    place.mutable_shape()->Add(field.spec.shape.begin(), field.spec.shape.end());
+  }
+  for (const std::string& name : info.classes) out.add_classes(Utf8(name));
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Snapshots as messages.
+#pragma once
+
+#include <string>
+
+#include "pinfeed/v1/feeder.pb.h"
+#include "server/source/dataset.h"
+#include "server/telemetry/snapshot.h"
+
+namespace pinfeed {
+
+void FillStatus(const DaemonSnapshot& snapshot, const std::string& version, v1::GetStatusResponse& out);
+void FillDataset(const DatasetInfo& info, v1::ListDatasetsResponse::Dataset& out);
+
+}  // namespace pinfeed

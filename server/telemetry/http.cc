@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/telemetry/http.h"
+
+#include <CivetServer.h>
+#include <prometheus/collectable.h>
+#include <prometheus/text_serializer.h>
+
+#include <utility>
+#include <vector>
+
+#include "common/log.h"
+#include "common/sync.h"
+
+namespace pinfeed {
+namespace {
+
+void Respond(mg_connection* connection, int code, const char* reason, const char* type,
+             const std::string& body, bool with_body) {
+  mg_printf(connection,
+            "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nCache-Control: "
+            "no-store\r\nConnection: close\r\n\r\n",
+            code, reason, type, body.size());
+  if (with_body) mg_write(connection, body.data(), body.size());
+}
+
+// One page; HEAD is answered like GET without the body.
+class PageHandler : public CivetHandler {
+ public:
+  bool handleGet(CivetServer* /*server*/, mg_connection* connection) override {
+    return Serve(connection, true);
+  }
+  bool handleHead(CivetServer* /*server*/, mg_connection* connection) override {
+    return Serve(connection, false);
+  }
+
+ private:
+  virtual void Write(mg_connection* connection, bool with_body) = 0;
+  bool Serve(mg_connection* connection, bool with_body) {
+    try {
+      Write(connection, with_body);
+    } catch (const std::exception& error) {  // the C server below cannot pass it on
+      spdlog::error("answer an HTTP request: {}", error.what());
+      Respond(connection, 500, "Internal Server Error", "text/plain", "internal error\n", with_body);
+    }
+    return true;
+  }
+};
+
+class MetricsHandler final : public PageHandler {
+ public:
+  explicit MetricsHandler(const prometheus::Collectable* metrics) : metrics_(metrics) {}
+
+ private:
+  void Write(mg_connection* connection, bool with_body) override {
+    const std::string body = prometheus::TextSerializer().Serializer::Serialize(metrics_->Collect());
+    Respond(connection, 200, "OK", "text/plain; version=0.0.4; charset=utf-8", body, with_body);
+  }
+  const prometheus::Collectable* metrics_;
+};
+
+class ProbeHandler final : public PageHandler {
+ public:
+  explicit ProbeHandler(std::function<bool()> good) : good_(std::move(good)) {}
+
+ private:
+  void Write(mg_connection* connection, bool with_body) override {
+    if (good_()) {
+      Respond(connection, 200, "OK", "text/plain", "ok\n", with_body);
+    } else {
+      Respond(connection, 503, "Service Unavailable", "text/plain", "not ready\n", with_body);
+    }
+  }
+  const std::function<bool()> good_;
+};
+
+// civetweb tells why it cannot start only to its log.
+class LogCapture {
+ public:
+  static int OnMessage(const mg_connection* connection, const char* message) {
+    const auto* server = static_cast<const CivetServer*>(mg_get_user_data(mg_get_context(connection)));
+    // civetweb hands its context on as const; it is this object, which is not.
+    if (server != nullptr)
+      static_cast<LogCapture*>(const_cast<void*>(server->getUserContext()))->Take(message);
+    return 1;  // handled
+  }
+  std::string last() {
+    const MutexLock lock(mutex_);
+    return last_;
+  }
+
+ private:
+  void Take(const char* message) {
+    spdlog::debug("HTTP server: {}", message);
+    const MutexLock lock(mutex_);
+    last_ = message;
+  }
+  Mutex mutex_;
+  std::string last_ PF_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+struct HttpServer::Server {
+  explicit Server(const Options& options)
+      : metrics(options.metrics), healthy([] { return true; }), ready(options.is_ready) {}
+  MetricsHandler metrics;
+  ProbeHandler healthy;
+  ProbeHandler ready;
+  LogCapture log;
+  std::unique_ptr<CivetServer> civet;  // last: its threads use the handlers
+};
+
+Result<std::unique_ptr<HttpServer>> HttpServer::Create(Options options) {
+  auto server = std::make_unique<Server>(options);
+  const std::vector<std::string> settings = {"listening_ports",    options.listen, "num_threads",       "2",
+                                             "request_timeout_ms", "2000",         "enable_keep_alive", "no"};
+  CivetCallbacks callbacks;
+  callbacks.log_message = &LogCapture::OnMessage;
+  try {
+    server->civet = std::make_unique<CivetServer>(settings, &callbacks, &server->log);
+    server->civet->addHandler("/metrics$", server->metrics);
+    server->civet->addHandler("/healthz$", server->healthy);
+    server->civet->addHandler("/readyz$", server->ready);
+    const std::vector<int> ports = server->civet->getListeningPorts();
+    const auto port = static_cast<uint16_t>(ports.empty() ? 0 : ports.front());
+    return std::unique_ptr<HttpServer>(new HttpServer(std::move(server), port));
+  } catch (const std::exception& error) {
+    const std::string reason = server->log.last().empty() ? error.what() : server->log.last();
+    return Unavailable("listen for HTTP on " + options.listen + ": " + reason +
+                       "; is the port in use? choose another with http_listen");
+  }
+}
+
+HttpServer::HttpServer(std::unique_ptr<Server> server, uint16_t port)
+    : server_(std::move(server)), port_(port) {}
+HttpServer::~HttpServer() = default;
+
+}  // namespace pinfeed

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/telemetry/refusals.h"
+
+#include "common/log.h"
+
+namespace pinfeed {
+
+std::string_view RefusalName(Refusal refusal) {
+  static constexpr std::array<std::string_view, kRefusalKinds> kNames = {"uid",   "request", "frame",
+                                                                         "token", "expired", "descriptors"};
+  return kNames.at(static_cast<size_t>(refusal));
+}
+
+void Refusals::Count(Refusal refusal, const std::string& text) {
+  const auto index = static_cast<size_t>(refusal);
+  counts_[index].fetch_add(1, std::memory_order_relaxed);
+  uint64_t suppressed = 0;
+  {
+    const MutexLock lock(mutex_);
+    const auto now = std::chrono::steady_clock::now();
+    Kind& kind = kinds_[index];
+    if (now < kind.next_log) {
+      ++kind.suppressed;
+      return;
+    }
+    kind.next_log = now + std::chrono::seconds(1);
+    suppressed = std::exchange(kind.suppressed, 0);
+  }
+  if (suppressed == 0) {
+    spdlog::warn("refused ({}): {}", RefusalName(refusal), text);
+  } else {
+    spdlog::warn("refused ({}, and {} more since the last such line): {}", RefusalName(refusal), suppressed,
+                 text);
+  }
+}
+
+RefusalCounts Refusals::counts() const {
+  RefusalCounts counts{};
+  for (size_t i = 0; i < counts.size(); ++i) counts[i] = counts_[i].load(std::memory_order_relaxed);
+  return counts;
+}
+
+}  // namespace pinfeed

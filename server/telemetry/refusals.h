@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the daemon turned away, by reason: for the metrics, and for the log at a bounded rate.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "common/sync.h"
+
+namespace pinfeed {
+
+enum class Refusal : uint8_t {
+  kUid,          // the peer's user is not served
+  kRequest,      // an OpenFeed that was answered with an error
+  kFrame,        // a lifeline frame of wrong size, magic or kind, or with descriptors
+  kToken,        // a token that opens no session of this process
+  kExpired,      // a session whose lifeline never came
+  kDescriptors,  // no descriptor was left to accept a connection
+};
+inline constexpr size_t kRefusalKinds = 6;
+// "uid", "request", ...: the label in metrics.
+std::string_view RefusalName(Refusal refusal);
+
+using RefusalCounts = std::array<uint64_t, kRefusalKinds>;
+
+// Purpose: counts refusals and logs at most one a second of each kind, with the number left out since.
+// Threads: any. Errors: none.
+class Refusals {
+ public:
+  void Count(Refusal refusal, const std::string& text) PF_EXCLUDES(mutex_);
+  RefusalCounts counts() const;
+
+ private:
+  struct Kind {
+    std::chrono::steady_clock::time_point next_log;
+    uint64_t suppressed = 0;
+  };
+
+  std::array<std::atomic<uint64_t>, kRefusalKinds> counts_{};
+  Mutex mutex_;
+  std::array<Kind, kRefusalKinds> kinds_ PF_GUARDED_BY(mutex_);
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the daemon is doing at one moment, as plain values. In: the parts that know. Out: GetStatus and the
+// metrics, which show the same figures.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "server/pipeline/feed.h"
+#include "server/telemetry/refusals.h"
+
+namespace pinfeed {
+
+struct SessionSnapshot {
+  uint64_t id = 0;
+  int32_t pid = 0;
+  uint32_t uid = 0;
+  std::string client_name;
+  std::string state;  // "pending", "attached", "orphaned"
+  uint64_t batches_published = 0;
+  uint64_t batches_taken = 0;  // as the client says, held below batches_published
+  double wait_seconds = 0;     // as the client says, held below the session's age
+};
+
+struct FeedReport {
+  FeedSnapshot feed;
+  uint32_t slots = 0;
+  std::vector<SessionSnapshot> sessions;
+};
+
+// Sums over all feeds since the start, ended ones included: they never go down.
+struct FeedTotals {
+  uint64_t feeds = 0;
+  uint64_t batches = 0;
+  uint64_t samples = 0;
+  uint64_t bytes = 0;
+  uint64_t bad_samples = 0;
+  uint64_t ignored_releases = 0;
+  uint64_t read_ns = 0;
+  uint64_t decode_ns = 0;
+  uint64_t starved_ns = 0;
+  uint64_t full_ns = 0;
+};
+
+struct DaemonSnapshot {
+  uint64_t server_epoch = 0;
+  double uptime_seconds = 0;
+  bool ready = false;  // clients can connect
+  bool draining = false;
+  uint32_t workers = 0;
+  uint32_t workers_busy = 0;
+  uint64_t pool_capacity_bytes = 0;
+  uint64_t pool_used_bytes = 0;
+  uint32_t open_fds = 0;
+  uint64_t resident_bytes = 0;
+  std::vector<FeedReport> feeds;
+  FeedTotals totals;
+  uint64_t sessions_opened = 0;
+  uint64_t sessions_closed = 0;
+  RefusalCounts refusals{};
+  std::string backend;
+};
+
+using SnapshotFunction = std::function<DaemonSnapshot()>;
+
+// Descriptors this process has open, and bytes of memory it has resident; 0 where /proc does not tell.
+uint32_t CountOpenFds();
+uint64_t ResidentBytes();
+
+}  // namespace pinfeed
