@@ -18,7 +18,6 @@ import numpy
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("PINFEED_BUILD_DIR", ROOT / "build" / "release"))
 SYS_FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 F_GET_SEALS, SIZE_SEALS = 1034, 0x2 | 0x4  # F_SEAL_SHRINK | F_SEAL_GROW
 PAGE_BYTES = 8192
@@ -78,10 +77,7 @@ class Client:
         page = numpy.frombuffer(welcome, numpy.uint8)
         assert len(welcome) == 256 and field(page, "Lifeline frame", "magic") == MAGIC["Lifeline frame"]
         assert field(page, "Lifeline frame", "kind") == WELCOME
-        self.refusal = field(page, "Lifeline frame", "code")
-        if self.refusal:
-            assert not fds
-            return
+        assert field(page, "Lifeline frame", "code") == 0
         publish, release, self.doorbell, arena = fds
         self.publish = map_memfd(publish, PAGE_BYTES, mmap.PROT_READ)
         self.release_page = map_memfd(release, PAGE_BYTES, mmap.PROT_READ | mmap.PROT_WRITE)
@@ -151,20 +147,6 @@ def wire(tmp_path_factory):
 
 
 @pytest.fixture
-def daemon(tmp_path):
-    """A running pinfeedd that serves tmp_path; yields its address."""
-    reading, writing = os.pipe()
-    command = [BUILD / "server" / "pinfeedd", "--socket-dir", tmp_path, "--allowed-roots", tmp_path, "--http-listen", "off", "--pool-bytes", "64MiB"]
-    with subprocess.Popen([*map(str, command), "--ready-fd", str(writing)], pass_fds=(writing,)) as process:
-        os.close(writing)
-        with os.fdopen(reading) as ready:
-            assert ready.readline() == "ready\n"
-        yield str(tmp_path / "pinfeed.sock")
-        process.terminate()
-        assert process.wait(40) == 0
-
-
-@pytest.fixture
 def spec(wire, tmp_path):
     """A feed of 10 samples in batches of 4, and the two arrays that it is made of."""
     (tmp_path / "data").mkdir()
@@ -176,7 +158,7 @@ def spec(wire, tmp_path):
 
 
 def test_batches_hold_the_samples_in_order(wire, daemon, spec):
-    client = Client(wire, daemon, spec[0])
+    client = Client(wire, daemon.address, spec[0])
     places = {place.name: place for place in client.offer.tensors}
     assert set(places) == {"x", "y"} and client.offer.dataset_samples == 10 and client.offer.batches_per_epoch == 3
     seen = []
@@ -191,11 +173,11 @@ def test_batches_hold_the_samples_in_order(wire, daemon, spec):
 
 
 def test_a_cursor_goes_on_behind_what_was_taken(wire, daemon, spec):
-    client = Client(wire, daemon, spec[0])
+    client = Client(wire, daemon.address, spec[0])
     for _ in range(2):
         client.release(client.take())
-    client.lifeline.close()  # no bye: the process lives, so the daemon keeps the old session's memory
-    resumed = Client(wire, daemon, spec[0], client.cursor)
+    client.bye()
+    resumed = Client(wire, daemon.address, spec[0], client.cursor)
     batch = resumed.take()
     assert (batch["sequence"], batch["epoch"], batch["batch_index"], batch["samples"]) == (0, 0, 2, 2)
     resumed.release(batch)
@@ -205,15 +187,28 @@ def test_a_cursor_goes_on_behind_what_was_taken(wire, daemon, spec):
 def test_faults_and_refusals_are_told(wire, daemon, spec):
     bad = wire.FeedSpec(dataset=spec[0].dataset, batch_size=0, slots=2)
     with pytest.raises(grpc.RpcError) as refused:
-        Client(wire, daemon, bad)
+        Client(wire, daemon.address, bad)
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     lines = refused.value.details().splitlines()
     assert [line.split(":")[0] for line in lines] == ["batch_size", "slots"], lines
     lifeline = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     lifeline.settimeout(10)
-    client = Client(wire, daemon, spec[0])
+    client = Client(wire, daemon.address, spec[0])
     lifeline.connect(client.offer.lifeline_path)
     lifeline.send(frame(HELLO, bytes(32)))
     answer, fds, _, _ = socket.recv_fds(lifeline, 4096, 16)
     assert not fds and field(numpy.frombuffer(answer, numpy.uint8), "Lifeline frame", "code") == grpc.StatusCode.UNAUTHENTICATED.value[0]
     client.bye()
+
+
+def test_a_group_shares_one_read_only_arena(wire, daemon, spec):
+    spec[0].sharing, spec[0].group, spec[0].group_size = wire.FeedSpec.BROADCAST, "protocol", 2
+    clients = [Client(wire, daemon.address, spec[0]) for _ in range(2)]
+    for number in range(6):
+        batches = [client.take() for client in clients]
+        assert [(batch["sequence"], batch["batch_index"]) for batch in batches] == [(number, number % 3)] * 2
+        for client, batch in zip(clients, batches):
+            client.release(batch)
+    for client in clients:
+        assert client.take() is None and client.offer.arena.read_only
+        client.bye()
