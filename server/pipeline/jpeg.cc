@@ -85,8 +85,6 @@ struct JpegDecoder::State {
     cinfo.err = jpeg_std_error(&error);
     error.error_exit = OnError;
     error.emit_message = OnMessage;
-    jpeg_create_decompress(
-        &cinfo);  // fails only by OnError for a header of another version, which CMake found to match
     cinfo.client_data = this;
     source.init_source = [](j_decompress_ptr) {};
     source.fill_input_buffer = OnMoreInput;
@@ -100,12 +98,15 @@ struct JpegDecoder::State {
   State& operator=(const State&) = delete;
 
   bool ReadHeader(std::span<const std::byte> file) {
-    jpeg_abort_decompress(&cinfo);
+    if (setjmp(jump) != 0) return false;
+    // Made anew: the library keeps tables from file to file, and one that lacks its own would be decoded with
+    // the last one's.
+    jpeg_destroy_decompress(&cinfo);
+    jpeg_create_decompress(&cinfo);
     source.next_input_byte = reinterpret_cast<const JOCTET*>(file.data());
     source.bytes_in_buffer = file.size();
     cinfo.src = &source;
     cinfo.progress = &progress;
-    if (setjmp(jump) != 0) return false;
     jpeg_read_header(&cinfo, TRUE);
     return true;
   }

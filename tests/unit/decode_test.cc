@@ -142,6 +142,27 @@ TEST(DecodeTest, RefusesAProgressiveFileOfThousandsOfScans) {
   EXPECT_THAT(DecodeImage(file, decoder), StatusIs(Code::kResourceExhausted, HasSubstr("500 scans")));
 }
 
+// A file without its own tables must not be decoded with those of the file before.
+TEST(DecodeTest, TablesDoNotStayForTheNextFile) {
+  JpegOptions options;
+  options.width = 40;
+  options.height = 30;
+  const std::vector<std::byte> good = MakeJpeg(options, 1);
+  std::vector<std::byte> without = good;
+  for (size_t i = 0; i + 1 < without.size(); ++i) {
+    if (without[i] != std::byte{0xFF} || without[i + 1] != std::byte{0xDB}) continue;
+    const auto length = static_cast<ptrdiff_t>(std::to_integer<int>(without[i + 2]) << 8 |
+                                               std::to_integer<int>(without[i + 3]));
+    without.erase(without.begin() + static_cast<ptrdiff_t>(i),
+                  without.begin() + static_cast<ptrdiff_t>(i) + 2 + length);
+    --i;
+  }
+  ASSERT_LT(without.size(), good.size());
+  ImageDecoder decoder;
+  ASSERT_OK(DecodeImage(good, decoder));
+  EXPECT_THAT(DecodeImage(without, decoder), StatusIs(Code::kDataLoss, HasSubstr("Quantization table")));
+}
+
 TEST(DecodeTest, GoesOnAfterABadFile) {
   JpegOptions options;
   options.width = 40;

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/pipeline/sample_loader.h"
+
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/testing.h"
+#include "tests/unit/image_fixture.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using Contents = std::vector<std::vector<std::vector<std::byte>>>;
+
+template <typename T>
+std::vector<std::byte> BytesOf(const std::vector<T>& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
+}
+
+std::vector<std::byte> Photo(int width, int height, uint32_t seed) {
+  JpegOptions options;
+  options.width = width;
+  options.height = height;
+  return MakeJpeg(options, seed);
+}
+
+// Three images of different sizes with labels 10, 11, 12; then a truncated one, and one that is no image.
+std::shared_ptr<const Dataset> Photos() {
+  std::vector<std::byte> cut = Photo(90, 60, 3);
+  cut.resize(cut.size() / 2);
+  const std::string text = "<html>";
+  Contents contents = {{Photo(120, 80, 0), BytesOf<int64_t>({10})},
+                       {Photo(64, 99, 1), BytesOf<int64_t>({11})},
+                       {Photo(30, 20, 2), BytesOf<int64_t>({12})},
+                       {cut, BytesOf<int64_t>({13})},
+                       {BytesOf<char>({text.begin(), text.end()}), BytesOf<int64_t>({14})}};
+  return std::make_shared<MemoryDataset>(
+      std::vector<Field>{EncodedField("image"), TensorField("label", DType::kInt64, {})},
+      std::move(contents));
+}
+
+FeedSpec Training() {
+  FeedSpec spec;
+  spec.seed = 5;
+  spec.sample_ids = true;
+  spec.transforms = {RandomResizedCrop{48, 40}, RandomHorizontalFlip{}, Normalize{{0.5}, {0.25}},
+                     ToDtype{DType::kFloat16, false}};
+  return spec;
+}
+
+// The tensors of one sample, one behind the other; places and what lies around them are checked to be left
+// alone.
+struct Loaded {
+  Status status;
+  std::vector<std::vector<std::byte>> tensors;
+};
+Loaded LoadOne(const SampleLoader& loader, const SampleKey& key, SampleScratch& scratch, bool zero = false) {
+  constexpr size_t kGuard = 64;
+  constexpr std::byte kMark{0xA5};
+  Loaded loaded;
+  std::vector<std::vector<std::byte>> guarded;
+  std::vector<std::span<std::byte>> places;
+  for (const TensorSpec& spec : loader.outputs()) {
+    guarded.emplace_back(spec.SampleBytes().value() + 2 * kGuard, kMark);
+  }
+  for (auto& bytes : guarded) places.push_back(std::span(bytes).subspan(kGuard, bytes.size() - 2 * kGuard));
+  SampleTimes times;
+  if (zero) {
+    loader.LoadZero(key, places);
+  } else {
+    loaded.status = loader.Load(key, places, scratch, times);
+  }
+  for (const auto& bytes : guarded) {
+    for (size_t i = 0; i < kGuard; ++i) {
+      EXPECT_EQ(bytes[i], kMark);
+      EXPECT_EQ(bytes[bytes.size() - 1 - i], kMark);
+    }
+    loaded.tensors.emplace_back(bytes.begin() + kGuard, bytes.end() - kGuard);
+  }
+  return loaded;
+}
+
+int64_t AsInt64(const std::vector<std::byte>& bytes) {
+  int64_t value = 0;
+  if (bytes.size() == sizeof value) std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
+TEST(SampleLoaderTest, OutputsAreTheFieldsAfterTheTransforms) {
+  ASSERT_OK_AND_ASSIGN(const auto loader, SampleLoader::Create(Photos(), Training()));
+  EXPECT_THAT(loader->outputs(), ElementsAre(TensorSpec{"image", DType::kFloat16, {3, 48, 40}},
+                                             TensorSpec{"label", DType::kInt64, {}},
+                                             TensorSpec{"sample_id", DType::kInt64, {}}));
+  FeedSpec spec = Training();
+  spec.image_layout = ImageLayout::kHwc;
+  spec.sample_ids = false;
+  ASSERT_OK_AND_ASSIGN(const auto other, SampleLoader::Create(Photos(), spec));
+  EXPECT_THAT(other->outputs(), ElementsAre(TensorSpec{"image", DType::kFloat16, {48, 40, 3}},
+                                            TensorSpec{"label", DType::kInt64, {}}));
+}
+
+TEST(SampleLoaderTest, SameKeyGivesTheSameBytesWithAnyScratchOnAnyThread) {
+  ASSERT_OK_AND_ASSIGN(const auto loader, SampleLoader::Create(Photos(), Training()));
+  std::vector<Loaded> first;
+  SampleScratch scratch;
+  for (uint64_t epoch = 0; epoch < 8; ++epoch) {
+    for (uint64_t id = 0; id < 3; ++id) {
+      first.push_back(LoadOne(*loader, {id, epoch}, scratch));
+      ASSERT_OK(first.back().status);
+      EXPECT_EQ(AsInt64(first.back().tensors[1]), static_cast<int64_t>(10 + id));
+      EXPECT_EQ(AsInt64(first.back().tensors[2]), static_cast<int64_t>(id));
+    }
+  }
+  EXPECT_NE(first[0].tensors[0], first[3].tensors[0]);  // another epoch, another crop
+  std::vector<int> different(4, 0);
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < different.size(); ++t) {
+    threads.emplace_back([&, t] {
+      SampleScratch own;
+      for (size_t i = first.size(); i-- > 0;) {  // in another order, with failures in between
+        static_cast<void>(LoadOne(*loader, {3, 0}, own).status.ok());
+        const Loaded again = LoadOne(*loader, {i % 3, i / 3}, own);
+        if (!again.status.ok() || again.tensors != first[i].tensors) ++different[t];
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(different, ElementsAre(0, 0, 0, 0));
+}
+
+TEST(SampleLoaderTest, SeedChangesTheCrops) {
+  FeedSpec spec = Training();
+  ASSERT_OK_AND_ASSIGN(const auto loader, SampleLoader::Create(Photos(), spec));
+  spec.seed = 6;
+  ASSERT_OK_AND_ASSIGN(const auto other, SampleLoader::Create(Photos(), spec));
+  SampleScratch scratch;
+  EXPECT_NE(LoadOne(*loader, {0, 0}, scratch).tensors[0], LoadOne(*other, {0, 0}, scratch).tensors[0]);
+}
+
+TEST(SampleLoaderTest, BadSampleIsNamedWithItsReason) {
+  ASSERT_OK_AND_ASSIGN(const auto loader, SampleLoader::Create(Photos(), Training()));
+  SampleScratch scratch;
+  EXPECT_THAT(LoadOne(*loader, {3, 0}, scratch).status,
+              StatusIs(Code::kDataLoss, HasSubstr("memory/3: JPEG file is truncated")));
+  EXPECT_THAT(
+      LoadOne(*loader, {4, 0}, scratch).status,
+      StatusIs(Code::kDataLoss,
+               HasSubstr("memory/4: neither a JPEG nor a PNG image: the file starts with 3c 68 74 6d")));
+  for (uint64_t epoch = 0; epoch < 50; ++epoch)
+    EXPECT_FALSE(LoadOne(*loader, {3, epoch}, scratch).status.ok());
+}
+
+TEST(SampleLoaderTest, ZeroKeepsTheLabel) {
+  ASSERT_OK_AND_ASSIGN(const auto loader, SampleLoader::Create(Photos(), Training()));
+  SampleScratch scratch;
+  const Loaded zero = LoadOne(*loader, {3, 0}, scratch, true);
+  EXPECT_EQ(zero.tensors[0], std::vector<std::byte>(zero.tensors[0].size()));
+  EXPECT_EQ(AsInt64(zero.tensors[1]), 13);
+  EXPECT_EQ(AsInt64(zero.tensors[2]), 3);
+}
+
+TEST(SampleLoaderTest, ZeroOfAnUnreadableTensorIsZeros) {
+  const auto dataset = std::make_shared<MemoryDataset>(
+      std::vector<Field>{TensorField("a", DType::kInt64, {2})}, Contents{{BytesOf<int64_t>({1})}});
+  ASSERT_OK_AND_ASSIGN(const auto loader, SampleLoader::Create(dataset, {}));
+  SampleScratch scratch;
+  EXPECT_THAT(LoadOne(*loader, {0, 0}, scratch).status, StatusIs(Code::kDataLoss, HasSubstr("memory/0")));
+  EXPECT_EQ(LoadOne(*loader, {0, 0}, scratch, true).tensors[0], std::vector<std::byte>(16));
+}
+
+TEST(SampleLoaderTest, EveryFaultIsListedAtOnce) {
+  FeedSpec spec;
+  spec.transforms = {CenterCrop{0, 4}, RandomHorizontalFlip{2}, Normalize{{0, 0}, {0}}};
+  const Result<std::unique_ptr<SampleLoader>> loader = SampleLoader::Create(Photos(), spec);
+  EXPECT_THAT(loader,
+              StatusIs(Code::kInvalidArgument,
+                       "transforms[0] center_crop: height 0 is not between 1 and 65500\n"
+                       "transforms[1] random_horizontal_flip: p 2 is not between 0 and 1\n"
+                       "transforms[2] normalize: mean has 2 values; 1 or 3 (one a channel) can be used\n"
+                       "transforms[2] normalize: std 0 is not a number above 0"));
+}
+
+TEST(SampleLoaderTest, ImagesWithoutOneSizeAreRefused) {
+  FeedSpec spec;
+  const std::string advice = "image sizes vary: add Resize([h, w]), CenterCrop or RandomResizedCrop";
+  EXPECT_THAT(SampleLoader::Create(Photos(), spec), StatusIs(Code::kInvalidArgument, HasSubstr(advice)));
+  spec.transforms = {Resize{0, 256}};
+  EXPECT_THAT(SampleLoader::Create(Photos(), spec), StatusIs(Code::kInvalidArgument, HasSubstr(advice)));
+  spec.transforms = {Resize{32, 32}};
+  EXPECT_OK(SampleLoader::Create(Photos(), spec));
+}
+
+TEST(SampleLoaderTest, SampleIdFieldOfTheDatasetIsNotOverwritten) {
+  const auto dataset = std::make_shared<MemoryDataset>(
+      std::vector<Field>{TensorField("sample_id", DType::kInt64, {})}, Contents{{BytesOf<int64_t>({1})}});
+  FeedSpec spec;
+  EXPECT_OK(SampleLoader::Create(dataset, spec));
+  spec.sample_ids = true;
+  EXPECT_THAT(SampleLoader::Create(dataset, spec), StatusIs(Code::kInvalidArgument, HasSubstr("sample_ids")));
+}
+
+TEST(SampleLoaderTest, TensorsWithoutTransformsGoThroughUntouched) {
+  const std::vector<uint8_t> pixels = {1, 2, 3, 4, 5, 6};
+  const auto dataset = std::make_shared<MemoryDataset>(
+      std::vector<Field>{TensorField("image", DType::kUint8, {1, 2, 3})}, Contents{{BytesOf(pixels)}});
+  ASSERT_OK_AND_ASSIGN(const auto loader, SampleLoader::Create(dataset, {}));
+  EXPECT_THAT(loader->outputs(), ElementsAre(TensorSpec{"image", DType::kUint8, {1, 2, 3}}));
+  SampleScratch scratch;
+  EXPECT_EQ(LoadOne(*loader, {0, 0}, scratch).tensors[0], BytesOf(pixels));
+}
+
+// The four ways in which a tensor may hold an image all give the same crop.
+TEST(SampleLoaderTest, TensorImagesAreTransformedWhateverTheirLayout) {
+  constexpr int64_t kHeight = 6;
+  constexpr int64_t kWidth = 8;
+  std::vector<uint8_t> first(kHeight * kWidth * 3);
+  std::vector<uint8_t> last(first.size());
+  for (int64_t i = 0; i < kHeight * kWidth; ++i) {
+    for (int64_t c = 0; c < 3; ++c) {
+      const auto value = static_cast<uint8_t>(5 * i + c);
+      first[static_cast<size_t>(c * kHeight * kWidth + i)] = value;
+      last[static_cast<size_t>(3 * i + c)] = value;
+    }
+  }
+  const std::vector<uint8_t> grey(first.begin(), first.begin() + kHeight * kWidth);
+  FeedSpec spec;
+  spec.transforms = {CenterCrop{2, 4}, RandomHorizontalFlip{1}, ToDtype{DType::kFloat32, false}};
+  SampleScratch scratch;
+  const auto load = [&](std::vector<int64_t> shape, const std::vector<uint8_t>& pixels) {
+    const auto dataset = std::make_shared<MemoryDataset>(
+        std::vector<Field>{TensorField("x", DType::kUint8, std::move(shape))}, Contents{{BytesOf(pixels)}});
+    const auto loader = SampleLoader::Create(dataset, spec);
+    EXPECT_TRUE(loader.ok()) << loader.status().ToString();
+    std::vector<float> values;
+    if (!loader.ok()) return values;
+    const Loaded loaded = LoadOne(*loader.value(), {0, 0}, scratch);
+    EXPECT_OK(loaded.status);
+    values.resize(loaded.tensors[0].size() / sizeof(float));
+    std::memcpy(values.data(), loaded.tensors[0].data(), loaded.tensors[0].size());
+    return values;
+  };
+  std::vector<float> expected;
+  for (int c = 0; c < 3; ++c) {
+    for (int y = 2; y < 4; ++y) {
+      for (int x = 5; x >= 2; --x) expected.push_back(static_cast<float>(5 * (kWidth * y + x) + c));
+    }
+  }
+  EXPECT_EQ(load({3, kHeight, kWidth}, first), expected);
+  EXPECT_EQ(load({kHeight, kWidth, 3}, last), expected);
+  expected.resize(8);
+  EXPECT_EQ(load({1, kHeight, kWidth}, grey), expected);
+  EXPECT_EQ(load({kHeight, kWidth, 1}, grey), expected);
+}
+
+TEST(SampleLoaderTest, TransformsNeedOneImage) {
+  FeedSpec spec;
+  spec.transforms = {RandomHorizontalFlip{}};
+  const auto create = [&](std::vector<Field> fields) {
+    return SampleLoader::Create(std::make_shared<MemoryDataset>(std::move(fields), Contents(1)), spec);
+  };
+  const Field a = TensorField("a", DType::kUint8, {3, 8, 8});
+  const Field b = TensorField("b", DType::kUint8, {8, 8, 1});
+  EXPECT_THAT(create({TensorField("x", DType::kFloat32, {3, 8, 8})}),
+              StatusIs(Code::kInvalidArgument, HasSubstr("has no image for them")));
+  EXPECT_THAT(create({a, b}), StatusIs(Code::kInvalidArgument, HasSubstr("several images ('a', 'b')")));
+  EXPECT_OK(create({a, TensorField("image", DType::kUint8, {8, 8, 1})}));
+  EXPECT_THAT(
+      create({TensorField("a", DType::kUint8, {3, 8, 3})}),
+      StatusIs(Code::kInvalidArgument, HasSubstr("[3, 8, 3] may be channels first or channels last")));
+  EXPECT_THAT(create({TensorField("a", DType::kUint8, {3, 0, 8})}),
+              StatusIs(Code::kInvalidArgument, HasSubstr("is no image")));
+  EXPECT_THAT(create({EncodedField("left"), EncodedField("right")}),
+              StatusIs(Code::kInvalidArgument, HasSubstr("several images ('left', 'right')")));
+}
+
+TEST(SampleLoaderTest, TimeIsAccountedFor) {
+  ASSERT_OK_AND_ASSIGN(const auto loader, SampleLoader::Create(Photos(), Training()));
+  SampleScratch scratch;
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<std::span<std::byte>> places;
+  for (const TensorSpec& spec : loader->outputs()) memory.emplace_back(spec.SampleBytes().value());
+  for (auto& bytes : memory) places.emplace_back(bytes);
+  SampleTimes times;
+  ASSERT_OK(loader->Load({0, 0}, places, scratch, times));
+  EXPECT_GT(times.read_ns, 0U);
+  EXPECT_GT(times.decode_ns, 0U);
+}
+
+}  // namespace
+}  // namespace pinfeed
