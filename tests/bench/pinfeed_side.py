@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon under test, and trainers that do nothing with their batches.
+
+In: the build and the inputs. Out: a running daemon, contenders of measure.interleave, processes that take batches.
+"""
+import itertools
+import json
+import multiprocessing
+import os
+import pathlib
+import select
+import subprocess
+import tempfile
+import time
+
+import psutil
+
+import measure
+import pinfeed
+
+START_TIMEOUT_S = 20
+STOP_TIMEOUT_S = 30
+
+
+class Daemon:
+    """pinfeedd on a socket of its own, with its defaults. A context manager."""
+
+    def __init__(self, build, root):
+        self._folder = tempfile.TemporaryDirectory(prefix="pinfeed-bench-")
+        self.address = os.path.join(self._folder.name, "pinfeed.sock")
+        self._log = open(build / "bench" / "pinfeedd.log", "wb")
+        reading, writing = os.pipe()
+        options = {"socket-dir": self._folder.name, "allowed-roots": root, "http-listen": "off", "log-level": "warning", "ready-fd": writing}
+        self._process = subprocess.Popen(
+            [str(build / "server" / "pinfeedd")] + [f"--{name}={value}" for name, value in options.items()],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=[writing],
+        )
+        os.close(writing)
+        ready = select.select([reading], [], [], START_TIMEOUT_S)[0] and os.read(reading, 64)
+        os.close(reading)
+        if not ready:
+            self._process.kill()
+            raise RuntimeError(f"pinfeedd did not start; its log is {self._log.name}:\n{pathlib.Path(self._log.name).read_text()}")
+        self.process = psutil.Process(self._process.pid)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise RuntimeError(f"pinfeedd did not stop within {STOP_TIMEOUT_S} s of SIGTERM") from None
+        finally:
+            self._log.close()
+            self._folder.cleanup()
+
+    def cpu_seconds(self):
+        times = self.process.cpu_times()
+        return times.user + times.system
+
+    def resident_mib(self):
+        return self.process.memory_info().rss / 2**20
+
+
+class Trainer:
+    """A contender that opens a feed, takes batches for a while and closes it. `arguments` are pinfeed.open's."""
+
+    def __init__(self, daemon, path, arguments):
+        self.open = lambda: pinfeed.open(str(path), address=daemon.address, rank=0, world_size=1, shuffle=True, **arguments)
+        self._batch_size = arguments["batch_size"]
+
+    def round(self, seconds):
+        """Samples a second. Every batch counts as full: the feeds drop the last one of an epoch."""
+        with self.open() as feed:
+            epochs = itertools.chain.from_iterable(itertools.repeat(feed))
+            return measure.batches_per_second(epochs, 2 * feed.slots, seconds) * self._batch_size
+
+    def close(self):
+        pass
+
+    def first_batch_ms(self):
+        begin = time.perf_counter()
+        feed = self.open()
+        first = next(iter(feed))
+        elapsed = time.perf_counter() - begin
+        del first
+        feed.close()
+        return elapsed * 1e3
+
+    def ready_batch_us(self, count, pause_s):
+        """How long next() takes when it need not wait: a list of microseconds. Batches that were not ready do not count."""
+        micros = []
+        with self.open() as feed:
+            epochs = itertools.chain.from_iterable(itertools.repeat(feed))
+            for _ in range(10 * count):
+                time.sleep(pause_s)
+                waited = feed.wait_seconds
+                begin = time.perf_counter()
+                first, second = next(epochs)
+                end = time.perf_counter()
+                if feed.wait_seconds == waited:
+                    micros.append((end - begin) * 1e6)
+                del first, second
+                if len(micros) == count:
+                    return micros
+        raise RuntimeError(f"only {len(micros)} of {10 * count} batches were ready when they were asked for")
+
+
+def spec_json(path, **spec):
+    """A FeedSpec for the C++ trainer."""
+    dataset = {"path": str(path), **{key: spec.pop(key) for key in ("sequence_length",) if key in spec}}
+    return json.dumps({"dataset": dataset, "order": "SHUFFLE", **spec})
+
+
+def take_epoch(daemon, path, trainers, arguments):
+    """Processes that take one epoch each, together. Returns the daemon's CPU seconds for it."""
+    context = multiprocessing.get_context("spawn")
+    sharing = {"share": "broadcast", "group": "bench", "group_size": trainers} if trainers > 1 else {}
+    counts = context.Queue()
+    processes = [context.Process(target=_take_epoch, args=(daemon.address, path, dict(arguments, **sharing), counts)) for _ in range(trainers)]
+    before = daemon.cpu_seconds()
+    for process in processes:
+        process.start()
+    taken = {counts.get(timeout=120) for _ in processes}
+    for process in processes:
+        process.join()
+    if len(taken) != 1 or 0 in taken:
+        raise RuntimeError(f"{trainers} trainers took {sorted(taken)} batches of the same epoch")
+    return daemon.cpu_seconds() - before
+
+
+def _take_epoch(address, path, arguments, counts):
+    with pinfeed.open(str(path), address=address, shuffle=True, epochs=1, framework="numpy", **arguments) as feed:
+        taken = sum(1 for _ in feed)
+    counts.put(taken)
+
+
+def memory_growth(daemon, path, batches, arguments):
+    """A process takes 1,000 batches, then `batches`. Returns by how many MiB the daemon and the process grew after the first 1,000."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_take_many, args=(there, daemon.address, path, batches, arguments))
+    process.start()
+    there.close()
+    trainer_before = here.recv()
+    daemon_before = daemon.resident_mib()
+    here.send("go on")
+    trainer_after = here.recv()
+    daemon_after = daemon.resident_mib()
+    here.send("end")
+    process.join()
+    return daemon_after - daemon_before, trainer_after - trainer_before
+
+
+def _take_many(pipe, address, path, batches, arguments):
+    with pinfeed.open(str(path), address=address, shuffle=True, framework="numpy", **arguments) as feed:
+        epochs = itertools.chain.from_iterable(itertools.repeat(feed))
+        me = psutil.Process()
+        for count in (1000, batches):
+            for _ in itertools.islice(epochs, count):
+                pass
+            pipe.send(me.memory_info().rss / 2**20)
+            pipe.recv()

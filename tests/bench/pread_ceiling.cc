@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ceiling of array loading. In: a file of samples of one size. Out: how many of them, picked at random,
+// `threads` threads pread a second into memory like a feed's arena: a sealed memfd, mapped and faulted in. No
+// batches, no order, no other process.
+//
+//   pread_ceiling FILE OFFSET SAMPLE_BYTES SAMPLES PLACES SECONDS THREADS
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/memfd.h"
+#include "common/status.h"
+
+namespace pinfeed {
+namespace {
+
+struct Job {
+  std::string path;
+  uint64_t offset = 0;  // of the first sample in the file
+  uint64_t sample_bytes = 0;
+  uint64_t samples = 0;
+  uint64_t places = 0;  // samples that the memory holds
+  double seconds = 0;
+  unsigned threads = 0;
+};
+
+Status ReadSample(int fd, const Job& job, uint64_t sample, std::byte* out) {
+  for (uint64_t done = 0; done < job.sample_bytes;) {
+    const ssize_t got = pread(fd, out + done, job.sample_bytes - done,
+                              static_cast<off_t>(job.offset + sample * job.sample_bytes + done));
+    if (got < 0) return ErrnoStatus("read " + job.path, errno);
+    if (got == 0) return DataLoss("read " + job.path + ": it ends before sample " + std::to_string(sample));
+    done += static_cast<uint64_t>(got);
+  }
+  return OkStatus();
+}
+
+Status Run(const Job& job) {
+  const UniqueFd file(open(job.path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return ErrnoStatus("open " + job.path, errno);
+  const uint64_t bytes = job.places * job.sample_bytes;
+  ASSIGN_OR_RETURN(const UniqueFd memory, CreateMemfd("pread_ceiling", bytes));
+  ASSIGN_OR_RETURN(const Mapping mapping, Mapping::Map(memory.get(), bytes, Access::kReadWrite, true));
+
+  std::atomic<bool> stop = false;
+  std::atomic<uint64_t> next_place = 0;
+  std::atomic<uint64_t> read = 0;
+  std::vector<Status> results(job.threads);
+  std::vector<std::thread> threads;
+  const auto begin = std::chrono::steady_clock::now();
+  for (unsigned t = 0; t < job.threads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(t);
+      std::uniform_int_distribution<uint64_t> pick(0, job.samples - 1);
+      while (!stop.load(std::memory_order_relaxed)) {
+        const uint64_t place = next_place.fetch_add(1, std::memory_order_relaxed) % job.places;
+        results[t] = ReadSample(file.get(), job, pick(random), mapping.data() + place * job.sample_bytes);
+        if (!results[t].ok()) return;
+        read.fetch_add(1, std::memory_order_relaxed);
+      }
+    });
+  }
+  std::this_thread::sleep_for(std::chrono::duration<double>(job.seconds));
+  const uint64_t count = read.load();
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& result : results) RETURN_IF_ERROR(result);
+  std::printf("{\"count\": %llu, \"seconds\": %.6f}\n", static_cast<unsigned long long>(count),
+              elapsed.count());
+  return OkStatus();
+}
+
+}  // namespace
+}  // namespace pinfeed
+
+int main(int argc, char** argv) {
+  if (argc != 8) {
+    std::fputs("usage: pread_ceiling FILE OFFSET SAMPLE_BYTES SAMPLES PLACES SECONDS THREADS\n", stderr);
+    return 2;
+  }
+  const pinfeed::Status status =
+      pinfeed::Run({argv[1], std::stoull(argv[2]), std::stoull(argv[3]), std::stoull(argv[4]),
+                    std::stoull(argv[5]), std::stod(argv[6]), static_cast<unsigned>(std::stoul(argv[7]))});
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "pread_ceiling: %s\n", status.ToString().c_str());
+  return 1;
+}
