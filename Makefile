@@ -30,7 +30,10 @@ test-sanitizers: ## unit and integration tests under ASan + UBSan, the core unde
 	@cmake --preset tsan $(CMAKE_ARGS) && cmake --build --preset tsan --target core_tests -- -j $(JOBS)
 	@$(CTEST) --test-dir build/tsan -L core
 
-bench: build ## the micro-benchmarks, one after the other
+bench: ## pinfeed beside PyTorch's DataLoader, then the micro-benchmarks
+	@deploy/install-deps build bench
+	@$(MAKE) --no-print-directory build
+	@$(PYTHON) tests/bench/run.py --build-dir $(BUILD) $(BENCH_ARGS)
 	@for each in $(BUILD)/bench/*_bench; do echo "== $$each"; $$each || exit 1; done
 
 demo: ## train a small model with batches from a daemon on this host
