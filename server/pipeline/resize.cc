@@ -21,6 +21,11 @@ constexpr int kSplit =
 constexpr int32_t kHalf = 1 << (kBits - 1);
 constexpr int kRowsAtOnce = 4;
 
+// Halves are added and the rest cut off, not rounded to even: as the method is defined.
+int32_t Truncated(double value) {
+  return static_cast<int32_t>(value);
+}
+
 // Weights of the outputs [begin, begin + count) of an axis resized from `in` to `out` pixels.
 void MakeAxis(int32_t in, int32_t out, int32_t begin, int32_t count, std::vector<double>& weights,
               ResizeAxis& axis) {
@@ -34,8 +39,8 @@ void MakeAxis(int32_t in, int32_t out, int32_t begin, int32_t count, std::vector
   axis.count.resize(static_cast<size_t>(count));
   for (int32_t i = 0; i < count; ++i) {
     const double center = (begin + i + 0.5) * scale;
-    const int32_t low = std::max(0, static_cast<int32_t>(center - support + 0.5));
-    const int32_t high = std::min(in, static_cast<int32_t>(center + support + 0.5));
+    const int32_t low = std::max(0, Truncated(center - support + 0.5));
+    const int32_t high = std::min(in, Truncated(center + support + 0.5));
     double sum = 0;
     for (int32_t k = 0; k < high - low; ++k) {
       const double weight = std::max(0.0, 1.0 - std::abs((k + low - center + 0.5) * (1.0 / support)));
@@ -44,7 +49,7 @@ void MakeAxis(int32_t in, int32_t out, int32_t begin, int32_t count, std::vector
     }
     int32_t* const to = &axis.weight[static_cast<size_t>(i) * taps];
     for (int32_t k = 0; k < high - low; ++k) {
-      to[k] = static_cast<int32_t>(weights[static_cast<size_t>(k)] * (1.0 / sum) * (1 << kBits) + 0.5);
+      to[k] = Truncated(weights[static_cast<size_t>(k)] * (1.0 / sum) * (1 << kBits) + 0.5);
     }
     axis.first[static_cast<size_t>(i)] = low;
     axis.count[static_cast<size_t>(i)] = high - low;

@@ -134,7 +134,7 @@ TEST(DecodeTest, RefusesAProgressiveFileOfThousandsOfScans) {
     if (file[i] == std::byte{0xFF} && file[i + 1] == std::byte{0xDA}) last = i;
   }
   const std::vector<std::byte> scan(file.begin() + static_cast<ptrdiff_t>(last), file.end() - 2);
-  file.resize(file.size() - 2);
+  file.erase(file.end() - 2, file.end());
   for (int i = 0; i < 1000; ++i) file.insert(file.end(), scan.begin(), scan.end());
   file.push_back(std::byte{0xFF});
   file.push_back(std::byte{0xD9});
