@@ -138,7 +138,7 @@ def test_a_forked_child_cannot_use_the_feed(feeds, arrays):
             finally:
                 del first
                 os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert os.waitpid(child, 0)[1] == 0
         assert first.id.tolist() == [0, 1, 2, 3]
         assert next(iter(feed)).epoch == 1
 
@@ -291,6 +291,8 @@ print(pinfeed.status()["pid"], os.path.dirname(one.address), flush=True)
 
 
 def start_private(arrays, code):
+    if not hasattr(os, "pidfd_open"):
+        pytest.skip("watching the daemon's end needs os.pidfd_open (Python 3.9)")
     process = subprocess.Popen([sys.executable, "-c", PRIVATE + code, str(arrays)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     line = process.stdout.readline()
     assert line, process.stderr.read()

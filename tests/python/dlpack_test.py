@@ -99,6 +99,17 @@ def test_and_back():
     assert owner.alive == []
 
 
+def test_jax_takes_it():
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    jax = pytest.importorskip("jax")
+    owner = Owner(numpy.arange(6, dtype="f4").tobytes())
+    taken = jax.dlpack.from_dlpack(owner.raw((2, 3), code_of("float32")))
+    assert taken.shape == (2, 3) and float(taken.sum()) == 15
+    del taken
+    gc.collect()
+    assert owner.alive == []
+
+
 def test_a_capsule_nobody_takes():
     owner = Owner(b"1234")
     raw = owner.raw((4,), code_of("uint8"))

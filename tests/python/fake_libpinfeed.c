@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// pinfeed.h without a daemon, so that the Python package's own logic can be tested case by case, also those that are rare with a real one.
-// In: FAKE_* environment variables. Out: batches of two tensors, "image" (uint8, 2x3) and "label" (int64), whose values tell
-// epoch, batch and sample.
+// pinfeed.h without a daemon, so that the Python package's own logic can be tested case by case, also those
+// that are rare with a real one. In: FAKE_* environment variables. Out: batches of two tensors, "image"
+// (uint8, 2x3) and "label" (int64), whose values tell epoch, batch and sample.
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,26 +49,40 @@ static int BatchesPerEpoch(const pf_feed* feed) {
 }
 
 // For the tests.
-PF_API const char* fake_spec(void) { return g_spec; }
-PF_API int fake_released(void) { return atomic_load(&g_released); }
-PF_API int fake_closed(void) { return atomic_load(&g_closed); }
-PF_API int fake_seeks(const pf_feed* feed) { return feed->seeks; }
+PF_API const char* fake_spec(void) {
+  return g_spec;
+}
+PF_API int fake_released(void) {
+  return atomic_load(&g_released);
+}
+PF_API int fake_closed(void) {
+  return atomic_load(&g_closed);
+}
+PF_API int fake_seeks(const pf_feed* feed) {
+  return feed->seeks;
+}
 PF_API void fake_log(int level, const char* message) {
   if (g_log != NULL) g_log((pf_log_level)level, message, g_user);
 }
 
-uint32_t pf_version(void) { return (uint32_t)Setting("FAKE_VERSION", PF_VERSION); }
-const char* pf_result_name(pf_result result) { return result == PF_OK ? "OK" : "FAILED"; }
-const char* pf_last_error(void) { return g_error; }
+uint32_t pf_version(void) {
+  return (uint32_t)Setting("FAKE_VERSION", PF_VERSION);
+}
+const char* pf_result_name(pf_result result) {
+  return result == PF_OK ? "OK" : "FAILED";
+}
+const char* pf_last_error(void) {
+  return g_error;
+}
 void pf_set_log(pf_log_function function, void* user) {
   g_log = function;
   g_user = user;
 }
 
-#define INIT(name)                                \
-  void name##_init(name* object, size_t size) {   \
-    memset(object, 0, size);                      \
-    object->size = size;                          \
+#define INIT(name)                              \
+  void name##_init(name* object, size_t size) { \
+    memset(object, 0, size);                    \
+    object->size = size;                        \
   }
 INIT(pf_open_options)
 INIT(pf_feed_info)
@@ -90,7 +104,8 @@ pf_result pf_open(const pf_open_options* options, pf_feed** out) {
   return PF_OK;
 }
 void pf_close(pf_feed* feed) {
-  atomic_fetch_add(&g_closed, 1);  // the memory stays for batches that are held; a test process does not live long
+  atomic_fetch_add(&g_closed,
+                   1);  // the memory stays for batches that are held; a test process does not live long
   (void)feed;
 }
 pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info) {
@@ -106,7 +121,8 @@ pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info) {
 }
 
 pf_result pf_next(pf_feed* feed, int64_t timeout_ms, pf_batch** out) {
-  if (feed->epochs > 0 && feed->epoch >= (uint64_t)feed->epochs) return Fail(PF_OUT_OF_RANGE, "the feed's last epoch is over");
+  if (feed->epochs > 0 && feed->epoch >= (uint64_t)feed->epochs)
+    return Fail(PF_OUT_OF_RANGE, "the feed's last epoch is over");
   if (feed->fails_at == (int)feed->index) return Fail(PF_DATA_LOSS, "decode 'cat.jpg': it ends early");
   int slot = 0;
   while (slot < feed->slots && atomic_load(&feed->batches[slot].owners) > 0) ++slot;
@@ -174,7 +190,9 @@ pf_result pf_get_tensor(const pf_batch* batch, uint32_t index, pf_tensor* tensor
   }
   return PF_OK;
 }
-void pf_batch_retain(pf_batch* batch) { atomic_fetch_add(&batch->owners, 1); }
+void pf_batch_retain(pf_batch* batch) {
+  atomic_fetch_add(&batch->owners, 1);
+}
 void pf_batch_release(pf_batch* batch) {
   if (atomic_fetch_sub(&batch->owners, 1) <= 0) abort();  // released twice
   atomic_fetch_add(&g_released, 1);
@@ -183,8 +201,10 @@ void pf_batch_release(pf_batch* batch) {
 pf_result pf_cursor(const pf_feed* feed, char* buffer, size_t capacity, size_t* needed) {
   char text[1000];
   // Longer than the first guess of a caller, so that the second call is tested too.
-  const int length = snprintf(text, sizeof(text), "{\"version\":1,\"fingerprint\":\"%0600d\",\"seed\":\"0\",\"epoch\":\"%llu\",\"position\":\"%llu\"}", 7,
-                              (unsigned long long)feed->cursor_epoch, (unsigned long long)feed->position);
+  const int length = snprintf(
+      text, sizeof(text),
+      "{\"version\":1,\"fingerprint\":\"%0600d\",\"seed\":\"0\",\"epoch\":\"%llu\",\"position\":\"%llu\"}", 7,
+      (unsigned long long)feed->cursor_epoch, (unsigned long long)feed->position);
   *needed = (size_t)length + 1;
   if (capacity < *needed) return Fail(PF_OUT_OF_RANGE, "the buffer is too small");
   memcpy(buffer, text, *needed);
@@ -223,4 +243,6 @@ pf_result pf_datasets_json(const char* address, char** json) {
   *json = strdup("{\"datasets\":[{\"name\":\"pets\",\"classes\":[\"cat\",\"dog\"]}]}");
   return PF_OK;
 }
-void pf_free(char* json) { free(json); }
+void pf_free(char* json) {
+  free(json);
+}

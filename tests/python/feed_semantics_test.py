@@ -43,6 +43,8 @@ def fake(fake_path, monkeypatch):
         for key, value in (settings or {}).items():
             monkeypatch.setenv(f"FAKE_{key}", str(value))
         options = {"batch_size": 4, "framework": "numpy", "address": "/nowhere", **options}
+        if options["framework"] == "torch":
+            pytest.importorskip("torch")
         return pinfeed.open(dataset, **options)
 
     gc.collect()  # earlier tests' feeds are not to be counted in this one
@@ -382,7 +384,7 @@ def test_copies_on_request(fake, framework):
 
 
 def test_bfloat16(fake):
-    import torch
+    torch = pytest.importorskip("torch")
 
     feed = fake(settings={"DTYPE": 11}, framework="torch")
     assert next(iter(feed)).image.dtype == torch.bfloat16
@@ -392,7 +394,7 @@ def test_bfloat16(fake):
 
 
 def test_a_type_that_torch_lacks(fake):
-    import torch
+    torch = pytest.importorskip("torch")
 
     feed = fake(settings={"DTYPE": 4}, framework="torch")
     if hasattr(torch, "uint16"):

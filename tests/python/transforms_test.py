@@ -115,6 +115,32 @@ def test_torchvision_that_cannot_be_had(torchvision_transforms):
             specs([transform])
 
 
+def test_torchvision_v2():
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    import torch
+
+    pipeline = v2.Compose(
+        [
+            v2.ToImage(),
+            v2.RandomResizedCrop(size=(32, 48), antialias=True),
+            v2.RandomHorizontalFlip(p=0.3),
+            v2.ToDtype(torch.bfloat16, scale=True),
+            v2.Normalize(mean=[0.5], std=[0.25]),
+        ]
+    )
+    assert specs(pipeline) == [
+        {"random_resized_crop": {"size": [32, 48], "scale": [0.08, 1.0], "ratio": [0.75, 4 / 3]}},
+        {"random_horizontal_flip": {"p": 0.3}},
+        {"to_dtype": {"dtype": "bfloat16", "scale": True}},
+        {"normalize": {"mean": [0.5], "std": [0.25]}},
+    ]
+    assert specs([v2.Resize(256), v2.CenterCrop(224)]) == [{"resize": {"size": [256]}}, {"center_crop": {"size": [224, 224]}}]
+    with pytest.raises(pinfeed.InvalidArgumentError, match="bicubic|BICUBIC"):
+        specs(v2.Resize(256, interpolation=v2.InterpolationMode.BICUBIC))
+    with pytest.raises(pinfeed.InvalidArgumentError, match="antialias=False"):
+        specs(v2.Resize(256, antialias=False))
+
+
 def test_torchvision_v2_by_name():
     """Version 2's classes have these names and attributes; Debian 12's torchvision has none of them yet."""
 

@@ -352,6 +352,8 @@ class Feed:
     def _next(self, iterator: _EpochIterator) -> Batch:
         with self._lock:
             self._check_open()
+            if iterator.over:  # ended by another thread while this one waited for the lock
+                raise StopIteration
             if iterator.iteration is not self._iteration:
                 raise RuntimeError("this iterator ended when another one of the same feed was begun: a feed has one at a time")
             while not self._ended:
@@ -549,8 +551,6 @@ class _EpochIterator(Iterator[Batch]):
         self.over = False
 
     def __next__(self) -> Batch:
-        if self.over:
-            raise StopIteration
         return self._feed._next(self)
 
     def __length_hint__(self) -> int:
