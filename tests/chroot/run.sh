@@ -98,6 +98,7 @@ fi
 printf '%s\n' "$sources" >"$root/etc/apt/sources.list"
 apt-config dump Acquire | grep -E '^Acquire::(Check-|https?:|Retries|Force)' >"$root/etc/apt/apt.conf.d/90host" || true
 echo 'Binary::apt::APT::Keep-Downloaded-Packages "true";' >"$root/etc/apt/apt.conf.d/91keep"
+echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io" # a crash loses nothing that is wanted
 for file in /etc/resolv.conf /etc/hosts /etc/ssl/certs/ca-certificates.crt; do
   [ ! -e $file ] || cp -L $file "$root$file"
 done
