@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// In: an interleaved RGB uint8 image and a box in it. Out: the box resized with a triangle filter that widens when it shrinks.
-// Two passes of 22-bit fixed-point weights, rounded to 8 bits after the horizontal one; weights outside the image are dropped and
-// the rest normalised. This is the method that Pillow documents (docs: concepts, filters) and gives its bytes.
-// AVX2 is exact too: a weight is split as hi * 2^11 + lo, so two 16-bit multiply-adds sum what one 32-bit product would.
+// In: an interleaved RGB uint8 image and a box in it. Out: the box resized with a triangle filter that widens
+// when it shrinks. Two passes of 22-bit fixed-point weights, rounded to 8 bits after the horizontal one;
+// weights outside the image are dropped and the rest normalised. This is the method that Pillow documents
+// (docs: concepts, filters) and gives its bytes. AVX2 is exact too: a weight is split as hi * 2^11 + lo, so
+// two 16-bit multiply-adds sum what one 32-bit product would.
 #include "own.h"
 
 #include <algorithm>
@@ -17,9 +18,9 @@ namespace {
 constexpr int kBits = 22, kSplit = 11, kHalf = 1 << (kBits - 1);
 
 struct Axis {
-  int taps = 0;                                  // even, the same for every output
-  std::vector<int> first, count, weight;         // weight[out * taps + k]
-  std::vector<int32_t> hi, lo;                   // two 16-bit weights each: hi[(out * taps + k) / 2]
+  int taps = 0;                           // even, the same for every output
+  std::vector<int> first, count, weight;  // weight[out * taps + k]
+  std::vector<int32_t> hi, lo;            // two 16-bit weights each: hi[(out * taps + k) / 2]
 };
 
 Axis MakeAxis(int in_size, double start, double length, int out_size) {
@@ -33,9 +34,11 @@ Axis MakeAxis(int in_size, double start, double length, int out_size) {
     const int lo = std::max(0, static_cast<int>(center - support + 0.5));
     const int hi = std::min(in_size, static_cast<int>(center + support + 0.5));
     double sum = 0;
-    for (int x = lo; x < hi; ++x) sum += w[x - lo] = std::max(0.0, 1.0 - std::abs((x - center + 0.5) * (1.0 / support)));
+    for (int x = lo; x < hi; ++x)
+      sum += w[x - lo] = std::max(0.0, 1.0 - std::abs((x - center + 0.5) * (1.0 / support)));
     for (int k = 0; k < hi - lo; ++k)
-      a.weight[static_cast<size_t>(out) * a.taps + k] = static_cast<int>(w[k] * (1.0 / sum) * (1 << kBits) + 0.5);
+      a.weight[static_cast<size_t>(out) * a.taps + k] =
+          static_cast<int>(w[k] * (1.0 / sum) * (1 << kBits) + 0.5);
     a.first.push_back(lo);
     a.count.push_back(hi - lo);
   }
@@ -47,7 +50,9 @@ Axis MakeAxis(int in_size, double start, double length, int out_size) {
   return a;
 }
 
-uint8_t Clip(int sum) { return static_cast<uint8_t>(std::min(255, sum >> kBits)); }
+uint8_t Clip(int sum) {
+  return static_cast<uint8_t>(std::min(255, sum >> kBits));
+}
 
 void RowsScalar(const Axis& a, int out_size, const uint8_t* const src[4], uint8_t* const dst[4]) {
   for (int r = 0; r < 4; ++r)
@@ -75,7 +80,8 @@ void BlendScalar(const Axis& a, int out, const uint8_t* const* rows, uint8_t* ds
 #if defined(__x86_64__)
 #define AVX2 __attribute__((target("avx2")))
 AVX2 inline __m256i Join(__m256i hi, __m256i lo) {
-  return _mm256_srai_epi32(_mm256_add_epi32(_mm256_add_epi32(_mm256_slli_epi32(hi, kSplit), lo), _mm256_set1_epi32(kHalf)), kBits);
+  return _mm256_srai_epi32(
+      _mm256_add_epi32(_mm256_add_epi32(_mm256_slli_epi32(hi, kSplit), lo), _mm256_set1_epi32(kHalf)), kBits);
 }
 AVX2 inline void Add(__m256i& hi, __m256i& lo, __m256i pairs, __m256i whi, __m256i wlo) {
   hi = _mm256_add_epi32(hi, _mm256_madd_epi16(pairs, whi));
@@ -89,8 +95,10 @@ AVX2 inline __m256i Load2(const uint8_t* a, const uint8_t* b) {
 // Reads up to 16 bytes past a row's last pixel, writes 1 past the last output.
 AVX2 void RowsAvx2(const Axis& a, int out_size, const uint8_t* const src[4], uint8_t* const dst[4]) {
   // Bytes r0 g0 b0 r1 g1 b1 -> 16-bit pairs (r0 r1) (g0 g1) (b0 b1) (0 0), for taps 0 and 1, and 2 and 3.
-  const __m256i first2 = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1));
-  const __m256i next2 = _mm256_broadcastsi128_si256(_mm_setr_epi8(6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1));
+  const __m256i first2 =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1));
+  const __m256i next2 =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1));
   for (int x = 0; x < out_size; ++x) {
     const int32_t* whi = &a.hi[static_cast<size_t>(x) * a.taps / 2];
     const int32_t* wlo = &a.lo[static_cast<size_t>(x) * a.taps / 2];
@@ -115,7 +123,8 @@ AVX2 void RowsAvx2(const Axis& a, int out_size, const uint8_t* const src[4], uin
     const __m256i words = _mm256_packs_epi32(Join(h0, l0), Join(h1, l1));  // rows 0 and 2, rows 1 and 3
     const __m256i bytes = _mm256_packus_epi16(words, words);
     const int64_t r02 = _mm256_extract_epi64(bytes, 0), r13 = _mm256_extract_epi64(bytes, 2);
-    const int32_t pixel[4] = {static_cast<int32_t>(r02), static_cast<int32_t>(r13), static_cast<int32_t>(r02 >> 32), static_cast<int32_t>(r13 >> 32)};
+    const int32_t pixel[4] = {static_cast<int32_t>(r02), static_cast<int32_t>(r13),
+                              static_cast<int32_t>(r02 >> 32), static_cast<int32_t>(r13 >> 32)};
     for (int r = 0; r < 4; ++r) std::memcpy(dst[r] + 3 * x, &pixel[r], 4);
   }
 }
@@ -183,7 +192,8 @@ void ResizeOwn(const Job& j, bool allow_simd) {
       rows_fn(ax, j.dst_w, src, dst);
       next += 4;
     }
-    for (int k = 0; k < ay.taps; ++k) window[k] = &lines[(ay.first[y] + std::min(k, ay.count[y] - 1)) % ring * pitch];
+    for (int k = 0; k < ay.taps; ++k)
+      window[k] = &lines[(ay.first[y] + std::min(k, ay.count[y] - 1)) % ring * pitch];
     blend_fn(ay, y, window.data(), j.dst + y * out_bytes, static_cast<int>(out_bytes));
   }
 }
