@@ -28,7 +28,7 @@ LINE_LIMITS = {".cc": 400, ".c": 400, ".cu": 400, ".h": 250, ".hpp": 250, ".cuh"
 LIMIT_EXCUSE = "Long because:"
 # Assembled, so that this file does not contain what it forbids.
 LATER_WORDS = re.compile(r"\b(" + "TO" + "DO|FIX" + "ME|XX" + r"X)\b")
-PRIVATE_PATHS = re.compile(r"(?<![\w.$}])/(" + "|".join(("wo" + "rk", "fa" + "rm", "ro" + "ot")) + r")/")
+PRIVATE_PATHS = re.compile(r"(?<![\w.$}])/(" + "|".join(("wo" + "rk", "fa" + "rm", "ro" + "ot")) + r")/[\w.]")
 DISABLED_CODE = re.compile(r"^\s*#\s*if\s+0\b")
 
 
