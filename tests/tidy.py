@@ -92,7 +92,7 @@ def main():
     parser.add_argument("build", type=pathlib.Path, help="a build directory")
     parser.add_argument("files", nargs="*", help="only files whose path holds one of these words")
     parser.add_argument("-j", type=int, default=os.cpu_count(), dest="jobs")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     build = arguments.build.resolve()
     cache = build / "tidy-cache"
     cache.mkdir(exist_ok=True)
