@@ -33,7 +33,10 @@ class Row:
 
     @property
     def vs_ceiling(self):
-        return None if self.ceiling is None else self.value / self.ceiling
+        """The share of what the machine gives."""
+        if self.ceiling is None:
+            return None
+        return self.ceiling / self.value if self.less_is_better else self.value / self.ceiling
 
     def as_json(self):
         names = ("work", "value", "unit", "dataloader", "ceiling", "vs_dataloader", "vs_ceiling", "budget", "met")
@@ -72,8 +75,15 @@ def table(rows):
     return "\n".join(lines)
 
 
-def hardware():
-    """The machine and the versions, without what would name the machine."""
+def others_cpu_share():
+    """How much of the processors is in use now, while this process only waits."""
+    import psutil
+
+    return psutil.cpu_percent(2) / 100
+
+
+def hardware(others):
+    """The machine and the versions, without what would name the machine. `others`: what others_cpu_share gave before the start."""
     import numpy
     import torch
     import torchvision
@@ -87,16 +97,17 @@ def hardware():
     return [
         f"- {len(os.sched_getaffinity(0))} cores of an {model.group(1).strip() if model else platform.machine()} {kind}, {memory:.0f} GiB of memory",
         f"- Linux {'.'.join(platform.release().split('.')[:2])}, g++ {compiler}, libjpeg-turbo {libjpeg}",
+        f"- Other programs used {others:.0%} of the processors when the run began" + (": too much for these figures to count" if others > 0.1 else ""),
         f"- Python {platform.python_version()}, PyTorch {torch.__version__}, torchvision {torchvision.__version__}, NumPy {numpy.__version__}",
     ]
 
 
-def publish(rows, page):
-    """Puts the results between the markers of a Markdown page."""
+def publish(machine, rows, page):
+    """Puts the machine and the results between the markers of a Markdown page."""
     text = page.read_text()
     head, rest = text.split(BEGIN)
     _, tail = rest.split(END)
-    body = ["", *hardware(), "", table(rows), "", "![What came of it](benchmarks.png)", ""]
+    body = ["", *machine, "", table(rows), "", "![What came of it](benchmarks.png)", ""]
     page.write_text(head + BEGIN + "\n".join(body) + END + tail)
 
 

@@ -2,298 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures pinfeed beside PyTorch's DataLoader and beside what the machine gives, all in one run.
 
-In: a build of the `release` preset. Out: a table, build/bench/results.json (one object a row) and a plot; with --publish also the results
-in docs/benchmarks.md. The budgets are those of the design: ratios for throughput, times for latency. docs/benchmarks.md says what each
-row means.
+In: a build of the `release` preset. Out: a table, results.json (one object a row) and a plot; with --publish the table and the plot go
+into docs/.
 """
 import argparse
-import dataclasses
 import os
 import pathlib
-import shutil
-import statistics
-import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(ROOT / "client" / "python"))
-
-import numpy as np  # noqa: E402
-from tqdm import tqdm  # noqa: E402
-
-import inputs as bench_inputs  # noqa: E402
-import measure  # noqa: E402
-import pinfeed_side  # noqa: E402
-import report  # noqa: E402
-import torch_side  # noqa: E402
-from report import Row  # noqa: E402
-
-import pinfeed  # noqa: E402
-
-SIDE = 224
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-SEQUENCE = 2048
-CORES = len(os.sched_getaffinity(0))
-
-NPY = {"batch_size": 256, "drop_last": True}
-JPEG = {
-    "batch_size": 64,
-    "drop_last": True,
-    "transforms": [
-        pinfeed.RandomResizedCrop(SIDE),
-        pinfeed.RandomHorizontalFlip(),
-        pinfeed.ToDtype("float32", scale=True),
-        pinfeed.Normalize(MEAN, STD),
-    ],
-}
-TOKENS = {"batch_size": 8, "sequence_length": SEQUENCE, "drop_last": True}
-SMALL = {"batch_size": 8, "sequence_length": 64, "drop_last": True, "rank": 0, "world_size": 20}  # 9,765 batches an epoch
-
-# What the design asks for, as figures of one machine; the ratios are what holds elsewhere.
-NPY_OF_CEILING = 50 / 55.3
-JPEG_OF_CEILING = 15000 / 18354
-TOKENS_CPP_VS_DATALOADER = 20000 / 1147
-TOKENS_PYTHON_VS_DATALOADER = 10000 / 1147
-NEXT_CPP_US, NEXT_PYTHON_US, NEXT_P99_OF_P50 = 15, 40, 5
-FIRST_BATCH_MS = 100
-GROWTH_MIB = 1
-BROADCAST_CPU = 1.1
-
-
-@dataclasses.dataclass
-class Bench:
-    """What every row needs."""
-
-    build: pathlib.Path
-    inputs: bench_inputs.Inputs
-    daemon: pinfeed_side.Daemon
-    quick: bool
-    workers: dict = dataclasses.field(default_factory=dict)  # of the DataLoader, best by row
-
-    @property
-    def rounds(self):
-        return 3 if self.quick else 7
-
-    def seconds(self, full):
-        return full / 4 if self.quick else full
-
-    def program(self, name):
-        return self.build / "bench" / name
-
-    def trainer(self, path, arguments):
-        return pinfeed_side.Trainer(self.daemon, path, arguments)
-
-    def compete(self, row, dataset, batch_size, seconds, others):
-        """Medians of the DataLoader's best number of workers and of `others`, items a second."""
-        self.workers[row], loader = torch_side.best_workers(dataset, batch_size, self.seconds(seconds) / 2, progress)
-        contenders = {"DataLoader": loader, **others}
-        rates = measure.interleave(contenders, self.rounds, self.seconds(seconds), progress, row)
-        for contender in contenders.values():
-            contender.close()
-        return rates
-
-
-def progress(iterable, description, total=None):
-    return tqdm(iterable, description, total, leave=False, dynamic_ncols=True, disable=None)
-
-
-def times(factor, of):
-    return f">= {factor:.3g}x {of}"
-
-
-def npy_rows(bench):
-    """Arrays from the page cache, shuffled."""
-    folder = bench.inputs.npy
-    bench_inputs.read_once(folder)
-    dataset = torch_side.Arrays(folder)
-    trainer = bench.trainer(folder, NPY)
-    check_arrays(bench.trainer(folder, dict(NPY, sample_ids=True)), dataset)
-    sample_bytes = dataset.images[0].nbytes
-    with trainer.open() as feed:
-        places = NPY["batch_size"] * feed.slots
-    ceiling = measure.Program(
-        lambda seconds: [bench.program("pread_ceiling"), folder / "images.npy", dataset.images.offset, sample_bytes, len(dataset), places, seconds, CORES]
-    )
-    rates = bench.compete("npy", dataset, NPY["batch_size"], 2, {"pinfeed": trainer, "ceiling": ceiling})
-    met = rates["pinfeed"] >= NPY_OF_CEILING * rates["ceiling"]
-    for scale, unit, budget in ((sample_bytes / 1e9, "GB/s", times(NPY_OF_CEILING, "the ceiling")), (1, "samples/s", "")):
-        yield Row(
-            f"arrays, uint8 3x224x224, batch 256 (DataLoader: {bench.workers['npy']} workers)",
-            rates["pinfeed"] * scale, unit, rates["DataLoader"] * scale, rates["ceiling"] * scale, budget, met if budget else None,
-        )
-
-
-def jpeg_rows(bench):
-    """Photographs, decoded, cropped at random, flipped, normalised."""
-    folder = bench.inputs.jpeg
-    bench_inputs.read_once(folder)
-    dataset = torch_side.image_folder(folder, SIDE, MEAN, STD)
-    trainer = bench.trainer(folder, JPEG)
-    check_images(bench.trainer(folder, dict(JPEG, sample_ids=True)), dataset)
-    names = "".join(f"{path}\n" for path, _ in dataset.samples)
-    ceiling = measure.Program(lambda seconds: [bench.program("decode_ceiling"), seconds, CORES], names)
-    rates = bench.compete("jpeg", dataset, JPEG["batch_size"], 4, {"pinfeed": trainer, "ceiling": ceiling})
-    yield Row(
-        f"JPEG 500x375 to float32 3x224x224, batch 64 (DataLoader: {bench.workers['jpeg']} workers)",
-        rates["pinfeed"], "images/s", rates["DataLoader"], rates["ceiling"],
-        times(JPEG_OF_CEILING, "the ceiling"), rates["pinfeed"] >= JPEG_OF_CEILING * rates["ceiling"],
-    )
-
-
-def tokens_rows(bench):
-    """Pairs of token sequences, in Python and in C++."""
-    path = bench.inputs.tokens
-    bench_inputs.read_once(path)
-    dataset = torch_side.Tokens(path, SEQUENCE)
-    trainer = bench.trainer(path, TOKENS)
-    check_tokens(bench.trainer(path, dict(TOKENS, sample_ids=True)), dataset)
-    spec = pinfeed_side.spec_json(path, **TOKENS)
-    in_cpp = measure.Program(lambda seconds: [bench.program("client_rate"), bench.daemon.address, spec, "rate", 16, seconds])
-    rates = bench.compete("tokens", dataset, TOKENS["batch_size"], 2, {"Python": trainer, "C++": in_cpp})
-    loader = rates["DataLoader"] / TOKENS["batch_size"]
-    for language, rate, budget in (
-        ("Python", rates["Python"] / TOKENS["batch_size"], TOKENS_PYTHON_VS_DATALOADER),
-        ("C++", rates["C++"], TOKENS_CPP_VS_DATALOADER),
-    ):
-        yield Row(
-            f"tokens 8 x 2048, {language} (DataLoader: {bench.workers['tokens']} workers)",
-            rate, "batches/s", loader, None, times(budget, "the DataLoader"), rate >= budget * loader,
-        )
-
-
-def next_rows(bench):
-    """How long a batch that is ready takes to get."""
-    path = bench.inputs.tokens
-    count = 300 if bench.quick else 2000
-    trainer = bench.trainer(path, TOKENS)
-    spec = pinfeed_side.spec_json(path, **TOKENS)
-    rounds = {"Python": [], "C++": [], "DataLoader": []}
-    for _ in progress(range(3), "next"):
-        micros = trainer.ready_batch_us(count, 0.001)
-        rounds["Python"].append((measure.quantile(micros, 0.5), measure.quantile(micros, 0.99)))
-        answer = measure.run_program([bench.program("client_rate"), bench.daemon.address, spec, "latency", 16, count])
-        rounds["C++"].append((answer["p50"], answer["p99"]))
-        micros = torch_side.ready_batch_us(torch_side.Tokens(path, SEQUENCE), TOKENS["batch_size"], count // 10, 0.01)
-        rounds["DataLoader"].append((measure.quantile(micros, 0.5), measure.quantile(micros, 0.99)))
-    p50, p99 = ({name: statistics.median(each[at] for each in values) for name, values in rounds.items()} for at in (0, 1))
-    for language, budget in (("Python", NEXT_PYTHON_US), ("C++", NEXT_CPP_US)):
-        loader = ("DataLoader",) if language == "Python" else ()
-        yield Row(
-            f"next() on a ready batch, {language}, p50", p50[language], "us", *(p50[name] for name in loader),
-            budget=f"<= {budget} us", met=p50[language] <= budget, less_is_better=True,
-        )
-        yield Row(
-            f"next() on a ready batch, {language}, p99", p99[language], "us", *(p99[name] for name in loader),
-            budget=f"<= {NEXT_P99_OF_P50}x p50", met=p99[language] <= NEXT_P99_OF_P50 * p50[language], less_is_better=True,
-        )
-
-
-def first_rows(bench):
-    """From opening a feed to its first batch; the daemon runs and has the dataset open."""
-    for row, name, path, arguments, dataset in (
-        ("npy", "arrays, batch 256", bench.inputs.npy, NPY, torch_side.Arrays(bench.inputs.npy)),
-        ("jpeg", "JPEG, batch 64", bench.inputs.jpeg, JPEG, torch_side.image_folder(bench.inputs.jpeg, SIDE, MEAN, STD)),
-    ):
-        trainer = bench.trainer(path, arguments)
-        workers = bench.workers.get(row, CORES)
-        trainer.first_batch_ms()
-        ours, theirs = [], []
-        for number in progress(range(5 if bench.quick else 20), "first batch"):
-            ours.append(trainer.first_batch_ms())
-            if number % 4 == 0:
-                theirs.append(torch_side.first_batch_ms(dataset, arguments["batch_size"], workers))
-        value = statistics.median(ours)
-        yield Row(
-            f"first batch after open, {name} (DataLoader: {workers} workers)", value, "ms", statistics.median(theirs),
-            budget=f"<= {FIRST_BATCH_MS} ms", met=value <= FIRST_BATCH_MS, less_is_better=True,
-        )
-
-
-def memory_rows(bench):
-    """Growth over many small batches."""
-    batches = 10_000 if bench.quick else 100_000
-    growth = pinfeed_side.memory_growth(bench.daemon, bench.inputs.tokens, batches, SMALL)
-    for who, value in zip(("daemon", "trainer"), growth):
-        yield Row(
-            f"memory growth over {batches:,} batches, {who}", value, "MiB", None, None,
-            f"<= {GROWTH_MIB} MiB", value <= GROWTH_MIB, less_is_better=True,
-        )
-
-
-def broadcast_rows(bench):
-    """The daemon's CPU time for an epoch of JPEG that several trainers see, over that for one trainer."""
-    seconds = {1: [], 4: []}
-    for number in progress(range(2 if bench.quick else 6), "broadcast"):
-        trainers = (1, 4)[number % 2]
-        seconds[trainers].append(pinfeed_side.take_epoch(bench.daemon, bench.inputs.jpeg, trainers, JPEG))
-    value = statistics.median(seconds[4]) / statistics.median(seconds[1])
-    yield Row(
-        "daemon's CPU time, 4 trainers on one broadcast / 1 trainer", value, "ratio", None, None,
-        f"<= {BROADCAST_CPU}", value <= BROADCAST_CPU, less_is_better=True,
-    )
-
-
-ROWS = {
-    "npy": npy_rows,
-    "jpeg": jpeg_rows,
-    "tokens": tokens_rows,
-    "next": next_rows,
-    "first": first_rows,
-    "memory": memory_rows,
-    "broadcast": broadcast_rows,
-}
-
-
-def batches_to_check(trainer):
-    """Three batches with the ids of their samples."""
-    with trainer.open() as feed:
-        for _, (first, second, ids) in zip(range(3), feed):
-            yield first.numpy(), second.numpy(), ids.numpy()
-
-
-def expect(right, what):
-    if not right:
-        raise RuntimeError(f"what came is not what lies on disk: {what}. No figure of this run counts")
-
-
-def check_arrays(trainer, dataset):
-    for images, labels, ids in batches_to_check(trainer):
-        expect(len(set(ids)) == len(ids) == len(images), "sample ids")
-        expect(np.array_equal(images, dataset.images[ids]) and np.array_equal(labels, dataset.labels[ids]), "arrays")
-
-
-def check_tokens(trainer, dataset):
-    for x, y, ids in batches_to_check(trainer):
-        for row, sample in enumerate(ids):
-            want_x, want_y = dataset[int(sample)]
-            expect(np.array_equal(x[row], want_x) and np.array_equal(y[row], want_y), "tokens")
-
-
-def check_images(trainer, dataset):
-    """Labels exactly. Of the pixels, whose crops are random, that they are those of a normalised photograph (the tests compare more)."""
-    for images, labels, ids in batches_to_check(trainer):
-        expect(images.shape[1:] == (3, SIDE, SIDE) and images.dtype == np.float32, "shape of the images")
-        expect(all(dataset.samples[sample][1] == label for sample, label in zip(ids, labels)), "labels")
-        low, high = ((np.float32(end) - np.array(MEAN)) / np.array(STD) for end in (0, 1))
-        by_channel = images.transpose(0, 2, 3, 1)
-        expect((by_channel >= low - 1e-5).all() and (by_channel <= high + 1e-5).all() and (images.std((1, 2, 3)) > 0.05).all(), "pixels")
-
-
-def profile(bench, row):
-    """Where the daemon's time goes while a trainer takes batches."""
-    path, arguments = {"npy": (bench.inputs.npy, NPY), "jpeg": (bench.inputs.jpeg, JPEG), "tokens": (bench.inputs.tokens, TOKENS)}[row]
-    data = bench.build / "bench" / f"{row}.perf"
-    perf = shutil.which("perf")
-    if perf is None:
-        raise SystemExit("--profile needs perf (apt-get install linux-perf)")
-    # cpu-clock: virtual machines seldom have a counter of cycles.
-    command = [perf, "record", "-q", "-e", "cpu-clock", "-g", "-o", str(data), "-p", str(bench.daemon.process.pid), "--", "sleep", "4"]
-    with subprocess.Popen(command) as recording:
-        rate = bench.trainer(path, arguments).round(5)
-        recording.wait()
-    print(f"{rate:,.0f} samples/s while perf recorded")
-    subprocess.run([perf, "report", "--stdio", "--no-children", "-g", "none", "--percent-limit", "0.7", "-i", str(data)], check=True)
+ROWS = ("npy", "jpeg", "tokens", "next", "first", "memory", "broadcast")
 
 
 def main():
@@ -312,24 +30,34 @@ def main():
     if arguments.publish and (arguments.quick or arguments.rows != list(ROWS)):
         parser.error("--publish wants a whole run: without --quick and --rows")
 
+    # Only here: the trainer processes import this file again, and need neither torch nor the rows.
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(ROOT / "client" / "python"))
+    import inputs as bench_inputs
+    import pinfeed_side
+    import report
+    import rows
+
+    others = report.others_cpu_share()
     build = arguments.build_dir.resolve()
     os.environ["PINFEED_LIBRARY"] = str(build / "client" / "libpinfeed.so")
     out = arguments.out_dir
     out.mkdir(parents=True, exist_ok=True)
-    inputs = bench_inputs.make_inputs(arguments.data_dir.resolve(), progress)
-    rows = []
+    inputs = bench_inputs.make_inputs(arguments.data_dir.resolve(), rows.progress)
+    results = []
     with pinfeed_side.Daemon(build, arguments.data_dir.resolve()) as daemon:
-        bench = Bench(build, inputs, daemon, arguments.quick)
+        bench = rows.Bench(build, inputs, daemon, arguments.quick)
         if arguments.profile:
-            profile(bench, arguments.profile)
+            rows.profile(bench, arguments.profile)
             return
         for name in arguments.rows:
-            rows.extend(ROWS[name](bench))
-    report.write_json(rows, out / "results.json")
-    report.plot(rows, ROOT / "docs" / "benchmarks.png" if arguments.publish else out / "benchmarks.png")
-    print("\n".join(report.hardware()), "", report.table(rows), sep="\n")
+            results.extend(rows.ROWS[name](bench))
+    report.write_json(results, out / "results.json")
+    report.plot(results, ROOT / "docs" / "benchmarks.png" if arguments.publish else out / "benchmarks.png")
+    machine = report.hardware(others)
+    print("\n".join(machine), "", report.table(results), sep="\n")
     if arguments.publish:
-        report.publish(rows, ROOT / "docs" / "benchmarks.md")
+        report.publish(machine, results, ROOT / "docs" / "benchmarks.md")
 
 
 if __name__ == "__main__":

@@ -113,10 +113,10 @@ class Loader:
         self._loader._iterator = None  # ends the workers
 
 
-def best_workers(dataset, batch_size, seconds, progress):
+def best_workers(dataset, batch_size, rounds, seconds, progress):
     """The number of workers that loads most, and its contender."""
     loaders = {workers: Loader(dataset, batch_size, workers) for workers in WORKERS}
-    rates = measure.interleave(loaders, 3, seconds, progress, "DataLoader: how many workers")
+    rates = measure.interleave(loaders, rounds, seconds, progress, "DataLoader: how many workers")
     best = max(rates, key=rates.get)
     for workers, loader in loaders.items():
         if workers != best:
