@@ -77,7 +77,8 @@ uint64_t BatchBytes(const Batch& batch, uint32_t tensor_count) {
 
 // What the daemon says about the feed that this process is attached to.
 Json OwnFeedStatus(const ToolContext& context) {
-  for (const Json& feed : ListField(Json::parse(StatusJson(context.address)), "feeds")) {
+  const Json status = Json::parse(StatusJson(context.address));
+  for (const Json& feed : ListField(status, "feeds")) {
     for (const Json& session : ListField(feed, "sessions")) {
       if (UintField(session, "pid") == static_cast<uint64_t>(::getpid())) return feed;
     }

@@ -18,5 +18,6 @@ double DoubleField(const Json& object, const char* name);
 std::string TextField(const Json& object, const char* name);
 // The field as a list, an empty one when it is absent.
 const Json& ListField(const Json& object, const char* name);
+const Json& ListField(const Json&& object, const char* name) = delete;  // the list would outlive its object
 
 }  // namespace pinfeed

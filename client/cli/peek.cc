@@ -118,8 +118,9 @@ std::string Sample(const TensorView& tensor, uint32_t sample) {
 
 // Class names are known for datasets of the configuration.
 std::vector<std::string> ClassNames(const PeekOptions& options, const ToolContext& context) {
-  for (const Json& dataset : ListField(Json::parse(DatasetsJson(context.address)), "datasets")) {
-    const Json wanted = DatasetOf(options.dataset);
+  const Json answer = Json::parse(DatasetsJson(context.address));
+  const Json wanted = DatasetOf(options.dataset);
+  for (const Json& dataset : ListField(answer, "datasets")) {
     if (TextField(dataset, "name") != TextField(wanted, "name") &&
         TextField(dataset, "path") != TextField(wanted, "path"))
       continue;

@@ -231,7 +231,7 @@ Status Feed::Seek(const Cursor& cursor) {
   if (session_ != nullptr && final_error_.ok() && cursor == cursor_) return OkStatus();
   EndSession();  // first, so that the new session finds the old one's memory free
   const Cursor old = cursor_;
-  const Status connected = Connect(cursor);
+  Status connected = Connect(cursor);
   if (connected.ok()) return OkStatus();
   cursor_ = old;
   lost_at_ = next_try_ = steady_clock::now();

@@ -16,7 +16,7 @@ namespace {
 constexpr std::chrono::milliseconds kBacklogRetry{5};
 
 Status ConnectError(const std::string& path, int error) {
-  const Status status = ErrnoStatus("connect to pinfeedd at " + path, error);
+  Status status = ErrnoStatus("connect to pinfeedd at " + path, error);
   if (error == ENOENT || error == ECONNREFUSED) {
     return {
         Code::kUnavailable,

@@ -2,11 +2,16 @@
  *
  * pinfeed's C interface: batches from the daemon `pinfeedd` as tensors in this process.
  *
- *  1. Objects are opaque and made and destroyed by this library. Every pointer's lifetime is stated where it is returned.
- *  2. Every fallible function returns a pf_result; on failure pf_last_error() says what was tried, on what, and what to do.
- *  3. Structs that may grow start with `size`: set it with the matching _init function. Fields beyond the caller's size are not touched.
- *  4. A pf_feed is used by one thread at a time. A pf_batch may be released from any thread, also after its feed was closed.
- *  5. After fork() the child must not use objects of its parent (it gets PF_FAILED_PRECONDITION); the parent is not disturbed.
+ *  1. Objects are opaque and made and destroyed by this library. Every pointer's lifetime is stated where it
+ * is returned.
+ *  2. Every fallible function returns a pf_result; on failure pf_last_error() says what was tried, on what,
+ * and what to do.
+ *  3. Structs that may grow start with `size`: set it with the matching _init function. Fields beyond the
+ * caller's size are not touched.
+ *  4. A pf_feed is used by one thread at a time. A pf_batch may be released from any thread, also after its
+ * feed was closed.
+ *  5. After fork() the child must not use objects of its parent (it gets PF_FAILED_PRECONDITION); the parent
+ * is not disturbed.
  *  6. No function writes to stdout or stderr unless pf_set_log was never called: then warnings go to stderr.
  */
 #ifndef PINFEED_PINFEED_H_
@@ -25,7 +30,8 @@
 extern "C" {
 #endif
 
-/* Version of this header, (major << 16) | (minor << 8) | patch. Libraries of one major version are compatible. */
+/* Version of this header, (major << 16) | (minor << 8) | patch. Libraries of one major version are
+ * compatible. */
 #define PF_VERSION ((0 << 16) | (1 << 8) | 0)
 /* Version of the library that is loaded. */
 PF_API uint32_t pf_version(void);
@@ -35,26 +41,28 @@ typedef enum pf_result {
   PF_OK = 0,
   PF_CANCELLED = 1,
   PF_UNKNOWN = 2,
-  PF_INVALID_ARGUMENT = 3,    /* the spec, a cursor or an argument is wrong; the message lists every fault by field */
-  PF_DEADLINE_EXCEEDED = 4,   /* nothing came within the time given; the call may be repeated */
-  PF_NOT_FOUND = 5,           /* dataset or file */
+  PF_INVALID_ARGUMENT =
+      3, /* the spec, a cursor or an argument is wrong; the message lists every fault by field */
+  PF_DEADLINE_EXCEEDED = 4, /* nothing came within the time given; the call may be repeated */
+  PF_NOT_FOUND = 5,         /* dataset or file */
   PF_ALREADY_EXISTS = 6,
-  PF_PERMISSION_DENIED = 7,   /* outside the daemon's roots, or this user is not on its list */
-  PF_RESOURCE_EXHAUSTED = 8,  /* does not fit the daemon's memory; the message has the numbers */
+  PF_PERMISSION_DENIED = 7,  /* outside the daemon's roots, or this user is not on its list */
+  PF_RESOURCE_EXHAUSTED = 8, /* does not fit the daemon's memory; the message has the numbers */
   PF_FAILED_PRECONDITION = 9,
   PF_ABORTED = 10,
-  PF_OUT_OF_RANGE = 11,       /* the feed's last epoch is over */
+  PF_OUT_OF_RANGE = 11, /* the feed's last epoch is over */
   PF_UNIMPLEMENTED = 12,
   PF_INTERNAL = 13,
-  PF_UNAVAILABLE = 14,        /* no daemon can be reached */
-  PF_DATA_LOSS = 15,          /* a bad sample under on_bad_sample = fail, or a file that changed */
+  PF_UNAVAILABLE = 14, /* no daemon can be reached */
+  PF_DATA_LOSS = 15,   /* a bad sample under on_bad_sample = fail, or a file that changed */
   PF_UNAUTHENTICATED = 16,
   PF_RESULT_FORCE_32BIT = 0x7fffffff
 } pf_result;
 
 /* "INVALID_ARGUMENT" and so on. Static lifetime. */
 PF_API const char* pf_result_name(pf_result result);
-/* Message of the last failure on this thread, "" if there was none. Success leaves it alone. Valid until the next failure on this thread. */
+/* Message of the last failure on this thread, "" if there was none. Success leaves it alone. Valid until the
+ * next failure on this thread. */
 PF_API const char* pf_last_error(void);
 
 typedef enum pf_dtype {
@@ -76,61 +84,73 @@ typedef enum pf_dtype {
   PF_DTYPE_FORCE_32BIT = 0x7fffffff
 } pf_dtype;
 
-typedef enum pf_log_level { PF_LOG_INFO = 1, PF_LOG_WARNING = 2, PF_LOG_LEVEL_FORCE_32BIT = 0x7fffffff } pf_log_level;
-/* Gets the library's warnings (reconnects, fall-backs, a trainer that holds every slot). `message` is valid during the call. Called on the
- * thread that is inside a pf_ function. NULL silences. Process-wide; set it before the first pf_open. */
+typedef enum pf_log_level {
+  PF_LOG_INFO = 1,
+  PF_LOG_WARNING = 2,
+  PF_LOG_LEVEL_FORCE_32BIT = 0x7fffffff
+} pf_log_level;
+/* Gets the library's warnings (reconnects, fall-backs, a trainer that holds every slot). `message` is valid
+ * during the call. Called on the thread that is inside a pf_ function. NULL silences. Process-wide; set it
+ * before the first pf_open. */
 typedef void (*pf_log_function)(pf_log_level level, const char* message, void* user);
 PF_API void pf_set_log(pf_log_function function, void* user);
 
-/* ---- opening ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- opening ---- */
 
 typedef struct pf_open_options {
   size_t size;
-  const char* address;      /* path of the daemon's socket; NULL: $PINFEED_ADDRESS, else /run/pinfeed/pinfeed.sock */
-  const char* spec_json;    /* pinfeed.v1.FeedSpec as protobuf JSON, e.g. {"dataset":{"path":"/data/train"},"batch_size":256,"order":"SHUFFLE"} */
-  const char* cursor_json;  /* what pf_cursor gave, to resume; NULL: from the start */
-  const char* client_name;  /* shown by `pinfeed status`; NULL: the process name */
-  int64_t open_timeout_ms;       /* for the daemon to answer; default 10000 */
-  int64_t reconnect_timeout_ms;  /* how long pf_next may try to get a vanished daemon back; default 300000, -1: for ever, 0: never */
+  const char*
+      address; /* path of the daemon's socket; NULL: $PINFEED_ADDRESS, else /run/pinfeed/pinfeed.sock */
+  const char* spec_json;        /* pinfeed.v1.FeedSpec as protobuf JSON, e.g.
+                                   {"dataset":{"path":"/data/train"},"batch_size":256,"order":"SHUFFLE"} */
+  const char* cursor_json;      /* what pf_cursor gave, to resume; NULL: from the start */
+  const char* client_name;      /* shown by `pinfeed status`; NULL: the process name */
+  int64_t open_timeout_ms;      /* for the daemon to answer; default 10000 */
+  int64_t reconnect_timeout_ms; /* how long pf_next may try to get a vanished daemon back; default 300000, -1:
+                                   for ever, 0: never */
 } pf_open_options;
 PF_API void pf_open_options_init(pf_open_options* options, size_t size);
 
 typedef struct pf_feed pf_feed;
 /* Opens a feed. On success *feed is to be closed with pf_close. Blocks up to open_timeout_ms. */
 PF_API pf_result pf_open(const pf_open_options* options, pf_feed** feed);
-/* Ends the session. Batches that are still held stay valid until their release. NULL is allowed. */
+/* Ends the session. Batches that are still held stay valid until their release. When none is held, waits
+ * (at most 2 s) until the daemon has taken the memory back. NULL is allowed. */
 PF_API void pf_close(pf_feed* feed);
 
 typedef struct pf_feed_info {
   size_t size;
   uint32_t batch_size;
   uint32_t tensor_count;
-  uint32_t slot_count;          /* batches that can be held or prefetched at once */
-  uint32_t reconnects;          /* times the daemon was lost and found again */
+  uint32_t slot_count; /* batches that can be held or prefetched at once */
+  uint32_t reconnects; /* times the daemon was lost and found again */
   uint64_t dataset_samples;
-  uint64_t batches_per_epoch;   /* of this rank */
-  uint64_t slot_bytes;          /* arena bytes of one slot */
-  const char* fingerprint;      /* of the dataset; lives as long as the feed */
-  const char* backend;          /* "host", "cuda-ipc" or "vmm-fd"; lives as long as the feed */
+  uint64_t batches_per_epoch; /* of this rank */
+  uint64_t slot_bytes;        /* arena bytes of one slot */
+  const char* fingerprint;    /* of the dataset; lives as long as the feed */
+  const char* backend;        /* "host", "cuda-ipc" or "vmm-fd"; lives as long as the feed */
 } pf_feed_info;
 PF_API void pf_feed_info_init(pf_feed_info* info, size_t size);
 PF_API pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info);
 
-/* ---- batches ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- batches ---- */
 
 typedef struct pf_batch pf_batch;
-/* The next batch, in order. Blocks until it is there, at most timeout_ms (-1: as long as the daemon lives or can be waited for; 0: only
- * looks). PF_OUT_OF_RANGE after the last epoch. When the daemon vanishes: what is published is still given, then the call reconnects and goes
- * on behind the last batch given. Each batch is to be released once, with pf_batch_release. A batch never has 0 samples. */
+/* The next batch, in order. Blocks until it is there, at most timeout_ms (-1: as long as the daemon lives or
+ * can be waited for; 0: only looks). PF_OUT_OF_RANGE after the last epoch. When the daemon vanishes: what is
+ * published is still given, then the call reconnects and goes on behind the last batch given (one attempt may
+ * then outlast timeout_ms by up to open_timeout_ms). Each batch is to be released once, with
+ * pf_batch_release. A batch never has 0 samples: one whose samples were all skipped as bad is passed over,
+ * so the last batch given of an epoch need not be marked last_of_epoch. */
 PF_API pf_result pf_next(pf_feed* feed, int64_t timeout_ms, pf_batch** batch);
 
 typedef struct pf_batch_info {
   size_t size;
-  uint64_t epoch;          /* 0-based */
-  uint64_t index;          /* 0-based within the epoch, of this rank */
-  uint32_t samples;        /* valid samples, 1..batch_size: dimension 0 of every tensor */
-  uint32_t skipped;        /* samples left out as bad */
-  uint32_t last_of_epoch;  /* 1: the next batch belongs to the next epoch */
+  uint64_t epoch;         /* 0-based */
+  uint64_t index;         /* 0-based within the epoch, of this rank */
+  uint32_t samples;       /* valid samples, 1..batch_size: dimension 0 of every tensor */
+  uint32_t skipped;       /* samples left out as bad */
+  uint32_t last_of_epoch; /* 1: the next batch belongs to the next epoch */
   uint32_t reserved;
 } pf_batch_info;
 PF_API void pf_batch_info_init(pf_batch_info* info, size_t size);
@@ -139,38 +159,43 @@ PF_API pf_result pf_get_batch_info(const pf_batch* batch, pf_batch_info* info);
 #define PF_MAX_DIMS 16
 typedef struct pf_tensor {
   size_t size;
-  const char* name;             /* lives as long as the batch */
+  const char* name; /* lives as long as the batch */
   pf_dtype dtype;
   uint32_t dims;                /* 1 + dimensions of a sample */
   int64_t shape[PF_MAX_DIMS];   /* shape[0] == samples */
   int64_t strides[PF_MAX_DIMS]; /* in elements; C order, dense */
   void* data;                   /* aligned to 512 bytes; valid until the batch is released */
   uint64_t bytes;
-  int32_t device;               /* -1: host memory; else the caller's CUDA ordinal */
-  uint32_t writable;            /* 0: shared with other sessions, writing is a fault */
+  int32_t device;    /* -1: host memory; else the caller's CUDA ordinal */
+  uint32_t writable; /* 0: shared with other sessions, writing is a fault */
 } pf_tensor;
 PF_API void pf_tensor_init(pf_tensor* tensor, size_t size);
 /* Precondition of success: index < tensor_count, else PF_INVALID_ARGUMENT. */
 PF_API pf_result pf_get_tensor(const pf_batch* batch, uint32_t index, pf_tensor* tensor);
 
-/* One more owner: the batch goes back when as many pf_batch_release as (1 + pf_batch_retain) calls were made. Any thread. */
+/* One more owner: the batch goes back when as many pf_batch_release as (1 + pf_batch_retain) calls were made.
+ * Any thread. */
 PF_API void pf_batch_retain(pf_batch* batch);
-/* Gives the slot back to the daemon; the tensors' memory must not be touched afterwards. NULL is allowed. Any thread, never blocks. */
+/* Gives the slot back to the daemon; the tensors' memory must not be touched afterwards. NULL is allowed. Any
+ * thread, never blocks. */
 PF_API void pf_batch_release(pf_batch* batch);
 
-/* ---- position --------------------------------------------------------------------------------------------------------------------- */
+/* ---- position ---- */
 
-/* The position behind the last batch that pf_next gave, as JSON (pinfeed.v1.Cursor), NUL-terminated. *needed gets the bytes including the NUL;
- * PF_OUT_OF_RANGE when capacity is smaller (buffer is then untouched; NULL with capacity 0 asks for the size). */
+/* The position behind the last batch that pf_next gave, as JSON (pinfeed.v1.Cursor), NUL-terminated. *needed
+ * gets the bytes including the NUL; PF_OUT_OF_RANGE when capacity is smaller (buffer is then untouched; NULL
+ * with capacity 0 asks for the size). */
 PF_API pf_result pf_cursor(const pf_feed* feed, char* buffer, size_t capacity, size_t* needed);
-/* Goes on at the cursor with the next pf_next. Prefetched batches that do not fit are dropped; held ones stay valid. */
+/* Goes on at the cursor with the next pf_next. Prefetched batches that do not fit are dropped; held ones stay
+ * valid. */
 PF_API pf_result pf_seek(pf_feed* feed, const char* cursor_json);
 /* Goes on at the start of an epoch. Costs nothing when that is where the feed stands already. */
 PF_API pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch);
 
-/* ---- the daemon ------------------------------------------------------------------------------------------------------------------- */
+/* ---- the daemon ---- */
 
-/* pinfeed.v1.GetStatusResponse and ListDatasetsResponse as JSON, as pf_cursor returns it. `address` as in pf_open_options. */
+/* pinfeed.v1.GetStatusResponse and ListDatasetsResponse as JSON, as pf_cursor returns it. `address` as in
+ * pf_open_options. */
 PF_API pf_result pf_status_json(const char* address, char** json);
 PF_API pf_result pf_datasets_json(const char* address, char** json);
 /* Frees what the two functions above returned. NULL is allowed. */

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tool `pinfeed` as people and health checks run it, against a real daemon.
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/integration/daemon_process.h"
+#include "tests/testing.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::HasSubstr;
+
+class CliTest : public ::testing::Test {
+ protected:
+  CliTest() : tokens_(WriteTokens(dir_, 8001).string()) {}
+  ProgramResult Run(std::vector<std::string> words) const {
+    words.insert(words.begin(), PINFEED_TEST_TOOL);
+    return RunProgram(words, (dir_ / "pinfeed.sock").string());
+  }
+
+  TempDir dir_;
+  std::string tokens_;
+};
+
+TEST_F(CliTest, StatusTellsADaemonFromNone) {
+  const ProgramResult none = Run({"status"});
+  EXPECT_EQ(none.exit_status, 2);
+  EXPECT_THAT(none.output, HasSubstr("is the daemon running?"));
+  const DaemonProcess daemon(dir_.path());
+  const ProgramResult ready = Run({"status"});
+  EXPECT_EQ(ready.exit_status, 0) << ready.output;
+  EXPECT_THAT(ready.output, AllOf(HasSubstr("is ready"), HasSubstr("no feeds are open")));
+  const ProgramResult json = Run({"status", "--json"});
+  EXPECT_EQ(json.exit_status, 0);
+  EXPECT_EQ(nlohmann::json::parse(json.output)["state"], "ready");
+}
+
+TEST_F(CliTest, DatasetsListsNamesAndRoots) {
+  const std::string config =
+      dir_.Write("pinfeedd.toml", "[datasets.text]\npath = \"" + tokens_ + "\"\nsequence_length = 8\n")
+          .string();
+  const DaemonProcess daemon(dir_.path(), {"--config", config});
+  const ProgramResult list = Run({"datasets"});
+  EXPECT_EQ(list.exit_status, 0) << list.output;
+  EXPECT_THAT(list.output, AllOf(HasSubstr("text"), HasSubstr("1,000"),
+                                 HasSubstr("any path below " + dir_.path().string())));
+}
+
+TEST_F(CliTest, BenchReportsWhatItDrained) {
+  const DaemonProcess daemon(dir_.path());
+  const ProgramResult bench = Run({"bench", tokens_, "--sequence-length", "8", "--batch-size", "10",
+                                   "--batches", "50", "--shuffle", "--json"});
+  ASSERT_EQ(bench.exit_status, 0) << bench.output;
+  const nlohmann::json report = nlohmann::json::parse(bench.output);
+  EXPECT_EQ(report["batches"], 50);
+  EXPECT_EQ(report["samples"], 500);
+  EXPECT_EQ(report["bytes"], 500 * 8 * 2 * 8);
+  EXPECT_EQ(report["feed"]["slots"], 4);
+  const ProgramResult text = Run({"bench", tokens_, "--sequence-length", "8", "--batches", "5"});
+  EXPECT_THAT(text.output, HasSubstr("samples/s"));
+}
+
+TEST_F(CliTest, FaultsOfTheSpecAreShown) {
+  const DaemonProcess daemon(dir_.path());
+  const ProgramResult fault = Run({"bench", "--spec", R"({"batchsize": 3})"});
+  EXPECT_EQ(fault.exit_status, 2);
+  EXPECT_THAT(fault.output, HasSubstr("batchsize"));
+  EXPECT_THAT(Run({"bench", "--spec", "{"}).output, HasSubstr("no JSON"));
+  EXPECT_THAT(Run({"bench"}).output, HasSubstr("give a dataset"));
+  EXPECT_GT(Run({"bnech"}).exit_status, 100);
+}
+
+TEST_F(CliTest, PeekShowsNumbersWhereThereAreNoImages) {
+  const std::string config =
+      dir_.Write("pinfeedd.toml", "[datasets.text]\npath = \"" + tokens_ + "\"\nsequence_length = 8\n")
+          .string();
+  const DaemonProcess daemon(dir_.path(), {"--config", config});
+  const ProgramResult peek = Run({"peek", "text", "-n", "3"});
+  EXPECT_EQ(peek.exit_status, 0) << peek.output;
+  EXPECT_THAT(peek.output, HasSubstr("[16, 17, 18, 19, 20, 21, ...]"));
+}
+
+}  // namespace
+}  // namespace pinfeed

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// libpinfeed against a real daemon in another process: values, restarts, positions, what stays behind.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "pinfeed/pinfeed.hpp"
+#include "tests/integration/daemon_process.h"
+#include "tests/testing.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr size_t kSequence = 8;
+constexpr size_t kSamples = 100;
+
+size_t CountEntries(const char* directory) {
+  size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(directory))
+    count += entry.path().empty() ? 0 : 1;
+  return count;
+}
+
+class ClientDaemonTest : public ::testing::Test {
+ protected:
+  ClientDaemonTest() {
+    WriteTokens(dir_, kSamples * kSequence + 1);
+    pf_set_log([](pf_log_level, const char* message,
+                  void* self) { static_cast<ClientDaemonTest*>(self)->log_.emplace_back(message); },
+               this);
+    Start();
+  }
+  ~ClientDaemonTest() override { pf_set_log(nullptr, nullptr); }
+
+  void Start() { daemon_ = std::make_unique<DaemonProcess>(dir_.path()); }
+  std::string Spec(const std::string& more = "") const {
+    return R"({"dataset": {"path": ")" + (dir_ / "tokens.bin").string() +
+           R"(", "sequence_length": 8}, "batch_size": 7)" + more + "}";
+  }
+  FeedOptions Options(std::string cursor = "") const {
+    FeedOptions options;
+    options.address = (dir_ / "pinfeed.sock").string();
+    options.cursor_json = std::move(cursor);
+    options.reconnect_timeout = std::chrono::seconds(30);
+    return options;
+  }
+
+  TempDir dir_;
+  std::vector<std::string> log_;
+  std::unique_ptr<DaemonProcess> daemon_;
+};
+
+// The dataset's indices of a batch, from the first token of each sample; checks every token on the way.
+std::vector<size_t> Samples(const Batch& batch) {
+  std::vector<size_t> samples;
+  const auto* x = batch["x"].data_as<int64_t>();
+  const auto* y = batch["y"].data_as<int64_t>();
+  for (size_t i = 0; i < batch.samples(); ++i) {
+    for (size_t k = 0; k < kSequence; ++k) {
+      EXPECT_EQ(x[i * kSequence + k], x[i * kSequence] + static_cast<int64_t>(k));
+      EXPECT_EQ(y[i * kSequence + k], x[i * kSequence + k] + 1);
+    }
+    samples.push_back(static_cast<size_t>(x[i * kSequence]) / kSequence);
+  }
+  return samples;
+}
+
+std::vector<std::vector<size_t>> Drain(Feed& feed, size_t batches) {
+  std::vector<std::vector<size_t>> all;
+  for (size_t i = 0; i < batches; ++i) all.push_back(Samples(*feed.Next()));
+  return all;
+}
+
+TEST_F(ClientDaemonTest, AnEpochHoldsEverySampleOnceAndThenEnds) {
+  Feed feed(Spec(R"(, "order": "SHUFFLE", "seed": 3, "epochs": 1)"), Options());
+  const pf_feed_info info = feed.Info();
+  EXPECT_EQ(info.dataset_samples, kSamples);
+  EXPECT_EQ(info.batches_per_epoch, 15U);
+  EXPECT_STREQ(info.backend, "host");
+  std::multiset<size_t> seen;
+  uint64_t index = 0;
+  for (const Batch& batch : feed) {
+    EXPECT_EQ(batch.index(), index++);
+    EXPECT_EQ(batch.last_of_epoch(), index == 15);
+    const std::vector<size_t> samples = Samples(batch);
+    seen.insert(samples.begin(), samples.end());
+  }
+  EXPECT_EQ(seen.size(), kSamples);
+  EXPECT_EQ(std::set<size_t>(seen.begin(), seen.end()).size(), kSamples);
+}
+
+TEST_F(ClientDaemonTest, NoThreadAndNoDescriptorStaysBehind) {
+  { const Feed warm_up(Spec(), Options()); }
+  const size_t threads = CountEntries("/proc/self/task");
+  const size_t descriptors = CountEntries("/proc/self/fd");
+  {
+    Feed feed(Spec(), Options());
+    EXPECT_EQ(CountEntries("/proc/self/task"), threads) << "gRPC left a thread running beside the trainer";
+    Drain(feed, 20);
+    StatusJson(Options().address);
+  }
+  EXPECT_EQ(CountEntries("/proc/self/task"), threads);
+  EXPECT_EQ(CountEntries("/proc/self/fd"), descriptors);
+}
+
+TEST_F(ClientDaemonTest, KilledAndRestartedDaemonLosesAndRepeatsNothing) {
+  const std::string spec = Spec(R"(, "order": "SHUFFLE", "seed": 9)");
+  Feed reference(spec, Options());
+  const auto expected = Drain(reference, 40);
+  Feed feed(spec, Options());
+  auto batches = Drain(feed, 5);
+  const Batch held = *feed.Next();
+  batches.push_back(Samples(held));
+  daemon_->Kill();
+  Start();
+  for (const auto& batch : Drain(feed, 20)) batches.push_back(batch);
+  daemon_->Kill();
+  Start();
+  for (const auto& batch : Drain(feed, 14)) batches.push_back(batch);
+  EXPECT_EQ(batches, expected);
+  EXPECT_EQ(feed.Info().reconnects, 2U);
+  EXPECT_EQ(Samples(held), expected[5]) << "a batch held over two restarts";
+}
+
+TEST_F(ClientDaemonTest, StoppedDaemonIsLeftInOrder) {
+  Feed feed(Spec(), Options());
+  auto batches = Drain(feed, 3);
+  daemon_->BeginStop();
+  // What was published is still given; with the last of it the client leaves by itself, and the daemon can
+  // end.
+  pf_batch* batch = nullptr;
+  pf_result result = PF_OK;
+  while ((result = pf_next(feed.get(), 500, &batch)) == PF_OK) batches.push_back(Samples(Batch(batch)));
+  EXPECT_EQ(result, PF_DEADLINE_EXCEEDED);
+  EXPECT_THAT(pf_last_error(), HasSubstr("is lost and not back yet"));
+  daemon_->Join();
+  Start();
+  for (const auto& each : Drain(feed, 5)) batches.push_back(each);
+  Feed reference(Spec(), Options());
+  EXPECT_EQ(batches, Drain(reference, batches.size()));
+}
+
+TEST_F(ClientDaemonTest, CursorResumesInANewFeed) {
+  const std::string spec = Spec(R"(, "order": "SHUFFLE", "seed": 5)");
+  Feed feed(spec, Options());
+  Drain(feed, 11);
+  const std::string cursor = feed.Cursor();
+  const auto expected = Drain(feed, 20);  // into the second epoch
+  Feed resumed(spec, Options(cursor));
+  EXPECT_EQ(Drain(resumed, 20), expected);
+  resumed.Seek(cursor);
+  EXPECT_EQ(Drain(resumed, 20), expected);
+}
+
+TEST_F(ClientDaemonTest, EpochsAreSoughtBothWays) {
+  const std::string spec = Spec(R"(, "order": "SHUFFLE", "seed": 5)");
+  Feed feed(spec, Options());
+  const auto first = Drain(feed, 15);
+  feed.SeekEpoch(1);
+  const auto second = Drain(feed, 15);
+  EXPECT_NE(first, second);
+  feed.SeekEpoch(0);
+  EXPECT_EQ(Drain(feed, 15), first);
+  feed.SeekEpoch(1);
+  EXPECT_EQ(Drain(feed, 15), second);
+}
+
+TEST_F(ClientDaemonTest, MemoryIsFreeAgainWhenCloseReturns) {
+  // Two such feeds do not fit the pool of 256 MiB together.
+  const std::string spec = R"({"dataset": {"path": ")" + (dir_ / "tokens.bin").string() +
+                           R"(", "sequence_length": 800}, "batch_size": 2500, "slots": 5})";
+  for (int i = 0; i < 5; ++i) {
+    Feed feed(spec, Options());
+    EXPECT_GT(feed.Next()->samples(), 0U);
+    EXPECT_THROW(Feed(spec, Options()), Error);
+  }
+}
+
+TEST_F(ClientDaemonTest, RefusalsKeepTheirCodes) {
+  const auto code_of = [&](const std::string& spec) {
+    try {
+      const Feed feed(spec, Options());
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return PF_OK;
+  };
+  EXPECT_EQ(code_of(Spec(R"(, "rank": 4, "world_size": 2)")), PF_INVALID_ARGUMENT);
+  EXPECT_THAT(pf_last_error(), HasSubstr("rank"));
+  EXPECT_EQ(code_of(R"({"dataset": {"name": "nobody"}, "batch_size": 1})"), PF_NOT_FOUND);
+  EXPECT_EQ(code_of(R"({"dataset": {"path": "/etc"}, "batch_size": 1})"), PF_PERMISSION_DENIED);
+}
+
+TEST_F(ClientDaemonTest, StatusAndDatasetsAreJson) {
+  Feed feed(Spec(), Options());
+  feed.Next();
+  EXPECT_THAT(StatusJson(Options().address),
+              AllOf(HasSubstr(R"("state":"ready")"), HasSubstr(R"("client_name":"client_daemon_test")")));
+  EXPECT_THAT(DatasetsJson(Options().address), HasSubstr(dir_.path().string()));
+}
+
+TEST_F(ClientDaemonTest, CProgramReadsTheSame) {
+  const ProgramResult result =
+      RunProgram({PINFEED_TEST_C_PROGRAM, Spec(R"(, "epochs": 1)"), "15", "100"}, daemon_->address());
+  EXPECT_EQ(result.exit_status, 0) << result.output;
+}
+
+}  // namespace
+}  // namespace pinfeed
