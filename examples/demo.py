@@ -32,7 +32,7 @@ def write_digits(folder):
     of a digit is held out."""
     digits = load_digits()
     seen = [0] * 10
-    for number, (pixels, label) in enumerate(zip(tqdm(digits.images, desc="writing digits", unit="file"), digits.target)):
+    for number, (pixels, label) in enumerate(zip(tqdm(digits.images, desc="writing digits", unit="file", disable=None), digits.target)):
         held_out = seen[label] % 5 == 4
         seen[label] += 1
         place = folder / ("test" if held_out else "train") / str(label)

@@ -71,7 +71,7 @@ def main():
     samples = 0
     began = time.perf_counter()
     for epoch in range(arguments.epochs):
-        bar = tqdm(feed, desc=f"epoch {epoch + 1:2}/{arguments.epochs}", unit="batch", leave=epoch + 1 == arguments.epochs)
+        bar = tqdm(feed, desc=f"epoch {epoch + 1:2}/{arguments.epochs}", unit="batch", leave=epoch + 1 == arguments.epochs, disable=None)
         for images, labels in bar:
             loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
             optimizer.zero_grad()
