@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts and stops pinfeedd, the one that $PINFEED_DAEMON names."""
+
+import os
+import pathlib
+import select
+import signal
+import subprocess
+
+
+class Daemon:
+    """A pinfeedd in a folder of its own. `address` is its socket; `stop` expects it to end by itself, with status 0."""
+
+    def __init__(self, folder, *flags, http_listen="off"):
+        self.folder = pathlib.Path(folder)
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        self.address = str(self.folder / "pinfeed.sock")
+        self.log_path = self.folder / "log"
+        ready, writer = os.pipe()
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen(
+                [os.environ["PINFEED_DAEMON"], "--socket-dir", str(self.folder), "--http-listen", http_listen, "--ready-fd", str(writer), *flags],
+                stdout=log,
+                stderr=log,
+                pass_fds=(writer,),
+            )
+        os.close(writer)
+        poll = select.poll()
+        poll.register(ready, select.POLLIN)
+        answered = poll.poll(60000)
+        text = os.read(ready, 64) if answered else b""
+        os.close(ready)
+        assert text.strip() == b"ready", f"pinfeedd did not start:\n{self.log()}"
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(60) == 0, self.log()

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One daemon for all that clients do to it, and a neighbour that must notice nothing."""
+
+import re
+
+import numpy
+import pinfeed
+import pytest
+from hardship import SAMPLES, WIDTH, Reader, census, eventually, read_status, refusals, sessions_of, start_daemon
+
+
+@pytest.fixture(scope="session")
+def numbers(tmp_path_factory):
+    """A dataset whose every value tells which sample it belongs to: x[i] = 64 i, 64 i + 1, ..."""
+    folder = tmp_path_factory.mktemp("numbers")
+    numpy.save(folder / "x.npy", numpy.arange(SAMPLES * WIDTH, dtype=numpy.int64).reshape(SAMPLES, WIDTH))
+    return folder
+
+
+@pytest.fixture
+def reader(tmp_path):
+    """reader(address, dataset, option=...) starts one; all are gone after the test."""
+    started = []
+
+    def start(address, dataset, **options):
+        started.append(Reader(tmp_path / f"reader{len(started)}", address, dataset, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory, numbers):
+    """The daemon that everything is done to. `at_start` is what it held after its first client had come and gone."""
+    daemon = start_daemon(tmp_path_factory.mktemp("host") / "run", http_listen="127.0.0.1:0")
+    with pinfeed.open(numbers, batch_size=16, address=daemon.address, framework="numpy") as feed:
+        next(iter(feed))
+    eventually("no session is left", lambda: not sessions_of(read_status(daemon.address)) and read_status(daemon.address)["pool_used_bytes"] in (0, "0"))
+    assert refusals(daemon) == 0
+    daemon.at_start = census(daemon)
+    yield daemon
+    daemon.stop()
+    assert not re.search(r"(?i)PF_CHECK|sanitizer", daemon.log())

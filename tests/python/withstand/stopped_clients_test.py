@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client that is stopped holds up its own feed and no other."""
+
+import signal
+
+from hardship import await_census, check_order, eventually, feed_of, read_status
+
+
+def await_stall(host, name):
+    """Returns the number of batches that the feed has published, once all its slots are lent or ready and it can go on no more."""
+
+    def stalled():
+        feed = feed_of(read_status(host.address), name)
+        return feed if feed.get("slots_free", 0) + feed.get("slots_filling", 0) == 0 and feed["slots_lent"] == feed["slots"] else None
+
+    feed = eventually(lambda: feed_of(read_status(host.address), name), stalled)
+    return [int(session["batches_published"]) for session in feed["sessions"]]
+
+
+def test_a_stopped_client_stalls_only_its_own_feed(host, numbers, reader):
+    stopped = reader(host.address, numbers, batch_size=8, shuffle=True, seed=1, slots=4, hold=2, name="stopped")
+    other = reader(host.address, numbers, batch_size=8, shuffle=True, seed=2, slots=4, name="other")
+    stopped.advance(200)
+    other.advance(1)
+    for _ in range(3):
+        stopped.process.send_signal(signal.SIGSTOP)
+        published = await_stall(host, "stopped")
+        taken = stopped.batches
+        other.advance(300)
+        assert await_stall(host, "stopped") == published and stopped.batches == taken
+        stopped.process.send_signal(signal.SIGCONT)
+        stopped.advance(100)
+    check_order(stopped.finish(), 1, 8, numbers, host.address)
+    check_order(other.finish(), 2, 8, numbers, host.address)
+    await_census(host, host.at_start)
+
+
+def test_a_stopped_member_stalls_its_broadcast_group(host, numbers, reader):
+    options = dict(batch_size=8, shuffle=True, seed=1, slots=4, share="broadcast", group="stopping", group_size=2)
+    members = [reader(host.address, numbers, name=f"member {number}", **options) for number in range(2)]
+    other = reader(host.address, numbers, batch_size=8, shuffle=True, seed=2, name="other")
+    for one in (*members, other):
+        one.advance(50)
+    members[0].process.send_signal(signal.SIGSTOP)
+    published = await_stall(host, "member 0")
+    # The other member takes what is published, and no more.
+    eventually(lambda: f"{members[1].batches} of {published}", lambda: members[1].batches == published[1])
+    other.advance(300)
+    assert await_stall(host, "member 0") == published and members[1].batches == published[1]
+    members[0].process.send_signal(signal.SIGCONT)
+    for one in members:
+        one.advance(100)
+    for one in members:  # the one that stays waits for nobody
+        check_order(one.finish(), 1, 8, numbers, host.address)
+    check_order(other.finish(), 2, 8, numbers, host.address)
+    await_census(host, host.at_start)
