@@ -465,7 +465,8 @@ class Feed:
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Goes on where `state_dict` was called. The next ``for`` yields what was left of that epoch, which may be nothing.
 
-        Raises InvalidArgumentError for the state of another dataset or seed, or something that is no state.
+        Raises InvalidArgumentError for the state of another seed or global batch size and for what is no state, Error
+        (FAILED_PRECONDITION) when the dataset has changed since.
         """
         try:
             version, epoch, ended, cursor = state["version"], int(state["epoch"]), bool(state["epoch_ended"]), json.dumps(state["cursor"])
