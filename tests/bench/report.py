@@ -8,6 +8,7 @@ import platform
 import re
 import subprocess
 
+COLOURS = {"DataLoader": "#9aa5b1", "pinfeed": "#1f6feb", "ceiling": "#e3b341"}
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
 
@@ -23,6 +24,7 @@ class Row:
     budget: str = ""
     met: "bool | None" = None
     less_is_better: bool = False
+    drawn: bool = True
 
     @property
     def vs_dataloader(self):
@@ -118,36 +120,38 @@ def plot(rows, path):
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    units = list(dict.fromkeys(row.unit for row in rows))
-    panels = [[row for row in rows if row.unit == unit] for unit in units]
-    height = 0.8 + sum(0.5 + 0.3 * sum(_bars(row) for row in panel) for panel in panels)
+    drawn = [row for row in rows if row.drawn]
+    panels = [[row for row in drawn if row.unit == unit] for unit in dict.fromkeys(row.unit for row in drawn)]
+    heights = [0.4 + sum(0.6 + len(_bars(row)) for row in panel) for panel in panels]
     figure, all_axes = pyplot.subplots(
-        len(panels), 1, figsize=(10, height), layout="constrained", squeeze=False,
-        gridspec_kw={"height_ratios": [0.4 + sum(_bars(row) for row in panel) for panel in panels]},
+        len(panels), 1, figsize=(9, 0.5 + 0.22 * sum(heights) + 0.55 * len(panels)), layout="constrained", squeeze=False,
+        gridspec_kw={"height_ratios": heights},
     )
-    colours = {"DataLoader": "#9aa5b1", "pinfeed": "#1f6feb", "ceiling": "#e3b341"}
     for axes, panel in zip(all_axes[:, 0], panels):
         ticks, at = [], 0.0
-        largest = max(value for row in panel for value in (row.value, row.dataloader, row.ceiling) if value is not None)
+        values = [value for row in panel for _, value in _bars(row)]
+        wide = max(values) > 100 * min(values)
         for row in panel:
-            bars = [(name, value) for name, value in (("DataLoader", row.dataloader), ("pinfeed", row.value), ("ceiling", row.ceiling)) if value is not None]
-            ticks.append((at + (len(bars) - 1) / 2, row.work))
+            bars = _bars(row)
+            ticks.append((at + (len(bars) - 1) / 2, row.work.replace(" (", "\n(")))
             for name, value in bars:
-                axes.barh(at, value, 0.85, color=colours[name])
-                axes.text(max(value, 0) + largest * 0.01, at, number(value), va="center", fontsize=8)
+                axes.barh(at, value, 0.9, color=COLOURS[name])
+                axes.annotate(number(value), (value, at), (3, 0), textcoords="offset points", va="center", fontsize=8)
                 at += 1
-            at += 0.5
+            at += 0.6
         axes.set_yticks([tick for tick, _ in ticks], [work for _, work in ticks], fontsize=8)
-        axes.set_xlabel(panel[0].unit + (" (less is better)" if panel[0].less_is_better else ""), fontsize=8)
+        axes.set_xlabel(panel[0].unit + (", less is better" if panel[0].less_is_better else "") + (", log scale" if wide else ""), fontsize=8)
         axes.tick_params(axis="x", labelsize=8)
-        axes.set_xlim(min(0, *(row.value for row in panel), 0), largest * 1.12 or 1)
-        axes.set_ylim(at - 0.9, -0.6)
+        if wide:
+            axes.set_xscale("log")
+        axes.set_xlim(min(values) / 3 if wide else 0, max(values) * (2 if wide else 1.1))
+        axes.set_ylim(at - 1, -0.7)
         axes.spines[["top", "right"]].set_visible(False)
-    handles = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for colour in colours.values()]
-    all_axes[0, 0].legend(handles, colours, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, fontsize=9, frameon=False)
-    figure.savefig(path, dpi=120)
+    handles = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for colour in COLOURS.values()]
+    all_axes[0, 0].legend(handles, COLOURS, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, fontsize=9, frameon=False)
+    figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
 
 def _bars(row):
-    return 1 + (row.dataloader is not None) + (row.ceiling is not None)
+    return [(name, value) for name, value in (("DataLoader", row.dataloader), ("pinfeed", row.value), ("ceiling", row.ceiling)) if value is not None]
