@@ -37,7 +37,8 @@ Result<Flags> ParseFlags(const std::vector<std::string>& arguments) {
   std::map<std::string, std::string> values;
   for (const ConfigKey& key : ConfigKeys()) {
     app.add_option(FlagName(key.name), values[std::string(key.name)], std::string(key.help))
-        ->type_name(std::string(key.placeholder));
+        ->type_name(std::string(key.placeholder))
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants a vector

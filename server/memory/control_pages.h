@@ -3,6 +3,7 @@
 // client sees; the client's releases.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -36,7 +37,7 @@ class ControlPages {
   void Fail(const Status& error);
   void SetStarved(bool starved);
 
-  uint64_t published() const { return published_; }
+  uint64_t published() const { return published_.load(std::memory_order_relaxed); }
   FeedState state() const { return state_; }
   // What the client wrote as released for the slot: any value at all. Precondition: slot < kMaxSlots.
   uint64_t Released(uint32_t slot) const;
@@ -63,7 +64,7 @@ class ControlPages {
   UniqueFd release_fd_;
   Mapping release_;
   UniqueFd doorbell_;
-  uint64_t published_ = 0;
+  std::atomic<uint64_t> published_{0};  // status reads it from other threads
   FeedState state_ = FeedState::kRunning;
 };
 

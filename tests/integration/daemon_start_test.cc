@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// How pinfeedd starts, refuses to start, and ends.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "tests/daemon_fixture.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kExitFailed = 1;
+constexpr int kExitConfig = 2;
+
+// Starts a daemon that must refuse; its log is to name `reason`.
+void ExpectRefusal(std::vector<std::string> arguments, int code, const std::string& reason) {
+  DaemonProcess daemon(std::move(arguments));
+  EXPECT_FALSE(daemon.AwaitReady());
+  EXPECT_EQ(daemon.AwaitExit(), code);
+  EXPECT_THAT(daemon.Log(), HasSubstr(reason));
+}
+
+TEST(DaemonStartTest, RefusesAMissingDirectory) {
+  ExpectRefusal({"--socket-dir=/nonexistent/pinfeed"}, kExitFailed,
+                "create it, or choose another with --socket-dir");
+}
+
+TEST(DaemonStartTest, RefusesADirectoryThatEveryoneMayWriteTo) {
+  TempDir directory;
+  std::filesystem::permissions(directory.path(), std::filesystem::perms::all);
+  ExpectRefusal({"--socket-dir=" + directory.path().string()}, kExitFailed, "could replace the sockets");
+}
+
+TEST(DaemonStartTest, RefusesAPathTooLongForASocket) {
+  TempDir directory;
+  const std::filesystem::path deep = directory / std::string(120, 'd');
+  std::filesystem::create_directory(deep);
+  ExpectRefusal({"--socket-dir=" + deep.string()}, kExitFailed, "choose a shorter socket_dir");
+}
+
+TEST(DaemonStartTest, RefusesAPoolLargerThanTheMemory) {
+  ExpectRefusal({"--pool-bytes=900TiB"}, kExitFailed, "989560464998400 bytes are more than the");
+}
+
+TEST(DaemonStartTest, ListsEveryFaultOfTheConfiguration) {
+  TempDir directory;
+  const std::string file = directory.Write("c.toml", "workers = \"many\"\nsockets = 3\n").string();
+  DaemonProcess daemon({"--config=" + file, "--log-format=xml"});
+  EXPECT_EQ(daemon.AwaitExit(), kExitConfig);
+  EXPECT_THAT(daemon.Log(), HasSubstr(file + ":1: workers: expected an integer"));
+  EXPECT_THAT(daemon.Log(), HasSubstr(file + ":2: sockets: unknown key"));
+  EXPECT_THAT(daemon.Log(), HasSubstr("--log-format: log_format: expected text or json"));
+}
+
+TEST(DaemonStartTest, RefusesADirectoryThatIsServedAndNamesTheHolder) {
+  DaemonProcess first;
+  ASSERT_TRUE(first.AwaitReady()) << first.Log();
+  ExpectRefusal({"--socket-dir=" + first.socket_dir().string()}, kExitFailed,
+                "pid " + std::to_string(first.pid()) + " serves it already");
+}
+
+TEST(DaemonStartTest, StartsAgainAfterBeingKilled) {
+  DaemonProcess first;
+  ASSERT_TRUE(first.AwaitReady()) << first.Log();
+  first.Signal(SIGKILL);
+  EXPECT_EQ(first.AwaitExit(), 128 + SIGKILL);
+  EXPECT_TRUE(std::filesystem::exists(first.rpc_path()));  // the stale sockets
+  DaemonProcess second({"--socket-dir=" + first.socket_dir().string()});
+  EXPECT_TRUE(second.AwaitReady()) << second.Log();
+}
+
+TEST(DaemonStartTest, RefusesAnHttpPortInUse) {
+  UniqueFd taken(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  ASSERT_EQ(::bind(taken.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(::listen(taken.get(), 1), 0);
+  ASSERT_EQ(::getsockname(taken.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+  ExpectRefusal({"--http-listen=127.0.0.1:" + std::to_string(ntohs(address.sin_port))}, kExitFailed,
+                "choose another with http_listen");
+}
+
+TEST(DaemonStartTest, EndsOnSigtermAndLeavesNoSocket) {
+  DaemonProcess daemon;
+  ASSERT_TRUE(daemon.AwaitReady()) << daemon.Log();
+  daemon.Signal(SIGTERM);
+  EXPECT_EQ(daemon.AwaitExit(), 0) << daemon.Log();
+  EXPECT_FALSE(std::filesystem::exists(daemon.rpc_path()));
+  EXPECT_FALSE(std::filesystem::exists(daemon.lifeline_path()));
+}
+
+TEST(DaemonStartTest, PrivateDaemonEndsWithItsPipe) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  UniqueFd read_end(::fcntl(ends[0], F_DUPFD, 100));  // inherited by the daemon under this number
+  ::close(ends[0]);
+  UniqueFd write_end(ends[1]);
+  DaemonProcess daemon({"--private", "--lifetime-fd=" + std::to_string(read_end.get())});
+  read_end.reset();
+  ASSERT_TRUE(daemon.AwaitReady()) << daemon.Log();
+  write_end.reset();
+  EXPECT_EQ(daemon.AwaitExit(), 0) << daemon.Log();
+}
+
+TEST(DaemonStartTest, PrivateNeedsAPipe) {
+  ExpectRefusal({"--private"}, kExitConfig, "needs --lifetime-fd");
+}
+
+}  // namespace
+}  // namespace pinfeed

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/integration/raw_client.h"
+
+#include <grpcpp/grpcpp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <array>
+#include <cstring>
+#include <fstream>
+
+namespace pinfeed {
+namespace {
+
+constexpr int kWaitMs = 30'000;
+constexpr size_t kMaxFds = 16;
+
+std::string BootId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id;
+}
+
+}  // namespace
+
+RawClient::RawClient(const std::string& rpc_path)
+    : stub_(
+          v1::Feeder::NewStub(grpc::CreateChannel("unix:" + rpc_path, grpc::InsecureChannelCredentials()))) {}
+
+v1::OpenFeedRequest RawClient::Request(const std::string& dataset_path) {
+  v1::OpenFeedRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  request.set_boot_id(BootId());
+  request.set_client_name("raw client");
+  request.mutable_spec()->mutable_dataset()->set_path(dataset_path);
+  request.mutable_spec()->set_batch_size(4);
+  return request;
+}
+
+grpc::Status RawClient::Open(const v1::OpenFeedRequest& request, v1::OpenFeedResponse* response) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(kWaitMs));
+  return stub_->OpenFeed(&context, request, response);
+}
+
+v1::GetStatusResponse RawClient::Status() {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(kWaitMs));
+  context.set_wait_for_ready(true);
+  v1::GetStatusResponse response;
+  const grpc::Status status = stub_->GetStatus(&context, {}, &response);
+  PF_CHECK(status.ok(), status.error_message());
+  return response;
+}
+
+LifelineFrame MakeFrame(LifelineKind kind) {
+  LifelineFrame frame{};
+  frame.magic = kLifelineMagic;
+  frame.kind = static_cast<uint32_t>(kind);
+  return frame;
+}
+
+RawLifeline::RawLifeline(const std::string& path) : fd_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  PF_CHECK(::connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0,
+           "connect to " + path);
+}
+
+void RawLifeline::Send(const void* bytes, size_t size, const std::vector<int>& fds) const {
+  iovec data{const_cast<void*>(bytes), size};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFds)> control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+    std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
+  }
+  PF_CHECK(::sendmsg(fd_.get(), &message, MSG_NOSIGNAL) == static_cast<ssize_t>(size),
+           "send to the lifeline");
+}
+
+void RawLifeline::SendHello(const std::string& token) const {
+  LifelineFrame frame = MakeFrame(LifelineKind::kHello);
+  PF_CHECK(token.size() == kTokenBytes, "a token has 32 bytes");
+  std::memcpy(frame.token, token.data(), kTokenBytes);
+  Send(&frame, sizeof frame);
+}
+
+void RawLifeline::SendBye() const {
+  const LifelineFrame frame = MakeFrame(LifelineKind::kBye);
+  Send(&frame, sizeof frame);
+}
+
+Welcome RawLifeline::Receive() const {
+  Welcome out;
+  pollfd wait{fd_.get(), POLLIN, 0};
+  if (::poll(&wait, 1, kWaitMs) != 1) {
+    out.hung_up = true;
+    return out;
+  }
+  iovec data{&out.frame, sizeof out.frame};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFds)> control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t bytes = ::recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC);
+  out.hung_up = bytes <= 0;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    for (size_t i = 0; i < (header->cmsg_len - CMSG_LEN(0)) / sizeof(int); ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
+      out.fds.emplace_back(fd);
+    }
+  }
+  return out;
+}
+
+bool RawLifeline::AwaitHangUp() const {
+  while (true) {
+    pollfd wait{fd_.get(), POLLIN, 0};
+    if (::poll(&wait, 1, kWaitMs) != 1) return false;
+    if (Receive().hung_up) return true;
+  }
+}
+
+}  // namespace pinfeed
