@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 2 of the way of a batch: one sample from the dataset, decoded and transformed, written into its place in the slot.
+// Stage 2 of the way of a batch: one sample from the dataset, decoded and transformed, written into its place
+// in the slot.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +9,14 @@
 #include <span>
 #include <vector>
 
-#include "common/result.h"
 #include "common/feed_spec.h"
+#include "common/result.h"
 #include "server/source/dataset.h"
 
 namespace pinfeed {
 
-// What the random transforms of one sample depend on; nothing else does, so the result is independent of threads and restarts.
+// What the random transforms of one sample depend on; nothing else does, so the result is independent of
+// threads and restarts.
 struct SampleKey {
   uint64_t id = 0;  // index in the dataset
   uint64_t epoch = 0;
@@ -26,7 +28,8 @@ struct SampleTimes {
   uint64_t decode_ns = 0;  // decode and transforms
 };
 
-// A worker thread's reusable buffers (encoded bytes, decoded image, resize rows). One a thread; grows to the largest sample seen.
+// A worker thread's reusable buffers (encoded bytes, decoded image, resize rows). One a thread; grows to the
+// largest sample seen.
 class SampleScratch {
  public:
   SampleScratch();
@@ -41,28 +44,36 @@ class SampleScratch {
   std::unique_ptr<Buffers> buffers_;
 };
 
-// Purpose: loads one sample of a feed into its places. Owns: a share of the dataset, the compiled transforms. Immutable.
-// Threads: Load may be called from any thread at once, each with its own scratch. Errors: a bad sample is a Status that names the sample
-// (Dataset::Describe) and the reason; the places then hold unspecified bytes.
+// Purpose: loads one sample of a feed into its places. Owns: a share of the dataset, the compiled transforms.
+// Immutable. Threads: Load may be called from any thread at once, each with its own scratch. Errors: a bad
+// sample is a Status that names the sample (Dataset::Describe) and the reason; the places then hold
+// unspecified bytes.
 class SampleLoader {
  public:
-  // Checks the transforms against the dataset's fields; kInvalidArgument lists every fault, one a line ("transforms[1] center_crop: ...").
-  static Result<std::unique_ptr<SampleLoader>> Create(std::shared_ptr<const Dataset> dataset, const FeedSpec& spec);
+  // Checks the transforms against the dataset's fields; kInvalidArgument lists every fault, one a line
+  // ("transforms[1] center_crop: ...").
+  static Result<std::unique_ptr<SampleLoader>> Create(std::shared_ptr<const Dataset> dataset,
+                                                      const FeedSpec& spec);
   ~SampleLoader();
 
-  // The tensors of one sample, in output order: the dataset's fields after the transforms, then "sample_id" if the spec asks for it.
+  // The tensors of one sample, in output order: the dataset's fields after the transforms, then "sample_id"
+  // if the spec asks for it.
   const std::vector<TensorSpec>& outputs() const { return outputs_; }
   const Dataset& dataset() const { return *dataset_; }
 
-  // Precondition: places[t].size() == outputs()[t].SampleBytes() for every t; key.id < samples of the dataset.
-  Status Load(const SampleKey& key, std::span<const std::span<std::byte>> places, SampleScratch& scratch, SampleTimes& times) const;
+  // Precondition: places[t].size() == outputs()[t].SampleBytes() for every t; key.id < samples of the
+  // dataset.
+  Status Load(const SampleKey& key, std::span<const std::span<std::byte>> places, SampleScratch& scratch,
+              SampleTimes& times) const;
 
-  // Fills the places as on_bad_sample = zero wants it: image tensors zero, tensors that can still be read (labels, ids) read, others zero.
+  // Fills the places as on_bad_sample = zero wants it: image tensors zero, tensors that can still be read
+  // (labels, ids) read, others zero.
   void LoadZero(const SampleKey& key, std::span<const std::span<std::byte>> places) const;
 
  private:
   struct Program;  // the compiled transforms
-  SampleLoader(std::shared_ptr<const Dataset> dataset, std::unique_ptr<Program> program, std::vector<TensorSpec> outputs);
+  SampleLoader(std::shared_ptr<const Dataset> dataset, std::unique_ptr<Program> program,
+               std::vector<TensorSpec> outputs);
   std::shared_ptr<const Dataset> dataset_;
   std::unique_ptr<Program> program_;
   std::vector<TensorSpec> outputs_;
