@@ -138,6 +138,8 @@ Status Feed::WaitForNews(const Deadline& deadline) {
       break;
     }
     if (state == FeedState::kDraining) {
+      // A trainer that waits here for the next batch may hold the last one until that has come.
+      if (session_->held() > 0) session_->HangUp();
       LoseSession("the daemon is stopping");
       return OkStatus();
     }
@@ -194,7 +196,8 @@ Status Feed::Reconnect(const Deadline& deadline) {
     return Unavailable("the daemon at " + options_.address + " did not come back within " + Seconds(waited) +
                        tried);
   }
-  if (steady_clock::now() < next_try_) return WaitForRetry(deadline);
+  // An attempt may take a while: a call that may not wait leaves it to the next one that may.
+  if (deadline.Passed() || steady_clock::now() < next_try_) return WaitForRetry(deadline);
 
   const Cursor goal = cursor_;
   last_try_ = Connect(goal);

@@ -87,12 +87,6 @@ uint64_t ControlPages::Released(uint32_t slot) const {
   return release_page()->slots[slot].generation.load(std::memory_order_seq_cst);
 }
 
-void ControlPages::ClearDoorbell() {
-  uint64_t rings = 0;
-  // Non-blocking: EAGAIN means somebody emptied it already; the caller looks at the words either way.
-  [[maybe_unused]] const ssize_t got = ::read(doorbell_.get(), &rings, sizeof rings);
-}
-
 ControlPages::ClientStats ControlPages::Stats() const {
   const ReleasePage* page = release_page();
   return {page->taken.load(std::memory_order_relaxed), page->wait_ns.load(std::memory_order_relaxed),

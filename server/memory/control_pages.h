@@ -26,10 +26,12 @@ class ControlPages {
 
   int publish_fd() const { return publish_fd_.get(); }
   int release_fd() const { return release_fd_.get(); }
+  // To be watched for edges and never read: the client shares the descriptor's flags and could make a read
+  // block.
   int doorbell_fd() const { return doorbell_.get(); }
 
-  // Stores the descriptor with its sequence number filled in, raises the count, wakes the client. A no-op unless the state is
-  // kRunning.
+  // Stores the descriptor with its sequence number filled in, raises the count, wakes the client. A no-op
+  // unless the state is kRunning.
   void Publish(const BatchDescriptor& descriptor);
   // kFailed and kEnded are final: later states are ignored.
   void SetState(FeedState state);
@@ -41,8 +43,6 @@ class ControlPages {
   FeedState state() const { return state_; }
   // What the client wrote as released for the slot: any value at all. Precondition: slot < kMaxSlots.
   uint64_t Released(uint32_t slot) const;
-  // Empties the doorbell after it was seen readable.
-  void ClearDoorbell();
 
   // What the client claims about itself; statistics only.
   struct ClientStats {

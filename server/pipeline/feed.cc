@@ -26,6 +26,12 @@ uint64_t Nanoseconds(Clock::duration duration) {
       std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count()));
 }
 
+// Waiting that is over, and that which goes on.
+uint64_t WaitedNs(const ControlPages::ClientStats& stats, uint64_t now_ns) {
+  const bool waiting = stats.waiting_since_ns != 0 && stats.waiting_since_ns < now_ns;
+  return stats.wait_ns + (waiting ? now_ns - stats.waiting_since_ns : 0);
+}
+
 }  // namespace
 
 Feed::Feed(Parts parts, WorkerPool& workers)
@@ -69,7 +75,7 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
                                   "; join without a cursor, or open another group");
       }
     }
-    consumers_.push_back({session, start, {}, {}});
+    consumers_.push_back({session, start, {}, {}, 0});
     session->SetStarved(starved_);
     if (phase_ == Phase::kWaiting && consumers_.size() >= std::max(1U, parts_.spec.group_size)) {
       next_ = consumers_.front().start.value_or(Sampler::Start{});
@@ -92,7 +98,6 @@ size_t Feed::Detach(ControlPages* session) {
                                     [&](const Consumer& c) { return c.pages == session; });
     if (found == consumers_.end()) return consumers_.size();
     CollectReleasesLocked();
-    left_wait_ns_ += session->Stats().wait_ns;
     const Consumer gone = *found;
     consumers_.erase(found);
     for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
@@ -284,8 +289,17 @@ void Feed::AccountLocked() {
   const auto now = Clock::now();
   const uint64_t elapsed = Nanoseconds(now - accounted_);
   accounted_ = now;
+  // The trainers' own account of their waiting. It is untrusted: since the last look, no more than the time
+  // there was.
+  uint64_t waited = 0;
+  for (Consumer& consumer : consumers_) {
+    const uint64_t total = WaitedNs(consumer.pages->Stats(), Nanoseconds(now.time_since_epoch()));
+    if (total > consumer.waited_ns) waited += std::min(total - consumer.waited_ns, elapsed);
+    consumer.waited_ns = total;
+  }
   if (phase_ != Phase::kRunning) return;
   counters_.running_ns += elapsed;
+  counters_.starved_ns += waited / std::max<size_t>(1, consumers_.size());
   if (slots_.CountIn(SlotState::kFree) == 0 && slots_.CountIn(SlotState::kFilling) == 0)
     counters_.full_ns += elapsed;
 }
@@ -322,8 +336,9 @@ void Feed::OnDelivered(uint32_t slot, const Status& status) {
   Submit(std::move(tasks));
 }
 
-FeedSnapshot Feed::Snapshot() const {
+FeedSnapshot Feed::Snapshot() {
   MutexLock lock(mutex_);
+  AccountLocked();
   static constexpr std::array<const char*, 5> kPhases = {"waiting", "running", "draining", "ended", "failed"};
   FeedSnapshot snapshot = counters_;
   snapshot.id = parts_.id;
@@ -338,18 +353,6 @@ FeedSnapshot Feed::Snapshot() const {
   snapshot.arena_bytes = parts_.arena->bytes();
   snapshot.read_ns = read_ns_.load(std::memory_order_relaxed);
   snapshot.decode_ns = decode_ns_.load(std::memory_order_relaxed);
-  if (phase_ == Phase::kRunning) {
-    const uint64_t elapsed = Nanoseconds(Clock::now() - accounted_);
-    snapshot.running_ns += elapsed;
-    if (snapshot.slots_free == 0 && snapshot.slots_filling == 0) snapshot.full_ns += elapsed;
-  }
-
-  // The trainers' own account of their waiting: untrusted, so it is held within the time there was.
-  uint64_t wait_ns = left_wait_ns_;
-  for (const Consumer& consumer : consumers_) {
-    wait_ns += std::min(consumer.pages->Stats().wait_ns, snapshot.running_ns);
-  }
-  snapshot.starved_ns = std::min(wait_ns / std::max<size_t>(1, consumers_.size()), snapshot.running_ns);
   const double running = static_cast<double>(std::max<uint64_t>(1, snapshot.running_ns));
   if (snapshot.full_ns >= snapshot.starved_ns) {
     snapshot.bound_on = "consumer";

@@ -49,11 +49,12 @@ struct FeedSnapshot {
   std::vector<BadSampleNote> last_bad_samples;  // the newest few
   uint64_t ignored_releases = 0;        // words that changed to something else than the generation lent
   uint64_t read_ns = 0, decode_ns = 0;  // worker time
-  uint64_t starved_ns = 0;              // the trainers waited for a batch, by their own account (their mean)
-  uint64_t full_ns = 0;                 // every slot was ready or lent: the trainer is what is slow
-  uint64_t running_ns = 0;              // since the first batch was planned
-  std::string bound_on;                 // "read", "decode" or "consumer"
-  double bound_share = 0;               // share of running_ns that it explains
+  uint64_t starved_ns =
+      0;  // the trainers waited for a batch, by their own account (their mean, within the time there was)
+  uint64_t full_ns = 0;     // every slot was ready or lent: the trainer is what is slow
+  uint64_t running_ns = 0;  // since the first batch was planned
+  std::string bound_on;     // "read", "decode" or "consumer"
+  double bound_share = 0;   // share of running_ns that it explains
 };
 
 // Purpose: keeps its slots full: takes free slots, plans batches, gives them to the workers, publishes
@@ -100,7 +101,7 @@ class Feed : public std::enable_shared_from_this<Feed> {
   // As Drain, and waits until no worker and no copy touches the arena. Precondition for destruction.
   void Stop() PF_EXCLUDES(mutex_);
 
-  FeedSnapshot Snapshot() const PF_EXCLUDES(mutex_);
+  FeedSnapshot Snapshot() PF_EXCLUDES(mutex_);
 
  private:
   class Fill;
@@ -109,6 +110,7 @@ class Feed : public std::enable_shared_from_this<Feed> {
     std::optional<Sampler::Start> start;
     std::array<uint64_t, kMaxSlots> owed{};  // generation lent and not yet released; 0: none
     std::array<uint64_t, kMaxSlots> seen{};  // release word as last looked at
+    uint64_t waited_ns = 0;                  // the trainer's waiting in all, as last looked at
   };
   // What a slot holds from FILLING on.
   struct Batch {
@@ -147,7 +149,7 @@ class Feed : public std::enable_shared_from_this<Feed> {
   std::atomic<uint64_t> read_ns_{0};
   std::atomic<uint64_t> decode_ns_{0};
 
-  mutable Mutex mutex_;
+  Mutex mutex_;
   CondVar idle_;  // a slot left FILLING
   Phase phase_ PF_GUARDED_BY(mutex_) = Phase::kWaiting;
   bool stopping_ PF_GUARDED_BY(mutex_) = false;  // plan nothing more
@@ -160,7 +162,6 @@ class Feed : public std::enable_shared_from_this<Feed> {
   bool starved_ PF_GUARDED_BY(mutex_) = false;
   FeedSnapshot counters_ PF_GUARDED_BY(mutex_);  // the counting fields only
   std::chrono::steady_clock::time_point accounted_ PF_GUARDED_BY(mutex_);
-  uint64_t left_wait_ns_ PF_GUARDED_BY(mutex_) = 0;  // waiting of sessions that have left
 };
 
 }  // namespace pinfeed

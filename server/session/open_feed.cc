@@ -83,7 +83,7 @@ Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,
 }
 
 Cursor StartCursor(const Session& session) {
-  const Feed& feed = session.member.feed();
+  Feed& feed = session.member.feed();
   Cursor cursor;
   cursor.fingerprint = feed.dataset().fingerprint;
   cursor.seed = feed.spec().seed;
