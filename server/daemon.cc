@@ -231,7 +231,7 @@ void Daemon::AnnounceReady() {
 
 bool Daemon::AwaitEnd(bool draining, Clock::time_point deadline) {
   while (true) {
-    if (draining && parts_->sessions->empty()) return true;
+    if (draining && parts_->sessions->AllLeft()) return true;
     int timeout_ms = -1;
     if (draining) {
       timeout_ms = static_cast<int>(std::max<int64_t>(
@@ -277,8 +277,7 @@ void Daemon::Run() {
   parts_->feeds.DrainAll();
   if (!at_once) {
     AwaitEnd(true, Clock::now() + command_line_.config.drain_timeout);
-    const size_t left = parts_->sessions->All().size();
-    if (left > 0) spdlog::warn("{} sessions are still open; ending without them", left);
+    if (!parts_->sessions->AllLeft()) spdlog::warn("some sessions are still open; ending without them");
   }
   Stop();
   spdlog::info("pinfeedd ends");

@@ -61,7 +61,7 @@ class Daemon {
   UniqueFd signals_;
   UniqueFd lifetime_;
   UniqueFd ready_fd_;
-  UniqueFd sessions_gone_;  // eventfd: readable once the last session has ended
+  UniqueFd sessions_gone_;  // eventfd: readable once the last client may have left
   std::unique_ptr<Parts> parts_;
 };
 

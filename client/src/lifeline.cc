@@ -122,6 +122,10 @@ void Lifeline::SayBye() {
   (void)::send(socket_.get(), &bye, sizeof(bye), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
+void Lifeline::HangUp() {
+  ::shutdown(socket_.get(), SHUT_RDWR);
+}
+
 bool Lifeline::WaitForHangUp(SteadyTime deadline) const {
   pollfd entry{socket_.get(), POLLRDHUP, 0};
   for (;;) {

@@ -30,6 +30,8 @@ class Lifeline {
   bool HungUp() const;
   // Tells the daemon that every mapping is gone. Best effort: a daemon that is gone needs no farewell.
   void SayBye();
+  // Ends the connection without a farewell; it stays open for nothing but its own end.
+  void HangUp();
   // Waits for the daemon's hang-up, which follows a farewell once the session's memory is back. False at
   // `deadline`.
   bool WaitForHangUp(SteadyTime deadline) const;

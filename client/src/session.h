@@ -49,6 +49,8 @@ class Session {
   uint32_t WakeWord() const;
   void Sleep(uint32_t seen, std::chrono::nanoseconds at_most) const;
   bool HungUp() const { return lifeline_.HungUp(); }
+  // Tells a daemon that drains not to wait for the batches that are held: their memory stays mapped here.
+  void HangUp() { lifeline_.HangUp(); }
 
   // Gives the slot back. Never blocks.
   void Release(const BatchDescriptor& batch);

@@ -186,7 +186,7 @@ void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {
     connections_.erase(id);
     return;
   }
-  SessionTable::Orphan(*connection.session);
+  sessions_.Orphan(*connection.session);
   Unwatch(connection.doorbell_watch);
   loop_->At(EventLoop::Clock::now() + kOrphanLogDelay, [this, id] {
     const auto found = connections_.find(id);

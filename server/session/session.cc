@@ -47,7 +47,11 @@ Status SessionTable::CheckRoomLocked() const {
   return OkStatus();
 }
 
-Status SessionTable::CheckRoom() const {
+Status SessionTable::CheckRoom(uint32_t group_size) const {
+  if (group_size > max_sessions_) {
+    return InvalidArgument("group_size: the feed would wait for " + std::to_string(group_size) +
+                           " sessions, and max_sessions of this daemon is " + std::to_string(max_sessions_));
+  }
   const MutexLock lock(mutex_);
   return CheckRoomLocked();
 }
@@ -97,19 +101,20 @@ void SessionTable::Orphan(Session& session) {
   session.member.feed().Detach(session.pages.get());
   session.state = SessionState::kOrphaned;
   session.member.Leave();
+  if (AllLeft()) on_left_();
 }
 
 void SessionTable::End(const std::shared_ptr<Session>& session, const std::string& reason) {
-  bool is_last = false;
+  bool all_left = false;
   {
     const MutexLock lock(mutex_);
     if (sessions_.erase(session->id) == 0) return;
     ++closed_count_;
-    is_last = sessions_.empty();
+    all_left = AllLeftLocked();
   }
   if (session->state == SessionState::kAttached) session->member.feed().Detach(session->pages.get());
   spdlog::info("{}: ended: {}", Describe(*session), reason);
-  if (is_last) on_empty_();
+  if (all_left) on_left_();
 }
 
 std::vector<std::shared_ptr<Session>> SessionTable::All() const {
@@ -119,9 +124,14 @@ std::vector<std::shared_ptr<Session>> SessionTable::All() const {
   return all;
 }
 
-bool SessionTable::empty() const {
+bool SessionTable::AllLeftLocked() const {
+  return std::all_of(sessions_.begin(), sessions_.end(),
+                     [](const auto& entry) { return entry.second->state == SessionState::kOrphaned; });
+}
+
+bool SessionTable::AllLeft() const {
   const MutexLock lock(mutex_);
-  return sessions_.empty();
+  return AllLeftLocked();
 }
 
 uint64_t SessionTable::opened() const {

@@ -59,17 +59,18 @@ std::string Describe(const Session& session);
 
 // Purpose: every session from Open to End. Owns: the sessions. Borrows: the feed table (outlives it).
 // Threads: Open, Close and the views from any thread; Attach, Orphan and End from the session loop, or when
-// it has stopped. None blocks. Errors: Open and Attach say why not. Invariant: `on_empty` is called whenever
-// the last session has ended.
+// it has stopped. None blocks. Errors: Open and Attach say why not. Invariant: `on_left` is called whenever
+// AllLeft may have become true.
 class SessionTable {
  public:
-  SessionTable(uint32_t max_sessions, std::function<void()> on_empty)
-      : max_sessions_(max_sessions), on_empty_(std::move(on_empty)) {}
+  SessionTable(uint32_t max_sessions, std::function<void()> on_left)
+      : max_sessions_(max_sessions), on_left_(std::move(on_left)) {}
   SessionTable(const SessionTable&) = delete;
   SessionTable& operator=(const SessionTable&) = delete;
 
-  // kResourceExhausted when the table is full, kUnavailable when it is closed.
-  Status CheckRoom() const PF_EXCLUDES(mutex_);
+  // kResourceExhausted when the table is full, kUnavailable when it is closed, kInvalidArgument for a group
+  // that could never be complete.
+  Status CheckRoom(uint32_t group_size) const PF_EXCLUDES(mutex_);
   Result<std::shared_ptr<Session>> Open(const Peer& peer, std::string client_name,
                                         std::optional<Sampler::Start> start, FeedMember member,
                                         std::unique_ptr<ControlPages> pages) PF_EXCLUDES(mutex_);
@@ -82,12 +83,13 @@ class SessionTable {
   // kPending -> kAttached: the feed publishes to it from now on. On an error the session stays pending.
   static Status Attach(Session& session);
   // kAttached -> kOrphaned.
-  static void Orphan(Session& session);
+  void Orphan(Session& session) PF_EXCLUDES(mutex_);
   // Takes everything back that is the daemon's. A second call for the same session does nothing.
   void End(const std::shared_ptr<Session>& session, const std::string& reason) PF_EXCLUDES(mutex_);
 
   std::vector<std::shared_ptr<Session>> All() const PF_EXCLUDES(mutex_);
-  bool empty() const PF_EXCLUDES(mutex_);
+  // No client is left that could still leave: what is orphaned ends with its process only.
+  bool AllLeft() const PF_EXCLUDES(mutex_);
   uint64_t opened() const PF_EXCLUDES(mutex_);
   uint64_t closed() const PF_EXCLUDES(mutex_);
   // Adds each session to its feed's report.
@@ -95,9 +97,10 @@ class SessionTable {
 
  private:
   Status CheckRoomLocked() const PF_REQUIRES(mutex_);
+  bool AllLeftLocked() const PF_REQUIRES(mutex_);
 
   const uint32_t max_sessions_;
-  const std::function<void()> on_empty_;
+  const std::function<void()> on_left_;
   mutable Mutex mutex_;
   uint64_t next_id_ PF_GUARDED_BY(mutex_) = 1;
   uint64_t closed_count_ PF_GUARDED_BY(mutex_) = 0;

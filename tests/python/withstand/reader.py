@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trainer: reads a feed of conftest.py's `numbers` until its stdin ends or the feed does, checks every value, counts in a shared file.
+"""A trainer: reads a feed of conftest.py's `numbers` until it ends, an endless one until stdin does, checks every value, counts in a shared file.
 
 What comes out, as JSON: epoch, index and sample ids of each batch. It knows nothing of daemons that vanish: the loop is a user's.
 """
@@ -38,7 +38,7 @@ def main():
             if step_s:
                 time.sleep(step_s)  # a training step
             progress[0] += 1
-            if stdin.poll(0) and not os.read(0, 1):
+            if feed.epochs is None and stdin.poll(0) and not os.read(0, 1):
                 held.clear()
                 feed.close()
                 return seen
