@@ -73,7 +73,8 @@ Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,
         "both share a "
         "PID namespace (in Kubernetes: hostPID: true for the daemon)");
   }
-  RETURN_IF_ERROR(parts_.sessions.CheckRoom());  // before anything costly; Open below decides
+  RETURN_IF_ERROR(
+      parts_.sessions.CheckRoom(arguments.spec.group_size));  // before anything costly; Open below decides
   const auto make = [&](uint64_t feed_id) { return MakeFeed(feed_id, arguments.spec, arguments.gpu_uuid); };
   ASSIGN_OR_RETURN(FeedMember member, parts_.feeds.Join(peer.uid, arguments.spec, make));
   ASSIGN_OR_RETURN(const std::optional<Sampler::Start> start, StartOf(arguments.cursor, member.feed()));
