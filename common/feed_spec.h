@@ -38,9 +38,12 @@ struct RandomHorizontalFlip {
   double p = 0.5;
   bool operator==(const RandomHorizontalFlip&) const = default;
 };
+// (x - mean) / std in float32. On uint8 pixels x is the pixel divided by 255, so that Normalize may stand
+// alone or before a ToDtype (which then only casts); behind ToDtype(floating, scale = false) x is the pixel
+// itself. Pointwise transforms come behind all geometry.
 struct Normalize {
   std::vector<double> mean;  // one value, or one a channel
-  std::vector<double> std;   // likewise; none is 0
+  std::vector<double> std;   // likewise; all above 0
   bool operator==(const Normalize&) const = default;
 };
 struct ToDtype {
