@@ -122,7 +122,7 @@ def spec_json(path, **spec):
 def take_epoch(daemon, path, trainers, arguments):
     """Processes that take one epoch each, together. Returns the daemon's CPU seconds for it."""
     context = multiprocessing.get_context("spawn")
-    sharing = {"share": "broadcast", "group": "bench", "group_size": trainers} if trainers > 1 else {}
+    sharing = {"share": "broadcast", "group": f"bench-{time.monotonic_ns()}", "group_size": trainers} if trainers > 1 else {}
     counts = context.Queue()
     processes = [context.Process(target=_take_epoch, args=(daemon.address, path, dict(arguments, **sharing), counts)) for _ in range(trainers)]
     before = daemon.cpu_seconds()
