@@ -11,9 +11,11 @@ import subprocess
 class Daemon:
     """A pinfeedd in a folder of its own. `address` is its socket; `stop` expects it to end by itself, with status 0."""
 
-    def __init__(self, folder, *flags, http_listen="off"):
+    def __init__(self, folder, *flags, http_listen="off", user=None):
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(mode=0o700, exist_ok=True)
+        if user is not None:
+            os.chown(self.folder, user, user)
         self.address = str(self.folder / "pinfeed.sock")
         self.log_path = self.folder / "log"
         ready, writer = os.pipe()
@@ -23,6 +25,9 @@ class Daemon:
                 stdout=log,
                 stderr=log,
                 pass_fds=(writer,),
+                user=user,
+                group=user,
+                extra_groups=None if user is None else (),
             )
         os.close(writer)
         poll = select.poll()

@@ -87,8 +87,8 @@ def refusals(daemon):
     return sum(value for name, value in metrics(daemon).items() if name.startswith("pinfeed_refusals_total"))
 
 
-def start_daemon(folder, *flags, **options):
-    return Daemon(folder, "--allowed-roots", "/", "--pool-bytes", "512MiB", "--workers", "2", *flags, **options)
+def start_daemon(folder, roots="/", pool="512MiB", **options):
+    return Daemon(folder, "--allowed-roots", str(roots), "--pool-bytes", pool, "--workers", "2", **options)
 
 
 class Reader:
