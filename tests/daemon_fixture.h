@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A real pinfeedd process for integration tests: started in a directory of its own, watched by pidfd, ended
-// with the test.
+// A real pinfeedd process for integration tests: watched by pidfd, ended with the test; and other programs
+// run against it.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,13 @@ namespace pinfeed {
 class DaemonProcess {
  public:
   // Starts the daemon with --socket-dir of its own, no HTTP, a pool of 64 MiB, 2 workers, and then
-  // `arguments`, which win. `wrapper` is put before the command line, such as {"prlimit", "--nofile=40"}.
+  // `arguments`, of which the last wins. `wrapper` is put before the command line, such as {"prlimit",
+  // "--nofile=40"}.
   explicit DaemonProcess(std::vector<std::string> arguments = {}, std::vector<std::string> wrapper = {});
+  // Started with its sockets in `directory`, which is its only allowed root, and a pool of 256 MiB. A daemon
+  // that does not get ready ends the test program.
+  static std::unique_ptr<DaemonProcess> Serve(const std::filesystem::path& directory,
+                                              std::vector<std::string> arguments = {});
   ~DaemonProcess();
   DaemonProcess(const DaemonProcess&) = delete;
   DaemonProcess& operator=(const DaemonProcess&) = delete;
@@ -32,6 +38,10 @@ class DaemonProcess {
   void Signal(int signal) const;
   // The exit code, or 128 + the signal that ended it. Waits up to 30 s, then kills it and gives -1.
   int AwaitExit();
+  // SIGTERM and AwaitExit.
+  int Stop();
+  // SIGKILL and AwaitExit.
+  void Kill();
 
   pid_t pid() const { return pid_; }
   std::filesystem::path socket_dir() const { return directory_ / "run"; }
@@ -47,5 +57,15 @@ class DaemonProcess {
   UniqueFd ready_;
   bool reaped_ = false;
 };
+
+struct ProgramResult {
+  int exit_status = -1;  // 128 + signal when one ended it
+  std::string output;    // stdout and stderr
+};
+// Runs a program to its end, with PINFEED_ADDRESS set.
+ProgramResult RunProgram(const std::vector<std::string>& command, const std::string& address);
+
+// A flat file of `count` uint16 tokens 0, 1, 2, ... (modulo 65536).
+std::filesystem::path WriteTokens(const TempDir& directory, size_t count);
 
 }  // namespace pinfeed

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/integration/daemon_process.h"
+#include "tests/daemon_fixture.h"
 #include "tests/testing.h"
 
 namespace pinfeed {
@@ -29,7 +29,7 @@ TEST_F(CliTest, StatusTellsADaemonFromNone) {
   const ProgramResult none = Run({"status"});
   EXPECT_EQ(none.exit_status, 2);
   EXPECT_THAT(none.output, HasSubstr("is the daemon running?"));
-  const DaemonProcess daemon(dir_.path());
+  const auto daemon = DaemonProcess::Serve(dir_.path());
   const ProgramResult ready = Run({"status"});
   EXPECT_EQ(ready.exit_status, 0) << ready.output;
   EXPECT_THAT(ready.output, AllOf(HasSubstr("is ready"), HasSubstr("no feeds are open")));
@@ -42,7 +42,7 @@ TEST_F(CliTest, DatasetsListsNamesAndRoots) {
   const std::string config =
       dir_.Write("pinfeedd.toml", "[datasets.text]\npath = \"" + tokens_ + "\"\nsequence_length = 8\n")
           .string();
-  const DaemonProcess daemon(dir_.path(), {"--config", config});
+  const auto daemon = DaemonProcess::Serve(dir_.path(), {"--config", config});
   const ProgramResult list = Run({"datasets"});
   EXPECT_EQ(list.exit_status, 0) << list.output;
   EXPECT_THAT(list.output, AllOf(HasSubstr("text"), HasSubstr("1,000"),
@@ -50,7 +50,7 @@ TEST_F(CliTest, DatasetsListsNamesAndRoots) {
 }
 
 TEST_F(CliTest, BenchReportsWhatItDrained) {
-  const DaemonProcess daemon(dir_.path());
+  const auto daemon = DaemonProcess::Serve(dir_.path());
   const ProgramResult bench = Run({"bench", tokens_, "--sequence-length", "8", "--batch-size", "10",
                                    "--batches", "50", "--shuffle", "--json"});
   ASSERT_EQ(bench.exit_status, 0) << bench.output;
@@ -64,7 +64,7 @@ TEST_F(CliTest, BenchReportsWhatItDrained) {
 }
 
 TEST_F(CliTest, FaultsOfTheSpecAreShown) {
-  const DaemonProcess daemon(dir_.path());
+  const auto daemon = DaemonProcess::Serve(dir_.path());
   const ProgramResult fault = Run({"bench", "--spec", R"({"batchsize": 3})"});
   EXPECT_EQ(fault.exit_status, 2);
   EXPECT_THAT(fault.output, HasSubstr("batchsize"));
@@ -77,7 +77,7 @@ TEST_F(CliTest, PeekShowsNumbersWhereThereAreNoImages) {
   const std::string config =
       dir_.Write("pinfeedd.toml", "[datasets.text]\npath = \"" + tokens_ + "\"\nsequence_length = 8\n")
           .string();
-  const DaemonProcess daemon(dir_.path(), {"--config", config});
+  const auto daemon = DaemonProcess::Serve(dir_.path(), {"--config", config});
   const ProgramResult peek = Run({"peek", "text", "-n", "3"});
   EXPECT_EQ(peek.exit_status, 0) << peek.output;
   EXPECT_THAT(peek.output, HasSubstr("[16, 17, 18, 19, 20, 21, ...]"));

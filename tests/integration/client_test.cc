@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // libpinfeed against a real daemon in another process: values, restarts, positions, what stays behind.
 #include <algorithm>
+#include <csignal>
 #include <map>
 #include <memory>
 #include <set>
@@ -8,7 +9,7 @@
 #include <vector>
 
 #include "pinfeed/pinfeed.hpp"
-#include "tests/integration/daemon_process.h"
+#include "tests/daemon_fixture.h"
 #include "tests/testing.h"
 
 namespace pinfeed {
@@ -37,7 +38,8 @@ class ClientDaemonTest : public ::testing::Test {
   }
   ~ClientDaemonTest() override { pf_set_log(nullptr, nullptr); }
 
-  void Start() { daemon_ = std::make_unique<DaemonProcess>(dir_.path()); }
+  void Start() { daemon_ = DaemonProcess::Serve(dir_.path()); }
+  void TearDown() override { EXPECT_EQ(daemon_->Stop(), 0) << daemon_->Log(); }
   std::string Spec(const std::string& more = "") const {
     return R"({"dataset": {"path": ")" + (dir_ / "tokens.bin").string() +
            R"(", "sequence_length": 8}, "batch_size": 7)" + more + "}";
@@ -130,7 +132,7 @@ TEST_F(ClientDaemonTest, KilledAndRestartedDaemonLosesAndRepeatsNothing) {
 TEST_F(ClientDaemonTest, StoppedDaemonIsLeftInOrder) {
   Feed feed(Spec(), Options());
   auto batches = Drain(feed, 3);
-  daemon_->BeginStop();
+  daemon_->Signal(SIGTERM);
   // What was published is still given; with the last of it the client leaves by itself, and the daemon can
   // end.
   pf_batch* batch = nullptr;
@@ -138,7 +140,7 @@ TEST_F(ClientDaemonTest, StoppedDaemonIsLeftInOrder) {
   while ((result = pf_next(feed.get(), 500, &batch)) == PF_OK) batches.push_back(Samples(Batch(batch)));
   EXPECT_EQ(result, PF_DEADLINE_EXCEEDED);
   EXPECT_THAT(pf_last_error(), HasSubstr("is lost and not back yet"));
-  daemon_->Join();
+  EXPECT_EQ(daemon_->AwaitExit(), 0) << daemon_->Log();
   Start();
   for (const auto& each : Drain(feed, 5)) batches.push_back(each);
   Feed reference(Spec(), Options());
@@ -206,7 +208,7 @@ TEST_F(ClientDaemonTest, StatusAndDatasetsAreJson) {
 
 TEST_F(ClientDaemonTest, CProgramReadsTheSame) {
   const ProgramResult result =
-      RunProgram({PINFEED_TEST_C_PROGRAM, Spec(R"(, "epochs": 1)"), "15", "100"}, daemon_->address());
+      RunProgram({PINFEED_TEST_C_PROGRAM, Spec(R"(, "epochs": 1)"), "15", "100"}, Options().address);
   EXPECT_EQ(result.exit_status, 0) << result.output;
 }
 
