@@ -206,12 +206,13 @@ void LifelineServer::Refuse(ConnectionId id, Refusal refusal, const Status& erro
 
 void LifelineServer::EndSession(ConnectionId id, const std::string& reason) {
   Connection& connection = connections_.at(id);
-  CloseSocket(connection);
+  Unwatch(connection.fd_watch);
   Unwatch(connection.pidfd_watch);
   Unwatch(connection.doorbell_watch);
-  const std::shared_ptr<Session> session = std::move(connection.session);
+  // The socket outlives the session: a client that has seen the hang-up may count on its memory.
+  const Connection ended = std::move(connection);
   connections_.erase(id);
-  sessions_.End(session, reason);
+  sessions_.End(ended.session, reason);
 }
 
 void LifelineServer::Unwatch(EventLoop::WatchId& watch) {

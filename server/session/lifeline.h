@@ -55,7 +55,7 @@ class LifelineServer {
     EventLoop::WatchId fd_watch = 0;
     EventLoop::WatchId pidfd_watch = 0;
     EventLoop::WatchId doorbell_watch = 0;
-    std::shared_ptr<Session> session;
+    std::shared_ptr<Session> session;  // last: gone before the socket is closed, see EndSession
   };
 
   LifelineServer(Listener listener, std::unique_ptr<EventLoop> loop, std::chrono::milliseconds hello_timeout,
