@@ -2,17 +2,24 @@
 #include "server/telemetry/http.h"
 
 #include <CivetServer.h>
+#include <netdb.h>
 #include <prometheus/collectable.h>
 #include <prometheus/text_serializer.h>
+#include <sys/socket.h>
 
+#include <algorithm>
+#include <future>
 #include <utility>
 #include <vector>
 
 #include "common/log.h"
 #include "common/sync.h"
+#include "common/unique_handle.h"
 
 namespace pinfeed {
 namespace {
+
+constexpr std::chrono::milliseconds kKnockPause(5);
 
 void Respond(mg_connection* connection, int code, const char* reason, const char* type,
              const std::string& body, bool with_body) {
@@ -98,6 +105,21 @@ class LogCapture {
   std::string last_ PF_GUARDED_BY(mutex_);
 };
 
+// Connects to a listener at `listen` (ADDRESS:PORT, numeric) and hangs up. Nothing to do when it fails.
+void Knock(const std::string& listen, uint16_t port) {
+  std::string host = listen.substr(0, listen.rfind(':'));
+  host.erase(std::remove_if(host.begin(), host.end(), [](char c) { return c == '[' || c == ']'; }),
+             host.end());
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* address = nullptr;
+  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &address) != 0) return;
+  const UniqueFd socket(::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (socket) ::connect(socket.get(), address->ai_addr, address->ai_addrlen);
+  ::freeaddrinfo(address);
+}
+
 }  // namespace
 
 struct HttpServer::Server {
@@ -123,7 +145,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Create(Options options) {
     server->civet->addHandler("/readyz$", server->ready);
     const std::vector<int> ports = server->civet->getListeningPorts();
     const auto port = static_cast<uint16_t>(ports.empty() ? 0 : ports.front());
-    return std::unique_ptr<HttpServer>(new HttpServer(std::move(server), port));
+    return std::unique_ptr<HttpServer>(new HttpServer(std::move(server), std::move(options.listen), port));
   } catch (const std::exception& error) {
     const std::string reason = server->log.last().empty() ? error.what() : server->log.last();
     return Unavailable("listen for HTTP on " + options.listen + ": " + reason +
@@ -131,8 +153,14 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Create(Options options) {
   }
 }
 
-HttpServer::HttpServer(std::unique_ptr<Server> server, uint16_t port)
-    : server_(std::move(server)), port_(port) {}
-HttpServer::~HttpServer() = default;
+HttpServer::HttpServer(std::unique_ptr<Server> server, std::string listen, uint16_t port)
+    : server_(std::move(server)), listen_(std::move(listen)), port_(port) {}
+
+// civetweb's accepting thread looks whether it is to stop after each connection, else every 2 s (compiled
+// in).
+HttpServer::~HttpServer() {
+  const std::future<void> stopped = std::async(std::launch::async, [this] { server_->civet.reset(); });
+  while (stopped.wait_for(kKnockPause) != std::future_status::ready) Knock(listen_, port_);
+}
 
 }  // namespace pinfeed

@@ -33,9 +33,10 @@ class HttpServer {
 
  private:
   struct Server;  // keeps civetweb out of this header
-  HttpServer(std::unique_ptr<Server> server, uint16_t port);
+  HttpServer(std::unique_ptr<Server> server, std::string listen, uint16_t port);
 
   std::unique_ptr<Server> server_;
+  const std::string listen_;
   const uint16_t port_;
 };
 
