@@ -75,7 +75,7 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
                                   "; join without a cursor, or open another group");
       }
     }
-    consumers_.push_back({session, start, {}, {}, 0});
+    consumers_.push_back({session, start, {}, {}, 0, 0});
     session->SetStarved(starved_);
     if (phase_ == Phase::kWaiting && consumers_.size() >= std::max(1U, parts_.spec.group_size)) {
       next_ = consumers_.front().start.value_or(Sampler::Start{});
@@ -170,7 +170,10 @@ void Feed::CollectReleasesLocked() {
         consumer.owed[slot] = 0;
       } else {
         held = true;
-        if (word != consumer.seen[slot]) ++counters_.ignored_releases;
+        if (word != consumer.seen[slot]) {
+          ++consumer.ignored_releases;
+          ++counters_.ignored_releases;
+        }
       }
       consumer.seen[slot] = word;
     }
@@ -360,6 +363,18 @@ FeedSnapshot Feed::Snapshot() {
   } else {
     snapshot.bound_on = snapshot.read_ns > snapshot.decode_ns ? "read" : "decode";
     snapshot.bound_share = static_cast<double>(snapshot.starved_ns) / running;
+  }
+  return snapshot;
+}
+
+ConsumerSnapshot Feed::SnapshotOf(const ControlPages* session) const {
+  const MutexLock lock(mutex_);
+  ConsumerSnapshot snapshot;
+  for (const Consumer& consumer : consumers_) {
+    if (consumer.pages != session) continue;
+    snapshot.slots_lent = static_cast<uint32_t>(
+        std::count_if(consumer.owed.begin(), consumer.owed.end(), [](uint64_t g) { return g != 0; }));
+    snapshot.ignored_releases = consumer.ignored_releases;
   }
   return snapshot;
 }

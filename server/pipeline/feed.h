@@ -57,6 +57,12 @@ struct FeedSnapshot {
   double bound_share = 0;   // share of running_ns that it explains
 };
 
+// What one session of a feed has at the moment.
+struct ConsumerSnapshot {
+  uint32_t slots_lent = 0;
+  uint64_t ignored_releases = 0;
+};
+
 // Purpose: keeps its slots full: takes free slots, plans batches, gives them to the workers, publishes
 // finished ones in order, takes released ones back. Owns: sampler, loader, arena, slot states. Borrows: the
 // WorkerPool (outlives it) and the ControlPages of attached sessions (each outlives its Attach..Detach span).
@@ -102,6 +108,8 @@ class Feed : public std::enable_shared_from_this<Feed> {
   void Stop() PF_EXCLUDES(mutex_);
 
   FeedSnapshot Snapshot() PF_EXCLUDES(mutex_);
+  // Zeros for one that is not attached.
+  ConsumerSnapshot SnapshotOf(const ControlPages* session) const PF_EXCLUDES(mutex_);
 
  private:
   class Fill;
@@ -111,6 +119,7 @@ class Feed : public std::enable_shared_from_this<Feed> {
     std::array<uint64_t, kMaxSlots> owed{};  // generation lent and not yet released; 0: none
     std::array<uint64_t, kMaxSlots> seen{};  // release word as last looked at
     uint64_t waited_ns = 0;                  // the trainer's waiting in all, as last looked at
+    uint64_t ignored_releases = 0;
   };
   // What a slot holds from FILLING on.
   struct Batch {
@@ -149,7 +158,7 @@ class Feed : public std::enable_shared_from_this<Feed> {
   std::atomic<uint64_t> read_ns_{0};
   std::atomic<uint64_t> decode_ns_{0};
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar idle_;  // a slot left FILLING
   Phase phase_ PF_GUARDED_BY(mutex_) = Phase::kWaiting;
   bool stopping_ PF_GUARDED_BY(mutex_) = false;  // plan nothing more

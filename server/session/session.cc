@@ -160,6 +160,9 @@ void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
     out.batches_published = session->pages->published();
     out.batches_taken = std::min(stats.taken, out.batches_published);
     out.wait_seconds = WaitSeconds(stats, std::chrono::steady_clock::now() - session->opened);
+    const ConsumerSnapshot now = session->member.feed().SnapshotOf(session->pages.get());
+    out.slots_lent = now.slots_lent;
+    out.ignored_releases = now.ignored_releases;
     feed->sessions.push_back(std::move(out));
   }
 }

@@ -21,7 +21,7 @@ std::string Utf8(const std::string& text) {
   return IsUtf8(text) ? text : EscapeName(text);
 }
 
-void FillSession(const SessionSnapshot& in, const FeedReport& feed, v1::SessionStatus& out) {
+void FillSession(const SessionSnapshot& in, v1::SessionStatus& out) {
   out.set_id(in.id);
   out.set_pid(in.pid);
   out.set_uid(in.uid);
@@ -30,10 +30,8 @@ void FillSession(const SessionSnapshot& in, const FeedReport& feed, v1::SessionS
   out.set_batches_published(in.batches_published);
   out.set_batches_taken(in.batches_taken);
   out.set_wait_seconds(in.wait_seconds);
-  if (feed.feed.sharing == Sharing::kExclusive) {  // a shared feed cannot tell whose they are
-    out.set_slots_lent(feed.feed.slots_lent);
-    out.set_ignored_releases(feed.feed.ignored_releases);
-  }
+  out.set_slots_lent(in.slots_lent);
+  out.set_ignored_releases(in.ignored_releases);
 }
 
 void FillFeed(const FeedReport& report, v1::FeedStatus& out) {
@@ -64,7 +62,7 @@ void FillFeed(const FeedReport& report, v1::FeedStatus& out) {
   out.set_full_seconds(Seconds(feed.full_ns));
   out.set_bound_on(feed.bound_on);
   out.set_bound_share(std::clamp(feed.bound_share, 0.0, 1.0));
-  for (const SessionSnapshot& session : report.sessions) FillSession(session, report, *out.add_sessions());
+  for (const SessionSnapshot& session : report.sessions) FillSession(session, *out.add_sessions());
   out.set_sharing(SharingName(feed.sharing));
 }
 

@@ -22,6 +22,8 @@ struct SessionSnapshot {
   uint64_t batches_published = 0;
   uint64_t batches_taken = 0;  // as the client says, held below batches_published
   double wait_seconds = 0;     // as the client says, held below the session's age
+  uint32_t slots_lent = 0;
+  uint64_t ignored_releases = 0;
 };
 
 struct FeedReport {
