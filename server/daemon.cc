@@ -167,7 +167,8 @@ Status Daemon::Create() {
   if (!sessions_gone_) return ErrnoStatus("create an eventfd", errno);
   ASSIGN_OR_RETURN(const uint64_t pool_bytes, PoolBytes(config.pool_bytes));
   ASSIGN_OR_RETURN(std::string boot_id, ReadBootId());
-  ASSIGN_OR_RETURN(parts_->directory, SocketDir::Lock(config.socket_dir));
+  ASSIGN_OR_RETURN(SocketDir directory, SocketDir::Lock(config.socket_dir, command_line_.private_mode));
+  parts_->directory.emplace(std::move(directory));
 
   parts_->pool.emplace(pool_bytes);
   parts_->workers.emplace(config.workers != 0 ? config.workers : UsableCpus(AffinityCpus()));

@@ -25,7 +25,7 @@ std::string HolderOf(int fd) {
 
 }  // namespace
 
-Result<SocketDir> SocketDir::Lock(const std::string& directory) {
+Result<SocketDir> SocketDir::Lock(const std::string& directory, bool temporary) {
   const std::string what = "use the socket directory " + QuotePath(directory);
   struct stat info {};
   if (::stat(directory.c_str(), &info) != 0) {
@@ -48,7 +48,13 @@ Result<SocketDir> SocketDir::Lock(const std::string& directory) {
       ::pwrite(fd.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
     return ErrnoStatus(what + ": write " + QuotePath(path), errno);
   }
-  return SocketDir(directory, std::move(fd));
+  return SocketDir(directory, std::move(fd), temporary);
+}
+
+SocketDir::~SocketDir() {
+  if (!lock_ || !temporary_) return;
+  ::unlink(lock_path().c_str());
+  ::rmdir(directory_.c_str());  // stays when somebody keeps something in it
 }
 
 }  // namespace pinfeed

@@ -10,21 +10,28 @@
 namespace pinfeed {
 
 // Purpose: the right to use a socket directory. Owns: the flock on DIR/pinfeedd.lock, which the kernel drops
-// when the process ends. Threads: a value. Errors: Lock says what is wrong with the directory, or which
-// process holds it.
+// when the process ends; with `temporary` the directory too. Threads: one at a time. Errors: Lock says what
+// is wrong with the directory, or which process holds it.
 class SocketDir {
  public:
-  static Result<SocketDir> Lock(const std::string& directory);
+  // A temporary directory is removed at the end, if nothing but the lock is left in it.
+  static Result<SocketDir> Lock(const std::string& directory, bool temporary);
+  SocketDir(SocketDir&& other) noexcept = default;
+  SocketDir& operator=(SocketDir&& other) = delete;
+  ~SocketDir();
 
   std::string rpc_path() const { return directory_ + "/pinfeed.sock"; }
   std::string lifeline_path() const { return directory_ + "/lifeline.sock"; }
   std::string http_port_path() const { return directory_ + "/http.port"; }
 
  private:
-  SocketDir(std::string directory, UniqueFd lock)
-      : directory_(std::move(directory)), lock_(std::move(lock)) {}
+  SocketDir(std::string directory, UniqueFd lock, bool temporary)
+      : directory_(std::move(directory)), lock_(std::move(lock)), temporary_(temporary) {}
+  std::string lock_path() const { return directory_ + "/pinfeedd.lock"; }
+
   std::string directory_;
-  UniqueFd lock_;
+  UniqueFd lock_;  // null once moved from
+  bool temporary_;
 };
 
 }  // namespace pinfeed
