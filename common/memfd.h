@@ -22,7 +22,7 @@ enum class Access { kReadOnly, kReadWrite };
 class Mapping {
  public:
   Mapping() = default;
-  // Maps `bytes` from offset 0. `populate` faults every page in now, so that the hot path never does.
+  // Maps `bytes` from offset 0. `populate` faults every page in now, so that no later access has to.
   // kInvalidArgument when the file is smaller than `bytes` (checked before mapping: an access behind its end
   // would be a SIGBUS).
   static Result<Mapping> Map(int fd, uint64_t bytes, Access access, bool populate);

@@ -23,10 +23,11 @@ Status Broken(const std::string& what) {
                   "; are pinfeedd and libpinfeed of the same version?");
 }
 
-Result<Mapping> MapChecked(const UniqueFd& fd, uint64_t bytes, Access access, const char* name) {
+Result<Mapping> MapChecked(const UniqueFd& fd, uint64_t bytes, Access access, bool populate,
+                           const char* name) {
   const Status sealed = CheckSealedSize(fd.get(), bytes);
   if (!sealed.ok()) return Broken(std::string(name) + ": " + sealed.message());
-  Result<Mapping> mapping = Mapping::Map(fd.get(), bytes, access, /*populate=*/true);
+  Result<Mapping> mapping = Mapping::Map(fd.get(), bytes, access, populate);
   if (!mapping.ok()) return mapping.status().WithContext(name);
   return mapping;
 }
@@ -60,12 +61,13 @@ Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, SteadyTime dea
                    Lifeline::Attach(offer.lifeline_path, offer.token, kLifelineFdsHost, deadline, &fds));
   RETURN_IF_ERROR(CheckDoorbell(fds[kDoorbellFd]));
   ASSIGN_OR_RETURN(Mapping publish,
-                   MapChecked(fds[kPublishFd], kPublishPageBytes, Access::kReadOnly, "publish page"));
+                   MapChecked(fds[kPublishFd], kPublishPageBytes, Access::kReadOnly, true, "publish page"));
   RETURN_IF_ERROR(CheckPublishPage(*reinterpret_cast<const PublishPage*>(publish.data()), offer.slot_count));
   ASSIGN_OR_RETURN(Mapping release,
-                   MapChecked(fds[kReleaseFd], kReleasePageBytes, Access::kReadWrite, "release page"));
+                   MapChecked(fds[kReleaseFd], kReleasePageBytes, Access::kReadWrite, true, "release page"));
   const Access access = offer.read_only ? Access::kReadOnly : Access::kReadWrite;
-  ASSIGN_OR_RETURN(Mapping arena, MapChecked(fds[kArenaFd], offer.arena_bytes, access, "arena"));
+  // Not populated: that would hold up the first batch for pages that are needed later, each once.
+  ASSIGN_OR_RETURN(Mapping arena, MapChecked(fds[kArenaFd], offer.arena_bytes, access, false, "arena"));
   return std::shared_ptr<Session>(new Session(std::move(offer), std::move(lifeline), std::move(publish),
                                               std::move(release), std::move(arena),
                                               std::move(fds[kDoorbellFd])));
@@ -94,31 +96,33 @@ void Session::CloseAndWait(SteadyTime deadline) {
 }
 
 bool Session::HasNext() const {
-  return publish_page().published.load(std::memory_order_acquire) != next_sequence_;
+  return publish_page().published.load(std::memory_order_acquire) !=
+         next_sequence_.load(std::memory_order_relaxed);
 }
 
 Result<bool> Session::Take(BatchDescriptor* batch) {
   const PublishPage& page = publish_page();
+  const uint64_t expected = next_sequence_.load(std::memory_order_relaxed);
   const uint64_t published = page.published.load(std::memory_order_acquire);
-  if (published == next_sequence_) return false;
+  if (published == expected) return false;
   // More than the ring holds, or a count that went back: the entry is not the one we want.
-  if (published - next_sequence_ > kMaxSlots) {
+  if (published - expected > kMaxSlots) {
     return Broken("the count of batches is " + std::to_string(published) + " where " +
-                  std::to_string(next_sequence_) + " were taken");
+                  std::to_string(expected) + " were taken");
   }
   const BatchDescriptor copy =
-      page.ring[next_sequence_ % kMaxSlots];  // checked and used as copied, whatever the page says later
-  RETURN_IF_ERROR(Check(copy));
-  ++next_sequence_;
+      page.ring[expected % kMaxSlots];  // checked and used as copied, whatever the page says later
+  RETURN_IF_ERROR(Check(copy, expected));
+  next_sequence_.store(expected + 1, std::memory_order_seq_cst);  // against Release, see there
   slot_held_[copy.slot].store(true, std::memory_order_relaxed);
   held_.fetch_add(1, std::memory_order_relaxed);
   *batch = copy;
   return true;
 }
 
-Status Session::Check(const BatchDescriptor& batch) const {
-  const std::string name = "batch " + std::to_string(next_sequence_);
-  if (batch.sequence != next_sequence_)
+Status Session::Check(const BatchDescriptor& batch, uint64_t expected) const {
+  const std::string name = "batch " + std::to_string(expected);
+  if (batch.sequence != expected)
     return Broken(name + " is described as number " + std::to_string(batch.sequence));
   if (batch.slot >= offer_.slot_count)
     return Broken(name + " lies in slot " + std::to_string(batch.slot) + " of " +
@@ -156,15 +160,24 @@ void Session::Sleep(uint32_t seen, std::chrono::nanoseconds at_most) const {
 void Session::Release(const BatchDescriptor& batch) {
   // Before the word: once the daemon sees that, it may publish the slot anew.
   slot_held_[batch.slot].store(false, std::memory_order_release);
-  release_page().slots[batch.slot].generation.store(batch.generation, std::memory_order_release);
-  // Against the daemon's "say starved, then look at the words": one of the two sides sees the other's store.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (publish_page().starved.load(std::memory_order_relaxed) != 0) {
-    const uint64_t one = 1;
-    // EAGAIN: the bell is ringing as loudly as it can already.
-    [[maybe_unused]] const ssize_t rung = ::write(doorbell_.get(), &one, sizeof(one));
-  }
+  // Sequentially consistent, against the daemon's "say starved, then look at the words": one of the two sees
+  // the other's store.
+  release_page().slots[batch.slot].generation.store(batch.generation, std::memory_order_seq_cst);
+  // While half of the slots are still ahead of the trainer, the bell can wait: rung for several slots at
+  // once, it wakes the daemon less often. BeginWait rings before the trainer sleeps, and sees this word if
+  // the count of taken batches read here is an older one. Sessions that share their slots may be waiting for
+  // this very one: they ring at once.
+  const uint64_t ahead = publish_page().published.load(std::memory_order_relaxed) -
+                         next_sequence_.load(std::memory_order_seq_cst);
+  if (offer_.read_only || ahead <= offer_.slot_count / 2) RingIfStarved();
   held_.fetch_sub(1, std::memory_order_release);  // last: CloseAndWait may unmap from here on
+}
+
+void Session::RingIfStarved() {
+  if (publish_page().starved.load(std::memory_order_seq_cst) == 0) return;
+  const uint64_t one = 1;
+  // EAGAIN: the bell is ringing as loudly as it can already.
+  [[maybe_unused]] const ssize_t rung = ::write(doorbell_.get(), &one, sizeof(one));
 }
 
 void Session::CountGiven() {
@@ -172,6 +185,7 @@ void Session::CountGiven() {
 }
 
 void Session::BeginWait(uint64_t now_ns) {
+  RingIfStarved();
   release_page().waiting_since_ns.store(now_ns, std::memory_order_relaxed);
 }
 

@@ -59,6 +59,7 @@ class Session {
 
   // Figures for `pinfeed status`: batches given to the trainer, and its waiting.
   void CountGiven();
+  // Call it before sleeping: it also rings for releases that did not.
   void BeginWait(uint64_t now_ns);
   void EndWait(uint64_t waited_ns);
 
@@ -69,7 +70,8 @@ class Session {
  private:
   Session(FeedOffer offer, Lifeline lifeline, Mapping publish, Mapping release, Mapping arena,
           UniqueFd doorbell);
-  Status Check(const BatchDescriptor& batch) const;
+  Status Check(const BatchDescriptor& batch, uint64_t expected) const;
+  void RingIfStarved();
   const PublishPage& publish_page() const { return *reinterpret_cast<const PublishPage*>(publish_.data()); }
   ReleasePage& release_page() const { return *reinterpret_cast<ReleasePage*>(release_.data()); }
 
@@ -81,9 +83,9 @@ class Session {
   Mapping arena_;
   const UniqueFd doorbell_;
 
-  uint64_t next_sequence_ = 0;  // of the feed's thread
-  uint64_t wait_ns_ = 0;        // likewise
-  uint64_t given_ = 0;          // likewise
+  std::atomic<uint64_t> next_sequence_{0};  // written by the feed's thread only
+  uint64_t wait_ns_ = 0;                    // of the feed's thread
+  uint64_t given_ = 0;                      // likewise
   std::atomic<uint32_t> held_{0};
   std::array<std::atomic<bool>, kMaxSlots> slot_held_{};
 };

@@ -26,8 +26,10 @@ Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, 
   if (!lease.ok()) return lease.status().WithContext(what);
   auto fd = CreateMemfd("pinfeed-arena", bytes);
   if (!fd.ok()) return fd.status().WithContext(what);
-  // The daemon's writable mapping is made before the seal and keeps its rights.
-  auto memory = Mapping::Map(fd->get(), bytes, Access::kReadWrite, /*populate=*/true);
+  // The daemon's writable mapping is made before the seal and keeps its rights. The memory is allocated;
+  // mapping its pages is left to the workers, who do it side by side in the first use of each slot: the first
+  // batch does not wait for all of them.
+  auto memory = Mapping::Map(fd->get(), bytes, Access::kReadWrite, /*populate=*/false);
   if (!memory.ok()) return memory.status().WithContext(what);
   if (shared) RETURN_IF_ERROR(SealAgainstNewWriters(fd->get()));
 

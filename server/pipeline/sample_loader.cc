@@ -256,17 +256,23 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
 
 Status SampleLoader::Load(const SampleKey& key, std::span<const std::span<std::byte>> places,
                           SampleScratch& scratch, SampleTimes& times) const {
-  const std::vector<Field>& fields = dataset_->info().fields;
-  for (size_t i = 0; i < fields.size(); ++i) {
-    Status status;
+  const size_t fields = dataset_->info().fields.size();
+  Status status;
+  if (!program_->image.has_value()) {
+    const uint64_t start = NowNs();
+    status = dataset_->ReadTensors(key.id, places.first(fields));
+    times.read_ns += NowNs() - start;
+  }
+  for (size_t i = 0; program_->image.has_value() && status.ok() && i < fields; ++i) {
     if (i == program_->image) {
       status = program_->LoadImage(*dataset_, key, places[i], scratch.buffers(), times);
-    } else {
-      const uint64_t start = NowNs();
-      status = dataset_->ReadTensor(key.id, i, places[i]);
-      times.read_ns += NowNs() - start;
+      continue;
     }
-    if (status.ok()) continue;
+    const uint64_t start = NowNs();
+    status = dataset_->ReadTensor(key.id, i, places[i]);
+    times.read_ns += NowNs() - start;
+  }
+  if (!status.ok()) {
     const std::string name = dataset_->Describe(key.id);
     return status.message().find(name) == std::string::npos ? status.WithContext(name) : status;
   }

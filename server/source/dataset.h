@@ -47,6 +47,14 @@ class Dataset {
   // SampleBytes().
   virtual Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const = 0;
 
+  // Reads all fields of a sample, for datasets whose fields are all kTensor: places[f] as `out` of
+  // ReadTensor. A format whose fields come from the same bytes reads them once.
+  virtual Status ReadTensors(uint64_t id, std::span<const std::span<std::byte>> places) const {
+    for (size_t field = 0; field < places.size(); ++field)
+      RETURN_IF_ERROR(ReadTensor(id, field, places[field]));
+    return OkStatus();
+  }
+
   // Reads the file of a kEncodedImage field into `out`, which is resized (its capacity is the caller's to
   // reuse). Precondition: id < info().samples; field is a kEncodedImage field.
   virtual Status ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const = 0;

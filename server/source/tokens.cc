@@ -52,10 +52,14 @@ class Tokens final : public Dataset {
   const DatasetInfo& info() const override { return info_; }
 
   Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
-    PF_CHECK(id < info_.samples && field < kFields, "sample or field behind the end of the dataset");
-    PF_CHECK(out.size() == length_ * sizeof(int64_t), "the place has another size than the sample");
-    return stream_.dtype == DType::kUint16 ? Read<uint16_t>(id * stride_ + field, out)
-                                           : Read<uint32_t>(id * stride_ + field, out);
+    PF_CHECK(field < kFields, "field behind the last one");
+    return ReadSample(id, field == 0 ? out : std::span<std::byte>(),
+                      field == 1 ? out : std::span<std::byte>());
+  }
+
+  Status ReadTensors(uint64_t id, std::span<const std::span<std::byte>> places) const override {
+    PF_CHECK(places.size() == kFields, "a place for each field");
+    return ReadSample(id, places[0], places[1]);
   }
 
   Status ReadEncoded(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& /*out*/) const override {
@@ -70,14 +74,26 @@ class Tokens final : public Dataset {
   }
 
  private:
+  // Either place may be empty.
+  Status ReadSample(uint64_t id, std::span<std::byte> x, std::span<std::byte> y) const {
+    PF_CHECK(id < info_.samples, "sample behind the end of the dataset");
+    for (const auto& place : {x, y}) {
+      PF_CHECK(place.empty() || place.size() == length_ * sizeof(int64_t),
+               "the place has another size than the sample");
+    }
+    return stream_.dtype == DType::kUint16 ? Read<uint16_t>(id * stride_, x, y)
+                                           : Read<uint32_t>(id * stride_, x, y);
+  }
+
   template <typename Token>
-  Status Read(uint64_t first, std::span<std::byte> out) const {
-    std::array<std::byte, kBlockTokens * sizeof(Token)> block;
+  Status Read(uint64_t first, std::span<std::byte> x, std::span<std::byte> y) const {
+    std::array<std::byte, (kBlockTokens + 1) * sizeof(Token)> block;  // y is one token ahead of x
     for (uint64_t done = 0; done < length_; done += kBlockTokens) {
       const size_t count = std::min<uint64_t>(kBlockTokens, length_ - done);
-      const std::span<std::byte> part(block.data(), count * sizeof(Token));
+      const std::span<std::byte> part(block.data(), (count + 1) * sizeof(Token));
       RETURN_IF_ERROR(file_.ReadAt(stream_.offset + (first + done) * sizeof(Token), part));
-      Widen<Token>(part.data(), count, out.data() + done * sizeof(int64_t));
+      if (!x.empty()) Widen<Token>(part.data(), count, x.data() + done * sizeof(int64_t));
+      if (!y.empty()) Widen<Token>(part.data() + sizeof(Token), count, y.data() + done * sizeof(int64_t));
     }
     return OkStatus();
   }
