@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon as its operator meets it: metrics, probes, health, reflection, datasets, allowed users, many sessions."""
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+import grpc
+import numpy
+import pytest
+from daemon_process import Daemon
+from raw_client import SERVICE, Client, messages
+
+SESSIONS = 256
+NOBODY = 65534
+
+
+@pytest.fixture(scope="module")
+def wire():
+    return messages()
+
+
+@pytest.fixture
+def numbers(tmp_path):
+    numpy.save(tmp_path / "numbers.npy", numpy.arange(64, dtype=numpy.int64))
+    return str(tmp_path / "numbers.npy")
+
+
+@pytest.fixture
+def start(tmp_path):
+    """start(flag, ...): a daemon with HTTP on any port; ended with the test, with status 0."""
+    started = []
+
+    def run(*flags):
+        folder = tmp_path / f"run{len(started)}"
+        started.append(Daemon(folder, "--allowed-roots", "/", "--workers", "2", *flags, http_listen="127.0.0.1:0"))
+        return started[-1]
+
+    yield run
+    for daemon in started:
+        daemon.stop()
+
+
+def call(daemon, method, request, answer):
+    with grpc.insecure_channel(f"unix:{daemon.address}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        return channel.unary_unary(SERVICE + method, type(request).SerializeToString, answer.FromString)(request, timeout=20)
+
+
+def status(daemon):
+    return call(daemon, "GetStatus", messages().GetStatusRequest(), messages().GetStatusResponse)
+
+
+def health(daemon):
+    """grpc.health.v1's Check of the whole server: 1 SERVING, 2 NOT_SERVING."""
+    with grpc.insecure_channel(f"unix:{daemon.address}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        answer = channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=20)
+    assert answer[:1] == b"\x08", answer  # field 1, a number
+    return answer[1]
+
+
+def http(daemon, path):
+    port = (daemon.folder / "http.port").read_text().strip()
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def metrics(daemon):
+    """The series of a scrape, {name{labels}: value}, and its text."""
+    code, text = http(daemon, "/metrics")
+    assert code == 200
+    lines = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, value in lines}, text
+
+
+def eventually(what, holds):
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline, f"never: {what}"
+
+
+def test_metrics_of_open_feeds_are_well_formed_and_end_with_them(wire, start, numbers):
+    daemon = start()
+    spec = wire.FeedSpec(dataset=wire.DatasetSpec(path=numbers), batch_size=4, slots=3)
+    scrapes = [metrics(daemon)[0]]
+    assert not any("feed=" in name for name in scrapes[0])
+    clients = [Client(daemon.address, spec) for _ in range(2)]
+    for client in clients:
+        for _ in range(10):
+            client.release(client.take())
+    series, text = metrics(daemon)
+    scrapes.append(series)
+    subprocess.run(["promtool", "check", "metrics"], input=text, text=True, check=True, timeout=60)
+    feeds = sorted({match[1] for match in (re.search(r'feed="(\d+)"', name) for name in series) if match})
+    assert len(feeds) == 2
+    assert series["pinfeed_batches_total"] >= 20 and series['pinfeed_sessions{state="attached"}'] == 2
+    for gone, client in enumerate(clients, start=1):
+        client.bye()
+        eventually("the feed is gone", lambda: metrics(daemon)[0]["pinfeed_sessions_closed_total"] == gone and len(status(daemon).feeds) == 2 - gone)
+        series = metrics(daemon)[0]
+        scrapes.append(series)
+        left = {feed for feed in feeds for name in series if f'feed="{feed}"' in name}
+        assert left == set(feeds[gone:]), "the series of a feed end with it"
+    for before, after in zip(scrapes, scrapes[1:]):
+        falls = {name: (before[name], after.get(name)) for name in before if "_total" in name and not after.get(name, -1) >= before[name]}
+        assert not falls
+    assert scrapes[-1]["pinfeed_pool_used_bytes"] == 0
+
+
+def test_probes_and_health_tell_a_drain(wire, start, numbers):
+    daemon = start()
+    assert http(daemon, "/readyz")[0] == 200 and http(daemon, "/healthz")[0] == 200 and health(daemon) == 1
+    client = Client(daemon.address, wire.FeedSpec(dataset=wire.DatasetSpec(path=numbers), batch_size=4))
+    daemon.process.send_signal(signal.SIGTERM)
+    eventually("it drains", lambda: status(daemon).state == "draining")
+    assert http(daemon, "/readyz")[0] == 503 and http(daemon, "/healthz")[0] == 200
+    eventually("it is not healthy", lambda: health(daemon) == 2)
+    assert metrics(daemon)[0]["pinfeed_draining"] == 1
+    client.bye()
+    assert daemon.process.wait(30) == 0
+
+
+def test_reflection_lists_the_services(start):
+    daemon = start()
+    with grpc.insecure_channel(f"unix:{daemon.address}") as channel:
+        ask = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+        answer = next(iter(ask(iter([b"\x3a\x01*"]), timeout=20)))  # field 7: list_services
+    assert b"pinfeed.v1.Feeder" in answer and b"grpc.health.v1.Health" in answer
+
+
+def test_datasets_are_listed_with_what_is_wrong(wire, start, numbers, tmp_path):
+    (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY\x01\x00")
+    config = tmp_path / "pinfeedd.toml"
+    config.write_text(f'[datasets.good]\npath = "{numbers}"\n[datasets.broken]\npath = "{tmp_path}/broken.npy"\n[datasets.gone]\npath = "{tmp_path}/gone"\n')
+    daemon = start("--config", str(config))
+    answer = call(daemon, "ListDatasets", wire.ListDatasetsRequest(), wire.ListDatasetsResponse)
+    assert list(answer.allowed_roots) == ["/"]
+    by_name = {dataset.name: dataset for dataset in answer.datasets}
+    assert set(by_name) == {"good", "broken", "gone"}
+    good = by_name["good"]
+    assert (good.samples, good.format, good.error, len(good.fingerprint), len(good.fields)) == (64, "npy", "", 16, 1)
+    assert "broken.npy" in by_name["broken"].error and by_name["broken"].samples == 0
+    assert "gone" in by_name["gone"].error
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("allowed", ["", "*", str(NOBODY)])
+def test_users_that_are_not_allowed_are_refused(allowed):
+    with tempfile.TemporaryDirectory() as folder:
+        for each in (folder, folder + "/run"):
+            os.makedirs(each, exist_ok=True)
+            os.chmod(each, 0o711)  # pytest's own folders are for their user only
+        daemon = Daemon(pathlib.Path(folder) / "run", "--socket-mode", "0666", "--allowed-uids", allowed)
+        # An HTTP/2 client's first words, which a server answers with its settings. The lifeline only listens.
+        program = f"""
+import socket
+def answer(name, kind, words):
+    peer = socket.socket(socket.AF_UNIX, kind)
+    peer.settimeout(20)
+    peer.connect("{folder}/run/" + name)
+    try:
+        peer.send(words)
+        return len(peer.recv(64))
+    except (BrokenPipeError, ConnectionResetError):
+        return 0
+print(answer("pinfeed.sock", socket.SOCK_STREAM, b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])) > 0,
+      answer("lifeline.sock", socket.SOCK_SEQPACKET, b"garbage") > 0)
+"""
+        told = subprocess.run(
+            [shutil.which("python3", path="/usr/bin:/bin") or sys.executable, "-c", program],
+            user=NOBODY, group=NOBODY, extra_groups=(), stdout=subprocess.PIPE, text=True, check=True, timeout=60, cwd="/",
+        ).stdout.split()
+        assert told == (["True", "True"] if allowed else ["False", "False"]), daemon.log()
+        assert ("this user is not in allowed_uids" in daemon.log()) == (not allowed)
+        refused = status(daemon).refused_requests
+        assert refused == (1 if allowed else 2)  # allowed: the garbage
+        daemon.stop()
+
+
+FULL_HOUSE = """
+import sys
+from raw_client import Client, messages
+wire, (address, data, count) = messages(), sys.argv[1:]
+clients = []
+for index in range(int(count)):  # three in four in groups: an exclusive feed has an arena of 6 MiB
+    group = {"sharing": wire.FeedSpec.BROADCAST, "group": f"g{index % 4}"} if index % 4 else {}
+    spec = wire.FeedSpec(dataset=wire.DatasetSpec(path=data), batch_size=4, slots=3, **group)
+    clients.append(Client(address, spec))
+for client in clients:
+    if not client.offer.arena.read_only:
+        client.release(client.take())
+print("full", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "kill"])
+def test_a_full_house_attaches_and_leaves_nothing(wire, start, numbers, how):
+    daemon = start("--pool-bytes", "1GiB", "--max-sessions", str(SESSIONS))
+    Client(daemon.address, wire.FeedSpec(dataset=wire.DatasetSpec(path=numbers), batch_size=4)).bye()  # warm
+    eventually("the first feed is gone", lambda: status(daemon).pool_used_bytes == 0)
+    empty = status(daemon)
+    began = time.monotonic()
+    house = subprocess.Popen(
+        [sys.executable, "-c", FULL_HOUSE, daemon.address, numbers, str(SESSIONS)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parent)},
+    )
+    assert house.stdout.readline() == "full\n", daemon.log()
+    took = time.monotonic() - began
+    full = status(daemon)
+    assert sum(session.state == "attached" for feed in full.feeds for session in feed.sessions) == SESSIONS
+    assert len(full.feeds) == SESSIONS // 4 + 3
+    with pytest.raises(grpc.RpcError) as refused:
+        Client(daemon.address, wire.FeedSpec(dataset=wire.DatasetSpec(path=numbers), batch_size=4))
+    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "max_sessions" in refused.value.details()
+    grown = full.resident_bytes - empty.resident_bytes - full.pool_used_bytes
+    fds = full.open_fds - empty.open_fds
+    print(f"{SESSIONS} sessions in {took:.1f} s: {fds} descriptors, {grown / 2**20:.1f} MiB beside {full.pool_used_bytes / 2**20:.0f} MiB of arenas")
+    # A session: lifeline, pidfd, two pages, doorbell. A feed: its arena. Some of gRPC's may be on their way out.
+    assert SESSIONS * 5 <= fds <= SESSIONS * 5 + len(full.feeds) + 64
+    assert grown < SESSIONS * 256 * 1024
+    began = time.monotonic()
+    house.kill() if how == "kill" else house.stdin.close()
+    house.wait(60)
+    eventually("all are gone", lambda: status(daemon).sessions_closed == SESSIONS + 1 and not status(daemon).feeds)
+    print(f"all gone {time.monotonic() - began:.2f} s after the {how}")
+    after = status(daemon)
+    assert after.pool_used_bytes == 0
+    eventually("the descriptors are back", lambda: status(daemon).open_fds <= empty.open_fds)
+    house.stdout.close()
