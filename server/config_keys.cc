@@ -177,7 +177,7 @@ std::vector<ConfigKey> MakeKeys() {
       UintKey("workers", &Config::workers, 0, kMaxWorkers,
               "threads that load samples; 0: one a CPU that this process may use"),
       UintKey("default_slots", &Config::default_slots, kMinSlots, kMaxSlots,
-              "batches an arena holds when the client does not say"),
+              "batches an arena holds when the client does not say; small ones get up to four times as many"),
       UintKey("max_sessions", &Config::max_sessions, 1, kMaxSessions, "sessions at one time"),
       UintKey("dataset_cache", &Config::dataset_cache, 0, 1024,
               "datasets kept open after their last feed ended"),

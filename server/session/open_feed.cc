@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/session/open_feed.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "common/log.h"
@@ -13,6 +14,15 @@ namespace {
 // How long a feed that does not fit waits for the memory of feeds that just ended: a trainer that restarts
 // needs its own.
 constexpr std::chrono::seconds kReclaimWait(2);
+
+// Small batches are used up fast and cost little to keep: within this much memory a feed gets up to four
+// times the slots, so that the daemon is woken for several of them at once.
+constexpr uint64_t kSmallArenaBytes = uint64_t{64} << 20;
+
+uint32_t SlotsFor(uint32_t default_slots, uint64_t slot_stride) {
+  const uint64_t most = std::min<uint64_t>(uint64_t{4} * default_slots, kMaxSlots);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(kSmallArenaBytes / slot_stride, default_slots, most));
+}
 
 Status CheckBackend(const FeedSpec& spec, const std::string& gpu_uuid) {
   if (spec.backend == Backend::kCudaIpc || spec.backend == Backend::kVmmFd) {
@@ -50,7 +60,7 @@ Result<std::shared_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, const FeedS
   ASSIGN_OR_RETURN(const Sampler sampler, Sampler::Create(spec, dataset->info().samples));
   ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader, SampleLoader::Create(std::move(dataset), spec));
   ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(loader->outputs(), spec.batch_size));
-  const uint32_t slots = spec.slots == 0 ? parts_.default_slots : spec.slots;
+  const uint32_t slots = spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride) : spec.slots;
   const bool shared = spec.sharing != Sharing::kExclusive;
   Result<std::unique_ptr<HostArena>> arena = HostArena::Create(layout, slots, shared, parts_.pool);
   if (!arena.ok() && arena.status().code() == Code::kResourceExhausted) {
