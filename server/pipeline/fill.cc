@@ -54,6 +54,7 @@ void Feed::Fill::Done() {
   batch.plan = plan_;
   batch.samples = plan_.samples;
   std::vector<BadSampleNote> notes;
+  notes.reserve(bad.size());
   for (const auto& [index, status] : bad)
     notes.push_back({feed_->parts_.sampler.SampleId(plan_, index), status.message()});
   if (!bad.empty()) {
