@@ -63,7 +63,12 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
     if (phase_ == Phase::kEnded || phase_ == Phase::kDraining || stopping_) {
       return FailedPrecondition("attach to feed " + std::to_string(parts_.id) + ": it takes no new sessions");
     }
-    if (phase_ == Phase::kRunning && start) {
+    const bool queue = parts_.spec.sharing == Sharing::kQueue;
+    if (phase_ == Phase::kRunning && start && queue && Before(*start, first_)) {
+      detours_.push_back({first_, next_});
+      first_ = next_ = *start;
+    }
+    if (phase_ == Phase::kRunning && start && !queue) {
       const Sampler::Start upcoming = in_flight_.empty()
                                           ? next_
                                           : Sampler::Start{batches_[in_flight_.front()].plan.epoch,
@@ -81,6 +86,7 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
       next_ = consumers_.front().start.value_or(Sampler::Start{});
       for (const Consumer& consumer : consumers_)
         next_ = std::min(next_, consumer.start.value_or(Sampler::Start{}), Before);
+      first_ = next_;
       EnterLocked(Phase::kRunning);
     }
     tasks = AdvanceLocked();
@@ -265,6 +271,10 @@ void Feed::PlanLocked(Tasks* tasks) {
     tasks->push_back(std::make_shared<Fill>(shared_from_this(), *slot, batch.plan));
     next_ = batch.plan.last_of_epoch ? Sampler::Start{next_.epoch + 1, 0}
                                      : Sampler::Start{next_.epoch, next_.batch_index + 1};
+    if (!detours_.empty() && !Before(next_, detours_.back().end)) {
+      next_ = detours_.back().resume;
+      detours_.pop_back();
+    }
   }
   SetStarvedLocked(false);
 }

@@ -94,7 +94,8 @@ class Feed : public std::enable_shared_from_this<Feed> {
   // Adds a session that wants batches from `start` on (nothing: from wherever the feed is). The feed begins,
   // at the earliest start, once spec.group_size sessions are attached. Joining later, a session gets what is
   // published from then on, no earlier than its start; kFailedPrecondition when its start has already been
-  // published, or the feed takes nobody any more.
+  // published, or the feed takes nobody any more. A queue instead goes back for what lies between the start
+  // of a late session and its own, since nobody has had that here.
   Status Attach(ControlPages* session, std::optional<Sampler::Start> start) PF_EXCLUDES(mutex_);
   // Removes a session, as if it had released everything. In a queue group the batches it held go to another
   // session. Returns how many are left.
@@ -167,6 +168,13 @@ class Feed : public std::enable_shared_from_this<Feed> {
   std::array<Batch, kMaxSlots> batches_ PF_GUARDED_BY(mutex_);
   std::deque<uint32_t> in_flight_ PF_GUARDED_BY(mutex_);  // slots filling or ready, in plan order
   Sampler::Start next_ PF_GUARDED_BY(mutex_){};           // to be planned next
+  Sampler::Start first_ PF_GUARDED_BY(mutex_){};          // the earliest ever planned
+  // Of a queue that went back: where it goes on (`resume`) once it gets to `end`. The last one comes first.
+  struct Detour {
+    Sampler::Start end;
+    Sampler::Start resume;
+  };
+  std::vector<Detour> detours_ PF_GUARDED_BY(mutex_);
   std::vector<Consumer> consumers_ PF_GUARDED_BY(mutex_);
   bool starved_ PF_GUARDED_BY(mutex_) = false;
   FeedSnapshot counters_ PF_GUARDED_BY(mutex_);  // the counting fields only

@@ -266,6 +266,56 @@ TEST_F(FeedTest, QueueGivesEachBatchToOneAndPassesOnWhatADeadOneHeld) {
   feed->Detach(lives.pages());
 }
 
+// After a restart of the daemon: each member comes back with the cursor behind the last batch it took, in any
+// order. What lies behind the earliest is given out again.
+TEST_F(FeedTest, QueueGoesBackForMembersThatWereBehind) {
+  FeedSpec spec = Spec(10, 1);
+  spec.sharing = Sharing::kQueue;
+  const auto feed = Make(spec, std::make_shared<NumberDataset>(200), 3);
+  std::vector<std::unique_ptr<PageClient>> members;
+  for (const uint64_t start : {12U, 9U, 4U, 6U, 15U}) {  // with 3 slots, batches 12 to 14 are lent by then
+    members.push_back(std::make_unique<PageClient>(*feed));
+    ASSERT_OK(feed->Attach(members.back()->pages(), Sampler::Start{0, start}));
+  }
+  std::vector<uint64_t> batches;
+  while (batches.size() < 16) {
+    for (const auto& member : members) {
+      if (member->ready() == 0) continue;
+      const auto batch = member->Next();
+      EXPECT_EQ(member->Ids(*batch), Expected(*feed, 0, batch->batch_index));
+      batches.push_back(batch->batch_index);
+      member->Release(*batch, *feed);
+    }
+  }
+  EXPECT_EQ(Sorted(batches),
+            (std::vector<uint64_t>{4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19}));
+  for (const auto& member : members) {
+    EXPECT_FALSE(member->Next().has_value());
+    feed->Detach(member->pages());
+  }
+}
+
+TEST_F(FeedTest, TellsWhatEachSessionHas) {
+  FeedSpec spec = Spec(8);
+  spec.sharing = Sharing::kBroadcast;
+  spec.group_size = 2;
+  const auto feed = Make(spec, std::make_shared<NumberDataset>(1000), 3);
+  PageClient honest(*feed);
+  PageClient liar(*feed);
+  ASSERT_OK(feed->Attach(honest.pages(), std::nullopt));
+  ASSERT_OK(feed->Attach(liar.pages(), std::nullopt));
+  for (int i = 0; i < 3; ++i) honest.Release(*honest.Next(), *feed);
+  liar.words().slots[liar.Next()->slot].generation.store(99);
+  feed->Poke();
+  EXPECT_EQ(feed->SnapshotOf(honest.pages()).slots_lent, 0U);
+  EXPECT_EQ(feed->SnapshotOf(honest.pages()).ignored_releases, 0U);
+  EXPECT_EQ(feed->SnapshotOf(liar.pages()).slots_lent, 3U);
+  EXPECT_EQ(feed->SnapshotOf(liar.pages()).ignored_releases, 1U);
+  feed->Detach(honest.pages());
+  feed->Detach(liar.pages());
+  EXPECT_EQ(feed->SnapshotOf(liar.pages()).slots_lent, 0U);
+}
+
 // I7: whatever a session was doing when it left, every slot is free again and the memory is back.
 TEST_F(FeedTest, DetachAtAnyPointGivesEverythingBack) {
   for (uint64_t taken = 0; taken < 12; ++taken) {
