@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <optional>
 
 #include "tests/daemon_fixture.h"
 
@@ -94,19 +95,42 @@ TEST(DaemonStartTest, EndsOnSigtermAndLeavesNoSocket) {
   EXPECT_EQ(daemon.AwaitExit(), 0) << daemon.Log();
   EXPECT_FALSE(std::filesystem::exists(daemon.rpc_path()));
   EXPECT_FALSE(std::filesystem::exists(daemon.lifeline_path()));
+  EXPECT_TRUE(std::filesystem::exists(daemon.socket_dir()));
 }
 
-TEST(DaemonStartTest, PrivateDaemonEndsWithItsPipe) {
-  int ends[2];
-  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  UniqueFd read_end(::fcntl(ends[0], F_DUPFD, 100));  // inherited by the daemon under this number
-  ::close(ends[0]);
-  UniqueFd write_end(ends[1]);
-  DaemonProcess daemon({"--private", "--lifetime-fd=" + std::to_string(read_end.get())});
-  read_end.reset();
-  ASSERT_TRUE(daemon.AwaitReady()) << daemon.Log();
-  write_end.reset();
-  EXPECT_EQ(daemon.AwaitExit(), 0) << daemon.Log();
+// A private daemon, and the end of the pipe that keeps it alive.
+struct PrivateDaemon {
+  explicit PrivateDaemon(std::vector<std::string> arguments = {}) {
+    int ends[2];
+    PF_CHECK(::pipe2(ends, O_CLOEXEC) == 0, "pipe2");
+    const UniqueFd read_end(::fcntl(ends[0], F_DUPFD, 100));  // inherited by the daemon under this number
+    ::close(ends[0]);
+    lifetime.reset(ends[1]);
+    arguments.insert(arguments.begin(), {"--private", "--lifetime-fd=" + std::to_string(read_end.get())});
+    daemon.emplace(std::move(arguments));
+  }
+  UniqueFd lifetime;
+  std::optional<DaemonProcess> daemon;
+};
+
+TEST(DaemonStartTest, PrivateDaemonEndsWithItsPipeAndRemovesItsDirectory) {
+  PrivateDaemon it({"--http-listen=127.0.0.1:0"});  // which leaves a file there, too
+  ASSERT_TRUE(it.daemon->AwaitReady()) << it.daemon->Log();
+  EXPECT_TRUE(std::filesystem::exists(it.daemon->socket_dir() / "http.port"));
+  it.lifetime.reset();
+  EXPECT_EQ(it.daemon->AwaitExit(), 0) << it.daemon->Log();
+  EXPECT_FALSE(std::filesystem::exists(it.daemon->socket_dir()));
+}
+
+TEST(DaemonStartTest, PrivateDaemonLeavesADirectoryWithSomethingElseInIt) {
+  PrivateDaemon it;
+  ASSERT_TRUE(it.daemon->AwaitReady()) << it.daemon->Log();
+  const std::filesystem::path kept = it.daemon->socket_dir() / "kept";
+  std::filesystem::create_directory(kept);
+  it.lifetime.reset();
+  EXPECT_EQ(it.daemon->AwaitExit(), 0) << it.daemon->Log();
+  const std::filesystem::directory_iterator begin(it.daemon->socket_dir());
+  EXPECT_EQ(std::vector<std::filesystem::path>(begin, {}), std::vector<std::filesystem::path>{kept});
 }
 
 TEST(DaemonStartTest, PrivateNeedsAPipe) {
