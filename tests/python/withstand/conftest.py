@@ -35,7 +35,7 @@ def reader(tmp_path):
 def host(tmp_path_factory, numbers):
     """The daemon that everything is done to. `at_start` is what it held after its first client had come and gone."""
     daemon = start_daemon(tmp_path_factory.mktemp("host") / "run", http_listen="127.0.0.1:0")
-    with pinfeed.open(numbers, batch_size=16, address=daemon.address, framework="numpy") as feed:
+    with pinfeed.open(numbers, batch_size=16, address=daemon.address, framework="numpy", timeout=30, reconnect_timeout=10) as feed:
         next(iter(feed))
     eventually("no session is left", lambda: not sessions_of(read_status(daemon.address)) and read_status(daemon.address)["pool_used_bytes"] in (0, "0"))
     assert refusals(daemon) == 0
