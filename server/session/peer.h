@@ -24,9 +24,9 @@ struct Peer {
 std::string Describe(const Peer& peer);
 
 // Purpose: the credentials behind each connection given to gRPC, by its descriptor number: gRPC's peer() is
-// "fd:N". Threads: any. Errors: none. Invariant: a number is entered before gRPC gets the descriptor, so a
-// call never finds an older connection's entry. What a call can find is a *newer* one's, when its own
-// connection was closed and the number given out again meanwhile; the answer of such a call reaches nobody.
+// "fd:N". Threads: any. Errors: none. Invariant: a call finds its own connection's entry. A number is entered
+// before gRPC gets the descriptor, and gRPC keeps the descriptor open until the last call over it is done
+// (PeerRegistryTest holds it to that), so the number is not given out again before.
 class PeerRegistry {
  public:
   void Set(int fd, const Peer& peer) PF_EXCLUDES(mutex_);

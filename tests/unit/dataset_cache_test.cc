@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/session/dataset_cache.h"
+
+#include <future>
+#include <vector>
+
+#include "tests/testing.h"
+#include "tests/unit/npy_file.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DatasetCacheTest : public ::testing::Test {
+ protected:
+  std::string WriteRows(const std::string& name, int64_t rows) const {
+    const std::vector<int64_t> values(static_cast<size_t>(rows));
+    const std::string shape = "(" + std::to_string(rows) + ",)";
+    return directory_.Write(name, NpyHeaderBytes("<i8", shape, false) + RawBytes(values)).string();
+  }
+  static DatasetSpec Path(const std::string& path) {
+    DatasetSpec spec;
+    spec.path = path;
+    return spec;
+  }
+  DatasetCache::Options Options(size_t capacity) const {
+    return {{}, {directory_.path().string()}, capacity};
+  }
+
+  TempDir directory_;
+};
+
+TEST_F(DatasetCacheTest, OpensOnceUntilTheFilesChange) {
+  DatasetCache cache(Options(8));
+  WriteRows("set/a.npy", 5);
+  const DatasetSpec spec = Path((directory_ / "set").string());
+  ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(spec));
+  ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(spec));
+  EXPECT_EQ(first, again);
+  WriteRows("set/a.npy", 6);  // an entry of the directory
+  ASSERT_OK_AND_ASSIGN(const auto changed, cache.Open(spec));
+  EXPECT_EQ(changed->info().samples, 6U);
+  EXPECT_EQ(first->info().samples, 5U);  // for those who have it
+  WriteRows("set/b.npy", 6);             // the directory itself
+  ASSERT_OK_AND_ASSIGN(const auto grown, cache.Open(spec));
+  EXPECT_EQ(grown->info().fields.size(), 2U);
+}
+
+TEST_F(DatasetCacheTest, KeepsTheOnesUsedLast) {
+  DatasetCache cache(Options(2));
+  std::vector<std::weak_ptr<const Dataset>> opened;
+  for (const char* name : {"a.npy", "b.npy", "a.npy", "c.npy"}) {
+    ASSERT_OK_AND_ASSIGN(const auto dataset, cache.Open(Path(WriteRows(std::string(name) + "/x.npy", 3))));
+    opened.push_back(dataset);
+  }
+  EXPECT_TRUE(opened[1].expired());
+  EXPECT_FALSE(opened[2].expired());
+  EXPECT_FALSE(opened[3].expired());
+}
+
+TEST_F(DatasetCacheTest, WithoutRoomADatasetLivesWithItsUsers) {
+  DatasetCache cache(Options(0));
+  const DatasetSpec spec = Path(WriteRows("a.npy", 3));
+  std::weak_ptr<const Dataset> seen;
+  {
+    ASSERT_OK_AND_ASSIGN(const auto used, cache.Open(spec));
+    ASSERT_OK_AND_ASSIGN(const auto shared, cache.Open(spec));
+    EXPECT_EQ(used, shared);
+    seen = used;
+  }
+  EXPECT_TRUE(seen.expired());
+  EXPECT_OK(cache.Open(spec));
+}
+
+TEST_F(DatasetCacheTest, FailuresAreNotKept) {
+  DatasetCache cache(Options(8));
+  const DatasetSpec spec = Path((directory_ / "late.npy").string());
+  EXPECT_THAT(cache.Open(spec), StatusIs(Code::kNotFound));
+  directory_.Write("late.npy", std::string_view("no array"));
+  EXPECT_FALSE(cache.Open(spec).ok());
+  EXPECT_FALSE(cache.Open(spec).ok());  // and nobody waits for the one that failed
+  WriteRows("late.npy", 4);
+  EXPECT_OK(cache.Open(spec));
+}
+
+TEST_F(DatasetCacheTest, ThreadsThatOpenTheSameGetTheSame) {
+  DatasetCache cache(Options(8));
+  const DatasetSpec spec = Path(WriteRows("a.npy", 3));
+  std::vector<std::future<std::shared_ptr<const Dataset>>> openers;
+  for (int i = 0; i < 8; ++i)
+    openers.push_back(std::async(std::launch::async, [&] { return cache.Open(spec).value(); }));
+  const std::shared_ptr<const Dataset> first = openers[0].get();
+  for (size_t i = 1; i < openers.size(); ++i) EXPECT_EQ(openers[i].get(), first);
+}
+
+TEST_F(DatasetCacheTest, NamesNeedNoRootAndTheClientsWordWins) {
+  DatasetSpec tokens = Path(directory_.Write("t.bin", std::string(2 * 101, 'x')).string());
+  tokens.sequence_length = 10;
+  DatasetCache cache({{{"text", tokens}}, {}, 8});
+  DatasetSpec by_name;
+  by_name.name = "text";
+  ASSERT_OK_AND_ASSIGN(const auto configured, cache.Open(by_name));
+  EXPECT_EQ(configured->info().samples, 10U);
+  by_name.sequence_length = 20;
+  ASSERT_OK_AND_ASSIGN(const auto longer, cache.Open(by_name));
+  EXPECT_EQ(longer->info().samples, 5U);
+  by_name.name = "nobody";
+  EXPECT_THAT(cache.Open(by_name), StatusIs(Code::kNotFound, HasSubstr("is not configured in the daemon")));
+  EXPECT_THAT(cache.Open(tokens), StatusIs(Code::kPermissionDenied));  // by path it needs a root
+}
+
+}  // namespace
+}  // namespace pinfeed

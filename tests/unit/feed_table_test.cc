@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/session/feed_table.h"
+
+#include <future>
+#include <optional>
+
+#include "tests/unit/feed_fixture.h"
+
+namespace pinfeed {
+namespace {
+
+class FeedTableTest : public FeedTest {
+ protected:
+  FeedTableTest() { table_.Start(); }
+  ~FeedTableTest() override { table_.Stop(); }
+
+  static FeedSpec GroupSpec() {
+    FeedSpec spec = Spec(8);
+    spec.sharing = Sharing::kBroadcast;
+    spec.group = "g";
+    return spec;
+  }
+  FeedTable::Make Maker(const FeedSpec& spec) {
+    return [this, spec](uint64_t id) -> Result<std::shared_ptr<Feed>> {
+      last_id_ = id - 1;
+      auto feed = Make(spec, std::make_shared<NumberDataset>(100));
+      feeds_.clear();  // the table's alone
+      return feed;
+    };
+  }
+  Result<FeedMember> Join(uid_t uid, const FeedSpec& spec) { return table_.Join(uid, spec, Maker(spec)); }
+  void AwaitReclaim() { table_.AwaitReclaim(std::chrono::steady_clock::now() + std::chrono::seconds(30)); }
+
+  FeedTable table_;
+};
+
+TEST_F(FeedTableTest, GroupsAreOfOneUserAndOneName) {
+  ASSERT_OK_AND_ASSIGN(const FeedMember first, Join(1000, GroupSpec()));
+  ASSERT_OK_AND_ASSIGN(const FeedMember same, Join(1000, GroupSpec()));
+  ASSERT_OK_AND_ASSIGN(const FeedMember other_user, Join(1001, GroupSpec()));
+  EXPECT_EQ(&first.feed(), &same.feed());
+  EXPECT_NE(&first.feed(), &other_user.feed());
+}
+
+TEST_F(FeedTableTest, FeedThatCannotBeMadeLeavesItsNameFree) {
+  const auto refuse = [](uint64_t) -> Result<std::shared_ptr<Feed>> { return NotFound("no such dataset"); };
+  EXPECT_THAT(table_.Join(1000, GroupSpec(), refuse), StatusIs(Code::kNotFound));
+  FeedSpec other = GroupSpec();
+  other.batch_size = 4;
+  EXPECT_OK(Join(1000, other));
+}
+
+TEST_F(FeedTableTest, WhoWaitsForAFeedThatCannotBeMadeMakesItsOwn) {
+  std::promise<void> making;
+  std::promise<void> fail;
+  auto first = std::async(std::launch::async, [&] {
+    return table_.Join(1000, GroupSpec(), [&](uint64_t) -> Result<std::shared_ptr<Feed>> {
+      making.set_value();
+      fail.get_future().wait();
+      return NotFound("no such dataset");
+    });
+  });
+  making.get_future().wait();
+  auto second = std::async(std::launch::async, [&] { return Join(1000, GroupSpec()); });
+  fail.set_value();
+  EXPECT_THAT(first.get(), StatusIs(Code::kNotFound));
+  EXPECT_OK(second.get());
+}
+
+TEST_F(FeedTableTest, NameIsFreeWhenTheLastLeavesAndMemoryWhenTheLastIsGone) {
+  ASSERT_OK_AND_ASSIGN(FeedMember left, Join(1000, GroupSpec()));
+  left.Leave();
+  left.Leave();
+  FeedSpec other = GroupSpec();
+  other.batch_size = 4;
+  std::optional<FeedMember> orphan(std::move(left));
+  {
+    ASSERT_OK_AND_ASSIGN(const FeedMember next, Join(1000, other));
+    EXPECT_NE(&next.feed(), &orphan->feed());
+  }
+  AwaitReclaim();
+  EXPECT_EQ(pool_.used_bytes(), orphan->feed().arena().bytes());
+  orphan.reset();
+  AwaitReclaim();
+  EXPECT_EQ(pool_.used_bytes(), 0U);
+}
+
+TEST_F(FeedTableTest, TotalsKeepWhatEndedFeedsDid) {
+  uint64_t batches = 0;
+  {
+    ASSERT_OK_AND_ASSIGN(const FeedMember member, Join(1000, Spec(8)));
+    PageClient client(member.feed());
+    ASSERT_OK(member.feed().Attach(client.pages(), std::nullopt));
+    for (int i = 0; i < 5; ++i) client.Release(*client.Next(), member.feed());
+    batches = table_.Snapshot().totals.batches;
+    EXPECT_GE(batches, 5U);
+    member.feed().Detach(client.pages());
+  }
+  AwaitReclaim();
+  const FeedTable::View after = table_.Snapshot();
+  EXPECT_TRUE(after.feeds.empty());
+  EXPECT_EQ(after.totals.feeds, 1U);
+  EXPECT_GE(after.totals.batches, batches);
+}
+
+}  // namespace
+}  // namespace pinfeed
