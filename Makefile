@@ -8,7 +8,7 @@ PYTHON := /usr/bin/python3
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build test test-sanitizers bench demo format tidy fuzz clean
+.PHONY: help build test test-sanitizers bench demo format tidy fuzz mutants clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -51,6 +51,10 @@ fuzz: ## every fuzz target for FUZZ_SECONDS (60) each
 	@deploy/install-deps build test
 	@cmake --preset fuzz $(CMAKE_ARGS) && cmake --build --preset fuzz --target fuzzers -- -j $(JOBS)
 	@$(PYTHON) tests/fuzz/run.py build/fuzz --seconds $(FUZZ_SECONDS)
+
+mutants: ## take the guards of the invariants out, one at a time: the tests must notice
+	@deploy/install-deps build test
+	@$(PYTHON) tests/mutants.py
 
 clean: ## remove every build
 	@rm -rf build

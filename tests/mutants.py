@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Breaks one guard of an invariant at a time and checks that the tests notice.
+
+For each mutant below: the tree is copied, one guard is taken out of the copy, the named tests are built and run there, and they must fail.
+A mutant that survives, or whose text is no longer found in the source, is an error. `make mutants` runs it; --only I1 picks some.
+"""
+
+import argparse
+import pathlib
+import shutil
+import subprocess
+import sys
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+class Mutant(NamedTuple):
+    invariant: str
+    what: str  # the guard that is removed
+    file: str
+    old: str
+    new: str
+    target: str  # test executable
+    cases: str  # gtest filter: what must fail
+
+
+MUTANTS = [
+    Mutant("I1", "a slot is reused although a session still holds it", "server/pipeline/feed.cc",
+           "if (!held) slots_.MarkFree(slot);", "slots_.MarkFree(slot);", "feed_test", "*NeverWritesASlotThatIsStillHeld"),
+    Mutant("I1", "broadcast: the first release is enough", "server/pipeline/feed.cc",
+           "        held = true;\n", "        held = consumers_.size() < 2;\n", "feed_test", "*BroadcastGivesEveryBatch*"),
+    Mutant("I2", "a batch is done before its last chunk is", "server/pipeline/worker_pool.cc",
+           "last = task->unfinished_ == 0;", "last = task->unfinished_ + samples == task->samples_;", "worker_pool_test",
+           "*RunsEverySampleOnceAndThenDoneOnce"),
+    Mutant("I2", "the count is raised before the descriptor is written", "server/memory/control_pages.cc",
+           "  entry = descriptor;\n", "  entry.flags = descriptor.flags;\n", "memory_test", "*PublishedDescriptorsArriveInOrder"),
+    Mutant("I3", "batches are published as they become ready, not in order", "server/pipeline/feed.cc",
+           "while (!in_flight_.empty() && slots_.state(in_flight_.front()) == SlotState::kReady) {",
+           "for (size_t i = 0; i < in_flight_.size(); ++i)\n    if (slots_.state(in_flight_[i]) == SlotState::kReady) "
+           "std::swap(in_flight_[0], in_flight_[i]);\n  "
+           "while (!in_flight_.empty() && slots_.state(in_flight_.front()) == SlotState::kReady) {",
+           "feed_test", "*PublishesWholeBatchesOnceAndInOrder"),
+    Mutant("I3", "a session that came back gets batches it has had", "server/pipeline/feed.cc",
+           "if (consumer.start && Before(here, *consumer.start)) continue;", "", "feed_test", "*BroadcastMembersThatComeBack*"),
+    Mutant("I4", "the order depends on the slot", "server/pipeline/fill.cc",
+           "parts.sampler.SampleId(plan_, i), plan_.epoch}", "parts.sampler.SampleId(plan_, (i + slot_) % plan_.samples), plan_.epoch}",
+           "feed_test", "*SameBytesForAnyWorkerCount*"),
+    Mutant("I4", "the global batch depends on the world size", "server/source/sampler.cc",
+           "rank_ * plan.samples + i", "i * world_size_ + rank_", "sampler_test", "*GlobalBatchIsTheSameForEveryWorldSize"),
+    Mutant("I5", "the pool lends more than it has", "server/memory/pinned_pool.cc",
+           "if (bytes > capacity_bytes_ - used_bytes_) {", "if (bytes > capacity_bytes_) {", "memory_test", "*LeasesAreChargedAndComeBack"),
+    Mutant("I6", "any later generation releases a slot", "server/pipeline/feed.cc",
+           "if (word == consumer.owed[slot]) {", "if (word >= consumer.owed[slot]) {", "feed_test", "*WrongReleaseWordsAreIgnored*"),
+    Mutant("I6", "the client can write the publish page", "server/memory/control_pages.cc",
+           "  RETURN_IF_ERROR(SealAgainstNewWriters(publish_fd.get()));\n", "", "memory_test", "*ClientCannotWriteThePublishPage"),
+    Mutant("I7", "a session that leaves keeps its slots", "server/pipeline/feed.cc",
+           "        slots_.MarkFree(slot);\n      }\n    }\n    left", "      }\n    }\n    left", "feed_test", "*DetachAtAnyPoint*"),
+    Mutant("I7", "a lease does not come home", "server/memory/pinned_pool.cc",
+           "used_bytes_ -= bytes;", "static_cast<void>(bytes);", "memory_test", "*LeasesAreChargedAndComeBack"),
+]
+
+
+def run(mutant: Mutant, tree: pathlib.Path, build: pathlib.Path) -> str:
+    """'' when the tests noticed, else what went wrong."""
+    path = tree / mutant.file
+    original = path.read_text()
+    if original.count(mutant.old) != 1:
+        return f"the guard stands {original.count(mutant.old)} times in {mutant.file}, expected once"
+    try:
+        path.write_text(original.replace(mutant.old, mutant.new))
+        made = subprocess.run(["ninja", "-C", str(build), mutant.target], capture_output=True, text=True)
+        if made.returncode != 0:
+            return "the mutant does not build:\n" + made.stdout[-2000:]
+        test = subprocess.run([str(build / "tests" / mutant.target), f"--gtest_filter={mutant.cases}"], capture_output=True, text=True,
+                              timeout=300, env={"PINFEED_TEST_TIMEOUT_S": "20", "PATH": "/usr/bin:/bin"})
+        if "Running 0 tests" in test.stdout or test.returncode == 0:
+            return "the tests pass all the same"
+        return ""
+    finally:
+        path.write_text(original)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", help="an invariant, such as I3")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "mutants")
+    arguments = parser.parse_args()
+    tree = arguments.build / "tree"
+    build = arguments.build / "build"
+    files = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=True).stdout.split("\0")
+    shutil.rmtree(tree, ignore_errors=True)
+    for name in filter(None, files):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, tree / name)
+    subprocess.run(["cmake", "--preset", "release", "-S", str(tree), "-B", str(build)], cwd=tree, check=True, capture_output=True)
+    survivors = 0
+    chosen = [m for m in MUTANTS if arguments.only in (None, m.invariant)]
+    for mutant in chosen:
+        wrong = run(mutant, tree, build)
+        survivors += bool(wrong)
+        print(f"{mutant.invariant}  {'SURVIVED' if wrong else 'noticed '}  {mutant.what}  ({mutant.target} {mutant.cases})" +
+              (f"\n    {wrong}" if wrong else ""), flush=True)
+    print(f"{len(chosen) - survivors} of {len(chosen)} mutants noticed")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
