@@ -52,13 +52,13 @@ TEST_F(CliTest, DatasetsListsNamesAndRoots) {
 TEST_F(CliTest, BenchReportsWhatItDrained) {
   const auto daemon = DaemonProcess::Serve(dir_.path());
   const ProgramResult bench = Run({"bench", tokens_, "--sequence-length", "8", "--batch-size", "10",
-                                   "--batches", "50", "--shuffle", "--json"});
+                                   "--batches", "50", "--shuffle", "--slots", "5", "--json"});
   ASSERT_EQ(bench.exit_status, 0) << bench.output;
   const nlohmann::json report = nlohmann::json::parse(bench.output);
   EXPECT_EQ(report["batches"], 50);
   EXPECT_EQ(report["samples"], 500);
   EXPECT_EQ(report["bytes"], 500 * 8 * 2 * 8);
-  EXPECT_EQ(report["feed"]["slots"], 4);
+  EXPECT_EQ(report["feed"]["slots"], 5);
   const ProgramResult text = Run({"bench", tokens_, "--sequence-length", "8", "--batches", "5"});
   EXPECT_THAT(text.output, HasSubstr("samples/s"));
 }
