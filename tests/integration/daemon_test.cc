@@ -255,7 +255,7 @@ TEST_F(DaemonTest, GivesEveryFaultOfASpec) {
   request.mutable_cursor()->set_fingerprint("0123456789abcdef");
   EXPECT_EQ(OpenStatus(request).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   // The cursor is looked at last, with the feed made; its memory goes back on the daemon's own time.
-  EXPECT_TRUE(AwaitStatus([](const v1::GetStatusResponse& status) { return status.pool_used_bytes() == 0; }));
+  EXPECT_TRUE(AwaitStatus([](const v1::GetStatusResponse& now) { return now.pool_used_bytes() == 0; }));
 }
 
 TEST_F(DaemonTest, OneGroupHasOneFeedAndOneSpec) {
