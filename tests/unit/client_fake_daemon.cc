@@ -220,6 +220,7 @@ void FakeDaemon::Welcome(UniqueFd peer) {
     SendWelcome(peer.get(), frame, fds);
     entry->lifeline = std::move(peer);
     entry->attached = true;
+    break;
   }
   changed_.NotifyAll();
 }
