@@ -343,6 +343,25 @@ def test_the_last_view_may_die_on_another_thread(fake):
     assert feed.held == 0
 
 
+def test_a_feed_whose_construction_fails_is_closed_once(fake, monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    before = fake.c.fake_closed()
+    monkeypatch.setattr("pinfeed.feed.BatchMaker", fail)
+    with pytest.raises(MemoryError):
+        fake()
+    gc.collect()
+    assert fake.c.fake_closed() == before + 1
+
+
+def test_without_numpy_open_says_what_to_install(fake, monkeypatch):
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(pinfeed.Error, match="needs NumPy") as caught:
+        fake(framework="auto")
+    assert caught.value.code == pinfeed.Code.FAILED_PRECONDITION
+
+
 def test_a_feed_nobody_refers_to_is_closed(fake):
     before = fake.c.fake_closed()
     feed = fake()

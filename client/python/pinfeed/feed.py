@@ -12,6 +12,7 @@ import logging
 import math
 import operator
 import os
+import sys
 import threading
 import time
 import warnings
@@ -153,11 +154,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         if isinstance(error, NotFoundError) and named and os.path.exists(named):
             error = make_error(result, f'{error} (for the file or folder of that name write "./{named}")')
         raise error
-    try:
-        return Feed(library, handle, spec, place, framework, zero_copy, timeout, options.address.decode("utf-8", "replace"))
-    except BaseException:
-        library.pf_close(handle)
-        raise
+    return Feed(library, handle, spec, place, framework, zero_copy, timeout, options.address.decode("utf-8", "replace"))
 
 
 class Feed:
@@ -183,8 +180,8 @@ class Feed:
         address: str,
     ) -> None:
         self._library = library
-        self._handle: Optional[ctypes.c_void_p] = handle
         self._close = library.pf_close
+        self._handle: Optional[ctypes.c_void_p] = handle  # ours from here on, also when what follows fails: __del__ closes it, once
         self._lock = threading.RLock()
         self._spec = spec
         self._rank = rank
@@ -620,6 +617,10 @@ def _choice(field: str, value: str, allowed: "tuple[str, ...]") -> str:
 def _choose_framework(framework: str) -> str:
     if framework not in ("auto", "torch", "numpy"):
         raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"framework: {framework!r} is none of auto, torch, numpy")
+    try:
+        import numpy  # noqa: F401
+    except ImportError as error:
+        raise Error(Code.FAILED_PRECONDITION, f"pinfeed needs NumPy ({error}): install python3-numpy, or numpy from PyPI, for {sys.executable}") from error
     if framework == "auto":
         try:
             import torch  # noqa: F401
