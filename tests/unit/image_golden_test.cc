@@ -46,10 +46,9 @@ class ImageGoldenTest : public ::testing::Test {
  protected:
   // Cases of the manifest, each split at blanks.
   std::vector<std::vector<std::string>> Cases(const std::string& part) {
-    const auto script =
-        std::filesystem::path(__FILE__).parent_path().parent_path() / "python" / "make_image_golden.py";
     const std::string command =
-        "/usr/bin/python3 -W ignore '" + script.string() + "' '" + dir_.path().string() + "' " + part;
+        std::string("'" PINFEED_TEST_PYTHON "' -W ignore '" PINFEED_TEST_GOLDEN_SCRIPT "' '") +
+        dir_.path().string() + "' " + part;
     EXPECT_EQ(std::system(command.c_str()), 0) << command;
     std::ifstream manifest(dir_ / "manifest");
     std::vector<std::vector<std::string>> cases;
