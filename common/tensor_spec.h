@@ -64,10 +64,11 @@ struct TensorPlace {
   bool operator==(const TensorPlace&) const = default;
 };
 
-// Tensors start on this boundary within a slot (what CUDA's own allocator gives), slots on kSlotAlignment
-// (the size of a huge page and the granularity of exported device memory).
+// Tensors start on this boundary within a slot (what CUDA's own allocator gives); slots on a page, so that no
+// two share one and small batches waste little. An arena whose memory comes in larger pieces rounds its
+// whole, not each slot.
 inline constexpr uint64_t kTensorAlignment = 512;
-inline constexpr uint64_t kSlotAlignment = 2 * 1024 * 1024;
+inline constexpr uint64_t kSlotAlignment = 4096;
 
 // Purpose: the layout of every slot of one feed. A value, immutable once made.
 struct BatchLayout {

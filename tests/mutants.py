@@ -28,7 +28,7 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     Mutant("I1", "a slot is reused although a session still holds it", "server/pipeline/feed.cc",
-           "if (!held) slots_.MarkFree(slot);", "slots_.MarkFree(slot);", "feed_test", "*NeverWritesASlotThatIsStillHeld"),
+           "if (!held) slots_.MarkFree(slot);", "if (!held || slot == 0) slots_.MarkFree(slot);", "feed_test", "*NeverWritesASlotThatIsStillHeld"),
     Mutant("I1", "broadcast: the first release is enough", "server/pipeline/feed.cc",
            "        held = true;\n", "        held = consumers_.size() < 2;\n", "feed_test", "*BroadcastGivesEveryBatch*"),
     Mutant("I2", "a batch is done before its last chunk is", "server/pipeline/worker_pool.cc",
@@ -43,7 +43,8 @@ MUTANTS = [
            "while (!in_flight_.empty() && slots_.state(in_flight_.front()) == SlotState::kReady) {",
            "feed_test", "*PublishesWholeBatchesOnceAndInOrder"),
     Mutant("I3", "a session that came back gets batches it has had", "server/pipeline/feed.cc",
-           "if (consumer.start && Before(here, *consumer.start)) continue;", "", "feed_test", "*BroadcastMembersThatComeBack*"),
+           "consumer.start && Before(here, *consumer.start)", "consumer.start && Before(*consumer.start, Sampler::Start{})", "feed_test",
+           "*BroadcastMembersThatComeBack*"),
     Mutant("I4", "the order depends on the slot", "server/pipeline/fill.cc",
            "parts.sampler.SampleId(plan_, i), plan_.epoch}", "parts.sampler.SampleId(plan_, (i + slot_) % plan_.samples), plan_.epoch}",
            "feed_test", "*SameBytesForAnyWorkerCount*"),
@@ -56,7 +57,7 @@ MUTANTS = [
     Mutant("I6", "the client can write the publish page", "server/memory/control_pages.cc",
            "  RETURN_IF_ERROR(SealAgainstNewWriters(publish_fd.get()));\n", "", "memory_test", "*ClientCannotWriteThePublishPage"),
     Mutant("I7", "a session that leaves keeps its slots", "server/pipeline/feed.cc",
-           "        slots_.MarkFree(slot);\n      }\n    }\n    left", "      }\n    }\n    left", "feed_test", "*DetachAtAnyPoint*"),
+           "    consumers_.erase(found);\n", "", "feed_test", "*DetachAtAnyPoint*"),
     Mutant("I7", "a lease does not come home", "server/memory/pinned_pool.cc",
            "used_bytes_ -= bytes;", "static_cast<void>(bytes);", "memory_test", "*LeasesAreChargedAndComeBack"),
 ]

@@ -106,16 +106,11 @@ size_t Feed::Detach(ControlPages* session) {
     CollectReleasesLocked();
     const Consumer gone = *found;
     consumers_.erase(found);
-    for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
-      if (gone.owed[slot] == 0) continue;
-      const bool held = std::any_of(consumers_.begin(), consumers_.end(),
-                                    [&](const Consumer& c) { return c.owed[slot] != 0; });
-      if (held) continue;
-      if (parts_.spec.sharing == Sharing::kQueue && !consumers_.empty()) {
-        LendLocked(slot);  // the bytes are still there: another session of the queue does the work
-      } else {
-        slots_.MarkFree(slot);
-      }
+    // What nobody holds any more is taken back below. In a queue the bytes go to another session, which does
+    // the work.
+    const bool pass_on = parts_.spec.sharing == Sharing::kQueue && !consumers_.empty();
+    for (uint32_t slot = 0; pass_on && slot < slots_.count(); ++slot) {
+      if (gone.owed[slot] != 0) LendLocked(slot);
     }
     left = consumers_.size();
     tasks = AdvanceLocked();

@@ -116,7 +116,8 @@ TEST_F(ClientDaemonTest, NoThreadAndNoDescriptorStaysBehind) {
 }
 
 TEST_F(ClientDaemonTest, KilledAndRestartedDaemonLosesAndRepeatsNothing) {
-  const std::string spec = Spec(R"(, "order": "SHUFFLE", "seed": 9)");
+  // Few slots: what was published before a kill is still given, and must not reach to the end.
+  const std::string spec = Spec(R"(, "order": "SHUFFLE", "seed": 9, "slots": 4)");
   Feed reference(spec, Options());
   const auto expected = Drain(reference, 40);
   Feed feed(spec, Options());

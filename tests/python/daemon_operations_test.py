@@ -191,7 +191,7 @@ import sys
 from raw_client import Client, messages
 wire, (address, data, count) = messages(), sys.argv[1:]
 clients = []
-for index in range(int(count)):  # three in four in groups: an exclusive feed has an arena of 6 MiB
+for index in range(int(count)):  # three in four in groups: each feed costs descriptors
     group = {"sharing": wire.FeedSpec.BROADCAST, "group": f"g{index % 4}"} if index % 4 else {}
     spec = wire.FeedSpec(dataset=wire.DatasetSpec(path=data), batch_size=4, slots=3, **group)
     clients.append(Client(address, spec))
