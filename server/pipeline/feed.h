@@ -90,6 +90,8 @@ class Feed : public std::enable_shared_from_this<Feed> {
   const Sampler& sampler() const { return parts_.sampler; }
   const Arena& arena() const { return *parts_.arena; }
   const DatasetInfo& dataset() const { return parts_.loader->dataset().info(); }
+  // Outlives the feed for who waits for the last of its tasks, which own it with us.
+  std::shared_ptr<const FeedShare> share() const { return share_; }
 
   // Adds a session that wants batches from `start` on (nothing: from wherever the feed is). The feed begins,
   // at the earliest start, once spec.group_size sessions are attached. Joining later, a session gets what is

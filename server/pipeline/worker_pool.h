@@ -22,14 +22,28 @@ struct FeedShare {
       0};  // batches published and not yet released: the fewer, the nearer to starving
   std::atomic<uint64_t> served_ns{
       0};  // worker time spent on this feed, brought level with the others' when it becomes active
+  std::atomic<uint32_t> tasks{0};  // that exist, with all that they own
+
+  // Returns when no task is left. The thread that ends a task is often a worker, and after Done().
+  void AwaitTasks() const {
+    for (uint32_t left = tasks.load(); left != 0; left = tasks.load()) tasks.wait(left);
+  }
 };
 
 // Purpose: one batch to fill. Owned by the pool from Submit until Done() has returned.
 class FillTask {
  public:
   FillTask(std::shared_ptr<FeedShare> share, uint32_t samples, uint32_t grain)
-      : share_(std::move(share)), samples_(samples), grain_(grain) {}
-  virtual ~FillTask() = default;
+      : share_(std::move(share)), samples_(samples), grain_(grain) {
+    share_->tasks.fetch_add(1);
+  }
+  // What a subclass owns is gone by now.
+  virtual ~FillTask() {
+    share_->tasks.fetch_sub(1);
+    share_->tasks.notify_all();
+  }
+  FillTask(const FillTask&) = delete;
+  FillTask& operator=(const FillTask&) = delete;
   // Loads samples [begin, end). Called from several workers at once for disjoint ranges.
   virtual void Run(uint32_t begin, uint32_t end, SampleScratch& scratch) = 0;
   // Called once, by the worker whose Run finished last; all writes of all Runs happen before it.

@@ -148,6 +148,7 @@ void FeedTable::Reap() {
       reaping_ = true;
     }
     job.feed->Stop();
+    const std::shared_ptr<const FeedShare> share = job.feed->share();
     if (job.forget) {
       FeedSnapshot last = job.feed->Snapshot();
       spdlog::info("feed {}: ended after {} batches, {} bad samples", last.id, last.batches,
@@ -158,7 +159,9 @@ void FeedTable::Reap() {
       Add(last, ended_);
       entries_.erase(entry);
     }
-    job.feed.reset();  // the arena is unmapped here, without the lock
+    // The arena is unmapped without the lock: here, or by the worker that filled the last batch.
+    job.feed.reset();
+    share->AwaitTasks();
     const MutexLock lock(mutex_);
     reaping_ = false;
     changed_.NotifyAll();

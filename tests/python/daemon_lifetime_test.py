@@ -12,6 +12,7 @@ import threading
 
 import numpy
 import pytest
+from daemon_process import Daemon
 
 import pinfeed
 
@@ -47,6 +48,16 @@ def test_held_batches_are_never_overwritten(feeds, arrays, framework):
                         assert (numpy.asarray(big) == numpy.arange(1000) + 1000 * numpy.array(numbers)[:, None]).all()
                     held.pop(len(numbers) % 3)
         assert feed.held <= 4
+
+
+def test_the_memory_of_a_closed_feed_is_there_for_the_next(tmp_path, arrays):
+    """Each feed takes the whole pool and is closed in the middle of its work."""
+    daemon = Daemon(tmp_path / "run", "--allowed-roots", "/", "--pool-bytes", "64MiB", "--workers", "2")
+    numpy.save(tmp_path / "rows.npy", numpy.zeros((256, 100_000), numpy.uint8))
+    for _ in range(20):
+        with pinfeed.open(tmp_path / "rows.npy", batch_size=128, framework="numpy", slots=4, address=daemon.address) as feed:
+            next(iter(feed))
+    daemon.stop()
 
 
 def test_holding_everything_warns_and_waits_and_recovers(feeds, arrays):

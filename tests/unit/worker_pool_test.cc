@@ -5,6 +5,7 @@
 #include <functional>
 #include <latch>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "tests/testing.h"
@@ -144,6 +145,25 @@ TEST(WorkerPoolTest, StopDropsWhatNobodyHasBegun) {
   EXPECT_EQ(task.use_count(), 1);
   pool.Submit(task);  // after the stop: refused
   EXPECT_EQ(task.use_count(), 1);
+}
+
+// Who waits for the tasks of a feed may count on what they own, for instance the last share of the feed.
+TEST(WorkerPoolTest, TaskCountsUntilWhatItOwnsIsGone) {
+  const auto share = std::make_shared<FeedShare>();
+  std::latch ended(1);
+  // Destroyed with the function that owns it, by the worker, after Done().
+  std::shared_ptr<int> owned(new int(0), [&](const int* value) {
+    delete value;
+    EXPECT_EQ(share->tasks.load(), 1U);
+    ended.count_down();
+  });
+  WorkerPool pool(1);
+  pool.Start();
+  pool.Submit(std::make_shared<CountingTask>(
+      share, 1, 1, [kept = std::move(owned)](uint32_t) {}, [] {}));
+  ended.wait();
+  share->AwaitTasks();
+  EXPECT_EQ(share->tasks.load(), 0U);
 }
 
 }  // namespace
