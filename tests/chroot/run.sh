@@ -95,6 +95,7 @@ else
   rm -rf "$root"/var/cache/apt/archives/*.deb
   tar -C "$root" -cpf "$base.new" . && mv "$base.new" "$base"
 fi
+chmod 755 "$root" # mktemp's is for root alone; every user may enter a machine's /
 printf '%s\n' "$sources" >"$root/etc/apt/sources.list"
 apt-config dump Acquire | grep -E '^Acquire::(Check-|https?:|Retries|Force)' >"$root/etc/apt/apt.conf.d/90host" || true
 echo 'Binary::apt::APT::Keep-Downloaded-Packages "true";' >"$root/etc/apt/apt.conf.d/91keep"
