@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/source/tokens.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -15,24 +19,40 @@ namespace {
 constexpr size_t kFields = 2;  // x, y
 // Read at once: 16 KiB or 32 KiB, which stay in the first-level cache until they are widened.
 constexpr size_t kBlockTokens = 8192;
-// Widened at once: a fixed count, which compilers turn into vector code without a remainder loop.
-constexpr size_t kStepTokens = 64;
 
-// int64 ids from narrower ones. `out` may be unaligned.
+// int64 ids from narrower ones, any alignment.
+template <typename Token>
+void WidenPortable(const std::byte* in, size_t count, std::byte* out) {
+  for (size_t i = 0; i < count; ++i) {
+    Token token;
+    std::memcpy(&token, in + i * sizeof(token), sizeof(token));
+    const auto id = static_cast<int64_t>(token);
+    std::memcpy(out + i * sizeof(id), &id, sizeof(id));
+  }
+}
+
+#if defined(__x86_64__)
+// The same, four at a time: widening is most of what a token sample costs.
+template <typename Token>
+__attribute__((target("avx2"))) void WidenAvx2(const std::byte* in, size_t count, std::byte* out) {
+  size_t i = 0;
+  for (; i + 4 <= count; i += 4) {
+    const auto* from = reinterpret_cast<const __m128i*>(in + i * sizeof(Token));
+    const __m256i ids = sizeof(Token) == 2 ? _mm256_cvtepu16_epi64(_mm_loadl_epi64(from))
+                                           : _mm256_cvtepu32_epi64(_mm_loadu_si128(from));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i * sizeof(int64_t)), ids);
+  }
+  WidenPortable<Token>(in + i * sizeof(Token), count - i, out + i * sizeof(int64_t));
+}
+#endif
+
 template <typename Token>
 void Widen(const std::byte* in, size_t count, std::byte* out) {
-  const auto widen = [](const std::byte* from, std::byte* to) {
-    Token token;
-    std::memcpy(&token, from, sizeof(token));
-    const auto id = static_cast<int64_t>(token);
-    std::memcpy(to, &id, sizeof(id));
-  };
-  size_t i = 0;
-  for (; i + kStepTokens <= count; i += kStepTokens) {
-    for (size_t k = 0; k < kStepTokens; ++k)
-      widen(in + (i + k) * sizeof(Token), out + (i + k) * sizeof(int64_t));
-  }
-  for (; i < count; ++i) widen(in + i * sizeof(Token), out + i * sizeof(int64_t));
+#if defined(__x86_64__)
+  static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
+  if (has_avx2) return WidenAvx2<Token>(in, count, out);
+#endif
+  WidenPortable<Token>(in, count, out);
 }
 
 // Where the tokens lie in the file.
