@@ -9,17 +9,16 @@
 #include <jpeglib.h>
 
 #include <atomic>
-#include <chrono>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "server/pipeline/image.h"
 #include "server/pipeline/resize.h"
 #include "server/pipeline/transform.h"
+#include "tests/bench/count_for.h"
 
 namespace pinfeed {
 namespace {
@@ -81,24 +80,11 @@ Result<std::vector<std::vector<char>>> ReadFiles(std::istream& names) {
 
 Status Run(double seconds, unsigned thread_count) {
   ASSIGN_OR_RETURN(const auto files, ReadFiles(std::cin));
-  std::atomic<bool> stop = false;
   std::atomic<uint64_t> next = 0;
-  std::atomic<uint64_t> done = 0;
-  std::vector<Status> results(thread_count);
-  std::vector<std::thread> threads;
-  const auto begin = std::chrono::steady_clock::now();
-  for (unsigned t = 0; t < thread_count; ++t) {
-    threads.emplace_back([&, t] { results[t] = Work(files, next, done, stop); });
-  }
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-  const uint64_t count = done.load();
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-  stop = true;
-  for (std::thread& thread : threads) thread.join();
-  for (const Status& result : results) RETURN_IF_ERROR(result);
-  std::printf("{\"count\": %llu, \"seconds\": %.6f}\n", static_cast<unsigned long long>(count),
-              elapsed.count());
-  return OkStatus();
+  const auto work = [&](unsigned /*thread*/, std::atomic<uint64_t>& done, const std::atomic<bool>& stop) {
+    return Work(files, next, done, stop);
+  };
+  return CountFor(seconds, thread_count, work);
 }
 
 }  // namespace

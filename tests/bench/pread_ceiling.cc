@@ -9,15 +9,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <random>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "common/memfd.h"
 #include "common/status.h"
+#include "tests/bench/count_for.h"
 
 namespace pinfeed {
 namespace {
@@ -50,33 +48,18 @@ Status Run(const Job& job) {
   ASSIGN_OR_RETURN(const UniqueFd memory, CreateMemfd("pread_ceiling", bytes));
   ASSIGN_OR_RETURN(const Mapping mapping, Mapping::Map(memory.get(), bytes, Access::kReadWrite, true));
 
-  std::atomic<bool> stop = false;
   std::atomic<uint64_t> next_place = 0;
-  std::atomic<uint64_t> read = 0;
-  std::vector<Status> results(job.threads);
-  std::vector<std::thread> threads;
-  const auto begin = std::chrono::steady_clock::now();
-  for (unsigned t = 0; t < job.threads; ++t) {
-    threads.emplace_back([&, t] {
-      std::mt19937_64 random(t);
-      std::uniform_int_distribution<uint64_t> pick(0, job.samples - 1);
-      while (!stop.load(std::memory_order_relaxed)) {
-        const uint64_t place = next_place.fetch_add(1, std::memory_order_relaxed) % job.places;
-        results[t] = ReadSample(file.get(), job, pick(random), mapping.data() + place * job.sample_bytes);
-        if (!results[t].ok()) return;
-        read.fetch_add(1, std::memory_order_relaxed);
-      }
-    });
-  }
-  std::this_thread::sleep_for(std::chrono::duration<double>(job.seconds));
-  const uint64_t count = read.load();
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-  stop = true;
-  for (std::thread& thread : threads) thread.join();
-  for (const Status& result : results) RETURN_IF_ERROR(result);
-  std::printf("{\"count\": %llu, \"seconds\": %.6f}\n", static_cast<unsigned long long>(count),
-              elapsed.count());
-  return OkStatus();
+  const auto work = [&](unsigned thread, std::atomic<uint64_t>& done, const std::atomic<bool>& stop) {
+    std::mt19937_64 random(thread);
+    std::uniform_int_distribution<uint64_t> pick(0, job.samples - 1);
+    while (!stop.load(std::memory_order_relaxed)) {
+      const uint64_t place = next_place.fetch_add(1, std::memory_order_relaxed) % job.places;
+      RETURN_IF_ERROR(ReadSample(file.get(), job, pick(random), mapping.data() + place * job.sample_bytes));
+      done.fetch_add(1, std::memory_order_relaxed);
+    }
+    return OkStatus();
+  };
+  return CountFor(job.seconds, job.threads, work);
 }
 
 }  // namespace
