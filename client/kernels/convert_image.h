@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the fused kernel is told. Read by the host and by the device compiler.
+#pragma once
+
+#include <stdint.h>
+
+namespace pinfeed {
+
+// One launch turns the uint8 pixels of a whole batch into the tensor that the trainer gets: mirrored, cast,
+// scaled, normalised and laid out anew. All the arithmetic lies in `table`, which holds what becomes of each
+// of the 256 values of each channel: computed once, by the code that also serves tensors on the host, so
+// that both give the same bytes.
+struct ConvertImage {
+  const uint8_t* source;  // samples * height * width * channels bytes; sample_stride bytes from one to the next
+  const uint8_t* flip;    // a byte a sample: not 0 mirrors it; or NULL
+  const uint32_t* table;  // 256 entries a channel, each the bits of one element in its low bytes
+  void* out;              // samples * height * width * channels elements, dense
+  uint64_t sample_stride;
+  uint32_t samples;
+  uint32_t height;
+  uint32_t width;
+  uint32_t channels;      // 1 or 3
+  uint32_t source_chw;    // 1: planes; 0: interleaved
+  uint32_t out_chw;       // likewise
+};
+
+// One kernel an element size. Any grid; blocks of kConvertThreads in one dimension.
+inline constexpr unsigned kConvertThreads = 256;
+inline constexpr const char* kConvertKernel1 = "ConvertImage1";  // uint8
+inline constexpr const char* kConvertKernel2 = "ConvertImage2";  // float16, bfloat16
+inline constexpr const char* kConvertKernel4 = "ConvertImage4";  // float32
+
+}  // namespace pinfeed

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/cuda/device_memory.h"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace pinfeed {
+namespace {
+
+CUmemAllocationProp Properties(CUdevice device) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = device;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  return properties;
+}
+
+std::string Piece(uint64_t bytes, const CudaDevice& device) {
+  return std::to_string(bytes) + " bytes on GPU " + device.uuid();
+}
+
+}  // namespace
+
+Result<DeviceMemory> DeviceMemory::Create(std::shared_ptr<const CudaDevice> device, uint64_t bytes) {
+  const CudaDriver& driver = device->driver();
+  const CudaScope scope(*device);
+  RETURN_IF_ERROR(CudaStatus(scope.result(), "enter the context of GPU " + device->uuid()));
+  const CUmemAllocationProp properties = Properties(device->handle());
+  size_t granularity = 0;
+  RETURN_IF_ERROR(CudaStatus(driver.cuMemGetAllocationGranularity(&granularity, &properties,
+                                                                  CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+                             "ask for the page size of GPU " + device->uuid()));
+  if (bytes > UINT64_MAX - granularity) return InvalidArgument("allocate " + Piece(bytes, *device) + ": too large");
+  DeviceMemory memory;
+  memory.device_ = std::move(device);
+  memory.bytes_ = (bytes + granularity - 1) / granularity * granularity;
+  RETURN_IF_ERROR(CudaStatus(driver.cuMemCreate(&memory.allocation_, memory.bytes_, &properties, 0),
+                             "allocate " + Piece(memory.bytes_, *memory.device_)));
+  memory.allocated_ = true;
+  RETURN_IF_ERROR(memory.Map(false));
+  return memory;
+}
+
+Result<DeviceMemory> DeviceMemory::Import(std::shared_ptr<const CudaDevice> device, int fd, uint64_t bytes,
+                                          bool read_only) {
+  const CudaDriver& driver = device->driver();
+  const CudaScope scope(*device);
+  RETURN_IF_ERROR(CudaStatus(scope.result(), "enter the context of GPU " + device->uuid()));
+  DeviceMemory memory;
+  memory.device_ = std::move(device);
+  memory.bytes_ = bytes;
+  // The driver takes the descriptor's number in place of a pointer.
+  void* const handle = reinterpret_cast<void*>(static_cast<uintptr_t>(fd));  // NOLINT(performance-no-int-to-ptr)
+  RETURN_IF_ERROR(CudaStatus(driver.cuMemImportFromShareableHandle(&memory.allocation_, handle,
+                                                                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+                             "import " + Piece(bytes, *memory.device_)));
+  memory.allocated_ = true;
+  RETURN_IF_ERROR(memory.Map(read_only));
+  return memory;
+}
+
+Status DeviceMemory::Map(bool read_only) {
+  const CudaDriver& driver = device_->driver();
+  const std::string what = "map " + Piece(bytes_, *device_);
+  RETURN_IF_ERROR(CudaStatus(driver.cuMemAddressReserve(&address_, bytes_, 0, 0, 0), what));
+  RETURN_IF_ERROR(CudaStatus(driver.cuMemMap(address_, bytes_, 0, allocation_, 0), what));
+  mapped_ = true;
+  CUmemAccessDesc access{};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = device_->handle();
+  access.flags = read_only ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return CudaStatus(driver.cuMemSetAccess(address_, bytes_, &access, 1), what);
+}
+
+Result<UniqueFd> DeviceMemory::Export() const {
+  int fd = -1;
+  RETURN_IF_ERROR(CudaStatus(device_->driver().cuMemExportToShareableHandle(
+                                 &fd, allocation_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+                             "export " + Piece(bytes_, *device_)));
+  return UniqueFd(fd);
+}
+
+DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
+  if (this == &other) return *this;
+  Drop();
+  device_ = std::move(other.device_);
+  allocation_ = other.allocation_;
+  allocated_ = std::exchange(other.allocated_, false);
+  mapped_ = std::exchange(other.mapped_, false);
+  address_ = std::exchange(other.address_, 0);
+  bytes_ = std::exchange(other.bytes_, 0);
+  return *this;
+}
+
+// Errors are dropped: they mean that the context is broken, and the memory goes with the process.
+void DeviceMemory::Drop() noexcept {
+  if (device_ == nullptr) return;
+  const CudaDriver& driver = device_->driver();
+  const CudaScope scope(*device_);
+  if (std::exchange(mapped_, false)) (void)driver.cuMemUnmap(address_, bytes_);
+  if (address_ != 0) (void)driver.cuMemAddressFree(std::exchange(address_, 0), bytes_);
+  if (std::exchange(allocated_, false)) (void)driver.cuMemRelease(allocation_);
+}
+
+Result<HostRegistration> HostRegistration::Create(std::shared_ptr<const CudaDevice> device, void* address,
+                                                  uint64_t bytes) {
+  const CudaDriver& driver = device->driver();
+  const CudaScope scope(*device);
+  const std::string what = "register " + std::to_string(bytes) + " bytes of host memory with GPU " + device->uuid();
+  RETURN_IF_ERROR(CudaStatus(scope.result(), what));
+  RETURN_IF_ERROR(CudaStatus(
+      driver.cuMemHostRegister(address, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP), what));
+  HostRegistration registration;
+  registration.device_ = std::move(device);
+  registration.address_ = address;
+  RETURN_IF_ERROR(CudaStatus(driver.cuMemHostGetDevicePointer(&registration.device_address_, address, 0), what));
+  return registration;
+}
+
+HostRegistration& HostRegistration::operator=(HostRegistration&& other) noexcept {
+  if (this == &other) return *this;
+  Drop();
+  device_ = std::move(other.device_);
+  address_ = std::exchange(other.address_, nullptr);
+  device_address_ = std::exchange(other.device_address_, 0);
+  return *this;
+}
+
+void HostRegistration::Drop() noexcept {
+  if (address_ == nullptr) return;
+  const CudaScope scope(*device_);
+  (void)device_->driver().cuMemHostUnregister(std::exchange(address_, nullptr));  // fails only with the context
+}
+
+}  // namespace pinfeed
