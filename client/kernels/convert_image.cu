@@ -24,7 +24,7 @@ struct Source {
 
 template <typename Element>
 __device__ void Convert(const ConvertImage& work) {
-  extern __shared__ uint32_t table[];
+  __shared__ uint32_t table[3 * 256];
   for (uint32_t i = threadIdx.x; i < 256 * work.channels; i += blockDim.x) table[i] = work.table[i];
   __syncthreads();
 
@@ -92,12 +92,12 @@ __device__ void Convert(const ConvertImage& work) {
 }  // namespace
 }  // namespace pinfeed
 
-extern "C" __global__ void __launch_bounds__(pinfeed::kConvertThreads) ConvertImage1(pinfeed::ConvertImage work) {
+extern "C" __global__ void __launch_bounds__(pinfeed::kConvertThreads) ConvertImage1(const __grid_constant__ pinfeed::ConvertImage work) {
   pinfeed::Convert<uint8_t>(work);
 }
-extern "C" __global__ void __launch_bounds__(pinfeed::kConvertThreads) ConvertImage2(pinfeed::ConvertImage work) {
+extern "C" __global__ void __launch_bounds__(pinfeed::kConvertThreads) ConvertImage2(const __grid_constant__ pinfeed::ConvertImage work) {
   pinfeed::Convert<uint16_t>(work);
 }
-extern "C" __global__ void __launch_bounds__(pinfeed::kConvertThreads) ConvertImage4(pinfeed::ConvertImage work) {
+extern "C" __global__ void __launch_bounds__(pinfeed::kConvertThreads) ConvertImage4(const __grid_constant__ pinfeed::ConvertImage work) {
   pinfeed::Convert<uint32_t>(work);
 }

@@ -9,11 +9,10 @@ namespace pinfeed {
 // One launch turns the uint8 pixels of a whole batch into the tensor that the trainer gets: mirrored, cast,
 // scaled, normalised and laid out anew. All the arithmetic lies in `table`, which holds what becomes of each
 // of the 256 values of each channel: computed once, by the code that also serves tensors on the host, so
-// that both give the same bytes.
+// that both give the same bytes. The whole struct is the kernel's one parameter, by value (CUDA takes 4 KiB).
 struct ConvertImage {
   const uint8_t* source;  // samples * height * width * channels bytes; sample_stride bytes from one to the next
   const uint8_t* flip;    // a byte a sample: not 0 mirrors it; or NULL
-  const uint32_t* table;  // 256 entries a channel, each the bits of one element in its low bytes
   void* out;              // samples * height * width * channels elements, dense
   uint64_t sample_stride;
   uint32_t samples;
@@ -22,7 +21,9 @@ struct ConvertImage {
   uint32_t channels;      // 1 or 3
   uint32_t source_chw;    // 1: planes; 0: interleaved
   uint32_t out_chw;       // likewise
+  uint32_t table[3 * 256];  // 256 entries a channel, each the bits of one element in its low bytes
 };
+static_assert(sizeof(ConvertImage) <= 4096, "what a kernel's parameters may have");
 
 // One kernel an element size. Any grid; blocks of kConvertThreads in one dimension.
 inline constexpr unsigned kConvertThreads = 256;
