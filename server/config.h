@@ -17,7 +17,7 @@
 
 namespace pinfeed {
 
-// A number of bytes, or a share of the memory available at the start.
+// A number of bytes, or a share of something (of the memory available at the start, if nothing else is said).
 struct MemorySize {
   uint64_t bytes = 0;  // 0: `share` counts
   double share = 0.25;
@@ -37,6 +37,9 @@ struct Config {
   std::string socket_group;
   AllowedUids allowed_uids;
   MemorySize pool_bytes;
+  std::string gpus = "auto";          // "auto": those there are; "on": there must be some; "off"
+  MemorySize pinned_bytes{0, 0.125};  // a share is one of pool_bytes
+  MemorySize gpu_bytes{0, 0.1};       // of each GPU; a share is one of its memory
   uint32_t workers = 0;  // 0: from the CPUs this process may use
   uint32_t default_slots = 4;
   uint32_t max_sessions = 256;

@@ -137,11 +137,28 @@ Status SetSocketDir(const ConfigValue& value, Config& config) {
   return OkStatus();
 }
 
-std::string PrintMemorySize(const Config& config) {
-  if (config.pool_bytes.bytes != 0) return TomlString(std::to_string(config.pool_bytes.bytes) + "B");
+std::string PrintMemorySize(const MemorySize& size) {
+  if (size.bytes != 0) return TomlString(std::to_string(size.bytes) + "B");
   std::array<char, 32> text{};
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), config.pool_bytes.share * 100).ptr;
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), size.share * 100).ptr;
   return TomlString(std::string(text.data(), end) + "%");
+}
+
+ConfigKey MemoryKey(std::string_view name, MemorySize Config::*member, std::string_view help) {
+  return {name, "SIZE", help,
+          [=](const ConfigValue& value, Config& config) -> Status {
+            ASSIGN_OR_RETURN(config.*member, value.AsMemorySize());
+            return OkStatus();
+          },
+          [=](const Config& config) { return PrintMemorySize(config.*member); }};
+}
+
+Status SetGpus(const ConfigValue& value, Config& config) {
+  ASSIGN_OR_RETURN(std::string text, value.AsString());
+  if (text != "auto" && text != "on" && text != "off")
+    return InvalidArgument("expected auto, on or off, found " + QuotePath(text));
+  config.gpus = std::move(text);
+  return OkStatus();
 }
 
 std::vector<ConfigKey> MakeKeys() {
@@ -168,12 +185,14 @@ std::vector<ConfigKey> MakeKeys() {
       {"allowed_uids", "UID,...",
        "users served besides the daemon's own and root; \"*\": every user that reaches the sockets",
        SetAllowedUids, PrintAllowedUids},
-      {"pool_bytes", "SIZE", "host memory for batches: \"8GiB\", or a share of what is available, \"25%\"",
-       [](const ConfigValue& value, Config& config) -> Status {
-         ASSIGN_OR_RETURN(config.pool_bytes, value.AsMemorySize());
-         return OkStatus();
-       },
-       PrintMemorySize},
+      MemoryKey("pool_bytes", &Config::pool_bytes,
+                "host memory for batches: \"8GiB\", or a share of what is available, \"25%\""),
+      {"gpus", "auto|on|off",
+       "feed GPUs: those there are, with an error when there is none, or not at all", SetGpus,
+       [](const Config& config) { return TomlString(config.gpus); }},
+      MemoryKey("pinned_bytes", &Config::pinned_bytes,
+                "host memory pinned at the start for copies to GPUs, or a share of pool_bytes"),
+      MemoryKey("gpu_bytes", &Config::gpu_bytes, "memory of each GPU for batches, or a share of it"),
       UintKey("workers", &Config::workers, 0, kMaxWorkers,
               "threads that load samples; 0: one a CPU that this process may use"),
       UintKey("default_slots", &Config::default_slots, kMinSlots, kMaxSlots,

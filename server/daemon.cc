@@ -22,6 +22,7 @@
 #include "common/log.h"
 #include "common/quote.h"
 #include "server/host_limits.h"
+#include "server/memory/device_arenas.h"
 #include "server/memory/pinned_pool.h"
 #include "server/pipeline/worker_pool.h"
 #include "server/session/acceptor.h"
@@ -129,6 +130,7 @@ struct Daemon::Parts {
   PeerRegistry peers;
   std::optional<SocketDir> directory;
   std::optional<PinnedPool> pool;
+  std::unique_ptr<DeviceArenas> devices;  // null: host memory only
   std::optional<WorkerPool> workers;
   std::optional<DatasetCache> datasets;
   FeedTable feeds;
@@ -171,6 +173,9 @@ Status Daemon::Create() {
   parts_->directory.emplace(std::move(directory));
 
   parts_->pool.emplace(pool_bytes);
+  gpu_failed_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!gpu_failed_) return ErrnoStatus("create an eventfd", errno);
+  RETURN_IF_ERROR(OpenGpus());
   parts_->workers.emplace(config.workers != 0 ? config.workers : UsableCpus(AffinityCpus()));
   parts_->datasets.emplace(
       DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache});
@@ -183,7 +188,7 @@ Status Daemon::Create() {
                    LifelineServer::Create(std::move(lifeline_listener), config.pending_timeout,
                                           *parts_->sessions, parts_->refusals));
   parts_->opener.emplace(FeedOpener::Parts{*parts_->pool, *parts_->workers, *parts_->datasets, parts_->feeds,
-                                           *parts_->sessions, config.default_slots});
+                                           *parts_->sessions, config.default_slots, parts_->devices.get()});
   parts_->service.emplace(FeederService::Parts{
       parts_->peers, *parts_->opener, *parts_->datasets, *parts_->lifelines, parts_->refusals,
       [this] { return Snapshot(); }, kVersion, std::move(boot_id), server_epoch_});
@@ -214,6 +219,44 @@ Status Daemon::Create() {
   return OkStatus();
 }
 
+Status Daemon::OpenGpus() {
+  const Config& config = command_line_.config;
+  if (config.gpus == "off") {
+    backend_ = "host (gpus = off)";
+    return OkStatus();
+  }
+  DeviceOptions options;
+  options.pinned_bytes = config.pinned_bytes.bytes != 0
+                             ? config.pinned_bytes.bytes
+                             : static_cast<uint64_t>(static_cast<double>(parts_->pool->capacity_bytes()) *
+                                                     config.pinned_bytes.share);
+  options.gpu_bytes = config.gpu_bytes.bytes;
+  options.gpu_share = config.gpu_bytes.share;
+  options.threads = UsableCpus(AffinityCpus());
+  options.on_failure = [this](const Status& failure) { OnGpuFailure(failure); };
+  Result<std::unique_ptr<DeviceArenas>> devices = MakeDeviceArenas(options, *parts_->pool);
+  if (devices.ok()) {
+    parts_->devices = *std::move(devices);
+    backend_ = "cuda";
+    return OkStatus();
+  }
+  const Status reason = devices.status();
+  if (config.gpus == "on" || reason.code() != Code::kUnavailable) return reason.WithContext("gpus");
+  backend_ = "host (" + reason.message() + ")";
+  spdlog::info("batches stay in host memory: {}", reason.message());
+  return OkStatus();
+}
+
+void Daemon::OnGpuFailure(const Status& failure) {
+  spdlog::error("{}; this process cannot use the GPU any more and ends, to be started anew", failure.message());
+  ready_ = false;
+  {
+    const MutexLock lock(failure_mutex_);
+    failure_ = failure;
+  }
+  SetEvent(gpu_failed_.get());
+}
+
 void Daemon::AnnounceReady() {
   const Config& config = command_line_.config;
   parts_->rpc->SetHealthy(true);
@@ -238,12 +281,14 @@ bool Daemon::AwaitEnd(bool draining, Clock::time_point deadline) {
       timeout_ms = static_cast<int>(std::max<int64_t>(
           0, std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count()));
     }
-    std::array<pollfd, 3> waits = {pollfd{signals_.get(), POLLIN, 0},
+    std::array<pollfd, 4> waits = {pollfd{signals_.get(), POLLIN, 0},
                                    pollfd{lifetime_ ? lifetime_.get() : -1, POLLIN, 0},
-                                   pollfd{draining ? sessions_gone_.get() : -1, POLLIN, 0}};
+                                   pollfd{draining ? sessions_gone_.get() : -1, POLLIN, 0},
+                                   pollfd{draining ? -1 : gpu_failed_.get(), POLLIN, 0}};
     const int count = ::poll(waits.data(), waits.size(), timeout_ms);
     if (count < 0) continue;  // EINTR: a debugger
     if (count == 0) return true;
+    if (waits[3].revents != 0) return true;
     if (waits[2].revents != 0) {
       uint64_t events = 0;
       [[maybe_unused]] const ssize_t bytes = ::read(sessions_gone_.get(), &events, sizeof events);
@@ -269,7 +314,7 @@ bool Daemon::AwaitEnd(bool draining, Clock::time_point deadline) {
   }
 }
 
-void Daemon::Run() {
+Status Daemon::Run() {
   const bool at_once = AwaitEnd(false, {});
   sd_notify(0, "STOPPING=1");
   draining_ = true;
@@ -282,6 +327,8 @@ void Daemon::Run() {
   }
   Stop();
   spdlog::info("pinfeedd ends");
+  const MutexLock lock(failure_mutex_);
+  return failure_;
 }
 
 void Daemon::Stop() {
@@ -321,7 +368,8 @@ DaemonSnapshot Daemon::Snapshot() const {
   snapshot.sessions_opened = parts_->sessions->opened();
   snapshot.sessions_closed = parts_->sessions->closed();
   snapshot.refusals = parts_->refusals.counts();
-  snapshot.backend = "host (this daemon has no GPU support)";
+  snapshot.backend = backend_;
+  if (parts_->devices != nullptr) snapshot.gpus = parts_->devices->Snapshot();
   return snapshot;
 }
 

@@ -6,8 +6,10 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "common/result.h"
+#include "common/sync.h"
 #include "common/unique_handle.h"
 #include "server/config.h"
 #include "server/telemetry/snapshot.h"
@@ -26,7 +28,7 @@ Status CheckHost(const Config& config);
 // is gone again.
 //
 // Order of creation; destruction is the reverse, and each part may use those before it:
-//   socket directory lock, pool, workers, dataset cache, feed table, session table, lifelines, opener,
+//   socket directory lock, pool, GPUs, workers, dataset cache, feed table, session table, lifelines, opener,
 //   service, gRPC server, HTTP, acceptor.
 // Stop: admission closes (acceptor, then HTTP and gRPC), lifelines end, sessions end, feeds stop, workers
 // stop, and the pool finds all of its bytes home.
@@ -39,8 +41,8 @@ class Daemon {
   Daemon& operator=(const Daemon&) = delete;
 
   // Serves until SIGTERM, SIGINT or the end of the lifetime pipe; then drains (at once after the pipe's end
-  // or a second signal) and stops.
-  void Run();
+  // or a second signal) and stops. An error when a GPU broke meanwhile: only a new process can use it again.
+  Status Run() PF_EXCLUDES(failure_mutex_);
 
  private:
   struct Parts;  // everything above, so that this header needs none of it
@@ -50,6 +52,8 @@ class Daemon {
   // Waits for a signal or the lifetime pipe's end; once draining also for the last session's end, until the
   // deadline. True when nobody is to be waited for any more.
   bool AwaitEnd(bool draining, std::chrono::steady_clock::time_point deadline);
+  Status OpenGpus();
+  void OnGpuFailure(const Status& failure) PF_EXCLUDES(failure_mutex_);
   void Stop();
   DaemonSnapshot Snapshot() const;
 
@@ -61,6 +65,10 @@ class Daemon {
   UniqueFd signals_;
   UniqueFd lifetime_;
   UniqueFd ready_fd_;
+  UniqueFd gpu_failed_;     // eventfd: readable once failure_ is set
+  Mutex failure_mutex_;
+  Status failure_ PF_GUARDED_BY(failure_mutex_);
+  std::string backend_;     // for status: what batches are delivered by, and why
   UniqueFd sessions_gone_;  // eventfd: readable once the last client may have left
   std::unique_ptr<Parts> parts_;
 };

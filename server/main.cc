@@ -64,8 +64,7 @@ int Run(const std::vector<std::string>& arguments) {
     spdlog::error("cannot start: {}", daemon.status().ToString());
     return kExitFailed;
   }
-  (*daemon)->Run();
-  return 0;
+  return (*daemon)->Run().ok() ? 0 : kExitFailed;
 }
 
 }  // namespace

@@ -40,7 +40,9 @@ __device__ void Convert(const ConvertImage& work) {
     const uint32_t n = uint32_t(line / work.height);
     const uint32_t y = uint32_t(line - uint64_t(n) * work.height);
     const uint32_t count = min(kPixels, work.width - x);
-    const bool flip = work.flip != nullptr && work.flip[n] != 0;
+    const uint8_t mark = work.mark != nullptr ? work.mark[n] : 0;
+    const bool flip = mark == 1;
+    const uint32_t keep = mark == 2 ? 0 : ~uint32_t(0);
     const uint32_t from = flip ? work.width - x - count : x;  // the first pixel read
 
     const uint32_t pixel = work.source_chw ? 1 : work.channels;
@@ -76,13 +78,13 @@ __device__ void Convert(const ConvertImage& work) {
       if (packed) {
         Quad<Element> quad;
 #pragma unroll
-        for (uint32_t k = 0; k < kPixels; ++k) quad.value[k] = Element(values[bytes[c][flip ? kPixels - 1 - k : k]]);
+        for (uint32_t k = 0; k < kPixels; ++k) quad.value[k] = Element(values[bytes[c][flip ? kPixels - 1 - k : k]] & keep);
         *reinterpret_cast<Quad<Element>*>(out + c * pixels + uint64_t(y) * work.width + x) = quad;
       } else {
         for (uint32_t k = 0; k < count; ++k) {
           const uint64_t at = uint64_t(y) * work.width + x + k;
           out[work.out_chw ? c * pixels + at : at * work.channels + c] =
-              Element(values[bytes[c][flip ? count - 1 - k : k]]);
+              Element(values[bytes[c][flip ? count - 1 - k : k]] & keep);
         }
       }
     }

@@ -12,7 +12,7 @@ namespace pinfeed {
 // that both give the same bytes. The whole struct is the kernel's one parameter, by value (CUDA takes 4 KiB).
 struct ConvertImage {
   const uint8_t* source;  // samples * height * width * channels bytes; sample_stride bytes from one to the next
-  const uint8_t* flip;    // a byte a sample: not 0 mirrors it; or NULL
+  const uint8_t* mark;    // a byte a sample: 0: as it is, 1: mirrored, 2: zeros in place of it; or NULL: all 0
   void* out;              // samples * height * width * channels elements, dense
   uint64_t sample_stride;
   uint32_t samples;

@@ -81,6 +81,29 @@ Backend BackendOf(v1::FeedSpec::Backend backend) {
   }
 }
 
+// As it came: CheckOffer looks at it.
+OfferedOutput OutputOf(const v1::OutputTensor& message) {
+  const auto layout = [](v1::FeedSpec::ImageLayout l) {
+    return l == v1::FeedSpec::HWC ? ImageLayout::kHwc : ImageLayout::kChw;
+  };
+  OfferedOutput output;
+  output.spec.name = message.name();
+  output.spec.dtype = static_cast<DType>(message.dtype() & 0xFF);
+  output.spec.shape.assign(message.shape().begin(), message.shape().end());
+  output.tensor = message.tensor();
+  if (!message.has_image()) return output;
+  const v1::ImageTail& tail = message.image();
+  OfferedImage& image = output.image.emplace();
+  image.height = tail.height();
+  image.width = tail.width();
+  image.channels = tail.channels();
+  image.source_layout = layout(tail.source_layout());
+  image.output_layout = layout(tail.output_layout());
+  if (tail.mark_tensor() != 0) image.mark = tail.mark_tensor() - 1;
+  image.table.assign(tail.table().begin(), tail.table().end());
+  return output;
+}
+
 Result<FeedOffer> OfferOf(const v1::OpenFeedResponse& response) {
   FeedOffer offer;
   if (response.token().size() != offer.token.size()) {
@@ -107,6 +130,12 @@ Result<FeedOffer> OfferOf(const v1::OpenFeedResponse& response) {
   Result<Cursor> start = FromProto(response.start());
   if (!start.ok()) return Internal("the daemon's offer is unusable: " + start.status().message());
   offer.start = std::move(start).value();
+  if (offer.backend != Backend::kHost) {
+    if (response.arena().id().size() != offer.arena_id.size()) return Internal("the daemon's arena has no id");
+    const auto* const id = reinterpret_cast<const std::byte*>(response.arena().id().data());
+    std::copy(id, id + offer.arena_id.size(), offer.arena_id.begin());
+  }
+  for (const v1::OutputTensor& output : response.outputs()) offer.outputs.push_back(OutputOf(output));
   RETURN_IF_ERROR(CheckOffer(offer));
   return offer;
 }
@@ -120,6 +149,7 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
   RETURN_IF_ERROR(FromJson(request.spec_json, "spec", message.mutable_spec()));
   if (request.cursor) *message.mutable_cursor() = ToProto(*request.cursor);
   message.set_client_name(request.client_name);
+  message.set_gpu_uuid(request.gpu_uuid);
   v1::OpenFeedResponse response;
   RETURN_IF_ERROR(Call(address, deadline, message, &response, &v1::Feeder::Stub::OpenFeed));
   return OfferOf(response);

@@ -37,14 +37,62 @@ Status CheckTensor(const TensorPlace& tensor, const BatchLayout& layout, uint64_
   return OkStatus();
 }
 
+Status CheckImage(const OfferedOutput& output, const BatchLayout& layout) {
+  const OfferedImage& image = *output.image;
+  const std::string name = "output '" + output.spec.name + "'";
+  const TensorPlace& source = layout.tensors[output.tensor];
+  uint64_t pixels = 0;
+  uint64_t elements = 0;
+  if ((image.channels != 1 && image.channels != 3) || image.height == 0 || image.width == 0 ||
+      !CheckedMul(image.height, image.width, &pixels) || !CheckedMul(pixels, image.channels, &elements))
+    return Broken(name + " is no image");
+  if (source.spec.dtype != DType::kUint8 || source.sample_bytes != elements)
+    return Broken(name + " is made of a tensor that does not hold its pixels");
+  const size_t element = DTypeSize(output.spec.dtype);
+  const Result<uint64_t> bytes = output.spec.SampleBytes();
+  if ((element != 1 && element != 2 && element != 4) || !bytes.ok() || *bytes != elements * element)
+    return Broken(name + " has another size than its pixels give");
+  if (image.table.size() != 256 * image.channels)
+    return Broken(name + " has a table of " + std::to_string(image.table.size()) + " entries");
+  if (image.mark && (*image.mark >= layout.tensors.size() || layout.tensors[*image.mark].spec.dtype != DType::kUint8 ||
+                     layout.tensors[*image.mark].sample_bytes != 1))
+    return Broken(name + " has no usable marks");
+  return OkStatus();
+}
+
+Status CheckOutputs(FeedOffer& offer) {
+  const std::vector<TensorPlace>& tensors = offer.layout.tensors;
+  if (offer.backend == Backend::kHost) {
+    offer.outputs.clear();
+    for (uint32_t i = 0; i < tensors.size(); ++i) offer.outputs.push_back({tensors[i].spec, i, {}});
+  }
+  if (offer.outputs.empty()) return Broken("no outputs");
+  for (const OfferedOutput& output : offer.outputs) {
+    const std::string name = "output '" + output.spec.name + "'";
+    if (output.spec.name.empty() || output.spec.name.find('\0') != std::string::npos)
+      return Broken("an output has no usable name");
+    if (output.tensor >= tensors.size()) return Broken(name + " is made of no tensor");
+    if (output.spec.shape.size() >= PF_MAX_DIMS)
+      return Broken(name + " has " + std::to_string(output.spec.shape.size()) + " dimensions");
+    const Result<uint64_t> bytes = output.spec.SampleBytes();
+    if (!bytes.ok()) return Broken(bytes.status().message());
+    if (output.image) {
+      RETURN_IF_ERROR(CheckImage(output, offer.layout));
+    } else if (*bytes != tensors[output.tensor].sample_bytes) {
+      return Broken(name + " has another size than the tensor it is made of");
+    }
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Status CheckOffer(FeedOffer& offer) {
   BatchLayout& layout = offer.layout;
-  if (offer.backend != Backend::kHost) {
+  if (offer.backend != Backend::kHost && offer.backend != Backend::kVmmFd) {
     return {Code::kUnimplemented,
             std::string("the daemon offers memory of the backend ") + BackendName(offer.backend) +
-                ", which this build of libpinfeed cannot map; ask for the backend HOST"};
+                ", which this build of libpinfeed cannot map; ask for the backend VMM_FD or HOST"};
   }
   if (layout.batch_size == 0) return Broken("batch_size is 0");
   if (offer.slot_count == 0 || offer.slot_count > kMaxSlots) {
@@ -53,7 +101,9 @@ Status CheckOffer(FeedOffer& offer) {
   }
   uint64_t arena = 0;
   if (layout.slot_stride == 0 || layout.slot_stride % kTensorAlignment != 0 ||
-      !CheckedMul(layout.slot_stride, offer.slot_count, &arena) || arena > offer.arena_bytes) {
+      !CheckedMul(layout.slot_stride, offer.slot_count, &arena) ||
+      (offer.backend != Backend::kHost && !CheckedAdd(arena, sizeof(offer.arena_id), &arena)) ||
+      arena > offer.arena_bytes) {
     return Broken(std::to_string(offer.slot_count) + " slots of " + std::to_string(layout.slot_stride) +
                   " bytes in an arena of " + std::to_string(offer.arena_bytes));
   }
@@ -70,7 +120,7 @@ Status CheckOffer(FeedOffer& offer) {
   if (offer.lifeline_path.empty() || offer.lifeline_path.front() != '/') {
     return Broken("the lifeline's path '" + offer.lifeline_path + "' is not absolute");
   }
-  return OkStatus();
+  return CheckOutputs(offer);
 }
 
 Status CheckSameFeed(const FeedOffer& before, const FeedOffer& now) {

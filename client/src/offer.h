@@ -3,8 +3,11 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "common/feed_spec.h"
 #include "common/result.h"
@@ -13,9 +16,27 @@
 
 namespace pinfeed {
 
+// The pointwise end of an image's way (pinfeed.v1.ImageTail).
+struct OfferedImage {
+  uint32_t height = 0;
+  uint32_t width = 0;
+  uint32_t channels = 0;
+  ImageLayout source_layout = ImageLayout::kHwc;
+  ImageLayout output_layout = ImageLayout::kChw;
+  std::optional<uint32_t> mark;  // the tensor of marks
+  std::vector<uint32_t> table;   // 256 * channels
+};
+
+// What is to be made of a slot's tensor. On the host there is one for each, without an image.
+struct OfferedOutput {
+  TensorSpec spec;
+  uint32_t tensor = 0;  // of the layout
+  std::optional<OfferedImage> image;
+};
+
 // One session as the daemon made it. A value. After CheckOffer: invariants 1. every sample of every tensor
-// lies inside its slot, every slot inside the arena; 2. 1 <= slot_count <= kMaxSlots; 3. tensor names are
-// distinct and not empty.
+// lies inside its slot, every slot (and the id behind the last) inside the arena; 2. 1 <= slot_count <=
+// kMaxSlots; 3. tensor names are distinct and not empty; 4. each output fits the tensor it is made of.
 struct FeedOffer {
   uint64_t session_id = 0;
   std::array<uint8_t, kTokenBytes> token{};
@@ -26,6 +47,8 @@ struct FeedOffer {
   uint64_t arena_bytes = 0;
   Backend backend = Backend::kHost;
   bool read_only = false;
+  std::array<std::byte, 16> arena_id{};  // on a device it also follows the last slot
+  std::vector<OfferedOutput> outputs;    // on the host CheckOffer fills it in
 
   std::string fingerprint;
   uint64_t dataset_samples = 0;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "common/feed_spec.h"
 #include "common/result.h"
@@ -15,6 +16,13 @@
 namespace pinfeed {
 
 using ArenaId = std::array<std::byte, 16>;
+
+// Who looks at the release words of an arena's sessions.
+class ReleaseReader {
+ public:
+  virtual ~ReleaseReader() = default;
+  virtual void ReadReleases() = 0;
+};
 
 // Purpose: memory of the slots, whatever it is made of. Owns the memory. Threads: FillAddress and Deliver
 // from any thread, for different slots at once. Errors: a failed delivery is reported to `done`. Invariant:
@@ -34,13 +42,20 @@ class Arena {
   using Done = std::function<void(Status)>;
   virtual void Deliver(uint32_t slot, uint64_t bytes, Done done) = 0;
 
+  // While `waiting`, no slot is free and the reader wants to know of releases. On the host the clients ring
+  // for them, so there is nothing to do. A GPU cannot ring: the arena then calls the reader again and again,
+  // from another thread, until it waits no more. Any thread; called under the feed's lock, blocks for nothing.
+  virtual void SetWaiting(const std::shared_ptr<ReleaseReader>& /*reader*/, bool /*waiting*/) {}
+
   // The descriptor that a client maps; -1 when the offer carries a handle instead. Owned by the arena.
   virtual int fd() const = 0;
 
   const ArenaId& id() const { return id_; }
   uint32_t slot_count() const { return slot_count_; }
   uint64_t slot_stride() const { return slot_stride_; }
+  // Of all slots; what a client maps may be longer (see mapped_bytes).
   uint64_t bytes() const { return slot_stride_ * slot_count_; }
+  virtual uint64_t mapped_bytes() const { return bytes(); }
 
  protected:
   Arena(const ArenaId& id, uint32_t slot_count, uint64_t slot_stride)

@@ -119,7 +119,7 @@ size_t Feed::Detach(ControlPages* session) {
   return left;
 }
 
-void Feed::Poke() {
+void Feed::ReadReleases() {
   Tasks tasks;
   {
     MutexLock lock(mutex_);
@@ -189,6 +189,12 @@ void Feed::PublishReadyLocked() {
     if (phase_ != Phase::kRunning || abandoned_.load(std::memory_order_relaxed)) {
       slots_.Abandon(slot);
       in_flight_.pop_front();
+      continue;
+    }
+    if (batch.status.code() == Code::kUnavailable) {
+      // The daemon lost what it delivers with and is about to end: clients get these batches from the next one.
+      abandoned_.store(true, std::memory_order_relaxed);
+      stopping_ = true;
       continue;
     }
     if (!batch.status.ok()) {
@@ -282,6 +288,7 @@ void Feed::SetStarvedLocked(bool starved) {
   if (starved_ == starved) return;
   starved_ = starved;
   for (Consumer& consumer : consumers_) consumer.pages->SetStarved(starved);
+  parts_.arena->SetWaiting(shared_from_this(), starved);
 }
 
 void Feed::EnterLocked(Phase phase) {

@@ -71,7 +71,7 @@ struct ConsumerSnapshot {
 // published batches stay valid, then sessions see the error. Invariants: I1 a slot is filled only when every
 // session it was lent to released its generation; I2, I3: published in plan order, complete, once a session;
 // I5: nothing is allocated a batch that outlives it; I6: release words are only compared for equality.
-class Feed : public std::enable_shared_from_this<Feed> {
+class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
  public:
   struct Parts {
     uint64_t id = 0;
@@ -82,13 +82,15 @@ class Feed : public std::enable_shared_from_this<Feed> {
     std::unique_ptr<Arena> arena;
   };
   Feed(Parts parts, WorkerPool& workers);
-  ~Feed();
+  ~Feed() override;
 
   uint64_t id() const { return parts_.id; }
   const FeedSpec& spec() const { return parts_.spec; }
   const BatchLayout& layout() const { return parts_.layout; }
   const Sampler& sampler() const { return parts_.sampler; }
   const Arena& arena() const { return *parts_.arena; }
+  // What the client is left to do to images; nothing on the host.
+  const std::optional<ImageTail>& tail() const { return parts_.loader->tail(); }
   const DatasetInfo& dataset() const { return parts_.loader->dataset().info(); }
   // Outlives the feed for who waits for the last of its tasks, which own it with us.
   std::shared_ptr<const FeedShare> share() const { return share_; }
@@ -104,7 +106,7 @@ class Feed : public std::enable_shared_from_this<Feed> {
   size_t Detach(ControlPages* session) PF_EXCLUDES(mutex_);
 
   // Looks at the release words and goes on filling: after a doorbell.
-  void Poke() PF_EXCLUDES(mutex_);
+  void ReadReleases() override PF_EXCLUDES(mutex_);
   // No new batches: sessions see kDraining once what was being filled is published.
   void Drain() PF_EXCLUDES(mutex_);
   // As Drain, and waits until no worker and no copy touches the arena. Precondition for destruction.

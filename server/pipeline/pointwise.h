@@ -27,6 +27,8 @@ class Pointwise {
   Pointwise(std::span<const Transform> transforms, size_t channels, ImageLayout layout);
 
   DType dtype() const { return dtype_; }
+  // 256 entries a channel: the bits of the element that each value becomes, in the low bytes.
+  const std::vector<uint32_t>& table() const { return table_; }
   // Writes `channels` channels of the image (of an image widened to RGB, the first). Precondition: `out` is
   // exactly the tensor's size.
   void Run(const ImageView& image, bool flip, std::span<std::byte> out) const;

@@ -16,6 +16,7 @@ namespace pinfeed {
 namespace {
 
 constexpr char kSampleIdName[] = "sample_id";
+constexpr char kMarkSuffix[] = ".mark";  // behind the image's name
 // Buffers that one giant sample made larger than this are given back after it.
 constexpr size_t kKeptBytes = size_t{64} << 20;
 
@@ -144,12 +145,21 @@ struct SampleLoader::Program {
   std::optional<TensorImage> tensor;  // set when that field is a tensor
   std::vector<Transform> transforms;
   std::optional<Pointwise> pointwise;  // set when there is an image
+  std::optional<ImageTail> tail;
+  bool raw = false;  // the tensor's pixels go into the slot as they are: only the tail changes them
   uint64_t seed = 0;
   bool sample_ids = false;
 
-  Status LoadImage(const Dataset& dataset, const SampleKey& key, std::span<std::byte> place,
+  Status LoadImage(const Dataset& dataset, const SampleKey& key, std::span<const std::span<std::byte>> places,
                    SampleScratch::Buffers& buffers, SampleTimes& times) const {
     const uint64_t start = NowNs();
+    if (raw) {
+      RETURN_IF_ERROR(dataset.ReadTensor(key.id, *image, places[*image]));
+      RETURN_IF_ERROR(PlanGeometry(transforms, {seed, key.epoch, key.id}, tensor->size, buffers.plan));
+      WriteMark(buffers.plan.flip ? ImageMark::kMirrored : ImageMark::kPlain, places);
+      times.read_ns += NowNs() - start;
+      return OkStatus();
+    }
     if (tensor.has_value()) {
       const size_t bytes = tensor->channels * static_cast<size_t>(tensor->size.width) *
                            static_cast<size_t>(tensor->size.height);
@@ -160,14 +170,59 @@ struct SampleLoader::Program {
     }
     const uint64_t read = NowNs();
     times.read_ns += read - start;
-    Status status = Transformed(key, place, buffers);
+    Status status = Transformed(key, places, buffers);
     buffers.Trim();
     times.decode_ns += NowNs() - read;
     return status;
   }
 
+  // Changes `outputs` to what the slot gets: uint8 pixels, a mark. Precondition: there is an image.
+  void LeaveTail(const FeedSpec& spec, size_t channels, std::vector<TensorSpec>& outputs) {
+    const auto moves = [](const Transform& t) {
+      return std::holds_alternative<RandomHorizontalFlip>(t) || std::holds_alternative<Normalize>(t) ||
+             std::holds_alternative<ToDtype>(t);
+    };
+    raw = tensor.has_value() && std::all_of(transforms.begin(), transforms.end(), moves);
+    const Pointwise all(spec.transforms, channels, spec.image_layout);
+    TensorSpec& output = outputs[*image];
+    const bool chw = spec.image_layout == ImageLayout::kChw;
+    ImageTail left;
+    left.tensor = static_cast<uint32_t>(*image);
+    left.output = output;
+    left.height = static_cast<uint32_t>(output.shape[chw ? 1 : 0]);
+    left.width = static_cast<uint32_t>(output.shape[chw ? 2 : 1]);
+    left.channels = static_cast<uint32_t>(channels);
+    left.source_layout = raw ? tensor->layout : ImageLayout::kHwc;
+    left.output_layout = spec.image_layout;
+    left.table = all.table();
+    const bool flips = std::any_of(transforms.begin(), transforms.end(), [](const Transform& t) {
+      return std::holds_alternative<RandomHorizontalFlip>(t);
+    });
+    const bool recolours = std::any_of(transforms.begin(), transforms.end(), [](const Transform& t) {
+      return std::holds_alternative<Normalize>(t) || std::holds_alternative<ToDtype>(t);
+    });
+    pointwise.emplace(std::span<const Transform>(), channels, ImageLayout::kHwc);
+    const bool zeroes = recolours && spec.on_bad_sample == OnBadSample::kZero;  // which the table would recolour
+    if (!flips && !recolours && (left.source_layout == left.output_layout || channels == 1)) return;  // it is that already
+    output.dtype = DType::kUint8;
+    if (left.source_layout == ImageLayout::kChw) {
+      output.shape = {left.channels, left.height, left.width};
+    } else {
+      output.shape = {left.height, left.width, left.channels};
+    }
+    if (flips || zeroes) {
+      left.mark = static_cast<uint32_t>(outputs.size());
+      outputs.push_back({output.name + kMarkSuffix, DType::kUint8, {}});
+    }
+    tail = std::move(left);
+  }
+
+  void WriteMark(ImageMark mark, std::span<const std::span<std::byte>> places) const {
+    if (tail.has_value() && tail->mark.has_value()) places[*tail->mark].front() = static_cast<std::byte>(mark);
+  }
+
  private:
-  Status Transformed(const SampleKey& key, std::span<std::byte> place,
+  Status Transformed(const SampleKey& key, std::span<const std::span<std::byte>> places,
                      SampleScratch::Buffers& buffers) const {
     ImageSize size;
     if (tensor.has_value()) {
@@ -186,7 +241,8 @@ struct SampleLoader::Program {
       ASSIGN_OR_RETURN(source, buffers.decoder.Decode(region));
     }
     ASSIGN_OR_RETURN(const ImageView result, RunGeometry(buffers.plan, size, source, buffers.geometry));
-    pointwise->Run(result, buffers.plan.flip, place);
+    pointwise->Run(result, buffers.plan.flip && !tail.has_value(), places[*image]);
+    WriteMark(buffers.plan.flip ? ImageMark::kMirrored : ImageMark::kPlain, places);
     return OkStatus();
   }
 };
@@ -196,8 +252,12 @@ SampleLoader::SampleLoader(std::shared_ptr<const Dataset> dataset, std::unique_p
     : dataset_(std::move(dataset)), program_(std::move(program)), outputs_(std::move(outputs)) {}
 SampleLoader::~SampleLoader() = default;
 
+const std::optional<ImageTail>& SampleLoader::tail() const {
+  return program_->tail;
+}
+
 Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const Dataset> dataset,
-                                                           const FeedSpec& spec) {
+                                                           const FeedSpec& spec, TailAt tail_at) {
   const std::vector<Field>& fields = dataset->info().fields;
   auto program = std::make_unique<Program>();
   program->transforms = spec.transforms;
@@ -249,7 +309,13 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
     for (const std::string& fault : faults) text += (text.empty() ? "" : "\n") + fault;
     return InvalidArgument(text);
   }
-  if (program->image.has_value()) program->pointwise.emplace(spec.transforms, channels, spec.image_layout);
+  if (program->image.has_value()) {
+    if (tail_at == TailAt::kClient) {
+      program->LeaveTail(spec, channels, outputs);
+    } else {
+      program->pointwise.emplace(spec.transforms, channels, spec.image_layout);
+    }
+  }
   return std::unique_ptr<SampleLoader>(
       new SampleLoader(std::move(dataset), std::move(program), std::move(outputs)));
 }
@@ -265,7 +331,7 @@ Status SampleLoader::Load(const SampleKey& key, std::span<const std::span<std::b
   }
   for (size_t i = 0; program_->image.has_value() && status.ok() && i < fields; ++i) {
     if (i == program_->image) {
-      status = program_->LoadImage(*dataset_, key, places[i], scratch.buffers(), times);
+      status = program_->LoadImage(*dataset_, key, places, scratch.buffers(), times);
       continue;
     }
     const uint64_t start = NowNs();
@@ -278,7 +344,7 @@ Status SampleLoader::Load(const SampleKey& key, std::span<const std::span<std::b
   }
   if (program_->sample_ids) {
     const auto id = static_cast<int64_t>(key.id);
-    std::memcpy(places.back().data(), &id, sizeof id);
+    std::memcpy(places[fields].data(), &id, sizeof id);
   }
   return OkStatus();
 }
@@ -290,9 +356,10 @@ void SampleLoader::LoadZero(const SampleKey& key, std::span<const std::span<std:
       std::fill(places[i].begin(), places[i].end(), std::byte{0});
     }
   }
+  program_->WriteMark(ImageMark::kZero, places);
   if (program_->sample_ids) {
     const auto id = static_cast<int64_t>(key.id);
-    std::memcpy(places.back().data(), &id, sizeof id);
+    std::memcpy(places[fields.size()].data(), &id, sizeof id);
   }
 }
 

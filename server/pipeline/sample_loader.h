@@ -6,11 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "common/feed_spec.h"
 #include "common/result.h"
+#include "server/pipeline/image_tail.h"
 #include "server/source/dataset.h"
 
 namespace pinfeed {
@@ -44,6 +46,10 @@ class SampleScratch {
   std::unique_ptr<Buffers> buffers_;
 };
 
+// Who does the pointwise transforms, mirroring and layout of images: the workers, or the trainer's GPU. In the
+// second case the slot gets uint8 pixels, and where needed a byte a sample that says what else to do.
+enum class TailAt { kWorker, kClient };
+
 // Purpose: loads one sample of a feed into its places. Owns: a share of the dataset, the compiled transforms.
 // Immutable. Threads: Load may be called from any thread at once, each with its own scratch. Errors: a bad
 // sample is a Status that names the sample (Dataset::Describe) and the reason; the places then hold
@@ -53,13 +59,15 @@ class SampleLoader {
   // Checks the transforms against the dataset's fields; kInvalidArgument lists every fault, one a line
   // ("transforms[1] center_crop: ...").
   static Result<std::unique_ptr<SampleLoader>> Create(std::shared_ptr<const Dataset> dataset,
-                                                      const FeedSpec& spec);
+                                                      const FeedSpec& spec, TailAt tail_at = TailAt::kWorker);
   ~SampleLoader();
 
   // The tensors of one sample, in output order: the dataset's fields after the transforms, then "sample_id"
-  // if the spec asks for it.
+  // if the spec asks for it, then the mark of TailAt::kClient (an ImageMark) if there is one.
   const std::vector<TensorSpec>& outputs() const { return outputs_; }
   const Dataset& dataset() const { return *dataset_; }
+  // Of TailAt::kClient, when there is something left to do to the images.
+  const std::optional<ImageTail>& tail() const;
 
   // Precondition: places[t].size() == outputs()[t].SampleBytes() for every t; key.id < samples of the
   // dataset.

@@ -175,7 +175,7 @@ Status LifelineServer::WatchSession(ConnectionId id, Connection& connection) {
   ASSIGN_OR_RETURN(connection.doorbell_watch,
                    loop_->Watch(connection.session->pages->doorbell_fd(), EPOLLIN | EPOLLET,
                                 [session = connection.session.get()](uint32_t /*events*/) {
-                                  session->member.feed().Poke();
+                                  session->member.feed().ReadReleases();
                                 }));
   return OkStatus();
 }

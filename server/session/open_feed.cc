@@ -24,18 +24,24 @@ uint32_t SlotsFor(uint32_t default_slots, uint64_t slot_stride) {
   return static_cast<uint32_t>(std::clamp<uint64_t>(kSmallArenaBytes / slot_stride, default_slots, most));
 }
 
-Status CheckBackend(const FeedSpec& spec, const std::string& gpu_uuid) {
-  if (spec.backend == Backend::kCudaIpc || spec.backend == Backend::kVmmFd) {
-    return FailedPrecondition(
-        "backend: this daemon has no GPU support; ask for the backend auto or host, and copy the tensors "
-        "yourself");
+// Where the batches will lie: on the GPU that the client named if it wants that and we can.
+Result<bool> OnDevice(const FeedSpec& spec, const std::string& gpu_uuid, const DeviceArenas* devices) {
+  const bool required = spec.backend == Backend::kCudaIpc || spec.backend == Backend::kVmmFd;
+  if (required && gpu_uuid.empty())
+    return InvalidArgument("backend: memory of a GPU is asked for, but the client names no GPU (gpu_uuid)");
+  if (spec.backend == Backend::kHost || gpu_uuid.empty()) return false;
+  if (devices == nullptr) {
+    if (required) {
+      return FailedPrecondition("backend: this daemon has no GPU; its log says why. Ask for the backend auto or host, "
+                                "and copy the tensors yourself");
+    }
+    spdlog::warn("backend auto for GPU {}: this daemon has no GPU, so the batches stay in host memory",
+                 EscapeName(gpu_uuid));
+    return false;
   }
-  if (!gpu_uuid.empty() && spec.backend == Backend::kAuto) {
-    spdlog::warn(
-        "backend auto for GPU {}: this daemon has no GPU support, so the batches stay in host memory",
-        EscapeName(gpu_uuid));
-  }
-  return OkStatus();
+  if (spec.backend == Backend::kCudaIpc)
+    return Status(Code::kUnimplemented, "backend: cuda-ipc is not built into this daemon; ask for vmm-fd or auto");
+  return true;
 }
 
 Result<std::optional<Sampler::Start>> StartOf(const std::optional<Cursor>& cursor, const Feed& feed) {
@@ -53,19 +59,27 @@ Result<std::optional<Sampler::Start>> StartOf(const std::optional<Cursor>& curso
 
 }  // namespace
 
+Result<std::unique_ptr<Arena>> FeedOpener::MakeArena(const FeedSpec& spec, const std::string& gpu_uuid,
+                                                     const BatchLayout& layout, uint32_t slots) const {
+  if (!gpu_uuid.empty()) return parts_.devices->Make(gpu_uuid, layout, slots);
+  const bool shared = spec.sharing != Sharing::kExclusive;
+  ASSIGN_OR_RETURN(std::unique_ptr<HostArena> arena, HostArena::Create(layout, slots, shared, parts_.pool));
+  return std::unique_ptr<Arena>(std::move(arena));
+}
+
 Result<std::shared_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, const FeedSpec& spec,
                                                    const std::string& gpu_uuid) const {
-  RETURN_IF_ERROR(CheckBackend(spec, gpu_uuid));
+  ASSIGN_OR_RETURN(const bool on_device, OnDevice(spec, gpu_uuid, parts_.devices));
   ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> dataset, parts_.datasets.Open(spec.dataset));
   ASSIGN_OR_RETURN(const Sampler sampler, Sampler::Create(spec, dataset->info().samples));
-  ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader, SampleLoader::Create(std::move(dataset), spec));
+  ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader, SampleLoader::Create(std::move(dataset), spec, on_device ? TailAt::kClient : TailAt::kWorker));
   ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(loader->outputs(), spec.batch_size));
   const uint32_t slots = spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride) : spec.slots;
-  const bool shared = spec.sharing != Sharing::kExclusive;
-  Result<std::unique_ptr<HostArena>> arena = HostArena::Create(layout, slots, shared, parts_.pool);
+  const std::string device = on_device ? gpu_uuid : "";
+  Result<std::unique_ptr<Arena>> arena = MakeArena(spec, device, layout, slots);
   if (!arena.ok() && arena.status().code() == Code::kResourceExhausted) {
     parts_.feeds.AwaitReclaim(std::chrono::steady_clock::now() + kReclaimWait);
-    arena = HostArena::Create(layout, slots, shared, parts_.pool);
+    arena = MakeArena(spec, device, layout, slots);
   }
   if (!arena.ok()) {
     return arena.status().WithContext("a feed of " + std::to_string(slots) + " slots with batches of " +

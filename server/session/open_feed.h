@@ -8,6 +8,7 @@
 
 #include "common/result.h"
 #include "proto/convert.h"
+#include "server/memory/device_arenas.h"
 #include "server/memory/pinned_pool.h"
 #include "server/pipeline/worker_pool.h"
 #include "server/session/dataset_cache.h"
@@ -27,6 +28,7 @@ class FeedOpener {
     FeedTable& feeds;
     SessionTable& sessions;
     uint32_t default_slots;
+    DeviceArenas* devices;  // null: this daemon has no GPU
   };
   explicit FeedOpener(const Parts& parts) : parts_(parts) {}
 
@@ -35,6 +37,8 @@ class FeedOpener {
  private:
   Result<std::shared_ptr<Feed>> MakeFeed(uint64_t feed_id, const FeedSpec& spec,
                                          const std::string& gpu_uuid) const;
+  Result<std::unique_ptr<Arena>> MakeArena(const FeedSpec& spec, const std::string& gpu_uuid,
+                                           const BatchLayout& layout, uint32_t slots) const;
 
   const Parts parts_;
 };

@@ -28,6 +28,36 @@ grpc::Status ToGrpc(const Status& status) {
   return {static_cast<grpc::StatusCode>(status.code()), text.substr(0, end) + " ..."};
 }
 
+v1::ImageTail ToMessage(const ImageTail& tail) {
+  const auto layout = [](ImageLayout l) { return l == ImageLayout::kHwc ? v1::FeedSpec::HWC : v1::FeedSpec::CHW; };
+  v1::ImageTail out;
+  out.set_height(tail.height);
+  out.set_width(tail.width);
+  out.set_channels(tail.channels);
+  out.set_source_layout(layout(tail.source_layout));
+  out.set_output_layout(layout(tail.output_layout));
+  out.set_mark_tensor(tail.mark ? *tail.mark + 1 : 0);
+  out.mutable_table()->Add(tail.table.begin(), tail.table.end());
+  return out;
+}
+
+// What a client makes of a device slot: its tensors, without the marks, and with the images' end still to come.
+void DescribeOutputs(const Feed& feed, v1::OpenFeedResponse* response) {
+  const std::optional<ImageTail>& tail = feed.tail();
+  const std::vector<TensorPlace>& tensors = feed.layout().tensors;
+  for (uint32_t i = 0; i < tensors.size(); ++i) {
+    if (tail && tail->mark == i) continue;
+    const bool image = tail && tail->tensor == i;
+    const TensorSpec& spec = image ? tail->output : tensors[i].spec;
+    v1::OutputTensor& output = *response->add_outputs();
+    output.set_name(spec.name);
+    output.set_dtype(static_cast<v1::DType>(spec.dtype));
+    output.mutable_shape()->Add(spec.shape.begin(), spec.shape.end());
+    output.set_tensor(i);
+    if (image) *output.mutable_image() = ToMessage(*tail);
+  }
+}
+
 void Describe(const Session& session, const std::string& lifeline_path, uint64_t server_epoch,
               v1::OpenFeedResponse* response) {
   const Feed& feed = session.member.feed();
@@ -40,7 +70,7 @@ void Describe(const Session& session, const std::string& lifeline_path, uint64_t
   v1::ArenaOffer& offer = *response->mutable_arena();
   offer.set_backend(ToProto(arena.backend()));
   offer.set_id(arena.id().data(), arena.id().size());
-  offer.set_bytes(arena.bytes());
+  offer.set_bytes(arena.mapped_bytes());
   offer.set_slot_count(arena.slot_count());
   offer.set_slot_stride(arena.slot_stride());
   offer.set_read_only(feed.spec().sharing != Sharing::kExclusive);
@@ -49,6 +79,7 @@ void Describe(const Session& session, const std::string& lifeline_path, uint64_t
   response->set_batches_per_epoch(feed.sampler().batches_per_epoch());
   *response->mutable_start() = ToProto(StartCursor(session));
   response->set_lifeline_path(lifeline_path);
+  if (arena.backend() != Backend::kHost) DescribeOutputs(feed, response);
 }
 
 }  // namespace

@@ -84,6 +84,17 @@ void FillStatus(const DaemonSnapshot& snapshot, const std::string& version, v1::
   out.set_sessions_closed(snapshot.sessions_closed);
   out.set_refused_requests(std::accumulate(snapshot.refusals.begin(), snapshot.refusals.end(), uint64_t{0}));
   out.set_backend(snapshot.backend);
+  for (const GpuSnapshot& gpu : snapshot.gpus) {
+    v1::GpuStatus& status = *out.add_gpus();
+    status.set_uuid(gpu.uuid);
+    status.set_name(Utf8(gpu.name));
+    status.set_arena_capacity_bytes(gpu.arena_capacity_bytes);
+    status.set_arena_used_bytes(gpu.arena_used_bytes);
+    status.set_copies(gpu.copies);
+    status.set_copied_bytes(gpu.copied_bytes);
+    status.set_copy_seconds(Seconds(gpu.copy_ns));
+    status.set_queue_seconds(Seconds(gpu.queue_ns));
+  }
 }
 
 void FillDataset(const DatasetInfo& info, v1::ListDatasetsResponse::Dataset& out) {

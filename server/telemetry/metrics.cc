@@ -131,6 +131,26 @@ void AddFeeds(const DaemonSnapshot& snapshot, Page& page) {
   }
 }
 
+void AddGpus(const DaemonSnapshot& snapshot, Page& page) {
+  if (snapshot.gpus.empty()) return;
+  const auto family = [&](const char* name, const char* help, MetricType type, auto value) {
+    page.Family(name, help, type);
+    for (const GpuSnapshot& gpu : snapshot.gpus) page.Sample(value(gpu), {{"gpu", gpu.uuid}});
+  };
+  family("pinfeed_gpu_arena_capacity_bytes", "Memory of a GPU that batches may take.", MetricType::Gauge,
+         [](const GpuSnapshot& gpu) { return static_cast<double>(gpu.arena_capacity_bytes); });
+  family("pinfeed_gpu_arena_used_bytes", "Memory of a GPU that batches take.", MetricType::Gauge,
+         [](const GpuSnapshot& gpu) { return static_cast<double>(gpu.arena_used_bytes); });
+  family("pinfeed_gpu_copies_total", "Batches copied to a GPU.", MetricType::Counter,
+         [](const GpuSnapshot& gpu) { return static_cast<double>(gpu.copies); });
+  family("pinfeed_gpu_copied_bytes_total", "Bytes copied to a GPU.", MetricType::Counter,
+         [](const GpuSnapshot& gpu) { return static_cast<double>(gpu.copied_bytes); });
+  family("pinfeed_gpu_copy_seconds_total", "Time in which a GPU's copy stream had something to do.",
+         MetricType::Counter, [](const GpuSnapshot& gpu) { return Seconds(gpu.copy_ns); });
+  family("pinfeed_gpu_queue_seconds_total", "Time that filled batches waited for their copy to begin, all together.",
+         MetricType::Counter, [](const GpuSnapshot& gpu) { return Seconds(gpu.queue_ns); });
+}
+
 }  // namespace
 
 std::vector<MetricFamily> MetricsOf(const DaemonSnapshot& snapshot, const std::string& version) {
@@ -138,6 +158,7 @@ std::vector<MetricFamily> MetricsOf(const DaemonSnapshot& snapshot, const std::s
   AddHost(snapshot, version, page);
   AddTotals(snapshot, page);
   AddFeeds(snapshot, page);
+  AddGpus(snapshot, page);
   return std::move(page).Take();
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "server/memory/device_arenas.h"
 #include "server/pipeline/feed.h"
 #include "server/telemetry/refusals.h"
 
@@ -63,6 +64,7 @@ struct DaemonSnapshot {
   uint64_t sessions_closed = 0;
   RefusalCounts refusals{};
   std::string backend;
+  std::vector<GpuSnapshot> gpus;
 };
 
 using SnapshotFunction = std::function<DaemonSnapshot()>;

@@ -100,7 +100,7 @@ class PageClient {
   // feed in the doorbell's stead.
   void Release(const BatchDescriptor& batch, Feed& feed) {
     words().slots[batch.slot].generation.store(batch.generation, std::memory_order_seq_cst);
-    if (page().starved.load(std::memory_order_seq_cst) != 0) feed.Poke();
+    if (page().starved.load(std::memory_order_seq_cst) != 0) feed.ReadReleases();
   }
 
  private:

@@ -47,7 +47,7 @@ TEST_F(FeedTest, NeverWritesASlotThatIsStillHeld) {
   ASSERT_TRUE(feed->Attach(client.pages(), Sampler::Start{}).ok());
   std::vector<BatchDescriptor> held;
   for (uint64_t b = 0; b < 3; ++b) held.push_back(*client.Next());
-  for (int i = 0; i < 1000; ++i) feed->Poke();
+  for (int i = 0; i < 1000; ++i) feed->ReadReleases();
   EXPECT_EQ(feed->Snapshot().slots_lent, 3U);
   EXPECT_EQ(feed->Snapshot().slots_filling, 0U);
   for (uint64_t b = 0; b < 3; ++b) EXPECT_EQ(client.Ids(held[b]), Expected(*feed, 0, b));
@@ -71,7 +71,7 @@ TEST_F(FeedTest, WrongReleaseWordsAreIgnoredAndCounted) {
   for (int b = 0; b < 3; ++b) held.push_back(*client.Next());
   for (const uint64_t lie : {uint64_t{0}, held[0].generation - 1, held[0].generation + 1, UINT64_MAX}) {
     for (ReleaseWord& word : client.words().slots) word.generation.store(lie);
-    feed->Poke();
+    feed->ReadReleases();
     EXPECT_EQ(feed->Snapshot().slots_lent, 3U) << lie;
   }
   EXPECT_EQ(feed->Snapshot().ignored_releases,
@@ -202,7 +202,7 @@ TEST_F(FeedTest, BroadcastGivesEveryBatchToAllAndWaitsForTheSlowest) {
     EXPECT_EQ(fast.Ids(*batch), Expected(*feed, 0, b));
     fast.Release(*batch, *feed);
   }
-  feed->Poke();
+  feed->ReadReleases();
   EXPECT_EQ(feed->Snapshot().slots_lent, 3U);  // the slow one has them all
   EXPECT_EQ(fast.ready(), 0U);
   for (uint64_t b = 0; b < 100; ++b) {
@@ -306,7 +306,7 @@ TEST_F(FeedTest, TellsWhatEachSessionHas) {
   ASSERT_OK(feed->Attach(liar.pages(), std::nullopt));
   for (int i = 0; i < 3; ++i) honest.Release(*honest.Next(), *feed);
   liar.words().slots[liar.Next()->slot].generation.store(99);
-  feed->Poke();
+  feed->ReadReleases();
   EXPECT_EQ(feed->SnapshotOf(honest.pages()).slots_lent, 0U);
   EXPECT_EQ(feed->SnapshotOf(honest.pages()).ignored_releases, 0U);
   EXPECT_EQ(feed->SnapshotOf(liar.pages()).slots_lent, 3U);

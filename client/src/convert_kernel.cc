@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/src/convert_kernel.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "common/sync.h"
+
+// The kernels for every architecture, as nvcc made them (client/kernels/CMakeLists.txt).
+extern "C" const unsigned char pf_convert_image_fatbin[];
+
+namespace pinfeed {
+namespace {
+
+// As many blocks as an SM of any architecture holds of 256 threads.
+constexpr int kBlocksPerProcessor = 8;
+constexpr uint32_t kPixelsPerThread = 4;
+
+}  // namespace
+
+Result<std::shared_ptr<const ConvertKernel>> ConvertKernel::For(const std::shared_ptr<const CudaDevice>& device) {
+  static Mutex mutex;
+  static auto* const kernels = new std::map<int, std::shared_ptr<const ConvertKernel>>;  // never destroyed
+  const MutexLock lock(mutex);
+  std::shared_ptr<const ConvertKernel>& known = (*kernels)[device->ordinal()];
+  if (known == nullptr) {
+    std::shared_ptr<ConvertKernel> kernel(new ConvertKernel(device));
+    RETURN_IF_ERROR(kernel->Load());
+    known = std::move(kernel);
+  }
+  return known;
+}
+
+Status ConvertKernel::Load() {
+  const CudaDriver& driver = device_->driver();
+  const std::string what = "load pinfeed's kernel on GPU " + device_->uuid();
+  const CudaScope scope(*device_);
+  RETURN_IF_ERROR(CudaStatus(scope.result(), what));
+  CUmodule module = nullptr;
+  RETURN_IF_ERROR(CudaStatus(driver.cuModuleLoadData(&module, pf_convert_image_fatbin), what));
+  const char* const names[] = {kConvertKernel1, kConvertKernel2, kConvertKernel4};
+  for (size_t i = 0; i < 3; ++i)
+    RETURN_IF_ERROR(CudaStatus(driver.cuModuleGetFunction(&functions_[i], module, names[i]), what));
+  int processors = 0;
+  RETURN_IF_ERROR(CudaStatus(driver.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                                                         device_->handle()),
+                             what));
+  most_blocks_ = static_cast<uint64_t>(std::max(1, processors)) * kBlocksPerProcessor;
+  return OkStatus();
+}
+
+Status ConvertKernel::Launch(const ConvertImage& work, size_t element_bytes, CUstream stream) const {
+  const uint64_t groups = uint64_t{work.samples} * work.height * ((work.width + kPixelsPerThread - 1) / kPixelsPerThread);
+  if (groups == 0) return OkStatus();
+  const uint64_t blocks = std::min((groups + kConvertThreads - 1) / kConvertThreads, most_blocks_);
+  void* parameters[] = {const_cast<ConvertImage*>(&work)};  // the driver copies it
+  const CUfunction function = functions_[element_bytes == 1 ? 0 : element_bytes == 2 ? 1 : 2];
+  return CudaStatus(device_->driver().cuLaunchKernel(function, static_cast<unsigned>(blocks), 1, 1, kConvertThreads, 1,
+                                                     1, 0, stream, parameters, nullptr),
+                    "launch pinfeed's kernel on GPU " + device_->uuid());
+}
+
+}  // namespace pinfeed

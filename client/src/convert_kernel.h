@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fused kernel of client/kernels, loaded into the trainer's context.
+#pragma once
+
+#include <memory>
+
+#include "client/kernels/convert_image.h"
+#include "common/cuda/device.h"
+#include "common/result.h"
+
+namespace pinfeed {
+
+// Purpose: launches ConvertImage. Owns: a share of the device. The loaded module stays for the life of the
+// process: kernels may still be queued when the last feed is closed. Threads: any.
+class ConvertKernel {
+ public:
+  // One a GPU and process.
+  static Result<std::shared_ptr<const ConvertKernel>> For(const std::shared_ptr<const CudaDevice>& device);
+
+  // Precondition: the device's context is current; every pointer is one of that device.
+  Status Launch(const ConvertImage& work, size_t element_bytes, CUstream stream) const;
+
+ private:
+  explicit ConvertKernel(std::shared_ptr<const CudaDevice> device) : device_(std::move(device)) {}
+  Status Load();
+
+  const std::shared_ptr<const CudaDevice> device_;
+  CUfunction functions_[3] = {};  // elements of 1, 2 and 4 bytes
+  uint64_t most_blocks_ = 0;      // that fill the GPU
+};
+
+}  // namespace pinfeed

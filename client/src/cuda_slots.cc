@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <thread>
+#include <utility>
+
+#include "client/src/convert_kernel.h"
+#include "client/src/device_slots.h"
+#include "common/cuda/device_memory.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr std::chrono::microseconds kSettlePause(50);
+
+// Purpose: see DeviceSlots.
+class CudaSlots final : public DeviceSlots {
+ public:
+  CudaSlots(const FeedOffer& offer, std::shared_ptr<const CudaDevice> device, DeviceMemory memory,
+            HostRegistration release, const ReleasePage* page, std::shared_ptr<const ConvertKernel> kernel)
+      : offer_(offer),
+        device_(std::move(device)),
+        memory_(std::move(memory)),
+        release_(std::move(release)),
+        page_(page),
+        kernel_(std::move(kernel)) {}
+
+  std::byte* address() const override {
+    return reinterpret_cast<std::byte*>(memory_.address());  // NOLINT(performance-no-int-to-ptr)
+  }
+
+  Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream) override {
+    const CudaScope scope(*device_);
+    RETURN_IF_ERROR(CudaStatus(scope.result(), "enter the context of GPU " + device_->uuid()));
+    const CUdeviceptr slot = memory_.address() + batch.slot * offer_.layout.slot_stride;
+    for (size_t i = 0; i < offer_.outputs.size(); ++i) {
+      const OfferedOutput& output = offer_.outputs[i];
+      const TensorPlace& source = offer_.layout.tensors[output.tensor];
+      const auto out = reinterpret_cast<CUdeviceptr>(outputs[i]);
+      if (output.image) {
+        RETURN_IF_ERROR(Convert(batch, slot, output, out, static_cast<CUstream>(stream)));
+      } else if (const uint64_t bytes = source.sample_bytes * batch.samples; bytes > 0) {
+        RETURN_IF_ERROR(CudaStatus(device_->driver().cuMemcpyDtoDAsync(out, slot + source.offset, bytes,
+                                                                       static_cast<CUstream>(stream)),
+                                   "copy tensor '" + output.spec.name + "' on GPU " + device_->uuid()));
+      }
+    }
+    return PutRelease(batch, static_cast<CUstream>(stream));
+  }
+
+  Status Release(const BatchDescriptor& batch, void* stream) override {
+    const CudaScope scope(*device_);
+    RETURN_IF_ERROR(CudaStatus(scope.result(), "enter the context of GPU " + device_->uuid()));
+    return PutRelease(batch, static_cast<CUstream>(stream));
+  }
+
+  bool Settle(SteadyTime deadline) const override {
+    for (uint32_t slot = 0; slot < offer_.slot_count; ++slot) {
+      const uint64_t last = put_[slot].load(std::memory_order_acquire);
+      // The GPU writes this word: there is nothing to sleep on.
+      while (last != 0 && page_->slots[slot].generation.load(std::memory_order_acquire) != last) {
+        if (std::chrono::steady_clock::now() >= deadline) return false;
+        std::this_thread::sleep_for(kSettlePause);
+      }
+    }
+    return true;
+  }
+
+ private:
+  Status Convert(const BatchDescriptor& batch, CUdeviceptr slot, const OfferedOutput& output, CUdeviceptr out,
+                 CUstream stream) const {
+    const OfferedImage& image = *output.image;
+    const TensorPlace& source = offer_.layout.tensors[output.tensor];
+    const auto pointer = [](CUdeviceptr address) {
+      return reinterpret_cast<uint8_t*>(address);  // NOLINT(performance-no-int-to-ptr)
+    };
+    ConvertImage work{};
+    work.source = pointer(slot + source.offset);
+    if (image.mark) work.mark = pointer(slot + offer_.layout.tensors[*image.mark].offset);
+    work.out = pointer(out);
+    work.sample_stride = source.sample_bytes;
+    work.samples = batch.samples;
+    work.height = image.height;
+    work.width = image.width;
+    work.channels = image.channels;
+    work.source_chw = image.source_layout == ImageLayout::kChw ? 1 : 0;
+    work.out_chw = image.output_layout == ImageLayout::kChw ? 1 : 0;
+    std::copy(image.table.begin(), image.table.end(), work.table);
+    return kernel_->Launch(work, DTypeSize(output.spec.dtype), stream);
+  }
+
+  Status PutRelease(const BatchDescriptor& batch, CUstream stream) {
+    const CUdeviceptr word =
+        release_.device_address() + offsetof(ReleasePage, slots) + batch.slot * sizeof(ReleaseWord);
+    RETURN_IF_ERROR(CudaStatus(device_->driver().cuStreamWriteValue64(stream, word, batch.generation, 0),
+                               "put the release of a slot on a stream of GPU " + device_->uuid()));
+    put_[batch.slot].store(batch.generation, std::memory_order_release);
+    return OkStatus();
+  }
+
+  const FeedOffer offer_;
+  const std::shared_ptr<const CudaDevice> device_;
+  const DeviceMemory memory_;
+  const HostRegistration release_;
+  const ReleasePage* const page_;
+  const std::shared_ptr<const ConvertKernel> kernel_;
+  std::array<std::atomic<uint64_t>, kMaxSlots> put_{};  // the generation whose release was put on a stream last
+};
+
+Status CheckId(const FeedOffer& offer, const CudaDevice& device, const DeviceMemory& memory) {
+  const CudaScope scope(device);
+  RETURN_IF_ERROR(CudaStatus(scope.result(), "enter the context of GPU " + device.uuid()));
+  decltype(offer.arena_id) id{};
+  const uint64_t offset = uint64_t{offer.slot_count} * offer.layout.slot_stride;
+  RETURN_IF_ERROR(CudaStatus(device.driver().cuMemcpyDtoH(id.data(), memory.address() + offset, id.size()),
+                             "read the arena's id on GPU " + device.uuid()));
+  if (id != offer.arena_id)
+    return Internal("the memory that the daemon's descriptor opens on GPU " + device.uuid() + " is another arena");
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceSlots>> MapDeviceSlots(const FeedOffer& offer, int ordinal, UniqueFd fd,
+                                                    ReleasePage* release_page, size_t release_page_bytes) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<const CudaDevice> device, CudaDevice::Open(ordinal));
+  ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::Import(device, fd.get(), offer.arena_bytes, true));
+  RETURN_IF_ERROR(CheckId(offer, *device, memory));
+  ASSIGN_OR_RETURN(HostRegistration release, HostRegistration::Create(device, release_page, release_page_bytes));
+  std::shared_ptr<const ConvertKernel> kernel;
+  const bool converts = std::any_of(offer.outputs.begin(), offer.outputs.end(),
+                                    [](const OfferedOutput& output) { return output.image.has_value(); });
+  if (converts) {
+    ASSIGN_OR_RETURN(kernel, ConvertKernel::For(device));
+  }
+  return std::unique_ptr<DeviceSlots>(std::make_unique<CudaSlots>(offer, device, std::move(memory), std::move(release),
+                                                                  release_page, std::move(kernel)));
+}
+
+Result<std::string> GpuUuid(int ordinal) {
+  return CudaDevice::UuidOf(ordinal);
+}
+
+}  // namespace pinfeed

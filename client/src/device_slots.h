@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The slots of a session on a GPU. In: the daemon's descriptor. Out: tensors in the trainer's own memory, and
+// releases, both in the order of the trainer's stream. Free of CUDA, so that the library is built without, too.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "client/src/offer.h"
+#include "client/src/unix_socket.h"
+#include "common/result.h"
+#include "common/shared_page.h"
+#include "common/unique_handle.h"
+
+namespace pinfeed {
+
+// Purpose: the mapped arena of one session. Owns: the mapping, the registration of the release page with the
+// driver, a share of the GPU's primary context. Borrows: the release page, which outlives it. Threads: any.
+// Errors: those of the driver; after one the slot is not given back. Streams are CUstreams of the primary
+// context; NULL is its default stream. Precondition of destruction: Settle gave true.
+class DeviceSlots {
+ public:
+  virtual ~DeviceSlots() = default;
+
+  // Where the GPU sees the first byte of slot 0.
+  virtual std::byte* address() const = 0;
+  // Puts on `stream`: every output of the batch written to outputs[i] (device memory, batch_size samples
+  // long), then the release of its slot.
+  virtual Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream) = 0;
+  // Puts the release of the batch's slot on `stream`: what was put there before may still read it.
+  virtual Status Release(const BatchDescriptor& batch, void* stream) = 0;
+  // Waits until the GPU has done every release that was put on a stream. False at `deadline`.
+  virtual bool Settle(SteadyTime deadline) const = 0;
+};
+
+// Maps the arena for reading only and reads its id back: kInternal when it is another one. `fd` is the
+// daemon's descriptor; it is closed. kUnavailable when this build or this process has no CUDA.
+Result<std::unique_ptr<DeviceSlots>> MapDeviceSlots(const FeedOffer& offer, int ordinal, UniqueFd fd,
+                                                    ReleasePage* release_page, size_t release_page_bytes);
+
+// The name under which the daemon knows the GPU that is `ordinal` in this process.
+Result<std::string> GpuUuid(int ordinal);
+
+}  // namespace pinfeed

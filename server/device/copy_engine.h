@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stage 4 of the way of a batch: from its pinned slot to its device slot. In: filled slots. Out: the same
+// slots, complete on the device.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "common/cuda/device.h"
+#include "common/result.h"
+#include "common/sync.h"
+#include "server/memory/arena.h"
+
+namespace pinfeed {
+
+// Purpose: one GPU's copy thread and its one high-priority stream. One copy a batch; a batch is done when its
+// copy has completed, which the thread sees by a local event: nothing waits on the GPU for another process.
+// Owns: stream, events, thread. Threads: all methods from any thread, none blocks for the GPU but Stop. A
+// job's `done` and a lane's reader are called on the copy thread, without a lock. Errors: an error of the
+// driver is the end of the engine: every job that is or comes in gets it as kUnavailable, and `on_failure` is
+// called once.
+// Invariants: 1. jobs of a lane are copied in order; 2. lanes take turns, a batch each; 3. every job's `done`
+// is called exactly once, after which nothing reads its source or writes its target.
+class CopyEngine {
+ public:
+  struct Job {
+    const std::byte* from = nullptr;  // registered host memory
+    CUdeviceptr to = 0;
+    uint64_t bytes = 0;
+    Arena::Done done;
+  };
+  struct Counters {
+    uint64_t copies = 0;
+    uint64_t bytes = 0;
+    uint64_t copy_ns = 0;   // the stream had something to do
+    uint64_t queue_ns = 0;  // from a job's submission to its turn, all together
+  };
+
+  static Result<std::unique_ptr<CopyEngine>> Create(std::shared_ptr<const CudaDevice> device,
+                                                    std::function<void(const Status&)> on_failure);
+  ~CopyEngine();
+  CopyEngine(const CopyEngine&) = delete;
+  CopyEngine& operator=(const CopyEngine&) = delete;
+
+  // Purpose: one arena's place in the turns. Precondition of destruction: its jobs are done.
+  class Lane {
+   public:
+    explicit Lane(CopyEngine& engine);
+    ~Lane();
+    Lane(const Lane&) = delete;
+    Lane& operator=(const Lane&) = delete;
+
+    void Submit(Job job);
+    // While `waiting`, the reader is called every few microseconds, and seldomer (down to once a millisecond)
+    // as long as that changes nothing.
+    void SetWaiting(const std::shared_ptr<ReleaseReader>& reader, bool waiting);
+
+   private:
+    friend class CopyEngine;
+    struct Waiting {
+      Job job;
+      std::chrono::steady_clock::time_point since;
+    };
+    CopyEngine& engine_;
+    // All of the engine's lock.
+    std::deque<Waiting> jobs_;
+    std::weak_ptr<ReleaseReader> reader_;
+    bool waiting_ = false;
+  };
+
+  Counters counters() const;
+  const CudaDevice& device() const { return *device_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct InFlight {
+    Job job;
+    CUevent event = nullptr;
+  };
+
+  CopyEngine(std::shared_ptr<const CudaDevice> device, std::function<void(const Status&)> on_failure)
+      : device_(std::move(device)), on_failure_(std::move(on_failure)) {}
+  Status Open();
+  void Run();
+  // The next lane's next job, in turns; false when there is none or enough is under way.
+  bool NextJobLocked(Job* job) PF_REQUIRES(mutex_);
+  Status Enqueue(Job* job);
+  // Finishes what has completed; true when anything had.
+  bool Retire();
+  void Fail(const Status& cause) PF_EXCLUDES(mutex_);
+  // Calls the readers that wait. True when there are any.
+  bool ReadReleases() PF_EXCLUDES(mutex_);
+  void Pause() PF_EXCLUDES(mutex_);
+
+  const std::shared_ptr<const CudaDevice> device_;
+  const std::function<void(const Status&)> on_failure_;
+  CUstream stream_ = nullptr;
+  std::vector<CUevent> idle_events_;  // copy thread, as what follows
+  std::deque<InFlight> in_flight_;
+  uint64_t in_flight_bytes_ = 0;
+  Clock::time_point busy_since_;
+  std::chrono::nanoseconds pause_{0};
+  Clock::time_point next_read_;
+  bool readers_ = false;  // some waited when they were last called
+
+  std::atomic<uint64_t> copies_{0};
+  std::atomic<uint64_t> bytes_{0};
+  std::atomic<uint64_t> copy_ns_{0};
+  std::atomic<uint64_t> queue_ns_{0};
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::vector<Lane*> lanes_ PF_GUARDED_BY(mutex_);
+  size_t turn_ PF_GUARDED_BY(mutex_) = 0;
+  uint64_t changes_ PF_GUARDED_BY(mutex_) = 0;  // a job or a reader came
+  Status failed_ PF_GUARDED_BY(mutex_);
+  bool stopping_ PF_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/device/pinned_region.h"
+
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <thread>
+#include <utility>
+
+#include "common/log.h"
+
+namespace pinfeed {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kHugePage = uint64_t{2} << 20;
+// One registration of 512 GiB fails on drivers seen (r580): well below that.
+constexpr uint64_t kRegistrationBytes = uint64_t{64} << 30;
+
+double Seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+// The system call itself: libnuma would be a dependency for one line.
+Status BindToNode(void* address, uint64_t bytes, int node) {
+  constexpr int kBind = 2;  // MPOL_BIND of linux/mempolicy.h
+  constexpr size_t kBits = sizeof(unsigned long) * CHAR_BIT;
+  std::array<unsigned long, 16> mask{};
+  if (node < 0 || static_cast<size_t>(node) >= mask.size() * kBits)
+    return InvalidArgument("bind pinned memory to NUMA node " + std::to_string(node) + ": there is no such node");
+  mask[static_cast<size_t>(node) / kBits] = 1UL << (static_cast<size_t>(node) % kBits);
+  if (::syscall(SYS_mbind, address, bytes, kBind, mask.data(), mask.size() * kBits, 0) != 0)
+    return ErrnoStatus("bind pinned memory to NUMA node " + std::to_string(node), errno);
+  return OkStatus();
+}
+
+}  // namespace
+
+PinnedBlock& PinnedBlock::operator=(PinnedBlock&& other) noexcept {
+  if (this == &other) return *this;
+  if (region_ != nullptr) region_->Return(data_, bytes_);
+  region_ = std::exchange(other.region_, nullptr);
+  data_ = std::exchange(other.data_, nullptr);
+  bytes_ = std::exchange(other.bytes_, 0);
+  return *this;
+}
+
+PinnedBlock::~PinnedBlock() {
+  if (region_ != nullptr) region_->Return(data_, bytes_);
+}
+
+Result<std::unique_ptr<PinnedRegion>> PinnedRegion::Create(const std::shared_ptr<const CudaDevice>& device,
+                                                           const Options& options, PoolLease lease) {
+  const auto start = Clock::now();
+  const uint64_t bytes = options.bytes / kHugePage * kHugePage;
+  if (bytes == 0) return InvalidArgument("pinned_bytes: " + std::to_string(options.bytes) + " is less than 2 MiB");
+  void* const address =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) return ErrnoStatus("map " + std::to_string(bytes) + " bytes to be pinned", errno);
+  std::unique_ptr<PinnedRegion> region(
+      new PinnedRegion(static_cast<std::byte*>(address), bytes, std::move(lease)));
+  // Both only make it faster: a kernel without them still gives the memory.
+  if (::madvise(address, bytes, MADV_HUGEPAGE) != 0) spdlog::debug("no huge pages for pinned memory: errno {}", errno);
+  if (options.numa_node >= 0) {
+    if (const Status bound = BindToNode(address, bytes, options.numa_node); !bound.ok())
+      spdlog::warn("{}; copies may be slower", bound.ToString());
+  }
+  region->FaultIn(std::max(1U, options.threads));
+  const auto faulted = Clock::now();
+  RETURN_IF_ERROR(region->Register(device));
+  spdlog::info("pinned {} MiB of host memory (NUMA node {}): {:.2f} s to fault it in with {} threads, {:.2f} s to register it",
+               bytes >> 20, options.numa_node, Seconds(faulted - start), options.threads, Seconds(Clock::now() - faulted));
+  return region;
+}
+
+PinnedRegion::~PinnedRegion() {
+  PF_CHECK(used_bytes() == 0, "staging slots are home before their region goes");
+  registrations_.clear();
+  ::munmap(data_, bytes_);
+}
+
+void PinnedRegion::FaultIn(unsigned threads) {
+  const uint64_t pieces = bytes_ / kHugePage;
+  std::vector<std::thread> team;
+  for (unsigned t = 0; t < threads; ++t) {
+    team.emplace_back([this, pieces, t, threads] {
+      const uint64_t begin = pieces * t / threads * kHugePage;
+      const uint64_t end = pieces * (t + 1) / threads * kHugePage;
+      for (uint64_t at = begin; at < end; at += kPage) *static_cast<volatile std::byte*>(data_ + at) = std::byte{0};
+    });
+  }
+  for (std::thread& thread : team) thread.join();
+}
+
+Status PinnedRegion::Register(const std::shared_ptr<const CudaDevice>& device) {
+  for (uint64_t at = 0; at < bytes_; at += kRegistrationBytes) {
+    const uint64_t piece = std::min(kRegistrationBytes, bytes_ - at);
+    ASSIGN_OR_RETURN(HostRegistration registration, HostRegistration::Create(device, data_ + at, piece));
+    registrations_.push_back(std::move(registration));
+    const MutexLock lock(mutex_);
+    free_.emplace(at, piece);
+  }
+  return OkStatus();
+}
+
+Result<PinnedBlock> PinnedRegion::Take(uint64_t bytes) {
+  const uint64_t whole = (bytes + kPage - 1) / kPage * kPage;
+  const MutexLock lock(mutex_);
+  // First fit: staging slots come and go with their feeds, many of one size at a time.
+  for (auto range = free_.begin(); range != free_.end() && whole >= bytes; ++range) {
+    const auto [offset, free_bytes] = *range;
+    if (free_bytes < whole) continue;
+    free_.erase(range);
+    if (free_bytes > whole) free_.emplace(offset + whole, free_bytes - whole);
+    used_bytes_ += whole;
+    return PinnedBlock(this, data_ + offset, whole);
+  }
+  return ResourceExhausted("a staging slot of " + std::to_string(bytes) + " bytes does not fit: " +
+                           std::to_string(used_bytes_) + " of " + std::to_string(bytes_) +
+                           " pinned bytes are in use; raise pinned_bytes, or ask for smaller batches or fewer slots");
+}
+
+void PinnedRegion::Return(std::byte* data, uint64_t bytes) {
+  const MutexLock lock(mutex_);
+  used_bytes_ -= bytes;
+  const auto offset = static_cast<uint64_t>(data - data_);
+  auto [here, added] = free_.emplace(offset, bytes);
+  const auto border = [](uint64_t at) { return at % kRegistrationBytes == 0; };
+  if (const auto next = std::next(here); next != free_.end() && next->first == offset + bytes && !border(next->first)) {
+    here->second += next->second;
+    free_.erase(next);
+  }
+  if (here != free_.begin() && !border(offset)) {
+    const auto before = std::prev(here);
+    if (before->first + before->second == offset) {
+      before->second += here->second;
+      free_.erase(here);
+    }
+  }
+}
+
+uint64_t PinnedRegion::used_bytes() const {
+  const MutexLock lock(mutex_);
+  return used_bytes_;
+}
+
+}  // namespace pinfeed

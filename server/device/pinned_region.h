@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Host memory that GPUs read at the full speed of their link: pinned once at the start, cut into staging
+// slots.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "common/cuda/device_memory.h"
+#include "common/result.h"
+#include "common/sync.h"
+#include "server/memory/pinned_pool.h"
+
+namespace pinfeed {
+
+class PinnedRegion;
+
+// Purpose: one staging slot. Owns its bytes; gives them back on destruction. Move-only. Must not outlive its
+// region.
+class PinnedBlock {
+ public:
+  PinnedBlock() = default;
+  PinnedBlock(PinnedBlock&& other) noexcept { *this = std::move(other); }
+  PinnedBlock& operator=(PinnedBlock&& other) noexcept;
+  ~PinnedBlock();
+
+  std::byte* data() const { return data_; }
+
+ private:
+  friend class PinnedRegion;
+  PinnedBlock(PinnedRegion* region, std::byte* data, uint64_t bytes)
+      : region_(region), data_(data), bytes_(bytes) {}
+
+  PinnedRegion* region_ = nullptr;
+  std::byte* data_ = nullptr;
+  uint64_t bytes_ = 0;
+};
+
+// Purpose: the pinned memory of one NUMA node. Owns: the mapping, its registration with the driver, its
+// charge to the pool. Threads: Take and giving back from any thread, none blocks. Errors: Create says what
+// does not fit. Invariants: 1. every block lies in one registered piece, so that one copy can take all of it;
+// 2. blocks do not overlap.
+class PinnedRegion {
+ public:
+  struct Options {
+    uint64_t bytes = 0;
+    int numa_node = -1;    // to be bound to; -1: wherever the kernel likes
+    unsigned threads = 1;  // that fault it in
+  };
+  static Result<std::unique_ptr<PinnedRegion>> Create(const std::shared_ptr<const CudaDevice>& device,
+                                                      const Options& options, PoolLease lease);
+  ~PinnedRegion();
+  PinnedRegion(const PinnedRegion&) = delete;
+  PinnedRegion& operator=(const PinnedRegion&) = delete;
+
+  // kResourceExhausted with the numbers.
+  Result<PinnedBlock> Take(uint64_t bytes) PF_EXCLUDES(mutex_);
+  uint64_t bytes() const { return bytes_; }
+  uint64_t used_bytes() const PF_EXCLUDES(mutex_);
+
+ private:
+  friend class PinnedBlock;
+  PinnedRegion(std::byte* data, uint64_t bytes, PoolLease lease)
+      : data_(data), bytes_(bytes), lease_(std::move(lease)) {}
+  void FaultIn(unsigned threads);
+  Status Register(const std::shared_ptr<const CudaDevice>& device);
+  void Return(std::byte* data, uint64_t bytes) PF_EXCLUDES(mutex_);
+
+  std::byte* const data_;
+  const uint64_t bytes_;
+  PoolLease lease_;
+  std::vector<HostRegistration> registrations_;
+  mutable Mutex mutex_;
+  // Free ranges: offset -> bytes; neighbours are merged, but never over the border of a registration.
+  std::map<uint64_t, uint64_t> free_ PF_GUARDED_BY(mutex_);
+  uint64_t used_bytes_ PF_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace pinfeed

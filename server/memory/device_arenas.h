@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arenas in the memory of GPUs, as the rest of the daemon sees them: free of CUDA, so that the core and the
+// tests are.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/feed_spec.h"
+#include "common/result.h"
+#include "common/tensor_spec.h"
+#include "server/memory/arena.h"
+
+namespace pinfeed {
+
+// What status and metrics show of a GPU. Counters only grow.
+struct GpuSnapshot {
+  std::string uuid;
+  std::string name;
+  uint64_t arena_capacity_bytes = 0;  // of its memory, for arenas
+  uint64_t arena_used_bytes = 0;
+  uint64_t copies = 0;
+  uint64_t copied_bytes = 0;
+  uint64_t copy_ns = 0;   // the copy stream had something to do
+  uint64_t queue_ns = 0;  // filled slots waited for their copy to begin, all together
+};
+
+// Purpose: makes arenas on the GPUs that this daemon feeds. Owns: contexts, pinned memory, copy threads.
+// Threads: any. Errors: Make says what does not fit, with the numbers. Invariant: outlives its arenas.
+class DeviceArenas {
+ public:
+  virtual ~DeviceArenas() = default;
+
+  // kNotFound, naming the GPUs there are, when `gpu_uuid` is none of them.
+  virtual Result<std::unique_ptr<Arena>> Make(const std::string& gpu_uuid, const BatchLayout& layout,
+                                              uint32_t slot_count) = 0;
+  virtual std::vector<GpuSnapshot> Snapshot() const = 0;
+};
+
+struct DeviceOptions {
+  uint64_t pinned_bytes = 0;   // host memory to pin at the start
+  uint64_t gpu_bytes = 0;      // of each GPU's memory, for arenas; 0: `gpu_share` of it
+  double gpu_share = 0;
+  unsigned threads = 1;        // that fault the pinned memory in
+  // A GPU is of no more use (its context is broken); called once a GPU, from its copy thread.
+  std::function<void(const Status&)> on_failure;
+};
+
+// kUnavailable, with the reason, when this machine (or this build) has no GPU: the daemon then serves host
+// memory. Other errors are faults that the operator wants to know of.
+class PinnedPool;
+Result<std::unique_ptr<DeviceArenas>> MakeDeviceArenas(const DeviceOptions& options, PinnedPool& pool);
+
+}  // namespace pinfeed

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// The other process of the stand-in's test. In: a task by name and a socket (descriptor 3 of the caller's
+// choice) on which memory comes. Out: exit status 0 when all went as it must, else the reason on stderr.
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "common/cuda/device_memory.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr uint64_t kBytes = uint64_t{2} << 20;
+
+[[noreturn]] void Fail(const std::string& why) {
+  std::fprintf(stderr, "peer: %s\n", why.c_str());
+  std::_Exit(1);
+}
+
+void Check(CUresult result, const char* what) {
+  if (const Status status = CudaStatus(result, what); !status.ok()) Fail(status.ToString());
+}
+
+template <typename T>
+T Need(Result<T> result) {
+  if (!result.ok()) Fail(result.status().ToString());
+  return std::move(result).value();
+}
+
+UniqueFd ReceiveFd(int socket) {
+  char byte = 0;
+  iovec part{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  if (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1) Fail("no message");
+  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) Fail("no descriptor in the message");
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
+  return UniqueFd(fd);
+}
+
+uint64_t ReadWord(const CudaDevice& device, CUdeviceptr address) {
+  uint64_t word = 0;
+  Check(device.driver().cuMemcpyDtoH(&word, address, sizeof word), "read a word");
+  return word;
+}
+
+// Answers with the first word of the memory.
+void ImportDescriptor(int socket, const std::shared_ptr<const CudaDevice>& device) {
+  const UniqueFd fd = ReceiveFd(socket);
+  const DeviceMemory memory = Need(DeviceMemory::Import(device, fd.get(), kBytes, true));
+  const CudaScope scope(*device);
+  const uint64_t word = ReadWord(*device, memory.address());
+  if (::write(socket, &word, sizeof word) != sizeof word) Fail("cannot answer");
+}
+
+// Reads the memory's first word, and writes that plus one into it.
+void OpenHandle(int socket, const std::shared_ptr<const CudaDevice>& device) {
+  const CudaDriver& driver = device->driver();
+  const CudaScope scope(*device);
+  CUipcMemHandle handle{};
+  if (::read(socket, &handle, sizeof handle) != sizeof handle) Fail("no handle");
+  CUdeviceptr first = 0;
+  CUdeviceptr second = 0;
+  Check(driver.cuIpcOpenMemHandle(&first, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), "open");
+  Check(driver.cuIpcOpenMemHandle(&second, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), "open again");
+  if (first != second) Fail("two opens gave two addresses");
+  Check(driver.cuIpcCloseMemHandle(first), "close");
+  const uint64_t word = ReadWord(*device, first) + 1;  // still open
+  Check(driver.cuMemcpyHtoD(first, &word, sizeof word), "write");
+  Check(driver.cuIpcCloseMemHandle(first), "close again");
+  if (driver.cuIpcCloseMemHandle(first) != CUDA_ERROR_INVALID_VALUE) Fail("closed more often than opened");
+}
+
+// Leaves main with streams that live and work that is queued.
+void LeaveBusy(const std::shared_ptr<const CudaDevice>& device) {
+  const CudaDriver& driver = device->driver();
+  const CudaScope scope(*device);
+  void* const page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) Fail("mmap");
+  Check(driver.cuMemHostRegister(page, 4096, 0), "register");
+  CUdeviceptr memory = 0;
+  Check(driver.cuMemAlloc(&memory, kBytes), "allocate");
+  for (int i = 0; i < 8; ++i) {
+    CUstream stream = nullptr;
+    Check(driver.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0), "make a stream");
+    for (int k = 0; k < 1000; ++k)
+      Check(driver.cuMemcpyHtoDAsync(memory + 4096 * i, page, 4096, stream), "copy");
+    if (i % 2 == 0) Check(driver.cuStreamDestroy(stream), "destroy a stream");
+  }
+}
+
+}  // namespace
+}  // namespace pinfeed
+
+int main(int argc, char** argv) {
+  using namespace pinfeed;  // NOLINT(google-build-using-namespace): main is the whole program
+  if (argc != 3) Fail("usage: peer TASK SOCKET");
+  const std::string_view task(argv[1]);
+  const int socket = std::atoi(argv[2]);
+  const std::shared_ptr<const CudaDevice> device = Need(CudaDevice::Open(0));
+  if (task == "import") {
+    ImportDescriptor(socket, device);
+  } else if (task == "open") {
+    OpenHandle(socket, device);
+  } else if (task == "leave-busy") {
+    LeaveBusy(device);
+  } else {
+    Fail("no such task");
+  }
+  return 0;
+}
