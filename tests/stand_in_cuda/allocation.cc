@@ -14,11 +14,8 @@
 using pinfeed::MutexLock;
 using pinfeed::UniqueFd;
 using pinfeed::stand_in::Allocation;
-using pinfeed::stand_in::Device;
 using pinfeed::stand_in::DeviceOf;
 using pinfeed::stand_in::Origin;
-using pinfeed::stand_in::Region;
-using pinfeed::stand_in::Rights;
 using pinfeed::stand_in::State;
 using pinfeed::stand_in::TheState;
 
