@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/src/batch.h"
 
+#include <string>
 #include <utility>
 
 #include "client/src/client_log.h"
@@ -29,9 +30,36 @@ void Batch::Release() {
     }
   } while (!owners_.compare_exchange_weak(owners, owners - 1, std::memory_order_acq_rel));
   if (owners != 1) return;
-  const std::shared_ptr<Session> session = std::move(session_);
+  session_->Release(descriptor_);
+  Finish();
+}
+
+Status Batch::CheckSole(const char* what) const {
+  const uint32_t owners = owners_.load(std::memory_order_acquire);
+  if (owners == 1) return OkStatus();
+  return FailedPrecondition(std::string(what) + ": the batch has " + std::to_string(owners) +
+                            " owners; release it as often as it was retained first");
+}
+
+Status Batch::ReleaseOn(void* stream) {
+  RETURN_IF_ERROR(CheckSole("release a batch on a stream"));
+  RETURN_IF_ERROR(session_->ReleaseOn(descriptor_, stream));
+  owners_.store(0, std::memory_order_release);
+  Finish();
+  return OkStatus();
+}
+
+Status Batch::Write(void* const* outputs, void* stream) {
+  RETURN_IF_ERROR(CheckSole("write a batch"));
+  RETURN_IF_ERROR(session_->Write(descriptor_, outputs, stream));
+  owners_.store(0, std::memory_order_release);
+  Finish();
+  return OkStatus();
+}
+
+void Batch::Finish() {
+  const std::shared_ptr<Session> session = std::move(session_);  // may end with us, behind all that is ours
   session_.reset();
-  session->Release(descriptor_);
   BatchPool::Process().Return(this);
 }
 

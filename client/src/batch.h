@@ -29,9 +29,15 @@ class Batch {
 
   void Retain();
   void Release();
+  // As Release, but the slot goes back in the order of a stream: see Session. kFailedPrecondition when the
+  // batch has other owners. After an error the batch is still the caller's.
+  Status ReleaseOn(void* stream);
+  Status Write(void* const* outputs, void* stream);
 
  private:
   friend class BatchPool;
+  Status CheckSole(const char* what) const;
+  void Finish();
   std::atomic<uint32_t> owners_{0};
   ForkGuard fork_guard_;
   std::shared_ptr<Session> session_;

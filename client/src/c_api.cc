@@ -72,6 +72,7 @@ void pf_open_options_init(pf_open_options* options, size_t size) {
   pf_open_options defaults{};
   defaults.open_timeout_ms = 10'000;
   defaults.reconnect_timeout_ms = 300'000;
+  defaults.device = -1;
   InitStruct(options, size, defaults);
 }
 void pf_feed_info_init(pf_feed_info* info, size_t size) {

@@ -9,6 +9,7 @@
 
 #include "client/src/address.h"
 #include "client/src/c_api.h"
+#include "client/src/device_slots.h"
 #include "client/src/feed.h"
 
 struct pf_feed {
@@ -72,6 +73,12 @@ Result<FeedOptions> MakeFeedOptions(const pf_open_options* given) {
   }
   result.request.client_name = ClientName(options.client_name);
   result.open_timeout = Bounded(options.open_timeout_ms);
+  if (options.device < -1)
+    return InvalidArgument("options.device is " + std::to_string(options.device) + "; -1 means the host");
+  result.device = options.device;
+  if (options.device >= 0) {
+    ASSIGN_OR_RETURN(result.request.gpu_uuid, GpuUuid(options.device));
+  }
   if (options.reconnect_timeout_ms >= 0) result.reconnect_timeout = Bounded(options.reconnect_timeout_ms);
   return result;
 }
@@ -93,22 +100,27 @@ Result<const Batch*> CheckBatch(const pf_batch* handle) {
   return batch;
 }
 
-pf_tensor DescribeTensor(const Batch& batch, const TensorPlace& place) {
+pf_tensor DescribeDense(const TensorSpec& spec, uint32_t samples) {
   pf_tensor tensor{};
-  tensor.name = place.spec.name.c_str();
-  tensor.dtype = static_cast<pf_dtype>(place.spec.dtype);
-  tensor.dims = static_cast<uint32_t>(1 + place.spec.shape.size());
-  tensor.shape[0] = batch.descriptor().samples;
-  std::copy(place.spec.shape.begin(), place.spec.shape.end(), tensor.shape + 1);
+  tensor.name = spec.name.c_str();
+  tensor.dtype = static_cast<pf_dtype>(spec.dtype);
+  tensor.dims = static_cast<uint32_t>(1 + spec.shape.size());
+  tensor.shape[0] = samples;
+  std::copy(spec.shape.begin(), spec.shape.end(), tensor.shape + 1);
   int64_t stride = 1;
   for (uint32_t i = tensor.dims; i-- > 0;) {
     tensor.strides[i] = stride;
     stride *= std::max<int64_t>(tensor.shape[i], 1);
   }
+  return tensor;
+}
+
+pf_tensor DescribeTensor(const Batch& batch, const TensorPlace& place) {
+  pf_tensor tensor = DescribeDense(place.spec, batch.descriptor().samples);
   tensor.data = batch.session().slot(batch.descriptor().slot) + place.offset;
   tensor.bytes = place.sample_bytes * batch.descriptor().samples;
-  tensor.device = -1;
-  tensor.writable = batch.session().offer().read_only ? 0 : 1;
+  tensor.device = batch.session().device();
+  tensor.writable = batch.session().offer().read_only || tensor.device >= 0 ? 0 : 1;
   return tensor;
 }
 
@@ -151,6 +163,8 @@ pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info) {
     values.slot_bytes = offer.layout.slot_stride;
     values.fingerprint = feed->feed->fingerprint().c_str();
     values.backend = BackendName(offer.backend);
+    values.device = offer.backend == Backend::kHost ? -1 : feed->feed->device();
+    values.output_count = static_cast<uint32_t>(offer.outputs.size());
     return FillStruct(info, values, "pf_feed_info_init");
   });
 }
@@ -193,6 +207,48 @@ pf_result pf_get_tensor(const pf_batch* batch, uint32_t index, pf_tensor* tensor
                              std::to_string(tensors.size()));
     }
     return FillStruct(tensor, DescribeTensor(*checked, tensors[index]), "pf_tensor_init");
+  });
+}
+
+pf_result pf_get_output(const pf_feed* feed, uint32_t index, pf_tensor* tensor) {
+  return Guarded([&]() -> Status {
+    RETURN_IF_ERROR(CheckFeed(feed));
+    const FeedOffer& offer = feed->feed->offer();
+    if (index >= offer.outputs.size()) {
+      return InvalidArgument("output " + std::to_string(index) + " of a feed that has " +
+                             std::to_string(offer.outputs.size()));
+    }
+    const TensorSpec& spec = offer.outputs[index].spec;
+    pf_tensor values = DescribeDense(spec, offer.layout.batch_size);
+    ASSIGN_OR_RETURN(const uint64_t sample_bytes, spec.SampleBytes());
+    if (!CheckedMul(sample_bytes, offer.layout.batch_size, &values.bytes))
+      return Internal("an output of the daemon's offer is too large to be counted");
+    values.device = offer.backend == Backend::kHost ? -1 : feed->feed->device();
+    values.writable = 1;
+    return FillStruct(tensor, values, "pf_tensor_init");
+  });
+}
+
+pf_result pf_batch_write(pf_batch* batch, void* const* outputs, uint32_t output_count, void* stream) {
+  return Guarded([&]() -> Status {
+    ASSIGN_OR_RETURN(const Batch* const checked, CheckBatch(batch));
+    const size_t expected = checked->session().offer().outputs.size();
+    if (outputs == nullptr || output_count != expected) {
+      return InvalidArgument("outputs: " + std::to_string(outputs == nullptr ? 0 : output_count) +
+                             " pointers were given, the feed makes " + std::to_string(expected) + " tensors");
+    }
+    if (std::find(outputs, outputs + output_count, nullptr) != outputs + output_count)
+      return InvalidArgument("outputs: a pointer is NULL");
+    return Unwrap(batch)->Write(outputs, stream);
+  });
+}
+
+pf_result pf_batch_release_on(pf_batch* batch, void* stream) {
+  return Guarded([&]() -> Status {
+    ASSIGN_OR_RETURN(const Batch* const checked, CheckBatch(batch));
+    if (checked->session().device() >= 0) return Unwrap(batch)->ReleaseOn(stream);
+    Unwrap(batch)->Release();
+    return OkStatus();
   });
 }
 

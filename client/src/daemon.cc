@@ -152,7 +152,10 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
   message.set_gpu_uuid(request.gpu_uuid);
   v1::OpenFeedResponse response;
   RETURN_IF_ERROR(Call(address, deadline, message, &response, &v1::Feeder::Stub::OpenFeed));
-  return OfferOf(response);
+  ASSIGN_OR_RETURN(FeedOffer offer, OfferOf(response));
+  const v1::FeedSpec::Backend asked = message.spec().backend();
+  offer.host_will_do = asked == v1::FeedSpec::AUTO || asked == v1::FeedSpec::BACKEND_UNSPECIFIED;
+  return offer;
 }
 
 Result<std::string> StatusJson(const std::string& address, SteadyTime deadline) {

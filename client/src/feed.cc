@@ -71,9 +71,23 @@ Status Feed::Connect(const std::optional<Cursor>& cursor) {
   const SteadyTime deadline = steady_clock::now() + options_.open_timeout;
   OpenRequest request = options_.request;
   request.cursor = cursor;
+  if (device_ < 0) request.gpu_uuid.clear();
   ASSIGN_OR_RETURN(FeedOffer offer, OpenFeed(options_.address, request, deadline));
   if (!offer_.layout.tensors.empty()) RETURN_IF_ERROR(CheckSameFeed(offer_, offer));
-  ASSIGN_OR_RETURN(session_, Session::Attach(offer, deadline));
+  Result<std::shared_ptr<Session>> session = Session::Attach(offer, device_, deadline);
+  if (!session.ok() && offer.backend != Backend::kHost && offer.host_will_do && offer_.layout.tensors.empty()) {
+    ClientLog(PF_LOG_WARNING, "batches come in host memory, not on GPU " + std::to_string(device_) +
+                                  ", since that failed: " + session.status().message() +
+                                  "; set the spec's backend to VMM_FD to make this an error");
+    device_ = -1;
+    return Connect(cursor);
+  }
+  if (!session.ok()) return session.status();
+  session_ = *std::move(session);
+  if (device_ >= 0 && offer.backend == Backend::kHost && offer_.layout.tensors.empty()) {
+    ClientLog(PF_LOG_WARNING, "batches come in host memory, not on GPU " + std::to_string(device_) +
+                                  ": the daemon at " + options_.address + " does not feed GPUs; its log says why");
+  }
   offer_ = std::move(offer);
   if (fingerprint_.empty()) fingerprint_ = offer_.fingerprint;
   cursor_ = offer_.start;

@@ -22,6 +22,7 @@ namespace pinfeed {
 struct FeedOptions {
   std::string address;
   OpenRequest request;
+  int device = -1;  // the caller's GPU that request.gpu_uuid names
   std::chrono::milliseconds open_timeout{10'000};
   std::optional<std::chrono::milliseconds> reconnect_timeout;  // unset: for ever
 };
@@ -51,12 +52,13 @@ class Feed {
   const FeedOffer& offer() const { return offer_; }
   const std::string& fingerprint() const { return fingerprint_; }
   uint32_t reconnects() const { return reconnects_; }
+  int device() const { return device_; }
   bool in_owner() const { return fork_guard_.InOwner(); }
 
  private:
   struct Deadline;
 
-  explicit Feed(FeedOptions options) : options_(std::move(options)) {}
+  explicit Feed(FeedOptions options) : options_(std::move(options)), device_(options_.device) {}
   Status Connect(const std::optional<Cursor>& cursor);
   Status Reconnect(const Deadline& deadline);
   Status WaitForRetry(const Deadline& deadline);
@@ -69,6 +71,7 @@ class Feed {
   void Advance(const BatchDescriptor& batch);
 
   const FeedOptions options_;
+  int device_;  // the caller's GPU; -1: the host, as asked for or since the GPU could not be used
   const ForkGuard fork_guard_;
   FeedOffer offer_;
   std::string fingerprint_;  // set once, as the C interface hands out its pointer for the feed's life

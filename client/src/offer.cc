@@ -129,6 +129,11 @@ Status CheckSameFeed(const FeedOffer& before, const FeedOffer& now) {
                               before.fingerprint + ", now " + now.fingerprint +
                               "); the position in it means nothing any more: open a new feed");
   }
+  if (before.backend != now.backend) {
+    return FailedPrecondition(std::string("the daemon came back with memory of the backend ") +
+                              BackendName(now.backend) + ", this feed was opened on " + BackendName(before.backend) +
+                              "; open a new feed");
+  }
   if (before.layout.tensors != now.layout.tensors || before.layout.batch_size != now.layout.batch_size) {
     return FailedPrecondition(
         "the daemon came back with other tensors than this feed was opened with (was it upgraded?); open a "

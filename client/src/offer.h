@@ -47,6 +47,7 @@ struct FeedOffer {
   uint64_t arena_bytes = 0;
   Backend backend = Backend::kHost;
   bool read_only = false;
+  bool host_will_do = false;  // the spec's backend is AUTO
   std::array<std::byte, 16> arena_id{};  // on a device it also follows the last slot
   std::vector<OfferedOutput> outputs;    // on the host CheckOffer fills it in
 

@@ -6,14 +6,19 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "client/src/client_log.h"
 #include "common/futex.h"
 
 namespace pinfeed {
 namespace {
+
+// For a stream to get to its last release once the session is done with. More than any step of a training takes.
+constexpr std::chrono::seconds kSettle(10);
 
 // Positions in the welcome, as common/shared_page.h lists them.
 enum WelcomeFd : size_t { kPublishFd, kReleaseFd, kDoorbellFd, kArenaFd };
@@ -55,41 +60,69 @@ Status CheckPublishPage(const PublishPage& page, uint32_t slot_count) {
 
 }  // namespace
 
-Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, SteadyTime deadline) {
+Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal, SteadyTime deadline) {
   std::vector<UniqueFd> fds;
+  Memory memory;
   ASSIGN_OR_RETURN(Lifeline lifeline,
                    Lifeline::Attach(offer.lifeline_path, offer.token, kLifelineFdsHost, deadline, &fds));
   RETURN_IF_ERROR(CheckDoorbell(fds[kDoorbellFd]));
-  ASSIGN_OR_RETURN(Mapping publish,
+  ASSIGN_OR_RETURN(memory.publish,
                    MapChecked(fds[kPublishFd], kPublishPageBytes, Access::kReadOnly, true, "publish page"));
-  RETURN_IF_ERROR(CheckPublishPage(*reinterpret_cast<const PublishPage*>(publish.data()), offer.slot_count));
-  ASSIGN_OR_RETURN(Mapping release,
+  RETURN_IF_ERROR(
+      CheckPublishPage(*reinterpret_cast<const PublishPage*>(memory.publish.data()), offer.slot_count));
+  ASSIGN_OR_RETURN(memory.release,
                    MapChecked(fds[kReleaseFd], kReleasePageBytes, Access::kReadWrite, true, "release page"));
-  const Access access = offer.read_only ? Access::kReadOnly : Access::kReadWrite;
-  // Not populated: that would hold up the first batch for pages that are needed later, each once.
-  ASSIGN_OR_RETURN(Mapping arena, MapChecked(fds[kArenaFd], offer.arena_bytes, access, false, "arena"));
-  return std::shared_ptr<Session>(new Session(std::move(offer), std::move(lifeline), std::move(publish),
-                                              std::move(release), std::move(arena),
+  if (offer.backend == Backend::kHost) {
+    const Access access = offer.read_only ? Access::kReadOnly : Access::kReadWrite;
+    // Not populated: that would hold up the first batch for pages that are needed later, each once.
+    ASSIGN_OR_RETURN(memory.arena, MapChecked(fds[kArenaFd], offer.arena_bytes, access, false, "arena"));
+  } else {
+    auto* const page = reinterpret_cast<ReleasePage*>(memory.release.data());
+    ASSIGN_OR_RETURN(memory.device,
+                     MapDeviceSlots(offer, ordinal, std::move(fds[kArenaFd]), page, kReleasePageBytes));
+  }
+  return std::shared_ptr<Session>(new Session(std::move(offer), ordinal, std::move(lifeline), std::move(memory),
                                               std::move(fds[kDoorbellFd])));
 }
 
-Session::Session(FeedOffer offer, Lifeline lifeline, Mapping publish, Mapping release, Mapping arena,
-                 UniqueFd doorbell)
+Session::Session(FeedOffer offer, int ordinal, Lifeline lifeline, Memory memory, UniqueFd doorbell)
     : offer_(std::move(offer)),
       lifeline_(std::move(lifeline)),
-      publish_(std::move(publish)),
-      release_(std::move(release)),
-      arena_(std::move(arena)),
+      ordinal_(ordinal),
+      publish_(std::move(memory.publish)),
+      release_(std::move(memory.release)),
+      arena_(std::move(memory.arena)),
+      device_(std::move(memory.device)),
       doorbell_(std::move(doorbell)) {}
 
 Session::~Session() {
+  // In a forked child the socket is the parent's, where a farewell would end the parent's session, and so is
+  // the GPU's context.
+  if (!fork_guard_.InOwner()) {
+    (void)device_.release();
+    return;
+  }
+  // Without a farewell the daemon keeps its side until this process ends.
+  if (Unmap(std::chrono::steady_clock::now() + kSettle)) lifeline_.SayBye();
+}
+
+bool Session::Unmap(SteadyTime deadline) {
   arena_ = Mapping();
-  // In a forked child the socket is the parent's: a farewell would end the parent's session.
-  if (fork_guard_.InOwner()) lifeline_.SayBye();
+  if (device_ == nullptr) return true;
+  if (device_->Settle(deadline)) {
+    device_.reset();
+    return true;
+  }
+  ClientLog(PF_LOG_WARNING,
+            "the GPU has not done its work on a closed feed's batches in time; their memory stays until this "
+            "process ends");
+  (void)device_.release();
+  (void)new Mapping(std::move(release_));  // the GPU will still write there
+  return false;
 }
 
 void Session::CloseAndWait(SteadyTime deadline) {
-  arena_ = Mapping();
+  if (!Unmap(deadline)) return;
   lifeline_.SayBye();
   lifeline_.WaitForHangUp(deadline);
   lifeline_ = Lifeline();  // the destructor has nobody left to say goodbye to
@@ -157,9 +190,35 @@ void Session::Sleep(uint32_t seen, std::chrono::nanoseconds at_most) const {
   FutexWait(publish_page().wake, seen, at_most);
 }
 
-void Session::Release(const BatchDescriptor& batch) {
-  // Before the word: once the daemon sees that, it may publish the slot anew.
+void Session::Forget(const BatchDescriptor& batch) {
   slot_held_[batch.slot].store(false, std::memory_order_release);
+}
+
+Status Session::ReleaseOn(const BatchDescriptor& batch, void* stream) {
+  // Before the word: once the daemon sees that, it may publish the slot anew.
+  Forget(batch);
+  RETURN_IF_ERROR(device_->Release(batch, stream));
+  held_.fetch_sub(1, std::memory_order_release);  // last: CloseAndWait may unmap from here on
+  return OkStatus();
+}
+
+Status Session::Write(const BatchDescriptor& batch, void* const* outputs, void* stream) {
+  if (device_ == nullptr) {
+    for (size_t i = 0; i < offer_.outputs.size(); ++i) {
+      const TensorPlace& source = offer_.layout.tensors[offer_.outputs[i].tensor];
+      std::memcpy(outputs[i], slot(batch.slot) + source.offset, source.sample_bytes * batch.samples);
+    }
+    Release(batch);
+    return OkStatus();
+  }
+  Forget(batch);
+  RETURN_IF_ERROR(device_->Write(batch, outputs, stream));
+  held_.fetch_sub(1, std::memory_order_release);
+  return OkStatus();
+}
+
+void Session::Release(const BatchDescriptor& batch) {
+  Forget(batch);
   // Sequentially consistent, against the daemon's "say starved, then look at the words": one of the two sees
   // the other's store.
   release_page().slots[batch.slot].generation.store(batch.generation, std::memory_order_seq_cst);

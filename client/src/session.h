@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "client/src/device_slots.h"
 #include "client/src/fork_guard.h"
 #include "client/src/lifeline.h"
 #include "client/src/offer.h"
@@ -27,14 +28,20 @@ namespace pinfeed {
 // slot's word gets the generation of the batch that was taken from it, once.
 class Session {
  public:
-  // Connects the lifeline, maps and verifies everything. Precondition: the offer passed CheckOffer.
-  static Result<std::shared_ptr<Session>> Attach(FeedOffer offer, SteadyTime deadline);
+  // Connects the lifeline, maps and verifies everything; an arena on a device on the caller's GPU `ordinal`.
+  // Precondition: the offer passed CheckOffer.
+  static Result<std::shared_ptr<Session>> Attach(FeedOffer offer, int ordinal, SteadyTime deadline);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
   const FeedOffer& offer() const { return offer_; }
-  std::byte* slot(uint32_t index) const { return arena_.data() + index * offer_.layout.slot_stride; }
+  // Of the GPU when the batches are on one: an address there.
+  std::byte* slot(uint32_t index) const {
+    return (device_ != nullptr ? device_->address() : arena_.data()) + index * offer_.layout.slot_stride;
+  }
+  // The caller's GPU, -1 for the host.
+  int device() const { return device_ != nullptr ? ordinal_ : -1; }
 
   // True: `batch` is the next one and now held. False: none is published.
   Result<bool> Take(BatchDescriptor* batch);
@@ -52,8 +59,13 @@ class Session {
   // Tells a daemon that drains not to wait for the batches that are held: their memory stays mapped here.
   void HangUp() { lifeline_.HangUp(); }
 
-  // Gives the slot back. Never blocks.
+  // Gives the slot back. Never blocks. On a device: nothing that was put on a stream reads it any more.
   void Release(const BatchDescriptor& batch);
+  // Gives the slot back when `stream` gets there. Precondition: device() >= 0.
+  Status ReleaseOn(const BatchDescriptor& batch, void* stream);
+  // Writes the outputs and gives the slot back: on a device when `stream` gets there, on the host at once.
+  // outputs[i] has room for batch_size samples of outputs()[i]. After an error the slot is not given back.
+  Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream);
   // Batches taken and not yet released. Once it is 0, no other thread touches the mappings any more.
   uint32_t held() const { return held_.load(std::memory_order_acquire); }
 
@@ -68,8 +80,17 @@ class Session {
   void CloseAndWait(SteadyTime deadline);
 
  private:
-  Session(FeedOffer offer, Lifeline lifeline, Mapping publish, Mapping release, Mapping arena,
-          UniqueFd doorbell);
+  struct Memory {
+    Mapping publish;
+    Mapping release;
+    Mapping arena;                        // on the host
+    std::unique_ptr<DeviceSlots> device;  // else
+  };
+  Session(FeedOffer offer, int ordinal, Lifeline lifeline, Memory memory, UniqueFd doorbell);
+  void Forget(const BatchDescriptor& batch);
+  // Lets go of all memory, once the GPU needs it no more. False: it still does at `deadline`, and the memory
+  // stays until the process ends.
+  bool Unmap(SteadyTime deadline);
   Status Check(const BatchDescriptor& batch, uint64_t expected) const;
   void RingIfStarved();
   const PublishPage& publish_page() const { return *reinterpret_cast<const PublishPage*>(publish_.data()); }
@@ -78,9 +99,11 @@ class Session {
   const FeedOffer offer_;
   const ForkGuard fork_guard_;
   Lifeline lifeline_;
+  const int ordinal_;
   const Mapping publish_;
-  const Mapping release_;
+  Mapping release_;
   Mapping arena_;
+  std::unique_ptr<DeviceSlots> device_;
   const UniqueFd doorbell_;
 
   std::atomic<uint64_t> next_sequence_{0};  // written by the feed's thread only
