@@ -16,11 +16,12 @@ for program in server/pinfeedd client/cli/pinfeed tests/device/compare_backends 
 done
 strip -o "$folder/lib/libpinfeed.so.0" "$(readlink -f "$build"/client/libpinfeed.so)"
 ln -s libpinfeed.so.0 "$folder/lib/libpinfeed.so"
+cp "$source"/tests/device/{run.sh,make_inputs.py} "$folder/"
 cp -r "$source/client/python/pinfeed" "$folder/python/"
 find "$folder/python" -name __pycache__ -prune -exec rm -r {} +
 # Everything but the C and C++ runtimes and what comes with the driver: those of the machine itself are newer.
 for program in "$folder"/bin/* "$folder"/lib/libpinfeed.so.0; do ldd "$program"; done |
-  awk '$3 ~ /^\// && $1 !~ /^(libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s|ld-linux|libpinfeed|libcuda)/ {print $3}' | sort -u |
+  awk '$3 ~ /^\// && $1 !~ /^(libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s|libpinfeed|libcuda)\.so/ {print $3}' | sort -u |
   while read -r library; do cp -L "$library" "$folder/lib/"; done
 strip "$folder"/lib/*.so* 2>/dev/null || true
 du -sh "$folder"
