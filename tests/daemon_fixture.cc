@@ -20,8 +20,8 @@ namespace {
 
 constexpr int kReadyFd = 3;
 constexpr int kWaitMs = 30'000;
-constexpr int kExitWaitMs =
-    45'000;  // longer than the daemon waits for its clients by default; within a test's own limit
+// Longer than the daemon waits for its clients by default, within a test's own limit.
+constexpr int kExitWaitMs = 45'000;
 
 // waitid's P_PIDFD is newer than some headers.
 constexpr auto kPidfd = static_cast<idtype_t>(3);
