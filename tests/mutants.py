@@ -47,7 +47,7 @@ MUTANTS = [
            "while (!in_flight_.empty() && slots_.state(in_flight_.front()) == SlotState::kReady) {",
            "feed_test", "*PublishesWholeBatchesOnceAndInOrder"),
     Mutant("I3", "a session that came back gets batches it has had", "server/pipeline/feed.cc",
-           "consumer.start && Before(here, *consumer.start)", "consumer.start && Before(*consumer.start, Sampler::Start{})", "feed_test",
+           "consumer.start && Before(here, *consumer.start)", "consumer.start && Before(here, Sampler::Start{})", "feed_test",
            "*BroadcastMembersThatComeBack*"),
     Mutant("I4", "the order depends on the slot", "server/pipeline/fill.cc",
            "parts.sampler.SampleId(plan_, i), plan_.epoch}", "parts.sampler.SampleId(plan_, (i + slot_) % plan_.samples), plan_.epoch}",
