@@ -8,6 +8,7 @@
 
 #include "common/quote.h"
 #include "common/shared_page.h"
+#include "server/source/open_dataset.h"
 
 namespace pinfeed {
 namespace {
@@ -231,7 +232,7 @@ Status SetDatasetKey(std::string_view key, const ConfigValue& value, DatasetSpec
   if (key == "stride") return SetUint32(value, 1, UINT32_MAX, dataset.stride);
   if (key == "format") {
     ASSIGN_OR_RETURN(dataset.format, value.AsString());
-    return OkStatus();
+    return CheckDatasetFormat(dataset.format);
   }
   return InvalidArgument("unknown key; a dataset has path, format, sequence_length, stride, token_dtype");
 }
