@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -96,7 +97,8 @@ struct Cursor {
   std::string fingerprint;  // empty: not checked
   uint64_t seed = 0;
   uint64_t epoch = 0;
-  uint64_t position = 0;  // samples of the epoch consumed by all ranks together
+  uint64_t position = 0;                      // samples of the epoch consumed by all ranks together
+  std::optional<Order> order = std::nullopt;  // that the position counts in; unset: not checked
   bool operator==(const Cursor&) const = default;
 };
 

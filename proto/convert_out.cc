@@ -123,6 +123,7 @@ v1::Cursor ToProto(const Cursor& cursor) {
   out.set_seed(cursor.seed);
   out.set_epoch(cursor.epoch);
   out.set_position(cursor.position);
+  if (cursor.order) out.set_order(ToProto(*cursor.order));
   return out;
 }
 

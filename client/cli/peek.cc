@@ -116,19 +116,6 @@ std::string Sample(const TensorView& tensor, uint32_t sample) {
   return text + (elements > kShown ? ", ...]" : "]");
 }
 
-// Class names are known for datasets of the configuration.
-std::vector<std::string> ClassNames(const PeekOptions& options, const ToolContext& context) {
-  const Json answer = Json::parse(DatasetsJson(context.address));
-  const Json wanted = DatasetOf(options.dataset);
-  for (const Json& dataset : ListField(answer, "datasets")) {
-    if (TextField(dataset, "name") != TextField(wanted, "name") &&
-        TextField(dataset, "path") != TextField(wanted, "path"))
-      continue;
-    return ListField(dataset, "classes").get<std::vector<std::string>>();
-  }
-  return {};
-}
-
 void PrintSamples(const std::vector<TensorView>& tensors, const TensorView* images,
                   const std::vector<std::string>& classes, size_t columns, uint32_t samples) {
   Table table;
@@ -175,7 +162,7 @@ void RunPeek(const PeekOptions& options, const ToolContext& context) {
     columns = sheet.columns();
     std::printf("%s: %zu rows of %zu images\n\n", options.output.c_str(), sheet.rows(), sheet.columns());
   }
-  PrintSamples(tensors, images, ClassNames(options, context), columns, batch->samples());
+  PrintSamples(tensors, images, feed.Classes(), columns, batch->samples());
 }
 
 }  // namespace

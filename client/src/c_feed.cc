@@ -6,13 +6,20 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "client/src/address.h"
 #include "client/src/c_api.h"
 #include "client/src/feed.h"
 
 struct pf_feed {
+  explicit pf_feed(std::unique_ptr<pinfeed::Feed> opened) : feed(std::move(opened)) {
+    for (const std::string& name : feed->classes()) classes.push_back(name.c_str());
+  }
   std::unique_ptr<pinfeed::Feed> feed;
+  std::vector<const char*> classes;
 };
 
 namespace pinfeed {
@@ -125,7 +132,7 @@ pf_result pf_open(const pf_open_options* options, pf_feed** feed) {
     *feed = nullptr;
     ASSIGN_OR_RETURN(FeedOptions checked, MakeFeedOptions(options));
     ASSIGN_OR_RETURN(std::unique_ptr<Feed> opened, Feed::Open(std::move(checked)));
-    *feed = new pf_feed{std::move(opened)};
+    *feed = new pf_feed(std::move(opened));
     return OkStatus();
   });
 }
@@ -151,6 +158,8 @@ pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info) {
     values.slot_bytes = offer.layout.slot_stride;
     values.fingerprint = feed->feed->fingerprint().c_str();
     values.backend = BackendName(offer.backend);
+    values.classes = feed->classes.data();
+    values.class_count = feed->classes.size();
     return FillStruct(info, values, "pf_feed_info_init");
   });
 }

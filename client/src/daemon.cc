@@ -107,6 +107,7 @@ Result<FeedOffer> OfferOf(const v1::OpenFeedResponse& response) {
   Result<Cursor> start = FromProto(response.start());
   if (!start.ok()) return Internal("the daemon's offer is unusable: " + start.status().message());
   offer.start = std::move(start).value();
+  offer.classes = {response.classes().begin(), response.classes().end()};
   RETURN_IF_ERROR(CheckOffer(offer));
   return offer;
 }

@@ -75,7 +75,10 @@ Status Feed::Connect(const std::optional<Cursor>& cursor) {
   if (!offer_.layout.tensors.empty()) RETURN_IF_ERROR(CheckSameFeed(offer_, offer));
   ASSIGN_OR_RETURN(session_, Session::Attach(offer, deadline));
   offer_ = std::move(offer);
-  if (fingerprint_.empty()) fingerprint_ = offer_.fingerprint;
+  if (fingerprint_.empty()) {
+    fingerprint_ = offer_.fingerprint;
+    classes_ = std::move(offer_.classes);
+  }
   cursor_ = offer_.start;
   at_epoch_start_ = cursor_.position == 0;
   epoch_ahead_ = cursor_.epoch;

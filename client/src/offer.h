@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/feed_spec.h"
 #include "common/result.h"
@@ -31,6 +32,7 @@ struct FeedOffer {
   uint64_t dataset_samples = 0;
   uint64_t batches_per_epoch = 0;
   Cursor start;
+  std::vector<std::string> classes;  // names of the labels 0, 1, ...
 };
 
 // Fills in layout.slot_bytes and verifies the rest. kInternal naming the first thing that is wrong: the

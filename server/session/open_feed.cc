@@ -98,6 +98,7 @@ Cursor StartCursor(const Session& session) {
   Cursor cursor;
   cursor.fingerprint = feed.dataset().fingerprint;
   cursor.seed = feed.spec().seed;
+  cursor.order = feed.spec().order;
   Sampler::Start start{0, 0};
   if (session.start) {
     start = *session.start;

@@ -49,6 +49,7 @@ void Describe(const Session& session, const std::string& lifeline_path, uint64_t
   response->set_batches_per_epoch(feed.sampler().batches_per_epoch());
   *response->mutable_start() = ToProto(StartCursor(session));
   response->set_lifeline_path(lifeline_path);
+  *response->mutable_classes() = {feed.dataset().classes.begin(), feed.dataset().classes.end()};
 }
 
 }  // namespace

@@ -52,6 +52,9 @@ static int BatchesPerEpoch(const pf_feed* feed) {
 PF_API const char* fake_spec(void) {
   return g_spec;
 }
+PF_API void fake_forget_spec(void) {
+  g_spec[0] = '\0';
+}
 PF_API int fake_released(void) {
   return atomic_load(&g_released);
 }
@@ -117,6 +120,9 @@ pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info) {
   info->slot_bytes = kSlotBytes;
   info->fingerprint = "f00d";
   info->backend = "host";
+  static const char* const kClasses[] = {"cat", "dog"};
+  info->classes = kClasses;
+  info->class_count = (uint64_t)Setting("FAKE_CLASSES", 2);
   return PF_OK;
 }
 
@@ -240,7 +246,7 @@ pf_result pf_status_json(const char* address, char** json) {
 }
 pf_result pf_datasets_json(const char* address, char** json) {
   (void)address;
-  *json = strdup("{\"datasets\":[{\"name\":\"pets\",\"classes\":[\"cat\",\"dog\"]}]}");
+  *json = strdup("{\"datasets\":[{\"name\":\"pets\"}]}");
   return PF_OK;
 }
 void pf_free(char* json) {

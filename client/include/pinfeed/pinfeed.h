@@ -129,6 +129,8 @@ typedef struct pf_feed_info {
   uint64_t slot_bytes;        /* arena bytes of one slot */
   const char* fingerprint;    /* of the dataset; lives as long as the feed */
   const char* backend;        /* "host", "cuda-ipc" or "vmm-fd"; lives as long as the feed */
+  const char* const* classes; /* class_count names, of the labels 0, 1, ...; live as long as the feed */
+  uint64_t class_count;       /* 0: the dataset names no classes */
 } pf_feed_info;
 PF_API void pf_feed_info_init(pf_feed_info* info, size_t size);
 PF_API pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info);
