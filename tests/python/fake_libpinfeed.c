@@ -170,7 +170,12 @@ pf_result pf_get_batch_info(const pf_batch* batch, pf_batch_info* info) {
   info->samples = batch->samples;
   info->skipped = 0;
   info->last_of_epoch = batch->last;
+  info->data = batch->feed->memory + batch->slot * kSlotBytes;
   return PF_OK;
+}
+pf_result pf_next_info(pf_feed* feed, int64_t timeout_ms, pf_batch** batch, pf_batch_info* info) {
+  const pf_result result = pf_next(feed, timeout_ms, batch);
+  return result != PF_OK ? result : pf_get_batch_info(*batch, info);
 }
 pf_result pf_get_tensor(const pf_batch* batch, uint32_t index, pf_tensor* tensor) {
   uint8_t* const base = batch->feed->memory + batch->slot * kSlotBytes;

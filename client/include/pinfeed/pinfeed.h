@@ -154,9 +154,14 @@ typedef struct pf_batch_info {
   uint32_t skipped;       /* samples left out as bad */
   uint32_t last_of_epoch; /* 1: the next batch belongs to the next epoch */
   uint32_t reserved;
+  void*
+      data; /* start of the batch's slot; a tensor's distance from it is the same in every batch of a feed */
 } pf_batch_info;
 PF_API void pf_batch_info_init(pf_batch_info* info, size_t size);
 PF_API pf_result pf_get_batch_info(const pf_batch* batch, pf_batch_info* info);
+/* pf_next and pf_get_batch_info in one call, for callers to whom a call is dear. On failure *info holds
+ * nothing. */
+PF_API pf_result pf_next_info(pf_feed* feed, int64_t timeout_ms, pf_batch** batch, pf_batch_info* info);
 
 #define PF_MAX_DIMS 16
 typedef struct pf_tensor {

@@ -64,6 +64,7 @@ class BatchInfo(ctypes.Structure):
         ("skipped", ctypes.c_uint32),
         ("last_of_epoch", ctypes.c_uint32),
         ("reserved", ctypes.c_uint32),
+        ("data", ctypes.c_void_p),
     ]
 
 
@@ -96,9 +97,8 @@ _SIGNATURES = {
     "pf_close": (None, [_P]),
     "pf_feed_info_init": (None, [ctypes.POINTER(FeedInfo), ctypes.c_size_t]),
     "pf_get_feed_info": (_RESULT, [_P, ctypes.POINTER(FeedInfo)]),
-    "pf_next": (_RESULT, [_P, ctypes.c_int64, ctypes.POINTER(_P)]),
+    "pf_next_info": (_RESULT, [_P, ctypes.c_int64, ctypes.POINTER(_P), ctypes.POINTER(BatchInfo)]),
     "pf_batch_info_init": (None, [ctypes.POINTER(BatchInfo), ctypes.c_size_t]),
-    "pf_get_batch_info": (_RESULT, [_P, ctypes.POINTER(BatchInfo)]),
     "pf_tensor_init": (None, [ctypes.POINTER(TensorInfo), ctypes.c_size_t]),
     "pf_get_tensor": (_RESULT, [_P, ctypes.c_uint32, ctypes.POINTER(TensorInfo)]),
     "pf_batch_release": (None, [_P]),

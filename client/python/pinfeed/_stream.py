@@ -67,7 +67,7 @@ class Stream(Connection):
         out = self._out
         if out.value is None:
             library = self._library
-            result = library.pf_next_quick(self._handle, 0, self._out_ref)
+            result = library.pf_next_info_quick(self._handle, 0, self._out_ref, self._maker.info_ref)
             if result == Code.DEADLINE_EXCEEDED:
                 result = self._wait()
             if library._messages:
@@ -87,7 +87,7 @@ class Stream(Connection):
                 if self._timeout is not None:
                     left = self._timeout - (time.perf_counter() - begin)
                     slice_ms = max(0, min(slice_ms, math.ceil(left * 1000)))
-                result: int = self._library.pf_next(self._handle, slice_ms, self._out_ref)
+                result: int = self._library.pf_next_info(self._handle, slice_ms, self._out_ref, self._maker.info_ref)
                 if result != Code.DEADLINE_EXCEEDED or slice_ms == 0:
                     return result
                 self._library.drain_log()
