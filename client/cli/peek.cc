@@ -36,7 +36,9 @@ Json PeekSpec(const PeekOptions& options, bool images) {
                {"order", options.seed ? "SHUFFLE" : "SEQUENTIAL"},
                {"seed", options.seed.value_or(0)}};
   if (images) {
-    spec["transforms"] = Json::array({{{"resize", {{"size", {options.side, options.side}}}}}});
+    // Whole images with their aspect ratio, and black around them.
+    spec["transforms"] = Json::array({{{"resize", {{"max_size", options.side}}}},
+                                      {{"center_crop", {{"size", {options.side, options.side}}}}}});
     spec["image_layout"] = "HWC";
   }
   return spec;
@@ -160,7 +162,8 @@ void RunPeek(const PeekOptions& options, const ToolContext& context) {
       sheet.Place(i, images->data_as<uint8_t>() + i * height * width * channels);
     sheet.Write(options.output);
     columns = sheet.columns();
-    std::printf("%s: %zu rows of %zu images\n\n", options.output.c_str(), sheet.rows(), sheet.columns());
+    std::printf("%s: %s in %s\n\n", options.output.c_str(), Counted(batch->samples(), "image").c_str(),
+                Counted(sheet.rows(), "row").c_str());
   }
   PrintSamples(tensors, images, feed.Classes(), columns, batch->samples());
 }
