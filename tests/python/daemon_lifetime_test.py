@@ -373,7 +373,7 @@ def wait_gone(pidfd):
 
 
 def test_the_private_daemon_ends_with_its_process(arrays):
-    process, pidfd, folder = start_private(arrays, "")
+    process, pidfd, folder = start_private(arrays, "sys.stdin.read()")  # until communicate: its daemon must be there to be watched
     out, error = process.communicate(timeout=60)
     assert process.returncode == 0 and error == "", error
     wait_gone(pidfd)
