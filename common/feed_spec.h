@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -18,6 +19,8 @@ inline constexpr uint32_t kMaxImageSide = 65500;  // JPEG's own limit
 struct Resize {
   uint32_t height = 0;  // 0: `width` is the length of the shorter side and the aspect ratio is kept
   uint32_t width = 0;
+  // With height 0: the most the longer side may have, 0 for any; with width 0 as well: what it has.
+  uint32_t max_size = 0;
   bool operator==(const Resize&) const = default;
 };
 struct CenterCrop {
@@ -96,7 +99,8 @@ struct Cursor {
   std::string fingerprint;  // empty: not checked
   uint64_t seed = 0;
   uint64_t epoch = 0;
-  uint64_t position = 0;  // samples of the epoch consumed by all ranks together
+  uint64_t position = 0;                      // samples of the epoch consumed by all ranks together
+  std::optional<Order> order = std::nullopt;  // that the position counts in; unset: not checked
   bool operator==(const Cursor&) const = default;
 };
 

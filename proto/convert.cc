@@ -79,18 +79,23 @@ DatasetSpec DatasetFromProto(const v1::DatasetSpec& in, Faults& faults) {
   return out;
 }
 
-void EnumsFromProto(const v1::FeedSpec& in, FeedSpec& out, Faults& faults) {
-  switch (in.order()) {
+// Nothing when it is unset or not known, which is a fault.
+std::optional<Order> OrderFromProto(v1::FeedSpec::Order in, const std::string& field, Faults& faults) {
+  switch (in) {
     case v1::FeedSpec::ORDER_UNSPECIFIED:
+      return std::nullopt;
     case v1::FeedSpec::SEQUENTIAL:
-      out.order = Order::kSequential;
-      break;
+      return Order::kSequential;
     case v1::FeedSpec::SHUFFLE:
-      out.order = Order::kShuffle;
-      break;
+      return Order::kShuffle;
     default:
-      faults.Add("order", Unknown(in.order()));
+      faults.Add(field, Unknown(in));
+      return std::nullopt;
   }
+}
+
+void EnumsFromProto(const v1::FeedSpec& in, FeedSpec& out, Faults& faults) {
+  out.order = OrderFromProto(in.order(), "order", faults).value_or(Order::kSequential);
   switch (in.image_layout()) {
     case v1::FeedSpec::IMAGE_LAYOUT_UNSPECIFIED:
     case v1::FeedSpec::CHW:
@@ -210,7 +215,8 @@ Cursor CursorFromProto(const v1::Cursor& in, Faults& faults) {
                                [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
   if (!fingerprint.empty() && (fingerprint.size() != 16 || !hex))
     faults.Add("cursor.fingerprint", "is not 16 hexadecimal digits");
-  return Cursor{fingerprint, in.seed(), in.epoch(), in.position()};
+  const std::optional<Order> order = OrderFromProto(in.order(), "cursor.order", faults);
+  return Cursor{fingerprint, in.seed(), in.epoch(), in.position(), order};
 }
 
 }  // namespace

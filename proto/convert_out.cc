@@ -44,8 +44,10 @@ struct TransformWriter {
   v1::Transform& out;
 
   void operator()(const Resize& op) const {
-    if (op.height != 0) out.mutable_resize()->add_size(op.height);
-    out.mutable_resize()->add_size(op.width);
+    v1::Resize& resize = *out.mutable_resize();
+    if (op.height != 0) resize.add_size(op.height);
+    if (op.width != 0) resize.add_size(op.width);
+    resize.set_max_size(op.max_size);
   }
   void operator()(const CenterCrop& op) const {
     out.mutable_center_crop()->add_size(op.height);
@@ -123,6 +125,7 @@ v1::Cursor ToProto(const Cursor& cursor) {
   out.set_seed(cursor.seed);
   out.set_epoch(cursor.epoch);
   out.set_position(cursor.position);
+  if (cursor.order) out.set_order(ToProto(*cursor.order));
   return out;
 }
 

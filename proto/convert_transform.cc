@@ -30,6 +30,25 @@ std::pair<uint32_t, uint32_t> SizeFromProto(const google::protobuf::RepeatedFiel
   return {shorter_side ? 0 : size.Get(0), size.Get(0)};
 }
 
+Resize ResizeFromProto(const v1::Resize& in, const std::string& field, Faults& faults) {
+  Resize out;
+  out.max_size = in.max_size();
+  if (out.max_size > kMaxImageSide) {
+    faults.Add(field + ".max_size",
+               std::to_string(out.max_size) + " is not within 1 to " + std::to_string(kMaxImageSide));
+  }
+  if (in.size().empty() && out.max_size != 0) return out;
+  std::tie(out.height, out.width) = SizeFromProto(in.size(), true, field, faults);
+  if (out.max_size == 0) return out;
+  if (out.height != 0) {
+    faults.Add(field + ".max_size", "goes with the length of the shorter side, not with height and width");
+  } else if (out.max_size <= out.width) {
+    faults.Add(field + ".max_size",
+               std::to_string(out.max_size) + " is not above size, " + std::to_string(out.width));
+  }
+  return out;
+}
+
 // Two values 0 < min <= max, or none for the defaults that *min and *max hold.
 void RangeFromProto(const google::protobuf::RepeatedField<double>& range, const std::string& field,
                     double* min, double* max, Faults& faults) {
@@ -68,10 +87,8 @@ std::vector<double> ChannelsFromProto(const google::protobuf::RepeatedField<doub
 
 std::optional<Transform> TransformFromProto(const v1::Transform& in, const std::string& at, Faults& faults) {
   switch (in.op_case()) {
-    case v1::Transform::kResize: {
-      const auto [height, width] = SizeFromProto(in.resize().size(), true, at + " resize", faults);
-      return Resize{height, width};
-    }
+    case v1::Transform::kResize:
+      return ResizeFromProto(in.resize(), at + " resize", faults);
     case v1::Transform::kCenterCrop: {
       const auto [height, width] = SizeFromProto(in.center_crop().size(), false, at + " center_crop", faults);
       return CenterCrop{height, width};

@@ -40,7 +40,7 @@ struct Config {
   std::string gpus = "auto";          // "auto": those there are; "on": there must be some; "off"
   MemorySize pinned_bytes{0, 0.125};  // a share is one of pool_bytes
   MemorySize gpu_bytes{0, 0.1};       // of each GPU; a share is one of its memory
-  uint32_t workers = 0;  // 0: from the CPUs this process may use
+  uint32_t workers = 0;               // 0: from the CPUs this process may use
   uint32_t default_slots = 4;
   uint32_t max_sessions = 256;
   uint32_t dataset_cache = 8;

@@ -8,6 +8,7 @@
 
 #include "common/quote.h"
 #include "common/shared_page.h"
+#include "server/source/open_dataset.h"
 
 namespace pinfeed {
 namespace {
@@ -187,9 +188,8 @@ std::vector<ConfigKey> MakeKeys() {
        SetAllowedUids, PrintAllowedUids},
       MemoryKey("pool_bytes", &Config::pool_bytes,
                 "host memory for batches: \"8GiB\", or a share of what is available, \"25%\""),
-      {"gpus", "auto|on|off",
-       "feed GPUs: those there are, with an error when there is none, or not at all", SetGpus,
-       [](const Config& config) { return TomlString(config.gpus); }},
+      {"gpus", "auto|on|off", "feed GPUs: those there are, with an error when there is none, or not at all",
+       SetGpus, [](const Config& config) { return TomlString(config.gpus); }},
       MemoryKey("pinned_bytes", &Config::pinned_bytes,
                 "host memory pinned at the start for copies to GPUs, or a share of pool_bytes"),
       MemoryKey("gpu_bytes", &Config::gpu_bytes, "memory of each GPU for batches, or a share of it"),
@@ -250,7 +250,7 @@ Status SetDatasetKey(std::string_view key, const ConfigValue& value, DatasetSpec
   if (key == "stride") return SetUint32(value, 1, UINT32_MAX, dataset.stride);
   if (key == "format") {
     ASSIGN_OR_RETURN(dataset.format, value.AsString());
-    return OkStatus();
+    return CheckDatasetFormat(dataset.format);
   }
   return InvalidArgument("unknown key; a dataset has path, format, sequence_length, stride, token_dtype");
 }

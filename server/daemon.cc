@@ -19,6 +19,7 @@
 #include <optional>
 #include <vector>
 
+#include "common/byte_size.h"
 #include "common/log.h"
 #include "common/quote.h"
 #include "server/host_limits.h"
@@ -60,9 +61,9 @@ Result<uint64_t> PoolBytes(const MemorySize& size) {
       size.bytes != 0 ? size.bytes
                       : static_cast<uint64_t>(static_cast<double>(memory.available_bytes) * size.share);
   if (bytes > memory.limit_bytes) {
-    return ResourceExhausted("pool_bytes: " + std::to_string(bytes) + " bytes are more than the " +
-                             std::to_string(memory.limit_bytes) + " that this process may have (" +
-                             memory.limited_by + ")");
+    return ResourceExhausted("pool_bytes: " + ExactByteSize(bytes) + " are more than the " +
+                             ExactByteSize(memory.limit_bytes) + " that this process may have (" +
+                             memory.limited_by + "); set pool_bytes to less, or to a share such as \"25%\"");
   }
   return bytes;
 }
@@ -79,6 +80,11 @@ Result<std::optional<gid_t>> SocketGroup(const std::string& group) {
     return NotFound("socket_group: there is no group " + QuotePath(group));
   }
   return std::optional<gid_t>(found->gr_gid);
+}
+
+Status CheckDirectory(const std::string& path) {
+  const UniqueFd directory(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  return directory ? OkStatus() : ErrnoStatus("open the directory " + QuotePath(path), errno);
 }
 
 // Each session takes a handful of descriptors; the soft limit is often 1024 for the sake of select(2), which
@@ -119,9 +125,25 @@ void BlockDaemonSignals() {
   ::signal(SIGPIPE, SIG_IGN);  // a peer that is gone is seen as EPIPE
 }
 
-Status CheckHost(const Config& config) {
-  RETURN_IF_ERROR(PoolBytes(config.pool_bytes).status());
-  return SocketGroup(config.socket_group).status();
+Status CheckHost(const CommandLine& command_line) {
+  const Config& config = command_line.config;
+  std::string faults;
+  const auto note = [&](const std::string& key, const Status& status) {
+    if (status.ok()) return;
+    faults += (faults.empty() ? "" : "\n") + command_line.origins.at(key) + ": " + status.message();
+  };
+  note("pool_bytes", PoolBytes(config.pool_bytes).status());
+  note("socket_group", SocketGroup(config.socket_group).status());
+  note("socket_dir", CheckDirectory(config.socket_dir).WithContext("socket_dir"));
+  for (const std::string& root : config.allowed_roots)
+    note("allowed_roots", CheckDirectory(root).WithContext("allowed_roots"));
+  DatasetCache datasets({config.datasets, config.allowed_roots, 0});
+  for (const auto& [name, dataset] : config.datasets) {
+    DatasetSpec named;
+    named.name = name;
+    note("datasets." + name, datasets.Open(named).status().WithContext("datasets." + EscapeName(name)));
+  }
+  return faults.empty() ? OkStatus() : InvalidArgument(faults);
 }
 
 // In the order of creation.
@@ -196,7 +218,7 @@ Status Daemon::Create() {
   if (!config.http_listen.empty()) {
     parts_->metrics.emplace(kVersion, [this] { return Snapshot(); });
     ASSIGN_OR_RETURN(parts_->http, HttpServer::Create({config.http_listen, &*parts_->metrics,
-                                                       [this] { return ready_ && !draining_; }}));
+                                                       [this] { return ready_ && !draining(); }}));
     std::ofstream port_file(parts_->directory->http_port_path(), std::ios::trunc);
     if (!(port_file << parts_->http->port() << std::endl))
       return Internal("write " + QuotePath(parts_->directory->http_port_path()));
@@ -248,7 +270,8 @@ Status Daemon::OpenGpus() {
 }
 
 void Daemon::OnGpuFailure(const Status& failure) {
-  spdlog::error("{}; this process cannot use the GPU any more and ends, to be started anew", failure.message());
+  spdlog::error("{}; this process cannot use the GPU any more and ends, to be started anew",
+                failure.message());
   ready_ = false;
   {
     const MutexLock lock(failure_mutex_);
@@ -261,9 +284,9 @@ void Daemon::AnnounceReady() {
   const Config& config = command_line_.config;
   parts_->rpc->SetHealthy(true);
   ready_ = true;
-  spdlog::info("pinfeedd {} serves {}: pool of {} bytes, {} workers, pid {}", kVersion,
-               QuotePath(config.socket_dir), parts_->pool->capacity_bytes(), parts_->workers->threads(),
-               ::getpid());
+  spdlog::info("pinfeedd {} serves {}: pool of {}, {} workers, pid {}", kVersion,
+               QuotePath(config.socket_dir), ByteSize(parts_->pool->capacity_bytes()),
+               parts_->workers->threads(), ::getpid());
   sd_notify(0, "READY=1");
   if (ready_fd_) {
     constexpr std::string_view kReady = "ready\n";
@@ -317,7 +340,7 @@ bool Daemon::AwaitEnd(bool draining, Clock::time_point deadline) {
 Status Daemon::Run() {
   const bool at_once = AwaitEnd(false, {});
   sd_notify(0, "STOPPING=1");
-  draining_ = true;
+  BeginDrain();
   parts_->sessions->Close();
   parts_->rpc->SetHealthy(false);
   parts_->feeds.DrainAll();
@@ -331,9 +354,14 @@ Status Daemon::Run() {
   return failure_;
 }
 
+void Daemon::BeginDrain() {
+  Clock::rep none = kNotDraining;
+  drain_began_.compare_exchange_strong(none, Clock::now().time_since_epoch().count());
+}
+
 void Daemon::Stop() {
   if (parts_ == nullptr) return;
-  draining_ = true;
+  BeginDrain();
   if (parts_->acceptor) parts_->acceptor->Stop();
   if (parts_->http) ::unlink(parts_->directory->http_port_path().c_str());
   parts_->http.reset();
@@ -354,7 +382,11 @@ DaemonSnapshot Daemon::Snapshot() const {
   snapshot.server_epoch = server_epoch_;
   snapshot.uptime_seconds = std::chrono::duration<double>(Clock::now() - started_).count();
   snapshot.ready = ready_;
-  snapshot.draining = draining_;
+  snapshot.draining = draining();
+  if (snapshot.draining) {
+    const Clock::time_point began{Clock::duration(drain_began_.load())};
+    snapshot.draining_seconds = std::chrono::duration<double>(Clock::now() - began).count();
+  }
   snapshot.workers = parts_->workers->threads();
   snapshot.workers_busy = parts_->workers->busy();
   snapshot.pool_capacity_bytes = parts_->pool->capacity_bytes();

@@ -20,8 +20,11 @@ namespace pinfeed {
 // the first thread.
 void BlockDaemonSignals();
 
-// The configuration against this host: pool size, group, workers. Start does the same.
-Status CheckHost(const Config& config);
+// The configuration against this host, for --check: what Start refuses for as well (the pool's size, the
+// group, the socket directory), and what may still come with a disk that is mounted later: the allowed roots
+// and every named dataset, which is opened as for a feed. kInvalidArgument lists every fault, one a line,
+// each with the place its value comes from.
+Status CheckHost(const CommandLine& command_line);
 
 // Purpose: owns every part of the daemon, and the order of their lives. Threads: Start, Run and the
 // destructor from the main thread. Errors: Start says in one line why it cannot; what it had made until then
@@ -52,6 +55,9 @@ class Daemon {
   // Waits for a signal or the lifetime pipe's end; once draining also for the last session's end, until the
   // deadline. True when nobody is to be waited for any more.
   bool AwaitEnd(bool draining, std::chrono::steady_clock::time_point deadline);
+  // A second call changes nothing.
+  void BeginDrain();
+  bool draining() const { return drain_began_ != kNotDraining; }
   Status OpenGpus();
   void OnGpuFailure(const Status& failure) PF_EXCLUDES(failure_mutex_);
   void Stop();
@@ -61,11 +67,12 @@ class Daemon {
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   const uint64_t server_epoch_;
   std::atomic<bool> ready_{false};
-  std::atomic<bool> draining_{false};
+  static constexpr std::chrono::steady_clock::rep kNotDraining = 0;
+  std::atomic<std::chrono::steady_clock::rep> drain_began_{kNotDraining};
   UniqueFd signals_;
   UniqueFd lifetime_;
   UniqueFd ready_fd_;
-  UniqueFd gpu_failed_;     // eventfd: readable once failure_ is set
+  UniqueFd gpu_failed_;  // eventfd: readable once failure_ is set
   Mutex failure_mutex_;
   Status failure_ PF_GUARDED_BY(failure_mutex_);
   std::string backend_;     // for status: what batches are delivered by, and why

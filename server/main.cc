@@ -43,7 +43,7 @@ int Run(const std::vector<std::string>& arguments) {
       std::cout << pinfeed::PrintConfig(*command_line);
       return 0;
     case pinfeed::Action::kCheck:
-      if (const pinfeed::Status status = pinfeed::CheckHost(command_line->config); !status.ok()) {
+      if (const pinfeed::Status status = pinfeed::CheckHost(*command_line); !status.ok()) {
         std::cerr << "pinfeedd: " << status.message() << '\n';
         return kExitConfig;
       }

@@ -17,14 +17,17 @@ def needed(program):
     return re.findall(r"\(NEEDED\).*\[(.+)\]", output("readelf", "-d", program))
 
 
-def package_of(path):
-    """Debian's database knows a file by the name it was installed under, which may lack or have /usr."""
-    real = os.path.realpath(path)
-    for name in (path, real, real.removeprefix("/usr"), "/usr" + path):
-        found = subprocess.run(["dpkg-query", "-S", name], check=False, capture_output=True, text=True).stdout
-        if found:
-            return found.split(":")[0]
-    return None
+def packages_of(paths):
+    """{path: package}, by one question: each costs a reading of the whole database, which knows a file by the name it was installed
+    under, which may lack or have /usr."""
+    names = {}
+    for path in paths:
+        real = os.path.realpath(path)
+        names[path] = [path, real, real.removeprefix("/usr"), "/usr" + path]
+    question = sorted({name for each in names.values() for name in each})
+    answer = subprocess.run(["dpkg-query", "-S", *question], check=False, capture_output=True, text=True).stdout  # 1: not all are known
+    holders = {name: holder.split(":")[0] for holder, _, name in (line.rpartition(": ") for line in answer.splitlines())}
+    return {path: next((holders[name] for name in each if name in holders), None) for path, each in names.items()}
 
 
 def main():
@@ -32,12 +35,14 @@ def main():
     own = {os.path.basename(os.path.realpath(program)).split(".so")[0] for program in programs}
     listed = set(output(installer, "--list", "run").split())
     places = dict(re.findall(r"^\s+(\S+) \(.*x86-64.*\) => (\S+)$", output("/sbin/ldconfig", "-p"), flags=re.MULTILINE))
+    loads = {program: needed(program) for program in programs}
+    packages = packages_of({places[library] for libraries in loads.values() for library in libraries if library in places})
     used, faults = set(), 0
-    for program in programs:
-        for library in needed(program):
+    for program, libraries in loads.items():
+        for library in libraries:
             if library.split(".so")[0] in own:
                 continue
-            package = package_of(places[library]) if library in places else None
+            package = packages.get(places.get(library))
             if package is None:
                 print(f"{program}: loads {library}, which no installed package holds")
                 faults += 1

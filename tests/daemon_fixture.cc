@@ -20,6 +20,8 @@ namespace {
 
 constexpr int kReadyFd = 3;
 constexpr int kWaitMs = 30'000;
+// Longer than the daemon waits for its clients by default, within a test's own limit.
+constexpr int kExitWaitMs = 45'000;
 
 // waitid's P_PIDFD is newer than some headers.
 constexpr auto kPidfd = static_cast<idtype_t>(3);
@@ -79,7 +81,9 @@ std::unique_ptr<DaemonProcess> DaemonProcess::Serve(const std::filesystem::path&
 }
 
 DaemonProcess::~DaemonProcess() {
-  if (!reaped_) Kill();
+  if (reaped_) return;
+  const int exit_status = Stop();
+  EXPECT_EQ(exit_status, 0) << "of the daemon, -1 when it had to be killed. Its log:\n" << Log();
 }
 
 int DaemonProcess::Stop() {
@@ -110,7 +114,7 @@ void DaemonProcess::Signal(int signal) const {
 
 int DaemonProcess::AwaitExit() {
   pollfd wait{pidfd_.get(), POLLIN, 0};
-  const bool ended = ::poll(&wait, 1, kWaitMs) == 1;
+  const bool ended = ::poll(&wait, 1, kExitWaitMs) == 1;
   if (!ended) Signal(SIGKILL);
   siginfo_t info{};
   PF_CHECK(::waitid(kPidfd, static_cast<id_t>(pidfd_.get()), &info, WEXITED) == 0, "waitid of a child");

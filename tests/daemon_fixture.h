@@ -16,9 +16,11 @@
 
 namespace pinfeed {
 
-// Purpose: one daemon. Owns: the process (killed if it still runs at the end), its socket directory and its
-// log. Threads: one. Errors: of the harness (no such binary) end the test program; those of the daemon are
-// the test's matter.
+// Purpose: one daemon. Owns: the process, its socket directory and its log. At the end it is asked to stop
+// unless the test has seen its end: a daemon that does not end by itself with status 0 (that is also how a
+// sanitizer shows what it found) fails the test. Sessions that the test still has are waited for as long as
+// --drain-timeout says. Threads: one. Errors: of the harness (no such binary) end the test program; those of
+// the daemon are the test's matter.
 class DaemonProcess {
  public:
   // Starts the daemon with --socket-dir of its own, no HTTP, a pool of 64 MiB, 2 workers, and then
@@ -36,11 +38,11 @@ class DaemonProcess {
   // Whether clients can connect; false when the daemon ended instead. Waits up to 30 s.
   bool AwaitReady();
   void Signal(int signal) const;
-  // The exit code, or 128 + the signal that ended it. Waits up to 30 s, then kills it and gives -1.
+  // The exit code, or 128 + the signal that ended it. Waits up to 45 s, then kills it and gives -1.
   int AwaitExit();
   // SIGTERM and AwaitExit.
   int Stop();
-  // SIGKILL and AwaitExit.
+  // SIGKILL and AwaitExit: for a test of what happens then.
   void Kill();
 
   pid_t pid() const { return pid_; }

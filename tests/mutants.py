@@ -2,18 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Breaks one guard of an invariant at a time and checks that the tests notice.
 
-For each mutant below: the tree is copied, one guard is taken out of the copy, the named tests are built and run there, and they must fail.
+For each mutant below: the tree is copied, one guard is taken out of the copy, the named tests are built and run there, and they must fail; which of them
+did is printed. Before, they must pass in the copy as it is.
 A mutant that survives, or whose text is no longer found in the source, is an error. `make mutants` runs it; --only I1 picks some.
 """
 
 import argparse
+import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+CASE_LIMIT_S = 20
 
 
 class Mutant(NamedTuple):
@@ -43,7 +47,7 @@ MUTANTS = [
            "while (!in_flight_.empty() && slots_.state(in_flight_.front()) == SlotState::kReady) {",
            "feed_test", "*PublishesWholeBatchesOnceAndInOrder"),
     Mutant("I3", "a session that came back gets batches it has had", "server/pipeline/feed.cc",
-           "consumer.start && Before(here, *consumer.start)", "consumer.start && Before(*consumer.start, Sampler::Start{})", "feed_test",
+           "consumer.start && Before(here, *consumer.start)", "consumer.start && Before(here, Sampler::Start{})", "feed_test",
            "*BroadcastMembersThatComeBack*"),
     Mutant("I4", "the order depends on the slot", "server/pipeline/fill.cc",
            "parts.sampler.SampleId(plan_, i), plan_.epoch}", "parts.sampler.SampleId(plan_, (i + slot_) % plan_.samples), plan_.epoch}",
@@ -63,22 +67,38 @@ MUTANTS = [
 ]
 
 
-def run(mutant: Mutant, tree: pathlib.Path, build: pathlib.Path) -> str:
-    """'' when the tests noticed, else what went wrong."""
+class Outcome(NamedTuple):
+    failed: list[str]  # the tests that noticed, in gtest's names; a crash or a hang counts for the test it came in
+    fault: str  # why there is no answer, else ""
+
+
+def run_tests(build: pathlib.Path, target: str, cases: str) -> Outcome:
+    made = subprocess.run(["cmake", "--build", str(build), "--target", target, "-j", str(len(os.sched_getaffinity(0)))], capture_output=True, text=True)
+    if made.returncode != 0:
+        return Outcome([], "it does not build:\n" + made.stdout[-2000:])
+    try:
+        test = subprocess.run([str(build / "tests" / target), f"--gtest_filter={cases}"], capture_output=True, text=True, timeout=300,
+                              env={"PINFEED_TEST_TIMEOUT_S": str(CASE_LIMIT_S), "PATH": "/usr/bin:/bin"})
+    except subprocess.TimeoutExpired:
+        return Outcome([], "the tests did not end within 300 s")
+    begun = re.findall(r"^\[ RUN      \] (\S+)", test.stdout, re.MULTILINE)
+    failed = re.findall(r"^\[  FAILED  \] (\S+?),? .*\(\d+ ms\)$", test.stdout, re.MULTILINE)
+    if not begun:
+        return Outcome([], f"no test of {target} is named {cases}")
+    if test.returncode != 0 and not failed:
+        failed = [f"{begun[-1]}, which {'hung' if 'watchdog: ' in test.stderr else f'ended with {test.returncode}'}"]
+    return Outcome(failed, "")
+
+
+def run(mutant: Mutant, tree: pathlib.Path, build: pathlib.Path) -> Outcome:
     path = tree / mutant.file
     original = path.read_text()
     if original.count(mutant.old) != 1:
-        return f"the guard stands {original.count(mutant.old)} times in {mutant.file}, expected once"
+        return Outcome([], f"the guard stands {original.count(mutant.old)} times in {mutant.file}, expected once")
     try:
         path.write_text(original.replace(mutant.old, mutant.new))
-        made = subprocess.run(["ninja", "-C", str(build), mutant.target], capture_output=True, text=True)
-        if made.returncode != 0:
-            return "the mutant does not build:\n" + made.stdout[-2000:]
-        test = subprocess.run([str(build / "tests" / mutant.target), f"--gtest_filter={mutant.cases}"], capture_output=True, text=True,
-                              timeout=300, env={"PINFEED_TEST_TIMEOUT_S": "20", "PATH": "/usr/bin:/bin"})
-        if "Running 0 tests" in test.stdout or test.returncode == 0:
-            return "the tests pass all the same"
-        return ""
+        outcome = run_tests(build, mutant.target, mutant.cases)
+        return outcome if outcome.failed or outcome.fault else Outcome([], f"{mutant.target} {mutant.cases} pass all the same")
     finally:
         path.write_text(original)
 
@@ -94,15 +114,19 @@ def main() -> int:
     shutil.rmtree(tree, ignore_errors=True)
     for name in filter(None, files):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, tree / name)
+        shutil.copy(ROOT / name, tree / name)  # with today's date, lest objects of the last mutant seem newer
     subprocess.run(["cmake", "--preset", "release", "-S", str(tree), "-B", str(build)], cwd=tree, check=True, capture_output=True)
-    survivors = 0
     chosen = [m for m in MUTANTS if arguments.only in (None, m.invariant)]
+    for target, cases in sorted({(m.target, m.cases) for m in chosen}):  # else a broken test would notice everything
+        whole = run_tests(build, target, cases)
+        if whole.failed or whole.fault:
+            print(f"without a mutant, {target} {cases}: {whole.fault or 'failed: ' + ', '.join(whole.failed)}")
+            return 1
+    survivors = 0
     for mutant in chosen:
-        wrong = run(mutant, tree, build)
-        survivors += bool(wrong)
-        print(f"{mutant.invariant}  {'SURVIVED' if wrong else 'noticed '}  {mutant.what}  ({mutant.target} {mutant.cases})" +
-              (f"\n    {wrong}" if wrong else ""), flush=True)
+        outcome = run(mutant, tree, build)
+        survivors += not outcome.failed
+        print(f"{mutant.invariant}  {'noticed ' if outcome.failed else 'SURVIVED'}  {mutant.what}\n    {', '.join(outcome.failed) or outcome.fault}", flush=True)
     print(f"{len(chosen) - survivors} of {len(chosen)} mutants noticed")
     return 1 if survivors else 0
 

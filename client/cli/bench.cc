@@ -135,8 +135,8 @@ void RunBench(const BenchOptions& options, ToolContext& context) {
 }  // namespace
 
 void AddBenchCommand(CLI::App& tool, ToolContext& context) {
-  CLI::App* command =
-      tool.add_subcommand("bench", "Drains a feed: samples/s, GB/s, hand-off latency, what it is bound on.");
+  CLI::App* command = tool.add_subcommand(
+      "bench", "Drains a feed: samples/s, bytes/s, hand-off latency, what it is bound on.");
   const auto options = std::make_shared<BenchOptions>();
   options->spec.AddTo(*command);
   command->add_option("--seconds", options->seconds, "at most this long")

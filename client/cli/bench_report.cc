@@ -65,9 +65,9 @@ void BenchReport::Print() const {
   std::printf("open %s, first batch after %s\n", Duration(number("open_seconds")).c_str(),
               Duration(number("first_batch_seconds")).c_str());
   std::printf(
-      "%s batches in %s: %s samples/s, %s GB/s, %s batches/s\n", Count(batches_).c_str(),
+      "%s batches in %s: %s samples/s, %s, %s batches/s\n", Count(batches_).c_str(),
       Duration(number("seconds")).c_str(), Count(static_cast<uint64_t>(number("samples_per_second"))).c_str(),
-      Fixed(number("gigabytes_per_second"), 2).c_str(), Fixed(number("batches_per_second"), 1).c_str());
+      ByteRate(number("gigabytes_per_second") * 1e9).c_str(), Fixed(number("batches_per_second"), 1).c_str());
   std::printf("waited %s of the time; %s batches were ready when asked for\n",
               Percent(number("wait_share")).c_str(), Count(ready_ns_.size()).c_str());
   const Json& ready = report["ready_ns"];

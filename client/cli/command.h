@@ -9,10 +9,10 @@
 
 namespace pinfeed {
 
-// Exit statuses beside 0. Wrong usage has CLI11's own, above 100.
-inline constexpr int kExitNotReady = 1;  // `status`: the daemon answers, but does not take feeds
-inline constexpr int kExitFailed = 2;    // the message on stderr says why
-inline constexpr int kExitInterrupted = 130;
+// Exit statuses beside 0; the message on stderr says why. `pinfeed --help` lists them.
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;          // the command line asks for nothing that could be done
+inline constexpr int kExitInterrupted = 130;  // as a shell says it of SIGINT
 
 // Purpose: what all commands share. Lives as long as main().
 struct ToolContext {
@@ -24,6 +24,11 @@ struct ToolContext {
 class ToolError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+// The options do not say what to do.
+class UsageError : public ToolError {
+ public:
+  using ToolError::ToolError;
 };
 
 void AddStatusCommand(CLI::App& tool, ToolContext& context);

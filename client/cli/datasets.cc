@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `pinfeed datasets`: what the daemon can serve by name, and below which roots by path.
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <memory>
 
@@ -11,17 +13,32 @@
 namespace pinfeed {
 namespace {
 
-// "image uint8 [], label int64 []"
+// "HxWx3 (varying size)", "3x224x224"; empty for a number.
+std::string Shape(const Json& field) {
+  static constexpr std::array<const char*, 2> kVarying = {"H", "W"};  // of images; nothing else varies
+  std::string text;
+  bool varies = false;
+  size_t dimension = 0;
+  for (const Json& size : ListField(field, "shape")) {
+    std::string one = size.is_string() ? size.get<std::string>() : size.dump();
+    if (one == "-1") {
+      varies = true;
+      one = kVarying.at(std::min(dimension, kVarying.size() - 1));
+    }
+    text += (dimension++ == 0 ? "" : "x") + one;
+  }
+  return text + (varies ? " (varying size)" : "");
+}
+
+// "image uint8 HxWx3 (varying size), label int64"
 std::string Fields(const Json& dataset) {
   std::string text;
   for (const Json& field : ListField(dataset, "fields")) {
-    std::string shape;
-    for (const Json& size : ListField(field, "shape"))
-      shape += (shape.empty() ? "" : " x ") + (size.is_string() ? size.get<std::string>() : size.dump());
+    const std::string shape = Shape(field);
     std::string dtype = TextField(field, "dtype");
     for (char& c : dtype) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     text += (text.empty() ? "" : ", ") + TextField(field, "name") + " " + dtype +
-            (shape.empty() ? "" : " (" + shape + ")");
+            (shape.empty() ? "" : " " + shape);
   }
   return text;
 }

@@ -24,7 +24,19 @@ int Main(int argc, char** argv) {
   pinfeed::AddDatasetsCommand(tool, context);
   pinfeed::AddPeekCommand(tool, context);
   pinfeed::AddBenchCommand(tool, context);
-  CLI11_PARSE(tool, argc, argv);
+  tool.footer(
+      "Exit status: 0 done; 1 it failed, or `status` found no daemon that is ready; 2 wrong usage; 130 "
+      "interrupted.");
+  try {
+    tool.parse(argc, argv);  // and runs the command
+  } catch (const CLI::ParseError& error) {
+    if (tool.get_subcommands().empty() && !tool.remaining().empty()) {
+      std::fprintf(stderr, "pinfeed: there is no command %s; pinfeed --help lists them\n",
+                   tool.remaining().front().c_str());
+      return pinfeed::kExitUsage;
+    }
+    return tool.exit(error) == 0 ? 0 : pinfeed::kExitUsage;  // 0: --help and --version
+  }
   return context.exit_status;
 }
 
@@ -37,6 +49,9 @@ int main(int argc, char** argv) {
   } catch (const pinfeed::Interrupted&) {
     std::fprintf(stderr, "pinfeed: interrupted\n");
     return pinfeed::kExitInterrupted;
+  } catch (const pinfeed::UsageError& error) {
+    std::fprintf(stderr, "pinfeed: %s (see pinfeed --help)\n", error.what());
+    return pinfeed::kExitUsage;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "pinfeed: %s\n", error.what());
     return pinfeed::kExitFailed;

@@ -36,7 +36,9 @@ Json PeekSpec(const PeekOptions& options, bool images) {
                {"order", options.seed ? "SHUFFLE" : "SEQUENTIAL"},
                {"seed", options.seed.value_or(0)}};
   if (images) {
-    spec["transforms"] = Json::array({{{"resize", {{"size", {options.side, options.side}}}}}});
+    // Whole images with their aspect ratio, and black around them.
+    spec["transforms"] = Json::array({{{"resize", {{"max_size", options.side}}}},
+                                      {{"center_crop", {{"size", {options.side, options.side}}}}}});
     spec["image_layout"] = "HWC";
   }
   return spec;
@@ -116,19 +118,6 @@ std::string Sample(const TensorView& tensor, uint32_t sample) {
   return text + (elements > kShown ? ", ...]" : "]");
 }
 
-// Class names are known for datasets of the configuration.
-std::vector<std::string> ClassNames(const PeekOptions& options, const ToolContext& context) {
-  const Json answer = Json::parse(DatasetsJson(context.address));
-  const Json wanted = DatasetOf(options.dataset);
-  for (const Json& dataset : ListField(answer, "datasets")) {
-    if (TextField(dataset, "name") != TextField(wanted, "name") &&
-        TextField(dataset, "path") != TextField(wanted, "path"))
-      continue;
-    return ListField(dataset, "classes").get<std::vector<std::string>>();
-  }
-  return {};
-}
-
 void PrintSamples(const std::vector<TensorView>& tensors, const TensorView* images,
                   const std::vector<std::string>& classes, size_t columns, uint32_t samples) {
   Table table;
@@ -173,9 +162,10 @@ void RunPeek(const PeekOptions& options, const ToolContext& context) {
       sheet.Place(i, images->data_as<uint8_t>() + i * height * width * channels);
     sheet.Write(options.output);
     columns = sheet.columns();
-    std::printf("%s: %zu rows of %zu images\n\n", options.output.c_str(), sheet.rows(), sheet.columns());
+    std::printf("%s: %s in %s\n\n", options.output.c_str(), Counted(batch->samples(), "image").c_str(),
+                Counted(sheet.rows(), "row").c_str());
   }
-  PrintSamples(tensors, images, ClassNames(options, context), columns, batch->samples());
+  PrintSamples(tensors, images, feed.Classes(), columns, batch->samples());
 }
 
 }  // namespace

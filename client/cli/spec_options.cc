@@ -22,7 +22,7 @@ Json ParseJson(const std::string& text, const std::string& origin) {
   try {
     return Json::parse(text);
   } catch (const Json::parse_error& error) {
-    throw ToolError(origin + " is no JSON: " + error.what());
+    throw UsageError(origin + " is no JSON: " + error.what());
   }
 }
 
@@ -58,7 +58,7 @@ Json SpecOptions::Spec() const {
   if (!spec.empty())
     return spec.front() == '@' ? ParseJson(ReadFile(spec.substr(1)), spec.substr(1))
                                : ParseJson(spec, "--spec");
-  if (dataset.empty()) throw ToolError("give a dataset (its name or path) or --spec");
+  if (dataset.empty()) throw UsageError("give a dataset (its name or path) or --spec");
   Json result = {{"dataset", DatasetOf(dataset)},
                  {"batch_size", batch_size},
                  {"seed", seed},

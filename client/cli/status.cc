@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // `pinfeed status`: what the daemon is doing, and for each feed in one line what it is bound on. Also the
 // health check of containers.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
 #include "client/cli/command.h"
 #include "client/cli/json_field.h"
 #include "client/cli/text.h"
+#include "common/byte_size.h"
 #include "pinfeed/pinfeed.hpp"
 
 namespace pinfeed {
@@ -27,16 +29,18 @@ std::string BoundOn(const Json& feed) {
 }
 
 void PrintDaemon(const Json& status) {
-  std::printf("pinfeedd %s is %s since %s (pid %s)\n", Printable(TextField(status, "version")).c_str(),
+  const double draining = DoubleField(status, "draining_seconds");
+  std::printf("pinfeedd %s is %s%s, up %s (pid %s)\n", Printable(TextField(status, "version")).c_str(),
               Printable(TextField(status, "state")).c_str(),
+              draining > 0 ? (" since " + Duration(draining)).c_str() : "",
               Duration(DoubleField(status, "uptime_seconds")).c_str(),
               std::to_string(UintField(status, "pid")).c_str());
   std::printf("backend %s, %llu workers, pool %s of %s in use, resident %s\n",
               Printable(TextField(status, "backend")).c_str(),
               static_cast<unsigned long long>(UintField(status, "workers")),
-              Bytes(UintField(status, "pool_used_bytes")).c_str(),
-              Bytes(UintField(status, "pool_capacity_bytes")).c_str(),
-              Bytes(UintField(status, "resident_bytes")).c_str());
+              ByteSize(UintField(status, "pool_used_bytes")).c_str(),
+              ByteSize(UintField(status, "pool_capacity_bytes")).c_str(),
+              ByteSize(UintField(status, "resident_bytes")).c_str());
   std::printf("%s sessions opened, %s closed, %s requests refused\n",
               Count(UintField(status, "sessions_opened")).c_str(),
               Count(UintField(status, "sessions_closed")).c_str(),
@@ -51,15 +55,15 @@ void PrintFeeds(const Json& status) {
   }
   std::puts("");
   Table table;
-  table.Add({"FEED", "DATASET", "STATE", "EPOCH", "BATCH", "SLOTS free/fill/ready/lent", "SAMPLES", "BYTES",
-             "BAD", "BOUND ON"});
+  table.Add({"FEED", "DATASET", "STATE", "EPOCH", "BATCH", "SLOTS free/filling/filled/published", "SAMPLES",
+             "BYTES", "BAD", "BOUND ON"});
   for (const Json& feed : feeds) {
     const auto number = [&](const char* name) { return std::to_string(UintField(feed, name)); };
     table.Add({number("id"), TextField(feed, "dataset"), TextField(feed, "state"), number("epoch"),
                number("batch_index"),
                number("slots_free") + "/" + number("slots_filling") + "/" + number("slots_ready") + "/" +
                    number("slots_lent"),
-               Count(UintField(feed, "samples")), Bytes(UintField(feed, "bytes")),
+               Count(UintField(feed, "samples")), ByteSize(UintField(feed, "bytes")),
                Count(UintField(feed, "bad_samples")), BoundOn(feed)});
   }
   table.Print();
@@ -67,15 +71,18 @@ void PrintFeeds(const Json& status) {
 
 void PrintSessions(const Json& status) {
   Table table;
-  table.Add({"SESSION", "FEED", "CLIENT", "PID", "UID", "STATE", "TAKEN", "HELD", "WAITED"});
+  table.Add({"SESSION", "FEED", "CLIENT", "PID", "UID", "STATE", "TAKEN", "READY", "HELD", "WAITED"});
   bool any = false;
   for (const Json& feed : ListField(status, "feeds")) {
     for (const Json& session : ListField(feed, "sessions")) {
       any = true;
       const auto number = [&](const char* name) { return std::to_string(UintField(session, name)); };
+      const uint64_t held = UintField(session, "slots_held");
+      const uint64_t ready =
+          UintField(session, "slots_lent") - std::min(held, UintField(session, "slots_lent"));
       table.Add({number("id"), std::to_string(UintField(feed, "id")), TextField(session, "client_name"),
                  number("pid"), number("uid"), TextField(session, "state"),
-                 Count(UintField(session, "batches_taken")), number("slots_lent"),
+                 Count(UintField(session, "batches_taken")), std::to_string(ready), std::to_string(held),
                  Duration(DoubleField(session, "wait_seconds"))});
     }
   }
@@ -97,14 +104,14 @@ void RunStatus(const StatusOptions& options, ToolContext& context) {
   const std::string state = TextField(status, "state");
   if (state == "ready") return;
   std::fprintf(stderr, "pinfeed: the daemon is %s: it takes no new feeds\n", Printable(state).c_str());
-  context.exit_status = kExitNotReady;
+  context.exit_status = kExitFailed;
 }
 
 }  // namespace
 
 void AddStatusCommand(CLI::App& tool, ToolContext& context) {
   CLI::App* command = tool.add_subcommand(
-      "status", "What the daemon is doing. Exit status: 0 ready, 1 not ready, 2 not reachable.");
+      "status", "What the daemon is doing. Exit status: 0 it is ready, 1 it is not, or cannot be reached.");
   const auto options = std::make_shared<StatusOptions>();
   command->add_flag("--json", options->json, "pinfeed.v1.GetStatusResponse as JSON");
   command->callback([options, &context] { RunStatus(*options, context); });

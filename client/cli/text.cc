@@ -13,12 +13,11 @@ std::string Fixed(double value, int digits) {
   return text.data();
 }
 
-std::string Bytes(uint64_t bytes) {
-  static constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
+std::string ByteRate(double bytes_per_second) {
+  static constexpr std::array<const char*, 5> kUnits = {"B/s", "kB/s", "MB/s", "GB/s", "TB/s"};
   size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
-  return Fixed(value, unit == 0 ? 0 : 1) + " " + kUnits.at(unit);
+  for (; bytes_per_second >= 1000 && unit + 1 < kUnits.size(); ++unit) bytes_per_second /= 1000;
+  return Fixed(bytes_per_second, unit == 0 ? 0 : bytes_per_second < 10 ? 2 : 1) + " " + kUnits.at(unit);
 }
 
 std::string Duration(double seconds) {
@@ -38,6 +37,10 @@ std::string Count(uint64_t count) {
   std::string text = std::to_string(count);
   for (size_t end = text.size(); end > 3; end -= 3) text.insert(end - 3, 1, ',');
   return text;
+}
+
+std::string Counted(uint64_t count, const char* what) {
+  return Count(count) + " " + what + (count == 1 ? "" : "s");
 }
 
 std::string Percent(double share) {

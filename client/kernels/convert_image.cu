@@ -33,8 +33,10 @@ __device__ void Convert(const ConvertImage& work) {
   const uint64_t pixels = uint64_t(work.height) * work.width;
   const bool whole = work.width % kPixels == 0;
   const bool aligned = whole && (reinterpret_cast<uintptr_t>(work.source) | work.sample_stride) % 4 == 0;
-  const bool packed = whole && work.out_chw && reinterpret_cast<uintptr_t>(work.out) % sizeof(Quad<Element>) == 0;
-  for (uint64_t i = blockIdx.x * uint64_t(blockDim.x) + threadIdx.x; i < all; i += uint64_t(gridDim.x) * blockDim.x) {
+  const bool packed =
+      whole && work.out_chw && reinterpret_cast<uintptr_t>(work.out) % sizeof(Quad<Element>) == 0;
+  for (uint64_t i = blockIdx.x * uint64_t(blockDim.x) + threadIdx.x; i < all;
+       i += uint64_t(gridDim.x) * blockDim.x) {
     const uint64_t line = i / groups;
     const uint32_t x = uint32_t(i - line * groups) * kPixels;
     const uint32_t n = uint32_t(line / work.height);
@@ -58,11 +60,13 @@ __device__ void Convert(const ConvertImage& work) {
     } else if (aligned && work.channels == 3) {
       uint32_t words[3];
 #pragma unroll
-      for (uint32_t w = 0; w < 3; ++w) words[w] = reinterpret_cast<const uint32_t*>(source.row + 3 * uint64_t(from))[w];
+      for (uint32_t w = 0; w < 3; ++w)
+        words[w] = reinterpret_cast<const uint32_t*>(source.row + 3 * uint64_t(from))[w];
 #pragma unroll
       for (uint32_t k = 0; k < kPixels; ++k) {
 #pragma unroll
-        for (uint32_t c = 0; c < 3; ++c) bytes[c][k] = uint8_t(words[(3 * k + c) / 4] >> (8 * ((3 * k + c) % 4)));
+        for (uint32_t c = 0; c < 3; ++c)
+          bytes[c][k] = uint8_t(words[(3 * k + c) / 4] >> (8 * ((3 * k + c) % 4)));
       }
     } else {
       for (uint32_t k = 0; k < count; ++k) {
@@ -78,7 +82,8 @@ __device__ void Convert(const ConvertImage& work) {
       if (packed) {
         Quad<Element> quad;
 #pragma unroll
-        for (uint32_t k = 0; k < kPixels; ++k) quad.value[k] = Element(values[bytes[c][flip ? kPixels - 1 - k : k]] & keep);
+        for (uint32_t k = 0; k < kPixels; ++k)
+          quad.value[k] = Element(values[bytes[c][flip ? kPixels - 1 - k : k]] & keep);
         *reinterpret_cast<Quad<Element>*>(out + c * pixels + uint64_t(y) * work.width + x) = quad;
       } else {
         for (uint32_t k = 0; k < count; ++k) {
@@ -94,12 +99,15 @@ __device__ void Convert(const ConvertImage& work) {
 }  // namespace
 }  // namespace pinfeed
 
-extern "C" __global__ void __launch_bounds__(pinfeed::kConvertThreads) ConvertImage1(const __grid_constant__ pinfeed::ConvertImage work) {
+extern "C" __global__ void __launch_bounds__(pinfeed::kConvertThreads)
+    ConvertImage1(const __grid_constant__ pinfeed::ConvertImage work) {
   pinfeed::Convert<uint8_t>(work);
 }
-extern "C" __global__ void __launch_bounds__(pinfeed::kConvertThreads) ConvertImage2(const __grid_constant__ pinfeed::ConvertImage work) {
+extern "C" __global__ void __launch_bounds__(pinfeed::kConvertThreads)
+    ConvertImage2(const __grid_constant__ pinfeed::ConvertImage work) {
   pinfeed::Convert<uint16_t>(work);
 }
-extern "C" __global__ void __launch_bounds__(pinfeed::kConvertThreads) ConvertImage4(const __grid_constant__ pinfeed::ConvertImage work) {
+extern "C" __global__ void __launch_bounds__(pinfeed::kConvertThreads)
+    ConvertImage4(const __grid_constant__ pinfeed::ConvertImage work) {
   pinfeed::Convert<uint32_t>(work);
 }

@@ -11,16 +11,17 @@ namespace pinfeed {
 // of the 256 values of each channel: computed once, by the code that also serves tensors on the host, so
 // that both give the same bytes. The whole struct is the kernel's one parameter, by value (CUDA takes 4 KiB).
 struct ConvertImage {
-  const uint8_t* source;  // samples * height * width * channels bytes; sample_stride bytes from one to the next
-  const uint8_t* mark;    // a byte a sample: 0: as it is, 1: mirrored, 2: zeros in place of it; or NULL: all 0
-  void* out;              // samples * height * width * channels elements, dense
+  const uint8_t*
+      source;           // samples * height * width * channels bytes; sample_stride bytes from one to the next
+  const uint8_t* mark;  // a byte a sample: 0: as it is, 1: mirrored, 2: zeros in place of it; or NULL: all 0
+  void* out;            // samples * height * width * channels elements, dense
   uint64_t sample_stride;
   uint32_t samples;
   uint32_t height;
   uint32_t width;
-  uint32_t channels;      // 1 or 3
-  uint32_t source_chw;    // 1: planes; 0: interleaved
-  uint32_t out_chw;       // likewise
+  uint32_t channels;        // 1 or 3
+  uint32_t source_chw;      // 1: planes; 0: interleaved
+  uint32_t out_chw;         // likewise
   uint32_t table[3 * 256];  // 256 entries a channel, each the bits of one element in its low bytes
 };
 static_assert(sizeof(ConvertImage) <= 4096, "what a kernel's parameters may have");

@@ -6,6 +6,9 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "client/src/address.h"
 #include "client/src/c_api.h"
@@ -13,7 +16,11 @@
 #include "client/src/feed.h"
 
 struct pf_feed {
+  explicit pf_feed(std::unique_ptr<pinfeed::Feed> opened) : feed(std::move(opened)) {
+    for (const std::string& name : feed->classes()) classes.push_back(name.c_str());
+  }
   std::unique_ptr<pinfeed::Feed> feed;
+  std::vector<const char*> classes;
 };
 
 namespace pinfeed {
@@ -124,6 +131,30 @@ pf_tensor DescribeTensor(const Batch& batch, const TensorPlace& place) {
   return tensor;
 }
 
+pf_batch_info DescribeBatch(const Batch& batch) {
+  const BatchDescriptor& descriptor = batch.descriptor();
+  pf_batch_info info{};
+  info.epoch = descriptor.epoch;
+  info.index = descriptor.batch_index;
+  info.samples = descriptor.samples;
+  info.skipped = descriptor.skipped;
+  info.last_of_epoch = (descriptor.flags & kFlagLastOfEpoch) != 0 ? 1 : 0;
+  info.data = batch.session().slot(descriptor.slot);
+  return info;
+}
+
+// pf_next's work. Sets *out to NULL; the caller sets it to the batch.
+Result<Batch*> TakeNext(pf_feed* feed, int64_t timeout_ms, pf_batch** out) {
+  if (out == nullptr) return InvalidArgument("batch is NULL; give the address of a pf_batch*");
+  *out = nullptr;
+  RETURN_IF_ERROR(CheckFeed(feed));
+  if (timeout_ms < -1)
+    return InvalidArgument("timeout_ms is " + std::to_string(timeout_ms) + "; -1 means no limit");
+  std::optional<std::chrono::nanoseconds> timeout;
+  if (timeout_ms >= 0) timeout = Bounded(timeout_ms);
+  return feed->feed->Next(timeout);
+}
+
 }  // namespace
 }  // namespace pinfeed
 
@@ -137,7 +168,7 @@ pf_result pf_open(const pf_open_options* options, pf_feed** feed) {
     *feed = nullptr;
     ASSIGN_OR_RETURN(FeedOptions checked, MakeFeedOptions(options));
     ASSIGN_OR_RETURN(std::unique_ptr<Feed> opened, Feed::Open(std::move(checked)));
-    *feed = new pf_feed{std::move(opened)};
+    *feed = new pf_feed(std::move(opened));
     return OkStatus();
   });
 }
@@ -163,6 +194,8 @@ pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info) {
     values.slot_bytes = offer.layout.slot_stride;
     values.fingerprint = feed->feed->fingerprint().c_str();
     values.backend = BackendName(offer.backend);
+    values.classes = feed->classes.data();
+    values.class_count = feed->classes.size();
     values.device = offer.backend == Backend::kHost ? -1 : feed->feed->device();
     values.output_count = static_cast<uint32_t>(offer.outputs.size());
     return FillStruct(info, values, "pf_feed_info_init");
@@ -171,14 +204,7 @@ pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info) {
 
 pf_result pf_next(pf_feed* feed, int64_t timeout_ms, pf_batch** batch) {
   return Guarded([&]() -> Status {
-    if (batch == nullptr) return InvalidArgument("batch is NULL; give the address of a pf_batch*");
-    *batch = nullptr;
-    RETURN_IF_ERROR(CheckFeed(feed));
-    if (timeout_ms < -1)
-      return InvalidArgument("timeout_ms is " + std::to_string(timeout_ms) + "; -1 means no limit");
-    std::optional<std::chrono::nanoseconds> timeout;
-    if (timeout_ms >= 0) timeout = Bounded(timeout_ms);
-    ASSIGN_OR_RETURN(Batch* const next, feed->feed->Next(timeout));
+    ASSIGN_OR_RETURN(Batch* const next, TakeNext(feed, timeout_ms, batch));
     *batch = Wrap(next);
     return OkStatus();
   });
@@ -187,14 +213,17 @@ pf_result pf_next(pf_feed* feed, int64_t timeout_ms, pf_batch** batch) {
 pf_result pf_get_batch_info(const pf_batch* batch, pf_batch_info* info) {
   return Guarded([&]() -> Status {
     ASSIGN_OR_RETURN(const Batch* const checked, CheckBatch(batch));
-    const BatchDescriptor& descriptor = checked->descriptor();
-    pf_batch_info values{};
-    values.epoch = descriptor.epoch;
-    values.index = descriptor.batch_index;
-    values.samples = descriptor.samples;
-    values.skipped = descriptor.skipped;
-    values.last_of_epoch = (descriptor.flags & kFlagLastOfEpoch) != 0 ? 1 : 0;
-    return FillStruct(info, values, "pf_batch_info_init");
+    return FillStruct(info, DescribeBatch(*checked), "pf_batch_info_init");
+  });
+}
+
+pf_result pf_next_info(pf_feed* feed, int64_t timeout_ms, pf_batch** batch, pf_batch_info* info) {
+  return Guarded([&]() -> Status {
+    // Before a batch is taken, which would be lost if this failed.
+    RETURN_IF_ERROR(FillStruct(info, pf_batch_info{}, "pf_batch_info_init"));
+    ASSIGN_OR_RETURN(Batch* const next, TakeNext(feed, timeout_ms, batch));
+    *batch = Wrap(next);
+    return FillStruct(info, DescribeBatch(*next), "pf_batch_info_init");
   });
 }
 

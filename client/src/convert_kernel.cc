@@ -19,7 +19,8 @@ constexpr uint32_t kPixelsPerThread = 4;
 
 }  // namespace
 
-Result<std::shared_ptr<const ConvertKernel>> ConvertKernel::For(const std::shared_ptr<const CudaDevice>& device) {
+Result<std::shared_ptr<const ConvertKernel>> ConvertKernel::For(
+    const std::shared_ptr<const CudaDevice>& device) {
   static Mutex mutex;
   static auto* const kernels = new std::map<int, std::shared_ptr<const ConvertKernel>>;  // never destroyed
   const MutexLock lock(mutex);
@@ -43,21 +44,22 @@ Status ConvertKernel::Load() {
   for (size_t i = 0; i < 3; ++i)
     RETURN_IF_ERROR(CudaStatus(driver.cuModuleGetFunction(&functions_[i], module, names[i]), what));
   int processors = 0;
-  RETURN_IF_ERROR(CudaStatus(driver.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
-                                                         device_->handle()),
-                             what));
+  RETURN_IF_ERROR(CudaStatus(
+      driver.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device_->handle()),
+      what));
   most_blocks_ = static_cast<uint64_t>(std::max(1, processors)) * kBlocksPerProcessor;
   return OkStatus();
 }
 
 Status ConvertKernel::Launch(const ConvertImage& work, size_t element_bytes, CUstream stream) const {
-  const uint64_t groups = uint64_t{work.samples} * work.height * ((work.width + kPixelsPerThread - 1) / kPixelsPerThread);
+  const uint64_t groups =
+      uint64_t{work.samples} * work.height * ((work.width + kPixelsPerThread - 1) / kPixelsPerThread);
   if (groups == 0) return OkStatus();
   const uint64_t blocks = std::min((groups + kConvertThreads - 1) / kConvertThreads, most_blocks_);
   void* parameters[] = {const_cast<ConvertImage*>(&work)};  // the driver copies it
   const CUfunction function = functions_[element_bytes == 1 ? 0 : element_bytes == 2 ? 1 : 2];
-  return CudaStatus(device_->driver().cuLaunchKernel(function, static_cast<unsigned>(blocks), 1, 1, kConvertThreads, 1,
-                                                     1, 0, stream, parameters, nullptr),
+  return CudaStatus(device_->driver().cuLaunchKernel(function, static_cast<unsigned>(blocks), 1, 1,
+                                                     kConvertThreads, 1, 1, 0, stream, parameters, nullptr),
                     "launch pinfeed's kernel on GPU " + device_->uuid());
 }
 

@@ -105,7 +105,8 @@ class CudaSlots final : public DeviceSlots {
   const HostRegistration release_;
   const ReleasePage* const page_;
   const std::shared_ptr<const ConvertKernel> kernel_;
-  std::array<std::atomic<uint64_t>, kMaxSlots> put_{};  // the generation whose release was put on a stream last
+  std::array<std::atomic<uint64_t>, kMaxSlots>
+      put_{};  // the generation whose release was put on a stream last
 };
 
 Status CheckId(const FeedOffer& offer, const CudaDevice& device, const DeviceMemory& memory) {
@@ -116,7 +117,8 @@ Status CheckId(const FeedOffer& offer, const CudaDevice& device, const DeviceMem
   RETURN_IF_ERROR(CudaStatus(device.driver().cuMemcpyDtoH(id.data(), memory.address() + offset, id.size()),
                              "read the arena's id on GPU " + device.uuid()));
   if (id != offer.arena_id)
-    return Internal("the memory that the daemon's descriptor opens on GPU " + device.uuid() + " is another arena");
+    return Internal("the memory that the daemon's descriptor opens on GPU " + device.uuid() +
+                    " is another arena");
   return OkStatus();
 }
 
@@ -127,15 +129,16 @@ Result<std::unique_ptr<DeviceSlots>> MapDeviceSlots(const FeedOffer& offer, int 
   ASSIGN_OR_RETURN(const std::shared_ptr<const CudaDevice> device, CudaDevice::Open(ordinal));
   ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::Import(device, fd.get(), offer.arena_bytes, true));
   RETURN_IF_ERROR(CheckId(offer, *device, memory));
-  ASSIGN_OR_RETURN(HostRegistration release, HostRegistration::Create(device, release_page, release_page_bytes));
+  ASSIGN_OR_RETURN(HostRegistration release,
+                   HostRegistration::Create(device, release_page, release_page_bytes));
   std::shared_ptr<const ConvertKernel> kernel;
   const bool converts = std::any_of(offer.outputs.begin(), offer.outputs.end(),
                                     [](const OfferedOutput& output) { return output.image.has_value(); });
   if (converts) {
     ASSIGN_OR_RETURN(kernel, ConvertKernel::For(device));
   }
-  return std::unique_ptr<DeviceSlots>(std::make_unique<CudaSlots>(offer, device, std::move(memory), std::move(release),
-                                                                  release_page, std::move(kernel)));
+  return std::unique_ptr<DeviceSlots>(std::make_unique<CudaSlots>(
+      offer, device, std::move(memory), std::move(release), release_page, std::move(kernel)));
 }
 
 Result<std::string> GpuUuid(int ordinal) {

@@ -130,8 +130,10 @@ Result<FeedOffer> OfferOf(const v1::OpenFeedResponse& response) {
   Result<Cursor> start = FromProto(response.start());
   if (!start.ok()) return Internal("the daemon's offer is unusable: " + start.status().message());
   offer.start = std::move(start).value();
+  offer.classes = {response.classes().begin(), response.classes().end()};
   if (offer.backend != Backend::kHost) {
-    if (response.arena().id().size() != offer.arena_id.size()) return Internal("the daemon's arena has no id");
+    if (response.arena().id().size() != offer.arena_id.size())
+      return Internal("the daemon's arena has no id");
     const auto* const id = reinterpret_cast<const std::byte*>(response.arena().id().data());
     std::copy(id, id + offer.arena_id.size(), offer.arena_id.begin());
   }

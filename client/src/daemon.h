@@ -17,7 +17,7 @@ struct OpenRequest {
   std::string spec_json;  // pinfeed.v1.FeedSpec
   std::optional<Cursor> cursor;
   std::string client_name;
-  std::string gpu_uuid;  // empty: tensors on the host
+  std::string gpu_uuid = {};  // empty: tensors on the host
 };
 
 // kInvalidArgument when the spec is no FeedSpec (unknown fields are refused) or the daemon finds faults; the

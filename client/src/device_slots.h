@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slots of a session on a GPU. In: the daemon's descriptor. Out: tensors in the trainer's own memory, and
-// releases, both in the order of the trainer's stream. Free of CUDA, so that the library is built without, too.
+// releases, both in the order of the trainer's stream. Free of CUDA, so that the library is built without,
+// too.
 #pragma once
 
 #include <cstddef>

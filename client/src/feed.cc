@@ -75,7 +75,8 @@ Status Feed::Connect(const std::optional<Cursor>& cursor) {
   ASSIGN_OR_RETURN(FeedOffer offer, OpenFeed(options_.address, request, deadline));
   if (!offer_.layout.tensors.empty()) RETURN_IF_ERROR(CheckSameFeed(offer_, offer));
   Result<std::shared_ptr<Session>> session = Session::Attach(offer, device_, deadline);
-  if (!session.ok() && offer.backend != Backend::kHost && offer.host_will_do && offer_.layout.tensors.empty()) {
+  if (!session.ok() && offer.backend != Backend::kHost && offer.host_will_do &&
+      offer_.layout.tensors.empty()) {
     ClientLog(PF_LOG_WARNING, "batches come in host memory, not on GPU " + std::to_string(device_) +
                                   ", since that failed: " + session.status().message() +
                                   "; set the spec's backend to VMM_FD to make this an error");
@@ -86,10 +87,14 @@ Status Feed::Connect(const std::optional<Cursor>& cursor) {
   session_ = *std::move(session);
   if (device_ >= 0 && offer.backend == Backend::kHost && offer_.layout.tensors.empty()) {
     ClientLog(PF_LOG_WARNING, "batches come in host memory, not on GPU " + std::to_string(device_) +
-                                  ": the daemon at " + options_.address + " does not feed GPUs; its log says why");
+                                  ": the daemon at " + options_.address +
+                                  " does not feed GPUs; its log says why");
   }
   offer_ = std::move(offer);
-  if (fingerprint_.empty()) fingerprint_ = offer_.fingerprint;
+  if (fingerprint_.empty()) {
+    fingerprint_ = offer_.fingerprint;
+    classes_ = std::move(offer_.classes);
+  }
   cursor_ = offer_.start;
   at_epoch_start_ = cursor_.position == 0;
   epoch_ahead_ = cursor_.epoch;

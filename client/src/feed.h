@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "client/src/backoff.h"
 #include "client/src/batch.h"
@@ -51,6 +52,7 @@ class Feed {
   // Of the newest session: the parts that pf_feed_info documents as constant are the same in all.
   const FeedOffer& offer() const { return offer_; }
   const std::string& fingerprint() const { return fingerprint_; }
+  const std::vector<std::string>& classes() const { return classes_; }
   uint32_t reconnects() const { return reconnects_; }
   int device() const { return device_; }
   bool in_owner() const { return fork_guard_.InOwner(); }
@@ -75,6 +77,7 @@ class Feed {
   const ForkGuard fork_guard_;
   FeedOffer offer_;
   std::string fingerprint_;  // set once, as the C interface hands out its pointer for the feed's life
+  std::vector<std::string> classes_;  // likewise
   std::shared_ptr<Session> session_;  // null while the daemon is lost
   Cursor cursor_;
   bool at_epoch_start_ = false;  // the next batch is the first of epoch_ahead_

@@ -7,13 +7,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <span>
+
+#include "common/socket_message.h"
 
 namespace pinfeed {
 namespace {
-
-// More than any welcome carries: a daemon that sends too many is noticed by their number, not by a truncated
-// message.
-constexpr size_t kMaxFds = 16;
 
 Status Broken(const std::string& path, const std::string& what) {
   return Internal("the lifeline " + path + " misbehaves: " + what +
@@ -25,22 +24,6 @@ LifelineFrame MakeFrame(LifelineKind kind) {
   frame.magic = kLifelineMagic;
   frame.kind = static_cast<uint32_t>(kind);
   return frame;
-}
-
-// Takes every descriptor out of the message, so that none leaks whatever else is wrong with it.
-std::vector<UniqueFd> TakeFds(msghdr& message) {
-  std::vector<UniqueFd> fds;
-  fds.reserve(kMaxFds);
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
-      fds.emplace_back(fd);
-    }
-  }
-  return fds;
 }
 
 Status WaitReadable(int fd, const std::string& path, SteadyTime deadline) {
@@ -58,23 +41,12 @@ Result<std::vector<UniqueFd>> ReceiveWelcome(int fd, const std::string& path, si
                                              SteadyTime deadline) {
   RETURN_IF_ERROR(WaitReadable(fd, path, deadline));
   LifelineFrame frame{};
-  iovec data{&frame, sizeof(frame)};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxFds * sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  ssize_t bytes = 0;
-  do {
-    bytes = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  } while (bytes < 0 && errno == EINTR);
-  if (bytes < 0) return ErrnoStatus("receive the welcome on the lifeline " + path, errno);
-  std::vector<UniqueFd> fds = TakeFds(message);
-  if (bytes == 0)
+  SocketMessage message = ReceiveSocketMessage(fd, std::as_writable_bytes(std::span(&frame, 1)));
+  if (message.error != 0) return ErrnoStatus("receive the welcome on the lifeline " + path, message.error);
+  if (message.bytes == 0)
     return Unavailable("the daemon closed the lifeline " + path +
                        " without an answer; it is stopping, or waited too long for this process");
-  if (bytes != sizeof(frame) || (message.msg_flags & MSG_TRUNC) != 0)
+  if (message.bytes != sizeof(frame) || message.truncated)
     return Broken(path, "a frame of a wrong size came");
   if (frame.magic != kLifelineMagic || frame.kind != static_cast<uint32_t>(LifelineKind::kWelcome))
     return Broken(path, "the answer is no welcome");
@@ -84,16 +56,16 @@ Result<std::vector<UniqueFd>> ReceiveWelcome(int fd, const std::string& path, si
     return Status(known ? static_cast<Code>(frame.code) : Code::kUnknown,
                   "the daemon refused the lifeline: " + text);
   }
-  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+  if (message.fds_lost) {
     return ResourceExhausted(
         "receive the session's descriptors: not all arrived; this process may be at its limit of open files "
         "(ulimit -n)");
   }
-  if (fds.size() != fd_count) {
-    return Broken(path,
-                  std::to_string(fds.size()) + " descriptors came, expected " + std::to_string(fd_count));
+  if (message.fds.size() != fd_count) {
+    return Broken(
+        path, std::to_string(message.fds.size()) + " descriptors came, expected " + std::to_string(fd_count));
   }
-  return fds;
+  return std::move(message.fds);
 }
 
 }  // namespace

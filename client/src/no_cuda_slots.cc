@@ -11,8 +11,9 @@ Status WithoutCuda() {
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceSlots>> MapDeviceSlots(const FeedOffer& /*offer*/, int /*ordinal*/, UniqueFd /*fd*/,
-                                                    ReleasePage* /*release_page*/, size_t /*release_page_bytes*/) {
+Result<std::unique_ptr<DeviceSlots>> MapDeviceSlots(const FeedOffer& /*offer*/, int /*ordinal*/,
+                                                    UniqueFd /*fd*/, ReleasePage* /*release_page*/,
+                                                    size_t /*release_page_bytes*/) {
   return WithoutCuda();
 }
 

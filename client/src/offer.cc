@@ -54,8 +54,9 @@ Status CheckImage(const OfferedOutput& output, const BatchLayout& layout) {
     return Broken(name + " has another size than its pixels give");
   if (image.table.size() != 256 * image.channels)
     return Broken(name + " has a table of " + std::to_string(image.table.size()) + " entries");
-  if (image.mark && (*image.mark >= layout.tensors.size() || layout.tensors[*image.mark].spec.dtype != DType::kUint8 ||
-                     layout.tensors[*image.mark].sample_bytes != 1))
+  if (image.mark &&
+      (*image.mark >= layout.tensors.size() || layout.tensors[*image.mark].spec.dtype != DType::kUint8 ||
+       layout.tensors[*image.mark].sample_bytes != 1))
     return Broken(name + " has no usable marks");
   return OkStatus();
 }
@@ -131,8 +132,8 @@ Status CheckSameFeed(const FeedOffer& before, const FeedOffer& now) {
   }
   if (before.backend != now.backend) {
     return FailedPrecondition(std::string("the daemon came back with memory of the backend ") +
-                              BackendName(now.backend) + ", this feed was opened on " + BackendName(before.backend) +
-                              "; open a new feed");
+                              BackendName(now.backend) + ", this feed was opened on " +
+                              BackendName(before.backend) + "; open a new feed");
   }
   if (before.layout.tensors != now.layout.tensors || before.layout.batch_size != now.layout.batch_size) {
     return FailedPrecondition(

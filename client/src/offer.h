@@ -47,7 +47,7 @@ struct FeedOffer {
   uint64_t arena_bytes = 0;
   Backend backend = Backend::kHost;
   bool read_only = false;
-  bool host_will_do = false;  // the spec's backend is AUTO
+  bool host_will_do = false;             // the spec's backend is AUTO
   std::array<std::byte, 16> arena_id{};  // on a device it also follows the last slot
   std::vector<OfferedOutput> outputs;    // on the host CheckOffer fills it in
 
@@ -55,6 +55,7 @@ struct FeedOffer {
   uint64_t dataset_samples = 0;
   uint64_t batches_per_epoch = 0;
   Cursor start;
+  std::vector<std::string> classes;  // names of the labels 0, 1, ...
 };
 
 // Fills in layout.slot_bytes and verifies the rest. kInternal naming the first thing that is wrong: the

@@ -17,7 +17,8 @@
 namespace pinfeed {
 namespace {
 
-// For a stream to get to its last release once the session is done with. More than any step of a training takes.
+// For a stream to get to its last release once the session is done with. More than any step of a training
+// takes.
 constexpr std::chrono::seconds kSettle(10);
 
 // Positions in the welcome, as common/shared_page.h lists them.
@@ -81,8 +82,8 @@ Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal, S
     ASSIGN_OR_RETURN(memory.device,
                      MapDeviceSlots(offer, ordinal, std::move(fds[kArenaFd]), page, kReleasePageBytes));
   }
-  return std::shared_ptr<Session>(new Session(std::move(offer), ordinal, std::move(lifeline), std::move(memory),
-                                              std::move(fds[kDoorbellFd])));
+  return std::shared_ptr<Session>(new Session(std::move(offer), ordinal, std::move(lifeline),
+                                              std::move(memory), std::move(fds[kDoorbellFd])));
 }
 
 Session::Session(FeedOffer offer, int ordinal, Lifeline lifeline, Memory memory, UniqueFd doorbell)

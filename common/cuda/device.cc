@@ -80,7 +80,8 @@ Status CudaDevice::Fill() {
   std::array<char, 32> bus{};
   RETURN_IF_ERROR(CudaStatus(driver_.cuDeviceGetPCIBusId(bus.data(), bus.size() - 1, device_), what));
   numa_node_ = NumaNodeOf(bus.data());
-  return CudaStatus(driver_.cuDevicePrimaryCtxRetain(&context_, device_), what + ": make its primary context");
+  return CudaStatus(driver_.cuDevicePrimaryCtxRetain(&context_, device_),
+                    what + ": make its primary context");
 }
 
 CudaDevice::~CudaDevice() {

@@ -29,10 +29,11 @@ Result<DeviceMemory> DeviceMemory::Create(std::shared_ptr<const CudaDevice> devi
   RETURN_IF_ERROR(CudaStatus(scope.result(), "enter the context of GPU " + device->uuid()));
   const CUmemAllocationProp properties = Properties(device->handle());
   size_t granularity = 0;
-  RETURN_IF_ERROR(CudaStatus(driver.cuMemGetAllocationGranularity(&granularity, &properties,
-                                                                  CU_MEM_ALLOC_GRANULARITY_MINIMUM),
-                             "ask for the page size of GPU " + device->uuid()));
-  if (bytes > UINT64_MAX - granularity) return InvalidArgument("allocate " + Piece(bytes, *device) + ": too large");
+  RETURN_IF_ERROR(CudaStatus(
+      driver.cuMemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+      "ask for the page size of GPU " + device->uuid()));
+  if (bytes > UINT64_MAX - granularity)
+    return InvalidArgument("allocate " + Piece(bytes, *device) + ": too large");
   DeviceMemory memory;
   memory.device_ = std::move(device);
   memory.bytes_ = (bytes + granularity - 1) / granularity * granularity;
@@ -52,7 +53,8 @@ Result<DeviceMemory> DeviceMemory::Import(std::shared_ptr<const CudaDevice> devi
   memory.device_ = std::move(device);
   memory.bytes_ = bytes;
   // The driver takes the descriptor's number in place of a pointer.
-  void* const handle = reinterpret_cast<void*>(static_cast<uintptr_t>(fd));  // NOLINT(performance-no-int-to-ptr)
+  void* const handle =
+      reinterpret_cast<void*>(static_cast<uintptr_t>(fd));  // NOLINT(performance-no-int-to-ptr)
   RETURN_IF_ERROR(CudaStatus(driver.cuMemImportFromShareableHandle(&memory.allocation_, handle,
                                                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
                              "import " + Piece(bytes, *memory.device_)));
@@ -108,14 +110,17 @@ Result<HostRegistration> HostRegistration::Create(std::shared_ptr<const CudaDevi
                                                   uint64_t bytes) {
   const CudaDriver& driver = device->driver();
   const CudaScope scope(*device);
-  const std::string what = "register " + std::to_string(bytes) + " bytes of host memory with GPU " + device->uuid();
+  const std::string what =
+      "register " + std::to_string(bytes) + " bytes of host memory with GPU " + device->uuid();
   RETURN_IF_ERROR(CudaStatus(scope.result(), what));
   RETURN_IF_ERROR(CudaStatus(
-      driver.cuMemHostRegister(address, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP), what));
+      driver.cuMemHostRegister(address, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
+      what));
   HostRegistration registration;
   registration.device_ = std::move(device);
   registration.address_ = address;
-  RETURN_IF_ERROR(CudaStatus(driver.cuMemHostGetDevicePointer(&registration.device_address_, address, 0), what));
+  RETURN_IF_ERROR(
+      CudaStatus(driver.cuMemHostGetDevicePointer(&registration.device_address_, address, 0), what));
   return registration;
 }
 
@@ -131,7 +136,8 @@ HostRegistration& HostRegistration::operator=(HostRegistration&& other) noexcept
 void HostRegistration::Drop() noexcept {
   if (address_ == nullptr) return;
   const CudaScope scope(*device_);
-  (void)device_->driver().cuMemHostUnregister(std::exchange(address_, nullptr));  // fails only with the context
+  (void)device_->driver().cuMemHostUnregister(
+      std::exchange(address_, nullptr));  // fails only with the context
 }
 
 }  // namespace pinfeed

@@ -53,7 +53,8 @@ class HostRegistration {
  public:
   HostRegistration() = default;
   // Pins and maps [address, address + bytes) into the context of `device`.
-  static Result<HostRegistration> Create(std::shared_ptr<const CudaDevice> device, void* address, uint64_t bytes);
+  static Result<HostRegistration> Create(std::shared_ptr<const CudaDevice> device, void* address,
+                                         uint64_t bytes);
   HostRegistration(HostRegistration&& other) noexcept { *this = std::move(other); }
   HostRegistration& operator=(HostRegistration&& other) noexcept;
   ~HostRegistration() { Drop(); }

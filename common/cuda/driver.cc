@@ -15,10 +15,11 @@ constexpr int kOldestDriver = 11070;
 #define PF_CUDA_SYMBOL(name) PF_CUDA_TEXT(name)
 
 Status Resolve(void* library, CudaDriver& driver) {
-#define PF_CUDA_RESOLVE(name)                                                                  \
+#define PF_CUDA_RESOLVE(name)                                                                    \
   driver.name = reinterpret_cast<decltype(driver.name)>(::dlsym(library, PF_CUDA_SYMBOL(name))); \
-  if (driver.name == nullptr)                                                                  \
-    return Unavailable("libcuda.so.1 has no " PF_CUDA_SYMBOL(name) "; install a driver for CUDA 11.7 or later");
+  if (driver.name == nullptr)                                                                    \
+    return Unavailable(                                                                          \
+        "libcuda.so.1 has no " PF_CUDA_SYMBOL(name) "; install a driver for CUDA 11.7 or later");
   PF_CUDA_FUNCTIONS(PF_CUDA_RESOLVE)
 #undef PF_CUDA_RESOLVE
   return OkStatus();
@@ -31,7 +32,8 @@ Result<const CudaDriver*> LoadOnce() {
   void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const reason = ::dlerror();
-    return Unavailable(std::string("no CUDA driver: ") + (reason != nullptr ? reason : "libcuda.so.1 cannot be loaded"));
+    return Unavailable(std::string("no CUDA driver: ") +
+                       (reason != nullptr ? reason : "libcuda.so.1 cannot be loaded"));
   }
   static CudaDriver driver;
   RETURN_IF_ERROR(Resolve(library, driver));
@@ -60,9 +62,9 @@ Status CudaStatus(CUresult result, const std::string& what) {
   const char* text = nullptr;
   if (loaded == nullptr || loaded->cuGetErrorName(result, &name) != CUDA_SUCCESS) name = nullptr;
   if (loaded == nullptr || loaded->cuGetErrorString(result, &text) != CUDA_SUCCESS) text = nullptr;
-  const std::string message = what + ": " +
-                              (name != nullptr ? name : "CUDA error " + std::to_string(static_cast<int>(result))) +
-                              (text != nullptr ? " (" + std::string(text) + ")" : "");
+  const std::string message =
+      what + ": " + (name != nullptr ? name : "CUDA error " + std::to_string(static_cast<int>(result))) +
+      (text != nullptr ? " (" + std::string(text) + ")" : "");
   return result == CUDA_ERROR_OUT_OF_MEMORY ? ResourceExhausted(message) : Internal(message);
 }
 

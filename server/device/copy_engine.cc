@@ -15,8 +15,8 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// The link is never idle while one copy runs and the next one waits behind it. More would only make lanes wait
-// for each other's; but small copies are over before the thread has looked: of those, more.
+// The link is never idle while one copy runs and the next one waits behind it. More would only make lanes
+// wait for each other's; but small copies are over before the thread has looked: of those, more.
 constexpr size_t kCopiesAhead = 2;
 constexpr size_t kMostAhead = 32;
 constexpr uint64_t kBytesAhead = uint64_t{4} << 20;
@@ -87,7 +87,8 @@ Status CopyEngine::Open() {
   int least = 0;
   int greatest = 0;
   RETURN_IF_ERROR(CudaStatus(driver.cuCtxGetStreamPriorityRange(&least, &greatest), what));
-  RETURN_IF_ERROR(CudaStatus(driver.cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, greatest), what));
+  RETURN_IF_ERROR(
+      CudaStatus(driver.cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, greatest), what));
   for (size_t i = 0; i < kMostAhead; ++i) {
     CUevent event = nullptr;
     RETURN_IF_ERROR(CudaStatus(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), what));
@@ -147,8 +148,8 @@ void CopyEngine::Run() {
 }
 
 bool CopyEngine::NextJobLocked(Job* job) {
-  const bool room = in_flight_.size() < kCopiesAhead ||
-                    (in_flight_.size() < kMostAhead && in_flight_bytes_ < kBytesAhead);
+  const bool room =
+      in_flight_.size() < kCopiesAhead || (in_flight_.size() < kMostAhead && in_flight_bytes_ < kBytesAhead);
   if (!room || lanes_.empty()) return false;
   for (size_t i = 0; i < lanes_.size(); ++i) {
     Lane& lane = *lanes_[(turn_ + i) % lanes_.size()];
@@ -166,7 +167,8 @@ Status CopyEngine::Enqueue(Job* job) {
   const std::string gpu = "GPU " + device_->uuid();
   const CudaDriver& driver = device_->driver();
   const CUresult copied = driver.cuMemcpyHtoDAsync(job->to, job->from, job->bytes, stream_);
-  if (copied != CUDA_SUCCESS) return CudaStatus(copied, "copy a batch of " + std::to_string(job->bytes) + " bytes to " + gpu);
+  if (copied != CUDA_SUCCESS)
+    return CudaStatus(copied, "copy a batch of " + std::to_string(job->bytes) + " bytes to " + gpu);
   const CUevent event = idle_events_.back();
   const CUresult recorded = driver.cuEventRecord(event, stream_);
   if (recorded != CUDA_SUCCESS) return CudaStatus(recorded, "record the end of a copy to " + gpu);
@@ -194,7 +196,8 @@ bool CopyEngine::Retire() {
     copies_.fetch_add(1, std::memory_order_relaxed);
     bytes_.fetch_add(copied.job.bytes, std::memory_order_relaxed);
     const auto now = Clock::now();
-    copy_ns_.fetch_add(static_cast<uint64_t>(nanoseconds(now - busy_since_).count()), std::memory_order_relaxed);
+    copy_ns_.fetch_add(static_cast<uint64_t>(nanoseconds(now - busy_since_).count()),
+                       std::memory_order_relaxed);
     busy_since_ = now;
     copied.job.done(OkStatus());
     any = true;

@@ -26,8 +26,8 @@ Result<std::unique_ptr<CudaArena>> CudaArena::Create(const std::shared_ptr<const
                                                      PinnedRegion& region, PinnedPool& device_pool,
                                                      CopyEngine& engine) {
   if (slot_count < kMinSlots || slot_count > kMaxSlots) {
-    return InvalidArgument("slots: " + std::to_string(slot_count) + " is not within " + std::to_string(kMinSlots) +
-                           " to " + std::to_string(kMaxSlots));
+    return InvalidArgument("slots: " + std::to_string(slot_count) + " is not within " +
+                           std::to_string(kMinSlots) + " to " + std::to_string(kMaxSlots));
   }
   uint64_t slots = 0;
   uint64_t bytes = 0;
@@ -47,7 +47,8 @@ Result<std::unique_ptr<CudaArena>> CudaArena::Create(const std::shared_ptr<const
     return ErrnoStatus("draw an arena's id", errno);
   RETURN_IF_ERROR(WriteId(*device, memory, slots, id));
   return std::unique_ptr<CudaArena>(new CudaArena(id, slot_count, layout.slot_stride, *std::move(lease),
-                                                  std::move(memory), std::move(fd), std::move(staging), engine));
+                                                  std::move(memory), std::move(fd), std::move(staging),
+                                                  engine));
 }
 
 void CudaArena::Deliver(uint32_t slot, uint64_t bytes, Done done) {

@@ -48,8 +48,9 @@ class Gpus final : public DeviceArenas {
       nodes.emplace(gpu.device->numa_node(), gpu.device);
       const uint64_t total = gpu.device->total_bytes();
       if (options.gpu_bytes > total) {
-        return ResourceExhausted("gpu_bytes: " + std::to_string(options.gpu_bytes) + " bytes are more than the " +
-                                 std::to_string(total) + " of GPU " + gpu.device->uuid());
+        return ResourceExhausted("gpu_bytes: " + std::to_string(options.gpu_bytes) +
+                                 " bytes are more than the " + std::to_string(total) + " of GPU " +
+                                 gpu.device->uuid());
       }
       const auto share = static_cast<uint64_t>(static_cast<double>(total) * options.gpu_share);
       gpu.memory = std::make_unique<PinnedPool>(options.gpu_bytes != 0 ? options.gpu_bytes : share);
@@ -64,8 +65,8 @@ class Gpus final : public DeviceArenas {
     for (Gpu& gpu : gpus->gpus_) {
       gpu.region = gpus->regions_.at(gpu.device->numa_node()).get();
       ASSIGN_OR_RETURN(gpu.engine, CopyEngine::Create(gpu.device, options.on_failure));
-      spdlog::info("feeds GPU {} ({}, {}): up to {} MiB of its memory", gpu.device->ordinal(), gpu.device->name(),
-                   gpu.device->uuid(), gpu.memory->capacity_bytes() >> 20);
+      spdlog::info("feeds GPU {} ({}, {}): up to {} MiB of its memory", gpu.device->ordinal(),
+                   gpu.device->name(), gpu.device->uuid(), gpu.memory->capacity_bytes() >> 20);
     }
     return gpus;
   }
@@ -79,8 +80,9 @@ class Gpus final : public DeviceArenas {
       for (const Gpu& candidate : gpus_) known += (known.empty() ? "" : ", ") + candidate.device->uuid();
       return NotFound("gpu_uuid: this daemon feeds no GPU " + QuotePath(gpu_uuid) + ", only " + known);
     }
-    ASSIGN_OR_RETURN(std::unique_ptr<CudaArena> arena,
-                     CudaArena::Create(gpu->device, layout, slot_count, *gpu->region, *gpu->memory, *gpu->engine));
+    ASSIGN_OR_RETURN(
+        std::unique_ptr<CudaArena> arena,
+        CudaArena::Create(gpu->device, layout, slot_count, *gpu->region, *gpu->memory, *gpu->engine));
     return std::unique_ptr<Arena>(std::move(arena));
   }
 
@@ -88,8 +90,8 @@ class Gpus final : public DeviceArenas {
     std::vector<GpuSnapshot> all;
     for (const Gpu& gpu : gpus_) {
       const CopyEngine::Counters copied = gpu.engine->counters();
-      all.push_back({gpu.device->uuid(), gpu.device->name(), gpu.memory->capacity_bytes(), gpu.memory->used_bytes(),
-                     copied.copies, copied.bytes, copied.copy_ns, copied.queue_ns});
+      all.push_back({gpu.device->uuid(), gpu.device->name(), gpu.memory->capacity_bytes(),
+                     gpu.memory->used_bytes(), copied.copies, copied.bytes, copied.copy_ns, copied.queue_ns});
     }
     return all;
   }

@@ -5,7 +5,8 @@
 
 namespace pinfeed {
 
-Result<std::unique_ptr<DeviceArenas>> MakeDeviceArenas(const DeviceOptions& /*options*/, PinnedPool& /*pool*/) {
+Result<std::unique_ptr<DeviceArenas>> MakeDeviceArenas(const DeviceOptions& /*options*/,
+                                                       PinnedPool& /*pool*/) {
   return Unavailable("this pinfeedd was built without CUDA");
 }
 

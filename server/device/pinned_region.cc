@@ -35,7 +35,8 @@ Status BindToNode(void* address, uint64_t bytes, int node) {
   constexpr size_t kBits = sizeof(unsigned long) * CHAR_BIT;
   std::array<unsigned long, 16> mask{};
   if (node < 0 || static_cast<size_t>(node) >= mask.size() * kBits)
-    return InvalidArgument("bind pinned memory to NUMA node " + std::to_string(node) + ": there is no such node");
+    return InvalidArgument("bind pinned memory to NUMA node " + std::to_string(node) +
+                           ": there is no such node");
   mask[static_cast<size_t>(node) / kBits] = 1UL << (static_cast<size_t>(node) % kBits);
   if (::syscall(SYS_mbind, address, bytes, kBind, mask.data(), mask.size() * kBits, 0) != 0)
     return ErrnoStatus("bind pinned memory to NUMA node " + std::to_string(node), errno);
@@ -61,14 +62,17 @@ Result<std::unique_ptr<PinnedRegion>> PinnedRegion::Create(const std::shared_ptr
                                                            const Options& options, PoolLease lease) {
   const auto start = Clock::now();
   const uint64_t bytes = options.bytes / kHugePage * kHugePage;
-  if (bytes == 0) return InvalidArgument("pinned_bytes: " + std::to_string(options.bytes) + " is less than 2 MiB");
+  if (bytes == 0)
+    return InvalidArgument("pinned_bytes: " + std::to_string(options.bytes) + " is less than 2 MiB");
   void* const address =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (address == MAP_FAILED) return ErrnoStatus("map " + std::to_string(bytes) + " bytes to be pinned", errno);
+  if (address == MAP_FAILED)
+    return ErrnoStatus("map " + std::to_string(bytes) + " bytes to be pinned", errno);
   std::unique_ptr<PinnedRegion> region(
       new PinnedRegion(static_cast<std::byte*>(address), bytes, std::move(lease)));
   // Both only make it faster: a kernel without them still gives the memory.
-  if (::madvise(address, bytes, MADV_HUGEPAGE) != 0) spdlog::debug("no huge pages for pinned memory: errno {}", errno);
+  if (::madvise(address, bytes, MADV_HUGEPAGE) != 0)
+    spdlog::debug("no huge pages for pinned memory: errno {}", errno);
   if (options.numa_node >= 0) {
     if (const Status bound = BindToNode(address, bytes, options.numa_node); !bound.ok())
       spdlog::warn("{}; copies may be slower", bound.ToString());
@@ -76,8 +80,11 @@ Result<std::unique_ptr<PinnedRegion>> PinnedRegion::Create(const std::shared_ptr
   region->FaultIn(std::max(1U, options.threads));
   const auto faulted = Clock::now();
   RETURN_IF_ERROR(region->Register(device));
-  spdlog::info("pinned {} MiB of host memory (NUMA node {}): {:.2f} s to fault it in with {} threads, {:.2f} s to register it",
-               bytes >> 20, options.numa_node, Seconds(faulted - start), options.threads, Seconds(Clock::now() - faulted));
+  spdlog::info(
+      "pinned {} MiB of host memory (NUMA node {}): {:.2f} s to fault it in with {} threads, {:.2f} s to "
+      "register it",
+      bytes >> 20, options.numa_node, Seconds(faulted - start), options.threads,
+      Seconds(Clock::now() - faulted));
   return region;
 }
 
@@ -94,7 +101,8 @@ void PinnedRegion::FaultIn(unsigned threads) {
     team.emplace_back([this, pieces, t, threads] {
       const uint64_t begin = pieces * t / threads * kHugePage;
       const uint64_t end = pieces * (t + 1) / threads * kHugePage;
-      for (uint64_t at = begin; at < end; at += kPage) *static_cast<volatile std::byte*>(data_ + at) = std::byte{0};
+      for (uint64_t at = begin; at < end; at += kPage)
+        *static_cast<volatile std::byte*>(data_ + at) = std::byte{0};
     });
   }
   for (std::thread& thread : team) thread.join();
@@ -123,9 +131,10 @@ Result<PinnedBlock> PinnedRegion::Take(uint64_t bytes) {
     used_bytes_ += whole;
     return PinnedBlock(this, data_ + offset, whole);
   }
-  return ResourceExhausted("a staging slot of " + std::to_string(bytes) + " bytes does not fit: " +
-                           std::to_string(used_bytes_) + " of " + std::to_string(bytes_) +
-                           " pinned bytes are in use; raise pinned_bytes, or ask for smaller batches or fewer slots");
+  return ResourceExhausted(
+      "a staging slot of " + std::to_string(bytes) + " bytes does not fit: " + std::to_string(used_bytes_) +
+      " of " + std::to_string(bytes_) +
+      " pinned bytes are in use; raise pinned_bytes, or ask for smaller batches or fewer slots");
 }
 
 void PinnedRegion::Return(std::byte* data, uint64_t bytes) {
@@ -134,7 +143,8 @@ void PinnedRegion::Return(std::byte* data, uint64_t bytes) {
   const auto offset = static_cast<uint64_t>(data - data_);
   auto [here, added] = free_.emplace(offset, bytes);
   const auto border = [](uint64_t at) { return at % kRegistrationBytes == 0; };
-  if (const auto next = std::next(here); next != free_.end() && next->first == offset + bytes && !border(next->first)) {
+  if (const auto next = std::next(here);
+      next != free_.end() && next->first == offset + bytes && !border(next->first)) {
     here->second += next->second;
     free_.erase(next);
   }

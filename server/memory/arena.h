@@ -44,7 +44,8 @@ class Arena {
 
   // While `waiting`, no slot is free and the reader wants to know of releases. On the host the clients ring
   // for them, so there is nothing to do. A GPU cannot ring: the arena then calls the reader again and again,
-  // from another thread, until it waits no more. Any thread; called under the feed's lock, blocks for nothing.
+  // from another thread, until it waits no more. Any thread; called under the feed's lock, blocks for
+  // nothing.
   virtual void SetWaiting(const std::shared_ptr<ReleaseReader>& /*reader*/, bool /*waiting*/) {}
 
   // The descriptor that a client maps; -1 when the offer carries a handle instead. Owned by the arena.

@@ -41,10 +41,10 @@ class DeviceArenas {
 };
 
 struct DeviceOptions {
-  uint64_t pinned_bytes = 0;   // host memory to pin at the start
-  uint64_t gpu_bytes = 0;      // of each GPU's memory, for arenas; 0: `gpu_share` of it
+  uint64_t pinned_bytes = 0;  // host memory to pin at the start
+  uint64_t gpu_bytes = 0;     // of each GPU's memory, for arenas; 0: `gpu_share` of it
   double gpu_share = 0;
-  unsigned threads = 1;        // that fault the pinned memory in
+  unsigned threads = 1;  // that fault the pinned memory in
   // A GPU is of no more use (its context is broken); called once a GPU, from its copy thread.
   std::function<void(const Status&)> on_failure;
 };

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <string>
 
+#include "common/byte_size.h"
 #include "common/shared_page.h"
 
 namespace pinfeed {
@@ -20,7 +21,7 @@ Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, 
   if (!CheckedMul(layout.slot_stride, slot_count, &bytes))
     return InvalidArgument("slots: the arena's size does not fit 64 bits");
   const std::string what =
-      "arena of " + std::to_string(slot_count) + " slots of " + std::to_string(layout.slot_stride) + " bytes";
+      "arena of " + std::to_string(slot_count) + " slots of " + ByteSize(layout.slot_stride);
 
   auto lease = pool.Reserve(bytes);
   if (!lease.ok()) return lease.status().WithContext(what);

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "common/byte_size.h"
+
 namespace pinfeed {
 
 PoolLease::PoolLease(PoolLease&& other) noexcept
@@ -32,11 +34,19 @@ PinnedPool::~PinnedPool() {
 
 Result<PoolLease> PinnedPool::Reserve(uint64_t bytes) {
   MutexLock lock(mutex_);
+  if (bytes > capacity_bytes_) {
+    return ResourceExhausted("reserve " + ExactByteSize(bytes) + " of the host pool, which has " +
+                             ExactByteSize(capacity_bytes_) +
+                             " in all; ask for a smaller batch or fewer slots, or give the daemon more "
+                             "pool_bytes");
+  }
   if (bytes > capacity_bytes_ - used_bytes_) {
-    return ResourceExhausted(
-        "reserve " + std::to_string(bytes) + " bytes of the host pool: " + std::to_string(used_bytes_) +
-        " of its " + std::to_string(capacity_bytes_) +
-        " bytes are in use; ask for a smaller batch or fewer slots, or raise pool_bytes");
+    return ResourceExhausted("reserve " + ExactByteSize(bytes) +
+                             " of the host pool: " + ExactByteSize(capacity_bytes_ - used_bytes_) +
+                             " of its " + ByteSize(capacity_bytes_) +
+                             " are free, the rest is in use by the feeds that "
+                             "`pinfeed status` lists; close one of them, ask for a smaller batch or fewer "
+                             "slots, or give the daemon more pool_bytes");
   }
   used_bytes_ += bytes;
   return PoolLease(this, bytes);

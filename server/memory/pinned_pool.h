@@ -43,7 +43,7 @@ class PinnedPool {
   PinnedPool(const PinnedPool&) = delete;
   PinnedPool& operator=(const PinnedPool&) = delete;
 
-  // kResourceExhausted, with the bytes asked for, in use and in all, when they do not fit.
+  // kResourceExhausted, with the bytes asked for, free and in all, when they do not fit.
   Result<PoolLease> Reserve(uint64_t bytes) PF_EXCLUDES(mutex_);
 
   uint64_t capacity_bytes() const { return capacity_bytes_; }

@@ -192,7 +192,8 @@ void Feed::PublishReadyLocked() {
       continue;
     }
     if (batch.status.code() == Code::kUnavailable) {
-      // The daemon lost what it delivers with and is about to end: clients get these batches from the next one.
+      // The daemon lost what it delivers with and is about to end: clients get these batches from the next
+      // one.
       abandoned_.store(true, std::memory_order_relaxed);
       stopping_ = true;
       continue;

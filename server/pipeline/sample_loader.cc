@@ -202,8 +202,10 @@ struct SampleLoader::Program {
       return std::holds_alternative<Normalize>(t) || std::holds_alternative<ToDtype>(t);
     });
     pointwise.emplace(std::span<const Transform>(), channels, ImageLayout::kHwc);
-    const bool zeroes = recolours && spec.on_bad_sample == OnBadSample::kZero;  // which the table would recolour
-    if (!flips && !recolours && (left.source_layout == left.output_layout || channels == 1)) return;  // it is that already
+    const bool zeroes =
+        recolours && spec.on_bad_sample == OnBadSample::kZero;  // which the table would recolour
+    if (!flips && !recolours && (left.source_layout == left.output_layout || channels == 1))
+      return;  // it is that already
     output.dtype = DType::kUint8;
     if (left.source_layout == ImageLayout::kChw) {
       output.shape = {left.channels, left.height, left.width};
@@ -218,7 +220,8 @@ struct SampleLoader::Program {
   }
 
   void WriteMark(ImageMark mark, std::span<const std::span<std::byte>> places) const {
-    if (tail.has_value() && tail->mark.has_value()) places[*tail->mark].front() = static_cast<std::byte>(mark);
+    if (tail.has_value() && tail->mark.has_value())
+      places[*tail->mark].front() = static_cast<std::byte>(mark);
   }
 
  private:

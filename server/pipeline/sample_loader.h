@@ -46,8 +46,8 @@ class SampleScratch {
   std::unique_ptr<Buffers> buffers_;
 };
 
-// Who does the pointwise transforms, mirroring and layout of images: the workers, or the trainer's GPU. In the
-// second case the slot gets uint8 pixels, and where needed a byte a sample that says what else to do.
+// Who does the pointwise transforms, mirroring and layout of images: the workers, or the trainer's GPU. In
+// the second case the slot gets uint8 pixels, and where needed a byte a sample that says what else to do.
 enum class TailAt { kWorker, kClient };
 
 // Purpose: loads one sample of a feed into its places. Owns: a share of the dataset, the compiled transforms.

@@ -56,21 +56,30 @@ int32_t CenterCropStart(int32_t image, int32_t crop) {
   return Round((image - crop) / 2.0);
 }
 
-// torchvision's rule for one size: the shorter side gets it, the longer one int(size * long / short).
+// torchvision's rules when the aspect ratio is kept: the shorter side gets the size, the longer one
+// int(size * long / short); if that is over max_size, or there is no size, the longer side gets max_size and
+// the shorter one int(max_size * short / long) of what they were, here at least 1.
 Result<ImageSize> ResizedSize(const Resize& op, ImageSize size) {
   if (op.height != 0) return ImageSize{Side(op.width), Side(op.height)};
-  const int64_t shorter = std::min(size.width, size.height);
-  const int64_t longer = std::max(size.width, size.height);
-  const int64_t new_longer = int64_t{op.width} * longer / shorter;
-  if (int64_t{op.width} * new_longer > kMaxImagePixels) {
+  int64_t shorter = std::min(size.width, size.height);
+  int64_t longer = std::max(size.width, size.height);
+  if (op.width != 0) {
+    longer = int64_t{op.width} * longer / shorter;
+    shorter = op.width;
+  }
+  if (op.max_size != 0 && (op.width == 0 || longer > op.max_size)) {
+    shorter = std::max<int64_t>(1, int64_t{op.max_size} * shorter / longer);
+    longer = op.max_size;
+  }
+  if (shorter * longer > kMaxImagePixels) {
     return ResourceExhausted("resize of an image of " + std::to_string(size.width) + " x " +
-                             std::to_string(size.height) + " pixels to a shorter side of " +
-                             std::to_string(op.width) + " is over the limit of " +
+                             std::to_string(size.height) + " pixels to sides of " + std::to_string(shorter) +
+                             " and " + std::to_string(longer) + " is over the limit of " +
                              std::to_string(kMaxImagePixels) + " pixels");
   }
-  const auto new_shorter = Side(op.width);
-  const auto rest = static_cast<int32_t>(new_longer);
-  return size.width <= size.height ? ImageSize{new_shorter, rest} : ImageSize{rest, new_shorter};
+  const auto short_side = static_cast<int32_t>(shorter);
+  const auto long_side = static_cast<int32_t>(longer);
+  return size.width <= size.height ? ImageSize{short_side, long_side} : ImageSize{long_side, short_side};
 }
 
 // Purpose: appends transforms to a plan. Keeps what is pending in the plan's last step.

@@ -84,7 +84,11 @@ class Checker {
       if (SizeIsFine(op.height, op.width)) SetSize(op.width, op.height);
       return;
     }
-    if (!SideIsFine("size", op.width) || outcome_.width == 0) return;
+    if (op.max_size != 0 && !SideIsFine("max_size", op.max_size)) return;
+    if (op.max_size == 0 || op.width != 0) {
+      if (!SideIsFine("size", op.width)) return;
+    }
+    if (outcome_.width == 0) return;
     GeometryPlan plan;  // the size is known: what the transform makes of it is as well
     const Transform resize = op;
     if (const Status status = PlanGeometry({&resize, 1}, {}, {outcome_.width, outcome_.height}, plan);

@@ -2,39 +2,24 @@
 #include "server/session/lifeline_frame.h"
 
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 
+#include "common/socket_message.h"
+
 namespace pinfeed {
 namespace {
 
-constexpr size_t kMaxFdsOfAMessage = 253;  // SCM_MAX_FD: the kernel's limit, so that none can be left behind
-
-// The kernel has put these into our table whether we asked or not.
-size_t CloseDescriptors(msghdr& message) {
-  size_t count = 0;
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    const size_t fds = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < fds; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
-      ::close(fd);
-    }
-    count += fds;
-  }
-  return count;
-}
-
-std::string FaultOf(const LifelineFrame& frame, size_t bytes, int flags, size_t fds, LifelineKind expected) {
-  if (fds != 0 || (flags & MSG_CTRUNC) != 0) return "a frame with descriptors, which only the daemon sends";
-  if ((flags & MSG_TRUNC) != 0) return "a frame of more than " + std::to_string(sizeof frame) + " bytes";
-  if (bytes != sizeof frame)
-    return "a frame of " + std::to_string(bytes) + " bytes instead of " + std::to_string(sizeof frame);
+std::string FaultOf(const LifelineFrame& frame, const SocketMessage& message, LifelineKind expected) {
+  if (!message.fds.empty() || message.fds_lost)
+    return "a frame with descriptors, which only the daemon sends";
+  if (message.truncated) return "a frame of more than " + std::to_string(sizeof frame) + " bytes";
+  if (message.bytes != sizeof frame)
+    return "a frame of " + std::to_string(message.bytes) + " bytes instead of " +
+           std::to_string(sizeof frame);
   if (frame.magic != kLifelineMagic) return "a frame without the protocol's magic number";
   if (frame.kind != static_cast<uint32_t>(expected))
     return "a frame of kind " + std::to_string(frame.kind) + ", which is not expected now";
@@ -81,28 +66,18 @@ LifelineFrame WelcomeFrame(const Status& status) {
 
 ReceivedFrame ReceiveFrame(int fd, LifelineKind expected) {
   ReceivedFrame out;
-  iovec data{&out.frame, sizeof out.frame};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFdsOfAMessage)> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  ssize_t bytes = 0;
-  do {
-    bytes = ::recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (bytes < 0 && errno == EINTR);
-  if (bytes < 0) {
-    out.kind = errno == EAGAIN || errno == EWOULDBLOCK ? ReceivedFrame::Kind::kNothing
-                                                       : ReceivedFrame::Kind::kHangUp;
+  const SocketMessage message = ReceiveSocketMessage(fd, std::as_writable_bytes(std::span(&out.frame, 1)));
+  if (message.error != 0) {
+    out.kind = message.error == EAGAIN || message.error == EWOULDBLOCK ? ReceivedFrame::Kind::kNothing
+                                                                       : ReceivedFrame::Kind::kHangUp;
     return out;
   }
-  const size_t fds = CloseDescriptors(message);
-  if (bytes == 0 && fds == 0) {  // the end; or an empty packet, which nobody sends who wants to go on
+  // The end; or an empty packet, which nobody sends who wants to go on.
+  if (message.bytes == 0 && message.fds.empty()) {
     out.kind = ReceivedFrame::Kind::kHangUp;
     return out;
   }
-  out.fault = FaultOf(out.frame, static_cast<size_t>(bytes), message.msg_flags, fds, expected);
+  out.fault = FaultOf(out.frame, message, expected);
   out.kind = out.fault.empty() ? ReceivedFrame::Kind::kFrame : ReceivedFrame::Kind::kBad;
   return out;
 }

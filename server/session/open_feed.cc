@@ -32,15 +32,17 @@ Result<bool> OnDevice(const FeedSpec& spec, const std::string& gpu_uuid, const D
   if (spec.backend == Backend::kHost || gpu_uuid.empty()) return false;
   if (devices == nullptr) {
     if (required) {
-      return FailedPrecondition("backend: this daemon has no GPU; its log says why. Ask for the backend auto or host, "
-                                "and copy the tensors yourself");
+      return FailedPrecondition(
+          "backend: this daemon has no GPU; its log says why. Ask for the backend auto or host, "
+          "and copy the tensors yourself");
     }
     spdlog::warn("backend auto for GPU {}: this daemon has no GPU, so the batches stay in host memory",
                  EscapeName(gpu_uuid));
     return false;
   }
   if (spec.backend == Backend::kCudaIpc)
-    return Status(Code::kUnimplemented, "backend: cuda-ipc is not built into this daemon; ask for vmm-fd or auto");
+    return Status(Code::kUnimplemented,
+                  "backend: cuda-ipc is not built into this daemon; ask for vmm-fd or auto");
   return true;
 }
 
@@ -72,7 +74,9 @@ Result<std::shared_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, const FeedS
   ASSIGN_OR_RETURN(const bool on_device, OnDevice(spec, gpu_uuid, parts_.devices));
   ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> dataset, parts_.datasets.Open(spec.dataset));
   ASSIGN_OR_RETURN(const Sampler sampler, Sampler::Create(spec, dataset->info().samples));
-  ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader, SampleLoader::Create(std::move(dataset), spec, on_device ? TailAt::kClient : TailAt::kWorker));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<SampleLoader> loader,
+      SampleLoader::Create(std::move(dataset), spec, on_device ? TailAt::kClient : TailAt::kWorker));
   ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(loader->outputs(), spec.batch_size));
   const uint32_t slots = spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride) : spec.slots;
   const std::string device = on_device ? gpu_uuid : "";
@@ -112,6 +116,7 @@ Cursor StartCursor(const Session& session) {
   Cursor cursor;
   cursor.fingerprint = feed.dataset().fingerprint;
   cursor.seed = feed.spec().seed;
+  cursor.order = feed.spec().order;
   Sampler::Start start{0, 0};
   if (session.start) {
     start = *session.start;

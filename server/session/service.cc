@@ -29,7 +29,9 @@ grpc::Status ToGrpc(const Status& status) {
 }
 
 v1::ImageTail ToMessage(const ImageTail& tail) {
-  const auto layout = [](ImageLayout l) { return l == ImageLayout::kHwc ? v1::FeedSpec::HWC : v1::FeedSpec::CHW; };
+  const auto layout = [](ImageLayout l) {
+    return l == ImageLayout::kHwc ? v1::FeedSpec::HWC : v1::FeedSpec::CHW;
+  };
   v1::ImageTail out;
   out.set_height(tail.height);
   out.set_width(tail.width);
@@ -41,7 +43,8 @@ v1::ImageTail ToMessage(const ImageTail& tail) {
   return out;
 }
 
-// What a client makes of a device slot: its tensors, without the marks, and with the images' end still to come.
+// What a client makes of a device slot: its tensors, without the marks, and with the images' end still to
+// come.
 void DescribeOutputs(const Feed& feed, v1::OpenFeedResponse* response) {
   const std::optional<ImageTail>& tail = feed.tail();
   const std::vector<TensorPlace>& tensors = feed.layout().tensors;
@@ -79,6 +82,7 @@ void Describe(const Session& session, const std::string& lifeline_path, uint64_t
   response->set_batches_per_epoch(feed.sampler().batches_per_epoch());
   *response->mutable_start() = ToProto(StartCursor(session));
   response->set_lifeline_path(lifeline_path);
+  *response->mutable_classes() = {feed.dataset().classes.begin(), feed.dataset().classes.end()};
   if (arena.backend() != Backend::kHost) DescribeOutputs(feed, response);
 }
 

@@ -162,6 +162,8 @@ void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
     out.wait_seconds = WaitSeconds(stats, std::chrono::steady_clock::now() - session->opened);
     const ConsumerSnapshot now = session->member.feed().SnapshotOf(session->pages.get());
     out.slots_lent = now.slots_lent;
+    const uint64_t untaken = out.batches_published - out.batches_taken;
+    out.slots_held = now.slots_lent - static_cast<uint32_t>(std::min<uint64_t>(untaken, now.slots_lent));
     out.ignored_releases = now.ignored_releases;
     feed->sessions.push_back(std::move(out));
   }

@@ -32,6 +32,7 @@ void FillSession(const SessionSnapshot& in, v1::SessionStatus& out) {
   out.set_wait_seconds(in.wait_seconds);
   out.set_slots_lent(in.slots_lent);
   out.set_ignored_releases(in.ignored_releases);
+  out.set_slots_held(in.slots_held);
 }
 
 void FillFeed(const FeedReport& report, v1::FeedStatus& out) {
@@ -84,6 +85,7 @@ void FillStatus(const DaemonSnapshot& snapshot, const std::string& version, v1::
   out.set_sessions_closed(snapshot.sessions_closed);
   out.set_refused_requests(std::accumulate(snapshot.refusals.begin(), snapshot.refusals.end(), uint64_t{0}));
   out.set_backend(snapshot.backend);
+  out.set_draining_seconds(snapshot.draining_seconds);
   for (const GpuSnapshot& gpu : snapshot.gpus) {
     v1::GpuStatus& status = *out.add_gpus();
     status.set_uuid(gpu.uuid);
@@ -104,8 +106,11 @@ void FillDataset(const DatasetInfo& info, v1::ListDatasetsResponse::Dataset& out
   for (const Field& field : info.fields) {
     v1::TensorPlace& place = *out.add_fields();
     place.set_name(Utf8(field.spec.name));
-    place.set_dtype(static_cast<v1::DType>(field.spec.dtype));
-    place.mutable_shape()->Add(field.spec.shape.begin(), field.spec.shape.end());
+    // What the decoder makes of an encoded image; its size is known only then.
+    const bool encoded = field.kind == FieldKind::kEncodedImage;
+    const std::vector<int64_t> shape = encoded ? std::vector<int64_t>{-1, -1, 3} : field.spec.shape;
+    place.set_dtype(static_cast<v1::DType>(encoded ? DType::kUint8 : field.spec.dtype));
+    place.mutable_shape()->Add(shape.begin(), shape.end());
   }
   for (const std::string& name : info.classes) out.add_classes(Utf8(name));
 }

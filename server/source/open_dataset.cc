@@ -50,17 +50,17 @@ Result<std::string_view> FormatOfFile(const RootedPath& base, bool has_sequence_
                          "the file, set sequence_length or set format");
 }
 
-Status CheckFormatName(std::string_view format) {
+}  // namespace
+
+Status CheckDatasetFormat(std::string_view format) {
   if (format.empty() || format == kImageFolder || format == kNpy || format == kTokens) return OkStatus();
   return InvalidArgument("dataset format " + QuotePath(format) +
                          " is unknown; known are image_folder, npy and tokens");
 }
 
-}  // namespace
-
 Result<std::shared_ptr<const Dataset>> OpenDataset(const DatasetSpec& spec,
                                                    const std::vector<std::string>& allowed_roots) {
-  RETURN_IF_ERROR(CheckFormatName(spec.format));
+  RETURN_IF_ERROR(CheckDatasetFormat(spec.format));
   ASSIGN_OR_RETURN(RootedPath base, RootedPath::Resolve(spec.path, allowed_roots));
   ASSIGN_OR_RETURN(const NodeKind kind, base.Kind(""));
   if (kind == NodeKind::kOther) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/feed_spec.h"
@@ -11,6 +12,9 @@
 #include "server/source/dataset.h"
 
 namespace pinfeed {
+
+// kInvalidArgument, with the known ones, unless `format` is one of them or empty (to be found out).
+Status CheckDatasetFormat(std::string_view format);
 
 // Opens `spec.path` (absolute; `spec.name` was resolved before). Every open below goes through
 // openat2(RESOLVE_BENEATH) on the one root that holds the path, so neither "..", nor a symbolic link, nor a

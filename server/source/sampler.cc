@@ -37,9 +37,16 @@ Result<Sampler> Sampler::Create(const FeedSpec& spec, uint64_t dataset_samples) 
 }
 
 Result<Sampler::Start> Sampler::Resume(const Cursor& cursor) const {
+  if (cursor.order && (*cursor.order == Order::kShuffle) != shuffle_) {
+    const auto name = [](bool shuffle) { return shuffle ? "shuffled" : "sequential"; };
+    return InvalidArgument(std::string("cursor.order: the state is of a ") + name(!shuffle_) +
+                           " feed, this one is " + name(shuffle_) +
+                           ", so its position means other samples; open the feed with the order it had");
+  }
   if (shuffle_ && cursor.seed != seed_) {
-    return InvalidArgument("cursor: it was taken with seed " + std::to_string(cursor.seed) +
-                           ", the spec says " + std::to_string(seed_));
+    return InvalidArgument("cursor.seed: the state is of a feed shuffled with seed " +
+                           std::to_string(cursor.seed) + ", this one has seed " + std::to_string(seed_) +
+                           ", so its position means other samples; open the feed with the seed it had");
   }
   const uint64_t batches = cursor.position / global_batch_;
   // The end of an epoch: behind the last whole batch (drop_last) or behind the last sample.

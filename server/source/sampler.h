@@ -37,7 +37,8 @@ class Sampler {
   uint64_t global_batch() const { return global_batch_; }
 
   // The epoch and batch index at which `cursor` resumes. kInvalidArgument when its position is no batch
-  // border (another global batch size) or lies behind the epoch's end, or its seed is not the spec's.
+  // border (another global batch size) or lies behind the epoch's end, its order is not the spec's, or its
+  // seed is not the spec's though that shuffles.
   struct Start {
     uint64_t epoch;
     uint64_t batch_index;

@@ -147,8 +147,9 @@ void AddGpus(const DaemonSnapshot& snapshot, Page& page) {
          [](const GpuSnapshot& gpu) { return static_cast<double>(gpu.copied_bytes); });
   family("pinfeed_gpu_copy_seconds_total", "Time in which a GPU's copy stream had something to do.",
          MetricType::Counter, [](const GpuSnapshot& gpu) { return Seconds(gpu.copy_ns); });
-  family("pinfeed_gpu_queue_seconds_total", "Time that filled batches waited for their copy to begin, all together.",
-         MetricType::Counter, [](const GpuSnapshot& gpu) { return Seconds(gpu.queue_ns); });
+  family("pinfeed_gpu_queue_seconds_total",
+         "Time that filled batches waited for their copy to begin, all together.", MetricType::Counter,
+         [](const GpuSnapshot& gpu) { return Seconds(gpu.queue_ns); });
 }
 
 }  // namespace

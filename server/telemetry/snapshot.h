@@ -23,7 +23,8 @@ struct SessionSnapshot {
   uint64_t batches_published = 0;
   uint64_t batches_taken = 0;  // as the client says, held below batches_published
   double wait_seconds = 0;     // as the client says, held below the session's age
-  uint32_t slots_lent = 0;
+  uint32_t slots_lent = 0;     // published and not released
+  uint32_t slots_held = 0;     // of these, the ones it took, as it says; the others are ready for it
   uint64_t ignored_releases = 0;
 };
 
@@ -52,6 +53,7 @@ struct DaemonSnapshot {
   double uptime_seconds = 0;
   bool ready = false;  // clients can connect
   bool draining = false;
+  double draining_seconds = 0;  // since the drain began
   uint32_t workers = 0;
   uint32_t workers_busy = 0;
   uint64_t pool_capacity_bytes = 0;

@@ -29,8 +29,9 @@ void Compare(const char* address, const char* spec, long batches, TrainerGpu& gp
       const std::byte* const y = on_host.OnHost(i);
       for (uint64_t at = 0; at < bytes; ++at) {
         if (x[at] == y[at]) continue;
-        Fail(std::string("batch ") + std::to_string(n) + ", output " + one.name + ", byte " + std::to_string(at) +
-             " of " + std::to_string(bytes) + ": " + std::to_string(static_cast<int>(x[at])) + " on the GPU, " +
+        Fail(std::string("batch ") + std::to_string(n) + ", output " + one.name + ", byte " +
+             std::to_string(at) + " of " + std::to_string(bytes) + ": " +
+             std::to_string(static_cast<int>(x[at])) + " on the GPU, " +
              std::to_string(static_cast<int>(y[at])) + " on the host; spec " + spec);
       }
     }

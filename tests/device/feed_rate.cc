@@ -3,9 +3,9 @@
 //
 //   feed_rate ADDRESS SECONDS SPEC_JSON
 //
-// Prints one JSON object: batches and bytes (of the tensors) a second over SECONDS, and percentiles of the time
-// from a ready batch to a tensor whose work is queued (pf_next and pf_batch_write, in microseconds), taken apart
-// with pauses in which the feed gets ahead.
+// Prints one JSON object: batches and bytes (of the tensors) a second over SECONDS, and percentiles of the
+// time from a ready batch to a tensor whose work is queued (pf_next and pf_batch_write, in microseconds),
+// taken apart with pauses in which the feed gets ahead.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -65,7 +65,8 @@ int main(int argc, char** argv) {
   }
   std::sort(taken.begin(), taken.end());
   std::printf(
-      "{\"first_batch_ms\": %.2f, \"batches_per_s\": %.1f, \"samples_per_s\": %.1f, \"gb_per_s\": %.3f, \"p50_us\": %.2f, "
+      "{\"first_batch_ms\": %.2f, \"batches_per_s\": %.1f, \"samples_per_s\": %.1f, \"gb_per_s\": %.3f, "
+      "\"p50_us\": %.2f, "
       "\"p99_us\": %.2f}\n",
       first_ms, static_cast<double>(batches) / took, static_cast<double>(samples) / took,
       static_cast<double>(samples * sample_bytes) / took * 1e-9, taken[500], taken[990]);

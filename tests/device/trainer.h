@@ -26,7 +26,8 @@ inline void Check(pf_result result, const char* call) {
   if (result != PF_OK) Fail(std::string(call) + ": " + pf_result_name(result) + ": " + pf_last_error());
 }
 
-// Purpose: the process's GPU 0 with its context current and one stream. Owns both; ends the program on errors.
+// Purpose: the process's GPU 0 with its context current and one stream. Owns both; ends the program on
+// errors.
 class TrainerGpu {
  public:
   TrainerGpu() {
@@ -34,7 +35,8 @@ class TrainerGpu {
     Check(device.status());
     device_ = *device;
     Check(CudaStatus(driver().cuCtxPushCurrent(device_->context()), "enter the context"));
-    Check(CudaStatus(driver().cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, 0), "make a stream"));
+    Check(CudaStatus(driver().cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, 0),
+                     "make a stream"));
   }
   const CudaDriver& driver() const { return device_->driver(); }
   CUstream stream() const { return stream_; }
@@ -43,7 +45,9 @@ class TrainerGpu {
     Check(CudaStatus(driver().cuMemAlloc(&address, bytes), "allocate"));
     return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
   }
-  void Synchronize() const { Check(CudaStatus(driver().cuStreamSynchronize(stream_), "synchronise the stream")); }
+  void Synchronize() const {
+    Check(CudaStatus(driver().cuStreamSynchronize(stream_), "synchronise the stream"));
+  }
 
  private:
   std::shared_ptr<const CudaDevice> device_;
@@ -63,7 +67,8 @@ class TrainerFeed {
     pf_feed_info info;
     pf_feed_info_init(&info, sizeof info);
     Check(pf_get_feed_info(feed_, &info), "pf_get_feed_info");
-    if ((info.device >= 0) != (gpu != nullptr)) Fail("the daemon gave host memory where its GPU was asked for");
+    if ((info.device >= 0) != (gpu != nullptr))
+      Fail("the daemon gave host memory where its GPU was asked for");
     for (uint32_t i = 0; i < info.output_count; ++i) {
       pf_tensor output;
       pf_tensor_init(&output, sizeof output);
@@ -94,12 +99,14 @@ class TrainerFeed {
     return info;
   }
   // The bytes of one sample of output i, and of all in the last batch, on the host.
-  uint64_t SampleBytes(size_t i) const { return outputs_[i].bytes / static_cast<uint64_t>(outputs_[i].shape[0]); }
+  uint64_t SampleBytes(size_t i) const {
+    return outputs_[i].bytes / static_cast<uint64_t>(outputs_[i].shape[0]);
+  }
   const std::byte* OnHost(size_t i) {
     if (gpu_ != nullptr) {
       gpu_->Synchronize();
-      Check(CudaStatus(gpu_->driver().cuMemcpyDtoH(host_[i].data(), reinterpret_cast<CUdeviceptr>(pointers_[i]),
-                                                   host_[i].size()),
+      Check(CudaStatus(gpu_->driver().cuMemcpyDtoH(
+                           host_[i].data(), reinterpret_cast<CUdeviceptr>(pointers_[i]), host_[i].size()),
                        "copy a batch to the host"));
     }
     return host_[i].data();

@@ -57,6 +57,23 @@ int main(int argc, char** argv) {
   CHECK(strcmp(pf_result_name(result), "OUT_OF_RANGE") == 0);
   CHECK(batches == strtoull(argv[2], NULL, 10) && samples == strtoull(argv[3], NULL, 10));
 
+  /* The same batches, with what they are in the same call. */
+  CHECK(pf_seek_epoch(feed, 0) == PF_OK);
+  pf_batch_info told, asked;
+  memset(&told, 0, sizeof told);
+  CHECK(pf_next_info(feed, -1, &batch, &told) == PF_INVALID_ARGUMENT); /* and takes no batch */
+  pf_batch_info_init(&told, sizeof told);
+  pf_batch_info_init(&asked, sizeof asked);
+  for (uint64_t index = 0; index < batches; ++index) {
+    CHECK(pf_next_info(feed, -1, &batch, &told) == PF_OK);
+    CHECK(pf_get_batch_info(batch, &asked) == PF_OK && memcmp(&told, &asked, sizeof told) == 0);
+    pf_tensor first;
+    pf_tensor_init(&first, sizeof first);
+    CHECK(pf_get_tensor(batch, 0, &first) == PF_OK && told.data == first.data && told.index == index);
+    pf_batch_release(batch);
+  }
+  CHECK(pf_next_info(feed, -1, &batch, &told) == PF_OUT_OF_RANGE && batch == NULL);
+
   size_t needed = 0;
   CHECK(pf_cursor(feed, NULL, 0, &needed) == PF_OUT_OF_RANGE && needed > 1);
   char* cursor = malloc(needed);

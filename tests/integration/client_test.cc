@@ -198,6 +198,20 @@ TEST_F(ClientDaemonTest, CursorResumesInANewFeed) {
   EXPECT_EQ(Drain(resumed, 20), expected);
 }
 
+TEST_F(ClientDaemonTest, CursorOfAnotherOrderIsRefusedAndTheFeedStaysWhereItWas) {
+  Feed shuffled(Spec(R"(, "order": "SHUFFLE", "seed": 5)"), Options());
+  Feed sequential(Spec(), Options());
+  const auto expected = Drain(sequential, 12);
+  sequential.SeekEpoch(0);
+  Drain(shuffled, 3);
+  EXPECT_EQ(pf_seek(sequential.get(), shuffled.Cursor().c_str()), PF_INVALID_ARGUMENT);
+  EXPECT_THAT(pf_last_error(),
+              HasSubstr("cursor.order: the state is of a shuffled feed, this one is sequential"));
+  EXPECT_EQ(Drain(sequential, 12), expected);
+  EXPECT_EQ(pf_seek(shuffled.get(), sequential.Cursor().c_str()), PF_INVALID_ARGUMENT);
+  EXPECT_THAT(pf_last_error(), HasSubstr("cursor.order: the state is of a sequential feed"));
+}
+
 TEST_F(ClientDaemonTest, EpochsAreSoughtBothWays) {
   const std::string spec = Spec(R"(, "order": "SHUFFLE", "seed": 5)");
   Feed feed(spec, Options());

@@ -45,7 +45,7 @@ TEST(DaemonStartTest, RefusesAPathTooLongForASocket) {
 }
 
 TEST(DaemonStartTest, RefusesAPoolLargerThanTheMemory) {
-  ExpectRefusal({"--pool-bytes=900TiB"}, kExitFailed, "989560464998400 bytes are more than the");
+  ExpectRefusal({"--pool-bytes=900TiB"}, kExitFailed, "900 TiB (989560464998400 bytes) are more than the");
 }
 
 TEST(DaemonStartTest, ListsEveryFaultOfTheConfiguration) {
@@ -56,6 +56,35 @@ TEST(DaemonStartTest, ListsEveryFaultOfTheConfiguration) {
   EXPECT_THAT(daemon.Log(), HasSubstr(file + ":1: workers: expected an integer"));
   EXPECT_THAT(daemon.Log(), HasSubstr(file + ":2: sockets: unknown key"));
   EXPECT_THAT(daemon.Log(), HasSubstr("--log-format: log_format: expected text or json"));
+}
+
+TEST(DaemonStartTest, CheckOpensTheRootsAndTheNamedDatasets) {
+  TempDir directory;
+  directory.Write("tokens.bin", std::string(200, 'x'));
+  const std::string path = directory.path().string();
+  const std::string good =
+      directory
+          .Write("good.toml", "allowed_roots = [\"" + path + "\"]\n[datasets.text]\npath = \"" + path +
+                                  "/tokens.bin\"\nsequence_length = 8\n")
+          .string();
+  DaemonProcess checked({"--config=" + good, "--check"});
+  EXPECT_EQ(checked.AwaitExit(), 0) << checked.Log();
+  const std::string bad =
+      directory
+          .Write("bad.toml",
+                 "allowed_roots = [\"/nonexistent/root\"]\nsocket_group = \"no-such-group\"\n"
+                 "[datasets.gone]\npath = \"/nonexistent/train\"\n"
+                 "[datasets.text]\npath = \"" +
+                     path + "/tokens.bin\"\nformat = \"image_folder\"\n")
+          .string();
+  DaemonProcess refused({"--config=" + bad, "--check"});
+  EXPECT_EQ(refused.AwaitExit(), kExitConfig);
+  EXPECT_THAT(
+      refused.Log(),
+      AllOf(HasSubstr(bad + ":1: allowed_roots: open the directory '/nonexistent/root': No such file"),
+            HasSubstr(bad + ":2: socket_group: there is no group 'no-such-group'"),
+            HasSubstr(bad + ":3: datasets.gone: "), HasSubstr("/nonexistent"),
+            HasSubstr(bad + ":5: datasets.text: image folder '" + path + "/tokens.bin' is a file")));
 }
 
 TEST(DaemonStartTest, RefusesADirectoryThatIsServedAndNamesTheHolder) {

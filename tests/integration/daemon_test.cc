@@ -36,7 +36,9 @@ class DaemonTest : public ::testing::Test {
     std::vector<int64_t> values(kSamples);
     std::iota(values.begin(), values.end(), 0);
     path_ = data_.Write("x.npy", NpyHeaderBytes("<i8", "(64,)", false) + RawBytes(values)).string();
-    arguments.insert(arguments.begin(), "--allowed-roots=" + data_.path().string());
+    // Raw clients may hang up without a word: the daemon is not to wait for those at the end of each test.
+    arguments.insert(arguments.begin(),
+                     {"--allowed-roots=" + data_.path().string(), "--drain-timeout=100ms"});
     daemon_.emplace(std::move(arguments), std::move(wrapper));
     ASSERT_TRUE(daemon_->AwaitReady()) << daemon_->Log();
     client_.emplace(daemon_->rpc_path());
@@ -303,7 +305,7 @@ TEST_F(DaemonTest, SurvivesRunningOutOfDescriptors) {
 }
 
 TEST_F(DaemonTest, DrainsOnSigtermUntilItsClientsLeave) {
-  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Start({"--drain-timeout=1h"}));
   const v1::OpenFeedResponse opened = MustOpen(Request());
   const RawLifeline lifeline(opened.lifeline_path());
   lifeline.SendHello(opened.token());

@@ -28,3 +28,6 @@ def daemon(tmp_path_factory):
     running = Daemon(tmp_path_factory.mktemp("daemon") / "run", "--allowed-roots", "/", "--pool-bytes", "512MiB", "--workers", "2")
     yield running
     running.stop()
+
+
+from fake_library import fake, fake_path  # noqa: E402, F401 - fixtures, of a package that is found only now

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who keeps what, and until when: slots and views, the private daemon and its process; and what goes wrong, said in full."""
 
+import json
 import os
 import pathlib
 import select
@@ -9,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 
 import numpy
 import pytest
@@ -60,14 +62,28 @@ def test_the_memory_of_a_closed_feed_is_there_for_the_next(tmp_path, arrays):
     daemon.stop()
 
 
+def await_published(feed, name, batches):
+    """Returns when the daemon has published so many in the feed's session; until the feed gives slots back it can publish no more."""
+    deadline = time.monotonic() + 60
+    while True:
+        sessions = [session for each in pinfeed.status(feed.address)["feeds"] for session in each.get("sessions", [])]
+        published = [int(session.get("batches_published", 0)) for session in sessions if session["client_name"] == name]
+        if published == [batches]:
+            return
+        assert time.monotonic() < deadline, f"{batches} batches are not there: {sessions}"
+        time.sleep(0.005)
+
+
 def test_holding_everything_warns_and_waits_and_recovers(feeds, arrays):
-    with pinfeed.open(arrays, batch_size=4, framework="numpy", slots=3, timeout=2) as feed:
+    with pinfeed.open(arrays, batch_size=4, framework="numpy", slots=3, timeout=0.5, name="holder") as feed:
         held = []
+        await_published(feed, "holder", 3)
         with pytest.warns(pinfeed.SlotsHeldWarning, match="all 3 slots"), pytest.raises(pinfeed.DeadlineExceededError):
             held.extend(feed)
         assert len(held) == 3
         held = []
-        iterator = iter(feed)
+        iterator = iter(feed)  # the next epoch, in a session of its own
+        await_published(feed, "holder", 3)
         for _ in range(3):
             held.append(next(iterator))
         before = [batch.big.copy() for batch in held]
@@ -76,6 +92,7 @@ def test_holding_everything_warns_and_waits_and_recovers(feeds, arrays):
         assert all((batch.big == copy).all() for batch, copy in zip(held, before))
         numbers = [held[-1].id[-1]]
         del held[0]
+        await_published(feed, "holder", 4)
         assert next(iterator).id[0] == numbers[0] + 1
 
 
@@ -180,7 +197,7 @@ def test_a_forked_child_cannot_use_the_feed(feeds, arrays):
         (dict(transforms=[pinfeed.RandomHorizontalFlip(float("nan"))]), "INVALID_ARGUMENT", "random_horizontal_flip"),
         (dict(transforms=[pinfeed.Normalize([0], [0])]), "INVALID_ARGUMENT", "std"),
         (dict(transforms=[pinfeed.ToDtype("complex64")]), "INVALID_ARGUMENT", "to_dtype"),
-        (dict(name="x" * 1000), "INVALID_ARGUMENT", "client_name"),
+        (dict(name="x" * 1000), "INVALID_ARGUMENT", "name: 'xxx"),
         (dict(share="queue"), "INVALID_ARGUMENT", "group"),
         (dict(address="/no/such/socket"), "UNAVAILABLE", "/no/such/socket"),
         (dict(address="/" + "x" * 200), "INVALID_ARGUMENT", "bytes"),
@@ -256,6 +273,43 @@ def test_bad_images(feeds, tmp_path):
         assert red == [[0, 1, 2, 3], [0, 0, 2, 3]]
 
 
+def test_a_state_of_another_order_is_refused(feeds, arrays):
+    def open_feed(shuffle, seed=0, batch_size=4, rank=0, world_size=1):
+        return pinfeed.open(arrays, batch_size=batch_size, shuffle=shuffle, seed=seed, rank=rank, world_size=world_size, framework="numpy")
+
+    for shuffle, words in ((True, "order: the state is of a shuffled feed, this one is sequential"), (False, "of a sequential feed, this one is shuffled")):
+        with open_feed(shuffle) as feed, open_feed(not shuffle) as other:
+            for moved in range(2):  # at the start of the epoch, and within it
+                with pytest.raises(pinfeed.InvalidArgumentError, match=words):
+                    other.load_state_dict(json.loads(json.dumps(feed.state_dict())))
+                next(iter(feed))
+            assert len(list(other)) == len(other)  # it stays where it was
+    with open_feed(True, seed=1) as feed, open_feed(True, seed=2) as other:
+        with pytest.raises(pinfeed.InvalidArgumentError, match="seed: the state is of a feed shuffled with seed 1, this one has seed 2"):
+            other.load_state_dict(feed.state_dict())
+    with open_feed(True) as feed, open_feed(True, batch_size=3) as other:
+        next(iter(feed))
+        with pytest.raises(pinfeed.InvalidArgumentError, match="position 4 is no border.*batch_size"):
+            other.load_state_dict(feed.state_dict())
+    # What may change: the seed of a feed that does not shuffle, and the world size with the same global batch.
+    with open_feed(False, seed=1) as feed, open_feed(False, seed=2, batch_size=2, rank=1, world_size=2) as other:
+        next(iter(feed))
+        other.load_state_dict(feed.state_dict())
+        assert next(iter(other)).id.tolist() == [6, 7]
+
+
+def test_classes_of_a_path(feeds, arrays, tmp_path):
+    from PIL import Image
+
+    for name in ("dog", "cat", "caf\u00e9"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "0.png")
+    with pinfeed.open(tmp_path, batch_size=1, transforms=[pinfeed.Resize((8, 8))], framework="numpy") as feed:
+        assert feed.classes == ["caf\u00e9", "cat", "dog"]
+    with pinfeed.open(arrays, batch_size=1, framework="numpy") as feed:
+        assert feed.classes == []
+
+
 def test_a_state_of_other_data_is_refused(feeds, arrays, tmp_path):
     numpy.save(tmp_path / "other.npy", numpy.arange(7))
     with pinfeed.open(arrays, batch_size=4, shuffle=True, framework="numpy") as feed, pinfeed.open(tmp_path, batch_size=4, framework="numpy") as other:
@@ -319,7 +373,7 @@ def wait_gone(pidfd):
 
 
 def test_the_private_daemon_ends_with_its_process(arrays):
-    process, pidfd, folder = start_private(arrays, "")
+    process, pidfd, folder = start_private(arrays, "sys.stdin.read()")  # until communicate: its daemon must be there to be watched
     out, error = process.communicate(timeout=60)
     assert process.returncode == 0 and error == "", error
     wait_gone(pidfd)

@@ -52,6 +52,9 @@ static int BatchesPerEpoch(const pf_feed* feed) {
 PF_API const char* fake_spec(void) {
   return g_spec;
 }
+PF_API void fake_forget_spec(void) {
+  g_spec[0] = '\0';
+}
 PF_API int fake_released(void) {
   return atomic_load(&g_released);
 }
@@ -117,6 +120,9 @@ pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info) {
   info->slot_bytes = kSlotBytes;
   info->fingerprint = "f00d";
   info->backend = "host";
+  static const char* const kClasses[] = {"cat", "dog"};
+  info->classes = kClasses;
+  info->class_count = (uint64_t)Setting("FAKE_CLASSES", 2);
   return PF_OK;
 }
 
@@ -164,7 +170,12 @@ pf_result pf_get_batch_info(const pf_batch* batch, pf_batch_info* info) {
   info->samples = batch->samples;
   info->skipped = 0;
   info->last_of_epoch = batch->last;
+  info->data = batch->feed->memory + batch->slot * kSlotBytes;
   return PF_OK;
+}
+pf_result pf_next_info(pf_feed* feed, int64_t timeout_ms, pf_batch** batch, pf_batch_info* info) {
+  const pf_result result = pf_next(feed, timeout_ms, batch);
+  return result != PF_OK ? result : pf_get_batch_info(*batch, info);
 }
 pf_result pf_get_tensor(const pf_batch* batch, uint32_t index, pf_tensor* tensor) {
   uint8_t* const base = batch->feed->memory + batch->slot * kSlotBytes;
@@ -240,7 +251,7 @@ pf_result pf_status_json(const char* address, char** json) {
 }
 pf_result pf_datasets_json(const char* address, char** json) {
   (void)address;
-  *json = strdup("{\"datasets\":[{\"name\":\"pets\",\"classes\":[\"cat\",\"dog\"]}]}");
+  *json = strdup("{\"datasets\":[{\"name\":\"pets\"}]}");
   return PF_OK;
 }
 void pf_free(char* json) {

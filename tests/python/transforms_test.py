@@ -62,7 +62,7 @@ def test_dtypes(dtype):
 
 
 def test_a_dtype_that_is_none():
-    with pytest.raises(pinfeed.InvalidArgumentError, match="ToDtype"):
+    with pytest.raises(pinfeed.InvalidArgumentError, match="to_dtype.dtype.*ToDtype"):
         specs(pinfeed.ToDtype(object()))
 
 

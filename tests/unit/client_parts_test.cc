@@ -48,7 +48,7 @@ TEST(ClientConnectTest, ErrorsSayWhatToDo) {
 }
 
 TEST(ClientCursorTest, SurvivesTheWayThroughJson) {
-  const Cursor cursor{"00000000000f00d0", ~uint64_t{0}, 3, uint64_t{1} << 63};
+  const Cursor cursor{"00000000000f00d0", ~uint64_t{0}, 3, uint64_t{1} << 63, Order::kSequential};
   EXPECT_EQ(*CursorFromJson(CursorToJson(cursor)), cursor);
 }
 

@@ -71,7 +71,8 @@ TEST(ConfigTest, ListsEveryFaultWithItsPlace) {
       directory
           .Write("c.toml",
                  "workers = \"x\"\nunknown_key = 1\ndefault_slots = 2\npool_bytes = true\n"
-                 "[datasets.a]\npath = \"relative\"\ncolour = 3\n[datasets.\"b c\"]\nformat = \"npy\"\n")
+                 "[datasets.a]\npath = \"relative\"\ncolour = 3\nformat = \"zip\"\n"
+                 "[datasets.\"b c\"]\nformat = \"npy\"\n")
           .string();
   const Status status =
       ParseCommandLine({"--config", file, "--log-level=loud"}, {{"PINFEED_SOCKET_MODE", "9"}}).status();
@@ -86,8 +87,10 @@ TEST(ConfigTest, ListsEveryFaultWithItsPlace) {
               HasSubstr(file + ":4: pool_bytes: expected a size"))));
   EXPECT_THAT(status.message(),
               AllOf(HasSubstr(file + ":6: datasets.a.path: expected an absolute path"),
-                    HasSubstr(file + ":7: datasets.a.colour: unknown key"), HasSubstr("a name consists of"),
-                    HasSubstr("datasets.b c: path is missing"),
+                    HasSubstr(file + ":7: datasets.a.colour: unknown key"),
+                    HasSubstr(file + ":8: datasets.a.format: dataset format 'zip' is unknown; known are "
+                                     "image_folder, npy and tokens"),
+                    HasSubstr("a name consists of"), HasSubstr("datasets.b c: path is missing"),
                     HasSubstr("flag --log-level: log_level: expected one of"),
                     HasSubstr("environment PINFEED_SOCKET_MODE: socket_mode: expected permission bits")));
 }

@@ -44,6 +44,8 @@ TEST(ConvertTest, EverySpecComesBackAsItWent) {
   spec.rank = 1;
   spec.world_size = 4;
   spec.transforms = {Resize{0, 256},
+                     Resize{0, 256, 300},
+                     Resize{0, 0, 300},
                      Resize{4, 5},
                      CenterCrop{224, 200},
                      RandomResizedCrop{2, 3, 0.5, 0.75, 0.9, 1.1},
@@ -139,6 +141,21 @@ const std::vector<Fault>& Faults() {
        }},
       {"transforms[0] resize.size: has 0 values; give one, or height and width",
        [](auto& s) { AddTransform(s).mutable_resize(); }},
+      {"transforms[0] resize.max_size: 65501 is not within 1 to 65500",
+       [](auto& s) { AddTransform(s).mutable_resize()->set_max_size(65501); }},
+      {"transforms[0] resize.max_size: 5 is not above size, 5",
+       [](auto& s) {
+         auto& resize = *AddTransform(s).mutable_resize();
+         resize.add_size(5);
+         resize.set_max_size(5);
+       }},
+      {"transforms[0] resize.max_size: goes with the length of the shorter side, not with height and width",
+       [](auto& s) {
+         auto& resize = *AddTransform(s).mutable_resize();
+         resize.add_size(5);
+         resize.add_size(5);
+         resize.set_max_size(9);
+       }},
       {"transforms[0] center_crop.size: 0 is not within 1 to 65500",
        [](auto& s) { AddTransform(s).mutable_center_crop()->add_size(0); }},
       {"transforms[0] center_crop.size: 65501 is not within 1 to 65500",
@@ -205,7 +222,7 @@ TEST(ConvertTest, OneErrorHoldsTheFaultsOfTheWholeRequest) {
 }
 
 TEST(ConvertTest, CursorComesBackAsItWent) {
-  const Cursor cursor{"0123456789abcdef", UINT64_MAX, 5, 1ULL << 40};
+  const Cursor cursor{"0123456789abcdef", UINT64_MAX, 5, 1ULL << 40, Order::kShuffle};
   ASSERT_OK_AND_ASSIGN(const Cursor back, FromProto(ToProto(cursor)));
   EXPECT_EQ(back, cursor);
 }

@@ -148,6 +148,25 @@ TEST(SamplerTest, ResumeRefusesWhatIsNoBatchBorder) {
   EXPECT_THAT(sampler->Resume(cursor), StatusIs(Code::kInvalidArgument, HasSubstr("seed 18")));
 }
 
+TEST(SamplerTest, ResumeRefusesThePositionOfAnotherOrder) {
+  const auto shuffled = Sampler::Create(Spec(8, 0, 2, false), 100);
+  const auto sequential = Sampler::Create(Spec(8, 0, 2, false, Order::kSequential), 100);
+  Cursor cursor;
+  cursor.seed = 17;
+  cursor.order = Order::kShuffle;
+  EXPECT_THAT(shuffled->Resume(cursor), StatusIs(Code::kOk));
+  EXPECT_THAT(sequential->Resume(cursor),
+              StatusIs(Code::kInvalidArgument, HasSubstr("of a shuffled feed, this one is sequential")));
+  cursor.order = Order::kSequential;
+  EXPECT_THAT(sequential->Resume(cursor), StatusIs(Code::kOk));
+  EXPECT_THAT(shuffled->Resume(cursor),
+              StatusIs(Code::kInvalidArgument, HasSubstr("of a sequential feed, this one is shuffled")));
+  cursor.seed = 18;  // means nothing to a sequential feed
+  EXPECT_THAT(sequential->Resume(cursor), StatusIs(Code::kOk));
+  cursor.order.reset();
+  EXPECT_THAT(sequential->Resume(cursor), StatusIs(Code::kOk));
+}
+
 TEST(SamplerTest, RefusesWhatCannotWork) {
   EXPECT_THAT(Sampler::Create(Spec(0, 0, 1, false), 10),
               StatusIs(Code::kInvalidArgument, HasSubstr("batch_size")));

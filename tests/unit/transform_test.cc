@@ -31,6 +31,21 @@ GeometryPlan Plan(const std::vector<Transform>& transforms, ImageSize size, Rand
   return plan;
 }
 
+// The size that torchvision's Resize(size, max_size=...) gives.
+TEST(TransformTest, MaxSizeBoundsTheLongerSideAndKeepsTheAspect) {
+  const auto resized = [](const Resize& op, ImageSize size) {
+    const GeometryPlan plan = Plan({op}, size);
+    return std::pair(plan.steps.back().width, plan.steps.back().height);
+  };
+  EXPECT_EQ(resized({0, 0, 128}, {200, 100}), std::pair(128, 64));
+  EXPECT_EQ(resized({0, 0, 128}, {30, 40}), std::pair(96, 128));
+  EXPECT_EQ(resized({0, 0, 128}, {5000, 3}), std::pair(128, 1));
+  EXPECT_EQ(resized({0, 100, 150}, {50, 150}), std::pair(50, 150));
+  EXPECT_EQ(resized({0, 100, 150}, {60, 50}), std::pair(120, 100));
+  EXPECT_THAT(Faults({Resize{0, 0, 70000}}),
+              ElementsAre("transforms[0] resize: max_size 70000 is not between 1 and 65500"));
+}
+
 TEST(TransformTest, NamesEveryFaultWithItsPlace) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THAT(Faults({Resize{0, 0}}), ElementsAre("transforms[0] resize: size 0 is not between 1 and 65500"));

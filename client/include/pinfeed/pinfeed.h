@@ -108,9 +108,9 @@ typedef struct pf_open_options {
   int64_t open_timeout_ms;      /* for the daemon to answer; default 10000 */
   int64_t reconnect_timeout_ms; /* how long pf_next may try to get a vanished daemon back; default 300000, -1:
                                    for ever, 0: never */
-  int32_t device;               /* the CUDA ordinal, in this process, of the GPU that is to get the batches; default
-                                   -1: host memory. With the spec's backend AUTO a daemon that cannot serve the GPU
-                                   gives host memory, with a warning; pf_feed_info says which it is */
+  int32_t device; /* the CUDA ordinal, in this process, of the GPU that is to get the batches; default
+                     -1: host memory. With the spec's backend AUTO a daemon that cannot serve the GPU
+                     gives host memory, with a warning; pf_feed_info says which it is */
   uint32_t reserved;
 } pf_open_options;
 PF_API void pf_open_options_init(pf_open_options* options, size_t size);
@@ -133,6 +133,8 @@ typedef struct pf_feed_info {
   uint64_t slot_bytes;        /* arena bytes of one slot */
   const char* fingerprint;    /* of the dataset; lives as long as the feed */
   const char* backend;        /* "host", "cuda-ipc" or "vmm-fd"; lives as long as the feed */
+  const char* const* classes; /* class_count names, of the labels 0, 1, ...; live as long as the feed */
+  uint64_t class_count;       /* 0: the dataset names no classes */
   int32_t device;             /* as asked for; -1: host memory */
   uint32_t output_count;      /* tensors that pf_batch_write makes */
 } pf_feed_info;
@@ -158,9 +160,14 @@ typedef struct pf_batch_info {
   uint32_t skipped;       /* samples left out as bad */
   uint32_t last_of_epoch; /* 1: the next batch belongs to the next epoch */
   uint32_t reserved;
+  void*
+      data; /* start of the batch's slot; a tensor's distance from it is the same in every batch of a feed */
 } pf_batch_info;
 PF_API void pf_batch_info_init(pf_batch_info* info, size_t size);
 PF_API pf_result pf_get_batch_info(const pf_batch* batch, pf_batch_info* info);
+/* pf_next and pf_get_batch_info in one call, for callers to whom a call is dear. On failure *info holds
+ * nothing. */
+PF_API pf_result pf_next_info(pf_feed* feed, int64_t timeout_ms, pf_batch** batch, pf_batch_info* info);
 
 #define PF_MAX_DIMS 16
 typedef struct pf_tensor {
@@ -182,26 +189,27 @@ PF_API pf_result pf_get_tensor(const pf_batch* batch, uint32_t index, pf_tensor*
 /* One more owner: the batch goes back when as many pf_batch_release as (1 + pf_batch_retain) calls were made.
  * Any thread. */
 PF_API void pf_batch_retain(pf_batch* batch);
-/* Gives the slot back to the daemon; the tensors' memory must not be touched afterwards (on a device: no work that
- * is queued may touch it, see pf_batch_release_on). NULL is allowed. Any thread, never blocks. */
+/* Gives the slot back to the daemon; the tensors' memory must not be touched afterwards (on a device: no work
+ * that is queued may touch it, see pf_batch_release_on). NULL is allowed. Any thread, never blocks. */
 PF_API void pf_batch_release(pf_batch* batch);
 
 /* ---- tensors of one's own ---- */
 
-/* What pf_batch_write makes: `shape[0]` is batch_size, `data` NULL, `bytes` what to allocate. On a device these are
- * the tensors that the transforms ask for, while those of pf_get_tensor are what lies in the slot (images as uint8,
- * before their pointwise transforms); on the host both are the same. Names live as long as the feed.
- * Precondition of success: index < output_count. */
+/* What pf_batch_write makes: `shape[0]` is batch_size, `data` NULL, `bytes` what to allocate. On a device
+ * these are the tensors that the transforms ask for, while those of pf_get_tensor are what lies in the slot
+ * (images as uint8, before their pointwise transforms); on the host both are the same. Names live as long as
+ * the feed. Precondition of success: index < output_count. */
 PF_API pf_result pf_get_output(const pf_feed* feed, uint32_t index, pf_tensor* tensor);
-/* Writes every output of the batch into memory of the caller and gives the batch back, in the order of `stream`:
- * nothing waits. outputs[i] points to at least the bytes of pf_get_output (of which samples / batch_size are written),
- * on the feed's device, aligned to its elements. `stream` is a CUstream or cudaStream_t of that device's primary
- * context, NULL its default stream. On the host: `stream` is ignored and all is done at the return. On success the
- * batch is gone: do not release it. On an error it is still the caller's, and outputs are unspecified.
- * PF_FAILED_PRECONDITION when it was retained. */
+/* Writes every output of the batch into memory of the caller and gives the batch back, in the order of
+ * `stream`: nothing waits. outputs[i] points to at least the bytes of pf_get_output (of which samples /
+ * batch_size are written), on the feed's device, aligned to its elements. `stream` is a CUstream or
+ * cudaStream_t of that device's primary context, NULL its default stream. On the host: `stream` is ignored
+ * and all is done at the return. On success the batch is gone: do not release it. On an error it is still the
+ * caller's, and outputs are unspecified. PF_FAILED_PRECONDITION when it was retained. */
 PF_API pf_result pf_batch_write(pf_batch* batch, void* const* outputs, uint32_t output_count, void* stream);
-/* Gives a batch on a device back when `stream` gets there, so that work put there before may still read it. On
- * success the batch is gone. Plain pf_batch_release is for work that has finished. On the host: the same as it. */
+/* Gives a batch on a device back when `stream` gets there, so that work put there before may still read it.
+ * On success the batch is gone. Plain pf_batch_release is for work that has finished. On the host: the same
+ * as it. */
 PF_API pf_result pf_batch_release_on(pf_batch* batch, void* stream);
 
 /* ---- position ---- */

@@ -159,6 +159,12 @@ class Feed {
     return info;
   }
 
+  // Names of the labels 0, 1, ...; empty when the dataset has none.
+  std::vector<std::string> Classes() const {
+    const pf_feed_info info = Info();
+    return {info.classes, info.classes + info.class_count};
+  }
+
   // The position behind the last batch given, to be stored with a checkpoint.
   std::string Cursor() const {
     size_t needed = 0;

@@ -27,7 +27,9 @@ from ._errors import (
     SlotsHeldWarning,
     UnavailableError,
 )
-from .feed import Feed, datasets, open, status
+from ._open import open
+from ._status import datasets, status
+from .feed import Feed
 from .transforms import (
     CenterCrop,
     Normalize,

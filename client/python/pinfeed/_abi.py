@@ -50,6 +50,8 @@ class FeedInfo(ctypes.Structure):
         ("slot_bytes", ctypes.c_uint64),
         ("fingerprint", ctypes.c_char_p),
         ("backend", ctypes.c_char_p),
+        ("classes", ctypes.POINTER(ctypes.c_char_p)),
+        ("class_count", ctypes.c_uint64),
     ]
 
 
@@ -62,6 +64,7 @@ class BatchInfo(ctypes.Structure):
         ("skipped", ctypes.c_uint32),
         ("last_of_epoch", ctypes.c_uint32),
         ("reserved", ctypes.c_uint32),
+        ("data", ctypes.c_void_p),
     ]
 
 
@@ -94,9 +97,8 @@ _SIGNATURES = {
     "pf_close": (None, [_P]),
     "pf_feed_info_init": (None, [ctypes.POINTER(FeedInfo), ctypes.c_size_t]),
     "pf_get_feed_info": (_RESULT, [_P, ctypes.POINTER(FeedInfo)]),
-    "pf_next": (_RESULT, [_P, ctypes.c_int64, ctypes.POINTER(_P)]),
+    "pf_next_info": (_RESULT, [_P, ctypes.c_int64, ctypes.POINTER(_P), ctypes.POINTER(BatchInfo)]),
     "pf_batch_info_init": (None, [ctypes.POINTER(BatchInfo), ctypes.c_size_t]),
-    "pf_get_batch_info": (_RESULT, [_P, ctypes.POINTER(BatchInfo)]),
     "pf_tensor_init": (None, [ctypes.POINTER(TensorInfo), ctypes.c_size_t]),
     "pf_get_tensor": (_RESULT, [_P, ctypes.c_uint32, ctypes.POINTER(TensorInfo)]),
     "pf_batch_release": (None, [_P]),
@@ -185,14 +187,19 @@ def source_tree() -> Optional[Path]:
     return root if (root / "client" / "include" / "pinfeed" / "pinfeed.h").is_file() else None
 
 
-def _candidates() -> List[str]:
+def _folders() -> List[Path]:
+    """Where the library may be, besides the system's path."""
     package = Path(__file__).resolve().parent
     folders = [package, package / "lib"]
     tree = source_tree()
     if tree is not None:
         folders.append(tree / "build" / "release" / "client")
+    return folders
+
+
+def _candidates() -> List[str]:
     found = []
-    for folder in folders:
+    for folder in _folders():
         found += sorted(str(path) for path in folder.glob("libpinfeed.so*") if path.is_file())[:1]
     system = ctypes.util.find_library("pinfeed")
     if system:
@@ -218,10 +225,16 @@ def _find() -> Library:
     if not paths:
         raise NotFoundError(
             Code.NOT_FOUND,
-            f"libpinfeed.so was looked for in {Path(__file__).resolve().parent}, in the source tree's build/release/client and on the "
-            "system's library path, and is in none: install pinfeed, or set PINFEED_LIBRARY to the file",
+            f"libpinfeed.so was looked for in {', '.join(map(str, _folders()))} and on the system's library path, and is in none: "
+            f"{_how_to_get_it()}, or set PINFEED_LIBRARY to the file",
         )
     try:
         return Library(paths[0])
     except OSError as error:
-        raise NotFoundError(Code.NOT_FOUND, f"loading libpinfeed from {paths[0]} failed: {error}") from error
+        set_by = "PINFEED_LIBRARY names it; unset that, or " if chosen else ""
+        raise NotFoundError(Code.NOT_FOUND, f"loading libpinfeed from {paths[0]} failed: {error} ({set_by}{_how_to_get_it()})") from error
+
+
+def _how_to_get_it() -> str:
+    tree = source_tree()
+    return f"run `make build` in {tree}" if tree is not None else "run `make build` in pinfeed's source tree, then `cmake --install build/release`"

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import ctypes
 import operator
+import struct
 from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Tuple, Type
 
 from . import _abi
 from ._dlpack import DTYPES, RawTensor
 from ._errors import Code, Error, InvalidArgumentError
 
-_BOOL, _BFLOAT16 = 1, 11
+_BFLOAT16 = 11
+# _abi.BatchInfo but for size and reserved: taken apart in one call.
+_INFO_FORMAT = "@8xQQIII4xQ"
+# A tensor for numpy.ndarray: shape, type, place in the slot; and what makes the user's tensor of the array, if that is another.
+_View = Tuple[Tuple[int, ...], Any, int, Optional[Callable[[Any], Any]]]
 
 
 class Batch(Tuple[Any, ...]):
@@ -92,69 +97,64 @@ class BatchMaker:
         self._framework = framework
         self._zero_copy = zero_copy
         self.live: Dict[int, None] = {}
+        # What pf_next_info tells of the batch it gives, for `make`.
         self._info = _abi.BatchInfo()
         library.pf_batch_info_init(self._info, ctypes.sizeof(self._info))
-        self._info_ref = ctypes.byref(self._info)
-        self._tensors: List[Any] = [_abi.TensorInfo() for _ in range(tensor_count)]
-        for tensor in self._tensors:
-            library.pf_tensor_init(tensor, ctypes.sizeof(tensor))
-        self._tensor_refs = [(number, ctypes.byref(tensor)) for number, tensor in enumerate(self._tensors)]
+        self.info_ref = ctypes.byref(self._info)
+        self._unpack_info = struct.Struct(_INFO_FORMAT).unpack_from
+        self._tensor_count = tensor_count
         self._places: List[_Place] = []
+        self._views: Dict[int, List[_View]] = {}  # by the batch's samples
         self._slot_type: Any = None  # of _slot_class
-        self._first = 0
         self._batch_type: Type[Batch] = Batch
         self._copies = False
         self._read_only = False
 
     def make(self, out: ctypes.c_void_p) -> Batch:
-        """The batch whose pointer `out` holds. Sets it to NULL as soon as the batch has another owner."""
-        library = self._library
+        """The batch whose pointer `out` holds and `info_ref` describes. Sets `out` to NULL as soon as the batch has another owner."""
         handle = out.value
-        result = library.pf_get_batch_info_quick(handle, self._info_ref)
-        if result:
-            raise library.error(result)
-        for number, reference in self._tensor_refs:
-            result = library.pf_get_tensor_quick(handle, number, reference)
-            if result:
-                raise library.error(result)
-        if self._slot_type is None:
-            self._learn()
-        tensors = self._tensors
-        info = self._info
-        base = tensors[self._first].data
-        slot_type: Any = self._slot_type
-        slot = slot_type.from_address(base)
+        epoch, index, samples, skipped, last_of_epoch, data = self._unpack_info(self._info)
+        views = self._views.get(samples) or self._make_views(handle, samples, data)
+        slot: Any = self._slot_type.from_address(data)
         self.live[handle] = None  # type: ignore[index]
         out.value = None
         slot.handle = handle  # from here on the slot's end releases the batch
 
-        samples = info.samples
         # An array over a read-only array is read-only for good; over a plain buffer, its user could change that.
         buffer = self._numpy.frombuffer(memoryview(slot).toreadonly(), "u1") if self._read_only else slot
         ndarray = self._numpy.ndarray
-        values: List[Any] = []
-        for tensor, place in zip(tensors, self._places):
-            if tensor.data - base != place.offset or tensor.bytes != samples * place.sample_bytes:
-                raise Error(Code.INTERNAL, f"tensor {place.name!r}: the daemon changed the layout of a slot; open the feed anew")
-            value: Any = ndarray((samples,) + place.sample_shape, place.array_dtype, buffer, place.offset)
-            finish = place.finish
-            values.append(value if finish is None else finish(value))
-        batch: Batch = tuple.__new__(self._batch_type, values)
-        batch.epoch = info.epoch
-        batch.index = info.index
-        batch.skipped = info.skipped
-        batch.last_of_epoch = bool(info.last_of_epoch)
+        batch: Batch = tuple.__new__(
+            self._batch_type,
+            [
+                ndarray(shape, dtype, buffer, offset) if finish is None else finish(ndarray(shape, dtype, buffer, offset))
+                for shape, dtype, offset, finish in views
+            ],
+        )
+        batch.epoch = epoch
+        batch.index = index
+        batch.skipped = skipped
+        batch.last_of_epoch = last_of_epoch != 0
         if not self._copies:
             batch._slot = slot  # type: ignore[attr-defined]
         return batch
 
-    def _learn(self) -> None:
-        """Takes the layout from the first batch; it is the same for all that follow."""
-        tensors = self._tensors
-        samples = self._info.samples
-        addresses: List[int] = [tensor.data for tensor in tensors]
-        base = min(addresses)
-        self._first = addresses.index(base)
+    def _make_views(self, handle: Optional[int], samples: int, data: int) -> List[_View]:
+        """Where and what the tensors of a batch of that many samples are. The library sees to it that a feed's layout stays."""
+        if not self._places:
+            self._learn(handle, samples, data)
+        views = [((samples,) + place.sample_shape, place.array_dtype, place.offset, place.finish) for place in self._places]
+        self._views[samples] = views
+        return views
+
+    def _learn(self, handle: Optional[int], samples: int, data: int) -> None:
+        """Takes the layout from the first batch."""
+        library = self._library
+        tensors: List[Any] = []
+        for number in range(self._tensor_count):
+            tensor = _abi.TensorInfo()
+            library.pf_tensor_init(tensor, ctypes.sizeof(tensor))
+            library.check(library.pf_get_tensor_quick(handle, number, tensor))
+            tensors.append(tensor)
         self._read_only = not all(tensor.writable for tensor in tensors)
         copies = self._zero_copy is False or (self._zero_copy is None and self._read_only and self._framework == "torch")
         places = []
@@ -164,16 +164,16 @@ class BatchMaker:
             shape = tuple(tensor.shape[1 : tensor.dims])
             places.append(
                 _Place(
-                    name, tensor.dtype, shape, tensor.data - base, tensor.bytes // samples, bool(tensor.writable), array_dtype, finish
+                    name, tensor.dtype, shape, tensor.data - data, tensor.bytes // samples, bool(tensor.writable), array_dtype, finish
                 )
             )
         if self._framework == "torch":
             self._read_only = False  # torch knows no read-only tensors and would warn at each
         self._copies = copies
-        self._places = places
         self._batch_type = _batch_class(places)
         length = max(place.offset + place.sample_bytes * self._batch_size for place in places)
         self._slot_type = _slot_class(max(length, 1), self.live, self._library.pf_batch_release_quick)
+        self._places = places
 
     def _array(self, name: str, dtype: int, copies: bool) -> Tuple[Any, Optional[Callable[[Any], Any]]]:
         array_dtype = self._numpy.dtype(_kind(name, dtype)[3])

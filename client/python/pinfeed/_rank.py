@@ -33,7 +33,8 @@ def find_rank(rank: Optional[int], world_size: Optional[int], shared: bool) -> R
     one task), else 0 of 1. A shared feed is one stream for its whole group, so only arguments split it."""
     if rank is not None or world_size is not None:
         if rank is None or world_size is None:
-            raise InvalidArgumentError(Code.INVALID_ARGUMENT, "rank, world_size: give both or neither")
+            missing = "rank" if rank is None else "world_size"
+            raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"rank, world_size: give both or neither; {missing} is None")
         return Rank(rank, world_size, "arguments")
     if shared:
         return Rank(0, 1, "share")

@@ -2,7 +2,7 @@
 """The transforms that the daemon can do: torchvision's, by its names, parameters and defaults.
 
 What comes in: objects of this module, or torchvision's own (v1 and v2).
-What goes out: the ``transforms`` of a feed's spec. Values are checked by the daemon, which reports every fault at once.
+What goes out: the ``transforms`` of a feed's spec, their values checked. Whether they fit the dataset is for the daemon to say.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Dict, Iterable, List, Sequence, Tuple, Union
 
+from ._checks import Checks, listed, shown, to_integer
 from ._errors import Code, InvalidArgumentError
 
 Size = Union[int, Sequence[int]]
 Json = Dict[str, Any]
 
-
-def _values(value: Any) -> List[Any]:
-    return list(value) if isinstance(value, Iterable) else [value]
+_MAX_SIDE = 65500  # JPEG's own limit
+_MAX_CHANNELS = 64
+_DTYPES = ("uint8", "float32", "float16", "bfloat16")
 
 
 def _freeze(transform: Any, *names: str) -> None:
@@ -32,8 +33,25 @@ class Transform:
     """Base of the transforms below. They are immutable, comparable and hashable."""
 
     def to_spec(self) -> Json:
-        """The transform as ``pinfeed.v1.Transform`` in JSON."""
+        """The transform as ``pinfeed.v1.Transform`` in JSON. Raises InvalidArgumentError with every fault of its values."""
         raise NotImplementedError
+
+
+def _size(checks: Checks, transform: Any, one: str) -> List[int]:
+    sides = [to_integer(side) for side in listed(transform.size)]
+    good = [side for side in sides if side is not None and 1 <= side <= _MAX_SIDE]
+    if len(good) < len(sides) or len(sides) not in (1, 2):
+        name = type(transform).__name__
+        checks.refuse("size", transform.size, f"what {name} takes: pixels from 1 to {_MAX_SIDE}, as one number ({one}) or (height, width)")
+    return good
+
+
+def _range(checks: Checks, name: str, value: Any, most: float, accepted: str) -> List[float]:
+    """(least, greatest)."""
+    limits = checks.numbers(name, value, (2,), accepted)
+    if limits and not 0 < limits[0] <= limits[1] <= most:
+        checks.refuse(name, value, accepted)
+    return limits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +67,10 @@ class Resize(Transform):
         _freeze(self, "size")
 
     def to_spec(self) -> Json:
-        return {"resize": {"size": _values(self.size)}}
+        checks = Checks("resize.")
+        size = _size(checks, self, "the shorter side")
+        checks.raise_faults()
+        return {"resize": {"size": size}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +86,10 @@ class CenterCrop(Transform):
         _freeze(self, "size")
 
     def to_spec(self) -> Json:
-        return {"center_crop": {"size": _values(self.size)}}
+        checks = Checks("center_crop.")
+        size = _size(checks, self, "a square")
+        checks.raise_faults()
+        return {"center_crop": {"size": size}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +110,12 @@ class RandomResizedCrop(Transform):
         _freeze(self, "size", "scale", "ratio")
 
     def to_spec(self) -> Json:
-        return {"random_resized_crop": {"size": _values(self.size), "scale": list(self.scale), "ratio": list(self.ratio)}}
+        checks = Checks("random_resized_crop.")
+        size = _size(checks, self, "a square")
+        scale = _range(checks, "scale", self.scale, 1, "two shares of the area, 0 < least <= greatest <= 1")
+        ratio = _range(checks, "ratio", self.ratio, float("inf"), "two ratios of width to height, 0 < least <= greatest")
+        checks.raise_faults()
+        return {"random_resized_crop": {"size": size, "scale": scale, "ratio": ratio}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +125,12 @@ class RandomHorizontalFlip(Transform):
     p: float = 0.5
 
     def to_spec(self) -> Json:
-        return {"random_horizontal_flip": {"p": self.p}}
+        checks = Checks("random_horizontal_flip.")
+        p = checks.numbers("p", self.p, (1,), "a probability from 0 to 1")
+        if p and not 0 <= p[0] <= 1:
+            checks.refuse("p", self.p, "a probability from 0 to 1")
+        checks.raise_faults()
+        return {"random_horizontal_flip": {"p": p[0]}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +144,17 @@ class Normalize(Transform):
         _freeze(self, "mean", "std")
 
     def to_spec(self) -> Json:
-        return {"normalize": {"mean": _values(self.mean), "std": _values(self.std)}}
+        checks = Checks("normalize.")
+        counts = range(1, _MAX_CHANNELS + 1)
+        mean = checks.numbers("mean", self.mean, counts, f"one number, or one a channel (at most {_MAX_CHANNELS})")
+        accepted = f"one number above 0, by which is divided, or one a channel (at most {_MAX_CHANNELS})"
+        std = checks.numbers("std", self.std, counts, accepted)
+        if std and min(std) <= 0:
+            checks.refuse("std", self.std, accepted)
+        if len(mean) > 1 and len(std) > 1 and len(mean) != len(std):
+            checks.add("std", f"{shown(self.std)} has {len(std)} values where mean has {len(mean)}; both are one a channel")
+        checks.raise_faults()
+        return {"normalize": {"mean": mean, "std": std}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,11 +169,17 @@ class ToDtype(Transform):
     scale: bool = False
 
     def to_spec(self) -> Json:
-        return {"to_dtype": {"dtype": dtype_name(self.dtype), "scale": bool(self.scale)}}
+        checks = Checks("to_dtype.")
+        name = dtype_name(self.dtype)
+        if name not in _DTYPES:
+            checks.refuse("dtype", self.dtype, f"what ToDtype takes: {', '.join(_DTYPES)}, as a string, a torch dtype or a NumPy dtype")
+        scale = checks.flag("scale", self.scale)
+        checks.raise_faults()
+        return {"to_dtype": {"dtype": name, "scale": scale}}
 
 
 def dtype_name(dtype: Any) -> str:
-    """"float32" and so on, of a string, a torch dtype, a NumPy dtype or a NumPy scalar type."""
+    """"float32" and so on, of a string, a torch dtype, a NumPy dtype or a NumPy scalar type; "" for what is none."""
     if isinstance(dtype, str):
         return dtype
     text = str(dtype)
@@ -140,9 +190,7 @@ def dtype_name(dtype: Any) -> str:
     try:
         return str(numpy.dtype(dtype).name)
     except TypeError:
-        raise InvalidArgumentError(
-            Code.INVALID_ARGUMENT, f"transforms: ToDtype(dtype={dtype!r}): give a string, a torch dtype or a NumPy dtype"
-        ) from None
+        return ""
 
 
 def normalize_transforms(transforms: Any) -> Tuple[Transform, ...]:
@@ -152,12 +200,19 @@ def normalize_transforms(transforms: Any) -> Tuple[Transform, ...]:
     """
     if transforms is None:
         return ()
-    if isinstance(transforms, Transform) or not isinstance(transforms, Iterable):
+    if isinstance(transforms, (str, bytes, dict)):
+        raise InvalidArgumentError(
+            Code.INVALID_ARGUMENT, f"transforms: {shown(transforms)} is not a transform or a sequence of them, such as [pinfeed.Resize(256)]"
+        )
+    if isinstance(transforms, (Transform, type)) or not isinstance(transforms, Iterable):
         transforms = (transforms,)
     flat: List[Transform] = []
     for transform in transforms:
         if isinstance(transform, Transform):
             flat.append(transform)
+        elif isinstance(transform, type):
+            name = transform.__name__
+            raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"transforms: {name} is a class, not a transform: give an object of it, {name}(...)")
         elif type(transform).__name__ in ("Compose", "Sequential"):
             members = getattr(transform, "transforms", transform)
             flat.extend(normalize_transforms(members))
@@ -208,6 +263,6 @@ def _from_torchvision(transform: Any) -> Tuple[Transform, ...]:
         return ()  # images leave the decoder as uint8 tensors
     raise _refuse(
         transform,
-        f"the daemon has no such transform ({transform!r}). It has Resize, CenterCrop, RandomResizedCrop, RandomHorizontalFlip, "
+        f"the daemon has no such transform ({shown(transform)}). It has Resize, CenterCrop, RandomResizedCrop, RandomHorizontalFlip, "
         "Normalize and ToDtype; apply others to the batches",
     )

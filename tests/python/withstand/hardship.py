@@ -2,6 +2,7 @@
 """What the tests of this folder share: what the daemon holds, counted; its metrics; a trainer in a process of its own that checks every number."""
 
 import collections
+import contextlib
 import json
 import os
 import pathlib
@@ -47,6 +48,15 @@ def feed_of(status, client_name):
 Census = collections.namedtuple("Census", "fds threads memfd_maps maps sessions pool_used_bytes")
 
 
+def threads_of(pid):
+    """{name: how many} of the threads of a process; the kernel keeps 15 letters of a name."""
+    names = collections.Counter()
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            names[(task / "comm").read_text().strip()] += 1
+    return dict(sorted(names.items()))
+
+
 def census(daemon):
     """What the daemon holds right now. Its own count of descriptors must be the kernel's: both are taken, without our connection."""
     status = read_status(daemon.address)
@@ -54,7 +64,7 @@ def census(daemon):
     maps = pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()
     return Census(
         len(os.listdir(f"/proc/{pid}/fd")),
-        len(os.listdir(f"/proc/{pid}/task")),
+        threads_of(pid),
         sum("/memfd:" in line for line in maps),
         len(maps),
         len(sessions_of(status)),
@@ -69,7 +79,7 @@ def await_census(daemon, before):
     def is_back():
         now = census(daemon)
         last[:] = [now]
-        # Threads of gRPC come and go; they are compared at the very end, in census_test.py.
+        # Threads of gRPC's may end later; they are compared at the very end, in census_test.py.
         return all(getattr(now, name) == getattr(before, name) for name in ("fds", "memfd_maps", "sessions", "pool_used_bytes"))
 
     eventually(lambda: f"{last[0]} is not {before}; open: {[os.readlink(f'/proc/{daemon.process.pid}/fd/{fd}') for fd in os.listdir(f'/proc/{daemon.process.pid}/fd')]}", is_back)
@@ -87,8 +97,8 @@ def refusals(daemon):
     return sum(value for name, value in metrics(daemon).items() if name.startswith("pinfeed_refusals_total"))
 
 
-def start_daemon(folder, roots="/", pool="512MiB", **options):
-    return Daemon(folder, "--allowed-roots", str(roots), "--pool-bytes", pool, "--workers", "2", **options)
+def start_daemon(folder, *flags, roots="/", pool="512MiB", **options):
+    return Daemon(folder, "--allowed-roots", str(roots), "--pool-bytes", pool, "--workers", "2", *flags, **options)
 
 
 class Reader:

@@ -159,7 +159,7 @@ def generations(address, dataset):
     client = Client(address, spec_of(dataset), client_name="stale")
     batches = [client.take() for _ in range(SLOTS)]
     lent = {batch["slot"]: batch["generation"] for batch in batches}
-    for wrong in (-1, 1, 2, 1 << 32, 1 << 63, 1 << 64):
+    for wrong in (1 << 64, -1, 1, 2, 1 << 32, 1 << 63):  # 0, which is no release at all, not last: the daemon may look only then
         for slot, generation in lent.items():
             client.release_page[64 * slot :][:8].view("u8")[0] = (generation + wrong) % (1 << 64) if wrong != 1 << 64 else 0
             os.write(client.doorbell, struct.pack("=Q", 1))

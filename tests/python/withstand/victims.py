@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients that are killed: forks one after the other and kills each at a random point of its life. Reads how many from stdin, line by
-line, and answers each line with what was killed where, as JSON.
+line, and answers each line with what was killed where, as JSON. Asked for "20 spared", it forks as many and lets each leave in order.
 
 The forking process itself never opens a channel: gRPC does not survive a fork.
 """
@@ -51,7 +51,7 @@ def live(phase, holds, spec, address, tell):
     signal.pause()
 
 
-def kill_one(draw, phase, spec, address):
+def kill_one(draw, phase, spec, address, spared):
     reader, writer = os.pipe()
     holds, delay = draw.randrange(SLOTS + 1), draw.random() * 0.03
     pid = os.fork()
@@ -69,7 +69,8 @@ def kill_one(draw, phase, spec, address):
     if phase in ("open", "hello", "running", "ended by bye"):
         time.sleep(delay)  # how far it comes is left to chance
     os.close(reader)
-    os.kill(pid, signal.SIGKILL)
+    if not spared:
+        os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     assert os.WIFSIGNALED(status) or (phase == "ended by bye" and status == 0), f"phase {phase}: {status}"
 
@@ -81,9 +82,10 @@ def main():
     spec = wire.FeedSpec(dataset=wire.DatasetSpec(path=dataset), batch_size=16, slots=SLOTS)
     for line in sys.stdin:
         killed = collections.Counter()
-        for _ in range(int(line)):
-            phase = draw.choice(PHASES)
-            kill_one(draw, phase, spec, address)
+        count, *spared = line.split()
+        for _ in range(int(count)):
+            phase = PHASES[-1] if spared else draw.choice(PHASES)
+            kill_one(draw, phase, spec, address, spared)
             killed[phase] += 1
         print(json.dumps(killed), flush=True)
 

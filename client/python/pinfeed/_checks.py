@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of what the user gave, before any of it is sent.
+
+What comes in: arguments of any type. What goes out: plain Python values that fit their fields of the spec, or one error that lists
+every fault, one a line, each with the argument's name, its value and what is accepted.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any, List, Optional, Sequence, Tuple
+
+from ._errors import Code, InvalidArgumentError
+
+UINT32_MAX = 2**32 - 1
+UINT64_MAX = 2**64 - 1
+# The daemon's limits for the text fields of a request.
+MAX_NAME_BYTES = 128
+_SHOWN = 80
+
+
+def shown(value: Any) -> str:
+    """The value as in Python, in one line, not too long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 4] + " ..."
+
+
+class Checks:
+    """Remembers every fault that its functions find, for `raise_faults`. A function that finds one returns a value that is not to be
+    used."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self.faults: List[str] = []
+
+    def add(self, name: str, reason: str) -> None:
+        self.faults.append(f"{self._prefix}{name}: {reason}")
+
+    def refuse(self, name: str, value: Any, accepted: str) -> None:
+        self.add(name, f"{shown(value)} is not {accepted}")
+
+    def raise_faults(self) -> None:
+        if self.faults:
+            raise InvalidArgumentError(Code.INVALID_ARGUMENT, "\n".join(self.faults))
+
+    def integer(self, name: str, value: Any, least: int, most: int, unless: str = "") -> int:
+        """Any integer type's, NumPy's and torch's too. `unless` is what else the argument may be."""
+        number = to_integer(value)
+        if number is None or not least <= number <= most:
+            self.refuse(name, value, f"a whole number from {least} to {most}{unless}")
+            return least
+        return number
+
+    def seconds(self, name: str, value: Any, least: float, unless: str = "") -> float:
+        number = to_number(value)
+        if number is None or not least <= number <= 1e9:  # 30 years, which still fit as nanoseconds
+            self.refuse(name, value, f"a number of seconds, at least {least:g}{unless}")
+            return least
+        return number
+
+    def flag(self, name: str, value: Any) -> bool:
+        """True and False, NumPy's too, 1 and 0; None is False. Not anything that is true: "no" would be."""
+        number = 0 if value is None else to_integer(value, booleans=True)
+        if number not in (0, 1):
+            self.refuse(name, value, "True or False")
+        return number == 1
+
+    def choice(self, name: str, value: Any, allowed: Sequence[str]) -> str:
+        """One of some words, in capitals or not; returned as it is in `allowed`."""
+        for word in allowed:
+            if isinstance(value, str) and value.upper() == word.upper():
+                return word
+        self.add(name, f"{shown(value)} is none of {', '.join(map(repr, allowed))}")
+        return allowed[0]
+
+    def text(self, name: str, value: Any, most_bytes: int) -> str:
+        if not isinstance(value, str) or not 0 < len(value.encode("utf-8", "surrogateescape")) <= most_bytes:
+            self.refuse(name, value, f"a string of 1 to {most_bytes} bytes")
+            return ""
+        return value
+
+    def numbers(self, name: str, value: Any, counts: "range | Tuple[int, ...]", accepted: str) -> List[float]:
+        """A sequence of finite numbers, or one of them, as often as `counts` allows."""
+        values = [to_number(member) for member in listed(value)]
+        finite = [number for number in values if number is not None]
+        if len(finite) < len(values) or len(values) not in counts:
+            self.refuse(name, value, accepted)
+            return []
+        return finite
+
+
+def listed(value: Any) -> List[Any]:
+    """The members of a sequence, an array or a tensor; else the value itself as the only one."""
+    if isinstance(value, (str, bytes, dict)):
+        return [value]
+    try:
+        return list(value)
+    except TypeError:
+        return [value]
+
+
+def to_integer(value: Any, booleans: bool = False) -> Optional[int]:
+    """None for what is no integer. True and False are none either, unless asked for."""
+    if type(value).__name__ in ("bool", "bool_") and not booleans:
+        return None
+    try:
+        return operator.index(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError, RuntimeError):  # the latter two from arrays and tensors of several elements
+        return None
+
+
+def to_number(value: Any) -> Optional[float]:
+    """A finite number, an integer as such; None for anything else."""
+    integer = to_integer(value)
+    if integer is not None:
+        return integer
+    try:
+        number = value.item() if hasattr(value, "item") else value
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return number if isinstance(number, float) and math.isfinite(number) else None

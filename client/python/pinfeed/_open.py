@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opening a feed.
+
+What comes in: what the user asks for. What goes out: a `Feed` over a session with the daemon, or an error that lists every fault.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from typing import Any, Optional, Union
+
+from . import _abi, _daemon
+from ._checks import MAX_NAME_BYTES, Checks
+from ._errors import Code, Error, NotFoundError, make_error
+from ._rank import find_rank
+from ._spec import Spec, add_dataset, add_order, add_output, add_sharing
+from .feed import Feed
+
+_LEAST_OPEN_TIMEOUT_S = 0.001
+
+
+def open(  # noqa: A001 - pinfeed.open is the package's name for it
+    dataset: "Union[str, os.PathLike[str]]",
+    *,
+    batch_size: int,
+    shuffle: bool = False,
+    seed: int = 0,
+    device: Any = None,
+    transforms: Any = (),
+    drop_last: bool = False,
+    epochs: Optional[int] = None,
+    rank: Optional[int] = None,
+    world_size: Optional[int] = None,
+    format: Optional[str] = None,  # noqa: A002
+    sequence_length: Optional[int] = None,
+    stride: Optional[int] = None,
+    token_dtype: Any = None,
+    layout: str = "CHW",
+    on_bad_sample: str = "fail",
+    slots: Optional[int] = None,
+    sample_ids: bool = False,
+    share: Optional[str] = None,
+    group: Optional[str] = None,
+    group_size: Optional[int] = None,
+    framework: str = "auto",
+    zero_copy: Optional[bool] = None,
+    address: Optional[str] = None,
+    name: Optional[str] = None,
+    timeout: Optional[float] = None,
+    open_timeout: float = 10.0,
+    reconnect_timeout: Optional[float] = 300.0,
+) -> Feed:
+    """Opens a feed: an ordered stream of batches from a dataset.
+
+    What to read:
+      dataset: a path (with a "/" in it, or a `pathlib.Path`; made absolute), or the name of a dataset in the daemon's configuration.
+      format: "image_folder", "npy" or "tokens"; found out by default.
+      sequence_length, stride, token_dtype: for token streams: tokens in a sample's x and y, tokens from one sample's start to the
+        next's (default: sequence_length), and "uint16" or "uint32" for headerless files.
+
+    In which order:
+      batch_size: samples of this rank in a batch. drop_last: leave an epoch's incomplete last batch out.
+      shuffle, seed: another permutation of the whole dataset each epoch, which depends on the seed and the epoch only.
+      epochs: how many there are; None: no end.
+      rank, world_size: which share of the samples is this process's. By default those of torch.distributed, torchrun or Slurm, else
+        0 of 1; `Feed.rank_source` says which.
+
+    What to make of it:
+      transforms: of `pinfeed.transforms`, or torchvision's objects for the same.
+      layout: "CHW" or "HWC", for images.
+      on_bad_sample: "fail" (the error names the file), "skip" (the batch is shorter) or "zero".
+      sample_ids: adds the tensor ``sample_id``, the index of each sample in the dataset (int64).
+
+    Where it goes:
+      device: None or "cpu": tensors on the host.
+      framework: "torch", "numpy", or "auto": torch if it is installed. For JAX and others take "numpy", or `Batch.raw` by DLPack.
+        bfloat16 in NumPy is ml_dtypes' if that is installed, else the bits as uint16.
+      zero_copy: True: tensors are always views of the slot; False: always copies, which the trainer may keep. None: views, but
+        copies of torch tensors whose slots are shared, since torch knows no read-only memory.
+      slots: batches that are prefetched or held at once, 3 to 64.
+      share, group, group_size: "broadcast": every feed of the group sees every batch, made once; "queue": each batch goes to one of
+        them. The group starts when group_size feeds are there.
+
+    Whom to ask:
+      address: the daemon's socket. Default: $PINFEED_ADDRESS, else the system's, else a private daemon is started that ends with
+        this process. name: shown by ``pinfeed status``.
+      timeout: seconds that one batch may take before DeadlineExceededError; None: as long as the daemon lives.
+      open_timeout: seconds for the daemon to answer. reconnect_timeout: seconds to get a vanished daemon back; None: no limit.
+
+    Raises InvalidArgumentError with every fault at once, NotFoundError, PermissionDeniedError, ResourceExhaustedError,
+    UnavailableError; all are `pinfeed.Error`.
+    """
+    checks = Checks()
+    place = find_rank(rank, world_size, share is not None)
+    spec: Spec = {}
+    add_dataset(spec, checks, dataset, format, sequence_length, stride, token_dtype)
+    add_order(spec, checks, batch_size, shuffle, seed, drop_last, epochs, place)
+    add_output(spec, checks, transforms, layout, on_bad_sample, sample_ids, slots)
+    add_sharing(spec, checks, share, group, group_size)
+    spec["backend"] = "HOST"
+    framework = checks.choice("framework", framework, ("auto", "torch", "numpy"))
+    if zero_copy is not None:
+        zero_copy = checks.flag("zero_copy", zero_copy)
+    if timeout is not None:
+        timeout = checks.seconds("timeout", timeout, 0, ", or None for no limit")
+    open_timeout = checks.seconds("open_timeout", open_timeout, _LEAST_OPEN_TIMEOUT_S)
+    if reconnect_timeout is not None:
+        reconnect_timeout = checks.seconds("reconnect_timeout", reconnect_timeout, 0, ", or None for no limit")
+    if name is not None:
+        name = checks.text("name", name, MAX_NAME_BYTES)
+    if address is not None and not isinstance(address, (str, os.PathLike)):
+        checks.refuse("address", address, "the path of the daemon's socket, as a string or a pathlib.Path, or None")
+    checks.raise_faults()
+    if device is not None and str(device) != "cpu":
+        raise Error(Code.UNIMPLEMENTED, f'device: {str(device)!r} cannot be had: this version hands out host tensors only; leave it at None or "cpu"')
+    framework = _choose_framework(framework)
+
+    library = _abi.load()
+    options = _abi.OpenOptions()
+    library.pf_open_options_init(options, ctypes.sizeof(options))
+    options.address = os.fsencode(_daemon.address_for(address, open_timeout))
+    options.spec_json = json.dumps(spec).encode("utf-8")
+    if name is not None:
+        options.client_name = name.encode("utf-8")
+    options.open_timeout_ms = round(open_timeout * 1000)
+    options.reconnect_timeout_ms = -1 if reconnect_timeout is None else round(reconnect_timeout * 1000)
+    handle = ctypes.c_void_p()
+    result = library.pf_open(options, handle)
+    library.drain_log()
+    if result:
+        error = library.error(result)
+        named = spec["dataset"].get("name")
+        if isinstance(error, NotFoundError) and named and os.path.exists(named):
+            error = make_error(result, f'{error} (for the file or folder of that name write "./{named}")')
+        raise error
+    return Feed(library, handle, spec, place, framework, zero_copy, timeout, os.fsdecode(options.address))
+
+
+def _choose_framework(framework: str) -> str:
+    try:
+        import numpy  # noqa: F401
+    except ImportError as error:
+        raise Error(Code.FAILED_PRECONDITION, f"pinfeed needs NumPy ({error}): install python3-numpy, or numpy from PyPI, for {sys.executable}") from error
+    if framework == "numpy":
+        return "numpy"
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        if framework == "auto":
+            return "numpy"
+        raise Error(
+            Code.FAILED_PRECONDITION, f'framework: "torch" cannot be imported ({error}): install it for {sys.executable}, or take "numpy"'
+        ) from error
+    return "torch"

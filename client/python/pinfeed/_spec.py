@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the arguments of `open` to the spec that the daemon gets.
+
+What comes in: arguments of any type and value. What goes out: a ``pinfeed.v1.FeedSpec`` in JSON whose values fit their fields. What only
+the daemon can know (whether the dataset is there, which transforms fit it) is left to it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, Optional
+
+from ._checks import MAX_NAME_BYTES, UINT32_MAX, UINT64_MAX, Checks, shown
+from ._errors import InvalidArgumentError
+from ._rank import Rank
+from .transforms import dtype_name, normalize_transforms
+
+Spec = Dict[str, Any]
+
+_MAX_TEXT_BYTES = 256
+_MIN_SLOTS, _MAX_SLOTS = 3, 64
+
+
+def add_dataset(
+    spec: Spec, checks: Checks, dataset: Any, format_name: Any, sequence_length: Any, stride: Any, token_dtype: Any
+) -> None:
+    """What to read."""
+    out: Spec = {}
+    spec["dataset"] = out
+    try:
+        text = os.fspath(dataset)
+    except TypeError:
+        text = None
+    if not isinstance(text, str) or not text:
+        checks.refuse("dataset", dataset, "the path of a dataset or the name of one, as a string or a pathlib.Path")
+    else:
+        # No look at the file system: whether a word means a path must not depend on the working directory.
+        is_path = not isinstance(dataset, str) or "/" in text or text in (".", "..")
+        out.update({"path": os.path.abspath(text)} if is_path else {"name": text})
+    if format_name is not None:
+        out["format"] = checks.text("format", format_name, _MAX_TEXT_BYTES)
+    if sequence_length is not None:
+        out["sequence_length"] = checks.integer("sequence_length", sequence_length, 1, UINT32_MAX)
+    if stride is not None:
+        out["stride"] = checks.integer("stride", stride, 1, UINT32_MAX, ", or None for sequence_length")
+    if token_dtype is not None:
+        name = dtype_name(token_dtype)
+        if name not in ("uint16", "uint32"):
+            checks.refuse("token_dtype", token_dtype, '"uint16" or "uint32"')
+        out["token_dtype"] = name
+
+
+def add_order(spec: Spec, checks: Checks, batch_size: Any, shuffle: Any, seed: Any, drop_last: Any, epochs: Any, place: Rank) -> None:
+    """In which order, and which share of it."""
+    spec["batch_size"] = checks.integer("batch_size", batch_size, 1, UINT32_MAX)
+    spec["order"] = "SHUFFLE" if checks.flag("shuffle", shuffle) else "SEQUENTIAL"
+    spec["seed"] = checks.integer("seed", seed, 0, UINT64_MAX)
+    spec["drop_last"] = checks.flag("drop_last", drop_last)
+    known = len(checks.faults)
+    spec["rank"] = checks.integer("rank", place.rank, 0, UINT32_MAX)
+    spec["world_size"] = checks.integer("world_size", place.world_size, 1, UINT32_MAX)
+    if len(checks.faults) == known and spec["rank"] >= spec["world_size"]:
+        checks.add("rank", f"{spec['rank']} is not below the world_size of {spec['world_size']} (both from {place.source})")
+    if epochs is not None:
+        spec["epochs"] = checks.integer("epochs", epochs, 1, UINT64_MAX, ", or None for no end")
+
+
+def add_output(spec: Spec, checks: Checks, transforms: Any, layout: Any, on_bad_sample: Any, sample_ids: Any, slots: Any) -> None:
+    """What to make of the samples."""
+    spec["transforms"] = []
+    try:
+        for number, transform in enumerate(normalize_transforms(transforms)):
+            try:
+                spec["transforms"].append(transform.to_spec())
+            except InvalidArgumentError as error:
+                checks.faults += [f"transforms[{number}] {line}" for line in str(error).splitlines()]
+    except InvalidArgumentError as error:
+        checks.faults.append(str(error))
+    spec["image_layout"] = checks.choice("layout", layout, ("CHW", "HWC"))
+    spec["on_bad_sample"] = checks.choice("on_bad_sample", on_bad_sample, ("fail", "skip", "zero")).upper()
+    spec["sample_ids"] = checks.flag("sample_ids", sample_ids)
+    if slots is not None:
+        spec["slots"] = checks.integer("slots", slots, _MIN_SLOTS, _MAX_SLOTS, ", or None for the daemon's default")
+
+
+def add_sharing(spec: Spec, checks: Checks, share: Optional[Any], group: Any, group_size: Any) -> None:
+    """Who reads along."""
+    if share is None:
+        for name, value in (("group", group), ("group_size", group_size)):
+            if value is not None:
+                checks.add(name, f'{shown(value)} is given without share="broadcast" or share="queue", for which alone it is')
+        return
+    spec["sharing"] = checks.choice("share", share, ("broadcast", "queue")).upper()
+    spec["group"] = checks.text("group", group, MAX_NAME_BYTES)
+    spec["group_size"] = 1 if group_size is None else checks.integer("group_size", group_size, 1, UINT32_MAX)
+
+
+def describe(spec: Spec) -> str:
+    """The dataset's name or path."""
+    dataset = spec["dataset"]
+    return str(dataset.get("path") or dataset.get("name"))

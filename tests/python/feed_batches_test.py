@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a batch is and how long its slot is kept, over a library that needs no daemon."""
+
+import gc
+import pickle
+import sys
+import threading
+import warnings
+
+import pytest
+from fake_library import EPOCH
+
+import pinfeed
+
+
+def test_a_batch_is_a_named_tuple(fake):
+    batch = next(iter(fake()))
+    image, label = batch
+    assert image is batch.image is batch[0] and label is batch.label
+    assert batch._fields == ("image", "label")
+    assert list(batch._asdict()) == ["image", "label"]
+    assert (batch.epoch, batch.index, batch.skipped, batch.last_of_epoch) == (0, 0, 0, False)
+    moved = type(batch)(*(value.copy() for value in batch))
+    assert moved.label.tolist() == label.tolist() and moved._fields == batch._fields and moved.raw == {}
+    assert pickle.loads(pickle.dumps(batch))[1].tolist() == label.tolist()
+    assert repr(batch).startswith("Batch(image=array(")
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_the_slot_returns_with_the_last_view(fake, framework):
+    feed = fake(framework=framework)
+    before = fake.c.fake_released()
+    images, target = next(iter(feed))
+    part = images[1:, 0]
+    del images
+    gc.collect()
+    assert feed.held == 1
+    del target
+    gc.collect()
+    assert feed.held == 1
+    assert part[0, 0] == 1
+    del part
+    assert feed.held == 0
+    assert fake.c.fake_released() == before + 1
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_views_outlive_the_feed(fake, framework):
+    feed = fake(framework=framework)
+    before = fake.c.fake_released()
+    with feed:
+        images, _ = next(iter(feed))
+    with pytest.raises(pinfeed.Error, match="closed"):
+        next(iter(feed))
+    feed.close()
+    del feed
+    assert images[3, 1, 2] == 3
+    del images, _
+    assert fake.c.fake_released() == before + 1
+
+
+def test_the_last_view_may_die_on_another_thread(fake):
+    feed = fake(framework="torch")
+    box = [next(iter(feed))]
+    thread = threading.Thread(target=box.clear)
+    thread.start()
+    thread.join()
+    assert feed.held == 0
+
+
+def test_a_feed_whose_construction_fails_is_closed_once(fake, monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    before = fake.c.fake_closed()
+    monkeypatch.setattr("pinfeed._stream.BatchMaker", fail)
+    with pytest.raises(MemoryError):
+        fake()
+    gc.collect()
+    assert fake.c.fake_closed() == before + 1
+
+
+def test_without_numpy_open_says_what_to_install(fake, monkeypatch):
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(pinfeed.Error, match="needs NumPy") as caught:
+        fake(framework="auto")
+    assert caught.value.code == pinfeed.Code.FAILED_PRECONDITION
+
+
+def test_a_feed_nobody_refers_to_is_closed(fake):
+    before = fake.c.fake_closed()
+    feed = fake()
+    next(iter(feed))
+    del feed
+    gc.collect()
+    assert fake.c.fake_closed() == before + 1
+
+
+def test_read_only_slots(fake):
+    feed = fake(settings={"READ_ONLY": 1})
+    images, _ = next(iter(feed))
+    assert not images.flags.writeable
+    with pytest.raises(ValueError):
+        images[0] = 1
+    with pytest.raises(ValueError):
+        images.flags.writeable = True
+    assert feed.held == 1
+
+
+def test_read_only_slots_are_copied_for_torch(fake):
+    feed = fake(settings={"READ_ONLY": 1}, framework="torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        batch = next(iter(feed))
+    assert feed.held == 0 and batch.raw == {}
+    batch.image[0] = 7
+    view = fake(settings={"READ_ONLY": 1}, framework="torch", zero_copy=True)
+    kept = next(iter(view))
+    assert view.held == 1 and kept.label.tolist() == EPOCH[0]
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_copies_on_request(fake, framework):
+    feed = fake(framework=framework, zero_copy=False)
+    kept = list(feed)
+    assert feed.held == 0
+    assert [batch.label.tolist() for batch in kept] == EPOCH
+
+
+def test_bfloat16(fake):
+    torch = pytest.importorskip("torch")
+
+    feed = fake(settings={"DTYPE": 11}, framework="torch")
+    assert next(iter(feed)).image.dtype == torch.bfloat16
+    assert next(iter(fake(framework="torch", zero_copy=False))).image.dtype == torch.bfloat16
+    array = next(iter(fake())).image
+    assert array.dtype.name in ("bfloat16", "uint16") and array.itemsize == 2
+
+
+def test_a_type_that_torch_lacks(fake):
+    torch = pytest.importorskip("torch")
+
+    feed = fake(settings={"DTYPE": 4}, framework="torch")
+    if hasattr(torch, "uint16"):
+        assert next(iter(feed)).image.dtype == torch.uint16
+    else:
+        with pytest.raises(pinfeed.InvalidArgumentError, match='uint16.*framework="numpy"'):
+            next(iter(feed))

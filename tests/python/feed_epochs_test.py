@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which epoch each ``for`` runs over, over a library that needs no daemon."""
+
+import ctypes
+
+import pytest
+from fake_library import EPOCH, consume, epoch, labels
+
+import pinfeed
+
+
+def test_each_for_is_the_next_epoch_without_a_seek(fake):
+    feed = fake()
+    assert [labels(feed) for _ in range(3)] == [epoch(0), epoch(1), epoch(2)]
+    assert fake.seeks(feed) == 0
+    assert len(feed) == 3 and feed.dataset_size == 10
+
+
+def test_break_starts_the_next_epoch_afresh(fake):
+    feed = fake()
+    for batch in feed:
+        assert batch.label.tolist() == EPOCH[0]
+        break
+    assert labels(feed) == epoch(1)
+
+
+def test_break_at_the_last_batch_needs_no_seek(fake):
+    feed = fake()
+    for batch in feed:
+        if batch.last_of_epoch:
+            break
+    assert labels(feed) == epoch(1)
+    assert fake.seeks(feed) == 0
+
+
+def test_an_iterator_that_gave_nothing_costs_no_epoch(fake):
+    feed = fake()
+    iter(feed)
+    iter(feed)
+    assert labels(feed) == epoch(0)
+
+
+def test_set_epoch_chooses_the_epoch_of_the_next_for(fake):
+    feed = fake()
+    feed.set_epoch(7)
+    assert feed.epoch == 7
+    assert labels(feed) == epoch(7)
+    assert labels(feed) == epoch(8)
+    feed.sampler.set_epoch(2)
+    assert labels(feed) == epoch(2)
+    with pytest.raises(pinfeed.InvalidArgumentError):
+        feed.set_epoch(-1)
+
+
+def test_set_epoch_before_each_for_costs_no_seek(fake):
+    feed = fake()
+    for number in range(3):
+        feed.set_epoch(number)
+        assert labels(feed) == epoch(number)
+    assert fake.seeks(feed) == 0
+
+
+def test_set_epoch_does_not_disturb_a_loop(fake):
+    feed = fake()
+    got = []
+    for batch in feed:
+        feed.set_epoch(5)
+        got.append(batch.label.tolist())
+    assert got == epoch(0)
+    assert labels(feed) == epoch(5)
+
+
+def test_set_epoch_can_repeat_an_epoch(fake):
+    feed = fake()
+    assert labels(feed) == epoch(0)
+    feed.set_epoch(0)
+    assert labels(feed) == epoch(0)
+
+
+def test_after_the_last_epoch_there_is_nothing(fake):
+    feed = fake(settings={"EPOCHS": 2}, epochs=2)
+    assert [labels(feed) for _ in range(4)] == [epoch(0), epoch(1), [], []]
+    iterator = iter(feed)
+    with pytest.raises(StopIteration):
+        next(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
+    feed.set_epoch(9)
+    assert labels(feed) == []
+    feed.set_epoch(1)
+    assert labels(feed) == epoch(1)
+
+
+def test_an_epoch_whose_end_was_not_announced_ends_all_the_same(fake):
+    feed = fake(settings={"SILENT_END": 1})
+    assert [labels(feed) for _ in range(3)] == [epoch(0), epoch(1), epoch(2)]
+    # The first batch of epoch 3 is already here. It is given in epoch 3 and only there.
+    feed.set_epoch(3)
+    assert labels(feed) == epoch(3)
+    feed.set_epoch(1)
+    assert labels(feed) == epoch(1)
+
+
+def test_state_between_epochs_whose_end_was_not_announced(fake):
+    feed = fake(settings={"SILENT_END": 1})
+    labels(feed)
+    state = feed.state_dict()
+    other = fake()
+    other.load_state_dict(state)
+    assert labels(other) == epoch(1)
+
+
+def test_a_second_iterator_ends_the_first(fake):
+    feed = fake()
+    first = iter(feed)
+    next(first)
+    second = iter(feed)
+    assert next(second).epoch == 1
+    with pytest.raises(RuntimeError, match="one at a time"):
+        next(first)
+    assert next(second).index == 1
+
+
+def test_a_shared_feed_skips_what_is_left_of_an_epoch(fake):
+    feed = fake(share="broadcast", group="g", group_size=2)
+    assert consume(feed, 1) == epoch(0)[:1]
+    assert labels(feed) == epoch(1)
+    assert fake.seeks(feed) == 0
+    assert feed.held == 0
+
+
+def test_a_shared_feed_joins_in_the_epoch_that_runs(fake):
+    feed = fake(share="broadcast", group="g")
+    fake.c.pf_seek_epoch(feed._handle, ctypes.c_uint64(5))
+    assert labels(feed) == epoch(5)
+    assert labels(feed) == epoch(6)

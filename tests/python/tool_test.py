@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tool `pinfeed` shows of images and of trainers that hold batches, against a real daemon with real files."""
+
+import os
+import pathlib
+import re
+import subprocess
+import time
+
+import numpy
+import pytest
+from daemon_process import Daemon
+from PIL import Image
+
+import pinfeed
+
+TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfeed"
+RED, GREEN, BLUE = (220, 30, 30), (30, 200, 30), (30, 30, 220)
+GAP, SIDE = 2, 40
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """A wide, a tall and a square picture, each the left (upper) half of one colour and the other half blue."""
+    folder = tmp_path_factory.mktemp("images")
+    for kind, name, width, height, colour in (("cat", "wide", 160, 80, RED), ("cat", "tall", 60, 120, GREEN), ("dog", "square", 100, 100, RED)):
+        picture = Image.new("RGB", (width, height), BLUE)
+        half = (width // 2, height) if width >= height else (width, height // 2)
+        picture.paste(colour, (0, 0, *half))
+        (folder / kind).mkdir(exist_ok=True)
+        picture.save(folder / kind / f"{name}.png")
+    return folder
+
+
+def tool(daemon, *words, cwd=None):
+    done = subprocess.run([TOOL, "--address", daemon.address, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_peek_shows_whole_images_with_their_aspect_and_their_classes(daemon, images, tmp_path):
+    sheet_path = tmp_path / "sheet.png"
+    status, out, err = tool(daemon, "peek", images, "-o", sheet_path, "--side", SIDE)
+    assert status == 0, err
+    lines = out.splitlines()
+    assert lines[0] == f"{sheet_path}: 3 images in 2 rows"
+    table = [line.split() for line in lines[2:]]
+    assert table[0] == ["ROW", "COLUMN", "label", "sample_id", "class"]
+    assert [(row[0], row[1], row[-1]) for row in table[1:]] == [("1", "1", "cat"), ("1", "2", "cat"), ("2", "1", "dog")]
+
+    sheet = numpy.asarray(Image.open(sheet_path).convert("RGB")).astype(int)
+    assert sheet.shape == (2 * (SIDE + GAP) + GAP, 2 * (SIDE + GAP) + GAP, 3)
+
+    def tile(row, column):
+        top, left = (GAP + index * (SIDE + GAP) for index in (row, column))
+        return sheet[top : top + SIDE, left : left + SIDE]
+
+    def shows(part, colour):
+        return part.size and (abs(part - numpy.array(colour)) < 6).all()
+
+    black, quarter, half = (0, 0, 0), SIDE // 4, SIDE // 2
+    tall, wide, square = tile(0, 0), tile(0, 1), tile(1, 0)  # in the order of their names
+    assert shows(tall[:, :quarter], black) and shows(tall[:, -quarter:], black)
+    assert shows(tall[: half - 2, quarter:-quarter], GREEN) and shows(tall[half + 2 :, quarter:-quarter], BLUE)
+    assert shows(wide[:quarter], black) and shows(wide[-quarter:], black)
+    assert shows(wide[quarter:-quarter, : half - 2], RED) and shows(wide[quarter:-quarter, half + 2 :], BLUE)
+    assert shows(square[:, : half - 2], RED) and shows(square[:, half + 2 :], BLUE)
+
+
+def test_peek_of_one_image(daemon, images, tmp_path):
+    status, out, err = tool(daemon, "peek", images, "-n", 1, cwd=tmp_path)
+    assert status == 0, err
+    assert out.splitlines()[0] == "peek.png: 1 image in 1 row"
+    assert Image.open(tmp_path / "peek.png").size == (128 + 2 * GAP, 128 + 2 * GAP)
+
+
+def test_datasets_say_what_images_are(images, tmp_path):
+    config = tmp_path / "pinfeedd.toml"
+    config.write_text(f'[datasets.pets]\npath = "{images}"\n')
+    daemon = Daemon(tmp_path / "run", "--config", str(config))
+    try:
+        status, out, err = tool(daemon, "datasets")
+        assert status == 0, err
+        assert "image uint8 HxWx3 (varying size), label int64" in out
+    finally:
+        daemon.stop()
+
+
+def test_status_tells_held_batches_from_ready_ones_and_the_drain_from_the_uptime(images, tmp_path):
+    daemon = Daemon(tmp_path / "run", "--allowed-roots", str(images))
+
+    def session():
+        status, out, err = tool(daemon, "status")
+        row = next(line for line in out.splitlines() if "tool_test" in line).split()
+        heading = next(line for line in out.splitlines() if line.startswith("SESSION")).split()
+        return status, dict(zip(heading, row)), out
+
+    def await_session(**wanted):
+        deadline = time.monotonic() + 30
+        while any(session()[1][name] != value for name, value in wanted.items()):
+            assert time.monotonic() < deadline, session()[2]
+
+    options = dict(batch_size=1, slots=4, transforms=pinfeed.CenterCrop(8), framework="numpy", address=daemon.address)
+    with pinfeed.open(images, name="tool_test", **options) as feed:
+        await_session(TAKEN="0", READY="4", HELD="0")
+        iterator = iter(feed)
+        held = [next(iterator), next(iterator)]
+        await_session(TAKEN="2", READY="2", HELD="2")
+        up = time.monotonic()
+        while time.monotonic() - up < 1.5:  # so that uptime and drain differ
+            assert session()[0] == 0
+        daemon.process.terminate()
+        while session()[0] == 0:
+            pass
+        status, _, out = session()
+        assert status == 1
+        drained, uptime = re.search(r"is draining since (\S+ \S+), up (\S+ \S+) \(pid", out).groups()
+        seconds = {"ms": 0.001, "s": 1.0}
+
+        def length(text):
+            number, unit = text.split()
+            return float(number) * seconds[unit]
+
+        assert length(drained) + 1.4 < length(uptime)
+        del held, iterator
+    daemon.stop()
