@@ -22,6 +22,7 @@
 #include "common/byte_size.h"
 #include "common/log.h"
 #include "common/quote.h"
+#include "server/delivery.h"
 #include "server/host_limits.h"
 #include "server/memory/device_arenas.h"
 #include "server/memory/pinned_pool.h"
@@ -197,7 +198,11 @@ Status Daemon::Create() {
   parts_->pool.emplace(pool_bytes);
   gpu_failed_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!gpu_failed_) return ErrnoStatus("create an eventfd", errno);
-  RETURN_IF_ERROR(OpenGpus());
+  ASSIGN_OR_RETURN(Delivery delivery, ChooseDelivery(config, *parts_->pool, [this](const Status& failure) {
+                     OnGpuFailure(failure);
+                   }));
+  parts_->devices = std::move(delivery.devices);
+  backend_ = std::move(delivery.backend);
   parts_->workers.emplace(config.workers != 0 ? config.workers : UsableCpus(AffinityCpus()));
   parts_->datasets.emplace(
       DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache});
@@ -238,34 +243,6 @@ Status Daemon::Create() {
   RETURN_IF_ERROR(parts_->lifelines->Start());
   parts_->acceptor->Start();
   AnnounceReady();
-  return OkStatus();
-}
-
-Status Daemon::OpenGpus() {
-  const Config& config = command_line_.config;
-  if (config.gpus == "off") {
-    backend_ = "host (gpus = off)";
-    return OkStatus();
-  }
-  DeviceOptions options;
-  options.pinned_bytes = config.pinned_bytes.bytes != 0
-                             ? config.pinned_bytes.bytes
-                             : static_cast<uint64_t>(static_cast<double>(parts_->pool->capacity_bytes()) *
-                                                     config.pinned_bytes.share);
-  options.gpu_bytes = config.gpu_bytes.bytes;
-  options.gpu_share = config.gpu_bytes.share;
-  options.threads = UsableCpus(AffinityCpus());
-  options.on_failure = [this](const Status& failure) { OnGpuFailure(failure); };
-  Result<std::unique_ptr<DeviceArenas>> devices = MakeDeviceArenas(options, *parts_->pool);
-  if (devices.ok()) {
-    parts_->devices = *std::move(devices);
-    backend_ = "cuda";
-    return OkStatus();
-  }
-  const Status reason = devices.status();
-  if (config.gpus == "on" || reason.code() != Code::kUnavailable) return reason.WithContext("gpus");
-  backend_ = "host (" + reason.message() + ")";
-  spdlog::info("batches stay in host memory: {}", reason.message());
   return OkStatus();
 }
 

@@ -58,7 +58,6 @@ class Daemon {
   // A second call changes nothing.
   void BeginDrain();
   bool draining() const { return drain_began_ != kNotDraining; }
-  Status OpenGpus();
   void OnGpuFailure(const Status& failure) PF_EXCLUDES(failure_mutex_);
   void Stop();
   DaemonSnapshot Snapshot() const;

@@ -131,14 +131,14 @@ Result<FeedOffer> OfferOf(const v1::OpenFeedResponse& response) {
   if (!start.ok()) return Internal("the daemon's offer is unusable: " + start.status().message());
   offer.start = std::move(start).value();
   offer.classes = {response.classes().begin(), response.classes().end()};
+  for (const v1::OutputTensor& output : response.outputs()) offer.outputs.push_back(OutputOf(output));
+  RETURN_IF_ERROR(CheckOffer(offer));
   if (offer.backend != Backend::kHost) {
     if (response.arena().id().size() != offer.arena_id.size())
       return Internal("the daemon's arena has no id");
     const auto* const id = reinterpret_cast<const std::byte*>(response.arena().id().data());
     std::copy(id, id + offer.arena_id.size(), offer.arena_id.begin());
   }
-  for (const v1::OutputTensor& output : response.outputs()) offer.outputs.push_back(OutputOf(output));
-  RETURN_IF_ERROR(CheckOffer(offer));
   return offer;
 }
 

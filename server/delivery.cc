@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/delivery.h"
+
+#include <utility>
+
+#include "common/log.h"
+#include "server/host_limits.h"
+
+namespace pinfeed {
+
+Result<Delivery> ChooseDelivery(const Config& config, PinnedPool& pool,
+                                std::function<void(const Status&)> on_failure) {
+  if (config.gpus == "off") return Delivery{nullptr, "host (gpus = off)"};
+  DeviceOptions options;
+  const auto share =
+      static_cast<uint64_t>(static_cast<double>(pool.capacity_bytes()) * config.pinned_bytes.share);
+  options.pinned_bytes = config.pinned_bytes.bytes != 0 ? config.pinned_bytes.bytes : share;
+  options.gpu_bytes = config.gpu_bytes.bytes;
+  options.gpu_share = config.gpu_bytes.share;
+  options.threads = UsableCpus(AffinityCpus());
+  options.on_failure = std::move(on_failure);
+  Result<std::unique_ptr<DeviceArenas>> devices = MakeDeviceArenas(options, pool);
+  if (devices.ok()) return Delivery{*std::move(devices), "cuda"};
+  const Status reason = devices.status();
+  if (config.gpus == "on" || reason.code() != Code::kUnavailable) return reason.WithContext("gpus");
+  spdlog::info("batches stay in host memory: {}", reason.message());
+  return Delivery{nullptr, "host (" + reason.message() + ")"};
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where batches will lie: in host memory, or on the GPUs of this machine too. In: the configuration. Out: the
+// GPUs, opened, or why there are none.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/result.h"
+#include "server/config.h"
+#include "server/memory/device_arenas.h"
+#include "server/memory/pinned_pool.h"
+
+namespace pinfeed {
+
+struct Delivery {
+  std::unique_ptr<DeviceArenas> devices;  // null: host memory only
+  std::string backend;                    // for status: "cuda", or "host" with the reason
+};
+
+// Errors: of gpus = on when there is no GPU; under auto only those of a GPU that is there but cannot be used
+// as configured. `on_failure` is called from another thread when a GPU breaks later.
+Result<Delivery> ChooseDelivery(const Config& config, PinnedPool& pool,
+                                std::function<void(const Status&)> on_failure);
+
+}  // namespace pinfeed
