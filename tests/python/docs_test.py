@@ -60,15 +60,16 @@ def test_the_settings_are_the_daemons():
             assert default.strip("`").strip('"') == str(value), name
 
 
-@pytest.mark.parametrize("language, compiler", [("c", ["gcc", "-std=c11", "-x", "c"]), ("cpp", ["g++", "-std=c++17", "-x", "c++"])])
-def test_the_examples_compile(language, compiler, tmp_path):
-    (example,) = re.findall(rf"^```{language}\n(.*?)^```", TEXT[ROOT / "README.md"], re.M | re.S)
-    includes, body = re.findall(r"^#include.*\n", example, re.M), re.sub(r"^#include.*\n", "", example, flags=re.M)
-    train = {
-        "c": "static void train(void* data, const int64_t* shape) { (void)data; (void)shape; }\n",
-        "cpp": "static void Train(uint8_t*, const std::vector<int64_t>&, int64_t*) {}\n",
-    }[language]
-    program = f"{''.join(includes)}#include <stdio.h>\n{train}int main(void) {{\n{body}return 0;\n}}\n"
-    source = tmp_path / "example"
-    source.write_text(program.replace("main(void)", "main()") if language == "cpp" else program, "utf-8")
-    subprocess.run([*compiler, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{ROOT / 'client' / 'include'}", source], check=True)
+@pytest.mark.parametrize("language, name, compiler", [("c", "first.c", "cc"), ("cpp", "first.cc", "g++")])
+def test_the_examples_compile_as_the_readme_says_and_report_errors(language, name, compiler, tmp_path):
+    readme = TEXT[ROOT / "README.md"]
+    (example,) = re.findall(rf"^```{language}\n(.*?)^```", readme, re.M | re.S)
+    (line,) = re.findall(rf"^{re.escape(compiler)} .*{re.escape(name)} .*-Iclient/include.*$", readme, re.M)
+    (tmp_path / name).write_text(example, "utf-8")
+    (tmp_path / "client").symlink_to(ROOT / "client")
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "release").symlink_to(BUILD)
+    subprocess.run(["sh", "-c", f"{line} -Wall -Wextra -Werror"], cwd=tmp_path, check=True)
+    environment = {**os.environ, "PINFEED_ADDRESS": str(tmp_path / "none.sock")}
+    ran = subprocess.run([tmp_path / "first"], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 1 and "is the daemon running?" in ran.stderr
