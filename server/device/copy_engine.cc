@@ -47,17 +47,17 @@ CopyEngine::Lane::~Lane() {
 }
 
 void CopyEngine::Lane::Submit(Job job) {
-  Status failed;
-  {
-    const MutexLock lock(engine_.mutex_);
-    failed = engine_.failed_;
-    if (failed.ok()) {
-      jobs_.push_back({std::move(job), Clock::now()});
-      ++engine_.changes_;
-    }
-  }
+  const Status failed = Push(job);
   if (!failed.ok()) return job.done(failed);
   engine_.changed_.NotifyOne();
+}
+
+Status CopyEngine::Lane::Push(Job& job) {
+  const MutexLock lock(engine_.mutex_);
+  if (!engine_.failed_.ok()) return engine_.failed_;
+  jobs_.push_back({std::move(job), Clock::now()});
+  ++engine_.changes_;
+  return OkStatus();
 }
 
 void CopyEngine::Lane::SetWaiting(const std::shared_ptr<ReleaseReader>& reader, bool waiting) {

@@ -68,6 +68,8 @@ class CopyEngine {
       Job job;
       std::chrono::steady_clock::time_point since;
     };
+    // Takes the job, unless the engine has failed.
+    Status Push(Job& job);
     CopyEngine& engine_;
     // All of the engine's lock.
     std::deque<Waiting> jobs_;

@@ -123,6 +123,8 @@ pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info) {
   static const char* const kClasses[] = {"cat", "dog"};
   info->classes = kClasses;
   info->class_count = (uint64_t)Setting("FAKE_CLASSES", 2);
+  info->device = -1;
+  info->output_count = 2;
   return PF_OK;
 }
 
@@ -200,6 +202,20 @@ pf_result pf_get_tensor(const pf_batch* batch, uint32_t index, pf_tensor* tensor
     tensor->bytes = batch->samples * 8ULL;
   }
   return PF_OK;
+}
+// This library is of a daemon without a GPU: nobody asks for these.
+pf_result pf_get_output(const pf_feed* feed, uint32_t index, pf_tensor* tensor) {
+  (void)feed;
+  (void)index;
+  (void)tensor;
+  return Fail(PF_UNIMPLEMENTED, "no GPU");
+}
+pf_result pf_batch_write(pf_batch* batch, void* const* outputs, uint32_t output_count, void* stream) {
+  (void)batch;
+  (void)outputs;
+  (void)output_count;
+  (void)stream;
+  return Fail(PF_UNIMPLEMENTED, "no GPU");
 }
 void pf_batch_retain(pf_batch* batch) {
   atomic_fetch_add(&batch->owners, 1);

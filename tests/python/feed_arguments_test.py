@@ -49,7 +49,7 @@ REFUSED = [
     ({"share": "queue", "group": "g", "group_size": 0}, "group_size: 0 is not a whole number from 1"),
     ({"group": "g"}, "group: 'g' is given without share"),
     ({"group_size": 2}, "group_size: 2 is given without share"),
-    ({"framework": "jax"}, "framework: 'jax' is none of 'auto', 'torch', 'numpy'"),
+    ({"framework": "jax"}, "framework: 'jax' is none of 'auto', 'torch', 'cupy', 'numpy'"),
     ({"zero_copy": "yes"}, "zero_copy: 'yes' is not True or False"),
     ({"name": "x" * 129}, "name: 'xxx"),
     ({"name": 7}, "name: 7 is not a string of 1 to 128 bytes"),

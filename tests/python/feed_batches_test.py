@@ -82,7 +82,7 @@ def test_a_feed_whose_construction_fails_is_closed_once(fake, monkeypatch):
 
 def test_without_numpy_open_says_what_to_install(fake, monkeypatch):
     monkeypatch.setitem(sys.modules, "numpy", None)
-    with pytest.raises(pinfeed.Error, match="needs NumPy") as caught:
+    with pytest.raises(pinfeed.Error, match="needs numpy") as caught:
         fake(framework="auto")
     assert caught.value.code == pinfeed.Code.FAILED_PRECONDITION
 

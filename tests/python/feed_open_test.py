@@ -37,10 +37,22 @@ def test_the_spec(fake, monkeypatch):
     assert fake.spec()["dataset"] == {"path": "/usr/lib", "format": "tokens", "sequence_length": 128, "stride": 64, "token_dtype": "uint32"}
 
 
-def test_a_device_that_is_not_there(fake):
-    with pytest.raises(pinfeed.Error, match="cuda:0"):
-        fake(device="cuda:0")
-    fake(device="cpu").close()
+def test_devices(fake):
+    for host in (None, "cpu"):
+        fake(device=host).close()
+        assert fake.spec()["backend"] == "HOST"
+    for gpu in ("cuda:1", 1, "cuda"):
+        fake(device=gpu, framework="torch").close()  # a daemon without a GPU: the tensors would be moved there
+        assert fake.spec()["backend"] == "AUTO"
+    fake(device="cuda:0", backend="vmm-fd", framework="torch").close()
+    assert fake.spec()["backend"] == "VMM_FD"
+    for wrong in ("gpu", "cuda:", "cuda:x", "cuda:-1", -1, True, 1.5):
+        with pytest.raises(pinfeed.InvalidArgumentError, match="device: "):
+            fake(device=wrong)
+    with pytest.raises(pinfeed.InvalidArgumentError, match="'numpy' has no tensors on a GPU"):
+        fake(device="cuda:0", framework="numpy")
+    with pytest.raises(pinfeed.InvalidArgumentError, match="'cupy' has no tensors on the host"):
+        fake(framework="cupy")
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ class OpenOptions(ctypes.Structure):
         ("client_name", ctypes.c_char_p),
         ("open_timeout_ms", ctypes.c_int64),
         ("reconnect_timeout_ms", ctypes.c_int64),
+        ("device", ctypes.c_int32),
+        ("reserved", ctypes.c_uint32),
     ]
 
 
@@ -52,6 +54,8 @@ class FeedInfo(ctypes.Structure):
         ("backend", ctypes.c_char_p),
         ("classes", ctypes.POINTER(ctypes.c_char_p)),
         ("class_count", ctypes.c_uint64),
+        ("device", ctypes.c_int32),
+        ("output_count", ctypes.c_uint32),
     ]
 
 
@@ -101,6 +105,8 @@ _SIGNATURES = {
     "pf_batch_info_init": (None, [ctypes.POINTER(BatchInfo), ctypes.c_size_t]),
     "pf_tensor_init": (None, [ctypes.POINTER(TensorInfo), ctypes.c_size_t]),
     "pf_get_tensor": (_RESULT, [_P, ctypes.c_uint32, ctypes.POINTER(TensorInfo)]),
+    "pf_get_output": (_RESULT, [_P, ctypes.c_uint32, ctypes.POINTER(TensorInfo)]),
+    "pf_batch_write": (_RESULT, [_P, ctypes.POINTER(_P), ctypes.c_uint32, _P]),
     "pf_batch_release": (None, [_P]),
     "pf_cursor": (_RESULT, [_P, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]),
     "pf_seek": (_RESULT, [_P, ctypes.c_char_p]),

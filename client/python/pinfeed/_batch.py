@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import struct
-from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Tuple, Type
+from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 from . import _abi
 from ._dlpack import DTYPES, RawTensor
@@ -18,7 +18,7 @@ from ._errors import Code, Error, InvalidArgumentError
 
 _BFLOAT16 = 11
 # _abi.BatchInfo but for size and reserved: taken apart in one call.
-_INFO_FORMAT = "@8xQQIII4xQ"
+INFO_FORMAT = "@8xQQIII4xQ"
 # A tensor for numpy.ndarray: shape, type, place in the slot; and what makes the user's tensor of the array, if that is another.
 _View = Tuple[Tuple[int, ...], Any, int, Optional[Callable[[Any], Any]]]
 
@@ -88,7 +88,10 @@ class BatchMaker:
     Invariants: 1. whatever happens in `make`, the batch is released once. 2. `live` has the batches that somebody still holds.
     """
 
-    def __init__(self, library: _abi.Library, tensor_count: int, batch_size: int, framework: str, zero_copy: Optional[bool]) -> None:
+    def __init__(
+        self, library: _abi.Library, tensor_count: int, batch_size: int, framework: str, zero_copy: Optional[bool], move_to: Optional[str] = None
+    ) -> None:
+        """`move_to`: the device that torch's tensors are copied to, where the daemon could not bring them."""
         import numpy
 
         self._numpy = numpy
@@ -96,12 +99,13 @@ class BatchMaker:
         self._batch_size = batch_size
         self._framework = framework
         self._zero_copy = zero_copy
+        self._move_to = move_to
         self.live: Dict[int, None] = {}
         # What pf_next_info tells of the batch it gives, for `make`.
         self._info = _abi.BatchInfo()
         library.pf_batch_info_init(self._info, ctypes.sizeof(self._info))
         self.info_ref = ctypes.byref(self._info)
-        self._unpack_info = struct.Struct(_INFO_FORMAT).unpack_from
+        self._unpack_info = struct.Struct(INFO_FORMAT).unpack_from
         self._tensor_count = tensor_count
         self._places: List[_Place] = []
         self._views: Dict[int, List[_View]] = {}  # by the batch's samples
@@ -156,7 +160,7 @@ class BatchMaker:
             library.check(library.pf_get_tensor_quick(handle, number, tensor))
             tensors.append(tensor)
         self._read_only = not all(tensor.writable for tensor in tensors)
-        copies = self._zero_copy is False or (self._zero_copy is None and self._read_only and self._framework == "torch")
+        copies = self._move_to is not None or self._zero_copy is False or (self._zero_copy is None and self._read_only and self._framework == "torch")
         places = []
         for tensor in tensors:
             name = tensor.name.decode("utf-8", "replace")
@@ -170,13 +174,13 @@ class BatchMaker:
         if self._framework == "torch":
             self._read_only = False  # torch knows no read-only tensors and would warn at each
         self._copies = copies
-        self._batch_type = _batch_class(places)
+        self._batch_type = _slot_batch_class(places)
         length = max(place.offset + place.sample_bytes * self._batch_size for place in places)
         self._slot_type = _slot_class(max(length, 1), self.live, self._library.pf_batch_release_quick)
         self._places = places
 
     def _array(self, name: str, dtype: int, copies: bool) -> Tuple[Any, Optional[Callable[[Any], Any]]]:
-        array_dtype = self._numpy.dtype(_kind(name, dtype)[3])
+        array_dtype = self._numpy.dtype(kind_of(name, dtype)[3])
         if dtype == _BFLOAT16:
             try:
                 import ml_dtypes
@@ -191,11 +195,13 @@ class BatchMaker:
 
         from_numpy = torch.from_numpy
         bfloat16 = torch.bfloat16
+        device = self._move_to
+        own: Callable[[Any], Any] = (lambda tensor: tensor.clone()) if device is None else (lambda tensor: tensor.to(device))
         if dtype == _BFLOAT16:
             if copies:
-                return self._numpy.dtype("<i2"), lambda array: from_numpy(array).view(bfloat16).clone()
+                return self._numpy.dtype("<i2"), lambda array: own(from_numpy(array).view(bfloat16))
             return self._numpy.dtype("<i2"), lambda array: from_numpy(array).view(bfloat16)
-        _, _, kind, type_string = _kind(name, dtype)
+        _, _, kind, type_string = kind_of(name, dtype)
         array_dtype = self._numpy.dtype(type_string)
         try:
             from_numpy(self._numpy.empty(0, array_dtype))
@@ -203,10 +209,10 @@ class BatchMaker:
             raise InvalidArgumentError(
                 Code.INVALID_ARGUMENT, f'tensor {name!r} is {kind}, which torch {torch.__version__} does not have: open with framework="numpy"'
             ) from None
-        return array_dtype, (lambda array: from_numpy(array).clone()) if copies else from_numpy
+        return array_dtype, (lambda array: own(from_numpy(array))) if copies else from_numpy
 
 
-def _kind(name: str, dtype: int) -> Tuple[int, int, str, str]:
+def kind_of(name: str, dtype: int) -> Tuple[int, int, str, str]:
     if dtype not in DTYPES:
         raise Error(Code.UNIMPLEMENTED, f"tensor {name!r} has element type {dtype}, which this package does not know: update it")
     return DTYPES[dtype]
@@ -228,9 +234,17 @@ def _slot_class(length: int, live: Dict[int, None], release: Any) -> Any:
     return Slot
 
 
-def _batch_class(places: List[_Place]) -> Type[Batch]:
-    """`Batch` with this feed's fields as attributes."""
-    names = tuple(place.name for place in places)
+def batch_class(names: Sequence[str]) -> Type[Batch]:
+    """`Batch` with a feed's fields as attributes."""
+    # A field with the name of something that every batch has is reached by number and by _asdict().
+    taken = set(dir(Batch)) | set(Batch.__annotations__)
+    members: Dict[str, Any] = {name: property(operator.itemgetter(number)) for number, name in enumerate(names) if name not in taken}
+    members.update(_fields=tuple(names), __module__=Batch.__module__)
+    return type("Batch", (Batch,), members)
+
+
+def _slot_batch_class(places: List[_Place]) -> Type[Batch]:
+    """As batch_class, of batches that lie in a slot."""
 
     def make_raw(batch: Any) -> Dict[str, RawTensor]:
         slot = batch.__dict__.get("_slot")
@@ -245,8 +259,4 @@ def _batch_class(places: List[_Place]) -> Type[Batch]:
             for place in places
         }
 
-    # A field with the name of something that every batch has is reached by number and by _asdict().
-    taken = set(dir(Batch)) | set(Batch.__annotations__)
-    members: Dict[str, Any] = {name: property(operator.itemgetter(number)) for number, name in enumerate(names) if name not in taken}
-    members.update(_fields=names, _make_raw=make_raw, __module__=Batch.__module__)
-    return type("Batch", (Batch,), members)
+    return type("Batch", (batch_class([place.name for place in places]),), {"_make_raw": make_raw, "__module__": Batch.__module__})

@@ -36,6 +36,8 @@ class Connection:
         self._address = address
         info = self._get_info()
         self._tensor_count: int = info.tensor_count
+        self._output_count: int = info.output_count
+        self._device: int = info.device
         self._samples: int = info.dataset_samples
         self._batches: int = info.batches_per_epoch
         self._slots: int = info.slot_count
@@ -86,7 +88,7 @@ class Connection:
 
     @property
     def backend(self) -> str:
-        """How batches come: "host"."""
+        """How batches come: "host", or "vmm-fd" in memory of the GPU."""
         return self._backend
 
     @property

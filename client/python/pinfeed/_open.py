@@ -7,6 +7,7 @@ What comes in: what the user asks for. What goes out: a `Feed` over a session wi
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import sys
@@ -14,7 +15,8 @@ from typing import Any, Optional, Union
 
 from . import _abi, _daemon
 from ._checks import MAX_NAME_BYTES, Checks
-from ._errors import Code, Error, NotFoundError, make_error
+from ._device import ordinal_of
+from ._errors import Code, Error, InvalidArgumentError, NotFoundError, make_error
 from ._rank import find_rank
 from ._spec import Spec, add_dataset, add_order, add_output, add_sharing
 from .feed import Feed
@@ -29,6 +31,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     shuffle: bool = False,
     seed: int = 0,
     device: Any = None,
+    backend: str = "auto",
     transforms: Any = (),
     drop_last: bool = False,
     epochs: Optional[int] = None,
@@ -75,10 +78,13 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
       sample_ids: adds the tensor ``sample_id``, the index of each sample in the dataset (int64).
 
     Where it goes:
-      device: None or "cpu": tensors on the host.
-      framework: "torch", "numpy", or "auto": torch if it is installed. For JAX and others take "numpy", or `Batch.raw` by DLPack.
-        bfloat16 in NumPy is ml_dtypes' if that is installed, else the bits as uint16.
-      zero_copy: True: tensors are always views of the slot; False: always copies, which the trainer may keep. None: views, but
+      device: None or "cpu": tensors on the host. "cuda", "cuda:0", a torch.device or a number: tensors on that GPU, in the framework's
+        own memory, written on the stream that is current when the batch is taken; that never waits for the GPU.
+      backend: how batches come to a GPU. "auto": as they can; where the daemon cannot bring them there, through the host, with a
+        warning. "vmm-fd": by shared device memory, or not at all. "host": through the host.
+      framework: "torch", "cupy" (on a GPU), "numpy" (on the host), or "auto": torch if it is installed. For JAX and others take these
+        tensors by DLPack, on the host `Batch.raw`. bfloat16 in NumPy is ml_dtypes' if that is installed, else the bits as uint16.
+      zero_copy: (on the host) True: tensors are always views of the slot; False: always copies, which the trainer may keep. None: views, but
         copies of torch tensors whose slots are shared, since torch knows no read-only memory.
       slots: batches that are prefetched or held at once, 3 to 64.
       share, group, group_size: "broadcast": every feed of the group sees every batch, made once; "queue": each batch goes to one of
@@ -100,8 +106,10 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     add_order(spec, checks, batch_size, shuffle, seed, drop_last, epochs, place)
     add_output(spec, checks, transforms, layout, on_bad_sample, sample_ids, slots)
     add_sharing(spec, checks, share, group, group_size)
-    spec["backend"] = "HOST"
-    framework = checks.choice("framework", framework, ("auto", "torch", "numpy"))
+    ordinal = ordinal_of(checks, device)
+    backend = checks.choice("backend", backend, ("auto", "vmm-fd", "host"))
+    spec["backend"] = "HOST" if ordinal < 0 else backend.upper().replace("-", "_")
+    framework = checks.choice("framework", framework, ("auto", "torch", "cupy", "numpy"))
     if zero_copy is not None:
         zero_copy = checks.flag("zero_copy", zero_copy)
     if timeout is not None:
@@ -114,9 +122,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     if address is not None and not isinstance(address, (str, os.PathLike)):
         checks.refuse("address", address, "the path of the daemon's socket, as a string or a pathlib.Path, or None")
     checks.raise_faults()
-    if device is not None and str(device) != "cpu":
-        raise Error(Code.UNIMPLEMENTED, f'device: {str(device)!r} cannot be had: this version hands out host tensors only; leave it at None or "cpu"')
-    framework = _choose_framework(framework)
+    framework = _choose_framework(framework, ordinal)
 
     library = _abi.load()
     options = _abi.OpenOptions()
@@ -125,6 +131,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     options.spec_json = json.dumps(spec).encode("utf-8")
     if name is not None:
         options.client_name = name.encode("utf-8")
+    options.device = ordinal
     options.open_timeout_ms = round(open_timeout * 1000)
     options.reconnect_timeout_ms = -1 if reconnect_timeout is None else round(reconnect_timeout * 1000)
     handle = ctypes.c_void_p()
@@ -136,22 +143,28 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         if isinstance(error, NotFoundError) and named and os.path.exists(named):
             error = make_error(result, f'{error} (for the file or folder of that name write "./{named}")')
         raise error
-    return Feed(library, handle, spec, place, framework, zero_copy, timeout, os.fsdecode(options.address))
+    return Feed(library, handle, spec, place, framework, zero_copy, timeout, os.fsdecode(options.address), ordinal)
 
 
-def _choose_framework(framework: str) -> str:
+def _choose_framework(framework: str, ordinal: int) -> str:
+    """The framework of the tensors. Raises when it cannot be had, or not on a GPU."""
+    _need("numpy", "python3-numpy, or numpy from PyPI,")
+    if framework == "auto":
+        try:
+            import torch  # noqa: F401
+        except ImportError:
+            return "numpy" if ordinal < 0 else _choose_framework("cupy", ordinal)
+        framework = "torch"
+    if (framework == "numpy" and ordinal >= 0) or (framework == "cupy" and ordinal < 0):
+        where = "on a GPU" if ordinal >= 0 else "on the host"
+        raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"framework: {framework!r} has no tensors {where}; change it or the device")
+    if framework != "numpy":
+        _need(framework, f"{framework}, or choose another framework,")
+    return framework
+
+
+def _need(module: str, what: str) -> None:
     try:
-        import numpy  # noqa: F401
+        importlib.import_module(module)
     except ImportError as error:
-        raise Error(Code.FAILED_PRECONDITION, f"pinfeed needs NumPy ({error}): install python3-numpy, or numpy from PyPI, for {sys.executable}") from error
-    if framework == "numpy":
-        return "numpy"
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        if framework == "auto":
-            return "numpy"
-        raise Error(
-            Code.FAILED_PRECONDITION, f'framework: "torch" cannot be imported ({error}): install it for {sys.executable}, or take "numpy"'
-        ) from error
-    return "torch"
+        raise Error(Code.FAILED_PRECONDITION, f"pinfeed needs {module} for this ({error}): install {what} for {sys.executable}") from error

@@ -10,11 +10,12 @@ import ctypes
 import math
 import time
 import warnings
-from typing import Optional
+from typing import Optional, Union
 
 from . import _abi
 from ._batch import Batch, BatchMaker
 from ._connection import Connection
+from ._device import DeviceBatchMaker, memory_of
 from ._errors import Code, Error, SlotsHeldWarning
 from ._rank import Rank
 from ._spec import Spec
@@ -36,9 +37,16 @@ class Stream(Connection):
         zero_copy: Optional[bool],
         timeout: Optional[float],
         address: str,
+        ordinal: int,
     ) -> None:
         super().__init__(library, handle, spec, rank, address)
-        self._maker = BatchMaker(library, self._tensor_count, self.batch_size, framework, zero_copy)
+        self._maker: Union[BatchMaker, DeviceBatchMaker]
+        if self._device >= 0:
+            self._maker = DeviceBatchMaker(library, handle, self._output_count, memory_of(framework, self._device))
+        else:
+            # Where the daemon could not bring the tensors to the GPU, the framework does.
+            move_to = f"cuda:{ordinal}" if ordinal >= 0 else None
+            self._maker = BatchMaker(library, self._tensor_count, self.batch_size, framework, zero_copy, move_to)
         self._framework = framework
         self._timeout = timeout
         # The pointer that pf_next gave and that no Batch owns yet: an exception may come between the two.
@@ -49,7 +57,7 @@ class Stream(Connection):
 
     @property
     def framework(self) -> str:
-        """Whose tensors it yields: "torch" or "numpy"."""
+        """Whose tensors it yields: "torch", "cupy" or "numpy"."""
         return self._framework
 
     @property

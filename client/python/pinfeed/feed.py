@@ -42,8 +42,9 @@ class Feed(Stream):
         zero_copy: Optional[bool],
         timeout: Optional[float],
         address: str,
+        ordinal: int = -1,
     ) -> None:
-        super().__init__(library, handle, spec, rank, framework, zero_copy, timeout, address)
+        super().__init__(library, handle, spec, rank, framework, zero_copy, timeout, address, ordinal)
         self._iteration: Optional[object] = None  # the one iterator that may go on knows it
         self._epoch = 0  # of the iteration that runs, or of the one that comes
         self._started = False  # a batch of it was given

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a batch of the library to tensors on the trainer's GPU.
+
+What comes in: a ``pf_batch*`` whose slot lies on the GPU. What goes out: a `Batch` of tensors in the framework's own memory. Nothing waits:
+one kernel (or copy) a tensor and the slot's release are put on the framework's current stream.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type
+
+from . import _abi
+from ._batch import INFO_FORMAT, Batch, batch_class, kind_of
+from ._checks import Checks
+from ._errors import Code, Error, InvalidArgumentError
+
+_BFLOAT16 = 11
+
+
+class Memory(NamedTuple):
+    """A framework's memory on one GPU: what `DeviceBatchMaker` needs of it."""
+
+    dtype: Callable[[str], Any]  # by pinfeed's name of it; AttributeError or TypeError when the framework has none
+    empty: Callable[[Tuple[int, ...], Any], Any]  # an uninitialised, dense tensor of a shape and such a dtype
+    address: Callable[[Any], int]  # of a tensor's first byte
+    stream: Callable[[], int]  # the stream that is current now, as a CUstream
+
+
+def ordinal_of(checks: Checks, device: Any) -> int:
+    """The GPU that a user's `device` means, by its number in this process; -1 for the host."""
+    if device is None:
+        return -1
+    text = str(device)
+    if text == "cpu":
+        return -1
+    number = text[5:] if text.startswith("cuda:") else text if isinstance(device, int) and not isinstance(device, bool) else ""
+    if text == "cuda":
+        return _current_device()
+    if number.isascii() and number.isdigit() and len(number) < 6:
+        return int(number)
+    checks.refuse("device", device, 'None, "cpu", "cuda", "cuda:0", a torch.device or the number of a GPU')
+    return -1
+
+
+def _current_device() -> int:
+    try:
+        import torch
+    except ImportError:
+        return 0
+    return int(torch.cuda.current_device()) if torch.cuda.is_available() else 0
+
+
+def torch_memory(ordinal: int) -> Memory:
+    """PyTorch's caching allocator on GPU `ordinal`."""
+    import torch
+
+    device = torch.device("cuda", ordinal)
+    return Memory(
+        dtype=lambda name: getattr(torch, name),
+        empty=lambda shape, dtype: torch.empty(shape, dtype=dtype, device=device),
+        address=lambda tensor: int(tensor.data_ptr()),
+        stream=lambda: int(torch.cuda.current_stream(device).cuda_stream),
+    )
+
+
+def cupy_memory(ordinal: int) -> Memory:
+    """CuPy's memory pool on GPU `ordinal`. It has no bfloat16: ask for float16 or float32."""
+    import cupy
+
+    def empty(shape: Tuple[int, ...], dtype: Any) -> Any:
+        with cupy.cuda.Device(ordinal):
+            return cupy.empty(shape, dtype)
+
+    def dtype(name: str) -> Any:
+        return cupy.dtype(name)
+
+    def stream() -> int:
+        with cupy.cuda.Device(ordinal):
+            return int(cupy.cuda.get_current_stream().ptr)
+
+    return Memory(dtype=dtype, empty=empty, address=lambda array: int(array.data.ptr), stream=stream)
+
+
+class _Output(NamedTuple):
+    name: str
+    dtype: Any
+    sample_shape: Tuple[int, ...]
+
+
+class DeviceBatchMaker:
+    """Turns batches of one feed into tensors on a GPU; the hot path. The same to its caller as `BatchMaker`.
+
+    Owns the feed's `Batch` class. Borrows the library. Threads: one at a time, as the feed itself. Invariant: a batch that `make` could
+    not write stays with `out`.
+    """
+
+    def __init__(self, library: _abi.Library, handle: Optional[ctypes.c_void_p], output_count: int, memory: Memory) -> None:
+        self._write = library.pf_batch_write_quick
+        self._error = library.error
+        self._memory = memory
+        self.live: Dict[int, None] = {}  # no slot is held once its batch is written
+        self._info = _abi.BatchInfo()
+        library.pf_batch_info_init(self._info, ctypes.sizeof(self._info))
+        self.info_ref = ctypes.byref(self._info)
+        self._unpack_info = struct.Struct(INFO_FORMAT).unpack_from
+        self._outputs: List[_Output] = []
+        for number in range(output_count):
+            tensor = _abi.TensorInfo()
+            library.pf_tensor_init(tensor, ctypes.sizeof(tensor))
+            library.check(library.pf_get_output(handle, number, tensor))
+            name = tensor.name.decode("utf-8", "replace")
+            self._outputs.append(_Output(name, self._dtype(name, tensor.dtype), tuple(tensor.shape[1 : tensor.dims])))
+        self._pointers = (ctypes.c_void_p * output_count)()
+        self._batch_type: Type[Batch] = batch_class([output.name for output in self._outputs])
+
+    def _dtype(self, name: str, dtype: int) -> Any:
+        known = kind_of(name, dtype)[2]
+        try:
+            return self._memory.dtype(known)
+        except (AttributeError, TypeError):
+            raise InvalidArgumentError(
+                Code.INVALID_ARGUMENT, f"tensor {name!r} is {known}, which the framework that is to get it does not have: add ToDtype"
+            ) from None
+
+    def make(self, out: ctypes.c_void_p) -> Batch:
+        """The batch whose pointer `out` holds and `info_ref` describes. Sets `out` to NULL once the slot is on its way back."""
+        epoch, index, samples, skipped, last_of_epoch, _ = self._unpack_info(self._info)
+        memory = self._memory
+        empty = memory.empty
+        tensors = [empty((samples,) + output.sample_shape, output.dtype) for output in self._outputs]
+        pointers = self._pointers
+        pointers[:] = [memory.address(tensor) for tensor in tensors]
+        result = self._write(out, pointers, len(tensors), memory.stream())
+        if result:
+            raise self._error(result)
+        out.value = None
+        batch: Batch = tuple.__new__(self._batch_type, tensors)
+        batch.epoch = epoch
+        batch.index = index
+        batch.skipped = skipped
+        batch.last_of_epoch = last_of_epoch != 0
+        return batch
+
+
+def memory_of(framework: str, ordinal: int) -> Memory:
+    """The memory of "torch" or "cupy" on a GPU."""
+    if framework == "numpy":
+        raise Error(Code.INVALID_ARGUMENT, 'framework: "numpy" has no tensors on a GPU: take "torch" or "cupy", or leave device at None')
+    return {"torch": torch_memory, "cupy": cupy_memory}[framework](ordinal)

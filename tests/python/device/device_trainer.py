@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trainer on a GPU that is the stand-in driver's: its "device" memory can be read by the processor.
+
+    device_trainer.py ADDRESS BATCHES OPTIONS      (OPTIONS: keyword arguments of pinfeed.open, as JSON; "host": true for tensors on the host)
+
+Prints one JSON line a batch, {epoch, index, samples, fields, crc}, as it comes, and {backend, reconnects} last.
+"""
+import ctypes
+import json
+import sys
+import zlib
+
+import numpy as np
+import pinfeed
+from pinfeed import _device
+
+DTYPES = {"bfloat16": "<u2"}
+
+
+class GpuArray:
+    """What a framework's tensor is: memory of the GPU that it owns."""
+
+    def __init__(self, driver, shape, dtype):
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self.nbytes = int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize
+        self._driver = driver
+        pointer = ctypes.c_uint64()
+        assert driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(max(self.nbytes, 1))) == 0
+        self.address = pointer.value
+
+    def __del__(self):
+        self._driver.cuMemFree_v2(ctypes.c_uint64(self.address))
+
+    def crc(self):
+        assert self._driver.cuStreamSynchronize(None) == 0
+        return zlib.crc32(ctypes.string_at(self.address, self.nbytes))
+
+
+def stand_in_memory(ordinal):
+    driver = ctypes.CDLL("libcuda.so.1")
+    context = ctypes.c_void_p()
+    assert driver.cuInit(0) == 0
+    assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal) == 0
+    assert driver.cuCtxPushCurrent_v2(context) == 0
+    return _device.Memory(
+        dtype=lambda name: DTYPES.get(name, name),
+        empty=lambda shape, dtype: GpuArray(driver, shape, dtype),
+        address=lambda array: array.address,
+        stream=lambda: 0,
+    )
+
+
+def main():
+    address, batches, options = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+    _device.torch_memory = stand_in_memory
+    host = options.pop("host", False)
+    options["transforms"] = [getattr(pinfeed, name)(*arguments) for name, arguments in options.get("transforms", [])]
+    where = {"framework": "numpy"} if host else {"device": "cuda:0", "framework": "torch"}
+    with pinfeed.open(**options, **where, address=address, rank=0, world_size=1) as feed:
+        taken = 0
+        while taken < batches:
+            for batch in feed:
+                crc = [zlib.crc32(np.ascontiguousarray(t).view(np.uint8)) if host else t.crc() for t in batch]
+                samples = batch[0].shape[0]
+                print(json.dumps({"epoch": batch.epoch, "index": batch.index, "samples": samples, "fields": batch._fields, "crc": crc}), flush=True)
+                taken += 1
+                if taken == batches:
+                    break
+        print(json.dumps({"backend": feed.backend, "reconnects": feed.reconnects}), flush=True)
+
+
+main()
