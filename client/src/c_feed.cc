@@ -127,7 +127,7 @@ pf_tensor DescribeTensor(const Batch& batch, const TensorPlace& place) {
   tensor.data = batch.session().slot(batch.descriptor().slot) + place.offset;
   tensor.bytes = place.sample_bytes * batch.descriptor().samples;
   tensor.device = batch.session().device();
-  tensor.writable = batch.session().offer().read_only || tensor.device >= 0 ? 0 : 1;
+  tensor.writable = batch.session().offer().read_only ? 0 : 1;
   return tensor;
 }
 

@@ -35,12 +35,8 @@ echo "== the same bytes on both backends"
   "{$jpeg,\"batch_size\":16,\"transforms\":[{\"resize\":{\"size\":[97,101]}}]}" \
   "{$tokens,\"batch_size\":8}" || failed=1
 
-echo "== rates"
-rate() { echo -n "$1: "; "$here/bin/feed_rate" "$address" 5 "$2" || failed=1; }
-rate "arrays uint8, batch 256" "{$arrays,\"batch_size\":256,\"drop_last\":true}"
-rate "arrays to bf16, batch 256" "{$arrays,\"batch_size\":256,\"drop_last\":true,\"transforms\":[{\"random_horizontal_flip\":{}},$normal,{\"to_dtype\":{\"dtype\":\"bfloat16\"}}]}"
-rate "tokens 8 x 2048" "{$tokens,\"batch_size\":8,\"drop_last\":true}"
-rate "JPEG to bf16 224, batch 256" "{$jpeg,\"batch_size\":256,\"drop_last\":true,\"transforms\":[$crop,$normal,{\"to_dtype\":{\"dtype\":\"bfloat16\"}}]}"
+echo "== beside the DataLoader and the ceilings"
+PINFEED_LIBRARY=$here/lib/libpinfeed.so PYTHONPATH=$here/python python3 "$here/bench.py" "$address" "$inputs" "$out" ${BENCH_PARTS:-} || failed=1
 "$here/bin/pinfeed" status --address "$address" --json > "$out/status.json"
 kill "$daemon"
 wait "$daemon" || { echo "pinfeedd ended with status $?"; failed=1; }

@@ -108,6 +108,7 @@ _SIGNATURES = {
     "pf_get_output": (_RESULT, [_P, ctypes.c_uint32, ctypes.POINTER(TensorInfo)]),
     "pf_batch_write": (_RESULT, [_P, ctypes.POINTER(_P), ctypes.c_uint32, _P]),
     "pf_batch_release": (None, [_P]),
+    "pf_batch_release_on": (_RESULT, [_P, _P]),
     "pf_cursor": (_RESULT, [_P, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]),
     "pf_seek": (_RESULT, [_P, ctypes.c_char_p]),
     "pf_seek_epoch": (_RESULT, [_P, ctypes.c_uint64]),

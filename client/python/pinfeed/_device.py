@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type
 from . import _abi
 from ._batch import INFO_FORMAT, Batch, batch_class, kind_of
 from ._checks import Checks
+from ._dlpack import RawTensor
 from ._errors import Code, Error, InvalidArgumentError
 
 _BFLOAT16 = 11
@@ -26,6 +27,7 @@ class Memory(NamedTuple):
     empty: Callable[[Tuple[int, ...], Any], Any]  # an uninitialised, dense tensor of a shape and such a dtype
     address: Callable[[Any], int]  # of a tensor's first byte
     stream: Callable[[], int]  # the stream that is current now, as a CUstream
+    lend: Callable[[RawTensor], Any]  # a tensor of the framework over memory that is ours
 
 
 def ordinal_of(checks: Checks, device: Any) -> int:
@@ -55,6 +57,7 @@ def _current_device() -> int:
 def torch_memory(ordinal: int) -> Memory:
     """PyTorch's caching allocator on GPU `ordinal`."""
     import torch
+    from torch.utils.dlpack import from_dlpack
 
     device = torch.device("cuda", ordinal)
     return Memory(
@@ -62,6 +65,7 @@ def torch_memory(ordinal: int) -> Memory:
         empty=lambda shape, dtype: torch.empty(shape, dtype=dtype, device=device),
         address=lambda tensor: int(tensor.data_ptr()),
         stream=lambda: int(torch.cuda.current_stream(device).cuda_stream),
+        lend=from_dlpack,
     )
 
 
@@ -80,11 +84,12 @@ def cupy_memory(ordinal: int) -> Memory:
         with cupy.cuda.Device(ordinal):
             return int(cupy.cuda.get_current_stream().ptr)
 
-    return Memory(dtype=dtype, empty=empty, address=lambda array: int(array.data.ptr), stream=stream)
+    return Memory(dtype=dtype, empty=empty, address=lambda array: int(array.data.ptr), stream=stream, lend=cupy.from_dlpack)
 
 
 class _Output(NamedTuple):
     name: str
+    kind: int  # pf_dtype
     dtype: Any
     sample_shape: Tuple[int, ...]
 
@@ -111,7 +116,7 @@ class DeviceBatchMaker:
             library.pf_tensor_init(tensor, ctypes.sizeof(tensor))
             library.check(library.pf_get_output(handle, number, tensor))
             name = tensor.name.decode("utf-8", "replace")
-            self._outputs.append(_Output(name, self._dtype(name, tensor.dtype), tuple(tensor.shape[1 : tensor.dims])))
+            self._outputs.append(_Output(name, tensor.dtype, self._dtype(name, tensor.dtype), tuple(tensor.shape[1 : tensor.dims])))
         self._pointers = (ctypes.c_void_p * output_count)()
         self._batch_type: Type[Batch] = batch_class([output.name for output in self._outputs])
 
@@ -141,6 +146,66 @@ class DeviceBatchMaker:
         batch.index = index
         batch.skipped = skipped
         batch.last_of_epoch = last_of_epoch != 0
+        return batch
+
+
+class _Lease:
+    """A slot in use. Gives it back when it dies, in the order of the stream that was current when the batch was taken."""
+
+    __slots__ = ("_handle", "_live", "_release", "_stream")
+
+    def __init__(self, handle: int, stream: int, live: Dict[int, None], release: Any) -> None:
+        self._handle, self._stream, self._live, self._release = handle, stream, live, release
+        live[handle] = None
+
+    # May run on any thread, and while the interpreter shuts down.
+    def __del__(self) -> None:
+        self._live.pop(self._handle, None)
+        self._release(self._handle, self._stream)
+
+
+class LentBatchMaker(DeviceBatchMaker):
+    """As DeviceBatchMaker, but the tensors are the slot itself. It goes back when the last reference to any of them dies: in the order of
+    the stream that was current when the batch was taken, so work on other streams must be joined into that one before."""
+
+    def __init__(self, library: _abi.Library, handle: Optional[ctypes.c_void_p], output_count: int, memory: Memory, gpu: int) -> None:
+        super().__init__(library, handle, output_count, memory)
+        self._library = library
+        self._gpu = gpu
+        self._places: List[Tuple[int, int, bool]] = []  # offset, bytes of a sample, writable
+
+    def _learn(self, handle: Optional[int], samples: int, data: int) -> None:
+        for number, output in enumerate(self._outputs):
+            tensor = _abi.TensorInfo()
+            self._library.pf_tensor_init(tensor, ctypes.sizeof(tensor))
+            self._library.check(self._library.pf_get_tensor_quick(handle, number, tensor))
+            shape = tuple(tensor.shape[1 : tensor.dims])
+            if (tensor.dtype, shape) != (output.kind, output.sample_shape):
+                raise InvalidArgumentError(
+                    Code.INVALID_ARGUMENT,
+                    f"zero_copy: tensor {output.name!r} lies in the slot as {kind_of(output.name, tensor.dtype)[2]} {list(shape)}, and what the "
+                    "transforms make of it has to go elsewhere: leave zero_copy at None",
+                )
+            self._places.append((tensor.data - data, tensor.bytes // samples, bool(tensor.writable)))
+
+    def make(self, out: ctypes.c_void_p) -> Batch:
+        epoch, index, samples, skipped, last_of_epoch, data = self._unpack_info(self._info)
+        if not self._places:
+            self._learn(out.value, samples, data)
+        lease = _Lease(out.value or 0, self._memory.stream(), self.live, self._library.pf_batch_release_on_quick)
+        out.value = None
+        raw = {
+            output.name: RawTensor(
+                lease, data + offset, samples * sample_bytes, (samples,) + output.sample_shape, output.kind, writable, self._gpu
+            )
+            for output, (offset, sample_bytes, writable) in zip(self._outputs, self._places)
+        }
+        batch: Batch = tuple.__new__(self._batch_type, [self._memory.lend(tensor) for tensor in raw.values()])
+        batch.epoch = epoch
+        batch.index = index
+        batch.skipped = skipped
+        batch.last_of_epoch = last_of_epoch != 0
+        batch._raw = raw
         return batch
 
 

@@ -12,6 +12,7 @@ import ctypes
 from typing import Any, Dict, Optional, Tuple
 
 _CPU = (1, 0)  # kDLCPU, device 0
+_CUDA = 2  # kDLCUDA
 
 # pf_dtype -> (DLPack's type code, bits, name, NumPy's type string).
 # bfloat16 has no type string of NumPy's own; its bits are shown as uint16.
@@ -130,9 +131,13 @@ class RawTensor:
     feeds; then only consumers of DLPack 1.0 can take it. nbytes: its length in bytes. address: of its first byte.
     """
 
-    __slots__ = ("_dtype", "_owner", "address", "nbytes", "shape", "writable")
+    __slots__ = ("_device", "_dtype", "_owner", "address", "nbytes", "shape", "writable")
 
-    def __init__(self, owner: Any, address: int, nbytes: int, shape: Tuple[int, ...], dtype: int, writable: bool) -> None:
+    def __init__(
+        self, owner: Any, address: int, nbytes: int, shape: Tuple[int, ...], dtype: int, writable: bool, gpu: int = -1
+    ) -> None:
+        """`gpu`: on which the memory is, by its number in this process; -1: on the host."""
+        self._device = _CPU if gpu < 0 else (_CUDA, gpu)
         self._owner = owner
         self._dtype = dtype
         self.address = address
@@ -149,6 +154,8 @@ class RawTensor:
 
     @property
     def __array_interface__(self) -> Dict[str, Any]:
+        if self._device != _CPU:
+            raise AttributeError("__array_interface__: this tensor is on a GPU")
         return {
             "version": 3,
             "shape": self.shape,
@@ -157,7 +164,7 @@ class RawTensor:
         }
 
     def __dlpack_device__(self) -> Tuple[int, int]:
-        return _CPU
+        return self._device
 
     def __dlpack__(
         self,
@@ -168,10 +175,11 @@ class RawTensor:
         copy: Optional[bool] = None,
     ) -> Any:
         """A capsule after the array API standard. Raises BufferError for what cannot be given without a copy."""
-        if stream is not None and stream != -1:
+        # A batch on a GPU was complete before it was published: whatever the consumer's stream, there is nothing to wait for.
+        if self._device == _CPU and stream is not None and stream != -1:
             raise BufferError(f"stream={stream!r}: tensors on the host have no stream")
-        if dl_device is not None and tuple(map(int, dl_device)) != _CPU:
-            raise BufferError(f"dl_device={dl_device}: this tensor is on the host and is not copied")
+        if dl_device is not None and tuple(map(int, dl_device)) != self._device:
+            raise BufferError(f"dl_device={dl_device}: this tensor is on device {self._device} and is not copied")
         if copy:
             raise BufferError("copy=True: copy the array that was made from this tensor")
         versioned = max_version is not None and max_version[0] >= 1
@@ -193,7 +201,7 @@ class RawTensor:
             step *= self.shape[axis]
         tensor = managed.tensor
         tensor.data = self.address
-        tensor.device_type, tensor.device_id = _CPU
+        tensor.device_type, tensor.device_id = self._device
         tensor.ndim = ndim
         tensor.code, tensor.bits, tensor.lanes = DTYPES[self._dtype][0], DTYPES[self._dtype][1], 1
         tensor.shape, tensor.strides = shape, strides

@@ -84,8 +84,9 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         warning. "vmm-fd": by shared device memory, or not at all. "host": through the host.
       framework: "torch", "cupy" (on a GPU), "numpy" (on the host), or "auto": torch if it is installed. For JAX and others take these
         tensors by DLPack, on the host `Batch.raw`. bfloat16 in NumPy is ml_dtypes' if that is installed, else the bits as uint16.
-      zero_copy: (on the host) True: tensors are always views of the slot; False: always copies, which the trainer may keep. None: views, but
-        copies of torch tensors whose slots are shared, since torch knows no read-only memory.
+      zero_copy: True: tensors are always views of the slot; False: always copies, which the trainer may keep. None: on the host views, but
+        copies of torch tensors whose slots are shared, since torch knows no read-only memory; on a GPU copies, which cost it next to
+        nothing. Views on a GPU go back in the order of the stream that was current when the batch was taken.
       slots: batches that are prefetched or held at once, 3 to 64.
       share, group, group_size: "broadcast": every feed of the group sees every batch, made once; "queue": each batch goes to one of
         them. The group starts when group_size feeds are there.

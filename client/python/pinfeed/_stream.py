@@ -15,7 +15,7 @@ from typing import Optional, Union
 from . import _abi
 from ._batch import Batch, BatchMaker
 from ._connection import Connection
-from ._device import DeviceBatchMaker, memory_of
+from ._device import DeviceBatchMaker, LentBatchMaker, memory_of
 from ._errors import Code, Error, SlotsHeldWarning
 from ._rank import Rank
 from ._spec import Spec
@@ -42,7 +42,11 @@ class Stream(Connection):
         super().__init__(library, handle, spec, rank, address)
         self._maker: Union[BatchMaker, DeviceBatchMaker]
         if self._device >= 0:
-            self._maker = DeviceBatchMaker(library, handle, self._output_count, memory_of(framework, self._device))
+            memory = memory_of(framework, self._device)
+            if zero_copy:
+                self._maker = LentBatchMaker(library, handle, self._output_count, memory, self._device)
+            else:
+                self._maker = DeviceBatchMaker(library, handle, self._output_count, memory)
         else:
             # Where the daemon could not bring the tensors to the GPU, the framework does.
             move_to = f"cuda:{ordinal}" if ordinal >= 0 else None

@@ -80,6 +80,7 @@ def gpu(daemon):
         {"dataset": "arrays", "batch_size": 9, "layout": "HWC", "transforms": [["CenterCrop", [11]], *NORMAL]},
         {"dataset": "photos", "batch_size": 5, "shuffle": True, "sample_ids": True, "transforms": [["RandomResizedCrop", [13]], *NORMAL]},
         {"dataset": "photos", "batch_size": 5, "transforms": [["Resize", [[9, 8]]]]},
+        {"dataset": "arrays", "batch_size": 7, "shuffle": True, "zero_copy": True},
     ],
 )
 def test_the_bytes_are_those_of_the_host(daemon, data, options):
@@ -158,6 +159,11 @@ def test_a_mapping_that_fails_falls_back_to_the_host_loudly(daemon, data):
     _, errors = trainer(daemon.address, 5, env=broken, **options).communicate(timeout=60)
     assert "batches come in host memory, not on GPU 0" in errors and "CUDA_ERROR_INVALID_DEVICE" in errors
     assert gpu(daemon)["arena_used_bytes"] == "0"
+
+
+def test_slots_are_not_lent_where_the_kernel_has_to_run(daemon, data):
+    _, errors = trainer(daemon.address, 1, dataset=str(data / "arrays"), batch_size=4, transforms=NORMAL, zero_copy=True).communicate(timeout=60)
+    assert "zero_copy: tensor 'image' lies in the slot as uint8 [3, 16, 20]" in errors
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers(daemon, data):

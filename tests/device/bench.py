@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a feed on a GPU gives a trainer, beside PyTorch's DataLoader and the ceilings of the machine, in one run.
+
+    bench.py ADDRESS INPUTS OUT [WHAT...]      (run.sh calls it; WHAT: rates, trainer, broadcast, checksums; default: all)
+
+Prints a table and writes OUT/results.json, one object a row: {work, value, unit, dataloader, ceiling, vs_dataloader, vs_ceiling}.
+"""
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pinfeed
+import psutil
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+os.environ["PYTHONWARNINGS"] = "ignore:The given NumPy array is not writ"  # the workers' too: collating only reads
+
+HERE = pathlib.Path(__file__).resolve().parent
+BATCH = 256
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+ROUND_S = 4.0
+DEVICE = "cuda:0"
+rows = []
+
+
+def row(work, value, unit, dataloader=None, ceiling=None):
+    made = {"work": work, "value": value, "unit": unit, "dataloader": dataloader, "ceiling": ceiling}
+    made["vs_dataloader"] = value / dataloader if dataloader else None
+    made["vs_ceiling"] = value / ceiling if ceiling else None
+    rows.append(made)
+    number = lambda x: "-" if x is None else f"{x:,.2f}" if abs(x) < 1000 else f"{x:,.0f}"  # noqa: E731
+    print(f"{work:66} {number(value):>12} {unit:10} DataLoader {number(dataloader):>10}  ceiling {number(ceiling):>10}", flush=True)
+
+
+def link_gbs():
+    """One pinned copy of a batch after the other."""
+    pinned = torch.empty(BATCH * 3 * 224 * 224, dtype=torch.uint8, pin_memory=True)
+    target = torch.empty_like(pinned, device=DEVICE)
+    for _ in range(20):
+        target.copy_(pinned, non_blocking=True)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(300):
+        target.copy_(pinned, non_blocking=True)
+    torch.cuda.synchronize()
+    return 300 * pinned.nbytes / (time.perf_counter() - start) / 1e9
+
+
+# ---- the feed ----------------------------------------------------------------------------------------------------------------------
+
+
+def open_feed(address, inputs, kind, **options):
+    normal = [pinfeed.Normalize(MEAN, STD), pinfeed.ToDtype("bfloat16")]
+    kinds = {
+        "arrays": dict(dataset=inputs / "arrays", batch_size=BATCH),
+        "tokens": dict(dataset=inputs / "tokens.bin", batch_size=8, sequence_length=2048),
+        "jpeg": dict(
+            dataset=inputs / "jpeg", batch_size=BATCH, transforms=[pinfeed.RandomResizedCrop(224), pinfeed.RandomHorizontalFlip(), *normal]
+        ),
+    }
+    arguments = dict(kinds[kind], shuffle=True, drop_last=True, device=DEVICE, backend="vmm-fd", address=address, rank=0, world_size=1)
+    return pinfeed.open(**{**arguments, **options})
+
+
+def endless(feed):
+    while True:
+        yield from feed
+
+
+def python_rate(feed):
+    """Batches a second of a loop that does nothing else, and the time that a ready batch takes (p50, p99, microseconds)."""
+    batches = endless(feed)
+    for _ in range(20):
+        next(batches)
+    torch.cuda.synchronize()
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() - start < ROUND_S:
+        for _ in range(8):
+            next(batches)
+        torch.cuda.synchronize()
+        count += 8
+    rate = count / (time.perf_counter() - start)
+    taken = []
+    for _ in range(500):
+        until = time.perf_counter_ns() + 2_000_000  # what is measured is a batch that is ready, of a trainer that is awake
+        while time.perf_counter_ns() < until:
+            pass
+        before = time.perf_counter_ns()
+        next(batches)
+        taken.append((time.perf_counter_ns() - before) / 1000)
+        torch.cuda.synchronize()
+    taken.sort()
+    return rate, taken[len(taken) // 2], taken[len(taken) * 99 // 100]
+
+
+def cpp_rate(address, spec):
+    answer = subprocess.run([HERE / "bin" / "feed_rate", address, str(ROUND_S), json.dumps(spec)], check=True, capture_output=True, text=True)
+    return json.loads(answer.stdout)
+
+
+# ---- what users have today -----------------------------------------------------------------------------------------------------------
+
+
+class Arrays(Dataset):
+    def __init__(self, folder):
+        self.images = np.load(folder / "image.npy", mmap_mode="r")
+        self.labels = np.load(folder / "label.npy")
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        return self.images[index], self.labels[index]
+
+
+class Tokens(Dataset):
+    def __init__(self, path):
+        self.tokens = np.memmap(path, "<u2", "r")
+
+    def __len__(self):
+        return (len(self.tokens) - 1) // 2048
+
+    def __getitem__(self, index):
+        both = torch.from_numpy(self.tokens[index * 2048 : index * 2048 + 2049].astype(np.int64))
+        return both[:-1], both[1:]
+
+
+def photos(folder):
+    from torchvision import datasets, transforms
+
+    steps = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
+    return datasets.ImageFolder(str(folder), transforms.Compose(steps))
+
+
+def dataloader_rate(dataset, batch_size, worker_counts):
+    """The best of some worker counts, batches a second to tensors on the GPU."""
+    best = 0.0
+    for workers in worker_counts:
+        loader = DataLoader(
+            dataset, batch_size, shuffle=True, drop_last=True, pin_memory=True, num_workers=workers, persistent_workers=workers > 0
+        )
+        batches = endless(loader)
+        for _ in range(2 * max(1, workers)):
+            next(batches)
+        count, start = 0, time.perf_counter()
+        while time.perf_counter() - start < ROUND_S:
+            for tensor in next(batches):
+                tensor.to(DEVICE, non_blocking=True)
+            count += 1
+        torch.cuda.synchronize()
+        best = max(best, count / (time.perf_counter() - start))
+        del batches, loader
+    return best
+
+
+# ---- rows --------------------------------------------------------------------------------------------------------------------------
+
+
+def rates(address, inputs):
+    link = link_gbs()
+    sample = 3 * 224 * 224
+    spec = {"dataset": {"path": str(inputs / "arrays")}, "order": "SHUFFLE", "batch_size": BATCH, "drop_last": True, "backend": "VMM_FD"}
+    today = dataloader_rate(Arrays(inputs / "arrays"), BATCH, (4, 8, 16))
+    cpp = cpp_rate(address, spec)
+    row(f"arrays uint8 3x224x224, batch {BATCH}, C++", cpp["gb_per_s"], "GB/s", today * BATCH * sample / 1e9, link)
+    rate, p50, p99 = python_rate(open_feed(address, inputs, "arrays"))
+    row(f"arrays uint8 3x224x224, batch {BATCH}, Python", rate * BATCH * sample / 1e9, "GB/s", today * BATCH * sample / 1e9, link)
+    row("ready batch to tensors, arrays, C++, p50", cpp["p50_us"], "us")
+    row("ready batch to tensors, arrays, C++, p99", cpp["p99_us"], "us")
+    row("ready batch to tensors, arrays, Python, p50", p50, "us")
+    row("ready batch to tensors, arrays, Python, p99", p99, "us")
+    row("first batch after open, arrays, C++", cpp["first_batch_ms"], "ms")
+
+    today = dataloader_rate(Tokens(inputs / "tokens.bin"), 8, (0, 2, 4, 8))
+    spec = {"dataset": {"path": str(inputs / "tokens.bin"), "sequence_length": 2048}, "order": "SHUFFLE", "batch_size": 8, "backend": "VMM_FD"}
+    cpp = cpp_rate(address, spec)
+    row("tokens 8 x 2048, C++", cpp["batches_per_s"], "batches/s", today)
+    rate, p50, p99 = python_rate(open_feed(address, inputs, "tokens"))
+    row("tokens 8 x 2048, Python", rate, "batches/s", today)
+    row("ready batch to tensors, tokens, C++, p50", cpp["p50_us"], "us")
+    row("ready batch to tensors, tokens, Python, p50", p50, "us")
+
+    today = dataloader_rate(photos(inputs / "jpeg"), BATCH, (os.cpu_count(),)) * BATCH
+    rate, _, _ = python_rate(open_feed(address, inputs, "jpeg"))
+    row("JPEG 500x375 to bf16 3x224x224, Python", rate * BATCH, "images/s", today)
+
+
+def tflops(steps, batches):
+    """bf16 matrix products, and between them, if `batches` is given, batches as they come."""
+    a = torch.randn(4096, 4096, device=DEVICE, dtype=torch.bfloat16)
+    out = torch.empty_like(a)
+    taken = 0
+
+    def step():
+        nonlocal taken
+        if batches is not None:
+            batch = next(batches)  # noqa: F841 - held until the step is queued
+            taken += 1
+        for _ in range(4):
+            torch.mm(a, a, out=out)
+
+    for _ in range(50):
+        step()
+    torch.cuda.synchronize()
+    done = [torch.cuda.Event() for _ in range(8)]
+    taken, start = 0, time.perf_counter()
+    for number in range(steps):
+        # The GPU always has work ahead, some steps of it, as in training.
+        done[number % 8].synchronize()
+        step()
+        done[number % 8].record()
+    torch.cuda.synchronize()
+    took = time.perf_counter() - start
+    return steps * 4 * 2 * 4096**3 / took / 1e12, taken * BATCH * 3 * 224 * 224 / took / 1e9
+
+
+def trainer(address, inputs):
+    alone, lent, owned, fed = [], [], [], []
+    for _ in range(3):  # turn and turn about: the GPU's clock wanders
+        alone.append(tflops(4000, None)[0])
+        with open_feed(address, inputs, "arrays", zero_copy=True) as feed:
+            rate, gbs = tflops(4000, endless(feed))
+            lent.append(rate)
+            fed.append(gbs)
+        with open_feed(address, inputs, "arrays") as feed:
+            owned.append(tflops(4000, endless(feed))[0])
+    ceiling = statistics.median(alone)
+    row(f"trainer's bf16 products, fed {statistics.median(fed):.1f} GB/s, slots lent", statistics.median(lent), "TFLOP/s", None, ceiling)
+    row("the same, tensors of its own", statistics.median(owned), "TFLOP/s", None, ceiling)
+
+
+def broadcast(address, inputs):
+    """CPU time and copied bytes of the daemon for a number of trainers on one feed."""
+    daemon = psutil.Process(pinfeed.status(address)["pid"])
+    costs = {}
+    for trainers in (1, 8):
+        spec = {
+            "dataset": {"path": str(inputs / "jpeg")}, "order": "SHUFFLE", "batch_size": BATCH, "drop_last": True, "sharing": "BROADCAST",
+            "group": f"of{trainers}", "group_size": trainers, "backend": "VMM_FD",
+            "transforms": [{"random_resized_crop": {"size": [224]}}, {"random_horizontal_flip": {}}],
+        }  # fmt: skip
+        copied = int(pinfeed.status(address)["gpus"][0]["copied_bytes"])
+        cpu = sum(daemon.cpu_times()[:2])
+        processes = [
+            subprocess.Popen([HERE / "bin" / "feed_rate", address, "6", json.dumps(spec)], stdout=subprocess.PIPE, text=True) for _ in range(trainers)
+        ]
+        answers = [json.loads(process.communicate()[0]) for process in processes]
+        batches = (int(pinfeed.status(address)["gpus"][0]["copied_bytes"]) - copied) / (BATCH * 3 * 224 * 224)
+        costs[trainers] = {
+            "cpu": (sum(daemon.cpu_times()[:2]) - cpu) / batches,
+            "each": statistics.median(answer["samples_per_s"] for answer in answers),
+        }
+    row("daemon's CPU time a batch, 8 trainers on one broadcast / 1 trainer", costs[8]["cpu"] / costs[1]["cpu"], "ratio")
+    row("images/s that each of 8 trainers gets", costs[8]["each"], "images/s", None, costs[1]["each"])
+
+
+def checksums(address, inputs):
+    """Every batch of a long run against sums computed from the files."""
+    daemon = psutil.Process(pinfeed.status(address)["pid"])
+    images = torch.from_numpy(np.load(inputs / "arrays" / "image.npy", mmap_mode="r")).flatten(1)
+    expected = torch.cat([chunk.to(DEVICE).view(torch.int32).sum(1, dtype=torch.int64) for chunk in images.split(2048)])
+    words = torch.from_numpy(np.fromfile(inputs / "tokens.bin", "<u2").astype(np.int32))
+    samples = (len(words) - 1) // 2048
+    token_sums = words[: samples * 2048].to(DEVICE).view(samples, 2048).sum(1, dtype=torch.int64)
+    for kind, count, sums in (("arrays", 100_000, expected), ("tokens", 1_000_000, token_sums)):
+        wrong = torch.zeros((), dtype=torch.int64, device=DEVICE)
+        with open_feed(address, inputs, kind, sample_ids=True) as feed:
+            batches = endless(feed)
+            for number in range(count):
+                batch = next(batches)
+                data = batch[0].flatten(1)
+                got = (data.view(torch.int32) if kind == "arrays" else data).sum(1, dtype=torch.int64)
+                wrong += (got != sums[batch.sample_id]).sum()
+                if number == 1000:
+                    torch.cuda.synchronize()
+                    free, resident = torch.cuda.mem_get_info(0)[0], daemon.memory_info().rss
+                if number % 64 == 63:
+                    torch.cuda.current_stream().synchronize()
+            row(f"wrong samples in {count:,} batches of {kind}", int(wrong), "samples")
+            row(f"memory of the GPU lost over them, {kind}", (free - torch.cuda.mem_get_info(0)[0]) / 2**20, "MiB")
+            row(f"growth of the daemon over them, {kind}", (daemon.memory_info().rss - resident) / 2**20, "MiB")
+
+
+def main():
+    address, inputs, out, *chosen = sys.argv[1:]
+    parts = {"rates": rates, "trainer": trainer, "broadcast": broadcast, "checksums": checksums}
+    print(f"{torch.cuda.get_device_name(0)}, {os.cpu_count()} CPUs, torch {torch.__version__}")
+    for name in chosen or parts:
+        parts[name](address, pathlib.Path(inputs))
+    (pathlib.Path(out) / "results.json").write_text(json.dumps(rows, indent=1))
+
+
+main()
