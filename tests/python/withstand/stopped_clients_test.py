@@ -17,6 +17,17 @@ def await_stall(host, name):
     return [int(session["batches_published"]) for session in feed["sessions"]]
 
 
+def await_rest(host, name, other):
+    """As await_stall, but what the client did just before it was stopped has been seen too: `other` goes on and nothing moves."""
+
+    def settled():
+        now = await_stall(host, name)
+        other.advance(100)
+        return now if await_stall(host, name) == now else None
+
+    return eventually(lambda: f"{name} after {await_stall(host, name)} batches", settled)
+
+
 def test_a_stopped_client_stalls_only_its_own_feed(host, numbers, reader):
     stopped = reader(host.address, numbers, batch_size=8, shuffle=True, seed=1, slots=4, hold=2, name="stopped")
     other = reader(host.address, numbers, batch_size=8, shuffle=True, seed=2, slots=4, name="other")
@@ -24,7 +35,7 @@ def test_a_stopped_client_stalls_only_its_own_feed(host, numbers, reader):
     other.advance(1)
     for _ in range(3):
         stopped.process.send_signal(signal.SIGSTOP)
-        published = await_stall(host, "stopped")
+        published = await_rest(host, "stopped", other)
         taken = stopped.batches
         other.advance(300)
         assert await_stall(host, "stopped") == published and stopped.batches == taken
