@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <boost/interprocess/exceptions.hpp>
 #include <cerrno>
@@ -45,21 +46,32 @@ Result<Mapping> Mapping::Map(int fd, uint64_t bytes, Access access, bool populat
 }
 
 Result<UniqueFd> CreateMemfd(const std::string& name, uint64_t bytes) {
+  ASSIGN_OR_RETURN(UniqueFd fd, CreateEmptyMemfd(name, bytes));
+  const Status allocated = AllocateMemfd(fd.get(), 0, bytes);
+  if (!allocated.ok()) return allocated.WithContext(name);
+  return fd;
+}
+
+Result<UniqueFd> CreateEmptyMemfd(const std::string& name, uint64_t bytes) {
   UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return ErrnoStatus("memfd_create " + name, errno);
-  const std::string what = "allocate " + std::to_string(bytes) + " bytes of shared memory for " + name;
+  const std::string what = "make " + std::to_string(bytes) + " bytes of shared memory for " + name;
   if (bytes == 0 || bytes > static_cast<uint64_t>(INT64_MAX))
     return InvalidArgument(what + ": not a possible size");
-  // posix_fallocate reports its error as its result, and unlike ftruncate takes the memory now instead of at
-  // the first touch.
-  int error = 0;
-  do {
-    error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
-  } while (error == EINTR);
-  if (error != 0) return ErrnoStatus(what, error);
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return ErrnoStatus(what, errno);
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
     return ErrnoStatus("seal " + name, errno);
   return fd;
+}
+
+Status AllocateMemfd(int fd, uint64_t offset, uint64_t bytes) {
+  // posix_fallocate reports its error as its result.
+  int error = 0;
+  do {
+    error = ::posix_fallocate(fd, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  if (error != 0) return ErrnoStatus("allocate " + std::to_string(bytes) + " bytes of shared memory", error);
+  return OkStatus();
 }
 
 Status SealAgainstNewWriters(int fd) {

@@ -38,6 +38,11 @@ class Mapping {
 // A memfd of `bytes` zero bytes that can neither shrink nor grow. Its memory is allocated now:
 // kResourceExhausted with the numbers when there is not enough. `name` shows in /proc/PID/maps.
 Result<UniqueFd> CreateMemfd(const std::string& name, uint64_t bytes);
+// The same, but without its memory: each part must be had by AllocateMemfd before it is touched.
+Result<UniqueFd> CreateEmptyMemfd(const std::string& name, uint64_t bytes);
+// Allocates [offset, offset + bytes) of a memfd. kResourceExhausted with the numbers when there is not
+// enough, where a touch would be a SIGBUS.
+Status AllocateMemfd(int fd, uint64_t offset, uint64_t bytes);
 
 // From now on no new writable mapping can be made and no writable one regained by mprotect; mappings that
 // exist keep their rights.

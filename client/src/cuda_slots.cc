@@ -127,7 +127,8 @@ Status CheckId(const FeedOffer& offer, const CudaDevice& device, const DeviceMem
 Result<std::unique_ptr<DeviceSlots>> MapDeviceSlots(const FeedOffer& offer, int ordinal, UniqueFd fd,
                                                     ReleasePage* release_page, size_t release_page_bytes) {
   ASSIGN_OR_RETURN(const std::shared_ptr<const CudaDevice> device, CudaDevice::Open(ordinal));
-  ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::Import(device, fd.get(), offer.arena_bytes, offer.read_only));
+  ASSIGN_OR_RETURN(DeviceMemory memory,
+                   DeviceMemory::Import(device, fd.get(), offer.arena_bytes, offer.read_only));
   RETURN_IF_ERROR(CheckId(offer, *device, memory));
   ASSIGN_OR_RETURN(HostRegistration release,
                    HostRegistration::Create(device, release_page, release_page_bytes));

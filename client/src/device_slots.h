@@ -35,8 +35,9 @@ class DeviceSlots {
   virtual bool Settle(SteadyTime deadline) const = 0;
 };
 
-// Maps the arena (for reading only when other sessions share it) and reads its id back: kInternal when it is another one. `fd` is the
-// daemon's descriptor; it is closed. kUnavailable when this build or this process has no CUDA.
+// Maps the arena (for reading only when other sessions share it) and reads its id back: kInternal when it is
+// another one. `fd` is the daemon's descriptor; it is closed. kUnavailable when this build or this process
+// has no CUDA.
 Result<std::unique_ptr<DeviceSlots>> MapDeviceSlots(const FeedOffer& offer, int ordinal, UniqueFd fd,
                                                     ReleasePage* release_page, size_t release_page_bytes);
 

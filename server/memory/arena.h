@@ -33,8 +33,11 @@ class Arena {
   virtual ~Arena() = default;
 
   virtual Backend backend() const = 0;
-  // Host memory that workers fill. Precondition: slot < slot_count().
+  // Host memory that workers fill. Preconditions: slot < slot_count(); Prepare(slot) gave OK once.
   virtual std::byte* FillAddress(uint32_t slot) = 0;
+  // Sees to it that the slot's memory is there; may take a while the first time. kResourceExhausted when the
+  // host has not what the pool promised.
+  virtual Status Prepare(uint32_t /*slot*/) { return OkStatus(); }
 
   // Makes the slot's first `bytes` bytes visible to clients and then calls `done` exactly once, on this or on
   // another thread. The slot must not be written until then. On the host the slot is the client's memory

@@ -25,11 +25,10 @@ Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, 
 
   auto lease = pool.Reserve(bytes);
   if (!lease.ok()) return lease.status().WithContext(what);
-  auto fd = CreateMemfd("pinfeed-arena", bytes);
+  auto fd = CreateEmptyMemfd("pinfeed-arena", bytes);
   if (!fd.ok()) return fd.status().WithContext(what);
-  // The daemon's writable mapping is made before the seal and keeps its rights. The memory is allocated;
-  // mapping its pages is left to the workers, who do it side by side in the first use of each slot: the first
-  // batch does not wait for all of them.
+  // The daemon's writable mapping is made before the seal and keeps its rights. Mapping its pages is left to
+  // the workers, who do it side by side in the first use of each slot.
   auto memory = Mapping::Map(fd->get(), bytes, Access::kReadWrite, /*populate=*/false);
   if (!memory.ok()) return memory.status().WithContext(what);
   if (shared) RETURN_IF_ERROR(SealAgainstNewWriters(fd->get()));
@@ -37,9 +36,21 @@ Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, 
   ArenaId id{};
   if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size()))
     return ErrnoStatus("getrandom for an arena id", errno);
-  return std::unique_ptr<HostArena>(new HostArena(id, slot_count, layout.slot_stride,
-                                                  std::move(lease).value(), std::move(fd).value(),
-                                                  std::move(memory).value()));
+  std::unique_ptr<HostArena> arena(new HostArena(id, slot_count, layout.slot_stride, std::move(lease).value(),
+                                                 std::move(fd).value(), std::move(memory).value()));
+  const Status first = arena->Prepare(0);
+  if (!first.ok()) return first.WithContext(what);
+  return arena;
+}
+
+Status HostArena::Prepare(uint32_t slot) {
+  if (allocated_[slot].load(std::memory_order_acquire)) return OkStatus();
+  const MutexLock lock(mutex_);
+  if (allocated_[slot].load(std::memory_order_relaxed)) return OkStatus();
+  const Status allocated = AllocateMemfd(fd_.get(), slot * slot_stride(), slot_stride());
+  if (!allocated.ok()) return allocated.WithContext("slot " + std::to_string(slot) + " of an arena");
+  allocated_[slot].store(true, std::memory_order_release);
+  return OkStatus();
 }
 
 void HostArena::Deliver(uint32_t /*slot*/, uint64_t /*bytes*/, Done done) {

@@ -2,9 +2,13 @@
 // The arena of the host backend: a sealed memfd. The slot a worker fills is the memory the client reads.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <memory>
 
 #include "common/memfd.h"
+#include "common/shared_page.h"
+#include "common/sync.h"
 #include "server/memory/arena.h"
 #include "server/memory/pinned_pool.h"
 
@@ -12,14 +16,16 @@ namespace pinfeed {
 
 class HostArena final : public Arena {
  public:
-  // Charges `pool`, allocates and maps slot_count slots. With `shared` the memory is sealed so that clients
-  // can only map it for reading. kInvalidArgument when slot_count is not within kMinSlots..kMaxSlots;
+  // Charges `pool` and maps slot_count slots. The first is allocated now, each other one before its first
+  // use: the first batch does not wait for the memory of all. With `shared` the memory is sealed so that
+  // clients can only map it for reading. kInvalidArgument when slot_count is not within kMinSlots..kMaxSlots;
   // kResourceExhausted with the numbers when it does not fit.
   static Result<std::unique_ptr<HostArena>> Create(const BatchLayout& layout, uint32_t slot_count,
                                                    bool shared, PinnedPool& pool);
 
   Backend backend() const override { return Backend::kHost; }
   std::byte* FillAddress(uint32_t slot) override { return memory_.data() + slot * slot_stride(); }
+  Status Prepare(uint32_t slot) override PF_EXCLUDES(mutex_);
   void Deliver(uint32_t slot, uint64_t bytes, Done done) override;
   int fd() const override { return fd_.get(); }
 
@@ -32,6 +38,8 @@ class HostArena final : public Arena {
         memory_(std::move(memory)) {}
 
   PoolLease lease_;
+  Mutex mutex_;  // a leaf: held while a slot is allocated
+  std::array<std::atomic<bool>, kMaxSlots> allocated_{};
   UniqueFd fd_;
   Mapping memory_;
 };

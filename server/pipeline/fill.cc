@@ -14,6 +14,11 @@ std::span<std::byte> Feed::Fill::Place(size_t t, uint32_t index) const {
 
 void Feed::Fill::Run(uint32_t begin, uint32_t end, SampleScratch& scratch) {
   const Parts& parts = feed_->parts_;
+  if (Status memory = parts.arena->Prepare(slot_); !memory.ok()) {
+    const MutexLock lock(mutex_);
+    memory_ = std::move(memory);
+    return;
+  }
   std::vector<std::span<std::byte>> places(parts.layout.tensors.size());
   SampleTimes sum;
   for (uint32_t i = begin; i < end; ++i) {
@@ -46,18 +51,19 @@ void Feed::Fill::Bad(uint32_t index, Status status) {
 
 void Feed::Fill::Done() {
   std::map<uint32_t, Status> bad;
+  Batch batch;
   {
     MutexLock lock(mutex_);
     bad.swap(bad_);
+    batch.status = memory_;
   }
-  Batch batch;
   batch.plan = plan_;
   batch.samples = plan_.samples;
   std::vector<BadSampleNote> notes;
   notes.reserve(bad.size());
   for (const auto& [index, status] : bad)
     notes.push_back({feed_->parts_.sampler.SampleId(plan_, index), status.message()});
-  if (!bad.empty()) {
+  if (!bad.empty() && batch.status.ok()) {
     switch (feed_->parts_.spec.on_bad_sample) {
       case OnBadSample::kFail:
         notes.erase(notes.begin() + 1,

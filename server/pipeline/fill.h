@@ -41,6 +41,7 @@ class Feed::Fill final : public FillTask {
   std::atomic<uint32_t> first_failed_{
       UINT32_MAX};  // under on_bad_sample = fail: later samples need not be loaded
   Mutex mutex_;
+  Status memory_ PF_GUARDED_BY(mutex_);                   // of the slot
   std::map<uint32_t, Status> bad_ PF_GUARDED_BY(mutex_);  // by index in the batch
 };
 
