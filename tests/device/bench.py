@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
+import warnings
 
 import numpy as np
 import pinfeed
@@ -19,7 +20,7 @@ import psutil
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-os.environ["PYTHONWARNINGS"] = "ignore:The given NumPy array is not writ"  # the workers' too: collating only reads
+warnings.filterwarnings("ignore", message="The given NumPy array is not writ")  # collating only reads
 
 HERE = pathlib.Path(__file__).resolve().parent
 BATCH = 256
@@ -131,6 +132,10 @@ class Tokens(Dataset):
         return both[:-1], both[1:]
 
 
+def be_quiet(_):
+    warnings.filterwarnings("ignore")
+
+
 def photos(folder):
     from torchvision import datasets, transforms
 
@@ -143,8 +148,9 @@ def dataloader_rate(dataset, batch_size, worker_counts):
     best = 0.0
     for workers in worker_counts:
         loader = DataLoader(
-            dataset, batch_size, shuffle=True, drop_last=True, pin_memory=True, num_workers=workers, persistent_workers=workers > 0
-        )
+            dataset, batch_size, shuffle=True, drop_last=True, pin_memory=True, num_workers=workers, persistent_workers=workers > 0,
+            worker_init_fn=be_quiet,
+        )  # fmt: skip
         batches = endless(loader)
         for _ in range(2 * max(1, workers)):
             next(batches)
@@ -221,18 +227,24 @@ def tflops(steps, batches):
 
 
 def trainer(address, inputs):
-    alone, lent, owned, fed = [], [], [], []
+    spec = {"dataset": {"path": str(inputs / "arrays")}, "order": "SHUFFLE", "batch_size": BATCH, "drop_last": True, "backend": "VMM_FD"}
+    alone, beside, lent, owned, fed = [], [], [], [], []
     for _ in range(3):  # turn and turn about: the GPU's clock wanders
         alone.append(tflops(4000, None)[0])
+        neighbour = subprocess.Popen([HERE / "bin" / "feed_rate", address, "6", json.dumps(spec), "drop"], stdout=subprocess.PIPE, text=True)
+        time.sleep(1.5)  # its context is made by then
+        beside.append(tflops(4000, None)[0])
+        rate = json.loads(neighbour.communicate()[0])["gb_per_s"]
         with open_feed(address, inputs, "arrays", zero_copy=True) as feed:
-            rate, gbs = tflops(4000, endless(feed))
-            lent.append(rate)
+            speed, gbs = tflops(4000, endless(feed))
+            lent.append(speed)
             fed.append(gbs)
         with open_feed(address, inputs, "arrays") as feed:
             owned.append(tflops(4000, endless(feed))[0])
     ceiling = statistics.median(alone)
+    row(f"bf16 products while the daemon copies {rate:.1f} GB/s for another process", statistics.median(beside), "TFLOP/s", None, ceiling)
     row(f"trainer's bf16 products, fed {statistics.median(fed):.1f} GB/s, slots lent", statistics.median(lent), "TFLOP/s", None, ceiling)
-    row("the same, tensors of its own", statistics.median(owned), "TFLOP/s", None, ceiling)
+    row("the same, tensors of its own (a copy on its GPU each)", statistics.median(owned), "TFLOP/s", None, ceiling)
 
 
 def broadcast(address, inputs):

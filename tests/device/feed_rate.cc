@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How fast a trainer process gets batches into tensors of its own on the GPU.
 //
-//   feed_rate ADDRESS SECONDS SPEC_JSON
+//   feed_rate ADDRESS SECONDS SPEC_JSON [drop]
+//
+// With "drop", batches are given back untouched by the processor: this process puts nothing on the GPU.
 //
 // Prints one JSON object: batches and bytes (of the tensors) a second over SECONDS, and percentiles of the
 // time from a ready batch to a tensor whose work is queued (pf_next and pf_batch_write, in microseconds),
@@ -28,8 +30,9 @@ constexpr int kBatchesBehind = 8;
 
 int main(int argc, char** argv) {
   using namespace pinfeed;  // NOLINT(google-build-using-namespace): a program's main file
-  if (argc != 4) {
-    std::fprintf(stderr, "usage: %s ADDRESS SECONDS SPEC_JSON\n", argv[0]);
+  const bool drop = argc == 5 && std::string(argv[4]) == "drop";
+  if (argc != 4 && !drop) {
+    std::fprintf(stderr, "usage: %s ADDRESS SECONDS SPEC_JSON [drop]\n", argv[0]);
     return 2;
   }
   const double seconds = std::atof(argv[2]);
@@ -48,14 +51,14 @@ int main(int argc, char** argv) {
   uint64_t samples = 0;
   const auto start = Clock::now();
   while (Clock::now() - start < std::chrono::duration<double>(seconds)) {
-    for (int i = 0; i < kBatchesBehind; ++i) samples += feed.Next().samples;
+    for (int i = 0; i < kBatchesBehind; ++i) samples += drop ? feed.Drop() : feed.Next().samples;
     batches += kBatchesBehind;
-    gpu.Synchronize();
+    if (!drop) gpu.Synchronize();
   }
   const double took = Microseconds(Clock::now() - start) * 1e-6;
 
   std::vector<double> taken;
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 1000 && !drop; ++i) {
     // What is measured is a batch that is ready, of a trainer that is awake.
     for (const auto until = Clock::now() + std::chrono::milliseconds(2); Clock::now() < until;) {
     }
@@ -64,6 +67,7 @@ int main(int argc, char** argv) {
     taken.push_back(Microseconds(Clock::now() - before));
     gpu.Synchronize();
   }
+  taken.resize(1000);
   std::sort(taken.begin(), taken.end());
   std::printf(
       "{\"first_batch_ms\": %.2f, \"batches_per_s\": %.1f, \"samples_per_s\": %.1f, \"gb_per_s\": %.3f, "
