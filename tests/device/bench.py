@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a feed on a GPU gives a trainer, beside PyTorch's DataLoader and the ceilings of the machine, in one run.
 
-    bench.py ADDRESS INPUTS OUT [WHAT...]      (run.sh calls it; WHAT: rates, trainer, broadcast, checksums; default: all)
+    bench.py ADDRESS INPUTS OUT [WHAT...]      (run.sh calls it; WHAT: rates, trainer, broadcast, gpus, checksums; default: all)
 
 Prints a table and writes OUT/results.json, one object a row: {work, value, unit, dataloader, ceiling, vs_dataloader, vs_ceiling}.
 """
@@ -272,6 +272,24 @@ def broadcast(address, inputs):
     row("images/s that each of 8 trainers gets", costs[8]["each"], "images/s", None, costs[1]["each"])
 
 
+def gpus(address, inputs):
+    """One trainer a GPU, each with its share of the samples, all at once."""
+    count = torch.cuda.device_count()
+    numbers = [n for n in (1, 2, 4, 8) if n <= count]
+    for n in numbers:
+        processes = []
+        for rank in range(n):
+            spec = {
+                "dataset": {"path": str(inputs / "arrays")}, "order": "SHUFFLE", "batch_size": BATCH, "drop_last": True, "backend": "VMM_FD",
+                "rank": rank, "world_size": n,
+            }  # fmt: skip
+            environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(rank)}
+            command = [HERE / "bin" / "feed_rate", address, "6", json.dumps(spec)]
+            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
+        each = [json.loads(process.communicate()[0])["gb_per_s"] for process in processes]
+        row(f"arrays to {n} GPUs, disjoint shards, all together", sum(each), "GB/s", None, n * link_gbs())
+
+
 def checksums(address, inputs):
     """Every batch of a long run against sums computed from the files."""
     daemon = psutil.Process(pinfeed.status(address)["pid"])
@@ -301,7 +319,7 @@ def checksums(address, inputs):
 
 def main():
     address, inputs, out, *chosen = sys.argv[1:]
-    parts = {"rates": rates, "trainer": trainer, "broadcast": broadcast, "checksums": checksums}
+    parts = {"rates": rates, "trainer": trainer, "broadcast": broadcast, "gpus": gpus, "checksums": checksums}
     print(f"{torch.cuda.get_device_name(0)}, {os.cpu_count()} CPUs, torch {torch.__version__}")
     for name in chosen or parts:
         parts[name](address, pathlib.Path(inputs))
