@@ -160,6 +160,20 @@ def test_what_cannot_be_had(options):
     assert numpy.from_dlpack(raw).tobytes() == b"1234"
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_consumer_that_fails_tells_its_own_error(kept, capfd):
+    owner = Owner(b"1234")
+    raws = [owner.raw((2,), code_of("bfloat16"))]
+    with pytest.raises((RuntimeError, BufferError, TypeError)) as caught:  # of the consumer's own; NumPy has no such type
+        numpy.from_dlpack(raws[0] if kept else raws.pop())
+    assert "bfloat16" in str(caught.value) or "nsupported" in str(caught.value)
+    del caught
+    raws.clear()
+    gc.collect()
+    assert owner.alive == [] and not _dlpack._exported
+    assert "ignored" not in capfd.readouterr().err
+
+
 def test_empty_tensors():
     assert numpy.from_dlpack(Owner(b"").raw((3, 0), code_of("float32"))).shape == (3, 0)
 

@@ -24,7 +24,7 @@ struct pf_feed {
   struct pf_batch batches[kMaxSlots];
   uint8_t* memory;
   uint64_t epoch, index;  // of the next batch
-  uint64_t position;      // batches consumed of cursor_epoch
+  uint64_t position;      // samples consumed of cursor_epoch
   uint64_t cursor_epoch;
   int slots, batch_size, samples, epochs, fails_at;
   int seeks;
@@ -155,7 +155,7 @@ pf_result pf_next(pf_feed* feed, int64_t timeout_ms, pf_batch** out) {
     memcpy(base + kLabelOffset + i * sizeof(label), &label, sizeof(label));
   }
   feed->cursor_epoch = feed->epoch;
-  feed->position = feed->index + 1;
+  feed->position = (uint64_t)first + batch->samples;
   if (last) {
     ++feed->epoch;
     feed->index = 0;
@@ -251,7 +251,8 @@ pf_result pf_seek(pf_feed* feed, const char* cursor_json) {
   }
   ++feed->seeks;
   feed->cursor_epoch = feed->epoch = epoch;
-  feed->position = feed->index = position;
+  feed->position = position;
+  feed->index = (position + (uint64_t)feed->batch_size - 1) / (uint64_t)feed->batch_size;
   if (feed->index >= (uint64_t)BatchesPerEpoch(feed)) {
     ++feed->epoch;
     feed->index = 0;

@@ -2,6 +2,7 @@
 """Saving and loading a feed's position, over a library that needs no daemon."""
 
 import json
+import pickle
 
 import pytest
 from fake_library import consume, epoch, labels
@@ -84,3 +85,29 @@ def test_what_is_no_state_is_refused(fake, state):
     with pytest.raises(pinfeed.InvalidArgumentError):
         feed.load_state_dict(state)
     assert labels(feed) == epoch(0)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"epoch": -1}, "epoch: -1 is not a whole number from 0"),
+        ({"epoch": 2**70}, "is not a whole number from 0"),
+        ({"epoch": None}, "epoch: None is not"),
+        ({"epoch": 5}, "epoch: 5 does not fit its cursor, which is in epoch 0"),
+        ({"epoch_ended": None}, "epoch_ended: None is not True or False"),
+        ({"epoch_ended": "no"}, "epoch_ended: 'no' is not True or False"),
+        ({"cursor": None}, "cursor: None is not a position"),
+        ({"cursor": {"epoch": "x"}}, "is not a position"),
+    ],
+)
+def test_a_state_that_does_not_fit_itself(fake, change, words):
+    feed = fake()
+    state = {**feed.state_dict(), **change}
+    with pytest.raises(pinfeed.InvalidArgumentError, match=f"this is not the state of a feed: .*{words}"):
+        feed.load_state_dict(state)
+    assert labels(feed) == epoch(0)
+
+
+def test_a_feed_cannot_be_pickled(fake):
+    with pytest.raises(TypeError, match="a feed cannot be pickled: open it in the process that uses it"):
+        pickle.dumps(fake())

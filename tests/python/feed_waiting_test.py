@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waiting for a batch: slots that are all held, other threads, Ctrl-C, and what the library says meanwhile."""
 
+import ctypes
 import logging
 import os
 import subprocess
@@ -17,12 +18,12 @@ import pinfeed
 def test_all_slots_held_warns_and_waits(fake):
     feed = fake(settings={"SLOTS": 3}, timeout=0.5)
     kept = []
-    with pytest.warns(pinfeed.SlotsHeldWarning, match="all 3 slots"):
-        with pytest.raises(pinfeed.DeadlineExceededError):
+    with pytest.warns(pinfeed.SlotsHeldWarning, match=r"all 3 slots of the feed of /data/x .*zero_copy=False.*clone.*labels.*\.cpu\(\).*autograd") as told:
+        with pytest.raises(pinfeed.DeadlineExceededError, match=r"feed of /data/x had no batch within timeout=0.5 seconds: all its 3 slots are held"):
             for batch in fake_endless(feed):
                 kept.append(batch)
     assert [batch.label.tolist() for batch in kept] == EPOCH
-    assert feed.wait_seconds >= 0.4
+    assert feed.wait_seconds >= 0.4 and told[0].filename == __file__
     del kept[1:], batch
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # told once
@@ -90,3 +91,116 @@ def test_library_messages_go_to_logging(fake, caplog):
         next(iter(feed))
     records = [(record.levelname, record.message) for record in caplog.records]
     assert ("WARNING", "reconnected\ufffd") in records and ("INFO", "hello") in records
+
+
+class Interrupt(Exception):
+    """What a signal handler raises."""
+
+
+def call_when_interrupted(monkeypatch, feed, function, step):
+    """Has `function` called as a signal handler would be, at the first call after the library gave a batch, its slot was taken, or its
+    tensors were made."""
+    maker = feed._maker
+    original = getattr(maker, step) if step != "next" else feed._library.pf_next_info_quick
+
+    def wrapped(*arguments):
+        result = original(*arguments)
+        monkeypatch.undo()
+        function()
+        return result
+
+    monkeypatch.setattr(*((feed._library, "pf_next_info_quick") if step == "next" else (maker, step)), wrapped)
+
+
+STEPS = ["next", "make"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_close_in_a_signal_handler(fake, step):
+    feed = fake()
+    iterator = iter(feed)
+    released = fake.c.fake_released()
+    with pytest.MonkeyPatch.context() as patch:
+        call_when_interrupted(patch, feed, feed.close, step)
+        with pytest.raises(pinfeed.Error, match="is closed") as caught:
+            next(iterator)
+    assert caught.value.code == pinfeed.Code.FAILED_PRECONDITION
+    del caught
+    assert fake.c.fake_released() == released + 1
+
+
+@pytest.mark.parametrize("framework, zero_copy", [("numpy", None), ("torch", False)])
+@pytest.mark.parametrize("step", STEPS)
+def test_an_exception_of_a_signal_handler_loses_no_batch(fake, step, framework, zero_copy):
+    feed = fake(framework=framework, zero_copy=zero_copy)
+    iterator = iter(feed)
+    first = [next(iterator).label.tolist()]
+    states = [feed.state_dict()]
+
+    def interrupt():
+        states.append(feed.state_dict())
+        raise Interrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        call_when_interrupted(patch, feed, interrupt, step)
+        with pytest.raises(Interrupt):
+            next(iterator)
+    states.append(feed.state_dict())
+    assert states[0] == states[1] == states[2], "a batch that was not given is counted"
+    assert first + [batch.label.tolist() for batch in iterator] == EPOCH
+    assert feed.held == 0
+    other = fake()
+    other.load_state_dict(states[1])
+    assert first + labels(other) == EPOCH
+
+
+def test_a_batch_counts_as_given_only_when_the_trainer_has_it(fake):
+    """Also a signal handler that runs as the feed's lock is released."""
+    feed = fake()
+    iterator = iter(feed)
+    before = feed.state_dict()
+    seen = []
+    lock = feed._lock
+
+    class Lock:
+        def __enter__(self):
+            lock.__enter__()
+
+        def __exit__(self, *arguments):
+            lock.__exit__(*arguments)
+            feed._lock = lock
+            seen.append(feed.state_dict())
+            raise Interrupt
+
+    feed._lock = Lock()
+    with pytest.raises(Interrupt):
+        next(iterator)
+    assert seen == [before] and feed.state_dict() == before
+    assert [batch.label.tolist() for batch in iterator] == EPOCH
+
+
+def test_next_in_a_signal_handler(fake):
+    feed = fake()
+    iterator = iter(feed)
+    inner = []
+    with pytest.MonkeyPatch.context() as patch:
+        call_when_interrupted(patch, feed, lambda: inner.append(next(iterator).label.tolist()), "make")
+        inner.append(next(iterator).label.tolist())
+    assert inner == EPOCH[:2]
+
+
+def test_a_queue_yields_the_batches_of_a_member_that_died(fake):
+    feed = fake(share="queue", group="g")
+    labels(feed)
+    iterator = iter(feed)
+    assert next(iterator).epoch == 1
+    fake.c.pf_seek_epoch(feed._handle, ctypes.c_uint64(0))
+    late = [(batch.epoch, batch.index) for batch in iterator]
+    assert late == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert [batch.epoch for batch in feed] == [2, 2, 2]
+
+
+def test_a_group_needs_a_common_daemon(monkeypatch):
+    monkeypatch.setattr("pinfeed._daemon.SYSTEM_SOCKET", "/nowhere/pinfeed.sock")
+    with pytest.raises(pinfeed.UnavailableError, match="a private daemon serves this process only; start pinfeedd and set PINFEED_ADDRESS"):
+        pinfeed.open("/data/x", batch_size=4, framework="numpy", share="queue", group="g", group_size=2)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import struct
+import weakref
 from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 from . import _abi
@@ -85,7 +86,8 @@ class BatchMaker:
     """Turns batches of one feed into tensors; the hot path.
 
     Owns the feed's `Batch` class and slot type. Borrows the library. Threads: one at a time, as the feed itself.
-    Invariants: 1. whatever happens in `make`, the batch is released once. 2. `live` has the batches that somebody still holds.
+    A batch comes in two steps: `take` makes its slot an object, whose end releases the batch, once, whatever happens; `make` gives the tensors
+    over it, and may be called again when an exception ended it.
     """
 
     def __init__(
@@ -100,12 +102,13 @@ class BatchMaker:
         self._framework = framework
         self._zero_copy = zero_copy
         self._move_to = move_to
-        self.live: Dict[int, None] = {}
+        self.live: Dict[int, Lease] = {}
         # What pf_next_info tells of the batch it gives, for `make`.
         self._info = _abi.BatchInfo()
         library.pf_batch_info_init(self._info, ctypes.sizeof(self._info))
         self.info_ref = ctypes.byref(self._info)
         self._unpack_info = struct.Struct(INFO_FORMAT).unpack_from
+        self._release = library.pf_batch_release_quick
         self._tensor_count = tensor_count
         self._places: List[_Place] = []
         self._views: Dict[int, List[_View]] = {}  # by the batch's samples
@@ -114,16 +117,38 @@ class BatchMaker:
         self._copies = False
         self._read_only = False
 
-    def make(self, out: ctypes.c_void_p) -> Batch:
-        """The batch whose pointer `out` holds and `info_ref` describes. Sets `out` to NULL as soon as the batch has another owner."""
-        handle = out.value
-        epoch, index, samples, skipped, last_of_epoch, data = self._unpack_info(self._info)
-        views = self._views.get(samples) or self._make_views(handle, samples, data)
-        slot: Any = self._slot_type.from_address(data)
-        self.live[handle] = None  # type: ignore[index]
-        out.value = None
-        slot.handle = handle  # from here on the slot's end releases the batch
+    @property
+    def held(self) -> int:
+        return count(self.live)
 
+    def next_info(self) -> Tuple[int, ...]:
+        """What `info_ref` was filled with: epoch, index, samples, skipped, last_of_epoch, data."""
+        return self._unpack_info(self._info)
+
+    def take(self, out: ctypes.c_void_p) -> Any:
+        """The slot of the batch whose pointer `out` holds and `info_ref` describes: it owns the batch from then on, and `out` is NULL. None
+        when a signal handler closed the feed or took the batch meanwhile."""
+        handle = out.value
+        info = self._unpack_info(self._info)
+        if handle is None:
+            return None
+        if not self._places:
+            self._learn(handle, info[2], info[5])
+        slot: Any = self._slot_type.from_address(info[5])
+        lease = Lease(slot, self._release)
+        # Python runs signal handlers only at calls and jumps backwards. There are none from here on.
+        if out.value != handle:
+            return None
+        slot.info = info
+        lease._as_parameter_ = handle
+        _leases[handle] = self.live[handle] = lease
+        out.value = None
+        return slot
+
+    def make(self, slot: Any) -> Batch:
+        """The batch of a slot."""
+        epoch, index, samples, skipped, last_of_epoch, data = slot.info
+        views = self._views.get(samples) or self._make_views(samples)
         # An array over a read-only array is read-only for good; over a plain buffer, its user could change that.
         buffer = self._numpy.frombuffer(memoryview(slot).toreadonly(), "u1") if self._read_only else slot
         ndarray = self._numpy.ndarray
@@ -142,10 +167,8 @@ class BatchMaker:
             batch._slot = slot  # type: ignore[attr-defined]
         return batch
 
-    def _make_views(self, handle: Optional[int], samples: int, data: int) -> List[_View]:
+    def _make_views(self, samples: int) -> List[_View]:
         """Where and what the tensors of a batch of that many samples are. The library sees to it that a feed's layout stays."""
-        if not self._places:
-            self._learn(handle, samples, data)
         views = [((samples,) + place.sample_shape, place.array_dtype, place.offset, place.finish) for place in self._places]
         self._views[samples] = views
         return views
@@ -176,7 +199,7 @@ class BatchMaker:
         self._copies = copies
         self._batch_type = _slot_batch_class(places)
         length = max(place.offset + place.sample_bytes * self._batch_size for place in places)
-        self._slot_type = _slot_class(max(length, 1), self.live, self._library.pf_batch_release_quick)
+        self._slot_type = _slot_class(max(length, 1))
         self._places = places
 
     def _array(self, name: str, dtype: int, copies: bool) -> Tuple[Any, Optional[Callable[[Any], Any]]]:
@@ -218,18 +241,39 @@ def kind_of(name: str, dtype: int) -> Tuple[int, int, str, str]:
     return DTYPES[dtype]
 
 
-def _slot_class(length: int, live: Dict[int, None], release: Any) -> Any:
-    """The type of a feed's slots in use: memory that is not owned, and a batch that is released with the object."""
+class Lease(weakref.ref):  # type: ignore[type-arg]  # as Python 3.8 cannot subscribe it
+    """Gives a batch back when the object that stands for its slot dies.
+
+    A reference whose callback is a function of the library: it runs on whatever thread, and no instruction of Python runs in it. So no
+    Ctrl-C can land there, where Python would swallow it and the slot would be lost. ctypes gives the function `_as_parameter_` for the
+    reference.
+    """
+
+    _as_parameter_: Optional[int] = None  # NULL: nothing to give back
+
+
+# By handle. A reference that dies before its object calls nothing, so these live on until the library uses the handle again; it has a
+# few hundred in all.
+_leases: Dict[int, Lease] = {}
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_leases))  # slots may die while the interpreter takes this module apart
+
+
+def keep(handle: int, lease: Lease) -> None:
+    """Keeps a lease until its handle serves again."""
+    _leases[handle] = lease
+
+
+def count(leases: Dict[int, Lease]) -> int:
+    """Those that are not over."""
+    return sum(lease() is not None for lease in list(leases.values()))
+
+
+def _slot_class(length: int) -> Any:
+    """The type of a feed's slots in use: memory that is not owned."""
 
     class Slot(ctypes.c_char * length):  # type: ignore[misc]
-        handle: Optional[int] = None
-
-        # Everything it needs is bound here: it may run on any thread, and while the interpreter shuts down.
-        def __del__(self, live: Dict[int, None] = live, release: Any = release) -> None:
-            handle, self.handle = self.handle, None
-            if handle is not None:
-                live.pop(handle, None)
-                release(handle)
+        info: Tuple[int, ...]
+        leaving = False  # on its way to the trainer: see Feed
 
     return Slot
 

@@ -140,8 +140,10 @@ class Connection:
             handle, self._handle = self._handle, None
             if handle is None:
                 return
-            self._forget()
-            self._close(handle)
+            try:
+                self._forget()
+            finally:
+                self._close(handle)
             self._library.drain_log()
 
     def __enter__(self: _Self) -> _Self:

@@ -33,14 +33,21 @@ _LOG_TAIL_BYTES = 4000
 _FOLDER_LIMIT_BYTES = 75
 
 
-def address_for(address: Optional[str], open_timeout_s: float) -> str:
-    """The socket to use: `address`, else $PINFEED_ADDRESS, else the system's if it answers, else a private daemon's."""
+def address_for(address: Optional[str], open_timeout_s: float, group_size: int = 1) -> str:
+    """The socket to use: `address`, else $PINFEED_ADDRESS, else the system's if it answers, else a private daemon's, which can serve no
+    group of several feeds."""
     chosen = address or os.environ.get("PINFEED_ADDRESS")
     if chosen:
         return chosen
     reason = _cannot_reach(SYSTEM_SOCKET, open_timeout_s)
     if reason is None:
         return SYSTEM_SOCKET
+    if group_size > 1:
+        raise UnavailableError(
+            Code.UNAVAILABLE,
+            f"group_size={group_size}: no common daemon answers at {SYSTEM_SOCKET} ({reason}), and a private daemon serves this process only; "
+            "start pinfeedd and set PINFEED_ADDRESS to its socket in every process of the group",
+        )
     return _PrivateDaemon.shared(f"{SYSTEM_SOCKET}: {reason}").address
 
 

@@ -8,11 +8,12 @@ one kernel (or copy) a tensor and the slot's release are put on the framework's 
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type
 
 from . import _abi
-from ._batch import INFO_FORMAT, Batch, batch_class, kind_of
+from ._batch import INFO_FORMAT, Batch, Lease, batch_class, count, keep, kind_of
 from ._checks import Checks
 from ._dlpack import RawTensor
 from ._errors import Code, Error, InvalidArgumentError
@@ -98,14 +99,15 @@ class DeviceBatchMaker:
     """Turns batches of one feed into tensors on a GPU; the hot path. The same to its caller as `BatchMaker`.
 
     Owns the feed's `Batch` class. Borrows the library. Threads: one at a time, as the feed itself. Invariant: a batch that `make` could
-    not write stays with `out`.
+    not write stays with what `take` gave.
     """
 
     def __init__(self, library: _abi.Library, handle: Optional[ctypes.c_void_p], output_count: int, memory: Memory) -> None:
         self._write = library.pf_batch_write_quick
+        self._release = library.pf_batch_release_quick
         self._error = library.error
         self._memory = memory
-        self.live: Dict[int, None] = {}  # no slot is held once its batch is written
+        self.live: Dict[int, Lease] = {}  # no slot is held once its batch is written
         self._info = _abi.BatchInfo()
         library.pf_batch_info_init(self._info, ctypes.sizeof(self._info))
         self.info_ref = ctypes.byref(self._info)
@@ -129,39 +131,74 @@ class DeviceBatchMaker:
                 Code.INVALID_ARGUMENT, f"tensor {name!r} is {known}, which the framework that is to get it does not have: add ToDtype"
             ) from None
 
-    def make(self, out: ctypes.c_void_p) -> Batch:
-        """The batch whose pointer `out` holds and `info_ref` describes. Sets `out` to NULL once the slot is on its way back."""
-        epoch, index, samples, skipped, last_of_epoch, _ = self._unpack_info(self._info)
-        memory = self._memory
-        empty = memory.empty
-        tensors = [empty((samples,) + output.sample_shape, output.dtype) for output in self._outputs]
-        pointers = self._pointers
-        pointers[:] = [memory.address(tensor) for tensor in tensors]
-        result = self._write(out, pointers, len(tensors), memory.stream())
-        if result:
-            raise self._error(result)
+    @property
+    def held(self) -> int:
+        return count(self.live)
+
+    def next_info(self) -> Tuple[int, ...]:
+        """See `BatchMaker`."""
+        return self._unpack_info(self._info)
+
+    def take(self, out: ctypes.c_void_p) -> Any:
+        """The batch whose pointer `out` holds and `info_ref` describes; see `BatchMaker`."""
+        handle = out.value
+        if handle is None:
+            return None
+        taken = _Taken(self.next_info())
+        lease = Lease(taken, self._release)
+        # No signal handler runs from here on.
+        if out.value != handle:
+            return None
+        taken.handle = handle
+        taken.lease = lease
+        lease._as_parameter_ = handle
+        keep(handle, lease)
         out.value = None
-        batch: Batch = tuple.__new__(self._batch_type, tensors)
-        batch.epoch = epoch
-        batch.index = index
-        batch.skipped = skipped
-        batch.last_of_epoch = last_of_epoch != 0
-        return batch
+        return taken
+
+    def make(self, taken: Any) -> Batch:
+        """The batch, once it is being written and its slot is on its way back."""
+        epoch, index, samples, skipped, last_of_epoch, _ = taken.info
+        if taken.batch is None or not taken.results:
+            memory = self._memory
+            empty = memory.empty
+            tensors = [empty((samples,) + output.sample_shape, output.dtype) for output in self._outputs]
+            batch: Batch = tuple.__new__(self._batch_type, tensors)
+            batch.epoch = epoch
+            batch.index = index
+            batch.skipped = skipped
+            batch.last_of_epoch = last_of_epoch != 0
+            pointers = self._pointers
+            pointers[:] = [memory.address(tensor) for tensor in tensors]
+            stream = memory.stream()
+            taken.batch = batch
+            # Call and note of its result in one, without a place between for a signal handler: a batch is written once.
+            taken.results.extend(map(self._write, (taken.handle,), (pointers,), (len(tensors),), (stream,)))
+        if taken.results[0]:
+            raise self._error(taken.results.pop())
+        taken.lease._as_parameter_ = None  # it is given back already
+        made: Batch = taken.batch
+        return made
 
 
-class _Lease:
-    """A slot in use. Gives it back when it dies, in the order of the stream that was current when the batch was taken."""
+class _Taken:
+    """A batch that is to be written to the trainer's tensors."""
 
-    __slots__ = ("_handle", "_live", "_release", "_stream")
+    leaving = False
 
-    def __init__(self, handle: int, stream: int, live: Dict[int, None], release: Any) -> None:
-        self._handle, self._stream, self._live, self._release = handle, stream, live, release
-        live[handle] = None
+    def __init__(self, info: Tuple[int, ...]) -> None:
+        self.info = info
+        self.handle: Optional[int] = None
+        self.lease: Any = None
+        self.batch: Optional[Batch] = None
+        self.results: List[int] = []  # of the one call that wrote it
 
-    # May run on any thread, and while the interpreter shuts down.
-    def __del__(self) -> None:
-        self._live.pop(self._handle, None)
-        self._release(self._handle, self._stream)
+
+class _Lent:
+    """Stands for a slot in use. Its end gives the slot back, in the order of the stream that was current when the batch was taken."""
+
+    info: Tuple[int, ...]
+    leaving = False
 
 
 class LentBatchMaker(DeviceBatchMaker):
@@ -188,15 +225,32 @@ class LentBatchMaker(DeviceBatchMaker):
                 )
             self._places.append((tensor.data - data, tensor.bytes // samples, bool(tensor.writable)))
 
-    def make(self, out: ctypes.c_void_p) -> Batch:
-        epoch, index, samples, skipped, last_of_epoch, data = self._unpack_info(self._info)
+    def take(self, out: ctypes.c_void_p) -> Any:
+        handle = out.value
+        info = self.next_info()
+        if handle is None:
+            return None
         if not self._places:
-            self._learn(out.value, samples, data)
-        lease = _Lease(out.value or 0, self._memory.stream(), self.live, self._library.pf_batch_release_on_quick)
+            self._learn(handle, info[2], info[5])
+        lent = _Lent()
+        # The callback gets the reference as a third argument, NULL, which the C calling conventions forgive.
+        owned = ctypes.c_void_p()
+        lease = Lease(lent, functools.partial(self._library.pf_batch_release_on_quick, owned, self._memory.stream()))
+        # No signal handler runs from here on.
+        if out.value != handle:
+            return None
+        lent.info = info
+        owned.value = handle
+        keep(handle, lease)
+        self.live[handle] = lease
         out.value = None
+        return lent
+
+    def make(self, taken: Any) -> Batch:
+        epoch, index, samples, skipped, last_of_epoch, data = taken.info
         raw = {
             output.name: RawTensor(
-                lease, data + offset, samples * sample_bytes, (samples,) + output.sample_shape, output.kind, writable, self._gpu
+                taken, data + offset, samples * sample_bytes, (samples,) + output.sample_shape, output.kind, writable, self._gpu
             )
             for output, (offset, sample_bytes, writable) in zip(self._outputs, self._places)
         }

@@ -76,12 +76,12 @@ _capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_ch
 _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 
 
-# Both may run while the interpreter takes this module apart, so what they need are their own defaults.
-def _delete(address: int, exported: Dict[int, Tuple[Any, ...]] = _exported) -> None:
-    """Called by whoever took the tensor over, on any thread; ctypes takes the GIL first."""
-    exported.pop(address, None)
+# Called with an address by whoever took the tensor over, on any thread; ctypes takes the GIL first. No function of Python's own, in which
+# Ctrl-C could land.
+_delete = _exported.pop
 
 
+# May run while the interpreter takes this module apart, so what it needs are its own defaults.
 def _forget_capsule(
     capsule: int,
     exported: Dict[int, Tuple[Any, ...]] = _exported,
@@ -131,7 +131,7 @@ class RawTensor:
     feeds; then only consumers of DLPack 1.0 can take it. nbytes: its length in bytes. address: of its first byte.
     """
 
-    __slots__ = ("_device", "_dtype", "_owner", "address", "nbytes", "shape", "writable")
+    __slots__ = ("_capsule", "_device", "_dtype", "_owner", "address", "nbytes", "shape", "writable")
 
     def __init__(
         self, owner: Any, address: int, nbytes: int, shape: Tuple[int, ...], dtype: int, writable: bool, gpu: int = -1
@@ -139,11 +139,16 @@ class RawTensor:
         """`gpu`: on which the memory is, by its number in this process; -1: on the host."""
         self._device = _CPU if gpu < 0 else (_CUDA, gpu)
         self._owner = owner
+        # The newest capsule. A consumer that fails drops it with its own exception under way, and no Python can run then.
+        self._capsule: Any = None
         self._dtype = dtype
         self.address = address
         self.nbytes = nbytes
         self.shape = shape
         self.writable = writable
+
+    def __del__(self) -> None:
+        self._capsule = None  # here, where the interpreter has put an exception that is under way aside
 
     @property
     def dtype(self) -> str:
@@ -209,7 +214,8 @@ class RawTensor:
         address = ctypes.addressof(managed)
         _exported[address] = (managed, shape, strides, self._owner)
         try:
-            return _capsule_new(address, _names[versioned], _destructor_address)
+            capsule = self._capsule = _capsule_new(address, _names[versioned], _destructor_address)
+            return capsule
         except BaseException:
             _exported.pop(address, None)
             raise

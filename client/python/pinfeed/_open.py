@@ -128,7 +128,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     library = _abi.load()
     options = _abi.OpenOptions()
     library.pf_open_options_init(options, ctypes.sizeof(options))
-    options.address = os.fsencode(_daemon.address_for(address, open_timeout))
+    options.address = os.fsencode(_daemon.address_for(address, open_timeout, spec.get("group_size", 1)))
     options.spec_json = json.dumps(spec).encode("utf-8")
     if name is not None:
         options.client_name = name.encode("utf-8")
@@ -140,6 +140,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     library.drain_log()
     if result:
         error = library.error(result)
+        if device is not None and ordinal >= 0 and error.code == Code.UNAVAILABLE and "libcuda" in str(error):
+            raise make_error(result, f"device: {device!r} cannot be had ({error}); leave device out for tensors on the host")
         named = spec["dataset"].get("name")
         if isinstance(error, NotFoundError) and named and os.path.exists(named):
             error = make_error(result, f'{error} (for the file or folder of that name write "./{named}")')

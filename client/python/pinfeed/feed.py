@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import json
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, NoReturn, Optional, Tuple
 
 from . import _abi
 from ._batch import Batch
-from ._checks import UINT64_MAX, Checks
+from ._checks import UINT64_MAX, Checks, shown, to_integer
 from ._errors import Code, InvalidArgumentError
 from ._rank import Rank
 from ._spec import Spec, describe
@@ -51,7 +51,7 @@ class Feed(Stream):
         self._ended = False  # its last batch was given
         self._resumed = False  # load_state_dict set the position, no iteration began since
         self._requested: Optional[int] = None  # by set_epoch, for the next iteration
-        self._pending: Optional[Batch] = None  # the next epoch's first batch, when an epoch's last batch did not say that it was
+        self._queue = spec.get("sharing") == "QUEUE"
         self._joined = "sharing" not in spec  # a shared feed may be in any epoch when this process joins it
 
     @property
@@ -67,6 +67,9 @@ class Feed(Stream):
     def epoch(self) -> int:
         """The epoch that is being iterated over, or that the next ``for`` will, from 0."""
         return self._epoch if self._requested is None else self._requested
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a feed cannot be pickled: open it in the process that uses it (pinfeed replaces the DataLoader and its workers)")
 
     # ---- iterating --------------------------------------------------------------------------------------------------------------
 
@@ -89,9 +92,11 @@ class Feed(Stream):
 
     def _go_to(self, epoch: int) -> None:
         """Makes the first batch of an epoch the next one."""
-        if self._pending is not None and self._pending.epoch == epoch and self._pending.index == 0:
+        unclaimed = self._unclaimed()
+        if unclaimed is not None and unclaimed[:2] == (epoch, 0):
             return
-        self._pending = None
+        if self._queue:
+            return  # nobody else gets what this process took
         self._drop_unclaimed()
         if "sharing" in self._spec:
             return  # others read along: _next skips what is left of the epoch instead
@@ -99,43 +104,66 @@ class Feed(Stream):
         self._library.drain_log()
 
     def _next(self, iterator: _EpochIterator) -> Batch:
-        with self._lock:
+        started = self._started
+        taken: Any = None
+        try:
+            with self._lock:
+                taken, batch = self._choose(iterator)
+        except BaseException:
+            if taken is not None and self._taken is taken:  # Ctrl-C as the lock was released: the next call gives the batch
+                taken.leaving = False
+                self._started = started
+                self._ended = False
+            raise
+        # Python runs no signal handler between here and the trainer's loop. Until here the batch counts as not given.
+        if self._taken is taken:
+            self._taken = None
+        return batch
+
+    def _choose(self, iterator: _EpochIterator) -> Tuple[Any, Batch]:
+        """The next batch of the iterator's epoch, and what holds it in `_taken`."""
+        while True:
             self._check_open()
             if iterator.over:  # ended by another thread while this one waited for the lock
                 raise StopIteration
             if iterator.iteration is not self._iteration:
                 raise RuntimeError("this iterator ended when another one of the same feed was begun: a feed has one at a time")
-            while not self._ended:
-                batch = self._pending
-                self._pending = None
-                if batch is None:
-                    batch = self._take()
-                    if batch is None:  # after the last epoch
-                        self._ended = True
-                        break
-                if batch.epoch != self._epoch:
-                    if not self._joined:
-                        self._epoch = batch.epoch
-                    elif batch.epoch < self._epoch:
-                        continue  # of an epoch that was left early; its slot goes back
-                    else:
-                        self._pending = batch
-                        self._ended = True
-                        break
-                self._joined = True
-                self._started = True
-                self._ended = batch.last_of_epoch
-                return batch
-            # The epoch is over. The next iteration takes the next one.
-            self._iteration = None
-            iterator.over = True
-            if not 0 < self._epochs <= self._epoch:
-                self._epoch += 1
-            self._started = self._ended = False
-            raise StopIteration
+            if self._ended:
+                break
+            taken = self._taken
+            if taken is None or taken.leaving:  # another call is just giving that one
+                taken = self._take()
+                if taken is None:  # after the last epoch
+                    self._ended = True
+                    break
+            epoch, last_of_epoch = taken.info[0], taken.info[4] != 0
+            late = self._joined and epoch < self._epoch
+            if late and not self._queue:
+                self._taken = None  # of an epoch that was left early; its slot goes back
+                continue
+            if self._joined and epoch > self._epoch:
+                self._ended = True  # it stays, for the next iteration
+                break
+            batch = self._maker.make(taken)
+            if self._taken is not taken or self._ended or iterator.iteration is not self._iteration:
+                continue  # a signal handler closed the feed, moved it or took the batch itself
+            if not late:
+                self._epoch = epoch
+                # In the last epoch of a queue, batches of members that died may still come.
+                self._ended = last_of_epoch and not (self._queue and epoch + 1 == self._epochs)
+            self._joined = True
+            self._started = True
+            taken.leaving = True
+            return taken, batch
+        # The epoch is over. The next iteration takes the next one.
+        self._iteration = None
+        iterator.over = True
+        if not 0 < self._epochs <= self._epoch:
+            self._epoch += 1
+        self._started = self._ended = False
+        raise StopIteration
 
     def _forget(self) -> None:
-        self._pending = None
         self._iteration = None
         super()._forget()
 
@@ -164,30 +192,28 @@ class Feed(Stream):
             if self._requested is not None and not (self._resumed and self._requested == epoch):
                 epoch, ended = self._requested, False
                 cursor.update(epoch=str(epoch), position="0")
-            elif self._pending is not None:
-                cursor.update(epoch=str(self._pending.epoch), position="0")
+            else:
+                unclaimed = self._unclaimed()
+                if unclaimed is not None:  # the library counts it, the trainer has not got it
+                    ended = False
+                    cursor.update(epoch=str(unclaimed[0]), position=str(unclaimed[1] * self.batch_size * self.world_size))
             return {"version": _STATE_VERSION, "epoch": epoch, "epoch_ended": ended, "cursor": cursor}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Goes on where `state_dict` was called. The next ``for`` yields what was left of that epoch, which may be nothing.
 
-        Raises InvalidArgumentError for the state of another seed or global batch size and for what is no state, Error
+        The position counts samples of all ranks. So another number of ranks, or another batch_size, goes on behind the samples that were
+        consumed, provided that the position is a whole number of its global batches (batch_size times world_size) or an epoch's end.
+
+        Raises InvalidArgumentError for a position that is not, for the state of another seed or order and for what is no state, Error
         (FAILED_PRECONDITION) when the dataset has changed since.
         """
-        try:
-            version, epoch, ended, cursor = state["version"], int(state["epoch"]), bool(state["epoch_ended"]), json.dumps(state["cursor"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"this is not the state of a feed ({type(error).__name__}: {error})") from error
-        if version != _STATE_VERSION:
-            raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT, f"the state of the feed has version {version!r}, this package reads {_STATE_VERSION}: update pinfeed"
-            )
+        epoch, ended, cursor = _read_state(state, self._epochs)
         with self._lock:
             self._check_open()
             self._library.check(self._library.pf_seek(self._handle, cursor.encode("utf-8")))
             self._library.drain_log()
             self._drop_unclaimed()
-            self._pending = None
             self._iteration = None
             self._requested = None
             self._epoch = epoch
@@ -195,6 +221,37 @@ class Feed(Stream):
             self._started = False
             self._resumed = True
             self._joined = True
+
+
+def _read_state(state: Any, epochs: int) -> Tuple[int, bool, str]:
+    """Epoch, whether it had ended, and cursor of a `state_dict`."""
+
+    def refuse(reason: str) -> InvalidArgumentError:
+        return InvalidArgumentError(Code.INVALID_ARGUMENT, f"this is not the state of a feed: {reason}")
+
+    try:
+        version, epoch, ended, cursor = state["version"], state["epoch"], state["epoch_ended"], state["cursor"]
+        text = json.dumps(cursor)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise refuse(f"{type(error).__name__}: {error}") from error
+    if to_integer(version) != _STATE_VERSION:
+        raise InvalidArgumentError(
+            Code.INVALID_ARGUMENT, f"the state of the feed has version {shown(version)}, this package reads {_STATE_VERSION}: update pinfeed"
+        )
+    if not isinstance(ended, bool):
+        raise refuse(f"epoch_ended: {shown(ended)} is not True or False")
+    number = to_integer(epoch)
+    if number is None or not 0 <= number <= UINT64_MAX:
+        raise refuse(f"epoch: {shown(epoch)} is not a whole number from 0 to {UINT64_MAX}")
+    try:
+        at = int(cursor.get("epoch", 0))
+    except (AttributeError, TypeError, ValueError):
+        raise refuse(f"cursor: {shown(cursor)} is not a position") from None
+    # The cursor stands behind the last batch: in the epoch, at the end of the one before, or at the start of the one after. Behind the
+    # last epoch any may have been asked for.
+    if abs(at - number) > 1 and not 0 < epochs <= number:
+        raise refuse(f"epoch: {number} does not fit its cursor, which is in epoch {at}")
+    return number, ended, text
 
 
 class _EpochIterator(Iterator[Batch]):
