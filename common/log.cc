@@ -2,9 +2,11 @@
 #include "common/log.h"
 
 #include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <unistd.h>
 
 #include <memory>
+
+#include "common/stderr_sink.h"
 
 namespace pinfeed {
 namespace {
@@ -76,8 +78,7 @@ Status InitLogging(std::string_view level, LogFormat format) {
     return InvalidArgument("log level '" + std::string(level) +
                            "' is none of trace, debug, info, warning, error");
   }
-  auto logger =
-      std::make_shared<spdlog::logger>("pinfeed", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>("pinfeed", std::make_shared<StderrSink>(STDERR_FILENO));
   if (format == LogFormat::kJson) {
     auto formatter = std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc);
     formatter->add_flag<JsonMessageFlag>('*').set_pattern(

@@ -14,8 +14,9 @@ namespace pinfeed {
 
 enum class LogFormat { kText, kJson };
 
-// Replaces the default logger by one that writes to stderr. `level` is one of trace, debug, info, warning,
-// error; kInvalidArgument otherwise. With kJson each line is one JSON object
+// Replaces the default logger by one that writes to stderr and loses lines rather than wait for a reader.
+// `level` is one of trace, debug, info, warning, error; kInvalidArgument otherwise. With kJson each line is
+// one JSON object
 // {"time","level","thread","message"}, whatever bytes the message holds.
 Status InitLogging(std::string_view level, LogFormat format);
 

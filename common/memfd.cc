@@ -74,6 +74,10 @@ Status AllocateMemfd(int fd, uint64_t offset, uint64_t bytes) {
   return OkStatus();
 }
 
+bool DiscardMemfd(int fd, uint64_t bytes) {
+  return ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) == 0;
+}
+
 Status SealAgainstNewWriters(int fd) {
   if (::fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
     return ErrnoStatus("seal shared memory against writers", errno);

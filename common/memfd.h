@@ -44,6 +44,10 @@ Result<UniqueFd> CreateEmptyMemfd(const std::string& name, uint64_t bytes);
 // enough, where a touch would be a SIGBUS.
 Status AllocateMemfd(int fd, uint64_t offset, uint64_t bytes);
 
+// Gives the memory of the first `bytes` back, whoever has it mapped: it reads as zeros from then on. Whether
+// the kernel did it: not when the memory is sealed against writers.
+bool DiscardMemfd(int fd, uint64_t bytes);
+
 // From now on no new writable mapping can be made and no writable one regained by mprotect; mappings that
 // exist keep their rights.
 Status SealAgainstNewWriters(int fd);

@@ -227,16 +227,17 @@ Status Daemon::Create() {
     std::ofstream port_file(parts_->directory->http_port_path(), std::ios::trunc);
     if (!(port_file << parts_->http->port() << std::endl))
       return Internal("write " + QuotePath(parts_->directory->http_port_path()));
+    port_file_ = FileId::Of(parts_->directory->http_port_path());
     spdlog::info("HTTP on port {}", parts_->http->port());
   } else {
     ::unlink(parts_->directory->http_port_path().c_str());  // of an earlier daemon; the lock is held
   }
   ASSIGN_OR_RETURN(Listener rpc_listener,
                    Listener::Create(parts_->directory->rpc_path(), SOCK_STREAM, options, parts_->refusals));
-  ASSIGN_OR_RETURN(parts_->acceptor,
-                   Acceptor::Create(std::move(rpc_listener), parts_->peers, [this](UniqueFd connection) {
-                     parts_->rpc->Serve(std::move(connection));
-                   }));
+  ASSIGN_OR_RETURN(parts_->acceptor, Acceptor::Create(std::move(rpc_listener), parts_->peers,
+                                                      parts_->refusals, [this](UniqueFd connection) {
+                                                        parts_->rpc->Serve(std::move(connection));
+                                                      }));
   // From here on threads of ours run, and the sockets are served.
   parts_->workers->Start();
   parts_->feeds.Start();
@@ -340,7 +341,7 @@ void Daemon::Stop() {
   if (parts_ == nullptr) return;
   BeginDrain();
   if (parts_->acceptor) parts_->acceptor->Stop();
-  if (parts_->http) ::unlink(parts_->directory->http_port_path().c_str());
+  if (parts_->http) UnlinkIfSame(parts_->directory->http_port_path(), port_file_);
   parts_->http.reset();
   if (parts_->sessions) parts_->sessions->Close();
   if (parts_->rpc) parts_->rpc->Stop(kCallGrace);

@@ -6,12 +6,14 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "common/result.h"
 #include "common/sync.h"
 #include "common/unique_handle.h"
 #include "server/config.h"
+#include "server/session/socket_dir.h"
 #include "server/telemetry/snapshot.h"
 
 namespace pinfeed {
@@ -69,6 +71,7 @@ class Daemon {
   static constexpr std::chrono::steady_clock::rep kNotDraining = 0;
   std::atomic<std::chrono::steady_clock::rep> drain_began_{kNotDraining};
   UniqueFd signals_;
+  std::optional<FileId> port_file_;  // main thread only
   UniqueFd lifetime_;
   UniqueFd ready_fd_;
   UniqueFd gpu_failed_;  // eventfd: readable once failure_ is set

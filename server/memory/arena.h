@@ -27,7 +27,7 @@ class ReleaseReader {
 // Purpose: memory of the slots, whatever it is made of. Owns the memory. Threads: FillAddress and Deliver
 // from any thread, for different slots at once. Errors: a failed delivery is reported to `done`. Invariant:
 // the memory a client may have mapped is never unmapped from the client's point of view: it lives until the
-// last mapping is gone.
+// last mapping is gone, or until the client said that it is (Discard).
 class Arena {
  public:
   virtual ~Arena() = default;
@@ -50,6 +50,10 @@ class Arena {
   // from another thread, until it waits no more. Any thread; called under the feed's lock, blocks for
   // nothing.
   virtual void SetWaiting(const std::shared_ptr<ReleaseReader>& /*reader*/, bool /*waiting*/) {}
+
+  // Gives the pages back although somebody may still have the memory: a client that said it has not. Where
+  // that cannot be done nothing happens. The arena is of no use after it.
+  virtual void Discard() {}
 
   // The descriptor that a client maps; -1 when the offer carries a handle instead. Owned by the arena.
   virtual int fd() const = 0;

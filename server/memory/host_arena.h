@@ -27,6 +27,8 @@ class HostArena final : public Arena {
   std::byte* FillAddress(uint32_t slot) override { return memory_.data() + slot * slot_stride(); }
   Status Prepare(uint32_t slot) override PF_EXCLUDES(mutex_);
   void Deliver(uint32_t slot, uint64_t bytes, Done done) override;
+  // Not of a shared arena: the kernel punches no hole into memory that is sealed against writers.
+  void Discard() override { DiscardMemfd(fd_.get(), bytes()); }
   int fd() const override { return fd_.get(); }
 
  private:

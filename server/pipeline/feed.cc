@@ -21,17 +21,6 @@ bool Before(const Sampler::Start& a, const Sampler::Start& b) {
   return std::tie(a.epoch, a.batch_index) < std::tie(b.epoch, b.batch_index);
 }
 
-uint64_t Nanoseconds(Clock::duration duration) {
-  return static_cast<uint64_t>(
-      std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count()));
-}
-
-// Waiting that is over, and that which goes on.
-uint64_t WaitedNs(const ControlPages::ClientStats& stats, uint64_t now_ns) {
-  const bool waiting = stats.waiting_since_ns != 0 && stats.waiting_since_ns < now_ns;
-  return stats.wait_ns + (waiting ? now_ns - stats.waiting_since_ns : 0);
-}
-
 }  // namespace
 
 Feed::Feed(Parts parts, WorkerPool& workers)
@@ -150,7 +139,12 @@ Feed::Tasks Feed::AdvanceLocked() {
   PlanLocked(&tasks);
   if (in_flight_.empty()) {
     if (phase_ == Phase::kRunning && AllPlannedLocked()) {
-      EnterLocked(Phase::kEnded);
+      SetStarvedLocked(MayComeBackLocked());
+      CollectReleasesLocked();  // what came before the client could see that
+      if (!MayComeBackLocked()) {
+        SetStarvedLocked(false);
+        EnterLocked(Phase::kEnded);
+      }
     } else if (stopping_ && (phase_ == Phase::kRunning || phase_ == Phase::kWaiting)) {
       EnterLocked(Phase::kDraining);
     }
@@ -158,6 +152,15 @@ Feed::Tasks Feed::AdvanceLocked() {
   share_->ready.store(slots_.CountIn(SlotState::kReady) + slots_.CountIn(SlotState::kLent),
                       std::memory_order_relaxed);
   return tasks;
+}
+
+bool Feed::MayComeBackLocked() const {
+  if (parts_.spec.sharing != Sharing::kQueue || consumers_.size() < 2 || stopping_) return false;
+  return std::any_of(consumers_.begin(), consumers_.end(), [](const Consumer& consumer) {
+    const bool owes =
+        std::any_of(consumer.owed.begin(), consumer.owed.end(), [](uint64_t g) { return g != 0; });
+    return owes && consumer.pages->Stats().taken < consumer.pages->published();
+  });
 }
 
 void Feed::CollectReleasesLocked() {
@@ -211,7 +214,20 @@ void Feed::PublishReadyLocked() {
     counters_.batch_index = batch.plan.batch_index;
     slots_.MarkLent(slot);
     LendLocked(slot);
+    NoteBarrenLocked(batch);
   }
+}
+
+void Feed::NoteBarrenLocked(const Batch& batch) {
+  if (batch.samples > 0 || batch.skipped == 0) {
+    barren_batches_ = 0;
+    return;
+  }
+  if (barren_batches_++ == 0) first_bad_ = batch.first_bad;
+  if (barren_batches_ < parts_.sampler.batches_per_epoch()) return;
+  error_ = DataLoss("on_bad_sample skip: a whole epoch (" + std::to_string(barren_batches_) +
+                    " batches) had no good sample; the first bad one: " + first_bad_);
+  EnterLocked(Phase::kFailed);
 }
 
 void Feed::LendLocked(uint32_t slot) {
@@ -278,7 +294,7 @@ void Feed::PlanLocked(Tasks* tasks) {
       detours_.pop_back();
     }
   }
-  SetStarvedLocked(false);
+  if (!in_flight_.empty() || !AllPlannedLocked()) SetStarvedLocked(false);  // else AdvanceLocked says
 }
 
 bool Feed::AllPlannedLocked() const {
@@ -299,25 +315,6 @@ void Feed::EnterLocked(Phase phase) {
     if (phase == Phase::kEnded) consumer.pages->SetState(FeedState::kEnded);
     if (phase == Phase::kFailed) consumer.pages->Fail(error_);
   }
-}
-
-void Feed::AccountLocked() {
-  const auto now = Clock::now();
-  const uint64_t elapsed = Nanoseconds(now - accounted_);
-  accounted_ = now;
-  // The trainers' own account of their waiting. It is untrusted: since the last look, no more than the time
-  // there was.
-  uint64_t waited = 0;
-  for (Consumer& consumer : consumers_) {
-    const uint64_t total = WaitedNs(consumer.pages->Stats(), Nanoseconds(now.time_since_epoch()));
-    if (total > consumer.waited_ns) waited += std::min(total - consumer.waited_ns, elapsed);
-    consumer.waited_ns = total;
-  }
-  if (phase_ != Phase::kRunning) return;
-  counters_.running_ns += elapsed;
-  counters_.starved_ns += waited / std::max<size_t>(1, consumers_.size());
-  if (slots_.CountIn(SlotState::kFree) == 0 && slots_.CountIn(SlotState::kFilling) == 0)
-    counters_.full_ns += elapsed;
 }
 
 void Feed::Submit(Tasks tasks) {
@@ -350,46 +347,6 @@ void Feed::OnDelivered(uint32_t slot, const Status& status) {
     idle_.NotifyAll();
   }
   Submit(std::move(tasks));
-}
-
-FeedSnapshot Feed::Snapshot() {
-  MutexLock lock(mutex_);
-  AccountLocked();
-  static constexpr std::array<const char*, 5> kPhases = {"waiting", "running", "draining", "ended", "failed"};
-  FeedSnapshot snapshot = counters_;
-  snapshot.id = parts_.id;
-  snapshot.dataset = dataset().path;
-  snapshot.sharing = parts_.spec.sharing;
-  snapshot.state = kPhases[static_cast<size_t>(phase_)];
-  snapshot.error = error_;
-  snapshot.slots_free = slots_.CountIn(SlotState::kFree);
-  snapshot.slots_filling = slots_.CountIn(SlotState::kFilling);
-  snapshot.slots_ready = slots_.CountIn(SlotState::kReady);
-  snapshot.slots_lent = slots_.CountIn(SlotState::kLent);
-  snapshot.arena_bytes = parts_.arena->bytes();
-  snapshot.read_ns = read_ns_.load(std::memory_order_relaxed);
-  snapshot.decode_ns = decode_ns_.load(std::memory_order_relaxed);
-  const double running = static_cast<double>(std::max<uint64_t>(1, snapshot.running_ns));
-  if (snapshot.full_ns >= snapshot.starved_ns) {
-    snapshot.bound_on = "consumer";
-    snapshot.bound_share = static_cast<double>(snapshot.full_ns) / running;
-  } else {
-    snapshot.bound_on = snapshot.read_ns > snapshot.decode_ns ? "read" : "decode";
-    snapshot.bound_share = static_cast<double>(snapshot.starved_ns) / running;
-  }
-  return snapshot;
-}
-
-ConsumerSnapshot Feed::SnapshotOf(const ControlPages* session) const {
-  const MutexLock lock(mutex_);
-  ConsumerSnapshot snapshot;
-  for (const Consumer& consumer : consumers_) {
-    if (consumer.pages != session) continue;
-    snapshot.slots_lent = static_cast<uint32_t>(
-        std::count_if(consumer.owed.begin(), consumer.owed.end(), [](uint64_t g) { return g != 0; }));
-    snapshot.ignored_releases = consumer.ignored_releases;
-  }
-  return snapshot;
 }
 
 }  // namespace pinfeed

@@ -105,12 +105,15 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // session. Returns how many are left.
   size_t Detach(ControlPages* session) PF_EXCLUDES(mutex_);
 
-  // Looks at the release words and goes on filling: after a doorbell.
+  // Looks at the release words and goes on filling: after a doorbell. A queue whose last batches are lent
+  // wants it from time to time, since nobody rings when a batch is taken.
   void ReadReleases() override PF_EXCLUDES(mutex_);
   // No new batches: sessions see kDraining once what was being filled is published.
   void Drain() PF_EXCLUDES(mutex_);
   // As Drain, and waits until no worker and no copy touches the arena. Precondition for destruction.
   void Stop() PF_EXCLUDES(mutex_);
+  // Gives the arena's pages back, see Arena::Discard. Precondition: stopped.
+  void DiscardMemory() { parts_.arena->Discard(); }
 
   FeedSnapshot Snapshot() PF_EXCLUDES(mutex_);
   // Zeros for one that is not attached.
@@ -132,6 +135,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
     uint32_t samples = 0;
     uint32_t skipped = 0;
     Status status;
+    std::string first_bad;  // why, when every sample was skipped
   };
   enum class Phase { kWaiting, kRunning, kDraining, kEnded, kFailed };
   using Tasks = std::vector<std::shared_ptr<FillTask>>;
@@ -144,6 +148,10 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   void LendLocked(uint32_t slot) PF_REQUIRES(mutex_);
   void PlanLocked(Tasks* tasks) PF_REQUIRES(mutex_);
   bool AllPlannedLocked() const PF_REQUIRES(mutex_);
+  // Whether a member of a queue may still leave with a batch that it has not taken, for another to take.
+  bool MayComeBackLocked() const PF_REQUIRES(mutex_);
+  // Fails the feed after a whole epoch without one good sample.
+  void NoteBarrenLocked(const Batch& batch) PF_REQUIRES(mutex_);
   void SetStarvedLocked(bool starved) PF_REQUIRES(mutex_);
   void EnterLocked(Phase phase) PF_REQUIRES(mutex_);
   // Adds the time since the last change to what the feed was doing until now.
@@ -181,7 +189,9 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   std::vector<Detour> detours_ PF_GUARDED_BY(mutex_);
   std::vector<Consumer> consumers_ PF_GUARDED_BY(mutex_);
   bool starved_ PF_GUARDED_BY(mutex_) = false;
-  FeedSnapshot counters_ PF_GUARDED_BY(mutex_);  // the counting fields only
+  uint64_t barren_batches_ PF_GUARDED_BY(mutex_) = 0;  // in a row without a good sample
+  std::string first_bad_ PF_GUARDED_BY(mutex_);        // of those
+  FeedSnapshot counters_ PF_GUARDED_BY(mutex_);        // the counting fields only
   std::chrono::steady_clock::time_point accounted_ PF_GUARDED_BY(mutex_);
 };
 

@@ -74,6 +74,7 @@ void Feed::Fill::Done() {
       case OnBadSample::kSkip:
         batch.samples = Compact(bad);
         batch.skipped = static_cast<uint32_t>(bad.size());
+        if (batch.samples == 0) batch.first_bad = bad.begin()->second.message();
         break;
       case OnBadSample::kZero:
         break;

@@ -4,8 +4,10 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 
@@ -13,15 +15,24 @@ namespace pinfeed {
 namespace {
 
 constexpr int kPauseMs = 100;  // when no descriptor is left
+// Trainers hold one while they open their feed, tools one each.
+constexpr size_t kMaxConnectionsAUser = 512;
+
+// No more than a quarter of the descriptors, which sessions need too.
+size_t MaxConnectionsAUser() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxConnectionsAUser;
+  return static_cast<size_t>(std::min<rlim_t>(limit.rlim_cur / 4, kMaxConnectionsAUser));
+}
 
 }  // namespace
 
-Result<std::unique_ptr<Acceptor>> Acceptor::Create(Listener listener, PeerRegistry& peers,
+Result<std::unique_ptr<Acceptor>> Acceptor::Create(Listener listener, PeerRegistry& peers, Refusals& refusals,
                                                    HandOver hand_over) {
   UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
   if (!stop) return ErrnoStatus("create an eventfd", errno);
   return std::unique_ptr<Acceptor>(
-      new Acceptor(std::move(listener), std::move(stop), peers, std::move(hand_over)));
+      new Acceptor(std::move(listener), std::move(stop), peers, refusals, std::move(hand_over)));
 }
 
 Acceptor::~Acceptor() {
@@ -50,6 +61,11 @@ void Acceptor::Run() {
     Result<std::optional<Listener::Connection>> accepted = listener_.Accept();
     paused = !accepted.ok();
     if (paused || !accepted->has_value()) continue;
+    if (const size_t open = peers_.CountOpen((*accepted)->peer.uid); open >= MaxConnectionsAUser()) {
+      refusals_.Count(Refusal::kDescriptors, "a connection from " + Describe((*accepted)->peer) + ": " +
+                                                 std::to_string(open) + " of this user are open");
+      continue;
+    }
     peers_.Set((*accepted)->fd.get(), (*accepted)->peer);
     hand_over_(std::move((*accepted)->fd));
   }

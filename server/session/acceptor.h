@@ -11,17 +11,20 @@
 #include "common/unique_handle.h"
 #include "server/session/listener.h"
 #include "server/session/peer.h"
+#include "server/telemetry/refusals.h"
 
 namespace pinfeed {
 
-// Purpose: accepts, enters the peer, hands on. Owns: the listening socket and a thread. Borrows: the registry
-// (outlives it). Threads: Start and Stop from the owner. Errors: when no descriptor is left it pauses instead
-// of spinning; the connection waits in the queue.
+// Purpose: accepts, enters the peer, hands on; closes what is above a user's share of connections. Owns: the
+// listening socket and a thread. Borrows: the registry and the refusals (outlive it). Threads: Start and Stop
+// from the owner. Errors: when no descriptor is left it pauses instead of spinning; the connection waits in
+// the queue.
 class Acceptor {
  public:
   using HandOver = std::function<void(UniqueFd)>;
 
-  static Result<std::unique_ptr<Acceptor>> Create(Listener listener, PeerRegistry& peers, HandOver hand_over);
+  static Result<std::unique_ptr<Acceptor>> Create(Listener listener, PeerRegistry& peers, Refusals& refusals,
+                                                  HandOver hand_over);
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
@@ -31,16 +34,18 @@ class Acceptor {
   void Stop();
 
  private:
-  Acceptor(Listener listener, UniqueFd stop, PeerRegistry& peers, HandOver hand_over)
+  Acceptor(Listener listener, UniqueFd stop, PeerRegistry& peers, Refusals& refusals, HandOver hand_over)
       : listener_(std::move(listener)),
         stop_(std::move(stop)),
         peers_(peers),
+        refusals_(refusals),
         hand_over_(std::move(hand_over)) {}
   void Run();
 
   Listener listener_;
   const UniqueFd stop_;
   PeerRegistry& peers_;
+  Refusals& refusals_;
   const HandOver hand_over_;
   std::thread thread_;
 };

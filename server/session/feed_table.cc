@@ -29,7 +29,7 @@ void Add(const FeedSnapshot& feed, FeedTotals& totals) {
 FeedMember::~FeedMember() {
   if (table_ == nullptr) return;
   Leave();
-  table_->Forget(feed_);
+  table_->Forget(feed_, mapped_);
 }
 
 void FeedMember::Leave() {
@@ -125,14 +125,16 @@ void FeedTable::Leave(const std::shared_ptr<Feed>& feed) {
       break;
     }
   }
-  jobs_.push_back({feed, false});
+  jobs_.push_back({feed, false, false});
   changed_.NotifyAll();
 }
 
-void FeedTable::Forget(const std::shared_ptr<Feed>& feed) {
+void FeedTable::Forget(const std::shared_ptr<Feed>& feed, bool mapped) {
   const MutexLock lock(mutex_);
-  if (--entries_.at(feed->id()).members > 0) return;
-  jobs_.push_back({feed, true});
+  Entry& entry = entries_.at(feed->id());
+  entry.mapped = entry.mapped || mapped;
+  if (--entry.members > 0) return;
+  jobs_.push_back({feed, true, !entry.mapped});
   changed_.NotifyAll();
 }
 
@@ -159,6 +161,7 @@ void FeedTable::Reap() {
       Add(last, ended_);
       entries_.erase(entry);
     }
+    if (job.discard) job.feed->DiscardMemory();
     // The arena is unmapped without the lock: here, or by the worker that filled the last batch.
     job.feed.reset();
     share->AwaitTasks();

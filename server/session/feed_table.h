@@ -34,7 +34,8 @@ class FeedMember {
   FeedMember(FeedMember&& other) noexcept
       : table_(std::exchange(other.table_, nullptr)),
         feed_(std::move(other.feed_)),
-        active_(std::exchange(other.active_, false)) {}
+        active_(std::exchange(other.active_, false)),
+        mapped_(other.mapped_) {}
   FeedMember& operator=(FeedMember&& other) = delete;
   ~FeedMember();
 
@@ -42,6 +43,9 @@ class FeedMember {
   // Takes no part any more; its memory may still be mapped by somebody. When the last member left, the feed
   // is stopped (on the table's thread) and its group's name is free. Idempotent.
   void Leave();
+  // Its client says that it has unmapped the arena. Once all members said so, the pages go back to the kernel
+  // at the end, whoever still has the memory.
+  void Unmapped() { mapped_ = false; }
 
  private:
   friend class FeedTable;
@@ -51,6 +55,7 @@ class FeedMember {
   FeedTable* table_;
   std::shared_ptr<Feed> feed_;
   bool active_;
+  bool mapped_ = true;
 };
 
 // Purpose: makes, shares and ends feeds. Owns: the feeds and a thread that stops them, since that waits for
@@ -92,6 +97,7 @@ class FeedTable {
     std::shared_ptr<Feed> feed;
     uint32_t active = 0;      // members that take part
     uint32_t members = 0;     // members at all
+    bool mapped = false;      // a member left that may still have the arena mapped
     uint64_t starved_ns = 0;  // the most ever seen: trainers report it, and it must not go down
   };
   struct Group {
@@ -100,13 +106,14 @@ class FeedTable {
   };
   struct Job {
     std::shared_ptr<Feed> feed;
-    bool forget = false;  // else only stop it
+    bool forget = false;   // else only stop it
+    bool discard = false;  // give the arena's pages back
   };
 
   Result<std::shared_ptr<Feed>> MakeFeed(const Make& make) PF_EXCLUDES(mutex_);
   FeedMember AddMember(const std::shared_ptr<Feed>& feed) PF_REQUIRES(mutex_);
   void Leave(const std::shared_ptr<Feed>& feed) PF_EXCLUDES(mutex_);
-  void Forget(const std::shared_ptr<Feed>& feed) PF_EXCLUDES(mutex_);
+  void Forget(const std::shared_ptr<Feed>& feed, bool mapped) PF_EXCLUDES(mutex_);
   void Reap() PF_EXCLUDES(mutex_);
 
   Mutex mutex_;

@@ -20,6 +20,7 @@ namespace pinfeed {
 namespace {
 
 constexpr int kAcceptsAtOnce = 32;  // so that a flood of connections leaves time for the rest
+constexpr std::chrono::milliseconds kQueueTick(100);
 constexpr std::chrono::milliseconds kAcceptPause(100);  // when no descriptor is left
 constexpr std::chrono::seconds kOrphanLogDelay(
     1);  // an ending process closes its sockets a moment before it is gone
@@ -136,7 +137,10 @@ void LifelineServer::OnReadable(ConnectionId id) {
     case ReceivedFrame::Kind::kBad:
       return Refuse(id, Refusal::kFrame, InvalidArgument("lifeline: " + received.fault));
     case ReceivedFrame::Kind::kFrame:
-      if (greeted) return EndSession(id, "closed by its client");
+      if (greeted) {
+        connection.session->member.Unmapped();
+        return EndSession(id, "closed by its client");
+      }
       return OnHello(id, connection, received.frame);
   }
 }
@@ -177,7 +181,15 @@ Status LifelineServer::WatchSession(ConnectionId id, Connection& connection) {
                                 [session = connection.session.get()](uint32_t /*events*/) {
                                   session->member.feed().ReadReleases();
                                 }));
+  if (connection.session->member.feed().spec().sharing == Sharing::kQueue) LookAtQueue(id);
   return OkStatus();
+}
+
+void LifelineServer::LookAtQueue(ConnectionId id) {
+  const auto found = connections_.find(id);
+  if (found == connections_.end() || found->second.doorbell_watch == 0) return;
+  found->second.session->member.feed().ReadReleases();
+  loop_->At(EventLoop::Clock::now() + kQueueTick, [this, id] { LookAtQueue(id); });
 }
 
 void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {

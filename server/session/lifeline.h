@@ -66,6 +66,8 @@ class LifelineServer {
   void OnHello(ConnectionId id, Connection& connection, const LifelineFrame& frame);
   Status AttachSession(ConnectionId id, Connection& connection, const LifelineFrame& frame);
   Status WatchSession(ConnectionId id, Connection& connection);
+  // Again and again while the session is served: see Feed::ReadReleases.
+  void LookAtQueue(ConnectionId id);
   void OnHangUp(ConnectionId id, Connection& connection);
   void Refuse(ConnectionId id, Refusal refusal, const Status& error);
   void EndSession(ConnectionId id, const std::string& reason);

@@ -58,7 +58,7 @@ Result<Listener> Listener::Create(const std::string& path, int type, ListenerOpt
 }
 
 Listener::~Listener() {
-  if (fd_) ::unlink(path_.c_str());
+  if (fd_) UnlinkIfSame(path_, file_);
 }
 
 Result<std::optional<Listener::Connection>> Listener::Accept() {

@@ -10,6 +10,7 @@
 #include "common/result.h"
 #include "common/unique_handle.h"
 #include "server/session/peer.h"
+#include "server/session/socket_dir.h"
 #include "server/telemetry/refusals.h"
 
 namespace pinfeed {
@@ -50,6 +51,7 @@ class Listener {
 
   UniqueFd fd_;
   std::string path_;
+  std::optional<FileId> file_ = FileId::Of(path_);  // just bound
   ListenerOptions options_;
   Refusals* refusals_;
 };

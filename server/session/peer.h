@@ -32,10 +32,16 @@ class PeerRegistry {
   void Set(int fd, const Peer& peer) PF_EXCLUDES(mutex_);
   // `grpc_peer` as ServerContext::peer() gives it; nothing when it is none of ours.
   std::optional<Peer> Find(std::string_view grpc_peer) const PF_EXCLUDES(mutex_);
+  // How many connections of the user are open; forgets those that are not. By the thread that calls Set.
+  size_t CountOpen(uid_t uid) PF_EXCLUDES(mutex_);
 
  private:
+  struct Entry {
+    Peer peer;
+    ino_t socket = 0;  // tells whether the number is still this connection's
+  };
   mutable Mutex mutex_;
-  std::map<int, Peer> peers_ PF_GUARDED_BY(mutex_);  // bounded by the limit on descriptors
+  std::map<int, Entry> peers_ PF_GUARDED_BY(mutex_);  // bounded by the limit on descriptors
 };
 
 }  // namespace pinfeed

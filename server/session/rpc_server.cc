@@ -1,22 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/session/rpc_server.h"
 
+#include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_posix.h>
 
+#include "common/log.h"
 #include "server/session/service.h"
 
 namespace pinfeed {
 namespace {
 
-constexpr int kMaxRequestBytes = 1 << 20;
-constexpr int kMaxThreads = 64;
-constexpr int kMaxStreamsAConnection = 32;
+// The largest request that is valid has some 40 KiB: 64 transforms, a path.
+constexpr int kMaxRequestBytes = 1 << 17;
+// For reflection alone: no other call holds a thread of gRPC's.
+constexpr int kMaxThreads = 16;
+constexpr int kMaxStreamsAConnection = 8;
 constexpr int kMaxIdleMs =
     10 * 60 * 1000;  // a connection without calls is closed; clients reconnect by themselves
+// After its age a connection takes no new calls; those that run have the grace. Clients reconnect by
+// themselves.
+constexpr int kMaxAgeMs = 60 * 1000;
+constexpr int kMaxAgeGraceMs = 10 * 60 * 1000;
+
+// gRPC would write to stderr by itself, which blocks when nobody reads there.
+void LogFromGrpc(gpr_log_func_args* line) {
+  if (line->severity == GPR_LOG_SEVERITY_ERROR) {
+    spdlog::warn("gRPC: {}", line->message);
+  } else {
+    spdlog::debug("gRPC: {}", line->message);
+  }
+}
 
 }  // namespace
 
@@ -25,6 +42,7 @@ struct RpcServer::Server {
 };
 
 Result<std::unique_ptr<RpcServer>> RpcServer::Create(FeederService& service) {
+  gpr_set_log_function(&LogFromGrpc);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
@@ -32,6 +50,8 @@ Result<std::unique_ptr<RpcServer>> RpcServer::Create(FeederService& service) {
   builder.SetResourceQuota(grpc::ResourceQuota("pinfeed").SetMaxThreads(kMaxThreads));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsAConnection);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kMaxIdleMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kMaxAgeMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kMaxAgeGraceMs);
   builder.RegisterService(&service);
   auto server = std::make_unique<Server>();
   server->grpc = builder.BuildAndStart();

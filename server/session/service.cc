@@ -11,6 +11,8 @@ namespace {
 
 // gRPC sends the message percent-encoded in the trailing metadata, of which a peer takes 8 KiB in all.
 constexpr size_t kMaxEncodedMessage = 6000;
+constexpr uint32_t kCallThreads = 32;
+constexpr size_t kMaxWaitingCalls = 512;  // of one user: more than max_sessions usually is
 
 grpc::Status ToGrpc(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
@@ -88,8 +90,11 @@ void Describe(const Session& session, const std::string& lifeline_path, uint64_t
 
 }  // namespace
 
-Result<std::shared_ptr<Session>> FeederService::Open(const Peer& peer,
-                                                     const v1::OpenFeedRequest& request) const {
+FeederService::FeederService(Parts parts)
+    : parts_(std::move(parts)), calls_(kCallThreads, kMaxWaitingCalls) {}
+
+Result<std::shared_ptr<Session>> FeederService::OpenSession(const Peer& peer,
+                                                            const v1::OpenFeedRequest& request) const {
   if (request.protocol_version() != kProtocolVersion) {
     return FailedPrecondition("protocol_version: the client speaks version " +
                               std::to_string(request.protocol_version()) + ", this daemon (" +
@@ -106,16 +111,42 @@ Result<std::shared_ptr<Session>> FeederService::Open(const Peer& peer,
   return parts_.opener.Open(peer, arguments);
 }
 
-grpc::Status FeederService::OpenFeed(grpc::ServerContext* context, const v1::OpenFeedRequest* request,
-                                     v1::OpenFeedResponse* response) {
+grpc::ServerUnaryReactor* FeederService::Queue(grpc::CallbackServerContext* context, const char* what,
+                                               Work work) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const std::optional<Peer> peer = parts_.peers.Find(context->peer());
-  if (!peer) return ToGrpc(Internal("open a feed: the connection's credentials are not on record"));
-  const Result<std::shared_ptr<Session>> session = Open(*peer, *request);
+  if (!peer) {
+    reactor->Finish(ToGrpc(Internal(std::string(what) + ": the connection's credentials are not on record")));
+    return reactor;
+  }
+  const bool taken = calls_.Submit(peer->uid, [context, reactor, peer = *peer, work = std::move(work)] {
+    reactor->Finish(context->IsCancelled() ? grpc::Status::CANCELLED : work(peer));
+  });
+  if (!taken) {
+    const Status refused = ResourceExhausted(std::string(what) + ": " + std::to_string(kMaxWaitingCalls) +
+                                             " calls of this user wait already; try again later");
+    parts_.refusals.Count(Refusal::kRequest, Describe(*peer) + ": " + refused.ToString());
+    reactor->Finish(ToGrpc(refused));
+  }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* FeederService::OpenFeed(grpc::CallbackServerContext* context,
+                                                  const v1::OpenFeedRequest* request,
+                                                  v1::OpenFeedResponse* response) {
+  return Queue(context, "open a feed", [this, context, request, response](const Peer& peer) {
+    return Open(peer, *context, *request, response);
+  });
+}
+
+grpc::Status FeederService::Open(const Peer& peer, const grpc::CallbackServerContext& context,
+                                 const v1::OpenFeedRequest& request, v1::OpenFeedResponse* response) const {
+  const Result<std::shared_ptr<Session>> session = OpenSession(peer, request);
   if (!session.ok()) {
-    parts_.refusals.Count(Refusal::kRequest, Describe(*peer) + ": " + session.status().ToString());
+    parts_.refusals.Count(Refusal::kRequest, Describe(peer) + ": " + session.status().ToString());
     return ToGrpc(session.status());
   }
-  if (context->IsCancelled()) {
+  if (context.IsCancelled()) {
     parts_.lifelines.Abandon(*session);
     return grpc::Status::CANCELLED;
   }
@@ -124,18 +155,26 @@ grpc::Status FeederService::OpenFeed(grpc::ServerContext* context, const v1::Ope
   return grpc::Status::OK;
 }
 
-grpc::Status FeederService::GetStatus(grpc::ServerContext* /*context*/,
-                                      const v1::GetStatusRequest* /*request*/,
-                                      v1::GetStatusResponse* response) {
+grpc::ServerUnaryReactor* FeederService::GetStatus(grpc::CallbackServerContext* context,
+                                                   const v1::GetStatusRequest* /*request*/,
+                                                   v1::GetStatusResponse* response) {
   FillStatus(parts_.snapshot(), parts_.version, *response);
-  return grpc::Status::OK;
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
 }
 
-grpc::Status FeederService::ListDatasets(grpc::ServerContext* context,
-                                         const v1::ListDatasetsRequest* /*request*/,
-                                         v1::ListDatasetsResponse* response) {
+grpc::ServerUnaryReactor* FeederService::ListDatasets(grpc::CallbackServerContext* context,
+                                                      const v1::ListDatasetsRequest* /*request*/,
+                                                      v1::ListDatasetsResponse* response) {
+  return Queue(context, "list the datasets",
+               [this, context, response](const Peer& /*peer*/) { return List(*context, response); });
+}
+
+grpc::Status FeederService::List(const grpc::CallbackServerContext& context,
+                                 v1::ListDatasetsResponse* response) const {
   for (const auto& [name, configured] : parts_.datasets.options().named) {
-    if (context->IsCancelled()) return grpc::Status::CANCELLED;
+    if (context.IsCancelled()) return grpc::Status::CANCELLED;
     v1::ListDatasetsResponse::Dataset& out = *response->add_datasets();
     out.set_name(name);
     out.set_path(configured.path);

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "pinfeed/v1/feeder.grpc.pb.h"
+#include "server/session/call_queue.h"
 #include "server/session/dataset_cache.h"
 #include "server/session/lifeline.h"
 #include "server/session/open_feed.h"
@@ -16,10 +18,11 @@
 
 namespace pinfeed {
 
-// Purpose: turns calls into the session layer's, and its answers into messages. Borrows: all it is given
-// (outlive it). Threads: gRPC's, any number at once; OpenFeed and ListDatasets may block on the disk. Errors:
-// our codes are gRPC's.
-class FeederService final : public v1::Feeder::Service {
+// Purpose: turns calls into the session layer's, and its answers into messages. Owns: the threads of OpenFeed
+// and ListDatasets, which may block on the disk. Borrows: all it is given (outlive it). Threads: gRPC's, any
+// number at once; none is held by a client that does not read its answer. Errors: our codes are gRPC's.
+// Invariant: every call is finished; outlives the gRPC server.
+class FeederService final : public v1::Feeder::CallbackService {
  public:
   struct Parts {
     const PeerRegistry& peers;
@@ -32,19 +35,28 @@ class FeederService final : public v1::Feeder::Service {
     std::string boot_id;  // of this kernel
     uint64_t server_epoch;
   };
-  explicit FeederService(Parts parts) : parts_(std::move(parts)) {}
+  explicit FeederService(Parts parts);
 
-  grpc::Status OpenFeed(grpc::ServerContext* context, const v1::OpenFeedRequest* request,
-                        v1::OpenFeedResponse* response) override;
-  grpc::Status GetStatus(grpc::ServerContext* context, const v1::GetStatusRequest* request,
-                         v1::GetStatusResponse* response) override;
-  grpc::Status ListDatasets(grpc::ServerContext* context, const v1::ListDatasetsRequest* request,
-                            v1::ListDatasetsResponse* response) override;
+  grpc::ServerUnaryReactor* OpenFeed(grpc::CallbackServerContext* context, const v1::OpenFeedRequest* request,
+                                     v1::OpenFeedResponse* response) override;
+  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
+                                      const v1::GetStatusRequest* request,
+                                      v1::GetStatusResponse* response) override;
+  grpc::ServerUnaryReactor* ListDatasets(grpc::CallbackServerContext* context,
+                                         const v1::ListDatasetsRequest* request,
+                                         v1::ListDatasetsResponse* response) override;
 
  private:
-  Result<std::shared_ptr<Session>> Open(const Peer& peer, const v1::OpenFeedRequest& request) const;
+  using Work = std::function<grpc::Status(const Peer& peer)>;
+  // Answers the call with what `work` gives, on a thread of the queue.
+  grpc::ServerUnaryReactor* Queue(grpc::CallbackServerContext* context, const char* what, Work work);
+  grpc::Status Open(const Peer& peer, const grpc::CallbackServerContext& context,
+                    const v1::OpenFeedRequest& request, v1::OpenFeedResponse* response) const;
+  Result<std::shared_ptr<Session>> OpenSession(const Peer& peer, const v1::OpenFeedRequest& request) const;
+  grpc::Status List(const grpc::CallbackServerContext& context, v1::ListDatasetsResponse* response) const;
 
   const Parts parts_;
+  CallQueue calls_;
 };
 
 // /proc/sys/kernel/random/boot_id.

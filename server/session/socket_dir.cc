@@ -23,7 +23,32 @@ std::string HolderOf(int fd) {
   return pid.empty() ? "another process" : "pinfeedd with pid " + pid;
 }
 
+// The lock of whoever has the file: kFailedPrecondition names the holder. Nothing when the file was replaced
+// before it was locked.
+Result<UniqueFd> TryLock(const std::string& path, const std::string& what) {
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+  if (!fd) return ErrnoStatus(what + ": open its lock " + QuotePath(path), errno);
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return ErrnoStatus(what + ": lock " + QuotePath(path), errno);
+    return FailedPrecondition(what + ": " + HolderOf(fd.get()) + " serves it already");
+  }
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) return ErrnoStatus(what + ": look at " + QuotePath(path), errno);
+  if (FileId::Of(path) != FileId{info.st_dev, info.st_ino}) return UniqueFd();
+  return fd;
+}
+
 }  // namespace
+
+std::optional<FileId> FileId::Of(const std::string& path) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) return std::nullopt;
+  return FileId{info.st_dev, info.st_ino};
+}
+
+void UnlinkIfSame(const std::string& path, const std::optional<FileId>& file) {
+  if (file && FileId::Of(path) == file) ::unlink(path.c_str());
+}
 
 Result<SocketDir> SocketDir::Lock(const std::string& directory, bool temporary) {
   const std::string what = "use the socket directory " + QuotePath(directory);
@@ -37,11 +62,9 @@ Result<SocketDir> SocketDir::Lock(const std::string& directory, bool temporary) 
                               ": every user may write to it and could replace the sockets; chmod o-w it");
   }
   const std::string path = directory + "/pinfeedd.lock";
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
-  if (!fd) return ErrnoStatus(what + ": open its lock " + QuotePath(path), errno);
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return ErrnoStatus(what + ": lock " + QuotePath(path), errno);
-    return FailedPrecondition(what + ": " + HolderOf(fd.get()) + " serves it already");
+  UniqueFd fd;
+  while (!fd) {
+    ASSIGN_OR_RETURN(fd, TryLock(path, what));
   }
   const std::string pid = std::to_string(::getpid()) + "\n";
   if (::ftruncate(fd.get(), 0) != 0 ||
@@ -53,7 +76,8 @@ Result<SocketDir> SocketDir::Lock(const std::string& directory, bool temporary) 
 
 SocketDir::~SocketDir() {
   if (!lock_ || !temporary_) return;
-  ::unlink(lock_path().c_str());
+  struct stat info {};
+  if (::fstat(lock_.get(), &info) == 0) UnlinkIfSame(lock_path(), FileId{info.st_dev, info.st_ino});
   ::rmdir(directory_.c_str());  // stays when somebody keeps something in it
 }
 

@@ -2,12 +2,27 @@
 // The directory of the sockets, held by one daemon at a time.
 #pragma once
 
+#include <sys/types.h>
+
+#include <optional>
 #include <string>
 
 #include "common/result.h"
 #include "common/unique_handle.h"
 
 namespace pinfeed {
+
+// Which file a path leads to at the moment, without following a link at its end; to tell whether it is
+// replaced later.
+struct FileId {
+  dev_t device = 0;
+  ino_t number = 0;
+  bool operator==(const FileId&) const = default;
+  // Nothing when there is no such file.
+  static std::optional<FileId> Of(const std::string& path);
+};
+// Removes the file unless it is another by now: a successor's.
+void UnlinkIfSame(const std::string& path, const std::optional<FileId>& file);
 
 // Purpose: the right to use a socket directory. Owns: the flock on DIR/pinfeedd.lock, which the kernel drops
 // when the process ends; with `temporary` the directory too. Threads: one at a time. Errors: Lock says what

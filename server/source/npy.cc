@@ -14,6 +14,8 @@
 namespace pinfeed {
 namespace {
 
+constexpr size_t kMaxSampleDims = 15;  // clients take 16 (PF_MAX_DIMS), the batch's included
+
 static_assert(std::endian::native == std::endian::little,
               "samples are handed out as they lie in little-endian files");
 
@@ -161,6 +163,11 @@ Status AddColumn(const RootedPath& base, std::string_view below, std::string nam
   }
   info.samples = samples;
   TensorSpec spec{std::move(name), header.dtype, {header.shape.begin() + 1, header.shape.end()}};
+  if (spec.shape.size() > kMaxSampleDims) {
+    return InvalidArgument(object + ": field '" + spec.name + "' has " + std::to_string(header.shape.size()) +
+                           " dimensions; the most are " + std::to_string(kMaxSampleDims + 1) +
+                           ", the first of which counts the samples");
+  }
   ASSIGN_OR_RETURN(const uint64_t sample_bytes, spec.SampleBytes());
   info.fields.push_back({std::move(spec), FieldKind::kTensor});
   columns.push_back({std::move(file), std::move(header), sample_bytes});

@@ -135,8 +135,9 @@ struct HttpServer::Server {
 
 Result<std::unique_ptr<HttpServer>> HttpServer::Create(Options options) {
   auto server = std::make_unique<Server>(options);
-  const std::vector<std::string> settings = {"listening_ports",    options.listen, "num_threads",       "2",
-                                             "request_timeout_ms", "2000",         "enable_keep_alive", "no"};
+  // A connection that says nothing holds a thread until the timeout.
+  const std::vector<std::string> settings = {"listening_ports",    options.listen, "num_threads",       "16",
+                                             "request_timeout_ms", "1000",         "enable_keep_alive", "no"};
   CivetCallbacks callbacks;
   callbacks.log_message = &LogCapture::OnMessage;
   try {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pool's accounting, sealed shared memory, the host arena and the control pages.
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -183,6 +184,19 @@ TEST(ControlPagesTest, FailureCarriesItsTextAndIsFinal) {
   pages->Publish(BatchDescriptor{});
   EXPECT_EQ(client.page().published.load(), 0U);
   EXPECT_EQ(client.page().state.load(), static_cast<uint32_t>(FeedState::kFailed));
+}
+
+// A descriptor that somebody kept holds no memory any more.
+TEST(MemfdTest, DiscardGivesThePagesBack) {
+  const auto fd = CreateMemfd("discarded", 1 << 20);
+  ASSERT_TRUE(fd.ok());
+  struct stat info {};
+  ASSERT_EQ(::fstat(fd->get(), &info), 0);
+  EXPECT_GT(info.st_blocks, 0);
+  EXPECT_TRUE(DiscardMemfd(fd->get(), 1 << 20));
+  ASSERT_EQ(::fstat(fd->get(), &info), 0);
+  EXPECT_EQ(info.st_blocks, 0);
+  EXPECT_EQ(info.st_size, 1 << 20);
 }
 
 }  // namespace

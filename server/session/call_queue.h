@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls that may block, on threads of their own. In: a call and its user. Out: the same, run when its turn
+// comes.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <thread>
+#include <vector>
+
+#include "common/sync.h"
+
+namespace pinfeed {
+
+// Purpose: lets calls wait for a thread instead of being refused, and keeps one user's slow calls from taking
+// all threads. Owns: its threads and the calls that wait. Threads: Submit from any thread; blocks for
+// nothing. Errors: see Submit. Invariants: 1. a user has at most half of the threads; 2. users take turns; 3.
+// every call that was taken is run, at the latest at the end.
+class CallQueue {
+ public:
+  using Call = std::function<void()>;
+
+  CallQueue(uint32_t threads, size_t max_waiting_a_user);
+  ~CallQueue();
+  CallQueue(const CallQueue&) = delete;
+  CallQueue& operator=(const CallQueue&) = delete;
+
+  // False when too many calls of the user wait already: the call is not taken.
+  bool Submit(uid_t user, Call call) PF_EXCLUDES(mutex_);
+
+ private:
+  struct User {
+    std::deque<Call> waiting;
+    uint32_t running = 0;
+  };
+  void Run() PF_EXCLUDES(mutex_);
+  // Whose turn it is; nobody's when all calls run that may.
+  std::map<uid_t, User>::iterator NextLocked() PF_REQUIRES(mutex_);
+
+  const uint32_t max_running_a_user_;
+  const size_t max_waiting_a_user_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<uid_t, User> users_ PF_GUARDED_BY(mutex_);  // with calls that wait or run
+  uid_t last_ PF_GUARDED_BY(mutex_) = 0;               // whose turn it was
+  bool stopping_ PF_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;  // owner only
+};
+
+}  // namespace pinfeed
