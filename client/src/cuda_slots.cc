@@ -58,8 +58,8 @@ class CudaSlots final : public DeviceSlots {
   bool Settle(SteadyTime deadline) const override {
     for (uint32_t slot = 0; slot < offer_.slot_count; ++slot) {
       const uint64_t last = put_[slot].load(std::memory_order_acquire);
-      // The GPU writes this word: there is nothing to sleep on. A later use of the slot may have been given back
-      // by the processor since: generations grow.
+      // The GPU writes this word: there is nothing to sleep on. A later use of the slot may have been given
+      // back by the processor since: generations grow.
       while (page_->slots[slot].generation.load(std::memory_order_acquire) < last) {
         if (std::chrono::steady_clock::now() >= deadline) return false;
         std::this_thread::sleep_for(kSettlePause);
