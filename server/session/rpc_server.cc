@@ -14,8 +14,8 @@
 namespace pinfeed {
 namespace {
 
-// The largest request that is valid has some 40 KiB: 64 transforms, a path.
-constexpr int kMaxRequestBytes = 1 << 17;
+// The largest valid request has some 40 KiB. One that is only somewhat larger is told which field is at fault.
+constexpr int kMaxRequestBytes = 1 << 20;
 // For reflection alone: no other call holds a thread of gRPC's.
 constexpr int kMaxThreads = 16;
 constexpr int kMaxStreamsAConnection = 8;

@@ -202,7 +202,7 @@ def test_running_out_of_descriptors(numbers, tmp_path):
         before = len(os.listdir(f"/proc/{daemon.process.pid}/fd"))
         old = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (before + 20, before + 20))
         assert old[0] > 200
-        flood = [connect(daemon.address, socket.SOCK_STREAM) for _ in range(60)]
+        flood = [connect(str(daemon.folder / "lifeline.sock")) for _ in range(60)]
         eventually(lambda: f"{before + 20} of descriptors open", lambda: len(os.listdir(f"/proc/{daemon.process.pid}/fd")) >= before + 20)
         for number in range(1, 100):
             batch = next(iterator, None) or next(iterator := iter(feed))
