@@ -14,7 +14,8 @@
 namespace pinfeed {
 namespace {
 
-// The largest valid request has some 40 KiB. One that is only somewhat larger is told which field is at fault.
+// The largest valid request has some 40 KiB. One that is only somewhat larger is told which field is at
+// fault.
 constexpr int kMaxRequestBytes = 1 << 20;
 // For reflection alone: no other call holds a thread of gRPC's.
 constexpr int kMaxThreads = 16;
