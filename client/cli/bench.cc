@@ -13,6 +13,7 @@
 #include "client/cli/bench_report.h"
 #include "client/cli/command.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/json_field.h"
 #include "client/cli/spec_options.h"
 #include "client/cli/text.h"
 #include "pinfeed/pinfeed.hpp"
@@ -23,6 +24,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kProgressPause{500};
+constexpr double kLeastSeconds = 0.001;
+constexpr double kMostSeconds = 1e9;
+constexpr double kMostStepMs = 1e6;
 
 struct BenchOptions {
   SpecOptions spec;
@@ -111,7 +115,7 @@ void Drain(Feed& feed, const BenchOptions& options, BenchReport& report) {
 }
 
 void RunBench(const BenchOptions& options, ToolContext& context) {
-  const std::string spec = options.spec.Spec().dump();
+  const std::string spec = SpecText(options.spec.Spec());
   FeedOptions feed_options;
   feed_options.address = context.address;
   feed_options.client_name = "pinfeed bench";
@@ -132,6 +136,16 @@ void RunBench(const BenchOptions& options, ToolContext& context) {
   if (WasInterrupted()) context.exit_status = kExitInterrupted;
 }
 
+// CLI::Range lets "nan" pass, which compares false with everything.
+CLI::Validator Within(double least, double most) {
+  return {[least, most](const std::string& text) -> std::string {
+            double value = 0;
+            if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) return {};
+            return Printable(text) + " is no number from " + Json(least).dump() + " to " + Json(most).dump();
+          },
+          "NUMBER"};
+}
+
 }  // namespace
 
 void AddBenchCommand(CLI::App& tool, ToolContext& context) {
@@ -141,11 +155,11 @@ void AddBenchCommand(CLI::App& tool, ToolContext& context) {
   options->spec.AddTo(*command);
   command->add_option("--seconds", options->seconds, "at most this long")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(Within(kLeastSeconds, kMostSeconds));
   command->add_option("--batches", options->batches, "at most this many; 0: no limit")->capture_default_str();
   command->add_option("--step-ms", options->step_ms, "hold each batch this long, as a training step would")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(Within(0, kMostStepMs));
   command->add_flag("--json", options->json, "the figures as JSON");
   command->callback([options, &context] { RunBench(*options, context); });
 }

@@ -1,14 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tool `pinfeed`. In: a command line. Out: the command's answer on stdout, what went wrong on stderr, an
 // exit status.
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <iostream>
 
 #include "client/cli/command.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/text.h"
 #include "pinfeed/pinfeed.hpp"
 
 namespace {
+
+// A command whose answer did not arrive, such as on a full disk, has failed.
+void FlushAnswer() {
+  errno = 0;
+  const bool had_failed = std::ferror(stdout) != 0;
+  if (std::fflush(stdout) == 0 && !had_failed && std::cout.flush()) return;
+  const int error = errno;
+  throw pinfeed::ToolError(std::string("write the answer to stdout: ") +
+                           (error != 0 ? std::strerror(error) : "it was cut short"));
+}
 
 int Main(int argc, char** argv) {
   pinfeed::ToolContext context;
@@ -32,11 +46,14 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (tool.get_subcommands().empty() && !tool.remaining().empty()) {
       std::fprintf(stderr, "pinfeed: there is no command %s; pinfeed --help lists them\n",
-                   tool.remaining().front().c_str());
+                   pinfeed::Printable(tool.remaining().front()).c_str());
       return pinfeed::kExitUsage;
     }
-    return tool.exit(error) == 0 ? 0 : pinfeed::kExitUsage;  // 0: --help and --version
+    const int status = tool.exit(error);
+    FlushAnswer();
+    return status == 0 ? 0 : pinfeed::kExitUsage;  // 0: --help and --version
   }
+  FlushAnswer();
   return context.exit_status;
 }
 

@@ -49,13 +49,13 @@ Feed OpenForPeek(const PeekOptions& options, const ToolContext& context) {
   feed_options.address = context.address;
   feed_options.client_name = "pinfeed peek";
   try {
-    return Feed(PeekSpec(options, true).dump(), feed_options);
+    return Feed(SpecText(PeekSpec(options, true)), feed_options);
   } catch (const Error& error) {
     if (error.code() != PF_INVALID_ARGUMENT) throw;
   }
   // The dataset has no images that could be resized: show its numbers. Another fault of the spec is told by
   // this second try.
-  return Feed(PeekSpec(options, false).dump(), feed_options);
+  return Feed(SpecText(PeekSpec(options, false)), feed_options);
 }
 
 std::vector<TensorView> Tensors(const Feed& feed, const Batch& batch) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/spec_options.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -8,22 +9,71 @@
 #include <iterator>
 
 #include "client/cli/command.h"
+#include "common/quote.h"
 
 namespace pinfeed {
 namespace {
 
+constexpr size_t kShownBytes = 24;  // of JSON around a fault
+
 std::string ReadFile(const std::string& path) {
+  // Opening a directory succeeds; only reading it fails, and a stream does not say why.
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    throw ToolError("read " + QuotePath(path) + ": it is a directory");
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw ToolError("read " + path + ": " + std::strerror(errno));
+  if (!file) throw ToolError("read " + QuotePath(path) + ": " + std::strerror(errno));
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+bool IsContinuation(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
+}
+
+// What stands there, without cutting characters.
+std::string Around(const std::string& text, size_t place) {
+  size_t begin = place > kShownBytes ? place - kShownBytes : 0;
+  while (begin < text.size() && IsContinuation(text[begin])) ++begin;
+  size_t end = std::min(text.size(), place + 1);
+  while (end < text.size() && IsContinuation(text[end])) ++end;
+  return QuotePath(std::string_view(text).substr(begin, end - begin));
 }
 
 Json ParseJson(const std::string& text, const std::string& origin) {
   try {
     return Json::parse(text);
   } catch (const Json::parse_error& error) {
-    throw UsageError(origin + " is no JSON: " + error.what());
+    const size_t place = std::min(std::max<size_t>(error.byte, 1) - 1, text.size());
+    if (text.find_first_not_of(" \t\r\n") == std::string::npos)
+      throw UsageError(origin + " is no JSON: it is empty");
+    throw UsageError(origin + " is no JSON: " +
+                     (place == text.size() ? "it ends too early, after " : "the fault is at the end of ") +
+                     Around(text, place));
+  } catch (const Json::out_of_range&) {
+    throw UsageError(origin + " holds a number that is too large for any field");
   }
+}
+
+Json CheckObject(Json spec) {
+  if (!spec.is_object()) throw UsageError("the spec must be a JSON object, such as {\"dataset\": ...}");
+  return spec;
+}
+
+// JSON as it is, when it starts like a list; else the file of that name.
+Json ParseTransforms(const std::string& given) {
+  const size_t start = given.find_first_not_of(" \t\r\n");
+  const bool is_json = start != std::string::npos && (given[start] == '[' || given[start] == '{');
+  std::error_code ignored;
+  if (!is_json && !std::filesystem::exists(given, ignored)) {
+    throw UsageError(
+        "--transforms " + QuotePath(given) +
+        R"( is neither a JSON list nor a file, e.g. '[{"random_resized_crop": {"size": [224]}}]')");
+  }
+  Json transforms = ParseJson(is_json ? given : ReadFile(given), is_json ? "--transforms" : QuotePath(given));
+  if (!transforms.is_array())
+    throw UsageError((is_json ? "--transforms" : QuotePath(given)) +
+                     " is JSON, but no list: put it into [ ]");
+  return transforms;
 }
 
 }  // namespace
@@ -56,8 +106,8 @@ void SpecOptions::AddTo(CLI::App& command) {
 
 Json SpecOptions::Spec() const {
   if (!spec.empty())
-    return spec.front() == '@' ? ParseJson(ReadFile(spec.substr(1)), spec.substr(1))
-                               : ParseJson(spec, "--spec");
+    return CheckObject(spec.front() == '@' ? ParseJson(ReadFile(spec.substr(1)), QuotePath(spec.substr(1)))
+                                           : ParseJson(spec, "--spec"));
   if (dataset.empty()) throw UsageError("give a dataset (its name or path) or --spec");
   Json result = {{"dataset", DatasetOf(dataset)},
                  {"batch_size", batch_size},
@@ -67,12 +117,16 @@ Json SpecOptions::Spec() const {
   if (slots != 0) result["slots"] = slots;
   if (!format.empty()) result["dataset"]["format"] = format;
   if (sequence_length != 0) result["dataset"]["sequence_length"] = sequence_length;
-  if (!transforms.empty()) {
-    const bool inline_json = transforms.find('[') != std::string::npos;
-    result["transforms"] =
-        inline_json ? ParseJson(transforms, "--transforms") : ParseJson(ReadFile(transforms), transforms);
-  }
+  if (!transforms.empty()) result["transforms"] = ParseTransforms(transforms);
   return result;
+}
+
+std::string SpecText(const Json& spec) {
+  try {
+    return spec.dump();
+  } catch (const Json::type_error&) {
+    throw UsageError("the spec holds text that is not UTF-8; the daemon knows names and paths in UTF-8 only");
+  }
 }
 
 }  // namespace pinfeed

@@ -14,6 +14,9 @@ namespace pinfeed {
 // {"path": ...} for what looks like a path (made absolute), {"name": ...} otherwise.
 Json DatasetOf(const std::string& path_or_name);
 
+// The spec as the library takes it. Throws UsageError when it holds text that is not UTF-8.
+std::string SpecText(const Json& spec);
+
 // Purpose: the options' values. Borrowed by the command while it is parsed.
 struct SpecOptions {
   std::string dataset;
@@ -28,7 +31,7 @@ struct SpecOptions {
   uint32_t sequence_length = 0;
 
   void AddTo(CLI::App& command);
-  // Throws ToolError when the dataset is missing, a file cannot be read or JSON is none.
+  // Throws ToolError when a file cannot be read, UsageError when the dataset is missing or JSON is none.
   Json Spec() const;
 };
 

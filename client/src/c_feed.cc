@@ -84,7 +84,13 @@ Result<FeedOptions> MakeFeedOptions(const pf_open_options* given) {
     return InvalidArgument("options.device is " + std::to_string(options.device) + "; -1 means the host");
   result.device = options.device;
   if (options.device >= 0) {
-    ASSIGN_OR_RETURN(result.request.gpu_uuid, GpuUuid(options.device));
+    Result<std::string> uuid = GpuUuid(options.device);
+    if (!uuid.ok()) {
+      return Status(uuid.status().code(), "options.device is " + std::to_string(options.device) +
+                                              ": no GPU can be used: " + uuid.status().message() +
+                                              "; -1 is the host");
+    }
+    result.request.gpu_uuid = std::move(uuid).value();
   }
   if (options.reconnect_timeout_ms >= 0) result.reconnect_timeout = Bounded(options.reconnect_timeout_ms);
   return result;

@@ -2,15 +2,19 @@
 #include "client/src/daemon.h"
 
 #include <google/protobuf/util/json_util.h>
+#include <grpc/grpc.h>
 #include <grpcpp/create_channel_posix.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <fstream>
 #include <utility>
 
+#include "client/src/fork_guard.h"
+#include "common/quote.h"
 #include "pinfeed/v1/feeder.grpc.pb.h"
 #include "proto/convert.h"
 
@@ -19,10 +23,26 @@ namespace {
 
 constexpr int kMaxMessageBytes = 256 << 20;  // a dataset may have very many classes
 
+// protobuf quotes the place of a fault by bytes, and so cuts characters at either end.
+std::string WholeCharacters(std::string_view text) {
+  std::string whole;
+  while (!text.empty()) {
+    size_t length = std::min<size_t>(text.size(), 4);
+    while (length > 0 && !IsUtf8(text.substr(0, length))) --length;
+    whole += text.substr(0, length);
+    text.remove_prefix(std::max<size_t>(length, 1));
+  }
+  return whole;
+}
+
 Status FromJson(const std::string& json, std::string_view what, google::protobuf::Message* message) {
+  // protobuf's own words for this are "Root element must be a message".
+  if (const size_t start = json.find_first_not_of(" \t\r\n");
+      start == std::string::npos || json[start] != '{')
+    return InvalidArgument(std::string(what) + " must be a JSON object, such as {\"name\": value}");
   const auto parsed = google::protobuf::util::JsonStringToMessage(json, message);
   if (parsed.ok()) return OkStatus();
-  return InvalidArgument(std::string(what) + ": " + std::string(parsed.message()));
+  return InvalidArgument(std::string(what) + ": " + WholeCharacters(std::string(parsed.message())));
 }
 
 Result<std::string> ToJson(const google::protobuf::Message& message) {
@@ -35,12 +55,26 @@ Result<std::string> ToJson(const google::protobuf::Message& message) {
   return json;
 }
 
+// Purpose: the first and last use of gRPC in a call: with the last one of the process gRPC's threads have
+// ended when it returns. Left to the channel, that may happen later and elsewhere, where a fork meets it.
+class GrpcUse {
+ public:
+  GrpcUse() { grpc_init(); }
+  ~GrpcUse() { grpc_shutdown_blocking(); }
+  GrpcUse(const GrpcUse&) = delete;
+  GrpcUse& operator=(const GrpcUse&) = delete;
+};
+
 // One unary call over a connection of its own. We connect ourselves, not through gRPC's resolver, so that a
 // failure carries its errno, and so that gRPC's background reconnecting never starts.
 template <typename Request, typename Response>
 Status Call(const std::string& address, SteadyTime deadline, const Request& request, Response* response,
             grpc::Status (v1::Feeder::Stub::*method)(grpc::ClientContext*, const Request&, Response*)) {
+  const NoForkScope no_fork(deadline);  // outlives every gRPC object: gRPC is at rest when it ends
+  RETURN_IF_ERROR(no_fork.status());
   ASSIGN_OR_RETURN(UniqueFd fd, ConnectUnix(address, SOCK_STREAM, deadline));
+  RETURN_IF_ERROR(CheckSpareDescriptors(fd.get()));
+  const GrpcUse grpc_use;
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   const auto channel = grpc::CreateCustomInsecureChannelFromFd("localhost", fd.release(), arguments);
@@ -62,7 +96,9 @@ Status Call(const std::string& address, SteadyTime deadline, const Request& requ
 
 Result<std::string> BootId() {
   static constexpr char kPath[] = "/proc/sys/kernel/random/boot_id";
+  errno = 0;
   std::ifstream file(kPath);
+  if (!file) return ErrnoStatus(std::string("read ") + kPath, errno);
   std::string id;
   if (!std::getline(file, id)) return Internal(std::string("read ") + kPath + ": no line");
   return id;

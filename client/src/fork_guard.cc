@@ -3,30 +3,77 @@
 
 #include <pthread.h>
 
-#include "common/status.h"
+#include <ctime>
 
 namespace pinfeed {
 namespace {
 
+using std::chrono::steady_clock;
+
 std::atomic<uint64_t> g_forks{0};
 
-void CountFork() {
-  g_forks.fetch_add(1, std::memory_order_relaxed);
+// Calls take it shared, forks exclusive; a waiting fork goes before new calls, or many threads that call in
+// turn would keep it waiting. Not a Mutex of common/sync.h: it is locked and unlocked by fork handlers.
+pthread_rwlock_t g_calls = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+thread_local bool t_fork_has_lock = false;      // between the handlers of one fork, all run by its thread
+std::atomic<bool> g_forked_amid_a_call{false};  // this process is such a copy, or a descendant of one
+
+timespec AtTime(steady_clock::time_point time) {  // libstdc++'s steady clock is CLOCK_MONOTONIC
+  const auto since = time.time_since_epoch();
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(since);
+  return {static_cast<time_t>(seconds.count()),
+          static_cast<long>(std::chrono::nanoseconds(since - seconds).count())};
 }
 
-bool Register() {
-  // Fails only without memory for a few bytes. Cheaper than getpid(2) on every call, and right for every way
-  // to fork that glibc has.
-  PF_CHECK(pthread_atfork(nullptr, nullptr, CountFork) == 0, "pthread_atfork has no memory");
-  return true;
+void BeforeFork() {
+  const timespec until = AtTime(steady_clock::now() + NoForkScope::kMostForkWait);
+  t_fork_has_lock = ::pthread_rwlock_clockwrlock(&g_calls, CLOCK_MONOTONIC, &until) == 0;
+}
+
+void AfterForkInParent() {
+  if (t_fork_has_lock) ::pthread_rwlock_unlock(&g_calls);
+  t_fork_has_lock = false;
+}
+
+void AfterForkInChild() {
+  g_forks.fetch_add(1, std::memory_order_relaxed);
+  if (!t_fork_has_lock) g_forked_amid_a_call.store(true, std::memory_order_relaxed);
+  t_fork_has_lock = false;
+  // The threads that held it or waited for it are not in this process.
+  static const pthread_rwlock_t kFresh = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+  g_calls = kFresh;
+}
+
+// At load, not at first use: a fork in another thread may come amid that. Fails only without memory for a few
+// bytes. Cheaper than getpid(2) on every call, and right for every way to fork that glibc has.
+__attribute__((constructor)) void Register() {
+  PF_CHECK(::pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild) == 0,
+           "pthread_atfork has no memory");
 }
 
 }  // namespace
 
 uint64_t ForkGeneration() {
-  static const bool registered = Register();
-  (void)registered;
   return g_forks.load(std::memory_order_relaxed);
+}
+
+NoForkScope::NoForkScope(steady_clock::time_point deadline) {
+  const timespec until = AtTime(deadline);
+  if (::pthread_rwlock_clockrdlock(&g_calls, CLOCK_MONOTONIC, &until) != 0) {
+    status_ = {Code::kDeadlineExceeded,
+               "the time for this call ran out while another thread of this process was forking"};
+    return;
+  }
+  if (!g_forked_amid_a_call.load(std::memory_order_relaxed)) return;
+  ::pthread_rwlock_unlock(&g_calls);
+  status_ = FailedPrecondition(
+      "this process was forked while another thread of its parent waited for pinfeedd's answer: gRPC cannot "
+      "be used in it; start the process with spawn (with Python's multiprocessing: "
+      "get_context(\"spawn\")), or fork when no feed is being opened");
+}
+
+NoForkScope::~NoForkScope() {
+  if (status_.ok()) ::pthread_rwlock_unlock(&g_calls);
 }
 
 }  // namespace pinfeed

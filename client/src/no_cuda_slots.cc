@@ -6,7 +6,7 @@ namespace pinfeed {
 namespace {
 
 Status WithoutCuda() {
-  return Unavailable("this libpinfeed was built without CUDA; open the feed for the host (device -1)");
+  return Unavailable("this libpinfeed was built without CUDA");
 }
 
 }  // namespace

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/src/unix_socket.h"
 
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -14,8 +18,27 @@ namespace pinfeed {
 namespace {
 
 constexpr std::chrono::milliseconds kBacklogRetry{5};
+// gRPC takes about 6 for a call; the others are for threads that call or open something meanwhile.
+constexpr size_t kSpareDescriptors = 16;
+
+// A message's own, for what a user can mend.
+Status OutOfDescriptors(const std::string& what, int error) {
+  if (error != EMFILE) return ErrnoStatus(what, error);
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  return {Code::kResourceExhausted,
+          what + ": this process is at its limit of open files (" + std::to_string(limit.rlim_cur) +
+              "); raise it with ulimit -n or close some",
+          error};
+}
 
 Status ConnectError(const std::string& path, int error) {
+  if (struct stat found{}; ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) {
+    return {Code::kInvalidArgument,
+            "connect to pinfeedd at " + path + ": that is a directory; the daemon's socket lies inside: " +
+                path + (path.back() == '/' ? "" : "/") + "pinfeed.sock",
+            error};
+  }
   Status status = ErrnoStatus("connect to pinfeedd at " + path, error);
   if (error == ENOENT || error == ECONNREFUSED) {
     return {
@@ -33,6 +56,15 @@ Status ConnectError(const std::string& path, int error) {
 
 }  // namespace
 
+Status CheckSpareDescriptors(int fd) {
+  std::array<UniqueFd, kSpareDescriptors> spare;
+  for (UniqueFd& one : spare) {
+    one.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (!one) return OutOfDescriptors("call pinfeedd", errno);
+  }
+  return OkStatus();
+}
+
 int PollTimeout(SteadyTime deadline) {
   const auto left =
       std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
@@ -48,7 +80,7 @@ Result<UniqueFd> ConnectUnix(const std::string& path, int type, SteadyTime deadl
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   UniqueFd fd(::socket(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) return ErrnoStatus("make a socket to connect to " + path, errno);
+  if (!fd) return OutOfDescriptors("make a socket to connect to pinfeedd at " + path, errno);
   while (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     if (errno == EINTR) continue;
     // On a Unix socket EAGAIN means that the listener's backlog is full, and poll(2) cannot wait for that.

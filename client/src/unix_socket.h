@@ -18,6 +18,10 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 // callers know to try again), kPermissionDenied, kDeadlineExceeded.
 Result<UniqueFd> ConnectUnix(const std::string& path, int type, SteadyTime deadline);
 
+// Whether gRPC will find the descriptors that it needs: it ends the process where it finds none.
+// kResourceExhausted when the process is at its limit of open files. `fd` is any open descriptor.
+Status CheckSpareDescriptors(int fd);
+
 // Milliseconds until `deadline` for poll(2), rounded up; 0 when it has passed.
 int PollTimeout(SteadyTime deadline);
 

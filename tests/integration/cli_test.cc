@@ -78,6 +78,17 @@ TEST_F(CliTest, WrongUsageHasItsOwnExitStatus) {
       {{"bnech"}, "bnech"},
       {{"bench", "x", "--batch-size", "-3"}, "--batch-size"},
       {{"bench", "x", "--batchsize", "3"}, "--batchsize"},
+      {{"bench", "x", "--seconds", "nan"}, "nan is no number"},
+      {{"bench", "x", "--seconds", "inf"}, "inf is no number"},
+      {{"bench", "x", "--seconds", "-1"}, "-1 is no number"},
+      {{"bench", "x", "--step-ms", "nan"}, "nan is no number"},
+      {{"bench", "--spec", R"({"batch_size": 1e400})"}, "--spec holds a number that is too large"},
+      {{"bench", "--spec", "{\"a\": \u00e9\u00e9"},
+       "--spec is no JSON: the fault is at the end of '{\"a\": \u00e9'"},
+      {{"bench", "--spec", "[]"}, "must be a JSON object"},
+      {{"bench", "\xff"}, "not UTF-8"},
+      {{"bench", "x", "--transforms", "random_resized_crop"}, "neither a JSON list nor a file"},
+      {{"bench", "x", "--transforms", "{}"}, "no list"},
       {{"peek"}, "dataset is required"},
       {{}, "subcommand"},
   };
@@ -85,11 +96,30 @@ TEST_F(CliTest, WrongUsageHasItsOwnExitStatus) {
     const ProgramResult result = Run(words);
     EXPECT_EQ(result.exit_status, 2) << reason;
     EXPECT_THAT(result.output, HasSubstr(reason));
+    EXPECT_THAT(result.output, Not(HasSubstr("json.exception")));
   }
   const ProgramResult help = Run({"--help"});
   EXPECT_EQ(help.exit_status, 0);
   EXPECT_THAT(help.output, HasSubstr("Exit status: 0 done; 1 it failed"));
   EXPECT_EQ(Run({"--version"}).exit_status, 0);
+}
+
+TEST_F(CliTest, AnswerThatDoesNotArriveIsAFailure) {
+  const auto daemon = DaemonProcess::Serve(dir_.path());
+  for (const char* words : {"status", "status --json", "datasets", "--help"}) {
+    const ProgramResult full =
+        RunProgram({"/bin/sh", "-c", std::string("\"$0\" ") + words + " >/dev/full", PINFEED_TEST_TOOL},
+                   (dir_ / "pinfeed.sock").string());
+    EXPECT_EQ(full.exit_status, 1) << words;
+    EXPECT_THAT(full.output, HasSubstr("write the answer to stdout: No space left on device")) << words;
+  }
+}
+
+TEST_F(CliTest, DirectoryInPlaceOfTheSocketIsNamed) {
+  const ProgramResult result = Run({"--address", dir_.path().string(), "status"});
+  EXPECT_EQ(result.exit_status, 1);
+  EXPECT_THAT(result.output, HasSubstr("is a directory; the daemon's socket lies inside: " +
+                                       (dir_ / "pinfeed.sock").string()));
 }
 
 TEST_F(CliTest, PeekShowsNumbersWhereThereAreNoImages) {

@@ -1,13 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // The client's parts that need no daemon: addresses, JSON, back-off, connection errors, structs that grow.
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <latch>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "client/src/address.h"
 #include "client/src/backoff.h"
 #include "client/src/daemon.h"
+#include "client/src/fork_guard.h"
 #include "client/src/unix_socket.h"
+#include "common/quote.h"
 #include "pinfeed/pinfeed.h"
 #include "tests/testing.h"
 
@@ -47,6 +59,30 @@ TEST(ClientConnectTest, ErrorsSayWhatToDo) {
               StatusIs(Code::kUnavailable, HasSubstr("is the daemon running?")));
 }
 
+TEST(ClientConnectTest, SpareDescriptorsAreAskedForBeforeTheCall) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  std::vector<UniqueFd> held;
+  rlimit few = before;
+  few.rlim_cur = 64;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  while (held.empty() || held.back()) held.emplace_back(::eventfd(0, EFD_CLOEXEC));
+  const UniqueFd gone = std::move(held.front());
+  EXPECT_THAT(CheckSpareDescriptors(gone.get()),
+              StatusIs(Code::kResourceExhausted, HasSubstr("at its limit of open files (64); raise it")));
+  EXPECT_THAT(ConnectUnix("/none.sock", SOCK_STREAM, Soon()),
+              StatusIs(Code::kResourceExhausted, HasSubstr("at its limit of open files (64); raise it")));
+  held.resize(held.size() - 18);
+  EXPECT_TRUE(CheckSpareDescriptors(gone.get()).ok());
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+TEST(ClientConnectTest, DirectoryIsToldFromASocket) {
+  const TempDir dir;
+  EXPECT_THAT(StatusJson(dir.path().string(), Soon()),
+              StatusIs(Code::kInvalidArgument, HasSubstr((dir / "pinfeed.sock").string())));
+}
+
 TEST(ClientCursorTest, SurvivesTheWayThroughJson) {
   const Cursor cursor{"00000000000f00d0", ~uint64_t{0}, 3, uint64_t{1} << 63, Order::kSequential};
   EXPECT_EQ(*CursorFromJson(CursorToJson(cursor)), cursor);
@@ -65,7 +101,71 @@ TEST(ClientSpecTest, UnknownFieldsAreNamed) {
   EXPECT_THAT(OpenFeed(address, {R"({"batchsize": 4})", {}, "t"}, Soon()),
               StatusIs(Code::kInvalidArgument, HasSubstr("batchsize")));
   EXPECT_THAT(OpenFeed(address, {"not json", {}, "t"}, Soon()),
-              StatusIs(Code::kInvalidArgument, HasSubstr("spec")));
+              StatusIs(Code::kInvalidArgument, HasSubstr("spec must be a JSON object")));
+  EXPECT_THAT(OpenFeed(address, {"[]", {}, "t"}, Soon()),
+              StatusIs(Code::kInvalidArgument, HasSubstr("spec must be a JSON object")));
+}
+
+TEST(ClientSpecTest, MessagesHoldWholeCharacters) {
+  // protobuf quotes 20 bytes or so around the fault; with each shift, it cuts elsewhere.
+  for (size_t shift = 0; shift < 4; ++shift) {
+    std::string accents(shift, 'x');
+    for (int i = 0; i < 40; ++i) accents += "\u00e9\u4e2d";
+    const Status status =
+        OpenFeed("/none.sock", {"{\"a" + accents + "\": 1 " + accents + "}", {}, "t"}, Soon()).status();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_TRUE(IsUtf8(status.message())) << status.message();
+    EXPECT_THAT(status.message(), HasSubstr("\u00e9\u4e2d"));
+  }
+}
+
+// The exit status of a child that tries to call.
+enum ChildMay { kCall = 10, kNotCall = 11, kElse = 12 };
+int ForkAndTry() {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const NoForkScope scope(Soon());
+    const Code code = scope.status().code();
+    ::_exit(code == Code::kOk ? kCall : code == Code::kFailedPrecondition ? kNotCall : kElse);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(ClientForkTest, ForkWaitsForTheEndOfACall) {
+  std::latch calling(1);
+  std::atomic<bool> ended{false};
+  std::thread call([&] {
+    const NoForkScope scope(Soon());
+    calling.count_down();
+    // A fork that waits goes before new calls: one that finds no place shows that the fork has come.
+    for (bool fork_waits = false; !fork_waits;)
+      fork_waits =
+          !NoForkScope(std::chrono::steady_clock::now() + std::chrono::milliseconds(1)).status().ok();
+    ended = true;
+  });
+  calling.wait();
+  EXPECT_EQ(ForkAndTry(), kCall);
+  EXPECT_TRUE(ended);
+  call.join();
+  EXPECT_TRUE(NoForkScope(Soon()).status().ok());
+}
+
+TEST(ClientForkTest, ForkAmidALongCallGoesOnAndItsChildIsRefused) {
+  std::latch calling(1);
+  std::latch forked(1);
+  std::thread call([&] {
+    const NoForkScope scope(Soon());
+    calling.count_down();
+    forked.wait();
+  });
+  calling.wait();
+  EXPECT_EQ(ForkAndTry(), kNotCall);
+  EXPECT_TRUE(NoForkScope(Soon()).status().ok()) << "the parent may";
+  forked.count_down();
+  call.join();
+  EXPECT_EQ(ForkAndTry(), kCall);
 }
 
 TEST(ClientBackoffTest, DoublesUpToItsLimitWithinTheUpperHalf) {
