@@ -20,10 +20,8 @@ constexpr int kMaxRequestBytes = 1 << 20;
 // For reflection alone: no other call holds a thread of gRPC's.
 constexpr int kMaxThreads = 16;
 constexpr int kMaxStreamsAConnection = 8;
-constexpr int kMaxIdleMs =
-    10 * 60 * 1000;  // a connection without calls is closed; clients reconnect by themselves
-// After its age a connection takes no new calls; those that run have the grace. Clients reconnect by
-// themselves.
+// After its age a connection takes no new calls and is closed; those that run have the grace. Clients
+// reconnect by themselves.
 constexpr int kMaxAgeMs = 60 * 1000;
 constexpr int kMaxAgeGraceMs = 10 * 60 * 1000;
 
@@ -50,7 +48,6 @@ Result<std::unique_ptr<RpcServer>> RpcServer::Create(FeederService& service) {
   builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
   builder.SetResourceQuota(grpc::ResourceQuota("pinfeed").SetMaxThreads(kMaxThreads));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsAConnection);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kMaxIdleMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kMaxAgeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kMaxAgeGraceMs);
   builder.RegisterService(&service);
