@@ -180,6 +180,13 @@ class Library:
         message: Optional[bytes] = self.pf_last_error_quick()
         return make_error(result, (message or b"").decode("utf-8", "replace"))
 
+    def tensor(self, get: Any, owner: Optional[Any], number: int) -> TensorInfo:
+        """What `get` (pf_get_tensor of a batch, pf_get_output of a feed) tells of tensor `number`. Raises when it fails."""
+        tensor = TensorInfo()
+        self.pf_tensor_init(tensor, ctypes.sizeof(tensor))
+        self.check(get(owner, number, tensor))
+        return tensor
+
     def take_string(self, pointer: ctypes.c_void_p) -> str:
         """The text at a pointer that is to be freed with pf_free."""
         try:

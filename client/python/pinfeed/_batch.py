@@ -19,7 +19,7 @@ from ._errors import Code, Error, InvalidArgumentError
 
 _BFLOAT16 = 11
 # _abi.BatchInfo but for size and reserved: taken apart in one call.
-INFO_FORMAT = "@8xQQIII4xQ"
+_INFO_FORMAT = "@8xQQIII4xQ"
 # A tensor for numpy.ndarray: shape, type, place in the slot; and what makes the user's tensor of the array, if that is another.
 _View = Tuple[Tuple[int, ...], Any, int, Optional[Callable[[Any], Any]]]
 
@@ -82,10 +82,43 @@ class _Place(NamedTuple):
     finish: Optional[Callable[[Any], Any]]  # from the array to what the user gets
 
 
-class BatchMaker:
+class Maker:
+    """What makers of batches share: what the library tells of the next one, the leases, the last step to a `Batch`.
+
+    Owns the feed's `Batch` class. Borrows the library. Threads: one at a time, as the feed itself.
+    """
+
+    def __init__(self, library: _abi.Library) -> None:
+        self._library = library
+        self._release = library.pf_batch_release_quick
+        self.live: Dict[int, Lease] = {}  # of this feed's batches, by handle
+        self._batch_type: Type[Batch] = Batch
+        # What pf_next_info tells of the batch it gives, for `make`.
+        self._info = _abi.BatchInfo()
+        library.pf_batch_info_init(self._info, ctypes.sizeof(self._info))
+        self.info_ref = ctypes.byref(self._info)
+        self._unpack_info = struct.Struct(_INFO_FORMAT).unpack_from
+
+    @property
+    def held(self) -> int:
+        """Batches whose slots are in use."""
+        return sum(lease() is not None for lease in list(self.live.values()))
+
+    def next_info(self) -> Tuple[int, ...]:
+        """What `info_ref` was filled with: epoch, index, samples, skipped, last_of_epoch, data."""
+        return self._unpack_info(self._info)
+
+    def _build(self, info: Tuple[int, ...], tensors: List[Any]) -> Batch:
+        batch: Batch = tuple.__new__(self._batch_type, tensors)
+        batch.epoch, batch.index, _, batch.skipped, last_of_epoch, _ = info
+        batch.last_of_epoch = last_of_epoch != 0
+        return batch
+
+
+class BatchMaker(Maker):
     """Turns batches of one feed into tensors; the hot path.
 
-    Owns the feed's `Batch` class and slot type. Borrows the library. Threads: one at a time, as the feed itself.
+    Owns the slot type, too.
     A batch comes in two steps: `take` makes its slot an object, whose end releases the batch, once, whatever happens; `make` gives the tensors
     over it, and may be called again when an exception ended it.
     """
@@ -96,34 +129,18 @@ class BatchMaker:
         """`move_to`: the device that torch's tensors are copied to, where the daemon could not bring them."""
         import numpy
 
+        super().__init__(library)
         self._numpy = numpy
-        self._library = library
         self._batch_size = batch_size
         self._framework = framework
         self._zero_copy = zero_copy
         self._move_to = move_to
-        self.live: Dict[int, Lease] = {}
-        # What pf_next_info tells of the batch it gives, for `make`.
-        self._info = _abi.BatchInfo()
-        library.pf_batch_info_init(self._info, ctypes.sizeof(self._info))
-        self.info_ref = ctypes.byref(self._info)
-        self._unpack_info = struct.Struct(INFO_FORMAT).unpack_from
-        self._release = library.pf_batch_release_quick
         self._tensor_count = tensor_count
         self._places: List[_Place] = []
         self._views: Dict[int, List[_View]] = {}  # by the batch's samples
         self._slot_type: Any = None  # of _slot_class
-        self._batch_type: Type[Batch] = Batch
         self._copies = False
         self._read_only = False
-
-    @property
-    def held(self) -> int:
-        return count(self.live)
-
-    def next_info(self) -> Tuple[int, ...]:
-        """What `info_ref` was filled with: epoch, index, samples, skipped, last_of_epoch, data."""
-        return self._unpack_info(self._info)
 
     def take(self, out: ctypes.c_void_p) -> Any:
         """The slot of the batch whose pointer `out` holds and `info_ref` describes: it owns the batch from then on, and `out` is NULL. None
@@ -147,22 +164,18 @@ class BatchMaker:
 
     def make(self, slot: Any) -> Batch:
         """The batch of a slot."""
-        epoch, index, samples, skipped, last_of_epoch, data = slot.info
+        samples = slot.info[2]
         views = self._views.get(samples) or self._make_views(samples)
         # An array over a read-only array is read-only for good; over a plain buffer, its user could change that.
         buffer = self._numpy.frombuffer(memoryview(slot).toreadonly(), "u1") if self._read_only else slot
         ndarray = self._numpy.ndarray
-        batch: Batch = tuple.__new__(
-            self._batch_type,
+        batch = self._build(
+            slot.info,
             [
                 ndarray(shape, dtype, buffer, offset) if finish is None else finish(ndarray(shape, dtype, buffer, offset))
                 for shape, dtype, offset, finish in views
             ],
         )
-        batch.epoch = epoch
-        batch.index = index
-        batch.skipped = skipped
-        batch.last_of_epoch = last_of_epoch != 0
         if not self._copies:
             batch._slot = slot  # type: ignore[attr-defined]
         return batch
@@ -176,12 +189,7 @@ class BatchMaker:
     def _learn(self, handle: Optional[int], samples: int, data: int) -> None:
         """Takes the layout from the first batch."""
         library = self._library
-        tensors: List[Any] = []
-        for number in range(self._tensor_count):
-            tensor = _abi.TensorInfo()
-            library.pf_tensor_init(tensor, ctypes.sizeof(tensor))
-            library.check(library.pf_get_tensor_quick(handle, number, tensor))
-            tensors.append(tensor)
+        tensors = [library.tensor(library.pf_get_tensor_quick, handle, number) for number in range(self._tensor_count)]
         self._read_only = not all(tensor.writable for tensor in tensors)
         copies = self._move_to is not None or self._zero_copy is False or (self._zero_copy is None and self._read_only and self._framework == "torch")
         places = []
@@ -261,11 +269,6 @@ ctypes.pythonapi.Py_IncRef(ctypes.py_object(_leases))  # slots may die while the
 def keep(handle: int, lease: Lease) -> None:
     """Keeps a lease until its handle serves again."""
     _leases[handle] = lease
-
-
-def count(leases: Dict[int, Lease]) -> int:
-    """Those that are not over."""
-    return sum(lease() is not None for lease in list(leases.values()))
 
 
 def _slot_class(length: int) -> Any:

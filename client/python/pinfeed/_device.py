@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import struct
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from . import _abi
-from ._batch import INFO_FORMAT, Batch, Lease, batch_class, count, keep, kind_of
+from ._batch import Batch, Lease, Maker, batch_class, keep, kind_of
 from ._checks import Checks
 from ._dlpack import RawTensor
-from ._errors import Code, Error, InvalidArgumentError
+from ._errors import Code, InvalidArgumentError
 
 _BFLOAT16 = 11
 
@@ -95,32 +94,23 @@ class _Output(NamedTuple):
     sample_shape: Tuple[int, ...]
 
 
-class DeviceBatchMaker:
+class DeviceBatchMaker(Maker):
     """Turns batches of one feed into tensors on a GPU; the hot path. The same to its caller as `BatchMaker`.
 
-    Owns the feed's `Batch` class. Borrows the library. Threads: one at a time, as the feed itself. Invariant: a batch that `make` could
-    not write stays with what `take` gave.
+    No slot is held once its batch is written. Invariant: a batch that `make` could not write stays with what `take` gave.
     """
 
     def __init__(self, library: _abi.Library, handle: Optional[ctypes.c_void_p], output_count: int, memory: Memory) -> None:
+        super().__init__(library)
         self._write = library.pf_batch_write_quick
-        self._release = library.pf_batch_release_quick
-        self._error = library.error
         self._memory = memory
-        self.live: Dict[int, Lease] = {}  # no slot is held once its batch is written
-        self._info = _abi.BatchInfo()
-        library.pf_batch_info_init(self._info, ctypes.sizeof(self._info))
-        self.info_ref = ctypes.byref(self._info)
-        self._unpack_info = struct.Struct(INFO_FORMAT).unpack_from
         self._outputs: List[_Output] = []
         for number in range(output_count):
-            tensor = _abi.TensorInfo()
-            library.pf_tensor_init(tensor, ctypes.sizeof(tensor))
-            library.check(library.pf_get_output(handle, number, tensor))
+            tensor = library.tensor(library.pf_get_output, handle, number)
             name = tensor.name.decode("utf-8", "replace")
             self._outputs.append(_Output(name, tensor.dtype, self._dtype(name, tensor.dtype), tuple(tensor.shape[1 : tensor.dims])))
         self._pointers = (ctypes.c_void_p * output_count)()
-        self._batch_type: Type[Batch] = batch_class([output.name for output in self._outputs])
+        self._batch_type = batch_class([output.name for output in self._outputs])
 
     def _dtype(self, name: str, dtype: int) -> Any:
         known = kind_of(name, dtype)[2]
@@ -130,14 +120,6 @@ class DeviceBatchMaker:
             raise InvalidArgumentError(
                 Code.INVALID_ARGUMENT, f"tensor {name!r} is {known}, which the framework that is to get it does not have: add ToDtype"
             ) from None
-
-    @property
-    def held(self) -> int:
-        return count(self.live)
-
-    def next_info(self) -> Tuple[int, ...]:
-        """See `BatchMaker`."""
-        return self._unpack_info(self._info)
 
     def take(self, out: ctypes.c_void_p) -> Any:
         """The batch whose pointer `out` holds and `info_ref` describes; see `BatchMaker`."""
@@ -158,16 +140,12 @@ class DeviceBatchMaker:
 
     def make(self, taken: Any) -> Batch:
         """The batch, once it is being written and its slot is on its way back."""
-        epoch, index, samples, skipped, last_of_epoch, _ = taken.info
         if taken.batch is None or not taken.results:
             memory = self._memory
             empty = memory.empty
+            samples = taken.info[2]
             tensors = [empty((samples,) + output.sample_shape, output.dtype) for output in self._outputs]
-            batch: Batch = tuple.__new__(self._batch_type, tensors)
-            batch.epoch = epoch
-            batch.index = index
-            batch.skipped = skipped
-            batch.last_of_epoch = last_of_epoch != 0
+            batch = self._build(taken.info, tensors)
             pointers = self._pointers
             pointers[:] = [memory.address(tensor) for tensor in tensors]
             stream = memory.stream()
@@ -175,7 +153,7 @@ class DeviceBatchMaker:
             # Call and note of its result in one, without a place between for a signal handler: a batch is written once.
             taken.results.extend(map(self._write, (taken.handle,), (pointers,), (len(tensors),), (stream,)))
         if taken.results[0]:
-            raise self._error(taken.results.pop())
+            raise self._library.error(taken.results.pop())
         taken.lease._as_parameter_ = None  # it is given back already
         made: Batch = taken.batch
         return made
@@ -207,15 +185,12 @@ class LentBatchMaker(DeviceBatchMaker):
 
     def __init__(self, library: _abi.Library, handle: Optional[ctypes.c_void_p], output_count: int, memory: Memory, gpu: int) -> None:
         super().__init__(library, handle, output_count, memory)
-        self._library = library
         self._gpu = gpu
         self._places: List[Tuple[int, int, bool]] = []  # offset, bytes of a sample, writable
 
     def _learn(self, handle: Optional[int], samples: int, data: int) -> None:
         for number, output in enumerate(self._outputs):
-            tensor = _abi.TensorInfo()
-            self._library.pf_tensor_init(tensor, ctypes.sizeof(tensor))
-            self._library.check(self._library.pf_get_tensor_quick(handle, number, tensor))
+            tensor = self._library.tensor(self._library.pf_get_tensor_quick, handle, number)
             shape = tuple(tensor.shape[1 : tensor.dims])
             if (tensor.dtype, shape) != (output.kind, output.sample_shape):
                 raise InvalidArgumentError(
@@ -247,24 +222,18 @@ class LentBatchMaker(DeviceBatchMaker):
         return lent
 
     def make(self, taken: Any) -> Batch:
-        epoch, index, samples, skipped, last_of_epoch, data = taken.info
+        samples, data = taken.info[2], taken.info[5]
         raw = {
             output.name: RawTensor(
                 taken, data + offset, samples * sample_bytes, (samples,) + output.sample_shape, output.kind, writable, self._gpu
             )
             for output, (offset, sample_bytes, writable) in zip(self._outputs, self._places)
         }
-        batch: Batch = tuple.__new__(self._batch_type, [self._memory.lend(tensor) for tensor in raw.values()])
-        batch.epoch = epoch
-        batch.index = index
-        batch.skipped = skipped
-        batch.last_of_epoch = last_of_epoch != 0
+        batch = self._build(taken.info, [self._memory.lend(tensor) for tensor in raw.values()])
         batch._raw = raw
         return batch
 
 
 def memory_of(framework: str, ordinal: int) -> Memory:
     """The memory of "torch" or "cupy" on a GPU."""
-    if framework == "numpy":
-        raise Error(Code.INVALID_ARGUMENT, 'framework: "numpy" has no tensors on a GPU: take "torch" or "cupy", or leave device at None')
     return {"torch": torch_memory, "cupy": cupy_memory}[framework](ordinal)
