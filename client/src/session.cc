@@ -119,6 +119,7 @@ bool Session::Unmap(SteadyTime deadline) {
             "process ends");
   (void)device_.release();
   (void)new Mapping(std::move(release_));  // the GPU will still write there
+  lifeline_ = Lifeline();                  // which leaves nobody to say goodbye to, now or later
   return false;
 }
 
