@@ -37,7 +37,7 @@ Status ConvertKernel::Load() {
   const CudaDriver& driver = device_->driver();
   const std::string what = "load pinfeed's kernel on GPU " + device_->uuid();
   const CudaScope scope(*device_);
-  RETURN_IF_ERROR(CudaStatus(scope.result(), what));
+  RETURN_IF_ERROR(scope.status());
   CUmodule module = nullptr;
   RETURN_IF_ERROR(CudaStatus(driver.cuModuleLoadData(&module, pf_convert_image_fatbin), what));
   const char* const names[] = {kConvertKernel1, kConvertKernel2, kConvertKernel4};

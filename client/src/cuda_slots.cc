@@ -32,7 +32,7 @@ class CudaSlots final : public DeviceSlots {
 
   Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream) override {
     const CudaScope scope(*device_);
-    RETURN_IF_ERROR(CudaStatus(scope.result(), "enter the context of GPU " + device_->uuid()));
+    RETURN_IF_ERROR(scope.status());
     const CUdeviceptr slot = memory_.address() + batch.slot * offer_.layout.slot_stride;
     for (size_t i = 0; i < offer_.outputs.size(); ++i) {
       const OfferedOutput& output = offer_.outputs[i];
@@ -51,7 +51,7 @@ class CudaSlots final : public DeviceSlots {
 
   Status Release(const BatchDescriptor& batch, void* stream) override {
     const CudaScope scope(*device_);
-    RETURN_IF_ERROR(CudaStatus(scope.result(), "enter the context of GPU " + device_->uuid()));
+    RETURN_IF_ERROR(scope.status());
     return PutRelease(batch, static_cast<CUstream>(stream));
   }
 
@@ -112,7 +112,7 @@ class CudaSlots final : public DeviceSlots {
 
 Status CheckId(const FeedOffer& offer, const CudaDevice& device, const DeviceMemory& memory) {
   const CudaScope scope(device);
-  RETURN_IF_ERROR(CudaStatus(scope.result(), "enter the context of GPU " + device.uuid()));
+  RETURN_IF_ERROR(scope.status());
   decltype(offer.arena_id) id{};
   const uint64_t offset = uint64_t{offer.slot_count} * offer.layout.slot_stride;
   RETURN_IF_ERROR(CudaStatus(device.driver().cuMemcpyDtoH(id.data(), memory.address() + offset, id.size()),

@@ -90,11 +90,16 @@ CudaDevice::~CudaDevice() {
 }
 
 CudaScope::CudaScope(const CudaDevice& device)
-    : driver_(device.driver()), result_(driver_.cuCtxPushCurrent(device.context())) {}
+    : device_(device), result_(device.driver().cuCtxPushCurrent(device.context())) {}
 
 CudaScope::~CudaScope() {
   CUcontext left = nullptr;
-  if (result_ == CUDA_SUCCESS) (void)driver_.cuCtxPopCurrent(&left);
+  if (result_ == CUDA_SUCCESS) (void)device_.driver().cuCtxPopCurrent(&left);
+}
+
+Status CudaScope::status() const {
+  if (result_ == CUDA_SUCCESS) return OkStatus();
+  return CudaStatus(result_, "enter the context of GPU " + device_.uuid());
 }
 
 }  // namespace pinfeed

@@ -61,11 +61,11 @@ class CudaScope {
   CudaScope(const CudaScope&) = delete;
   CudaScope& operator=(const CudaScope&) = delete;
   // Whether the context could be entered. Calls fail with CUDA_ERROR_INVALID_CONTEXT if not.
-  CUresult result() const { return result_; }
+  Status status() const;
 
  private:
-  const CudaDriver& driver_;
-  CUresult result_;
+  const CudaDevice& device_;
+  const CUresult result_;
 };
 
 }  // namespace pinfeed

@@ -26,7 +26,7 @@ std::string Piece(uint64_t bytes, const CudaDevice& device) {
 Result<DeviceMemory> DeviceMemory::Create(std::shared_ptr<const CudaDevice> device, uint64_t bytes) {
   const CudaDriver& driver = device->driver();
   const CudaScope scope(*device);
-  RETURN_IF_ERROR(CudaStatus(scope.result(), "enter the context of GPU " + device->uuid()));
+  RETURN_IF_ERROR(scope.status());
   const CUmemAllocationProp properties = Properties(device->handle());
   size_t granularity = 0;
   RETURN_IF_ERROR(CudaStatus(
@@ -48,7 +48,7 @@ Result<DeviceMemory> DeviceMemory::Import(std::shared_ptr<const CudaDevice> devi
                                           bool read_only) {
   const CudaDriver& driver = device->driver();
   const CudaScope scope(*device);
-  RETURN_IF_ERROR(CudaStatus(scope.result(), "enter the context of GPU " + device->uuid()));
+  RETURN_IF_ERROR(scope.status());
   DeviceMemory memory;
   memory.device_ = std::move(device);
   memory.bytes_ = bytes;
@@ -112,7 +112,7 @@ Result<HostRegistration> HostRegistration::Create(std::shared_ptr<const CudaDevi
   const CudaScope scope(*device);
   const std::string what =
       "register " + std::to_string(bytes) + " bytes of host memory with GPU " + device->uuid();
-  RETURN_IF_ERROR(CudaStatus(scope.result(), what));
+  RETURN_IF_ERROR(scope.status());
   RETURN_IF_ERROR(CudaStatus(
       driver.cuMemHostRegister(address, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
       what));

@@ -83,7 +83,7 @@ Status CopyEngine::Open() {
   const CudaDriver& driver = device_->driver();
   const std::string what = "make the copy stream of GPU " + device_->uuid();
   const CudaScope scope(*device_);
-  RETURN_IF_ERROR(CudaStatus(scope.result(), what));
+  RETURN_IF_ERROR(scope.status());
   int least = 0;
   int greatest = 0;
   RETURN_IF_ERROR(CudaStatus(driver.cuCtxGetStreamPriorityRange(&least, &greatest), what));
@@ -119,8 +119,7 @@ CopyEngine::Counters CopyEngine::counters() const {
 void CopyEngine::Run() {
   ::prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   const CudaScope scope(*device_);
-  if (scope.result() != CUDA_SUCCESS)
-    Fail(CudaStatus(scope.result(), "enter the context of GPU " + device_->uuid()));
+  if (const Status entered = scope.status(); !entered.ok()) Fail(entered);
   while (true) {
     Job job;
     bool has_job = false;

@@ -14,7 +14,7 @@ namespace {
 
 Status WriteId(const CudaDevice& device, const DeviceMemory& memory, uint64_t offset, const ArenaId& id) {
   const CudaScope scope(device);
-  RETURN_IF_ERROR(CudaStatus(scope.result(), "enter the context of GPU " + device.uuid()));
+  RETURN_IF_ERROR(scope.status());
   return CudaStatus(device.driver().cuMemcpyHtoD(memory.address() + offset, id.data(), id.size()),
                     "write the arena's id on GPU " + device.uuid());
 }

@@ -232,7 +232,8 @@ def trainer(address, inputs):
     for _ in range(3):  # turn and turn about: the GPU's clock wanders
         alone.append(tflops(4000, None)[0])
         neighbour = subprocess.Popen([HERE / "bin" / "feed_rate", address, "6", json.dumps(spec), "drop"], stdout=subprocess.PIPE, text=True)
-        time.sleep(1.5)  # its context is made by then
+        if neighbour.stdout.readline() != "started\n":
+            raise RuntimeError("the neighbour did not start")
         beside.append(tflops(4000, None)[0])
         rate = json.loads(neighbour.communicate()[0])["gb_per_s"]
         with open_feed(address, inputs, "arrays", zero_copy=True) as feed:

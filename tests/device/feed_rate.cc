@@ -3,7 +3,8 @@
 //
 //   feed_rate ADDRESS SECONDS SPEC_JSON [drop]
 //
-// With "drop", batches are given back untouched by the processor: this process puts nothing on the GPU.
+// With "drop", batches are given back untouched by the processor: once it has printed "started", this process
+// puts nothing on the GPU.
 //
 // Prints one JSON object: batches and bytes (of the tensors) a second over SECONDS, and percentiles of the
 // time from a ready batch to a tensor whose work is queued (pf_next and pf_batch_write, in microseconds),
@@ -46,6 +47,11 @@ int main(int argc, char** argv) {
   for (size_t i = 0; i < feed.outputs().size(); ++i) sample_bytes += feed.SampleBytes(i);
   for (int i = 0; i < 50; ++i) feed.Next();
   gpu.Synchronize();
+
+  if (drop) {
+    std::printf("started\n");
+    std::fflush(stdout);
+  }
 
   uint64_t batches = 0;
   uint64_t samples = 0;

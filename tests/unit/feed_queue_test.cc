@@ -5,46 +5,48 @@
 namespace pinfeed {
 namespace {
 
-using FeedQueueTest = FeedTest;
+// A queue of two batches of one epoch, and two members.
+class FeedQueueTest : public FeedTest {
+ protected:
+  FeedQueueTest() {
+    EXPECT_TRUE(feed_->Attach(first_.pages(), std::nullopt).ok());
+    EXPECT_TRUE(feed_->Attach(second_.pages(), std::nullopt).ok());
+  }
+
+  static FeedSpec PairSpec() {
+    FeedSpec spec = Spec(10, 1);
+    spec.sharing = Sharing::kQueue;
+    spec.group_size = 2;
+    return spec;
+  }
+
+  const std::shared_ptr<Feed> feed_ = Make(PairSpec(), std::make_shared<NumberDataset>(20), 4);
+  PageClient first_{*feed_};
+  PageClient second_{*feed_};
+};
 
 // What a member has been given and not taken may still be another's: nobody is told of the end before.
 TEST_F(FeedQueueTest, QueueEndsOnlyOnceItsLastBatchesAreTaken) {
-  FeedSpec spec = Spec(10, 1);
-  spec.sharing = Sharing::kQueue;
-  spec.group_size = 2;
-  const auto feed = Make(spec, std::make_shared<NumberDataset>(20), 4);
-  PageClient first(*feed);
-  PageClient second(*feed);
-  ASSERT_OK(feed->Attach(first.pages(), std::nullopt));
-  ASSERT_OK(feed->Attach(second.pages(), std::nullopt));
-  WaitFor([&] { return first.ready() == 1 && second.ready() == 1; });
-  second.Release(*second.Next(), *feed);
-  feed->ReadReleases();
-  EXPECT_EQ(second.state(), FeedState::kRunning);
-  feed->Detach(first.pages());  // without having taken its own
-  ASSERT_TRUE(second.Next().has_value());
-  EXPECT_FALSE(second.Next().has_value());
-  feed->Detach(second.pages());
+  WaitFor([&] { return first_.ready() == 1 && second_.ready() == 1; });
+  second_.Release(*second_.Next(), *feed_);
+  feed_->ReadReleases();
+  EXPECT_EQ(second_.state(), FeedState::kRunning);
+  feed_->Detach(first_.pages());  // without having taken its own
+  ASSERT_TRUE(second_.Next().has_value());
+  EXPECT_FALSE(second_.Next().has_value());
+  feed_->Detach(second_.pages());
 }
 
 TEST_F(FeedQueueTest, QueueEndsForMembersThatHoldTheirLastBatches) {
-  FeedSpec spec = Spec(10, 1);
-  spec.sharing = Sharing::kQueue;
-  spec.group_size = 2;
-  const auto feed = Make(spec, std::make_shared<NumberDataset>(20), 4);
-  PageClient first(*feed);
-  PageClient second(*feed);
-  ASSERT_OK(feed->Attach(first.pages(), std::nullopt));
-  ASSERT_OK(feed->Attach(second.pages(), std::nullopt));
-  for (PageClient* client : {&first, &second}) {
+  for (PageClient* client : {&first_, &second_}) {
     ASSERT_TRUE(client->Next().has_value());
     client->words().taken.store(1);
   }
-  feed->ReadReleases();
-  EXPECT_EQ(first.state(), FeedState::kEnded);
-  EXPECT_EQ(second.state(), FeedState::kEnded);
-  feed->Detach(first.pages());
-  feed->Detach(second.pages());
+  feed_->ReadReleases();
+  EXPECT_EQ(first_.state(), FeedState::kEnded);
+  EXPECT_EQ(second_.state(), FeedState::kEnded);
+  feed_->Detach(first_.pages());
+  feed_->Detach(second_.pages());
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ class StandInCudaTest : public ::testing::Test {
     ASSERT_EQ(device_->name(), "Stand-in GPU") << "a real driver was loaded";
     driver_ = &device_->driver();
     scope_ = std::make_unique<CudaScope>(*device_);
-    ASSERT_EQ(scope_->result(), CUDA_SUCCESS);
+    ASSERT_OK(scope_->status());
   }
 
   CUstream NewStream() {
