@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
+#include <mutex>
 #include <utility>
 
 #include "client/src/fork_guard.h"
@@ -55,11 +57,30 @@ Result<std::string> ToJson(const google::protobuf::Message& message) {
   return json;
 }
 
+// gRPC makes its epoll set at its first use and never another, so a forked child waits on its parent's, and
+// each may take the other's events: calls then hang. poll(2) shares nothing, and one call needs no more. gRPC
+// reads its choice from the environment alone, once, and so it stands there for that moment only: what the
+// user set is kept, and other programs of this process are not told.
+void InitGrpcFirst() {
+  static constexpr char kChoice[] = "GRPC_POLL_STRATEGY";
+  const bool chosen = ::getenv(kChoice) != nullptr;
+  if (!chosen) PF_CHECK(::setenv(kChoice, "poll", 0) == 0, "no memory for a variable of the environment");
+  grpc_init();
+  if (!chosen) ::unsetenv(kChoice);
+}
+
 // Purpose: the first and last use of gRPC in a call: with the last one of the process gRPC's threads have
 // ended when it returns. Left to the channel, that may happen later and elsewhere, where a fork meets it.
 class GrpcUse {
  public:
-  GrpcUse() { grpc_init(); }
+  GrpcUse() {
+    static std::once_flag first;
+    std::call_once(first, [] {
+      InitGrpcFirst();
+      grpc_shutdown_blocking();  // the uses are counted below
+    });
+    grpc_init();
+  }
   ~GrpcUse() { grpc_shutdown_blocking(); }
   GrpcUse(const GrpcUse&) = delete;
   GrpcUse& operator=(const GrpcUse&) = delete;

@@ -24,9 +24,7 @@ class ForkGuard {
 };
 
 // Purpose: no fork while one lives: fork(2) in another thread waits for its end, lest a child inherit gRPC's
-// locks and lists of threads as they are amid a call. What it cannot help: gRPC keeps its epoll set from its
-// first use on, and a child shares that; processes that share one and call at the same moment may lose each
-// other's events.
+// locks and lists of threads as they are amid a call.
 // Owns: a share of a process-wide lock. Threads: any, each its own; not to be held twice by one, nor across a
 // fork of the holder's own. Errors: kDeadlineExceeded when a fork is pending all the time;
 // kFailedPrecondition in a process that was forked in the middle of a call: a fork waits for kMostForkWait

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // libpinfeed against a real daemon in another process: values, restarts, positions, what stays behind.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <iostream>
@@ -291,6 +295,29 @@ TEST_F(ClientDaemonTest, CProgramReadsTheSame) {
   const ProgramResult result =
       RunProgram({PINFEED_TEST_C_PROGRAM, Spec(R"(, "epochs": 1)"), "15", "100"}, Options().address);
   EXPECT_EQ(result.exit_status, 0) << result.output;
+}
+
+TEST_F(ClientDaemonTest, ForkedChildrenCallWhileTheParentsThreadsDo) {
+  const std::string address = Options().address;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 2; ++i) {
+    callers.emplace_back([&] {
+      while (!stop) EXPECT_THAT(StatusJson(address), HasSubstr("ready"));
+    });
+  }
+  for (int i = 0; i < 20; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(60);  // ends a child that hangs
+      ::_exit(StatusJson(address).find("ready") != std::string::npos ? 0 : 1);
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "child " << i;
+  }
+  stop = true;
+  for (std::thread& caller : callers) caller.join();
 }
 
 }  // namespace
