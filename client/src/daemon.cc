@@ -86,13 +86,12 @@ class GrpcUse {
   GrpcUse& operator=(const GrpcUse&) = delete;
 };
 
-// One unary call over a connection of its own. We connect ourselves, not through gRPC's resolver, so that a
+// One unary call over a connection of its own, in a NoForkScope of the caller's, which outlives every gRPC
+// object: gRPC is at rest when it ends. We connect ourselves, not through gRPC's resolver, so that a
 // failure carries its errno, and so that gRPC's background reconnecting never starts.
 template <typename Request, typename Response>
 Status Call(const std::string& address, SteadyTime deadline, const Request& request, Response* response,
             grpc::Status (v1::Feeder::Stub::*method)(grpc::ClientContext*, const Request&, Response*)) {
-  const NoForkScope no_fork(deadline);  // outlives every gRPC object: gRPC is at rest when it ends
-  RETURN_IF_ERROR(no_fork.status());
   ASSIGN_OR_RETURN(UniqueFd fd, ConnectUnix(address, SOCK_STREAM, deadline));
   RETURN_IF_ERROR(CheckSpareDescriptors(fd.get()));
   const GrpcUse grpc_use;
@@ -202,6 +201,8 @@ Result<FeedOffer> OfferOf(const v1::OpenFeedResponse& response) {
 }  // namespace
 
 Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& request, SteadyTime deadline) {
+  const NoForkScope no_fork(deadline);
+  RETURN_IF_ERROR(no_fork.status());
   v1::OpenFeedRequest message;
   message.set_protocol_version(kProtocolVersion);
   ASSIGN_OR_RETURN(*message.mutable_boot_id(), BootId());
@@ -218,12 +219,16 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
 }
 
 Result<std::string> StatusJson(const std::string& address, SteadyTime deadline) {
+  const NoForkScope no_fork(deadline);
+  RETURN_IF_ERROR(no_fork.status());
   v1::GetStatusResponse response;
   RETURN_IF_ERROR(Call(address, deadline, v1::GetStatusRequest(), &response, &v1::Feeder::Stub::GetStatus));
   return ToJson(response);
 }
 
 Result<std::string> DatasetsJson(const std::string& address, SteadyTime deadline) {
+  const NoForkScope no_fork(deadline);
+  RETURN_IF_ERROR(no_fork.status());
   v1::ListDatasetsResponse response;
   RETURN_IF_ERROR(
       Call(address, deadline, v1::ListDatasetsRequest(), &response, &v1::Feeder::Stub::ListDatasets));
@@ -231,12 +236,15 @@ Result<std::string> DatasetsJson(const std::string& address, SteadyTime deadline
 }
 
 Result<Cursor> CursorFromJson(const std::string& json) {
+  const NoForkScope no_fork(SteadyTime::max());
+  RETURN_IF_ERROR(no_fork.status());
   v1::Cursor cursor;
   RETURN_IF_ERROR(FromJson(json, "cursor", &cursor));
   return FromProto(cursor);
 }
 
 std::string CursorToJson(const Cursor& cursor) {
+  const NoForkScope no_fork(SteadyTime::max());  // its status matters not: a forked child has no feed
   Result<std::string> json = ToJson(ToProto(cursor));
   PF_CHECK(json.ok(), "a cursor of plain fields is always printable");
   return std::move(json).value();

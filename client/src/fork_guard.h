@@ -24,7 +24,7 @@ class ForkGuard {
 };
 
 // Purpose: no fork while one lives: fork(2) in another thread waits for its end, lest a child inherit gRPC's
-// locks and lists of threads as they are amid a call.
+// or protobuf's locks, half-made statics and lists of threads as they are amid a call.
 // Owns: a share of a process-wide lock. Threads: any, each its own; not to be held twice by one, nor across a
 // fork of the holder's own. Errors: kDeadlineExceeded when a fork is pending all the time;
 // kFailedPrecondition in a process that was forked in the middle of a call: a fork waits for kMostForkWait
