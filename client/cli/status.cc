@@ -21,6 +21,7 @@ struct StatusOptions {
 std::string BoundOn(const Json& feed) {
   const std::string state = TextField(feed, "state");
   if (state == "failed") return "failed: " + TextField(feed, "error");
+  if (state == "waiting") return "its group: members are missing";
   const std::string what = TextField(feed, "bound_on");
   if (what.empty()) return "nothing measured yet";
   const std::string share = " (" + Percent(DoubleField(feed, "bound_share")) + " of the time)";

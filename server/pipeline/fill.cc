@@ -69,7 +69,8 @@ void Feed::Fill::Done() {
         notes.erase(notes.begin() + 1,
                     notes.end());  // which others were tried depends on the workers: name the first only
         batch.status = bad.begin()->second.WithContext("batch " + std::to_string(plan_.batch_index) +
-                                                       " of epoch " + std::to_string(plan_.epoch));
+                                                       " of epoch " + std::to_string(plan_.epoch) +
+                                                       " (on_bad_sample: \"skip\" or \"zero\" would go on)");
         break;
       case OnBadSample::kSkip:
         batch.samples = Compact(bad);

@@ -11,7 +11,7 @@ build=$1
 folder=$2
 rm -rf "$folder"
 mkdir -p "$folder/bin" "$folder/lib" "$folder/python"
-for program in server/pinfeedd client/cli/pinfeed tests/device/compare_backends tests/device/feed_rate; do
+for program in server/pinfeedd client/cli/pinfeed tests/device/compare_backends tests/device/feed_rate tests/device/staged_ceiling; do
   strip -o "$folder/bin/$(basename "$program")" "$build/$program"
 done
 strip -o "$folder/lib/libpinfeed.so.0" "$(readlink -f "$build"/client/libpinfeed.so)"

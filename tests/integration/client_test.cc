@@ -81,6 +81,9 @@ class ClientDaemonTest : public ::testing::Test {
 // The dataset's indices of a batch, from the first token of each sample; checks every token on the way.
 std::vector<size_t> Samples(const Batch& batch) {
   std::vector<size_t> samples;
+  EXPECT_THROW(batch["x"].data_as<int32_t>(), pinfeed::Error);
+  EXPECT_THROW(batch["x"].data_as<double>(), pinfeed::Error);
+  EXPECT_THROW(batch["x"].data_as<uint64_t>(), pinfeed::Error);
   const auto* x = batch["x"].data_as<int64_t>();
   const auto* y = batch["y"].data_as<int64_t>();
   for (size_t i = 0; i < batch.samples(); ++i) {

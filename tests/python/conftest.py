@@ -5,6 +5,7 @@ import os
 import pathlib
 import sys
 
+import numpy
 import pytest
 from daemon_process import Daemon
 
@@ -28,6 +29,21 @@ def daemon(tmp_path_factory):
     running = Daemon(tmp_path_factory.mktemp("daemon") / "run", "--allowed-roots", "/", "--pool-bytes", "512MiB", "--workers", "2")
     yield running
     running.stop()
+
+
+@pytest.fixture
+def feeds(daemon, monkeypatch):
+    """What is opened without an address is opened with `daemon`."""
+    monkeypatch.setenv("PINFEED_ADDRESS", daemon.address)
+
+
+@pytest.fixture(scope="session")
+def arrays(tmp_path_factory):
+    """64 samples of 1000 numbers, each of another value, and their ids. Not to be written to."""
+    folder = tmp_path_factory.mktemp("arrays")
+    numpy.save(folder / "big.npy", numpy.arange(64 * 1000, dtype=numpy.int64).reshape(64, 1000))
+    numpy.save(folder / "id.npy", numpy.arange(64))
+    return folder
 
 
 from fake_library import fake, fake_path  # noqa: E402, F401 - fixtures, of a package that is found only now

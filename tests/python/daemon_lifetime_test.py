@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who keeps what, and until when: slots and views, the private daemon and its process; and what goes wrong, said in full."""
+"""Who keeps what, and until when: slots and views, the private daemon and its process."""
 
-import json
 import os
 import pathlib
 import select
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -17,19 +15,6 @@ import pytest
 from daemon_process import Daemon
 
 import pinfeed
-
-
-@pytest.fixture
-def feeds(daemon, monkeypatch):
-    monkeypatch.setenv("PINFEED_ADDRESS", daemon.address)
-
-
-@pytest.fixture(scope="module")
-def arrays(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("arrays")
-    numpy.save(folder / "big.npy", numpy.arange(64 * 1000, dtype=numpy.int64).reshape(64, 1000))
-    numpy.save(folder / "id.npy", numpy.arange(64))
-    return folder
 
 
 # ---- slots --------------------------------------------------------------------------------------------------------------------------
@@ -169,158 +154,6 @@ def test_a_forked_child_cannot_use_the_feed(feeds, arrays):
         assert os.waitpid(child, 0)[1] == 0
         assert first.id.tolist() == [0, 1, 2, 3]
         assert next(iter(feed)).epoch == 1
-
-
-# ---- errors -------------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "options, code, words",
-    [
-        (dict(dataset="/no/such/place"), "NOT_FOUND", "/no/such/place"),
-        (dict(dataset="no-such-name"), "NOT_FOUND", "no-such-name"),
-        (dict(dataset="a\nname"), "INVALID_ARGUMENT", "dataset.name"),
-        (dict(dataset=""), "INVALID_ARGUMENT", "dataset"),
-        (dict(batch_size=0), "INVALID_ARGUMENT", "batch_size"),
-        (dict(batch_size=-1), "INVALID_ARGUMENT", "batch_size"),
-        (dict(batch_size=2**40), "INVALID_ARGUMENT", "batch_size"),
-        (dict(seed=-1), "INVALID_ARGUMENT", "seed"),
-        (dict(rank=2, world_size=2), "INVALID_ARGUMENT", "rank"),
-        (dict(rank=-1, world_size=2), "INVALID_ARGUMENT", "rank"),
-        (dict(batch_size=65, drop_last=True), "INVALID_ARGUMENT", "batch_size"),
-        (dict(slots=1), "INVALID_ARGUMENT", "slots"),
-        (dict(slots=1000), "INVALID_ARGUMENT", "slots"),
-        (dict(format="parquet"), "INVALID_ARGUMENT", "parquet"),
-        (dict(transforms=[pinfeed.CenterCrop(-3)]), "INVALID_ARGUMENT", "size"),
-        (dict(transforms=[pinfeed.CenterCrop(0)]), "INVALID_ARGUMENT", "center_crop"),
-        (dict(transforms=[pinfeed.CenterCrop((1, 2, 3))]), "INVALID_ARGUMENT", "center_crop"),
-        (dict(transforms=[pinfeed.RandomHorizontalFlip(float("nan"))]), "INVALID_ARGUMENT", "random_horizontal_flip"),
-        (dict(transforms=[pinfeed.Normalize([0], [0])]), "INVALID_ARGUMENT", "std"),
-        (dict(transforms=[pinfeed.ToDtype("complex64")]), "INVALID_ARGUMENT", "to_dtype"),
-        (dict(name="x" * 1000), "INVALID_ARGUMENT", "name: 'xxx"),
-        (dict(share="queue"), "INVALID_ARGUMENT", "group"),
-        (dict(address="/no/such/socket"), "UNAVAILABLE", "/no/such/socket"),
-        (dict(address="/" + "x" * 200), "INVALID_ARGUMENT", "bytes"),
-    ],
-)
-def test_errors_name_what_is_wrong(feeds, arrays, options, code, words):
-    options = {"dataset": arrays, "batch_size": 4, "framework": "numpy", **options}
-    with pytest.raises(pinfeed.Error) as caught:
-        pinfeed.open(options.pop("dataset"), **options).close()
-    assert caught.value.code.name == code, str(caught.value)
-    assert words in str(caught.value)
-    # A user's text must not forge lines.
-    assert "a\nname" not in str(caught.value)
-
-
-def test_one_error_lists_every_fault(feeds, arrays):
-    with pytest.raises(pinfeed.InvalidArgumentError) as caught:
-        pinfeed.open(arrays, batch_size=0, rank=3, world_size=2, slots=1, transforms=[pinfeed.CenterCrop(0)])
-    for field in ("batch_size", "rank", "slots", "transforms"):
-        assert field in str(caught.value)
-
-
-def test_transforms_on_what_is_no_image(feeds, arrays):
-    with pytest.raises(pinfeed.InvalidArgumentError, match="(?i)transform"):
-        pinfeed.open(arrays, batch_size=4, transforms=[pinfeed.CenterCrop(2)])
-
-
-def lying_npy(path, shape, descr="<f8", data=b"\0" * 64):
-    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".encode()
-    header += b" " * (-(len(header) + 11) % 64) + b"\n"
-    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data)
-
-
-@pytest.mark.parametrize(
-    "shape, descr",
-    [
-        ("(1000000000, 1000)", "<f8"),
-        ("(4611686018427387904, 4611686018427387904)", "<f8"),
-        ("(18446744073709551616,)", "<f8"),
-        ("(-1,)", "<f8"),
-        ("(9,)", "<f8"),
-        ("()", "<f8"),
-        ("(8,)", "|O"),
-        ("(8,)", "<f99"),
-        ("(8", "<f8"),
-    ],
-)
-def test_a_header_that_lies_is_refused(feeds, tmp_path, shape, descr):
-    lying_npy(tmp_path / "lie.npy", shape, descr)
-    with pytest.raises(pinfeed.Error, match="lie.npy") as caught:
-        pinfeed.open(tmp_path / "lie.npy", batch_size=1)
-    assert caught.value.code in (pinfeed.Code.INVALID_ARGUMENT, pinfeed.Code.DATA_LOSS, pinfeed.Code.UNIMPLEMENTED), str(caught.value)
-
-
-def test_bad_images(feeds, tmp_path):
-    from PIL import Image
-
-    for label in ("a", "b"):
-        (tmp_path / label).mkdir()
-        for number in range(4):
-            Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / label / f"{number}.png")
-    (tmp_path / "b" / "1.png").write_bytes(b"\x89PNG\r\n\x1a\nand no more")
-    options = dict(batch_size=4, transforms=[pinfeed.Resize((8, 8))], framework="numpy", epochs=1)
-    with pinfeed.open(tmp_path, **options) as feed:
-        with pytest.raises(pinfeed.DataLossError, match="1.png"):
-            for _ in feed:
-                pass
-    with pinfeed.open(tmp_path, on_bad_sample="skip", **options) as feed:
-        batches = [(batch.label.tolist(), batch.skipped) for batch in feed]
-        assert batches == [([0, 0, 0, 0], 0), ([1, 1, 1], 1)]
-    with pinfeed.open(tmp_path, on_bad_sample="zero", **options) as feed:
-        red = [batch.image[:, 0, 0, 0].tolist() for batch in feed]
-        assert red == [[0, 1, 2, 3], [0, 0, 2, 3]]
-
-
-def test_a_state_of_another_order_is_refused(feeds, arrays):
-    def open_feed(shuffle, seed=0, batch_size=4, rank=0, world_size=1):
-        return pinfeed.open(arrays, batch_size=batch_size, shuffle=shuffle, seed=seed, rank=rank, world_size=world_size, framework="numpy")
-
-    for shuffle, words in ((True, "order: the state is of a shuffled feed, this one is sequential"), (False, "of a sequential feed, this one is shuffled")):
-        with open_feed(shuffle) as feed, open_feed(not shuffle) as other:
-            for moved in range(2):  # at the start of the epoch, and within it
-                with pytest.raises(pinfeed.InvalidArgumentError, match=words):
-                    other.load_state_dict(json.loads(json.dumps(feed.state_dict())))
-                next(iter(feed))
-            assert len(list(other)) == len(other)  # it stays where it was
-    with open_feed(True, seed=1) as feed, open_feed(True, seed=2) as other:
-        with pytest.raises(pinfeed.InvalidArgumentError, match="seed: the state is of a feed shuffled with seed 1, this one has seed 2"):
-            other.load_state_dict(feed.state_dict())
-    with open_feed(True) as feed, open_feed(True, batch_size=3) as other:
-        next(iter(feed))
-        with pytest.raises(pinfeed.InvalidArgumentError, match="position 4 is no border.*batch_size"):
-            other.load_state_dict(feed.state_dict())
-    # What may change: the seed of a feed that does not shuffle, and the world size with the same global batch.
-    with open_feed(False, seed=1) as feed, open_feed(False, seed=2, batch_size=2, rank=1, world_size=2) as other:
-        next(iter(feed))
-        other.load_state_dict(feed.state_dict())
-        assert next(iter(other)).id.tolist() == [6, 7]
-
-
-def test_classes_of_a_path(feeds, arrays, tmp_path):
-    from PIL import Image
-
-    for name in ("dog", "cat", "caf\u00e9"):
-        (tmp_path / name).mkdir()
-        Image.new("RGB", (8, 8)).save(tmp_path / name / "0.png")
-    with pinfeed.open(tmp_path, batch_size=1, transforms=[pinfeed.Resize((8, 8))], framework="numpy") as feed:
-        assert feed.classes == ["caf\u00e9", "cat", "dog"]
-    with pinfeed.open(arrays, batch_size=1, framework="numpy") as feed:
-        assert feed.classes == []
-
-
-def test_a_state_of_other_data_is_refused(feeds, arrays, tmp_path):
-    numpy.save(tmp_path / "other.npy", numpy.arange(7))
-    with pinfeed.open(arrays, batch_size=4, shuffle=True, framework="numpy") as feed, pinfeed.open(tmp_path, batch_size=4, framework="numpy") as other:
-        next(iter(feed))
-        with pytest.raises(pinfeed.Error, match="cursor"):
-            other.load_state_dict(feed.state_dict())
-    with pinfeed.open(arrays, batch_size=4, shuffle=True, seed=1, framework="numpy") as reseeded:
-        state = dict(reseeded.state_dict())
-        state["cursor"] = dict(state["cursor"], seed="7", position="4")
-        with pytest.raises(pinfeed.InvalidArgumentError, match="seed"):
-            reseeded.load_state_dict(state)
 
 
 # ---- without torch ------------------------------------------------------------------------------------------------------------------

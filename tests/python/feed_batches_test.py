@@ -16,7 +16,10 @@ import pinfeed
 def test_a_batch_is_a_named_tuple(fake):
     batch = next(iter(fake()))
     image, label = batch
-    assert image is batch.image is batch[0] and label is batch.label
+    assert image is batch.image is batch[0] is batch["image"] and label is batch.label is batch[-1]
+    assert batch[:1] == (image,)
+    with pytest.raises(KeyError, match="'labels'.*only 'image', 'label'"):
+        batch["labels"]
     assert batch._fields == ("image", "label")
     assert list(batch._asdict()) == ["image", "label"]
     assert (batch.epoch, batch.index, batch.skipped, batch.last_of_epoch) == (0, 0, 0, False)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // pinfeed's C++ interface: RAII and exceptions over pinfeed.h, in this header alone (C++17 or later). Link
-// libpinfeed.
+// libpinfeed. Long because: one header can be copied along with the library, and needs no folder of others.
 //
 //   pinfeed::Feed feed(R"({"dataset": {"path": "/data/train"}, "batch_size": 256, "order": "SHUFFLE"})");
 //   for (pinfeed::Batch& batch : feed) {
@@ -19,6 +19,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -52,6 +53,26 @@ inline std::string TakeJson(pf_result result, char* json) {
 inline const char* OrNull(const std::string& text) {
   return text.empty() ? nullptr : text.c_str();
 }
+
+struct Element {
+  size_t bytes;
+  char kind;  // u, i, f as KindOf() tells; c: nothing arithmetic. The 16-bit floats are their bits.
+  const char* name;
+};
+inline Element ElementOf(pf_dtype dtype) {
+  static constexpr Element kElements[] = {
+      // by pf_dtype
+      {0, '?', "of no type"}, {1, 'u', "bool"},    {1, 'u', "uint8"},     {1, 'i', "int8"},
+      {2, 'u', "uint16"},     {2, 'i', "int16"},   {4, 'u', "uint32"},    {4, 'i', "int32"},
+      {8, 'u', "uint64"},     {8, 'i', "int64"},   {2, 'u', "float16"},   {2, 'u', "bfloat16"},
+      {4, 'f', "float32"},    {8, 'f', "float64"}, {8, 'c', "complex64"}, {16, 'c', "complex128"}};
+  return dtype >= PF_BOOL && dtype <= PF_COMPLEX128 ? kElements[dtype] : kElements[0];
+}
+template <typename T>
+constexpr char KindOf() {
+  if (std::is_floating_point_v<T>) return 'f';
+  return std::is_unsigned_v<T> ? 'u' : 'i';
+}
 }  // namespace detail
 
 // Purpose: one tensor of a batch. Borrows the batch's memory: valid while the batch is. A value.
@@ -65,9 +86,18 @@ class TensorView {
   std::vector<int64_t> shape() const { return {tensor_.shape, tensor_.shape + tensor_.dims}; }
   std::vector<int64_t> strides() const { return {tensor_.strides, tensor_.strides + tensor_.dims}; }
   void* data() const { return tensor_.data; }
-  // The caller answers for T being the dtype's type.
+  // T: the arithmetic type that the dtype is (int64_t for PF_INT64), or a class of its size (std::complex,
+  // std::byte, a library's bfloat16; uint16_t, too, for the 16-bit floats). Throws Error
+  // (PF_INVALID_ARGUMENT) for others.
   template <typename T>
   T* data_as() const {
+    const detail::Element element = detail::ElementOf(dtype());
+    bool fits = sizeof(T) == element.bytes;
+    if (std::is_arithmetic_v<T> && sizeof(T) > 1) fits = fits && element.kind == detail::KindOf<T>();
+    if (!fits) {
+      throw Error(PF_INVALID_ARGUMENT, std::string("data_as(): the elements of tensor '") + name() +
+                                           "' are " + element.name + ", not of the type asked for");
+    }
     return static_cast<T*>(tensor_.data);
   }
   uint64_t bytes() const { return tensor_.bytes; }

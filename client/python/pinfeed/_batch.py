@@ -25,7 +25,7 @@ _View = Tuple[Tuple[int, ...], Any, int, Optional[Callable[[Any], Any]]]
 
 
 class Batch(Tuple[Any, ...]):
-    """The tensors of one batch, in the dataset's order: ``images, labels = batch``, ``batch[0]`` or ``batch.image``.
+    """The tensors of one batch, in the dataset's order: ``images, labels = batch``, ``batch[0]``, ``batch.image`` or ``batch["image"]``.
 
     The first dimension of every tensor is the batch's number of samples. On the host the tensors are views of the daemon's slot, not
     copies: the slot is filled again when the last reference to any of them dies, on whatever thread, also after the feed was closed.
@@ -47,6 +47,13 @@ class Batch(Tuple[Any, ...]):
     def __new__(cls, *values: Any) -> "Batch":
         # One argument a field, as named tuples take them: libraries rebuild batches so after they moved the tensors elsewhere.
         return tuple.__new__(cls, values)
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, str):
+            return tuple.__getitem__(self, key)
+        if key not in self._fields:
+            raise KeyError(f"the batch has no tensor {key!r}, only {', '.join(map(repr, self._fields))}")
+        return tuple.__getitem__(self, self._fields.index(key))
 
     def _asdict(self) -> Dict[str, Any]:
         return dict(zip(self._fields, self))

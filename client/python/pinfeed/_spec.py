@@ -33,6 +33,8 @@ def add_dataset(
         text = None
     if not isinstance(text, str) or not text:
         checks.refuse("dataset", dataset, "the path of a dataset or the name of one, as a string or a pathlib.Path")
+    elif "://" in text:
+        checks.refuse("dataset", dataset, "a dataset in this host's file system: copy or mount what lies elsewhere, and give the path")
     else:
         # No look at the file system: whether a word means a path must not depend on the working directory.
         is_path = not isinstance(dataset, str) or "/" in text or text in (".", "..")

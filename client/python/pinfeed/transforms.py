@@ -8,7 +8,7 @@ What goes out: the ``transforms`` of a feed's spec, their values checked. Whethe
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Iterable, List, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 from ._checks import Checks, listed, shown, to_integer
 from ._errors import Code, InvalidArgumentError
@@ -58,19 +58,26 @@ def _range(checks: Checks, name: str, value: Any, most: float, accepted: str) ->
 class Resize(Transform):
     """Resizes images, bilinear with antialiasing (what Pillow does).
 
-    size: pixels of the shorter side, the aspect ratio being kept, as an int or a sequence of one; or (height, width).
+    size: pixels of the shorter side, the aspect ratio being kept, as an int or a sequence of one; or (height, width); or None, with max_size.
+    max_size: the most pixels that the longer side may get, the aspect ratio being kept; without a size, what it gets.
     """
 
-    size: Size
+    size: Optional[Size]
+    max_size: Optional[int] = None
 
     def __post_init__(self) -> None:
         _freeze(self, "size")
 
     def to_spec(self) -> Json:
         checks = Checks("resize.")
-        size = _size(checks, self, "the shorter side")
+        size = [] if self.size is None else _size(checks, self, "the shorter side")
+        spec: Json = {"size": size}
+        if self.max_size is not None:
+            spec["max_size"] = checks.integer("max_size", self.max_size, 1, _MAX_SIDE, ", or None for no limit")
+        elif self.size is None:
+            checks.refuse("size", None, "None only with a max_size, what the longer side gets")
         checks.raise_faults()
-        return {"resize": {"size": size}}
+        return {"resize": spec}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +142,11 @@ class RandomHorizontalFlip(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class Normalize(Transform):
-    """(value - mean) / std, with one mean and std a channel, or one for all. The result is floating point."""
+    """(value - mean) / std, with one mean and std a channel, or one for all. The result is floating point.
+
+    Of uint8 images mean and std are those of the values from 0 to 1, as everywhere: they are divided by 255 first, unless a ToDtype to a
+    floating type came before, whose `scale` then says whether they were.
+    """
 
     mean: Sequence[float]
     std: Sequence[float]
@@ -239,9 +250,7 @@ def _from_torchvision(transform: Any) -> Tuple[Transform, ...]:
     name = type(transform).__name__
     if name == "Resize":
         _check_sampling(transform)
-        if getattr(transform, "max_size", None) is not None:
-            raise _refuse(transform, f"max_size={transform.max_size} cannot be had")
-        return (Resize(transform.size),)
+        return (Resize(transform.size, getattr(transform, "max_size", None)),)
     if name == "CenterCrop":
         return (CenterCrop(transform.size),)
     if name == "RandomResizedCrop":
