@@ -16,6 +16,7 @@ namespace {
 // As many blocks as an SM of any architecture holds of 256 threads.
 constexpr int kBlocksPerProcessor = 8;
 constexpr uint32_t kPixelsPerThread = 4;
+constexpr uint64_t kBytesPerThread = 16;
 
 }  // namespace
 
@@ -52,10 +53,12 @@ Status ConvertKernel::Load() {
 }
 
 Status ConvertKernel::Launch(const ConvertImage& work, size_t element_bytes, CUstream stream) const {
-  const uint64_t groups =
+  uint64_t threads =
       uint64_t{work.samples} * work.height * ((work.width + kPixelsPerThread - 1) / kPixelsPerThread);
-  if (groups == 0) return OkStatus();
-  const uint64_t blocks = std::min((groups + kConvertThreads - 1) / kConvertThreads, most_blocks_);
+  for (uint32_t i = 0; i < work.copy_count; ++i)
+    threads = std::max(threads, (work.copies[i].bytes + kBytesPerThread - 1) / kBytesPerThread);
+  if (threads == 0) return OkStatus();
+  const uint64_t blocks = std::min((threads + kConvertThreads - 1) / kConvertThreads, most_blocks_);
   void* parameters[] = {const_cast<ConvertImage*>(&work)};  // the driver copies it
   const CUfunction function = functions_[element_bytes == 1 ? 0 : element_bytes == 2 ? 1 : 2];
   return CudaStatus(device_->driver().cuLaunchKernel(function, static_cast<unsigned>(blocks), 1, 1,

@@ -33,19 +33,7 @@ class CudaSlots final : public DeviceSlots {
   Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream) override {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
-    const CUdeviceptr slot = memory_.address() + batch.slot * offer_.layout.slot_stride;
-    for (size_t i = 0; i < offer_.outputs.size(); ++i) {
-      const OfferedOutput& output = offer_.outputs[i];
-      const TensorPlace& source = offer_.layout.tensors[output.tensor];
-      const auto out = reinterpret_cast<CUdeviceptr>(outputs[i]);
-      if (output.image) {
-        RETURN_IF_ERROR(Convert(batch, slot, output, out, static_cast<CUstream>(stream)));
-      } else if (const uint64_t bytes = source.sample_bytes * batch.samples; bytes > 0) {
-        RETURN_IF_ERROR(CudaStatus(device_->driver().cuMemcpyDtoDAsync(out, slot + source.offset, bytes,
-                                                                       static_cast<CUstream>(stream)),
-                                   "copy tensor '" + output.spec.name + "' on GPU " + device_->uuid()));
-      }
-    }
+    RETURN_IF_ERROR(PutWrites(batch, outputs, static_cast<CUstream>(stream)));
     return PutRelease(batch, static_cast<CUstream>(stream));
   }
 
@@ -69,17 +57,42 @@ class CudaSlots final : public DeviceSlots {
   }
 
  private:
-  Status Convert(const BatchDescriptor& batch, CUdeviceptr slot, const OfferedOutput& output, CUdeviceptr out,
-                 CUstream stream) const {
+  // One launch, but for a second image or more copies than one takes.
+  Status PutWrites(const BatchDescriptor& batch, void* const* outputs, CUstream stream) const {
+    const std::byte* const slot = address() + batch.slot * offer_.layout.slot_stride;
+    ConvertImage work{};
+    size_t element_bytes = 1;
+    const auto launch = [&] {
+      RETURN_IF_ERROR(kernel_->Launch(work, element_bytes, stream));
+      work.samples = 0;
+      work.copy_count = 0;
+      return OkStatus();
+    };
+    for (size_t i = 0; i < offer_.outputs.size(); ++i) {
+      const OfferedOutput& output = offer_.outputs[i];
+      if (output.image) {
+        if (work.samples != 0) RETURN_IF_ERROR(launch());
+        AddImage(batch, slot, output, outputs[i], work);
+        element_bytes = DTypeSize(output.spec.dtype);
+      } else {
+        if (work.copy_count == kMaxTensorCopies) RETURN_IF_ERROR(launch());
+        const TensorPlace& source = offer_.layout.tensors[output.tensor];
+        work.copies[work.copy_count++] = {Pixels(slot + source.offset), static_cast<uint8_t*>(outputs[i]),
+                                          source.sample_bytes * batch.samples};
+      }
+    }
+    return launch();
+  }
+
+  static const uint8_t* Pixels(const std::byte* bytes) { return reinterpret_cast<const uint8_t*>(bytes); }
+
+  void AddImage(const BatchDescriptor& batch, const std::byte* slot, const OfferedOutput& output, void* out,
+                ConvertImage& work) const {
     const OfferedImage& image = *output.image;
     const TensorPlace& source = offer_.layout.tensors[output.tensor];
-    const auto pointer = [](CUdeviceptr address) {
-      return reinterpret_cast<uint8_t*>(address);  // NOLINT(performance-no-int-to-ptr)
-    };
-    ConvertImage work{};
-    work.source = pointer(slot + source.offset);
-    if (image.mark) work.mark = pointer(slot + offer_.layout.tensors[*image.mark].offset);
-    work.out = pointer(out);
+    work.source = Pixels(slot + source.offset);
+    work.mark = image.mark ? Pixels(slot + offer_.layout.tensors[*image.mark].offset) : nullptr;
+    work.out = out;
     work.sample_stride = source.sample_bytes;
     work.samples = batch.samples;
     work.height = image.height;
@@ -88,7 +101,6 @@ class CudaSlots final : public DeviceSlots {
     work.source_chw = image.source_layout == ImageLayout::kChw ? 1 : 0;
     work.out_chw = image.output_layout == ImageLayout::kChw ? 1 : 0;
     std::copy(image.table.begin(), image.table.end(), work.table);
-    return kernel_->Launch(work, DTypeSize(output.spec.dtype), stream);
   }
 
   Status PutRelease(const BatchDescriptor& batch, CUstream stream) {
@@ -133,12 +145,7 @@ Result<std::unique_ptr<DeviceSlots>> MapDeviceSlots(const FeedOffer& offer, int 
   RETURN_IF_ERROR(CheckId(offer, *device, memory));
   ASSIGN_OR_RETURN(HostRegistration release,
                    HostRegistration::Create(device, release_page, release_page_bytes));
-  std::shared_ptr<const ConvertKernel> kernel;
-  const bool converts = std::any_of(offer.outputs.begin(), offer.outputs.end(),
-                                    [](const OfferedOutput& output) { return output.image.has_value(); });
-  if (converts) {
-    ASSIGN_OR_RETURN(kernel, ConvertKernel::For(device));
-  }
+  ASSIGN_OR_RETURN(std::shared_ptr<const ConvertKernel> kernel, ConvertKernel::For(device));
   return std::unique_ptr<DeviceSlots>(std::make_unique<CudaSlots>(
       offer, device, std::move(memory), std::move(release), release_page, std::move(kernel)));
 }

@@ -16,6 +16,7 @@ void Compare(const char* address, const char* spec, long batches, TrainerGpu& gp
   TrainerFeed on_host(address, spec, nullptr);
   if (on_gpu.outputs().size() != on_host.outputs().size()) Fail("the feeds have different outputs");
   for (long n = 0; n < batches; ++n) {
+    on_gpu.Shift(static_cast<uint64_t>(n) % 5);
     const pf_batch_info a = on_gpu.Next();
     const pf_batch_info b = on_host.Next();
     if (a.epoch != b.epoch || a.index != b.index || a.samples != b.samples) Fail("the feeds are out of step");

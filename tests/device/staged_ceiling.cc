@@ -4,7 +4,7 @@
 // do one after the other ("both"), each with memory, a stream and two halves of its own, so that it reads one
 // while the other is copied. No batches, no order, no other process.
 //
-//   staged_ceiling FILE OFFSET SAMPLE_BYTES SAMPLES THREADS GPUS SECONDS read|copy|both
+//   staged_ceiling FILE OFFSET SAMPLE_BYTES SAMPLES THREADS GPUS SECONDS read|copy|both SAMPLES_AT_ONCE
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -34,11 +34,11 @@ struct Job {
   unsigned threads = 0;
   int gpus = 0;
   double seconds = 0;
+  uint64_t at_once = 0;  // samples in one copy
   bool reads = true;
   bool copies = true;
 };
 
-constexpr uint64_t kSamplesAtOnce = 32;
 constexpr uint64_t kPage = uint64_t{2} << 20;
 
 Status ReadSample(int fd, const Job& job, uint64_t sample, std::byte* out) {
@@ -57,7 +57,7 @@ class Lane {
  public:
   Status Prepare(const Job& job, std::shared_ptr<const CudaDevice> device) {
     device_ = std::move(device);
-    bytes_ = kSamplesAtOnce * job.sample_bytes;
+    bytes_ = job.at_once * job.sample_bytes;
     const uint64_t all = (2 * bytes_ + kPage - 1) / kPage * kPage;
     void* const memory =
         ::mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -87,7 +87,7 @@ class Lane {
       if (job.copies && turn >= 2)
         RETURN_IF_ERROR(CudaStatus(driver.cuEventSynchronize(copied_[half]), "wait for a copy"));
       std::byte* const place = memory_ + half * bytes_;
-      for (uint64_t i = 0; job.reads && i < kSamplesAtOnce; ++i)
+      for (uint64_t i = 0; job.reads && i < job.at_once; ++i)
         RETURN_IF_ERROR(ReadSample(fd, job, pick(random), place + i * job.sample_bytes));
       if (job.copies) {
         RETURN_IF_ERROR(
@@ -145,9 +145,11 @@ Status Run(const Job& job) {
 }  // namespace pinfeed
 
 int main(int argc, char** argv) {
-  if (argc != 9) {
-    std::fputs("usage: staged_ceiling FILE OFFSET SAMPLE_BYTES SAMPLES THREADS GPUS SECONDS read|copy|both\n",
-               stderr);
+  if (argc != 10) {
+    std::fputs(
+        "usage: staged_ceiling FILE OFFSET SAMPLE_BYTES SAMPLES THREADS GPUS SECONDS read|copy|both "
+        "SAMPLES_AT_ONCE\n",
+        stderr);
     return 2;
   }
   const std::string mode = argv[8];

@@ -75,8 +75,10 @@ class TrainerFeed {
       Check(pf_get_output(feed_, i, &output), "pf_get_output");
       outputs_.push_back(output);
       host_.emplace_back(output.bytes);
-      pointers_.push_back(gpu != nullptr ? gpu->Allocate(output.bytes) : host_.back().data());
+      memory_.push_back(gpu != nullptr ? static_cast<std::byte*>(gpu->Allocate(output.bytes + kMostShift))
+                                       : host_.back().data());
     }
+    pointers_.assign(memory_.begin(), memory_.end());
   }
   ~TrainerFeed() { pf_close(feed_); }
   TrainerFeed(const TrainerFeed&) = delete;
@@ -86,6 +88,16 @@ class TrainerFeed {
   const std::vector<pf_tensor>& outputs() const { return outputs_; }
   void* const* pointers() const { return pointers_.data(); }
 
+  // The next batches are written that many elements, of at most 16 bytes, behind where our memory begins, for
+  // addresses of every alignment. Precondition: on the GPU, at most 4.
+  void Shift(uint64_t elements) {
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      uint64_t element_bytes = outputs_[i].bytes;
+      for (uint32_t k = 0; k < outputs_[i].dims; ++k)
+        element_bytes /= static_cast<uint64_t>(outputs_[i].shape[k]);
+      pointers_[i] = memory_[i] + elements * element_bytes;
+    }
+  }
   // Takes a batch and has it written into our memory; what it was told of it comes back.
   pf_batch_info Next() {
     pf_batch* batch = nullptr;
@@ -123,10 +135,12 @@ class TrainerFeed {
   }
 
  private:
+  static constexpr uint64_t kMostShift = 64;
   TrainerGpu* gpu_;
   pf_feed* feed_ = nullptr;
   std::vector<pf_tensor> outputs_;
   std::vector<std::vector<std::byte>> host_;
+  std::vector<std::byte*> memory_;
   std::vector<void*> pointers_;
 };
 

@@ -31,7 +31,20 @@ std::optional<uint64_t> Product(std::initializer_list<uint64_t> factors) {
   return product;
 }
 
+CUresult CheckCopies(const ConvertImage& work) {
+  if (work.copy_count > kMaxTensorCopies) return CUDA_ERROR_LAUNCH_FAILED;
+  for (uint32_t i = 0; i < work.copy_count; ++i) {
+    const TensorCopy& copy = work.copies[i];
+    if (copy.bytes == 0) continue;
+    if (!IsReachable(AddressOf(copy.source), copy.bytes, Rights::kRead) ||
+        !IsReachable(AddressOf(copy.out), copy.bytes, Rights::kReadWrite))
+      return CUDA_ERROR_ILLEGAL_ADDRESS;
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult Check(const ConvertImage& work, unsigned element_bytes) {
+  if (work.samples == 0) return CUDA_SUCCESS;
   if (work.channels != 1 && work.channels != 3) return CUDA_ERROR_LAUNCH_FAILED;
   const auto sample = Product({work.height, work.width, work.channels});
   const auto out = Product({work.samples, work.height, work.width, work.channels, element_bytes});
@@ -71,7 +84,10 @@ void Convert(const ConvertImage& work) {
 }
 
 CUresult Run(const ConvertImage& work, unsigned element_bytes) {
+  if (const CUresult wrong = CheckCopies(work); wrong != CUDA_SUCCESS) return wrong;
   if (const CUresult wrong = Check(work, element_bytes); wrong != CUDA_SUCCESS) return wrong;
+  for (uint32_t i = 0; i < work.copy_count; ++i)
+    std::copy_n(work.copies[i].source, work.copies[i].bytes, work.copies[i].out);
   switch (element_bytes) {
     case 1:
       Convert<uint8_t>(work);
