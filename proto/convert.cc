@@ -232,6 +232,22 @@ Result<OpenFeedArguments> FromProto(const v1::OpenFeedRequest& request) {
   if (request.has_cursor()) out.cursor = CursorFromProto(request.cursor(), faults);
   CheckText(request.gpu_uuid(), kMaxNameBytes, "gpu_uuid", faults);
   CheckText(request.client_name(), kMaxClientNameBytes, "client_name", faults);
+  if (request.failed_backends_size() > 2) {
+    faults.Add("failed_backends", "has " + std::to_string(request.failed_backends_size()) +
+                                      " entries; there are two backends that can fail");
+    return faults.ToStatus();
+  }
+  for (const v1::FailedBackend& failed : request.failed_backends()) {
+    const bool mapped =
+        failed.backend() == v1::FeedSpec::VMM_FD || failed.backend() == v1::FeedSpec::CUDA_IPC;
+    const Backend backend = failed.backend() == v1::FeedSpec::VMM_FD ? Backend::kVmmFd : Backend::kCudaIpc;
+    if (!mapped) faults.Add("failed_backends", Unknown(failed.backend()));
+    CheckText(failed.reason(), kMaxReasonBytes, "failed_backends.reason", faults);
+    for (const FailedBackend& other : out.failed_backends) {
+      if (mapped && other.backend == backend) faults.Add("failed_backends", "names a backend twice");
+    }
+    out.failed_backends.push_back({backend, failed.reason()});
+  }
   RETURN_IF_ERROR(faults.ToStatus());
   out.gpu_uuid = request.gpu_uuid();
   out.client_name = request.client_name();

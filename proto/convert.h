@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/feed_spec.h"
 #include "common/result.h"
@@ -15,16 +16,24 @@ namespace pinfeed {
 
 inline constexpr uint32_t kCursorVersion = 1;
 inline constexpr size_t kMaxClientNameBytes = 128;
+inline constexpr size_t kMaxReasonBytes = 512;
 inline constexpr size_t kMaxGroupBytes = 128;
 inline constexpr int kMaxTransforms = 64;
 inline constexpr int kMaxChannels = 64;
 
 // An OpenFeedRequest without what the daemon compares with itself (protocol version and boot id).
+// A backend that the client was offered and could not use.
+struct FailedBackend {
+  Backend backend = Backend::kVmmFd;
+  std::string reason;  // printable
+};
+
 struct OpenFeedArguments {
   FeedSpec spec;
   std::optional<Cursor> cursor;
   std::string gpu_uuid;
   std::string client_name;  // printable
+  std::vector<FailedBackend> failed_backends;
 };
 
 // kInvalidArgument with every fault of the spec, the cursor and the strings.

@@ -378,6 +378,7 @@ DaemonSnapshot Daemon::Snapshot() const {
   snapshot.sessions_opened = parts_->sessions->opened();
   snapshot.sessions_closed = parts_->sessions->closed();
   snapshot.refusals = parts_->refusals.counts();
+  snapshot.fallbacks = parts_->sessions->fallbacks();
   snapshot.backend = backend_;
   if (parts_->devices != nullptr) snapshot.gpus = parts_->devices->Snapshot();
   return snapshot;

@@ -35,6 +35,8 @@ MUTANTS = [
            "if (!held) slots_.MarkFree(slot);", "if (!held || slot == 0) slots_.MarkFree(slot);", "feed_test", "*NeverWritesASlotThatIsStillHeld"),
     Mutant("I1", "broadcast: the first release is enough", "server/pipeline/feed.cc",
            "        held = true;\n", "        held = consumers_.size() < 2;\n", "feed_test", "*BroadcastGivesEveryBatch*"),
+    Mutant("I1", "a dead client's memory is freed although its work may go on", "server/device/lingering.cc",
+           "return std::none_of(piece.clients", "return true || std::none_of(piece.clients", "lingering_test", "*StaysWhileAForkedChildHasTheGpu"),
     Mutant("I2", "a batch is done before its last chunk is", "server/pipeline/worker_pool.cc",
            "last = task->unfinished_ == 0;", "last = task->unfinished_ + samples == task->samples_;", "worker_pool_test",
            "*RunsEverySampleOnceAndThenDoneOnce"),

@@ -48,6 +48,34 @@ void PrintDaemon(const Json& status) {
               Count(UintField(status, "refused_requests")).c_str());
 }
 
+// Each GPU, and the memory on it that its dead clients' work may still touch.
+void PrintGpus(const Json& status) {
+  for (const Json& gpu : ListField(status, "gpus")) {
+    const uint64_t lingering = UintField(gpu, "lingering_bytes");
+    std::printf("%s (%s): %s of %s in use%s\n", Printable(TextField(gpu, "uuid")).c_str(),
+                Printable(TextField(gpu, "name")).c_str(),
+                ByteSize(UintField(gpu, "arena_used_bytes")).c_str(),
+                ByteSize(UintField(gpu, "arena_capacity_bytes")).c_str(),
+                lingering > 0 ? (", of which " + ByteSize(lingering) + " linger").c_str() : "");
+  }
+  Table table;
+  table.Add({"LINGERS", "BACKEND", "SINCE", "UNTIL THE GPU IS LEFT BY"});
+  bool any = false;
+  for (const Json& gpu : ListField(status, "gpus")) {
+    for (const Json& piece : ListField(gpu, "lingering")) {
+      any = true;
+      std::string pids;
+      for (const Json& pid : ListField(piece, "pids"))
+        pids += (pids.empty() ? "pid " : ", pid ") + pid.dump();
+      table.Add({ByteSize(UintField(piece, "bytes")), TextField(piece, "backend"),
+                 Duration(DoubleField(piece, "seconds")), pids + " or a child it forked"});
+    }
+  }
+  if (!any) return;
+  std::puts("");
+  table.Print();
+}
+
 void PrintFeeds(const Json& status) {
   const Json& feeds = ListField(status, "feeds");
   if (feeds.empty()) {
@@ -72,7 +100,8 @@ void PrintFeeds(const Json& status) {
 
 void PrintSessions(const Json& status) {
   Table table;
-  table.Add({"SESSION", "FEED", "CLIENT", "PID", "UID", "STATE", "TAKEN", "READY", "HELD", "WAITED"});
+  table.Add(
+      {"SESSION", "FEED", "CLIENT", "PID", "UID", "STATE", "BACKEND", "TAKEN", "READY", "HELD", "WAITED"});
   bool any = false;
   for (const Json& feed : ListField(status, "feeds")) {
     for (const Json& session : ListField(feed, "sessions")) {
@@ -82,7 +111,7 @@ void PrintSessions(const Json& status) {
       const uint64_t ready =
           UintField(session, "slots_lent") - std::min(held, UintField(session, "slots_lent"));
       table.Add({number("id"), std::to_string(UintField(feed, "id")), TextField(session, "client_name"),
-                 number("pid"), number("uid"), TextField(session, "state"),
+                 number("pid"), number("uid"), TextField(session, "state"), TextField(session, "backend"),
                  Count(UintField(session, "batches_taken")), std::to_string(ready), std::to_string(held),
                  Duration(DoubleField(session, "wait_seconds"))});
     }
@@ -90,6 +119,13 @@ void PrintSessions(const Json& status) {
   if (!any) return;
   std::puts("");
   table.Print();
+  for (const Json& feed : ListField(status, "feeds")) {
+    for (const Json& session : ListField(feed, "sessions")) {
+      if (const std::string why = TextField(session, "fallback"); !why.empty())
+        std::printf("session %s has no better backend: %s\n",
+                    std::to_string(UintField(session, "id")).c_str(), Printable(why).c_str());
+    }
+  }
 }
 
 void RunStatus(const StatusOptions& options, ToolContext& context) {
@@ -99,6 +135,7 @@ void RunStatus(const StatusOptions& options, ToolContext& context) {
     std::puts(status.dump(2).c_str());
   } else {
     PrintDaemon(status);
+    PrintGpus(status);
     PrintFeeds(status);
     PrintSessions(status);
   }

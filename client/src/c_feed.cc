@@ -14,6 +14,7 @@
 #include "client/src/c_api.h"
 #include "client/src/device_slots.h"
 #include "client/src/feed.h"
+#include "common/backend_name.h"
 
 struct pf_feed {
   explicit pf_feed(std::unique_ptr<pinfeed::Feed> opened) : feed(std::move(opened)) {
@@ -91,6 +92,7 @@ Result<FeedOptions> MakeFeedOptions(const pf_open_options* given) {
                                               "; -1 is the host");
     }
     result.request.gpu_uuid = std::move(uuid).value();
+    result.gpu = HoldGpu(options.device);
   }
   if (options.reconnect_timeout_ms >= 0) result.reconnect_timeout = Bounded(options.reconnect_timeout_ms);
   return result;

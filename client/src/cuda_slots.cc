@@ -7,6 +7,7 @@
 
 #include "client/src/convert_kernel.h"
 #include "client/src/device_slots.h"
+#include "common/backend_name.h"
 #include "common/cuda/device_memory.h"
 
 namespace pinfeed {
@@ -130,8 +131,8 @@ Status CheckId(const FeedOffer& offer, const CudaDevice& device, const DeviceMem
   RETURN_IF_ERROR(CudaStatus(device.driver().cuMemcpyDtoH(id.data(), memory.address() + offset, id.size()),
                              "read the arena's id on GPU " + device.uuid()));
   if (id != offer.arena_id)
-    return Internal("the memory that the daemon's descriptor opens on GPU " + device.uuid() +
-                    " is another arena");
+    return Internal("the memory that the daemon offers by " + std::string(BackendName(offer.backend)) +
+                    " on GPU " + device.uuid() + " is another arena");
   return OkStatus();
 }
 
@@ -141,7 +142,9 @@ Result<std::unique_ptr<DeviceSlots>> MapDeviceSlots(const FeedOffer& offer, int 
                                                     ReleasePage* release_page, size_t release_page_bytes) {
   ASSIGN_OR_RETURN(const std::shared_ptr<const CudaDevice> device, CudaDevice::Open(ordinal));
   ASSIGN_OR_RETURN(DeviceMemory memory,
-                   DeviceMemory::Import(device, fd.get(), offer.arena_bytes, offer.read_only));
+                   offer.backend == Backend::kCudaIpc
+                       ? DeviceMemory::Open(device, offer.ipc_handle, offer.arena_bytes)
+                       : DeviceMemory::Import(device, fd.get(), offer.arena_bytes, offer.read_only));
   RETURN_IF_ERROR(CheckId(offer, *device, memory));
   ASSIGN_OR_RETURN(HostRegistration release,
                    HostRegistration::Create(device, release_page, release_page_bytes));
@@ -152,6 +155,11 @@ Result<std::unique_ptr<DeviceSlots>> MapDeviceSlots(const FeedOffer& offer, int 
 
 Result<std::string> GpuUuid(int ordinal) {
   return CudaDevice::UuidOf(ordinal);
+}
+
+std::shared_ptr<const void> HoldGpu(int ordinal) {
+  Result<std::shared_ptr<const CudaDevice>> device = CudaDevice::Open(ordinal);
+  return device.ok() ? *std::move(device) : nullptr;
 }
 
 }  // namespace pinfeed

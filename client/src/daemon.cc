@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <mutex>
 #include <utility>
@@ -180,6 +181,7 @@ Result<FeedOffer> OfferOf(const v1::OpenFeedResponse& response) {
   offer.arena_bytes = response.arena().bytes();
   offer.backend = BackendOf(response.arena().backend());
   offer.read_only = response.arena().read_only();
+  offer.fallback = response.fallback();
   offer.fingerprint = response.fingerprint();
   offer.dataset_samples = response.dataset_samples();
   offer.batches_per_epoch = response.batches_per_epoch();
@@ -194,6 +196,14 @@ Result<FeedOffer> OfferOf(const v1::OpenFeedResponse& response) {
       return Internal("the daemon's arena has no id");
     const auto* const id = reinterpret_cast<const std::byte*>(response.arena().id().data());
     std::copy(id, id + offer.arena_id.size(), offer.arena_id.begin());
+  }
+  if (offer.backend == Backend::kCudaIpc) {
+    const std::string& handle = response.arena().cuda_ipc_handle();
+    if (handle.size() != offer.ipc_handle.size()) {
+      return Internal("the daemon's handle has " + std::to_string(handle.size()) + " bytes, expected " +
+                      std::to_string(offer.ipc_handle.size()));
+    }
+    std::memcpy(offer.ipc_handle.data(), handle.data(), handle.size());
   }
   return offer;
 }
@@ -210,6 +220,11 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
   if (request.cursor) *message.mutable_cursor() = ToProto(*request.cursor);
   message.set_client_name(request.client_name);
   message.set_gpu_uuid(request.gpu_uuid);
+  for (const auto& [backend, reason] : request.failed_backends) {
+    v1::FailedBackend& failed = *message.add_failed_backends();
+    failed.set_backend(ToProto(backend));
+    failed.set_reason(WholeCharacters(EscapeName(reason).substr(0, kMaxReasonBytes)));
+  }
   v1::OpenFeedResponse response;
   RETURN_IF_ERROR(Call(address, deadline, message, &response, &v1::Feeder::Stub::OpenFeed));
   ASSIGN_OR_RETURN(FeedOffer offer, OfferOf(response));

@@ -5,6 +5,8 @@
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "client/src/offer.h"
 #include "client/src/unix_socket.h"
@@ -18,6 +20,8 @@ struct OpenRequest {
   std::optional<Cursor> cursor;
   std::string client_name;
   std::string gpu_uuid = {};  // empty: tensors on the host
+  // Those that were offered for the backend AUTO and failed here, and why.
+  std::vector<std::pair<Backend, std::string>> failed_backends = {};
 };
 
 // kInvalidArgument when the spec is no FeedSpec (unknown fields are refused) or the daemon finds faults; the

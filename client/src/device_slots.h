@@ -36,12 +36,15 @@ class DeviceSlots {
 };
 
 // Maps the arena (for reading only when other sessions share it) and reads its id back: kInternal when it is
-// another one. `fd` is the daemon's descriptor; it is closed. kUnavailable when this build or this process
-// has no CUDA.
+// another one. `fd` is the daemon's descriptor, with vmm-fd; it is closed. kUnavailable when this build or
+// this process has no CUDA. On an error nothing is mapped.
 Result<std::unique_ptr<DeviceSlots>> MapDeviceSlots(const FeedOffer& offer, int ordinal, UniqueFd fd,
                                                     ReleasePage* release_page, size_t release_page_bytes);
 
 // The name under which the daemon knows the GPU that is `ordinal` in this process.
 Result<std::string> GpuUuid(int ordinal);
+// Keeps this process's context on the GPU: the daemon sees thereby that the process is there. Not to be let
+// go of by a forked child. Null when that failed: mapping will tell why.
+std::shared_ptr<const void> HoldGpu(int ordinal);
 
 }  // namespace pinfeed

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "client/src/client_log.h"
+#include "common/backend_name.h"
 
 namespace pinfeed {
 namespace {
@@ -59,7 +60,11 @@ Result<std::unique_ptr<Feed>> Feed::Open(FeedOptions options) {
 }
 
 Feed::~Feed() {
-  if (in_owner()) EndSession();
+  if (in_owner()) {
+    EndSession();
+  } else {
+    (void)new std::shared_ptr<const void>(std::move(options_.gpu));  // the context is the parent's
+  }
 }
 
 void Feed::EndSession() {
@@ -67,29 +72,42 @@ void Feed::EndSession() {
   session_.reset();
 }
 
-Status Feed::Connect(const std::optional<Cursor>& cursor) {
+// Each backend is proved on the arena it is for; one that fails here is told to the daemon, which offers the
+// next, unless the spec requires it.
+Result<FeedOffer> Feed::Attach(const std::optional<Cursor>& cursor) {
   const SteadyTime deadline = steady_clock::now() + options_.open_timeout;
   OpenRequest request = options_.request;
   request.cursor = cursor;
-  if (device_ < 0) request.gpu_uuid.clear();
-  ASSIGN_OR_RETURN(FeedOffer offer, OpenFeed(options_.address, request, deadline));
-  if (!offer_.layout.tensors.empty()) RETURN_IF_ERROR(CheckSameFeed(offer_, offer));
-  Result<std::shared_ptr<Session>> session = Session::Attach(offer, device_, deadline);
-  if (!session.ok() && offer.backend != Backend::kHost && offer.host_will_do &&
-      offer_.layout.tensors.empty()) {
-    ClientLog(PF_LOG_WARNING, "batches come in host memory, not on GPU " + std::to_string(device_) +
-                                  ", since that failed: " + session.status().message() +
-                                  "; set the spec's backend to VMM_FD to make this an error");
-    device_ = -1;
-    return Connect(cursor);
+  while (true) {
+    request.failed_backends = failed_backends_;
+    ASSIGN_OR_RETURN(FeedOffer offer, OpenFeed(options_.address, request, deadline));
+    const bool first = offer_.layout.tensors.empty();
+    if (!first) RETURN_IF_ERROR(CheckSameFeed(offer_, offer));
+    Result<std::shared_ptr<Session>> session = Session::Attach(offer, device_, deadline);
+    if (session.ok()) {
+      session_ = *std::move(session);
+      return offer;
+    }
+    const bool again = std::any_of(failed_backends_.begin(), failed_backends_.end(),
+                                   [&](const auto& failed) { return failed.first == offer.backend; });
+    if (offer.backend == Backend::kHost || !offer.host_will_do || !first || again) return session.status();
+    failed_backends_.emplace_back(offer.backend, session.status().message());
   }
-  if (!session.ok()) return session.status();
-  session_ = *std::move(session);
-  if (device_ >= 0 && offer.backend == Backend::kHost && offer_.layout.tensors.empty()) {
-    ClientLog(PF_LOG_WARNING, "batches come in host memory, not on GPU " + std::to_string(device_) +
-                                  ": the daemon at " + options_.address +
-                                  " does not feed GPUs; its log says why");
-  }
+}
+
+void Feed::TellFallback(const FeedOffer& offer) const {
+  if (offer.fallback.empty()) return;
+  const std::string where = offer.backend == Backend::kHost
+                                ? "in host memory, not on GPU " + std::to_string(device_)
+                                : std::string("by ") + BackendName(offer.backend) + ", not by vmm-fd";
+  ClientLog(PF_LOG_WARNING, "batches come " + where + ": " + offer.fallback + " (the daemon at " +
+                                options_.address + "); name a backend instead of auto to make this an error");
+}
+
+Status Feed::Connect(const std::optional<Cursor>& cursor) {
+  const bool first = offer_.layout.tensors.empty();
+  ASSIGN_OR_RETURN(FeedOffer offer, Attach(cursor));
+  if (first) TellFallback(offer);
   offer_ = std::move(offer);
   if (fingerprint_.empty()) {
     fingerprint_ = offer_.fingerprint;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/src/backoff.h"
@@ -23,7 +24,8 @@ namespace pinfeed {
 struct FeedOptions {
   std::string address;
   OpenRequest request;
-  int device = -1;  // the caller's GPU that request.gpu_uuid names
+  int device = -1;                  // the caller's GPU that request.gpu_uuid names
+  std::shared_ptr<const void> gpu;  // this process's hold of it
   std::chrono::milliseconds open_timeout{10'000};
   std::optional<std::chrono::milliseconds> reconnect_timeout;  // unset: for ever
 };
@@ -61,6 +63,9 @@ class Feed {
   struct Deadline;
 
   explicit Feed(FeedOptions options) : options_(std::move(options)), device_(options_.device) {}
+  // The daemon's offer, attached to: the best that works here.
+  Result<FeedOffer> Attach(const std::optional<Cursor>& cursor);
+  void TellFallback(const FeedOffer& offer) const;
   Status Connect(const std::optional<Cursor>& cursor);
   Status Reconnect(const Deadline& deadline);
   Status WaitForRetry(const Deadline& deadline);
@@ -72,8 +77,9 @@ class Feed {
   void WarnIfAllHeld(std::chrono::nanoseconds waited);
   void Advance(const BatchDescriptor& batch);
 
-  const FeedOptions options_;
-  int device_;  // the caller's GPU; -1: the host, as asked for or since the GPU could not be used
+  FeedOptions options_;
+  const int device_;  // the caller's GPU; -1: the host was asked for
+  std::vector<std::pair<Backend, std::string>> failed_backends_;
   const ForkGuard fork_guard_;
   FeedOffer offer_;
   std::string fingerprint_;  // set once, as the C interface hands out its pointer for the feed's life

@@ -21,4 +21,8 @@ Result<std::string> GpuUuid(int /*ordinal*/) {
   return WithoutCuda();
 }
 
+std::shared_ptr<const void> HoldGpu(int /*ordinal*/) {
+  return nullptr;
+}
+
 }  // namespace pinfeed

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "client/include/pinfeed/pinfeed.h"
+#include "common/backend_name.h"
 
 namespace pinfeed {
 namespace {
@@ -90,11 +91,9 @@ Status CheckOutputs(FeedOffer& offer) {
 
 Status CheckOffer(FeedOffer& offer) {
   BatchLayout& layout = offer.layout;
-  if (offer.backend != Backend::kHost && offer.backend != Backend::kVmmFd) {
-    return {Code::kUnimplemented,
-            std::string("the daemon offers memory of the backend ") + BackendName(offer.backend) +
-                ", which this build of libpinfeed cannot map; ask for the backend VMM_FD or HOST"};
-  }
+  if (offer.backend == Backend::kAuto) return Broken("its memory is of a backend that is not known here");
+  if (offer.backend == Backend::kCudaIpc && offer.read_only)
+    return Broken("memory by a handle cannot be mapped for reading only");
   if (layout.batch_size == 0) return Broken("batch_size is 0");
   if (offer.slot_count == 0 || offer.slot_count > kMaxSlots) {
     return Broken(std::to_string(offer.slot_count) + " slots, where 1 to " + std::to_string(kMaxSlots) +
@@ -141,20 +140,6 @@ Status CheckSameFeed(const FeedOffer& before, const FeedOffer& now) {
         "new feed");
   }
   return OkStatus();
-}
-
-const char* BackendName(Backend backend) {
-  switch (backend) {
-    case Backend::kHost:
-      return "host";
-    case Backend::kCudaIpc:
-      return "cuda-ipc";
-    case Backend::kVmmFd:
-      return "vmm-fd";
-    case Backend::kAuto:
-      break;
-  }
-  return "unknown";
 }
 
 }  // namespace pinfeed

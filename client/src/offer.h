@@ -47,9 +47,11 @@ struct FeedOffer {
   uint64_t arena_bytes = 0;
   Backend backend = Backend::kHost;
   bool read_only = false;
-  bool host_will_do = false;             // the spec's backend is AUTO
-  std::array<std::byte, 16> arena_id{};  // on a device it also follows the last slot
-  std::vector<OfferedOutput> outputs;    // on the host CheckOffer fills it in
+  bool host_will_do = false;               // the spec's backend is AUTO
+  std::array<std::byte, 16> arena_id{};    // on a device it also follows the last slot
+  std::array<std::byte, 64> ipc_handle{};  // of the arena, with cuda-ipc
+  std::string fallback;                    // why the daemon offers no better backend, if that was asked for
+  std::vector<OfferedOutput> outputs;      // on the host CheckOffer fills it in
 
   std::string fingerprint;
   uint64_t dataset_samples = 0;
@@ -65,8 +67,5 @@ Status CheckOffer(FeedOffer& offer);
 // OK when a session opened later can go on where one with `before` stopped: same dataset, same tensors.
 // kFailedPrecondition otherwise.
 Status CheckSameFeed(const FeedOffer& before, const FeedOffer& now);
-
-// "host", "cuda-ipc", "vmm-fd". Static lifetime.
-const char* BackendName(Backend backend);
 
 }  // namespace pinfeed

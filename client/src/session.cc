@@ -64,8 +64,9 @@ Status CheckPublishPage(const PublishPage& page, uint32_t slot_count) {
 Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal, SteadyTime deadline) {
   std::vector<UniqueFd> fds;
   Memory memory;
+  const size_t fd_count = offer.backend == Backend::kCudaIpc ? kLifelineFdsDevice : kLifelineFdsHost;
   ASSIGN_OR_RETURN(Lifeline lifeline,
-                   Lifeline::Attach(offer.lifeline_path, offer.token, kLifelineFdsHost, deadline, &fds));
+                   Lifeline::Attach(offer.lifeline_path, offer.token, fd_count, deadline, &fds));
   RETURN_IF_ERROR(CheckDoorbell(fds[kDoorbellFd]));
   ASSIGN_OR_RETURN(memory.publish,
                    MapChecked(fds[kPublishFd], kPublishPageBytes, Access::kReadOnly, true, "publish page"));
@@ -79,8 +80,16 @@ Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal, S
     ASSIGN_OR_RETURN(memory.arena, MapChecked(fds[kArenaFd], offer.arena_bytes, access, false, "arena"));
   } else {
     auto* const page = reinterpret_cast<ReleasePage*>(memory.release.data());
-    ASSIGN_OR_RETURN(memory.device,
-                     MapDeviceSlots(offer, ordinal, std::move(fds[kArenaFd]), page, kReleasePageBytes));
+    UniqueFd fd = offer.backend == Backend::kVmmFd ? std::move(fds[kArenaFd]) : UniqueFd();
+    Result<std::unique_ptr<DeviceSlots>> slots =
+        MapDeviceSlots(offer, ordinal, std::move(fd), page, kReleasePageBytes);
+    if (!slots.ok()) {
+      // Nothing is mapped any more: the daemon may have its memory back before another backend is tried.
+      lifeline.SayBye();
+      lifeline.WaitForHangUp(deadline);
+      return slots.status();
+    }
+    memory.device = *std::move(slots);
   }
   return std::shared_ptr<Session>(new Session(std::move(offer), ordinal, std::move(lifeline),
                                               std::move(memory), std::move(fds[kDoorbellFd])));

@@ -2,6 +2,7 @@
 #include "common/cuda/device_memory.h"
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -16,6 +17,9 @@ CUmemAllocationProp Properties(CUdevice device) {
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   return properties;
 }
+
+// A smaller allocation may share its page with another one, which a handle would then open too.
+constexpr uint64_t kHandlePage = uint64_t{2} << 20;
 
 std::string Piece(uint64_t bytes, const CudaDevice& device) {
   return std::to_string(bytes) + " bytes on GPU " + device.uuid();
@@ -35,6 +39,7 @@ Result<DeviceMemory> DeviceMemory::Create(std::shared_ptr<const CudaDevice> devi
   if (bytes > UINT64_MAX - granularity)
     return InvalidArgument("allocate " + Piece(bytes, *device) + ": too large");
   DeviceMemory memory;
+  memory.kind_ = Kind::kMapped;
   memory.device_ = std::move(device);
   memory.bytes_ = (bytes + granularity - 1) / granularity * granularity;
   RETURN_IF_ERROR(CudaStatus(driver.cuMemCreate(&memory.allocation_, memory.bytes_, &properties, 0),
@@ -50,6 +55,7 @@ Result<DeviceMemory> DeviceMemory::Import(std::shared_ptr<const CudaDevice> devi
   const CudaScope scope(*device);
   RETURN_IF_ERROR(scope.status());
   DeviceMemory memory;
+  memory.kind_ = Kind::kMapped;
   memory.device_ = std::move(device);
   memory.bytes_ = bytes;
   // The driver takes the descriptor's number in place of a pointer.
@@ -61,6 +67,47 @@ Result<DeviceMemory> DeviceMemory::Import(std::shared_ptr<const CudaDevice> devi
   memory.allocated_ = true;
   RETURN_IF_ERROR(memory.Map(read_only));
   return memory;
+}
+
+Result<DeviceMemory> DeviceMemory::Allocate(std::shared_ptr<const CudaDevice> device, uint64_t bytes) {
+  if (bytes > UINT64_MAX - kHandlePage)
+    return InvalidArgument("allocate " + Piece(bytes, *device) + ": too large");
+  const CudaScope scope(*device);
+  RETURN_IF_ERROR(scope.status());
+  DeviceMemory memory;
+  memory.device_ = std::move(device);
+  memory.bytes_ = (bytes + kHandlePage - 1) / kHandlePage * kHandlePage;
+  RETURN_IF_ERROR(CudaStatus(memory.device_->driver().cuMemAlloc(&memory.address_, memory.bytes_),
+                             "allocate " + Piece(memory.bytes_, *memory.device_)));
+  memory.kind_ = Kind::kAllocated;
+  return memory;
+}
+
+Result<DeviceMemory> DeviceMemory::Open(std::shared_ptr<const CudaDevice> device, const IpcHandle& handle,
+                                        uint64_t bytes) {
+  const CudaScope scope(*device);
+  RETURN_IF_ERROR(scope.status());
+  CUipcMemHandle native;
+  std::memcpy(&native, handle.data(), sizeof native);
+  DeviceMemory memory;
+  memory.device_ = std::move(device);
+  memory.bytes_ = bytes;
+  RETURN_IF_ERROR(CudaStatus(memory.device_->driver().cuIpcOpenMemHandle(&memory.address_, native,
+                                                                         CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+                             "open the handle of " + Piece(bytes, *memory.device_)));
+  memory.kind_ = Kind::kOpened;
+  return memory;
+}
+
+Result<IpcHandle> DeviceMemory::Handle() const {
+  const CudaScope scope(*device_);
+  RETURN_IF_ERROR(scope.status());
+  CUipcMemHandle native{};
+  RETURN_IF_ERROR(CudaStatus(device_->driver().cuIpcGetMemHandle(&native, address_),
+                             "make a handle of " + Piece(bytes_, *device_)));
+  IpcHandle handle{};
+  std::memcpy(handle.data(), &native, sizeof native);
+  return handle;
 }
 
 Status DeviceMemory::Map(bool read_only) {
@@ -88,6 +135,7 @@ DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
   if (this == &other) return *this;
   Drop();
   device_ = std::move(other.device_);
+  kind_ = std::exchange(other.kind_, Kind::kNone);
   allocation_ = other.allocation_;
   allocated_ = std::exchange(other.allocated_, false);
   mapped_ = std::exchange(other.mapped_, false);
@@ -101,6 +149,23 @@ void DeviceMemory::Drop() noexcept {
   if (device_ == nullptr) return;
   const CudaDriver& driver = device_->driver();
   const CudaScope scope(*device_);
+  switch (std::exchange(kind_, Kind::kNone)) {
+    case Kind::kNone:
+      break;
+    case Kind::kMapped:
+      Unmap();
+      break;
+    case Kind::kAllocated:
+      (void)driver.cuMemFree(address_);
+      break;
+    case Kind::kOpened:
+      (void)driver.cuIpcCloseMemHandle(address_);
+      break;
+  }
+}
+
+void DeviceMemory::Unmap() noexcept {
+  const CudaDriver& driver = device_->driver();
   if (std::exchange(mapped_, false)) (void)driver.cuMemUnmap(address_, bytes_);
   if (address_ != 0) (void)driver.cuMemAddressFree(std::exchange(address_, 0), bytes_);
   if (std::exchange(allocated_, false)) (void)driver.cuMemRelease(allocation_);

@@ -13,36 +13,57 @@
 
 namespace pinfeed {
 
-// Purpose: one mapped piece of device memory that goes from process to process as a file descriptor
-// (cuMemCreate, backend vmm-fd). Owns mapping and reference. The memory itself lives until the last process
-// lets go (documented at cuMemExportToShareableHandle). Threads: constant; any. Errors: of the factories.
-// Invariant: destruction does not wait for the GPU: the owner first waits for its own work on the memory.
+// What names a piece of memory to other processes (backend cuda-ipc): to whoever has it, as long as its maker
+// lives.
+using IpcHandle = std::array<std::byte, sizeof(CUipcMemHandle)>;
+
+// Purpose: one mapped piece of device memory that goes from process to process: as a file descriptor
+// (cuMemCreate, backend vmm-fd: Create, Export, Import) or as a handle of 64 bytes (cuMemAlloc, backend
+// cuda-ipc: Allocate, Handle, Open). Owns mapping and reference. Threads: constant; any. Errors: of the
+// factories. Invariants: 1. memory behind a descriptor lives until the last process lets go (documented at
+// cuMemExportToShareableHandle), and destruction does not wait for the GPU: the owner first waits for its own
+// work on the memory; 2. with a handle, destruction waits until the GPU is idle in this process, and its
+// maker must not destroy it while another process may have it open (undefined): see Abandon.
 class DeviceMemory {
  public:
   // New memory of at least `bytes` (rounded up to whole pages of the device), readable and writable here.
   static Result<DeviceMemory> Create(std::shared_ptr<const CudaDevice> device, uint64_t bytes);
+  static Result<DeviceMemory> Allocate(std::shared_ptr<const CudaDevice> device, uint64_t bytes);
   // Memory that another process made: `fd` from its Export. Precondition: `bytes` is its exact size.
   static Result<DeviceMemory> Import(std::shared_ptr<const CudaDevice> device, int fd, uint64_t bytes,
                                      bool read_only);
+  // Memory that another living process made: its Handle. It is writable here, whatever one wants.
+  static Result<DeviceMemory> Open(std::shared_ptr<const CudaDevice> device, const IpcHandle& handle,
+                                   uint64_t bytes);
   DeviceMemory() = default;
   DeviceMemory(DeviceMemory&& other) noexcept { *this = std::move(other); }
   DeviceMemory& operator=(DeviceMemory&& other) noexcept;
   ~DeviceMemory() { Drop(); }
 
-  // A descriptor that others can Import; it keeps the memory alive too.
+  // A descriptor that others can Import; it keeps the memory alive too. Precondition: from Create.
   Result<UniqueFd> Export() const;
+  // For others to Open. Precondition: from Allocate.
+  Result<IpcHandle> Handle() const;
+  // Forgets the memory without freeing it: it goes with the process.
+  void Abandon() noexcept {
+    kind_ = Kind::kNone;
+    device_.reset();
+  }
 
   CUdeviceptr address() const { return address_; }
   uint64_t bytes() const { return bytes_; }
 
  private:
+  enum class Kind : uint8_t { kNone, kMapped, kAllocated, kOpened };
   Status Map(bool read_only);
   void Drop() noexcept;
+  void Unmap() noexcept;
 
   std::shared_ptr<const CudaDevice> device_;
-  CUmemGenericAllocationHandle allocation_ = 0;
-  bool allocated_ = false;
-  bool mapped_ = false;
+  Kind kind_ = Kind::kNone;
+  CUmemGenericAllocationHandle allocation_ = 0;  // kMapped
+  bool allocated_ = false;                       // likewise
+  bool mapped_ = false;                          // likewise
   CUdeviceptr address_ = 0;
   uint64_t bytes_ = 0;
 };

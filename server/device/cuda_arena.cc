@@ -22,9 +22,8 @@ Status WriteId(const CudaDevice& device, const DeviceMemory& memory, uint64_t of
 }  // namespace
 
 Result<std::unique_ptr<CudaArena>> CudaArena::Create(const std::shared_ptr<const CudaDevice>& device,
-                                                     const BatchLayout& layout, uint32_t slot_count,
-                                                     PinnedRegion& region, PinnedPool& device_pool,
-                                                     CopyEngine& engine) {
+                                                     Backend backend, const BatchLayout& layout,
+                                                     uint32_t slot_count, const Parts& parts) {
   if (slot_count < kMinSlots || slot_count > kMaxSlots) {
     return InvalidArgument("slots: " + std::to_string(slot_count) + " is not within " +
                            std::to_string(kMinSlots) + " to " + std::to_string(kMaxSlots));
@@ -33,22 +32,42 @@ Result<std::unique_ptr<CudaArena>> CudaArena::Create(const std::shared_ptr<const
   uint64_t bytes = 0;
   if (!CheckedMul(layout.slot_stride, slot_count, &slots) || !CheckedAdd(slots, kArenaTailBytes, &bytes))
     return InvalidArgument("an arena of " + std::to_string(slot_count) + " slots is too large to be counted");
-  Result<PoolLease> lease = device_pool.Reserve(bytes);
+  Result<PoolLease> lease = parts.device_pool.Reserve(bytes);
   if (!lease.ok()) return lease.status().WithContext("gpu_bytes: memory of GPU " + device->uuid());
-  std::vector<PinnedBlock> staging;
-  for (uint32_t slot = 0; slot < slot_count; ++slot) {
-    ASSIGN_OR_RETURN(PinnedBlock block, region.Take(layout.slot_stride));
-    staging.push_back(std::move(block));
-  }
-  ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::Create(device, bytes));
-  ASSIGN_OR_RETURN(UniqueFd fd, memory.Export());
   ArenaId id;
   if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size()))
     return ErrnoStatus("draw an arena's id", errno);
-  RETURN_IF_ERROR(WriteId(*device, memory, slots, id));
-  return std::unique_ptr<CudaArena>(new CudaArena(id, slot_count, layout.slot_stride, *std::move(lease),
-                                                  std::move(memory), std::move(fd), std::move(staging),
-                                                  engine));
+  std::unique_ptr<CudaArena> arena(
+      new CudaArena(id, backend, slot_count, layout.slot_stride, *std::move(lease), parts));
+  RETURN_IF_ERROR(arena->Fill(device, parts.region, bytes));
+  RETURN_IF_ERROR(WriteId(*device, arena->memory_, slots, id));
+  return arena;
+}
+
+Status CudaArena::Fill(const std::shared_ptr<const CudaDevice>& device, PinnedRegion& region,
+                       uint64_t bytes) {
+  for (uint32_t slot = 0; slot < slot_count(); ++slot) {
+    ASSIGN_OR_RETURN(PinnedBlock block, region.Take(slot_stride()));
+    staging_.push_back(std::move(block));
+  }
+  if (backend_ == Backend::kCudaIpc) {
+    ASSIGN_OR_RETURN(memory_, DeviceMemory::Allocate(device, bytes));
+    ASSIGN_OR_RETURN(handle_, memory_.Handle());
+  } else {
+    ASSIGN_OR_RETURN(memory_, DeviceMemory::Create(device, bytes));
+    ASSIGN_OR_RETURN(fd_, memory_.Export());
+  }
+  return OkStatus();
+}
+
+CudaArena::~CudaArena() {
+  if (heirs_.empty()) return;
+  // Behind a descriptor the memory lives as long as somebody maps it: ours can go at once.
+  if (backend_ == Backend::kVmmFd) {
+    memory_ = DeviceMemory();
+    fd_.reset();
+  }
+  lingering_.Add(gpu_uuid_, backend_, std::move(memory_), std::move(lease_), std::move(heirs_));
 }
 
 void CudaArena::Deliver(uint32_t slot, uint64_t bytes, Done done) {

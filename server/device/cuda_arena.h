@@ -3,10 +3,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "common/cuda/device_memory.h"
 #include "server/device/copy_engine.h"
+#include "server/device/lingering.h"
 #include "server/device/pinned_region.h"
 #include "server/memory/arena.h"
 #include "server/memory/pinned_pool.h"
@@ -17,39 +20,52 @@ namespace pinfeed {
 inline constexpr uint64_t kArenaTailBytes = kSlotAlignment;
 
 // Purpose: see Arena. Owns: device memory, staging slots, its place at the copy engine, its charges.
-// Invariant: the device memory is written by the engine's copies alone, the id before the arena is shown to
-// anybody. A dead client's mapping keeps the memory alive (cuMemCreate), so that letting go of it needs no
-// wait.
+// Borrows: the quarantine, which outlives it and gets the memory that clients left mapped. Invariant: the
+// device memory is written by the engine's copies alone, the id before the arena is shown to anybody.
 class CudaArena final : public Arena {
  public:
+  struct Parts {
+    PinnedRegion& region;
+    PinnedPool& device_pool;
+    CopyEngine& engine;
+    Lingering& lingering;
+  };
   // kResourceExhausted with the numbers when device or pinned memory does not fit.
   static Result<std::unique_ptr<CudaArena>> Create(const std::shared_ptr<const CudaDevice>& device,
-                                                   const BatchLayout& layout, uint32_t slot_count,
-                                                   PinnedRegion& region, PinnedPool& device_pool,
-                                                   CopyEngine& engine);
+                                                   Backend backend, const BatchLayout& layout,
+                                                   uint32_t slot_count, const Parts& parts);
+  ~CudaArena() override;
 
-  Backend backend() const override { return Backend::kVmmFd; }
+  Backend backend() const override { return backend_; }
   std::byte* FillAddress(uint32_t slot) override { return staging_[slot].data(); }
   void Deliver(uint32_t slot, uint64_t bytes, Done done) override;
   void SetWaiting(const std::shared_ptr<ReleaseReader>& reader, bool waiting) override {
     lane_.SetWaiting(reader, waiting);
   }
   int fd() const override { return fd_.get(); }
+  std::optional<std::array<std::byte, 64>> ipc_handle() const override { return handle_; }
   uint64_t mapped_bytes() const override { return memory_.bytes(); }
+  void LeaveTo(std::vector<ClientProcess> clients) override { heirs_ = std::move(clients); }
 
  private:
-  CudaArena(const ArenaId& id, uint32_t slot_count, uint64_t slot_stride, PoolLease lease,
-            DeviceMemory memory, UniqueFd fd, std::vector<PinnedBlock> staging, CopyEngine& engine)
+  CudaArena(const ArenaId& id, Backend backend, uint32_t slot_count, uint64_t slot_stride, PoolLease lease,
+            const Parts& parts)
       : Arena(id, slot_count, slot_stride),
+        backend_(backend),
+        gpu_uuid_(parts.engine.device().uuid()),
+        lingering_(parts.lingering),
         lease_(std::move(lease)),
-        memory_(std::move(memory)),
-        fd_(std::move(fd)),
-        staging_(std::move(staging)),
-        lane_(engine) {}
+        lane_(parts.engine) {}
+  Status Fill(const std::shared_ptr<const CudaDevice>& device, PinnedRegion& region, uint64_t bytes);
 
+  const Backend backend_;
+  const std::string gpu_uuid_;
+  Lingering& lingering_;
   PoolLease lease_;
   DeviceMemory memory_;
-  UniqueFd fd_;
+  UniqueFd fd_;                       // kVmmFd
+  std::optional<IpcHandle> handle_;   // kCudaIpc
+  std::vector<ClientProcess> heirs_;  // may have the memory mapped
   std::vector<PinnedBlock> staging_;
   CopyEngine::Lane lane_;
 };

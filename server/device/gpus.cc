@@ -1,19 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPUs of this host, each with its copy engine, and the pinned memory they share by NUMA node.
 #include <algorithm>
+#include <chrono>
 #include <map>
+#include <thread>
 #include <utility>
 
+#include "common/byte_size.h"
 #include "common/log.h"
 #include "common/quote.h"
 #include "server/device/copy_engine.h"
 #include "server/device/cuda_arena.h"
+#include "server/device/gpu_processes.h"
+#include "server/device/lingering.h"
 #include "server/device/pinned_region.h"
 #include "server/memory/device_arenas.h"
 #include "server/memory/pinned_pool.h"
 
 namespace pinfeed {
 namespace {
+
+// For NVML to list a process that has just made its context.
+constexpr std::chrono::milliseconds kListingWait(500);
+constexpr std::chrono::milliseconds kListingPause(10);
 
 // Purpose: what one GPU needs. In the order of creation: arenas go before all of it.
 struct Gpu {
@@ -68,22 +77,51 @@ class Gpus final : public DeviceArenas {
       spdlog::info("feeds GPU {} ({}, {}): up to {} MiB of its memory", gpu.device->ordinal(),
                    gpu.device->name(), gpu.device->uuid(), gpu.memory->capacity_bytes() >> 20);
     }
+    gpus->processes_ = GpuProcesses::Load();
+    if (!gpus->processes_.ok()) {
+      spdlog::info("no feeds by cuda-ipc, and no word of memory that dead clients keep: {}",
+                   gpus->processes_.status().message());
+    }
+    gpus->lingering_ = std::make_unique<Lingering>(gpus->processes_.ok() ? gpus->processes_->get() : nullptr);
     return gpus;
   }
 
-  Result<std::unique_ptr<Arena>> Make(const std::string& gpu_uuid, const BatchLayout& layout,
+  Result<std::unique_ptr<Arena>> Make(const std::string& gpu_uuid, Backend backend, const BatchLayout& layout,
                                       uint32_t slot_count) override {
-    const auto gpu = std::find_if(gpus_.begin(), gpus_.end(),
-                                  [&](const Gpu& candidate) { return candidate.device->uuid() == gpu_uuid; });
-    if (gpu == gpus_.end()) {
-      std::string known;
-      for (const Gpu& candidate : gpus_) known += (known.empty() ? "" : ", ") + candidate.device->uuid();
-      return NotFound("gpu_uuid: this daemon feeds no GPU " + QuotePath(gpu_uuid) + ", only " + known);
-    }
-    ASSIGN_OR_RETURN(
-        std::unique_ptr<CudaArena> arena,
-        CudaArena::Create(gpu->device, layout, slot_count, *gpu->region, *gpu->memory, *gpu->engine));
+    ASSIGN_OR_RETURN(const Gpu* const gpu, Find(gpu_uuid));
+    const CudaArena::Parts parts{*gpu->region, *gpu->memory, *gpu->engine, *lingering_};
+    ASSIGN_OR_RETURN(std::unique_ptr<CudaArena> arena,
+                     CudaArena::Create(gpu->device, backend, layout, slot_count, parts));
     return std::unique_ptr<Arena>(std::move(arena));
+  }
+
+  Status CheckIpcClient(const std::string& gpu_uuid, pid_t pid) const override {
+    ASSIGN_OR_RETURN(const Gpu* const gpu, Find(gpu_uuid));
+    if (!processes_.ok()) {
+      return FailedPrecondition("the end of a client's work on the GPU could not be seen: " +
+                                processes_.status().message());
+    }
+    const uint64_t quarantined = lingering_->QuarantinedBytes(gpu_uuid);
+    if (quarantined > gpu->memory->capacity_bytes() / 2) {
+      return ResourceExhausted(ExactByteSize(quarantined) + " of GPU " + gpu_uuid +
+                               " wait for the work of clients that died to end, more than half of the " +
+                               ExactByteSize(gpu->memory->capacity_bytes()) +
+                               " for batches; `pinfeed status` names the processes");
+    }
+    const auto deadline = std::chrono::steady_clock::now() + kListingWait;
+    while (true) {
+      Result<std::vector<pid_t>> listed = (*processes_)->On(gpu_uuid);
+      if (!listed.ok()) return FailedPrecondition(listed.status().message());
+      if (std::find(listed->begin(), listed->end(), pid) != listed->end()) return OkStatus();
+      if (std::chrono::steady_clock::now() >= deadline) break;
+      std::this_thread::sleep_for(kListingPause);
+    }
+    return FailedPrecondition("NVML does not list the client (pid " + std::to_string(pid) + ") on GPU " +
+                              gpu_uuid + ", so the end of its work there could not be seen");
+  }
+
+  void AwaitLingering(std::chrono::steady_clock::time_point deadline) override {
+    lingering_->AwaitNone(deadline);
   }
 
   std::vector<GpuSnapshot> Snapshot() const override {
@@ -91,15 +129,27 @@ class Gpus final : public DeviceArenas {
     for (const Gpu& gpu : gpus_) {
       const CopyEngine::Counters copied = gpu.engine->counters();
       all.push_back({gpu.device->uuid(), gpu.device->name(), gpu.memory->capacity_bytes(),
-                     gpu.memory->used_bytes(), copied.copies, copied.bytes, copied.copy_ns, copied.queue_ns});
+                     gpu.memory->used_bytes(), lingering_->Snapshot(gpu.device->uuid()), copied.copies,
+                     copied.bytes, copied.copy_ns, copied.queue_ns});
     }
     return all;
   }
 
  private:
+  Result<const Gpu*> Find(const std::string& gpu_uuid) const {
+    const auto gpu = std::find_if(gpus_.begin(), gpus_.end(),
+                                  [&](const Gpu& candidate) { return candidate.device->uuid() == gpu_uuid; });
+    if (gpu != gpus_.end()) return &*gpu;
+    std::string known;
+    for (const Gpu& candidate : gpus_) known += (known.empty() ? "" : ", ") + candidate.device->uuid();
+    return NotFound("gpu_uuid: this daemon feeds no GPU " + QuotePath(gpu_uuid) + ", only " + known);
+  }
+
+  Result<std::unique_ptr<const GpuProcesses>> processes_ = Unavailable("not loaded");
   // A region goes after the engines that copy from it: members are destroyed from the last to the first.
   std::map<int, std::unique_ptr<PinnedRegion>> regions_;  // by NUMA node
   std::vector<Gpu> gpus_;
+  std::unique_ptr<Lingering> lingering_;
 };
 
 }  // namespace

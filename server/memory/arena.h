@@ -8,10 +8,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "common/feed_spec.h"
 #include "common/result.h"
 #include "common/tensor_spec.h"
+#include "server/memory/client_process.h"
 
 namespace pinfeed {
 
@@ -55,8 +58,14 @@ class Arena {
   // that cannot be done nothing happens. The arena is of no use after it.
   virtual void Discard() {}
 
+  // These clients ended, or were given up, without having said that they unmapped the memory. At most once,
+  // and not with Discard. On the host the kernel keeps memory that is mapped; a GPU's may have to be kept by
+  // us. NOLINTNEXTLINE(performance-unnecessary-value-param): who overrides it keeps them
+  virtual void LeaveTo(std::vector<ClientProcess> /*clients*/) {}
+
   // The descriptor that a client maps; -1 when the offer carries a handle instead. Owned by the arena.
   virtual int fd() const = 0;
+  virtual std::optional<std::array<std::byte, 64>> ipc_handle() const { return {}; }
 
   const ArenaId& id() const { return id_; }
   uint32_t slot_count() const { return slot_count_; }

@@ -3,6 +3,9 @@
 // tests are.
 #pragma once
 
+#include <sys/types.h>
+
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,16 +19,31 @@
 
 namespace pinfeed {
 
+// Memory of clients that ended without a farewell, which their work on the GPU may still touch.
+struct LingeringSnapshot {
+  Backend backend = Backend::kVmmFd;
+  uint64_t bytes = 0;
+  std::vector<pid_t> pids;
+  double seconds = 0;  // since its feed ended
+};
+
 // What status and metrics show of a GPU. Counters only grow.
 struct GpuSnapshot {
   std::string uuid;
   std::string name;
   uint64_t arena_capacity_bytes = 0;  // of its memory, for arenas
-  uint64_t arena_used_bytes = 0;
+  uint64_t arena_used_bytes = 0;      // with what lingers
+  std::vector<LingeringSnapshot> lingering;
   uint64_t copies = 0;
   uint64_t copied_bytes = 0;
   uint64_t copy_ns = 0;   // the copy stream had something to do
   uint64_t queue_ns = 0;  // filled slots waited for their copy to begin, all together
+
+  uint64_t lingering_bytes() const {
+    uint64_t bytes = 0;
+    for (const LingeringSnapshot& piece : lingering) bytes += piece.bytes;
+    return bytes;
+  }
 };
 
 // Purpose: makes arenas on the GPUs that this daemon feeds. Owns: contexts, pinned memory, copy threads.
@@ -34,9 +52,15 @@ class DeviceArenas {
  public:
   virtual ~DeviceArenas() = default;
 
-  // kNotFound, naming the GPUs there are, when `gpu_uuid` is none of them.
-  virtual Result<std::unique_ptr<Arena>> Make(const std::string& gpu_uuid, const BatchLayout& layout,
-                                              uint32_t slot_count) = 0;
+  // `backend` is kVmmFd or kCudaIpc. kNotFound, naming the GPUs there are, when `gpu_uuid` is none of them.
+  virtual Result<std::unique_ptr<Arena>> Make(const std::string& gpu_uuid, Backend backend,
+                                              const BatchLayout& layout, uint32_t slot_count) = 0;
+  // Whether the end of the process's work on that GPU could be seen, as lending it a cuda-ipc arena needs;
+  // kFailedPrecondition says why not, kResourceExhausted that too much memory of dead clients lingers. May
+  // block for a moment.
+  virtual Status CheckIpcClient(const std::string& gpu_uuid, pid_t pid) const = 0;
+  // Until no memory of dead clients lingers, at most until `deadline`.
+  virtual void AwaitLingering(std::chrono::steady_clock::time_point deadline) = 0;
   virtual std::vector<GpuSnapshot> Snapshot() const = 0;
 };
 

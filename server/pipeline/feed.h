@@ -114,6 +114,8 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   void Stop() PF_EXCLUDES(mutex_);
   // Gives the arena's pages back, see Arena::Discard. Precondition: stopped.
   void DiscardMemory() { parts_.arena->Discard(); }
+  // See Arena::LeaveTo. Precondition: stopped.
+  void LeaveMemoryTo(std::vector<ClientProcess> clients) { parts_.arena->LeaveTo(std::move(clients)); }
 
   FeedSnapshot Snapshot() PF_EXCLUDES(mutex_);
   // Zeros for one that is not attached.

@@ -29,7 +29,7 @@ void Add(const FeedSnapshot& feed, FeedTotals& totals) {
 FeedMember::~FeedMember() {
   if (table_ == nullptr) return;
   Leave();
-  table_->Forget(feed_, mapped_);
+  table_->Forget(*this);
 }
 
 void FeedMember::Leave() {
@@ -125,16 +125,17 @@ void FeedTable::Leave(const std::shared_ptr<Feed>& feed) {
       break;
     }
   }
-  jobs_.push_back({feed, false, false});
+  jobs_.push_back({feed, false, false, {}});
   changed_.NotifyAll();
 }
 
-void FeedTable::Forget(const std::shared_ptr<Feed>& feed, bool mapped) {
+void FeedTable::Forget(FeedMember& member) {
   const MutexLock lock(mutex_);
-  Entry& entry = entries_.at(feed->id());
-  entry.mapped = entry.mapped || mapped;
+  Entry& entry = entries_.at(member.feed_->id());
+  entry.mapped = entry.mapped || member.mapped_;
+  if (member.mapped_ && member.client_) entry.heirs.push_back(*std::move(member.client_));
   if (--entry.members > 0) return;
-  jobs_.push_back({feed, true, !entry.mapped});
+  jobs_.push_back({member.feed_, true, !entry.mapped, std::move(entry.heirs)});
   changed_.NotifyAll();
 }
 
@@ -162,6 +163,7 @@ void FeedTable::Reap() {
       entries_.erase(entry);
     }
     if (job.discard) job.feed->DiscardMemory();
+    if (!job.heirs.empty()) job.feed->LeaveMemoryTo(std::move(job.heirs));
     // The arena is unmapped without the lock: here, or by the worker that filled the last batch.
     job.feed.reset();
     share->AwaitTasks();

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -35,7 +36,8 @@ class FeedMember {
       : table_(std::exchange(other.table_, nullptr)),
         feed_(std::move(other.feed_)),
         active_(std::exchange(other.active_, false)),
-        mapped_(other.mapped_) {}
+        mapped_(other.mapped_),
+        client_(std::move(other.client_)) {}
   FeedMember& operator=(FeedMember&& other) = delete;
   ~FeedMember();
 
@@ -43,9 +45,11 @@ class FeedMember {
   // Takes no part any more; its memory may still be mapped by somebody. When the last member left, the feed
   // is stopped (on the table's thread) and its group's name is free. Idempotent.
   void Leave();
-  // Its client says that it has unmapped the arena. Once all members said so, the pages go back to the kernel
-  // at the end, whoever still has the memory.
+  // Its client says that it has unmapped the arena, or never had it. Once all members said so, the pages go
+  // back to the kernel at the end, whoever still has the memory.
   void Unmapped() { mapped_ = false; }
+  // Who may have the arena mapped: see Arena::LeaveTo.
+  void SetClient(ClientProcess client) { client_ = std::move(client); }
 
  private:
   friend class FeedTable;
@@ -56,6 +60,7 @@ class FeedMember {
   std::shared_ptr<Feed> feed_;
   bool active_;
   bool mapped_ = true;
+  std::optional<ClientProcess> client_;
 };
 
 // Purpose: makes, shares and ends feeds. Owns: the feeds and a thread that stops them, since that waits for
@@ -95,10 +100,11 @@ class FeedTable {
   using GroupKey = std::pair<uid_t, std::string>;
   struct Entry {
     std::shared_ptr<Feed> feed;
-    uint32_t active = 0;      // members that take part
-    uint32_t members = 0;     // members at all
-    bool mapped = false;      // a member left that may still have the arena mapped
-    uint64_t starved_ns = 0;  // the most ever seen: trainers report it, and it must not go down
+    uint32_t active = 0;               // members that take part
+    uint32_t members = 0;              // members at all
+    bool mapped = false;               // a member left that may still have the arena mapped
+    std::vector<ClientProcess> heirs;  // the processes of such members, where they are known
+    uint64_t starved_ns = 0;           // the most ever seen: trainers report it, and it must not go down
   };
   struct Group {
     FeedSpec spec;
@@ -108,12 +114,13 @@ class FeedTable {
     std::shared_ptr<Feed> feed;
     bool forget = false;   // else only stop it
     bool discard = false;  // give the arena's pages back
+    std::vector<ClientProcess> heirs = {};
   };
 
   Result<std::shared_ptr<Feed>> MakeFeed(const Make& make) PF_EXCLUDES(mutex_);
   FeedMember AddMember(const std::shared_ptr<Feed>& feed) PF_REQUIRES(mutex_);
   void Leave(const std::shared_ptr<Feed>& feed) PF_EXCLUDES(mutex_);
-  void Forget(const std::shared_ptr<Feed>& feed, bool mapped) PF_EXCLUDES(mutex_);
+  void Forget(FeedMember& member) PF_EXCLUDES(mutex_);
   void Reap() PF_EXCLUDES(mutex_);
 
   Mutex mutex_;

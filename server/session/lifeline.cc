@@ -87,8 +87,9 @@ void LifelineServer::Expect(const std::shared_ptr<Session>& session) {
 void LifelineServer::Abandon(const std::shared_ptr<Session>& session) {
   loop_->Post([this, weak = std::weak_ptr(session)] {
     const std::shared_ptr<Session> left = weak.lock();
-    if (left != nullptr && left->state == SessionState::kPending)
-      sessions_.End(left, "its client hung up while opening it");
+    if (left == nullptr || left->state != SessionState::kPending) return;
+    left->member.Unmapped();  // it has not got the answer
+    sessions_.End(left, "its client hung up while opening it");
   });
 }
 

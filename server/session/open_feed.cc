@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/session/open_feed.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 
-#include "common/log.h"
-#include "common/quote.h"
+#include "common/backend_name.h"
 #include "server/memory/host_arena.h"
 
 namespace pinfeed {
@@ -24,28 +25,6 @@ uint32_t SlotsFor(uint32_t default_slots, uint64_t slot_stride) {
   return static_cast<uint32_t>(std::clamp<uint64_t>(kSmallArenaBytes / slot_stride, default_slots, most));
 }
 
-// Where the batches will lie: on the GPU that the client named if it wants that and we can.
-Result<bool> OnDevice(const FeedSpec& spec, const std::string& gpu_uuid, const DeviceArenas* devices) {
-  const bool required = spec.backend == Backend::kCudaIpc || spec.backend == Backend::kVmmFd;
-  if (required && gpu_uuid.empty())
-    return InvalidArgument("backend: memory of a GPU is asked for, but the client names no GPU (gpu_uuid)");
-  if (spec.backend == Backend::kHost || gpu_uuid.empty()) return false;
-  if (devices == nullptr) {
-    if (required) {
-      return FailedPrecondition(
-          "backend: this daemon has no GPU; its log says why. Ask for the backend auto or host, "
-          "and copy the tensors yourself");
-    }
-    spdlog::warn("backend auto for GPU {}: this daemon has no GPU, so the batches stay in host memory",
-                 EscapeName(gpu_uuid));
-    return false;
-  }
-  if (spec.backend == Backend::kCudaIpc)
-    return Status(Code::kUnimplemented,
-                  "backend: cuda-ipc is not built into this daemon; ask for vmm-fd or auto");
-  return true;
-}
-
 Result<std::optional<Sampler::Start>> StartOf(const std::optional<Cursor>& cursor, const Feed& feed) {
   if (!cursor) return std::optional<Sampler::Start>();
   const std::string& fingerprint = feed.dataset().fingerprint;
@@ -61,29 +40,86 @@ Result<std::optional<Sampler::Start>> StartOf(const std::optional<Cursor>& curso
 
 }  // namespace
 
-Result<std::unique_ptr<Arena>> FeedOpener::MakeArena(const FeedSpec& spec, const std::string& gpu_uuid,
+// Whether that process may get memory by a handle: whoever has one can open what it names, as long as the
+// daemon lives, and what will be there later.
+Status FeedOpener::CheckIpc(const Peer& peer, const OpenFeedArguments& arguments) const {
+  if (arguments.spec.sharing != Sharing::kExclusive) {
+    return FailedPrecondition(
+        "memory by a handle can be written by all who have it, so a group cannot share it");
+  }
+  if (peer.uid != ::geteuid()) {
+    return FailedPrecondition(
+        "a handle outlives its session, so it goes to the daemon's own user only (uid " +
+        std::to_string(::geteuid()) + "), and the client has uid " + std::to_string(peer.uid));
+  }
+  RETURN_IF_ERROR(CheckSamePidNamespace(peer.pid));
+  return parts_.devices->CheckIpcClient(arguments.gpu_uuid, peer.pid);
+}
+
+Result<FeedOpener::Choice> FeedOpener::Choose(const Peer& peer, const OpenFeedArguments& arguments) const {
+  const Backend asked = arguments.spec.backend;
+  const bool required = asked == Backend::kCudaIpc || asked == Backend::kVmmFd;
+  if (required && arguments.gpu_uuid.empty())
+    return InvalidArgument("backend: memory of a GPU is asked for, but the client names no GPU (gpu_uuid)");
+  if (required && !arguments.failed_backends.empty())
+    return InvalidArgument("failed_backends: is for the backend auto; this spec requires one");
+  if (asked == Backend::kHost || arguments.gpu_uuid.empty()) return Choice{Backend::kHost, ""};
+  if (parts_.devices == nullptr) {
+    if (required) {
+      return FailedPrecondition(
+          "backend: this daemon has no GPU; its log says why. Ask for the backend auto or host, "
+          "and copy the tensors yourself");
+    }
+    return Choice{Backend::kHost, "this daemon has no GPU; its log says why"};
+  }
+  if (asked == Backend::kVmmFd) return Choice{Backend::kVmmFd, ""};
+  if (asked == Backend::kCudaIpc) {
+    const Status possible = CheckIpc(peer, arguments);
+    if (!possible.ok())
+      return possible.WithContext("backend: cuda-ipc was required and is not possible; auto falls back");
+    return Choice{Backend::kCudaIpc, ""};
+  }
+  std::string fallback;
+  const auto failed = [&](Backend backend) {
+    for (const FailedBackend& one : arguments.failed_backends) {
+      if (one.backend != backend) continue;
+      fallback += (fallback.empty() ? "" : "; ") + std::string(BackendName(backend)) +
+                  " failed in the client: " + one.reason;
+      return true;
+    }
+    return false;
+  };
+  if (!failed(Backend::kVmmFd)) return Choice{Backend::kVmmFd, ""};
+  if (failed(Backend::kCudaIpc)) return Choice{Backend::kHost, fallback};
+  const Status possible = CheckIpc(peer, arguments);
+  if (possible.ok()) return Choice{Backend::kCudaIpc, fallback};
+  return Choice{Backend::kHost, fallback + "; cuda-ipc: " + possible.message()};
+}
+
+Result<std::unique_ptr<Arena>> FeedOpener::MakeArena(const OpenFeedArguments& arguments, Backend backend,
                                                      const BatchLayout& layout, uint32_t slots) const {
-  if (!gpu_uuid.empty()) return parts_.devices->Make(gpu_uuid, layout, slots);
-  const bool shared = spec.sharing != Sharing::kExclusive;
+  if (backend != Backend::kHost) return parts_.devices->Make(arguments.gpu_uuid, backend, layout, slots);
+  const bool shared = arguments.spec.sharing != Sharing::kExclusive;
   ASSIGN_OR_RETURN(std::unique_ptr<HostArena> arena, HostArena::Create(layout, slots, shared, parts_.pool));
   return std::unique_ptr<Arena>(std::move(arena));
 }
 
-Result<std::shared_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, const FeedSpec& spec,
-                                                   const std::string& gpu_uuid) const {
-  ASSIGN_OR_RETURN(const bool on_device, OnDevice(spec, gpu_uuid, parts_.devices));
+Result<std::shared_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, const OpenFeedArguments& arguments,
+                                                   Backend backend) const {
+  const FeedSpec& spec = arguments.spec;
   ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> dataset, parts_.datasets.Open(spec.dataset));
   ASSIGN_OR_RETURN(const Sampler sampler, Sampler::Create(spec, dataset->info().samples));
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<SampleLoader> loader,
-      SampleLoader::Create(std::move(dataset), spec, on_device ? TailAt::kClient : TailAt::kWorker));
+  const TailAt tail = backend == Backend::kHost ? TailAt::kWorker : TailAt::kClient;
+  ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader,
+                   SampleLoader::Create(std::move(dataset), spec, tail));
   ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(loader->outputs(), spec.batch_size));
   const uint32_t slots = spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride) : spec.slots;
-  const std::string device = on_device ? gpu_uuid : "";
-  Result<std::unique_ptr<Arena>> arena = MakeArena(spec, device, layout, slots);
+  Result<std::unique_ptr<Arena>> arena = MakeArena(arguments, backend, layout, slots);
   if (!arena.ok() && arena.status().code() == Code::kResourceExhausted) {
-    parts_.feeds.AwaitReclaim(std::chrono::steady_clock::now() + kReclaimWait);
-    arena = MakeArena(spec, device, layout, slots);
+    const auto deadline = std::chrono::steady_clock::now() + kReclaimWait;
+    parts_.feeds.AwaitReclaim(deadline);
+    if (backend != Backend::kHost) parts_.devices->AwaitLingering(deadline);
+    arena = MakeArena(arguments, backend, layout, slots);
   }
   if (!arena.ok()) {
     return arena.status().WithContext("a feed of " + std::to_string(slots) + " slots with batches of " +
@@ -103,12 +139,29 @@ Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,
   }
   RETURN_IF_ERROR(
       parts_.sessions.CheckRoom(arguments.spec.group_size));  // before anything costly; Open below decides
-  const auto make = [&](uint64_t feed_id) { return MakeFeed(feed_id, arguments.spec, arguments.gpu_uuid); };
+  ASSIGN_OR_RETURN(Choice choice, Choose(peer, arguments));
+  // Before the memory is made, so that nothing can be lent to a process whose end would not be seen.
+  std::optional<ClientProcess> client;
+  if (choice.backend != Backend::kHost) {
+    ASSIGN_OR_RETURN(client, ClientProcess::Open(peer.pid));
+  }
+  const auto make = [&](uint64_t feed_id) { return MakeFeed(feed_id, arguments, choice.backend); };
   ASSIGN_OR_RETURN(FeedMember member, parts_.feeds.Join(peer.uid, arguments.spec, make));
-  ASSIGN_OR_RETURN(const std::optional<Sampler::Start> start, StartOf(arguments.cursor, member.feed()));
-  ASSIGN_OR_RETURN(std::unique_ptr<ControlPages> pages,
-                   ControlPages::Create(member.feed().arena().slot_count()));
-  return parts_.sessions.Open(peer, arguments.client_name, start, std::move(member), std::move(pages));
+  if (const Backend backend = member.feed().arena().backend(); backend != choice.backend) {
+    member.Unmapped();
+    return FailedPrecondition(std::string("group: its batches come by ") + BackendName(backend) +
+                              ", and to this client only by " + BackendName(choice.backend) +
+                              (choice.fallback.empty() ? "" : " (" + choice.fallback + ")"));
+  }
+  const Result<std::optional<Sampler::Start>> start = StartOf(arguments.cursor, member.feed());
+  Result<std::unique_ptr<ControlPages>> pages = ControlPages::Create(member.feed().arena().slot_count());
+  if (!start.ok() || !pages.ok()) {
+    member.Unmapped();  // nobody has heard of it
+    return start.ok() ? pages.status() : start.status();
+  }
+  if (client) member.SetClient(*std::move(client));
+  return parts_.sessions.Open(peer, arguments.client_name, *start, std::move(member), *std::move(pages),
+                              std::move(choice.fallback));
 }
 
 Cursor StartCursor(const Session& session) {

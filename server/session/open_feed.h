@@ -35,9 +35,16 @@ class FeedOpener {
   Result<std::shared_ptr<Session>> Open(const Peer& peer, const OpenFeedArguments& arguments) const;
 
  private:
-  Result<std::shared_ptr<Feed>> MakeFeed(uint64_t feed_id, const FeedSpec& spec,
-                                         const std::string& gpu_uuid) const;
-  Result<std::unique_ptr<Arena>> MakeArena(const FeedSpec& spec, const std::string& gpu_uuid,
+  // Where the batches will lie, and if the client asked for the best: why there and not better.
+  struct Choice {
+    Backend backend;
+    std::string fallback;
+  };
+  Result<Choice> Choose(const Peer& peer, const OpenFeedArguments& arguments) const;
+  Status CheckIpc(const Peer& peer, const OpenFeedArguments& arguments) const;
+  Result<std::shared_ptr<Feed>> MakeFeed(uint64_t feed_id, const OpenFeedArguments& arguments,
+                                         Backend backend) const;
+  Result<std::unique_ptr<Arena>> MakeArena(const OpenFeedArguments& arguments, Backend backend,
                                            const BatchLayout& layout, uint32_t slots) const;
 
   const Parts parts_;

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <fstream>
+#include <sstream>
+#include <vector>
 
 namespace pinfeed {
 namespace {
@@ -19,6 +22,25 @@ ino_t SocketOf(int fd) {
 
 std::string Describe(const Peer& peer) {
   return "pid " + std::to_string(peer.pid) + ", uid " + std::to_string(peer.uid);
+}
+
+// The line "NSpid: 12 1" has a process's number in each namespace from ours downwards. Unlike the links in
+// /proc/PID/ns it may be read for the processes of every user.
+Status CheckSamePidNamespace(pid_t pid, const std::string& proc) {
+  const std::string path = proc + "/" + std::to_string(pid) + "/status";
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    constexpr std::string_view kKey = "NSpid:";
+    if (line.compare(0, kKey.size(), kKey) != 0) continue;
+    std::istringstream numbers(line.substr(kKey.size()));
+    std::vector<pid_t> pids;
+    for (pid_t number = 0; numbers >> number;) pids.push_back(number);
+    if (pids.size() == 1 && pids[0] == pid) return OkStatus();
+    return FailedPrecondition("the client (pid " + std::to_string(pid) +
+                              ") is in another PID namespace than the daemon");
+  }
+  return FailedPrecondition("whether the client (pid " + std::to_string(pid) +
+                            ") is in the daemon's PID namespace cannot be read from " + path);
 }
 
 void PeerRegistry::Set(int fd, const Peer& peer) {

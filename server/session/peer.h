@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/result.h"
 #include "common/sync.h"
 
 namespace pinfeed {
@@ -22,6 +23,10 @@ struct Peer {
 
 // "pid 12, uid 1000".
 std::string Describe(const Peer& peer);
+
+// kFailedPrecondition when the process is in another PID namespace than this one. `proc` stands in for /proc
+// in tests.
+Status CheckSamePidNamespace(pid_t pid, const std::string& proc = "/proc");
 
 // Purpose: the credentials behind each connection given to gRPC, by its descriptor number: gRPC's peer() is
 // "fd:N". Threads: any. Errors: none. Invariant: a call finds its own connection's entry. A number is entered

@@ -78,12 +78,14 @@ void Describe(const Session& session, const std::string& lifeline_path, uint64_t
   offer.set_bytes(arena.mapped_bytes());
   offer.set_slot_count(arena.slot_count());
   offer.set_slot_stride(arena.slot_stride());
+  if (const auto handle = arena.ipc_handle()) offer.set_cuda_ipc_handle(handle->data(), handle->size());
   offer.set_read_only(feed.spec().sharing != Sharing::kExclusive);
   response->set_fingerprint(feed.dataset().fingerprint);
   response->set_dataset_samples(feed.dataset().samples);
   response->set_batches_per_epoch(feed.sampler().batches_per_epoch());
   *response->mutable_start() = ToProto(StartCursor(session));
   response->set_lifeline_path(lifeline_path);
+  response->set_fallback(session.fallback);
   *response->mutable_classes() = {feed.dataset().classes.begin(), feed.dataset().classes.end()};
   if (arena.backend() != Backend::kHost) DescribeOutputs(feed, response);
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "common/backend_name.h"
 #include "common/log.h"
 #include "common/quote.h"
 
@@ -58,16 +59,25 @@ Status SessionTable::CheckRoom(uint32_t group_size) const {
 
 Result<std::shared_ptr<Session>> SessionTable::Open(const Peer& peer, std::string client_name,
                                                     std::optional<Sampler::Start> start, FeedMember member,
-                                                    std::unique_ptr<ControlPages> pages) {
+                                                    std::unique_ptr<ControlPages> pages,
+                                                    std::string fallback) {
   std::shared_ptr<Session> session;
   {
     const MutexLock lock(mutex_);
-    RETURN_IF_ERROR(CheckRoomLocked());
+    if (Status room = CheckRoomLocked(); !room.ok()) {
+      member.Unmapped();  // nobody has heard of its memory
+      return room;
+    }
     session = std::make_shared<Session>(next_id_++, peer, std::move(client_name), start, std::move(member),
-                                        std::move(pages));
+                                        std::move(pages), std::move(fallback));
     sessions_.emplace(session->id, session);
+    const bool host = session->member.feed().arena().backend() == Backend::kHost;
+    if (!session->fallback.empty()) ++(host ? fallbacks_.host : fallbacks_.cuda_ipc);
   }
-  spdlog::info("{}: opened on feed {}", Describe(*session), session->member.feed().id());
+  const char* const backend = BackendName(session->member.feed().arena().backend());
+  spdlog::info("{}: opened on feed {}, by {}", Describe(*session), session->member.feed().id(), backend);
+  if (!session->fallback.empty())
+    spdlog::warn("{}: falls back to {}: {}", Describe(*session), backend, session->fallback);
   return session;
 }
 
@@ -112,6 +122,9 @@ void SessionTable::End(const std::shared_ptr<Session>& session, const std::strin
     ++closed_count_;
     all_left = AllLeftLocked();
   }
+  // Nobody has mapped what goes out with the welcome only.
+  if (session->state == SessionState::kPending && session->member.feed().arena().fd() >= 0)
+    session->member.Unmapped();
   if (session->state == SessionState::kAttached) session->member.feed().Detach(session->pages.get());
   spdlog::info("{}: ended: {}", Describe(*session), reason);
   if (all_left) on_left_();
@@ -144,6 +157,11 @@ uint64_t SessionTable::closed() const {
   return closed_count_;
 }
 
+FallbackCounts SessionTable::fallbacks() const {
+  const MutexLock lock(mutex_);
+  return fallbacks_;
+}
+
 void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
   for (const std::shared_ptr<Session>& session : All()) {
     const auto feed = std::find_if(feeds.begin(), feeds.end(), [&](const FeedReport& report) {
@@ -156,6 +174,8 @@ void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
     out.pid = session->peer.pid;
     out.uid = session->peer.uid;
     out.client_name = session->client_name;
+    out.backend = BackendName(session->member.feed().arena().backend());
+    out.fallback = session->fallback;
     out.state = SessionStateName(session->state);
     out.batches_published = session->pages->published();
     out.batches_taken = std::min(stats.taken, out.batches_published);

@@ -35,13 +35,15 @@ const char* SessionStateName(SessionState state);
 // while kAttached.
 struct Session {
   Session(uint64_t session_id, const Peer& session_peer, std::string name,
-          std::optional<Sampler::Start> first, FeedMember part, std::unique_ptr<ControlPages> control)
+          std::optional<Sampler::Start> first, FeedMember part, std::unique_ptr<ControlPages> control,
+          std::string worse)
       : id(session_id),
         peer(session_peer),
         client_name(std::move(name)),
         start(first),
         member(std::move(part)),
-        pages(std::move(control)) {}
+        pages(std::move(control)),
+        fallback(std::move(worse)) {}
 
   const uint64_t id;
   const Peer peer;
@@ -51,6 +53,7 @@ struct Session {
   const std::optional<Sampler::Start> start;
   FeedMember member;
   const std::unique_ptr<ControlPages> pages;
+  const std::string fallback;  // why its backend is no better one, if that was asked for
   std::atomic<SessionState> state{SessionState::kPending};
 };
 
@@ -73,7 +76,8 @@ class SessionTable {
   Status CheckRoom(uint32_t group_size) const PF_EXCLUDES(mutex_);
   Result<std::shared_ptr<Session>> Open(const Peer& peer, std::string client_name,
                                         std::optional<Sampler::Start> start, FeedMember member,
-                                        std::unique_ptr<ControlPages> pages) PF_EXCLUDES(mutex_);
+                                        std::unique_ptr<ControlPages> pages, std::string fallback = {})
+      PF_EXCLUDES(mutex_);
   // No further Open.
   void Close() PF_EXCLUDES(mutex_);
 
@@ -92,6 +96,8 @@ class SessionTable {
   bool AllLeft() const PF_EXCLUDES(mutex_);
   uint64_t opened() const PF_EXCLUDES(mutex_);
   uint64_t closed() const PF_EXCLUDES(mutex_);
+  // Sessions with a fallback.
+  FallbackCounts fallbacks() const PF_EXCLUDES(mutex_);
   // Adds each session to its feed's report.
   void AddTo(std::vector<FeedReport>& feeds) const PF_EXCLUDES(mutex_);
 
@@ -105,6 +111,7 @@ class SessionTable {
   uint64_t next_id_ PF_GUARDED_BY(mutex_) = 1;
   uint64_t closed_count_ PF_GUARDED_BY(mutex_) = 0;
   bool closed_ PF_GUARDED_BY(mutex_) = false;
+  FallbackCounts fallbacks_ PF_GUARDED_BY(mutex_);
   std::map<uint64_t, std::shared_ptr<Session>> sessions_ PF_GUARDED_BY(mutex_);
 };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "common/backend_name.h"
 #include "common/quote.h"
 #include "proto/convert.h"
 
@@ -33,6 +34,8 @@ void FillSession(const SessionSnapshot& in, v1::SessionStatus& out) {
   out.set_slots_lent(in.slots_lent);
   out.set_ignored_releases(in.ignored_releases);
   out.set_slots_held(in.slots_held);
+  out.set_backend(in.backend);
+  out.set_fallback(Utf8(in.fallback));
 }
 
 void FillFeed(const FeedReport& report, v1::FeedStatus& out) {
@@ -96,6 +99,14 @@ void FillStatus(const DaemonSnapshot& snapshot, const std::string& version, v1::
     status.set_copied_bytes(gpu.copied_bytes);
     status.set_copy_seconds(Seconds(gpu.copy_ns));
     status.set_queue_seconds(Seconds(gpu.queue_ns));
+    status.set_lingering_bytes(gpu.lingering_bytes());
+    for (const LingeringSnapshot& piece : gpu.lingering) {
+      v1::LingeringMemory& out_piece = *status.add_lingering();
+      out_piece.set_backend(BackendName(piece.backend));
+      out_piece.set_bytes(piece.bytes);
+      out_piece.mutable_pids()->Add(piece.pids.begin(), piece.pids.end());
+      out_piece.set_seconds(piece.seconds);
+    }
   }
 }
 

@@ -100,6 +100,13 @@ void AddTotals(const DaemonSnapshot& snapshot, Page& page) {
   }
 }
 
+void AddFallbacks(const DaemonSnapshot& snapshot, Page& page) {
+  page.Family("pinfeed_fallbacks_total", "Sessions that got a lesser backend than the best of their GPU.",
+              MetricType::Counter);
+  page.Sample(static_cast<double>(snapshot.fallbacks.cuda_ipc), {{"backend", "cuda-ipc"}});
+  page.Sample(static_cast<double>(snapshot.fallbacks.host), {{"backend", "host"}});
+}
+
 void AddFeeds(const DaemonSnapshot& snapshot, Page& page) {
   page.Family("pinfeed_feeds", "Feeds by state.", MetricType::Gauge);
   for (const char* state : {"waiting", "running", "draining", "ended", "failed"}) {
@@ -141,6 +148,10 @@ void AddGpus(const DaemonSnapshot& snapshot, Page& page) {
          [](const GpuSnapshot& gpu) { return static_cast<double>(gpu.arena_capacity_bytes); });
   family("pinfeed_gpu_arena_used_bytes", "Memory of a GPU that batches take.", MetricType::Gauge,
          [](const GpuSnapshot& gpu) { return static_cast<double>(gpu.arena_used_bytes); });
+  family("pinfeed_gpu_lingering_bytes",
+         "Of these: memory of clients that ended without a farewell, until none of their work can be left.",
+         MetricType::Gauge,
+         [](const GpuSnapshot& gpu) { return static_cast<double>(gpu.lingering_bytes()); });
   family("pinfeed_gpu_copies_total", "Batches copied to a GPU.", MetricType::Counter,
          [](const GpuSnapshot& gpu) { return static_cast<double>(gpu.copies); });
   family("pinfeed_gpu_copied_bytes_total", "Bytes copied to a GPU.", MetricType::Counter,
@@ -158,6 +169,7 @@ std::vector<MetricFamily> MetricsOf(const DaemonSnapshot& snapshot, const std::s
   Page page;
   AddHost(snapshot, version, page);
   AddTotals(snapshot, page);
+  AddFallbacks(snapshot, page);
   AddFeeds(snapshot, page);
   AddGpus(snapshot, page);
   return std::move(page).Take();

@@ -19,7 +19,9 @@ struct SessionSnapshot {
   int32_t pid = 0;
   uint32_t uid = 0;
   std::string client_name;
-  std::string state;  // "pending", "attached", "orphaned"
+  std::string state;     // "pending", "attached", "orphaned"
+  std::string backend;   // "host", "vmm-fd", "cuda-ipc"
+  std::string fallback;  // why it is no better one, if that was asked for
   uint64_t batches_published = 0;
   uint64_t batches_taken = 0;  // as the client says, held below batches_published
   double wait_seconds = 0;     // as the client says, held below the session's age
@@ -48,6 +50,12 @@ struct FeedTotals {
   uint64_t full_ns = 0;
 };
 
+// Sessions that asked for the best backend of a GPU and got a lesser one, since the start.
+struct FallbackCounts {
+  uint64_t cuda_ipc = 0;
+  uint64_t host = 0;
+};
+
 struct DaemonSnapshot {
   uint64_t server_epoch = 0;
   double uptime_seconds = 0;
@@ -65,6 +73,7 @@ struct DaemonSnapshot {
   uint64_t sessions_opened = 0;
   uint64_t sessions_closed = 0;
   RefusalCounts refusals{};
+  FallbackCounts fallbacks;
   std::string backend;
   std::vector<GpuSnapshot> gpus;
 };

@@ -119,6 +119,9 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigne
   const std::string name(content.name, ::strnlen(content.name, sizeof content.name));
   if (name.empty()) return CUDA_ERROR_INVALID_HANDLE;
   if (content.pid == static_cast<uint32_t>(::getpid())) return CUDA_ERROR_INVALID_CONTEXT;
+  // No GPU of the stand-in reaches another one's memory.
+  const std::string own = "stand-in-" + std::to_string(DeviceOf(context->device)->physical) + "-";
+  if (name.compare(0, own.size(), own) != 0) return CUDA_ERROR_INVALID_DEVICE;
   State& state = TheState();
   {
     const MutexLock lock(state.mutex);

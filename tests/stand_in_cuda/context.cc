@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contexts: which one a thread is in, whether it is sound; what a call is refused for. Names of errors.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <string>
 #include <vector>
 
 #include "tests/stand_in_cuda/stand_in.h"
@@ -65,6 +69,12 @@ std::optional<Fault> TakeFault(State& state, const char* function) PF_REQUIRES(s
 
 }  // namespace
 
+// As the kernel's GPU files: a forked child has it too, a program that is executed has not.
+UniqueFd MarkInUse(int physical) {
+  const std::string name = kInUsePrefix + std::to_string(physical) + "-" + std::to_string(::getpid());
+  return UniqueFd(::memfd_create(name.c_str(), MFD_CLOEXEC));
+}
+
 CUresult Enter(const char* function) {
   State& state = TheState();
   const MutexLock lock(state.mutex);
@@ -116,7 +126,10 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   if (known == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   // A broken one stays broken, whoever holds it: the driver wants a new process.
   if (const CUresult broken = known->context.error; broken != CUDA_SUCCESS) return broken;
-  ++known->context.references;
+  {
+    const MutexLock lock(TheState().mutex);
+    if (++known->context.references == 1) known->in_use = pinfeed::stand_in::MarkInUse(known->physical);
+  }
   *context = &known->context;
   return CUDA_SUCCESS;
 }
@@ -127,7 +140,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
   if (known == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   const MutexLock lock(TheState().mutex);  // the check and the decrement are one
   if (known->context.references == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  --known->context.references;
+  if (--known->context.references == 0) known->in_use.reset();
   return CUDA_SUCCESS;
 }
 

@@ -50,6 +50,23 @@ UniqueFd ReceiveFd(int socket) {
   return UniqueFd(fd);
 }
 
+void SendFd(int socket, int fd) {
+  char byte = 0;
+  iovec part{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  if (::sendmsg(socket, &message, 0) != 1) Fail("cannot send");
+}
+
 uint64_t ReadWord(const CudaDevice& device, CUdeviceptr address) {
   uint64_t word = 0;
   Check(device.driver().cuMemcpyDtoH(&word, address, sizeof word), "read a word");
@@ -101,6 +118,42 @@ void LeaveBusy(const std::shared_ptr<const CudaDevice>& device) {
   }
 }
 
+// Memory of three slots of 4 KiB and an id of sixteen 'i' behind them, for whom the socket leads to, by
+// descriptor or by handle; kept until the other end is closed.
+void Lend(int socket, const std::shared_ptr<const CudaDevice>& device, bool by_handle) {
+  constexpr uint64_t kIdOffset = uint64_t{3} * 4096;
+  const DeviceMemory memory =
+      Need(by_handle ? DeviceMemory::Allocate(device, kBytes) : DeviceMemory::Create(device, kBytes));
+  const std::string id(16, 'i');
+  {
+    const CudaScope scope(*device);
+    Check(device->driver().cuMemcpyHtoD(memory.address() + kIdOffset, id.data(), id.size()), "write the id");
+  }
+  if (by_handle) {
+    const IpcHandle handle = Need(memory.Handle());
+    if (::write(socket, handle.data(), handle.size()) != ssize_t{sizeof handle}) Fail("cannot send");
+  } else {
+    const UniqueFd fd = Need(memory.Export());
+    SendFd(socket, fd.get());
+  }
+  char byte = 0;
+  if (::read(socket, &byte, 1) != 0) Fail("not the end");
+}
+
+// Ends at once; a forked child keeps the GPU open until the other end of the socket is closed.
+[[noreturn]] void LeaveChild(int socket) {
+  const pid_t child = ::fork();
+  if (child < 0) Fail("cannot fork");
+  char byte = 0;
+  if (child == 0) {
+    (void)!::read(socket, &byte, 1);
+  } else {
+    const IpcHandle none{};  // the word that it has begun
+    if (::write(socket, none.data(), none.size()) != ssize_t{sizeof none}) Fail("cannot send");
+  }
+  std::_Exit(0);
+}
+
 }  // namespace
 }  // namespace pinfeed
 
@@ -109,11 +162,17 @@ int main(int argc, char** argv) {
   if (argc != 3) Fail("usage: peer TASK SOCKET");
   const std::string_view task(argv[1]);
   const int socket = std::atoi(argv[2]);
-  const std::shared_ptr<const CudaDevice> device = Need(CudaDevice::Open(0));
+  const std::shared_ptr<const CudaDevice> device = Need(CudaDevice::Open(task == "lend-other-gpu" ? 1 : 0));
   if (task == "import") {
     ImportDescriptor(socket, device);
   } else if (task == "open") {
     OpenHandle(socket, device);
+  } else if (task == "lend-fd") {
+    Lend(socket, device, false);
+  } else if (task == "lend-handle" || task == "lend-other-gpu") {
+    Lend(socket, device, true);
+  } else if (task == "leave-child") {
+    LeaveChild(socket);
   } else if (task == "leave-busy") {
     LeaveBusy(device);
   } else {

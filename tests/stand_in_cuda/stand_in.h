@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stand-in for the CUDA driver: a libcuda.so.1 in which this project's whole GPU path runs on machines
-// without a GPU, and under sanitizers. In: the driver calls of PF_CUDA_FUNCTIONS. Out: what the driver
-// documents of them and the project relies on, done on host memory: memory that goes between processes as
-// descriptors, read-only mappings, streams that run later on threads of their own, errors that stick to a
-// context. It is no emulator: it measures nothing, runs no device code, and proves nothing about a GPU.
+// A stand-in for the CUDA driver: a libcuda.so.1 (and a libnvidia-ml.so.1, see nvml.cc) in which this
+// project's whole GPU path runs on machines without a GPU, and under sanitizers. In: the driver calls of
+// PF_CUDA_FUNCTIONS. Out: what the driver documents of them and the project relies on, done on host memory:
+// memory that goes between processes as descriptors, read-only mappings, streams that run later on threads of
+// their own, errors that stick to a context. It is no emulator: it measures nothing, runs no device code, and
+// proves nothing about a GPU.
 //
 // Where the driver leaves a choice or forgives, this is strict: addresses are checked before every access;
 // the source of an asynchronous copy must be registered; memory whose freeing overtakes queued work is an
@@ -105,9 +106,15 @@ namespace pinfeed::stand_in {
 
 inline constexpr uint64_t kGranularity = uint64_t{2} << 20;
 
+// A file of this name, with "<GPU>-<pid>" behind it, is open in every process that keeps a GPU in use: by
+// these the stand-in for NVML knows them.
+inline constexpr char kInUsePrefix[] = "pinfeed-gpu-in-use-";
+UniqueFd MarkInUse(int physical);
+
 struct Device {
   int physical = 0;  // its ordinal without CUDA_VISIBLE_DEVICES
   CUctx_st context;
+  UniqueFd in_use;                      // while the context is; by the state's mutex
   std::atomic<uint64_t> used_bytes{0};  // made by this process
 };
 

@@ -72,6 +72,23 @@ Lie OfferLie(std::string name, std::function<void(Offer&)> edit, std::string mes
   lie.script.offer = std::move(edit);
   return lie;
 }
+// The same arena by a handle of cuda-ipc, right in all but what the lie changes.
+void OfferHandle(Offer& o, size_t handle_bytes) {
+  v1::ArenaOffer& arena = *o.mutable_arena();
+  arena.set_backend(v1::FeedSpec::CUDA_IPC);
+  arena.set_id(std::string(16, 'i'));
+  arena.set_bytes(arena.bytes() + 4096);
+  arena.set_cuda_ipc_handle(std::string(handle_bytes, 'h'));
+  arena.set_read_only(false);
+  for (int i = 0; i < o.tensors_size(); ++i) {
+    v1::OutputTensor& output = *o.add_outputs();
+    output.set_name(o.tensors(i).name());
+    output.set_dtype(o.tensors(i).dtype());
+    *output.mutable_shape() = o.tensors(i).shape();
+    output.set_tensor(static_cast<uint32_t>(i));
+  }
+}
+
 Lie FdLie(std::string name, std::function<void(FakeSession&, Fds&)> edit, std::string message) {
   Lie lie{std::move(name), {}, PF_INTERNAL, std::move(message)};
   lie.script.descriptors = std::move(edit);
@@ -145,10 +162,18 @@ INSTANTIATE_TEST_SUITE_P(
             "MissingLifeline", [](Offer& o) { o.set_lifeline_path("/nonexistent/socket"); }, "No such file",
             PF_UNAVAILABLE),
         OfferLie(
-            "BackendOfAGpu", [](Offer& o) { o.mutable_arena()->set_backend(v1::FeedSpec::CUDA_IPC); },
-            "cuda-ipc", PF_UNIMPLEMENTED),
+            "TruncatedHandle", [](Offer& o) { OfferHandle(o, 63); }, "handle has 63 bytes, expected 64"),
         OfferLie(
-            "NoBackend", [](Offer& o) { o.mutable_arena()->clear_backend(); }, "unknown", PF_UNIMPLEMENTED)),
+            "NoHandle", [](Offer& o) { OfferHandle(o, 0); }, "handle has 0 bytes, expected 64"),
+        OfferLie(
+            "HandleForReadingOnly",
+            [](Offer& o) {
+              OfferHandle(o, 64);
+              o.mutable_arena()->set_read_only(true);
+            },
+            "cannot be mapped for reading only"),
+        OfferLie(
+            "NoBackend", [](Offer& o) { o.mutable_arena()->clear_backend(); }, "not known here")),
     [](const auto& test) { return test.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(

@@ -221,6 +221,34 @@ TEST(ConvertTest, OneErrorHoldsTheFaultsOfTheWholeRequest) {
   EXPECT_THAT(FromProto(v1::OpenFeedRequest()), StatusIs(Code::kInvalidArgument, "spec: is missing"));
 }
 
+TEST(ConvertTest, FailedBackendsAreTheTwoThatCanFailEachOnce) {
+  v1::OpenFeedRequest request;
+  *request.mutable_spec() = ValidSpec();
+  v1::FailedBackend& first = *request.add_failed_backends();
+  first.set_backend(v1::FeedSpec::VMM_FD);
+  first.set_reason("no");
+  v1::FailedBackend& second = *request.add_failed_backends();
+  second.set_backend(v1::FeedSpec::CUDA_IPC);
+  ASSERT_OK_AND_ASSIGN(const OpenFeedArguments arguments, FromProto(request));
+  ASSERT_EQ(arguments.failed_backends.size(), 2U);
+  EXPECT_EQ(arguments.failed_backends[0].backend, Backend::kVmmFd);
+  EXPECT_EQ(arguments.failed_backends[0].reason, "no");
+  EXPECT_EQ(arguments.failed_backends[1].backend, Backend::kCudaIpc);
+
+  second.set_backend(v1::FeedSpec::VMM_FD);
+  second.set_reason(std::string(513, 'x'));
+  EXPECT_THAT(FromProto(request), StatusIs(Code::kInvalidArgument,
+                                           "failed_backends.reason: has 513 bytes, at most 512 are possible\n"
+                                           "failed_backends: names a backend twice"));
+  second.set_backend(v1::FeedSpec::HOST);
+  second.set_reason("a\nb");
+  EXPECT_THAT(FromProto(request), StatusIs(Code::kInvalidArgument,
+                                           "failed_backends: 2 is not a known value\n"
+                                           "failed_backends.reason: holds a control character"));
+  request.add_failed_backends();
+  EXPECT_EQ(FromProto(request).status().code(), Code::kInvalidArgument);
+}
+
 TEST(ConvertTest, CursorComesBackAsItWent) {
   const Cursor cursor{"0123456789abcdef", UINT64_MAX, 5, 1ULL << 40, Order::kShuffle};
   ASSERT_OK_AND_ASSIGN(const Cursor back, FromProto(ToProto(cursor)));

@@ -5,8 +5,11 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/server_posix.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <thread>
 
@@ -16,6 +19,22 @@
 
 namespace pinfeed {
 namespace {
+
+TEST(PeerTest, ProcessOfAnotherPidNamespaceIsNamed) {
+  EXPECT_OK(CheckSamePidNamespace(::getpid()));
+  const TempDir proc;
+  const auto status_of = [&](pid_t pid, const std::string& text) {
+    const std::filesystem::path folder = proc.path() / std::to_string(pid);
+    std::filesystem::create_directory(folder);
+    std::ofstream(folder / "status") << "Name:\ttrain\n" << text << "Threads:\t1\n";
+    return CheckSamePidNamespace(pid, proc.path().string());
+  };
+  EXPECT_OK(status_of(12, "NSpid:\t12\n"));
+  EXPECT_EQ(status_of(13, "NSpid:\t13\t1\n").code(), Code::kFailedPrecondition);
+  EXPECT_EQ(status_of(14, "NSpid:\t7\n").code(), Code::kFailedPrecondition);  // a /proc of elsewhere
+  EXPECT_EQ(status_of(15, "").code(), Code::kFailedPrecondition);
+  EXPECT_EQ(CheckSamePidNamespace(16, proc.path().string()).code(), Code::kFailedPrecondition);
+}
 
 TEST(PeerRegistryTest, FindsByTheNameThatGrpcGives) {
   PeerRegistry peers;

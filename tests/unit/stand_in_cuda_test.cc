@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The stand-in driver keeps what its header promises: everything that the tests of the GPU path rest on.
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -19,6 +16,7 @@
 #include "client/kernels/convert_image.h"
 #include "common/cuda/device_memory.h"
 #include "tests/testing.h"
+#include "tests/unit/stand_in_peer.h"
 
 namespace pinfeed {
 namespace {
@@ -60,53 +58,6 @@ class StandInCudaTest : public ::testing::Test {
   std::shared_ptr<const CudaDevice> device_;
   const CudaDriver* driver_ = nullptr;
   std::unique_ptr<CudaScope> scope_;
-};
-
-// A process that runs PINFEED_TEST_PEER with one end of a socket pair; the other end is `socket`.
-class Peer {
- public:
-  explicit Peer(const char* task) {
-    int ends[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
-    socket_.reset(ends[0]);
-    const UniqueFd theirs(ends[1]);
-    const int inherited = ::dup(theirs.get());  // without CLOEXEC
-    const std::string number = std::to_string(inherited);
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::execl(PINFEED_TEST_PEER, PINFEED_TEST_PEER, task, number.c_str(), nullptr);
-      ::_exit(127);
-    }
-    ::close(inherited);
-  }
-  Peer(const Peer&) = delete;
-  Peer& operator=(const Peer&) = delete;
-
-  int socket() const { return socket_.get(); }
-  int Wait() const {
-    int status = -1;
-    return ::waitpid(pid_, &status, 0) == pid_ ? status : -1;
-  }
-  void SendFd(int fd) const {
-    char byte = 0;
-    iovec part{&byte, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof fd);
-    std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    ASSERT_EQ(::sendmsg(socket_.get(), &message, 0), 1);
-  }
-
- private:
-  UniqueFd socket_;
-  pid_t pid_ = -1;
 };
 
 TEST_F(StandInCudaTest, DescriptorCarriesMemoryThatOutlivesItsMaker) {

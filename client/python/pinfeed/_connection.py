@@ -88,7 +88,7 @@ class Connection:
 
     @property
     def backend(self) -> str:
-        """How batches come: "host", or "vmm-fd" in memory of the GPU."""
+        """How batches come: "host", or "vmm-fd" or "cuda-ipc" in memory of the GPU."""
         return self._backend
 
     @property

@@ -80,8 +80,9 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     Where it goes:
       device: None or "cpu": tensors on the host. "cuda", "cuda:0", a torch.device or a number: tensors on that GPU, in the framework's
         own memory, written on the stream that is current when the batch is taken; that never waits for the GPU.
-      backend: how batches come to a GPU. "auto": as they can; where the daemon cannot bring them there, through the host, with a
-        warning. "vmm-fd": by shared device memory, or not at all. "host": through the host.
+      backend: how batches come to a GPU. "auto": by the first that works here of those that follow, with a warning when that is not
+        the first. "vmm-fd": in device memory shared by a file descriptor, or not at all. "cuda-ipc": in device memory shared by a
+        handle, or not at all; no groups, and only with the daemon's own user and PID namespace. "host": through the host.
       framework: "torch", "cupy" (on a GPU), "numpy" (on the host), or "auto": torch if it is installed. For JAX and others take these
         tensors by DLPack, on the host `Batch.raw`. bfloat16 in NumPy is ml_dtypes' if that is installed, else the bits as uint16.
       zero_copy: True: tensors are always views of the slot; False: always copies, which the trainer may keep. None: on the host views, but
@@ -108,7 +109,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     add_output(spec, checks, transforms, layout, on_bad_sample, sample_ids, slots)
     add_sharing(spec, checks, share, group, group_size)
     ordinal = ordinal_of(checks, device)
-    backend = checks.choice("backend", backend, ("auto", "vmm-fd", "host"))
+    backend = checks.choice("backend", backend, ("auto", "vmm-fd", "cuda-ipc", "host"))
     spec["backend"] = "HOST" if ordinal < 0 else backend.upper().replace("-", "_")
     framework = checks.choice("framework", framework, ("auto", "torch", "cupy", "numpy"))
     if zero_copy is not None:

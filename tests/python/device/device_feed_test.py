@@ -1,77 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Feeds on a GPU, with real processes and the stand-in for the CUDA driver (tests/stand_in_cuda) where the driver would be."""
 import json
-import os
-import pathlib
 import signal
-import subprocess
-import sys
 
-import numpy as np
 import pinfeed
 import pytest
-from conftest import BUILD
 from daemon_process import Daemon
-from PIL import Image
+from device_fixtures import daemon, data, host_bytes, stand_in  # noqa: F401
+from device_process import BACKENDS, finish, gpu, start, trainer
 
-TRAINER = pathlib.Path(__file__).with_name("device_trainer.py")
 NORMAL = [["RandomHorizontalFlip", []], ["Normalize", [[0.5, 0.4, 0.3], [0.2, 0.3, 0.4]]], ["ToDtype", ["bfloat16"]]]
 
 
-@pytest.fixture(autouse=True)
-def stand_in(monkeypatch):
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(BUILD / "tests" / "stand_in_cuda"))
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    root = tmp_path_factory.mktemp("data")
-    random = np.random.default_rng(0)
-    (root / "arrays").mkdir()
-    np.save(root / "arrays" / "image.npy", random.integers(0, 256, (100, 3, 16, 20), np.uint8))
-    np.save(root / "arrays" / "label.npy", np.arange(100))
-    for number in range(24):
-        folder = root / "photos" / f"class{number % 2}"
-        folder.mkdir(parents=True, exist_ok=True)
-        size = (40 + number, 50 - number, 3)
-        Image.fromarray(random.integers(0, 256, size, np.uint8)).save(folder / f"{number}.jpg")
-    return root
-
-
-def start(folder, data, *flags):
-    sizes = ("--pool-bytes", "128MiB", "--pinned-bytes", "32MiB", "--gpu-bytes", "32MiB", "--workers", "2")
-    return Daemon(folder, "--allowed-roots", str(data), "--gpus", "on", "--drain-timeout", "1s", *sizes, *flags)
-
-
-@pytest.fixture
-def daemon(tmp_path, data):
-    running = start(tmp_path / "run", data)
-    yield running
-    running.stop()
-
-
-def trainer(address, batches, env=None, **options):
-    return subprocess.Popen(
-        [sys.executable, str(TRAINER), address, str(batches), json.dumps(options)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(env or {})},
-    )
-
-
-def finish(process):
-    """What a trainer printed, batch by batch, and its last line."""
-    out, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    lines = [json.loads(line) for line in out.splitlines()]
-    return lines[:-1], lines[-1], errors
-
-
-def gpu(daemon):
-    return pinfeed.status(daemon.address)["gpus"][0]
-
-
+@pytest.mark.parametrize("backend", ["host", *BACKENDS])
 @pytest.mark.parametrize(
     "options",
     [
@@ -83,14 +24,16 @@ def gpu(daemon):
         {"dataset": "arrays", "batch_size": 7, "shuffle": True, "zero_copy": True},
     ],
 )
-def test_the_bytes_are_those_of_the_host(daemon, data, options):
+def test_the_bytes_are_the_same_on_every_backend(daemon, data, host_bytes, backend, options):
+    """The conformance suite: one list of specs, all backends against the bytes of a first run on the host."""
     options = {**options, "dataset": str(data / options["dataset"])}
-    on_gpu, last, _ = finish(trainer(daemon.address, 40, **options))
-    on_host, _, _ = finish(trainer(daemon.address, 40, host=True, **options))
-    assert last["backend"] == "vmm-fd"
-    assert on_gpu == on_host
+    expected = host_bytes(daemon, 40, options)
+    where = {"host": True} if backend == "host" else {"backend": backend}
+    seen, last, _ = finish(trainer(daemon.address, 40, **options, **where))
+    assert last["backend"] == backend
+    assert seen == expected
     assert gpu(daemon)["arena_used_bytes"] == "0"
-    assert int(gpu(daemon)["copies"]) >= 40
+    assert int(gpu(daemon)["copies"]) >= (0 if backend == "host" else 40)
 
 
 def test_bad_samples_that_become_zeros_are_zeros_after_normalising(daemon, data, tmp_path):
@@ -105,8 +48,9 @@ def test_bad_samples_that_become_zeros_are_zeros_after_normalising(daemon, data,
         broken.unlink()
 
 
-def test_killed_trainers_leave_nothing(daemon, data):
-    options = {"dataset": str(data / "arrays"), "batch_size": 7, "shuffle": True}
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_killed_trainers_leave_nothing(daemon, data, backend):
+    options = {"dataset": str(data / "arrays"), "batch_size": 7, "shuffle": True, "backend": backend}
     for batches in range(1, 9):
         process = trainer(daemon.address, 10**6, **options)
         for _ in range(batches):
@@ -118,9 +62,10 @@ def test_killed_trainers_leave_nothing(daemon, data):
     assert gpu(daemon)["arena_used_bytes"] == "0"
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_restarted_daemon_costs_no_batch(tmp_path, data, how):
-    options = {"dataset": str(data / "arrays"), "batch_size": 7, "shuffle": True, "transforms": NORMAL}
+def test_a_restarted_daemon_costs_no_batch(tmp_path, data, how, backend):
+    options = {"dataset": str(data / "arrays"), "batch_size": 7, "shuffle": True, "transforms": NORMAL, "backend": backend}
     first = start(tmp_path / "run", data)
     expected, _, _ = finish(trainer(first.address, 200, **options))
     process = trainer(first.address, 200, **options)
@@ -130,7 +75,7 @@ def test_a_restarted_daemon_costs_no_batch(tmp_path, data, how):
     second = start(tmp_path / "run", data)
     rest, last, _ = finish(process)
     assert seen + rest == expected
-    assert last == {"backend": "vmm-fd", "reconnects": 1}
+    assert last == {"backend": backend, "reconnects": 1}
     second.stop()
 
 
@@ -148,17 +93,6 @@ def test_a_gpu_that_breaks_ends_the_daemon_and_costs_no_batch(tmp_path, data, mo
     expected, _, _ = finish(trainer(second.address, 200, **options))
     assert seen == expected
     second.stop()
-
-
-def test_a_mapping_that_fails_falls_back_to_the_host_loudly(daemon, data):
-    options = {"dataset": str(data / "arrays"), "batch_size": 7}
-    broken = {"PINFEED_STAND_IN_FAIL": "cuMemImportFromShareableHandle:1:101"}
-    _, errors = trainer(daemon.address, 5, env=broken, **options, backend="vmm-fd").communicate(timeout=60)
-    assert "CUDA_ERROR_INVALID_DEVICE" in errors
-    # The tensors would be moved by torch, for which this is no GPU; what matters is what was said before.
-    _, errors = trainer(daemon.address, 5, env=broken, **options).communicate(timeout=60)
-    assert "batches come in host memory, not on GPU 0" in errors and "CUDA_ERROR_INVALID_DEVICE" in errors
-    assert gpu(daemon)["arena_used_bytes"] == "0"
 
 
 def test_slots_are_not_lent_where_the_kernel_has_to_run(daemon, data):

@@ -3,10 +3,14 @@
 
     device_trainer.py ADDRESS BATCHES OPTIONS      (OPTIONS: keyword arguments of pinfeed.open, as JSON; "host": true for tensors on the host)
 
-Prints one JSON line a batch, {epoch, index, samples, fields, crc}, as it comes, and {backend, reconnects} last.
+Prints one JSON line a batch, {epoch, index, samples, fields, crc}, as it comes, and {backend, reconnects} last. With "fork_at": n it
+holds the n-th batch and forks a child that does nothing but print {child, crc} of that batch's memory: at once, and for each
+line on stdin; it needs zero_copy.
 """
 import ctypes
+import itertools
 import json
+import os
 import sys
 import zlib
 
@@ -64,23 +68,41 @@ def stand_in_memory(ordinal):
     )
 
 
+def say(what):
+    os.write(1, (json.dumps(what) + "\n").encode())  # one write: a forked child's lines come between ours
+
+
+def linger(batch):
+    """In a forked child: what a data loader's worker does to its parent's GPU."""
+    for _ in itertools.chain([None], iter(sys.stdin.readline, "")):
+        crc = [zlib.crc32(ctypes.string_at(tensor.address, tensor.nbytes)) for tensor in batch]
+        say({"child": os.getpid(), "crc": crc})
+    os._exit(0)
+
+
 def main():
     address, batches, options = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     _device.torch_memory = stand_in_memory
     host = options.pop("host", False)
+    fork_at = options.pop("fork_at", 0)
     options["transforms"] = [getattr(pinfeed, name)(*arguments) for name, arguments in options.get("transforms", [])]
     where = {"framework": "numpy"} if host else {"device": "cuda:0", "framework": "torch"}
     with pinfeed.open(**options, **where, address=address, rank=0, world_size=1) as feed:
         taken = 0
+        held = []
         while taken < batches:
             for batch in feed:
                 crc = [zlib.crc32(np.ascontiguousarray(t).view(np.uint8)) if host else t.crc() for t in batch]
                 samples = batch[0].shape[0]
-                print(json.dumps({"epoch": batch.epoch, "index": batch.index, "samples": samples, "fields": batch._fields, "crc": crc}), flush=True)
+                say({"epoch": batch.epoch, "index": batch.index, "samples": samples, "fields": batch._fields, "crc": crc})
                 taken += 1
+                if taken == fork_at:
+                    held.append(batch)
+                    if os.fork() == 0:
+                        linger(batch)
                 if taken == batches:
                     break
-        print(json.dumps({"backend": feed.backend, "reconnects": feed.reconnects}), flush=True)
+        say({"backend": feed.backend, "reconnects": feed.reconnects})
 
 
 main()

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures: data, and a daemon with a GPU that is the stand-in driver's (tests/stand_in_cuda)."""
+import json
+
+import numpy as np
+import pytest
+from conftest import BUILD
+from device_process import finish, start, trainer
+from PIL import Image
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(BUILD / "tests" / "stand_in_cuda"))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    random = np.random.default_rng(0)
+    (root / "arrays").mkdir()
+    np.save(root / "arrays" / "image.npy", random.integers(0, 256, (100, 3, 16, 20), np.uint8))
+    np.save(root / "arrays" / "label.npy", np.arange(100))
+    for number in range(24):
+        folder = root / "photos" / f"class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        size = (40 + number, 50 - number, 3)
+        Image.fromarray(random.integers(0, 256, size, np.uint8)).save(folder / f"{number}.jpg")
+    return root
+
+
+@pytest.fixture
+def daemon(tmp_path, data):
+    running = start(tmp_path / "run", data)
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def host_bytes():
+    """What a trainer on the host prints: one run for each spec."""
+    seen = {}
+
+    def run(daemon, batches, options):
+        key = json.dumps([batches, options], sort_keys=True)
+        if key not in seen:
+            seen[key] = finish(trainer(daemon.address, batches, host=True, **options))[0]
+        return seen[key]
+
+    return run

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of the tests over the stand-in driver: a daemon with a GPU, trainers on it."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pinfeed
+from daemon_process import Daemon
+
+TRAINER = pathlib.Path(__file__).with_name("device_trainer.py")
+BACKENDS = ["vmm-fd", "cuda-ipc"]
+
+
+def start(folder, data, *flags):
+    sizes = ("--pool-bytes", "128MiB", "--pinned-bytes", "32MiB", "--gpu-bytes", "32MiB", "--workers", "2")
+    return Daemon(folder, "--allowed-roots", str(data), "--gpus", "on", "--drain-timeout", "1s", *sizes, *flags)
+
+
+def trainer(address, batches, env=None, within=(), **options):
+    """`within`: a command that runs the trainer."""
+    return subprocess.Popen(
+        [*within, sys.executable, str(TRAINER), address, str(batches), json.dumps(options)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(env or {})},
+    )
+
+
+def finish(process):
+    """What a trainer printed, batch by batch, and its last line."""
+    out, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    lines = [json.loads(line) for line in out.splitlines()]
+    return lines[:-1], lines[-1], errors
+
+
+def gpu(daemon):
+    return pinfeed.status(daemon.address)["gpus"][0]
