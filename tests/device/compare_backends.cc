@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One feed on the GPU and one on the host, of equal specs: every batch must have the same bytes (I4).
+// A feed on the GPU, by each of its backends, and one on the host, of equal specs: every batch must have the
+// same bytes (I4).
 //
-//   compare_backends ADDRESS BATCHES SPEC_JSON...
+//   compare_backends ADDRESS BATCHES SPEC_JSON...      (specs that name no backend)
 //
 // Exit status 0: all equal. 1: not, or something failed; the first difference is named.
 #include <cstring>
@@ -11,8 +12,9 @@
 namespace pinfeed {
 namespace {
 
-void Compare(const char* address, const char* spec, long batches, TrainerGpu& gpu) {
-  TrainerFeed on_gpu(address, spec, &gpu);
+void Compare(const char* address, const char* spec, const char* backend, long batches, TrainerGpu& gpu) {
+  const std::string gpu_spec = "{\"backend\":\"" + std::string(backend) + "\"," + (spec + 1);
+  TrainerFeed on_gpu(address, gpu_spec.c_str(), &gpu);
   TrainerFeed on_host(address, spec, nullptr);
   if (on_gpu.outputs().size() != on_host.outputs().size()) Fail("the feeds have different outputs");
   for (long n = 0; n < batches; ++n) {
@@ -33,11 +35,11 @@ void Compare(const char* address, const char* spec, long batches, TrainerGpu& gp
         Fail(std::string("batch ") + std::to_string(n) + ", output " + one.name + ", byte " +
              std::to_string(at) + " of " + std::to_string(bytes) + ": " +
              std::to_string(static_cast<int>(x[at])) + " on the GPU, " +
-             std::to_string(static_cast<int>(y[at])) + " on the host; spec " + spec);
+             std::to_string(static_cast<int>(y[at])) + " on the host; spec " + gpu_spec);
       }
     }
   }
-  std::printf("equal over %ld batches: %s\n", batches, spec);
+  std::printf("equal over %ld batches: %s\n", batches, gpu_spec.c_str());
 }
 
 }  // namespace
@@ -49,6 +51,9 @@ int main(int argc, char** argv) {
     return 2;
   }
   pinfeed::TrainerGpu gpu;
-  for (int i = 3; i < argc; ++i) pinfeed::Compare(argv[1], argv[i], std::atol(argv[2]), gpu);
+  for (int i = 3; i < argc; ++i) {
+    for (const char* backend : {"VMM_FD", "CUDA_IPC"})
+      pinfeed::Compare(argv[1], argv[i], backend, std::atol(argv[2]), gpu);
+  }
   return 0;
 }

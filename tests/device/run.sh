@@ -1,23 +1,55 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# On a machine with a GPU: the backends against each other, then the rates of a feed. Run from a folder that pack.sh made.
+# On a machine with a GPU: the promises of the GPU path on the real driver, then its rates. Run from a folder that pack.sh made.
 #
 #   run.sh [FOLDER FOR INPUTS]
+#
+# PARTS names what is run, of: compare death frameworks sanitizer bench (default: all, in this order). Every part has a limit of time; a table
+# of the parts comes last, and the exit status is 1 when one failed. OUT: where logs and results go.
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 inputs=${1:-/tmp/pinfeed-inputs}
 out=${OUT:-$here}
+parts=${PARTS:-compare death frameworks sanitizer bench}
+cuda=${CUDA_HOME:-/usr/local/cuda}
+mkdir -p "$out"
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-[ -d "$inputs" ] || python3 "$here/make_inputs.py" "$inputs" || exit 2
-
-sockets=$(mktemp -d)
-mkfifo "$sockets/ready"
-"$here/bin/pinfeedd" --socket-dir "$sockets" --allowed-roots "$inputs" --http-listen off --gpus on --ready-fd 9 9> "$sockets/ready" 2> "$out/pinfeedd.log" &
-daemon=$!
-if ! read -r _ < "$sockets/ready"; then cat "$out/pinfeedd.log"; exit 1; fi
-address=$sockets/pinfeed.sock
+export PINFEED_LIBRARY=$here/lib/libpinfeed.so PYTHONPATH=$here/python
+table=()
 failed=0
+
+chosen() { [[ " $parts " == *" $1 "* ]]; }
+note() { table+=("$(printf '%-24s %-8s %5s s  %s' "$1" "$2" "$3" "${4:-}")"); }
+# A part or piece of one: its name, its limit in seconds, its command. 124 and 137 mean that it took too long.
+piece() {
+  local name=$1 limit=$2 start=$SECONDS status
+  shift 2
+  echo "== $name"
+  timeout -k 10 "$limit" "$@"
+  status=$?
+  if [ $status -eq 0 ]; then
+    note "$name" ok $((SECONDS - start))
+  else
+    failed=1
+    note "$name" FAILED $((SECONDS - start)) "exit status $status"
+  fi
+}
+
+address=""
+daemon=0
+if chosen compare || chosen frameworks || chosen sanitizer || chosen bench; then
+  if { chosen compare || chosen sanitizer || chosen bench; } && [ ! -d "$inputs" ]; then
+    timeout -k 10 300 python3 "$here/make_inputs.py" "$inputs" || { rm -rf "$inputs"; exit 2; }
+  fi
+  mkdir -p "$inputs"
+  sockets=$(mktemp -d)
+  mkfifo "$sockets/ready"
+  "$here/bin/pinfeedd" --socket-dir "$sockets" --allowed-roots "$inputs,/tmp" --http-listen off --gpus on --ready-fd 9 9> "$sockets/ready" 2> "$out/pinfeedd.log" &
+  daemon=$!
+  if ! read -r -t 60 _ < "$sockets/ready"; then cat "$out/pinfeedd.log"; kill "$daemon"; exit 1; fi
+  address=$sockets/pinfeed.sock
+fi
 
 arrays='"dataset":{"path":"'$inputs'/arrays"},"order":"SHUFFLE"'
 jpeg='"dataset":{"path":"'$inputs'/jpeg"},"order":"SHUFFLE"'
@@ -25,20 +57,58 @@ crop='{"random_resized_crop":{"size":[224]}},{"random_horizontal_flip":{}}'
 normal='{"normalize":{"mean":[0.485,0.456,0.406],"std":[0.229,0.224,0.225]}}'
 tokens='"dataset":{"path":"'$inputs'/tokens.bin","sequence_length":2048},"order":"SHUFFLE"'
 
-echo "== the same bytes on both backends"
-"$here/bin/compare_backends" "$address" 20 \
-  "{$arrays,\"batch_size\":256}" \
-  "{$arrays,\"batch_size\":100,\"image_layout\":\"HWC\",\"transforms\":[{\"random_horizontal_flip\":{}},$normal,{\"to_dtype\":{\"dtype\":\"float16\"}}]}" \
-  "{$arrays,\"batch_size\":33,\"transforms\":[{\"random_horizontal_flip\":{}},$normal,{\"to_dtype\":{\"dtype\":\"bfloat16\"}}]}" \
-  "{$jpeg,\"batch_size\":64,\"sample_ids\":true,\"transforms\":[$crop,$normal,{\"to_dtype\":{\"dtype\":\"bfloat16\"}}]}" \
-  "{$jpeg,\"batch_size\":31,\"image_layout\":\"HWC\",\"transforms\":[{\"random_resized_crop\":{\"size\":[121,99]}},{\"random_horizontal_flip\":{}},$normal]}" \
-  "{$jpeg,\"batch_size\":16,\"transforms\":[{\"resize\":{\"size\":[97,101]}}]}" \
-  "{$tokens,\"batch_size\":8}" || failed=1
+if chosen compare; then
+  piece "same bytes, both backends" 180 "$here/bin/compare_backends" "$address" 20 \
+    "{$arrays,\"batch_size\":256}" \
+    "{$arrays,\"batch_size\":100,\"image_layout\":\"HWC\",\"transforms\":[{\"random_horizontal_flip\":{}},$normal,{\"to_dtype\":{\"dtype\":\"float16\"}}]}" \
+    "{$arrays,\"batch_size\":33,\"transforms\":[{\"random_horizontal_flip\":{}},$normal,{\"to_dtype\":{\"dtype\":\"bfloat16\"}}]}" \
+    "{$jpeg,\"batch_size\":64,\"sample_ids\":true,\"transforms\":[$crop,$normal,{\"to_dtype\":{\"dtype\":\"bfloat16\"}}]}" \
+    "{$jpeg,\"batch_size\":31,\"image_layout\":\"HWC\",\"transforms\":[{\"random_resized_crop\":{\"size\":[121,99]}},{\"random_horizontal_flip\":{}},$normal]}" \
+    "{$jpeg,\"batch_size\":16,\"transforms\":[{\"resize\":{\"size\":[97,101]}}]}" \
+    "{$tokens,\"batch_size\":8}"
+fi
 
-echo "== beside the DataLoader and the ceilings"
-PINFEED_LIBRARY=$here/lib/libpinfeed.so PYTHONPATH=$here/python python3 "$here/bench.py" "$address" "$inputs" "$out" ${BENCH_PARTS:-} || failed=1
-"$here/bin/pinfeed" status --address "$address" --json > "$out/status.json"
-kill "$daemon"
-wait "$daemon" || { echo "pinfeedd ended with status $?"; failed=1; }
-grep -E "pinned|feeds GPU|warning|error" "$out/pinfeedd.log"
+if chosen death; then
+  scribble=()
+  nvcc=$(command -v nvcc || echo "$cuda/bin/nvcc")
+  if timeout -k 10 120 "$nvcc" -cubin -arch=native -o "$out/scribble.cubin" "$here/scribble.cu"; then
+    scribble=(--scribble "$out/scribble.cubin")
+  else
+    failed=1
+    note "kernel of the deaths" FAILED 0 "it does not build: the slots are written by copies instead"
+  fi
+  piece "promises of death" 300 python3 "$here/death.py" "$here/bin/pinfeedd" "$out" "${scribble[@]}"
+fi
+
+if chosen frameworks; then piece "frameworks" 240 python3 "$here/frameworks.py" "$address" "$out"; fi
+
+if chosen sanitizer; then
+  sanitizer=$(command -v compute-sanitizer || echo "$cuda/bin/compute-sanitizer")
+  if [ -x "$sanitizer" ]; then
+    # initcheck takes what another process wrote for uninitialised: what it says of the slots is no fault of the kernel, so it is not run.
+    for tool in memcheck racecheck; do
+      piece "kernel under $tool" 150 "$sanitizer" --tool "$tool" --error-exitcode 9 "$here/bin/compare_backends" "$address" 2 \
+        "{$arrays,\"batch_size\":9,\"transforms\":[{\"random_horizontal_flip\":{}},$normal,{\"to_dtype\":{\"dtype\":\"bfloat16\"}}]}" \
+        "{$arrays,\"batch_size\":5,\"image_layout\":\"HWC\",\"transforms\":[{\"center_crop\":{\"size\":[33,51]}},$normal]}" \
+        "{$jpeg,\"batch_size\":3,\"transforms\":[{\"resize\":{\"size\":[97,101]}},{\"random_horizontal_flip\":{}}]}"
+    done
+  else
+    echo "== compute-sanitizer is not installed: the kernel was NOT checked"
+    note "kernel under sanitizer" SKIPPED 0 "no compute-sanitizer in PATH or $cuda/bin"
+  fi
+fi
+
+# Beside the DataLoader and the ceilings.
+if chosen bench; then piece "rates" 600 python3 "$here/bench.py" "$address" "$inputs" "$out" ${BENCH_PARTS:-}; fi
+
+if [ "$daemon" -ne 0 ]; then
+  timeout 30 "$here/bin/pinfeed" status --address "$address" --json > "$out/status.json" || failed=1
+  kill "$daemon"
+  wait "$daemon"
+  status=$?
+  if [ $status -ne 0 ]; then failed=1; note "the daemon's end" FAILED 0 "status $status"; fi
+  grep -E "pinned|feeds GPU|NVML|linger|warning|error" "$out/pinfeedd.log" | tail -40
+fi
+echo
+printf '%s\n' "${table[@]}"
 exit $failed
