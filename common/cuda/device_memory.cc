@@ -123,6 +123,15 @@ Status DeviceMemory::Map(bool read_only) {
   return CudaStatus(driver.cuMemSetAccess(address_, bytes_, &access, 1), what);
 }
 
+Status DeviceMemory::AllowReads(const CudaDevice& reader) const {
+  CUmemAccessDesc access{};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = reader.handle();
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+  return CudaStatus(device_->driver().cuMemSetAccess(address_, bytes_, &access, 1),
+                    "let GPU " + reader.uuid() + " read " + Piece(bytes_, *device_));
+}
+
 Result<UniqueFd> DeviceMemory::Export() const {
   int fd = -1;
   RETURN_IF_ERROR(CudaStatus(device_->driver().cuMemExportToShareableHandle(

@@ -42,6 +42,8 @@ class DeviceMemory {
 
   // A descriptor that others can Import; it keeps the memory alive too. Precondition: from Create.
   Result<UniqueFd> Export() const;
+  // Lets another GPU of this process read it. Precondition: from Create.
+  Status AllowReads(const CudaDevice& reader) const;
   // For others to Open. Precondition: from Allocate.
   Result<IpcHandle> Handle() const;
   // Forgets the memory without freeing it: it goes with the process.

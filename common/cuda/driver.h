@@ -23,6 +23,7 @@
   F(cuDeviceGetAttribute)           \
   F(cuDeviceGetPCIBusId)            \
   F(cuDeviceTotalMem)               \
+  F(cuDeviceCanAccessPeer)          \
   F(cuDevicePrimaryCtxRetain)       \
   F(cuDevicePrimaryCtxRelease)      \
   F(cuCtxPushCurrent)               \

@@ -113,7 +113,8 @@ CopyEngine::~CopyEngine() {
 
 CopyEngine::Counters CopyEngine::counters() const {
   return {copies_.load(std::memory_order_relaxed), bytes_.load(std::memory_order_relaxed),
-          copy_ns_.load(std::memory_order_relaxed), queue_ns_.load(std::memory_order_relaxed)};
+          peer_bytes_.load(std::memory_order_relaxed), copy_ns_.load(std::memory_order_relaxed),
+          queue_ns_.load(std::memory_order_relaxed)};
 }
 
 void CopyEngine::Run() {
@@ -165,7 +166,9 @@ bool CopyEngine::NextJobLocked(Job* job) {
 Status CopyEngine::Enqueue(Job* job) {
   const std::string gpu = "GPU " + device_->uuid();
   const CudaDriver& driver = device_->driver();
-  const CUresult copied = driver.cuMemcpyHtoDAsync(job->to, job->from, job->bytes, stream_);
+  const CUresult copied = job->from != nullptr
+                              ? driver.cuMemcpyHtoDAsync(job->to, job->from, job->bytes, stream_)
+                              : driver.cuMemcpyDtoDAsync(job->to, job->from_device, job->bytes, stream_);
   if (copied != CUDA_SUCCESS)
     return CudaStatus(copied, "copy a batch of " + std::to_string(job->bytes) + " bytes to " + gpu);
   const CUevent event = idle_events_.back();
@@ -192,8 +195,9 @@ bool CopyEngine::Retire() {
     in_flight_.pop_front();
     idle_events_.push_back(copied.event);
     in_flight_bytes_ -= copied.job.bytes;
-    copies_.fetch_add(1, std::memory_order_relaxed);
-    bytes_.fetch_add(copied.job.bytes, std::memory_order_relaxed);
+    const bool from_host = copied.job.from != nullptr;
+    copies_.fetch_add(from_host ? 1 : 0, std::memory_order_relaxed);
+    (from_host ? bytes_ : peer_bytes_).fetch_add(copied.job.bytes, std::memory_order_relaxed);
     const auto now = Clock::now();
     copy_ns_.fetch_add(static_cast<uint64_t>(nanoseconds(now - busy_since_).count()),
                        std::memory_order_relaxed);

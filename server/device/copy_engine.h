@@ -31,16 +31,18 @@ namespace pinfeed {
 class CopyEngine {
  public:
   struct Job {
-    const std::byte* from = nullptr;  // registered host memory
+    const std::byte* from = nullptr;  // registered host memory; null: from_device
+    CUdeviceptr from_device = 0;      // of a GPU whose memory ours may read
     CUdeviceptr to = 0;
     uint64_t bytes = 0;
     Arena::Done done;
   };
   struct Counters {
-    uint64_t copies = 0;
-    uint64_t bytes = 0;
-    uint64_t copy_ns = 0;   // the stream had something to do
-    uint64_t queue_ns = 0;  // from a job's submission to its turn, all together
+    uint64_t copies = 0;      // from the host
+    uint64_t bytes = 0;       // likewise
+    uint64_t peer_bytes = 0;  // from other GPUs
+    uint64_t copy_ns = 0;     // the stream had something to do
+    uint64_t queue_ns = 0;    // from a job's submission to its turn, all together
   };
 
   static Result<std::unique_ptr<CopyEngine>> Create(std::shared_ptr<const CudaDevice> device,
@@ -58,6 +60,7 @@ class CopyEngine {
     Lane& operator=(const Lane&) = delete;
 
     void Submit(Job job);
+    const CudaDevice& device() const { return engine_.device(); }
     // While `waiting`, the reader is called every few microseconds, and seldomer (down to once a millisecond)
     // as long as that changes nothing.
     void SetWaiting(const std::shared_ptr<ReleaseReader>& reader, bool waiting);
@@ -114,6 +117,7 @@ class CopyEngine {
 
   std::atomic<uint64_t> copies_{0};
   std::atomic<uint64_t> bytes_{0};
+  std::atomic<uint64_t> peer_bytes_{0};
   std::atomic<uint64_t> copy_ns_{0};
   std::atomic<uint64_t> queue_ns_{0};
 

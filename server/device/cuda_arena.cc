@@ -23,7 +23,8 @@ Status WriteId(const CudaDevice& device, const DeviceMemory& memory, uint64_t of
 
 Result<std::unique_ptr<CudaArena>> CudaArena::Create(const std::shared_ptr<const CudaDevice>& device,
                                                      Backend backend, const BatchLayout& layout,
-                                                     uint32_t slot_count, const Parts& parts) {
+                                                     uint32_t slot_count, Staging staging,
+                                                     const Parts& parts) {
   if (slot_count < kMinSlots || slot_count > kMaxSlots) {
     return InvalidArgument("slots: " + std::to_string(slot_count) + " is not within " +
                            std::to_string(kMinSlots) + " to " + std::to_string(kMaxSlots));
@@ -39,15 +40,15 @@ Result<std::unique_ptr<CudaArena>> CudaArena::Create(const std::shared_ptr<const
     return ErrnoStatus("draw an arena's id", errno);
   std::unique_ptr<CudaArena> arena(
       new CudaArena(id, backend, slot_count, layout.slot_stride, *std::move(lease), parts));
-  RETURN_IF_ERROR(arena->Fill(device, parts.region, bytes));
+  RETURN_IF_ERROR(arena->Fill(device, staging == Staging::kPinned ? &parts.region : nullptr, bytes));
   RETURN_IF_ERROR(WriteId(*device, arena->memory_, slots, id));
   return arena;
 }
 
-Status CudaArena::Fill(const std::shared_ptr<const CudaDevice>& device, PinnedRegion& region,
+Status CudaArena::Fill(const std::shared_ptr<const CudaDevice>& device, PinnedRegion* region,
                        uint64_t bytes) {
-  for (uint32_t slot = 0; slot < slot_count(); ++slot) {
-    ASSIGN_OR_RETURN(PinnedBlock block, region.Take(slot_stride()));
+  for (uint32_t slot = 0; region != nullptr && slot < slot_count(); ++slot) {
+    ASSIGN_OR_RETURN(PinnedBlock block, region->Take(slot_stride()));
     staging_.push_back(std::move(block));
   }
   if (backend_ == Backend::kCudaIpc) {
@@ -67,11 +68,36 @@ CudaArena::~CudaArena() {
     memory_ = DeviceMemory();
     fd_.reset();
   }
-  lingering_.Add(gpu_uuid_, backend_, std::move(memory_), std::move(lease_), std::move(heirs_));
+  lingering_.Add(device().uuid(), backend_, std::move(memory_), std::move(lease_), std::move(heirs_));
 }
 
 void CudaArena::Deliver(uint32_t slot, uint64_t bytes, Done done) {
-  lane_.Submit({staging_[slot].data(), memory_.address() + slot * slot_stride(), bytes, std::move(done)});
+  Fetch(slot, {0, bytes}, staging_[slot].data(), std::move(done));
+}
+
+void CudaArena::Fetch(uint32_t slot, Range range, const std::byte* slot_bytes, Done done) {
+  lane_.Submit({slot_bytes + range.offset, 0, Address(slot) + range.offset, range.bytes, std::move(done)});
+}
+
+void CudaArena::FetchFrom(const CudaArena& peer, uint32_t slot, Range range, Done done) {
+  lane_.Submit({nullptr, peer.Address(slot) + range.offset, Address(slot) + range.offset, range.bytes,
+                std::move(done)});
+}
+
+Status CudaArena::AllowReads(const CudaDevice& reader) const {
+  int possible = 0;
+  const std::string what = "ask whether GPU " + reader.uuid() + " reaches GPU " + device().uuid();
+  RETURN_IF_ERROR(
+      CudaStatus(reader.driver().cuDeviceCanAccessPeer(&possible, reader.handle(), device().handle()), what));
+  if (possible == 0) return Unavailable("there is no way between them");
+  return memory_.AllowReads(reader);
+}
+
+Result<const Arena*> CudaArena::At(const std::string& gpu_uuid) {
+  if (gpu_uuid == device().uuid()) return this;
+  return FailedPrecondition(
+      "gpu_uuid: the group's batches lie on GPU " + device().uuid() +
+      "; only a broadcast comes to several GPUs, so this client, too, must be on that one");
 }
 
 }  // namespace pinfeed

@@ -19,6 +19,9 @@ namespace pinfeed {
 // Bytes behind the slots that hold the arena's id, for the client to read back through its mapping.
 inline constexpr uint64_t kArenaTailBytes = kSlotAlignment;
 
+// Whether an arena has pinned slots, which workers fill; without, its bytes come from another arena's.
+enum class Staging { kPinned, kNone };
+
 // Purpose: see Arena. Owns: device memory, staging slots, its place at the copy engine, its charges.
 // Borrows: the quarantine, which outlives it and gets the memory that clients left mapped. Invariant: the
 // device memory is written by the engine's copies alone, the id before the arena is shown to anybody.
@@ -33,7 +36,7 @@ class CudaArena final : public Arena {
   // kResourceExhausted with the numbers when device or pinned memory does not fit.
   static Result<std::unique_ptr<CudaArena>> Create(const std::shared_ptr<const CudaDevice>& device,
                                                    Backend backend, const BatchLayout& layout,
-                                                   uint32_t slot_count, const Parts& parts);
+                                                   uint32_t slot_count, Staging staging, const Parts& parts);
   ~CudaArena() override;
 
   Backend backend() const override { return backend_; }
@@ -46,20 +49,33 @@ class CudaArena final : public Arena {
   std::optional<std::array<std::byte, 64>> ipc_handle() const override { return handle_; }
   uint64_t mapped_bytes() const override { return memory_.bytes(); }
   void LeaveTo(std::vector<ClientProcess> clients) override { heirs_ = std::move(clients); }
+  Result<const Arena*> At(const std::string& gpu_uuid) override;
+
+  // What a group on several GPUs is made of: see StripedArena.
+  struct Range {
+    uint64_t offset = 0;  // within a slot
+    uint64_t bytes = 0;
+  };
+  const CudaDevice& device() const { return lane_.device(); }
+  // Copies that range of a slot from `slot_bytes`, a pinned slot, or from the same slot of a peer whose
+  // AllowReads for our device gave OK; `done` as in Deliver.
+  void Fetch(uint32_t slot, Range range, const std::byte* slot_bytes, Done done);
+  void FetchFrom(const CudaArena& peer, uint32_t slot, Range range, Done done);
+  // Lets another GPU's copy engine read this memory. kUnavailable when it cannot.
+  Status AllowReads(const CudaDevice& reader) const;
 
  private:
   CudaArena(const ArenaId& id, Backend backend, uint32_t slot_count, uint64_t slot_stride, PoolLease lease,
             const Parts& parts)
       : Arena(id, slot_count, slot_stride),
         backend_(backend),
-        gpu_uuid_(parts.engine.device().uuid()),
         lingering_(parts.lingering),
         lease_(std::move(lease)),
         lane_(parts.engine) {}
-  Status Fill(const std::shared_ptr<const CudaDevice>& device, PinnedRegion& region, uint64_t bytes);
+  Status Fill(const std::shared_ptr<const CudaDevice>& device, PinnedRegion* region, uint64_t bytes);
+  CUdeviceptr Address(uint32_t slot) const { return memory_.address() + slot * slot_stride(); }
 
   const Backend backend_;
-  const std::string gpu_uuid_;
   Lingering& lingering_;
   PoolLease lease_;
   DeviceMemory memory_;

@@ -14,6 +14,7 @@
 #include "server/device/gpu_processes.h"
 #include "server/device/lingering.h"
 #include "server/device/pinned_region.h"
+#include "server/device/striped_arena.h"
 #include "server/memory/device_arenas.h"
 #include "server/memory/pinned_pool.h"
 
@@ -86,12 +87,19 @@ class Gpus final : public DeviceArenas {
     return gpus;
   }
 
-  Result<std::unique_ptr<Arena>> Make(const std::string& gpu_uuid, Backend backend, const BatchLayout& layout,
-                                      uint32_t slot_count) override {
-    ASSIGN_OR_RETURN(const Gpu* const gpu, Find(gpu_uuid));
-    const CudaArena::Parts parts{*gpu->region, *gpu->memory, *gpu->engine, *lingering_};
-    ASSIGN_OR_RETURN(std::unique_ptr<CudaArena> arena,
-                     CudaArena::Create(gpu->device, backend, layout, slot_count, parts));
+  Result<std::unique_ptr<Arena>> Make(const std::string& gpu_uuid, Backend backend, Sharing sharing,
+                                      const BatchLayout& layout, uint32_t slot_count) override {
+    const auto make = [this, backend, layout, slot_count](
+                          const std::string& uuid, Staging staging) -> Result<std::unique_ptr<CudaArena>> {
+      ASSIGN_OR_RETURN(const Gpu* const gpu, Find(uuid));
+      const CudaArena::Parts parts{*gpu->region, *gpu->memory, *gpu->engine, *lingering_};
+      return CudaArena::Create(gpu->device, backend, layout, slot_count, staging, parts);
+    };
+    if (sharing == Sharing::kBroadcast) {
+      ASSIGN_OR_RETURN(std::unique_ptr<StripedArena> striped, StripedArena::Create(gpu_uuid, make));
+      return std::unique_ptr<Arena>(std::move(striped));
+    }
+    ASSIGN_OR_RETURN(std::unique_ptr<CudaArena> arena, make(gpu_uuid, Staging::kPinned));
     return std::unique_ptr<Arena>(std::move(arena));
   }
 
@@ -130,7 +138,7 @@ class Gpus final : public DeviceArenas {
       const CopyEngine::Counters copied = gpu.engine->counters();
       all.push_back({gpu.device->uuid(), gpu.device->name(), gpu.memory->capacity_bytes(),
                      gpu.memory->used_bytes(), lingering_->Snapshot(gpu.device->uuid()), copied.copies,
-                     copied.bytes, copied.copy_ns, copied.queue_ns});
+                     copied.bytes, copied.peer_bytes, copied.copy_ns, copied.queue_ns});
     }
     return all;
   }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "common/feed_spec.h"
@@ -62,6 +63,10 @@ class Arena {
   // and not with Discard. On the host the kernel keeps memory that is mapped; a GPU's may have to be kept by
   // us. NOLINTNEXTLINE(performance-unnecessary-value-param): who overrides it keeps them
   virtual void LeaveTo(std::vector<ClientProcess> /*clients*/) {}
+
+  // What a client on that GPU maps: this, or of a group's memory on several GPUs the part that lies there. An
+  // error says why the client can have none. Any thread; may take a while.
+  virtual Result<const Arena*> At(const std::string& /*gpu_uuid*/) { return this; }
 
   // The descriptor that a client maps; -1 when the offer carries a handle instead. Owned by the arena.
   virtual int fd() const = 0;

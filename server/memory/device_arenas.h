@@ -35,9 +35,10 @@ struct GpuSnapshot {
   uint64_t arena_used_bytes = 0;      // with what lingers
   std::vector<LingeringSnapshot> lingering;
   uint64_t copies = 0;
-  uint64_t copied_bytes = 0;
-  uint64_t copy_ns = 0;   // the copy stream had something to do
-  uint64_t queue_ns = 0;  // filled slots waited for their copy to begin, all together
+  uint64_t copied_bytes = 0;  // from the host
+  uint64_t peer_bytes = 0;    // from other GPUs
+  uint64_t copy_ns = 0;       // the copy stream had something to do
+  uint64_t queue_ns = 0;      // filled slots waited for their copy to begin, all together
 
   uint64_t lingering_bytes() const {
     uint64_t bytes = 0;
@@ -52,8 +53,9 @@ class DeviceArenas {
  public:
   virtual ~DeviceArenas() = default;
 
-  // `backend` is kVmmFd or kCudaIpc. kNotFound, naming the GPUs there are, when `gpu_uuid` is none of them.
-  virtual Result<std::unique_ptr<Arena>> Make(const std::string& gpu_uuid, Backend backend,
+  // `backend` is kVmmFd or kCudaIpc. kNotFound, naming the GPUs there are, when `gpu_uuid` is none of them. A
+  // broadcast's arena takes clients on every GPU.
+  virtual Result<std::unique_ptr<Arena>> Make(const std::string& gpu_uuid, Backend backend, Sharing sharing,
                                               const BatchLayout& layout, uint32_t slot_count) = 0;
   // Whether the end of the process's work on that GPU could be seen, as lending it a cuda-ipc arena needs;
   // kFailedPrecondition says why not, kResourceExhausted that too much memory of dead clients lingers. May

@@ -89,6 +89,8 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   const BatchLayout& layout() const { return parts_.layout; }
   const Sampler& sampler() const { return parts_.sampler; }
   const Arena& arena() const { return *parts_.arena; }
+  // See Arena::At.
+  Result<const Arena*> ArenaAt(const std::string& gpu_uuid) { return parts_.arena->At(gpu_uuid); }
   // What the client is left to do to images; nothing on the host.
   const std::optional<ImageTail>& tail() const { return parts_.loader->tail(); }
   const DatasetInfo& dataset() const { return parts_.loader->dataset().info(); }

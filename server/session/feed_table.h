@@ -37,11 +37,15 @@ class FeedMember {
         feed_(std::move(other.feed_)),
         active_(std::exchange(other.active_, false)),
         mapped_(other.mapped_),
+        arena_(other.arena_),
         client_(std::move(other.client_)) {}
   FeedMember& operator=(FeedMember&& other) = delete;
   ~FeedMember();
 
   Feed& feed() const { return *feed_; }
+  // What this session's client maps: the feed's arena, or the part of it that was set.
+  const Arena& arena() const { return arena_ != nullptr ? *arena_ : feed_->arena(); }
+  void SetArena(const Arena& arena) { arena_ = &arena; }
   // Takes no part any more; its memory may still be mapped by somebody. When the last member left, the feed
   // is stopped (on the table's thread) and its group's name is free. Idempotent.
   void Leave();
@@ -60,6 +64,7 @@ class FeedMember {
   std::shared_ptr<Feed> feed_;
   bool active_;
   bool mapped_ = true;
+  const Arena* arena_ = nullptr;  // of the feed
   std::optional<ClientProcess> client_;
 };
 

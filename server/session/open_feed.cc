@@ -98,7 +98,8 @@ Result<FeedOpener::Choice> FeedOpener::Choose(const Peer& peer, const OpenFeedAr
 
 Result<std::unique_ptr<Arena>> FeedOpener::MakeArena(const OpenFeedArguments& arguments, Backend backend,
                                                      const BatchLayout& layout, uint32_t slots) const {
-  if (backend != Backend::kHost) return parts_.devices->Make(arguments.gpu_uuid, backend, layout, slots);
+  if (backend != Backend::kHost)
+    return parts_.devices->Make(arguments.gpu_uuid, backend, arguments.spec.sharing, layout, slots);
   const bool shared = arguments.spec.sharing != Sharing::kExclusive;
   ASSIGN_OR_RETURN(std::unique_ptr<HostArena> arena, HostArena::Create(layout, slots, shared, parts_.pool));
   return std::unique_ptr<Arena>(std::move(arena));
@@ -153,6 +154,12 @@ Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,
                               ", and to this client only by " + BackendName(choice.backend) +
                               (choice.fallback.empty() ? "" : " (" + choice.fallback + ")"));
   }
+  const Result<const Arena*> arena = member.feed().ArenaAt(arguments.gpu_uuid);
+  if (!arena.ok()) {
+    member.Unmapped();
+    return arena.status();
+  }
+  member.SetArena(**arena);
   const Result<std::optional<Sampler::Start>> start = StartOf(arguments.cursor, member.feed());
   Result<std::unique_ptr<ControlPages>> pages = ControlPages::Create(member.feed().arena().slot_count());
   if (!start.ok() || !pages.ok()) {

@@ -66,7 +66,7 @@ void DescribeOutputs(const Feed& feed, v1::OpenFeedResponse* response) {
 void Describe(const Session& session, const std::string& lifeline_path, uint64_t server_epoch,
               v1::OpenFeedResponse* response) {
   const Feed& feed = session.member.feed();
-  const Arena& arena = feed.arena();
+  const Arena& arena = session.member.arena();
   response->set_session_id(session.id);
   response->set_token(session.token.data(), session.token.size());
   response->set_server_epoch(server_epoch);

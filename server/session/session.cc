@@ -71,10 +71,10 @@ Result<std::shared_ptr<Session>> SessionTable::Open(const Peer& peer, std::strin
     session = std::make_shared<Session>(next_id_++, peer, std::move(client_name), start, std::move(member),
                                         std::move(pages), std::move(fallback));
     sessions_.emplace(session->id, session);
-    const bool host = session->member.feed().arena().backend() == Backend::kHost;
+    const bool host = session->member.arena().backend() == Backend::kHost;
     if (!session->fallback.empty()) ++(host ? fallbacks_.host : fallbacks_.cuda_ipc);
   }
-  const char* const backend = BackendName(session->member.feed().arena().backend());
+  const char* const backend = BackendName(session->member.arena().backend());
   spdlog::info("{}: opened on feed {}, by {}", Describe(*session), session->member.feed().id(), backend);
   if (!session->fallback.empty())
     spdlog::warn("{}: falls back to {}: {}", Describe(*session), backend, session->fallback);
@@ -123,7 +123,7 @@ void SessionTable::End(const std::shared_ptr<Session>& session, const std::strin
     all_left = AllLeftLocked();
   }
   // Nobody has mapped what goes out with the welcome only.
-  if (session->state == SessionState::kPending && session->member.feed().arena().fd() >= 0)
+  if (session->state == SessionState::kPending && session->member.arena().fd() >= 0)
     session->member.Unmapped();
   if (session->state == SessionState::kAttached) session->member.feed().Detach(session->pages.get());
   spdlog::info("{}: ended: {}", Describe(*session), reason);
@@ -174,7 +174,7 @@ void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
     out.pid = session->peer.pid;
     out.uid = session->peer.uid;
     out.client_name = session->client_name;
-    out.backend = BackendName(session->member.feed().arena().backend());
+    out.backend = BackendName(session->member.arena().backend());
     out.fallback = session->fallback;
     out.state = SessionStateName(session->state);
     out.batches_published = session->pages->published();

@@ -97,6 +97,7 @@ void FillStatus(const DaemonSnapshot& snapshot, const std::string& version, v1::
     status.set_arena_used_bytes(gpu.arena_used_bytes);
     status.set_copies(gpu.copies);
     status.set_copied_bytes(gpu.copied_bytes);
+    status.set_peer_copied_bytes(gpu.peer_bytes);
     status.set_copy_seconds(Seconds(gpu.copy_ns));
     status.set_queue_seconds(Seconds(gpu.queue_ns));
     status.set_lingering_bytes(gpu.lingering_bytes());

@@ -273,22 +273,53 @@ def broadcast(address, inputs):
     row("images/s that each of 8 trainers gets", costs[8]["each"], "images/s", None, costs[1]["each"])
 
 
+def one_trainer_a_gpu(address, count, spec):
+    """GB/s of each of `count` trainers at once, each on a GPU of its own; `spec`: of a rank."""
+    processes = []
+    for rank in range(count):
+        command = [HERE / "bin" / "feed_rate", address, "6", json.dumps(spec(rank))]
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(rank)}
+        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
+    return [json.loads(process.communicate()[0])["gb_per_s"] for process in processes]
+
+
+def staged_gbs(images, count, what):
+    """What the host gives, best of some thread counts: samples read into pinned memory ("read"), copied to the GPUs ("copy"), or "both"."""
+    data = np.load(images, mmap_mode="r")
+    best = 0.0
+    for threads in sorted({min(16, os.cpu_count()), os.cpu_count() // 2, os.cpu_count()}):
+        numbers = [data.offset, data[0].nbytes, len(data), threads, count, 2, what, 32]
+        answer = subprocess.run([HERE / "bin" / "staged_ceiling", images, *map(str, numbers)], check=True, capture_output=True, text=True)
+        best = max(best, json.loads(answer.stdout)["gb_per_s"])
+    return best
+
+
 def gpus(address, inputs):
-    """One trainer a GPU, each with its share of the samples, all at once."""
-    count = torch.cuda.device_count()
-    numbers = [n for n in (1, 2, 4, 8) if n <= count]
-    for n in numbers:
-        processes = []
-        for rank in range(n):
-            spec = {
-                "dataset": {"path": str(inputs / "arrays")}, "order": "SHUFFLE", "batch_size": BATCH, "drop_last": True, "backend": "VMM_FD",
-                "rank": rank, "world_size": n,
-            }  # fmt: skip
-            environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(rank)}
-            command = [HERE / "bin" / "feed_rate", address, "6", json.dumps(spec)]
-            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
-        each = [json.loads(process.communicate()[0])["gb_per_s"] for process in processes]
-        row(f"arrays to {n} GPUs, disjoint shards, all together", sum(each), "GB/s", None, n * link_gbs())
+    """Trainers on several GPUs: each with its share of the samples, then all with the same batches."""
+    arrays = {"dataset": {"path": str(inputs / "arrays")}, "order": "SHUFFLE", "batch_size": BATCH, "drop_last": True, "backend": "VMM_FD"}
+    for count in (n for n in (1, 2, 4, 8) if n <= torch.cuda.device_count()):
+        ceilings = {what: staged_gbs(inputs / "arrays" / "image.npy", count, what) for what in ("read", "copy", "both")}
+        row(f"the host alone, {count} GPUs: read from the page cache", ceilings["read"], "GB/s")
+        row(f"the host alone, {count} GPUs: pinned copies", ceilings["copy"], "GB/s")
+        each = one_trainer_a_gpu(address, count, lambda rank: {**arrays, "rank": rank, "world_size": count})
+        row(f"arrays to {count} GPUs, disjoint shards, all together", sum(each), "GB/s", None, ceilings["both"])
+        if count == 1:
+            continue
+        for samples, where in ((None, "page cache"), (1024, "processor's cache")):
+            data = inputs / "arrays" if samples is None else few_arrays(inputs, samples)
+            group = {"sharing": "BROADCAST", "group": f"{where}{count}", "group_size": count, "dataset": {"path": str(data)}}
+            each = one_trainer_a_gpu(address, count, lambda rank: {**arrays, **group})
+            row(f"one broadcast to {count} GPUs, data in the {where}: each GPU", min(each), "GB/s", None, link_gbs())
+
+
+def few_arrays(inputs, samples):
+    """The first of the arrays."""
+    folder = inputs / f"arrays{samples}"
+    if not folder.exists():
+        folder.mkdir()
+        for name in ("image", "label"):
+            np.save(folder / f"{name}.npy", np.load(inputs / "arrays" / f"{name}.npy", mmap_mode="r")[:samples])
+    return folder
 
 
 def checksums(address, inputs):

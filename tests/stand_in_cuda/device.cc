@@ -81,7 +81,8 @@ std::vector<int> VisibleDevices(int count) {
 CUresult Initialise(State& state) PF_REQUIRES(state.mutex) {
   uint64_t count = 0;
   if (!NumberFromEnvironment("PINFEED_STAND_IN_GPUS", 1, count) || count > kMaxDevices ||
-      !NumberFromEnvironment("PINFEED_STAND_IN_BYTES", kDefaultBytes, state.device_bytes))
+      !NumberFromEnvironment("PINFEED_STAND_IN_BYTES", kDefaultBytes, state.device_bytes) ||
+      !NumberFromEnvironment("PINFEED_STAND_IN_PEERS", 1, state.peers))
     return CUDA_ERROR_INVALID_VALUE;
   const char* const faults = std::getenv("PINFEED_STAND_IN_FAIL");
   if (faults != nullptr && *faults != '\0' && !ParseFaults(faults, state.faults)) {
@@ -230,6 +231,14 @@ CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
       std::snprintf(id.data(), id.size(), "FFFF:%02X:1F.7", static_cast<unsigned>(known->physical));
   if (needed >= length) return CUDA_ERROR_INVALID_VALUE;
   std::memcpy(text, id.data(), static_cast<size_t>(needed) + 1);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceCanAccessPeer(int* possible, CUdevice device, CUdevice peer) {
+  PF_STAND_IN_CALL(cuDeviceCanAccessPeer);
+  if (possible == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (DeviceOf(device) == nullptr || DeviceOf(peer) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *possible = device != peer && TheState().peers != 0 ? 1 : 0;
   return CUDA_SUCCESS;
 }
 

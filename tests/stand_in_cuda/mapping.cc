@@ -180,19 +180,22 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   return CUDA_SUCCESS;
 }
 
-// Rights are the process's: with several GPUs named, the widest of theirs.
+// Of the GPUs named; those of others stay.
 CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* wishes, size_t count) {
   PF_STAND_IN_CALL(cuMemSetAccess);
   if (wishes == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
-  Rights rights = Rights::kNone;
+  std::map<CUdevice, Rights> wished;
   for (size_t i = 0; i < count; ++i) {
     if (wishes[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     if (DeviceOf(wishes[i].location.id) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    Rights& rights = wished[wishes[i].location.id];
     if (wishes[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
       rights = Rights::kReadWrite;
     } else if (wishes[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) {
-      rights = std::max(rights, Rights::kRead);
-    } else if (wishes[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+      rights = Rights::kRead;
+    } else if (wishes[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+      rights = Rights::kNone;
+    } else {
       return CUDA_ERROR_INVALID_VALUE;
     }
   }
@@ -201,9 +204,12 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
   const auto mappings = pinfeed::stand_in::MappingsOf(state, address, bytes);
   if (mappings.empty()) return CUDA_ERROR_INVALID_VALUE;
   for (const auto& mapping : mappings) {
-    if (!FillSpace(mapping->first, mapping->second.bytes, *mapping->second.memory, rights))
-      return CUDA_ERROR_MAP_FAILED;
-    mapping->second.rights = rights;
+    Region& region = mapping->second;
+    for (const auto& [device, rights] : wished) region.by_device[device] = rights;
+    Rights widest = Rights::kNone;
+    for (const auto& [device, rights] : region.by_device) widest = std::max(widest, rights);
+    if (!FillSpace(mapping->first, region.bytes, *region.memory, widest)) return CUDA_ERROR_MAP_FAILED;
+    region.rights = widest;
   }
   return CUDA_SUCCESS;
 }

@@ -96,6 +96,18 @@ bool IsDeviceMemory(uint64_t address, uint64_t bytes, Rights rights) {
   return found != state.regions.end() && found->second.rights >= rights;
 }
 
+bool IsReachableFrom(CUdevice device, uint64_t address, uint64_t bytes, Rights rights) {
+  if (IsRegisteredHost(address, bytes)) return true;
+  State& state = TheState();
+  const MutexLock lock(state.mutex);
+  const auto found = Holding(state.regions, address, bytes);
+  if (found == state.regions.end()) return false;
+  const Region& region = found->second;
+  if (region.origin != Origin::kMapped) return region.rights >= rights;
+  const auto granted = region.by_device.find(device);
+  return granted != region.by_device.end() && granted->second >= rights;
+}
+
 bool IsRegisteredHost(uint64_t address, uint64_t bytes) {
   State& state = TheState();
   const MutexLock lock(state.mutex);

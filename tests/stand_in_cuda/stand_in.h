@@ -15,6 +15,7 @@
 // Environment, read by cuInit:
 //   PINFEED_STAND_IN_GPUS   how many GPUs there are (1)
 //   PINFEED_STAND_IN_BYTES  the memory of each (4 GiB); counted for each process alone
+//   PINFEED_STAND_IN_PEERS  1: GPUs can be let read each other's memory (1)
 //   PINFEED_STAND_IN_FAIL   "cuMemcpyHtoDAsync:5": its 5th call fails with CUDA_ERROR_UNKNOWN and breaks the
 //                           caller's context. "cuMemCreate:1:2": the first fails with error 2 and breaks
 //                           nothing. Several are parted by commas.
@@ -140,7 +141,8 @@ enum class Origin { kMapped, kAllocated, kOpened };  // by cuMemMap, cuMemAlloc,
 struct Region {
   uint64_t bytes = 0;  // as asked for, not rounded
   Origin origin = Origin::kMapped;
-  Rights rights = Rights::kNone;
+  Rights rights = Rights::kNone;         // the widest of any GPU: what the process may do
+  std::map<CUdevice, Rights> by_device;  // kMapped
   std::shared_ptr<Allocation> memory;
   std::string opened_name;  // kOpened: the memfd's
   int opens = 0;            // likewise
@@ -163,6 +165,7 @@ struct State {
   std::optional<CUresult> initialised PF_GUARDED_BY(mutex);
   std::vector<std::unique_ptr<Device>> devices;
   uint64_t device_bytes = 0;
+  uint64_t peers = 0;  // not 0: GPUs reach each other
   std::vector<Fault> faults PF_GUARDED_BY(mutex);
   std::map<uint64_t, Range> reserved PF_GUARDED_BY(mutex);
   std::map<uint64_t, Region> regions PF_GUARDED_BY(mutex);
@@ -195,6 +198,8 @@ std::shared_ptr<CUstream_st> StreamOf(CUctx_st& context, CUstream handle);
 
 // Whether all of [address, address + bytes) is device memory that may be so accessed.
 bool IsDeviceMemory(uint64_t address, uint64_t bytes, Rights rights);
+// Likewise, by that GPU.
+bool IsReachableFrom(CUdevice device, uint64_t address, uint64_t bytes, Rights rights);
 bool IsRegisteredHost(uint64_t address, uint64_t bytes);
 // Either: what device code may touch.
 bool IsReachable(uint64_t address, uint64_t bytes, Rights rights);

@@ -13,6 +13,7 @@ using pinfeed::MutexLock;
 using pinfeed::stand_in::AddressOf;
 using pinfeed::stand_in::IsDeviceMemory;
 using pinfeed::stand_in::IsReachable;
+using pinfeed::stand_in::IsReachableFrom;
 using pinfeed::stand_in::IsRegisteredHost;
 using pinfeed::stand_in::PointerTo;
 using pinfeed::stand_in::Rights;
@@ -78,8 +79,10 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstr
   PF_STAND_IN_CONTEXT_CALL(cuMemcpyDtoDAsync);
   const auto stream = StreamOf(*context, handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const CUdevice device = context->device;
   stream->Push([=] {
-    if (!IsReachable(to, bytes, Rights::kReadWrite) || !IsReachable(from, bytes, Rights::kRead))
+    if (!IsReachableFrom(device, to, bytes, Rights::kReadWrite) ||
+        !IsReachableFrom(device, from, bytes, Rights::kRead))
       return CUDA_ERROR_ILLEGAL_ADDRESS;
     std::memmove(PointerTo(to), PointerTo(from), bytes);
     return CUDA_SUCCESS;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trainer on a GPU that is the stand-in driver's: its "device" memory can be read by the processor.
 
-    device_trainer.py ADDRESS BATCHES OPTIONS      (OPTIONS: keyword arguments of pinfeed.open, as JSON; "host": true for tensors on the host)
+    device_trainer.py ADDRESS BATCHES OPTIONS      (OPTIONS: keyword arguments of pinfeed.open, as JSON; "host": true for tensors on the host, "gpu": which one)
 
 Prints one JSON line a batch, {epoch, index, samples, fields, crc}, as it comes, and {backend, reconnects} last. With "fork_at": n it
 holds the n-th batch and forks a child that does nothing but print {child, crc} of that batch's memory: at once, and for each
@@ -86,7 +86,8 @@ def main():
     host = options.pop("host", False)
     fork_at = options.pop("fork_at", 0)
     options["transforms"] = [getattr(pinfeed, name)(*arguments) for name, arguments in options.get("transforms", [])]
-    where = {"framework": "numpy"} if host else {"device": "cuda:0", "framework": "torch"}
+    gpu = options.pop("gpu", 0)
+    where = {"framework": "numpy"} if host else {"device": f"cuda:{gpu}", "framework": "torch"}
     with pinfeed.open(**options, **where, address=address, rank=0, world_size=1) as feed:
         taken = 0
         held = []
