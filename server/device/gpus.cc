@@ -91,7 +91,8 @@ class Gpus final : public DeviceArenas {
     for (const Gpu& gpu : gpus_) {
       const CopyEngine::Counters copied = gpu.engine->counters();
       all.push_back({gpu.device->uuid(), gpu.device->name(), gpu.memory->capacity_bytes(),
-                     gpu.memory->used_bytes(), copied.copies, copied.bytes, copied.copy_ns, copied.queue_ns});
+                     gpu.memory->used_bytes(), copied.copies, copied.bytes, copied.copy_ns, copied.queue_ns,
+                     copied.errors, copied.durations});
     }
     return all;
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/feed_spec.h"
+#include "common/histogram.h"
 #include "common/result.h"
 #include "common/tensor_spec.h"
 #include "server/memory/arena.h"
@@ -26,6 +27,8 @@ struct GpuSnapshot {
   uint64_t copied_bytes = 0;
   uint64_t copy_ns = 0;   // the copy stream had something to do
   uint64_t queue_ns = 0;  // filled slots waited for their copy to begin, all together
+  uint64_t copy_errors = 0;
+  DurationCounts copy_durations;
 };
 
 // Purpose: makes arenas on the GPUs that this daemon feeds. Owns: contexts, pinned memory, copy threads.
