@@ -40,6 +40,7 @@
 #include "server/session/token.h"
 #include "server/telemetry/http.h"
 #include "server/telemetry/metrics.h"
+#include "server/telemetry/status_json.h"
 #include "server/version.h"
 
 namespace pinfeed {
@@ -223,6 +224,7 @@ Status Daemon::Create() {
   if (!config.http_listen.empty()) {
     parts_->metrics.emplace(kVersion, [this] { return Snapshot(); });
     ASSIGN_OR_RETURN(parts_->http, HttpServer::Create({config.http_listen, &*parts_->metrics,
+                                                       [this] { return StatusJson(Snapshot(), kVersion); },
                                                        [this] { return ready_ && !draining(); }}));
     std::ofstream port_file(parts_->directory->http_port_path(), std::ios::trunc);
     if (!(port_file << parts_->http->port() << std::endl))
@@ -367,9 +369,15 @@ DaemonSnapshot Daemon::Snapshot() const {
   }
   snapshot.workers = parts_->workers->threads();
   snapshot.workers_busy = parts_->workers->busy();
+  snapshot.worker_chunks = parts_->workers->progress();
+  snapshot.sample_durations = parts_->workers->durations();
   snapshot.pool_capacity_bytes = parts_->pool->capacity_bytes();
   snapshot.pool_used_bytes = parts_->pool->used_bytes();
   snapshot.open_fds = CountOpenFds();
+  snapshot.max_fds = MaxFds();
+  snapshot.cpu_seconds = CpuSeconds();
+  snapshot.started_unix_seconds = std::chrono::duration<double>(started_at_.time_since_epoch()).count();
+  snapshot.config_unix_seconds = snapshot.started_unix_seconds;  // it is loaded at the start only
   snapshot.resident_bytes = ResidentBytes();
   FeedTable::View feeds = parts_->feeds.Snapshot();
   snapshot.feeds = std::move(feeds.feeds);
@@ -377,8 +385,10 @@ DaemonSnapshot Daemon::Snapshot() const {
   parts_->sessions->AddTo(snapshot.feeds);
   snapshot.sessions_opened = parts_->sessions->opened();
   snapshot.sessions_closed = parts_->sessions->closed();
+  snapshot.max_sessions = command_line_.config.max_sessions;
   snapshot.refusals = parts_->refusals.counts();
   snapshot.fallbacks = parts_->sessions->fallbacks();
+  snapshot.refused_requests = parts_->refusals.codes();
   snapshot.backend = backend_;
   if (parts_->devices != nullptr) snapshot.gpus = parts_->devices->Snapshot();
   return snapshot;

@@ -66,6 +66,7 @@ class Daemon {
 
   const CommandLine command_line_;
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  const std::chrono::system_clock::time_point started_at_ = std::chrono::system_clock::now();
   const uint64_t server_epoch_;
   std::atomic<bool> ready_{false};
   static constexpr std::chrono::steady_clock::rep kNotDraining = 0;

@@ -112,9 +112,13 @@ CopyEngine::~CopyEngine() {
 }
 
 CopyEngine::Counters CopyEngine::counters() const {
-  return {copies_.load(std::memory_order_relaxed), bytes_.load(std::memory_order_relaxed),
-          peer_bytes_.load(std::memory_order_relaxed), copy_ns_.load(std::memory_order_relaxed),
-          queue_ns_.load(std::memory_order_relaxed)};
+  return {copies_.load(std::memory_order_relaxed),
+          bytes_.load(std::memory_order_relaxed),
+          peer_bytes_.load(std::memory_order_relaxed),
+          copy_ns_.load(std::memory_order_relaxed),
+          queue_ns_.load(std::memory_order_relaxed),
+          errors_.load(std::memory_order_relaxed),
+          durations_.Counts()};
 }
 
 void CopyEngine::Run() {
@@ -166,6 +170,7 @@ bool CopyEngine::NextJobLocked(Job* job) {
 Status CopyEngine::Enqueue(Job* job) {
   const std::string gpu = "GPU " + device_->uuid();
   const CudaDriver& driver = device_->driver();
+  const auto now = Clock::now();
   const CUresult copied = job->from != nullptr
                               ? driver.cuMemcpyHtoDAsync(job->to, job->from, job->bytes, stream_)
                               : driver.cuMemcpyDtoDAsync(job->to, job->from_device, job->bytes, stream_);
@@ -177,7 +182,7 @@ Status CopyEngine::Enqueue(Job* job) {
   idle_events_.pop_back();
   if (in_flight_.empty()) busy_since_ = Clock::now();
   in_flight_bytes_ += job->bytes;
-  in_flight_.push_back({std::move(*job), event});
+  in_flight_.push_back({std::move(*job), event, now});
   *job = Job{};
   return OkStatus();
 }
@@ -201,6 +206,7 @@ bool CopyEngine::Retire() {
     const auto now = Clock::now();
     copy_ns_.fetch_add(static_cast<uint64_t>(nanoseconds(now - busy_since_).count()),
                        std::memory_order_relaxed);
+    durations_.Record(static_cast<uint64_t>(nanoseconds(now - copied.since).count()));
     busy_since_ = now;
     copied.job.done(OkStatus());
     any = true;
@@ -215,6 +221,7 @@ void CopyEngine::Fail(const Status& cause) {
     const MutexLock lock(mutex_);
     if (!failed_.ok()) return;
     failed_ = error;
+    errors_.fetch_add(1, std::memory_order_relaxed);
     for (Lane* lane : lanes_) {
       std::move(lane->jobs_.begin(), lane->jobs_.end(), std::back_inserter(left));
       lane->jobs_.clear();

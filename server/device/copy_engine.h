@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/cuda/device.h"
+#include "common/histogram.h"
 #include "common/result.h"
 #include "common/sync.h"
 #include "server/memory/arena.h"
@@ -38,11 +39,13 @@ class CopyEngine {
     Arena::Done done;
   };
   struct Counters {
-    uint64_t copies = 0;      // from the host
-    uint64_t bytes = 0;       // likewise
-    uint64_t peer_bytes = 0;  // from other GPUs
-    uint64_t copy_ns = 0;     // the stream had something to do
-    uint64_t queue_ns = 0;    // from a job's submission to its turn, all together
+    uint64_t copies = 0;       // from the host
+    uint64_t bytes = 0;        // likewise
+    uint64_t peer_bytes = 0;   // from other GPUs
+    uint64_t copy_ns = 0;      // the stream had something to do
+    uint64_t queue_ns = 0;     // from a job's submission to its turn, all together
+    uint64_t errors = 0;       // of the driver: the first one ends the engine
+    DurationCounts durations;  // of copies, from given to the driver to seen complete
   };
 
   static Result<std::unique_ptr<CopyEngine>> Create(std::shared_ptr<const CudaDevice> device,
@@ -88,6 +91,7 @@ class CopyEngine {
   struct InFlight {
     Job job;
     CUevent event = nullptr;
+    Clock::time_point since;
   };
 
   CopyEngine(std::shared_ptr<const CudaDevice> device, std::function<void(const Status&)> on_failure)
@@ -120,6 +124,8 @@ class CopyEngine {
   std::atomic<uint64_t> peer_bytes_{0};
   std::atomic<uint64_t> copy_ns_{0};
   std::atomic<uint64_t> queue_ns_{0};
+  std::atomic<uint64_t> errors_{0};
+  DurationHistogram durations_;  // written by the copy thread
 
   mutable Mutex mutex_;
   CondVar changed_;

@@ -138,7 +138,8 @@ class Gpus final : public DeviceArenas {
       const CopyEngine::Counters copied = gpu.engine->counters();
       all.push_back({gpu.device->uuid(), gpu.device->name(), gpu.memory->capacity_bytes(),
                      gpu.memory->used_bytes(), lingering_->Snapshot(gpu.device->uuid()), copied.copies,
-                     copied.bytes, copied.peer_bytes, copied.copy_ns, copied.queue_ns});
+                     copied.bytes, copied.peer_bytes, copied.copy_ns, copied.queue_ns, copied.errors,
+                     copied.durations});
     }
     return all;
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/feed_spec.h"
+#include "common/histogram.h"
 #include "common/result.h"
 #include "common/tensor_spec.h"
 #include "server/memory/arena.h"
@@ -39,6 +40,8 @@ struct GpuSnapshot {
   uint64_t peer_bytes = 0;    // from other GPUs
   uint64_t copy_ns = 0;       // the copy stream had something to do
   uint64_t queue_ns = 0;      // filled slots waited for their copy to begin, all together
+  uint64_t copy_errors = 0;
+  DurationCounts copy_durations;
 
   uint64_t lingering_bytes() const {
     uint64_t bytes = 0;

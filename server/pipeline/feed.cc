@@ -17,6 +17,11 @@ constexpr size_t kBadSamplesKept = 16;
 // microseconds.
 constexpr uint64_t kChunkBytes = 256 * 1024;
 
+uint64_t Nanoseconds(Clock::duration duration) {
+  return static_cast<uint64_t>(
+      std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count()));
+}
+
 bool Before(const Sampler::Start& a, const Sampler::Start& b) {
   return std::tie(a.epoch, a.batch_index) < std::tie(b.epoch, b.batch_index);
 }
@@ -69,7 +74,7 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
                                   "; join without a cursor, or open another group");
       }
     }
-    consumers_.push_back({session, start, {}, {}, 0, 0});
+    consumers_.push_back({session, start, {}, {}, 0, 0, 0, {}});
     session->SetStarved(starved_);
     if (phase_ == Phase::kWaiting && consumers_.size() >= std::max(1U, parts_.spec.group_size)) {
       next_ = consumers_.front().start.value_or(Sampler::Start{});
@@ -92,6 +97,7 @@ size_t Feed::Detach(ControlPages* session) {
     const auto found = std::find_if(consumers_.begin(), consumers_.end(),
                                     [&](const Consumer& c) { return c.pages == session; });
     if (found == consumers_.end()) return consumers_.size();
+    AccountLocked();
     CollectReleasesLocked();
     const Consumer gone = *found;
     consumers_.erase(found);
@@ -181,7 +187,9 @@ void Feed::CollectReleasesLocked() {
       }
       consumer.seen[slot] = word;
     }
-    if (!held) slots_.MarkFree(slot);
+    if (held) continue;
+    counters_.lent.Add(Nanoseconds(accounted_ - since_[slot]));
+    slots_.MarkFree(slot);
   }
 }
 
@@ -243,6 +251,7 @@ void Feed::LendLocked(uint32_t slot) {
   descriptor.skipped = batch.skipped;
   descriptor.flags = batch.plan.last_of_epoch ? kFlagLastOfEpoch : 0;
 
+  since_[slot] = accounted_;
   const auto lend = [&](Consumer& consumer) {
     consumer.owed[slot] = descriptor.generation;
     consumer.pages->Publish(descriptor);
@@ -284,6 +293,7 @@ void Feed::PlanLocked(Tasks* tasks) {
     }
     Batch& batch = batches_[*slot];
     batch = Batch{};
+    since_[*slot] = accounted_;
     batch.plan = parts_.sampler.Plan(next_.epoch, next_.batch_index);
     in_flight_.push_back(*slot);
     tasks->push_back(std::make_shared<Fill>(shared_from_this(), *slot, batch.plan));
@@ -325,6 +335,9 @@ void Feed::OnFilled(uint32_t slot, Batch batch, std::vector<BadSampleNote> bad) 
   const bool deliver = batch.status.ok() && !abandoned_.load(std::memory_order_relaxed);
   {
     MutexLock lock(mutex_);
+    AccountLocked();
+    counters_.filling.Add(Nanoseconds(accounted_ - since_[slot]));
+    batch.delivering = true;
     batches_[slot] = std::move(batch);
     counters_.bad_samples += bad.size();
     for (BadSampleNote& note : bad) counters_.last_bad_samples.push_back(std::move(note));

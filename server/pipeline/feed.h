@@ -14,12 +14,14 @@
 #include <vector>
 
 #include "common/feed_spec.h"
+#include "common/histogram.h"
 #include "common/result.h"
 #include "common/sync.h"
 #include "server/memory/arena.h"
 #include "server/memory/control_pages.h"
 #include "server/memory/slots.h"
 #include "server/pipeline/sample_loader.h"
+#include "server/pipeline/stall.h"
 #include "server/pipeline/worker_pool.h"
 #include "server/source/sampler.h"
 
@@ -35,12 +37,15 @@ struct BadSampleNote {
 struct FeedSnapshot {
   uint64_t id = 0;
   std::string dataset;  // path
+  std::string name;     // of a configured dataset, else the last part of its path
   Sharing sharing = Sharing::kExclusive;
+  bool on_device = false;
   std::string state;  // "waiting" (for its group), "running", "draining", "ended", "failed"
   Status error;
   uint64_t epoch = 0;        // of the batch published last
   uint64_t batch_index = 0;  // likewise
   uint32_t slots_free = 0, slots_filling = 0, slots_ready = 0, slots_lent = 0;
+  std::string slot_states;  // one letter a slot: f(ree), w(orkers fill it), c(opied), r(eady), l(ent)
   uint64_t arena_bytes = 0;
   uint64_t batches = 0;  // published, counted once a batch
   uint64_t samples = 0;
@@ -53,7 +58,10 @@ struct FeedSnapshot {
       0;  // the trainers waited for a batch, by their own account (their mean, within the time there was)
   uint64_t full_ns = 0;     // every slot was ready or lent: the trainer is what is slow
   uint64_t running_ns = 0;  // since the first batch was planned
-  std::string bound_on;     // "read", "decode" or "consumer"
+  StallTimes stall_ns{};    // the feed's waiting by cause; of the trainers, their mean
+  DurationCounts filling;   // batches, from planned to filled
+  DurationCounts lent;      // batches, from published until the daemon saw the last release
+  std::string bound_on;     // the name of a StallCause
   double bound_share = 0;   // share of running_ns that it explains
 };
 
@@ -61,6 +69,8 @@ struct FeedSnapshot {
 struct ConsumerSnapshot {
   uint32_t slots_lent = 0;
   uint64_t ignored_releases = 0;
+  uint64_t oldest_lease_ns = 0;  // age of the batch it has longest
+  StallTimes stall_ns{};         // kConsumer: the feed had no free slot and this session had some
 };
 
 // Purpose: keeps its slots full: takes free slots, plans batches, gives them to the workers, publishes
@@ -132,6 +142,8 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
     std::array<uint64_t, kMaxSlots> seen{};  // release word as last looked at
     uint64_t waited_ns = 0;                  // the trainer's waiting in all, as last looked at
     uint64_t ignored_releases = 0;
+    uint64_t waited_now_ns = 0;  // of waited_ns, since the look before
+    StallSums stalls;
   };
   // What a slot holds from FILLING on.
   struct Batch {
@@ -139,7 +151,8 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
     uint32_t samples = 0;
     uint32_t skipped = 0;
     Status status;
-    std::string first_bad;  // why, when every sample was skipped
+    std::string first_bad;    // why, when every sample was skipped
+    bool delivering = false;  // filled, on its way to where the clients see it
   };
   enum class Phase { kWaiting, kRunning, kDraining, kEnded, kFailed };
   using Tasks = std::vector<std::shared_ptr<FillTask>>;
@@ -160,6 +173,9 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   void EnterLocked(Phase phase) PF_REQUIRES(mutex_);
   // Adds the time since the last change to what the feed was doing until now.
   void AccountLocked() PF_REQUIRES(mutex_);
+  void AccountStallLocked(uint64_t elapsed, uint64_t waited) PF_REQUIRES(mutex_);
+  void SettleStallLocked() PF_REQUIRES(mutex_);
+  char SlotLetterLocked(uint32_t slot) const PF_REQUIRES(mutex_);
   void Submit(Tasks tasks) PF_EXCLUDES(mutex_);
   // The last sample of the slot's batch is loaded / its bytes are where the clients see them.
   void OnFilled(uint32_t slot, Batch batch, std::vector<BadSampleNote> bad) PF_EXCLUDES(mutex_);
@@ -197,6 +213,12 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   std::string first_bad_ PF_GUARDED_BY(mutex_);        // of those
   FeedSnapshot counters_ PF_GUARDED_BY(mutex_);        // the counting fields only
   std::chrono::steady_clock::time_point accounted_ PF_GUARDED_BY(mutex_);
+  StallSums stalls_ PF_GUARDED_BY(mutex_);
+  // Since when the workers have not told the causes of stalls, and what they had done by then.
+  uint64_t unsettled_ns_ PF_GUARDED_BY(mutex_) = 0;
+  StallSums::Work settled_ PF_GUARDED_BY(mutex_);
+  // By slot: when it was planned, later when it was lent.
+  std::array<std::chrono::steady_clock::time_point, kMaxSlots> since_ PF_GUARDED_BY(mutex_);
 };
 
 }  // namespace pinfeed

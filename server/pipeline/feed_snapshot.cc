@@ -2,6 +2,7 @@
 // What status and metrics show of a feed: where its time went, and what its slots are in.
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "server/pipeline/feed.h"
 
@@ -10,9 +11,21 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Samples that tell nothing for so long wait for their source: no decoding takes that long.
+constexpr uint64_t kSurelyReadingNs = 2'000'000'000;
+
 uint64_t Nanoseconds(Clock::duration duration) {
   return static_cast<uint64_t>(
       std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count()));
+}
+
+// The name of a configured dataset, else the last part of its path.
+std::string NameOf(const DatasetSpec& spec) {
+  if (!spec.name.empty()) return spec.name;
+  const size_t end = spec.path.find_last_not_of('/');
+  if (end == std::string::npos) return "/";
+  const size_t slash = spec.path.find_last_of('/', end);
+  return spec.path.substr(slash + 1, end - slash);
 }
 
 // Waiting that is over, and that which goes on.
@@ -32,14 +45,76 @@ void Feed::AccountLocked() {
   uint64_t waited = 0;
   for (Consumer& consumer : consumers_) {
     const uint64_t total = WaitedNs(consumer.pages->Stats(), Nanoseconds(now.time_since_epoch()));
-    if (total > consumer.waited_ns) waited += std::min(total - consumer.waited_ns, elapsed);
+    consumer.waited_now_ns = total > consumer.waited_ns ? std::min(total - consumer.waited_ns, elapsed) : 0;
     consumer.waited_ns = total;
+    waited += consumer.waited_now_ns;
   }
   if (phase_ != Phase::kRunning) return;
   counters_.running_ns += elapsed;
-  counters_.starved_ns += waited / std::max<size_t>(1, consumers_.size());
-  if (slots_.CountIn(SlotState::kFree) == 0 && slots_.CountIn(SlotState::kFilling) == 0)
-    counters_.full_ns += elapsed;
+  waited /= std::max<size_t>(1, consumers_.size());
+  counters_.starved_ns += waited;
+  AccountStallLocked(elapsed, waited);
+}
+
+// The batch that comes next tells the cause: whoever waits, waits for it.
+void Feed::AccountStallLocked(uint64_t elapsed, uint64_t waited) {
+  const bool full = slots_.CountIn(SlotState::kFree) == 0 && slots_.CountIn(SlotState::kFilling) == 0;
+  if (full) counters_.full_ns += elapsed;
+  const bool loading = !in_flight_.empty() && !batches_[in_flight_.front()].delivering;
+  const StallCause known = in_flight_.empty() ? StallCause::kConsumer : StallCause::kCopy;
+  const auto note = [loading, known](StallSums& stalls, uint64_t ns) {
+    if (loading) {
+      stalls.Defer(ns);
+    } else {
+      stalls.Add(known, ns);
+    }
+  };
+  if (full) {
+    stalls_.Add(StallCause::kConsumer, elapsed);
+  } else {
+    note(stalls_, waited);
+  }
+  for (Consumer& consumer : consumers_) {
+    const bool owes =
+        std::any_of(consumer.owed.begin(), consumer.owed.end(), [](uint64_t g) { return g != 0; });
+    if (full && owes) {
+      consumer.stalls.Add(StallCause::kConsumer, elapsed);
+    } else {
+      note(consumer.stalls, consumer.waited_now_ns);
+    }
+  }
+  unsettled_ns_ += elapsed;
+  SettleStallLocked();
+}
+
+void Feed::SettleStallLocked() {
+  const StallSums::Work all{0, share_->worked_ns.load(std::memory_order_relaxed),
+                            read_ns_.load(std::memory_order_relaxed),
+                            decode_ns_.load(std::memory_order_relaxed)};
+  StallSums::Work work{unsettled_ns_, all.worked_ns - settled_.worked_ns, all.read_ns - settled_.read_ns,
+                       all.decode_ns - settled_.decode_ns};
+  if (work.worked_ns == 0 && share_->running.load(std::memory_order_relaxed) != 0) {
+    if (unsettled_ns_ < kSurelyReadingNs) return;
+    work.worked_ns = work.elapsed_ns;
+  }
+  stalls_.Settle(work);
+  for (Consumer& consumer : consumers_) consumer.stalls.Settle(work);
+  settled_ = all;
+  unsettled_ns_ = 0;
+}
+
+char Feed::SlotLetterLocked(uint32_t slot) const {
+  switch (slots_.state(slot)) {
+    case SlotState::kFree:
+      return 'f';
+    case SlotState::kFilling:
+      return batches_[slot].delivering ? 'c' : 'w';
+    case SlotState::kReady:
+      return 'r';
+    case SlotState::kLent:
+      return 'l';
+  }
+  return '?';
 }
 
 FeedSnapshot Feed::Snapshot() {
@@ -49,13 +124,17 @@ FeedSnapshot Feed::Snapshot() {
   FeedSnapshot snapshot = counters_;
   snapshot.id = parts_.id;
   snapshot.dataset = dataset().path;
+  snapshot.name = NameOf(parts_.spec.dataset);
   snapshot.sharing = parts_.spec.sharing;
+  snapshot.on_device = parts_.arena->backend() != Backend::kHost;
   snapshot.state = kPhases[static_cast<size_t>(phase_)];
   snapshot.error = error_;
   snapshot.slots_free = slots_.CountIn(SlotState::kFree);
   snapshot.slots_filling = slots_.CountIn(SlotState::kFilling);
   snapshot.slots_ready = slots_.CountIn(SlotState::kReady);
   snapshot.slots_lent = slots_.CountIn(SlotState::kLent);
+  for (uint32_t slot = 0; slot < slots_.count(); ++slot) snapshot.slot_states += SlotLetterLocked(slot);
+  snapshot.stall_ns = stalls_.sums();
   snapshot.arena_bytes = parts_.arena->bytes();
   snapshot.read_ns = read_ns_.load(std::memory_order_relaxed);
   snapshot.decode_ns = decode_ns_.load(std::memory_order_relaxed);
@@ -64,7 +143,13 @@ FeedSnapshot Feed::Snapshot() {
     snapshot.bound_on = "consumer";
     snapshot.bound_share = static_cast<double>(snapshot.full_ns) / running;
   } else {
-    snapshot.bound_on = snapshot.read_ns > snapshot.decode_ns ? "read" : "decode";
+    const StallTimes& stall = snapshot.stall_ns;
+    const auto most =
+        std::max_element(stall.begin(), stall.begin() + static_cast<size_t>(StallCause::kConsumer));
+    const StallCause workers =
+        snapshot.read_ns > snapshot.decode_ns ? StallCause::kRead : StallCause::kDecode;
+    const auto cause = *most > 0 ? static_cast<size_t>(most - stall.begin()) : static_cast<size_t>(workers);
+    snapshot.bound_on = kStallCauseNames[cause];
     snapshot.bound_share = static_cast<double>(snapshot.starved_ns) / running;
   }
   return snapshot;
@@ -72,12 +157,18 @@ FeedSnapshot Feed::Snapshot() {
 
 ConsumerSnapshot Feed::SnapshotOf(const ControlPages* session) const {
   const MutexLock lock(mutex_);
+  const auto now = Clock::now();
   ConsumerSnapshot snapshot;
   for (const Consumer& consumer : consumers_) {
     if (consumer.pages != session) continue;
-    snapshot.slots_lent = static_cast<uint32_t>(
-        std::count_if(consumer.owed.begin(), consumer.owed.end(), [](uint64_t g) { return g != 0; }));
     snapshot.ignored_releases = consumer.ignored_releases;
+    snapshot.stall_ns = consumer.stalls.sums();
+    for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
+      // What it has released counts no more, although the feed may not have looked yet: clients ring seldom.
+      if (consumer.owed[slot] == 0 || consumer.pages->Released(slot) == consumer.owed[slot]) continue;
+      ++snapshot.slots_lent;
+      snapshot.oldest_lease_ns = std::max(snapshot.oldest_lease_ns, Nanoseconds(now - since_[slot]));
+    }
   }
   return snapshot;
 }

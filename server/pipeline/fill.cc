@@ -31,6 +31,7 @@ void Feed::Fill::Run(uint32_t begin, uint32_t end, SampleScratch& scratch) {
     Status status = parts.loader->Load(key, places, scratch, times);
     sum.read_ns += times.read_ns;
     sum.decode_ns += times.decode_ns;
+    scratch.durations().Record(times);
     if (status.ok()) continue;
     if (parts.spec.on_bad_sample == OnBadSample::kZero) parts.loader->LoadZero(key, places);
     Bad(i, std::move(status));

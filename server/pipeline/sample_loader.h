@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/feed_spec.h"
+#include "common/histogram.h"
 #include "common/result.h"
 #include "server/pipeline/image_tail.h"
 #include "server/source/dataset.h"
@@ -30,8 +31,18 @@ struct SampleTimes {
   uint64_t decode_ns = 0;  // decode and transforms
 };
 
-// A worker thread's reusable buffers (encoded bytes, decoded image, resize rows). One a thread; grows to the
-// largest sample seen.
+// What the samples of one thread took, each. In cache lines of their own: the threads write at once.
+struct alignas(64) SampleDurations {
+  DurationHistogram read;
+  DurationHistogram decode;  // of samples that have an image
+  void Record(const SampleTimes& times) {
+    read.Record(times.read_ns);
+    if (times.decode_ns != 0) decode.Record(times.decode_ns);
+  }
+};
+
+// A worker thread's reusable buffers (encoded bytes, decoded image, resize rows) and its statistics. One a
+// thread; grows to the largest sample seen. Threads: all may read `durations`, the rest is the one thread's.
 class SampleScratch {
  public:
   SampleScratch();
@@ -41,9 +52,12 @@ class SampleScratch {
 
   struct Buffers;
   Buffers& buffers() { return *buffers_; }
+  SampleDurations& durations() { return durations_; }
+  const SampleDurations& durations() const { return durations_; }
 
  private:
   std::unique_ptr<Buffers> buffers_;
+  SampleDurations durations_;
 };
 
 // Who does the pointwise transforms, mirroring and layout of images: the workers, or the trainer's GPU. In

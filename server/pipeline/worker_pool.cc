@@ -9,7 +9,18 @@
 
 namespace pinfeed {
 
-WorkerPool::WorkerPool(uint32_t threads) : thread_count_(std::max(threads, 1U)) {}
+namespace {
+
+std::vector<std::unique_ptr<SampleScratch>> Scratches(uint32_t count) {
+  std::vector<std::unique_ptr<SampleScratch>> scratches;
+  for (uint32_t i = 0; i < count; ++i) scratches.push_back(std::make_unique<SampleScratch>());
+  return scratches;
+}
+
+}  // namespace
+
+WorkerPool::WorkerPool(uint32_t threads)
+    : thread_count_(std::max(threads, 1U)), scratches_(Scratches(thread_count_)) {}
 
 WorkerPool::~WorkerPool() {
   Stop();
@@ -18,7 +29,7 @@ WorkerPool::~WorkerPool() {
 void WorkerPool::Start() {
   PF_CHECK(threads_.empty(), "the worker pool is started once");
   threads_.reserve(thread_count_);
-  for (uint32_t i = 0; i < thread_count_; ++i) threads_.emplace_back([this, i] { Loop(i); });
+  for (uint32_t i = 0; i < thread_count_; ++i) threads_.emplace_back([this, i] { Loop(i, *scratches_[i]); });
 }
 
 void WorkerPool::Stop() {
@@ -91,9 +102,17 @@ void WorkerPool::Finish(const std::shared_ptr<FillTask>& task, uint32_t samples)
   if (last) task->Done();
 }
 
-void WorkerPool::Loop(uint32_t index) {
+WorkerPool::Durations WorkerPool::durations() const {
+  Durations sum;
+  for (const auto& scratch : scratches_) {
+    sum.read += scratch->durations().read.Counts();
+    sum.decode += scratch->durations().decode.Counts();
+  }
+  return sum;
+}
+
+void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
   ::pthread_setname_np(::pthread_self(), ("worker" + std::to_string(index)).c_str());
-  SampleScratch scratch;
   for (;;) {
     std::shared_ptr<FillTask> task;
     uint32_t begin = 0;
@@ -104,12 +123,16 @@ void WorkerPool::Loop(uint32_t index) {
       if (stopping_) return;
     }
     busy_.fetch_add(1, std::memory_order_relaxed);
+    FeedShare& share = *task->share_;
+    share.running.fetch_add(1, std::memory_order_relaxed);
     const auto start = std::chrono::steady_clock::now();
     task->Run(begin, end, scratch);
-    const auto spent = std::chrono::steady_clock::now() - start;
-    task->share_->served_ns.fetch_add(
-        static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count()),
-        std::memory_order_relaxed);
+    const auto spent = static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
+            .count());
+    share.served_ns.fetch_add(spent, std::memory_order_relaxed);
+    share.worked_ns.fetch_add(spent, std::memory_order_relaxed);
+    share.running.fetch_sub(1, std::memory_order_relaxed);
     Finish(task, end - begin);
     busy_.fetch_sub(1, std::memory_order_relaxed);
     progress_.fetch_add(1, std::memory_order_relaxed);

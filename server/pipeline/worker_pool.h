@@ -22,7 +22,9 @@ struct FeedShare {
       0};  // batches published and not yet released: the fewer, the nearer to starving
   std::atomic<uint64_t> served_ns{
       0};  // worker time spent on this feed, brought level with the others' when it becomes active
-  std::atomic<uint32_t> tasks{0};  // that exist, with all that they own
+  std::atomic<uint64_t> worked_ns{0};  // worker time spent on this feed
+  std::atomic<uint32_t> running{0};    // workers at it right now
+  std::atomic<uint32_t> tasks{0};      // that exist, with all that they own
 
   // Returns when no task is left. The thread that ends a task is often a worker, and after Done().
   void AwaitTasks() const {
@@ -80,14 +82,21 @@ class WorkerPool {
   uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
   // Workers that run a chunk right now.
   uint32_t busy() const { return busy_.load(std::memory_order_relaxed); }
+  // What samples took since the start, all workers together.
+  struct Durations {
+    DurationCounts read;
+    DurationCounts decode;
+  };
+  Durations durations() const;
 
  private:
-  void Loop(uint32_t index);
+  void Loop(uint32_t index, SampleScratch& scratch);
   // The task to work on next and the range claimed of it; null when there is none.
   std::shared_ptr<FillTask> Claim(uint32_t* begin, uint32_t* end) PF_REQUIRES(mutex_);
   void Finish(const std::shared_ptr<FillTask>& task, uint32_t samples) PF_EXCLUDES(mutex_);
 
   const uint32_t thread_count_;
+  const std::vector<std::unique_ptr<SampleScratch>> scratches_;  // one a thread
   std::atomic<uint64_t> progress_{0};
   std::atomic<uint32_t> busy_{0};
   Mutex mutex_;

@@ -22,6 +22,10 @@ void Add(const FeedSnapshot& feed, FeedTotals& totals) {
   totals.decode_ns += feed.decode_ns;
   totals.starved_ns += feed.starved_ns;
   totals.full_ns += feed.full_ns;
+  for (size_t i = 0; i < feed.stall_ns.size(); ++i) totals.stall_ns[i] += feed.stall_ns[i];
+  totals.filling += feed.filling;
+  totals.lent += feed.lent;
+  if (!feed.error.ok()) ++totals.failures[CodeIndex(feed.error.code())];
 }
 
 }  // namespace

@@ -127,7 +127,7 @@ grpc::ServerUnaryReactor* FeederService::Queue(grpc::CallbackServerContext* cont
   if (!taken) {
     const Status refused = ResourceExhausted(std::string(what) + ": " + std::to_string(kMaxWaitingCalls) +
                                              " calls of this user wait already; try again later");
-    parts_.refusals.Count(Refusal::kRequest, Describe(*peer) + ": " + refused.ToString());
+    parts_.refusals.CountRequest(Describe(*peer), refused);
     reactor->Finish(ToGrpc(refused));
   }
   return reactor;
@@ -145,7 +145,7 @@ grpc::Status FeederService::Open(const Peer& peer, const grpc::CallbackServerCon
                                  const v1::OpenFeedRequest& request, v1::OpenFeedResponse* response) const {
   const Result<std::shared_ptr<Session>> session = OpenSession(peer, request);
   if (!session.ok()) {
-    parts_.refusals.Count(Refusal::kRequest, Describe(peer) + ": " + session.status().ToString());
+    parts_.refusals.CountRequest(Describe(peer), session.status());
     return ToGrpc(session.status());
   }
   if (context.IsCancelled()) {

@@ -185,6 +185,8 @@ void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
     const uint64_t untaken = out.batches_published - out.batches_taken;
     out.slots_held = now.slots_lent - static_cast<uint32_t>(std::min<uint64_t>(untaken, now.slots_lent));
     out.ignored_releases = now.ignored_releases;
+    out.oldest_lease_seconds = static_cast<double>(now.oldest_lease_ns) * 1e-9;
+    out.stall_ns = now.stall_ns;
     feed->sessions.push_back(std::move(out));
   }
 }

@@ -15,18 +15,21 @@
 #include "common/log.h"
 #include "common/sync.h"
 #include "common/unique_handle.h"
+#include "server/telemetry/live_page.h"
 
 namespace pinfeed {
 namespace {
 
 constexpr std::chrono::milliseconds kKnockPause(5);
 
-void Respond(mg_connection* connection, int code, const char* reason, const char* type,
-             const std::string& body, bool with_body) {
+void Respond(mg_connection* connection, int code, const char* reason, const char* type, std::string_view body,
+             bool with_body, const std::string& more_headers = {}) {
+  // No page elsewhere may embed or read these, nor a browser take them for something else than they are.
   mg_printf(connection,
-            "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nCache-Control: "
-            "no-store\r\nConnection: close\r\n\r\n",
-            code, reason, type, body.size());
+            "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nCache-Control: no-store\r\n"
+            "X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: same-origin\r\n"
+            "Referrer-Policy: no-referrer\r\n%sConnection: close\r\n\r\n",
+            code, reason, type, body.size(), more_headers.c_str());
   if (with_body) mg_write(connection, body.data(), body.size());
 }
 
@@ -80,6 +83,24 @@ class ProbeHandler final : public PageHandler {
   const std::function<bool()> good_;
 };
 
+class LivePageHandler final : public PageHandler {
+  void Write(mg_connection* connection, bool with_body) override {
+    const std::string policy = "Content-Security-Policy: " + std::string(kLivePagePolicy) + "\r\n";
+    Respond(connection, 200, "OK", "text/html; charset=utf-8", kLivePage, with_body, policy);
+  }
+};
+
+class StatusHandler final : public PageHandler {
+ public:
+  explicit StatusHandler(std::function<std::string()> status) : status_(std::move(status)) {}
+
+ private:
+  void Write(mg_connection* connection, bool with_body) override {
+    Respond(connection, 200, "OK", "application/json", status_(), with_body);
+  }
+  const std::function<std::string()> status_;
+};
+
 // civetweb tells why it cannot start only to its log.
 class LogCapture {
  public:
@@ -125,10 +146,15 @@ void Knock(const std::string& listen, uint16_t port) {
 
 struct HttpServer::Server {
   explicit Server(const Options& options)
-      : metrics(options.metrics), healthy([] { return true; }), ready(options.is_ready) {}
+      : metrics(options.metrics),
+        healthy([] { return true; }),
+        ready(options.is_ready),
+        status(options.status_json) {}
   MetricsHandler metrics;
   ProbeHandler healthy;
   ProbeHandler ready;
+  StatusHandler status;
+  LivePageHandler live;
   LogCapture log;
   std::unique_ptr<CivetServer> civet;  // last: its threads use the handlers
 };
@@ -145,6 +171,8 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Create(Options options) {
     server->civet->addHandler("/metrics$", server->metrics);
     server->civet->addHandler("/healthz$", server->healthy);
     server->civet->addHandler("/readyz$", server->ready);
+    server->civet->addHandler("/status.json$", server->status);
+    server->civet->addHandler("/$", server->live);
     const std::vector<int> ports = server->civet->getListeningPorts();
     const auto port = static_cast<uint16_t>(ports.empty() ? 0 : ports.front());
     return std::unique_ptr<HttpServer>(new HttpServer(std::move(server), std::move(options.listen), port));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loopback HTTP server: /metrics, /healthz, /readyz.
+// The loopback HTTP server: the live page at /, /status.json, /metrics, /healthz, /readyz.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,7 @@ class HttpServer {
   struct Options {
     std::string listen;  // ADDRESS:PORT; port 0: any free one
     const prometheus::Collectable* metrics = nullptr;
+    std::function<std::string()> status_json;
     std::function<bool()> is_ready;
   };
   static Result<std::unique_ptr<HttpServer>> Create(Options options);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names follow prometheus.io/docs/practices/naming: one prefix, base units, _total on counters, no label
-// whose values have no bound. Feeds and sessions are bounded by max_sessions and vanish when they end.
 #include "server/telemetry/metrics.h"
 
+#include <initializer_list>
+#include <limits>
 #include <utility>
 
 #include "common/feed_spec.h"
+#include "common/status.h"
+#include "server/telemetry/metric_table.h"
 
 namespace pinfeed {
 namespace {
@@ -13,165 +15,191 @@ namespace {
 using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
-using Labels = std::vector<ClientMetric::Label>;
 
 double Seconds(uint64_t nanoseconds) {
   return static_cast<double>(nanoseconds) * 1e-9;
 }
 
-// Purpose: collects families in order. Threads: one.
+// Purpose: collects the families of the table. Threads: one. Invariant: labels are those of the table.
 class Page {
  public:
-  void Family(const char* name, const char* help, MetricType type) {
-    families_.push_back({name, help, type, {}});
-  }
-  void Sample(double value, Labels labels = {}) {
-    ClientMetric metric;
-    metric.label = std::move(labels);
-    if (families_.back().type == MetricType::Counter) {
-      metric.counter.value = value;
-    } else {
-      metric.gauge.value = value;
+  Page() {
+    static constexpr std::array<MetricType, 3> kTypes = {MetricType::Gauge, MetricType::Counter,
+                                                         MetricType::Histogram};
+    for (const MetricDefinition& metric : MetricTable()) {
+      families_.push_back({std::string(metric.name),
+                           std::string(metric.help),
+                           kTypes.at(static_cast<size_t>(metric.kind)),
+                           {}});
     }
-    families_.back().metric.push_back(std::move(metric));
   }
-  void Gauge(const char* name, const char* help, double value) {
-    Family(name, help, MetricType::Gauge);
-    Sample(value);
+  template <typename Number>
+  void Add(Metric metric, Number value, const std::vector<std::string>& labels = {}) {
+    ClientMetric& series = NewSeries(metric, labels);
+    if (MetricTable()[static_cast<size_t>(metric)].kind == MetricKind::kCounter) {
+      series.counter.value = static_cast<double>(value);
+    } else {
+      series.gauge.value = static_cast<double>(value);
+    }
   }
-  void Counter(const char* name, const char* help, double value) {
-    Family(name, help, MetricType::Counter);
-    Sample(value);
+  void AddHistogram(Metric metric, const DurationCounts& durations,
+                    const std::vector<std::string>& labels = {}) {
+    ClientMetric& series = NewSeries(metric, labels);
+    uint64_t count = 0;
+    for (size_t i = 0; i < durations.counts.size(); ++i) {
+      count += durations.counts[i];
+      const double bound = i < DurationCounts::kBounds ? Seconds(DurationCounts::BoundNs(i))
+                                                       : std::numeric_limits<double>::infinity();
+      series.histogram.bucket.push_back({count, bound});
+    }
+    series.histogram.sample_count = count;
+    series.histogram.sample_sum = Seconds(durations.sum_ns);
   }
-  std::vector<MetricFamily> Take() && { return std::move(families_); }
+  // Without the families that have no series now.
+  std::vector<MetricFamily> Take() && {
+    std::erase_if(families_, [](const MetricFamily& family) { return family.metric.empty(); });
+    return std::move(families_);
+  }
 
  private:
-  std::vector<MetricFamily> families_;
+  ClientMetric& NewSeries(Metric metric, const std::vector<std::string>& labels) {
+    const std::vector<std::string> names = LabelNames(MetricTable()[static_cast<size_t>(metric)]);
+    PF_CHECK(names.size() == labels.size(), "a series has the labels that the table names");
+    ClientMetric& series = families_[static_cast<size_t>(metric)].metric.emplace_back();
+    for (size_t i = 0; i < names.size(); ++i) series.label.push_back({names[i], labels[i]});
+    return series;
+  }
+  std::vector<MetricFamily> families_;  // one a row of the table
 };
 
-void AddHost(const DaemonSnapshot& snapshot, const std::string& version, Page& page) {
-  page.Family("pinfeed_build_info", "Always 1; the version is a label.", MetricType::Gauge);
-  page.Sample(1, {{"version", version}});
-  page.Gauge("pinfeed_uptime_seconds", "Seconds since the daemon started.", snapshot.uptime_seconds);
-  page.Gauge("pinfeed_ready", "1 while clients can open feeds.",
-             snapshot.ready && !snapshot.draining ? 1 : 0);
-  page.Gauge("pinfeed_draining", "1 while the daemon waits for its clients to leave.",
-             snapshot.draining ? 1 : 0);
-  page.Gauge("pinfeed_pool_capacity_bytes", "Host memory that batches may take.",
-             static_cast<double>(snapshot.pool_capacity_bytes));
-  page.Gauge("pinfeed_pool_used_bytes", "Host memory that batches take.",
-             static_cast<double>(snapshot.pool_used_bytes));
-  page.Gauge("pinfeed_workers", "Threads that load samples.", snapshot.workers);
-  page.Gauge("pinfeed_workers_busy", "Threads that load a sample right now.", snapshot.workers_busy);
-  page.Gauge("pinfeed_open_fds", "File descriptors the daemon has open.", snapshot.open_fds);
-  page.Gauge("pinfeed_resident_bytes", "Memory the daemon has resident, shared batches included.",
-             static_cast<double>(snapshot.resident_bytes));
+void AddCodes(Metric metric, const CodeCounts& counts, Page& page) {
+  for (size_t code = 1; code < counts.size(); ++code)
+    page.Add(metric, counts[code], {std::string(CodeName(static_cast<Code>(code)))});
+}
+
+void AddDaemon(const DaemonSnapshot& snapshot, const std::string& version, Page& page) {
+  page.Add(Metric::kBuildInfo, 1, {version, snapshot.gpus.empty() ? "host" : "cuda"});
+  page.Add(Metric::kReady, snapshot.ready && !snapshot.draining ? 1 : 0);
+  page.Add(Metric::kDraining, snapshot.draining ? 1 : 0);
+  page.Add(Metric::kDrainingSeconds, snapshot.draining_seconds);
+  page.Add(Metric::kReloadSuccessful, snapshot.config_good ? 1 : 0);
+  page.Add(Metric::kReloadTimestamp, snapshot.config_unix_seconds);
+  page.Add(Metric::kWorkers, snapshot.workers);
+  page.Add(Metric::kWorkersBusy, snapshot.workers_busy);
+  page.Add(Metric::kWorkerChunks, snapshot.worker_chunks);
+  page.Add(Metric::kPoolCapacity, snapshot.pool_capacity_bytes);
+  page.Add(Metric::kPoolUsed, snapshot.pool_used_bytes);
+  page.Add(Metric::kSessionsLimit, snapshot.max_sessions);
+  page.Add(Metric::kProcessStart, snapshot.started_unix_seconds);
+  page.Add(Metric::kProcessCpu, snapshot.cpu_seconds);
+  page.Add(Metric::kProcessResident, snapshot.resident_bytes);
+  page.Add(Metric::kProcessOpenFds, snapshot.open_fds);
+  page.Add(Metric::kProcessMaxFds, snapshot.max_fds);
 }
 
 void AddTotals(const DaemonSnapshot& snapshot, Page& page) {
   const FeedTotals& totals = snapshot.totals;
-  page.Counter("pinfeed_feeds_opened_total", "Feeds opened.", static_cast<double>(totals.feeds));
-  page.Counter("pinfeed_sessions_opened_total", "Sessions opened.",
-               static_cast<double>(snapshot.sessions_opened));
-  page.Counter("pinfeed_sessions_closed_total", "Sessions that ended, however they did.",
-               static_cast<double>(snapshot.sessions_closed));
-  page.Counter("pinfeed_batches_total", "Batches published; a shared one counts once.",
-               static_cast<double>(totals.batches));
-  page.Counter("pinfeed_samples_total", "Samples in published batches.", static_cast<double>(totals.samples));
-  page.Counter("pinfeed_batch_bytes_total", "Bytes of published batches.", static_cast<double>(totals.bytes));
-  page.Counter("pinfeed_bad_samples_total", "Samples that could not be used.",
-               static_cast<double>(totals.bad_samples));
-  page.Counter("pinfeed_ignored_releases_total",
-               "Release words that named another generation than the slot's.",
-               static_cast<double>(totals.ignored_releases));
-  page.Family("pinfeed_worker_seconds_total",
-              "Worker time by stage: waiting for the source, or decoding and transforming.",
-              MetricType::Counter);
-  page.Sample(Seconds(totals.read_ns), {{"stage", "read"}});
-  page.Sample(Seconds(totals.decode_ns), {{"stage", "decode"}});
-  page.Counter("pinfeed_feed_starved_seconds_total",
-               "Time in which trainers waited for a batch, over all feeds.", Seconds(totals.starved_ns));
-  page.Counter("pinfeed_feed_full_seconds_total",
-               "Time in which every slot waited for its trainer, over all feeds.", Seconds(totals.full_ns));
-  page.Family("pinfeed_refusals_total", "Connections, requests and frames turned away.", MetricType::Counter);
-  for (size_t i = 0; i < snapshot.refusals.size(); ++i) {
-    page.Sample(static_cast<double>(snapshot.refusals[i]),
-                {{"reason", std::string(RefusalName(static_cast<Refusal>(i)))}});
-  }
+  page.AddHistogram(Metric::kSampleDuration, snapshot.sample_durations.read, {"read"});
+  page.AddHistogram(Metric::kSampleDuration, snapshot.sample_durations.decode, {"decode"});
+  page.AddHistogram(Metric::kBatchFill, totals.filling);
+  page.AddHistogram(Metric::kBatchLent, totals.lent);
+  page.Add(Metric::kBatches, totals.batches);
+  page.Add(Metric::kSamples, totals.samples);
+  page.Add(Metric::kBatchBytes, totals.bytes);
+  page.Add(Metric::kBadSamples, totals.bad_samples);
+  for (size_t i = 0; i < kStallCauses; ++i)
+    page.Add(Metric::kStall, Seconds(totals.stall_ns[i]), {std::string(kStallCauseNames[i])});
+  page.Add(Metric::kFeedsOpened, totals.feeds);
+  AddCodes(Metric::kFeedFailures, totals.failures, page);
+  page.Add(Metric::kSessionsOpened, snapshot.sessions_opened);
+  page.Add(Metric::kSessionsClosed, snapshot.sessions_closed);
+  for (size_t i = 0; i < snapshot.refusals.size(); ++i)
+    page.Add(Metric::kRefusals, snapshot.refusals[i], {std::string(RefusalName(static_cast<Refusal>(i)))});
+  AddCodes(Metric::kRefusedRequests, snapshot.refused_requests, page);
+  page.Add(Metric::kFallbacks, snapshot.fallbacks.cuda_ipc, {"cuda-ipc"});
+  page.Add(Metric::kFallbacks, snapshot.fallbacks.host, {"host"});
+  page.Add(Metric::kIgnoredReleases, totals.ignored_releases);
 }
 
-void AddFallbacks(const DaemonSnapshot& snapshot, Page& page) {
-  page.Family("pinfeed_fallbacks_total", "Sessions that got a lesser backend than the best of their GPU.",
-              MetricType::Counter);
-  page.Sample(static_cast<double>(snapshot.fallbacks.cuda_ipc), {{"backend", "cuda-ipc"}});
-  page.Sample(static_cast<double>(snapshot.fallbacks.host), {{"backend", "host"}});
-}
-
-void AddFeeds(const DaemonSnapshot& snapshot, Page& page) {
-  page.Family("pinfeed_feeds", "Feeds by state.", MetricType::Gauge);
+void AddStates(const DaemonSnapshot& snapshot, Page& page) {
+  page.Add(Metric::kArenas, snapshot.feeds.size());
   for (const char* state : {"waiting", "running", "draining", "ended", "failed"}) {
-    double count = 0;
+    uint64_t count = 0;
     for (const FeedReport& report : snapshot.feeds) count += report.feed.state == state ? 1 : 0;
-    page.Sample(count, {{"state", state}});
+    page.Add(Metric::kFeeds, count, {state});
   }
-  page.Family("pinfeed_sessions", "Sessions by state.", MetricType::Gauge);
   for (const char* state : {"pending", "attached", "orphaned"}) {
-    double count = 0;
+    uint64_t count = 0;
     for (const FeedReport& report : snapshot.feeds) {
       for (const SessionSnapshot& session : report.sessions) count += session.state == state ? 1 : 0;
     }
-    page.Sample(count, {{"state", state}});
-  }
-  if (snapshot.feeds.empty()) return;
-  page.Family("pinfeed_feed_slots", "Slots of a feed by state.", MetricType::Gauge);
-  for (const FeedReport& report : snapshot.feeds) {
-    const std::string feed = std::to_string(report.feed.id);
-    page.Sample(report.feed.slots_free, {{"feed", feed}, {"state", "free"}});
-    page.Sample(report.feed.slots_filling, {{"feed", feed}, {"state", "filling"}});
-    page.Sample(report.feed.slots_ready, {{"feed", feed}, {"state", "ready"}});
-    page.Sample(report.feed.slots_lent, {{"feed", feed}, {"state", "lent"}});
-  }
-  page.Family("pinfeed_feed_epoch", "Epoch of the batch a feed published last.", MetricType::Gauge);
-  for (const FeedReport& report : snapshot.feeds) {
-    page.Sample(static_cast<double>(report.feed.epoch),
-                {{"feed", std::to_string(report.feed.id)}, {"dataset", report.feed.dataset}});
+    page.Add(Metric::kSessions, count, {state});
   }
 }
 
-void AddGpus(const DaemonSnapshot& snapshot, Page& page) {
-  if (snapshot.gpus.empty()) return;
-  const auto family = [&](const char* name, const char* help, MetricType type, auto value) {
-    page.Family(name, help, type);
-    for (const GpuSnapshot& gpu : snapshot.gpus) page.Sample(value(gpu), {{"gpu", gpu.uuid}});
-  };
-  family("pinfeed_gpu_arena_capacity_bytes", "Memory of a GPU that batches may take.", MetricType::Gauge,
-         [](const GpuSnapshot& gpu) { return static_cast<double>(gpu.arena_capacity_bytes); });
-  family("pinfeed_gpu_arena_used_bytes", "Memory of a GPU that batches take.", MetricType::Gauge,
-         [](const GpuSnapshot& gpu) { return static_cast<double>(gpu.arena_used_bytes); });
-  family("pinfeed_gpu_lingering_bytes",
-         "Of these: memory of clients that ended without a farewell, until none of their work can be left.",
-         MetricType::Gauge,
-         [](const GpuSnapshot& gpu) { return static_cast<double>(gpu.lingering_bytes()); });
-  family("pinfeed_gpu_copies_total", "Batches copied to a GPU.", MetricType::Counter,
-         [](const GpuSnapshot& gpu) { return static_cast<double>(gpu.copies); });
-  family("pinfeed_gpu_copied_bytes_total", "Bytes copied to a GPU.", MetricType::Counter,
-         [](const GpuSnapshot& gpu) { return static_cast<double>(gpu.copied_bytes); });
-  family("pinfeed_gpu_copy_seconds_total", "Time in which a GPU's copy stream had something to do.",
-         MetricType::Counter, [](const GpuSnapshot& gpu) { return Seconds(gpu.copy_ns); });
-  family("pinfeed_gpu_queue_seconds_total",
-         "Time that filled batches waited for their copy to begin, all together.", MetricType::Counter,
-         [](const GpuSnapshot& gpu) { return Seconds(gpu.queue_ns); });
+const char* SharingLabel(Sharing sharing) {
+  if (sharing == Sharing::kExclusive) return "exclusive";
+  return sharing == Sharing::kBroadcast ? "broadcast" : "queue";
+}
+
+void AddFeed(const FeedReport& report, Page& page) {
+  const FeedSnapshot& feed = report.feed;
+  const std::string id = std::to_string(feed.id);
+  page.Add(Metric::kFeedInfo, 1, {id, SharingLabel(feed.sharing), feed.on_device ? "gpu" : "host"});
+  page.Add(Metric::kFeedSlots, feed.slots_free, {id, "free"});
+  page.Add(Metric::kFeedSlots, feed.slots_filling, {id, "filling"});
+  page.Add(Metric::kFeedSlots, feed.slots_ready, {id, "ready"});
+  page.Add(Metric::kFeedSlots, feed.slots_lent, {id, "lent"});
+  page.Add(Metric::kFeedArenaBytes, feed.arena_bytes, {id});
+  page.Add(Metric::kFeedEpoch, feed.epoch, {id});
+  page.Add(Metric::kFeedBatches, feed.batches, {id});
+  page.Add(Metric::kFeedSamples, feed.samples, {id});
+  page.Add(Metric::kFeedBadSamples, feed.bad_samples, {id});
+  page.Add(Metric::kFeedRunning, Seconds(feed.running_ns), {id});
+  for (size_t i = 0; i < kStallCauses; ++i)
+    page.Add(Metric::kFeedStall, Seconds(feed.stall_ns[i]), {id, std::string(kStallCauseNames[i])});
+}
+
+void AddSession(const SessionSnapshot& session, const std::string& feed, Page& page) {
+  const std::string id = std::to_string(session.id);
+  page.Add(Metric::kSessionInfo, 1,
+           {id, feed, std::to_string(session.pid), std::to_string(session.uid), session.state});
+  page.Add(Metric::kSessionBatches, session.batches_published, {id, feed});
+  if (session.state != "attached") return;  // what follows ends with the attachment
+  page.Add(Metric::kSessionSlots, session.slots_lent - session.slots_held, {id, feed, "ready"});
+  page.Add(Metric::kSessionSlots, session.slots_held, {id, feed, "held"});
+  page.Add(Metric::kSessionLeaseAge, session.oldest_lease_seconds, {id, feed});
+  for (size_t i = 0; i < kStallCauses; ++i)
+    page.Add(Metric::kSessionStall, Seconds(session.stall_ns[i]),
+             {id, feed, std::string(kStallCauseNames[i])});
+}
+
+void AddGpu(const GpuSnapshot& gpu, Page& page) {
+  page.Add(Metric::kGpuArenaCapacity, gpu.arena_capacity_bytes, {gpu.uuid});
+  page.Add(Metric::kGpuArenaUsed, gpu.arena_used_bytes, {gpu.uuid});
+  page.Add(Metric::kGpuLingering, gpu.lingering_bytes(), {gpu.uuid});
+  page.Add(Metric::kGpuCopies, gpu.copies, {gpu.uuid});
+  page.Add(Metric::kGpuCopiedBytes, gpu.copied_bytes, {gpu.uuid});
+  page.Add(Metric::kGpuPeerCopiedBytes, gpu.peer_bytes, {gpu.uuid});
+  page.Add(Metric::kGpuCopySeconds, Seconds(gpu.copy_ns), {gpu.uuid});
+  page.Add(Metric::kGpuQueueSeconds, Seconds(gpu.queue_ns), {gpu.uuid});
+  page.AddHistogram(Metric::kGpuCopyDuration, gpu.copy_durations, {gpu.uuid});
+  page.Add(Metric::kGpuCopyErrors, gpu.copy_errors, {gpu.uuid});
 }
 
 }  // namespace
 
 std::vector<MetricFamily> MetricsOf(const DaemonSnapshot& snapshot, const std::string& version) {
   Page page;
-  AddHost(snapshot, version, page);
+  AddDaemon(snapshot, version, page);
   AddTotals(snapshot, page);
-  AddFallbacks(snapshot, page);
-  AddFeeds(snapshot, page);
-  AddGpus(snapshot, page);
+  AddStates(snapshot, page);
+  for (const FeedReport& report : snapshot.feeds) {
+    AddFeed(report, page);
+    for (const SessionSnapshot& session : report.sessions)
+      AddSession(session, std::to_string(report.feed.id), page);
+  }
+  for (const GpuSnapshot& gpu : snapshot.gpus) AddGpu(gpu, page);
   return std::move(page).Take();
 }
 

@@ -34,6 +34,22 @@ void Refusals::Count(Refusal refusal, const std::string& text) {
   }
 }
 
+size_t CodeIndex(Code code) {
+  const auto index = static_cast<size_t>(code);
+  return index < kCodes ? index : static_cast<size_t>(Code::kUnknown);
+}
+
+void Refusals::CountRequest(const std::string& who, const Status& error) {
+  codes_[CodeIndex(error.code())].fetch_add(1, std::memory_order_relaxed);
+  Count(Refusal::kRequest, who + ": " + error.ToString());
+}
+
+CodeCounts Refusals::codes() const {
+  CodeCounts counts{};
+  for (size_t i = 0; i < counts.size(); ++i) counts[i] = codes_[i].load(std::memory_order_relaxed);
+  return counts;
+}
+
 RefusalCounts Refusals::counts() const {
   RefusalCounts counts{};
   for (size_t i = 0; i < counts.size(); ++i) counts[i] = counts_[i].load(std::memory_order_relaxed);

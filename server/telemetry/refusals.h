@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/status.h"
 #include "common/sync.h"
 
 namespace pinfeed {
@@ -26,13 +27,20 @@ inline constexpr size_t kRefusalKinds = 6;
 std::string_view RefusalName(Refusal refusal);
 
 using RefusalCounts = std::array<uint64_t, kRefusalKinds>;
+inline constexpr size_t kCodes = 17;  // of Code
+using CodeCounts = std::array<uint64_t, kCodes>;
+// The code's place in CodeCounts; that of kUnknown for a value outside the enumeration.
+size_t CodeIndex(Code code);
 
 // Purpose: counts refusals and logs at most one a second of each kind, with the number left out since.
 // Threads: any. Errors: none.
 class Refusals {
  public:
   void Count(Refusal refusal, const std::string& text) PF_EXCLUDES(mutex_);
+  // Counts a kRequest, and its error's code.
+  void CountRequest(const std::string& who, const Status& error);
   RefusalCounts counts() const;
+  CodeCounts codes() const;
 
  private:
   struct Kind {
@@ -41,6 +49,7 @@ class Refusals {
   };
 
   std::array<std::atomic<uint64_t>, kRefusalKinds> counts_{};
+  std::array<std::atomic<uint64_t>, kCodes> codes_{};
   Mutex mutex_;
   std::array<Kind, kRefusalKinds> kinds_ PF_GUARDED_BY(mutex_);
 };

@@ -10,6 +10,7 @@
 
 #include "server/memory/device_arenas.h"
 #include "server/pipeline/feed.h"
+#include "server/pipeline/worker_pool.h"
 #include "server/telemetry/refusals.h"
 
 namespace pinfeed {
@@ -23,10 +24,12 @@ struct SessionSnapshot {
   std::string backend;   // "host", "vmm-fd", "cuda-ipc"
   std::string fallback;  // why it is no better one, if that was asked for
   uint64_t batches_published = 0;
-  uint64_t batches_taken = 0;  // as the client says, held below batches_published
-  double wait_seconds = 0;     // as the client says, held below the session's age
-  uint32_t slots_lent = 0;     // published and not released
-  uint32_t slots_held = 0;     // of these, the ones it took, as it says; the others are ready for it
+  uint64_t batches_taken = 0;       // as the client says, held below batches_published
+  double wait_seconds = 0;          // as the client says, held below the session's age
+  uint32_t slots_lent = 0;          // published and not released
+  uint32_t slots_held = 0;          // of these, the ones it took, as it says; the others are ready for it
+  double oldest_lease_seconds = 0;  // age of the batch it has longest; 0: it has none
+  StallTimes stall_ns{};            // of an attached one
   uint64_t ignored_releases = 0;
 };
 
@@ -48,6 +51,10 @@ struct FeedTotals {
   uint64_t decode_ns = 0;
   uint64_t starved_ns = 0;
   uint64_t full_ns = 0;
+  StallTimes stall_ns{};
+  DurationCounts filling;
+  DurationCounts lent;
+  CodeCounts failures{};  // feeds that failed, by code
 };
 
 // Sessions that asked for the best backend of a GPU and got a lesser one, since the start.
@@ -64,16 +71,25 @@ struct DaemonSnapshot {
   double draining_seconds = 0;  // since the drain began
   uint32_t workers = 0;
   uint32_t workers_busy = 0;
+  uint64_t worker_chunks = 0;
+  WorkerPool::Durations sample_durations;
   uint64_t pool_capacity_bytes = 0;
   uint64_t pool_used_bytes = 0;
   uint32_t open_fds = 0;
+  uint32_t max_fds = 0;
   uint64_t resident_bytes = 0;
+  double cpu_seconds = 0;
+  double started_unix_seconds = 0;
+  bool config_good = true;         // the last attempt to load it
+  double config_unix_seconds = 0;  // when the one that is in force was loaded
   std::vector<FeedReport> feeds;
   FeedTotals totals;
   uint64_t sessions_opened = 0;
   uint64_t sessions_closed = 0;
+  uint32_t max_sessions = 0;
   RefusalCounts refusals{};
   FallbackCounts fallbacks;
+  CodeCounts refused_requests{};  // of these, the requests by code
   std::string backend;
   std::vector<GpuSnapshot> gpus;
 };
@@ -83,5 +99,8 @@ using SnapshotFunction = std::function<DaemonSnapshot()>;
 // Descriptors this process has open, and bytes of memory it has resident; 0 where /proc does not tell.
 uint32_t CountOpenFds();
 uint64_t ResidentBytes();
+// The limit on descriptors; the processor time of all threads so far.
+uint32_t MaxFds();
+double CpuSeconds();
 
 }  // namespace pinfeed

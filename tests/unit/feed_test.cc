@@ -352,7 +352,10 @@ TEST_F(FeedTest, DetachAtAnyPointGivesEverythingBack) {
     feed->Stop();
     EXPECT_EQ(feed->Snapshot().slots_free, 4U) << "after " << taken;
   }
+  std::vector<std::shared_ptr<const FeedShare>> shares;
+  for (const auto& feed : feeds_) shares.push_back(feed->share());
   feeds_.clear();
+  for (const auto& share : shares) share->AwaitTasks();  // a worker may still hold the last one
   EXPECT_EQ(pool_.used_bytes(), 0U);
 }
 

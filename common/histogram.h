@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long things took, as counts by power of two: cheap enough for every sample. In: nanoseconds. Out: the
+// counts, which metrics show as a histogram.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+
+namespace pinfeed {
+
+// Purpose: a histogram as a plain value. Bucket i holds what took at most 1024 ns << i and more than the
+// bucket before it; the last one holds all that took longer (above 68.7 s).
+struct DurationCounts {
+  static constexpr size_t kBounds = 27;
+  std::array<uint64_t, kBounds + 1> counts{};
+  uint64_t sum_ns = 0;
+
+  static constexpr uint64_t BoundNs(size_t bucket) { return uint64_t{1024} << bucket; }
+  static size_t BucketOf(uint64_t ns) {
+    return ns == 0 ? 0 : std::min(kBounds, static_cast<size_t>(std::bit_width((ns - 1) >> 10)));
+  }
+  void Add(uint64_t ns) {
+    ++counts[BucketOf(ns)];
+    sum_ns += ns;
+  }
+  uint64_t total() const { return std::accumulate(counts.begin(), counts.end(), uint64_t{0}); }
+  DurationCounts& operator+=(const DurationCounts& other) {
+    for (size_t i = 0; i < counts.size(); ++i) counts[i] += other.counts[i];
+    sum_ns += other.sum_ns;
+    return *this;
+  }
+};
+
+// Purpose: the same, written by one thread while others read. Threads: Record from one thread, Counts from
+// any. Nothing here locks the bus: a count that is read late is read at the next scrape.
+class DurationHistogram {
+ public:
+  void Record(uint64_t ns) {
+    Raise(counts_[DurationCounts::BucketOf(ns)], 1);
+    Raise(sum_ns_, ns);
+  }
+  DurationCounts Counts() const {
+    DurationCounts out;
+    for (size_t i = 0; i < counts_.size(); ++i) out.counts[i] = counts_[i].load(std::memory_order_relaxed);
+    out.sum_ns = sum_ns_.load(std::memory_order_relaxed);
+    return out;
+  }
+
+ private:
+  static void Raise(std::atomic<uint64_t>& word, uint64_t by) {
+    word.store(word.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+  }
+  std::array<std::atomic<uint64_t>, DurationCounts::kBounds + 1> counts_{};
+  std::atomic<uint64_t> sum_ns_{0};
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every metric of the daemon: the one table that /metrics and docs/metrics.md are made from.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pinfeed {
+
+enum class MetricKind : uint8_t { kGauge, kCounter, kHistogram };
+
+// In the order of the table.
+enum class Metric : uint8_t {
+  kBuildInfo,
+  kReady,
+  kDraining,
+  kDrainingSeconds,
+  kReloadSuccessful,
+  kReloadTimestamp,
+  kWorkers,
+  kWorkersBusy,
+  kWorkerChunks,
+  kSampleDuration,
+  kBatchFill,
+  kBatchLent,
+  kBatches,
+  kSamples,
+  kBatchBytes,
+  kBadSamples,
+  kStall,
+  kPoolCapacity,
+  kPoolUsed,
+  kArenas,
+  kFeeds,
+  kFeedsOpened,
+  kFeedFailures,
+  kSessions,
+  kSessionsLimit,
+  kSessionsOpened,
+  kSessionsClosed,
+  kRefusals,
+  kRefusedRequests,
+  kFallbacks,
+  kIgnoredReleases,
+  kFeedInfo,
+  kFeedSlots,
+  kFeedArenaBytes,
+  kFeedEpoch,
+  kFeedBatches,
+  kFeedSamples,
+  kFeedBadSamples,
+  kFeedRunning,
+  kFeedStall,
+  kSessionInfo,
+  kSessionBatches,
+  kSessionSlots,
+  kSessionLeaseAge,
+  kSessionStall,
+  kGpuArenaCapacity,
+  kGpuArenaUsed,
+  kGpuLingering,
+  kGpuCopies,
+  kGpuCopiedBytes,
+  kGpuPeerCopiedBytes,
+  kGpuCopySeconds,
+  kGpuQueueSeconds,
+  kGpuCopyDuration,
+  kGpuCopyErrors,
+  kProcessStart,
+  kProcessCpu,
+  kProcessResident,
+  kProcessOpenFds,
+  kProcessMaxFds,
+};
+
+struct MetricDefinition {
+  Metric id;
+  std::string_view name;
+  MetricKind kind;
+  std::string_view unit;
+  std::string_view labels;  // names, separated by ", "; empty: one series
+  std::string_view help;
+};
+
+// Invariant: MetricTable()[i].id is i.
+std::span<const MetricDefinition> MetricTable();
+std::string_view MetricKindName(MetricKind kind);
+std::vector<std::string> LabelNames(const MetricDefinition& definition);
+
+// docs/metrics.md.
+std::string MetricsPage();
+
+}  // namespace pinfeed

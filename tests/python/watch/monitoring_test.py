@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What deploy/ has for monitoring, against the real Prometheus: the alerts and their runbook, and every expression of the dashboard on a loaded daemon."""
+import contextlib
+import json
+import math
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import pytest
+import yaml
+from watched import Trainer, get, port_of, status
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+BUILD = pathlib.Path(os.environ.get("PINFEED_BUILD_DIR") or ROOT / "build" / "release")
+PROMETHEUS = ROOT / "deploy" / "prometheus"
+DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "pinfeed.json").read_text("utf-8"))
+ALERTS = {rule["alert"]: rule for group in yaml.safe_load((PROMETHEUS / "alerts.yml").read_text("utf-8"))["groups"] for rule in group["rules"]}
+METRICS = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "metrics.md").read_text("utf-8"), re.M))
+STAND_IN = BUILD / "tests" / "stand_in_cuda"
+HAVE_GPU = (STAND_IN / "libcuda.so.1").exists()
+# How long the daemon is watched under load, and the range that stands in for Grafana's $__rate_interval.
+LOAD_S, RANGE = 8, "6s"
+
+
+def promtool(*arguments, **options):
+    subprocess.run(["promtool", *map(str, arguments)], check=True, timeout=60, **options)
+
+
+def metrics_in(expression):
+    names = set(re.findall(r"\b((?:pinfeed|process)_\w+)", expression))
+    return {re.sub(r"_(bucket|sum|count)$", "", name) if re.sub(r"_(bucket|sum|count)$", "", name) in METRICS else name for name in names}
+
+
+def test_rules_and_configuration_are_well_formed_and_do_as_their_tests_say():
+    promtool("check", "config", PROMETHEUS / "prometheus.yml")
+    promtool("test", "rules", PROMETHEUS / "alerts_test.yml")
+
+
+def test_every_alert_is_tested_firing_and_quiet():
+    tests = yaml.safe_load((PROMETHEUS / "alerts_test.yml").read_text("utf-8"))["tests"]
+    cases = [(case["alertname"], bool(case["exp_alerts"])) for test in tests for case in test["alert_rule_test"]]
+    assert sorted(cases) == sorted((name, firing) for name in ALERTS for firing in (False, True))
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_alert_has_a_runbook_and_asks_for_metrics_that_exist(name):
+    page, anchor = ALERTS[name]["annotations"]["runbook_url"].split("#")
+    runbook = (ROOT / page).read_text("utf-8").split("\n## Runbook\n")[1]
+    sections = {heading.lower(): text for heading, text in re.findall(r"^### (\w+)\n+(.+?)(?=^###|\Z)", runbook, re.M | re.S)}
+    assert anchor == name.lower() and len(sections[anchor].strip()) > 80
+    assert metrics_in(ALERTS[name]["expr"]) <= METRICS
+
+
+def test_runbook_has_no_alert_that_is_not_there():
+    runbook = (ROOT / "docs" / "operations.md").read_text("utf-8").split("\n## Runbook\n")[1]
+    assert set(re.findall(r"^### (\w+)", runbook, re.M)) == set(ALERTS)
+
+
+def expressions():
+    """[(panel, row, expression)] of the dashboard, its annotations and its variables, as Grafana would fill them in."""
+    found, row = [], ""
+    for panel in DASHBOARD["panels"]:
+        row = panel["title"] if panel["type"] == "row" else row
+        found += [(panel["title"], row, target["expr"]) for target in panel.get("targets", [])]
+    filled = [(title, row, text.replace("$__rate_interval", RANGE).replace("$instance", ".*")) for title, row, text in found]
+    assert not [text for _, _, text in filled if "$" in text]
+    return filled
+
+
+def test_dashboard_asks_for_metrics_that_exist_in_panels_of_their_own():
+    for _, _, expression in expressions():
+        assert metrics_in(expression) and metrics_in(expression) <= METRICS, expression
+    places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
+    for i, one in enumerate(places):
+        assert one["x"] + one["w"] <= 24
+        for other in places[:i]:
+            apart = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"] or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+            assert apart, (one, other)
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(places)
+
+
+class Prometheus:
+    """The real one, scraping a daemon twice a second, on loopback."""
+
+    def __init__(self, folder, daemon):
+        with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
+            self.address = "127.0.0.1:%d" % free.getsockname()[1]
+        config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text("utf-8"))
+        config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
+        config["rule_files"] = [str(PROMETHEUS / name) for name in config["rule_files"]]
+        config["scrape_configs"][0]["static_configs"][0]["targets"] = [f"127.0.0.1:{port_of(daemon)}"]
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+        self.log = open(folder / "log", "w+b")
+        flags = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data", f"--web.listen-address={self.address}"]
+        self.process = subprocess.Popen(["prometheus", *flags], stdout=self.log, stderr=self.log)
+
+    def ask(self, path, **query):
+        with urllib.request.urlopen(f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=20) as answer:
+            return json.load(answer)["data"]
+
+    def query(self, expression):
+        return self.ask("query", query=expression)["result"]
+
+    def await_that(self, holds):
+        deadline = time.monotonic() + 30
+        while True:
+            with contextlib.suppress(urllib.error.URLError):
+                if holds():
+                    return
+            self.log.seek(0)
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log.read().decode()
+            time.sleep(0.1)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+
+
+@pytest.fixture
+def loaded(start, data, monkeypatch):
+    """A daemon with two sessions that go on, one that has stopped with a batch, and a session on a GPU if there is the stand-in for its driver."""
+    if HAVE_GPU:
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(STAND_IN))
+    daemon = start(*(("--gpus", "on", "--pinned-bytes", "32MiB", "--gpu-bytes", "32MiB") if HAVE_GPU else ("--gpus", "off")))
+    trainers = [Trainer(daemon, data / "photos", "photos", batch_size=8, images=True), Trainer(daemon, data / "numbers.npy", "numbers", batch_size=16)]
+    for trainer in trainers:
+        trainer.go()
+    trainers.append(Trainer(daemon, data / "numbers.npy", "stopped", batch_size=16))
+    assert trainers[-1].take(3) == 48
+    gpu = None
+    if HAVE_GPU:
+        trainer = ROOT / "tests" / "python" / "device" / "device_trainer.py"
+        options = json.dumps({"dataset": str(data / "numbers.npy"), "batch_size": 16})
+        gpu = subprocess.Popen([sys.executable, str(trainer), daemon.address, "1000000000", options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    yield daemon
+    if gpu:
+        gpu.kill()
+        gpu.communicate()
+    for trainer in trainers:
+        trainer.leave()
+
+
+def test_every_expression_of_the_dashboard_has_data_of_a_loaded_daemon(loaded, tmp_path):
+    (tmp_path / "prometheus").mkdir()
+    prometheus = Prometheus(tmp_path / "prometheus", loaded)
+    try:
+        prometheus.await_that(lambda: any(target["health"] == "up" for target in prometheus.ask("targets")["activeTargets"]))
+        prometheus.await_that(lambda: prometheus.query(f"count_over_time(pinfeed_ready[{LOAD_S}s]) >= {LOAD_S}"))
+        empty, odd = [], []
+        for title, row, expression in expressions():
+            result = prometheus.query(expression)
+            if row == "GPUs" and not HAVE_GPU:
+                assert not result
+                continue
+            if not result:
+                empty.append((title, expression))
+            odd += [(title, series) for series in result if not math.isfinite(float(series["value"][1])) or float(series["value"][1]) < 0]
+        assert not empty and not odd
+        value = lambda expression: float(prometheus.query(expression)[0]["value"][1])  # noqa: E731
+        rate = {panel["title"]: value(panel["targets"][0]["expr"].replace("$__rate_interval", RANGE).replace("$instance", ".*"))
+                for panel in DASHBOARD["panels"] if panel["type"] == "stat"}
+        assert rate["Ready"] == 1 and rate["Sessions"] == (4 if HAVE_GPU else 3)
+        assert rate["Samples"] > 50 and rate["Delivered"] > 50 * 4096
+        assert 0 < rate["Pool taken"] < 1 and 0 <= rate["Most data-bound session"] <= 1.05
+        if HAVE_GPU:
+            assert value(f"sum(rate(pinfeed_gpu_copied_bytes_total[{RANGE}]))") > 0
+        # A trainer that decodes photos as fast as it can waits for that, and one that has stopped for nothing.
+        feeds = {session["client_name"]: feed["id"] for feed in status(loaded)["feeds"] for session in feed["sessions"]}
+        waits = {name: value(f'sum(rate(pinfeed_feed_stall_seconds_total{{feed="{feeds[name]}",cause!="consumer"}}[{RANGE}]))') for name in ("photos", "stopped")}
+        assert waits["photos"] > 0.2 > waits["stopped"], waits
+        firing = {alert["labels"]["alertname"] for alert in prometheus.ask("alerts")["alerts"] if alert["state"] == "firing"}
+        assert not firing
+    finally:
+        prometheus.close()
+
+
+def test_a_scrape_of_a_loaded_daemon_is_as_prometheus_wants_it_and_as_documented(loaded):
+    with get(loaded, "/metrics") as answer:
+        text = answer.read().decode()
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    promtool("check", "metrics", input=text, text=True)
+    described = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.M))
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| \w* \| ([^|]*) \|", (ROOT / "docs" / "metrics.md").read_text("utf-8"), re.M)
+    assert described == {name: kind for name, kind, _ in rows if HAVE_GPU or not name.startswith("pinfeed_gpu_")}
+    labels = {name: set(re.findall(r"`(\w+)`", text)) for name, _, text in rows}
+    for name, inside in re.findall(r"^(\w+)(?:\{(.*)\})? ", text, re.M):
+        family = name if name in labels else re.sub(r"_(bucket|sum|count)$", "", name)
+        assert set(re.findall(r'(\w+)="', inside)) - {"le"} == labels[family], name
+    assert text.count("\n") < 2000

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a feed says its trainers, and it, waited for.
+#include "tests/unit/feed_fixture.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr uint64_t kWhileNs = 5'000'000;
+
+uint64_t Of(const StallTimes& stall, StallCause cause) {
+  return stall[static_cast<size_t>(cause)];
+}
+
+// Host memory behind a copy that takes until Finish.
+class SlowArena final : public Arena {
+ public:
+  explicit SlowArena(std::unique_ptr<HostArena> memory)
+      : Arena(memory->id(), memory->slot_count(), memory->slot_stride()), memory_(std::move(memory)) {}
+  Backend backend() const override { return Backend::kHost; }
+  std::byte* FillAddress(uint32_t slot) override { return memory_->FillAddress(slot); }
+  Status Prepare(uint32_t slot) override { return memory_->Prepare(slot); }
+  void Deliver(uint32_t slot, uint64_t bytes, Done done) override PF_EXCLUDES(mutex_) {
+    {
+      const MutexLock lock(mutex_);
+      if (!finish_) {
+        waiting_.push_back(std::move(done));
+        return;
+      }
+    }
+    memory_->Deliver(slot, bytes, std::move(done));
+  }
+  int fd() const override { return memory_->fd(); }
+  void Finish() PF_EXCLUDES(mutex_) {
+    std::vector<Done> waiting;
+    {
+      const MutexLock lock(mutex_);
+      finish_ = true;
+      waiting.swap(waiting_);
+    }
+    for (const Done& done : waiting) done(OkStatus());
+  }
+
+ private:
+  const std::unique_ptr<HostArena> memory_;
+  Mutex mutex_;
+  bool finish_ PF_GUARDED_BY(mutex_) = false;
+  std::vector<Done> waiting_ PF_GUARDED_BY(mutex_);
+};
+
+class FeedStallTest : public FeedTest {
+ protected:
+  static void BeginToWait(const PageClient& client) {
+    client.words().waiting_since_ns.store(
+        static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()));
+  }
+  // Until the feed has run for a while longer than now.
+  static void LetRun(Feed& feed) {
+    const uint64_t start = feed.Snapshot().running_ns;
+    WaitFor([&] { return feed.Snapshot().running_ns >= start + kWhileNs; });
+  }
+};
+
+TEST_F(FeedStallTest, TrainerThatWaitsForASlowSourceIsStalledByReading) {
+  std::atomic<bool> open{false};
+  const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000, std::set<uint64_t>{}, [&](uint64_t) {
+                           while (!open.load()) std::this_thread::yield();
+                         }));
+  PageClient client(*feed);
+  BeginToWait(client);
+  ASSERT_OK(feed->Attach(client.pages(), Sampler::Start{}));
+  LetRun(*feed);
+  EXPECT_EQ(feed->Snapshot().slot_states, "wwww");
+  open.store(true);
+  ASSERT_TRUE(client.Next().has_value());
+  WaitFor([&] { return feed->Snapshot().slots_lent == 4; });
+  const FeedSnapshot snapshot = feed->Snapshot();
+  EXPECT_GE(Of(snapshot.stall_ns, StallCause::kRead), kWhileNs);
+  EXPECT_EQ(Of(snapshot.stall_ns, StallCause::kDecode), 0U) << "nothing is decoded";
+  EXPECT_LT(Of(snapshot.stall_ns, StallCause::kCopy), kWhileNs / 5);
+  EXPECT_GE(Of(feed->SnapshotOf(client.pages()).stall_ns, StallCause::kRead), kWhileNs);
+  EXPECT_EQ(snapshot.filling.total(), 4U);
+  EXPECT_GE(snapshot.filling.sum_ns, 4 * kWhileNs);
+  feed->Detach(client.pages());
+}
+
+TEST_F(FeedStallTest, FeedWithoutAFreeSlotIsStalledByItsConsumer) {
+  const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000));
+  PageClient client(*feed);
+  ASSERT_OK(feed->Attach(client.pages(), Sampler::Start{}));
+  WaitFor([&] { return feed->Snapshot().slots_lent == 4; });
+  LetRun(*feed);
+  const FeedSnapshot snapshot = feed->Snapshot();
+  EXPECT_EQ(snapshot.slot_states, "llll");
+  EXPECT_GE(Of(snapshot.stall_ns, StallCause::kConsumer), kWhileNs);
+  EXPECT_EQ(snapshot.bound_on, "consumer");
+  const ConsumerSnapshot session = feed->SnapshotOf(client.pages());
+  EXPECT_GE(Of(session.stall_ns, StallCause::kConsumer), kWhileNs);
+  EXPECT_GE(session.oldest_lease_ns, kWhileNs);
+  EXPECT_EQ(snapshot.lent.total(), 0U);
+  for (int i = 0; i < 4; ++i) client.Release(*client.Next(), *feed);
+  WaitFor([&] { return feed->Snapshot().lent.total() >= 4; });
+  EXPECT_GE(feed->Snapshot().lent.sum_ns, 4 * kWhileNs);
+  feed->Detach(client.pages());
+}
+
+TEST_F(FeedStallTest, SharerThatGivesItsBatchesBackIsNotWhatTheFeedWaitsFor) {
+  FeedSpec spec = Spec(8);
+  spec.sharing = Sharing::kBroadcast;
+  spec.group = "g";
+  spec.group_size = 2;
+  const auto feed = Make(spec, std::make_shared<NumberDataset>(1000));
+  PageClient slow(*feed);
+  PageClient fast(*feed);
+  ASSERT_OK(feed->Attach(slow.pages(), Sampler::Start{}));
+  ASSERT_OK(feed->Attach(fast.pages(), Sampler::Start{}));
+  for (int i = 0; i < 4; ++i) fast.Release(*fast.Next(), *feed);
+  feed->ReadReleases();
+  const uint64_t before = Of(feed->SnapshotOf(fast.pages()).stall_ns, StallCause::kConsumer);
+  LetRun(*feed);
+  EXPECT_GE(Of(feed->SnapshotOf(slow.pages()).stall_ns, StallCause::kConsumer), kWhileNs);
+  EXPECT_EQ(Of(feed->SnapshotOf(fast.pages()).stall_ns, StallCause::kConsumer), before);
+  feed->Detach(slow.pages());
+  feed->Detach(fast.pages());
+}
+
+TEST_F(FeedStallTest, TrainerThatWaitsForACopyIsStalledByIt) {
+  const FeedSpec spec = Spec(8);
+  const auto dataset = std::make_shared<NumberDataset>(1000);
+  auto loader = std::move(SampleLoader::Create(dataset, spec)).value();
+  auto layout = std::move(BatchLayout::Create(loader->outputs(), spec.batch_size)).value();
+  auto slow = std::make_unique<SlowArena>(std::move(HostArena::Create(layout, 4, false, pool_)).value());
+  SlowArena& arena = *slow;
+  const auto sampler = std::move(Sampler::Create(spec, 1000)).value();
+  feeds_.push_back(std::make_shared<Feed>(
+      Feed::Parts{++last_id_, spec, std::move(layout), sampler, std::move(loader), std::move(slow)},
+      *workers_));
+  Feed& feed = *feeds_.back();
+  PageClient client(feed);
+  BeginToWait(client);
+  ASSERT_OK(feed.Attach(client.pages(), Sampler::Start{}));
+  WaitFor([&] { return feed.Snapshot().slot_states == "cccc"; });
+  LetRun(feed);
+  const FeedSnapshot snapshot = feed.Snapshot();
+  EXPECT_GE(Of(snapshot.stall_ns, StallCause::kCopy), kWhileNs);
+  EXPECT_LT(Of(snapshot.stall_ns, StallCause::kConsumer), kWhileNs / 5);
+  EXPECT_GE(Of(feed.SnapshotOf(client.pages()).stall_ns, StallCause::kCopy), kWhileNs);
+  arena.Finish();
+  ASSERT_TRUE(client.Next().has_value());
+  feed.Detach(client.pages());
+}
+
+// A trainer that lies about its waiting changes no more than the time there was, and only upwards.
+TEST_F(FeedStallTest, LiesAboutWaitingAreHeldWithinTheTime) {
+  const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000));
+  PageClient client(*feed);
+  ASSERT_OK(feed->Attach(client.pages(), Sampler::Start{}));
+  uint64_t before = 0;
+  for (const uint64_t lie : {UINT64_MAX, uint64_t{0}, UINT64_MAX - 1, uint64_t{1}}) {
+    client.words().wait_ns.store(lie);
+    client.words().waiting_since_ns.store(lie);
+    client.Release(*client.Next(), *feed);
+    const FeedSnapshot snapshot = feed->Snapshot();
+    uint64_t sum = 0;
+    for (const uint64_t ns : snapshot.stall_ns) sum += ns;
+    EXPECT_LE(sum, snapshot.running_ns);
+    EXPECT_GE(sum, before);
+    before = sum;
+  }
+  feed->Detach(client.pages());
+}
+
+}  // namespace
+}  // namespace pinfeed
