@@ -69,7 +69,7 @@ Result<std::unique_ptr<Arena>> FeedOpener::MakeArena(const FeedSpec& spec, const
   return std::unique_ptr<Arena>(std::move(arena));
 }
 
-Result<std::shared_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, const FeedSpec& spec,
+Result<std::shared_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner, const FeedSpec& spec,
                                                    const std::string& gpu_uuid) const {
   ASSIGN_OR_RETURN(const bool on_device, OnDevice(spec, gpu_uuid, parts_.devices));
   ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> dataset, parts_.datasets.Open(spec.dataset));
@@ -89,7 +89,8 @@ Result<std::shared_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, const FeedS
     return arena.status().WithContext("a feed of " + std::to_string(slots) + " slots with batches of " +
                                       std::to_string(spec.batch_size));
   }
-  Feed::Parts parts{feed_id, spec, std::move(layout), sampler, std::move(loader), *std::move(arena)};
+  Feed::Parts parts{feed_id,           spec,  std::move(layout), sampler, std::move(loader),
+                    *std::move(arena), owner, &parts_.tracer};
   return std::make_shared<Feed>(std::move(parts), parts_.workers);
 }
 
@@ -103,7 +104,9 @@ Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,
   }
   RETURN_IF_ERROR(
       parts_.sessions.CheckRoom(arguments.spec.group_size));  // before anything costly; Open below decides
-  const auto make = [&](uint64_t feed_id) { return MakeFeed(feed_id, arguments.spec, arguments.gpu_uuid); };
+  const auto make = [&](uint64_t feed_id) {
+    return MakeFeed(feed_id, peer.uid, arguments.spec, arguments.gpu_uuid);
+  };
   ASSIGN_OR_RETURN(FeedMember member, parts_.feeds.Join(peer.uid, arguments.spec, make));
   ASSIGN_OR_RETURN(const std::optional<Sampler::Start> start, StartOf(arguments.cursor, member.feed()));
   ASSIGN_OR_RETURN(std::unique_ptr<ControlPages> pages,

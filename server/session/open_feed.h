@@ -29,13 +29,14 @@ class FeedOpener {
     SessionTable& sessions;
     uint32_t default_slots;
     DeviceArenas* devices;  // null: this daemon has no GPU
+    Tracer& tracer;
   };
   explicit FeedOpener(const Parts& parts) : parts_(parts) {}
 
   Result<std::shared_ptr<Session>> Open(const Peer& peer, const OpenFeedArguments& arguments) const;
 
  private:
-  Result<std::shared_ptr<Feed>> MakeFeed(uint64_t feed_id, const FeedSpec& spec,
+  Result<std::shared_ptr<Feed>> MakeFeed(uint64_t feed_id, uid_t owner, const FeedSpec& spec,
                                          const std::string& gpu_uuid) const;
   Result<std::unique_ptr<Arena>> MakeArena(const FeedSpec& spec, const std::string& gpu_uuid,
                                            const BatchLayout& layout, uint32_t slots) const;

@@ -65,6 +65,7 @@ Result<std::shared_ptr<Session>> SessionTable::Open(const Peer& peer, std::strin
     RETURN_IF_ERROR(CheckRoomLocked());
     session = std::make_shared<Session>(next_id_++, peer, std::move(client_name), start, std::move(member),
                                         std::move(pages));
+    session->pages->set_session(session->id);
     sessions_.emplace(session->id, session);
   }
   spdlog::info("{}: opened on feed {}", Describe(*session), session->member.feed().id());
