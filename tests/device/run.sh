@@ -37,6 +37,9 @@ echo "== the same bytes on both backends"
 
 echo "== beside the DataLoader and the ceilings"
 PINFEED_LIBRARY=$here/lib/libpinfeed.so PYTHONPATH=$here/python python3 "$here/bench.py" "$address" "$inputs" "$out" ${BENCH_PARTS:-} || failed=1
+echo "== whether pinning and overlapping pay here; a training loop traced"
+"$here/bin/pinfeed" doctor --address "$address" --plot "$out/doctor.svg" || failed=1
+PINFEED_LIBRARY=$here/lib/libpinfeed.so PYTHONPATH=$here/python python3 "$here/traced.py" "$address" "$inputs" "$out" || failed=1
 "$here/bin/pinfeed" status --address "$address" --json > "$out/status.json"
 kill "$daemon"
 wait "$daemon" || { echo "pinfeedd ended with status $?"; failed=1; }
