@@ -20,14 +20,16 @@
 #include <vector>
 
 #include "common/byte_size.h"
+#include "common/host_limits.h"
 #include "common/log.h"
 #include "common/quote.h"
 #include "server/delivery.h"
-#include "server/host_limits.h"
 #include "server/memory/device_arenas.h"
 #include "server/memory/pinned_pool.h"
+#include "server/pipeline/tracer.h"
 #include "server/pipeline/worker_pool.h"
 #include "server/session/acceptor.h"
+#include "server/session/admin_service.h"
 #include "server/session/dataset_cache.h"
 #include "server/session/feed_table.h"
 #include "server/session/lifeline.h"
@@ -152,6 +154,7 @@ Status CheckHost(const CommandLine& command_line) {
 struct Daemon::Parts {
   Refusals refusals;
   PeerRegistry peers;
+  Tracer tracer;
   std::optional<SocketDir> directory;
   std::optional<PinnedPool> pool;
   std::unique_ptr<DeviceArenas> devices;  // null: host memory only
@@ -162,6 +165,7 @@ struct Daemon::Parts {
   std::unique_ptr<LifelineServer> lifelines;
   std::optional<FeedOpener> opener;
   std::optional<FeederService> service;
+  std::optional<AdminService> admin;
   std::unique_ptr<RpcServer> rpc;
   std::optional<MetricsCollector> metrics;
   std::unique_ptr<HttpServer> http;
@@ -216,11 +220,14 @@ Status Daemon::Create() {
                    LifelineServer::Create(std::move(lifeline_listener), config.pending_timeout,
                                           *parts_->sessions, parts_->refusals));
   parts_->opener.emplace(FeedOpener::Parts{*parts_->pool, *parts_->workers, *parts_->datasets, parts_->feeds,
-                                           *parts_->sessions, config.default_slots, parts_->devices.get()});
+                                           *parts_->sessions, config.default_slots, parts_->devices.get(),
+                                           parts_->tracer});
   parts_->service.emplace(FeederService::Parts{
       parts_->peers, *parts_->opener, *parts_->datasets, *parts_->lifelines, parts_->refusals,
       [this] { return Snapshot(); }, kVersion, std::move(boot_id), server_epoch_});
-  ASSIGN_OR_RETURN(parts_->rpc, RpcServer::Create(*parts_->service));
+  parts_->admin.emplace(AdminService::Parts{parts_->peers, parts_->feeds, *parts_->sessions, parts_->refusals,
+                                            parts_->tracer, ::geteuid()});
+  ASSIGN_OR_RETURN(parts_->rpc, RpcServer::Create(*parts_->service, *parts_->admin));
   if (!config.http_listen.empty()) {
     parts_->metrics.emplace(kVersion, [this] { return Snapshot(); });
     ASSIGN_OR_RETURN(parts_->http, HttpServer::Create({config.http_listen, &*parts_->metrics,

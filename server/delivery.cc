@@ -3,8 +3,8 @@
 
 #include <utility>
 
+#include "common/host_limits.h"
 #include "common/log.h"
-#include "server/host_limits.h"
 
 namespace pinfeed {
 

@@ -136,16 +136,6 @@ void RunBench(const BenchOptions& options, ToolContext& context) {
   if (WasInterrupted()) context.exit_status = kExitInterrupted;
 }
 
-// CLI::Range lets "nan" pass, which compares false with everything.
-CLI::Validator Within(double least, double most) {
-  return {[least, most](const std::string& text) -> std::string {
-            double value = 0;
-            if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) return {};
-            return Printable(text) + " is no number from " + Json(least).dump() + " to " + Json(most).dump();
-          },
-          "NUMBER"};
-}
-
 }  // namespace
 
 void AddBenchCommand(CLI::App& tool, ToolContext& context) {

@@ -31,9 +31,14 @@ class UsageError : public ToolError {
   using ToolError::ToolError;
 };
 
+// A number from `least` to `most`. CLI::Range lets "nan" pass, which compares false with everything.
+CLI::Validator Within(double least, double most);
+
 void AddStatusCommand(CLI::App& tool, ToolContext& context);
 void AddDatasetsCommand(CLI::App& tool, ToolContext& context);
 void AddPeekCommand(CLI::App& tool, ToolContext& context);
 void AddBenchCommand(CLI::App& tool, ToolContext& context);
+void AddTraceCommand(CLI::App& tool, ToolContext& context);
+void AddDoctorCommand(CLI::App& tool, ToolContext& context);
 
 }  // namespace pinfeed

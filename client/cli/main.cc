@@ -38,6 +38,8 @@ int Main(int argc, char** argv) {
   pinfeed::AddDatasetsCommand(tool, context);
   pinfeed::AddPeekCommand(tool, context);
   pinfeed::AddBenchCommand(tool, context);
+  pinfeed::AddTraceCommand(tool, context);
+  pinfeed::AddDoctorCommand(tool, context);
   tool.footer(
       "Exit status: 0 done; 1 it failed, or `status` found no daemon that is ready; 2 wrong usage; 130 "
       "interrupted.");

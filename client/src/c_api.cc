@@ -93,6 +93,19 @@ pf_result pf_datasets_json(const char* address, char** json) {
   return pinfeed::JsonCall(address, json, pinfeed::DatasetsJson);
 }
 
+pf_result pf_trace(const char* address, const char* request_json, pf_trace_function function, void* user) {
+  return pinfeed::Guarded([&]() -> pinfeed::Status {
+    if (request_json == nullptr || function == nullptr)
+      return pinfeed::InvalidArgument("request_json or function is NULL");
+    ASSIGN_OR_RETURN(const std::string path, pinfeed::ResolveAddress(address));
+    const auto on_message = [&](const std::string* json) {
+      return function(json == nullptr ? nullptr : json->c_str(), user) == 0;
+    };
+    return pinfeed::Trace(path, request_json, on_message,
+                          std::chrono::steady_clock::now() + pinfeed::kCallTimeout);
+  });
+}
+
 void pf_free(char* json) {
   std::free(json);
 }

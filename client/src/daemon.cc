@@ -15,16 +15,19 @@
 #include <fstream>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "client/src/fork_guard.h"
 #include "common/quote.h"
+#include "pinfeed/v1/admin.grpc.pb.h"
 #include "pinfeed/v1/feeder.grpc.pb.h"
 #include "proto/convert.h"
 
 namespace pinfeed {
 namespace {
 
-constexpr int kMaxMessageBytes = 256 << 20;  // a dataset may have very many classes
+constexpr int kMaxMessageBytes = 256 << 20;     // a dataset may have very many classes
+constexpr std::chrono::minutes kMostTrace{10};  // the daemon's limit is less
 
 // protobuf quotes the place of a fault by bytes, and so cuts characters at either end.
 std::string WholeCharacters(std::string_view text) {
@@ -87,6 +90,23 @@ class GrpcUse {
   GrpcUse& operator=(const GrpcUse&) = delete;
 };
 
+// gRPC takes deadlines on the wall clock only; the time left is what counts.
+std::chrono::system_clock::time_point OnWallClock(SteadyTime deadline) {
+  return std::chrono::system_clock::now() +
+         std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+}
+
+Status FromGrpc(const grpc::Status& status, const std::string& address) {
+  if (status.ok()) return OkStatus();
+  const auto code = static_cast<Code>(status.error_code());
+  if (code == Code::kUnavailable) {
+    return {code, "the daemon at " + address + " closed the connection (" + status.error_message() +
+                      "); it is stopping, or refuses this user: its log says which"};
+  }
+  if (code == Code::kDeadlineExceeded) return {code, "the daemon at " + address + " did not answer in time"};
+  return {code, status.error_message()};
+}
+
 // One unary call over a connection of its own, in a NoForkScope of the caller's, which outlives every gRPC
 // object: gRPC is at rest when it ends. We connect ourselves, not through gRPC's resolver, so that a
 // failure carries its errno, and so that gRPC's background reconnecting never starts.
@@ -98,21 +118,10 @@ Status Call(const std::string& address, SteadyTime deadline, const Request& requ
   const GrpcUse grpc_use;
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  const auto channel = grpc::CreateCustomInsecureChannelFromFd("localhost", fd.release(), arguments);
-  v1::Feeder::Stub stub(channel);
+  v1::Feeder::Stub stub(grpc::CreateCustomInsecureChannelFromFd("localhost", fd.release(), arguments));
   grpc::ClientContext context;
-  // gRPC takes deadlines on the wall clock only; the time left is what counts.
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::ceil<std::chrono::milliseconds>(
-                                                              deadline - std::chrono::steady_clock::now()));
-  const grpc::Status status = (stub.*method)(&context, request, response);
-  if (status.ok()) return OkStatus();
-  const auto code = static_cast<Code>(status.error_code());
-  if (code == Code::kUnavailable) {
-    return {code, "the daemon at " + address + " closed the connection (" + status.error_message() +
-                      "); it is stopping, or refuses this user: its log says which"};
-  }
-  if (code == Code::kDeadlineExceeded) return {code, "the daemon at " + address + " did not answer in time"};
-  return {code, status.error_message()};
+  context.set_deadline(OnWallClock(deadline));
+  return FromGrpc((stub.*method)(&context, request, response), address);
 }
 
 Result<std::string> BootId() {
@@ -248,6 +257,47 @@ Result<std::string> DatasetsJson(const std::string& address, SteadyTime deadline
   RETURN_IF_ERROR(
       Call(address, deadline, v1::ListDatasetsRequest(), &response, &v1::Feeder::Stub::ListDatasets));
   return ToJson(response);
+}
+
+Status Trace(const std::string& address, const std::string& request_json, const OnTrace& on_message,
+             SteadyTime connect_deadline) {
+  const NoForkScope no_fork(connect_deadline);
+  RETURN_IF_ERROR(no_fork.status());
+  v1::TraceRequest request;
+  RETURN_IF_ERROR(FromJson(request_json, "trace", &request));
+  ASSIGN_OR_RETURN(UniqueFd fd, ConnectUnix(address, SOCK_STREAM, connect_deadline));
+  RETURN_IF_ERROR(CheckSpareDescriptors(fd.get()));
+  const GrpcUse grpc_use;
+  v1::Admin::Stub stub(
+      grpc::CreateCustomInsecureChannelFromFd("localhost", fd.release(), grpc::ChannelArguments()));
+  grpc::ClientContext context;
+  context.set_deadline(OnWallClock(std::chrono::steady_clock::now() + kMostTrace));
+  const auto reader = stub.Trace(&context, request);
+  std::vector<v1::TraceResponse> messages;
+  bool wanted = true;
+  for (v1::TraceResponse message; wanted && reader->Read(&message);) {
+    messages.push_back(std::move(message));
+    wanted = on_message(nullptr);
+  }
+  if (!wanted) context.TryCancel();
+  const grpc::Status ended = reader->Finish();
+  Status status;
+  if (wanted && ended.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    status = Status(Code::kUnimplemented, "the daemon at " + address + " is too old to be traced");
+  } else if (wanted && ended.error_code() == grpc::StatusCode::CANCELLED) {
+    status = Unavailable("the daemon at " + address + " ended the trace: it is stopping");
+  } else if (wanted) {
+    status = FromGrpc(ended, address);
+  }
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  for (const v1::TraceResponse& message : messages) {
+    std::string json;
+    const auto printed = google::protobuf::util::MessageToJsonString(message, &json, options);
+    if (!printed.ok()) return Internal("print a trace as JSON: " + std::string(printed.message()));
+    if (!on_message(&json)) break;
+  }
+  return status;
 }
 
 Result<Cursor> CursorFromJson(const std::string& json) {

@@ -3,6 +3,7 @@
 // its own connection and leaves no thread, socket or gRPC object behind.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -32,6 +33,14 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
 // unset fields included.
 Result<std::string> StatusJson(const std::string& address, SteadyTime deadline);
 Result<std::string> DatasetsJson(const std::string& address, SteadyTime deadline);
+
+// pinfeed.v1.Admin.Trace. While it records, and so several times a second, `on_message` gets nothing; then it
+// gets the daemon's messages (pinfeed.v1.TraceResponse) as JSON without the unset fields, one by one: turning
+// them into text costs more than recording them did. What came before an error is given too. False ends the
+// recording, or the messages. Forks of this process wait meanwhile, see NoForkScope.
+using OnTrace = std::function<bool(const std::string* json)>;
+Status Trace(const std::string& address, const std::string& request_json, const OnTrace& on_message,
+             SteadyTime connect_deadline);
 
 // pinfeed.v1.Cursor from and to JSON. kInvalidArgument for anything else, or a version this library does not
 // know.

@@ -33,6 +33,10 @@ uint64_t Since(std::chrono::steady_clock::time_point start) {
   return static_cast<uint64_t>(nanoseconds(std::chrono::steady_clock::now() - start).count());
 }
 
+uint64_t Nanoseconds(std::chrono::steady_clock::time_point time) {
+  return static_cast<uint64_t>(nanoseconds(time.time_since_epoch()).count());
+}
+
 }  // namespace
 
 CopyEngine::Lane::Lane(CopyEngine& engine) : engine_(engine) {
@@ -48,7 +52,7 @@ CopyEngine::Lane::~Lane() {
 
 void CopyEngine::Lane::Submit(Job job) {
   const Status failed = Push(job);
-  if (!failed.ok()) return job.done(failed);
+  if (!failed.ok()) return job.done(failed, {});
   engine_.changed_.NotifyOne();
 }
 
@@ -138,7 +142,7 @@ void CopyEngine::Run() {
     if (has_job) {
       if (const Status enqueued = Enqueue(&job); !enqueued.ok()) {
         Fail(enqueued);
-        job.done(Unavailable(enqueued.message()));
+        job.done(Unavailable(enqueued.message()), {});
       }
       continue;
     }
@@ -207,8 +211,9 @@ bool CopyEngine::Retire() {
     copy_ns_.fetch_add(static_cast<uint64_t>(nanoseconds(now - busy_since_).count()),
                        std::memory_order_relaxed);
     durations_.Record(static_cast<uint64_t>(nanoseconds(now - copied.since).count()));
+    const CopyTime time{Nanoseconds(busy_since_), Nanoseconds(now)};
     busy_since_ = now;
-    copied.job.done(OkStatus());
+    copied.job.done(OkStatus(), time);
     any = true;
   }
   return any;
@@ -231,11 +236,11 @@ void CopyEngine::Fail(const Status& cause) {
   (void)device_->driver().cuStreamSynchronize(stream_);
   for (InFlight& copy : in_flight_) {
     idle_events_.push_back(copy.event);
-    copy.job.done(error);
+    copy.job.done(error, {});
   }
   in_flight_.clear();
   in_flight_bytes_ = 0;
-  for (Lane::Waiting& waiting : left) waiting.job.done(error);
+  for (Lane::Waiting& waiting : left) waiting.job.done(error, {});
   on_failure_(error);
 }
 

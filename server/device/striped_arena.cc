@@ -17,21 +17,26 @@ constexpr uint64_t kStripeAlignment = 4096;
 }  // namespace
 
 // Purpose: the copies of one batch, which end one by one on the copy threads. Invariant: `done` is called
-// once, with the last of them and the first error of any.
+// once, with the last of them, the first error of any and the time of all together.
 class StripedArena::Delivery {
  public:
   Delivery(size_t copies, Done done) : done_(std::move(done)), left_(copies) {}
 
-  void Finish(const Status& status, size_t copies = 1) PF_EXCLUDES(mutex_) {
+  void Finish(const Status& status, const CopyTime& time, size_t copies = 1) PF_EXCLUDES(mutex_) {
     Status first;
+    CopyTime all;
     {
       const MutexLock lock(mutex_);
       if (first_.ok()) first_ = status;
+      if (time_.end_ns == 0 || (time.end_ns != 0 && time.begin_ns < time_.begin_ns))
+        time_.begin_ns = time.begin_ns;
+      time_.end_ns = std::max(time_.end_ns, time.end_ns);
       left_ -= copies;
       if (left_ > 0) return;
       first = first_;
+      all = time_;
     }
-    done_(first);
+    done_(first, all);
   }
 
  private:
@@ -39,6 +44,7 @@ class StripedArena::Delivery {
   Mutex mutex_;
   size_t left_ PF_GUARDED_BY(mutex_);
   Status first_ PF_GUARDED_BY(mutex_);
+  CopyTime time_ PF_GUARDED_BY(mutex_);
 };
 
 StripedArena::StripedArena(std::unique_ptr<CudaArena> first, MakePart make_part)
@@ -96,7 +102,8 @@ void StripedArena::Deliver(uint32_t slot, uint64_t bytes, Done done) {
   if (!striped) {
     const auto delivery = std::make_shared<Delivery>(parts.size(), std::move(done));
     for (CudaArena* const part : parts)
-      part->Fetch(slot, {0, bytes}, from, [delivery](const Status& status) { delivery->Finish(status); });
+      part->Fetch(slot, {0, bytes}, from,
+                  [delivery](const Status& status, const CopyTime& time) { delivery->Finish(status, time); });
     return;
   }
   const size_t count = parts.size();
@@ -107,18 +114,20 @@ void StripedArena::Deliver(uint32_t slot, uint64_t bytes, Done done) {
     const uint64_t offset = std::min(bytes, k * stripe);
     const CudaArena::Range range{offset, std::min(bytes - offset, stripe)};
     if (range.bytes == 0) {
-      delivery->Finish(OkStatus(), count);
+      delivery->Finish(OkStatus(), {}, count);
       continue;
     }
-    parts[k]->Fetch(slot, range, from, [delivery, parts, k, slot, range](const Status& status) {
-      // The others fetch what is complete here.
-      for (size_t j = 0; status.ok() && j < parts.size(); ++j) {
-        if (j == k) continue;
-        parts[j]->FetchFrom(*parts[k], slot, range,
-                            [delivery](const Status& fetched) { delivery->Finish(fetched); });
-      }
-      delivery->Finish(status, status.ok() ? 1 : parts.size());
-    });
+    parts[k]->Fetch(
+        slot, range, from, [delivery, parts, k, slot, range](const Status& status, const CopyTime& time) {
+          // The others fetch what is complete here.
+          for (size_t j = 0; status.ok() && j < parts.size(); ++j) {
+            if (j == k) continue;
+            parts[j]->FetchFrom(
+                *parts[k], slot, range,
+                [delivery](const Status& fetched, const CopyTime& when) { delivery->Finish(fetched, when); });
+          }
+          delivery->Finish(status, time, status.ok() ? 1 : parts.size());
+        });
   }
 }
 

@@ -21,6 +21,12 @@ namespace pinfeed {
 
 using ArenaId = std::array<std::byte, 16>;
 
+// When a delivery's copy was under way, by CLOCK_MONOTONIC. Zeros: there was none.
+struct CopyTime {
+  uint64_t begin_ns = 0;
+  uint64_t end_ns = 0;
+};
+
 // Who looks at the release words of an arena's sessions.
 class ReleaseReader {
  public:
@@ -46,7 +52,7 @@ class Arena {
   // Makes the slot's first `bytes` bytes visible to clients and then calls `done` exactly once, on this or on
   // another thread. The slot must not be written until then. On the host the slot is the client's memory
   // already: `done` is called at once.
-  using Done = std::function<void(Status)>;
+  using Done = std::function<void(Status, CopyTime)>;
   virtual void Deliver(uint32_t slot, uint64_t bytes, Done done) = 0;
 
   // While `waiting`, no slot is free and the reader wants to know of releases. On the host the clients ring

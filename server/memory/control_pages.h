@@ -44,6 +44,10 @@ class ControlPages {
   // What the client wrote as released for the slot: any value at all. Precondition: slot < kMaxSlots.
   uint64_t Released(uint32_t slot) const;
 
+  // Which session's they are, for who watches from outside.
+  void set_session(uint64_t id) { session_.store(id, std::memory_order_relaxed); }
+  uint64_t session() const { return session_.load(std::memory_order_relaxed); }
+
   // What the client claims about itself; statistics only.
   struct ClientStats {
     uint64_t taken = 0;
@@ -65,6 +69,7 @@ class ControlPages {
   Mapping release_;
   UniqueFd doorbell_;
   std::atomic<uint64_t> published_{0};  // status reads it from other threads
+  std::atomic<uint64_t> session_{0};
   FeedState state_ = FeedState::kRunning;
 };
 

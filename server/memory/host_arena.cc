@@ -54,7 +54,7 @@ Status HostArena::Prepare(uint32_t slot) {
 }
 
 void HostArena::Deliver(uint32_t /*slot*/, uint64_t /*bytes*/, Done done) {
-  done(OkStatus());
+  done(OkStatus(), {});
 }
 
 }  // namespace pinfeed

@@ -32,6 +32,7 @@ Feed::Feed(Parts parts, WorkerPool& workers)
     : parts_(std::move(parts)),
       workers_(workers),
       share_(std::make_shared<FeedShare>()),
+      trace_(parts_.tracer, parts_.owner, parts_.id),
       slots_(parts_.arena->slot_count()),
       accounted_(Clock::now()) {
   for (const TensorPlace& tensor : parts_.layout.tensors) bytes_per_sample_ += tensor.sample_bytes;
@@ -74,7 +75,7 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
                                   "; join without a cursor, or open another group");
       }
     }
-    consumers_.push_back({session, start, {}, {}, 0, 0, 0, {}});
+    consumers_.push_back({session, start, {}, {}, 0, 0, 0, {}, {}});
     session->SetStarved(starved_);
     if (phase_ == Phase::kWaiting && consumers_.size() >= std::max(1U, parts_.spec.group_size)) {
       next_ = consumers_.front().start.value_or(Sampler::Start{});
@@ -99,6 +100,7 @@ size_t Feed::Detach(ControlPages* session) {
     if (found == consumers_.end()) return consumers_.size();
     AccountLocked();
     CollectReleasesLocked();
+    trace_.Finish(found->trace, *session);
     const Consumer gone = *found;
     consumers_.erase(found);
     // What nobody holds any more is taken back below. In a queue the bytes go to another session, which does
@@ -189,6 +191,7 @@ void Feed::CollectReleasesLocked() {
     }
     if (held) continue;
     counters_.lent.Add(Nanoseconds(accounted_ - since_[slot]));
+    trace_.SlotReleased(slot);
     slots_.MarkFree(slot);
   }
 }
@@ -252,8 +255,10 @@ void Feed::LendLocked(uint32_t slot) {
   descriptor.flags = batch.plan.last_of_epoch ? kFlagLastOfEpoch : 0;
 
   since_[slot] = accounted_;
+  const uint64_t now_ns = trace_.On() ? TraceClockNs() : 0;
   const auto lend = [&](Consumer& consumer) {
     consumer.owed[slot] = descriptor.generation;
+    trace_.Publishing(consumer.trace, *consumer.pages, descriptor, now_ns);
     consumer.pages->Publish(descriptor);
   };
   bool lent = false;
@@ -276,7 +281,11 @@ void Feed::LendLocked(uint32_t slot) {
       lent = true;
     }
   }
-  if (!lent) slots_.MarkFree(slot);
+  if (lent) {
+    trace_.SlotLent(slot, descriptor, now_ns);
+  } else {
+    slots_.MarkFree(slot);
+  }
 }
 
 void Feed::PlanLocked(Tasks* tasks) {
@@ -344,16 +353,18 @@ void Feed::OnFilled(uint32_t slot, Batch batch, std::vector<BadSampleNote> bad) 
     auto& kept = counters_.last_bad_samples;
     if (kept.size() > kBadSamplesKept) kept.erase(kept.begin(), kept.end() - kBadSamplesKept);
   }
-  if (!deliver) return OnDelivered(slot, OkStatus());
-  parts_.arena->Deliver(
-      slot, parts_.layout.slot_bytes,
-      [self = shared_from_this(), slot](const Status& status) { self->OnDelivered(slot, status); });
+  if (!deliver) return OnDelivered(slot, OkStatus(), {});
+  parts_.arena->Deliver(slot, parts_.layout.slot_bytes,
+                        [self = shared_from_this(), slot](const Status& status, const CopyTime& copied) {
+                          self->OnDelivered(slot, status, copied);
+                        });
 }
 
-void Feed::OnDelivered(uint32_t slot, const Status& status) {
+void Feed::OnDelivered(uint32_t slot, const Status& status, const CopyTime& copied) {
   Tasks tasks;
   {
     MutexLock lock(mutex_);
+    if (copied.end_ns != 0 && trace_.On()) trace_.Copied(slot, batches_[slot].plan, copied);
     if (!status.ok()) batches_[slot].status = status;
     slots_.MarkReady(slot);
     tasks = AdvanceLocked();

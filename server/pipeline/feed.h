@@ -20,6 +20,7 @@
 #include "server/memory/arena.h"
 #include "server/memory/control_pages.h"
 #include "server/memory/slots.h"
+#include "server/pipeline/feed_trace.h"
 #include "server/pipeline/sample_loader.h"
 #include "server/pipeline/stall.h"
 #include "server/pipeline/worker_pool.h"
@@ -90,6 +91,8 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
     Sampler sampler;
     std::unique_ptr<SampleLoader> loader;
     std::unique_ptr<Arena> arena;
+    uid_t owner = 0;           // of all its sessions
+    Tracer* tracer = nullptr;  // outlives the feed; null: it is never traced
   };
   Feed(Parts parts, WorkerPool& workers);
   ~Feed() override;
@@ -129,6 +132,11 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // See Arena::LeaveTo. Precondition: stopped.
   void LeaveMemoryTo(std::vector<ClientProcess> clients) { parts_.arena->LeaveTo(std::move(clients)); }
 
+  uid_t owner() const { return parts_.owner; }
+  // While somebody traces: sees what its clients do meanwhile, and changes nothing. `last`: and draws what
+  // still goes on.
+  void LookForTrace(bool last) PF_EXCLUDES(mutex_);
+
   FeedSnapshot Snapshot() PF_EXCLUDES(mutex_);
   // Zeros for one that is not attached.
   ConsumerSnapshot SnapshotOf(const ControlPages* session) const PF_EXCLUDES(mutex_);
@@ -144,6 +152,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
     uint64_t ignored_releases = 0;
     uint64_t waited_now_ns = 0;  // of waited_ns, since the look before
     StallSums stalls;
+    ClientTrace trace = {};
   };
   // What a slot holds from FILLING on.
   struct Batch {
@@ -179,13 +188,17 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   void Submit(Tasks tasks) PF_EXCLUDES(mutex_);
   // The last sample of the slot's batch is loaded / its bytes are where the clients see them.
   void OnFilled(uint32_t slot, Batch batch, std::vector<BadSampleNote> bad) PF_EXCLUDES(mutex_);
-  void OnDelivered(uint32_t slot, const Status& status) PF_EXCLUDES(mutex_);
+  void OnDelivered(uint32_t slot, const Status& status, const CopyTime& copied) PF_EXCLUDES(mutex_);
+  // Whether every holder's word says released, whoever has looked.
+  bool IsReleasedLocked(uint32_t slot) const PF_REQUIRES(mutex_);
 
   Parts parts_;
   WorkerPool& workers_;
   const std::shared_ptr<FeedShare> share_;
   uint64_t bytes_per_sample_ = 0;  // of all tensors
   uint32_t grain_ = 1;             // samples a worker takes at once
+
+  FeedTrace trace_;  // notes guarded by mutex_
 
   std::atomic<bool> abandoned_{false};  // stop loading: nobody will see it
   std::atomic<uint64_t> read_ns_{0};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What status and metrics show of a feed: where its time went, and what its slots are in.
+// What status, metrics and traces show of a feed: where its time went, and what its slots are in.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -115,6 +115,28 @@ char Feed::SlotLetterLocked(uint32_t slot) const {
       return 'l';
   }
   return '?';
+}
+
+bool Feed::IsReleasedLocked(uint32_t slot) const {
+  return std::all_of(consumers_.begin(), consumers_.end(), [&](const Consumer& consumer) {
+    return consumer.owed[slot] == 0 || consumer.pages->Released(slot) == consumer.owed[slot];
+  });
+}
+
+void Feed::LookForTrace(bool last) {
+  if (!trace_.On()) return;
+  const MutexLock lock(mutex_);
+  for (Consumer& consumer : consumers_) {
+    if (last) {
+      trace_.Finish(consumer.trace, *consumer.pages);
+    } else {
+      trace_.LookAt(consumer.trace, *consumer.pages);
+    }
+  }
+  for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
+    if (slots_.state(slot) == SlotState::kLent && IsReleasedLocked(slot)) trace_.SlotReleased(slot);
+  }
+  if (last) trace_.FinishSlots();
 }
 
 FeedSnapshot Feed::Snapshot() {

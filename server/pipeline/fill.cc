@@ -2,6 +2,7 @@
 #include "server/pipeline/fill.h"
 
 #include <cstring>
+#include <optional>
 #include <utility>
 
 namespace pinfeed {
@@ -21,6 +22,8 @@ void Feed::Fill::Run(uint32_t begin, uint32_t end, SampleScratch& scratch) {
   }
   std::vector<std::span<std::byte>> places(parts.layout.tensors.size());
   SampleTimes sum;
+  std::optional<WorkSpans> spans;
+  if (feed_->trace_.On()) feed_->trace_.Work(plan_, slot_, end - begin, spans);
   for (uint32_t i = begin; i < end; ++i) {
     if (feed_->abandoned_.load(std::memory_order_relaxed) ||
         i > first_failed_.load(std::memory_order_relaxed))
@@ -28,6 +31,7 @@ void Feed::Fill::Run(uint32_t begin, uint32_t end, SampleScratch& scratch) {
     for (size_t t = 0; t < places.size(); ++t) places[t] = Place(t, i);
     const SampleKey key{parts.sampler.SampleId(plan_, i), plan_.epoch};
     SampleTimes times;
+    times.spans = spans ? &*spans : nullptr;
     Status status = parts.loader->Load(key, places, scratch, times);
     sum.read_ns += times.read_ns;
     sum.decode_ns += times.decode_ns;
@@ -57,6 +61,17 @@ void Feed::Fill::Done() {
     MutexLock lock(mutex_);
     bad.swap(bad_);
     batch.status = memory_;
+  }
+  if (planned_ns_ != 0 && feed_->trace_.On()) {
+    TraceSpan span;
+    span.kind = SpanKind::kFill;
+    span.slot = slot_;
+    span.samples = plan_.samples;
+    span.epoch = plan_.epoch;
+    span.batch = plan_.batch_index;
+    span.begin_ns = planned_ns_;
+    span.end_ns = TraceClockNs();
+    feed_->trace_.Record(span);
   }
   batch.plan = plan_;
   batch.samples = plan_.samples;

@@ -23,7 +23,8 @@ class Feed::Fill final : public FillTask {
       : FillTask(feed->share_, plan.samples, feed->grain_),
         feed_(std::move(feed)),
         slot_(slot),
-        plan_(plan) {}
+        plan_(plan),
+        planned_ns_(feed_->trace_.On() ? TraceClockNs() : 0) {}
 
   void Run(uint32_t begin, uint32_t end, SampleScratch& scratch) override;
   void Done() override;
@@ -38,6 +39,7 @@ class Feed::Fill final : public FillTask {
   const std::shared_ptr<Feed> feed_;
   const uint32_t slot_;
   const BatchPlan plan_;
+  const uint64_t planned_ns_;  // 0: nobody traced
   std::atomic<uint32_t> first_failed_{
       UINT32_MAX};  // under on_bad_sample = fail: later samples need not be loaded
   Mutex mutex_;

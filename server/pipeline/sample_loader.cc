@@ -2,7 +2,6 @@
 #include "server/pipeline/sample_loader.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -19,12 +18,6 @@ constexpr char kSampleIdName[] = "sample_id";
 constexpr char kMarkSuffix[] = ".mark";  // behind the image's name
 // Buffers that one giant sample made larger than this are given back after it.
 constexpr size_t kKeptBytes = size_t{64} << 20;
-
-uint64_t NowNs() {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                   std::chrono::steady_clock::now().time_since_epoch())
-                                   .count());
-}
 
 std::span<uint8_t> Bytes(std::span<std::byte> bytes) {
   return {reinterpret_cast<uint8_t*>(bytes.data()), bytes.size()};
@@ -152,12 +145,12 @@ struct SampleLoader::Program {
 
   Status LoadImage(const Dataset& dataset, const SampleKey& key, std::span<const std::span<std::byte>> places,
                    SampleScratch::Buffers& buffers, SampleTimes& times) const {
-    const uint64_t start = NowNs();
+    const uint64_t start = TraceClockNs();
     if (raw) {
       RETURN_IF_ERROR(dataset.ReadTensor(key.id, *image, places[*image]));
       RETURN_IF_ERROR(PlanGeometry(transforms, {seed, key.epoch, key.id}, tensor->size, buffers.plan));
       WriteMark(buffers.plan.flip ? ImageMark::kMirrored : ImageMark::kPlain, places);
-      times.read_ns += NowNs() - start;
+      times.Read(start, TraceClockNs());
       return OkStatus();
     }
     if (tensor.has_value()) {
@@ -168,11 +161,11 @@ struct SampleLoader::Program {
     } else {
       RETURN_IF_ERROR(dataset.ReadEncoded(key.id, *image, buffers.encoded));
     }
-    const uint64_t read = NowNs();
-    times.read_ns += read - start;
+    const uint64_t read = TraceClockNs();
+    times.Read(start, read);
     Status status = Transformed(key, places, buffers);
     buffers.Trim();
-    times.decode_ns += NowNs() - read;
+    times.Decode(read, TraceClockNs());
     return status;
   }
 
@@ -328,18 +321,18 @@ Status SampleLoader::Load(const SampleKey& key, std::span<const std::span<std::b
   const size_t fields = dataset_->info().fields.size();
   Status status;
   if (!program_->image.has_value()) {
-    const uint64_t start = NowNs();
+    const uint64_t start = TraceClockNs();
     status = dataset_->ReadTensors(key.id, places.first(fields));
-    times.read_ns += NowNs() - start;
+    times.Read(start, TraceClockNs());
   }
   for (size_t i = 0; program_->image.has_value() && status.ok() && i < fields; ++i) {
     if (i == program_->image) {
       status = program_->LoadImage(*dataset_, key, places, scratch.buffers(), times);
       continue;
     }
-    const uint64_t start = NowNs();
+    const uint64_t start = TraceClockNs();
     status = dataset_->ReadTensor(key.id, i, places[i]);
-    times.read_ns += NowNs() - start;
+    times.Read(start, TraceClockNs());
   }
   if (!status.ok()) {
     const std::string name = dataset_->Describe(key.id);

@@ -14,6 +14,7 @@
 #include "common/histogram.h"
 #include "common/result.h"
 #include "server/pipeline/image_tail.h"
+#include "server/pipeline/tracer.h"
 #include "server/source/dataset.h"
 
 namespace pinfeed {
@@ -27,8 +28,18 @@ struct SampleKey {
 
 // Time one sample took, in nanoseconds; summed up for the stall attribution.
 struct SampleTimes {
-  uint64_t read_ns = 0;    // waiting for the source
-  uint64_t decode_ns = 0;  // decode and transforms
+  uint64_t read_ns = 0;        // waiting for the source
+  uint64_t decode_ns = 0;      // decode and transforms
+  WorkSpans* spans = nullptr;  // gets them one by one too, while somebody traces
+
+  void Read(uint64_t begin_ns, uint64_t end_ns) {
+    read_ns += end_ns - begin_ns;
+    if (spans != nullptr) spans->Add(SpanKind::kRead, begin_ns, end_ns);
+  }
+  void Decode(uint64_t begin_ns, uint64_t end_ns) {
+    decode_ns += end_ns - begin_ns;
+    if (spans != nullptr) spans->Add(SpanKind::kDecode, begin_ns, end_ns);
+  }
 };
 
 // What the samples of one thread took, each. In cache lines of their own: the threads write at once.

@@ -178,18 +178,20 @@ void FeedTable::Reap() {
 }
 
 void FeedTable::DrainAll() {
-  std::vector<std::shared_ptr<Feed>> feeds;
-  {
-    const MutexLock lock(mutex_);
-    for (const auto& [id, entry] : entries_) feeds.push_back(entry.feed);
-  }
-  for (const auto& feed : feeds) feed->Drain();
+  for (const auto& feed : All()) feed->Drain();
 }
 
 void FeedTable::AwaitReclaim(std::chrono::steady_clock::time_point deadline) {
   const MutexLock lock(mutex_);
   while ((!jobs_.empty() || reaping_) && changed_.WaitUntil(mutex_, deadline)) {
   }
+}
+
+std::vector<std::shared_ptr<Feed>> FeedTable::All() {
+  const MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<Feed>> all;
+  for (const auto& [id, entry] : entries_) all.push_back(entry.feed);
+  return all;
 }
 
 FeedTable::View FeedTable::Snapshot() {

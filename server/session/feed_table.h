@@ -94,6 +94,8 @@ class FeedTable {
   // Waits until the memory of the feeds that ended so far is back, at most until `deadline`.
   void AwaitReclaim(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);
 
+  std::vector<std::shared_ptr<Feed>> All() PF_EXCLUDES(mutex_);
+
   struct View {
     std::vector<FeedReport> feeds;  // without sessions
     FeedTotals totals;

@@ -105,7 +105,8 @@ Result<std::unique_ptr<Arena>> FeedOpener::MakeArena(const OpenFeedArguments& ar
   return std::unique_ptr<Arena>(std::move(arena));
 }
 
-Result<std::shared_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, const OpenFeedArguments& arguments,
+Result<std::shared_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner,
+                                                   const OpenFeedArguments& arguments,
                                                    Backend backend) const {
   const FeedSpec& spec = arguments.spec;
   ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> dataset, parts_.datasets.Open(spec.dataset));
@@ -126,7 +127,8 @@ Result<std::shared_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, const OpenF
     return arena.status().WithContext("a feed of " + std::to_string(slots) + " slots with batches of " +
                                       std::to_string(spec.batch_size));
   }
-  Feed::Parts parts{feed_id, spec, std::move(layout), sampler, std::move(loader), *std::move(arena)};
+  Feed::Parts parts{feed_id,           spec,  std::move(layout), sampler, std::move(loader),
+                    *std::move(arena), owner, &parts_.tracer};
   return std::make_shared<Feed>(std::move(parts), parts_.workers);
 }
 
@@ -146,7 +148,7 @@ Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,
   if (choice.backend != Backend::kHost) {
     ASSIGN_OR_RETURN(client, ClientProcess::Open(peer.pid));
   }
-  const auto make = [&](uint64_t feed_id) { return MakeFeed(feed_id, arguments, choice.backend); };
+  const auto make = [&](uint64_t feed_id) { return MakeFeed(feed_id, peer.uid, arguments, choice.backend); };
   ASSIGN_OR_RETURN(FeedMember member, parts_.feeds.Join(peer.uid, arguments.spec, make));
   if (const Backend backend = member.feed().arena().backend(); backend != choice.backend) {
     member.Unmapped();

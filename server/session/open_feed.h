@@ -29,6 +29,7 @@ class FeedOpener {
     SessionTable& sessions;
     uint32_t default_slots;
     DeviceArenas* devices;  // null: this daemon has no GPU
+    Tracer& tracer;
   };
   explicit FeedOpener(const Parts& parts) : parts_(parts) {}
 
@@ -42,7 +43,7 @@ class FeedOpener {
   };
   Result<Choice> Choose(const Peer& peer, const OpenFeedArguments& arguments) const;
   Status CheckIpc(const Peer& peer, const OpenFeedArguments& arguments) const;
-  Result<std::shared_ptr<Feed>> MakeFeed(uint64_t feed_id, const OpenFeedArguments& arguments,
+  Result<std::shared_ptr<Feed>> MakeFeed(uint64_t feed_id, uid_t owner, const OpenFeedArguments& arguments,
                                          Backend backend) const;
   Result<std::unique_ptr<Arena>> MakeArena(const OpenFeedArguments& arguments, Backend backend,
                                            const BatchLayout& layout, uint32_t slots) const;

@@ -9,6 +9,7 @@
 #include <grpcpp/server_posix.h>
 
 #include "common/log.h"
+#include "server/session/admin_service.h"
 #include "server/session/service.h"
 
 namespace pinfeed {
@@ -40,7 +41,7 @@ struct RpcServer::Server {
   std::unique_ptr<grpc::Server> grpc;
 };
 
-Result<std::unique_ptr<RpcServer>> RpcServer::Create(FeederService& service) {
+Result<std::unique_ptr<RpcServer>> RpcServer::Create(FeederService& feeder, AdminService& admin) {
   gpr_set_log_function(&LogFromGrpc);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -50,7 +51,8 @@ Result<std::unique_ptr<RpcServer>> RpcServer::Create(FeederService& service) {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsAConnection);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kMaxAgeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kMaxAgeGraceMs);
-  builder.RegisterService(&service);
+  builder.RegisterService(&feeder);
+  builder.RegisterService(&admin);
   auto server = std::make_unique<Server>();
   server->grpc = builder.BuildAndStart();
   if (server->grpc == nullptr)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gRPC server around a FeederService: health, reflection, limits; it listens nowhere and is given its
+// The gRPC server around the services: health, reflection, limits; it listens nowhere and is given its
 // connections.
 #pragma once
 
@@ -11,13 +11,14 @@
 
 namespace pinfeed {
 
+class AdminService;
 class FeederService;
 
-// Purpose: serves the connections it is given. Owns: the gRPC server. Borrows: the service (outlives it).
+// Purpose: serves the connections it is given. Owns: the gRPC server. Borrows: the services (outlive it).
 // Threads: any. Errors: Create's.
 class RpcServer {
  public:
-  static Result<std::unique_ptr<RpcServer>> Create(FeederService& service);
+  static Result<std::unique_ptr<RpcServer>> Create(FeederService& feeder, AdminService& admin);
   ~RpcServer();
   RpcServer(const RpcServer&) = delete;
   RpcServer& operator=(const RpcServer&) = delete;

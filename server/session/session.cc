@@ -70,6 +70,7 @@ Result<std::shared_ptr<Session>> SessionTable::Open(const Peer& peer, std::strin
     }
     session = std::make_shared<Session>(next_id_++, peer, std::move(client_name), start, std::move(member),
                                         std::move(pages), std::move(fallback));
+    session->pages->set_session(session->id);
     sessions_.emplace(session->id, session);
     const bool host = session->member.arena().backend() == Backend::kHost;
     if (!session->fallback.empty()) ++(host ? fallbacks_.host : fallbacks_.cuda_ipc);

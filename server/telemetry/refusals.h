@@ -16,7 +16,7 @@ namespace pinfeed {
 
 enum class Refusal : uint8_t {
   kUid,          // the peer's user is not served
-  kRequest,      // an OpenFeed that was answered with an error
+  kRequest,      // an OpenFeed or Trace that was answered with an error
   kFrame,        // a lifeline frame of wrong size, magic or kind, or with descriptors
   kToken,        // a token that opens no session of this process
   kExpired,      // a session whose lifeline never came

@@ -358,4 +358,5 @@ def main():
     (pathlib.Path(out) / "results.json").write_text(json.dumps(rows, indent=1))
 
 
-main()
+if __name__ == "__main__":
+    main()

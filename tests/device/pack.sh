@@ -16,7 +16,7 @@ for program in server/pinfeedd client/cli/pinfeed tests/device/compare_backends 
 done
 strip -o "$folder/lib/libpinfeed.so.0" "$(readlink -f "$build"/client/libpinfeed.so)"
 ln -s libpinfeed.so.0 "$folder/lib/libpinfeed.so"
-cp "$source"/tests/device/{run.sh,make_inputs.py,bench.py,death.py,driver_memory.py,frameworks.py,scribble.cu} "$folder/"
+cp "$source"/tests/device/{run.sh,make_inputs.py,bench.py,death.py,driver_memory.py,frameworks.py,traced.py,scribble.cu} "$folder/"
 cp -r "$source/client/python/pinfeed" "$folder/python/"
 find "$folder/python" -name __pycache__ -prune -exec rm -r {} +
 # Everything but the C and C++ runtimes and what comes with the driver: those of the machine itself are newer.

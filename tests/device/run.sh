@@ -5,13 +5,13 @@
 #
 #   run.sh [FOLDER FOR INPUTS]
 #
-# PARTS names what is run, of: compare death frameworks sanitizer bench (default: all, in this order). Every part has a limit of time; a table
+# PARTS names what is run, of: compare death frameworks sanitizer bench doctor trace (default: all, in this order). Every part has a limit of time; a table
 # of the parts comes last, and the exit status is 1 when one failed. OUT: where logs and results go.
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 inputs=${1:-/tmp/pinfeed-inputs}
 out=${OUT:-$here}
-parts=${PARTS:-compare death frameworks sanitizer bench}
+parts=${PARTS:-compare death frameworks sanitizer bench doctor trace}
 cuda=${CUDA_HOME:-/usr/local/cuda}
 mkdir -p "$out"
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -38,8 +38,8 @@ piece() {
 
 address=""
 daemon=0
-if chosen compare || chosen frameworks || chosen sanitizer || chosen bench; then
-  if { chosen compare || chosen sanitizer || chosen bench; } && [ ! -d "$inputs" ]; then
+if [ "$parts" != death ]; then
+  if { chosen compare || chosen sanitizer || chosen bench || chosen trace; } && [ ! -d "$inputs" ]; then
     timeout -k 10 300 python3 "$here/make_inputs.py" "$inputs" || { rm -rf "$inputs"; exit 2; }
   fi
   mkdir -p "$inputs"
@@ -100,6 +100,10 @@ fi
 
 # Beside the DataLoader and the ceilings.
 if chosen bench; then piece "rates" 600 python3 "$here/bench.py" "$address" "$inputs" "$out" ${BENCH_PARTS:-}; fi
+
+# Whether pinning and overlapping pay here; a training loop traced.
+if chosen doctor; then piece "doctor" 60 "$here/bin/pinfeed" doctor --address "$address" --plot "$out/doctor.svg"; fi
+if chosen trace; then piece "trace" 120 python3 "$here/traced.py" "$address" "$inputs" "$out"; fi
 
 if [ "$daemon" -ne 0 ]; then
   timeout 30 "$here/bin/pinfeed" status --address "$address" --json > "$out/status.json" || failed=1

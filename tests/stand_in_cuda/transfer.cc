@@ -61,17 +61,22 @@ CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
   });
 }
 
-// The driver also takes pageable memory, and then waits for it: that would be a fault of ours.
+// The driver also takes pageable memory, and then waits for it: that would be a fault of ours, but for a
+// program that measures it (PINFEED_STAND_IN_PAGEABLE).
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream handle) {
   PF_STAND_IN_CONTEXT_CALL(cuMemcpyHtoDAsync);
   const auto stream = StreamOf(*context, handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  stream->Push([=] {
-    if (!IsDeviceMemory(to, bytes, Rights::kReadWrite) || !IsRegisteredHost(AddressOf(from), bytes))
+  const bool registered = IsRegisteredHost(AddressOf(from), bytes);
+  const bool pageable = !registered && TheState().takes_pageable;
+  const uint64_t number = stream->Push([=] {
+    if (!IsDeviceMemory(to, bytes, Rights::kReadWrite) ||
+        !(pageable || IsRegisteredHost(AddressOf(from), bytes)))
       return CUDA_ERROR_ILLEGAL_ADDRESS;
     std::memcpy(PointerTo(to), from, bytes);
     return CUDA_SUCCESS;
   });
+  if (pageable) stream->Wait(number);
   return CUDA_SUCCESS;
 }
 

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "server/host_limits.h"
+#include "common/host_limits.h"
 #include "tests/testing.h"
 
 namespace pinfeed {

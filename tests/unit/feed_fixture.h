@@ -141,9 +141,10 @@ class FeedTest : public ::testing::Test {
     auto arena =
         std::move(HostArena::Create(layout, slots, spec.sharing != Sharing::kExclusive, pool_)).value();
     auto sampler = std::move(Sampler::Create(spec, samples)).value();
-    feeds_.push_back(std::make_shared<Feed>(
-        Feed::Parts{++last_id_, spec, std::move(layout), sampler, std::move(loader), std::move(arena)},
-        *workers_));
+    feeds_.push_back(
+        std::make_shared<Feed>(Feed::Parts{++last_id_, spec, std::move(layout), sampler, std::move(loader),
+                                           std::move(arena), kOwner, &tracer_},
+                               *workers_));
     return feeds_.back();
   }
 
@@ -159,6 +160,9 @@ class FeedTest : public ::testing::Test {
     while (!condition()) std::this_thread::yield();
   }
 
+  static constexpr uid_t kOwner = 1000;
+
+  Tracer tracer_;
   PinnedPool pool_{uint64_t{1} << 30};
   std::unique_ptr<WorkerPool> workers_;
   std::vector<std::shared_ptr<Feed>> feeds_;

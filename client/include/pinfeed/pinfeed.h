@@ -233,6 +233,15 @@ PF_API pf_result pf_datasets_json(const char* address, char** json);
 /* Frees what the two functions above returned. NULL is allowed. */
 PF_API void pf_free(char* json);
 
+/* Records what the daemon does with this user's feeds (root, the daemon's user: all) for as long as
+ * `request_json`, a pinfeed.v1.TraceRequest, says. `function` is called on this thread: some ten times a
+ * second with NULL meanwhile, then once for each pinfeed.v1.TraceResponse as JSON, valid during the call.
+ * Another value than 0 ends the one or the other, and is no failure. Forks in other threads wait some seconds
+ * for it. */
+typedef int (*pf_trace_function)(const char* json, void* user);
+PF_API pf_result pf_trace(const char* address, const char* request_json, pf_trace_function function,
+                          void* user);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sources of the file formats: proc_meminfo(5), cgroups(7), and the kernel's admin-guide/cgroup-v2
 // (memory.max, memory.current, cpu.max) and cgroup-v1 (memory.limit_in_bytes, cpu.cfs_quota_us).
-#include "server/host_limits.h"
+#include "common/host_limits.h"
 
 #include <sched.h>
 

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// How fast host memory gets to a GPU, by ways of copying. In: a GPU. Out: rates, and the table of PyTorch's
+// tutorial "A guide on good usage of non_blocking and pin_memory() in PyTorch"
+// (https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html), whose sizes are used: one tensor of 10^6
+// floats, 1,000 of 10^3 and 1,000 of 10^6.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/cuda/device.h"
+#include "common/cuda/device_memory.h"
+#include "common/memfd.h"
+#include "common/result.h"
+
+namespace pinfeed {
+
+// kPinThenCopy: what `tensor.pin_memory().to(device)` does once PyTorch has pinned memory to spare: the bytes
+// go through that first.
+enum class Source : uint8_t { kPageable, kPinned, kPinThenCopy };
+inline constexpr std::array<const char*, 3> kSourceNames = {"pageable", "pinned", "pin, then copy"};
+
+struct TensorSet {
+  const char* name;
+  uint32_t count;
+  uint64_t bytes;  // of one
+  const char* size;
+};
+inline constexpr std::array<TensorSet, 3> kTensorSets = {{{"1 large", 1, 4'000'000, "4 MB"},
+                                                          {"1,000 small", 1000, 4'000, "4 kB each"},
+                                                          {"1,000 large", 1000, 4'000'000, "4 MB each"}}};
+
+struct CopyFigure {
+  size_t set = 0;  // of kTensorSets
+  Source source{};
+  bool blocking = false;
+  uint32_t copied = 0;  // tensors, in a run; fewer than the set has when the time was up
+  double seconds = 0;   // for the whole set, best of the runs
+};
+
+// What becomes of a copy's time when the GPU has other work, here copies within its memory, on another
+// stream.
+struct OverlapFigure {
+  Source source{};
+  double copy_seconds = 0, work_seconds = 0;  // each alone
+  double both_seconds = 0;
+  double call_seconds = 0;  // that the copying call kept its thread
+  double hidden() const;    // share of the shorter one that took no time of its own
+};
+
+// Purpose: measures one GPU. Owns: its buffers, of which there are three (pageable, pinned, device) of
+// `buffer_bytes()` at most 256 MB each, freed with it; a set larger than that goes round. Threads: one.
+// Errors: the driver's, by name.
+class CopyBench {
+ public:
+  // Takes less memory when `host_available_bytes` or the GPU has little.
+  static Result<std::unique_ptr<CopyBench>> Create(std::shared_ptr<const CudaDevice> device,
+                                                   uint64_t host_available_bytes);
+  ~CopyBench();
+  CopyBench(const CopyBench&) = delete;
+  CopyBench& operator=(const CopyBench&) = delete;
+
+  uint64_t buffer_bytes() const { return bytes_; }
+  // How fast memory is pinned: why nobody should do it for every batch.
+  double pinning_bytes_per_second() const;
+  // In one go, in pieces of 16 MB.
+  Result<double> BytesPerSecond(Source source);
+  Result<CopyFigure> Measure(size_t set, Source source, bool blocking);
+  Result<OverlapFigure> Overlap(Source source);
+
+ private:
+  CopyBench(std::shared_ptr<const CudaDevice> device, uint64_t bytes)
+      : device_(std::move(device)), bytes_(bytes) {}
+  Status Open();
+  Status CopyOne(Source source, uint64_t offset, uint64_t bytes);
+  Status Copy(Source source, uint64_t count, uint64_t bytes, bool blocking, double limit, uint32_t* copied);
+  Status Work(uint32_t rounds);
+  Status Finish(CUstream stream) const;
+
+  const std::shared_ptr<const CudaDevice> device_;
+  const uint64_t bytes_;
+  std::vector<std::byte> pageable_;
+  Mapping pinned_;
+  HostRegistration registration_;
+  double pinning_seconds_ = 0;
+  DeviceMemory target_;
+  CUstream copies_ = nullptr;
+  CUstream work_ = nullptr;
+};
+
+}  // namespace pinfeed

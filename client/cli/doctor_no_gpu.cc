@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// `pinfeed doctor` of a build without CUDA.
+#include <cstdio>
+
+#include "client/cli/doctor.h"
+
+namespace pinfeed {
+
+void ExamineGpus(DoctorReport& report, const DoctorProgress& /*progress*/) {
+  report.Note("GPU", "this pinfeed was built without CUDA (PINFEED_CUDA): batches stay in host memory");
+}
+
+std::string PlotCopies(const DoctorReport& /*report*/) {
+  return {};
+}
+
+int ProbeVmmFd(int /*fd*/, const std::string& /*gpu_uuid*/, uint64_t /*bytes*/, const std::string& /*mark*/) {
+  std::fputs("this pinfeed was built without CUDA\n", stderr);
+  return 1;
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/doctor_probe.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "client/cli/doctor.h"
+#include "common/cuda/device_memory.h"
+#include "common/unique_handle.h"
+
+extern char** environ;
+
+namespace pinfeed {
+namespace {
+
+constexpr size_t kMarkBytes = 16;
+constexpr int kProbeFd = 3;             // in the other process
+constexpr unsigned kProbeSeconds = 30;  // a context takes about one
+constexpr size_t kReasonBytes = 4096;
+
+using Mark = std::array<unsigned char, kMarkBytes>;
+
+std::string Hexadecimal(const Mark& mark) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const unsigned char byte : mark) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+// What the process says until it ends.
+std::string ReadAll(int fd) {
+  std::string said;
+  std::array<char, 512> piece{};
+  for (;;) {
+    const ssize_t bytes = ::read(fd, piece.data(), piece.size());
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes <= 0) break;
+    if (said.size() < kReasonBytes) said.append(piece.data(), static_cast<size_t>(bytes));
+  }
+  while (!said.empty() && said.back() == '\n') said.pop_back();
+  return said;
+}
+
+// Runs this program as the other process: `fd` is its kProbeFd. Its words come through a pipe.
+Status RunProbe(std::vector<std::string> words, int fd) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return ErrnoStatus("make a pipe for a probe", errno);
+  const UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  // dup2 of a number to itself would leave it to be closed on exec: both are passed by other numbers.
+  const UniqueFd passed(::fcntl(fd, F_DUPFD_CLOEXEC, kProbeFd + 1));
+  UniqueFd said(::fcntl(writer.get(), F_DUPFD_CLOEXEC, kProbeFd + 1));
+  if (!passed || !said) return ErrnoStatus("copy a descriptor for a probe", errno);
+  writer.reset();
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, said.get(), STDERR_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, passed.get(), kProbeFd);
+  pid_t child = 0;
+  const int error = ::posix_spawn(&child, "/proc/self/exe", &actions, nullptr, arguments.data(), environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) return ErrnoStatus("start another process for a probe", error);
+  said.reset();
+  const std::string reason = ReadAll(reader.get());
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return OkStatus();
+  if (WIFSIGNALED(status)) {
+    return Internal("the other process ended by signal " + std::to_string(WTERMSIG(status)) +
+                    (reason.empty() ? "" : ": " + reason));
+  }
+  return Internal("the other process: " + (reason.empty() ? "status " + std::to_string(status) : reason));
+}
+
+Result<std::shared_ptr<const CudaDevice>> OpenByUuid(const std::string& uuid) {
+  ASSIGN_OR_RETURN(const int count, CudaDevice::Count());
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    ASSIGN_OR_RETURN(const std::string found, CudaDevice::UuidOf(ordinal));
+    if (found == uuid) return CudaDevice::Open(ordinal);
+  }
+  return NotFound("no GPU " + uuid + " among the " + std::to_string(count) + " that this process sees");
+}
+
+Status ReadMark(int fd, const std::string& gpu_uuid, uint64_t bytes, const std::string& mark) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<const CudaDevice> device, OpenByUuid(gpu_uuid));
+  ASSIGN_OR_RETURN(const DeviceMemory memory, DeviceMemory::Import(device, fd, bytes, true));
+  const CudaScope scope(*device);
+  RETURN_IF_ERROR(scope.status());
+  Mark found{};
+  RETURN_IF_ERROR(CudaStatus(device->driver().cuMemcpyDtoH(found.data(), memory.address(), found.size()),
+                             "read what another process wrote on GPU " + gpu_uuid));
+  if (Hexadecimal(found) == mark) return OkStatus();
+  return Internal("the memory holds " + Hexadecimal(found) + " where the other process wrote " + mark);
+}
+
+}  // namespace
+
+Status ProbeVmmFdWithProcess(const std::shared_ptr<const CudaDevice>& device) {
+  Mark mark{};
+  if (::getrandom(mark.data(), mark.size(), 0) != static_cast<ssize_t>(mark.size()))
+    return ErrnoStatus("draw random bytes", errno);
+  ASSIGN_OR_RETURN(const DeviceMemory memory, DeviceMemory::Create(device, mark.size()));
+  {
+    const CudaScope scope(*device);
+    RETURN_IF_ERROR(scope.status());
+    RETURN_IF_ERROR(CudaStatus(device->driver().cuMemcpyHtoD(memory.address(), mark.data(), mark.size()),
+                               "write to GPU " + device->uuid()));
+  }
+  ASSIGN_OR_RETURN(const UniqueFd fd, memory.Export());
+  return RunProbe({"pinfeed", "doctor-probe", "--fd", std::to_string(kProbeFd), "--gpu", device->uuid(),
+                   "--bytes", std::to_string(memory.bytes()), "--mark", Hexadecimal(mark)},
+                  fd.get());
+}
+
+int ProbeVmmFd(int fd, const std::string& gpu_uuid, uint64_t bytes, const std::string& mark) {
+  ::alarm(kProbeSeconds);  // a driver that hangs must not hold up who waits for us
+  const Status read = ReadMark(fd, gpu_uuid, bytes, mark);
+  if (!read.ok()) std::fprintf(stderr, "%s\n", read.message().c_str());
+  return read.ok() ? 0 : 1;
+}
+
+}  // namespace pinfeed

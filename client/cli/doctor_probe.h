@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether another process can map a piece of this one's device memory, found out with one. In: a GPU. Out:
+// yes, or the reason why not, of either process.
+#pragma once
+
+#include <memory>
+
+#include "common/cuda/device.h"
+#include "common/status.h"
+
+namespace pinfeed {
+
+// Backend vmm-fd: a descriptor of memory made by cuMemCreate, mapped read-only over there.
+Status ProbeVmmFdWithProcess(const std::shared_ptr<const CudaDevice>& device);
+
+}  // namespace pinfeed

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/session/admin_service.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include "common/log.h"
+#include "common/quote.h"
+#include "server/session/grpc_status.h"
+
+namespace pinfeed {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kLeastSeconds = 0.1;
+constexpr double kMostSeconds = 300;
+constexpr uint64_t kMostSpans = 10'000'000;
+// How often the clients' words are looked at: how exact the times are that they do not tell themselves.
+constexpr std::chrono::microseconds kLookEvery{500};
+constexpr std::chrono::milliseconds kSendEvery{100};
+constexpr size_t kSendAt = Tracer::kCapacity / 4;
+constexpr size_t kSpansAMessage = 4096;
+// For a caller that does not read.
+constexpr std::chrono::seconds kMostWriting{10};
+
+Status CheckRequest(const v1::TraceRequest& request) {
+  std::string faults;
+  if (!(request.seconds() >= kLeastSeconds && request.seconds() <= kMostSeconds))
+    faults = "seconds: must be from 0.1 to 300";
+  if (request.max_spans() < 1 || request.max_spans() > kMostSpans)
+    faults += std::string(faults.empty() ? "" : "\n") + "max_spans: must be from 1 to 10000000";
+  return faults.empty() ? OkStatus() : InvalidArgument(faults);
+}
+
+std::string ThreadName(uint32_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/comm");
+  std::string name;
+  std::getline(file, name);
+  return name;
+}
+
+void Fill(const TraceSpan& span, v1::Span& out) {
+  out.set_kind(static_cast<v1::Span::Kind>(span.kind));
+  out.set_feed(span.feed);
+  out.set_epoch(span.epoch);
+  out.set_batch(span.batch);
+  out.set_begin_ns(span.begin_ns);
+  out.set_end_ns(span.end_ns);
+  out.set_samples(span.samples);
+  out.set_slot(span.slot);
+  out.set_thread(span.thread);
+  out.set_session(span.session);
+  out.set_open(span.open);
+}
+
+// Purpose: names each thing once. A value; one thread.
+class Names {
+ public:
+  void AddThreads(const std::vector<TraceSpan>& spans, v1::TraceResponse& message) {
+    for (const TraceSpan& span : spans) {
+      if (span.thread == 0 || !threads_.insert(span.thread).second) continue;
+      v1::TraceResponse::Thread& out = *message.add_threads();
+      out.set_thread(span.thread);
+      out.set_name(ThreadName(span.thread));
+    }
+  }
+  void AddFeeds(const std::vector<std::shared_ptr<Feed>>& feeds, std::optional<uid_t> scope,
+                v1::TraceResponse& message) {
+    for (const auto& feed : feeds) {
+      if ((scope && feed->owner() != *scope) || !feeds_.insert(feed->id()).second) continue;
+      v1::TraceResponse::Feed& out = *message.add_feeds();
+      out.set_feed(feed->id());
+      out.set_dataset(EscapeName(feed->dataset().path));
+    }
+  }
+  void AddSessions(const std::vector<std::shared_ptr<Session>>& sessions, std::optional<uid_t> scope,
+                   v1::TraceResponse& message) {
+    for (const auto& session : sessions) {
+      if ((scope && session->peer.uid != *scope) || !sessions_.insert(session->id).second) continue;
+      v1::TraceResponse::Session& out = *message.add_sessions();
+      out.set_session(session->id);
+      out.set_feed(session->member.feed().id());
+      out.set_client_name(EscapeName(session->client_name));
+      out.set_pid(session->peer.pid);
+    }
+  }
+
+ private:
+  std::set<uint32_t> threads_;
+  std::set<uint64_t> feeds_;
+  std::set<uint64_t> sessions_;
+};
+
+}  // namespace
+
+std::optional<uid_t> AdminService::ScopeOf(const Peer& peer) const {
+  if (peer.uid == 0 || peer.uid == parts_.own_uid) return std::nullopt;
+  return peer.uid;
+}
+
+grpc::ServerWriteReactor<v1::TraceResponse>* AdminService::Trace(grpc::CallbackServerContext* context,
+                                                                 const v1::TraceRequest* request) {
+  auto* const stream = new TraceStream(*context);  // NOLINT(cppcoreguidelines-owning-memory): see TraceStream
+  if (const Status begun = BeginTrace(*context, *request, *stream); !begun.ok()) {
+    parts_.refusals.Count(Refusal::kRequest, context->peer() + ": " + begun.ToString());
+    stream->End(ToGrpc(begun));
+  }
+  return stream;
+}
+
+Status AdminService::BeginTrace(const grpc::CallbackServerContext& context, const v1::TraceRequest& request,
+                                TraceStream& stream) {
+  const std::optional<Peer> peer = parts_.peers.Find(context.peer());
+  if (!peer) return Internal("trace: the connection's credentials are not on record");
+  RETURN_IF_ERROR(CheckRequest(request));
+  const std::optional<uid_t> scope = ScopeOf(*peer);
+  ASSIGN_OR_RETURN(Tracer::Recording started, parts_.tracer.Start(scope));
+  spdlog::info("{} traces {} for {} s", Describe(*peer), scope ? "its own feeds" : "all feeds",
+               request.seconds());
+  auto recording = std::make_shared<Tracer::Recording>(std::move(started));
+  const bool taken =
+      calls_.Submit(peer->uid, [this, &stream, recording = std::move(recording), scope,
+                                seconds = request.seconds(), max_spans = request.max_spans()]() mutable {
+        RunTrace(stream, *recording, scope, seconds, max_spans);
+        recording.reset();  // before the caller hears of the end: another trace may begin
+        stream.End(grpc::Status::OK);
+      });
+  if (taken) return OkStatus();
+  return ResourceExhausted("trace: the last trace is not over yet; try again");
+}
+
+void AdminService::RunTrace(TraceStream& stream, Tracer::Recording& recording, std::optional<uid_t> scope,
+                            double seconds, uint64_t max_spans) {
+  const Clock::time_point end =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  Clock::time_point next_send = Clock::now() + kSendEvery;
+  Names names;
+  bool over = false;
+  while (!over && stream.SleepUntil(Clock::now() + kLookEvery)) {
+    const std::vector<std::shared_ptr<Feed>> feeds = parts_.feeds.All();
+    const Clock::time_point now = Clock::now();
+    over = now >= end;
+    for (const auto& feed : feeds) feed->LookForTrace(over);
+    if (!over && now < next_send && recording.waiting() < kSendAt) continue;
+    next_send = now + kSendEvery;
+
+    std::vector<TraceSpan> spans = recording.Take();
+    const bool full = spans.size() >= max_spans;
+    if (full) spans.resize(max_spans);
+    max_spans -= spans.size();
+    over = over || full;
+    v1::TraceResponse message;
+    message.set_daemon_pid(::getpid());
+    message.set_lost(recording.lost());
+    message.set_full(full);
+    names.AddThreads(spans, message);
+    names.AddFeeds(feeds, scope, message);
+    names.AddSessions(parts_.sessions.All(), scope, message);
+    for (size_t i = 0; i < spans.size() || i == 0; i += kSpansAMessage) {
+      for (size_t k = i; k < std::min(spans.size(), i + kSpansAMessage); ++k)
+        Fill(spans[k], *message.add_spans());
+      if (!stream.Write(message, Clock::now() + kMostWriting)) return;
+      message.Clear();
+      message.set_lost(recording.lost());
+      message.set_full(full);
+    }
+  }
+}
+
+}  // namespace pinfeed
