@@ -91,6 +91,16 @@ void WorkerPool::Finish(const std::shared_ptr<FillTask>& task, uint32_t samples)
   if (last) task->Done();
 }
 
+std::chrono::nanoseconds WorkerPool::LongestChunk() const {
+  const Clock::time_point now = Clock::now();
+  Clock::duration longest{0};
+  for (const Began& began : began_) {
+    const Clock::rep at = began.at.load(std::memory_order_relaxed);
+    if (at != 0) longest = std::max(longest, now - Clock::time_point(Clock::duration(at)));
+  }
+  return longest;
+}
+
 void WorkerPool::Loop(uint32_t index) {
   ::pthread_setname_np(::pthread_self(), ("worker" + std::to_string(index)).c_str());
   SampleScratch scratch;
@@ -104,13 +114,15 @@ void WorkerPool::Loop(uint32_t index) {
       if (stopping_) return;
     }
     busy_.fetch_add(1, std::memory_order_relaxed);
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
+    began_[index].at.store(start.time_since_epoch().count(), std::memory_order_relaxed);
     task->Run(begin, end, scratch);
-    const auto spent = std::chrono::steady_clock::now() - start;
+    const auto spent = Clock::now() - start;
     task->share_->served_ns.fetch_add(
         static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count()),
         std::memory_order_relaxed);
     Finish(task, end - begin);
+    began_[index].at.store(0, std::memory_order_relaxed);
     busy_.fetch_sub(1, std::memory_order_relaxed);
     progress_.fetch_add(1, std::memory_order_relaxed);
   }
