@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Debian packages and a tarball of what PinfeedInstall.cmake installs, made by `make packages` of the build of the preset `release`. What
 # Debian wants otherwise than `cmake --install` (paths, documents) is put in place by deploy/debian/stage.cmake.
-set(PINFEED_PACKAGE_RELEASE 1 CACHE STRING "The Debian revision of the packages")
 set(CPACK_GENERATOR DEB TGZ)
 set(CPACK_PACKAGE_VENDOR pinfeed)
 set(CPACK_PACKAGE_CONTACT "pinfeed maintainers <maintainers@pinfeed.example>")
@@ -18,16 +17,17 @@ set(CPACK_PRE_BUILD_SCRIPTS ${debian_folder}/stage.cmake)
 
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
-set(CPACK_DEBIAN_PACKAGE_RELEASE ${PINFEED_PACKAGE_RELEASE})
+set(CPACK_DEBIAN_PACKAGE_RELEASE 1)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/client)
-set(same_version "(= ${PROJECT_VERSION}-${PINFEED_PACKAGE_RELEASE})")
+# Whatever their revisions.
+set(same_library "libpinfeed0 (>= ${PROJECT_VERSION}), libpinfeed0 (<< ${PROJECT_VERSION}.)")
 
 set(CPACK_DEBIAN_DAEMON_PACKAGE_NAME pinfeed)
 set(CPACK_DEBIAN_DAEMON_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_DAEMON_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_DAEMON_PACKAGE_DEPENDS "libpinfeed0 ${same_version}, init-system-helpers (>= 1.62), systemd | systemd-standalone-sysusers, systemd | systemd-standalone-tmpfiles")
+set(CPACK_DEBIAN_DAEMON_PACKAGE_DEPENDS "${same_library}, init-system-helpers (>= 1.62), systemd | systemd-standalone-sysusers, systemd | systemd-standalone-tmpfiles")
 set(CPACK_DEBIAN_DAEMON_PACKAGE_CONTROL_EXTRA ${debian_folder}/daemon/postinst ${debian_folder}/daemon/prerm ${debian_folder}/daemon/postrm ${debian_folder}/daemon/conffiles)
 set(CPACK_COMPONENT_DAEMON_DESCRIPTION "Feeds training batches to the trainers of a host
 pinfeedd reads, decodes and collates training batches once, in native
@@ -44,7 +44,7 @@ batches once per host. It has a C interface.")
 
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libpinfeed-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
-set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "libpinfeed0 ${same_version}")
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "${same_library}")
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "Client library of pinfeed: what is needed to build with it
 Headers for C and C++ and the files by which pkg-config and CMake find
 libpinfeed, which attaches a trainer to pinfeedd.")
