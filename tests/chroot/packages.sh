@@ -47,4 +47,6 @@ until [ -n "$init" ] && nsenter --target "$init" --all --root --wd systemctl is-
   sleep 0.2
   init=$(pgrep --parent "$container" | head -1)
 done
+# systemd-nspawn mounts a boot id of its own over the kernel's, which a service with a /proc of its own does not see; real machines have one.
+nsenter --target "$init" --all --root --wd sh -c 'while umount /proc/sys/kernel/random/boot_id 2>/dev/null; do :; done'
 nsenter --target "$init" --all --root --wd env -i "${environment[@]}" bash /packages/in_system.sh

@@ -45,6 +45,12 @@ def test_the_service_is_little_exposed(units):
     assert float(re.search(r"exposure level for pinfeedd.service: ([\d.]+)", done.stdout).group(1)) <= MOST_EXPOSED
 
 
+@pytest.mark.parametrize("setting", ["RestrictSUIDSGID", "DynamicUser", "PrivateDevices", "PrivateUsers", "PrivateNetwork"])
+def test_what_would_break_the_daemon_is_off(setting):
+    """The first two answer openat2 with ENOSYS, the others hide GPUs, users and the metrics; make test-packages runs the unit for real."""
+    assert not re.search(rf"^{setting}=", (UNITS / "pinfeedd.service").read_text(), re.M)
+
+
 def test_the_sockets_are_where_clients_look():
     listens = {name: re.search(r"^Listen\w+=(.+)$", (UNITS / name).read_text(), re.M).group(1) for name in NAMES[1:]}
     address = re.search(r'kDefaultAddress\[\] = "(.+)"', (ROOT / "client" / "src" / "address.h").read_text()).group(1)
