@@ -3,12 +3,13 @@
 BUILD := build/release
 JOBS := $(shell nproc)
 FUZZ_SECONDS := 60
+CHROOT_CACHE := /var/tmp/pinfeed-chroot
 CTEST := ctest --output-on-failure --no-tests=error -j $(JOBS)
 PYTHON := /usr/bin/python3
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build test test-sanitizers bench demo format tidy fuzz mutants clean
+.PHONY: help build test test-sanitizers packages test-packages bench demo format tidy fuzz mutants clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -29,6 +30,15 @@ test-sanitizers: ## unit and integration tests under ASan + UBSan, the core unde
 	@$(CTEST) --test-dir build/asan -L 'unit|integration'
 	@cmake --preset tsan $(CMAKE_ARGS) && cmake --build --preset tsan --target core_tests -- -j $(JOBS)
 	@$(CTEST) --test-dir build/tsan -L core
+
+packages: build ## Debian packages, a tarball and a wheel, into build/packages
+	@deploy/install-deps packages
+	@cpack --config $(BUILD)/CPackConfig.cmake -B build/packages
+	@$(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/packages client/python
+
+test-packages: packages ## install, start, upgrade, remove and purge the packages in a clean Debian (root; minutes); CHROOT_CACHE keeps its base
+	@deploy/install-deps test-packages
+	@tests/chroot/packages.sh $(CHROOT_CACHE)
 
 bench: ## pinfeed beside PyTorch's DataLoader, then the micro-benchmarks
 	@deploy/install-deps build bench

@@ -51,6 +51,7 @@ struct Config {
   LogFormat log_format = LogFormat::kText;
   std::chrono::milliseconds pending_timeout{5000};
   std::chrono::milliseconds drain_timeout{30000};
+  std::chrono::milliseconds stuck_timeout{120000};  // 0: nothing counts as stuck
 };
 
 enum class Action { kRun, kCheck, kPrintConfig, kPrintAndExit };

@@ -217,6 +217,9 @@ std::vector<ConfigKey> MakeKeys() {
       DurationKey("pending_timeout", &Config::pending_timeout,
                   "for a client to connect its lifeline after opening a feed"),
       DurationKey("drain_timeout", &Config::drain_timeout, "for clients to leave after SIGTERM"),
+      DurationKey("stuck_timeout", &Config::stuck_timeout,
+                  "a worker or a GPU's copy that gets nowhere for longer lets the service manager's watchdog "
+                  "expire; 0: never"),
   };
 }
 

@@ -2,18 +2,17 @@
 #include "server/daemon.h"
 
 #include <fcntl.h>
-#include <grp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
-#include <systemd/sd-daemon.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
+#include <climits>
 #include <csignal>
 #include <fstream>
 #include <optional>
@@ -24,8 +23,11 @@
 #include "common/log.h"
 #include "common/quote.h"
 #include "server/delivery.h"
+#include "server/host_check.h"
+#include "server/host_limits.h"
 #include "server/memory/device_arenas.h"
 #include "server/memory/pinned_pool.h"
+#include "server/pipeline/progress_check.h"
 #include "server/pipeline/tracer.h"
 #include "server/pipeline/worker_pool.h"
 #include "server/session/acceptor.h"
@@ -33,7 +35,6 @@
 #include "server/session/dataset_cache.h"
 #include "server/session/feed_table.h"
 #include "server/session/lifeline.h"
-#include "server/session/listener.h"
 #include "server/session/open_feed.h"
 #include "server/session/rpc_server.h"
 #include "server/session/service.h"
@@ -51,44 +52,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kCallGrace(1000);  // for calls that run when the gRPC server stops
+constexpr std::chrono::seconds kStopGrace(30);         // behind the drain, until the process has ended
 
 sigset_t DaemonSignals() {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
   return set;
-}
-
-Result<uint64_t> PoolBytes(const MemorySize& size) {
-  ASSIGN_OR_RETURN(const HostMemory memory, ReadHostMemory());
-  const uint64_t bytes =
-      size.bytes != 0 ? size.bytes
-                      : static_cast<uint64_t>(static_cast<double>(memory.available_bytes) * size.share);
-  if (bytes > memory.limit_bytes) {
-    return ResourceExhausted("pool_bytes: " + ExactByteSize(bytes) + " are more than the " +
-                             ExactByteSize(memory.limit_bytes) + " that this process may have (" +
-                             memory.limited_by + "); set pool_bytes to less, or to a share such as \"25%\"");
-  }
-  return bytes;
-}
-
-Result<std::optional<gid_t>> SocketGroup(const std::string& group) {
-  if (group.empty()) return std::optional<gid_t>();
-  gid_t number = 0;
-  const auto [end, error] = std::from_chars(group.data(), group.data() + group.size(), number);
-  if (error == std::errc{} && end == group.data() + group.size()) return std::optional<gid_t>(number);
-  std::vector<char> buffer(1 << 16);
-  struct group entry {};
-  struct group* found = nullptr;
-  if (::getgrnam_r(group.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr) {
-    return NotFound("socket_group: there is no group " + QuotePath(group));
-  }
-  return std::optional<gid_t>(found->gr_gid);
-}
-
-Status CheckDirectory(const std::string& path) {
-  const UniqueFd directory(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  return directory ? OkStatus() : ErrnoStatus("open the directory " + QuotePath(path), errno);
 }
 
 // Each session takes a handful of descriptors; the soft limit is often 1024 for the sake of select(2), which
@@ -129,27 +99,6 @@ void BlockDaemonSignals() {
   ::signal(SIGPIPE, SIG_IGN);  // a peer that is gone is seen as EPIPE
 }
 
-Status CheckHost(const CommandLine& command_line) {
-  const Config& config = command_line.config;
-  std::string faults;
-  const auto note = [&](const std::string& key, const Status& status) {
-    if (status.ok()) return;
-    faults += (faults.empty() ? "" : "\n") + command_line.origins.at(key) + ": " + status.message();
-  };
-  note("pool_bytes", PoolBytes(config.pool_bytes).status());
-  note("socket_group", SocketGroup(config.socket_group).status());
-  note("socket_dir", CheckDirectory(config.socket_dir).WithContext("socket_dir"));
-  for (const std::string& root : config.allowed_roots)
-    note("allowed_roots", CheckDirectory(root).WithContext("allowed_roots"));
-  DatasetCache datasets({config.datasets, config.allowed_roots, 0});
-  for (const auto& [name, dataset] : config.datasets) {
-    DatasetSpec named;
-    named.name = name;
-    note("datasets." + name, datasets.Open(named).status().WithContext("datasets." + EscapeName(name)));
-  }
-  return faults.empty() ? OkStatus() : InvalidArgument(faults);
-}
-
 // In the order of creation.
 struct Daemon::Parts {
   Refusals refusals;
@@ -159,6 +108,7 @@ struct Daemon::Parts {
   std::optional<PinnedPool> pool;
   std::unique_ptr<DeviceArenas> devices;  // null: host memory only
   std::optional<WorkerPool> workers;
+  std::optional<ProgressCheck> progress;
   std::optional<DatasetCache> datasets;
   FeedTable feeds;
   std::optional<SessionTable> sessions;
@@ -174,7 +124,10 @@ struct Daemon::Parts {
 
 Result<std::unique_ptr<Daemon>> Daemon::Start(const CommandLine& command_line) {
   std::unique_ptr<Daemon> daemon(new Daemon(command_line));
-  RETURN_IF_ERROR(daemon->Create());
+  if (const Status status = daemon->Create(); !status.ok()) {
+    daemon->service_.ShowStatus("cannot start: " + status.message());
+    return status;
+  }
   return daemon;
 }
 
@@ -187,6 +140,8 @@ Daemon::~Daemon() {
 
 Status Daemon::Create() {
   const Config& config = command_line_.config;
+  RETURN_IF_ERROR(service_.Open(!command_line_.private_mode));
+  service_.Starting("starting");
   RaiseDescriptorLimit();
   ASSIGN_OR_RETURN(lifetime_, Inherited(command_line_.lifetime_fd, "--lifetime-fd"));
   ASSIGN_OR_RETURN(ready_fd_, Inherited(command_line_.ready_fd, "--ready-fd"));
@@ -203,19 +158,25 @@ Status Daemon::Create() {
   parts_->pool.emplace(pool_bytes);
   gpu_failed_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!gpu_failed_) return ErrnoStatus("create an eventfd", errno);
-  ASSIGN_OR_RETURN(Delivery delivery, ChooseDelivery(config, *parts_->pool, [this](const Status& failure) {
-                     OnGpuFailure(failure);
-                   }));
+  ASSIGN_OR_RETURN(Delivery delivery,
+                   ChooseDelivery(
+                       config, *parts_->pool, [this](const Status& failure) { OnGpuFailure(failure); },
+                       [this](uint64_t bytes, uint64_t total) {
+                         service_.Starting("pinning host memory: ",
+                                           ByteSize(bytes) + " of " + ByteSize(total));
+                       }));
   parts_->devices = std::move(delivery.devices);
   backend_ = std::move(delivery.backend);
   parts_->workers.emplace(config.workers != 0 ? config.workers : UsableCpus(AffinityCpus()));
+  parts_->progress.emplace(*parts_->workers, parts_->devices.get(), config.stuck_timeout);
   parts_->datasets.emplace(
       DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache});
   parts_->sessions.emplace(config.max_sessions, [fd = sessions_gone_.get()] { SetEvent(fd); });
   ASSIGN_OR_RETURN(const std::optional<gid_t> group, SocketGroup(config.socket_group));
   const ListenerOptions options{config.socket_mode, group, ServedUids(config.allowed_uids)};
-  ASSIGN_OR_RETURN(Listener lifeline_listener, Listener::Create(parts_->directory->lifeline_path(),
-                                                                SOCK_SEQPACKET, options, parts_->refusals));
+  ASSIGN_OR_RETURN(
+      Listener lifeline_listener,
+      Listen(ServiceNotify::kLifelineSocket, parts_->directory->lifeline_path(), SOCK_SEQPACKET, options));
   ASSIGN_OR_RETURN(parts_->lifelines,
                    LifelineServer::Create(std::move(lifeline_listener), config.pending_timeout,
                                           *parts_->sessions, parts_->refusals));
@@ -241,8 +202,8 @@ Status Daemon::Create() {
   } else {
     ::unlink(parts_->directory->http_port_path().c_str());  // of an earlier daemon; the lock is held
   }
-  ASSIGN_OR_RETURN(Listener rpc_listener,
-                   Listener::Create(parts_->directory->rpc_path(), SOCK_STREAM, options, parts_->refusals));
+  ASSIGN_OR_RETURN(Listener rpc_listener, Listen(ServiceNotify::kControlSocket, parts_->directory->rpc_path(),
+                                                 SOCK_STREAM, options));
   ASSIGN_OR_RETURN(parts_->acceptor, Acceptor::Create(std::move(rpc_listener), parts_->peers,
                                                       parts_->refusals, [this](UniqueFd connection) {
                                                         parts_->rpc->Serve(std::move(connection));
@@ -254,6 +215,13 @@ Status Daemon::Create() {
   parts_->acceptor->Start();
   AnnounceReady();
   return OkStatus();
+}
+
+Result<Listener> Daemon::Listen(std::string_view name, const std::string& path, int type,
+                                const ListenerOptions& options) {
+  UniqueFd passed = service_.TakeSocket(name);
+  if (!passed) return Listener::Create(path, type, options, parts_->refusals);
+  return Listener::Adopt(std::move(passed), path, type, options, parts_->refusals);
 }
 
 void Daemon::OnGpuFailure(const Status& failure) {
@@ -268,13 +236,10 @@ void Daemon::OnGpuFailure(const Status& failure) {
 }
 
 void Daemon::AnnounceReady() {
-  const Config& config = command_line_.config;
   parts_->rpc->SetHealthy(true);
   ready_ = true;
-  spdlog::info("pinfeedd {} serves {}: pool of {}, {} workers, pid {}", kVersion,
-               QuotePath(config.socket_dir), ByteSize(parts_->pool->capacity_bytes()),
-               parts_->workers->threads(), ::getpid());
-  sd_notify(0, "READY=1");
+  spdlog::info("pinfeedd {} {}, pid {}", kVersion, ServingText(), ::getpid());
+  service_.Ready(ServingText());
   if (ready_fd_) {
     constexpr std::string_view kReady = "ready\n";
     if (::write(ready_fd_.get(), kReady.data(), kReady.size()) < 0)
@@ -283,13 +248,29 @@ void Daemon::AnnounceReady() {
   }
 }
 
+std::string Daemon::ServingText() const {
+  return "serves " + QuotePath(command_line_.config.socket_dir) + ": pool of " +
+         ByteSize(parts_->pool->capacity_bytes()) + ", " + std::to_string(parts_->workers->threads()) +
+         " workers";
+}
+
+Clock::time_point Daemon::Watch() {
+  if (!service_.watchdog_interval()) return Clock::time_point::max();
+  const Clock::time_point now = Clock::now();
+  if (now < next_watch_) return next_watch_;
+  if (parts_->progress->Stuck().empty()) service_.FeedWatchdog();
+  next_watch_ = now + *service_.watchdog_interval();
+  return next_watch_;
+}
+
 bool Daemon::AwaitEnd(bool draining, Clock::time_point deadline) {
   while (true) {
     if (draining && parts_->sessions->AllLeft()) return true;
+    const Clock::time_point until = std::min(Watch(), draining ? deadline : Clock::time_point::max());
     int timeout_ms = -1;
-    if (draining) {
-      timeout_ms = static_cast<int>(std::max<int64_t>(
-          0, std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count()));
+    if (until != Clock::time_point::max()) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+      timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, INT_MAX));
     }
     std::array<pollfd, 4> waits = {pollfd{signals_.get(), POLLIN, 0},
                                    pollfd{lifetime_ ? lifetime_.get() : -1, POLLIN, 0},
@@ -297,7 +278,10 @@ bool Daemon::AwaitEnd(bool draining, Clock::time_point deadline) {
                                    pollfd{draining ? -1 : gpu_failed_.get(), POLLIN, 0}};
     const int count = ::poll(waits.data(), waits.size(), timeout_ms);
     if (count < 0) continue;  // EINTR: a debugger
-    if (count == 0) return true;
+    if (count == 0) {
+      if (draining && Clock::now() >= deadline) return true;
+      continue;
+    }
     if (waits[3].revents != 0) return true;
     if (waits[2].revents != 0) {
       uint64_t events = 0;
@@ -314,8 +298,10 @@ bool Daemon::AwaitEnd(bool draining, Clock::time_point deadline) {
     signalfd_siginfo signal{};
     if (::read(signals_.get(), &signal, sizeof signal) != sizeof signal) continue;
     if (signal.ssi_signo == SIGHUP) {
+      service_.Reloading();
       spdlog::warn("SIGHUP from pid {}: the configuration is read at the start only; restart to change it",
                    signal.ssi_pid);
+      service_.Ready(ServingText());
       continue;
     }
     spdlog::info("signal {} from pid {}: {}", signal.ssi_signo, signal.ssi_pid,
@@ -326,7 +312,7 @@ bool Daemon::AwaitEnd(bool draining, Clock::time_point deadline) {
 
 Status Daemon::Run() {
   const bool at_once = AwaitEnd(false, {});
-  sd_notify(0, "STOPPING=1");
+  service_.Stopping(command_line_.config.drain_timeout + kStopGrace);
   BeginDrain();
   parts_->sessions->Close();
   parts_->rpc->SetHealthy(false);

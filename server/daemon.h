@@ -8,11 +8,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "common/result.h"
 #include "common/sync.h"
 #include "common/unique_handle.h"
 #include "server/config.h"
+#include "server/service_notify.h"
+#include "server/session/listener.h"
 #include "server/session/socket_dir.h"
 #include "server/telemetry/snapshot.h"
 
@@ -21,12 +24,6 @@ namespace pinfeed {
 // Blocks the signals that the daemon reads by signalfd, in this thread and all it will start. Call it before
 // the first thread.
 void BlockDaemonSignals();
-
-// The configuration against this host, for --check: what Start refuses for as well (the pool's size, the
-// group, the socket directory), and what may still come with a disk that is mounted later: the allowed roots
-// and every named dataset, which is opened as for a feed. kInvalidArgument lists every fault, one a line,
-// each with the place its value comes from.
-Status CheckHost(const CommandLine& command_line);
 
 // Purpose: owns every part of the daemon, and the order of their lives. Threads: Start, Run and the
 // destructor from the main thread. Errors: Start says in one line why it cannot; what it had made until then
@@ -53,7 +50,13 @@ class Daemon {
   struct Parts;  // everything above, so that this header needs none of it
   explicit Daemon(const CommandLine& command_line);
   Status Create();
+  // The service manager's socket of this name if it passed one, else one made now.
+  Result<Listener> Listen(std::string_view name, const std::string& path, int type,
+                          const ListenerOptions& options);
   void AnnounceReady();
+  std::string ServingText() const;
+  // Feeds the service manager's watchdog if its time has come and all get on; returns when to come again.
+  std::chrono::steady_clock::time_point Watch();
   // Waits for a signal or the lifetime pipe's end; once draining also for the last session's end, until the
   // deadline. True when nobody is to be waited for any more.
   bool AwaitEnd(bool draining, std::chrono::steady_clock::time_point deadline);
@@ -71,6 +74,8 @@ class Daemon {
   std::atomic<bool> ready_{false};
   static constexpr std::chrono::steady_clock::rep kNotDraining = 0;
   std::atomic<std::chrono::steady_clock::rep> drain_began_{kNotDraining};
+  ServiceNotify service_;
+  std::chrono::steady_clock::time_point next_watch_;  // main thread only
   UniqueFd signals_;
   std::optional<FileId> port_file_;  // main thread only
   UniqueFd lifetime_;

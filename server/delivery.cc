@@ -9,7 +9,8 @@
 namespace pinfeed {
 
 Result<Delivery> ChooseDelivery(const Config& config, PinnedPool& pool,
-                                std::function<void(const Status&)> on_failure) {
+                                std::function<void(const Status&)> on_failure,
+                                std::function<void(uint64_t bytes, uint64_t total)> on_progress) {
   if (config.gpus == "off") return Delivery{nullptr, "host (gpus = off)"};
   DeviceOptions options;
   const auto share =
@@ -19,6 +20,7 @@ Result<Delivery> ChooseDelivery(const Config& config, PinnedPool& pool,
   options.gpu_share = config.gpu_bytes.share;
   options.threads = UsableCpus(AffinityCpus());
   options.on_failure = std::move(on_failure);
+  options.on_progress = std::move(on_progress);
   Result<std::unique_ptr<DeviceArenas>> devices = MakeDeviceArenas(options, pool);
   if (devices.ok()) return Delivery{*std::move(devices), "cuda"};
   const Status reason = devices.status();

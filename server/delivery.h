@@ -20,8 +20,10 @@ struct Delivery {
 };
 
 // Errors: of gpus = on when there is no GPU; under auto only those of a GPU that is there but cannot be used
-// as configured. `on_failure` is called from another thread when a GPU breaks later.
+// as configured. `on_failure` is called from another thread when a GPU breaks later; `on_progress` from
+// several while host memory is pinned (see DeviceOptions).
 Result<Delivery> ChooseDelivery(const Config& config, PinnedPool& pool,
-                                std::function<void(const Status&)> on_failure);
+                                std::function<void(const Status&)> on_failure,
+                                std::function<void(uint64_t bytes, uint64_t total)> on_progress);
 
 }  // namespace pinfeed

@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "server/config.h"
 #include "server/daemon.h"
+#include "server/host_check.h"
 
 namespace {
 

@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -125,6 +126,20 @@ CopyEngine::Counters CopyEngine::counters() const {
           durations_.Counts()};
 }
 
+nanoseconds CopyEngine::Stalled() const {
+  std::optional<Clock::time_point> since;
+  if (const Clock::rep moved = moved_.load(std::memory_order_relaxed); moved != 0) {
+    since = Clock::time_point(Clock::duration(moved));
+  } else {  // the thread has nothing in hand: does it leave something lying?
+    const MutexLock lock(mutex_);
+    for (const Lane* lane : lanes_) {
+      if (lane->jobs_.empty()) continue;
+      since = std::min(since.value_or(Clock::time_point::max()), lane->jobs_.front().since);
+    }
+  }
+  return since ? Clock::now() - *since : nanoseconds(0);
+}
+
 void CopyEngine::Run() {
   ::prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   const CudaScope scope(*device_);
@@ -164,6 +179,8 @@ bool CopyEngine::NextJobLocked(Job* job) {
     if (lane.jobs_.empty()) continue;
     turn_ = (turn_ + i + 1) % lanes_.size();
     *job = std::move(lane.jobs_.front().job);
+    if (moved_.load(std::memory_order_relaxed) == 0)
+      moved_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
     queue_ns_.fetch_add(Since(lane.jobs_.front().since), std::memory_order_relaxed);
     lane.jobs_.pop_front();
     return true;
@@ -214,6 +231,7 @@ bool CopyEngine::Retire() {
     const CopyTime time{Nanoseconds(busy_since_), Nanoseconds(now)};
     busy_since_ = now;
     copied.job.done(OkStatus(), time);
+    moved_.store(in_flight_.empty() ? 0 : now.time_since_epoch().count(), std::memory_order_relaxed);
     any = true;
   }
   return any;
@@ -241,6 +259,7 @@ void CopyEngine::Fail(const Status& cause) {
   in_flight_.clear();
   in_flight_bytes_ = 0;
   for (Lane::Waiting& waiting : left) waiting.job.done(error, {});
+  moved_.store(0, std::memory_order_relaxed);
   on_failure_(error);
 }
 

@@ -84,6 +84,8 @@ class CopyEngine {
   };
 
   Counters counters() const;
+  // For how long no copy has ended although there was one to make; 0 when there is none.
+  std::chrono::nanoseconds Stalled() const PF_EXCLUDES(mutex_);
   const CudaDevice& device() const { return *device_; }
 
  private:
@@ -119,6 +121,9 @@ class CopyEngine {
   Clock::time_point next_read_;
   bool readers_ = false;  // some waited when they were last called
 
+  // When the copy thread last got on: took its first job, or ended a copy with others under way. 0: it has
+  // none.
+  std::atomic<Clock::rep> moved_{0};
   std::atomic<uint64_t> copies_{0};
   std::atomic<uint64_t> bytes_{0};
   std::atomic<uint64_t> peer_bytes_{0};

@@ -67,7 +67,8 @@ class Gpus final : public DeviceArenas {
       gpus->gpus_.push_back(std::move(gpu));
     }
     for (const auto& [node, device] : nodes) {
-      const PinnedRegion::Options region{options.pinned_bytes / nodes.size(), node, options.threads};
+      const PinnedRegion::Options region{options.pinned_bytes / nodes.size(), node, options.threads,
+                                         options.on_progress};
       Result<PoolLease> lease = pool.Reserve(region.bytes);
       if (!lease.ok()) return lease.status().WithContext("pinned_bytes");
       ASSIGN_OR_RETURN(gpus->regions_[node], PinnedRegion::Create(device, region, *std::move(lease)));
@@ -139,7 +140,7 @@ class Gpus final : public DeviceArenas {
       all.push_back({gpu.device->uuid(), gpu.device->name(), gpu.memory->capacity_bytes(),
                      gpu.memory->used_bytes(), lingering_->Snapshot(gpu.device->uuid()), copied.copies,
                      copied.bytes, copied.peer_bytes, copied.copy_ns, copied.queue_ns, copied.errors,
-                     copied.durations});
+                     copied.durations, gpu.engine->Stalled()});
     }
     return all;
   }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <climits>
@@ -77,9 +78,9 @@ Result<std::unique_ptr<PinnedRegion>> PinnedRegion::Create(const std::shared_ptr
     if (const Status bound = BindToNode(address, bytes, options.numa_node); !bound.ok())
       spdlog::warn("{}; copies may be slower", bound.ToString());
   }
-  region->FaultIn(std::max(1U, options.threads));
+  region->FaultIn(options);
   const auto faulted = Clock::now();
-  RETURN_IF_ERROR(region->Register(device));
+  RETURN_IF_ERROR(region->Register(device, options));
   spdlog::info(
       "pinned {} MiB of host memory (NUMA node {}): {:.2f} s to fault it in with {} threads, {:.2f} s to "
       "register it",
@@ -94,27 +95,33 @@ PinnedRegion::~PinnedRegion() {
   ::munmap(data_, bytes_);
 }
 
-void PinnedRegion::FaultIn(unsigned threads) {
+void PinnedRegion::FaultIn(const Options& options) {
+  const unsigned threads = std::max(1U, options.threads);
   const uint64_t pieces = bytes_ / kHugePage;
+  std::atomic<uint64_t> done{0};
   std::vector<std::thread> team;
   for (unsigned t = 0; t < threads; ++t) {
-    team.emplace_back([this, pieces, t, threads] {
-      const uint64_t begin = pieces * t / threads * kHugePage;
-      const uint64_t end = pieces * (t + 1) / threads * kHugePage;
-      for (uint64_t at = begin; at < end; at += kPage)
-        *static_cast<volatile std::byte*>(data_ + at) = std::byte{0};
+    team.emplace_back([this, pieces, t, threads, &done, &options] {
+      for (uint64_t piece = pieces * t / threads; piece < pieces * (t + 1) / threads; ++piece) {
+        for (uint64_t page = 0; page < kHugePage; page += kPage)
+          *static_cast<volatile std::byte*>(data_ + piece * kHugePage + page) = std::byte{0};
+        if (options.on_progress) options.on_progress(done += kHugePage, bytes_);
+      }
     });
   }
   for (std::thread& thread : team) thread.join();
 }
 
-Status PinnedRegion::Register(const std::shared_ptr<const CudaDevice>& device) {
+Status PinnedRegion::Register(const std::shared_ptr<const CudaDevice>& device, const Options& options) {
   for (uint64_t at = 0; at < bytes_; at += kRegistrationBytes) {
     const uint64_t piece = std::min(kRegistrationBytes, bytes_ - at);
     ASSIGN_OR_RETURN(HostRegistration registration, HostRegistration::Create(device, data_ + at, piece));
     registrations_.push_back(std::move(registration));
-    const MutexLock lock(mutex_);
-    free_.emplace(at, piece);
+    {
+      const MutexLock lock(mutex_);
+      free_.emplace(at, piece);
+    }
+    if (options.on_progress) options.on_progress(bytes_, bytes_);
   }
   return OkStatus();
 }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -49,6 +50,8 @@ class PinnedRegion {
     uint64_t bytes = 0;
     int numa_node = -1;    // to be bound to; -1: wherever the kernel likes
     unsigned threads = 1;  // that fault it in
+    // See DeviceOptions.
+    std::function<void(uint64_t bytes, uint64_t total)> on_progress;
   };
   static Result<std::unique_ptr<PinnedRegion>> Create(const std::shared_ptr<const CudaDevice>& device,
                                                       const Options& options, PoolLease lease);
@@ -65,8 +68,8 @@ class PinnedRegion {
   friend class PinnedBlock;
   PinnedRegion(std::byte* data, uint64_t bytes, PoolLease lease)
       : data_(data), bytes_(bytes), lease_(std::move(lease)) {}
-  void FaultIn(unsigned threads);
-  Status Register(const std::shared_ptr<const CudaDevice>& device);
+  void FaultIn(const Options& options);
+  Status Register(const std::shared_ptr<const CudaDevice>& device, const Options& options);
   void Return(std::byte* data, uint64_t bytes) PF_EXCLUDES(mutex_);
 
   std::byte* const data_;

@@ -42,6 +42,8 @@ struct GpuSnapshot {
   uint64_t queue_ns = 0;      // filled slots waited for their copy to begin, all together
   uint64_t copy_errors = 0;
   DurationCounts copy_durations;
+  // For how long no copy has ended although there was one to make; the one figure here that falls, too.
+  std::chrono::nanoseconds stalled{0};
 
   uint64_t lingering_bytes() const {
     uint64_t bytes = 0;
@@ -76,6 +78,8 @@ struct DeviceOptions {
   unsigned threads = 1;  // that fault the pinned memory in
   // A GPU is of no more use (its context is broken); called once a GPU, from its copy thread.
   std::function<void(const Status&)> on_failure;
+  // So many of `total` bytes are faulted in; called often, from several threads at once.
+  std::function<void(uint64_t bytes, uint64_t total)> on_progress;
 };
 
 // kUnavailable, with the reason, when this machine (or this build) has no GPU: the daemon then serves host

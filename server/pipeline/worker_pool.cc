@@ -111,6 +111,16 @@ WorkerPool::Durations WorkerPool::durations() const {
   return sum;
 }
 
+std::chrono::nanoseconds WorkerPool::LongestChunk() const {
+  const Clock::time_point now = Clock::now();
+  Clock::duration longest{0};
+  for (const Began& began : began_) {
+    const Clock::rep at = began.at.load(std::memory_order_relaxed);
+    if (at != 0) longest = std::max(longest, now - Clock::time_point(Clock::duration(at)));
+  }
+  return longest;
+}
+
 void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
   ::pthread_setname_np(::pthread_self(), ("worker" + std::to_string(index)).c_str());
   for (;;) {
@@ -125,15 +135,16 @@ void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
     busy_.fetch_add(1, std::memory_order_relaxed);
     FeedShare& share = *task->share_;
     share.running.fetch_add(1, std::memory_order_relaxed);
-    const auto start = std::chrono::steady_clock::now();
+    const Clock::time_point start = Clock::now();
+    began_[index].at.store(start.time_since_epoch().count(), std::memory_order_relaxed);
     task->Run(begin, end, scratch);
     const auto spent = static_cast<uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
-            .count());
+        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
     share.served_ns.fetch_add(spent, std::memory_order_relaxed);
     share.worked_ns.fetch_add(spent, std::memory_order_relaxed);
     share.running.fetch_sub(1, std::memory_order_relaxed);
     Finish(task, end - begin);
+    began_[index].at.store(0, std::memory_order_relaxed);
     busy_.fetch_sub(1, std::memory_order_relaxed);
     progress_.fetch_add(1, std::memory_order_relaxed);
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -80,6 +81,8 @@ class WorkerPool {
   uint32_t threads() const { return thread_count_; }
   // Chunks finished since the start: what a watchdog watches.
   uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
+  // For how long the worker that has been at its chunk the longest has been at it; 0 when all are idle.
+  std::chrono::nanoseconds LongestChunk() const;
   // Workers that run a chunk right now.
   uint32_t busy() const { return busy_.load(std::memory_order_relaxed); }
   // What samples took since the start, all workers together.
@@ -90,6 +93,12 @@ class WorkerPool {
   Durations durations() const;
 
  private:
+  using Clock = std::chrono::steady_clock;
+  // On a line of its own: each worker writes its own for every chunk.
+  struct alignas(64) Began {
+    std::atomic<Clock::rep> at{0};  // the chunk it is at; 0: idle
+  };
+
   void Loop(uint32_t index, SampleScratch& scratch);
   // The task to work on next and the range claimed of it; null when there is none.
   std::shared_ptr<FillTask> Claim(uint32_t* begin, uint32_t* end) PF_REQUIRES(mutex_);
@@ -97,6 +106,7 @@ class WorkerPool {
 
   const uint32_t thread_count_;
   const std::vector<std::unique_ptr<SampleScratch>> scratches_;  // one a thread
+  std::vector<Began> began_{thread_count_};                      // one a worker
   std::atomic<uint64_t> progress_{0};
   std::atomic<uint32_t> busy_{0};
   Mutex mutex_;

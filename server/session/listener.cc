@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/session/listener.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -54,6 +55,34 @@ Result<Listener> Listener::Create(const std::string& path, int type, ListenerOpt
   if (::chmod(path.c_str(), listener.options_.mode) != 0)
     return ErrnoStatus("set the mode of " + QuotePath(path), errno);
   if (::listen(listener.fd_.get(), kBacklog) != 0) return ErrnoStatus(what, errno);
+  return listener;
+}
+
+Result<Listener> Listener::Adopt(UniqueFd fd, const std::string& path, int type, ListenerOptions options,
+                                 Refusals& refusals) {
+  const std::string what = "take over the socket " + QuotePath(path) + " from the service manager";
+  const auto option = [&](int name) {
+    int value = -1;
+    socklen_t length = sizeof value;
+    return ::getsockopt(fd.get(), SOL_SOCKET, name, &value, &length) == 0 ? value : -1;
+  };
+  if (option(SO_DOMAIN) != AF_UNIX || option(SO_TYPE) != type || option(SO_ACCEPTCONN) != 1) {
+    return InvalidArgument(what + ": it is no listening Unix socket of the type wanted; its unit needs " +
+                           (type == SOCK_STREAM ? "ListenStream=" : "ListenSequentialPacket=") + path);
+  }
+  sockaddr_un address{};
+  socklen_t length = sizeof address;
+  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0)
+    return ErrnoStatus(what, errno);
+  const std::string bound(address.sun_path, ::strnlen(address.sun_path, sizeof address.sun_path));
+  if (FileId::Of(bound) != FileId::Of(path) || !FileId::Of(path)) {
+    return InvalidArgument(what + ": it listens on " + QuotePath(bound) +
+                           "; let the socket unit and socket_dir name one directory");
+  }
+  const int flags = ::fcntl(fd.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) != 0) return ErrnoStatus(what, errno);
+  Listener listener(std::move(fd), path, std::move(options), refusals);
+  listener.file_.reset();
   return listener;
 }
 

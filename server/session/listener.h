@@ -22,7 +22,8 @@ struct ListenerOptions {
 };
 
 // Purpose: accepts without blocking; closes and counts what comes from users that are not served. Owns: the
-// socket, and its file, which it unlinks. Borrows: the refusals. Threads: one at a time. Errors: see Accept.
+// socket, and its file, if it made it, which it unlinks. Borrows: the refusals. Threads: one at a time.
+// Errors: see Accept.
 class Listener {
  public:
   struct Connection {
@@ -34,6 +35,10 @@ class Listener {
   // directory's lock.
   static Result<Listener> Create(const std::string& path, int type, ListenerOptions options,
                                  Refusals& refusals);
+  // Of a socket that listens already, made by the service manager, whose the file is: it stays, with its mode
+  // and group. It must be the one at `path`.
+  static Result<Listener> Adopt(UniqueFd fd, const std::string& path, int type, ListenerOptions options,
+                                Refusals& refusals);
   Listener(Listener&& other) noexcept = default;
   Listener& operator=(Listener&& other) = delete;
   ~Listener();

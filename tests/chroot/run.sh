@@ -8,12 +8,7 @@
 #
 # --user runs the commands as an ordinary user who may use sudo, else root runs them. --keep leaves the system there to look around in.
 set -euo pipefail
-suite=bookworm
-
-die() {
-  echo "chroot: $*" >&2
-  exit 1
-}
+. "$(dirname "$0")/base.sh"
 
 # Runs in namespaces of its own: mounts and processes end with it, whatever happens.
 inside() {
@@ -64,44 +59,11 @@ while true; do
 done
 [ $# -ge 1 ] || die "usage: $0 [--user] [--keep] CACHE_DIRECTORY [COMMAND ...]"
 [ "$(id -u)" -eq 0 ] || die "needs root, for chroot and mount"
-command -v debootstrap >/dev/null || die "needs debootstrap: apt-get install debootstrap"
 mkdir -p "$1/archives/partial"
 cache=$(realpath "$1")
 shift
 [ $# -ge 1 ] || set -- "make test" "make demo"
 source=$(git -c safe.directory='*' -C "$(dirname "$0")" rev-parse --path-format=absolute --git-common-dir)
 
-# Debian's own archives as this machine reaches them; other sources it may have are not what a newcomer has.
-sources=$(apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) main' 'Created-By: Packages' 'Origin: Debian' 'Component: main' | sort -u)
-mirror=$(printf '%s\n' "$sources" | awk -v suite=$suite '$3 == suite { print $2; exit }')
-[ -n "$mirror" ] || die "this machine's apt sources name no Debian archive for $suite; run apt-get update, or use a Debian 12 machine"
-
-base=$cache/$suite.tar
-root=$(mktemp -d "$cache/root.XXXXXX")
-cleanup() {
-  if $keep; then
-    echo "chroot: kept $root"
-  else
-    rm -rf --one-file-system "$root"
-  fi
-}
-trap cleanup EXIT
-started=$SECONDS
-if [ -e "$base" ]; then
-  tar -C "$root" -xpf "$base"
-else
-  debootstrap --variant=minbase --include=ca-certificates,git,make "$suite" "$root" "$mirror" >"$cache/debootstrap.log" 2>&1 ||
-    die "debootstrap failed: $(tail -3 "$cache/debootstrap.log")"
-  rm -rf "$root"/var/cache/apt/archives/*.deb
-  tar -C "$root" -cpf "$base.new" . && mv "$base.new" "$base"
-fi
-chmod 755 "$root" # mktemp's is for root alone; every user may enter a machine's /
-printf '%s\n' "$sources" >"$root/etc/apt/sources.list"
-apt-config dump Acquire | grep -E '^Acquire::(Check-|https?:|Retries|Force)' >"$root/etc/apt/apt.conf.d/90host" || true
-echo 'Binary::apt::APT::Keep-Downloaded-Packages "true";' >"$root/etc/apt/apt.conf.d/91keep"
-echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io" # a crash loses nothing that is wanted
-for file in /etc/resolv.conf /etc/hosts /etc/ssl/certs/ca-certificates.crt; do
-  [ ! -e $file ] || cp -L $file "$root$file"
-done
-echo "chroot: base system ready after $((SECONDS - started)) s"
+make_root "$cache"
 unshare --mount --pid --fork --kill-child "$0" --inside "$root" "$source" "$cache/archives" $account "$@"

@@ -205,6 +205,8 @@ def _folders() -> List[Path]:
     """Where the library may be, besides the system's path."""
     package = Path(__file__).resolve().parent
     folders = [package, package / "lib"]
+    if package.parents[2].name == "lib":  # in an installed tree, which may lie anywhere
+        folders += [package.parents[2], *package.parents[2].glob("*-linux-gnu")]
     tree = source_tree()
     if tree is not None:
         folders.append(tree / "build" / "release" / "client")

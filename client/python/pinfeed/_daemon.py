@@ -67,9 +67,10 @@ def find_program() -> str:
     chosen = os.environ.get("PINFEED_DAEMON")
     if chosen:
         return chosen
-    bundled = Path(__file__).resolve().parent / "bin" / "pinfeedd"
-    if bundled.is_file():
-        return str(bundled)
+    package = Path(__file__).resolve().parent
+    for bundled in (package / "bin" / "pinfeedd", package.parents[3] / "bin" / "pinfeedd"):  # in the package; beside it in an installed tree
+        if bundled.is_file():
+            return str(bundled)
     tree = _abi.source_tree()
     if tree is not None:
         built = tree / "build" / "release" / "server" / "pinfeedd"

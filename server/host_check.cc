@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/host_check.h"
+
+#include <fcntl.h>
+#include <grp.h>
+
+#include <cerrno>
+#include <charconv>
+#include <vector>
+
+#include "common/byte_size.h"
+#include "common/quote.h"
+#include "common/unique_handle.h"
+#include "server/host_limits.h"
+#include "server/session/dataset_cache.h"
+
+namespace pinfeed {
+namespace {
+
+Status CheckDirectory(const std::string& path) {
+  const UniqueFd directory(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  return directory ? OkStatus() : ErrnoStatus("open the directory " + QuotePath(path), errno);
+}
+
+}  // namespace
+
+Result<uint64_t> PoolBytes(const MemorySize& size) {
+  ASSIGN_OR_RETURN(const HostMemory memory, ReadHostMemory());
+  const uint64_t bytes =
+      size.bytes != 0 ? size.bytes
+                      : static_cast<uint64_t>(static_cast<double>(memory.available_bytes) * size.share);
+  if (bytes > memory.limit_bytes) {
+    return ResourceExhausted("pool_bytes: " + ExactByteSize(bytes) + " are more than the " +
+                             ExactByteSize(memory.limit_bytes) + " that this process may have (" +
+                             memory.limited_by + "); set pool_bytes to less, or to a share such as \"25%\"");
+  }
+  return bytes;
+}
+
+Result<std::optional<gid_t>> SocketGroup(const std::string& group) {
+  if (group.empty()) return std::optional<gid_t>();
+  gid_t number = 0;
+  const auto [end, error] = std::from_chars(group.data(), group.data() + group.size(), number);
+  if (error == std::errc{} && end == group.data() + group.size()) return std::optional<gid_t>(number);
+  std::vector<char> buffer(1 << 16);
+  struct group entry {};
+  struct group* found = nullptr;
+  if (::getgrnam_r(group.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr) {
+    return NotFound("socket_group: there is no group " + QuotePath(group));
+  }
+  return std::optional<gid_t>(found->gr_gid);
+}
+
+Status CheckHost(const CommandLine& command_line) {
+  const Config& config = command_line.config;
+  std::string faults;
+  const auto note = [&](const std::string& key, const Status& status) {
+    if (status.ok()) return;
+    faults += (faults.empty() ? "" : "\n") + command_line.origins.at(key) + ": " + status.message();
+  };
+  note("pool_bytes", PoolBytes(config.pool_bytes).status());
+  note("socket_group", SocketGroup(config.socket_group).status());
+  note("socket_dir", CheckDirectory(config.socket_dir).WithContext("socket_dir"));
+  for (const std::string& root : config.allowed_roots)
+    note("allowed_roots", CheckDirectory(root).WithContext("allowed_roots"));
+  DatasetCache datasets({config.datasets, config.allowed_roots, 0});
+  for (const auto& [name, dataset] : config.datasets) {
+    DatasetSpec named;
+    named.name = name;
+    note("datasets." + name, datasets.Open(named).status().WithContext("datasets." + EscapeName(name)));
+  }
+  return faults.empty() ? OkStatus() : InvalidArgument(faults);
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The configuration against this host. In: a configuration. Out: what it comes to here, or what is wrong.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/result.h"
+#include "server/config.h"
+
+namespace pinfeed {
+
+// The pool's size here. kResourceExhausted when this process may not have as much.
+Result<uint64_t> PoolBytes(const MemorySize& size);
+// Nothing when `group`, a name or a number, is empty.
+Result<std::optional<gid_t>> SocketGroup(const std::string& group);
+
+// The configuration against this host, for --check: what Start refuses for as well (the pool's size, the
+// group, the socket directory), and what may still come with a disk that is mounted later: the allowed roots
+// and every named dataset, which is opened as for a feed. kInvalidArgument lists every fault, one a line,
+// each with the place its value comes from.
+Status CheckHost(const CommandLine& command_line);
+
+}  // namespace pinfeed

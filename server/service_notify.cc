@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// The messages are those of sd_notify(3), the sockets those of sd_listen_fds(3).
+#include "server/service_notify.h"
+
+#include <systemd/sd-daemon.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+
+#include "common/log.h"
+#include "common/quote.h"
+
+namespace pinfeed {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::seconds;
+
+// No step of a start between two messages takes as long: the longest registers 64 GiB with the driver.
+constexpr seconds kStepLimit(120);
+
+int64_t SteadySeconds() {
+  return std::chrono::duration_cast<seconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string Extend(microseconds by) {
+  return "EXTEND_TIMEOUT_USEC=" + std::to_string(by.count()) + "\n";
+}
+
+// A status is one line.
+std::string StatusLine(std::string status) {
+  std::replace(status.begin(), status.end(), '\n', ' ');
+  return "STATUS=" + status + "\n";
+}
+
+}  // namespace
+
+Status ServiceNotify::Open(bool notify) {
+  notify_ = notify && std::getenv("NOTIFY_SOCKET") != nullptr;
+  uint64_t interval_us = 0;
+  if (notify_ && ::sd_watchdog_enabled(0, &interval_us) > 0) {
+    // Half of it, as sd_watchdog_enabled(3) advises.
+    watchdog_interval_ =
+        std::chrono::ceil<std::chrono::milliseconds>(microseconds(std::max<uint64_t>(interval_us / 2, 1)));
+  }
+  char** names = nullptr;
+  const int count = ::sd_listen_fds_with_names(1, &names);
+  if (count < 0) return ErrnoStatus("take over the service manager's sockets ($LISTEN_FDS)", -count);
+  Status fault;
+  for (int i = 0; i < count; ++i) {
+    const std::string name = names[i];
+    ::free(names[i]);  // NOLINT(cppcoreguidelines-no-malloc): the library's
+    UniqueFd fd(SD_LISTEN_FDS_START + i);
+    const bool taken = std::any_of(sockets_.begin(), sockets_.end(),
+                                   [&](const auto& socket) { return socket.first == name; });
+    if (name != kControlSocket && name != kLifelineSocket) {
+      fault = InvalidArgument("the service manager passed a socket named " + QuotePath(name) +
+                              "; socket units need FileDescriptorName=control or lifeline");
+    } else if (taken) {
+      fault = InvalidArgument("the service manager passed two sockets named " + QuotePath(name));
+    }
+    sockets_.emplace_back(name, std::move(fd));
+  }
+  ::free(names);  // NOLINT(cppcoreguidelines-no-malloc): the library's
+  return fault;
+}
+
+UniqueFd ServiceNotify::TakeSocket(std::string_view name) {
+  for (auto& [known, fd] : sockets_) {
+    if (known == name) return std::move(fd);
+  }
+  return {};
+}
+
+void ServiceNotify::Starting(const char* step, const std::string& detail) {
+  if (!notify_) return;
+  const int64_t now = SteadySeconds();
+  const bool same_step = step_.exchange(step) == step;
+  if (step_sent_s_.exchange(now) == now && same_step) return;
+  Send(StatusLine(step + detail) + Extend(kStepLimit));
+}
+
+void ServiceNotify::Ready(const std::string& status) {
+  Send("READY=1\n" + StatusLine(status));
+}
+
+void ServiceNotify::Reloading() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  Send("RELOADING=1\nMONOTONIC_USEC=" +
+       std::to_string(std::chrono::duration_cast<microseconds>(now).count()) + "\n");
+}
+
+void ServiceNotify::Stopping(std::chrono::milliseconds at_most) {
+  Send("STOPPING=1\n" + StatusLine("draining") + Extend(at_most));
+}
+
+void ServiceNotify::FeedWatchdog() {
+  Send("WATCHDOG=1\n");
+}
+
+void ServiceNotify::ShowStatus(const std::string& status) {
+  Send(StatusLine(status));
+}
+
+void ServiceNotify::Send(const std::string& lines) {
+  if (!notify_) return;
+  if (const int result = ::sd_notify(0, lines.c_str()); result < 0 && !warned_.exchange(true))
+    spdlog::warn("tell the service manager ($NOTIFY_SOCKET): errno {}", -result);
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,48 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# A minimal Debian 12 in a folder of its own, for the scripts beside this one, which source it. In: a cache. Out: $root, removed at the end
+# of the script unless $keep is true. Mirror and proxy are this machine's own.
+suite=bookworm
+
+die() {
+  echo "chroot: $*" >&2
+  exit 1
+}
+
+cleanup() {
+  if ${keep-false}; then
+    echo "chroot: kept $root"
+  else
+    rm -rf --one-file-system "$root"
+  fi
+}
+
+make_root() {
+  local cache=$1 started=$SECONDS sources mirror file
+  command -v debootstrap >/dev/null || die "needs debootstrap: apt-get install debootstrap"
+  # Debian's own archives as this machine reaches them; other sources it may have are not what a newcomer has.
+  sources=$(apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) main' 'Created-By: Packages' 'Origin: Debian' 'Component: main' | sort -u)
+  mirror=$(printf '%s\n' "$sources" | awk -v suite=$suite '$3 == suite { print $2; exit }')
+  [ -n "$mirror" ] || die "this machine's apt sources name no Debian archive for $suite; run apt-get update, or use a Debian 12 machine"
+
+  local base=$cache/$suite.tar
+  root=$(mktemp -d "$cache/root.XXXXXX")
+  trap cleanup EXIT
+  if [ -e "$base" ]; then
+    tar -C "$root" -xpf "$base"
+  else
+    debootstrap --variant=minbase --include=ca-certificates,git,make "$suite" "$root" "$mirror" >"$cache/debootstrap.log" 2>&1 ||
+      die "debootstrap failed: $(tail -3 "$cache/debootstrap.log")"
+    rm -rf "$root"/var/cache/apt/archives/*.deb
+    tar -C "$root" -cpf "$base.new" . && mv "$base.new" "$base"
+  fi
+  chmod 755 "$root" # mktemp's is for root alone; every user may enter a machine's /
+  printf '%s\n' "$sources" >"$root/etc/apt/sources.list"
+  apt-config dump Acquire | grep -E '^Acquire::(Check-|https?:|Retries|Force)' >"$root/etc/apt/apt.conf.d/90host" || true
+  echo 'Binary::apt::APT::Keep-Downloaded-Packages "true";' >"$root/etc/apt/apt.conf.d/91keep"
+  echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io" # a crash loses nothing that is wanted
+  for file in /etc/resolv.conf /etc/hosts /etc/ssl/certs/ca-certificates.crt; do
+    [ ! -e $file ] || cp -L $file "$root$file"
+  done
+  echo "chroot: base system ready after $((SECONDS - started)) s"
+}

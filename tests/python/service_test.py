@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pinfeedd as a service: what it tells the service manager and when, what stops its watchdog, sockets that it is passed."""
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pinfeed
+import pytest
+from conftest import BUILD
+from service_manager import WAIT_S, Service, stopped_thread
+
+WATCHDOG_MS = 600
+GPU_READER = pathlib.Path(__file__).with_name("device") / "device_trainer.py"
+READER = """
+import sys, pinfeed
+feed = pinfeed.open(sys.argv[1], batch_size=64, address=sys.argv[2], framework="numpy", shuffle=True)
+while True:
+    for batch in feed:
+        print(batch.index, flush=True)
+"""
+
+
+@pytest.fixture
+def rows(tmp_path):
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    np.save(folder / "x.npy", np.arange(1 << 20, dtype=np.int64).reshape(-1, 64))
+    return folder
+
+
+def reader(rows, service):
+    """A trainer that reads until it is killed."""
+    return subprocess.Popen([sys.executable, "-c", READER, str(rows), service.address], stdout=subprocess.PIPE, text=True)
+
+
+def connects(path, kind=socket.SOCK_STREAM):
+    with socket.socket(socket.AF_UNIX, kind) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
+def test_ready_is_said_when_clients_are_served(tmp_path):
+    service = Service(tmp_path / "run", "--http-listen", "127.0.0.1:0")
+    before = service.receive_until("READY")
+    assert pinfeed.status(service.address)["state"] == "ready"
+    assert connects(service.folder / "lifeline.sock", socket.SOCK_SEQPACKET)
+    assert before[-1]["STATUS"].startswith("serves ") and "pool of 128 MiB" in before[-1]["STATUS"]
+    assert int(before[0]["EXTEND_TIMEOUT_USEC"]) > 0  # the start took its time, and said so
+    service.stop()
+
+
+def test_a_start_that_fails_says_why_and_never_ready(tmp_path):
+    taken = Service(tmp_path / "run")
+    taken.receive_until("READY")
+    service = Service(tmp_path / "run")
+    assert service.process.wait(WAIT_S) == 1
+    messages = []
+    while (message := service.receive(0.1)) is not None:
+        messages.append(message)
+    assert f"pid {taken.process.pid} serves it already" in messages[-1]["STATUS"]
+    assert not any("READY" in message for message in messages)
+    taken.stop()
+
+
+def test_the_end_is_told_with_the_time_it_may_take(tmp_path):
+    service = Service(tmp_path / "run", "--drain-timeout", "200s")
+    service.receive_until("READY")
+    service.process.terminate()
+    stopping = service.receive_until("STOPPING")[-1]
+    assert int(stopping["EXTEND_TIMEOUT_USEC"]) >= 200_000_000
+    assert service.process.wait(WAIT_S) == 0
+
+
+def test_a_reload_is_told_with_its_time(tmp_path):
+    service = Service(tmp_path / "run")
+    service.receive_until("READY")
+    before = time.monotonic_ns() // 1000
+    service.process.send_signal(1)
+    reloading = service.receive_until("RELOADING")[-1]
+    assert before <= int(reloading["MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000
+    assert "READY" in service.receive()
+    service.stop()
+
+
+def test_a_private_daemon_is_not_its_users_service(tmp_path):
+    lifetime, held = os.pipe()
+    service = Service(tmp_path / "run", "--private", "--lifetime-fd", str(lifetime), watchdog_ms=WATCHDOG_MS, pass_fds=(lifetime,))
+    os.close(lifetime)
+    while not connects(service.address):
+        assert service.process.poll() is None, service.log()
+    os.close(held)
+    assert service.process.wait(WAIT_S) == 0
+    assert service.receive(0.1) is None
+
+
+def test_an_idle_daemon_feeds_its_watchdog(tmp_path):
+    service = Service(tmp_path / "run", "--stuck-timeout", "300ms", watchdog_ms=WATCHDOG_MS)
+    service.receive_until("READY")
+    for _ in range(6):  # three times the watchdog's interval, six times the stuck_timeout
+        began = time.monotonic()
+        service.receive_until("WATCHDOG")
+        assert time.monotonic() - began < WATCHDOG_MS / 1000
+    service.stop()
+
+
+def test_a_worker_whose_read_does_not_return_stops_the_watchdog(tmp_path, rows):
+    service = Service(tmp_path / "run", "--allowed-roots", str(rows), "--workers", "2", "--stuck-timeout", "1s", watchdog_ms=WATCHDOG_MS)
+    service.receive_until("READY")
+    trainer = reader(rows, service)
+    assert trainer.stdout.readline()
+    with stopped_thread(service.thread("worker1"), in_read=True):
+        end = time.monotonic() + WAIT_S
+        while "a worker has been at one piece of work for" not in service.log():
+            service.receive(0.1)
+            assert time.monotonic() < end, service.log()
+        assert service.silent_for("WATCHDOG", 3 * WATCHDOG_MS / 1000)
+    service.receive_until("WATCHDOG")  # it reads on
+    assert "moves again" in service.log()
+    trainer.kill()
+    trainer.communicate()
+    service.stop()
+
+
+@pytest.mark.skipif(not (BUILD / "tests" / "stand_in_cuda").is_dir(), reason="built without the GPU path")
+class TestWithAGpu:
+    ENVIRONMENT = {"LD_LIBRARY_PATH": str(BUILD / "tests" / "stand_in_cuda")}
+    FLAGS = ("--gpus", "on", "--pinned-bytes", "64MiB", "--gpu-bytes", "32MiB", "--workers", "2", "--drain-timeout", "1s")
+
+    def test_pinning_memory_asks_for_more_time_before_ready(self, tmp_path):
+        service = Service(tmp_path / "run", *self.FLAGS, env=self.ENVIRONMENT)
+        pinning = [message for message in service.receive_until("READY") if message["STATUS"].startswith("pinning")]
+        assert pinning and all("READY" not in message and int(message["EXTEND_TIMEOUT_USEC"]) > 0 for message in pinning)
+        assert pinning[0]["STATUS"].endswith(" of 64 MiB")
+        service.stop()
+
+    def test_copies_that_do_not_end_stop_the_watchdog(self, tmp_path, rows, monkeypatch):
+        service = Service(
+            tmp_path / "run", *self.FLAGS, "--allowed-roots", str(rows), "--stuck-timeout", "1s", watchdog_ms=WATCHDOG_MS, env=self.ENVIRONMENT
+        )
+        service.receive_until("READY")
+        monkeypatch.setenv("LD_LIBRARY_PATH", self.ENVIRONMENT["LD_LIBRARY_PATH"])
+        options = json.dumps({"dataset": str(rows), "batch_size": 64})
+        trainer = subprocess.Popen([sys.executable, GPU_READER, service.address, "1000000", options], stdout=subprocess.PIPE, text=True)
+        assert trainer.stdout.readline()
+        with stopped_thread(service.thread("copy-0"), in_read=False):
+            end = time.monotonic() + WAIT_S
+            while not service.silent_for("WATCHDOG", 3 * WATCHDOG_MS / 1000):
+                assert time.monotonic() < end, "the watchdog is fed on"
+        service.receive_until("WATCHDOG")
+        trainer.kill()
+        trainer.communicate()
+        service.stop()
+
+
+def listening(path, kind):
+    listener = socket.socket(socket.AF_UNIX, kind)
+    listener.bind(str(path))
+    listener.listen(16)
+    return listener
+
+
+@pytest.fixture
+def sockets(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    with listening(folder / "pinfeed.sock", socket.SOCK_STREAM) as control:
+        with listening(folder / "lifeline.sock", socket.SOCK_SEQPACKET) as lifeline:
+            yield {"lifeline": lifeline, "control": control}
+
+
+def test_sockets_of_the_service_manager_outlive_the_daemon_and_its_clients_wait_in_them(tmp_path, sockets, rows):
+    files = [os.stat(tmp_path / "run" / name) for name in ("pinfeed.sock", "lifeline.sock")]
+    first = Service(tmp_path / "run", "--allowed-roots", str(rows), sockets=sockets)
+    first.receive_until("READY")
+    trainer = reader(rows, first)
+    assert [int(trainer.stdout.readline()) for _ in range(10)] == list(range(10))
+    first.process.terminate()
+    assert first.process.wait(WAIT_S) == 0, first.log()
+    assert connects(first.address)  # nobody serves it now
+    second = Service(tmp_path / "run", "--allowed-roots", str(rows), sockets=sockets)
+    second.receive_until("READY")
+    for number in range(10, 1000):
+        assert int(trainer.stdout.readline()) == number % 256
+    assert [os.stat(tmp_path / "run" / name).st_ino for name in ("pinfeed.sock", "lifeline.sock")] == [file.st_ino for file in files]
+    trainer.kill()
+    trainer.communicate()
+    second.stop()
+
+
+@pytest.mark.parametrize(
+    "names, reason",
+    [
+        ({"control": "lifeline", "lifeline": "control"}, "its unit needs ListenSequentialPacket=/"),
+        ({"control": "control", "lifeline": "pinfeedd-lifeline.socket"}, "'pinfeedd-lifeline.socket'; socket units need FileDescriptorName="),
+    ],
+)
+def test_wrong_sockets_are_refused(tmp_path, sockets, names, reason):
+    service = Service(tmp_path / "run", sockets={given: sockets[name] for name, given in names.items()})
+    assert service.process.wait(WAIT_S) == 1
+    assert reason in service.log()
+
+
+def test_a_socket_elsewhere_is_refused(tmp_path, sockets):
+    service = Service(tmp_path / "other", sockets=sockets)
+    assert service.process.wait(WAIT_S) == 1
+    assert "let the socket unit and socket_dir name one directory" in service.log()
+
+
+def test_systemd_socket_activate_starts_the_daemon_at_the_first_connection(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    address = folder / "pinfeed.sock"
+    activate = shutil.which("systemd-socket-activate")
+    assert activate, "deploy/install-deps test installs it with systemd"
+    command = [activate, "--listen", str(address), "--fdname=control", os.environ["PINFEED_DAEMON"], "--socket-dir", str(folder), "--http-listen", "off"]
+    with open(tmp_path / "log", "wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    while not address.exists():
+        assert process.poll() is None, (tmp_path / "log").read_text()
+    assert not (folder / "pinfeedd.lock").exists()  # no daemon yet
+    assert pinfeed.status(str(address))["state"] == "ready"
+    process.terminate()
+    assert process.wait(WAIT_S) == 0, (tmp_path / "log").read_text()
