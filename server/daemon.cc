@@ -168,7 +168,12 @@ Status Daemon::Create() {
   parts_->devices = std::move(delivery.devices);
   backend_ = std::move(delivery.backend);
   parts_->workers.emplace(config.workers != 0 ? config.workers : UsableCpus(AffinityCpus()));
-  parts_->progress.emplace(*parts_->workers, parts_->devices.get(), config.stuck_timeout);
+  parts_->progress.emplace(
+      *parts_->workers,
+      [devices = parts_->devices.get()] {
+        return devices == nullptr ? std::vector<GpuSnapshot>() : devices->Snapshot();
+      },
+      config.stuck_timeout);
   parts_->datasets.emplace(
       DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache});
   parts_->sessions.emplace(config.max_sessions, [fd = sessions_gone_.get()] { SetEvent(fd); });

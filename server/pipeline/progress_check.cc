@@ -29,8 +29,8 @@ std::string ProgressCheck::Find() const {
     return "a worker has been at one piece of work for " + InSeconds(longest) +
            ", as when storage does not answer (stuck_timeout)";
   }
-  if (devices_ == nullptr) return {};
-  for (const GpuSnapshot& gpu : devices_->Snapshot()) {
+  if (!gpus_) return {};
+  for (const GpuSnapshot& gpu : gpus_()) {
     if (gpu.stalled > limit_)
       return "no copy to " + gpu.uuid + " has ended for " + InSeconds(gpu.stalled) + " (stuck_timeout)";
   }

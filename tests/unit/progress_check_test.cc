@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/pipeline/progress_check.h"
 
-#include <functional>
 #include <latch>
 #include <memory>
 #include <thread>
-#include <utility>
+#include <vector>
 
 #include "tests/testing.h"
 
@@ -25,22 +24,15 @@ class GatedTask final : public FillTask {
   std::latch& gate_;
 };
 
-// GPUs of which one has not ended a copy for as long as the test says.
-class StalledGpus final : public DeviceArenas {
- public:
-  Result<std::unique_ptr<Arena>> Make(const std::string&, const BatchLayout&, uint32_t) override {
-    return Unavailable("no arenas here");
-  }
-  std::vector<GpuSnapshot> Snapshot() const override {
-    GpuSnapshot well;
-    well.uuid = "GPU-well";
-    GpuSnapshot ill;
-    ill.uuid = "GPU-ill";
-    ill.stalled = stalled;
-    return {well, ill};
-  }
-  milliseconds stalled{0};
-};
+// Two GPUs, of which one has not ended a copy for so long.
+std::vector<GpuSnapshot> Gpus(milliseconds stalled) {
+  GpuSnapshot well;
+  well.uuid = "GPU-well";
+  GpuSnapshot ill;
+  ill.uuid = "GPU-ill";
+  ill.stalled = stalled;
+  return {well, ill};
+}
 
 // The state is another thread's matter and comes soon; the test's own time limit is the watchdog.
 std::string Await(ProgressCheck& check, bool stuck) {
@@ -79,19 +71,18 @@ TEST(ProgressCheckTest, OtherWorkersDoNotHideTheOneThatIsBlocked) {
 
 TEST(ProgressCheckTest, AGpuThatEndsNoCopyIsNamed) {
   const WorkerPool pool(1);
-  StalledGpus gpus;
-  ProgressCheck check(pool, &gpus, milliseconds(5000));
-  gpus.stalled = milliseconds(5000);
+  milliseconds stalled(5000);
+  ProgressCheck check(
+      pool, [&] { return Gpus(stalled); }, milliseconds(5000));
   EXPECT_EQ(check.Stuck(), "");
-  gpus.stalled = milliseconds(6001);
+  stalled = milliseconds(6001);
   EXPECT_EQ(check.Stuck(), "no copy to GPU-ill has ended for 6 s (stuck_timeout)");
 }
 
 TEST(ProgressCheckTest, ALimitOfZeroIsNone) {
   const WorkerPool pool(1);
-  StalledGpus gpus;
-  gpus.stalled = std::chrono::hours(24);
-  ProgressCheck check(pool, &gpus, milliseconds(0));
+  ProgressCheck check(
+      pool, [] { return Gpus(std::chrono::hours(24)); }, milliseconds(0));
   EXPECT_EQ(check.Stuck(), "");
 }
 
