@@ -24,7 +24,6 @@
 #include "common/quote.h"
 #include "server/delivery.h"
 #include "server/host_check.h"
-#include "server/host_limits.h"
 #include "server/memory/device_arenas.h"
 #include "server/memory/pinned_pool.h"
 #include "server/pipeline/progress_check.h"

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "common/byte_size.h"
+#include "common/host_limits.h"
 #include "common/quote.h"
 #include "common/unique_handle.h"
-#include "server/host_limits.h"
 #include "server/session/dataset_cache.h"
 
 namespace pinfeed {

@@ -161,8 +161,7 @@ Status LifelineServer::AttachSession(ConnectionId id, Connection& connection, co
   RETURN_IF_ERROR(WatchSession(id, connection));
   RETURN_IF_ERROR(SessionTable::Attach(session));
   const std::array<int, kLifelineFdsHost> fds = {session.pages->publish_fd(), session.pages->release_fd(),
-                                                 session.pages->doorbell_fd(),
-                                                 session.member.arena().fd()};
+                                                 session.pages->doorbell_fd(), session.member.arena().fd()};
   const bool has_arena_fd = fds.back() >= 0;
   RETURN_IF_ERROR(SendWelcome(connection.fd.get(),
                               std::span(fds).first(has_arena_fd ? kLifelineFdsHost : kLifelineFdsDevice)));

@@ -37,7 +37,7 @@ class SlowArena final : public Arena {
       finish_ = true;
       waiting.swap(waiting_);
     }
-    for (const Done& done : waiting) done(OkStatus());
+    for (const Done& done : waiting) done(OkStatus(), {});
   }
 
  private:
