@@ -156,7 +156,7 @@ int main(int argc, char** argv) {
   const pinfeed::Status status =
       pinfeed::Run({argv[1], std::stoull(argv[2]), std::stoull(argv[3]), std::stoull(argv[4]),
                     static_cast<unsigned>(std::stoul(argv[5])), std::stoi(argv[6]), std::stod(argv[7]),
-                    mode != "copy", mode != "read"});
+                    std::stoull(argv[9]), mode != "copy", mode != "read"});
   if (status.ok()) return 0;
   std::fprintf(stderr, "staged_ceiling: %s\n", status.ToString().c_str());
   return 1;
