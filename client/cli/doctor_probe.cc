@@ -65,6 +65,7 @@ Status RunProbe(std::vector<std::string> words, int fd) {
   if (!passed || !said) return ErrnoStatus("copy a descriptor for a probe", errno);
   writer.reset();
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   posix_spawn_file_actions_t actions;

@@ -2,6 +2,7 @@
 #include "client/src/feed.h"
 
 #include <algorithm>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -63,7 +64,8 @@ Feed::~Feed() {
   if (in_owner()) {
     EndSession();
   } else {
-    (void)new std::shared_ptr<const void>(std::move(options_.gpu));  // the context is the parent's
+    (void)new (std::nothrow)
+        std::shared_ptr<const void>(std::move(options_.gpu));  // the context is the parent's
   }
 }
 
