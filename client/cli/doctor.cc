@@ -14,6 +14,7 @@
 #include "client/cli/interrupt.h"
 #include "client/cli/progress.h"
 #include "client/cli/text.h"
+#include "common/backend_name.h"
 
 namespace pinfeed {
 namespace {
@@ -22,13 +23,6 @@ struct DoctorOptions {
   bool json = false;
   std::string plot;
 };
-struct ProbeOptions {
-  int fd = -1;
-  std::string gpu;
-  uint64_t bytes = 0;
-  std::string mark;
-};
-
 const char* StateName(Finding::State state) {
   switch (state) {
     case Finding::State::kFine:
@@ -137,14 +131,15 @@ void AddDoctorCommand(CLI::App& tool, ToolContext& context) {
 
   // Run by `doctor` itself.
   CLI::App* probe = tool.add_subcommand("doctor-probe", "")->group("");
-  const auto probed = std::make_shared<ProbeOptions>();
+  const auto probed = std::make_shared<ProbedMemory>();
+  probe->add_option("--backend", probed->backend)
+      ->check(CLI::IsMember({BackendName(Backend::kVmmFd), BackendName(Backend::kCudaIpc)}))
+      ->required();
   probe->add_option("--fd", probed->fd)->required();
-  probe->add_option("--gpu", probed->gpu)->required();
+  probe->add_option("--gpu", probed->gpu_uuid)->required();
   probe->add_option("--bytes", probed->bytes)->required();
   probe->add_option("--mark", probed->mark)->required();
-  probe->callback([probed, &context] {
-    context.exit_status = ProbeVmmFd(probed->fd, probed->gpu, probed->bytes, probed->mark);
-  });
+  probe->callback([probed, &context] { context.exit_status = Probe(*probed); });
 }
 
 }  // namespace pinfeed

@@ -49,8 +49,15 @@ void ExamineGpus(DoctorReport& report, const DoctorProgress& progress);
 // The bars of that table, as SVG; empty without a GPU.
 std::string PlotCopies(const DoctorReport& report);
 
-// The other process of a probe: maps what descriptor `fd` stands for and looks for `mark` (hexadecimal) in
-// it. Says on stderr what went wrong; the exit status.
-int ProbeVmmFd(int fd, const std::string& gpu_uuid, uint64_t bytes, const std::string& mark);
+// What another process has to map.
+struct ProbedMemory {
+  std::string backend;  // "vmm-fd", "cuda-ipc"
+  int fd = -1;          // of the memory, or of a pipe that holds its handle
+  std::string gpu_uuid;
+  uint64_t bytes = 0;
+  std::string mark;  // what is to be found there, hexadecimal
+};
+// The other process of a probe. Says on stderr what went wrong; the exit status.
+int Probe(const ProbedMemory& probed);
 
 }  // namespace pinfeed

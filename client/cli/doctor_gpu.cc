@@ -10,6 +10,7 @@
 #include "client/cli/doctor.h"
 #include "client/cli/doctor_probe.h"
 #include "client/cli/text.h"
+#include "common/backend_name.h"
 #include "common/byte_size.h"
 #include "common/host_limits.h"
 
@@ -20,12 +21,8 @@ constexpr double kClearly = 1.15;  // times as fast: less is not worth a word
 constexpr double kMostlyHidden = 0.7;
 constexpr std::array<Source, 3> kSources = {Source::kPageable, Source::kPinned, Source::kPinThenCopy};
 
-struct Backend {
-  const char* name;
-  Status (*probe)(const std::shared_ptr<const CudaDevice>& device);
-};
-// One line a way of sharing device memory.
-constexpr std::array<Backend, 1> kBackends = {{{"vmm-fd", ProbeVmmFdWithProcess}}};
+// In the order in which the daemon prefers them.
+constexpr std::array<Backend, 2> kBackends = {Backend::kVmmFd, Backend::kCudaIpc};
 
 std::string Name(int ordinal) {
   return "GPU " + std::to_string(ordinal);
@@ -43,11 +40,12 @@ const char* NameOf(Source source) {
 void ProbeBackends(const std::shared_ptr<const CudaDevice>& device, DoctorReport& report, Json& gpu) {
   bool any = false;
   Json backends = Json::array();
-  for (const Backend& backend : kBackends) {
-    const Status status = backend.probe(device);
+  for (const Backend backend : kBackends) {
+    const Status status = ProbeWithProcess(device, backend);
     any = any || status.ok();
-    backends.push_back({{"name", backend.name}, {"works", status.ok()}, {"reason", status.message()}});
-    const std::string what = Name(device->ordinal()) + " " + backend.name;
+    backends.push_back(
+        {{"name", BackendName(backend)}, {"works", status.ok()}, {"reason", status.message()}});
+    const std::string what = Name(device->ordinal()) + " " + BackendName(backend);
     if (status.ok()) {
       report.Fine(what, "another process mapped this one's device memory and read it");
     } else {

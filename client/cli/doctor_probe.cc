@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "client/cli/doctor.h"
+#include "common/backend_name.h"
 #include "common/cuda/device_memory.h"
 #include "common/unique_handle.h"
 
@@ -98,40 +99,70 @@ Result<std::shared_ptr<const CudaDevice>> OpenByUuid(const std::string& uuid) {
   return NotFound("no GPU " + uuid + " among the " + std::to_string(count) + " that this process sees");
 }
 
-Status ReadMark(int fd, const std::string& gpu_uuid, uint64_t bytes, const std::string& mark) {
-  ASSIGN_OR_RETURN(const std::shared_ptr<const CudaDevice> device, OpenByUuid(gpu_uuid));
-  ASSIGN_OR_RETURN(const DeviceMemory memory, DeviceMemory::Import(device, fd, bytes, true));
+// A handle goes to the other process through a pipe, which holds it until it is read.
+Result<UniqueFd> SendHandle(const IpcHandle& handle) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return ErrnoStatus("make a pipe for a handle", errno);
+  UniqueFd reader(ends[0]);
+  const UniqueFd writer(ends[1]);
+  if (::write(writer.get(), handle.data(), handle.size()) != static_cast<ssize_t>(handle.size()))
+    return ErrnoStatus("write a handle to a pipe", errno);
+  return reader;
+}
+
+Result<DeviceMemory> Map(const std::string& backend, const std::shared_ptr<const CudaDevice>& device, int fd,
+                         uint64_t bytes) {
+  if (backend == BackendName(Backend::kVmmFd)) return DeviceMemory::Import(device, fd, bytes, true);
+  IpcHandle handle{};
+  if (::read(fd, handle.data(), handle.size()) != static_cast<ssize_t>(handle.size()))
+    return ErrnoStatus("read a handle from a pipe", errno);
+  return DeviceMemory::Open(device, handle, bytes);
+}
+
+Status ReadMark(const ProbedMemory& probed) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<const CudaDevice> device, OpenByUuid(probed.gpu_uuid));
+  ASSIGN_OR_RETURN(const DeviceMemory memory, Map(probed.backend, device, probed.fd, probed.bytes));
   const CudaScope scope(*device);
   RETURN_IF_ERROR(scope.status());
   Mark found{};
   RETURN_IF_ERROR(CudaStatus(device->driver().cuMemcpyDtoH(found.data(), memory.address(), found.size()),
-                             "read what another process wrote on GPU " + gpu_uuid));
-  if (Hexadecimal(found) == mark) return OkStatus();
-  return Internal("the memory holds " + Hexadecimal(found) + " where the other process wrote " + mark);
+                             "read what another process wrote on GPU " + probed.gpu_uuid));
+  if (Hexadecimal(found) == probed.mark) return OkStatus();
+  return Internal("the memory holds " + Hexadecimal(found) + " where the other process wrote " + probed.mark);
 }
 
 }  // namespace
 
-Status ProbeVmmFdWithProcess(const std::shared_ptr<const CudaDevice>& device) {
+Status ProbeWithProcess(const std::shared_ptr<const CudaDevice>& device, Backend backend) {
   Mark mark{};
   if (::getrandom(mark.data(), mark.size(), 0) != static_cast<ssize_t>(mark.size()))
     return ErrnoStatus("draw random bytes", errno);
-  ASSIGN_OR_RETURN(const DeviceMemory memory, DeviceMemory::Create(device, mark.size()));
+  const bool by_handle = backend == Backend::kCudaIpc;
+  ASSIGN_OR_RETURN(const DeviceMemory memory, by_handle ? DeviceMemory::Allocate(device, mark.size())
+                                                        : DeviceMemory::Create(device, mark.size()));
   {
     const CudaScope scope(*device);
     RETURN_IF_ERROR(scope.status());
     RETURN_IF_ERROR(CudaStatus(device->driver().cuMemcpyHtoD(memory.address(), mark.data(), mark.size()),
                                "write to GPU " + device->uuid()));
   }
-  ASSIGN_OR_RETURN(const UniqueFd fd, memory.Export());
-  return RunProbe({"pinfeed", "doctor-probe", "--fd", std::to_string(kProbeFd), "--gpu", device->uuid(),
-                   "--bytes", std::to_string(memory.bytes()), "--mark", Hexadecimal(mark)},
-                  fd.get());
+  UniqueFd fd;
+  if (by_handle) {
+    ASSIGN_OR_RETURN(const IpcHandle handle, memory.Handle());
+    ASSIGN_OR_RETURN(fd, SendHandle(handle));
+  } else {
+    ASSIGN_OR_RETURN(fd, memory.Export());
+  }
+  // It has ended, and so unmapped the memory, before ours goes.
+  return RunProbe(
+      {"pinfeed", "doctor-probe", "--backend", BackendName(backend), "--fd", std::to_string(kProbeFd),
+       "--gpu", device->uuid(), "--bytes", std::to_string(memory.bytes()), "--mark", Hexadecimal(mark)},
+      fd.get());
 }
 
-int ProbeVmmFd(int fd, const std::string& gpu_uuid, uint64_t bytes, const std::string& mark) {
+int Probe(const ProbedMemory& probed) {
   ::alarm(kProbeSeconds);  // a driver that hangs must not hold up who waits for us
-  const Status read = ReadMark(fd, gpu_uuid, bytes, mark);
+  const Status read = ReadMark(probed);
   if (!read.ok()) std::fprintf(stderr, "%s\n", read.message().c_str());
   return read.ok() ? 0 : 1;
 }

@@ -6,11 +6,13 @@
 #include <memory>
 
 #include "common/cuda/device.h"
+#include "common/feed_spec.h"
 #include "common/status.h"
 
 namespace pinfeed {
 
-// Backend vmm-fd: a descriptor of memory made by cuMemCreate, mapped read-only over there.
-Status ProbeVmmFdWithProcess(const std::shared_ptr<const CudaDevice>& device);
+// vmm-fd: a descriptor of memory made by cuMemCreate, mapped read-only over there. cuda-ipc: a handle of
+// memory made by cuMemAlloc.
+Status ProbeWithProcess(const std::shared_ptr<const CudaDevice>& device, Backend backend);
 
 }  // namespace pinfeed

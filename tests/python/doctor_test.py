@@ -59,7 +59,7 @@ def test_the_table_and_the_answers_of_the_first_gpu(daemon, tmp_path):
     assert all(copy["milliseconds"] > 0 and 0 < copy["copied"] <= copy["count"] for copy in first["copies"])
     assert "copies" not in second and second["pinned_bytes_per_second"] > 0
     for gpu in first, second:
-        assert gpu["backends"][0] == {"name": "vmm-fd", "works": True, "reason": ""}
+        assert gpu["backends"] == [{"name": name, "works": True, "reason": ""} for name in ("vmm-fd", "cuda-ipc")]
     assert [overlap["source"] for overlap in first["overlap"]] == ["pageable", "pinned"]
     assert all(0 <= overlap["hidden"] <= 1 for overlap in first["overlap"])
     answers = report["answers"]
@@ -80,11 +80,16 @@ def test_the_report_in_words(daemon):
 
 @WITH_STAND_IN
 def test_a_gpu_whose_memory_cannot_be_shared_is_broken(daemon):
-    status, out, _ = doctor(daemon.address, "--json", gpus=1, PINFEED_STAND_IN_FAIL="cuMemImportFromShareableHandle:1:800")
-    report = json.loads(out)
-    assert status == 1 and report["broken"]
-    assert findings(report)["GPU 0 vmm-fd"]["state"] == "note" and "import" in findings(report)["GPU 0 vmm-fd"]["text"]
-    assert findings(report)["GPU 0"]["state"] == "broken"
+    fail = "cuMemImportFromShareableHandle:1:800"
+    status, out, _ = doctor(daemon.address, "--json", gpus=1, PINFEED_STAND_IN_FAIL=fail)
+    found = findings(json.loads(out))
+    assert status == 0, "the other way works"
+    assert found["GPU 0 vmm-fd"]["state"] == "note" and "import" in found["GPU 0 vmm-fd"]["text"]
+    status, out, _ = doctor(daemon.address, "--json", gpus=1, PINFEED_STAND_IN_FAIL=fail + ",cuIpcOpenMemHandle:1:800")
+    found = findings(json.loads(out))
+    assert status == 1 and json.loads(out)["broken"]
+    assert found["GPU 0 cuda-ipc"]["state"] == "note" and "open the handle" in found["GPU 0 cuda-ipc"]["text"]
+    assert found["GPU 0"]["state"] == "broken"
 
 
 @WITH_STAND_IN
