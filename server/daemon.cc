@@ -302,10 +302,10 @@ bool Daemon::AwaitEnd(bool draining, Clock::time_point deadline) {
     signalfd_siginfo signal{};
     if (::read(signals_.get(), &signal, sizeof signal) != sizeof signal) continue;
     if (signal.ssi_signo == SIGHUP) {
-      service_.Reloading();
+      if (!draining) service_.Reloading();
       spdlog::warn("SIGHUP from pid {}: the configuration is read at the start only; restart to change it",
                    signal.ssi_pid);
-      service_.Ready(ServingText());
+      if (!draining) service_.Ready(ServingText());
       continue;
     }
     spdlog::info("signal {} from pid {}: {}", signal.ssi_signo, signal.ssi_pid,

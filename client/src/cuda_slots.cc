@@ -109,7 +109,11 @@ class CudaSlots final : public DeviceSlots {
         release_.device_address() + offsetof(ReleasePage, slots) + batch.slot * sizeof(ReleaseWord);
     RETURN_IF_ERROR(CudaStatus(device_->driver().cuStreamWriteValue64(stream, word, batch.generation, 0),
                                "put the release of a slot on a stream of GPU " + device_->uuid()));
-    put_[batch.slot].store(batch.generation, std::memory_order_release);
+    // Another thread may have put the slot's next use on its stream already.
+    uint64_t last = put_[batch.slot].load(std::memory_order_relaxed);
+    while (last < batch.generation &&
+           !put_[batch.slot].compare_exchange_weak(last, batch.generation, std::memory_order_release)) {
+    }
     return OkStatus();
   }
 

@@ -133,7 +133,8 @@ bool Session::Unmap(SteadyTime deadline) {
 }
 
 void Session::CloseAndWait(SteadyTime deadline) {
-  if (!Unmap(deadline)) return;
+  // A trainer's stream may stand behind a step of other ranks: giving up on it costs the arena.
+  if (!Unmap(std::max(deadline, std::chrono::steady_clock::now() + kSettle))) return;
   lifeline_.SayBye();
   lifeline_.WaitForHangUp(deadline);
   lifeline_ = Lifeline();  // the destructor has nobody left to say goodbye to

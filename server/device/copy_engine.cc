@@ -283,6 +283,7 @@ void CopyEngine::Pause() {
   if (changes_ != 0) {  // came since the last pause
     changes_ = 0;
     pause_ = kShortPause;
+    readers_ = true;  // one may have, between the last look and now: look again before sleeping for long
     return;
   }
   if (!copying && !readers_) {

@@ -143,7 +143,8 @@ void AdminService::RunTrace(TraceStream& stream, Tracer::Recording& recording, s
   Names names;
   bool over = false;
   while (!over && stream.SleepUntil(Clock::now() + kLookEvery)) {
-    const std::vector<std::shared_ptr<Feed>> feeds = parts_.feeds.All();
+    // Not held while sending, which a slow reader may draw out: they own memory that others wait for.
+    std::vector<std::shared_ptr<Feed>> feeds = parts_.feeds.All();
     const Clock::time_point now = Clock::now();
     over = now >= end;
     for (const auto& feed : feeds) feed->LookForTrace(over);
@@ -161,6 +162,7 @@ void AdminService::RunTrace(TraceStream& stream, Tracer::Recording& recording, s
     message.set_full(full);
     names.AddThreads(spans, message);
     names.AddFeeds(feeds, scope, message);
+    feeds.clear();
     names.AddSessions(parts_.sessions.All(), scope, message);
     for (size_t i = 0; i < spans.size() || i == 0; i += kSpansAMessage) {
       for (size_t k = i; k < std::min(spans.size(), i + kSpansAMessage); ++k)

@@ -12,6 +12,8 @@
 namespace pinfeed {
 namespace {
 
+constexpr size_t kMostHeirs = 64;
+
 void Add(const FeedSnapshot& feed, FeedTotals& totals) {
   totals.batches += feed.batches;
   totals.samples += feed.samples;
@@ -137,7 +139,13 @@ void FeedTable::Forget(FeedMember& member) {
   const MutexLock lock(mutex_);
   Entry& entry = entries_.at(member.feed_->id());
   entry.mapped = entry.mapped || member.mapped_;
-  if (member.mapped_ && member.client_) entry.heirs.push_back(*std::move(member.client_));
+  if (member.mapped_ && member.client_) {
+    // Each keeps a descriptor, and a group may see any number of members come and go. What is lost by this is
+    // where the charge of a group's memory ends, not the memory: a group's is the driver's to keep.
+    if (entry.heirs.size() >= kMostHeirs)
+      std::erase_if(entry.heirs, [](const ClientProcess& heir) { return heir.HasEnded(); });
+    entry.heirs.push_back(*std::move(member.client_));
+  }
   if (--entry.members > 0) return;
   jobs_.push_back({member.feed_, true, !entry.mapped, std::move(entry.heirs)});
   changed_.NotifyAll();

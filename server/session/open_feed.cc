@@ -105,6 +105,12 @@ Result<std::unique_ptr<Arena>> FeedOpener::MakeArena(const OpenFeedArguments& ar
   return std::unique_ptr<Arena>(std::move(arena));
 }
 
+void FeedOpener::AwaitMemory() const {
+  const auto deadline = std::chrono::steady_clock::now() + kReclaimWait;
+  parts_.feeds.AwaitReclaim(deadline);
+  if (parts_.devices != nullptr) parts_.devices->AwaitLingering(deadline);
+}
+
 Result<std::shared_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner,
                                                    const OpenFeedArguments& arguments,
                                                    Backend backend) const {
@@ -118,9 +124,7 @@ Result<std::shared_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
   const uint32_t slots = spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride) : spec.slots;
   Result<std::unique_ptr<Arena>> arena = MakeArena(arguments, backend, layout, slots);
   if (!arena.ok() && arena.status().code() == Code::kResourceExhausted) {
-    const auto deadline = std::chrono::steady_clock::now() + kReclaimWait;
-    parts_.feeds.AwaitReclaim(deadline);
-    if (backend != Backend::kHost) parts_.devices->AwaitLingering(deadline);
+    AwaitMemory();
     arena = MakeArena(arguments, backend, layout, slots);
   }
   if (!arena.ok()) {
@@ -156,7 +160,11 @@ Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,
                               ", and to this client only by " + BackendName(choice.backend) +
                               (choice.fallback.empty() ? "" : " (" + choice.fallback + ")"));
   }
-  const Result<const Arena*> arena = member.feed().ArenaAt(arguments.gpu_uuid);
+  Result<const Arena*> arena = member.feed().ArenaAt(arguments.gpu_uuid);
+  if (!arena.ok() && arena.status().code() == Code::kResourceExhausted) {
+    AwaitMemory();
+    arena = member.feed().ArenaAt(arguments.gpu_uuid);
+  }
   if (!arena.ok()) {
     member.Unmapped();
     return arena.status();

@@ -26,8 +26,12 @@ std::string HolderOf(int fd) {
 // The lock of whoever has the file: kFailedPrecondition names the holder. Nothing when the file was replaced
 // before it was locked.
 Result<UniqueFd> TryLock(const std::string& path, const std::string& what) {
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) return ErrnoStatus(what + ": open its lock " + QuotePath(path), errno);
+  // Who can open a file can lock it: clients, who may enter the directory, must not, or no daemon would
+  // start.
+  if (::fchmod(fd.get(), 0600) != 0)
+    return ErrnoStatus(what + ": keep others from " + QuotePath(path), errno);
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return ErrnoStatus(what + ": lock " + QuotePath(path), errno);
     return FailedPrecondition(what + ": " + HolderOf(fd.get()) + " serves it already");

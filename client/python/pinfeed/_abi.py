@@ -195,9 +195,14 @@ class Library:
             self.pf_free(pointer)
 
 
+def ancestor(path: Path, above: int) -> Path:
+    """`path.parents[above]`; the root where there are fewer."""
+    return path.parents[min(above, len(path.parents) - 1)]
+
+
 def source_tree() -> Optional[Path]:
     """The root of the source tree when the package is imported from there (client/python/pinfeed), else None."""
-    root = Path(__file__).resolve().parents[3]
+    root = ancestor(Path(__file__).resolve(), 3)
     return root if (root / "client" / "include" / "pinfeed" / "pinfeed.h").is_file() else None
 
 
@@ -205,8 +210,9 @@ def _folders() -> List[Path]:
     """Where the library may be, besides the system's path."""
     package = Path(__file__).resolve().parent
     folders = [package, package / "lib"]
-    if package.parents[2].name == "lib":  # in an installed tree, which may lie anywhere
-        folders += [package.parents[2], *package.parents[2].glob("*-linux-gnu")]
+    installed = ancestor(package, 2)
+    if installed.name == "lib":  # in an installed tree, which may lie anywhere
+        folders += [installed, *installed.glob("*-linux-gnu")]
     tree = source_tree()
     if tree is not None:
         folders.append(tree / "build" / "release" / "client")

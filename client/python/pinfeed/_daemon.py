@@ -68,7 +68,7 @@ def find_program() -> str:
     if chosen:
         return chosen
     package = Path(__file__).resolve().parent
-    for bundled in (package / "bin" / "pinfeedd", package.parents[3] / "bin" / "pinfeedd"):  # in the package; beside it in an installed tree
+    for bundled in (package / "bin" / "pinfeedd", _abi.ancestor(package, 3) / "bin" / "pinfeedd"):  # in the package; beside it in an installed tree
         if bundled.is_file():
             return str(bundled)
     tree = _abi.source_tree()
