@@ -5,7 +5,7 @@ install(TARGETS pinfeedd pinfeed_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
 install(TARGETS pinfeed_client EXPORT pinfeed
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development)
 install(DIRECTORY client/include/pinfeed DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
-install(DIRECTORY client/python/pinfeed DESTINATION lib/python3/dist-packages COMPONENT python FILES_MATCHING PATTERN *.py PATTERN py.typed)
+install(DIRECTORY client/python/pinfeed DESTINATION lib/python3/dist-packages COMPONENT python FILES_MATCHING PATTERN *.py PATTERN py.typed PATTERN __pycache__ EXCLUDE)
 
 # As a service.
 install(FILES deploy/systemd/pinfeedd.service deploy/systemd/pinfeedd.socket deploy/systemd/pinfeedd-lifeline.socket

@@ -126,7 +126,7 @@ def test_a_worker_whose_read_does_not_return_stops_the_watchdog(tmp_path, rows):
     service.stop()
 
 
-@pytest.mark.skipif(not (BUILD / "tests" / "stand_in_cuda").is_dir(), reason="built without the GPU path")
+@pytest.mark.skipif(not (BUILD / "tests" / "stand_in_cuda" / "libcuda.so.1").exists(), reason="built without the GPU path")
 class TestWithAGpu:
     ENVIRONMENT = {"LD_LIBRARY_PATH": str(BUILD / "tests" / "stand_in_cuda")}
     FLAGS = ("--gpus", "on", "--pinned-bytes", "64MiB", "--gpu-bytes", "32MiB", "--workers", "2", "--drain-timeout", "1s")
