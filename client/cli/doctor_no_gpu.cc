@@ -14,7 +14,7 @@ std::string PlotCopies(const DoctorReport& /*report*/) {
   return {};
 }
 
-int ProbeVmmFd(int /*fd*/, const std::string& /*gpu_uuid*/, uint64_t /*bytes*/, const std::string& /*mark*/) {
+int Probe(const ProbedMemory& /*probed*/) {
   std::fputs("this pinfeed was built without CUDA\n", stderr);
   return 1;
 }
