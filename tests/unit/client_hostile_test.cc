@@ -236,8 +236,9 @@ TEST(ClientHostileDescriptorsTest, NoneLeaksFromARefusedWelcome) {
   };
   count_after();  // gRPC's own descriptors of a first use
   const size_t before = OpenDescriptors();
-  count_after();
-  EXPECT_EQ(OpenDescriptors(), before);
+  constexpr size_t kRounds = 8;
+  for (size_t i = 0; i < kRounds; ++i) count_after();
+  EXPECT_LT(OpenDescriptors(), before + kRounds);  // gRPC keeps some to use again; a leak is one a round
 }
 
 // Lies about batches come when the feed is open.
