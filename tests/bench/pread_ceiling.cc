@@ -16,30 +16,16 @@
 #include "common/memfd.h"
 #include "common/status.h"
 #include "tests/bench/count_for.h"
+#include "tests/bench/sample_file.h"
 
 namespace pinfeed {
 namespace {
 
-struct Job {
-  std::string path;
-  uint64_t offset = 0;  // of the first sample in the file
-  uint64_t sample_bytes = 0;
-  uint64_t samples = 0;
+struct Job : SampleFile {
   uint64_t places = 0;  // samples that the memory holds
   double seconds = 0;
   unsigned threads = 0;
 };
-
-Status ReadSample(int fd, const Job& job, uint64_t sample, std::byte* out) {
-  for (uint64_t done = 0; done < job.sample_bytes;) {
-    const ssize_t got = pread(fd, out + done, job.sample_bytes - done,
-                              static_cast<off_t>(job.offset + sample * job.sample_bytes + done));
-    if (got < 0) return ErrnoStatus("read " + job.path, errno);
-    if (got == 0) return DataLoss("read " + job.path + ": it ends before sample " + std::to_string(sample));
-    done += static_cast<uint64_t>(got);
-  }
-  return OkStatus();
-}
 
 Status Run(const Job& job) {
   const UniqueFd file(open(job.path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -71,8 +57,10 @@ int main(int argc, char** argv) {
     return 2;
   }
   const pinfeed::Status status =
-      pinfeed::Run({argv[1], std::stoull(argv[2]), std::stoull(argv[3]), std::stoull(argv[4]),
-                    std::stoull(argv[5]), std::stod(argv[6]), static_cast<unsigned>(std::stoul(argv[7]))});
+      pinfeed::Run({{argv[1], std::stoull(argv[2]), std::stoull(argv[3]), std::stoull(argv[4])},
+                    std::stoull(argv[5]),
+                    std::stod(argv[6]),
+                    static_cast<unsigned>(std::stoul(argv[7]))});
   if (status.ok()) return 0;
   std::fprintf(stderr, "pread_ceiling: %s\n", status.ToString().c_str());
   return 1;

@@ -22,15 +22,12 @@
 
 #include "common/cuda/device_memory.h"
 #include "common/status.h"
+#include "tests/bench/sample_file.h"
 
 namespace pinfeed {
 namespace {
 
-struct Job {
-  std::string path;
-  uint64_t offset = 0;  // of the first sample in the file
-  uint64_t sample_bytes = 0;
-  uint64_t samples = 0;
+struct Job : SampleFile {
   unsigned threads = 0;
   int gpus = 0;
   double seconds = 0;
@@ -40,17 +37,6 @@ struct Job {
 };
 
 constexpr uint64_t kPage = uint64_t{2} << 20;
-
-Status ReadSample(int fd, const Job& job, uint64_t sample, std::byte* out) {
-  for (uint64_t done = 0; done < job.sample_bytes;) {
-    const ssize_t got = pread(fd, out + done, job.sample_bytes - done,
-                              static_cast<off_t>(job.offset + sample * job.sample_bytes + done));
-    if (got < 0) return ErrnoStatus("read " + job.path, errno);
-    if (got == 0) return DataLoss("read " + job.path + ": it ends before sample " + std::to_string(sample));
-    done += static_cast<uint64_t>(got);
-  }
-  return OkStatus();
-}
 
 // Purpose: what one thread reads into and copies from. Leaves its memory to the end of the process.
 class Lane {
@@ -154,9 +140,13 @@ int main(int argc, char** argv) {
   }
   const std::string mode = argv[8];
   const pinfeed::Status status =
-      pinfeed::Run({argv[1], std::stoull(argv[2]), std::stoull(argv[3]), std::stoull(argv[4]),
-                    static_cast<unsigned>(std::stoul(argv[5])), std::stoi(argv[6]), std::stod(argv[7]),
-                    std::stoull(argv[9]), mode != "copy", mode != "read"});
+      pinfeed::Run({{argv[1], std::stoull(argv[2]), std::stoull(argv[3]), std::stoull(argv[4])},
+                    static_cast<unsigned>(std::stoul(argv[5])),
+                    std::stoi(argv[6]),
+                    std::stod(argv[7]),
+                    std::stoull(argv[9]),
+                    mode != "copy",
+                    mode != "read"});
   if (status.ok()) return 0;
   std::fprintf(stderr, "staged_ceiling: %s\n", status.ToString().c_str());
   return 1;

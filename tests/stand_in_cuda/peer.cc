@@ -3,15 +3,14 @@
 // choice) on which memory comes. Out: exit status 0 when all went as it must, else the reason on stderr.
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string_view>
 
 #include "common/cuda/device_memory.h"
+#include "tests/stand_in_cuda/passed_fd.h"
 
 namespace pinfeed {
 namespace {
@@ -33,40 +32,6 @@ T Need(Result<T> result) {
   return std::move(result).value();
 }
 
-UniqueFd ReceiveFd(int socket) {
-  char byte = 0;
-  iovec part{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  if (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1) Fail("no message");
-  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) Fail("no descriptor in the message");
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-  return UniqueFd(fd);
-}
-
-void SendFd(int socket, int fd) {
-  char byte = 0;
-  iovec part{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof fd);
-  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  if (::sendmsg(socket, &message, 0) != 1) Fail("cannot send");
-}
-
 uint64_t ReadWord(const CudaDevice& device, CUdeviceptr address) {
   uint64_t word = 0;
   Check(device.driver().cuMemcpyDtoH(&word, address, sizeof word), "read a word");
@@ -76,6 +41,7 @@ uint64_t ReadWord(const CudaDevice& device, CUdeviceptr address) {
 // Answers with the first word of the memory.
 void ImportDescriptor(int socket, const std::shared_ptr<const CudaDevice>& device) {
   const UniqueFd fd = ReceiveFd(socket);
+  if (!fd) Fail("no descriptor came");
   const DeviceMemory memory = Need(DeviceMemory::Import(device, fd.get(), kBytes, true));
   const CudaScope scope(*device);
   const uint64_t word = ReadWord(*device, memory.address());
@@ -134,7 +100,7 @@ void Lend(int socket, const std::shared_ptr<const CudaDevice>& device, bool by_h
     if (::write(socket, handle.data(), handle.size()) != ssize_t{sizeof handle}) Fail("cannot send");
   } else {
     const UniqueFd fd = Need(memory.Export());
-    SendFd(socket, fd.get());
+    if (!SendFd(socket, fd.get())) Fail("cannot send");
   }
   char byte = 0;
   if (::read(socket, &byte, 1) != 0) Fail("not the end");

@@ -3,15 +3,14 @@
 #pragma once
 
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <string>
 
 #include "common/unique_handle.h"
+#include "tests/stand_in_cuda/passed_fd.h"
 #include "tests/testing.h"
 
 namespace pinfeed {
@@ -43,44 +42,14 @@ class Peer {
     return ::waitpid(pid_, &status, 0) == pid_ ? status : -1;
   }
   // The descriptor that came, or none.
-  UniqueFd ReceiveFd() const {
-    char byte = 0;
-    iovec part{&byte, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    if (::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC) != 1) return UniqueFd();
-    const cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return UniqueFd();
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-    return UniqueFd(fd);
-  }
+  UniqueFd ReceiveFd() const { return pinfeed::ReceiveFd(socket_.get()); }
   void HangUp() { socket_.reset(); }
   // It ends when it reads the end of its socket.
   int Dismiss() {
     socket_.reset();
     return Wait();
   }
-  void SendFd(int fd) const {
-    char byte = 0;
-    iovec part{&byte, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof fd);
-    std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    ASSERT_EQ(::sendmsg(socket_.get(), &message, 0), 1);
-  }
+  void SendFd(int fd) const { ASSERT_TRUE(pinfeed::SendFd(socket_.get(), fd)); }
 
  private:
   UniqueFd socket_;
