@@ -16,11 +16,11 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// The link is never idle while one copy runs and the next one waits behind it. More would only make lanes
-// wait for each other's; but small copies are over before the thread has looked: of those, more.
+// The link is never idle while one copy runs and the next one waits behind it; but copies may be over before
+// the thread, which sleeps meanwhile, has looked: more of them, up to half a millisecond's.
 constexpr size_t kCopiesAhead = 2;
 constexpr size_t kMostAhead = 32;
-constexpr uint64_t kBytesAhead = uint64_t{4} << 20;
+constexpr uint64_t kBytesAhead = uint64_t{32} << 20;
 // A copy of fewer bytes is over in less time than a sleep takes: wait for it awake.
 constexpr uint64_t kAwakeBytes = uint64_t{1} << 20;
 // Reading takes the feeds' locks, which the workers need too.
@@ -192,18 +192,21 @@ Status CopyEngine::Enqueue(Job* job) {
   const std::string gpu = "GPU " + device_->uuid();
   const CudaDriver& driver = device_->driver();
   const auto now = Clock::now();
-  const CUresult copied = job->from != nullptr
-                              ? driver.cuMemcpyHtoDAsync(job->to, job->from, job->bytes, stream_)
-                              : driver.cuMemcpyDtoDAsync(job->to, job->from_device, job->bytes, stream_);
-  if (copied != CUDA_SUCCESS)
-    return CudaStatus(copied, "copy a batch of " + std::to_string(job->bytes) + " bytes to " + gpu);
+  for (const Copy& copy : job->copies) {
+    const CUresult copied = copy.from != nullptr
+                                ? driver.cuMemcpyHtoDAsync(copy.to, copy.from, copy.bytes, stream_)
+                                : driver.cuMemcpyDtoDAsync(copy.to, copy.from_device, copy.bytes, stream_);
+    if (copied != CUDA_SUCCESS)
+      return CudaStatus(copied, "copy " + std::to_string(copy.bytes) + " bytes of a batch to " + gpu);
+  }
   const CUevent event = idle_events_.back();
   const CUresult recorded = driver.cuEventRecord(event, stream_);
   if (recorded != CUDA_SUCCESS) return CudaStatus(recorded, "record the end of a copy to " + gpu);
   idle_events_.pop_back();
   if (in_flight_.empty()) busy_since_ = Clock::now();
-  in_flight_bytes_ += job->bytes;
-  in_flight_.push_back({std::move(*job), event, now});
+  const uint64_t bytes = job->bytes();
+  in_flight_bytes_ += bytes;
+  in_flight_.push_back({std::move(*job), event, now, bytes});
   *job = Job{};
   return OkStatus();
 }
@@ -220,10 +223,10 @@ bool CopyEngine::Retire() {
     InFlight copied = std::move(in_flight_.front());
     in_flight_.pop_front();
     idle_events_.push_back(copied.event);
-    in_flight_bytes_ -= copied.job.bytes;
-    const bool from_host = copied.job.from != nullptr;
+    in_flight_bytes_ -= copied.bytes;
+    const bool from_host = copied.job.from_host();
     copies_.fetch_add(from_host ? 1 : 0, std::memory_order_relaxed);
-    (from_host ? bytes_ : peer_bytes_).fetch_add(copied.job.bytes, std::memory_order_relaxed);
+    (from_host ? bytes_ : peer_bytes_).fetch_add(copied.bytes, std::memory_order_relaxed);
     const auto now = Clock::now();
     copy_ns_.fetch_add(static_cast<uint64_t>(nanoseconds(now - busy_since_).count()),
                        std::memory_order_relaxed);
@@ -278,7 +281,7 @@ bool CopyEngine::ReadReleases() {
 
 void CopyEngine::Pause() {
   const bool copying = !in_flight_.empty();
-  if (copying && in_flight_.front().job.bytes < kAwakeBytes) return;
+  if (copying && in_flight_.front().bytes < kAwakeBytes) return;
   const MutexLock lock(mutex_);
   if (changes_ != 0) {  // came since the last pause
     changes_ = 0;

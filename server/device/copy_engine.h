@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 4 of the way of a batch: from its pinned slot to its device slot. In: filled slots. Out: the same
-// slots, complete on the device.
+// Stage 4 of the way of a batch: from pinned memory to its device slot. In: filled pieces. Out: the same
+// bytes on the device.
 #pragma once
 
 #include <atomic>
@@ -21,31 +21,41 @@
 
 namespace pinfeed {
 
-// Purpose: one GPU's copy thread and its one high-priority stream. One copy a batch; a batch is done when its
-// copy has completed, which the thread sees by a local event: nothing waits on the GPU for another process.
+// Purpose: one GPU's copy thread and its one high-priority stream. A job is done when its copies have
+// completed, which the thread sees by a local event: nothing waits on the GPU for another process.
 // Owns: stream, events, thread. Threads: all methods from any thread, none blocks for the GPU but Stop. A
 // job's `done` and a lane's reader are called on the copy thread, without a lock. Errors: an error of the
 // driver is the end of the engine: every job that is or comes in gets it as kUnavailable, and `on_failure` is
 // called once.
-// Invariants: 1. jobs of a lane are copied in order; 2. lanes take turns, a batch each; 3. every job's `done`
+// Invariants: 1. jobs of a lane are copied in order; 2. lanes take turns, a job each; 3. every job's `done`
 // is called exactly once, after which nothing reads its source or writes its target.
 class CopyEngine {
  public:
-  struct Job {
+  struct Copy {
     const std::byte* from = nullptr;  // registered host memory; null: from_device
     CUdeviceptr from_device = 0;      // of a GPU whose memory ours may read
     CUdeviceptr to = 0;
     uint64_t bytes = 0;
+  };
+  // Copies that end together, all from the host or all from one GPU. Precondition: there is one.
+  struct Job {
+    std::vector<Copy> copies;
     Arena::Done done;
+    bool from_host() const { return copies.front().from != nullptr; }
+    uint64_t bytes() const {
+      uint64_t sum = 0;
+      for (const Copy& copy : copies) sum += copy.bytes;
+      return sum;
+    }
   };
   struct Counters {
-    uint64_t copies = 0;       // from the host
+    uint64_t copies = 0;       // jobs from the host
     uint64_t bytes = 0;        // likewise
     uint64_t peer_bytes = 0;   // from other GPUs
     uint64_t copy_ns = 0;      // the stream had something to do
     uint64_t queue_ns = 0;     // from a job's submission to its turn, all together
     uint64_t errors = 0;       // of the driver: the first one ends the engine
-    DurationCounts durations;  // of copies, from given to the driver to seen complete
+    DurationCounts durations;  // of jobs, from given to the driver to seen complete
   };
 
   static Result<std::unique_ptr<CopyEngine>> Create(std::shared_ptr<const CudaDevice> device,
@@ -94,6 +104,7 @@ class CopyEngine {
     Job job;
     CUevent event = nullptr;
     Clock::time_point since;
+    uint64_t bytes = 0;
   };
 
   CopyEngine(std::shared_ptr<const CudaDevice> device, std::function<void(const Status&)> on_failure)

@@ -38,19 +38,16 @@ Result<std::unique_ptr<CudaArena>> CudaArena::Create(const std::shared_ptr<const
   ArenaId id;
   if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size()))
     return ErrnoStatus("draw an arena's id", errno);
-  std::unique_ptr<CudaArena> arena(
-      new CudaArena(id, backend, slot_count, layout.slot_stride, *std::move(lease), parts));
-  RETURN_IF_ERROR(arena->Fill(device, staging == Staging::kPinned ? &parts.region : nullptr, bytes));
+  std::unique_ptr<CudaArena> arena(new CudaArena(id, backend, slot_count, layout, *std::move(lease), parts));
+  if (staging == Staging::kPinned) {
+    ASSIGN_OR_RETURN(arena->staging_, StagingMemory::Create(parts.region, parts.cache, layout, slot_count));
+  }
+  RETURN_IF_ERROR(arena->Allocate(device, bytes));
   RETURN_IF_ERROR(WriteId(*device, arena->memory_, slots, id));
   return arena;
 }
 
-Status CudaArena::Fill(const std::shared_ptr<const CudaDevice>& device, PinnedRegion* region,
-                       uint64_t bytes) {
-  for (uint32_t slot = 0; region != nullptr && slot < slot_count(); ++slot) {
-    ASSIGN_OR_RETURN(PinnedBlock block, region->Take(slot_stride()));
-    staging_.push_back(std::move(block));
-  }
+Status CudaArena::Allocate(const std::shared_ptr<const CudaDevice>& device, uint64_t bytes) {
   if (backend_ == Backend::kCudaIpc) {
     ASSIGN_OR_RETURN(memory_, DeviceMemory::Allocate(device, bytes));
     ASSIGN_OR_RETURN(handle_, memory_.Handle());
@@ -71,17 +68,35 @@ CudaArena::~CudaArena() {
   lingering_.Add(device().uuid(), backend_, std::move(memory_), std::move(lease_), std::move(heirs_));
 }
 
-void CudaArena::Deliver(uint32_t slot, uint64_t bytes, Done done) {
-  Fetch(slot, {0, bytes}, staging_[slot].data(), std::move(done));
+void CudaArena::Deliver(const Piece& piece, const Landing& landing, Done done) {
+  const std::vector<StagedCopy> copies = staging_->Copies(piece, landing);
+  if (copies.empty()) {
+    staging_->Return(piece);
+    return done(OkStatus(), {});
+  }
+  Fetch(piece.slot, copies,
+        [this, piece, done = std::move(done)](const Status& status, const CopyTime& time) {
+          staging_->Return(piece);
+          done(status, time);
+        });
 }
 
-void CudaArena::Fetch(uint32_t slot, Range range, const std::byte* slot_bytes, Done done) {
-  lane_.Submit({slot_bytes + range.offset, 0, Address(slot) + range.offset, range.bytes, std::move(done)});
+void CudaArena::Fetch(uint32_t slot, const std::vector<StagedCopy>& copies, Done done) {
+  CopyEngine::Job job;
+  for (const StagedCopy& copy : copies)
+    job.copies.push_back({copy.from, 0, Address(slot) + copy.offset, copy.bytes});
+  job.done = std::move(done);
+  lane_.Submit(std::move(job));
 }
 
-void CudaArena::FetchFrom(const CudaArena& peer, uint32_t slot, Range range, Done done) {
-  lane_.Submit({nullptr, peer.Address(slot) + range.offset, Address(slot) + range.offset, range.bytes,
-                std::move(done)});
+void CudaArena::FetchFrom(const CudaArena& peer, uint32_t slot, const std::vector<StagedCopy>& copies,
+                          Done done) {
+  CopyEngine::Job job;
+  for (const StagedCopy& copy : copies)
+    job.copies.push_back(
+        {nullptr, peer.Address(slot) + copy.offset, Address(slot) + copy.offset, copy.bytes});
+  job.done = std::move(done);
+  lane_.Submit(std::move(job));
 }
 
 Status CudaArena::AllowReads(const CudaDevice& reader) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arena of the GPU backend: pinned slots that workers fill, and as many device slots that clients map.
+// The arena of the GPU backend: pinned memory that workers fill, and device slots that clients map.
 #pragma once
 
 #include <memory>
@@ -11,6 +11,7 @@
 #include "server/device/copy_engine.h"
 #include "server/device/lingering.h"
 #include "server/device/pinned_region.h"
+#include "server/device/staging_memory.h"
 #include "server/memory/arena.h"
 #include "server/memory/pinned_pool.h"
 
@@ -19,10 +20,10 @@ namespace pinfeed {
 // Bytes behind the slots that hold the arena's id, for the client to read back through its mapping.
 inline constexpr uint64_t kArenaTailBytes = kSlotAlignment;
 
-// Whether an arena has pinned slots, which workers fill; without, its bytes come from another arena's.
+// Whether an arena has pinned memory, which workers fill; without, its bytes come from another arena's.
 enum class Staging { kPinned, kNone };
 
-// Purpose: see Arena. Owns: device memory, staging slots, its place at the copy engine, its charges.
+// Purpose: see Arena. Owns: device memory, staging memory, its place at the copy engine, its charges.
 // Borrows: the quarantine, which outlives it and gets the memory that clients left mapped. Invariant: the
 // device memory is written by the engine's copies alone, the id before the arena is shown to anybody.
 class CudaArena final : public Arena {
@@ -32,6 +33,7 @@ class CudaArena final : public Arena {
     PinnedPool& device_pool;
     CopyEngine& engine;
     Lingering& lingering;
+    CacheShare& cache;
   };
   // kResourceExhausted with the numbers when device or pinned memory does not fit.
   static Result<std::unique_ptr<CudaArena>> Create(const std::shared_ptr<const CudaDevice>& device,
@@ -40,8 +42,13 @@ class CudaArena final : public Arena {
   ~CudaArena() override;
 
   Backend backend() const override { return backend_; }
-  std::byte* FillAddress(uint32_t slot) override { return staging_[slot].data(); }
-  void Deliver(uint32_t slot, uint64_t bytes, Done done) override;
+  uint32_t piece_samples() const override { return staging_->piece_samples(); }
+  bool Take(Piece* piece) override { return staging_->Take(piece); }
+  void Return(const Piece& piece) override { staging_->Return(piece); }
+  std::byte* FillAddress(const Piece& piece, size_t tensor) override {
+    return staging_->FillAddress(piece, tensor);
+  }
+  void Deliver(const Piece& piece, const Landing& landing, Done done) override;
   void SetWaiting(const std::shared_ptr<ReleaseReader>& reader, bool waiting) override {
     lane_.SetWaiting(reader, waiting);
   }
@@ -52,37 +59,34 @@ class CudaArena final : public Arena {
   Result<const Arena*> At(const std::string& gpu_uuid) override;
 
   // What a group on several GPUs is made of: see StripedArena.
-  struct Range {
-    uint64_t offset = 0;  // within a slot
-    uint64_t bytes = 0;
-  };
   const CudaDevice& device() const { return lane_.device(); }
-  // Copies that range of a slot from `slot_bytes`, a pinned slot, or from the same slot of a peer whose
-  // AllowReads for our device gave OK; `done` as in Deliver.
-  void Fetch(uint32_t slot, Range range, const std::byte* slot_bytes, Done done);
-  void FetchFrom(const CudaArena& peer, uint32_t slot, Range range, Done done);
+  const StagingMemory& staging() const { return *staging_; }
+  // Copies to a slot from pinned memory, or the same bytes from the same slot of a peer whose AllowReads for
+  // our device gave OK; `done` as in Deliver. Precondition: there is a copy.
+  void Fetch(uint32_t slot, const std::vector<StagedCopy>& copies, Done done);
+  void FetchFrom(const CudaArena& peer, uint32_t slot, const std::vector<StagedCopy>& copies, Done done);
   // Lets another GPU's copy engine read this memory. kUnavailable when it cannot.
   Status AllowReads(const CudaDevice& reader) const;
 
  private:
-  CudaArena(const ArenaId& id, Backend backend, uint32_t slot_count, uint64_t slot_stride, PoolLease lease,
-            const Parts& parts)
-      : Arena(id, slot_count, slot_stride),
+  CudaArena(const ArenaId& id, Backend backend, uint32_t slot_count, const BatchLayout& layout,
+            PoolLease lease, const Parts& parts)
+      : Arena(id, slot_count, layout),
         backend_(backend),
         lingering_(parts.lingering),
         lease_(std::move(lease)),
         lane_(parts.engine) {}
-  Status Fill(const std::shared_ptr<const CudaDevice>& device, PinnedRegion* region, uint64_t bytes);
+  Status Allocate(const std::shared_ptr<const CudaDevice>& device, uint64_t bytes);
   CUdeviceptr Address(uint32_t slot) const { return memory_.address() + slot * slot_stride(); }
 
   const Backend backend_;
   Lingering& lingering_;
   PoolLease lease_;
   DeviceMemory memory_;
-  UniqueFd fd_;                       // kVmmFd
-  std::optional<IpcHandle> handle_;   // kCudaIpc
-  std::vector<ClientProcess> heirs_;  // may have the memory mapped
-  std::vector<PinnedBlock> staging_;
+  UniqueFd fd_;                             // kVmmFd
+  std::optional<IpcHandle> handle_;         // kCudaIpc
+  std::vector<ClientProcess> heirs_;        // may have the memory mapped
+  std::unique_ptr<StagingMemory> staging_;  // null: Staging::kNone
   CopyEngine::Lane lane_;
 };
 

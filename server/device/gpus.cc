@@ -93,7 +93,7 @@ class Gpus final : public DeviceArenas {
     const auto make = [this, backend, layout, slot_count](
                           const std::string& uuid, Staging staging) -> Result<std::unique_ptr<CudaArena>> {
       ASSIGN_OR_RETURN(const Gpu* const gpu, Find(uuid));
-      const CudaArena::Parts parts{*gpu->region, *gpu->memory, *gpu->engine, *lingering_};
+      const CudaArena::Parts parts{*gpu->region, *gpu->memory, *gpu->engine, *lingering_, *cache_};
       return CudaArena::Create(gpu->device, backend, layout, slot_count, staging, parts);
     };
     if (sharing == Sharing::kBroadcast) {
@@ -160,6 +160,7 @@ class Gpus final : public DeviceArenas {
   std::map<int, std::unique_ptr<PinnedRegion>> regions_;  // by NUMA node
   std::vector<Gpu> gpus_;
   std::unique_ptr<Lingering> lingering_;
+  const std::unique_ptr<CacheShare> cache_ = std::make_unique<CacheShare>(CacheShare::CacheBytes());
 };
 
 }  // namespace

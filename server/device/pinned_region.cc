@@ -90,7 +90,7 @@ Result<std::unique_ptr<PinnedRegion>> PinnedRegion::Create(const std::shared_ptr
 }
 
 PinnedRegion::~PinnedRegion() {
-  PF_CHECK(used_bytes() == 0, "staging slots are home before their region goes");
+  PF_CHECK(used_bytes() == 0, "staging memory is home before their region goes");
   registrations_.clear();
   ::munmap(data_, bytes_);
 }
@@ -129,7 +129,7 @@ Status PinnedRegion::Register(const std::shared_ptr<const CudaDevice>& device, c
 Result<PinnedBlock> PinnedRegion::Take(uint64_t bytes) {
   const uint64_t whole = (bytes + kPage - 1) / kPage * kPage;
   const MutexLock lock(mutex_);
-  // First fit: staging slots come and go with their feeds, many of one size at a time.
+  // First fit: staging memory comes and goes with its feed, many blocks of one size at a time.
   for (auto range = free_.begin(); range != free_.end() && whole >= bytes; ++range) {
     const auto [offset, free_bytes] = *range;
     if (free_bytes < whole) continue;
@@ -139,7 +139,7 @@ Result<PinnedBlock> PinnedRegion::Take(uint64_t bytes) {
     return PinnedBlock(this, data_ + offset, whole);
   }
   return ResourceExhausted(
-      "a staging slot of " + std::to_string(bytes) + " bytes does not fit: " + std::to_string(used_bytes_) +
+      "staging memory of " + std::to_string(bytes) + " bytes does not fit: " + std::to_string(used_bytes_) +
       " of " + std::to_string(bytes_) +
       " pinned bytes are in use; raise pinned_bytes, or ask for smaller batches or fewer slots");
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory that GPUs read at the full speed of their link: pinned once at the start, cut into staging
-// slots.
+// Host memory that GPUs read at the full speed of their link: pinned once at the start, cut into blocks.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +18,8 @@ namespace pinfeed {
 
 class PinnedRegion;
 
-// Purpose: one staging slot. Owns its bytes; gives them back on destruction. Move-only. Must not outlive its
-// region.
+// Purpose: staging memory of one arena. Owns its bytes; gives them back on destruction. Move-only. Must not
+// outlive its region.
 class PinnedBlock {
  public:
   PinnedBlock() = default;

@@ -9,20 +9,14 @@
 #include "common/quote.h"
 
 namespace pinfeed {
-namespace {
 
-// Stripes begin at whole pages: copies of odd lengths and places are slower.
-constexpr uint64_t kStripeAlignment = 4096;
-
-}  // namespace
-
-// Purpose: the copies of one batch, which end one by one on the copy threads. Invariant: `done` is called
+// Purpose: the copies of one piece, which end one by one on the copy threads. Invariant: `done` is called
 // once, with the last of them, the first error of any and the time of all together.
 class StripedArena::Delivery {
  public:
   Delivery(size_t copies, Done done) : done_(std::move(done)), left_(copies) {}
 
-  void Finish(const Status& status, const CopyTime& time, size_t copies = 1) PF_EXCLUDES(mutex_) {
+  void Finish(const Status& status, const CopyTime& time) PF_EXCLUDES(mutex_) {
     Status first;
     CopyTime all;
     {
@@ -31,8 +25,7 @@ class StripedArena::Delivery {
       if (time_.end_ns == 0 || (time.end_ns != 0 && time.begin_ns < time_.begin_ns))
         time_.begin_ns = time.begin_ns;
       time_.end_ns = std::max(time_.end_ns, time.end_ns);
-      left_ -= copies;
-      if (left_ > 0) return;
+      if (--left_ > 0) return;
       first = first_;
       all = time_;
     }
@@ -48,7 +41,7 @@ class StripedArena::Delivery {
 };
 
 StripedArena::StripedArena(std::unique_ptr<CudaArena> first, MakePart make_part)
-    : Arena(first->id(), first->slot_count(), first->slot_stride()),
+    : Arena(first->id(), first->slot_count(), first->layout()),
       first_(*first),
       make_part_(std::move(make_part)) {
   parts_.push_back(std::move(first));
@@ -88,47 +81,45 @@ Result<const Arena*> StripedArena::AddPartLocked(const std::string& gpu_uuid) {
   return parts_.back().get();
 }
 
-void StripedArena::Deliver(uint32_t slot, uint64_t bytes, Done done) {
+void StripedArena::Deliver(const Piece& piece, const Landing& landing, Done done) {
   std::vector<CudaArena*> parts;
   bool striped = false;
+  size_t turn = 0;
   {
     const MutexLock lock(mutex_);
     settled_ = true;
     for (const auto& part : parts_) parts.push_back(part.get());
     striped = striped_;
+    turn = turn_++ % parts.size();
   }
-  if (parts.size() == 1) return first_.Deliver(slot, bytes, std::move(done));
-  const std::byte* const from = first_.FillAddress(slot);
+  if (parts.size() == 1) return first_.Deliver(piece, landing, std::move(done));
+  const std::vector<StagedCopy> copies = first_.staging().Copies(piece, landing);
+  const auto delivery = std::make_shared<Delivery>(
+      copies.empty() ? 1 : parts.size(),
+      [this, piece, done = std::move(done)](const Status& status, const CopyTime& time) {
+        Return(piece);
+        done(status, time);
+      });
+  const auto finish = [delivery](const Status& status, const CopyTime& time) {
+    delivery->Finish(status, time);
+  };
+  if (copies.empty()) return finish(OkStatus(), {});
   if (!striped) {
-    const auto delivery = std::make_shared<Delivery>(parts.size(), std::move(done));
-    for (CudaArena* const part : parts)
-      part->Fetch(slot, {0, bytes}, from,
-                  [delivery](const Status& status, const CopyTime& time) { delivery->Finish(status, time); });
+    for (CudaArena* const part : parts) part->Fetch(piece.slot, copies, finish);
     return;
   }
-  const size_t count = parts.size();
-  const auto delivery = std::make_shared<Delivery>(count * count, std::move(done));
-  const uint64_t stripe =
-      ((bytes + count - 1) / count + kStripeAlignment - 1) / kStripeAlignment * kStripeAlignment;
-  for (size_t k = 0; k < count; ++k) {
-    const uint64_t offset = std::min(bytes, k * stripe);
-    const CudaArena::Range range{offset, std::min(bytes - offset, stripe)};
-    if (range.bytes == 0) {
-      delivery->Finish(OkStatus(), {}, count);
-      continue;
+  parts[turn]->Fetch(piece.slot, copies, [=](const Status& status, const CopyTime& time) {
+    // The others fetch what is complete there.
+    for (CudaArena* const part : parts) {
+      if (part == parts[turn]) continue;
+      if (status.ok()) {
+        part->FetchFrom(*parts[turn], piece.slot, copies, finish);
+      } else {
+        finish(status, {});
+      }
     }
-    parts[k]->Fetch(
-        slot, range, from, [delivery, parts, k, slot, range](const Status& status, const CopyTime& time) {
-          // The others fetch what is complete here.
-          for (size_t j = 0; status.ok() && j < parts.size(); ++j) {
-            if (j == k) continue;
-            parts[j]->FetchFrom(
-                *parts[k], slot, range,
-                [delivery](const Status& fetched, const CopyTime& when) { delivery->Finish(fetched, when); });
-          }
-          delivery->Finish(status, time, status.ok() ? 1 : parts.size());
-        });
-  }
+    finish(status, time);
+  });
 }
 
 void StripedArena::LeaveTo(std::vector<ClientProcess> clients) {

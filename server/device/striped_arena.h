@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arena of a broadcast group whose members may be on several GPUs. In: filled pinned slots. Out: the same
-// slots, complete on every one of those GPUs.
+// The arena of a broadcast group whose members may be on several GPUs. In: filled pieces of batches. Out: the
+// same bytes on every one of those GPUs.
 #pragma once
 
 #include <functional>
@@ -14,22 +14,27 @@
 
 namespace pinfeed {
 
-// Purpose: one slot on each GPU for each slot of the group. Each GPU fetches its stripe of a batch over its
-// own link from the host, and the other stripes from its peers over theirs, so that a batch crosses every
-// link to the host once in all, not once a GPU. Where GPUs cannot read each other's memory, each fetches
-// everything. Copies only. Owns: a part for each GPU; the first one's pinned slots are the group's. Threads:
+// Purpose: one slot on each GPU for each slot of the group. Pieces are the stripes: in turns, one GPU fetches
+// a piece over its own link from the host, and the others from that one over theirs, so that a batch crosses
+// the links to the host once in all, not once a GPU. Where GPUs cannot read each other's memory, each fetches
+// everything. Copies only. Owns: a part for each GPU; the first one's staging memory is the group's. Threads:
 // as Arena; At from any. Errors: as Arena; a part that fails fails the delivery, once. Invariant: the parts
 // are settled with the first delivery, which comes when the group is complete.
 class StripedArena final : public Arena {
  public:
-  // A part on a GPU, with pinned slots or without.
+  // A part on a GPU, with staging memory or without.
   using MakePart =
       std::function<Result<std::unique_ptr<CudaArena>>(const std::string& gpu_uuid, Staging staging)>;
   static Result<std::unique_ptr<StripedArena>> Create(const std::string& gpu_uuid, MakePart make_part);
 
   Backend backend() const override { return first_.backend(); }
-  std::byte* FillAddress(uint32_t slot) override { return first_.FillAddress(slot); }
-  void Deliver(uint32_t slot, uint64_t bytes, Done done) override PF_EXCLUDES(mutex_);
+  uint32_t piece_samples() const override { return first_.piece_samples(); }
+  bool Take(Piece* piece) override { return first_.Take(piece); }
+  void Return(const Piece& piece) override { first_.Return(piece); }
+  std::byte* FillAddress(const Piece& piece, size_t tensor) override {
+    return first_.FillAddress(piece, tensor);
+  }
+  void Deliver(const Piece& piece, const Landing& landing, Done done) override PF_EXCLUDES(mutex_);
   void SetWaiting(const std::shared_ptr<ReleaseReader>& reader, bool waiting) override {
     first_.SetWaiting(reader, waiting);
   }
@@ -50,6 +55,7 @@ class StripedArena final : public Arena {
   std::vector<std::unique_ptr<CudaArena>> parts_ PF_GUARDED_BY(mutex_);  // constant once settled
   bool striped_ PF_GUARDED_BY(mutex_) = true;                            // every GPU can read every other's
   bool settled_ PF_GUARDED_BY(mutex_) = false;
+  size_t turn_ PF_GUARDED_BY(mutex_) = 0;  // whose part fetches the next piece
 };
 
 }  // namespace pinfeed

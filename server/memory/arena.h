@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stages 3 to 5 of the way of a batch: the N slots of a session (or of a group that shares them). In: a
-// filled slot. Out: the same slot, visible to clients.
+// Stages 3 to 5 of the way of a batch: the N slots of a session (or of a group that shares them). In: filled
+// pieces of a batch. Out: the slot they make up, visible to clients.
 #pragma once
 
 #include <array>
@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/feed_spec.h"
@@ -34,26 +35,49 @@ class ReleaseReader {
   virtual void ReadReleases() = 0;
 };
 
+// Some of a batch's samples, one after the other, which are filled and delivered together.
+struct Piece {
+  uint32_t slot = 0;
+  uint32_t begin = 0;  // its samples, by their index in the plan
+  uint32_t end = 0;
+  uint32_t memory = 0;  // where it is filled: the arena's to say
+};
+
+// Where a filled piece goes. The slot has no gaps: samples that were skipped leave none.
+struct Landing {
+  uint32_t first = 0;    // index in the slot of the piece's first sample
+  uint32_t samples = 0;  // of the piece, from its first on
+  bool last = false;     // of the batch's pieces
+};
+
 // Purpose: memory of the slots, whatever it is made of. Owns the memory. Threads: FillAddress and Deliver
-// from any thread, for different slots at once. Errors: a failed delivery is reported to `done`. Invariant:
-// the memory a client may have mapped is never unmapped from the client's point of view: it lives until the
-// last mapping is gone, or until the client said that it is (Discard).
+// from any thread, for different pieces at once; the pieces of a slot are delivered in order. Errors: a
+// failed delivery is reported to `done`. Invariant: the memory a client may have mapped is never unmapped
+// from the client's point of view: it lives until the last mapping is gone, or until the client said that it
+// is (Discard).
 class Arena {
  public:
   virtual ~Arena() = default;
 
   virtual Backend backend() const = 0;
-  // Host memory that workers fill. Preconditions: slot < slot_count(); Prepare(slot) gave OK once.
-  virtual std::byte* FillAddress(uint32_t slot) = 0;
+  // The most samples of a piece; by itself a whole batch.
+  virtual uint32_t piece_samples() const { return layout_.batch_size; }
+  // Finds memory in which to fill a piece. False: there is none before another piece's delivery is done. What
+  // was taken goes back by Deliver or Return. Any thread; blocks for nothing.
+  virtual bool Take(Piece* /*piece*/) { return true; }
+  virtual void Return(const Piece& /*piece*/) {}
+  // Host memory that workers fill: of the piece's first sample in that tensor, the others follow without
+  // gaps. Preconditions: piece.slot < slot_count(); it was taken; Prepare(slot) gave OK once.
+  virtual std::byte* FillAddress(const Piece& piece, size_t tensor) = 0;
   // Sees to it that the slot's memory is there; may take a while the first time. kResourceExhausted when the
   // host has not what the pool promised.
   virtual Status Prepare(uint32_t /*slot*/) { return OkStatus(); }
 
-  // Makes the slot's first `bytes` bytes visible to clients and then calls `done` exactly once, on this or on
-  // another thread. The slot must not be written until then. On the host the slot is the client's memory
-  // already: `done` is called at once.
+  // Makes a piece visible to clients and then calls `done` exactly once, on this or on another thread. Its
+  // memory must not be written until then, and is anybody's after. On the host the slot is the client's
+  // memory already: `done` is called at once.
   using Done = std::function<void(Status, CopyTime)>;
-  virtual void Deliver(uint32_t slot, uint64_t bytes, Done done) = 0;
+  virtual void Deliver(const Piece& piece, const Landing& landing, Done done) = 0;
 
   // While `waiting`, no slot is free and the reader wants to know of releases. On the host the clients ring
   // for them, so there is nothing to do. A GPU cannot ring: the arena then calls the reader again and again,
@@ -80,19 +104,20 @@ class Arena {
 
   const ArenaId& id() const { return id_; }
   uint32_t slot_count() const { return slot_count_; }
-  uint64_t slot_stride() const { return slot_stride_; }
+  const BatchLayout& layout() const { return layout_; }
+  uint64_t slot_stride() const { return layout_.slot_stride; }
   // Of all slots; what a client maps may be longer (see mapped_bytes).
-  uint64_t bytes() const { return slot_stride_ * slot_count_; }
+  uint64_t bytes() const { return slot_stride() * slot_count_; }
   virtual uint64_t mapped_bytes() const { return bytes(); }
 
  protected:
-  Arena(const ArenaId& id, uint32_t slot_count, uint64_t slot_stride)
-      : id_(id), slot_count_(slot_count), slot_stride_(slot_stride) {}
+  Arena(const ArenaId& id, uint32_t slot_count, BatchLayout layout)
+      : id_(id), slot_count_(slot_count), layout_(std::move(layout)) {}
 
  private:
   const ArenaId id_;
   const uint32_t slot_count_;
-  const uint64_t slot_stride_;
+  const BatchLayout layout_;
 };
 
 }  // namespace pinfeed

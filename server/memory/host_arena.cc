@@ -36,7 +36,7 @@ Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, 
   ArenaId id{};
   if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size()))
     return ErrnoStatus("getrandom for an arena id", errno);
-  std::unique_ptr<HostArena> arena(new HostArena(id, slot_count, layout.slot_stride, std::move(lease).value(),
+  std::unique_ptr<HostArena> arena(new HostArena(id, slot_count, layout, std::move(lease).value(),
                                                  std::move(fd).value(), std::move(memory).value()));
   const Status first = arena->Prepare(0);
   if (!first.ok()) return first.WithContext(what);
@@ -53,7 +53,7 @@ Status HostArena::Prepare(uint32_t slot) {
   return OkStatus();
 }
 
-void HostArena::Deliver(uint32_t /*slot*/, uint64_t /*bytes*/, Done done) {
+void HostArena::Deliver(const Piece& /*piece*/, const Landing& /*landing*/, Done done) {
   done(OkStatus(), {});
 }
 

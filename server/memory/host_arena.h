@@ -24,17 +24,20 @@ class HostArena final : public Arena {
                                                    bool shared, PinnedPool& pool);
 
   Backend backend() const override { return Backend::kHost; }
-  std::byte* FillAddress(uint32_t slot) override { return memory_.data() + slot * slot_stride(); }
+  std::byte* FillAddress(const Piece& piece, size_t tensor) override {
+    const TensorPlace& place = layout().tensors[tensor];
+    return memory_.data() + piece.slot * slot_stride() + place.offset + piece.begin * place.sample_bytes;
+  }
   Status Prepare(uint32_t slot) override PF_EXCLUDES(mutex_);
-  void Deliver(uint32_t slot, uint64_t bytes, Done done) override;
+  void Deliver(const Piece& piece, const Landing& landing, Done done) override;
   // Not of a shared arena: the kernel punches no hole into memory that is sealed against writers.
   void Discard() override { DiscardMemfd(fd_.get(), bytes()); }
   int fd() const override { return fd_.get(); }
 
  private:
-  HostArena(const ArenaId& id, uint32_t slot_count, uint64_t slot_stride, PoolLease lease, UniqueFd fd,
+  HostArena(const ArenaId& id, uint32_t slot_count, const BatchLayout& layout, PoolLease lease, UniqueFd fd,
             Mapping memory)
-      : Arena(id, slot_count, slot_stride),
+      : Arena(id, slot_count, layout),
         lease_(std::move(lease)),
         fd_(std::move(fd)),
         memory_(std::move(memory)) {}

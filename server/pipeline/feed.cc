@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kBadSamplesKept = 16;
 // A chunk of small samples should cost a worker about as much as a few trips through the pool's lock: tens of
 // microseconds.
-constexpr uint64_t kChunkBytes = 256 * 1024;
+constexpr uint64_t kChunkBytes = 512 * 1024;
 
 uint64_t Nanoseconds(Clock::duration duration) {
   return static_cast<uint64_t>(
@@ -126,16 +126,19 @@ void Feed::ReadReleases() {
 }
 
 void Feed::Drain() {
-  MutexLock lock(mutex_);
-  stopping_ = true;
-  AdvanceLocked();  // plans nothing: only publishes, and enters kDraining if nothing is being filled
+  Tasks tasks;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    tasks = AdvanceLocked();  // plans nothing: what is planned goes on, or enters kDraining if nothing is
+  }
+  Submit(std::move(tasks));
 }
 
 void Feed::Stop() {
   abandoned_.store(true, std::memory_order_relaxed);
+  Drain();
   MutexLock lock(mutex_);
-  stopping_ = true;
-  AdvanceLocked();
   while (slots_.CountIn(SlotState::kFilling) > 0) idle_.Wait(mutex_);
 }
 
@@ -144,7 +147,8 @@ Feed::Tasks Feed::AdvanceLocked() {
   Tasks tasks;
   CollectReleasesLocked();
   PublishReadyLocked();
-  PlanLocked(&tasks);
+  PlanLocked();
+  BeginPiecesLocked(&tasks);
   if (in_flight_.empty()) {
     if (phase_ == Phase::kRunning && AllPlannedLocked()) {
       SetStarvedLocked(MayComeBackLocked());
@@ -288,7 +292,7 @@ void Feed::LendLocked(uint32_t slot) {
   }
 }
 
-void Feed::PlanLocked(Tasks* tasks) {
+void Feed::PlanLocked() {
   if (phase_ != Phase::kRunning) return;
   while (!stopping_ && !consumers_.empty() && !AllPlannedLocked()) {
     std::optional<uint32_t> slot = slots_.TakeFree();
@@ -305,7 +309,7 @@ void Feed::PlanLocked(Tasks* tasks) {
     since_[*slot] = accounted_;
     batch.plan = parts_.sampler.Plan(next_.epoch, next_.batch_index);
     in_flight_.push_back(*slot);
-    tasks->push_back(std::make_shared<Fill>(shared_from_this(), *slot, batch.plan));
+    unbegun_.push_back(std::make_shared<Fill>(*this, *slot, batch.plan));
     next_ = batch.plan.last_of_epoch ? Sampler::Start{next_.epoch + 1, 0}
                                      : Sampler::Start{next_.epoch, next_.batch_index + 1};
     if (!detours_.empty() && !Before(next_, detours_.back().end)) {
@@ -314,6 +318,16 @@ void Feed::PlanLocked(Tasks* tasks) {
     }
   }
   if (!in_flight_.empty() || !AllPlannedLocked()) SetStarvedLocked(false);  // else AdvanceLocked says
+}
+
+void Feed::BeginPiecesLocked(Tasks* tasks) {
+  while (!unbegun_.empty()) {
+    std::shared_ptr<FillTask> task = unbegun_.front()->Begin();
+    if (task == nullptr) return;  // the next delivery's end has memory
+    pieces_filling_.fetch_add(1, std::memory_order_relaxed);
+    tasks->push_back(std::move(task));
+    if (unbegun_.front()->begun()) unbegun_.pop_front();
+  }
 }
 
 bool Feed::AllPlannedLocked() const {
@@ -341,30 +355,30 @@ void Feed::Submit(Tasks tasks) {
 }
 
 void Feed::OnFilled(uint32_t slot, Batch batch, std::vector<BadSampleNote> bad) {
-  const bool deliver = batch.status.ok() && !abandoned_.load(std::memory_order_relaxed);
-  {
-    MutexLock lock(mutex_);
-    AccountLocked();
-    counters_.filling.Add(Nanoseconds(accounted_ - since_[slot]));
-    batch.delivering = true;
-    batches_[slot] = std::move(batch);
-    counters_.bad_samples += bad.size();
-    for (BadSampleNote& note : bad) counters_.last_bad_samples.push_back(std::move(note));
-    auto& kept = counters_.last_bad_samples;
-    if (kept.size() > kBadSamplesKept) kept.erase(kept.begin(), kept.end() - kBadSamplesKept);
-  }
-  if (!deliver) return OnDelivered(slot, OkStatus(), {});
-  parts_.arena->Deliver(slot, parts_.layout.slot_bytes,
-                        [self = shared_from_this(), slot](const Status& status, const CopyTime& copied) {
-                          self->OnDelivered(slot, status, copied);
-                        });
+  MutexLock lock(mutex_);
+  AccountLocked();
+  counters_.filling.Add(Nanoseconds(accounted_ - since_[slot]));
+  batch.delivering = true;
+  batches_[slot] = std::move(batch);
+  counters_.bad_samples += bad.size();
+  for (BadSampleNote& note : bad) counters_.last_bad_samples.push_back(std::move(note));
+  auto& kept = counters_.last_bad_samples;
+  if (kept.size() > kBadSamplesKept) kept.erase(kept.begin(), kept.end() - kBadSamplesKept);
 }
 
-void Feed::OnDelivered(uint32_t slot, const Status& status, const CopyTime& copied) {
+void Feed::BeginPieces() {
   Tasks tasks;
   {
     MutexLock lock(mutex_);
-    if (copied.end_ns != 0 && trace_.On()) trace_.Copied(slot, batches_[slot].plan, copied);
+    BeginPiecesLocked(&tasks);
+  }
+  Submit(std::move(tasks));
+}
+
+void Feed::OnDelivered(uint32_t slot, const Status& status) {
+  Tasks tasks;
+  {
+    MutexLock lock(mutex_);
     if (!status.ok()) batches_[slot].status = status;
     slots_.MarkReady(slot);
     tasks = AdvanceLocked();

@@ -166,13 +166,15 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   enum class Phase { kWaiting, kRunning, kDraining, kEnded, kFailed };
   using Tasks = std::vector<std::shared_ptr<FillTask>>;
 
-  // Takes back what was released, publishes what is ready, plans into what is free. The tasks are to be
-  // submitted without the lock.
+  // Takes back what was released, publishes what is ready, plans into what is free, begins what there is
+  // memory for. The tasks are to be submitted without the lock.
   Tasks AdvanceLocked() PF_REQUIRES(mutex_);
   void CollectReleasesLocked() PF_REQUIRES(mutex_);
   void PublishReadyLocked() PF_REQUIRES(mutex_);
   void LendLocked(uint32_t slot) PF_REQUIRES(mutex_);
-  void PlanLocked(Tasks* tasks) PF_REQUIRES(mutex_);
+  void PlanLocked() PF_REQUIRES(mutex_);
+  // Whatever the phase: a batch that is planned ends its filling.
+  void BeginPiecesLocked(Tasks* tasks) PF_REQUIRES(mutex_);
   bool AllPlannedLocked() const PF_REQUIRES(mutex_);
   // Whether a member of a queue may still leave with a batch that it has not taken, for another to take.
   bool MayComeBackLocked() const PF_REQUIRES(mutex_);
@@ -186,9 +188,11 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   void SettleStallLocked() PF_REQUIRES(mutex_);
   char SlotLetterLocked(uint32_t slot) const PF_REQUIRES(mutex_);
   void Submit(Tasks tasks) PF_EXCLUDES(mutex_);
-  // The last sample of the slot's batch is loaded / its bytes are where the clients see them.
+  // A piece of a batch is filled, or delivered and its memory free: begins others.
+  void BeginPieces() PF_EXCLUDES(mutex_);
+  // The last sample of the slot's batch is loaded / all of it is where the clients see it.
   void OnFilled(uint32_t slot, Batch batch, std::vector<BadSampleNote> bad) PF_EXCLUDES(mutex_);
-  void OnDelivered(uint32_t slot, const Status& status, const CopyTime& copied) PF_EXCLUDES(mutex_);
+  void OnDelivered(uint32_t slot, const Status& status) PF_EXCLUDES(mutex_);
   // Whether every holder's word says released, whoever has looked.
   bool IsReleasedLocked(uint32_t slot) const PF_REQUIRES(mutex_);
 
@@ -203,6 +207,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   std::atomic<bool> abandoned_{false};  // stop loading: nobody will see it
   std::atomic<uint64_t> read_ns_{0};
   std::atomic<uint64_t> decode_ns_{0};
+  std::atomic<uint32_t> pieces_filling_{0};  // begun and not filled
 
   mutable Mutex mutex_;
   CondVar idle_;  // a slot left FILLING
@@ -211,9 +216,10 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   Status error_ PF_GUARDED_BY(mutex_);
   Slots slots_ PF_GUARDED_BY(mutex_);
   std::array<Batch, kMaxSlots> batches_ PF_GUARDED_BY(mutex_);
-  std::deque<uint32_t> in_flight_ PF_GUARDED_BY(mutex_);  // slots filling or ready, in plan order
-  Sampler::Start next_ PF_GUARDED_BY(mutex_){};           // to be planned next
-  Sampler::Start first_ PF_GUARDED_BY(mutex_){};          // the earliest ever planned
+  std::deque<uint32_t> in_flight_ PF_GUARDED_BY(mutex_);             // slots filling or ready, in plan order
+  std::deque<std::shared_ptr<Fill>> unbegun_ PF_GUARDED_BY(mutex_);  // with pieces to begin, in plan order
+  Sampler::Start next_ PF_GUARDED_BY(mutex_){};                      // to be planned next
+  Sampler::Start first_ PF_GUARDED_BY(mutex_){};                     // the earliest ever planned
   // Of a queue that went back: where it goes on (`resume`) once it gets to `end`. The last one comes first.
   struct Detour {
     Sampler::Start end;

@@ -60,7 +60,9 @@ void Feed::AccountLocked() {
 void Feed::AccountStallLocked(uint64_t elapsed, uint64_t waited) {
   const bool full = slots_.CountIn(SlotState::kFree) == 0 && slots_.CountIn(SlotState::kFilling) == 0;
   if (full) counters_.full_ns += elapsed;
-  const bool loading = !in_flight_.empty() && !batches_[in_flight_.front()].delivering;
+  // All memory to fill is taken, and what is in it is loaded: the copies hold up even what is not loaded yet.
+  const bool copying = !unbegun_.empty() && pieces_filling_.load(std::memory_order_relaxed) == 0;
+  const bool loading = !in_flight_.empty() && !batches_[in_flight_.front()].delivering && !copying;
   const StallCause known = in_flight_.empty() ? StallCause::kConsumer : StallCause::kCopy;
   const auto note = [loading, known](StallSums& stalls, uint64_t ns) {
     if (loading) {

@@ -27,12 +27,12 @@ void FeedTrace::Work(const BatchPlan& plan, uint32_t slot, uint32_t samples,
   spans.emplace(*tracer_, owner_, like);
 }
 
-void FeedTrace::Copied(uint32_t slot, const BatchPlan& plan, const CopyTime& time) const {
+void FeedTrace::Copied(uint32_t slot, const BatchPlan& plan, uint32_t samples, const CopyTime& time) const {
   TraceSpan span;
   span.kind = SpanKind::kCopy;
   span.slot = slot;
   span.thread = ThreadNumber();
-  span.samples = plan.samples;
+  span.samples = samples;
   span.epoch = plan.epoch;
   span.batch = plan.batch_index;
   span.begin_ns = time.begin_ns;

@@ -55,7 +55,7 @@ class FeedTrace {
   void Work(const BatchPlan& plan, uint32_t slot, uint32_t samples, std::optional<WorkSpans>& spans) const;
 
   // On the thread that copied.
-  void Copied(uint32_t slot, const BatchPlan& plan, const CopyTime& time) const;
+  void Copied(uint32_t slot, const BatchPlan& plan, uint32_t samples, const CopyTime& time) const;
 
   // What follows does nothing unless On(). `now_ns`: one time for all that happens at once, 0 if nobody
   // traced then.

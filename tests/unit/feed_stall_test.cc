@@ -15,11 +15,13 @@ uint64_t Of(const StallTimes& stall, StallCause cause) {
 class SlowArena final : public Arena {
  public:
   explicit SlowArena(std::unique_ptr<HostArena> memory)
-      : Arena(memory->id(), memory->slot_count(), memory->slot_stride()), memory_(std::move(memory)) {}
+      : Arena(memory->id(), memory->slot_count(), memory->layout()), memory_(std::move(memory)) {}
   Backend backend() const override { return Backend::kHost; }
-  std::byte* FillAddress(uint32_t slot) override { return memory_->FillAddress(slot); }
+  std::byte* FillAddress(const Piece& piece, size_t tensor) override {
+    return memory_->FillAddress(piece, tensor);
+  }
   Status Prepare(uint32_t slot) override { return memory_->Prepare(slot); }
-  void Deliver(uint32_t slot, uint64_t bytes, Done done) override PF_EXCLUDES(mutex_) {
+  void Deliver(const Piece& piece, const Landing& landing, Done done) override PF_EXCLUDES(mutex_) {
     {
       const MutexLock lock(mutex_);
       if (!finish_) {
@@ -27,7 +29,7 @@ class SlowArena final : public Arena {
         return;
       }
     }
-    memory_->Deliver(slot, bytes, std::move(done));
+    memory_->Deliver(piece, landing, std::move(done));
   }
   int fd() const override { return memory_->fd(); }
   void Finish() PF_EXCLUDES(mutex_) {
@@ -62,12 +64,15 @@ class FeedStallTest : public FeedTest {
 
 TEST_F(FeedStallTest, TrainerThatWaitsForASlowSourceIsStalledByReading) {
   std::atomic<bool> open{false};
+  std::atomic<bool> reading{false};
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000, std::set<uint64_t>{}, [&](uint64_t) {
+                           reading.store(true);
                            while (!open.load()) std::this_thread::yield();
                          }));
   PageClient client(*feed);
   BeginToWait(client);
   ASSERT_OK(feed->Attach(client.pages(), Sampler::Start{}));
+  WaitFor([&] { return reading.load(); });
   LetRun(*feed);
   EXPECT_EQ(feed->Snapshot().slot_states, "wwww");
   open.store(true);

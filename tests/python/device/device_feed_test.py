@@ -22,6 +22,8 @@ NORMAL = [["RandomHorizontalFlip", []], ["Normalize", [[0.5, 0.4, 0.3], [0.2, 0.
         {"dataset": "photos", "batch_size": 5, "shuffle": True, "sample_ids": True, "transforms": [["RandomResizedCrop", [13]], *NORMAL]},
         {"dataset": "photos", "batch_size": 5, "transforms": [["Resize", [[9, 8]]]]},
         {"dataset": "arrays", "batch_size": 7, "shuffle": True, "zero_copy": True},
+        {"dataset": "large", "batch_size": 20, "shuffle": True, "drop_last": False, "sample_ids": True},
+        {"dataset": "large", "batch_size": 20, "shuffle": True, "transforms": NORMAL, "zero_copy": False},
     ],
 )
 def test_the_bytes_are_the_same_on_every_backend(daemon, data, host_bytes, backend, options):
@@ -46,6 +48,22 @@ def test_bad_samples_that_become_zeros_are_zeros_after_normalising(daemon, data,
         assert on_gpu == on_host
     finally:
         broken.unlink()
+
+
+def test_skipped_samples_leave_no_gap_in_batches_of_several_pieces(daemon, data, tmp_path):
+    broken = [data / "photos" / "class0" / f"broken{n}.jpg" for n in range(5)]
+    for path in broken:
+        path.write_bytes(b"no image")
+    try:
+        # 20 samples of 900 kB: three pieces.
+        options = {"dataset": str(data / "photos"), "batch_size": 20, "on_bad_sample": "skip", "shuffle": True, "transforms": [["Resize", [[550, 550]]]], "sample_ids": True}
+        on_gpu, _, _ = finish(trainer(daemon.address, 10, **options))
+        on_host, _, _ = finish(trainer(daemon.address, 10, host=True, **options))
+        assert on_gpu == on_host
+        assert int(gpu(daemon)["copies"]) >= 30, "each batch is several copies"
+    finally:
+        for path in broken:
+            path.unlink()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -101,7 +119,7 @@ def test_slots_are_not_lent_where_the_kernel_has_to_run(daemon, data):
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers(daemon, data):
-    _, errors = trainer(daemon.address, 1, dataset=str(data / "arrays"), batch_size=1000, slots=64).communicate(timeout=60)
+    _, errors = trainer(daemon.address, 1, dataset=str(data / "arrays"), batch_size=4000, slots=64).communicate(timeout=60)
     assert "gpu_bytes" in errors and "ResourceExhaustedError" in errors
 
 

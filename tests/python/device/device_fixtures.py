@@ -21,6 +21,12 @@ def data(tmp_path_factory):
     (root / "arrays").mkdir()
     np.save(root / "arrays" / "image.npy", random.integers(0, 256, (100, 3, 16, 20), np.uint8))
     np.save(root / "arrays" / "label.npy", np.arange(100))
+    # Batches of 20 are several pieces of pinned memory, with tensors of few bytes before, between and after the others.
+    (root / "large").mkdir()
+    np.save(root / "large" / "age.npy", np.arange(60, dtype=np.int16))
+    np.save(root / "large" / "image.npy", random.integers(0, 256, (60, 3, 500, 600), np.uint8))
+    np.save(root / "large" / "label.npy", np.arange(60))
+    np.save(root / "large" / "mask.npy", random.integers(0, 256, (60, 500, 600), np.uint8))
     for number in range(24):
         folder = root / "photos" / f"class{number % 2}"
         folder.mkdir(parents=True, exist_ok=True)

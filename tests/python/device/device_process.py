@@ -14,7 +14,7 @@ BACKENDS = ["vmm-fd", "cuda-ipc"]
 
 
 def start(folder, data, *flags):
-    sizes = ("--pool-bytes", "128MiB", "--pinned-bytes", "32MiB", "--gpu-bytes", "32MiB", "--workers", "2")
+    sizes = ("--pool-bytes", "512MiB", "--pinned-bytes", "192MiB", "--gpu-bytes", "192MiB", "--workers", "2")
     return Daemon(folder, "--allowed-roots", str(data), "--gpus", "on", "--drain-timeout", "1s", *sizes, *flags)
 
 
