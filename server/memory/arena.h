@@ -35,9 +35,10 @@ class ReleaseReader {
 };
 
 // Purpose: memory of the slots, whatever it is made of. Owns the memory. Threads: FillAddress and Deliver
-// from any thread, for different slots at once. Errors: a failed delivery is reported to `done`. Invariant:
-// the memory a client may have mapped is never unmapped from the client's point of view: it lives until the
-// last mapping is gone, or until the client said that it is (Discard).
+// from any thread, for different slots at once. Errors: one that `done` gets means that the arena delivers
+// nothing any more: what it copies with is lost, and the daemon about to end. Invariant: the memory a client
+// may have mapped is never unmapped from the client's point of view: it lives until the last mapping is gone,
+// or until the client said that it is (Discard).
 class Arena {
  public:
   virtual ~Arena() = default;

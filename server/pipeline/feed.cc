@@ -149,10 +149,7 @@ Feed::Tasks Feed::AdvanceLocked() {
     if (phase_ == Phase::kRunning && AllPlannedLocked()) {
       SetStarvedLocked(MayComeBackLocked());
       CollectReleasesLocked();  // what came before the client could see that
-      if (!MayComeBackLocked()) {
-        SetStarvedLocked(false);
-        EnterLocked(Phase::kEnded);
-      }
+      if (!MayComeBackLocked()) EnterLocked(Phase::kEnded);
     } else if (stopping_ && (phase_ == Phase::kRunning || phase_ == Phase::kWaiting)) {
       EnterLocked(Phase::kDraining);
     }
@@ -205,9 +202,8 @@ void Feed::PublishReadyLocked() {
       in_flight_.pop_front();
       continue;
     }
-    if (batch.status.code() == Code::kUnavailable) {
-      // The daemon lost what it delivers with and is about to end: clients get these batches from the next
-      // one.
+    if (batch.undelivered) {
+      // The daemon is about to end: clients get these batches from the next one.
       abandoned_.store(true, std::memory_order_relaxed);
       stopping_ = true;
       continue;
@@ -329,6 +325,7 @@ void Feed::SetStarvedLocked(bool starved) {
 
 void Feed::EnterLocked(Phase phase) {
   phase_ = phase;
+  if (phase != Phase::kRunning) SetStarvedLocked(false);  // it will fill no slot any more
   for (Consumer& consumer : consumers_) {
     if (phase == Phase::kDraining) consumer.pages->SetState(FeedState::kDraining);
     if (phase == Phase::kEnded) consumer.pages->SetState(FeedState::kEnded);
@@ -365,7 +362,7 @@ void Feed::OnDelivered(uint32_t slot, const Status& status, const CopyTime& copi
   {
     MutexLock lock(mutex_);
     if (copied.end_ns != 0 && trace_.On()) trace_.Copied(slot, batches_[slot].plan, copied);
-    if (!status.ok()) batches_[slot].status = status;
+    if (!status.ok()) batches_[slot].undelivered = true;
     slots_.MarkReady(slot);
     tasks = AdvanceLocked();
     idle_.NotifyAll();

@@ -78,10 +78,11 @@ struct ConsumerSnapshot {
 // finished ones in order, takes released ones back. Owns: sampler, loader, arena, slot states. Borrows: the
 // WorkerPool (outlives it) and the ControlPages of attached sessions (each outlives its Attach..Detach span).
 // Threads: every method from any thread; one mutex, never held while loading samples or blocking. Stop waits
-// for workers. Errors: a bad sample under on_bad_sample = fail, or a failed delivery, fails the feed:
-// published batches stay valid, then sessions see the error. Invariants: I1 a slot is filled only when every
-// session it was lent to released its generation; I2, I3: published in plan order, complete, once a session;
-// I5: nothing is allocated a batch that outlives it; I6: release words are only compared for equality.
+// for workers. Errors: a bad sample under on_bad_sample = fail fails the feed: published batches
+// stay valid, then sessions see the error. A failed delivery drains it. Invariants: I1 a slot is filled only
+// when every session it was lent to released its generation; I2, I3: published in plan order, complete, once
+// a session; I5: nothing is allocated a batch that outlives it; I6: release words are only compared for
+// equality.
 class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
  public:
   struct Parts {
@@ -160,8 +161,9 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
     uint32_t samples = 0;
     uint32_t skipped = 0;
     Status status;
-    std::string first_bad;    // why, when every sample was skipped
-    bool delivering = false;  // filled, on its way to where the clients see it
+    std::string first_bad;     // why, when every sample was skipped
+    bool delivering = false;   // filled, on its way to where the clients see it
+    bool undelivered = false;  // its arena delivers nothing any more
   };
   enum class Phase { kWaiting, kRunning, kDraining, kEnded, kFailed };
   using Tasks = std::vector<std::shared_ptr<FillTask>>;
