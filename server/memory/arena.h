@@ -74,6 +74,9 @@ class Arena {
   // What a client on that GPU maps: this, or of a group's memory on several GPUs the part that lies there. An
   // error says why the client can have none. Any thread; may take a while.
   virtual Result<const Arena*> At(const std::string& /*gpu_uuid*/) { return this; }
+  // One of the clients that At gave `part` for is gone. A part of a group's memory goes with the last one,
+  // unless `keep`: it has had batches, and somebody may come back for more. May take a while.
+  virtual void LeaveAt(const Arena& /*part*/, bool /*keep*/) {}
 
   // The descriptor that a client maps; -1 when the offer carries a handle instead. Owned by the arena.
   virtual int fd() const = 0;

@@ -29,9 +29,9 @@ bool Before(const Sampler::Start& a, const Sampler::Start& b) {
 }  // namespace
 
 Feed::Feed(Parts parts, WorkerPool& workers)
-    : parts_(std::move(parts)),
+    : share_(std::make_shared<FeedShare>()),
+      parts_(std::move(parts)),
       workers_(workers),
-      share_(std::make_shared<FeedShare>()),
       trace_(parts_.tracer, parts_.owner, parts_.id),
       slots_(parts_.arena->slot_count()),
       accounted_(Clock::now()) {
@@ -114,6 +114,11 @@ size_t Feed::Detach(ControlPages* session) {
   }
   Submit(std::move(tasks));
   return left;
+}
+
+bool Feed::HasBegun() const {
+  const MutexLock lock(mutex_);
+  return phase_ != Phase::kWaiting;
 }
 
 void Feed::ReadReleases() {

@@ -105,11 +105,15 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   const Arena& arena() const { return *parts_.arena; }
   // See Arena::At.
   Result<const Arena*> ArenaAt(const std::string& gpu_uuid) { return parts_.arena->At(gpu_uuid); }
+  // See Arena::LeaveAt.
+  void LeaveArenaAt(const Arena& part, bool keep) { parts_.arena->LeaveAt(part, keep); }
+  // Whether its group has ever been complete.
+  bool HasBegun() const PF_EXCLUDES(mutex_);
   // What the client is left to do to images; nothing on the host.
   const std::optional<ImageTail>& tail() const { return parts_.loader->tail(); }
   const DatasetInfo& dataset() const { return parts_.loader->dataset().info(); }
-  // Outlives the feed for who waits for the last of its tasks, which own it with us.
-  std::shared_ptr<const FeedShare> share() const { return share_; }
+  // Outlives the feed, for who waits for its end: its tasks, its copies and who looks at it own it with us.
+  std::shared_ptr<const FeedShare> share() const { return share_.share(); }
 
   // Adds a session that wants batches from `start` on (nothing: from wherever the feed is). The feed begins,
   // at the earliest start, once spec.group_size sessions are attached. Joining later, a session gets what is
@@ -194,9 +198,9 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // Whether every holder's word says released, whoever has looked.
   bool IsReleasedLocked(uint32_t slot) const PF_REQUIRES(mutex_);
 
+  const FeedShareUse share_;  // first: the memory is gone before it
   Parts parts_;
   WorkerPool& workers_;
-  const std::shared_ptr<FeedShare> share_;
   uint64_t bytes_per_sample_ = 0;  // of all tensors
   uint32_t grain_ = 1;             // samples a worker takes at once
 

@@ -20,7 +20,7 @@ namespace pinfeed {
 class Feed::Fill final : public FillTask {
  public:
   Fill(std::shared_ptr<Feed> feed, uint32_t slot, const BatchPlan& plan)
-      : FillTask(feed->share_, plan.samples, feed->grain_),
+      : FillTask(feed->share_.share(), plan.samples, feed->grain_),
         feed_(std::move(feed)),
         slot_(slot),
         plan_(plan),

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arenas in the memory of GPUs, and a group's on several of them, over the stand-in driver.
+#include <cstdlib>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/memory/device_arenas.h"
+#include "server/memory/pinned_pool.h"
+#include "tests/testing.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint32_t kSlots = 4;
+
+class DeviceArenaTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { ::setenv("PINFEED_STAND_IN_GPUS", "3", 1); }
+
+  void MakeGpus() {
+    DeviceOptions options;
+    options.pinned_bytes = 32 * kMiB;
+    options.gpu_bytes = 32 * kMiB;
+    options.on_failure = [](const Status& failure) { ADD_FAILURE() << failure.message(); };
+    ASSERT_OK_AND_ASSIGN(gpus_, MakeDeviceArenas(options, pool_));
+  }
+  // Slots of a MiB each.
+  Result<std::unique_ptr<Arena>> Make(Backend backend, Sharing sharing) {
+    ASSIGN_OR_RETURN(const BatchLayout layout,
+                     BatchLayout::Create({{"data", DType::kUint8, {int64_t{1} << 18}}}, 4));
+    return gpus_->Make(Uuid(0), backend, sharing, layout, kSlots);
+  }
+  std::string Uuid(size_t gpu) const { return gpus_->Snapshot()[gpu].uuid; }
+  uint64_t Used(size_t gpu) const { return gpus_->Snapshot()[gpu].arena_used_bytes; }
+  static void Deliver(Arena& arena, uint32_t slot) {
+    std::promise<Status> done;
+    arena.Deliver(slot, kMiB, [&](const Status& status, const CopyTime&) { done.set_value(status); });
+    EXPECT_OK(done.get_future().get());
+  }
+
+  PinnedPool pool_{64 * kMiB};
+  std::unique_ptr<DeviceArenas> gpus_;
+};
+
+TEST_F(DeviceArenaTest, ChargeIsOfWholePages) {
+  MakeGpus();
+  for (const Backend backend : {Backend::kVmmFd, Backend::kCudaIpc}) {
+    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Arena> arena, Make(backend, Sharing::kExclusive));
+    EXPECT_EQ(Used(0), 6 * kMiB);  // the slots and their id
+    EXPECT_EQ(Used(0), arena->mapped_bytes());
+  }
+}
+
+TEST_F(DeviceArenaTest, PartGoesWithTheLastOfItsClientsThatHadNoBatch) {
+  MakeGpus();
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Arena> arena, Make(Backend::kVmmFd, Sharing::kBroadcast));
+  ASSERT_OK_AND_ASSIGN(const Arena* const part, arena->At(Uuid(1)));
+  ASSERT_OK_AND_ASSIGN(const Arena* const same, arena->At(Uuid(1)));
+  ASSERT_EQ(part, same);
+  arena->LeaveAt(*part, false);
+  EXPECT_EQ(Used(1), 6 * kMiB);
+  arena->LeaveAt(*part, false);
+  EXPECT_EQ(Used(1), 0U);
+  EXPECT_OK(arena->At(Uuid(1)));  // and can be had again
+  Deliver(*arena, 0);
+}
+
+TEST_F(DeviceArenaTest, PartThatHadBatchesStaysForWhoComesBack) {
+  MakeGpus();
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Arena> arena, Make(Backend::kVmmFd, Sharing::kBroadcast));
+  ASSERT_OK_AND_ASSIGN(const Arena* const part, arena->At(Uuid(1)));
+  Deliver(*arena, 0);
+  arena->LeaveAt(*part, true);
+  EXPECT_EQ(Used(1), 6 * kMiB);
+  EXPECT_OK(arena->At(Uuid(1)));
+  EXPECT_THAT(arena->At(Uuid(2)), StatusIs(Code::kFailedPrecondition, HasSubstr("the group runs already")));
+}
+
+TEST_F(DeviceArenaTest, PartThatGoesUnderADeliveryEndsBehindIt) {
+  MakeGpus();
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Arena> arena, Make(Backend::kVmmFd, Sharing::kBroadcast));
+  ASSERT_OK_AND_ASSIGN(const Arena* const one, arena->At(Uuid(1)));
+  ASSERT_OK_AND_ASSIGN(const Arena* const other, arena->At(Uuid(2)));
+  std::vector<std::promise<Status>> done(kSlots);
+  for (uint32_t slot = 0; slot < kSlots; ++slot)
+    arena->Deliver(slot, kMiB,
+                   [&, slot](const Status& status, const CopyTime&) { done[slot].set_value(status); });
+  arena->LeaveAt(*one, false);
+  arena->LeaveAt(*other, false);
+  for (auto& delivery : done) EXPECT_OK(delivery.get_future().get());
+  Deliver(*arena, 0);  // behind whatever held the parts
+  while (Used(1) + Used(2) != 0) std::this_thread::yield();
+}
+
+// Another process, since the call never returns: the second piece of memory is the first part's.
+TEST_F(DeviceArenaTest, MemoryOfAPartIsWaitedForByNobodyElse) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        ::setenv("PINFEED_STAND_IN_FAIL", "cuMemCreate:2:hang", 1);
+        MakeGpus();
+        const std::unique_ptr<Arena> arena = *Make(Backend::kVmmFd, Sharing::kBroadcast);
+        std::thread([&] { (void)arena->At(Uuid(1)); }).detach();
+        while (Used(1) == 0) std::this_thread::yield();  // charged: it is being made
+        if (arena->At(Uuid(0)).ok() && arena->At(Uuid(2)).ok()) std::_Exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace pinfeed
