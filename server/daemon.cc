@@ -332,11 +332,6 @@ Status Daemon::Run() {
   return Failure();
 }
 
-Status Daemon::Failure() {
-  const MutexLock lock(failure_mutex_);
-  return failure_;
-}
-
 void Daemon::BeginDrain() {
   Clock::rep none = kNotDraining;
   drain_began_.compare_exchange_strong(none, Clock::now().time_since_epoch().count());

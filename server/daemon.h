@@ -66,7 +66,10 @@ class Daemon {
   bool draining() const { return drain_began_ != kNotDraining; }
   void OnGpuFailure(const Status& failure) PF_EXCLUDES(failure_mutex_);
   // Of the GPU that broke, if one did.
-  Status Failure() PF_EXCLUDES(failure_mutex_);
+  Status Failure() PF_EXCLUDES(failure_mutex_) {
+    const MutexLock lock(failure_mutex_);
+    return failure_;
+  }
   void Stop();
   DaemonSnapshot Snapshot() const;
 
