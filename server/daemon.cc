@@ -40,6 +40,7 @@
 #include "server/session/session.h"
 #include "server/session/socket_dir.h"
 #include "server/session/token.h"
+#include "server/stop_limit.h"
 #include "server/telemetry/http.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/status_json.h"
@@ -52,6 +53,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kCallGrace(1000);  // for calls that run when the gRPC server stops
 constexpr std::chrono::seconds kStopGrace(30);         // behind the drain, until the process has ended
+constexpr std::chrono::seconds kBrokenGpuStop(5);      // likewise, when what a GPU holds is not to be had
 
 sigset_t DaemonSignals() {
   sigset_t set;
@@ -327,8 +329,7 @@ Status Daemon::Run() {
   }
   Stop();
   spdlog::info("pinfeedd ends");
-  const MutexLock lock(failure_mutex_);
-  return failure_;
+  return Failure();
 }
 
 void Daemon::BeginDrain() {
@@ -338,6 +339,7 @@ void Daemon::BeginDrain() {
 
 void Daemon::Stop() {
   if (parts_ == nullptr) return;
+  const StopLimit limit(Failure().ok() ? kStopGrace : kBrokenGpuStop);
   BeginDrain();
   if (parts_->acceptor) parts_->acceptor->Stop();
   if (parts_->http) UnlinkIfSame(parts_->directory->http_port_path(), port_file_);

@@ -33,7 +33,8 @@ void BlockDaemonSignals();
 //   socket directory lock, pool, GPUs, workers, dataset cache, feed table, session table, lifelines, opener,
 //   service, gRPC server, HTTP, acceptor.
 // Stop: admission closes (acceptor, then HTTP and gRPC), lifelines end, sessions end, feeds stop, workers
-// stop, and the pool finds all of its bytes home.
+// stop, and the pool finds all of its bytes home. What does not answer meanwhile, a GPU or a disk, is waited
+// for within limits: then the process ends as it is.
 class Daemon {
  public:
   // Precondition: BlockDaemonSignals.
@@ -64,6 +65,11 @@ class Daemon {
   void BeginDrain();
   bool draining() const { return drain_began_ != kNotDraining; }
   void OnGpuFailure(const Status& failure) PF_EXCLUDES(failure_mutex_);
+  // Of the GPU that broke, if one did.
+  Status Failure() PF_EXCLUDES(failure_mutex_) {
+    const MutexLock lock(failure_mutex_);
+    return failure_;
+  }
   void Stop();
   DaemonSnapshot Snapshot() const;
 

@@ -34,8 +34,12 @@ class CudaSlots final : public DeviceSlots {
   Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream) override {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
-    RETURN_IF_ERROR(PutWrites(batch, outputs, static_cast<CUstream>(stream)));
-    return PutRelease(batch, static_cast<CUstream>(stream));
+    Status put = PutWrites(batch, outputs, static_cast<CUstream>(stream));
+    if (put.ok()) put = PutRelease(batch, static_cast<CUstream>(stream));
+    // Some kernels may be on the stream already, and who has the error may give the slot back at once. This
+    // fails only with the context, in which none runs any more.
+    if (!put.ok()) (void)device_->driver().cuStreamSynchronize(static_cast<CUstream>(stream));
+    return put;
   }
 
   Status Release(const BatchDescriptor& batch, void* stream) override {

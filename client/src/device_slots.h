@@ -27,7 +27,7 @@ class DeviceSlots {
   // Where the GPU sees the first byte of slot 0.
   virtual std::byte* address() const = 0;
   // Puts on `stream`: every output of the batch written to outputs[i] (device memory, batch_size samples
-  // long), then the release of its slot.
+  // long), then the release of its slot. On an error nothing that it put there still runs: it waits for that.
   virtual Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream) = 0;
   // Puts the release of the batch's slot on `stream`: what was put there before may still read it.
   virtual Status Release(const BatchDescriptor& batch, void* stream) = 0;

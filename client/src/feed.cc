@@ -74,8 +74,9 @@ void Feed::EndSession() {
   session_.reset();
 }
 
-// Each backend is proved on the arena it is for; one that fails here is told to the daemon, which offers the
-// next, unless the spec requires it.
+// Each backend is proved on the arena it is for; one that this machine has no way for is told to the daemon,
+// which offers the next, unless the spec requires it. What else fails says nothing of the backend: it is an
+// error as anywhere.
 Result<FeedOffer> Feed::Attach(const std::optional<Cursor>& cursor) {
   const SteadyTime deadline = steady_clock::now() + options_.open_timeout;
   OpenRequest request = options_.request;
@@ -85,14 +86,15 @@ Result<FeedOffer> Feed::Attach(const std::optional<Cursor>& cursor) {
     ASSIGN_OR_RETURN(FeedOffer offer, OpenFeed(options_.address, request, deadline));
     const bool first = offer_.layout.tensors.empty();
     if (!first) RETURN_IF_ERROR(CheckSameFeed(offer_, offer));
-    Result<std::shared_ptr<Session>> session = Session::Attach(offer, device_, deadline);
+    bool no_way = false;
+    Result<std::shared_ptr<Session>> session = Session::Attach(offer, device_, deadline, &no_way);
     if (session.ok()) {
       session_ = *std::move(session);
       return offer;
     }
     const bool again = std::any_of(failed_backends_.begin(), failed_backends_.end(),
                                    [&](const auto& failed) { return failed.first == offer.backend; });
-    if (offer.backend == Backend::kHost || !offer.host_will_do || !first || again) return session.status();
+    if (!no_way || !offer.host_will_do || !first || again) return session.status();
     failed_backends_.emplace_back(offer.backend, session.status().message());
   }
 }

@@ -79,8 +79,16 @@ Result<Lifeline> Lifeline::Attach(const std::string& path, const std::array<uint
   if (::send(socket.get(), &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
     return ErrnoStatus("send the token on the lifeline " + path, errno);
   }
-  ASSIGN_OR_RETURN(*fds, ReceiveWelcome(socket.get(), path, fd_count, deadline));
-  return Lifeline(std::move(socket));
+  Result<std::vector<UniqueFd>> welcome = ReceiveWelcome(socket.get(), path, fd_count, deadline);
+  Lifeline lifeline(std::move(socket));
+  if (!welcome.ok()) {
+    // The daemon may take us for attached. From a process that hangs up it takes nothing back.
+    lifeline.SayBye();
+    lifeline.WaitForHangUp(deadline);
+    return welcome.status();
+  }
+  *fds = *std::move(welcome);
+  return lifeline;
 }
 
 bool Lifeline::HungUp() const {

@@ -22,7 +22,7 @@ class Lifeline {
  public:
   Lifeline() = default;
   // Connects, sends the token, receives exactly `fd_count` descriptors (close-on-exec) into `fds`. On failure
-  // none is left open.
+  // none is left open, and the daemon is told.
   static Result<Lifeline> Attach(const std::string& path, const std::array<uint8_t, kTokenBytes>& token,
                                  size_t fd_count, SteadyTime deadline, std::vector<UniqueFd>* fds);
 

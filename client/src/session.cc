@@ -61,12 +61,31 @@ Status CheckPublishPage(const PublishPage& page, uint32_t slot_count) {
 
 }  // namespace
 
-Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal, SteadyTime deadline) {
+Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal, SteadyTime deadline,
+                                                 bool* no_way) {
+  *no_way = false;
   std::vector<UniqueFd> fds;
-  Memory memory;
   const size_t fd_count = offer.backend == Backend::kCudaIpc ? kLifelineFdsDevice : kLifelineFdsHost;
   ASSIGN_OR_RETURN(Lifeline lifeline,
                    Lifeline::Attach(offer.lifeline_path, offer.token, fd_count, deadline, &fds));
+  Result<Memory> memory = Map(offer, ordinal, fds, no_way);
+  if (memory.ok()) {
+    return std::shared_ptr<Session>(new Session(std::move(offer), ordinal, std::move(lifeline),
+                                                *std::move(memory), std::move(fds[kDoorbellFd])));
+  }
+  if (*no_way && lifeline.HungUp()) {  // a daemon that is gone has taken what its handles name with it
+    *no_way = false;
+    return Unavailable("the daemon went away: " + memory.status().message());
+  }
+  // Nothing is mapped any more.
+  lifeline.SayBye();
+  lifeline.WaitForHangUp(deadline);
+  return memory.status();
+}
+
+Result<Session::Memory> Session::Map(const FeedOffer& offer, int ordinal, std::vector<UniqueFd>& fds,
+                                     bool* no_way) {
+  Memory memory;
   RETURN_IF_ERROR(CheckDoorbell(fds[kDoorbellFd]));
   ASSIGN_OR_RETURN(memory.publish,
                    MapChecked(fds[kPublishFd], kPublishPageBytes, Access::kReadOnly, true, "publish page"));
@@ -78,21 +97,16 @@ Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal, S
     const Access access = offer.read_only ? Access::kReadOnly : Access::kReadWrite;
     // Not populated: that would hold up the first batch for pages that are needed later, each once.
     ASSIGN_OR_RETURN(memory.arena, MapChecked(fds[kArenaFd], offer.arena_bytes, access, false, "arena"));
-  } else {
-    auto* const page = reinterpret_cast<ReleasePage*>(memory.release.data());
-    UniqueFd fd = offer.backend == Backend::kVmmFd ? std::move(fds[kArenaFd]) : UniqueFd();
-    Result<std::unique_ptr<DeviceSlots>> slots =
-        MapDeviceSlots(offer, ordinal, std::move(fd), page, kReleasePageBytes);
-    if (!slots.ok()) {
-      // Nothing is mapped any more: the daemon may have its memory back before another backend is tried.
-      lifeline.SayBye();
-      lifeline.WaitForHangUp(deadline);
-      return slots.status();
-    }
-    memory.device = *std::move(slots);
+    return memory;
   }
-  return std::shared_ptr<Session>(new Session(std::move(offer), ordinal, std::move(lifeline),
-                                              std::move(memory), std::move(fds[kDoorbellFd])));
+  auto* const page = reinterpret_cast<ReleasePage*>(memory.release.data());
+  UniqueFd fd = offer.backend == Backend::kVmmFd ? std::move(fds[kArenaFd]) : UniqueFd();
+  Result<std::unique_ptr<DeviceSlots>> slots =
+      MapDeviceSlots(offer, ordinal, std::move(fd), page, kReleasePageBytes);
+  *no_way = !slots.ok();
+  if (!slots.ok()) return slots.status();
+  memory.device = *std::move(slots);
+  return memory;
 }
 
 Session::Session(FeedOffer offer, int ordinal, Lifeline lifeline, Memory memory, UniqueFd doorbell)

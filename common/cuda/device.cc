@@ -89,6 +89,13 @@ CudaDevice::~CudaDevice() {
   if (context_ != nullptr) (void)driver_.cuDevicePrimaryCtxRelease(device_);
 }
 
+// One more reference, which nobody gives back. It is refused only for a context that is broken, whose process
+// can do no more than end.
+void CudaDevice::KeepContext() const noexcept {
+  CUcontext kept = nullptr;
+  (void)driver_.cuDevicePrimaryCtxRetain(&kept, device_);
+}
+
 CudaScope::CudaScope(const CudaDevice& device)
     : device_(device), result_(device.driver().cuCtxPushCurrent(device.context())) {}
 

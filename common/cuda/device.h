@@ -31,6 +31,8 @@ class CudaDevice {
   const CudaDriver& driver() const { return driver_; }
   CUdevice handle() const { return device_; }
   CUcontext context() const { return context_; }
+  // From now on the context lives as long as the process.
+  void KeepContext() const noexcept;
   int ordinal() const { return ordinal_; }
   const std::string& uuid() const { return uuid_; }
   const std::string& name() const { return name_; }  // "NVIDIA H200"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/cuda/device_memory.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -27,21 +28,26 @@ std::string Piece(uint64_t bytes, const CudaDevice& device) {
 
 }  // namespace
 
+Result<uint64_t> DeviceMemory::WholePages(const CudaDevice& device, uint64_t bytes) {
+  const CUmemAllocationProp properties = Properties(device.handle());
+  size_t granularity = 0;
+  RETURN_IF_ERROR(CudaStatus(device.driver().cuMemGetAllocationGranularity(&granularity, &properties,
+                                                                           CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+                             "ask for the page size of GPU " + device.uuid()));
+  const uint64_t page = std::max<uint64_t>(granularity, kHandlePage);  // both are powers of two
+  if (bytes > UINT64_MAX - page) return InvalidArgument("allocate " + Piece(bytes, device) + ": too large");
+  return (bytes + page - 1) / page * page;
+}
+
 Result<DeviceMemory> DeviceMemory::Create(std::shared_ptr<const CudaDevice> device, uint64_t bytes) {
   const CudaDriver& driver = device->driver();
   const CudaScope scope(*device);
   RETURN_IF_ERROR(scope.status());
   const CUmemAllocationProp properties = Properties(device->handle());
-  size_t granularity = 0;
-  RETURN_IF_ERROR(CudaStatus(
-      driver.cuMemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
-      "ask for the page size of GPU " + device->uuid()));
-  if (bytes > UINT64_MAX - granularity)
-    return InvalidArgument("allocate " + Piece(bytes, *device) + ": too large");
   DeviceMemory memory;
+  ASSIGN_OR_RETURN(memory.bytes_, WholePages(*device, bytes));
   memory.kind_ = Kind::kMapped;
   memory.device_ = std::move(device);
-  memory.bytes_ = (bytes + granularity - 1) / granularity * granularity;
   RETURN_IF_ERROR(CudaStatus(driver.cuMemCreate(&memory.allocation_, memory.bytes_, &properties, 0),
                              "allocate " + Piece(memory.bytes_, *memory.device_)));
   memory.allocated_ = true;
@@ -70,13 +76,11 @@ Result<DeviceMemory> DeviceMemory::Import(std::shared_ptr<const CudaDevice> devi
 }
 
 Result<DeviceMemory> DeviceMemory::Allocate(std::shared_ptr<const CudaDevice> device, uint64_t bytes) {
-  if (bytes > UINT64_MAX - kHandlePage)
-    return InvalidArgument("allocate " + Piece(bytes, *device) + ": too large");
   const CudaScope scope(*device);
   RETURN_IF_ERROR(scope.status());
   DeviceMemory memory;
+  ASSIGN_OR_RETURN(memory.bytes_, WholePages(*device, bytes));
   memory.device_ = std::move(device);
-  memory.bytes_ = (bytes + kHandlePage - 1) / kHandlePage * kHandlePage;
   RETURN_IF_ERROR(CudaStatus(memory.device_->driver().cuMemAlloc(&memory.address_, memory.bytes_),
                              "allocate " + Piece(memory.bytes_, *memory.device_)));
   memory.kind_ = Kind::kAllocated;
@@ -151,6 +155,13 @@ DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
   address_ = std::exchange(other.address_, 0);
   bytes_ = std::exchange(other.bytes_, 0);
   return *this;
+}
+
+// The context's last reference would take the memory with it.
+void DeviceMemory::Abandon() noexcept {
+  kind_ = Kind::kNone;
+  if (device_ != nullptr) device_->KeepContext();
+  device_.reset();
 }
 
 // Errors are dropped: they mean that the context is broken, and the memory goes with the process.

@@ -26,7 +26,9 @@ using IpcHandle = std::array<std::byte, sizeof(CUipcMemHandle)>;
 // maker must not destroy it while another process may have it open (undefined): see Abandon.
 class DeviceMemory {
  public:
-  // New memory of at least `bytes` (rounded up to whole pages of the device), readable and writable here.
+  // What `bytes` of memory take up: whole pages of the device. kInvalidArgument when that is no number.
+  static Result<uint64_t> WholePages(const CudaDevice& device, uint64_t bytes);
+  // New memory of WholePages(bytes), readable and writable here.
   static Result<DeviceMemory> Create(std::shared_ptr<const CudaDevice> device, uint64_t bytes);
   static Result<DeviceMemory> Allocate(std::shared_ptr<const CudaDevice> device, uint64_t bytes);
   // Memory that another process made: `fd` from its Export. Precondition: `bytes` is its exact size.
@@ -47,10 +49,7 @@ class DeviceMemory {
   // For others to Open. Precondition: from Allocate.
   Result<IpcHandle> Handle() const;
   // Forgets the memory without freeing it: it goes with the process.
-  void Abandon() noexcept {
-    kind_ = Kind::kNone;
-    device_.reset();
-  }
+  void Abandon() noexcept;
 
   CUdeviceptr address() const { return address_; }
   uint64_t bytes() const { return bytes_; }

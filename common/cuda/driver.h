@@ -33,6 +33,7 @@
   F(cuCtxGetStreamPriorityRange)    \
   F(cuStreamCreateWithPriority)     \
   F(cuStreamDestroy)                \
+  F(cuStreamQuery)                  \
   F(cuStreamSynchronize)            \
   F(cuStreamWriteValue64)           \
   F(cuEventCreate)                  \

@@ -27,6 +27,9 @@ constexpr uint64_t kAwakeBytes = uint64_t{1} << 20;
 constexpr nanoseconds kReadEvery{5'000};
 constexpr nanoseconds kShortPause{20'000};
 constexpr nanoseconds kLongPause{1'000'000};
+// For the copies under way when the engine fails. A sound GPU has made them in less, a lost one may never
+// say.
+constexpr std::chrono::seconds kLetGo{2};
 // The kernel's own 50 us of slack would be most of a short pause.
 constexpr unsigned long kTimerSlackNs = 1000;
 
@@ -253,17 +256,28 @@ void CopyEngine::Fail(const Status& cause) {
       lane->jobs_.clear();
     }
   }
-  // What was under way: the context is broken, so that nothing is copied any more, or waiting ends it.
-  (void)device_->driver().cuStreamSynchronize(stream_);
+  on_failure_(error);  // what follows may take its time
+  for (Lane::Waiting& waiting : left) waiting.job.done(error, {});
+  AwaitStream();
   for (InFlight& copy : in_flight_) {
     idle_events_.push_back(copy.event);
     copy.job.done(error, {});
   }
   in_flight_.clear();
   in_flight_bytes_ = 0;
-  for (Lane::Waiting& waiting : left) waiting.job.done(error, {});
   moved_.store(0, std::memory_order_relaxed);
-  on_failure_(error);
+}
+
+// In a broken context nothing is copied any more, and the stream says so at once.
+void CopyEngine::AwaitStream() const {
+  const Clock::time_point deadline = Clock::now() + kLetGo;
+  while (device_->driver().cuStreamQuery(stream_) == CUDA_ERROR_NOT_READY) {
+    if (Clock::now() >= deadline) {
+      spdlog::error("GPU {} does not end the copies that were under way: they are given up", device_->uuid());
+      return;
+    }
+    std::this_thread::sleep_for(kLongPause);
+  }
 }
 
 bool CopyEngine::ReadReleases() {

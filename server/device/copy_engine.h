@@ -23,12 +23,12 @@ namespace pinfeed {
 
 // Purpose: one GPU's copy thread and its one high-priority stream. A job is done when its copies have
 // completed, which the thread sees by a local event: nothing waits on the GPU for another process.
-// Owns: stream, events, thread. Threads: all methods from any thread, none blocks for the GPU but Stop. A
-// job's `done` and a lane's reader are called on the copy thread, without a lock. Errors: an error of the
-// driver is the end of the engine: every job that is or comes in gets it as kUnavailable, and `on_failure` is
-// called once.
+// Owns: stream, events, thread. Threads: all methods from any thread, none blocks for the GPU. A job's `done`
+// and a lane's reader are called on the copy thread, without a lock. Errors: an error of the driver is the
+// end of the engine: `on_failure` is called once, then every job that is or comes in gets it as kUnavailable.
 // Invariants: 1. jobs of a lane are copied in order; 2. lanes take turns, a job each; 3. every job's `done`
-// is called exactly once, after which nothing reads its source or writes its target.
+// is called exactly once, after which nothing reads its source or writes its target, unless the GPU is lost
+// and does not say so: the engine waits for it for a moment only, and the process is to end.
 class CopyEngine {
  public:
   struct Copy {
@@ -117,6 +117,8 @@ class CopyEngine {
   // Finishes what has completed; true when anything had.
   bool Retire();
   void Fail(const Status& cause) PF_EXCLUDES(mutex_);
+  // Until what was given to the stream is over, but not for ever.
+  void AwaitStream() const;
   // Calls the readers that wait. True when there are any.
   bool ReadReleases() PF_EXCLUDES(mutex_);
   void Pause() PF_EXCLUDES(mutex_);

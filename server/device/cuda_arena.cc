@@ -33,6 +33,7 @@ Result<std::unique_ptr<CudaArena>> CudaArena::Create(const std::shared_ptr<const
   uint64_t bytes = 0;
   if (!CheckedMul(layout.slot_stride, slot_count, &slots) || !CheckedAdd(slots, kArenaTailBytes, &bytes))
     return InvalidArgument("an arena of " + std::to_string(slot_count) + " slots is too large to be counted");
+  ASSIGN_OR_RETURN(bytes, DeviceMemory::WholePages(*device, bytes));
   Result<PoolLease> lease = parts.device_pool.Reserve(bytes);
   if (!lease.ok()) return lease.status().WithContext("gpu_bytes: memory of GPU " + device->uuid());
   ArenaId id;

@@ -11,10 +11,14 @@
 namespace pinfeed {
 
 // Purpose: the copies of one piece, which end one by one on the copy threads. Invariant: `done` is called
-// once, with the last of them, the first error of any and the time of all together.
+// once, with the last of them, the first error of any and the time of all together. Owns a share of the
+// parts: they outlive the copies to them.
 class StripedArena::Delivery {
  public:
-  Delivery(size_t copies, Done done) : done_(std::move(done)), left_(copies) {}
+  Delivery(size_t copies, Done done, Arenas parts)
+      : done_(std::move(done)), parts_(std::move(parts)), left_(copies) {}
+
+  const Arenas& parts() const { return parts_; }
 
   void Finish(const Status& status, const CopyTime& time) PF_EXCLUDES(mutex_) {
     Status first;
@@ -33,98 +37,166 @@ class StripedArena::Delivery {
   }
 
  private:
-  const Done done_;
+  const Done done_;  // which owns the feed, and so goes after the parts
+  const Arenas parts_;
   Mutex mutex_;
   size_t left_ PF_GUARDED_BY(mutex_);
   Status first_ PF_GUARDED_BY(mutex_);
   CopyTime time_ PF_GUARDED_BY(mutex_);
 };
 
-StripedArena::StripedArena(std::unique_ptr<CudaArena> first, MakePart make_part)
+StripedArena::StripedArena(const std::string& gpu_uuid, std::shared_ptr<CudaArena> first, MakePart make_part)
     : Arena(first->id(), first->slot_count(), first->layout()),
-      first_(*first),
+      first_(std::move(first)),
       make_part_(std::move(make_part)) {
-  parts_.push_back(std::move(first));
+  parts_.push_back({.gpu_uuid = gpu_uuid, .arena = first_, .ready = true, .keep = true});
 }
 
 Result<std::unique_ptr<StripedArena>> StripedArena::Create(const std::string& gpu_uuid, MakePart make_part) {
   ASSIGN_OR_RETURN(std::unique_ptr<CudaArena> first, make_part(gpu_uuid, Staging::kPinned));
-  return std::unique_ptr<StripedArena>(new StripedArena(std::move(first), std::move(make_part)));
+  return std::unique_ptr<StripedArena>(new StripedArena(gpu_uuid, std::move(first), std::move(make_part)));
 }
 
 Result<const Arena*> StripedArena::At(const std::string& gpu_uuid) {
-  const MutexLock lock(mutex_);
-  for (const auto& part : parts_) {
-    if (part->device().uuid() == gpu_uuid) return part.get();
+  {
+    const MutexLock lock(mutex_);
+    Part* part = FindLocked(gpu_uuid);
+    while (part != nullptr && !part->ready) {  // another client's thread makes it
+      changed_.Wait(mutex_);
+      part = FindLocked(gpu_uuid);
+    }
+    if (part != nullptr) {
+      ++part->clients;
+      return part->arena.get();
+    }
+    if (settled_) return TooLateLocked(gpu_uuid);
+    parts_.push_back({.gpu_uuid = gpu_uuid});
   }
-  if (!settled_) return AddPartLocked(gpu_uuid);
-  std::string gpus;
-  for (const auto& part : parts_) gpus += (gpus.empty() ? "" : ", ") + part->device().uuid();
-  return FailedPrecondition("gpu_uuid: the group runs already, on " + gpus +
-                            "; who joins it late must be on one of them, not on " + QuotePath(gpu_uuid));
+  return AddPart(gpu_uuid);
 }
 
-Result<const Arena*> StripedArena::AddPartLocked(const std::string& gpu_uuid) {
-  ASSIGN_OR_RETURN(std::unique_ptr<CudaArena> added, make_part_(gpu_uuid, Staging::kNone));
-  for (const auto& part : parts_) {
-    for (const auto& [memory, reader] : {std::pair{part.get(), added.get()}, {added.get(), part.get()}}) {
+// The place of the part is taken already.
+Result<const Arena*> StripedArena::AddPart(const std::string& gpu_uuid) {
+  Result<std::unique_ptr<CudaArena>> made = make_part_(gpu_uuid, Staging::kNone);
+  const std::shared_ptr<CudaArena> added = made.ok() ? *std::move(made) : nullptr;
+  Arenas others;
+  {
+    const MutexLock lock(mutex_);
+    for (const Part& part : parts_) {
+      if (part.arena != nullptr) others.push_back(part.arena);
+    }
+    FindLocked(gpu_uuid)->arena = added;  // who comes next links itself with this one
+  }
+  bool linked = true;
+  for (size_t i = 0; added != nullptr && i < others.size(); ++i) {
+    for (const auto& [memory, reader] : {std::pair{others[i], added}, {added, others[i]}}) {
       const Status allowed = memory->AllowReads(reader->device());
-      if (allowed.ok() || !striped_) continue;
-      striped_ = false;
+      if (allowed.ok() || !linked) continue;
+      linked = false;
       spdlog::warn(
           "GPU {} cannot read the memory of GPU {}, so each GPU of the group fetches whole batches from "
           "the host: {}",
           reader->device().uuid(), memory->device().uuid(), allowed.message());
     }
   }
-  parts_.push_back(std::move(added));
-  return parts_.back().get();
+  const MutexLock lock(mutex_);
+  changed_.NotifyAll();
+  Part& part = *FindLocked(gpu_uuid);
+  part.linked = linked;
+  part.ready = true;
+  part.clients = 1;
+  if (added != nullptr && !settled_) return added.get();
+  std::erase_if(parts_, [&](const Part& one) { return one.gpu_uuid == gpu_uuid; });
+  return added == nullptr ? made.status() : TooLateLocked(gpu_uuid);
+}
+
+void StripedArena::LeaveAt(const Arena& part, bool keep) {
+  std::shared_ptr<CudaArena> gone;  // freed without the lock, here or behind the last delivery
+  const MutexLock lock(mutex_);
+  const auto left =
+      std::find_if(parts_.begin(), parts_.end(), [&](const Part& one) { return one.arena.get() == &part; });
+  PF_CHECK(left != parts_.end() && left->clients > 0, "who leaves a part has asked for it");
+  left->keep = left->keep || keep;
+  if (--left->clients > 0 || left->keep) return;
+  gone = std::move(left->arena);
+  parts_.erase(left);
+}
+
+StripedArena::Part* StripedArena::FindLocked(const std::string& gpu_uuid) {
+  const auto found =
+      std::find_if(parts_.begin(), parts_.end(), [&](const Part& part) { return part.gpu_uuid == gpu_uuid; });
+  return found != parts_.end() ? &*found : nullptr;
+}
+
+StripedArena::Arenas StripedArena::ReadyLocked() const {
+  Arenas ready;
+  for (const Part& part : parts_) {
+    if (part.ready) ready.push_back(part.arena);
+  }
+  return ready;
+}
+
+Status StripedArena::TooLateLocked(const std::string& gpu_uuid) const {
+  std::string gpus;
+  for (const auto& arena : ReadyLocked()) gpus += (gpus.empty() ? "" : ", ") + arena->device().uuid();
+  return FailedPrecondition("gpu_uuid: the group runs already, on " + gpus +
+                            "; who joins it late must be on one of them, not on " + QuotePath(gpu_uuid));
 }
 
 void StripedArena::Deliver(const Piece& piece, const Landing& landing, Done done) {
-  std::vector<CudaArena*> parts;
+  Arenas parts;
   bool striped = false;
   size_t turn = 0;
   {
     const MutexLock lock(mutex_);
     settled_ = true;
-    for (const auto& part : parts_) parts.push_back(part.get());
-    striped = striped_;
+    parts = ReadyLocked();
+    striped = std::all_of(parts_.begin(), parts_.end(),
+                          [](const Part& part) { return !part.ready || part.linked; });
     turn = turn_++ % parts.size();
   }
-  if (parts.size() == 1) return first_.Deliver(piece, landing, std::move(done));
-  const std::vector<StagedCopy> copies = first_.staging().Copies(piece, landing);
+  if (parts.size() == 1) return first_->Deliver(piece, landing, std::move(done));
+  const std::vector<StagedCopy> copies = first_->staging().Copies(piece, landing);
   const auto delivery = std::make_shared<Delivery>(
       copies.empty() ? 1 : parts.size(),
       [this, piece, done = std::move(done)](const Status& status, const CopyTime& time) {
         Return(piece);
         done(status, time);
-      });
+      },
+      std::move(parts));
   const auto finish = [delivery](const Status& status, const CopyTime& time) {
     delivery->Finish(status, time);
   };
   if (copies.empty()) return finish(OkStatus(), {});
+  const Arenas& all = delivery->parts();
   if (!striped) {
-    for (CudaArena* const part : parts) part->Fetch(piece.slot, copies, finish);
+    for (const auto& part : all) part->Fetch(piece.slot, copies, finish);
     return;
   }
-  parts[turn]->Fetch(piece.slot, copies, [=](const Status& status, const CopyTime& time) {
-    // The others fetch what is complete there.
-    for (CudaArena* const part : parts) {
-      if (part == parts[turn]) continue;
-      if (status.ok()) {
-        part->FetchFrom(*parts[turn], piece.slot, copies, finish);
-      } else {
-        finish(status, {});
-      }
-    }
-    finish(status, time);
-  });
+  const CudaArena& first = *all[turn];
+  all[turn]->Fetch(
+      piece.slot, copies,
+      [delivery, &first, copies, slot = piece.slot, finish](const Status& status, const CopyTime& time) {
+        // The others fetch what is complete there.
+        for (const auto& part : delivery->parts()) {
+          if (part.get() == &first) continue;
+          if (status.ok()) {
+            part->FetchFrom(first, slot, copies, finish);
+          } else {
+            finish(status, {});
+          }
+        }
+        finish(status, time);
+      });
 }
 
 void StripedArena::LeaveTo(std::vector<ClientProcess> clients) {
-  const MutexLock lock(mutex_);
-  for (const auto& part : parts_) part->LeaveTo(clients);
+  Arenas parts;
+  {
+    const MutexLock lock(mutex_);
+    parts = ReadyLocked();
+  }
+  for (const auto& part : parts) part->LeaveTo(clients);
 }
 
 }  // namespace pinfeed

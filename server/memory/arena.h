@@ -51,10 +51,10 @@ struct Landing {
 };
 
 // Purpose: memory of the slots, whatever it is made of. Owns the memory. Threads: FillAddress and Deliver
-// from any thread, for different pieces at once; the pieces of a slot are delivered in order. Errors: a
-// failed delivery is reported to `done`. Invariant: the memory a client may have mapped is never unmapped
-// from the client's point of view: it lives until the last mapping is gone, or until the client said that it
-// is (Discard).
+// from any thread, for different pieces at once; the pieces of a slot are delivered in order. Errors: one
+// that `done` gets means that the arena delivers nothing any more: what it copies with is lost, and the
+// daemon about to end. Invariant: the memory a client may have mapped is never unmapped from the client's
+// point of view: it lives until the last mapping is gone, or until the client said that it is (Discard).
 class Arena {
  public:
   virtual ~Arena() = default;
@@ -97,6 +97,9 @@ class Arena {
   // What a client on that GPU maps: this, or of a group's memory on several GPUs the part that lies there. An
   // error says why the client can have none. Any thread; may take a while.
   virtual Result<const Arena*> At(const std::string& /*gpu_uuid*/) { return this; }
+  // One of the clients that At gave `part` for is gone. A part of a group's memory goes with the last one,
+  // unless `keep`: it has had batches, and somebody may come back for more. May take a while.
+  virtual void LeaveAt(const Arena& /*part*/, bool /*keep*/) {}
 
   // The descriptor that a client maps; -1 when the offer carries a handle instead. Owned by the arena.
   virtual int fd() const = 0;

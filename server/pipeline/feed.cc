@@ -29,9 +29,9 @@ bool Before(const Sampler::Start& a, const Sampler::Start& b) {
 }  // namespace
 
 Feed::Feed(Parts parts, WorkerPool& workers)
-    : parts_(std::move(parts)),
+    : share_(std::make_shared<FeedShare>()),
+      parts_(std::move(parts)),
       workers_(workers),
-      share_(std::make_shared<FeedShare>()),
       trace_(parts_.tracer, parts_.owner, parts_.id),
       slots_(parts_.arena->slot_count()),
       accounted_(Clock::now()) {
@@ -116,6 +116,11 @@ size_t Feed::Detach(ControlPages* session) {
   return left;
 }
 
+bool Feed::HasBegun() const {
+  const MutexLock lock(mutex_);
+  return phase_ != Phase::kWaiting;
+}
+
 void Feed::ReadReleases() {
   Tasks tasks;
   {
@@ -153,10 +158,7 @@ Feed::Tasks Feed::AdvanceLocked() {
     if (phase_ == Phase::kRunning && AllPlannedLocked()) {
       SetStarvedLocked(MayComeBackLocked());
       CollectReleasesLocked();  // what came before the client could see that
-      if (!MayComeBackLocked()) {
-        SetStarvedLocked(false);
-        EnterLocked(Phase::kEnded);
-      }
+      if (!MayComeBackLocked()) EnterLocked(Phase::kEnded);
     } else if (stopping_ && (phase_ == Phase::kRunning || phase_ == Phase::kWaiting)) {
       EnterLocked(Phase::kDraining);
     }
@@ -209,9 +211,8 @@ void Feed::PublishReadyLocked() {
       in_flight_.pop_front();
       continue;
     }
-    if (batch.status.code() == Code::kUnavailable) {
-      // The daemon lost what it delivers with and is about to end: clients get these batches from the next
-      // one.
+    if (batch.undelivered) {
+      // The daemon is about to end: clients get these batches from the next one.
       abandoned_.store(true, std::memory_order_relaxed);
       stopping_ = true;
       continue;
@@ -343,6 +344,7 @@ void Feed::SetStarvedLocked(bool starved) {
 
 void Feed::EnterLocked(Phase phase) {
   phase_ = phase;
+  if (phase != Phase::kRunning) SetStarvedLocked(false);  // it will fill no slot any more
   for (Consumer& consumer : consumers_) {
     if (phase == Phase::kDraining) consumer.pages->SetState(FeedState::kDraining);
     if (phase == Phase::kEnded) consumer.pages->SetState(FeedState::kEnded);
@@ -379,7 +381,7 @@ void Feed::OnDelivered(uint32_t slot, const Status& status) {
   Tasks tasks;
   {
     MutexLock lock(mutex_);
-    if (!status.ok()) batches_[slot].status = status;
+    if (!status.ok()) batches_[slot].undelivered = true;
     slots_.MarkReady(slot);
     tasks = AdvanceLocked();
     idle_.NotifyAll();

@@ -78,10 +78,11 @@ struct ConsumerSnapshot {
 // finished ones in order, takes released ones back. Owns: sampler, loader, arena, slot states. Borrows: the
 // WorkerPool (outlives it) and the ControlPages of attached sessions (each outlives its Attach..Detach span).
 // Threads: every method from any thread; one mutex, never held while loading samples or blocking. Stop waits
-// for workers. Errors: a bad sample under on_bad_sample = fail, or a failed delivery, fails the feed:
-// published batches stay valid, then sessions see the error. Invariants: I1 a slot is filled only when every
-// session it was lent to released its generation; I2, I3: published in plan order, complete, once a session;
-// I5: nothing is allocated a batch that outlives it; I6: release words are only compared for equality.
+// for workers. Errors: a bad sample under on_bad_sample = fail fails the feed: published batches
+// stay valid, then sessions see the error. A failed delivery drains it. Invariants: I1 a slot is filled only
+// when every session it was lent to released its generation; I2, I3: published in plan order, complete, once
+// a session; I5: nothing is allocated a batch that outlives it; I6: release words are only compared for
+// equality.
 class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
  public:
   struct Parts {
@@ -104,11 +105,15 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   const Arena& arena() const { return *parts_.arena; }
   // See Arena::At.
   Result<const Arena*> ArenaAt(const std::string& gpu_uuid) { return parts_.arena->At(gpu_uuid); }
+  // See Arena::LeaveAt.
+  void LeaveArenaAt(const Arena& part, bool keep) { parts_.arena->LeaveAt(part, keep); }
+  // Whether its group has ever been complete.
+  bool HasBegun() const PF_EXCLUDES(mutex_);
   // What the client is left to do to images; nothing on the host.
   const std::optional<ImageTail>& tail() const { return parts_.loader->tail(); }
   const DatasetInfo& dataset() const { return parts_.loader->dataset().info(); }
-  // Outlives the feed for who waits for the last of its tasks, which own it with us.
-  std::shared_ptr<const FeedShare> share() const { return share_; }
+  // Outlives the feed, for who waits for its end: its tasks, its copies and who looks at it own it with us.
+  std::shared_ptr<const FeedShare> share() const { return share_.share(); }
 
   // Adds a session that wants batches from `start` on (nothing: from wherever the feed is). The feed begins,
   // at the earliest start, once spec.group_size sessions are attached. Joining later, a session gets what is
@@ -160,8 +165,9 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
     uint32_t samples = 0;
     uint32_t skipped = 0;
     Status status;
-    std::string first_bad;    // why, when every sample was skipped
-    bool delivering = false;  // filled, on its way to where the clients see it
+    std::string first_bad;     // why, when every sample was skipped
+    bool delivering = false;   // filled, on its way to where the clients see it
+    bool undelivered = false;  // its arena delivers nothing any more
   };
   enum class Phase { kWaiting, kRunning, kDraining, kEnded, kFailed };
   using Tasks = std::vector<std::shared_ptr<FillTask>>;
@@ -196,9 +202,9 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // Whether every holder's word says released, whoever has looked.
   bool IsReleasedLocked(uint32_t slot) const PF_REQUIRES(mutex_);
 
+  const FeedShareUse share_;  // first: the memory is gone before it
   Parts parts_;
   WorkerPool& workers_;
-  const std::shared_ptr<FeedShare> share_;
   uint64_t bytes_per_sample_ = 0;  // of all tensors
   uint32_t grain_ = 1;             // samples a worker takes at once
 

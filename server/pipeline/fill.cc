@@ -13,7 +13,7 @@ namespace pinfeed {
 class Feed::Fill::PieceTask final : public FillTask {
  public:
   PieceTask(std::shared_ptr<Feed> feed, std::shared_ptr<Fill> fill, size_t index)
-      : FillTask(feed->share_, Samples(*fill, index), feed->grain_),
+      : FillTask(feed->share_.share(), Samples(*fill, index), feed->grain_),
         feed_(std::move(feed)),
         fill_(std::move(fill)),
         index_(index) {}

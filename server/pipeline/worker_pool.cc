@@ -51,7 +51,7 @@ void WorkerPool::Submit(std::shared_ptr<FillTask> task) {
   if (stopping_) return;
   // A feed that was away must not catch up on everything the others were served meanwhile: it starts level
   // with the least served.
-  const auto shares_with = [&](const auto& other) { return other->share_ == task->share_; };
+  const auto shares_with = [&](const auto& other) { return other->share_.get() == task->share_.get(); };
   if (!open_.empty() && std::none_of(open_.begin(), open_.end(), shares_with)) {
     uint64_t least = UINT64_MAX;
     for (const auto& other : open_)

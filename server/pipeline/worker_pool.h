@@ -16,8 +16,8 @@
 
 namespace pinfeed {
 
-// How urgent a feed is and how much it has been given: what makes the pool fair. One a feed; outlives its
-// tasks.
+// How urgent a feed is and how much it has been given: what makes the pool fair. One a feed; outlives it and
+// its tasks.
 struct FeedShare {
   std::atomic<uint32_t> ready{
       0};  // batches published and not yet released: the fewer, the nearer to starving
@@ -25,26 +25,43 @@ struct FeedShare {
       0};  // worker time spent on this feed, brought level with the others' when it becomes active
   std::atomic<uint64_t> worked_ns{0};  // worker time spent on this feed
   std::atomic<uint32_t> running{0};    // workers at it right now
-  std::atomic<uint32_t> tasks{0};      // that exist, with all that they own
+  std::atomic<uint32_t> users{0};      // the feed and its tasks, while they exist with all that they own
 
-  // Returns when no task is left. The thread that ends a task is often a worker, and after Done().
-  void AwaitTasks() const {
-    for (uint32_t left = tasks.load(); left != 0; left = tasks.load()) tasks.wait(left);
+  // Returns when neither the feed nor a task of it is left. Whoever lets go of it last ends it: often a
+  // worker, after Done(), or a copy thread.
+  void AwaitUsers() const {
+    for (uint32_t left = users.load(); left != 0; left = users.load()) users.wait(left);
   }
+};
+
+// Purpose: one of a share's users. The first member of what it counts, so that all else is gone before it.
+class FeedShareUse {
+ public:
+  explicit FeedShareUse(std::shared_ptr<FeedShare> share) : share_(std::move(share)) {
+    share_->users.fetch_add(1);
+  }
+  ~FeedShareUse() {
+    share_->users.fetch_sub(1);
+    share_->users.notify_all();
+  }
+  FeedShareUse(const FeedShareUse&) = delete;
+  FeedShareUse& operator=(const FeedShareUse&) = delete;
+
+  const std::shared_ptr<FeedShare>& share() const { return share_; }
+  FeedShare* get() const { return share_.get(); }
+  FeedShare* operator->() const { return get(); }
+  FeedShare& operator*() const { return *share_; }
+
+ private:
+  const std::shared_ptr<FeedShare> share_;
 };
 
 // Purpose: one batch to fill. Owned by the pool from Submit until Done() has returned.
 class FillTask {
  public:
   FillTask(std::shared_ptr<FeedShare> share, uint32_t samples, uint32_t grain)
-      : share_(std::move(share)), samples_(samples), grain_(grain) {
-    share_->tasks.fetch_add(1);
-  }
-  // What a subclass owns is gone by now.
-  virtual ~FillTask() {
-    share_->tasks.fetch_sub(1);
-    share_->tasks.notify_all();
-  }
+      : share_(std::move(share)), samples_(samples), grain_(grain) {}
+  virtual ~FillTask() = default;
   FillTask(const FillTask&) = delete;
   FillTask& operator=(const FillTask&) = delete;
   // Loads samples [begin, end). Called from several workers at once for disjoint ranges.
@@ -54,7 +71,7 @@ class FillTask {
 
  private:
   friend class WorkerPool;
-  const std::shared_ptr<FeedShare> share_;
+  const FeedShareUse share_;
   const uint32_t samples_;   // >= 1
   const uint32_t grain_;     // samples claimed at once, >= 1
   uint32_t claimed_ = 0;     // guarded by the pool's mutex

@@ -38,6 +38,11 @@ FeedMember::~FeedMember() {
   table_->Forget(*this);
 }
 
+Status FeedMember::TakeArena(const std::string& gpu_uuid) {
+  ASSIGN_OR_RETURN(arena_, feed_->ArenaAt(gpu_uuid));
+  return OkStatus();
+}
+
 void FeedMember::Leave() {
   if (std::exchange(active_, false)) table_->Leave(feed_);
 }
@@ -131,12 +136,19 @@ void FeedTable::Leave(const std::shared_ptr<Feed>& feed) {
       break;
     }
   }
-  jobs_.push_back({feed, false, false, {}});
+  jobs_.push_back({.feed = feed, .what = Job::What::kStop});
   changed_.NotifyAll();
 }
 
 void FeedTable::Forget(FeedMember& member) {
+  // Before its group was complete nobody had a batch by it.
+  const bool keep = member.served_ && member.feed_->HasBegun();
   const MutexLock lock(mutex_);
+  if (member.arena_ != nullptr) {
+    jobs_.push_back(
+        {.feed = member.feed_, .what = Job::What::kLeavePart, .part = member.arena_, .keep = keep});
+    changed_.NotifyAll();
+  }
   Entry& entry = entries_.at(member.feed_->id());
   entry.mapped = entry.mapped || member.mapped_;
   if (member.mapped_ && member.client_) {
@@ -147,7 +159,10 @@ void FeedTable::Forget(FeedMember& member) {
     entry.heirs.push_back(*std::move(member.client_));
   }
   if (--entry.members > 0) return;
-  jobs_.push_back({member.feed_, true, !entry.mapped, std::move(entry.heirs)});
+  jobs_.push_back({.feed = member.feed_,
+                   .what = Job::What::kForget,
+                   .discard = !entry.mapped,
+                   .heirs = std::move(entry.heirs)});
   changed_.NotifyAll();
 }
 
@@ -162,27 +177,31 @@ void FeedTable::Reap() {
       jobs_.pop_front();
       reaping_ = true;
     }
-    job.feed->Stop();
-    const std::shared_ptr<const FeedShare> share = job.feed->share();
-    if (job.forget) {
-      FeedSnapshot last = job.feed->Snapshot();
-      spdlog::info("feed {}: ended after {} batches, {} bad samples", last.id, last.batches,
-                   last.bad_samples);
-      const MutexLock lock(mutex_);
-      const auto entry = entries_.find(last.id);
-      last.starved_ns = std::max(last.starved_ns, entry->second.starved_ns);
-      Add(last, ended_);
-      entries_.erase(entry);
-    }
-    if (job.discard) job.feed->DiscardMemory();
-    if (!job.heirs.empty()) job.feed->LeaveMemoryTo(std::move(job.heirs));
-    // The arena is unmapped without the lock: here, or by the worker that filled the last batch.
-    job.feed.reset();
-    share->AwaitTasks();
+    Do(std::move(job));
     const MutexLock lock(mutex_);
     reaping_ = false;
     changed_.NotifyAll();
   }
+}
+
+void FeedTable::Do(Job job) {
+  if (job.what == Job::What::kLeavePart) return job.feed->LeaveArenaAt(*job.part, job.keep);
+  job.feed->Stop();
+  if (job.what == Job::What::kStop) return;
+  FeedSnapshot last = job.feed->Snapshot();
+  spdlog::info("feed {}: ended after {} batches, {} bad samples", last.id, last.batches, last.bad_samples);
+  {
+    const MutexLock lock(mutex_);
+    const auto entry = entries_.find(last.id);
+    last.starved_ns = std::max(last.starved_ns, entry->second.starved_ns);
+    Add(last, ended_);
+    entries_.erase(entry);
+  }
+  if (job.discard) job.feed->DiscardMemory();
+  if (!job.heirs.empty()) job.feed->LeaveMemoryTo(std::move(job.heirs));
+  const std::shared_ptr<const FeedShare> share = job.feed->share();
+  job.feed.reset();
+  share->AwaitUsers();
 }
 
 void FeedTable::DrainAll() {

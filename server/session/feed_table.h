@@ -37,15 +37,19 @@ class FeedMember {
         feed_(std::move(other.feed_)),
         active_(std::exchange(other.active_, false)),
         mapped_(other.mapped_),
+        served_(other.served_),
         arena_(other.arena_),
         client_(std::move(other.client_)) {}
   FeedMember& operator=(FeedMember&& other) = delete;
   ~FeedMember();
 
   Feed& feed() const { return *feed_; }
-  // What this session's client maps: the feed's arena, or the part of it that was set.
+  // What this session's client maps: the feed's arena, or the part of it that was taken.
   const Arena& arena() const { return arena_ != nullptr ? *arena_ : feed_->arena(); }
-  void SetArena(const Arena& arena) { arena_ = &arena; }
+  // The part for clients on that GPU, until this member is gone. See Arena::At. At most once with success.
+  Status TakeArena(const std::string& gpu_uuid);
+  // Its client is attached.
+  void SetServed() { served_ = true; }
   // Takes no part any more; its memory may still be mapped by somebody. When the last member left, the feed
   // is stopped (on the table's thread) and its group's name is free. Idempotent.
   void Leave();
@@ -64,12 +68,20 @@ class FeedMember {
   std::shared_ptr<Feed> feed_;
   bool active_;
   bool mapped_ = true;
-  const Arena* arena_ = nullptr;  // of the feed
+  bool served_ = false;
+  const Arena* arena_ = nullptr;  // of the feed's
   std::optional<ClientProcess> client_;
 };
 
-// Purpose: makes, shares and ends feeds. Owns: the feeds and a thread that stops them, since that waits for
-// workers. Threads: any. Join blocks while the feed is made; nothing else blocks. Errors: those of Join.
+// Purpose: makes, shares and ends feeds. Owns: the feeds, with others (below), and a thread, the reaper, that
+// stops them, since that waits for workers. Threads: any. Join blocks while the feed is made; nothing else
+// blocks. Errors: those of Join.
+// Lifetime: a feed that has stopped may still be in somebody's hands: a worker that ends its last task, the
+// copy thread on its way back from the last delivery or in the middle of reading releases, who makes a
+// snapshot or a trace. Each owns a share of it for as long as that takes, and whoever lets go last destroys
+// it, with its memory. The reaper waits until that has happened, so that when Stop has returned nothing is
+// left of any feed, and what feeds borrow (workers, engines, pools) may go. None of those who hold a share
+// waits for the reaper without a limit.
 // Invariants: 1. all members of a feed have one UID and equal specs; 2. a feed is stopped before it is
 // destroyed; 3. Totals() only grow.
 class FeedTable {
@@ -119,8 +131,10 @@ class FeedTable {
   };
   struct Job {
     std::shared_ptr<Feed> feed;
-    bool forget = false;   // else only stop it
-    bool discard = false;  // give the arena's pages back
+    enum class What { kLeavePart, kStop, kForget } what = What::kStop;
+    const Arena* part = nullptr;  // kLeavePart
+    bool keep = false;            // likewise
+    bool discard = false;         // kForget: give the arena's pages back
     std::vector<ClientProcess> heirs = {};
   };
 
@@ -129,6 +143,7 @@ class FeedTable {
   void Leave(const std::shared_ptr<Feed>& feed) PF_EXCLUDES(mutex_);
   void Forget(FeedMember& member) PF_EXCLUDES(mutex_);
   void Reap() PF_EXCLUDES(mutex_);
+  void Do(Job job) PF_EXCLUDES(mutex_);
 
   Mutex mutex_;
   CondVar changed_;

@@ -160,16 +160,15 @@ Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,
                               ", and to this client only by " + BackendName(choice.backend) +
                               (choice.fallback.empty() ? "" : " (" + choice.fallback + ")"));
   }
-  Result<const Arena*> arena = member.feed().ArenaAt(arguments.gpu_uuid);
-  if (!arena.ok() && arena.status().code() == Code::kResourceExhausted) {
+  Status taken = member.TakeArena(arguments.gpu_uuid);
+  if (taken.code() == Code::kResourceExhausted) {
     AwaitMemory();
-    arena = member.feed().ArenaAt(arguments.gpu_uuid);
+    taken = member.TakeArena(arguments.gpu_uuid);
   }
-  if (!arena.ok()) {
+  if (!taken.ok()) {
     member.Unmapped();
-    return arena.status();
+    return taken;
   }
-  member.SetArena(**arena);
   const Result<std::optional<Sampler::Start>> start = StartOf(arguments.cursor, member.feed());
   Result<std::unique_ptr<ControlPages>> pages = ControlPages::Create(member.feed().arena().slot_count());
   if (!start.ok() || !pages.ok()) {

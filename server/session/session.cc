@@ -104,6 +104,7 @@ Result<std::shared_ptr<Session>> SessionTable::FindPending(const uint8_t (&token
 
 Status SessionTable::Attach(Session& session) {
   RETURN_IF_ERROR(session.member.feed().Attach(session.pages.get(), session.start));
+  session.member.SetServed();
   session.state = SessionState::kAttached;
   return OkStatus();
 }

@@ -204,7 +204,6 @@ def client_killed(options, daemon, data, gpu, backend, fork):
     dying = Role("victim", daemon.address, data, backend, *flags)
     dying.await_lines(1)
     arena = int(daemon.gpu()["arena_used_bytes"]) - used_before
-    time.sleep(0.3)  # the kernel is well under way
     killed = time.monotonic()
     dying.process.kill()
     dying.process.wait(30)
@@ -240,7 +239,8 @@ def daemon_killed(options, folder, data, log, backend):
         client.await_lines(10)
     first.process.kill()
     first.process.wait(30)
-    time.sleep(0.5)
+    for client in clients:
+        within(30, "the clients see that their daemon is gone", lambda client=client: any("reconnecting" in line for line in client.errors))
     second = Daemon(options.pinfeedd, folder, data, log)
     for client, what in zip(clients, ("owned tensors", "a batch held")):
         lines, last = client_rest(client)

@@ -50,7 +50,8 @@ class Gpu:
         return free.value
 
     def scribble(self, cubin, address, nbytes, seconds):
-        """Starts a kernel of tests/device/scribble.cu that writes there for so long."""
+        """Starts a kernel of tests/device/scribble.cu that writes there for so long, and waits until it has begun to."""
+        before = int(self.read(address, 4).view(np.uint32)[0])
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         image = open(cubin, "rb").read()
         self.check(self.driver.cuModuleLoadData(ctypes.byref(module), image))
@@ -58,6 +59,11 @@ class Gpu:
         values = [ctypes.c_uint64(address), ctypes.c_uint64(nbytes // 4), ctypes.c_uint64(int(seconds * 1e9))]
         arguments = (ctypes.c_void_p * 3)(*[ctypes.addressof(value) for value in values])
         self.check(self.driver.cuLaunchKernel(function, 64, 1, 1, 256, 1, 1, 0, None, arguments, None))
+        stream, word = ctypes.c_void_p(), ctypes.c_uint32(before)
+        self.check(self.driver.cuStreamCreate(ctypes.byref(stream), 1))  # CU_STREAM_NON_BLOCKING: it does not wait for the kernel
+        while word.value == before:
+            self.check(self.driver.cuMemcpyDtoHAsync_v2(ctypes.byref(word), ctypes.c_uint64(address), ctypes.c_size_t(4), stream))
+            self.check(self.driver.cuStreamSynchronize(stream))
 
     def memory(self):
         return _device.Memory(

@@ -77,11 +77,15 @@ UniqueFd MarkInUse(int physical) {
 
 CUresult Enter(const char* function) {
   State& state = TheState();
-  const MutexLock lock(state.mutex);
-  if (!state.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-  if (*state.initialised != CUDA_SUCCESS) return *state.initialised;
-  const std::optional<Fault> fault = TakeFault(state, function);
+  std::optional<Fault> fault;
+  {
+    const MutexLock lock(state.mutex);
+    if (!state.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    if (*state.initialised != CUDA_SUCCESS) return *state.initialised;
+    fault = TakeFault(state, function);
+  }
   if (!fault) return CUDA_SUCCESS;
+  while (fault->hangs) ::pause();
   if (fault->result) return *fault->result;
   if (!current_contexts.empty()) current_contexts.back()->Break(CUDA_ERROR_UNKNOWN);
   return CUDA_ERROR_UNKNOWN;

@@ -53,7 +53,9 @@ bool ParseFaults(std::string_view text, std::vector<Fault>& faults) {
     if (!known || words.size() < 2 || words.size() > 3 || !Parse(words[1], fault.calls_left) ||
         fault.calls_left == 0)
       return false;
-    if (words.size() == 3) {
+    if (words.size() == 3 && words[2] == "hang") {
+      fault.hangs = true;
+    } else if (words.size() == 3) {
       if (!Parse(words[2], result)) return false;
       fault.result = static_cast<CUresult>(result);
     }
@@ -82,12 +84,14 @@ CUresult Initialise(State& state) PF_REQUIRES(state.mutex) {
   uint64_t count = 0;
   if (!NumberFromEnvironment("PINFEED_STAND_IN_GPUS", 1, count) || count > kMaxDevices ||
       !NumberFromEnvironment("PINFEED_STAND_IN_BYTES", kDefaultBytes, state.device_bytes) ||
-      !NumberFromEnvironment("PINFEED_STAND_IN_PEERS", 1, state.peers))
+      !NumberFromEnvironment("PINFEED_STAND_IN_PEERS", 1, state.peers) ||
+      !NumberFromEnvironment("PINFEED_STAND_IN_STALL", 0, state.stalled_copy))
     return CUDA_ERROR_INVALID_VALUE;
   state.takes_pageable = std::getenv("PINFEED_STAND_IN_PAGEABLE") != nullptr;
   const char* const faults = std::getenv("PINFEED_STAND_IN_FAIL");
   if (faults != nullptr && *faults != '\0' && !ParseFaults(faults, state.faults)) {
-    std::fprintf(stderr, "stand-in CUDA driver: PINFEED_STAND_IN_FAIL=%s: not FUNCTION:CALL[:ERROR],...\n",
+    std::fprintf(stderr,
+                 "stand-in CUDA driver: PINFEED_STAND_IN_FAIL=%s: not FUNCTION:CALL[:ERROR|:hang],...\n",
                  faults);
     return CUDA_ERROR_INVALID_VALUE;
   }

@@ -18,7 +18,9 @@
 //   PINFEED_STAND_IN_PEERS  1: GPUs can be let read each other's memory (1)
 //   PINFEED_STAND_IN_FAIL   "cuMemcpyHtoDAsync:5": its 5th call fails with CUDA_ERROR_UNKNOWN and breaks the
 //                           caller's context. "cuMemCreate:1:2": the first fails with error 2 and breaks
-//                           nothing. Several are parted by commas.
+//                           nothing. "cuMemUnmap:1:hang": the call never returns. Several are parted by
+//                           commas.
+//   PINFEED_STAND_IN_STALL  the number of the asynchronous copy from the host that never ends (none)
 //   PINFEED_STAND_IN_PAGEABLE  set: asynchronous copies take pageable memory, and wait for it
 //   CUDA_VISIBLE_DEVICES    ordinals, as the driver reads them
 #pragma once
@@ -156,12 +158,13 @@ struct Range {
 struct Fault {
   std::string function;
   uint64_t calls_left = 0;
+  bool hangs = false;
   std::optional<CUresult> result;  // none: CUDA_ERROR_UNKNOWN, and the context is broken
 };
 
 // Purpose: all that this process's stand-in knows. One object, leaked on purpose: streams' threads outlive
-// main. Threads: `devices`, `device_bytes` and
-// `takes_pageable` are constant after cuInit, the rest is guarded.
+// main. Threads: `devices`, `device_bytes`, `peers`, `takes_pageable` and `stalled_copy` are constant after
+// cuInit, the rest is guarded.
 struct State {
   Mutex mutex;
   std::optional<CUresult> initialised PF_GUARDED_BY(mutex);
@@ -169,6 +172,8 @@ struct State {
   uint64_t device_bytes = 0;
   uint64_t peers = 0;  // not 0: GPUs reach each other
   bool takes_pageable = false;
+  uint64_t stalled_copy = 0;  // 0: none
+  std::atomic<uint64_t> copies{0};
   std::vector<Fault> faults PF_GUARDED_BY(mutex);
   std::map<uint64_t, Range> reserved PF_GUARDED_BY(mutex);
   std::map<uint64_t, Region> regions PF_GUARDED_BY(mutex);

@@ -128,6 +128,14 @@ CUresult cuStreamSynchronize(CUstream handle) {
   return context->error;
 }
 
+CUresult cuStreamQuery(CUstream handle) {
+  PF_STAND_IN_CONTEXT_CALL(cuStreamQuery);
+  const std::shared_ptr<CUstream_st> stream = StreamOf(*context, handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (!stream->IsFinished(stream->Pushed())) return CUDA_ERROR_NOT_READY;
+  return context->error;
+}
+
 CUresult cuCtxSynchronize() {
   PF_STAND_IN_CONTEXT_CALL(cuCtxSynchronize);
   std::vector<std::shared_ptr<CUstream_st>> streams;

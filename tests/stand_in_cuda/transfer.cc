@@ -69,6 +69,12 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstr
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const bool registered = IsRegisteredHost(AddressOf(from), bytes);
   const bool pageable = !registered && TheState().takes_pageable;
+  State& state = TheState();
+  if (++state.copies == state.stalled_copy) {
+    stream->Push([]() -> CUresult {
+      while (true) ::pause();
+    });
+  }
   const uint64_t number = stream->Push([=] {
     if (!IsDeviceMemory(to, bytes, Rights::kReadWrite) ||
         !(pageable || IsRegisteredHost(AddressOf(from), bytes)))

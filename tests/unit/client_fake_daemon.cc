@@ -218,7 +218,7 @@ void FakeDaemon::Welcome(UniqueFd peer) {
     if (script_.descriptors) script_.descriptors(session, fds);
     if (script_.welcome) script_.welcome(frame);
     SendWelcome(peer.get(), frame, fds);
-    entry->lifeline = std::move(peer);
+    if (!script_.leave) entry->lifeline = std::move(peer);
     entry->attached = true;
     break;
   }

@@ -56,6 +56,7 @@ class FakeDaemon final : private v1::Feeder::Service {
     std::function<void(FakeSession&)> opened{};  // e.g. publishes before the client attaches
     std::function<void(FakeSession&, std::vector<int>&)> descriptors{};  // changes what the welcome carries
     std::function<void(LifelineFrame&)> welcome{};                       // changes the welcome itself
+    bool leave = false;                                                  // hangs up right behind the welcome
   };
 
   FakeDaemon(std::filesystem::path directory, Script script);

@@ -18,7 +18,11 @@ using ::testing::HasSubstr;
 
 class DeviceSlotsTest : public ::testing::TestWithParam<Backend> {
  protected:
-  static void SetUpTestSuite() { ::setenv("PINFEED_STAND_IN_GPUS", "2", 1); }
+  static void SetUpTestSuite() {
+    ::setenv("PINFEED_STAND_IN_GPUS", "2", 1);
+    // The second kernel of the one test that launches any, over each backend.
+    ::setenv("PINFEED_STAND_IN_FAIL", "cuLaunchKernel:2:1,cuLaunchKernel:4:1", 1);
+  }
 
   DeviceSlotsTest() {
     void* const page =
@@ -62,6 +66,38 @@ TEST_P(DeviceSlotsTest, MapsWhatIsLentAndReleasesInTheOrderOfAStream) {
   ASSERT_OK(slots->Release(batch, nullptr));
   EXPECT_TRUE(slots->Settle(std::chrono::steady_clock::now() + std::chrono::seconds(30)));
   EXPECT_EQ(page_->slots[2].generation.load(), 7U);
+  EXPECT_EQ(peer.Dismiss(), 0);
+}
+
+// Whoever has the error may give the slot back at once, and with it what the first kernel reads.
+TEST_P(DeviceSlotsTest, WriteThatFailsHalfwayLeavesNothingRunning) {
+  constexpr uint8_t kWritten = 7;
+  constexpr uint64_t kLongBytes = uint64_t{256} << 20;
+  Peer peer(LendTask());
+  Receive(peer);
+  offer_.layout.batch_size = 4;
+  offer_.layout.tensors = {{{"image", DType::kUint8, {1, 4, 4}}, 0, 16}};
+  OfferedImage image;
+  image.height = image.width = 4;
+  image.channels = 1;
+  image.table.assign(256, kWritten);
+  offer_.outputs.assign(2, {{"image", DType::kUint8, {1, 4, 4}}, 0, image});
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DeviceSlots> slots, Map());
+  ASSERT_OK_AND_ASSIGN(const std::shared_ptr<const CudaDevice> device, CudaDevice::Open(0));
+  ASSERT_OK_AND_ASSIGN(const DeviceMemory memory, DeviceMemory::Allocate(device, 2 * kLongBytes));
+  const CudaScope scope(*device);
+  // Long enough for the kernels to stand behind it.
+  ASSERT_EQ(device->driver().cuMemcpyDtoDAsync(memory.address(), memory.address() + kLongBytes, kLongBytes,
+                                               nullptr),
+            CUDA_SUCCESS);
+  auto* const out = reinterpret_cast<uint8_t*>(memory.address());  // NOLINT(performance-no-int-to-ptr)
+  void* const outputs[] = {out, out + 64};
+  BatchDescriptor batch{};
+  batch.generation = 7;
+  batch.samples = 4;
+  EXPECT_THAT(slots->Write(batch, outputs, nullptr), StatusIs(Code::kInternal, HasSubstr("launch")));
+  EXPECT_TRUE(std::all_of(out, out + 64, [](uint8_t byte) { return byte == kWritten; }));
+  EXPECT_EQ(page_->slots[0].generation.load(), 0U);
   EXPECT_EQ(peer.Dismiss(), 0);
 }
 

@@ -85,6 +85,21 @@ TEST_F(FeedTableTest, NameIsFreeWhenTheLastLeavesAndMemoryWhenTheLastIsGone) {
   EXPECT_EQ(pool_.used_bytes(), 0U);
 }
 
+// A copy thread, or who looks at all feeds, may have one in its hands when it ends.
+TEST_F(FeedTableTest, StopWaitsForWhoeverStillHasAFeed) {
+  std::shared_ptr<Feed> held;
+  {
+    ASSERT_OK_AND_ASSIGN(const FeedMember member, Join(1000, Spec(8)));
+    held = table_.All().at(0);
+  }
+  auto stopping = std::async(std::launch::async, [&] { table_.Stop(); });
+  EXPECT_EQ(stopping.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  EXPECT_NE(pool_.used_bytes(), 0U);
+  held.reset();
+  stopping.get();
+  EXPECT_EQ(pool_.used_bytes(), 0U);
+}
+
 TEST_F(FeedTableTest, TotalsKeepWhatEndedFeedsDid) {
   uint64_t batches = 0;
   {

@@ -355,7 +355,7 @@ TEST_F(FeedTest, DetachAtAnyPointGivesEverythingBack) {
   std::vector<std::shared_ptr<const FeedShare>> shares;
   for (const auto& feed : feeds_) shares.push_back(feed->share());
   feeds_.clear();
-  for (const auto& share : shares) share->AwaitTasks();  // a worker may still hold the last one
+  for (const auto& share : shares) share->AwaitUsers();  // a worker may still hold the last one
   EXPECT_EQ(pool_.used_bytes(), 0U);
 }
 

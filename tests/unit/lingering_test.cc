@@ -118,6 +118,12 @@ TEST_F(LingeringTest, WithoutAListOnlyWhatTheDriverKeepsMayGo) {
   // Somebody may still have it open: it goes with this process.
   EXPECT_EQ(pool_.used_bytes(), 0U);
   EXPECT_EQ(FreeBytes(), free_before - kBytes);
+  // And so does the context, whose end would take it along.
+  const CudaDriver& driver = device_->driver();
+  CUcontext context = device_->context();
+  device_.reset();
+  ASSERT_EQ(driver.cuCtxPushCurrent(context), CUDA_SUCCESS);
+  EXPECT_EQ(driver.cuCtxPopCurrent(&context), CUDA_SUCCESS);
 }
 
 }  // namespace

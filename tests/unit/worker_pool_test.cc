@@ -154,7 +154,7 @@ TEST(WorkerPoolTest, TaskCountsUntilWhatItOwnsIsGone) {
   // Destroyed with the function that owns it, by the worker, after Done().
   std::shared_ptr<int> owned(new int(0), [&](const int* value) {
     delete value;
-    EXPECT_EQ(share->tasks.load(), 1U);
+    EXPECT_EQ(share->users.load(), 1U);
     ended.count_down();
   });
   WorkerPool pool(1);
@@ -162,8 +162,8 @@ TEST(WorkerPoolTest, TaskCountsUntilWhatItOwnsIsGone) {
   pool.Submit(std::make_shared<CountingTask>(
       share, 1, 1, [kept = std::move(owned)](uint32_t) {}, [] {}));
   ended.wait();
-  share->AwaitTasks();
-  EXPECT_EQ(share->tasks.load(), 0U);
+  share->AwaitUsers();
+  EXPECT_EQ(share->users.load(), 0U);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
-from typing import Any, List, Optional, Type, TypeVar
+from typing import Any, List, NamedTuple, Optional, Type, TypeVar
 
 from . import _abi
 from ._errors import Code, Error
@@ -21,19 +21,33 @@ logger = logging.getLogger("pinfeed")
 _Self = TypeVar("_Self", bound="Connection")
 
 
+class Opened(NamedTuple):
+    """What `pf_open` gave for what was asked of it, and what else was asked for."""
+
+    library: _abi.Library
+    handle: ctypes.c_void_p
+    spec: Spec
+    rank: Rank
+    framework: str
+    zero_copy: Optional[bool]
+    timeout: Optional[float]  # seconds that one batch may take
+    address: str
+    ordinal: int  # of the GPU that was asked for; -1: the host
+
+
 class Connection:
     """An open feed. Owns the library's handle. Threads: any, one after the other. Errors: `pinfeed.Error`; FAILED_PRECONDITION once it
     is closed. Invariant: the handle is closed once, whatever fails."""
 
-    def __init__(self, library: _abi.Library, handle: ctypes.c_void_p, spec: Spec, rank: Rank, address: str) -> None:
-        self._library = library
-        self._close = library.pf_close
-        self._handle: Optional[ctypes.c_void_p] = handle  # ours from here on, also when what follows fails: __del__ closes it, once
+    def __init__(self, opened: Opened) -> None:
+        self._library = opened.library
+        self._close = opened.library.pf_close
+        self._handle: Optional[ctypes.c_void_p] = opened.handle  # ours from here on, also when what follows fails: __del__ closes it, once
         self._lock = threading.RLock()
         self._closing = False
-        self._spec = spec
-        self._rank = rank
-        self._address = address
+        self._spec = spec = opened.spec
+        self._rank = rank = opened.rank
+        self._address = opened.address
         info = self._get_info()
         self._tensor_count: int = info.tensor_count
         self._output_count: int = info.output_count

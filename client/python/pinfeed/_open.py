@@ -15,6 +15,7 @@ from typing import Any, Optional, Union
 
 from . import _abi, _daemon
 from ._checks import MAX_NAME_BYTES, Checks
+from ._connection import Opened
 from ._device import ordinal_of
 from ._errors import Code, Error, InvalidArgumentError, NotFoundError, make_error
 from ._rank import find_rank
@@ -147,7 +148,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         if isinstance(error, NotFoundError) and named and os.path.exists(named):
             error = make_error(result, f'{error} (for the file or folder of that name write "./{named}")')
         raise error
-    return Feed(library, handle, spec, place, framework, zero_copy, timeout, os.fsdecode(options.address), ordinal)
+    return Feed(Opened(library, handle, spec, place, framework, zero_copy, timeout, os.fsdecode(options.address), ordinal))
 
 
 def _choose_framework(framework: str, ordinal: int) -> str:

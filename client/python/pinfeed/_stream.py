@@ -12,13 +12,11 @@ import time
 import warnings
 from typing import Any, Optional, Tuple, Union
 
-from . import _abi
 from ._batch import BatchMaker
-from ._connection import Connection, logger
+from ._connection import Connection, Opened, logger
 from ._device import DeviceBatchMaker, LentBatchMaker, memory_of
 from ._errors import Code, DeadlineExceededError, Error, SlotsHeldWarning
-from ._rank import Rank
-from ._spec import Spec, describe
+from ._spec import describe
 
 # One wait inside the library. Between two, Python handles signals and this module looks whether the trainer starves itself.
 _SLICE_MS = 200
@@ -38,38 +36,27 @@ class Stream(Connection):
     """An open feed's batches. Invariant: an exception, also Ctrl-C, loses no batch: what the library gave is in `_out`, then in `_taken`,
     until the trainer has it. Signal handlers may call anything of it."""
 
-    def __init__(
-        self,
-        library: _abi.Library,
-        handle: ctypes.c_void_p,
-        spec: Spec,
-        rank: Rank,
-        framework: str,
-        zero_copy: Optional[bool],
-        timeout: Optional[float],
-        address: str,
-        ordinal: int,
-    ) -> None:
-        super().__init__(library, handle, spec, rank, address)
+    def __init__(self, opened: Opened) -> None:
+        super().__init__(opened)
         self._maker: Union[BatchMaker, DeviceBatchMaker]
         if self._device >= 0:
-            memory = memory_of(framework, self._device)
-            if zero_copy:
-                self._maker = LentBatchMaker(library, handle, self._output_count, memory, self._device)
+            memory = memory_of(opened.framework, self._device)
+            if opened.zero_copy:
+                self._maker = LentBatchMaker(opened.library, opened.handle, self._output_count, memory, self._device)
             else:
-                self._maker = DeviceBatchMaker(library, handle, self._output_count, memory)
+                self._maker = DeviceBatchMaker(opened.library, opened.handle, self._output_count, memory)
         else:
             # Where the daemon could not bring the tensors to the GPU, the framework does.
-            move_to = f"cuda:{ordinal}" if ordinal >= 0 else None
-            self._maker = BatchMaker(library, self._tensor_count, self.batch_size, framework, zero_copy, move_to)
-        self._framework = framework
-        self._timeout = timeout
+            move_to = f"cuda:{opened.ordinal}" if opened.ordinal >= 0 else None
+            self._maker = BatchMaker(opened.library, self._tensor_count, self.batch_size, opened.framework, opened.zero_copy, move_to)
+        self._framework = opened.framework
+        self._timeout = opened.timeout
         # The pointer that pf_next gave and that nothing owns yet: an exception may come between.
         self._out = ctypes.c_void_p()
         self._out_ref = ctypes.byref(self._out)
         self._taken: Any = None  # what the maker's take gave, until the trainer has the batch
         self._warned = False
-        self._group_pending = spec.get("group_size", 1) > 1  # no batch came yet, and nothing was told of that
+        self._group_pending = opened.spec.get("group_size", 1) > 1  # no batch came yet, and nothing was told of that
         self._wait_seconds = 0.0
 
     @property

@@ -6,16 +6,14 @@ What comes in: an open feed (`_open`). What goes out: its batches epoch by epoch
 
 from __future__ import annotations
 
-import ctypes
 import json
 from typing import Any, Dict, Iterator, NoReturn, Optional, Tuple
 
-from . import _abi
 from ._batch import Batch
 from ._checks import UINT64_MAX, Checks, shown, to_integer
+from ._connection import Opened
 from ._errors import Code, InvalidArgumentError
-from ._rank import Rank
-from ._spec import Spec, describe
+from ._spec import describe
 from ._stream import Stream
 
 _STATE_VERSION = 1
@@ -32,27 +30,16 @@ class Feed(Stream):
     not use its parent's feed. Closed by `close`, by ``with``, or when it is no longer referred to; tensors that are still held stay valid.
     """
 
-    def __init__(
-        self,
-        library: _abi.Library,
-        handle: ctypes.c_void_p,
-        spec: Spec,
-        rank: Rank,
-        framework: str,
-        zero_copy: Optional[bool],
-        timeout: Optional[float],
-        address: str,
-        ordinal: int = -1,
-    ) -> None:
-        super().__init__(library, handle, spec, rank, framework, zero_copy, timeout, address, ordinal)
+    def __init__(self, opened: Opened) -> None:
+        super().__init__(opened)
         self._iteration: Optional[object] = None  # the one iterator that may go on knows it
         self._epoch = 0  # of the iteration that runs, or of the one that comes
         self._started = False  # a batch of it was given
         self._ended = False  # its last batch was given
         self._resumed = False  # load_state_dict set the position, no iteration began since
         self._requested: Optional[int] = None  # by set_epoch, for the next iteration
-        self._queue = spec.get("sharing") == "QUEUE"
-        self._joined = "sharing" not in spec  # a shared feed may be in any epoch when this process joins it
+        self._queue = opened.spec.get("sharing") == "QUEUE"
+        self._joined = "sharing" not in opened.spec  # a shared feed may be in any epoch when this process joins it
 
     @property
     def sampler(self) -> "Feed":

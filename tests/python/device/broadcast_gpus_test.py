@@ -85,6 +85,26 @@ def test_a_late_member_must_be_on_a_gpu_of_the_group(daemon, data):
     members[0].wait()
 
 
+def test_memory_for_a_member_that_is_never_served_goes_with_it(daemon, data, host_bytes):
+    options = {"dataset": str(data / "arrays"), "batch_size": 7, "shuffle": True}
+    expected = host_bytes(daemon, 40, options)
+    group = {"share": "broadcast", "group": "g", "group_size": 3, "backend": "vmm-fd", **options}
+    in_use = lambda: [int(gpu["arena_used_bytes"]) > 0 for gpu in gpus_of(daemon)]  # noqa: E731
+    members = [trainer(daemon.address, 40, gpu=0, **group)]
+    while in_use() != [True, False, False, False]:
+        assert members[0].poll() is None
+    lost = trainer(daemon.address, 40, gpu=1, **group)
+    while in_use() != [True, True, False, False]:
+        assert lost.poll() is None
+    lost.kill()
+    lost.communicate()
+    while in_use() != [True, False, False, False]:
+        assert members[0].poll() is None
+    members += [trainer(daemon.address, 40, gpu=gpu, **group) for gpu in (2, 2)]
+    assert [finish(member)[0] for member in members] == [expected] * 3
+    assert [int(gpu["copied_bytes"]) > 0 for gpu in gpus_of(daemon)] == [True, False, True, False]
+
+
 def test_a_queue_stays_on_one_gpu(daemon, data):
     options = {"dataset": str(data / "arrays"), "batch_size": 7, "share": "queue", "group": "q", "group_size": 2, "backend": "vmm-fd"}
     first = trainer(daemon.address, 10**6, gpu=0, **options)

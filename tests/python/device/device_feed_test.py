@@ -97,14 +97,25 @@ def test_a_restarted_daemon_costs_no_batch(tmp_path, data, how, backend):
     second.stop()
 
 
-def test_a_gpu_that_breaks_ends_the_daemon_and_costs_no_batch(tmp_path, data, monkeypatch):
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"FAIL": "cuMemcpyHtoDAsync:60"},
+        # The context is sound, and the copy before the one that fails never ends.
+        {"FAIL": "cuMemcpyHtoDAsync:60:719", "STALL": "59"},
+        # A driver that is lost does not even give memory back.
+        {"FAIL": "cuMemcpyHtoDAsync:60,cuMemUnmap:1:hang"},
+    ],
+)
+def test_a_gpu_that_breaks_ends_the_daemon_and_costs_no_batch(tmp_path, data, monkeypatch, how):
     options = {"dataset": str(data / "arrays"), "batch_size": 7, "shuffle": True}
-    monkeypatch.setenv("PINFEED_STAND_IN_FAIL", "cuMemcpyHtoDAsync:60")
-    first = start(tmp_path / "run", data)
-    monkeypatch.delenv("PINFEED_STAND_IN_FAIL")
+    with monkeypatch.context() as broken:
+        for name, value in how.items():
+            broken.setenv(f"PINFEED_STAND_IN_{name}", value)
+        first = start(tmp_path / "run", data)
     process = trainer(first.address, 200, **options)
     assert first.process.wait(60) == 1, first.log()
-    assert "CUDA_ERROR_UNKNOWN" in first.log() and "GPU-" in first.log()
+    assert "CUDA_ERROR_" in first.log() and "GPU-" in first.log()
     second = start(tmp_path / "run", data)
     seen, last, _ = finish(process)
     assert last["reconnects"] == 1

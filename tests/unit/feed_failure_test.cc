@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a feed comes to its end when something fails: its source, or what it delivers with.
+#include "tests/unit/feed_fixture.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Numbers from storage that does not answer for some of them.
+class FarNumbers final : public Dataset {
+ public:
+  explicit FarNumbers(uint64_t far) : far_(far) {}
+  const DatasetInfo& info() const override { return near_.info(); }
+  Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
+    if (id == far_) return Unavailable("read number " + std::to_string(id) + ": no answer");
+    return near_.ReadTensor(id, field, out);
+  }
+  Status ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
+    return near_.ReadEncoded(id, field, out);
+  }
+  std::string Describe(uint64_t id) const override { return near_.Describe(id); }
+
+ private:
+  const NumberDataset near_{1000};
+  const uint64_t far_;
+};
+
+// Host memory behind copies of which the third one, and all later ones, fail.
+class LostArena final : public Arena {
+ public:
+  explicit LostArena(std::unique_ptr<HostArena> memory)
+      : Arena(memory->id(), memory->slot_count(), memory->slot_stride()), memory_(std::move(memory)) {}
+  Backend backend() const override { return Backend::kHost; }
+  std::byte* FillAddress(uint32_t slot) override { return memory_->FillAddress(slot); }
+  Status Prepare(uint32_t slot) override { return memory_->Prepare(slot); }
+  void Deliver(uint32_t slot, uint64_t bytes, Done done) override {
+    if (slot >= 2) return done(Internal("copy a batch: the GPU is lost"), {});
+    memory_->Deliver(slot, bytes, std::move(done));
+  }
+  int fd() const override { return memory_->fd(); }
+
+ private:
+  const std::unique_ptr<HostArena> memory_;
+};
+
+class FeedFailureTest : public FeedTest {
+ protected:
+  static FeedSpec InOrder() {
+    FeedSpec spec = Spec(8);
+    spec.order = Order::kSequential;
+    return spec;
+  }
+};
+
+// A source may fail with the code that tells of a GPU elsewhere. Sample 18 is of the third batch.
+TEST_F(FeedFailureTest, SourceThatIsUnavailableFailsTheFeed) {
+  const auto feed = Make(InOrder(), std::make_shared<FarNumbers>(18));
+  PageClient client(*feed);
+  ASSERT_OK(feed->Attach(client.pages(), Sampler::Start{}));
+  WaitFor([&] { return client.state() != FeedState::kRunning; });
+  EXPECT_EQ(client.state(), FeedState::kFailed);
+  EXPECT_EQ(client.page().error_code, static_cast<uint32_t>(Code::kUnavailable));
+  EXPECT_THAT(std::string(client.page().error_text, client.page().error_bytes), HasSubstr("number 18"));
+  feed->Detach(client.pages());
+}
+
+TEST_F(FeedFailureTest, DeliveryThatFailsLeavesTheBatchesToTheNextDaemon) {
+  const FeedSpec spec = InOrder();
+  auto loader = std::move(SampleLoader::Create(std::make_shared<NumberDataset>(1000), spec)).value();
+  auto layout = std::move(BatchLayout::Create(loader->outputs(), spec.batch_size)).value();
+  auto arena = std::make_unique<LostArena>(std::move(HostArena::Create(layout, 4, false, pool_)).value());
+  const auto sampler = std::move(Sampler::Create(spec, 1000)).value();
+  feeds_.push_back(std::make_shared<Feed>(
+      Feed::Parts{++last_id_, spec, std::move(layout), sampler, std::move(loader), std::move(arena)},
+      *workers_));
+  Feed& feed = *feeds_.back();
+  PageClient client(feed);
+  ASSERT_OK(feed.Attach(client.pages(), Sampler::Start{}));
+  WaitFor([&] { return client.state() != FeedState::kRunning; });
+  EXPECT_EQ(client.state(), FeedState::kDraining);
+  for (uint64_t b = 0; b < 2; ++b) EXPECT_EQ(client.Ids(*client.Next()), Expected(feed, 0, b));
+  EXPECT_FALSE(client.Next().has_value());
+  feed.Detach(client.pages());
+}
+
+// With every slot in use the feed asks for releases. The third batch, which fails, is in the last slot.
+TEST_F(FeedFailureTest, FailedFeedWaitsForNoReleases) {
+  const auto feed = Make(InOrder(), std::make_shared<NumberDataset>(1000, std::set<uint64_t>{18}), 3);
+  PageClient client(*feed);
+  ASSERT_OK(feed->Attach(client.pages(), Sampler::Start{}));
+  WaitFor([&] { return client.state() == FeedState::kFailed; });
+  EXPECT_EQ(client.page().starved.load(), 0U);
+  feed->Detach(client.pages());
+}
+
+}  // namespace
+}  // namespace pinfeed
