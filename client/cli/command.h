@@ -40,5 +40,7 @@ void AddPeekCommand(CLI::App& tool, ToolContext& context);
 void AddBenchCommand(CLI::App& tool, ToolContext& context);
 void AddTraceCommand(CLI::App& tool, ToolContext& context);
 void AddDoctorCommand(CLI::App& tool, ToolContext& context);
+// drain, evict, reload, logs
+void AddOperatorCommands(CLI::App& tool, ToolContext& context);
 
 }  // namespace pinfeed

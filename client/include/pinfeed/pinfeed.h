@@ -230,7 +230,12 @@ PF_API pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch);
  * pf_open_options. */
 PF_API pf_result pf_status_json(const char* address, char** json);
 PF_API pf_result pf_datasets_json(const char* address, char** json);
-/* Frees what the two functions above returned. NULL is allowed. */
+/* One call of pinfeed.v1.Admin, for operators: `method` is "Drain", "Evict", "Reload" or "SetLogLevel",
+ * `request_json` its request, *json its answer. PF_PERMISSION_DENIED unless the caller is root or the
+ * daemon's own user. */
+PF_API pf_result pf_admin_json(const char* address, const char* method, const char* request_json,
+                               char** json);
+/* Frees what the functions above returned. NULL is allowed. */
 PF_API void pf_free(char* json);
 
 /* Records what the daemon does with this user's feeds (root, the daemon's user: all) for as long as
