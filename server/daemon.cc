@@ -131,7 +131,8 @@ Status Daemon::Create() {
   parts_->admin.emplace(AdminService::Parts{parts_->peers, parts_->feeds, *parts_->sessions,
                                             *parts_->lifelines, parts_->refusals, parts_->tracer,
                                             MakeOperatorCalls(), ::geteuid()});
-  ASSIGN_OR_RETURN(parts_->rpc, RpcServer::Create(*parts_->service, *parts_->admin));
+  parts_->health.emplace(*parts_->sessions);
+  ASSIGN_OR_RETURN(parts_->rpc, RpcServer::Create(*parts_->service, *parts_->admin, *parts_->health));
   RETURN_IF_ERROR(OpenHttp());
   ASSIGN_OR_RETURN(Listener rpc_listener, Listen(ServiceNotify::kControlSocket, parts_->directory->rpc_path(),
                                                  SOCK_STREAM, options));
@@ -198,7 +199,7 @@ Result<Listener> Daemon::Listen(std::string_view name, const std::string& path, 
 
 Status Daemon::AnnounceReady() {
   RETURN_IF_ERROR(failure());
-  parts_->rpc->SetHealthy(true);
+  parts_->health->SetServing(true);
   announced_ = true;
   spdlog::info("pinfeedd {} {}, pid {}", kVersion, ServingText(), ::getpid());
   service_.Ready(ServingText());
@@ -225,6 +226,7 @@ void Daemon::Stop() {
   parts_->http.reset();
   if (parts_->sessions) parts_->sessions->Close();
   requests_.Close();
+  if (parts_->health) parts_->health->Close();
   if (parts_->rpc) parts_->rpc->Stop(kCallGrace);
   if (parts_->lifelines) parts_->lifelines->Stop();
   if (parts_->sessions) {

@@ -15,6 +15,7 @@
 #include "server/session/admin_service.h"
 #include "server/session/dataset_cache.h"
 #include "server/session/feed_table.h"
+#include "server/session/health_service.h"
 #include "server/session/lifeline.h"
 #include "server/session/open_feed.h"
 #include "server/session/rpc_server.h"
@@ -44,6 +45,7 @@ struct Daemon::Parts {
   std::optional<FeedOpener> opener;
   std::optional<FeederService> service;
   std::optional<AdminService> admin;
+  std::optional<HealthService> health;
   std::unique_ptr<RpcServer> rpc;
   std::optional<MetricsCollector> metrics;
   std::unique_ptr<HttpServer> http;

@@ -108,7 +108,7 @@ Status Daemon::Run() {
   const Status failed = failure();
   service_.Stopping(failed.ok() ? "draining" : "draining to be started anew: " + failed.message(),
                     std::max(drain_timeout_.load(), kMostAfterFailure) + kStopGrace);
-  parts_->rpc->SetHealthy(false);
+  parts_->health->SetServing(false);
   BeginDrain();
   parts_->sessions->Close();
   parts_->feeds.DrainAll();
