@@ -38,6 +38,7 @@ void AddStatusCommand(CLI::App& tool, ToolContext& context);
 void AddDatasetsCommand(CLI::App& tool, ToolContext& context);
 void AddPeekCommand(CLI::App& tool, ToolContext& context);
 void AddBenchCommand(CLI::App& tool, ToolContext& context);
+void AddTopCommand(CLI::App& tool, ToolContext& context);
 void AddTraceCommand(CLI::App& tool, ToolContext& context);
 void AddDoctorCommand(CLI::App& tool, ToolContext& context);
 // drain, evict, reload, logs

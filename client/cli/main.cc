@@ -36,6 +36,7 @@ int Main(int argc, char** argv) {
   tool.add_option("--address", context.address,
                   "the daemon's socket (default: $PINFEED_ADDRESS, else /run/pinfeed/pinfeed.sock)");
   pinfeed::AddStatusCommand(tool, context);
+  pinfeed::AddTopCommand(tool, context);
   pinfeed::AddDatasetsCommand(tool, context);
   pinfeed::AddPeekCommand(tool, context);
   pinfeed::AddBenchCommand(tool, context);

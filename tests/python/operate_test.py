@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What operators have a running daemon do: load its configuration again, end a session, drain, log more or less. With real trainers."""
+import fcntl
 import os
 import pathlib
+import pty
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import urllib.request
 
@@ -196,6 +200,69 @@ def test_drain_waits_for_the_trainers_and_returns_at_the_end(tmp_path, arrays):
     feed.close()
     assert drain.communicate(timeout=60)[0] == "the daemon has ended\n" and drain.returncode == 0
     assert daemon.process.wait(1) == 0
+
+
+class OnATerminal:
+    """`pinfeed top` on a terminal of 80 x 24; `screen` is what it drew last, as lines without the control sequences."""
+
+    def __init__(self, *words):
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+            os.execv(TOOL, [str(TOOL), *words])
+        self.text = ""
+
+    def read(self):
+        try:
+            self.text += os.read(self.terminal, 65536).decode()
+            return True
+        except OSError:  # its end is closed
+            return False
+
+    def screen(self):
+        drawn = self.text.split("\x1b[H")
+        whole = next((part for part in reversed(drawn[1:]) if part.endswith("\x1b[J")), "")
+        return [re.sub(r"\x1b\[\??[0-9]*[A-Za-z]", "", line) for line in whole.split("\r\n")]
+
+    def await_line(self, pattern):
+        deadline = time.monotonic() + 30
+        while not any(re.search(pattern, line) for line in self.screen()):
+            assert time.monotonic() < deadline and self.read(), self.text
+        assert len(self.screen()) <= 24 and all(len(line) <= 80 for line in self.screen())
+
+    def end(self, how):
+        os.write(self.terminal, how)
+        while self.read():
+            pass
+        os.close(self.terminal)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_top_shows_who_waits_for_what_until_q(tmp_path, arrays):
+    daemon = Daemon(tmp_path / "run", "--allowed-roots", "/", "--pool-bytes", "128MiB", "--workers", "2")
+    with pinfeed.open(arrays, batch_size=4, slots=4, framework="numpy", address=daemon.address, name="trainer.py") as feed:
+        next(iter(feed))  # and no other: it is the trainer that is slow
+        top = OnATerminal("--address", daemon.address, "top", "--interval", "0.2")
+        top.await_line(rf" {os.getpid()}  trainer.py .* trainer (9\d|100)%$")
+        assert re.match(rf"pinfeedd \S+ is ready, up .*, pid {daemon.process.pid}. q quits$", top.screen()[0])
+        assert any(line.startswith("pool     [") and line.endswith(" of 128 MiB") for line in top.screen())
+    daemon.stop()
+    top.await_line("trying again. q quits$")  # it stays for the next daemon
+    again = Daemon(tmp_path / "run", "--allowed-roots", "/", "--pool-bytes", "64MiB", "--workers", "2")
+    top.await_line("of 64 MiB$")
+    assert top.end(b"q") == 0
+    assert top.text.startswith("\x1b[?1049h\x1b[?25l") and top.text.endswith("\x1b[?25h\x1b[?1049l")  # the terminal is as it was
+    interrupted = OnATerminal("--address", again.address, "top")
+    interrupted.await_line("no feeds|0 feeds")
+    assert interrupted.end(b"\x03") == 130
+    again.stop()
+    status, _, err = tool(again, "top")
+    assert status == 1 and "\x1b" not in err
+
+
+def test_top_needs_a_terminal(daemon):
+    status, out, err = tool(daemon, "top")
+    assert status == 2 and out == "" and "`pinfeed status` tells the same once" in err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
