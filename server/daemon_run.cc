@@ -48,6 +48,9 @@ void Daemon::OnGpuFailure(const Status& failure) {
   }
   broken_ = true;
   BeginDrain();
+  // At once, not when the main thread comes to it: trainers are about to be told to leave, and must not be
+  // let in again here. Before the announcement nobody is in; copies are over before the sessions' table goes.
+  if (announced_) parts_->sessions->Close();
   spdlog::error("{}; this process cannot use the GPU any more: it drains and ends, to be started anew",
                 failure.message());
   Wake();

@@ -55,8 +55,7 @@ class Terminal {
   }
   static void Draw(const std::vector<std::string>& lines) {
     std::fputs("\x1b[H", stdout);
-    for (size_t i = 0; i < lines.size(); ++i)
-      std::printf("%s%s\x1b[K", i == 0 ? "" : "\r\n", lines[i].c_str());
+    for (size_t i = 0; i < lines.size(); ++i) std::printf("%s%s\x1b[K", i == 0 ? "" : "\n", lines[i].c_str());
     std::fputs("\x1b[J", stdout);
     std::fflush(stdout);
   }
