@@ -9,7 +9,9 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "client/cli/command.h"
 #include "client/cli/interrupt.h"
@@ -76,6 +78,15 @@ class Terminal {
   termios before_{};
 };
 
+// What went wrong, as far as it fits, above what is done about it.
+std::vector<std::string> Wrapped(const std::string& text, const winsize& size) {
+  std::vector<std::string> lines;
+  for (size_t at = 0; at < text.size() && lines.size() + 1 < size.ws_row; at += size.ws_col)
+    lines.push_back(text.substr(at, size.ws_col));
+  lines.push_back(std::string("trying again. q quits").substr(0, size.ws_col));
+  return lines;
+}
+
 void RunTop(double interval, const ToolContext& context) {
   const auto pause = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(interval));
   Json before;
@@ -95,9 +106,7 @@ void RunTop(double interval, const ToolContext& context) {
       // Counters of another daemon have nothing to do with those of the one before.
       if (UintField(before, "server_epoch") != UintField(now, "server_epoch")) before = Json();
     } catch (const Error& error) {
-      std::string line = Printable(error.what()) + "; trying again. q quits";
-      line.resize(std::min<size_t>(line.size(), size.ws_col));
-      Terminal::Draw({line});
+      Terminal::Draw(Wrapped(Printable(error.what()), size));
       if (Terminal::WantsToQuit(Clock::now() + pause)) return;
     }
   }

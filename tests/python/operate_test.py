@@ -247,7 +247,7 @@ def test_top_shows_who_waits_for_what_until_q(tmp_path, arrays):
         assert re.match(rf"pinfeedd \S+ is ready, up .*, pid {daemon.process.pid}. q quits$", top.screen()[0])
         assert any(line.startswith("pool     [") and line.endswith(" of 128 MiB") for line in top.screen())
     daemon.stop()
-    top.await_line("trying again. q quits$")  # it stays for the next daemon
+    top.await_line("^trying again. q quits$")  # it stays for the next daemon
     again = Daemon(tmp_path / "run", "--allowed-roots", "/", "--pool-bytes", "64MiB", "--workers", "2")
     top.await_line("of 64 MiB$")
     assert top.end(b"q") == 0
