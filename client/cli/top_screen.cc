@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -41,7 +42,7 @@ std::string Right(const std::string& text, size_t width) {
 
 std::string Bar(const std::string& name, double part, double whole) {
   const double share = whole > 0 ? std::clamp(part / whole, 0.0, 1.0) : 0;
-  const auto full = static_cast<size_t>(share * kBar + 0.5);
+  const auto full = static_cast<size_t>(std::lround(share * kBar));
   return Left(name, 9) + "[" + std::string(full, '#') + std::string(kBar - full, '.') + "] " +
          Right(Percent(share), 4) + "  ";
 }
