@@ -73,11 +73,6 @@ std::string JsonEscape(std::string_view text) {
 }
 
 Status InitLogging(std::string_view level, LogFormat format) {
-  const spdlog::level::level_enum parsed = spdlog::level::from_str(std::string(level));
-  if (parsed == spdlog::level::off || parsed == spdlog::level::critical) {
-    return InvalidArgument("log level '" + std::string(level) +
-                           "' is none of trace, debug, info, warning, error");
-  }
   auto logger = std::make_shared<spdlog::logger>("pinfeed", std::make_shared<StderrSink>(STDERR_FILENO));
   if (format == LogFormat::kJson) {
     auto formatter = std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc);
@@ -87,10 +82,24 @@ Status InitLogging(std::string_view level, LogFormat format) {
   } else {
     logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%-7l%$ %v");
   }
-  logger->set_level(parsed);
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
+  return SetLogLevel(level);
+}
+
+Status SetLogLevel(std::string_view level) {
+  const spdlog::level::level_enum parsed = spdlog::level::from_str(std::string(level));
+  if (parsed == spdlog::level::off || parsed == spdlog::level::critical) {
+    return InvalidArgument("log level '" + std::string(level) +
+                           "' is none of trace, debug, info, warning, error");
+  }
+  spdlog::default_logger_raw()->set_level(parsed);
   return OkStatus();
+}
+
+std::string LogLevel() {
+  const spdlog::string_view_t name = spdlog::level::to_string_view(spdlog::default_logger_raw()->level());
+  return {name.data(), name.size()};
 }
 
 }  // namespace pinfeed

@@ -19,6 +19,10 @@ enum class LogFormat { kText, kJson };
 // one JSON object
 // {"time","level","thread","message"}, whatever bytes the message holds.
 Status InitLogging(std::string_view level, LogFormat format);
+// From now on, in the whole process. The same errors.
+Status SetLogLevel(std::string_view level);
+// One of the names above.
+std::string LogLevel();
 
 // `text` as the inside of a JSON string: quotes, backslashes and control characters escaped, invalid UTF-8
 // replaced by U+FFFD.

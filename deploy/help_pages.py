@@ -20,6 +20,7 @@ FILES = {
 }
 SIGNALS = [
     ("SIGTERM, SIGINT", "Drain: publish what is begun, wait for clients to leave, end. A second one ends at once."),
+    ("SIGHUP", "Load the configuration again, all of it or nothing. The log says what changed, and what waits for a restart."),
 ]
 
 
@@ -84,7 +85,7 @@ def man_page(name: str, number: int, version: str, top: Help, commands: Dict[str
         lines += entries(said.sections.get("Positionals", []) + [item for item in said.sections["Options"] if "--help" not in item[0]])
     if name == "pinfeedd":
         lines += [".SH SIGNALS", *entries(SIGNALS)]
-    lines += [".SH EXIT STATUS", escape(" ".join(top.footer) or "0: ended as asked. 1: could not start, or a GPU broke. 2: the configuration is wrong.")]
+    lines += [".SH EXIT STATUS", escape(" ".join(top.footer) or "0: ended as asked. 1: could not start now, or a GPU broke. 2: the configuration is wrong, in itself or for this host.")]
     lines += [".SH FILES", *entries(FILES[name]), ".SH SEE ALSO", f".BR {see}"]
     return "\n".join(lines) + "\n"
 

@@ -2,58 +2,34 @@
 #include "server/daemon.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
-#include <climits>
 #include <csignal>
 #include <fstream>
-#include <optional>
 #include <vector>
 
 #include "common/byte_size.h"
 #include "common/host_limits.h"
 #include "common/log.h"
 #include "common/quote.h"
+#include "server/daemon_parts.h"
 #include "server/delivery.h"
 #include "server/host_check.h"
-#include "server/memory/device_arenas.h"
-#include "server/memory/pinned_pool.h"
-#include "server/pipeline/progress_check.h"
-#include "server/pipeline/tracer.h"
-#include "server/pipeline/worker_pool.h"
-#include "server/session/acceptor.h"
-#include "server/session/admin_service.h"
-#include "server/session/dataset_cache.h"
-#include "server/session/feed_table.h"
-#include "server/session/lifeline.h"
-#include "server/session/open_feed.h"
-#include "server/session/rpc_server.h"
-#include "server/session/service.h"
-#include "server/session/session.h"
-#include "server/session/socket_dir.h"
 #include "server/session/token.h"
+#include "server/start_watch.h"
 #include "server/stop_limit.h"
-#include "server/telemetry/http.h"
-#include "server/telemetry/metrics.h"
 #include "server/telemetry/status_json.h"
 #include "server/version.h"
 
 namespace pinfeed {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr std::chrono::milliseconds kCallGrace(1000);  // for calls that run when the gRPC server stops
-constexpr std::chrono::seconds kStopGrace(30);         // behind the drain, until the process has ended
-constexpr std::chrono::seconds kBrokenGpuStop(5);      // likewise, when what a GPU holds is not to be had
 
 sigset_t DaemonSignals() {
   sigset_t set;
@@ -72,24 +48,12 @@ void RaiseDescriptorLimit() {
     spdlog::warn("raise the limit on descriptors: errno {}", errno);
 }
 
-void SetEvent(int fd) {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written =
-      ::write(fd, &one, sizeof one);  // only fails when it is set very often already
-}
-
 // A descriptor that the parent passed by number. It must not reach programs started later.
 Result<UniqueFd> Inherited(int fd, const char* flag) {
   if (fd < 0) return UniqueFd();
   if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
     return ErrnoStatus(std::string(flag) + " " + std::to_string(fd), errno);
   return UniqueFd(fd);
-}
-
-std::function<bool(uid_t)> ServedUids(const AllowedUids& allowed) {
-  return [allowed, own = ::geteuid()](uid_t uid) {
-    return allowed.any || uid == 0 || uid == own || allowed.uids.count(uid) != 0;
-  };
 }
 
 }  // namespace
@@ -100,40 +64,23 @@ void BlockDaemonSignals() {
   ::signal(SIGPIPE, SIG_IGN);  // a peer that is gone is seen as EPIPE
 }
 
-// In the order of creation.
-struct Daemon::Parts {
-  Refusals refusals;
-  PeerRegistry peers;
-  Tracer tracer;
-  std::optional<SocketDir> directory;
-  std::optional<PinnedPool> pool;
-  std::unique_ptr<DeviceArenas> devices;  // null: host memory only
-  std::optional<WorkerPool> workers;
-  std::optional<ProgressCheck> progress;
-  std::optional<DatasetCache> datasets;
-  FeedTable feeds;
-  std::optional<SessionTable> sessions;
-  std::unique_ptr<LifelineServer> lifelines;
-  std::optional<FeedOpener> opener;
-  std::optional<FeederService> service;
-  std::optional<AdminService> admin;
-  std::unique_ptr<RpcServer> rpc;
-  std::optional<MetricsCollector> metrics;
-  std::unique_ptr<HttpServer> http;
-  std::unique_ptr<Acceptor> acceptor;
-};
-
-Result<std::unique_ptr<Daemon>> Daemon::Start(const CommandLine& command_line) {
-  std::unique_ptr<Daemon> daemon(new Daemon(command_line));
+Result<std::unique_ptr<Daemon>> Daemon::Start(const CommandLine& command_line, ReadConfig read_config) {
+  std::unique_ptr<Daemon> daemon(new Daemon(command_line, std::move(read_config)));
   if (const Status status = daemon->Create(); !status.ok()) {
     daemon->service_.ShowStatus("cannot start: " + status.message());
+    if (status.code() == Code::kInvalidArgument) daemon->service_.RefuseClients();
     return status;
   }
   return daemon;
 }
 
-Daemon::Daemon(const CommandLine& command_line)
-    : command_line_(command_line), server_epoch_(RandomUint64()), parts_(std::make_unique<Parts>()) {}
+Daemon::Daemon(const CommandLine& command_line, ReadConfig read_config)
+    : command_line_(command_line),
+      read_config_(std::move(read_config)),
+      server_epoch_(RandomUint64()),
+      drain_timeout_(command_line.config.drain_timeout),
+      users_(command_line.config.allowed_uids),
+      parts_(std::make_unique<Parts>()) {}
 
 Daemon::~Daemon() {
   Stop();
@@ -149,25 +96,15 @@ Status Daemon::Create() {
   const sigset_t set = DaemonSignals();
   signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) return ErrnoStatus("create a signalfd", errno);
-  sessions_gone_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!sessions_gone_) return ErrnoStatus("create an eventfd", errno);
+  wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_) return ErrnoStatus("create an eventfd", errno);
   ASSIGN_OR_RETURN(const uint64_t pool_bytes, PoolBytes(config.pool_bytes));
   ASSIGN_OR_RETURN(std::string boot_id, ReadBootId());
   ASSIGN_OR_RETURN(SocketDir directory, SocketDir::Lock(config.socket_dir, command_line_.private_mode));
   parts_->directory.emplace(std::move(directory));
 
   parts_->pool.emplace(pool_bytes);
-  gpu_failed_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!gpu_failed_) return ErrnoStatus("create an eventfd", errno);
-  ASSIGN_OR_RETURN(Delivery delivery,
-                   ChooseDelivery(
-                       config, *parts_->pool, [this](const Status& failure) { OnGpuFailure(failure); },
-                       [this](uint64_t bytes, uint64_t total) {
-                         service_.Starting("pinning host memory: ",
-                                           ByteSize(bytes) + " of " + ByteSize(total));
-                       }));
-  parts_->devices = std::move(delivery.devices);
-  backend_ = std::move(delivery.backend);
+  RETURN_IF_ERROR(OpenGpus());
   parts_->workers.emplace(config.workers != 0 ? config.workers : UsableCpus(AffinityCpus()));
   parts_->progress.emplace(
       *parts_->workers,
@@ -177,9 +114,9 @@ Status Daemon::Create() {
       config.stuck_timeout);
   parts_->datasets.emplace(
       DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache});
-  parts_->sessions.emplace(config.max_sessions, [fd = sessions_gone_.get()] { SetEvent(fd); });
+  parts_->sessions.emplace(config.max_sessions, [this] { Wake(); });
   ASSIGN_OR_RETURN(const std::optional<gid_t> group, SocketGroup(config.socket_group));
-  const ListenerOptions options{config.socket_mode, group, ServedUids(config.allowed_uids)};
+  const ListenerOptions options{config.socket_mode, group, [this](uid_t uid) { return users_.Serves(uid); }};
   ASSIGN_OR_RETURN(
       Listener lifeline_listener,
       Listen(ServiceNotify::kLifelineSocket, parts_->directory->lifeline_path(), SOCK_SEQPACKET, options));
@@ -192,22 +129,12 @@ Status Daemon::Create() {
   parts_->service.emplace(FeederService::Parts{
       parts_->peers, *parts_->opener, *parts_->datasets, *parts_->lifelines, parts_->refusals,
       [this] { return Snapshot(); }, kVersion, std::move(boot_id), server_epoch_});
-  parts_->admin.emplace(AdminService::Parts{parts_->peers, parts_->feeds, *parts_->sessions, parts_->refusals,
-                                            parts_->tracer, ::geteuid()});
-  ASSIGN_OR_RETURN(parts_->rpc, RpcServer::Create(*parts_->service, *parts_->admin));
-  if (!config.http_listen.empty()) {
-    parts_->metrics.emplace(kVersion, [this] { return Snapshot(); });
-    ASSIGN_OR_RETURN(parts_->http, HttpServer::Create({config.http_listen, &*parts_->metrics,
-                                                       [this] { return StatusJson(Snapshot(), kVersion); },
-                                                       [this] { return ready_ && !draining(); }}));
-    std::ofstream port_file(parts_->directory->http_port_path(), std::ios::trunc);
-    if (!(port_file << parts_->http->port() << std::endl))
-      return Internal("write " + QuotePath(parts_->directory->http_port_path()));
-    port_file_ = FileId::Of(parts_->directory->http_port_path());
-    spdlog::info("HTTP on port {}", parts_->http->port());
-  } else {
-    ::unlink(parts_->directory->http_port_path().c_str());  // of an earlier daemon; the lock is held
-  }
+  parts_->admin.emplace(AdminService::Parts{parts_->peers, parts_->feeds, *parts_->sessions,
+                                            *parts_->lifelines, parts_->refusals, parts_->tracer,
+                                            MakeOperatorCalls(), ::geteuid()});
+  parts_->health.emplace(*parts_->sessions);
+  ASSIGN_OR_RETURN(parts_->rpc, RpcServer::Create(*parts_->service, *parts_->admin, *parts_->health));
+  RETURN_IF_ERROR(OpenHttp());
   ASSIGN_OR_RETURN(Listener rpc_listener, Listen(ServiceNotify::kControlSocket, parts_->directory->rpc_path(),
                                                  SOCK_STREAM, options));
   ASSIGN_OR_RETURN(parts_->acceptor, Acceptor::Create(std::move(rpc_listener), parts_->peers,
@@ -219,7 +146,48 @@ Status Daemon::Create() {
   parts_->feeds.Start();
   RETURN_IF_ERROR(parts_->lifelines->Start());
   parts_->acceptor->Start();
-  AnnounceReady();
+  return AnnounceReady();
+}
+
+Status Daemon::OpenGpus() {
+  // Nobody but the main thread knows of the directory yet, and that is below.
+  ASSIGN_OR_RETURN(const StartWatch watch, StartWatch::Create(
+                                               signals_.get(), lifetime_ ? lifetime_.get() : -1,
+                                               [this] {
+                                                 service_.ShowStatus("told to end before it was ready");
+                                                 parts_->directory.reset();
+                                               },
+                                               [this] { reload_missed_ = true; }));
+  ASSIGN_OR_RETURN(
+      Delivery delivery,
+      ChooseDelivery(
+          command_line_.config, *parts_->pool, [this](const Status& failure) { OnGpuFailure(failure); },
+          [this](uint64_t bytes, uint64_t total) {
+            service_.Starting("pinning host memory: ", ByteSize(bytes) + " of " + ByteSize(total));
+          }));
+  parts_->devices = std::move(delivery.devices);
+  backend_ = std::move(delivery.backend);
+  return OkStatus();
+}
+
+Status Daemon::OpenHttp() {
+  const std::string& port_path = parts_->directory->http_port_path();
+  if (command_line_.config.http_listen.empty()) {
+    ::unlink(port_path.c_str());  // of an earlier daemon; the lock is held
+    return OkStatus();
+  }
+  parts_->metrics.emplace(kVersion, [this] {
+    DaemonSnapshot snapshot = Snapshot();
+    if (broken_ && !failure_shown_.exchange(true)) Wake();
+    return snapshot;
+  });
+  ASSIGN_OR_RETURN(parts_->http, HttpServer::Create({command_line_.config.http_listen, &*parts_->metrics,
+                                                     [this] { return StatusJson(Snapshot(), kVersion); },
+                                                     [this] { return ready(); }}));
+  std::ofstream port_file(port_path, std::ios::trunc);
+  if (!(port_file << parts_->http->port() << std::endl)) return Internal("write " + QuotePath(port_path));
+  port_file_ = FileId::Of(port_path);
+  spdlog::info("HTTP on port {}", parts_->http->port());
   return OkStatus();
 }
 
@@ -230,20 +198,10 @@ Result<Listener> Daemon::Listen(std::string_view name, const std::string& path, 
   return Listener::Adopt(std::move(passed), path, type, options, parts_->refusals);
 }
 
-void Daemon::OnGpuFailure(const Status& failure) {
-  spdlog::error("{}; this process cannot use the GPU any more and ends, to be started anew",
-                failure.message());
-  ready_ = false;
-  {
-    const MutexLock lock(failure_mutex_);
-    failure_ = failure;
-  }
-  SetEvent(gpu_failed_.get());
-}
-
-void Daemon::AnnounceReady() {
-  parts_->rpc->SetHealthy(true);
-  ready_ = true;
+Status Daemon::AnnounceReady() {
+  RETURN_IF_ERROR(failure());
+  parts_->health->SetServing(true);
+  announced_ = true;
   spdlog::info("pinfeedd {} {}, pid {}", kVersion, ServingText(), ::getpid());
   service_.Ready(ServingText());
   if (ready_fd_) {
@@ -252,6 +210,7 @@ void Daemon::AnnounceReady() {
       spdlog::warn("write to --ready-fd: errno {}", errno);
     ready_fd_.reset();
   }
+  return OkStatus();
 }
 
 std::string Daemon::ServingText() const {
@@ -260,91 +219,16 @@ std::string Daemon::ServingText() const {
          " workers";
 }
 
-Clock::time_point Daemon::Watch() {
-  if (!service_.watchdog_interval()) return Clock::time_point::max();
-  const Clock::time_point now = Clock::now();
-  if (now < next_watch_) return next_watch_;
-  if (parts_->progress->Stuck().empty()) service_.FeedWatchdog();
-  next_watch_ = now + *service_.watchdog_interval();
-  return next_watch_;
-}
-
-bool Daemon::AwaitEnd(bool draining, Clock::time_point deadline) {
-  while (true) {
-    if (draining && parts_->sessions->AllLeft()) return true;
-    const Clock::time_point until = std::min(Watch(), draining ? deadline : Clock::time_point::max());
-    int timeout_ms = -1;
-    if (until != Clock::time_point::max()) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
-      timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, INT_MAX));
-    }
-    std::array<pollfd, 4> waits = {pollfd{signals_.get(), POLLIN, 0},
-                                   pollfd{lifetime_ ? lifetime_.get() : -1, POLLIN, 0},
-                                   pollfd{draining ? sessions_gone_.get() : -1, POLLIN, 0},
-                                   pollfd{draining ? -1 : gpu_failed_.get(), POLLIN, 0}};
-    const int count = ::poll(waits.data(), waits.size(), timeout_ms);
-    if (count < 0) continue;  // EINTR: a debugger
-    if (count == 0) {
-      if (draining && Clock::now() >= deadline) return true;
-      continue;
-    }
-    if (waits[3].revents != 0) return true;
-    if (waits[2].revents != 0) {
-      uint64_t events = 0;
-      [[maybe_unused]] const ssize_t bytes = ::read(sessions_gone_.get(), &events, sizeof events);
-    }
-    if (waits[1].revents != 0) {
-      std::array<char, 64> ignored{};
-      const ssize_t bytes = ::read(lifetime_.get(), ignored.data(), ignored.size());
-      if (bytes == 0 || (bytes < 0 && errno != EINTR && errno != EAGAIN)) {
-        spdlog::info("the process this daemon serves has ended");
-        return true;
-      }
-    }
-    signalfd_siginfo signal{};
-    if (::read(signals_.get(), &signal, sizeof signal) != sizeof signal) continue;
-    if (signal.ssi_signo == SIGHUP) {
-      if (!draining) service_.Reloading();
-      spdlog::warn("SIGHUP from pid {}: the configuration is read at the start only; restart to change it",
-                   signal.ssi_pid);
-      if (!draining) service_.Ready(ServingText());
-      continue;
-    }
-    spdlog::info("signal {} from pid {}: {}", signal.ssi_signo, signal.ssi_pid,
-                 draining ? "ending at once" : "draining");
-    return draining;
-  }
-}
-
-Status Daemon::Run() {
-  const bool at_once = AwaitEnd(false, {});
-  service_.Stopping(command_line_.config.drain_timeout + kStopGrace);
-  BeginDrain();
-  parts_->sessions->Close();
-  parts_->rpc->SetHealthy(false);
-  parts_->feeds.DrainAll();
-  if (!at_once) {
-    AwaitEnd(true, Clock::now() + command_line_.config.drain_timeout);
-    if (!parts_->sessions->AllLeft()) spdlog::warn("some sessions are still open; ending without them");
-  }
-  Stop();
-  spdlog::info("pinfeedd ends");
-  return Failure();
-}
-
-void Daemon::BeginDrain() {
-  Clock::rep none = kNotDraining;
-  drain_began_.compare_exchange_strong(none, Clock::now().time_since_epoch().count());
-}
-
 void Daemon::Stop() {
   if (parts_ == nullptr) return;
-  const StopLimit limit(Failure().ok() ? kStopGrace : kBrokenGpuStop);
+  const StopLimit limit(failure().ok() ? kStopGrace : kBrokenGpuStop);
   BeginDrain();
   if (parts_->acceptor) parts_->acceptor->Stop();
   if (parts_->http) UnlinkIfSame(parts_->directory->http_port_path(), port_file_);
   parts_->http.reset();
   if (parts_->sessions) parts_->sessions->Close();
+  requests_.Close();
+  if (parts_->health) parts_->health->Close();
   if (parts_->rpc) parts_->rpc->Stop(kCallGrace);
   if (parts_->lifelines) parts_->lifelines->Stop();
   if (parts_->sessions) {
@@ -360,7 +244,7 @@ DaemonSnapshot Daemon::Snapshot() const {
   DaemonSnapshot snapshot;
   snapshot.server_epoch = server_epoch_;
   snapshot.uptime_seconds = std::chrono::duration<double>(Clock::now() - started_).count();
-  snapshot.ready = ready_;
+  snapshot.ready = ready();
   snapshot.draining = draining();
   if (snapshot.draining) {
     const Clock::time_point began{Clock::duration(drain_began_.load())};
@@ -369,6 +253,7 @@ DaemonSnapshot Daemon::Snapshot() const {
   snapshot.workers = parts_->workers->threads();
   snapshot.workers_busy = parts_->workers->busy();
   snapshot.worker_chunks = parts_->workers->progress();
+  snapshot.worker_chunk_age_seconds = std::chrono::duration<double>(parts_->workers->LongestChunk()).count();
   snapshot.sample_durations = parts_->workers->durations();
   snapshot.pool_capacity_bytes = parts_->pool->capacity_bytes();
   snapshot.pool_used_bytes = parts_->pool->used_bytes();
@@ -376,7 +261,8 @@ DaemonSnapshot Daemon::Snapshot() const {
   snapshot.max_fds = MaxFds();
   snapshot.cpu_seconds = CpuSeconds();
   snapshot.started_unix_seconds = std::chrono::duration<double>(started_at_.time_since_epoch()).count();
-  snapshot.config_unix_seconds = snapshot.started_unix_seconds;  // it is loaded at the start only
+  snapshot.config_good = config_good_;
+  snapshot.config_unix_seconds = std::chrono::duration<double>(config_at_.load().time_since_epoch()).count();
   snapshot.resident_bytes = ResidentBytes();
   FeedTable::View feeds = parts_->feeds.Snapshot();
   snapshot.feeds = std::move(feeds.feeds);
@@ -384,7 +270,7 @@ DaemonSnapshot Daemon::Snapshot() const {
   parts_->sessions->AddTo(snapshot.feeds);
   snapshot.sessions_opened = parts_->sessions->opened();
   snapshot.sessions_closed = parts_->sessions->closed();
-  snapshot.max_sessions = command_line_.config.max_sessions;
+  snapshot.max_sessions = parts_->sessions->limit();
   snapshot.refusals = parts_->refusals.counts();
   snapshot.fallbacks = parts_->sessions->fallbacks();
   snapshot.refused_requests = parts_->refusals.codes();

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,7 +15,10 @@
 #include "common/sync.h"
 #include "common/unique_handle.h"
 #include "server/config.h"
+#include "server/request_queue.h"
+#include "server/served_users.h"
 #include "server/service_notify.h"
+#include "server/session/admin_service.h"
 #include "server/session/listener.h"
 #include "server/session/socket_dir.h"
 #include "server/telemetry/snapshot.h"
@@ -26,8 +30,8 @@ namespace pinfeed {
 void BlockDaemonSignals();
 
 // Purpose: owns every part of the daemon, and the order of their lives. Threads: Start, Run and the
-// destructor from the main thread. Errors: Start says in one line why it cannot; what it had made until then
-// is gone again.
+// destructor from the main thread. Errors: Start says in one line why it cannot, kInvalidArgument when only
+// another configuration can help; what it had made until then is gone again.
 //
 // Order of creation; destruction is the reverse, and each part may use those before it:
 //   socket directory lock, pool, GPUs, workers, dataset cache, feed table, session table, lifelines, opener,
@@ -37,60 +41,87 @@ void BlockDaemonSignals();
 // for within limits: then the process ends as it is.
 class Daemon {
  public:
+  // Reads the configuration again, from wherever the first one came.
+  using ReadConfig = std::function<Result<CommandLine>()>;
   // Precondition: BlockDaemonSignals.
-  static Result<std::unique_ptr<Daemon>> Start(const CommandLine& command_line);
+  static Result<std::unique_ptr<Daemon>> Start(const CommandLine& command_line, ReadConfig read_config);
   ~Daemon();
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
-  // Serves until SIGTERM, SIGINT or the end of the lifetime pipe; then drains (at once after the pipe's end
-  // or a second signal) and stops. An error when a GPU broke meanwhile: only a new process can use it again.
+  // Serves until SIGTERM, SIGINT, the end of the lifetime pipe, or until an operator or a broken GPU ends it;
+  // then drains (not after the pipe's end; a second signal ends it at once) and stops. An error when a GPU
+  // broke: only a new process can use it again.
   Status Run() PF_EXCLUDES(failure_mutex_);
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Parts;  // everything above, so that this header needs none of it
-  explicit Daemon(const CommandLine& command_line);
+  Daemon(const CommandLine& command_line, ReadConfig read_config);
   Status Create();
+  Status OpenGpus();
+  Status OpenHttp();
   // The service manager's socket of this name if it passed one, else one made now.
   Result<Listener> Listen(std::string_view name, const std::string& path, int type,
                           const ListenerOptions& options);
-  void AnnounceReady();
+  // Not when a GPU has broken meanwhile.
+  Status AnnounceReady();
   std::string ServingText() const;
-  // Feeds the service manager's watchdog if its time has come and all get on; returns when to come again.
-  std::chrono::steady_clock::time_point Watch();
-  // Waits for a signal or the lifetime pipe's end; once draining also for the last session's end, until the
-  // deadline. True when nobody is to be waited for any more.
-  bool AwaitEnd(bool draining, std::chrono::steady_clock::time_point deadline);
+  void Stop();
+  // Whether clients can open feeds.
+  bool ready() const { return announced_ && !broken_ && !draining(); }
+  DaemonSnapshot Snapshot() const;
+
+  // ---- daemon_run.cc: the main thread, once all is there.
+  // Whether something has asked for the end.
+  bool ending() const { return asked_ > 0 || lifetime_over_ || broken_; }
+  void AwaitClients();
+  // Waits for a signal, the lifetime pipe's end or a wake-up, and does what they ask for.
+  void WaitOnce(Clock::time_point until);
+  void OnSignal();
+  // Feeds the service manager's watchdog if its time has come and the pool gets on; returns when to come
+  // again.
+  Clock::time_point Watch();
   // A second call changes nothing.
   void BeginDrain();
   bool draining() const { return drain_began_ != kNotDraining; }
   void OnGpuFailure(const Status& failure) PF_EXCLUDES(failure_mutex_);
-  // Of the GPU that broke, if one did.
-  Status Failure() PF_EXCLUDES(failure_mutex_) {
-    const MutexLock lock(failure_mutex_);
-    return failure_;
-  }
-  void Stop();
-  DaemonSnapshot Snapshot() const;
+  Status failure() const PF_EXCLUDES(failure_mutex_);
+  // All of it or nothing. `who` asked, for the log.
+  Result<ReloadReport> ReloadConfig(const std::string& who);
+  void Apply(const Config& config);
+  // For AdminService.
+  OperatorCalls MakeOperatorCalls();
+  void Wake() const;
 
-  const CommandLine command_line_;
-  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  CommandLine command_line_;  // what is in force; from Start on main thread only
+  const ReadConfig read_config_;
+  const Clock::time_point started_ = Clock::now();
   const std::chrono::system_clock::time_point started_at_ = std::chrono::system_clock::now();
   const uint64_t server_epoch_;
-  std::atomic<bool> ready_{false};
-  static constexpr std::chrono::steady_clock::rep kNotDraining = 0;
-  std::atomic<std::chrono::steady_clock::rep> drain_began_{kNotDraining};
+  std::atomic<bool> announced_{false};
+  std::atomic<bool> broken_{false};         // a GPU is
+  std::atomic<bool> failure_shown_{false};  // somebody fetched the metrics since
+  std::atomic<std::chrono::milliseconds> drain_timeout_;
+  std::atomic<bool> config_good_{true};
+  std::atomic<std::chrono::system_clock::time_point> config_at_{started_at_};
+  static constexpr Clock::rep kNotDraining = 0;
+  std::atomic<Clock::rep> drain_began_{kNotDraining};
   ServiceNotify service_;
-  std::chrono::steady_clock::time_point next_watch_;  // main thread only
+  Clock::time_point next_watch_;            // main thread only
+  int asked_ = 0;                           // likewise: times that the end was asked for
+  bool lifetime_over_ = false;              // likewise: of the process this daemon serves
+  std::atomic<bool> reload_missed_{false};  // a SIGHUP came during the start
   UniqueFd signals_;
   std::optional<FileId> port_file_;  // main thread only
   UniqueFd lifetime_;
   UniqueFd ready_fd_;
-  UniqueFd gpu_failed_;  // eventfd: readable once failure_ is set
-  Mutex failure_mutex_;
-  Status failure_ PF_GUARDED_BY(failure_mutex_);
-  std::string backend_;     // for status: what batches are delivered by, and why
-  UniqueFd sessions_gone_;  // eventfd: readable once the last client may have left
+  UniqueFd wake_;  // eventfd: brings the main thread out of WaitOnce
+  mutable Mutex failure_mutex_;
+  Status failure_ PF_GUARDED_BY(failure_mutex_);  // of the first GPU that broke
+  std::string backend_;                           // for status: what batches are delivered by, and why
+  RequestQueue requests_{[this] { Wake(); }};
+  ServedUsers users_;
   std::unique_ptr<Parts> parts_;
 };
 

@@ -24,6 +24,9 @@ Result<Delivery> ChooseDelivery(const Config& config, PinnedPool& pool,
   Result<std::unique_ptr<DeviceArenas>> devices = MakeDeviceArenas(options, pool);
   if (devices.ok()) return Delivery{*std::move(devices), "cuda"};
   const Status reason = devices.status();
+  // Limits of ours that the configuration goes beyond; what the driver has too little of has an error number.
+  if (reason.code() == Code::kResourceExhausted && reason.native_error() == 0)
+    return InvalidArgument("gpus: " + reason.message());
   if (config.gpus == "on" || reason.code() != Code::kUnavailable) return reason.WithContext("gpus");
   spdlog::info("batches stay in host memory: {}", reason.message());
   return Delivery{nullptr, "host (" + reason.message() + ")"};

@@ -30,9 +30,9 @@ Result<uint64_t> PoolBytes(const MemorySize& size) {
       size.bytes != 0 ? size.bytes
                       : static_cast<uint64_t>(static_cast<double>(memory.available_bytes) * size.share);
   if (bytes > memory.limit_bytes) {
-    return ResourceExhausted("pool_bytes: " + ExactByteSize(bytes) + " are more than the " +
-                             ExactByteSize(memory.limit_bytes) + " that this process may have (" +
-                             memory.limited_by + "); set pool_bytes to less, or to a share such as \"25%\"");
+    return InvalidArgument("pool_bytes: " + ExactByteSize(bytes) + " are more than the " +
+                           ExactByteSize(memory.limit_bytes) + " that this process may have (" +
+                           memory.limited_by + "); set pool_bytes to less, or to a share such as \"25%\"");
   }
   return bytes;
 }
@@ -46,7 +46,7 @@ Result<std::optional<gid_t>> SocketGroup(const std::string& group) {
   struct group entry {};
   struct group* found = nullptr;
   if (::getgrnam_r(group.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr) {
-    return NotFound("socket_group: there is no group " + QuotePath(group));
+    return InvalidArgument("socket_group: there is no group " + QuotePath(group));
   }
   return std::optional<gid_t>(found->gr_gid);
 }

@@ -13,9 +13,9 @@
 
 namespace pinfeed {
 
-// The pool's size here. kResourceExhausted when this process may not have as much.
+// The pool's size here. kInvalidArgument when this process may not have as much.
 Result<uint64_t> PoolBytes(const MemorySize& size);
-// Nothing when `group`, a name or a number, is empty.
+// Nothing when `group`, a name or a number, is empty. kInvalidArgument when there is none of that name.
 Result<std::optional<gid_t>> SocketGroup(const std::string& group);
 
 // The configuration against this host, for --check: what Start refuses for as well (the pool's size, the

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// pinfeedd: parse, check, start, run. Exit codes: 0 ended as asked, 1 could not start, 2 bad configuration.
+// pinfeedd: parse, check, start, run. Exit codes: 0 ended as asked, 1 could not start now, or a GPU broke, 2
+// the configuration is wrong, in itself or for this host: starting again does not help.
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <iostream>
 #include <map>
@@ -13,6 +15,7 @@
 #include "server/config.h"
 #include "server/daemon.h"
 #include "server/host_check.h"
+#include "server/service_notify.h"
 
 namespace {
 
@@ -29,12 +32,23 @@ std::map<std::string, std::string> Environment() {
   return out;
 }
 
+// No daemon comes of this configuration: the service manager and the clients that wait are told.
+int RefuseConfig(const pinfeed::Status& status, bool private_mode) {
+  std::cerr << "pinfeedd: " << status.message() << std::endl;
+  pinfeed::ServiceNotify service;
+  if (service.Open(!private_mode).ok()) {
+    service.ShowStatus("cannot start: " + status.message());
+    service.RefuseClients();
+  }
+  return kExitConfig;
+}
+
 int Run(const std::vector<std::string>& arguments) {
-  const pinfeed::Result<pinfeed::CommandLine> command_line =
-      pinfeed::ParseCommandLine(arguments, Environment());
+  const auto read_config = [arguments] { return pinfeed::ParseCommandLine(arguments, Environment()); };
+  const pinfeed::Result<pinfeed::CommandLine> command_line = read_config();
   if (!command_line.ok()) {
-    std::cerr << "pinfeedd: " << command_line.status().message() << '\n';
-    return kExitConfig;
+    const bool is_private = std::find(arguments.begin(), arguments.end(), "--private") != arguments.end();
+    return RefuseConfig(command_line.status(), is_private);
   }
   switch (command_line->action) {
     case pinfeed::Action::kPrintAndExit:
@@ -60,10 +74,11 @@ int Run(const std::vector<std::string>& arguments) {
     std::cerr << "pinfeedd: " << status.message() << '\n';
     return kExitConfig;
   }
-  pinfeed::Result<std::unique_ptr<pinfeed::Daemon>> daemon = pinfeed::Daemon::Start(*command_line);
+  pinfeed::Result<std::unique_ptr<pinfeed::Daemon>> daemon =
+      pinfeed::Daemon::Start(*command_line, read_config);
   if (!daemon.ok()) {
     spdlog::error("cannot start: {}", daemon.status().ToString());
-    return kExitFailed;
+    return daemon.status().code() == pinfeed::Code::kInvalidArgument ? kExitConfig : kExitFailed;
   }
   return (*daemon)->Run().ok() ? 0 : kExitFailed;
 }

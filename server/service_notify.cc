@@ -2,9 +2,13 @@
 // The messages are those of sd_notify(3), the sockets those of sd_listen_fds(3).
 #include "server/service_notify.h"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <systemd/sd-daemon.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <memory>
 
@@ -19,6 +23,7 @@ using std::chrono::seconds;
 
 // No step of a start between two messages takes as long: the longest registers 64 GiB with the driver.
 constexpr seconds kStepLimit(120);
+constexpr seconds kRefusing(1);
 
 int64_t SteadySeconds() {
   return std::chrono::duration_cast<seconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -60,6 +65,7 @@ Status ServiceNotify::Open(bool notify) {
     } else if (taken) {
       fault = InvalidArgument("the service manager passed two sockets named " + QuotePath(name));
     }
+    if (UniqueFd spare(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0)); spare) spare_.push_back(std::move(spare));
     sockets_.emplace_back(name, std::move(fd));
   }
   ::free(names);  // NOLINT(cppcoreguidelines-no-malloc): the library's
@@ -82,6 +88,7 @@ void ServiceNotify::Starting(const char* step, const std::string& detail) {
 }
 
 void ServiceNotify::Ready(const std::string& status) {
+  spare_.clear();
   Send("READY=1\n" + StatusLine(status));
 }
 
@@ -91,8 +98,8 @@ void ServiceNotify::Reloading() {
        std::to_string(std::chrono::duration_cast<microseconds>(now).count()) + "\n");
 }
 
-void ServiceNotify::Stopping(std::chrono::milliseconds at_most) {
-  Send("STOPPING=1\n" + StatusLine("draining") + Extend(at_most));
+void ServiceNotify::Stopping(const std::string& status, std::chrono::milliseconds at_most) {
+  Send("STOPPING=1\n" + StatusLine(status) + Extend(at_most));
 }
 
 void ServiceNotify::FeedWatchdog() {
@@ -101,6 +108,26 @@ void ServiceNotify::FeedWatchdog() {
 
 void ServiceNotify::ShowStatus(const std::string& status) {
   Send(StatusLine(status));
+}
+
+void ServiceNotify::RefuseClients() {
+  using Clock = std::chrono::steady_clock;
+  std::vector<pollfd> waits;
+  for (const UniqueFd& fd : spare_) {
+    const int flags = ::fcntl(fd.get(), F_GETFL);
+    if (flags >= 0 && ::fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) == 0)
+      waits.push_back({fd.get(), POLLIN, 0});
+  }
+  const Clock::time_point end = Clock::now() + kRefusing;
+  while (!waits.empty()) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+    if (left.count() <= 0 || ::poll(waits.data(), waits.size(), static_cast<int>(left.count())) < 0) return;
+    for (pollfd& wait : waits) {
+      if (wait.revents == 0) continue;
+      const UniqueFd client(::accept4(wait.fd, nullptr, nullptr, SOCK_CLOEXEC));
+      if (!client && errno != EAGAIN && errno != ECONNABORTED) wait.fd = -1;  // it does not listen
+    }
+  }
 }
 
 void ServiceNotify::Send(const std::string& lines) {

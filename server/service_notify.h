@@ -17,8 +17,9 @@
 namespace pinfeed {
 
 // Purpose: the service manager's side of the daemon's life; where there is none, every call does nothing.
-// Owns: sockets passed and not yet taken. Threads: Starting from any, the rest from the main thread. Errors:
-// Create refuses sockets that it does not know; a message that cannot be sent is logged once.
+// Owns: sockets passed and not yet taken, and until Ready another descriptor of each. Threads: Starting and
+// ShowStatus from any, the rest from the main thread. Errors: Open refuses sockets that it does not know; a
+// message that cannot be sent is logged once.
 class ServiceNotify {
  public:
   // Names of passed sockets: FileDescriptorName= of their units.
@@ -40,9 +41,13 @@ class ServiceNotify {
   void Ready(const std::string& status);
   void Reloading();
   // The end may take so long.
-  void Stopping(std::chrono::milliseconds at_most);
+  void Stopping(const std::string& status, std::chrono::milliseconds at_most);
   void FeedWatchdog();
   void ShowStatus(const std::string& status);
+  // For a start that no other start can mend, before the process ends: hangs up on whoever connects to the
+  // sockets passed, for a second. A client that waited there would have the service manager start us again
+  // and again.
+  void RefuseClients();
 
  private:
   void Send(const std::string& lines);
@@ -50,6 +55,7 @@ class ServiceNotify {
   bool notify_ = false;
   std::optional<std::chrono::milliseconds> watchdog_interval_;
   std::vector<std::pair<std::string, UniqueFd>> sockets_;
+  std::vector<UniqueFd> spare_;  // of the same sockets, for RefuseClients
   std::atomic<const char*> step_{nullptr};
   std::atomic<int64_t> step_sent_s_{0};  // of the steady clock
   std::atomic<bool> warned_{false};

@@ -38,7 +38,10 @@ void AddStatusCommand(CLI::App& tool, ToolContext& context);
 void AddDatasetsCommand(CLI::App& tool, ToolContext& context);
 void AddPeekCommand(CLI::App& tool, ToolContext& context);
 void AddBenchCommand(CLI::App& tool, ToolContext& context);
+void AddTopCommand(CLI::App& tool, ToolContext& context);
 void AddTraceCommand(CLI::App& tool, ToolContext& context);
 void AddDoctorCommand(CLI::App& tool, ToolContext& context);
+// drain, evict, reload, logs
+void AddOperatorCommands(CLI::App& tool, ToolContext& context);
 
 }  // namespace pinfeed

@@ -26,7 +26,8 @@ void FlushAnswer() {
 
 int Main(int argc, char** argv) {
   pinfeed::ToolContext context;
-  CLI::App tool("Looks at pinfeedd, the daemon that feeds training batches, and measures it.", "pinfeed");
+  CLI::App tool("Looks at pinfeedd, the daemon that feeds training batches, measures and steers it.",
+                "pinfeed");
   tool.require_subcommand(1);
   tool.fallthrough();
   tool.set_version_flag("--version", std::to_string(pf_version() >> 16) + "." +
@@ -35,11 +36,13 @@ int Main(int argc, char** argv) {
   tool.add_option("--address", context.address,
                   "the daemon's socket (default: $PINFEED_ADDRESS, else /run/pinfeed/pinfeed.sock)");
   pinfeed::AddStatusCommand(tool, context);
+  pinfeed::AddTopCommand(tool, context);
   pinfeed::AddDatasetsCommand(tool, context);
   pinfeed::AddPeekCommand(tool, context);
   pinfeed::AddBenchCommand(tool, context);
   pinfeed::AddTraceCommand(tool, context);
   pinfeed::AddDoctorCommand(tool, context);
+  pinfeed::AddOperatorCommands(tool, context);
   tool.footer(
       "Exit status: 0 done; 1 it failed, or `status` found no daemon that is ready; 2 wrong usage; 130 "
       "interrupted.");

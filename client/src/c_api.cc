@@ -18,8 +18,8 @@ std::string& LastError() {
   return message;
 }
 
-pf_result JsonCall(const char* address, char** json,
-                   Result<std::string> (*call)(const std::string&, SteadyTime)) {
+template <typename CallFunction>
+pf_result JsonCall(const char* address, char** json, const CallFunction& call) {
   return Guarded([&]() -> Status {
     if (json == nullptr) return InvalidArgument("json is NULL; give the address of a char*");
     *json = nullptr;
@@ -91,6 +91,16 @@ pf_result pf_status_json(const char* address, char** json) {
 
 pf_result pf_datasets_json(const char* address, char** json) {
   return pinfeed::JsonCall(address, json, pinfeed::DatasetsJson);
+}
+
+pf_result pf_admin_json(const char* address, const char* method, const char* request_json, char** json) {
+  return pinfeed::JsonCall(
+      address, json,
+      [&](const std::string& path, pinfeed::SteadyTime deadline) -> pinfeed::Result<std::string> {
+        if (method == nullptr || request_json == nullptr)
+          return pinfeed::InvalidArgument("method or request_json is NULL");
+        return pinfeed::AdminJson(path, method, request_json, deadline);
+      });
 }
 
 pf_result pf_trace(const char* address, const char* request_json, pf_trace_function function, void* user) {

@@ -110,15 +110,15 @@ Status FromGrpc(const grpc::Status& status, const std::string& address) {
 // One unary call over a connection of its own, in a NoForkScope of the caller's, which outlives every gRPC
 // object: gRPC is at rest when it ends. We connect ourselves, not through gRPC's resolver, so that a
 // failure carries its errno, and so that gRPC's background reconnecting never starts.
-template <typename Request, typename Response>
+template <typename Stub, typename Request, typename Response>
 Status Call(const std::string& address, SteadyTime deadline, const Request& request, Response* response,
-            grpc::Status (v1::Feeder::Stub::*method)(grpc::ClientContext*, const Request&, Response*)) {
+            grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*)) {
   ASSIGN_OR_RETURN(UniqueFd fd, ConnectUnix(address, SOCK_STREAM, deadline));
   RETURN_IF_ERROR(CheckSpareDescriptors(fd.get()));
   const GrpcUse grpc_use;
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  v1::Feeder::Stub stub(grpc::CreateCustomInsecureChannelFromFd("localhost", fd.release(), arguments));
+  Stub stub(grpc::CreateCustomInsecureChannelFromFd("localhost", fd.release(), arguments));
   grpc::ClientContext context;
   context.set_deadline(OnWallClock(deadline));
   return FromGrpc((stub.*method)(&context, request, response), address);
@@ -257,6 +257,27 @@ Result<std::string> DatasetsJson(const std::string& address, SteadyTime deadline
   RETURN_IF_ERROR(
       Call(address, deadline, v1::ListDatasetsRequest(), &response, &v1::Feeder::Stub::ListDatasets));
   return ToJson(response);
+}
+
+Result<std::string> AdminJson(const std::string& address, const std::string& method,
+                              const std::string& request_json, SteadyTime deadline) {
+  const NoForkScope no_fork(deadline);
+  RETURN_IF_ERROR(no_fork.status());
+  const auto call = [&](auto request, auto response, auto stub_method) -> Result<std::string> {
+    RETURN_IF_ERROR(FromJson(request_json, method, &request));
+    const Status called = Call(address, deadline, request, &response, stub_method);
+    if (called.code() == Code::kUnimplemented)
+      return Status(called.code(), "the daemon at " + address + " is too old for " + method);
+    RETURN_IF_ERROR(called);
+    return ToJson(response);
+  };
+  using Stub = v1::Admin::Stub;
+  if (method == "Drain") return call(v1::DrainRequest(), v1::DrainResponse(), &Stub::Drain);
+  if (method == "Evict") return call(v1::EvictRequest(), v1::EvictResponse(), &Stub::Evict);
+  if (method == "Reload") return call(v1::ReloadRequest(), v1::ReloadResponse(), &Stub::Reload);
+  if (method == "SetLogLevel")
+    return call(v1::SetLogLevelRequest(), v1::SetLogLevelResponse(), &Stub::SetLogLevel);
+  return InvalidArgument("'" + EscapeName(method) + "' is none of Drain, Evict, Reload, SetLogLevel");
 }
 
 Status Trace(const std::string& address, const std::string& request_json, const OnTrace& on_message,

@@ -34,6 +34,11 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
 Result<std::string> StatusJson(const std::string& address, SteadyTime deadline);
 Result<std::string> DatasetsJson(const std::string& address, SteadyTime deadline);
 
+// One call of pinfeed.v1.Admin that has one answer: `method` is "Drain", "Evict", "Reload" or "SetLogLevel".
+// Request and answer as JSON.
+Result<std::string> AdminJson(const std::string& address, const std::string& method,
+                              const std::string& request_json, SteadyTime deadline);
+
 // pinfeed.v1.Admin.Trace. While it records, and so several times a second, `on_message` gets nothing; then it
 // gets the daemon's messages (pinfeed.v1.TraceResponse) as JSON without the unset fields, one by one: turning
 // them into text costs more than recording them did. What came before an error is given too. False ends the

@@ -90,7 +90,7 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
   return OkStatus();
 }
 
-size_t Feed::Detach(ControlPages* session) {
+size_t Feed::Detach(ControlPages* session, const Status& error) {
   Tasks tasks;
   size_t left = 0;
   {
@@ -101,6 +101,7 @@ size_t Feed::Detach(ControlPages* session) {
     AccountLocked();
     CollectReleasesLocked();
     trace_.Finish(found->trace, *session);
+    if (!error.ok()) session->Fail(error);
     const Consumer gone = *found;
     consumers_.erase(found);
     // What nobody holds any more is taken back below. In a queue the bytes go to another session, which does

@@ -122,8 +122,8 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // of a late session and its own, since nobody has had that here.
   Status Attach(ControlPages* session, std::optional<Sampler::Start> start) PF_EXCLUDES(mutex_);
   // Removes a session, as if it had released everything. In a queue group the batches it held go to another
-  // session. Returns how many are left.
-  size_t Detach(ControlPages* session) PF_EXCLUDES(mutex_);
+  // session. Its client sees `error`, unless that is OK. Returns how many are left.
+  size_t Detach(ControlPages* session, const Status& error = OkStatus()) PF_EXCLUDES(mutex_);
 
   // Looks at the release words and goes on filling: after a doorbell. A queue whose last batches are lent
   // wants it from time to time, since nobody rings when a batch is taken.

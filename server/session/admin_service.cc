@@ -59,6 +59,13 @@ void Fill(const TraceSpan& span, v1::Span& out) {
   out.set_open(span.open);
 }
 
+constexpr size_t kMostReason = 200;
+
+grpc::ServerUnaryReactor* Finish(grpc::ServerUnaryReactor* reactor, const Status& status) {
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
 // Purpose: names each thing once. A value; one thread.
 class Names {
  public:
@@ -133,6 +140,82 @@ Status AdminService::BeginTrace(const grpc::CallbackServerContext& context, cons
       });
   if (taken) return OkStatus();
   return ResourceExhausted("trace: the last trace is not over yet; try again");
+}
+
+Result<Peer> AdminService::FindOperator(const grpc::CallbackServerContext& context, const char* what) const {
+  const std::optional<Peer> peer = parts_.peers.Find(context.peer());
+  if (!peer) return Internal(std::string(what) + ": the connection's credentials are not on record");
+  if (!ScopeOf(*peer)) return *peer;
+  const Status refused =
+      PermissionDenied(std::string(what) + ": only root and the daemon's own user (uid " +
+                       std::to_string(parts_.own_uid) + ") may; you are uid " + std::to_string(peer->uid));
+  parts_.refusals.Count(Refusal::kRequest, Describe(*peer) + ": " + refused.message());
+  return refused;
+}
+
+grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* context,
+                                              const v1::DrainRequest* /*request*/,
+                                              v1::DrainResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const Result<Peer> caller = FindOperator(*context, "drain");
+  if (!caller.ok()) return Finish(reactor, caller.status());
+  for (const std::shared_ptr<Session>& session : parts_.sessions.All())
+    response->set_sessions(response->sessions() + (session->state == SessionState::kOrphaned ? 0 : 1));
+  response->set_drain_timeout_seconds(
+      std::chrono::duration<double>(parts_.operations.drain_timeout()).count());
+  return Finish(reactor, parts_.operations.drain("drain by " + Describe(*caller)));
+}
+
+grpc::ServerUnaryReactor* AdminService::Evict(grpc::CallbackServerContext* context,
+                                              const v1::EvictRequest* request, v1::EvictResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const Result<Peer> caller = FindOperator(*context, "evict");
+  if (!caller.ok()) return Finish(reactor, caller.status());
+  if (request->reason().size() > kMostReason) {
+    return Finish(reactor, InvalidArgument("reason: " + std::to_string(request->reason().size()) +
+                                           " bytes are more than " + std::to_string(kMostReason)));
+  }
+  for (const std::shared_ptr<Session>& session : parts_.sessions.All())
+    if (session->id == request->session()) response->set_session(Describe(*session));
+  const std::string why = request->reason().empty() ? "" : ": " + EscapeName(request->reason());
+  parts_.lifelines.Evict(request->session(),
+                         {Code::kAborted, "evicted by an operator (" + Describe(*caller) + ")" + why},
+                         [reactor](const Status& status) { Finish(reactor, status); });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminService::Reload(grpc::CallbackServerContext* context,
+                                               const v1::ReloadRequest* /*request*/,
+                                               v1::ReloadResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const Result<Peer> caller = FindOperator(*context, "reload");
+  if (!caller.ok()) return Finish(reactor, caller.status());
+  parts_.operations.reload("reload by " + Describe(*caller),
+                           [reactor, response](const Result<ReloadReport>& report) {
+                             if (!report.ok()) {
+                               Finish(reactor, report.status());
+                               return;
+                             }
+                             for (const std::string& change : report->changed) response->add_changed(change);
+                             for (const std::string& change : report->need_restart)
+                               response->add_need_restart(change);
+                             Finish(reactor, OkStatus());
+                           });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext* context,
+                                                    const v1::SetLogLevelRequest* request,
+                                                    v1::SetLogLevelResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const Result<Peer> caller = FindOperator(*context, "set the log level");
+  if (!caller.ok()) return Finish(reactor, caller.status());
+  response->set_before(LogLevel());
+  const Status set = pinfeed::SetLogLevel(request->level());
+  if (set.ok())  // at the highest level, so that it shows whatever was set
+    spdlog::error("{} sets the log level {}, which was {}", Describe(*caller), request->level(),
+                  response->before());
+  return Finish(reactor, set);
 }
 
 void AdminService::RunTrace(TraceStream& stream, Tracer::Recording& recording, std::optional<uid_t> scope,

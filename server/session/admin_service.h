@@ -4,19 +4,40 @@
 
 #include <sys/types.h>
 
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "pinfeed/v1/admin.grpc.pb.h"
 #include "server/pipeline/tracer.h"
 #include "server/session/call_queue.h"
 #include "server/session/feed_table.h"
+#include "server/session/lifeline.h"
 #include "server/session/peer.h"
 #include "server/session/session.h"
 #include "server/session/trace_stream.h"
 #include "server/telemetry/refusals.h"
 
 namespace pinfeed {
+
+// What a reload did: see ReloadResponse.
+struct ReloadReport {
+  std::vector<std::string> changed;
+  std::vector<std::string> need_restart;
+};
+
+// What the daemon as a whole does for its operators. `who` is for the log. Any thread may call them.
+struct OperatorCalls {
+  using OnReloaded = std::function<void(const Result<ReloadReport>&)>;
+  std::function<Status(const std::string& who)> drain;
+  // `done` is called once, later and from another thread, or at once.
+  std::function<void(const std::string& who, const OnReloaded& done)> reload;
+  std::function<std::chrono::milliseconds()> drain_timeout;
+};
 
 // Purpose: decides who may, and does it. Owns: the thread of the one trace that may run. Borrows: all it is
 // given (outlive it). Threads: gRPC's, any number at once; none is held by a client that does not read.
@@ -27,18 +48,31 @@ class AdminService final : public v1::Admin::CallbackService {
     const PeerRegistry& peers;
     FeedTable& feeds;
     const SessionTable& sessions;
+    LifelineServer& lifelines;
     Refusals& refusals;
     Tracer& tracer;
+    OperatorCalls operations;
     uid_t own_uid;  // the daemon's
   };
-  explicit AdminService(const Parts& parts) : parts_(parts), calls_(1, 1) {}
+  explicit AdminService(Parts parts) : parts_(std::move(parts)), calls_(1, 1) {}
 
   grpc::ServerWriteReactor<v1::TraceResponse>* Trace(grpc::CallbackServerContext* context,
                                                      const v1::TraceRequest* request) override;
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
+                                  v1::DrainResponse* response) override;
+  grpc::ServerUnaryReactor* Evict(grpc::CallbackServerContext* context, const v1::EvictRequest* request,
+                                  v1::EvictResponse* response) override;
+  grpc::ServerUnaryReactor* Reload(grpc::CallbackServerContext* context, const v1::ReloadRequest* request,
+                                   v1::ReloadResponse* response) override;
+  grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* context,
+                                        const v1::SetLogLevelRequest* request,
+                                        v1::SetLogLevelResponse* response) override;
 
  private:
   // Whose feeds the caller may see; nothing: all.
   std::optional<uid_t> ScopeOf(const Peer& peer) const;
+  // Who calls; kPermissionDenied, counted as a refusal, unless it is root or the daemon's own user.
+  Result<Peer> FindOperator(const grpc::CallbackServerContext& context, const char* what) const;
   // Starts the recording, or says why not.
   Status BeginTrace(const grpc::CallbackServerContext& context, const v1::TraceRequest& request,
                     TraceStream& stream);

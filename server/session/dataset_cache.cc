@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 
 #include "common/quote.h"
 #include "common/unique_handle.h"
@@ -68,10 +69,11 @@ uint64_t StampOf(const std::string& path) {
 }  // namespace
 
 Result<DatasetCache::Key> DatasetCache::Resolve(const DatasetSpec& spec) const {
-  Key key{spec, options_.allowed_roots, 0};
+  const std::shared_ptr<const Options> options = this->options();
+  Key key{spec, options->allowed_roots, 0};
   if (!spec.name.empty()) {
-    const auto named = options_.named.find(spec.name);
-    if (named == options_.named.end()) {
+    const auto named = options->named.find(spec.name);
+    if (named == options->named.end()) {
       return NotFound("dataset.name: " + QuotePath(spec.name) +
                       " is not configured in the daemon; `pinfeed datasets` lists what is");
     }
@@ -92,6 +94,19 @@ Result<DatasetCache::Key> DatasetCache::Resolve(const DatasetSpec& spec) const {
   return key;
 }
 
+void DatasetCache::SetOptions(Options options) {
+  auto set = std::make_shared<const Options>(std::move(options));
+  std::list<std::shared_ptr<const Dataset>> dropped;  // closed without the lock
+  const MutexLock lock(mutex_);
+  options_ = std::move(set);
+  while (kept_.size() > options_->capacity) dropped.splice(dropped.end(), kept_, std::prev(kept_.end()));
+}
+
+std::shared_ptr<const DatasetCache::Options> DatasetCache::options() const {
+  const MutexLock lock(mutex_);
+  return options_;
+}
+
 DatasetCache::Entry* DatasetCache::Find(const Key& key) {
   entries_.remove_if([](const Entry& entry) { return !entry.opening && entry.dataset.expired(); });
   const auto found =
@@ -102,7 +117,7 @@ DatasetCache::Entry* DatasetCache::Find(const Key& key) {
 void DatasetCache::Keep(std::shared_ptr<const Dataset> dataset) {
   kept_.remove(dataset);
   kept_.push_front(std::move(dataset));
-  while (kept_.size() > options_.capacity) kept_.pop_back();
+  while (kept_.size() > options_->capacity) kept_.pop_back();
 }
 
 Result<std::shared_ptr<const Dataset>> DatasetCache::Open(const DatasetSpec& spec) {

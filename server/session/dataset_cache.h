@@ -29,11 +29,13 @@ class DatasetCache {
     std::vector<std::string> allowed_roots;
     size_t capacity = 8;
   };
-  explicit DatasetCache(Options options) : options_(std::move(options)) {}
+  explicit DatasetCache(Options options) : options_(std::make_shared<const Options>(std::move(options))) {}
 
   Result<std::shared_ptr<const Dataset>> Open(const DatasetSpec& spec) PF_EXCLUDES(mutex_);
 
-  const Options& options() const { return options_; }
+  // What is open stays open for those who read it; a name means what it says now.
+  void SetOptions(Options options) PF_EXCLUDES(mutex_);
+  std::shared_ptr<const Options> options() const PF_EXCLUDES(mutex_);
 
  private:
   struct Key {
@@ -52,8 +54,8 @@ class DatasetCache {
   Entry* Find(const Key& key) PF_REQUIRES(mutex_);
   void Keep(std::shared_ptr<const Dataset> dataset) PF_REQUIRES(mutex_);
 
-  const Options options_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
+  std::shared_ptr<const Options> options_ PF_GUARDED_BY(mutex_);
   CondVar opened_;
   std::list<Entry> entries_ PF_GUARDED_BY(mutex_);
   std::list<std::shared_ptr<const Dataset>> kept_ PF_GUARDED_BY(mutex_);  // used last first

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <utility>
@@ -91,6 +92,28 @@ void LifelineServer::Abandon(const std::shared_ptr<Session>& session) {
     left->member.Unmapped();  // it has not got the answer
     sessions_.End(left, "its client hung up while opening it");
   });
+}
+
+void LifelineServer::Evict(uint64_t session_id, const Status& error,
+                           std::function<void(const Status&)> done) {
+  loop_->Post([this, session_id, error, done = std::move(done)] { done(EvictNow(session_id, error)); });
+}
+
+Status LifelineServer::EvictNow(uint64_t session_id, const Status& error) {
+  const auto connected = std::find_if(connections_.begin(), connections_.end(), [&](const auto& entry) {
+    return entry.second.session != nullptr && entry.second.session->id == session_id;
+  });
+  if (connected != connections_.end()) {
+    EndSession(connected->first, error.message(), error);
+    return OkStatus();
+  }
+  for (const std::shared_ptr<Session>& session : sessions_.All()) {
+    if (session->id != session_id) continue;
+    sessions_.End(session, error.message());  // its client has not come yet, and finds no session
+    return OkStatus();
+  }
+  return NotFound("evict: there is no session " + std::to_string(session_id) +
+                  "; `pinfeed status` lists those there are");
 }
 
 void LifelineServer::OnListener() {
@@ -216,7 +239,7 @@ void LifelineServer::Refuse(ConnectionId id, Refusal refusal, const Status& erro
   OnHangUp(id, connection);
 }
 
-void LifelineServer::EndSession(ConnectionId id, const std::string& reason) {
+void LifelineServer::EndSession(ConnectionId id, const std::string& reason, const Status& error) {
   Connection& connection = connections_.at(id);
   Unwatch(connection.fd_watch);
   Unwatch(connection.pidfd_watch);
@@ -224,7 +247,7 @@ void LifelineServer::EndSession(ConnectionId id, const std::string& reason) {
   // The socket outlives the session: a client that has seen the hang-up may count on its memory.
   const Connection ended = std::move(connection);
   connections_.erase(id);
-  sessions_.End(ended.session, reason);
+  sessions_.End(ended.session, reason, error);
 }
 
 void LifelineServer::Unwatch(EventLoop::WatchId& watch) {

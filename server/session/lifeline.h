@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 
@@ -19,12 +20,12 @@
 namespace pinfeed {
 
 // Purpose: the one place where a session's life is decided. Owns: the listening socket, the connections, a
-// pidfd for each attached process. Borrows: the sessions and refusals (outlive it). Threads: Expect and
-// Abandon from any thread; Start and Stop from the owner; the rest is the loop's. Nothing in it blocks,
-// whatever a client does: no read of a shared descriptor, no wait for a worker. Errors: a client's fault ends
-// its connection and is counted.
-// Invariants: 1. a session ends when its client says farewell, or when its process has ended, or when nobody
-// came for it in time; 2. a hang-up alone takes back nothing that a living process may have mapped.
+// pidfd for each attached process. Borrows: the sessions and refusals (outlive it). Threads: Expect,
+// Abandon and Evict from any thread; Start and Stop from the owner; the rest is the loop's. Nothing in it
+// blocks, whatever a client does: no read of a shared descriptor, no wait for a worker. Errors: a client's
+// fault ends its connection and is counted. Invariants: 1. a session ends when its client says farewell, or
+// when its process has ended, or when nobody came for it in time; 2. a hang-up alone takes back nothing that
+// a living process may have mapped.
 class LifelineServer {
  public:
   static Result<std::unique_ptr<LifelineServer>> Create(Listener listener,
@@ -42,6 +43,10 @@ class LifelineServer {
   void Expect(const std::shared_ptr<Session>& session);
   // Its client will not come.
   void Abandon(const std::shared_ptr<Session>& session);
+
+  // Ends the session, whatever its client does: the trainer gets `error`. kNotFound when there is none.
+  // `done` is called from the loop.
+  void Evict(uint64_t session_id, const Status& error, std::function<void(const Status&)> done);
 
   const std::string& path() const { return listener_.path(); }
 
@@ -70,7 +75,8 @@ class LifelineServer {
   void LookAtQueue(ConnectionId id);
   void OnHangUp(ConnectionId id, Connection& connection);
   void Refuse(ConnectionId id, Refusal refusal, const Status& error);
-  void EndSession(ConnectionId id, const std::string& reason);
+  void EndSession(ConnectionId id, const std::string& reason, const Status& error = OkStatus());
+  Status EvictNow(uint64_t session_id, const Status& error);
   void Unwatch(EventLoop::WatchId& watch);
   void CloseSocket(Connection& connection);
 

@@ -153,7 +153,13 @@ Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,
     ASSIGN_OR_RETURN(client, ClientProcess::Open(peer.pid));
   }
   const auto make = [&](uint64_t feed_id) { return MakeFeed(feed_id, peer.uid, arguments, choice.backend); };
-  ASSIGN_OR_RETURN(FeedMember member, parts_.feeds.Join(peer.uid, arguments.spec, make));
+  Result<FeedMember> joined = parts_.feeds.Join(peer.uid, arguments.spec, make);
+  if (!joined.ok()) {
+    // What failed may be what the daemon ends for: then the client is to try the next one.
+    const Status room = parts_.sessions.CheckRoom(arguments.spec.group_size);
+    return room.code() == Code::kUnavailable ? room : joined.status();
+  }
+  FeedMember member = *std::move(joined);
   if (const Backend backend = member.feed().arena().backend(); backend != choice.backend) {
     member.Unmapped();
     return FailedPrecondition(std::string("group: its batches come by ") + BackendName(backend) +

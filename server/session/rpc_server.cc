@@ -4,12 +4,12 @@
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_posix.h>
 
 #include "common/log.h"
 #include "server/session/admin_service.h"
+#include "server/session/health_service.h"
 #include "server/session/service.h"
 
 namespace pinfeed {
@@ -41,9 +41,9 @@ struct RpcServer::Server {
   std::unique_ptr<grpc::Server> grpc;
 };
 
-Result<std::unique_ptr<RpcServer>> RpcServer::Create(FeederService& feeder, AdminService& admin) {
+Result<std::unique_ptr<RpcServer>> RpcServer::Create(FeederService& feeder, AdminService& admin,
+                                                     HealthService& health) {
   gpr_set_log_function(&LogFromGrpc);
-  grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
@@ -53,6 +53,7 @@ Result<std::unique_ptr<RpcServer>> RpcServer::Create(FeederService& feeder, Admi
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kMaxAgeGraceMs);
   builder.RegisterService(&feeder);
   builder.RegisterService(&admin);
+  builder.RegisterService(&health);
   auto server = std::make_unique<Server>();
   server->grpc = builder.BuildAndStart();
   if (server->grpc == nullptr)
@@ -68,10 +69,6 @@ RpcServer::~RpcServer() {
 
 void RpcServer::Serve(UniqueFd connection) {
   grpc::AddInsecureChannelFromFd(server_->grpc.get(), connection.release());
-}
-
-void RpcServer::SetHealthy(bool healthy) {
-  server_->grpc->GetHealthCheckService()->SetServingStatus(healthy);
 }
 
 void RpcServer::Stop(std::chrono::milliseconds grace) {

@@ -13,20 +13,20 @@ namespace pinfeed {
 
 class AdminService;
 class FeederService;
+class HealthService;
 
 // Purpose: serves the connections it is given. Owns: the gRPC server. Borrows: the services (outlive it).
 // Threads: any. Errors: Create's.
 class RpcServer {
  public:
-  static Result<std::unique_ptr<RpcServer>> Create(FeederService& feeder, AdminService& admin);
+  static Result<std::unique_ptr<RpcServer>> Create(FeederService& feeder, AdminService& admin,
+                                                   HealthService& health);
   ~RpcServer();
   RpcServer(const RpcServer&) = delete;
   RpcServer& operator=(const RpcServer&) = delete;
 
   // `connection` is a non-blocking stream socket.
   void Serve(UniqueFd connection);
-  // What the standard health service answers.
-  void SetHealthy(bool healthy);
   // Ends every call and connection; running calls have until the deadline. Idempotent.
   void Stop(std::chrono::milliseconds grace);
 

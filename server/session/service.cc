@@ -158,7 +158,8 @@ grpc::ServerUnaryReactor* FeederService::ListDatasets(grpc::CallbackServerContex
 
 grpc::Status FeederService::List(const grpc::CallbackServerContext& context,
                                  v1::ListDatasetsResponse* response) const {
-  for (const auto& [name, configured] : parts_.datasets.options().named) {
+  const std::shared_ptr<const DatasetCache::Options> options = parts_.datasets.options();
+  for (const auto& [name, configured] : options->named) {
     if (context.IsCancelled()) return grpc::Status::CANCELLED;
     v1::ListDatasetsResponse::Dataset& out = *response->add_datasets();
     out.set_name(name);
@@ -173,7 +174,7 @@ grpc::Status FeederService::List(const grpc::CallbackServerContext& context,
     }
     FillDataset((*dataset)->info(), out);
   }
-  for (const std::string& root : parts_.datasets.options().allowed_roots) response->add_allowed_roots(root);
+  for (const std::string& root : options->allowed_roots) response->add_allowed_roots(root);
   return grpc::Status::OK;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gRPC face: pinfeed.v1.Feeder over the session layer. Beside it and service.cc,
-// admin_service.*, trace_stream.*, grpc_status.* and rpc_server.cc know gRPC.
+// admin_service.*, health_service.*, trace_stream.*, grpc_status.* and rpc_server.cc know gRPC.
 #pragma once
 
 #include <cstdint>

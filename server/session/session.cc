@@ -41,7 +41,7 @@ std::string Describe(const Session& session) {
 
 Status SessionTable::CheckRoomLocked() const {
   if (closed_) return Unavailable("open a feed: the daemon is shutting down; try again when it is back");
-  if (sessions_.size() >= max_sessions_) {
+  if (sessions_.size() >= limit()) {
     return ResourceExhausted("open a feed: " + std::to_string(sessions_.size()) +
                              " sessions are open, which is max_sessions");
   }
@@ -49,9 +49,9 @@ Status SessionTable::CheckRoomLocked() const {
 }
 
 Status SessionTable::CheckRoom(uint32_t group_size) const {
-  if (group_size > max_sessions_) {
+  if (const uint32_t most = limit(); group_size > most) {
     return InvalidArgument("group_size: the feed would wait for " + std::to_string(group_size) +
-                           " sessions, and max_sessions of this daemon is " + std::to_string(max_sessions_));
+                           " sessions, and max_sessions of this daemon is " + std::to_string(most));
   }
   const MutexLock lock(mutex_);
   return CheckRoomLocked();
@@ -116,7 +116,8 @@ void SessionTable::Orphan(Session& session) {
   if (AllLeft()) on_left_();
 }
 
-void SessionTable::End(const std::shared_ptr<Session>& session, const std::string& reason) {
+void SessionTable::End(const std::shared_ptr<Session>& session, const std::string& reason,
+                       const Status& error) {
   bool all_left = false;
   {
     const MutexLock lock(mutex_);
@@ -127,7 +128,7 @@ void SessionTable::End(const std::shared_ptr<Session>& session, const std::strin
   // Nobody has mapped what goes out with the welcome only.
   if (session->state == SessionState::kPending && session->member.arena().fd() >= 0)
     session->member.Unmapped();
-  if (session->state == SessionState::kAttached) session->member.feed().Detach(session->pages.get());
+  if (session->state == SessionState::kAttached) session->member.feed().Detach(session->pages.get(), error);
   spdlog::info("{}: ended: {}", Describe(*session), reason);
   if (all_left) on_left_();
 }

@@ -78,6 +78,9 @@ class SessionTable {
                                         std::optional<Sampler::Start> start, FeedMember member,
                                         std::unique_ptr<ControlPages> pages, std::string fallback = {})
       PF_EXCLUDES(mutex_);
+  // Those that are open stay.
+  void SetLimit(uint32_t max_sessions) { max_sessions_.store(max_sessions, std::memory_order_relaxed); }
+  uint32_t limit() const { return max_sessions_.load(std::memory_order_relaxed); }
   // No further Open.
   void Close() PF_EXCLUDES(mutex_);
 
@@ -88,8 +91,10 @@ class SessionTable {
   static Status Attach(Session& session);
   // kAttached -> kOrphaned.
   void Orphan(Session& session) PF_EXCLUDES(mutex_);
-  // Takes everything back that is the daemon's. A second call for the same session does nothing.
-  void End(const std::shared_ptr<Session>& session, const std::string& reason) PF_EXCLUDES(mutex_);
+  // Takes everything back that is the daemon's. A second call for the same session does nothing. Its trainer
+  // gets `error`, behind what was published; OK: it finds out by the hang-up.
+  void End(const std::shared_ptr<Session>& session, const std::string& reason,
+           const Status& error = OkStatus()) PF_EXCLUDES(mutex_);
 
   std::vector<std::shared_ptr<Session>> All() const PF_EXCLUDES(mutex_);
   // No client is left that could still leave: what is orphaned ends with its process only.
@@ -105,7 +110,7 @@ class SessionTable {
   Status CheckRoomLocked() const PF_REQUIRES(mutex_);
   bool AllLeftLocked() const PF_REQUIRES(mutex_);
 
-  const uint32_t max_sessions_;
+  std::atomic<uint32_t> max_sessions_;
   const std::function<void()> on_left_;
   mutable Mutex mutex_;
   uint64_t next_id_ PF_GUARDED_BY(mutex_) = 1;

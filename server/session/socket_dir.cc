@@ -58,12 +58,12 @@ Result<SocketDir> SocketDir::Lock(const std::string& directory, bool temporary) 
   const std::string what = "use the socket directory " + QuotePath(directory);
   struct stat info {};
   if (::stat(directory.c_str(), &info) != 0) {
-    return ErrnoStatus(what + " (create it, or choose another with --socket-dir)", errno);
+    const Status status = ErrnoStatus(what + " (create it, or choose another with --socket-dir)", errno);
+    return InvalidArgument(status.message());
   }
   if (!S_ISDIR(info.st_mode)) return InvalidArgument(what + ": it is not a directory");
   if ((info.st_mode & S_IWOTH) != 0 && (info.st_mode & S_ISVTX) == 0) {
-    return FailedPrecondition(what +
-                              ": every user may write to it and could replace the sockets; chmod o-w it");
+    return InvalidArgument(what + ": every user may write to it and could replace the sockets; chmod o-w it");
   }
   const std::string path = directory + "/pinfeedd.lock";
   UniqueFd fd;

@@ -36,6 +36,13 @@ void FillSession(const SessionSnapshot& in, v1::SessionStatus& out) {
   out.set_slots_held(in.slots_held);
   out.set_backend(in.backend);
   out.set_fallback(Utf8(in.fallback));
+  v1::StallSeconds& stall = *out.mutable_stall();
+  const auto seconds = [&](StallCause cause) { return Seconds(in.stall_ns[static_cast<size_t>(cause)]); };
+  stall.set_read(seconds(StallCause::kRead));
+  stall.set_decode(seconds(StallCause::kDecode));
+  stall.set_workers(seconds(StallCause::kWorkers));
+  stall.set_copy(seconds(StallCause::kCopy));
+  stall.set_consumer(seconds(StallCause::kConsumer));
 }
 
 void FillFeed(const FeedReport& report, v1::FeedStatus& out) {
@@ -79,6 +86,7 @@ void FillStatus(const DaemonSnapshot& snapshot, const std::string& version, v1::
   out.set_uptime_seconds(snapshot.uptime_seconds);
   out.set_state(snapshot.draining ? "draining" : "ready");
   out.set_workers(snapshot.workers);
+  out.set_workers_busy(snapshot.workers_busy);
   out.set_pool_capacity_bytes(snapshot.pool_capacity_bytes);
   out.set_pool_used_bytes(snapshot.pool_used_bytes);
   out.set_open_fds(snapshot.open_fds);

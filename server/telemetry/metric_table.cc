@@ -27,6 +27,8 @@ constexpr auto kTable = std::to_array<MetricDefinition>({
     {Metric::kWorkersBusy, "pinfeed_workers_busy", kG, "", "", "Threads that load samples right now."},
     {Metric::kWorkerChunks, "pinfeed_worker_chunks_total", kC, "", "",
      "Portions of a batch that workers have finished: it stands still when they hang."},
+    {Metric::kWorkerChunkAge, "pinfeed_worker_chunk_age_seconds", kG, "seconds", "",
+     "Age of the portion that a worker has been at longest; 0: all are idle."},
     {Metric::kSampleDuration, "pinfeed_sample_duration_seconds", kH, "seconds", "stage",
      "Worker time of a sample: read (waiting for the source) or decode (decoding and transforming an "
      "image)."},
@@ -113,6 +115,8 @@ constexpr auto kTable = std::to_array<MetricDefinition>({
      "Time from giving a copy to the driver until it was seen complete."},
     {Metric::kGpuCopyErrors, "pinfeed_gpu_copy_errors_total", kC, "", "gpu",
      "Errors of a GPU's driver while copying; the first one ends the daemon."},
+    {Metric::kGpuStalled, "pinfeed_gpu_stalled_seconds", kG, "seconds", "gpu",
+     "Time for which no copy to a GPU has ended although there is one to make; 0: there is none."},
     {Metric::kProcessStart, "process_start_time_seconds", kG, "seconds", "",
      "Unix time at which the daemon started."},
     {Metric::kProcessCpu, "process_cpu_seconds_total", kC, "seconds", "",

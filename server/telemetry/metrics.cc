@@ -87,6 +87,7 @@ void AddDaemon(const DaemonSnapshot& snapshot, const std::string& version, Page&
   page.Add(Metric::kWorkers, snapshot.workers);
   page.Add(Metric::kWorkersBusy, snapshot.workers_busy);
   page.Add(Metric::kWorkerChunks, snapshot.worker_chunks);
+  page.Add(Metric::kWorkerChunkAge, snapshot.worker_chunk_age_seconds);
   page.Add(Metric::kPoolCapacity, snapshot.pool_capacity_bytes);
   page.Add(Metric::kPoolUsed, snapshot.pool_used_bytes);
   page.Add(Metric::kSessionsLimit, snapshot.max_sessions);
@@ -185,6 +186,7 @@ void AddGpu(const GpuSnapshot& gpu, Page& page) {
   page.Add(Metric::kGpuQueueSeconds, Seconds(gpu.queue_ns), {gpu.uuid});
   page.AddHistogram(Metric::kGpuCopyDuration, gpu.copy_durations, {gpu.uuid});
   page.Add(Metric::kGpuCopyErrors, gpu.copy_errors, {gpu.uuid});
+  page.Add(Metric::kGpuStalled, std::chrono::duration<double>(gpu.stalled).count(), {gpu.uuid});
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int kExitFailed = 1;
-constexpr int kExitConfig = 2;
+constexpr int kExitConfig = 2;  // starting again does not help
 
 // Starts a daemon that must refuse; its log is to name `reason`.
 void ExpectRefusal(std::vector<std::string> arguments, int code, const std::string& reason) {
@@ -27,25 +27,25 @@ void ExpectRefusal(std::vector<std::string> arguments, int code, const std::stri
 }
 
 TEST(DaemonStartTest, RefusesAMissingDirectory) {
-  ExpectRefusal({"--socket-dir=/nonexistent/pinfeed"}, kExitFailed,
+  ExpectRefusal({"--socket-dir=/nonexistent/pinfeed"}, kExitConfig,
                 "create it, or choose another with --socket-dir");
 }
 
 TEST(DaemonStartTest, RefusesADirectoryThatEveryoneMayWriteTo) {
   TempDir directory;
   std::filesystem::permissions(directory.path(), std::filesystem::perms::all);
-  ExpectRefusal({"--socket-dir=" + directory.path().string()}, kExitFailed, "could replace the sockets");
+  ExpectRefusal({"--socket-dir=" + directory.path().string()}, kExitConfig, "could replace the sockets");
 }
 
 TEST(DaemonStartTest, RefusesAPathTooLongForASocket) {
   TempDir directory;
   const std::filesystem::path deep = directory / std::string(120, 'd');
   std::filesystem::create_directory(deep);
-  ExpectRefusal({"--socket-dir=" + deep.string()}, kExitFailed, "choose a shorter socket_dir");
+  ExpectRefusal({"--socket-dir=" + deep.string()}, kExitConfig, "choose a shorter socket_dir");
 }
 
 TEST(DaemonStartTest, RefusesAPoolLargerThanTheMemory) {
-  ExpectRefusal({"--pool-bytes=900TiB"}, kExitFailed, "900 TiB (989560464998400 bytes) are more than the");
+  ExpectRefusal({"--pool-bytes=900TiB"}, kExitConfig, "900 TiB (989560464998400 bytes) are more than the");
 }
 
 TEST(DaemonStartTest, ListsEveryFaultOfTheConfiguration) {

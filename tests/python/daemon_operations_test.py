@@ -57,10 +57,11 @@ def status(daemon):
     return call(daemon, "GetStatus", messages().GetStatusRequest(), messages().GetStatusResponse)
 
 
-def health(daemon):
-    """grpc.health.v1's Check of the whole server: 1 SERVING, 2 NOT_SERVING."""
+def health(daemon, service=""):
+    """grpc.health.v1's Check: 1 SERVING, 2 NOT_SERVING."""
     with grpc.insecure_channel(f"unix:{daemon.address}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-        answer = channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=20)
+        name = service.encode()
+        answer = channel.unary_unary("/grpc.health.v1.Health/Check")(b"\x0a" + bytes([len(name)]) + name, timeout=20)
     assert answer[:1] == b"\x08", answer  # field 1, a number
     return answer[1]
 
@@ -126,6 +127,40 @@ def test_probes_and_health_tell_a_drain(wire, start, numbers):
     eventually("it is not healthy", lambda: health(daemon) == 2)
     assert metrics(daemon)[0]["pinfeed_draining"] == 1
     client.bye()
+    assert daemon.process.wait(30) == 0
+
+
+def watch(daemon, service):
+    """grpc.health.v1's Watch: yields each status as a number; ends with gRPC's code."""
+    with grpc.insecure_channel(f"unix:{daemon.address}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        name = service.encode()
+        stream = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"\x0a" + bytes([len(name)]) + name, timeout=60)
+        try:
+            for answer in stream:
+                yield answer[1]
+        except grpc.RpcError as error:
+            yield error.code()
+
+
+def test_health_knows_the_daemon_and_each_session_and_tells_changes(wire, start, numbers):
+    daemon = start("--drain-timeout", "1h")
+    with pytest.raises(grpc.RpcError) as unknown:
+        health(daemon, "pinfeed.feed.1")
+    assert unknown.value.code() == grpc.StatusCode.NOT_FOUND
+    early = watch(daemon, "pinfeed.feed.1")
+    assert next(early) == 3  # there is none yet
+    client = Client(daemon.address, wire.FeedSpec(dataset=wire.DatasetSpec(path=numbers), batch_size=4))
+    assert health(daemon, "pinfeed.feed.1") == health(daemon, "pinfeed.v1.Feeder") == 1
+    assert next(early) == 1
+    other = Client(daemon.address, wire.FeedSpec(dataset=wire.DatasetSpec(path=numbers), batch_size=4))
+    whole, feed = watch(daemon, ""), watch(daemon, "pinfeed.feed.2")
+    assert (next(whole), next(feed)) == (1, 1)
+    client.bye()
+    assert next(early) == 3
+    daemon.process.send_signal(signal.SIGTERM)
+    assert (next(whole), next(feed)) == (2, 2)
+    other.bye()
+    assert {next(whole), next(early)} <= {grpc.StatusCode.UNAVAILABLE}
     assert daemon.process.wait(30) == 0
 
 

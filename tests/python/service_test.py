@@ -84,6 +84,7 @@ def test_a_reload_is_told_with_its_time(tmp_path):
     reloading = service.receive_until("RELOADING")[-1]
     assert before <= int(reloading["MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000
     assert "READY" in service.receive()
+    assert "the configuration was loaded: nothing changed" in service.log()
     service.stop()
 
 
@@ -115,7 +116,7 @@ def test_a_worker_whose_read_does_not_return_stops_the_watchdog(tmp_path, rows):
     assert trainer.stdout.readline()
     with stopped_thread(service.thread("worker1"), in_read=True):
         end = time.monotonic() + WAIT_S
-        while "a worker has been at one piece of work for" not in service.log():
+        while "and nothing else was done for" not in service.log():
             service.receive(0.1)
             assert time.monotonic() < end, service.log()
         assert service.silent_for("WATCHDOG", 3 * WATCHDOG_MS / 1000)
@@ -123,6 +124,27 @@ def test_a_worker_whose_read_does_not_return_stops_the_watchdog(tmp_path, rows):
     assert "moves again" in service.log()
     trainer.kill()
     trainer.communicate()
+    service.stop()
+
+
+def test_a_read_that_does_not_return_stops_nothing_while_others_get_on(tmp_path, rows):
+    """The one worker that hangs is told of; the other goes on with the feeds of others."""
+    service = Service(tmp_path / "run", "--allowed-roots", str(rows), "--workers", "2", "--stuck-timeout", "1s", watchdog_ms=WATCHDOG_MS)
+    service.receive_until("READY")
+    hung = reader(rows, service)
+    assert hung.stdout.readline()
+    with stopped_thread(service.thread("worker1"), in_read=True):
+        other = reader(rows, service)
+        end = time.monotonic() + WAIT_S
+        while "the rest gets on, so the daemon goes on" not in service.log():
+            service.receive(0.1)
+            assert time.monotonic() < end, service.log()
+        for _ in range(5):
+            assert not service.silent_for("WATCHDOG", 3 * WATCHDOG_MS / 1000)
+        other.kill()
+        other.communicate()
+    hung.kill()
+    hung.communicate()
     service.stop()
 
 
@@ -137,6 +159,18 @@ class TestWithAGpu:
         assert pinning and all("READY" not in message and int(message["EXTEND_TIMEOUT_USEC"]) > 0 for message in pinning)
         assert pinning[0]["STATUS"].endswith(" of 64 MiB")
         service.stop()
+
+    def test_a_signal_ends_the_pinning_of_memory(self, tmp_path):
+        """2 GiB: enough that the signal comes before the end of it."""
+        flags = (*self.FLAGS, "--pool-bytes", "3GiB", "--pinned-bytes", "2GiB")
+        service = Service(tmp_path / "run", *flags, env=self.ENVIRONMENT)
+        while not service.receive()["STATUS"].startswith("pinning"):
+            pass
+        service.process.terminate()
+        messages = list(iter(lambda: service.receive(5), None))
+        assert service.process.wait(WAIT_S) == 0
+        assert not any("READY" in message for message in messages), messages
+        assert "ends before it was ready" in service.log()
 
     def test_copies_that_do_not_end_stop_the_watchdog(self, tmp_path, rows, monkeypatch):
         service = Service(
@@ -192,6 +226,27 @@ def test_sockets_of_the_service_manager_outlive_the_daemon_and_its_clients_wait_
     second.stop()
 
 
+@pytest.mark.parametrize("setting, reason", [("900TiB", "pool_bytes: 900 TiB"), ("much", "--pool-bytes: pool_bytes: expected")])
+def test_a_wrong_configuration_turns_away_who_waits(tmp_path, sockets, setting, reason):
+    """A connection left in the queue would have the service manager start the daemon again and again."""
+    waiting = [socket.socket(socket.AF_UNIX, kind) for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)]
+    for client, name in zip(waiting, ("pinfeed.sock", "lifeline.sock")):
+        client.connect(str(tmp_path / "run" / name))
+        client.settimeout(WAIT_S)
+    service = Service(tmp_path / "run", "--pool-bytes", setting, sockets=sockets)
+    for client in waiting:
+        with client:
+            assert client.recv(1) == b""
+    assert service.process.wait(WAIT_S) == 2
+    status = [message["STATUS"] for message in iter(lambda: service.receive(0.1), None)]
+    assert status[-1].startswith("cannot start: ") and reason in status[-1]
+    for listener in sockets.values():
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+        listener.setblocking(True)
+
+
 @pytest.mark.parametrize(
     "names, reason",
     [
@@ -201,13 +256,13 @@ def test_sockets_of_the_service_manager_outlive_the_daemon_and_its_clients_wait_
 )
 def test_wrong_sockets_are_refused(tmp_path, sockets, names, reason):
     service = Service(tmp_path / "run", sockets={given: sockets[name] for name, given in names.items()})
-    assert service.process.wait(WAIT_S) == 1
+    assert service.process.wait(WAIT_S) == 2
     assert reason in service.log()
 
 
 def test_a_socket_elsewhere_is_refused(tmp_path, sockets):
     service = Service(tmp_path / "other", sockets=sockets)
-    assert service.process.wait(WAIT_S) == 1
+    assert service.process.wait(WAIT_S) == 2
     assert "let the socket unit and socket_dir name one directory" in service.log()
 
 

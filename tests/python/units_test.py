@@ -51,6 +51,12 @@ def test_what_would_break_the_daemon_is_off(setting):
     assert not re.search(rf"^{setting}=", (UNITS / "pinfeedd.service").read_text(), re.M)
 
 
+def test_a_start_that_cannot_succeed_is_not_tried_again_and_none_is_the_last():
+    service = (UNITS / "pinfeedd.service").read_text()
+    assert re.search(r"^RestartPreventExitStatus=2$", service, re.M)
+    assert re.search(r"^StartLimitIntervalSec=0$", service.split("[Service]")[0], re.M)
+
+
 def test_the_sockets_are_where_clients_look():
     listens = {name: re.search(r"^Listen\w+=(.+)$", (UNITS / name).read_text(), re.M).group(1) for name in NAMES[1:]}
     address = re.search(r'kDefaultAddress\[\] = "(.+)"', (ROOT / "client" / "src" / "address.h").read_text()).group(1)

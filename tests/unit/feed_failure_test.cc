@@ -30,13 +30,15 @@ class FarNumbers final : public Dataset {
 class LostArena final : public Arena {
  public:
   explicit LostArena(std::unique_ptr<HostArena> memory)
-      : Arena(memory->id(), memory->slot_count(), memory->slot_stride()), memory_(std::move(memory)) {}
+      : Arena(memory->id(), memory->slot_count(), memory->layout()), memory_(std::move(memory)) {}
   Backend backend() const override { return Backend::kHost; }
-  std::byte* FillAddress(uint32_t slot) override { return memory_->FillAddress(slot); }
+  std::byte* FillAddress(const Piece& piece, size_t tensor) override {
+    return memory_->FillAddress(piece, tensor);
+  }
   Status Prepare(uint32_t slot) override { return memory_->Prepare(slot); }
-  void Deliver(uint32_t slot, uint64_t bytes, Done done) override {
-    if (slot >= 2) return done(Internal("copy a batch: the GPU is lost"), {});
-    memory_->Deliver(slot, bytes, std::move(done));
+  void Deliver(const Piece& piece, const Landing& landing, Done done) override {
+    if (piece.slot >= 2) return done(Internal("copy a batch: the GPU is lost"), {});
+    memory_->Deliver(piece, landing, std::move(done));
   }
   int fd() const override { return memory_->fd(); }
 

@@ -226,11 +226,12 @@ PF_API pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch);
 
 /* ---- the daemon ---- */
 
-/* pinfeed.v1.GetStatusResponse and ListDatasetsResponse as JSON, as pf_cursor returns it. `address` as in
- * pf_open_options. */
+/* pinfeed.v1.GetStatusResponse, ListDatasetsResponse, and the answer of Admin's `method` ("Drain", "Evict",
+ * "Reload", "SetLogLevel"; for operators) to `request`, as JSON. `address` as in pf_open_options. */
 PF_API pf_result pf_status_json(const char* address, char** json);
 PF_API pf_result pf_datasets_json(const char* address, char** json);
-/* Frees what the two functions above returned. NULL is allowed. */
+PF_API pf_result pf_admin_json(const char* address, const char* method, const char* request, char** json);
+/* Frees what the functions above returned. NULL is allowed. */
 PF_API void pf_free(char* json);
 
 /* Records what the daemon does with this user's feeds (root, the daemon's user: all) for as long as

@@ -261,6 +261,14 @@ inline std::string DatasetsJson(const std::string& address = {}) {
   const pf_result result = pf_datasets_json(detail::OrNull(address), &json);
   return detail::TakeJson(result, json);
 }
+// See pf_admin_json.
+inline std::string AdminJson(const std::string& method, const std::string& request_json,
+                             const std::string& address = {}) {
+  char* json = nullptr;
+  const pf_result result =
+      pf_admin_json(detail::OrNull(address), method.c_str(), request_json.c_str(), &json);
+  return detail::TakeJson(result, json);
+}
 
 }  // namespace api0
 }  // namespace pinfeed

@@ -2,6 +2,8 @@
 """Feeds on a GPU, with real processes and the stand-in for the CUDA driver (tests/stand_in_cuda) where the driver would be."""
 import json
 import signal
+import time
+import urllib.request
 
 import pinfeed
 import pytest
@@ -122,6 +124,49 @@ def test_a_gpu_that_breaks_ends_the_daemon_and_costs_no_batch(tmp_path, data, mo
     expected, _, _ = finish(trainer(second.address, 200, **options))
     assert seen == expected
     second.stop()
+
+
+def metrics(daemon):
+    """{name with labels: value} of /metrics."""
+    port = (daemon.folder / "http.port").read_text().strip()
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20).read().decode()
+    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line and line[0] != "#"}
+
+
+def test_a_gpu_that_breaks_is_seen_by_a_scrape_before_the_daemon_ends(tmp_path, data, monkeypatch):
+    monkeypatch.setenv("PINFEED_STAND_IN_FAIL", "cuMemcpyHtoDAsync:60")
+    first = start(tmp_path / "run", data, "--http-listen", "127.0.0.1:0")
+    monkeypatch.delenv("PINFEED_STAND_IN_FAIL")
+    process = trainer(first.address, 200, dataset=str(data / "arrays"), batch_size=7)
+    deadline = time.monotonic() + 60
+    while "it drains and ends" not in first.log():  # only one scrape, of all the time there is
+        assert time.monotonic() < deadline and first.process.poll() is None
+    series = metrics(first)
+    (broken,) = [name for name, value in series.items() if name.startswith("pinfeed_gpu_copy_errors_total{") and value == 1]
+    assert "GPU-" in broken and series["pinfeed_ready"] == 0 and series["pinfeed_draining"] == 1
+    seen_at = time.monotonic()
+    assert first.process.wait(60) == 1, first.log()
+    assert time.monotonic() - seen_at < 15  # it does not wait for another
+    second = start(tmp_path / "run", data)
+    assert finish(process)[1]["reconnects"] == 1
+    second.stop()
+
+
+def test_nobody_needs_to_scrape_for_the_daemon_to_end(tmp_path, data, monkeypatch):
+    monkeypatch.setenv("PINFEED_STAND_IN_FAIL", "cuMemcpyHtoDAsync:3")
+    daemon = start(tmp_path / "run", data, "--http-listen", "127.0.0.1:0")
+    monkeypatch.delenv("PINFEED_STAND_IN_FAIL")
+    process = trainer(daemon.address, 200, dataset=str(data / "arrays"), batch_size=7)
+    assert daemon.process.wait(60) == 1, daemon.log()
+    process.kill()
+    process.communicate()
+
+
+def test_a_gpu_that_breaks_before_the_daemon_is_ready_fails_the_start(tmp_path, data, monkeypatch):
+    """The start enters the GPU's context three times; the fourth is the copy thread's, which tells of it from there."""
+    monkeypatch.setenv("PINFEED_STAND_IN_FAIL", "cuCtxPushCurrent:4")
+    with pytest.raises(AssertionError, match="it drains and ends(.|\n)*cannot start: UNAVAILABLE: enter the context of GPU"):
+        start(tmp_path / "run", data)
 
 
 def test_slots_are_not_lent_where_the_kernel_has_to_run(daemon, data):

@@ -5,8 +5,9 @@ import os
 import random
 import signal
 
+import pinfeed
 import pytest
-from hardship import check_order, start_daemon
+from hardship import SAMPLES, check_order, start_daemon
 
 RESTARTS = 5
 
@@ -69,3 +70,33 @@ def test_a_broadcast_group_sees_one_run(restarting, numbers, reader, how):
         batches = member.finish()
         assert len(batches) == 20 * 74
         check_order(batches, 12, 7, numbers, restarting.address)
+
+
+def test_four_trainers_see_one_run_each_over_rolling_restarts(restarting, numbers, reader):
+    """As an upgrade does it: SIGTERM, the next daemon when the first has ended, under a shuffled, a sequential, a sharded pair of trainers."""
+    shards = [dict(batch_size=7, seed=14, shuffle=True, rank=rank, world_size=2) for rank in (0, 1)]
+    options = [dict(batch_size=7, seed=13, shuffle=True), dict(batch_size=5, seed=15, shuffle=True, hold=1), *shards]
+    trainers = [reader(restarting.address, numbers, name=f"trainer {number}", **each) for number, each in enumerate(options)]
+    for batches in draw_points()[:3]:
+        for trainer in trainers:
+            trainer.advance(batches)
+        restarting.restart(signal.SIGTERM)
+    for trainer in trainers:
+        trainer.advance(150)
+    seen = [trainer.finish() for trainer in trainers]
+    for batches, each in zip(seen[:2], options):
+        check_order(batches, each["seed"], each["batch_size"], numbers, restarting.address)
+    for batches, each in zip(seen[2:], shards):
+        assert batches == undisturbed(numbers, restarting.address, len(batches), **each)
+    for epoch in range(min(batches[-1][0] for batches in seen[2:])):  # both ranks together: every sample, the epoch's end filled up to equal batches
+        ids = [number for batches in seen[2:] for batch in batches if batch[0] == epoch for number in batch[2]]
+        assert set(ids) == set(range(SAMPLES)) and len(ids) - SAMPLES <= 1
+
+
+def undisturbed(dataset, address, count, **options):
+    """The first batches of a feed, as nobody disturbs it."""
+    batches = []
+    with pinfeed.open(dataset, sample_ids=True, framework="numpy", address=address, **options) as feed:
+        while len(batches) < count:
+            batches += [(batch.epoch, batch.index, batch.sample_id.tolist()) for batch in feed]
+    return batches[:count]

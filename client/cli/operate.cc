@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// `pinfeed drain`, `evict`, `reload` and `logs`: what operators have the daemon do. The daemon says who may.
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "client/cli/command.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/json_field.h"
+#include "client/cli/text.h"
+#include "common/unique_handle.h"
+#include "pinfeed/pinfeed.hpp"
+
+namespace pinfeed {
+namespace {
+
+constexpr int kLookMs = 200;
+
+Json Call(const ToolContext& context, const char* method, const Json& request) {
+  return Json::parse(AdminJson(method, request.dump(), context.address));
+}
+
+// The daemon's process, before it is told to end: later its number may be another's.
+UniqueFd ProcessOf(const ToolContext& context) {
+  const auto pid = static_cast<pid_t>(UintField(Json::parse(StatusJson(context.address)), "pid"));
+  UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (process) return process;
+  throw ToolError("--wait: look at the daemon's process " + std::to_string(pid) + ": " +
+                  std::strerror(errno) + "; it is seen from its own PID namespace only. Nothing was done");
+}
+
+void AwaitEnd(const UniqueFd& process) {
+  pollfd wait{process.get(), POLLIN, 0};
+  while (!WasInterrupted()) {
+    if (::poll(&wait, 1, kLookMs) > 0) return;
+  }
+  throw Interrupted();  // the daemon drains on
+}
+
+void RunDrain(bool wait, const ToolContext& context) {
+  const UniqueFd process = wait ? ProcessOf(context) : UniqueFd();
+  const Json answer = Call(context, "Drain", Json::object());
+  std::printf("draining: %s to leave, at most %s\n",
+              Counted(UintField(answer, "sessions"), "session").c_str(),
+              Duration(DoubleField(answer, "drain_timeout_seconds")).c_str());
+  if (!wait) return;
+  std::fflush(stdout);
+  AwaitEnd(process);
+  std::puts("the daemon has ended");
+}
+
+void RunEvict(uint64_t session, const std::string& reason, const ToolContext& context) {
+  const Json answer = Call(context, "Evict", {{"session", std::to_string(session)}, {"reason", reason}});
+  std::printf("evicted %s\n", Printable(TextField(answer, "session")).c_str());
+}
+
+void PrintList(const Json& answer, const char* field, const char* title) {
+  const Json& items = ListField(answer, field);
+  if (items.empty()) return;
+  std::puts(title);
+  for (const Json& item : items) std::printf("  %s\n", Printable(item.get<std::string>()).c_str());
+}
+
+void RunReload(const ToolContext& context) {
+  const Json answer = Call(context, "Reload", Json::object());
+  if (ListField(answer, "changed").empty()) std::puts("loaded: nothing changed");
+  PrintList(answer, "changed", "loaded, in force now:");
+  PrintList(answer, "need_restart", "waits for a restart:");
+}
+
+void RunLogs(const std::string& level, const ToolContext& context) {
+  const Json answer = Call(context, "SetLogLevel", {{"level", level}});
+  std::printf("log level %s (was %s), until the daemon restarts or loads its configuration again\n",
+              level.c_str(), Printable(TextField(answer, "before")).c_str());
+}
+
+}  // namespace
+
+void AddOperatorCommands(CLI::App& tool, ToolContext& context) {
+  CLI::App* drain = tool.add_subcommand(
+      "drain",
+      "Ends the daemon as SIGTERM does: trainers take what is published, leave, and find its successor.");
+  const auto wait = std::make_shared<bool>(false);
+  drain->add_flag("--wait", *wait, "return when the daemon has ended");
+  drain->callback([wait, &context] { RunDrain(*wait, context); });
+
+  CLI::App* evict = tool.add_subcommand(
+      "evict", "Takes a session from its trainer, which gets an error instead of batches.");
+  const auto session = std::make_shared<uint64_t>(0);
+  const auto reason = std::make_shared<std::string>();
+  evict->add_option("session", *session, "its number, as `pinfeed status` shows it")
+      ->required()
+      ->type_name("SESSION");
+  evict->add_option("--reason", *reason, "for the trainer and the daemon's log")->type_name("TEXT");
+  evict->callback([session, reason, &context] { RunEvict(*session, *reason, context); });
+
+  CLI::App* reload = tool.add_subcommand(
+      "reload",
+      "Has the daemon load its configuration again, as SIGHUP does: all of it, or nothing and why.");
+  reload->callback([&context] { RunReload(context); });
+
+  CLI::App* logs = tool.add_subcommand("logs", "Sets what the daemon logs from now on.");
+  const auto level = std::make_shared<std::string>();
+  logs->add_option("--level", *level, "trace, debug, info, warning or error")->required()->type_name("LEVEL");
+  logs->callback([level, &context] { RunLogs(*level, context); });
+}
+
+}  // namespace pinfeed

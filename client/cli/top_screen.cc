@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/top_screen.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "client/cli/text.h"
+#include "common/byte_size.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr size_t kBar = 20;
+constexpr size_t kMostGpus = 4;
+constexpr std::array<const char*, 5> kCauses = {"read", "decode", "workers", "copy", "consumer"};
+// Less is said in one word only: a feed that keeps up waits for its trainer now and then.
+constexpr double kWorthNaming = 0.01;
+
+struct Row {
+  double waited = 0;  // share of the time
+  std::string text;
+};
+
+std::string Ascii(const std::string& text) {
+  std::string out;
+  for (const char c : Printable(text)) out += static_cast<unsigned char>(c) < 0x80 ? c : '?';
+  return out;
+}
+
+std::string Left(std::string text, size_t width) {
+  text.resize(width, ' ');
+  return text;
+}
+
+std::string Right(const std::string& text, size_t width) {
+  return text.size() >= width ? text : std::string(width - text.size(), ' ') + text;
+}
+
+std::string Bar(const std::string& name, double part, double whole) {
+  const double share = whole > 0 ? std::clamp(part / whole, 0.0, 1.0) : 0;
+  const auto full = static_cast<size_t>(std::lround(share * kBar));
+  return Left(name, 9) + "[" + std::string(full, '#') + std::string(kBar - full, '.') + "] " +
+         Right(Percent(share), 4) + "  ";
+}
+
+// The feeds, or the sessions of all feeds, by id.
+std::map<uint64_t, const Json*> ById(const Json& status, bool sessions) {
+  std::map<uint64_t, const Json*> found;
+  if (!status.is_object()) return found;
+  for (const Json& feed : ListField(status, "feeds")) {
+    if (!sessions) found[UintField(feed, "id")] = &feed;
+    if (sessions)
+      for (const Json& session : ListField(feed, "sessions")) found[UintField(session, "id")] = &session;
+  }
+  return found;
+}
+
+// Growth a second; 0 without an earlier figure, or when it fell: of another daemon.
+double Rate(double before, double now, double seconds) {
+  return seconds > 0 && now > before ? (now - before) / seconds : 0;
+}
+
+double UintRate(const Json* before, const Json& now, const char* name, double seconds) {
+  if (before == nullptr) return 0;
+  return Rate(static_cast<double>(UintField(*before, name)), static_cast<double>(UintField(now, name)),
+              seconds);
+}
+
+double Stall(const Json* session, const char* cause) {
+  if (session == nullptr) return 0;
+  const auto stall = session->find("stall");
+  return stall != session->end() && stall->is_object() ? DoubleField(*stall, cause) : 0;
+}
+
+Row SessionRow(const Json& session, const Json* before, uint64_t feed, double seconds) {
+  Row row;
+  double most = 0;
+  std::string cause;
+  for (const char* const each : kCauses) {
+    const double share = before == nullptr ? 0 : Rate(Stall(before, each), Stall(&session, each), seconds);
+    const bool consumer = std::string_view(each) == "consumer";
+    if (!consumer) row.waited += share;
+    if (share > most) cause = consumer ? "trainer" : each;
+    most = std::max(most, share);
+  }
+  row.waited = std::min(row.waited, 1.0);
+  const std::string state = TextField(session, "state");
+  std::string bound = most >= kWorthNaming ? cause + " " + Percent(std::min(most, 1.0)) : "-";
+  if (state != "attached") bound = "(" + state + ")";
+  const uint64_t held = UintField(session, "slots_held");
+  const uint64_t lent = UintField(session, "slots_lent");
+  row.text = Right(std::to_string(UintField(session, "id")), 7) + Right(std::to_string(feed), 6) +
+             Right(std::to_string(UintField(session, "pid")), 9) + "  " +
+             Left(Ascii(TextField(session, "client_name")), 16) +
+             Right(Fixed(UintRate(before, session, "batches_taken", seconds), 1), 9) +
+             Right(std::to_string(lent - std::min(held, lent)) + "/" + std::to_string(held), 7) +
+             Right(Percent(row.waited), 6) + "  " + Ascii(bound);
+  return row;
+}
+
+void AddGpus(const Json& before, const Json& now, double seconds, std::vector<std::string>& lines) {
+  const Json& gpus = ListField(now, "gpus");
+  for (size_t i = 0; i < std::min(gpus.size(), kMostGpus); ++i) {
+    const Json* was = nullptr;
+    if (before.is_object())
+      for (const Json& gpu : ListField(before, "gpus"))
+        if (TextField(gpu, "uuid") == TextField(gpus[i], "uuid")) was = &gpu;
+    const uint64_t used = UintField(gpus[i], "arena_used_bytes");
+    const uint64_t capacity = UintField(gpus[i], "arena_capacity_bytes");
+    lines.push_back(
+        Bar("gpu " + std::to_string(i), static_cast<double>(used), static_cast<double>(capacity)) +
+        ByteSize(used) + " of " + ByteSize(capacity) + ", " +
+        ByteRate(UintRate(was, gpus[i], "copied_bytes", seconds)));
+  }
+  if (gpus.size() > kMostGpus) lines.push_back(Counted(gpus.size() - kMostGpus, "more GPU"));
+}
+
+}  // namespace
+
+std::vector<std::string> TopScreen(const Json& before, const Json& now, double seconds, size_t width,
+                                   size_t height) {
+  std::vector<std::string> lines;
+  lines.push_back("pinfeedd " + Ascii(TextField(now, "version")) + " is " + Ascii(TextField(now, "state")) +
+                  ", up " + Duration(DoubleField(now, "uptime_seconds")) + ", pid " +
+                  std::to_string(UintField(now, "pid")) + ". q quits");
+  const uint64_t used = UintField(now, "pool_used_bytes");
+  const uint64_t capacity = UintField(now, "pool_capacity_bytes");
+  lines.push_back(Bar("pool", static_cast<double>(used), static_cast<double>(capacity)) + ByteSize(used) +
+                  " of " + ByteSize(capacity));
+  const uint64_t busy = UintField(now, "workers_busy");
+  const uint64_t workers = UintField(now, "workers");
+  lines.push_back(Bar("workers", static_cast<double>(busy), static_cast<double>(workers)) +
+                  std::to_string(busy) + " of " + std::to_string(workers) + " busy");
+  AddGpus(before, now, seconds, lines);
+
+  const std::map<uint64_t, const Json*> feeds = ById(before, false);
+  const std::map<uint64_t, const Json*> sessions = ById(before, true);
+  const auto find = [](const auto& map, uint64_t id) {
+    const auto found = map.find(id);
+    return found == map.end() ? nullptr : found->second;
+  };
+  double samples = 0;
+  double bytes = 0;
+  std::vector<Row> rows;
+  for (const Json& feed : ListField(now, "feeds")) {
+    const Json* const was = find(feeds, UintField(feed, "id"));
+    samples += UintRate(was, feed, "samples", seconds);
+    bytes += UintRate(was, feed, "bytes", seconds);
+    for (const Json& session : ListField(feed, "sessions"))
+      rows.push_back(
+          SessionRow(session, find(sessions, UintField(session, "id")), UintField(feed, "id"), seconds));
+  }
+  lines.push_back(Counted(ListField(now, "feeds").size(), "feed") + ", " + Counted(rows.size(), "session") +
+                  ", " + Count(static_cast<uint64_t>(samples)) + " samples/s, " + ByteRate(bytes));
+  lines.emplace_back();
+  lines.push_back("SESSION  FEED      PID  CLIENT            BATCH/s  RDY/HLD WAIT  BOUND ON");
+  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.waited > b.waited; });
+  const size_t room = height > lines.size() ? height - lines.size() : 0;
+  const size_t shown = rows.size() <= room ? rows.size() : room - std::min<size_t>(room, 1);
+  for (size_t i = 0; i < shown; ++i) lines.push_back(rows[i].text);
+  if (shown < rows.size()) lines.push_back("... and " + Counted(rows.size() - shown, "more session"));
+
+  lines.resize(std::min(lines.size(), height));
+  for (std::string& line : lines) line.resize(std::min(line.size(), width));
+  return lines;
+}
+
+}  // namespace pinfeed

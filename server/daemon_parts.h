@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a daemon is made of. For the files of Daemon alone.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "server/daemon.h"
+#include "server/memory/device_arenas.h"
+#include "server/memory/pinned_pool.h"
+#include "server/pipeline/progress_check.h"
+#include "server/pipeline/tracer.h"
+#include "server/pipeline/worker_pool.h"
+#include "server/session/acceptor.h"
+#include "server/session/admin_service.h"
+#include "server/session/dataset_cache.h"
+#include "server/session/feed_table.h"
+#include "server/session/health_service.h"
+#include "server/session/lifeline.h"
+#include "server/session/open_feed.h"
+#include "server/session/rpc_server.h"
+#include "server/session/service.h"
+#include "server/session/session.h"
+#include "server/session/socket_dir.h"
+#include "server/telemetry/http.h"
+#include "server/telemetry/metrics.h"
+#include "server/telemetry/refusals.h"
+
+namespace pinfeed {
+
+inline constexpr std::chrono::seconds kStopGrace(30);     // behind the drain, until the process has ended
+inline constexpr std::chrono::seconds kBrokenGpuStop(5);  // likewise, when what a GPU holds is not to be had
+
+// In the order of creation.
+struct Daemon::Parts {
+  Refusals refusals;
+  PeerRegistry peers;
+  Tracer tracer;
+  std::optional<SocketDir> directory;
+  std::optional<PinnedPool> pool;
+  std::unique_ptr<DeviceArenas> devices;  // null: host memory only
+  std::optional<WorkerPool> workers;
+  std::optional<ProgressCheck> progress;
+  std::optional<DatasetCache> datasets;
+  FeedTable feeds;
+  std::optional<SessionTable> sessions;
+  std::unique_ptr<LifelineServer> lifelines;
+  std::optional<FeedOpener> opener;
+  std::optional<FeederService> service;
+  std::optional<AdminService> admin;
+  std::optional<HealthService> health;
+  std::unique_ptr<RpcServer> rpc;
+  std::optional<MetricsCollector> metrics;
+  std::unique_ptr<HttpServer> http;
+  std::unique_ptr<Acceptor> acceptor;
+};
+
+}  // namespace pinfeed

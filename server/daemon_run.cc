@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daemon from ready to its end: signals, operators, a GPU that breaks.
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+
+#include "common/log.h"
+#include "common/quote.h"
+#include "server/daemon.h"
+#include "server/daemon_parts.h"
+#include "server/reload.h"
+#include "server/start_watch.h"
+
+namespace pinfeed {
+namespace {
+
+// After a GPU broke: for trainers on others to leave, so that none waits long for the next daemon; and for a
+// scrape to see what happened, unless one comes earlier. deploy/prometheus scrapes every 15 s.
+constexpr std::chrono::milliseconds kMostAfterFailure(30000);
+constexpr std::chrono::seconds kShowFailure(20);
+constexpr std::chrono::milliseconds kAnswerTime(500);  // for the scrape to be sent
+
+std::string Joined(const std::vector<std::string>& items) {
+  std::string text;
+  for (const std::string& item : items) text += (text.empty() ? "" : "; ") + item;
+  return text;
+}
+
+}  // namespace
+
+void Daemon::Wake() const {
+  const uint64_t one = 1;
+  // Only fails when it was set very often already.
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+}
+
+void Daemon::OnGpuFailure(const Status& failure) {
+  {
+    const MutexLock lock(failure_mutex_);
+    if (failure_.ok()) failure_ = failure;
+  }
+  broken_ = true;
+  BeginDrain();
+  // At once, not when the main thread comes to it: trainers are about to be told to leave, and must not be
+  // let in again here. Before the announcement nobody is in; copies are over before the sessions' table goes.
+  if (announced_) parts_->sessions->Close();
+  spdlog::error("{}; this process cannot use the GPU any more: it drains and ends, to be started anew",
+                failure.message());
+  Wake();
+}
+
+Status Daemon::failure() const {
+  const MutexLock lock(failure_mutex_);
+  return failure_;
+}
+
+Daemon::Clock::time_point Daemon::Watch() {
+  if (!service_.watchdog_interval()) return Clock::time_point::max();
+  const Clock::time_point now = Clock::now();
+  if (now < next_watch_) return next_watch_;
+  if (parts_->progress->Stuck().empty()) service_.FeedWatchdog();
+  next_watch_ = now + *service_.watchdog_interval();
+  return next_watch_;
+}
+
+void Daemon::WaitOnce(Clock::time_point until) {
+  int timeout_ms = -1;
+  if (until = std::min(until, Watch()); until != Clock::time_point::max()) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+    timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, INT_MAX));
+  }
+  const bool watch_lifetime = lifetime_ && !lifetime_over_;
+  std::array<pollfd, 3> waits = {pollfd{signals_.get(), POLLIN, 0},
+                                 pollfd{watch_lifetime ? lifetime_.get() : -1, POLLIN, 0},
+                                 pollfd{wake_.get(), POLLIN, 0}};
+  if (::poll(waits.data(), waits.size(), timeout_ms) <= 0) return;  // EINTR: a debugger
+  if (waits[1].revents != 0 && HasHungUp(lifetime_.get())) {
+    spdlog::info("the process this daemon serves has ended");
+    lifetime_over_ = true;
+  }
+  if (waits[2].revents != 0) {
+    uint64_t events = 0;
+    [[maybe_unused]] const ssize_t bytes = ::read(wake_.get(), &events, sizeof events);
+    requests_.RunAll();
+  }
+  if (waits[0].revents != 0) OnSignal();
+}
+
+void Daemon::OnSignal() {
+  signalfd_siginfo signal{};
+  if (::read(signals_.get(), &signal, sizeof signal) != sizeof signal) return;
+  const std::string who = "pid " + std::to_string(signal.ssi_pid);
+  if (signal.ssi_signo == SIGHUP) {
+    (void)ReloadConfig("SIGHUP of " + who);  // which logs what became of it
+    return;
+  }
+  spdlog::info("signal {} from {}: {}", signal.ssi_signo, who, ending() ? "ending at once" : "draining");
+  ++asked_;
+}
+
+Status Daemon::Run() {
+  if (reload_missed_) (void)ReloadConfig("SIGHUP during the start");
+  while (!ending()) WaitOnce(Clock::time_point::max());
+  const Status failed = failure();
+  service_.Stopping(failed.ok() ? "draining" : "draining to be started anew: " + failed.message(),
+                    std::max(drain_timeout_.load(), kMostAfterFailure) + kStopGrace);
+  parts_->health->SetServing(false);
+  BeginDrain();
+  parts_->sessions->Close();
+  parts_->feeds.DrainAll();
+  if (!lifetime_over_) {
+    AwaitClients();
+    if (!parts_->sessions->AllLeft()) spdlog::warn("some sessions are still open; ending without them");
+  }
+  Stop();
+  spdlog::info("pinfeedd ends");
+  return failure();
+}
+
+void Daemon::AwaitClients() {
+  const Clock::time_point began = Clock::now();
+  const int asked = asked_;
+  std::optional<Clock::time_point> shown_at;
+  while (asked_ == asked && !lifetime_over_) {
+    const Clock::time_point now = Clock::now();
+    const auto most = broken_ ? std::min(drain_timeout_.load(), kMostAfterFailure) : drain_timeout_.load();
+    if (failure_shown_ && !shown_at) shown_at = now + kAnswerTime;
+    const Clock::time_point shown =
+        !broken_ || !parts_->http
+            ? began
+            : std::min(shown_at.value_or(Clock::time_point::max()), began + kShowFailure);
+    const bool left = parts_->sessions->AllLeft() || now >= began + most;
+    if (left && now >= shown) return;
+    WaitOnce(left ? shown : began + most);
+  }
+}
+
+void Daemon::BeginDrain() {
+  Clock::rep none = kNotDraining;
+  drain_began_.compare_exchange_strong(none, Clock::now().time_since_epoch().count());
+}
+
+Result<ReloadReport> Daemon::ReloadConfig(const std::string& who) {
+  if (ending()) return FailedPrecondition("reload the configuration: the daemon is on its way to its end");
+  service_.Reloading();
+  const Result<CommandLine> loaded = read_config_();
+  config_good_ = loaded.ok();
+  if (!loaded.ok()) {
+    spdlog::error("{}: the configuration stays as it was: {}", who, loaded.status().message());
+    service_.Ready(ServingText() + "; the configuration could not be loaded again");
+    return loaded.status();
+  }
+  Reload reload = MergeReloaded(command_line_, *loaded);
+  command_line_ = std::move(reload.next);
+  Apply(command_line_.config);
+  config_at_ = std::chrono::system_clock::now();
+  spdlog::info("{}: the configuration was loaded: {}", who,
+               reload.changed.empty() ? "nothing changed" : Joined(reload.changed));
+  if (!reload.need_restart.empty())
+    spdlog::warn("to take effect at a restart: {}", Joined(reload.need_restart));
+  service_.Ready(ServingText() + (reload.need_restart.empty() ? "" : "; changes wait for a restart"));
+  return ReloadReport{std::move(reload.changed), std::move(reload.need_restart)};
+}
+
+// The keys that server/reload.cc calls live.
+void Daemon::Apply(const Config& config) {
+  users_.Set(config.allowed_uids);
+  parts_->datasets->SetOptions({config.datasets, config.allowed_roots, config.dataset_cache});
+  parts_->sessions->SetLimit(config.max_sessions);
+  parts_->progress->SetLimit(config.stuck_timeout);
+  drain_timeout_ = config.drain_timeout;
+  if (const Status set = SetLogLevel(config.log_level); !set.ok()) spdlog::error("{}", set.message());
+}
+
+OperatorCalls Daemon::MakeOperatorCalls() {
+  const auto gone = [] { return Unavailable("the daemon has ended what it does"); };
+  OperatorCalls calls;
+  calls.drain = [this, gone](const std::string& who) -> Status {
+    const bool taken = requests_.Submit([this, who] {
+      if (ending()) return;  // as a second SIGTERM would end it at once
+      spdlog::info("{}: draining", who);
+      ++asked_;
+    });
+    return taken ? OkStatus() : gone();
+  };
+  calls.reload = [this, gone](const std::string& who, const OperatorCalls::OnReloaded& done) {
+    if (!requests_.Submit([this, who, done] { done(ReloadConfig(who)); })) done(gone());
+  };
+  calls.drain_timeout = [this] { return drain_timeout_.load(); };
+  return calls;
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/session/health_service.h"
+
+#include <grpcpp/alarm.h>
+
+#include <chrono>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "common/quote.h"
+#include "server/session/grpc_status.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr std::chrono::milliseconds kLookEvery(200);
+constexpr std::string_view kFeedPrefix = "pinfeed.feed.";
+
+}  // namespace
+
+HealthService::Response::ServingStatus HealthService::StatusOf(const std::string& name) const {
+  if (name.empty() || name == "pinfeed.v1.Feeder" || name == "pinfeed.v1.Admin")
+    return serving_ ? Response::SERVING : Response::NOT_SERVING;
+  for (const std::shared_ptr<Session>& session : sessions_.All()) {
+    if (name != std::string(kFeedPrefix) + std::to_string(session->id)) continue;
+    const std::string state = session->member.feed().Snapshot().state;
+    const bool served = session->state != SessionState::kOrphaned && state != "draining" && state != "failed";
+    return served ? Response::SERVING : Response::NOT_SERVING;
+  }
+  return Response::SERVICE_UNKNOWN;
+}
+
+// Purpose: one watch: looks, tells what is new, sleeps, and again. Owns: itself, until gRPC is done with it.
+// Threads: the steps follow each other, on whatever thread of gRPC's; OnCancel comes between.
+class HealthService::Watcher final : public grpc::ServerWriteReactor<Response> {
+ public:
+  Watcher(const HealthService& health, std::string name) : health_(health), name_(std::move(name)) { Look(); }
+
+ private:
+  void Look() {
+    { const MutexLock lock(mutex_); }  // Sleep, which led here, has returned
+    if (gone_) return Finish(grpc::Status::CANCELLED);
+    if (health_.closed_) return Finish(ToGrpc(Unavailable("the daemon ends")));
+    const Response::ServingStatus status = health_.StatusOf(name_);
+    if (told_ && status == response_.status()) return Sleep();
+    told_ = true;
+    response_.set_status(status);
+    StartWrite(&response_);
+  }
+  void Sleep() {
+    const MutexLock lock(mutex_);
+    alarm_ = std::make_unique<grpc::Alarm>();
+    alarm_->Set(std::chrono::system_clock::now() + kLookEvery, [this](bool /*expired*/) { Look(); });
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::CANCELLED);
+    Sleep();
+  }
+  void OnCancel() override { gone_ = true; }
+  void OnDone() override { delete this; }
+
+  const HealthService& health_;
+  const std::string name_;
+  Response response_;
+  bool told_ = false;
+  std::atomic<bool> gone_{false};
+  Mutex mutex_;
+  std::unique_ptr<grpc::Alarm> alarm_ PF_GUARDED_BY(mutex_);
+};
+
+grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context, const Request* request,
+                                               Response* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  response->set_status(StatusOf(request->service()));
+  reactor->Finish(response->status() != Response::SERVICE_UNKNOWN
+                      ? grpc::Status::OK
+                      : ToGrpc(NotFound("health: there is no service " + QuotePath(request->service()))));
+  return reactor;
+}
+
+grpc::ServerWriteReactor<HealthService::Response>* HealthService::Watch(
+    grpc::CallbackServerContext* /*context*/, const Request* request) {
+  return new Watcher(*this, request->service());  // NOLINT(cppcoreguidelines-owning-memory): see Watcher
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators have a running daemon do: load its configuration again, end a session, drain, log more or less. With real trainers."""
+import fcntl
+import os
+import pathlib
+import pty
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+import urllib.request
+
+import numpy
+import pinfeed
+import pytest
+from conftest import BUILD
+from daemon_process import Daemon
+
+TOOL = BUILD / "client" / "cli" / "pinfeed"
+NOBODY = 65534
+
+
+def tool(daemon, *words, **options):
+    done = subprocess.run([TOOL, "--address", daemon.address, *map(str, words)], capture_output=True, text=True, timeout=60, check=False, **options)
+    return done.returncode, done.stdout, done.stderr
+
+
+def metric(daemon, name):
+    port = (daemon.folder / "http.port").read_text().strip()
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20).read().decode()
+    return float(re.search(rf"^{name} (\S+)$", text, re.M).group(1))
+
+
+def eventually(what, holds):
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.005)
+
+
+class Configured:
+    """A daemon with a file, and what the file says of datasets."""
+
+    def __init__(self, folder, arrays):
+        self.file = folder / "pinfeed.toml"
+        self.arrays = arrays
+        self.write()
+        self.daemon = Daemon(folder / "run", "--config", str(self.file), http_listen="127.0.0.1:0")
+
+    def write(self, head="", datasets=("train",)):
+        tables = "".join(f'[datasets.{name}]\npath = "{self.arrays}"\n' for name in datasets)
+        self.file.write_text(f'pool_bytes = "128MiB"\nworkers = 2\n{head}{tables}')
+
+    def can_open(self, name):
+        try:
+            with pinfeed.open(name, batch_size=4, framework="numpy", address=self.daemon.address) as feed:
+                return len(next(iter(feed)).id) == 4
+        except pinfeed.NotFoundError:
+            return False
+
+
+@pytest.fixture
+def configured(tmp_path, arrays):
+    one = Configured(tmp_path, arrays)
+    yield one
+    one.daemon.stop()
+
+
+@pytest.mark.parametrize("how", ["tool", "signal"])
+def test_a_reload_changes_what_can_change_and_names_the_rest(configured, how):
+    daemon = configured.daemon
+    assert configured.can_open("train") and not configured.can_open("new")
+    before = metric(daemon, "pinfeed_config_last_reload_success_timestamp_seconds")
+    configured.write('max_sessions = 1\nsocket_mode = "0600"\n', datasets=("new",))
+    if how == "tool":
+        status, out, err = tool(daemon, "reload")
+        assert status == 0, err
+        now, later = out.split("waits for a restart:")
+        assert "max_sessions = 1" in now and "datasets.new: added" in now and "datasets.train: removed" in now
+        assert re.search(r"socket_mode = 0o600 \(.*pinfeed.toml:4\); 0o660 stays", later)
+    else:
+        daemon.process.send_signal(signal.SIGHUP)
+        eventually("it is loaded", lambda: "to take effect at a restart: socket_mode = 0o600" in daemon.log())
+    assert configured.can_open("new") and not configured.can_open("train")
+    assert metric(daemon, "pinfeed_config_last_reload_success_timestamp_seconds") > before
+    assert metric(daemon, "pinfeed_sessions_limit") == 1
+    with pinfeed.open("new", batch_size=4, framework="numpy", address=daemon.address):
+        with pytest.raises(pinfeed.ResourceExhaustedError, match="max_sessions"):
+            configured.can_open("new")
+
+
+def test_a_wrong_file_changes_nothing_and_says_where(configured):
+    daemon = configured.daemon
+    configured.write('log_level = "debug"\nmax_sessions = "many"\nsockets = 3\n', datasets=("new",))
+    status, _, err = tool(daemon, "reload")
+    assert status == 1
+    assert f"{configured.file}:4: max_sessions: expected" in err and f"{configured.file}:5: sockets: unknown key" in err
+    assert f"the configuration stays as it was: {configured.file}:4" in daemon.log()
+    assert metric(daemon, "pinfeed_config_last_reload_successful") == 0
+    assert configured.can_open("train") and not configured.can_open("new")
+    assert " debug " not in daemon.log()
+    configured.write()
+    assert tool(daemon, "reload")[:2] == (0, "loaded: nothing changed\n")
+    assert metric(daemon, "pinfeed_config_last_reload_successful") == 1
+
+
+def test_an_open_feed_goes_on_over_a_reload_that_takes_its_dataset(configured):
+    with pinfeed.open("train", batch_size=4, framework="numpy", address=configured.daemon.address) as feed:
+        ids = [int(number) for batch in feed for number in batch.id]
+        configured.write(datasets=())
+        assert tool(configured.daemon, "reload")[0] == 0
+        assert [int(number) for batch in feed for number in batch.id] == ids == list(range(64))
+    assert not configured.can_open("train")
+
+
+def test_the_log_level_changes_until_the_next_reload(configured, arrays):
+    daemon = configured.daemon
+    assert tool(daemon, "logs", "--level", "error")[:2] == (0, "log level error (was info), until the daemon restarts or loads its configuration again\n")
+    lines = daemon.log().count("opened on feed")
+    assert configured.can_open("train") and daemon.log().count("opened on feed") == lines
+    assert tool(daemon, "reload")[0] == 0
+    assert configured.can_open("train") and daemon.log().count("opened on feed") == lines + 1
+    status, _, err = tool(daemon, "logs", "--level", "loud")
+    assert status == 1 and "is none of trace, debug, info, warning, error" in err
+
+
+def session_of(daemon, name):
+    return next(session for feed in pinfeed.status(daemon.address)["feeds"] for session in feed.get("sessions", []) if session["client_name"] == name)
+
+
+def test_an_evicted_trainer_gets_an_error_and_its_memory_goes_back(daemon, arrays):
+    options = dict(batch_size=4, framework="numpy", address=daemon.address)
+    used = int(pinfeed.status(daemon.address)["pool_used_bytes"])
+    with pinfeed.open(arrays, name="stays", **options) as other:
+        with pinfeed.open(arrays, name="goes", **options) as feed:
+            epoch = iter(feed)
+            held = next(epoch)
+            values = held.big.copy()
+            status, out, err = tool(daemon, "evict", session_of(daemon, "goes")["id"], "--reason", "the host is needed")
+            assert status == 0, err
+            assert re.fullmatch(rf"evicted session \d+ \(pid {os.getpid()}, uid {os.geteuid()}, 'goes'\)\n", out)
+            eventually("its memory is back", lambda: [f["sessions"][0]["client_name"] for f in pinfeed.status(daemon.address)["feeds"]] == ["stays"])
+            assert (held.big == values).all()  # what it holds is its own
+            with pytest.raises(pinfeed.Error, match="evicted by an operator .*: the host is needed") as evicted:
+                for _ in epoch:
+                    pass
+                next(iter(feed))  # the whole epoch was published before
+            assert evicted.value.code.name == "ABORTED"
+        assert sum(len(batch.id) for batch in other) == 64
+    eventually("all is back", lambda: int(pinfeed.status(daemon.address)["pool_used_bytes"]) == used)
+    status, _, err = tool(daemon, "evict", 10**9)
+    assert status == 1 and "there is no session 1000000000" in err
+
+
+HANGS_UP = """
+import os, socket, sys, time
+import pinfeed
+feed = pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", address=sys.argv[2], name="orphan")
+batch = next(iter(feed))
+for number in os.listdir("/proc/self/fd"):  # its lifeline is the one SOCK_SEQPACKET
+    try:
+        with socket.socket(fileno=os.dup(int(number))) as one:
+            if one.type == socket.SOCK_SEQPACKET:
+                one.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+print("orphaned", flush=True)
+sys.stdin.read()
+print(int(batch.id[0]), flush=True)
+os._exit(0)
+"""
+
+
+def test_an_orphaned_session_is_evicted_too(daemon, arrays):
+    used = int(pinfeed.status(daemon.address)["pool_used_bytes"])
+    orphan = subprocess.Popen([sys.executable, "-c", HANGS_UP, str(arrays), daemon.address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert orphan.stdout.readline() == "orphaned\n"
+    eventually("it is orphaned", lambda: session_of(daemon, "orphan")["state"] == "orphaned")
+    assert int(pinfeed.status(daemon.address)["pool_used_bytes"]) > used
+    assert tool(daemon, "evict", session_of(daemon, "orphan")["id"])[0] == 0
+    eventually("its memory is counted no more", lambda: int(pinfeed.status(daemon.address)["pool_used_bytes"]) == used)
+    assert orphan.communicate("")[0] == "0\n"
+
+
+def test_drain_waits_for_the_trainers_and_returns_at_the_end(tmp_path, arrays):
+    daemon = Daemon(tmp_path / "run", "--allowed-roots", "/", "--pool-bytes", "128MiB", "--workers", "2", "--drain-timeout", "1h")
+    feed = pinfeed.open(arrays, batch_size=4, framework="numpy", address=daemon.address)
+    drain = subprocess.Popen([TOOL, "--address", daemon.address, "drain", "--wait"], stdout=subprocess.PIPE, text=True)
+    assert drain.stdout.readline() == "draining: 1 session to leave, at most 1 h 0 min\n"
+    assert tool(daemon, "drain")[0] == 0  # changes nothing: it ends nothing at once
+    eventually("it drains", lambda: pinfeed.status(daemon.address)["state"] == "draining")
+    status, _, err = tool(daemon, "reload")
+    assert status == 1 and "on its way to its end" in err
+    assert drain.poll() is None and daemon.process.poll() is None
+    feed.close()
+    assert drain.communicate(timeout=60)[0] == "the daemon has ended\n" and drain.returncode == 0
+    assert daemon.process.wait(1) == 0
+
+
+class OnATerminal:
+    """`pinfeed top` on a terminal of 80 x 24; `screen` is what it drew last, as lines without the control sequences."""
+
+    def __init__(self, *words):
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+            os.execv(TOOL, [str(TOOL), *words])
+        self.text = ""
+
+    def read(self):
+        try:
+            self.text += os.read(self.terminal, 65536).decode()
+            return True
+        except OSError:  # its end is closed
+            return False
+
+    def screen(self):
+        drawn = self.text.split("\x1b[H")
+        whole = next((part for part in reversed(drawn[1:]) if part.endswith("\x1b[J")), "")
+        return [re.sub(r"\x1b\[\??[0-9]*[A-Za-z]", "", line) for line in whole.split("\r\n")]
+
+    def await_line(self, pattern):
+        deadline = time.monotonic() + 30
+        while not any(re.search(pattern, line) for line in self.screen()):
+            assert time.monotonic() < deadline and self.read(), self.text
+        assert len(self.screen()) <= 24 and all(len(line) <= 80 for line in self.screen())
+
+    def end(self, how):
+        os.write(self.terminal, how)
+        while self.read():
+            pass
+        os.close(self.terminal)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_top_shows_who_waits_for_what_until_q(tmp_path, arrays):
+    daemon = Daemon(tmp_path / "run", "--allowed-roots", "/", "--pool-bytes", "128MiB", "--workers", "2")
+    with pinfeed.open(arrays, batch_size=4, slots=4, framework="numpy", address=daemon.address, name="trainer.py") as feed:
+        next(iter(feed))  # and no other: it is the trainer that is slow
+        top = OnATerminal("--address", daemon.address, "top", "--interval", "0.2")
+        top.await_line(rf" {os.getpid()}  trainer.py .* trainer (9\d|100)%$")
+        assert re.match(rf"pinfeedd \S+ is ready, up .*, pid {daemon.process.pid}. q quits$", top.screen()[0])
+        assert any(line.startswith("pool     [") and line.endswith(" of 128 MiB") for line in top.screen())
+    daemon.stop()
+    top.await_line("^trying again. q quits$")  # it stays for the next daemon
+    again = Daemon(tmp_path / "run", "--allowed-roots", "/", "--pool-bytes", "64MiB", "--workers", "2")
+    top.await_line("of 64 MiB$")
+    assert top.end(b"q") == 0
+    assert top.text.startswith("\x1b[?1049h\x1b[?25l") and top.text.endswith("\x1b[?25h\x1b[?1049l")  # the terminal is as it was
+    interrupted = OnATerminal("--address", again.address, "top")
+    interrupted.await_line("no feeds|0 feeds")
+    assert interrupted.end(b"\x03") == 130
+    again.stop()
+    status, _, err = tool(again, "top")
+    assert status == 1 and "\x1b" not in err
+
+
+def test_top_needs_a_terminal(daemon):
+    status, out, err = tool(daemon, "top")
+    assert status == 2 and out == "" and "`pinfeed status` tells the same once" in err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("words", [["drain"], ["evict", "1"], ["reload"], ["logs", "--level", "error"]])
+def test_other_users_may_not(words):
+    with tempfile.TemporaryDirectory() as folder:
+        for each in (folder, folder + "/run"):
+            os.makedirs(each, exist_ok=True)
+            os.chmod(each, 0o711)
+        for program in (TOOL, pathlib.Path(os.environ["PINFEED_LIBRARY"]).resolve()):  # where that user can read them
+            shutil.copy(program, folder)
+        for path in pathlib.Path(folder).iterdir():
+            path.chmod(0o755) if path.is_file() else None
+        library = next(path for path in pathlib.Path(folder).iterdir() if path.name.startswith("libpinfeed"))
+        library.rename(pathlib.Path(folder) / "libpinfeed.so.0")
+        daemon = Daemon(pathlib.Path(folder) / "run", "--socket-mode", "0666", "--allowed-uids", "*")
+        done = subprocess.run(
+            [pathlib.Path(folder) / "pinfeed", "--address", daemon.address, *words], env={"LD_LIBRARY_PATH": folder},
+            user=NOBODY, group=NOBODY, extra_groups=(), capture_output=True, text=True, timeout=60, cwd="/", check=False,
+        )
+        assert done.returncode == 1 and "only root and the daemon's own user (uid 0) may; you are uid 65534" in done.stderr, done.stderr
+        assert pinfeed.status(daemon.address)["state"] == "ready"
+        assert "only root and the daemon's own user" in daemon.log()
+        daemon.stop()
