@@ -47,6 +47,7 @@ struct Config {
   std::vector<std::string> allowed_roots;
   std::map<std::string, DatasetSpec> datasets;  // by name; only in the file
   std::string http_listen = "127.0.0.1:9467";   // empty: off
+  std::vector<std::string> http_hosts;          // names, besides loopback's and the address
   std::string log_level = "info";
   LogFormat log_format = LogFormat::kText;
   std::chrono::milliseconds pending_timeout{5000};

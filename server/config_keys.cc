@@ -85,7 +85,19 @@ Status SetAllowedRoots(const ConfigValue& value, Config& config) {
   return OkStatus();
 }
 
-// HOST:PORT with a numeric IPv4 or [IPv6] host, as civetweb takes it; "" and "off" switch HTTP off.
+Status SetHttpHosts(const ConfigValue& value, Config& config) {
+  ASSIGN_OR_RETURN(std::vector<std::string> hosts, value.AsStrings());
+  for (const std::string& host : hosts) {
+    constexpr std::string_view kInNames =
+        "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-_:[]";
+    if (host.empty() || host.size() > 255 || host.find_first_not_of(kInNames) != std::string::npos)
+      return InvalidArgument("expected host names or addresses without a port, found " + QuotePath(host));
+  }
+  config.http_hosts = std::move(hosts);
+  return OkStatus();
+}
+
+// HOST:PORT with a numeric IPv4 or [IPv6] host; "" and "off" switch HTTP off.
 Status SetHttpListen(const ConfigValue& value, Config& config) {
   ASSIGN_OR_RETURN(std::string text, value.AsString());
   if (text == "off") text.clear();
@@ -208,6 +220,9 @@ std::vector<ConfigKey> MakeKeys() {
        [](const Config& config) {
          return TomlString(config.http_listen.empty() ? "off" : config.http_listen);
        }},
+      {"http_hosts", "NAME,...",
+       "names of this host by which HTTP is asked, besides localhost and the address of http_listen",
+       SetHttpHosts, [](const Config& config) { return TomlStrings(config.http_hosts); }},
       {"log_level", "LEVEL", "trace, debug, info, warning or error", SetLogLevel,
        [](const Config& config) { return TomlString(config.log_level); }},
       {"log_format", "FORMAT", "text or json", SetLogFormat,

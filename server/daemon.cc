@@ -195,9 +195,10 @@ Status Daemon::Create() {
   ASSIGN_OR_RETURN(parts_->rpc, RpcServer::Create(*parts_->service, *parts_->admin));
   if (!config.http_listen.empty()) {
     parts_->metrics.emplace(kVersion, [this] { return Snapshot(); });
-    ASSIGN_OR_RETURN(parts_->http, HttpServer::Create({config.http_listen, &*parts_->metrics,
-                                                       [this] { return StatusJson(Snapshot(), kVersion); },
-                                                       [this] { return ready_ && !draining(); }}));
+    ASSIGN_OR_RETURN(parts_->http,
+                     HttpServer::Create({config.http_listen, config.http_hosts, &*parts_->metrics,
+                                         [this] { return StatusJson(Snapshot(), kVersion); },
+                                         [this] { return ready_ && !draining(); }, &parts_->refusals}));
     std::ofstream port_file(parts_->directory->http_port_path(), std::ios::trunc);
     if (!(port_file << parts_->http->port() << std::endl))
       return Internal("write " + QuotePath(parts_->directory->http_port_path()));

@@ -5,12 +5,11 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 
 import grpc
 import numpy
@@ -66,12 +65,7 @@ def health(daemon):
 
 
 def http(daemon, path):
-    port = (daemon.folder / "http.port").read_text().strip()
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+    return daemon.http(path)
 
 
 def metrics(daemon):
@@ -127,6 +121,29 @@ def test_probes_and_health_tell_a_drain(wire, start, numbers):
     assert metrics(daemon)[0]["pinfeed_draining"] == 1
     client.bye()
     assert daemon.process.wait(30) == 0
+
+
+def test_silent_http_connections_keep_no_probe_waiting(start):
+    daemon = start()
+    port = int((daemon.folder / "http.port").read_text())
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
+    for number, one in enumerate(silent):
+        one.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"[:number])
+    for _ in range(20):
+        began = time.monotonic()
+        assert http(daemon, "/healthz")[0] == 200 and http(daemon, "/readyz")[0] == 200
+        assert time.monotonic() - began < 1, "half of what a silent connection has"
+    for one in silent:
+        one.close()
+
+
+def test_http_is_for_this_host_only(start):
+    daemon = start("--http-hosts", "node7")
+    for path in ("/", "/status.json", "/metrics", "/healthz"):
+        code, text = daemon.http(path, host="rebound.example")
+        assert code == 421 and "http_hosts" in text and "sessions" not in text
+        assert daemon.http(path, host="node7:9467")[0] == 200
+    assert metrics(daemon)[0]['pinfeed_refusals_total{reason="http"}'] == 4
 
 
 def test_reflection_lists_the_services(start):
