@@ -43,6 +43,11 @@ struct Config {
   uint32_t workers = 0;               // 0: from the CPUs this process may use
   uint32_t default_slots = 4;
   uint32_t max_sessions = 256;
+  // What each user may have of these, root and the daemon's own included; a share is one of the whole.
+  uint32_t user_sessions = 0;  // 0: all
+  MemorySize user_pool_bytes{0, 1};
+  MemorySize user_pinned_bytes{0, 1};
+  MemorySize user_gpu_bytes{0, 1};  // of each GPU
   uint32_t dataset_cache = 8;
   std::vector<std::string> allowed_roots;
   std::map<std::string, DatasetSpec> datasets;  // by name; only in the file

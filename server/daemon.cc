@@ -40,6 +40,7 @@
 #include "server/session/session.h"
 #include "server/session/socket_dir.h"
 #include "server/session/token.h"
+#include "server/session/user_report.h"
 #include "server/telemetry/http.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/status_json.h"
@@ -96,6 +97,7 @@ void BlockDaemonSignals() {
   const sigset_t set = DaemonSignals();
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   ::signal(SIGPIPE, SIG_IGN);  // a peer that is gone is seen as EPIPE
+  ::signal(SIGIO, SIG_IGN);    // somebody opens memory while HasNoOtherUser looks at it
 }
 
 // In the order of creation.
@@ -105,6 +107,7 @@ struct Daemon::Parts {
   Tracer tracer;
   std::optional<SocketDir> directory;
   std::optional<PinnedPool> pool;
+  std::optional<KeptMemory> kept;
   std::unique_ptr<DeviceArenas> devices;  // null: host memory only
   std::optional<WorkerPool> workers;
   std::optional<ProgressCheck> progress;
@@ -154,7 +157,13 @@ Status Daemon::Create() {
   ASSIGN_OR_RETURN(SocketDir directory, SocketDir::Lock(config.socket_dir, command_line_.private_mode));
   parts_->directory.emplace(std::move(directory));
 
-  parts_->pool.emplace(pool_bytes);
+  const MemorySize& of_user = config.user_pool_bytes;
+  parts_->pool.emplace(pool_bytes,
+                       of_user.bytes != 0
+                           ? of_user.bytes
+                           : static_cast<uint64_t>(static_cast<double>(pool_bytes) * of_user.share),
+                       PinnedPool::Names());
+  parts_->kept.emplace();
   gpu_failed_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!gpu_failed_) return ErrnoStatus("create an eventfd", errno);
   ASSIGN_OR_RETURN(Delivery delivery,
@@ -175,7 +184,9 @@ Status Daemon::Create() {
       config.stuck_timeout);
   parts_->datasets.emplace(
       DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache});
-  parts_->sessions.emplace(config.max_sessions, [fd = sessions_gone_.get()] { SetEvent(fd); });
+  parts_->sessions.emplace(config.max_sessions,
+                           config.user_sessions != 0 ? config.user_sessions : config.max_sessions,
+                           [fd = sessions_gone_.get()] { SetEvent(fd); });
   ASSIGN_OR_RETURN(const std::optional<gid_t> group, SocketGroup(config.socket_group));
   const ListenerOptions options{config.socket_mode, group, ServedUids(config.allowed_uids)};
   ASSIGN_OR_RETURN(
@@ -184,9 +195,9 @@ Status Daemon::Create() {
   ASSIGN_OR_RETURN(parts_->lifelines,
                    LifelineServer::Create(std::move(lifeline_listener), config.pending_timeout,
                                           *parts_->sessions, parts_->refusals));
-  parts_->opener.emplace(FeedOpener::Parts{*parts_->pool, *parts_->workers, *parts_->datasets, parts_->feeds,
-                                           *parts_->sessions, config.default_slots, parts_->devices.get(),
-                                           parts_->tracer});
+  parts_->opener.emplace(FeedOpener::Parts{*parts_->pool, *parts_->kept, *parts_->workers, *parts_->datasets,
+                                           parts_->feeds, *parts_->sessions, config.default_slots,
+                                           parts_->devices.get(), parts_->tracer});
   parts_->service.emplace(FeederService::Parts{
       parts_->peers, *parts_->opener, *parts_->datasets, *parts_->lifelines, parts_->refusals,
       [this] { return Snapshot(); }, kVersion, std::move(boot_id), server_epoch_});
@@ -389,6 +400,8 @@ DaemonSnapshot Daemon::Snapshot() const {
   snapshot.refused_requests = parts_->refusals.codes();
   snapshot.backend = backend_;
   if (parts_->devices != nullptr) snapshot.gpus = parts_->devices->Snapshot();
+  snapshot.kept_bytes = parts_->kept->bytes();
+  FillUsers(*parts_->pool, *parts_->sessions, parts_->devices.get(), snapshot);
   return snapshot;
 }
 

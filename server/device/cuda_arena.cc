@@ -3,7 +3,9 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -33,22 +35,23 @@ Result<std::unique_ptr<CudaArena>> CudaArena::Create(const std::shared_ptr<const
   uint64_t bytes = 0;
   if (!CheckedMul(layout.slot_stride, slot_count, &slots) || !CheckedAdd(slots, kArenaTailBytes, &bytes))
     return InvalidArgument("an arena of " + std::to_string(slot_count) + " slots is too large to be counted");
-  Result<PoolLease> lease = parts.device_pool.Reserve(bytes);
+  Result<PoolLease> lease = parts.device_pool.Reserve(bytes, parts.user);
   if (!lease.ok()) return lease.status().WithContext("gpu_bytes: memory of GPU " + device->uuid());
   ArenaId id;
   if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size()))
     return ErrnoStatus("draw an arena's id", errno);
   std::unique_ptr<CudaArena> arena(
       new CudaArena(id, backend, slot_count, layout.slot_stride, *std::move(lease), parts));
-  RETURN_IF_ERROR(arena->Fill(device, staging == Staging::kPinned ? &parts.region : nullptr, bytes));
+  RETURN_IF_ERROR(
+      arena->Fill(device, staging == Staging::kPinned ? &parts.region : nullptr, bytes, parts.user));
   RETURN_IF_ERROR(WriteId(*device, arena->memory_, slots, id));
   return arena;
 }
 
-Status CudaArena::Fill(const std::shared_ptr<const CudaDevice>& device, PinnedRegion* region,
-                       uint64_t bytes) {
+Status CudaArena::Fill(const std::shared_ptr<const CudaDevice>& device, PinnedRegion* region, uint64_t bytes,
+                       uid_t user) {
   for (uint32_t slot = 0; region != nullptr && slot < slot_count(); ++slot) {
-    ASSIGN_OR_RETURN(PinnedBlock block, region->Take(slot_stride()));
+    ASSIGN_OR_RETURN(PinnedBlock block, region->Take(slot_stride(), user));
     staging_.push_back(std::move(block));
   }
   if (backend_ == Backend::kCudaIpc) {
@@ -57,6 +60,36 @@ Status CudaArena::Fill(const std::shared_ptr<const CudaDevice>& device, PinnedRe
   } else {
     ASSIGN_OR_RETURN(memory_, DeviceMemory::Create(device, bytes));
     ASSIGN_OR_RETURN(fd_, memory_.Export());
+  }
+  return ClearDevice(*device, bytes);
+}
+
+Status CudaArena::Prepare(uint32_t slot) {
+  if (cleared_[slot].load(std::memory_order_acquire)) return OkStatus();
+  const MutexLock lock(mutex_);
+  if (cleared_[slot].load(std::memory_order_relaxed)) return OkStatus();
+  std::memset(staging_[slot].data(), 0, slot_stride());
+  cleared_[slot].store(true, std::memory_order_release);
+  return OkStatus();
+}
+
+Status CudaArena::ClearDevice(const CudaDevice& device, uint64_t bytes) {
+  // From pinned memory at the full speed of the link; a part without has its zeros from elsewhere, in pieces.
+  static constexpr uint64_t kPiece = uint64_t{1} << 20;
+  static const std::array<std::byte, kPiece> kZeros{};
+  const std::byte* zeros = kZeros.data();
+  uint64_t piece = kPiece;
+  if (!staging_.empty()) {
+    RETURN_IF_ERROR(Prepare(0));
+    zeros = staging_.front().data();
+    piece = slot_stride();
+  }
+  const CudaScope scope(device);
+  RETURN_IF_ERROR(scope.status());
+  for (uint64_t at = 0; at < bytes; at += piece) {
+    RETURN_IF_ERROR(
+        CudaStatus(device.driver().cuMemcpyHtoD(memory_.address() + at, zeros, std::min(piece, bytes - at)),
+                   "clear new memory of GPU " + device.uuid()));
   }
   return OkStatus();
 }

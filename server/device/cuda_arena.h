@@ -2,12 +2,16 @@
 // The arena of the GPU backend: pinned slots that workers fill, and as many device slots that clients map.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "common/cuda/device_memory.h"
+#include "common/shared_page.h"
+#include "common/sync.h"
 #include "server/device/copy_engine.h"
 #include "server/device/lingering.h"
 #include "server/device/pinned_region.h"
@@ -23,8 +27,9 @@ inline constexpr uint64_t kArenaTailBytes = kSlotAlignment;
 enum class Staging { kPinned, kNone };
 
 // Purpose: see Arena. Owns: device memory, staging slots, its place at the copy engine, its charges.
-// Borrows: the quarantine, which outlives it and gets the memory that clients left mapped. Invariant: the
-// device memory is written by the engine's copies alone, the id before the arena is shown to anybody.
+// Borrows: the quarantine, which outlives it and gets the memory that clients left mapped. Invariants: 1.
+// the device memory is written by the engine's copies alone, the id and zeros before the arena is shown to
+// anybody; 2. no byte of it, or of its staging, is from before the arena.
 class CudaArena final : public Arena {
  public:
   struct Parts {
@@ -32,6 +37,7 @@ class CudaArena final : public Arena {
     PinnedPool& device_pool;
     CopyEngine& engine;
     Lingering& lingering;
+    uid_t user;  // that it is charged to
   };
   // kResourceExhausted with the numbers when device or pinned memory does not fit.
   static Result<std::unique_ptr<CudaArena>> Create(const std::shared_ptr<const CudaDevice>& device,
@@ -41,6 +47,9 @@ class CudaArena final : public Arena {
 
   Backend backend() const override { return backend_; }
   std::byte* FillAddress(uint32_t slot) override { return staging_[slot].data(); }
+  // Clears the staging slot, which may have been another user's, and is copied whole: gaps between tensors
+  // and behind a short batch as well.
+  Status Prepare(uint32_t slot) override PF_EXCLUDES(mutex_);
   void Deliver(uint32_t slot, uint64_t bytes, Done done) override;
   void SetWaiting(const std::shared_ptr<ReleaseReader>& reader, bool waiting) override {
     lane_.SetWaiting(reader, waiting);
@@ -72,7 +81,10 @@ class CudaArena final : public Arena {
         lingering_(parts.lingering),
         lease_(std::move(lease)),
         lane_(parts.engine) {}
-  Status Fill(const std::shared_ptr<const CudaDevice>& device, PinnedRegion* region, uint64_t bytes);
+  Status Fill(const std::shared_ptr<const CudaDevice>& device, PinnedRegion* region, uint64_t bytes,
+              uid_t user);
+  // The driver promises nothing about what new memory holds.
+  Status ClearDevice(const CudaDevice& device, uint64_t bytes);
   CUdeviceptr Address(uint32_t slot) const { return memory_.address() + slot * slot_stride(); }
 
   const Backend backend_;
@@ -83,6 +95,8 @@ class CudaArena final : public Arena {
   std::optional<IpcHandle> handle_;   // kCudaIpc
   std::vector<ClientProcess> heirs_;  // may have the memory mapped
   std::vector<PinnedBlock> staging_;
+  Mutex mutex_;  // a leaf: held while a staging slot is cleared
+  std::array<std::atomic<bool>, kMaxSlots> cleared_{};
   CopyEngine::Lane lane_;
 };
 

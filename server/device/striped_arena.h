@@ -29,6 +29,7 @@ class StripedArena final : public Arena {
 
   Backend backend() const override { return first_.backend(); }
   std::byte* FillAddress(uint32_t slot) override { return first_.FillAddress(slot); }
+  Status Prepare(uint32_t slot) override { return first_.Prepare(slot); }
   void Deliver(uint32_t slot, uint64_t bytes, Done done) override PF_EXCLUDES(mutex_);
   void SetWaiting(const std::shared_ptr<ReleaseReader>& reader, bool waiting) override {
     first_.SetWaiting(reader, waiting);

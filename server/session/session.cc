@@ -39,22 +39,33 @@ std::string Describe(const Session& session) {
          QuotePath(session.client_name) + ")";
 }
 
-Status SessionTable::CheckRoomLocked() const {
+Status SessionTable::CheckRoomLocked(uid_t user) const {
   if (closed_) return Unavailable("open a feed: the daemon is shutting down; try again when it is back");
   if (sessions_.size() >= max_sessions_) {
     return ResourceExhausted("open a feed: " + std::to_string(sessions_.size()) +
                              " sessions are open, which is max_sessions");
   }
+  if (const auto has = users_.find(user); has != users_.end() && has->second >= max_of_user_) {
+    return ResourceExhausted(
+        "user_sessions: user " + std::to_string(user) + " has " + std::to_string(has->second) +
+        " sessions, and a user may have " + std::to_string(max_of_user_) +
+        "; close one (`pinfeed status` lists them), or have the operator raise user_sessions");
+  }
   return OkStatus();
 }
 
-Status SessionTable::CheckRoom(uint32_t group_size) const {
+Status SessionTable::CheckRoom(uid_t user, uint32_t group_size) const {
+  if (group_size > max_of_user_ && max_of_user_ < max_sessions_) {
+    return InvalidArgument("group_size: the feed would wait for " + std::to_string(group_size) +
+                           " sessions of one user, who may have " + std::to_string(max_of_user_) +
+                           " (user_sessions)");
+  }
   if (group_size > max_sessions_) {
     return InvalidArgument("group_size: the feed would wait for " + std::to_string(group_size) +
                            " sessions, and max_sessions of this daemon is " + std::to_string(max_sessions_));
   }
   const MutexLock lock(mutex_);
-  return CheckRoomLocked();
+  return CheckRoomLocked(user);
 }
 
 Result<std::shared_ptr<Session>> SessionTable::Open(const Peer& peer, std::string client_name,
@@ -64,7 +75,7 @@ Result<std::shared_ptr<Session>> SessionTable::Open(const Peer& peer, std::strin
   std::shared_ptr<Session> session;
   {
     const MutexLock lock(mutex_);
-    if (Status room = CheckRoomLocked(); !room.ok()) {
+    if (Status room = CheckRoomLocked(peer.uid); !room.ok()) {
       member.Unmapped();  // nobody has heard of its memory
       return room;
     }
@@ -72,6 +83,7 @@ Result<std::shared_ptr<Session>> SessionTable::Open(const Peer& peer, std::strin
                                         std::move(pages), std::move(fallback));
     session->pages->set_session(session->id);
     sessions_.emplace(session->id, session);
+    ++users_[peer.uid];
     const bool host = session->member.arena().backend() == Backend::kHost;
     if (!session->fallback.empty()) ++(host ? fallbacks_.host : fallbacks_.cuda_ipc);
   }
@@ -121,6 +133,7 @@ void SessionTable::End(const std::shared_ptr<Session>& session, const std::strin
     const MutexLock lock(mutex_);
     if (sessions_.erase(session->id) == 0) return;
     ++closed_count_;
+    if (const auto user = users_.find(session->peer.uid); --user->second == 0) users_.erase(user);
     all_left = AllLeftLocked();
   }
   // Nobody has mapped what goes out with the welcome only.
@@ -156,6 +169,11 @@ uint64_t SessionTable::opened() const {
 uint64_t SessionTable::closed() const {
   const MutexLock lock(mutex_);
   return closed_count_;
+}
+
+std::map<uid_t, uint32_t> SessionTable::by_user() const {
+  const MutexLock lock(mutex_);
+  return users_;
 }
 
 FallbackCounts SessionTable::fallbacks() const {

@@ -66,14 +66,15 @@ std::string Describe(const Session& session);
 // AllLeft may have become true.
 class SessionTable {
  public:
-  SessionTable(uint32_t max_sessions, std::function<void()> on_left)
-      : max_sessions_(max_sessions), on_left_(std::move(on_left)) {}
+  // `max_of_user`: of these, for each user.
+  SessionTable(uint32_t max_sessions, uint32_t max_of_user, std::function<void()> on_left)
+      : max_sessions_(max_sessions), max_of_user_(max_of_user), on_left_(std::move(on_left)) {}
   SessionTable(const SessionTable&) = delete;
   SessionTable& operator=(const SessionTable&) = delete;
 
-  // kResourceExhausted when the table is full, kUnavailable when it is closed, kInvalidArgument for a group
-  // that could never be complete.
-  Status CheckRoom(uint32_t group_size) const PF_EXCLUDES(mutex_);
+  // kResourceExhausted when the table is full, or the user has all it may have, kUnavailable when it is
+  // closed, kInvalidArgument for a group that could never be complete.
+  Status CheckRoom(uid_t user, uint32_t group_size) const PF_EXCLUDES(mutex_);
   Result<std::shared_ptr<Session>> Open(const Peer& peer, std::string client_name,
                                         std::optional<Sampler::Start> start, FeedMember member,
                                         std::unique_ptr<ControlPages> pages, std::string fallback = {})
@@ -94,18 +95,22 @@ class SessionTable {
   std::vector<std::shared_ptr<Session>> All() const PF_EXCLUDES(mutex_);
   // No client is left that could still leave: what is orphaned ends with its process only.
   bool AllLeft() const PF_EXCLUDES(mutex_);
+  uint32_t max_of_user() const { return max_of_user_; }
   uint64_t opened() const PF_EXCLUDES(mutex_);
   uint64_t closed() const PF_EXCLUDES(mutex_);
+  // Sessions of each user that has some.
+  std::map<uid_t, uint32_t> by_user() const PF_EXCLUDES(mutex_);
   // Sessions with a fallback.
   FallbackCounts fallbacks() const PF_EXCLUDES(mutex_);
   // Adds each session to its feed's report.
   void AddTo(std::vector<FeedReport>& feeds) const PF_EXCLUDES(mutex_);
 
  private:
-  Status CheckRoomLocked() const PF_REQUIRES(mutex_);
+  Status CheckRoomLocked(uid_t user) const PF_REQUIRES(mutex_);
   bool AllLeftLocked() const PF_REQUIRES(mutex_);
 
   const uint32_t max_sessions_;
+  const uint32_t max_of_user_;
   const std::function<void()> on_left_;
   mutable Mutex mutex_;
   uint64_t next_id_ PF_GUARDED_BY(mutex_) = 1;
@@ -113,6 +118,7 @@ class SessionTable {
   bool closed_ PF_GUARDED_BY(mutex_) = false;
   FallbackCounts fallbacks_ PF_GUARDED_BY(mutex_);
   std::map<uint64_t, std::shared_ptr<Session>> sessions_ PF_GUARDED_BY(mutex_);
+  std::map<uid_t, uint32_t> users_ PF_GUARDED_BY(mutex_);  // sessions of each
 };
 
 }  // namespace pinfeed

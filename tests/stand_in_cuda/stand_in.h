@@ -19,6 +19,7 @@
 //   PINFEED_STAND_IN_FAIL   "cuMemcpyHtoDAsync:5": its 5th call fails with CUDA_ERROR_UNKNOWN and breaks the
 //                           caller's context. "cuMemCreate:1:2": the first fails with error 2 and breaks
 //                           nothing. Several are parted by commas.
+//   PINFEED_STAND_IN_DIRTY  set: new memory holds noise, as a driver that promises nothing may give
 //   PINFEED_STAND_IN_PAGEABLE  set: asynchronous copies take pageable memory, and wait for it
 //   CUDA_VISIBLE_DEVICES    ordinals, as the driver reads them
 #pragma once
@@ -161,7 +162,7 @@ struct Fault {
 
 // Purpose: all that this process's stand-in knows. One object, leaked on purpose: streams' threads outlive
 // main. Threads: `devices`, `device_bytes` and
-// `takes_pageable` are constant after cuInit, the rest is guarded.
+// `takes_pageable`, `dirty` are constant after cuInit, the rest is guarded.
 struct State {
   Mutex mutex;
   std::optional<CUresult> initialised PF_GUARDED_BY(mutex);
@@ -169,6 +170,7 @@ struct State {
   uint64_t device_bytes = 0;
   uint64_t peers = 0;  // not 0: GPUs reach each other
   bool takes_pageable = false;
+  bool dirty = false;  // new memory holds noise
   std::vector<Fault> faults PF_GUARDED_BY(mutex);
   std::map<uint64_t, Range> reserved PF_GUARDED_BY(mutex);
   std::map<uint64_t, Region> regions PF_GUARDED_BY(mutex);

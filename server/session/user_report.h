@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each user has of what is limited.
+#pragma once
+
+#include "server/memory/device_arenas.h"
+#include "server/memory/pinned_pool.h"
+#include "server/session/session.h"
+#include "server/telemetry/snapshot.h"
+
+namespace pinfeed {
+
+// Fills `users` and `user_limits`. `devices` may be null.
+void FillUsers(const PinnedPool& pool, const SessionTable& sessions, const DeviceArenas* devices,
+               DaemonSnapshot& snapshot);
+
+}  // namespace pinfeed
