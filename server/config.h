@@ -21,6 +21,10 @@ namespace pinfeed {
 struct MemorySize {
   uint64_t bytes = 0;  // 0: `share` counts
   double share = 0.25;
+
+  uint64_t Of(uint64_t whole) const {
+    return bytes != 0 ? bytes : static_cast<uint64_t>(static_cast<double>(whole) * share);
+  }
 };
 
 // Whom the sockets serve, besides the daemon's own user and root.

@@ -97,7 +97,6 @@ void BlockDaemonSignals() {
   const sigset_t set = DaemonSignals();
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   ::signal(SIGPIPE, SIG_IGN);  // a peer that is gone is seen as EPIPE
-  ::signal(SIGIO, SIG_IGN);    // somebody opens memory while HasNoOtherUser looks at it
 }
 
 // In the order of creation.
@@ -157,12 +156,7 @@ Status Daemon::Create() {
   ASSIGN_OR_RETURN(SocketDir directory, SocketDir::Lock(config.socket_dir, command_line_.private_mode));
   parts_->directory.emplace(std::move(directory));
 
-  const MemorySize& of_user = config.user_pool_bytes;
-  parts_->pool.emplace(pool_bytes,
-                       of_user.bytes != 0
-                           ? of_user.bytes
-                           : static_cast<uint64_t>(static_cast<double>(pool_bytes) * of_user.share),
-                       PinnedPool::Names());
+  parts_->pool.emplace(pool_bytes, config.user_pool_bytes.Of(pool_bytes), PinnedPool::Names());
   parts_->kept.emplace();
   gpu_failed_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!gpu_failed_) return ErrnoStatus("create an eventfd", errno);
@@ -184,8 +178,7 @@ Status Daemon::Create() {
       config.stuck_timeout);
   parts_->datasets.emplace(
       DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache});
-  parts_->sessions.emplace(config.max_sessions,
-                           config.user_sessions != 0 ? config.user_sessions : config.max_sessions,
+  parts_->sessions.emplace(config.max_sessions, config.user_sessions != 0 ? config.user_sessions : UINT32_MAX,
                            [fd = sessions_gone_.get()] { SetEvent(fd); });
   ASSIGN_OR_RETURN(const std::optional<gid_t> group, SocketGroup(config.socket_group));
   const ListenerOptions options{config.socket_mode, group, ServedUids(config.allowed_uids)};
@@ -400,8 +393,7 @@ DaemonSnapshot Daemon::Snapshot() const {
   snapshot.refused_requests = parts_->refusals.codes();
   snapshot.backend = backend_;
   if (parts_->devices != nullptr) snapshot.gpus = parts_->devices->Snapshot();
-  snapshot.kept_bytes = parts_->kept->bytes();
-  FillUsers(*parts_->pool, *parts_->sessions, parts_->devices.get(), snapshot);
+  FillUsers(*parts_->pool, *parts_->kept, *parts_->sessions, parts_->devices.get(), snapshot);
   return snapshot;
 }
 

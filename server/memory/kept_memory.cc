@@ -5,10 +5,12 @@
 #include <pthread.h>
 
 #include <cerrno>
+#include <csignal>
 #include <utility>
 
 #include "common/byte_size.h"
 #include "common/log.h"
+#include "common/log_pace.h"
 
 namespace pinfeed {
 namespace {
@@ -24,6 +26,7 @@ bool HasNoOtherUser(int fd) {
 }
 
 KeptMemory::KeptMemory() {
+  ::signal(SIGIO, SIG_IGN);  // comes when somebody opens memory in the moment of its lease
   thread_ = std::thread([this] { Run(); });
   ::pthread_setname_np(thread_.native_handle(), "kept-memory");
 }
@@ -38,9 +41,12 @@ KeptMemory::~KeptMemory() {
 }
 
 void KeptMemory::Add(UniqueFd fd, PoolLease lease) {
-  spdlog::warn(
-      "{} of a feed that has ended are still mapped by a process; they stay charged until they are not",
-      ByteSize(lease.bytes()));
+  static LogPace pace(5);
+  if (const auto more = pace.Admit()) {
+    spdlog::warn(
+        "{} of a feed that has ended are still mapped by a process; they stay charged until they are not{}",
+        ByteSize(lease.bytes()), *more);
+  }
   const MutexLock lock(mutex_);
   pieces_.push_back({std::move(fd), std::move(lease)});
   changed_.NotifyAll();

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "common/log.h"
+#include "common/log_context.h"
 #include "common/quote.h"
 #include "proto/convert.h"
 
@@ -69,6 +70,7 @@ Result<std::shared_ptr<Feed>> FeedTable::MakeFeed(const Make& make) {
     const MutexLock lock(mutex_);
     id = next_id_++;
   }
+  const LogScope scope({.session = 0, .feed = id, .trace_id = ""});
   Result<std::shared_ptr<Feed>> feed = make(id);
   if (feed.ok()) {
     const FeedSpec& spec = (*feed)->spec();
@@ -162,6 +164,7 @@ void FeedTable::Reap() {
       jobs_.pop_front();
       reaping_ = true;
     }
+    const LogScope scope({.session = 0, .feed = job.feed->id(), .trace_id = ""});
     job.feed->Stop();
     const std::shared_ptr<const FeedShare> share = job.feed->share();
     if (job.forget) {

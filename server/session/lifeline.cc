@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "common/log.h"
+#include "common/log_pace.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77  // Linux 6.5; newer than our C library's headers
@@ -21,6 +22,7 @@
 namespace pinfeed {
 namespace {
 
+constexpr uint32_t kLinesASecond = 200;
 constexpr int kAcceptsAtOnce = 32;  // so that a flood of connections leaves time for the rest
 constexpr std::chrono::milliseconds kQueueTick(100);
 constexpr std::chrono::milliseconds kAcceptPause(100);  // when no descriptor is left
@@ -181,7 +183,9 @@ Status LifelineServer::AttachSession(ConnectionId id, Connection& connection, co
   const bool has_arena_fd = fds.back() >= 0;
   RETURN_IF_ERROR(SendWelcome(connection.fd.get(),
                               std::span(fds).first(has_arena_fd ? kLifelineFdsHost : kLifelineFdsDevice)));
-  spdlog::info("{}: attached", Describe(session));
+  const LogScope scope(ContextOf(session));
+  static LogPace pace(kLinesASecond);
+  if (const auto more = pace.Admit()) spdlog::info("{}: attached{}", Describe(session), *more);
   return OkStatus();
 }
 
@@ -220,6 +224,7 @@ void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {
   loop_->At(EventLoop::Clock::now() + kOrphanLogDelay, [this, id] {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;
+    const LogScope scope(ContextOf(*found->second.session));
     spdlog::warn(
         "{}: its lifeline hung up but its process lives; its memory stays charged until the process ends",
         Describe(*found->second.session));

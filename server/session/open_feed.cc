@@ -181,7 +181,7 @@ Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,
   }
   if (client) member.SetClient(*std::move(client));
   return parts_.sessions.Open(peer, arguments.client_name, *start, std::move(member), *std::move(pages),
-                              std::move(choice.fallback));
+                              std::move(choice.fallback), arguments.trace_id);
 }
 
 Cursor StartCursor(const Session& session) {

@@ -5,10 +5,13 @@
 
 #include "common/backend_name.h"
 #include "common/log.h"
+#include "common/log_pace.h"
 #include "common/quote.h"
 
 namespace pinfeed {
 namespace {
+
+constexpr uint32_t kLinesASecond = 200;  // of each kind: a client may open and end sessions as fast as it can
 
 // What a client says about its waiting, held within the time there was.
 double WaitSeconds(const ControlPages::ClientStats& stats, std::chrono::nanoseconds age) {
@@ -39,6 +42,10 @@ std::string Describe(const Session& session) {
          QuotePath(session.client_name) + ")";
 }
 
+LogContext ContextOf(const Session& session) {
+  return {session.id, session.member.feed().id(), session.trace_id};
+}
+
 Status SessionTable::CheckRoomLocked(uid_t user) const {
   if (closed_) return Unavailable("open a feed: the daemon is shutting down; try again when it is back");
   if (sessions_.size() >= max_sessions_) {
@@ -55,7 +62,7 @@ Status SessionTable::CheckRoomLocked(uid_t user) const {
 }
 
 Status SessionTable::CheckRoom(uid_t user, uint32_t group_size) const {
-  if (group_size > max_of_user_ && max_of_user_ < max_sessions_) {
+  if (group_size > max_of_user_) {
     return InvalidArgument("group_size: the feed would wait for " + std::to_string(group_size) +
                            " sessions of one user, who may have " + std::to_string(max_of_user_) +
                            " (user_sessions)");
@@ -70,8 +77,8 @@ Status SessionTable::CheckRoom(uid_t user, uint32_t group_size) const {
 
 Result<std::shared_ptr<Session>> SessionTable::Open(const Peer& peer, std::string client_name,
                                                     std::optional<Sampler::Start> start, FeedMember member,
-                                                    std::unique_ptr<ControlPages> pages,
-                                                    std::string fallback) {
+                                                    std::unique_ptr<ControlPages> pages, std::string fallback,
+                                                    std::string trace_id) {
   std::shared_ptr<Session> session;
   {
     const MutexLock lock(mutex_);
@@ -80,7 +87,7 @@ Result<std::shared_ptr<Session>> SessionTable::Open(const Peer& peer, std::strin
       return room;
     }
     session = std::make_shared<Session>(next_id_++, peer, std::move(client_name), start, std::move(member),
-                                        std::move(pages), std::move(fallback));
+                                        std::move(pages), std::move(fallback), std::move(trace_id));
     session->pages->set_session(session->id);
     sessions_.emplace(session->id, session);
     ++users_[peer.uid];
@@ -88,7 +95,12 @@ Result<std::shared_ptr<Session>> SessionTable::Open(const Peer& peer, std::strin
     if (!session->fallback.empty()) ++(host ? fallbacks_.host : fallbacks_.cuda_ipc);
   }
   const char* const backend = BackendName(session->member.arena().backend());
-  spdlog::info("{}: opened on feed {}, by {}", Describe(*session), session->member.feed().id(), backend);
+  const LogScope scope(ContextOf(*session));
+  static LogPace pace(kLinesASecond);
+  if (const auto more = pace.Admit()) {
+    spdlog::info("{}: opened on feed {}, by {}{}", Describe(*session), session->member.feed().id(), backend,
+                 *more);
+  }
   if (!session->fallback.empty())
     spdlog::warn("{}: falls back to {}: {}", Describe(*session), backend, session->fallback);
   return session;
@@ -140,7 +152,9 @@ void SessionTable::End(const std::shared_ptr<Session>& session, const std::strin
   if (session->state == SessionState::kPending && session->member.arena().fd() >= 0)
     session->member.Unmapped();
   if (session->state == SessionState::kAttached) session->member.feed().Detach(session->pages.get());
-  spdlog::info("{}: ended: {}", Describe(*session), reason);
+  const LogScope scope(ContextOf(*session));
+  static LogPace pace(kLinesASecond);
+  if (const auto more = pace.Admit()) spdlog::info("{}: ended: {}{}", Describe(*session), reason, *more);
   if (all_left) on_left_();
 }
 

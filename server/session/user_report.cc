@@ -5,8 +5,9 @@
 
 namespace pinfeed {
 
-void FillUsers(const PinnedPool& pool, const SessionTable& sessions, const DeviceArenas* devices,
-               DaemonSnapshot& snapshot) {
+void FillUsers(const PinnedPool& pool, const KeptMemory& kept, const SessionTable& sessions,
+               const DeviceArenas* devices, DaemonSnapshot& snapshot) {
+  snapshot.kept_bytes = kept.bytes();
   std::map<uid_t, UserSnapshot> users;
   for (const auto& [uid, count] : sessions.by_user()) users[uid].sessions = count;
   for (const auto& [uid, bytes] : pool.used_by_user()) users[uid].pool_bytes = bytes;
