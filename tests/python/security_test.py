@@ -111,6 +111,7 @@ def test_json_lines_carry_session_feed_and_trace(start, spec):
             call = channel.unary_unary("/pinfeed.v1.Feeder/OpenFeed", messages().OpenFeedRequest.SerializeToString, messages().OpenFeedResponse.FromString)
             call(request_for(spec(), client_name="two \"quotes\""), timeout=20, metadata=(("traceparent", header),))
     eventually("their lifelines never came", lambda: daemon.log().count("lifeline never came") == 4)
+    eventually("their feeds have ended", lambda: daemon.log().count(": ended after ") == 4)
     lines = [json.loads(line) for line in daemon.log().splitlines()]
     opened = [line for line in lines if "opened on feed" in line["message"]]
     assert [line.get("trace_id") for line in opened].count(trace) == 1
