@@ -283,7 +283,7 @@ bool HttpServer::Server::ReadFarewell(const Connection& connection) {
   return bytes > 0 || (bytes < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK));
 }
 
-Result<std::unique_ptr<HttpServer>> HttpServer::Create(Options options) {
+Result<std::unique_ptr<HttpServer>> HttpServer::Create(const Options& options) {
   ASSIGN_OR_RETURN(UniqueFd listener, ListenOn(options.listen));
   sockaddr_storage bound{};
   socklen_t length = sizeof bound;

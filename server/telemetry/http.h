@@ -35,7 +35,7 @@ class HttpServer {
     std::function<bool()> is_ready;
     Refusals* refusals = nullptr;
   };
-  static Result<std::unique_ptr<HttpServer>> Create(Options options);
+  static Result<std::unique_ptr<HttpServer>> Create(const Options& options);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

@@ -38,7 +38,7 @@ std::string_view ReasonPhrase(int code) {
   }
 }
 
-HttpAnswer MakeAnswer(int code, std::string_view type, std::shared_ptr<const std::string> body,
+HttpAnswer MakeAnswer(int code, std::string_view type, const std::shared_ptr<const std::string>& body,
                       bool with_body, std::string_view more_headers = {}) {
   // No page elsewhere may embed or read these, nor a browser take them for something else than they are.
   std::string head = "HTTP/1.1 " + std::to_string(code) + " " + std::string(ReasonPhrase(code)) +
@@ -48,7 +48,7 @@ HttpAnswer MakeAnswer(int code, std::string_view type, std::shared_ptr<const std
                      "Cross-Origin-Resource-Policy: same-origin\r\nReferrer-Policy: no-referrer\r\n" +
                      std::string(more_headers) + "Connection: close\r\n\r\n";
   static const auto kNothing = std::make_shared<const std::string>();
-  return {std::move(head), with_body ? std::move(body) : kNothing};
+  return {std::move(head), with_body ? body : kNothing};
 }
 
 }  // namespace

@@ -2,10 +2,13 @@
 """What SECURITY.md claims and only a real daemon can show: shares of users, memory that is kept, logs without secrets."""
 import base64
 import json
+import resource
+import socket
 import subprocess
 
 import grpc
 import numpy
+import pinfeed
 import pytest
 from conftest import BUILD
 from daemon_process import Daemon
@@ -87,6 +90,40 @@ def test_shared_memory_kept_after_the_farewell_stays_charged(start, spec):
     kept.clear()
     eventually("the charge is back", lambda: int(read_status(daemon.address)["pool_used_bytes"]) == 0)
     Client(daemon.address, spec()).bye()
+
+
+def test_connections_of_a_user_are_bounded(start):
+    daemon = start()
+    resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (400, 400))  # of which a user may have a quarter
+    calls = [socket.socket(socket.AF_UNIX) for _ in range(150)]
+    for call in calls:
+        call.connect(daemon.address)  # waits where a connection with a deadline would fail: the queue is shorter
+    eventually("the rest was closed", lambda: 'pinfeed_refusals_total{reason="descriptors"} 50\n' in daemon.http("/metrics")[1])
+    for call in calls:
+        call.close()
+
+    def is_reached():
+        try:
+            return read_status(daemon.address)
+        except pinfeed.Error:  # until the daemon has seen that they are gone
+            return None
+
+    eventually("the user is served again", is_reached)
+
+
+def test_streams_of_a_connection_are_bounded(start):
+    daemon = start()
+    with grpc.insecure_channel(f"unix:{daemon.address}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        watches = [watch(b"", timeout=60) for _ in range(8)]
+        assert all(next(one) == b"\x08\x01" for one in watches)
+        with pytest.raises(grpc.RpcError) as refused:
+            next(watch(b"", timeout=2))
+        assert refused.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        watches.pop().cancel()
+        assert next(watch(b"", timeout=20)) == b"\x08\x01"
+        for one in watches:
+            one.cancel()
 
 
 def test_no_token_is_logged(start, spec):
