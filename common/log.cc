@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "common/log_context.h"
 #include "common/stderr_sink.h"
 
 namespace pinfeed {
@@ -21,6 +22,19 @@ class JsonMessageFlag final : public spdlog::custom_flag_formatter {
   }
   std::unique_ptr<custom_flag_formatter> clone() const override {
     return std::make_unique<JsonMessageFlag>();
+  }
+};
+
+// %~: the fields that LogScope sets.
+class JsonContextFlag final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& /*message*/, const std::tm& /*time*/,
+              spdlog::memory_buf_t& out) override {
+    const std::string fields = LogContextJson(CurrentLogContext());  // lines are formatted by who logs them
+    out.append(fields.data(), fields.data() + fields.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<JsonContextFlag>();
   }
 };
 
@@ -76,8 +90,8 @@ Status InitLogging(std::string_view level, LogFormat format) {
   auto logger = std::make_shared<spdlog::logger>("pinfeed", std::make_shared<StderrSink>(STDERR_FILENO));
   if (format == LogFormat::kJson) {
     auto formatter = std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc);
-    formatter->add_flag<JsonMessageFlag>('*').set_pattern(
-        R"({"time":"%Y-%m-%dT%H:%M:%S.%fZ","level":"%l","thread":%t,"message":"%*"})");
+    formatter->add_flag<JsonMessageFlag>('*').add_flag<JsonContextFlag>('~').set_pattern(
+        R"({"time":"%Y-%m-%dT%H:%M:%S.%fZ","level":"%l","thread":%t%~,"message":"%*"})");
     logger->set_formatter(std::move(formatter));
   } else {
     logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%-7l%$ %v");

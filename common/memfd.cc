@@ -74,6 +74,13 @@ Status AllocateMemfd(int fd, uint64_t offset, uint64_t bytes) {
   return OkStatus();
 }
 
+Result<UniqueFd> ReopenMemfd(int fd, Access access) {
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  UniqueFd opened(::open(path.c_str(), (access == Access::kReadOnly ? O_RDONLY : O_RDWR) | O_CLOEXEC));
+  if (!opened) return ErrnoStatus("open shared memory anew by " + path, errno);
+  return opened;
+}
+
 bool DiscardMemfd(int fd, uint64_t bytes) {
   return ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) == 0;
 }

@@ -44,6 +44,10 @@ Result<UniqueFd> CreateEmptyMemfd(const std::string& name, uint64_t bytes);
 // enough, where a touch would be a SIGBUS.
 Status AllocateMemfd(int fd, uint64_t offset, uint64_t bytes);
 
+// The same memory as a file that was opened anew, for reading or for both. Each such opening, and what is
+// mapped from it, is known to the kernel as a user of its own.
+Result<UniqueFd> ReopenMemfd(int fd, Access access);
+
 // Gives the memory of the first `bytes` back, whoever has it mapped: it reads as zeros from then on. Whether
 // the kernel did it: not when the memory is sealed against writers.
 bool DiscardMemfd(int fd, uint64_t bytes);

@@ -34,6 +34,7 @@ struct OpenFeedArguments {
   std::string gpu_uuid;
   std::string client_name;  // printable
   std::vector<FailedBackend> failed_backends;
+  std::string trace_id = {};  // of the call, not of the message: see TraceIdOf
 };
 
 // kInvalidArgument with every fault of the spec, the cursor and the strings.

@@ -21,6 +21,10 @@ namespace pinfeed {
 struct MemorySize {
   uint64_t bytes = 0;  // 0: `share` counts
   double share = 0.25;
+
+  uint64_t Of(uint64_t whole) const {
+    return bytes != 0 ? bytes : static_cast<uint64_t>(static_cast<double>(whole) * share);
+  }
 };
 
 // Whom the sockets serve, besides the daemon's own user and root.
@@ -43,10 +47,16 @@ struct Config {
   uint32_t workers = 0;               // 0: from the CPUs this process may use
   uint32_t default_slots = 4;
   uint32_t max_sessions = 256;
+  // What each user may have of these, root and the daemon's own included; a share is one of the whole.
+  uint32_t user_sessions = 0;  // 0: all
+  MemorySize user_pool_bytes{0, 1};
+  MemorySize user_pinned_bytes{0, 1};
+  MemorySize user_gpu_bytes{0, 1};  // of each GPU
   uint32_t dataset_cache = 8;
   std::vector<std::string> allowed_roots;
   std::map<std::string, DatasetSpec> datasets;  // by name; only in the file
   std::string http_listen = "127.0.0.1:9467";   // empty: off
+  std::vector<std::string> http_hosts;          // names, besides loopback's and the address
   std::string log_level = "info";
   LogFormat log_format = LogFormat::kText;
   std::chrono::milliseconds pending_timeout{5000};

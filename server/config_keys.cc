@@ -85,7 +85,19 @@ Status SetAllowedRoots(const ConfigValue& value, Config& config) {
   return OkStatus();
 }
 
-// HOST:PORT with a numeric IPv4 or [IPv6] host, as civetweb takes it; "" and "off" switch HTTP off.
+Status SetHttpHosts(const ConfigValue& value, Config& config) {
+  ASSIGN_OR_RETURN(std::vector<std::string> hosts, value.AsStrings());
+  for (const std::string& host : hosts) {
+    constexpr std::string_view kInNames =
+        "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-_:[]";
+    if (host.empty() || host.size() > 255 || host.find_first_not_of(kInNames) != std::string::npos)
+      return InvalidArgument("expected host names or addresses without a port, found " + QuotePath(host));
+  }
+  config.http_hosts = std::move(hosts);
+  return OkStatus();
+}
+
+// HOST:PORT with a numeric IPv4 or [IPv6] host; "" and "off" switch HTTP off.
 Status SetHttpListen(const ConfigValue& value, Config& config) {
   ASSIGN_OR_RETURN(std::string text, value.AsString());
   if (text == "off") text.clear();
@@ -198,6 +210,14 @@ std::vector<ConfigKey> MakeKeys() {
       UintKey("default_slots", &Config::default_slots, kMinSlots, kMaxSlots,
               "batches an arena holds when the client does not say; small ones get up to four times as many"),
       UintKey("max_sessions", &Config::max_sessions, 1, kMaxSessions, "sessions at one time"),
+      UintKey("user_sessions", &Config::user_sessions, 0, kMaxSessions,
+              "sessions of one user at one time; 0: as many as max_sessions"),
+      MemoryKey("user_pool_bytes", &Config::user_pool_bytes,
+                "host memory that the feeds of one user may take, or a share of pool_bytes"),
+      MemoryKey("user_pinned_bytes", &Config::user_pinned_bytes,
+                "pinned memory that the feeds of one user may take, or a share of pinned_bytes"),
+      MemoryKey("user_gpu_bytes", &Config::user_gpu_bytes,
+                "memory of each GPU that the feeds of one user may take, or a share of gpu_bytes"),
       UintKey("dataset_cache", &Config::dataset_cache, 0, 1024,
               "datasets kept open after their last feed ended"),
       {"allowed_roots", "DIR,...", "directories below which clients may name datasets by path",
@@ -208,6 +228,9 @@ std::vector<ConfigKey> MakeKeys() {
        [](const Config& config) {
          return TomlString(config.http_listen.empty() ? "off" : config.http_listen);
        }},
+      {"http_hosts", "NAME,...",
+       "names of this host by which HTTP is asked, besides localhost and the address of http_listen",
+       SetHttpHosts, [](const Config& config) { return TomlStrings(config.http_hosts); }},
       {"log_level", "LEVEL", "trace, debug, info, warning or error", SetLogLevel,
        [](const Config& config) { return TomlString(config.log_level); }},
       {"log_format", "FORMAT", "text or json", SetLogFormat,

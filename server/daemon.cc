@@ -21,6 +21,7 @@
 #include "server/delivery.h"
 #include "server/host_check.h"
 #include "server/session/token.h"
+#include "server/session/user_report.h"
 #include "server/start_watch.h"
 #include "server/stop_limit.h"
 #include "server/telemetry/status_json.h"
@@ -103,7 +104,8 @@ Status Daemon::Create() {
   ASSIGN_OR_RETURN(SocketDir directory, SocketDir::Lock(config.socket_dir, command_line_.private_mode));
   parts_->directory.emplace(std::move(directory));
 
-  parts_->pool.emplace(pool_bytes);
+  parts_->pool.emplace(pool_bytes, config.user_pool_bytes.Of(pool_bytes), PinnedPool::Names());
+  parts_->kept.emplace();
   RETURN_IF_ERROR(OpenGpus());
   parts_->workers.emplace(config.workers != 0 ? config.workers : UsableCpus(AffinityCpus()));
   parts_->progress.emplace(
@@ -114,7 +116,8 @@ Status Daemon::Create() {
       config.stuck_timeout);
   parts_->datasets.emplace(
       DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache});
-  parts_->sessions.emplace(config.max_sessions, [this] { Wake(); });
+  parts_->sessions.emplace(config.max_sessions, config.user_sessions != 0 ? config.user_sessions : UINT32_MAX,
+                           [this] { Wake(); });
   ASSIGN_OR_RETURN(const std::optional<gid_t> group, SocketGroup(config.socket_group));
   const ListenerOptions options{config.socket_mode, group, [this](uid_t uid) { return users_.Serves(uid); }};
   ASSIGN_OR_RETURN(
@@ -123,9 +126,9 @@ Status Daemon::Create() {
   ASSIGN_OR_RETURN(parts_->lifelines,
                    LifelineServer::Create(std::move(lifeline_listener), config.pending_timeout,
                                           *parts_->sessions, parts_->refusals));
-  parts_->opener.emplace(FeedOpener::Parts{*parts_->pool, *parts_->workers, *parts_->datasets, parts_->feeds,
-                                           *parts_->sessions, config.default_slots, parts_->devices.get(),
-                                           parts_->tracer});
+  parts_->opener.emplace(FeedOpener::Parts{*parts_->pool, *parts_->kept, *parts_->workers, *parts_->datasets,
+                                           parts_->feeds, *parts_->sessions, config.default_slots,
+                                           parts_->devices.get(), parts_->tracer});
   parts_->service.emplace(FeederService::Parts{
       parts_->peers, *parts_->opener, *parts_->datasets, *parts_->lifelines, parts_->refusals,
       [this] { return Snapshot(); }, kVersion, std::move(boot_id), server_epoch_});
@@ -181,9 +184,10 @@ Status Daemon::OpenHttp() {
     if (broken_ && !failure_shown_.exchange(true)) Wake();
     return snapshot;
   });
-  ASSIGN_OR_RETURN(parts_->http, HttpServer::Create({command_line_.config.http_listen, &*parts_->metrics,
-                                                     [this] { return StatusJson(Snapshot(), kVersion); },
-                                                     [this] { return ready(); }}));
+  ASSIGN_OR_RETURN(parts_->http,
+                   HttpServer::Create({command_line_.config.http_listen, command_line_.config.http_hosts,
+                                       &*parts_->metrics, [this] { return StatusJson(Snapshot(), kVersion); },
+                                       [this] { return ready(); }, &parts_->refusals}));
   std::ofstream port_file(port_path, std::ios::trunc);
   if (!(port_file << parts_->http->port() << std::endl)) return Internal("write " + QuotePath(port_path));
   port_file_ = FileId::Of(port_path);
@@ -276,6 +280,7 @@ DaemonSnapshot Daemon::Snapshot() const {
   snapshot.refused_requests = parts_->refusals.codes();
   snapshot.backend = backend_;
   if (parts_->devices != nullptr) snapshot.gpus = parts_->devices->Snapshot();
+  FillUsers(*parts_->pool, *parts_->kept, *parts_->sessions, parts_->devices.get(), snapshot);
   return snapshot;
 }
 

@@ -8,6 +8,7 @@
 
 #include "server/daemon.h"
 #include "server/memory/device_arenas.h"
+#include "server/memory/kept_memory.h"
 #include "server/memory/pinned_pool.h"
 #include "server/pipeline/progress_check.h"
 #include "server/pipeline/tracer.h"
@@ -39,6 +40,7 @@ struct Daemon::Parts {
   Tracer tracer;
   std::optional<SocketDir> directory;
   std::optional<PinnedPool> pool;
+  std::optional<KeptMemory> kept;
   std::unique_ptr<DeviceArenas> devices;  // null: host memory only
   std::optional<WorkerPool> workers;
   std::optional<ProgressCheck> progress;

@@ -18,6 +18,10 @@ Result<Delivery> ChooseDelivery(const Config& config, PinnedPool& pool,
   options.pinned_bytes = config.pinned_bytes.bytes != 0 ? config.pinned_bytes.bytes : share;
   options.gpu_bytes = config.gpu_bytes.bytes;
   options.gpu_share = config.gpu_bytes.share;
+  options.user_pinned_bytes = config.user_pinned_bytes.bytes;
+  options.user_pinned_share = config.user_pinned_bytes.share;
+  options.user_gpu_bytes = config.user_gpu_bytes.bytes;
+  options.user_gpu_share = config.user_gpu_bytes.share;
   options.threads = UsableCpus(AffinityCpus());
   options.on_failure = std::move(on_failure);
   options.on_progress = std::move(on_progress);

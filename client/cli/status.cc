@@ -76,6 +76,26 @@ void PrintGpus(const Json& status) {
   table.Print();
 }
 
+// Users by what they have, as "1.0 GiB of 2.0 GiB".
+void PrintUsers(const Json& status) {
+  if (ListField(status, "users").empty()) return;
+  const Json limits =
+      status.contains("user_limits") ? status["user_limits"] : Json::object();  // not of older daemons
+  Table table;
+  table.Add({"USER", "SESSIONS", "POOL", "PINNED", "GPU"});
+  for (const Json& user : ListField(status, "users")) {
+    const auto bytes = [&](const char* name) {
+      return ByteSize(UintField(user, name)) + " of " + ByteSize(UintField(limits, name));
+    };
+    table.Add(
+        {std::to_string(UintField(user, "uid")),
+         std::to_string(UintField(user, "sessions")) + " of " + std::to_string(UintField(limits, "sessions")),
+         bytes("pool_bytes"), bytes("pinned_bytes"), bytes("gpu_bytes")});
+  }
+  std::puts("");
+  table.Print();
+}
+
 void PrintFeeds(const Json& status) {
   const Json& feeds = ListField(status, "feeds");
   if (feeds.empty()) {
@@ -138,6 +158,7 @@ void RunStatus(const StatusOptions& options, ToolContext& context) {
     PrintGpus(status);
     PrintFeeds(status);
     PrintSessions(status);
+    PrintUsers(status);
   }
   const std::string state = TextField(status, "state");
   if (state == "ready") return;

@@ -3,7 +3,9 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -34,14 +36,15 @@ Result<std::unique_ptr<CudaArena>> CudaArena::Create(const std::shared_ptr<const
   if (!CheckedMul(layout.slot_stride, slot_count, &slots) || !CheckedAdd(slots, kArenaTailBytes, &bytes))
     return InvalidArgument("an arena of " + std::to_string(slot_count) + " slots is too large to be counted");
   ASSIGN_OR_RETURN(bytes, DeviceMemory::WholePages(*device, bytes));
-  Result<PoolLease> lease = parts.device_pool.Reserve(bytes);
+  Result<PoolLease> lease = parts.device_pool.Reserve(bytes, parts.user);
   if (!lease.ok()) return lease.status().WithContext("gpu_bytes: memory of GPU " + device->uuid());
   ArenaId id;
   if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size()))
     return ErrnoStatus("draw an arena's id", errno);
   std::unique_ptr<CudaArena> arena(new CudaArena(id, backend, slot_count, layout, *std::move(lease), parts));
   if (staging == Staging::kPinned) {
-    ASSIGN_OR_RETURN(arena->staging_, StagingMemory::Create(parts.region, parts.cache, layout, slot_count));
+    ASSIGN_OR_RETURN(arena->staging_,
+                     StagingMemory::Create(parts.region, parts.cache, layout, slot_count, parts.user));
   }
   RETURN_IF_ERROR(arena->Allocate(device, bytes));
   RETURN_IF_ERROR(WriteId(*device, arena->memory_, slots, id));
@@ -55,6 +58,21 @@ Status CudaArena::Allocate(const std::shared_ptr<const CudaDevice>& device, uint
   } else {
     ASSIGN_OR_RETURN(memory_, DeviceMemory::Create(device, bytes));
     ASSIGN_OR_RETURN(fd_, memory_.Export());
+  }
+  return ClearDevice(*device, bytes);
+}
+
+Status CudaArena::ClearDevice(const CudaDevice& device, uint64_t bytes) {
+  // From pinned memory at the full speed of the link; a part without has its zeros from elsewhere.
+  static const std::array<std::byte, uint64_t{1} << 20> kZeros{};
+  const std::span<const std::byte> zeros =
+      staging_ == nullptr ? std::span<const std::byte>(kZeros) : staging_->Zeros();
+  const CudaScope scope(device);
+  RETURN_IF_ERROR(scope.status());
+  for (uint64_t at = 0; at < bytes; at += zeros.size()) {
+    const uint64_t piece = std::min<uint64_t>(zeros.size(), bytes - at);
+    RETURN_IF_ERROR(CudaStatus(device.driver().cuMemcpyHtoD(memory_.address() + at, zeros.data(), piece),
+                               "clear new memory of GPU " + device.uuid()));
   }
   return OkStatus();
 }

@@ -2,12 +2,16 @@
 // The arena of the GPU backend: pinned memory that workers fill, and device slots that clients map.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "common/cuda/device_memory.h"
+#include "common/shared_page.h"
+#include "common/sync.h"
 #include "server/device/copy_engine.h"
 #include "server/device/lingering.h"
 #include "server/device/pinned_region.h"
@@ -24,8 +28,9 @@ inline constexpr uint64_t kArenaTailBytes = kSlotAlignment;
 enum class Staging { kPinned, kNone };
 
 // Purpose: see Arena. Owns: device memory, staging memory, its place at the copy engine, its charges.
-// Borrows: the quarantine, which outlives it and gets the memory that clients left mapped. Invariant: the
-// device memory is written by the engine's copies alone, the id before the arena is shown to anybody.
+// Borrows: the quarantine, which outlives it and gets the memory that clients left mapped. Invariants: 1.
+// the device memory is written by the engine's copies alone, the id and zeros before the arena is shown to
+// anybody; 2. no byte of it, or of what is copied to it, is from before the arena.
 class CudaArena final : public Arena {
  public:
   struct Parts {
@@ -34,6 +39,7 @@ class CudaArena final : public Arena {
     CopyEngine& engine;
     Lingering& lingering;
     CacheShare& cache;
+    uid_t user;  // that it is charged to
   };
   // kResourceExhausted with the numbers when device or pinned memory does not fit.
   static Result<std::unique_ptr<CudaArena>> Create(const std::shared_ptr<const CudaDevice>& device,
@@ -77,6 +83,8 @@ class CudaArena final : public Arena {
         lease_(std::move(lease)),
         lane_(parts.engine) {}
   Status Allocate(const std::shared_ptr<const CudaDevice>& device, uint64_t bytes);
+  // The driver promises nothing about what new memory holds.
+  Status ClearDevice(const CudaDevice& device, uint64_t bytes);
   CUdeviceptr Address(uint32_t slot) const { return memory_.address() + slot * slot_stride(); }
 
   const Backend backend_;

@@ -63,12 +63,21 @@ class Gpus final : public DeviceArenas {
                                  gpu.device->uuid());
       }
       const auto share = static_cast<uint64_t>(static_cast<double>(total) * options.gpu_share);
-      gpu.memory = std::make_unique<PinnedPool>(options.gpu_bytes != 0 ? options.gpu_bytes : share);
+      const uint64_t budget = options.gpu_bytes != 0 ? options.gpu_bytes : share;
+      const auto of_user = static_cast<uint64_t>(static_cast<double>(budget) * options.user_gpu_share);
+      gpu.memory = std::make_unique<PinnedPool>(
+          budget, options.user_gpu_bytes != 0 ? options.user_gpu_bytes : of_user,
+          PinnedPool::Names{"the memory for batches of GPU " + gpu.device->uuid(), "gpu_bytes",
+                            "user_gpu_bytes"});
       gpus->gpus_.push_back(std::move(gpu));
     }
     for (const auto& [node, device] : nodes) {
-      const PinnedRegion::Options region{options.pinned_bytes / nodes.size(), node, options.threads,
-                                         options.on_progress};
+      const uint64_t pinned = options.pinned_bytes / nodes.size();
+      const double of_user = options.user_pinned_bytes == 0
+                                 ? options.user_pinned_share
+                                 : std::min(1.0, static_cast<double>(options.user_pinned_bytes) /
+                                                     static_cast<double>(options.pinned_bytes));
+      const PinnedRegion::Options region{pinned, of_user, node, options.threads, options.on_progress};
       Result<PoolLease> lease = pool.Reserve(region.bytes);
       if (!lease.ok()) return lease.status().WithContext("pinned_bytes");
       ASSIGN_OR_RETURN(gpus->regions_[node], PinnedRegion::Create(device, region, *std::move(lease)));
@@ -89,11 +98,11 @@ class Gpus final : public DeviceArenas {
   }
 
   Result<std::unique_ptr<Arena>> Make(const std::string& gpu_uuid, Backend backend, Sharing sharing,
-                                      const BatchLayout& layout, uint32_t slot_count) override {
-    const auto make = [this, backend, layout, slot_count](
+                                      const BatchLayout& layout, uint32_t slot_count, uid_t user) override {
+    const auto make = [this, backend, layout, slot_count, user](
                           const std::string& uuid, Staging staging) -> Result<std::unique_ptr<CudaArena>> {
       ASSIGN_OR_RETURN(const Gpu* const gpu, Find(uuid));
-      const CudaArena::Parts parts{*gpu->region, *gpu->memory, *gpu->engine, *lingering_, *cache_};
+      const CudaArena::Parts parts{*gpu->region, *gpu->memory, *gpu->engine, *lingering_, *cache_, user};
       return CudaArena::Create(gpu->device, backend, layout, slot_count, staging, parts);
     };
     if (sharing == Sharing::kBroadcast) {
@@ -131,6 +140,24 @@ class Gpus final : public DeviceArenas {
 
   void AwaitLingering(std::chrono::steady_clock::time_point deadline) override {
     lingering_->AwaitNone(deadline);
+  }
+
+  std::map<uid_t, UserBytes> UsedByUser() const override {
+    std::map<uid_t, UserBytes> all;
+    for (const auto& [node, region] : regions_) {
+      for (const auto& [user, bytes] : region->used_by_user()) all[user].pinned += bytes;
+    }
+    for (const Gpu& gpu : gpus_) {
+      for (const auto& [user, bytes] : gpu.memory->used_by_user()) all[user].device += bytes;
+    }
+    return all;
+  }
+
+  UserBytes MostAUser() const override {
+    UserBytes most{0, UINT64_MAX};
+    for (const auto& [node, region] : regions_) most.pinned += region->most_a_user();
+    for (const Gpu& gpu : gpus_) most.device = std::min(most.device, gpu.memory->most_a_user());
+    return most;
   }
 
   std::vector<GpuSnapshot> Snapshot() const override {

@@ -48,16 +48,27 @@ Status BindToNode(void* address, uint64_t bytes, int node) {
 
 PinnedBlock& PinnedBlock::operator=(PinnedBlock&& other) noexcept {
   if (this == &other) return *this;
-  if (region_ != nullptr) region_->Return(data_, bytes_);
+  Return();
   region_ = std::exchange(other.region_, nullptr);
   data_ = std::exchange(other.data_, nullptr);
-  bytes_ = std::exchange(other.bytes_, 0);
+  lease_ = std::move(other.lease_);
   return *this;
 }
 
 PinnedBlock::~PinnedBlock() {
-  if (region_ != nullptr) region_->Return(data_, bytes_);
+  Return();
 }
+
+void PinnedBlock::Return() noexcept {
+  if (PinnedRegion* const region = std::exchange(region_, nullptr)) region->Return(data_, lease_.bytes());
+}
+
+PinnedRegion::PinnedRegion(std::byte* data, uint64_t bytes, double user_share, PoolLease lease)
+    : data_(data),
+      bytes_(bytes),
+      lease_(std::move(lease)),
+      account_(bytes, static_cast<uint64_t>(static_cast<double>(bytes) * user_share),
+               {"the pinned memory", "pinned_bytes", "user_pinned_bytes"}) {}
 
 Result<std::unique_ptr<PinnedRegion>> PinnedRegion::Create(const std::shared_ptr<const CudaDevice>& device,
                                                            const Options& options, PoolLease lease) {
@@ -70,7 +81,7 @@ Result<std::unique_ptr<PinnedRegion>> PinnedRegion::Create(const std::shared_ptr
   if (address == MAP_FAILED)
     return ErrnoStatus("map " + std::to_string(bytes) + " bytes to be pinned", errno);
   std::unique_ptr<PinnedRegion> region(
-      new PinnedRegion(static_cast<std::byte*>(address), bytes, std::move(lease)));
+      new PinnedRegion(static_cast<std::byte*>(address), bytes, options.user_share, std::move(lease)));
   // Both only make it faster: a kernel without them still gives the memory.
   if (::madvise(address, bytes, MADV_HUGEPAGE) != 0)
     spdlog::debug("no huge pages for pinned memory: errno {}", errno);
@@ -126,8 +137,9 @@ Status PinnedRegion::Register(const std::shared_ptr<const CudaDevice>& device, c
   return OkStatus();
 }
 
-Result<PinnedBlock> PinnedRegion::Take(uint64_t bytes) {
+Result<PinnedBlock> PinnedRegion::Take(uint64_t bytes, uid_t user) {
   const uint64_t whole = (bytes + kPage - 1) / kPage * kPage;
+  ASSIGN_OR_RETURN(PoolLease lease, account_.Reserve(whole, user));
   const MutexLock lock(mutex_);
   // First fit: staging memory comes and goes with its feed, many blocks of one size at a time.
   for (auto range = free_.begin(); range != free_.end() && whole >= bytes; ++range) {
@@ -135,18 +147,16 @@ Result<PinnedBlock> PinnedRegion::Take(uint64_t bytes) {
     if (free_bytes < whole) continue;
     free_.erase(range);
     if (free_bytes > whole) free_.emplace(offset + whole, free_bytes - whole);
-    used_bytes_ += whole;
-    return PinnedBlock(this, data_ + offset, whole);
+    return PinnedBlock(this, data_ + offset, std::move(lease));
   }
   return ResourceExhausted(
-      "staging memory of " + std::to_string(bytes) + " bytes does not fit: " + std::to_string(used_bytes_) +
-      " of " + std::to_string(bytes_) +
+      "staging memory of " + std::to_string(bytes) +
+      " bytes does not fit in one piece: " + std::to_string(used_bytes()) + " of " + std::to_string(bytes_) +
       " pinned bytes are in use; raise pinned_bytes, or ask for smaller batches or fewer slots");
 }
 
 void PinnedRegion::Return(std::byte* data, uint64_t bytes) {
   const MutexLock lock(mutex_);
-  used_bytes_ -= bytes;
   const auto offset = static_cast<uint64_t>(data - data_);
   auto [here, added] = free_.emplace(offset, bytes);
   const auto border = [](uint64_t at) { return at % kRegistrationBytes == 0; };
@@ -162,11 +172,6 @@ void PinnedRegion::Return(std::byte* data, uint64_t bytes) {
       free_.erase(here);
     }
   }
-}
-
-uint64_t PinnedRegion::used_bytes() const {
-  const MutexLock lock(mutex_);
-  return used_bytes_;
 }
 
 }  // namespace pinfeed

@@ -31,12 +31,13 @@ class PinnedBlock {
 
  private:
   friend class PinnedRegion;
-  PinnedBlock(PinnedRegion* region, std::byte* data, uint64_t bytes)
-      : region_(region), data_(data), bytes_(bytes) {}
+  PinnedBlock(PinnedRegion* region, std::byte* data, PoolLease lease)
+      : region_(region), data_(data), lease_(std::move(lease)) {}
+  void Return() noexcept;
 
   PinnedRegion* region_ = nullptr;
   std::byte* data_ = nullptr;
-  uint64_t bytes_ = 0;
+  PoolLease lease_;
 };
 
 // Purpose: the pinned memory of one NUMA node. Owns: the mapping, its registration with the driver, its
@@ -47,8 +48,9 @@ class PinnedRegion {
  public:
   struct Options {
     uint64_t bytes = 0;
-    int numa_node = -1;    // to be bound to; -1: wherever the kernel likes
-    unsigned threads = 1;  // that fault it in
+    double user_share = 1;  // of it, for each user
+    int numa_node = -1;     // to be bound to; -1: wherever the kernel likes
+    unsigned threads = 1;   // that fault it in
     // See DeviceOptions.
     std::function<void(uint64_t bytes, uint64_t total)> on_progress;
   };
@@ -59,14 +61,15 @@ class PinnedRegion {
   PinnedRegion& operator=(const PinnedRegion&) = delete;
 
   // kResourceExhausted with the numbers.
-  Result<PinnedBlock> Take(uint64_t bytes) PF_EXCLUDES(mutex_);
+  Result<PinnedBlock> Take(uint64_t bytes, uid_t user) PF_EXCLUDES(mutex_);
   uint64_t bytes() const { return bytes_; }
-  uint64_t used_bytes() const PF_EXCLUDES(mutex_);
+  uint64_t used_bytes() const { return account_.used_bytes(); }
+  uint64_t most_a_user() const { return account_.most_a_user(); }
+  std::map<uid_t, uint64_t> used_by_user() const { return account_.used_by_user(); }
 
  private:
   friend class PinnedBlock;
-  PinnedRegion(std::byte* data, uint64_t bytes, PoolLease lease)
-      : data_(data), bytes_(bytes), lease_(std::move(lease)) {}
+  PinnedRegion(std::byte* data, uint64_t bytes, double user_share, PoolLease lease);
   void FaultIn(const Options& options);
   Status Register(const std::shared_ptr<const CudaDevice>& device, const Options& options);
   void Return(std::byte* data, uint64_t bytes) PF_EXCLUDES(mutex_);
@@ -74,11 +77,11 @@ class PinnedRegion {
   std::byte* const data_;
   const uint64_t bytes_;
   PoolLease lease_;
+  PinnedPool account_;  // of the blocks
   std::vector<HostRegistration> registrations_;
   mutable Mutex mutex_;
   // Free ranges: offset -> bytes; neighbours are merged, but never over the border of a registration.
   std::map<uint64_t, uint64_t> free_ PF_GUARDED_BY(mutex_);
-  uint64_t used_bytes_ PF_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace pinfeed

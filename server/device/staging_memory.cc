@@ -34,13 +34,16 @@ uint64_t CacheShare::CacheBytes() {
 }
 
 Result<std::unique_ptr<StagingMemory>> StagingMemory::Create(PinnedRegion& region, CacheShare& cache,
-                                                             const BatchLayout& layout, uint32_t slot_count) {
+                                                             const BatchLayout& layout, uint32_t slot_count,
+                                                             uid_t user) {
   std::unique_ptr<StagingMemory> memory(new StagingMemory(cache, layout));
   memory->LayOut();
   const uint64_t of_slot = (layout.batch_size + memory->piece_samples_ - 1) / memory->piece_samples_;
   const uint64_t pieces = memory->whole_ ? slot_count : std::min(of_slot * slot_count, kMostPieces);
   for (uint64_t i = 0; i < pieces; ++i) {
-    ASSIGN_OR_RETURN(PinnedBlock block, region.Take(memory->piece_bytes_));
+    ASSIGN_OR_RETURN(PinnedBlock block, region.Take(memory->piece_bytes_, user));
+    // The memory may have been another user's. Of pieces proper only what was filled is copied.
+    if (memory->whole_ || i == 0) std::memset(block.data(), 0, memory->piece_bytes_);
     memory->pieces_.push_back(std::move(block));
   }
   {
@@ -49,7 +52,8 @@ Result<std::unique_ptr<StagingMemory>> StagingMemory::Create(PinnedRegion& regio
   }
   const uint64_t small_bytes = memory->whole_ ? 0 : memory->LayOutSmall();
   for (uint32_t slot = 0; small_bytes > 0 && slot < slot_count; ++slot) {
-    ASSIGN_OR_RETURN(PinnedBlock block, region.Take(small_bytes));
+    ASSIGN_OR_RETURN(PinnedBlock block, region.Take(small_bytes, user));
+    std::memset(block.data(), 0, small_bytes);
     memory->small_.push_back(std::move(block));
   }
   return memory;

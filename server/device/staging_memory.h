@@ -2,10 +2,13 @@
 // Stage 3 of the way of a batch to a GPU: the pinned memory that workers fill, a piece of a batch at a time.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "common/result.h"
@@ -51,12 +54,16 @@ struct StagedCopy {
 // copied with its last piece. A batch hardly larger than a piece is one piece, laid out as its slot, and one
 // copy. Owns: the pinned blocks. Borrows: the cache's share, which outlives it. Threads: any; Take and Return
 // have a lock that is held for a moment. Invariants: 1. a piece's memory is nobody else's from Take to
-// Return; 2. Copies lie within the slot.
+// Return; 2. Copies lie within the slot; 3. no byte that is copied is from before: what is copied unfilled,
+// behind a short batch or between tensors, is zero, or of this feed.
 class StagingMemory {
  public:
-  // kResourceExhausted with the numbers.
+  // `user`: that it is charged to. kResourceExhausted with the numbers.
   static Result<std::unique_ptr<StagingMemory>> Create(PinnedRegion& region, CacheShare& cache,
-                                                       const BatchLayout& layout, uint32_t slot_count);
+                                                       const BatchLayout& layout, uint32_t slot_count,
+                                                       uid_t user);
+  // As long as a piece. Only before the first Take.
+  std::span<const std::byte> Zeros() const { return {pieces_.front().data(), piece_bytes_}; }
 
   uint32_t piece_samples() const { return piece_samples_; }
   // See Arena.

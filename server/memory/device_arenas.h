@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -59,9 +60,9 @@ class DeviceArenas {
   virtual ~DeviceArenas() = default;
 
   // `backend` is kVmmFd or kCudaIpc. kNotFound, naming the GPUs there are, when `gpu_uuid` is none of them. A
-  // broadcast's arena takes clients on every GPU.
+  // broadcast's arena takes clients on every GPU. It is charged to the user, within what a user may have.
   virtual Result<std::unique_ptr<Arena>> Make(const std::string& gpu_uuid, Backend backend, Sharing sharing,
-                                              const BatchLayout& layout, uint32_t slot_count) = 0;
+                                              const BatchLayout& layout, uint32_t slot_count, uid_t user) = 0;
   // Whether the end of the process's work on that GPU could be seen, as lending it a cuda-ipc arena needs;
   // kFailedPrecondition says why not, kResourceExhausted that too much memory of dead clients lingers. May
   // block for a moment.
@@ -69,12 +70,25 @@ class DeviceArenas {
   // Until no memory of dead clients lingers, at most until `deadline`.
   virtual void AwaitLingering(std::chrono::steady_clock::time_point deadline) = 0;
   virtual std::vector<GpuSnapshot> Snapshot() const = 0;
+  // What users have, of those that have something.
+  struct UserBytes {
+    uint64_t pinned = 0;
+    uint64_t device = 0;  // on all GPUs together
+  };
+  virtual std::map<uid_t, UserBytes> UsedByUser() const = 0;
+  // What a user may have of all pinned memory, and of the GPU that gives the least.
+  virtual UserBytes MostAUser() const = 0;
 };
 
 struct DeviceOptions {
   uint64_t pinned_bytes = 0;  // host memory to pin at the start
   uint64_t gpu_bytes = 0;     // of each GPU's memory, for arenas; 0: `gpu_share` of it
   double gpu_share = 0;
+  // What a user may have of each: bytes, or if those are 0, a share.
+  uint64_t user_pinned_bytes = 0;
+  double user_pinned_share = 1;
+  uint64_t user_gpu_bytes = 0;
+  double user_gpu_share = 1;
   unsigned threads = 1;  // that fault the pinned memory in
   // A GPU is of no more use (its context is broken); called once a GPU, from its copy thread.
   std::function<void(const Status&)> on_failure;

@@ -12,7 +12,8 @@
 namespace pinfeed {
 
 Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, uint32_t slot_count,
-                                                     bool shared, PinnedPool& pool) {
+                                                     bool shared, PinnedPool& pool, std::optional<uid_t> user,
+                                                     KeptMemory* kept) {
   if (slot_count < kMinSlots || slot_count > kMaxSlots) {
     return InvalidArgument("slots: " + std::to_string(slot_count) + " is not within " +
                            std::to_string(kMinSlots) + ".." + std::to_string(kMaxSlots));
@@ -23,10 +24,14 @@ Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, 
   const std::string what =
       "arena of " + std::to_string(slot_count) + " slots of " + ByteSize(layout.slot_stride);
 
-  auto lease = pool.Reserve(bytes);
+  auto lease = pool.Reserve(bytes, user);
   if (!lease.ok()) return lease.status().WithContext(what);
-  auto fd = CreateEmptyMemfd("pinfeed-arena", bytes);
+  const auto made = CreateEmptyMemfd("pinfeed-arena", bytes);
+  if (!made.ok()) return made.status().WithContext(what);
+  auto fd = ReopenMemfd(made->get(), Access::kReadWrite);
   if (!fd.ok()) return fd.status().WithContext(what);
+  auto client_fd = ReopenMemfd(made->get(), shared ? Access::kReadOnly : Access::kReadWrite);
+  if (!client_fd.ok()) return client_fd.status().WithContext(what);
   // The daemon's writable mapping is made before the seal and keeps its rights. Mapping its pages is left to
   // the workers, who do it side by side in the first use of each slot.
   auto memory = Mapping::Map(fd->get(), bytes, Access::kReadWrite, /*populate=*/false);
@@ -37,10 +42,18 @@ Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, 
   if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size()))
     return ErrnoStatus("getrandom for an arena id", errno);
   std::unique_ptr<HostArena> arena(new HostArena(id, slot_count, layout, std::move(lease).value(),
-                                                 std::move(fd).value(), std::move(memory).value()));
+                                                 std::move(fd).value(), std::move(client_fd).value(),
+                                                 std::move(memory).value(), kept));
   const Status first = arena->Prepare(0);
   if (!first.ok()) return first.WithContext(what);
   return arena;
+}
+
+HostArena::~HostArena() {
+  client_fd_.reset();
+  if (kept_ == nullptr || HasNoOtherUser(fd_.get())) return;
+  memory_ = Mapping();
+  kept_->Add(std::move(fd_), std::move(lease_));
 }
 
 Status HostArena::Prepare(uint32_t slot) {

@@ -5,11 +5,13 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <optional>
 
 #include "common/memfd.h"
 #include "common/shared_page.h"
 #include "common/sync.h"
 #include "server/memory/arena.h"
+#include "server/memory/kept_memory.h"
 #include "server/memory/pinned_pool.h"
 
 namespace pinfeed {
@@ -19,9 +21,14 @@ class HostArena final : public Arena {
   // Charges `pool` and maps slot_count slots. The first is allocated now, each other one before its first
   // use: the first batch does not wait for the memory of all. With `shared` the memory is sealed so that
   // clients can only map it for reading. kInvalidArgument when slot_count is not within kMinSlots..kMaxSlots;
-  // kResourceExhausted with the numbers when it does not fit.
+  // kResourceExhausted with the numbers when it does not fit, or is more than the user may have. When
+  // somebody has the memory at the end, `kept` (which outlives the arena) gets its charge; null: it goes
+  // back.
   static Result<std::unique_ptr<HostArena>> Create(const BatchLayout& layout, uint32_t slot_count,
-                                                   bool shared, PinnedPool& pool);
+                                                   bool shared, PinnedPool& pool,
+                                                   std::optional<uid_t> user = std::nullopt,
+                                                   KeptMemory* kept = nullptr);
+  ~HostArena() override;
 
   Backend backend() const override { return Backend::kHost; }
   std::byte* FillAddress(const Piece& piece, size_t tensor) override {
@@ -32,20 +39,24 @@ class HostArena final : public Arena {
   void Deliver(const Piece& piece, const Landing& landing, Done done) override;
   // Not of a shared arena: the kernel punches no hole into memory that is sealed against writers.
   void Discard() override { DiscardMemfd(fd_.get(), bytes()); }
-  int fd() const override { return fd_.get(); }
+  int fd() const override { return client_fd_.get(); }
 
  private:
   HostArena(const ArenaId& id, uint32_t slot_count, const BatchLayout& layout, PoolLease lease, UniqueFd fd,
-            Mapping memory)
+            UniqueFd client_fd, Mapping memory, KeptMemory* kept)
       : Arena(id, slot_count, layout),
         lease_(std::move(lease)),
+        kept_(kept),
         fd_(std::move(fd)),
+        client_fd_(std::move(client_fd)),
         memory_(std::move(memory)) {}
 
   PoolLease lease_;
   Mutex mutex_;  // a leaf: held while a slot is allocated
   std::array<std::atomic<bool>, kMaxSlots> allocated_{};
+  KeptMemory* const kept_;
   UniqueFd fd_;
+  UniqueFd client_fd_;  // an opening of its own: its users are not taken for us
   Mapping memory_;
 };
 

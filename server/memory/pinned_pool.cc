@@ -9,13 +9,16 @@
 namespace pinfeed {
 
 PoolLease::PoolLease(PoolLease&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : pool_(std::exchange(other.pool_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      user_(other.user_) {}
 
 PoolLease& PoolLease::operator=(PoolLease&& other) noexcept {
   if (this != &other) {
     Return();
     pool_ = std::exchange(other.pool_, nullptr);
     bytes_ = std::exchange(other.bytes_, 0);
+    user_ = other.user_;
   }
   return *this;
 }
@@ -25,31 +28,46 @@ PoolLease::~PoolLease() {
 }
 
 void PoolLease::Return() noexcept {
-  if (PinnedPool* pool = std::exchange(pool_, nullptr)) pool->Return(std::exchange(bytes_, 0));
+  if (PinnedPool* pool = std::exchange(pool_, nullptr)) pool->Return(std::exchange(bytes_, 0), user_);
 }
 
 PinnedPool::~PinnedPool() {
   PF_CHECK(used_bytes() == 0, "the pool is destroyed while leases are out");
 }
 
-Result<PoolLease> PinnedPool::Reserve(uint64_t bytes) {
+Result<PoolLease> PinnedPool::Reserve(uint64_t bytes, std::optional<uid_t> user) {
   MutexLock lock(mutex_);
   if (bytes > capacity_bytes_) {
-    return ResourceExhausted("reserve " + ExactByteSize(bytes) + " of the host pool, which has " +
+    return ResourceExhausted("reserve " + ExactByteSize(bytes) + " of " + names_.what + ", which has " +
                              ExactByteSize(capacity_bytes_) +
-                             " in all; ask for a smaller batch or fewer slots, or give the daemon more "
-                             "pool_bytes");
+                             " in all; ask for a smaller batch or fewer slots, or give the daemon more " +
+                             names_.key);
+  }
+  if (user) {
+    const auto found = users_.find(*user);
+    const uint64_t has = found == users_.end() ? 0 : found->second;
+    if (bytes > most_a_user_ || has > most_a_user_ - bytes) {
+      return ResourceExhausted(
+          names_.user_key + ": user " + std::to_string(*user) + " has " + ExactByteSize(has) + " of " +
+          names_.what + ", and " + ExactByteSize(bytes) + " more would be above the " +
+          ExactByteSize(most_a_user_) +
+          " that a user may have; close a feed of this user (`pinfeed status` lists them), ask for a smaller "
+          "batch or fewer slots, or have the operator raise " +
+          names_.user_key);
+    }
   }
   if (bytes > capacity_bytes_ - used_bytes_) {
-    return ResourceExhausted("reserve " + ExactByteSize(bytes) +
-                             " of the host pool: " + ExactByteSize(capacity_bytes_ - used_bytes_) +
-                             " of its " + ByteSize(capacity_bytes_) +
+    return ResourceExhausted("reserve " + ExactByteSize(bytes) + " of " + names_.what + ": " +
+                             ExactByteSize(capacity_bytes_ - used_bytes_) + " of its " +
+                             ByteSize(capacity_bytes_) +
                              " are free, the rest is in use by the feeds that "
                              "`pinfeed status` lists; close one of them, ask for a smaller batch or fewer "
-                             "slots, or give the daemon more pool_bytes");
+                             "slots, or give the daemon more " +
+                             names_.key);
   }
   used_bytes_ += bytes;
-  return PoolLease(this, bytes);
+  if (user) users_[*user] += bytes;
+  return PoolLease(this, bytes, user);
 }
 
 uint64_t PinnedPool::used_bytes() const {
@@ -57,9 +75,18 @@ uint64_t PinnedPool::used_bytes() const {
   return used_bytes_;
 }
 
-void PinnedPool::Return(uint64_t bytes) noexcept {
+std::map<uid_t, uint64_t> PinnedPool::used_by_user() const {
+  MutexLock lock(mutex_);
+  return users_;
+}
+
+void PinnedPool::Return(uint64_t bytes, std::optional<uid_t> user) noexcept {
   MutexLock lock(mutex_);
   used_bytes_ -= bytes;
+  if (!user) return;
+  const auto found = users_.find(*user);
+  found->second -= bytes;
+  if (found->second == 0) users_.erase(found);
 }
 
 }  // namespace pinfeed

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host memory all arenas are cut from. On the host backend it is a budget: every arena is a memfd of its
-// own, charged here before it is made, so that the daemon never holds more than it was given.
+// A budget of memory for batches: of the host, of its pinned part, of a GPU. Every arena is charged here
+// before it is made, so that the daemon never holds more than it was given, and no user more than a share.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "common/result.h"
 #include "common/sync.h"
@@ -26,36 +32,53 @@ class PoolLease {
 
  private:
   friend class PinnedPool;
-  PoolLease(PinnedPool* pool, uint64_t bytes) : pool_(pool), bytes_(bytes) {}
+  PoolLease(PinnedPool* pool, uint64_t bytes, std::optional<uid_t> user)
+      : pool_(pool), bytes_(bytes), user_(user) {}
   void Return() noexcept;
 
   PinnedPool* pool_ = nullptr;
   uint64_t bytes_ = 0;
+  std::optional<uid_t> user_;
 };
 
-// Purpose: accounts for host memory. Threads: all methods from any thread, none blocks.
+// Purpose: accounts for memory. Threads: all methods from any thread, none blocks.
 // Invariants: 1. used <= capacity; 2. used is the sum of the living leases (checked on destruction: all must
-// be home).
+// be home); 3. no user's leases are more than most_a_user.
 class PinnedPool {
  public:
-  explicit PinnedPool(uint64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
+  // For messages: what it is the memory of, and the keys that bound it.
+  struct Names {
+    std::string what = "the host pool";
+    std::string key = "pool_bytes";
+    std::string user_key = "user_pool_bytes";
+  };
+  explicit PinnedPool(uint64_t capacity_bytes) : PinnedPool(capacity_bytes, UINT64_MAX, Names()) {}
+  PinnedPool(uint64_t capacity_bytes, uint64_t most_a_user, Names names)
+      : capacity_bytes_(capacity_bytes), most_a_user_(most_a_user), names_(std::move(names)) {}
   ~PinnedPool();
   PinnedPool(const PinnedPool&) = delete;
   PinnedPool& operator=(const PinnedPool&) = delete;
 
-  // kResourceExhausted, with the bytes asked for, free and in all, when they do not fit.
-  Result<PoolLease> Reserve(uint64_t bytes) PF_EXCLUDES(mutex_);
+  // For a user, or for the daemon itself. kResourceExhausted, with the bytes asked for, free and in all, when
+  // they do not fit.
+  Result<PoolLease> Reserve(uint64_t bytes, std::optional<uid_t> user = std::nullopt) PF_EXCLUDES(mutex_);
 
   uint64_t capacity_bytes() const { return capacity_bytes_; }
+  uint64_t most_a_user() const { return most_a_user_; }
   uint64_t used_bytes() const PF_EXCLUDES(mutex_);
+  // Of users that have some.
+  std::map<uid_t, uint64_t> used_by_user() const PF_EXCLUDES(mutex_);
 
  private:
   friend class PoolLease;
-  void Return(uint64_t bytes) noexcept PF_EXCLUDES(mutex_);
+  void Return(uint64_t bytes, std::optional<uid_t> user) noexcept PF_EXCLUDES(mutex_);
 
   const uint64_t capacity_bytes_;
+  const uint64_t most_a_user_;
+  const Names names_;
   mutable Mutex mutex_;
   uint64_t used_bytes_ PF_GUARDED_BY(mutex_) = 0;
+  std::map<uid_t, uint64_t> users_ PF_GUARDED_BY(mutex_);
 };
 
 }  // namespace pinfeed

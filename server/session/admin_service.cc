@@ -20,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kLeastSeconds = 0.1;
 constexpr double kMostSeconds = 300;
+constexpr double kMostUserSeconds = 60;  // of a user that is no operator
 constexpr uint64_t kMostSpans = 10'000'000;
 // How often the clients' words are looked at: how exact the times are that they do not tell themselves.
 constexpr std::chrono::microseconds kLookEvery{500};
@@ -127,18 +128,22 @@ Status AdminService::BeginTrace(const grpc::CallbackServerContext& context, cons
   if (!peer) return Internal("trace: the connection's credentials are not on record");
   RETURN_IF_ERROR(CheckRequest(request));
   const std::optional<uid_t> scope = ScopeOf(*peer);
-  ASSIGN_OR_RETURN(Tracer::Recording started, parts_.tracer.Start(scope));
+  ASSIGN_OR_RETURN(const uint64_t turn, TakeTurn(scope, request.seconds(), stream));
   spdlog::info("{} traces {} for {} s", Describe(*peer), scope ? "its own feeds" : "all feeds",
                request.seconds());
-  auto recording = std::make_shared<Tracer::Recording>(std::move(started));
-  const bool taken =
-      calls_.Submit(peer->uid, [this, &stream, recording = std::move(recording), scope,
-                                seconds = request.seconds(), max_spans = request.max_spans()]() mutable {
-        RunTrace(stream, *recording, scope, seconds, max_spans);
-        recording.reset();  // before the caller hears of the end: another trace may begin
-        stream.End(grpc::Status::OK);
-      });
+  const bool taken = calls_.Submit(peer->uid, [this, &stream, turn, scope, seconds = request.seconds(),
+                                               max_spans = request.max_spans()] {
+    const Clock::time_point began = Clock::now();
+    Status ended;
+    {
+      Result<Tracer::Recording> recording = parts_.tracer.Start(scope);
+      ended = recording.ok() ? RunTrace(stream, *recording, scope, seconds, max_spans) : recording.status();
+    }
+    EndTurn(turn, scope, began);  // before the caller hears of the end: another trace may begin
+    stream.End(ToGrpc(ended));
+  });
   if (taken) return OkStatus();
+  EndTurn(turn, std::nullopt, Clock::now());
   return ResourceExhausted("trace: the last trace is not over yet; try again");
 }
 
@@ -218,8 +223,43 @@ grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext*
   return Finish(reactor, set);
 }
 
-void AdminService::RunTrace(TraceStream& stream, Tracer::Recording& recording, std::optional<uid_t> scope,
-                            double seconds, uint64_t max_spans) {
+Result<uint64_t> AdminService::TakeTurn(std::optional<uid_t> scope, double seconds, TraceStream& stream) {
+  const MutexLock lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  std::erase_if(pauses_, [&](const auto& pause) { return pause.second <= now; });
+  if (scope) {
+    if (seconds > kMostUserSeconds) {
+      return ResourceExhausted(
+          "trace: " + std::to_string(static_cast<int64_t>(seconds)) +
+          " seconds are asked for; users other than root and the daemon's have 60 at a time");
+    }
+    if (const auto pause = pauses_.find(*scope); pause != pauses_.end()) {
+      const auto left = std::chrono::ceil<std::chrono::seconds>(pause->second - now);
+      return ResourceExhausted(
+          "trace: this user has just traced, and pauses for as long as that took; try again in " +
+          std::to_string(left.count()) + " s");
+    }
+  }
+  if (turn_) {
+    const bool takes_over = !scope && turn_->scope;
+    if (!takes_over)
+      return ResourceExhausted(
+          "trace: somebody traces this daemon already; try again when they have finished");
+    turn_->stream->Interrupt();
+  }
+  turn_ = Turn{++turns_, scope, &stream};
+  return turns_;
+}
+
+void AdminService::EndTurn(uint64_t number, std::optional<uid_t> scope, Clock::time_point began) {
+  const MutexLock lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  if (scope) pauses_[*scope] = now + (now - began);
+  if (turn_ && turn_->number == number) turn_.reset();
+}
+
+Status AdminService::RunTrace(TraceStream& stream, Tracer::Recording& recording, std::optional<uid_t> scope,
+                              double seconds, uint64_t max_spans) {
   const Clock::time_point end =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   Clock::time_point next_send = Clock::now() + kSendEvery;
@@ -250,12 +290,14 @@ void AdminService::RunTrace(TraceStream& stream, Tracer::Recording& recording, s
     for (size_t i = 0; i < spans.size() || i == 0; i += kSpansAMessage) {
       for (size_t k = i; k < std::min(spans.size(), i + kSpansAMessage); ++k)
         Fill(spans[k], *message.add_spans());
-      if (!stream.Write(message, Clock::now() + kMostWriting)) return;
+      if (!stream.Write(message, Clock::now() + kMostWriting)) return OkStatus();
       message.Clear();
       message.set_lost(recording.lost());
       message.set_full(full);
     }
   }
+  if (!stream.interrupted()) return OkStatus();
+  return Status(Code::kAborted, "trace: ended early, an operator of this host traces now");
 }
 
 }  // namespace pinfeed

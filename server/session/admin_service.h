@@ -5,13 +5,17 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/result.h"
+#include "common/sync.h"
 #include "pinfeed/v1/admin.grpc.pb.h"
 #include "server/pipeline/tracer.h"
 #include "server/session/call_queue.h"
@@ -73,13 +77,31 @@ class AdminService final : public v1::Admin::CallbackService {
   std::optional<uid_t> ScopeOf(const Peer& peer) const;
   // Who calls; kPermissionDenied, counted as a refusal, unless it is root or the daemon's own user.
   Result<Peer> FindOperator(const grpc::CallbackServerContext& context, const char* what) const;
-  // Starts the recording, or says why not.
+  // The one trace that is on, or about to be: whose, and how to make it end.
+  struct Turn {
+    uint64_t number = 0;
+    std::optional<uid_t> scope;
+    TraceStream* stream = nullptr;
+  };
+  // The turn's number. A user that is no operator has kMostUserSeconds and then a pause as long as the trace
+  // was; an operator's trace ends such a user's. kResourceExhausted says what to wait for.
+  Result<uint64_t> TakeTurn(std::optional<uid_t> scope, double seconds, TraceStream& stream)
+      PF_EXCLUDES(mutex_);
+  void EndTurn(uint64_t number, std::optional<uid_t> scope, std::chrono::steady_clock::time_point began)
+      PF_EXCLUDES(mutex_);
+  // Sees to it that the trace is run, or says why not.
   Status BeginTrace(const grpc::CallbackServerContext& context, const v1::TraceRequest& request,
                     TraceStream& stream);
-  void RunTrace(TraceStream& stream, Tracer::Recording& recording, std::optional<uid_t> scope, double seconds,
-                uint64_t max_spans);
+  // What the caller is told at the end.
+  Status RunTrace(TraceStream& stream, Tracer::Recording& recording, std::optional<uid_t> scope,
+                  double seconds, uint64_t max_spans);
 
   const Parts parts_;
+  Mutex mutex_;
+  uint64_t turns_ PF_GUARDED_BY(mutex_) = 0;
+  std::optional<Turn> turn_ PF_GUARDED_BY(mutex_);
+  // Until when a user pauses; what is past is dropped.
+  std::map<uid_t, std::chrono::steady_clock::time_point> pauses_ PF_GUARDED_BY(mutex_);
   CallQueue calls_;
 };
 

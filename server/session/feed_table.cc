@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "common/log.h"
+#include "common/log_context.h"
 #include "common/quote.h"
 #include "proto/convert.h"
 
@@ -74,6 +75,7 @@ Result<std::shared_ptr<Feed>> FeedTable::MakeFeed(const Make& make) {
     const MutexLock lock(mutex_);
     id = next_id_++;
   }
+  const LogScope scope({.session = 0, .feed = id, .trace_id = ""});
   Result<std::shared_ptr<Feed>> feed = make(id);
   if (feed.ok()) {
     const FeedSpec& spec = (*feed)->spec();
@@ -185,6 +187,7 @@ void FeedTable::Reap() {
 }
 
 void FeedTable::Do(Job job) {
+  const LogScope scope({.session = 0, .feed = job.feed->id(), .trace_id = ""});
   if (job.what == Job::What::kLeavePart) return job.feed->LeaveArenaAt(*job.part, job.keep);
   job.feed->Stop();
   if (job.what == Job::What::kStop) return;

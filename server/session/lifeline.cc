@@ -2,6 +2,7 @@
 #include "server/session/lifeline.h"
 
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "common/log.h"
+#include "common/log_pace.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77  // Linux 6.5; newer than our C library's headers
@@ -20,11 +22,20 @@
 namespace pinfeed {
 namespace {
 
+constexpr uint32_t kLinesASecond = 200;
 constexpr int kAcceptsAtOnce = 32;  // so that a flood of connections leaves time for the rest
 constexpr std::chrono::milliseconds kQueueTick(100);
 constexpr std::chrono::milliseconds kAcceptPause(100);  // when no descriptor is left
 constexpr std::chrono::seconds kOrphanLogDelay(
     1);  // an ending process closes its sockets a moment before it is gone
+
+// Of all users: a quarter of the descriptors that there may be, which sessions need too.
+size_t MostSilent() {
+  rlimit limit{};
+  constexpr rlim_t kMost = 1024;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMost;
+  return static_cast<size_t>(std::clamp<rlim_t>(limit.rlim_cur / 4, 1, kMost));
+}
 
 // A descriptor that becomes readable when the process has ended. SO_PEERPIDFD names the very process that
 // connected; before Linux 6.5 its number has to do, which could only be another's if that process had ended,
@@ -55,7 +66,8 @@ LifelineServer::LifelineServer(Listener listener, std::unique_ptr<EventLoop> loo
       loop_(std::move(loop)),
       hello_timeout_(hello_timeout),
       sessions_(sessions),
-      refusals_(refusals) {}
+      refusals_(refusals),
+      silent_(std::min(kMostSilentOfAUser, MostSilent()), MostSilent()) {}
 
 LifelineServer::~LifelineServer() {
   Stop();
@@ -146,6 +158,10 @@ void LifelineServer::AddConnection(Listener::Connection accepted) {
     if (found == connections_.end() || found->second.session != nullptr) return;
     Refuse(id, Refusal::kFrame, Status(Code::kDeadlineExceeded, "attach: no hello came in time"));
   });
+  if (const std::optional<ConnectionId> goes = silent_.Add(connection.peer.uid, id)) {
+    Refuse(*goes, Refusal::kFrame,
+           ResourceExhausted("attach: no hello came before other connections took its place"));
+  }
 }
 
 void LifelineServer::OnReadable(ConnectionId id) {
@@ -180,6 +196,7 @@ void LifelineServer::OnHello(ConnectionId id, Connection& connection, const Life
 
 Status LifelineServer::AttachSession(ConnectionId id, Connection& connection, const LifelineFrame& frame) {
   ASSIGN_OR_RETURN(connection.session, sessions_.FindPending(frame.token, connection.peer));
+  silent_.Remove(connection.peer.uid, id);
   Session& session = *connection.session;
   RETURN_IF_ERROR(WatchSession(id, connection));
   RETURN_IF_ERROR(SessionTable::Attach(session));
@@ -188,7 +205,9 @@ Status LifelineServer::AttachSession(ConnectionId id, Connection& connection, co
   const bool has_arena_fd = fds.back() >= 0;
   RETURN_IF_ERROR(SendWelcome(connection.fd.get(),
                               std::span(fds).first(has_arena_fd ? kLifelineFdsHost : kLifelineFdsDevice)));
-  spdlog::info("{}: attached", Describe(session));
+  const LogScope scope(ContextOf(session));
+  static LogPace pace(kLinesASecond);
+  if (const auto more = pace.Admit()) spdlog::info("{}: attached{}", Describe(session), *more);
   return OkStatus();
 }
 
@@ -218,6 +237,7 @@ void LifelineServer::LookAtQueue(ConnectionId id) {
 void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {
   CloseSocket(connection);
   if (connection.session == nullptr) {
+    silent_.Remove(connection.peer.uid, id);
     connections_.erase(id);
     return;
   }
@@ -226,6 +246,7 @@ void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {
   loop_->At(EventLoop::Clock::now() + kOrphanLogDelay, [this, id] {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;
+    const LogScope scope(ContextOf(*found->second.session));
     spdlog::warn(
         "{}: its lifeline hung up but its process lives; its memory stays charged until the process ends",
         Describe(*found->second.session));

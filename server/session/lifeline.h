@@ -15,6 +15,7 @@
 #include "server/session/lifeline_frame.h"
 #include "server/session/listener.h"
 #include "server/session/session.h"
+#include "server/session/silent_lifelines.h"
 #include "server/telemetry/refusals.h"
 
 namespace pinfeed {
@@ -25,9 +26,12 @@ namespace pinfeed {
 // blocks, whatever a client does: no read of a shared descriptor, no wait for a worker. Errors: a client's
 // fault ends its connection and is counted. Invariants: 1. a session ends when its client says farewell, or
 // when its process has ended, or when nobody came for it in time; 2. a hang-up alone takes back nothing that
-// a living process may have mapped.
+// a living process may have mapped; 3. of connections without a hello there are kMostSilentOfAUser of a user
+// at most, and a quarter of the descriptors of all users.
 class LifelineServer {
  public:
+  static constexpr size_t kMostSilentOfAUser = 128;
+
   static Result<std::unique_ptr<LifelineServer>> Create(Listener listener,
                                                         std::chrono::milliseconds hello_timeout,
                                                         SessionTable& sessions, Refusals& refusals);
@@ -89,6 +93,7 @@ class LifelineServer {
   EventLoop::WatchId listener_watch_ = 0;
   ConnectionId next_id_ = 1;
   std::map<ConnectionId, Connection> connections_;
+  SilentLifelines silent_;  // of these, the ones without a hello
 };
 
 }  // namespace pinfeed

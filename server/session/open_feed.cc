@@ -97,17 +97,20 @@ Result<FeedOpener::Choice> FeedOpener::Choose(const Peer& peer, const OpenFeedAr
 }
 
 Result<std::unique_ptr<Arena>> FeedOpener::MakeArena(const OpenFeedArguments& arguments, Backend backend,
-                                                     const BatchLayout& layout, uint32_t slots) const {
+                                                     const BatchLayout& layout, uint32_t slots,
+                                                     uid_t owner) const {
   if (backend != Backend::kHost)
-    return parts_.devices->Make(arguments.gpu_uuid, backend, arguments.spec.sharing, layout, slots);
+    return parts_.devices->Make(arguments.gpu_uuid, backend, arguments.spec.sharing, layout, slots, owner);
   const bool shared = arguments.spec.sharing != Sharing::kExclusive;
-  ASSIGN_OR_RETURN(std::unique_ptr<HostArena> arena, HostArena::Create(layout, slots, shared, parts_.pool));
+  ASSIGN_OR_RETURN(std::unique_ptr<HostArena> arena,
+                   HostArena::Create(layout, slots, shared, parts_.pool, owner, &parts_.kept));
   return std::unique_ptr<Arena>(std::move(arena));
 }
 
 void FeedOpener::AwaitMemory() const {
   const auto deadline = std::chrono::steady_clock::now() + kReclaimWait;
   parts_.feeds.AwaitReclaim(deadline);
+  parts_.kept.AwaitNone(deadline);
   if (parts_.devices != nullptr) parts_.devices->AwaitLingering(deadline);
 }
 
@@ -122,10 +125,10 @@ Result<std::shared_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
                    SampleLoader::Create(std::move(dataset), spec, tail));
   ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(loader->outputs(), spec.batch_size));
   const uint32_t slots = spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride) : spec.slots;
-  Result<std::unique_ptr<Arena>> arena = MakeArena(arguments, backend, layout, slots);
+  Result<std::unique_ptr<Arena>> arena = MakeArena(arguments, backend, layout, slots, owner);
   if (!arena.ok() && arena.status().code() == Code::kResourceExhausted) {
     AwaitMemory();
-    arena = MakeArena(arguments, backend, layout, slots);
+    arena = MakeArena(arguments, backend, layout, slots, owner);
   }
   if (!arena.ok()) {
     return arena.status().WithContext("a feed of " + std::to_string(slots) + " slots with batches of " +
@@ -144,8 +147,8 @@ Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,
         "both share a "
         "PID namespace (in Kubernetes: hostPID: true for the daemon)");
   }
-  RETURN_IF_ERROR(
-      parts_.sessions.CheckRoom(arguments.spec.group_size));  // before anything costly; Open below decides
+  RETURN_IF_ERROR(parts_.sessions.CheckRoom(
+      peer.uid, arguments.spec.group_size));  // before anything costly; Open below decides
   ASSIGN_OR_RETURN(Choice choice, Choose(peer, arguments));
   // Before the memory is made, so that nothing can be lent to a process whose end would not be seen.
   std::optional<ClientProcess> client;
@@ -156,7 +159,7 @@ Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,
   Result<FeedMember> joined = parts_.feeds.Join(peer.uid, arguments.spec, make);
   if (!joined.ok()) {
     // What failed may be what the daemon ends for: then the client is to try the next one.
-    const Status room = parts_.sessions.CheckRoom(arguments.spec.group_size);
+    const Status room = parts_.sessions.CheckRoom(peer.uid, arguments.spec.group_size);
     return room.code() == Code::kUnavailable ? room : joined.status();
   }
   FeedMember member = *std::move(joined);
@@ -183,7 +186,7 @@ Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,
   }
   if (client) member.SetClient(*std::move(client));
   return parts_.sessions.Open(peer, arguments.client_name, *start, std::move(member), *std::move(pages),
-                              std::move(choice.fallback));
+                              std::move(choice.fallback), arguments.trace_id);
 }
 
 Cursor StartCursor(const Session& session) {

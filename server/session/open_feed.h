@@ -9,6 +9,7 @@
 #include "common/result.h"
 #include "proto/convert.h"
 #include "server/memory/device_arenas.h"
+#include "server/memory/kept_memory.h"
 #include "server/memory/pinned_pool.h"
 #include "server/pipeline/worker_pool.h"
 #include "server/session/dataset_cache.h"
@@ -23,6 +24,7 @@ class FeedOpener {
  public:
   struct Parts {
     PinnedPool& pool;
+    KeptMemory& kept;
     WorkerPool& workers;
     DatasetCache& datasets;
     FeedTable& feeds;
@@ -48,7 +50,7 @@ class FeedOpener {
   // For the memory of feeds that just ended, a little while.
   void AwaitMemory() const;
   Result<std::unique_ptr<Arena>> MakeArena(const OpenFeedArguments& arguments, Backend backend,
-                                           const BatchLayout& layout, uint32_t slots) const;
+                                           const BatchLayout& layout, uint32_t slots, uid_t owner) const;
 
   const Parts parts_;
 };

@@ -8,6 +8,8 @@
 #include <grpcpp/server_posix.h>
 
 #include "common/log.h"
+#include "common/log_pace.h"
+#include "common/quote.h"
 #include "server/session/admin_service.h"
 #include "server/session/health_service.h"
 #include "server/session/service.h"
@@ -29,7 +31,8 @@ constexpr int kMaxAgeGraceMs = 10 * 60 * 1000;
 // gRPC would write to stderr by itself, which blocks when nobody reads there.
 void LogFromGrpc(gpr_log_func_args* line) {
   if (line->severity == GPR_LOG_SEVERITY_ERROR) {
-    spdlog::warn("gRPC: {}", line->message);
+    static LogPace pace(5);
+    if (const auto more = pace.Admit()) spdlog::warn("gRPC: {}{}", EscapeName(line->message), *more);
   } else {
     spdlog::debug("gRPC: {}", line->message);
   }

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "common/log.h"
+#include "common/log_context.h"
 #include "server/session/grpc_status.h"
 #include "server/session/status_message.h"
 
@@ -26,6 +27,14 @@ v1::ImageTail ToMessage(const ImageTail& tail) {
   out.set_mark_tensor(tail.mark ? *tail.mark + 1 : 0);
   out.mutable_table()->Add(tail.table.begin(), tail.table.end());
   return out;
+}
+
+// Empty when the caller is in no trace, or its header is not what the standard says.
+std::string TraceIdOf(const grpc::CallbackServerContext& context) {
+  const auto& metadata = context.client_metadata();
+  if (metadata.count("traceparent") != 1) return {};
+  const grpc::string_ref header = metadata.find("traceparent")->second;
+  return pinfeed::TraceIdOf(std::string_view(header.data(), header.size())).value_or("");
 }
 
 // What a client makes of a device slot: its tensors, without the marks, and with the images' end still to
@@ -79,7 +88,8 @@ FeederService::FeederService(Parts parts)
     : parts_(std::move(parts)), calls_(kCallThreads, kMaxWaitingCalls) {}
 
 Result<std::shared_ptr<Session>> FeederService::OpenSession(const Peer& peer,
-                                                            const v1::OpenFeedRequest& request) const {
+                                                            const v1::OpenFeedRequest& request,
+                                                            std::string trace_id) const {
   if (request.protocol_version() != kProtocolVersion) {
     return FailedPrecondition("protocol_version: the client speaks version " +
                               std::to_string(request.protocol_version()) + ", this daemon (" +
@@ -92,7 +102,8 @@ Result<std::shared_ptr<Session>> FeederService::OpenSession(const Peer& peer,
         "both must be on "
         "one host and no virtual machine may lie between them");
   }
-  ASSIGN_OR_RETURN(const OpenFeedArguments arguments, FromProto(request));
+  ASSIGN_OR_RETURN(OpenFeedArguments arguments, FromProto(request));
+  arguments.trace_id = std::move(trace_id);
   return parts_.opener.Open(peer, arguments);
 }
 
@@ -126,7 +137,9 @@ grpc::ServerUnaryReactor* FeederService::OpenFeed(grpc::CallbackServerContext* c
 
 grpc::Status FeederService::Open(const Peer& peer, const grpc::CallbackServerContext& context,
                                  const v1::OpenFeedRequest& request, v1::OpenFeedResponse* response) const {
-  const Result<std::shared_ptr<Session>> session = OpenSession(peer, request);
+  std::string trace_id = TraceIdOf(context);
+  const LogScope scope({.session = 0, .feed = 0, .trace_id = trace_id});
+  const Result<std::shared_ptr<Session>> session = OpenSession(peer, request, std::move(trace_id));
   if (!session.ok()) {
     parts_.refusals.CountRequest(Describe(peer), session.status());
     return ToGrpc(session.status());

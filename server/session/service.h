@@ -52,7 +52,8 @@ class FeederService final : public v1::Feeder::CallbackService {
   grpc::ServerUnaryReactor* Queue(grpc::CallbackServerContext* context, const char* what, Work work);
   grpc::Status Open(const Peer& peer, const grpc::CallbackServerContext& context,
                     const v1::OpenFeedRequest& request, v1::OpenFeedResponse* response) const;
-  Result<std::shared_ptr<Session>> OpenSession(const Peer& peer, const v1::OpenFeedRequest& request) const;
+  Result<std::shared_ptr<Session>> OpenSession(const Peer& peer, const v1::OpenFeedRequest& request,
+                                               std::string trace_id) const;
   grpc::Status List(const grpc::CallbackServerContext& context, v1::ListDatasetsResponse* response) const;
 
   const Parts parts_;

@@ -5,10 +5,13 @@
 
 #include "common/backend_name.h"
 #include "common/log.h"
+#include "common/log_pace.h"
 #include "common/quote.h"
 
 namespace pinfeed {
 namespace {
+
+constexpr uint32_t kLinesASecond = 200;  // of each kind: a client may open and end sessions as fast as it can
 
 // What a client says about its waiting, held within the time there was.
 double WaitSeconds(const ControlPages::ClientStats& stats, std::chrono::nanoseconds age) {
@@ -39,44 +42,65 @@ std::string Describe(const Session& session) {
          QuotePath(session.client_name) + ")";
 }
 
-Status SessionTable::CheckRoomLocked() const {
+LogContext ContextOf(const Session& session) {
+  return {session.id, session.member.feed().id(), session.trace_id};
+}
+
+Status SessionTable::CheckRoomLocked(uid_t user) const {
   if (closed_) return Unavailable("open a feed: the daemon is shutting down; try again when it is back");
   if (sessions_.size() >= limit()) {
     return ResourceExhausted("open a feed: " + std::to_string(sessions_.size()) +
                              " sessions are open, which is max_sessions");
   }
+  if (const auto has = users_.find(user); has != users_.end() && has->second >= max_of_user_) {
+    return ResourceExhausted(
+        "user_sessions: user " + std::to_string(user) + " has " + std::to_string(has->second) +
+        " sessions, and a user may have " + std::to_string(max_of_user_) +
+        "; close one (`pinfeed status` lists them), or have the operator raise user_sessions");
+  }
   return OkStatus();
 }
 
-Status SessionTable::CheckRoom(uint32_t group_size) const {
+Status SessionTable::CheckRoom(uid_t user, uint32_t group_size) const {
+  if (group_size > max_of_user_) {
+    return InvalidArgument("group_size: the feed would wait for " + std::to_string(group_size) +
+                           " sessions of one user, who may have " + std::to_string(max_of_user_) +
+                           " (user_sessions)");
+  }
   if (const uint32_t most = limit(); group_size > most) {
     return InvalidArgument("group_size: the feed would wait for " + std::to_string(group_size) +
                            " sessions, and max_sessions of this daemon is " + std::to_string(most));
   }
   const MutexLock lock(mutex_);
-  return CheckRoomLocked();
+  return CheckRoomLocked(user);
 }
 
 Result<std::shared_ptr<Session>> SessionTable::Open(const Peer& peer, std::string client_name,
                                                     std::optional<Sampler::Start> start, FeedMember member,
-                                                    std::unique_ptr<ControlPages> pages,
-                                                    std::string fallback) {
+                                                    std::unique_ptr<ControlPages> pages, std::string fallback,
+                                                    std::string trace_id) {
   std::shared_ptr<Session> session;
   {
     const MutexLock lock(mutex_);
-    if (Status room = CheckRoomLocked(); !room.ok()) {
+    if (Status room = CheckRoomLocked(peer.uid); !room.ok()) {
       member.Unmapped();  // nobody has heard of its memory
       return room;
     }
     session = std::make_shared<Session>(next_id_++, peer, std::move(client_name), start, std::move(member),
-                                        std::move(pages), std::move(fallback));
+                                        std::move(pages), std::move(fallback), std::move(trace_id));
     session->pages->set_session(session->id);
     sessions_.emplace(session->id, session);
+    ++users_[peer.uid];
     const bool host = session->member.arena().backend() == Backend::kHost;
     if (!session->fallback.empty()) ++(host ? fallbacks_.host : fallbacks_.cuda_ipc);
   }
   const char* const backend = BackendName(session->member.arena().backend());
-  spdlog::info("{}: opened on feed {}, by {}", Describe(*session), session->member.feed().id(), backend);
+  const LogScope scope(ContextOf(*session));
+  static LogPace pace(kLinesASecond);
+  if (const auto more = pace.Admit()) {
+    spdlog::info("{}: opened on feed {}, by {}{}", Describe(*session), session->member.feed().id(), backend,
+                 *more);
+  }
   if (!session->fallback.empty())
     spdlog::warn("{}: falls back to {}: {}", Describe(*session), backend, session->fallback);
   return session;
@@ -123,13 +147,16 @@ void SessionTable::End(const std::shared_ptr<Session>& session, const std::strin
     const MutexLock lock(mutex_);
     if (sessions_.erase(session->id) == 0) return;
     ++closed_count_;
+    if (const auto user = users_.find(session->peer.uid); --user->second == 0) users_.erase(user);
     all_left = AllLeftLocked();
   }
   // Nobody has mapped what goes out with the welcome only.
   if (session->state == SessionState::kPending && session->member.arena().fd() >= 0)
     session->member.Unmapped();
   if (session->state == SessionState::kAttached) session->member.feed().Detach(session->pages.get(), error);
-  spdlog::info("{}: ended: {}", Describe(*session), reason);
+  const LogScope scope(ContextOf(*session));
+  static LogPace pace(kLinesASecond);
+  if (const auto more = pace.Admit()) spdlog::info("{}: ended: {}{}", Describe(*session), reason, *more);
   if (all_left) on_left_();
 }
 
@@ -158,6 +185,11 @@ uint64_t SessionTable::opened() const {
 uint64_t SessionTable::closed() const {
   const MutexLock lock(mutex_);
   return closed_count_;
+}
+
+std::map<uid_t, uint32_t> SessionTable::by_user() const {
+  const MutexLock lock(mutex_);
+  return users_;
 }
 
 FallbackCounts SessionTable::fallbacks() const {

@@ -2,6 +2,7 @@
 // One client process attached (or about to be) to a feed, and the table of all of them.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/log_context.h"
 #include "common/result.h"
 #include "common/sync.h"
 #include "server/memory/control_pages.h"
@@ -36,14 +38,15 @@ const char* SessionStateName(SessionState state);
 struct Session {
   Session(uint64_t session_id, const Peer& session_peer, std::string name,
           std::optional<Sampler::Start> first, FeedMember part, std::unique_ptr<ControlPages> control,
-          std::string worse)
+          std::string worse, std::string trace)
       : id(session_id),
         peer(session_peer),
         client_name(std::move(name)),
         start(first),
         member(std::move(part)),
         pages(std::move(control)),
-        fallback(std::move(worse)) {}
+        fallback(std::move(worse)),
+        trace_id(std::move(trace)) {}
 
   const uint64_t id;
   const Peer peer;
@@ -54,11 +57,15 @@ struct Session {
   FeedMember member;
   const std::unique_ptr<ControlPages> pages;
   const std::string fallback;  // why its backend is no better one, if that was asked for
+  const std::string trace_id;  // of the call that opened it; empty: none
   std::atomic<SessionState> state{SessionState::kPending};
 };
 
 // "session 3 (pid 12, uid 1000, 'train.py')", for the log.
 std::string Describe(const Session& session);
+
+// For lines about it.
+LogContext ContextOf(const Session& session);
 
 // Purpose: every session from Open to End. Owns: the sessions. Borrows: the feed table (outlives it).
 // Threads: Open, Close and the views from any thread; Attach, Orphan and End from the session loop, or when
@@ -66,18 +73,19 @@ std::string Describe(const Session& session);
 // AllLeft may have become true.
 class SessionTable {
  public:
-  SessionTable(uint32_t max_sessions, std::function<void()> on_left)
-      : max_sessions_(max_sessions), on_left_(std::move(on_left)) {}
+  // `max_of_user`: of these, for each user.
+  SessionTable(uint32_t max_sessions, uint32_t max_of_user, std::function<void()> on_left)
+      : max_sessions_(max_sessions), max_of_user_(max_of_user), on_left_(std::move(on_left)) {}
   SessionTable(const SessionTable&) = delete;
   SessionTable& operator=(const SessionTable&) = delete;
 
-  // kResourceExhausted when the table is full, kUnavailable when it is closed, kInvalidArgument for a group
-  // that could never be complete.
-  Status CheckRoom(uint32_t group_size) const PF_EXCLUDES(mutex_);
+  // kResourceExhausted when the table is full, or the user has all it may have, kUnavailable when it is
+  // closed, kInvalidArgument for a group that could never be complete.
+  Status CheckRoom(uid_t user, uint32_t group_size) const PF_EXCLUDES(mutex_);
   Result<std::shared_ptr<Session>> Open(const Peer& peer, std::string client_name,
                                         std::optional<Sampler::Start> start, FeedMember member,
-                                        std::unique_ptr<ControlPages> pages, std::string fallback = {})
-      PF_EXCLUDES(mutex_);
+                                        std::unique_ptr<ControlPages> pages, std::string fallback = {},
+                                        std::string trace_id = {}) PF_EXCLUDES(mutex_);
   // Those that are open stay.
   void SetLimit(uint32_t max_sessions) { max_sessions_.store(max_sessions, std::memory_order_relaxed); }
   uint32_t limit() const { return max_sessions_.load(std::memory_order_relaxed); }
@@ -99,18 +107,22 @@ class SessionTable {
   std::vector<std::shared_ptr<Session>> All() const PF_EXCLUDES(mutex_);
   // No client is left that could still leave: what is orphaned ends with its process only.
   bool AllLeft() const PF_EXCLUDES(mutex_);
+  uint32_t max_of_user() const { return std::min(max_of_user_, limit()); }
   uint64_t opened() const PF_EXCLUDES(mutex_);
   uint64_t closed() const PF_EXCLUDES(mutex_);
+  // Sessions of each user that has some.
+  std::map<uid_t, uint32_t> by_user() const PF_EXCLUDES(mutex_);
   // Sessions with a fallback.
   FallbackCounts fallbacks() const PF_EXCLUDES(mutex_);
   // Adds each session to its feed's report.
   void AddTo(std::vector<FeedReport>& feeds) const PF_EXCLUDES(mutex_);
 
  private:
-  Status CheckRoomLocked() const PF_REQUIRES(mutex_);
+  Status CheckRoomLocked(uid_t user) const PF_REQUIRES(mutex_);
   bool AllLeftLocked() const PF_REQUIRES(mutex_);
 
   std::atomic<uint32_t> max_sessions_;
+  const uint32_t max_of_user_;
   const std::function<void()> on_left_;
   mutable Mutex mutex_;
   uint64_t next_id_ PF_GUARDED_BY(mutex_) = 1;
@@ -118,6 +130,7 @@ class SessionTable {
   bool closed_ PF_GUARDED_BY(mutex_) = false;
   FallbackCounts fallbacks_ PF_GUARDED_BY(mutex_);
   std::map<uint64_t, std::shared_ptr<Session>> sessions_ PF_GUARDED_BY(mutex_);
+  std::map<uid_t, uint32_t> users_ PF_GUARDED_BY(mutex_);  // sessions of each
 };
 
 }  // namespace pinfeed

@@ -97,6 +97,20 @@ void FillStatus(const DaemonSnapshot& snapshot, const std::string& version, v1::
   out.set_refused_requests(std::accumulate(snapshot.refusals.begin(), snapshot.refusals.end(), uint64_t{0}));
   out.set_backend(snapshot.backend);
   out.set_draining_seconds(snapshot.draining_seconds);
+  out.set_kept_bytes(snapshot.kept_bytes);
+  v1::UserLimits& limits = *out.mutable_user_limits();
+  limits.set_sessions(snapshot.user_limits.sessions);
+  limits.set_pool_bytes(snapshot.user_limits.pool_bytes);
+  limits.set_pinned_bytes(snapshot.user_limits.pinned_bytes);
+  limits.set_gpu_bytes(snapshot.user_limits.gpu_bytes);
+  for (const UserSnapshot& user : snapshot.users) {
+    v1::UserStatus& status = *out.add_users();
+    status.set_uid(user.uid);
+    status.set_sessions(user.sessions);
+    status.set_pool_bytes(user.pool_bytes);
+    status.set_pinned_bytes(user.pinned_bytes);
+    status.set_gpu_bytes(user.gpu_bytes);
+  }
   for (const GpuSnapshot& gpu : snapshot.gpus) {
     v1::GpuStatus& status = *out.add_gpus();
     status.set_uuid(gpu.uuid);

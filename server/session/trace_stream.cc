@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/session/trace_stream.h"
 
+#include <algorithm>
+
 namespace pinfeed {
+namespace {
+
+constexpr std::chrono::seconds kInterruptGrace{1};
+
+}  // namespace
 
 bool TraceStream::Write(const v1::TraceResponse& message, std::chrono::steady_clock::time_point deadline) {
   {
@@ -18,7 +25,8 @@ bool TraceStream::Write(const v1::TraceResponse& message, std::chrono::steady_cl
         if (cancelled) {
           changed_.Wait(mutex_);
         } else {
-          in_time = changed_.WaitUntil(mutex_, deadline);
+          const auto until = interrupted_ ? std::min(deadline, *interrupted_ + kInterruptGrace) : deadline;
+          in_time = changed_.WaitUntil(mutex_, until) || std::chrono::steady_clock::now() < until;
         }
       }
       if (!writing_) return !gone_ && !cancelled;
@@ -29,9 +37,20 @@ bool TraceStream::Write(const v1::TraceResponse& message, std::chrono::steady_cl
 
 bool TraceStream::SleepUntil(std::chrono::steady_clock::time_point time) {
   const MutexLock lock(mutex_);
-  while (!gone_ && changed_.WaitUntil(mutex_, time)) {
+  while (!gone_ && !interrupted_ && changed_.WaitUntil(mutex_, time)) {
   }
-  return !gone_;
+  return !gone_ && !interrupted_;
+}
+
+void TraceStream::Interrupt() {
+  const MutexLock lock(mutex_);
+  interrupted_ = std::chrono::steady_clock::now();
+  changed_.NotifyAll();
+}
+
+bool TraceStream::interrupted() const {
+  const MutexLock lock(mutex_);
+  return interrupted_.has_value();
 }
 
 void TraceStream::OnWriteDone(bool ok) {

@@ -1,196 +1,307 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/telemetry/http.h"
 
-#include <CivetServer.h>
+#include <arpa/inet.h>
+#include <fcntl.h>
 #include <netdb.h>
-#include <prometheus/collectable.h>
-#include <prometheus/text_serializer.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <future>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <list>
+#include <optional>
+#include <thread>
 #include <utility>
-#include <vector>
 
-#include "common/log.h"
-#include "common/sync.h"
+#include "common/quote.h"
 #include "common/unique_handle.h"
-#include "server/telemetry/live_page.h"
+#include "server/telemetry/http_pages.h"
+#include "server/telemetry/http_request.h"
+#include "server/telemetry/refusals.h"
 
 namespace pinfeed {
 namespace {
 
-constexpr std::chrono::milliseconds kKnockPause(5);
+using Clock = std::chrono::steady_clock;
 
-void Respond(mg_connection* connection, int code, const char* reason, const char* type, std::string_view body,
-             bool with_body, const std::string& more_headers = {}) {
-  // No page elsewhere may embed or read these, nor a browser take them for something else than they are.
-  mg_printf(connection,
-            "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nCache-Control: no-store\r\n"
-            "X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: same-origin\r\n"
-            "Referrer-Policy: no-referrer\r\n%sConnection: close\r\n\r\n",
-            code, reason, type, body.size(), more_headers.c_str());
-  if (with_body) mg_write(connection, body.data(), body.size());
+constexpr int kBacklog = 128;
+constexpr size_t kMaxConnections = 64;
+constexpr int kAcceptsAtOnce = 16;  // so that a flood leaves time for those who ask for something
+constexpr std::chrono::seconds kRequestTime(2);
+constexpr std::chrono::seconds kAnswerTime(10);
+constexpr std::chrono::seconds kFarewellTime(1);        // for the client to hang up, having read its answer
+constexpr std::chrono::milliseconds kAcceptPause(100);  // when no descriptor is left
+
+std::string AddressText(const sockaddr_storage& address) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const void* const binary =
+      address.ss_family == AF_INET6
+          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr)
+          : &reinterpret_cast<const sockaddr_in&>(address).sin_addr;
+  return ::inet_ntop(address.ss_family, binary, text.data(), text.size()) == nullptr ? "" : text.data();
 }
 
-// One page; HEAD is answered like GET without the body.
-class PageHandler : public CivetHandler {
- public:
-  bool handleGet(CivetServer* /*server*/, mg_connection* connection) override {
-    return Serve(connection, true);
-  }
-  bool handleHead(CivetServer* /*server*/, mg_connection* connection) override {
-    return Serve(connection, false);
-  }
-
- private:
-  virtual void Write(mg_connection* connection, bool with_body) = 0;
-  bool Serve(mg_connection* connection, bool with_body) {
-    try {
-      Write(connection, with_body);
-    } catch (const std::exception& error) {  // the C server below cannot pass it on
-      spdlog::error("answer an HTTP request: {}", error.what());
-      Respond(connection, 500, "Internal Server Error", "text/plain", "internal error\n", with_body);
-    }
-    return true;
-  }
-};
-
-class MetricsHandler final : public PageHandler {
- public:
-  explicit MetricsHandler(const prometheus::Collectable* metrics) : metrics_(metrics) {}
-
- private:
-  void Write(mg_connection* connection, bool with_body) override {
-    const std::string body = prometheus::TextSerializer().Serializer::Serialize(metrics_->Collect());
-    Respond(connection, 200, "OK", "text/plain; version=0.0.4; charset=utf-8", body, with_body);
-  }
-  const prometheus::Collectable* metrics_;
-};
-
-class ProbeHandler final : public PageHandler {
- public:
-  explicit ProbeHandler(std::function<bool()> good) : good_(std::move(good)) {}
-
- private:
-  void Write(mg_connection* connection, bool with_body) override {
-    if (good_()) {
-      Respond(connection, 200, "OK", "text/plain", "ok\n", with_body);
-    } else {
-      Respond(connection, 503, "Service Unavailable", "text/plain", "not ready\n", with_body);
-    }
-  }
-  const std::function<bool()> good_;
-};
-
-class LivePageHandler final : public PageHandler {
-  void Write(mg_connection* connection, bool with_body) override {
-    const std::string policy = "Content-Security-Policy: " + std::string(kLivePagePolicy) + "\r\n";
-    Respond(connection, 200, "OK", "text/html; charset=utf-8", kLivePage, with_body, policy);
-  }
-};
-
-class StatusHandler final : public PageHandler {
- public:
-  explicit StatusHandler(std::function<std::string()> status) : status_(std::move(status)) {}
-
- private:
-  void Write(mg_connection* connection, bool with_body) override {
-    Respond(connection, 200, "OK", "application/json", status_(), with_body);
-  }
-  const std::function<std::string()> status_;
-};
-
-// civetweb tells why it cannot start only to its log.
-class LogCapture {
- public:
-  static int OnMessage(const mg_connection* connection, const char* message) {
-    const auto* server = static_cast<const CivetServer*>(mg_get_user_data(mg_get_context(connection)));
-    // civetweb hands its context on as const; it is this object, which is not.
-    if (server != nullptr)
-      static_cast<LogCapture*>(const_cast<void*>(server->getUserContext()))->Take(message);
-    return 1;  // handled
-  }
-  std::string last() {
-    const MutexLock lock(mutex_);
-    return last_;
-  }
-
- private:
-  void Take(const char* message) {
-    spdlog::debug("HTTP server: {}", message);
-    const MutexLock lock(mutex_);
-    last_ = message;
-  }
-  Mutex mutex_;
-  std::string last_ PF_GUARDED_BY(mutex_);
-};
-
-// Connects to a listener at `listen` (ADDRESS:PORT, numeric) and hangs up. Nothing to do when it fails.
-void Knock(const std::string& listen, uint16_t port) {
+// The host of ADDRESS:PORT, without the brackets of IPv6.
+std::string HostOf(const std::string& listen) {
   std::string host = listen.substr(0, listen.rfind(':'));
-  host.erase(std::remove_if(host.begin(), host.end(), [](char c) { return c == '[' || c == ']'; }),
-             host.end());
+  std::erase_if(host, [](char c) { return c == '[' || c == ']'; });
+  return host;
+}
+
+Result<UniqueFd> ListenOn(const std::string& listen) {
+  const auto failed = [&](const std::string& reason) {
+    return Unavailable("listen for HTTP on " + listen + ": " + reason +
+                       "; is the port in use? choose another with http_listen");
+  };
   addrinfo hints{};
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
   hints.ai_socktype = SOCK_STREAM;
-  addrinfo* address = nullptr;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &address) != 0) return;
-  const UniqueFd socket(::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  // Not waited for: the listener's queue takes it, or nobody listens any more.
-  [[maybe_unused]] const int begun = ::connect(socket.get(), address->ai_addr, address->ai_addrlen);
-  ::freeaddrinfo(address);
+  addrinfo* found = nullptr;
+  const std::string port = listen.substr(listen.rfind(':') + 1);
+  if (const int error = ::getaddrinfo(HostOf(listen).c_str(), port.c_str(), &hints, &found); error != 0)
+    return failed(::gai_strerror(error));
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> address(found, &::freeaddrinfo);
+  UniqueFd fd(::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const int one = 1;
+  const auto set = [&](int level, int option) {
+    return ::setsockopt(fd.get(), level, option, &one, sizeof one) == 0;
+  };
+  if (!fd || !set(SOL_SOCKET, SO_REUSEADDR) ||
+      (address->ai_family == AF_INET6 && !set(IPPROTO_IPV6, IPV6_V6ONLY)) ||
+      ::bind(fd.get(), address->ai_addr, address->ai_addrlen) != 0 || ::listen(fd.get(), kBacklog) != 0)
+    return failed(ErrnoStatus("bind", errno).message());
+  return fd;
 }
 
 }  // namespace
 
-struct HttpServer::Server {
-  explicit Server(const Options& options)
-      : metrics(options.metrics),
-        healthy([] { return true; }),
-        ready(options.is_ready),
-        status(options.status_json) {}
-  MetricsHandler metrics;
-  ProbeHandler healthy;
-  ProbeHandler ready;
-  StatusHandler status;
-  LivePageHandler live;
-  LogCapture log;
-  std::unique_ptr<CivetServer> civet;  // last: its threads use the handlers
+// Purpose: the connections. Threads: Run is the thread's; the rest the owner's.
+class HttpServer::Server {
+ public:
+  Server(UniqueFd listener, uint16_t port, UniqueFd stop, const Options& options)
+      : port_(port),
+        listener_(std::move(listener)),
+        stop_(std::move(stop)),
+        hosts_(HostOf(options.listen), options.hosts),
+        refusals_(*options.refusals),
+        pages_(*options.metrics, options.status_json, options.is_ready),
+        thread_([this] { Run(); }) {
+    ::pthread_setname_np(thread_.native_handle(), "http");
+  }
+  ~Server() {
+    const uint64_t one = 1;
+    PF_CHECK(::write(stop_.get(), &one, sizeof one) == sizeof one, "an eventfd of ours takes a number");
+    thread_.join();
+  }
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  uint16_t port() const { return port_; }
+
+ private:
+  enum class Stage { kRequest, kAnswer, kFarewell };
+  struct Connection {
+    UniqueFd fd;
+    std::string peer;
+    std::string local;
+    Clock::time_point deadline;
+    Stage stage = Stage::kRequest;
+    std::string in = {};
+    HttpAnswer answer = {};
+    size_t sent = 0;
+  };
+  using Place = std::list<Connection>::iterator;
+
+  void Run();
+  void Accept();
+  void MakeRoom();
+  // These tell whether the connection goes on.
+  bool Step(Connection& connection);
+  bool ReadRequest(Connection& connection);
+  bool WriteAnswer(Connection& connection);
+  static bool ReadFarewell(const Connection& connection);
+  HttpAnswer AnswerTo(const Connection& connection, std::string_view head);
+  int TimeoutMs() const;
+
+  const uint16_t port_;
+  const UniqueFd listener_;
+  const UniqueFd stop_;
+  const HttpHosts hosts_;
+  Refusals& refusals_;
+  HttpPages pages_;
+  std::list<Connection> connections_;  // the oldest first
+  Clock::time_point accept_from_;
+  std::thread thread_;  // last: it uses the rest
 };
 
-Result<std::unique_ptr<HttpServer>> HttpServer::Create(Options options) {
-  auto server = std::make_unique<Server>(options);
-  // A connection that says nothing holds a thread until the timeout.
-  const std::vector<std::string> settings = {"listening_ports",    options.listen, "num_threads",       "16",
-                                             "request_timeout_ms", "1000",         "enable_keep_alive", "no"};
-  CivetCallbacks callbacks;
-  callbacks.log_message = &LogCapture::OnMessage;
-  try {
-    server->civet = std::make_unique<CivetServer>(settings, &callbacks, &server->log);
-    server->civet->addHandler("/metrics$", server->metrics);
-    server->civet->addHandler("/healthz$", server->healthy);
-    server->civet->addHandler("/readyz$", server->ready);
-    server->civet->addHandler("/status.json$", server->status);
-    server->civet->addHandler("/$", server->live);
-    const std::vector<int> ports = server->civet->getListeningPorts();
-    const auto port = static_cast<uint16_t>(ports.empty() ? 0 : ports.front());
-    return std::unique_ptr<HttpServer>(new HttpServer(std::move(server), std::move(options.listen), port));
-  } catch (const std::exception& error) {
-    const std::string reason = server->log.last().empty() ? error.what() : server->log.last();
-    return Unavailable("listen for HTTP on " + options.listen + ": " + reason +
-                       "; is the port in use? choose another with http_listen");
+void HttpServer::Server::Run() {
+  while (true) {
+    std::vector<pollfd> waits = {{stop_.get(), POLLIN, 0},
+                                 {Clock::now() < accept_from_ ? -1 : listener_.get(), POLLIN, 0}};
+    for (const Connection& connection : connections_) {
+      const short events = connection.stage == Stage::kAnswer ? POLLOUT : POLLIN;
+      waits.push_back({connection.fd.get(), events, 0});
+    }
+    if (::poll(waits.data(), waits.size(), TimeoutMs()) < 0 && errno != EINTR) {
+      refusals_.Count(Refusal::kDescriptors, ErrnoStatus("wait for HTTP requests", errno).ToString());
+      accept_from_ = Clock::now() + kAcceptPause;
+    }
+    if (waits[0].revents != 0) return;
+    size_t i = 2;
+    for (Place place = connections_.begin(); place != connections_.end(); ++i) {
+      const bool late = Clock::now() >= place->deadline;
+      const bool goes_on = !late && (waits[i].revents == 0 || Step(*place));
+      place = goes_on ? std::next(place) : connections_.erase(place);
+    }
+    if (waits[1].revents != 0) Accept();
   }
 }
 
-HttpServer::HttpServer(std::unique_ptr<Server> server, std::string listen, uint16_t port)
-    : server_(std::move(server)), listen_(std::move(listen)), port_(port) {}
+int HttpServer::Server::TimeoutMs() const {
+  Clock::time_point next = Clock::time_point::max();
+  for (const Connection& connection : connections_) next = std::min(next, connection.deadline);
+  const Clock::time_point now = Clock::now();
+  if (now < accept_from_) next = std::min(next, accept_from_);
+  if (next == Clock::time_point::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - now);
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, INT_MAX));
+}
 
-// civetweb's accepting thread looks whether it is to stop after each connection, else every 2 s (compiled
-// in).
-HttpServer::~HttpServer() {
-  const std::future<void> stopped = std::async(std::launch::async, [this] { server_->civet.reset(); });
-  while (stopped.wait_for(kKnockPause) != std::future_status::ready) Knock(listen_, port_);
+// The oldest that has asked for nothing yet, or has its answer; else the oldest of all.
+void HttpServer::Server::MakeRoom() {
+  if (connections_.size() < kMaxConnections) return;
+  const auto idle = std::find_if(connections_.begin(), connections_.end(), [](const Connection& connection) {
+    return connection.stage != Stage::kAnswer;
+  });
+  const Place goes = idle == connections_.end() ? connections_.begin() : idle;
+  refusals_.Count(Refusal::kHttp, "HTTP: the oldest of " + std::to_string(kMaxConnections) +
+                                      " connections, from " + goes->peer + ", made room for a new one");
+  connections_.erase(goes);
+}
+
+void HttpServer::Server::Accept() {
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    sockaddr_storage peer{};
+    socklen_t length = sizeof peer;
+    UniqueFd fd(::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&peer), &length,
+                          SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      refusals_.Count(Refusal::kDescriptors, ErrnoStatus("accept an HTTP connection", errno).ToString());
+      accept_from_ = Clock::now() + kAcceptPause;
+      return;
+    }
+    sockaddr_storage local{};
+    length = sizeof local;
+    if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0) continue;  // gone already
+    MakeRoom();
+    connections_.push_back(
+        {std::move(fd), AddressText(peer), AddressText(local), Clock::now() + kRequestTime});
+    // Most clients have sent their request by now: they are answered before a flood could take their place.
+    if (!Step(connections_.back())) connections_.pop_back();
+  }
+}
+
+bool HttpServer::Server::Step(Connection& connection) {
+  if (connection.stage == Stage::kRequest && !ReadRequest(connection)) return false;
+  if (connection.stage == Stage::kAnswer && !WriteAnswer(connection)) return false;
+  return connection.stage != Stage::kFarewell || ReadFarewell(connection);
+}
+
+bool HttpServer::Server::ReadRequest(Connection& connection) {
+  constexpr std::string_view kEnd = "\r\n\r\n";
+  std::array<char, 4096> chunk;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled by recv
+  while (true) {
+    const ssize_t bytes = ::recv(connection.fd.get(), chunk.data(), chunk.size(), 0);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+    if (bytes <= 0) return false;
+    const size_t searched = connection.in.size() < kEnd.size() ? 0 : connection.in.size() - kEnd.size();
+    connection.in.append(chunk.data(), static_cast<size_t>(bytes));
+    const size_t end = connection.in.find(kEnd, searched);
+    if (end == std::string::npos && connection.in.size() <= kMaxHttpHeadBytes) continue;
+    const bool whole = end != std::string::npos && end + kEnd.size() <= kMaxHttpHeadBytes;
+    connection.answer =
+        whole ? AnswerTo(connection, std::string_view(connection.in).substr(0, end + kEnd.size()))
+              : TextAnswer(431, "the head of the request is too long");
+    connection.in.clear();
+    connection.stage = Stage::kAnswer;
+    connection.deadline = Clock::now() + kAnswerTime;
+    return true;
+  }
+}
+
+HttpAnswer HttpServer::Server::AnswerTo(const Connection& connection, std::string_view head) {
+  const std::variant<HttpRequest, HttpFault> parsed = ParseHttpHead(head);
+  if (const auto* fault = std::get_if<HttpFault>(&parsed)) {
+    refusals_.Count(Refusal::kHttp, "HTTP from " + connection.peer + ": " + fault->text);
+    return TextAnswer(fault->code, fault->text);
+  }
+  const auto& request = std::get<HttpRequest>(parsed);
+  if (hosts_.Serves(request.host, connection.local)) return pages_.Answer(request);
+  refusals_.Count(Refusal::kHttp, "HTTP from " + connection.peer + " for the host " +
+                                      QuotePath(request.host) +
+                                      ", which is none of this daemon's; http_hosts can name it");
+  return TextAnswer(421,
+                    "pinfeedd is not served under this host name, only under localhost, the address of "
+                    "http_listen and the names in http_hosts",
+                    request.with_body);
+}
+
+bool HttpServer::Server::WriteAnswer(Connection& connection) {
+  const std::string& head = connection.answer.head;
+  const std::string& body = *connection.answer.body;
+  while (connection.sent < head.size() + body.size()) {
+    const bool in_head = connection.sent < head.size();
+    const std::string_view rest = in_head ? std::string_view(head).substr(connection.sent)
+                                          : std::string_view(body).substr(connection.sent - head.size());
+    const ssize_t bytes = ::send(connection.fd.get(), rest.data(), rest.size(),
+                                 MSG_NOSIGNAL | (in_head && !body.empty() ? MSG_MORE : 0));
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+    if (bytes <= 0) return false;
+    connection.sent += static_cast<size_t>(bytes);
+  }
+  // Closing with bytes unread would reset the connection, and the client might lose the answer.
+  ::shutdown(connection.fd.get(), SHUT_WR);
+  connection.answer = {};
+  connection.stage = Stage::kFarewell;
+  connection.deadline = Clock::now() + kFarewellTime;
+  return true;
+}
+
+bool HttpServer::Server::ReadFarewell(const Connection& connection) {
+  std::array<char, 4096> ignored;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled by recv
+  const ssize_t bytes = ::recv(connection.fd.get(), ignored.data(), ignored.size(), 0);
+  return bytes > 0 || (bytes < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK));
+}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::Create(const Options& options) {
+  ASSIGN_OR_RETURN(UniqueFd listener, ListenOn(options.listen));
+  sockaddr_storage bound{};
+  socklen_t length = sizeof bound;
+  if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&bound), &length) != 0)
+    return ErrnoStatus("ask for the port of " + options.listen, errno);
+  const uint16_t port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port
+                                                          : reinterpret_cast<sockaddr_in&>(bound).sin_port);
+  UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
+  if (!stop) return ErrnoStatus("create an eventfd", errno);
+  return std::unique_ptr<HttpServer>(
+      new HttpServer(std::make_unique<Server>(std::move(listener), port, std::move(stop), options)));
+}
+
+HttpServer::HttpServer(std::unique_ptr<Server> server) : server_(std::move(server)) {}
+HttpServer::~HttpServer() = default;
+
+uint16_t HttpServer::port() const {
+  return server_->port();
 }
 
 }  // namespace pinfeed

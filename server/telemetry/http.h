@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/result.h"
 
@@ -15,30 +16,37 @@ class Collectable;
 
 namespace pinfeed {
 
-// Purpose: answers scrapes and probes. Owns: civetweb's server and threads. Borrows: what the options hold,
-// until its destruction, which joins. Errors: Create tells what could not be bound.
+class Refusals;
+
+// Purpose: answers scrapes and probes, one request a connection. Owns: its socket, connections and thread.
+// Borrows: what the options hold, until its destruction, which joins. Threads: one of its own does all.
+// Errors: Create tells what could not be bound.
+// Invariants: 1. no client holds up another: the thread waits for none, each connection has a deadline for
+// its request and its answer, and when there are too many the oldest that has asked for nothing goes; 2. it
+// is served under names of this machine only (HttpHosts); 3. however often it is asked, a page of figures is
+// made ten times a second at most, and shared.
 class HttpServer {
  public:
   struct Options {
-    std::string listen;  // ADDRESS:PORT; port 0: any free one
+    std::string listen;              // ADDRESS:PORT; port 0: any free one
+    std::vector<std::string> hosts;  // names to answer to, besides loopback's and the address
     const prometheus::Collectable* metrics = nullptr;
     std::function<std::string()> status_json;
     std::function<bool()> is_ready;
+    Refusals* refusals = nullptr;
   };
-  static Result<std::unique_ptr<HttpServer>> Create(Options options);
+  static Result<std::unique_ptr<HttpServer>> Create(const Options& options);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  uint16_t port() const { return port_; }
+  uint16_t port() const;
 
  private:
-  struct Server;  // keeps civetweb out of this header
-  HttpServer(std::unique_ptr<Server> server, std::string listen, uint16_t port);
+  class Server;
+  explicit HttpServer(std::unique_ptr<Server> server);
 
   std::unique_ptr<Server> server_;
-  const std::string listen_;
-  const uint16_t port_;
 };
 
 }  // namespace pinfeed

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/telemetry/metrics.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "common/feed_spec.h"
@@ -90,6 +92,7 @@ void AddDaemon(const DaemonSnapshot& snapshot, const std::string& version, Page&
   page.Add(Metric::kWorkerChunkAge, snapshot.worker_chunk_age_seconds);
   page.Add(Metric::kPoolCapacity, snapshot.pool_capacity_bytes);
   page.Add(Metric::kPoolUsed, snapshot.pool_used_bytes);
+  page.Add(Metric::kPoolKept, snapshot.kept_bytes);
   page.Add(Metric::kSessionsLimit, snapshot.max_sessions);
   page.Add(Metric::kProcessStart, snapshot.started_unix_seconds);
   page.Add(Metric::kProcessCpu, snapshot.cpu_seconds);
@@ -175,6 +178,38 @@ void AddSession(const SessionSnapshot& session, const std::string& feed, Page& p
              {id, feed, std::string(kStallCauseNames[i])});
 }
 
+// The users that have the most, and the others in one: users come and go, and a label for each would stay in
+// every database.
+void AddUsers(const DaemonSnapshot& snapshot, Page& page) {
+  std::vector<UserSnapshot> users = snapshot.users;
+  std::stable_sort(users.begin(), users.end(), [](const UserSnapshot& a, const UserSnapshot& b) {
+    return std::tuple(a.pool_bytes + a.gpu_bytes, a.sessions) >
+           std::tuple(b.pool_bytes + b.gpu_bytes, b.sessions);
+  });
+  const auto add = [&](const UserSnapshot& user, const std::string& uid) {
+    page.Add(Metric::kUserSessions, user.sessions, {uid});
+    page.Add(Metric::kUserPool, user.pool_bytes, {uid});
+    page.Add(Metric::kUserPinned, user.pinned_bytes, {uid});
+    page.Add(Metric::kUserGpu, user.gpu_bytes, {uid});
+  };
+  UserSnapshot others;
+  for (size_t i = 0; i < users.size(); ++i) {
+    if (i < kMostUsersNamed) {
+      add(users[i], std::to_string(users[i].uid));
+      continue;
+    }
+    others.sessions += users[i].sessions;
+    others.pool_bytes += users[i].pool_bytes;
+    others.pinned_bytes += users[i].pinned_bytes;
+    others.gpu_bytes += users[i].gpu_bytes;
+  }
+  if (users.size() > kMostUsersNamed) add(others, "others");
+  page.Add(Metric::kUserSessionsLimit, snapshot.user_limits.sessions);
+  page.Add(Metric::kUserPoolLimit, snapshot.user_limits.pool_bytes);
+  page.Add(Metric::kUserPinnedLimit, snapshot.user_limits.pinned_bytes);
+  page.Add(Metric::kUserGpuLimit, snapshot.user_limits.gpu_bytes);
+}
+
 void AddGpu(const GpuSnapshot& gpu, Page& page) {
   page.Add(Metric::kGpuArenaCapacity, gpu.arena_capacity_bytes, {gpu.uuid});
   page.Add(Metric::kGpuArenaUsed, gpu.arena_used_bytes, {gpu.uuid});
@@ -201,6 +236,7 @@ std::vector<MetricFamily> MetricsOf(const DaemonSnapshot& snapshot, const std::s
     for (const SessionSnapshot& session : report.sessions)
       AddSession(session, std::to_string(report.feed.id), page);
   }
+  AddUsers(snapshot, page);
   for (const GpuSnapshot& gpu : snapshot.gpus) AddGpu(gpu, page);
   return std::move(page).Take();
 }

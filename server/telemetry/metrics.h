@@ -12,6 +12,9 @@
 
 namespace pinfeed {
 
+// Users with series of their own at one time; what the others have is summed under "others".
+inline constexpr size_t kMostUsersNamed = 20;
+
 // Purpose: makes metrics at scrape time, so that sessions and feeds that ended leave no series behind. Owns:
 // the snapshot function, whose captures must outlive it. Threads: Collect from any thread. Errors: none.
 // Invariant: counters only grow over the daemon's life.

@@ -6,8 +6,8 @@
 namespace pinfeed {
 
 std::string_view RefusalName(Refusal refusal) {
-  static constexpr std::array<std::string_view, kRefusalKinds> kNames = {"uid",   "request", "frame",
-                                                                         "token", "expired", "descriptors"};
+  static constexpr std::array<std::string_view, kRefusalKinds> kNames = {
+      "uid", "request", "frame", "token", "expired", "descriptors", "http"};
   return kNames.at(static_cast<size_t>(refusal));
 }
 

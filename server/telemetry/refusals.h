@@ -21,8 +21,9 @@ enum class Refusal : uint8_t {
   kToken,        // a token that opens no session of this process
   kExpired,      // a session whose lifeline never came
   kDescriptors,  // no descriptor was left to accept a connection
+  kHttp,         // an HTTP request that is none, for another host, or none in time while others came
 };
-inline constexpr size_t kRefusalKinds = 6;
+inline constexpr size_t kRefusalKinds = 7;
 // "uid", "request", ...: the label in metrics.
 std::string_view RefusalName(Refusal refusal);
 

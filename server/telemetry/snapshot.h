@@ -63,6 +63,21 @@ struct FallbackCounts {
   uint64_t host = 0;
 };
 
+// What one user has, and may have.
+struct UserSnapshot {
+  uint32_t uid = 0;
+  uint32_t sessions = 0;
+  uint64_t pool_bytes = 0;    // host memory, with what it keeps of feeds that ended
+  uint64_t pinned_bytes = 0;  // staging of its feeds on GPUs
+  uint64_t gpu_bytes = 0;     // on all GPUs together, with what lingers
+};
+struct UserLimits {
+  uint32_t sessions = 0;
+  uint64_t pool_bytes = 0;
+  uint64_t pinned_bytes = 0;
+  uint64_t gpu_bytes = 0;  // of each GPU; of several the smallest
+};
+
 struct DaemonSnapshot {
   uint64_t server_epoch = 0;
   double uptime_seconds = 0;
@@ -93,6 +108,9 @@ struct DaemonSnapshot {
   CodeCounts refused_requests{};  // of these, the requests by code
   std::string backend;
   std::vector<GpuSnapshot> gpus;
+  std::vector<UserSnapshot> users;  // that have something, by uid
+  UserLimits user_limits;
+  uint64_t kept_bytes = 0;  // of pool_used_bytes: of feeds that ended, still mapped by a process
 };
 
 using SnapshotFunction = std::function<DaemonSnapshot()>;

@@ -116,7 +116,7 @@ TEST_F(DaemonTest, OpensAttachesPublishesAndReclaims) {
 
   const RawLifeline lifeline(opened.lifeline_path());
   lifeline.SendHello(opened.token());
-  const Welcome welcome = lifeline.Receive();
+  Welcome welcome = lifeline.Receive();
   ASSERT_FALSE(welcome.hung_up);
   ASSERT_EQ(welcome.frame.code, 0U) << welcome.frame.text;
   ASSERT_EQ(welcome.fds.size(), kLifelineFdsHost);
@@ -124,7 +124,7 @@ TEST_F(DaemonTest, OpensAttachesPublishesAndReclaims) {
   const Pages pages(welcome);
   EXPECT_EQ(pages.page().magic, kPublishPageMagic);
   ASSERT_TRUE(pages.Await([&] { return pages.page().published.load() == opened.arena().slot_count(); }));
-  const Mapping arena = Pages::Map(welcome.fds[3].get(), opened.arena().bytes(), Access::kReadWrite);
+  Mapping arena = Pages::Map(welcome.fds[3].get(), opened.arena().bytes(), Access::kReadWrite);
   for (uint64_t batch = 0; batch < opened.arena().slot_count(); ++batch) {
     const BatchDescriptor& descriptor = pages.page().ring[batch];
     EXPECT_EQ(descriptor.batch_index, batch);
@@ -146,6 +146,8 @@ TEST_F(DaemonTest, OpensAttachesPublishesAndReclaims) {
   EXPECT_EQ(status.feeds(0).sessions(0).pid(), ::getpid());
   EXPECT_EQ(status.pool_used_bytes(), opened.arena().bytes());
 
+  arena = Mapping();
+  welcome.fds.clear();
   lifeline.SendBye();
   EXPECT_TRUE(lifeline.AwaitHangUp());
   AwaitAllReclaimed(1);

@@ -5,12 +5,11 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 
 import grpc
 import numpy
@@ -67,12 +66,7 @@ def health(daemon, service=""):
 
 
 def http(daemon, path):
-    port = (daemon.folder / "http.port").read_text().strip()
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+    return daemon.http(path)
 
 
 def metrics(daemon):
@@ -162,6 +156,29 @@ def test_health_knows_the_daemon_and_each_session_and_tells_changes(wire, start,
     other.bye()
     assert {next(whole), next(early)} <= {grpc.StatusCode.UNAVAILABLE}
     assert daemon.process.wait(30) == 0
+
+
+def test_silent_http_connections_keep_no_probe_waiting(start):
+    daemon = start()
+    port = int((daemon.folder / "http.port").read_text())
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
+    for number, one in enumerate(silent):
+        one.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"[:number])
+    for _ in range(20):
+        began = time.monotonic()
+        assert http(daemon, "/healthz")[0] == 200 and http(daemon, "/readyz")[0] == 200
+        assert time.monotonic() - began < 1, "half of what a silent connection has"
+    for one in silent:
+        one.close()
+
+
+def test_http_is_for_this_host_only(start):
+    daemon = start("--http-hosts", "node7")
+    for path in ("/", "/status.json", "/metrics", "/healthz"):
+        code, text = daemon.http(path, host="rebound.example")
+        assert code == 421 and "http_hosts" in text and "sessions" not in text
+        assert daemon.http(path, host="node7:9467")[0] == 200
+    assert metrics(daemon)[0]['pinfeed_refusals_total{reason="http"}'] == 4
 
 
 def test_reflection_lists_the_services(start):
@@ -260,8 +277,8 @@ def test_a_full_house_attaches_and_leaves_nothing(wire, start, numbers, how):
     grown = full.resident_bytes - empty.resident_bytes - full.pool_used_bytes
     fds = full.open_fds - empty.open_fds
     print(f"{SESSIONS} sessions in {took:.1f} s: {fds} descriptors, {grown / 2**20:.1f} MiB beside {full.pool_used_bytes / 2**20:.0f} MiB of arenas")
-    # A session: lifeline, pidfd, two pages, doorbell. A feed: its arena. Some of gRPC's may be on their way out.
-    assert SESSIONS * 5 <= fds <= SESSIONS * 5 + len(full.feeds) + 64
+    # A session: lifeline, pidfd, two pages, doorbell. A feed: its arena, and the one that clients get. Some of gRPC's may be on their way out.
+    assert SESSIONS * 5 <= fds <= SESSIONS * 5 + 2 * len(full.feeds) + 64
     assert grown < SESSIONS * 256 * 1024
     began = time.monotonic()
     house.kill() if how == "kill" else house.stdin.close()

@@ -6,6 +6,11 @@ import pathlib
 import select
 import signal
 import subprocess
+import time
+import urllib.error
+import urllib.request
+
+SHARED_S = 0.1  # HttpPages::kShared
 
 
 class Daemon:
@@ -36,6 +41,17 @@ class Daemon:
         text = os.read(ready, 64) if answered else b""
         os.close(ready)
         assert text.strip() == b"ready", f"pinfeedd did not start:\n{self.log()}"
+
+    def http(self, path, host=None):
+        """(status, text) of a page. Figures are shared for a while by all who ask: waits until they are of now."""
+        time.sleep(SHARED_S)
+        port = (self.folder / "http.port").read_text().strip()
+        request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={} if host is None else {"Host": host})
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
 
     def log(self):
         return self.log_path.read_text(errors="replace")

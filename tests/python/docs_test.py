@@ -35,13 +35,32 @@ def test_links_and_paths_lead_somewhere(page):
     assert not wrong
 
 
-def test_the_tests_that_hold_the_invariants_exist():
+def known_tests():
+    """The names by which pages may call tests: Suite.Case, Suite.*, tests/a_test.py::test_b."""
     sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").glob("*/*_test.*"))
     known = {f"{suite}.{case}" for suite, case in re.findall(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", sources, re.M)}
     known |= {f"{suite}.*" for suite in {name.split(".")[0] for name in known}}
+    for path in (ROOT / "tests" / "python").glob("**/*_test.py"):
+        known |= {f"{path.relative_to(ROOT)}::{name}" for name in re.findall(r"^def (test_\w+)\(", path.read_text("utf-8"), re.M)}
+    return known
+
+
+def test_the_tests_that_hold_the_invariants_exist():
+    known = known_tests()
     section = TEXT[ROOT / "docs" / "architecture.md"].split("## Invariants")[1].split("\n## ")[0]
     named = re.findall(r"`(\w+Test\.[\w*]+)`", section)
     assert len(named) > 10 and not [name for name in named if name not in known]
+
+
+def test_the_tests_that_show_what_is_claimed_of_security_exist():
+    known = known_tests()
+    page = TEXT[ROOT / "SECURITY.md"]
+    named = re.findall(r"`(\w+Test\.[\w*]+|tests/[\w/]+\.py::\w+)`", page)
+    assert len(named) > 30 and not [name for name in named if name not in known]
+    claims = [line for part in ("read", "cannot do") for line in page.split(f"{part}\n", 1)[1].split("\n## ")[0].split("\n- **")[1:]]
+    assert len(claims) > 8
+    for claim in claims:  # that each names what shows it
+        assert re.search(r"`(?:\w+Test\.[\w*]+|tests/[\w/]+\.(?:py|cc)(?:::\w+)?)`", claim), claim
 
 
 def test_the_settings_are_the_daemons():

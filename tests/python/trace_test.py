@@ -263,6 +263,42 @@ def test_others_see_their_own_feeds_only(data):
         assert seen == {"nobody": (True, False, 1), "root": (True, True, 2)}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_other_users_cannot_occupy_the_tracer():
+    with tempfile.TemporaryDirectory() as folder:
+        place = pathlib.Path(folder)
+        place.chmod(0o755)
+        for one in (TOOL, BUILD / "client" / "libpinfeed.so.0"):
+            shutil.copy(one, place)
+        daemon = Daemon(place / "run", "--allowed-uids", "*", "--socket-mode", "0666", "--workers", "1")
+        daemon.folder.chmod(0o755)
+        environment = {**os.environ, "LD_LIBRARY_PATH": folder}
+        as_nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": (), "cwd": "/"}
+        output = place / "out"
+        output.mkdir()
+        output.chmod(0o777)
+
+        def trace(name, seconds, **options):
+            command = [place / "pinfeed", "--address", daemon.address, "trace", "-o", output / name, "--seconds", str(seconds)]
+            return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+        def end(process, status):
+            _, error = process.communicate(timeout=60)
+            assert process.returncode == status, error
+            return error
+
+        assert "users other than root and the daemon's have 60 at a time" in end(trace("long", 61, **as_nobody), 1)
+        hog = trace("hog", 60, **as_nobody)
+        while "traces its own feeds for 60 s" not in daemon.log():
+            assert hog.poll() is None
+        assert "somebody traces this daemon already" in end(trace("same", 1, **as_nobody), 1)
+        end(trace("root", 5), 0)  # longer than the pause that the other one is in for
+        assert "an operator of this host traces now" in end(hog, 1)
+        end(trace("own", 5, **as_nobody), 0)
+        assert "this user has just traced" in end(trace("again", 1, **as_nobody), 1)
+        daemon.stop()
+
+
 def test_daemon_that_stops_ends_the_trace(data, tmp_path):
     daemon = Daemon(tmp_path / "run", "--allowed-roots", str(data), "--workers", "2", "--drain-timeout", "1s")
     tracer = long_trace(daemon, tmp_path / "t.json")

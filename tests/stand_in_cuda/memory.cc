@@ -8,13 +8,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <utility>
+#include <vector>
 
 namespace pinfeed::stand_in {
 namespace {
 
+constexpr char kNoise = 0x5A;
 constexpr char kPrefix[] = "/memfd:pinfeed-stand-in-";
 
 }  // namespace
@@ -39,6 +42,15 @@ CUresult MakeMemory(Device& device, uint64_t bytes, bool exportable, std::shared
   if (!made->memfd || ::ftruncate(made->memfd.get(), static_cast<off_t>(bytes)) != 0 ||
       ::fcntl(made->memfd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return CUDA_ERROR_OPERATING_SYSTEM;
+  if (TheState().dirty) {
+    const std::vector<char> noise(1 << 20, kNoise);
+    for (uint64_t at = 0; at < bytes; at += noise.size()) {
+      const size_t piece = std::min<uint64_t>(noise.size(), bytes - at);
+      if (::pwrite(made->memfd.get(), noise.data(), piece, static_cast<off_t>(at)) !=
+          static_cast<ssize_t>(piece))
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+  }
   memory = std::move(made);
   return CUDA_SUCCESS;
 }

@@ -21,6 +21,7 @@
 //                           nothing. "cuMemUnmap:1:hang": the call never returns. Several are parted by
 //                           commas.
 //   PINFEED_STAND_IN_STALL  the number of the asynchronous copy from the host that never ends (none)
+//   PINFEED_STAND_IN_DIRTY  set: new memory holds noise, as a driver that promises nothing may give
 //   PINFEED_STAND_IN_PAGEABLE  set: asynchronous copies take pageable memory, and wait for it
 //   CUDA_VISIBLE_DEVICES    ordinals, as the driver reads them
 #pragma once
@@ -163,8 +164,8 @@ struct Fault {
 };
 
 // Purpose: all that this process's stand-in knows. One object, leaked on purpose: streams' threads outlive
-// main. Threads: `devices`, `device_bytes`, `peers`, `takes_pageable` and `stalled_copy` are constant after
-// cuInit, the rest is guarded.
+// main. Threads: `devices`, `device_bytes`, `peers`, `takes_pageable`, `dirty` and `stalled_copy` are
+// constant after cuInit, the rest is guarded.
 struct State {
   Mutex mutex;
   std::optional<CUresult> initialised PF_GUARDED_BY(mutex);
@@ -174,6 +175,7 @@ struct State {
   bool takes_pageable = false;
   uint64_t stalled_copy = 0;  // 0: none
   std::atomic<uint64_t> copies{0};
+  bool dirty = false;  // new memory holds noise
   std::vector<Fault> faults PF_GUARDED_BY(mutex);
   std::map<uint64_t, Range> reserved PF_GUARDED_BY(mutex);
   std::map<uint64_t, Region> regions PF_GUARDED_BY(mutex);

@@ -145,8 +145,8 @@ TEST(ConfigTest, ChecksUidsRootsAndAddresses) {
   EXPECT_TRUE(any.config.allowed_uids.any);
   for (const char* wrong :
        {"--allowed-uids=root", "--allowed-uids=-1", "--allowed-uids=4294967295", "--allowed-roots=data",
-        "--http-listen=9467", "--http-listen=localhost:1", "--http-listen=1.2.3.4:65536", "--http-listen=:80",
-        "--socket-mode=1777", "--socket-dir="}) {
+        "--http-hosts=a b", "--http-hosts=http://a", "--http-listen=9467", "--http-listen=localhost:1",
+        "--http-listen=1.2.3.4:65536", "--http-listen=:80", "--socket-mode=1777", "--socket-dir="}) {
     EXPECT_THAT(ParseCommandLine({wrong}, {}), StatusIs(Code::kInvalidArgument)) << wrong;
   }
   ASSERT_OK_AND_ASSIGN(const CommandLine off, ParseCommandLine({"--http-listen=off"}, {}));

@@ -37,7 +37,7 @@ class DeviceArenaTest : public ::testing::Test {
   Result<std::unique_ptr<Arena>> Make(Backend backend, Sharing sharing) {
     ASSIGN_OR_RETURN(const BatchLayout layout,
                      BatchLayout::Create({{"data", DType::kUint8, {int64_t{1} << 18}}}, kSamples));
-    return gpus_->Make(Uuid(0), backend, sharing, layout, kSlots);
+    return gpus_->Make(Uuid(0), backend, sharing, layout, kSlots, /*user=*/1001);
   }
   std::string Uuid(size_t gpu) const { return gpus_->Snapshot()[gpu].uuid; }
   uint64_t Used(size_t gpu) const { return gpus_->Snapshot()[gpu].arena_used_bytes; }

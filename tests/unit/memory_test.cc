@@ -4,7 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -128,6 +130,56 @@ TEST(HostArenaTest, SharedArenaCannotBeMappedForWriting) {
   EXPECT_FALSE(Mapping::Map((*shared)->fd(), (*shared)->bytes(), Access::kReadWrite, false).ok());
   const auto own = HostArena::Create(Layout(10, 1), 3, false, pool);
   EXPECT_TRUE(Mapping::Map((*own)->fd(), (*own)->bytes(), Access::kReadWrite, false).ok());
+}
+
+TEST(PinnedPoolTest, UsersHaveAShareAndHearWhatToDo) {
+  PinnedPool pool(100, 60, PinnedPool::Names());
+  auto first = pool.Reserve(50, 7);
+  ASSERT_TRUE(first.ok());
+  EXPECT_THAT(pool.Reserve(11, 7),
+              StatusIs(Code::kResourceExhausted,
+                       AllOf(HasSubstr("user_pool_bytes: user 7 has 50 bytes"), HasSubstr("11 bytes more"),
+                             HasSubstr("60 bytes that a user may have"), HasSubstr("close a feed"))));
+  EXPECT_THAT(pool.Reserve(UINT64_MAX - 10, 7), StatusIs(Code::kResourceExhausted));
+  auto other = pool.Reserve(40, 8);
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ(pool.used_by_user(), (std::map<uid_t, uint64_t>{{7, 50}, {8, 40}}));
+  first = PoolLease();
+  PoolLease moved = std::move(other).value();
+  EXPECT_EQ(pool.used_by_user(), (std::map<uid_t, uint64_t>{{8, 40}}));
+  moved = PoolLease();
+  EXPECT_TRUE(pool.Reserve(100).ok()) << "the daemon's own is bounded by the pool alone";
+}
+
+TEST(HostArenaTest, NothingOfAnEarlierUserIsSeen) {
+  PinnedPool pool(64 * kSlotAlignment);
+  for (int round = 0; round < 8; ++round) {  // the kernel clears; whoever came before wrote everywhere
+    const auto arena = HostArena::Create(Layout(4096, 4), 3, round % 2 == 0, pool, round).value();
+    const auto client = Mapping::Map(arena->fd(), arena->bytes(), Access::kReadOnly, false).value();
+    for (uint32_t slot = 0; slot < 3; ++slot) ASSERT_OK(arena->Prepare(slot));
+    for (uint64_t at = 0; at < arena->bytes(); ++at) ASSERT_EQ(client.data()[at], std::byte{0}) << at;
+    std::memset(arena->FillAddress({}, 0), 'a' + round, arena->bytes());
+  }
+}
+
+TEST(HostArenaTest, MemoryThatAClientKeepsStaysChargedUntilItIsGone) {
+  PinnedPool pool(16 * kSlotAlignment);
+  KeptMemory kept;
+  for (const bool shared : {true, false}) {
+    auto arena = HostArena::Create(Layout(1000, 4), 3, shared, pool, 7, &kept).value();
+    auto client = Mapping::Map(arena->fd(), arena->bytes(), Access::kReadOnly, false).value();
+    arena->Discard();  // it said that it has not
+    arena.reset();
+    kept.AwaitNone(std::chrono::steady_clock::now() + std::chrono::milliseconds(150));
+    EXPECT_EQ(pool.used_by_user(), (std::map<uid_t, uint64_t>{{7, 3 * kSlotAlignment}})) << shared;
+    EXPECT_EQ(kept.bytes(), 3 * kSlotAlignment);
+    client = Mapping();
+    kept.AwaitNone(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+    EXPECT_EQ(pool.used_bytes(), 0U);
+    arena = HostArena::Create(Layout(1000, 4), 3, shared, pool, 7, &kept).value();
+    arena.reset();
+    EXPECT_EQ(pool.used_bytes(), 0U) << "at once, when nobody has it";
+  }
 }
 
 // The client's view of the pages, mapped as a client would.

@@ -43,6 +43,7 @@ DaemonSnapshot Full() {
   report.sessions.push_back(session);
   snapshot.feeds.push_back(report);
   snapshot.totals.lent.Add(2000);
+  snapshot.users.push_back({1000, 2, 3, 4, 5});
   GpuSnapshot gpu;
   gpu.uuid = "GPU-1";
   gpu.name = "\xff";
@@ -59,6 +60,21 @@ TEST(MetricsTest, EveryMetricOfTheTableIsThereAndNoOther) {
   std::set<std::string> table;
   for (const MetricDefinition& metric : MetricTable()) table.insert(std::string(metric.name));
   EXPECT_EQ(seen, table);
+}
+
+TEST(MetricsTest, SeriesOfUsersAreBounded) {
+  DaemonSnapshot snapshot = Full();
+  snapshot.users.clear();
+  for (uint32_t uid = 0; uid < 5000; ++uid) snapshot.users.push_back({uid, 1, uid, 0, 0});
+  for (const auto& family : MetricsOf(snapshot, "1.2.3")) {
+    if (family.name != "pinfeed_user_sessions" && family.name != "pinfeed_user_pool_bytes") continue;
+    ASSERT_EQ(family.metric.size(), kMostUsersNamed + 1);
+    EXPECT_EQ(family.metric.front().label.at(0).value, "4999") << "who has the most";
+    EXPECT_EQ(family.metric.back().label.at(0).value, "others");
+    double sum = 0;
+    for (const auto& series : family.metric) sum += series.gauge.value;
+    EXPECT_EQ(sum, family.name == "pinfeed_user_sessions" ? 5000 : 4999.0 * 5000 / 2);
+  }
 }
 
 TEST(MetricsTest, NoLabelHoldsWhatAClientSays) {

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 
 import numpy
 import pinfeed
@@ -88,8 +87,8 @@ def await_census(daemon, before):
 
 def metrics(daemon):
     """{name with labels: value} of /metrics."""
-    port = (daemon.folder / "http.port").read_text().strip()
-    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20).read().decode()
+    code, text = daemon.http("/metrics")
+    assert code == 200
     return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line and line[0] != "#"}
 
 

@@ -107,6 +107,25 @@ def test_silent_connections(host, numbers, neighbour):
         one.close()
 
 
+def test_a_flood_of_silent_lifelines_is_bounded_and_lets_others_in(host, numbers, neighbour):
+    lifeline_path = str(host.folder / "lifeline.sock")
+    before = len(os.listdir(f"/proc/{host.process.pid}/fd"))
+    with counted(host, "frame") as silent:
+        silent.append(300)
+        lifelines = [connect(lifeline_path) for _ in range(300)]
+        with pinfeed.open(numbers, batch_size=16, address=host.address, framework="numpy") as feed:  # of the same user
+            assert next(iter(feed)).x[3, 0] == 3 * 64
+            assert len(os.listdir(f"/proc/{host.process.pid}/fd")) < before + 128 + 40
+        assert sum(is_told_that_it_made_room(one) for one in lifelines) >= 172
+    for one in lifelines:
+        one.close()
+
+
+def is_told_that_it_made_room(lifeline):
+    answer = lifeline.recv(1024)
+    return b"other connections took its place" in answer
+
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/memory/kept_memory.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+
+#include <cerrno>
+#include <csignal>
+#include <utility>
+
+#include "common/byte_size.h"
+#include "common/log.h"
+#include "common/log_pace.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr std::chrono::milliseconds kPause(50);
+
+}  // namespace
+
+bool HasNoOtherUser(int fd) {
+  if (::fcntl(fd, F_SETLEASE, F_WRLCK) != 0) return errno != EAGAIN;
+  ::fcntl(fd, F_SETLEASE, F_UNLCK);
+  return true;
+}
+
+KeptMemory::KeptMemory() {
+  ::signal(SIGIO, SIG_IGN);  // comes when somebody opens memory in the moment of its lease
+  thread_ = std::thread([this] { Run(); });
+  ::pthread_setname_np(thread_.native_handle(), "kept-memory");
+}
+
+KeptMemory::~KeptMemory() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.NotifyAll();
+  thread_.join();
+}
+
+void KeptMemory::Add(UniqueFd fd, PoolLease lease) {
+  static LogPace pace(5);
+  if (const auto more = pace.Admit()) {
+    spdlog::warn(
+        "{} of a feed that has ended are still mapped by a process; they stay charged until they are not{}",
+        ByteSize(lease.bytes()), *more);
+  }
+  const MutexLock lock(mutex_);
+  pieces_.push_back({std::move(fd), std::move(lease)});
+  changed_.NotifyAll();
+}
+
+uint64_t KeptMemory::bytes() const {
+  uint64_t bytes = 0;
+  const MutexLock lock(mutex_);
+  for (const Piece& piece : pieces_) bytes += piece.lease.bytes();
+  return bytes;
+}
+
+void KeptMemory::AwaitNone(std::chrono::steady_clock::time_point deadline) {
+  const MutexLock lock(mutex_);
+  while (!pieces_.empty() && changed_.WaitUntil(mutex_, deadline)) {
+  }
+}
+
+void KeptMemory::Run() {
+  const MutexLock lock(mutex_);
+  while (true) {
+    while (!stopping_ && pieces_.empty()) changed_.Wait(mutex_);
+    if (stopping_) return;
+    // Two system calls a piece, and pieces are rare.
+    if (std::erase_if(pieces_, [](const Piece& piece) { return HasNoOtherUser(piece.fd.get()); }) > 0)
+      changed_.NotifyAll();
+    const auto next = std::chrono::steady_clock::now() + kPause;
+    while (!stopping_ && !pieces_.empty() && changed_.WaitUntil(mutex_, next)) {
+    }
+  }
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/session/user_report.h"
+
+#include <map>
+
+namespace pinfeed {
+
+void FillUsers(const PinnedPool& pool, const KeptMemory& kept, const SessionTable& sessions,
+               const DeviceArenas* devices, DaemonSnapshot& snapshot) {
+  snapshot.kept_bytes = kept.bytes();
+  std::map<uid_t, UserSnapshot> users;
+  for (const auto& [uid, count] : sessions.by_user()) users[uid].sessions = count;
+  for (const auto& [uid, bytes] : pool.used_by_user()) users[uid].pool_bytes = bytes;
+  snapshot.user_limits.sessions = sessions.max_of_user();
+  snapshot.user_limits.pool_bytes = pool.most_a_user();
+  if (devices != nullptr) {
+    for (const auto& [uid, bytes] : devices->UsedByUser()) {
+      users[uid].pinned_bytes = bytes.pinned;
+      users[uid].gpu_bytes = bytes.device;
+    }
+    const DeviceArenas::UserBytes limits = devices->MostAUser();
+    snapshot.user_limits.pinned_bytes = limits.pinned;
+    snapshot.user_limits.gpu_bytes = limits.device;
+  }
+  for (auto& [uid, user] : users) {
+    user.uid = uid;
+    snapshot.users.push_back(user);
+  }
+}
+
+}  // namespace pinfeed

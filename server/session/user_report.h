@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each user has of what is limited.
+#pragma once
+
+#include "server/memory/device_arenas.h"
+#include "server/memory/kept_memory.h"
+#include "server/memory/pinned_pool.h"
+#include "server/session/session.h"
+#include "server/telemetry/snapshot.h"
+
+namespace pinfeed {
+
+// Fills `users`, `user_limits` and `kept_bytes`. `devices` may be null.
+void FillUsers(const PinnedPool& pool, const KeptMemory& kept, const SessionTable& sessions,
+               const DeviceArenas* devices, DaemonSnapshot& snapshot);
+
+}  // namespace pinfeed

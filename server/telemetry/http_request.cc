@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/telemetry/http_request.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+namespace pinfeed {
+namespace {
+
+constexpr std::string_view kLineEnd = "\r\n";
+
+bool IsTokenCharacter(char c) {
+  constexpr std::string_view kOthers = "!#$%&'*+-.^_`|~";  // RFC 9110, section 5.6.2
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+         kOthers.find(c) != std::string_view::npos;
+}
+
+bool IsVisible(char c) {
+  return c > ' ' && c < 0x7F;
+}
+
+char Lower(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+bool EqualsLower(std::string_view text, std::string_view lower) {
+  return text.size() == lower.size() &&
+         std::equal(text.begin(), text.end(), lower.begin(), [](char a, char b) { return Lower(a) == b; });
+}
+
+std::string_view Trim(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
+// Up to the next line's end, which is taken too.
+std::string_view TakeLine(std::string_view& rest) {
+  const size_t end = rest.find(kLineEnd);
+  const std::string_view line = rest.substr(0, end);
+  rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + kLineEnd.size());
+  return line;
+}
+
+// The address as inet_ntop writes it; nothing when it is none of the family.
+std::optional<std::string> Address(int family, const std::string& text) {
+  std::array<unsigned char, sizeof(in6_addr)> binary{};
+  std::array<char, INET6_ADDRSTRLEN> out{};
+  if (::inet_pton(family, text.c_str(), binary.data()) != 1) return std::nullopt;
+  if (::inet_ntop(family, binary.data(), out.data(), out.size()) == nullptr) return std::nullopt;
+  return std::string(out.data());
+}
+
+std::optional<HttpFault> ParseRequestLine(std::string_view line, HttpRequest& out) {
+  const size_t first = line.find(' ');
+  const size_t last = line.rfind(' ');
+  if (first == std::string_view::npos || last == first) return HttpFault{400, "no HTTP request"};
+  const std::string_view method = line.substr(0, first);
+  const std::string_view target = line.substr(first + 1, last - first - 1);
+  const std::string_view version = line.substr(last + 1);
+  if (version != "HTTP/1.1" && version != "HTTP/1.0")
+    return HttpFault{version.substr(0, 5) == "HTTP/" ? 505 : 400, "HTTP/1.1 and HTTP/1.0 are served"};
+  if (method != "GET" && method != "HEAD") return HttpFault{405, "only GET and HEAD are served"};
+  if (target.empty() || target.front() != '/' || !std::all_of(target.begin(), target.end(), IsVisible))
+    return HttpFault{400, "the request names no path"};
+  out.with_body = method == "GET";
+  out.path = target.substr(0, target.find('?'));
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string NormalHost(std::string_view host) {
+  if (!std::all_of(host.begin(), host.end(), IsVisible)) return {};  // no NUL, where C would see the end
+  const size_t bracket = host.find(']');
+  const size_t colon = host.rfind(':');
+  const bool bracketed = !host.empty() && host.front() == '[' && bracket != std::string_view::npos;
+  if (bracketed || host.find(':') == colon) {  // else an address of IPv6 without its brackets
+    if (colon != std::string_view::npos && (!bracketed || colon > bracket)) {
+      const std::string_view port = host.substr(colon + 1);
+      if (port.size() > 5 || port.find_first_not_of("0123456789") != std::string_view::npos) return {};
+      host = host.substr(0, colon);
+    }
+  }
+  if (bracketed) {
+    if (bracket + 1 != host.size()) return {};
+    return Address(AF_INET6, std::string(host.substr(1, bracket - 1))).value_or("");
+  }
+  if (host.empty() || host.size() > 255) return {};
+  std::string name(host);
+  if (const auto address = Address(AF_INET, name)) return *address;
+  if (const auto address = Address(AF_INET6, name)) return *address;
+  std::transform(name.begin(), name.end(), name.begin(), Lower);
+  if (name.size() > 1 && name.back() == '.') name.pop_back();
+  const auto in_name = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
+  };
+  return std::all_of(name.begin(), name.end(), in_name) ? name : std::string();
+}
+
+std::variant<HttpRequest, HttpFault> ParseHttpHead(std::string_view head) {
+  HttpRequest request;
+  if (const auto fault = ParseRequestLine(TakeLine(head), request)) return *fault;
+  std::optional<std::string_view> host;
+  while (true) {
+    const std::string_view line = TakeLine(head);
+    if (line.empty()) break;
+    const size_t colon = line.find(':');
+    const std::string_view name = line.substr(0, colon);
+    if (colon == std::string_view::npos || name.empty() ||
+        !std::all_of(name.begin(), name.end(), IsTokenCharacter))
+      return HttpFault{400, "a header line is malformed"};
+    if (!EqualsLower(name, "host")) continue;
+    if (host) return HttpFault{400, "two Host headers"};
+    host = Trim(line.substr(colon + 1));
+  }
+  request.host = NormalHost(host.value_or(""));
+  if (request.host.empty()) return HttpFault{400, "the request names no host"};
+  return request;
+}
+
+HttpHosts::HttpHosts(const std::string& listen, const std::vector<std::string>& more)
+    : names_{"localhost", NormalHost(listen)} {
+  for (const std::string& name : more) names_.insert(NormalHost(name));
+}
+
+bool HttpHosts::Serves(const std::string& host, const std::string& local) const {
+  if (host.empty()) return false;
+  in_addr address{};
+  const bool loopback =
+      host == "::1" || host == "::ffff:127.0.0.1" ||
+      (::inet_pton(AF_INET, host.c_str(), &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
+  return loopback || host == local || names_.count(host) != 0;
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What SECURITY.md claims and only a real daemon can show: shares of users, memory that is kept, logs without secrets."""
+import base64
+import json
+import resource
+import socket
+import subprocess
+
+import grpc
+import numpy
+import pinfeed
+import pytest
+from conftest import BUILD
+from daemon_process import Daemon
+from raw_client import Client, messages, open_feed, request_for
+from withstand.hardship import eventually, read_status
+
+ROW = 64 << 10
+
+
+@pytest.fixture
+def spec(tmp_path):
+    """spec(option=...): batches of 64 KiB in three slots."""
+    numpy.save(tmp_path / "x.npy", numpy.zeros((64, ROW), numpy.uint8))
+    return lambda **options: messages().FeedSpec(dataset={"path": str(tmp_path / "x.npy")}, batch_size=1, slots=3, **options)
+
+
+@pytest.fixture
+def start(tmp_path):
+    started = []
+
+    def run(*flags):
+        started.append(Daemon(tmp_path / f"run{len(started)}", "--allowed-roots", "/", "--workers", "1", "--pool-bytes", "64MiB", *flags, http_listen="127.0.0.1:0"))
+        return started[-1]
+
+    yield run
+    for daemon in started:
+        daemon.stop()
+
+
+def user_of(daemon):
+    status = read_status(daemon.address)
+    (user,) = status["users"]
+    return {name: int(value) for name, value in user.items()}, {name: int(value) for name, value in status["user_limits"].items()}
+
+
+def test_a_user_has_its_share(start, spec):
+    daemon = start("--user-sessions", "3", "--user-pool-bytes", "512KiB")
+    clients = [Client(daemon.address, spec()) for _ in range(2)]
+    with pytest.raises(grpc.RpcError) as refused:
+        Client(daemon.address, spec())
+    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    for word in ("user_pool_bytes: user ", "has 384 KiB (393216 bytes)", "192 KiB (196608 bytes) more", "512 KiB (524288 bytes)", "close a feed"):
+        assert word in refused.value.details()
+    group = {"sharing": "BROADCAST", "group": "g"}
+    tiny = spec(**group)
+    tiny.dataset.path = tiny.dataset.path.replace("x.npy", "y.npy")
+    numpy.save(tiny.dataset.path, numpy.zeros((64, 8)))
+    clients.append(Client(daemon.address, tiny))
+    with pytest.raises(grpc.RpcError) as refused:
+        Client(daemon.address, tiny)
+    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "user_sessions: user " in refused.value.details() and "a user may have 3" in refused.value.details()
+    user, limits = user_of(daemon)
+    assert user["sessions"] == limits["sessions"] == 3 and limits["pool_bytes"] == 512 << 10
+    assert 6 * ROW <= user["pool_bytes"] <= 512 << 10
+    _, page = daemon.http("/metrics")
+    assert f'pinfeed_user_sessions{{uid="{user.get("uid", 0)}"}} 3' in page and "pinfeed_user_pool_limit_bytes 524288" in page
+    shown = subprocess.run([BUILD / "client" / "cli" / "pinfeed", "--address", daemon.address, "status"], check=True, capture_output=True, text=True).stdout
+    assert "USER" in shown and "3 of 3" in shown
+    for client in clients:
+        client.bye()
+    eventually("nobody has anything", lambda: not read_status(daemon.address).get("users"))
+
+
+def test_shared_memory_kept_after_the_farewell_stays_charged(start, spec):
+    daemon = start("--user-pool-bytes", "384KiB")
+    kept = []
+    for name in ("a", "b"):
+        client = Client(daemon.address, spec(sharing="BROADCAST", group=name))
+        kept.append(client.arena)  # as a client that lies does
+        client.bye()
+    eventually("it is known as kept", lambda: int(read_status(daemon.address).get("kept_bytes", 0)) == 6 * ROW)
+    user, _ = user_of(daemon)
+    assert user.get("sessions", 0) == 0 and user["pool_bytes"] == 6 * ROW
+    with pytest.raises(grpc.RpcError) as refused:
+        Client(daemon.address, spec())
+    assert "user_pool_bytes" in refused.value.details()
+    del client
+    kept.clear()
+    eventually("the charge is back", lambda: int(read_status(daemon.address)["pool_used_bytes"]) == 0)
+    Client(daemon.address, spec()).bye()
+
+
+def test_connections_of_a_user_are_bounded(start):
+    daemon = start()
+    resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (400, 400))  # of which a user may have a quarter
+    calls = [socket.socket(socket.AF_UNIX) for _ in range(150)]
+    for call in calls:
+        call.connect(daemon.address)  # waits where a connection with a deadline would fail: the queue is shorter
+    eventually("the rest was closed", lambda: 'pinfeed_refusals_total{reason="descriptors"} 50\n' in daemon.http("/metrics")[1])
+    for call in calls:
+        call.close()
+
+    def is_reached():
+        try:
+            return read_status(daemon.address)
+        except pinfeed.Error:  # until the daemon has seen that they are gone
+            return None
+
+    eventually("the user is served again", is_reached)
+
+
+def test_streams_of_a_connection_are_bounded(start):
+    daemon = start()
+    with grpc.insecure_channel(f"unix:{daemon.address}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        watches = [watch(b"", timeout=60) for _ in range(8)]
+        assert all(next(one) == b"\x08\x01" for one in watches)
+        with pytest.raises(grpc.RpcError) as refused:
+            next(watch(b"", timeout=2))
+        assert refused.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        watches.pop().cancel()
+        assert next(watch(b"", timeout=20)) == b"\x08\x01"
+        for one in watches:
+            one.cancel()
+
+
+def test_no_token_is_logged(start, spec):
+    daemon = start("--log-level", "trace", "--log-format", "json")
+    client = Client(daemon.address, spec())
+    tokens = [client.offer.token]
+    client.bye()
+    tokens.append(open_feed(daemon.address, request_for(spec())).token)  # whose lifeline never comes
+    eventually("it is over", lambda: "lifeline never came" in daemon.log())
+    log = daemon.log_path.read_bytes()
+    for token in tokens:
+        assert len(token) == 32
+        for form in (token, token.hex().encode(), token.hex().upper().encode(), base64.b64encode(token), str(list(token))[1:-1].encode()):
+            assert form not in log
+
+
+def test_json_lines_carry_session_feed_and_trace(start, spec):
+    daemon = start("--log-format", "json")
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    for header in (f"00-{trace}-b7ad6b7169203331-01", f"00-{trace}-b7ad6b7169203331", "\"}{", "00-" + "0" * 32 + "-b7ad6b7169203331-01"):
+        with grpc.insecure_channel(f"unix:{daemon.address}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+            call = channel.unary_unary("/pinfeed.v1.Feeder/OpenFeed", messages().OpenFeedRequest.SerializeToString, messages().OpenFeedResponse.FromString)
+            call(request_for(spec(), client_name="two \"quotes\""), timeout=20, metadata=(("traceparent", header),))
+    eventually("their lifelines never came", lambda: daemon.log().count("lifeline never came") == 4)
+    eventually("their feeds have ended", lambda: daemon.log().count(": ended after ") == 4)
+    lines = [json.loads(line) for line in daemon.log().splitlines()]
+    opened = [line for line in lines if "opened on feed" in line["message"]]
+    assert [line.get("trace_id") for line in opened].count(trace) == 1
+    (first,) = [line for line in opened if line.get("trace_id") == trace]
+    ended = [line for line in lines if line.get("session") == first["session"] and "ended: its lifeline" in line["message"]]
+    assert first["feed"] >= 1 and ended and ended[0]["trace_id"] == trace and ended[0]["feed"] == first["feed"]
+    feed = [line for line in lines if line.get("feed") == first["feed"] and line["message"].startswith(f"feed {first['feed']}: ")]
+    assert len(feed) >= 2, "its beginning and its end"
