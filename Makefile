@@ -10,7 +10,7 @@ PYTHON := /usr/bin/python3
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build test test-sanitizers packages test-packages test-container test-manifests bench demo format tidy fuzz mutants clean
+.PHONY: help build test test-sanitizers packages test-packages test-container test-manifests test-slurm bench demo format tidy fuzz mutants clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -49,6 +49,11 @@ test-manifests: ## render and validate the files for Compose and Kubernetes
 	@deploy/install-deps build test-manifests
 	@cmake --preset release $(CMAKE_ARGS) && cmake --build --preset release --target pinfeedd -- -j $(JOBS)
 	@tests/manifests/run.sh build/manifests
+
+test-slurm: ## jobs with a daemon each on a Slurm cluster of two nodes on this machine (root)
+	@deploy/install-deps build test-slurm
+	@cmake --preset release $(CMAKE_ARGS) && cmake --build --preset release --target pinfeedd pinfeed_cli pinfeed_client -- -j $(JOBS)
+	@tests/slurm/run.sh $(BUILD)
 
 bench: ## pinfeed beside PyTorch's DataLoader, then the micro-benchmarks
 	@deploy/install-deps build bench
