@@ -5,6 +5,9 @@
 #
 #   tests/slurm/run.sh build/release
 set -euo pipefail
+# In a PID namespace of its own, with which everything ends that was started here.
+if [ "${1-}" != --inside ]; then exec unshare --mount --mount-proc --pid --fork --kill-child "$0" --inside "$@"; fi
+shift
 here=$(realpath "$(dirname "$0")")
 source=$(realpath "$here/../..")
 scratch=$(mktemp -d)
@@ -28,11 +31,9 @@ await() {
 [ $# -eq 1 ] || { echo "usage: $0 BUILD_DIRECTORY" >&2 && exit 2; }
 [ "$(id -u)" -eq 0 ] || fail "needs root, to start jobs of other users"
 build=$(realpath "$1")
-started=()
 finish() {
-  scancel --quiet --user $user 2>/dev/null || true
-  [ ${#started[@]} -eq 0 ] || kill "${started[@]}" 2>/dev/null || true
-  wait
+  kill -KILL -1 || true # everyone in this PID namespace but this script; files are removed once nobody writes any
+  wait 2>/dev/null
   rm -rf "$scratch"
 }
 trap finish EXIT
@@ -73,7 +74,6 @@ chmod 0400 "$scratch/munge.key"
 install -d -m 0755 "$scratch/munge"
 munged --foreground --force --key-file "$scratch/munge.key" --socket "$scratch/munge/socket" --pid-file "$scratch/munge/pid" \
   --log-file "$scratch/munge.log" --seed-file "$scratch/munge/seed" --num-threads 2 >"$scratch/munged.log" 2>&1 &
-started+=($!)
 read -r control one two < <(/usr/bin/python3 -c '
 import socket
 held = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
@@ -105,10 +105,8 @@ printf 'CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n' >"$scratch/cgroup.conf"
 export SLURM_CONF=$scratch/slurm.conf
 await test -S "$scratch/munge/socket"
 slurmctld -D -f "$SLURM_CONF" >"$scratch/slurmctld.log" 2>&1 &
-started+=($!)
 for node in one two; do
   slurmd -D -N $node -f "$SLURM_CONF" >"$scratch/slurmd.$node.log" 2>&1 &
-  started+=($!)
 done
 await sh -c '[ "$(sinfo --noheader --Node --format=%T | sort -u)" = idle ]'
 holds "two nodes are idle"
@@ -150,8 +148,8 @@ nothing_left
 holds "a job that is cancelled while it reads leaves nothing either"
 
 # 5. A daemon that does not end by itself is ended.
-job=$(submit sbatch --parsable --nodes 1 --constraint pinfeed --wrap "sleep 300")
-await daemons
+job=$(submit sbatch --parsable --nodes 1 --constraint pinfeed --wrap "touch $scratch/out/sleeps && sleep 300")
+await test -e "$scratch/out/sleeps"
 kill -STOP "$(daemons)"
 scancel "$job"
 nothing_left
