@@ -75,7 +75,8 @@ def test_daemon_shares_the_process_namespace_and_nothing_else(rendered, overlay)
     assert pod["hostPID"] is True and not pod["hostIPC"] and not pod["hostNetwork"] and pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["runAsGroup"] == USER and pod["securityContext"]["runAsNonRoot"] is True
     rights = daemon["securityContext"]
-    assert rights["capabilities"] == {"drop": ["ALL"]} and rights["readOnlyRootFilesystem"] is True and rights["allowPrivilegeEscalation"] is False
+    assert rights["capabilities"] == {"drop": ["ALL"], **({"add": ["SYS_NICE"]} if overlay == "gpu" else {})}
+    assert rights["readOnlyRootFilesystem"] is True and rights["allowPrivilegeEscalation"] is False
     assert pod["terminationGracePeriodSeconds"] > 30, "drain_timeout is 30 s"
     level = rendered[overlay]["Namespace"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
     assert level == "privileged", "hostPID and hostPath are refused below it"
