@@ -39,7 +39,7 @@ RUN groupadd --system --gid 990 pinfeed \
  && apt-get update -qq \
  && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
       systemd-standalone-sysusers systemd-standalone-tmpfiles /tmp/packages/*.deb >/dev/null \
- && rm -rf /tmp/packages /var/lib/apt/lists/* /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log /run/pinfeed \
+ && rm -rf /tmp/packages /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log /run/pinfeed \
  && pinfeedd --version && pinfeed --version
 # What the container toolkit is to bring along; ignored where there is no GPU.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
