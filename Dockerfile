@@ -19,6 +19,8 @@ WORKDIR /source
 COPY deploy/install-deps deploy/install-deps
 RUN deploy/install-deps build packages
 COPY . .
+# So that a layer built with one toolkit is not taken for one with another: Buildah does not look at what is mounted.
+ARG CUDA
 RUN --mount=type=bind,from=cuda,source=/usr/local,target=/cuda \
     for toolkit in /cuda/cuda-*.*; do [ ! -d "$toolkit" ] || ln -sfn "$toolkit" /usr/local/cuda; done \
  && make packages CMAKE_ARGS="-DPINFEED_TESTS=OFF -DPINFEED_BENCH=OFF"

@@ -140,11 +140,18 @@ outside() {
     PINFEED_ADDRESS=/run/pinfeed/pinfeed.sock PINFEED_LIBRARY="$(find "$scratch/client" -name libpinfeed.so.0)" "$@"
 }
 
+# A trainer in a container of its own.
+bench_in_container() {
+  engine run --rm "${limits[@]}" --read-only --network none --volume "$scratch/sockets:/run/pinfeed:ro" --user $stranger --group-add $user "$@" \
+    --entrypoint pinfeed $image bench /data --batch-size 10 --batches 50 >"$scratch/bench" 2>&1 || fail "a trainer in a container: $(cat "$scratch/bench")"
+}
+
 start_daemon alone --network none
 (outside $user timeout 60 /usr/bin/python3 "$scratch/read.py") >"$scratch/alone" 2>&1 && fail "a trainer whose end the daemon cannot see was served"
 grep -q 'PID namespace' "$scratch/alone" || fail "the trainer is not told about the PID namespace: $(tail -3 "$scratch/alone")"
+bench_in_container --pid container:alone
 engine rm --force --time 40 alone >/dev/null
-holds "a trainer that the daemon's PID namespace does not show is refused, and told why"
+holds "a trainer that the daemon's PID namespace does not show is refused, and told why; one in a container that shares it is served"
 
 start_daemon daemon --pid host --network host
 (outside $stranger timeout 60 /usr/bin/python3 "$scratch/read.py") >"$scratch/strange" 2>&1 && fail "a user who is not in group $user is served"
@@ -176,8 +183,7 @@ url=http://127.0.0.1:$(cat "$scratch/sockets/http.port")
 /usr/bin/python3 -c 'import sys, urllib.request as r; [r.urlopen(sys.argv[1] + each).read() for each in ("/healthz", "/readyz", "/metrics")]' "$url" || fail "$url does not answer"
 holds "status, doctor, health check and probes answer; the pool is a share of the container's memory"
 
-engine run --rm "${limits[@]}" --read-only --network none --volume "$scratch/sockets:/run/pinfeed:ro" --user $stranger --group-add $user --entrypoint pinfeed $image \
-  bench /data --batch-size 10 --batches 50 >"$scratch/bench" 2>&1 || fail "a trainer in a container of its own: $(cat "$scratch/bench")"
+bench_in_container
 holds "so does a trainer in another container, with the folder read-only and a PID namespace below the daemon's"
 
 # 6. SIGTERM drains; the trainer goes on with the next container, in the same folder.
