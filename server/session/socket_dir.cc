@@ -58,7 +58,8 @@ Result<SocketDir> SocketDir::Lock(const std::string& directory, bool temporary) 
   const std::string what = "use the socket directory " + QuotePath(directory);
   struct stat info {};
   if (::stat(directory.c_str(), &info) != 0) {
-    return ErrnoStatus(what + " (create it, or choose another with --socket-dir; in a container, mount the host's)", errno);
+    return ErrnoStatus(
+        what + " (create it, or choose another with --socket-dir; in a container, mount the host's)", errno);
   }
   if (!S_ISDIR(info.st_mode)) return InvalidArgument(what + ": it is not a directory");
   if ((info.st_mode & S_IWOTH) != 0 && (info.st_mode & S_ISVTX) == 0) {
