@@ -4,12 +4,13 @@ BUILD := build/release
 JOBS := $(shell nproc)
 FUZZ_SECONDS := 60
 CHROOT_CACHE := /var/tmp/pinfeed-chroot
+CONTAINER_CACHE := /var/tmp/pinfeed-container
 CTEST := ctest --output-on-failure --no-tests=error -j $(JOBS)
 PYTHON := /usr/bin/python3
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build test test-sanitizers packages test-packages bench demo format tidy fuzz mutants clean
+.PHONY: help build test test-sanitizers packages test-packages test-container test-manifests test-slurm bench demo format tidy fuzz mutants clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -39,6 +40,20 @@ packages: build ## Debian packages, a tarball and a wheel, into build/packages
 test-packages: packages ## install, start, upgrade, remove and purge the packages in a clean Debian (root; minutes); CHROOT_CACHE keeps its base
 	@deploy/install-deps test-packages
 	@tests/chroot/packages.sh $(CHROOT_CACHE)
+
+test-container: ## build the image and run it as operators do (root; minutes); CONTAINER_CACHE keeps its base and layers
+	@deploy/install-deps test-container
+	@tests/container/run.sh $(CONTAINER_CACHE)
+
+test-manifests: ## render and validate the files for Compose and Kubernetes
+	@deploy/install-deps build test-manifests
+	@cmake --preset release $(CMAKE_ARGS) && cmake --build --preset release --target pinfeedd -- -j $(JOBS)
+	@tests/manifests/run.sh build/manifests
+
+test-slurm: ## jobs with a daemon each on a Slurm cluster of two nodes on this machine (root)
+	@deploy/install-deps build test-slurm
+	@cmake --preset release $(CMAKE_ARGS) && cmake --build --preset release --target pinfeedd pinfeed_cli pinfeed_client -- -j $(JOBS)
+	@tests/slurm/run.sh $(BUILD)
 
 bench: ## pinfeed beside PyTorch's DataLoader, then the micro-benchmarks
 	@deploy/install-deps build bench

@@ -58,7 +58,8 @@ Result<SocketDir> SocketDir::Lock(const std::string& directory, bool temporary) 
   const std::string what = "use the socket directory " + QuotePath(directory);
   struct stat info {};
   if (::stat(directory.c_str(), &info) != 0) {
-    const Status status = ErrnoStatus(what + " (create it, or choose another with --socket-dir)", errno);
+    const Status status = ErrnoStatus(
+        what + " (create it, or choose another with --socket-dir; in a container, mount the host's)", errno);
     return InvalidArgument(status.message());
   }
   if (!S_ISDIR(info.st_mode)) return InvalidArgument(what + ": it is not a directory");

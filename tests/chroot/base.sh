@@ -3,6 +3,7 @@
 # A minimal Debian 12 in a folder of its own, for the scripts beside this one, which source it. In: a cache. Out: $root, removed at the end
 # of the script unless $keep is true. Mirror and proxy are this machine's own.
 suite=bookworm
+base_packages=ca-certificates,git,make # what it has besides Debian's required packages
 
 die() {
   echo "chroot: $*" >&2
@@ -25,13 +26,13 @@ make_root() {
   mirror=$(printf '%s\n' "$sources" | awk -v suite=$suite '$3 == suite { print $2; exit }')
   [ -n "$mirror" ] || die "this machine's apt sources name no Debian archive for $suite; run apt-get update, or use a Debian 12 machine"
 
-  local base=$cache/$suite.tar
+  local base=$cache/$suite.tar # a cache holds one base: users who want other packages have a cache of their own
   root=$(mktemp -d "$cache/root.XXXXXX")
   trap cleanup EXIT
   if [ -e "$base" ]; then
     tar -C "$root" -xpf "$base"
   else
-    debootstrap --variant=minbase --include=ca-certificates,git,make "$suite" "$root" "$mirror" >"$cache/debootstrap.log" 2>&1 ||
+    debootstrap --variant=minbase --include="$base_packages" "$suite" "$root" "$mirror" >"$cache/debootstrap.log" 2>&1 ||
       die "debootstrap failed: $(tail -3 "$cache/debootstrap.log")"
     rm -rf "$root"/var/cache/apt/archives/*.deb
     tar -C "$root" -cpf "$base.new" . && mv "$base.new" "$base"
