@@ -100,13 +100,13 @@ refused() {
   local want=$1 status=0
   shift
   engine run --rm "${limits[@]}" --read-only --network none "$@" $image >"$scratch/refused" 2>&1 || status=$?
-  [ $status -eq 1 ] && [ "$(wc -l <"$scratch/refused")" -eq 1 ] && grep -q -- "$want" "$scratch/refused" ||
+  [ $status -eq 2 ] && [ "$(wc -l <"$scratch/refused")" -eq 1 ] && grep -q -- "$want" "$scratch/refused" ||
     fail "status $status, and not one line with '$want': $(cat "$scratch/refused")"
 }
 refused "in a container, mount the host's"
 mkdir "$scratch/roots"
 refused "Permission denied" --volume "$scratch/roots:/run/pinfeed"
-holds "without its folder, or with one of root's, it says so in one line and ends with status 1"
+holds "without its folder, or with one of root's, it says so in one line and ends with status 2"
 
 # 5. A daemon as operators start it; trainers outside, from the packages of the build.
 engine create --name packages localhost/pinfeed-build:test true >/dev/null
