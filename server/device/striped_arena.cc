@@ -78,6 +78,7 @@ Result<const Arena*> StripedArena::At(const std::string& gpu_uuid) {
 // The place of the part is taken already.
 Result<const Arena*> StripedArena::AddPart(const std::string& gpu_uuid) {
   Result<std::unique_ptr<CudaArena>> made = make_part_(gpu_uuid, Staging::kNone);
+  const Status status = made.status();
   const std::shared_ptr<CudaArena> added = made.ok() ? *std::move(made) : nullptr;
   Arenas others;
   {
@@ -107,7 +108,7 @@ Result<const Arena*> StripedArena::AddPart(const std::string& gpu_uuid) {
   part.clients = 1;
   if (added != nullptr && !settled_) return added.get();
   std::erase_if(parts_, [&](const Part& one) { return one.gpu_uuid == gpu_uuid; });
-  return added == nullptr ? made.status() : TooLateLocked(gpu_uuid);
+  return added == nullptr ? status : TooLateLocked(gpu_uuid);
 }
 
 void StripedArena::LeaveAt(const Arena& part, bool keep) {

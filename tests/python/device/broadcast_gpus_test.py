@@ -42,19 +42,20 @@ def test_every_trainer_sees_the_bytes_of_the_host(daemon, data, host_bytes, gpus
 
 @pytest.mark.parametrize("dataset, batch_size, sample_bytes", [("arrays", 64, 3 * 16 * 20 + 8), ("large", 20, 4 * 500 * 600 + 8 + 2)])
 def test_a_batch_crosses_the_links_to_the_host_once(daemon, data, dataset, batch_size, sample_bytes):
-    broadcast(daemon, [0, 1, 2, 3], batches=30, dataset=str(data / dataset), batch_size=batch_size)
+    wanted = 30 if dataset == "arrays" else 10
+    broadcast(daemon, [0, 1, 2, 3], batches=wanted, dataset=str(data / dataset), batch_size=batch_size)
     copied = [int(gpu["copied_bytes"]) for gpu in gpus_of(daemon)]
     peers = [int(gpu["peer_copied_bytes"]) for gpu in gpus_of(daemon)]
     batches = sum(copied) / (batch_size * sample_bytes)
-    assert 25 <= batches <= 60 and min(copied) > 0
+    assert wanted <= batches <= wanted + 30 and min(copied) > 0
     assert max(copied) < 1.5 * min(copied), "in turns"
     assert sum(peers) == 3 * sum(copied)
 
 
 def test_a_batch_of_several_pieces_is_whole_on_every_gpu(daemon, data, host_bytes):
     options = {"dataset": str(data / "large"), "batch_size": 20, "shuffle": True, "transforms": NORMAL}
-    expected = host_bytes(daemon, 10, options)
-    assert broadcast(daemon, [0, 1, 2], batches=10, **options) == [expected] * 3
+    expected = host_bytes(daemon, 5, options)
+    assert broadcast(daemon, [0, 1, 2], batches=5, **options) == [expected] * 3
 
 
 def test_gpus_that_cannot_reach_each_other_fetch_everything_from_the_host(tmp_path, data, host_bytes, monkeypatch):

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes of the tests over the stand-in driver: a daemon with a GPU, trainers on it."""
+import concurrent.futures
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import threading
 
 import pinfeed
 from daemon_process import Daemon
@@ -32,7 +34,16 @@ def trainer(address, batches, env=None, within=(), **options):
 
 def finish(process):
     """What a trainer printed, batch by batch, and its last line."""
-    out, errors = process.communicate(timeout=120)
+    # Not communicate(), which loses what an earlier readline() has in its buffer.
+    process.stdin.close()
+    late = threading.Timer(120, process.kill)
+    late.start()
+    with concurrent.futures.ThreadPoolExecutor(1) as reader:
+        said = reader.submit(process.stderr.read)
+        out = process.stdout.read()
+        errors = said.result()
+    process.wait()
+    late.cancel()
     assert process.returncode == 0, errors
     lines = [json.loads(line) for line in out.splitlines()]
     return lines[:-1], lines[-1], errors
