@@ -64,15 +64,15 @@ class FeedStallTest : public FeedTest {
 
 TEST_F(FeedStallTest, TrainerThatWaitsForASlowSourceIsStalledByReading) {
   std::atomic<bool> open{false};
-  std::atomic<bool> reading{false};
+  std::atomic<uint32_t> reading{0};
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000, std::set<uint64_t>{}, [&](uint64_t) {
-                           reading.store(true);
+                           reading.fetch_add(1);
                            while (!open.load()) std::this_thread::yield();
                          }));
   PageClient client(*feed);
   BeginToWait(client);
   ASSERT_OK(feed->Attach(client.pages(), Sampler::Start{}));
-  WaitFor([&] { return reading.load(); });
+  WaitFor([&] { return reading.load() == workers_->threads(); });
   LetRun(*feed);
   EXPECT_EQ(feed->Snapshot().slot_states, "wwww");
   open.store(true);
