@@ -180,8 +180,9 @@ Status Daemon::OpenHttp() {
     return OkStatus();
   }
   parts_->metrics.emplace(kVersion, [this] {
+    const bool broken = broken_;  // before: what is shown has it
     DaemonSnapshot snapshot = Snapshot();
-    if (broken_ && !failure_shown_.exchange(true)) Wake();
+    if (broken && !failure_shown_.exchange(true)) Wake();
     return snapshot;
   });
   ASSIGN_OR_RETURN(parts_->http,

@@ -55,9 +55,10 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
   {
     MutexLock lock(mutex_);
     if (phase_ == Phase::kFailed) return error_;
-    if (phase_ == Phase::kEnded || phase_ == Phase::kDraining || stopping_) {
-      return FailedPrecondition("attach to feed " + std::to_string(parts_.id) + ": it takes no new sessions");
-    }
+    const std::string what = "attach to feed " + std::to_string(parts_.id);
+    if (phase_ == Phase::kEnded) return FailedPrecondition(what + ": its last epoch is over");
+    // The next daemon takes them.
+    if (phase_ == Phase::kDraining || stopping_) return Unavailable(what + ": it is draining");
     const bool queue = parts_.spec.sharing == Sharing::kQueue;
     if (phase_ == Phase::kRunning && start && queue && Before(*start, first_)) {
       detours_.push_back({first_, next_});
@@ -156,7 +157,9 @@ Feed::Tasks Feed::AdvanceLocked() {
   PlanLocked();
   BeginPiecesLocked(&tasks);
   if (in_flight_.empty()) {
-    if (phase_ == Phase::kRunning && AllPlannedLocked()) {
+    // Abandoned, the last batches may have been lost: that is no end of the epoch.
+    const bool abandoned = abandoned_.load(std::memory_order_relaxed);
+    if (phase_ == Phase::kRunning && AllPlannedLocked() && !abandoned) {
       SetStarvedLocked(MayComeBackLocked());
       CollectReleasesLocked();  // what came before the client could see that
       if (!MayComeBackLocked()) EnterLocked(Phase::kEnded);
@@ -373,6 +376,7 @@ void Feed::BeginPieces() {
   Tasks tasks;
   {
     MutexLock lock(mutex_);
+    if (!unbegun_.empty()) AccountLocked();  // until now the copies may have been what all waited for
     BeginPiecesLocked(&tasks);
   }
   Submit(std::move(tasks));

@@ -176,7 +176,8 @@ Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,
   }
   if (!taken.ok()) {
     member.Unmapped();
-    return taken;
+    const Status room = parts_.sessions.CheckRoom(peer.uid, arguments.spec.group_size);  // as above
+    return room.code() == Code::kUnavailable ? room : taken;
   }
   const Result<std::optional<Sampler::Start>> start = StartOf(arguments.cursor, member.feed());
   Result<std::unique_ptr<ControlPages>> pages = ControlPages::Create(member.feed().arena().slot_count());

@@ -67,23 +67,27 @@ TEST_F(FeedFailureTest, SourceThatIsUnavailableFailsTheFeed) {
   feed->Detach(client.pages());
 }
 
+// In the midst of an epoch, and with all of the last one's batches planned: that is no end of it.
 TEST_F(FeedFailureTest, DeliveryThatFailsLeavesTheBatchesToTheNextDaemon) {
-  const FeedSpec spec = InOrder();
-  auto loader = std::move(SampleLoader::Create(std::make_shared<NumberDataset>(1000), spec)).value();
-  auto layout = std::move(BatchLayout::Create(loader->outputs(), spec.batch_size)).value();
-  auto arena = std::make_unique<LostArena>(std::move(HostArena::Create(layout, 4, false, pool_)).value());
-  const auto sampler = std::move(Sampler::Create(spec, 1000)).value();
-  feeds_.push_back(std::make_shared<Feed>(
-      Feed::Parts{++last_id_, spec, std::move(layout), sampler, std::move(loader), std::move(arena)},
-      *workers_));
-  Feed& feed = *feeds_.back();
-  PageClient client(feed);
-  ASSERT_OK(feed.Attach(client.pages(), Sampler::Start{}));
-  WaitFor([&] { return client.state() != FeedState::kRunning; });
-  EXPECT_EQ(client.state(), FeedState::kDraining);
-  for (uint64_t b = 0; b < 2; ++b) EXPECT_EQ(client.Ids(*client.Next()), Expected(feed, 0, b));
-  EXPECT_FALSE(client.Next().has_value());
-  feed.Detach(client.pages());
+  for (const uint64_t samples : {1000, 32}) {
+    FeedSpec spec = InOrder();
+    spec.epochs = 1;
+    auto loader = std::move(SampleLoader::Create(std::make_shared<NumberDataset>(samples), spec)).value();
+    auto layout = std::move(BatchLayout::Create(loader->outputs(), spec.batch_size)).value();
+    auto arena = std::make_unique<LostArena>(std::move(HostArena::Create(layout, 4, false, pool_)).value());
+    const auto sampler = std::move(Sampler::Create(spec, samples)).value();
+    feeds_.push_back(std::make_shared<Feed>(
+        Feed::Parts{++last_id_, spec, std::move(layout), sampler, std::move(loader), std::move(arena)},
+        *workers_));
+    Feed& feed = *feeds_.back();
+    PageClient client(feed);
+    ASSERT_OK(feed.Attach(client.pages(), Sampler::Start{}));
+    WaitFor([&] { return client.state() != FeedState::kRunning; });
+    EXPECT_EQ(client.state(), FeedState::kDraining) << "of " << samples << " samples";
+    for (uint64_t b = 0; b < 2; ++b) EXPECT_EQ(client.Ids(*client.Next()), Expected(feed, 0, b));
+    EXPECT_FALSE(client.Next().has_value());
+    feed.Detach(client.pages());
+  }
 }
 
 // With every slot in use the feed asks for releases. The third batch, which fails, is in the last slot.

@@ -205,7 +205,7 @@ TEST_F(FeedTest, DrainPublishesWhatIsUnderWayAndSaysSo) {
   WaitFor([&] { return client.state() == FeedState::kDraining; });
   uint64_t b = 0;
   while (const auto batch = client.Next()) EXPECT_EQ(client.Ids(*batch), Expected(*feed, 0, b++));
-  EXPECT_THAT(feed->Attach(client.pages(), std::nullopt), StatusIs(Code::kFailedPrecondition));
+  EXPECT_THAT(feed->Attach(client.pages(), std::nullopt), StatusIs(Code::kUnavailable));
   feed->Detach(client.pages());
 }
 
