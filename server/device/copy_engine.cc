@@ -207,9 +207,8 @@ Status CopyEngine::Enqueue(Job* job) {
   if (recorded != CUDA_SUCCESS) return CudaStatus(recorded, "record the end of a copy to " + gpu);
   idle_events_.pop_back();
   if (in_flight_.empty()) busy_since_ = Clock::now();
-  const uint64_t bytes = job->bytes();
-  in_flight_bytes_ += bytes;
-  in_flight_.push_back({std::move(*job), event, now, bytes});
+  in_flight_bytes_ += job->bytes();
+  in_flight_.push_back({std::move(*job), event, now});
   *job = Job{};
   return OkStatus();
 }
@@ -226,10 +225,11 @@ bool CopyEngine::Retire() {
     InFlight copied = std::move(in_flight_.front());
     in_flight_.pop_front();
     idle_events_.push_back(copied.event);
-    in_flight_bytes_ -= copied.bytes;
+    const uint64_t bytes = copied.job.bytes();
+    in_flight_bytes_ -= bytes;
     const bool from_host = copied.job.from_host();
     copies_.fetch_add(from_host ? 1 : 0, std::memory_order_relaxed);
-    (from_host ? bytes_ : peer_bytes_).fetch_add(copied.bytes, std::memory_order_relaxed);
+    (from_host ? bytes_ : peer_bytes_).fetch_add(bytes, std::memory_order_relaxed);
     const auto now = Clock::now();
     copy_ns_.fetch_add(static_cast<uint64_t>(nanoseconds(now - busy_since_).count()),
                        std::memory_order_relaxed);
@@ -295,7 +295,7 @@ bool CopyEngine::ReadReleases() {
 
 void CopyEngine::Pause() {
   const bool copying = !in_flight_.empty();
-  if (copying && in_flight_.front().bytes < kAwakeBytes) return;
+  if (copying && in_flight_.front().job.bytes() < kAwakeBytes) return;
   const MutexLock lock(mutex_);
   if (changes_ != 0) {  // came since the last pause
     changes_ = 0;

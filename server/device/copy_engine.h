@@ -104,7 +104,6 @@ class CopyEngine {
     Job job;
     CUevent event = nullptr;
     Clock::time_point since;
-    uint64_t bytes = 0;
   };
 
   CopyEngine(std::shared_ptr<const CudaDevice> device, std::function<void(const Status&)> on_failure)

@@ -3,15 +3,12 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "common/cuda/device_memory.h"
-#include "common/shared_page.h"
-#include "common/sync.h"
 #include "server/device/copy_engine.h"
 #include "server/device/lingering.h"
 #include "server/device/pinned_region.h"

@@ -2,7 +2,6 @@
 #include "server/device/striped_arena.h"
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "common/log.h"

@@ -157,11 +157,12 @@ Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,
   }
   const auto make = [&](uint64_t feed_id) { return MakeFeed(feed_id, peer.uid, arguments, choice.backend); };
   Result<FeedMember> joined = parts_.feeds.Join(peer.uid, arguments.spec, make);
-  if (!joined.ok()) {
-    // What failed may be what the daemon ends for: then the client is to try the next one.
+  // What failed may be what the daemon ends for: then the client is to try the next one.
+  const auto or_ending = [&](const Status& failed) {
     const Status room = parts_.sessions.CheckRoom(peer.uid, arguments.spec.group_size);
-    return room.code() == Code::kUnavailable ? room : joined.status();
-  }
+    return room.code() == Code::kUnavailable ? room : failed;
+  };
+  if (!joined.ok()) return or_ending(joined.status());
   FeedMember member = *std::move(joined);
   if (const Backend backend = member.feed().arena().backend(); backend != choice.backend) {
     member.Unmapped();
@@ -176,8 +177,7 @@ Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,
   }
   if (!taken.ok()) {
     member.Unmapped();
-    const Status room = parts_.sessions.CheckRoom(peer.uid, arguments.spec.group_size);  // as above
-    return room.code() == Code::kUnavailable ? room : taken;
+    return or_ending(taken);
   }
   const Result<std::optional<Sampler::Start>> start = StartOf(arguments.cursor, member.feed());
   Result<std::unique_ptr<ControlPages>> pages = ControlPages::Create(member.feed().arena().slot_count());

@@ -14,20 +14,12 @@ user=990 # of the Dockerfile
 stranger=12345
 
 fail() {
-  echo "container: FAILED: $*" >&2
+  echo "$name: FAILED: $*" >&2
   engine logs daemon 2>&1 | tail -20 >&2 || true
   exit 1
 }
-holds() { echo "container: $*"; }
-# Waits (up to 60 s) until a command succeeds.
-await() {
-  local try
-  for try in $(seq 600); do
-    if "$@" >/dev/null 2>&1; then return; fi
-    sleep 0.1
-  done
-  fail "did not come: $*"
-}
+name=container
+. "$here/../steps.sh"
 # Storage of its own; runc, as crun wants control groups of one version alone.
 # No timer of systemd runs the health check: the script does.
 engine() { DISABLE_HC_SYSTEMD=true podman --runtime runc --cgroup-manager cgroupfs --root "$cache/storage" --runroot "$cache/run" --storage-driver overlay --log-level error "$@"; }

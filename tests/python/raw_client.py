@@ -78,8 +78,10 @@ def frame(kind, token=b""):
 
 def connect(path, kind=socket.SOCK_SEQPACKET):
     out = socket.socket(socket.AF_UNIX, kind)
-    out.settimeout(20)
+    # Python's own time limit would have a full backlog refuse at once.
+    out.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", 20, 0))
     out.connect(path)
+    out.settimeout(20)
     return out
 
 

@@ -14,20 +14,12 @@ scratch=$(mktemp -d)
 user=nobody
 
 fail() {
-  echo "slurm: FAILED: $*" >&2
+  echo "$name: FAILED: $*" >&2
   tail -n 15 "$scratch"/*.log "$scratch"/jobs/*.log "$scratch"/*.out >&2 2>/dev/null || true
   exit 1
 }
-holds() { echo "slurm: $*"; }
-# Waits (up to 60 s) until a command succeeds.
-await() {
-  local try
-  for try in $(seq 600); do
-    if "$@" >/dev/null 2>&1; then return; fi
-    sleep 0.1
-  done
-  fail "did not come: $*"
-}
+name=slurm
+. "$here/../steps.sh"
 [ $# -eq 1 ] || { echo "usage: $0 BUILD_DIRECTORY" >&2 && exit 2; }
 [ "$(id -u)" -eq 0 ] || fail "needs root, to start jobs of other users"
 build=$(realpath "$1")

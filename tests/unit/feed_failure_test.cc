@@ -27,23 +27,13 @@ class FarNumbers final : public Dataset {
 };
 
 // Host memory behind copies of which the third one, and all later ones, fail.
-class LostArena final : public Arena {
+class LostArena final : public ArenaOverHost {
  public:
-  explicit LostArena(std::unique_ptr<HostArena> memory)
-      : Arena(memory->id(), memory->slot_count(), memory->layout()), memory_(std::move(memory)) {}
-  Backend backend() const override { return Backend::kHost; }
-  std::byte* FillAddress(const Piece& piece, size_t tensor) override {
-    return memory_->FillAddress(piece, tensor);
-  }
-  Status Prepare(uint32_t slot) override { return memory_->Prepare(slot); }
+  using ArenaOverHost::ArenaOverHost;
   void Deliver(const Piece& piece, const Landing& landing, Done done) override {
     if (piece.slot >= 2) return done(Internal("copy a batch: the GPU is lost"), {});
-    memory_->Deliver(piece, landing, std::move(done));
+    memory().Deliver(piece, landing, std::move(done));
   }
-  int fd() const override { return memory_->fd(); }
-
- private:
-  const std::unique_ptr<HostArena> memory_;
 };
 
 class FeedFailureTest : public FeedTest {
@@ -72,14 +62,8 @@ TEST_F(FeedFailureTest, DeliveryThatFailsLeavesTheBatchesToTheNextDaemon) {
   for (const uint64_t samples : {1000, 32}) {
     FeedSpec spec = InOrder();
     spec.epochs = 1;
-    auto loader = std::move(SampleLoader::Create(std::make_shared<NumberDataset>(samples), spec)).value();
-    auto layout = std::move(BatchLayout::Create(loader->outputs(), spec.batch_size)).value();
-    auto arena = std::make_unique<LostArena>(std::move(HostArena::Create(layout, 4, false, pool_)).value());
-    const auto sampler = std::move(Sampler::Create(spec, samples)).value();
-    feeds_.push_back(std::make_shared<Feed>(
-        Feed::Parts{++last_id_, spec, std::move(layout), sampler, std::move(loader), std::move(arena)},
-        *workers_));
-    Feed& feed = *feeds_.back();
+    Feed& feed = *Make(spec, std::make_shared<NumberDataset>(samples), 4,
+                       [](auto memory) { return std::make_unique<LostArena>(std::move(memory)); });
     PageClient client(feed);
     ASSERT_OK(feed.Attach(client.pages(), Sampler::Start{}));
     WaitFor([&] { return client.state() != FeedState::kRunning; });

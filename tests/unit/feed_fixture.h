@@ -53,6 +53,25 @@ class NumberDataset final : public Dataset {
   std::function<void(uint64_t)> before_read_;
 };
 
+// Slots in host memory, which a test fills or delivers in another way.
+class ArenaOverHost : public Arena {
+ public:
+  explicit ArenaOverHost(std::unique_ptr<HostArena> memory)
+      : Arena(memory->id(), memory->slot_count(), memory->layout()), memory_(std::move(memory)) {}
+  Backend backend() const override { return Backend::kHost; }
+  int fd() const override { return memory_->fd(); }
+  Status Prepare(uint32_t slot) override { return memory_->Prepare(slot); }
+  std::byte* FillAddress(const Piece& piece, size_t tensor) override {
+    return memory_->FillAddress(piece, tensor);
+  }
+
+ protected:
+  HostArena& memory() { return *memory_; }
+
+ private:
+  const std::unique_ptr<HostArena> memory_;
+};
+
 // What a client process would do with its pages, step by step.
 class PageClient {
  public:
@@ -133,13 +152,16 @@ class FeedTest : public ::testing::Test {
     return spec;
   }
 
-  std::shared_ptr<Feed> Make(const FeedSpec& spec, std::shared_ptr<const Dataset> dataset,
-                             uint32_t slots = 4) {
+  // `over`: makes the feed's arena of one in host memory; empty: it is that one.
+  using Over = std::function<std::unique_ptr<Arena>(std::unique_ptr<HostArena>)>;
+  std::shared_ptr<Feed> Make(const FeedSpec& spec, std::shared_ptr<const Dataset> dataset, uint32_t slots = 4,
+                             const Over& over = {}) {
     const uint64_t samples = dataset->info().samples;
     auto loader = std::move(SampleLoader::Create(std::move(dataset), spec)).value();
     auto layout = std::move(BatchLayout::Create(loader->outputs(), spec.batch_size)).value();
-    auto arena =
+    auto host =
         std::move(HostArena::Create(layout, slots, spec.sharing != Sharing::kExclusive, pool_)).value();
+    std::unique_ptr<Arena> arena = over ? over(std::move(host)) : std::move(host);
     auto sampler = std::move(Sampler::Create(spec, samples)).value();
     feeds_.push_back(
         std::make_shared<Feed>(Feed::Parts{++last_id_, spec, std::move(layout), sampler, std::move(loader),

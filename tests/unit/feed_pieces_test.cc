@@ -12,22 +12,16 @@ constexpr uint32_t kPieceSamples = 3;
 
 // Slots that a thread copies pieces to, from memory for two of them. What it copied from is overwritten
 // before it is given back.
-class PieceArena final : public Arena {
+class PieceArena final : public ArenaOverHost {
  public:
   PieceArena(std::unique_ptr<HostArena> slots, bool held)
-      : Arena(slots->id(), slots->slot_count(), slots->layout()),
-        slots_(std::move(slots)),
-        held_(held),
-        copier_([this] { Run(); }) {
-    for (std::vector<std::byte>& memory : memories_) memory.resize(layout().slot_stride);
+      : ArenaOverHost(std::move(slots)), held_(held), copier_([this] { Run(); }) {
+    for (std::vector<std::byte>& piece : pieces_) piece.resize(layout().slot_stride);
   }
   ~PieceArena() override {
     Push({});
     copier_.join();
   }
-  Backend backend() const override { return Backend::kHost; }
-  int fd() const override { return slots_->fd(); }
-  Status Prepare(uint32_t slot) override { return slots_->Prepare(slot); }
   uint32_t piece_samples() const override { return kPieceSamples; }
   bool Take(Piece* piece) override PF_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
@@ -37,13 +31,13 @@ class PieceArena final : public Arena {
     return true;
   }
   void Return(const Piece& piece) override PF_EXCLUDES(mutex_) {
-    std::vector<std::byte>& memory = memories_[piece.memory];
+    std::vector<std::byte>& memory = pieces_[piece.memory];
     std::memset(memory.data(), 0xee, memory.size());
     const MutexLock lock(mutex_);
     free_.push_back(piece.memory);
   }
   std::byte* FillAddress(const Piece& piece, size_t tensor) override {
-    return memories_[piece.memory].data() + layout().tensors[tensor].offset;
+    return pieces_[piece.memory].data() + layout().tensors[tensor].offset;
   }
   void Deliver(const Piece& piece, const Landing& landing, Done done) override {
     Push({piece, landing, std::move(done)});
@@ -82,7 +76,7 @@ class PieceArena final : public Arena {
       if (!job.done) return;
       for (size_t t = 0; t < layout().tensors.size(); ++t) {
         const uint64_t bytes = layout().tensors[t].sample_bytes;
-        std::memcpy(slots_->FillAddress({job.piece.slot, job.landing.first, 0, 0}, t),
+        std::memcpy(memory().FillAddress({job.piece.slot, job.landing.first, 0, 0}, t),
                     FillAddress(job.piece, t), job.landing.samples * bytes);
       }
       Return(job.piece);
@@ -90,8 +84,7 @@ class PieceArena final : public Arena {
     }
   }
 
-  const std::unique_ptr<HostArena> slots_;
-  std::array<std::vector<std::byte>, 2> memories_;
+  std::array<std::vector<std::byte>, 2> pieces_;
   mutable Mutex mutex_;
   CondVar changed_;
   bool held_ PF_GUARDED_BY(mutex_);
@@ -103,17 +96,11 @@ class PieceArena final : public Arena {
 class FeedPiecesTest : public FeedTest {
  protected:
   Feed& MakePieces(const FeedSpec& spec, std::shared_ptr<const Dataset> dataset, bool held = false) {
-    const uint64_t samples = dataset->info().samples;
-    auto loader = std::move(SampleLoader::Create(std::move(dataset), spec)).value();
-    auto layout = std::move(BatchLayout::Create(loader->outputs(), spec.batch_size)).value();
-    auto arena =
-        std::make_unique<PieceArena>(std::move(HostArena::Create(layout, 4, false, pool_)).value(), held);
-    arena_ = arena.get();
-    const auto sampler = std::move(Sampler::Create(spec, samples)).value();
-    feeds_.push_back(std::make_shared<Feed>(
-        Feed::Parts{++last_id_, spec, std::move(layout), sampler, std::move(loader), std::move(arena)},
-        *workers_));
-    return *feeds_.back();
+    return *Make(spec, std::move(dataset), 4, [&](auto slots) {
+      auto arena = std::make_unique<PieceArena>(std::move(slots), held);
+      arena_ = arena.get();
+      return arena;
+    });
   }
   PieceArena* arena_ = nullptr;
 };

@@ -12,15 +12,9 @@ uint64_t Of(const StallTimes& stall, StallCause cause) {
 }
 
 // Host memory behind a copy that takes until Finish.
-class SlowArena final : public Arena {
+class SlowArena final : public ArenaOverHost {
  public:
-  explicit SlowArena(std::unique_ptr<HostArena> memory)
-      : Arena(memory->id(), memory->slot_count(), memory->layout()), memory_(std::move(memory)) {}
-  Backend backend() const override { return Backend::kHost; }
-  std::byte* FillAddress(const Piece& piece, size_t tensor) override {
-    return memory_->FillAddress(piece, tensor);
-  }
-  Status Prepare(uint32_t slot) override { return memory_->Prepare(slot); }
+  using ArenaOverHost::ArenaOverHost;
   void Deliver(const Piece& piece, const Landing& landing, Done done) override PF_EXCLUDES(mutex_) {
     {
       const MutexLock lock(mutex_);
@@ -29,9 +23,8 @@ class SlowArena final : public Arena {
         return;
       }
     }
-    memory_->Deliver(piece, landing, std::move(done));
+    memory().Deliver(piece, landing, std::move(done));
   }
-  int fd() const override { return memory_->fd(); }
   void Finish() PF_EXCLUDES(mutex_) {
     std::vector<Done> waiting;
     {
@@ -43,7 +36,6 @@ class SlowArena final : public Arena {
   }
 
  private:
-  const std::unique_ptr<HostArena> memory_;
   Mutex mutex_;
   bool finish_ PF_GUARDED_BY(mutex_) = false;
   std::vector<Done> waiting_ PF_GUARDED_BY(mutex_);
@@ -129,17 +121,12 @@ TEST_F(FeedStallTest, SharerThatGivesItsBatchesBackIsNotWhatTheFeedWaitsFor) {
 }
 
 TEST_F(FeedStallTest, TrainerThatWaitsForACopyIsStalledByIt) {
-  const FeedSpec spec = Spec(8);
-  const auto dataset = std::make_shared<NumberDataset>(1000);
-  auto loader = std::move(SampleLoader::Create(dataset, spec)).value();
-  auto layout = std::move(BatchLayout::Create(loader->outputs(), spec.batch_size)).value();
-  auto slow = std::make_unique<SlowArena>(std::move(HostArena::Create(layout, 4, false, pool_)).value());
-  SlowArena& arena = *slow;
-  const auto sampler = std::move(Sampler::Create(spec, 1000)).value();
-  feeds_.push_back(std::make_shared<Feed>(
-      Feed::Parts{++last_id_, spec, std::move(layout), sampler, std::move(loader), std::move(slow)},
-      *workers_));
-  Feed& feed = *feeds_.back();
+  SlowArena* arena = nullptr;
+  Feed& feed = *Make(Spec(8), std::make_shared<NumberDataset>(1000), 4, [&](auto memory) {
+    auto slow = std::make_unique<SlowArena>(std::move(memory));
+    arena = slow.get();
+    return slow;
+  });
   PageClient client(feed);
   BeginToWait(client);
   ASSERT_OK(feed.Attach(client.pages(), Sampler::Start{}));
@@ -149,7 +136,7 @@ TEST_F(FeedStallTest, TrainerThatWaitsForACopyIsStalledByIt) {
   EXPECT_GE(Of(snapshot.stall_ns, StallCause::kCopy), kWhileNs);
   EXPECT_LT(Of(snapshot.stall_ns, StallCause::kConsumer), kWhileNs / 5);
   EXPECT_GE(Of(feed.SnapshotOf(client.pages()).stall_ns, StallCause::kCopy), kWhileNs);
-  arena.Finish();
+  arena->Finish();
   ASSERT_TRUE(client.Next().has_value());
   feed.Detach(client.pages());
 }
