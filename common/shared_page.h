@@ -17,13 +17,15 @@ inline constexpr uint32_t kMinSlots = 3;   // one filling, one ready, one in use
 inline constexpr uint32_t kMaxErrorBytes = 2048;
 
 // What a session is doing, in PublishPage::state. Written by the daemon only. Batches already published stay
-// valid in every state.
+// valid in every state but kEvicted.
 enum class FeedState : uint32_t {
   kRunning = 1,
   kDraining = 2,  // the daemon is going away: nothing more is published; take what is there, then reconnect
                   // elsewhere or later
   kEnded = 3,     // the last epoch asked for is fully published
   kFailed = 4,    // nothing more is published; error_code and error_text say why
+  kEvicted = 5,   // nothing more may be taken: the daemon has what was not. Batches that were taken stay
+                  // valid; error_code and error_text say why
 };
 
 // BatchDescriptor::flags
@@ -54,8 +56,8 @@ struct PublishPage {
   // consistent; if it is 1, ring.
   std::atomic<uint32_t> starved;
   std::atomic<uint32_t> wake;  // futex word: changes at each publish and each change of state
-  uint32_t error_code;         // a Code, valid once state is kFailed
-  uint32_t error_bytes;        // length of error_text, <= kMaxErrorBytes, valid once state is kFailed
+  uint32_t error_code;         // a Code, valid once state is kFailed or kEvicted
+  uint32_t error_bytes;        // length of error_text, <= kMaxErrorBytes, likewise
   uint32_t reserved;
   std::atomic<uint64_t> published;  // batches published so far; sequence numbers below it are valid
   alignas(64) char error_text[kMaxErrorBytes];  // UTF-8, no terminator
@@ -71,10 +73,12 @@ struct alignas(64) ReleaseWord {
 
 struct ReleasePage {
   ReleaseWord slots[kMaxSlots];
-  // What the client says about itself, for statistics only. A client that lies here only spoils its own
-  // figures.
-  alignas(64) std::atomic<uint64_t> taken;  // batches handed to the trainer
-  std::atomic<uint64_t> wait_ns;            // time the trainer spent waiting in next(), in nanoseconds
+  // What the client says about itself. A client that lies here only spoils its own figures, and its own
+  // batches once it is evicted.
+  // Batches taken. Store it, then load `state`, both sequentially consistent: if that is kEvicted, the batch
+  // was not taken.
+  alignas(64) std::atomic<uint64_t> taken;
+  std::atomic<uint64_t> wait_ns;  // time the trainer spent waiting in next(), in nanoseconds
   std::atomic<uint64_t>
       waiting_since_ns;  // CLOCK_MONOTONIC time at which the present wait began, 0 when not waiting
 };

@@ -57,6 +57,12 @@ void RunDrain(bool wait, const ToolContext& context) {
 void RunEvict(uint64_t session, const std::string& reason, const ToolContext& context) {
   const Json answer = Call(context, "Evict", {{"session", std::to_string(session)}, {"reason", reason}});
   std::printf("evicted %s\n", Printable(TextField(answer, "session")).c_str());
+  if (const uint64_t held = UintField(answer, "batches_held"); held > 0) {
+    std::printf(
+        "it still holds %s of its group: they come back once it releases them, at the latest when its "
+        "process ends\n",
+        Counted(held, "batch").c_str());
+  }
 }
 
 void PrintList(const Json& answer, const char* field, const char* title) {

@@ -144,10 +144,7 @@ Result<Batch*> Feed::TakeReady() {
     ASSIGN_OR_RETURN(const bool taken, session_->Take(&descriptor));
     if (!taken) return nullptr;
     Advance(descriptor);
-    if (descriptor.samples > 0) {
-      session_->CountGiven();
-      return BatchPool::Process().Take(session_, descriptor);
-    }
+    if (descriptor.samples > 0) return BatchPool::Process().Take(session_, descriptor);
     session_->Release(descriptor);  // every sample was skipped as bad: nothing to give
   }
 }
@@ -170,7 +167,7 @@ Status Feed::WaitForNews(const Deadline& deadline) {
     const FeedState state =
         session_->state();  // before looking for a batch: what was published earlier is then visible
     if (session_->HasNext()) break;
-    if (state == FeedState::kFailed) {
+    if (state == FeedState::kFailed || state == FeedState::kEvicted) {
       result = final_error_ = session_->Failure();
       break;
     }

@@ -21,6 +21,9 @@ namespace {
 // takes.
 constexpr std::chrono::seconds kSettle(10);
 
+// For a process that ends, between the first and the last of what it held.
+constexpr std::chrono::milliseconds kEnding(200);
+
 // Positions in the welcome, as common/shared_page.h lists them.
 enum WelcomeFd : size_t { kPublishFd, kReleaseFd, kDoorbellFd, kArenaFd };
 
@@ -73,7 +76,9 @@ Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal, S
     return std::shared_ptr<Session>(new Session(std::move(offer), ordinal, std::move(lifeline),
                                                 *std::move(memory), std::move(fds[kDoorbellFd])));
   }
-  if (*no_way && lifeline.HungUp()) {  // a daemon that is gone has taken what its handles name with it
+  // A daemon that is gone has taken what its handles name with it. It may have got to that before its
+  // sockets.
+  if (*no_way && lifeline.WaitForHangUp(std::min(deadline, std::chrono::steady_clock::now() + kEnding))) {
     *no_way = false;
     return Unavailable("the daemon went away: " + memory.status().message());
   }
@@ -172,6 +177,10 @@ Result<bool> Session::Take(BatchDescriptor* batch) {
   const BatchDescriptor copy =
       page.ring[expected % kMaxSlots];  // checked and used as copied, whatever the page says later
   RETURN_IF_ERROR(Check(copy, expected));
+  // Against an eviction: the daemon sees that this batch is held, or it is not.
+  release_page().taken.store(expected + 1, std::memory_order_seq_cst);
+  if (publish_page().state.load(std::memory_order_seq_cst) == static_cast<uint32_t>(FeedState::kEvicted))
+    return Failure();
   next_sequence_.store(expected + 1, std::memory_order_seq_cst);  // against Release, see there
   slot_held_[copy.slot].store(true, std::memory_order_relaxed);
   held_.fetch_add(1, std::memory_order_relaxed);
@@ -263,10 +272,6 @@ void Session::RingIfStarved() {
   const uint64_t one = 1;
   // EAGAIN: the bell is ringing as loudly as it can already.
   [[maybe_unused]] const ssize_t rung = ::write(doorbell_.get(), &one, sizeof(one));
-}
-
-void Session::CountGiven() {
-  release_page().taken.store(++given_, std::memory_order_relaxed);
 }
 
 void Session::BeginWait(uint64_t now_ns) {

@@ -47,12 +47,13 @@ class Session {
   // The caller's GPU, -1 for the host.
   int device() const { return device_ != nullptr ? ordinal_ : -1; }
 
-  // True: `batch` is the next one and now held. False: none is published.
+  // True: `batch` is the next one and now held. False: none is published. An error: why the session was
+  // evicted, or the daemon is broken.
   Result<bool> Take(BatchDescriptor* batch);
   bool HasNext() const;
   // Acquire: batches published before the state was set are visible to a Take that follows.
   FeedState state() const;
-  // Why the feed failed. Precondition: state() == kFailed.
+  // Why the feed failed, or the session was evicted. Precondition: state() is one of those.
   Status Failure() const;
 
   // The word that changes with each publish and each change of state: read it, look for news, then Sleep on
@@ -73,9 +74,8 @@ class Session {
   // Batches taken and not yet released. Once it is 0, no other thread touches the mappings any more.
   uint32_t held() const { return held_.load(std::memory_order_acquire); }
 
-  // Figures for `pinfeed status`: batches given to the trainer, and its waiting.
-  void CountGiven();
-  // Call it before sleeping: it also rings for releases that did not.
+  // Figures for `pinfeed status`: the trainer's waiting. Call it before sleeping: it also rings for releases
+  // that did not.
   void BeginWait(uint64_t now_ns);
   void EndWait(uint64_t waited_ns);
 
@@ -113,7 +113,6 @@ class Session {
 
   std::atomic<uint64_t> next_sequence_{0};  // written by the feed's thread only
   uint64_t wait_ns_ = 0;                    // of the feed's thread
-  uint64_t given_ = 0;                      // likewise
   std::atomic<uint32_t> held_{0};
   std::array<std::atomic<bool>, kMaxSlots> slot_held_{};
 };

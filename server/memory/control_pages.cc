@@ -55,20 +55,38 @@ void ControlPages::Publish(const BatchDescriptor& descriptor) {
 }
 
 void ControlPages::SetState(FeedState state) {
-  if (state_ == FeedState::kFailed || state_ == FeedState::kEnded || state == state_) return;
+  if (IsFinal() || state == state_) return;
   state_ = state;
   publish_page()->state.store(static_cast<uint32_t>(state), std::memory_order_release);
   Wake();
 }
 
 void ControlPages::Fail(const Status& error) {
-  if (state_ == FeedState::kFailed || state_ == FeedState::kEnded) return;
+  if (IsFinal()) return;
+  SetError(error);
+  SetState(FeedState::kFailed);
+}
+
+uint64_t ControlPages::Evict(const Status& error) {
+  if (state_ != FeedState::kFailed && state_ != FeedState::kEvicted) SetError(error);
+  state_ = FeedState::kEvicted;
+  // Sequentially consistent, against the client's "store what is taken, then look here": one of the two sees
+  // the other's store.
+  publish_page()->state.store(static_cast<uint32_t>(state_), std::memory_order_seq_cst);
+  Wake();
+  return std::min(release_page()->taken.load(std::memory_order_seq_cst), published());
+}
+
+bool ControlPages::IsFinal() const {
+  return state_ == FeedState::kFailed || state_ == FeedState::kEnded || state_ == FeedState::kEvicted;
+}
+
+void ControlPages::SetError(const Status& error) {
   PublishPage* page = publish_page();
   const size_t bytes = std::min<size_t>(error.message().size(), kMaxErrorBytes);
   std::memcpy(page->error_text, error.message().data(), bytes);
   page->error_bytes = static_cast<uint32_t>(bytes);
   page->error_code = static_cast<uint32_t>(error.code());
-  SetState(FeedState::kFailed);
 }
 
 void ControlPages::SetStarved(bool starved) {

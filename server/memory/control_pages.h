@@ -33,10 +33,13 @@ class ControlPages {
   // Stores the descriptor with its sequence number filled in, raises the count, wakes the client. A no-op
   // unless the state is kRunning.
   void Publish(const BatchDescriptor& descriptor);
-  // kFailed and kEnded are final: later states are ignored.
+  // kFailed, kEnded and kEvicted are final: later states are ignored.
   void SetState(FeedState state);
   // Sets kFailed with the error's code and (truncated) message.
   void Fail(const Status& error);
+  // Sets kEvicted likewise, in whatever state; a failure's own message stays. Returns how many of the
+  // published batches the client has taken, by its own account: it takes no other.
+  uint64_t Evict(const Status& error);
   void SetStarved(bool starved);
 
   uint64_t published() const { return published_.load(std::memory_order_relaxed); }
@@ -48,7 +51,7 @@ class ControlPages {
   void set_session(uint64_t id) { session_.store(id, std::memory_order_relaxed); }
   uint64_t session() const { return session_.load(std::memory_order_relaxed); }
 
-  // What the client claims about itself; statistics only.
+  // What the client claims about itself.
   struct ClientStats {
     uint64_t taken = 0;
     uint64_t wait_ns = 0;
@@ -59,6 +62,8 @@ class ControlPages {
  private:
   ControlPages(UniqueFd publish_fd, Mapping publish, UniqueFd release_fd, Mapping release, UniqueFd doorbell,
                uint32_t slot_count);
+  bool IsFinal() const;
+  void SetError(const Status& error);
   void Wake();
   PublishPage* publish_page() const { return reinterpret_cast<PublishPage*>(publish_.data()); }
   const ReleasePage* release_page() const { return reinterpret_cast<const ReleasePage*>(release_.data()); }

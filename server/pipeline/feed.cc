@@ -2,7 +2,6 @@
 #include "server/pipeline/feed.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "server/pipeline/fill.h"
@@ -20,10 +19,6 @@ constexpr uint64_t kChunkBytes = 512 * 1024;
 uint64_t Nanoseconds(Clock::duration duration) {
   return static_cast<uint64_t>(
       std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count()));
-}
-
-bool Before(const Sampler::Start& a, const Sampler::Start& b) {
-  return std::tie(a.epoch, a.batch_index) < std::tie(b.epoch, b.batch_index);
 }
 
 }  // namespace
@@ -46,76 +41,8 @@ Feed::Feed(Parts parts, WorkerPool& workers)
 
 Feed::~Feed() {
   MutexLock lock(mutex_);
-  PF_CHECK(consumers_.empty() && slots_.CountIn(SlotState::kFilling) == 0,
+  PF_CHECK(consumers_.empty() && evicted_.empty() && slots_.CountIn(SlotState::kFilling) == 0,
            "a feed is stopped before it is destroyed");
-}
-
-Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) {
-  Tasks tasks;
-  {
-    MutexLock lock(mutex_);
-    if (phase_ == Phase::kFailed) return error_;
-    const std::string what = "attach to feed " + std::to_string(parts_.id);
-    if (phase_ == Phase::kEnded) return FailedPrecondition(what + ": its last epoch is over");
-    // The next daemon takes them.
-    if (phase_ == Phase::kDraining || stopping_) return Unavailable(what + ": it is draining");
-    const bool queue = parts_.spec.sharing == Sharing::kQueue;
-    if (phase_ == Phase::kRunning && start && queue && Before(*start, first_)) {
-      detours_.push_back({first_, next_});
-      first_ = next_ = *start;
-    }
-    if (phase_ == Phase::kRunning && start && !queue) {
-      const Sampler::Start upcoming = in_flight_.empty()
-                                          ? next_
-                                          : Sampler::Start{batches_[in_flight_.front()].plan.epoch,
-                                                           batches_[in_flight_.front()].plan.batch_index};
-      if (Before(*start, upcoming)) {
-        return FailedPrecondition("cursor: group '" + parts_.spec.group + "' is already at batch " +
-                                  std::to_string(upcoming.batch_index) + " of epoch " +
-                                  std::to_string(upcoming.epoch) +
-                                  "; join without a cursor, or open another group");
-      }
-    }
-    consumers_.push_back({session, start, {}, {}, 0, 0, 0, {}, {}});
-    session->SetStarved(starved_);
-    if (phase_ == Phase::kWaiting && consumers_.size() >= std::max(1U, parts_.spec.group_size)) {
-      next_ = consumers_.front().start.value_or(Sampler::Start{});
-      for (const Consumer& consumer : consumers_)
-        next_ = std::min(next_, consumer.start.value_or(Sampler::Start{}), Before);
-      first_ = next_;
-      EnterLocked(Phase::kRunning);
-    }
-    tasks = AdvanceLocked();
-  }
-  Submit(std::move(tasks));
-  return OkStatus();
-}
-
-size_t Feed::Detach(ControlPages* session, const Status& error) {
-  Tasks tasks;
-  size_t left = 0;
-  {
-    MutexLock lock(mutex_);
-    const auto found = std::find_if(consumers_.begin(), consumers_.end(),
-                                    [&](const Consumer& c) { return c.pages == session; });
-    if (found == consumers_.end()) return consumers_.size();
-    AccountLocked();
-    CollectReleasesLocked();
-    trace_.Finish(found->trace, *session);
-    if (!error.ok()) session->Fail(error);
-    const Consumer gone = *found;
-    consumers_.erase(found);
-    // What nobody holds any more is taken back below. In a queue the bytes go to another session, which does
-    // the work.
-    const bool pass_on = parts_.spec.sharing == Sharing::kQueue && !consumers_.empty();
-    for (uint32_t slot = 0; pass_on && slot < slots_.count(); ++slot) {
-      if (gone.owed[slot] != 0) LendLocked(slot);
-    }
-    left = consumers_.size();
-    tasks = AdvanceLocked();
-  }
-  Submit(std::move(tasks));
-  return left;
 }
 
 bool Feed::HasBegun() const {
@@ -172,38 +99,32 @@ Feed::Tasks Feed::AdvanceLocked() {
   return tasks;
 }
 
-bool Feed::MayComeBackLocked() const {
-  if (parts_.spec.sharing != Sharing::kQueue || consumers_.size() < 2 || stopping_) return false;
-  return std::any_of(consumers_.begin(), consumers_.end(), [](const Consumer& consumer) {
-    const bool owes =
-        std::any_of(consumer.owed.begin(), consumer.owed.end(), [](uint64_t g) { return g != 0; });
-    return owes && consumer.pages->Stats().taken < consumer.pages->published();
-  });
-}
-
 void Feed::CollectReleasesLocked() {
   for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
     if (slots_.state(slot) != SlotState::kLent) continue;
     bool held = false;
-    for (Consumer& consumer : consumers_) {
-      if (consumer.owed[slot] == 0) continue;
-      const uint64_t word = consumer.pages->Released(slot);
-      if (word == consumer.owed[slot]) {
-        consumer.owed[slot] = 0;
-      } else {
-        held = true;
-        if (word != consumer.seen[slot]) {
-          ++consumer.ignored_releases;
-          ++counters_.ignored_releases;
-        }
-      }
-      consumer.seen[slot] = word;
-    }
+    for (Consumer& consumer : consumers_) held |= HoldsLocked(consumer, slot);
+    for (Consumer& consumer : evicted_) held |= HoldsLocked(consumer, slot);
     if (held) continue;
     counters_.lent.Add(Nanoseconds(accounted_ - since_[slot]));
     trace_.SlotReleased(slot);
     slots_.MarkFree(slot);
   }
+}
+
+bool Feed::HoldsLocked(Consumer& consumer, uint32_t slot) {
+  if (consumer.owed[slot] == 0) return false;
+  const uint64_t word = consumer.pages->Released(slot);
+  const uint64_t seen = std::exchange(consumer.seen[slot], word);
+  if (word == consumer.owed[slot]) {
+    consumer.owed[slot] = 0;
+    return false;
+  }
+  if (word != seen) {
+    ++consumer.ignored_releases;
+    ++counters_.ignored_releases;
+  }
+  return true;
 }
 
 void Feed::PublishReadyLocked() {
@@ -267,6 +188,7 @@ void Feed::LendLocked(uint32_t slot) {
   const uint64_t now_ns = trace_.On() ? TraceClockNs() : 0;
   const auto lend = [&](Consumer& consumer) {
     consumer.owed[slot] = descriptor.generation;
+    consumer.sequence[slot] = consumer.pages->published();
     trace_.Publishing(consumer.trace, *consumer.pages, descriptor, now_ns);
     consumer.pages->Publish(descriptor);
   };
@@ -284,8 +206,7 @@ void Feed::LendLocked(uint32_t slot) {
     }
   } else {
     for (Consumer& consumer : consumers_) {
-      if (consumer.start && Before(here, *consumer.start))
-        continue;  // it has had this batch before it came back
+      if (consumer.start && here < *consumer.start) continue;  // it has had this batch before it came back
       lend(consumer);
       lent = true;
     }
@@ -317,7 +238,7 @@ void Feed::PlanLocked() {
     unbegun_.push_back(std::make_shared<Fill>(*this, *slot, batch.plan));
     next_ = batch.plan.last_of_epoch ? Sampler::Start{next_.epoch + 1, 0}
                                      : Sampler::Start{next_.epoch, next_.batch_index + 1};
-    if (!detours_.empty() && !Before(next_, detours_.back().end)) {
+    if (!detours_.empty() && next_ >= detours_.back().end) {
       next_ = detours_.back().resume;
       detours_.pop_back();
     }

@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "common/feed_spec.h"
-#include "common/histogram.h"
 #include "common/result.h"
 #include "common/sync.h"
 #include "server/memory/arena.h"
 #include "server/memory/control_pages.h"
 #include "server/memory/slots.h"
+#include "server/pipeline/feed_snapshot.h"
 #include "server/pipeline/feed_trace.h"
 #include "server/pipeline/sample_loader.h"
 #include "server/pipeline/stall.h"
@@ -27,52 +27,6 @@
 #include "server/source/sampler.h"
 
 namespace pinfeed {
-
-// A sample that could not be used, and why.
-struct BadSampleNote {
-  uint64_t sample_id = 0;
-  std::string reason;
-};
-
-// What status and metrics show of a feed. Counters only grow.
-struct FeedSnapshot {
-  uint64_t id = 0;
-  std::string dataset;  // path
-  std::string name;     // of a configured dataset, else the last part of its path
-  Sharing sharing = Sharing::kExclusive;
-  bool on_device = false;
-  std::string state;  // "waiting" (for its group), "running", "draining", "ended", "failed"
-  Status error;
-  uint64_t epoch = 0;        // of the batch published last
-  uint64_t batch_index = 0;  // likewise
-  uint32_t slots_free = 0, slots_filling = 0, slots_ready = 0, slots_lent = 0;
-  std::string slot_states;  // one letter a slot: f(ree), w(orkers fill it), c(opied), r(eady), l(ent)
-  uint64_t arena_bytes = 0;
-  uint64_t batches = 0;  // published, counted once a batch
-  uint64_t samples = 0;
-  uint64_t bytes = 0;
-  uint64_t bad_samples = 0;
-  std::vector<BadSampleNote> last_bad_samples;  // the newest few
-  uint64_t ignored_releases = 0;        // words that changed to something else than the generation lent
-  uint64_t read_ns = 0, decode_ns = 0;  // worker time
-  uint64_t starved_ns =
-      0;  // the trainers waited for a batch, by their own account (their mean, within the time there was)
-  uint64_t full_ns = 0;     // every slot was ready or lent: the trainer is what is slow
-  uint64_t running_ns = 0;  // since the first batch was planned
-  StallTimes stall_ns{};    // the feed's waiting by cause; of the trainers, their mean
-  DurationCounts filling;   // batches, from planned to filled
-  DurationCounts lent;      // batches, from published until the daemon saw the last release
-  std::string bound_on;     // the name of a StallCause
-  double bound_share = 0;   // share of running_ns that it explains
-};
-
-// What one session of a feed has at the moment.
-struct ConsumerSnapshot {
-  uint32_t slots_lent = 0;
-  uint64_t ignored_releases = 0;
-  uint64_t oldest_lease_ns = 0;  // age of the batch it has longest
-  StallTimes stall_ns{};         // kConsumer: the feed had no free slot and this session had some
-};
 
 // Purpose: keeps its slots full: takes free slots, plans batches, gives them to the workers, publishes
 // finished ones in order, takes released ones back. Owns: sampler, loader, arena, slot states. Borrows: the
@@ -122,8 +76,12 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // of a late session and its own, since nobody has had that here.
   Status Attach(ControlPages* session, std::optional<Sampler::Start> start) PF_EXCLUDES(mutex_);
   // Removes a session, as if it had released everything. In a queue group the batches it held go to another
-  // session. Its client sees `error`, unless that is OK. Returns how many are left.
-  size_t Detach(ControlPages* session, const Status& error = OkStatus()) PF_EXCLUDES(mutex_);
+  // session. Returns how many are left.
+  size_t Detach(ControlPages* session) PF_EXCLUDES(mutex_);
+  // Its client sees `error` instead of a next batch. What it has not taken is as if released, or goes to
+  // another session of a queue; what it has taken stays its own until it releases it or Detach. Returns how
+  // many batches those are. It counts as no session any more, and still has to be detached.
+  size_t Evict(ControlPages* session, const Status& error) PF_EXCLUDES(mutex_);
 
   // Looks at the release words and goes on filling: after a doorbell. A queue whose last batches are lent
   // wants it from time to time, since nobody rings when a batch is taken.
@@ -151,12 +109,13 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   struct Consumer {
     ControlPages* pages = nullptr;
     std::optional<Sampler::Start> start;
-    std::array<uint64_t, kMaxSlots> owed{};  // generation lent and not yet released; 0: none
-    std::array<uint64_t, kMaxSlots> seen{};  // release word as last looked at
-    uint64_t waited_ns = 0;                  // the trainer's waiting in all, as last looked at
+    std::array<uint64_t, kMaxSlots> owed = {};      // generation lent and not yet released; 0: none
+    std::array<uint64_t, kMaxSlots> sequence = {};  // of the batch lent, where something is owed
+    std::array<uint64_t, kMaxSlots> seen = {};      // release word as last looked at
+    uint64_t waited_ns = 0;                         // the trainer's waiting in all, as last looked at
     uint64_t ignored_releases = 0;
     uint64_t waited_now_ns = 0;  // of waited_ns, since the look before
-    StallSums stalls;
+    StallSums stalls = {};
     ClientTrace trace = {};
   };
   // What a slot holds from FILLING on.
@@ -178,6 +137,10 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   void CollectReleasesLocked() PF_REQUIRES(mutex_);
   void PublishReadyLocked() PF_REQUIRES(mutex_);
   void LendLocked(uint32_t slot) PF_REQUIRES(mutex_);
+  // Looks at the consumer's release word.
+  bool HoldsLocked(Consumer& consumer, uint32_t slot) PF_REQUIRES(mutex_);
+  // What a member had: in a queue the bytes go to another one, which does the work.
+  void PassOnLocked(uint32_t slot) PF_REQUIRES(mutex_);
   void PlanLocked() PF_REQUIRES(mutex_);
   // Whatever the phase: a batch that is planned ends its filling.
   void BeginPiecesLocked(Tasks* tasks) PF_REQUIRES(mutex_);
@@ -233,6 +196,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   };
   std::vector<Detour> detours_ PF_GUARDED_BY(mutex_);
   std::vector<Consumer> consumers_ PF_GUARDED_BY(mutex_);
+  std::vector<Consumer> evicted_ PF_GUARDED_BY(mutex_);  // which may still hold batches
   bool starved_ PF_GUARDED_BY(mutex_) = false;
   uint64_t barren_batches_ PF_GUARDED_BY(mutex_) = 0;  // in a row without a good sample
   std::string first_bad_ PF_GUARDED_BY(mutex_);        // of those

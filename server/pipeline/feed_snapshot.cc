@@ -120,9 +120,11 @@ char Feed::SlotLetterLocked(uint32_t slot) const {
 }
 
 bool Feed::IsReleasedLocked(uint32_t slot) const {
-  return std::all_of(consumers_.begin(), consumers_.end(), [&](const Consumer& consumer) {
+  const auto has_released = [slot](const Consumer& consumer) {
     return consumer.owed[slot] == 0 || consumer.pages->Released(slot) == consumer.owed[slot];
-  });
+  };
+  return std::all_of(consumers_.begin(), consumers_.end(), has_released) &&
+         std::all_of(evicted_.begin(), evicted_.end(), has_released);
 }
 
 void Feed::LookForTrace(bool last) {
@@ -183,8 +185,8 @@ ConsumerSnapshot Feed::SnapshotOf(const ControlPages* session) const {
   const MutexLock lock(mutex_);
   const auto now = Clock::now();
   ConsumerSnapshot snapshot;
-  for (const Consumer& consumer : consumers_) {
-    if (consumer.pages != session) continue;
+  const auto look = [&](const Consumer& consumer) PF_REQUIRES(mutex_) {
+    if (consumer.pages != session) return;
     snapshot.ignored_releases = consumer.ignored_releases;
     snapshot.stall_ns = consumer.stalls.sums();
     for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
@@ -193,7 +195,9 @@ ConsumerSnapshot Feed::SnapshotOf(const ControlPages* session) const {
       ++snapshot.slots_lent;
       snapshot.oldest_lease_ns = std::max(snapshot.oldest_lease_ns, Nanoseconds(now - since_[slot]));
     }
-  }
+  };
+  std::for_each(consumers_.begin(), consumers_.end(), look);
+  std::for_each(evicted_.begin(), evicted_.end(), look);
   return snapshot;
 }
 

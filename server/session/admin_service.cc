@@ -165,7 +165,7 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* conte
   const Result<Peer> caller = FindOperator(*context, "drain");
   if (!caller.ok()) return Finish(reactor, caller.status());
   for (const std::shared_ptr<Session>& session : parts_.sessions.All())
-    response->set_sessions(response->sessions() + (session->state == SessionState::kOrphaned ? 0 : 1));
+    response->set_sessions(response->sessions() + (HasLeft(*session) ? 0 : 1));
   response->set_drain_timeout_seconds(
       std::chrono::duration<double>(parts_.operations.drain_timeout()).count());
   return Finish(reactor, parts_.operations.drain("drain by " + Describe(*caller)));
@@ -185,7 +185,10 @@ grpc::ServerUnaryReactor* AdminService::Evict(grpc::CallbackServerContext* conte
   const std::string why = request->reason().empty() ? "" : ": " + EscapeName(request->reason());
   parts_.lifelines.Evict(request->session(),
                          {Code::kAborted, "evicted by an operator (" + Describe(*caller) + ")" + why},
-                         [reactor](const Status& status) { Finish(reactor, status); });
+                         [reactor, response](const Result<size_t>& held) {
+                           if (held.ok()) response->set_batches_held(static_cast<uint32_t>(*held));
+                           Finish(reactor, held.status());
+                         });
   return reactor;
 }
 

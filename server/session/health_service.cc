@@ -25,7 +25,7 @@ HealthService::Response::ServingStatus HealthService::StatusOf(const std::string
   for (const std::shared_ptr<Session>& session : sessions_.All()) {
     if (name != std::string(kFeedPrefix) + std::to_string(session->id)) continue;
     const std::string state = session->member.feed().Snapshot().state;
-    const bool served = session->state != SessionState::kOrphaned && state != "draining" && state != "failed";
+    const bool served = !HasLeft(*session) && state != "draining" && state != "failed";
     return served ? Response::SERVING : Response::NOT_SERVING;
   }
   return Response::SERVICE_UNKNOWN;

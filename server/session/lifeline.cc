@@ -107,22 +107,27 @@ void LifelineServer::Abandon(const std::shared_ptr<Session>& session) {
 }
 
 void LifelineServer::Evict(uint64_t session_id, const Status& error,
-                           std::function<void(const Status&)> done) {
+                           std::function<void(const Result<size_t>&)> done) {
   loop_->Post([this, session_id, error, done = std::move(done)] { done(EvictNow(session_id, error)); });
 }
 
-Status LifelineServer::EvictNow(uint64_t session_id, const Status& error) {
+Result<size_t> LifelineServer::EvictNow(uint64_t session_id, const Status& error) {
   const auto connected = std::find_if(connections_.begin(), connections_.end(), [&](const auto& entry) {
     return entry.second.session != nullptr && entry.second.session->id == session_id;
   });
   if (connected != connections_.end()) {
-    EndSession(connected->first, error.message(), error);
-    return OkStatus();
+    const std::shared_ptr<Session> session = connected->second.session;
+    if (session->state == SessionState::kEvicted)
+      return FailedPrecondition("evict: " + Describe(*session) +
+                                " is evicted already; end its process for what it holds");
+    const size_t held = sessions_.Evict(*session, error);
+    if (held == 0) EndSession(connected->first, error.message());
+    return held;
   }
   for (const std::shared_ptr<Session>& session : sessions_.All()) {
     if (session->id != session_id) continue;
     sessions_.End(session, error.message());  // its client has not come yet, and finds no session
-    return OkStatus();
+    return size_t{0};
   }
   return NotFound("evict: there is no session " + std::to_string(session_id) +
                   "; `pinfeed status` lists those there are");
@@ -241,6 +246,7 @@ void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {
     connections_.erase(id);
     return;
   }
+  if (connection.session->state == SessionState::kEvicted) return;  // it may release what it holds
   sessions_.Orphan(*connection.session);
   Unwatch(connection.doorbell_watch);
   loop_->At(EventLoop::Clock::now() + kOrphanLogDelay, [this, id] {
@@ -260,7 +266,7 @@ void LifelineServer::Refuse(ConnectionId id, Refusal refusal, const Status& erro
   OnHangUp(id, connection);
 }
 
-void LifelineServer::EndSession(ConnectionId id, const std::string& reason, const Status& error) {
+void LifelineServer::EndSession(ConnectionId id, const std::string& reason) {
   Connection& connection = connections_.at(id);
   Unwatch(connection.fd_watch);
   Unwatch(connection.pidfd_watch);
@@ -268,7 +274,7 @@ void LifelineServer::EndSession(ConnectionId id, const std::string& reason, cons
   // The socket outlives the session: a client that has seen the hang-up may count on its memory.
   const Connection ended = std::move(connection);
   connections_.erase(id);
-  sessions_.End(ended.session, reason, error);
+  sessions_.End(ended.session, reason);
 }
 
 void LifelineServer::Unwatch(EventLoop::WatchId& watch) {

@@ -48,9 +48,10 @@ class LifelineServer {
   // Its client will not come.
   void Abandon(const std::shared_ptr<Session>& session);
 
-  // Ends the session, whatever its client does: the trainer gets `error`. kNotFound when there is none.
-  // `done` is called from the loop.
-  void Evict(uint64_t session_id, const Status& error, std::function<void(const Status&)> done);
+  // The trainer gets `error` instead of a next batch, and the session ends: at once, or, while it holds
+  // batches that it shares with others (`done` gets how many), with its process at the latest. kNotFound when
+  // there is none. `done` is called from the loop.
+  void Evict(uint64_t session_id, const Status& error, std::function<void(const Result<size_t>&)> done);
 
   const std::string& path() const { return listener_.path(); }
 
@@ -79,8 +80,8 @@ class LifelineServer {
   void LookAtQueue(ConnectionId id);
   void OnHangUp(ConnectionId id, Connection& connection);
   void Refuse(ConnectionId id, Refusal refusal, const Status& error);
-  void EndSession(ConnectionId id, const std::string& reason, const Status& error = OkStatus());
-  Status EvictNow(uint64_t session_id, const Status& error);
+  void EndSession(ConnectionId id, const std::string& reason);
+  Result<size_t> EvictNow(uint64_t session_id, const Status& error);
   void Unwatch(EventLoop::WatchId& watch);
   void CloseSocket(Connection& connection);
 

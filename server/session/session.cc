@@ -33,8 +33,14 @@ const char* SessionStateName(SessionState state) {
       return "attached";
     case SessionState::kOrphaned:
       return "orphaned";
+    case SessionState::kEvicted:
+      return "evicted";
   }
   return "unknown";
+}
+
+bool HasLeft(const Session& session) {
+  return session.state == SessionState::kOrphaned || session.state == SessionState::kEvicted;
 }
 
 std::string Describe(const Session& session) {
@@ -140,8 +146,22 @@ void SessionTable::Orphan(Session& session) {
   if (AllLeft()) on_left_();
 }
 
-void SessionTable::End(const std::shared_ptr<Session>& session, const std::string& reason,
-                       const Status& error) {
+size_t SessionTable::Evict(Session& session, const Status& error) {
+  if (session.state != SessionState::kAttached) return 0;
+  Feed& feed = session.member.feed();
+  const size_t held = feed.Evict(session.pages.get(), error);
+  // A feed of its own ends, and leaves its memory to the client.
+  if (held == 0 || feed.spec().sharing == Sharing::kExclusive) return 0;
+  session.state = SessionState::kEvicted;
+  session.member.Leave();
+  const LogScope scope(ContextOf(session));
+  spdlog::info("{}: {}; it holds {} batches of its group until it releases them or its process ends",
+               Describe(session), error.message(), held);
+  if (AllLeft()) on_left_();
+  return held;
+}
+
+void SessionTable::End(const std::shared_ptr<Session>& session, const std::string& reason) {
   bool all_left = false;
   {
     const MutexLock lock(mutex_);
@@ -153,7 +173,8 @@ void SessionTable::End(const std::shared_ptr<Session>& session, const std::strin
   // Nobody has mapped what goes out with the welcome only.
   if (session->state == SessionState::kPending && session->member.arena().fd() >= 0)
     session->member.Unmapped();
-  if (session->state == SessionState::kAttached) session->member.feed().Detach(session->pages.get(), error);
+  if (session->state == SessionState::kAttached || session->state == SessionState::kEvicted)
+    session->member.feed().Detach(session->pages.get());
   const LogScope scope(ContextOf(*session));
   static LogPace pace(kLinesASecond);
   if (const auto more = pace.Admit()) spdlog::info("{}: ended: {}{}", Describe(*session), reason, *more);
@@ -169,7 +190,7 @@ std::vector<std::shared_ptr<Session>> SessionTable::All() const {
 
 bool SessionTable::AllLeftLocked() const {
   return std::all_of(sessions_.begin(), sessions_.end(),
-                     [](const auto& entry) { return entry.second->state == SessionState::kOrphaned; });
+                     [](const auto& entry) { return HasLeft(*entry.second); });
 }
 
 bool SessionTable::AllLeft() const {

@@ -29,6 +29,7 @@ enum class SessionState : uint8_t {
   kPending,   // opened; its lifeline is awaited
   kAttached,  // served
   kOrphaned,  // its lifeline hung up, its process lives: nothing more is published, its memory stays charged
+  kEvicted,   // nothing more is published; its group waits for batches that it still holds
 };
 const char* SessionStateName(SessionState state);
 
@@ -61,6 +62,8 @@ struct Session {
   std::atomic<SessionState> state{SessionState::kPending};
 };
 
+// Nothing is published to it any more, and nobody waits for it.
+bool HasLeft(const Session& session);
 // "session 3 (pid 12, uid 1000, 'train.py')", for the log.
 std::string Describe(const Session& session);
 
@@ -99,13 +102,14 @@ class SessionTable {
   static Status Attach(Session& session);
   // kAttached -> kOrphaned.
   void Orphan(Session& session) PF_EXCLUDES(mutex_);
-  // Takes everything back that is the daemon's. A second call for the same session does nothing. Its trainer
-  // gets `error`, behind what was published; OK: it finds out by the hang-up.
-  void End(const std::shared_ptr<Session>& session, const std::string& reason,
-           const Status& error = OkStatus()) PF_EXCLUDES(mutex_);
+  // kAttached -> kEvicted: its trainer gets `error`, and keeps what it holds. Returns how many batches of a
+  // group's those are; with 0, or in another state, the session is to be ended.
+  size_t Evict(Session& session, const Status& error) PF_EXCLUDES(mutex_);
+  // Takes everything back that is the daemon's. A second call for the same session does nothing.
+  void End(const std::shared_ptr<Session>& session, const std::string& reason) PF_EXCLUDES(mutex_);
 
   std::vector<std::shared_ptr<Session>> All() const PF_EXCLUDES(mutex_);
-  // No client is left that could still leave: what is orphaned ends with its process only.
+  // No client is left that could still leave: what is orphaned or evicted ends with its process only.
   bool AllLeft() const PF_EXCLUDES(mutex_);
   uint32_t max_of_user() const { return std::min(max_of_user_, limit()); }
   uint64_t opened() const PF_EXCLUDES(mutex_);

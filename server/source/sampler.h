@@ -2,6 +2,7 @@
 // Which samples make up which batch: pure arithmetic on (seed, epoch, position), no state and no list of N.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -42,6 +43,7 @@ class Sampler {
   struct Start {
     uint64_t epoch;
     uint64_t batch_index;
+    auto operator<=>(const Start&) const = default;
   };
   Result<Start> Resume(const Cursor& cursor) const;
 

@@ -159,6 +159,47 @@ def test_an_evicted_trainer_gets_an_error_and_its_memory_goes_back(daemon, array
     assert status == 1 and "there is no session 1000000000" in err
 
 
+MEMBER = """
+import os, signal, sys
+import pinfeed
+feed = pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", address=sys.argv[2], share="broadcast", group="pair", group_size=2, slots=4)
+epoch = iter(feed)
+held = next(epoch)
+values = held.big.copy()
+print("stops", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+assert (held.big == values).all()
+try:
+    next(epoch)
+except pinfeed.Error as error:
+    print(error.code.name, str(error), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_stopped_member_of_a_group_that_is_evicted_keeps_what_it_holds_and_no_more(daemon, arrays):
+    used = int(pinfeed.status(daemon.address)["pool_used_bytes"])
+    member = subprocess.Popen([sys.executable, "-c", MEMBER, str(arrays), daemon.address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with pinfeed.open(arrays, batch_size=4, framework="numpy", address=daemon.address, share="broadcast", group="pair", group_size=2, slots=4, name="stays") as feed:
+        assert member.stdout.readline() == "stops\n"
+        epoch = iter(feed)
+        seen = [int(number) for _ in range(4) for number in next(epoch).id]  # all slots
+        stuck = next(s for s in pinfeed.status(daemon.address)["feeds"][0]["sessions"] if int(s["pid"]) == member.pid)
+        status, out, err = tool(daemon, "evict", stuck["id"], "--reason", "it is stuck")
+        assert status == 0, err
+        assert "it still holds 1 batch of its group" in out
+        assert tool(daemon, "evict", stuck["id"])[0] == 1
+        seen += [int(number) for batch in epoch for number in batch.id]
+        assert seen == list(range(64))
+        assert [s["state"] for s in pinfeed.status(daemon.address)["feeds"][0]["sessions"] if int(s["pid"]) == member.pid] == ["evicted"]
+        member.send_signal(signal.SIGCONT)
+        assert member.stdout.readline().startswith("ABORTED ")
+        member.kill()
+        member.wait()
+        eventually("it has gone", lambda: len(pinfeed.status(daemon.address)["feeds"][0]["sessions"]) == 1)
+    eventually("all is back", lambda: int(pinfeed.status(daemon.address)["pool_used_bytes"]) == used)
+
+
 HANGS_UP = """
 import os, socket, sys, time
 import pinfeed

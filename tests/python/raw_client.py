@@ -28,7 +28,7 @@ SYS_FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 F_GET_SEALS, SIZE_SEALS = 1034, 0x2 | 0x4  # F_SEAL_SHRINK | F_SEAL_GROW
 PAGE_BYTES = 8192
 HELLO, WELCOME, BYE = 1, 2, 3
-RUNNING, DRAINING, ENDED, FAILED = 1, 2, 3, 4
+RUNNING, DRAINING, ENDED, FAILED, EVICTED = 1, 2, 3, 4, 5
 SERVICE = "/pinfeed.v1.Feeder/"
 
 
@@ -136,9 +136,8 @@ class Client:
             wake, state = field(self.publish, "Publish page", "wake"), field(self.publish, "Publish page", "state")
             if field(self.publish, "Publish page", "published") != self.next:
                 return self._descriptor()
-            if state == FAILED:
-                length, start = field(self.publish, "Publish page", "error_bytes"), FIELDS["Publish page"]["error_text"][0]
-                raise RuntimeError(self.publish[start : start + length].tobytes().decode("utf-8", "replace"))
+            if state in (FAILED, EVICTED):
+                self._fail()
             if state == ENDED:
                 return None
             assert state == RUNNING
@@ -146,12 +145,20 @@ class Client:
             timeout = struct.pack("@qq", 0, 50_000_000)
             ctypes.CDLL(None).syscall(SYS_FUTEX, ctypes.c_void_p(word), 0, ctypes.c_uint32(wake), timeout, None, 0)
 
+    def _fail(self):
+        length, start = field(self.publish, "Publish page", "error_bytes"), FIELDS["Publish page"]["error_text"][0]
+        raise RuntimeError(self.publish[start : start + length].tobytes().decode("utf-8", "replace"))
+
     def _descriptor(self):
         base = FIELDS["Publish page"]["ring"][0] + self.next % 64 * 64
         copy = self.publish[base : base + 64].copy()
         batch = {name: field(copy, "Batch descriptor", name) for name in FIELDS["Batch descriptor"]}
         assert batch["sequence"] == self.next and batch["slot"] < self.offer.arena.slot_count
         assert batch["samples"] <= self.offer.batch_size and batch["slot"] not in self.held
+        taken = FIELDS["Release page"]["taken"][0]
+        self.release_page[taken : taken + 8].view("u8")[0] = self.next + 1
+        if field(self.publish, "Publish page", "state") == EVICTED:
+            self._fail()
         self.next += 1
         self.held.add(batch["slot"])
         self.cursor.epoch, self.cursor.position = batch["epoch"], batch["position"]

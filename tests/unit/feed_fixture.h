@@ -91,11 +91,17 @@ class PageClient {
   FeedState state() const { return static_cast<FeedState>(page().state.load(std::memory_order_acquire)); }
   uint64_t ready() const { return page().published.load(std::memory_order_acquire) - taken_; }
 
-  // The next batch, once it is there; nothing when the feed ended, failed or drained before.
+  // The next batch, once it is there; nothing when the feed ended, failed or drained before, or evicted us.
   std::optional<BatchDescriptor> Next() {
     for (;;) {
       const bool final = state() != FeedState::kRunning;
-      if (ready() > 0) return page().ring[taken_++ % kMaxSlots];
+      if (ready() > 0) {
+        const BatchDescriptor batch = page().ring[taken_++ % kMaxSlots];
+        words().taken.store(taken_, std::memory_order_seq_cst);
+        if (page().state.load(std::memory_order_seq_cst) == static_cast<uint32_t>(FeedState::kEvicted))
+          return std::nullopt;
+        return batch;
+      }
       if (final) return std::nullopt;
       std::this_thread::yield();  // the watchdog ends a test that never gets here
     }

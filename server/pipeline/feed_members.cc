@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sessions of a feed: they come, leave, or are evicted.
+#include <algorithm>
+#include <utility>
+
+#include "server/pipeline/feed.h"
+
+namespace pinfeed {
+
+Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) {
+  Tasks tasks;
+  {
+    MutexLock lock(mutex_);
+    if (phase_ == Phase::kFailed) return error_;
+    const std::string what = "attach to feed " + std::to_string(parts_.id);
+    if (phase_ == Phase::kEnded) return FailedPrecondition(what + ": its last epoch is over");
+    // The next daemon takes them.
+    if (phase_ == Phase::kDraining || stopping_) return Unavailable(what + ": it is draining");
+    const bool queue = parts_.spec.sharing == Sharing::kQueue;
+    if (phase_ == Phase::kRunning && start && queue && *start < first_) {
+      detours_.push_back({first_, next_});
+      first_ = next_ = *start;
+    }
+    if (phase_ == Phase::kRunning && start && !queue) {
+      const Sampler::Start upcoming = in_flight_.empty()
+                                          ? next_
+                                          : Sampler::Start{batches_[in_flight_.front()].plan.epoch,
+                                                           batches_[in_flight_.front()].plan.batch_index};
+      if (*start < upcoming) {
+        return FailedPrecondition("cursor: group '" + parts_.spec.group + "' is already at batch " +
+                                  std::to_string(upcoming.batch_index) + " of epoch " +
+                                  std::to_string(upcoming.epoch) +
+                                  "; join without a cursor, or open another group");
+      }
+    }
+    consumers_.push_back({session, start});
+    session->SetStarved(starved_);
+    if (phase_ == Phase::kWaiting && consumers_.size() >= std::max(1U, parts_.spec.group_size)) {
+      next_ = consumers_.front().start.value_or(Sampler::Start{});
+      for (const Consumer& consumer : consumers_)
+        next_ = std::min(next_, consumer.start.value_or(Sampler::Start{}));
+      first_ = next_;
+      EnterLocked(Phase::kRunning);
+    }
+    tasks = AdvanceLocked();
+  }
+  Submit(std::move(tasks));
+  return OkStatus();
+}
+
+size_t Feed::Detach(ControlPages* session) {
+  Tasks tasks;
+  size_t left = 0;
+  {
+    MutexLock lock(mutex_);
+    const auto is_it = [&](const Consumer& consumer) { return consumer.pages == session; };
+    std::vector<Consumer>& those =
+        std::any_of(evicted_.begin(), evicted_.end(), is_it) ? evicted_ : consumers_;
+    const auto found = std::find_if(those.begin(), those.end(), is_it);
+    if (found == those.end()) return consumers_.size();
+    AccountLocked();
+    CollectReleasesLocked();
+    trace_.Finish(found->trace, *session);
+    const Consumer gone = *found;
+    those.erase(found);
+    // What nobody holds any more is taken back below.
+    for (uint32_t slot = 0; slot < slots_.count(); ++slot)
+      if (gone.owed[slot] != 0) PassOnLocked(slot);
+    left = consumers_.size();
+    tasks = AdvanceLocked();
+  }
+  Submit(std::move(tasks));
+  return left;
+}
+
+size_t Feed::Evict(ControlPages* session, const Status& error) {
+  Tasks tasks;
+  size_t held = 0;
+  {
+    MutexLock lock(mutex_);
+    const auto found = std::find_if(consumers_.begin(), consumers_.end(),
+                                    [&](const Consumer& consumer) { return consumer.pages == session; });
+    if (found == consumers_.end()) return 0;
+    AccountLocked();
+    const uint64_t taken = session->Evict(error);
+    CollectReleasesLocked();
+    trace_.Finish(found->trace, *session);
+    Consumer gone = *found;
+    consumers_.erase(found);
+    for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
+      if (gone.owed[slot] == 0) continue;
+      if (gone.sequence[slot] < taken) {
+        ++held;
+      } else {
+        gone.owed[slot] = 0;
+        PassOnLocked(slot);
+      }
+    }
+    if (held > 0) evicted_.push_back(gone);
+    tasks = AdvanceLocked();
+  }
+  Submit(std::move(tasks));
+  return held;
+}
+
+void Feed::PassOnLocked(uint32_t slot) {
+  if (parts_.spec.sharing == Sharing::kQueue && !consumers_.empty()) LendLocked(slot);
+}
+
+bool Feed::MayComeBackLocked() const {
+  if (parts_.spec.sharing != Sharing::kQueue || consumers_.size() < 2 || stopping_) return false;
+  return std::any_of(consumers_.begin(), consumers_.end(), [](const Consumer& consumer) {
+    const bool owes =
+        std::any_of(consumer.owed.begin(), consumer.owed.end(), [](uint64_t g) { return g != 0; });
+    return owes && consumer.pages->Stats().taken < consumer.pages->published();
+  });
+}
+
+}  // namespace pinfeed
