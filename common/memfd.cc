@@ -74,6 +74,18 @@ Status AllocateMemfd(int fd, uint64_t offset, uint64_t bytes) {
   return OkStatus();
 }
 
+Status PopulateForWriting(std::byte* address, uint64_t bytes) {
+  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const uint64_t before = reinterpret_cast<uintptr_t>(address) % page;
+  int error = 0;
+  do {
+    error = ::madvise(address - before, before + bytes, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
+  } while (error == EINTR);
+  if (error == 0) return OkStatus();
+  if (error == EFAULT) error = ENOMEM;  // the kernel's word for the SIGBUS of a touch
+  return ErrnoStatus("allocate " + std::to_string(bytes) + " bytes of shared memory", error);
+}
+
 Result<UniqueFd> ReopenMemfd(int fd, Access access) {
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
   UniqueFd opened(::open(path.c_str(), (access == Access::kReadOnly ? O_RDONLY : O_RDWR) | O_CLOEXEC));

@@ -44,6 +44,11 @@ Result<UniqueFd> CreateEmptyMemfd(const std::string& name, uint64_t bytes);
 // enough, where a touch would be a SIGBUS.
 Status AllocateMemfd(int fd, uint64_t offset, uint64_t bytes);
 
+// Has the memory of [address, address + bytes) of a writable mapping made and mapped, at once instead of page
+// by page when it is touched. kResourceExhausted with the numbers when there is not enough, where a touch
+// would be a SIGBUS. kInvalidArgument before Linux 5.14, which cannot do it: AllocateMemfd can.
+Status PopulateForWriting(std::byte* address, uint64_t bytes);
+
 // The same memory as a file that was opened anew, for reading or for both. Each such opening, and what is
 // mapped from it, is known to the kernel as a user of its own.
 Result<UniqueFd> ReopenMemfd(int fd, Access access);

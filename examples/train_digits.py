@@ -37,10 +37,11 @@ def network():
 def accuracy(model, device):
     right = total = 0
     model.eval()
-    with pinfeed.open("digits-test", batch_size=120, epochs=1, transforms=[pinfeed.Resize((32, 32)), *TO_FLOAT], name="digits evaluation") as feed:
+    transforms = [pinfeed.Resize((32, 32)), *TO_FLOAT]
+    with pinfeed.open("digits-test", batch_size=120, epochs=1, transforms=transforms, device=device, name="digits evaluation") as feed:
         with torch.inference_mode():
             for images, labels in feed:
-                right += (model(images.to(device)).argmax(1).cpu() == labels).sum().item()
+                right += (model(images).argmax(1) == labels).sum().item()
                 total += len(labels)
     return right / total
 
@@ -66,6 +67,7 @@ def main():
         drop_last=True,
         epochs=arguments.epochs,
         transforms=[pinfeed.RandomResizedCrop(32, scale=(0.7, 1.0), ratio=(0.85, 1.18)), *TO_FLOAT],
+        device=device,  # batches come to the GPU by themselves
         name="digits training",
     )
     samples = 0
@@ -73,7 +75,7 @@ def main():
     for epoch in range(arguments.epochs):
         bar = tqdm(feed, desc=f"epoch {epoch + 1:2}/{arguments.epochs}", unit="batch", leave=epoch + 1 == arguments.epochs, disable=None)
         for images, labels in bar:
-            loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
+            loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -49,6 +49,7 @@ struct Config {
   uint32_t max_sessions = 256;
   // What each user may have of these, root and the daemon's own included; a share is one of the whole.
   uint32_t user_sessions = 0;  // 0: all
+  uint32_t user_workers = 0;   // 0: all
   MemorySize user_pool_bytes{0, 1};
   MemorySize user_pinned_bytes{0, 1};
   MemorySize user_gpu_bytes{0, 1};  // of each GPU

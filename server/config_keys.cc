@@ -212,6 +212,8 @@ std::vector<ConfigKey> MakeKeys() {
       UintKey("max_sessions", &Config::max_sessions, 1, kMaxSessions, "sessions at one time"),
       UintKey("user_sessions", &Config::user_sessions, 0, kMaxSessions,
               "sessions of one user at one time; 0: as many as max_sessions"),
+      UintKey("user_workers", &Config::user_workers, 0, kMaxWorkers,
+              "workers that may be at the feeds of one user at one time; 0: all"),
       MemoryKey("user_pool_bytes", &Config::user_pool_bytes,
                 "host memory that the feeds of one user may take, or a share of pool_bytes"),
       MemoryKey("user_pinned_bytes", &Config::user_pinned_bytes,

@@ -107,7 +107,8 @@ Status Daemon::Create() {
   parts_->pool.emplace(pool_bytes, config.user_pool_bytes.Of(pool_bytes), PinnedPool::Names());
   parts_->kept.emplace();
   RETURN_IF_ERROR(OpenGpus());
-  parts_->workers.emplace(config.workers != 0 ? config.workers : UsableCpus(AffinityCpus()));
+  parts_->workers.emplace(config.workers != 0 ? config.workers : UsableCpus(AffinityCpus()),
+                          config.user_workers != 0 ? config.user_workers : UINT32_MAX);
   parts_->progress.emplace(
       *parts_->workers,
       [devices = parts_->devices.get()] {

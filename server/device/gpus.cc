@@ -50,6 +50,7 @@ class Gpus final : public DeviceArenas {
     ASSIGN_OR_RETURN(const int count, CudaDevice::Count());
     if (count == 0) return Unavailable("the CUDA driver shows no GPU");
     auto gpus = std::make_unique<Gpus>();
+    gpus->on_failure_ = options.on_failure;
     std::map<int, std::shared_ptr<const CudaDevice>> nodes;  // the first GPU of each
     for (int ordinal = 0; ordinal < count; ++ordinal) {
       Gpu gpu;
@@ -103,7 +104,10 @@ class Gpus final : public DeviceArenas {
                           const std::string& uuid, Staging staging) -> Result<std::unique_ptr<CudaArena>> {
       ASSIGN_OR_RETURN(const Gpu* const gpu, Find(uuid));
       const CudaArena::Parts parts{*gpu->region, *gpu->memory, *gpu->engine, *lingering_, *cache_, user};
-      return CudaArena::Create(gpu->device, backend, layout, slot_count, staging, parts);
+      Result<std::unique_ptr<CudaArena>> made =
+          CudaArena::Create(gpu->device, backend, layout, slot_count, staging, parts);
+      if (!made.ok()) ReportIfBroken(*gpu);
+      return made;
     };
     if (sharing == Sharing::kBroadcast) {
       ASSIGN_OR_RETURN(std::unique_ptr<StripedArena> striped, StripedArena::Create(gpu_uuid, make));
@@ -173,6 +177,14 @@ class Gpus final : public DeviceArenas {
   }
 
  private:
+  // What cannot be made may be the first sign of a GPU that has been broken while nothing was copied.
+  void ReportIfBroken(const Gpu& gpu) const {
+    const CudaScope scope(*gpu.device);
+    const CUresult state =
+        scope.status().ok() ? gpu.device->driver().cuStreamQuery(nullptr) : CUDA_ERROR_UNKNOWN;
+    if (IsStickyCudaError(state)) on_failure_(CudaStatus(state, "use GPU " + gpu.device->uuid()));
+  }
+
   Result<const Gpu*> Find(const std::string& gpu_uuid) const {
     const auto gpu = std::find_if(gpus_.begin(), gpus_.end(),
                                   [&](const Gpu& candidate) { return candidate.device->uuid() == gpu_uuid; });
@@ -182,6 +194,7 @@ class Gpus final : public DeviceArenas {
     return NotFound("gpu_uuid: this daemon feeds no GPU " + QuotePath(gpu_uuid) + ", only " + known);
   }
 
+  std::function<void(const Status&)> on_failure_;
   Result<std::unique_ptr<const GpuProcesses>> processes_ = Unavailable("not loaded");
   // A region goes after the engines that copy from it: members are destroyed from the last to the first.
   std::map<int, std::unique_ptr<PinnedRegion>> regions_;  // by NUMA node

@@ -110,15 +110,21 @@ Result<const Arena*> StripedArena::AddPart(const std::string& gpu_uuid) {
   return added == nullptr ? status : TooLateLocked(gpu_uuid);
 }
 
-void StripedArena::LeaveAt(const Arena& part, bool keep) {
+void StripedArena::LeaveAt(const Arena& part, bool keep, std::optional<ClientProcess> heir) {
   std::shared_ptr<CudaArena> gone;  // freed without the lock, here or behind the last delivery
   const MutexLock lock(mutex_);
   const auto left =
       std::find_if(parts_.begin(), parts_.end(), [&](const Part& one) { return one.arena.get() == &part; });
   PF_CHECK(left != parts_.end() && left->clients > 0, "who leaves a part has asked for it");
   left->keep = left->keep || keep;
+  if (left->keep) {
+    left->heirs.clear();  // LeaveTo will name all of the group's
+  } else if (heir) {
+    left->heirs.push_back(*std::move(heir));
+  }
   if (--left->clients > 0 || left->keep) return;
   gone = std::move(left->arena);
+  gone->LeaveTo(std::move(left->heirs));
   parts_.erase(left);
 }
 

@@ -67,11 +67,12 @@ class Arena {
   virtual bool Take(Piece* /*piece*/) { return true; }
   virtual void Return(const Piece& /*piece*/) {}
   // Host memory that workers fill: of the piece's first sample in that tensor, the others follow without
-  // gaps. Preconditions: piece.slot < slot_count(); it was taken; Prepare(slot) gave OK once.
+  // gaps. Preconditions: piece.slot < slot_count(); it was taken; Prepare gave OK for what is touched.
   virtual std::byte* FillAddress(const Piece& piece, size_t tensor) = 0;
-  // Sees to it that the slot's memory is there; may take a while the first time. kResourceExhausted when the
-  // host has not what the pool promised.
-  virtual Status Prepare(uint32_t /*slot*/) { return OkStatus(); }
+  // Sees to it that the memory of samples [begin, end) of the piece is there, counted from the batch's first;
+  // may take a while the first time. Any thread, for disjoint samples side by side. kResourceExhausted when
+  // the host has not what the pool promised.
+  virtual Status Prepare(const Piece& /*piece*/, uint32_t /*begin*/, uint32_t /*end*/) { return OkStatus(); }
 
   // Makes a piece visible to clients and then calls `done` exactly once, on this or on another thread. Its
   // memory must not be written until then, and is anybody's after. On the host the slot is the client's
@@ -98,8 +99,10 @@ class Arena {
   // error says why the client can have none. Any thread; may take a while.
   virtual Result<const Arena*> At(const std::string& /*gpu_uuid*/) { return this; }
   // One of the clients that At gave `part` for is gone. A part of a group's memory goes with the last one,
-  // unless `keep`: it has had batches, and somebody may come back for more. May take a while.
-  virtual void LeaveAt(const Arena& /*part*/, bool /*keep*/) {}
+  // unless `keep`: it has had batches, and somebody may come back for more. `heir`: that client, if it has
+  // not said that it unmapped the part. May take a while.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): who overrides it keeps it
+  virtual void LeaveAt(const Arena& /*part*/, bool /*keep*/, std::optional<ClientProcess> /*heir*/) {}
 
   // The descriptor that a client maps; -1 when the offer carries a handle instead. Owned by the arena.
   virtual int fd() const = 0;

@@ -41,12 +41,9 @@ Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, 
   ArenaId id{};
   if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size()))
     return ErrnoStatus("getrandom for an arena id", errno);
-  std::unique_ptr<HostArena> arena(new HostArena(id, slot_count, layout, std::move(lease).value(),
-                                                 std::move(fd).value(), std::move(client_fd).value(),
-                                                 std::move(memory).value(), kept));
-  const Status first = arena->Prepare(0);
-  if (!first.ok()) return first.WithContext(what);
-  return arena;
+  return std::unique_ptr<HostArena>(new HostArena(id, slot_count, layout, std::move(lease).value(),
+                                                  std::move(fd).value(), std::move(client_fd).value(),
+                                                  std::move(memory).value(), kept));
 }
 
 HostArena::~HostArena() {
@@ -56,17 +53,31 @@ HostArena::~HostArena() {
   kept_->Add(std::move(fd_), std::move(lease_));
 }
 
-Status HostArena::Prepare(uint32_t slot) {
-  if (allocated_[slot].load(std::memory_order_acquire)) return OkStatus();
-  const MutexLock lock(mutex_);
-  if (allocated_[slot].load(std::memory_order_relaxed)) return OkStatus();
-  const Status allocated = AllocateMemfd(fd_.get(), slot * slot_stride(), slot_stride());
-  if (!allocated.ok()) return allocated.WithContext("slot " + std::to_string(slot) + " of an arena");
-  allocated_[slot].store(true, std::memory_order_release);
+Status HostArena::Prepare(const Piece& piece, uint32_t begin, uint32_t end) {
+  if (whole_[piece.slot].load(std::memory_order_acquire)) return OkStatus();
+  for (size_t t = 0; t < layout().tensors.size(); ++t) {
+    const uint64_t bytes = layout().tensors[t].sample_bytes;
+    const Status populated =
+        PopulateForWriting(FillAddress(piece, t) + (begin - piece.begin) * bytes, (end - begin) * bytes);
+    if (populated.code() == Code::kInvalidArgument) return AllocateSlot(piece.slot);
+    if (!populated.ok()) return populated.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
+  }
   return OkStatus();
 }
 
-void HostArena::Deliver(const Piece& /*piece*/, const Landing& /*landing*/, Done done) {
+Status HostArena::AllocateSlot(uint32_t slot) {
+  const MutexLock lock(mutex_);
+  if (whole_[slot].load(std::memory_order_relaxed)) return OkStatus();
+  const Status allocated = AllocateMemfd(fd_.get(), slot * slot_stride(), slot_stride());
+  if (!allocated.ok()) return allocated.WithContext("slot " + std::to_string(slot) + " of an arena");
+  whole_[slot].store(true, std::memory_order_release);
+  return OkStatus();
+}
+
+void HostArena::Deliver(const Piece& piece, const Landing& /*landing*/, Done done) {
+  // All its samples were prepared.
+  if (piece.begin == 0 && piece.end == layout().batch_size)
+    whole_[piece.slot].store(true, std::memory_order_release);
   done(OkStatus(), {});
 }
 

@@ -18,8 +18,8 @@ namespace pinfeed {
 
 class HostArena final : public Arena {
  public:
-  // Charges `pool` and maps slot_count slots. The first is allocated now, each other one before its first
-  // use: the first batch does not wait for the memory of all. With `shared` the memory is sealed so that
+  // Charges `pool` and maps slot_count slots. Their memory is made by the workers who first fill it, side by
+  // side: the first batch waits for its own alone. With `shared` the memory is sealed so that
   // clients can only map it for reading. kInvalidArgument when slot_count is not within kMinSlots..kMaxSlots;
   // kResourceExhausted with the numbers when it does not fit, or is more than the user may have. When
   // somebody has the memory at the end, `kept` (which outlives the arena) gets its charge; null: it goes
@@ -35,7 +35,7 @@ class HostArena final : public Arena {
     const TensorPlace& place = layout().tensors[tensor];
     return memory_.data() + piece.slot * slot_stride() + place.offset + piece.begin * place.sample_bytes;
   }
-  Status Prepare(uint32_t slot) override PF_EXCLUDES(mutex_);
+  Status Prepare(const Piece& piece, uint32_t begin, uint32_t end) override PF_EXCLUDES(mutex_);
   void Deliver(const Piece& piece, const Landing& landing, Done done) override;
   // Not of a shared arena: the kernel punches no hole into memory that is sealed against writers.
   void Discard() override { DiscardMemfd(fd_.get(), bytes()); }
@@ -51,9 +51,11 @@ class HostArena final : public Arena {
         client_fd_(std::move(client_fd)),
         memory_(std::move(memory)) {}
 
+  Status AllocateSlot(uint32_t slot) PF_EXCLUDES(mutex_);
+
   PoolLease lease_;
-  Mutex mutex_;  // a leaf: held while a slot is allocated
-  std::array<std::atomic<bool>, kMaxSlots> allocated_{};
+  Mutex mutex_;                                       // a leaf: held while a slot is allocated
+  std::array<std::atomic<bool>, kMaxSlots> whole_{};  // slots whose memory is all there
   KeptMemory* const kept_;
   UniqueFd fd_;
   UniqueFd client_fd_;  // an opening of its own: its users are not taken for us

@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <iterator>
 #include <utility>
 
 #include "common/byte_size.h"
@@ -61,18 +63,28 @@ uint64_t KeptMemory::bytes() const {
 
 void KeptMemory::AwaitNone(std::chrono::steady_clock::time_point deadline) {
   const MutexLock lock(mutex_);
-  while (!pieces_.empty() && changed_.WaitUntil(mutex_, deadline)) {
+  while ((!pieces_.empty() || freeing_) && changed_.WaitUntil(mutex_, deadline)) {
   }
 }
 
 void KeptMemory::Run() {
-  const MutexLock lock(mutex_);
   while (true) {
-    while (!stopping_ && pieces_.empty()) changed_.Wait(mutex_);
-    if (stopping_) return;
-    // Two system calls a piece, and pieces are rare.
-    if (std::erase_if(pieces_, [](const Piece& piece) { return HasNoOtherUser(piece.fd.get()); }) > 0)
-      changed_.NotifyAll();
+    std::vector<Piece> gone;  // given back without the lock: the pages of a large one take a while
+    {
+      const MutexLock lock(mutex_);
+      while (!stopping_ && pieces_.empty()) changed_.Wait(mutex_);
+      if (stopping_) return;
+      // Two system calls a piece, and pieces are rare.
+      const auto unused = std::partition(pieces_.begin(), pieces_.end(),
+                                         [](const Piece& piece) { return !HasNoOtherUser(piece.fd.get()); });
+      gone.assign(std::move_iterator(unused), std::move_iterator(pieces_.end()));
+      pieces_.erase(unused, pieces_.end());
+      freeing_ = true;
+    }
+    gone.clear();
+    const MutexLock lock(mutex_);
+    freeing_ = false;
+    changed_.NotifyAll();
     const auto next = std::chrono::steady_clock::now() + kPause;
     while (!stopping_ && !pieces_.empty() && changed_.WaitUntil(mutex_, next)) {
     }

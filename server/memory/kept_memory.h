@@ -47,6 +47,7 @@ class KeptMemory {
   mutable Mutex mutex_;
   CondVar changed_;
   std::vector<Piece> pieces_ PF_GUARDED_BY(mutex_);
+  bool freeing_ PF_GUARDED_BY(mutex_) = false;  // what is in pieces_ no more
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

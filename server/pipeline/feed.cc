@@ -24,7 +24,7 @@ uint64_t Nanoseconds(Clock::duration duration) {
 }  // namespace
 
 Feed::Feed(Parts parts, WorkerPool& workers)
-    : share_(std::make_shared<FeedShare>()),
+    : share_(std::make_shared<FeedShare>(parts.owner)),
       parts_(std::move(parts)),
       workers_(workers),
       trace_(parts_.tracer, parts_.owner, parts_.id),
@@ -89,7 +89,11 @@ Feed::Tasks Feed::AdvanceLocked() {
     if (phase_ == Phase::kRunning && AllPlannedLocked() && !abandoned) {
       SetStarvedLocked(MayComeBackLocked());
       CollectReleasesLocked();  // what came before the client could see that
-      if (!MayComeBackLocked()) EnterLocked(Phase::kEnded);
+      if (!MayComeBackLocked()) {
+        EnterLocked(Phase::kEnded);
+      } else if (stopping_) {
+        EnterLocked(Phase::kDraining);  // what comes back is the next daemon's to give
+      }
     } else if (stopping_ && (phase_ == Phase::kRunning || phase_ == Phase::kWaiting)) {
       EnterLocked(Phase::kDraining);
     }

@@ -60,7 +60,9 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // See Arena::At.
   Result<const Arena*> ArenaAt(const std::string& gpu_uuid) { return parts_.arena->At(gpu_uuid); }
   // See Arena::LeaveAt.
-  void LeaveArenaAt(const Arena& part, bool keep) { parts_.arena->LeaveAt(part, keep); }
+  void LeaveArenaAt(const Arena& part, bool keep, std::optional<ClientProcess> heir) {
+    parts_.arena->LeaveAt(part, keep, std::move(heir));
+  }
   // Whether its group has ever been complete.
   bool HasBegun() const PF_EXCLUDES(mutex_);
   // What the client is left to do to images; nothing on the host.

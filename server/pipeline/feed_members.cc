@@ -108,7 +108,7 @@ void Feed::PassOnLocked(uint32_t slot) {
 }
 
 bool Feed::MayComeBackLocked() const {
-  if (parts_.spec.sharing != Sharing::kQueue || consumers_.size() < 2 || stopping_) return false;
+  if (parts_.spec.sharing != Sharing::kQueue || consumers_.size() < 2) return false;
   return std::any_of(consumers_.begin(), consumers_.end(), [](const Consumer& consumer) {
     const bool owes =
         std::any_of(consumer.owed.begin(), consumer.owed.end(), [](uint64_t g) { return g != 0; });

@@ -50,7 +50,7 @@ std::shared_ptr<FillTask> Feed::Fill::Begin() {
 
 void Feed::Fill::Load(const Piece& piece, uint32_t begin, uint32_t end, SampleScratch& scratch) {
   const Parts& parts = feed_.parts_;
-  if (Status memory = parts.arena->Prepare(slot_); !memory.ok()) {
+  if (Status memory = parts.arena->Prepare(piece, begin, end); !memory.ok()) {
     const MutexLock lock(mutex_);
     memory_ = std::move(memory);
     return;

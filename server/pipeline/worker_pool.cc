@@ -19,8 +19,10 @@ std::vector<std::unique_ptr<SampleScratch>> Scratches(uint32_t count) {
 
 }  // namespace
 
-WorkerPool::WorkerPool(uint32_t threads)
-    : thread_count_(std::max(threads, 1U)), scratches_(Scratches(thread_count_)) {}
+WorkerPool::WorkerPool(uint32_t threads, uint32_t most_of_user)
+    : thread_count_(std::max(threads, 1U)),
+      most_of_user_(std::max(most_of_user, 1U)),
+      scratches_(Scratches(thread_count_)) {}
 
 WorkerPool::~WorkerPool() {
   Stop();
@@ -75,6 +77,7 @@ std::shared_ptr<FillTask> WorkerPool::Claim(uint32_t* begin, uint32_t* end) {
   uint32_t best_ready = 0;
   uint64_t best_served = 0;
   for (size_t i = 0; i < open_.size(); ++i) {
+    if (!MayHaveWorker(open_[i]->share_->owner)) continue;
     const uint32_t ready = open_[i]->share_->ready.load(std::memory_order_relaxed);
     const uint64_t served = open_[i]->share_->served_ns.load(std::memory_order_relaxed);
     if (best == open_.size() || ready < best_ready || (ready == best_ready && served < best_served)) {
@@ -89,7 +92,14 @@ std::shared_ptr<FillTask> WorkerPool::Claim(uint32_t* begin, uint32_t* end) {
   *end = *begin + std::min(task->grain_, task->samples_ - *begin);
   task->claimed_ = *end;
   if (*end == task->samples_) open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(best));
+  if (most_of_user_ < thread_count_) ++working_[task->share_->owner];
   return task;
+}
+
+bool WorkerPool::MayHaveWorker(uid_t user) const {
+  if (most_of_user_ >= thread_count_) return true;
+  const auto working = working_.find(user);
+  return working == working_.end() || working->second < most_of_user_;
 }
 
 void WorkerPool::Finish(const std::shared_ptr<FillTask>& task, uint32_t samples) {
@@ -98,6 +108,12 @@ void WorkerPool::Finish(const std::shared_ptr<FillTask>& task, uint32_t samples)
     MutexLock lock(mutex_);
     task->unfinished_ -= samples;
     last = task->unfinished_ == 0;
+    if (most_of_user_ < thread_count_) {
+      const auto working = working_.find(task->share_->owner);
+      // A worker may have gone to sleep over this user's tasks; this one may go on with another's.
+      if (working->second == most_of_user_ && !open_.empty()) work_.NotifyOne();
+      if (--working->second == 0) working_.erase(working);
+    }
   }
   if (last) task->Done();
 }

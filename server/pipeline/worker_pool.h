@@ -3,9 +3,12 @@
 // once all its samples are loaded.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,6 +22,9 @@ namespace pinfeed {
 // How urgent a feed is and how much it has been given: what makes the pool fair. One a feed; outlives it and
 // its tasks.
 struct FeedShare {
+  explicit FeedShare(uid_t user = 0) : owner(user) {}
+
+  const uid_t owner;  // of the feed
   std::atomic<uint32_t> ready{
       0};  // batches published and not yet released: the fewer, the nearer to starving
   std::atomic<uint64_t> served_ns{
@@ -79,12 +85,14 @@ class FillTask {
 };
 
 // Purpose: runs tasks with the feed nearest to starving first (fewest ready batches; among equals the one
-// served least), and within a feed the oldest batch first; all workers join on one batch. Owns: threads and
-// their scratch buffers. Borrows: nothing. Threads: Submit from any thread (also from Run and Done). Start
-// and Stop from the owner. Invariant: a task's Done runs exactly once, unless the pool is stopped before.
+// served least), and within a feed the oldest batch first; all workers join on one batch. The feeds of one
+// user have `most_of_user` workers at a time, so that storage of one user's that does not answer leaves some
+// to the others. Owns: threads and their scratch buffers. Borrows: nothing. Threads: Submit from any thread
+// (also from Run and Done). Start and Stop from the owner. Invariant: a task's Done runs exactly once, unless
+// the pool is stopped before.
 class WorkerPool {
  public:
-  explicit WorkerPool(uint32_t threads);
+  explicit WorkerPool(uint32_t threads, uint32_t most_of_user = UINT32_MAX);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
@@ -117,11 +125,13 @@ class WorkerPool {
   };
 
   void Loop(uint32_t index, SampleScratch& scratch);
-  // The task to work on next and the range claimed of it; null when there is none.
+  // The task to work on next and the range claimed of it; null when there is none that may be.
   std::shared_ptr<FillTask> Claim(uint32_t* begin, uint32_t* end) PF_REQUIRES(mutex_);
+  bool MayHaveWorker(uid_t user) const PF_REQUIRES(mutex_);
   void Finish(const std::shared_ptr<FillTask>& task, uint32_t samples) PF_EXCLUDES(mutex_);
 
   const uint32_t thread_count_;
+  const uint32_t most_of_user_;
   const std::vector<std::unique_ptr<SampleScratch>> scratches_;  // one a thread
   std::vector<Began> began_{thread_count_};                      // one a worker
   std::atomic<uint64_t> progress_{0};
@@ -129,6 +139,7 @@ class WorkerPool {
   Mutex mutex_;
   CondVar work_;
   std::vector<std::shared_ptr<FillTask>> open_ PF_GUARDED_BY(mutex_);  // with unclaimed samples, oldest first
+  std::map<uid_t, uint32_t> working_ PF_GUARDED_BY(mutex_);  // workers at each user's, while it has some
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;  // owner only
 };

@@ -147,8 +147,9 @@ void FeedTable::Forget(FeedMember& member) {
   const bool keep = member.served_ && member.feed_->HasBegun();
   const MutexLock lock(mutex_);
   if (member.arena_ != nullptr) {
-    jobs_.push_back(
-        {.feed = member.feed_, .what = Job::What::kLeavePart, .part = member.arena_, .keep = keep});
+    Job leave{.feed = member.feed_, .what = Job::What::kLeavePart, .part = member.arena_, .keep = keep};
+    if (member.mapped_ && member.client_) leave.heirs.push_back(*member.client_);
+    jobs_.push_back(std::move(leave));
     changed_.NotifyAll();
   }
   Entry& entry = entries_.at(member.feed_->id());
@@ -188,7 +189,11 @@ void FeedTable::Reap() {
 
 void FeedTable::Do(Job job) {
   const LogScope scope({.session = 0, .feed = job.feed->id(), .trace_id = ""});
-  if (job.what == Job::What::kLeavePart) return job.feed->LeaveArenaAt(*job.part, job.keep);
+  if (job.what == Job::What::kLeavePart) {
+    std::optional<ClientProcess> heir;
+    if (!job.heirs.empty()) heir = std::move(job.heirs.front());
+    return job.feed->LeaveArenaAt(*job.part, job.keep, std::move(heir));
+  }
   job.feed->Stop();
   if (job.what == Job::What::kStop) return;
   FeedSnapshot last = job.feed->Snapshot();

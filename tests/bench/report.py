@@ -9,7 +9,6 @@ import re
 import subprocess
 
 COLOURS = {"DataLoader": "#9aa5b1", "pinfeed": "#1f6feb", "ceiling": "#e3b341"}
-BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
 
 @dataclasses.dataclass
@@ -41,13 +40,19 @@ class Row:
         return self.ceiling / self.value if self.less_is_better else self.value / self.ceiling
 
     def as_json(self):
-        names = ("work", "value", "unit", "dataloader", "ceiling", "vs_dataloader", "vs_ceiling", "budget", "met")
+        names = ("work", "value", "unit", "dataloader", "ceiling", "vs_dataloader", "vs_ceiling", "budget", "met", "less_is_better", "drawn")
         values = {name: getattr(self, name) for name in names}
         return {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in values.items()}
 
 
 def write_json(rows, path):
     path.write_text("[\n" + ",\n".join("  " + json.dumps(row.as_json()) for row in rows) + "\n]\n")
+
+
+def read_json(path):
+    """Rows that write_json wrote."""
+    fields = {field.name for field in dataclasses.fields(Row)}
+    return [Row(**{name: value for name, value in row.items() if name in fields}) for row in json.loads(path.read_text())]
 
 
 def number(value):
@@ -104,13 +109,14 @@ def hardware(others):
     ]
 
 
-def publish(machine, rows, page):
-    """Puts the machine and the results between the markers of a Markdown page."""
+def publish(machine, rows, page, place="results", picture="benchmarks.png"):
+    """Puts the machine and the results between the markers of a place in a Markdown page."""
+    begin, end = f"<!-- {place}: begin -->", f"<!-- {place}: end -->"
     text = page.read_text()
-    head, rest = text.split(BEGIN)
-    _, tail = rest.split(END)
-    body = ["", *machine, "", table(rows), "", "![What came of it](benchmarks.png)", ""]
-    page.write_text(head + BEGIN + "\n".join(body) + END + tail)
+    head, rest = text.split(begin)
+    _, tail = rest.split(end)
+    body = ["", *machine, "", table(rows), "", f"![What came of it]({picture})", ""]
+    page.write_text(head + begin + "\n".join(body) + end + tail)
 
 
 def plot(rows, path):

@@ -11,13 +11,20 @@ build=$1
 folder=$2
 rm -rf "$folder"
 mkdir -p "$folder/bin" "$folder/lib" "$folder/python"
-for program in server/pinfeedd client/cli/pinfeed tests/device/compare_backends tests/device/feed_rate tests/device/staged_ceiling; do
+for program in server/pinfeedd client/cli/pinfeed tests/device/compare_backends tests/device/feed_rate tests/device/staged_ceiling bench/decode_ceiling; do
   strip -o "$folder/bin/$(basename "$program")" "$build/$program"
 done
 strip -o "$folder/lib/libpinfeed.so.0" "$(readlink -f "$build"/client/libpinfeed.so)"
 ln -s libpinfeed.so.0 "$folder/lib/libpinfeed.so"
 cp "$source"/tests/device/{run.sh,make_inputs.py,bench.py,death.py,driver_memory.py,frameworks.py,traced.py,scribble.cu} "$folder/"
+cp "$source/tests/bench/report.py" "$folder/"
 cp -r "$source/client/python/pinfeed" "$folder/python/"
+# The demo finds its build and its package where a checkout has them.
+mkdir -p "$folder"/demo/{examples,client,build/server,build/client}
+cp "$source"/examples/*.py "$folder/demo/examples/"
+ln -s ../../python "$folder/demo/client/python"
+ln -s ../../../bin/pinfeedd "$folder/demo/build/server/pinfeedd"
+ln -s ../../../lib/libpinfeed.so "$folder/demo/build/client/libpinfeed.so"
 find "$folder/python" -name __pycache__ -prune -exec rm -r {} +
 # Everything but the C and C++ runtimes and what comes with the driver: those of the machine itself are newer.
 for program in "$folder"/bin/* "$folder"/lib/libpinfeed.so.0; do ldd "$program"; done |

@@ -5,13 +5,13 @@
 #
 #   run.sh [FOLDER FOR INPUTS]
 #
-# PARTS names what is run, of: compare death frameworks sanitizer bench doctor trace (default: all, in this order). Every part has a limit of time; a table
+# PARTS names what is run, of: compare death frameworks sanitizer bench doctor trace demo (default: all, in this order). Every part has a limit of time; a table
 # of the parts comes last, and the exit status is 1 when one failed. OUT: where logs and results go.
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 inputs=${1:-/tmp/pinfeed-inputs}
 out=${OUT:-$here}
-parts=${PARTS:-compare death frameworks sanitizer bench doctor trace}
+parts=${PARTS:-compare death frameworks sanitizer bench doctor trace demo}
 cuda=${CUDA_HOME:-/usr/local/cuda}
 mkdir -p "$out"
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -112,6 +112,12 @@ if [ "$daemon" -ne 0 ]; then
   status=$?
   if [ $status -ne 0 ]; then failed=1; note "the daemon's end" FAILED 0 "status $status"; fi
   grep -E "pinned|feeds GPU|NVML|linger|warning|error" "$out/pinfeedd.log" | tail -40
+fi
+
+# With a daemon of its own.
+if chosen demo; then
+  piece "demo" 120 python3 "$here/demo/examples/demo.py" --build-dir "$here/demo/build"
+  cp "$here/demo/build/demo/batch.png" "$out/" || failed=1
 fi
 echo
 printf '%s\n' "${table[@]}"

@@ -76,9 +76,9 @@ TEST_F(DeviceArenaTest, PartGoesWithTheLastOfItsClientsThatHadNoBatch) {
   ASSERT_OK_AND_ASSIGN(const Arena* const part, arena->At(Uuid(1)));
   ASSERT_OK_AND_ASSIGN(const Arena* const same, arena->At(Uuid(1)));
   ASSERT_EQ(part, same);
-  arena->LeaveAt(*part, false);
+  arena->LeaveAt(*part, false, {});
   EXPECT_EQ(Used(1), 6 * kMiB);
-  arena->LeaveAt(*part, false);
+  arena->LeaveAt(*part, false, {});
   EXPECT_EQ(Used(1), 0U);
   EXPECT_OK(arena->At(Uuid(1)));  // and can be had again
   Deliver(*arena, 1);
@@ -89,7 +89,7 @@ TEST_F(DeviceArenaTest, PartThatHadBatchesStaysForWhoComesBack) {
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Arena> arena, Make(Backend::kVmmFd, Sharing::kBroadcast));
   ASSERT_OK_AND_ASSIGN(const Arena* const part, arena->At(Uuid(1)));
   Deliver(*arena, 1);
-  arena->LeaveAt(*part, true);
+  arena->LeaveAt(*part, true, {});
   EXPECT_EQ(Used(1), 6 * kMiB);
   EXPECT_OK(arena->At(Uuid(1)));
   EXPECT_THAT(arena->At(Uuid(2)), StatusIs(Code::kFailedPrecondition, HasSubstr("the group runs already")));
@@ -101,8 +101,8 @@ TEST_F(DeviceArenaTest, PartThatGoesUnderADeliveryEndsBehindIt) {
   ASSERT_OK_AND_ASSIGN(const Arena* const one, arena->At(Uuid(1)));
   ASSERT_OK_AND_ASSIGN(const Arena* const other, arena->At(Uuid(2)));
   Deliver(*arena, kSlots, [&] {
-    arena->LeaveAt(*one, false);
-    arena->LeaveAt(*other, false);
+    arena->LeaveAt(*one, false, {});
+    arena->LeaveAt(*other, false, {});
   });
   EXPECT_EQ(Used(1) + Used(2), 0U);
 }

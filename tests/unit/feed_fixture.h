@@ -60,7 +60,9 @@ class ArenaOverHost : public Arena {
       : Arena(memory->id(), memory->slot_count(), memory->layout()), memory_(std::move(memory)) {}
   Backend backend() const override { return Backend::kHost; }
   int fd() const override { return memory_->fd(); }
-  Status Prepare(uint32_t slot) override { return memory_->Prepare(slot); }
+  Status Prepare(const Piece& piece, uint32_t begin, uint32_t end) override {
+    return memory_->Prepare(piece, begin, end);
+  }
   std::byte* FillAddress(const Piece& piece, size_t tensor) override {
     return memory_->FillAddress(piece, tensor);
   }

@@ -156,7 +156,7 @@ TEST(HostArenaTest, NothingOfAnEarlierUserIsSeen) {
   for (int round = 0; round < 8; ++round) {  // the kernel clears; whoever came before wrote everywhere
     const auto arena = HostArena::Create(Layout(4096, 4), 3, round % 2 == 0, pool, round).value();
     const auto client = Mapping::Map(arena->fd(), arena->bytes(), Access::kReadOnly, false).value();
-    for (uint32_t slot = 0; slot < 3; ++slot) ASSERT_OK(arena->Prepare(slot));
+    for (uint32_t slot = 0; slot < 3; ++slot) ASSERT_OK(arena->Prepare({slot, 0, 4, 0}, 0, 4));
     for (uint64_t at = 0; at < arena->bytes(); ++at) ASSERT_EQ(client.data()[at], std::byte{0}) << at;
     std::memset(arena->FillAddress({}, 0), 'a' + round, arena->bytes());
   }

@@ -166,5 +166,42 @@ TEST(WorkerPoolTest, TaskCountsUntilWhatItOwnsIsGone) {
   EXPECT_EQ(share->users.load(), 0U);
 }
 
+// Storage of one user does not answer: the workers that it may have stand, another user is served, and so is
+// all that is left once it does.
+TEST(WorkerPoolTest, OneUserLeavesWorkersToTheOthers) {
+  WorkerPool pool(3, 2);
+  std::latch blocked(2);
+  std::latch answered(1);
+  std::latch hung_done(2);
+  std::latch other_done(4);
+  const auto hung = std::make_shared<FeedShare>(1);
+  const auto other = std::make_shared<FeedShare>(2);
+  std::atomic<uint32_t> at_once{0};
+  std::atomic<uint32_t> most{0};
+  std::atomic<uint32_t> begun{0};
+  for (int i = 0; i < 2; ++i) {
+    pool.Submit(std::make_shared<CountingTask>(
+        hung, 8, 1,
+        [&](uint32_t) {
+          const uint32_t now = at_once.fetch_add(1) + 1;
+          for (uint32_t seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
+          }
+          if (begun.fetch_add(1) < 2) blocked.count_down();
+          answered.wait();
+          at_once.fetch_sub(1);
+        },
+        [&] { hung_done.count_down(); }));
+  }
+  pool.Start();
+  blocked.wait();
+  for (int i = 0; i < 4; ++i)
+    pool.Submit(std::make_shared<CountingTask>(other, 8, 1, nullptr, [&] { other_done.count_down(); }));
+  other_done.wait();
+  answered.count_down();
+  hung_done.wait();
+  EXPECT_EQ(most, 2U);
+  pool.Stop();
+}
+
 }  // namespace
 }  // namespace pinfeed

@@ -127,6 +127,25 @@ def test_a_gpu_that_breaks_ends_the_daemon_and_costs_no_batch(tmp_path, data, mo
     second.stop()
 
 
+def test_a_gpu_that_broke_while_nothing_was_copied_ends_the_daemon_at_the_next_open(tmp_path, data, monkeypatch):
+    monkeypatch.setenv("PINFEED_STAND_IN_FAIL", "cuMemCreate:2")
+    first = start(tmp_path / "run", data)
+    monkeypatch.delenv("PINFEED_STAND_IN_FAIL")
+    options = {"dataset": str(data / "arrays"), "batch_size": 7, "backend": "vmm-fd"}
+    process = trainer(first.address, 10**6, **options)
+    assert process.stdout.readline()
+    late = trainer(first.address, 20, **options)
+    assert first.process.wait(60) == 1, first.log()
+    assert "use GPU GPU-" in first.log() and "it drains and ends" in first.log()
+    late.communicate()
+    second = start(tmp_path / "run", data)
+    assert process.stdout.readline()
+    process.kill()
+    process.communicate()
+    finish(trainer(second.address, 20, **options))
+    second.stop()
+
+
 def metrics(daemon):
     """{name with labels: value} of /metrics."""
     port = (daemon.folder / "http.port").read_text().strip()
