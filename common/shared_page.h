@@ -60,10 +60,14 @@ struct PublishPage {
   uint32_t error_bytes;        // length of error_text, <= kMaxErrorBytes, likewise
   uint32_t reserved;
   std::atomic<uint64_t> published;  // batches published so far; sequence numbers below it are valid
+  // Sequence numbers from here on may not be taken. kUnlimited until the session is evicted, and for a moment
+  // after.
+  std::atomic<uint64_t> limit;
   alignas(64) char error_text[kMaxErrorBytes];  // UTF-8, no terminator
   alignas(64) BatchDescriptor ring[kMaxSlots];
 };
 inline constexpr size_t kPublishPageBytes = 8192;
+inline constexpr uint64_t kUnlimited = UINT64_MAX;
 static_assert(sizeof(PublishPage) <= kPublishPageBytes);
 
 // One release word a cache line, so that writes to two slots never share a line.
@@ -75,8 +79,8 @@ struct ReleasePage {
   ReleaseWord slots[kMaxSlots];
   // What the client says about itself. A client that lies here only spoils its own figures, and its own
   // batches once it is evicted.
-  // Batches taken. Store it, then load `state`, both sequentially consistent: if that is kEvicted, the batch
-  // was not taken.
+  // Batches taken. Store it, then load `state`, both sequentially consistent: if that is kEvicted, wait for
+  // `limit`, which says whether the batch was taken.
   alignas(64) std::atomic<uint64_t> taken;
   std::atomic<uint64_t> wait_ns;  // time the trainer spent waiting in next(), in nanoseconds
   std::atomic<uint64_t>

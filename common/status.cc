@@ -80,6 +80,7 @@ Code CodeOfErrno(int error_number) {
       return Code::kPermissionDenied;
     case ENOMEM:
     case ENOSPC:
+    case EFBIG:
     case EMFILE:
     case ENFILE:
     case EDQUOT:

@@ -63,6 +63,7 @@ void BlockDaemonSignals() {
   const sigset_t set = DaemonSignals();
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   ::signal(SIGPIPE, SIG_IGN);  // a peer that is gone is seen as EPIPE
+  ::signal(SIGXFSZ, SIG_IGN);  // memory beyond RLIMIT_FSIZE, which counts for memfds, as EFBIG
 }
 
 Result<std::unique_ptr<Daemon>> Daemon::Start(const CommandLine& command_line, ReadConfig read_config) {

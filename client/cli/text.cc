@@ -40,7 +40,7 @@ std::string Count(uint64_t count) {
 }
 
 std::string Counted(uint64_t count, const char* what) {
-  return Count(count) + " " + what + (count == 1 ? "" : "s");
+  return Count(count) + " " + what + (count == 1 ? "" : std::string_view(what).ends_with("ch") ? "es" : "s");
 }
 
 std::string Percent(double share) {
@@ -48,9 +48,13 @@ std::string Percent(double share) {
 }
 
 std::string Printable(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; },
-      '?');
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (byte(i) < 0x20 || byte(i) == 0x7f) text[i] = '?';
+    // The C1 controls, which terminals obey too, are two bytes in UTF-8.
+    if (byte(i) == 0xc2 && i + 1 < text.size() && byte(i + 1) >= 0x80 && byte(i + 1) < 0xa0)
+      text.replace(i, 2, "?");
+  }
   return text;
 }
 

@@ -24,6 +24,9 @@ constexpr std::chrono::seconds kSettle(10);
 // For a process that ends, between the first and the last of what it held.
 constexpr std::chrono::milliseconds kEnding(200);
 
+// Between two looks whether a daemon that evicts is still there.
+constexpr std::chrono::milliseconds kLimitLook(50);
+
 // Positions in the welcome, as common/shared_page.h lists them.
 enum WelcomeFd : size_t { kPublishFd, kReleaseFd, kDoorbellFd, kArenaFd };
 
@@ -179,13 +182,24 @@ Result<bool> Session::Take(BatchDescriptor* batch) {
   RETURN_IF_ERROR(Check(copy, expected));
   // Against an eviction: the daemon sees that this batch is held, or it is not.
   release_page().taken.store(expected + 1, std::memory_order_seq_cst);
-  if (publish_page().state.load(std::memory_order_seq_cst) == static_cast<uint32_t>(FeedState::kEvicted))
+  if (page.state.load(std::memory_order_seq_cst) == static_cast<uint32_t>(FeedState::kEvicted) &&
+      expected >= AwaitLimit())
     return Failure();
   next_sequence_.store(expected + 1, std::memory_order_seq_cst);  // against Release, see there
   slot_held_[copy.slot].store(true, std::memory_order_relaxed);
   held_.fetch_add(1, std::memory_order_relaxed);
   *batch = copy;
   return true;
+}
+
+uint64_t Session::AwaitLimit() const {
+  for (;;) {
+    const uint32_t seen = WakeWord();
+    const uint64_t limit = publish_page().limit.load(std::memory_order_acquire);
+    // A daemon that is gone fills nothing any more.
+    if (limit != kUnlimited || HungUp()) return limit;
+    Sleep(seen, kLimitLook);
+  }
 }
 
 Status Session::Check(const BatchDescriptor& batch, uint64_t expected) const {

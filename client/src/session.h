@@ -97,6 +97,9 @@ class Session {
   // stays until the process ends.
   bool Unmap(SteadyTime deadline);
   Status Check(const BatchDescriptor& batch, uint64_t expected) const;
+  // Of an evicted session: which sequence number is the first that is not its own. Never blocks for long: the
+  // daemon says it at once.
+  uint64_t AwaitLimit() const;
   void RingIfStarved();
   const PublishPage& publish_page() const { return *reinterpret_cast<const PublishPage*>(publish_.data()); }
   ReleasePage& release_page() const { return *reinterpret_cast<ReleasePage*>(release_.data()); }

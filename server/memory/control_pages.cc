@@ -40,6 +40,7 @@ ControlPages::ControlPages(UniqueFd publish_fd, Mapping publish, UniqueFd releas
   page->version = kProtocolVersion;
   page->slot_count = slot_count;
   page->state.store(static_cast<uint32_t>(FeedState::kRunning), std::memory_order_relaxed);
+  page->limit.store(kUnlimited, std::memory_order_relaxed);
   page->magic = kPublishPageMagic;
 }
 
@@ -72,9 +73,14 @@ uint64_t ControlPages::Evict(const Status& error) {
   state_ = FeedState::kEvicted;
   // Sequentially consistent, against the client's "store what is taken, then look here": one of the two sees
   // the other's store.
-  publish_page()->state.store(static_cast<uint32_t>(state_), std::memory_order_seq_cst);
+  PublishPage* const page = publish_page();
+  page->state.store(static_cast<uint32_t>(state_), std::memory_order_seq_cst);
+  if (limit_ == kUnlimited) {
+    limit_ = std::min(release_page()->taken.load(std::memory_order_seq_cst), published());
+    page->limit.store(limit_, std::memory_order_release);
+  }
   Wake();
-  return std::min(release_page()->taken.load(std::memory_order_seq_cst), published());
+  return limit_;
 }
 
 bool ControlPages::IsFinal() const {

@@ -17,9 +17,9 @@ namespace pinfeed {
 // Purpose: publishes to one session and reads its releases. Owns: both memfds, their mappings, the doorbell
 // eventfd. Threads: the writing methods (Publish, SetState, Fail, SetStarved) are serialised by the caller
 // (the feed's lock); reads from any thread. Errors: none after creation; whatever the client writes is a
-// number that is compared, never an index or a length. Invariants: 1. the published count and state are kept
-// in private memory and never read back from the page; 2. a descriptor is complete before its count is
-// visible (I2).
+// number that is compared, never an index or a length. Invariants: 1. the published count, state and limit
+// are kept in private memory and never read back from the page; 2. a descriptor is complete before its count
+// is visible (I2).
 class ControlPages {
  public:
   static Result<std::unique_ptr<ControlPages>> Create(uint32_t slot_count);
@@ -76,6 +76,7 @@ class ControlPages {
   std::atomic<uint64_t> published_{0};  // status reads it from other threads
   std::atomic<uint64_t> session_{0};
   FeedState state_ = FeedState::kRunning;
+  uint64_t limit_ = kUnlimited;
 };
 
 }  // namespace pinfeed

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/log.h"
+#include "common/log_pace.h"
 #include "server/pipeline/fill.h"
 
 namespace pinfeed {
@@ -12,6 +14,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kBadSamplesKept = 16;
+constexpr uint32_t kFailuresASecond = 20;
 // A chunk of small samples should cost a worker about as much as a few trips through the pool's lock: tens of
 // microseconds.
 constexpr uint64_t kChunkBytes = 512 * 1024;
@@ -100,12 +103,15 @@ Feed::Tasks Feed::AdvanceLocked() {
   }
   share_->ready.store(slots_.CountIn(SlotState::kReady) + slots_.CountIn(SlotState::kLent),
                       std::memory_order_relaxed);
+  if (counters_.batches > 0)
+    share_->batch_ns.store(share_->worked_ns.load(std::memory_order_relaxed) / counters_.batches,
+                           std::memory_order_relaxed);
   return tasks;
 }
 
 void Feed::CollectReleasesLocked() {
   for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
-    if (slots_.state(slot) != SlotState::kLent) continue;
+    if (slots_.state(slot) != SlotState::kLent || unclaimed_[slot]) continue;
     bool held = false;
     for (Consumer& consumer : consumers_) held |= HoldsLocked(consumer, slot);
     for (Consumer& consumer : evicted_) held |= HoldsLocked(consumer, slot);
@@ -217,6 +223,8 @@ void Feed::LendLocked(uint32_t slot) {
   }
   if (lent) {
     trace_.SlotLent(slot, descriptor, now_ns);
+  } else if (parts_.spec.sharing == Sharing::kQueue) {
+    unclaimed_[slot] = true;
   } else {
     slots_.MarkFree(slot);
   }
@@ -278,6 +286,11 @@ void Feed::EnterLocked(Phase phase) {
     if (phase == Phase::kDraining) consumer.pages->SetState(FeedState::kDraining);
     if (phase == Phase::kEnded) consumer.pages->SetState(FeedState::kEnded);
     if (phase == Phase::kFailed) consumer.pages->Fail(error_);
+  }
+  if (phase == Phase::kFailed) {
+    static LogPace pace(kFailuresASecond);
+    if (const auto more = pace.Admit())
+      spdlog::error("feed {}: failed: {}{}", parts_.id, error_.ToString(), *more);
   }
 }
 

@@ -141,13 +141,14 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   void LendLocked(uint32_t slot) PF_REQUIRES(mutex_);
   // Looks at the consumer's release word.
   bool HoldsLocked(Consumer& consumer, uint32_t slot) PF_REQUIRES(mutex_);
-  // What a member had: in a queue the bytes go to another one, which does the work.
+  // What a member had: in a queue the bytes go to another one, or to whoever comes next, who does the work.
   void PassOnLocked(uint32_t slot) PF_REQUIRES(mutex_);
   void PlanLocked() PF_REQUIRES(mutex_);
   // Whatever the phase: a batch that is planned ends its filling.
   void BeginPiecesLocked(Tasks* tasks) PF_REQUIRES(mutex_);
   bool AllPlannedLocked() const PF_REQUIRES(mutex_);
-  // Whether a member of a queue may still leave with a batch that it has not taken, for another to take.
+  // Whether a batch of a queue may still be to be given to somebody: its member may leave without having
+  // taken it, or there is no member.
   bool MayComeBackLocked() const PF_REQUIRES(mutex_);
   // Fails the feed after a whole epoch without one good sample.
   void NoteBarrenLocked(const Batch& batch) PF_REQUIRES(mutex_);
@@ -199,6 +200,8 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   std::vector<Detour> detours_ PF_GUARDED_BY(mutex_);
   std::vector<Consumer> consumers_ PF_GUARDED_BY(mutex_);
   std::vector<Consumer> evicted_ PF_GUARDED_BY(mutex_);  // which may still hold batches
+  // Of a queue: slots whose batches wait for a member to come, as there is none.
+  std::array<bool, kMaxSlots> unclaimed_ PF_GUARDED_BY(mutex_){};
   bool starved_ PF_GUARDED_BY(mutex_) = false;
   uint64_t barren_batches_ PF_GUARDED_BY(mutex_) = 0;  // in a row without a good sample
   std::string first_bad_ PF_GUARDED_BY(mutex_);        // of those

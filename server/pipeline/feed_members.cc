@@ -13,7 +13,9 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
     MutexLock lock(mutex_);
     if (phase_ == Phase::kFailed) return error_;
     const std::string what = "attach to feed " + std::to_string(parts_.id);
-    if (phase_ == Phase::kEnded) return FailedPrecondition(what + ": its last epoch is over");
+    const bool unclaimed = std::find(unclaimed_.begin(), unclaimed_.end(), true) != unclaimed_.end();
+    if (phase_ == Phase::kEnded && !unclaimed) return FailedPrecondition(what + ": its last epoch is over");
+    if (phase_ == Phase::kEnded) EnterLocked(Phase::kRunning);  // for those
     // The next daemon takes them.
     if (phase_ == Phase::kDraining || stopping_) return Unavailable(what + ": it is draining");
     const bool queue = parts_.spec.sharing == Sharing::kQueue;
@@ -35,6 +37,8 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
     }
     consumers_.push_back({session, start});
     session->SetStarved(starved_);
+    for (uint32_t slot = 0; slot < slots_.count(); ++slot)
+      if (std::exchange(unclaimed_[slot], false)) LendLocked(slot);
     if (phase_ == Phase::kWaiting && consumers_.size() >= std::max(1U, parts_.spec.group_size)) {
       next_ = consumers_.front().start.value_or(Sampler::Start{});
       for (const Consumer& consumer : consumers_)
@@ -104,11 +108,13 @@ size_t Feed::Evict(ControlPages* session, const Status& error) {
 }
 
 void Feed::PassOnLocked(uint32_t slot) {
-  if (parts_.spec.sharing == Sharing::kQueue && !consumers_.empty()) LendLocked(slot);
+  if (parts_.spec.sharing == Sharing::kQueue) LendLocked(slot);
 }
 
 bool Feed::MayComeBackLocked() const {
-  if (parts_.spec.sharing != Sharing::kQueue || consumers_.size() < 2) return false;
+  if (parts_.spec.sharing != Sharing::kQueue) return false;
+  if (std::find(unclaimed_.begin(), unclaimed_.end(), true) != unclaimed_.end()) return true;
+  if (consumers_.size() < 2) return false;
   return std::any_of(consumers_.begin(), consumers_.end(), [](const Consumer& consumer) {
     const bool owes =
         std::any_of(consumer.owed.begin(), consumer.owed.end(), [](uint64_t g) { return g != 0; });

@@ -150,6 +150,7 @@ Landing Feed::Fill::Compact(const Piece& piece) {
   std::vector<uint32_t> bad;  // within the piece
   {
     const MutexLock lock(mutex_);
+    if (!memory_.ok()) return landing;  // nothing there is to be touched
     for (auto at = bad_.lower_bound(piece.begin); at != bad_.end() && at->first < piece.end; ++at)
       bad.push_back(at->first - piece.begin);
   }

@@ -74,16 +74,13 @@ void WorkerPool::Submit(std::shared_ptr<FillTask> task) {
 std::shared_ptr<FillTask> WorkerPool::Claim(uint32_t* begin, uint32_t* end) {
   // Few feeds times few slots: a scan is cheaper than keeping a heap whose keys change under it.
   size_t best = open_.size();
-  uint32_t best_ready = 0;
-  uint64_t best_served = 0;
+  uint64_t least = 0;
   for (size_t i = 0; i < open_.size(); ++i) {
     if (!MayHaveWorker(open_[i]->share_->owner)) continue;
-    const uint32_t ready = open_[i]->share_->ready.load(std::memory_order_relaxed);
-    const uint64_t served = open_[i]->share_->served_ns.load(std::memory_order_relaxed);
-    if (best == open_.size() || ready < best_ready || (ready == best_ready && served < best_served)) {
+    const uint64_t got = open_[i]->share_->Got();
+    if (best == open_.size() || got < least) {
       best = i;
-      best_ready = ready;
-      best_served = served;
+      least = got;
     }
   }
   if (best == open_.size()) return nullptr;

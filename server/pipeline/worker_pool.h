@@ -24,14 +24,25 @@ namespace pinfeed {
 struct FeedShare {
   explicit FeedShare(uid_t user = 0) : owner(user) {}
 
+  static constexpr uint64_t kUnknownBatchNs = 10'000'000;
+
+  // What it has been served, and what it has in hand: the feed with the least comes next. Feeds that want all
+  // they can get are so served alike, whatever their trainers hold; one that is ahead waits for the others,
+  // at most as long as they take to fill what it has.
+  uint64_t Got() const {
+    return served_ns.load(std::memory_order_relaxed) +
+           ready.load(std::memory_order_relaxed) * batch_ns.load(std::memory_order_relaxed);
+  }
+
   const uid_t owner;  // of the feed
   std::atomic<uint32_t> ready{
       0};  // batches published and not yet released: the fewer, the nearer to starving
   std::atomic<uint64_t> served_ns{
       0};  // worker time spent on this feed, brought level with the others' when it becomes active
-  std::atomic<uint64_t> worked_ns{0};  // worker time spent on this feed
-  std::atomic<uint32_t> running{0};    // workers at it right now
-  std::atomic<uint32_t> users{0};      // the feed and its tasks, while they exist with all that they own
+  std::atomic<uint64_t> worked_ns{0};               // worker time spent on this feed
+  std::atomic<uint64_t> batch_ns{kUnknownBatchNs};  // of that, what a batch takes
+  std::atomic<uint32_t> running{0};                 // workers at it right now
+  std::atomic<uint32_t> users{0};  // the feed and its tasks, while they exist with all that they own
 
   // Returns when neither the feed nor a task of it is left. Whoever lets go of it last ends it: often a
   // worker, after Done(), or a copy thread.
@@ -84,8 +95,8 @@ class FillTask {
   uint32_t unfinished_ = 0;  // likewise
 };
 
-// Purpose: runs tasks with the feed nearest to starving first (fewest ready batches; among equals the one
-// served least), and within a feed the oldest batch first; all workers join on one batch. The feeds of one
+// Purpose: runs tasks of the feed first that has got the least (served worker time, and batches in hand at
+// what they cost), and within a feed the oldest batch first; all workers join on one batch. The feeds of one
 // user have `most_of_user` workers at a time, so that storage of one user's that does not answer leaves some
 // to the others. Owns: threads and their scratch buffers. Borrows: nothing. Threads: Submit from any thread
 // (also from Run and Done). Start and Stop from the owner. Invariant: a task's Done runs exactly once, unless

@@ -155,7 +155,7 @@ size_t SessionTable::Evict(Session& session, const Status& error) {
   session.state = SessionState::kEvicted;
   session.member.Leave();
   const LogScope scope(ContextOf(session));
-  spdlog::info("{}: {}; it holds {} batches of its group until it releases them or its process ends",
+  spdlog::info("{}: {}; batches of its group that it holds until it releases them or its process ends: {}",
                Describe(session), error.message(), held);
   if (AllLeft()) on_left_();
   return held;

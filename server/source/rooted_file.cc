@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <limits>
+#include <memory>
 
 #include "common/quote.h"
 #include "common/tensor_spec.h"
@@ -40,6 +42,12 @@ Result<std::string> Normalise(std::string_view path, std::string_view what) {
   return out.empty() ? std::string("/") : out;
 }
 
+// Without links; empty where that cannot be told.
+std::string Canonical(const std::string& path) {
+  const std::unique_ptr<char, decltype(&std::free)> resolved(::realpath(path.c_str(), nullptr), &std::free);
+  return resolved != nullptr ? std::string(resolved.get()) : std::string();
+}
+
 // By text: "/data" holds "/data" and "/data/x", not "/database".
 bool Holds(std::string_view root, std::string_view path) {
   if (root == "/") return true;
@@ -66,8 +74,8 @@ Status OpenError(const std::string& path, const std::string& root, int error_num
   }
   if (error_number == EXDEV) {
     return {Code::kPermissionDenied,
-            object + ": a symbolic link in it is absolute or leaves the allowed root " + QuotePath(root) +
-                "; use a relative link that stays below the root",
+            object + ": a symbolic link in it leaves the allowed root " + QuotePath(root) +
+                "; copy what it leads to, or name that place, if it is below an allowed root",
             error_number};
   }
   return ErrnoStatus(object, error_number);
@@ -142,17 +150,36 @@ std::string RootedPath::FullPath(std::string_view below) const {
 Result<UniqueFd> RootedPath::Open(std::string_view below, uint64_t flags) const {
   std::string relative = relative_;
   if (!below.empty()) relative.append("/").append(below);
+  int error_number = 0;
+  UniqueFd fd = OpenBeneath(relative, flags, &error_number);
+  if (fd) return fd;
+  if (error_number == EXDEV) {
+    // Absolute links, which the kernel takes for leaving. Where they lead to the root again, we ask for that
+    // place: it is the kernel, as ever, that says whether it is below.
+    const std::string root = Canonical(root_path_);
+    const std::string target = Canonical(FullPath(below));
+    if (!root.empty() && !target.empty() && Holds(root, target)) {
+      const std::string inside = target.substr(root == "/" ? 1 : std::min(root.size() + 1, target.size()));
+      int again = 0;
+      fd = OpenBeneath(inside.empty() ? "." : inside, flags, &again);
+      if (fd) return fd;
+      if (again != EXDEV) return OpenError(FullPath(below), root_path_, again);
+    }
+  }
+  return OpenError(FullPath(below), root_path_, error_number);
+}
+
+UniqueFd RootedPath::OpenBeneath(const std::string& relative, uint64_t flags, int* error_number) const {
   open_how how = {};
   how.flags = flags | O_CLOEXEC;
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
-  int error_number = 0;
   for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {
     UniqueFd fd(static_cast<int>(::syscall(SYS_openat2, root_.get(), relative.c_str(), &how, sizeof(how))));
     if (fd) return fd;
-    error_number = errno;
-    if (error_number != EAGAIN && error_number != EINTR) break;
+    *error_number = errno;
+    if (*error_number != EAGAIN && *error_number != EINTR) break;
   }
-  return OpenError(FullPath(below), root_path_, error_number);
+  return {};
 }
 
 Result<RootedFile> RootedPath::OpenFile(std::string_view below) const {

@@ -51,8 +51,7 @@ struct NodeId {
 // Purpose: a path below an allowed root, and the way to open what lies at and below it.
 // Owns: a descriptor of the root. Threads: immutable, all methods from any thread. Errors name the path.
 // Invariant: nothing is ever opened but through openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS) on the root.
-// A symbolic link may lead anywhere below the root, if it is relative; absolute ones are refused, as the
-// kernel does.
+// A symbolic link may lead anywhere below the root.
 class RootedPath {
  public:
   // Chooses the longest of `allowed_roots` that holds `path`, by text, and opens it (a root may be a link
@@ -76,6 +75,8 @@ class RootedPath {
         path_(std::move(path)),
         relative_(std::move(relative)) {}
   Result<UniqueFd> Open(std::string_view below, uint64_t flags) const;
+  // None, and why, when `relative` cannot be opened below the root.
+  UniqueFd OpenBeneath(const std::string& relative, uint64_t flags, int* error_number) const;
 
   UniqueFd root_;
   std::string root_path_;

@@ -244,6 +244,48 @@ def test_a_private_daemon_that_does_not_start_says_why(arrays, tmp_path):
     assert "NotFoundError" in done.stderr and "missing" in done.stderr
 
 
+DIES = """
+import os, sys
+import pinfeed, pinfeed._daemon
+pinfeed._daemon.SYSTEM_SOCKET = "/no/such/socket"
+if sys.argv[2] == "old enough":
+    pinfeed._daemon._LEAST_LIFE_S = 0
+feed = pinfeed.open(sys.argv[1], batch_size=4, shuffle=True, framework="numpy", epochs=2)
+expected = [list(batch.id) for _ in range(2) for batch in feed]
+feed.close()
+feed = pinfeed.open(sys.argv[1], batch_size=4, shuffle=True, framework="numpy", epochs=2, slots=3)
+seen = []
+for epoch in range(2):
+    for batch in feed:
+        if len(seen) in (5, 20):
+            pid = int(pinfeed.status(feed.address)["pid"])
+            os.kill(pid, 9)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        seen.append(list(batch.id))
+        del batch
+assert seen == expected, (seen, expected)
+other = pinfeed.open(sys.argv[1], batch_size=4, framework="numpy")
+assert other.address == feed.address
+print("went on")
+"""
+
+
+def run_dying(arrays, age):
+    return subprocess.run([sys.executable, "-c", DIES, str(arrays), age], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_private_daemon_that_dies_is_started_anew(arrays):
+    done = run_dying(arrays, "old enough")
+    assert done.stdout == "went on\n", done.stderr
+    assert "ended with status -9" in done.stderr and "starting another one; no batch is lost" in done.stderr
+
+
+def test_a_private_daemon_that_dies_at_once_is_not(arrays):
+    done = run_dying(arrays, "too young")
+    assert done.returncode == 1
+    assert "ended with status -9; its log ends with" in done.stderr and "another one would do no better" in done.stderr
+
+
 def test_one_private_daemon_for_all_threads(arrays):
     code = """
 import threading

@@ -100,8 +100,10 @@ class PageClient {
       if (ready() > 0) {
         const BatchDescriptor batch = page().ring[taken_++ % kMaxSlots];
         words().taken.store(taken_, std::memory_order_seq_cst);
-        if (page().state.load(std::memory_order_seq_cst) == static_cast<uint32_t>(FeedState::kEvicted))
-          return std::nullopt;
+        if (page().state.load(std::memory_order_seq_cst) == static_cast<uint32_t>(FeedState::kEvicted)) {
+          while (page().limit.load(std::memory_order_acquire) == kUnlimited) std::this_thread::yield();
+          if (batch.sequence >= page().limit.load(std::memory_order_relaxed)) return std::nullopt;
+        }
         return batch;
       }
       if (final) return std::nullopt;

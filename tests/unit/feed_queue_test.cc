@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a queue ends.
+#include <set>
+
 #include "tests/unit/feed_fixture.h"
 
 namespace pinfeed {
@@ -42,6 +44,32 @@ TEST_F(FeedQueueTest, QueueEndsForMembersThatHoldTheirLastBatches) {
   feed_->ReadReleases();
   EXPECT_EQ(first_.state(), FeedState::kEnded);
   EXPECT_EQ(second_.state(), FeedState::kEnded);
+  feed_->Detach(first_.pages());
+  feed_->Detach(second_.pages());
+}
+
+// A member that is on its way keeps the feed alive, and gets what those before it left.
+TEST_F(FeedQueueTest, BatchesOfAQueueWaitForWhoComesWhenNobodyIsThere) {
+  WaitFor([&] { return first_.ready() == 1 && second_.ready() == 1; });
+  feed_->Detach(first_.pages());
+  EXPECT_EQ(feed_->Evict(second_.pages(), {Code::kAborted, "evicted"}), 0U);
+  feed_->ReadReleases();
+  PageClient third(*feed_);
+  ASSERT_OK(feed_->Attach(third.pages(), std::nullopt));
+  std::set<uint64_t> batches;
+  while (const auto batch = third.Next()) {
+    batches.insert(batch->batch_index);
+    third.Release(*batch, *feed_);
+  }
+  EXPECT_EQ(batches, (std::set<uint64_t>{0, 1}));
+  feed_->Detach(third.pages());
+}
+
+TEST_F(FeedQueueTest, QueueThatDrainsWithABatchNobodyTookEndsNoEpoch) {
+  WaitFor([&] { return first_.ready() == 1 && second_.ready() == 1; });
+  second_.Release(*second_.Next(), *feed_);
+  feed_->Drain();
+  EXPECT_EQ(second_.state(), FeedState::kDraining);
   feed_->Detach(first_.pages());
   feed_->Detach(second_.pages());
 }

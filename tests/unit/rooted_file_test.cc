@@ -145,8 +145,28 @@ TEST_F(RootedFileTest, LinksThatLeaveTheRootAreRefusedByName) {
               StatusIs(Code::kPermissionDenied, HasSubstr(Path("root/set/absolute"))));
   EXPECT_THAT(OpenStatus("up/secret.txt"), StatusIs(Code::kPermissionDenied, HasSubstr("up/secret.txt")));
   EXPECT_THAT(OpenStatus("magic"), StatusIs(Code::kPermissionDenied, HasSubstr("magic")));
-  ASSERT_OK_AND_ASSIGN(const RootedPath slash, RootedPath::Resolve("/proc/self", {"/"}));
-  EXPECT_THAT(slash.OpenDirectory("cwd"), StatusIs(Code::kPermissionDenied, HasSubstr("/proc/self/cwd")));
+  // What is not there looks like what may not be seen.
+  fs::create_symlink(Path("missing.txt"), Path("root/set/nothing"));
+  EXPECT_THAT(OpenStatus("nothing"), StatusIs(Code::kPermissionDenied, HasSubstr("leaves the allowed root")));
+}
+
+TEST_F(RootedFileTest, AbsoluteLinksToPlacesBelowTheRootAreFollowed) {
+  fs::create_symlink(Path("root/other"), Path("root/set/folder"));
+  fs::create_symlink(Path("root/set/folder/b.txt"), Path("root/set/twice.txt"));
+  fs::create_symlink(Path("root"), Path("alias"));
+  ASSERT_OK_AND_ASSIGN(const RootedPath base, Resolve("root/set"));
+  for (const char* name : {"folder/b.txt", "twice.txt"}) {
+    ASSERT_OK_AND_ASSIGN(const RootedFile file, base.OpenFile(name));
+    EXPECT_EQ(Text(file), "other");
+  }
+  ASSERT_OK_AND_ASSIGN(const RootedPath by_alias, RootedPath::Resolve(Path("alias/set"), {Path("alias")}));
+  EXPECT_OK(by_alias.OpenFile("twice.txt").status());
+  ASSERT_OK_AND_ASSIGN(const RootedPath anywhere, RootedPath::Resolve(Path("alias/set/folder"), {"/"}));
+  EXPECT_OK(anywhere.OpenFile("b.txt").status());
+  // The place that the link leads to is looked for below the root that was opened, whatever has its name now.
+  fs::rename(Path("root"), Path("old"));
+  fs::create_directory(Path("root"));
+  EXPECT_FALSE(base.OpenFile("folder/b.txt").ok());
 }
 
 TEST_F(RootedFileTest, AFolderSwappedForALinkAfterwardsIsRefused) {

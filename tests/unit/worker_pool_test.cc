@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/pipeline/worker_pool.h"
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <latch>
@@ -95,6 +96,39 @@ TEST(WorkerPoolTest, FeedNearestToStarvingGoesFirst) {
   gate.count_down();
   done.wait();
   EXPECT_EQ(order, (std::vector<int>{1, 2, 3}));
+}
+
+// One trainer gives its batches back at once, the other holds one while it asks for the next: both want all
+// they can get, and get the same.
+TEST(WorkerPoolTest, FeedWhoseTrainerHoldsABatchIsNotStarved) {
+  WorkerPool pool(1);
+  const std::array<std::shared_ptr<FeedShare>, 2> shares{std::make_shared<FeedShare>(),
+                                                         std::make_shared<FeedShare>()};
+  std::array<std::atomic<uint32_t>, 2> done{};
+  std::atomic<uint32_t> left{200};
+  std::latch over(1);
+  std::function<void(size_t)> submit = [&](size_t f) {
+    pool.Submit(std::make_shared<CountingTask>(
+        shares[f], 4, 1,
+        [](uint32_t) {
+          std::atomic<uint64_t> sink{0};
+          for (uint64_t i = 0; i < 5000; ++i) sink.fetch_add(i, std::memory_order_relaxed);
+        },
+        [&, f] {
+          const uint32_t batches = ++done[f];
+          shares[f]->batch_ns = shares[f]->worked_ns / batches;
+          shares[f]->ready = f == 0 ? 0 : 2;
+          if (left.fetch_sub(1) == 1) over.count_down();
+          if (left.load() <= 200) submit(f);
+        }));
+  };
+  for (const size_t f : {0, 0, 1, 1}) submit(f);
+  pool.Start();
+  over.wait();
+  pool.Stop();
+  const double ratio = static_cast<double>(shares[0]->worked_ns) / static_cast<double>(shares[1]->worked_ns);
+  EXPECT_GT(ratio, 0.5);
+  EXPECT_LT(ratio, 2);
 }
 
 // Feeds that are equally hungry get equal worker time, whatever their samples cost: Jain's index (R. Jain et

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which daemon to talk to: the one named, the system's, or a private one that ends with this process.
 
-What goes out: the path of a socket. The private daemon is started once a process, when the first feed needs it, and shared by all
-its feeds. It holds the reading end of a pipe whose writing end is here, so it ends when this process does, by SIGKILL too.
+What goes out: the path of a socket. The private daemon is started once a process, when the first feed needs it, shared by all its
+feeds, and started anew when it dies. It holds the reading end of a pipe whose writing end is here, so it ends when this process does, by SIGKILL too.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import IO, List, Optional
 
@@ -28,6 +29,8 @@ SYSTEM_SOCKET = "/run/pinfeed/pinfeed.sock"
 _SOCKET_NAME = "pinfeed.sock"
 _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 1.0
+# A daemon that dies sooner would die again: what it was asked to do is what kills it.
+_LEAST_LIFE_S = 5.0
 _LOG_TAIL_BYTES = 4000
 # sun_path holds 108 bytes; the daemon puts names of at most 32 bytes into the folder.
 _FOLDER_LIMIT_BYTES = 75
@@ -49,6 +52,14 @@ def address_for(address: Optional[str], open_timeout_s: float, group_size: int =
             "start pinfeedd and set PINFEED_ADDRESS to its socket in every process of the group",
         )
     return _PrivateDaemon.shared(f"{SYSTEM_SOCKET}: {reason}").address
+
+
+def revive(address: str) -> None:
+    """If the private daemon has that address and died, starts it anew; its feeds then go on by themselves. Raises UnavailableError when
+    that is no use."""
+    daemon = _PrivateDaemon.instance
+    if daemon is not None and daemon.address == address:
+        daemon.revive()
 
 
 def _cannot_reach(path: str, timeout_s: float) -> Optional[str]:
@@ -90,35 +101,69 @@ class _PrivateDaemon:
     """A daemon of this process alone.
 
     Owns the process, the pipe's writing end, the socket's folder and the daemon's log (a file without a name).
-    Threads: `shared` from any; the object itself never changes after it was made.
+    Threads: `shared` and `revive` from any.
     """
 
-    _instance: Optional["_PrivateDaemon"] = None
+    instance: Optional["_PrivateDaemon"] = None
     _lock = threading.Lock()
 
     @classmethod
     def shared(cls, why: str) -> "_PrivateDaemon":
         with cls._lock:
-            if cls._instance is None or cls._instance._process.poll() is not None:
-                if cls._instance is not None:
-                    cls._instance.stop()
-                cls._instance = cls(why)
-            return cls._instance
+            if cls.instance is not None and cls.instance._is_ours():
+                cls.instance._restart_if_dead(0)
+            else:
+                cls.instance = cls(why)
+            return cls.instance
 
     def __init__(self, why: str) -> None:
-        program = find_program()
+        self._program = find_program()
         self._owner_pid = os.getpid()
         self._folder = _make_folder()
         self.address = os.path.join(self._folder, _SOCKET_NAME)
         self._log: IO[bytes] = tempfile.TemporaryFile()
+        self._lifetime = -1  # stopped, or not started yet
+        self._process: Optional["subprocess.Popen[bytes]"] = None
+        logger.info("no daemon at %s; starting a private one: %s", why, self._program)
+        atexit.register(self.stop)
+        os.register_at_fork(after_in_child=self._after_fork)
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def revive(self) -> None:
+        with self._lock:
+            if self._is_ours():
+                self._restart_if_dead(_LEAST_LIFE_S)
+
+    def _is_ours(self) -> bool:
+        """False in forked children, and once it is stopped."""
+        return os.getpid() == self._owner_pid and self._lifetime >= 0
+
+    def _restart_if_dead(self, least_life_s: float) -> None:
+        if self._process is None or self._process.poll() is None:
+            return
+        said = f"the private daemon {self._program} ended with status {self._process.returncode}{self._log_tail()}"
+        if time.monotonic() - self._started < least_life_s:
+            raise UnavailableError(
+                Code.UNAVAILABLE, f"{said}\nit had just been started, so another one would do no better; once what ended it is mended, open the feed again"
+            )
+        logger.warning("%s\nstarting another one; no batch is lost", said)
+        os.close(self._lifetime)
+        self._lifetime = -1
+        self._start()
+
+    def _start(self) -> None:
         # No pipe end is inherited but the two named in pass_fds.
         lifetime, self._lifetime = os.pipe()
         ready, ready_writer = os.pipe()
-        logger.info("no daemon at %s; starting a private one: %s", why, program)
+        self._started = time.monotonic()
         try:
-            self._process = subprocess.Popen(
+            self._process = process = subprocess.Popen(
                 [
-                    program,
+                    self._program,
                     "--private",
                     "--lifetime-fd",
                     str(lifetime),
@@ -135,34 +180,27 @@ class _PrivateDaemon:
             )
         except OSError as error:
             os.close(ready)
-            os.close(self._lifetime)
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise NotFoundError(Code.NOT_FOUND, f"starting the daemon {program} failed: {error}") from error
+            raise NotFoundError(Code.NOT_FOUND, f"starting the daemon {self._program} failed: {error}") from error
         finally:
             os.close(lifetime)
             os.close(ready_writer)
-        atexit.register(self.stop)
-        os.register_at_fork(after_in_child=self._after_fork)
         try:
-            self._wait_ready(ready, program)
-        except BaseException:
-            self.stop()
-            raise
+            self._wait_ready(process, ready)
         finally:
             os.close(ready)
 
-    def _wait_ready(self, ready: int, program: str) -> None:
+    def _wait_ready(self, process: "subprocess.Popen[bytes]", ready: int) -> None:
         """Returns when the daemon says on the pipe that it is ready. The pipe also ends with the daemon."""
         poll = select.poll()  # unlike select(), takes descriptors above 1023
         poll.register(ready, select.POLLIN)
         if not poll.poll(_START_TIMEOUT_S * 1000):
             raise UnavailableError(
-                Code.UNAVAILABLE, f"the private daemon {program} was not ready within {_START_TIMEOUT_S:.0f} s{self._log_tail()}"
+                Code.UNAVAILABLE, f"the private daemon {self._program} was not ready within {_START_TIMEOUT_S:.0f} s{self._log_tail()}"
             )
         if os.read(ready, 64).strip() != b"ready":
-            self._process.wait()
+            process.wait()
             raise UnavailableError(
-                Code.UNAVAILABLE, f"the private daemon {program} ended with status {self._process.returncode}{self._log_tail()}"
+                Code.UNAVAILABLE, f"the private daemon {self._program} ended with status {process.returncode}{self._log_tail()}"
             )
 
     def _log_tail(self) -> str:
@@ -184,11 +222,12 @@ class _PrivateDaemon:
         os.close(self._lifetime)
         self._lifetime = -1
         atexit.unregister(self.stop)
-        try:
-            self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            # It waits for batches that are still held here, and ends with this process at the latest.
-            self._process.returncode = 0  # no warning of a child that runs on
+        if self._process is not None:
+            try:
+                self._process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                # It waits for batches that are still held here, and ends with this process at the latest.
+                self._process.returncode = 0  # no warning of a child that runs on
         self._log.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -12,6 +12,7 @@ import time
 import warnings
 from typing import Any, Optional, Tuple, Union
 
+from . import _daemon
 from ._batch import BatchMaker
 from ._connection import Connection, Opened, logger
 from ._device import DeviceBatchMaker, LentBatchMaker, memory_of
@@ -120,6 +121,7 @@ class Stream(Connection):
                     raise Error(Code.CANCELLED, "the feed was closed by another thread while this one waited for a batch")
                 if slice_ms == 0:
                     raise self._late()
+                _daemon.revive(self._address)
                 self._tell(waited)
         finally:
             self._wait_seconds += time.perf_counter() - begin
