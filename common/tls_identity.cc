@@ -40,8 +40,9 @@ std::string TakeReason() {
 
 Result<std::string> ReadSmallFile(const TlsFile& file, bool secret) {
   const auto failed = [&](const std::string& what, int error) {
-    return InvalidArgument(ErrnoStatus(file.name + ": " + what + " " + QuotePath(file.path), error).message() +
-                           "; it must be a PEM file that this user may read");
+    return InvalidArgument(
+        ErrnoStatus(file.name + ": " + what + " " + QuotePath(file.path), error).message() +
+        "; it must be a PEM file that this user may read");
   };
   if (file.path.empty()) return InvalidArgument(file.name + ": no file is given");
   const UniqueFd fd(::open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -51,8 +52,9 @@ Result<std::string> ReadSmallFile(const TlsFile& file, bool secret) {
   if (!S_ISREG(info.st_mode) || info.st_size > kMaxFileBytes)
     return InvalidArgument(Named(file) + " is no file of at most 1 MiB; name a PEM file");
   if (secret && (info.st_mode & S_IRWXO) != 0) {
-    return InvalidArgument(Named(file) + " may be read or written by every user; take that from them: chmod o= " +
-                           QuotePath(file.path));
+    return InvalidArgument(
+        Named(file) +
+        " may be read or written by every user; take that from them: chmod o= " + QuotePath(file.path));
   }
   std::string text(static_cast<size_t>(info.st_size), '\0');
   size_t have = 0;

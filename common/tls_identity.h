@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who one is in TLS. In: three PEM files. Out: what they hold, checked, so that a fault is told by its file and
-// not by a handshake that fails.
+// Who one is in TLS. In: three PEM files. Out: what they hold, checked, so that a fault is told by its file
+// and not by a handshake that fails.
 #pragma once
 
 #include <chrono>

@@ -111,9 +111,8 @@ Result<std::string> AsListenAddress(const ConfigValue& value, std::string_view e
     const bool host_ok =
         !host.empty() && host.find_first_not_of("0123456789abcdefABCDEF.:[]") == std::string::npos;
     if (!port_ok || !host_ok) {
-      return InvalidArgument(
-          "expected ADDRESS:PORT with a numeric address, such as " + std::string(example) +
-          ", or \"off\", found " + QuotePath(text));
+      return InvalidArgument("expected ADDRESS:PORT with a numeric address, such as " + std::string(example) +
+                             ", or \"off\", found " + QuotePath(text));
     }
   }
   return text;
@@ -135,10 +134,10 @@ ConfigKey ListenKey(std::string_view name, std::string Config::*member, std::str
 ConfigKey FileKey(std::string_view name, std::string Config::*member, std::string_view help) {
   return {name, "FILE", help,
           [=](const ConfigValue& value, Config& config) -> Status {
-            ASSIGN_OR_RETURN(std::string path, value.AsString());
-            if (!path.empty() && path.front() != '/')
+            ASSIGN_OR_RETURN(const std::string path, value.AsString());
+            if (!path.empty() && path.compare(0, 1, "/") != 0)
               return InvalidArgument("expected an absolute path, found " + QuotePath(path));
-            config.*member = std::move(path);
+            config.*member = path;
             return OkStatus();
           },
           [=](const Config& config) { return TomlString(config.*member); }};
@@ -148,8 +147,9 @@ Status SetAdminClients(const ConfigValue& value, Config& config) {
   ASSIGN_OR_RETURN(std::vector<std::string> names, value.AsStrings());
   for (const std::string& name : names) {
     if (name.empty() || name.size() > 1024 || name.find('*') != std::string::npos) {
-      return InvalidArgument("expected names as they stand in the clients' certificates, each in full, found " +
-                             QuotePath(name));
+      return InvalidArgument(
+          "expected names as they stand in the clients' certificates, each in full, found " +
+          QuotePath(name));
     }
   }
   config.admin_clients = std::move(names);

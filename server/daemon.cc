@@ -169,10 +169,9 @@ Status Daemon::LoadAdminAccess() {
 Status Daemon::OpenAdminEndpoint() {
   if (!parts_->admin_access) return OkStatus();
   const std::string& listen = command_line_.config.admin_listen;
-  ASSIGN_OR_RETURN(
-      parts_->admin_endpoint,
-      AdminEndpoint::Create(listen, {*parts_->service, *parts_->admin, *parts_->health}, *parts_->admin_access,
-                            parts_->refusals));
+  ASSIGN_OR_RETURN(parts_->admin_endpoint,
+                   AdminEndpoint::Create(listen, {*parts_->service, *parts_->admin, *parts_->health},
+                                         *parts_->admin_access, parts_->refusals));
   spdlog::info("admins of other hosts are served over TLS on {}, port {}", listen,
                parts_->admin_endpoint->port());
   return OkStatus();

@@ -25,9 +25,9 @@ Result<TlsIdentity> ReadAdminIdentity(const Config& config);
 void WarnOfValidity(const Config& config, const TlsIdentity& identity);
 
 // The configuration against this host, for --check: what Start refuses for as well (the pool's size, the
-// group, the socket directory, the admin endpoint's files), and what may still come with a disk that is mounted later: the allowed roots
-// and every named dataset, which is opened as for a feed. kInvalidArgument lists every fault, one a line,
-// each with the place its value comes from.
+// group, the socket directory, the admin endpoint's files), and what may still come with a disk that is
+// mounted later: the allowed roots and every named dataset, which is opened as for a feed. kInvalidArgument
+// lists every fault, one a line, each with the place its value comes from.
 Status CheckHost(const CommandLine& command_line);
 
 }  // namespace pinfeed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The TCP endpoint's papers: the certificate that it shows, and whose it takes. In: what is configured, now and
-// after a reload. Out: answers to handshakes and calls.
+// The TCP endpoint's papers: the certificate that it shows, and whose it takes. In: what is configured, now
+// and after a reload. Out: answers to handshakes and calls.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace pinfeed {
 
-// Purpose: answers while the configuration changes. Threads: any. Errors: none. Invariant: certificate, key and
-// CA are of one reading.
+// Purpose: answers while the configuration changes. Threads: any. Errors: none. Invariant: certificate, key
+// and CA are of one reading.
 class AdminAccess {
  public:
   AdminAccess(TlsIdentity identity, std::vector<std::string> clients)

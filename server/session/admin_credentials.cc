@@ -15,14 +15,14 @@ namespace {
 // `find` gives the values of a property of gRPC's. A certificate with names of its own (RFC 6125) is known by
 // those, and by its subject's only where it has none.
 template <typename Find>
-std::vector<std::string> NamesOf(const Find& find) {
+std::vector<std::string> NamesBy(const Find& find) {
   std::vector<std::string> names = find(GRPC_PEER_DNS_PROPERTY_NAME);
   for (std::string& uri : find(GRPC_PEER_URI_PROPERTY_NAME)) names.push_back(std::move(uri));
   return names.empty() ? find(GRPC_X509_CN_PROPERTY_NAME) : names;
 }
 
 std::vector<std::string> NamesOf(const grpc_auth_context* context) {
-  return NamesOf([context](const char* property) {
+  return NamesBy([context](const char* property) {
     std::vector<std::string> values;
     grpc_auth_property_iterator each = grpc_auth_context_find_properties_by_name(context, property);
     while (const grpc_auth_property* const found = grpc_auth_property_iterator_next(&each))
@@ -41,8 +41,8 @@ std::string Joined(const std::vector<std::string>& names) {
 }
 
 // Purpose: gRPC's C++ interface has no certificates that change when one says so; its C interface, which this
-// is over, has. Borrows: what it is given. Threads: gRPC's. Errors: none. Invariant: outlives the server that it
-// is given to; of one listener.
+// is over, has. Borrows: what it is given. Threads: gRPC's. Errors: none. Invariant: outlives the server that
+// it is given to; of one listener.
 class AdminCredentials final : public grpc::ServerCredentials {
  public:
   AdminCredentials(const AdminAccess& access, Refusals& refusals)
@@ -104,9 +104,9 @@ std::shared_ptr<grpc::ServerCredentials> MakeAdminCredentials(const AdminAccess&
 }
 
 std::optional<std::string> AdminOf(const grpc::AuthContext& context, const AdminAccess& access) {
-  return access.Admit(NamesOf([&context](const char* property) {
+  return access.Admit(NamesBy([&context](const char* property) {
     std::vector<std::string> values;
-    for (const grpc::string_ref value : context.FindPropertyValues(property))
+    for (const grpc::string_ref& value : context.FindPropertyValues(property))
       values.emplace_back(value.data(), value.size());
     return values;
   }));

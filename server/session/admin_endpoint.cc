@@ -27,12 +27,12 @@ Result<std::unique_ptr<AdminEndpoint>> AdminEndpoint::Create(const std::string& 
   ASSIGN_OR_RETURN(endpoint->port_, listener->port());
   ASSIGN_OR_RETURN(endpoint->rpc_,
                    RpcServer::CreateForNetwork(services, MakeAdminCredentials(access, refusals)));
-  ASSIGN_OR_RETURN(endpoint->acceptor_,
-                   Acceptor::Create(std::move(*listener), endpoint->connections_, refusals,
-                                    [rpc = endpoint->rpc_.get()](UniqueFd connection) {
-                                      rpc->Serve(std::move(connection));
-                                    },
-                                    kMaxConnections));
+  ASSIGN_OR_RETURN(endpoint->acceptor_, Acceptor::Create(
+                                            std::move(*listener), endpoint->connections_, refusals,
+                                            [rpc = endpoint->rpc_.get()](UniqueFd connection) {
+                                              rpc->Serve(std::move(connection));
+                                            },
+                                            kMaxConnections));
   return endpoint;
 }
 

@@ -134,7 +134,7 @@ Status AdminService::BeginTrace(const grpc::CallbackServerContext& context, cons
   spdlog::info("{} traces {} for {} s", Describe(caller), scope ? "its own feeds" : "all feeds",
                request.seconds());
   const bool taken = calls_.Submit(caller.peer.uid, [this, &stream, turn, scope, seconds = request.seconds(),
-                                               max_spans = request.max_spans()] {
+                                                     max_spans = request.max_spans()] {
     const Clock::time_point began = Clock::now();
     Status ended;
     {
@@ -153,10 +153,10 @@ Result<Caller> AdminService::FindOperator(const grpc::CallbackServerContext& con
                                           const char* what) const {
   ASSIGN_OR_RETURN(Caller caller, parts_.callers.Find(context, what));
   if (!ScopeOf(caller)) return caller;
-  const Status refused =
-      PermissionDenied(std::string(what) + ": only root and the daemon's own user (uid " +
-                       std::to_string(parts_.own_uid) + ") may; you are uid " + std::to_string(peer->uid));
-  parts_.refusals.Count(Refusal::kRequest, Describe(*peer) + ": " + refused.message());
+  const Status refused = PermissionDenied(std::string(what) + ": only root and the daemon's own user (uid " +
+                                          std::to_string(parts_.own_uid) + ") may; you are uid " +
+                                          std::to_string(caller.peer.uid));
+  parts_.refusals.Count(Refusal::kRequest, Describe(caller) + ": " + refused.message());
   return refused;
 }
 

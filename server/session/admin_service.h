@@ -75,7 +75,8 @@ class AdminService final : public v1::Admin::CallbackService {
  private:
   // Whose feeds the caller may see; nothing: all.
   std::optional<uid_t> ScopeOf(const Caller& caller) const;
-  // Who calls; kPermissionDenied, counted as a refusal, unless it is root, the daemon's own user, or an admin.
+  // Who calls; kPermissionDenied, counted as a refusal, unless it is root, the daemon's own user, or an
+  // admin.
   Result<Caller> FindOperator(const grpc::CallbackServerContext& context, const char* what) const;
   // The one trace that is on, or about to be: whose, and how to make it end.
   struct Turn {

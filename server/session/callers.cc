@@ -21,7 +21,8 @@ Result<Caller> Callers::Find(const grpc::CallbackServerContext& context, const c
   if (access_ == nullptr || std::string_view(name).substr(0, 3) == "fd:")
     return Internal(std::string(what) + ": the connection's credentials are not on record");
   std::optional<std::string> admin = AdminOf(*context.auth_context(), *access_);
-  if (!admin) return PermissionDenied(std::string(what) + ": this certificate is not in admin_clients any more");
+  if (!admin)
+    return PermissionDenied(std::string(what) + ": this certificate is not in admin_clients any more");
   return Caller{{.pid = 0, .uid = kRemoteUser, .gid = 0}, std::move(*admin)};
 }
 

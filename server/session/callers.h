@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is behind a call. In: gRPC's context of it. Out: a process of this host, as the kernel says, or an admin
-// from afar, as the certificate says.
+// Who is behind a call. In: gRPC's context of it. Out: a process of this host, as the kernel says, or an
+// admin from afar, as the certificate says.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>

@@ -89,7 +89,7 @@ Result<Listener> Listener::Adopt(UniqueFd fd, const std::string& path, int type,
 
 Result<Listener> Listener::CreateTcp(const std::string& address, Refusals& refusals) {
   ASSIGN_OR_RETURN(UniqueFd fd, ListenTcp(address, kBacklog));
-  Listener listener(std::move(fd), address, {.is_served = [](uid_t) { return true; }}, refusals);
+  Listener listener(std::move(fd), address, {0, std::nullopt, [](uid_t) { return true; }}, refusals);
   listener.file_.reset();
   return listener;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A listening socket: a Unix one or, for admins, one of TCP. Out: connections of users that are served, with their credentials.
+// A listening socket: a Unix one or, for admins, one of TCP. Out: connections of users that are served, with
+// their credentials.
 #pragma once
 
 #include <cstdint>

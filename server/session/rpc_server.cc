@@ -46,7 +46,7 @@ void LogFromGrpc(gpr_log_func_args* line) {
 }  // namespace
 
 struct RpcServer::Server {
-  std::shared_ptr<grpc::ServerCredentials> credentials;  // outlives the server
+  std::shared_ptr<grpc::ServerCredentials> credentials;                      // outlives the server
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;  // likewise; null: of this host
   std::unique_ptr<grpc::Server> grpc;
 };
