@@ -103,9 +103,8 @@ Status FromGrpc(const grpc::Status& status, const std::string& address) {
   if (status.ok()) return OkStatus();
   const auto code = static_cast<Code>(status.error_code());
   if (code == Code::kUnavailable && IsTcpAddress(address)) {
-    return {code, "call the daemon at " + address + " by TLS: " + EscapeName(status.error_message()) +
-                      "; is it there, its certificate for this name (--tls-name) and of --tls-ca, and this "
-                      "caller's of its admin_ca? Its log says more"};
+    const std::string reason = EscapeName(status.error_message());
+    return {code, "call the daemon at " + address + " by TLS: " + reason + "; " + TlsHint(reason)};
   }
   if (code == Code::kUnavailable) {
     return {code, "the daemon at " + address + " closed the connection (" + status.error_message() +

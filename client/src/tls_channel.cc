@@ -80,6 +80,17 @@ Result<TlsParty> ReadTlsParty(const std::string& address) {
   return party;
 }
 
+std::string TlsHint(std::string_view reason) {
+  const auto says = [&](std::string_view words) { return reason.find(words) != std::string_view::npos; };
+  if (says("Socket closed") || says("Connection reset"))
+    return "it hung up in the handshake, as it does when this caller's certificate is not of its admin_ca";
+  if (says("Peer name"))
+    return "its certificate is for another name: if it is the right daemon, give that by --tls-name";
+  if (says("certificate verify failed"))
+    return "its certificate is not of the CA in --tls-ca, or not valid now";
+  return "is pinfeedd running there, with admin_listen?";
+}
+
 std::shared_ptr<grpc::Channel> TlsChannel(const std::string& address, const TlsParty& party,
                                           grpc::ChannelArguments arguments) {
   // Whoever wants to see it says so by gRPC's own variable.

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "common/result.h"
 #include "common/tls_identity.h"
@@ -36,5 +37,8 @@ Result<TlsParty> ReadTlsParty(const std::string& address);
 // Connects at the first call. `address` is one of IsTcpAddress's.
 std::shared_ptr<grpc::Channel> TlsChannel(const std::string& address, const TlsParty& party,
                                           grpc::ChannelArguments arguments);
+
+// What to do about a call that gRPC ended as UNAVAILABLE, by what it says of it.
+std::string TlsHint(std::string_view reason);
 
 }  // namespace pinfeed
