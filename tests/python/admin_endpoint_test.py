@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The TCP endpoint for operators of other hosts, with real certificates: whom it serves with what, whom it turns away, and that it goes on."""
+import ast
 import collections
 import contextlib
 import os
@@ -10,6 +11,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import time
 
 import grpc
@@ -245,6 +247,7 @@ def test_the_tool_refuses_a_daemon_that_is_another(endpoint):
     endpoint.serves(address=f"localhost:{endpoint.port}", name="node.example")
 
 
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1:DeprecationWarning")
 def test_old_tls_is_not_spoken(endpoint):
     context = ssl.create_default_context(cafile=endpoint.papers.ca.cert)
     context.set_ciphers("ALL:@SECLEVEL=0")
@@ -335,6 +338,28 @@ def test_a_tcp_address_without_certificates_is_one_clear_error(endpoint, monkeyp
         port = nobody.getsockname()[1]
     status, _, err = endpoint.tool("status", address=f"127.0.0.1:{port}")
     assert status == 1 and "Connection refused; is pinfeedd running there, with admin_listen?" in err
+
+
+LEAVES_NOTHING = """
+import os, sys
+import pinfeed
+counts = []
+for _ in range(4):
+    assert pinfeed.status(sys.argv[1])["state"] == "ready"
+    counts.append((len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))))
+assert os.fork() or os._exit(0) is None
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+print(counts)
+"""
+
+
+def test_a_call_by_tls_leaves_no_thread_and_no_descriptor(endpoint):
+    papers = endpoint.papers
+    environment = {**os.environ, "PINFEED_TLS_CA": str(papers.ca.cert), "PINFEED_TLS_CERT": str(papers.ops.cert), "PINFEED_TLS_KEY": str(papers.ops.key)}
+    done = subprocess.run([sys.executable, "-c", LEAVES_NOTHING, endpoint.address], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    first, *others = ast.literal_eval(done.stdout)
+    assert others == [first] * 3
 
 
 def test_certificates_and_names_change_by_a_reload(papers, tmp_path):
@@ -463,4 +488,4 @@ def test_idle_connections_are_closed(idle):
     with contextlib.suppress(ssl.SSLError, ConnectionError):
         while more := idle.recv(4096):
             said += more
-    assert b"max_idle" in said  # the farewell's reason
+    assert b"enter idle" in said  # the farewell's reason
