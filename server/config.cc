@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/config.h"
 
+#include <array>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "common/quote.h"
 #include "server/config_file.h"
@@ -71,6 +73,26 @@ void ApplyPrivateDefaults(CommandLine& out, std::vector<std::string>& faults) {
     faults.emplace_back("--private: needs --lifetime-fd, the read end of a pipe that its user holds open");
 }
 
+// The keys of the TCP endpoint are given together, or not at all.
+void CheckAdminKeys(const CommandLine& out, std::vector<std::string>& faults) {
+  const Config& config = out.config;
+  const std::array<std::pair<const char*, bool>, 5> keys = {
+      {{"admin_listen", !config.admin_listen.empty()},
+       {"admin_cert", !config.admin_cert.empty()},
+       {"admin_key", !config.admin_key.empty()},
+       {"admin_ca", !config.admin_ca.empty()},
+       {"admin_clients", !config.admin_clients.empty()}}};
+  std::string missing;
+  const char* given = nullptr;
+  for (const auto& [name, is_set] : keys) {
+    if (!is_set) missing += (missing.empty() ? "" : ", ") + std::string(name);
+    if (is_set && given == nullptr) given = name;
+  }
+  if (given == nullptr || missing.empty()) return;
+  faults.push_back(out.origins.at(given) + ": " + given + ": is of use only with " + missing +
+                   ", which must be given as well");
+}
+
 Status Join(const std::vector<std::string>& faults) {
   if (faults.empty()) return OkStatus();
   std::string text;
@@ -111,6 +133,7 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
       Apply(key, ConfigValue::Text(found->second), "flag " + FlagName(key.name), out, faults);
     }
   }
+  if (faults.empty()) CheckAdminKeys(out, faults);
   RETURN_IF_ERROR(Join(faults));
   return out;
 }

@@ -58,6 +58,11 @@ struct Config {
   std::map<std::string, DatasetSpec> datasets;  // by name; only in the file
   std::string http_listen = "127.0.0.1:9467";   // empty: off
   std::vector<std::string> http_hosts;          // names, besides loopback's and the address
+  std::string admin_listen;                     // empty: off; else the four below are there
+  std::string admin_cert;
+  std::string admin_key;
+  std::string admin_ca;
+  std::vector<std::string> admin_clients;  // names in certificates
   std::string log_level = "info";
   LogFormat log_format = LogFormat::kText;
   std::chrono::milliseconds pending_timeout{5000};

@@ -97,8 +97,8 @@ Status SetHttpHosts(const ConfigValue& value, Config& config) {
   return OkStatus();
 }
 
-// HOST:PORT with a numeric IPv4 or [IPv6] host; "" and "off" switch HTTP off.
-Status SetHttpListen(const ConfigValue& value, Config& config) {
+// HOST:PORT with a numeric IPv4 or [IPv6] host; "" and "off" switch it off.
+Result<std::string> AsListenAddress(const ConfigValue& value, std::string_view example) {
   ASSIGN_OR_RETURN(std::string text, value.AsString());
   if (text == "off") text.clear();
   if (!text.empty()) {
@@ -111,12 +111,48 @@ Status SetHttpListen(const ConfigValue& value, Config& config) {
     const bool host_ok =
         !host.empty() && host.find_first_not_of("0123456789abcdefABCDEF.:[]") == std::string::npos;
     if (!port_ok || !host_ok) {
-      return InvalidArgument(
-          "expected ADDRESS:PORT with a numeric address, such as 127.0.0.1:9467, or \"off\", found " +
-          QuotePath(text));
+      return InvalidArgument("expected ADDRESS:PORT with a numeric address, such as " + std::string(example) +
+                             ", or \"off\", found " + QuotePath(text));
     }
   }
-  config.http_listen = std::move(text);
+  return text;
+}
+
+ConfigKey ListenKey(std::string_view name, std::string Config::*member, std::string_view example,
+                    std::string_view help) {
+  return {name, "ADDRESS:PORT", help,
+          [=](const ConfigValue& value, Config& config) -> Status {
+            ASSIGN_OR_RETURN(config.*member, AsListenAddress(value, example));
+            return OkStatus();
+          },
+          [=](const Config& config) {
+            const std::string& listen = config.*member;
+            return TomlString(listen.empty() ? "off" : listen);
+          }};
+}
+
+ConfigKey FileKey(std::string_view name, std::string Config::*member, std::string_view help) {
+  return {name, "FILE", help,
+          [=](const ConfigValue& value, Config& config) -> Status {
+            ASSIGN_OR_RETURN(const std::string path, value.AsString());
+            if (!path.empty() && path.compare(0, 1, "/") != 0)
+              return InvalidArgument("expected an absolute path, found " + QuotePath(path));
+            config.*member = path;
+            return OkStatus();
+          },
+          [=](const Config& config) { return TomlString(config.*member); }};
+}
+
+Status SetAdminClients(const ConfigValue& value, Config& config) {
+  ASSIGN_OR_RETURN(std::vector<std::string> names, value.AsStrings());
+  for (const std::string& name : names) {
+    if (name.empty() || name.size() > 1024 || name.find('*') != std::string::npos) {
+      return InvalidArgument(
+          "expected names as they stand in the clients' certificates, each in full, found " +
+          QuotePath(name));
+    }
+  }
+  config.admin_clients = std::move(names);
   return OkStatus();
 }
 
@@ -224,15 +260,19 @@ std::vector<ConfigKey> MakeKeys() {
               "datasets kept open after their last feed ended"),
       {"allowed_roots", "DIR,...", "directories below which clients may name datasets by path",
        SetAllowedRoots, [](const Config& config) { return TomlStrings(config.allowed_roots); }},
-      {"http_listen", "ADDRESS:PORT",
-       "where /metrics, /healthz and /readyz are served; port 0: any free one; \"off\": nowhere",
-       SetHttpListen,
-       [](const Config& config) {
-         return TomlString(config.http_listen.empty() ? "off" : config.http_listen);
-       }},
+      ListenKey("http_listen", &Config::http_listen, "127.0.0.1:9467",
+                "where /metrics, /healthz and /readyz are served; port 0: any free one; \"off\": nowhere"),
       {"http_hosts", "NAME,...",
        "names of this host by which HTTP is asked, besides localhost and the address of http_listen",
        SetHttpHosts, [](const Config& config) { return TomlStrings(config.http_hosts); }},
+      ListenKey("admin_listen", &Config::admin_listen, "10.0.0.7:9468",
+                "where operators of other hosts are served over TLS; port 0: any free one; \"off\": nowhere"),
+      FileKey("admin_cert", &Config::admin_cert, "certificate (PEM) that the daemon shows them"),
+      FileKey("admin_key", &Config::admin_key, "its key, not readable by every user"),
+      FileKey("admin_ca", &Config::admin_ca, "certificates (PEM) of the CA that theirs must be from"),
+      {"admin_clients", "NAME,...",
+       "names (DNS or URI, else the CN) in the certificates of those who are served", SetAdminClients,
+       [](const Config& config) { return TomlStrings(config.admin_clients); }},
       {"log_level", "LEVEL", "trace, debug, info, warning or error", SetLogLevel,
        [](const Config& config) { return TomlString(config.log_level); }},
       {"log_format", "FORMAT", "text or json", SetLogFormat,

@@ -102,6 +102,7 @@ Status Daemon::Create() {
   if (!wake_) return ErrnoStatus("create an eventfd", errno);
   ASSIGN_OR_RETURN(const uint64_t pool_bytes, PoolBytes(config.pool_bytes));
   ASSIGN_OR_RETURN(std::string boot_id, ReadBootId());
+  RETURN_IF_ERROR(LoadAdminAccess());
   ASSIGN_OR_RETURN(SocketDir directory, SocketDir::Lock(config.socket_dir, command_line_.private_mode));
   parts_->directory.emplace(std::move(directory));
 
@@ -131,14 +132,15 @@ Status Daemon::Create() {
   parts_->opener.emplace(FeedOpener::Parts{*parts_->pool, *parts_->kept, *parts_->workers, *parts_->datasets,
                                            parts_->feeds, *parts_->sessions, config.default_slots,
                                            parts_->devices.get(), parts_->tracer});
+  parts_->callers.emplace(parts_->peers, parts_->admin_access ? &*parts_->admin_access : nullptr);
   parts_->service.emplace(FeederService::Parts{
-      parts_->peers, *parts_->opener, *parts_->datasets, *parts_->lifelines, parts_->refusals,
+      *parts_->callers, *parts_->opener, *parts_->datasets, *parts_->lifelines, parts_->refusals,
       [this] { return Snapshot(); }, kVersion, std::move(boot_id), server_epoch_});
-  parts_->admin.emplace(AdminService::Parts{parts_->peers, parts_->feeds, *parts_->sessions,
+  parts_->admin.emplace(AdminService::Parts{*parts_->callers, parts_->feeds, *parts_->sessions,
                                             *parts_->lifelines, parts_->refusals, parts_->tracer,
                                             MakeOperatorCalls(), ::geteuid()});
   parts_->health.emplace(*parts_->sessions);
-  ASSIGN_OR_RETURN(parts_->rpc, RpcServer::Create(*parts_->service, *parts_->admin, *parts_->health));
+  ASSIGN_OR_RETURN(parts_->rpc, RpcServer::Create({*parts_->service, *parts_->admin, *parts_->health}));
   RETURN_IF_ERROR(OpenHttp());
   ASSIGN_OR_RETURN(Listener rpc_listener, Listen(ServiceNotify::kControlSocket, parts_->directory->rpc_path(),
                                                  SOCK_STREAM, options));
@@ -146,12 +148,34 @@ Status Daemon::Create() {
                                                       parts_->refusals, [this](UniqueFd connection) {
                                                         parts_->rpc->Serve(std::move(connection));
                                                       }));
+  RETURN_IF_ERROR(OpenAdminEndpoint());
   // From here on threads of ours run, and the sockets are served.
   parts_->workers->Start();
   parts_->feeds.Start();
   RETURN_IF_ERROR(parts_->lifelines->Start());
   parts_->acceptor->Start();
+  if (parts_->admin_endpoint) parts_->admin_endpoint->Start();
   return AnnounceReady();
+}
+
+Status Daemon::LoadAdminAccess() {
+  const Config& config = command_line_.config;
+  if (config.admin_listen.empty()) return OkStatus();
+  ASSIGN_OR_RETURN(TlsIdentity identity, ReadAdminIdentity(config));
+  WarnOfValidity(config, identity);
+  parts_->admin_access.emplace(std::move(identity), config.admin_clients);
+  return OkStatus();
+}
+
+Status Daemon::OpenAdminEndpoint() {
+  if (!parts_->admin_access) return OkStatus();
+  const std::string& listen = command_line_.config.admin_listen;
+  ASSIGN_OR_RETURN(parts_->admin_endpoint,
+                   AdminEndpoint::Create(listen, {*parts_->service, *parts_->admin, *parts_->health},
+                                         *parts_->admin_access, parts_->refusals));
+  spdlog::info("admins of other hosts are served over TLS on {}, port {}", listen,
+               parts_->admin_endpoint->port());
+  return OkStatus();
 }
 
 Status Daemon::OpenGpus() {
@@ -236,6 +260,7 @@ void Daemon::Stop() {
   if (parts_->sessions) parts_->sessions->Close();
   requests_.Close();
   if (parts_->health) parts_->health->Close();
+  if (parts_->admin_endpoint) parts_->admin_endpoint->Stop(kCallGrace);
   if (parts_->rpc) parts_->rpc->Stop(kCallGrace);
   if (parts_->lifelines) parts_->lifelines->Stop();
   if (parts_->sessions) {

@@ -13,6 +13,7 @@
 
 #include "common/result.h"
 #include "common/sync.h"
+#include "common/tls_identity.h"
 #include "common/unique_handle.h"
 #include "server/config.h"
 #include "server/request_queue.h"
@@ -35,7 +36,7 @@ void BlockDaemonSignals();
 //
 // Order of creation; destruction is the reverse, and each part may use those before it:
 //   socket directory lock, pool, GPUs, workers, dataset cache, feed table, session table, lifelines, opener,
-//   service, gRPC server, HTTP, acceptor.
+//   service, gRPC server, HTTP, acceptor, admin endpoint.
 // Stop: admission closes (acceptor, then HTTP and gRPC), lifelines end, sessions end, feeds stop, workers
 // stop, and the pool finds all of its bytes home. What does not answer meanwhile, a GPU or a disk, is waited
 // for within limits: then the process ends as it is.
@@ -61,6 +62,9 @@ class Daemon {
   Status Create();
   Status OpenGpus();
   Status OpenHttp();
+  // Reads the endpoint's files, if there is to be one; later listens.
+  Status LoadAdminAccess();
+  Status OpenAdminEndpoint();
   // The service manager's socket of this name if it passed one, else one made now.
   Result<Listener> Listen(std::string_view name, const std::string& path, int type,
                           const ListenerOptions& options);
@@ -90,6 +94,8 @@ class Daemon {
   // All of it or nothing. `who` asked, for the log.
   Result<ReloadReport> ReloadConfig(const std::string& who);
   void Apply(const Config& config);
+  // What is configured, and the files that the admin endpoint is to have.
+  Result<CommandLine> ReadAgain(std::optional<TlsIdentity>& identity) const;
   // For AdminService.
   OperatorCalls MakeOperatorCalls();
   void Wake() const;

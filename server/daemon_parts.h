@@ -14,7 +14,10 @@
 #include "server/pipeline/tracer.h"
 #include "server/pipeline/worker_pool.h"
 #include "server/session/acceptor.h"
+#include "server/session/admin_access.h"
+#include "server/session/admin_endpoint.h"
 #include "server/session/admin_service.h"
+#include "server/session/callers.h"
 #include "server/session/dataset_cache.h"
 #include "server/session/feed_table.h"
 #include "server/session/health_service.h"
@@ -37,6 +40,8 @@ inline constexpr std::chrono::seconds kBrokenGpuStop(5);  // likewise, when what
 struct Daemon::Parts {
   Refusals refusals;
   PeerRegistry peers;
+  std::optional<AdminAccess> admin_access;  // nothing: no TCP endpoint
+  std::optional<Callers> callers;
   Tracer tracer;
   std::optional<SocketDir> directory;
   std::optional<PinnedPool> pool;
@@ -56,6 +61,7 @@ struct Daemon::Parts {
   std::optional<MetricsCollector> metrics;
   std::unique_ptr<HttpServer> http;
   std::unique_ptr<Acceptor> acceptor;
+  std::unique_ptr<AdminEndpoint> admin_endpoint;
 };
 
 }  // namespace pinfeed

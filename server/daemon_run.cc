@@ -14,6 +14,7 @@
 #include "common/quote.h"
 #include "server/daemon.h"
 #include "server/daemon_parts.h"
+#include "server/host_check.h"
 #include "server/reload.h"
 #include "server/start_watch.h"
 
@@ -146,10 +147,18 @@ void Daemon::BeginDrain() {
   drain_began_.compare_exchange_strong(none, Clock::now().time_since_epoch().count());
 }
 
+Result<CommandLine> Daemon::ReadAgain(std::optional<TlsIdentity>& identity) const {
+  ASSIGN_OR_RETURN(CommandLine loaded, read_config_());
+  if (loaded.config.admin_listen.empty()) return loaded;
+  ASSIGN_OR_RETURN(identity, ReadAdminIdentity(loaded.config));
+  return loaded;
+}
+
 Result<ReloadReport> Daemon::ReloadConfig(const std::string& who) {
   if (ending()) return FailedPrecondition("reload the configuration: the daemon is on its way to its end");
   service_.Reloading();
-  const Result<CommandLine> loaded = read_config_();
+  std::optional<TlsIdentity> identity;
+  const Result<CommandLine> loaded = ReadAgain(identity);
   config_good_ = loaded.ok();
   if (!loaded.ok()) {
     spdlog::error("{}: the configuration stays as it was: {}", who, loaded.status().message());
@@ -159,6 +168,13 @@ Result<ReloadReport> Daemon::ReloadConfig(const std::string& who) {
   Reload reload = MergeReloaded(command_line_, *loaded);
   command_line_ = std::move(reload.next);
   Apply(command_line_.config);
+  if (identity && parts_->admin_access) {
+    WarnOfValidity(command_line_.config, *identity);
+    const std::string until = UtcText(identity->valid_until);
+    if (parts_->admin_access->SetIdentity(std::move(*identity)))
+      reload.changed.push_back("admin endpoint: the certificates were read anew; its own is valid until " +
+                               until);
+  }
   config_at_ = std::chrono::system_clock::now();
   spdlog::info("{}: the configuration was loaded: {}", who,
                reload.changed.empty() ? "nothing changed" : Joined(reload.changed));
@@ -175,6 +191,7 @@ void Daemon::Apply(const Config& config) {
   parts_->sessions->SetLimit(config.max_sessions);
   parts_->progress->SetLimit(config.stuck_timeout);
   drain_timeout_ = config.drain_timeout;
+  if (parts_->admin_access) parts_->admin_access->SetClients(config.admin_clients);
   if (const Status set = SetLogLevel(config.log_level); !set.ok()) spdlog::error("{}", set.message());
 }
 

@@ -6,10 +6,12 @@
 
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <vector>
 
 #include "common/byte_size.h"
 #include "common/host_limits.h"
+#include "common/log.h"
 #include "common/quote.h"
 #include "common/unique_handle.h"
 #include "server/session/dataset_cache.h"
@@ -51,6 +53,19 @@ Result<std::optional<gid_t>> SocketGroup(const std::string& group) {
   return std::optional<gid_t>(found->gr_gid);
 }
 
+Result<TlsIdentity> ReadAdminIdentity(const Config& config) {
+  return ReadTlsIdentity({.ca = {"admin_ca", config.admin_ca},
+                          .certificate = {"admin_cert", config.admin_cert},
+                          .key = {"admin_key", config.admin_key}});
+}
+
+void WarnOfValidity(const Config& config, const TlsIdentity& identity) {
+  const std::string fault = ValidityFault(identity, std::chrono::system_clock::now());
+  if (fault.empty()) return;
+  spdlog::warn("admin_cert: {} {}: its clients will refuse this daemon; renew it, then reload",
+               QuotePath(config.admin_cert), fault);
+}
+
 Status CheckHost(const CommandLine& command_line) {
   const Config& config = command_line.config;
   std::string faults;
@@ -61,6 +76,7 @@ Status CheckHost(const CommandLine& command_line) {
   note("pool_bytes", PoolBytes(config.pool_bytes).status());
   note("socket_group", SocketGroup(config.socket_group).status());
   note("socket_dir", CheckDirectory(config.socket_dir).WithContext("socket_dir"));
+  if (!config.admin_listen.empty()) note("admin_listen", ReadAdminIdentity(config).status());
   for (const std::string& root : config.allowed_roots)
     note("allowed_roots", CheckDirectory(root).WithContext("allowed_roots"));
   DatasetCache datasets({config.datasets, config.allowed_roots, 0});

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "common/result.h"
+#include "common/tls_identity.h"
 #include "server/config.h"
 
 namespace pinfeed {
@@ -18,10 +19,15 @@ Result<uint64_t> PoolBytes(const MemorySize& size);
 // Nothing when `group`, a name or a number, is empty. kInvalidArgument when there is none of that name.
 Result<std::optional<gid_t>> SocketGroup(const std::string& group);
 
+// The files that admin_cert, admin_key and admin_ca name. kInvalidArgument when they do not do.
+Result<TlsIdentity> ReadAdminIdentity(const Config& config);
+// Logs it when the certificate is not valid now: trainers are served all the same, so no start ends by it.
+void WarnOfValidity(const Config& config, const TlsIdentity& identity);
+
 // The configuration against this host, for --check: what Start refuses for as well (the pool's size, the
-// group, the socket directory), and what may still come with a disk that is mounted later: the allowed roots
-// and every named dataset, which is opened as for a feed. kInvalidArgument lists every fault, one a line,
-// each with the place its value comes from.
+// group, the socket directory, the admin endpoint's files), and what may still come with a disk that is
+// mounted later: the allowed roots and every named dataset, which is opened as for a feed. kInvalidArgument
+// lists every fault, one a line, each with the place its value comes from.
 Status CheckHost(const CommandLine& command_line);
 
 }  // namespace pinfeed

@@ -33,8 +33,26 @@ int Main(int argc, char** argv) {
   tool.set_version_flag("--version", std::to_string(pf_version() >> 16) + "." +
                                          std::to_string(pf_version() >> 8 & 0xff) + "." +
                                          std::to_string(pf_version() & 0xff));
-  tool.add_option("--address", context.address,
-                  "the daemon's socket (default: $PINFEED_ADDRESS, else /run/pinfeed/pinfeed.sock)");
+  tool.add_option(
+      "--address", context.address,
+      "the daemon's socket (default: $PINFEED_ADDRESS, else /run/pinfeed/pinfeed.sock), or HOST:PORT "
+      "of its admin endpoint, by TLS");
+  std::string tls_ca;
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_name;
+  const auto add_file = [&](const char* option, std::string& path, const char* what) {
+    tool.add_option(option, path, what)->type_name("FILE");
+  };
+  add_file("--tls-ca", tls_ca,
+           "for HOST:PORT: the CA of the daemon's certificate (default: $PINFEED_TLS_CA)");
+  add_file("--tls-cert", tls_cert, "this caller's certificate (default: $PINFEED_TLS_CERT)");
+  add_file("--tls-key", tls_key, "its key (default: $PINFEED_TLS_KEY)");
+  tool.add_option("--tls-name", tls_name,
+                  "the name in the daemon's certificate (default: $PINFEED_TLS_NAME, else HOST)")
+      ->type_name("NAME");
+  // Runs when the options are known and before the command.
+  tool.parse_complete_callback([&] { pinfeed::SetTls(tls_ca, tls_cert, tls_key, tls_name); });
   pinfeed::AddStatusCommand(tool, context);
   pinfeed::AddTopCommand(tool, context);
   pinfeed::AddDatasetsCommand(tool, context);

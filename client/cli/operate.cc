@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 
@@ -13,6 +14,7 @@
 #include "client/cli/interrupt.h"
 #include "client/cli/json_field.h"
 #include "client/cli/text.h"
+#include "common/tcp_address.h"
 #include "common/unique_handle.h"
 #include "pinfeed/pinfeed.hpp"
 
@@ -27,6 +29,11 @@ Json Call(const ToolContext& context, const char* method, const Json& request) {
 
 // The daemon's process, before it is told to end: later its number may be another's.
 UniqueFd ProcessOf(const ToolContext& context) {
+  const char* const environment = std::getenv("PINFEED_ADDRESS");
+  if (IsTcpAddress(!context.address.empty() || environment == nullptr ? context.address : environment)) {
+    throw UsageError(
+        "--wait looks at the daemon's process, which is seen on its own host only; drain without it");
+  }
   const auto pid = static_cast<pid_t>(UintField(Json::parse(StatusJson(context.address)), "pid"));
   UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (process) return process;

@@ -6,6 +6,9 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "common/quote.h"
+#include "common/tcp_address.h"
+
 namespace pinfeed {
 namespace {
 
@@ -30,7 +33,9 @@ Result<std::string> ResolveAddress(const char* given) {
     origin = "$PINFEED_ADDRESS";
   }
   const std::string whole(path);
-  if (path.substr(0, kScheme.size()) == kScheme) path.remove_prefix(kScheme.size());
+  const bool named_unix = path.substr(0, kScheme.size()) == kScheme;
+  if (named_unix) path.remove_prefix(kScheme.size());
+  if (IsTcpAddress(path)) return named_unix ? "./" + std::string(path) : std::string(path);
   if (path.empty())
     return InvalidArgument(std::string(origin) + " '" + whole +
                            "' names no socket; give the path of pinfeedd's socket");
@@ -39,6 +44,14 @@ Result<std::string> ResolveAddress(const char* given) {
                            " bytes; the path of a Unix socket has at most " + std::to_string(kMaxPath));
   }
   return std::string(path);
+}
+
+Result<std::string> ResolveLocalAddress(const char* given, std::string_view what) {
+  ASSIGN_OR_RETURN(std::string address, ResolveAddress(given));
+  if (!IsTcpAddress(address)) return address;
+  return InvalidArgument(std::string(what) + ": not over TCP (" + QuotePath(address) +
+                         "), since batches are memory of the daemon's host; run there, with the path of its "
+                         "socket");
 }
 
 }  // namespace pinfeed

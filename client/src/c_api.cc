@@ -7,6 +7,7 @@
 #include "client/src/address.h"
 #include "client/src/client_log.h"
 #include "client/src/daemon.h"
+#include "client/src/tls_channel.h"
 
 namespace pinfeed {
 namespace {
@@ -85,6 +86,14 @@ void pf_tensor_init(pf_tensor* tensor, size_t size) {
   InitStruct(tensor, size, pf_tensor{});
 }
 
+pf_result pf_set_tls(const char* ca, const char* certificate, const char* key, const char* name) {
+  return pinfeed::Guarded([&]() -> pinfeed::Status {
+    const auto text = [](const char* given) { return given == nullptr ? std::string() : std::string(given); };
+    pinfeed::SetTls({text(ca), text(certificate), text(key), text(name)});
+    return pinfeed::OkStatus();
+  });
+}
+
 pf_result pf_status_json(const char* address, char** json) {
   return pinfeed::JsonCall(address, json, pinfeed::StatusJson);
 }
@@ -107,7 +116,7 @@ pf_result pf_trace(const char* address, const char* request_json, pf_trace_funct
   return pinfeed::Guarded([&]() -> pinfeed::Status {
     if (request_json == nullptr || function == nullptr)
       return pinfeed::InvalidArgument("request_json or function is NULL");
-    ASSIGN_OR_RETURN(const std::string path, pinfeed::ResolveAddress(address));
+    ASSIGN_OR_RETURN(const std::string path, pinfeed::ResolveLocalAddress(address, "trace"));
     const auto on_message = [&](const std::string* json) {
       return function(json == nullptr ? nullptr : json->c_str(), user) == 0;
     };

@@ -74,7 +74,7 @@ std::string ClientName(const char* given) {
 Result<FeedOptions> MakeFeedOptions(const pf_open_options* given) {
   ASSIGN_OR_RETURN(const pf_open_options options, ReadOptions(given));
   FeedOptions result;
-  ASSIGN_OR_RETURN(result.address, ResolveAddress(options.address));
+  ASSIGN_OR_RETURN(result.address, ResolveLocalAddress(options.address, "open a feed"));
   result.request.spec_json = options.spec_json;
   if (options.cursor_json != nullptr) {
     ASSIGN_OR_RETURN(result.request.cursor, CursorFromJson(options.cursor_json));

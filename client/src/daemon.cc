@@ -5,6 +5,7 @@
 #include <grpc/grpc.h>
 #include <grpcpp/create_channel_posix.h>
 #include <grpcpp/grpcpp.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -18,7 +19,9 @@
 #include <vector>
 
 #include "client/src/fork_guard.h"
+#include "client/src/tls_channel.h"
 #include "common/quote.h"
+#include "common/tcp_address.h"
 #include "pinfeed/v1/admin.grpc.pb.h"
 #include "pinfeed/v1/feeder.grpc.pb.h"
 #include "proto/convert.h"
@@ -99,6 +102,10 @@ std::chrono::system_clock::time_point OnWallClock(SteadyTime deadline) {
 Status FromGrpc(const grpc::Status& status, const std::string& address) {
   if (status.ok()) return OkStatus();
   const auto code = static_cast<Code>(status.error_code());
+  if (code == Code::kUnavailable && IsTcpAddress(address)) {
+    const std::string reason = EscapeName(status.error_message());
+    return {code, "call the daemon at " + address + " by TLS: " + reason + "; " + TlsHint(reason)};
+  }
   if (code == Code::kUnavailable) {
     return {code, "the daemon at " + address + " closed the connection (" + status.error_message() +
                       "); it is stopping, or refuses this user: its log says which"};
@@ -108,17 +115,28 @@ Status FromGrpc(const grpc::Status& status, const std::string& address) {
 }
 
 // One unary call over a connection of its own, in a NoForkScope of the caller's, which outlives every gRPC
-// object: gRPC is at rest when it ends. We connect ourselves, not through gRPC's resolver, so that a
-// failure carries its errno, and so that gRPC's background reconnecting never starts.
+// object: gRPC is at rest when it ends. To a Unix socket we connect ourselves, not through gRPC's resolver,
+// so that a failure carries its errno, and so that gRPC's background reconnecting never starts; by TLS gRPC
+// connects only by itself.
 template <typename Stub, typename Request, typename Response>
 Status Call(const std::string& address, SteadyTime deadline, const Request& request, Response* response,
             grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*)) {
-  ASSIGN_OR_RETURN(UniqueFd fd, ConnectUnix(address, SOCK_STREAM, deadline));
+  const bool tcp = IsTcpAddress(address);
+  TlsParty party;
+  UniqueFd fd;
+  if (tcp) {
+    ASSIGN_OR_RETURN(party, ReadTlsParty(address));
+    fd.reset(::eventfd(0, EFD_CLOEXEC));
+    if (!fd) return ErrnoStatus("create an eventfd", errno);
+  } else {
+    ASSIGN_OR_RETURN(fd, ConnectUnix(address, SOCK_STREAM, deadline));
+  }
   RETURN_IF_ERROR(CheckSpareDescriptors(fd.get()));
   const GrpcUse grpc_use;
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  Stub stub(grpc::CreateCustomInsecureChannelFromFd("localhost", fd.release(), arguments));
+  Stub stub(tcp ? TlsChannel(address, party, arguments)
+                : grpc::CreateCustomInsecureChannelFromFd("localhost", fd.release(), arguments));
   grpc::ClientContext context;
   context.set_deadline(OnWallClock(deadline));
   return FromGrpc((stub.*method)(&context, request, response), address);

@@ -15,24 +15,22 @@ namespace pinfeed {
 namespace {
 
 constexpr int kPauseMs = 100;  // when no descriptor is left
-// Trainers hold one while they open their feed, tools one each.
-constexpr size_t kMaxConnectionsAUser = 512;
 
 // No more than a quarter of the descriptors, which sessions need too.
-size_t MaxConnectionsAUser() {
+size_t MaxConnectionsAUser(size_t most) {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxConnectionsAUser;
-  return static_cast<size_t>(std::min<rlim_t>(limit.rlim_cur / 4, kMaxConnectionsAUser));
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return most;
+  return static_cast<size_t>(std::min<rlim_t>(limit.rlim_cur / 4, most));
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Acceptor>> Acceptor::Create(Listener listener, PeerRegistry& peers, Refusals& refusals,
-                                                   HandOver hand_over) {
+                                                   HandOver hand_over, size_t most) {
   UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
   if (!stop) return ErrnoStatus("create an eventfd", errno);
   return std::unique_ptr<Acceptor>(
-      new Acceptor(std::move(listener), std::move(stop), peers, refusals, std::move(hand_over)));
+      new Acceptor(std::move(listener), std::move(stop), peers, refusals, std::move(hand_over), most));
 }
 
 Acceptor::~Acceptor() {
@@ -61,7 +59,7 @@ void Acceptor::Run() {
     Result<std::optional<Listener::Connection>> accepted = listener_.Accept();
     paused = !accepted.ok();
     if (paused || !accepted->has_value()) continue;
-    if (const size_t open = peers_.CountOpen((*accepted)->peer.uid); open >= MaxConnectionsAUser()) {
+    if (const size_t open = peers_.CountOpen((*accepted)->peer.uid); open >= MaxConnectionsAUser(most_)) {
       refusals_.Count(Refusal::kDescriptors, "a connection from " + Describe((*accepted)->peer) + ": " +
                                                  std::to_string(open) + " of this user are open");
       continue;

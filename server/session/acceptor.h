@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The accept loop of the gRPC socket. In: connections. Out: the same, handed on with their credentials on
+// The accept loop of a gRPC socket. In: connections. Out: the same, handed on with their credentials on
 // record.
 #pragma once
 
@@ -23,8 +23,12 @@ class Acceptor {
  public:
   using HandOver = std::function<void(UniqueFd)>;
 
+  // Trainers hold a connection while they open their feed, tools one each.
+  static constexpr size_t kMaxConnectionsAUser = 512;
+
+  // A user has no more connections than `most`, nor than a quarter of the descriptors.
   static Result<std::unique_ptr<Acceptor>> Create(Listener listener, PeerRegistry& peers, Refusals& refusals,
-                                                  HandOver hand_over);
+                                                  HandOver hand_over, size_t most = kMaxConnectionsAUser);
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
@@ -34,12 +38,14 @@ class Acceptor {
   void Stop();
 
  private:
-  Acceptor(Listener listener, UniqueFd stop, PeerRegistry& peers, Refusals& refusals, HandOver hand_over)
+  Acceptor(Listener listener, UniqueFd stop, PeerRegistry& peers, Refusals& refusals, HandOver hand_over,
+           size_t most)
       : listener_(std::move(listener)),
         stop_(std::move(stop)),
         peers_(peers),
         refusals_(refusals),
-        hand_over_(std::move(hand_over)) {}
+        hand_over_(std::move(hand_over)),
+        most_(most) {}
   void Run();
 
   Listener listener_;
@@ -47,6 +53,7 @@ class Acceptor {
   PeerRegistry& peers_;
   Refusals& refusals_;
   const HandOver hand_over_;
+  const size_t most_;  // connections of a user
   std::thread thread_;
 };
 

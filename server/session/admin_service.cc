@@ -107,9 +107,10 @@ class Names {
 
 }  // namespace
 
-std::optional<uid_t> AdminService::ScopeOf(const Peer& peer) const {
-  if (peer.uid == 0 || peer.uid == parts_.own_uid) return std::nullopt;
-  return peer.uid;
+std::optional<uid_t> AdminService::ScopeOf(const Caller& caller) const {
+  const uid_t uid = caller.peer.uid;
+  if (caller.remote() || uid == 0 || uid == parts_.own_uid) return std::nullopt;
+  return uid;
 }
 
 grpc::ServerWriteReactor<v1::TraceResponse>* AdminService::Trace(grpc::CallbackServerContext* context,
@@ -124,15 +125,16 @@ grpc::ServerWriteReactor<v1::TraceResponse>* AdminService::Trace(grpc::CallbackS
 
 Status AdminService::BeginTrace(const grpc::CallbackServerContext& context, const v1::TraceRequest& request,
                                 TraceStream& stream) {
-  const std::optional<Peer> peer = parts_.peers.Find(context.peer());
-  if (!peer) return Internal("trace: the connection's credentials are not on record");
+  ASSIGN_OR_RETURN(const Caller caller, parts_.callers.Find(context, "trace"));
+  if (caller.remote())
+    return PermissionDenied("trace: not over TCP; trace on the daemon's host, at its socket");
   RETURN_IF_ERROR(CheckRequest(request));
-  const std::optional<uid_t> scope = ScopeOf(*peer);
+  const std::optional<uid_t> scope = ScopeOf(caller);
   ASSIGN_OR_RETURN(const uint64_t turn, TakeTurn(scope, request.seconds(), stream));
-  spdlog::info("{} traces {} for {} s", Describe(*peer), scope ? "its own feeds" : "all feeds",
+  spdlog::info("{} traces {} for {} s", Describe(caller), scope ? "its own feeds" : "all feeds",
                request.seconds());
-  const bool taken = calls_.Submit(peer->uid, [this, &stream, turn, scope, seconds = request.seconds(),
-                                               max_spans = request.max_spans()] {
+  const bool taken = calls_.Submit(caller.peer.uid, [this, &stream, turn, scope, seconds = request.seconds(),
+                                                     max_spans = request.max_spans()] {
     const Clock::time_point began = Clock::now();
     Status ended;
     {
@@ -147,14 +149,14 @@ Status AdminService::BeginTrace(const grpc::CallbackServerContext& context, cons
   return ResourceExhausted("trace: the last trace is not over yet; try again");
 }
 
-Result<Peer> AdminService::FindOperator(const grpc::CallbackServerContext& context, const char* what) const {
-  const std::optional<Peer> peer = parts_.peers.Find(context.peer());
-  if (!peer) return Internal(std::string(what) + ": the connection's credentials are not on record");
-  if (!ScopeOf(*peer)) return *peer;
-  const Status refused =
-      PermissionDenied(std::string(what) + ": only root and the daemon's own user (uid " +
-                       std::to_string(parts_.own_uid) + ") may; you are uid " + std::to_string(peer->uid));
-  parts_.refusals.Count(Refusal::kRequest, Describe(*peer) + ": " + refused.message());
+Result<Caller> AdminService::FindOperator(const grpc::CallbackServerContext& context,
+                                          const char* what) const {
+  ASSIGN_OR_RETURN(Caller caller, parts_.callers.Find(context, what));
+  if (!ScopeOf(caller)) return caller;
+  const Status refused = PermissionDenied(std::string(what) + ": only root and the daemon's own user (uid " +
+                                          std::to_string(parts_.own_uid) + ") may; you are uid " +
+                                          std::to_string(caller.peer.uid));
+  parts_.refusals.Count(Refusal::kRequest, Describe(caller) + ": " + refused.message());
   return refused;
 }
 
@@ -162,7 +164,7 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* conte
                                               const v1::DrainRequest* /*request*/,
                                               v1::DrainResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const Result<Peer> caller = FindOperator(*context, "drain");
+  const Result<Caller> caller = FindOperator(*context, "drain");
   if (!caller.ok()) return Finish(reactor, caller.status());
   for (const std::shared_ptr<Session>& session : parts_.sessions.All())
     response->set_sessions(response->sessions() + (HasLeft(*session) ? 0 : 1));
@@ -174,7 +176,7 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* conte
 grpc::ServerUnaryReactor* AdminService::Evict(grpc::CallbackServerContext* context,
                                               const v1::EvictRequest* request, v1::EvictResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const Result<Peer> caller = FindOperator(*context, "evict");
+  const Result<Caller> caller = FindOperator(*context, "evict");
   if (!caller.ok()) return Finish(reactor, caller.status());
   if (request->reason().size() > kMostReason) {
     return Finish(reactor, InvalidArgument("reason: " + std::to_string(request->reason().size()) +
@@ -196,7 +198,7 @@ grpc::ServerUnaryReactor* AdminService::Reload(grpc::CallbackServerContext* cont
                                                const v1::ReloadRequest* /*request*/,
                                                v1::ReloadResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const Result<Peer> caller = FindOperator(*context, "reload");
+  const Result<Caller> caller = FindOperator(*context, "reload");
   if (!caller.ok()) return Finish(reactor, caller.status());
   parts_.operations.reload("reload by " + Describe(*caller),
                            [reactor, response](const Result<ReloadReport>& report) {
@@ -216,7 +218,7 @@ grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext*
                                                     const v1::SetLogLevelRequest* request,
                                                     v1::SetLogLevelResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const Result<Peer> caller = FindOperator(*context, "set the log level");
+  const Result<Caller> caller = FindOperator(*context, "set the log level");
   if (!caller.ok()) return Finish(reactor, caller.status());
   response->set_before(LogLevel());
   const Status set = pinfeed::SetLogLevel(request->level());

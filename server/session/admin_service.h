@@ -19,9 +19,9 @@
 #include "pinfeed/v1/admin.grpc.pb.h"
 #include "server/pipeline/tracer.h"
 #include "server/session/call_queue.h"
+#include "server/session/callers.h"
 #include "server/session/feed_table.h"
 #include "server/session/lifeline.h"
-#include "server/session/peer.h"
 #include "server/session/session.h"
 #include "server/session/trace_stream.h"
 #include "server/telemetry/refusals.h"
@@ -49,7 +49,7 @@ struct OperatorCalls {
 class AdminService final : public v1::Admin::CallbackService {
  public:
   struct Parts {
-    const PeerRegistry& peers;
+    const Callers& callers;
     FeedTable& feeds;
     const SessionTable& sessions;
     LifelineServer& lifelines;
@@ -74,9 +74,10 @@ class AdminService final : public v1::Admin::CallbackService {
 
  private:
   // Whose feeds the caller may see; nothing: all.
-  std::optional<uid_t> ScopeOf(const Peer& peer) const;
-  // Who calls; kPermissionDenied, counted as a refusal, unless it is root or the daemon's own user.
-  Result<Peer> FindOperator(const grpc::CallbackServerContext& context, const char* what) const;
+  std::optional<uid_t> ScopeOf(const Caller& caller) const;
+  // Who calls; kPermissionDenied, counted as a refusal, unless it is root, the daemon's own user, or an
+  // admin.
+  Result<Caller> FindOperator(const grpc::CallbackServerContext& context, const char* what) const;
   // The one trace that is on, or about to be: whose, and how to make it end.
   struct Turn {
     uint64_t number = 0;

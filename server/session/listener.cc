@@ -22,6 +22,7 @@ Result<Peer> PeerOf(int fd) {
   socklen_t length = sizeof credentials;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0)
     return ErrnoStatus("read the credentials of a connection", errno);
+  // Of TCP the kernel says pid 0 and no user: kRemoteUser.
   return Peer{credentials.pid, credentials.uid, credentials.gid};
 }
 
@@ -82,6 +83,13 @@ Result<Listener> Listener::Adopt(UniqueFd fd, const std::string& path, int type,
   const int flags = ::fcntl(fd.get(), F_GETFL);
   if (flags < 0 || ::fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) != 0) return ErrnoStatus(what, errno);
   Listener listener(std::move(fd), path, std::move(options), refusals);
+  listener.file_.reset();
+  return listener;
+}
+
+Result<Listener> Listener::CreateTcp(const std::string& address, Refusals& refusals) {
+  ASSIGN_OR_RETURN(UniqueFd fd, ListenTcp(address, kBacklog));
+  Listener listener(std::move(fd), address, {0, std::nullopt, [](uid_t) { return true; }}, refusals);
   listener.file_.reset();
   return listener;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A listening Unix socket. Out: connections of users that are served, with their credentials.
+// A listening socket: a Unix one or, for admins, one of TCP. Out: connections of users that are served, with
+// their credentials.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <string>
 
 #include "common/result.h"
+#include "common/tcp_address.h"
 #include "common/unique_handle.h"
 #include "server/session/peer.h"
 #include "server/session/socket_dir.h"
@@ -39,12 +41,16 @@ class Listener {
   // and group. It must be the one at `path`.
   static Result<Listener> Adopt(UniqueFd fd, const std::string& path, int type, ListenerOptions options,
                                 Refusals& refusals);
+  // Of TCP, `address` as for ListenTcp. Its connections are kRemoteUser's, all of which are served.
+  static Result<Listener> CreateTcp(const std::string& address, Refusals& refusals);
   Listener(Listener&& other) noexcept = default;
   Listener& operator=(Listener&& other) = delete;
   ~Listener();
 
   int fd() const { return fd_.get(); }
   const std::string& path() const { return path_; }
+  // Of TCP.
+  Result<uint16_t> port() const { return BoundPort(fd_); }
 
   // Nothing when no connection waits. kResourceExhausted when there is one but no descriptor or memory for
   // it: it stays in the queue, so the caller must pause, or its poll spins.

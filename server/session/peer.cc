@@ -21,6 +21,7 @@ ino_t SocketOf(int fd) {
 }  // namespace
 
 std::string Describe(const Peer& peer) {
+  if (peer.uid == kRemoteUser) return "the network";
   return "pid " + std::to_string(peer.pid) + ", uid " + std::to_string(peer.uid);
 }
 

@@ -21,6 +21,9 @@ struct Peer {
   bool operator==(const Peer&) const = default;
 };
 
+// No user of this host: what the kernel says of connections by TCP.
+inline constexpr uid_t kRemoteUser = static_cast<uid_t>(-1);
+
 // "pid 12, uid 1000".
 std::string Describe(const Peer& peer);
 

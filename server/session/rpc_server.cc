@@ -27,6 +27,11 @@ constexpr int kMaxStreamsAConnection = 8;
 // reconnect by themselves.
 constexpr int kMaxAgeMs = 60 * 1000;
 constexpr int kMaxAgeGraceMs = 10 * 60 * 1000;
+// Of the network: for a handshake; without a call; and how soon a host that vanished amid one is noticed.
+constexpr int kHandshakeMs = 5 * 1000;
+constexpr int kMaxIdleMs = 30 * 1000;
+constexpr int kKeepaliveMs = 30 * 1000;
+constexpr int kKeepaliveTimeoutMs = 10 * 1000;
 
 // gRPC would write to stderr by itself, which blocks when nobody reads there.
 void LogFromGrpc(gpr_log_func_args* line) {
@@ -41,23 +46,42 @@ void LogFromGrpc(gpr_log_func_args* line) {
 }  // namespace
 
 struct RpcServer::Server {
+  std::shared_ptr<grpc::ServerCredentials> credentials;                      // outlives the server
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;  // likewise; null: of this host
   std::unique_ptr<grpc::Server> grpc;
 };
 
-Result<std::unique_ptr<RpcServer>> RpcServer::Create(FeederService& feeder, AdminService& admin,
-                                                     HealthService& health) {
+Result<std::unique_ptr<RpcServer>> RpcServer::Create(const Services& services) {
   gpr_set_log_function(&LogFromGrpc);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
+  return Start(builder, services, std::make_unique<Server>());
+}
+
+Result<std::unique_ptr<RpcServer>> RpcServer::CreateForNetwork(
+    const Services& services, std::shared_ptr<grpc::ServerCredentials> credentials) {
+  grpc::ServerBuilder builder;
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kMaxIdleMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  auto server = std::make_unique<Server>();
+  server->credentials = credentials;
+  server->acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, std::move(credentials));
+  return Start(builder, services, std::move(server));
+}
+
+Result<std::unique_ptr<RpcServer>> RpcServer::Start(grpc::ServerBuilder& builder, const Services& services,
+                                                    std::unique_ptr<Server> server) {
   builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
   builder.SetResourceQuota(grpc::ResourceQuota("pinfeed").SetMaxThreads(kMaxThreads));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsAConnection);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kMaxAgeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kMaxAgeGraceMs);
-  builder.RegisterService(&feeder);
-  builder.RegisterService(&admin);
-  builder.RegisterService(&health);
-  auto server = std::make_unique<Server>();
+  builder.RegisterService(&services.feeder);
+  builder.RegisterService(&services.admin);
+  builder.RegisterService(&services.health);
   server->grpc = builder.BuildAndStart();
   if (server->grpc == nullptr)
     return Internal("start the gRPC server: gRPC gives no reason; its own log may");
@@ -71,7 +95,13 @@ RpcServer::~RpcServer() {
 }
 
 void RpcServer::Serve(UniqueFd connection) {
-  grpc::AddInsecureChannelFromFd(server_->grpc.get(), connection.release());
+  if (server_->acceptor == nullptr) {
+    grpc::AddInsecureChannelFromFd(server_->grpc.get(), connection.release());
+    return;
+  }
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+  parameters.fd = connection.release();
+  server_->acceptor->HandleNewConnection(&parameters);
 }
 
 void RpcServer::Stop(std::chrono::milliseconds grace) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gRPC server around the services: health, reflection, limits; it listens nowhere and is given its
-// connections.
+// connections: those of this host as they are, those of the network to be spoken to over TLS.
 #pragma once
 
 #include <chrono>
@@ -8,6 +8,11 @@
 
 #include "common/result.h"
 #include "common/unique_handle.h"
+
+namespace grpc {
+class ServerBuilder;
+class ServerCredentials;
+}  // namespace grpc
 
 namespace pinfeed {
 
@@ -19,13 +24,20 @@ class HealthService;
 // Threads: any. Errors: Create's.
 class RpcServer {
  public:
-  static Result<std::unique_ptr<RpcServer>> Create(FeederService& feeder, AdminService& admin,
-                                                   HealthService& health);
+  struct Services {
+    FeederService& feeder;
+    AdminService& admin;
+    HealthService& health;
+  };
+  static Result<std::unique_ptr<RpcServer>> Create(const Services& services);
+  // With limits for strangers, who are known only once the handshake is over.
+  static Result<std::unique_ptr<RpcServer>> CreateForNetwork(
+      const Services& services, std::shared_ptr<grpc::ServerCredentials> credentials);
   ~RpcServer();
   RpcServer(const RpcServer&) = delete;
   RpcServer& operator=(const RpcServer&) = delete;
 
-  // `connection` is a non-blocking stream socket.
+  // `connection` is a non-blocking stream socket; of TCP, after CreateForNetwork.
   void Serve(UniqueFd connection);
   // Ends every call and connection; running calls have until the deadline. Idempotent.
   void Stop(std::chrono::milliseconds grace);
@@ -33,6 +45,8 @@ class RpcServer {
  private:
   struct Server;  // keeps gRPC out of this header
   explicit RpcServer(std::unique_ptr<Server> server);
+  static Result<std::unique_ptr<RpcServer>> Start(grpc::ServerBuilder& builder, const Services& services,
+                                                  std::unique_ptr<Server> server);
   std::unique_ptr<Server> server_;
 };
 

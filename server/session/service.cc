@@ -87,9 +87,14 @@ void Describe(const Session& session, const std::string& lifeline_path, uint64_t
 FeederService::FeederService(Parts parts)
     : parts_(std::move(parts)), calls_(kCallThreads, kMaxWaitingCalls) {}
 
-Result<std::shared_ptr<Session>> FeederService::OpenSession(const Peer& peer,
+Result<std::shared_ptr<Session>> FeederService::OpenSession(const Caller& caller,
                                                             const v1::OpenFeedRequest& request,
                                                             std::string trace_id) const {
+  if (caller.remote()) {
+    return PermissionDenied(
+        "open a feed: batches are handed over in memory, so not over TCP; open it on the daemon's host, at "
+        "its socket");
+  }
   if (request.protocol_version() != kProtocolVersion) {
     return FailedPrecondition("protocol_version: the client speaks version " +
                               std::to_string(request.protocol_version()) + ", this daemon (" +
@@ -104,24 +109,25 @@ Result<std::shared_ptr<Session>> FeederService::OpenSession(const Peer& peer,
   }
   ASSIGN_OR_RETURN(OpenFeedArguments arguments, FromProto(request));
   arguments.trace_id = std::move(trace_id);
-  return parts_.opener.Open(peer, arguments);
+  return parts_.opener.Open(caller.peer, arguments);
 }
 
 grpc::ServerUnaryReactor* FeederService::Queue(grpc::CallbackServerContext* context, const char* what,
                                                Work work) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const std::optional<Peer> peer = parts_.peers.Find(context->peer());
-  if (!peer) {
-    reactor->Finish(ToGrpc(Internal(std::string(what) + ": the connection's credentials are not on record")));
+  const Result<Caller> caller = parts_.callers.Find(*context, what);
+  if (!caller.ok()) {
+    reactor->Finish(ToGrpc(caller.status()));
     return reactor;
   }
-  const bool taken = calls_.Submit(peer->uid, [context, reactor, peer = *peer, work = std::move(work)] {
-    reactor->Finish(context->IsCancelled() ? grpc::Status::CANCELLED : work(peer));
-  });
+  const bool taken =
+      calls_.Submit(caller->peer.uid, [context, reactor, caller = *caller, work = std::move(work)] {
+        reactor->Finish(context->IsCancelled() ? grpc::Status::CANCELLED : work(caller));
+      });
   if (!taken) {
     const Status refused = ResourceExhausted(std::string(what) + ": " + std::to_string(kMaxWaitingCalls) +
                                              " calls of this user wait already; try again later");
-    parts_.refusals.CountRequest(Describe(*peer), refused);
+    parts_.refusals.CountRequest(Describe(*caller), refused);
     reactor->Finish(ToGrpc(refused));
   }
   return reactor;
@@ -130,18 +136,18 @@ grpc::ServerUnaryReactor* FeederService::Queue(grpc::CallbackServerContext* cont
 grpc::ServerUnaryReactor* FeederService::OpenFeed(grpc::CallbackServerContext* context,
                                                   const v1::OpenFeedRequest* request,
                                                   v1::OpenFeedResponse* response) {
-  return Queue(context, "open a feed", [this, context, request, response](const Peer& peer) {
-    return Open(peer, *context, *request, response);
+  return Queue(context, "open a feed", [this, context, request, response](const Caller& caller) {
+    return Open(caller, *context, *request, response);
   });
 }
 
-grpc::Status FeederService::Open(const Peer& peer, const grpc::CallbackServerContext& context,
+grpc::Status FeederService::Open(const Caller& caller, const grpc::CallbackServerContext& context,
                                  const v1::OpenFeedRequest& request, v1::OpenFeedResponse* response) const {
   std::string trace_id = TraceIdOf(context);
   const LogScope scope({.session = 0, .feed = 0, .trace_id = trace_id});
-  const Result<std::shared_ptr<Session>> session = OpenSession(peer, request, std::move(trace_id));
+  const Result<std::shared_ptr<Session>> session = OpenSession(caller, request, std::move(trace_id));
   if (!session.ok()) {
-    parts_.refusals.CountRequest(Describe(peer), session.status());
+    parts_.refusals.CountRequest(Describe(caller), session.status());
     return ToGrpc(session.status());
   }
   if (context.IsCancelled()) {
@@ -166,7 +172,7 @@ grpc::ServerUnaryReactor* FeederService::ListDatasets(grpc::CallbackServerContex
                                                       const v1::ListDatasetsRequest* /*request*/,
                                                       v1::ListDatasetsResponse* response) {
   return Queue(context, "list the datasets",
-               [this, context, response](const Peer& /*peer*/) { return List(*context, response); });
+               [this, context, response](const Caller& /*caller*/) { return List(*context, response); });
 }
 
 grpc::Status FeederService::List(const grpc::CallbackServerContext& context,

@@ -9,10 +9,10 @@
 
 #include "pinfeed/v1/feeder.grpc.pb.h"
 #include "server/session/call_queue.h"
+#include "server/session/callers.h"
 #include "server/session/dataset_cache.h"
 #include "server/session/lifeline.h"
 #include "server/session/open_feed.h"
-#include "server/session/peer.h"
 #include "server/telemetry/refusals.h"
 #include "server/telemetry/snapshot.h"
 
@@ -25,7 +25,7 @@ namespace pinfeed {
 class FeederService final : public v1::Feeder::CallbackService {
  public:
   struct Parts {
-    const PeerRegistry& peers;
+    const Callers& callers;
     const FeedOpener& opener;
     DatasetCache& datasets;
     LifelineServer& lifelines;
@@ -47,12 +47,12 @@ class FeederService final : public v1::Feeder::CallbackService {
                                          v1::ListDatasetsResponse* response) override;
 
  private:
-  using Work = std::function<grpc::Status(const Peer& peer)>;
+  using Work = std::function<grpc::Status(const Caller& caller)>;
   // Answers the call with what `work` gives, on a thread of the queue.
   grpc::ServerUnaryReactor* Queue(grpc::CallbackServerContext* context, const char* what, Work work);
-  grpc::Status Open(const Peer& peer, const grpc::CallbackServerContext& context,
+  grpc::Status Open(const Caller& caller, const grpc::CallbackServerContext& context,
                     const v1::OpenFeedRequest& request, v1::OpenFeedResponse* response) const;
-  Result<std::shared_ptr<Session>> OpenSession(const Peer& peer, const v1::OpenFeedRequest& request,
+  Result<std::shared_ptr<Session>> OpenSession(const Caller& caller, const v1::OpenFeedRequest& request,
                                                std::string trace_id) const;
   grpc::Status List(const grpc::CallbackServerContext& context, v1::ListDatasetsResponse* response) const;
 

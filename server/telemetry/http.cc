@@ -3,7 +3,6 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -21,6 +20,7 @@
 #include <utility>
 
 #include "common/quote.h"
+#include "common/tcp_address.h"
 #include "common/unique_handle.h"
 #include "server/telemetry/http_pages.h"
 #include "server/telemetry/http_request.h"
@@ -46,38 +46,6 @@ std::string AddressText(const sockaddr_storage& address) {
           ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr)
           : &reinterpret_cast<const sockaddr_in&>(address).sin_addr;
   return ::inet_ntop(address.ss_family, binary, text.data(), text.size()) == nullptr ? "" : text.data();
-}
-
-// The host of ADDRESS:PORT, without the brackets of IPv6.
-std::string HostOf(const std::string& listen) {
-  std::string host = listen.substr(0, listen.rfind(':'));
-  std::erase_if(host, [](char c) { return c == '[' || c == ']'; });
-  return host;
-}
-
-Result<UniqueFd> ListenOn(const std::string& listen) {
-  const auto failed = [&](const std::string& reason) {
-    return Unavailable("listen for HTTP on " + listen + ": " + reason +
-                       "; is the port in use? choose another with http_listen");
-  };
-  addrinfo hints{};
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const std::string port = listen.substr(listen.rfind(':') + 1);
-  if (const int error = ::getaddrinfo(HostOf(listen).c_str(), port.c_str(), &hints, &found); error != 0)
-    return failed(::gai_strerror(error));
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> address(found, &::freeaddrinfo);
-  UniqueFd fd(::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  const int one = 1;
-  const auto set = [&](int level, int option) {
-    return ::setsockopt(fd.get(), level, option, &one, sizeof one) == 0;
-  };
-  if (!fd || !set(SOL_SOCKET, SO_REUSEADDR) ||
-      (address->ai_family == AF_INET6 && !set(IPPROTO_IPV6, IPV6_V6ONLY)) ||
-      ::bind(fd.get(), address->ai_addr, address->ai_addrlen) != 0 || ::listen(fd.get(), kBacklog) != 0)
-    return failed(ErrnoStatus("bind", errno).message());
-  return fd;
 }
 
 }  // namespace
@@ -284,17 +252,16 @@ bool HttpServer::Server::ReadFarewell(const Connection& connection) {
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::Create(const Options& options) {
-  ASSIGN_OR_RETURN(UniqueFd listener, ListenOn(options.listen));
-  sockaddr_storage bound{};
-  socklen_t length = sizeof bound;
-  if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&bound), &length) != 0)
-    return ErrnoStatus("ask for the port of " + options.listen, errno);
-  const uint16_t port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port
-                                                          : reinterpret_cast<sockaddr_in&>(bound).sin_port);
+  Result<UniqueFd> listener = ListenTcp(options.listen, kBacklog);
+  if (!listener.ok()) {
+    return Unavailable("listen for HTTP on " + options.listen + ": " + listener.status().message() +
+                       "; is the port in use? choose another with http_listen");
+  }
+  ASSIGN_OR_RETURN(const uint16_t port, BoundPort(*listener));
   UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
   if (!stop) return ErrnoStatus("create an eventfd", errno);
   return std::unique_ptr<HttpServer>(
-      new HttpServer(std::make_unique<Server>(std::move(listener), port, std::move(stop), options)));
+      new HttpServer(std::make_unique<Server>(std::move(*listener), port, std::move(stop), options)));
 }
 
 HttpServer::HttpServer(std::unique_ptr<Server> server) : server_(std::move(server)) {}

@@ -22,8 +22,9 @@ enum class Refusal : uint8_t {
   kExpired,      // a session whose lifeline never came
   kDescriptors,  // no descriptor was left to accept a connection
   kHttp,         // an HTTP request that is none, for another host, or none in time while others came
+  kCertificate,  // a call over the admin endpoint by a name that is not in admin_clients
 };
-inline constexpr size_t kRefusalKinds = 7;
+inline constexpr size_t kRefusalKinds = 8;
 // "uid", "request", ...: the label in metrics.
 std::string_view RefusalName(Refusal refusal);
 

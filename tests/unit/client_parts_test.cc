@@ -51,6 +51,17 @@ TEST(ClientAddressTest, PathThatFitsNoSocketSaysWhereItCameFrom) {
   EXPECT_THAT(ResolveAddress(nullptr), StatusIs(Code::kInvalidArgument, HasSubstr("$PINFEED_ADDRESS")));
 }
 
+TEST(ClientAddressTest, TcpIsToldFromPaths) {
+  for (const char* tcp : {"node7:9468", "10.0.0.7:1", "[::1]:9468"}) {
+    EXPECT_EQ(*ResolveAddress(tcp), tcp);
+    EXPECT_THAT(ResolveLocalAddress(tcp, "trace"),
+                StatusIs(Code::kInvalidArgument, HasSubstr("trace: not over TCP")));
+  }
+  EXPECT_EQ(*ResolveAddress("unix:node7:9468"), "./node7:9468");
+  for (const char* path : {"/a:1", "./a:1", "node7", "node7:", "node7:http", ":9468", "a:65536"})
+    EXPECT_EQ(*ResolveLocalAddress(path, "trace"), path);
+}
+
 TEST(ClientConnectTest, ErrorsSayWhatToDo) {
   const TempDir dir;
   EXPECT_THAT(StatusJson((dir / "none.sock").string(), Soon()),

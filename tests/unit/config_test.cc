@@ -153,6 +153,28 @@ TEST(ConfigTest, ChecksUidsRootsAndAddresses) {
   EXPECT_EQ(off.config.http_listen, "");
 }
 
+TEST(ConfigTest, AdminKeysComeTogetherWithoutWildcards) {
+  const std::vector<std::string> all = {"--admin-listen=[::]:9468", "--admin-cert=/c", "--admin-key=/k",
+                                        "--admin-ca=/a", "--admin-clients=ops.example, spiffe://x/y"};
+  ASSERT_OK_AND_ASSIGN(const CommandLine line, ParseCommandLine(all, {}));
+  EXPECT_EQ(line.config.admin_clients, (std::vector<std::string>{"ops.example", "spiffe://x/y"}));
+  for (size_t left_out = 0; left_out < all.size(); ++left_out) {
+    std::vector<std::string> some = all;
+    some.erase(some.begin() + static_cast<std::ptrdiff_t>(left_out));
+    EXPECT_THAT(ParseCommandLine(some, {}),
+                StatusIs(Code::kInvalidArgument, HasSubstr("is of use only with admin_")))
+        << all[left_out];
+  }
+  for (const char* wrong : {"--admin-clients=*", "--admin-clients=*.example", "--admin-cert=c.pem",
+                            "--admin-listen=node7:9468", "--admin-listen=9468"}) {
+    std::vector<std::string> arguments = all;
+    arguments.emplace_back(wrong);
+    EXPECT_THAT(ParseCommandLine(arguments, {}), StatusIs(Code::kInvalidArgument, HasSubstr("expected")))
+        << wrong;
+  }
+  EXPECT_TRUE(ParseCommandLine({"--admin-listen=off"}, {}).ok());
+}
+
 TEST(ConfigTest, PrivateModeHasItsOwnDefaults) {
   EXPECT_THAT(ParseCommandLine({"--private"}, {}),
               StatusIs(Code::kInvalidArgument, HasSubstr("--lifetime-fd")));

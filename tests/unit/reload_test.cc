@@ -63,7 +63,8 @@ TEST(ReloadTest, EveryKeyIsEitherLiveOrWaits) {
   for (const ConfigKey& key : ConfigKeys()) {
     CommandLine loaded = running;
     bool set = false;
-    for (const char* value : {"7", "/elsewhere", "debug", "json", "off", "off:1", "0600", "77s"}) {
+    for (const char* value :
+         {"7", "/elsewhere", "debug", "json", "off", "off:1", "127.0.0.1:7", "0600", "77s"}) {
       set = set || (key.set(ConfigValue::Text(value), loaded.config).ok() &&
                     key.print(loaded.config) != key.print(running.config));
     }

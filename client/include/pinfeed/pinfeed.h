@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * pinfeed's C interface: batches from the daemon `pinfeedd` as tensors in this process.
+ * Long because: one header is the whole of it.
  *
  *  1. Objects are opaque and made and destroyed by this library. Every pointer's lifetime is stated where it
  * is returned.
@@ -227,10 +228,15 @@ PF_API pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch);
 /* ---- the daemon ---- */
 
 /* pinfeed.v1.GetStatusResponse, ListDatasetsResponse, and the answer of Admin's `method` ("Drain", "Evict",
- * "Reload", "SetLogLevel"; for operators) to `request`, as JSON. `address` as in pf_open_options. */
+ * "Reload", "SetLogLevel"; for operators) to `request`, as JSON. `address` as in pf_open_options, or the
+ * HOST:PORT of an admin endpoint (pf_set_tls). */
 PF_API pf_result pf_status_json(const char* address, char** json);
 PF_API pf_result pf_datasets_json(const char* address, char** json);
 PF_API pf_result pf_admin_json(const char* address, const char* method, const char* request, char** json);
+/* PEM files for calls to HOST:PORT, read at each: the CA of the daemon's certificate, one's own and its key
+ * (NULL: $PINFEED_TLS_CA, _CERT, _KEY), and the daemon's name in its own (NULL: $PINFEED_TLS_NAME, else
+ * HOST). */
+PF_API pf_result pf_set_tls(const char* ca, const char* certificate, const char* key, const char* name);
 /* Frees what the functions above returned. NULL is allowed. */
 PF_API void pf_free(char* json);
 

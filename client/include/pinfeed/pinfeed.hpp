@@ -261,6 +261,12 @@ inline std::string DatasetsJson(const std::string& address = {}) {
   const pf_result result = pf_datasets_json(detail::OrNull(address), &json);
   return detail::TakeJson(result, json);
 }
+// See pf_set_tls; what is empty comes from the environment.
+inline void SetTls(const std::string& ca, const std::string& certificate, const std::string& key,
+                   const std::string& name = {}) {
+  detail::Check(
+      pf_set_tls(detail::OrNull(ca), detail::OrNull(certificate), detail::OrNull(key), detail::OrNull(name)));
+}
 // See pf_admin_json.
 inline std::string AdminJson(const std::string& method, const std::string& request_json,
                              const std::string& address = {}) {

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The optional TCP endpoint for operators on other hosts. In: connections of the network. Out: the same
+// services that the Unix socket has, for certificates that AdminAccess lets in.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/result.h"
+#include "server/session/acceptor.h"
+#include "server/session/admin_access.h"
+#include "server/session/peer.h"
+#include "server/session/rpc_server.h"
+#include "server/telemetry/refusals.h"
+
+namespace pinfeed {
+
+// Purpose: listens, bounds connections, has gRPC serve them over TLS. Owns: the socket, the thread that
+// accepts, a gRPC server. Borrows: all it is given (outlive it). Threads: Start and Stop from the owner.
+// Errors: Create's.
+class AdminEndpoint {
+ public:
+  // `listen` is ADDRESS:PORT with a numeric address; port 0: any free one.
+  static Result<std::unique_ptr<AdminEndpoint>> Create(const std::string& listen,
+                                                       const RpcServer::Services& services,
+                                                       const AdminAccess& access, Refusals& refusals);
+
+  void Start() { acceptor_->Start(); }
+  // Takes no more connections, then ends those there are; running calls have the time given. Idempotent.
+  void Stop(std::chrono::milliseconds grace);
+  uint16_t port() const { return port_; }
+
+ private:
+  AdminEndpoint() = default;
+
+  uint16_t port_ = 0;
+  PeerRegistry connections_;
+  std::unique_ptr<RpcServer> rpc_;
+  std::unique_ptr<Acceptor> acceptor_;
+};
+
+}  // namespace pinfeed
