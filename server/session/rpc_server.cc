@@ -7,10 +7,14 @@
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_posix.h>
 
+#include <utility>
+#include <vector>
+
 #include "common/log.h"
 #include "common/log_pace.h"
 #include "common/quote.h"
 #include "server/session/admin_service.h"
+#include "server/session/call_limit.h"
 #include "server/session/health_service.h"
 #include "server/session/service.h"
 
@@ -23,6 +27,8 @@ constexpr int kMaxRequestBytes = 1 << 20;
 // For reflection alone: no other call holds a thread of gRPC's.
 constexpr int kMaxThreads = 16;
 constexpr int kMaxStreamsAConnection = 8;
+// Of a client that was not told the number of streams yet, or does not keep to it.
+constexpr size_t kMaxCallsAConnection = 4 * kMaxStreamsAConnection;
 // After its age a connection takes no new calls and is closed; those that run have the grace. Clients
 // reconnect by themselves.
 constexpr int kMaxAgeMs = 60 * 1000;
@@ -45,7 +51,8 @@ struct RpcServer::Server {
 };
 
 Result<std::unique_ptr<RpcServer>> RpcServer::Create(FeederService& feeder, AdminService& admin,
-                                                     HealthService& health) {
+                                                     HealthService& health, const PeerRegistry& peers,
+                                                     Refusals& refusals) {
   gpr_set_log_function(&LogFromGrpc);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
@@ -54,6 +61,9 @@ Result<std::unique_ptr<RpcServer>> RpcServer::Create(FeederService& feeder, Admi
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsAConnection);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kMaxAgeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kMaxAgeGraceMs);
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+  interceptors.push_back(std::make_unique<CallLimit>(peers, refusals, kMaxCallsAConnection));
+  builder.experimental().SetInterceptorCreators(std::move(interceptors));
   builder.RegisterService(&feeder);
   builder.RegisterService(&admin);
   builder.RegisterService(&health);

@@ -14,13 +14,16 @@ namespace pinfeed {
 class AdminService;
 class FeederService;
 class HealthService;
+class PeerRegistry;
+class Refusals;
 
-// Purpose: serves the connections it is given. Owns: the gRPC server. Borrows: the services (outlive it).
-// Threads: any. Errors: Create's.
+// Purpose: serves the connections it is given. Owns: the gRPC server. Borrows: all that Create is given
+// (outlives it). Threads: any. Errors: Create's.
 class RpcServer {
  public:
   static Result<std::unique_ptr<RpcServer>> Create(FeederService& feeder, AdminService& admin,
-                                                   HealthService& health);
+                                                   HealthService& health, const PeerRegistry& peers,
+                                                   Refusals& refusals);
   ~RpcServer();
   RpcServer(const RpcServer&) = delete;
   RpcServer& operator=(const RpcServer&) = delete;
