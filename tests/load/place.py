@@ -10,7 +10,7 @@ import numpy
 import pinfeed
 from census_test import same_threads
 from daemon_process import Daemon
-from hardship import SAMPLES, WIDTH, await_census, census, eventually, read_status, sessions_of
+from hardship import SAMPLES, WIDTH, await_census, census, census_at_rest, eventually, read_status, sessions_of
 from PIL import Image
 from rows import Row
 
@@ -21,13 +21,6 @@ MAY_KEEP_MAPS = 40
 
 def resident_bytes(pid):
     return next(int(line.split()[1]) << 10 for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
-
-
-def census_at_rest(daemon):
-    """What it holds, when it holds the same a moment later: a connection that has just hung up is still counted. Else None."""
-    first = census(daemon)
-    time.sleep(0.1)  # how long a moment is
-    return first if census(daemon)._replace(maps=first.maps) == first else None
 
 
 class Place:
