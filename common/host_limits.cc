@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sources of the file formats: proc_meminfo(5), cgroups(7), and the kernel's admin-guide/cgroup-v2
-// (memory.max, memory.current, cpu.max) and cgroup-v1 (memory.limit_in_bytes, cpu.cfs_quota_us).
+// (memory.max, memory.current, memory.stat, cpu.max) and cgroup-v1 (memory.limit_in_bytes, total_* of
+// memory.stat, cpu.cfs_quota_us).
 #include "common/host_limits.h"
 
 #include <sched.h>
@@ -60,24 +61,48 @@ std::vector<std::string> GroupDirectories(const std::string& root, const std::st
   return directories;
 }
 
-void Tighten(HostMemory& memory, const std::string& limit_file, const std::string& used_file) {
+// Of what a group uses, the files that the kernel only caches for it. Shared memory is not among them.
+uint64_t CachedBytes(const std::string& stat_file, const std::string& prefix) {
+  std::ifstream file(stat_file);
+  uint64_t sum = 0;
+  std::string key;
+  for (uint64_t bytes = 0; file >> key >> bytes;) {
+    if (key == prefix + "active_file" || key == prefix + "inactive_file") sum += bytes;
+  }
+  return sum;
+}
+
+// The names of one version's files.
+struct GroupFiles {
+  const char* limit;
+  const char* used;
+  const char* cached_prefix;
+};
+
+void Tighten(HostMemory& memory, const std::string& group, const GroupFiles& files, uint64_t enough_bytes) {
+  const std::string limit_file = group + "/" + files.limit;
   const std::optional<uint64_t> limit = ReadNumber(limit_file);
   if (!limit) return;
   if (*limit < memory.limit_bytes) {
     memory.limit_bytes = *limit;
     memory.limited_by = limit_file;
   }
-  const uint64_t used = ReadNumber(used_file).value_or(0);
-  memory.available_bytes = std::min(memory.available_bytes, *limit - std::min(*limit, used));
+  uint64_t used = std::min(*limit, ReadNumber(group + "/" + files.used).value_or(0));
+  if (*limit - used < std::min(enough_bytes, memory.available_bytes))
+    used -= std::min(used, CachedBytes(group + "/memory.stat", files.cached_prefix));
+  if (*limit - used < memory.available_bytes) {
+    memory.available_bytes = *limit - used;
+    memory.available_by = limit_file;
+  }
 }
 
 }  // namespace
 
-Result<HostMemory> ReadHostMemory(const std::string& root) {
+Result<HostMemory> ReadHostMemory(const std::string& root, uint64_t enough_bytes) {
   const std::string path = root + "/proc/meminfo";
   std::ifstream file(path);
   HostMemory memory;
-  memory.limited_by = "physical memory";
+  memory.limited_by = memory.available_by = "physical memory";
   std::string key;
   uint64_t kib = 0;
   for (std::string line; std::getline(file, line);) {
@@ -88,10 +113,9 @@ Result<HostMemory> ReadHostMemory(const std::string& root) {
   if (memory.limit_bytes == 0 || memory.available_bytes == 0)
     return Internal("read " + path + ": it tells no MemTotal and MemAvailable");
   for (const std::string& group : GroupDirectories(root, ""))
-    Tighten(memory, group + "/memory.max", group + "/memory.current");
-  for (const std::string& group : GroupDirectories(root, "memory")) {
-    Tighten(memory, group + "/memory.limit_in_bytes", group + "/memory.usage_in_bytes");
-  }
+    Tighten(memory, group, {"memory.max", "memory.current", ""}, enough_bytes);
+  for (const std::string& group : GroupDirectories(root, "memory"))
+    Tighten(memory, group, {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_"}, enough_bytes);
   return memory;
 }
 

@@ -113,10 +113,11 @@ Code CodeOfErrno(int error_number) {
 }  // namespace
 
 Status ErrnoStatus(std::string_view what_on_object, int error_number) {
-  return {CodeOfErrno(error_number),
-          std::string(what_on_object) + ": " + std::generic_category().message(error_number) + " (errno " +
-              std::to_string(error_number) + ")",
-          error_number};
+  std::string text = std::string(what_on_object) + ": " + std::generic_category().message(error_number) +
+                     " (errno " + std::to_string(error_number) + ")";
+  if (error_number == EMFILE)
+    text += "; close feeds, or raise the process's limit on descriptors (LimitNOFILE= of a unit, ulimit -n)";
+  return {CodeOfErrno(error_number), std::move(text), error_number};
 }
 
 void CheckFailed(const char* file, int line, const char* condition, std::string_view message) {

@@ -140,7 +140,8 @@ Status Daemon::Create() {
                                             *parts_->lifelines, parts_->refusals, parts_->tracer,
                                             MakeOperatorCalls(), ::geteuid()});
   parts_->health.emplace(*parts_->sessions);
-  ASSIGN_OR_RETURN(parts_->rpc, RpcServer::Create({*parts_->service, *parts_->admin, *parts_->health}));
+  const RpcServer::Services services{*parts_->service, *parts_->admin, *parts_->health};
+  ASSIGN_OR_RETURN(parts_->rpc, RpcServer::Create(services, parts_->peers, parts_->refusals));
   RETURN_IF_ERROR(OpenHttp());
   ASSIGN_OR_RETURN(Listener rpc_listener, Listen(ServiceNotify::kControlSocket, parts_->directory->rpc_path(),
                                                  SOCK_STREAM, options));

@@ -108,7 +108,8 @@ Status FromGrpc(const grpc::Status& status, const std::string& address) {
   }
   if (code == Code::kUnavailable) {
     return {code, "the daemon at " + address + " closed the connection (" + status.error_message() +
-                      "); it is stopping, or refuses this user: its log says which"};
+                      "); it is stopping, refuses this user, or has enough connections of this user: its "
+                      "log says which"};
   }
   if (code == Code::kDeadlineExceeded) return {code, "the daemon at " + address + " did not answer in time"};
   return {code, status.error_message()};

@@ -26,6 +26,8 @@ Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, 
 
   auto lease = pool.Reserve(bytes, user);
   if (!lease.ok()) return lease.status().WithContext(what);
+  auto promise = HostRoom::OfThisProcess().Ask(bytes);
+  if (!promise.ok()) return promise.status().WithContext(what);
   const auto made = CreateEmptyMemfd("pinfeed-arena", bytes);
   if (!made.ok()) return made.status().WithContext(what);
   auto fd = ReopenMemfd(made->get(), Access::kReadWrite);
@@ -41,9 +43,9 @@ Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, 
   ArenaId id{};
   if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size()))
     return ErrnoStatus("getrandom for an arena id", errno);
-  return std::unique_ptr<HostArena>(new HostArena(id, slot_count, layout, std::move(lease).value(),
-                                                  std::move(fd).value(), std::move(client_fd).value(),
-                                                  std::move(memory).value(), kept));
+  return std::unique_ptr<HostArena>(
+      new HostArena(id, slot_count, layout, std::move(lease).value(), std::move(promise).value(),
+                    std::move(fd).value(), std::move(client_fd).value(), std::move(memory).value(), kept));
 }
 
 HostArena::~HostArena() {
@@ -55,6 +57,8 @@ HostArena::~HostArena() {
 
 Status HostArena::Prepare(const Piece& piece, uint32_t begin, uint32_t end) {
   if (whole_[piece.slot].load(std::memory_order_acquire)) return OkStatus();
+  const Status there = Claim(piece.slot);
+  if (!there.ok()) return there.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
   for (size_t t = 0; t < layout().tensors.size(); ++t) {
     const uint64_t bytes = layout().tensors[t].sample_bytes;
     const Status populated =
@@ -62,6 +66,15 @@ Status HostArena::Prepare(const Piece& piece, uint32_t begin, uint32_t end) {
     if (populated.code() == Code::kInvalidArgument) return AllocateSlot(piece.slot);
     if (!populated.ok()) return populated.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
   }
+  return OkStatus();
+}
+
+Status HostArena::Claim(uint32_t slot) {
+  if (claims_[slot].load(std::memory_order_acquire) != SlotClaim::kNone) return OkStatus();
+  const MutexLock lock(mutex_);
+  if (claims_[slot].load(std::memory_order_relaxed) != SlotClaim::kNone) return OkStatus();
+  RETURN_IF_ERROR(promise_.Begin(slot_stride()));
+  claims_[slot].store(SlotClaim::kTaking, std::memory_order_release);
   return OkStatus();
 }
 
@@ -75,6 +88,9 @@ Status HostArena::AllocateSlot(uint32_t slot) {
 }
 
 void HostArena::Deliver(const Piece& piece, const Landing& /*landing*/, Done done) {
+  // A shorter batch leaves a rest of the slot: too little to be told apart.
+  SlotClaim taking = SlotClaim::kTaking;
+  if (claims_[piece.slot].compare_exchange_strong(taking, SlotClaim::kTaken)) promise_.End(slot_stride());
   // All its samples were prepared.
   if (piece.begin == 0 && piece.end == layout().batch_size)
     whole_[piece.slot].store(true, std::memory_order_release);

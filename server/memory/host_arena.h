@@ -11,6 +11,7 @@
 #include "common/shared_page.h"
 #include "common/sync.h"
 #include "server/memory/arena.h"
+#include "server/memory/host_room.h"
 #include "server/memory/kept_memory.h"
 #include "server/memory/pinned_pool.h"
 
@@ -21,9 +22,9 @@ class HostArena final : public Arena {
   // Charges `pool` and maps slot_count slots. Their memory is made by the workers who first fill it, side by
   // side: the first batch waits for its own alone. With `shared` the memory is sealed so that
   // clients can only map it for reading. kInvalidArgument when slot_count is not within kMinSlots..kMaxSlots;
-  // kResourceExhausted with the numbers when it does not fit, or is more than the user may have. When
-  // somebody has the memory at the end, `kept` (which outlives the arena) gets its charge; null: it goes
-  // back.
+  // kResourceExhausted with the numbers when it does not fit, is more than the user may have, or the host has
+  // not the memory. When somebody has the memory at the end, `kept` (which outlives the arena) gets its
+  // charge; null: it goes back.
   static Result<std::unique_ptr<HostArena>> Create(const BatchLayout& layout, uint32_t slot_count,
                                                    bool shared, PinnedPool& pool,
                                                    std::optional<uid_t> user = std::nullopt,
@@ -42,19 +43,25 @@ class HostArena final : public Arena {
   int fd() const override { return client_fd_.get(); }
 
  private:
-  HostArena(const ArenaId& id, uint32_t slot_count, const BatchLayout& layout, PoolLease lease, UniqueFd fd,
-            UniqueFd client_fd, Mapping memory, KeptMemory* kept)
+  HostArena(const ArenaId& id, uint32_t slot_count, const BatchLayout& layout, PoolLease lease,
+            HostRoom::Promise promise, UniqueFd fd, UniqueFd client_fd, Mapping memory, KeptMemory* kept)
       : Arena(id, slot_count, layout),
         lease_(std::move(lease)),
+        promise_(std::move(promise)),
         kept_(kept),
         fd_(std::move(fd)),
         client_fd_(std::move(client_fd)),
         memory_(std::move(memory)) {}
 
+  // Of the slot's memory, against what the host has.
+  enum class SlotClaim : uint8_t { kNone, kTaking, kTaken };
+  Status Claim(uint32_t slot) PF_EXCLUDES(mutex_);
   Status AllocateSlot(uint32_t slot) PF_EXCLUDES(mutex_);
 
   PoolLease lease_;
-  Mutex mutex_;                                       // a leaf: held while a slot is allocated
+  HostRoom::Promise promise_;
+  Mutex mutex_;  // a leaf: held while a slot is allocated or claimed
+  std::array<std::atomic<SlotClaim>, kMaxSlots> claims_{};
   std::array<std::atomic<bool>, kMaxSlots> whole_{};  // slots whose memory is all there
   KeptMemory* const kept_;
   UniqueFd fd_;

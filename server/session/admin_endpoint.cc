@@ -25,8 +25,8 @@ Result<std::unique_ptr<AdminEndpoint>> AdminEndpoint::Create(const std::string& 
                        "; is the port in use, and the address one of this host's? change admin_listen");
   }
   ASSIGN_OR_RETURN(endpoint->port_, listener->port());
-  ASSIGN_OR_RETURN(endpoint->rpc_,
-                   RpcServer::CreateForNetwork(services, MakeAdminCredentials(access, refusals)));
+  ASSIGN_OR_RETURN(endpoint->rpc_, RpcServer::CreateForNetwork(services, endpoint->connections_, refusals,
+                                                               MakeAdminCredentials(access, refusals)));
   ASSIGN_OR_RETURN(endpoint->acceptor_, Acceptor::Create(
                                             std::move(*listener), endpoint->connections_, refusals,
                                             [rpc = endpoint->rpc_.get()](UniqueFd connection) {

@@ -8,6 +8,8 @@
 
 #include "common/backend_name.h"
 #include "server/memory/host_arena.h"
+#include "server/session/descriptor_room.h"
+#include "server/telemetry/snapshot.h"
 
 namespace pinfeed {
 namespace {
@@ -149,6 +151,7 @@ Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,
   }
   RETURN_IF_ERROR(parts_.sessions.CheckRoom(
       peer.uid, arguments.spec.group_size));  // before anything costly; Open below decides
+  RETURN_IF_ERROR(CheckDescriptorRoom(parts_.sessions.limit(), MaxFds(), CountOpenFds));
   ASSIGN_OR_RETURN(Choice choice, Choose(peer, arguments));
   // Before the memory is made, so that nothing can be lent to a process whose end would not be seen.
   std::optional<ClientProcess> client;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/session/peer.h"
 
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -11,6 +12,16 @@
 
 namespace pinfeed {
 namespace {
+
+// Of gRPC's name for a connection; -1 when it is none of ours.
+int DescriptorOf(std::string_view grpc_peer) {
+  constexpr std::string_view kPrefix = "fd:";
+  if (grpc_peer.substr(0, kPrefix.size()) != kPrefix) return -1;
+  grpc_peer.remove_prefix(kPrefix.size());
+  int fd = -1;
+  const auto [end, error] = std::from_chars(grpc_peer.data(), grpc_peer.data() + grpc_peer.size(), fd);
+  return error == std::errc{} && end == grpc_peer.data() + grpc_peer.size() ? fd : -1;
+}
 
 // Each socket has an inode number of its own while it is open; 0 when `fd` is not open.
 ino_t SocketOf(int fd) {
@@ -58,16 +69,17 @@ size_t PeerRegistry::CountOpen(uid_t uid) {
 }
 
 std::optional<Peer> PeerRegistry::Find(std::string_view grpc_peer) const {
-  constexpr std::string_view kPrefix = "fd:";
-  if (grpc_peer.substr(0, kPrefix.size()) != kPrefix) return std::nullopt;
-  grpc_peer.remove_prefix(kPrefix.size());
-  int fd = -1;
-  const auto [end, error] = std::from_chars(grpc_peer.data(), grpc_peer.data() + grpc_peer.size(), fd);
-  if (error != std::errc{} || end != grpc_peer.data() + grpc_peer.size()) return std::nullopt;
+  const int fd = DescriptorOf(grpc_peer);
   const MutexLock lock(mutex_);
   const auto found = peers_.find(fd);
   if (found == peers_.end()) return std::nullopt;
   return found->second.peer;
+}
+
+void PeerRegistry::Disconnect(std::string_view grpc_peer) const {
+  const int fd = DescriptorOf(grpc_peer);
+  const MutexLock lock(mutex_);
+  if (peers_.count(fd) != 0) ::shutdown(fd, SHUT_RDWR);
 }
 
 }  // namespace pinfeed

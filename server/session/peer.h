@@ -40,6 +40,8 @@ class PeerRegistry {
   void Set(int fd, const Peer& peer) PF_EXCLUDES(mutex_);
   // `grpc_peer` as ServerContext::peer() gives it; nothing when it is none of ours.
   std::optional<Peer> Find(std::string_view grpc_peer) const PF_EXCLUDES(mutex_);
+  // Hangs up on it. Precondition: one of its calls is open, by which gRPC keeps the descriptor open, too.
+  void Disconnect(std::string_view grpc_peer) const PF_EXCLUDES(mutex_);
   // How many connections of the user are open; forgets those that are not. By the thread that calls Set.
   size_t CountOpen(uid_t uid) PF_EXCLUDES(mutex_);
 

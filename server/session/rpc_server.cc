@@ -7,10 +7,14 @@
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_posix.h>
 
+#include <utility>
+#include <vector>
+
 #include "common/log.h"
 #include "common/log_pace.h"
 #include "common/quote.h"
 #include "server/session/admin_service.h"
+#include "server/session/call_limit.h"
 #include "server/session/health_service.h"
 #include "server/session/service.h"
 
@@ -23,6 +27,8 @@ constexpr int kMaxRequestBytes = 1 << 20;
 // For reflection alone: no other call holds a thread of gRPC's.
 constexpr int kMaxThreads = 16;
 constexpr int kMaxStreamsAConnection = 8;
+// Of a client that was not told the number of streams yet, or does not keep to it.
+constexpr size_t kMaxCallsAConnection = 4 * kMaxStreamsAConnection;
 // After its age a connection takes no new calls and is closed; those that run have the grace. Clients
 // reconnect by themselves.
 constexpr int kMaxAgeMs = 60 * 1000;
@@ -51,15 +57,17 @@ struct RpcServer::Server {
   std::unique_ptr<grpc::Server> grpc;
 };
 
-Result<std::unique_ptr<RpcServer>> RpcServer::Create(const Services& services) {
+Result<std::unique_ptr<RpcServer>> RpcServer::Create(const Services& services,
+                                                     const PeerRegistry& connections, Refusals& refusals) {
   gpr_set_log_function(&LogFromGrpc);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  return Start(builder, services, std::make_unique<Server>());
+  return Start(builder, services, connections, refusals, std::make_unique<Server>());
 }
 
 Result<std::unique_ptr<RpcServer>> RpcServer::CreateForNetwork(
-    const Services& services, std::shared_ptr<grpc::ServerCredentials> credentials) {
+    const Services& services, const PeerRegistry& connections, Refusals& refusals,
+    std::shared_ptr<grpc::ServerCredentials> credentials) {
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kMaxIdleMs);
@@ -69,16 +77,20 @@ Result<std::unique_ptr<RpcServer>> RpcServer::CreateForNetwork(
   server->credentials = credentials;
   server->acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, std::move(credentials));
-  return Start(builder, services, std::move(server));
+  return Start(builder, services, connections, refusals, std::move(server));
 }
 
 Result<std::unique_ptr<RpcServer>> RpcServer::Start(grpc::ServerBuilder& builder, const Services& services,
+                                                    const PeerRegistry& connections, Refusals& refusals,
                                                     std::unique_ptr<Server> server) {
   builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
   builder.SetResourceQuota(grpc::ResourceQuota("pinfeed").SetMaxThreads(kMaxThreads));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsAConnection);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kMaxAgeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kMaxAgeGraceMs);
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+  interceptors.push_back(std::make_unique<CallLimit>(connections, refusals, kMaxCallsAConnection));
+  builder.experimental().SetInterceptorCreators(std::move(interceptors));
   builder.RegisterService(&services.feeder);
   builder.RegisterService(&services.admin);
   builder.RegisterService(&services.health);

@@ -19,9 +19,11 @@ namespace pinfeed {
 class AdminService;
 class FeederService;
 class HealthService;
+class PeerRegistry;
+class Refusals;
 
-// Purpose: serves the connections it is given. Owns: the gRPC server. Borrows: the services (outlive it).
-// Threads: any. Errors: Create's.
+// Purpose: serves the connections it is given. Owns: the gRPC server. Borrows: all that Create is given
+// (outlives it). Threads: any. Errors: Create's.
 class RpcServer {
  public:
   struct Services {
@@ -29,10 +31,13 @@ class RpcServer {
     AdminService& admin;
     HealthService& health;
   };
-  static Result<std::unique_ptr<RpcServer>> Create(const Services& services);
+  // `connections`: what is served, by whom it is from.
+  static Result<std::unique_ptr<RpcServer>> Create(const Services& services, const PeerRegistry& connections,
+                                                   Refusals& refusals);
   // With limits for strangers, who are known only once the handshake is over.
   static Result<std::unique_ptr<RpcServer>> CreateForNetwork(
-      const Services& services, std::shared_ptr<grpc::ServerCredentials> credentials);
+      const Services& services, const PeerRegistry& connections, Refusals& refusals,
+      std::shared_ptr<grpc::ServerCredentials> credentials);
   ~RpcServer();
   RpcServer(const RpcServer&) = delete;
   RpcServer& operator=(const RpcServer&) = delete;
@@ -46,6 +51,7 @@ class RpcServer {
   struct Server;  // keeps gRPC out of this header
   explicit RpcServer(std::unique_ptr<Server> server);
   static Result<std::unique_ptr<RpcServer>> Start(grpc::ServerBuilder& builder, const Services& services,
+                                                  const PeerRegistry& connections, Refusals& refusals,
                                                   std::unique_ptr<Server> server);
   std::unique_ptr<Server> server_;
 };

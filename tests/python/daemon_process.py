@@ -14,9 +14,10 @@ SHARED_S = 0.1  # HttpPages::kShared
 
 
 class Daemon:
-    """A pinfeedd in a folder of its own. `address` is its socket; `stop` expects it to end by itself, with status 0."""
+    """A pinfeedd in a folder of its own. `address` is its socket; `stop` expects it to end by itself, with status 0. `under`: a command that
+    becomes it, such as `prlimit --nofile=64`."""
 
-    def __init__(self, folder, *flags, http_listen="off", user=None):
+    def __init__(self, folder, *flags, http_listen="off", user=None, under=()):
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(mode=0o700, exist_ok=True)
         if user is not None:
@@ -26,7 +27,7 @@ class Daemon:
         ready, writer = os.pipe()
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
-                [os.environ["PINFEED_DAEMON"], "--socket-dir", str(self.folder), "--http-listen", http_listen, "--ready-fd", str(writer), *flags],
+                [*under, os.environ["PINFEED_DAEMON"], "--socket-dir", str(self.folder), "--http-listen", http_listen, "--ready-fd", str(writer), *flags],
                 stdout=log,
                 stderr=log,
                 pass_fds=(writer,),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What SECURITY.md claims and only a real daemon can show: shares of users, memory that is kept, logs without secrets."""
 import base64
+import contextlib
 import json
 import resource
 import socket
@@ -12,7 +13,8 @@ import pinfeed
 import pytest
 from conftest import BUILD
 from daemon_process import Daemon
-from raw_client import Client, messages, open_feed, request_for
+from deaf_caller import many_calls
+from raw_client import Client, connect, messages, open_feed, request_for
 from withstand.hardship import eventually, read_status
 
 ROW = 64 << 10
@@ -109,6 +111,19 @@ def test_connections_of_a_user_are_bounded(start):
             return None
 
     eventually("the user is served again", is_reached)
+
+
+def test_a_connection_whose_calls_nobody_reads_is_closed(start):
+    daemon = start()
+    with connect(daemon.address, socket.SOCK_STREAM) as deaf:
+        with contextlib.suppress(BrokenPipeError):  # closed while it still talks
+            deaf.sendall(many_calls(2000))  # without confirming the settings, which allow 8 at a time
+        eventually("it was closed and counted", lambda: 'pinfeed_refused_requests_total{code="RESOURCE_EXHAUSTED"} 1\n' in daemon.http("/metrics")[1])
+        assert "32 calls are open on one connection" in daemon.log()
+        with contextlib.suppress(ConnectionResetError):
+            while deaf.recv(1 << 20):
+                pass
+        assert read_status(daemon.address)["state"] == "ready"
 
 
 def test_streams_of_a_connection_are_bounded(start):

@@ -263,6 +263,28 @@ TEST_F(HostLimitsTest, ReadsVersionOneGroups) {
   EXPECT_EQ(UsableCpus(8, root_.path().string()), 3U);
 }
 
+TEST_F(HostLimitsTest, CachedFilesOfAGroupAreAvailable) {
+  const std::string stat =
+      "shmem 50000\ninactive_file 30000\nactive_file 20000\ntotal_shmem 50000\ntotal_inactive_file "
+      "70000\ntotal_active_file 10000\n";
+  root_.Write("proc/self/cgroup", "4:memory:/v1\n0::/v2\n");
+  root_.Write("sys/fs/cgroup/v2/memory.max", "400000\n");
+  root_.Write("sys/fs/cgroup/v2/memory.current", "300000\n");
+  root_.Write("sys/fs/cgroup/v2/memory.stat", stat);
+  ASSERT_OK_AND_ASSIGN(HostMemory memory, ReadHostMemory(root_.path().string()));
+  EXPECT_EQ(memory.available_bytes, 150000U);
+  EXPECT_THAT(memory.available_by, HasSubstr("/v2/memory.max"));
+  root_.Write("sys/fs/cgroup/memory/v1/memory.limit_in_bytes", "500000\n");
+  root_.Write("sys/fs/cgroup/memory/v1/memory.usage_in_bytes", "450000\n");
+  root_.Write("sys/fs/cgroup/memory/v1/memory.stat", stat);
+  ASSERT_OK_AND_ASSIGN(memory, ReadHostMemory(root_.path().string()));
+  EXPECT_EQ(memory.available_bytes, 130000U) << "of version 1 with the groups below";
+  EXPECT_THAT(memory.available_by, HasSubstr("/v1/memory.limit_in_bytes"));
+  EXPECT_THAT(memory.limited_by, HasSubstr("/v2/memory.max"));
+  ASSERT_OK_AND_ASSIGN(memory, ReadHostMemory(root_.path().string(), 50000));
+  EXPECT_EQ(memory.available_bytes, 50000U) << "enough without looking for more";
+}
+
 TEST_F(HostLimitsTest, SaysWhatCannotBeRead) {
   EXPECT_THAT(ReadHostMemory("/nonexistent"),
               StatusIs(Code::kInternal, HasSubstr("/nonexistent/proc/meminfo")));

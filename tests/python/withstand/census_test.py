@@ -8,8 +8,9 @@ from hardship import await_census, census, eventually
 CPUS = os.cpu_count() or 1
 # The pools of gRPC 1.51, by the 15 letters that the kernel keeps of a thread's name, and how large each may be at rest. The synchronous
 # server waits for calls with one thread or two (its defaults of MIN_POLLERS and MAX_POLLERS), as the last calls left it; an executor
-# that was busy once keeps up to two threads for each CPU; the event engine keeps one for each CPU, at least 2, and one that works.
-GRPC_POOLS = {"grpcpp_sync_ser": 2, "default-executo": 2 * CPUS, "resolver-execut": 2 * CPUS, "event_engine": max(2, CPUS) + 1}
+# that was busy once keeps up to two threads for each CPU; the event engine keeps one for each CPU, at least 2, and one that works; another thread
+# watches timers while one runs what is due.
+GRPC_POOLS = {"grpcpp_sync_ser": 2, "default-executo": 2 * CPUS, "resolver-execut": 2 * CPUS, "event_engine": max(2, CPUS) + 1, "grpc_global_tim": 1 + CPUS}
 
 
 def same_threads(now, then):

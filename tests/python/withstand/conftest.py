@@ -6,7 +6,7 @@ import re
 import numpy
 import pinfeed
 import pytest
-from hardship import SAMPLES, WIDTH, Reader, census, eventually, read_status, refusals, sessions_of, start_daemon
+from hardship import SAMPLES, WIDTH, Reader, census_at_rest, eventually, read_status, refusals, sessions_of, start_daemon
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +39,7 @@ def host(tmp_path_factory, numbers):
         next(iter(feed))
     eventually("no session is left", lambda: not sessions_of(read_status(daemon.address)) and read_status(daemon.address)["pool_used_bytes"] in (0, "0"))
     assert refusals(daemon) == 0
-    daemon.at_start = census(daemon)
+    daemon.at_start = eventually("the daemon is at rest", lambda: census_at_rest(daemon))
     yield daemon
     daemon.stop()
     assert not re.search(r"(?i)PF_CHECK|sanitizer", daemon.log())

@@ -71,6 +71,13 @@ def census(daemon):
     )
 
 
+def census_at_rest(daemon):
+    """What it holds, when it holds the same a moment later: a connection that has just hung up is still counted. Else None."""
+    first = census(daemon)
+    time.sleep(0.1)  # how long a moment is
+    return first if census(daemon)._replace(maps=first.maps) == first else None
+
+
 def await_census(daemon, before):
     """Waits until descriptors, shared memory, sessions and pool are back at what they were."""
     last = []

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/memory/host_room.h"
+
+#include "common/byte_size.h"
+
+namespace pinfeed {
+namespace {
+
+// What the daemon takes besides arenas: buffers of workers, calls, pages of sessions, the kernel's own for
+// them. Half of it may have been taken by the time that a slot is.
+constexpr uint64_t kKeptBytes = uint64_t{16} << 20;
+
+}  // namespace
+
+HostRoom& HostRoom::OfThisProcess() {
+  static HostRoom room([](uint64_t enough_bytes) { return ReadHostMemory({}, enough_bytes); });
+  return room;
+}
+
+Status HostRoom::Check(uint64_t bytes, uint64_t kept_bytes) const {
+  ASSIGN_OR_RETURN(const HostMemory memory, read_(bytes + kept_bytes));
+  if (memory.available_bytes >= bytes + kept_bytes) return OkStatus();
+  return ResourceExhausted(
+      "the host has not the memory: of what " + memory.available_by + " allows, " +
+      ExactByteSize(memory.available_bytes) + " are left, where feeds have yet to take " +
+      ExactByteSize(bytes) + " and " + ByteSize(kept_bytes) +
+      " are kept for the daemon itself; use smaller batches or fewer slots, close a feed, or have the "
+      "operator give the daemon more memory or a smaller pool_bytes");
+}
+
+Result<HostRoom::Promise> HostRoom::Ask(uint64_t bytes) {
+  Promise promise(this, bytes);  // counted from now on, so that two who ask at once see each other
+  RETURN_IF_ERROR(Check(promised_ += bytes, kKeptBytes));
+  return promise;
+}
+
+HostRoom::Promise::~Promise() {
+  room_->taking_ -= taking_;
+  room_->promised_ -= left_;
+}
+
+Status HostRoom::Promise::Begin(uint64_t bytes) {
+  Status there = room_->Check(room_->taking_ += bytes, kKeptBytes / 2);
+  if (there.ok()) {
+    taking_ += bytes;
+  } else {
+    room_->taking_ -= bytes;
+  }
+  return there;
+}
+
+void HostRoom::Promise::End(uint64_t bytes) {
+  taking_ -= bytes;
+  room_->taking_ -= bytes;
+  left_ -= bytes;
+  room_->promised_ -= bytes;
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,71 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""How much the daemon bears: many sessions, many opens, many calls, slow and silent clients, no descriptors, no memory.
+
+In: a build of the `release` preset. Out: a line while each theme runs, then a table of what was measured; status 1 when a limit was missed. All of it goes
+over Unix sockets and loopback. `tests/load/load.py --only churn --seconds 60` runs a part.
+"""
+import argparse
+import importlib
+import os
+import pathlib
+import sys
+import tempfile
+import time
+import traceback
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+THEMES = ("sessions", "churn", "fairness", "calls", "slow", "half_open", "descriptors", "memory")
+
+
+def say(text):
+    print(f"load: {text}", flush=True)
+
+
+def run_theme(name, place, row):
+    """The rows of a theme; when it fails, of what held until then, and why it failed."""
+    theme = importlib.import_module(name)
+    say(f"{name}: {theme.__doc__.splitlines()[0]}")
+    began, rows = time.monotonic(), []
+    try:
+        rows.extend(theme.run(place))
+    except Exception as error:  # of whatever kind: the other themes are tried all the same
+        traceback.print_exc()
+        rows.append(row(f"{name} failed", repr(error)[:100], "", False))
+    say(f"{name}: {'ok' if all(each.ok for each in rows) else 'FAILED'} after {time.monotonic() - began:.0f} s")
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--build-dir", type=pathlib.Path, default=ROOT / "build" / "release", help="a build of the release preset")
+    parser.add_argument("--seconds", type=float, default=600, help="how long feeds are opened and closed (600)")
+    parser.add_argument("--short", action="store_true", help="seconds instead of minutes, with fewer of everything")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(THEMES), help="some of: " + ",".join(THEMES))
+    arguments = parser.parse_args()
+    unknown = set(arguments.only) - set(THEMES)
+    if unknown:
+        parser.error(f"--only: there is no {', '.join(sorted(unknown))}; there are {', '.join(THEMES)}")
+
+    build = arguments.build_dir.resolve()
+    os.environ["PINFEED_LIBRARY"] = str(build / "client" / "libpinfeed.so")
+    os.environ["PINFEED_DAEMON"] = str(build / "server" / "pinfeedd")
+    folders = [str(ROOT / folder) for folder in ("client/python", "tests/load", "tests/python", "tests/python/withstand")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(folders)
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.dont_write_bytecode = True
+    sys.path[:0] = folders
+    from place import Place
+    from rows import Row, print_table
+
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="pinfeed-load-") as scratch:
+        place = Place(scratch, arguments.short, 5 if arguments.short else arguments.seconds, say)
+        for name in arguments.only:
+            rows.extend(run_theme(name, place, Row))
+    print_table(rows)
+    return 0 if all(row.ok for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

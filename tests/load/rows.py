@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was measured, as rows of a table: a figure, its limit, whether it held."""
+
+import dataclasses
+
+
+@dataclasses.dataclass
+class Row:
+    what: str
+    figure: str
+    limit: str
+    ok: bool
+
+
+def at_most(what, figure, limit, unit, digits=0):
+    return Row(what, f"{figure:,.{digits}f} {unit}", f"<= {limit:,g} {unit}", figure <= limit)
+
+
+def at_least(what, figure, limit, unit, digits=0):
+    return Row(what, f"{figure:,.{digits}f} {unit}", f">= {limit:,g} {unit}", figure >= limit)
+
+
+def holds(what, figure, ok=True):
+    return Row(what, figure, "", bool(ok))
+
+
+def print_table(rows):
+    cells = [("what", "figure", "limit", "")] + [(row.what, row.figure, row.limit, "ok" if row.ok else "FAILED") for row in rows]
+    widths = [max(len(line[column]) for line in cells) for column in range(4)]
+    for line in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
