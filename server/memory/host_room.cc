@@ -18,8 +18,10 @@ HostRoom& HostRoom::OfThisProcess() {
 }
 
 Status HostRoom::Check(uint64_t bytes, uint64_t kept_bytes) const {
-  ASSIGN_OR_RETURN(const HostMemory memory, read_(bytes + kept_bytes));
-  if (memory.available_bytes >= bytes + kept_bytes) return OkStatus();
+  // What cannot be told, as no descriptor is left for reading it, say, is the kernel's to refuse.
+  const Result<HostMemory> told = read_(bytes + kept_bytes);
+  if (!told.ok() || told->available_bytes >= bytes + kept_bytes) return OkStatus();
+  const HostMemory& memory = *told;
   return ResourceExhausted(
       "the host has not the memory: of what " + memory.available_by + " allows, " +
       ExactByteSize(memory.available_bytes) + " are left, where feeds have yet to take " +

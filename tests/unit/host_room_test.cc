@@ -70,5 +70,12 @@ TEST_F(HostRoomTest, WhatWasBegunEndsWithItsPromise) {
   EXPECT_OK(other.Begin(84 * kMiB));
 }
 
+TEST_F(HostRoomTest, WhatCannotBeToldIsTheKernelsToRefuse) {
+  HostRoom blind([](uint64_t) -> Result<HostMemory> { return ResourceExhausted("no descriptor is left"); });
+  ASSERT_OK_AND_ASSIGN(HostRoom::Promise promise, blind.Ask(kMiB));
+  EXPECT_OK(promise.Begin(kMiB));
+  promise.End(kMiB);
+}
+
 }  // namespace
 }  // namespace pinfeed
