@@ -23,11 +23,16 @@ struct PeekOptions {
   uint32_t samples = 64;
   uint32_t side = 128;
   std::optional<uint64_t> seed;
+  std::string format;            // empty: found out
+  uint32_t sequence_length = 0;  // of tokens
 };
 
 // Its own small feed: the order of a trainer's feed is not disturbed by looking.
 Json PeekSpec(const PeekOptions& options, bool images) {
-  Json spec = {{"dataset", DatasetOf(options.dataset)},
+  Json dataset = DatasetOf(options.dataset);
+  if (!options.format.empty()) dataset["format"] = options.format;
+  if (options.sequence_length > 0) dataset["sequence_length"] = options.sequence_length;
+  Json spec = {{"dataset", dataset},
                {"batch_size", options.samples},
                {"slots", 3},
                {"epochs", 1},
@@ -187,6 +192,10 @@ void AddPeekCommand(CLI::App& tool, ToolContext& context) {
       ->check(CLI::Range(8, 1024));
   command->add_option("--seed", options->seed,
                       "look at random samples, drawn from this seed; else at the first ones");
+  command->add_option("--format", options->format, "image_folder, npy or tokens; found out by default");
+  command
+      ->add_option("--sequence-length", options->sequence_length, "tokens of a sample, of a file of tokens")
+      ->check(CLI::PositiveNumber);
   command->callback([options, &context] { RunPeek(*options, context); });
 }
 

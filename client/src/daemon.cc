@@ -51,7 +51,8 @@ Status FromJson(const std::string& json, std::string_view what, google::protobuf
     return InvalidArgument(std::string(what) + " must be a JSON object, such as {\"name\": value}");
   const auto parsed = google::protobuf::util::JsonStringToMessage(json, message);
   if (parsed.ok()) return OkStatus();
-  return InvalidArgument(std::string(what) + ": " + WholeCharacters(std::string(parsed.message())));
+  return InvalidArgument(std::string(what) + ": " + WholeCharacters(std::string(parsed.message())) +
+                         "; fields and values are those of the message in pinfeed/v1/feeder.proto");
 }
 
 Result<std::string> ToJson(const google::protobuf::Message& message) {

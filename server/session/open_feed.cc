@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "common/backend_name.h"
+#include "common/quote.h"
 #include "server/memory/host_arena.h"
 #include "server/session/descriptor_room.h"
 #include "server/telemetry/snapshot.h"
@@ -32,9 +33,9 @@ Result<std::optional<Sampler::Start>> StartOf(const std::optional<Cursor>& curso
   const std::string& fingerprint = feed.dataset().fingerprint;
   if (!cursor->fingerprint.empty() && cursor->fingerprint != fingerprint) {
     return FailedPrecondition(
-        "cursor.fingerprint: the cursor is of dataset " + cursor->fingerprint + ", this one is " +
-        fingerprint +
-        ": its files are not those the cursor was made with, so its position means something else");
+        "cursor.fingerprint: the files of " + QuotePath(feed.dataset().path) +
+        " are not those the cursor was made with (dataset " + cursor->fingerprint + " then, " + fingerprint +
+        " now), so its position means something else; bring them back, or begin without a cursor");
   }
   ASSIGN_OR_RETURN(const Sampler::Start start, feed.sampler().Resume(*cursor));
   return std::optional<Sampler::Start>(start);

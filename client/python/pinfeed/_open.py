@@ -26,7 +26,7 @@ _LEAST_OPEN_TIMEOUT_S = 0.001
 
 
 def open(  # noqa: A001 - pinfeed.open is the package's name for it
-    dataset: "Union[str, os.PathLike[str]]",
+    dataset: Union[str, os.PathLike[str]],
     *,
     batch_size: int,
     shuffle: bool = False,
@@ -69,7 +69,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
       batch_size: samples of this rank in a batch. drop_last: leave an epoch's incomplete last batch out.
       shuffle, seed: another permutation of the whole dataset each epoch, which depends on the seed and the epoch only.
       epochs: how many there are; None: no end.
-      rank, world_size: which share of the samples is this process's. By default those of torch.distributed, torchrun or Slurm, else
+      rank, world_size: which share of the samples is this process's; so that all get equally many, an epoch's last batches may repeat
+        up to world_size - 1 samples. By default those of torch.distributed, torchrun or Slurm, else
         0 of 1; `Feed.rank_source` says which.
 
     What to make of it:
@@ -91,7 +92,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         nothing. Views on a GPU go back in the order of the stream that was current when the batch was taken.
       slots: batches that are prefetched or held at once, 3 to 64.
       share, group, group_size: "broadcast": every feed of the group sees every batch, made once; "queue": each batch goes to one of
-        them. The group starts when group_size feeds are there.
+        them. The group starts when group_size feeds are there; give it, or a restart of the daemon may part them.
 
     Whom to ask:
       address: the daemon's socket. Default: $PINFEED_ADDRESS, else the system's, else a private daemon is started that ends with
