@@ -52,7 +52,7 @@ Status FromJson(const std::string& json, std::string_view what, google::protobuf
   const auto parsed = google::protobuf::util::JsonStringToMessage(json, message);
   if (parsed.ok()) return OkStatus();
   return InvalidArgument(std::string(what) + ": " + WholeCharacters(std::string(parsed.message())) +
-                         "; fields and values are those of the message in pinfeed/v1/feeder.proto");
+                         "; fields and values are those of its message in proto/pinfeed/v1");
 }
 
 Result<std::string> ToJson(const google::protobuf::Message& message) {

@@ -90,8 +90,8 @@ struct DeviceOptions {
   uint64_t user_gpu_bytes = 0;
   double user_gpu_share = 1;
   unsigned threads = 1;  // that fault the pinned memory in
-  // A GPU is of no more use (its context is broken); called from any thread, more than
-  // once if need be.
+  // A GPU is of no more use (its context is broken); called from any thread, more than once if
+  // need be.
   std::function<void(const Status&)> on_failure;
   // So many of `total` bytes are faulted in; called often, from several threads at once.
   std::function<void(uint64_t bytes, uint64_t total)> on_progress;

@@ -56,7 +56,7 @@ HostArena::~HostArena() {
 }
 
 Status HostArena::Prepare(const Piece& piece, uint32_t begin, uint32_t end) {
-  if (whole_[piece.slot].load(std::memory_order_acquire)) return OkStatus();
+  if (slots_[piece.slot].load(std::memory_order_acquire) == SlotMemory::kWhole) return OkStatus();
   const Status there = Claim(piece.slot);
   if (!there.ok()) return there.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
   for (size_t t = 0; t < layout().tensors.size(); ++t) {
@@ -70,30 +70,33 @@ Status HostArena::Prepare(const Piece& piece, uint32_t begin, uint32_t end) {
 }
 
 Status HostArena::Claim(uint32_t slot) {
-  if (claims_[slot].load(std::memory_order_acquire) != SlotClaim::kNone) return OkStatus();
+  if (slots_[slot].load(std::memory_order_acquire) != SlotMemory::kNone) return OkStatus();
   const MutexLock lock(mutex_);
-  if (claims_[slot].load(std::memory_order_relaxed) != SlotClaim::kNone) return OkStatus();
+  if (slots_[slot].load(std::memory_order_relaxed) != SlotMemory::kNone) return OkStatus();
   RETURN_IF_ERROR(promise_.Begin(slot_stride()));
-  claims_[slot].store(SlotClaim::kTaking, std::memory_order_release);
+  slots_[slot].store(SlotMemory::kTaking, std::memory_order_release);
   return OkStatus();
 }
 
 Status HostArena::AllocateSlot(uint32_t slot) {
   const MutexLock lock(mutex_);
-  if (whole_[slot].load(std::memory_order_relaxed)) return OkStatus();
+  if (slots_[slot].load(std::memory_order_relaxed) == SlotMemory::kWhole) return OkStatus();
   const Status allocated = AllocateMemfd(fd_.get(), slot * slot_stride(), slot_stride());
   if (!allocated.ok()) return allocated.WithContext("slot " + std::to_string(slot) + " of an arena");
-  whole_[slot].store(true, std::memory_order_release);
+  SetTaken(slot, SlotMemory::kWhole);
   return OkStatus();
 }
 
+void HostArena::SetTaken(uint32_t slot, SlotMemory memory) {
+  if (slots_[slot].exchange(memory, std::memory_order_acq_rel) == SlotMemory::kTaking)
+    promise_.End(slot_stride());
+}
+
 void HostArena::Deliver(const Piece& piece, const Landing& /*landing*/, Done done) {
-  // A shorter batch leaves a rest of the slot: too little to be told apart.
-  SlotClaim taking = SlotClaim::kTaking;
-  if (claims_[piece.slot].compare_exchange_strong(taking, SlotClaim::kTaken)) promise_.End(slot_stride());
-  // All its samples were prepared.
-  if (piece.begin == 0 && piece.end == layout().batch_size)
-    whole_[piece.slot].store(true, std::memory_order_release);
+  // All its samples were prepared. A shorter batch leaves a rest of the slot: too little to be told apart.
+  const bool whole = piece.begin == 0 && piece.end == layout().batch_size;
+  if (slots_[piece.slot].load(std::memory_order_acquire) != SlotMemory::kWhole)
+    SetTaken(piece.slot, whole ? SlotMemory::kWhole : SlotMemory::kTaken);
   done(OkStatus(), {});
 }
 

@@ -53,16 +53,17 @@ class HostArena final : public Arena {
         client_fd_(std::move(client_fd)),
         memory_(std::move(memory)) {}
 
-  // Of the slot's memory, against what the host has.
-  enum class SlotClaim : uint8_t { kNone, kTaking, kTaken };
+  // Of a slot: none of it, as much as a worker gets to, as much as a batch took, all of it.
+  enum class SlotMemory : uint8_t { kNone, kTaking, kTaken, kWhole };
   Status Claim(uint32_t slot) PF_EXCLUDES(mutex_);
   Status AllocateSlot(uint32_t slot) PF_EXCLUDES(mutex_);
+  // What was claimed is there.
+  void SetTaken(uint32_t slot, SlotMemory memory);
 
   PoolLease lease_;
   HostRoom::Promise promise_;
   Mutex mutex_;  // a leaf: held while a slot is allocated or claimed
-  std::array<std::atomic<SlotClaim>, kMaxSlots> claims_{};
-  std::array<std::atomic<bool>, kMaxSlots> whole_{};  // slots whose memory is all there
+  std::array<std::atomic<SlotMemory>, kMaxSlots> slots_{};
   KeptMemory* const kept_;
   UniqueFd fd_;
   UniqueFd client_fd_;  // an opening of its own: its users are not taken for us

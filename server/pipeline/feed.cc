@@ -204,12 +204,9 @@ void Feed::LendLocked(uint32_t slot) {
   };
   bool lent = false;
   if (parts_.spec.sharing == Sharing::kQueue) {
-    const auto load = [](const Consumer& c) {
-      return std::count_if(c.owed.begin(), c.owed.end(), [](uint64_t g) { return g != 0; });
-    };
     const auto least =
         std::min_element(consumers_.begin(), consumers_.end(),
-                         [&](const Consumer& a, const Consumer& b) { return load(a) < load(b); });
+                         [](const Consumer& a, const Consumer& b) { return a.Owes() < b.Owes(); });
     if (least != consumers_.end()) {
       lend(*least);
       lent = true;

@@ -3,6 +3,7 @@
 // from the sessions. Out: published batches.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -119,6 +120,11 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
     uint64_t waited_now_ns = 0;  // of waited_ns, since the look before
     StallSums stalls = {};
     ClientTrace trace = {};
+
+    // Batches that it was lent and has not released, as last looked at.
+    int64_t Owes() const {
+      return std::count_if(owed.begin(), owed.end(), [](uint64_t generation) { return generation != 0; });
+    }
   };
   // What a slot holds from FILLING on.
   struct Batch {
@@ -150,6 +156,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // Whether a batch of a queue may still be to be given to somebody: its member may leave without having
   // taken it, or there is no member.
   bool MayComeBackLocked() const PF_REQUIRES(mutex_);
+  bool HasUnclaimedLocked() const PF_REQUIRES(mutex_);
   // Fails the feed after a whole epoch without one good sample.
   void NoteBarrenLocked(const Batch& batch) PF_REQUIRES(mutex_);
   void SetStarvedLocked(bool starved) PF_REQUIRES(mutex_);

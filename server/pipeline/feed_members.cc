@@ -13,11 +13,11 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
     MutexLock lock(mutex_);
     if (phase_ == Phase::kFailed) return error_;
     const std::string what = "attach to feed " + std::to_string(parts_.id);
-    const bool unclaimed = std::find(unclaimed_.begin(), unclaimed_.end(), true) != unclaimed_.end();
-    if (phase_ == Phase::kEnded && !unclaimed) return FailedPrecondition(what + ": its last epoch is over");
-    if (phase_ == Phase::kEnded) EnterLocked(Phase::kRunning);  // for those
+    if (phase_ == Phase::kEnded && !HasUnclaimedLocked())
+      return FailedPrecondition(what + ": its last epoch is over");
     // The next daemon takes them.
     if (phase_ == Phase::kDraining || stopping_) return Unavailable(what + ": it is draining");
+    if (phase_ == Phase::kEnded) EnterLocked(Phase::kRunning);  // for what is unclaimed
     const bool queue = parts_.spec.sharing == Sharing::kQueue;
     if (phase_ == Phase::kRunning && start && queue && *start < first_) {
       detours_.push_back({first_, next_});
@@ -113,13 +113,15 @@ void Feed::PassOnLocked(uint32_t slot) {
 
 bool Feed::MayComeBackLocked() const {
   if (parts_.spec.sharing != Sharing::kQueue) return false;
-  if (std::find(unclaimed_.begin(), unclaimed_.end(), true) != unclaimed_.end()) return true;
+  if (HasUnclaimedLocked()) return true;
   if (consumers_.size() < 2) return false;
   return std::any_of(consumers_.begin(), consumers_.end(), [](const Consumer& consumer) {
-    const bool owes =
-        std::any_of(consumer.owed.begin(), consumer.owed.end(), [](uint64_t g) { return g != 0; });
-    return owes && consumer.pages->Stats().taken < consumer.pages->published();
+    return consumer.Owes() > 0 && consumer.pages->Stats().taken < consumer.pages->published();
   });
+}
+
+bool Feed::HasUnclaimedLocked() const {
+  return std::find(unclaimed_.begin(), unclaimed_.end(), true) != unclaimed_.end();
 }
 
 }  // namespace pinfeed

@@ -77,9 +77,7 @@ void Feed::AccountStallLocked(uint64_t elapsed, uint64_t waited) {
     note(stalls_, waited);
   }
   for (Consumer& consumer : consumers_) {
-    const bool owes =
-        std::any_of(consumer.owed.begin(), consumer.owed.end(), [](uint64_t g) { return g != 0; });
-    if (full && owes) {
+    if (full && consumer.Owes() > 0) {
       consumer.stalls.Add(StallCause::kConsumer, elapsed);
     } else {
       note(consumer.stalls, consumer.waited_now_ns);

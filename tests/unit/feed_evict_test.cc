@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an evicted session keeps, and what its group gets back.
 #include <atomic>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "tests/unit/feed_fixture.h"
@@ -18,14 +20,25 @@ class FeedEvictTest : public FeedTest {
     spec.group_size = 2;
     return spec;
   }
+  // A group of the two.
+  void Open(Sharing sharing, uint64_t epochs, uint64_t samples, uint32_t slots) {
+    feed_ = Make(Pair(sharing, epochs), std::make_shared<NumberDataset>(samples), slots);
+    goes_.emplace(*feed_);
+    stays_.emplace(*feed_);
+    ASSERT_OK(feed_->Attach(goes_->pages(), std::nullopt));
+    ASSERT_OK(feed_->Attach(stays_->pages(), std::nullopt));
+  }
+
+  std::shared_ptr<Feed> feed_;
+  std::optional<PageClient> goes_;
+  std::optional<PageClient> stays_;
 };
 
 TEST_F(FeedEvictTest, MemberKeepsWhatItTookAndTheGroupGoesOnWithTheRest) {
-  const auto feed = Make(Pair(Sharing::kBroadcast, 0), std::make_shared<NumberDataset>(1000), 3);
-  PageClient goes(*feed);
-  PageClient stays(*feed);
-  ASSERT_OK(feed->Attach(goes.pages(), std::nullopt));
-  ASSERT_OK(feed->Attach(stays.pages(), std::nullopt));
+  ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 3));
+  const auto& feed = feed_;
+  PageClient& goes = *goes_;
+  PageClient& stays = *stays_;
   const auto held = goes.Next();
   WaitFor([&] { return goes.ready() == 2; });
   EXPECT_EQ(feed->Evict(goes.pages(), kWhy), 1U);
@@ -50,11 +63,10 @@ TEST_F(FeedEvictTest, MemberKeepsWhatItTookAndTheGroupGoesOnWithTheRest) {
 }
 
 TEST_F(FeedEvictTest, WhatAProcessHeldGoesBackWhenItEnds) {
-  const auto feed = Make(Pair(Sharing::kBroadcast, 0), std::make_shared<NumberDataset>(1000), 3);
-  PageClient goes(*feed);
-  PageClient stays(*feed);
-  ASSERT_OK(feed->Attach(goes.pages(), std::nullopt));
-  ASSERT_OK(feed->Attach(stays.pages(), std::nullopt));
+  ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 3));
+  const auto& feed = feed_;
+  PageClient& goes = *goes_;
+  PageClient& stays = *stays_;
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(goes.Next().has_value());
   EXPECT_EQ(feed->Evict(goes.pages(), kWhy), 3U);
   for (int i = 0; i < 3; ++i) stays.Release(*stays.Next(), *feed);
@@ -66,11 +78,10 @@ TEST_F(FeedEvictTest, WhatAProcessHeldGoesBackWhenItEnds) {
 }
 
 TEST_F(FeedEvictTest, QueueGivesToOthersWhatTheMemberHadNotTaken) {
-  const auto feed = Make(Pair(Sharing::kQueue, 1), std::make_shared<NumberDataset>(32), 4);
-  PageClient goes(*feed);
-  PageClient stays(*feed);
-  ASSERT_OK(feed->Attach(goes.pages(), std::nullopt));
-  ASSERT_OK(feed->Attach(stays.pages(), std::nullopt));
+  ASSERT_NO_FATAL_FAILURE(Open(Sharing::kQueue, 1, 32, 4));
+  const auto& feed = feed_;
+  PageClient& goes = *goes_;
+  PageClient& stays = *stays_;
   WaitFor([&] { return goes.ready() == 2 && stays.ready() == 2; });
   const auto held = goes.Next();
   EXPECT_EQ(feed->Evict(goes.pages(), kWhy), 1U);
@@ -100,11 +111,10 @@ TEST_F(FeedEvictTest, EvictedSessionOfAFailedFeedKeepsTheFailure) {
 // The trainer takes a batch in the very moment in which it is evicted: one of the two sees the other.
 TEST_F(FeedEvictTest, NoBatchIsFilledThatWasTakenWhileEvicting) {
   for (uint64_t round = 0; round < 300; ++round) {
-    const auto feed = Make(Pair(Sharing::kBroadcast, 0), std::make_shared<NumberDataset>(1000), 4);
-    PageClient goes(*feed);
-    PageClient stays(*feed);
-    ASSERT_OK(feed->Attach(goes.pages(), std::nullopt));
-    ASSERT_OK(feed->Attach(stays.pages(), std::nullopt));
+    ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 4));
+    const auto& feed = feed_;
+    PageClient& goes = *goes_;
+    PageClient& stays = *stays_;
     std::atomic<bool> refilled{false};
     std::thread trainer([&] {
       std::vector<BatchDescriptor> held;
