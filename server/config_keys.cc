@@ -244,7 +244,8 @@ std::vector<ConfigKey> MakeKeys() {
       UintKey("workers", &Config::workers, 0, kMaxWorkers,
               "threads that load samples; 0: one a CPU that this process may use"),
       UintKey("default_slots", &Config::default_slots, kMinSlots, kMaxSlots,
-              "batches an arena holds when the client does not say; small ones get up to four times as many"),
+              "batches an arena holds when the client does not say; twice as many on a GPU; small ones up to "
+              "four times"),
       UintKey("max_sessions", &Config::max_sessions, 1, kMaxSessions, "sessions at one time"),
       UintKey("user_sessions", &Config::user_sessions, 0, kMaxSessions,
               "sessions of one user at one time; 0: as many as max_sessions"),

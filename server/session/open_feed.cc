@@ -23,9 +23,13 @@ constexpr std::chrono::seconds kReclaimWait(2);
 // times the slots, so that the daemon is woken for several of them at once.
 constexpr uint64_t kSmallArenaBytes = uint64_t{64} << 20;
 
-uint32_t SlotsFor(uint32_t default_slots, uint64_t slot_stride) {
-  const uint64_t most = std::min<uint64_t>(uint64_t{4} * default_slots, kMaxSlots);
-  return static_cast<uint32_t>(std::clamp<uint64_t>(kSmallArenaBytes / slot_stride, default_slots, most));
+// A trainer on a GPU puts steps ahead of it on its stream, and each holds its slot until the GPU gets there.
+constexpr uint64_t kTimesOnGpu = 2;
+
+uint32_t SlotsFor(uint64_t default_slots, uint64_t slot_stride, Backend backend) {
+  const uint64_t least = backend == Backend::kHost ? default_slots : default_slots * kTimesOnGpu;
+  const uint64_t slots = std::clamp(kSmallArenaBytes / slot_stride, least, 4 * default_slots);
+  return static_cast<uint32_t>(std::min<uint64_t>(slots, kMaxSlots));
 }
 
 Result<std::optional<Sampler::Start>> StartOf(const std::optional<Cursor>& cursor, const Feed& feed) {
@@ -127,7 +131,8 @@ Result<std::shared_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
   ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader,
                    SampleLoader::Create(std::move(dataset), spec, tail));
   ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(loader->outputs(), spec.batch_size));
-  const uint32_t slots = spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride) : spec.slots;
+  const uint32_t slots =
+      spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride, backend) : spec.slots;
   Result<std::unique_ptr<Arena>> arena = MakeArena(arguments, backend, layout, slots, owner);
   if (!arena.ok() && arena.status().code() == Code::kResourceExhausted) {
     AwaitMemory();

@@ -41,7 +41,11 @@ class Daemon:
         answered = poll.poll(60000)
         text = os.read(ready, 64) if answered else b""
         os.close(ready)
-        assert text.strip() == b"ready", f"pinfeedd did not start:\n{self.log()}"
+        if text.strip() != b"ready":
+            if not answered:
+                self.process.kill()
+            self.process.wait(60)  # it says why last
+            raise AssertionError(f"pinfeedd did not start:\n{self.log()}")
 
     def http(self, path, host=None):
         """(status, text) of a page. Figures are shared for a while by all who ask: waits until they are of now."""

@@ -90,7 +90,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
       zero_copy: True: tensors are always views of the slot; False: always copies, which the trainer may keep. None: on the host views, but
         copies of torch tensors whose slots are shared, since torch knows no read-only memory; on a GPU copies, which cost it next to
         nothing. Views on a GPU go back in the order of the stream that was current when the batch was taken.
-      slots: batches that are prefetched or held at once, 3 to 64.
+      slots: batches that are prefetched or held at once, 3 to 64. On a GPU a batch is held until the GPU has done the step that uses it:
+        more than the steps that the trainer puts on its stream ahead. Default: the daemon's (4, on a GPU 8, more for small batches).
       share, group, group_size: "broadcast": every feed of the group sees every batch, made once; "queue": each batch goes to one of
         them. The group starts when group_size feeds are there; give it, or a restart of the daemon may part them.
 

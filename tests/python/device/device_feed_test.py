@@ -69,6 +69,15 @@ def test_skipped_samples_leave_no_gap_in_batches_of_several_pieces(daemon, data,
             path.unlink()
 
 
+@pytest.mark.parametrize("where, slots", [({}, 8), ({"host": True}, 4), ({"slots": 5}, 5)])
+def test_a_gpu_has_slots_for_the_steps_that_a_trainer_puts_ahead(daemon, data, where, slots):
+    process = trainer(daemon.address, 10**6, dataset=str(data / "large"), batch_size=20, **where)
+    assert process.stdout.readline()
+    assert [feed["slots"] for feed in pinfeed.status(daemon.address)["feeds"]] == [slots]
+    process.kill()
+    process.communicate()
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_killed_trainers_leave_nothing(daemon, data, backend):
     options = {"dataset": str(data / "arrays"), "batch_size": 7, "shuffle": True, "backend": backend}
