@@ -4,7 +4,7 @@
 
     publish_gpu.py "one NVIDIA H200, 16 cores"=results.json ["four of them, 64 cores"=results4.json ...]
 
-Each file's rows get the name of their machine; rows of a later file that an earlier one has already are left out.
+A table for each file, under the name of its machine. The plot has what no earlier file had.
 """
 import pathlib
 import sys
@@ -16,21 +16,21 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def main():
     import report
 
-    rows, machine = [], []
+    lines, drawn = [], []
     for argument in sys.argv[1:]:
         name, _, path = argument.partition("=")
         if not path:
             sys.exit(__doc__)
-        known = {row.work for row in rows}
-        new = [row for row in report.read_json(pathlib.Path(path)) if row.work not in known]
-        machine.append(f"- {len(new)} rows from {name}")
-        rows += new
-    if not rows:
+        rows = report.read_json(pathlib.Path(path))
+        lines += [f"**{name}**", "", report.table(rows), ""]
+        known = {row.work for row in drawn}
+        drawn += [row for row in rows if row.work not in known]
+    if not drawn:
         sys.exit(__doc__)
     docs = ROOT / "docs"
-    report.plot(rows, docs / "benchmarks-gpu.png")
-    report.publish(machine, rows, docs / "benchmarks.md", "GPU results", "benchmarks-gpu.png")
-    print(report.table(rows))
+    report.plot(drawn, docs / "benchmarks-gpu.png")
+    report.publish(lines[:-1], docs / "benchmarks.md", "GPU results", "benchmarks-gpu.png")
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -109,13 +109,13 @@ def hardware(others):
     ]
 
 
-def publish(machine, rows, page, place="results", picture="benchmarks.png"):
-    """Puts the machine and the results between the markers of a place in a Markdown page."""
+def publish(lines, page, place="results", picture="benchmarks.png"):
+    """Puts lines (machines, tables) and a picture between the markers of a place in a Markdown page."""
     begin, end = f"<!-- {place}: begin -->", f"<!-- {place}: end -->"
     text = page.read_text()
     head, rest = text.split(begin)
     _, tail = rest.split(end)
-    body = ["", *machine, "", table(rows), "", f"![What came of it]({picture})", ""]
+    body = ["", *lines, "", f"![What came of it]({picture})", ""]
     page.write_text(head + begin + "\n".join(body) + end + tail)
 
 

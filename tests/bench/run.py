@@ -57,7 +57,7 @@ def main():
     machine = report.hardware(others)
     print("\n".join(machine), "", report.table(results), sep="\n")
     if arguments.publish:
-        report.publish(machine, results, ROOT / "docs" / "benchmarks.md")
+        report.publish([*machine, "", report.table(results)], ROOT / "docs" / "benchmarks.md")
 
 
 if __name__ == "__main__":

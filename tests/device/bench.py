@@ -324,10 +324,11 @@ def gpus(address, inputs):
     arrays = {"dataset": {"path": str(inputs / "arrays")}, "order": "SHUFFLE", "batch_size": BATCH, "drop_last": True, "backend": "VMM_FD"}
     for count in (n for n in (1, 2, 4, 8) if n <= torch.cuda.device_count()):
         ceilings = {what: staged_gbs(inputs / "arrays" / "image.npy", count, what) for what in ("read", "copy", "both")}
-        row(f"the host alone, {count} GPUs: read from the page cache", ceilings["read"], "GB/s", drawn=False)
-        row(f"the host alone, {count} GPUs: pinned copies", ceilings["copy"], "GB/s", drawn=False)
+        how_many = "1 GPU" if count == 1 else f"{count} GPUs"
+        row(f"the host alone, {how_many}: read from the page cache", ceilings["read"], "GB/s", drawn=False)
+        row(f"the host alone, {how_many}: pinned copies", ceilings["copy"], "GB/s", drawn=False)
         each = one_trainer_a_gpu(address, count, lambda rank: {**arrays, "rank": rank, "world_size": count})
-        row(f"arrays to {count} GPUs, disjoint shards, all together", sum(each), "GB/s", None, ceilings["both"], least=170 if count == 4 else None)
+        row(f"arrays to {how_many}, disjoint shards, all together", sum(each), "GB/s", None, ceilings["both"], least=170 if count == 4 else None)
         if count == 1:
             continue
         for samples, where in ((None, "page cache"), (1024, "processor's cache")):

@@ -4,7 +4,8 @@
     release_cost.py FEED_RATE ADDRESS ARRAYS      (a daemon at ADDRESS, its arrays 3 x 224 x 224 in the folder ARRAYS)
 
 In: one GPU with PyTorch and CuPy. Out: a table of TFLOP/s, and of the microseconds that each way adds to a step of four products of 4096 x 4096,
-while nothing else goes on, and while the daemon copies as fast as it can for another process.
+while nothing else goes on, while PyTorch itself copies as much as a batch from pinned memory each step, and while the daemon copies as fast as it
+can for another process.
 """
 import ctypes
 import itertools
@@ -19,6 +20,7 @@ import cupy
 import torch
 
 STEPS, ROUNDS, SLOT = 800, 4, 256 * 3 * 224 * 224
+NOBODY, PYTORCH, DAEMON = "nobody", "PyTorch", "the daemon"
 driver = ctypes.CDLL("libcuda.so.1")
 
 
@@ -32,6 +34,9 @@ a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
 out = torch.empty_like(a)
 slot = torch.randint(0, 256, (SLOT,), device="cuda", dtype=torch.uint8)
 mine = [torch.empty_like(slot) for _ in range(3)]
+pinned = torch.empty(SLOT, dtype=torch.uint8, pin_memory=True)
+landing = torch.empty_like(slot)
+dma = torch.cuda.Stream(priority=-5)
 counter = torch.zeros(1, dtype=torch.int32, device="cuda")
 page = mmap.mmap(-1, 4096)
 host = ctypes.addressof(ctypes.c_char.from_buffer(page))
@@ -122,12 +127,15 @@ ways = {
 }
 
 
-def turn(way):
+def turn(way, copies):
     done = [torch.cuda.Event() for _ in range(8)]
     torch.cuda.synchronize()
     start = time.perf_counter()
     for n in range(STEPS):
         done[n % 8].synchronize()
+        if copies == PYTORCH:
+            with torch.cuda.stream(dma):
+                landing.copy_(pinned, non_blocking=True)
         way(n)
         for _ in range(4):
             torch.mm(a, a, out=out)
@@ -138,21 +146,21 @@ def turn(way):
 
 feed_rate, address, arrays = sys.argv[1:]
 spec = {"dataset": {"path": arrays}, "order": "SHUFFLE", "batch_size": 256, "drop_last": True, "backend": "VMM_FD"}
-for loaded in (False, True):
+for copies in (NOBODY, PYTORCH, DAEMON):
     times = {name: [] for name in ways}
     neighbour = None
-    if loaded:
+    if copies == DAEMON:
         command = [feed_rate, address, str(len(ways) * (ROUNDS + 1) * STEPS * 1.1e-3), json.dumps(spec), "drop"]
         neighbour = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         if neighbour.stdout.readline() != "started\n":
             raise RuntimeError("the neighbour did not start")
     for way in ways.values():
-        turn(way)
+        turn(way, copies)
     for _ in range(ROUNDS):
         for name, way in ways.items():
-            times[name].append(turn(way))
+            times[name].append(turn(way, copies))
     alone = statistics.median(times["alone"])
-    print("while nothing else goes on" if neighbour is None else "while the daemon copies")
+    print(f"while {copies} copies")
     for name, taken in times.items():
         median = statistics.median(taken)
         print(f"  {name:44} {4 * 2 * 4096**3 / median / 1e6:7.1f} TFLOP/s  {median - alone:+7.2f} us a step  {100 * alone / median:6.2f}%", flush=True)
