@@ -30,8 +30,8 @@ grpc::experimental::Interceptor* CallLimit::CreateServerInterceptor(grpc::experi
     refusals_.CountRequest(
         peer ? Describe(*peer) : connection,
         ResourceExhausted(std::to_string(most_) +
-                          " calls are open on one connection, answered ones included that it does not read; "
-                          "it is closed"));
+                          " calls are open on one connection, answered ones included that it does not read" +
+                          (peer ? "; it is closed" : "; over TCP it cannot be closed")));
     peers_.Disconnect(connection);
   }
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): gRPC owns it

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many calls may be open on one connection, answered ones included that their client has not read.
-// In: every call that gRPC begins. Out: connections with too many, closed.
+// In: every call that gRPC begins. Out: connections with too many, told of and closed.
 #pragma once
 
 #include <grpcpp/support/server_interceptor.h>
@@ -17,8 +17,9 @@ namespace pinfeed {
 
 // Purpose: bounds the memory of answers. A client that never confirms the server's settings is not held to
 // its limit of streams, and gRPC keeps what is not read. Borrows: the registry and the refusals (outlive it
-// and every call). Threads: any. Errors: none; a connection above the bound is closed and counted. Invariant:
-// a connection's count is that of its calls that gRPC has not let go of.
+// and every call). Threads: any. Errors: none; a connection above the bound is counted and closed, unless it
+// is one over TCP (of an operator with a listed certificate), of which gRPC gives no hold. Invariant: a
+// connection's count is that of its calls that gRPC has not let go of.
 class CallLimit final : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
   CallLimit(const PeerRegistry& peers, Refusals& refusals, size_t most)

@@ -3,24 +3,16 @@
 # The part of packages.sh inside the system. In: /packages/first and /packages/second, two revisions. Out: a line for each thing that holds.
 set -euo pipefail
 
-die() {
+. "$(dirname "$0")/steps.sh"
+name=packages
+fail() {
   echo "packages: FAILED: $*" >&2
   systemctl --no-pager --full status pinfeedd >&2 || true
   journalctl --no-pager --unit pinfeedd --lines 40 >&2 || true
   exit 1
 }
-holds() { echo "packages: $*"; }
-# Waits (up to 30 s) until a command succeeds.
-await() {
-  local try
-  for try in $(seq 300); do
-    if "$@" >/dev/null 2>&1; then return; fi
-    sleep 0.1
-  done
-  die "did not come: $*"
-}
 property() { systemctl show --property "$1" --value pinfeedd; }
-install_packages() { apt-get -qq -y -o Dpkg::Use-Pty=0 install --no-install-recommends "$@" >/tmp/apt.log 2>&1 || die "apt: $(tail -20 /tmp/apt.log)"; }
+install_packages() { apt-get -qq -y -o Dpkg::Use-Pty=0 install --no-install-recommends "$@" >/tmp/apt.log 2>&1 || fail "apt: $(tail -20 /tmp/apt.log)"; }
 # Every file, and every line of the users' files: what a purge must not change.
 snapshot() {
   find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /run -o -path /packages -o -path /srv -o -path /root -o -path /home \
@@ -36,19 +28,19 @@ python3 -c 'import numpy; numpy.save("/srv/rows/x.npy", numpy.arange(4000).resha
 snapshot >/tmp/before
 
 install_packages /packages/first/*.deb
-[ "$(property ActiveState)" = active ] || die "the service does not run after the installation"
-systemctl is-enabled --quiet pinfeedd || die "the service is not enabled"
-case "$(property StatusText)" in serves*) ;; *) die "its status is '$(property StatusText)'" ;; esac
-[ "$(stat -c '%U %G %a' /run/pinfeed)" = "pinfeed pinfeed 750" ] || die "/run/pinfeed: $(stat -c '%U %G %a' /run/pinfeed)"
+[ "$(property ActiveState)" = active ] || fail "the service does not run after the installation"
+systemctl is-enabled --quiet pinfeedd || fail "the service is not enabled"
+case "$(property StatusText)" in serves*) ;; *) fail "its status is '$(property StatusText)'" ;; esac
+[ "$(stat -c '%U %G %a' /run/pinfeed)" = "pinfeed pinfeed 750" ] || fail "/run/pinfeed: $(stat -c '%U %G %a' /run/pinfeed)"
 pid=$(property MainPID)
 grep -q '^NoNewPrivs:.1' "/proc/$pid/status" && grep -q '^Seccomp:.2' "/proc/$pid/status" && grep -q '^CapBnd:.0*$' "/proc/$pid/status" ||
-  die "the service has more rights than its unit says"
+  fail "the service has more rights than its unit says"
 holds "installed: enabled, started, ready, as user $(ps -o user= -p "$pid" 2>/dev/null || stat -c %U "/proc/$pid")"
 
-pinfeed status >/dev/null || die "root is not served"
-runuser -u stranger -- pinfeed status >/dev/null 2>&1 && die "a stranger is served"
+pinfeed status >/dev/null || fail "root is not served"
+runuser -u stranger -- pinfeed status >/dev/null 2>&1 && fail "a stranger is served"
 usermod -aG pinfeed member
-runuser -u member -- pinfeed status >/dev/null || die "a member of the group is not served"
+runuser -u member -- pinfeed status >/dev/null || fail "a member of the group is not served"
 holds "members of the group are served, others are not"
 
 sed -i 's|^# allowed_roots.*|allowed_roots = ["/srv"]|' /etc/pinfeed/pinfeed.toml
@@ -69,8 +61,8 @@ next=0
 read_batches() {
   local i line
   for i in $(seq "$1"); do
-    read -r -t 30 line <&5 || die "the trainer got no batch: $(cat /srv/reader.log)"
-    [ "$line" -eq "$next" ] || die "the trainer got the batch that begins with $line, not $next"
+    read -r -t 30 line <&5 || fail "the trainer got no batch: $(cat /srv/reader.log)"
+    [ "$line" -eq "$next" ] || fail "the trainer got the batch that begins with $line, not $next"
     next=$(((next + 40) % 4000))
   done
 }
@@ -78,9 +70,9 @@ read_batches 250
 holds "a trainer reads, in Python, from the installed package"
 
 install_packages /packages/second/*.deb
-[ "$(property ActiveState)" = active ] && [ "$(property MainPID)" != "$pid" ] || die "the service was not restarted by the upgrade"
-[ "$(dpkg-query -W -f '${Version}' pinfeed)" != "$(dpkg-deb -f /packages/first/pinfeed_*.deb Version)" ] || die "not upgraded"
-grep -q '^allowed_roots = \["/srv"\]' /etc/pinfeed/pinfeed.toml || die "the upgrade lost the settings"
+[ "$(property ActiveState)" = active ] && [ "$(property MainPID)" != "$pid" ] || fail "the service was not restarted by the upgrade"
+[ "$(dpkg-query -W -f '${Version}' pinfeed)" != "$(dpkg-deb -f /packages/first/pinfeed_*.deb Version)" ] || fail "not upgraded"
+grep -q '^allowed_roots = \["/srv"\]' /etc/pinfeed/pinfeed.toml || fail "the upgrade lost the settings"
 read_batches 30000
 holds "upgraded: restarted, settings kept, the trainer missed no batch"
 kill "$reader"
@@ -91,20 +83,20 @@ python3 -m zipfile -e /packages/first/*.whl /srv/wheel
 (cd /srv && PYTHONPATH=/srv/wheel python3 -c '
 import pinfeed
 assert pinfeed.__file__.startswith("/srv/wheel/"), pinfeed.__file__
-assert next(iter(pinfeed.open("/srv/rows", batch_size=10, framework="numpy"))).x[0, 0] == 0') || die "the wheel does not find libpinfeed0"
+assert next(iter(pinfeed.open("/srv/rows", batch_size=10, framework="numpy"))).x[0, 0] == 0') || fail "the wheel does not find libpinfeed0"
 holds "the wheel finds the library of the package"
 
 systemctl disable --quiet --now pinfeedd
 install_packages --reinstall /packages/first/pinfeed_*.deb --allow-downgrades
-systemctl is-enabled --quiet pinfeedd && die "a disabled service was enabled by an installation"
+systemctl is-enabled --quiet pinfeedd && fail "a disabled service was enabled by an installation"
 systemctl is-active --quiet pinfeedd && systemctl stop pinfeedd
 holds "a disabled service stays disabled"
 
 systemctl enable --quiet --now pinfeedd.socket pinfeedd-lifeline.socket
-[ "$(property ActiveState)" = inactive ] || die "the service runs before its first client"
-pinfeed status >/dev/null || die "no answer through the sockets of systemd"
-[ "$(property ActiveState)" = active ] || die "the first client did not start the service"
-pinfeed bench /srv/rows --batch-size 10 --batches 50 >/dev/null || die "no batches through the sockets of systemd"
+[ "$(property ActiveState)" = inactive ] || fail "the service runs before its first client"
+pinfeed status >/dev/null || fail "no answer through the sockets of systemd"
+[ "$(property ActiveState)" = active ] || fail "the first client did not start the service"
+pinfeed bench /srv/rows --batch-size 10 --batches 50 >/dev/null || fail "no batches through the sockets of systemd"
 systemctl disable --quiet --now pinfeedd.socket pinfeedd-lifeline.socket
 systemctl stop pinfeedd
 holds "started by its sockets at the first connection"
@@ -115,19 +107,19 @@ systemctl daemon-reload
 systemctl start pinfeedd
 pid=$(property MainPID)
 sleep 5 # longer than the watchdog waits
-[ "$(property MainPID)" = "$pid" ] || die "the watchdog ended a daemon that is idle"
+[ "$(property MainPID)" = "$pid" ] || fail "the watchdog ended a daemon that is idle"
 kill -STOP "$pid"
 await sh -c "[ \$(systemctl show --property NRestarts --value pinfeedd) -ge 1 ] && systemctl is-active --quiet pinfeedd"
-journalctl --unit pinfeedd | grep 'Watchdog timeout' >/dev/null || die "it was restarted, but not by the watchdog"
+journalctl --unit pinfeedd | grep 'Watchdog timeout' >/dev/null || fail "it was restarted, but not by the watchdog"
 rm -r /run/systemd/system/pinfeedd.service.d
 systemctl daemon-reload
 holds "the watchdog leaves an idle daemon alone and restarts a stopped one"
 
-apt-get -qq -y -o Dpkg::Use-Pty=0 remove pinfeed >/dev/null 2>&1 || die "remove"
-[ "$(property ActiveState)" != active ] || die "the service runs after its removal"
-[ -e /etc/pinfeed/pinfeed.toml ] || die "remove took the settings"
-apt-get -qq -y -o Dpkg::Use-Pty=0 purge --autoremove pinfeed libpinfeed0 libpinfeed-dev python3-pinfeed >/tmp/apt.log 2>&1 || die "purge: $(tail /tmp/apt.log)"
+apt-get -qq -y -o Dpkg::Use-Pty=0 remove pinfeed >/dev/null 2>&1 || fail "remove"
+[ "$(property ActiveState)" != active ] || fail "the service runs after its removal"
+[ -e /etc/pinfeed/pinfeed.toml ] || fail "remove took the settings"
+apt-get -qq -y -o Dpkg::Use-Pty=0 purge --autoremove pinfeed libpinfeed0 libpinfeed-dev python3-pinfeed >/tmp/apt.log 2>&1 || fail "purge: $(tail /tmp/apt.log)"
 snapshot >/tmp/after
-diff /tmp/before /tmp/after >&2 || die "purge left or took something (> left, < taken)"
-systemctl list-units --all 'pinfeed*' --no-legend | grep . && die "systemd still knows a unit"
+diff /tmp/before /tmp/after >&2 || fail "purge left or took something (> left, < taken)"
+systemctl list-units --all 'pinfeed*' --no-legend | grep . && fail "systemd still knows a unit"
 holds "removed and purged: nothing is left"

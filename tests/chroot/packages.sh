@@ -24,7 +24,7 @@ mkdir -p "$root/packages/first" "$root/packages/second"
 cp "$build"/packages/*.deb "$build"/packages/*.whl "$root/packages/first"
 cpack --config "$build/release/CPackConfig.cmake" -G DEB -B "$root/packages/second" -D CPACK_DEBIAN_PACKAGE_RELEASE=2 >/dev/null
 rm -rf "$root/packages/second/_CPack_Packages"
-cp "$here/in_system.sh" "$root/packages/"
+cp "$here/in_system.sh" "$here/../steps.sh" "$root/packages/"
 
 # The users and the network's proxy are this machine's; processes, mounts and control groups are not.
 environment=(PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive
