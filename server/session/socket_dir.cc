@@ -23,11 +23,20 @@ std::string HolderOf(int fd) {
   return pid.empty() ? "another process" : "pinfeedd with pid " + pid;
 }
 
+// What only an operator can mend is the configuration's fault.
+Status NoLock(const std::string& what, int error) {
+  const Status status = ErrnoStatus(what, error);
+  if (error != EACCES && error != EPERM && error != EROFS) return status;
+  return InvalidArgument(status.message() + "; user " + std::to_string(::geteuid()) +
+                         " must be able to write to the directory: give it to that user, or choose another "
+                         "with --socket-dir");
+}
+
 // The lock of whoever has the file: kFailedPrecondition names the holder. Nothing when the file was replaced
 // before it was locked.
 Result<UniqueFd> TryLock(const std::string& path, const std::string& what) {
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd) return ErrnoStatus(what + ": open its lock " + QuotePath(path), errno);
+  if (!fd) return NoLock(what + ": open its lock " + QuotePath(path), errno);
   // Who can open a file can lock it: clients, who may enter the directory, must not, or no daemon would
   // start.
   if (::fchmod(fd.get(), 0600) != 0)

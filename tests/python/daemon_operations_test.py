@@ -204,6 +204,16 @@ def test_datasets_are_listed_with_what_is_wrong(wire, start, numbers, tmp_path):
     assert "gone" in by_name["gone"].error
 
 
+def test_a_directory_that_the_daemon_may_not_write_to_is_the_configurations_fault(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o500)
+    unprivileged = ["setpriv", "--bounding-set", "-all"] if os.geteuid() == 0 else []
+    command = [*unprivileged, os.environ["PINFEED_DAEMON"], "--socket-dir", str(folder), "--http-listen", "off"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "Permission denied" in done.stderr and "give it to that user, or choose another with --socket-dir" in done.stderr
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 @pytest.mark.parametrize("allowed", ["", "*", str(NOBODY)])
 def test_users_that_are_not_allowed_are_refused(allowed):
