@@ -286,6 +286,41 @@ def test_a_private_daemon_that_dies_at_once_is_not(arrays):
     assert "ended with status -9; its log ends with" in done.stderr and "another one would do no better" in done.stderr
 
 
+SYSTEM = """
+import pinfeed, pinfeed._daemon, sys
+pinfeed._daemon.SYSTEM_SOCKET = sys.argv[2]
+print("asks", flush=True)
+for _ in range(2):
+    with pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", open_timeout=float(sys.argv[3])) as feed:
+        print(feed.address, flush=True)
+"""
+
+
+def open_by_default(arrays, socket, timeout):
+    environment = {name: value for name, value in os.environ.items() if name != "PINFEED_ADDRESS"}
+    command = [sys.executable, "-c", SYSTEM, str(arrays), str(socket), str(timeout)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "asks\n", process.stderr.read()
+    return process
+
+
+def test_the_systems_daemon_is_waited_for_while_it_is_away(tmp_path, arrays):
+    (tmp_path / "run").mkdir()
+    process = open_by_default(arrays, tmp_path / "run" / "pinfeed.sock", 60)
+    daemon = Daemon(tmp_path / "run", "--allowed-roots", "/", "--pool-bytes", "64MiB", "--workers", "1")
+    out, error = process.communicate(timeout=90)
+    assert (out, error) == (f"{daemon.address}\n" * 2, "")
+    daemon.stop()
+
+
+def test_a_private_daemon_in_the_systems_place_is_told_of_once(tmp_path, arrays):
+    (tmp_path / "run").mkdir()
+    out, error = open_by_default(arrays, tmp_path / "run" / "pinfeed.sock", 0.2).communicate(timeout=90)
+    first, second = out.splitlines()
+    assert first == second != str(tmp_path / "run" / "pinfeed.sock")
+    assert len(error.splitlines()) == 1 and "starting a private one" in error and "set PINFEED_ADDRESS" in error and "No such file" in error, error
+
+
 def test_one_private_daemon_for_all_threads(arrays):
     code = """
 import threading

@@ -8,6 +8,7 @@ feeds, and started anew when it dies. It holds the reading end of a pipe whose w
 from __future__ import annotations
 
 import atexit
+import errno
 import logging
 import os
 import select
@@ -29,6 +30,7 @@ SYSTEM_SOCKET = "/run/pinfeed/pinfeed.sock"
 _SOCKET_NAME = "pinfeed.sock"
 _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 1.0
+_RETRY_S = 0.05
 # A daemon that dies sooner would die again: what it was asked to do is what kills it.
 _LEAST_LIFE_S = 5.0
 _LOG_TAIL_BYTES = 4000
@@ -38,11 +40,13 @@ _FOLDER_LIMIT_BYTES = 75
 
 def address_for(address: Optional[str], open_timeout_s: float, group_size: int = 1) -> str:
     """The socket to use: `address`, else $PINFEED_ADDRESS, else the system's if it answers, else a private daemon's, which can serve no
-    group of several feeds."""
+    group of several feeds. Where the system's daemon has its folder, one that is being restarted is waited for."""
     chosen = address or os.environ.get("PINFEED_ADDRESS")
     if chosen:
         return chosen
-    reason = _cannot_reach(SYSTEM_SOCKET, open_timeout_s)
+    has_service = os.path.isdir(os.path.dirname(SYSTEM_SOCKET))
+    waits = has_service and not _PrivateDaemon.is_there()
+    reason = _cannot_reach(SYSTEM_SOCKET, open_timeout_s, open_timeout_s if waits else 0)
     if reason is None:
         return SYSTEM_SOCKET
     if group_size > 1:
@@ -51,7 +55,7 @@ def address_for(address: Optional[str], open_timeout_s: float, group_size: int =
             f"group_size={group_size}: no common daemon answers at {SYSTEM_SOCKET} ({reason}), and a private daemon serves this process only; "
             "start pinfeedd and set PINFEED_ADDRESS to its socket in every process of the group",
         )
-    return _PrivateDaemon.shared(f"{SYSTEM_SOCKET}: {reason}").address
+    return _PrivateDaemon.shared(f"{SYSTEM_SOCKET}: {reason}", logging.WARNING if has_service else logging.INFO).address
 
 
 def revive(address: str) -> None:
@@ -62,15 +66,21 @@ def revive(address: str) -> None:
         daemon.revive()
 
 
-def _cannot_reach(path: str, timeout_s: float) -> Optional[str]:
-    """None when somebody accepts connections at the path, else why not."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(timeout_s)
-        try:
-            probe.connect(path)
-        except OSError as error:
-            return os.strerror(error.errno) if error.errno else str(error)
-    return None
+def _cannot_reach(path: str, timeout_s: float, absent_s: float) -> Optional[str]:
+    """None when somebody accepts connections at the path, else why not. Nobody's being there is taken for an answer after `absent_s`."""
+    until = time.monotonic() + absent_s
+    while True:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(timeout_s)
+            try:
+                probe.connect(path)
+                return None
+            except OSError as error:
+                absent = error.errno in (errno.ENOENT, errno.ECONNREFUSED)
+                reason = os.strerror(error.errno) if error.errno else str(error)
+        if not absent or time.monotonic() >= until:
+            return reason
+        time.sleep(_RETRY_S)  # there is nothing to wait on: the socket's very name is new after a restart
 
 
 def find_program() -> str:
@@ -101,22 +111,29 @@ class _PrivateDaemon:
     """A daemon of this process alone.
 
     Owns the process, the pipe's writing end, the socket's folder and the daemon's log (a file without a name).
-    Threads: `shared` and `revive` from any.
+    Threads: `is_there`, `shared` and `revive` from any.
     """
 
     instance: Optional["_PrivateDaemon"] = None
     _lock = threading.Lock()
 
     @classmethod
-    def shared(cls, why: str) -> "_PrivateDaemon":
+    def is_there(cls) -> bool:
+        """Whether this process has one, dead or alive."""
+        with cls._lock:
+            return cls.instance is not None and cls.instance._is_ours()
+
+    @classmethod
+    def shared(cls, why: str, level: int) -> "_PrivateDaemon":
+        """`why`: what one is started for, which is logged at `level`."""
         with cls._lock:
             if cls.instance is not None and cls.instance._is_ours():
                 cls.instance._restart_if_dead(0)
             else:
-                cls.instance = cls(why)
+                cls.instance = cls(why, level)
             return cls.instance
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, why: str, level: int) -> None:
         self._program = find_program()
         self._owner_pid = os.getpid()
         self._folder = _make_folder()
@@ -124,7 +141,13 @@ class _PrivateDaemon:
         self._log: IO[bytes] = tempfile.TemporaryFile()
         self._lifetime = -1  # stopped, or not started yet
         self._process: Optional["subprocess.Popen[bytes]"] = None
-        logger.info("no daemon at %s; starting a private one: %s", why, self._program)
+        logger.log(
+            level,
+            "no daemon at %s; starting a private one, %s, with threads and memory of its own, which the system's status and metrics do not show; "
+            "to fail instead, set PINFEED_ADDRESS to the system's socket",
+            why,
+            self._program,
+        )
         atexit.register(self.stop)
         os.register_at_fork(after_in_child=self._after_fork)
         try:

@@ -97,7 +97,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
 
     Whom to ask:
       address: the daemon's socket. Default: $PINFEED_ADDRESS, else the system's, else a private daemon is started that ends with
-        this process. name: shown by ``pinfeed status``.
+        this process, with a warning where the system's has its folder, after waiting open_timeout for it. name: shown by ``pinfeed status``.
       timeout: seconds that one batch may take before DeadlineExceededError; None: as long as the daemon lives.
       open_timeout: seconds for the daemon to answer. reconnect_timeout: seconds to get a vanished daemon back; None: no limit.
 
