@@ -12,41 +12,56 @@ namespace pinfeed {
 // Purpose: one call, from its beginning until gRPC has let go of it.
 class CallLimit::OpenCall final : public grpc::experimental::Interceptor {
  public:
-  OpenCall(CallLimit& limit, std::string connection) : limit_(limit), connection_(std::move(connection)) {}
+  OpenCall(CallLimit& limit, Caller caller) : limit_(limit), caller_(std::move(caller)) {}
   OpenCall(const OpenCall&) = delete;
   OpenCall& operator=(const OpenCall&) = delete;
-  ~OpenCall() override { limit_.Remove(connection_); }
+  ~OpenCall() override { limit_.Remove(caller_); }
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override { methods->Proceed(); }
 
  private:
   CallLimit& limit_;
-  const std::string connection_;
+  const Caller caller_;
 };
 
 grpc::experimental::Interceptor* CallLimit::CreateServerInterceptor(grpc::experimental::ServerRpcInfo* info) {
-  std::string connection = info->server_context()->peer();
-  if (Add(connection) == most_ + 1) {
-    const std::optional<Peer> peer = peers_.Find(connection);
+  const std::string connection = info->server_context()->peer();
+  const std::optional<Peer> peer = peers_.Find(connection);
+  Caller caller{connection, peer ? std::optional(peer->uid) : std::nullopt};
+  const Bounds open = Add(caller);
+  // Once for a connection; a user's bound ends each that goes above it.
+  const bool too_many = open.connection == bounds_.connection + 1;
+  if (too_many || open.user > bounds_.user) {
+    const std::string whose = too_many
+                                  ? std::to_string(bounds_.connection) + " calls are open on one connection"
+                                  : std::to_string(bounds_.user) + " calls are open of one user";
     refusals_.CountRequest(
         peer ? Describe(*peer) : connection,
-        ResourceExhausted(std::to_string(most_) +
-                          " calls are open on one connection, answered ones included that it does not read" +
-                          (peer ? "; it is closed" : "; over TCP it cannot be closed")));
+        ResourceExhausted(whose + ", answered ones included that are not read" +
+                          (peer ? "; this connection is closed" : "; over TCP it cannot be closed")));
     peers_.Disconnect(connection);
   }
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): gRPC owns it
-  return new OpenCall(*this, std::move(connection));
+  return new OpenCall(*this, std::move(caller));
 }
 
-size_t CallLimit::Add(const std::string& connection) {
+CallLimit::Bounds CallLimit::Add(Caller& caller) {
   const MutexLock lock(mutex_);
-  return ++open_[connection];
+  Bounds open;
+  open.connection = ++of_connection_[caller.connection];
+  // What still comes of a connection that is closed does not count against its user's others.
+  if (open.connection > bounds_.connection) caller.user.reset();
+  if (caller.user) open.user = ++of_user_[*caller.user];
+  return open;
 }
 
-void CallLimit::Remove(const std::string& connection) {
+void CallLimit::Remove(const Caller& caller) {
+  const auto drop = [](auto& counts, const auto& key) {
+    const auto found = counts.find(key);
+    if (--found->second == 0) counts.erase(found);
+  };
   const MutexLock lock(mutex_);
-  const auto found = open_.find(connection);
-  if (--found->second == 0) open_.erase(found);
+  drop(of_connection_, caller.connection);
+  if (caller.user) drop(of_user_, *caller.user);
 }
 
 }  // namespace pinfeed

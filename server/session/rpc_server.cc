@@ -29,6 +29,8 @@ constexpr int kMaxThreads = 16;
 constexpr int kMaxStreamsAConnection = 8;
 // Of a client that was not told the number of streams yet, or does not keep to it.
 constexpr size_t kMaxCallsAConnection = 4 * kMaxStreamsAConnection;
+// Answers of up to 60 kB each are kept for who does not read them: of one user, 60 MB.
+constexpr size_t kMaxCallsAUser = 1024;
 // After its age a connection takes no new calls and is closed; those that run have the grace. Clients
 // reconnect by themselves.
 constexpr int kMaxAgeMs = 60 * 1000;
@@ -89,7 +91,8 @@ Result<std::unique_ptr<RpcServer>> RpcServer::Start(grpc::ServerBuilder& builder
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kMaxAgeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kMaxAgeGraceMs);
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
-  interceptors.push_back(std::make_unique<CallLimit>(connections, refusals, kMaxCallsAConnection));
+  interceptors.push_back(std::make_unique<CallLimit>(
+      connections, refusals, CallLimit::Bounds{kMaxCallsAConnection, kMaxCallsAUser}));
   builder.experimental().SetInterceptorCreators(std::move(interceptors));
   builder.RegisterService(&services.feeder);
   builder.RegisterService(&services.admin);

@@ -20,12 +20,12 @@ def literal(name, value):
     return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
-def many_calls(streams):
-    """What a client sends that asks for the status so often and lets the daemon answer without end."""
+def many_calls(streams, method=SERVICE + "GetStatus"):
+    """What a client sends that calls so often, for the status if nothing else is said, and lets the daemon answer without end."""
     head = b"".join(
         literal(name, value)
         for name, value in (
-            (b":method", b"POST"), (b":scheme", b"http"), (b":path", SERVICE.encode() + b"GetStatus"), (b":authority", b"localhost"),
+            (b":method", b"POST"), (b":scheme", b"http"), (b":path", method.encode()), (b":authority", b"localhost"),
             (b"content-type", b"application/grpc"), (b"te", b"trailers"),
         )
     )

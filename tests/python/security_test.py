@@ -126,6 +126,24 @@ def test_a_connection_whose_calls_nobody_reads_is_closed(start):
         assert read_status(daemon.address)["state"] == "ready"
 
 
+def test_open_calls_of_a_user_are_bounded(start):
+    daemon = start()
+    with contextlib.ExitStack() as stack:
+        for _ in range(40):  # of 31 calls each that never end
+            deaf = stack.enter_context(connect(daemon.address, socket.SOCK_STREAM))
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                deaf.sendall(many_calls(31, "/grpc.health.v1.Health/Watch"))
+        eventually("it was told", lambda: "1024 calls are open of one user" in daemon.log())
+    eventually("the user is served again", lambda: is_served(daemon))
+
+
+def is_served(daemon):
+    try:
+        return read_status(daemon.address)["state"] == "ready"
+    except pinfeed.Error:  # until the daemon has seen that the others are gone
+        return False
+
+
 def test_streams_of_a_connection_are_bounded(start):
     daemon = start()
     with grpc.insecure_channel(f"unix:{daemon.address}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
