@@ -10,7 +10,6 @@
 
 #include <cerrno>
 #include <csignal>
-#include <fstream>
 #include <vector>
 
 #include "common/byte_size.h"
@@ -216,9 +215,7 @@ Status Daemon::OpenHttp() {
                    HttpServer::Create({command_line_.config.http_listen, command_line_.config.http_hosts,
                                        &*parts_->metrics, [this] { return StatusJson(Snapshot(), kVersion); },
                                        [this] { return ready(); }, &parts_->refusals}));
-  std::ofstream port_file(port_path, std::ios::trunc);
-  if (!(port_file << parts_->http->port() << std::endl)) return Internal("write " + QuotePath(port_path));
-  port_file_ = FileId::Of(port_path);
+  ASSIGN_OR_RETURN(port_file_, WriteNewFile(port_path, std::to_string(parts_->http->port()) + "\n"));
   spdlog::info("HTTP on port {}", parts_->http->port());
   return OkStatus();
 }

@@ -63,6 +63,18 @@ void UnlinkIfSame(const std::string& path, const std::optional<FileId>& file) {
   if (file && FileId::Of(path) == file) ::unlink(path.c_str());
 }
 
+Result<FileId> WriteNewFile(const std::string& path, std::string_view text) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return ErrnoStatus("replace " + QuotePath(path), errno);
+  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!fd) return ErrnoStatus("make " + QuotePath(path), errno);
+  struct stat info {};
+  if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+      ::fstat(fd.get(), &info) != 0) {
+    return ErrnoStatus("write " + QuotePath(path), errno);
+  }
+  return FileId{info.st_dev, info.st_ino};
+}
+
 Result<SocketDir> SocketDir::Lock(const std::string& directory, bool temporary) {
   const std::string what = "use the socket directory " + QuotePath(directory);
   struct stat info {};
@@ -74,6 +86,12 @@ Result<SocketDir> SocketDir::Lock(const std::string& directory, bool temporary) 
   if (!S_ISDIR(info.st_mode)) return InvalidArgument(what + ": it is not a directory");
   if ((info.st_mode & S_IWOTH) != 0 && (info.st_mode & S_ISVTX) == 0) {
     return InvalidArgument(what + ": every user may write to it and could replace the sockets; chmod o-w it");
+  }
+  if (info.st_uid != 0 && info.st_uid != ::geteuid()) {
+    const std::string user = std::to_string(::geteuid());
+    return InvalidArgument(what + ": it belongs to user " + std::to_string(info.st_uid) +
+                           ", who could replace the sockets, and this daemon is user " + user +
+                           "; run it as the one, or give the directory to the other: chown " + user);
   }
   const std::string path = directory + "/pinfeedd.lock";
   UniqueFd fd;

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "common/result.h"
 #include "common/unique_handle.h"
@@ -23,6 +24,9 @@ struct FileId {
 };
 // Removes the file unless it is another by now: a successor's.
 void UnlinkIfSame(const std::string& path, const std::optional<FileId>& file);
+// Puts a new file, readable by all, in the place of whatever has the name: nothing is followed or written to
+// that was there.
+Result<FileId> WriteNewFile(const std::string& path, std::string_view text);
 
 // Purpose: the right to use a socket directory. Owns: the flock on DIR/pinfeedd.lock, which the kernel drops
 // when the process ends; with `temporary` the directory too. Threads: one at a time. Errors: Lock says what

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <fstream>
 #include <optional>
 
 #include "tests/daemon_fixture.h"
@@ -35,6 +36,27 @@ TEST(DaemonStartTest, RefusesADirectoryThatEveryoneMayWriteTo) {
   TempDir directory;
   std::filesystem::permissions(directory.path(), std::filesystem::perms::all);
   ExpectRefusal({"--socket-dir=" + directory.path().string()}, kExitConfig, "could replace the sockets");
+}
+
+TEST(DaemonStartTest, RefusesADirectoryOfAnotherUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a directory away";
+  TempDir directory;
+  ASSERT_EQ(::chown(directory.path().c_str(), 12345, 0), 0);
+  ExpectRefusal({"--socket-dir=" + directory.path().string()}, kExitConfig,
+                "it belongs to user 12345, who could replace the sockets");
+}
+
+TEST(DaemonStartTest, WritesThroughNoLinkInItsDirectory) {
+  TempDir directory;
+  const std::string victim = directory.Write("victim", "precious").string();
+  const std::filesystem::path port = directory / "http.port";
+  std::filesystem::create_symlink(victim, port);
+  DaemonProcess daemon({"--socket-dir=" + directory.path().string(), "--http-listen=127.0.0.1:0"});
+  ASSERT_TRUE(daemon.AwaitReady()) << daemon.Log();
+  EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(port)));
+  std::string text;
+  std::getline(std::ifstream(victim), text);
+  EXPECT_EQ(text, "precious");
 }
 
 TEST(DaemonStartTest, RefusesAPathTooLongForASocket) {
