@@ -76,13 +76,12 @@ Result<std::shared_ptr<Feed>> FeedTable::MakeFeed(const Make& make) {
     id = next_id_++;
   }
   const LogScope scope({.session = 0, .feed = id, .trace_id = ""});
-  Result<std::shared_ptr<Feed>> feed = make(id);
-  if (feed.ok()) {
-    const FeedSpec& spec = (*feed)->spec();
-    spdlog::info("feed {}: {}, batches of {}, {} slots of {} bytes, {}", id,
-                 QuotePath((*feed)->dataset().path), spec.batch_size, (*feed)->arena().slot_count(),
-                 (*feed)->arena().slot_stride(), SharingName(spec.sharing));
-  }
+  ASSIGN_OR_RETURN(std::unique_ptr<Feed> made, make(id));
+  const std::shared_ptr<Feed> feed(made.release(), [this](Feed* last) { LayDown(last); });
+  const FeedSpec& spec = feed->spec();
+  spdlog::info("feed {}: {}, batches of {}, {} slots of {} bytes, {}", id, QuotePath(feed->dataset().path),
+               spec.batch_size, feed->arena().slot_count(), feed->arena().slot_stride(),
+               SharingName(spec.sharing));
   return feed;
 }
 
@@ -208,8 +207,32 @@ void FeedTable::Do(Job job) {
   if (job.discard) job.feed->DiscardMemory();
   if (!job.heirs.empty()) job.feed->LeaveMemoryTo(std::move(job.heirs));
   const std::shared_ptr<const FeedShare> share = job.feed->share();
+  const Feed* const feed = job.feed.get();
   job.feed.reset();
-  share->AwaitUsers();
+  Destroy(feed);
+  share->AwaitUsers();  // its tasks
+}
+
+void FeedTable::LayDown(Feed* feed) {
+  std::unique_ptr<Feed> last(feed);
+  const MutexLock lock(mutex_);
+  let_go_.push_back(std::move(last));
+  changed_.NotifyAll();
+}
+
+void FeedTable::Destroy(const Feed* feed) {
+  std::unique_ptr<Feed> last;  // goes without the lock
+  const MutexLock lock(mutex_);
+  while (last == nullptr) {
+    const auto found =
+        std::find_if(let_go_.begin(), let_go_.end(), [feed](const auto& one) { return one.get() == feed; });
+    if (found == let_go_.end()) {
+      changed_.Wait(mutex_);
+      continue;
+    }
+    last = std::move(*found);
+    let_go_.erase(found);
+  }
 }
 
 void FeedTable::DrainAll() {

@@ -74,19 +74,18 @@ class FeedMember {
 };
 
 // Purpose: makes, shares and ends feeds. Owns: the feeds, with others (below), and a thread, the reaper, that
-// stops them, since that waits for workers. Threads: any. Join blocks while the feed is made; nothing else
-// blocks. Errors: those of Join.
-// Lifetime: a feed that has stopped may still be in somebody's hands: a worker that ends its last task, the
-// copy thread on its way back from the last delivery or in the middle of reading releases, who makes a
-// snapshot or a trace. Each owns a share of it for as long as that takes, and whoever lets go last destroys
-// it, with its memory. The reaper waits until that has happened, so that when Stop has returned nothing is
-// left of any feed, and what feeds borrow (workers, engines, pools) may go. None of those who hold a share
-// waits for the reaper without a limit.
-// Invariants: 1. all members of a feed have one UID and equal specs; 2. a feed is stopped before it is
-// destroyed; 3. Totals() only grow.
+// stops and destroys them, since that waits for workers and, for memory on a GPU, for the driver. Threads:
+// any. Join blocks while the feed is made; nothing else blocks. Errors: those of Join. Lifetime: a feed that
+// has stopped may still be in somebody's hands: a worker that ends its last task, the copy thread on its way
+// back from the last delivery or in the middle of reading releases, who makes a snapshot or a trace. Each
+// owns a share of it for as long as that takes. The reaper waits until all have let go and destroys it with
+// its memory, so that when Stop has returned nothing is left of any feed, and what feeds borrow (workers,
+// engines, pools) may go. None of those who hold a share waits for the reaper without a limit. Invariants: 1.
+// all members of a feed have one UID and equal specs; 2. a feed is stopped before it is destroyed; 3.
+// Totals() only grow.
 class FeedTable {
  public:
-  using Make = std::function<Result<std::shared_ptr<Feed>>(uint64_t feed_id)>;
+  using Make = std::function<Result<std::unique_ptr<Feed>>(uint64_t feed_id)>;
 
   FeedTable() = default;
   ~FeedTable();
@@ -144,6 +143,10 @@ class FeedTable {
   void Forget(FeedMember& member) PF_EXCLUDES(mutex_);
   void Reap() PF_EXCLUDES(mutex_);
   void Do(Job job) PF_EXCLUDES(mutex_);
+  // Nobody has a share of it any more: it is for the reaper.
+  void LayDown(Feed* feed) PF_EXCLUDES(mutex_);
+  // Destroys it once nobody has a share.
+  void Destroy(const Feed* feed) PF_EXCLUDES(mutex_);
 
   Mutex mutex_;
   CondVar changed_;
@@ -152,6 +155,7 @@ class FeedTable {
   std::map<GroupKey, Group> groups_ PF_GUARDED_BY(mutex_);
   FeedTotals ended_ PF_GUARDED_BY(mutex_);  // of the feeds that are gone; its `feeds` counts all
   std::deque<Job> jobs_ PF_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Feed>> let_go_ PF_GUARDED_BY(mutex_);  // of which nobody has a share
   bool reaping_ PF_GUARDED_BY(mutex_) = false;
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
   std::thread reaper_;  // owner only

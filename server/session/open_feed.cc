@@ -121,7 +121,7 @@ void FeedOpener::AwaitMemory() const {
   if (parts_.devices != nullptr) parts_.devices->AwaitLingering(deadline);
 }
 
-Result<std::shared_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner,
+Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner,
                                                    const OpenFeedArguments& arguments,
                                                    Backend backend) const {
   const FeedSpec& spec = arguments.spec;
@@ -144,7 +144,7 @@ Result<std::shared_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
   }
   Feed::Parts parts{feed_id,           spec,  std::move(layout), sampler, std::move(loader),
                     *std::move(arena), owner, &parts_.tracer};
-  return std::make_shared<Feed>(std::move(parts), parts_.workers);
+  return std::make_unique<Feed>(std::move(parts), parts_.workers);
 }
 
 Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,

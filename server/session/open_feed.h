@@ -45,7 +45,7 @@ class FeedOpener {
   };
   Result<Choice> Choose(const Peer& peer, const OpenFeedArguments& arguments) const;
   Status CheckIpc(const Peer& peer, const OpenFeedArguments& arguments) const;
-  Result<std::shared_ptr<Feed>> MakeFeed(uint64_t feed_id, uid_t owner, const OpenFeedArguments& arguments,
+  Result<std::unique_ptr<Feed>> MakeFeed(uint64_t feed_id, uid_t owner, const OpenFeedArguments& arguments,
                                          Backend backend) const;
   // For the memory of feeds that just ended, a little while.
   void AwaitMemory() const;

@@ -166,6 +166,10 @@ class FeedTest : public ::testing::Test {
   using Over = std::function<std::unique_ptr<Arena>(std::unique_ptr<HostArena>)>;
   std::shared_ptr<Feed> Make(const FeedSpec& spec, std::shared_ptr<const Dataset> dataset, uint32_t slots = 4,
                              const Over& over = {}) {
+    return feeds_.emplace_back(MakeUnshared(spec, std::move(dataset), slots, over));
+  }
+  std::unique_ptr<Feed> MakeUnshared(const FeedSpec& spec, std::shared_ptr<const Dataset> dataset,
+                                     uint32_t slots = 4, const Over& over = {}) {
     const uint64_t samples = dataset->info().samples;
     auto loader = std::move(SampleLoader::Create(std::move(dataset), spec)).value();
     auto layout = std::move(BatchLayout::Create(loader->outputs(), spec.batch_size)).value();
@@ -173,11 +177,9 @@ class FeedTest : public ::testing::Test {
         std::move(HostArena::Create(layout, slots, spec.sharing != Sharing::kExclusive, pool_)).value();
     std::unique_ptr<Arena> arena = over ? over(std::move(host)) : std::move(host);
     auto sampler = std::move(Sampler::Create(spec, samples)).value();
-    feeds_.push_back(
-        std::make_shared<Feed>(Feed::Parts{++last_id_, spec, std::move(layout), sampler, std::move(loader),
-                                           std::move(arena), kOwner, &tracer_},
-                               *workers_));
-    return feeds_.back();
+    return std::make_unique<Feed>(Feed::Parts{++last_id_, spec, std::move(layout), sampler, std::move(loader),
+                                              std::move(arena), kOwner, &tracer_},
+                                  *workers_);
   }
 
   // The ids the sampler would put into a batch.

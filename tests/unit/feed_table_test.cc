@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/session/feed_table.h"
 
+#include <atomic>
 #include <future>
 #include <optional>
+#include <set>
+#include <thread>
+#include <vector>
 
 #include "tests/unit/feed_fixture.h"
 
@@ -21,11 +25,9 @@ class FeedTableTest : public FeedTest {
     return spec;
   }
   FeedTable::Make Maker(const FeedSpec& spec) {
-    return [this, spec](uint64_t id) -> Result<std::shared_ptr<Feed>> {
+    return [this, spec](uint64_t id) -> Result<std::unique_ptr<Feed>> {
       last_id_ = id - 1;
-      auto feed = Make(spec, std::make_shared<NumberDataset>(100));
-      feeds_.clear();  // the table's alone
-      return feed;
+      return MakeUnshared(spec, std::make_shared<NumberDataset>(100));
     };
   }
   Result<FeedMember> Join(uid_t uid, const FeedSpec& spec) { return table_.Join(uid, spec, Maker(spec)); }
@@ -43,7 +45,7 @@ TEST_F(FeedTableTest, GroupsAreOfOneUserAndOneName) {
 }
 
 TEST_F(FeedTableTest, FeedThatCannotBeMadeLeavesItsNameFree) {
-  const auto refuse = [](uint64_t) -> Result<std::shared_ptr<Feed>> { return NotFound("no such dataset"); };
+  const auto refuse = [](uint64_t) -> Result<std::unique_ptr<Feed>> { return NotFound("no such dataset"); };
   EXPECT_THAT(table_.Join(1000, GroupSpec(), refuse), StatusIs(Code::kNotFound));
   FeedSpec other = GroupSpec();
   other.batch_size = 4;
@@ -54,7 +56,7 @@ TEST_F(FeedTableTest, WhoWaitsForAFeedThatCannotBeMadeMakesItsOwn) {
   std::promise<void> making;
   std::promise<void> fail;
   auto first = std::async(std::launch::async, [&] {
-    return table_.Join(1000, GroupSpec(), [&](uint64_t) -> Result<std::shared_ptr<Feed>> {
+    return table_.Join(1000, GroupSpec(), [&](uint64_t) -> Result<std::unique_ptr<Feed>> {
       making.set_value();
       fail.get_future().wait();
       return NotFound("no such dataset");
@@ -116,6 +118,36 @@ TEST_F(FeedTableTest, TotalsKeepWhatEndedFeedsDid) {
   EXPECT_TRUE(after.feeds.empty());
   EXPECT_EQ(after.totals.feeds, 1U);
   EXPECT_GE(after.totals.batches, batches);
+}
+
+TEST_F(FeedTableTest, WhoeverLetsGoLastDoesNotDestroyTheFeed) {
+  for (int round = 0; round < 50; ++round) {
+    std::atomic<std::thread::id> ended;
+    const auto make = [&](uint64_t id) -> Result<std::unique_ptr<Feed>> {
+      last_id_ = id - 1;
+      const std::shared_ptr<int> tells(new int, [&ended](int* token) {
+        ended = std::this_thread::get_id();
+        delete token;
+      });
+      return MakeUnshared(Spec(8), std::make_shared<NumberDataset>(100, std::set<uint64_t>{},
+                                                                   [tells](uint64_t /*sample*/) {}));
+    };
+    std::optional<FeedMember> member;
+    {
+      Result<FeedMember> joined = table_.Join(1000, Spec(8), make);
+      ASSERT_OK(joined.status());
+      member.emplace(*std::move(joined));
+    }
+    std::vector<std::shared_ptr<Feed>> shares = table_.All();
+    member.reset();
+    std::thread user([&] { shares.clear(); });
+    const std::thread::id users = user.get_id();
+    user.join();
+    AwaitReclaim();
+    EXPECT_NE(ended.load(), std::thread::id());
+    EXPECT_NE(ended.load(), std::this_thread::get_id());
+    EXPECT_NE(ended.load(), users);
+  }
 }
 
 }  // namespace
