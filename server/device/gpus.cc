@@ -98,6 +98,8 @@ class Gpus final : public DeviceArenas {
     return gpus;
   }
 
+  Status CheckFeeds(const std::string& gpu_uuid) const override { return Find(gpu_uuid).status(); }
+
   Result<std::unique_ptr<Arena>> Make(const std::string& gpu_uuid, Backend backend, Sharing sharing,
                                       const BatchLayout& layout, uint32_t slot_count, uid_t user) override {
     const auto make = [this, backend, layout, slot_count, user](

@@ -59,6 +59,8 @@ class DeviceArenas {
  public:
   virtual ~DeviceArenas() = default;
 
+  // kNotFound, naming the GPUs there are, when it is none of them.
+  virtual Status CheckFeeds(const std::string& gpu_uuid) const = 0;
   // `backend` is kVmmFd or kCudaIpc. kNotFound, naming the GPUs there are, when `gpu_uuid` is none of them. A
   // broadcast's arena takes clients on every GPU. It is charged to the user, within what a user may have.
   virtual Result<std::unique_ptr<Arena>> Make(const std::string& gpu_uuid, Backend backend, Sharing sharing,

@@ -79,6 +79,10 @@ Result<FeedOpener::Choice> FeedOpener::Choose(const Peer& peer, const OpenFeedAr
     }
     return Choice{Backend::kHost, "this daemon has no GPU; its log says why"};
   }
+  if (!required) {
+    const Status fed = parts_.devices->CheckFeeds(arguments.gpu_uuid);
+    if (!fed.ok()) return Choice{Backend::kHost, fed.message()};
+  }
   if (asked == Backend::kVmmFd) return Choice{Backend::kVmmFd, ""};
   if (asked == Backend::kCudaIpc) {
     const Status possible = CheckIpc(peer, arguments);
@@ -131,10 +135,14 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
   ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader,
                    SampleLoader::Create(std::move(dataset), spec, tail));
   ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(loader->outputs(), spec.batch_size));
-  const uint32_t slots =
-      spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride, backend) : spec.slots;
+  uint32_t slots = spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride, backend) : spec.slots;
   Result<std::unique_ptr<Arena>> arena = MakeArena(arguments, backend, layout, slots, owner);
-  if (!arena.ok() && arena.status().code() == Code::kResourceExhausted) {
+  const auto lacks_memory = [&] { return !arena.ok() && arena.status().code() == Code::kResourceExhausted; };
+  if (lacks_memory() && spec.slots == 0 && backend != Backend::kHost) {
+    slots = SlotsFor(parts_.default_slots, layout.slot_stride, Backend::kHost);  // as many as are needed
+    arena = MakeArena(arguments, backend, layout, slots, owner);
+  }
+  if (lacks_memory()) {
     AwaitMemory();
     arena = MakeArena(arguments, backend, layout, slots, owner);
   }

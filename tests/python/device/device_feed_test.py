@@ -69,9 +69,10 @@ def test_skipped_samples_leave_no_gap_in_batches_of_several_pieces(daemon, data,
             path.unlink()
 
 
-@pytest.mark.parametrize("where, slots", [({}, 8), ({"host": True}, 4), ({"slots": 5}, 5)])
+@pytest.mark.parametrize("where, slots", [({}, 8), ({"batch_size": 40}, 4), ({"host": True}, 4), ({"slots": 5}, 5)])
 def test_a_gpu_has_slots_for_the_steps_that_a_trainer_puts_ahead(daemon, data, where, slots):
-    process = trainer(daemon.address, 10**6, dataset=str(data / "large"), batch_size=20, **where)
+    """As long as there is room: eight batches of 48 MB are too many."""
+    process = trainer(daemon.address, 10**6, **{"dataset": str(data / "large"), "batch_size": 20, **where})
     assert process.stdout.readline()
     assert [feed["slots"] for feed in pinfeed.status(daemon.address)["feeds"]] == [slots]
     process.kill()
@@ -196,6 +197,23 @@ def test_a_gpu_that_breaks_before_the_daemon_is_ready_fails_the_start(tmp_path, 
     monkeypatch.setenv("PINFEED_STAND_IN_FAIL", "cuCtxPushCurrent:4")
     with pytest.raises(AssertionError, match="it drains and ends(.|\n)*cannot start: UNAVAILABLE: enter the context of GPU"):
         start(tmp_path / "run", data)
+
+
+def test_a_slot_that_cannot_be_given_back_is_told_of(daemon, data):
+    fault = {"PINFEED_STAND_IN_FAIL": "cuStreamWriteValue64:2"}
+    process = trainer(daemon.address, 30, env=fault, dataset=str(data / "arrays"), batch_size=7, zero_copy=True, slots=3, timeout=5)
+    _, errors = process.communicate(timeout=60)
+    assert "a batch cannot be given back: " in errors and "its slot is lost to this feed" in errors
+
+
+def test_a_gpu_that_the_daemon_does_not_feed_gets_batches_through_the_host(daemon, data):
+    options = {"dataset": str(data / "arrays"), "batch_size": 7}
+    elsewhere = {"env": {"PINFEED_STAND_IN_GPUS": "2"}, "gpu": 1}
+    errors = trainer(daemon.address, 5, **elsewhere, **options).communicate(timeout=60)[1]
+    assert "batches come in host memory, not on GPU 1: gpu_uuid: this daemon feeds no GPU" in errors
+    process = trainer(daemon.address, 5, backend="vmm-fd", **elsewhere, **options)
+    assert "this daemon feeds no GPU" in process.communicate(timeout=60)[1]
+    assert process.returncode != 0
 
 
 def test_slots_are_not_lent_where_the_kernel_has_to_run(daemon, data):
