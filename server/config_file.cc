@@ -2,11 +2,13 @@
 #include "server/config_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <toml++/toml.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <string_view>
 
 #include "common/quote.h"
 #include "common/unique_handle.h"
@@ -17,8 +19,13 @@ namespace {
 constexpr size_t kMaxFileBytes = 1 << 20;
 
 Result<std::string> ReadFile(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Without waiting for who may write to a FIFO.
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) return ErrnoStatus("open the configuration " + QuotePath(path), errno);
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0)
+    return ErrnoStatus("look at the configuration " + QuotePath(path), errno);
+  if (!S_ISREG(info.st_mode)) return InvalidArgument("the configuration " + QuotePath(path) + " is no file");
   std::string text;
   std::array<char, 4096> buffer{};
   while (true) {
@@ -30,6 +37,28 @@ Result<std::string> ReadFile(const std::string& path) {
     if (text.size() > kMaxFileBytes)
       return InvalidArgument("the configuration " + QuotePath(path) + " has more than 1 MiB");
   }
+}
+
+// The parser goes a level deeper for each part of a dotted key, and has no limit of its own for those: the
+// line of a key with more parts than any of ours, else 0.
+size_t LineOfDeepKey(std::string_view text) {
+  constexpr size_t kMostParts = 16;
+  size_t line = 1;
+  size_t dots = 0;
+  char quote = 0;
+  for (const char c : text) {
+    if (c == '\n') ++line;
+    if (quote != 0) {
+      if (c == quote || c == '\n') quote = 0;
+    } else if (c == '"' || c == '\'') {
+      quote = c;
+    } else if (c == '.') {
+      if (++dots >= kMostParts) return line;
+    } else if (c == '=' || c == ',' || c == '\n') {
+      dots = 0;
+    }
+  }
+  return 0;
 }
 
 std::string Place(const std::string& path, const toml::source_region& region) {
@@ -87,6 +116,9 @@ std::vector<ConfigFile::Entry> Entries(const std::string& path, const toml::tabl
 
 Result<ConfigFile> ReadConfigFile(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  if (const size_t line = LineOfDeepKey(text); line != 0)
+    return InvalidArgument(path + ":" + std::to_string(line) +
+                           ": a key of so many parts is none of pinfeedd's");
   toml::table root;
   try {
     root = toml::parse(text, path);

@@ -5,12 +5,16 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <systemd/sd-daemon.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <string_view>
 
 #include "common/log.h"
 #include "common/quote.h"
@@ -19,11 +23,13 @@ namespace pinfeed {
 namespace {
 
 using std::chrono::microseconds;
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // No step of a start between two messages takes as long: the longest registers 64 GiB with the driver.
 constexpr seconds kStepLimit(120);
 constexpr seconds kRefusing(1);
+constexpr milliseconds kDeafManager(1000);
 
 int64_t SteadySeconds() {
   return std::chrono::duration_cast<seconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -31,6 +37,24 @@ int64_t SteadySeconds() {
 
 std::string Extend(microseconds by) {
   return "EXTEND_TIMEOUT_USEC=" + std::to_string(by.count()) + "\n";
+}
+
+// What sd_notify(3) does, which would wait without end for a manager that does not read. Gives an errno.
+int SendBounded(const char* address, const std::string& lines, milliseconds at_most) {
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  const std::string_view name(address == nullptr ? "" : address);
+  if ((!name.starts_with('/') && !name.starts_with('@')) || name.size() >= sizeof(to.sun_path)) return EINVAL;
+  std::memcpy(to.sun_path, name.data(), name.size());
+  if (name.starts_with('@')) to.sun_path[0] = '\0';  // a name without a file
+  const auto length =
+      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size() + (name.starts_with('/') ? 1 : 0));
+  const UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), length) != 0) return errno;
+  pollfd wait{fd.get(), POLLOUT, 0};
+  if (::poll(&wait, 1, static_cast<int>(at_most.count())) < 0 && errno != EINTR) return errno;
+  const ssize_t sent = ::send(fd.get(), lines.data(), lines.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  return sent == static_cast<ssize_t>(lines.size()) ? 0 : errno;
 }
 
 // A status is one line.
@@ -132,8 +156,13 @@ void ServiceNotify::RefuseClients() {
 
 void ServiceNotify::Send(const std::string& lines) {
   if (!notify_) return;
-  if (const int result = ::sd_notify(0, lines.c_str()); result < 0 && !warned_.exchange(true))
-    spdlog::warn("tell the service manager ($NOTIFY_SOCKET): errno {}", -result);
+  // One that did not read once is not waited for again.
+  const int error =
+      SendBounded(std::getenv("NOTIFY_SOCKET"), lines, warned_ ? milliseconds(0) : kDeafManager);
+  if (error != 0 && !warned_.exchange(true)) {
+    spdlog::warn("tell the service manager ($NOTIFY_SOCKET): {}{}", std::strerror(error),
+                 error == EAGAIN ? "; it does not read" : "");
+  }
 }
 
 }  // namespace pinfeed

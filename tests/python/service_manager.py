@@ -33,7 +33,8 @@ class Service:
         self.log_path = self.folder / "log"
         self._messages = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._messages.bind(str(self.folder / f"notify-{time.monotonic_ns()}"))
-        environment = {**os.environ, **(env or {}), "NOTIFY_SOCKET": self._messages.getsockname()}
+        self.notify_address = self._messages.getsockname()
+        environment = {**os.environ, **(env or {}), "NOTIFY_SOCKET": self.notify_address}
         if watchdog_ms is not None:
             environment["WATCHDOG_USEC"] = str(watchdog_ms * 1000)
         command = [os.environ["PINFEED_DAEMON"], "--socket-dir", str(self.folder), "--pool-bytes", "128MiB", "--http-listen", "off", *flags]

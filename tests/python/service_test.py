@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -74,6 +75,21 @@ def test_the_end_is_told_with_the_time_it_may_take(tmp_path):
     stopping = service.receive_until("STOPPING")[-1]
     assert int(stopping["EXTEND_TIMEOUT_USEC"]) >= 200_000_000
     assert service.process.wait(WAIT_S) == 0
+
+
+def test_a_manager_that_does_not_read_holds_nothing_up(tmp_path):
+    service = Service(tmp_path / "run")
+    service.receive_until("READY")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as others:
+        others.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            while True:
+                others.sendto(b"STATUS=x", service.notify_address)
+    for _ in range(3):
+        service.process.send_signal(signal.SIGHUP)
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(WAIT_S) == 0
+    assert service.log_path.read_text().count("it does not read") == 1
 
 
 def test_a_reload_is_told_with_its_time(tmp_path):

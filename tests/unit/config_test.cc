@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/config.h"
 
+#include <sys/stat.h>
+
 #include <utility>
 
 #include "common/host_limits.h"
@@ -102,6 +104,28 @@ TEST(ConfigTest, SaysWhereTheTomlIsBroken) {
               StatusIs(Code::kInvalidArgument, HasSubstr(file + ":2: ")));
   EXPECT_THAT(ParseCommandLine({"--config", "/nonexistent.toml"}, {}),
               StatusIs(Code::kInvalidArgument, HasSubstr("/nonexistent.toml")));
+}
+
+TEST(ConfigTest, RefusesWhatTheParserWouldNotSurvive) {
+  TempDir directory;
+  std::string deep = "a";
+  for (int i = 0; i < 31000; ++i) deep += ".a";
+  for (const std::string& text : {deep + " = 1\n", "[" + deep + "]\n", "x = {" + deep + " = 1}\n"}) {
+    const std::string file = directory.Write("c.toml", "workers = 1\n" + text).string();
+    EXPECT_THAT(ParseCommandLine({"--config", file}, {}),
+                StatusIs(Code::kInvalidArgument, HasSubstr(file + ":2: a key of so many parts")));
+  }
+  const std::string dots =
+      "allowed_roots = [\"/a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r.s\"]  # a.b.c.d.e.f.g.h\n";
+  EXPECT_OK(ParseCommandLine({"--config", directory.Write("d.toml", dots).string()}, {}).status());
+}
+
+TEST(ConfigTest, DoesNotWaitForAWriterOfItsFile) {
+  TempDir directory;
+  const std::string fifo = directory / "c.toml";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_THAT(ParseCommandLine({"--config", fifo}, {}),
+              StatusIs(Code::kInvalidArgument, HasSubstr("is no file")));
 }
 
 TEST(ConfigTest, RefusesUnknownFlagsAndMissingValues) {
