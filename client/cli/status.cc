@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "client/cli/bound_on.h"
 #include "client/cli/command.h"
 #include "client/cli/json_field.h"
 #include "client/cli/text.h"
@@ -17,17 +18,6 @@ namespace {
 struct StatusOptions {
   bool json = false;
 };
-
-std::string BoundOn(const Json& feed) {
-  const std::string state = TextField(feed, "state");
-  if (state == "failed") return "failed: " + TextField(feed, "error");
-  if (state == "waiting") return "its group: members are missing";
-  const std::string what = TextField(feed, "bound_on");
-  if (what.empty()) return "nothing measured yet";
-  const std::string share = " (" + Percent(DoubleField(feed, "bound_share")) + " of the time)";
-  if (what == "consumer") return "the trainer: batches wait for it" + share;
-  return what + ": the trainer waits for batches" + share;
-}
 
 void PrintDaemon(const Json& status) {
   const double draining = DoubleField(status, "draining_seconds");
@@ -113,15 +103,15 @@ void PrintFeeds(const Json& status) {
                number("slots_free") + "/" + number("slots_filling") + "/" + number("slots_ready") + "/" +
                    number("slots_lent"),
                Count(UintField(feed, "samples")), ByteSize(UintField(feed, "bytes")),
-               Count(UintField(feed, "bad_samples")), BoundOn(feed)});
+               Count(UintField(feed, "bad_samples")), FeedBoundOn(feed)});
   }
   table.Print();
 }
 
 void PrintSessions(const Json& status) {
   Table table;
-  table.Add(
-      {"SESSION", "FEED", "CLIENT", "PID", "UID", "STATE", "BACKEND", "TAKEN", "READY", "HELD", "WAITED"});
+  table.Add({"SESSION", "FEED", "CLIENT", "PID", "UID", "STATE", "BACKEND", "TAKEN", "READY", "HELD",
+             "WAITED", "BOUND ON"});
   bool any = false;
   for (const Json& feed : ListField(status, "feeds")) {
     for (const Json& session : ListField(feed, "sessions")) {
@@ -133,7 +123,7 @@ void PrintSessions(const Json& status) {
       table.Add({number("id"), std::to_string(UintField(feed, "id")), TextField(session, "client_name"),
                  number("pid"), number("uid"), TextField(session, "state"), TextField(session, "backend"),
                  Count(UintField(session, "batches_taken")), std::to_string(ready), std::to_string(held),
-                 Duration(DoubleField(session, "wait_seconds"))});
+                 Duration(DoubleField(session, "wait_seconds")), SessionBoundOn(session, feed)});
     }
   }
   if (!any) return;

@@ -22,6 +22,7 @@
 #include "server/memory/slots.h"
 #include "server/pipeline/feed_snapshot.h"
 #include "server/pipeline/feed_trace.h"
+#include "server/pipeline/recent_stalls.h"
 #include "server/pipeline/sample_loader.h"
 #include "server/pipeline/stall.h"
 #include "server/pipeline/worker_pool.h"
@@ -119,6 +120,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
     uint64_t ignored_releases = 0;
     uint64_t waited_now_ns = 0;  // of waited_ns, since the look before
     StallSums stalls = {};
+    RecentStalls recent = {};
     ClientTrace trace = {};
 
     // Batches that it was lent and has not released, as last looked at.
@@ -215,6 +217,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   FeedSnapshot counters_ PF_GUARDED_BY(mutex_);        // the counting fields only
   std::chrono::steady_clock::time_point accounted_ PF_GUARDED_BY(mutex_);
   StallSums stalls_ PF_GUARDED_BY(mutex_);
+  RecentStalls recent_ PF_GUARDED_BY(mutex_);  // as of the last settling
   // Since when the workers have not told the causes of stalls, and what they had done by then.
   uint64_t unsettled_ns_ PF_GUARDED_BY(mutex_) = 0;
   StallSums::Work settled_ PF_GUARDED_BY(mutex_);

@@ -98,7 +98,12 @@ void Feed::SettleStallLocked() {
     work.worked_ns = work.elapsed_ns;
   }
   stalls_.Settle(work);
-  for (Consumer& consumer : consumers_) consumer.stalls.Settle(work);
+  const Fading span(unsettled_ns_);
+  recent_.Add(span, stalls_.sums());
+  for (Consumer& consumer : consumers_) {
+    consumer.stalls.Settle(work);
+    consumer.recent.Add(span, consumer.stalls.sums());
+  }
   settled_ = all;
   unsettled_ns_ = 0;
 }
@@ -159,6 +164,7 @@ FeedSnapshot Feed::Snapshot() {
   snapshot.slots_lent = slots_.CountIn(SlotState::kLent);
   for (uint32_t slot = 0; slot < slots_.count(); ++slot) snapshot.slot_states += SlotLetterLocked(slot);
   snapshot.stall_ns = stalls_.sums();
+  if (recent_.known()) snapshot.recent = recent_.shares();
   snapshot.arena_bytes = parts_.arena->bytes();
   snapshot.read_ns = read_ns_.load(std::memory_order_relaxed);
   snapshot.decode_ns = decode_ns_.load(std::memory_order_relaxed);
@@ -187,6 +193,7 @@ ConsumerSnapshot Feed::SnapshotOf(const ControlPages* session) const {
     if (consumer.pages != session) return;
     snapshot.ignored_releases = consumer.ignored_releases;
     snapshot.stall_ns = consumer.stalls.sums();
+    if (consumer.recent.known()) snapshot.recent = consumer.recent.shares();
     for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
       // What it has released counts no more, although the feed may not have looked yet: clients ring seldom.
       if (consumer.owed[slot] == 0 || consumer.pages->Released(slot) == consumer.owed[slot]) continue;

@@ -243,6 +243,7 @@ void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
     out.ignored_releases = now.ignored_releases;
     out.oldest_lease_seconds = static_cast<double>(now.oldest_lease_ns) * 1e-9;
     out.stall_ns = now.stall_ns;
+    out.recent = now.recent;
     feed->sessions.push_back(std::move(out));
   }
 }
