@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kBar = 20;
 constexpr size_t kMostGpus = 4;
-constexpr std::array<const char*, 5> kCauses = {"read", "decode", "workers", "copy", "consumer"};
+constexpr std::array<const char*, 6> kCauses = {"read", "decode", "workers", "copy", "consumer", "group"};
 // Less is said in one word only: a feed that keeps up waits for its trainer now and then.
 constexpr double kWorthNaming = 0.01;
 
@@ -82,9 +82,9 @@ Row SessionRow(const Json& session, const Json* before, uint64_t feed, double se
   std::string cause;
   for (const char* const each : kCauses) {
     const double share = before == nullptr ? 0 : Rate(Stall(before, each), Stall(&session, each), seconds);
-    const bool consumer = std::string_view(each) == "consumer";
-    if (!consumer) row.waited += share;
-    if (share > most) cause = consumer ? "trainer" : each;
+    const std::string_view name = each;
+    if (name != "consumer") row.waited += share;
+    if (share > most) cause = name == "consumer" ? "trainer" : name == "group" ? "its group" : each;
     most = std::max(most, share);
   }
   row.waited = std::min(row.waited, 1.0);

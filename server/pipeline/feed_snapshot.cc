@@ -77,7 +77,11 @@ void Feed::AccountStallLocked(uint64_t elapsed, uint64_t waited) {
     note(stalls_, waited);
   }
   for (Consumer& consumer : consumers_) {
-    if (full && consumer.Owes() > 0) {
+    if (full && !HoldsAnyLocked(consumer) && consumers_.size() + evicted_.size() > 1) {
+      // What it waited, it waited for others; before that it may have had something of its own.
+      consumer.stalls.Add(StallCause::kGroup, consumer.waited_now_ns);
+      if (consumer.Owes() > 0) consumer.stalls.Add(StallCause::kConsumer, elapsed - consumer.waited_now_ns);
+    } else if (full && consumer.Owes() > 0) {
       consumer.stalls.Add(StallCause::kConsumer, elapsed);
     } else {
       note(consumer.stalls, consumer.waited_now_ns);
@@ -106,6 +110,12 @@ void Feed::SettleStallLocked() {
   }
   settled_ = all;
   unsettled_ns_ = 0;
+}
+
+bool Feed::HoldsAnyLocked(const Consumer& consumer) const {
+  for (uint32_t slot = 0; slot < slots_.count(); ++slot)
+    if (consumer.owed[slot] != 0 && consumer.pages->Released(slot) != consumer.owed[slot]) return true;
+  return false;
 }
 
 char Feed::SlotLetterLocked(uint32_t slot) const {

@@ -58,7 +58,8 @@ struct ConsumerSnapshot {
   uint32_t slots_lent = 0;
   uint64_t ignored_releases = 0;
   uint64_t oldest_lease_ns = 0;  // age of the batch it has longest
-  StallTimes stall_ns{};         // kConsumer: the feed had no free slot and this session had some
+  StallTimes stall_ns{};  // kConsumer: the feed had no free slot and this session had some; kGroup: and
+                          // others had all
   std::optional<StallShares> recent;
 };
 

@@ -29,6 +29,7 @@ void FillShares(const StallShares& in, v1::StallShares& out) {
   out.set_workers(share(StallCause::kWorkers));
   out.set_copy(share(StallCause::kCopy));
   out.set_consumer(share(StallCause::kConsumer));
+  out.set_group(share(StallCause::kGroup));
 }
 
 void FillSession(const SessionSnapshot& in, v1::SessionStatus& out) {
@@ -52,6 +53,7 @@ void FillSession(const SessionSnapshot& in, v1::SessionStatus& out) {
   stall.set_workers(seconds(StallCause::kWorkers));
   stall.set_copy(seconds(StallCause::kCopy));
   stall.set_consumer(seconds(StallCause::kConsumer));
+  stall.set_group(seconds(StallCause::kGroup));
   if (in.recent) FillShares(*in.recent, *out.mutable_recent());
 }
 
