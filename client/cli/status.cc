@@ -15,6 +15,9 @@
 namespace pinfeed {
 namespace {
 
+// A batch that a session has had for longer is worth a line: few steps take so long.
+constexpr double kLongLeaseSeconds = 5;
+
 struct StatusOptions {
   bool json = false;
 };
@@ -32,10 +35,10 @@ void PrintDaemon(const Json& status) {
               ByteSize(UintField(status, "pool_used_bytes")).c_str(),
               ByteSize(UintField(status, "pool_capacity_bytes")).c_str(),
               ByteSize(UintField(status, "resident_bytes")).c_str());
-  std::printf("%s sessions opened, %s closed, %s requests refused\n",
-              Count(UintField(status, "sessions_opened")).c_str(),
+  std::printf("%s opened, %s closed, %s refused\n",
+              Counted(UintField(status, "sessions_opened"), "session").c_str(),
               Count(UintField(status, "sessions_closed")).c_str(),
-              Count(UintField(status, "refused_requests")).c_str());
+              Counted(UintField(status, "refused_requests"), "request").c_str());
 }
 
 // Each GPU, and the memory on it that its dead clients' work may still touch.
@@ -131,6 +134,12 @@ void PrintSessions(const Json& status) {
   table.Print();
   for (const Json& feed : ListField(status, "feeds")) {
     for (const Json& session : ListField(feed, "sessions")) {
+      if (const double age = DoubleField(session, "oldest_lease_seconds"); age > kLongLeaseSeconds) {
+        std::printf("session %s (%s, pid %s) has had a batch for %s: is it stopped, or does it hang?\n",
+                    std::to_string(UintField(session, "id")).c_str(),
+                    Printable(TextField(session, "client_name")).c_str(),
+                    std::to_string(UintField(session, "pid")).c_str(), Duration(age).c_str());
+      }
       if (const std::string why = TextField(session, "fallback"); !why.empty())
         std::printf("session %s has no better backend: %s\n",
                     std::to_string(UintField(session, "id")).c_str(), Printable(why).c_str());

@@ -44,6 +44,7 @@ void FillSession(const SessionSnapshot& in, v1::SessionStatus& out) {
   out.set_slots_lent(in.slots_lent);
   out.set_ignored_releases(in.ignored_releases);
   out.set_slots_held(in.slots_held);
+  out.set_oldest_lease_seconds(in.oldest_lease_seconds);
   out.set_backend(in.backend);
   out.set_fallback(Utf8(in.fallback));
   v1::StallSeconds& stall = *out.mutable_stall();
