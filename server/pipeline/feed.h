@@ -176,6 +176,8 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // The last sample of the slot's batch is loaded / all of it is where the clients see it.
   void OnFilled(uint32_t slot, Batch batch, std::vector<BadSampleNote> bad) PF_EXCLUDES(mutex_);
   void OnDelivered(uint32_t slot, const Status& status) PF_EXCLUDES(mutex_);
+  // `before`: how many the feed had before these.
+  void LogBadSamples(const std::vector<BadSampleNote>& bad, uint64_t before) const;
   // Whether every holder's word says released, whoever has looked.
   bool IsReleasedLocked(uint32_t slot) const PF_REQUIRES(mutex_);
 
@@ -190,6 +192,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   std::atomic<bool> abandoned_{false};  // stop loading: nobody will see it
   std::atomic<uint64_t> read_ns_{0};
   std::atomic<uint64_t> decode_ns_{0};
+  std::atomic<uint64_t> bad_logged_{0};
   std::atomic<uint32_t> pieces_filling_{0};  // begun and not filled
 
   mutable Mutex mutex_;
