@@ -87,12 +87,15 @@ def test_datasets_say_what_images_are(images, tmp_path):
 
 
 def test_status_names_who_holds_a_group_up_and_for_how_long(daemon, images):
-    options = dict(batch_size=1, slots=2, epochs=2, transforms=pinfeed.CenterCrop(8), framework="numpy", address=daemon.address, share="broadcast", group="pair", group_size=2)
+    options = dict(batch_size=1, slots=3, epochs=2, transforms=pinfeed.CenterCrop(8), framework="numpy", address=daemon.address, share="broadcast", group="pair", group_size=2)
     with pinfeed.open(images, name="slowjob", **options) as slow, pinfeed.open(images, name="fastjob", **options) as fast:
         taken = []
 
         def take_all():
-            taken.extend(int(batch.label[0]) for _ in range(2) for batch in fast)
+            for _ in range(2):
+                for batch in fast:
+                    taken.append(int(batch.label[0]))
+                    del batch  # while it waits for the next it holds none
 
         thread = threading.Thread(target=take_all)
         thread.start()
