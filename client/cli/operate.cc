@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -108,7 +109,13 @@ void AddOperatorCommands(CLI::App& tool, ToolContext& context) {
   const auto reason = std::make_shared<std::string>();
   evict->add_option("session", *session, "its number, as `pinfeed status` shows it")
       ->required()
-      ->type_name("SESSION");
+      ->type_name("SESSION")
+      ->check([](const std::string& text) -> std::string {
+        uint64_t number = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+        if (error == std::errc() && end == text.data() + text.size() && number > 0) return {};
+        return Printable(text) + " is no session: give its number, the first column of `pinfeed status`";
+      });
   evict->add_option("--reason", *reason, "for the trainer and the daemon's log")->type_name("TEXT");
   evict->callback([session, reason, &context] { RunEvict(*session, *reason, context); });
 

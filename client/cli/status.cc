@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "client/cli/bound_on.h"
 #include "client/cli/command.h"
 #include "client/cli/json_field.h"
 #include "client/cli/text.h"
@@ -14,20 +15,12 @@
 namespace pinfeed {
 namespace {
 
+// A batch that a session has had for longer is worth a line: few steps take so long.
+constexpr double kLongLeaseSeconds = 5;
+
 struct StatusOptions {
   bool json = false;
 };
-
-std::string BoundOn(const Json& feed) {
-  const std::string state = TextField(feed, "state");
-  if (state == "failed") return "failed: " + TextField(feed, "error");
-  if (state == "waiting") return "its group: members are missing";
-  const std::string what = TextField(feed, "bound_on");
-  if (what.empty()) return "nothing measured yet";
-  const std::string share = " (" + Percent(DoubleField(feed, "bound_share")) + " of the time)";
-  if (what == "consumer") return "the trainer: batches wait for it" + share;
-  return what + ": the trainer waits for batches" + share;
-}
 
 void PrintDaemon(const Json& status) {
   const double draining = DoubleField(status, "draining_seconds");
@@ -42,10 +35,10 @@ void PrintDaemon(const Json& status) {
               ByteSize(UintField(status, "pool_used_bytes")).c_str(),
               ByteSize(UintField(status, "pool_capacity_bytes")).c_str(),
               ByteSize(UintField(status, "resident_bytes")).c_str());
-  std::printf("%s sessions opened, %s closed, %s requests refused\n",
-              Count(UintField(status, "sessions_opened")).c_str(),
+  std::printf("%s opened, %s closed, %s refused\n",
+              Counted(UintField(status, "sessions_opened"), "session").c_str(),
               Count(UintField(status, "sessions_closed")).c_str(),
-              Count(UintField(status, "refused_requests")).c_str());
+              Counted(UintField(status, "refused_requests"), "request").c_str());
 }
 
 // Each GPU, and the memory on it that its dead clients' work may still touch.
@@ -113,15 +106,15 @@ void PrintFeeds(const Json& status) {
                number("slots_free") + "/" + number("slots_filling") + "/" + number("slots_ready") + "/" +
                    number("slots_lent"),
                Count(UintField(feed, "samples")), ByteSize(UintField(feed, "bytes")),
-               Count(UintField(feed, "bad_samples")), BoundOn(feed)});
+               Count(UintField(feed, "bad_samples")), FeedBoundOn(feed)});
   }
   table.Print();
 }
 
 void PrintSessions(const Json& status) {
   Table table;
-  table.Add(
-      {"SESSION", "FEED", "CLIENT", "PID", "UID", "STATE", "BACKEND", "TAKEN", "READY", "HELD", "WAITED"});
+  table.Add({"SESSION", "FEED", "CLIENT", "PID", "UID", "STATE", "BACKEND", "TAKEN", "READY", "HELD",
+             "WAITED", "BOUND ON"});
   bool any = false;
   for (const Json& feed : ListField(status, "feeds")) {
     for (const Json& session : ListField(feed, "sessions")) {
@@ -133,7 +126,7 @@ void PrintSessions(const Json& status) {
       table.Add({number("id"), std::to_string(UintField(feed, "id")), TextField(session, "client_name"),
                  number("pid"), number("uid"), TextField(session, "state"), TextField(session, "backend"),
                  Count(UintField(session, "batches_taken")), std::to_string(ready), std::to_string(held),
-                 Duration(DoubleField(session, "wait_seconds"))});
+                 Duration(DoubleField(session, "wait_seconds")), SessionBoundOn(session, feed)});
     }
   }
   if (!any) return;
@@ -141,6 +134,12 @@ void PrintSessions(const Json& status) {
   table.Print();
   for (const Json& feed : ListField(status, "feeds")) {
     for (const Json& session : ListField(feed, "sessions")) {
+      if (const double age = DoubleField(session, "oldest_lease_seconds"); age > kLongLeaseSeconds) {
+        std::printf("session %s (%s, pid %s) has had a batch for %s: is it stopped, or does it hang?\n",
+                    std::to_string(UintField(session, "id")).c_str(),
+                    Printable(TextField(session, "client_name")).c_str(),
+                    std::to_string(UintField(session, "pid")).c_str(), Duration(age).c_str());
+      }
       if (const std::string why = TextField(session, "fallback"); !why.empty())
         std::printf("session %s has no better backend: %s\n",
                     std::to_string(UintField(session, "id")).c_str(), Printable(why).c_str());

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kBar = 20;
 constexpr size_t kMostGpus = 4;
-constexpr std::array<const char*, 5> kCauses = {"read", "decode", "workers", "copy", "consumer"};
+constexpr std::array<const char*, 6> kCauses = {"read", "decode", "workers", "copy", "consumer", "group"};
 // Less is said in one word only: a feed that keeps up waits for its trainer now and then.
 constexpr double kWorthNaming = 0.01;
 
@@ -82,9 +82,9 @@ Row SessionRow(const Json& session, const Json* before, uint64_t feed, double se
   std::string cause;
   for (const char* const each : kCauses) {
     const double share = before == nullptr ? 0 : Rate(Stall(before, each), Stall(&session, each), seconds);
-    const bool consumer = std::string_view(each) == "consumer";
-    if (!consumer) row.waited += share;
-    if (share > most) cause = consumer ? "trainer" : each;
+    const std::string_view name = each;
+    if (name != "consumer") row.waited += share;
+    if (share > most) cause = name == "consumer" ? "trainer" : name == "group" ? "its group" : each;
     most = std::max(most, share);
   }
   row.waited = std::min(row.waited, 1.0);
@@ -93,12 +93,13 @@ Row SessionRow(const Json& session, const Json* before, uint64_t feed, double se
   if (state != "attached") bound = "(" + state + ")";
   const uint64_t held = UintField(session, "slots_held");
   const uint64_t lent = UintField(session, "slots_lent");
-  row.text = Right(std::to_string(UintField(session, "id")), 7) + Right(std::to_string(feed), 6) +
-             Right(std::to_string(UintField(session, "pid")), 9) + "  " +
-             Left(Ascii(TextField(session, "client_name")), 16) +
-             Right(Fixed(UintRate(before, session, "batches_taken", seconds), 1), 9) +
-             Right(std::to_string(lent - std::min(held, lent)) + "/" + std::to_string(held), 7) +
-             Right(Percent(row.waited), 6) + "  " + Ascii(bound);
+  row.text =
+      Right(std::to_string(UintField(session, "id")), 7) + Right(std::to_string(feed), 6) +
+      Right(std::to_string(UintField(session, "pid")), 9) + "  " +
+      Left(Ascii(TextField(session, "client_name")), 16) +
+      Right(before == nullptr ? "-" : Fixed(UintRate(before, session, "batches_taken", seconds), 1), 9) +
+      Right(std::to_string(lent - std::min(held, lent)) + "/" + std::to_string(held), 7) +
+      Right(before == nullptr ? "-" : Percent(row.waited), 6) + "  " + Ascii(bound);
   return row;
 }
 
@@ -155,7 +156,9 @@ std::vector<std::string> TopScreen(const Json& before, const Json& now, double s
           SessionRow(session, find(sessions, UintField(session, "id")), UintField(feed, "id"), seconds));
   }
   lines.push_back(Counted(ListField(now, "feeds").size(), "feed") + ", " + Counted(rows.size(), "session") +
-                  ", " + Count(static_cast<uint64_t>(samples)) + " samples/s, " + ByteRate(bytes));
+                  (before.is_object()
+                       ? ", " + Count(static_cast<uint64_t>(samples)) + " samples/s, " + ByteRate(bytes)
+                       : ", measuring ..."));
   lines.emplace_back();
   lines.push_back("SESSION  FEED      PID  CLIENT            BATCH/s  RDY/HLD WAIT  BOUND ON");
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.waited > b.waited; });

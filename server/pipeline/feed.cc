@@ -15,6 +15,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kBadSamplesKept = 16;
 constexpr uint32_t kFailuresASecond = 20;
+constexpr uint32_t kBadSamplesASecond = 10;
+constexpr uint64_t kBadSamplesWarned = 100;  // of a feed; the others are told at info
 // A chunk of small samples should cost a worker about as much as a few trips through the pool's lock: tens of
 // microseconds.
 constexpr uint64_t kChunkBytes = 512 * 1024;
@@ -295,7 +297,19 @@ void Feed::Submit(Tasks tasks) {
   for (std::shared_ptr<FillTask>& task : tasks) workers_.Submit(std::move(task));
 }
 
+// The feed keeps the newest few, and is gone with its job: the log answers afterwards.
+void Feed::LogBadSamples(const std::vector<BadSampleNote>& bad, uint64_t before) const {
+  static LogPace pace(kBadSamplesASecond);
+  for (const BadSampleNote& note : bad) {
+    const auto level = before++ < kBadSamplesWarned ? spdlog::level::warn : spdlog::level::info;
+    if (!spdlog::should_log(level)) continue;
+    if (const auto more = pace.Admit())
+      spdlog::log(level, "feed {}: bad sample {}: {}{}", parts_.id, note.sample_id, note.reason, *more);
+  }
+}
+
 void Feed::OnFilled(uint32_t slot, Batch batch, std::vector<BadSampleNote> bad) {
+  if (!bad.empty() && batch.status.ok()) LogBadSamples(bad, bad_logged_.fetch_add(bad.size()));
   MutexLock lock(mutex_);
   AccountLocked();
   counters_.filling.Add(Nanoseconds(accounted_ - since_[slot]));

@@ -22,6 +22,7 @@
 #include "server/memory/slots.h"
 #include "server/pipeline/feed_snapshot.h"
 #include "server/pipeline/feed_trace.h"
+#include "server/pipeline/recent_stalls.h"
 #include "server/pipeline/sample_loader.h"
 #include "server/pipeline/stall.h"
 #include "server/pipeline/worker_pool.h"
@@ -119,6 +120,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
     uint64_t ignored_releases = 0;
     uint64_t waited_now_ns = 0;  // of waited_ns, since the look before
     StallSums stalls = {};
+    RecentStalls recent = {};
     ClientTrace trace = {};
 
     // Batches that it was lent and has not released, as last looked at.
@@ -165,6 +167,8 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   void AccountLocked() PF_REQUIRES(mutex_);
   void AccountStallLocked(uint64_t elapsed, uint64_t waited) PF_REQUIRES(mutex_);
   void SettleStallLocked() PF_REQUIRES(mutex_);
+  // Whether it has a batch by its release words: it may have given back what has not been looked at yet.
+  bool HoldsAnyLocked(const Consumer& consumer) const PF_REQUIRES(mutex_);
   char SlotLetterLocked(uint32_t slot) const PF_REQUIRES(mutex_);
   void Submit(Tasks tasks) PF_EXCLUDES(mutex_);
   // A piece of a batch is filled, or delivered and its memory free: begins others.
@@ -172,6 +176,8 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // The last sample of the slot's batch is loaded / all of it is where the clients see it.
   void OnFilled(uint32_t slot, Batch batch, std::vector<BadSampleNote> bad) PF_EXCLUDES(mutex_);
   void OnDelivered(uint32_t slot, const Status& status) PF_EXCLUDES(mutex_);
+  // `before`: how many the feed had before these.
+  void LogBadSamples(const std::vector<BadSampleNote>& bad, uint64_t before) const;
   // Whether every holder's word says released, whoever has looked.
   bool IsReleasedLocked(uint32_t slot) const PF_REQUIRES(mutex_);
 
@@ -186,6 +192,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   std::atomic<bool> abandoned_{false};  // stop loading: nobody will see it
   std::atomic<uint64_t> read_ns_{0};
   std::atomic<uint64_t> decode_ns_{0};
+  std::atomic<uint64_t> bad_logged_{0};
   std::atomic<uint32_t> pieces_filling_{0};  // begun and not filled
 
   mutable Mutex mutex_;
@@ -215,6 +222,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   FeedSnapshot counters_ PF_GUARDED_BY(mutex_);        // the counting fields only
   std::chrono::steady_clock::time_point accounted_ PF_GUARDED_BY(mutex_);
   StallSums stalls_ PF_GUARDED_BY(mutex_);
+  RecentStalls recent_ PF_GUARDED_BY(mutex_);  // as of the last settling
   // Since when the workers have not told the causes of stalls, and what they had done by then.
   uint64_t unsettled_ns_ PF_GUARDED_BY(mutex_) = 0;
   StallSums::Work settled_ PF_GUARDED_BY(mutex_);

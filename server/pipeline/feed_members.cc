@@ -12,6 +12,7 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
   {
     MutexLock lock(mutex_);
     if (phase_ == Phase::kFailed) return error_;
+    AccountLocked();  // what was before is not the newcomer's
     const std::string what = "attach to feed " + std::to_string(parts_.id);
     if (phase_ == Phase::kEnded && !HasUnclaimedLocked())
       return FailedPrecondition(what + ": its last epoch is over");

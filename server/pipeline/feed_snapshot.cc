@@ -77,7 +77,11 @@ void Feed::AccountStallLocked(uint64_t elapsed, uint64_t waited) {
     note(stalls_, waited);
   }
   for (Consumer& consumer : consumers_) {
-    if (full && consumer.Owes() > 0) {
+    if (full && !HoldsAnyLocked(consumer) && consumers_.size() + evicted_.size() > 1) {
+      // What it waited, it waited for others; before that it may have had something of its own.
+      consumer.stalls.Add(StallCause::kGroup, consumer.waited_now_ns);
+      if (consumer.Owes() > 0) consumer.stalls.Add(StallCause::kConsumer, elapsed - consumer.waited_now_ns);
+    } else if (full && consumer.Owes() > 0) {
       consumer.stalls.Add(StallCause::kConsumer, elapsed);
     } else {
       note(consumer.stalls, consumer.waited_now_ns);
@@ -98,9 +102,20 @@ void Feed::SettleStallLocked() {
     work.worked_ns = work.elapsed_ns;
   }
   stalls_.Settle(work);
-  for (Consumer& consumer : consumers_) consumer.stalls.Settle(work);
+  const Fading span(unsettled_ns_);
+  recent_.Add(span, stalls_.sums());
+  for (Consumer& consumer : consumers_) {
+    consumer.stalls.Settle(work);
+    consumer.recent.Add(span, consumer.stalls.sums());
+  }
   settled_ = all;
   unsettled_ns_ = 0;
+}
+
+bool Feed::HoldsAnyLocked(const Consumer& consumer) const {
+  for (uint32_t slot = 0; slot < slots_.count(); ++slot)
+    if (consumer.owed[slot] != 0 && consumer.pages->Released(slot) != consumer.owed[slot]) return true;
+  return false;
 }
 
 char Feed::SlotLetterLocked(uint32_t slot) const {
@@ -159,6 +174,7 @@ FeedSnapshot Feed::Snapshot() {
   snapshot.slots_lent = slots_.CountIn(SlotState::kLent);
   for (uint32_t slot = 0; slot < slots_.count(); ++slot) snapshot.slot_states += SlotLetterLocked(slot);
   snapshot.stall_ns = stalls_.sums();
+  if (recent_.known()) snapshot.recent = recent_.shares();
   snapshot.arena_bytes = parts_.arena->bytes();
   snapshot.read_ns = read_ns_.load(std::memory_order_relaxed);
   snapshot.decode_ns = decode_ns_.load(std::memory_order_relaxed);
@@ -187,6 +203,7 @@ ConsumerSnapshot Feed::SnapshotOf(const ControlPages* session) const {
     if (consumer.pages != session) return;
     snapshot.ignored_releases = consumer.ignored_releases;
     snapshot.stall_ns = consumer.stalls.sums();
+    if (consumer.recent.known()) snapshot.recent = consumer.recent.shares();
     for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
       // What it has released counts no more, although the feed may not have looked yet: clients ring seldom.
       if (consumer.owed[slot] == 0 || consumer.pages->Released(slot) == consumer.owed[slot]) continue;

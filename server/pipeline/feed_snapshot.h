@@ -3,13 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/feed_spec.h"
 #include "common/histogram.h"
 #include "common/status.h"
-#include "server/pipeline/stall.h"
+#include "server/pipeline/recent_stalls.h"
 
 namespace pinfeed {
 
@@ -42,13 +43,14 @@ struct FeedSnapshot {
   uint64_t read_ns = 0, decode_ns = 0;  // worker time
   uint64_t starved_ns =
       0;  // the trainers waited for a batch, by their own account (their mean, within the time there was)
-  uint64_t full_ns = 0;     // every slot was ready or lent: the trainer is what is slow
-  uint64_t running_ns = 0;  // since the first batch was planned
-  StallTimes stall_ns{};    // the feed's waiting by cause; of the trainers, their mean
-  DurationCounts filling;   // batches, from planned to filled
-  DurationCounts lent;      // batches, from published until the daemon saw the last release
-  std::string bound_on;     // the name of a StallCause
-  double bound_share = 0;   // share of running_ns that it explains
+  uint64_t full_ns = 0;               // every slot was ready or lent: the trainer is what is slow
+  uint64_t running_ns = 0;            // since the first batch was planned
+  StallTimes stall_ns{};              // the feed's waiting by cause; of the trainers, their mean
+  std::optional<StallShares> recent;  // of stall_ns, once known
+  DurationCounts filling;             // batches, from planned to filled
+  DurationCounts lent;                // batches, from published until the daemon saw the last release
+  std::string bound_on;               // the name of a StallCause
+  double bound_share = 0;             // share of running_ns that it explains
 };
 
 // What one session of a feed has at the moment.
@@ -56,7 +58,9 @@ struct ConsumerSnapshot {
   uint32_t slots_lent = 0;
   uint64_t ignored_releases = 0;
   uint64_t oldest_lease_ns = 0;  // age of the batch it has longest
-  StallTimes stall_ns{};         // kConsumer: the feed had no free slot and this session had some
+  StallTimes stall_ns{};  // kConsumer: the feed had no free slot and this session had some; kGroup: and
+                          // others had all
+  std::optional<StallShares> recent;
 };
 
 }  // namespace pinfeed

@@ -17,10 +17,11 @@ enum class StallCause : uint8_t {
   kWorkers,   // the trainer waited, and no worker was at its feed: they had others to serve
   kCopy,      // the trainer waited, and the batch was on its way to the GPU
   kConsumer,  // every slot was ready or lent: the daemon waited for the trainers
+  kGroup,     // likewise, and the trainer waited: others of its group had the slots
 };
-inline constexpr size_t kStallCauses = 5;
-inline constexpr std::array<std::string_view, kStallCauses> kStallCauseNames = {"read", "decode", "workers",
-                                                                                "copy", "consumer"};
+inline constexpr size_t kStallCauses = 6;
+inline constexpr std::array<std::string_view, kStallCauses> kStallCauseNames = {"read", "decode",   "workers",
+                                                                                "copy", "consumer", "group"};
 using StallTimes = std::array<uint64_t, kStallCauses>;  // ns
 
 // Purpose: sums waiting by cause. While samples are being loaded it is not known yet what takes the time:

@@ -55,8 +55,10 @@ LogContext ContextOf(const Session& session) {
 Status SessionTable::CheckRoomLocked(uid_t user) const {
   if (closed_) return Unavailable("open a feed: the daemon is shutting down; try again when it is back");
   if (sessions_.size() >= limit()) {
-    return ResourceExhausted("open a feed: " + std::to_string(sessions_.size()) +
-                             " sessions are open, which is max_sessions");
+    return ResourceExhausted(
+        "open a feed: " + std::to_string(sessions_.size()) +
+        " sessions are open, which is max_sessions; close one (`pinfeed status` lists them), "
+        "or have the operator raise max_sessions");
   }
   if (const auto has = users_.find(user); has != users_.end() && has->second >= max_of_user_) {
     return ResourceExhausted(
@@ -243,6 +245,7 @@ void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
     out.ignored_releases = now.ignored_releases;
     out.oldest_lease_seconds = static_cast<double>(now.oldest_lease_ns) * 1e-9;
     out.stall_ns = now.stall_ns;
+    out.recent = now.recent;
     feed->sessions.push_back(std::move(out));
   }
 }

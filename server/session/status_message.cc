@@ -22,6 +22,16 @@ std::string Utf8(const std::string& text) {
   return IsUtf8(text) ? text : EscapeName(text);
 }
 
+void FillShares(const StallShares& in, v1::StallShares& out) {
+  const auto share = [&](StallCause cause) { return in[static_cast<size_t>(cause)]; };
+  out.set_read(share(StallCause::kRead));
+  out.set_decode(share(StallCause::kDecode));
+  out.set_workers(share(StallCause::kWorkers));
+  out.set_copy(share(StallCause::kCopy));
+  out.set_consumer(share(StallCause::kConsumer));
+  out.set_group(share(StallCause::kGroup));
+}
+
 void FillSession(const SessionSnapshot& in, v1::SessionStatus& out) {
   out.set_id(in.id);
   out.set_pid(in.pid);
@@ -34,6 +44,7 @@ void FillSession(const SessionSnapshot& in, v1::SessionStatus& out) {
   out.set_slots_lent(in.slots_lent);
   out.set_ignored_releases(in.ignored_releases);
   out.set_slots_held(in.slots_held);
+  out.set_oldest_lease_seconds(in.oldest_lease_seconds);
   out.set_backend(in.backend);
   out.set_fallback(Utf8(in.fallback));
   v1::StallSeconds& stall = *out.mutable_stall();
@@ -43,6 +54,8 @@ void FillSession(const SessionSnapshot& in, v1::SessionStatus& out) {
   stall.set_workers(seconds(StallCause::kWorkers));
   stall.set_copy(seconds(StallCause::kCopy));
   stall.set_consumer(seconds(StallCause::kConsumer));
+  stall.set_group(seconds(StallCause::kGroup));
+  if (in.recent) FillShares(*in.recent, *out.mutable_recent());
 }
 
 void FillFeed(const FeedReport& report, v1::FeedStatus& out) {
@@ -75,6 +88,7 @@ void FillFeed(const FeedReport& report, v1::FeedStatus& out) {
   out.set_bound_share(std::clamp(feed.bound_share, 0.0, 1.0));
   for (const SessionSnapshot& session : report.sessions) FillSession(session, *out.add_sessions());
   out.set_sharing(SharingName(feed.sharing));
+  if (feed.recent) FillShares(*feed.recent, *out.mutable_recent());
 }
 
 }  // namespace

@@ -96,7 +96,8 @@ constexpr auto kTable = std::to_array<MetricDefinition>({
      "Waiting of a session's trainer for read, decode, workers or copy, as it reports it within the time "
      "there was; "
      "consumer: "
-     "its feed had no free slot, and this session had some."},
+     "its feed had no free slot, and this session had some; group: the same, and it waited, as others had "
+     "them all."},
     {Metric::kUserSessions, "pinfeed_user_sessions", kG, "", "uid", "Sessions of a user."},
     {Metric::kUserPool, "pinfeed_user_pool_bytes", kG, "bytes", "uid",
      "Host memory that the feeds of a user take, with what it keeps of feeds that ended."},

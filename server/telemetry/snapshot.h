@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,12 +25,13 @@ struct SessionSnapshot {
   std::string backend;   // "host", "vmm-fd", "cuda-ipc"
   std::string fallback;  // why it is no better one, if that was asked for
   uint64_t batches_published = 0;
-  uint64_t batches_taken = 0;       // as the client says, held below batches_published
-  double wait_seconds = 0;          // as the client says, held below the session's age
-  uint32_t slots_lent = 0;          // published and not released
-  uint32_t slots_held = 0;          // of these, the ones it took, as it says; the others are ready for it
-  double oldest_lease_seconds = 0;  // age of the batch it has longest; 0: it has none
-  StallTimes stall_ns{};            // of an attached one
+  uint64_t batches_taken = 0;         // as the client says, held below batches_published
+  double wait_seconds = 0;            // as the client says, held below the session's age
+  uint32_t slots_lent = 0;            // published and not released
+  uint32_t slots_held = 0;            // of these, the ones it took, as it says; the others are ready for it
+  double oldest_lease_seconds = 0;    // age of the batch it has longest; 0: it has none
+  StallTimes stall_ns{};              // of an attached one
+  std::optional<StallShares> recent;  // of stall_ns, once known
   uint64_t ignored_releases = 0;
 };
 

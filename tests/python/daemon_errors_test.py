@@ -91,7 +91,7 @@ def test_a_header_that_lies_is_refused(feeds, tmp_path, shape, descr):
     assert caught.value.code in (pinfeed.Code.INVALID_ARGUMENT, pinfeed.Code.DATA_LOSS, pinfeed.Code.UNIMPLEMENTED), str(caught.value)
 
 
-def test_bad_images(feeds, tmp_path):
+def test_bad_images(daemon, feeds, tmp_path):
     from PIL import Image
 
     for label in ("a", "b"):
@@ -110,6 +110,10 @@ def test_bad_images(feeds, tmp_path):
     with pinfeed.open(tmp_path, on_bad_sample="zero", **options) as feed:
         red = [batch.image[:, 0, 0, 0].tolist() for batch in feed]
         assert red == [[0, 1, 2, 3], [0, 0, 2, 3]]
+    # The log names the file also when the feeds are gone; the one that failed has its error there.
+    lines = [line for line in daemon.log().splitlines() if str(tmp_path) in line]
+    assert sum("bad sample 5: " in line and "1.png" in line and "warning" in line for line in lines) == 2, lines
+    assert sum("failed: " in line and "1.png" in line for line in lines) == 1, lines
 
 
 def test_a_state_of_another_order_is_refused(feeds, arrays):

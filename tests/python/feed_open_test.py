@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opening a feed, over a library that needs no daemon: the spec, errors, the library itself, rank and world size."""
 
+import importlib.machinery
 import pathlib
 import pickle
+import sys
+import types
 
 import numpy
 import pytest
 
 import pinfeed
-from pinfeed import _abi
+from pinfeed import _abi, _client_name
 
 
 def test_the_spec(fake, monkeypatch):
@@ -35,6 +38,29 @@ def test_the_spec(fake, monkeypatch):
     assert (fake.spec()["sharing"], fake.spec()["group"], fake.spec()["group_size"]) == ("QUEUE", "g", 2)
     fake(pathlib.Path("lib"), format="tokens", sequence_length=128, stride=64, token_dtype=numpy.uint32, seed=numpy.int64(3))
     assert fake.spec()["dataset"] == {"path": "/usr/lib", "format": "tokens", "sequence_length": 128, "stride": 64, "token_dtype": "uint32"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "module", "name"),
+    [
+        (["/jobs/resnet/train.py", "--lr", "1"], None, "train.py"),
+        (["train.py"], None, "train.py"),
+        (["/usr/lib/python3/jobs/train/__main__.py"], "jobs.train.__main__", "jobs.train"),
+        (["/usr/lib/python3/jobs/train.py"], "jobs.train", "jobs.train"),
+        (["/jobs/zipped.pyz"], "__main__", "zipped.pyz"),
+        (["/jobs/two\nlines\udcff.py"], None, "two?lines?.py"),
+        (["ä" * 65], None, "ä" * 64),
+        ([""], None, None),
+        (["-c"], None, None),
+        ([], None, None),
+    ],
+)
+def test_a_feed_without_a_name_has_that_of_the_program(monkeypatch, argv, module, name):
+    main = types.ModuleType("__main__")
+    main.__spec__ = None if module is None else importlib.machinery.ModuleSpec(module, None)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(sys, "argv", argv)
+    assert _client_name.default_name() == name
 
 
 def test_devices(fake):

@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import subprocess
+import threading
 import time
 
 import numpy
@@ -83,6 +84,43 @@ def test_datasets_say_what_images_are(images, tmp_path):
         assert "image uint8 HxWx3 (varying size), label int64" in out
     finally:
         daemon.stop()
+
+
+def test_status_names_who_holds_a_group_up_and_for_how_long(daemon, images):
+    options = dict(batch_size=1, slots=3, epochs=2, transforms=pinfeed.CenterCrop(8), framework="numpy", address=daemon.address, share="broadcast", group="pair", group_size=2)
+    with pinfeed.open(images, name="slowjob", **options) as slow, pinfeed.open(images, name="fastjob", **options) as fast:
+        taken = []
+
+        def take_all():
+            for _ in range(2):
+                for batch in fast:
+                    taken.append(int(batch.label[0]))
+                    del batch  # while it waits for the next it holds none
+
+        thread = threading.Thread(target=take_all)
+        thread.start()
+        held = next(iter(slow))
+        rows, deadline = {}, time.monotonic() + 60
+        while not (re.search(r"session \d+ \(slowjob\) \d+%$", rows.get("fastjob", "")) and re.search(r"trainer \d+%$", rows["slowjob"]) and "has had a batch for" in out):
+            assert time.monotonic() < deadline, out
+            status, out, err = tool(daemon, "status")
+            assert status == 0, err
+            rows = {line.split()[2]: line for line in out.splitlines() if re.match(r"\d+ +\d+ +(slow|fast)job ", line)}
+            time.sleep(0.1)
+        number = rows["slowjob"].split()[0]
+        assert re.search(rf"session {number} \(slowjob\): batches wait for it \(\d+% of the time lately\)$", out, re.MULTILINE), out
+        assert re.search(rf"^session {number} \(slowjob, pid {os.getpid()}\) has had a batch for [5-9]\.\d s: is it stopped", out, re.MULTILINE), out
+        assert "(fastjob, pid" not in out
+        del held
+        slow.close()
+        thread.join(60)
+        assert len(taken) == 6
+
+
+def test_evict_says_what_a_session_is(daemon):
+    for word in ("abc", "-1", "0", "1x", "99999999999999999999999"):
+        status, _, err = tool(daemon, "evict", "--", word)
+        assert status != 0 and f"{word} is no session: give its number, the first column of `pinfeed status`" in err, err
 
 
 def test_status_tells_held_batches_from_ready_ones_and_the_drain_from_the_uptime(images, tmp_path):

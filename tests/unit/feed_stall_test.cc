@@ -120,6 +120,41 @@ TEST_F(FeedStallTest, SharerThatGivesItsBatchesBackIsNotWhatTheFeedWaitsFor) {
   feed->Detach(fast.pages());
 }
 
+// Also before the feed has looked at what it gave back: nobody rings for a slot that others still hold.
+TEST_F(FeedStallTest, SharerThatWaitsForAnotherIsStalledByItsGroup) {
+  FeedSpec spec = Spec(8);
+  spec.sharing = Sharing::kBroadcast;
+  spec.group = "g";
+  spec.group_size = 2;
+  const auto feed = Make(spec, std::make_shared<NumberDataset>(1000));
+  PageClient slow(*feed);
+  PageClient fast(*feed);
+  ASSERT_OK(feed->Attach(slow.pages(), Sampler::Start{}));
+  ASSERT_OK(feed->Attach(fast.pages(), Sampler::Start{}));
+  WaitFor([&] { return feed->Snapshot().slot_states == "llll"; });
+  for (int i = 0; i < 4; ++i) {
+    const BatchDescriptor batch = *fast.Next();
+    fast.words().slots[batch.slot].generation.store(batch.generation);
+  }
+  feed->Snapshot();
+  const StallTimes before = feed->SnapshotOf(fast.pages()).stall_ns;
+  BeginToWait(fast);
+  const uint64_t start = feed->Snapshot().running_ns;
+  LetRun(*feed);
+  const uint64_t elapsed = feed->Snapshot().running_ns - start;
+  const StallTimes after = feed->SnapshotOf(fast.pages()).stall_ns;
+  EXPECT_GE(Of(after, StallCause::kGroup) - Of(before, StallCause::kGroup), elapsed);
+  EXPECT_LT(Of(after, StallCause::kConsumer) - Of(before, StallCause::kConsumer), elapsed);
+  const ConsumerSnapshot other = feed->SnapshotOf(slow.pages());
+  EXPECT_GE(Of(other.stall_ns, StallCause::kConsumer), elapsed);
+  EXPECT_EQ(Of(other.stall_ns, StallCause::kGroup), 0U);
+  EXPECT_EQ(Of(feed->Snapshot().stall_ns, StallCause::kGroup), 0U) << "the feed waits for its consumers";
+  ASSERT_TRUE(other.recent.has_value());
+  EXPECT_GT((*other.recent)[static_cast<size_t>(StallCause::kConsumer)], 0.0);
+  feed->Detach(slow.pages());
+  feed->Detach(fast.pages());
+}
+
 TEST_F(FeedStallTest, TrainerThatWaitsForACopyIsStalledByIt) {
   SlowArena* arena = nullptr;
   Feed& feed = *Make(Spec(8), std::make_shared<NumberDataset>(1000), 4, [&](auto memory) {

@@ -12,19 +12,19 @@ TEST(StallSumsTest, DeferredWaitingIsSplitAsTheWorkersTimeWas) {
   sums.Defer(1000);
   EXPECT_EQ(sums.sums(), StallTimes{});
   sums.Settle({4000, 8000, 10, 30});
-  EXPECT_EQ(sums.sums(), (StallTimes{250, 750, 0, 0, 0}));
+  EXPECT_EQ(sums.sums(), (StallTimes{250, 750, 0, 0, 0, 0}));
   sums.Settle({4000, 8000, 10, 30});
-  EXPECT_EQ(sums.sums(), (StallTimes{250, 750, 0, 0, 0})) << "it was settled";
+  EXPECT_EQ(sums.sums(), (StallTimes{250, 750, 0, 0, 0, 0})) << "it was settled";
 }
 
 TEST(StallSumsTest, WaitingWithoutAWorkerIsForTheWorkers) {
   StallSums sums;
   sums.Defer(1000);
   sums.Settle({4000, 1000, 0, 5});
-  EXPECT_EQ(sums.sums(), (StallTimes{0, 250, 750, 0, 0}));
+  EXPECT_EQ(sums.sums(), (StallTimes{0, 250, 750, 0, 0, 0}));
   sums.Defer(100);
   sums.Settle({50, 0, 0, 0});
-  EXPECT_EQ(sums.sums(), (StallTimes{0, 250, 850, 0, 0}));
+  EXPECT_EQ(sums.sums(), (StallTimes{0, 250, 850, 0, 0, 0}));
 }
 
 TEST(StallSumsTest, NothingIsLostHoweverItIsSplit) {

@@ -15,6 +15,7 @@ from typing import Any, Optional, Union
 
 from . import _abi, _daemon
 from ._checks import MAX_NAME_BYTES, Checks
+from ._client_name import default_name
 from ._connection import Opened
 from ._device import ordinal_of
 from ._errors import Code, Error, InvalidArgumentError, NotFoundError, make_error
@@ -97,7 +98,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
 
     Whom to ask:
       address: the daemon's socket. Default: $PINFEED_ADDRESS, else the system's, else a private daemon is started that ends with
-        this process, with a warning where the system's has its folder, after waiting open_timeout for it. name: shown by ``pinfeed status``.
+        this process, with a warning where the system's has its folder, after waiting open_timeout for it.
+      name: shown by ``pinfeed status``; by default the script's, or with ``python3 -m`` the module's.
       timeout: seconds that one batch may take before DeadlineExceededError; None: as long as the daemon lives.
       open_timeout: seconds for the daemon to answer. reconnect_timeout: seconds to get a vanished daemon back; None: no limit.
 
@@ -134,7 +136,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     library.pf_open_options_init(options, ctypes.sizeof(options))
     options.address = os.fsencode(_daemon.address_for(address, open_timeout, spec.get("group_size", 1)))
     options.spec_json = json.dumps(spec).encode("utf-8")
-    if name is not None:
+    name = name if name is not None else default_name()
+    if name:
         options.client_name = name.encode("utf-8")
     options.device = ordinal
     options.open_timeout_ms = round(open_timeout * 1000)

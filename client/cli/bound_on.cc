@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/bound_on.h"
+
+#include <algorithm>
+#include <array>
+
+#include "client/cli/text.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr std::array<const char*, 4> kDataCauses = {"read", "decode", "workers", "copy"};
+// Of the time: with less, neither side waits for the other worth speaking of.
+constexpr double kWorthNaming = 0.03;
+
+struct Bound {
+  std::string on;  // a cause
+  double share = 0;
+};
+
+// The shares of the recent past; null from a daemon that has none.
+const Json* Recent(const Json& object) {
+  const auto found = object.find("recent");
+  return found != object.end() && found->is_object() ? &*found : nullptr;
+}
+
+double RecentlySlow(const Json& session) {
+  const Json* const recent = Recent(session);
+  return recent != nullptr && TextField(session, "state") == "attached" ? DoubleField(*recent, "consumer")
+                                                                        : 0;
+}
+
+// The cause of most waiting for data, with its own share.
+Bound MostOfData(const Json& shares) {
+  Bound most;
+  for (const char* const cause : kDataCauses)
+    if (const double share = DoubleField(shares, cause); share > most.share) most = {cause, share};
+  return most;
+}
+
+// As the daemon finds bound_on of the whole run.
+Bound Of(const Json& shares) {
+  double data = 0;
+  for (const char* const cause : kDataCauses) data += DoubleField(shares, cause);
+  const double consumer = DoubleField(shares, "consumer");
+  if (consumer >= data) return {"consumer", consumer};
+  return {MostOfData(shares).on, data};
+}
+
+// The one session that its feed has waited for; null when there are several, or none.
+const Json* Slowest(const Json& feed) {
+  const Json& sessions = ListField(feed, "sessions");
+  const Json* slowest = nullptr;
+  for (const Json& session : sessions)
+    if (RecentlySlow(session) > (slowest == nullptr ? 0 : RecentlySlow(*slowest))) slowest = &session;
+  if (slowest == nullptr) return nullptr;
+  const double most = RecentlySlow(*slowest);
+  const auto slow = std::count_if(sessions.begin(), sessions.end(),
+                                  [&](const Json& session) { return RecentlySlow(session) > most / 2; });
+  return slow == 1 ? slowest : nullptr;
+}
+
+std::string NameOf(const Json& session) {
+  return "session " + std::to_string(UintField(session, "id")) + " (" + TextField(session, "client_name") +
+         ")";
+}
+
+}  // namespace
+
+std::string FeedBoundOn(const Json& feed) {
+  const std::string state = TextField(feed, "state");
+  if (state == "failed") return "failed: " + TextField(feed, "error");
+  if (state == "waiting") return "its group: members are missing";
+  const Json* const recent = Recent(feed);
+  const Bound bound =
+      recent != nullptr ? Of(*recent) : Bound{TextField(feed, "bound_on"), DoubleField(feed, "bound_share")};
+  if (bound.on.empty()) return "nothing measured yet";
+  const std::string share =
+      " (" + Percent(bound.share) + (recent != nullptr ? " of the time lately)" : " of all its time)");
+  if (bound.share < kWorthNaming) return "nothing: nobody waits" + share;
+  if (bound.on != "consumer") return bound.on + ": the trainer waits for batches" + share;
+  if (ListField(feed, "sessions").size() <= 1) return "the trainer: batches wait for it" + share;
+  const Json* const slowest = Slowest(feed);
+  if (slowest == nullptr) return "the trainers: batches wait for them" + share;
+  return NameOf(*slowest) + ": batches wait for it" + share;
+}
+
+std::string SessionBoundOn(const Json& session, const Json& feed) {
+  const Json* const recent = Recent(session);
+  if (recent == nullptr || TextField(session, "state") != "attached") return "-";
+  Bound most = MostOfData(*recent);
+  if (const double share = DoubleField(*recent, "consumer"); share > most.share) most = {"trainer", share};
+  if (const double share = DoubleField(*recent, "group"); share > most.share) {
+    const Json* const slowest = Slowest(feed);
+    const bool known = slowest != nullptr && UintField(*slowest, "id") != UintField(session, "id");
+    most = {known ? NameOf(*slowest) : "another of its group", share};
+  }
+  return most.share < kWorthNaming ? "-" : most.on + " " + Percent(most.share);
+}
+
+}  // namespace pinfeed
