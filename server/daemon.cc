@@ -111,10 +111,12 @@ Status Daemon::Create() {
   parts_->workers.emplace(config.workers != 0 ? config.workers : UsableCpus(AffinityCpus()),
                           config.user_workers != 0 ? config.user_workers : UINT32_MAX);
   parts_->progress.emplace(
-      *parts_->workers,
-      [devices = parts_->devices.get()] {
-        return devices == nullptr ? std::vector<GpuSnapshot>() : devices->Snapshot();
-      },
+      ProgressCheck::Parts{*parts_->workers,
+                           [devices = parts_->devices.get()] {
+                             return devices == nullptr ? std::vector<GpuSnapshot>() : devices->Snapshot();
+                           },
+                           [this](uint64_t feed, uint64_t sample) { return SampleName(feed, sample); },
+                           service_.watchdog_interval().has_value()},
       config.stuck_timeout);
   parts_->datasets.emplace(
       DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache});

@@ -62,12 +62,23 @@ Status Daemon::failure() const {
 }
 
 Daemon::Clock::time_point Daemon::Watch() {
-  if (!service_.watchdog_interval()) return Clock::time_point::max();
+  constexpr auto kNever = std::chrono::milliseconds::max();
+  const auto watchdog = service_.watchdog_interval();
+  const auto interval = std::min(watchdog.value_or(kNever), parts_->progress->interval());
+  if (interval == kNever) return Clock::time_point::max();
   const Clock::time_point now = Clock::now();
-  if (now < next_watch_) return next_watch_;
-  if (parts_->progress->Stuck().empty()) service_.FeedWatchdog();
-  next_watch_ = now + *service_.watchdog_interval();
-  return next_watch_;
+  if (now < watched_at_ + interval) return watched_at_ + interval;
+  watched_at_ = now;
+  if (parts_->progress->Stuck().empty() && watchdog) service_.FeedWatchdog();
+  return now + interval;
+}
+
+std::string Daemon::SampleName(uint64_t feed_id, uint64_t sample) const {
+  for (const std::shared_ptr<Feed>& feed : parts_->feeds.All()) {
+    if (feed->id() != feed_id || sample >= feed->dataset().samples) continue;
+    return feed->DescribeSample(sample);
+  }
+  return {};
 }
 
 void Daemon::WaitOnce(Clock::time_point until) {
