@@ -17,6 +17,8 @@ namespace pinfeed {
 // The pool's size here. kInvalidArgument when this process may not have as much.
 Result<uint64_t> PoolBytes(const MemorySize& size);
 // Nothing when `group`, a name or a number, is empty. kInvalidArgument when there is none of that name.
+// That this process may give its sockets to the group, by membership or as root with CAP_CHOWN.
+Status CheckGroup(gid_t group);
 Result<std::optional<gid_t>> SocketGroup(const std::string& group);
 
 // The files that admin_cert, admin_key and admin_ca name. kInvalidArgument when they do not do.
