@@ -296,6 +296,10 @@ DaemonSnapshot Daemon::Snapshot() const {
   snapshot.config_good = config_good_;
   snapshot.config_unix_seconds = std::chrono::duration<double>(config_at_.load().time_since_epoch()).count();
   snapshot.resident_bytes = ResidentBytes();
+  if (parts_->admin_access) {
+    snapshot.admin_certificate_until_unix_seconds =
+        std::chrono::duration<double>(parts_->admin_access->valid_until().time_since_epoch()).count();
+  }
   FeedTable::View feeds = parts_->feeds.Snapshot();
   snapshot.feeds = std::move(feeds.feeds);
   snapshot.totals = feeds.totals;

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 
 import grpc
 import pinfeed
@@ -13,7 +14,8 @@ import pytest
 from admin_fixtures import Endpoint, call, endpoint, listeners_of, papers  # noqa: F401
 from certificates import Pair
 from conftest import ROOT
-from operate_test import eventually
+from daemon_process import Daemon
+from operate_test import eventually, metric
 
 
 def test_certificates_and_names_change_by_a_reload(papers, tmp_path):
@@ -120,9 +122,31 @@ def test_an_expired_certificate_of_the_daemons_is_told_and_ends_no_start(papers,
     one.daemon.stop()
 
 
+    assert abs(metric(one.daemon, "pinfeed_admin_certificate_expiry_timestamp_seconds") - (time.time() - 86400)) < 600
 def test_the_certificates_of_the_operations_page_do(tmp_path):
     page = (ROOT / "docs" / "operations.md").read_text("utf-8")
     (lines,) = re.findall(r"^Certificates, with nothing but openssl.*?^```sh\n(.*?)^```", page, re.M | re.S)
+def test_the_end_of_a_certificate_is_a_metric_that_follows_a_reload(papers, tmp_path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    shutil.copy(papers.server.cert, cert)
+    shutil.copy(papers.server.key, key)
+    one = Endpoint(tmp_path / "run", papers, *papers.flags(cert=cert, key=key))
+
+    def days_left():
+        return (metric(one.daemon, "pinfeed_admin_certificate_expiry_timestamp_seconds") - time.time()) / 86400
+
+    assert 29.9 < days_left() < 30.1
+    later = papers.ca.sign("server", "IP:127.0.0.1", days=(-1, 90))
+    shutil.copy(later.cert, cert)
+    shutil.copy(later.key, key)
+    assert one.tool("reload")[0] == 0
+    eventually("a new page says so", lambda: 89.9 < days_left() < 90.1)
+    one.daemon.stop()
+    plain = Daemon(tmp_path / "plain", http_listen="127.0.0.1:0")
+    assert "pinfeed_admin_certificate" not in plain.http("/metrics")[1]
+    plain.stop()
+
+
     subprocess.run(["sh", "-e", "-c", lines], cwd=tmp_path, check=True, capture_output=True, timeout=60)
     made = Pair(tmp_path / "ops.example.pem", tmp_path / "ops.example.key")
     flags = ["--admin-listen", "127.0.0.1:0", "--admin-cert", f"{tmp_path}/node7.pem", "--admin-key", f"{tmp_path}/node7.key", "--admin-ca", f"{tmp_path}/ca.pem"]
