@@ -94,6 +94,33 @@ void WarnOfValidity(const Config& config, const TlsIdentity& identity) {
                QuotePath(config.admin_cert), fault);
 }
 
+Status AtItsPlace(const Status& status, const CommandLine& command_line) {
+  const auto place = command_line.origins.find(KeyOf(status, command_line, {}));
+  return place == command_line.origins.end() ? status : status.WithContext(EscapeName(place->second));
+}
+
+std::vector<std::string> MissingWarnings(const CommandLine& before, const CommandLine& loaded) {
+  std::vector<std::string> warnings;
+  const auto note = [&](const std::string& key, const std::string& name, const Status& status) {
+    if (status.ok()) return;
+    const auto place = loaded.origins.find(key);
+    warnings.push_back((place == loaded.origins.end() ? "" : EscapeName(place->second) + ": ") + name + ": " +
+                       status.message() + "; clients cannot read there until that is mended");
+  };
+  if (loaded.config.allowed_roots != before.config.allowed_roots) {
+    for (const std::string& root : loaded.config.allowed_roots)
+      note("allowed_roots", "allowed_roots", CheckDirectory(root));
+  }
+  for (const auto& [name, dataset] : loaded.config.datasets) {
+    const auto known = before.config.datasets.find(name);
+    if (known != before.config.datasets.end() && known->second == dataset) continue;
+    if (::faccessat(AT_FDCWD, dataset.path.c_str(), R_OK, AT_EACCESS) != 0)
+      note("datasets." + name, "datasets." + EscapeName(name),
+           ErrnoStatus("read " + QuotePath(dataset.path), errno));
+  }
+  return warnings;
+}
+
 Status CheckHost(const CommandLine& command_line) {
   const Config& config = command_line.config;
   std::string faults;

@@ -209,6 +209,8 @@ grpc::ServerUnaryReactor* AdminService::Reload(grpc::CallbackServerContext* cont
                              for (const std::string& change : report->changed) response->add_changed(change);
                              for (const std::string& change : report->need_restart)
                                response->add_need_restart(change);
+                             for (const std::string& warning : report->warnings)
+                               response->add_warnings(warning);
                              Finish(reactor, OkStatus());
                            });
   return reactor;

@@ -37,7 +37,10 @@ def test_certificates_and_names_change_by_a_reload(papers, tmp_path):
         assert call(channel, "/pinfeed.v1.Feeder/GetStatus")
         shutil.copy(papers.ops.key, key)
         status, _, err = one.tool("reload")
-        assert status == 1 and f"admin_key: '{key}' is not the key of admin_cert '{cert}'" in err
+        assert status == 1 and f"{file}:3: admin_key: '{key}' is not the key of admin_cert '{cert}'" in err
+        check = [os.environ["PINFEED_DAEMON"], "--check", "--config", str(file), "--socket-dir", str(tmp_path)]
+        checked = subprocess.run(check, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        assert checked.returncode == 2 and f"{file}:3: admin_key: '{key}' is not the key" in checked.stderr
         one.serves()  # what was in force is
         install(papers.other.sign("server", "IP:127.0.0.1"), papers.other)
         status, out, err = one.tool("reload")
@@ -119,13 +122,10 @@ def test_an_expired_certificate_of_the_daemons_is_told_and_ends_no_start(papers,
     status, _, err = one.tool("status")
     assert status == 1 and "or not valid now" in err
     assert pinfeed.status(one.daemon.address)["state"] == "ready"
+    assert abs(metric(one.daemon, "pinfeed_admin_certificate_expiry_timestamp_seconds") - (time.time() - 86400)) < 600
     one.daemon.stop()
 
 
-    assert abs(metric(one.daemon, "pinfeed_admin_certificate_expiry_timestamp_seconds") - (time.time() - 86400)) < 600
-def test_the_certificates_of_the_operations_page_do(tmp_path):
-    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
-    (lines,) = re.findall(r"^Certificates, with nothing but openssl.*?^```sh\n(.*?)^```", page, re.M | re.S)
 def test_the_end_of_a_certificate_is_a_metric_that_follows_a_reload(papers, tmp_path):
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     shutil.copy(papers.server.cert, cert)
@@ -147,6 +147,9 @@ def test_the_end_of_a_certificate_is_a_metric_that_follows_a_reload(papers, tmp_
     plain.stop()
 
 
+def test_the_certificates_of_the_operations_page_do(tmp_path):
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    (lines,) = re.findall(r"^Certificates, with nothing but openssl.*?^```sh\n(.*?)^```", page, re.M | re.S)
     subprocess.run(["sh", "-e", "-c", lines], cwd=tmp_path, check=True, capture_output=True, timeout=60)
     made = Pair(tmp_path / "ops.example.pem", tmp_path / "ops.example.key")
     flags = ["--admin-listen", "127.0.0.1:0", "--admin-cert", f"{tmp_path}/node7.pem", "--admin-key", f"{tmp_path}/node7.key", "--admin-ca", f"{tmp_path}/ca.pem"]
