@@ -152,6 +152,7 @@ def test_an_open_feed_goes_on_over_a_reload_that_takes_its_dataset(configured):
 def test_the_log_level_changes_until_the_next_reload(configured, arrays):
     daemon = configured.daemon
     assert tool(daemon, "logs", "--level", "error")[:2] == (0, "log level error (was info), until the daemon restarts or loads its configuration again\n")
+    assert re.search(r" info +.* sets the log level error, which was info$", daemon.log(), re.M)
     lines = daemon.log().count("opened on feed")
     assert configured.can_open("train") and daemon.log().count("opened on feed") == lines
     assert tool(daemon, "reload")[0] == 0
