@@ -93,6 +93,19 @@ void CheckAdminKeys(const CommandLine& out, std::vector<std::string>& faults) {
                    ", which must be given as well");
 }
 
+void NoteOverridden(const CommandLine& by_default, const CommandLine& by_file, CommandLine& out) {
+  for (const ConfigKey& key : ConfigKeys()) {
+    const std::string name(key.name);
+    const std::string& place = by_file.origins.at(name);
+    const std::string& origin = out.origins.at(name);
+    if (place == by_default.origins.at(name) || origin == place) continue;
+    const std::string value = key.print(by_file.config);
+    if (value == key.print(out.config)) continue;
+    out.overridden.push_back(name + " = " + value + " (" + EscapeName(place) + ") is not in force: " +
+                             EscapeName(origin) + " overrides it; take that away, or change it there");
+  }
+}
+
 Status Join(const std::vector<std::string>& faults) {
   if (faults.empty()) return OkStatus();
   std::string text;
@@ -116,12 +129,14 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
   std::vector<std::string> faults;
   for (const ConfigKey& key : ConfigKeys()) out.origins[std::string(key.name)] = "default";
   if (flags.private_mode) ApplyPrivateDefaults(out, faults);
+  const CommandLine by_default = out;
   const auto configured = environment.find("PINFEED_CONFIG");
   if (!flags.config_file.empty()) {
     ApplyFile(flags.config_file, out, faults);
   } else if (configured != environment.end() && !configured->second.empty()) {
     ApplyFile(configured->second, out, faults);
   }
+  const CommandLine by_file = out;
   for (const ConfigKey& key : ConfigKeys()) {
     const std::string name = EnvironmentName(key.name);
     if (const auto found = environment.find(name); found != environment.end()) {
@@ -133,6 +148,7 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
       Apply(key, ConfigValue::Text(found->second), "flag " + FlagName(key.name), out, faults);
     }
   }
+  NoteOverridden(by_default, by_file, out);
   if (faults.empty()) CheckAdminKeys(out, faults);
   RETURN_IF_ERROR(Join(faults));
   return out;

@@ -78,6 +78,8 @@ struct CommandLine {
   Config config;
   std::map<std::string, std::string>
       origins;  // where each key's value comes from: "default", "file.toml:3", ...
+  // Values of the file that are not in force, and by what: "workers = 3 (file.toml:2) is not in force: ...".
+  std::vector<std::string> overridden;
   // A daemon for one process: it ends when the pipe's read end `lifetime_fd` hangs up.
   bool private_mode = false;
   int lifetime_fd = -1;

@@ -111,10 +111,12 @@ Status Daemon::Create() {
   parts_->workers.emplace(config.workers != 0 ? config.workers : UsableCpus(AffinityCpus()),
                           config.user_workers != 0 ? config.user_workers : UINT32_MAX);
   parts_->progress.emplace(
-      *parts_->workers,
-      [devices = parts_->devices.get()] {
-        return devices == nullptr ? std::vector<GpuSnapshot>() : devices->Snapshot();
-      },
+      ProgressCheck::Parts{*parts_->workers,
+                           [devices = parts_->devices.get()] {
+                             return devices == nullptr ? std::vector<GpuSnapshot>() : devices->Snapshot();
+                           },
+                           [this](uint64_t feed, uint64_t sample) { return SampleName(feed, sample); },
+                           service_.watchdog_interval().has_value()},
       config.stuck_timeout);
   parts_->datasets.emplace(
       DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache});
@@ -161,9 +163,10 @@ Status Daemon::Create() {
 Status Daemon::LoadAdminAccess() {
   const Config& config = command_line_.config;
   if (config.admin_listen.empty()) return OkStatus();
-  ASSIGN_OR_RETURN(TlsIdentity identity, ReadAdminIdentity(config));
-  WarnOfValidity(config, identity);
-  parts_->admin_access.emplace(std::move(identity), config.admin_clients);
+  Result<TlsIdentity> identity = ReadAdminIdentity(config);
+  if (!identity.ok()) return AtItsPlace(identity.status(), command_line_);
+  WarnOfValidity(config, *identity);
+  parts_->admin_access.emplace(*std::move(identity), config.admin_clients);
   return OkStatus();
 }
 
@@ -293,6 +296,10 @@ DaemonSnapshot Daemon::Snapshot() const {
   snapshot.started_unix_seconds = std::chrono::duration<double>(started_at_.time_since_epoch()).count();
   snapshot.config_good = config_good_;
   snapshot.config_unix_seconds = std::chrono::duration<double>(config_at_.load().time_since_epoch()).count();
+  if (parts_->admin_access) {
+    snapshot.admin_certificate_until_unix_seconds =
+        std::chrono::duration<double>(parts_->admin_access->valid_until().time_since_epoch()).count();
+  }
   snapshot.resident_bytes = ResidentBytes();
   FeedTable::View feeds = parts_->feeds.Snapshot();
   snapshot.feeds = std::move(feeds.feeds);

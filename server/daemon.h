@@ -83,9 +83,11 @@ class Daemon {
   // Waits for a signal, the lifetime pipe's end or a wake-up, and does what they ask for.
   void WaitOnce(Clock::time_point until);
   void OnSignal();
-  // Feeds the service manager's watchdog if its time has come and the pool gets on; returns when to come
-  // again.
+  // Looks whether the pool gets on if it is time to, and then feeds the service manager's watchdog, if there
+  // is one; returns when to come again.
   Clock::time_point Watch();
+  // For the log: see ProgressCheck.
+  std::string SampleName(uint64_t feed_id, uint64_t sample) const;
   // A second call changes nothing.
   void BeginDrain();
   bool draining() const { return drain_began_ != kNotDraining; }
@@ -114,7 +116,7 @@ class Daemon {
   static constexpr Clock::rep kNotDraining = 0;
   std::atomic<Clock::rep> drain_began_{kNotDraining};
   ServiceNotify service_;
-  Clock::time_point next_watch_;            // main thread only
+  Clock::time_point watched_at_;            // the last Watch that looked; main thread only
   int asked_ = 0;                           // likewise: times that the end was asked for
   bool lifetime_over_ = false;              // likewise: of the process this daemon serves
   std::atomic<bool> reload_missed_{false};  // a SIGHUP came during the start

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <climits>
 #include <csignal>
+#include <sstream>
 
 #include "common/log.h"
 #include "common/quote.h"
@@ -62,12 +63,23 @@ Status Daemon::failure() const {
 }
 
 Daemon::Clock::time_point Daemon::Watch() {
-  if (!service_.watchdog_interval()) return Clock::time_point::max();
+  constexpr auto kNever = std::chrono::milliseconds::max();
+  const auto watchdog = service_.watchdog_interval();
+  const auto interval = std::min(watchdog.value_or(kNever), parts_->progress->interval());
+  if (interval == kNever) return Clock::time_point::max();
   const Clock::time_point now = Clock::now();
-  if (now < next_watch_) return next_watch_;
-  if (parts_->progress->Stuck().empty()) service_.FeedWatchdog();
-  next_watch_ = now + *service_.watchdog_interval();
-  return next_watch_;
+  if (now < watched_at_ + interval) return watched_at_ + interval;
+  watched_at_ = now;
+  if (parts_->progress->Stuck().empty() && watchdog) service_.FeedWatchdog();
+  return now + interval;
+}
+
+std::string Daemon::SampleName(uint64_t feed_id, uint64_t sample) const {
+  for (const std::shared_ptr<Feed>& feed : parts_->feeds.All()) {
+    if (feed->id() != feed_id || sample >= feed->dataset().samples) continue;
+    return feed->DescribeSample(sample);
+  }
+  return {};
 }
 
 void Daemon::WaitOnce(Clock::time_point until) {
@@ -150,7 +162,9 @@ void Daemon::BeginDrain() {
 Result<CommandLine> Daemon::ReadAgain(std::optional<TlsIdentity>& identity) const {
   ASSIGN_OR_RETURN(CommandLine loaded, read_config_());
   if (loaded.config.admin_listen.empty()) return loaded;
-  ASSIGN_OR_RETURN(identity, ReadAdminIdentity(loaded.config));
+  Result<TlsIdentity> read = ReadAdminIdentity(loaded.config);
+  if (!read.ok()) return AtItsPlace(read.status(), loaded);
+  identity = *std::move(read);
   return loaded;
 }
 
@@ -161,10 +175,14 @@ Result<ReloadReport> Daemon::ReloadConfig(const std::string& who) {
   const Result<CommandLine> loaded = ReadAgain(identity);
   config_good_ = loaded.ok();
   if (!loaded.ok()) {
-    spdlog::error("{}: the configuration stays as it was: {}", who, loaded.status().message());
+    std::istringstream faults(loaded.status().message());
+    for (std::string fault; std::getline(faults, fault);)
+      spdlog::error("{}: the configuration stays as it was: {}", who, fault);
     service_.Ready(ServingText() + "; the configuration could not be loaded again");
     return loaded.status();
   }
+  std::vector<std::string> warnings = loaded->overridden;
+  for (std::string& missing : MissingWarnings(command_line_, *loaded)) warnings.push_back(std::move(missing));
   Reload reload = MergeReloaded(command_line_, *loaded);
   command_line_ = std::move(reload.next);
   Apply(command_line_.config);
@@ -180,8 +198,9 @@ Result<ReloadReport> Daemon::ReloadConfig(const std::string& who) {
                reload.changed.empty() ? "nothing changed" : Joined(reload.changed));
   if (!reload.need_restart.empty())
     spdlog::warn("to take effect at a restart: {}", Joined(reload.need_restart));
+  for (const std::string& warning : warnings) spdlog::warn("{}", warning);
   service_.Ready(ServingText() + (reload.need_restart.empty() ? "" : "; changes wait for a restart"));
-  return ReloadReport{std::move(reload.changed), std::move(reload.need_restart)};
+  return ReloadReport{std::move(reload.changed), std::move(reload.need_restart), std::move(warnings)};
 }
 
 // The keys that server/reload.cc calls live.

@@ -3,7 +3,12 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/capability.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -15,6 +20,8 @@
 #include "common/quote.h"
 #include "common/unique_handle.h"
 #include "server/session/dataset_cache.h"
+#include "server/session/listener.h"
+#include "server/session/socket_dir.h"
 
 namespace pinfeed {
 namespace {
@@ -22,6 +29,12 @@ namespace {
 Status CheckDirectory(const std::string& path) {
   const UniqueFd directory(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   return directory ? OkStatus() : ErrnoStatus("open the directory " + QuotePath(path), errno);
+}
+
+// The key that a message begins with.
+std::string KeyOf(const Status& status, const CommandLine& command_line, const std::string& otherwise) {
+  const std::string key = status.message().substr(0, status.message().find(':'));
+  return command_line.origins.count(key) != 0 ? key : otherwise;
 }
 
 }  // namespace
@@ -53,6 +66,21 @@ Result<std::optional<gid_t>> SocketGroup(const std::string& group) {
   return std::optional<gid_t>(found->gr_gid);
 }
 
+Status CheckGroup(gid_t group) {
+  if (group == ::getegid()) return OkStatus();
+  std::vector<gid_t> groups(static_cast<size_t>(std::max(0, ::getgroups(0, nullptr))));
+  const int count = ::getgroups(static_cast<int>(groups.size()), groups.data());
+  if (std::find(groups.begin(), groups.begin() + std::max(0, count), group) != groups.end())
+    return OkStatus();
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  std::array<__user_cap_data_struct, 2> capabilities{};
+  if (::syscall(SYS_capget, &header, capabilities.data()) == 0 &&
+      (capabilities[0].effective & (1U << CAP_CHOWN)) != 0)
+    return OkStatus();
+  return InvalidArgument("socket_group: the sockets cannot be given to group " + std::to_string(group) +
+                         "; " + GroupAdvice(group));
+}
+
 Result<TlsIdentity> ReadAdminIdentity(const Config& config) {
   return ReadTlsIdentity({.ca = {"admin_ca", config.admin_ca},
                           .certificate = {"admin_cert", config.admin_cert},
@@ -66,6 +94,33 @@ void WarnOfValidity(const Config& config, const TlsIdentity& identity) {
                QuotePath(config.admin_cert), fault);
 }
 
+Status AtItsPlace(const Status& status, const CommandLine& command_line) {
+  const auto place = command_line.origins.find(KeyOf(status, command_line, {}));
+  return place == command_line.origins.end() ? status : status.WithContext(EscapeName(place->second));
+}
+
+std::vector<std::string> MissingWarnings(const CommandLine& before, const CommandLine& loaded) {
+  std::vector<std::string> warnings;
+  const auto note = [&](const std::string& key, const std::string& name, const Status& status) {
+    if (status.ok()) return;
+    const auto place = loaded.origins.find(key);
+    warnings.push_back((place == loaded.origins.end() ? "" : EscapeName(place->second) + ": ") + name + ": " +
+                       status.message() + "; clients cannot read there until that is mended");
+  };
+  if (loaded.config.allowed_roots != before.config.allowed_roots) {
+    for (const std::string& root : loaded.config.allowed_roots)
+      note("allowed_roots", "allowed_roots", CheckDirectory(root));
+  }
+  for (const auto& [name, dataset] : loaded.config.datasets) {
+    const auto known = before.config.datasets.find(name);
+    if (known != before.config.datasets.end() && known->second == dataset) continue;
+    if (::faccessat(AT_FDCWD, dataset.path.c_str(), R_OK, AT_EACCESS) != 0)
+      note("datasets." + name, "datasets." + EscapeName(name),
+           ErrnoStatus("read " + QuotePath(dataset.path), errno));
+  }
+  return warnings;
+}
+
 Status CheckHost(const CommandLine& command_line) {
   const Config& config = command_line.config;
   std::string faults;
@@ -74,9 +129,13 @@ Status CheckHost(const CommandLine& command_line) {
     faults += (faults.empty() ? "" : "\n") + command_line.origins.at(key) + ": " + status.message();
   };
   note("pool_bytes", PoolBytes(config.pool_bytes).status());
-  note("socket_group", SocketGroup(config.socket_group).status());
-  note("socket_dir", CheckDirectory(config.socket_dir).WithContext("socket_dir"));
-  if (!config.admin_listen.empty()) note("admin_listen", ReadAdminIdentity(config).status());
+  const Result<std::optional<gid_t>> group = SocketGroup(config.socket_group);
+  note("socket_group", !group.ok() ? group.status() : *group ? CheckGroup(**group) : OkStatus());
+  note("socket_dir", SocketDir::Check(config.socket_dir).WithContext("socket_dir"));
+  if (!config.admin_listen.empty()) {
+    const Status identity = ReadAdminIdentity(config).status();
+    note(KeyOf(identity, command_line, "admin_listen"), identity);
+  }
   for (const std::string& root : config.allowed_roots)
     note("allowed_roots", CheckDirectory(root).WithContext("allowed_roots"));
   DatasetCache datasets({config.datasets, config.allowed_roots, 0});

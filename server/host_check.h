@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/result.h"
 #include "common/tls_identity.h"
@@ -16,6 +17,8 @@ namespace pinfeed {
 
 // The pool's size here. kInvalidArgument when this process may not have as much.
 Result<uint64_t> PoolBytes(const MemorySize& size);
+// That this process may give its sockets to the group, by membership or as root with CAP_CHOWN.
+Status CheckGroup(gid_t group);
 // Nothing when `group`, a name or a number, is empty. kInvalidArgument when there is none of that name.
 Result<std::optional<gid_t>> SocketGroup(const std::string& group);
 
@@ -23,6 +26,12 @@ Result<std::optional<gid_t>> SocketGroup(const std::string& group);
 Result<TlsIdentity> ReadAdminIdentity(const Config& config);
 // Logs it when the certificate is not valid now: trainers are served all the same, so no start ends by it.
 void WarnOfValidity(const Config& config, const TlsIdentity& identity);
+
+// A message that begins with a key, behind the place which that key's value comes from.
+Status AtItsPlace(const Status& status, const CommandLine& command_line);
+// For a reload: what it names anew, of allowed roots and datasets, and is not there or not to be read. A look
+// at the paths alone, since the main thread takes it; --check opens the datasets.
+std::vector<std::string> MissingWarnings(const CommandLine& before, const CommandLine& loaded);
 
 // The configuration against this host, for --check: what Start refuses for as well (the pool's size, the
 // group, the socket directory, the admin endpoint's files), and what may still come with a disk that is

@@ -85,6 +85,7 @@ void RunReload(const ToolContext& context) {
   if (ListField(answer, "changed").empty()) std::puts("loaded: nothing changed");
   PrintList(answer, "changed", "loaded, in force now:");
   PrintList(answer, "need_restart", "waits for a restart:");
+  PrintList(answer, "warnings", "loaded as it is, but:");
 }
 
 void RunLogs(const std::string& level, const ToolContext& context) {

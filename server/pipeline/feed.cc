@@ -29,7 +29,7 @@ uint64_t Nanoseconds(Clock::duration duration) {
 }  // namespace
 
 Feed::Feed(Parts parts, WorkerPool& workers)
-    : share_(std::make_shared<FeedShare>(parts.owner)),
+    : share_(std::make_shared<FeedShare>(parts.owner, parts.id)),
       parts_(std::move(parts)),
       workers_(workers),
       trace_(parts_.tracer, parts_.owner, parts_.id),

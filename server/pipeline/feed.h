@@ -70,6 +70,8 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // What the client is left to do to images; nothing on the host.
   const std::optional<ImageTail>& tail() const { return parts_.loader->tail(); }
   const DatasetInfo& dataset() const { return parts_.loader->dataset().info(); }
+  // See Dataset::Describe.
+  std::string DescribeSample(uint64_t id) const { return parts_.loader->dataset().Describe(id); }
   // Outlives the feed, for who waits for its end: its tasks, its copies and who looks at it own it with us.
   std::shared_ptr<const FeedShare> share() const { return share_.share(); }
 

@@ -68,6 +68,7 @@ void Feed::Fill::Load(const Piece& piece, uint32_t begin, uint32_t end, SampleSc
     if (feed_.abandoned_.load(std::memory_order_relaxed) || i > first_failed_.load(std::memory_order_relaxed))
       break;
     const SampleKey key{parts.sampler.SampleId(plan_, i), plan_.epoch};
+    scratch.Begin(key.id);
     SampleTimes times;
     times.spans = spans ? &*spans : nullptr;
     Status status = parts.loader->Load(key, places, scratch, times);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/pipeline/progress_check.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/log.h"
@@ -12,11 +13,19 @@ std::string InSeconds(std::chrono::nanoseconds time) {
   return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
 }
 
+constexpr std::chrono::milliseconds kShortestInterval(50);
+constexpr std::chrono::milliseconds kLongestInterval(10000);
+
 }  // namespace
 
+std::chrono::milliseconds ProgressCheck::interval() const {
+  if (limit_.count() == 0) return std::chrono::milliseconds::max();
+  return std::clamp(limit_ / 8, kShortestInterval, kLongestInterval);
+}
+
 std::string ProgressCheck::Stuck() {
-  const std::vector<GpuSnapshot> gpus = gpus_ ? gpus_() : std::vector<GpuSnapshot>();
-  uint64_t done = workers_.progress();
+  const std::vector<GpuSnapshot> gpus = parts_.gpus ? parts_.gpus() : std::vector<GpuSnapshot>();
+  uint64_t done = parts_.workers.progress();
   for (const GpuSnapshot& gpu : gpus) done += gpu.copied_bytes + gpu.peer_bytes;
   const Clock::time_point now = Clock::now();
   if (std::exchange(done_, done) != done) moved_at_ = now;
@@ -25,10 +34,9 @@ std::string ProgressCheck::Stuck() {
     Enter(State::kWell, {});
     return {};
   }
-  if (now - moved_at_ <= limit_) {
-    Enter(State::kPartly, hung);
-    return {};
-  }
+  // Between the two it is not known yet whether the rest gets on or has stopped as well.
+  if (now - moved_at_ <= limit_ / 2) Enter(State::kPartly, hung);
+  if (now - moved_at_ <= limit_) return {};
   std::string stuck = hung + ", and nothing else was done for " + InSeconds(now - moved_at_);
   Enter(State::kStuck, stuck);
   return stuck;
@@ -44,16 +52,26 @@ void ProgressCheck::Enter(State state, const std::string& hung) {
       spdlog::error("{}; the rest gets on, so the daemon goes on", hung);
       return;
     case State::kStuck:
-      spdlog::error("{}: the service manager's watchdog is not fed until this changes", hung);
+      spdlog::error("{}: {}", hung,
+                    parts_.watched ? "the service manager's watchdog is not fed until this changes"
+                                   : "no feed gets on until this changes");
       return;
   }
 }
 
 std::string ProgressCheck::FindHung(const std::vector<GpuSnapshot>& gpus) const {
   if (limit_.count() == 0) return {};
-  if (const auto longest = workers_.LongestChunk(); longest > limit_) {
-    return "a worker has been at one piece of work for " + InSeconds(longest) +
-           ", as when storage does not answer (stuck_timeout)";
+  if (const auto chunks = parts_.workers.ChunksLongerThan(limit_); !chunks.empty()) {
+    const WorkerPool::LongChunk& longest = chunks.front();
+    std::string text = "a worker has been at one piece of work for " + InSeconds(longest.age) +
+                       ", as when storage does not answer (stuck_timeout)";
+    const std::string name =
+        parts_.sample_name ? parts_.sample_name(longest.feed, longest.sample) : std::string();
+    if (!name.empty())
+      text += ": sample " + std::to_string(longest.sample) + " of feed " + std::to_string(longest.feed) +
+              ", " + name;
+    if (chunks.size() > 1) text += ", and more workers likewise: " + std::to_string(chunks.size() - 1);
+    return text;
   }
   for (const GpuSnapshot& gpu : gpus) {
     if (gpu.stalled > limit_)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the watchdog is fed for. In: how long workers are at their work, and GPUs at their copies. Out:
-// whether the pool as a whole gets on.
+// Whether the pool as a whole gets on, for the log and the watchdog. In: how long workers are at their work,
+// and GPUs at their copies. Out: what hangs.
 #pragma once
 
 #include <chrono>
@@ -22,14 +22,21 @@ namespace pinfeed {
 // wrongly.
 class ProgressCheck {
  public:
+  struct Parts {
+    const WorkerPool& workers;
+    std::function<std::vector<GpuSnapshot>()> gpus = nullptr;  // null: there are none
+    // What a person looks for to find the sample of that feed; empty: not known. Null: never is.
+    std::function<std::string(uint64_t feed, uint64_t sample)> sample_name = nullptr;
+    bool watched = false;  // whoever looks feeds a watchdog by it
+  };
   // `limit` 0: nothing is ever stuck.
-  ProgressCheck(const WorkerPool& workers, std::function<std::vector<GpuSnapshot>()> gpus,
-                std::chrono::milliseconds limit)
-      : workers_(workers), gpus_(std::move(gpus)), limit_(limit) {}
+  ProgressCheck(Parts parts, std::chrono::milliseconds limit) : parts_(std::move(parts)), limit_(limit) {}
 
   // Empty while work gets done anywhere, or there is none; else what holds it up.
   std::string Stuck();
   void SetLimit(std::chrono::milliseconds limit) { limit_ = limit; }
+  // How often to look, to tell soon after the limit; max() when there is none.
+  std::chrono::milliseconds interval() const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -38,8 +45,7 @@ class ProgressCheck {
   std::string FindHung(const std::vector<GpuSnapshot>& gpus) const;
   void Enter(State state, const std::string& hung);
 
-  const WorkerPool& workers_;
-  const std::function<std::vector<GpuSnapshot>()> gpus_;  // empty: there are none
+  const Parts parts_;
   std::chrono::milliseconds limit_;
   State state_ = State::kWell;
   uint64_t done_ = 0;                          // portions of work and copied bytes, by the last look

@@ -3,6 +3,7 @@
 // in the slot.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -53,7 +54,8 @@ struct alignas(64) SampleDurations {
 };
 
 // A worker thread's reusable buffers (encoded bytes, decoded image, resize rows) and its statistics. One a
-// thread; grows to the largest sample seen. Threads: all may read `durations`, the rest is the one thread's.
+// thread; grows to the largest sample seen. Threads: all may read `durations` and `sample`, the rest is the
+// one thread's.
 class SampleScratch {
  public:
   SampleScratch();
@@ -65,10 +67,14 @@ class SampleScratch {
   Buffers& buffers() { return *buffers_; }
   SampleDurations& durations() { return durations_; }
   const SampleDurations& durations() const { return durations_; }
+  // The sample that is being loaded, or was last: for who asks what a thread hangs at.
+  void Begin(uint64_t sample) { sample_.store(sample, std::memory_order_relaxed); }
+  uint64_t sample() const { return sample_.load(std::memory_order_relaxed); }
 
  private:
   std::unique_ptr<Buffers> buffers_;
   SampleDurations durations_;
+  std::atomic<uint64_t> sample_{0};
 };
 
 // Who does the pointwise transforms, mirroring and layout of images: the workers, or the trainer's GPU. In

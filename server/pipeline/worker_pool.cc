@@ -134,6 +134,19 @@ std::chrono::nanoseconds WorkerPool::LongestChunk() const {
   return longest;
 }
 
+std::vector<WorkerPool::LongChunk> WorkerPool::ChunksLongerThan(std::chrono::nanoseconds limit) const {
+  const Clock::time_point now = Clock::now();
+  std::vector<LongChunk> found;
+  for (size_t i = 0; i < began_.size(); ++i) {
+    const Clock::rep at = began_[i].at.load(std::memory_order_acquire);
+    const LongChunk chunk{now - Clock::time_point(Clock::duration(at)),
+                          began_[i].feed.load(std::memory_order_relaxed), scratches_[i]->sample()};
+    if (at != 0 && chunk.age > limit) found.push_back(chunk);
+  }
+  std::sort(found.begin(), found.end(), [](const LongChunk& a, const LongChunk& b) { return a.age > b.age; });
+  return found;
+}
+
 void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
   ::pthread_setname_np(::pthread_self(), ("worker" + std::to_string(index)).c_str());
   for (;;) {
@@ -149,7 +162,8 @@ void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
     FeedShare& share = *task->share_;
     share.running.fetch_add(1, std::memory_order_relaxed);
     const Clock::time_point start = Clock::now();
-    began_[index].at.store(start.time_since_epoch().count(), std::memory_order_relaxed);
+    began_[index].feed.store(share.feed, std::memory_order_relaxed);
+    began_[index].at.store(start.time_since_epoch().count(), std::memory_order_release);
     task->Run(begin, end, scratch);
     const auto spent = static_cast<uint64_t>(
         std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());

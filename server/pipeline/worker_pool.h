@@ -22,7 +22,7 @@ namespace pinfeed {
 // How urgent a feed is and how much it has been given: what makes the pool fair. One a feed; outlives it and
 // its tasks.
 struct FeedShare {
-  explicit FeedShare(uid_t user = 0) : owner(user) {}
+  explicit FeedShare(uid_t user = 0, uint64_t feed_id = 0) : owner(user), feed(feed_id) {}
 
   static constexpr uint64_t kUnknownBatchNs = 10'000'000;
 
@@ -34,7 +34,8 @@ struct FeedShare {
            ready.load(std::memory_order_relaxed) * batch_ns.load(std::memory_order_relaxed);
   }
 
-  const uid_t owner;  // of the feed
+  const uid_t owner;    // of the feed
+  const uint64_t feed;  // its id
   std::atomic<uint32_t> ready{
       0};  // batches published and not yet released: the fewer, the nearer to starving
   std::atomic<uint64_t> served_ns{
@@ -119,6 +120,13 @@ class WorkerPool {
   uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
   // For how long the worker that has been at its chunk the longest has been at it; 0 when all are idle.
   std::chrono::nanoseconds LongestChunk() const;
+  // What workers have been at for longer than `limit`, the longest first.
+  struct LongChunk {
+    std::chrono::nanoseconds age{0};
+    uint64_t feed = 0;
+    uint64_t sample = 0;  // of its dataset
+  };
+  std::vector<LongChunk> ChunksLongerThan(std::chrono::nanoseconds limit) const;
   // Workers that run a chunk right now.
   uint32_t busy() const { return busy_.load(std::memory_order_relaxed); }
   // What samples took since the start, all workers together.
@@ -133,6 +141,7 @@ class WorkerPool {
   // On a line of its own: each worker writes its own for every chunk.
   struct alignas(64) Began {
     std::atomic<Clock::rep> at{0};  // the chunk it is at; 0: idle
+    std::atomic<uint64_t> feed{0};  // of that chunk
   };
 
   void Loop(uint32_t index, SampleScratch& scratch);

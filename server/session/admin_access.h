@@ -3,6 +3,7 @@
 // and after a reload. Out: answers to handshakes and calls.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -25,6 +26,12 @@ class AdminAccess {
   bool SetIdentity(TlsIdentity identity) PF_EXCLUDES(mutex_);
   // For calls from now on, over connections that there are too.
   void SetClients(std::vector<std::string> clients) PF_EXCLUDES(mutex_);
+
+  // The end of the validity of the certificate in force.
+  std::chrono::system_clock::time_point valid_until() const PF_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    return identity_.valid_until;
+  }
 
   struct Version {
     uint64_t number = 0;

@@ -209,6 +209,8 @@ grpc::ServerUnaryReactor* AdminService::Reload(grpc::CallbackServerContext* cont
                              for (const std::string& change : report->changed) response->add_changed(change);
                              for (const std::string& change : report->need_restart)
                                response->add_need_restart(change);
+                             for (const std::string& warning : report->warnings)
+                               response->add_warnings(warning);
                              Finish(reactor, OkStatus());
                            });
   return reactor;
@@ -221,11 +223,16 @@ grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext*
   const Result<Caller> caller = FindOperator(*context, "set the log level");
   if (!caller.ok()) return Finish(reactor, caller.status());
   response->set_before(LogLevel());
+  const auto before = spdlog::get_level();
   const Status set = pinfeed::SetLogLevel(request->level());
-  if (set.ok())  // at the highest level, so that it shows whatever was set
-    spdlog::error("{} sets the log level {}, which was {}", Describe(*caller), request->level(),
-                  response->before());
-  return Finish(reactor, set);
+  if (!set.ok()) return Finish(reactor, set);
+  // Under the lower of the two, so that it shows although it is no error.
+  const auto now = spdlog::get_level();
+  if (now > before) spdlog::set_level(before);
+  spdlog::log(std::max(spdlog::level::info, std::min(before, now)), "{} sets the log level {}, which was {}",
+              Describe(*caller), request->level(), response->before());
+  spdlog::set_level(now);
+  return Finish(reactor, OkStatus());
 }
 
 Result<uint64_t> AdminService::TakeTurn(std::optional<uid_t> scope, double seconds, TraceStream& stream) {

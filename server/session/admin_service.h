@@ -32,6 +32,7 @@ namespace pinfeed {
 struct ReloadReport {
   std::vector<std::string> changed;
   std::vector<std::string> need_restart;
+  std::vector<std::string> warnings;
 };
 
 // What the daemon as a whole does for its operators. `who` is for the log. Any thread may call them.

@@ -28,6 +28,12 @@ Result<Peer> PeerOf(int fd) {
 
 }  // namespace
 
+std::string GroupAdvice(gid_t group) {
+  return "user " + std::to_string(::geteuid()) + " is not in group " + std::to_string(group) +
+         ": add it (usermod -aG; for a service SupplementaryGroups= too), or leave socket_group out and let "
+         "those who are to connect join the daemon's own group";
+}
+
 Result<Listener> Listener::Create(const std::string& path, int type, ListenerOptions options,
                                   Refusals& refusals) {
   const std::string what = "listen on " + QuotePath(path);
@@ -50,8 +56,11 @@ Result<Listener> Listener::Create(const std::string& path, int type, ListenerOpt
   // Between bind and listen nobody can connect, so these come in time.
   if (listener.options_.group &&
       ::chown(path.c_str(), static_cast<uid_t>(-1), *listener.options_.group) != 0) {
-    return ErrnoStatus("give " + QuotePath(path) + " to group " + std::to_string(*listener.options_.group),
-                       errno);
+    const gid_t group = *listener.options_.group;
+    const Status status =
+        ErrnoStatus("give " + QuotePath(path) + " to group " + std::to_string(group), errno);
+    return status.native_error() == EPERM ? InvalidArgument(status.message() + "; " + GroupAdvice(group))
+                                          : status;
   }
   if (::chmod(path.c_str(), listener.options_.mode) != 0)
     return ErrnoStatus("set the mode of " + QuotePath(path), errno);

@@ -23,6 +23,9 @@ struct ListenerOptions {
   std::function<bool(uid_t)> is_served;
 };
 
+// What to do when this process may not give its sockets to the group.
+std::string GroupAdvice(gid_t group);
+
 // Purpose: accepts without blocking; closes and counts what comes from users that are not served. Owns: the
 // socket, and its file, if it made it, which it unlinks. Borrows: the refusals. Threads: one at a time.
 // Errors: see Accept.

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
@@ -75,7 +76,7 @@ Result<FileId> WriteNewFile(const std::string& path, std::string_view text) {
   return FileId{info.st_dev, info.st_ino};
 }
 
-Result<SocketDir> SocketDir::Lock(const std::string& directory, bool temporary) {
+Status SocketDir::Check(const std::string& directory) {
   const std::string what = "use the socket directory " + QuotePath(directory);
   struct stat info {};
   if (::stat(directory.c_str(), &info) != 0) {
@@ -93,6 +94,24 @@ Result<SocketDir> SocketDir::Lock(const std::string& directory, bool temporary) 
                            ", who could replace the sockets, and this daemon is user " + user +
                            "; run it as the one, or give the directory to the other: chown " + user);
   }
+  const std::string longest = directory + "/lifeline.sock";
+  if (longest.size() >= sizeof(sockaddr_un::sun_path)) {
+    return InvalidArgument(what + ": " + QuotePath(longest) + " has " + std::to_string(longest.size()) +
+                           " bytes, a socket's path can have " +
+                           std::to_string(sizeof(sockaddr_un::sun_path) - 1) +
+                           "; choose a shorter socket_dir");
+  }
+  if (::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
+    return NoLock(what + ": write to it", errno);
+  const std::string lock = directory + "/pinfeedd.lock";
+  if (::faccessat(AT_FDCWD, lock.c_str(), R_OK | W_OK, AT_EACCESS) != 0 && errno != ENOENT)
+    return NoLock(what + ": open its lock " + QuotePath(lock), errno);
+  return OkStatus();
+}
+
+Result<SocketDir> SocketDir::Lock(const std::string& directory, bool temporary) {
+  RETURN_IF_ERROR(Check(directory));
+  const std::string what = "use the socket directory " + QuotePath(directory);
   const std::string path = directory + "/pinfeedd.lock";
   UniqueFd fd;
   while (!fd) {

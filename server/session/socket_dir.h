@@ -33,6 +33,8 @@ Result<FileId> WriteNewFile(const std::string& path, std::string_view text);
 // is wrong with the directory, or which process holds it.
 class SocketDir {
  public:
+  // What Lock would find wrong with the directory; makes and changes nothing. That another serves it is fine.
+  static Status Check(const std::string& directory);
   // A temporary directory is removed at the end, if nothing but the lock is left in it.
   static Result<SocketDir> Lock(const std::string& directory, bool temporary);
   SocketDir(SocketDir&& other) noexcept = default;

@@ -23,6 +23,8 @@ constexpr auto kTable = std::to_array<MetricDefinition>({
      "1 when the last attempt to load the configuration succeeded."},
     {Metric::kReloadTimestamp, "pinfeed_config_last_reload_success_timestamp_seconds", kG, "seconds", "",
      "Unix time at which the configuration in force was loaded."},
+    {Metric::kAdminCertificateExpiry, "pinfeed_admin_certificate_expiry_timestamp_seconds", kG, "seconds", "",
+     "Unix time at which the admin endpoint's certificate expires; absent without the endpoint."},
     {Metric::kWorkers, "pinfeed_workers", kG, "", "", "Threads that load samples."},
     {Metric::kWorkersBusy, "pinfeed_workers_busy", kG, "", "", "Threads that load samples right now."},
     {Metric::kWorkerChunks, "pinfeed_worker_chunks_total", kC, "", "",

@@ -21,6 +21,7 @@ enum class Metric : uint8_t {
   kDrainingSeconds,
   kReloadSuccessful,
   kReloadTimestamp,
+  kAdminCertificateExpiry,
   kWorkers,
   kWorkersBusy,
   kWorkerChunks,

@@ -86,6 +86,8 @@ void AddDaemon(const DaemonSnapshot& snapshot, const std::string& version, Page&
   page.Add(Metric::kDrainingSeconds, snapshot.draining_seconds);
   page.Add(Metric::kReloadSuccessful, snapshot.config_good ? 1 : 0);
   page.Add(Metric::kReloadTimestamp, snapshot.config_unix_seconds);
+  if (snapshot.admin_certificate_until_unix_seconds)
+    page.Add(Metric::kAdminCertificateExpiry, *snapshot.admin_certificate_until_unix_seconds);
   page.Add(Metric::kWorkers, snapshot.workers);
   page.Add(Metric::kWorkersBusy, snapshot.workers_busy);
   page.Add(Metric::kWorkerChunks, snapshot.worker_chunks);

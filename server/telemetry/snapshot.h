@@ -98,8 +98,9 @@ struct DaemonSnapshot {
   uint64_t resident_bytes = 0;
   double cpu_seconds = 0;
   double started_unix_seconds = 0;
-  bool config_good = true;         // the last attempt to load it
-  double config_unix_seconds = 0;  // when the one that is in force was loaded
+  bool config_good = true;                                     // the last attempt to load it
+  double config_unix_seconds = 0;                              // when the one that is in force was loaded
+  std::optional<double> admin_certificate_until_unix_seconds;  // nothing: no admin endpoint
   std::vector<FeedReport> feeds;
   FeedTotals totals;
   uint64_t sessions_opened = 0;

@@ -209,9 +209,28 @@ def test_a_directory_that_the_daemon_may_not_write_to_is_the_configurations_faul
     folder.mkdir(mode=0o500)
     unprivileged = ["setpriv", "--bounding-set", "-all"] if os.geteuid() == 0 else []
     command = [*unprivileged, os.environ["PINFEED_DAEMON"], "--socket-dir", str(folder), "--http-listen", "off"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2, done.stderr
-    assert "Permission denied" in done.stderr and "give it to that user, or choose another with --socket-dir" in done.stderr
+    for more in ([], ["--check"]):
+        done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 2, done.stderr
+        assert "Permission denied" in done.stderr and "give it to that user, or choose another with --socket-dir" in done.stderr
+
+
+def test_a_group_that_the_daemon_is_not_in_is_the_configurations_fault(tmp_path):
+    unprivileged = ["setpriv", "--bounding-set", "-all"] if os.geteuid() == 0 else []
+    command = [*unprivileged, os.environ["PINFEED_DAEMON"], "--socket-dir", str(tmp_path), "--http-listen", "off", "--pool-bytes", "64MiB"]
+    other = max(os.getgroups() + [os.getgid()]) + 1
+    for more in ([], ["--check"]):
+        done = subprocess.run([*command, "--socket-group", str(other), *more], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 2, done.stderr
+        assert f"user {os.geteuid()} is not in group {other}: add it (usermod -aG; " in done.stderr
+        assert "lifeline.sock" not in os.listdir(tmp_path)
+    done = subprocess.run([*command, "--socket-group", str(os.getgid()), "--check"], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "OK\n"), done.stderr
+
+
+def test_check_makes_nothing(tmp_path):
+    subprocess.run([os.environ["PINFEED_DAEMON"], "--socket-dir", str(tmp_path), "--check"], check=True, capture_output=True, timeout=60)
+    assert not os.listdir(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

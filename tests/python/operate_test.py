@@ -47,11 +47,11 @@ def eventually(what, holds):
 class Configured:
     """A daemon with a file, and what the file says of datasets."""
 
-    def __init__(self, folder, arrays):
+    def __init__(self, folder, arrays, *flags, under=()):
         self.file = folder / "pinfeed.toml"
         self.arrays = arrays
         self.write()
-        self.daemon = Daemon(folder / "run", "--config", str(self.file), http_listen="127.0.0.1:0")
+        self.daemon = Daemon(folder / "run", "--config", str(self.file), *flags, http_listen="127.0.0.1:0", under=under)
 
     def write(self, head="", datasets=("train",)):
         tables = "".join(f'[datasets.{name}]\npath = "{self.arrays}"\n' for name in datasets)
@@ -101,13 +101,43 @@ def test_a_wrong_file_changes_nothing_and_says_where(configured):
     status, _, err = tool(daemon, "reload")
     assert status == 1
     assert f"{configured.file}:4: max_sessions: expected" in err and f"{configured.file}:5: sockets: unknown key" in err
-    assert f"the configuration stays as it was: {configured.file}:4" in daemon.log()
+    for line in (4, 5):  # an entry each
+        assert re.search(rf"^2.*the configuration stays as it was: {configured.file}:{line}: ", daemon.log(), re.M)
     eventually("a new page says so", lambda: metric(daemon, "pinfeed_config_last_reload_successful") == 0)
     assert configured.can_open("train") and not configured.can_open("new")
     assert " debug " not in daemon.log()
     configured.write()
     assert tool(daemon, "reload")[:2] == (0, "loaded: nothing changed\n")
     eventually("a new page says so", lambda: metric(daemon, "pinfeed_config_last_reload_successful") == 1)
+
+
+def test_a_reload_names_what_a_flag_or_a_variable_overrides(tmp_path, arrays):
+    one = Configured(tmp_path, arrays, "--max-sessions", "7", under=["env", "PINFEED_ALLOWED_ROOTS=/"])
+    one.write(f'allowed_roots = ["{arrays}"]\nmax_sessions = 7\n')
+    status, out, err = tool(one.daemon, "reload")
+    assert status == 0, err
+    overridden = f'allowed_roots = ["{arrays}"] ({one.file}:3) is not in force: environment PINFEED_ALLOWED_ROOTS overrides it'
+    assert out.startswith("loaded: nothing changed\nloaded as it is, but:\n  " + overridden) and "max_sessions" not in out
+    assert overridden in one.daemon.log()
+    one.write("max_sessions = 8\n")
+    assert f"max_sessions = 8 ({one.file}:3) is not in force: flag --max-sessions overrides it" in tool(one.daemon, "reload")[1]
+    one.daemon.stop()
+
+
+def test_a_reload_warns_of_what_is_not_there_and_takes_it(configured, tmp_path):
+    daemon, later = configured.daemon, tmp_path / "later"
+    configured.write(f'allowed_roots = ["{later}"]\n')
+    with configured.file.open("a") as file:
+        file.write(f'[datasets.new]\npath = "{later}/train"\n')
+    status, out, err = tool(daemon, "reload")
+    assert status == 0 and "datasets.new: added" in out, err
+    warnings = out.split("loaded as it is, but:")[1]
+    assert f"{configured.file}:3: allowed_roots: open the directory '{later}': No such file or directory" in warnings
+    assert f"{configured.file}:6: datasets.new: read '{later}/train': No such file or directory" in warnings
+    assert f" warning {configured.file}:3: allowed_roots: open the directory" in daemon.log()
+    shutil.copytree(configured.arrays, later / "train")
+    assert configured.can_open("new") and configured.can_open(later / "train")
+    assert tool(daemon, "reload")[:2] == (0, "loaded: nothing changed\n")
 
 
 def test_an_open_feed_goes_on_over_a_reload_that_takes_its_dataset(configured):
@@ -122,6 +152,7 @@ def test_an_open_feed_goes_on_over_a_reload_that_takes_its_dataset(configured):
 def test_the_log_level_changes_until_the_next_reload(configured, arrays):
     daemon = configured.daemon
     assert tool(daemon, "logs", "--level", "error")[:2] == (0, "log level error (was info), until the daemon restarts or loads its configuration again\n")
+    assert re.search(r" info +.* sets the log level error, which was info$", daemon.log(), re.M)
     lines = daemon.log().count("opened on feed")
     assert configured.can_open("train") and daemon.log().count("opened on feed") == lines
     assert tool(daemon, "reload")[0] == 0

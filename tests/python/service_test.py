@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -38,6 +39,13 @@ def rows(tmp_path):
 def reader(rows, service):
     """A trainer that reads until it is killed."""
     return subprocess.Popen([sys.executable, "-c", READER, str(rows), service.address], stdout=subprocess.PIPE, text=True)
+
+
+def await_log(service, text):
+    end = time.monotonic() + WAIT_S
+    while text not in service.log():
+        service.receive(0.05)
+        assert time.monotonic() < end, service.log()
 
 
 def connects(path, kind=socket.SOCK_STREAM):
@@ -131,15 +139,30 @@ def test_a_worker_whose_read_does_not_return_stops_the_watchdog(tmp_path, rows):
     trainer = reader(rows, service)
     assert trainer.stdout.readline()
     with stopped_thread(service.thread("worker1"), in_read=True):
-        end = time.monotonic() + WAIT_S
-        while "and nothing else was done for" not in service.log():
-            service.receive(0.1)
-            assert time.monotonic() < end, service.log()
+        await_log(service, "and nothing else was done for")
+        assert "the service manager's watchdog is not fed until this changes" in service.log()
         assert service.silent_for("WATCHDOG", 3 * WATCHDOG_MS / 1000)
     service.receive_until("WATCHDOG")  # it reads on
     assert "moves again" in service.log()
     trainer.kill()
     trainer.communicate()
+    service.stop()
+
+
+def test_a_hang_is_told_without_a_watchdog_and_so_is_its_end(tmp_path, rows):
+    service = Service(tmp_path / "run", "--allowed-roots", str(rows), "--workers", "1", "--stuck-timeout", "1s")
+    service.receive_until("READY")
+    trainer = reader(rows, service)
+    assert trainer.stdout.readline()
+    with stopped_thread(service.thread("worker0"), in_read=True):
+        await_log(service, "no feed gets on until this changes")
+        told = [line for line in service.log().splitlines() if "piece of work" in line]
+        assert len(told) == 1, told
+        assert re.search(rf"\(stuck_timeout\): sample \d+ of feed \d+, {rows}\[\d+\], and nothing else was done for 1 s: ", told[0])
+    await_log(service, "what hung moves again")
+    trainer.kill()
+    trainer.communicate()
+    assert service.silent_for("WATCHDOG", 0.1)
     service.stop()
 
 
@@ -151,10 +174,7 @@ def test_a_read_that_does_not_return_stops_nothing_while_others_get_on(tmp_path,
     assert hung.stdout.readline()
     with stopped_thread(service.thread("worker1"), in_read=True):
         other = reader(rows, service)
-        end = time.monotonic() + WAIT_S
-        while "the rest gets on, so the daemon goes on" not in service.log():
-            service.receive(0.1)
-            assert time.monotonic() < end, service.log()
+        await_log(service, "the rest gets on, so the daemon goes on")
         for _ in range(5):
             assert not service.silent_for("WATCHDOG", 3 * WATCHDOG_MS / 1000)
         other.kill()

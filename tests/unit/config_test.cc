@@ -12,6 +12,7 @@ namespace pinfeed {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Environment = std::map<std::string, std::string>;
 
@@ -38,6 +39,18 @@ TEST(ConfigTest, FlagBeatsEnvironmentBeatsFileBeatsDefault) {
   EXPECT_EQ(line.origins.at("max_sessions"), "environment PINFEED_MAX_SESSIONS");
   EXPECT_EQ(line.config.default_slots, 5U);
   EXPECT_EQ(line.origins.at("default_slots"), file + ":3");
+}
+
+TEST(ConfigTest, NotesWhatOfTheFileIsOverriddenAndDiffers) {
+  TempDir directory;
+  const std::string file =
+      directory.Write("c.toml", "workers = 3\nmax_sessions = 9\ndataset_cache = 2\n").string();
+  ASSERT_OK_AND_ASSIGN(const CommandLine parsed,
+                       ParseCommandLine({"--config", file, "--max-sessions=9", "--default-slots=5"},
+                                        {{"PINFEED_WORKERS", "4"}}));
+  EXPECT_THAT(parsed.overridden, ElementsAre(HasSubstr("workers = 3 (" + file +
+                                                       ":1) is not in force: environment PINFEED_WORKERS "
+                                                       "overrides it")));
 }
 
 TEST(ConfigTest, ReadsEveryKindOfValueFromTheFile) {

@@ -21,6 +21,7 @@ DaemonSnapshot Full() {
   DaemonSnapshot snapshot;
   snapshot.ready = true;
   snapshot.server_epoch = UINT64_MAX;
+  snapshot.admin_certificate_until_unix_seconds = 2'000'000'000;
   FeedReport report;
   report.feed.id = 3;
   report.feed.state = "failed";

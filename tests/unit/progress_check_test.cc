@@ -16,8 +16,11 @@ using ::testing::HasSubstr;
 
 class GatedTask final : public FillTask {
  public:
-  explicit GatedTask(std::latch& gate) : FillTask(std::make_shared<FeedShare>(), 1, 1), gate_(gate) {}
-  void Run(uint32_t /*begin*/, uint32_t /*end*/, SampleScratch& /*scratch*/) override { gate_.wait(); }
+  explicit GatedTask(std::latch& gate) : FillTask(std::make_shared<FeedShare>(0, 7), 1, 1), gate_(gate) {}
+  void Run(uint32_t /*begin*/, uint32_t /*end*/, SampleScratch& scratch) override {
+    scratch.Begin(12);
+    gate_.wait();
+  }
   void Done() override {}
 
  private:
@@ -47,12 +50,37 @@ TEST(ProgressCheckTest, ABlockedWorkerIsStuckUntilItMoves) {
   std::latch gate(1);
   WorkerPool pool(2);
   pool.Start();
-  ProgressCheck check(pool, nullptr, milliseconds(1));
+  ProgressCheck check({pool}, milliseconds(1));
   EXPECT_EQ(check.Stuck(), "");  // idle
   pool.Submit(std::make_shared<GatedTask>(gate));
   EXPECT_THAT(Await(check, true), HasSubstr("a worker has been at one piece of work for 0 s"));
   gate.count_down();
   EXPECT_EQ(Await(check, false), "");
+}
+
+TEST(ProgressCheckTest, WhatHangsIsNamed) {
+  std::latch gate(1);
+  WorkerPool pool(2);
+  pool.Start();
+  ProgressCheck check({pool, nullptr,
+                       [](uint64_t feed, uint64_t sample) {
+                         return std::to_string(feed) + "-" + std::to_string(sample) + ".jpg";
+                       }},
+                      milliseconds(100));
+  pool.Submit(std::make_shared<GatedTask>(gate));
+  pool.Submit(std::make_shared<GatedTask>(gate));
+  while (pool.ChunksLongerThan(milliseconds(100)).size() < 2) std::this_thread::yield();
+  EXPECT_THAT(Await(check, true),
+              HasSubstr("(stuck_timeout): sample 12 of feed 7, 7-12.jpg, and more workers likewise: 1"));
+  gate.count_down();
+}
+
+// Soon enough to tell at a limit from when on it matters, never so often that it costs anything.
+TEST(ProgressCheckTest, ItWantsToBeLookedAtSeveralTimesALimit) {
+  const WorkerPool pool(1);
+  EXPECT_EQ(ProgressCheck({pool}, milliseconds(8000)).interval(), milliseconds(1000));
+  EXPECT_EQ(ProgressCheck({pool}, milliseconds(1)).interval(), milliseconds(50));
+  EXPECT_EQ(ProgressCheck({pool}, std::chrono::hours(24)).interval(), milliseconds(10000));
 }
 
 // Feeds whose storage answers go on: only once they have nothing to show either is the daemon stuck.
@@ -61,7 +89,7 @@ TEST(ProgressCheckTest, ABlockedWorkerIsNoneWhileOthersGetOn) {
   std::latch open(0);
   WorkerPool pool(2);
   pool.Start();
-  ProgressCheck check(pool, nullptr, milliseconds(1));
+  ProgressCheck check({pool}, milliseconds(1));
   pool.Submit(std::make_shared<GatedTask>(gate));
   Await(check, true);
   for (uint64_t round = 1; round <= 100; ++round) {
@@ -76,8 +104,7 @@ TEST(ProgressCheckTest, ABlockedWorkerIsNoneWhileOthersGetOn) {
 TEST(ProgressCheckTest, AGpuThatEndsNoCopyIsNamed) {
   const WorkerPool pool(1);
   std::vector<GpuSnapshot> gpus = Gpus(milliseconds(1));
-  ProgressCheck check(
-      pool, [&] { return gpus; }, milliseconds(1));
+  ProgressCheck check({pool, [&] { return gpus; }}, milliseconds(1));
   EXPECT_EQ(check.Stuck(), "");
   gpus = Gpus(milliseconds(6001));
   EXPECT_THAT(
@@ -92,8 +119,8 @@ TEST(ProgressCheckTest, AGpuThatEndsNoCopyIsNamed) {
 
 TEST(ProgressCheckTest, ALimitOfZeroIsNone) {
   const WorkerPool pool(1);
-  ProgressCheck check(
-      pool, [] { return Gpus(std::chrono::hours(24)); }, milliseconds(0));
+  ProgressCheck check({pool, [] { return Gpus(std::chrono::hours(24)); }}, milliseconds(0));
+  EXPECT_EQ(check.interval(), milliseconds::max());
   EXPECT_EQ(check.Stuck(), "");
 }
 

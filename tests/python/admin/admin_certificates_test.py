@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 
 import grpc
 import pinfeed
@@ -13,7 +14,8 @@ import pytest
 from admin_fixtures import Endpoint, call, endpoint, listeners_of, papers  # noqa: F401
 from certificates import Pair
 from conftest import ROOT
-from operate_test import eventually
+from daemon_process import Daemon
+from operate_test import eventually, metric
 
 
 def test_certificates_and_names_change_by_a_reload(papers, tmp_path):
@@ -35,7 +37,10 @@ def test_certificates_and_names_change_by_a_reload(papers, tmp_path):
         assert call(channel, "/pinfeed.v1.Feeder/GetStatus")
         shutil.copy(papers.ops.key, key)
         status, _, err = one.tool("reload")
-        assert status == 1 and f"admin_key: '{key}' is not the key of admin_cert '{cert}'" in err
+        assert status == 1 and f"{file}:3: admin_key: '{key}' is not the key of admin_cert '{cert}'" in err
+        check = [os.environ["PINFEED_DAEMON"], "--check", "--config", str(file), "--socket-dir", str(tmp_path)]
+        checked = subprocess.run(check, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        assert checked.returncode == 2 and f"{file}:3: admin_key: '{key}' is not the key" in checked.stderr
         one.serves()  # what was in force is
         install(papers.other.sign("server", "IP:127.0.0.1"), papers.other)
         status, out, err = one.tool("reload")
@@ -117,7 +122,29 @@ def test_an_expired_certificate_of_the_daemons_is_told_and_ends_no_start(papers,
     status, _, err = one.tool("status")
     assert status == 1 and "or not valid now" in err
     assert pinfeed.status(one.daemon.address)["state"] == "ready"
+    assert abs(metric(one.daemon, "pinfeed_admin_certificate_expiry_timestamp_seconds") - (time.time() - 86400)) < 600
     one.daemon.stop()
+
+
+def test_the_end_of_a_certificate_is_a_metric_that_follows_a_reload(papers, tmp_path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    shutil.copy(papers.server.cert, cert)
+    shutil.copy(papers.server.key, key)
+    one = Endpoint(tmp_path / "run", papers, *papers.flags(cert=cert, key=key))
+
+    def days_left():
+        return (metric(one.daemon, "pinfeed_admin_certificate_expiry_timestamp_seconds") - time.time()) / 86400
+
+    assert 29.9 < days_left() < 30.1
+    later = papers.ca.sign("server", "IP:127.0.0.1", days=(-1, 90))
+    shutil.copy(later.cert, cert)
+    shutil.copy(later.key, key)
+    assert one.tool("reload")[0] == 0
+    eventually("a new page says so", lambda: 89.9 < days_left() < 90.1)
+    one.daemon.stop()
+    plain = Daemon(tmp_path / "plain", http_listen="127.0.0.1:0")
+    assert "pinfeed_admin_certificate" not in plain.http("/metrics")[1]
+    plain.stop()
 
 
 def test_the_certificates_of_the_operations_page_do(tmp_path):
