@@ -169,8 +169,9 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   void AccountLocked() PF_REQUIRES(mutex_);
   void AccountStallLocked(uint64_t elapsed, uint64_t waited) PF_REQUIRES(mutex_);
   void SettleStallLocked() PF_REQUIRES(mutex_);
-  // Whether it has a batch by its release words: it may have given back what has not been looked at yet.
-  bool HoldsAnyLocked(const Consumer& consumer) const PF_REQUIRES(mutex_);
+  // How many batches it has, ready ones too, by its release words: it may have given back what has not been
+  // looked at yet.
+  uint32_t HeldLocked(const Consumer& consumer) const PF_REQUIRES(mutex_);
   char SlotLetterLocked(uint32_t slot) const PF_REQUIRES(mutex_);
   void Submit(Tasks tasks) PF_EXCLUDES(mutex_);
   // A piece of a batch is filled, or delivered and its memory free: begins others.

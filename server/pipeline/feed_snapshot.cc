@@ -76,9 +76,14 @@ void Feed::AccountStallLocked(uint64_t elapsed, uint64_t waited) {
   } else {
     note(stalls_, waited);
   }
+  uint32_t most_held = 0;
+  if (full) {
+    for (const Consumer& consumer : consumers_) most_held = std::max(most_held, HeldLocked(consumer));
+    if (!evicted_.empty()) most_held = slots_.count();
+  }
   for (Consumer& consumer : consumers_) {
-    if (full && !HoldsAnyLocked(consumer) && consumers_.size() + evicted_.size() > 1) {
-      // What it waited, it waited for others; before that it may have had something of its own.
+    if (full && HeldLocked(consumer) < most_held) {
+      // What it waited, it waited for who has more (it may itself have the batch that it did last).
       consumer.stalls.Add(StallCause::kGroup, consumer.waited_now_ns);
       if (consumer.Owes() > 0) consumer.stalls.Add(StallCause::kConsumer, elapsed - consumer.waited_now_ns);
     } else if (full && consumer.Owes() > 0) {
@@ -112,10 +117,11 @@ void Feed::SettleStallLocked() {
   unsettled_ns_ = 0;
 }
 
-bool Feed::HoldsAnyLocked(const Consumer& consumer) const {
+uint32_t Feed::HeldLocked(const Consumer& consumer) const {
+  uint32_t held = 0;
   for (uint32_t slot = 0; slot < slots_.count(); ++slot)
-    if (consumer.owed[slot] != 0 && consumer.pages->Released(slot) != consumer.owed[slot]) return true;
-  return false;
+    if (consumer.owed[slot] != 0 && consumer.pages->Released(slot) != consumer.owed[slot]) ++held;
+  return held;
 }
 
 char Feed::SlotLetterLocked(uint32_t slot) const {
