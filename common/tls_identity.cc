@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
+#include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -109,6 +110,21 @@ Result<Key> ParseKey(const TlsFile& file, const std::string& pem) {
                          "); it must be PEM, with a line -----BEGIN PRIVATE KEY-----");
 }
 
+// By the rules of this host's OpenSSL, which are those of gRPC.
+Status CheckTaken(const TlsFiles& files, const Certificate& certificate, const Key& key) {
+  const std::unique_ptr<SSL_CTX, decltype(&::SSL_CTX_free)> context(::SSL_CTX_new(::TLS_method()),
+                                                                    &::SSL_CTX_free);
+  const auto refused = [](const TlsFile& file) {
+    return InvalidArgument(
+        Named(file) + " is not taken by TLS on this host (" + TakeReason() +
+        "); make it anew, with a key of at least 2048 bits RSA or 256 bits ECDSA and SHA-256");
+  };
+  if (context == nullptr) return Internal("make a context of TLS: " + TakeReason());
+  if (::SSL_CTX_use_certificate(context.get(), certificate.get()) != 1) return refused(files.certificate);
+  if (::SSL_CTX_use_PrivateKey(context.get(), key.get()) != 1) return refused(files.key);
+  return OkStatus();
+}
+
 std::chrono::system_clock::time_point TimeOf(const ASN1_TIME* time) {
   std::tm parts{};
   if (::ASN1_TIME_to_tm(time, &parts) != 1) return {};
@@ -131,6 +147,7 @@ Result<TlsIdentity> ReadTlsIdentity(const TlsFiles& files) {
                            files.certificate.name + " " + QuotePath(files.certificate.path) +
                            "; give the two that were made together");
   }
+  RETURN_IF_ERROR(CheckTaken(files, certificate, key));
   identity.valid_from = TimeOf(::X509_get0_notBefore(certificate.get()));
   identity.valid_until = TimeOf(::X509_get0_notAfter(certificate.get()));
   return identity;
@@ -140,6 +157,17 @@ std::string ValidityFault(const TlsIdentity& identity, std::chrono::system_clock
   if (now < identity.valid_from) return "is not valid before " + UtcText(identity.valid_from);
   if (now > identity.valid_until) return "expired on " + UtcText(identity.valid_until);
   return {};
+}
+
+std::string ValidityFault(std::string_view pem, std::chrono::system_clock::time_point now) {
+  const Bio bio(::BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), &::BIO_free);
+  const Certificate certificate(::PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr), &::X509_free);
+  ::ERR_clear_error();
+  if (certificate == nullptr) return "cannot be read";
+  TlsIdentity identity;
+  identity.valid_from = TimeOf(::X509_get0_notBefore(certificate.get()));
+  identity.valid_until = TimeOf(::X509_get0_notAfter(certificate.get()));
+  return ValidityFault(identity, now);
 }
 
 std::string UtcText(std::chrono::system_clock::time_point time) {

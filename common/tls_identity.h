@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <string>
+#include <string_view>
 
 #include "common/result.h"
 
@@ -32,11 +33,14 @@ struct TlsIdentity {
 };
 
 // kInvalidArgument, with the file and what to do, when one cannot be read or is no PEM, when others may read
-// the key, or when it is not the certificate's. Dates are not looked at.
+// the key, when it is not the certificate's, or when TLS on this host takes neither (a key that is too short,
+// a signature that is too weak). Dates are not looked at.
 Result<TlsIdentity> ReadTlsIdentity(const TlsFiles& files);
 
 // "expired on 2026-01-31 12:00:00 UTC", "is not valid before ..."; empty while it is valid.
 std::string ValidityFault(const TlsIdentity& identity, std::chrono::system_clock::time_point now);
+// The same of the first certificate of a PEM text; "cannot be read" when there is none.
+std::string ValidityFault(std::string_view pem, std::chrono::system_clock::time_point now);
 
 std::string UtcText(std::chrono::system_clock::time_point time);
 

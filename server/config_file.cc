@@ -2,7 +2,7 @@
 #include "server/config_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
+#include <poll.h>
 #include <toml++/toml.h>
 #include <unistd.h>
 
@@ -17,20 +17,21 @@ namespace pinfeed {
 namespace {
 
 constexpr size_t kMaxFileBytes = 1 << 20;
+constexpr int kPipeWaitMs = 2000;  // for what `--config /dev/stdin` reads
 
 Result<std::string> ReadFile(const std::string& path) {
-  // Without waiting for who may write to a FIFO.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) return ErrnoStatus("open the configuration " + QuotePath(path), errno);
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0)
-    return ErrnoStatus("look at the configuration " + QuotePath(path), errno);
-  if (!S_ISREG(info.st_mode)) return InvalidArgument("the configuration " + QuotePath(path) + " is no file");
   std::string text;
   std::array<char, 4096> buffer{};
   while (true) {
-    const ssize_t count = ::read(fd.get(), buffer.data(), buffer.size());
-    if (count < 0 && errno == EINTR) continue;
+    pollfd wait{fd.get(), POLLIN, 0};
+    const int ready = ::poll(&wait, 1, kPipeWaitMs);
+    if (ready == 0)
+      return InvalidArgument("the configuration " + QuotePath(path) +
+                             " is a pipe to which nobody writes; name a file");
+    const ssize_t count = ready < 0 ? -1 : ::read(fd.get(), buffer.data(), buffer.size());
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (count < 0) return ErrnoStatus("read the configuration " + QuotePath(path), errno);
     if (count == 0) return text;
     text.append(buffer.data(), static_cast<size_t>(count));

@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "common/log.h"
@@ -88,6 +89,10 @@ int Run(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   try {
     return Run({argv + 1, argv + argc});
+  } catch (const std::system_error& error) {
+    std::cerr << "pinfeedd: the system refuses a thread or a lock: " << error.what()
+              << "; raise the limit of processes (ulimit -u, or the container's), or lower workers\n";
+    return kExitFailed;
   } catch (const std::exception& error) {
     std::cerr << "pinfeedd: " << error.what() << '\n';
     return kExitFailed;

@@ -4,13 +4,19 @@
 #include <pthread.h>
 
 #include <cstdlib>
+#include <system_error>
 
 #include "common/log.h"
 
 namespace pinfeed {
 
 StopLimit::StopLimit(std::chrono::seconds limit) : limit_(limit) {
-  thread_ = std::thread([this] { Run(); });
+  try {
+    thread_ = std::thread([this] { Run(); });
+  } catch (const std::system_error& error) {
+    spdlog::warn("no thread to bound the end by {} s: {}", limit_.count(), error.what());
+    return;
+  }
   ::pthread_setname_np(thread_.native_handle(), "stop-limit");
 }
 
@@ -20,7 +26,7 @@ StopLimit::~StopLimit() {
     over_ = true;
   }
   changed_.NotifyAll();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void StopLimit::Run() {

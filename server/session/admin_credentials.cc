@@ -4,10 +4,13 @@
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
 
+#include <chrono>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/quote.h"
+#include "common/tls_identity.h"
 
 namespace pinfeed {
 namespace {
@@ -21,14 +24,21 @@ std::vector<std::string> NamesBy(const Find& find) {
   return names.empty() ? find(GRPC_X509_CN_PROPERTY_NAME) : names;
 }
 
+std::vector<std::string> PropertiesOf(const grpc_auth_context* context, const char* property) {
+  std::vector<std::string> values;
+  grpc_auth_property_iterator each = grpc_auth_context_find_properties_by_name(context, property);
+  while (const grpc_auth_property* const found = grpc_auth_property_iterator_next(&each))
+    values.emplace_back(found->value, found->value_length);
+  return values;
+}
+
+std::string PropertyOf(const grpc_auth_context* context, const char* property) {
+  std::vector<std::string> values = PropertiesOf(context, property);
+  return values.empty() ? "" : std::move(values.front());
+}
+
 std::vector<std::string> NamesOf(const grpc_auth_context* context) {
-  return NamesBy([context](const char* property) {
-    std::vector<std::string> values;
-    grpc_auth_property_iterator each = grpc_auth_context_find_properties_by_name(context, property);
-    while (const grpc_auth_property* const found = grpc_auth_property_iterator_next(&each))
-      values.emplace_back(found->value, found->value_length);
-    return values;
-  });
+  return NamesBy([context](const char* property) { return PropertiesOf(context, property); });
 }
 
 std::string Joined(const std::vector<std::string>& names) {
@@ -82,11 +92,17 @@ class AdminCredentials final : public grpc::ServerCredentials {
                       size_t /*count*/, grpc_process_auth_metadata_done_cb done, void* call) {
     const auto& mine = *static_cast<const AdminCredentials*>(self);
     const std::vector<std::string> names = NamesOf(context);
+    std::string fault = "is not in this daemon's admin_clients";
     if (mine.access_.Admit(names)) {
+      // The handshake looked at the dates, but a connection, or a session that is resumed, may outlive them.
+      fault = ValidityFault(PropertyOf(context, GRPC_X509_PEM_CERT_PROPERTY_NAME),
+                            std::chrono::system_clock::now());
+    }
+    if (fault.empty()) {
       done(call, nullptr, 0, nullptr, 0, GRPC_STATUS_OK, nullptr);
       return;
     }
-    const std::string refused = "the certificate " + Joined(names) + " is not in this daemon's admin_clients";
+    const std::string refused = "the certificate " + Joined(names) + " " + fault;
     mine.refusals_.Count(Refusal::kCertificate, "a call to the admin endpoint: " + refused);
     done(call, nullptr, 0, nullptr, 0, GRPC_STATUS_PERMISSION_DENIED, refused.c_str());
   }

@@ -10,13 +10,22 @@ namespace pinfeed {
 
 CallQueue::CallQueue(uint32_t threads, size_t max_waiting_a_user)
     : max_running_a_user_(std::max(1U, threads / 2)), max_waiting_a_user_(max_waiting_a_user) {
-  for (uint32_t i = 0; i < threads; ++i) {
-    threads_.emplace_back([this] { Run(); });
-    ::pthread_setname_np(threads_.back().native_handle(), "call");
+  try {
+    for (uint32_t i = 0; i < threads; ++i) {
+      threads_.emplace_back([this] { Run(); });
+      ::pthread_setname_np(threads_.back().native_handle(), "call");
+    }
+  } catch (...) {
+    Stop();
+    throw;
   }
 }
 
 CallQueue::~CallQueue() {
+  Stop();
+}
+
+void CallQueue::Stop() {
   {
     const MutexLock lock(mutex_);
     stopping_ = true;

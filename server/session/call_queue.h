@@ -24,6 +24,7 @@ class CallQueue {
  public:
   using Call = std::function<void()>;
 
+  // Throws std::system_error when the system gives no thread; none is left then.
   CallQueue(uint32_t threads, size_t max_waiting_a_user);
   ~CallQueue();
   CallQueue(const CallQueue&) = delete;
@@ -33,6 +34,8 @@ class CallQueue {
   bool Submit(uid_t user, Call call) PF_EXCLUDES(mutex_);
 
  private:
+  // Runs what waits, and joins.
+  void Stop() PF_EXCLUDES(mutex_);
   struct User {
     std::deque<Call> waiting;
     uint32_t running = 0;

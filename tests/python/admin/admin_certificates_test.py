@@ -79,6 +79,11 @@ def broken(papers, folder, what):
         text = papers.server.cert.read_text().splitlines()
         path.write_text("\n".join([*text[:3], *text[4:]]) + "\n")
         return papers.flags(cert=path), rf"admin_cert: '{path}' holds a broken certificate \(.+\); make it anew"
+    if what == "short key":
+        weak = path.with_suffix(".key")
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:1024", "-nodes", "-keyout", weak, "-out", path, "-subj", "/CN=x"], check=True, capture_output=True)
+        weak.chmod(0o600)
+        return papers.flags(cert=path, key=weak), rf"admin_cert: '{path}' is not taken by TLS on this host \(ee key too small\)"
     path.write_text("no PEM\n")
     path.chmod(0o600)
     return {
@@ -96,7 +101,7 @@ def broken(papers, folder, what):
     }[what]
 
 
-@pytest.mark.parametrize("what", ["open to others", "passphrase", "broken", "missing", "folder", "no certificate", "no key", "another's key", "relative", "wildcard", "name of a host",
+@pytest.mark.parametrize("what", ["open to others", "passphrase", "broken", "short key", "missing", "folder", "no certificate", "no key", "another's key", "relative", "wildcard", "name of a host",
                                   "no clients", "address alone", "no address"])  # fmt: skip
 def test_what_is_wrong_ends_the_start_with_one_line(papers, tmp_path, what):
     flags, expected = broken(papers, tmp_path, what)

@@ -92,6 +92,22 @@ def test_the_tool_says_that_it_is_refused(endpoint, which):
     endpoint.serves()
 
 
+def test_a_certificate_that_expires_on_an_open_connection_may_nothing_more(endpoint):
+    seconds = 1 / 86400
+    pair = endpoint.papers.ca.sign("x", "DNS:ops.example", days=(-1, 6 * seconds))
+    with endpoint.channel(pair) as channel:
+        assert call(channel, "/pinfeed.v1.Feeder/GetStatus")
+
+        def is_refused():
+            try:
+                return not call(channel, "/pinfeed.v1.Feeder/GetStatus")
+            except grpc.RpcError as error:
+                assert error.code() == grpc.StatusCode.PERMISSION_DENIED and " expired on " in error.details()
+                return True
+
+        eventually("its calls are refused", is_refused)
+
+
 def test_the_tool_refuses_a_daemon_that_is_another(endpoint):
     for options, hint in (({"name": "elsewhere.example"}, "is for another name"), ({"ca": endpoint.papers.other.cert}, "is not of the CA in --tls-ca")):
         status, out, err = endpoint.tool("drain", **options)
