@@ -16,6 +16,10 @@ TEST(QuoteTest, EscapesWhatWouldBreakALineOrATerminal) {
   EXPECT_EQ(QuotePath(std::string_view("a\0b", 3)), "'a\\x00b'");
   EXPECT_EQ(EscapeName("\xC2\x9B"), "\\xc2\\x9b");  // CSI, as one C1 control
   EXPECT_EQ(EscapeName("\xC2\xA0"), "\xC2\xA0");
+  EXPECT_EQ(EscapeName("\xE2\x80\xA8"), "\\xe2\\x80\\xa8");                             // a line separator
+  EXPECT_EQ(EscapeName("\xE2\x80\xAE\xE2\x81\xA6"), "\\xe2\\x80\\xae\\xe2\\x81\\xa6");  // other directions
+  EXPECT_EQ(EscapeName("\xD8\x9C"), "\\xd8\\x9c");
+  EXPECT_EQ(EscapeName("\xE2\x80\xA6"), "\xE2\x80\xA6");  // an ellipsis
 }
 
 TEST(QuoteTest, EscapesBytesThatAreNotUtf8) {
