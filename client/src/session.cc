@@ -246,7 +246,7 @@ void Session::Forget(const BatchDescriptor& batch) {
 Status Session::ReleaseOn(const BatchDescriptor& batch, void* stream) {
   // Before the word: once the daemon sees that, it may publish the slot anew.
   Forget(batch);
-  const Status released = device_->Release(batch, stream);
+  Status released = device_->Release(batch, stream);
   if (!released.ok()) {
     // Often called where a tensor's last reference dies, by which no error gets to anybody.
     ClientLog(PF_LOG_WARNING, "a batch cannot be given back: " + released.message() +

@@ -26,7 +26,7 @@ std::string HolderOf(int fd) {
 
 // What only an operator can mend is the configuration's fault.
 Status NoLock(const std::string& what, int error) {
-  const Status status = ErrnoStatus(what, error);
+  Status status = ErrnoStatus(what, error);
   if (error != EACCES && error != EPERM && error != EROFS) return status;
   return InvalidArgument(status.message() + "; user " + std::to_string(::geteuid()) +
                          " must be able to write to the directory: give it to that user, or choose another "
