@@ -32,7 +32,7 @@ std::string MetricsPage() {
       "(no worker: "
       "they had other feeds to serve), `copy` (the way to the GPU), `consumer` (every slot was ready or "
       "lent: the trainer "
-      "is what is slow), `group` (of a session only: likewise, and it had none of them, so it waited for "
+      "is what is slow), `group` (of a session only: likewise, and others had more of them, so it waited for "
       "others of its "
       "group). All but `consumer` are the trainers' own account of their waiting, held within the "
       "time there was; "
