@@ -121,11 +121,14 @@ def test_a_tcp_address_without_certificates_is_one_clear_error(endpoint, monkeyp
 
 
 LEAVES_NOTHING = """
-import os, sys
+import os, sys, time
 import pinfeed
 counts = []
 for _ in range(4):
     assert pinfeed.status(sys.argv[1])["state"] == "ready"
+    deadline = time.monotonic() + 30  # the kernel lists a thread for a moment after whoever waited for its end goes on
+    while len(os.listdir("/proc/self/task")) > 1 and time.monotonic() < deadline:
+        os.sched_yield()
     counts.append((len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))))
 assert os.fork() or os._exit(0) is None
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
@@ -139,4 +142,4 @@ def test_a_call_by_tls_leaves_no_thread_and_no_descriptor(endpoint):
     done = subprocess.run([sys.executable, "-c", LEAVES_NOTHING, endpoint.address], env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     first, *others = ast.literal_eval(done.stdout)
-    assert others == [first] * 3
+    assert first[0] == 1 and others == [first] * 3
