@@ -50,9 +50,9 @@ def write_json(rows, path):
 
 
 def read_json(path):
-    """Rows that write_json wrote."""
+    """Rows that write_json wrote. Tables (grid.py) are left out."""
     fields = {field.name for field in dataclasses.fields(Row)}
-    return [Row(**{name: value for name, value in row.items() if name in fields}) for row in json.loads(path.read_text())]
+    return [Row(**{name: value for name, value in row.items() if name in fields}) for row in json.loads(path.read_text()) if "work" in row]
 
 
 def number(value):

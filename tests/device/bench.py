@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a feed on a GPU gives a trainer, beside PyTorch's DataLoader and the ceilings of the machine, in one run.
 
-    bench.py ADDRESS INPUTS OUT [WHAT...]      (run.sh calls it; WHAT: rates, trainer, broadcast, gpus, checksums; default: all)
+    bench.py ADDRESS INPUTS OUT [WHAT...]      (run.sh calls it; WHAT: rates, trainer, slots, costs, broadcast, gpus, checksums; default: all)
 
-Prints a table and writes OUT/results.json, as `make bench` does; tests/bench/publish_gpu.py puts such files into docs/benchmarks.md.
+Prints what it finds and writes OUT/results.json, as `make bench` does; tests/bench/publish_gpu.py puts such files into docs/benchmarks.md. A part
+that fails costs the others nothing; the exit status is 1 then.
 """
 import json
 import os
@@ -12,22 +13,35 @@ import statistics
 import subprocess
 import sys
 import time
+import traceback
 import warnings
 
+import costs
 import numpy as np
 import pinfeed
-import psutil
 import report
+import slots
 import torch
+from feeding import (
+    BATCH,
+    DEVICE,
+    HERE,
+    MEAN,
+    SAMPLE,
+    STD,
+    arrays_spec,
+    call_us,
+    endless,
+    feed_rate,
+    neighbour,
+    open_feed,
+    tflops,
+)
 from torch.utils.data import DataLoader, Dataset
 
 warnings.filterwarnings("ignore", message="The given NumPy array is not writ")  # collating only reads
 
-HERE = pathlib.Path(__file__).resolve().parent
-BATCH = 256
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ROUND_S = 4.0
-DEVICE = "cuda:0"
 rows = []
 
 
@@ -46,7 +60,7 @@ def row(work, value, unit, dataloader=None, ceiling=None, least=None, most=None,
 
 def link_gbs():
     """One pinned copy of a batch after the other."""
-    pinned = torch.empty(BATCH * 3 * 224 * 224, dtype=torch.uint8, pin_memory=True)
+    pinned = torch.empty(BATCH * SAMPLE, dtype=torch.uint8, pin_memory=True)
     target = torch.empty_like(pinned, device=DEVICE)
     for _ in range(20):
         target.copy_(pinned, non_blocking=True)
@@ -59,24 +73,6 @@ def link_gbs():
 
 
 # ---- the feed ----------------------------------------------------------------------------------------------------------------------
-
-
-def open_feed(address, inputs, kind, **options):
-    normal = [pinfeed.Normalize(MEAN, STD), pinfeed.ToDtype("bfloat16")]
-    kinds = {
-        "arrays": dict(dataset=inputs / "arrays", batch_size=BATCH),
-        "tokens": dict(dataset=inputs / "tokens.bin", batch_size=8, sequence_length=2048),
-        "jpeg": dict(
-            dataset=inputs / "jpeg", batch_size=BATCH, transforms=[pinfeed.RandomResizedCrop(224), pinfeed.RandomHorizontalFlip(), *normal]
-        ),
-    }
-    arguments = dict(kinds[kind], shuffle=True, drop_last=True, device=DEVICE, backend="vmm-fd", address=address, rank=0, world_size=1)
-    return pinfeed.open(**{**arguments, **options})
-
-
-def endless(feed):
-    while True:
-        yield from feed
 
 
 def python_rate(feed):
@@ -95,30 +91,10 @@ def python_rate(feed):
     return rate, *call_us(lambda: next(batches))
 
 
-def call_us(call):
-    """Microseconds that a call takes (p50, p99) of a trainer that is awake, 2 ms after the call before: by then a batch is ready."""
-    taken = []
-    for _ in range(500):
-        until = time.perf_counter_ns() + 2_000_000
-        while time.perf_counter_ns() < until:
-            pass
-        before = time.perf_counter_ns()
-        call()
-        taken.append((time.perf_counter_ns() - before) / 1000)
-        torch.cuda.synchronize()
-    taken.sort()
-    return taken[len(taken) // 2], taken[len(taken) * 99 // 100]
-
-
 def launch_us(feed):
     """The same for the least that PyTorch itself does for a batch of that feed: its tensors made, one kernel launched."""
     shapes = [(tensor.shape, tensor.dtype) for tensor in next(endless(feed))]
     return call_us(lambda: [torch.empty(shape, dtype=dtype, device=DEVICE) for shape, dtype in shapes][0].zero_())[0]
-
-
-def cpp_rate(address, spec):
-    answer = subprocess.run([HERE / "bin" / "feed_rate", address, str(ROUND_S), json.dumps(spec)], check=True, capture_output=True, text=True)
-    return json.loads(answer.stdout)
 
 
 # ---- what users have today -----------------------------------------------------------------------------------------------------------
@@ -186,13 +162,11 @@ def dataloader_rate(dataset, batch_size, worker_counts):
 
 def rates(address, inputs):
     link = link_gbs()
-    sample = 3 * 224 * 224
-    spec = {"dataset": {"path": str(inputs / "arrays")}, "order": "SHUFFLE", "batch_size": BATCH, "drop_last": True, "backend": "VMM_FD"}
     today = dataloader_rate(Arrays(inputs / "arrays"), BATCH, (4, 8, 16))
-    cpp = cpp_rate(address, spec)
-    row(f"arrays uint8 3x224x224, batch {BATCH}, C++", cpp["gb_per_s"], "GB/s", today * BATCH * sample / 1e9, link, least=50)
+    cpp = feed_rate(address, ROUND_S, arrays_spec(inputs))
+    row(f"arrays uint8 3x224x224, batch {BATCH}, C++", cpp["gb_per_s"], "GB/s", today * BATCH * SAMPLE / 1e9, link, least=50)
     rate, p50, p99 = python_rate(open_feed(address, inputs, "arrays"))
-    row(f"arrays uint8 3x224x224, batch {BATCH}, Python", rate * BATCH * sample / 1e9, "GB/s", today * BATCH * sample / 1e9, link, least=50)
+    row(f"arrays uint8 3x224x224, batch {BATCH}, Python", rate * BATCH * SAMPLE / 1e9, "GB/s", today * BATCH * SAMPLE / 1e9, link, least=50)
     row("ready batch to tensors, arrays, C++, p50", cpp["p50_us"], "us", most=15)
     row("ready batch to tensors, arrays, C++, p99", cpp["p99_us"], "us", drawn=False)
     row("ready batch to tensors, arrays, Python, p50", p50, "us", None, launch_us(open_feed(address, inputs, "arrays")), most=40)
@@ -201,7 +175,7 @@ def rates(address, inputs):
 
     today = dataloader_rate(Tokens(inputs / "tokens.bin"), 8, (0, 2, 4, 8))
     spec = {"dataset": {"path": str(inputs / "tokens.bin"), "sequence_length": 2048}, "order": "SHUFFLE", "batch_size": 8, "backend": "VMM_FD"}
-    cpp = cpp_rate(address, spec)
+    cpp = feed_rate(address, ROUND_S, spec)
     row("tokens 8 x 2048, C++", cpp["batches_per_s"], "batches/s", today, least=20_000)
     rate, p50, p99 = python_rate(open_feed(address, inputs, "tokens"))
     row("tokens 8 x 2048, Python", rate, "batches/s", today, least=10_000)
@@ -222,45 +196,12 @@ def decode_rate(folder):
     return counted["count"] / counted["seconds"]
 
 
-def tflops(steps, batches):
-    """bf16 matrix products, and between them, if `batches` is given, batches as they come."""
-    a = torch.randn(4096, 4096, device=DEVICE, dtype=torch.bfloat16)
-    out = torch.empty_like(a)
-    taken = 0
-
-    def step():
-        nonlocal taken
-        if batches is not None:
-            batch = next(batches)  # noqa: F841 - held until the step is queued
-            taken += 1
-        for _ in range(4):
-            torch.mm(a, a, out=out)
-
-    for _ in range(50):
-        step()
-    torch.cuda.synchronize()
-    done = [torch.cuda.Event() for _ in range(8)]
-    taken, start = 0, time.perf_counter()
-    for number in range(steps):
-        # The GPU always has work ahead, some steps of it, as in training.
-        done[number % 8].synchronize()
-        step()
-        done[number % 8].record()
-    torch.cuda.synchronize()
-    took = time.perf_counter() - start
-    return steps * 4 * 2 * 4096**3 / took / 1e12, taken * BATCH * 3 * 224 * 224 / took / 1e9
-
-
 def trainer(address, inputs):
-    spec = {"dataset": {"path": str(inputs / "arrays")}, "order": "SHUFFLE", "batch_size": BATCH, "drop_last": True, "backend": "VMM_FD"}
     alone, beside, lent, owned, fed = [], [], [], [], []
     for _ in range(3):  # turn and turn about: the GPU's clock wanders
         alone.append(tflops(4000, None)[0])
-        neighbour = subprocess.Popen([HERE / "bin" / "feed_rate", address, "6", json.dumps(spec), "drop"], stdout=subprocess.PIPE, text=True)
-        if neighbour.stdout.readline() != "started\n":
-            raise RuntimeError("the neighbour did not start")
-        beside.append(tflops(4000, None)[0])
-        rate = json.loads(neighbour.communicate()[0])["gb_per_s"]
+        with neighbour(address, inputs) as said:
+            beside.append(tflops(4000, None)[0])
         with open_feed(address, inputs, "arrays", zero_copy=True) as feed:
             speed, gbs = tflops(4000, endless(feed))
             lent.append(speed)
@@ -268,15 +209,17 @@ def trainer(address, inputs):
         with open_feed(address, inputs, "arrays") as feed:
             owned.append(tflops(4000, endless(feed))[0])
     ceiling = statistics.median(alone)
-    row(f"bf16 products while the daemon copies {rate:.1f} GB/s for another process", statistics.median(beside), "TFLOP/s", None, ceiling, of_ceiling=0.99)
+    row(f"bf16 products while the daemon copies {said['gb_per_s']:.1f} GB/s for another process", statistics.median(beside), "TFLOP/s", None, ceiling, of_ceiling=0.99)
     row(f"trainer's bf16 products, fed {statistics.median(fed):.1f} GB/s, slots lent", statistics.median(lent), "TFLOP/s", None, ceiling, of_ceiling=0.99)
     row("the same, tensors of its own (a copy on its GPU each)", statistics.median(owned), "TFLOP/s", None, ceiling, of_ceiling=0.99)
 
 
 def broadcast(address, inputs):
     """CPU time and copied bytes of the daemon for a number of trainers on one feed."""
+    import psutil
+
     daemon = psutil.Process(pinfeed.status(address)["pid"])
-    costs = {}
+    taken = {}
     for trainers in (1, 8):
         spec = {
             "dataset": {"path": str(inputs / "jpeg")}, "order": "SHUFFLE", "batch_size": BATCH, "drop_last": True, "sharing": "BROADCAST",
@@ -289,13 +232,13 @@ def broadcast(address, inputs):
             subprocess.Popen([HERE / "bin" / "feed_rate", address, "6", json.dumps(spec)], stdout=subprocess.PIPE, text=True) for _ in range(trainers)
         ]
         answers = [json.loads(process.communicate()[0]) for process in processes]
-        batches = (int(pinfeed.status(address)["gpus"][0]["copied_bytes"]) - copied) / (BATCH * 3 * 224 * 224)
-        costs[trainers] = {
+        batches = (int(pinfeed.status(address)["gpus"][0]["copied_bytes"]) - copied) / (BATCH * SAMPLE)
+        taken[trainers] = {
             "cpu": (sum(daemon.cpu_times()[:2]) - cpu) / batches,
             "each": statistics.median(answer["samples_per_s"] for answer in answers),
         }
-    row("daemon's CPU time a batch, 8 trainers on one broadcast / 1 trainer", costs[8]["cpu"] / costs[1]["cpu"], "ratio", most=1.1)
-    row("images/s that each of 8 trainers gets", costs[8]["each"], "images/s", None, costs[1]["each"])
+    row("daemon's CPU time a batch, 8 trainers on one broadcast / 1 trainer", taken[8]["cpu"] / taken[1]["cpu"], "ratio", most=1.1)
+    row("images/s that each of 8 trainers gets", taken[8]["each"], "images/s", None, taken[1]["each"])
 
 
 def one_trainer_a_gpu(address, count, spec):
@@ -321,7 +264,7 @@ def staged_gbs(images, count, what):
 
 def gpus(address, inputs):
     """Trainers on several GPUs: each with its share of the samples, then all with the same batches."""
-    arrays = {"dataset": {"path": str(inputs / "arrays")}, "order": "SHUFFLE", "batch_size": BATCH, "drop_last": True, "backend": "VMM_FD"}
+    arrays = arrays_spec(inputs)
     for count in (n for n in (1, 2, 4, 8) if n <= torch.cuda.device_count()):
         ceilings = {what: staged_gbs(inputs / "arrays" / "image.npy", count, what) for what in ("read", "copy", "both")}
         how_many = "1 GPU" if count == 1 else f"{count} GPUs"
@@ -350,6 +293,8 @@ def few_arrays(inputs, samples):
 
 def checksums(address, inputs):
     """Every batch of a long run against sums computed from the files."""
+    import psutil
+
     daemon = psutil.Process(pinfeed.status(address)["pid"])
     images = torch.from_numpy(np.load(inputs / "arrays" / "image.npy", mmap_mode="r")).flatten(1)
     expected = torch.cat([chunk.to(DEVICE).view(torch.int32).sum(1, dtype=torch.int64) for chunk in images.split(2048)])
@@ -377,11 +322,27 @@ def checksums(address, inputs):
 
 def main():
     address, inputs, out, *chosen = sys.argv[1:]
-    parts = {"rates": rates, "trainer": trainer, "broadcast": broadcast, "gpus": gpus, "checksums": checksums}
+    parts = {
+        "rates": rates, "trainer": trainer, "slots": slots.slots, "costs": costs.costs, "broadcast": broadcast, "gpus": gpus, "checksums": checksums,
+    }  # fmt: skip
+    unknown = set(chosen) - set(parts)
+    if unknown:
+        sys.exit(f"bench.py: there is no part {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
     print(f"{torch.cuda.get_device_name(0)}, {os.cpu_count()} CPUs, torch {torch.__version__}")
+    grids, failed = [], []
     for name in chosen or parts:
-        parts[name](address, pathlib.Path(inputs))
-    report.write_json(rows, pathlib.Path(out) / "results.json")
+        began = time.monotonic()
+        try:
+            for table in parts[name](address, pathlib.Path(inputs)) or ():
+                grids.append(table)
+                print(f"\n{table.title}\n\n{table.markdown()}\n")
+        except Exception:
+            traceback.print_exc()
+            failed.append(name)
+        print(f"== {name}: {time.monotonic() - began:.0f} s", flush=True)
+        report.write_json([*rows, *grids], pathlib.Path(out) / "results.json")
+    if failed:
+        sys.exit(f"bench.py: failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ for program in server/pinfeedd client/cli/pinfeed tests/device/compare_backends 
 done
 strip -o "$folder/lib/libpinfeed.so.0" "$(readlink -f "$build"/client/libpinfeed.so)"
 ln -s libpinfeed.so.0 "$folder/lib/libpinfeed.so"
-cp "$source"/tests/device/{run.sh,make_inputs.py,bench.py,death.py,driver_memory.py,frameworks.py,traced.py,scribble.cu} "$folder/"
-cp "$source/tests/bench/report.py" "$folder/"
+cp "$source"/tests/device/{run.sh,make_inputs.py,bench.py,feeding.py,slots.py,costs.py,costs.cu,death.py,driver_memory.py,frameworks.py,traced.py,scribble.cu} "$folder/"
+cp "$source"/tests/bench/{report,grid}.py "$folder/"
 cp -r "$source/client/python/pinfeed" "$folder/python/"
 # The demo finds its build and its package where a checkout has them.
 mkdir -p "$folder"/demo/{examples,client,build/server,build/client}

@@ -6,7 +6,7 @@
 #   run.sh [FOLDER FOR INPUTS]
 #
 # PARTS names what is run, of: compare death frameworks sanitizer bench doctor trace demo (default: all, in this order). Every part has a limit of time; a table
-# of the parts comes last, and the exit status is 1 when one failed. OUT: where logs and results go.
+# of the parts comes last, and the exit status is 1 when one failed. OUT: where logs and results go. BENCH_PARTS names parts of bench (bench.py has the list).
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 inputs=${1:-/tmp/pinfeed-inputs}
@@ -98,8 +98,8 @@ if chosen sanitizer; then
   fi
 fi
 
-# Beside the DataLoader and the ceilings.
-if chosen bench; then piece "rates" 600 python3 "$here/bench.py" "$address" "$inputs" "$out" ${BENCH_PARTS:-}; fi
+# Beside the DataLoader and the ceilings; what feeding costs a trainer.
+if chosen bench; then piece "rates" 900 python3 "$here/bench.py" "$address" "$inputs" "$out" ${BENCH_PARTS:-}; fi
 
 # Whether pinning and overlapping pay here; a training loop traced.
 if chosen doctor; then piece "doctor" 60 "$here/bin/pinfeed" doctor --address "$address" --plot "$out/doctor.svg"; fi

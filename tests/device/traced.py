@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 
-from bench import HERE, endless, open_feed, tflops
+from feeding import HERE, endless, open_feed, tflops
 
 
 def overlap(span, others):

@@ -46,6 +46,7 @@ class GpuArray:
         self.address = pointer.value
 
     def __del__(self):
+        self._driver.cuStreamSynchronize(None)  # what may still be written to it; a framework keeps the memory until then
         self._driver.cuMemFree_v2(ctypes.c_uint64(self.address))
 
     def crc(self):
@@ -106,4 +107,5 @@ def main():
         say({"backend": feed.backend, "reconnects": feed.reconnects})
 
 
-main()
+if __name__ == "__main__":
+    main()

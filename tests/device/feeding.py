@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the device programs in Python do with feeds: open them, take batches, multiply matrices meanwhile, let another process take batches.
+
+In: a daemon's address, the folder that make_inputs.py filled. Out: feeds, and seconds, rates and microseconds of one measurement each.
+"""
+import contextlib
+import json
+import pathlib
+import subprocess
+import time
+
+import pinfeed
+import torch
+
+HERE = pathlib.Path(__file__).resolve().parent
+BATCH = 256
+SAMPLE = 3 * 224 * 224  # bytes of one of the arrays
+MATRIX = 4096
+PRODUCTS = 4  # a step's
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+DEVICE = "cuda:0"
+
+
+def open_feed(address, inputs, kind, **options):
+    normal = [pinfeed.Normalize(MEAN, STD), pinfeed.ToDtype("bfloat16")]
+    kinds = {
+        "arrays": dict(dataset=inputs / "arrays", batch_size=BATCH),
+        "tokens": dict(dataset=inputs / "tokens.bin", batch_size=8, sequence_length=2048),
+        "jpeg": dict(
+            dataset=inputs / "jpeg", batch_size=BATCH, transforms=[pinfeed.RandomResizedCrop(224), pinfeed.RandomHorizontalFlip(), *normal]
+        ),
+    }
+    arguments = dict(kinds[kind], shuffle=True, drop_last=True, device=DEVICE, backend="vmm-fd", address=address, rank=0, world_size=1)
+    return pinfeed.open(**{**arguments, **options})
+
+
+def endless(feed):
+    while True:
+        yield from feed
+
+
+def arrays_spec(inputs, **more):
+    """The arrays for feed_rate."""
+    return {"dataset": {"path": str(inputs / "arrays")}, "order": "SHUFFLE", "batch_size": BATCH, "drop_last": True, "backend": "VMM_FD", **more}
+
+
+def feed_rate(address, seconds, spec, *calls):
+    """What a trainer in C++ says of that feed, see feed_rate.cc."""
+    command = [HERE / "bin" / "feed_rate", address, str(seconds), json.dumps(spec), *map(str, calls)]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+@contextlib.contextmanager
+def neighbour(address, inputs, **more):
+    """Another process takes the arrays' batches as fast as they come and puts nothing on the GPU. Yields a dict that has "gb_per_s" afterwards."""
+    command = [HERE / "bin" / "feed_rate", address, "600", json.dumps(arrays_spec(inputs, **more)), "drop"]
+    said = {}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        if process.stdout.readline() != "started\n":
+            raise RuntimeError("the neighbour did not start")
+        yield said
+        if process.poll() is not None:
+            raise RuntimeError("the neighbour ended before what was measured beside it")
+        said.update(json.loads(process.communicate()[0]))
+
+
+def call_us(call, count=500):
+    """Microseconds that a call takes (p50, p99) of a trainer that is awake, 2 ms after the call before: by then a batch is ready."""
+    taken = []
+    for _ in range(count):
+        until = time.perf_counter_ns() + 2_000_000
+        while time.perf_counter_ns() < until:
+            pass
+        before = time.perf_counter_ns()
+        call()
+        taken.append((time.perf_counter_ns() - before) / 1000)
+        torch.cuda.synchronize()
+    taken.sort()
+    return taken[count // 2], taken[count * 99 // 100]
+
+
+def product_tflops(seconds):
+    """TFLOP/s of steps that took so long each."""
+    return PRODUCTS * 2 * MATRIX**3 / seconds / 1e12
+
+
+def tflops(steps, batches):
+    """bf16 matrix products, and between them, if `batches` is given, batches as they come."""
+    a = torch.randn(MATRIX, MATRIX, device=DEVICE, dtype=torch.bfloat16)
+    out = torch.empty_like(a)
+    taken = 0
+
+    def step():
+        nonlocal taken
+        if batches is not None:
+            batch = next(batches)  # noqa: F841 - held until the step is queued
+            taken += 1
+        for _ in range(PRODUCTS):
+            torch.mm(a, a, out=out)
+
+    for _ in range(50):
+        step()
+    torch.cuda.synchronize()
+    done = [torch.cuda.Event() for _ in range(8)]
+    taken, start = 0, time.perf_counter()
+    for number in range(steps):
+        # The GPU always has work ahead, some steps of it, as in training.
+        done[number % 8].synchronize()
+        step()
+        done[number % 8].record()
+    torch.cuda.synchronize()
+    took = time.perf_counter() - start
+    return product_tflops(took / steps), taken * BATCH * SAMPLE / took / 1e9
