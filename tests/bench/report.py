@@ -110,12 +110,12 @@ def hardware(others):
 
 
 def publish(lines, page, place="results", picture="benchmarks.png"):
-    """Puts lines (machines, tables) and a picture between the markers of a place in a Markdown page."""
+    """Puts lines (machines, tables) and a picture, if there is one, between the markers of a place in a Markdown page."""
     begin, end = f"<!-- {place}: begin -->", f"<!-- {place}: end -->"
     text = page.read_text()
     head, rest = text.split(begin)
     _, tail = rest.split(end)
-    body = ["", *lines, "", f"![What came of it]({picture})", ""]
+    body = ["", *lines, *(["", f"![What came of it]({picture})"] if picture else []), ""]
     page.write_text(head + begin + "\n".join(body) + end + tail)
 
 

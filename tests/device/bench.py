@@ -29,6 +29,7 @@ from feeding import (
     MEAN,
     SAMPLE,
     STD,
+    STEPS,
     arrays_spec,
     call_us,
     endless,
@@ -199,15 +200,15 @@ def decode_rate(folder):
 def trainer(address, inputs):
     alone, beside, lent, owned, fed = [], [], [], [], []
     for _ in range(3):  # turn and turn about: the GPU's clock wanders
-        alone.append(tflops(4000, None)[0])
+        alone.append(tflops(STEPS, None)[0])
         with neighbour(address, inputs) as said:
-            beside.append(tflops(4000, None)[0])
+            beside.append(tflops(STEPS, None)[0])
         with open_feed(address, inputs, "arrays", zero_copy=True) as feed:
-            speed, gbs = tflops(4000, endless(feed))
+            speed, gbs = tflops(STEPS, endless(feed))
             lent.append(speed)
             fed.append(gbs)
         with open_feed(address, inputs, "arrays") as feed:
-            owned.append(tflops(4000, endless(feed))[0])
+            owned.append(tflops(STEPS, endless(feed))[0])
     ceiling = statistics.median(alone)
     row(f"bf16 products while the daemon copies {said['gb_per_s']:.1f} GB/s for another process", statistics.median(beside), "TFLOP/s", None, ceiling, of_ceiling=0.99)
     row(f"trainer's bf16 products, fed {statistics.median(fed):.1f} GB/s, slots lent", statistics.median(lent), "TFLOP/s", None, ceiling, of_ceiling=0.99)

@@ -78,6 +78,7 @@ class Steps:
         self._pinned = torch.empty(self.slot_bytes, dtype=torch.uint8, pin_memory=True)
         self._landing = torch.empty_like(self._slot)
         self._copies = torch.cuda.Stream(priority=-1)
+        self._for_cupy = {stream: cupy.cuda.ExternalStream(stream.cuda_stream) for stream in (main, self._side)}
         self._blocks_done = torch.zeros(1, dtype=torch.int32, device=feeding.DEVICE)
         self._before = [torch.cuda.Event() for _ in range(8)]
         self._copied = [torch.cuda.Event() for _ in range(8)]
@@ -99,7 +100,7 @@ class Steps:
         }
 
     def _launch(self, stream, function, grid_blocks, threads, arguments):
-        with self._cupy.cuda.ExternalStream(stream.cuda_stream):
+        with self._for_cupy[stream]:
             function((grid_blocks,), (threads,), arguments)
 
     def _release_on_side(self, n):
@@ -199,7 +200,8 @@ def costs(address, inputs):
             steps.word.close()
 
     table = grid.Grid(
-        f"What a step of {feeding.PRODUCTS} bf16 products of {feeding.MATRIX} x {feeding.MATRIX} has besides them, and what that adds (`BENCH_PARTS=costs`)",
+        f"What is added to a step of {feeding.PRODUCTS} bf16 products of {feeding.MATRIX} x {feeding.MATRIX}, and what that costs, {ROUNDS} turns "
+        "(`BENCH_PARTS=costs`)",
         ["what a step has besides its products", NOBODY, PYTORCH, DAEMON],
     )
     alone = [feeding.product_tflops(took) for took in times[NOBODY, "nothing"]]

@@ -17,6 +17,7 @@ BATCH = 256
 SAMPLE = 3 * 224 * 224  # bytes of one of the arrays
 MATRIX = 4096
 PRODUCTS = 4  # a step's
+STEPS = 4000  # of a measurement of one piece
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 DEVICE = "cuda:0"
 

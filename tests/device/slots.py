@@ -27,6 +27,7 @@ def wait_until_idle(address):
 
 def turn(address, inputs, count):
     """{what: figure} of one turn with that many slots."""
+    wait_until_idle(address)
     seen = {"alone": tflops(STEPS, None)[0]}
     with neighbour(address, inputs, slots=count) as said:
         seen["beside"] = tflops(STEPS, None)[0]
@@ -58,11 +59,11 @@ def slots(address, inputs):
             print(f"slots: turn {number + 1} of {TURNS}, {count} slots: {speeds} TFLOP/s; {time.monotonic() - began:.0f} s", flush=True)
 
     products = grid.Grid(
-        "A trainer's bf16 products by the number of a feed's slots (`BENCH_PARTS=slots`)",
-        ["slots", "alone", "another process is fed", "that feed", "fed, slots lent", "that feed", "fed, tensors of its own", "that feed"],
+        f"A trainer's bf16 products by the number of a feed's slots, {TURNS} turns (`BENCH_PARTS=slots`)",
+        ["slots", "alone", "another process is fed", "its feed", "fed, slots lent", "its feed", "fed, tensors of its own", "its feed"],
     )
     latency = grid.Grid(
-        "First batch after open and ready batch (p50), arrays, by the number of a feed's slots (`BENCH_PARTS=slots`)",
+        f"First batch after open and ready batch (p50), arrays, by the number of a feed's slots, {TURNS} turns (`BENCH_PARTS=slots`)",
         ["slots", "first, C++", "first, Python, lent", "first, Python, own", "ready, C++", "ready, Python, lent", "ready, Python, own"],
     )
     for count, seen in turns.items():

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 
-from feeding import HERE, endless, open_feed, tflops
+from feeding import HERE, STEPS, endless, open_feed, tflops
 
 
 def overlap(span, others):
@@ -24,7 +24,7 @@ def main():
     for name, options in (("lent", {"zero_copy": True}), ("owned", {})):
         path = out / f"trace-{name}.json"
         with open_feed(address, inputs, "arrays", **options) as feed:
-            loop = threading.Thread(target=tflops, args=(4000, endless(feed)))
+            loop = threading.Thread(target=tflops, args=(STEPS, endless(feed)))
             loop.start()
             # Some steps later, so that the loop runs as it will.
             threading.Event().wait(1)

@@ -123,6 +123,6 @@ sys.modules["cupy"] = types.SimpleNamespace(
     RawModule=RawModule, uint32=np.uint32, uint64=np.uint64, cuda=types.SimpleNamespace(ExternalStream=ExternalStream)
 )
 
-feeding.BATCH, feeding.MATRIX = 4, 16
+feeding.BATCH, feeding.MATRIX, feeding.STEPS = 4, 16, 4
 slots.TURNS, slots.STEPS, slots.CALLS = 2, 4, 3
 costs.ROUNDS, costs.STEPS, costs.TRY_STEPS = 2, 4, 4
