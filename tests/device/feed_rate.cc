@@ -89,6 +89,7 @@ int main(int argc, char** argv) {
       "\"p50_us\": %.2f, "
       "\"p99_us\": %.2f}\n",
       first_ms, static_cast<double>(batches) / took, static_cast<double>(samples) / took,
-      static_cast<double>(samples * sample_bytes) / took * 1e-9, taken[taken.size() / 2], taken[taken.size() * 99 / 100]);
+      static_cast<double>(samples * sample_bytes) / took * 1e-9, taken[taken.size() / 2],
+      taken[taken.size() * 99 / 100]);
   return 0;
 }

@@ -16,24 +16,28 @@ COUNTS, TURNS = (4, 6, 8, 12, 16), 3
 STEPS, CALLS = 700, 150
 
 
-def wait_until_idle(address):
+def used_bytes(address):
+    return sum(int(gpu["arena_used_bytes"]) for gpu in pinfeed.status(address)["gpus"])
+
+
+def wait_until_idle(address, idle_bytes):
     """Until the daemon has back all memory of feeds that ended: freeing it would slow down the next one's first batch."""
     until = time.monotonic() + 20
-    while any(int(gpu["arena_used_bytes"]) for gpu in pinfeed.status(address)["gpus"]):
+    while used_bytes(address) > idle_bytes:
         if time.monotonic() > until:
-            raise RuntimeError("feeds that ended still have memory of the GPU after 20 s")
+            raise RuntimeError(f"feeds that ended still have memory of the GPU after 20 s: {used_bytes(address)} bytes are in use, {idle_bytes} were")
         time.sleep(0.01)
 
 
-def turn(address, inputs, count):
-    """{what: figure} of one turn with that many slots."""
-    wait_until_idle(address)
+def turn(address, inputs, count, idle_bytes):
+    """{what: figure} of one turn with that many slots. `idle_bytes`: what others have of the GPUs' memory all the time."""
+    wait_until_idle(address, idle_bytes)
     seen = {"alone": tflops(STEPS, None)[0]}
     with neighbour(address, inputs, slots=count) as said:
         seen["beside"] = tflops(STEPS, None)[0]
     seen["beside GB/s"] = said["gb_per_s"]
     for way in ("lent", "own"):
-        wait_until_idle(address)
+        wait_until_idle(address, idle_bytes)
         start = time.perf_counter()
         with open_feed(address, inputs, "arrays", slots=count, zero_copy=way == "lent") as feed:
             batches = endless(feed)
@@ -42,17 +46,18 @@ def turn(address, inputs, count):
             seen[f"{way} first ms"] = (time.perf_counter() - start) * 1000
             seen[way], seen[f"{way} GB/s"] = tflops(STEPS, batches)
             seen[f"{way} ready us"] = call_us(lambda: next(batches), CALLS)[0]
-    wait_until_idle(address)
+    wait_until_idle(address, idle_bytes)
     native = feed_rate(address, 0.1, arrays_spec(inputs, slots=count), CALLS)
     return {**seen, "C++ first ms": native["first_batch_ms"], "C++ ready us": native["p50_us"]}
 
 
 def slots(address, inputs):
+    idle_bytes = used_bytes(address)
     turns = {count: collections.defaultdict(list) for count in COUNTS}
     began = time.monotonic()
     for number in range(TURNS):
         for count in COUNTS:
-            seen = turn(address, inputs, count)
+            seen = turn(address, inputs, count, idle_bytes)
             for what, figure in seen.items():
                 turns[count][what].append(figure)
             speeds = " ".join(f"{way} {seen[way]:.4g}" for way in ("alone", "beside", "lent", "own"))
