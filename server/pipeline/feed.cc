@@ -74,11 +74,23 @@ void Feed::Drain() {
   Submit(std::move(tasks));
 }
 
-void Feed::Stop() {
+void Feed::Stop(std::function<void()> at_rest) {
   abandoned_.store(true, std::memory_order_relaxed);
-  Drain();
-  MutexLock lock(mutex_);
-  while (slots_.CountIn(SlotState::kFilling) > 0) idle_.Wait(mutex_);
+  Tasks tasks;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    tasks = AdvanceLocked();
+    at_rest_ = std::move(at_rest);
+    at_rest = TakeAtRestLocked();
+  }
+  Submit(std::move(tasks));
+  if (at_rest) at_rest();
+}
+
+std::function<void()> Feed::TakeAtRestLocked() {
+  if (slots_.CountIn(SlotState::kFilling) > 0) return {};
+  return std::exchange(at_rest_, {});
 }
 
 Feed::Tasks Feed::AdvanceLocked() {
@@ -333,14 +345,16 @@ void Feed::BeginPieces() {
 
 void Feed::OnDelivered(uint32_t slot, const Status& status) {
   Tasks tasks;
+  std::function<void()> at_rest;
   {
     MutexLock lock(mutex_);
     if (!status.ok()) batches_[slot].undelivered = true;
     slots_.MarkReady(slot);
     tasks = AdvanceLocked();
-    idle_.NotifyAll();
+    at_rest = TakeAtRestLocked();
   }
   Submit(std::move(tasks));
+  if (at_rest) at_rest();
 }
 
 }  // namespace pinfeed
