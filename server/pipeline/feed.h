@@ -144,11 +144,16 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
     bool undelivered = false;  // its arena delivers nothing any more
   };
   enum class Phase { kWaiting, kRunning, kDraining, kEnded, kFailed };
-  using Tasks = std::vector<std::shared_ptr<FillTask>>;
+  // What follows a locked step, and is done without the lock.
+  struct Sequel {
+    std::vector<std::shared_ptr<FillTask>> tasks;
+    std::function<void()> at_rest;  // empty: nothing
+    Status failure;                 // with which the feed has failed just now
+  };
 
   // Takes back what was released, publishes what is ready, plans into what is free, begins what there is
-  // memory for. The tasks are to be submitted without the lock.
-  Tasks AdvanceLocked() PF_REQUIRES(mutex_);
+  // memory for.
+  Sequel AdvanceLocked() PF_REQUIRES(mutex_);
   void CollectReleasesLocked() PF_REQUIRES(mutex_);
   void PublishReadyLocked() PF_REQUIRES(mutex_);
   void LendLocked(uint32_t slot) PF_REQUIRES(mutex_);
@@ -158,7 +163,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   void PassOnLocked(uint32_t slot) PF_REQUIRES(mutex_);
   void PlanLocked() PF_REQUIRES(mutex_);
   // Whatever the phase: a batch that is planned ends its filling.
-  void BeginPiecesLocked(Tasks* tasks) PF_REQUIRES(mutex_);
+  void BeginPiecesLocked(Sequel& sequel) PF_REQUIRES(mutex_);
   bool AllPlannedLocked() const PF_REQUIRES(mutex_);
   // Whether a batch of a queue may still be to be given to somebody: its member may leave without having
   // taken it, or there is no member.
@@ -176,9 +181,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // looked at yet.
   uint32_t HeldLocked(const Consumer& consumer) const PF_REQUIRES(mutex_);
   char SlotLetterLocked(uint32_t slot) const PF_REQUIRES(mutex_);
-  // What is to be called now, without the lock; empty: nothing.
-  std::function<void()> TakeAtRestLocked() PF_REQUIRES(mutex_);
-  void Submit(Tasks tasks) PF_EXCLUDES(mutex_);
+  void Do(Sequel sequel) PF_EXCLUDES(mutex_);
   // A piece of a batch is filled, or delivered and its memory free: begins others.
   void BeginPieces() PF_EXCLUDES(mutex_);
   // The last sample of the slot's batch is loaded / all of it is where the clients see it.
@@ -206,7 +209,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   mutable Mutex mutex_;
   Phase phase_ PF_GUARDED_BY(mutex_) = Phase::kWaiting;
   bool stopping_ PF_GUARDED_BY(mutex_) = false;          // plan nothing more
-  std::function<void()> at_rest_ PF_GUARDED_BY(mutex_);  // empty: not stopped, or called
+  std::function<void()> at_rest_ PF_GUARDED_BY(mutex_);  // see Stop
   Status error_ PF_GUARDED_BY(mutex_);
   Slots slots_ PF_GUARDED_BY(mutex_);
   std::array<Batch, kMaxSlots> batches_ PF_GUARDED_BY(mutex_);
