@@ -56,38 +56,44 @@ bool Feed::HasBegun() const {
 }
 
 void Feed::ReadReleases() {
-  Tasks tasks;
+  Sequel sequel;
   {
     MutexLock lock(mutex_);
-    tasks = AdvanceLocked();
+    sequel = AdvanceLocked();
   }
-  Submit(std::move(tasks));
+  Do(std::move(sequel));
 }
 
 void Feed::Drain() {
-  Tasks tasks;
+  Sequel sequel;
   {
     MutexLock lock(mutex_);
     stopping_ = true;
-    tasks = AdvanceLocked();  // plans nothing: what is planned goes on, or enters kDraining if nothing is
+    sequel = AdvanceLocked();  // plans nothing: what is planned goes on, or enters kDraining if nothing is
   }
-  Submit(std::move(tasks));
+  Do(std::move(sequel));
 }
 
-void Feed::Stop() {
+void Feed::Stop(std::function<void()> at_rest) {
   abandoned_.store(true, std::memory_order_relaxed);
-  Drain();
-  MutexLock lock(mutex_);
-  while (slots_.CountIn(SlotState::kFilling) > 0) idle_.Wait(mutex_);
+  Sequel sequel;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    at_rest_ = std::move(at_rest);
+    sequel = AdvanceLocked();
+  }
+  Do(std::move(sequel));
 }
 
-Feed::Tasks Feed::AdvanceLocked() {
+Feed::Sequel Feed::AdvanceLocked() {
   AccountLocked();
-  Tasks tasks;
+  Sequel sequel;
+  const bool had_failed = phase_ == Phase::kFailed;
   CollectReleasesLocked();
   PublishReadyLocked();
   PlanLocked();
-  BeginPiecesLocked(&tasks);
+  BeginPiecesLocked(sequel);
   if (in_flight_.empty()) {
     // Abandoned, the last batches may have been lost: that is no end of the epoch.
     const bool abandoned = abandoned_.load(std::memory_order_relaxed);
@@ -108,7 +114,9 @@ Feed::Tasks Feed::AdvanceLocked() {
   if (counters_.batches > 0)
     share_->batch_ns.store(share_->worked_ns.load(std::memory_order_relaxed) / counters_.batches,
                            std::memory_order_relaxed);
-  return tasks;
+  if (phase_ == Phase::kFailed && !had_failed) sequel.failure = error_;
+  if (slots_.CountIn(SlotState::kFilling) == 0) sequel.at_rest = std::exchange(at_rest_, {});
+  return sequel;
 }
 
 void Feed::CollectReleasesLocked() {
@@ -257,12 +265,12 @@ void Feed::PlanLocked() {
   if (!in_flight_.empty() || !AllPlannedLocked()) SetStarvedLocked(false);  // else AdvanceLocked says
 }
 
-void Feed::BeginPiecesLocked(Tasks* tasks) {
+void Feed::BeginPiecesLocked(Sequel& sequel) {
   while (!unbegun_.empty()) {
     std::shared_ptr<FillTask> task = unbegun_.front()->Begin();
     if (task == nullptr) return;  // the next delivery's end has memory
     pieces_filling_.fetch_add(1, std::memory_order_relaxed);
-    tasks->push_back(std::move(task));
+    sequel.tasks.push_back(std::move(task));
     if (unbegun_.front()->begun()) unbegun_.pop_front();
   }
 }
@@ -286,15 +294,16 @@ void Feed::EnterLocked(Phase phase) {
     if (phase == Phase::kEnded) consumer.pages->SetState(FeedState::kEnded);
     if (phase == Phase::kFailed) consumer.pages->Fail(error_);
   }
-  if (phase == Phase::kFailed) {
-    static LogPace pace(kFailuresASecond);
-    if (const auto more = pace.Admit())
-      spdlog::error("feed {}: failed: {}{}", parts_.id, error_.ToString(), *more);
-  }
 }
 
-void Feed::Submit(Tasks tasks) {
-  for (std::shared_ptr<FillTask>& task : tasks) workers_.Submit(std::move(task));
+void Feed::Do(Sequel sequel) {
+  for (std::shared_ptr<FillTask>& task : sequel.tasks) workers_.Submit(std::move(task));
+  if (!sequel.failure.ok()) {
+    static LogPace pace(kFailuresASecond);
+    if (const auto more = pace.Admit())
+      spdlog::error("feed {}: failed: {}{}", parts_.id, sequel.failure.ToString(), *more);
+  }
+  if (sequel.at_rest) sequel.at_rest();
 }
 
 // The feed keeps the newest few, and is gone with its job: the log answers afterwards.
@@ -322,25 +331,24 @@ void Feed::OnFilled(uint32_t slot, Batch batch, std::vector<BadSampleNote> bad) 
 }
 
 void Feed::BeginPieces() {
-  Tasks tasks;
+  Sequel sequel;
   {
     MutexLock lock(mutex_);
     if (!unbegun_.empty()) AccountLocked();  // until now the copies may have been what all waited for
-    BeginPiecesLocked(&tasks);
+    BeginPiecesLocked(sequel);
   }
-  Submit(std::move(tasks));
+  Do(std::move(sequel));
 }
 
 void Feed::OnDelivered(uint32_t slot, const Status& status) {
-  Tasks tasks;
+  Sequel sequel;
   {
     MutexLock lock(mutex_);
     if (!status.ok()) batches_[slot].undelivered = true;
     slots_.MarkReady(slot);
-    tasks = AdvanceLocked();
-    idle_.NotifyAll();
+    sequel = AdvanceLocked();
   }
-  Submit(std::move(tasks));
+  Do(std::move(sequel));
 }
 
 }  // namespace pinfeed

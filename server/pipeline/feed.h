@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,12 +34,11 @@ namespace pinfeed {
 // Purpose: keeps its slots full: takes free slots, plans batches, gives them to the workers, publishes
 // finished ones in order, takes released ones back. Owns: sampler, loader, arena, slot states. Borrows: the
 // WorkerPool (outlives it) and the ControlPages of attached sessions (each outlives its Attach..Detach span).
-// Threads: every method from any thread; one mutex, never held while loading samples or blocking. Stop waits
-// for workers. Errors: a bad sample under on_bad_sample = fail fails the feed: published batches
-// stay valid, then sessions see the error. A failed delivery drains it. Invariants: I1 a slot is filled only
-// when every session it was lent to released its generation; I2, I3: published in plan order, complete, once
-// a session; I5: nothing is allocated a batch that outlives it; I6: release words are only compared for
-// equality.
+// Threads: every method from any thread; one mutex, never held while loading samples or blocking. Errors: a
+// bad sample under on_bad_sample = fail fails the feed: published batches stay valid, then sessions see the
+// error. A failed delivery drains it. Invariants: I1 a slot is filled only when every session it was lent to
+// released its generation; I2, I3: published in plan order, complete, once a session; I5: nothing is
+// allocated a batch that outlives it; I6: release words are only compared for equality.
 class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
  public:
   struct Parts {
@@ -94,11 +94,14 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   void ReadReleases() override PF_EXCLUDES(mutex_);
   // No new batches: sessions see kDraining once what was being filled is published.
   void Drain() PF_EXCLUDES(mutex_);
-  // As Drain, and waits until no worker and no copy touches the arena. Precondition for destruction.
-  void Stop() PF_EXCLUDES(mutex_);
-  // Gives the arena's pages back, see Arena::Discard. Precondition: stopped.
+  // As Drain, and nobody wants what is being filled. Calls `at_rest` once, when no worker and no copy touches
+  // the arena any more, which storage that does not answer may put off for ever: on the thread that saw to
+  // that last, maybe before Stop returns, without a lock. Not again before that; precondition for
+  // destruction.
+  void Stop(std::function<void()> at_rest) PF_EXCLUDES(mutex_);
+  // Gives the arena's pages back, see Arena::Discard. Precondition: at rest.
   void DiscardMemory() { parts_.arena->Discard(); }
-  // See Arena::LeaveTo. Precondition: stopped.
+  // See Arena::LeaveTo. Precondition: at rest.
   void LeaveMemoryTo(std::vector<ClientProcess> clients) { parts_.arena->LeaveTo(std::move(clients)); }
 
   uid_t owner() const { return parts_.owner; }
@@ -141,11 +144,16 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
     bool undelivered = false;  // its arena delivers nothing any more
   };
   enum class Phase { kWaiting, kRunning, kDraining, kEnded, kFailed };
-  using Tasks = std::vector<std::shared_ptr<FillTask>>;
+  // What follows a locked step, and is done without the lock.
+  struct Sequel {
+    std::vector<std::shared_ptr<FillTask>> tasks;
+    std::function<void()> at_rest;  // empty: nothing
+    Status failure;                 // with which the feed has failed just now
+  };
 
   // Takes back what was released, publishes what is ready, plans into what is free, begins what there is
-  // memory for. The tasks are to be submitted without the lock.
-  Tasks AdvanceLocked() PF_REQUIRES(mutex_);
+  // memory for.
+  Sequel AdvanceLocked() PF_REQUIRES(mutex_);
   void CollectReleasesLocked() PF_REQUIRES(mutex_);
   void PublishReadyLocked() PF_REQUIRES(mutex_);
   void LendLocked(uint32_t slot) PF_REQUIRES(mutex_);
@@ -155,7 +163,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   void PassOnLocked(uint32_t slot) PF_REQUIRES(mutex_);
   void PlanLocked() PF_REQUIRES(mutex_);
   // Whatever the phase: a batch that is planned ends its filling.
-  void BeginPiecesLocked(Tasks* tasks) PF_REQUIRES(mutex_);
+  void BeginPiecesLocked(Sequel& sequel) PF_REQUIRES(mutex_);
   bool AllPlannedLocked() const PF_REQUIRES(mutex_);
   // Whether a batch of a queue may still be to be given to somebody: its member may leave without having
   // taken it, or there is no member.
@@ -173,7 +181,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // looked at yet.
   uint32_t HeldLocked(const Consumer& consumer) const PF_REQUIRES(mutex_);
   char SlotLetterLocked(uint32_t slot) const PF_REQUIRES(mutex_);
-  void Submit(Tasks tasks) PF_EXCLUDES(mutex_);
+  void Do(Sequel sequel) PF_EXCLUDES(mutex_);
   // A piece of a batch is filled, or delivered and its memory free: begins others.
   void BeginPieces() PF_EXCLUDES(mutex_);
   // The last sample of the slot's batch is loaded / all of it is where the clients see it.
@@ -199,9 +207,9 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   std::atomic<uint32_t> pieces_filling_{0};  // begun and not filled
 
   mutable Mutex mutex_;
-  CondVar idle_;  // a slot left FILLING
   Phase phase_ PF_GUARDED_BY(mutex_) = Phase::kWaiting;
-  bool stopping_ PF_GUARDED_BY(mutex_) = false;  // plan nothing more
+  bool stopping_ PF_GUARDED_BY(mutex_) = false;          // plan nothing more
+  std::function<void()> at_rest_ PF_GUARDED_BY(mutex_);  // see Stop
   Status error_ PF_GUARDED_BY(mutex_);
   Slots slots_ PF_GUARDED_BY(mutex_);
   std::array<Batch, kMaxSlots> batches_ PF_GUARDED_BY(mutex_);

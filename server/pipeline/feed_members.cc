@@ -8,7 +8,7 @@
 namespace pinfeed {
 
 Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) {
-  Tasks tasks;
+  Sequel sequel;
   {
     MutexLock lock(mutex_);
     if (phase_ == Phase::kFailed) return error_;
@@ -47,14 +47,14 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
       first_ = next_;
       EnterLocked(Phase::kRunning);
     }
-    tasks = AdvanceLocked();
+    sequel = AdvanceLocked();
   }
-  Submit(std::move(tasks));
+  Do(std::move(sequel));
   return OkStatus();
 }
 
 size_t Feed::Detach(ControlPages* session) {
-  Tasks tasks;
+  Sequel sequel;
   size_t left = 0;
   {
     MutexLock lock(mutex_);
@@ -72,14 +72,14 @@ size_t Feed::Detach(ControlPages* session) {
     for (uint32_t slot = 0; slot < slots_.count(); ++slot)
       if (gone.owed[slot] != 0) PassOnLocked(slot);
     left = consumers_.size();
-    tasks = AdvanceLocked();
+    sequel = AdvanceLocked();
   }
-  Submit(std::move(tasks));
+  Do(std::move(sequel));
   return left;
 }
 
 size_t Feed::Evict(ControlPages* session, const Status& error) {
-  Tasks tasks;
+  Sequel sequel;
   size_t held = 0;
   {
     MutexLock lock(mutex_);
@@ -102,9 +102,9 @@ size_t Feed::Evict(ControlPages* session, const Status& error) {
       }
     }
     if (held > 0) evicted_.push_back(gone);
-    tasks = AdvanceLocked();
+    sequel = AdvanceLocked();
   }
-  Submit(std::move(tasks));
+  Do(std::move(sequel));
   return held;
 }
 

@@ -45,8 +45,7 @@ struct FeedShare {
   std::atomic<uint32_t> running{0};                 // workers at it right now
   std::atomic<uint32_t> users{0};  // the feed and its tasks, while they exist with all that they own
 
-  // Returns when neither the feed nor a task of it is left. Whoever lets go of it last ends it: often a
-  // worker, after Done(), or a copy thread.
+  // Returns when neither the feed nor a task of it is left.
   void AwaitUsers() const {
     for (uint32_t left = users.load(); left != 0; left = users.load()) users.wait(left);
   }

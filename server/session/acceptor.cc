@@ -54,7 +54,12 @@ void Acceptor::Run() {
   while (true) {
     std::array<pollfd, 2> waits = {pollfd{stop_.get(), POLLIN, 0},
                                    pollfd{paused ? -1 : listener_.fd(), POLLIN, 0}};
-    if (::poll(waits.data(), waits.size(), paused ? kPauseMs : -1) < 0 && errno != EINTR) return;
+    if (::poll(waits.data(), waits.size(), paused ? kPauseMs : -1) < 0) {
+      if (errno == EINTR) continue;
+      refusals_.Count(Refusal::kDescriptors, ErrnoStatus("wait for connections", errno).ToString());
+      std::this_thread::sleep_for(std::chrono::milliseconds(kPauseMs));  // the kernel lacks memory
+      continue;
+    }
     if (waits[0].revents != 0) return;
     Result<std::optional<Listener::Connection>> accepted = listener_.Accept();
     paused = !accepted.ok();

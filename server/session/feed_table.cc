@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "common/log.h"
 #include "common/log_context.h"
@@ -14,6 +15,7 @@ namespace pinfeed {
 namespace {
 
 constexpr size_t kMostHeirs = 64;
+constexpr std::chrono::seconds kLongestRest{1};  // of a feed whose workers do not hang
 
 void Add(const FeedSnapshot& feed, FeedTotals& totals) {
   totals.batches += feed.batches;
@@ -129,15 +131,24 @@ Result<FeedMember> FeedTable::Join(uid_t uid, const FeedSpec& spec, const Make& 
 }
 
 void FeedTable::Leave(const std::shared_ptr<Feed>& feed) {
-  const MutexLock lock(mutex_);
-  if (--entries_.at(feed->id()).active > 0) return;
-  for (auto group = groups_.begin(); group != groups_.end(); ++group) {
-    if (group->second.feed == feed) {
-      groups_.erase(group);
-      break;
-    }
+  {
+    const MutexLock lock(mutex_);
+    if (--entries_.at(feed->id()).active > 0) return;
+    std::erase_if(groups_, [&](const auto& group) { return group.second.feed == feed; });
   }
-  jobs_.push_back({.feed = feed, .what = Job::What::kStop});
+  feed->Stop([this, id = feed->id()] { Rest(id); });
+}
+
+void FeedTable::Rest(uint64_t id) {
+  const MutexLock lock(mutex_);
+  Entry& entry = entries_.at(id);
+  entry.at_rest = true;
+  EndIfOver(entry);
+}
+
+void FeedTable::EndIfOver(Entry& entry) {
+  if (entry.members > 0 || !entry.at_rest) return;
+  jobs_.push_back({.feed = entry.feed, .discard = !entry.mapped, .heirs = std::move(entry.heirs)});
   changed_.NotifyAll();
 }
 
@@ -146,7 +157,7 @@ void FeedTable::Forget(FeedMember& member) {
   const bool keep = member.served_ && member.feed_->HasBegun();
   const MutexLock lock(mutex_);
   if (member.arena_ != nullptr) {
-    Job leave{.feed = member.feed_, .what = Job::What::kLeavePart, .part = member.arena_, .keep = keep};
+    Job leave{.feed = member.feed_, .part = member.arena_, .keep = keep};
     if (member.mapped_ && member.client_) leave.heirs.push_back(*member.client_);
     jobs_.push_back(std::move(leave));
     changed_.NotifyAll();
@@ -161,11 +172,8 @@ void FeedTable::Forget(FeedMember& member) {
     entry.heirs.push_back(*std::move(member.client_));
   }
   if (--entry.members > 0) return;
-  jobs_.push_back({.feed = member.feed_,
-                   .what = Job::What::kForget,
-                   .discard = !entry.mapped,
-                   .heirs = std::move(entry.heirs)});
-  changed_.NotifyAll();
+  entry.gone = Clock::now();
+  EndIfOver(entry);
 }
 
 void FeedTable::Reap() {
@@ -173,7 +181,7 @@ void FeedTable::Reap() {
     Job job;
     {
       const MutexLock lock(mutex_);
-      while (jobs_.empty() && !stopping_) changed_.Wait(mutex_);
+      while (jobs_.empty() && !(stopping_ && entries_.empty())) changed_.Wait(mutex_);
       if (jobs_.empty()) return;
       job = std::move(jobs_.front());
       jobs_.pop_front();
@@ -188,13 +196,11 @@ void FeedTable::Reap() {
 
 void FeedTable::Do(Job job) {
   const LogScope scope({.session = 0, .feed = job.feed->id(), .trace_id = ""});
-  if (job.what == Job::What::kLeavePart) {
+  if (job.part != nullptr) {
     std::optional<ClientProcess> heir;
     if (!job.heirs.empty()) heir = std::move(job.heirs.front());
     return job.feed->LeaveArenaAt(*job.part, job.keep, std::move(heir));
   }
-  job.feed->Stop();
-  if (job.what == Job::What::kStop) return;
   FeedSnapshot last = job.feed->Snapshot();
   spdlog::info("feed {}: ended after {} batches, {} bad samples", last.id, last.batches, last.bad_samples);
   {
@@ -239,10 +245,21 @@ void FeedTable::DrainAll() {
   for (const auto& feed : All()) feed->Drain();
 }
 
-void FeedTable::AwaitReclaim(std::chrono::steady_clock::time_point deadline) {
+void FeedTable::AwaitReclaim(Clock::time_point deadline) {
   const MutexLock lock(mutex_);
-  while ((!jobs_.empty() || reaping_) && changed_.WaitUntil(mutex_, deadline)) {
+  while (true) {
+    const Clock::time_point until = std::min(deadline, ReclaimingUntil());
+    if (until <= Clock::now()) return;
+    changed_.WaitUntil(mutex_, until);
   }
+}
+
+FeedTable::Clock::time_point FeedTable::ReclaimingUntil() const {
+  if (!jobs_.empty() || reaping_) return Clock::time_point::max();
+  Clock::time_point until = Clock::time_point::min();
+  for (const auto& [id, entry] : entries_)
+    if (entry.members == 0) until = std::max(until, entry.gone + kLongestRest);
+  return until;
 }
 
 std::vector<std::shared_ptr<Feed>> FeedTable::All() {

@@ -51,7 +51,7 @@ class FeedMember {
   // Its client is attached.
   void SetServed() { served_ = true; }
   // Takes no part any more; its memory may still be mapped by somebody. When the last member left, the feed
-  // is stopped (on the table's thread) and its group's name is free. Idempotent.
+  // is told to stop and its group's name is free. Idempotent.
   void Leave();
   // Its client says that it has unmapped the arena, or never had it. Once all members said so, the pages go
   // back to the kernel at the end, whoever still has the memory.
@@ -73,16 +73,21 @@ class FeedMember {
   std::optional<ClientProcess> client_;
 };
 
-// Purpose: makes, shares and ends feeds. Owns: the feeds, with others (below), and a thread, the reaper, that
-// stops and destroys them, since that waits for workers and, for memory on a GPU, for the driver. Threads:
-// any. Join blocks while the feed is made; nothing else blocks. Errors: those of Join. Lifetime: a feed that
-// has stopped may still be in somebody's hands: a worker that ends its last task, the copy thread on its way
-// back from the last delivery or in the middle of reading releases, who makes a snapshot or a trace. Each
-// owns a share of it for as long as that takes. The reaper waits until all have let go and destroys it with
-// its memory, so that when Stop has returned nothing is left of any feed, and what feeds borrow (workers,
-// engines, pools) may go. None of those who hold a share waits for the reaper without a limit. Invariants: 1.
-// all members of a feed have one UID and equal specs; 2. a feed is stopped before it is destroyed; 3.
-// Totals() only grow.
+// Purpose: makes, shares and ends feeds.
+//
+// Owns: the feeds, with others (below), and a thread, the reaper, that destroys them, since that may wait for
+// the driver. Threads: any. Join blocks while the feed is made; nothing else blocks. Errors: those of Join.
+//
+// Lifetime: a feed ends once it has no member and is at rest; one whose workers hang keeps its memory, and no
+// other feed waits for it. One that is at rest may still be in somebody's hands: a worker on its way back
+// from its last task, the copy thread from the last delivery or in the middle of reading releases, who makes
+// a snapshot or a trace. Each owns a share of it for as long as that takes. The reaper waits until all have
+// let go and destroys it with its memory, so that when Stop has returned nothing is left of any feed, and
+// what feeds borrow (workers, engines, pools) may go. None of those who hold a share waits for the reaper
+// without a limit.
+//
+// Invariants: 1. all members of a feed have one UID and equal specs; 2. a feed is at rest before it is
+// destroyed; 3. Totals() only grow.
 class FeedTable {
  public:
   using Make = std::function<Result<std::unique_ptr<Feed>>(uint64_t feed_id)>;
@@ -93,7 +98,7 @@ class FeedTable {
   FeedTable& operator=(const FeedTable&) = delete;
 
   void Start();
-  // Stops every feed that is left and joins. Precondition: all members are gone. Idempotent.
+  // Waits for the end of every feed that is left, and joins. Precondition: all members are gone. Idempotent.
   void Stop() PF_EXCLUDES(mutex_);
 
   // A feed of its own for an exclusive spec; else the group's, made by whoever comes first.
@@ -102,7 +107,8 @@ class FeedTable {
 
   // Tells all feeds to publish no new batches.
   void DrainAll() PF_EXCLUDES(mutex_);
-  // Waits until the memory of the feeds that ended so far is back, at most until `deadline`.
+  // Waits until the memory of the feeds that ended so far is back, at most until `deadline`. One that has not
+  // come to rest within a second is not waited for: its workers may be held by storage that does not answer.
   void AwaitReclaim(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);
 
   std::vector<std::shared_ptr<Feed>> All() PF_EXCLUDES(mutex_);
@@ -115,6 +121,7 @@ class FeedTable {
 
  private:
   friend class FeedMember;
+  using Clock = std::chrono::steady_clock;
   using GroupKey = std::pair<uid_t, std::string>;
   struct Entry {
     std::shared_ptr<Feed> feed;
@@ -123,6 +130,8 @@ class FeedTable {
     bool mapped = false;               // a member left that may still have the arena mapped
     std::vector<ClientProcess> heirs;  // the processes of such members, where they are known
     uint64_t starved_ns = 0;           // the most ever seen: trainers report it, and it must not go down
+    bool at_rest = false;              // see Feed::Stop
+    Clock::time_point gone = {};       // when it had no member any more
   };
   struct Group {
     FeedSpec spec;
@@ -130,10 +139,9 @@ class FeedTable {
   };
   struct Job {
     std::shared_ptr<Feed> feed;
-    enum class What { kLeavePart, kStop, kForget } what = What::kStop;
-    const Arena* part = nullptr;  // kLeavePart
-    bool keep = false;            // likewise
-    bool discard = false;         // kForget: give the arena's pages back
+    const Arena* part = nullptr;  // that a member leaves; null: the feed ends, which is at rest
+    bool keep = false;            // of a part: see Arena::LeaveAt
+    bool discard = false;         // of a feed: give the arena's pages back
     std::vector<ClientProcess> heirs = {};
   };
 
@@ -141,6 +149,12 @@ class FeedTable {
   FeedMember AddMember(const std::shared_ptr<Feed>& feed) PF_REQUIRES(mutex_);
   void Leave(const std::shared_ptr<Feed>& feed) PF_EXCLUDES(mutex_);
   void Forget(FeedMember& member) PF_EXCLUDES(mutex_);
+  // The feed with that id is at rest.
+  void Rest(uint64_t id) PF_EXCLUDES(mutex_);
+  // Leaves the end to the reaper, if the feed has no member any more and is at rest.
+  void EndIfOver(Entry& entry) PF_REQUIRES(mutex_);
+  // Until when it may pay to wait for the memory of what has ended; the past when there is none.
+  Clock::time_point ReclaimingUntil() const PF_REQUIRES(mutex_);
   void Reap() PF_EXCLUDES(mutex_);
   void Do(Job job) PF_EXCLUDES(mutex_);
   // Nobody has a share of it any more: it is for the reaper.

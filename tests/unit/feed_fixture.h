@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <set>
@@ -148,9 +149,8 @@ class FeedTest : public ::testing::Test {
     workers_->Start();
   }
   ~FeedTest() override {
-    for (const auto& feed : feeds_) feed->Stop();
+    EndFeeds();
     workers_->Stop();
-    feeds_.clear();
   }
 
   static FeedSpec Spec(uint32_t batch_size, uint64_t epochs = 0) {
@@ -192,6 +192,21 @@ class FeedTest : public ::testing::Test {
 
   static void WaitFor(const std::function<bool()>& condition) {
     while (!condition()) std::this_thread::yield();
+  }
+
+  static void StopAndWait(Feed& feed) {
+    const auto at_rest = std::make_shared<std::promise<void>>();
+    feed.Stop([at_rest] { at_rest->set_value(); });
+    at_rest->get_future().wait();
+  }
+
+  // Whoever ended a feed's last task may have a share of it for a moment longer, and is not to destroy it.
+  void EndFeeds() {
+    for (const auto& feed : feeds_) {
+      StopAndWait(*feed);
+      WaitFor([&] { return feed.use_count() == 1; });
+    }
+    feeds_.clear();
   }
 
   static constexpr uid_t kOwner = 1000;

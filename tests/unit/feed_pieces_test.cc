@@ -193,7 +193,7 @@ TEST_F(FeedPiecesTest, StopEndsBatchesWhosePiecesHaveNoMemoryYet) {
   ASSERT_OK(feed.Attach(client.pages(), Sampler::Start{}));
   WaitFor([&] { return arena_->waiting() == 2; });
   feed.Detach(client.pages());
-  std::thread stop([&] { feed.Stop(); });
+  std::thread stop([&] { StopAndWait(feed); });
   arena_->LetGo();
   stop.join();
   EXPECT_EQ(feed.Snapshot().slots_filling, 0U);

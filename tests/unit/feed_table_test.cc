@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <future>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <thread>
@@ -85,6 +86,39 @@ TEST_F(FeedTableTest, NameIsFreeWhenTheLastLeavesAndMemoryWhenTheLastIsGone) {
   orphan.reset();
   AwaitReclaim();
   EXPECT_EQ(pool_.used_bytes(), 0U);
+}
+
+TEST_F(FeedTableTest, AFeedWhoseWorkersHangHoldsUpTheEndOfNoOther) {
+  std::promise<void> reading;
+  std::promise<void> answer;
+  const auto make_hanging = [&](uint64_t id) -> Result<std::unique_ptr<Feed>> {
+    last_id_ = id - 1;
+    return MakeUnshared(Spec(8),
+                        std::make_shared<NumberDataset>(100, std::set<uint64_t>{}, [&](uint64_t /*id*/) {
+                          static std::once_flag first;
+                          std::call_once(first, [&] {
+                            reading.set_value();
+                            answer.get_future().wait();
+                          });
+                        }));
+  };
+  uint64_t hanging_bytes = 0;
+  {
+    ASSERT_OK_AND_ASSIGN(const FeedMember member, table_.Join(1000, Spec(8), make_hanging));
+    hanging_bytes = member.feed().arena().bytes();
+    PageClient client(member.feed());
+    ASSERT_OK(member.feed().Attach(client.pages(), std::nullopt));
+    reading.get_future().wait();
+    member.feed().Detach(client.pages());
+  }
+  for (int i = 0; i < 3; ++i) EXPECT_OK(Join(1000, Spec(8)));
+  WaitFor([&] { return pool_.used_bytes() == hanging_bytes; });
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  table_.AwaitReclaim(deadline);
+  EXPECT_LT(std::chrono::steady_clock::now(), deadline);
+  EXPECT_EQ(table_.Snapshot().feeds.size(), 1U);
+  answer.set_value();
+  WaitFor([&] { return pool_.used_bytes() == 0; });
 }
 
 // A copy thread, or who looks at all feeds, may have one in its hands when it ends.

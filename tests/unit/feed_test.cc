@@ -98,9 +98,8 @@ TEST_F(FeedTest, SameBytesForAnyWorkerCountDepthAndRestartPoint) {
   };
   const auto whole = run(3, {0, 0}, 30);
   for (const uint32_t threads : {1U, 2U, 8U}) {
-    for (const auto& feed : feeds_) feed->Stop();
+    EndFeeds();
     workers_->Stop();
-    feeds_.clear();
     workers_ = std::make_unique<WorkerPool>(threads);
     workers_->Start();
     EXPECT_EQ(run(3 + threads, {0, 0}, 30), whole);
@@ -349,13 +348,10 @@ TEST_F(FeedTest, DetachAtAnyPointGivesEverythingBack) {
       if (i % 3 != 0 || i + 3 < taken) client.Release(*batch, *feed);
     }
     EXPECT_EQ(feed->Detach(client.pages()), 0U);
-    feed->Stop();
+    StopAndWait(*feed);
     EXPECT_EQ(feed->Snapshot().slots_free, 4U) << "after " << taken;
   }
-  std::vector<std::shared_ptr<const FeedShare>> shares;
-  for (const auto& feed : feeds_) shares.push_back(feed->share());
-  feeds_.clear();
-  for (const auto& share : shares) share->AwaitUsers();  // a worker may still hold the last one
+  EndFeeds();
   EXPECT_EQ(pool_.used_bytes(), 0U);
 }
 
