@@ -55,6 +55,11 @@ bool Feed::HasBegun() const {
   return phase_ != Phase::kWaiting;
 }
 
+bool Feed::Serves() const {
+  const MutexLock lock(mutex_);
+  return phase_ != Phase::kDraining && phase_ != Phase::kFailed;
+}
+
 void Feed::ReadReleases() {
   Sequel sequel;
   {

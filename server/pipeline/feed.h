@@ -65,6 +65,8 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   void LeaveArenaAt(const Arena& part, bool keep, std::optional<ClientProcess> heir) {
     parts_.arena->LeaveAt(part, keep, std::move(heir));
   }
+  // Whether it neither drains nor has failed: it gives batches, will, or has given all.
+  bool Serves() const PF_EXCLUDES(mutex_);
   // Whether its group has ever been complete.
   bool HasBegun() const PF_EXCLUDES(mutex_);
   // What the client is left to do to images; nothing on the host.

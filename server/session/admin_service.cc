@@ -182,8 +182,8 @@ grpc::ServerUnaryReactor* AdminService::Evict(grpc::CallbackServerContext* conte
     return Finish(reactor, InvalidArgument("reason: " + std::to_string(request->reason().size()) +
                                            " bytes are more than " + std::to_string(kMostReason)));
   }
-  for (const std::shared_ptr<Session>& session : parts_.sessions.All())
-    if (session->id == request->session()) response->set_session(Describe(*session));
+  if (const std::shared_ptr<Session> session = parts_.sessions.Find(request->session()))
+    response->set_session(Describe(*session));
   const std::string why = request->reason().empty() ? "" : ": " + EscapeName(request->reason());
   parts_.lifelines.Evict(request->session(),
                          {Code::kAborted, "evicted by an operator (" + Describe(*caller) + ")" + why},

@@ -3,8 +3,10 @@
 
 #include <grpcpp/alarm.h>
 
+#include <charconv>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -17,18 +19,26 @@ namespace {
 constexpr std::chrono::milliseconds kLookEvery(200);
 constexpr std::string_view kFeedPrefix = "pinfeed.feed.";
 
+// N of pinfeed.feed.N, written as we write it.
+std::optional<uint64_t> FeedNumber(const std::string& name) {
+  if (name.compare(0, kFeedPrefix.size(), kFeedPrefix) != 0) return std::nullopt;
+  uint64_t number = 0;
+  const char* const end = name.data() + name.size();
+  const auto [rest, error] = std::from_chars(name.data() + kFeedPrefix.size(), end, number);
+  if (error != std::errc() || rest != end || name[kFeedPrefix.size()] == '0') return std::nullopt;
+  return number;
+}
+
 }  // namespace
 
 HealthService::Response::ServingStatus HealthService::StatusOf(const std::string& name) const {
   if (name.empty() || name == "pinfeed.v1.Feeder" || name == "pinfeed.v1.Admin")
     return serving_ ? Response::SERVING : Response::NOT_SERVING;
-  for (const std::shared_ptr<Session>& session : sessions_.All()) {
-    if (name != std::string(kFeedPrefix) + std::to_string(session->id)) continue;
-    const std::string state = session->member.feed().Snapshot().state;
-    const bool served = !HasLeft(*session) && state != "draining" && state != "failed";
-    return served ? Response::SERVING : Response::NOT_SERVING;
-  }
-  return Response::SERVICE_UNKNOWN;
+  const std::optional<uint64_t> id = FeedNumber(name);
+  const std::shared_ptr<Session> session = id ? sessions_.Find(*id) : nullptr;
+  if (session == nullptr) return Response::SERVICE_UNKNOWN;
+  const bool served = !HasLeft(*session) && session->member.feed().Serves();
+  return served ? Response::SERVING : Response::NOT_SERVING;
 }
 
 // Purpose: one watch: looks, tells what is new, sleeps, and again. Owns: itself, until gRPC is done with it.

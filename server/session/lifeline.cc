@@ -124,8 +124,7 @@ Result<size_t> LifelineServer::EvictNow(uint64_t session_id, const Status& error
     if (held == 0) EndSession(connected->first, error.message());
     return held;
   }
-  for (const std::shared_ptr<Session>& session : sessions_.All()) {
-    if (session->id != session_id) continue;
+  if (const std::shared_ptr<Session> session = sessions_.Find(session_id)) {
     sessions_.End(session, error.message());  // its client has not come yet, and finds no session
     return size_t{0};
   }

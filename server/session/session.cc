@@ -190,6 +190,12 @@ std::vector<std::shared_ptr<Session>> SessionTable::All() const {
   return all;
 }
 
+std::shared_ptr<Session> SessionTable::Find(uint64_t id) const {
+  const MutexLock lock(mutex_);
+  const auto session = sessions_.find(id);
+  return session == sessions_.end() ? nullptr : session->second;
+}
+
 bool SessionTable::AllLeftLocked() const {
   return std::all_of(sessions_.begin(), sessions_.end(),
                      [](const auto& entry) { return HasLeft(*entry.second); });
@@ -221,11 +227,11 @@ FallbackCounts SessionTable::fallbacks() const {
 }
 
 void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
+  std::map<uint64_t, FeedReport*> reports;  // by the feed's id
+  for (FeedReport& report : feeds) reports.emplace(report.feed.id, &report);
   for (const std::shared_ptr<Session>& session : All()) {
-    const auto feed = std::find_if(feeds.begin(), feeds.end(), [&](const FeedReport& report) {
-      return report.feed.id == session->member.feed().id();
-    });
-    if (feed == feeds.end()) continue;
+    const auto feed = reports.find(session->member.feed().id());
+    if (feed == reports.end()) continue;
     const ControlPages::ClientStats stats = session->pages->Stats();
     SessionSnapshot out;
     out.id = session->id;
@@ -246,7 +252,7 @@ void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
     out.oldest_lease_seconds = static_cast<double>(now.oldest_lease_ns) * 1e-9;
     out.stall_ns = now.stall_ns;
     out.recent = now.recent;
-    feed->sessions.push_back(std::move(out));
+    feed->second->sessions.push_back(std::move(out));
   }
 }
 

@@ -109,6 +109,8 @@ class SessionTable {
   void End(const std::shared_ptr<Session>& session, const std::string& reason) PF_EXCLUDES(mutex_);
 
   std::vector<std::shared_ptr<Session>> All() const PF_EXCLUDES(mutex_);
+  // Null when there is none.
+  std::shared_ptr<Session> Find(uint64_t id) const PF_EXCLUDES(mutex_);
   // No client is left that could still leave: what is orphaned or evicted ends with its process only.
   bool AllLeft() const PF_EXCLUDES(mutex_);
   uint32_t max_of_user() const { return std::min(max_of_user_, limit()); }

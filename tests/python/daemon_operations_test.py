@@ -145,6 +145,10 @@ def test_health_knows_the_daemon_and_each_session_and_tells_changes(wire, start,
     assert next(early) == 3  # there is none yet
     client = Client(daemon.address, wire.FeedSpec(dataset=wire.DatasetSpec(path=numbers), batch_size=4))
     assert health(daemon, "pinfeed.feed.1") == health(daemon, "pinfeed.v1.Feeder") == 1
+    for name in ("pinfeed.feed.", "pinfeed.feed.01", "pinfeed.feed.1 ", "pinfeed.feed.+1", "pinfeed.feed.18446744073709551617"):
+        with pytest.raises(grpc.RpcError) as unknown:
+            health(daemon, name)
+        assert unknown.value.code() == grpc.StatusCode.NOT_FOUND
     assert next(early) == 1
     other = Client(daemon.address, wire.FeedSpec(dataset=wire.DatasetSpec(path=numbers), batch_size=4))
     whole, feed = watch(daemon, ""), watch(daemon, "pinfeed.feed.2")
