@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "common/log_context.h"
+#include "common/quote.h"
 #include "common/stderr_sink.h"
 
 namespace pinfeed {
@@ -38,27 +39,6 @@ class JsonContextFlag final : public spdlog::custom_flag_formatter {
   }
 };
 
-// Length of the UTF-8 sequence at the start of `text` (RFC 3629: no overlong forms, no surrogates, at most
-// U+10FFFF), 0 when it is invalid.
-size_t Utf8SequenceLength(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return 1;
-  const size_t length = lead >= 0xC2 && lead <= 0xDF   ? 2
-                        : (lead & 0xF0) == 0xE0        ? 3
-                        : lead >= 0xF0 && lead <= 0xF4 ? 4
-                                                       : 0;
-  if (length == 0 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  if (lead == 0xE0 && byte(1) < 0xA0) return 0;
-  if (lead == 0xED && byte(1) > 0x9F) return 0;
-  if (lead == 0xF0 && byte(1) < 0x90) return 0;
-  if (lead == 0xF4 && byte(1) > 0x8F) return 0;
-  return length;
-}
-
 }  // namespace
 
 std::string JsonEscape(std::string_view text) {
@@ -75,7 +55,7 @@ std::string JsonEscape(std::string_view text) {
       out += "\\u00";
       out += kHex[byte >> 4];
       out += kHex[byte & 15];
-    } else if (length = Utf8SequenceLength(text); length == 0) {
+    } else if (length = Utf8Length(text); length == 0) {
       out += "\\ufffd";
       length = 1;
     } else {

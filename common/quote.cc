@@ -6,7 +6,28 @@
 namespace pinfeed {
 namespace {
 
-// Bytes of the well-formed UTF-8 sequence at the start of `text`, 0 if there is none (Unicode 15, table 3-7).
+void AppendHex(std::string& out, uint8_t byte) {
+  static constexpr std::string_view kDigits = "0123456789abcdef";
+  out += "\\x";
+  out += kDigits[byte >> 4];
+  out += kDigits[byte & 0xF];
+}
+
+// C0 controls and DEL; the C1 controls, which terminals obey too; U+2028, U+2029 and what turns the direction
+// of text (Unicode 15, table 23-3), which make one line look like others.
+bool IsControl(std::string_view sequence) {
+  const auto first = static_cast<uint8_t>(sequence[0]);
+  if (sequence.size() == 1) return first < 0x20 || first == 0x7F;
+  const auto second = static_cast<uint8_t>(sequence[1]);
+  if (sequence.size() == 2) return (first == 0xC2 && second < 0xA0) || (first == 0xD8 && second == 0x9C);
+  if (sequence.size() != 3 || first != 0xE2) return false;
+  const auto third = static_cast<uint8_t>(sequence[2]);
+  return (second == 0x80 && ((third >= 0x8E && third <= 0x8F) || (third >= 0xA8 && third <= 0xAE))) ||
+         (second == 0x81 && third >= 0xA6 && third <= 0xA9);
+}
+
+}  // namespace
+
 size_t Utf8Length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t first = byte(0);
@@ -31,28 +52,6 @@ size_t Utf8Length(std::string_view text) {
   }
   return length;
 }
-
-void AppendHex(std::string& out, uint8_t byte) {
-  static constexpr std::string_view kDigits = "0123456789abcdef";
-  out += "\\x";
-  out += kDigits[byte >> 4];
-  out += kDigits[byte & 0xF];
-}
-
-// C0 controls and DEL; the C1 controls, which terminals obey too; U+2028, U+2029 and what turns the direction
-// of text (Unicode 15, table 23-3), which make one line look like others.
-bool IsControl(std::string_view sequence) {
-  const auto first = static_cast<uint8_t>(sequence[0]);
-  if (sequence.size() == 1) return first < 0x20 || first == 0x7F;
-  const auto second = static_cast<uint8_t>(sequence[1]);
-  if (sequence.size() == 2) return (first == 0xC2 && second < 0xA0) || (first == 0xD8 && second == 0x9C);
-  if (sequence.size() != 3 || first != 0xE2) return false;
-  const auto third = static_cast<uint8_t>(sequence[2]);
-  return (second == 0x80 && ((third >= 0x8E && third <= 0x8F) || (third >= 0xA8 && third <= 0xAE))) ||
-         (second == 0x81 && third >= 0xA6 && third <= 0xA9);
-}
-
-}  // namespace
 
 bool IsUtf8(std::string_view text) {
   while (!text.empty()) {

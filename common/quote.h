@@ -3,6 +3,7 @@
 // one line of UTF-8.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -10,6 +11,10 @@ namespace pinfeed {
 
 // Longer names are cut here, and end in "...".
 inline constexpr size_t kMaxQuotedBytes = 4096;
+
+// Bytes of the well-formed UTF-8 sequence at the start of `text`, which is not empty (Unicode 15, table 3-7);
+// 0 when there is none.
+size_t Utf8Length(std::string_view text);
 
 // Whether `text` is well-formed UTF-8 (no surrogates, no overlong forms, nothing above U+10FFFF).
 bool IsUtf8(std::string_view text);

@@ -13,9 +13,7 @@ Result<Delivery> ChooseDelivery(const Config& config, PinnedPool& pool,
                                 std::function<void(uint64_t bytes, uint64_t total)> on_progress) {
   if (config.gpus == "off") return Delivery{nullptr, "host (gpus = off)"};
   DeviceOptions options;
-  const auto share =
-      static_cast<uint64_t>(static_cast<double>(pool.capacity_bytes()) * config.pinned_bytes.share);
-  options.pinned_bytes = config.pinned_bytes.bytes != 0 ? config.pinned_bytes.bytes : share;
+  options.pinned_bytes = config.pinned_bytes.Of(pool.capacity_bytes());
   options.gpu_bytes = config.gpu_bytes.bytes;
   options.gpu_share = config.gpu_bytes.share;
   options.user_pinned_bytes = config.user_pinned_bytes.bytes;

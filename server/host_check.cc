@@ -41,9 +41,7 @@ std::string KeyOf(const Status& status, const CommandLine& command_line, const s
 
 Result<uint64_t> PoolBytes(const MemorySize& size) {
   ASSIGN_OR_RETURN(const HostMemory memory, ReadHostMemory());
-  const uint64_t bytes =
-      size.bytes != 0 ? size.bytes
-                      : static_cast<uint64_t>(static_cast<double>(memory.available_bytes) * size.share);
+  const uint64_t bytes = size.Of(memory.available_bytes);
   if (bytes > memory.limit_bytes) {
     return InvalidArgument("pool_bytes: " + ExactByteSize(bytes) + " are more than the " +
                            ExactByteSize(memory.limit_bytes) + " that this process may have (" +

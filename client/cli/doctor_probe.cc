@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <spawn.h>
-#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include "client/cli/doctor.h"
 #include "common/backend_name.h"
 #include "common/cuda/device_memory.h"
+#include "common/random.h"
 #include "common/unique_handle.h"
 
 extern char** environ;
@@ -134,9 +134,7 @@ Status ReadMark(const ProbedMemory& probed) {
 }  // namespace
 
 Status ProbeWithProcess(const std::shared_ptr<const CudaDevice>& device, Backend backend) {
-  Mark mark{};
-  if (::getrandom(mark.data(), mark.size(), 0) != static_cast<ssize_t>(mark.size()))
-    return ErrnoStatus("draw random bytes", errno);
+  const auto mark = RandomBytes<Mark>();
   const bool by_handle = backend == Backend::kCudaIpc;
   ASSIGN_OR_RETURN(const DeviceMemory memory, by_handle ? DeviceMemory::Allocate(device, mark.size())
                                                         : DeviceMemory::Create(device, mark.size()));

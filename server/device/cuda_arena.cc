@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/device/cuda_arena.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "common/random.h"
 #include "common/shared_page.h"
 
 namespace pinfeed {
@@ -38,9 +36,7 @@ Result<std::unique_ptr<CudaArena>> CudaArena::Create(const std::shared_ptr<const
   ASSIGN_OR_RETURN(bytes, DeviceMemory::WholePages(*device, bytes));
   Result<PoolLease> lease = parts.device_pool.Reserve(bytes, parts.user);
   if (!lease.ok()) return lease.status().WithContext("gpu_bytes: memory of GPU " + device->uuid());
-  ArenaId id;
-  if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size()))
-    return ErrnoStatus("draw an arena's id", errno);
+  const auto id = RandomBytes<ArenaId>();
   std::unique_ptr<CudaArena> arena(new CudaArena(id, backend, slot_count, layout, *std::move(lease), parts));
   if (staging == Staging::kPinned) {
     ASSIGN_OR_RETURN(arena->staging_,

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/memory/host_arena.h"
 
-#include <sys/random.h>
-
-#include <cerrno>
 #include <string>
 
 #include "common/byte_size.h"
+#include "common/random.h"
 #include "common/shared_page.h"
 
 namespace pinfeed {
@@ -40,12 +38,9 @@ Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, 
   if (!memory.ok()) return memory.status().WithContext(what);
   if (shared) RETURN_IF_ERROR(SealAgainstNewWriters(fd->get()));
 
-  ArenaId id{};
-  if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size()))
-    return ErrnoStatus("getrandom for an arena id", errno);
-  return std::unique_ptr<HostArena>(
-      new HostArena(id, slot_count, layout, std::move(lease).value(), std::move(promise).value(),
-                    std::move(fd).value(), std::move(client_fd).value(), std::move(memory).value(), kept));
+  return std::unique_ptr<HostArena>(new HostArena(
+      RandomBytes<ArenaId>(), slot_count, layout, std::move(lease).value(), std::move(promise).value(),
+      std::move(fd).value(), std::move(client_fd).value(), std::move(memory).value(), kept));
 }
 
 HostArena::~HostArena() {

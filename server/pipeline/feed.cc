@@ -21,11 +21,6 @@ constexpr uint64_t kBadSamplesWarned = 100;  // of a feed; the others are told a
 // microseconds.
 constexpr uint64_t kChunkBytes = 512 * 1024;
 
-uint64_t Nanoseconds(Clock::duration duration) {
-  return static_cast<uint64_t>(
-      std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count()));
-}
-
 }  // namespace
 
 Feed::Feed(Parts parts, WorkerPool& workers)

@@ -14,11 +14,6 @@ using Clock = std::chrono::steady_clock;
 // Samples that tell nothing for so long wait for their source: no decoding takes that long.
 constexpr uint64_t kSurelyReadingNs = 2'000'000'000;
 
-uint64_t Nanoseconds(Clock::duration duration) {
-  return static_cast<uint64_t>(
-      std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count()));
-}
-
 // The name of a configured dataset, else the last part of its path.
 std::string NameOf(const DatasetSpec& spec) {
   if (!spec.name.empty()) return spec.name;

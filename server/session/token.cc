@@ -1,25 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/session/token.h"
 
-#include <sys/random.h>
-
-#include "common/status.h"
+#include "common/random.h"
 
 namespace pinfeed {
-namespace {
-
-// Up to 256 bytes come whole once the kernel's pool is ready, which it is long before a daemon starts:
-// getrandom(2).
-void FillRandom(void* out, size_t bytes) {
-  PF_CHECK(::getrandom(out, bytes, 0) == static_cast<ssize_t>(bytes), "the kernel gives random bytes");
-}
-
-}  // namespace
-
 Token NewToken() {
-  Token token;
-  FillRandom(token.data(), token.size());
-  return token;
+  return RandomBytes<Token>();
 }
 
 uint64_t RandomUint64() {
