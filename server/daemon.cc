@@ -315,6 +315,7 @@ DaemonSnapshot Daemon::Snapshot() const {
   snapshot.refused_requests = parts_->refusals.codes();
   snapshot.backend = backend_;
   if (parts_->devices != nullptr) snapshot.gpus = parts_->devices->Snapshot();
+  snapshot.hung = parts_->progress->Hung(snapshot.gpus);
   FillUsers(*parts_->pool, *parts_->kept, *parts_->sessions, parts_->devices.get(), snapshot);
   return snapshot;
 }
