@@ -11,10 +11,29 @@
 #include <memory>
 
 namespace pinfeed {
+namespace {
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+// Asks nobody: of an address, never of a name.
+Result<AddressList> NumericAddress(const std::string& address) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  const std::string port = address.substr(address.rfind(':') + 1);
+  if (const int error = ::getaddrinfo(HostOf(address).c_str(), port.c_str(), &hints, &list); error != 0)
+    return InvalidArgument(::gai_strerror(error));
+  return AddressList(list, &::freeaddrinfo);
+}
+
+}  // namespace
 
 bool IsTcpAddress(std::string_view text) {
   const size_t colon = text.rfind(':');
-  if (colon == std::string_view::npos || colon == 0 || text.find('/') != std::string_view::npos) return false;
+  constexpr std::string_view kInNoAddress("/\0", 2);
+  if (colon == std::string_view::npos || colon == 0 || text.find_first_of(kInNoAddress) != text.npos)
+    return false;
   const std::string_view host = text.substr(0, colon);
   const std::string_view port = text.substr(colon + 1);
   uint16_t number = 0;
@@ -30,15 +49,12 @@ std::string HostOf(std::string_view address) {
   return host;
 }
 
+bool IsNumericTcpAddress(const std::string& text) {
+  return IsTcpAddress(text) && NumericAddress(text).ok();
+}
+
 Result<UniqueFd> ListenTcp(const std::string& address, int backlog) {
-  addrinfo hints{};
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  const std::string port = address.substr(address.rfind(':') + 1);
-  if (const int error = ::getaddrinfo(HostOf(address).c_str(), port.c_str(), &hints, &list); error != 0)
-    return InvalidArgument(::gai_strerror(error));
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> found(list, &::freeaddrinfo);
+  ASSIGN_OR_RETURN(const AddressList found, NumericAddress(address));
   UniqueFd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const int one = 1;
   const auto set = [&](int level, int option) {

@@ -14,6 +14,9 @@ namespace pinfeed {
 // HOST:PORT with a name, an IPv4 or a bracketed IPv6 address, and not a path: "node7:9468", "[::1]:9468".
 bool IsTcpAddress(std::string_view text);
 
+// Whether ListenTcp can make anything of it: one whose host is an address, and no name.
+bool IsNumericTcpAddress(const std::string& text);
+
 // "[::1]:9468" -> "::1".
 std::string HostOf(std::string_view address);
 

@@ -6,6 +6,7 @@
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
+#include <openssl/x509v3.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,6 +27,8 @@ constexpr off_t kMaxFileBytes = 1 << 20;
 using Bio = std::unique_ptr<BIO, decltype(&::BIO_free)>;
 using Certificate = std::unique_ptr<X509, decltype(&::X509_free)>;
 using Key = std::unique_ptr<EVP_PKEY, decltype(&::EVP_PKEY_free)>;
+using Context = std::unique_ptr<SSL_CTX, decltype(&::SSL_CTX_free)>;
+using Connection = std::unique_ptr<SSL, decltype(&::SSL_free)>;
 
 std::string Named(const TlsFile& file) {
   return file.name + ": " + QuotePath(file.path);
@@ -110,19 +113,62 @@ Result<Key> ParseKey(const TlsFile& file, const std::string& pem) {
                          "); it must be PEM, with a line -----BEGIN PRIVATE KEY-----");
 }
 
-// By the rules of this host's OpenSSL, which are those of gRPC.
+// Between the two in memory; neither asks who the other is. The last error is the one that ended it.
+bool ShakeHands(SSL* server, SSL* client) {
+  BIO* server_end = nullptr;
+  BIO* client_end = nullptr;
+  if (::BIO_new_bio_pair(&server_end, 0, &client_end, 0) != 1) return false;
+  ::SSL_set_bio(server, server_end, server_end);  // which own them from here on
+  ::SSL_set_bio(client, client_end, client_end);
+  ::SSL_set_accept_state(server);
+  ::SSL_set_connect_state(client);
+  // Each step moves what fits the pair's buffers, so even the largest file goes through in a few hundred.
+  constexpr int kMostSteps = 1000;
+  for (int step = 0; step < kMostSteps; ++step) {
+    for (SSL* const side : {client, server}) {
+      ::ERR_clear_error();
+      const int result = ::SSL_do_handshake(side);
+      const int error = ::SSL_get_error(side, result);
+      if (result != 1 && error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) return false;
+    }
+    if (::SSL_is_init_finished(server) == 1 && ::SSL_is_init_finished(client) == 1) return true;
+  }
+  return false;
+}
+
+// By the rules of this host's OpenSSL, which are those of gRPC. Whether a kind of key will do for a handshake
+// is found by one.
 Status CheckTaken(const TlsFiles& files, const Certificate& certificate, const Key& key) {
-  const std::unique_ptr<SSL_CTX, decltype(&::SSL_CTX_free)> context(::SSL_CTX_new(::TLS_method()),
-                                                                    &::SSL_CTX_free);
+  const Context context(::SSL_CTX_new(::TLS_method()), &::SSL_CTX_free);
+  const Context others(::SSL_CTX_new(::TLS_method()), &::SSL_CTX_free);
   const auto refused = [](const TlsFile& file) {
     return InvalidArgument(
         Named(file) + " is not taken by TLS on this host (" + TakeReason() +
         "); make it anew, with a key of at least 2048 bits RSA or 256 bits ECDSA and SHA-256");
   };
-  if (context == nullptr) return Internal("make a context of TLS: " + TakeReason());
+  if (context == nullptr || others == nullptr) return Internal("make a context of TLS: " + TakeReason());
+  for (SSL_CTX* const each : {context.get(), others.get()})
+    ::SSL_CTX_set_min_proto_version(each, TLS1_2_VERSION);
   if (::SSL_CTX_use_certificate(context.get(), certificate.get()) != 1) return refused(files.certificate);
   if (::SSL_CTX_use_PrivateKey(context.get(), key.get()) != 1) return refused(files.key);
+  const Connection server(::SSL_new(context.get()), &::SSL_free);
+  const Connection client(::SSL_new(others.get()), &::SSL_free);
+  if (server == nullptr || client == nullptr) return Internal("make a connection of TLS: " + TakeReason());
+  if (!ShakeHands(server.get(), client.get())) return refused(files.certificate);
+  ::ERR_clear_error();
   return OkStatus();
+}
+
+// The certificate's own word on what it may be used for.
+Status CheckPurpose(const TlsFile& file, const Certificate& certificate, TlsSide side) {
+  const bool server = side == TlsSide::kServer;
+  const int purpose = server ? X509_PURPOSE_SSL_SERVER : X509_PURPOSE_SSL_CLIENT;
+  if (::X509_check_purpose(certificate.get(), purpose, 0) == 1) return OkStatus();
+  ::ERR_clear_error();
+  return InvalidArgument(Named(file) + " is not for " + (server ? "servers" : "clients") +
+                         " of TLS, by its key usage: the other side would refuse it; make it anew, with the "
+                         "extended key usage " +
+                         (server ? "serverAuth" : "clientAuth") + " or with none, and digitalSignature");
 }
 
 std::chrono::system_clock::time_point TimeOf(const ASN1_TIME* time) {
@@ -133,7 +179,7 @@ std::chrono::system_clock::time_point TimeOf(const ASN1_TIME* time) {
 
 }  // namespace
 
-Result<TlsIdentity> ReadTlsIdentity(const TlsFiles& files) {
+Result<TlsIdentity> ReadTlsIdentity(const TlsFiles& files, TlsSide side) {
   TlsIdentity identity;
   ASSIGN_OR_RETURN(identity.certificate, ReadSmallFile(files.certificate, false));
   ASSIGN_OR_RETURN(identity.key, ReadSmallFile(files.key, true));
@@ -148,6 +194,7 @@ Result<TlsIdentity> ReadTlsIdentity(const TlsFiles& files) {
                            "; give the two that were made together");
   }
   RETURN_IF_ERROR(CheckTaken(files, certificate, key));
+  RETURN_IF_ERROR(CheckPurpose(files.certificate, certificate, side));
   identity.valid_from = TimeOf(::X509_get0_notBefore(certificate.get()));
   identity.valid_until = TimeOf(::X509_get0_notAfter(certificate.get()));
   return identity;

@@ -22,6 +22,9 @@ struct TlsFiles {
   TlsFile key;          // of the certificate, without a passphrase
 };
 
+// Which side of a connection one is.
+enum class TlsSide { kServer, kClient };
+
 struct TlsIdentity {
   std::string ca;  // these three as PEM
   std::string certificate;
@@ -33,9 +36,10 @@ struct TlsIdentity {
 };
 
 // kInvalidArgument, with the file and what to do, when one cannot be read or is no PEM, when others may read
-// the key, when it is not the certificate's, or when TLS on this host takes neither (a key that is too short,
-// a signature that is too weak). Dates are not looked at.
-Result<TlsIdentity> ReadTlsIdentity(const TlsFiles& files);
+// the key, when it is not the certificate's, when TLS on this host takes neither (a key that is too short or
+// of a kind that no handshake ends with, a signature that is too weak), or when the certificate says that it
+// is not for that side. Dates are not looked at.
+Result<TlsIdentity> ReadTlsIdentity(const TlsFiles& files, TlsSide side);
 
 // "expired on 2026-01-31 12:00:00 UTC", "is not valid before ..."; empty while it is valid.
 std::string ValidityFault(const TlsIdentity& identity, std::chrono::system_clock::time_point now);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/config_keys.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -8,6 +10,7 @@
 
 #include "common/quote.h"
 #include "common/shared_page.h"
+#include "common/tcp_address.h"
 #include "server/source/open_dataset.h"
 
 namespace pinfeed {
@@ -85,32 +88,36 @@ Status SetAllowedRoots(const ConfigValue& value, Config& config) {
   return OkStatus();
 }
 
+// A name, or an address as inet_pton(3) takes it: what looks like one and is none would match no request.
+bool IsHost(const std::string& host) {
+  constexpr std::string_view kInNames =
+      "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-_:[]";
+  if (host.empty() || host.size() > 255 || host.find_first_not_of(kInNames) != std::string::npos)
+    return false;
+  in6_addr binary{};
+  const bool bracketed = host.front() == '[' && host.back() == ']';
+  if (host.find_first_of(":[]") != std::string::npos)
+    return ::inet_pton(AF_INET6, (bracketed ? host.substr(1, host.size() - 2) : host).c_str(), &binary) == 1;
+  return host.find_first_not_of("0123456789.") != std::string::npos ||
+         ::inet_pton(AF_INET, host.c_str(), &binary) == 1;
+}
+
 Status SetHttpHosts(const ConfigValue& value, Config& config) {
   ASSIGN_OR_RETURN(std::vector<std::string> hosts, value.AsStrings());
   for (const std::string& host : hosts) {
-    constexpr std::string_view kInNames =
-        "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-_:[]";
-    if (host.empty() || host.size() > 255 || host.find_first_not_of(kInNames) != std::string::npos)
+    if (!IsHost(host))
       return InvalidArgument("expected host names or addresses without a port, found " + QuotePath(host));
   }
   config.http_hosts = std::move(hosts);
   return OkStatus();
 }
 
-// HOST:PORT with a numeric IPv4 or [IPv6] host; "" and "off" switch it off.
+// "" and "off" switch it off.
 Result<std::string> AsListenAddress(const ConfigValue& value, std::string_view example) {
   ASSIGN_OR_RETURN(std::string text, value.AsString());
   if (text == "off") text.clear();
   if (!text.empty()) {
-    const size_t colon = text.rfind(':');
-    const std::string host = text.substr(0, std::min(colon, text.size()));
-    const std::string port = colon == std::string::npos ? "" : text.substr(colon + 1);
-    uint16_t number = 0;
-    const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
-    const bool port_ok = error == std::errc{} && !port.empty() && end == port.data() + port.size();
-    const bool host_ok =
-        !host.empty() && host.find_first_not_of("0123456789abcdefABCDEF.:[]") == std::string::npos;
-    if (!port_ok || !host_ok) {
+    if (!IsNumericTcpAddress(text)) {
       return InvalidArgument("expected ADDRESS:PORT with a numeric address, such as " + std::string(example) +
                              ", or \"off\", found " + QuotePath(text));
     }

@@ -104,6 +104,8 @@ Status Daemon::Create() {
   RETURN_IF_ERROR(LoadAdminAccess());
   ASSIGN_OR_RETURN(SocketDir directory, SocketDir::Lock(config.socket_dir, command_line_.private_mode));
   parts_->directory.emplace(std::move(directory));
+  // One that the service manager passed takes connections without a daemon.
+  if (!service_.HasSocket(ServiceNotify::kControlSocket)) RETURN_IF_ERROR(parts_->directory->CheckUnserved());
 
   parts_->pool.emplace(pool_bytes, config.user_pool_bytes.Of(pool_bytes), PinnedPool::Names());
   parts_->kept.emplace();
@@ -313,6 +315,7 @@ DaemonSnapshot Daemon::Snapshot() const {
   snapshot.refused_requests = parts_->refusals.codes();
   snapshot.backend = backend_;
   if (parts_->devices != nullptr) snapshot.gpus = parts_->devices->Snapshot();
+  snapshot.hung = parts_->progress->Hung(snapshot.gpus);
   FillUsers(*parts_->pool, *parts_->kept, *parts_->sessions, parts_->devices.get(), snapshot);
   return snapshot;
 }

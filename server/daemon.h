@@ -86,7 +86,7 @@ class Daemon {
   // Looks whether the pool gets on if it is time to, and then feeds the service manager's watchdog, if there
   // is one; returns when to come again.
   Clock::time_point Watch();
-  // For the log: see ProgressCheck.
+  // For ProgressCheck.
   std::string SampleName(uint64_t feed_id, uint64_t sample) const;
   // A second call changes nothing.
   void BeginDrain();

@@ -82,7 +82,8 @@ Status CheckGroup(gid_t group) {
 Result<TlsIdentity> ReadAdminIdentity(const Config& config) {
   return ReadTlsIdentity({.ca = {"admin_ca", config.admin_ca},
                           .certificate = {"admin_cert", config.admin_cert},
-                          .key = {"admin_key", config.admin_key}});
+                          .key = {"admin_key", config.admin_key}},
+                         TlsSide::kServer);
 }
 
 void WarnOfValidity(const Config& config, const TlsIdentity& identity) {

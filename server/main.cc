@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <exception>
 #include <iostream>
 #include <map>
@@ -31,6 +32,15 @@ std::map<std::string, std::string> Environment() {
       out.emplace(text.substr(0, equals), text.substr(equals + 1));
   }
   return out;
+}
+
+// A SIGHUP waits from here on until the daemon is there, whose reload it asks for: by default it would end
+// the process. SIGTERM goes on to end what has not come so far that it would have to be told.
+void DeferReload() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGHUP);
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
 // No daemon comes of this configuration: the service manager and the clients that wait are told.
@@ -87,6 +97,7 @@ int Run(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  DeferReload();
   try {
     return Run({argv + 1, argv + argc});
   } catch (const std::system_error& error) {

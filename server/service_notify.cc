@@ -96,6 +96,11 @@ Status ServiceNotify::Open(bool notify) {
   return fault;
 }
 
+bool ServiceNotify::HasSocket(std::string_view name) const {
+  return std::any_of(sockets_.begin(), sockets_.end(),
+                     [&](const auto& socket) { return socket.first == name && socket.second; });
+}
+
 UniqueFd ServiceNotify::TakeSocket(std::string_view name) {
   for (auto& [known, fd] : sockets_) {
     if (known == name) return std::move(fd);

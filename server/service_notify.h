@@ -32,6 +32,8 @@ class ServiceNotify {
 
   // Empty when none was passed under this name.
   UniqueFd TakeSocket(std::string_view name);
+  // Whether there is one to be taken.
+  bool HasSocket(std::string_view name) const;
   // Nothing when no watchdog is set.
   std::optional<std::chrono::milliseconds> watchdog_interval() const { return watchdog_interval_; }
 

@@ -82,7 +82,10 @@ void Print(const DoctorReport& report) {
 
 void WritePlot(const DoctorReport& report, const std::string& path) {
   const std::string svg = PlotCopies(report);
-  if (svg.empty()) throw ToolError("write " + path + ": there is nothing to plot without a GPU's figures");
+  if (svg.empty()) {
+    throw ToolError("write " + path + ": there is nothing to plot, as " +
+                    (report.gpus.empty() ? "no GPU was found" : "no copies to a GPU could be measured"));
+  }
   errno = 0;
   std::ofstream file(path, std::ios::trunc);
   if (!(file << svg) || !file.flush())
@@ -119,10 +122,11 @@ void AddDoctorCommand(CLI::App& tool, ToolContext& context) {
   CLI::App* command = tool.add_subcommand(
       "doctor",
       "Checks kernel, limits, daemon and GPUs, and measures whether pinning and overlapping pay here. Exit "
-      "status: 1 when something that pinfeed needs is broken.");
+      "status: 1 when something that pinfeed needs is broken, or when there is no GPU for --plot to show.");
   const auto options = std::make_shared<DoctorOptions>();
   command->add_flag("--json", options->json, "the report as JSON");
-  command->add_option("--plot", options->plot, "write the copies' times as a bar chart")
+  command
+      ->add_option("--plot", options->plot, "write the times of copies to the first GPU as a bar chart (SVG)")
       ->check([](const std::string& path) {
         const bool svg = path.size() > 4 && path.compare(path.size() - 4, 4, ".svg") == 0;
         return svg ? std::string() : Printable(path) + " does not end in .svg, which is what is written";

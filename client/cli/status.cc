@@ -7,6 +7,7 @@
 
 #include "client/cli/bound_on.h"
 #include "client/cli/command.h"
+#include "client/cli/hung_line.h"
 #include "client/cli/json_field.h"
 #include "client/cli/text.h"
 #include "common/byte_size.h"
@@ -29,6 +30,7 @@ void PrintDaemon(const Json& status) {
               draining > 0 ? (" since " + Duration(draining)).c_str() : "",
               Duration(DoubleField(status, "uptime_seconds")).c_str(),
               std::to_string(UintField(status, "pid")).c_str());
+  if (const std::string hung = HungLine(status); !hung.empty()) std::puts(hung.c_str());
   std::printf("backend %s, %llu workers, pool %s of %s in use, resident %s\n",
               Printable(TextField(status, "backend")).c_str(),
               static_cast<unsigned long long>(UintField(status, "workers")),

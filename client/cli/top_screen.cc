@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "client/cli/hung_line.h"
 #include "client/cli/text.h"
 #include "common/byte_size.h"
 
@@ -128,6 +129,7 @@ std::vector<std::string> TopScreen(const Json& before, const Json& now, double s
   lines.push_back("pinfeedd " + Ascii(TextField(now, "version")) + " is " + Ascii(TextField(now, "state")) +
                   ", up " + Duration(DoubleField(now, "uptime_seconds")) + ", pid " +
                   std::to_string(UintField(now, "pid")) + ". q quits");
+  if (const std::string hung = HungLine(now); !hung.empty()) lines.push_back(Ascii(hung));
   const uint64_t used = UintField(now, "pool_used_bytes");
   const uint64_t capacity = UintField(now, "pool_capacity_bytes");
   lines.push_back(Bar("pool", static_cast<double>(used), static_cast<double>(capacity)) + ByteSize(used) +

@@ -70,7 +70,7 @@ Result<TlsParty> ReadTlsParty(const std::string& address) {
         missing + ")");
   }
   TlsParty party;
-  ASSIGN_OR_RETURN(party.identity, ReadTlsIdentity(files));
+  ASSIGN_OR_RETURN(party.identity, ReadTlsIdentity(files, TlsSide::kClient));
   const std::string fault = ValidityFault(party.identity, std::chrono::system_clock::now());
   if (!fault.empty()) {
     return InvalidArgument(files.certificate.name + ": " + QuotePath(files.certificate.path) + " " + fault +

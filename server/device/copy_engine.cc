@@ -82,8 +82,7 @@ Result<std::unique_ptr<CopyEngine>> CopyEngine::Create(std::shared_ptr<const Cud
   std::unique_ptr<CopyEngine> engine(new CopyEngine(std::move(device), std::move(on_failure)));
   RETURN_IF_ERROR(engine->Open());
   engine->thread_ = std::thread([raw = engine.get()] { raw->Run(); });
-  ::pthread_setname_np(engine->thread_.native_handle(),
-                       ("copy-" + std::to_string(engine->device_->ordinal())).c_str());
+  ::pthread_setname_np(engine->thread_.native_handle(), engine->ThreadName().c_str());
   return engine;
 }
 

@@ -10,6 +10,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -97,6 +98,7 @@ class CopyEngine {
   // For how long no copy has ended although there was one to make; 0 when there is none.
   std::chrono::nanoseconds Stalled() const PF_EXCLUDES(mutex_);
   const CudaDevice& device() const { return *device_; }
+  std::string ThreadName() const { return "copy-" + std::to_string(device_->ordinal()); }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -173,7 +173,7 @@ class Gpus final : public DeviceArenas {
       all.push_back({gpu.device->uuid(), gpu.device->name(), gpu.memory->capacity_bytes(),
                      gpu.memory->used_bytes(), lingering_->Snapshot(gpu.device->uuid()), copied.copies,
                      copied.bytes, copied.peer_bytes, copied.copy_ns, copied.queue_ns, copied.errors,
-                     copied.durations, gpu.engine->Stalled()});
+                     copied.durations, gpu.engine->Stalled(), gpu.engine->ThreadName()});
     }
     return all;
   }

@@ -45,6 +45,7 @@ struct GpuSnapshot {
   DurationCounts copy_durations;
   // For how long no copy has ended although there was one to make; the one figure here that falls, too.
   std::chrono::nanoseconds stalled{0};
+  std::string copy_thread;
 
   uint64_t lingering_bytes() const {
     uint64_t bytes = 0;

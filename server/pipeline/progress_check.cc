@@ -13,30 +13,49 @@ std::string InSeconds(std::chrono::nanoseconds time) {
   return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
 }
 
+// What hangs, in a line: the worker that has for longest, else a GPU.
+std::string Describe(const std::vector<HungThread>& hung) {
+  const HungThread& first = hung.front();
+  if (!first.gpu.empty())
+    return "no copy to " + first.gpu + " has ended for " + InSeconds(first.age) + " (stuck_timeout)";
+  std::string text = "a worker has been at one piece of work for " + InSeconds(first.age) +
+                     ", as when storage does not answer (stuck_timeout)";
+  if (!first.sample_name.empty())
+    text += ": sample " + std::to_string(first.sample) + " of feed " + std::to_string(first.feed) + ", " +
+            first.sample_name;
+  const auto workers =
+      std::count_if(hung.begin(), hung.end(), [](const HungThread& thread) { return thread.gpu.empty(); });
+  if (workers > 1) text += ", and more workers likewise: " + std::to_string(workers - 1);
+  return text;
+}
+
 constexpr std::chrono::milliseconds kShortestInterval(50);
 constexpr std::chrono::milliseconds kLongestInterval(10000);
 
 }  // namespace
 
 std::chrono::milliseconds ProgressCheck::interval() const {
-  if (limit_.count() == 0) return std::chrono::milliseconds::max();
-  return std::clamp(limit_ / 8, kShortestInterval, kLongestInterval);
+  const std::chrono::milliseconds limit = limit_;
+  if (limit.count() == 0) return std::chrono::milliseconds::max();
+  return std::clamp(limit / 8, kShortestInterval, kLongestInterval);
 }
 
 std::string ProgressCheck::Stuck() {
+  const std::chrono::milliseconds limit = limit_;
   const std::vector<GpuSnapshot> gpus = parts_.gpus ? parts_.gpus() : std::vector<GpuSnapshot>();
   uint64_t done = parts_.workers.progress();
   for (const GpuSnapshot& gpu : gpus) done += gpu.copied_bytes + gpu.peer_bytes;
   const Clock::time_point now = Clock::now();
   if (std::exchange(done_, done) != done) moved_at_ = now;
-  const std::string hung = FindHung(gpus);
-  if (hung.empty()) {
+  const std::vector<HungThread> found = Hung(gpus);
+  if (found.empty()) {
     Enter(State::kWell, {});
     return {};
   }
+  const std::string hung = Describe(found);
   // Between the two it is not known yet whether the rest gets on or has stopped as well.
-  if (now - moved_at_ <= limit_ / 2) Enter(State::kPartly, hung);
-  if (now - moved_at_ <= limit_) return {};
+  if (now - moved_at_ <= limit / 2) Enter(State::kPartly, hung);
+  if (now - moved_at_ <= limit) return {};
   std::string stuck = hung + ", and nothing else was done for " + InSeconds(now - moved_at_);
   Enter(State::kStuck, stuck);
   return stuck;
@@ -59,25 +78,18 @@ void ProgressCheck::Enter(State state, const std::string& hung) {
   }
 }
 
-std::string ProgressCheck::FindHung(const std::vector<GpuSnapshot>& gpus) const {
-  if (limit_.count() == 0) return {};
-  if (const auto chunks = parts_.workers.ChunksLongerThan(limit_); !chunks.empty()) {
-    const WorkerPool::LongChunk& longest = chunks.front();
-    std::string text = "a worker has been at one piece of work for " + InSeconds(longest.age) +
-                       ", as when storage does not answer (stuck_timeout)";
-    const std::string name =
-        parts_.sample_name ? parts_.sample_name(longest.feed, longest.sample) : std::string();
-    if (!name.empty())
-      text += ": sample " + std::to_string(longest.sample) + " of feed " + std::to_string(longest.feed) +
-              ", " + name;
-    if (chunks.size() > 1) text += ", and more workers likewise: " + std::to_string(chunks.size() - 1);
-    return text;
+std::vector<HungThread> ProgressCheck::Hung(const std::vector<GpuSnapshot>& gpus) const {
+  const std::chrono::milliseconds limit = limit_;
+  std::vector<HungThread> hung;
+  if (limit.count() == 0) return hung;
+  for (const WorkerPool::LongChunk& chunk : parts_.workers.ChunksLongerThan(limit)) {
+    hung.push_back({WorkerPool::ThreadName(chunk.worker), chunk.age, "", chunk.feed, chunk.sample,
+                    parts_.sample_name ? parts_.sample_name(chunk.feed, chunk.sample) : std::string()});
   }
   for (const GpuSnapshot& gpu : gpus) {
-    if (gpu.stalled > limit_)
-      return "no copy to " + gpu.uuid + " has ended for " + InSeconds(gpu.stalled) + " (stuck_timeout)";
+    if (gpu.stalled > limit) hung.push_back({gpu.copy_thread, gpu.stalled, gpu.uuid, 0, 0, ""});
   }
-  return {};
+  return hung;
 }
 
 }  // namespace pinfeed

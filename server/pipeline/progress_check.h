@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the pool as a whole gets on, for the log and the watchdog. In: how long workers are at their work,
-// and GPUs at their copies. Out: what hangs.
+// Whether the pool as a whole gets on, for the log, the watchdog and status. In: how long workers are at
+// their work, and GPUs at their copies. Out: what hangs.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -15,17 +16,28 @@
 
 namespace pinfeed {
 
+// What has been under way for longer than the limit.
+struct HungThread {
+  std::string thread;  // its name
+  std::chrono::nanoseconds age{0};
+  std::string gpu;          // a copy thread's, which has ended no copy for so long; empty: a worker, and at
+  uint64_t feed = 0;        // this feed's
+  uint64_t sample = 0;      // sample,
+  std::string sample_name;  // which a person finds by this; empty: not known
+};
+
 // Purpose: tells a daemon that works, or has nothing to do, from one that is stuck. One worker or GPU that
 // hangs is only told of while others get on: ending the daemon would cost them what they are at. Borrows: the
-// workers, which outlive it. Threads: one. Errors: what hangs is logged when it is first seen, when nothing
-// else gets on either, and when it moves again. Invariant: looked at seldom, it finds out late, never
-// wrongly.
+// workers, which outlive it. Threads: one; Hung from any. Errors: what hangs is logged when it is first seen,
+// when nothing else gets on either, and when it moves again. Invariant: looked at seldom, it finds out late,
+// never wrongly.
 class ProgressCheck {
  public:
   struct Parts {
     const WorkerPool& workers;
     std::function<std::vector<GpuSnapshot>()> gpus = nullptr;  // null: there are none
-    // What a person looks for to find the sample of that feed; empty: not known. Null: never is.
+    // What a person looks for to find the sample of that feed; empty: not known. Null: never is. Called from
+    // whichever thread asks.
     std::function<std::string(uint64_t feed, uint64_t sample)> sample_name = nullptr;
     bool watched = false;  // whoever looks feeds a watchdog by it
   };
@@ -34,6 +46,8 @@ class ProgressCheck {
 
   // Empty while work gets done anywhere, or there is none; else what holds it up.
   std::string Stuck();
+  // Now, the workers first, of these the longest. `gpus` is what Parts::gpus gives.
+  std::vector<HungThread> Hung(const std::vector<GpuSnapshot>& gpus) const;
   void SetLimit(std::chrono::milliseconds limit) { limit_ = limit; }
   // How often to look, to tell soon after the limit; max() when there is none.
   std::chrono::milliseconds interval() const;
@@ -41,12 +55,10 @@ class ProgressCheck {
  private:
   using Clock = std::chrono::steady_clock;
   enum class State { kWell, kPartly, kStuck };
-  // What has been under way for longer than the limit; empty: nothing.
-  std::string FindHung(const std::vector<GpuSnapshot>& gpus) const;
   void Enter(State state, const std::string& hung);
 
   const Parts parts_;
-  std::chrono::milliseconds limit_;
+  std::atomic<std::chrono::milliseconds> limit_;
   State state_ = State::kWell;
   uint64_t done_ = 0;                          // portions of work and copied bytes, by the last look
   Clock::time_point moved_at_ = Clock::now();  // the last look that found more of them than the one before

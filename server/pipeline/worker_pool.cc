@@ -137,9 +137,9 @@ std::chrono::nanoseconds WorkerPool::LongestChunk() const {
 std::vector<WorkerPool::LongChunk> WorkerPool::ChunksLongerThan(std::chrono::nanoseconds limit) const {
   const Clock::time_point now = Clock::now();
   std::vector<LongChunk> found;
-  for (size_t i = 0; i < began_.size(); ++i) {
+  for (uint32_t i = 0; i < thread_count_; ++i) {
     const Clock::rep at = began_[i].at.load(std::memory_order_acquire);
-    const LongChunk chunk{now - Clock::time_point(Clock::duration(at)),
+    const LongChunk chunk{now - Clock::time_point(Clock::duration(at)), i,
                           began_[i].feed.load(std::memory_order_relaxed), scratches_[i]->sample()};
     if (at != 0 && chunk.age > limit) found.push_back(chunk);
   }
@@ -148,7 +148,7 @@ std::vector<WorkerPool::LongChunk> WorkerPool::ChunksLongerThan(std::chrono::nan
 }
 
 void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
-  ::pthread_setname_np(::pthread_self(), ("worker" + std::to_string(index)).c_str());
+  ::pthread_setname_np(::pthread_self(), ThreadName(index).c_str());
   for (;;) {
     std::shared_ptr<FillTask> task;
     uint32_t begin = 0;

@@ -115,6 +115,7 @@ class WorkerPool {
   void Submit(std::shared_ptr<FillTask> task) PF_EXCLUDES(mutex_);
 
   uint32_t threads() const { return thread_count_; }
+  static std::string ThreadName(uint32_t worker) { return "worker" + std::to_string(worker); }
   // Chunks finished since the start: what a watchdog watches.
   uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
   // For how long the worker that has been at its chunk the longest has been at it; 0 when all are idle.
@@ -122,6 +123,7 @@ class WorkerPool {
   // What workers have been at for longer than `limit`, the longest first.
   struct LongChunk {
     std::chrono::nanoseconds age{0};
+    uint32_t worker = 0;
     uint64_t feed = 0;
     uint64_t sample = 0;  // of its dataset
   };

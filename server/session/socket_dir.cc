@@ -2,13 +2,18 @@
 #include "server/session/socket_dir.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
 
 #include "common/quote.h"
 
@@ -22,6 +27,31 @@ std::string HolderOf(int fd) {
   std::string pid(text.data(), count > 0 ? static_cast<size_t>(count) : 0);
   pid.resize(std::min(pid.find_first_not_of("0123456789"), pid.size()));
   return pid.empty() ? "another process" : "pinfeedd with pid " + pid;
+}
+
+// A process that was killed may lose its lock well before its socket: the kernel closes one descriptor after
+// the other, and those of GPUs take their time.
+constexpr std::chrono::milliseconds kMostDying(2000);
+constexpr std::chrono::milliseconds kAskAgain(50);
+
+// A connection to whoever listens there, or no descriptor if that has more waiting than it takes; nothing
+// when nobody does.
+std::optional<UniqueFd> ConnectTo(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) return std::nullopt;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (fd && ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return fd;
+  return errno == EAGAIN ? std::optional<UniqueFd>(UniqueFd()) : std::nullopt;
+}
+
+// Whether the other side hangs up in time. One that says something first, or nothing, does not.
+bool HangsUp(const UniqueFd& connection, std::chrono::milliseconds in) {
+  pollfd wait{connection.get(), POLLIN, 0};
+  if (::poll(&wait, 1, static_cast<int>(in.count())) <= 0) return false;
+  char byte = 0;
+  return ::recv(connection.get(), &byte, 1, MSG_PEEK) <= 0;
 }
 
 // What only an operator can mend is the configuration's fault.
@@ -123,6 +153,29 @@ Result<SocketDir> SocketDir::Lock(const std::string& directory, bool temporary) 
     return ErrnoStatus(what + ": write " + QuotePath(path), errno);
   }
   return SocketDir(directory, std::move(fd), temporary);
+}
+
+Status SocketDir::CheckUnserved() const {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end = Clock::now() + kMostDying;
+  ucred holder{};
+  while (true) {
+    const std::optional<UniqueFd> connection = ConnectTo(rpc_path());
+    if (!connection) return OkStatus();
+    socklen_t length = sizeof holder;
+    if (!*connection || ::getsockopt(connection->get(), SOL_SOCKET, SO_PEERCRED, &holder, &length) != 0)
+      break;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+    if (left.count() <= 0 || !HangsUp(*connection, left)) break;
+    std::this_thread::sleep_for(kAskAgain);
+  }
+  // 0: not known, or of another container.
+  const std::string who =
+      holder.pid > 0 ? "the process with pid " + std::to_string(holder.pid) : "another process";
+  return FailedPrecondition("use the socket directory " + QuotePath(directory_) + ": " + who +
+                            " serves it already, on " + QuotePath(rpc_path()) +
+                            ", though not with the lock that is there now: has " + QuotePath(lock_path()) +
+                            " been removed? End that process first");
 }
 
 SocketDir::~SocketDir() {

@@ -41,6 +41,10 @@ class SocketDir {
   SocketDir& operator=(SocketDir&& other) = delete;
   ~SocketDir();
 
+  // kFailedPrecondition, naming the process, when one listens on the socket of the directory although the
+  // lock was free: somebody removed the lock's file below it. One that is about to end is waited for.
+  Status CheckUnserved() const;
+
   std::string rpc_path() const { return directory_ + "/pinfeed.sock"; }
   std::string lifeline_path() const { return directory_ + "/lifeline.sock"; }
   std::string http_port_path() const { return directory_ + "/http.port"; }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 
 #include "common/backend_name.h"
@@ -91,6 +92,16 @@ void FillFeed(const FeedReport& report, v1::FeedStatus& out) {
   if (feed.recent) FillShares(*feed.recent, *out.mutable_recent());
 }
 
+void FillHung(const HungThread& in, v1::HungThread& out) {
+  out.set_thread(in.thread);
+  out.set_seconds(std::chrono::duration<double>(in.age).count());
+  out.set_gpu(in.gpu);
+  if (!in.gpu.empty()) return;
+  out.set_feed_id(in.feed);
+  out.set_sample_id(in.sample);
+  out.set_sample(Utf8(in.sample_name));
+}
+
 }  // namespace
 
 void FillStatus(const DaemonSnapshot& snapshot, const std::string& version, v1::GetStatusResponse& out) {
@@ -112,6 +123,7 @@ void FillStatus(const DaemonSnapshot& snapshot, const std::string& version, v1::
   out.set_backend(snapshot.backend);
   out.set_draining_seconds(snapshot.draining_seconds);
   out.set_kept_bytes(snapshot.kept_bytes);
+  for (const HungThread& hung : snapshot.hung) FillHung(hung, *out.add_hung());
   v1::UserLimits& limits = *out.mutable_user_limits();
   limits.set_sessions(snapshot.user_limits.sessions);
   limits.set_pool_bytes(snapshot.user_limits.pool_bytes);

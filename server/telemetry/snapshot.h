@@ -11,6 +11,7 @@
 
 #include "server/memory/device_arenas.h"
 #include "server/pipeline/feed.h"
+#include "server/pipeline/progress_check.h"
 #include "server/pipeline/worker_pool.h"
 #include "server/telemetry/refusals.h"
 
@@ -90,6 +91,7 @@ struct DaemonSnapshot {
   uint32_t workers_busy = 0;
   uint64_t worker_chunks = 0;
   double worker_chunk_age_seconds = 0;  // of the one that a worker has been at longest; 0: all are idle
+  std::vector<HungThread> hung;         // though the daemon is ready
   WorkerPool::Durations sample_durations;
   uint64_t pool_capacity_bytes = 0;
   uint64_t pool_used_bytes = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/telemetry/status_json.h"
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -75,6 +76,18 @@ Json GpuJson(const GpuSnapshot& gpu) {
           {"copy_errors", gpu.copy_errors}};
 }
 
+// Whoever reaches the port sees it: no names of samples.
+Json HungJson(const HungThread& hung) {
+  Json out = {{"thread", hung.thread}, {"seconds", std::chrono::duration<double>(hung.age).count()}};
+  if (!hung.gpu.empty()) {
+    out["gpu"] = hung.gpu;
+  } else {
+    out["feed"] = hung.feed;
+    out["sample"] = hung.sample;
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string StatusJson(const DaemonSnapshot& snapshot, const std::string& version) {
@@ -82,6 +95,8 @@ std::string StatusJson(const DaemonSnapshot& snapshot, const std::string& versio
   for (const FeedReport& report : snapshot.feeds) feeds.push_back(FeedJson(report));
   Json gpus = Json::array();
   for (const GpuSnapshot& gpu : snapshot.gpus) gpus.push_back(GpuJson(gpu));
+  Json hung = Json::array();
+  for (const HungThread& thread : snapshot.hung) hung.push_back(HungJson(thread));
   const FeedTotals& totals = snapshot.totals;
   const uint64_t refusals = std::accumulate(snapshot.refusals.begin(), snapshot.refusals.end(), uint64_t{0});
   const auto* const ready = snapshot.ready ? "ready" : "not ready";
@@ -95,6 +110,7 @@ std::string StatusJson(const DaemonSnapshot& snapshot, const std::string& versio
       {"backend", snapshot.gpus.empty() ? "host" : "cuda"},
       {"workers", snapshot.workers},
       {"workers_busy", snapshot.workers_busy},
+      {"hung", std::move(hung)},
       {"sessions_limit", snapshot.max_sessions},
       {"pool", {{"capacity_bytes", snapshot.pool_capacity_bytes}, {"used_bytes", snapshot.pool_used_bytes}}},
       {"totals",

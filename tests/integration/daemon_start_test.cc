@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <fstream>
 #include <optional>
+#include <thread>
 
 #include "tests/daemon_fixture.h"
 
@@ -124,6 +126,46 @@ TEST(DaemonStartTest, StartsAgainAfterBeingKilled) {
   EXPECT_TRUE(std::filesystem::exists(first.rpc_path()));  // the stale sockets
   DaemonProcess second({"--socket-dir=" + first.socket_dir().string()});
   EXPECT_TRUE(second.AwaitReady()) << second.Log();
+}
+
+TEST(DaemonStartTest, RefusesADirectoryThatIsServedThoughItsLockWasRemoved) {
+  DaemonProcess first;
+  ASSERT_TRUE(first.AwaitReady()) << first.Log();
+  std::filesystem::remove(first.socket_dir() / "pinfeedd.lock");
+  const std::string pid = std::to_string(first.pid());
+  ExpectRefusal({"--socket-dir=" + first.socket_dir().string()}, kExitFailed,
+                "the process with pid " + pid + " serves it already, on '" + first.rpc_path() + "'");
+  first.Signal(SIGSTOP);  // one that says nothing is there all the same
+  ExpectRefusal({"--socket-dir=" + first.socket_dir().string()}, kExitFailed, "pid " + pid + " serves it");
+  first.Signal(SIGCONT);
+  EXPECT_TRUE(std::filesystem::exists(first.rpc_path()));
+}
+
+// From when it waits for its configuration, which is long before it has anything to do with signals.
+TEST(DaemonStartTest, ASighupOfTheFirstMomentsIsAReloadOnceItServes) {
+  TempDir directory;
+  const std::filesystem::path file = directory / "pinfeedd.toml";
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  DaemonProcess daemon({"--config=" + file.string()});
+  UniqueFd pipe;
+  while (!pipe) pipe.reset(::open(file.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));  // until it has it open
+  daemon.Signal(SIGHUP);
+  std::filesystem::rename(directory.Write("later.toml", "max_sessions = 7\n"), file);
+  pipe.reset();  // an empty configuration
+  ASSERT_TRUE(daemon.AwaitReady()) << daemon.Log();
+  while (daemon.Log().find("the configuration was loaded: max_sessions = 7") == std::string::npos)
+    std::this_thread::yield();
+}
+
+TEST(DaemonStartTest, ASigtermOfTheFirstMomentsEndsIt) {
+  TempDir directory;
+  const std::filesystem::path file = directory / "pinfeedd.toml";
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  DaemonProcess daemon({"--config=" + file.string()});
+  UniqueFd pipe;
+  while (!pipe) pipe.reset(::open(file.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  daemon.Signal(SIGTERM);
+  EXPECT_EQ(daemon.AwaitExit(), 128 + SIGTERM);
 }
 
 TEST(DaemonStartTest, RefusesAnHttpPortInUse) {

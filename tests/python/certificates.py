@@ -31,10 +31,10 @@ def openssl(*words):
     subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, timeout=60)
 
 
-def self_signed(folder, name, san=None):
+def self_signed(folder, name, san=None, new_key=NEW_KEY, usage=None):
     pair = Pair(folder / f"{name}.pem", folder / f"{name}.key")
-    extra = ["-addext", f"subjectAltName={san}"] if san else []
-    openssl("req", "-x509", *NEW_KEY, "-keyout", pair.key, "-out", pair.cert, "-days", 30, "-subj", f"/CN={name}", *extra)
+    extra = [word for text in (f"subjectAltName={san}" if san else None, usage) if text for word in ("-addext", text)]
+    openssl("req", "-x509", *new_key, "-keyout", pair.key, "-out", pair.cert, "-days", 30, "-subj", f"/CN={name}", *extra)
     return pair
 
 

@@ -35,7 +35,8 @@ def test_without_a_gpu_the_rest_is_reported(daemon, tmp_path):
         assert line in out, out
     assert "BROKEN" not in out and "Does pinning pay" not in out
     status, _, err = doctor(daemon.address, "--plot", tmp_path / "bars.svg")
-    assert status == 1 and "nothing to plot" in err
+    assert status == 1 and err == f"pinfeed: write {tmp_path / 'bars.svg'}: there is nothing to plot, as no GPU was found\n"
+    assert not (tmp_path / "bars.svg").exists()
 
 
 def test_no_daemon_is_a_note(tmp_path):

@@ -12,6 +12,10 @@ REFUSED = [
     ({"dataset": ""}, "dataset: '' is not the path of a dataset or the name of one"),
     ({"dataset": None}, "dataset: None is not the path"),
     ({"dataset": b"/data"}, "dataset: b'/data' is not the path"),
+    ({"dataset": "/data/caf\udce9"}, "dataset: '/data/caf\\udce9' is not valid UTF-8, as what is sent to the daemon must be"),
+    ({"dataset": pathlib.Path("/caf\udce9")}, "dataset: '/caf\\udce9' is not valid UTF-8"),
+    ({"dataset": "train\ud800"}, "dataset: 'train\\ud800' is not valid UTF-8"),
+    ({"dataset": "/data/a\0b"}, "dataset: '/data/a\\x00b' is not possible: it holds a NUL character"),
     ({"batch_size": 0}, "batch_size: 0 is not a whole number from 1 to 4294967295"),
     ({"batch_size": -1}, "batch_size: -1 is not a whole number"),
     ({"batch_size": 2.5}, "batch_size: 2.5 is not a whole number"),
@@ -53,6 +57,13 @@ REFUSED = [
     ({"zero_copy": "yes"}, "zero_copy: 'yes' is not True or False"),
     ({"name": "x" * 129}, "name: 'xxx"),
     ({"name": 7}, "name: 7 is not a string of 1 to 128 bytes"),
+    ({"name": "a\udce9"}, "name: 'a\\udce9' is not valid UTF-8"),
+    ({"name": "a\0b"}, "name: 'a\\x00b' is not possible: it holds a NUL character"),
+    ({"share": "queue", "group": "\ud800"}, "group: '\\ud800' is not valid UTF-8"),
+    ({"format": "np\udce9"}, "format: 'np\\udce9' is not valid UTF-8"),
+    ({"address": "/run/a.sock\0b"}, "address: '/run/a.sock\\x00b' is not the path of the daemon's socket"),
+    ({"address": "/run/\ud800"}, "address: '/run/\\ud800' is not the path"),
+    ({"address": b"/run/a.sock"}, "address: b'/run/a.sock' is not the path"),
     ({"address": 7}, "address: 7 is not the path of the daemon's socket"),
     ({"timeout": "1"}, "timeout: '1' is not a number of seconds, at least 0, or None for no limit"),
     ({"timeout": float("nan")}, "timeout: nan is not a number of seconds"),
@@ -142,6 +153,17 @@ def test_values_of_other_types_that_mean_the_same(fake):
 
 def test_an_epoch_that_is_none(fake):
     feed = fake()
-    for value in (-1, 1.5, "1", None):
-        with pytest.raises(pinfeed.InvalidArgumentError, match=f"epoch: {value!r} is not a whole number from 0"):
+    for value in (-1, 1.5, "1", None, 2**63, 2**64 - 1, 2**64):
+        with pytest.raises(pinfeed.InvalidArgumentError, match=f"epoch: {value!r} is not a whole number from 0 to 9223372036854775807"):
             feed.set_epoch(value)
+    state = feed.state_dict()
+    with pytest.raises(pinfeed.InvalidArgumentError, match="epoch: 18446744073709551615 is not a whole number from 0"):
+        feed.load_state_dict({**state, "epoch": 2**64 - 1})
+
+
+@pytest.mark.parametrize("address", ["/run/a.sock\0b", "/run/\ud800", b"/run/a.sock", 7])
+@pytest.mark.parametrize("ask", [pinfeed.status, pinfeed.datasets])
+def test_an_address_that_is_none(fake, ask, address):
+    with pytest.raises(pinfeed.InvalidArgumentError) as caught:
+        ask(address)
+    assert str(caught.value).startswith(f"address: {address!r} is not the path of the daemon's socket")

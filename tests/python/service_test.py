@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 
 import numpy as np
 import pinfeed
@@ -18,6 +19,7 @@ from conftest import BUILD
 from service_manager import WAIT_S, Service, stopped_thread
 
 WATCHDOG_MS = 600
+TOOL = BUILD / "client" / "cli" / "pinfeed"
 GPU_READER = pathlib.Path(__file__).with_name("device") / "device_trainer.py"
 READER = """
 import sys, pinfeed
@@ -46,6 +48,17 @@ def await_log(service, text):
     while text not in service.log():
         service.receive(0.05)
         assert time.monotonic() < end, service.log()
+
+
+def printed_status(service):
+    done = subprocess.run([TOOL, "--address", service.address, "status"], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout
+
+
+def http(service, path):
+    port = (service.folder / "http.port").read_text().strip()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+        return answer.status, answer.read().decode()
 
 
 def connects(path, kind=socket.SOCK_STREAM):
@@ -150,8 +163,9 @@ def test_a_worker_whose_read_does_not_return_stops_the_watchdog(tmp_path, rows):
 
 
 def test_a_hang_is_told_without_a_watchdog_and_so_is_its_end(tmp_path, rows):
-    service = Service(tmp_path / "run", "--allowed-roots", str(rows), "--workers", "1", "--stuck-timeout", "1s")
+    service = Service(tmp_path / "run", "--allowed-roots", str(rows), "--workers", "1", "--stuck-timeout", "1s", "--http-listen", "127.0.0.1:0")
     service.receive_until("READY")
+    assert not pinfeed.status(service.address)["hung"] and "hangs" not in printed_status(service)
     trainer = reader(rows, service)
     assert trainer.stdout.readline()
     with stopped_thread(service.thread("worker0"), in_read=True):
@@ -159,7 +173,15 @@ def test_a_hang_is_told_without_a_watchdog_and_so_is_its_end(tmp_path, rows):
         told = [line for line in service.log().splitlines() if "piece of work" in line]
         assert len(told) == 1, told
         assert re.search(rf"\(stuck_timeout\): sample \d+ of feed \d+, {rows}\[\d+\], and nothing else was done for 1 s: ", told[0])
+        status = pinfeed.status(service.address)
+        (hung,) = status["hung"]
+        assert status["state"] == "ready" and hung["thread"] == "worker0" and hung["seconds"] > 1
+        assert re.fullmatch(rf"{rows}\[\d+\]", hung["sample"]) and int(hung["feed_id"]) == int(status["feeds"][0]["id"])
+        line = rf"worker0 hangs: at sample \d+ of feed \d+ \({rows}\[\d+\]\) for [\d.]+ s; does its storage answer\?"
+        assert re.fullmatch(line, printed_status(service).splitlines()[1])
+        assert http(service, "/readyz") == (200, "ok\n")
     await_log(service, "what hung moves again")
+    assert not pinfeed.status(service.address)["hung"]
     trainer.kill()
     trainer.communicate()
     assert service.silent_for("WATCHDOG", 0.1)
@@ -207,6 +229,22 @@ class TestWithAGpu:
         assert service.process.wait(WAIT_S) == 0
         assert not any("READY" in message for message in messages), messages
         assert "ends before it was ready" in service.log()
+
+    def test_status_names_the_copy_thread_that_hangs_in_the_driver(self, tmp_path, rows, monkeypatch):
+        environment = {**self.ENVIRONMENT, "PINFEED_STAND_IN_FAIL": "cuMemcpyHtoDAsync:60:hang"}
+        service = Service(tmp_path / "run", *self.FLAGS, "--allowed-roots", str(rows), "--stuck-timeout", "1s", env=environment)
+        service.receive_until("READY")
+        monkeypatch.setenv("LD_LIBRARY_PATH", self.ENVIRONMENT["LD_LIBRARY_PATH"])
+        options = json.dumps({"dataset": str(rows), "batch_size": 64})
+        trainer = subprocess.Popen([sys.executable, GPU_READER, service.address, "1000000", options], stdout=subprocess.PIPE, text=True)
+        await_log(service, "no copy to GPU-")
+        status = pinfeed.status(service.address)
+        (hung,) = status["hung"]
+        assert status["state"] == "ready" and hung["thread"] == "copy-0" and hung["gpu"] == status["gpus"][0]["uuid"] and hung["seconds"] > 1
+        assert f"copy-0 hangs: no copy to {hung['gpu']} has ended for" in printed_status(service).splitlines()[1]
+        for process in (trainer, service.process):  # which cannot end by itself
+            process.kill()
+            process.communicate()
 
     def test_copies_that_do_not_end_stop_the_watchdog(self, tmp_path, rows, monkeypatch):
         service = Service(

@@ -183,11 +183,23 @@ TEST(ConfigTest, ChecksUidsRootsAndAddresses) {
   for (const char* wrong :
        {"--allowed-uids=root", "--allowed-uids=-1", "--allowed-uids=4294967295", "--allowed-roots=data",
         "--http-hosts=a b", "--http-hosts=http://a", "--http-listen=9467", "--http-listen=localhost:1",
-        "--http-listen=1.2.3.4:65536", "--http-listen=:80", "--socket-mode=1777", "--socket-dir="}) {
+        "--http-listen=1.2.3.4:65536", "--http-listen=:80", "--http-listen=999.1.1.1:1",
+        "--http-listen=[::1::2]:1", "--http-hosts=999.1.1.1", "--http-hosts=node7:9467",
+        "--http-hosts=[node7]", "--socket-mode=1777", "--socket-dir="}) {
     EXPECT_THAT(ParseCommandLine({wrong}, {}), StatusIs(Code::kInvalidArgument)) << wrong;
   }
   ASSERT_OK_AND_ASSIGN(const CommandLine off, ParseCommandLine({"--http-listen=off"}, {}));
   EXPECT_EQ(off.config.http_listen, "");
+  EXPECT_TRUE(ParseCommandLine({"--http-hosts=node7,10.0.0.7,::1,[::1],7.example"}, {}).ok());
+}
+
+TEST(ConfigTest, AnAddressThatIsNoneIsNamedWithItsLine) {
+  TempDir directory;
+  const std::string path =
+      directory.Write("pinfeedd.toml", "workers = 1\nhttp_listen = \"999.1.1.1:1\"\n").string();
+  EXPECT_THAT(ParseCommandLine({"--check", "--config", path}, {}),
+              StatusIs(Code::kInvalidArgument,
+                       HasSubstr(path + ":2: http_listen: expected ADDRESS:PORT with a numeric address")));
 }
 
 TEST(ConfigTest, AdminKeysComeTogetherWithoutWildcards) {
@@ -202,8 +214,9 @@ TEST(ConfigTest, AdminKeysComeTogetherWithoutWildcards) {
                 StatusIs(Code::kInvalidArgument, HasSubstr("is of use only with admin_")))
         << all[left_out];
   }
-  for (const char* wrong : {"--admin-clients=*", "--admin-clients=*.example", "--admin-cert=c.pem",
-                            "--admin-listen=node7:9468", "--admin-listen=9468"}) {
+  for (const char* wrong :
+       {"--admin-clients=*", "--admin-clients=*.example", "--admin-cert=c.pem", "--admin-listen=node7:9468",
+        "--admin-listen=9468", "--admin-listen=1.2.3.999:1"}) {
     std::vector<std::string> arguments = all;
     arguments.emplace_back(wrong);
     EXPECT_THAT(ParseCommandLine(arguments, {}), StatusIs(Code::kInvalidArgument, HasSubstr("expected")))

@@ -2,7 +2,6 @@
 // What an evicted session keeps, and what its group gets back.
 #include <atomic>
 #include <memory>
-#include <optional>
 #include <thread>
 
 #include "tests/unit/feed_fixture.h"
@@ -12,33 +11,13 @@ namespace {
 
 const Status kWhy{Code::kAborted, "evicted: the host is needed"};
 
-class FeedEvictTest : public FeedTest {
- protected:
-  static FeedSpec Pair(Sharing sharing, uint64_t epochs) {
-    FeedSpec spec = Spec(8, epochs);
-    spec.sharing = sharing;
-    spec.group_size = 2;
-    return spec;
-  }
-  // A group of the two.
-  void Open(Sharing sharing, uint64_t epochs, uint64_t samples, uint32_t slots) {
-    feed_ = Make(Pair(sharing, epochs), std::make_shared<NumberDataset>(samples), slots);
-    goes_.emplace(*feed_);
-    stays_.emplace(*feed_);
-    ASSERT_OK(feed_->Attach(goes_->pages(), std::nullopt));
-    ASSERT_OK(feed_->Attach(stays_->pages(), std::nullopt));
-  }
-
-  std::shared_ptr<Feed> feed_;
-  std::optional<PageClient> goes_;
-  std::optional<PageClient> stays_;
-};
+class FeedEvictTest : public FeedPairTest {};
 
 TEST_F(FeedEvictTest, MemberKeepsWhatItTookAndTheGroupGoesOnWithTheRest) {
   ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 3));
   const auto& feed = feed_;
-  PageClient& goes = *goes_;
-  PageClient& stays = *stays_;
+  PageClient& goes = *first_;
+  PageClient& stays = *second_;
   const auto held = goes.Next();
   WaitFor([&] { return goes.ready() == 2; });
   EXPECT_EQ(feed->Evict(goes.pages(), kWhy), 1U);
@@ -65,8 +44,8 @@ TEST_F(FeedEvictTest, MemberKeepsWhatItTookAndTheGroupGoesOnWithTheRest) {
 TEST_F(FeedEvictTest, WhatAProcessHeldGoesBackWhenItEnds) {
   ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 3));
   const auto& feed = feed_;
-  PageClient& goes = *goes_;
-  PageClient& stays = *stays_;
+  PageClient& goes = *first_;
+  PageClient& stays = *second_;
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(goes.Next().has_value());
   EXPECT_EQ(feed->Evict(goes.pages(), kWhy), 3U);
   for (int i = 0; i < 3; ++i) stays.Release(*stays.Next(), *feed);
@@ -80,8 +59,8 @@ TEST_F(FeedEvictTest, WhatAProcessHeldGoesBackWhenItEnds) {
 TEST_F(FeedEvictTest, QueueGivesToOthersWhatTheMemberHadNotTaken) {
   ASSERT_NO_FATAL_FAILURE(Open(Sharing::kQueue, 1, 32, 4));
   const auto& feed = feed_;
-  PageClient& goes = *goes_;
-  PageClient& stays = *stays_;
+  PageClient& goes = *first_;
+  PageClient& stays = *second_;
   WaitFor([&] { return goes.ready() == 2 && stays.ready() == 2; });
   const auto held = goes.Next();
   EXPECT_EQ(feed->Evict(goes.pages(), kWhy), 1U);
@@ -113,8 +92,8 @@ TEST_F(FeedEvictTest, NoBatchIsFilledThatWasTakenWhileEvicting) {
   for (uint64_t round = 0; round < 300; ++round) {
     ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 4));
     const auto& feed = feed_;
-    PageClient& goes = *goes_;
-    PageClient& stays = *stays_;
+    PageClient& goes = *first_;
+    PageClient& stays = *second_;
     std::atomic<bool> refilled{false};
     std::thread trainer([&] {
       std::vector<BatchDescriptor> held;

@@ -218,4 +218,23 @@ class FeedTest : public ::testing::Test {
   uint64_t last_id_ = 0;
 };
 
+// A feed of a group of two, and both of them.
+class FeedPairTest : public FeedTest {
+ protected:
+  void Open(Sharing sharing, uint64_t epochs, uint64_t samples, uint32_t slots) {
+    FeedSpec spec = Spec(8, epochs);
+    spec.sharing = sharing;
+    spec.group_size = 2;
+    feed_ = Make(spec, std::make_shared<NumberDataset>(samples), slots);
+    first_.emplace(*feed_);
+    second_.emplace(*feed_);
+    ASSERT_OK(feed_->Attach(first_->pages(), std::nullopt));
+    ASSERT_OK(feed_->Attach(second_->pages(), std::nullopt));
+  }
+
+  std::shared_ptr<Feed> feed_;
+  std::optional<PageClient> first_;
+  std::optional<PageClient> second_;
+};
+
 }  // namespace pinfeed

@@ -41,7 +41,7 @@ class SlowArena final : public ArenaOverHost {
   std::vector<Done> waiting_ PF_GUARDED_BY(mutex_);
 };
 
-class FeedStallTest : public FeedTest {
+class FeedStallTest : public FeedPairTest {
  protected:
   static void BeginToWait(const PageClient& client) {
     client.words().waiting_since_ns.store(
@@ -104,15 +104,10 @@ TEST_F(FeedStallTest, FeedWithoutAFreeSlotIsStalledByItsConsumer) {
 }
 
 TEST_F(FeedStallTest, SharerThatGivesItsBatchesBackIsNotWhatTheFeedWaitsFor) {
-  FeedSpec spec = Spec(8);
-  spec.sharing = Sharing::kBroadcast;
-  spec.group = "g";
-  spec.group_size = 2;
-  const auto feed = Make(spec, std::make_shared<NumberDataset>(1000));
-  PageClient slow(*feed);
-  PageClient fast(*feed);
-  ASSERT_OK(feed->Attach(slow.pages(), Sampler::Start{}));
-  ASSERT_OK(feed->Attach(fast.pages(), Sampler::Start{}));
+  ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 4));
+  const auto& feed = feed_;
+  PageClient& slow = *first_;
+  PageClient& fast = *second_;
   for (int i = 0; i < 4; ++i) fast.Release(*fast.Next(), *feed);
   feed->ReadReleases();
   const uint64_t before = Of(feed->SnapshotOf(fast.pages()).stall_ns, StallCause::kConsumer);
@@ -125,15 +120,10 @@ TEST_F(FeedStallTest, SharerThatGivesItsBatchesBackIsNotWhatTheFeedWaitsFor) {
 
 // Also before the feed has looked at what it gave back: nobody rings for a slot that others still hold.
 TEST_F(FeedStallTest, SharerThatWaitsForAnotherIsStalledByItsGroup) {
-  FeedSpec spec = Spec(8);
-  spec.sharing = Sharing::kBroadcast;
-  spec.group = "g";
-  spec.group_size = 2;
-  const auto feed = Make(spec, std::make_shared<NumberDataset>(1000));
-  PageClient slow(*feed);
-  PageClient fast(*feed);
-  ASSERT_OK(feed->Attach(slow.pages(), Sampler::Start{}));
-  ASSERT_OK(feed->Attach(fast.pages(), Sampler::Start{}));
+  ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 4));
+  const auto& feed = feed_;
+  PageClient& slow = *first_;
+  PageClient& fast = *second_;
   WaitFor([&] { return feed->Snapshot().slot_states == "llll"; });
   for (int i = 0; i < 4; ++i) {
     const BatchDescriptor batch = *fast.Next();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/telemetry/metrics.h"
 
+#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -44,6 +45,8 @@ DaemonSnapshot Full() {
   report.sessions.push_back(session);
   snapshot.feeds.push_back(report);
   snapshot.totals.lent.Add(2000);
+  snapshot.hung = {{"worker1", std::chrono::seconds(130), "", 3, 12, "/secret/path/file"},
+                   {"copy-0", std::chrono::seconds(121), "GPU-1", 0, 0, ""}};
   snapshot.users.push_back({1000, 2, 3, 4, 5});
   GpuSnapshot gpu;
   gpu.uuid = "GPU-1";
@@ -134,6 +137,10 @@ TEST(StatusJsonTest, IsValidWhateverNamesHold) {
   EXPECT_EQ(feed["sessions"][0]["ready"], 2);
   EXPECT_EQ(feed["sessions"][0]["held"], 1);
   EXPECT_DOUBLE_EQ(feed["sessions"][0]["stall_seconds"]["copy"].get<double>(), 3.0);
+  EXPECT_EQ(status["state"], "ready") << "though threads hang";
+  EXPECT_EQ(status["hung"], nlohmann::json::parse(R"([
+      {"thread": "worker1", "seconds": 130.0, "feed": 3, "sample": 12},
+      {"thread": "copy-0", "seconds": 121.0, "gpu": "GPU-1"}])"));
 }
 
 TEST(StatusJsonTest, TellsNoPathsAndNoErrorTexts) {

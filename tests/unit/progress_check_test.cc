@@ -3,6 +3,8 @@
 
 #include <latch>
 #include <memory>
+#include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -34,6 +36,7 @@ std::vector<GpuSnapshot> Gpus(milliseconds stalled) {
   GpuSnapshot ill;
   ill.uuid = "GPU-ill";
   ill.stalled = stalled;
+  ill.copy_thread = "copy-1";
   return {well, ill};
 }
 
@@ -70,9 +73,19 @@ TEST(ProgressCheckTest, WhatHangsIsNamed) {
   pool.Submit(std::make_shared<GatedTask>(gate));
   pool.Submit(std::make_shared<GatedTask>(gate));
   while (pool.ChunksLongerThan(milliseconds(100)).size() < 2) std::this_thread::yield();
+  const std::vector<HungThread> hung = check.Hung({});
+  ASSERT_EQ(hung.size(), 2U);
+  EXPECT_GE(hung[0].age, hung[1].age);
+  EXPECT_EQ(std::set<std::string>({hung[0].thread, hung[1].thread}),
+            (std::set<std::string>{"worker0", "worker1"}));
+  EXPECT_EQ(hung[1].feed, 7U);
+  EXPECT_EQ(hung[1].sample, 12U);
+  EXPECT_EQ(hung[1].sample_name, "7-12.jpg");
   EXPECT_THAT(Await(check, true),
               HasSubstr("(stuck_timeout): sample 12 of feed 7, 7-12.jpg, and more workers likewise: 1"));
   gate.count_down();
+  Await(check, false);
+  EXPECT_TRUE(check.Hung({}).empty());
 }
 
 // Soon enough to tell at a limit from when on it matters, never so often that it costs anything.
@@ -110,6 +123,11 @@ TEST(ProgressCheckTest, AGpuThatEndsNoCopyIsNamed) {
   EXPECT_THAT(
       Await(check, true),
       HasSubstr("no copy to GPU-ill has ended for 6 s (stuck_timeout), and nothing else was done for"));
+  const std::vector<HungThread> hung = check.Hung(gpus);
+  ASSERT_EQ(hung.size(), 1U);
+  EXPECT_EQ(hung[0].thread, "copy-1");
+  EXPECT_EQ(hung[0].gpu, "GPU-ill");
+  EXPECT_EQ(hung[0].age, milliseconds(6001));
   gpus[0].copied_bytes += 4096;
   EXPECT_EQ(check.Stuck(), "");
   gpus[0].peer_bytes += 4096;
@@ -122,6 +140,7 @@ TEST(ProgressCheckTest, ALimitOfZeroIsNone) {
   ProgressCheck check({pool, [] { return Gpus(std::chrono::hours(24)); }}, milliseconds(0));
   EXPECT_EQ(check.interval(), milliseconds::max());
   EXPECT_EQ(check.Stuck(), "");
+  EXPECT_TRUE(check.Hung(Gpus(std::chrono::hours(24))).empty());
 }
 
 }  // namespace

@@ -15,6 +15,15 @@ TEST(TcpAddressTest, IsHostAndPortAndNoPath) {
   for (const char* other : {"", ":", ":1", "node7", "node7:", "node7:-1", "node7:65536", "node7:1x",
                             "/run/a:1", "./a:1", "::1:9468", "[::1]", "[]:1", "a[b]:1"})
     EXPECT_FALSE(IsTcpAddress(other)) << other;
+  EXPECT_FALSE(IsTcpAddress(std::string_view("10.0.0.7\0x:1", 12)));  // C would see another one
+}
+
+TEST(TcpAddressTest, AnAddressToListenOnIsNumeric) {
+  for (const char* address : {"10.0.0.7:65535", "0.0.0.0:0", "[::]:9468", "[::ffff:127.0.0.1]:1"})
+    EXPECT_TRUE(IsNumericTcpAddress(address)) << address;
+  for (const char* other : {"999.1.1.1:1", "1.2.3.4.5:1", "node7:9468", "abc:1", "[::g]:1", "[1:2]:3",
+                            "::1:1", "10.0.0.7", ".:1"})
+    EXPECT_FALSE(IsNumericTcpAddress(other)) << other;
 }
 
 TEST(TcpAddressTest, HostHasNoBrackets) {

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from typing import Any, List, Optional, Sequence, Tuple
 
 from ._errors import Code, InvalidArgumentError
 
 UINT32_MAX = 2**32 - 1
 UINT64_MAX = 2**64 - 1
+MAX_EPOCH = 2**63 - 1  # however long a loop counts on from there, it stays within 64 bits
 # The daemon's limits for the text fields of a request.
 MAX_NAME_BYTES = 128
 _SHOWN = 80
@@ -75,10 +77,32 @@ class Checks:
         return allowed[0]
 
     def text(self, name: str, value: Any, most_bytes: int) -> str:
-        if not isinstance(value, str) or not 0 < len(value.encode("utf-8", "surrogateescape")) <= most_bytes:
+        if not isinstance(value, str) or not 0 < len(value.encode("utf-8", "surrogatepass")) <= most_bytes:
             self.refuse(name, value, f"a string of 1 to {most_bytes} bytes")
             return ""
+        self.sendable(name, value)
         return value
+
+    def sendable(self, name: str, value: str) -> bool:
+        """Whether the text can be sent: a path that is no UTF-8 comes from the system with surrogates in place of its other bytes."""
+        if "\0" in value:
+            self.refuse(name, value, "possible: it holds a NUL character")
+        elif not is_utf8(value):
+            self.refuse(name, value, "valid UTF-8, as what is sent to the daemon must be: rename it, or reach it by a link")
+        else:
+            return True
+        return False
+
+    def address(self, value: Any) -> None:
+        """Of a daemon, or None."""
+        if value is None:
+            return
+        try:
+            possible = not isinstance(value, bytes) and b"\0" not in os.fsencode(value)
+        except (TypeError, UnicodeEncodeError):
+            possible = False
+        if not possible:
+            self.refuse("address", value, "the path of the daemon's socket, as a string or a pathlib.Path, or None")
 
     def numbers(self, name: str, value: Any, counts: "range | Tuple[int, ...]", accepted: str) -> List[float]:
         """A sequence of finite numbers, or one of them, as often as `counts` allows."""
@@ -88,6 +112,14 @@ class Checks:
             self.refuse(name, value, accepted)
             return []
         return finite
+
+
+def is_utf8(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def listed(value: Any) -> List[Any]:

@@ -126,8 +126,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         reconnect_timeout = checks.seconds("reconnect_timeout", reconnect_timeout, 0, ", or None for no limit")
     if name is not None:
         name = checks.text("name", name, MAX_NAME_BYTES)
-    if address is not None and not isinstance(address, (str, os.PathLike)):
-        checks.refuse("address", address, "the path of the daemon's socket, as a string or a pathlib.Path, or None")
+    checks.address(address)
     checks.raise_faults()
     framework = _choose_framework(framework, ordinal)
 

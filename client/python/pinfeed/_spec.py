@@ -38,7 +38,9 @@ def add_dataset(
     else:
         # No look at the file system: whether a word means a path must not depend on the working directory.
         is_path = not isinstance(dataset, str) or "/" in text or text in (".", "..")
-        out.update({"path": os.path.abspath(text)} if is_path else {"name": text})
+        text = os.path.abspath(text) if is_path else text
+        if checks.sendable("dataset", text):
+            out["path" if is_path else "name"] = text
     if format_name is not None:
         out["format"] = checks.text("format", format_name, _MAX_TEXT_BYTES)
     if sequence_length is not None:

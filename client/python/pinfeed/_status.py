@@ -9,6 +9,7 @@ import os
 from typing import Any, Dict, Optional
 
 from . import _abi, _daemon
+from ._checks import Checks
 
 
 def status(address: Optional[str] = None, *, timeout: float = 10.0) -> Dict[str, Any]:
@@ -24,6 +25,9 @@ def datasets(address: Optional[str] = None, *, timeout: float = 10.0) -> Dict[st
 
 
 def _ask(function: str, address: Optional[str], timeout: float) -> Dict[str, Any]:
+    checks = Checks()
+    checks.address(address)
+    checks.raise_faults()
     library = _abi.load()
     text = ctypes.c_void_p()
     result = getattr(library, function)(os.fsencode(_daemon.address_for(address, timeout)), text)

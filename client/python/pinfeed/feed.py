@@ -10,7 +10,7 @@ import json
 from typing import Any, Dict, Iterator, NoReturn, Optional, Tuple
 
 from ._batch import Batch
-from ._checks import UINT64_MAX, Checks, shown, to_integer
+from ._checks import MAX_EPOCH, Checks, shown, to_integer
 from ._connection import Opened
 from ._errors import Code, InvalidArgumentError
 from ._spec import describe
@@ -160,7 +160,7 @@ class Feed(Stream):
         """The next ``for`` runs over this epoch (from 0). A loop that runs is not disturbed, and an epoch that `load_state_dict` led
         into is still gone on with."""
         checks = Checks()
-        epoch = checks.integer("epoch", epoch, 0, UINT64_MAX)
+        epoch = checks.integer("epoch", epoch, 0, MAX_EPOCH)
         checks.raise_faults()
         with self._lock:
             self._check_open()
@@ -228,8 +228,8 @@ def _read_state(state: Any, epochs: int) -> Tuple[int, bool, str]:
     if not isinstance(ended, bool):
         raise refuse(f"epoch_ended: {shown(ended)} is not True or False")
     number = to_integer(epoch)
-    if number is None or not 0 <= number <= UINT64_MAX:
-        raise refuse(f"epoch: {shown(epoch)} is not a whole number from 0 to {UINT64_MAX}")
+    if number is None or not 0 <= number <= MAX_EPOCH:
+        raise refuse(f"epoch: {shown(epoch)} is not a whole number from 0 to {MAX_EPOCH}")
     try:
         at = int(cursor.get("epoch", 0))
     except (AttributeError, TypeError, ValueError):

@@ -12,7 +12,7 @@ import grpc
 import pinfeed
 import pytest
 from admin_fixtures import Endpoint, call, endpoint, listeners_of, papers  # noqa: F401
-from certificates import Pair
+from certificates import Pair, openssl, self_signed
 from conftest import ROOT
 from daemon_process import Daemon
 from operate_test import eventually, metric
@@ -63,6 +63,20 @@ def test_certificates_and_names_change_by_a_reload(papers, tmp_path):
     one.daemon.stop()
 
 
+def dsa(folder):
+    openssl("dsaparam", "-out", folder / "dsa", 2048)
+    return {"new_key": ["-newkey", f"dsa:{folder / 'dsa'}", "-nodes"]}
+
+
+# What OpenSSL takes, and no handshake ends with.
+UNFIT = {
+    "DSA": (dsa, r"is not taken by TLS on this host \(.+\); make it anew, with a key of"),
+    "P-224": (lambda _: {"new_key": ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:secp224r1", "-nodes"]}, r"is not taken by TLS on this host \(.+\); make it anew, with a key of"),
+    "for clients": (lambda _: {"usage": "extendedKeyUsage=clientAuth"}, "is not for servers of TLS, by its key usage: .* the extended key usage serverAuth or with none"),
+    "for signing only": (lambda _: {"usage": "keyUsage=critical,keyCertSign"}, "is not for servers of TLS, by its key usage"),
+}
+
+
 def broken(papers, folder, what):
     """Flags with one fault, and what is said of it."""
     folder = pathlib.Path(folder)
@@ -84,6 +98,10 @@ def broken(papers, folder, what):
         subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:1024", "-nodes", "-keyout", weak, "-out", path, "-subj", "/CN=x"], check=True, capture_output=True)
         weak.chmod(0o600)
         return papers.flags(cert=path, key=weak), rf"admin_cert: '{path}' is not taken by TLS on this host \(ee key too small\)"
+    if what in UNFIT:
+        pair = self_signed(folder, "unfit", "DNS:node.example", **UNFIT[what][0](folder))
+        pair.key.chmod(0o600)
+        return papers.flags(cert=pair.cert, key=pair.key), rf"admin_cert: '{pair.cert}' {UNFIT[what][1]}"
     path.write_text("no PEM\n")
     path.chmod(0o600)
     return {
@@ -102,7 +120,7 @@ def broken(papers, folder, what):
 
 
 @pytest.mark.parametrize("what", ["open to others", "passphrase", "broken", "short key", "missing", "folder", "no certificate", "no key", "another's key", "relative", "wildcard", "name of a host",
-                                  "no clients", "address alone", "no address"])  # fmt: skip
+                                  "no clients", "address alone", "no address", *UNFIT])  # fmt: skip
 def test_what_is_wrong_ends_the_start_with_one_line(papers, tmp_path, what):
     flags, expected = broken(papers, tmp_path, what)
     command = [os.environ["PINFEED_DAEMON"], "--socket-dir", str(tmp_path), "--pool-bytes", "64MiB", "--http-listen", "off", *flags]
@@ -110,6 +128,22 @@ def test_what_is_wrong_ends_the_start_with_one_line(papers, tmp_path, what):
         done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 2, done.stderr
         assert len([line for line in done.stderr.splitlines() if re.search(expected, line)]) == 1 and "secret" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("new_key", [["-newkey", "rsa:2048"], ["-newkey", "rsa-pss"], ["-newkey", "ed25519"], ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:secp384r1"]],
+                         ids=lambda words: words[-1].split(":")[-1])  # fmt: skip
+def test_what_handshakes_do_end_with_is_taken(papers, tmp_path, new_key):
+    pair = self_signed(tmp_path, "fit", "IP:127.0.0.1", [*new_key, "-nodes"], "extendedKeyUsage=serverAuth,clientAuth")
+    pair.key.chmod(0o600)
+    one = Endpoint(tmp_path / "run", papers, *papers.flags(cert=pair.cert, key=pair.key))
+    one.serves(ca=pair.cert)
+    one.daemon.stop()
+
+
+def test_a_callers_certificate_that_is_for_servers_is_told_before_the_call(papers, endpoint, tmp_path):
+    pair = self_signed(tmp_path, "unfit", "DNS:ops.example", usage="extendedKeyUsage=serverAuth")
+    status, _, err = endpoint.tool("status", pair=pair)
+    assert status == 1 and f"--tls-cert: '{pair.cert}' is not for clients of TLS, by its key usage" in err
 
 
 def test_an_address_in_use_is_told(papers, endpoint, tmp_path):

@@ -13,6 +13,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
+from service_manager import stopped_thread
 from watched import Trainer, get, port_of, status
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -169,6 +170,22 @@ def test_page_tells_when_the_daemon_is_gone_and_finds_the_next(browser, start, d
     start("--gpus", "off", "--http-listen", f"127.0.0.1:{port}")
     await_that(browser, lambda: not shown(browser, "gone"))
     assert browser.title == "pinfeed" and text(browser, "state") == "ready" and not slots(browser)
+
+
+def test_page_names_the_thread_that_hangs(browser, start, data):
+    daemon = start("--gpus", "off", "--workers", "1", "--stuck-timeout", "1s")
+    show(browser, daemon)
+    trainer = Trainer(daemon, data / "numbers.npy", "train.py", batch_size=16)
+    trainer.go()
+    assert not shown(browser, "hung")
+    worker = next(int(task.name) for task in pathlib.Path(f"/proc/{daemon.process.pid}/task").iterdir() if (task / "comm").read_text() == "worker0\n")
+    with stopped_thread(worker, in_read=True):
+        await_that(browser, lambda: shown(browser, "hung"))
+        assert re.fullmatch(r"worker0 hangs: at sample \d+ of feed \d+ for [\d.]+ s", text(browser, "hung"))
+        assert text(browser, "state") == "ready" and "is-warn" in browser.find_element(By.ID, "state").get_attribute("class")
+    await_that(browser, lambda: not shown(browser, "hung"))
+    trainer.process.kill()
+    trainer.process.communicate()
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])

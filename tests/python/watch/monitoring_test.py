@@ -149,6 +149,17 @@ def loaded(start, data, monkeypatch):
         trainer.leave()
 
 
+def test_every_cause_of_waiting_has_a_colour_of_its_own():
+    (names,) = re.findall(r"kStallCauseNames = \{(.*?)\}", (ROOT / "server" / "pipeline" / "stall.h").read_text("utf-8"), re.S)
+    panels = [panel for panel in DASHBOARD["panels"] if any("by (cause" in target["expr"] for target in panel.get("targets", ()))]
+    assert panels
+    for panel in panels:
+        rules = panel["fieldConfig"]["overrides"]
+        colours = {rule["matcher"]["options"]: rule["properties"][0]["value"]["fixedColor"] for rule in rules if rule["properties"][0]["id"] == "color"}
+        assert set(colours) == set(re.findall(r'"(\w+)"', names)), panel["title"]
+        assert len(set(colours.values())) == len(colours), panel["title"]
+
+
 def row_is_there(row):
     return HAVE_GPU or row != "GPUs"
 
