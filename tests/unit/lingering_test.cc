@@ -2,7 +2,13 @@
 // Memory of clients that died, with real processes over the stand-ins for the driver and NVML.
 #include "server/device/lingering.h"
 
+#include <unistd.h>
+
+#include <cstdlib>
 #include <memory>
+#include <optional>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,6 +26,7 @@ std::chrono::steady_clock::time_point In(std::chrono::milliseconds time) {
 class LingeringTest : public ::testing::Test {
  protected:
   void SetUp() override {
+    if (::testing::internal::InDeathTestChild()) return;  // which has its own driver
     ASSERT_OK_AND_ASSIGN(device_, CudaDevice::Open(0));
     ASSERT_OK_AND_ASSIGN(processes_, GpuProcesses::Load());
   }
@@ -98,6 +105,29 @@ TEST_F(LingeringTest, MemoryOfAClientThatHasEndedStaysWhileAForkedChildHasTheGpu
     lingering.AwaitNone(In(std::chrono::seconds(30)));
     EXPECT_EQ(pool_.used_bytes(), 0U);
   }
+}
+
+// Another process, since the call never returns.
+TEST_F(LingeringTest, FreeThatHangsIsNamed) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        ::alarm(20);
+        ::setenv("PINFEED_STAND_IN_FAIL", "cuMemFree:1:hang", 1);
+        device_ = *CudaDevice::Open(0);
+        processes_ = *GpuProcesses::Load();
+        Peer peer("lend-handle");
+        const ClientProcess client = ClientOf(peer);
+        auto* const lingering = new Lingering(processes_.get());  // never destroyed: that would wait
+        Quarantine(*lingering, Backend::kCudaIpc, client);
+        (void)peer.Dismiss();
+        const std::string expected =
+            "freeing 2 MiB of GPU " + device_->uuid() + " (pid " + std::to_string(client.pid) + ", cuda-ipc)";
+        for (std::optional<CleanUp> at; !at || at->what != expected; at = lingering->Current())
+          std::this_thread::yield();
+        std::_Exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 // Nothing but the list proves it.
