@@ -132,7 +132,7 @@ TEST_F(CudaArenaTest, PinnedMemoryThatIsRefusedIsAllThatWasWanted) {
   EXPECT_THAT(Make(kCarol, Backend::kVmmFd, Sharing::kExclusive, 250'000),
               StatusIs(Code::kResourceExhausted,
                        AllOf(HasSubstr("reserve 744 KiB (761856 bytes) of the pinned memory"),
-                             HasSubstr("570 KiB (585728 bytes) of its 2 MiB are free"),
+                             HasSubstr("572 KiB (585728 bytes) of its 2 MiB are free"),
                              HasSubstr("give the daemon more pinned_bytes"))));
   EXPECT_EQ(devices_->UsedByUser().count(kCarol), 0U);
 }

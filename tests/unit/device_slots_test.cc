@@ -73,7 +73,7 @@ TEST_P(DeviceSlotsTest, MapsWhatIsLentAndReleasesInTheOrderOfAStream) {
 // What breaks the context, or cannot be undone, is done in processes of their own.
 class DeviceSlotsDeathTest : public DeviceSlotsTest {
  protected:
-  static constexpr uint64_t kLongBytes = uint64_t{256} << 20;
+  static constexpr uint64_t kLongBytes = uint64_t{64} << 20;
 
   DeviceSlotsDeathTest() { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
   // Ends the process with what `unmapped` says.
