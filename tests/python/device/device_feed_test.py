@@ -156,6 +156,13 @@ def test_a_gpu_that_broke_while_nothing_was_copied_ends_the_daemon_at_the_next_o
     second.stop()
 
 
+def test_what_the_driver_has_too_little_of_at_the_start_is_no_fault_of_the_configuration(tmp_path, data, monkeypatch):
+    """Another try may find it: its status is not the one after which systemd tries no more."""
+    monkeypatch.setenv("PINFEED_STAND_IN_FAIL", "cuMemHostRegister:1:2")
+    with pytest.raises(AssertionError, match="cannot start: RESOURCE_EXHAUSTED: gpus: register .*CUDA_ERROR_OUT_OF_MEMORY"):
+        start(tmp_path / "run", data)
+
+
 def metrics(daemon):
     """{name with labels: value} of /metrics."""
     port = (daemon.folder / "http.port").read_text().strip()
@@ -212,11 +219,8 @@ def test_a_slot_that_cannot_be_given_back_is_told_of(daemon, data, how, told):
 def test_a_trainer_that_broke_its_context_leaves_at_once(daemon, data, backend):
     options = {"dataset": str(data / "arrays"), "batch_size": 7, "backend": backend}
     process = trainer(daemon.address, 10**6, zero_copy=True, fault_at=5, **options)
-    for _ in range(5):
-        assert process.stdout.readline()
-    began = time.monotonic()
-    _, _, errors = finish(process)
-    assert time.monotonic() - began < 8, "it waits 10 s for a GPU that has much to do"
+    _, last, errors = finish(process)
+    assert last["left_s"] < 5, "10 s are for a GPU that has much to do"
     assert "the batches of a closed feed cannot be given back: use GPU GPU-" in errors and "CUDA_ERROR_ILLEGAL_ADDRESS" in errors, errors
     # Its memory is kept until it has ended, then it is back.
     finish(trainer(daemon.address, 20, slots=64, **{**options, "batch_size": 100}))

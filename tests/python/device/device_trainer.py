@@ -5,13 +5,15 @@
 
 Prints one JSON line a batch, {epoch, index, samples, fields, crc}, as it comes, and {backend, reconnects} last. With "fork_at": n it
 holds the n-th batch and forks a child that does nothing but print {child, crc} of that batch's memory: at once, and for each
-line on stdin; it needs zero_copy. With "fault_at": n its own work breaks the GPU's context behind the n-th batch, and it leaves the feed.
+line on stdin; it needs zero_copy. With "fault_at": n its own work breaks the GPU's context behind the n-th batch, and it
+leaves the feed; {left_s} comes last.
 """
 import ctypes
 import itertools
 import json
 import os
 import sys
+import time
 import zlib
 
 import numpy as np
@@ -119,6 +121,9 @@ def main():
                     break
             batch = None
         say({"backend": feed.backend, "reconnects": feed.reconnects})
+        began = time.monotonic()
+    if fault_at:
+        say({"left_s": time.monotonic() - began})
 
 
 if __name__ == "__main__":
