@@ -118,7 +118,7 @@ Status Daemon::Create() {
                              return devices == nullptr ? std::vector<GpuSnapshot>() : devices->Snapshot();
                            },
                            [this](uint64_t feed, uint64_t sample) { return SampleName(feed, sample); },
-                           service_.watchdog_interval().has_value()},
+                           service_.watchdog_interval().has_value(), [this] { return CleanUps(); }},
       config.stuck_timeout);
   parts_->datasets.emplace(
       DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache});
@@ -273,6 +273,14 @@ void Daemon::Stop() {
   parts_->feeds.Stop();
   if (parts_->workers) parts_->workers->Stop();
   parts_.reset();
+}
+
+std::vector<CleanUp> Daemon::CleanUps() const {
+  std::vector<CleanUp> all;
+  if (auto reaper = parts_->feeds.CurrentCleanUp()) all.push_back(*std::move(reaper));
+  if (parts_->devices == nullptr) return all;
+  if (auto lingering = parts_->devices->CurrentCleanUp()) all.push_back(*std::move(lingering));
+  return all;
 }
 
 DaemonSnapshot Daemon::Snapshot() const {

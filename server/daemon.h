@@ -10,12 +10,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/result.h"
 #include "common/sync.h"
 #include "common/tls_identity.h"
 #include "common/unique_handle.h"
 #include "server/config.h"
+#include "server/memory/clean_up.h"
 #include "server/request_queue.h"
 #include "server/served_users.h"
 #include "server/service_notify.h"
@@ -87,6 +89,7 @@ class Daemon {
   // is one; returns when to come again.
   Clock::time_point Watch();
   // For ProgressCheck.
+  std::vector<CleanUp> CleanUps() const;
   std::string SampleName(uint64_t feed_id, uint64_t sample) const;
   // A second call changes nothing.
   void BeginDrain();

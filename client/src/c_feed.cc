@@ -92,7 +92,12 @@ Result<FeedOptions> MakeFeedOptions(const pf_open_options* given) {
                                               "; -1 is the host");
     }
     result.request.gpu_uuid = std::move(uuid).value();
-    result.gpu = HoldGpu(options.device);
+    // Whether it is needed is the daemon's to say: batches in host memory may do.
+    Result<std::shared_ptr<const void>> gpu = HoldGpu(options.device);
+    if (gpu.ok())
+      result.gpu = *std::move(gpu);
+    else
+      result.gpu_error = gpu.status();
   }
   if (options.reconnect_timeout_ms >= 0) result.reconnect_timeout = Bounded(options.reconnect_timeout_ms);
   return result;

@@ -14,6 +14,48 @@ namespace pinfeed {
 namespace {
 
 constexpr std::chrono::microseconds kSettlePause(50);
+// Most waits are over before the first look at the context.
+constexpr std::chrono::milliseconds kLookPause(10);
+
+// Purpose: whether a context still does what it is given. It is given a piece of work of its own each time,
+// on a stream of its own, which waits for none of the trainer's: a driver need not know of a fault before it
+// is asked for something that is under way. Owns the stream and an event. Threads: one at a time.
+class ContextCheck {
+ public:
+  explicit ContextCheck(const CudaDevice& device) : device_(device) {}
+  ~ContextCheck() {
+    if (stream_ == nullptr) return;
+    const CudaScope scope(device_);
+    if (event_ != nullptr) (void)device_.driver().cuEventDestroy(event_);
+    (void)device_.driver().cuStreamDestroy(stream_);
+  }
+  ContextCheck(const ContextCheck&) = delete;
+  ContextCheck& operator=(const ContextCheck&) = delete;
+
+  // The error after which nothing is done there any more. Never blocks.
+  Status Look() {
+    const CudaScope scope(device_);
+    RETURN_IF_ERROR(scope.status());
+    const CUresult result = Try();
+    return IsStickyCudaError(result) ? CudaStatus(result, "use GPU " + device_.uuid()) : OkStatus();
+  }
+
+ private:
+  CUresult Try() {
+    const CudaDriver& driver = device_.driver();
+    CUresult result = CUDA_SUCCESS;
+    if (stream_ == nullptr) result = driver.cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, 0);
+    if (result == CUDA_SUCCESS && event_ == nullptr)
+      result = driver.cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING);
+    if (result == CUDA_SUCCESS) result = driver.cuEventQuery(event_);  // of the look before
+    if (result == CUDA_SUCCESS) result = driver.cuEventRecord(event_, stream_);
+    return result;
+  }
+
+  const CudaDevice& device_;
+  CUstream stream_ = nullptr;
+  CUevent event_ = nullptr;
+};
 
 // Purpose: see DeviceSlots.
 class CudaSlots final : public DeviceSlots {
@@ -48,20 +90,34 @@ class CudaSlots final : public DeviceSlots {
     return PutRelease(batch, static_cast<CUstream>(stream));
   }
 
-  bool Settle(SteadyTime deadline) const override {
+  Status Unmap(SteadyTime deadline) override {
+    RETURN_IF_ERROR(Settle(deadline));
+    return memory_.Free();
+  }
+
+ private:
+  Status Settle(SteadyTime deadline) const {
+    ContextCheck context(*device_);
+    SteadyTime next_look = std::chrono::steady_clock::now() + kLookPause;
     for (uint32_t slot = 0; slot < offer_.slot_count; ++slot) {
       const uint64_t last = put_[slot].load(std::memory_order_acquire);
       // The GPU writes this word: there is nothing to sleep on. A later use of the slot may have been given
       // back by the processor since: generations grow.
       while (page_->slots[slot].generation.load(std::memory_order_acquire) < last) {
-        if (std::chrono::steady_clock::now() >= deadline) return false;
+        const SteadyTime now = std::chrono::steady_clock::now();
+        if (now >= next_look) {
+          RETURN_IF_ERROR(context.Look());
+          next_look = now + kLookPause;
+        }
+        if (now >= deadline)
+          return {Code::kDeadlineExceeded,
+                  "GPU " + device_->uuid() + " has not done its work on them in time"};
         std::this_thread::sleep_for(kSettlePause);
       }
     }
-    return true;
+    return OkStatus();
   }
 
- private:
   // One launch, but for a second image or more copies than one takes.
   Status PutWrites(const BatchDescriptor& batch, void* const* outputs, CUstream stream) const {
     const std::byte* const slot = address() + batch.slot * offer_.layout.slot_stride;
@@ -123,7 +179,7 @@ class CudaSlots final : public DeviceSlots {
 
   const FeedOffer offer_;
   const std::shared_ptr<const CudaDevice> device_;
-  const DeviceMemory memory_;
+  DeviceMemory memory_;
   const HostRegistration release_;
   const ReleasePage* const page_;
   const std::shared_ptr<const ConvertKernel> kernel_;
@@ -165,9 +221,9 @@ Result<std::string> GpuUuid(int ordinal) {
   return CudaDevice::UuidOf(ordinal);
 }
 
-std::shared_ptr<const void> HoldGpu(int ordinal) {
-  Result<std::shared_ptr<const CudaDevice>> device = CudaDevice::Open(ordinal);
-  return device.ok() ? *std::move(device) : nullptr;
+Result<std::shared_ptr<const void>> HoldGpu(int ordinal) {
+  ASSIGN_OR_RETURN(std::shared_ptr<const CudaDevice> device, CudaDevice::Open(ordinal));
+  return std::shared_ptr<const void>(std::move(device));
 }
 
 }  // namespace pinfeed

@@ -83,7 +83,9 @@ Result<FeedOffer> Feed::Attach(const std::optional<Cursor>& cursor) {
   request.cursor = cursor;
   while (true) {
     request.failed_backends = failed_backends_;
-    ASSIGN_OR_RETURN(FeedOffer offer, OpenFeed(options_.address, request, deadline));
+    Result<FeedOffer> offered = OpenFeed(options_.address, request, deadline);
+    if (!offered.ok()) return WithGpuError(offered.status());
+    FeedOffer offer = *std::move(offered);
     const bool first = offer_.layout.tensors.empty();
     if (!first) RETURN_IF_ERROR(CheckSameFeed(offer_, offer));
     bool no_way = false;
@@ -97,6 +99,12 @@ Result<FeedOffer> Feed::Attach(const std::optional<Cursor>& cursor) {
     if (!no_way || !offer.host_will_do || !first || again) return session.status();
     failed_backends_.emplace_back(offer.backend, session.status().message());
   }
+}
+
+Status Feed::WithGpuError(const Status& refused) const {
+  if (options_.gpu_error.ok() || refused.code() != Code::kFailedPrecondition) return refused;
+  return {refused.code(),
+          refused.message() + "; this process cannot use the GPU: " + options_.gpu_error.message()};
 }
 
 void Feed::TellFallback(const FeedOffer& offer) const {

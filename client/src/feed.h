@@ -26,6 +26,7 @@ struct FeedOptions {
   OpenRequest request;
   int device = -1;                  // the caller's GPU that request.gpu_uuid names
   std::shared_ptr<const void> gpu;  // this process's hold of it
+  Status gpu_error;                 // else: why there is none
   std::chrono::milliseconds open_timeout{10'000};
   std::optional<std::chrono::milliseconds> reconnect_timeout;  // unset: for ever
 };
@@ -66,6 +67,8 @@ class Feed {
   // The daemon's offer, attached to: the best that works here.
   Result<FeedOffer> Attach(const std::optional<Cursor>& cursor);
   void TellFallback(const FeedOffer& offer) const;
+  // The daemon's refusal, with what it cannot know: why this process does not have the GPU.
+  Status WithGpuError(const Status& refused) const;
   Status Connect(const std::optional<Cursor>& cursor);
   Status Reconnect(const Deadline& deadline);
   Status WaitForRetry(const Deadline& deadline);

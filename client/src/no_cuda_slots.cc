@@ -21,8 +21,8 @@ Result<std::string> GpuUuid(int /*ordinal*/) {
   return WithoutCuda();
 }
 
-std::shared_ptr<const void> HoldGpu(int /*ordinal*/) {
-  return nullptr;
+Result<std::shared_ptr<const void>> HoldGpu(int /*ordinal*/) {
+  return WithoutCuda();
 }
 
 }  // namespace pinfeed

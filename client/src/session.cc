@@ -141,13 +141,16 @@ Session::~Session() {
 bool Session::Unmap(SteadyTime deadline) {
   arena_ = Mapping();
   if (device_ == nullptr) return true;
-  if (device_->Settle(deadline)) {
+  const Status unmapped = device_->Unmap(deadline);
+  if (unmapped.ok()) {
     device_.reset();
     return true;
   }
-  ClientLog(PF_LOG_WARNING,
-            "the GPU has not done its work on a closed feed's batches in time; their memory stays until this "
-            "process ends");
+  // Without a goodbye the daemon, too, keeps what this process still has mapped, and lends it to nobody.
+  if (unmapped.code() != Code::kCancelled) {  // the process is not about to end
+    ClientLog(PF_LOG_WARNING, "the batches of a closed feed cannot be given back: " + unmapped.message() +
+                                  "; the daemon has their memory again when this process ends");
+  }
   (void)device_.release();
   (void)new Mapping(std::move(release_));  // the GPU will still write there
   lifeline_ = Lifeline();                  // which leaves nobody to say goodbye to, now or later
@@ -247,6 +250,7 @@ Status Session::ReleaseOn(const BatchDescriptor& batch, void* stream) {
   // Before the word: once the daemon sees that, it may publish the slot anew.
   Forget(batch);
   Status released = device_->Release(batch, stream);
+  if (released.code() == Code::kCancelled) return released;  // so does the process end, and its feed
   if (!released.ok()) {
     // Often called where a tensor's last reference dies, by which no error gets to anybody.
     ClientLog(PF_LOG_WARNING, "a batch cannot be given back: " + released.message() +

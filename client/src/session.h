@@ -93,8 +93,8 @@ class Session {
   Session(FeedOffer offer, int ordinal, Lifeline lifeline, Memory memory, UniqueFd doorbell);
   static Result<Memory> Map(const FeedOffer& offer, int ordinal, std::vector<UniqueFd>& fds, bool* no_way);
   void Forget(const BatchDescriptor& batch);
-  // Lets go of all memory, once the GPU needs it no more. False: it still does at `deadline`, and the memory
-  // stays until the process ends.
+  // Lets go of all memory, once the GPU needs it no more. False: it still does at `deadline`, or will never
+  // say, as its context is broken; the memory stays until the process ends.
   bool Unmap(SteadyTime deadline);
   Status Check(const BatchDescriptor& batch, uint64_t expected) const;
   // Of an evicted session: which sequence number is the first that is not its own. Never blocks for long: the

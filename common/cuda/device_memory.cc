@@ -146,7 +146,7 @@ Result<UniqueFd> DeviceMemory::Export() const {
 
 DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
   if (this == &other) return *this;
-  Drop();
+  (void)Drop();
   device_ = std::move(other.device_);
   kind_ = std::exchange(other.kind_, Kind::kNone);
   allocation_ = other.allocation_;
@@ -164,31 +164,40 @@ void DeviceMemory::Abandon() noexcept {
   device_.reset();
 }
 
-// Errors are dropped: they mean that the context is broken, and the memory goes with the process.
-void DeviceMemory::Drop() noexcept {
-  if (device_ == nullptr) return;
+Status DeviceMemory::Free() {
+  if (device_ == nullptr) return OkStatus();
+  return CudaStatus(Drop(), "give up " + Piece(bytes_, *device_));
+}
+
+// Errors mean that the context is broken, and the memory goes with the process.
+CUresult DeviceMemory::Drop() noexcept {
+  if (device_ == nullptr) return CUDA_SUCCESS;
   const CudaDriver& driver = device_->driver();
   const CudaScope scope(*device_);
   switch (std::exchange(kind_, Kind::kNone)) {
     case Kind::kNone:
       break;
     case Kind::kMapped:
-      Unmap();
-      break;
+      return Unmap();
     case Kind::kAllocated:
-      (void)driver.cuMemFree(address_);
-      break;
+      return driver.cuMemFree(address_);
     case Kind::kOpened:
-      (void)driver.cuIpcCloseMemHandle(address_);
-      break;
+      return driver.cuIpcCloseMemHandle(address_);
   }
+  return CUDA_SUCCESS;
 }
 
-void DeviceMemory::Unmap() noexcept {
+// The first error; what can be given up is, all the same.
+CUresult DeviceMemory::Unmap() noexcept {
   const CudaDriver& driver = device_->driver();
-  if (std::exchange(mapped_, false)) (void)driver.cuMemUnmap(address_, bytes_);
-  if (address_ != 0) (void)driver.cuMemAddressFree(std::exchange(address_, 0), bytes_);
-  if (std::exchange(allocated_, false)) (void)driver.cuMemRelease(allocation_);
+  CUresult first = CUDA_SUCCESS;
+  const auto note = [&first](CUresult result) {
+    if (first == CUDA_SUCCESS) first = result;
+  };
+  if (std::exchange(mapped_, false)) note(driver.cuMemUnmap(address_, bytes_));
+  if (address_ != 0) note(driver.cuMemAddressFree(std::exchange(address_, 0), bytes_));
+  if (std::exchange(allocated_, false)) note(driver.cuMemRelease(allocation_));
+  return first;
 }
 
 Result<HostRegistration> HostRegistration::Create(std::shared_ptr<const CudaDevice> device, void* address,

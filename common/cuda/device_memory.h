@@ -40,7 +40,7 @@ class DeviceMemory {
   DeviceMemory() = default;
   DeviceMemory(DeviceMemory&& other) noexcept { *this = std::move(other); }
   DeviceMemory& operator=(DeviceMemory&& other) noexcept;
-  ~DeviceMemory() { Drop(); }
+  ~DeviceMemory() { (void)Drop(); }
 
   // A descriptor that others can Import; it keeps the memory alive too. Precondition: from Create.
   Result<UniqueFd> Export() const;
@@ -48,6 +48,9 @@ class DeviceMemory {
   Status AllowReads(const CudaDevice& reader) const;
   // For others to Open. Precondition: from Allocate.
   Result<IpcHandle> Handle() const;
+  // What destruction does, told of: an error means that the driver still has the memory mapped, until this
+  // process ends. Nothing is owned afterwards, whatever came of it.
+  Status Free();
   // Forgets the memory without freeing it: it goes with the process.
   void Abandon() noexcept;
 
@@ -57,8 +60,8 @@ class DeviceMemory {
  private:
   enum class Kind : uint8_t { kNone, kMapped, kAllocated, kOpened };
   Status Map(bool read_only);
-  void Drop() noexcept;
-  void Unmap() noexcept;
+  CUresult Drop() noexcept;
+  CUresult Unmap() noexcept;
 
   std::shared_ptr<const CudaDevice> device_;
   Kind kind_ = Kind::kNone;

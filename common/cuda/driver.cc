@@ -3,7 +3,9 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <iterator>
 
 namespace pinfeed {
 namespace {
@@ -65,14 +67,24 @@ Status CudaStatus(CUresult result, const std::string& what) {
   const std::string message =
       what + ": " + (name != nullptr ? name : "CUDA error " + std::to_string(static_cast<int>(result))) +
       (text != nullptr ? " (" + std::string(text) + ")" : "");
-  return result == CUDA_ERROR_OUT_OF_MEMORY ? ResourceExhausted(message) : Internal(message);
+  const Code code = result == CUDA_ERROR_OUT_OF_MEMORY   ? Code::kResourceExhausted
+                    : result == CUDA_ERROR_DEINITIALIZED ? Code::kCancelled
+                                                         : Code::kInternal;
+  return {code, message, static_cast<int>(result)};
 }
 
 bool IsStickyCudaError(CUresult result) {
+  // Of later headers than the oldest that this is built with: CUDA_ERROR_CONTAINED,
+  // CUDA_ERROR_TENSOR_MEMORY_LEAK, CUDA_ERROR_MPS_CLIENT_TERMINATED, CUDA_ERROR_EXTERNAL_DEVICE.
+  constexpr int kLater[] = {226, 721, 810, 911};
+  if (std::find(std::begin(kLater), std::end(kLater), static_cast<int>(result)) != std::end(kLater))
+    return true;
   switch (result) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:
     case CUDA_ERROR_ILLEGAL_ADDRESS:
     case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
     case CUDA_ERROR_ILLEGAL_INSTRUCTION:
     case CUDA_ERROR_MISALIGNED_ADDRESS:
     case CUDA_ERROR_INVALID_ADDRESS_SPACE:

@@ -82,8 +82,9 @@ struct CudaDriver {
   static Result<const CudaDriver*> Load();
 };
 
-// OK, or kInternal (kResourceExhausted when memory is what lacks): "<what>: CUDA_ERROR_X (text)". `what`
-// names what was tried, on what. Any thread; needs a loaded driver for the name of an error.
+// OK, or kInternal (kResourceExhausted when memory is what lacks, kCancelled when the driver has shut down
+// with the process): "<what>: CUDA_ERROR_X (text)", with the native error. `what` names what was tried, on
+// what. Any thread; needs a loaded driver for the name of an error.
 Status CudaStatus(CUresult result, const std::string& what);
 
 // True for errors after which the context is of no more use: every later call fails too.

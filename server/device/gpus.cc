@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -147,6 +148,8 @@ class Gpus final : public DeviceArenas {
   void AwaitLingering(std::chrono::steady_clock::time_point deadline) override {
     lingering_->AwaitNone(deadline);
   }
+
+  std::optional<CleanUp> CurrentCleanUp() const override { return lingering_->Current(); }
 
   std::map<uid_t, UserBytes> UsedByUser() const override {
     std::map<uid_t, UserBytes> all;

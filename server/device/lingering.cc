@@ -64,14 +64,35 @@ void Lingering::Add(const std::string& gpu_uuid, Backend backend, DeviceMemory m
   changed_.NotifyAll();
 }
 
-bool Lingering::MayGo(const Piece& piece) const {
+void Lingering::Begin(std::string what) {
+  const MutexLock lock(mutex_);
+  current_ = CleanUp{std::move(what), Clock::now()};
+}
+
+std::optional<CleanUp> Lingering::Current() const {
+  const MutexLock lock(mutex_);
+  return current_;
+}
+
+void Lingering::Note(const std::string& gpu_uuid, const Status& listed) {
+  if (listed.ok() && unlisted_.erase(gpu_uuid) != 0) {
+    spdlog::info("the processes on GPU {} are listed again", gpu_uuid);
+  } else if (!listed.ok() && unlisted_.insert(gpu_uuid).second) {
+    spdlog::warn("{}; what dead clients had there by cuda-ipc is not freed until it can be told",
+                 listed.message());
+  }
+}
+
+bool Lingering::MayGo(const Piece& piece) {
   const bool all_ended = std::all_of(piece.clients.begin(), piece.clients.end(),
                                      [](const ClientProcess& client) { return client.HasEnded(); });
   if (!all_ended) return false;
   // Where NVML cannot tell, only the memory that the driver keeps by itself may go.
   const bool unknown = piece.backend == Backend::kVmmFd;
   if (processes_ == nullptr) return unknown;
+  Begin("asking NVML for the processes on GPU " + piece.gpu_uuid);
   const Result<std::vector<pid_t>> listed = processes_->On(piece.gpu_uuid);
+  Note(piece.gpu_uuid, listed.status());
   if (!listed.ok()) return unknown;
   return std::none_of(piece.clients.begin(), piece.clients.end(), [&](const ClientProcess& client) {
     return std::find(listed->begin(), listed->end(), client.pid) != listed->end();
@@ -96,6 +117,8 @@ void Lingering::Run() {
     }
     for (std::shared_ptr<Piece>& piece : pieces) {
       if (!MayGo(*piece)) continue;
+      Begin("freeing " + ByteSize(piece->bytes) + " of GPU " + piece->gpu_uuid + " (" + Pids(piece->clients) +
+            ", " + BackendName(piece->backend) + ")");
       // Freed first, then no longer shown: what is not shown can be had. Nobody else touches these two.
       piece->memory = DeviceMemory();
       piece->lease = PoolLease();
@@ -106,6 +129,8 @@ void Lingering::Run() {
       pieces_.erase(std::find(pieces_.begin(), pieces_.end(), piece));
       changed_.NotifyAll();
     }
+    const MutexLock lock(mutex_);
+    current_.reset();
   }
 }
 

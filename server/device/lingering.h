@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "common/feed_spec.h"
 #include "common/sync.h"
 #include "server/device/gpu_processes.h"
+#include "server/memory/clean_up.h"
 #include "server/memory/client_process.h"
 #include "server/memory/device_arenas.h"
 #include "server/memory/pinned_pool.h"
@@ -23,7 +26,7 @@ namespace pinfeed {
 // Purpose: the quarantine of device memory. Owns: what it is given, until it frees it; a thread, since
 // freeing waits for the GPU. Borrows: the list of processes (null: there is none), the pools of the leases;
 // both outlive it. Threads: any; only AwaitNone blocks. Errors: none; while NVML cannot tell, cuda-ipc memory
-// stays.
+// stays, and the log says why.
 // Invariants: 1. memory leaves when each of its clients has ended and the GPU's list of processes, asked
 // after that, has none of them: a forked child may keep a dead client's kernels running; 2. cuda-ipc memory
 // is neither freed nor used before, not even at destruction: it then goes with the process; 3. vmm-fd memory
@@ -40,6 +43,8 @@ class Lingering {
            std::vector<ClientProcess> clients) PF_EXCLUDES(mutex_);
   std::vector<LingeringSnapshot> Snapshot(const std::string& gpu_uuid) const PF_EXCLUDES(mutex_);
   uint64_t QuarantinedBytes(const std::string& gpu_uuid) const PF_EXCLUDES(mutex_);
+  // What its thread waits for: NVML, or the GPU. Nothing while it sleeps.
+  std::optional<CleanUp> Current() const PF_EXCLUDES(mutex_);
   // Until nothing lingers, at most until `deadline`.
   void AwaitNone(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);
 
@@ -55,14 +60,19 @@ class Lingering {
     Clock::time_point since;
   };
   void Run() PF_EXCLUDES(mutex_);
-  bool MayGo(const Piece& piece) const;
+  bool MayGo(const Piece& piece) PF_EXCLUDES(mutex_);
+  // Of the list of a GPU's processes: tells of an error when it comes, and when it is over.
+  void Note(const std::string& gpu_uuid, const Status& listed);
+  void Begin(std::string what) PF_EXCLUDES(mutex_);
 
   const GpuProcesses* const processes_;
+  std::set<std::string> unlisted_;  // GPUs whose list could not be had; of the thread
   mutable Mutex mutex_;
   CondVar changed_;
   // Shared with the thread that looks at one without the lock; taken out by that thread alone.
   std::vector<std::shared_ptr<Piece>> pieces_ PF_GUARDED_BY(mutex_);
   uint64_t added_ PF_GUARDED_BY(mutex_) = 0;
+  std::optional<CleanUp> current_ PF_GUARDED_BY(mutex_);
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

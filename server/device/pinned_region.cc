@@ -14,7 +14,9 @@
 #include <thread>
 #include <utility>
 
+#include "common/byte_size.h"
 #include "common/log.h"
+#include "common/tensor_spec.h"
 
 namespace pinfeed {
 namespace {
@@ -25,6 +27,11 @@ constexpr uint64_t kPage = 4096;
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
 // One registration of 512 GiB fails on drivers seen (r580): well below that.
 constexpr uint64_t kRegistrationBytes = uint64_t{64} << 30;
+
+// Precondition: bytes <= UINT64_MAX - kPage.
+uint64_t WholePages(uint64_t bytes) {
+  return (bytes + kPage - 1) / kPage * kPage;
+}
 
 double Seconds(Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
@@ -46,29 +53,38 @@ Status BindToNode(void* address, uint64_t bytes, int node) {
 
 }  // namespace
 
-PinnedBlock& PinnedBlock::operator=(PinnedBlock&& other) noexcept {
+PinnedBlocks& PinnedBlocks::operator=(PinnedBlocks&& other) noexcept {
   if (this == &other) return *this;
   Return();
   region_ = std::exchange(other.region_, nullptr);
-  data_ = std::exchange(other.data_, nullptr);
+  blocks_ = std::exchange(other.blocks_, {});
   lease_ = std::move(other.lease_);
   return *this;
 }
 
-PinnedBlock::~PinnedBlock() {
+PinnedBlocks::~PinnedBlocks() {
   Return();
 }
 
-void PinnedBlock::Return() noexcept {
-  if (PinnedRegion* const region = std::exchange(region_, nullptr)) region->Return(data_, lease_.bytes());
+void PinnedBlocks::Return() noexcept {
+  PinnedRegion* const region = std::exchange(region_, nullptr);
+  if (region == nullptr) return;
+  {
+    const MutexLock lock(region->mutex_);
+    for (const Block& block : blocks_) region->ReturnRangeLocked(block.data, block.bytes);
+  }
+  blocks_.clear();
+  lease_ = PoolLease();  // after the bytes: what is not charged can be had
 }
 
-PinnedRegion::PinnedRegion(std::byte* data, uint64_t bytes, double user_share, PoolLease lease)
+PinnedRegion::PinnedRegion(std::byte* data, uint64_t bytes, const Options& options, PoolLease lease)
     : data_(data),
       bytes_(bytes),
       lease_(std::move(lease)),
-      account_(bytes, static_cast<uint64_t>(static_cast<double>(bytes) * user_share),
-               {"the pinned memory", "pinned_bytes", "user_pinned_bytes"}) {}
+      account_(bytes, static_cast<uint64_t>(static_cast<double>(bytes) * options.user_share),
+               {options.numa_node < 0 ? "the pinned memory"
+                                      : "the pinned memory of NUMA node " + std::to_string(options.numa_node),
+                "pinned_bytes", "user_pinned_bytes"}) {}
 
 Result<std::unique_ptr<PinnedRegion>> PinnedRegion::Create(const std::shared_ptr<const CudaDevice>& device,
                                                            const Options& options, PoolLease lease) {
@@ -81,7 +97,7 @@ Result<std::unique_ptr<PinnedRegion>> PinnedRegion::Create(const std::shared_ptr
   if (address == MAP_FAILED)
     return ErrnoStatus("map " + std::to_string(bytes) + " bytes to be pinned", errno);
   std::unique_ptr<PinnedRegion> region(
-      new PinnedRegion(static_cast<std::byte*>(address), bytes, options.user_share, std::move(lease)));
+      new PinnedRegion(static_cast<std::byte*>(address), bytes, options, std::move(lease)));
   // Both only make it faster: a kernel without them still gives the memory.
   if (::madvise(address, bytes, MADV_HUGEPAGE) != 0)
     spdlog::debug("no huge pages for pinned memory: errno {}", errno);
@@ -137,26 +153,46 @@ Status PinnedRegion::Register(const std::shared_ptr<const CudaDevice>& device, c
   return OkStatus();
 }
 
-Result<PinnedBlock> PinnedRegion::Take(uint64_t bytes, uid_t user) {
-  const uint64_t whole = (bytes + kPage - 1) / kPage * kPage;
-  ASSIGN_OR_RETURN(PoolLease lease, account_.Reserve(whole, user));
-  const MutexLock lock(mutex_);
-  // First fit: staging memory comes and goes with its feed, many blocks of one size at a time.
-  for (auto range = free_.begin(); range != free_.end() && whole >= bytes; ++range) {
-    const auto [offset, free_bytes] = *range;
-    if (free_bytes < whole) continue;
-    free_.erase(range);
-    if (free_bytes > whole) free_.emplace(offset + whole, free_bytes - whole);
-    return PinnedBlock(this, data_ + offset, std::move(lease));
+Result<PinnedBlocks> PinnedRegion::Take(const std::vector<uint64_t>& sizes, uid_t user) {
+  uint64_t total = 0;
+  for (const uint64_t bytes : sizes) {
+    if (bytes > UINT64_MAX - kPage || !CheckedAdd(total, WholePages(bytes), &total)) total = UINT64_MAX;
+    if (total == UINT64_MAX) break;  // more than there can be, as Reserve says
   }
-  return ResourceExhausted(
-      "staging memory of " + std::to_string(bytes) +
-      " bytes does not fit in one piece: " + std::to_string(used_bytes()) + " of " + std::to_string(bytes_) +
-      " pinned bytes are in use; raise pinned_bytes, or ask for smaller batches or fewer slots");
+  ASSIGN_OR_RETURN(PoolLease lease, account_.Reserve(total, user));
+  PinnedBlocks taken(this, std::move(lease));  // on an error it goes back without the lock
+  const MutexLock lock(mutex_);
+  for (const uint64_t bytes : sizes) {
+    std::byte* const data = TakeRangeLocked(WholePages(bytes));
+    if (data == nullptr) {
+      uint64_t largest = 0;
+      for (const auto& [offset, free_bytes] : free_) largest = std::max(largest, free_bytes);
+      return ResourceExhausted(
+          "take " + ExactByteSize(total) + " of pinned memory: " +
+          ExactByteSize(bytes_ - (account_.used_bytes() - total)) + " of its " + ByteSize(bytes_) +
+          " are free, but in pieces between those of other feeds: beside what was found there is none of " +
+          ExactByteSize(bytes) + ", the largest that is left has " + ExactByteSize(largest) +
+          "; close a feed that `pinfeed status` lists, ask for a smaller batch or fewer slots, or give the "
+          "daemon more pinned_bytes");
+    }
+    taken.blocks_.push_back({data, WholePages(bytes)});
+  }
+  return taken;
 }
 
-void PinnedRegion::Return(std::byte* data, uint64_t bytes) {
-  const MutexLock lock(mutex_);
+// First fit: staging memory comes and goes with its feed, many blocks of one size at a time.
+std::byte* PinnedRegion::TakeRangeLocked(uint64_t bytes) {
+  for (auto range = free_.begin(); range != free_.end(); ++range) {
+    const auto [offset, free_bytes] = *range;
+    if (free_bytes < bytes) continue;
+    free_.erase(range);
+    if (free_bytes > bytes) free_.emplace(offset + bytes, free_bytes - bytes);
+    return data_ + offset;
+  }
+  return nullptr;
+}
+
+void PinnedRegion::ReturnRangeLocked(std::byte* data, uint64_t bytes) {
   const auto offset = static_cast<uint64_t>(data - data_);
   auto [here, added] = free_.emplace(offset, bytes);
   const auto border = [](uint64_t at) { return at % kRegistrationBytes == 0; };

@@ -18,26 +18,30 @@ namespace pinfeed {
 
 class PinnedRegion;
 
-// Purpose: staging memory of one arena. Owns its bytes; gives them back on destruction. Move-only. Must not
-// outlive its region.
-class PinnedBlock {
+// Purpose: staging memory of one arena: blocks that were taken together. Owns their bytes; gives them back on
+// destruction. Move-only. Must not outlive its region.
+class PinnedBlocks {
  public:
-  PinnedBlock() = default;
-  PinnedBlock(PinnedBlock&& other) noexcept { *this = std::move(other); }
-  PinnedBlock& operator=(PinnedBlock&& other) noexcept;
-  ~PinnedBlock();
+  PinnedBlocks() = default;
+  PinnedBlocks(PinnedBlocks&& other) noexcept { *this = std::move(other); }
+  PinnedBlocks& operator=(PinnedBlocks&& other) noexcept;
+  ~PinnedBlocks();
 
-  std::byte* data() const { return data_; }
+  // In the order in which they were asked for.
+  std::byte* operator[](size_t block) const { return blocks_[block].data; }
 
  private:
   friend class PinnedRegion;
-  PinnedBlock(PinnedRegion* region, std::byte* data, PoolLease lease)
-      : region_(region), data_(data), lease_(std::move(lease)) {}
+  struct Block {
+    std::byte* data = nullptr;
+    uint64_t bytes = 0;
+  };
+  PinnedBlocks(PinnedRegion* region, PoolLease lease) : region_(region), lease_(std::move(lease)) {}
   void Return() noexcept;
 
   PinnedRegion* region_ = nullptr;
-  std::byte* data_ = nullptr;
-  PoolLease lease_;
+  std::vector<Block> blocks_;
+  PoolLease lease_;  // of all of them
 };
 
 // Purpose: the pinned memory of one NUMA node. Owns: the mapping, its registration with the driver, its
@@ -60,19 +64,21 @@ class PinnedRegion {
   PinnedRegion(const PinnedRegion&) = delete;
   PinnedRegion& operator=(const PinnedRegion&) = delete;
 
-  // kResourceExhausted with the numbers.
-  Result<PinnedBlock> Take(uint64_t bytes, uid_t user) PF_EXCLUDES(mutex_);
+  // Blocks of these sizes, all or none. kResourceExhausted with the numbers, of all together.
+  Result<PinnedBlocks> Take(const std::vector<uint64_t>& sizes, uid_t user) PF_EXCLUDES(mutex_);
   uint64_t bytes() const { return bytes_; }
   uint64_t used_bytes() const { return account_.used_bytes(); }
   uint64_t most_a_user() const { return account_.most_a_user(); }
   std::map<uid_t, uint64_t> used_by_user() const { return account_.used_by_user(); }
 
  private:
-  friend class PinnedBlock;
-  PinnedRegion(std::byte* data, uint64_t bytes, double user_share, PoolLease lease);
+  friend class PinnedBlocks;
+  PinnedRegion(std::byte* data, uint64_t bytes, const Options& options, PoolLease lease);
   void FaultIn(const Options& options);
   Status Register(const std::shared_ptr<const CudaDevice>& device, const Options& options);
-  void Return(std::byte* data, uint64_t bytes) PF_EXCLUDES(mutex_);
+  // Null when no free range is as long.
+  std::byte* TakeRangeLocked(uint64_t bytes) PF_REQUIRES(mutex_);
+  void ReturnRangeLocked(std::byte* data, uint64_t bytes) PF_REQUIRES(mutex_);
 
   std::byte* const data_;
   const uint64_t bytes_;

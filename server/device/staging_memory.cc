@@ -40,21 +40,23 @@ Result<std::unique_ptr<StagingMemory>> StagingMemory::Create(PinnedRegion& regio
   memory->LayOut();
   const uint64_t of_slot = (layout.batch_size + memory->piece_samples_ - 1) / memory->piece_samples_;
   const uint64_t pieces = memory->whole_ ? slot_count : std::min(of_slot * slot_count, kMostPieces);
-  for (uint64_t i = 0; i < pieces; ++i) {
-    ASSIGN_OR_RETURN(PinnedBlock block, region.Take(memory->piece_bytes_, user));
-    // The memory may have been another user's. Of pieces proper only what was filled is copied.
-    if (memory->whole_ || i == 0) std::memset(block.data(), 0, memory->piece_bytes_);
-    memory->pieces_.push_back(std::move(block));
-  }
+  const uint64_t small_bytes = memory->whole_ ? 0 : memory->LayOutSmall();
+  memory->piece_count_ = pieces;
+  // At once, so that a refusal is of all that is wanted, and not of what a part of it left.
+  std::vector<uint64_t> sizes(pieces, memory->piece_bytes_);
+  if (small_bytes > 0) sizes.insert(sizes.end(), slot_count, small_bytes);
+  Result<PinnedBlocks> blocks = region.Take(sizes, user);
+  if (!blocks.ok())
+    return blocks.status().WithContext("pinned_bytes: memory that batches go through on their way to a GPU");
+  memory->blocks_ = *std::move(blocks);
+  // The memory may have been another user's. Of pieces proper only what was filled is copied.
+  for (uint64_t i = 0; i < (memory->whole_ ? pieces : 1); ++i)
+    std::memset(memory->blocks_[i], 0, memory->piece_bytes_);
+  for (uint32_t slot = 0; small_bytes > 0 && slot < slot_count; ++slot)
+    std::memset(memory->SmallTensors(slot), 0, small_bytes);
   {
     const MutexLock lock(memory->mutex_);
-    for (size_t i = memory->pieces_.size(); i > 0; --i) memory->free_.push_back(static_cast<uint32_t>(i - 1));
-  }
-  const uint64_t small_bytes = memory->whole_ ? 0 : memory->LayOutSmall();
-  for (uint32_t slot = 0; small_bytes > 0 && slot < slot_count; ++slot) {
-    ASSIGN_OR_RETURN(PinnedBlock block, region.Take(small_bytes, user));
-    std::memset(block.data(), 0, small_bytes);
-    memory->small_.push_back(std::move(block));
+    for (uint64_t i = pieces; i > 0; --i) memory->free_.push_back(static_cast<uint32_t>(i - 1));
   }
   return memory;
 }
@@ -103,7 +105,7 @@ uint64_t StagingMemory::LayOutSmall() {
 
 bool StagingMemory::Take(Piece* piece) {
   const MutexLock lock(mutex_);
-  const uint64_t in_use = pieces_.size() - free_.size();
+  const uint64_t in_use = piece_count_ - free_.size();
   const uint64_t share = std::max(kLeastPieces, cache_.bytes() / piece_bytes_);
   if (free_.empty() || (!whole_ && in_use >= share)) return false;
   if (in_use == 0) cache_.Enter();
@@ -115,17 +117,17 @@ bool StagingMemory::Take(Piece* piece) {
 void StagingMemory::Return(const Piece& piece) {
   const MutexLock lock(mutex_);
   free_.push_back(piece.memory);
-  if (free_.size() == pieces_.size()) cache_.Leave();
+  if (free_.size() == piece_count_) cache_.Leave();
 }
 
 std::byte* StagingMemory::FillAddress(const Piece& piece, size_t tensor) const {
   const Place& place = places_[tensor];
-  if (!place.small) return pieces_[piece.memory].data() + place.offset;
-  return small_[piece.slot].data() + place.offset + piece.begin * layout_.tensors[tensor].sample_bytes;
+  if (!place.small) return blocks_[piece.memory] + place.offset;
+  return SmallTensors(piece.slot) + place.offset + piece.begin * layout_.tensors[tensor].sample_bytes;
 }
 
 std::vector<StagedCopy> StagingMemory::Copies(const Piece& piece, const Landing& landing) const {
-  if (whole_) return {{pieces_[piece.memory].data(), 0, layout_.slot_bytes}};
+  if (whole_) return {{blocks_[piece.memory], 0, layout_.slot_bytes}};
   std::vector<StagedCopy> copies;
   for (size_t t = 0; t < places_.size(); ++t) {
     const TensorPlace& tensor = layout_.tensors[t];
@@ -135,11 +137,11 @@ std::vector<StagedCopy> StagingMemory::Copies(const Piece& piece, const Landing&
       if (bytes > 0) copies.push_back({FillAddress(piece, t), tensor.offset + offset, bytes});
     } else if (landing.first != piece.begin) {
       // Over what earlier pieces skipped; the two may overlap.
-      std::memmove(small_[piece.slot].data() + places_[t].offset + offset, FillAddress(piece, t), bytes);
+      std::memmove(SmallTensors(piece.slot) + places_[t].offset + offset, FillAddress(piece, t), bytes);
     }
   }
   for (const SmallRun& run : small_runs_) {
-    if (landing.last) copies.push_back({small_[piece.slot].data() + run.from, run.offset, run.bytes});
+    if (landing.last) copies.push_back({SmallTensors(piece.slot) + run.from, run.offset, run.bytes});
   }
   return copies;
 }

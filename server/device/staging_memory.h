@@ -58,12 +58,12 @@ struct StagedCopy {
 // behind a short batch or between tensors, is zero, or of this feed.
 class StagingMemory {
  public:
-  // `user`: that it is charged to. kResourceExhausted with the numbers.
+  // `user`: that it is charged to. kResourceExhausted with the numbers, of all that it takes.
   static Result<std::unique_ptr<StagingMemory>> Create(PinnedRegion& region, CacheShare& cache,
                                                        const BatchLayout& layout, uint32_t slot_count,
                                                        uid_t user);
   // As long as a piece. Only before the first Take.
-  std::span<const std::byte> Zeros() const { return {pieces_.front().data(), piece_bytes_}; }
+  std::span<const std::byte> Zeros() const { return {blocks_[0], piece_bytes_}; }
 
   uint32_t piece_samples() const { return piece_samples_; }
   // See Arena.
@@ -99,10 +99,11 @@ class StagingMemory {
   uint64_t piece_bytes_ = 0;
   std::vector<Place> places_;  // by tensor
   std::vector<SmallRun> small_runs_;
-  std::vector<PinnedBlock> pieces_;
-  std::vector<PinnedBlock> small_;  // by slot
+  std::byte* SmallTensors(uint32_t slot) const { return blocks_[piece_count_ + slot]; }
+  size_t piece_count_ = 0;
+  PinnedBlocks blocks_;  // the pieces, then the small tensors of each slot
   Mutex mutex_;
-  std::vector<uint32_t> free_ PF_GUARDED_BY(mutex_);  // of pieces_; the one returned last is taken first
+  std::vector<uint32_t> free_ PF_GUARDED_BY(mutex_);  // pieces; the one returned last is taken first
 };
 
 }  // namespace pinfeed

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "common/result.h"
 #include "common/tensor_spec.h"
 #include "server/memory/arena.h"
+#include "server/memory/clean_up.h"
 
 namespace pinfeed {
 
@@ -73,6 +75,8 @@ class DeviceArenas {
   // Until no memory of dead clients lingers, at most until `deadline`.
   virtual void AwaitLingering(std::chrono::steady_clock::time_point deadline) = 0;
   virtual std::vector<GpuSnapshot> Snapshot() const = 0;
+  // What gives back memory of dead clients right now.
+  virtual std::optional<CleanUp> CurrentCleanUp() const = 0;
   // What users have, of those that have something.
   struct UserBytes {
     uint64_t pinned = 0;

@@ -35,9 +35,11 @@ constexpr std::chrono::milliseconds kLongestInterval(10000);
 }  // namespace
 
 std::chrono::milliseconds ProgressCheck::interval() const {
-  const std::chrono::milliseconds limit = limit_;
-  if (limit.count() == 0) return std::chrono::milliseconds::max();
-  return std::clamp(limit / 8, kShortestInterval, kLongestInterval);
+  std::chrono::milliseconds interval = std::chrono::milliseconds::max();
+  if (const std::chrono::milliseconds limit = limit_; limit.count() != 0) interval = limit / 8;
+  if (parts_.clean_ups) interval = std::min(interval, parts_.clean_up_limit / 2);
+  if (interval == std::chrono::milliseconds::max()) return interval;
+  return std::clamp(interval, kShortestInterval, kLongestInterval);
 }
 
 std::string ProgressCheck::Stuck() {
@@ -46,6 +48,7 @@ std::string ProgressCheck::Stuck() {
   uint64_t done = parts_.workers.progress();
   for (const GpuSnapshot& gpu : gpus) done += gpu.copied_bytes + gpu.peer_bytes;
   const Clock::time_point now = Clock::now();
+  LookAtCleanUps(now);
   if (std::exchange(done_, done) != done) moved_at_ = now;
   const std::vector<HungThread> found = Hung(gpus);
   if (found.empty()) {
@@ -75,6 +78,25 @@ void ProgressCheck::Enter(State state, const std::string& hung) {
                     parts_.watched ? "the service manager's watchdog is not fed until this changes"
                                    : "no feed gets on until this changes");
       return;
+  }
+}
+
+void ProgressCheck::LookAtCleanUps(Clock::time_point now) {
+  if (!parts_.clean_ups) return;
+  const std::vector<CleanUp> under_way = parts_.clean_ups();
+  const auto among = [](const std::vector<CleanUp>& all, const CleanUp& one) {
+    return std::find(all.begin(), all.end(), one) != all.end();
+  };
+  std::erase_if(told_, [&](const CleanUp& one) {
+    if (among(under_way, one)) return false;
+    spdlog::info("{} went on after {}", one.what, InSeconds(now - one.since));
+    return true;
+  });
+  for (const CleanUp& one : under_way) {
+    if (now - one.since <= parts_.clean_up_limit || among(told_, one)) continue;
+    spdlog::error("{} has taken {} so far; until it goes on, what is to be given back behind it stays",
+                  one.what, InSeconds(now - one.since));
+    told_.push_back(one);
   }
 }
 

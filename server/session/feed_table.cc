@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "common/backend_name.h"
+#include "common/byte_size.h"
 #include "common/log.h"
 #include "common/log_context.h"
 #include "common/quote.h"
@@ -190,15 +192,28 @@ void FeedTable::Reap() {
     Do(std::move(job));
     const MutexLock lock(mutex_);
     reaping_ = false;
+    current_.reset();
     changed_.NotifyAll();
   }
 }
 
+void FeedTable::Begin(std::string what) {
+  const MutexLock lock(mutex_);
+  current_ = CleanUp{std::move(what), std::chrono::steady_clock::now()};
+}
+
+std::optional<CleanUp> FeedTable::CurrentCleanUp() const {
+  const MutexLock lock(mutex_);
+  return current_;
+}
+
 void FeedTable::Do(Job job) {
+  const std::string name = "feed " + std::to_string(job.feed->id());
   const LogScope scope({.session = 0, .feed = job.feed->id(), .trace_id = ""});
   if (job.part != nullptr) {
     std::optional<ClientProcess> heir;
     if (!job.heirs.empty()) heir = std::move(job.heirs.front());
+    Begin("giving up the memory of " + name + " on one of its GPUs");
     return job.feed->LeaveArenaAt(*job.part, job.keep, std::move(heir));
   }
   FeedSnapshot last = job.feed->Snapshot();
@@ -210,13 +225,20 @@ void FeedTable::Do(Job job) {
     Add(last, ended_);
     entries_.erase(entry);
   }
+  const Arena& arena = job.feed->arena();
+  const std::string memory = ByteSize(arena.mapped_bytes()) + " of " + name + " (" +
+                             BackendName(arena.backend()) + ", " + QuotePath(job.feed->dataset().path) + ")";
   if (job.discard) job.feed->DiscardMemory();
   if (!job.heirs.empty()) job.feed->LeaveMemoryTo(std::move(job.heirs));
   const std::shared_ptr<const FeedShare> share = job.feed->share();
   const Feed* const feed = job.feed.get();
   job.feed.reset();
-  Destroy(feed);
-  share->AwaitUsers();  // its tasks
+  Begin("waiting for who still looks at " + name);
+  std::unique_ptr<Feed> own = TakeLast(feed);
+  Begin("freeing " + memory);
+  own.reset();
+  Begin("waiting for the tasks of " + name);
+  share->AwaitUsers();
 }
 
 void FeedTable::LayDown(Feed* feed) {
@@ -226,18 +248,18 @@ void FeedTable::LayDown(Feed* feed) {
   changed_.NotifyAll();
 }
 
-void FeedTable::Destroy(const Feed* feed) {
-  std::unique_ptr<Feed> last;  // goes without the lock
+std::unique_ptr<Feed> FeedTable::TakeLast(const Feed* feed) {
   const MutexLock lock(mutex_);
-  while (last == nullptr) {
+  while (true) {
     const auto found =
         std::find_if(let_go_.begin(), let_go_.end(), [feed](const auto& one) { return one.get() == feed; });
     if (found == let_go_.end()) {
       changed_.Wait(mutex_);
       continue;
     }
-    last = std::move(*found);
+    std::unique_ptr<Feed> last = std::move(*found);
     let_go_.erase(found);
+    return last;
   }
 }
 

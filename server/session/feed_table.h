@@ -20,6 +20,7 @@
 #include "common/feed_spec.h"
 #include "common/result.h"
 #include "common/sync.h"
+#include "server/memory/clean_up.h"
 #include "server/pipeline/feed.h"
 #include "server/telemetry/snapshot.h"
 
@@ -112,6 +113,8 @@ class FeedTable {
   void AwaitReclaim(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);
 
   std::vector<std::shared_ptr<Feed>> All() PF_EXCLUDES(mutex_);
+  // The step that the reaper is at; nothing when it has nothing to do.
+  std::optional<CleanUp> CurrentCleanUp() const PF_EXCLUDES(mutex_);
 
   struct View {
     std::vector<FeedReport> feeds;  // without sessions
@@ -157,12 +160,14 @@ class FeedTable {
   Clock::time_point ReclaimingUntil() const PF_REQUIRES(mutex_);
   void Reap() PF_EXCLUDES(mutex_);
   void Do(Job job) PF_EXCLUDES(mutex_);
+  // Of the reaper, for CurrentCleanUp.
+  void Begin(std::string what) PF_EXCLUDES(mutex_);
   // Nobody has a share of it any more: it is for the reaper.
   void LayDown(Feed* feed) PF_EXCLUDES(mutex_);
-  // Destroys it once nobody has a share.
-  void Destroy(const Feed* feed) PF_EXCLUDES(mutex_);
+  // Waits until nobody has a share of it; to be destroyed without the lock.
+  std::unique_ptr<Feed> TakeLast(const Feed* feed) PF_EXCLUDES(mutex_);
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
   uint64_t next_id_ PF_GUARDED_BY(mutex_) = 1;
   std::map<uint64_t, Entry> entries_ PF_GUARDED_BY(mutex_);
@@ -171,6 +176,7 @@ class FeedTable {
   std::deque<Job> jobs_ PF_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Feed>> let_go_ PF_GUARDED_BY(mutex_);  // of which nobody has a share
   bool reaping_ PF_GUARDED_BY(mutex_) = false;
+  std::optional<CleanUp> current_ PF_GUARDED_BY(mutex_);
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
   std::thread reaper_;  // owner only
 };

@@ -118,11 +118,13 @@ Result<std::unique_ptr<Arena>> FeedOpener::MakeArena(const OpenFeedArguments& ar
   return std::unique_ptr<Arena>(std::move(arena));
 }
 
-void FeedOpener::AwaitMemory() const {
+void FeedOpener::AwaitMemory(Backend backend) const {
   const auto deadline = std::chrono::steady_clock::now() + kReclaimWait;
   parts_.feeds.AwaitReclaim(deadline);
-  parts_.kept.AwaitNone(deadline);
-  if (parts_.devices != nullptr) parts_.devices->AwaitLingering(deadline);
+  if (backend == Backend::kHost)
+    parts_.kept.AwaitNone(deadline);
+  else
+    parts_.devices->AwaitLingering(deadline);
 }
 
 Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner,
@@ -138,12 +140,13 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
   uint32_t slots = spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride, backend) : spec.slots;
   Result<std::unique_ptr<Arena>> arena = MakeArena(arguments, backend, layout, slots, owner);
   const auto lacks_memory = [&] { return !arena.ok() && arena.status().code() == Code::kResourceExhausted; };
-  if (lacks_memory() && spec.slots == 0 && backend != Backend::kHost) {
-    slots = SlotsFor(parts_.default_slots, layout.slot_stride, Backend::kHost);  // as many as are needed
+  if (lacks_memory()) {
+    AwaitMemory(backend);
     arena = MakeArena(arguments, backend, layout, slots, owner);
   }
-  if (lacks_memory()) {
-    AwaitMemory();
+  // Only now: a trainer that starts again is to have as many slots as before.
+  if (lacks_memory() && spec.slots == 0 && backend != Backend::kHost) {
+    slots = SlotsFor(parts_.default_slots, layout.slot_stride, Backend::kHost);  // as many as are needed
     arena = MakeArena(arguments, backend, layout, slots, owner);
   }
   if (!arena.ok()) {
@@ -189,7 +192,7 @@ Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,
   }
   Status taken = member.TakeArena(arguments.gpu_uuid);
   if (taken.code() == Code::kResourceExhausted) {
-    AwaitMemory();
+    AwaitMemory(member.feed().arena().backend());
     taken = member.TakeArena(arguments.gpu_uuid);
   }
   if (!taken.ok()) {

@@ -47,8 +47,8 @@ class FeedOpener {
   Status CheckIpc(const Peer& peer, const OpenFeedArguments& arguments) const;
   Result<std::unique_ptr<Feed>> MakeFeed(uint64_t feed_id, uid_t owner, const OpenFeedArguments& arguments,
                                          Backend backend) const;
-  // For the memory of feeds that just ended, a little while.
-  void AwaitMemory() const;
+  // For memory of that backend that feeds which just ended had, a little while.
+  void AwaitMemory(Backend backend) const;
   Result<std::unique_ptr<Arena>> MakeArena(const OpenFeedArguments& arguments, Backend backend,
                                            const BatchLayout& layout, uint32_t slots, uid_t owner) const;
 

@@ -5,8 +5,9 @@
 
 For both backends: (1) a client is killed while a kernel of its writes to a slot that it holds, without and with a forked child alive; other
 sessions, older and newer, check every byte they get meanwhile; then the memory must be back. (2) the daemon is killed under clients that
-hold a batch: it stays as it was, and the clients go on by themselves with a new daemon, no batch lost, none twice. Without a cubin of
-scribble.cu the slot is written by copies. Every wait has a limit. Prints a line a promise and writes OUT/death.json; exit status 1 if one
+hold a batch: it stays as it was, and the clients go on by themselves with a new daemon, no batch lost, none twice. (3) a client whose own
+work broke its context leaves its feed at once, and its memory is back when it has ended. Without a cubin of scribble.cu the slot is
+written, and the context of a stand-in broken, by copies. Every wait has a limit. Prints a line a promise and writes OUT/death.json; exit status 1 if one
 does not hold.
 """
 import argparse
@@ -31,6 +32,7 @@ from driver_memory import Gpu  # noqa: E402
 
 BACKENDS = ("vmm-fd", "cuda-ipc")
 SAMPLES, SHAPE, BATCH = 2048, (3, 96, 96), 64
+LEAVE_S = 3.0  # a busy GPU would be waited for for 10 s
 PAUSE_S = 0.005  # of a witness behind each batch: a training step
 BATCHES = 400  # of those that outlive a daemon
 TOLERANCE = 64 << 20  # of the GPU's free memory: the driver keeps a little for itself
@@ -126,6 +128,17 @@ def victim(arguments):
     while not os.path.exists(arguments.scribble):
         gpu.copy_async(held[1].image.address, scratch, held[1].image.nbytes)
     time.sleep(600)
+
+
+def faulty(arguments):
+    """Breaks its context before its batch is given back, and leaves the feed: {left_s} says how long that took."""
+    gpu = Gpu()
+    with open_feed(gpu, arguments.address, arguments.data, arguments.backend, zero_copy=True) as feed:
+        batch = next(iter(feed))
+        gpu.fault(arguments.scribble)
+        del batch  # behind what fails
+        began = time.monotonic()
+    print(json.dumps({"left_s": time.monotonic() - began}), flush=True)
 
 
 def witness(arguments):
@@ -231,6 +244,23 @@ def client_killed(options, daemon, data, gpu, backend, fork):
     row(backend, f"{name}: the GPU's memory is free again", f"{(free_before - gpu.free_bytes()) / 2**20:.0f} MiB less than before", freed is not None)
 
 
+def client_faults(options, daemon, data, backend):
+    name = "client whose work broke its context"
+    other = Role("witness", daemon.address, data, backend)
+    other.await_lines(2)
+    used_before = int(daemon.gpu()["arena_used_bytes"])
+    role = Role("faulty", daemon.address, data, backend, "--scribble", options.scribble)
+    _, last = role.finish()
+    said = any("cannot be given back" in line and "CUDA_ERROR_" in line for line in role.errors)
+    row(backend, f"{name}: leaves its feed at once", f"{last['left_s']:.2f} s", last["left_s"] < LEAVE_S)
+    row(backend, f"{name}: is told that its memory stays", "", said)
+    back = within(30, "its memory is back", lambda: int(daemon.gpu()["arena_used_bytes"]) == used_before and not daemon.gpu()["lingering"])
+    row(backend, f"{name}: its memory is back once it has ended", "" if back is None else f"{back:.2f} s", back is not None)
+    lines, _ = other.finish(stop=True)
+    wrong = sum(line["wrong"] for line in lines)
+    row(backend, f"{name}: nothing of another session is overwritten", f"{wrong} wrong samples in {len(lines)} batches", wrong == 0)
+
+
 def daemon_killed(options, folder, data, log, backend):
     first = Daemon(options.pinfeedd, folder, data, log)
     whole, _ = Role("witness", first.address, data, backend, "--batches", str(BATCHES)).finish()
@@ -269,6 +299,7 @@ def run(options):
             tests = [lambda: daemon_killed(options, root / "restarted", data, log, backend)]
             for fork in (False, True):
                 tests.append(lambda fork=fork: with_daemon(options, root / "run", data, log, lambda d: client_killed(options, d, data, gpu, backend, fork)))
+            tests.append(lambda: with_daemon(options, root / "faults", data, log, lambda d: client_faults(options, d, data, backend)))
             for test in tests:
                 try:
                     test()
@@ -293,7 +324,7 @@ def main():
     parser.add_argument("out", nargs="?")
     parser.add_argument("--scribble", default="")
     parser.add_argument("--child-seconds", type=float, default=8.0)
-    parser.add_argument("--role", choices=("victim", "witness"))
+    parser.add_argument("--role", choices=("victim", "witness", "faulty"))
     parser.add_argument("--address")
     parser.add_argument("--data")
     parser.add_argument("--backend")
@@ -306,6 +337,8 @@ def main():
         return victim(options)
     if options.role == "witness":
         return witness(options)
+    if options.role == "faulty":
+        return faulty(options)
     return run(options)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from pinfeed import _device
 
 DTYPES = {"bfloat16": "<u2"}
+BUSY_BYTES = 128 << 20
 
 
 class Gpu:
@@ -16,6 +17,7 @@ class Gpu:
 
     def __init__(self, ordinal=0):
         self.driver = ctypes.CDLL("libcuda.so.1")
+        self._scribble = None  # the kernel, once it is loaded
         context = ctypes.c_void_p()
         self.check(self.driver.cuInit(0))
         self.check(self.driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal))
@@ -52,18 +54,32 @@ class Gpu:
     def scribble(self, cubin, address, nbytes, seconds):
         """Starts a kernel of tests/device/scribble.cu that writes there for so long, and waits until it has begun to."""
         before = int(self.read(address, 4).view(np.uint32)[0])
-        module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        image = open(cubin, "rb").read()
-        self.check(self.driver.cuModuleLoadData(ctypes.byref(module), image))
-        self.check(self.driver.cuModuleGetFunction(ctypes.byref(function), module, b"Scribble"))
-        values = [ctypes.c_uint64(address), ctypes.c_uint64(nbytes // 4), ctypes.c_uint64(int(seconds * 1e9))]
-        arguments = (ctypes.c_void_p * 3)(*[ctypes.addressof(value) for value in values])
-        self.check(self.driver.cuLaunchKernel(function, 64, 1, 1, 256, 1, 1, 0, None, arguments, None))
+        self._launch(cubin, address, nbytes, seconds)
         stream, word = ctypes.c_void_p(), ctypes.c_uint32(before)
         self.check(self.driver.cuStreamCreate(ctypes.byref(stream), 1))  # CU_STREAM_NON_BLOCKING: it does not wait for the kernel
         while word.value == before:
             self.check(self.driver.cuMemcpyDtoHAsync_v2(ctypes.byref(word), ctypes.c_uint64(address), ctypes.c_size_t(4), stream))
             self.check(self.driver.cuStreamSynchronize(stream))
+
+    def _launch(self, cubin, address, nbytes, seconds):
+        if self._scribble is None:
+            module, self._scribble = ctypes.c_void_p(), ctypes.c_void_p()
+            image = open(cubin, "rb").read()
+            self.check(self.driver.cuModuleLoadData(ctypes.byref(module), image))
+            self.check(self.driver.cuModuleGetFunction(ctypes.byref(self._scribble), module, b"Scribble"))
+        values = [ctypes.c_uint64(address), ctypes.c_uint64(nbytes // 4), ctypes.c_uint64(int(seconds * 1e9))]
+        arguments = (ctypes.c_void_p * 3)(*[ctypes.addressof(value) for value in values])
+        self.check(self.driver.cuLaunchKernel(self._scribble, 64, 1, 1, 256, 1, 1, 0, None, arguments, None))
+
+    def fault(self, cubin):
+        """Puts on the NULL stream what keeps the GPU busy for a while, and then breaks the context. Without a cubin: by copies, which only the
+        stand-in takes at addresses that are none."""
+        busy = self.allocate(BUSY_BYTES)
+        if not cubin:
+            self.copy_async(busy, busy + BUSY_BYTES // 2, BUSY_BYTES // 2)
+            return self.copy_async(1, 2, 1)
+        self.scribble(cubin, busy, 4096, 0.5)
+        return self._launch(cubin, 16, 4096, 0)
 
     def memory(self):
         return _device.Memory(

@@ -3,6 +3,8 @@
 // daemon whose "device memory" is a file that no driver takes.
 #include <grpcpp/grpcpp.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "pinfeed/pinfeed.h"
@@ -64,6 +66,25 @@ TEST_F(ClientDeviceTest, ArenaThatCannotBeMappedIsToldAndAnotherBackendTaken) {
   ASSERT_EQ(second.failed_backends_size(), 1);
   EXPECT_EQ(second.failed_backends(0).backend(), v1::FeedSpec::VMM_FD);
   EXPECT_THAT(second.failed_backends(0).reason(), HasSubstr("CUDA_ERROR_"));
+}
+
+// The daemon sees only that the client is not on the GPU. Another process, as the fault is of its first
+// context.
+TEST_F(ClientDeviceTest, RefusalNamesWhyThisProcessHasNoGpu) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        ::setenv("PINFEED_STAND_IN_FAIL", "cuDevicePrimaryCtxRetain:1:2", 1);
+        FakeDaemon::Script script;
+        script.refuse = [](const v1::OpenFeedRequest&) {
+          return grpc::Status(grpc::FAILED_PRECONDITION, "NVML does not list the client");
+        };
+        std::fprintf(stderr, "%s\n", Open(std::move(script)).ToString().c_str());
+        std::_Exit(0);
+      },
+      ::testing::ExitedWithCode(0),
+      "FAILED_PRECONDITION: .*NVML does not list the client; this process cannot use the GPU: open GPU 0 "
+      ".*make its primary context: CUDA_ERROR_OUT_OF_MEMORY");
 }
 
 TEST_F(ClientDeviceTest, WelcomeThatIsRefusedSaysNothingOfTheBackend) {

@@ -21,6 +21,7 @@ using ::testing::HasSubstr;
 constexpr uint32_t kSlots = 3;
 constexpr uid_t kAlice = 1001;
 constexpr uid_t kBob = 1002;
+constexpr uid_t kCarol = 1003;
 
 class CudaArenaTest : public ::testing::Test {
  protected:
@@ -30,7 +31,7 @@ class CudaArenaTest : public ::testing::Test {
   void SetUp() override {
     DeviceOptions options;
     options.pinned_bytes = uint64_t{2} << 20;
-    options.gpu_bytes = uint64_t{8} << 20;
+    options.gpu_bytes = uint64_t{10} << 20;
     options.user_pinned_share = 0.5;
     options.user_gpu_share = 0.5;
     options.on_failure = [](const Status& status) { ADD_FAILURE() << status.ToString(); };
@@ -122,6 +123,34 @@ TEST_F(CudaArenaTest, UsersHaveTheirShareOfPinnedAndDeviceMemory) {
   EXPECT_THAT(Make(kBob, Backend::kVmmFd, Sharing::kExclusive, 1'500'000),
               StatusIs(Code::kResourceExhausted, HasSubstr("user_gpu_bytes: user 1002 has ")));
   EXPECT_EQ(devices_->UsedByUser().count(kBob), 0U) << "what failed or ended is not charged";
+}
+
+// Of all slots together, whichever of them would still fit.
+TEST_F(CudaArenaTest, PinnedMemoryThatIsRefusedIsAllThatWasWanted) {
+  ASSERT_OK_AND_ASSIGN(const auto first, Make(kAlice, Backend::kVmmFd, Sharing::kExclusive, 300'000));
+  ASSERT_OK_AND_ASSIGN(const auto second, Make(kBob, Backend::kVmmFd, Sharing::kExclusive, 200'000));
+  EXPECT_THAT(Make(kCarol, Backend::kVmmFd, Sharing::kExclusive, 250'000),
+              StatusIs(Code::kResourceExhausted,
+                       AllOf(HasSubstr("reserve 744 KiB (761856 bytes) of the pinned memory"),
+                             HasSubstr("572 KiB (585728 bytes) of its 2 MiB are free"),
+                             HasSubstr("give the daemon more pinned_bytes"))));
+  EXPECT_EQ(devices_->UsedByUser().count(kCarol), 0U);
+}
+
+TEST_F(CudaArenaTest, PinnedMemoryInPiecesThatAreTooSmallIsRefusedWithTheirSizes) {
+  ASSERT_OK_AND_ASSIGN(const auto first, Make(kAlice, Backend::kVmmFd, Sharing::kExclusive, 200'000));
+  Result<std::unique_ptr<Arena>> between = Make(kBob, Backend::kVmmFd, Sharing::kExclusive, 200'000);
+  ASSERT_OK_AND_ASSIGN(const auto last, Make(kCarol, Backend::kVmmFd, Sharing::kExclusive, 200'000));
+  between = NotFound("gone");
+  EXPECT_THAT(
+      Make(kBob, Backend::kVmmFd, Sharing::kExclusive, 293'000),
+      StatusIs(Code::kResourceExhausted,
+               AllOf(HasSubstr(
+                         "take 864 KiB (884736 bytes) of pinned memory: 872 KiB (892928 bytes) of its 2 MiB"),
+                     HasSubstr("none of 288 KiB (294912 bytes)"),
+                     HasSubstr("the largest that is left has 284 KiB (290816 bytes)"))));
+  EXPECT_EQ(devices_->UsedByUser().count(kBob), 0U);
+  EXPECT_OK(Make(kBob, Backend::kVmmFd, Sharing::kExclusive, 200'000)) << "nothing of it is lost";
 }
 
 }  // namespace

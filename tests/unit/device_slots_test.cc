@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 
@@ -64,9 +65,76 @@ TEST_P(DeviceSlotsTest, MapsWhatIsLentAndReleasesInTheOrderOfAStream) {
   batch.slot = 2;
   batch.generation = 7;
   ASSERT_OK(slots->Release(batch, nullptr));
-  EXPECT_TRUE(slots->Settle(std::chrono::steady_clock::now() + std::chrono::seconds(30)));
+  EXPECT_OK(slots->Unmap(std::chrono::steady_clock::now() + std::chrono::seconds(30)));
   EXPECT_EQ(page_->slots[2].generation.load(), 7U);
   EXPECT_EQ(peer.Dismiss(), 0);
+}
+
+// What breaks the context, or cannot be undone, is done in processes of their own.
+class DeviceSlotsDeathTest : public DeviceSlotsTest {
+ protected:
+  static constexpr uint64_t kLongBytes = uint64_t{64} << 20;
+
+  DeviceSlotsDeathTest() { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+  // Ends the process with what `unmapped` says.
+  [[noreturn]] static void Tell(const Status& unmapped) {
+    std::fprintf(stderr, "%s\n", unmapped.ToString().c_str());
+    std::_Exit(unmapped.ok() ? 0 : 3);
+  }
+  // Has the GPU busy for a while, and then `bad` with what it may not touch, on the NULL stream.
+  static void PutLongWork(const CudaDevice& device, CUdeviceptr memory, bool bad) {
+    const CudaScope scope(device);
+    const CudaDriver& driver = device.driver();
+    PF_CHECK(driver.cuMemcpyDtoDAsync(memory, memory + kLongBytes, kLongBytes, nullptr) == CUDA_SUCCESS,
+             "copy");
+    PF_CHECK(!bad || driver.cuMemcpyDtoDAsync(1, 2, 1, nullptr) == CUDA_SUCCESS, "copy what is not there");
+  }
+};
+
+TEST_P(DeviceSlotsDeathTest, BrokenContextEndsTheWaitForReleases) {
+  EXPECT_EXIT(
+      {
+        ::alarm(20);
+        const Peer peer(LendTask());
+        Receive(peer);
+        const std::unique_ptr<DeviceSlots> slots = *Map();
+        const std::shared_ptr<const CudaDevice> device = *CudaDevice::Open(0);
+        const DeviceMemory memory = *DeviceMemory::Allocate(device, 2 * kLongBytes);
+        PutLongWork(*device, memory.address(), true);
+        BatchDescriptor batch{};
+        batch.generation = 7;
+        PF_CHECK(slots->Release(batch, nullptr).ok(), "it is put behind what will fail");
+        Tell(slots->Unmap(std::chrono::steady_clock::now() + std::chrono::hours(1)));
+      },
+      ::testing::ExitedWithCode(3), "INTERNAL: use GPU GPU-.*CUDA_ERROR_ILLEGAL_ADDRESS");
+}
+
+TEST_P(DeviceSlotsDeathTest, ReleaseThatIsLateIsNoFaultOfTheContext) {
+  EXPECT_EXIT(
+      {
+        const Peer peer(LendTask());
+        Receive(peer);
+        const std::unique_ptr<DeviceSlots> slots = *Map();
+        const std::shared_ptr<const CudaDevice> device = *CudaDevice::Open(0);
+        const DeviceMemory memory = *DeviceMemory::Allocate(device, 2 * kLongBytes);
+        for (int i = 0; i < 1000; ++i) PutLongWork(*device, memory.address(), false);
+        BatchDescriptor batch{};
+        batch.generation = 7;
+        PF_CHECK(slots->Release(batch, nullptr).ok(), "it is put behind what takes long");
+        Tell(slots->Unmap(std::chrono::steady_clock::now() + std::chrono::milliseconds(100)));
+      },
+      ::testing::ExitedWithCode(3), "DEADLINE_EXCEEDED: GPU GPU-.* has not done its work on them in time");
+}
+
+TEST_P(DeviceSlotsDeathTest, MemoryThatTheDriverKeepsMappedIsNoFarewell) {
+  EXPECT_EXIT(
+      {
+        ::setenv("PINFEED_STAND_IN_FAIL", "cuMemUnmap:1:719,cuIpcCloseMemHandle:1:719", 1);
+        const Peer peer(LendTask());
+        Receive(peer);
+        Tell((*Map())->Unmap(std::chrono::steady_clock::now() + std::chrono::hours(1)));
+      },
+      ::testing::ExitedWithCode(3), "INTERNAL: give up 2097152 bytes on GPU .*CUDA_ERROR_LAUNCH_FAILED");
 }
 
 // Whoever has the error may give the slot back at once, and with it what the first kernel reads.
@@ -130,6 +198,8 @@ TEST_P(DeviceHandleTest, HandleOfAnotherGpuIsRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, DeviceHandleTest, ::testing::Values(Backend::kCudaIpc));
+INSTANTIATE_TEST_SUITE_P(Backends, DeviceSlotsDeathTest,
+                         ::testing::Values(Backend::kVmmFd, Backend::kCudaIpc));
 INSTANTIATE_TEST_SUITE_P(Backends, DeviceSlotsTest, ::testing::Values(Backend::kVmmFd, Backend::kCudaIpc),
                          [](const auto& test) {
                            return test.param == Backend::kVmmFd ? "VmmFd" : "CudaIpc";

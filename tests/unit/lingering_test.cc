@@ -2,10 +2,19 @@
 // Memory of clients that died, with real processes over the stand-ins for the driver and NVML.
 #include "server/device/lingering.h"
 
+#include <spdlog/sinks/ostream_sink.h>
+#include <unistd.h>
+
+#include <cstdlib>
 #include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "common/log.h"
 #include "tests/unit/stand_in_peer.h"
 
 namespace pinfeed {
@@ -20,6 +29,7 @@ std::chrono::steady_clock::time_point In(std::chrono::milliseconds time) {
 class LingeringTest : public ::testing::Test {
  protected:
   void SetUp() override {
+    if (::testing::internal::InDeathTestChild()) return;  // which has its own driver
     ASSERT_OK_AND_ASSIGN(device_, CudaDevice::Open(0));
     ASSERT_OK_AND_ASSIGN(processes_, GpuProcesses::Load());
   }
@@ -98,6 +108,53 @@ TEST_F(LingeringTest, MemoryOfAClientThatHasEndedStaysWhileAForkedChildHasTheGpu
     lingering.AwaitNone(In(std::chrono::seconds(30)));
     EXPECT_EQ(pool_.used_bytes(), 0U);
   }
+}
+
+// By every look, but told of by the first alone.
+TEST_F(LingeringTest, ListThatCannotBeHadIsToldOfOnce) {
+  std::ostringstream log;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  {
+    Peer peer("lend-handle");
+    const ClientProcess client = ClientOf(peer);
+    EXPECT_EQ(peer.Dismiss(), 0);
+    Lingering lingering(processes_.get());
+    ASSERT_OK_AND_ASSIGN(PoolLease lease, pool_.Reserve(kBytes));
+    lingering.Add("GPU-none", Backend::kCudaIpc, DeviceMemory(), std::move(lease), {client});
+    lingering.AwaitNone(In(std::chrono::milliseconds(200)));
+    EXPECT_EQ(pool_.used_bytes(), kBytes);
+  }
+  spdlog::set_default_logger(before);
+  const std::string text = log.str();
+  const size_t told =
+      text.find("list the processes on GPU GPU-none: NVML: an error of the stand-in; what dead");
+  EXPECT_NE(told, std::string::npos) << text;
+  EXPECT_EQ(text.find("GPU-none: NVML", told + 30), std::string::npos) << text;
+}
+
+// Another process, since the call never returns.
+TEST_F(LingeringTest, FreeThatHangsIsNamed) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        ::alarm(20);
+        Peer peer("lend-handle");
+        const ClientProcess client = ClientOf(peer);
+        ::setenv("PINFEED_STAND_IN_FAIL", "cuMemFree:1:hang", 1);  // not the peer's
+        device_ = *CudaDevice::Open(0);
+        processes_ = *GpuProcesses::Load();
+        auto* const lingering = new Lingering(processes_.get());  // never destroyed: that would wait
+        Quarantine(*lingering, Backend::kCudaIpc, client);
+        (void)peer.Dismiss();
+        const std::string expected =
+            "freeing 2 MiB of GPU " + device_->uuid() + " (pid " + std::to_string(client.pid) + ", cuda-ipc)";
+        for (std::optional<CleanUp> at; !at || at->what != expected; at = lingering->Current())
+          std::this_thread::yield();
+        std::_Exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 // Nothing but the list proves it.

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/pipeline/progress_check.h"
 
+#include <spdlog/sinks/ostream_sink.h>
+
 #include <latch>
 #include <memory>
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "common/log.h"
 #include "tests/testing.h"
 
 namespace pinfeed {
@@ -133,6 +137,38 @@ TEST(ProgressCheckTest, AGpuThatEndsNoCopyIsNamed) {
   gpus[0].peer_bytes += 4096;
   EXPECT_EQ(check.Stuck(), "");
   Await(check, true);
+}
+
+// What it logs while one clean-up hangs, ends, and another one goes on as it must.
+TEST(ProgressCheckTest, ACleanUpThatHangsIsToldOfOnceAndWhenItGoesOn) {
+  std::ostringstream log;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  const auto lines_with = [&log](const std::string& text) {
+    size_t count = 0;
+    std::istringstream all(log.str());
+    for (std::string line; std::getline(all, line);) count += line.find(text) != std::string::npos ? 1 : 0;
+    return count;
+  };
+  const WorkerPool pool(1);
+  const auto now = std::chrono::steady_clock::now();
+  const CleanUp hung{"freeing 2 MiB of GPU-ill", now - std::chrono::seconds(12)};
+  std::vector<CleanUp> under_way = {hung, {"stopping feed 3", now}};
+  ProgressCheck check({.workers = pool, .clean_ups = [&] { return under_way; }}, milliseconds(0));
+  EXPECT_EQ(check.interval(), milliseconds(5000)) << "also where nothing counts as stuck";
+  for (int look = 0; look < 3; ++look) EXPECT_EQ(check.Stuck(), "") << "a watchdog is fed all the same";
+  EXPECT_EQ(lines_with("freeing 2 MiB of GPU-ill has taken 12 s so far"), 1U);
+  under_way = {{hung.what, now - std::chrono::seconds(11)}};  // the next one of that name
+  EXPECT_EQ(check.Stuck(), "");
+  EXPECT_EQ(lines_with("freeing 2 MiB of GPU-ill went on after 12 s"), 1U);
+  EXPECT_EQ(lines_with("freeing 2 MiB of GPU-ill has taken 11 s so far"), 1U);
+  under_way.clear();
+  for (int look = 0; look < 3; ++look) EXPECT_EQ(check.Stuck(), "");
+  EXPECT_EQ(lines_with("freeing 2 MiB of GPU-ill went on after 11 s"), 1U);
+  EXPECT_EQ(lines_with("GPU-ill"), 4U);
+  EXPECT_EQ(lines_with("feed 3"), 0U);
+  spdlog::set_default_logger(before);
 }
 
 TEST(ProgressCheckTest, ALimitOfZeroIsNone) {

@@ -120,7 +120,9 @@ typedef struct pf_feed pf_feed;
 /* Opens a feed. On success *feed is to be closed with pf_close. Blocks up to open_timeout_ms. */
 PF_API pf_result pf_open(const pf_open_options* options, pf_feed** feed);
 /* Ends the session. Batches that are still held stay valid until their release. When none is held, waits
- * (at most 2 s) until the daemon has taken the memory back. NULL is allowed. */
+ * (at most 2 s) until the daemon has taken the memory back; on a device before that (at most 10 s) until the
+ * GPU has done the releases that were put on a stream, unless it never will, as the process's context there
+ * is broken. NULL is allowed. */
 PF_API void pf_close(pf_feed* feed);
 
 typedef struct pf_feed_info {

@@ -156,6 +156,13 @@ def test_a_gpu_that_broke_while_nothing_was_copied_ends_the_daemon_at_the_next_o
     second.stop()
 
 
+def test_what_the_driver_has_too_little_of_at_the_start_is_no_fault_of_the_configuration(tmp_path, data, monkeypatch):
+    """Another try may find it: its status is not the one after which systemd tries no more."""
+    monkeypatch.setenv("PINFEED_STAND_IN_FAIL", "cuMemHostRegister:1:2")
+    with pytest.raises(AssertionError, match="cannot start: RESOURCE_EXHAUSTED: gpus: register .*CUDA_ERROR_OUT_OF_MEMORY"):
+        start(tmp_path / "run", data)
+
+
 def metrics(daemon):
     """{name with labels: value} of /metrics."""
     port = (daemon.folder / "http.port").read_text().strip()
@@ -199,11 +206,40 @@ def test_a_gpu_that_breaks_before_the_daemon_is_ready_fails_the_start(tmp_path, 
         start(tmp_path / "run", data)
 
 
-def test_a_slot_that_cannot_be_given_back_is_told_of(daemon, data):
-    fault = {"PINFEED_STAND_IN_FAIL": "cuStreamWriteValue64:2"}
+@pytest.mark.parametrize("how, told", [("", True), (":4", False)])
+def test_a_slot_that_cannot_be_given_back_is_told_of(daemon, data, how, told):
+    """Unless the driver has shut down with the process (error 4)."""
+    fault = {"PINFEED_STAND_IN_FAIL": f"cuStreamWriteValue64:2{how}"}
     process = trainer(daemon.address, 30, env=fault, dataset=str(data / "arrays"), batch_size=7, zero_copy=True, slots=3, timeout=5)
     _, errors = process.communicate(timeout=60)
-    assert "a batch cannot be given back: " in errors and "its slot is lost to this feed" in errors
+    assert ("a batch cannot be given back: " in errors and "its slot is lost to this feed" in errors) == told, errors
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_trainer_that_broke_its_context_leaves_at_once(daemon, data, backend):
+    options = {"dataset": str(data / "arrays"), "batch_size": 7, "backend": backend}
+    process = trainer(daemon.address, 10**6, zero_copy=True, fault_at=5, **options)
+    _, last, errors = finish(process)
+    assert last["left_s"] < 5, "10 s are for a GPU that has much to do"
+    assert "the batches of a closed feed cannot be given back: use GPU GPU-" in errors and "CUDA_ERROR_ILLEGAL_ADDRESS" in errors, errors
+    # Its memory is kept until it has ended, then it is back.
+    finish(trainer(daemon.address, 20, slots=64, **{**options, "batch_size": 100}))
+    assert gpu(daemon)["arena_used_bytes"] == "0"
+
+
+def test_memory_that_is_not_given_back_is_told_of(tmp_path, data, monkeypatch):
+    monkeypatch.setenv("PINFEED_STAND_IN_FAIL", "cuMemUnmap:1:hang")
+    running = start(tmp_path / "run", data)
+    monkeypatch.delenv("PINFEED_STAND_IN_FAIL")
+    finish(trainer(running.address, 5, dataset=str(data / "arrays"), batch_size=7))
+    deadline = time.monotonic() + 60
+    while "has taken 1" not in running.log():
+        assert time.monotonic() < deadline, running.log()
+        time.sleep(0.1)
+    (line,) = [line for line in running.log().splitlines() if "has taken" in line]
+    assert "freeing 2 MiB of feed 1 (vmm-fd, " in line and "error" in line
+    running.process.kill()  # it could not end by itself
+    running.process.wait(60)
 
 
 def test_a_gpu_that_the_daemon_does_not_feed_gets_batches_through_the_host(daemon, data):

@@ -5,13 +5,15 @@
 
 Prints one JSON line a batch, {epoch, index, samples, fields, crc}, as it comes, and {backend, reconnects} last. With "fork_at": n it
 holds the n-th batch and forks a child that does nothing but print {child, crc} of that batch's memory: at once, and for each
-line on stdin; it needs zero_copy.
+line on stdin; it needs zero_copy. With "fault_at": n its own work breaks the GPU's context behind the n-th batch, and it
+leaves the feed; {left_s} comes last.
 """
 import ctypes
 import itertools
 import json
 import os
 import sys
+import time
 import zlib
 
 import numpy as np
@@ -81,11 +83,21 @@ def linger(batch):
     os._exit(0)
 
 
+def fault():
+    """Has the GPU busy for a while, and then do what breaks the context: what is put there next is never done."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    size = 64 << 20
+    memory = ctypes.c_uint64()
+    assert driver.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(2 * size)) == 0
+    for to, source, count in ((memory.value, memory.value + size, size), (1, 2, 1)):
+        assert driver.cuMemcpyDtoDAsync_v2(ctypes.c_uint64(to), ctypes.c_uint64(source), ctypes.c_size_t(count), None) == 0
+
+
 def main():
     address, batches, options = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     _device.torch_memory = stand_in_memory
     host = options.pop("host", False)
-    fork_at = options.pop("fork_at", 0)
+    fork_at, fault_at = options.pop("fork_at", 0), options.pop("fault_at", 0)
     options["transforms"] = [getattr(pinfeed, name)(*arguments) for name, arguments in options.get("transforms", [])]
     gpu = options.pop("gpu", 0)
     where = {"framework": "numpy"} if host else {"device": f"cuda:{gpu}", "framework": "torch"}
@@ -102,9 +114,16 @@ def main():
                     held.append(batch)
                     if os.fork() == 0:
                         linger(batch)
+                if taken == fault_at:
+                    fault()
+                    batches = taken
                 if taken == batches:
                     break
+            batch = None
         say({"backend": feed.backend, "reconnects": feed.reconnects})
+        began = time.monotonic()
+    if fault_at:
+        say({"left_s": time.monotonic() - began})
 
 
 if __name__ == "__main__":
