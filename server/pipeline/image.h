@@ -7,7 +7,6 @@
 #include <memory>
 #include <new>
 #include <string>
-#include <vector>
 
 #include "common/feed_spec.h"
 #include "common/result.h"
@@ -79,12 +78,6 @@ class ImageBuffer {
   std::unique_ptr<uint8_t[]> data_;
   size_t capacity_ = 0;
 };
-
-// The same for a buffer that is a vector.
-template <typename T>
-void TrimVector(std::vector<T>& buffer, size_t bytes) {
-  if (buffer.capacity() * sizeof(T) > bytes) std::vector<T>().swap(buffer);
-}
 
 // Whether an image may be decoded that is as large as its file's header says. kResourceExhausted says what is
 // too large, and how large it may be.

@@ -10,8 +10,8 @@
 
 namespace pinfeed {
 
-// The longest side that is resized from, or to: that of a decoded image (kMaxImageSide) resized once with its
-// aspect ratio kept, to kMaxImagePixels, stays below it.
+// The longest side that is resized from, or to. A decoded image (kMaxImageSide) that is resized with its
+// aspect ratio kept stays below it: its longer side becomes at most sqrt(kMaxImagePixels * kMaxImageSide).
 inline constexpr int32_t kMaxResizeSide = 1 << 22;
 
 // Which input pixels make an output pixel along one side, and with which weights.
@@ -27,8 +27,8 @@ struct ResizeAxis {
 // Purpose: a resize's working memory, reused from call to call. Threads: one at a time. Invariant: with sides
 // of `in` and `out` pixels an axis has at most 2 * in + 4 * out weights, of 8 bytes with their halves, and
 // `weights` and `rows` take 16 bytes for each of at most 2 * in / out + 4 taps. So all but `lines` takes less
-// than 10 MB for decoded images resized to sides of at most kMaxImageSide, and less than 256 MB for any,
-// since kMaxImagePixels leaves room for one side near kMaxResizeSide only.
+// than 20 MB when no side is over kMaxImageSide, and else less than 320 MB, since kMaxImagePixels leaves room
+// for one side near kMaxResizeSide only, before the resize and behind it.
 struct ResizeScratch {
   ResizeAxis x;
   ResizeAxis y;

@@ -122,7 +122,7 @@ struct SampleScratch::Buffers {
   GeometryScratch geometry;
 
   void Trim() {
-    TrimVector(encoded, kKeptBytes);
+    if (encoded.capacity() > kKeptBytes) std::vector<std::byte>().swap(encoded);
     decoder.Trim(kKeptBytes);
     widened.Trim(kKeptBytes);
     geometry.Trim(kKeptBytes);

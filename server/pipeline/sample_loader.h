@@ -54,8 +54,8 @@ struct alignas(64) SampleDurations {
 };
 
 // A worker thread's reusable buffers (encoded bytes, decoded image, resize weights and rows) and its
-// statistics. One a thread; grows to the largest sample seen, but gives back what is larger than 64 MiB.
-// Threads: all may read `durations` and `sample`, the rest is the one thread's.
+// statistics. One a thread; grows to the largest sample seen, but gives back what one made larger than 64
+// MiB. Threads: all may read `durations` and `sample`, the rest is the one thread's.
 class SampleScratch {
  public:
   SampleScratch();
