@@ -68,9 +68,7 @@ Result<ImageView> ImageDecoder::Decode(const Box& region) {
 }
 
 void ImageDecoder::Trim(size_t bytes) {
-  for (ImageBuffer* const buffer : {&jpeg_.pixels(), &png_.pixels(), &oriented_}) {
-    if (buffer->capacity() > bytes) buffer->Release();
-  }
+  for (ImageBuffer* const buffer : {&jpeg_.pixels(), &png_.pixels(), &oriented_}) buffer->Trim(bytes);
 }
 
 Result<ImageView> DecodeImage(std::span<const std::byte> file, ImageDecoder& decoder) {

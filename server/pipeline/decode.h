@@ -16,7 +16,7 @@ namespace pinfeed {
 // equal those of PIL.ImageOps.exif_transpose(Image.open(file)).convert("RGB"), with the exceptions that
 // PngDecoder names. Owns: decoder state and pixel memory. Borrows: the file's bytes from Open until Decode
 // has returned. Threads: one at a time. Errors: kDataLoss for what is no image or a damaged one,
-// kResourceExhausted for one over kMaxImagePixels.
+// kResourceExhausted for one that is too large (CheckDecodedSize).
 class ImageDecoder {
  public:
   struct Size {
@@ -28,7 +28,8 @@ class ImageDecoder {
   // Preconditions: Open succeeded just before; the region is not empty and lies within the image.
   Result<ImageView> Decode(const Box& region);
 
-  // Gives back pixel memory beyond `bytes` a buffer, so that one giant image does not stay for ever.
+  // Gives back pixel memory beyond `bytes` a buffer, so that one giant image does not stay for ever. Ends the
+  // view that Decode returned.
   void Trim(size_t bytes);
 
  private:

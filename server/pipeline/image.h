@@ -8,12 +8,14 @@
 #include <new>
 #include <string>
 
+#include "common/feed_spec.h"
 #include "common/result.h"
 
 namespace pinfeed {
 
-// The largest image that is decoded or made, in pixels: what a hostile header can make the daemon allocate is
-// bounded by it.
+// The largest image that is decoded or made, in pixels; a decoded one has sides of at most kMaxImageSide,
+// too. What a hostile header can make the daemon allocate is bounded by the two: 3 bytes a pixel for each
+// ImageBuffer, 8 for libjpeg's coefficients of a file of several scans, and what ResizeScratch says.
 inline constexpr int64_t kMaxImagePixels = int64_t{1} << 28;
 // Readable bytes behind the last row of every image, so that vector loads may run over.
 inline constexpr size_t kRowSlack = 64;
@@ -62,15 +64,33 @@ class ImageBuffer {
     }
     return data_.get();
   }
-  size_t capacity() const { return capacity_; }
+  // Gives the memory back if it is more than `bytes`.
+  void Trim(size_t bytes) {
+    if (capacity_ > bytes) Release();
+  }
+
+ private:
   void Release() {
     data_.reset();
     capacity_ = 0;
   }
 
- private:
   std::unique_ptr<uint8_t[]> data_;
   size_t capacity_ = 0;
 };
+
+// Whether an image may be decoded that is as large as its file's header says. kResourceExhausted says what is
+// too large, and how large it may be.
+inline Status CheckDecodedSize(const std::string& format, int64_t width, int64_t height) {
+  const std::string image =
+      format + " of " + std::to_string(width) + " x " + std::to_string(height) + " pixels";
+  for (const int64_t side : {width, height}) {
+    if (side <= kMaxImageSide) continue;
+    return ResourceExhausted(image + ": its " + (side == width ? "width" : "height") +
+                             " is over the limit of " + std::to_string(kMaxImageSide) + " pixels a side");
+  }
+  if (width * height <= kMaxImagePixels) return OkStatus();
+  return ResourceExhausted(image + " is over the limit of " + std::to_string(kMaxImagePixels) + " pixels");
+}
 
 }  // namespace pinfeed

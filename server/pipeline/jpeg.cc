@@ -38,6 +38,18 @@ void InvertedCmykToRgb(const uint8_t* cmyk, int32_t width, uint8_t* rgb) {
   }
 }
 
+// Purpose: gives back what libjpeg holds for one image.
+class Abort {
+ public:
+  explicit Abort(jpeg_decompress_struct& cinfo) : cinfo_(cinfo) {}
+  ~Abort() { jpeg_abort_decompress(&cinfo_); }
+  Abort(const Abort&) = delete;
+  Abort& operator=(const Abort&) = delete;
+
+ private:
+  jpeg_decompress_struct& cinfo_;
+};
+
 }  // namespace
 
 // setjmp is called only in ReadHeader and ReadRegion, and no object with a destructor lives between there and
@@ -158,12 +170,9 @@ Result<JpegDecoder::Header> JpegDecoder::Open(std::span<const std::byte> file) {
   const JpegMarkers markers = ScanJpegMarkers(file);
   if (!s.ReadHeader(file)) return s.Failure();
   if (!markers.complete) return DataLoss("JPEG file is truncated: it has no end marker");
-  const auto width = static_cast<int32_t>(s.cinfo.image_width);  // libjpeg refuses more than 65500
+  RETURN_IF_ERROR(CheckDecodedSize("JPEG", s.cinfo.image_width, s.cinfo.image_height));
+  const auto width = static_cast<int32_t>(s.cinfo.image_width);
   const auto height = static_cast<int32_t>(s.cinfo.image_height);
-  if (int64_t{width} * height > kMaxImagePixels) {
-    return ResourceExhausted("JPEG of " + std::to_string(width) + " x " + std::to_string(height) +
-                             " pixels is over the limit of " + std::to_string(kMaxImagePixels) + " pixels");
-  }
   const int components = s.cinfo.num_components;
   if (components != 1 && components != 3 && components != 4) {
     return DataLoss("JPEG has " + std::to_string(components) + " components; 1, 3 or 4 can be shown");
@@ -173,6 +182,8 @@ Result<JpegDecoder::Header> JpegDecoder::Open(std::span<const std::byte> file) {
 
 Result<ImageView> JpegDecoder::Decode(const Box& region) {
   State& s = *state_;
+  // However this ends: of a file of several scans libjpeg holds the coefficients of the whole image.
+  const Abort abort(s.cinfo);
   s.Configure();
   // A file of several scans is read whole before the first row comes out; then, only the rows behind the
   // region are left out.
@@ -193,7 +204,6 @@ Result<ImageView> JpegDecoder::Decode(const Box& region) {
   const size_t stride = 3 * static_cast<size_t>(width);
   if (!s.ReadRows(static_cast<JDIMENSION>(top), static_cast<JDIMENSION>(rows), out, stride))
     return s.Failure();
-  jpeg_abort_decompress(&s.cinfo);
   const ImageView decoded{out, width, rows, stride};
   return decoded.Crop(
       {region.x - static_cast<int32_t>(first_column), region.y - top, region.width, region.height});

@@ -14,9 +14,9 @@ namespace pinfeed {
 // Purpose: decodes JPEG files one after the other with libjpeg-turbo, set as Pillow sets it (accurate integer
 // IDCT, fancy upsampling). Owns: the library's state and the pixels it returns. Borrows: the file's bytes
 // from Open until Decode has returned. Threads: one at a time. Errors: kDataLoss for what libjpeg or the
-// check for completeness refuses; kResourceExhausted over kMaxImagePixels or kMaxScans. As in Pillow, damaged
-// entropy data that libjpeg only warns about is no error, a missing end is. Invariant: whether a file is
-// refused does not depend on the region.
+// check for completeness refuses; kResourceExhausted for what CheckDecodedSize refuses and over kMaxScans. As
+// in Pillow, damaged entropy data that libjpeg only warns about is no error, a missing end is. Invariant:
+// whether a file is refused does not depend on the region.
 class JpegDecoder {
  public:
   JpegDecoder();

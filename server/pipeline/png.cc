@@ -4,7 +4,6 @@
 #include <cstring>
 #include <string>
 
-#include "common/tensor_spec.h"
 #include "server/pipeline/exif.h"
 
 namespace pinfeed {
@@ -52,12 +51,7 @@ Result<PngDecoder::Header> PngDecoder::Open(std::span<const std::byte> file) {
     return SpngFailure(error);
   spng_ihdr header{};
   if (const int error = spng_get_ihdr(context, &header); error != SPNG_OK) return SpngFailure(error);
-  uint64_t pixels = 0;
-  if (!CheckedMul(header.width, header.height, &pixels) || pixels > static_cast<uint64_t>(kMaxImagePixels)) {
-    return ResourceExhausted("PNG of " + std::to_string(header.width) + " x " +
-                             std::to_string(header.height) + " pixels is over the limit of " +
-                             std::to_string(kMaxImagePixels) + " pixels");
-  }
+  RETURN_IF_ERROR(CheckDecodedSize("PNG", header.width, header.height));
   width_ = static_cast<int32_t>(header.width);
   height_ = static_cast<int32_t>(header.height);
   return Header{width_, height_, PngOrientation(file)};

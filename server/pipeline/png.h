@@ -23,7 +23,7 @@ struct SpngTraits {
 // convert("RGB") does. Of 16-bit samples the high byte is taken (Pillow does so for colour; its 16-bit grey
 // clips at 255 instead, which turns nearly all of it white). Owns: the pixels it returns. Borrows: the file's
 // bytes from Open until Decode has returned. Threads: one at a time. Errors: kDataLoss for what libspng
-// refuses, checksums included; kResourceExhausted over kMaxImagePixels.
+// refuses, checksums included; kResourceExhausted for what CheckDecodedSize refuses.
 class PngDecoder {
  public:
   struct Header {

@@ -42,6 +42,7 @@ class Pointwise {
   const size_t channels_;
   const ImageLayout layout_;
   DType dtype_ = DType::kUint8;
+  bool copies_ = false;          // unless it mirrors, the tensor's bytes are the image's
   std::vector<uint32_t> table_;  // 256 elements a channel, the bits of dtype_
 };
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <string>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -26,7 +27,23 @@ int32_t Truncated(double value) {
   return static_cast<int32_t>(value);
 }
 
-// Weights of the outputs [begin, begin + count) of an axis resized from `in` to `out` pixels.
+Status CheckSides(const char* side, int32_t in, int32_t out) {
+  if (std::max(in, out) <= kMaxResizeSide) return OkStatus();
+  return ResourceExhausted("resize of a " + std::string(side) + " of " + std::to_string(in) + " pixels to " +
+                           std::to_string(out) + " is over the limit of " + std::to_string(kMaxResizeSide) +
+                           " pixels a side");
+}
+
+template <typename T>
+size_t Bytes(const std::vector<T>& vector) {
+  return vector.capacity() * sizeof(T);
+}
+size_t Bytes(const ResizeAxis& axis) {
+  return Bytes(axis.first) + Bytes(axis.count) + Bytes(axis.weight) + Bytes(axis.high) + Bytes(axis.low);
+}
+
+// Weights of the outputs [begin, begin + count) of an axis resized from `in` to `out` pixels, neither over
+// kMaxResizeSide.
 void MakeAxis(int32_t in, int32_t out, int32_t begin, int32_t count, std::vector<double>& weights,
               ResizeAxis& axis) {
   const double scale = static_cast<double>(in) / out;
@@ -204,8 +221,19 @@ PF_AVX2 void BlendAvx2(const ResizeAxis& axis, size_t y, const uint8_t* const* r
 
 }  // namespace
 
+void ResizeScratch::Trim(size_t bytes) {
+  lines.Trim(bytes);
+  if (Bytes(x) + Bytes(y) + Bytes(weights) + Bytes(rows) <= bytes) return;
+  x = ResizeAxis();
+  y = ResizeAxis();
+  weights = std::vector<double>();
+  rows = std::vector<const uint8_t*>();
+}
+
 Status ResizeImage(const ImageView& source, int32_t width, int32_t height, const Box& window,
                    ResizeScratch& scratch, uint8_t* out, ResizeCode code) {
+  RETURN_IF_ERROR(CheckSides("width", source.width, width));
+  RETURN_IF_ERROR(CheckSides("height", source.height, height));
   auto* rows_pass = RowsPortable;
   auto* blend_pass = BlendPortable;
   ResizeAxis& x = scratch.x;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -123,10 +124,8 @@ struct SampleScratch::Buffers {
   void Trim() {
     if (encoded.capacity() > kKeptBytes) std::vector<std::byte>().swap(encoded);
     decoder.Trim(kKeptBytes);
-    for (ImageBuffer* const buffer :
-         {&widened, &geometry.resize.lines, &geometry.images[0], &geometry.images[1]}) {
-      if (buffer->capacity() > kKeptBytes) buffer->Release();
-    }
+    widened.Trim(kKeptBytes);
+    geometry.Trim(kKeptBytes);
   }
 };
 
@@ -146,25 +145,16 @@ struct SampleLoader::Program {
   Status LoadImage(const Dataset& dataset, const SampleKey& key, std::span<const std::span<std::byte>> places,
                    SampleScratch::Buffers& buffers, SampleTimes& times) const {
     const uint64_t start = TraceClockNs();
-    if (raw) {
-      RETURN_IF_ERROR(dataset.ReadTensor(key.id, *image, places[*image]));
-      RETURN_IF_ERROR(PlanGeometry(transforms, {seed, key.epoch, key.id}, tensor->size, buffers.plan));
-      WriteMark(buffers.plan.flip ? ImageMark::kMirrored : ImageMark::kPlain, places);
-      times.Read(start, TraceClockNs());
-      return OkStatus();
-    }
-    if (tensor.has_value()) {
-      const size_t bytes = tensor->channels * static_cast<size_t>(tensor->size.width) *
-                           static_cast<size_t>(tensor->size.height);
-      if (buffers.encoded.size() < bytes + kRowSlack) buffers.encoded.resize(bytes + kRowSlack);
-      RETURN_IF_ERROR(dataset.ReadTensor(key.id, *image, std::span(buffers.encoded).first(bytes)));
-    } else {
-      RETURN_IF_ERROR(dataset.ReadEncoded(key.id, *image, buffers.encoded));
-    }
+    Status status = ReadImage(dataset, key.id, places, buffers);
     const uint64_t read = TraceClockNs();
     times.Read(start, read);
-    Status status = Transformed(key, places, buffers);
-    buffers.Trim();
+    if (!status.ok()) return status;
+    if (raw) {
+      RETURN_IF_ERROR(PlanGeometry(transforms, {seed, key.epoch, key.id}, tensor->size, buffers.plan));
+      WriteMark(buffers.plan.flip ? ImageMark::kMirrored : ImageMark::kPlain, places);
+      return OkStatus();
+    }
+    status = Transformed(key, places, buffers);
     times.Decode(read, TraceClockNs());
     return status;
   }
@@ -218,6 +208,16 @@ struct SampleLoader::Program {
   }
 
  private:
+  // Into its place if it is raw, else into the buffers.
+  Status ReadImage(const Dataset& dataset, uint64_t id, std::span<const std::span<std::byte>> places,
+                   SampleScratch::Buffers& buffers) const {
+    if (raw) return dataset.ReadTensor(id, *image, places[*image]);
+    if (!tensor.has_value()) return dataset.ReadEncoded(id, *image, buffers.encoded);
+    const size_t bytes =
+        tensor->channels * static_cast<size_t>(tensor->size.width) * static_cast<size_t>(tensor->size.height);
+    if (buffers.encoded.size() < bytes + kRowSlack) buffers.encoded.resize(bytes + kRowSlack);
+    return dataset.ReadTensor(id, *image, std::span(buffers.encoded).first(bytes));
+  }
   Status Transformed(const SampleKey& key, std::span<const std::span<std::byte>> places,
                      SampleScratch::Buffers& buffers) const {
     ImageSize size;
@@ -316,8 +316,8 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
       new SampleLoader(std::move(dataset), std::move(program), std::move(outputs)));
 }
 
-Status SampleLoader::Load(const SampleKey& key, std::span<const std::span<std::byte>> places,
-                          SampleScratch& scratch, SampleTimes& times) const {
+Status SampleLoader::LoadFields(const SampleKey& key, std::span<const std::span<std::byte>> places,
+                                SampleScratch& scratch, SampleTimes& times) const {
   const size_t fields = dataset_->info().fields.size();
   Status status;
   if (!program_->image.has_value()) {
@@ -334,21 +334,43 @@ Status SampleLoader::Load(const SampleKey& key, std::span<const std::span<std::b
     status = dataset_->ReadTensor(key.id, i, places[i]);
     times.Read(start, TraceClockNs());
   }
+  return status;
+}
+
+Status SampleLoader::Load(const SampleKey& key, std::span<const std::span<std::byte>> places,
+                          SampleScratch& scratch, SampleTimes& times) const {
+  Status status;
+  try {
+    status = LoadFields(key, places, scratch, times);
+  } catch (const std::bad_alloc&) {
+    // How much a sample takes is its file's word: for want of that much, one sample is bad, not the daemon.
+    status = ResourceExhausted(
+        "no memory to read, decode or transform the sample (std::bad_alloc): give the daemon more, or fewer "
+        "workers");
+  }
+  scratch.buffers().Trim();
   if (!status.ok()) {
     const std::string name = dataset_->Describe(key.id);
     return status.message().find(name) == std::string::npos ? status.WithContext(name) : status;
   }
   if (program_->sample_ids) {
     const auto id = static_cast<int64_t>(key.id);
-    std::memcpy(places[fields].data(), &id, sizeof id);
+    std::memcpy(places[dataset_->info().fields.size()].data(), &id, sizeof id);
   }
   return OkStatus();
 }
 
 void SampleLoader::LoadZero(const SampleKey& key, std::span<const std::span<std::byte>> places) const {
   const std::vector<Field>& fields = dataset_->info().fields;
+  const auto read = [&](size_t field) {
+    try {
+      return dataset_->ReadTensor(key.id, field, places[field]).ok();
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+  };
   for (size_t i = 0; i < fields.size(); ++i) {
-    if (i == program_->image || !dataset_->ReadTensor(key.id, i, places[i]).ok()) {
+    if (i == program_->image || !read(i)) {
       std::fill(places[i].begin(), places[i].end(), std::byte{0});
     }
   }

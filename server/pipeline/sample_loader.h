@@ -53,9 +53,9 @@ struct alignas(64) SampleDurations {
   }
 };
 
-// A worker thread's reusable buffers (encoded bytes, decoded image, resize rows) and its statistics. One a
-// thread; grows to the largest sample seen. Threads: all may read `durations` and `sample`, the rest is the
-// one thread's.
+// A worker thread's reusable buffers (encoded bytes, decoded image, resize weights and rows) and its
+// statistics. One a thread; grows to the largest sample seen, but gives back what one made larger than 64
+// MiB. Threads: all may read `durations` and `sample`, the rest is the one thread's.
 class SampleScratch {
  public:
   SampleScratch();
@@ -84,7 +84,7 @@ enum class TailAt { kWorker, kClient };
 // Purpose: loads one sample of a feed into its places. Owns: a share of the dataset, the compiled transforms.
 // Immutable. Threads: Load may be called from any thread at once, each with its own scratch. Errors: a bad
 // sample is a Status that names the sample (Dataset::Describe) and the reason; the places then hold
-// unspecified bytes.
+// unspecified bytes. So is one for which there is not the memory: kResourceExhausted.
 class SampleLoader {
  public:
   // Checks the transforms against the dataset's fields; kInvalidArgument lists every fault, one a line
@@ -111,6 +111,9 @@ class SampleLoader {
 
  private:
   struct Program;  // the compiled transforms
+  // All but the sample id. Throws std::bad_alloc.
+  Status LoadFields(const SampleKey& key, std::span<const std::span<std::byte>> places,
+                    SampleScratch& scratch, SampleTimes& times) const;
   SampleLoader(std::shared_ptr<const Dataset> dataset, std::unique_ptr<Program> program,
                std::vector<TensorSpec> outputs);
   std::shared_ptr<const Dataset> dataset_;

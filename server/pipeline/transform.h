@@ -68,6 +68,12 @@ Box SourceRegion(const GeometryPlan& plan, ImageSize size);
 struct GeometryScratch {
   ResizeScratch resize;
   ImageBuffer images[2];  // of steps, by turns
+
+  // Gives back buffers larger than `bytes`.
+  void Trim(size_t bytes) {
+    resize.Trim(bytes);
+    for (ImageBuffer& image : images) image.Trim(bytes);
+  }
 };
 
 // Runs all of the plan but the flip. `source` is the SourceRegion of an image of `size`. The result is valid

@@ -105,22 +105,23 @@ BENCHMARK(PointwiseTail)
     ->Args({static_cast<int>(DType::kFloat32), static_cast<int>(ImageLayout::kHwc)})
     ->Args({static_cast<int>(DType::kUint8), static_cast<int>(ImageLayout::kHwc)});
 
-void Load(benchmark::State& state, std::vector<Transform> geometry) {
+void Load(benchmark::State& state, std::vector<Transform> geometry, TailAt tail_at = TailAt::kWorker) {
   const auto dataset = std::make_shared<MemoryDataset>(
       std::vector<Field>{EncodedField("image")}, std::vector<std::vector<std::vector<std::byte>>>{{Photo()}});
   FeedSpec spec;
   spec.transforms = std::move(geometry);
   spec.transforms.emplace_back(Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}});
-  const auto loader = SampleLoader::Create(dataset, spec);
+  const auto loader = SampleLoader::Create(dataset, spec, tail_at);
   if (!loader.ok()) return state.SkipWithError(loader.status().message().c_str());
-  std::vector<std::byte> tensor(loader.value()->outputs()[0].SampleBytes().value());
-  const std::span<std::byte> place(tensor);
+  std::vector<std::vector<std::byte>> tensors;
+  for (const TensorSpec& output : loader.value()->outputs()) tensors.emplace_back(*output.SampleBytes());
+  const std::vector<std::span<std::byte>> places(tensors.begin(), tensors.end());
   SampleScratch scratch;
   SampleTimes times;
   SampleKey key;
   for (auto _ : state) {
     ++key.epoch;  // another crop
-    if (!loader.value()->Load(key, {&place, 1}, scratch, times).ok()) state.SkipWithError("load");
+    if (!loader.value()->Load(key, places, scratch, times).ok()) state.SkipWithError("load");
   }
 }
 void LoadTraining(benchmark::State& state) {
@@ -135,6 +136,11 @@ void LoadValidation(benchmark::State& state) {
   Load(state, {Resize{0, 256}, CenterCrop{224, 224}});
 }
 BENCHMARK(LoadValidation);
+// As for a trainer on a GPU, whose client does the pointwise end.
+void LoadTrainingForClient(benchmark::State& state) {
+  Load(state, {RandomResizedCrop{224, 224}, RandomHorizontalFlip{}}, TailAt::kClient);
+}
+BENCHMARK(LoadTrainingForClient);
 
 }  // namespace
 }  // namespace pinfeed

@@ -165,6 +165,11 @@ def decode():
     case_reject("checksum.png", bytes(wrong), "PNG", pillow=False)
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0))
     case_reject("bomb.png", b"\x89PNG\r\n\x1a\n" + header + cut_off[33:], "268435456", pillow=False)
+    for name, sides in (("wide.png", (1 << 28, 1)), ("tall.png", (1, 65501))):
+        header = chunk(b"IHDR", struct.pack(">IIBBBBB", *sides, 8, 2, 0, 0, 0))
+        case_reject(name, b"\x89PNG\r\n\x1a\n" + header + cut_off[33:], "65500", pillow=False)
+    for name, sides in (("widest.png", (65500, 1)), ("tallest.png", (1, 65500))):
+        case_decode(name, encoded(picture(*sides), "PNG"))
     frame = jpeg.index(b"\xff\xc0")
     huge = jpeg[:frame + 5] + struct.pack(">HH", 60000, 60000) + jpeg[frame + 9:]
     case_reject("bomb.jpg", huge, "268435456", pillow=False)

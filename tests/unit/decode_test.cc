@@ -182,6 +182,40 @@ TEST(DecodeTest, GoesOnAfterABadFile) {
   }
 }
 
+// libjpeg holds the coefficients of a progressive file's whole image, here 3 MB.
+TEST(DecodeTest, ProgressiveFileThatBreaksLeavesNoCoefficients) {
+  JpegOptions options;
+  options.width = 1000;
+  options.height = 1000;
+  options.progressive = true;
+  std::vector<std::byte> file = MakeJpeg(options, 1);
+  size_t last = 0;
+  for (size_t i = 0; i + 1 < file.size(); ++i) {
+    if (file[i] == std::byte{0xFF} && file[i + 1] == std::byte{0xDA}) last = i;
+  }
+  const auto components = std::to_integer<size_t>(file[last + 4]);
+  file[last + 5 + 2 * components] = std::byte{64};  // the scan's first coefficient; there are 64, from 0 on
+  ImageDecoder decoder;
+  ASSERT_OK(decoder.Open(file));
+  const size_t before = AllocatedBytes();
+  ASSERT_THAT(decoder.Decode({0, 0, 1000, 1000}), StatusIs(Code::kDataLoss, HasSubstr("rogressive")));
+  EXPECT_LT(AllocatedBytes(), before + (size_t{1} << 20));
+}
+
+TEST(DecodeTest, SideThatIsTooLongIsNamed) {
+  EXPECT_OK(CheckDecodedSize("PNG", 65500, 4098));
+  EXPECT_OK(CheckDecodedSize("PNG", 4098, 65500));
+  EXPECT_THAT(CheckDecodedSize("PNG", 268435456, 1),
+              StatusIs(Code::kResourceExhausted,
+                       "PNG of 268435456 x 1 pixels: its width is over the limit of 65500 pixels a side"));
+  EXPECT_THAT(CheckDecodedSize("PNG", 1, 65501),
+              StatusIs(Code::kResourceExhausted,
+                       "PNG of 1 x 65501 pixels: its height is over the limit of 65500 pixels a side"));
+  EXPECT_THAT(CheckDecodedSize("JPEG", 65500, 4099),
+              StatusIs(Code::kResourceExhausted,
+                       "JPEG of 65500 x 4099 pixels is over the limit of 268435456 pixels"));
+}
+
 TEST(DecodeTest, MalformedExifMeansUpright) {
   const auto orientation = [](const std::string& tiff) {
     return ExifOrientation(std::as_bytes(std::span(tiff)));

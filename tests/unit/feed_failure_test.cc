@@ -57,6 +57,23 @@ TEST_F(FeedFailureTest, SourceThatIsUnavailableFailsTheFeed) {
   feed->Detach(client.pages());
 }
 
+// The workers go on: with the batch, and with those behind it.
+TEST_F(FeedFailureTest, SampleWithoutMemoryIsABadSample) {
+  FeedSpec spec = InOrder();
+  spec.epochs = 1;
+  spec.on_bad_sample = OnBadSample::kSkip;
+  const auto without_memory = [](uint64_t id) {
+    if (id == 3) throw std::bad_alloc();
+  };
+  const auto feed = Make(spec, std::make_shared<NumberDataset>(16, std::set<uint64_t>{}, without_memory));
+  PageClient client(*feed);
+  ASSERT_OK(feed->Attach(client.pages(), Sampler::Start{}));
+  EXPECT_EQ(client.Ids(*client.Next()), (std::vector<uint64_t>{0, 1, 2, 4, 5, 6, 7}));
+  EXPECT_EQ(client.Ids(*client.Next()), (std::vector<uint64_t>{8, 9, 10, 11, 12, 13, 14, 15}));
+  EXPECT_THAT(feed->Snapshot().last_bad_samples.back().reason, HasSubstr("number 3: no memory"));
+  feed->Detach(client.pages());
+}
+
 // In the midst of an epoch, and with all of the last one's batches planned: that is no end of it.
 TEST_F(FeedFailureTest, DeliveryThatFailsLeavesTheBatchesToTheNextDaemon) {
   for (const uint64_t samples : {1000, 32}) {

@@ -2,6 +2,7 @@
 #include "tests/unit/image_fixture.h"
 
 #include <jpeglib.h>
+#include <malloc.h>
 
 #include <cmath>
 #include <cstdio>  // jpeglib.h needs FILE
@@ -77,6 +78,11 @@ std::vector<uint8_t> Pixels(const ImageView& view) {
     pixels.insert(pixels.end(), view.Row(y), view.Row(y) + 3 * static_cast<size_t>(view.width));
   }
   return pixels;
+}
+
+size_t AllocatedBytes() {
+  const struct mallinfo2 info = ::mallinfo2();
+  return info.uordblks + info.hblkhd;
 }
 
 MemoryDataset::MemoryDataset(std::vector<Field> fields,

@@ -34,6 +34,9 @@ std::vector<std::byte> MakeJpeg(const JpegOptions& options, uint32_t seed);
 // The pixels of a view, rows packed.
 std::vector<uint8_t> Pixels(const ImageView& view);
 
+// Bytes that this process has allocated now.
+size_t AllocatedBytes();
+
 // Purpose: samples in memory. contents[sample][field] are the bytes of each field; a tensor of another size
 // than its field cannot be read.
 class MemoryDataset final : public Dataset {

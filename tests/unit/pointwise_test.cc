@@ -65,6 +65,19 @@ TEST(PointwiseTest, LaysOutAndMirrorsEveryWidth) {
   }
 }
 
+// What the whole tensor copies, a crop of a wider image does not.
+TEST(PointwiseTest, UnchangedBytesOfACropAreItsOwn) {
+  std::vector<uint8_t> pixels(3 * 5 * 4 + kRowSlack);
+  std::iota(pixels.begin(), pixels.end(), uint8_t{0});
+  const ImageView crop = ImageView{pixels.data(), 5, 4, 3 * 5}.Crop({1, 2, 2, 2});
+  const Pointwise pointwise({}, 3, ImageLayout::kHwc);
+  std::vector<uint8_t> out(3 * 2 * 2);
+  pointwise.Run(crop, false, std::as_writable_bytes(std::span(out)));
+  EXPECT_THAT(out, ElementsAre(33, 34, 35, 36, 37, 38, 48, 49, 50, 51, 52, 53));
+  pointwise.Run(crop, true, std::as_writable_bytes(std::span(out)));
+  EXPECT_THAT(out, ElementsAre(36, 37, 38, 33, 34, 35, 51, 52, 53, 48, 49, 50));
+}
+
 TEST(PointwiseTest, OneChannelTakesTheFirst) {
   const Pointwise pointwise({}, 1, ImageLayout::kChw);
   EXPECT_THAT(Tensor<uint8_t>(pointwise, {1, 1, 1, 2, 2, 2, 3, 3, 3}, 3, 1, 1, true), ElementsAre(3, 2, 1));

@@ -3,10 +3,12 @@
 
 #include <cstring>
 #include <memory>
+#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "server/pipeline/resize.h"
 #include "tests/testing.h"
 #include "tests/unit/image_fixture.h"
 
@@ -278,6 +280,90 @@ TEST(SampleLoaderTest, TransformsNeedOneImage) {
               StatusIs(Code::kInvalidArgument, HasSubstr("is no image")));
   EXPECT_THAT(create({EncodedField("left"), EncodedField("right")}),
               StatusIs(Code::kInvalidArgument, HasSubstr("several images ('left', 'right')")));
+}
+
+// Three images and labels, for which there is no memory when the one or the other is read.
+class MemorylessDataset final : public Dataset {
+ public:
+  explicit MemorylessDataset(bool image) : image_(image) {}
+  const DatasetInfo& info() const override { return photos_->info(); }
+  Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
+    if (!image_) throw std::bad_alloc();
+    return photos_->ReadTensor(id, field, out);
+  }
+  Status ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
+    if (image_) throw std::bad_alloc();
+    return photos_->ReadEncoded(id, field, out);
+  }
+  std::string Describe(uint64_t id) const override { return photos_->Describe(id); }
+
+ private:
+  const std::shared_ptr<const Dataset> photos_ = Photos();
+  const bool image_;
+};
+
+TEST(SampleLoaderTest, SampleWithoutMemoryIsABadSample) {
+  SampleScratch scratch;
+  for (const bool image : {true, false}) {
+    ASSERT_OK_AND_ASSIGN(const auto loader,
+                         SampleLoader::Create(std::make_shared<MemorylessDataset>(image), Training()));
+    EXPECT_THAT(LoadOne(*loader, {1, 0}, scratch).status,
+                StatusIs(Code::kResourceExhausted, HasSubstr("memory/1: no memory to read, decode or")));
+    const Loaded zero = LoadOne(*loader, {1, 0}, scratch, true);
+    EXPECT_EQ(zero.tensors[0], std::vector<std::byte>(zero.tensors[0].size()));
+    EXPECT_EQ(AsInt64(zero.tensors[1]), image ? 11 : 0);
+  }
+  ASSERT_OK_AND_ASSIGN(const auto loader, SampleLoader::Create(Photos(), Training()));
+  EXPECT_OK(LoadOne(*loader, {1, 0}, scratch).status);  // with the same scratch
+}
+
+// Samples of more than 64 MiB: one that is read and resized, one that cannot be read, and one whose weights
+// alone are as large.
+TEST(SampleLoaderTest, GiantSamplesLeaveNoMemoryBehind) {
+  struct Giant {
+    std::vector<int64_t> shape;
+    bool readable;
+    Resize resize;
+  };
+  const Giant giants[] = {{{3, 6000, 4000}, true, {8, 8, 0}},
+                          {{3, 6000, 4000}, false, {8, 8, 0}},
+                          {{1, 1, kMaxResizeSide}, true, {1, 2, 0}}};
+  for (const Giant& giant : giants) {
+    SCOPED_TRACE(giant.shape.back());
+    std::vector<std::byte> pixels(
+        giant.readable ? static_cast<size_t>(giant.shape[0] * giant.shape[1] * giant.shape[2]) : 1);
+    const auto dataset = std::make_shared<MemoryDataset>(
+        std::vector<Field>{TensorField("image", DType::kUint8, giant.shape)}, Contents{{std::move(pixels)}});
+    FeedSpec spec;
+    spec.transforms = {giant.resize};
+    ASSERT_OK_AND_ASSIGN(const auto loader, SampleLoader::Create(dataset, spec));
+    SampleScratch scratch;
+    const size_t before = AllocatedBytes();
+    EXPECT_EQ(LoadOne(*loader, {0, 0}, scratch).status.ok(), giant.readable);
+    EXPECT_LT(AllocatedBytes(), before + (size_t{40} << 20));
+  }
+}
+
+TEST(SampleLoaderTest, TimeOfAReadThatFailsIsAccountedFor) {
+  const auto time = [](std::vector<Transform> transforms, TailAt tail_at) {
+    const auto dataset = std::make_shared<MemoryDataset>(
+        std::vector<Field>{TensorField("image", DType::kUint8, {3, 8, 8})}, Contents{{BytesOf<char>({})}});
+    FeedSpec spec;
+    spec.transforms = std::move(transforms);
+    const auto loader = SampleLoader::Create(dataset, spec, tail_at).value();
+    std::vector<std::vector<std::byte>> memory;
+    for (const TensorSpec& output : loader->outputs()) memory.emplace_back(output.SampleBytes().value());
+    const std::vector<std::span<std::byte>> places(memory.begin(), memory.end());
+    SampleScratch scratch;
+    SampleTimes times;
+    EXPECT_FALSE(loader->Load({0, 0}, places, scratch, times).ok());
+    return times;
+  };
+  for (const SampleTimes& times :
+       {time({CenterCrop{4, 4}}, TailAt::kWorker), time({RandomHorizontalFlip{}}, TailAt::kClient)}) {
+    EXPECT_GT(times.read_ns, 0U);
+    EXPECT_EQ(times.decode_ns, 0U);
+  }
 }
 
 TEST(SampleLoaderTest, TimeIsAccountedFor) {

@@ -9,10 +9,13 @@ import ctypes
 import json
 import os
 import pathlib
+import resource
 import shutil
+import struct
 import subprocess
 import tempfile
 import time
+import zlib
 
 import numpy
 import pinfeed
@@ -146,7 +149,15 @@ def newlines(place):
     return {"path": folder}, r"3\nERROR forged"
 
 
-BAD_SAMPLES = [truncated, no_image, empty_file, unreadable, newlines]
+def too_wide(place):
+    """A PNG of no more pixels than any may have, all in one row."""
+    folder, bad = broken(place, "too_wide")
+    chunks = [b"IHDR" + struct.pack(">IIBBBBB", 1 << 28, 1, 8, 2, 0, 0, 0), b"IDAT" + zlib.compress(bytes(1000)), b"IEND"]
+    bad.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(struct.pack(">I", len(one) - 4) + one + struct.pack(">I", zlib.crc32(one)) for one in chunks))
+    return {"path": folder}, "its width is over the limit of 65500"
+
+
+BAD_SAMPLES = [truncated, no_image, empty_file, unreadable, newlines, too_wide]
 
 
 def empty_folder(place):
@@ -233,6 +244,22 @@ def test_bad_samples(serving, place, good, make, way):
     check_good(serving.address, good)
     for choice in ("SKIP", "ZERO"):
         assert ask(way, serving.address, spec_for(dataset, on_bad_sample=choice)) is None
+
+
+def test_a_sample_without_memory(tmp_path):
+    """Its file is of 1 GiB, of which the daemon cannot have a half."""
+    (tmp_path / "data").mkdir()
+    folder, bad = broken(tmp_path, "memoryless")
+    os.truncate(bad, 1 << 30)
+    daemon = start_daemon(tmp_path / "run", pool="64MiB")
+    pid = daemon.process.pid
+    mapped = next(int(line.split()[1]) << 10 for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmSize"))
+    resource.prlimit(pid, resource.RLIMIT_AS, (mapped + (512 << 20), resource.getrlimit(resource.RLIMIT_AS)[1]))
+    text = by_python(daemon.address, spec_for({"path": folder}))
+    check_error(text, "3.jpg")
+    assert "no memory" in text
+    assert by_python(daemon.address, spec_for({"path": folder}, on_bad_sample="SKIP")) is None
+    daemon.stop()
 
 
 @pytest.mark.parametrize("way", WAYS)
