@@ -8,13 +8,11 @@
 #include <new>
 #include <string>
 
+#include "common/feed_spec.h"
 #include "common/result.h"
 
 namespace pinfeed {
 
-// The largest image that is decoded or made, in pixels: what a hostile header can make the daemon allocate is
-// bounded by it.
-inline constexpr int64_t kMaxImagePixels = int64_t{1} << 28;
 // Readable bytes behind the last row of every image, so that vector loads may run over.
 inline constexpr size_t kRowSlack = 64;
 
