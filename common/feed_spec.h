@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client asks of a feed, as the core sees it: checked values, free of the wire. proto/convert.h makes
-// it from pinfeed.v1.FeedSpec.
+// What a client asks of a feed, as the core sees it, free of the wire. proto/convert.h makes it from
+// pinfeed.v1.FeedSpec; what its values may be is checked in common/feed_spec_check.h.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -15,6 +17,10 @@ namespace pinfeed {
 
 // torchvision's transforms by its names. Sizes are pixels, > 0 and <= kMaxImageSide.
 inline constexpr uint32_t kMaxImageSide = 65500;  // JPEG's own limit
+// The largest image that is decoded or made, in pixels; a decoded one has sides of at most kMaxImageSide,
+// too. What a hostile header can make the daemon allocate is bounded by the two: 3 bytes a pixel for each
+// buffer, 8 for libjpeg's coefficients of a file of several scans, and what resizing takes (ResizeScratch).
+inline constexpr int64_t kMaxImagePixels = int64_t{1} << 28;
 
 struct Resize {
   uint32_t height = 0;  // 0: `width` is the length of the shorter side and the aspect ratio is kept
@@ -63,13 +69,15 @@ enum class OnBadSample { kFail, kSkip, kZero };
 enum class Sharing { kExclusive, kBroadcast, kQueue };
 enum class Backend { kAuto, kHost, kCudaIpc, kVmmFd };
 
+inline constexpr std::array<std::string_view, 3> kDatasetFormats = {"image_folder", "npy", "tokens"};
+
 struct DatasetSpec {
   std::string name;  // of a configured dataset, else empty
   std::string path;  // absolute, else empty
   std::string format;
   uint32_t sequence_length = 0;
   uint32_t stride = 0;
-  DType token_dtype = DType::kUint16;
+  std::optional<DType> token_dtype = std::nullopt;  // of a file without header; unset: kUint16
   bool operator==(const DatasetSpec&) const = default;
 };
 

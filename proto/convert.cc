@@ -2,35 +2,15 @@
 #include "proto/convert.h"
 
 #include <algorithm>
-#include <array>
-#include <climits>
 #include <string_view>
 #include <utility>
 
-#include "common/shared_page.h"
+#include "common/faults.h"
+#include "common/feed_spec_check.h"
 #include "proto/convert_transform.h"
-#include "proto/faults.h"
 
 namespace pinfeed {
 namespace {
-
-constexpr std::array<std::string_view, 3> kFormats = {"image_folder", "npy", "tokens"};
-constexpr size_t kMaxNameBytes = 256;
-
-// Control characters would let a client forge log lines and terminal sequences.
-bool IsPrintable(std::string_view text) {
-  return std::none_of(text.begin(), text.end(),
-                      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
-}
-
-void CheckText(const std::string& text, size_t limit, const std::string& field, Faults& faults) {
-  if (text.size() > limit) {
-    faults.Add(field, "has " + std::to_string(text.size()) + " bytes, at most " + std::to_string(limit) +
-                          " are possible");
-  } else if (!IsPrintable(text)) {
-    faults.Add(field, "holds a control character");
-  }
-}
 
 std::string Unknown(int value) {
   return std::to_string(value) + " is not a known value";
@@ -43,37 +23,11 @@ DatasetSpec DatasetFromProto(const v1::DatasetSpec& in, Faults& faults) {
   out.format = in.format();
   out.sequence_length = in.sequence_length();
   out.stride = in.stride();
-  CheckText(in.name(), kMaxNameBytes, "dataset.name", faults);
-  if (in.name().empty() && in.path().empty()) faults.Add("dataset", "needs a name or a path");
-  if (!in.name().empty() && !in.path().empty())
-    faults.Add("dataset", "has both a name and a path; give one of them");
-  if (in.path().size() >= PATH_MAX) {
-    faults.Add("dataset.path",
-               "has " + std::to_string(in.path().size()) + " bytes, more than a path can have");
-  } else if (in.path().find('\0') != std::string::npos) {
-    faults.Add("dataset.path", "holds a NUL byte");
-  } else if (!in.path().empty() && in.path().front() != '/') {
-    faults.Add("dataset.path", "is not absolute; the daemon does not know the client's working directory");
-  }
-  if (!in.format().empty() && std::find(kFormats.begin(), kFormats.end(), in.format()) == kFormats.end()) {
-    CheckText(in.format(), kMaxNameBytes, "dataset.format", faults);
-    if (IsPrintable(in.format()) && in.format().size() <= kMaxNameBytes) {
-      faults.Add("dataset.format", "'" + in.format() + "' is none of image_folder, npy, tokens");
-    }
-  }
-  // With a name the configuration may give the sequence length; with an unset format it depends on what the
-  // path holds.
-  if (in.format() == "tokens" && in.name().empty() && in.sequence_length() == 0) {
-    faults.Add("dataset.sequence_length", "must be at least 1 with the format tokens");
-  }
-  if (!in.format().empty() && in.format() != "tokens") {
-    if (in.sequence_length() != 0) faults.Add("dataset.sequence_length", "is for the format tokens only");
-    if (in.stride() != 0) faults.Add("dataset.stride", "is for the format tokens only");
-    if (!in.token_dtype().empty()) faults.Add("dataset.token_dtype", "is for the format tokens only");
-  }
-  if (in.token_dtype() == "uint32") {
+  if (in.token_dtype() == "uint16") {
+    out.token_dtype = DType::kUint16;
+  } else if (in.token_dtype() == "uint32") {
     out.token_dtype = DType::kUint32;
-  } else if (!in.token_dtype().empty() && in.token_dtype() != "uint16") {
+  } else if (!in.token_dtype().empty()) {
     faults.Add("dataset.token_dtype", "is neither uint16 nor uint32");
   }
   return out;
@@ -154,53 +108,30 @@ void EnumsFromProto(const v1::FeedSpec& in, FeedSpec& out, Faults& faults) {
   }
 }
 
-void CheckSharing(const FeedSpec& spec, uint32_t group_size, Faults& faults) {
-  CheckText(spec.group, kMaxGroupBytes, "group", faults);
-  if (spec.sharing == Sharing::kExclusive) {
-    if (!spec.group.empty()) faults.Add("group", "is for the sharings broadcast and queue only");
-    if (group_size > 1) faults.Add("group_size", "is for the sharings broadcast and queue only");
-  } else if (spec.group.empty()) {
-    faults.Add("group", "must name the group that shares the feed");
-  }
-}
-
+// Says first what has no place in a FeedSpec, then what is wrong with the rest.
 FeedSpec SpecFromProto(const v1::FeedSpec& in, Faults& faults) {
   FeedSpec out;
-  if (in.has_dataset()) {
-    out.dataset = DatasetFromProto(in.dataset(), faults);
-  } else {
-    faults.Add("dataset", "is missing");
-  }
+  out.dataset = DatasetFromProto(in.dataset(), faults);
   EnumsFromProto(in, out, faults);
   out.batch_size = in.batch_size();
-  if (in.batch_size() == 0) faults.Add("batch_size", "must be at least 1");
   out.seed = in.seed();
   out.epochs = in.epochs();
   out.drop_last = in.drop_last();
   out.rank = in.rank();
   out.world_size = in.world_size() == 0 ? 1 : in.world_size();
-  if (out.rank >= out.world_size) {
-    faults.Add("rank", std::to_string(out.rank) + " is not below the world_size of " +
-                           std::to_string(out.world_size));
-  }
   if (in.transforms_size() > kMaxTransforms) {
     faults.Add("transforms", "has " + std::to_string(in.transforms_size()) + " entries, at most " +
                                  std::to_string(kMaxTransforms) + " are possible");
   } else {
-    for (int i = 0; i < in.transforms_size(); ++i) {
-      auto transform = TransformFromProto(in.transforms(i), "transforms[" + std::to_string(i) + "]", faults);
-      if (transform) out.transforms.push_back(*std::move(transform));
-    }
+    for (int i = 0; i < in.transforms_size(); ++i)
+      out.transforms.push_back(
+          TransformFromProto(in.transforms(i), "transforms[" + std::to_string(i) + "]", faults));
   }
   out.slots = in.slots();
-  if (in.slots() != 0 && (in.slots() < kMinSlots || in.slots() > kMaxSlots)) {
-    faults.Add("slots", std::to_string(in.slots()) + " is not within " + std::to_string(kMinSlots) + " to " +
-                            std::to_string(kMaxSlots));
-  }
   out.sample_ids = in.sample_ids();
   out.group = in.group();
   out.group_size = in.group_size() == 0 ? 1 : in.group_size();
-  CheckSharing(out, in.group_size(), faults);
+  CheckFeedSpec(out, faults);
   return out;
 }
 

@@ -17,9 +17,7 @@ namespace pinfeed {
 inline constexpr uint32_t kCursorVersion = 1;
 inline constexpr size_t kMaxClientNameBytes = 128;
 inline constexpr size_t kMaxReasonBytes = 512;
-inline constexpr size_t kMaxGroupBytes = 128;
 inline constexpr int kMaxTransforms = 64;
-inline constexpr int kMaxChannels = 64;
 
 // An OpenFeedRequest without what the daemon compares with itself (protocol version and boot id).
 // A backend that the client was offered and could not use.

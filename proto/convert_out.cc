@@ -97,7 +97,7 @@ v1::FeedSpec ToProto(const FeedSpec& spec) {
   dataset.set_format(spec.dataset.format);
   dataset.set_sequence_length(spec.dataset.sequence_length);
   dataset.set_stride(spec.dataset.stride);
-  if (spec.dataset.token_dtype == DType::kUint32) dataset.set_token_dtype("uint32");
+  if (spec.dataset.token_dtype) dataset.set_token_dtype(std::string(DTypeName(*spec.dataset.token_dtype)));
   out.set_batch_size(spec.batch_size);
   out.set_order(ToProto(spec.order));
   out.set_seed(spec.seed);

@@ -1,139 +1,102 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/convert_transform.h"
 
-#include <cmath>
-#include <tuple>
+#include <optional>
 #include <utility>
-#include <vector>
-
-#include "proto/convert.h"
 
 namespace pinfeed {
 namespace {
 
-// A size given as one value (a square, or with `shorter_side` the shorter side) or as height and width.
-std::pair<uint32_t, uint32_t> SizeFromProto(const google::protobuf::RepeatedField<uint32_t>& size,
-                                            bool shorter_side, const std::string& field, Faults& faults) {
-  if (size.size() != 1 && size.size() != 2) {
-    faults.Add(field + ".size",
-               "has " + std::to_string(size.size()) + " values; give one, or height and width");
-    return {};
-  }
-  for (const uint32_t side : size) {
-    if (side == 0 || side > kMaxImageSide) {
-      faults.Add(field + ".size",
-                 std::to_string(side) + " is not within 1 to " + std::to_string(kMaxImageSide));
-      return {};
-    }
-  }
-  if (size.size() == 2) return {size.Get(0), size.Get(1)};
-  return {shorter_side ? 0 : size.Get(0), size.Get(0)};
+// In place of what could not be read: nothing is wrong with it, and the places of the others stay.
+Transform Nothing() {
+  return ToDtype{};
 }
 
-Resize ResizeFromProto(const v1::Resize& in, const std::string& field, Faults& faults) {
-  Resize out;
-  out.max_size = in.max_size();
-  if (out.max_size > kMaxImageSide) {
-    faults.Add(field + ".max_size",
-               std::to_string(out.max_size) + " is not within 1 to " + std::to_string(kMaxImageSide));
-  }
-  if (in.size().empty() && out.max_size != 0) return out;
-  std::tie(out.height, out.width) = SizeFromProto(in.size(), true, field, faults);
-  if (out.max_size == 0) return out;
-  if (out.height != 0) {
-    faults.Add(field + ".max_size", "goes with the length of the shorter side, not with height and width");
-  } else if (out.max_size <= out.width) {
-    faults.Add(field + ".max_size",
-               std::to_string(out.max_size) + " is not above size, " + std::to_string(out.width));
-  }
-  return out;
+struct Size {
+  uint32_t height = 0;
+  uint32_t width = 0;
+};
+
+// One value (a square, or with `shorter_side` the length of the shorter side), or height and width.
+std::optional<Size> SizeFromProto(const google::protobuf::RepeatedField<uint32_t>& size, bool shorter_side,
+                                  const std::string& at, Faults& faults) {
+  if (size.size() == 2) return Size{size.Get(0), size.Get(1)};
+  if (size.size() == 1) return Size{shorter_side ? 0 : size.Get(0), size.Get(0)};
+  faults.Add(at + ".size", "has " + std::to_string(size.size()) + " values; give one, or height and width");
+  return std::nullopt;
 }
 
-// Two values 0 < min <= max, or none for the defaults that *min and *max hold.
-void RangeFromProto(const google::protobuf::RepeatedField<double>& range, const std::string& field,
+// Two values, or none for the defaults that *min and *max hold.
+bool RangeFromProto(const google::protobuf::RepeatedField<double>& range, const std::string& field,
                     double* min, double* max, Faults& faults) {
-  if (range.empty()) return;
-  if (range.size() != 2) {
-    faults.Add(field, "has " + std::to_string(range.size()) + " values; give the least and the greatest");
-  } else if (!std::isfinite(range.Get(0)) || !std::isfinite(range.Get(1)) || range.Get(0) <= 0 ||
-             range.Get(0) > range.Get(1)) {
-    faults.Add(field, "must be two finite numbers, 0 < least <= greatest");
-  } else {
+  if (range.size() == 2) {
     *min = range.Get(0);
     *max = range.Get(1);
+  } else if (!range.empty()) {
+    faults.Add(field, "has " + std::to_string(range.size()) + " values; give the least and the greatest");
+    return false;
   }
+  return true;
 }
 
-std::vector<double> ChannelsFromProto(const google::protobuf::RepeatedField<double>& values,
-                                      const std::string& field, bool zero_allowed, Faults& faults) {
-  if (values.empty() || values.size() > kMaxChannels) {
-    faults.Add(field, "has " + std::to_string(values.size()) + " values; give one, or one a channel");
-    return {};
+Transform ResizeFromProto(const v1::Resize& in, const std::string& at, Faults& faults) {
+  if (in.size().empty() && in.max_size() != 0) return Resize{0, 0, in.max_size()};
+  const std::optional<Size> size = SizeFromProto(in.size(), true, at, faults);
+  if (!size) return Nothing();
+  if (in.size_size() == 2 && size->height == 0) {  // a height of 0 means another thing in a Resize
+    faults.Add(at + ".size", "0 is not within 1 to " + std::to_string(kMaxImageSide));
+    return Nothing();
   }
-  for (const double value : values) {
-    if (!std::isfinite(value)) {
-      faults.Add(field, "holds a value that is not finite");
-      return {};
-    }
-    if (value == 0 && !zero_allowed) {
-      faults.Add(field, "holds a zero, by which nothing can be divided");
-      return {};
-    }
-  }
-  return {values.begin(), values.end()};
+  return Resize{size->height, size->width, in.max_size()};
+}
+
+Transform CropFromProto(const v1::RandomResizedCrop& in, const std::string& at, Faults& faults) {
+  RandomResizedCrop out;
+  const std::optional<Size> size = SizeFromProto(in.size(), false, at, faults);
+  const bool scale = RangeFromProto(in.scale(), at + ".scale", &out.scale_min, &out.scale_max, faults);
+  const bool ratio = RangeFromProto(in.ratio(), at + ".ratio", &out.ratio_min, &out.ratio_max, faults);
+  if (!size) return Nothing();
+  out.height = size->height;
+  out.width = size->width;
+  return scale && ratio ? Transform(out) : Nothing();
+}
+
+Transform ToDtypeFromProto(const v1::ToDtype& in, const std::string& at, Faults& faults) {
+  const Result<DType> dtype = DTypeFromName(in.dtype());
+  if (dtype.ok()) return ToDtype{*dtype, in.scale()};
+  faults.Add(at + ".dtype", "is none of uint8, float32, float16, bfloat16");
+  return Nothing();
 }
 
 }  // namespace
 
-std::optional<Transform> TransformFromProto(const v1::Transform& in, const std::string& at, Faults& faults) {
+Transform TransformFromProto(const v1::Transform& in, const std::string& at, Faults& faults) {
   switch (in.op_case()) {
     case v1::Transform::kResize:
       return ResizeFromProto(in.resize(), at + " resize", faults);
     case v1::Transform::kCenterCrop: {
-      const auto [height, width] = SizeFromProto(in.center_crop().size(), false, at + " center_crop", faults);
-      return CenterCrop{height, width};
+      const auto size = SizeFromProto(in.center_crop().size(), false, at + " center_crop", faults);
+      return size ? Transform(CenterCrop{size->height, size->width}) : Nothing();
     }
-    case v1::Transform::kRandomResizedCrop: {
-      RandomResizedCrop out;
-      const std::string field = at + " random_resized_crop";
-      std::tie(out.height, out.width) = SizeFromProto(in.random_resized_crop().size(), false, field, faults);
-      RangeFromProto(in.random_resized_crop().scale(), field + ".scale", &out.scale_min, &out.scale_max,
-                     faults);
-      RangeFromProto(in.random_resized_crop().ratio(), field + ".ratio", &out.ratio_min, &out.ratio_max,
-                     faults);
-      return out;
-    }
+    case v1::Transform::kRandomResizedCrop:
+      return CropFromProto(in.random_resized_crop(), at + " random_resized_crop", faults);
     case v1::Transform::kRandomHorizontalFlip: {
       RandomHorizontalFlip out;
       if (in.random_horizontal_flip().has_p()) out.p = in.random_horizontal_flip().p();
-      if (!(out.p >= 0 && out.p <= 1)) faults.Add(at + " random_horizontal_flip.p", "is not within 0 to 1");
       return out;
     }
     case v1::Transform::kNormalize: {
-      const std::string field = at + " normalize";
-      Normalize out;
-      out.mean = ChannelsFromProto(in.normalize().mean(), field + ".mean", true, faults);
-      out.std = ChannelsFromProto(in.normalize().std(), field + ".std", false, faults);
-      return out;
+      const v1::Normalize& normalize = in.normalize();
+      return Normalize{{normalize.mean().begin(), normalize.mean().end()},
+                       {normalize.std().begin(), normalize.std().end()}};
     }
-    case v1::Transform::kToDtype: {
-      const std::string field = at + " to_dtype.dtype";
-      ToDtype out;
-      out.scale = in.to_dtype().scale();
-      const Result<DType> dtype = DTypeFromName(in.to_dtype().dtype());
-      if (!dtype.ok() || (*dtype != DType::kUint8 && *dtype != DType::kFloat32 && *dtype != DType::kFloat16 &&
-                          *dtype != DType::kBfloat16)) {
-        faults.Add(field, "is none of uint8, float32, float16, bfloat16");
-      } else {
-        out.dtype = *dtype;
-      }
-      return out;
-    }
+    case v1::Transform::kToDtype:
+      return ToDtypeFromProto(in.to_dtype(), at + " to_dtype", faults);
     case v1::Transform::OP_NOT_SET:
       break;
   }
   faults.Add(at, "names no operation that this daemon knows");
-  return std::nullopt;
+  return Nothing();
 }
 
 }  // namespace pinfeed

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// One transform of a spec, from the wire. In: a message of which nothing is believed. Out: a checked value.
+// One transform of a spec, from the wire. In: a message of which nothing is believed. Out: a value, and what
+// of the message no value can hold.
 #pragma once
 
-#include <optional>
 #include <string>
 
+#include "common/faults.h"
 #include "common/feed_spec.h"
 #include "pinfeed/v1/feeder.pb.h"
-#include "proto/faults.h"
 
 namespace pinfeed {
 
-// Nothing when it names no operation; other faults leave a value that is not to be used. `at` leads each
-// fault, as "transforms[1]".
-std::optional<Transform> TransformFromProto(const v1::Transform& in, const std::string& at, Faults& faults);
+// What the value may be is for CheckFeedSpec; with a fault it is one in which that finds none. `at` leads
+// each fault, as "transforms[1]".
+Transform TransformFromProto(const v1::Transform& in, const std::string& at, Faults& faults);
 
 }  // namespace pinfeed

@@ -168,7 +168,8 @@ std::string PrintConfig(const CommandLine& command_line) {
     if (!dataset.format.empty()) out << "format = " << TomlString(dataset.format) << '\n';
     if (dataset.sequence_length != 0) out << "sequence_length = " << dataset.sequence_length << '\n';
     if (dataset.stride != 0) out << "stride = " << dataset.stride << '\n';
-    if (dataset.token_dtype == DType::kUint32) out << "token_dtype = \"uint32\"\n";
+    if (dataset.token_dtype)
+      out << "token_dtype = " << TomlString(std::string(DTypeName(*dataset.token_dtype))) << '\n';
     out << '\n';
   }
   return out.str();

@@ -122,6 +122,8 @@ Status Daemon::Create() {
       config.stuck_timeout);
   parts_->datasets.emplace(
       DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache});
+  parts_->dataset_opener.emplace(
+      [cache = &*parts_->datasets](const DatasetSpec& spec) { return cache->Open(spec); });
   parts_->sessions.emplace(config.max_sessions, config.user_sessions != 0 ? config.user_sessions : UINT32_MAX,
                            [this] { Wake(); });
   ASSIGN_OR_RETURN(const std::optional<gid_t> group, SocketGroup(config.socket_group));
@@ -132,13 +134,13 @@ Status Daemon::Create() {
   ASSIGN_OR_RETURN(parts_->lifelines,
                    LifelineServer::Create(std::move(lifeline_listener), config.pending_timeout,
                                           *parts_->sessions, parts_->refusals));
-  parts_->opener.emplace(FeedOpener::Parts{*parts_->pool, *parts_->kept, *parts_->workers, *parts_->datasets,
-                                           parts_->feeds, *parts_->sessions, config.default_slots,
-                                           parts_->devices.get(), parts_->tracer});
+  parts_->opener.emplace(FeedOpener::Parts{*parts_->pool, *parts_->kept, *parts_->workers, parts_->feeds,
+                                           *parts_->sessions, config.default_slots, parts_->devices.get(),
+                                           parts_->tracer});
   parts_->callers.emplace(parts_->peers, parts_->admin_access ? &*parts_->admin_access : nullptr);
   parts_->service.emplace(FeederService::Parts{
-      *parts_->callers, *parts_->opener, *parts_->datasets, *parts_->lifelines, parts_->refusals,
-      [this] { return Snapshot(); }, kVersion, std::move(boot_id), server_epoch_});
+      *parts_->callers, *parts_->opener, *parts_->datasets, *parts_->dataset_opener, *parts_->lifelines,
+      parts_->refusals, [this] { return Snapshot(); }, kVersion, std::move(boot_id), server_epoch_});
   parts_->admin.emplace(AdminService::Parts{*parts_->callers, parts_->feeds, *parts_->sessions,
                                             *parts_->lifelines, parts_->refusals, parts_->tracer,
                                             MakeOperatorCalls(), ::geteuid()});

@@ -50,6 +50,7 @@ struct Daemon::Parts {
   std::optional<WorkerPool> workers;
   std::optional<ProgressCheck> progress;
   std::optional<DatasetCache> datasets;
+  std::optional<DatasetOpener> dataset_opener;
   FeedTable feeds;
   std::optional<SessionTable> sessions;
   std::unique_ptr<LifelineServer> lifelines;

@@ -112,7 +112,9 @@ Status FromGrpc(const grpc::Status& status, const std::string& address) {
                       "); it is stopping, refuses this user, or has enough connections of this user: its "
                       "log says which"};
   }
-  if (code == Code::kDeadlineExceeded) return {code, "the daemon at " + address + " did not answer in time"};
+  // gRPC's own words for a deadline that passed here; the daemon's name what was not there in time.
+  if (code == Code::kDeadlineExceeded && status.error_message() == "Deadline Exceeded")
+    return {code, "the daemon at " + address + " did not answer in time"};
   return {code, status.error_message()};
 }
 

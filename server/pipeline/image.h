@@ -13,10 +13,6 @@
 
 namespace pinfeed {
 
-// The largest image that is decoded or made, in pixels; a decoded one has sides of at most kMaxImageSide,
-// too. What a hostile header can make the daemon allocate is bounded by the two: 3 bytes a pixel for each
-// ImageBuffer, 8 for libjpeg's coefficients of a file of several scans, and what ResizeScratch says.
-inline constexpr int64_t kMaxImagePixels = int64_t{1} << 28;
 // Readable bytes behind the last row of every image, so that vector loads may run over.
 inline constexpr size_t kRowSlack = 64;
 

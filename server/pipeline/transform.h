@@ -26,9 +26,9 @@ struct ImageSize {
   int32_t height = 0;
 };
 
-// Checks the transforms of images of `channels` channels, whose size is the same for all samples if `size`
-// has a value. Appends one line a fault to `faults` ("transforms[1] center_crop: ..."). The outcome counts
-// only if there was none.
+// Checks the transforms against images of `channels` channels, whose size is the same for all samples if
+// `size` has a value. Appends one line a fault to `faults` ("transforms[1] normalize: ..."). The outcome
+// counts only if there was none. Precondition: CheckFeedSpec found no fault.
 ImageOutcome CheckTransforms(std::span<const Transform> transforms, std::optional<ImageSize> size,
                              size_t channels, std::vector<std::string>& faults);
 

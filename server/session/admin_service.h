@@ -59,7 +59,8 @@ class AdminService final : public v1::Admin::CallbackService {
     OperatorCalls operations;
     uid_t own_uid;  // the daemon's
   };
-  explicit AdminService(Parts parts) : parts_(std::move(parts)), calls_(1, 1) {}
+  explicit AdminService(Parts parts)
+      : parts_(std::move(parts)), calls_({.threads = 1, .running_a_user = 1, .waiting_a_user = 1}, "call") {}
 
   grpc::ServerWriteReactor<v1::TraceResponse>* Trace(grpc::CallbackServerContext* context,
                                                      const v1::TraceRequest* request) override;

@@ -8,12 +8,11 @@
 
 namespace pinfeed {
 
-CallQueue::CallQueue(uint32_t threads, size_t max_waiting_a_user)
-    : max_running_a_user_(std::max(1U, threads / 2)), max_waiting_a_user_(max_waiting_a_user) {
+CallQueue::CallQueue(Bounds bounds, const char* name) : bounds_(bounds) {
   try {
-    for (uint32_t i = 0; i < threads; ++i) {
+    for (uint32_t i = 0; i < bounds.threads; ++i) {
       threads_.emplace_back([this] { Run(); });
-      ::pthread_setname_np(threads_.back().native_handle(), "call");
+      ::pthread_setname_np(threads_.back().native_handle(), name);
     }
   } catch (...) {
     Stop();
@@ -38,7 +37,7 @@ bool CallQueue::Submit(uid_t user, Call call) {
   {
     const MutexLock lock(mutex_);
     User& entry = users_[user];
-    if (entry.waiting.size() >= max_waiting_a_user_) return false;
+    if (entry.waiting.size() >= bounds_.waiting_a_user) return false;
     entry.waiting.push_back(std::move(call));
   }
   changed_.NotifyAll();
@@ -46,8 +45,10 @@ bool CallQueue::Submit(uid_t user, Call call) {
 }
 
 std::map<uid_t, CallQueue::User>::iterator CallQueue::NextLocked() {
-  const auto may_run = [this](const auto& user) {
-    return !user.second.waiting.empty() && user.second.running < max_running_a_user_;
+  const bool last_quarter = bounds_.threads - running_ <= bounds_.threads / 4;
+  const uint32_t most = last_quarter ? 1 : bounds_.running_a_user;
+  const auto may_run = [most](const auto& user) {
+    return !user.second.waiting.empty() && user.second.running < most;
   };
   const auto after = users_.upper_bound(last_);
   const auto found = std::find_if(after, users_.end(), may_run);
@@ -64,7 +65,7 @@ void CallQueue::Run() {
       const MutexLock lock(mutex_);
       auto next = NextLocked();
       while (next == users_.end()) {
-        // What waits now waits for calls of its user, whose threads will run it.
+        // What waits now waits for calls to end, whose threads will run it.
         if (stopping_) return;
         changed_.Wait(mutex_);
         next = NextLocked();
@@ -73,11 +74,15 @@ void CallQueue::Run() {
       call = std::move(next->second.waiting.front());
       next->second.waiting.pop_front();
       ++next->second.running;
+      ++running_;
+      // The end of one call may have let two in: its user's next, and one that its thread made room for.
+      if (NextLocked() != users_.end()) changed_.NotifyOne();
     }
     call();
     call = nullptr;  // what it holds goes without the lock
     const MutexLock lock(mutex_);
     const auto entry = users_.find(user);
+    --running_;
     --entry->second.running;
     if (entry->second.running == 0 && entry->second.waiting.empty()) users_.erase(entry);
   }

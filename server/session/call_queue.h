@@ -16,16 +16,22 @@
 
 namespace pinfeed {
 
-// Purpose: lets calls wait for a thread instead of being refused, and keeps one user's slow calls from taking
-// all threads. Owns: its threads and the calls that wait. Threads: Submit from any thread; blocks for
-// nothing. Errors: see Submit. Invariants: 1. a user has at most half of the threads; 2. users take turns; 3.
-// every call that was taken is run, at the latest at the end.
+// Purpose: lets calls wait for a thread instead of being refused, and keeps slow calls of one user, or of a
+// few, from taking all threads. Owns: its threads and the calls that wait. Threads: Submit from any thread;
+// blocks for nothing. Errors: see Submit. Invariants: 1. a user has at most `running_a_user` threads, and of
+// the last quarter of all at most one; 2. users take turns; 3. every call that was taken is run, at the
+// latest at the end.
 class CallQueue {
  public:
   using Call = std::function<void()>;
+  struct Bounds {
+    uint32_t threads = 1;
+    uint32_t running_a_user = 1;
+    size_t waiting_a_user = 1;
+  };
 
-  // Throws std::system_error when the system gives no thread; none is left then.
-  CallQueue(uint32_t threads, size_t max_waiting_a_user);
+  // Throws std::system_error when the system gives no thread; none is left then. `name` is the threads'.
+  CallQueue(Bounds bounds, const char* name);
   ~CallQueue();
   CallQueue(const CallQueue&) = delete;
   CallQueue& operator=(const CallQueue&) = delete;
@@ -44,11 +50,11 @@ class CallQueue {
   // Whose turn it is; nobody's when all calls run that may.
   std::map<uid_t, User>::iterator NextLocked() PF_REQUIRES(mutex_);
 
-  const uint32_t max_running_a_user_;
-  const size_t max_waiting_a_user_;
+  const Bounds bounds_;
   Mutex mutex_;
   CondVar changed_;
   std::map<uid_t, User> users_ PF_GUARDED_BY(mutex_);  // with calls that wait or run
+  uint32_t running_ PF_GUARDED_BY(mutex_) = 0;         // of all users
   uid_t last_ PF_GUARDED_BY(mutex_) = 0;               // whose turn it was
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;  // owner only

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -14,14 +15,16 @@
 #include "common/result.h"
 #include "common/sync.h"
 #include "server/source/dataset.h"
+#include "server/source/open_dataset.h"
 
 namespace pinfeed {
 
-// Purpose: resolves names, opens each dataset once. Owns: the `capacity` datasets used last; others live as
-// long as their feeds. Threads: Open from any thread; it blocks on the disk, and on another thread that opens
-// the same dataset. Errors: OpenDataset's, and kNotFound for a name that is not configured. Invariant: a
-// dataset is opened anew when its directory, or an entry of it, changed since (deeper changes are seen once
-// it left the cache).
+// Purpose: resolves names, keeps what is open. Owns: the `capacity` datasets used last; others live as long
+// as their feeds. Threads: any; Open blocks on the disk, however long that takes (DatasetOpener sees to it
+// that one thread at a time opens a dataset, and that nobody waits without a limit). Errors: OpenDataset's,
+// and kNotFound for a name that is not configured. Invariants: 1. a dataset is opened anew when its
+// directory, or an entry of it, changed since (deeper changes are seen once it left the cache); 2. no dataset
+// is destroyed, which closes files, under the lock.
 class DatasetCache {
  public:
   struct Options {
@@ -29,7 +32,10 @@ class DatasetCache {
     std::vector<std::string> allowed_roots;
     size_t capacity = 8;
   };
-  explicit DatasetCache(Options options) : options_(std::make_shared<const Options>(std::move(options))) {}
+  using OpenFunction = std::function<Result<std::shared_ptr<const Dataset>>(
+      const DatasetSpec& spec, const std::vector<std::string>& roots)>;
+  explicit DatasetCache(Options options, OpenFunction open = OpenDataset)
+      : open_(std::move(open)), options_(std::make_shared<const Options>(std::move(options))) {}
 
   Result<std::shared_ptr<const Dataset>> Open(const DatasetSpec& spec) PF_EXCLUDES(mutex_);
 
@@ -38,6 +44,7 @@ class DatasetCache {
   std::shared_ptr<const Options> options() const PF_EXCLUDES(mutex_);
 
  private:
+  using Kept = std::list<std::shared_ptr<const Dataset>>;
   struct Key {
     DatasetSpec spec;  // resolved
     std::vector<std::string> roots;
@@ -47,18 +54,20 @@ class DatasetCache {
   struct Entry {
     Key key;
     std::weak_ptr<const Dataset> dataset;
-    bool opening = false;
   };
 
   Result<Key> Resolve(const DatasetSpec& spec) const;
-  Entry* Find(const Key& key) PF_REQUIRES(mutex_);
-  void Keep(std::shared_ptr<const Dataset> dataset) PF_REQUIRES(mutex_);
+  // The one that is open; if none is, `opened` from now on, unless that is null.
+  std::shared_ptr<const Dataset> Use(const Key& key, std::shared_ptr<const Dataset> opened)
+      PF_EXCLUDES(mutex_);
+  // Moves those for which there is no room to `dropped`, which is to end without the lock.
+  void Drop(Kept& dropped) PF_REQUIRES(mutex_);
 
+  const OpenFunction open_;
   mutable Mutex mutex_;
   std::shared_ptr<const Options> options_ PF_GUARDED_BY(mutex_);
-  CondVar opened_;
   std::list<Entry> entries_ PF_GUARDED_BY(mutex_);
-  std::list<std::shared_ptr<const Dataset>> kept_ PF_GUARDED_BY(mutex_);  // used last first
+  Kept kept_ PF_GUARDED_BY(mutex_);  // used last first
 };
 
 }  // namespace pinfeed

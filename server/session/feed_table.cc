@@ -132,6 +132,13 @@ Result<FeedMember> FeedTable::Join(uid_t uid, const FeedSpec& spec, const Make& 
   return AddMember(*feed);
 }
 
+bool FeedTable::HasGroup(uid_t uid, const FeedSpec& spec) const {
+  if (spec.sharing == Sharing::kExclusive) return false;
+  const MutexLock lock(mutex_);
+  const auto group = groups_.find({uid, spec.group});
+  return group != groups_.end() && group->second.feed != nullptr;
+}
+
 void FeedTable::Leave(const std::shared_ptr<Feed>& feed) {
   {
     const MutexLock lock(mutex_);

@@ -106,6 +106,9 @@ class FeedTable {
   // kFailedPrecondition names the fields in which the spec differs from the group's.
   Result<FeedMember> Join(uid_t uid, const FeedSpec& spec, const Make& make) PF_EXCLUDES(mutex_);
 
+  // Whether Join would find the feed of its group, rather than make one.
+  bool HasGroup(uid_t uid, const FeedSpec& spec) const PF_EXCLUDES(mutex_);
+
   // Tells all feeds to publish no new batches.
   void DrainAll() PF_EXCLUDES(mutex_);
   // Waits until the memory of the feeds that ended so far is back, at most until `deadline`. One that has not

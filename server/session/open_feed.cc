@@ -128,10 +128,10 @@ void FeedOpener::AwaitMemory(Backend backend) const {
 }
 
 Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner,
-                                                   const OpenFeedArguments& arguments,
-                                                   Backend backend) const {
+                                                   const OpenFeedArguments& arguments, Backend backend,
+                                                   std::shared_ptr<const Dataset> dataset) const {
   const FeedSpec& spec = arguments.spec;
-  ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> dataset, parts_.datasets.Open(spec.dataset));
+  if (dataset == nullptr) return Status(kGroupEnded, "group: its feed ended while a session joined it");
   ASSIGN_OR_RETURN(const Sampler sampler, Sampler::Create(spec, dataset->info().samples));
   const TailAt tail = backend == Backend::kHost ? TailAt::kWorker : TailAt::kClient;
   ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader,
@@ -158,24 +158,33 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
   return std::make_unique<Feed>(std::move(parts), parts_.workers);
 }
 
-Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer,
-                                                  const OpenFeedArguments& arguments) const {
+Status FeedOpener::CheckRoom(const Peer& peer, const OpenFeedArguments& arguments) const {
   if (peer.pid == 0) {
     return FailedPrecondition(
         "open a feed: the client's process is not visible to the daemon, so its end could not be seen; let "
         "both share a "
         "PID namespace (in Kubernetes: hostPID: true for the daemon)");
   }
-  RETURN_IF_ERROR(parts_.sessions.CheckRoom(
-      peer.uid, arguments.spec.group_size));  // before anything costly; Open below decides
-  RETURN_IF_ERROR(CheckDescriptorRoom(parts_.sessions.limit(), MaxFds(), CountOpenFds));
+  RETURN_IF_ERROR(parts_.sessions.CheckRoom(peer.uid, arguments.spec.group_size));
+  return CheckDescriptorRoom(parts_.sessions.limit(), MaxFds(), CountOpenFds);
+}
+
+bool FeedOpener::NeedsDataset(const Peer& peer, const OpenFeedArguments& arguments) const {
+  return !parts_.feeds.HasGroup(peer.uid, arguments.spec);
+}
+
+Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer, const OpenFeedArguments& arguments,
+                                                  std::shared_ptr<const Dataset> dataset) const {
+  RETURN_IF_ERROR(CheckRoom(peer, arguments));  // which may be gone since the dataset was asked for
   ASSIGN_OR_RETURN(Choice choice, Choose(peer, arguments));
   // Before the memory is made, so that nothing can be lent to a process whose end would not be seen.
   std::optional<ClientProcess> client;
   if (choice.backend != Backend::kHost) {
     ASSIGN_OR_RETURN(client, ClientProcess::Open(peer.pid));
   }
-  const auto make = [&](uint64_t feed_id) { return MakeFeed(feed_id, peer.uid, arguments, choice.backend); };
+  const auto make = [&](uint64_t feed_id) {
+    return MakeFeed(feed_id, peer.uid, arguments, choice.backend, std::move(dataset));
+  };
   Result<FeedMember> joined = parts_.feeds.Join(peer.uid, arguments.spec, make);
   // What failed may be what the daemon ends for: then the client is to try the next one.
   const auto or_ending = [&](const Status& failed) {

@@ -12,7 +12,6 @@
 #include "server/memory/kept_memory.h"
 #include "server/memory/pinned_pool.h"
 #include "server/pipeline/worker_pool.h"
-#include "server/session/dataset_cache.h"
 #include "server/session/feed_table.h"
 #include "server/session/session.h"
 
@@ -26,7 +25,6 @@ class FeedOpener {
     PinnedPool& pool;
     KeptMemory& kept;
     WorkerPool& workers;
-    DatasetCache& datasets;
     FeedTable& feeds;
     SessionTable& sessions;
     uint32_t default_slots;
@@ -35,7 +33,16 @@ class FeedOpener {
   };
   explicit FeedOpener(const Parts& parts) : parts_(parts) {}
 
-  Result<std::shared_ptr<Session>> Open(const Peer& peer, const OpenFeedArguments& arguments) const;
+  // Whether there is room for one more session of that user: before anything costly; Open decides.
+  Status CheckRoom(const Peer& peer, const OpenFeedArguments& arguments) const;
+  // False when its group has a feed.
+  bool NeedsDataset(const Peer& peer, const OpenFeedArguments& arguments) const;
+
+  // Of Open without a dataset, when its group ended meanwhile: open the dataset, and try again.
+  static constexpr Code kGroupEnded = Code::kAborted;
+  // `dataset` is that of the spec, or null where NeedsDataset said no.
+  Result<std::shared_ptr<Session>> Open(const Peer& peer, const OpenFeedArguments& arguments,
+                                        std::shared_ptr<const Dataset> dataset) const;
 
  private:
   // Where the batches will lie, and if the client asked for the best: why there and not better.
@@ -46,7 +53,7 @@ class FeedOpener {
   Result<Choice> Choose(const Peer& peer, const OpenFeedArguments& arguments) const;
   Status CheckIpc(const Peer& peer, const OpenFeedArguments& arguments) const;
   Result<std::unique_ptr<Feed>> MakeFeed(uint64_t feed_id, uid_t owner, const OpenFeedArguments& arguments,
-                                         Backend backend) const;
+                                         Backend backend, std::shared_ptr<const Dataset> dataset) const;
   // For memory of that backend that feeds which just ended had, a little while.
   void AwaitMemory(Backend backend) const;
   Result<std::unique_ptr<Arena>> MakeArena(const OpenFeedArguments& arguments, Backend backend,

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/session/service.h"
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <fstream>
+#include <utility>
+#include <vector>
 
-#include "common/log.h"
 #include "common/log_context.h"
 #include "server/session/grpc_status.h"
 #include "server/session/status_message.h"
@@ -11,8 +15,11 @@
 namespace pinfeed {
 namespace {
 
-constexpr uint32_t kCallThreads = 32;
-constexpr size_t kMaxWaitingCalls = 512;  // of one user: more than max_sessions usually is
+// A user may have more that wait than max_sessions usually is.
+constexpr CallQueue::Bounds kCalls{.threads = 32, .running_a_user = 16, .waiting_a_user = 512};
+// How much before its deadline a call that waits for a dataset is told why.
+constexpr std::chrono::milliseconds kAnswerEarly(500);
+constexpr std::chrono::hours kLongestDeadline(24 * 365);  // what is longer is none
 
 v1::ImageTail ToMessage(const ImageTail& tail) {
   const auto layout = [](ImageLayout l) {
@@ -84,12 +91,70 @@ void Describe(const Session& session, const std::string& lifeline_path, uint64_t
 
 }  // namespace
 
-FeederService::FeederService(Parts parts)
-    : parts_(std::move(parts)), calls_(kCallThreads, kMaxWaitingCalls) {}
+// Purpose: a call that is answered later, from any thread. Owns: itself; gRPC deletes it by OnDone, behind
+// its one Finish. Invariant: `gone` tells that its client cancelled or its deadline passed.
+class FeederService::Call final : public grpc::ServerUnaryReactor {
+ public:
+  explicit Call(const grpc::CallbackServerContext& context) : until_(AnswerBy(context.deadline())) {}
+  void OnCancel() override { *gone_ = true; }
+  void OnDone() override { delete this; }
 
-Result<std::shared_ptr<Session>> FeederService::OpenSession(const Caller& caller,
-                                                            const v1::OpenFeedRequest& request,
-                                                            std::string trace_id) const {
+  bool gone() const { return *gone_; }
+  Patience patience() const { return {until_, gone_}; }
+
+ private:
+  // A little before the client's deadline, behind which it hears no reason.
+  static std::chrono::steady_clock::time_point AnswerBy(std::chrono::system_clock::time_point deadline) {
+    const auto left = deadline - std::chrono::system_clock::now();
+    if (left > kLongestDeadline) return std::chrono::steady_clock::time_point::max();
+    const auto early = std::min<std::chrono::system_clock::duration>(kAnswerEarly, left / 4);
+    return std::chrono::steady_clock::now() + (left - early);
+  }
+  const std::chrono::steady_clock::time_point until_;
+  const std::shared_ptr<std::atomic<bool>> gone_ = std::make_shared<std::atomic<bool>>(false);
+};
+
+struct FeederService::Opening {
+  Caller caller;
+  Call& call;
+  const v1::OpenFeedRequest& request;  // gRPC's, like the response: until the call is finished
+  v1::OpenFeedResponse& response;
+  std::string trace_id;
+  OpenFeedArguments arguments = {};  // from Begin on
+};
+
+FeederService::FeederService(Parts parts) : parts_(std::move(parts)), calls_(kCalls, "call") {}
+
+void FeederService::Refuse(const Caller& caller, Call& call, const Status& error) const {
+  if (error.code() != Code::kCancelled) parts_.refusals.CountRequest(Describe(caller), error);
+  call.Finish(ToGrpc(error));
+}
+
+void FeederService::Queue(const Caller& caller, Call& call, const char* what, std::function<void()> work) {
+  if (calls_.Submit(caller.peer.uid, std::move(work))) return;
+  Refuse(caller, call,
+         ResourceExhausted(std::string(what) + ": " + std::to_string(kCalls.waiting_a_user) +
+                           " calls of this user wait already; try again later"));
+}
+
+grpc::ServerUnaryReactor* FeederService::OpenFeed(grpc::CallbackServerContext* context,
+                                                  const v1::OpenFeedRequest* request,
+                                                  v1::OpenFeedResponse* response) {
+  static constexpr char kWhat[] = "open a feed";
+  auto* const call = new Call(*context);
+  Result<Caller> caller = parts_.callers.Find(*context, kWhat);
+  if (!caller.ok()) {
+    call->Finish(ToGrpc(caller.status()));
+    return call;
+  }
+  const auto opening =
+      std::make_shared<Opening>(Opening{*std::move(caller), *call, *request, *response, TraceIdOf(*context)});
+  Queue(opening->caller, *call, kWhat, [this, opening] { Begin(opening); });
+  return call;
+}
+
+Result<OpenFeedArguments> FeederService::Check(const Caller& caller,
+                                               const v1::OpenFeedRequest& request) const {
   if (caller.remote()) {
     return PermissionDenied(
         "open a feed: batches are handed over in memory, so not over TCP; open it on the daemon's host, at "
@@ -108,55 +173,53 @@ Result<std::shared_ptr<Session>> FeederService::OpenSession(const Caller& caller
         "one host and no virtual machine may lie between them");
   }
   ASSIGN_OR_RETURN(OpenFeedArguments arguments, FromProto(request));
-  arguments.trace_id = std::move(trace_id);
-  return parts_.opener.Open(caller.peer, arguments);
+  RETURN_IF_ERROR(parts_.opener.CheckRoom(caller.peer, arguments));
+  return arguments;
 }
 
-grpc::ServerUnaryReactor* FeederService::Queue(grpc::CallbackServerContext* context, const char* what,
-                                               Work work) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const Result<Caller> caller = parts_.callers.Find(*context, what);
-  if (!caller.ok()) {
-    reactor->Finish(ToGrpc(caller.status()));
-    return reactor;
-  }
-  const bool taken =
-      calls_.Submit(caller->peer.uid, [context, reactor, caller = *caller, work = std::move(work)] {
-        reactor->Finish(context->IsCancelled() ? grpc::Status::CANCELLED : work(caller));
-      });
-  if (!taken) {
-    const Status refused = ResourceExhausted(std::string(what) + ": " + std::to_string(kMaxWaitingCalls) +
-                                             " calls of this user wait already; try again later");
-    parts_.refusals.CountRequest(Describe(*caller), refused);
-    reactor->Finish(ToGrpc(refused));
-  }
-  return reactor;
+void FeederService::Begin(const std::shared_ptr<Opening>& opening) {
+  const LogScope scope({.session = 0, .feed = 0, .trace_id = opening->trace_id});
+  if (opening->call.gone()) return opening->call.Finish(grpc::Status::CANCELLED);
+  Result<OpenFeedArguments> arguments = Check(opening->caller, opening->request);
+  if (!arguments.ok()) return Refuse(opening->caller, opening->call, arguments.status());
+  opening->arguments = *std::move(arguments);
+  opening->arguments.trace_id = opening->trace_id;
+  if (parts_.opener.NeedsDataset(opening->caller.peer, opening->arguments)) return OpenDataset(opening);
+  Conclude(opening, nullptr);
 }
 
-grpc::ServerUnaryReactor* FeederService::OpenFeed(grpc::CallbackServerContext* context,
-                                                  const v1::OpenFeedRequest* request,
-                                                  v1::OpenFeedResponse* response) {
-  return Queue(context, "open a feed", [this, context, request, response](const Caller& caller) {
-    return Open(caller, *context, *request, response);
-  });
+void FeederService::OpenDataset(const std::shared_ptr<Opening>& opening) {
+  parts_.dataset_opener.Open(opening->caller.peer.uid, opening->arguments.spec.dataset,
+                             opening->call.patience(), [this, opening](const DatasetOpener::Opened& dataset) {
+                               const LogScope scope({.session = 0, .feed = 0, .trace_id = opening->trace_id});
+                               if (!dataset.ok())
+                                 return Refuse(opening->caller, opening->call, dataset.status());
+                               Queue(opening->caller, opening->call, "open a feed",
+                                     [this, opening, dataset = *dataset] { Conclude(opening, dataset); });
+                             });
 }
 
-grpc::Status FeederService::Open(const Caller& caller, const grpc::CallbackServerContext& context,
-                                 const v1::OpenFeedRequest& request, v1::OpenFeedResponse* response) const {
-  std::string trace_id = TraceIdOf(context);
-  const LogScope scope({.session = 0, .feed = 0, .trace_id = trace_id});
-  const Result<std::shared_ptr<Session>> session = OpenSession(caller, request, std::move(trace_id));
-  if (!session.ok()) {
-    parts_.refusals.CountRequest(Describe(caller), session.status());
-    return ToGrpc(session.status());
+void FeederService::Conclude(const std::shared_ptr<Opening>& opening,
+                             const std::shared_ptr<const Dataset>& dataset) {
+  const LogScope scope({.session = 0, .feed = 0, .trace_id = opening->trace_id});
+  const Status opened = OpenSession(*opening, dataset);
+  if (dataset == nullptr && opened.code() == FeedOpener::kGroupEnded) return OpenDataset(opening);
+  if (!opened.ok()) return Refuse(opening->caller, opening->call, opened);
+  opening->call.Finish(grpc::Status::OK);  // from here on the daemon may end: nothing of the session is held
+}
+
+Status FeederService::OpenSession(const Opening& opening, std::shared_ptr<const Dataset> dataset) const {
+  const auto gone = [] { return Status(Code::kCancelled, "open a feed: the client went away"); };
+  if (opening.call.gone()) return gone();
+  ASSIGN_OR_RETURN(const std::shared_ptr<Session> session,
+                   parts_.opener.Open(opening.caller.peer, opening.arguments, std::move(dataset)));
+  if (opening.call.gone()) {
+    parts_.lifelines.Abandon(session);
+    return gone();
   }
-  if (context.IsCancelled()) {
-    parts_.lifelines.Abandon(*session);
-    return grpc::Status::CANCELLED;
-  }
-  parts_.lifelines.Expect(*session);
-  Describe(**session, parts_.lifelines.path(), parts_.server_epoch, response);
-  return grpc::Status::OK;
+  parts_.lifelines.Expect(session);
+  Describe(*session, parts_.lifelines.path(), parts_.server_epoch, &opening.response);
+  return OkStatus();
 }
 
 grpc::ServerUnaryReactor* FeederService::GetStatus(grpc::CallbackServerContext* context,
@@ -168,33 +231,45 @@ grpc::ServerUnaryReactor* FeederService::GetStatus(grpc::CallbackServerContext* 
   return reactor;
 }
 
+// All at once: one whose storage does not answer delays the others by nothing.
 grpc::ServerUnaryReactor* FeederService::ListDatasets(grpc::CallbackServerContext* context,
                                                       const v1::ListDatasetsRequest* /*request*/,
                                                       v1::ListDatasetsResponse* response) {
-  return Queue(context, "list the datasets",
-               [this, context, response](const Caller& /*caller*/) { return List(*context, response); });
-}
-
-grpc::Status FeederService::List(const grpc::CallbackServerContext& context,
-                                 v1::ListDatasetsResponse* response) const {
+  auto* const call = new Call(*context);
+  const Result<Caller> caller = parts_.callers.Find(*context, "list the datasets");
+  if (!caller.ok()) {
+    call->Finish(ToGrpc(caller.status()));
+    return call;
+  }
   const std::shared_ptr<const DatasetCache::Options> options = parts_.datasets.options();
-  for (const auto& [name, configured] : options->named) {
-    if (context.IsCancelled()) return grpc::Status::CANCELLED;
+  for (const std::string& root : options->allowed_roots) response->add_allowed_roots(root);
+  // Of the datasets, and one for who begins them: whoever brings it to 0 is the last.
+  const auto left = std::make_shared<std::atomic<size_t>>(options->named.size() + 1);
+  const auto done = [left, call] {
+    if (--*left == 0) call->Finish(call->gone() ? grpc::Status::CANCELLED : grpc::Status::OK);
+  };
+  std::vector<DatasetSpec> specs;
+  for (const auto& [name, configured] : options->named) {  // all places, before anybody fills one
     v1::ListDatasetsResponse::Dataset& out = *response->add_datasets();
     out.set_name(name);
     out.set_path(configured.path);
     out.set_format(configured.format);
-    DatasetSpec spec;
-    spec.name = name;
-    const Result<std::shared_ptr<const Dataset>> dataset = parts_.datasets.Open(spec);
-    if (!dataset.ok()) {
-      out.set_error(dataset.status().ToString());
-      continue;
-    }
-    FillDataset((*dataset)->info(), out);
+    specs.emplace_back().name = name;
   }
-  for (const std::string& root : options->allowed_roots) response->add_allowed_roots(root);
-  return grpc::Status::OK;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    v1::ListDatasetsResponse::Dataset& out = *response->mutable_datasets(static_cast<int>(i));
+    const auto fill = [&out, done](const DatasetOpener::Opened& dataset) {
+      if (dataset.ok()) {
+        FillDataset((*dataset)->info(), out);
+      } else {
+        out.set_error(dataset.status().ToString());
+      }
+      done();
+    };
+    parts_.dataset_opener.Open(caller->peer.uid, specs[i], call->patience(), fill);
+  }
+  done();
+  return call;
 }
 
 Result<std::string> ReadBootId() {

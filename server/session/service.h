@@ -11,6 +11,7 @@
 #include "server/session/call_queue.h"
 #include "server/session/callers.h"
 #include "server/session/dataset_cache.h"
+#include "server/session/dataset_opener.h"
 #include "server/session/lifeline.h"
 #include "server/session/open_feed.h"
 #include "server/telemetry/refusals.h"
@@ -18,16 +19,18 @@
 
 namespace pinfeed {
 
-// Purpose: turns calls into the session layer's, and its answers into messages. Owns: the threads of OpenFeed
-// and ListDatasets, which may block on the disk. Borrows: all it is given (outlive it). Threads: gRPC's, any
-// number at once; none is held by a client that does not read its answer. Errors: our codes are gRPC's.
-// Invariant: every call is finished; outlives the gRPC server.
+// Purpose: turns calls into the session layer's, and its answers into messages. Owns: the threads of
+// OpenFeed, which make memory. Borrows: all it is given (outlive it). Threads: gRPC's, any number at once;
+// none is held by a client that does not read its answer. A call that waits for a dataset holds no thread
+// here, and ends when its client goes. Errors: our codes are gRPC's. Invariant: every call is finished;
+// outlives the gRPC server.
 class FeederService final : public v1::Feeder::CallbackService {
  public:
   struct Parts {
     const Callers& callers;
     const FeedOpener& opener;
-    DatasetCache& datasets;
+    const DatasetCache& datasets;
+    DatasetOpener& dataset_opener;
     LifelineServer& lifelines;
     Refusals& refusals;
     SnapshotFunction snapshot;
@@ -47,14 +50,19 @@ class FeederService final : public v1::Feeder::CallbackService {
                                          v1::ListDatasetsResponse* response) override;
 
  private:
-  using Work = std::function<grpc::Status(const Caller& caller)>;
-  // Answers the call with what `work` gives, on a thread of the queue.
-  grpc::ServerUnaryReactor* Queue(grpc::CallbackServerContext* context, const char* what, Work work);
-  grpc::Status Open(const Caller& caller, const grpc::CallbackServerContext& context,
-                    const v1::OpenFeedRequest& request, v1::OpenFeedResponse* response) const;
-  Result<std::shared_ptr<Session>> OpenSession(const Caller& caller, const v1::OpenFeedRequest& request,
-                                               std::string trace_id) const;
-  grpc::Status List(const grpc::CallbackServerContext& context, v1::ListDatasetsResponse* response) const;
+  class Call;      // one that is answered later
+  struct Opening;  // an OpenFeed, until it is answered
+
+  // Runs `work` on a thread of the queue, or refuses the call.
+  void Queue(const Caller& caller, Call& call, const char* what, std::function<void()> work);
+  void Refuse(const Caller& caller, Call& call, const Status& error) const;
+  Result<OpenFeedArguments> Check(const Caller& caller, const v1::OpenFeedRequest& request) const;
+  // The steps of an OpenFeed: what can be said without a dataset, the dataset unless its group has it open,
+  // the session.
+  void Begin(const std::shared_ptr<Opening>& opening);
+  void OpenDataset(const std::shared_ptr<Opening>& opening);
+  void Conclude(const std::shared_ptr<Opening>& opening, const std::shared_ptr<const Dataset>& dataset);
+  Status OpenSession(const Opening& opening, std::shared_ptr<const Dataset> dataset) const;
 
   const Parts parts_;
   CallQueue calls_;

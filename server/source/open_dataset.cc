@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/source/open_dataset.h"
 
+#include <algorithm>
+
 #include "common/quote.h"
 #include "server/source/directory_walk.h"
 #include "server/source/image_folder.h"
@@ -11,9 +13,9 @@
 namespace pinfeed {
 namespace {
 
-constexpr std::string_view kImageFolder = "image_folder";
-constexpr std::string_view kNpy = "npy";
-constexpr std::string_view kTokens = "tokens";
+constexpr std::string_view kImageFolder = kDatasetFormats[0];
+constexpr std::string_view kNpy = kDatasetFormats[1];
+constexpr std::string_view kTokens = kDatasetFormats[2];
 constexpr std::string_view kNpyExtension = ".npy";
 constexpr std::string_view kFlatExtension = ".bin";
 
@@ -53,7 +55,9 @@ Result<std::string_view> FormatOfFile(const RootedPath& base, bool has_sequence_
 }  // namespace
 
 Status CheckDatasetFormat(std::string_view format) {
-  if (format.empty() || format == kImageFolder || format == kNpy || format == kTokens) return OkStatus();
+  const bool known =
+      std::find(kDatasetFormats.begin(), kDatasetFormats.end(), format) != kDatasetFormats.end();
+  if (format.empty() || known) return OkStatus();
   return InvalidArgument("dataset format " + QuotePath(format) +
                          " is unknown; known are image_folder, npy and tokens");
 }
@@ -73,9 +77,10 @@ Result<std::shared_ptr<const Dataset>> OpenDataset(const DatasetSpec& spec,
     ASSIGN_OR_RETURN(format,
                      is_directory ? FormatOfDirectory(base) : FormatOfFile(base, spec.sequence_length > 0));
   }
-  if (format != kTokens && (spec.sequence_length > 0 || spec.stride > 0)) {
-    return InvalidArgument("dataset " + QuotePath(base.path()) + " has format " + std::string(format) +
-                           ", but sequence_length and stride are for tokens only; leave them out");
+  if (format != kTokens && (spec.sequence_length > 0 || spec.stride > 0 || spec.token_dtype)) {
+    return InvalidArgument(
+        "dataset " + QuotePath(base.path()) + " has format " + std::string(format) +
+        ", but sequence_length, stride and token_dtype are for tokens only; leave them out");
   }
   if (format == kTokens) return OpenTokens(base, spec);
   if (format == kNpy) return is_directory ? OpenNpyDirectory(base, spec.path) : OpenNpyFile(base, spec.path);

@@ -203,8 +203,12 @@ Result<UniqueFd> RootedPath::OpenDirectory(std::string_view below) const {
   return Open(below, O_RDONLY | O_DIRECTORY | O_NONBLOCK);
 }
 
+Result<UniqueFd> RootedPath::OpenNode(std::string_view below) const {
+  return Open(below, O_PATH);
+}
+
 Result<NodeKind> RootedPath::Kind(std::string_view below) const {
-  ASSIGN_OR_RETURN(const UniqueFd fd, Open(below, O_PATH));
+  ASSIGN_OR_RETURN(const UniqueFd fd, OpenNode(below));
   struct stat info = {};
   if (::fstat(fd.get(), &info) != 0) return ErrnoStatus("stat " + QuotePath(FullPath(below)), errno);
   if (S_ISREG(info.st_mode)) return NodeKind::kFile;

@@ -65,7 +65,8 @@ class RootedPath {
   Result<RootedFile> OpenFile(
       std::string_view below) const;  // kInvalidArgument unless it is a regular file; never blocks on a FIFO
   Result<UniqueFd> OpenDirectory(std::string_view below) const;
-  Result<NodeKind> Kind(std::string_view below) const;  // links are followed
+  Result<UniqueFd> OpenNode(std::string_view below) const;  // whatever it is, to be looked at (O_PATH)
+  Result<NodeKind> Kind(std::string_view below) const;      // links are followed
   std::string FullPath(std::string_view below) const;
 
  private:

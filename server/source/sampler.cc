@@ -9,12 +9,7 @@
 namespace pinfeed {
 
 Result<Sampler> Sampler::Create(const FeedSpec& spec, uint64_t dataset_samples) {
-  if (spec.batch_size == 0) return InvalidArgument("batch_size: 0; it must be at least 1");
-  if (spec.world_size == 0) return InvalidArgument("world_size: 0; it must be at least 1");
-  if (spec.rank >= spec.world_size) {
-    return InvalidArgument("rank: " + std::to_string(spec.rank) + " is not below world_size " +
-                           std::to_string(spec.world_size));
-  }
+  PF_CHECK(spec.batch_size != 0 && spec.rank < spec.world_size, "the spec was not checked");
   if (dataset_samples == 0) return InvalidArgument("dataset: it has no samples");
   Sampler sampler;
   sampler.samples_ = dataset_samples;

@@ -30,8 +30,8 @@ struct BatchPlan {
 // not on world_size.
 class Sampler {
  public:
-  // kInvalidArgument when the dataset is too small for one batch (drop_last), or batch_size * world_size
-  // overflows.
+  // kInvalidArgument when the dataset is empty, or too small for one batch (drop_last). Precondition:
+  // CheckFeedSpec found no fault.
   static Result<Sampler> Create(const FeedSpec& spec, uint64_t dataset_samples);
 
   uint64_t batches_per_epoch() const { return batches_per_epoch_; }

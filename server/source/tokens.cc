@@ -125,7 +125,7 @@ class Tokens final : public Dataset {
   const DatasetInfo info_;
 };
 
-Result<Stream> NpyStream(const RootedFile& file) {
+Result<Stream> NpyStream(const RootedFile& file, std::optional<DType> said) {
   ASSIGN_OR_RETURN(const NpyHeader header, ReadNpyHeader(file));
   const bool is_token = header.dtype == DType::kUint16 || header.dtype == DType::kUint32;
   if (header.shape.size() != 1 || !is_token || header.big_endian) {
@@ -133,6 +133,11 @@ Result<Stream> NpyStream(const RootedFile& file) {
                            std::to_string(header.shape.size()) + "-D array of " +
                            (header.big_endian ? "big-endian " : "") + std::string(DTypeName(header.dtype)) +
                            "; tokens need a 1-D array of little-endian uint16 or uint32");
+  }
+  if (said && *said != header.dtype) {
+    return InvalidArgument("open " + QuotePath(file.path()) + ": token_dtype says " +
+                           std::string(DTypeName(*said)) + ", but its header says " +
+                           std::string(DTypeName(header.dtype)) + "; leave token_dtype out");
   }
   return Stream{header.dtype, header.data_offset, static_cast<uint64_t>(header.shape[0])};
 }
@@ -158,8 +163,9 @@ Result<std::shared_ptr<const Dataset>> OpenTokens(const RootedPath& base, const 
                            " needs a sequence_length of at least 1");
   }
   ASSIGN_OR_RETURN(RootedFile file, base.OpenFile(""));
-  ASSIGN_OR_RETURN(const Stream stream,
-                   base.path().ends_with(".npy") ? NpyStream(file) : FlatStream(file, spec.token_dtype));
+  ASSIGN_OR_RETURN(const Stream stream, base.path().ends_with(".npy")
+                                            ? NpyStream(file, spec.token_dtype)
+                                            : FlatStream(file, spec.token_dtype.value_or(DType::kUint16)));
   const uint64_t length = spec.sequence_length;
   const uint64_t stride = spec.stride == 0 ? length : spec.stride;
   if (stream.tokens < length + 1) {

@@ -14,7 +14,7 @@ TEST(CallQueueTest, OneUserLeavesThreadsToTheOthersAndWaitsItself) {
   const std::shared_future<void> released = release.get_future().share();
   std::atomic<int> ran{0};
   {
-    CallQueue queue(4, 10);
+    CallQueue queue({.threads = 4, .running_a_user = 2, .waiting_a_user = 10}, "call");
     int taken = 0;
     for (int i = 0; i < 20; ++i) {
       taken += queue.Submit(1, [&ran, released] {
@@ -32,6 +32,40 @@ TEST(CallQueueTest, OneUserLeavesThreadsToTheOthersAndWaitsItself) {
     ran -= taken;
   }
   EXPECT_EQ(ran, 0);  // what was taken was run
+}
+
+// However many users have calls that do not end: until the threads are used up, one that has none gets one.
+TEST(CallQueueTest, TheLastQuarterIsForUsersThatHaveNoThread) {
+  std::promise<void> release;
+  const std::shared_future<void> released = release.get_future().share();
+  std::atomic<int> running{0};
+  std::atomic<int> ran{0};
+  {
+    CallQueue queue({.threads = 16, .running_a_user = 4, .waiting_a_user = 10}, "call");
+    for (uid_t user = 1; user <= 5; ++user) {
+      for (int i = 0; i < 10; ++i) {
+        ASSERT_TRUE(queue.Submit(user, [&, released] {
+          ++running;
+          running.notify_all();
+          released.wait();
+          ++ran;
+        }));
+      }
+    }
+    // Three quarters, and one each of those who had none by then: users take turns, so that is nobody.
+    for (int now = running; now < 12; now = running) running.wait(now);
+    for (uid_t user = 6; user <= 9; ++user) {
+      std::promise<void> one;
+      ASSERT_TRUE(queue.Submit(user, [&one, released] {
+        one.set_value();
+        released.wait();
+      }));
+      one.get_future().wait();
+    }
+    EXPECT_EQ(running, 12);
+    release.set_value();
+  }
+  EXPECT_EQ(ran, 50);  // what was taken was run
 }
 
 }  // namespace

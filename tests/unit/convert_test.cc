@@ -79,7 +79,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 
 const std::vector<Fault>& Faults() {
   static const std::vector<Fault> faults = {
-      {"dataset: is missing", [](auto& s) { s.clear_dataset(); }},
+      {"dataset: needs a name or a path", [](auto& s) { s.clear_dataset(); }},
       {"dataset: needs a name or a path", [](auto& s) { s.mutable_dataset()->clear_path(); }},
       {"dataset: has both a name and a path; give one of them",
        [](auto& s) { s.mutable_dataset()->set_name("n"); }},
@@ -173,10 +173,10 @@ const std::vector<Fault>& Faults() {
          crop.add_ratio(1);
          crop.add_ratio(kNan);
        }},
-      {"transforms[0] random_horizontal_flip.p: is not within 0 to 1",
+      {"transforms[0] random_horizontal_flip.p: nan is not within 0 to 1",
        [](auto& s) { AddTransform(s).mutable_random_horizontal_flip()->set_p(kNan); }},
       {"transforms[0] normalize.mean: has 0 values; give one, or one a channel\n"
-       "transforms[0] normalize.std: holds a zero, by which nothing can be divided",
+       "transforms[0] normalize.std: holds 0; it must be above 0, also as float32",
        [](auto& s) { AddTransform(s).mutable_normalize()->add_std(0); }},
       {"transforms[0] normalize.mean: holds a value that is not finite",
        [](auto& s) {
@@ -219,6 +219,44 @@ TEST(ConvertTest, OneErrorHoldsTheFaultsOfTheWholeRequest) {
           "gpu_uuid: has 300 bytes, at most 256 are possible\n"
           "client_name: holds a control character"));
   EXPECT_THAT(FromProto(v1::OpenFeedRequest()), StatusIs(Code::kInvalidArgument, "spec: is missing"));
+}
+
+// What no value can hold and what a value must not be: neither hides the other.
+TEST(ConvertTest, OneErrorHoldsFaultsOfFormAndOfValue) {
+  v1::FeedSpec spec = ValidSpec();
+  spec.set_batch_size(0);
+  spec.set_order(static_cast<v1::FeedSpec::Order>(9));
+  spec.mutable_dataset()->set_token_dtype("int8");
+  AddTransform(spec).mutable_center_crop();
+  v1::RandomResizedCrop& crop = *AddTransform(spec).mutable_random_resized_crop();
+  crop.add_size(4);
+  crop.add_scale(0.5);
+  crop.add_scale(1.5);
+  v1::Normalize& normalize = *AddTransform(spec).mutable_normalize();
+  normalize.add_mean(0);
+  normalize.add_std(-1);
+  AddTransform(spec).mutable_resize()->add_size(8);
+  EXPECT_THAT(
+      FromProto(spec),
+      StatusIs(Code::kInvalidArgument,
+               "dataset.token_dtype: is neither uint16 nor uint32\n"
+               "order: 9 is not a known value\n"
+               "transforms[0] center_crop.size: has 0 values; give one, or height and width\n"
+               "batch_size: must be at least 1\n"
+               "transforms[1] random_resized_crop.scale: 1.5 is above 1, the whole area\n"
+               "transforms[2] normalize.std: holds -1; it must be above 0, also as float32\n"
+               "transforms[3] resize: comes after normalize or to_dtype, but works on uint8 pixels; move it "
+               "before them"));
+}
+
+TEST(ConvertTest, ATokenDtypeThatIsSaidIsNotTheSameAsNone) {
+  v1::FeedSpec spec = ValidSpec();
+  ASSERT_OK_AND_ASSIGN(const FeedSpec unset, FromProto(spec));
+  EXPECT_EQ(unset.dataset.token_dtype, std::nullopt);
+  spec.mutable_dataset()->set_token_dtype("uint16");
+  ASSERT_OK_AND_ASSIGN(const FeedSpec said, FromProto(spec));
+  EXPECT_EQ(said.dataset.token_dtype, DType::kUint16);
+  EXPECT_EQ(ToProto(said).dataset().token_dtype(), "uint16");
 }
 
 TEST(ConvertTest, FailedBackendsAreTheTwoThatCanFailEachOnce) {

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/session/dataset_cache.h"
 
+#include <dirent.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <array>
 #include <future>
 #include <vector>
 
+#include "common/unique_handle.h"
 #include "tests/testing.h"
 #include "tests/unit/npy_file.h"
 
@@ -108,6 +114,87 @@ TEST_F(DatasetCacheTest, NamesNeedNoRootAndTheClientsWordWins) {
   by_name.name = "nobody";
   EXPECT_THAT(cache.Open(by_name), StatusIs(Code::kNotFound, HasSubstr("is not configured in the daemon")));
   EXPECT_THAT(cache.Open(tokens), StatusIs(Code::kPermissionDenied));  // by path it needs a root
+}
+
+TEST_F(DatasetCacheTest, TheClientsTokenDtypeWinsAlsoWhenItIsTheDefault) {
+  DatasetSpec tokens = Path(directory_.Write("t.bin", std::string(4 * 101, 'x')).string());
+  tokens.sequence_length = 10;
+  tokens.token_dtype = DType::kUint32;
+  DatasetCache cache({{{"text", tokens}}, {}, 8});
+  DatasetSpec by_name;
+  by_name.name = "text";
+  ASSERT_OK_AND_ASSIGN(const auto configured, cache.Open(by_name));
+  EXPECT_EQ(configured->info().samples, 10U);  // of 101 tokens
+  by_name.token_dtype = DType::kUint16;
+  ASSERT_OK_AND_ASSIGN(const auto said, cache.Open(by_name));
+  EXPECT_EQ(said->info().samples, 20U);  // of 202
+}
+
+// Purpose: a dataset that, when it ends, asks something of the cache from another thread.
+class AskingDataset final : public Dataset {
+ public:
+  explicit AskingDataset(std::function<void()> at_end) : at_end_(std::move(at_end)) {}
+  ~AskingDataset() override { at_end_(); }
+  const DatasetInfo& info() const override { return info_; }
+  Status ReadTensor(uint64_t, size_t, std::span<std::byte>) const override { return OkStatus(); }
+  Status ReadEncoded(uint64_t, size_t, std::vector<std::byte>&) const override { return OkStatus(); }
+  std::string Describe(uint64_t) const override { return ""; }
+
+ private:
+  std::function<void()> at_end_;
+  DatasetInfo info_;
+};
+
+TEST_F(DatasetCacheTest, DatasetsEndWithoutTheLock) {
+  std::vector<std::future<void>> asked;
+  int free = 0;
+  DatasetCache* in_use = nullptr;
+  const auto at_end = [&] {
+    asked.push_back(std::async(std::launch::async, [in_use] { (void)in_use->options(); }));
+    if (asked.back().wait_for(std::chrono::seconds(20)) == std::future_status::ready) ++free;
+  };
+  const auto open = [&](const DatasetSpec&, const std::vector<std::string>&) {
+    return Result<std::shared_ptr<const Dataset>>(std::make_shared<const AskingDataset>(at_end));
+  };
+  DatasetCache cache(Options(1), open);
+  in_use = &cache;
+  for (const char* name : {"a.npy", "b.npy"}) EXPECT_OK(cache.Open(Path(WriteRows(name, 3))));
+  EXPECT_EQ(asked.size(), 1U);  // the first made room for the second
+  cache.SetOptions(Options(0));
+  EXPECT_EQ(asked.size(), 2U);
+  EXPECT_EQ(free, 2);
+}
+
+// Purpose: hears of every file and folder that is opened in a folder. Owns: an inotify descriptor.
+class OpenedWatch {
+ public:
+  explicit OpenedWatch(const std::string& folder) : inotify_(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
+    EXPECT_GE(::inotify_add_watch(inotify_.get(), folder.c_str(), IN_OPEN | IN_ACCESS), 0);
+  }
+  bool heard() const {
+    std::array<char, 4096> events{};
+    return ::read(inotify_.get(), events.data(), events.size()) > 0;
+  }
+
+ private:
+  UniqueFd inotify_;
+};
+
+TEST_F(DatasetCacheTest, NothingBehindALinkOutOfTheRootsIsOpened) {
+  const TempDir elsewhere;
+  elsewhere.Write("set/a.npy", NpyHeaderBytes("<i8", "(1,)", false) + RawBytes(std::vector<int64_t>{1}));
+  const std::string folder = (elsewhere / "set").string();
+  std::filesystem::create_symlink(folder, directory_ / "link");
+  DatasetCache cache(Options(8));
+  const OpenedWatch watch(folder);
+  EXPECT_THAT(cache.Open(Path((directory_ / "link").string())),
+              StatusIs(Code::kPermissionDenied, HasSubstr("leaves the allowed root")));
+  EXPECT_THAT(cache.Open(Path((directory_ / "link/a.npy").string())), StatusIs(Code::kPermissionDenied));
+  EXPECT_FALSE(watch.heard());
+  DIR* const listed = ::opendir(folder.c_str());  // which it would have heard
+  ASSERT_NE(listed, nullptr);
+  ::closedir(listed);
+  EXPECT_TRUE(watch.heard());
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ class TokensTest : public ::testing::Test {
  protected:
   std::string Path(std::string_view below) const { return dir_ / below; }
   Result<std::shared_ptr<const Dataset>> Open(std::string_view name, uint32_t length, uint32_t stride = 0,
-                                              DType dtype = DType::kUint16) const {
+                                              std::optional<DType> dtype = {}) const {
     Result<RootedPath> base = RootedPath::Resolve(Path(name), {dir_.path()});
     if (!base.ok()) return base.status();
     DatasetSpec spec;
@@ -116,7 +116,7 @@ TEST_F(TokensTest, PlacesNeedNoAlignment) {
 
 TEST_F(TokensTest, ANpyFileTellsItsOwnType) {
   dir_.Write("t.npy", NpyHeaderBytes("<u4", "(5,)", false) + RawBytes<uint32_t>({1, 2, 70000, 4, 5}));
-  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("t.npy", 2, 0, DType::kUint16));
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("t.npy", 2));
   EXPECT_EQ(dataset->info().samples, 2U);
   EXPECT_EQ(Sample(*dataset, 0, 1), (std::vector<int64_t>{2, 70000}));
   EXPECT_EQ(Sample(*dataset, 1, 1), (std::vector<int64_t>{4, 5}));
@@ -142,6 +142,15 @@ TEST_F(TokensTest, RefusesFilesTooShortForOneSample) {
                                                      HasSubstr("sequence_length 8 needs 9"))));
   EXPECT_THAT(Open("t.bin", 0xffffffff), StatusIs(Code::kInvalidArgument, HasSubstr("needs 4294967296")));
   EXPECT_THAT(Open("empty.bin", 1), StatusIs(Code::kInvalidArgument, HasSubstr("holds 0 tokens")));
+}
+
+TEST_F(TokensTest, RefusesATokenDtypeThatTheHeaderContradicts) {
+  dir_.Write("t.npy", NpyHeaderBytes("<u4", "(20,)", false) + RawBytes(Stream<uint32_t>(20)));
+  EXPECT_OK(Open("t.npy", 4));
+  EXPECT_OK(Open("t.npy", 4, 0, DType::kUint32));
+  EXPECT_THAT(
+      Open("t.npy", 4, 0, DType::kUint16),
+      StatusIs(Code::kInvalidArgument, HasSubstr("token_dtype says uint16, but its header says uint32")));
 }
 
 TEST_F(TokensTest, RefusesWrongSpecs) {

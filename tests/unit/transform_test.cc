@@ -42,59 +42,15 @@ TEST(TransformTest, MaxSizeBoundsTheLongerSideAndKeepsTheAspect) {
   EXPECT_EQ(resized({0, 0, 128}, {5000, 3}), std::pair(128, 1));
   EXPECT_EQ(resized({0, 100, 150}, {50, 150}), std::pair(50, 150));
   EXPECT_EQ(resized({0, 100, 150}, {60, 50}), std::pair(120, 100));
-  EXPECT_THAT(Faults({Resize{0, 0, 70000}}),
-              ElementsAre("transforms[0] resize: max_size 70000 is not between 1 and 65500"));
 }
 
-TEST(TransformTest, NamesEveryFaultWithItsPlace) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_THAT(Faults({Resize{0, 0}}), ElementsAre("transforms[0] resize: size 0 is not between 1 and 65500"));
-  EXPECT_THAT(Faults({Resize{5, 0}}),
-              ElementsAre("transforms[0] resize: width 0 is not between 1 and 65500"));
-  EXPECT_THAT(Faults({RandomHorizontalFlip{}, CenterCrop{70000, 0}}),
-              ElementsAre("transforms[1] center_crop: height 70000 is not between 1 and 65500",
-                          "transforms[1] center_crop: width 0 is not between 1 and 65500"));
-  EXPECT_THAT(Faults({CenterCrop{65500, 65500}}),
-              ElementsAre("transforms[0] center_crop: 65500 x 65500 is over the limit of 268435456 pixels"));
-  EXPECT_THAT(Faults({RandomResizedCrop{4, 4, 0, 1, 1, 1}}),
-              ElementsAre("transforms[0] random_resized_crop: scale_min 0 is not a number above 0"));
-  EXPECT_THAT(Faults({RandomResizedCrop{4, 4, 0.5, 0.25, 2, 1}}),
-              ElementsAre("transforms[0] random_resized_crop: scale_min 0.5 is above scale_max 0.25",
-                          "transforms[0] random_resized_crop: ratio_min 2 is above ratio_max 1"));
-  EXPECT_THAT(Faults({RandomResizedCrop{4, 4, 0.5, 1.5, nan, -1}}),
-              ElementsAre("transforms[0] random_resized_crop: scale_max 1.5 is above 1, the whole area",
-                          "transforms[0] random_resized_crop: ratio_min nan is not a number above 0",
-                          "transforms[0] random_resized_crop: ratio_max -1 is not a number above 0"));
-  EXPECT_THAT(Faults({RandomHorizontalFlip{1.5}}),
-              ElementsAre("transforms[0] random_horizontal_flip: p 1.5 is not between 0 and 1"));
-  EXPECT_THAT(Faults({RandomHorizontalFlip{nan}}),
-              ElementsAre("transforms[0] random_horizontal_flip: p nan is not between 0 and 1"));
+TEST(TransformTest, NamesEveryTransformThatDoesNotFitTheImages) {
   EXPECT_THAT(Faults({Normalize{{0.5, 0.5}, {1}}}),
               ElementsAre("transforms[0] normalize: mean has 2 values; 1 or 3 (one a channel) can be used"));
-  EXPECT_THAT(Faults({Normalize{{0, 0, 0}, {1}}}, 1),
-              ElementsAre("transforms[0] normalize: mean has 3 values; 1 (one a channel) can be used"));
-  EXPECT_THAT(Faults({Normalize{{nan}, {0}}}),
-              ElementsAre("transforms[0] normalize: mean nan is not a finite number",
-                          "transforms[0] normalize: std 0 is not a number above 0"));
-  EXPECT_THAT(Faults({Normalize{{0}, {1e-60}}}), ElementsAre(HasSubstr("std 1e-60")));
-  EXPECT_THAT(Faults({Normalize{{}, {-1}}}),
-              ElementsAre(HasSubstr("mean has 0 values"), HasSubstr("std -1 is not a number above 0")));
-  EXPECT_THAT(
-      Faults({ToDtype{DType::kInt64, false}}),
-      ElementsAre("transforms[0] to_dtype: dtype int64 is not one of uint8, float32, float16, bfloat16"));
-  EXPECT_THAT(Faults({ToDtype{DType::kFloat32, true}, Resize{4, 4}}),
-              ElementsAre("transforms[1] resize: comes after normalize or to_dtype, but works on uint8 "
-                          "pixels; move it before them"));
-}
-
-TEST(TransformTest, AcceptsWhatTorchvisionUsersWrite) {
-  EXPECT_THAT(
-      Faults({ToDtype{DType::kUint8, true}, RandomResizedCrop{224, 224}, RandomHorizontalFlip{},
-              Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}, ToDtype{DType::kBfloat16, false}}),
-      IsEmpty());
-  EXPECT_THAT(
-      Faults({Resize{0, 256}, CenterCrop{224, 224}, ToDtype{DType::kFloat32, true}, RandomHorizontalFlip{0}}),
-      IsEmpty());
+  EXPECT_THAT(Faults({RandomHorizontalFlip{}, Normalize{{0, 0, 0}, {1, 1}}}, 1),
+              ElementsAre("transforms[1] normalize: mean has 3 values; 1 (one a channel) can be used",
+                          "transforms[1] normalize: std has 2 values; 1 (one a channel) can be used"));
+  EXPECT_THAT(Faults({Normalize{{0, 0, 0}, {1}}, ToDtype{DType::kFloat16, false}}), IsEmpty());
 }
 
 TEST(TransformTest, OutcomeKnowsSizeAndType) {
