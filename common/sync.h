@@ -19,7 +19,6 @@
 #define PF_EXCLUDES(...) PF_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
 #define PF_ACQUIRE(...) PF_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define PF_RELEASE(...) PF_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
-#define PF_NO_THREAD_SAFETY_ANALYSIS PF_THREAD_ANNOTATION(no_thread_safety_analysis)
 
 namespace pinfeed {
 
