@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <mutex>
 
+// What clang checks: https://clang.llvm.org/docs/ThreadSafetyAnalysis.html. Nothing to other compilers.
 #if defined(__clang__)
 #define PF_THREAD_ANNOTATION(x) __attribute__((x))
 #else
