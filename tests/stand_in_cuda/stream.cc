@@ -136,6 +136,22 @@ CUresult cuStreamQuery(CUstream handle) {
   return context->error;
 }
 
+CUresult cuCtxSynchronize() {
+  PF_STAND_IN_CONTEXT_CALL(cuCtxSynchronize);
+  std::vector<std::shared_ptr<CUstream_st>> streams;
+  {
+    auto& state = TheState();
+    const MutexLock lock(state.mutex);
+    for (const auto& [handle, stream] : state.streams) {
+      if (&stream->context() == context) streams.push_back(stream);
+    }
+    const auto own = state.null_streams.find(context);
+    if (own != state.null_streams.end()) streams.push_back(own->second);
+  }
+  for (const auto& stream : streams) stream->Wait(stream->Pushed());
+  return context->error;
+}
+
 CUresult cuEventCreate(CUevent* event, unsigned int flags) {
   PF_STAND_IN_CONTEXT_CALL(cuEventCreate);
   constexpr unsigned kKnown = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING;
@@ -176,5 +192,13 @@ CUresult cuEventQuery(CUevent event) {
   const std::optional<CUevent_st> point = EventOf(event);
   if (!point) return CUDA_ERROR_INVALID_HANDLE;
   if (point->stream != nullptr && !point->stream->IsFinished(point->number)) return CUDA_ERROR_NOT_READY;
+  return point->context->error;
+}
+
+CUresult cuEventSynchronize(CUevent event) {
+  PF_STAND_IN_CONTEXT_CALL(cuEventSynchronize);
+  const std::optional<CUevent_st> point = EventOf(event);
+  if (!point) return CUDA_ERROR_INVALID_HANDLE;
+  if (point->stream != nullptr) point->stream->Wait(point->number);
   return point->context->error;
 }
