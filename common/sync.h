@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <mutex>
 
+// What clang checks: https://clang.llvm.org/docs/ThreadSafetyAnalysis.html. Nothing to other compilers.
 #if defined(__clang__)
 #define PF_THREAD_ANNOTATION(x) __attribute__((x))
 #else
@@ -19,7 +20,6 @@
 #define PF_EXCLUDES(...) PF_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
 #define PF_ACQUIRE(...) PF_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define PF_RELEASE(...) PF_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
-#define PF_NO_THREAD_SAFETY_ANALYSIS PF_THREAD_ANNOTATION(no_thread_safety_analysis)
 
 namespace pinfeed {
 

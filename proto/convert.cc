@@ -185,13 +185,6 @@ Result<OpenFeedArguments> FromProto(const v1::OpenFeedRequest& request) {
   return out;
 }
 
-Result<FeedSpec> FromProto(const v1::FeedSpec& spec) {
-  Faults faults;
-  FeedSpec out = SpecFromProto(spec, faults);
-  RETURN_IF_ERROR(faults.ToStatus());
-  return out;
-}
-
 Result<Cursor> FromProto(const v1::Cursor& cursor) {
   Faults faults;
   Cursor out = CursorFromProto(cursor, faults);

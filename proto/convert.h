@@ -19,13 +19,13 @@ inline constexpr size_t kMaxClientNameBytes = 128;
 inline constexpr size_t kMaxReasonBytes = 512;
 inline constexpr int kMaxTransforms = 64;
 
-// An OpenFeedRequest without what the daemon compares with itself (protocol version and boot id).
 // A backend that the client was offered and could not use.
 struct FailedBackend {
   Backend backend = Backend::kVmmFd;
   std::string reason;  // printable
 };
 
+// An OpenFeedRequest without what the daemon compares with itself (protocol version and boot id).
 struct OpenFeedArguments {
   FeedSpec spec;
   std::optional<Cursor> cursor;
@@ -37,12 +37,10 @@ struct OpenFeedArguments {
 
 // kInvalidArgument with every fault of the spec, the cursor and the strings.
 Result<OpenFeedArguments> FromProto(const v1::OpenFeedRequest& request);
-Result<FeedSpec> FromProto(const v1::FeedSpec& spec);
 Result<Cursor> FromProto(const v1::Cursor& cursor);
 // kInvalidArgument unless the dtype is known, the shape is possible and sample_bytes is its size.
 Result<TensorPlace> FromProto(const v1::TensorPlace& place);
 
-v1::FeedSpec ToProto(const FeedSpec& spec);
 v1::Cursor ToProto(const Cursor& cursor);
 v1::TensorPlace ToProto(const TensorPlace& place);
 v1::FeedSpec::Backend ToProto(Backend backend);

@@ -279,10 +279,11 @@ Status Feed::Seek(const Cursor& cursor) {
   // Prefetched batches are the right ones already when the feed stands there.
   if (session_ != nullptr && final_error_.ok() && cursor == cursor_) return OkStatus();
   EndSession();  // first, so that the new session finds the old one's memory free
-  const Cursor old = cursor_;
   Status connected = Connect(cursor);
   if (connected.ok()) return OkStatus();
-  cursor_ = old;
+  // A daemon that refused the position is there. An error of the feed's own stays its answer.
+  const Cursor old = cursor_;
+  if (!IsTransient(connected.code()) && final_error_.ok() && Connect(old).ok()) return connected;
   lost_at_ = next_try_ = steady_clock::now();
   backoff_.Reset();
   last_try_ = OkStatus();

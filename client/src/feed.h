@@ -39,7 +39,8 @@ struct FeedOptions {
 class Feed {
  public:
   static Result<std::unique_ptr<Feed>> Open(FeedOptions options);
-  // Waits (shortly) until the daemon has taken the memory back, unless batches are still held.
+  // Unless batches are still held: waits until the daemon has taken the memory back, at most 2 s, and on a
+  // GPU until the streams are done with it, at most 10 s (Session::CloseAndWait).
   ~Feed();
   Feed(const Feed&) = delete;
   Feed& operator=(const Feed&) = delete;
@@ -48,7 +49,8 @@ class Feed {
   Result<Batch*> Next(std::optional<std::chrono::nanoseconds> timeout);
 
   const Cursor& cursor() const { return cursor_; }
-  // On failure the feed stays where it was.
+  // End the session as ~Feed does and open another. On failure the feed stays where it was: in a new session
+  // if the daemon refused the position, else the next Next looks for the daemon.
   Status Seek(const Cursor& cursor);
   Status SeekEpoch(uint64_t epoch);
 

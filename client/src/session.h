@@ -23,10 +23,11 @@ namespace pinfeed {
 
 // Purpose: the mapped memory of one session and the protocol on it. Owns: mappings, doorbell, lifeline.
 // Shared by the feed and by each batch that is held; the last one to let go unmaps and says goodbye, so that
-// memory under a held batch never vanishes. Threads: Take, Sleep and the wait figures from the feed's one
-// thread; Release and the constant reads from any. Errors: nothing that the daemon writes is believed: a
-// descriptor that cannot be true is kInternal. Invariants: 1. batches are taken in sequence, none twice; 2. a
-// slot's word gets the generation of the batch that was taken from it, once.
+// memory under a held batch never vanishes; on a GPU it waits until the streams are done with it, at most 10
+// s. Threads: Take, Sleep and the wait figures from the feed's one thread; Release and the constant reads
+// from any. Errors: nothing that the daemon writes is believed: a descriptor that cannot be true is
+// kInternal. Invariants: 1. batches are taken in sequence, none twice; 2. a slot's word gets the generation
+// of the batch that was taken from it, once.
 class Session {
  public:
   // Connects the lifeline, maps and verifies everything; an arena on a device on the caller's GPU `ordinal`.

@@ -29,7 +29,6 @@
   F(cuCtxPushCurrent)               \
   F(cuCtxPopCurrent)                \
   F(cuCtxSetLimit)                  \
-  F(cuCtxSynchronize)               \
   F(cuCtxGetStreamPriorityRange)    \
   F(cuStreamCreateWithPriority)     \
   F(cuStreamDestroy)                \
@@ -40,7 +39,6 @@
   F(cuEventDestroy)                 \
   F(cuEventRecord)                  \
   F(cuEventQuery)                   \
-  F(cuEventSynchronize)             \
   F(cuMemAlloc)                     \
   F(cuMemFree)                      \
   F(cuMemGetInfo)                   \
@@ -65,7 +63,6 @@
   F(cuIpcOpenMemHandle)             \
   F(cuIpcCloseMemHandle)            \
   F(cuModuleLoadData)               \
-  F(cuModuleUnload)                 \
   F(cuModuleGetFunction)            \
   F(cuLaunchKernel)
 

@@ -44,7 +44,6 @@ class StallSums {
 
   void Add(StallCause cause, uint64_t ns) { sums_[static_cast<size_t>(cause)] += ns; }
   void Defer(uint64_t ns) { deferred_ns_ += ns; }
-  uint64_t deferred_ns() const { return deferred_ns_; }
   // The share of the time for which not even one worker was there goes to kWorkers, the rest as the stages
   // were.
   void Settle(const Work& work) {

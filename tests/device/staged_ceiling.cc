@@ -70,8 +70,7 @@ class Lane {
     std::uniform_int_distribution<uint64_t> pick(0, job.samples - 1);
     for (unsigned turn = 0; !stop.load(std::memory_order_relaxed); ++turn) {
       const unsigned half = turn % 2;
-      if (job.copies && turn >= 2)
-        RETURN_IF_ERROR(CudaStatus(driver.cuEventSynchronize(copied_[half]), "wait for a copy"));
+      if (job.copies && turn >= 2) RETURN_IF_ERROR(WaitForCopy(copied_[half]));
       std::byte* const place = memory_ + half * bytes_;
       for (uint64_t i = 0; job.reads && i < job.at_once; ++i)
         RETURN_IF_ERROR(ReadSample(fd, job, pick(random), place + i * job.sample_bytes));
@@ -86,6 +85,13 @@ class Lane {
   }
 
  private:
+  Status WaitForCopy(CUevent copied) const {
+    CUresult state = CUDA_ERROR_NOT_READY;
+    while ((state = device_->driver().cuEventQuery(copied)) == CUDA_ERROR_NOT_READY)
+      std::this_thread::yield();
+    return CudaStatus(state, "wait for a copy");
+  }
+
   std::shared_ptr<const CudaDevice> device_;
   uint64_t bytes_ = 0;  // of one half
   std::byte* memory_ = nullptr;

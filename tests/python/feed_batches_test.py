@@ -11,6 +11,7 @@ import pytest
 from fake_library import EPOCH
 
 import pinfeed
+from pinfeed import _device
 
 
 def test_a_batch_is_a_named_tuple(fake):
@@ -149,3 +150,44 @@ def test_a_type_that_torch_lacks(fake):
     else:
         with pytest.raises(pinfeed.InvalidArgumentError, match='uint16.*framework="numpy"'):
             next(iter(feed))
+
+
+@pytest.fixture
+def gpu(fake, monkeypatch):
+    """As `fake`, on a GPU whose memory the framework takes as it comes. `label` is to become what `label_output` says."""
+    memory = _device.Memory(dtype=str, empty=None, address=None, stream=lambda: 0, lend=lambda raw: raw)
+    monkeypatch.setattr(_device, "torch_memory", lambda ordinal: memory)
+
+    def open_feed(label_output, **options):
+        return fake(settings={"DEVICE": 0, "LABEL_OUTPUT": label_output}, device=0, framework="torch", zero_copy=True, **options)
+
+    open_feed.released = fake.c.fake_released
+    return open_feed
+
+
+def test_lent_slots_have_every_tensor(gpu):
+    batch = next(iter(gpu(label_output=9)))
+    assert [tensor.shape for tensor in batch] == [(4, 2, 3), (4,)]
+
+
+def test_a_tensor_that_cannot_be_lent_is_refused_each_time_and_the_batch_given_back(gpu):
+    """The first tensor can be lent; the second has to become something else."""
+    feed = gpu(label_output=12)
+    before = gpu.released()
+    at_start = feed.state_dict()["cursor"]["position"]
+    for _ in range(3):
+        with pytest.raises(pinfeed.InvalidArgumentError, match="zero_copy: tensor 'label'"):
+            next(iter(feed))
+    assert feed.state_dict()["cursor"]["position"] == at_start == "0"  # another feed may go on with that very batch
+    feed.close()
+    assert gpu.released() == before + 1
+
+
+def test_a_batch_that_could_not_be_given_goes_back_with_the_feed(gpu):
+    feed = gpu(label_output=12)
+    before = gpu.released()
+    with pytest.raises(pinfeed.InvalidArgumentError):
+        next(iter(feed))
+    del feed
+    gc.collect()
+    assert gpu.released() == before + 1

@@ -133,13 +133,6 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuModuleUnload(CUmodule module) {
-  PF_STAND_IN_CONTEXT_CALL(cuModuleUnload);
-  State& state = TheState();
-  const MutexLock lock(state.mutex);
-  return state.modules.erase(module) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
   PF_STAND_IN_CONTEXT_CALL(cuModuleGetFunction);
   if (function == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -46,6 +46,9 @@
 // What the library exports: these and no other. symbols.cc fails to link when one is not defined.
 #define PF_STAND_IN_EXPORT(name) extern "C" __attribute__((visibility("default"))) decltype(::name) name;
 PF_CUDA_FUNCTIONS(PF_STAND_IN_EXPORT)
+// What a framework in the trainer's process calls besides (tests/python/device/stand_in_torch.py).
+PF_STAND_IN_EXPORT(cuCtxSynchronize)
+PF_STAND_IN_EXPORT(cuEventSynchronize)
 #undef PF_STAND_IN_EXPORT
 
 // The types that cuda.h leaves opaque.

@@ -316,11 +316,31 @@ TEST_F(ClientFeedTest, RefusedSeekLeavesTheFeedWhereItWas) {
                : grpc::Status::OK;
   };
   const auto daemon = Daemon({.refuse = refuse, .opened = [](FakeSession& session) { session.Publish(); }});
-  Feed feed(kSpec, Options());
+  FeedOptions options = Options();
+  options.reconnect_timeout = std::chrono::milliseconds(0);  // the daemon is not lost
+  Feed feed(kSpec, options);
   EXPECT_EQ(feed.Next()->index(), 0U);
   EXPECT_EQ(pf_seek_epoch(feed.get(), 9), PF_INVALID_ARGUMENT);
   EXPECT_STREQ(pf_last_error(), "cursor.epoch: behind the last epoch");
   EXPECT_EQ(feed.Next()->index(), 1U);
+  EXPECT_EQ(feed.Info().reconnects, 0U);
+  EXPECT_THAT(log_.lines, SizeIs(0));
+}
+
+TEST_F(ClientFeedTest, RefusedSeekDoesNotCureAFailedFeed) {
+  const auto refuse = [](const v1::OpenFeedRequest& request) {
+    return request.cursor().epoch() == 9 ? grpc::Status(grpc::INVALID_ARGUMENT, "cursor.epoch: behind")
+                                         : grpc::Status::OK;
+  };
+  const auto daemon = Daemon({.refuse = refuse});
+  Feed feed(kSpec, Options());
+  const std::string text = "decode 'cat.jpg'";
+  daemon->Session(0).Fail(PF_DATA_LOSS, text, static_cast<uint32_t>(text.size()));
+  EXPECT_EQ(NextCode(feed, 1000), PF_DATA_LOSS);
+  EXPECT_EQ(pf_seek_epoch(feed.get(), 9), PF_INVALID_ARGUMENT);
+  EXPECT_EQ(NextCode(feed, 1000), PF_DATA_LOSS);
+  feed.SeekEpoch(1);
+  EXPECT_EQ(NextCode(feed, 0), PF_DEADLINE_EXCEEDED);
 }
 
 TEST_F(ClientFeedTest, CursorIsCopiedWhenItFits) {

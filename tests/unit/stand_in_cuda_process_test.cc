@@ -36,7 +36,7 @@ const CudaDriver& EnterFirstDevice() {
   REQUIRE(driver.cuMemAlloc(&memory, kPage) == CUDA_SUCCESS);
   const char byte = 1;
   REQUIRE(driver.cuMemcpyHtoDAsync(memory, &byte, 1, nullptr) == CUDA_SUCCESS);
-  REQUIRE(driver.cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  REQUIRE(driver.cuStreamSynchronize(nullptr) == CUDA_ERROR_ILLEGAL_ADDRESS);
   REQUIRE(driver.cuMemcpyHtoD(memory, &byte, 1) == CUDA_ERROR_ILLEGAL_ADDRESS);
   REQUIRE(driver.cuMemFree(memory) == CUDA_ERROR_ILLEGAL_ADDRESS);
   std::_Exit(0);
@@ -62,11 +62,11 @@ const CudaDriver& EnterFirstDevice() {
 }
 
 [[noreturn]] void FailSecondSynchronisationForGood() {
-  const ScopedEnv fail("PINFEED_STAND_IN_FAIL", "cuCtxSynchronize:2");
+  const ScopedEnv fail("PINFEED_STAND_IN_FAIL", "cuStreamSynchronize:2");
   const CudaDriver& driver = EnterFirstDevice();
   CUdeviceptr memory = 0;
-  REQUIRE(driver.cuCtxSynchronize() == CUDA_SUCCESS);
-  REQUIRE(driver.cuCtxSynchronize() == CUDA_ERROR_UNKNOWN);
+  REQUIRE(driver.cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
+  REQUIRE(driver.cuStreamSynchronize(nullptr) == CUDA_ERROR_UNKNOWN);
   REQUIRE(driver.cuMemAlloc(&memory, 1) == CUDA_ERROR_UNKNOWN);
   std::_Exit(0);
 }

@@ -222,11 +222,10 @@ TEST_F(StandInCudaTest, EventIsNotReadyUntilItsPointIsReached) {
     early = driver_->cuEventQuery(event);
   }
   EXPECT_EQ(early, CUDA_ERROR_NOT_READY);
-  EXPECT_EQ(driver_->cuEventSynchronize(event), CUDA_SUCCESS);
+  EXPECT_EQ(driver_->cuStreamSynchronize(stream), CUDA_SUCCESS);
   EXPECT_EQ(driver_->cuEventQuery(event), CUDA_SUCCESS);
   EXPECT_EQ(driver_->cuEventDestroy(event), CUDA_SUCCESS);
   EXPECT_EQ(driver_->cuStreamDestroy(stream), CUDA_SUCCESS);
-  EXPECT_EQ(driver_->cuCtxSynchronize(), CUDA_SUCCESS);
   EXPECT_EQ(driver_->cuMemFree(memory), CUDA_SUCCESS);
 }
 
@@ -282,7 +281,6 @@ class StandInCudaKernelTest : public StandInCudaTest {
         CUDA_SUCCESS);
     work = {};  // the launch took its own copy
     std::vector<Element> out = ReadBack<Element>(to, elements);
-    EXPECT_EQ(driver_->cuModuleUnload(module), CUDA_SUCCESS);
     for (const CUdeviceptr memory : {from, mark, to}) EXPECT_EQ(driver_->cuMemFree(memory), CUDA_SUCCESS);
     return out;
   }

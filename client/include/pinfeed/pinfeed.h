@@ -117,12 +117,17 @@ typedef struct pf_open_options {
 PF_API void pf_open_options_init(pf_open_options* options, size_t size);
 
 typedef struct pf_feed pf_feed;
-/* Opens a feed. On success *feed is to be closed with pf_close. Blocks up to open_timeout_ms. */
+/* Opens a feed. On success *feed is to be closed with pf_close. Blocks up to open_timeout_ms; for a device
+ * also as long as the driver takes to start, to make this process's context and to map memory. Fails with
+ * PF_INVALID_ARGUMENT, PF_NOT_FOUND, PF_PERMISSION_DENIED, PF_RESOURCE_EXHAUSTED, PF_FAILED_PRECONDITION (a
+ * cursor of another dataset, a group with another spec, a required backend that cannot be had),
+ * PF_UNAVAILABLE or PF_DEADLINE_EXCEEDED (no daemon, no GPU). */
 PF_API pf_result pf_open(const pf_open_options* options, pf_feed** feed);
-/* Ends the session. Batches that are still held stay valid until their release. When none is held, waits
- * (at most 2 s) until the daemon has taken the memory back; on a device before that (at most 10 s) until the
- * GPU has done the releases that were put on a stream, unless it never will, as the process's context there
- * is broken. NULL is allowed. */
+/* Ends the session. Batches that are still held stay valid until their release; the last of them unmaps the
+ * memory. When none is held, pf_close unmaps it, and waits (at most 2 s) until the daemon has taken it back.
+ * Whoever unmaps memory of a device waits before that until the streams have got to every release that was
+ * put on them, at most 10 s (not at all where the process's context is broken), and then as long as the driver needs (with
+ * cuda-ipc until the GPU is idle). Where that fails, the memory stays until the process ends, with a warning. NULL is allowed. */
 PF_API void pf_close(pf_feed* feed);
 
 typedef struct pf_feed_info {
@@ -149,10 +154,12 @@ PF_API pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info);
 typedef struct pf_batch pf_batch;
 /* The next batch, in order. Blocks until it is there, at most timeout_ms (-1: as long as the daemon lives or
  * can be waited for; 0: only looks). PF_OUT_OF_RANGE after the last epoch. When the daemon vanishes: what is
- * published is still given, then the call reconnects and goes on behind the last batch given (one attempt may
- * then outlast timeout_ms by up to open_timeout_ms). Each batch is to be released once, with
- * pf_batch_release. A batch never has 0 samples: one whose samples were all skipped as bad is passed over,
- * so the last batch given of an epoch need not be marked last_of_epoch. */
+ * published is still given, then the call reconnects and goes on behind the last batch given (it may then
+ * outlast timeout_ms by up to open_timeout_ms, on a device also by what pf_close waits for streams).
+ * PF_UNAVAILABLE when that did not succeed within reconnect_timeout_ms; the next call tries as long again.
+ * Errors that trying again cannot cure are given again until a seek succeeds. Each batch is to be released
+ * once, with pf_batch_release. A batch never has 0 samples: one whose samples were all skipped as bad is
+ * passed over, so the last batch given of an epoch need not be marked last_of_epoch. */
 PF_API pf_result pf_next(pf_feed* feed, int64_t timeout_ms, pf_batch** batch);
 
 typedef struct pf_batch_info {
@@ -193,7 +200,9 @@ PF_API pf_result pf_get_tensor(const pf_batch* batch, uint32_t index, pf_tensor*
  * Any thread. */
 PF_API void pf_batch_retain(pf_batch* batch);
 /* Gives the slot back to the daemon; the tensors' memory must not be touched afterwards (on a device: no work
- * that is queued may touch it, see pf_batch_release_on). NULL is allowed. Any thread, never blocks. */
+ * that is queued may touch it, see pf_batch_release_on). NULL is allowed. Any thread. Never blocks, but for
+ * the last batch of a session that ended before it, by pf_close, a seek or the loss of the daemon: that one
+ * unmaps the memory, see pf_close. */
 PF_API void pf_batch_release(pf_batch* batch);
 
 /* ---- tensors of one's own ---- */
@@ -204,15 +213,17 @@ PF_API void pf_batch_release(pf_batch* batch);
  * the feed. Precondition of success: index < output_count. */
 PF_API pf_result pf_get_output(const pf_feed* feed, uint32_t index, pf_tensor* tensor);
 /* Writes every output of the batch into memory of the caller and gives the batch back, in the order of
- * `stream`: nothing waits. outputs[i] points to at least the bytes of pf_get_output (of which samples /
- * batch_size are written), on the feed's device, aligned to its elements. `stream` is a CUstream or
- * cudaStream_t of that device's primary context, NULL its default stream. On the host: `stream` is ignored
- * and all is done at the return. On success the batch is gone: do not release it. On an error it is still the
- * caller's, and outputs are unspecified. PF_FAILED_PRECONDITION when it was retained. */
+ * `stream`: nothing waits (but see pf_batch_release). outputs[i] points to at least the bytes of
+ * pf_get_output (of which samples / batch_size are written), on the feed's device, aligned to its elements.
+ * `stream` is a CUstream or cudaStream_t of that device's primary context, NULL its default stream. On the
+ * host: `stream` is ignored and all is done at the return. On success the batch is gone: do not release it.
+ * On an error it is still the caller's, and outputs are unspecified. PF_FAILED_PRECONDITION when it was
+ * retained. */
 PF_API pf_result pf_batch_write(pf_batch* batch, void* const* outputs, uint32_t output_count, void* stream);
 /* Gives a batch on a device back when `stream` gets there, so that work put there before may still read it.
- * On success the batch is gone. Plain pf_batch_release is for work that has finished. On the host: the same
- * as it. */
+ * On success the batch is gone; on an error, and PF_FAILED_PRECONDITION when it was retained, it is still the
+ * caller's. Plain pf_batch_release is for work that has finished. On the host: the same as it. Waits as
+ * rarely, but then for `stream` itself. */
 PF_API pf_result pf_batch_release_on(pf_batch* batch, void* stream);
 
 /* ---- position ---- */
@@ -221,17 +232,21 @@ PF_API pf_result pf_batch_release_on(pf_batch* batch, void* stream);
  * gets the bytes including the NUL; PF_OUT_OF_RANGE when capacity is smaller (buffer is then untouched; NULL
  * with capacity 0 asks for the size). */
 PF_API pf_result pf_cursor(const pf_feed* feed, char* buffer, size_t capacity, size_t* needed);
-/* Goes on at the cursor with the next pf_next. Prefetched batches that do not fit are dropped; held ones stay
- * valid. */
+/* Goes on at the cursor with the next pf_next. Costs nothing when that is where the feed stands already; else
+ * it ends the session and opens another: it drops what is prefetched, keeps held batches valid, and blocks
+ * and fails as pf_close and then pf_open do. PF_INVALID_ARGUMENT and PF_FAILED_PRECONDITION: this feed has no
+ * such position. After a failure the feed stands where it was, and makes anew what was prefetched there. */
 PF_API pf_result pf_seek(pf_feed* feed, const char* cursor_json);
-/* Goes on at the start of an epoch. Costs nothing when that is where the feed stands already. */
+/* Likewise, at the start of an epoch. */
 PF_API pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch);
 
 /* ---- the daemon ---- */
 
 /* pinfeed.v1.GetStatusResponse, ListDatasetsResponse, and the answer of Admin's `method` ("Drain", "Evict",
  * "Reload", "SetLogLevel"; for operators) to `request`, as JSON. `address` as in pf_open_options, or the
- * HOST:PORT of an admin endpoint (pf_set_tls). */
+ * HOST:PORT of an admin endpoint (pf_set_tls). Each waits at most 10 s (PF_DEADLINE_EXCEEDED,
+ * PF_UNAVAILABLE).
+ */
 PF_API pf_result pf_status_json(const char* address, char** json);
 PF_API pf_result pf_datasets_json(const char* address, char** json);
 PF_API pf_result pf_admin_json(const char* address, const char* method, const char* request, char** json);
@@ -245,8 +260,8 @@ PF_API void pf_free(char* json);
 /* Records what the daemon does with this user's feeds (root, the daemon's user: all) for as long as
  * `request_json`, a pinfeed.v1.TraceRequest, says. `function` is called on this thread: some ten times a
  * second with NULL meanwhile, then once for each pinfeed.v1.TraceResponse as JSON, valid during the call.
- * Another value than 0 ends the one or the other, and is no failure. Forks in other threads wait some seconds
- * for it. */
+ * Another value than 0 ends the one or the other, and is no failure. Connecting takes at most 10 s. Forks in
+ * other threads wait some seconds for it. */
 typedef int (*pf_trace_function)(const char* json, void* user);
 PF_API pf_result pf_trace(const char* address, const char* request_json, pf_trace_function function,
                           void* user);

@@ -6,8 +6,14 @@
 //   for (pinfeed::Batch& batch : feed) {
 //     pinfeed::TensorView images = batch["image"];
 //     Train(images.data_as<uint8_t>(), images.shape());
-//   }                                                  // each batch goes back to the daemon when it is
-//   destroyed
+//   }  // each batch goes back to the daemon when it is destroyed
+//
+// On a GPU (FeedOptions::device) what the transforms make goes into memory of one's own, in a stream's order:
+//
+//   while (std::optional<pinfeed::Batch> batch = feed.Next()) {
+//     batch->Write(stream, {images, labels});  // as large as feed.Outputs() says
+//     Train(images, labels, stream);
+//   }
 #ifndef PINFEED_PINFEED_HPP_
 #define PINFEED_PINFEED_HPP_
 
@@ -75,7 +81,8 @@ constexpr char KindOf() {
 }
 }  // namespace detail
 
-// Purpose: one tensor of a batch. Borrows the batch's memory: valid while the batch is. A value.
+// Purpose: one tensor of a batch, or what an output is like. Borrows the batch's memory: valid while the
+// batch is. A value.
 class TensorView {
  public:
   explicit TensorView(const pf_tensor& tensor) : tensor_(tensor) {}
@@ -85,6 +92,7 @@ class TensorView {
   // Dimension 0 is the number of samples.
   std::vector<int64_t> shape() const { return {tensor_.shape, tensor_.shape + tensor_.dims}; }
   std::vector<int64_t> strides() const { return {tensor_.strides, tensor_.strides + tensor_.dims}; }
+  // On a GPU an address there; null of an output.
   void* data() const { return tensor_.data; }
   // T: the arithmetic type that the dtype is (int64_t for PF_INT64), or a class of its size (std::complex,
   // std::byte, a library's bfloat16; uint16_t, too, for the 16-bit floats). Throws Error
@@ -101,6 +109,7 @@ class TensorView {
     return static_cast<T*>(tensor_.data);
   }
   uint64_t bytes() const { return tensor_.bytes; }
+  int device() const { return tensor_.device; }  // -1: the host
   bool writable() const { return tensor_.writable != 0; }
   const pf_tensor& raw() const { return tensor_; }
 
@@ -108,9 +117,10 @@ class TensorView {
   pf_tensor tensor_;
 };
 
-// Purpose: one batch. Owns it: the destructor gives the slot back. Move-only; a moved-from batch is empty,
-// and only to be assigned to or destroyed. Threads: may be destroyed on any; otherwise one at a time. Errors:
-// Error.
+// Purpose: one batch. Owns it: the destructor gives the slot back. Move-only; a batch that was moved from or
+// given back is empty, and only to be assigned to or destroyed. Threads: may be destroyed on any; otherwise
+// one at a time. Giving back does not block, but for the last batch of a session that ended before it, which
+// unmaps the memory: on a GPU up to 10 s (pf_close). Errors: Error.
 class Batch {
  public:
   explicit Batch(pf_batch* batch) : batch_(batch, pf_batch_release) {
@@ -141,8 +151,22 @@ class Batch {
     throw Error(PF_INVALID_ARGUMENT, "the batch has no tensor '" + name + "'");
   }
 
-  // Gives the slot back now.
+  // Gives the slot back now. On a GPU: when no work that is queued may touch it any more.
   void Release() { batch_.reset(); }
+  // Gives the slot back when `stream` (a CUstream or cudaStream_t, null the default one) gets there: work put
+  // there before may still read it. On the host at once. After an Error the batch is still one's own.
+  void ReleaseOn(void* stream) {
+    detail::Check(pf_batch_release_on(batch_.get(), stream));
+    (void)batch_.release();
+  }
+  // Writes every output into memory of one's own, in the order of Feed::Outputs() and as large as it says,
+  // and gives the slot back: when `stream` gets there, on the host at once. Errors as ReleaseOn; what was
+  // written is then unspecified.
+  void Write(void* stream, const std::vector<void*>& outputs) {
+    detail::Check(
+        pf_batch_write(batch_.get(), outputs.data(), static_cast<uint32_t>(outputs.size()), stream));
+    (void)batch_.release();
+  }
   pf_batch* get() const { return batch_.get(); }
 
  private:
@@ -156,10 +180,13 @@ struct FeedOptions {
   std::string client_name;  // empty: the process name
   std::chrono::milliseconds open_timeout{10'000};
   std::chrono::milliseconds reconnect_timeout{300'000};  // -1 ms: for ever
+  // The CUDA ordinal of the GPU that is to get the batches; -1: host memory. See pf_open_options.
+  int device = -1;
 };
 
 // Purpose: an ordered stream of batches. Owns the session; batches may outlive it. Threads: one at a time.
-// Errors: Error. Move-only.
+// Errors: Error, with the codes of the function of pinfeed.h; how long a call may block is said there, too
+// (the destructor is pf_close: on a GPU up to 10 s). Move-only.
 class Feed {
  public:
   // `spec_json` is a pinfeed.v1.FeedSpec.
@@ -172,12 +199,15 @@ class Feed {
     raw.client_name = detail::OrNull(options.client_name);
     raw.open_timeout_ms = options.open_timeout.count();
     raw.reconnect_timeout_ms = options.reconnect_timeout.count();
+    raw.device = options.device;
     pf_feed* feed = nullptr;
     detail::Check(pf_open(&raw, &feed));
     feed_.reset(feed);
   }
 
-  // The next batch; nothing after the last epoch. Waits as long as it takes.
+  // The next batch; nothing after the last epoch. Waits as long as the daemon lives. Throws Error
+  // (PF_UNAVAILABLE) when it vanished and is not back within reconnect_timeout; the next call then waits as
+  // long again. Other errors as pf_next.
   std::optional<Batch> Next() { return NextFor(-1); }
   // Throws Error (PF_DEADLINE_EXCEEDED) when no batch is ready in time.
   std::optional<Batch> Next(std::chrono::milliseconds timeout) { return NextFor(timeout.count()); }
@@ -187,6 +217,20 @@ class Feed {
     pf_feed_info_init(&info, sizeof(info));
     detail::Check(pf_get_feed_info(feed_.get(), &info));
     return info;
+  }
+
+  // What Batch::Write makes, for a whole batch: bytes() is what to allocate, data() null. The names live as
+  // long as the feed.
+  std::vector<TensorView> Outputs() const {
+    std::vector<TensorView> outputs;
+    const uint32_t count = Info().output_count;
+    for (uint32_t i = 0; i < count; ++i) {
+      pf_tensor tensor;
+      pf_tensor_init(&tensor, sizeof(tensor));
+      detail::Check(pf_get_output(feed_.get(), i, &tensor));
+      outputs.emplace_back(tensor);
+    }
+    return outputs;
   }
 
   // Names of the labels 0, 1, ...; empty when the dataset has none.
@@ -204,6 +248,8 @@ class Feed {
     detail::Check(pf_cursor(feed_.get(), buffer.data(), buffer.size(), &needed));
     return buffer.data();
   }
+  // These end the session and open another, unless the feed stands there already. After an Error it stands
+  // where it was.
   void Seek(const std::string& cursor_json) { detail::Check(pf_seek(feed_.get(), cursor_json.c_str())); }
   void SeekEpoch(uint64_t epoch) { detail::Check(pf_seek_epoch(feed_.get(), epoch)); }
 
@@ -250,7 +296,8 @@ class Feed {
   std::unique_ptr<pf_feed, decltype(&pf_close)> feed_{nullptr, pf_close};
 };
 
-// pinfeed.v1.GetStatusResponse and ListDatasetsResponse as JSON. An empty address as in FeedOptions.
+// pinfeed.v1.GetStatusResponse and ListDatasetsResponse as JSON. An empty address as in FeedOptions. These
+// and AdminJson wait at most 10 s.
 inline std::string StatusJson(const std::string& address = {}) {
   char* json = nullptr;
   const pf_result result = pf_status_json(detail::OrNull(address), &json);

@@ -121,9 +121,9 @@ _SIGNATURES = {
 class Library:
     """The loaded ``libpinfeed``; its functions are attributes.
 
-    Functions that may block are called without the GIL. Those on the way of every batch that never block exist a second time
-    with the suffix ``_quick`` and keep it: giving the GIL up for a microsecond can cost a switch interval (5 ms) when another
-    thread wants it. Any thread may use it.
+    Functions that may block are called without the GIL. Those on the way of every batch exist a second time with the suffix
+    ``_quick`` and keep it: giving the GIL up for a microsecond can cost a switch interval (5 ms) when another thread wants it. They
+    do not block, but for the last release of a session that has ended (pf_batch_release). Any thread may use it.
     """
 
     def __init__(self, path: str) -> None:

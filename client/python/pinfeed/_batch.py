@@ -29,7 +29,8 @@ class Batch(Tuple[Any, ...]):
 
     The first dimension of every tensor is the batch's number of samples. On the host the tensors are views of the daemon's slot, not
     copies: the slot is filled again when the last reference to any of them dies, on whatever thread, also after the feed was closed.
-    Keep at most a few batches; `Feed.slots` says how many there are.
+    Keep at most a few batches; `Feed.slots` says how many there are. The last one of a closed feed unmaps the memory. On a GPU, with
+    zero_copy=True, it waits before that for the stream it was taken on, at most 10 s, in which no other Python thread runs.
 
     Behaves as a named tuple (``_fields``, ``_asdict()``), and also has
 

@@ -195,6 +195,8 @@ class LentBatchMaker(DeviceBatchMaker):
         self._places: List[Tuple[int, int, bool]] = []  # offset, bytes of a sample, writable
 
     def _learn(self, handle: Optional[int], samples: int, data: int) -> None:
+        """Takes the layout from the first batch: whole, or not at all."""
+        places = []
         for number, output in enumerate(self._outputs):
             tensor = self._library.tensor(self._library.pf_get_tensor_quick, handle, number)
             shape = tuple(tensor.shape[1 : tensor.dims])
@@ -204,7 +206,8 @@ class LentBatchMaker(DeviceBatchMaker):
                     f"zero_copy: tensor {output.name!r} lies in the slot as {kind_of(output.name, tensor.dtype)[2]} {list(shape)}, and what the "
                     "transforms make of it has to go elsewhere: leave zero_copy at None",
                 )
-            self._places.append((tensor.data - data, tensor.bytes // samples, bool(tensor.writable)))
+            places.append((tensor.data - data, tensor.bytes // samples, bool(tensor.writable)))
+        self._places = places
 
     def take(self, out: ctypes.c_void_p) -> Any:
         handle = out.value

@@ -90,7 +90,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         tensors by DLPack, on the host `Batch.raw`. bfloat16 in NumPy is ml_dtypes' if that is installed, else the bits as uint16.
       zero_copy: True: tensors are always views of the slot; False: always copies, which the trainer may keep. None: on the host views, but
         copies of torch tensors whose slots are shared, since torch knows no read-only memory; on a GPU copies, which cost it next to
-        nothing. Views on a GPU go back in the order of the stream that was current when the batch was taken.
+        nothing. Views on a GPU go back in the order of the stream that was current when the batch was taken (see `Batch` for the last).
       slots: batches that are prefetched or held at once, 3 to 64. On a GPU a batch is held until the GPU has done the step that uses it:
         more than the steps that the trainer puts on its stream ahead. Default: the daemon's (4, on a GPU 8, more for small batches).
       share, group, group_size: "broadcast": every feed of the group sees every batch, made once; "queue": each batch goes to one of
@@ -101,7 +101,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         this process, with a warning where the system's has its folder, after waiting open_timeout for it.
       name: shown by ``pinfeed status``; by default the script's, or with ``python3 -m`` the module's.
       timeout: seconds that one batch may take before DeadlineExceededError; None: as long as the daemon lives.
-      open_timeout: seconds for the daemon to answer. reconnect_timeout: seconds to get a vanished daemon back; None: no limit.
+      open_timeout: seconds for the daemon to answer; starting the GPU's driver comes on top. reconnect_timeout: seconds to get a vanished
+        daemon back; None: no limit.
 
     Raises InvalidArgumentError with every fault at once, NotFoundError, PermissionDeniedError, ResourceExhaustedError,
     UnavailableError; all are `pinfeed.Error`.

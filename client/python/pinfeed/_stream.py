@@ -168,3 +168,8 @@ class Stream(Connection):
 
     def _forget(self) -> None:
         self._drop_unclaimed()
+
+    def __del__(self) -> None:
+        if "_taken" in self.__dict__:  # else the constructor failed before
+            self._drop_unclaimed()  # held, it would keep the session's memory for the life of the process
+        super().__del__()

@@ -158,7 +158,7 @@ class Feed(Stream):
 
     def set_epoch(self, epoch: int) -> None:
         """The next ``for`` runs over this epoch (from 0). A loop that runs is not disturbed, and an epoch that `load_state_dict` led
-        into is still gone on with."""
+        into is still gone on with. When it is not the next one anyway, that ``for`` begins as `load_state_dict` does."""
         checks = Checks()
         epoch = checks.integer("epoch", epoch, 0, MAX_EPOCH)
         checks.raise_faults()
@@ -192,8 +192,11 @@ class Feed(Stream):
         The position counts samples of all ranks. So another number of ranks, or another batch_size, goes on behind the samples that were
         consumed, provided that the position is a whole number of its global batches (batch_size times world_size) or an epoch's end.
 
+        Ends the session and opens another, unless the feed stands there already: it takes as long as `close` and `open` do. After an error
+        the feed stands where it was.
+
         Raises InvalidArgumentError for a position that is not, for the state of another seed or order and for what is no state, Error
-        (FAILED_PRECONDITION) when the dataset has changed since.
+        (FAILED_PRECONDITION) when the dataset has changed since, and what `open` raises of the daemon.
         """
         epoch, ended, cursor = _read_state(state, self._epochs)
         with self._lock:
