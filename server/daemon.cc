@@ -107,7 +107,7 @@ Status Daemon::Create() {
   // One that the service manager passed takes connections without a daemon.
   if (!service_.HasSocket(ServiceNotify::kControlSocket)) RETURN_IF_ERROR(parts_->directory->CheckUnserved());
 
-  parts_->pool.emplace(pool_bytes, config.user_pool_bytes.Of(pool_bytes), PinnedPool::Names());
+  parts_->pool.emplace(pool_bytes, config.user_pool_bytes.Of(pool_bytes), MemoryBudget::Names());
   parts_->kept.emplace();
   RETURN_IF_ERROR(OpenGpus());
   parts_->workers.emplace(config.workers != 0 ? config.workers : UsableCpus(AffinityCpus()),

@@ -9,24 +9,24 @@
 #include "server/daemon.h"
 #include "server/memory/device_arenas.h"
 #include "server/memory/kept_memory.h"
-#include "server/memory/pinned_pool.h"
+#include "server/memory/memory_budget.h"
 #include "server/pipeline/progress_check.h"
 #include "server/pipeline/tracer.h"
 #include "server/pipeline/worker_pool.h"
-#include "server/session/acceptor.h"
-#include "server/session/admin_access.h"
-#include "server/session/admin_endpoint.h"
-#include "server/session/admin_service.h"
-#include "server/session/callers.h"
-#include "server/session/dataset_cache.h"
+#include "server/rpc/acceptor.h"
+#include "server/rpc/admin_access.h"
+#include "server/rpc/admin_endpoint.h"
+#include "server/rpc/admin_service.h"
+#include "server/rpc/callers.h"
+#include "server/rpc/health_service.h"
+#include "server/rpc/rpc_server.h"
+#include "server/rpc/service.h"
 #include "server/session/feed_table.h"
-#include "server/session/health_service.h"
 #include "server/session/lifeline.h"
 #include "server/session/open_feed.h"
-#include "server/session/rpc_server.h"
-#include "server/session/service.h"
 #include "server/session/session.h"
 #include "server/session/socket_dir.h"
+#include "server/source/dataset_cache.h"
 #include "server/telemetry/http.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/refusals.h"
@@ -44,7 +44,7 @@ struct Daemon::Parts {
   std::optional<Callers> callers;
   Tracer tracer;
   std::optional<SocketDir> directory;
-  std::optional<PinnedPool> pool;
+  std::optional<MemoryBudget> pool;
   std::optional<KeptMemory> kept;
   std::unique_ptr<DeviceArenas> devices;  // null: host memory only
   std::optional<WorkerPool> workers;

@@ -8,7 +8,7 @@
 
 namespace pinfeed {
 
-Result<Delivery> ChooseDelivery(const Config& config, PinnedPool& pool,
+Result<Delivery> ChooseDelivery(const Config& config, MemoryBudget& pool,
                                 std::function<void(const Status&)> on_failure,
                                 std::function<void(uint64_t bytes, uint64_t total)> on_progress) {
   if (config.gpus == "off") return Delivery{nullptr, "host (gpus = off)"};

@@ -10,7 +10,7 @@
 #include "common/result.h"
 #include "server/config.h"
 #include "server/memory/device_arenas.h"
-#include "server/memory/pinned_pool.h"
+#include "server/memory/memory_budget.h"
 
 namespace pinfeed {
 
@@ -22,7 +22,7 @@ struct Delivery {
 // Errors: of gpus = on when there is no GPU; under auto only those of a GPU that is there but cannot be used
 // as configured. `on_failure` is called from another thread when a GPU breaks later; `on_progress` from
 // several while host memory is pinned (see DeviceOptions).
-Result<Delivery> ChooseDelivery(const Config& config, PinnedPool& pool,
+Result<Delivery> ChooseDelivery(const Config& config, MemoryBudget& pool,
                                 std::function<void(const Status&)> on_failure,
                                 std::function<void(uint64_t bytes, uint64_t total)> on_progress);
 

@@ -19,9 +19,9 @@
 #include "common/log.h"
 #include "common/quote.h"
 #include "common/unique_handle.h"
-#include "server/session/dataset_cache.h"
 #include "server/session/listener.h"
 #include "server/session/socket_dir.h"
+#include "server/source/dataset_cache.h"
 
 namespace pinfeed {
 namespace {

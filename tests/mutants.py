@@ -59,7 +59,7 @@ MUTANTS = [
            "feed_test", "*SameBytesForAnyWorkerCount*"),
     Mutant("I4", "the global batch depends on the world size", "server/source/sampler.cc",
            "rank_ * plan.samples + i", "i * world_size_ + rank_", "sampler_test", "*GlobalBatchIsTheSameForEveryWorldSize"),
-    Mutant("I5", "the pool lends more than it has", "server/memory/pinned_pool.cc",
+    Mutant("I5", "the pool lends more than it has", "server/memory/memory_budget.cc",
            "if (bytes > capacity_bytes_ - used_bytes_) {", "if (bytes > capacity_bytes_) {", "memory_test", "*LeasesAreChargedAndComeBack"),
     Mutant("I6", "any later generation releases a slot", "server/pipeline/feed.cc",
            "if (word == consumer.owed[slot]) {", "if (word >= consumer.owed[slot]) {", "feed_test", "*WrongReleaseWordsAreIgnored*"),
@@ -67,7 +67,7 @@ MUTANTS = [
            "  RETURN_IF_ERROR(SealAgainstNewWriters(publish_fd.get()));\n", "", "memory_test", "*ClientCannotWriteThePublishPage"),
     Mutant("I7", "a session that leaves keeps its slots", "server/pipeline/feed_members.cc",
            "    those.erase(found);\n", "", "feed_test", "*DetachAtAnyPoint*"),
-    Mutant("I7", "a lease does not come home", "server/memory/pinned_pool.cc",
+    Mutant("I7", "a lease does not come home", "server/memory/memory_budget.cc",
            "used_bytes_ -= bytes;", "static_cast<void>(bytes);", "memory_test", "*LeasesAreChargedAndComeBack"),
 ]
 

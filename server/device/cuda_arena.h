@@ -14,7 +14,7 @@
 #include "server/device/pinned_region.h"
 #include "server/device/staging_memory.h"
 #include "server/memory/arena.h"
-#include "server/memory/pinned_pool.h"
+#include "server/memory/memory_budget.h"
 
 namespace pinfeed {
 
@@ -32,7 +32,7 @@ class CudaArena final : public Arena {
  public:
   struct Parts {
     PinnedRegion& region;
-    PinnedPool& device_pool;
+    MemoryBudget& device_pool;
     CopyEngine& engine;
     Lingering& lingering;
     CacheShare& cache;
@@ -73,7 +73,7 @@ class CudaArena final : public Arena {
 
  private:
   CudaArena(const ArenaId& id, Backend backend, uint32_t slot_count, const BatchLayout& layout,
-            PoolLease lease, const Parts& parts)
+            BudgetLease lease, const Parts& parts)
       : Arena(id, slot_count, layout),
         backend_(backend),
         lingering_(parts.lingering),
@@ -86,7 +86,7 @@ class CudaArena final : public Arena {
 
   const Backend backend_;
   Lingering& lingering_;
-  PoolLease lease_;
+  BudgetLease lease_;
   DeviceMemory memory_;
   UniqueFd fd_;                             // kVmmFd
   std::optional<IpcHandle> handle_;         // kCudaIpc

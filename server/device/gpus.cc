@@ -17,7 +17,7 @@
 #include "server/device/pinned_region.h"
 #include "server/device/striped_arena.h"
 #include "server/memory/device_arenas.h"
-#include "server/memory/pinned_pool.h"
+#include "server/memory/memory_budget.h"
 
 namespace pinfeed {
 namespace {
@@ -30,7 +30,7 @@ constexpr std::chrono::milliseconds kListingPause(10);
 struct Gpu {
   std::shared_ptr<const CudaDevice> device;
   PinnedRegion* region = nullptr;
-  std::unique_ptr<PinnedPool> memory;  // of it, what arenas may take
+  std::unique_ptr<MemoryBudget> memory;  // of it, what arenas may take
   std::unique_ptr<CopyEngine> engine;
 };
 
@@ -47,7 +47,7 @@ void ShrinkContext(const CudaDevice& device) {
 // Purpose: see DeviceArenas.
 class Gpus final : public DeviceArenas {
  public:
-  static Result<std::unique_ptr<Gpus>> Create(const DeviceOptions& options, PinnedPool& pool) {
+  static Result<std::unique_ptr<Gpus>> Create(const DeviceOptions& options, MemoryBudget& pool) {
     ASSIGN_OR_RETURN(const int count, CudaDevice::Count());
     if (count == 0) return Unavailable("the CUDA driver shows no GPU");
     auto gpus = std::make_unique<Gpus>();
@@ -67,10 +67,10 @@ class Gpus final : public DeviceArenas {
       const auto share = static_cast<uint64_t>(static_cast<double>(total) * options.gpu_share);
       const uint64_t budget = options.gpu_bytes != 0 ? options.gpu_bytes : share;
       const auto of_user = static_cast<uint64_t>(static_cast<double>(budget) * options.user_gpu_share);
-      gpu.memory = std::make_unique<PinnedPool>(
+      gpu.memory = std::make_unique<MemoryBudget>(
           budget, options.user_gpu_bytes != 0 ? options.user_gpu_bytes : of_user,
-          PinnedPool::Names{"the memory for batches of GPU " + gpu.device->uuid(), "gpu_bytes",
-                            "user_gpu_bytes"});
+          MemoryBudget::Names{"the memory for batches of GPU " + gpu.device->uuid(), "gpu_bytes",
+                              "user_gpu_bytes"});
       gpus->gpus_.push_back(std::move(gpu));
     }
     for (const auto& [node, device] : nodes) {
@@ -80,7 +80,7 @@ class Gpus final : public DeviceArenas {
                                  : std::min(1.0, static_cast<double>(options.user_pinned_bytes) /
                                                      static_cast<double>(options.pinned_bytes));
       const PinnedRegion::Options region{pinned, of_user, node, options.threads, options.on_progress};
-      Result<PoolLease> lease = pool.Reserve(region.bytes);
+      Result<BudgetLease> lease = pool.Reserve(region.bytes);
       if (!lease.ok()) return lease.status().WithContext("pinned_bytes");
       ASSIGN_OR_RETURN(gpus->regions_[node], PinnedRegion::Create(device, region, *std::move(lease)));
     }
@@ -210,7 +210,7 @@ class Gpus final : public DeviceArenas {
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceArenas>> MakeDeviceArenas(const DeviceOptions& options, PinnedPool& pool) {
+Result<std::unique_ptr<DeviceArenas>> MakeDeviceArenas(const DeviceOptions& options, MemoryBudget& pool) {
   ASSIGN_OR_RETURN(std::unique_ptr<Gpus> gpus, Gpus::Create(options, pool));
   return std::unique_ptr<DeviceArenas>(std::move(gpus));
 }

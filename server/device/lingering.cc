@@ -44,7 +44,7 @@ Lingering::~Lingering() {
   }
 }
 
-void Lingering::Add(const std::string& gpu_uuid, Backend backend, DeviceMemory memory, PoolLease lease,
+void Lingering::Add(const std::string& gpu_uuid, Backend backend, DeviceMemory memory, BudgetLease lease,
                     std::vector<ClientProcess> clients) {
   auto piece = std::make_shared<Piece>();
   piece->gpu_uuid = gpu_uuid;
@@ -121,7 +121,7 @@ void Lingering::Run() {
             ", " + BackendName(piece->backend) + ")");
       // Freed first, then no longer shown: what is not shown can be had. Nobody else touches these two.
       piece->memory = DeviceMemory();
-      piece->lease = PoolLease();
+      piece->lease = BudgetLease();
       const double seconds = std::chrono::duration<double>(Clock::now() - piece->since).count();
       spdlog::info("{} of GPU {} are back, {:.2f} s after their feed ended ({}, {})", ByteSize(piece->bytes),
                    piece->gpu_uuid, seconds, Pids(piece->clients), BackendName(piece->backend));

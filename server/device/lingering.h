@@ -19,7 +19,7 @@
 #include "server/memory/clean_up.h"
 #include "server/memory/client_process.h"
 #include "server/memory/device_arenas.h"
-#include "server/memory/pinned_pool.h"
+#include "server/memory/memory_budget.h"
 
 namespace pinfeed {
 
@@ -39,7 +39,7 @@ class Lingering {
   Lingering& operator=(const Lingering&) = delete;
 
   // `memory` is empty with vmm-fd.
-  void Add(const std::string& gpu_uuid, Backend backend, DeviceMemory memory, PoolLease lease,
+  void Add(const std::string& gpu_uuid, Backend backend, DeviceMemory memory, BudgetLease lease,
            std::vector<ClientProcess> clients) PF_EXCLUDES(mutex_);
   std::vector<LingeringSnapshot> Snapshot(const std::string& gpu_uuid) const PF_EXCLUDES(mutex_);
   uint64_t QuarantinedBytes(const std::string& gpu_uuid) const PF_EXCLUDES(mutex_);
@@ -55,7 +55,7 @@ class Lingering {
     Backend backend = Backend::kVmmFd;
     DeviceMemory memory;
     uint64_t bytes = 0;
-    PoolLease lease;
+    BudgetLease lease;
     std::vector<ClientProcess> clients;
     Clock::time_point since;
   };

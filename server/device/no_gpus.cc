@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // In place of gpus.cc where the CUDA headers were missing at build time.
 #include "server/memory/device_arenas.h"
-#include "server/memory/pinned_pool.h"
+#include "server/memory/memory_budget.h"
 
 namespace pinfeed {
 
 Result<std::unique_ptr<DeviceArenas>> MakeDeviceArenas(const DeviceOptions& /*options*/,
-                                                       PinnedPool& /*pool*/) {
+                                                       MemoryBudget& /*pool*/) {
   return Unavailable("this pinfeedd was built without CUDA");
 }
 

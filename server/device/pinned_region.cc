@@ -74,10 +74,10 @@ void PinnedBlocks::Return() noexcept {
     for (const Block& block : blocks_) region->ReturnRangeLocked(block.data, block.bytes);
   }
   blocks_.clear();
-  lease_ = PoolLease();  // after the bytes: what is not charged can be had
+  lease_ = BudgetLease();  // after the bytes: what is not charged can be had
 }
 
-PinnedRegion::PinnedRegion(std::byte* data, uint64_t bytes, const Options& options, PoolLease lease)
+PinnedRegion::PinnedRegion(std::byte* data, uint64_t bytes, const Options& options, BudgetLease lease)
     : data_(data),
       bytes_(bytes),
       lease_(std::move(lease)),
@@ -87,7 +87,7 @@ PinnedRegion::PinnedRegion(std::byte* data, uint64_t bytes, const Options& optio
                 "pinned_bytes", "user_pinned_bytes"}) {}
 
 Result<std::unique_ptr<PinnedRegion>> PinnedRegion::Create(const std::shared_ptr<const CudaDevice>& device,
-                                                           const Options& options, PoolLease lease) {
+                                                           const Options& options, BudgetLease lease) {
   const auto start = Clock::now();
   const uint64_t bytes = options.bytes / kHugePage * kHugePage;
   if (bytes == 0)
@@ -159,7 +159,7 @@ Result<PinnedBlocks> PinnedRegion::Take(const std::vector<uint64_t>& sizes, uid_
     if (bytes > UINT64_MAX - kPage || !CheckedAdd(total, WholePages(bytes), &total)) total = UINT64_MAX;
     if (total == UINT64_MAX) break;  // more than there can be, as Reserve says
   }
-  ASSIGN_OR_RETURN(PoolLease lease, account_.Reserve(total, user));
+  ASSIGN_OR_RETURN(BudgetLease lease, account_.Reserve(total, user));
   PinnedBlocks taken(this, std::move(lease));  // on an error it goes back without the lock
   const MutexLock lock(mutex_);
   for (const uint64_t bytes : sizes) {

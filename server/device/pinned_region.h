@@ -12,7 +12,7 @@
 #include "common/cuda/device_memory.h"
 #include "common/result.h"
 #include "common/sync.h"
-#include "server/memory/pinned_pool.h"
+#include "server/memory/memory_budget.h"
 
 namespace pinfeed {
 
@@ -36,12 +36,12 @@ class PinnedBlocks {
     std::byte* data = nullptr;
     uint64_t bytes = 0;
   };
-  PinnedBlocks(PinnedRegion* region, PoolLease lease) : region_(region), lease_(std::move(lease)) {}
+  PinnedBlocks(PinnedRegion* region, BudgetLease lease) : region_(region), lease_(std::move(lease)) {}
   void Return() noexcept;
 
   PinnedRegion* region_ = nullptr;
   std::vector<Block> blocks_;
-  PoolLease lease_;  // of all of them
+  BudgetLease lease_;  // of all of them
 };
 
 // Purpose: the pinned memory of one NUMA node. Owns: the mapping, its registration with the driver, its
@@ -59,7 +59,7 @@ class PinnedRegion {
     std::function<void(uint64_t bytes, uint64_t total)> on_progress;
   };
   static Result<std::unique_ptr<PinnedRegion>> Create(const std::shared_ptr<const CudaDevice>& device,
-                                                      const Options& options, PoolLease lease);
+                                                      const Options& options, BudgetLease lease);
   ~PinnedRegion();
   PinnedRegion(const PinnedRegion&) = delete;
   PinnedRegion& operator=(const PinnedRegion&) = delete;
@@ -73,7 +73,7 @@ class PinnedRegion {
 
  private:
   friend class PinnedBlocks;
-  PinnedRegion(std::byte* data, uint64_t bytes, const Options& options, PoolLease lease);
+  PinnedRegion(std::byte* data, uint64_t bytes, const Options& options, BudgetLease lease);
   void FaultIn(const Options& options);
   Status Register(const std::shared_ptr<const CudaDevice>& device, const Options& options);
   // Null when no free range is as long.
@@ -82,8 +82,8 @@ class PinnedRegion {
 
   std::byte* const data_;
   const uint64_t bytes_;
-  PoolLease lease_;
-  PinnedPool account_;  // of the blocks
+  BudgetLease lease_;
+  MemoryBudget account_;  // of the blocks
   std::vector<HostRegistration> registrations_;
   mutable Mutex mutex_;
   // Free ranges: offset -> bytes; neighbours are merged, but never over the border of a registration.

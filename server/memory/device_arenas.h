@@ -106,7 +106,7 @@ struct DeviceOptions {
 
 // kUnavailable, with the reason, when this machine (or this build) has no GPU: the daemon then serves host
 // memory. Other errors are faults that the operator wants to know of.
-class PinnedPool;
-Result<std::unique_ptr<DeviceArenas>> MakeDeviceArenas(const DeviceOptions& options, PinnedPool& pool);
+class MemoryBudget;
+Result<std::unique_ptr<DeviceArenas>> MakeDeviceArenas(const DeviceOptions& options, MemoryBudget& pool);
 
 }  // namespace pinfeed

@@ -10,8 +10,8 @@
 namespace pinfeed {
 
 Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, uint32_t slot_count,
-                                                     bool shared, PinnedPool& pool, std::optional<uid_t> user,
-                                                     KeptMemory* kept) {
+                                                     bool shared, MemoryBudget& pool,
+                                                     std::optional<uid_t> user, KeptMemory* kept) {
   if (slot_count < kMinSlots || slot_count > kMaxSlots) {
     return InvalidArgument("slots: " + std::to_string(slot_count) + " is not within " +
                            std::to_string(kMinSlots) + ".." + std::to_string(kMaxSlots));

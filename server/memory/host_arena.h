@@ -13,7 +13,7 @@
 #include "server/memory/arena.h"
 #include "server/memory/host_room.h"
 #include "server/memory/kept_memory.h"
-#include "server/memory/pinned_pool.h"
+#include "server/memory/memory_budget.h"
 
 namespace pinfeed {
 
@@ -26,7 +26,7 @@ class HostArena final : public Arena {
   // not the memory. When somebody has the memory at the end, `kept` (which outlives the arena) gets its
   // charge; null: it goes back.
   static Result<std::unique_ptr<HostArena>> Create(const BatchLayout& layout, uint32_t slot_count,
-                                                   bool shared, PinnedPool& pool,
+                                                   bool shared, MemoryBudget& pool,
                                                    std::optional<uid_t> user = std::nullopt,
                                                    KeptMemory* kept = nullptr);
   ~HostArena() override;
@@ -43,7 +43,7 @@ class HostArena final : public Arena {
   int fd() const override { return client_fd_.get(); }
 
  private:
-  HostArena(const ArenaId& id, uint32_t slot_count, const BatchLayout& layout, PoolLease lease,
+  HostArena(const ArenaId& id, uint32_t slot_count, const BatchLayout& layout, BudgetLease lease,
             HostRoom::Promise promise, UniqueFd fd, UniqueFd client_fd, Mapping memory, KeptMemory* kept)
       : Arena(id, slot_count, layout),
         lease_(std::move(lease)),
@@ -60,7 +60,7 @@ class HostArena final : public Arena {
   // What was claimed is there.
   void SetTaken(uint32_t slot, SlotMemory memory);
 
-  PoolLease lease_;
+  BudgetLease lease_;
   HostRoom::Promise promise_;
   Mutex mutex_;  // a leaf: held while a slot is allocated or claimed
   std::array<std::atomic<SlotMemory>, kMaxSlots> slots_{};

@@ -42,7 +42,7 @@ KeptMemory::~KeptMemory() {
   thread_.join();
 }
 
-void KeptMemory::Add(UniqueFd fd, PoolLease lease) {
+void KeptMemory::Add(UniqueFd fd, BudgetLease lease) {
   static LogPace pace(5);
   if (const auto more = pace.Admit()) {
     spdlog::warn(

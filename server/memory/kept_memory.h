@@ -11,7 +11,7 @@
 
 #include "common/sync.h"
 #include "common/unique_handle.h"
-#include "server/memory/pinned_pool.h"
+#include "server/memory/memory_budget.h"
 
 namespace pinfeed {
 
@@ -32,7 +32,7 @@ class KeptMemory {
   KeptMemory& operator=(const KeptMemory&) = delete;
 
   // `fd` as for HasNoOtherUser.
-  void Add(UniqueFd fd, PoolLease lease) PF_EXCLUDES(mutex_);
+  void Add(UniqueFd fd, BudgetLease lease) PF_EXCLUDES(mutex_);
   uint64_t bytes() const PF_EXCLUDES(mutex_);
   // Until nothing is kept, at most until `deadline`.
   void AwaitNone(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);
@@ -40,7 +40,7 @@ class KeptMemory {
  private:
   struct Piece {
     UniqueFd fd;
-    PoolLease lease;
+    BudgetLease lease;
   };
   void Run() PF_EXCLUDES(mutex_);
 

@@ -10,7 +10,7 @@
 #include "proto/convert.h"
 #include "server/memory/device_arenas.h"
 #include "server/memory/kept_memory.h"
-#include "server/memory/pinned_pool.h"
+#include "server/memory/memory_budget.h"
 #include "server/pipeline/worker_pool.h"
 #include "server/session/feed_table.h"
 #include "server/session/session.h"
@@ -22,7 +22,7 @@ namespace pinfeed {
 class FeedOpener {
  public:
   struct Parts {
-    PinnedPool& pool;
+    MemoryBudget& pool;
     KeptMemory& kept;
     WorkerPool& workers;
     FeedTable& feeds;

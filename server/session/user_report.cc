@@ -5,7 +5,7 @@
 
 namespace pinfeed {
 
-void FillUsers(const PinnedPool& pool, const KeptMemory& kept, const SessionTable& sessions,
+void FillUsers(const MemoryBudget& pool, const KeptMemory& kept, const SessionTable& sessions,
                const DeviceArenas* devices, DaemonSnapshot& snapshot) {
   snapshot.kept_bytes = kept.bytes();
   std::map<uid_t, UserSnapshot> users;

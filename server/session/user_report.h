@@ -4,14 +4,14 @@
 
 #include "server/memory/device_arenas.h"
 #include "server/memory/kept_memory.h"
-#include "server/memory/pinned_pool.h"
+#include "server/memory/memory_budget.h"
 #include "server/session/session.h"
 #include "server/telemetry/snapshot.h"
 
 namespace pinfeed {
 
 // Fills `users`, `user_limits` and `kept_bytes`. `devices` may be null.
-void FillUsers(const PinnedPool& pool, const KeptMemory& kept, const SessionTable& sessions,
+void FillUsers(const MemoryBudget& pool, const KeptMemory& kept, const SessionTable& sessions,
                const DeviceArenas* devices, DaemonSnapshot& snapshot);
 
 }  // namespace pinfeed

@@ -71,7 +71,7 @@ class CudaArenaTest : public ::testing::Test {
     return std::all_of(bytes, bytes + count, [](std::byte byte) { return byte == std::byte{0}; });
   }
 
-  PinnedPool pool_{uint64_t{4} << 20};
+  MemoryBudget pool_{uint64_t{4} << 20};
   std::unique_ptr<DeviceArenas> devices_;
   std::string uuid_;
   std::shared_ptr<const CudaDevice> device_;

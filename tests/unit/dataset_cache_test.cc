@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/session/dataset_cache.h"
+#include "server/source/dataset_cache.h"
 
 #include <dirent.h>
 #include <sys/inotify.h>

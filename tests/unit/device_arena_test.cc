@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "server/memory/device_arenas.h"
-#include "server/memory/pinned_pool.h"
+#include "server/memory/memory_budget.h"
 #include "tests/testing.h"
 
 namespace pinfeed {
@@ -57,7 +57,7 @@ class DeviceArenaTest : public ::testing::Test {
     ended.get_future().wait();
   }
 
-  PinnedPool pool_{64 * kMiB};
+  MemoryBudget pool_{64 * kMiB};
   std::unique_ptr<DeviceArenas> gpus_;
 };
 

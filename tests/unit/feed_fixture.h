@@ -212,7 +212,7 @@ class FeedTest : public ::testing::Test {
   static constexpr uid_t kOwner = 1000;
 
   Tracer tracer_;
-  PinnedPool pool_{uint64_t{1} << 30};
+  MemoryBudget pool_{uint64_t{1} << 30};
   std::unique_ptr<WorkerPool> workers_;
   std::vector<std::shared_ptr<Feed>> feeds_;
   uint64_t last_id_ = 0;

@@ -38,7 +38,7 @@ class LingeringTest : public ::testing::Test {
     if (backend == Backend::kCudaIpc) {
       ASSERT_OK_AND_ASSIGN(memory, DeviceMemory::Allocate(device_, kBytes));
     }
-    ASSERT_OK_AND_ASSIGN(PoolLease lease, pool_.Reserve(kBytes));
+    ASSERT_OK_AND_ASSIGN(BudgetLease lease, pool_.Reserve(kBytes));
     lingering.Add(device_->uuid(), backend, std::move(memory), std::move(lease), {client});
   }
   uint64_t FreeBytes() const {
@@ -51,7 +51,7 @@ class LingeringTest : public ::testing::Test {
 
   std::shared_ptr<const CudaDevice> device_;
   std::unique_ptr<const GpuProcesses> processes_;
-  PinnedPool pool_{4 * kBytes};
+  MemoryBudget pool_{4 * kBytes};
 };
 
 // A process with a context on the GPU: its number comes when it has one.
@@ -121,7 +121,7 @@ TEST_F(LingeringTest, ListThatCannotBeHadIsToldOfOnce) {
     const ClientProcess client = ClientOf(peer);
     EXPECT_EQ(peer.Dismiss(), 0);
     Lingering lingering(processes_.get());
-    ASSERT_OK_AND_ASSIGN(PoolLease lease, pool_.Reserve(kBytes));
+    ASSERT_OK_AND_ASSIGN(BudgetLease lease, pool_.Reserve(kBytes));
     lingering.Add("GPU-none", Backend::kCudaIpc, DeviceMemory(), std::move(lease), {client});
     lingering.AwaitNone(In(std::chrono::milliseconds(200)));
     EXPECT_EQ(pool_.used_bytes(), kBytes);

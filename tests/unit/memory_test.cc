@@ -13,7 +13,7 @@
 #include "common/memfd.h"
 #include "server/memory/control_pages.h"
 #include "server/memory/host_arena.h"
-#include "server/memory/pinned_pool.h"
+#include "server/memory/memory_budget.h"
 #include "tests/testing.h"
 
 namespace pinfeed {
@@ -22,8 +22,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST(PinnedPoolTest, LeasesAreChargedAndComeBack) {
-  PinnedPool pool(100);
+TEST(MemoryBudgetTest, LeasesAreChargedAndComeBack) {
+  MemoryBudget pool(100);
   {
     auto first = pool.Reserve(60);
     ASSERT_TRUE(first.ok());
@@ -42,24 +42,24 @@ TEST(PinnedPoolTest, LeasesAreChargedAndComeBack) {
   EXPECT_EQ(pool.used_bytes(), 0U);
 }
 
-TEST(PinnedPoolTest, MovedFromLeaseIsEmptyAndSelfMoveKeeps) {
-  PinnedPool pool(100);
-  PoolLease lease = std::move(pool.Reserve(10)).value();
-  PoolLease other = std::move(lease);
+TEST(MemoryBudgetTest, MovedFromLeaseIsEmptyAndSelfMoveKeeps) {
+  MemoryBudget pool(100);
+  BudgetLease lease = std::move(pool.Reserve(10)).value();
+  BudgetLease other = std::move(lease);
   EXPECT_EQ(lease.bytes(), 0U);  // NOLINT(bugprone-use-after-move): what is tested
-  PoolLease& self = other;
+  BudgetLease& self = other;
   other = std::move(self);
   EXPECT_EQ(other.bytes(), 10U);
   EXPECT_EQ(pool.used_bytes(), 10U);
-  other = PoolLease();
+  other = BudgetLease();
   EXPECT_EQ(pool.used_bytes(), 0U);
 }
 
-TEST(PinnedPoolDeathTest, OutlivingThePoolIsABug) {
+TEST(MemoryBudgetDeathTest, OutlivingThePoolIsABug) {
   EXPECT_DEATH(
       {
-        PoolLease lease;
-        PinnedPool pool(10);
+        BudgetLease lease;
+        MemoryBudget pool(10);
         lease = std::move(pool.Reserve(1)).value();
       },
       "leases are out");
@@ -100,7 +100,7 @@ BatchLayout Layout(uint64_t sample_bytes, uint32_t batch_size) {
 }
 
 TEST(HostArenaTest, IsChargedToThePoolAndBackAfterwards) {
-  PinnedPool pool(16 * kSlotAlignment);
+  MemoryBudget pool(16 * kSlotAlignment);
   {
     const auto arena = HostArena::Create(Layout(1000, 4), 3, false, pool);
     ASSERT_TRUE(arena.ok()) << arena.status().ToString();
@@ -112,7 +112,7 @@ TEST(HostArenaTest, IsChargedToThePoolAndBackAfterwards) {
 }
 
 TEST(HostArenaTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
-  PinnedPool pool(4 * kSlotAlignment);
+  MemoryBudget pool(4 * kSlotAlignment);
   EXPECT_THAT(HostArena::Create(Layout(1000, 4), 5, false, pool),
               StatusIs(Code::kResourceExhausted,
                        AllOf(HasSubstr("5 slots of 4 KiB"), HasSubstr("20 KiB (20480 bytes)"),
@@ -125,15 +125,15 @@ TEST(HostArenaTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
 }
 
 TEST(HostArenaTest, SharedArenaCannotBeMappedForWriting) {
-  PinnedPool pool(16 * kSlotAlignment);
+  MemoryBudget pool(16 * kSlotAlignment);
   const auto shared = HostArena::Create(Layout(10, 1), 3, true, pool);
   EXPECT_FALSE(Mapping::Map((*shared)->fd(), (*shared)->bytes(), Access::kReadWrite, false).ok());
   const auto own = HostArena::Create(Layout(10, 1), 3, false, pool);
   EXPECT_TRUE(Mapping::Map((*own)->fd(), (*own)->bytes(), Access::kReadWrite, false).ok());
 }
 
-TEST(PinnedPoolTest, UsersHaveAShareAndHearWhatToDo) {
-  PinnedPool pool(100, 60, PinnedPool::Names());
+TEST(MemoryBudgetTest, UsersHaveAShareAndHearWhatToDo) {
+  MemoryBudget pool(100, 60, MemoryBudget::Names());
   auto first = pool.Reserve(50, 7);
   ASSERT_TRUE(first.ok());
   EXPECT_THAT(pool.Reserve(11, 7),
@@ -144,15 +144,15 @@ TEST(PinnedPoolTest, UsersHaveAShareAndHearWhatToDo) {
   auto other = pool.Reserve(40, 8);
   ASSERT_TRUE(other.ok());
   EXPECT_EQ(pool.used_by_user(), (std::map<uid_t, uint64_t>{{7, 50}, {8, 40}}));
-  first = PoolLease();
-  PoolLease moved = std::move(other).value();
+  first = BudgetLease();
+  BudgetLease moved = std::move(other).value();
   EXPECT_EQ(pool.used_by_user(), (std::map<uid_t, uint64_t>{{8, 40}}));
-  moved = PoolLease();
+  moved = BudgetLease();
   EXPECT_TRUE(pool.Reserve(100).ok()) << "the daemon's own is bounded by the pool alone";
 }
 
 TEST(HostArenaTest, NothingOfAnEarlierUserIsSeen) {
-  PinnedPool pool(64 * kSlotAlignment);
+  MemoryBudget pool(64 * kSlotAlignment);
   for (int round = 0; round < 8; ++round) {  // the kernel clears; whoever came before wrote everywhere
     const auto arena = HostArena::Create(Layout(4096, 4), 3, round % 2 == 0, pool, round).value();
     const auto client = Mapping::Map(arena->fd(), arena->bytes(), Access::kReadOnly, false).value();
@@ -163,7 +163,7 @@ TEST(HostArenaTest, NothingOfAnEarlierUserIsSeen) {
 }
 
 TEST(HostArenaTest, MemoryThatAClientKeepsStaysChargedUntilItIsGone) {
-  PinnedPool pool(16 * kSlotAlignment);
+  MemoryBudget pool(16 * kSlotAlignment);
   KeptMemory kept;
   for (const bool shared : {true, false}) {
     auto arena = HostArena::Create(Layout(1000, 4), 3, shared, pool, 7, &kept).value();

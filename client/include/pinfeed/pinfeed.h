@@ -126,8 +126,9 @@ PF_API pf_result pf_open(const pf_open_options* options, pf_feed** feed);
 /* Ends the session. Batches that are still held stay valid until their release; the last of them unmaps the
  * memory. When none is held, pf_close unmaps it, and waits (at most 2 s) until the daemon has taken it back.
  * Whoever unmaps memory of a device waits before that until the streams have got to every release that was
- * put on them, at most 10 s (not at all where the process's context is broken), and then as long as the driver needs (with
- * cuda-ipc until the GPU is idle). Where that fails, the memory stays until the process ends, with a warning. NULL is allowed. */
+ * put on them, at most 10 s (not at all where the process's context is broken), and then as long as the
+ * driver needs (with cuda-ipc until the GPU is idle). Where that fails, the memory stays until the process
+ * ends, with a warning. NULL is allowed. */
 PF_API void pf_close(pf_feed* feed);
 
 typedef struct pf_feed_info {

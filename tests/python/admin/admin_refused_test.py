@@ -12,7 +12,7 @@ from admin_fixtures import call, closed_after, endpoint, papers  # noqa: F401
 from certificates import self_signed
 from operate_test import eventually, metric
 
-HANDSHAKE_S = 5  # of server/session/rpc_server.cc
+HANDSHAKE_S = 5  # of server/rpc/rpc_server.cc
 HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # how a client begins: with empty settings
 
 

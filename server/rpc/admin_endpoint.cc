@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/session/admin_endpoint.h"
+#include "server/rpc/admin_endpoint.h"
 
 #include <utility>
 
 #include "common/unique_handle.h"
-#include "server/session/admin_credentials.h"
+#include "server/rpc/admin_credentials.h"
 #include "server/session/listener.h"
 
 namespace pinfeed {

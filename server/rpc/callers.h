@@ -8,7 +8,7 @@
 #include <string>
 
 #include "common/result.h"
-#include "server/session/admin_access.h"
+#include "server/rpc/admin_access.h"
 #include "server/session/peer.h"
 
 namespace pinfeed {

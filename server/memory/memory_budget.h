@@ -16,27 +16,27 @@
 
 namespace pinfeed {
 
-class PinnedPool;
+class MemoryBudget;
 
 // Purpose: bytes taken from the pool, given back on destruction. Move-only. Must not outlive its pool.
-class PoolLease {
+class BudgetLease {
  public:
-  PoolLease() = default;
-  PoolLease(PoolLease&& other) noexcept;
-  PoolLease& operator=(PoolLease&& other) noexcept;
-  PoolLease(const PoolLease&) = delete;
-  PoolLease& operator=(const PoolLease&) = delete;
-  ~PoolLease();
+  BudgetLease() = default;
+  BudgetLease(BudgetLease&& other) noexcept;
+  BudgetLease& operator=(BudgetLease&& other) noexcept;
+  BudgetLease(const BudgetLease&) = delete;
+  BudgetLease& operator=(const BudgetLease&) = delete;
+  ~BudgetLease();
 
   uint64_t bytes() const { return bytes_; }
 
  private:
-  friend class PinnedPool;
-  PoolLease(PinnedPool* pool, uint64_t bytes, std::optional<uid_t> user)
+  friend class MemoryBudget;
+  BudgetLease(MemoryBudget* pool, uint64_t bytes, std::optional<uid_t> user)
       : pool_(pool), bytes_(bytes), user_(user) {}
   void Return() noexcept;
 
-  PinnedPool* pool_ = nullptr;
+  MemoryBudget* pool_ = nullptr;
   uint64_t bytes_ = 0;
   std::optional<uid_t> user_;
 };
@@ -44,7 +44,7 @@ class PoolLease {
 // Purpose: accounts for memory. Threads: all methods from any thread, none blocks.
 // Invariants: 1. used <= capacity; 2. used is the sum of the living leases (checked on destruction: all must
 // be home); 3. no user's leases are more than most_a_user.
-class PinnedPool {
+class MemoryBudget {
  public:
   // For messages: what it is the memory of, and the keys that bound it.
   struct Names {
@@ -52,16 +52,16 @@ class PinnedPool {
     std::string key = "pool_bytes";
     std::string user_key = "user_pool_bytes";
   };
-  explicit PinnedPool(uint64_t capacity_bytes) : PinnedPool(capacity_bytes, UINT64_MAX, Names()) {}
-  PinnedPool(uint64_t capacity_bytes, uint64_t most_a_user, Names names)
+  explicit MemoryBudget(uint64_t capacity_bytes) : MemoryBudget(capacity_bytes, UINT64_MAX, Names()) {}
+  MemoryBudget(uint64_t capacity_bytes, uint64_t most_a_user, Names names)
       : capacity_bytes_(capacity_bytes), most_a_user_(most_a_user), names_(std::move(names)) {}
-  ~PinnedPool();
-  PinnedPool(const PinnedPool&) = delete;
-  PinnedPool& operator=(const PinnedPool&) = delete;
+  ~MemoryBudget();
+  MemoryBudget(const MemoryBudget&) = delete;
+  MemoryBudget& operator=(const MemoryBudget&) = delete;
 
   // For a user, or for the daemon itself. kResourceExhausted, with the bytes asked for, free and in all, when
   // they do not fit.
-  Result<PoolLease> Reserve(uint64_t bytes, std::optional<uid_t> user = std::nullopt) PF_EXCLUDES(mutex_);
+  Result<BudgetLease> Reserve(uint64_t bytes, std::optional<uid_t> user = std::nullopt) PF_EXCLUDES(mutex_);
 
   uint64_t capacity_bytes() const { return capacity_bytes_; }
   uint64_t most_a_user() const { return most_a_user_; }
@@ -70,7 +70,7 @@ class PinnedPool {
   std::map<uid_t, uint64_t> used_by_user() const PF_EXCLUDES(mutex_);
 
  private:
-  friend class PoolLease;
+  friend class BudgetLease;
   void Return(uint64_t bytes, std::optional<uid_t> user) noexcept PF_EXCLUDES(mutex_);
 
   const uint64_t capacity_bytes_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/session/trace_stream.h"
+#include "server/rpc/trace_stream.h"
 
 #include <algorithm>
 

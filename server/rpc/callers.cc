@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/session/callers.h"
+#include "server/rpc/callers.h"
 
 #include <grpcpp/server_context.h>
 
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/quote.h"
-#include "server/session/admin_credentials.h"
+#include "server/rpc/admin_credentials.h"
 
 namespace pinfeed {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/session/status_message.h"
+#include "server/rpc/status_message.h"
 
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/session/health_service.h"
+#include "server/rpc/health_service.h"
 
 #include <grpcpp/alarm.h>
 
@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "common/quote.h"
-#include "server/session/grpc_status.h"
+#include "server/rpc/grpc_status.h"
 
 namespace pinfeed {
 namespace {

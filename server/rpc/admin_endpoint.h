@@ -9,10 +9,10 @@
 #include <string>
 
 #include "common/result.h"
-#include "server/session/acceptor.h"
-#include "server/session/admin_access.h"
+#include "server/rpc/acceptor.h"
+#include "server/rpc/admin_access.h"
+#include "server/rpc/rpc_server.h"
 #include "server/session/peer.h"
-#include "server/session/rpc_server.h"
 #include "server/telemetry/refusals.h"
 
 namespace pinfeed {

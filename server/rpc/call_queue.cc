@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/session/call_queue.h"
+#include "server/rpc/call_queue.h"
 
 #include <pthread.h>
 

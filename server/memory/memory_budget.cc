@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/memory/pinned_pool.h"
+#include "server/memory/memory_budget.h"
 
 #include <string>
 #include <utility>
@@ -8,12 +8,12 @@
 
 namespace pinfeed {
 
-PoolLease::PoolLease(PoolLease&& other) noexcept
+BudgetLease::BudgetLease(BudgetLease&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
       user_(other.user_) {}
 
-PoolLease& PoolLease::operator=(PoolLease&& other) noexcept {
+BudgetLease& BudgetLease::operator=(BudgetLease&& other) noexcept {
   if (this != &other) {
     Return();
     pool_ = std::exchange(other.pool_, nullptr);
@@ -23,19 +23,19 @@ PoolLease& PoolLease::operator=(PoolLease&& other) noexcept {
   return *this;
 }
 
-PoolLease::~PoolLease() {
+BudgetLease::~BudgetLease() {
   Return();
 }
 
-void PoolLease::Return() noexcept {
-  if (PinnedPool* pool = std::exchange(pool_, nullptr)) pool->Return(std::exchange(bytes_, 0), user_);
+void BudgetLease::Return() noexcept {
+  if (MemoryBudget* pool = std::exchange(pool_, nullptr)) pool->Return(std::exchange(bytes_, 0), user_);
 }
 
-PinnedPool::~PinnedPool() {
+MemoryBudget::~MemoryBudget() {
   PF_CHECK(used_bytes() == 0, "the pool is destroyed while leases are out");
 }
 
-Result<PoolLease> PinnedPool::Reserve(uint64_t bytes, std::optional<uid_t> user) {
+Result<BudgetLease> MemoryBudget::Reserve(uint64_t bytes, std::optional<uid_t> user) {
   MutexLock lock(mutex_);
   if (bytes > capacity_bytes_) {
     return ResourceExhausted("reserve " + ExactByteSize(bytes) + " of " + names_.what + ", which has " +
@@ -67,20 +67,20 @@ Result<PoolLease> PinnedPool::Reserve(uint64_t bytes, std::optional<uid_t> user)
   }
   used_bytes_ += bytes;
   if (user) users_[*user] += bytes;
-  return PoolLease(this, bytes, user);
+  return BudgetLease(this, bytes, user);
 }
 
-uint64_t PinnedPool::used_bytes() const {
+uint64_t MemoryBudget::used_bytes() const {
   MutexLock lock(mutex_);
   return used_bytes_;
 }
 
-std::map<uid_t, uint64_t> PinnedPool::used_by_user() const {
+std::map<uid_t, uint64_t> MemoryBudget::used_by_user() const {
   MutexLock lock(mutex_);
   return users_;
 }
 
-void PinnedPool::Return(uint64_t bytes, std::optional<uid_t> user) noexcept {
+void MemoryBudget::Return(uint64_t bytes, std::optional<uid_t> user) noexcept {
   MutexLock lock(mutex_);
   used_bytes_ -= bytes;
   if (!user) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/session/admin_service.h"
+#include "server/rpc/admin_service.h"
 
 #include <unistd.h>
 
@@ -11,7 +11,7 @@
 
 #include "common/log.h"
 #include "common/quote.h"
-#include "server/session/grpc_status.h"
+#include "server/rpc/grpc_status.h"
 
 namespace pinfeed {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/session/grpc_status.h"
+#include "server/rpc/grpc_status.h"
 
 #include <cstddef>
 #include <string>

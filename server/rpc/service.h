@@ -8,12 +8,12 @@
 #include <string>
 
 #include "pinfeed/v1/feeder.grpc.pb.h"
-#include "server/session/call_queue.h"
-#include "server/session/callers.h"
-#include "server/session/dataset_cache.h"
-#include "server/session/dataset_opener.h"
+#include "server/rpc/call_queue.h"
+#include "server/rpc/callers.h"
+#include "server/rpc/dataset_opener.h"
 #include "server/session/lifeline.h"
 #include "server/session/open_feed.h"
+#include "server/source/dataset_cache.h"
 #include "server/telemetry/refusals.h"
 #include "server/telemetry/snapshot.h"
 

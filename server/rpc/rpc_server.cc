@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/session/rpc_server.h"
+#include "server/rpc/rpc_server.h"
 
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
@@ -13,10 +13,10 @@
 #include "common/log.h"
 #include "common/log_pace.h"
 #include "common/quote.h"
-#include "server/session/admin_service.h"
-#include "server/session/call_limit.h"
-#include "server/session/health_service.h"
-#include "server/session/service.h"
+#include "server/rpc/admin_service.h"
+#include "server/rpc/call_limit.h"
+#include "server/rpc/health_service.h"
+#include "server/rpc/service.h"
 
 namespace pinfeed {
 namespace {

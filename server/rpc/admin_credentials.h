@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "server/session/admin_access.h"
+#include "server/rpc/admin_access.h"
 #include "server/telemetry/refusals.h"
 
 namespace pinfeed {

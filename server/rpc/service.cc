@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/session/service.h"
+#include "server/rpc/service.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "common/log_context.h"
-#include "server/session/grpc_status.h"
-#include "server/session/status_message.h"
+#include "server/rpc/grpc_status.h"
+#include "server/rpc/status_message.h"
 
 namespace pinfeed {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/session/acceptor.h"
+#include "server/rpc/acceptor.h"
 
 #include <poll.h>
 #include <pthread.h>

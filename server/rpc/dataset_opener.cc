@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/session/dataset_opener.h"
+#include "server/rpc/dataset_opener.h"
 
 #include <pthread.h>
 

@@ -18,12 +18,12 @@
 #include "common/sync.h"
 #include "pinfeed/v1/admin.grpc.pb.h"
 #include "server/pipeline/tracer.h"
-#include "server/session/call_queue.h"
-#include "server/session/callers.h"
+#include "server/rpc/call_queue.h"
+#include "server/rpc/callers.h"
+#include "server/rpc/trace_stream.h"
 #include "server/session/feed_table.h"
 #include "server/session/lifeline.h"
 #include "server/session/session.h"
-#include "server/session/trace_stream.h"
 #include "server/telemetry/refusals.h"
 
 namespace pinfeed {

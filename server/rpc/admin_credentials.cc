@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/session/admin_credentials.h"
+#include "server/rpc/admin_credentials.h"
 
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/session/admin_access.h"
+#include "server/rpc/admin_access.h"
 
 #include <algorithm>
 #include <utility>

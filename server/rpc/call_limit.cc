@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/session/call_limit.h"
+#include "server/rpc/call_limit.h"
 
 #include <grpcpp/server_context.h>
 

@@ -20,7 +20,7 @@
 #include "common/feed_spec.h"
 #include "common/result.h"
 #include "common/sync.h"
-#include "server/session/call_queue.h"
+#include "server/rpc/call_queue.h"
 #include "server/source/dataset.h"
 
 namespace pinfeed {
