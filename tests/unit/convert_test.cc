@@ -267,7 +267,7 @@ TEST(ConvertTest, OneErrorHoldsFaultsOfFormAndOfValue) {
   normalize.add_std(-1);
   AddTransform(spec).mutable_resize()->add_size(8);
   EXPECT_THAT(
-      FromProto(spec),
+      Read(spec),
       StatusIs(Code::kInvalidArgument,
                "dataset.token_dtype: is neither uint16 nor uint32\n"
                "order: 9 is not a known value\n"
@@ -281,12 +281,11 @@ TEST(ConvertTest, OneErrorHoldsFaultsOfFormAndOfValue) {
 
 TEST(ConvertTest, ATokenDtypeThatIsSaidIsNotTheSameAsNone) {
   v1::FeedSpec spec = ValidSpec();
-  ASSERT_OK_AND_ASSIGN(const FeedSpec unset, FromProto(spec));
+  ASSERT_OK_AND_ASSIGN(const FeedSpec unset, Read(spec));
   EXPECT_EQ(unset.dataset.token_dtype, std::nullopt);
   spec.mutable_dataset()->set_token_dtype("uint16");
-  ASSERT_OK_AND_ASSIGN(const FeedSpec said, FromProto(spec));
+  ASSERT_OK_AND_ASSIGN(const FeedSpec said, Read(spec));
   EXPECT_EQ(said.dataset.token_dtype, DType::kUint16);
-  EXPECT_EQ(ToProto(said).dataset().token_dtype(), "uint16");
 }
 
 TEST(ConvertTest, FailedBackendsAreTheTwoThatCanFailEachOnce) {
