@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <new>
 #include <utility>
 
 #include "common/quote.h"
@@ -86,6 +87,17 @@ void DatasetOpener::Submit(uid_t user, const DatasetSpec& spec) {
   }
 }
 
+DatasetOpener::Opened DatasetOpener::Ask(const DatasetSpec& spec) const {
+  try {
+    return open_(spec);
+  } catch (const std::bad_alloc&) {
+    // How much the list of its samples takes is its folder's word: for want of that much, one open fails.
+    return ResourceExhausted(
+        "open " + NameOf(spec) +
+        ": no memory for the list of its samples (std::bad_alloc); give the daemon more");
+  }
+}
+
 void DatasetOpener::Run(uid_t user, const DatasetSpec& spec) {
   {
     const MutexLock lock(mutex_);
@@ -100,7 +112,7 @@ void DatasetOpener::Run(uid_t user, const DatasetSpec& spec) {
     work->served = std::exchange(work->waiting, {});
     work->submitted.clear();
   }
-  const Opened opened = open_(spec);
+  const Opened opened = Ask(spec);
   Waiters served;
   std::set<uid_t> again;
   {

@@ -76,6 +76,8 @@ class DatasetOpener {
   // Lets a run of it wait for a thread, on that user's account.
   void Submit(uid_t user, const DatasetSpec& spec) PF_EXCLUDES(mutex_);
   void Run(uid_t user, const DatasetSpec& spec) PF_EXCLUDES(mutex_);
+  // As `open`; kResourceExhausted when there is no memory for it.
+  Opened Ask(const DatasetSpec& spec) const PF_EXCLUDES(mutex_);
   void Watch() PF_EXCLUDES(mutex_);
   // Moves who waits no longer out of `from`, and gives the errors for them.
   void TakeImpatient(const Work& work, Waiters& from, std::vector<std::pair<Answer, Status>>& out)

@@ -3,6 +3,7 @@
 
 #include <future>
 #include <map>
+#include <new>
 #include <vector>
 
 #include "tests/testing.h"
@@ -151,6 +152,22 @@ TEST_F(DatasetOpenerTest, WhatWaitsForOneUserIsOpenedForAnother) {
   std::future<Status> waits = Open(1, "/good");
   EXPECT_OK(Open(2, "/good").get());
   EXPECT_OK(waits.get());
+}
+
+TEST(DatasetOpenerMemoryTest, ADatasetWithoutMemoryForItIsAnErrorOfWhoOpensIt) {
+  DatasetOpener opener([](const DatasetSpec& spec) -> DatasetOpener::Opened {
+    if (spec.path == "/large") throw std::bad_alloc();
+    return std::shared_ptr<const Dataset>();
+  });
+  const auto open = [&](const std::string& path) {
+    const auto answered = std::make_shared<std::promise<Status>>();
+    opener.Open(1000, At(path), {},
+                [answered](const DatasetOpener::Opened& opened) { answered->set_value(opened.status()); });
+    return answered->get_future().get();
+  };
+  EXPECT_THAT(open("/large"), StatusIs(Code::kResourceExhausted, HasSubstr("'/large'")));
+  EXPECT_OK(open("/small"));
+  EXPECT_THAT(open("/large"), StatusIs(Code::kResourceExhausted, HasSubstr("'/large'")));
 }
 
 TEST_F(DatasetOpenerTest, AtTheEndWhoWaitsIsTold) {

@@ -236,7 +236,8 @@ PF_API pf_result pf_cursor(const pf_feed* feed, char* buffer, size_t capacity, s
 /* Goes on at the cursor with the next pf_next. Costs nothing when that is where the feed stands already; else
  * it ends the session and opens another: it drops what is prefetched, keeps held batches valid, and blocks
  * and fails as pf_close and then pf_open do. PF_INVALID_ARGUMENT and PF_FAILED_PRECONDITION: this feed has no
- * such position. After a failure the feed stands where it was, and makes anew what was prefetched there. */
+ * such position. After a failure the feed stands where it was, and makes anew what was prefetched there; a
+ * member of a broadcast group whose others have gone on meanwhile finds no way back, and pf_next says so. */
 PF_API pf_result pf_seek(pf_feed* feed, const char* cursor_json);
 /* Likewise, at the start of an epoch. */
 PF_API pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch);
