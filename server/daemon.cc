@@ -118,12 +118,10 @@ Status Daemon::Create() {
                              return devices == nullptr ? std::vector<GpuSnapshot>() : devices->Snapshot();
                            },
                            [this](uint64_t feed, uint64_t sample) { return SampleName(feed, sample); },
-                           service_.watchdog_interval().has_value(), [this] { return CleanUps(); }},
+                           service_.watchdog_interval().has_value(), [this] { return Chores(); }},
       config.stuck_timeout);
-  parts_->datasets.emplace(
+  parts_->datasets = std::make_unique<Datasets>(
       DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache});
-  parts_->dataset_opener.emplace(
-      [cache = &*parts_->datasets](const DatasetSpec& spec) { return cache->Open(spec); });
   parts_->sessions.emplace(config.max_sessions, config.user_sessions != 0 ? config.user_sessions : UINT32_MAX,
                            [this] { Wake(); });
   ASSIGN_OR_RETURN(const std::optional<gid_t> group, SocketGroup(config.socket_group));
@@ -138,9 +136,10 @@ Status Daemon::Create() {
                                            *parts_->sessions, config.default_slots, parts_->devices.get(),
                                            parts_->tracer});
   parts_->callers.emplace(parts_->peers, parts_->admin_access ? &*parts_->admin_access : nullptr);
-  parts_->service.emplace(FeederService::Parts{
-      *parts_->callers, *parts_->opener, *parts_->datasets, *parts_->dataset_opener, *parts_->lifelines,
-      parts_->refusals, [this] { return Snapshot(); }, kVersion, std::move(boot_id), server_epoch_});
+  parts_->service.emplace(FeederService::Parts{*parts_->callers, *parts_->opener, parts_->datasets->cache,
+                                               parts_->datasets->opener, *parts_->lifelines, parts_->refusals,
+                                               [this] { return Snapshot(); }, kVersion, std::move(boot_id),
+                                               server_epoch_});
   parts_->admin.emplace(AdminService::Parts{*parts_->callers, parts_->feeds, *parts_->sessions,
                                             *parts_->lifelines, parts_->refusals, parts_->tracer,
                                             MakeOperatorCalls(), ::geteuid()});
@@ -265,6 +264,7 @@ void Daemon::Stop() {
   if (parts_->sessions) parts_->sessions->Close();
   requests_.Close();
   if (parts_->health) parts_->health->Close();
+  if (parts_->datasets) parts_->datasets->opener.Stop();
   if (parts_->admin_endpoint) parts_->admin_endpoint->Stop(kCallGrace);
   if (parts_->rpc) parts_->rpc->Stop(kCallGrace);
   if (parts_->lifelines) parts_->lifelines->Stop();
@@ -274,14 +274,26 @@ void Daemon::Stop() {
   }
   parts_->feeds.Stop();
   if (parts_->workers) parts_->workers->Stop();
+  CloseDatasets();
   parts_.reset();
 }
 
-std::vector<CleanUp> Daemon::CleanUps() const {
-  std::vector<CleanUp> all;
-  if (auto reaper = parts_->feeds.CurrentCleanUp()) all.push_back(*std::move(reaper));
+void Daemon::CloseDatasets() {
+  if (!parts_->datasets) return;
+  parts_->datasets->cache.Clear();
+  if (parts_->datasets->opener.Finish(Clock::now() + kCloseGrace)) return;
+  for (const DatasetOpener::UnderWay& hung : parts_->datasets->opener.under_way())
+    spdlog::warn("{} is not done; the daemon ends without waiting for it", hung.what);
+  (void)parts_->datasets.release();  // those threads use it until the process is gone
+}
+
+std::vector<Chore> Daemon::Chores() const {
+  std::vector<Chore> all;
+  if (auto reaper = parts_->feeds.CurrentChore()) all.push_back(*std::move(reaper));
+  for (DatasetOpener::UnderWay& at : parts_->datasets->opener.under_way())
+    all.push_back({DatasetOpener::kThreadName, std::move(at.what), at.since, true});
   if (parts_->devices == nullptr) return all;
-  if (auto lingering = parts_->devices->CurrentCleanUp()) all.push_back(*std::move(lingering));
+  if (auto lingering = parts_->devices->CurrentChore()) all.push_back(*std::move(lingering));
   return all;
 }
 

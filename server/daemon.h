@@ -17,7 +17,7 @@
 #include "common/tls_identity.h"
 #include "common/unique_handle.h"
 #include "server/config.h"
-#include "server/memory/clean_up.h"
+#include "server/memory/chore.h"
 #include "server/request_queue.h"
 #include "server/rpc/admin_service.h"
 #include "server/served_users.h"
@@ -40,8 +40,8 @@ void BlockDaemonSignals();
 //   socket directory lock, pool, GPUs, workers, dataset cache, feed table, session table, lifelines, opener,
 //   service, gRPC server, HTTP, acceptor, admin endpoint.
 // Stop: admission closes (acceptor, then HTTP and gRPC), lifelines end, sessions end, feeds stop, workers
-// stop, and the pool finds all of its bytes home. What does not answer meanwhile, a GPU or a disk, is waited
-// for within limits: then the process ends as it is.
+// stop, datasets close, and the pool finds all of its bytes home. What does not answer meanwhile, a GPU or a
+// disk, is waited for within limits: then the process ends as it is.
 class Daemon {
  public:
   // Reads the configuration again, from wherever the first one came.
@@ -74,6 +74,8 @@ class Daemon {
   Status AnnounceReady();
   std::string ServingText() const;
   void Stop();
+  // Waits for those that hang for a little while only.
+  void CloseDatasets();
   // Whether clients can open feeds.
   bool ready() const { return announced_ && !broken_ && !draining(); }
   DaemonSnapshot Snapshot() const;
@@ -89,7 +91,7 @@ class Daemon {
   // is one; returns when to come again.
   Clock::time_point Watch();
   // For ProgressCheck.
-  std::vector<CleanUp> CleanUps() const;
+  std::vector<Chore> Chores() const;
   std::string SampleName(uint64_t feed_id, uint64_t sample) const;
   // A second call changes nothing.
   void BeginDrain();

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "server/daemon.h"
 #include "server/memory/device_arenas.h"
@@ -18,6 +19,7 @@
 #include "server/rpc/admin_endpoint.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/callers.h"
+#include "server/rpc/dataset_opener.h"
 #include "server/rpc/health_service.h"
 #include "server/rpc/rpc_server.h"
 #include "server/rpc/service.h"
@@ -35,6 +37,19 @@ namespace pinfeed {
 
 inline constexpr std::chrono::seconds kStopGrace(30);     // behind the drain, until the process has ended
 inline constexpr std::chrono::seconds kBrokenGpuStop(5);  // likewise, when what a GPU holds is not to be had
+inline constexpr std::chrono::seconds kCloseGrace(2);     // for datasets to be closed, or to have been opened
+
+// All that a thread which hangs at a dataset uses: it is left to that thread when it never comes back.
+struct Datasets {
+  explicit Datasets(DatasetCache::Options options)
+      : cache(std::move(options),
+              [this](uid_t user, const DatasetSpec& spec, std::shared_ptr<const Dataset> dataset) {
+                opener.Close(user, spec, std::move(dataset));
+              }) {}
+
+  DatasetOpener opener{[this](uid_t user, const DatasetSpec& spec) { return cache.Open(user, spec); }};
+  DatasetCache cache;  // ends first, by the opener
+};
 
 // In the order of creation.
 struct Daemon::Parts {
@@ -49,8 +64,7 @@ struct Daemon::Parts {
   std::unique_ptr<DeviceArenas> devices;  // null: host memory only
   std::optional<WorkerPool> workers;
   std::optional<ProgressCheck> progress;
-  std::optional<DatasetCache> datasets;
-  std::optional<DatasetOpener> dataset_opener;
+  std::unique_ptr<Datasets> datasets;
   FeedTable feeds;
   std::optional<SessionTable> sessions;
   std::unique_ptr<LifelineServer> lifelines;

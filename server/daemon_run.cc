@@ -206,7 +206,7 @@ Result<ReloadReport> Daemon::ReloadConfig(const std::string& who) {
 // The keys that server/reload.cc calls live.
 void Daemon::Apply(const Config& config) {
   users_.Set(config.allowed_uids);
-  parts_->datasets->SetOptions({config.datasets, config.allowed_roots, config.dataset_cache});
+  parts_->datasets->cache.SetOptions({config.datasets, config.allowed_roots, config.dataset_cache});
   parts_->sessions->SetLimit(config.max_sessions);
   parts_->progress->SetLimit(config.stuck_timeout);
   drain_timeout_ = config.drain_timeout;

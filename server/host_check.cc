@@ -141,7 +141,7 @@ Status CheckHost(const CommandLine& command_line) {
   for (const auto& [name, dataset] : config.datasets) {
     DatasetSpec named;
     named.name = name;
-    note("datasets." + name, datasets.Open(named).status().WithContext("datasets." + EscapeName(name)));
+    note("datasets." + name, datasets.Open(::geteuid(), named).status().WithContext("datasets." + EscapeName(name)));
   }
   return faults.empty() ? OkStatus() : InvalidArgument(faults);
 }

@@ -149,7 +149,7 @@ class Gpus final : public DeviceArenas {
     lingering_->AwaitNone(deadline);
   }
 
-  std::optional<CleanUp> CurrentCleanUp() const override { return lingering_->Current(); }
+  std::optional<Chore> CurrentChore() const override { return lingering_->Current(); }
 
   std::map<uid_t, UserBytes> UsedByUser() const override {
     std::map<uid_t, UserBytes> all;

@@ -66,10 +66,10 @@ void Lingering::Add(const std::string& gpu_uuid, Backend backend, DeviceMemory m
 
 void Lingering::Begin(std::string what) {
   const MutexLock lock(mutex_);
-  current_ = CleanUp{std::move(what), Clock::now()};
+  current_ = Chore{"lingering", std::move(what), Clock::now()};
 }
 
-std::optional<CleanUp> Lingering::Current() const {
+std::optional<Chore> Lingering::Current() const {
   const MutexLock lock(mutex_);
   return current_;
 }

@@ -16,7 +16,7 @@
 #include "common/feed_spec.h"
 #include "common/sync.h"
 #include "server/device/gpu_processes.h"
-#include "server/memory/clean_up.h"
+#include "server/memory/chore.h"
 #include "server/memory/client_process.h"
 #include "server/memory/device_arenas.h"
 #include "server/memory/memory_budget.h"
@@ -44,7 +44,7 @@ class Lingering {
   std::vector<LingeringSnapshot> Snapshot(const std::string& gpu_uuid) const PF_EXCLUDES(mutex_);
   uint64_t QuarantinedBytes(const std::string& gpu_uuid) const PF_EXCLUDES(mutex_);
   // What its thread waits for: NVML, or the GPU. Nothing while it sleeps.
-  std::optional<CleanUp> Current() const PF_EXCLUDES(mutex_);
+  std::optional<Chore> Current() const PF_EXCLUDES(mutex_);
   // Until nothing lingers, at most until `deadline`.
   void AwaitNone(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);
 
@@ -72,7 +72,7 @@ class Lingering {
   // Shared with the thread that looks at one without the lock; taken out by that thread alone.
   std::vector<std::shared_ptr<Piece>> pieces_ PF_GUARDED_BY(mutex_);
   uint64_t added_ PF_GUARDED_BY(mutex_) = 0;
-  std::optional<CleanUp> current_ PF_GUARDED_BY(mutex_);
+  std::optional<Chore> current_ PF_GUARDED_BY(mutex_);
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

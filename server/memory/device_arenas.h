@@ -19,7 +19,7 @@
 #include "common/result.h"
 #include "common/tensor_spec.h"
 #include "server/memory/arena.h"
-#include "server/memory/clean_up.h"
+#include "server/memory/chore.h"
 
 namespace pinfeed {
 
@@ -76,7 +76,7 @@ class DeviceArenas {
   virtual void AwaitLingering(std::chrono::steady_clock::time_point deadline) = 0;
   virtual std::vector<GpuSnapshot> Snapshot() const = 0;
   // What gives back memory of dead clients right now.
-  virtual std::optional<CleanUp> CurrentCleanUp() const = 0;
+  virtual std::optional<Chore> CurrentChore() const = 0;
   // What users have, of those that have something.
   struct UserBytes {
     uint64_t pinned = 0;

@@ -37,7 +37,7 @@ constexpr std::chrono::milliseconds kLongestInterval(10000);
 std::chrono::milliseconds ProgressCheck::interval() const {
   std::chrono::milliseconds interval = std::chrono::milliseconds::max();
   if (const std::chrono::milliseconds limit = limit_; limit.count() != 0) interval = limit / 8;
-  if (parts_.clean_ups) interval = std::min(interval, parts_.clean_up_limit / 2);
+  if (parts_.chores) interval = std::min(interval, parts_.chore_limit / 2);
   if (interval == std::chrono::milliseconds::max()) return interval;
   return std::clamp(interval, kShortestInterval, kLongestInterval);
 }
@@ -48,9 +48,9 @@ std::string ProgressCheck::Stuck() {
   uint64_t done = parts_.workers.progress();
   for (const GpuSnapshot& gpu : gpus) done += gpu.copied_bytes + gpu.peer_bytes;
   const Clock::time_point now = Clock::now();
-  LookAtCleanUps(now);
+  LookAtChores(now);
   if (std::exchange(done_, done) != done) moved_at_ = now;
-  const std::vector<HungThread> found = Hung(gpus);
+  const std::vector<HungThread> found = HungAtBatches(gpus);
   if (found.empty()) {
     Enter(State::kWell, {});
     return {};
@@ -81,26 +81,44 @@ void ProgressCheck::Enter(State state, const std::string& hung) {
   }
 }
 
-void ProgressCheck::LookAtCleanUps(Clock::time_point now) {
-  if (!parts_.clean_ups) return;
-  const std::vector<CleanUp> under_way = parts_.clean_ups();
-  const auto among = [](const std::vector<CleanUp>& all, const CleanUp& one) {
+void ProgressCheck::LookAtChores(Clock::time_point now) {
+  if (!parts_.chores) return;
+  const std::vector<Chore> under_way = parts_.chores();
+  const auto among = [](const std::vector<Chore>& all, const Chore& one) {
     return std::find(all.begin(), all.end(), one) != all.end();
   };
-  std::erase_if(told_, [&](const CleanUp& one) {
+  std::erase_if(told_, [&](const Chore& one) {
     if (among(under_way, one)) return false;
     spdlog::info("{} went on after {}", one.what, InSeconds(now - one.since));
     return true;
   });
-  for (const CleanUp& one : under_way) {
-    if (now - one.since <= parts_.clean_up_limit || among(told_, one)) continue;
-    spdlog::error("{} has taken {} so far; until it goes on, what is to be given back behind it stays",
-                  one.what, InSeconds(now - one.since));
+  for (const Chore& one : under_way) {
+    if (now - one.since <= LimitOf(one) || among(told_, one)) continue;
+    spdlog::error("{} has taken {} so far; {}", one.what, InSeconds(now - one.since),
+                  one.storage ? "does its storage answer?"
+                              : "until it goes on, what is to be given back behind it stays");
     told_.push_back(one);
   }
 }
 
+std::chrono::milliseconds ProgressCheck::LimitOf(const Chore& chore) const {
+  if (!chore.storage) return parts_.chore_limit;
+  const std::chrono::milliseconds limit = limit_;
+  return limit.count() == 0 ? std::chrono::milliseconds::max() : limit;
+}
+
 std::vector<HungThread> ProgressCheck::Hung(const std::vector<GpuSnapshot>& gpus) const {
+  std::vector<HungThread> hung = HungAtBatches(gpus);
+  if (!parts_.chores) return hung;
+  const Clock::time_point now = Clock::now();
+  for (const Chore& chore : parts_.chores()) {
+    if (now - chore.since > LimitOf(chore))
+      hung.push_back({.thread = chore.thread, .age = now - chore.since, .chore = chore.what});
+  }
+  return hung;
+}
+
+std::vector<HungThread> ProgressCheck::HungAtBatches(const std::vector<GpuSnapshot>& gpus) const {
   const std::chrono::milliseconds limit = limit_;
   std::vector<HungThread> hung;
   if (limit.count() == 0) return hung;

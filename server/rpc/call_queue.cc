@@ -36,11 +36,32 @@ void CallQueue::Stop() {
 bool CallQueue::Submit(uid_t user, Call call) {
   {
     const MutexLock lock(mutex_);
+    if (stopping_) return false;
     User& entry = users_[user];
     if (entry.waiting.size() >= bounds_.waiting_a_user) return false;
     entry.waiting.push_back(std::move(call));
   }
   changed_.NotifyAll();
+  return true;
+}
+
+bool CallQueue::SubmitAnyway(uid_t user, Call call) {
+  {
+    const MutexLock lock(mutex_);
+    if (stopping_) return false;
+    users_[user].waiting.push_back(std::move(call));
+  }
+  changed_.NotifyAll();
+  return true;
+}
+
+bool CallQueue::Finish(std::chrono::steady_clock::time_point deadline) {
+  const MutexLock lock(mutex_);
+  stopping_ = true;
+  changed_.NotifyAll();
+  while (!users_.empty()) {
+    if (!changed_.WaitUntil(mutex_, deadline)) return users_.empty();
+  }
   return true;
 }
 
@@ -85,6 +106,7 @@ void CallQueue::Run() {
     --running_;
     --entry->second.running;
     if (entry->second.running == 0 && entry->second.waiting.empty()) users_.erase(entry);
+    if (stopping_ && users_.empty()) changed_.NotifyAll();
   }
 }
 

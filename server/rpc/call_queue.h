@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -36,8 +37,13 @@ class CallQueue {
   CallQueue(const CallQueue&) = delete;
   CallQueue& operator=(const CallQueue&) = delete;
 
-  // False when too many calls of the user wait already: the call is not taken.
+  // False when too many calls of the user wait already, or this ends: the call is not taken.
   bool Submit(uid_t user, Call call) PF_EXCLUDES(mutex_);
+  // As Submit, however many wait. False when this ends.
+  bool SubmitAnyway(uid_t user, Call call) PF_EXCLUDES(mutex_);
+  // Takes nothing more, and runs what waits. False when a call has not ended by then: what it
+  // uses must live on, and this with it.
+  bool Finish(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);
 
  private:
   // Runs what waits, and joins.

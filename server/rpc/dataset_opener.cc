@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -13,7 +15,7 @@
 namespace pinfeed {
 namespace {
 
-// Of these a user has at most eight, so that eight datasets that hang are all that one can have; and of the
+// Of these a user has at most eight, so that eight places that hang are all that one can have; and of the
 // last eight one, so that three users like that leave threads to the others.
 constexpr CallQueue::Bounds kDisk{.threads = 32, .running_a_user = 8, .waiting_a_user = 512};
 // How soon a client that went away is noticed.
@@ -21,6 +23,29 @@ constexpr std::chrono::milliseconds kLook(250);
 
 std::string NameOf(const DatasetSpec& spec) {
   return spec.name.empty() ? "dataset " + QuotePath(spec.path) : "the dataset named " + QuotePath(spec.name);
+}
+
+// The spec of the place alone: what else it says is how to read what lies there.
+DatasetSpec PlaceOf(const DatasetSpec& spec) {
+  DatasetSpec place;
+  place.name = spec.name;
+  if (!spec.name.empty()) return place;
+  const std::filesystem::path path = std::filesystem::path(spec.path).lexically_normal();
+  place.path = path.has_filename() ? path.string() : path.parent_path().string();  // "/a/" is "/a"
+  return place;
+}
+
+Status Stopping(const DatasetSpec& spec) {
+  return Unavailable("open " + NameOf(spec) + ": the daemon stops");
+}
+
+template <typename List, typename Predicate>
+void MoveIf(List& from, List& to, Predicate predicate) {
+  for (auto one = from.begin(); one != from.end();) {
+    const auto next = std::next(one);
+    if (predicate(*one)) to.splice(to.end(), from, one);
+    one = next;
+  }
 }
 
 std::string Seconds(std::chrono::steady_clock::duration time) {
@@ -31,65 +56,98 @@ std::string Seconds(std::chrono::steady_clock::duration time) {
 
 }  // namespace
 
-DatasetOpener::DatasetOpener(OpenFunction open) : open_(std::move(open)), disk_(kDisk, "dataset") {
+DatasetOpener::DatasetOpener(OpenFunction open) : open_(std::move(open)), disk_(kDisk, kThreadName) {
   watch_ = std::thread([this] { Watch(); });
   ::pthread_setname_np(watch_.native_handle(), "dataset-watch");
 }
 
 DatasetOpener::~DatasetOpener() {
+  Stop();
+}
+
+void DatasetOpener::Stop() {
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.NotifyAll();
-  watch_.join();
+  if (watch_.joinable()) watch_.join();
 }
 
-DatasetOpener::Works::iterator DatasetOpener::Find(const DatasetSpec& spec) {
-  return std::find_if(works_.begin(), works_.end(), [&](const Work& work) { return work.spec == spec; });
+DatasetOpener::Works::iterator DatasetOpener::Find(const DatasetSpec& place) {
+  return std::find_if(works_.begin(), works_.end(), [&](const Work& work) { return work.place == place; });
+}
+
+DatasetOpener::Works::iterator DatasetOpener::FindOrAdd(const DatasetSpec& place) {
+  const auto work = Find(place);
+  if (work != works_.end()) return work;
+  works_.emplace_back().place = place;
+  return std::prev(works_.end());
+}
+
+void DatasetOpener::EraseIfIdle(Works::iterator work) {
+  if (!work->running && work->waiting.empty() && work->closing.empty()) works_.erase(work);
 }
 
 void DatasetOpener::Open(uid_t user, const DatasetSpec& spec, Patience patience, Answer answer) {
+  const DatasetSpec place = PlaceOf(spec);
+  Waiters waiter;
+  waiter.push_back({user, spec, Clock::now(), std::move(patience), std::move(answer)});
   bool submit = false;
   {
     const MutexLock lock(mutex_);
-    auto work = Find(spec);
-    if (work == works_.end()) {
-      works_.emplace_back().spec = spec;
-      work = std::prev(works_.end());
+    if (!stopping_) {
+      const auto work = FindOrAdd(place);
+      work->waiting.splice(work->waiting.end(), waiter);
+      // What runs began before this call came, so it may have seen older files: another run follows it.
+      submit = work->submitted.insert(user).second && !work->running;
     }
-    work->waiting.push_back({user, Clock::now(), std::move(patience), std::move(answer)});
-    // What runs began before this call came, so it may have seen older files: another run follows it.
-    submit = work->submitted.insert(user).second && !work->running;
   }
+  if (!waiter.empty()) return waiter.front().answer(Stopping(spec));
   changed_.NotifyAll();
-  if (submit) Submit(user, spec);
+  if (submit) Submit(user, place);
 }
 
-void DatasetOpener::Submit(uid_t user, const DatasetSpec& spec) {
-  if (disk_.Submit(user, [this, user, spec] { Run(user, spec); })) return;
-  Waiters refused;
+void DatasetOpener::Close(uid_t user, const DatasetSpec& spec, std::shared_ptr<const Dataset> dataset) {
+  const DatasetSpec place = PlaceOf(spec);
   {
     const MutexLock lock(mutex_);
-    const auto work = Find(spec);
-    if (work == works_.end()) return;
-    work->submitted.erase(user);
-    for (auto waiter = work->waiting.begin(); waiter != work->waiting.end();) {
-      const auto next = std::next(waiter);
-      if (waiter->user == user) refused.splice(refused.end(), work->waiting, waiter);
-      waiter = next;
-    }
-    if (work->submitted.empty() && !work->running) works_.erase(work);
+    const auto work = FindOrAdd(place);
+    work->closing.push_back({user, std::move(dataset)});
+    if (!work->submitted.insert(user).second || work->running) return;
   }
-  for (const Waiter& waiter : refused) {
-    waiter.answer(ResourceExhausted("open " + NameOf(spec) + ": " + std::to_string(kDisk.waiting_a_user) +
-                                    " datasets of this user wait already to be opened; try again later"));
-  }
+  Submit(user, place);
 }
 
-DatasetOpener::Opened DatasetOpener::Ask(const DatasetSpec& spec) const {
+void DatasetOpener::Submit(uid_t user, const DatasetSpec& place) {
+  const auto run = [this, user, place] { Run(user, place); };
+  if (disk_.Submit(user, run)) return;
+  bool closes = false;
+  for (const Waiter& waiter : TakeRefused(user, place, closes)) {
+    waiter.answer(ResourceExhausted("open " + NameOf(waiter.spec) + ": " +
+                                    std::to_string(kDisk.waiting_a_user) +
+                                    " datasets of this user wait already to be opened; try again later"));
+  }
+  // What is to be closed takes its turn, however many wait; after the end, here and now.
+  if (closes && !disk_.SubmitAnyway(user, run)) run();
+}
+
+DatasetOpener::Waiters DatasetOpener::TakeRefused(uid_t user, const DatasetSpec& place, bool& closes) {
+  const auto of_user = [user](const auto& one) { return one.user == user; };
+  Waiters refused;
+  const MutexLock lock(mutex_);
+  const auto work = Find(place);
+  if (work == works_.end()) return refused;
+  MoveIf(work->waiting, refused, of_user);
+  closes = std::any_of(work->closing.begin(), work->closing.end(), of_user);
+  if (!closes) work->submitted.erase(user);
+  EraseIfIdle(work);
+  return refused;
+}
+
+DatasetOpener::Opened DatasetOpener::Ask(uid_t user, const DatasetSpec& spec) const {
   try {
-    return open_(spec);
+    return open_(user, spec);
   } catch (const std::bad_alloc&) {
     // How much the list of its samples takes is its folder's word: for want of that much, one open fails.
     return ResourceExhausted(
@@ -98,36 +156,63 @@ DatasetOpener::Opened DatasetOpener::Ask(const DatasetSpec& spec) const {
   }
 }
 
-void DatasetOpener::Run(uid_t user, const DatasetSpec& spec) {
-  {
-    const MutexLock lock(mutex_);
-    const auto work = Find(spec);
-    if (work == works_.end() || work->running) return;  // another user's turn came first
-    if (work->waiting.empty()) {                        // all went away
-      works_.erase(work);
-      return;
+std::optional<DatasetOpener::Turn> DatasetOpener::Begin(uid_t user, const DatasetSpec& place) {
+  const MutexLock lock(mutex_);
+  const auto work = Find(place);
+  if (work == works_.end() || work->running) return std::nullopt;  // another user's turn came first
+  Turn turn;
+  MoveIf(work->closing, turn.closing, [user](const Unwanted& one) { return one.user == user; });
+  if (turn.closing.empty()) {
+    const auto own = std::find_if(work->waiting.begin(), work->waiting.end(),
+                                  [user](const Waiter& waiter) { return waiter.user == user; });
+    if (own == work->waiting.end()) {  // served by another's turn, or gone; who else waits has turns as well
+      work->submitted.erase(user);
+      EraseIfIdle(work);
+      return std::nullopt;
     }
-    work->running = Clock::now();
-    work->runner = user;
-    work->served = std::exchange(work->waiting, {});
-    work->submitted.clear();
+    turn.spec = own->spec;
+    MoveIf(work->waiting, work->served, [&](const Waiter& waiter) { return waiter.spec == turn.spec; });
   }
-  const Opened opened = Ask(spec);
+  work->running = {user, (turn.closing.empty() ? "opening " : "closing ") + NameOf(place), Clock::now()};
+  work->submitted.clear();
+  return turn;
+}
+
+DatasetOpener::Waiters DatasetOpener::End(const DatasetSpec& place) {
   Waiters served;
   std::set<uid_t> again;
   {
     const MutexLock lock(mutex_);
-    const auto work = Find(spec);
+    const auto work = Find(place);
     work->running.reset();
-    served = std::exchange(work->served, {});
-    if (work->waiting.empty()) {
-      works_.erase(work);
-    } else {
-      again = work->submitted;
-    }
+    served.swap(work->served);
+    for (const Waiter& waiter : work->waiting) again.insert(waiter.user);
+    for (const Unwanted& unwanted : work->closing) again.insert(unwanted.user);
+    work->submitted = again;
+    EraseIfIdle(work);
   }
-  for (const uid_t next : again) Submit(next, spec);
-  for (const Waiter& waiter : served) waiter.answer(opened);
+  for (const uid_t next : again) Submit(next, place);
+  return served;
+}
+
+void DatasetOpener::Run(uid_t user, const DatasetSpec& place) {
+  std::optional<Turn> turn = Begin(user, place);
+  if (!turn) return;
+  if (!turn->closing.empty()) {
+    turn->closing.clear();
+    End(place);
+    return;
+  }
+  const Opened opened = Ask(user, turn->spec);
+  for (const Waiter& waiter : End(place)) waiter.answer(opened);
+}
+
+std::vector<DatasetOpener::UnderWay> DatasetOpener::under_way() const {
+  std::vector<UnderWay> all;
+  const MutexLock lock(mutex_);
+  for (const Work& work : works_)
+    if (work.running) all.push_back(*work.running);
+  return all;
 }
 
 std::optional<DatasetOpener::Clock::time_point> DatasetOpener::NextLook() const {
@@ -143,31 +228,30 @@ std::optional<DatasetOpener::Clock::time_point> DatasetOpener::NextLook() const 
 }
 
 Status DatasetOpener::TooLate(const Work& work, const Waiter& waiter, Clock::time_point now) const {
-  const std::string what = "open " + NameOf(work.spec) + ": not done after " + Seconds(now - waiter.since);
+  const std::string what = "open " + NameOf(waiter.spec) + ": not done after " + Seconds(now - waiter.since);
   if (work.running) {
     return {
         Code::kDeadlineExceeded,
-        what + "; its storage has been asked for " + Seconds(now - *work.running) +
+        what + "; its storage has been asked for " + Seconds(now - work.running->since) +
             " and has not given an answer. See whether its mount hangs (`ls` it on the daemon's host); a "
             "large folder that is read for the first time takes long, too: then try again, or wait longer "
             "(open_timeout)"};
   }
   size_t others = 0;
-  const Work* longest = nullptr;
+  const UnderWay* longest = nullptr;
   for (const Work& other : works_) {
-    if (!other.running || other.runner != waiter.user) continue;
+    if (!other.running || other.running->user != waiter.user) continue;
     ++others;
-    if (longest == nullptr || *other.running < *longest->running) longest = &other;
+    if (longest == nullptr || other.running->since < longest->since) longest = &*other.running;
   }
   if (longest == nullptr) {
     return {Code::kDeadlineExceeded,
             what + "; the threads that open datasets are all at those of other users, which do not get done"};
   }
-  return {Code::kDeadlineExceeded,
-          what + "; " + std::to_string(others) +
-              " other datasets of this user are being opened, for the longest time, " +
-              Seconds(now - *longest->running) + ", " + NameOf(longest->spec) +
-              ". See whether their mounts hang (`ls` them on the daemon's host)"};
+  return {Code::kDeadlineExceeded, what + "; " + std::to_string(others) +
+                                       " threads are at other datasets of this user, for the longest time, " +
+                                       Seconds(now - longest->since) + ", " + longest->what +
+                                       ". See whether their mounts hang (`ls` them on the daemon's host)"};
 }
 
 void DatasetOpener::TakeImpatient(const Work& work, Waiters& from,
@@ -176,9 +260,9 @@ void DatasetOpener::TakeImpatient(const Work& work, Waiters& from,
   for (auto waiter = from.begin(); waiter != from.end();) {
     std::optional<Status> end;
     if (stopping_) {
-      end = Unavailable("open " + NameOf(work.spec) + ": the daemon stops");
+      end = Stopping(waiter->spec);
     } else if (waiter->patience.gone != nullptr && *waiter->patience.gone) {
-      end = Status(Code::kCancelled, "open " + NameOf(work.spec) + ": the client went away");
+      end = Status(Code::kCancelled, "open " + NameOf(waiter->spec) + ": the client went away");
     } else if (waiter->patience.until <= now) {
       end = TooLate(work, *waiter, now);
     }

@@ -96,7 +96,8 @@ void FillHung(const HungThread& in, v1::HungThread& out) {
   out.set_thread(in.thread);
   out.set_seconds(std::chrono::duration<double>(in.age).count());
   out.set_gpu(in.gpu);
-  if (!in.gpu.empty()) return;
+  out.set_chore(Utf8(in.chore));
+  if (!in.gpu.empty() || !in.chore.empty()) return;
   out.set_feed_id(in.feed);
   out.set_sample_id(in.sample);
   out.set_sample(Utf8(in.sample_name));

@@ -206,10 +206,10 @@ void FeedTable::Reap() {
 
 void FeedTable::Begin(std::string what) {
   const MutexLock lock(mutex_);
-  current_ = CleanUp{std::move(what), std::chrono::steady_clock::now()};
+  current_ = Chore{"feed-reaper", std::move(what), std::chrono::steady_clock::now()};
 }
 
-std::optional<CleanUp> FeedTable::CurrentCleanUp() const {
+std::optional<Chore> FeedTable::CurrentChore() const {
   const MutexLock lock(mutex_);
   return current_;
 }

@@ -20,7 +20,7 @@
 #include "common/feed_spec.h"
 #include "common/result.h"
 #include "common/sync.h"
-#include "server/memory/clean_up.h"
+#include "server/memory/chore.h"
 #include "server/pipeline/feed.h"
 #include "server/telemetry/snapshot.h"
 
@@ -117,7 +117,7 @@ class FeedTable {
 
   std::vector<std::shared_ptr<Feed>> All() PF_EXCLUDES(mutex_);
   // The step that the reaper is at; nothing when it has nothing to do.
-  std::optional<CleanUp> CurrentCleanUp() const PF_EXCLUDES(mutex_);
+  std::optional<Chore> CurrentChore() const PF_EXCLUDES(mutex_);
 
   struct View {
     std::vector<FeedReport> feeds;  // without sessions
@@ -163,7 +163,7 @@ class FeedTable {
   Clock::time_point ReclaimingUntil() const PF_REQUIRES(mutex_);
   void Reap() PF_EXCLUDES(mutex_);
   void Do(Job job) PF_EXCLUDES(mutex_);
-  // Of the reaper, for CurrentCleanUp.
+  // Of the reaper, for CurrentChore.
   void Begin(std::string what) PF_EXCLUDES(mutex_);
   // Nobody has a share of it any more: it is for the reaper.
   void LayDown(Feed* feed) PF_EXCLUDES(mutex_);
@@ -179,7 +179,7 @@ class FeedTable {
   std::deque<Job> jobs_ PF_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Feed>> let_go_ PF_GUARDED_BY(mutex_);  // of which nobody has a share
   bool reaping_ PF_GUARDED_BY(mutex_) = false;
-  std::optional<CleanUp> current_ PF_GUARDED_BY(mutex_);
+  std::optional<Chore> current_ PF_GUARDED_BY(mutex_);
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
   std::thread reaper_;  // owner only
 };

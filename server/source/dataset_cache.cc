@@ -45,6 +45,12 @@ void DatasetCache::SetOptions(Options options) {
   Drop(dropped);
 }
 
+void DatasetCache::Clear() {
+  Kept dropped;
+  const MutexLock lock(mutex_);
+  dropped.swap(kept_);
+}
+
 std::shared_ptr<const DatasetCache::Options> DatasetCache::options() const {
   const MutexLock lock(mutex_);
   return options_;
@@ -72,11 +78,20 @@ std::shared_ptr<const Dataset> DatasetCache::Use(const Key& key, std::shared_ptr
   return used;
 }
 
-Result<std::shared_ptr<const Dataset>> DatasetCache::Open(const DatasetSpec& spec) {
+std::shared_ptr<const Dataset> DatasetCache::Closing(uid_t user, const DatasetSpec& spec,
+                                                     std::shared_ptr<const Dataset> opened) const {
+  if (close_ == nullptr) return opened;
+  const Dataset* const dataset = opened.get();
+  return {dataset, [close = close_, user, spec, share = std::move(opened)](const Dataset*) mutable {
+            close(user, spec, std::move(share));
+          }};
+}
+
+Result<std::shared_ptr<const Dataset>> DatasetCache::Open(uid_t user, const DatasetSpec& spec) {
   ASSIGN_OR_RETURN(const Key key, Resolve(spec));
   if (std::shared_ptr<const Dataset> open = Use(key, nullptr)) return open;
   ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> opened, open_(key.spec, key.roots));
-  return Use(key, std::move(opened));
+  return Use(key, Closing(user, spec, std::move(opened)));
 }
 
 }  // namespace pinfeed

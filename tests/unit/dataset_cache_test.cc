@@ -16,6 +16,8 @@
 namespace pinfeed {
 namespace {
 
+constexpr uid_t kUser = 1000;
+
 using ::testing::HasSubstr;
 
 class DatasetCacheTest : public ::testing::Test {
@@ -41,15 +43,15 @@ TEST_F(DatasetCacheTest, OpensOnceUntilTheFilesChange) {
   DatasetCache cache(Options(8));
   WriteRows("set/a.npy", 5);
   const DatasetSpec spec = Path((directory_ / "set").string());
-  ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(spec));
-  ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(spec));
+  ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(kUser, spec));
+  ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(kUser, spec));
   EXPECT_EQ(first, again);
   WriteRows("set/a.npy", 6);  // an entry of the directory
-  ASSERT_OK_AND_ASSIGN(const auto changed, cache.Open(spec));
+  ASSERT_OK_AND_ASSIGN(const auto changed, cache.Open(kUser, spec));
   EXPECT_EQ(changed->info().samples, 6U);
   EXPECT_EQ(first->info().samples, 5U);  // for those who have it
   WriteRows("set/b.npy", 6);             // the directory itself
-  ASSERT_OK_AND_ASSIGN(const auto grown, cache.Open(spec));
+  ASSERT_OK_AND_ASSIGN(const auto grown, cache.Open(kUser, spec));
   EXPECT_EQ(grown->info().fields.size(), 2U);
 }
 
@@ -57,7 +59,8 @@ TEST_F(DatasetCacheTest, KeepsTheOnesUsedLast) {
   DatasetCache cache(Options(2));
   std::vector<std::weak_ptr<const Dataset>> opened;
   for (const char* name : {"a.npy", "b.npy", "a.npy", "c.npy"}) {
-    ASSERT_OK_AND_ASSIGN(const auto dataset, cache.Open(Path(WriteRows(std::string(name) + "/x.npy", 3))));
+    ASSERT_OK_AND_ASSIGN(const auto dataset,
+                         cache.Open(kUser, Path(WriteRows(std::string(name) + "/x.npy", 3))));
     opened.push_back(dataset);
   }
   EXPECT_TRUE(opened[1].expired());
@@ -70,24 +73,24 @@ TEST_F(DatasetCacheTest, WithoutRoomADatasetLivesWithItsUsers) {
   const DatasetSpec spec = Path(WriteRows("a.npy", 3));
   std::weak_ptr<const Dataset> seen;
   {
-    ASSERT_OK_AND_ASSIGN(const auto used, cache.Open(spec));
-    ASSERT_OK_AND_ASSIGN(const auto shared, cache.Open(spec));
+    ASSERT_OK_AND_ASSIGN(const auto used, cache.Open(kUser, spec));
+    ASSERT_OK_AND_ASSIGN(const auto shared, cache.Open(kUser, spec));
     EXPECT_EQ(used, shared);
     seen = used;
   }
   EXPECT_TRUE(seen.expired());
-  EXPECT_OK(cache.Open(spec));
+  EXPECT_OK(cache.Open(kUser, spec));
 }
 
 TEST_F(DatasetCacheTest, FailuresAreNotKept) {
   DatasetCache cache(Options(8));
   const DatasetSpec spec = Path((directory_ / "late.npy").string());
-  EXPECT_THAT(cache.Open(spec), StatusIs(Code::kNotFound));
+  EXPECT_THAT(cache.Open(kUser, spec), StatusIs(Code::kNotFound));
   directory_.Write("late.npy", std::string_view("no array"));
-  EXPECT_FALSE(cache.Open(spec).ok());
-  EXPECT_FALSE(cache.Open(spec).ok());  // and nobody waits for the one that failed
+  EXPECT_FALSE(cache.Open(kUser, spec).ok());
+  EXPECT_FALSE(cache.Open(kUser, spec).ok());  // and nobody waits for the one that failed
   WriteRows("late.npy", 4);
-  EXPECT_OK(cache.Open(spec));
+  EXPECT_OK(cache.Open(kUser, spec));
 }
 
 TEST_F(DatasetCacheTest, ThreadsThatOpenTheSameGetTheSame) {
@@ -95,7 +98,7 @@ TEST_F(DatasetCacheTest, ThreadsThatOpenTheSameGetTheSame) {
   const DatasetSpec spec = Path(WriteRows("a.npy", 3));
   std::vector<std::future<std::shared_ptr<const Dataset>>> openers;
   for (int i = 0; i < 8; ++i)
-    openers.push_back(std::async(std::launch::async, [&] { return cache.Open(spec).value(); }));
+    openers.push_back(std::async(std::launch::async, [&] { return cache.Open(kUser, spec).value(); }));
   const std::shared_ptr<const Dataset> first = openers[0].get();
   for (size_t i = 1; i < openers.size(); ++i) EXPECT_EQ(openers[i].get(), first);
 }
@@ -106,14 +109,15 @@ TEST_F(DatasetCacheTest, NamesNeedNoRootAndTheClientsWordWins) {
   DatasetCache cache({{{"text", tokens}}, {}, 8});
   DatasetSpec by_name;
   by_name.name = "text";
-  ASSERT_OK_AND_ASSIGN(const auto configured, cache.Open(by_name));
+  ASSERT_OK_AND_ASSIGN(const auto configured, cache.Open(kUser, by_name));
   EXPECT_EQ(configured->info().samples, 10U);
   by_name.sequence_length = 20;
-  ASSERT_OK_AND_ASSIGN(const auto longer, cache.Open(by_name));
+  ASSERT_OK_AND_ASSIGN(const auto longer, cache.Open(kUser, by_name));
   EXPECT_EQ(longer->info().samples, 5U);
   by_name.name = "nobody";
-  EXPECT_THAT(cache.Open(by_name), StatusIs(Code::kNotFound, HasSubstr("is not configured in the daemon")));
-  EXPECT_THAT(cache.Open(tokens), StatusIs(Code::kPermissionDenied));  // by path it needs a root
+  EXPECT_THAT(cache.Open(kUser, by_name),
+              StatusIs(Code::kNotFound, HasSubstr("is not configured in the daemon")));
+  EXPECT_THAT(cache.Open(kUser, tokens), StatusIs(Code::kPermissionDenied));  // by path it needs a root
 }
 
 TEST_F(DatasetCacheTest, TheClientsTokenDtypeWinsAlsoWhenItIsTheDefault) {
@@ -123,10 +127,10 @@ TEST_F(DatasetCacheTest, TheClientsTokenDtypeWinsAlsoWhenItIsTheDefault) {
   DatasetCache cache({{{"text", tokens}}, {}, 8});
   DatasetSpec by_name;
   by_name.name = "text";
-  ASSERT_OK_AND_ASSIGN(const auto configured, cache.Open(by_name));
+  ASSERT_OK_AND_ASSIGN(const auto configured, cache.Open(kUser, by_name));
   EXPECT_EQ(configured->info().samples, 10U);  // of 101 tokens
   by_name.token_dtype = DType::kUint16;
-  ASSERT_OK_AND_ASSIGN(const auto said, cache.Open(by_name));
+  ASSERT_OK_AND_ASSIGN(const auto said, cache.Open(kUser, by_name));
   EXPECT_EQ(said->info().samples, 20U);  // of 202
 }
 
@@ -156,13 +160,41 @@ TEST_F(DatasetCacheTest, DatasetsEndWithoutTheLock) {
   const auto open = [&](const DatasetSpec&, const std::vector<std::string>&) {
     return Result<std::shared_ptr<const Dataset>>(std::make_shared<const AskingDataset>(at_end));
   };
-  DatasetCache cache(Options(1), open);
+  DatasetCache cache(Options(1), nullptr, open);
   in_use = &cache;
-  for (const char* name : {"a.npy", "b.npy"}) EXPECT_OK(cache.Open(Path(WriteRows(name, 3))));
+  for (const char* name : {"a.npy", "b.npy"}) EXPECT_OK(cache.Open(kUser, Path(WriteRows(name, 3))));
   EXPECT_EQ(asked.size(), 1U);  // the first made room for the second
   cache.SetOptions(Options(0));
   EXPECT_EQ(asked.size(), 2U);
   EXPECT_EQ(free, 2);
+}
+
+// Whoever lets go of a dataset last, only `close` ends it, on the account of who had it opened first.
+TEST_F(DatasetCacheTest, DatasetsEndByCloseAlone) {
+  std::vector<std::pair<uid_t, std::shared_ptr<const Dataset>>> closing;
+  bool ended = false;
+  const auto close = [&](uid_t user, const DatasetSpec&, std::shared_ptr<const Dataset> dataset) {
+    closing.emplace_back(user, std::move(dataset));
+  };
+  const auto open = [&](const DatasetSpec&, const std::vector<std::string>&) {
+    return Result<std::shared_ptr<const Dataset>>(
+        std::make_shared<const AskingDataset>([&ended] { ended = true; }));
+  };
+  DatasetCache cache(Options(1), close, open);
+  const DatasetSpec spec = Path(WriteRows("a.npy", 3));
+  {
+    ASSERT_OK_AND_ASSIGN(const auto used, cache.Open(1, spec));
+    ASSERT_OK_AND_ASSIGN(const auto shared, cache.Open(2, spec));
+    EXPECT_EQ(used, shared);
+  }
+  EXPECT_TRUE(closing.empty());  // the cache has it
+  cache.Clear();
+  ASSERT_EQ(closing.size(), 1U);
+  EXPECT_EQ(closing[0].first, 1U);
+  EXPECT_EQ(closing[0].second.use_count(), 1);
+  EXPECT_FALSE(ended);
+  closing.clear();
+  EXPECT_TRUE(ended);
 }
 
 // Purpose: hears of every file and folder that is opened in a folder. Owns: an inotify descriptor.
@@ -187,9 +219,10 @@ TEST_F(DatasetCacheTest, NothingBehindALinkOutOfTheRootsIsOpened) {
   std::filesystem::create_symlink(folder, directory_ / "link");
   DatasetCache cache(Options(8));
   const OpenedWatch watch(folder);
-  EXPECT_THAT(cache.Open(Path((directory_ / "link").string())),
+  EXPECT_THAT(cache.Open(kUser, Path((directory_ / "link").string())),
               StatusIs(Code::kPermissionDenied, HasSubstr("leaves the allowed root")));
-  EXPECT_THAT(cache.Open(Path((directory_ / "link/a.npy").string())), StatusIs(Code::kPermissionDenied));
+  EXPECT_THAT(cache.Open(kUser, Path((directory_ / "link/a.npy").string())),
+              StatusIs(Code::kPermissionDenied));
   EXPECT_FALSE(watch.heard());
   DIR* const listed = ::opendir(folder.c_str());  // which it would have heard
   ASSERT_NE(listed, nullptr);

@@ -63,16 +63,40 @@ class Disk {
   std::map<std::string, int> at_ PF_GUARDED_BY(mutex_);
 };
 
+// Purpose: a dataset whose files are closed no sooner than `gate` opens. Threads: any.
+class SlowToClose final : public Dataset {
+ public:
+  SlowToClose(std::atomic<int>& closing, std::shared_future<void> gate)
+      : closing_(closing), gate_(std::move(gate)) {}
+  ~SlowToClose() override {
+    ++closing_;
+    closing_.notify_all();
+    gate_.wait();
+  }
+  const DatasetInfo& info() const override { return info_; }
+  Status ReadTensor(uint64_t, size_t, std::span<std::byte>) const override { return OkStatus(); }
+  Status ReadEncoded(uint64_t, size_t, std::vector<std::byte>&) const override { return OkStatus(); }
+  std::string Describe(uint64_t) const override { return ""; }
+
+ private:
+  std::atomic<int>& closing_;
+  const std::shared_future<void> gate_;
+  DatasetInfo info_;
+};
+
 class DatasetOpenerTest : public ::testing::Test {
  protected:
   DatasetOpenerTest()
-      : opener_(
-            std::make_unique<DatasetOpener>([this](const DatasetSpec& spec) { return disk_.Open(spec); })) {}
+      : opener_(std::make_unique<DatasetOpener>(
+            [this](uid_t, const DatasetSpec& spec) { return disk_.Open(spec); })) {}
   ~DatasetOpenerTest() override { disk_.Release(); }
 
   std::future<Status> Open(uid_t user, const std::string& path, Patience patience = {}) {
+    return Open(user, At(path), std::move(patience));
+  }
+  std::future<Status> Open(uid_t user, const DatasetSpec& spec, Patience patience = {}) {
     auto answered = std::make_shared<std::promise<Status>>();
-    opener_->Open(user, At(path), std::move(patience),
+    opener_->Open(user, spec, std::move(patience),
                   [answered](const DatasetOpener::Opened& opened) { answered->set_value(opened.status()); });
     return answered->get_future();
   }
@@ -92,6 +116,24 @@ TEST_F(DatasetOpenerTest, WhoComesLaterWaitsAndIsServedByOneMoreLook) {
   disk_.Release();
   for (std::future<Status>& answer : answers) EXPECT_OK(answer.get());
   EXPECT_EQ(disk_.asked("/hung/a"), 2);  // the files may have changed since the first began
+}
+
+// However a place is written, and however what lies there is to be read, one thread is there.
+TEST_F(DatasetOpenerTest, SpecsOfOnePlaceTakeTurns) {
+  std::vector<std::future<Status>> answers;
+  for (const char* path : {"/hung/a", "/hung//a", "/hung/./a", "/hung/b/../a", "/hung/a/"})
+    answers.push_back(Open(1, path));
+  for (uint32_t length = 1; length <= 8; ++length) {
+    DatasetSpec spec = At("/hung/a");
+    spec.sequence_length = length;
+    answers.push_back(Open(length % 2 + 1, spec));
+  }
+  disk_.Await(1);
+  EXPECT_OK(Open(1, "/good").get());
+  disk_.Await(1);
+  EXPECT_EQ(opener_->under_way().size(), 1U);
+  disk_.Release();
+  for (std::future<Status>& answer : answers) EXPECT_OK(answer.get());
 }
 
 // A trainer that tries again and again, and a mount that does not answer: one thread is there, and it is said
@@ -130,11 +172,11 @@ TEST_F(DatasetOpenerTest, UsersWithManyHungDatasetsLeaveThreadsToTheOthers) {
       opener_->Open(user, At(path), {}, [](const DatasetOpener::Opened&) {});
     }
     disk_.Await(static_cast<int>(user) * kAUser);
-    EXPECT_THAT(
-        Open(user, "/hung/more", For(milliseconds(1))).get(),
-        StatusIs(Code::kDeadlineExceeded,
-                 AllOf(HasSubstr("open dataset '/hung/more'"), HasSubstr("8 other datasets of this user"),
-                       HasSubstr("dataset '/hung/" + std::to_string(user)))));
+    EXPECT_THAT(Open(user, "/hung/more", For(milliseconds(1))).get(),
+                StatusIs(Code::kDeadlineExceeded,
+                         AllOf(HasSubstr("open dataset '/hung/more'"),
+                               HasSubstr("8 threads are at other datasets of this user"),
+                               HasSubstr("s, opening dataset '/hung/" + std::to_string(user)))));
   }
   for (uid_t user = 4; user <= 10; ++user) {
     EXPECT_OK(Open(user, "/good").get());
@@ -155,7 +197,7 @@ TEST_F(DatasetOpenerTest, WhatWaitsForOneUserIsOpenedForAnother) {
 }
 
 TEST(DatasetOpenerMemoryTest, ADatasetWithoutMemoryForItIsAnErrorOfWhoOpensIt) {
-  DatasetOpener opener([](const DatasetSpec& spec) -> DatasetOpener::Opened {
+  DatasetOpener opener([](uid_t, const DatasetSpec& spec) -> DatasetOpener::Opened {
     if (spec.path == "/large") throw std::bad_alloc();
     return std::shared_ptr<const Dataset>();
   });
@@ -177,6 +219,87 @@ TEST_F(DatasetOpenerTest, AtTheEndWhoWaitsIsTold) {
   EXPECT_THAT(waits.get(), StatusIs(Code::kUnavailable, HasSubstr("the daemon stops")));
   disk_.Release();
   end.get();
+}
+
+// Purpose: datasets that are let go of, and hang until Release.
+class DatasetOpenerCloseTest : public DatasetOpenerTest {
+ protected:
+  ~DatasetOpenerCloseTest() override { Release(); }
+  void Close(uid_t user, const std::string& path) {
+    opener_->Close(user, At(path), std::make_shared<SlowToClose>(closing_, gate_));
+  }
+  void AwaitClosing(int most) {
+    for (int now = closing_; now < most; now = closing_) closing_.wait(now);
+    EXPECT_EQ(closing_, most);
+  }
+  void Release() {
+    if (!released_) open_.set_value();
+    released_ = true;
+  }
+
+  std::atomic<int> closing_{0};
+  std::promise<void> open_;
+  std::shared_future<void> gate_ = open_.get_future().share();
+  bool released_ = false;
+};
+
+TEST_F(DatasetOpenerCloseTest, AFileThatDoesNotCloseHoldsOneThreadAndWhoWantsThatOne) {
+  for (int i = 0; i < 20; ++i) Close(1, "/sticky");
+  AwaitClosing(1);
+  EXPECT_THAT(Open(1, "/sticky", For(milliseconds(1))).get(),
+              StatusIs(Code::kDeadlineExceeded, HasSubstr("has not given an answer")));
+  EXPECT_OK(Open(1, "/good").get());
+  ASSERT_EQ(opener_->under_way().size(), 1U);
+  EXPECT_EQ(opener_->under_way()[0].what, "closing dataset '/sticky'");
+  EXPECT_EQ(opener_->under_way()[0].user, 1U);
+  std::future<Status> patient = Open(2, "/sticky");
+  Release();
+  EXPECT_OK(patient.get());
+  AwaitClosing(20);
+}
+
+TEST_F(DatasetOpenerCloseTest, FilesThatDoNotCloseHoldThreadsOfTheirUserOnly) {
+  for (int i = 0; i < 20; ++i) Close(1, "/sticky/" + std::to_string(i));
+  AwaitClosing(8);
+  EXPECT_OK(Open(2, "/good").get());
+  EXPECT_THAT(Open(1, "/good", For(milliseconds(1))).get(),
+              StatusIs(Code::kDeadlineExceeded, HasSubstr("s, closing dataset '/sticky/")));
+  Release();
+  AwaitClosing(20);
+}
+
+// A user whose opens are refused, for they are too many, still gets rid of what it had.
+TEST_F(DatasetOpenerCloseTest, WhatIsToBeClosedIsNeverRefused) {
+  for (int i = 0; i < 8; ++i) opener_->Open(1, At("/hung/" + std::to_string(i)), {}, [](const auto&) {});
+  disk_.Await(8);
+  for (int i = 0; i < 512; ++i) opener_->Open(1, At("/more/" + std::to_string(i)), {}, [](const auto&) {});
+  EXPECT_THAT(Open(1, "/good").get(), StatusIs(Code::kResourceExhausted));
+  Close(1, "/sticky");
+  Release();
+  disk_.Release();
+  AwaitClosing(1);
+}
+
+TEST_F(DatasetOpenerCloseTest, TheEndWaitsForClosesAsLongAsItIsTold) {
+  Close(1, "/sticky");
+  AwaitClosing(1);
+  Close(2, "/sticky");
+  opener_->Stop();
+  EXPECT_FALSE(opener_->Finish(steady_clock::now()));
+  Release();
+  EXPECT_TRUE(opener_->Finish(steady_clock::time_point::max()));
+  EXPECT_EQ(closing_, 2);
+  Close(1, "/late");
+  EXPECT_EQ(closing_, 3) << "at once, where it is let go of";
+  EXPECT_TRUE(opener_->under_way().empty());
+}
+
+TEST_F(DatasetOpenerTest, AfterItsEndWhoComesIsToldToo) {
+  std::future<Status> waits = Open(1, "/hung/a");
+  disk_.Await(1);
+  opener_->Stop();
+  EXPECT_THAT(waits.get(), StatusIs(Code::kUnavailable, HasSubstr("the daemon stops")));
+  EXPECT_THAT(Open(1, "/good").get(), StatusIs(Code::kUnavailable, HasSubstr("the daemon stops")));
 }
 
 }  // namespace

@@ -131,10 +131,10 @@ TEST_F(FeedTableTest, StopWaitsForWhoeverStillHasAFeed) {
   auto stopping = std::async(std::launch::async, [&] { table_.Stop(); });
   EXPECT_EQ(stopping.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
   EXPECT_NE(pool_.used_bytes(), 0U);
-  EXPECT_EQ(table_.CurrentCleanUp().value().what, "waiting for who still looks at feed 1");
+  EXPECT_EQ(table_.CurrentChore().value().what, "waiting for who still looks at feed 1");
   held.reset();
   stopping.get();
-  EXPECT_FALSE(table_.CurrentCleanUp());
+  EXPECT_FALSE(table_.CurrentChore());
   EXPECT_EQ(pool_.used_bytes(), 0U);
 }
 

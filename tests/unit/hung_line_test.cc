@@ -12,6 +12,8 @@ const Json kWorker = {{"thread", "worker3"},
                       {"feed_id", "7"},
                       {"sample_id", "12"},
                       {"sample", "/data/cat\n.jpg"}};
+const Json kChore = {
+    {"thread", "dataset"}, {"seconds", 125.0}, {"feed_id", "0"}, {"chore", "opening dataset '/a'"}};
 const Json kCopy = {{"thread", "copy-0"}, {"seconds", 121.0}, {"gpu", "GPU-1"}};
 
 TEST(HungLineTest, NothingIsSaidOfADaemonWhoseThreadsGetOn) {
@@ -24,6 +26,7 @@ TEST(HungLineTest, TheThreadThatHasHungForLongestIsNamedWithWhatItIsAt) {
       HungLine({{"hung", {kWorker}}}),
       "worker3 hangs: at sample 12 of feed 7 (/data/cat?.jpg) for 2 min 10 s; does its storage answer?");
   EXPECT_EQ(HungLine({{"hung", {kCopy}}}), "copy-0 hangs: no copy to GPU-1 has ended for 2 min 1 s");
+  EXPECT_EQ(HungLine({{"hung", {kChore}}}), "dataset hangs: opening dataset '/a' for 2 min 5 s");
   const Json both = {{"hung", {kCopy, kWorker}}};
   EXPECT_THAT(HungLine(both), ::testing::StartsWith("worker3 hangs"));
   EXPECT_THAT(HungLine(both), ::testing::EndsWith(" And 1 more thread likewise."));

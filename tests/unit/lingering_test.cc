@@ -150,7 +150,7 @@ TEST_F(LingeringTest, FreeThatHangsIsNamed) {
         (void)peer.Dismiss();
         const std::string expected =
             "freeing 2 MiB of GPU " + device_->uuid() + " (pid " + std::to_string(client.pid) + ", cuda-ipc)";
-        for (std::optional<CleanUp> at; !at || at->what != expected; at = lingering->Current())
+        for (std::optional<Chore> at; !at || at->what != expected; at = lingering->Current())
           std::this_thread::yield();
         std::_Exit(0);
       },

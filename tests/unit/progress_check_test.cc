@@ -145,8 +145,8 @@ TEST(ProgressCheckTest, AGpuThatEndsNoCopyIsNamed) {
   Await(check, true);
 }
 
-// What it logs while one clean-up hangs, ends, and another one goes on as it must.
-TEST(ProgressCheckTest, ACleanUpThatHangsIsToldOfOnceAndWhenItGoesOn) {
+// What it logs while one chore hangs, ends, and another one goes on as it must.
+TEST(ProgressCheckTest, AChoreThatHangsIsToldOfOnceAndWhenItGoesOn) {
   std::ostringstream log;
   const auto before = spdlog::default_logger();
   spdlog::set_default_logger(
@@ -159,13 +159,13 @@ TEST(ProgressCheckTest, ACleanUpThatHangsIsToldOfOnceAndWhenItGoesOn) {
   };
   const WorkerPool pool(1);
   const auto now = std::chrono::steady_clock::now();
-  const CleanUp hung{"freeing 2 MiB of GPU-ill", now - std::chrono::seconds(12)};
-  std::vector<CleanUp> under_way = {hung, {"stopping feed 3", now}};
-  ProgressCheck check({.workers = pool, .clean_ups = [&] { return under_way; }}, milliseconds(0));
+  const Chore hung{"lingering", "freeing 2 MiB of GPU-ill", now - std::chrono::seconds(12)};
+  std::vector<Chore> under_way = {hung, {"feed-reaper", "stopping feed 3", now}};
+  ProgressCheck check({.workers = pool, .chores = [&] { return under_way; }}, milliseconds(0));
   EXPECT_EQ(check.interval(), milliseconds(5000)) << "also where nothing counts as stuck";
   for (int look = 0; look < 3; ++look) EXPECT_EQ(check.Stuck(), "") << "a watchdog is fed all the same";
   EXPECT_EQ(lines_with("freeing 2 MiB of GPU-ill has taken 12 s so far"), 1U);
-  under_way = {{hung.what, now - std::chrono::seconds(11)}};  // the next one of that name
+  under_way = {{hung.thread, hung.what, now - std::chrono::seconds(11)}};  // the next one of that name
   EXPECT_EQ(check.Stuck(), "");
   EXPECT_EQ(lines_with("freeing 2 MiB of GPU-ill went on after 12 s"), 1U);
   EXPECT_EQ(lines_with("freeing 2 MiB of GPU-ill has taken 11 s so far"), 1U);
@@ -175,6 +175,31 @@ TEST(ProgressCheckTest, ACleanUpThatHangsIsToldOfOnceAndWhenItGoesOn) {
   EXPECT_EQ(lines_with("GPU-ill"), 4U);
   EXPECT_EQ(lines_with("feed 3"), 0U);
   spdlog::set_default_logger(before);
+}
+
+// Storage may take as long as a worker's may, a driver takes milliseconds; and neither makes the daemon
+// stuck.
+TEST(ProgressCheckTest, ChoresThatHangAreNamed) {
+  const WorkerPool pool(1);
+  const auto ago = [](int seconds) {
+    return std::chrono::steady_clock::now() - std::chrono::seconds(seconds);
+  };
+  const std::vector<Chore> chores = {{"dataset", "opening dataset '/a'", ago(3600), true},
+                                     {"dataset", "opening dataset '/b'", ago(60), true},
+                                     {"feed-reaper", "freeing feed 7", ago(60)},
+                                     {"lingering", "freeing 2 MiB", ago(1)}};
+  ProgressCheck check({.workers = pool, .chores = [&] { return chores; }}, std::chrono::seconds(600));
+  std::vector<HungThread> hung = check.Hung({});
+  ASSERT_EQ(hung.size(), 2U);
+  EXPECT_EQ(hung[0].thread, "dataset");
+  EXPECT_EQ(hung[0].chore, "opening dataset '/a'");
+  EXPECT_GE(hung[0].age, std::chrono::seconds(3600));
+  EXPECT_EQ(hung[1].chore, "freeing feed 7");
+  EXPECT_EQ(check.Stuck(), "");
+  check.SetLimit(milliseconds(0));
+  hung = check.Hung({});
+  ASSERT_EQ(hung.size(), 1U);
+  EXPECT_EQ(hung[0].thread, "feed-reaper");
 }
 
 TEST(ProgressCheckTest, ALimitOfZeroIsNone) {

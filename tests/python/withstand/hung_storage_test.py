@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A mount that does not answer: who wants a dataset there is told so, and all others are served, the same user's included."""
 
+import io
 import os
 import pathlib
+import signal
 import subprocess
 import threading
 import time
@@ -14,6 +16,7 @@ from daemon_process import Daemon
 from hardship import eventually
 from raw_client import SYS_FUTEX
 from silent_mount import SilentMount
+from sticky_mount import StickyMount
 
 TRAINERS = 40  # more than the daemon has threads for calls
 
@@ -89,3 +92,69 @@ def test_datasets_are_listed_without_the_one_that_hangs(daemon, hung):
     assert "here" in listed.stdout and "64" in listed.stdout
     assert "its storage has been asked for" in listed.stdout + listed.stderr
     assert at_the_mount(daemon) == 1
+
+
+@pytest.fixture
+def sticky(tmp_path):
+    folder = tmp_path / "sticky"
+    folder.mkdir()
+    content = io.BytesIO()
+    numpy.save(content, numpy.arange(64))
+    try:
+        mount = StickyMount(folder, content.getvalue())
+    except OSError as error:
+        pytest.skip(f"a file system that does not answer needs the right to mount one: {error}")
+    yield mount
+    mount.end()
+
+
+def read_all(path, daemon, open_timeout=30):
+    with pinfeed.open(path, batch_size=4, framework="numpy", address=daemon.address, epochs=1, open_timeout=open_timeout) as feed:
+        assert len(list(feed)) == 16
+
+
+def test_a_dataset_that_does_not_close_holds_up_nothing_else(tmp_path, sticky):
+    flags = ("--allowed-roots", "/", "--workers", "1", "--pool-bytes", "64MiB", "--dataset-cache", "0", "--stuck-timeout", "1s")
+    daemon = Daemon(tmp_path / "run", *flags)
+    numpy.save(tmp_path / "x.npy", numpy.arange(64))
+    read_all(f"{sticky.path}/x.npy", daemon)
+    eventually("it is being closed", lambda: sticky.closing == 1)
+    eventually("its memory is back", lambda: int(pinfeed.status(daemon.address)["pool_used_bytes"]) == 0)
+    read_all(tmp_path / "x.npy", daemon)
+    with pytest.raises(pinfeed.DeadlineExceededError, match=f"open dataset '{sticky.path}/x.npy': not done after .*; its storage has been asked for"):
+        read_all(f"{sticky.path}/x.npy", daemon, open_timeout=1)
+
+    def hung():
+        return [(thread["thread"], thread["chore"]) for thread in pinfeed.status(daemon.address).get("hung", [])]
+
+    named = [("dataset", f"closing dataset '{sticky.path}/x.npy'")]
+    eventually(hung, lambda: hung() == named)
+    eventually(daemon.log, lambda: f"{named[0][1]} has taken" in daemon.log())
+    # Nor the end. The kernel keeps the process until the close is answered, which the next daemon does not wait for.
+    daemon.process.send_signal(signal.SIGTERM)
+    eventually(daemon.log, lambda: "pinfeedd ends" in daemon.log())
+    assert f"{named[0][1]} is not done; the daemon ends without waiting for it" in daemon.log()
+    following = Daemon(tmp_path / "run", *flags)
+    read_all(tmp_path / "x.npy", following)
+    following.stop()
+    sticky.end()
+    assert daemon.process.wait(60) == 0
+
+
+def test_a_daemon_ends_soon_though_a_dataset_is_being_opened(tmp_path, hung):
+    daemon = Daemon(tmp_path / "run", "--allowed-roots", "/", "--workers", "1", "--pool-bytes", "64MiB")
+    told = []
+
+    def trainer():
+        with pytest.raises(pinfeed.Error) as refused:
+            pinfeed.open(f"{hung.path}/x.npy", batch_size=4, framework="numpy", address=daemon.address, open_timeout=60)
+        told.append(str(refused.value))
+
+    waiting = threading.Thread(target=trainer)
+    waiting.start()
+    eventually("a thread is there", lambda: at_the_mount(daemon) == 1)
+    daemon.stop()  # with status 0, which a daemon that is ended by its limit has not
+    assert f"opening dataset '{hung.path}/x.npy' is not done" in daemon.log()
+    hung.end()
+    waiting.join()
+    assert told
