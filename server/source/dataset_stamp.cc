@@ -38,6 +38,14 @@ void MixStat(const struct stat& info, uint64_t& hash) {
   }
 }
 
+// What a link leads to, as it is followed when the dataset is read. One that leads nowhere, or out of the
+// roots, is no file of the dataset's.
+void MixTarget(const RootedPath& base, std::string_view link, uint64_t& hash) {
+  struct stat target {};
+  const Result<UniqueFd> node = base.OpenNode(link);
+  if (node.ok() && ::fstat(node->get(), &target) == 0) MixStat(target, hash);
+}
+
 }  // namespace
 
 Result<uint64_t> StampOf(const RootedPath& base) {
@@ -63,6 +71,7 @@ Result<uint64_t> StampOf(const RootedPath& base) {
     if (::fstatat(::dirfd(directory.get()), entry->d_name, &below, kAsItIs) != 0) continue;
     uint64_t one = kStart;
     MixStat(below, one);
+    if (S_ISLNK(below.st_mode)) MixTarget(base, name, one);
     entries += one;  // readdir has no order
   }
   Mix(entries, hash);

@@ -10,7 +10,7 @@
 namespace pinfeed {
 
 // Differs when the file or directory, or an entry directly in it, has changed. Blocks on the disk, looks at
-// nothing outside the root, and follows no link but those on the way to `base` itself.
+// nothing outside the root; links are followed as far as they stay below it.
 Result<uint64_t> StampOf(const RootedPath& base);
 
 }  // namespace pinfeed

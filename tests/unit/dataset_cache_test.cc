@@ -55,6 +55,21 @@ TEST_F(DatasetCacheTest, OpensOnceUntilTheFilesChange) {
   EXPECT_EQ(grown->info().fields.size(), 2U);
 }
 
+TEST_F(DatasetCacheTest, WhatALinkLeadsToCountsAsWell) {
+  DatasetCache cache(Options(8));
+  const std::string target = WriteRows("versions/a.npy", 5);
+  std::filesystem::create_directory(directory_ / "set");
+  std::filesystem::create_symlink("../versions/a.npy", directory_ / "set/a.npy");
+  std::filesystem::create_symlink("nowhere", directory_ / "set/b.txt");
+  const DatasetSpec spec = Path((directory_ / "set").string());
+  ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(kUser, spec));
+  ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(kUser, spec));
+  EXPECT_EQ(first, again);
+  WriteRows("versions/a.npy", 6);
+  ASSERT_OK_AND_ASSIGN(const auto changed, cache.Open(kUser, spec));
+  EXPECT_EQ(changed->info().samples, 6U);
+}
+
 TEST_F(DatasetCacheTest, KeepsTheOnesUsedLast) {
   DatasetCache cache(Options(2));
   std::vector<std::weak_ptr<const Dataset>> opened;
