@@ -182,6 +182,7 @@ Result<OpenFeedArguments> FromProto(const v1::OpenFeedRequest& request) {
   RETURN_IF_ERROR(faults.ToStatus());
   out.gpu_uuid = request.gpu_uuid();
   out.client_name = request.client_name();
+  out.replaces_session = request.replaces_session();
   return out;
 }
 

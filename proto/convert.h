@@ -32,7 +32,8 @@ struct OpenFeedArguments {
   std::string gpu_uuid;
   std::string client_name;  // printable
   std::vector<FailedBackend> failed_backends;
-  std::string trace_id = {};  // of the call, not of the message: see TraceIdOf
+  uint64_t replaces_session = 0;  // believed in nothing: see FeedOpener
+  std::string trace_id = {};      // of the call, not of the message: see TraceIdOf
 };
 
 // kInvalidArgument with every fault of the spec, the cursor and the strings.

@@ -194,12 +194,15 @@ OfferedOutput OutputOf(const v1::OutputTensor& message) {
 
 Result<FeedOffer> OfferOf(const v1::OpenFeedResponse& response) {
   FeedOffer offer;
+  offer.end_first = response.end_first();
+  if (offer.end_first) return offer;
   if (response.token().size() != offer.token.size()) {
     return Internal("the daemon's token has " + std::to_string(response.token().size()) +
                     " bytes, expected " + std::to_string(offer.token.size()));
   }
   std::copy(response.token().begin(), response.token().end(), offer.token.begin());
   offer.session_id = response.session_id();
+  offer.replaceable = response.replaceable();
   offer.lifeline_path = response.lifeline_path();
   offer.layout.batch_size = response.batch_size();
   offer.layout.slot_stride = response.arena().slot_stride();
@@ -256,8 +259,11 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
     failed.set_backend(ToProto(backend));
     failed.set_reason(WholeCharacters(EscapeName(reason).substr(0, kMaxReasonBytes)));
   }
+  message.set_replaces_session(request.replaces_session);
   v1::OpenFeedResponse response;
   RETURN_IF_ERROR(Call(address, deadline, message, &response, &v1::Feeder::Stub::OpenFeed));
+  if (response.end_first() && request.replaces_session == 0)
+    return Internal("the daemon at " + address + " wants a session to end first, and none was named to it");
   ASSIGN_OR_RETURN(FeedOffer offer, OfferOf(response));
   const v1::FeedSpec::Backend asked = message.spec().backend();
   offer.host_will_do = asked == v1::FeedSpec::AUTO || asked == v1::FeedSpec::BACKEND_UNSPECIFIED;

@@ -23,10 +23,12 @@ struct OpenRequest {
   std::string gpu_uuid = {};  // empty: tensors on the host
   // Those that were offered for the backend AUTO and failed here, and why.
   std::vector<std::pair<Backend, std::string>> failed_backends = {};
+  // The session of a replaceable offer that this one is to take the place of; 0: none.
+  uint64_t replaces_session = 0;
 };
 
 // kInvalidArgument when the spec is no FeedSpec (unknown fields are refused) or the daemon finds faults; the
-// offer is checked.
+// offer is checked, unless it is that of a session to be replaced that has to end first.
 Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& request, SteadyTime deadline);
 
 // pinfeed.v1.GetStatusResponse and ListDatasetsResponse as JSON, with the field names of the .proto file,

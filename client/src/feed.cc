@@ -56,36 +56,38 @@ struct Feed::Deadline {
 
 Result<std::unique_ptr<Feed>> Feed::Open(FeedOptions options) {
   std::unique_ptr<Feed> feed(new Feed(std::move(options)));
-  RETURN_IF_ERROR(feed->Connect(feed->options_.request.cursor));
+  RETURN_IF_ERROR(feed->Connect(feed->options_.request.cursor).status());
   return feed;
 }
 
 Feed::~Feed() {
   if (in_owner()) {
-    EndSession();
+    EndSession(std::move(session_));
   } else {
     (void)new (std::nothrow)
         std::shared_ptr<const void>(std::move(options_.gpu));  // the context is the parent's
   }
 }
 
-void Feed::EndSession() {
-  if (session_ != nullptr && session_->held() == 0) session_->CloseAndWait(steady_clock::now() + kFarewell);
-  session_.reset();
+// One of which batches are held ends with the last of them.
+void Feed::EndSession(std::shared_ptr<Session> session) {
+  if (session != nullptr && session->held() == 0) session->CloseAndWait(steady_clock::now() + kFarewell);
 }
 
 // Each backend is proved on the arena it is for; one that this machine has no way for is told to the daemon,
 // which offers the next, unless the spec requires it. What else fails says nothing of the backend: it is an
 // error as anywhere.
-Result<FeedOffer> Feed::Attach(const std::optional<Cursor>& cursor) {
+Result<FeedOffer> Feed::Attach(const std::optional<Cursor>& cursor, uint64_t replaces) {
   const SteadyTime deadline = steady_clock::now() + options_.open_timeout;
   OpenRequest request = options_.request;
   request.cursor = cursor;
+  request.replaces_session = replaces;
   while (true) {
     request.failed_backends = failed_backends_;
     Result<FeedOffer> offered = OpenFeed(options_.address, request, deadline);
     if (!offered.ok()) return WithGpuError(offered.status());
     FeedOffer offer = *std::move(offered);
+    if (offer.end_first) return offer;
     const bool first = offer_.layout.tensors.empty();
     if (!first) RETURN_IF_ERROR(CheckSameFeed(offer_, offer));
     bool no_way = false;
@@ -116,9 +118,10 @@ void Feed::TellFallback(const FeedOffer& offer) const {
                                 options_.address + "); name a backend instead of auto to make this an error");
 }
 
-Status Feed::Connect(const std::optional<Cursor>& cursor) {
+Result<bool> Feed::Connect(const std::optional<Cursor>& cursor, uint64_t replaces) {
   const bool first = offer_.layout.tensors.empty();
-  ASSIGN_OR_RETURN(FeedOffer offer, Attach(cursor));
+  ASSIGN_OR_RETURN(FeedOffer offer, Attach(cursor, replaces));
+  if (offer.end_first) return false;
   if (first) TellFallback(offer);
   offer_ = std::move(offer);
   if (fingerprint_.empty()) {
@@ -129,7 +132,7 @@ Status Feed::Connect(const std::optional<Cursor>& cursor) {
   at_epoch_start_ = cursor_.position == 0;
   epoch_ahead_ = cursor_.epoch;
   final_error_ = OkStatus();
-  return OkStatus();
+  return true;
 }
 
 Result<Batch*> Feed::Next(std::optional<nanoseconds> timeout) {
@@ -246,7 +249,7 @@ Status Feed::Reconnect(const Deadline& deadline) {
   if (deadline.Passed() || steady_clock::now() < next_try_) return WaitForRetry(deadline);
 
   const Cursor goal = cursor_;
-  last_try_ = Connect(goal);
+  last_try_ = Connect(goal).status();
   if (last_try_.ok()) {
     ++reconnects_;
     ClientLog(PF_LOG_WARNING, "reconnected to the daemon at " + options_.address + " after " +
@@ -275,11 +278,27 @@ Status Feed::WaitForRetry(const Deadline& deadline) {
   return OkStatus();
 }
 
+bool Feed::IsReplaceable() const {
+  if (session_ == nullptr || !final_error_.ok() || !offer_.replaceable) return false;
+  const FeedState state = session_->state();
+  return state == FeedState::kRunning || state == FeedState::kEnded;
+}
+
 Status Feed::Seek(const Cursor& cursor) {
   // Prefetched batches are the right ones already when the feed stands there.
   if (session_ != nullptr && final_error_.ok() && cursor == cursor_) return OkStatus();
-  EndSession();  // first, so that the new session finds the old one's memory free
-  Status connected = Connect(cursor);
+  if (IsReplaceable()) {
+    // The daemon's refusal, and what else fails, then leaves the old session as it is.
+    const std::shared_ptr<Session> old = session_;
+    const Result<bool> replaced = Connect(cursor, offer_.session_id);
+    if (!replaced.ok()) return replaced.status();
+    if (*replaced) {
+      EndSession(old);
+      return OkStatus();
+    }
+  }
+  EndSession(std::move(session_));  // first, so that the new session finds the old one's memory free
+  Status connected = Connect(cursor).status();
   if (connected.ok()) return OkStatus();
   // A daemon that refused the position is there. An error of the feed's own stays its answer.
   const Cursor old = cursor_;

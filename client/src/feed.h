@@ -49,8 +49,10 @@ class Feed {
   Result<Batch*> Next(std::optional<std::chrono::nanoseconds> timeout);
 
   const Cursor& cursor() const { return cursor_; }
-  // End the session as ~Feed does and open another. On failure the feed stays where it was: in a new session
-  // if the daemon refused the position, else the next Next looks for the daemon.
+  // Open another session and end the present one as ~Feed does; in this order when others share the feed, who
+  // go on meanwhile, else the other way round, as the new one wants the old one's memory. On failure the feed
+  // stays where it was: in the same session, in a new one if the daemon refused the position, else the next
+  // Next looks for the daemon.
   Status Seek(const Cursor& cursor);
   Status SeekEpoch(uint64_t epoch);
 
@@ -66,15 +68,20 @@ class Feed {
   struct Deadline;
 
   explicit Feed(FeedOptions options) : options_(std::move(options)), device_(options_.device) {}
-  // The daemon's offer, attached to: the best that works here.
-  Result<FeedOffer> Attach(const std::optional<Cursor>& cursor);
+  // The daemon's offer, attached to: the best that works here. Or one that says end_first, if it replaces
+  // one.
+  Result<FeedOffer> Attach(const std::optional<Cursor>& cursor, uint64_t replaces);
   void TellFallback(const FeedOffer& offer) const;
   // The daemon's refusal, with what it cannot know: why this process does not have the GPU.
   Status WithGpuError(const Status& refused) const;
-  Status Connect(const std::optional<Cursor>& cursor);
+  // A new session, at the cursor; on an error all is as it was. `replaces`: see OpenRequest; then it may
+  // answer false, for nothing done, as that session has to end first.
+  Result<bool> Connect(const std::optional<Cursor>& cursor, uint64_t replaces = 0);
   Status Reconnect(const Deadline& deadline);
   Status WaitForRetry(const Deadline& deadline);
-  void EndSession();
+  // Whether the daemon may make another session while this one is served.
+  bool IsReplaceable() const;
+  static void EndSession(std::shared_ptr<Session> session);
   void LoseSession(const std::string& reason);
   // A batch with samples, or nothing when none is published.
   Result<Batch*> TakeReady();

@@ -85,6 +85,7 @@ void Describe(const Session& session, const std::string& lifeline_path, uint64_t
   *response->mutable_start() = ToProto(StartCursor(session));
   response->set_lifeline_path(lifeline_path);
   response->set_fallback(session.fallback);
+  response->set_replaceable(feed.spec().sharing != Sharing::kExclusive);
   *response->mutable_classes() = {feed.dataset().classes.begin(), feed.dataset().classes.end()};
   if (arena.backend() != Backend::kHost) DescribeOutputs(feed, response);
 }
@@ -211,6 +212,11 @@ void FeederService::Conclude(const std::shared_ptr<Opening>& opening,
 Status FeederService::OpenSession(const Opening& opening, std::shared_ptr<const Dataset> dataset) const {
   const auto gone = [] { return Status(Code::kCancelled, "open a feed: the client went away"); };
   if (opening.call.gone()) return gone();
+  ASSIGN_OR_RETURN(const bool end_first, parts_.opener.MustEndFirst(opening.caller.peer, opening.arguments));
+  if (end_first) {
+    opening.response.set_end_first(true);
+    return OkStatus();
+  }
   ASSIGN_OR_RETURN(const std::shared_ptr<Session> session,
                    parts_.opener.Open(opening.caller.peer, opening.arguments, std::move(dataset)));
   if (opening.call.gone()) {

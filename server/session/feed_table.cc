@@ -139,6 +139,12 @@ bool FeedTable::HasGroup(uid_t uid, const FeedSpec& spec) const {
   return group != groups_.end() && group->second.feed != nullptr;
 }
 
+bool FeedTable::IsShared(const Feed& feed) const {
+  const MutexLock lock(mutex_);
+  const auto entry = entries_.find(feed.id());
+  return entry != entries_.end() && entry->second.active > 1;
+}
+
 void FeedTable::Leave(const std::shared_ptr<Feed>& feed) {
   {
     const MutexLock lock(mutex_);

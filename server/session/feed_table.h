@@ -109,6 +109,9 @@ class FeedTable {
   // Whether Join would find the feed of its group, rather than make one.
   bool HasGroup(uid_t uid, const FeedSpec& spec) const PF_EXCLUDES(mutex_);
 
+  // Whether more than one member takes part in that feed.
+  bool IsShared(const Feed& feed) const PF_EXCLUDES(mutex_);
+
   // Tells all feeds to publish no new batches.
   void DrainAll() PF_EXCLUDES(mutex_);
   // Waits until the memory of the feeds that ended so far is back, at most until `deadline`. One that has not

@@ -165,8 +165,29 @@ Status FeedOpener::CheckRoom(const Peer& peer, const OpenFeedArguments& argument
         "both share a "
         "PID namespace (in Kubernetes: hostPID: true for the daemon)");
   }
-  RETURN_IF_ERROR(parts_.sessions.CheckRoom(peer.uid, arguments.spec.group_size));
+  const bool replaces = Replaced(peer, arguments) != nullptr;
+  RETURN_IF_ERROR(parts_.sessions.CheckRoom(peer.uid, arguments.spec.group_size, replaces));
   return CheckDescriptorRoom(parts_.sessions.limit(), MaxFds(), CountOpenFds);
+}
+
+std::shared_ptr<const Session> FeedOpener::Replaced(const Peer& peer,
+                                                    const OpenFeedArguments& arguments) const {
+  if (arguments.replaces_session == 0 || arguments.spec.sharing == Sharing::kExclusive) return nullptr;
+  std::shared_ptr<const Session> named = parts_.sessions.Find(arguments.replaces_session);
+  // With the same user, group and spec, and as long as it takes part, the feed is the one that Open joins.
+  const bool is_it = named != nullptr && named->peer == peer && named->state == SessionState::kAttached &&
+                     named->member.feed().spec() == arguments.spec;
+  return is_it ? named : nullptr;
+}
+
+Result<bool> FeedOpener::MustEndFirst(const Peer& peer, const OpenFeedArguments& arguments) const {
+  const std::shared_ptr<const Session> replaced = Replaced(peer, arguments);
+  if (replaced == nullptr) return false;
+  const Feed& feed = replaced->member.feed();
+  // Before a feed has begun, both would count for its group's size, and there is no place to lose.
+  if (feed.HasBegun() && parts_.feeds.IsShared(feed)) return false;
+  RETURN_IF_ERROR(StartOf(arguments.cursor, feed).status());
+  return true;
 }
 
 bool FeedOpener::NeedsDataset(const Peer& peer, const OpenFeedArguments& arguments) const {
@@ -216,7 +237,8 @@ Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer, const OpenFe
   }
   if (client) member.SetClient(*std::move(client));
   return parts_.sessions.Open(peer, arguments.client_name, *start, std::move(member), *std::move(pages),
-                              std::move(choice.fallback), arguments.trace_id);
+                              std::move(choice.fallback), arguments.trace_id,
+                              Replaced(peer, arguments) != nullptr);
 }
 
 Cursor StartCursor(const Session& session) {

@@ -35,6 +35,10 @@ class FeedOpener {
 
   // Whether there is room for one more session of that user: before anything costly; Open decides.
   Status CheckRoom(const Peer& peer, const OpenFeedArguments& arguments) const;
+  // Whether the session that it is to replace has to end before Open, as their feed is at work for nobody
+  // else: that feed would not begin anew at another position. Then the errors for the position are here,
+  // before anything has ended. False when it replaces none.
+  Result<bool> MustEndFirst(const Peer& peer, const OpenFeedArguments& arguments) const;
   // False when its group has a feed.
   bool NeedsDataset(const Peer& peer, const OpenFeedArguments& arguments) const;
 
@@ -50,6 +54,9 @@ class FeedOpener {
     Backend backend;
     std::string fallback;
   };
+  // The session that `replaces_session` names: null unless it is attached, this process's, and of the very
+  // feed that is asked for.
+  std::shared_ptr<const Session> Replaced(const Peer& peer, const OpenFeedArguments& arguments) const;
   Result<Choice> Choose(const Peer& peer, const OpenFeedArguments& arguments) const;
   Status CheckIpc(const Peer& peer, const OpenFeedArguments& arguments) const;
   Result<std::unique_ptr<Feed>> MakeFeed(uint64_t feed_id, uid_t owner, const OpenFeedArguments& arguments,

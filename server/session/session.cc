@@ -52,15 +52,16 @@ LogContext ContextOf(const Session& session) {
   return {session.id, session.member.feed().id(), session.trace_id};
 }
 
-Status SessionTable::CheckRoomLocked(uid_t user) const {
+Status SessionTable::CheckRoomLocked(uid_t user, bool replaces) const {
   if (closed_) return Unavailable("open a feed: the daemon is shutting down; try again when it is back");
-  if (sessions_.size() >= limit()) {
+  const uint64_t leaving = replaces ? 1 : 0;
+  if (sessions_.size() >= limit() + leaving) {
     return ResourceExhausted(
         "open a feed: " + std::to_string(sessions_.size()) +
         " sessions are open, which is max_sessions; close one (`pinfeed status` lists them), "
         "or have the operator raise max_sessions");
   }
-  if (const auto has = users_.find(user); has != users_.end() && has->second >= max_of_user_) {
+  if (const auto has = users_.find(user); has != users_.end() && has->second >= max_of_user_ + leaving) {
     return ResourceExhausted(
         "user_sessions: user " + std::to_string(user) + " has " + std::to_string(has->second) +
         " sessions, and a user may have " + std::to_string(max_of_user_) +
@@ -69,7 +70,7 @@ Status SessionTable::CheckRoomLocked(uid_t user) const {
   return OkStatus();
 }
 
-Status SessionTable::CheckRoom(uid_t user, uint32_t group_size) const {
+Status SessionTable::CheckRoom(uid_t user, uint32_t group_size, bool replaces) const {
   if (group_size > max_of_user_) {
     return InvalidArgument("group_size: the feed would wait for " + std::to_string(group_size) +
                            " sessions of one user, who may have " + std::to_string(max_of_user_) +
@@ -80,17 +81,17 @@ Status SessionTable::CheckRoom(uid_t user, uint32_t group_size) const {
                            " sessions, and max_sessions of this daemon is " + std::to_string(most));
   }
   const MutexLock lock(mutex_);
-  return CheckRoomLocked(user);
+  return CheckRoomLocked(user, replaces);
 }
 
 Result<std::shared_ptr<Session>> SessionTable::Open(const Peer& peer, std::string client_name,
                                                     std::optional<Sampler::Start> start, FeedMember member,
                                                     std::unique_ptr<ControlPages> pages, std::string fallback,
-                                                    std::string trace_id) {
+                                                    std::string trace_id, bool replaces) {
   std::shared_ptr<Session> session;
   {
     const MutexLock lock(mutex_);
-    if (Status room = CheckRoomLocked(peer.uid); !room.ok()) {
+    if (Status room = CheckRoomLocked(peer.uid, replaces); !room.ok()) {
       member.Unmapped();  // nobody has heard of its memory
       return room;
     }

@@ -83,12 +83,13 @@ class SessionTable {
   SessionTable& operator=(const SessionTable&) = delete;
 
   // kResourceExhausted when the table is full, or the user has all it may have, kUnavailable when it is
-  // closed, kInvalidArgument for a group that could never be complete.
-  Status CheckRoom(uid_t user, uint32_t group_size) const PF_EXCLUDES(mutex_);
+  // closed, kInvalidArgument for a group that could never be complete. `replaces`: one of that user's is
+  // about to end for it, and does not count.
+  Status CheckRoom(uid_t user, uint32_t group_size, bool replaces = false) const PF_EXCLUDES(mutex_);
   Result<std::shared_ptr<Session>> Open(const Peer& peer, std::string client_name,
                                         std::optional<Sampler::Start> start, FeedMember member,
                                         std::unique_ptr<ControlPages> pages, std::string fallback = {},
-                                        std::string trace_id = {}) PF_EXCLUDES(mutex_);
+                                        std::string trace_id = {}, bool replaces = false) PF_EXCLUDES(mutex_);
   // Those that are open stay.
   void SetLimit(uint32_t max_sessions) { max_sessions_.store(max_sessions, std::memory_order_relaxed); }
   uint32_t limit() const { return max_sessions_.load(std::memory_order_relaxed); }
@@ -124,7 +125,7 @@ class SessionTable {
   void AddTo(std::vector<FeedReport>& feeds) const PF_EXCLUDES(mutex_);
 
  private:
-  Status CheckRoomLocked(uid_t user) const PF_REQUIRES(mutex_);
+  Status CheckRoomLocked(uid_t user, bool replaces) const PF_REQUIRES(mutex_);
   bool AllLeftLocked() const PF_REQUIRES(mutex_);
 
   std::atomic<uint32_t> max_sessions_;

@@ -108,8 +108,10 @@ def map_memfd(fd, size, protection):
 class Client:
     """Sections 2 to 9 of the page."""
 
-    def __init__(self, address, spec, cursor=None, client_name="raw client"):
-        self.offer = open_feed(address, request_for(spec, cursor, client_name))
+    def __init__(self, address, spec, cursor=None, client_name="raw client", replaces=0):
+        request = request_for(spec, cursor, client_name)
+        request.replaces_session = replaces
+        self.offer = open_feed(address, request)
         self.lifeline = connect(self.offer.lifeline_path)
         self.lifeline.send(frame(HELLO, self.offer.token))
         welcome, fds, _, _ = socket.recv_fds(self.lifeline, 4096, 16)

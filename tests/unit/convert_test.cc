@@ -316,6 +316,16 @@ TEST(ConvertTest, FailedBackendsAreTheTwoThatCanFailEachOnce) {
   EXPECT_EQ(FromProto(request).status().code(), Code::kInvalidArgument);
 }
 
+TEST(ConvertTest, SessionToReplaceIsTakenAsItCame) {
+  v1::OpenFeedRequest request;
+  *request.mutable_spec() = ValidSpec();
+  ASSERT_OK_AND_ASSIGN(const OpenFeedArguments none, FromProto(request));
+  EXPECT_EQ(none.replaces_session, 0U);
+  request.set_replaces_session(UINT64_MAX);
+  ASSERT_OK_AND_ASSIGN(const OpenFeedArguments one, FromProto(request));
+  EXPECT_EQ(one.replaces_session, UINT64_MAX);
+}
+
 TEST(ConvertTest, CursorComesBackAsItWent) {
   const Cursor cursor{"0123456789abcdef", UINT64_MAX, 5, 1ULL << 40, Order::kShuffle};
   ASSERT_OK_AND_ASSIGN(const Cursor back, FromProto(ToProto(cursor)));

@@ -235,9 +235,11 @@ PF_API pf_result pf_batch_release_on(pf_batch* batch, void* stream);
 PF_API pf_result pf_cursor(const pf_feed* feed, char* buffer, size_t capacity, size_t* needed);
 /* Goes on at the cursor with the next pf_next. Costs nothing when that is where the feed stands already; else
  * it ends the session and opens another: it drops what is prefetched, keeps held batches valid, and blocks
- * and fails as pf_close and then pf_open do. PF_INVALID_ARGUMENT and PF_FAILED_PRECONDITION: this feed has no
- * such position. After a failure the feed stands where it was, and makes anew what was prefetched there; a
- * member of a broadcast group whose others have gone on meanwhile finds no way back, and pf_next says so. */
+ * and fails as pf_close and pf_open do. PF_INVALID_ARGUMENT and PF_FAILED_PRECONDITION: this feed has no such
+ * position, or its broadcast group is further already. After a failure the feed stands where it was: no batch
+ * is lost, none comes twice. What was prefetched there is kept in a group with other members, else made anew.
+ * A daemon of a version that cannot keep it leaves a member of a broadcast group whose others have gone on no
+ * way back, and pf_next says so. */
 PF_API pf_result pf_seek(pf_feed* feed, const char* cursor_json);
 /* Likewise, at the start of an epoch. */
 PF_API pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch);

@@ -193,10 +193,10 @@ class Feed(Stream):
         consumed, provided that the position is a whole number of its global batches (batch_size times world_size) or an epoch's end.
 
         Ends the session and opens another, unless the feed stands there already: it takes as long as `close` and `open` do. After an error
-        the feed stands where it was; in a broadcast group whose others have gone on meanwhile it finds no way back, and the next batch says so.
+        the feed stands where it was, and the next batch is the one that was next before.
 
         Raises InvalidArgumentError for a position that is not, for the state of another seed or order and for what is no state, Error
-        (FAILED_PRECONDITION) when the dataset has changed since, and what `open` raises of the daemon.
+        (FAILED_PRECONDITION) when the dataset has changed since or its broadcast group is further already, and what `open` raises of the daemon.
         """
         epoch, ended, cursor = _read_state(state, self._epochs)
         with self._lock:

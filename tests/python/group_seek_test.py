@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member of a group that wants to be elsewhere gets there, or stays where it was. The others are in processes of their own."""
+
+import contextlib
+import json
+import pathlib
+import subprocess
+import sys
+
+import grpc
+import pytest
+from raw_client import Client, messages, open_feed, request_for
+
+import pinfeed
+
+BATCHES = 16  # an epoch's
+
+MEMBER = """
+import itertools, json, sys
+import pinfeed
+feed = pinfeed.open(sys.argv[1], address=sys.argv[2], framework="numpy", **json.loads(sys.argv[3]))
+batches = iter(feed)
+print(json.dumps("open"), flush=True)
+for line in sys.stdin:
+    print(json.dumps([batch.index for batch in itertools.islice(batches, int(line))]), flush=True)
+feed.close()
+"""
+
+RAW_MEMBER = """
+import json, sys
+sys.path.insert(0, sys.argv[3])
+from raw_client import Client, messages
+client = Client(sys.argv[2], messages().FeedSpec.FromString(bytes.fromhex(sys.argv[1])))
+print(json.dumps(client.offer.session_id), flush=True)
+for line in sys.stdin:
+    batches = [client.take() for _ in range(int(line))]
+    for batch in batches:
+        client.release(batch)
+    print(json.dumps([batch["batch_index"] for batch in batches]), flush=True)
+client.bye()
+"""
+
+
+class Member:
+    """A process that opens a feed and reads as many batches of it as it is told."""
+
+    def __init__(self, program, *arguments):
+        self.process = subprocess.Popen([sys.executable, "-c", program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self):
+        self.first_word = json.loads(self.process.stdout.readline())
+        return self
+
+    def begin_reading(self, count):
+        self.process.stdin.write(f"{count}\n")
+        self.process.stdin.flush()
+
+    def read(self, count):
+        self.begin_reading(count)
+        return json.loads(self.process.stdout.readline())
+
+    def close(self):
+        self.process.stdin.close()
+        assert self.process.wait(60) == 0
+
+    def __exit__(self, kind, *_):
+        if kind is None and not self.process.stdin.closed:
+            self.close()
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def options_of(group, **more):
+    return {"batch_size": 4, "slots": 4, "share": "broadcast", "group": group, "group_size": 2, **more}
+
+
+def member_of(daemon, arrays, options):
+    return Member(MEMBER, str(arrays), daemon.address, json.dumps(options))
+
+
+@contextlib.contextmanager
+def pair(daemon, arrays, **options):
+    """A feed of this process, and another member."""
+    with member_of(daemon, arrays, options) as member, pinfeed.open(arrays, address=daemon.address, framework="numpy", **options) as feed:
+        yield feed, member
+
+
+def state_at(feed, position):
+    state = feed.state_dict()
+    return {**state, "cursor": {**state["cursor"], "position": str(position)}}
+
+
+def read(batches, count):
+    return [next(batches).index for _ in range(count)]
+
+
+def session_ids(daemon):
+    return {session["id"] for feed in pinfeed.status(daemon.address)["feeds"] for session in feed.get("sessions", [])}
+
+
+def test_a_refused_seek_leaves_a_member_where_it_was(daemon, arrays):
+    with pair(daemon, arrays, **options_of("refused")) as (feed, member):
+        start, batches = feed.state_dict(), iter(feed)
+        assert read(batches, 3) == member.read(3) == [0, 1, 2]
+        before = session_ids(daemon)
+        for _ in range(3):
+            with pytest.raises(pinfeed.Error, match="group 'refused' is already at batch") as caught:
+                feed.load_state_dict(start)
+            assert caught.value.code == pinfeed.Code.FAILED_PRECONDITION
+            assert feed.state_dict() == state_at(feed, 12)
+        assert read(batches, 1) == member.read(1) == [3]
+        with pytest.raises(pinfeed.InvalidArgumentError, match="position 13 is no border"):
+            feed.load_state_dict(state_at(feed, 13))
+        with pytest.raises(pinfeed.Error, match="cursor.fingerprint"):
+            feed.load_state_dict({**start, "cursor": {**start["cursor"], "fingerprint": "0123456789abcdef"}})
+        assert read(batches, 2) == [4, 5]
+        member.begin_reading(BATCHES - 4)
+        assert [batch.index for batch in batches] == list(range(6, BATCHES))
+        assert json.loads(member.process.stdout.readline()) == list(range(4, BATCHES))
+        assert session_ids(daemon) == before
+
+
+def test_a_member_gets_ahead_of_the_others(daemon, arrays):
+    with pair(daemon, arrays, **options_of("ahead")) as (feed, member):
+        assert read(iter(feed), 2) == member.read(2) == [0, 1]
+        before = session_ids(daemon)
+        feed.load_state_dict(state_at(feed, 40))
+        assert len(session_ids(daemon)) == len(before)
+        assert member.read(9) == list(range(2, 11))
+        assert read(iter(feed), 1) == [10]
+        assert member.read(1) == [11]
+
+
+def test_a_member_that_is_left_alone_goes_anywhere(daemon, arrays):
+    with pair(daemon, arrays, **options_of("alone")) as (feed, member):
+        start, batches = feed.state_dict(), iter(feed)
+        assert read(batches, 3) == member.read(3) == [0, 1, 2]
+        member.close()
+        with pytest.raises(pinfeed.InvalidArgumentError, match="position 13 is no border"):
+            feed.load_state_dict(state_at(feed, 13))
+        assert read(batches, 1) == [3]
+        feed.load_state_dict(start)
+        with member_of(daemon, arrays, options_of("alone")) as late:
+            assert read(iter(feed), 3) == late.read(3) == [0, 1, 2]
+
+
+def test_a_seek_before_all_are_there_is_granted(daemon, arrays):
+    options = options_of("early")
+    with pinfeed.open(arrays, address=daemon.address, framework="numpy", **options) as feed:
+        feed.load_state_dict(state_at(feed, 8))
+        with member_of(daemon, arrays, options) as member:
+            assert read(iter(feed), 2) == [2, 3]
+            assert member.read(3) == [0, 1, 2]
+
+
+def test_a_refused_seek_at_the_end_leaves_the_end(daemon, arrays):
+    with pair(daemon, arrays, **options_of("over", epochs=1)) as (feed, member):
+        start = feed.state_dict()
+        member.begin_reading(BATCHES)
+        assert [batch.index for batch in feed] == json.loads(member.process.stdout.readline()) == list(range(BATCHES))
+        with pytest.raises(pinfeed.Error, match="last epoch is over"):
+            feed.load_state_dict(start)
+        assert list(feed) == []
+
+
+def test_a_refused_seek_loses_nothing_of_a_queue(daemon, arrays):
+    with pair(daemon, arrays, **options_of("queue", share="queue", epochs=1)) as (feed, member):
+        batches = iter(feed)
+        seen = read(batches, 2)
+        before = session_ids(daemon)
+        with pytest.raises(pinfeed.InvalidArgumentError, match="position 13 is no border"):
+            feed.load_state_dict(state_at(feed, 13))
+        assert session_ids(daemon) == before
+        member.begin_reading(BATCHES)
+        seen += [batch.index for batch in batches]
+        seen += json.loads(member.process.stdout.readline())
+        assert sorted(seen) == list(range(BATCHES))
+
+
+def spec_of(arrays, **more):
+    return messages().FeedSpec(dataset=messages().DatasetSpec(path=str(arrays)), batch_size=4, slots=4, **more)
+
+
+def raw_member_of(daemon, spec):
+    return Member(RAW_MEMBER, spec.SerializeToString().hex(), daemon.address, str(pathlib.Path(__file__).resolve().parent))
+
+
+def test_the_session_of_another_process_or_feed_is_not_replaced(daemon, arrays):
+    """A number that one may not name does nothing: the answer is as without it, and who was named reads on."""
+    spec = spec_of(arrays, sharing="BROADCAST", group="raw")
+    exclusive = Client(daemon.address, spec_of(arrays))
+    with raw_member_of(daemon, spec) as other:
+        named = [other.first_word, exclusive.offer.session_id, 1 << 40, 2**64 - 1]
+        for replaced in named:
+            for wanted in (spec, spec_of(arrays), spec_of(arrays, sharing="BROADCAST", group="raw too")):
+                client = Client(daemon.address, wanted, replaces=replaced)
+                assert not client.offer.end_first and client.offer.replaceable == (wanted.group != "")
+                client.bye()
+        assert other.read(3) == [0, 1, 2]
+    assert [exclusive.take()["batch_index"] for _ in range(2)] == [0, 1]
+    exclusive.bye()
+
+
+def test_naming_ones_own_session_does_nothing_to_it(daemon, arrays):
+    spec = spec_of(arrays, sharing="BROADCAST", group="own")
+    mine = Client(daemon.address, spec)
+    request = request_for(spec)
+    request.replaces_session = mine.offer.session_id
+    for _ in range(3):
+        answer = open_feed(daemon.address, request)
+        assert answer == messages().OpenFeedResponse(end_first=True)
+        request.cursor.version, request.cursor.position = 1, 13
+        with pytest.raises(grpc.RpcError, match="no border"):
+            open_feed(daemon.address, request)
+        request.ClearField("cursor")
+        batch = mine.take()
+        mine.release(batch)
+    assert batch["batch_index"] == 2
+    with raw_member_of(daemon, spec) as other:  # from here on there is one who goes on
+        ahead = Client(daemon.address, spec, cursor=messages().Cursor(version=1, position=60), replaces=mine.offer.session_id)
+        mine.bye()
+        batches = other.read(4)
+        assert batches == list(range(batches[0], batches[0] + 4))
+        ahead.bye()
