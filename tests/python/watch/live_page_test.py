@@ -30,7 +30,7 @@ def browser():
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
-    driver.set_page_load_timeout(30)
+    driver.set_page_load_timeout(60)
     yield driver
     driver.quit()
 
@@ -46,7 +46,7 @@ def show(browser, daemon, size=DESKTOP, dark=False):
 
 
 def await_that(browser, holds):
-    WebDriverWait(browser, 20, poll_frequency=0.1).until(lambda _: holds())
+    WebDriverWait(browser, 60, poll_frequency=0.1).until(lambda _: holds())
 
 
 def text(browser, name):
