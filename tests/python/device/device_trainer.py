@@ -89,7 +89,7 @@ def fault():
     size = 64 << 20
     memory = ctypes.c_uint64()
     assert driver.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(2 * size)) == 0
-    long = [(memory.value, memory.value + size, size)] * 32  # longer than the processor may be another's before the feed is left
+    long = [(memory.value, memory.value + size, size)] * 16  # longer than the processor may be another's before the feed is left
     for to, source, count in (*long, (1, 2, 1)):
         assert driver.cuMemcpyDtoDAsync_v2(ctypes.c_uint64(to), ctypes.c_uint64(source), ctypes.c_size_t(count), None) == 0
 
