@@ -101,10 +101,11 @@ void ProgressCheck::LookAtChores(Clock::time_point now) {
   }
 }
 
-std::chrono::milliseconds ProgressCheck::LimitOf(const Chore& chore) const {
+ProgressCheck::Clock::duration ProgressCheck::LimitOf(const Chore& chore) const {
   if (!chore.storage) return parts_.chore_limit;
   const std::chrono::milliseconds limit = limit_;
-  return limit.count() == 0 ? std::chrono::milliseconds::max() : limit;
+  // Of the clock: the most milliseconds there are would overflow where they are compared with its time.
+  return limit.count() == 0 ? Clock::duration::max() : limit;
 }
 
 std::vector<HungThread> ProgressCheck::Hung(const std::vector<GpuSnapshot>& gpus) const {

@@ -65,7 +65,7 @@ class ProgressCheck {
   // Without chores.
   std::vector<HungThread> HungAtBatches(const std::vector<GpuSnapshot>& gpus) const;
   // From when on it hangs; max(): never.
-  std::chrono::milliseconds LimitOf(const Chore& chore) const;
+  Clock::duration LimitOf(const Chore& chore) const;
   void LookAtChores(Clock::time_point now);
 
   const Parts parts_;

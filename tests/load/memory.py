@@ -102,8 +102,8 @@ def in_group(place, rows, group):
 
 def run(place):
     rows, cached = place.scratch / "rows", place.scratch / "cached"
-    rows.mkdir()
-    cached.mkdir()
+    rows.mkdir(exist_ok=True)
+    cached.mkdir(exist_ok=True)
     numpy.save(rows / "x.npy", numpy.arange(BATCH * ROW, dtype=numpy.int64).reshape(BATCH, ROW))
     # A hole is read as any file is, and takes no disk.
     numpy.lib.format.open_memmap(cached / "x.npy", "w+", numpy.int64, (LIMIT_MIB * 16, ROW)).flush()

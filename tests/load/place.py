@@ -46,7 +46,7 @@ class Place:
         try:
             self.take_some(daemon)
             eventually("no session is left", lambda: not sessions_of(read_status(daemon.address)))
-            daemon.at_start = eventually("the daemon is at rest", lambda: census_at_rest(daemon))
+            daemon.at_start = census_at_rest(daemon)
             yield daemon
             assert daemon.process.poll() is None, f"the daemon ended:\n{daemon.log()}"
             daemon.stop()

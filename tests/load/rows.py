@@ -3,6 +3,8 @@
 
 import dataclasses
 
+SPEEDS = ("ms", "%", "calls/s", "a minute", "")  # units of what depends on what else the machine has to do
+
 
 @dataclasses.dataclass
 class Row:
@@ -10,14 +12,15 @@ class Row:
     figure: str
     limit: str
     ok: bool
+    is_speed: bool = False
 
 
 def at_most(what, figure, limit, unit, digits=0):
-    return Row(what, f"{figure:,.{digits}f} {unit}", f"<= {limit:,g} {unit}", figure <= limit)
+    return Row(what, f"{figure:,.{digits}f} {unit}", f"<= {limit:,g} {unit}", figure <= limit, unit in SPEEDS)
 
 
 def at_least(what, figure, limit, unit, digits=0):
-    return Row(what, f"{figure:,.{digits}f} {unit}", f">= {limit:,g} {unit}", figure >= limit)
+    return Row(what, f"{figure:,.{digits}f} {unit}", f">= {limit:,g} {unit}", figure >= limit, unit in SPEEDS)
 
 
 def holds(what, figure, ok=True):

@@ -6,6 +6,7 @@ import struct
 
 import numpy
 import pytest
+from withstand.hardship import eventually
 
 import pinfeed
 
@@ -111,6 +112,7 @@ def test_bad_images(daemon, feeds, tmp_path):
         red = [batch.image[:, 0, 0, 0].tolist() for batch in feed]
         assert red == [[0, 1, 2, 3], [0, 0, 2, 3]]
     # The log names the file also when the feeds are gone; the one that failed has its error there.
+    eventually("the failure is logged", lambda: any("failed: " in line and str(tmp_path) in line for line in daemon.log().splitlines()))
     lines = [line for line in daemon.log().splitlines() if str(tmp_path) in line]
     assert sum("bad sample 5: " in line and "1.png" in line and "warning" in line for line in lines) == 2, lines
     assert sum("failed: " in line and "1.png" in line for line in lines) == 1, lines

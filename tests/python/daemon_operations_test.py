@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon as its operator meets it: metrics, probes, health, reflection, datasets, allowed users, many sessions."""
+import contextlib
 import os
 import pathlib
 import re
@@ -108,7 +109,7 @@ def test_metrics_of_open_feeds_are_well_formed_and_end_with_them(wire, start, nu
     for before, after in zip(scrapes, scrapes[1:]):
         falls = {name: (before[name], after.get(name)) for name in before if "_total" in name and not after.get(name, before[name] if "feed=" in name else -1) >= before[name]}
         assert not falls
-    assert scrapes[-1]["pinfeed_pool_used_bytes"] == 0
+    eventually("the memory is back", lambda: metrics(daemon)[0]["pinfeed_pool_used_bytes"] == 0)
 
 
 def test_probes_and_health_tell_a_drain(wire, start, numbers):
@@ -165,15 +166,29 @@ def test_health_knows_the_daemon_and_each_session_and_tells_changes(wire, start,
 def test_silent_http_connections_keep_no_probe_waiting(start):
     daemon = start()
     port = int((daemon.folder / "http.port").read_text())
-    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
-    for number, one in enumerate(silent):
-        one.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"[:number])
-    for _ in range(20):
-        began = time.monotonic()
-        assert http(daemon, "/healthz")[0] == 200 and http(daemon, "/readyz")[0] == 200
-        assert time.monotonic() - began < 1, "half of what a silent connection has"
-    for one in silent:
-        one.close()
+
+    def answers_beside_silent_ones():
+        """Whether the probes were answered before the time of all silent connections was over. On a busy machine that may be sooner."""
+        with contextlib.ExitStack() as stack:
+            silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(200)]
+            for number, one in enumerate(silent):
+                with contextlib.suppress(ConnectionError):  # it has made room
+                    one.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"[:number])
+            for _ in range(3):
+                assert http(daemon, "/healthz")[0] == 200 and http(daemon, "/readyz")[0] == 200
+            return any(is_open(one) for one in silent)
+
+    eventually("the probes do not wait for silent connections", answers_beside_silent_ones)
+
+
+def is_open(connection):
+    """Whether the other side has not hung up."""
+    try:
+        return connection.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
 
 
 def test_http_is_for_this_host_only(start):
@@ -318,7 +333,6 @@ def test_a_full_house_attaches_and_leaves_nothing(wire, start, numbers, how):
     house.wait(60)
     eventually("all are gone", lambda: status(daemon).sessions_closed == SESSIONS + 1 and not status(daemon).feeds)
     print(f"all gone {time.monotonic() - began:.2f} s after the {how}")
-    after = status(daemon)
-    assert after.pool_used_bytes == 0
+    eventually("the memory is back", lambda: status(daemon).pool_used_bytes == 0)
     eventually("the descriptors are back", lambda: status(daemon).open_fds <= empty.open_fds)
     house.stdout.close()

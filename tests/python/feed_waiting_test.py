@@ -66,8 +66,8 @@ warnings.simplefilter("ignore")
 feed = pinfeed.open("/x", batch_size=4, address="/nowhere", framework="numpy")
 kept = next(iter(feed))
 timer = threading.Timer(0.3, _thread.interrupt_main)
-timer.start()
 try:
+    timer.start()
     next(iter(feed))
 except KeyboardInterrupt:
     del kept

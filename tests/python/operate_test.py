@@ -38,7 +38,7 @@ def metric(daemon, name):
 
 
 def eventually(what, holds):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline, f"never: {what}"
         time.sleep(0.005)
@@ -176,14 +176,14 @@ def test_an_evicted_trainer_gets_an_error_and_its_memory_goes_back(daemon, array
             status, out, err = tool(daemon, "evict", session_of(daemon, "goes")["id"], "--reason", "the host is needed")
             assert status == 0, err
             assert re.fullmatch(rf"evicted session \d+ \(pid {os.getpid()}, uid {os.geteuid()}, 'goes'\)\n", out)
-            eventually("its memory is back", lambda: [f["sessions"][0]["client_name"] for f in pinfeed.status(daemon.address)["feeds"]] == ["stays"])
+            eventually("its memory is back", lambda: [[s["client_name"] for s in f.get("sessions", [])] for f in pinfeed.status(daemon.address)["feeds"]] == [["stays"]])
             assert (held.big == values).all()  # what it holds is its own
             with pytest.raises(pinfeed.Error, match="evicted by an operator .*: the host is needed") as evicted:
                 collections.deque(epoch, maxlen=0)
                 next(iter(feed))  # the whole epoch was published before
             assert evicted.value.code.name == "ABORTED"
         assert sum(len(batch.id) for batch in other) == 64
-    assert int(pinfeed.status(daemon.address)["kept_bytes"]) > 0, "the batch it holds is still its memory"
+    eventually("the batch it holds is still its memory", lambda: int(pinfeed.status(daemon.address)["kept_bytes"]) > 0)
     del held, epoch, feed, evicted  # whose traceback has them
     eventually("all is back", lambda: int(pinfeed.status(daemon.address)["pool_used_bytes"]) == used)
     status, _, err = tool(daemon, "evict", 10**9)
@@ -275,7 +275,7 @@ def test_drain_waits_for_the_trainers_and_returns_at_the_end(tmp_path, arrays):
     assert drain.poll() is None and daemon.process.poll() is None
     feed.close()
     assert drain.communicate(timeout=60)[0] == "the daemon has ended\n" and drain.returncode == 0
-    assert daemon.process.wait(1) == 0
+    assert daemon.process.wait(60) == 0
 
 
 class OnATerminal:
@@ -301,7 +301,7 @@ class OnATerminal:
         return [re.sub(r"\x1b\[\??[0-9]*[A-Za-z]", "", line) for line in whole.split("\r\n")]
 
     def await_line(self, pattern):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not any(re.search(pattern, line) for line in self.screen()):
             assert time.monotonic() < deadline and self.read(), self.text
         assert len(self.screen()) <= 24 and all(len(line) <= 80 for line in self.screen())

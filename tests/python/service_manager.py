@@ -79,14 +79,20 @@ class Service:
 
     def thread(self, name):
         """The number of the daemon's thread of this name."""
-        for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
-            if (task / "comm").read_text().strip() == name:
-                return int(task.name)
-        raise AssertionError(f"the daemon has no thread {name}")
+        return thread_of(self.process.pid, name)
 
     def stop(self):
         self.process.terminate()
         assert self.process.wait(WAIT_S) == 0, self.log()
+
+
+def thread_of(pid, name):
+    """The number of the process's thread of this name."""
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            if (task / "comm").read_text().strip() == name:
+                return int(task.name)
+    raise AssertionError(f"the process has no thread {name}")
 
 
 # ptrace(2), linux/ptrace.h.

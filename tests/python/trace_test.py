@@ -20,6 +20,7 @@ import pinfeed
 import pytest
 from conftest import BUILD
 from daemon_process import Daemon
+from withstand.hardship import eventually, read_status, sessions_of
 
 TOOL = BUILD / "client" / "cli" / "pinfeed"
 NOBODY = 65534
@@ -109,7 +110,7 @@ def test_trace_shows_each_batch_on_its_way(daemon, data, tmp_path):
     path = tmp_path / "trace.json"
     began = time.clock_gettime(time.CLOCK_MONOTONIC)
     with Trainer(daemon.address, data):
-        status, out, err = trace(daemon.address, path, "--seconds", 1)
+        status, out, err = trace(daemon.address, path, "--seconds", 50, "--max-spans", 1500)  # of some 250 batches
     ended = time.clock_gettime(time.CLOCK_MONOTONIC)
     assert status == 0, err
     assert "ui.perfetto.dev" in out and "lent" in out
@@ -144,7 +145,7 @@ def test_trace_shows_each_batch_on_its_way(daemon, data, tmp_path):
 def test_trace_shows_who_waits(daemon, data, tmp_path):
     """A trainer that takes no time at all waits; one that is slow does not, and its slots are lent meanwhile."""
     shares = {}
-    for step in (0, 0.02):
+    for step in (0, 0.05):
         path = tmp_path / f"{step}.json"
         with Trainer(daemon.address, data, step=step) as trainer:
             trainer.await_batches(5)
@@ -154,8 +155,8 @@ def test_trace_shows_who_waits(daemon, data, tmp_path):
         for event in events_of(path, "X"):
             spent[event["cat"]] += event["dur"]
         shares[step] = spent["wait"] / (spent["wait"] + spent["step"])
-    assert shares[0.02] < 0.1, shares
-    assert shares[0] > shares[0.02]
+    assert shares[0.05] < 0.1, shares
+    assert shares[0] > shares[0.05]
 
 
 def test_trace_of_an_idle_daemon_is_an_empty_file(daemon, tmp_path):
@@ -246,6 +247,7 @@ def test_others_see_their_own_feeds_only(data):
         seen = {}
         with Trainer(daemon.address, place / "data") as trainer:
             trainer.await_batches(5)
+            eventually("both read", lambda: sum(int(session.get("batches_taken", 0)) >= 5 for session in sessions_of(read_status(daemon.address))) == 2)
             for who, options in (("nobody", as_nobody), ("root", {"env": environment})):
                 output = place / who
                 output.mkdir()
@@ -282,6 +284,11 @@ def test_other_users_cannot_occupy_the_tracer():
             command = [place / "pinfeed", "--address", daemon.address, "trace", "-o", output / name, "--seconds", str(seconds)]
             return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
+        def has_traced(process):
+            _, error = process.communicate(timeout=60)
+            assert process.returncode == 0 or "this user has just traced" in error, error
+            return process.returncode == 0
+
         def end(process, status):
             _, error = process.communicate(timeout=60)
             assert process.returncode == status, error
@@ -294,7 +301,7 @@ def test_other_users_cannot_occupy_the_tracer():
         assert "somebody traces this daemon already" in end(trace("same", 1, **as_nobody), 1)
         end(trace("root", 5), 0)  # longer than the pause that the other one is in for
         assert "an operator of this host traces now" in end(hog, 1)
-        end(trace("own", 5, **as_nobody), 0)
+        eventually("its pause is over", lambda: has_traced(trace("own", 5, **as_nobody)))  # as long as its first trace was
         assert "this user has just traced" in end(trace("again", 1, **as_nobody), 1)
         daemon.stop()
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <future>
+#include <latch>
 
 #include "tests/testing.h"
 
@@ -40,8 +41,18 @@ TEST(CallQueueTest, TheLastQuarterIsForUsersThatHaveNoThread) {
   const std::shared_future<void> released = release.get_future().share();
   std::atomic<int> running{0};
   std::atomic<int> ran{0};
+  std::latch all_busy(16);
+  std::latch begin(1);
   {
     CallQueue queue({.threads = 16, .running_a_user = 4, .waiting_a_user = 10}, "call");
+    // Until all that is to wait waits, one call each of others has all threads: the turns begin with it.
+    for (uid_t user = 101; user <= 116; ++user) {
+      ASSERT_TRUE(queue.Submit(user, [&] {
+        all_busy.count_down();
+        begin.wait();
+      }));
+    }
+    all_busy.wait();
     for (uid_t user = 1; user <= 5; ++user) {
       for (int i = 0; i < 10; ++i) {
         ASSERT_TRUE(queue.Submit(user, [&, released] {
@@ -52,6 +63,7 @@ TEST(CallQueueTest, TheLastQuarterIsForUsersThatHaveNoThread) {
         }));
       }
     }
+    begin.count_down();
     // Three quarters, and one each of those who had none by then: users take turns, so that is nobody.
     for (int now = running; now < 12; now = running) running.wait(now);
     for (uid_t user = 6; user <= 9; ++user) {

@@ -81,13 +81,14 @@ class DeviceSlotsDeathTest : public DeviceSlotsTest {
     std::fprintf(stderr, "%s\n", unmapped.ToString().c_str());
     std::_Exit(unmapped.ok() ? 0 : 3);
   }
-  // Has the GPU busy for a while, and then `bad` with what it may not touch, on the NULL stream.
-  static void PutLongWork(const CudaDevice& device, CUdeviceptr memory, bool bad) {
+  // Has the GPU busy with so many copies of some 10 ms, on the NULL stream.
+  static void PutLongWork(const CudaDevice& device, CUdeviceptr memory, int copies) {
     const CudaScope scope(device);
-    const CudaDriver& driver = device.driver();
-    PF_CHECK(driver.cuMemcpyDtoDAsync(memory, memory + kLongBytes, kLongBytes, nullptr) == CUDA_SUCCESS,
-             "copy");
-    PF_CHECK(!bad || driver.cuMemcpyDtoDAsync(1, 2, 1, nullptr) == CUDA_SUCCESS, "copy what is not there");
+    for (int i = 0; i < copies; ++i) {
+      PF_CHECK(
+          device.driver().cuMemcpyDtoDAsync(memory, memory + kLongBytes, kLongBytes, nullptr) == CUDA_SUCCESS,
+          "copy");
+    }
   }
 };
 
@@ -100,7 +101,12 @@ TEST_P(DeviceSlotsDeathTest, BrokenContextEndsTheWaitForReleases) {
         const std::unique_ptr<DeviceSlots> slots = *Map();
         const std::shared_ptr<const CudaDevice> device = *CudaDevice::Open(0);
         const DeviceMemory memory = *DeviceMemory::Allocate(device, 2 * kLongBytes);
-        PutLongWork(*device, memory.address(), true);
+        PutLongWork(*device, memory.address(), 32);  // so that the release is put before it fails
+        {
+          const CudaScope scope(*device);
+          PF_CHECK(device->driver().cuMemcpyDtoDAsync(1, 2, 1, nullptr) == CUDA_SUCCESS,
+                   "copy what is not there");
+        }
         BatchDescriptor batch{};
         batch.generation = 7;
         PF_CHECK(slots->Release(batch, nullptr).ok(), "it is put behind what will fail");
@@ -117,7 +123,7 @@ TEST_P(DeviceSlotsDeathTest, ReleaseThatIsLateIsNoFaultOfTheContext) {
         const std::unique_ptr<DeviceSlots> slots = *Map();
         const std::shared_ptr<const CudaDevice> device = *CudaDevice::Open(0);
         const DeviceMemory memory = *DeviceMemory::Allocate(device, 2 * kLongBytes);
-        for (int i = 0; i < 1000; ++i) PutLongWork(*device, memory.address(), false);
+        PutLongWork(*device, memory.address(), 1000);
         BatchDescriptor batch{};
         batch.generation = 7;
         PF_CHECK(slots->Release(batch, nullptr).ok(), "it is put behind what takes long");

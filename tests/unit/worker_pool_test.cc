@@ -105,7 +105,9 @@ TEST(WorkerPoolTest, FeedWhoseTrainerHoldsABatchIsNotStarved) {
   const std::array<std::shared_ptr<FeedShare>, 2> shares{std::make_shared<FeedShare>(),
                                                          std::make_shared<FeedShare>()};
   std::array<std::atomic<uint32_t>, 2> done{};
-  std::atomic<uint32_t> left{200};
+  // So many that a worker which loses its processor for some milliseconds decides nothing.
+  constexpr uint32_t kBatches = 2000;
+  std::atomic<uint32_t> left{kBatches};
   std::latch over(1);
   std::function<void(size_t)> submit = [&](size_t f) {
     pool.Submit(std::make_shared<CountingTask>(
@@ -119,7 +121,7 @@ TEST(WorkerPoolTest, FeedWhoseTrainerHoldsABatchIsNotStarved) {
           shares[f]->batch_ns = shares[f]->worked_ns / batches;
           shares[f]->ready = f == 0 ? 0 : 2;
           if (left.fetch_sub(1) == 1) over.count_down();
-          if (left.load() <= 200) submit(f);
+          if (left.load() <= kBatches) submit(f);
         }));
   };
   for (const size_t f : {0, 0, 1, 1}) submit(f);

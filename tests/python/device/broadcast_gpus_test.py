@@ -6,7 +6,7 @@ import threading
 import pinfeed
 import pytest
 from device_fixtures import data, host_bytes, stand_in  # noqa: F401
-from device_process import finish, start, trainer
+from device_process import await_unused, finish, start, trainer
 
 NORMAL = [["RandomHorizontalFlip", []], ["Normalize", [[0.5, 0.4, 0.3], [0.2, 0.3, 0.4]]], ["ToDtype", ["bfloat16"]]]
 
@@ -37,13 +37,14 @@ def test_every_trainer_sees_the_bytes_of_the_host(daemon, data, host_bytes, gpus
     expected = host_bytes(daemon, 40, options)
     for seen in broadcast(daemon, gpus, **options):
         assert seen == expected
-    assert all(int(gpu["arena_used_bytes"]) == 0 for gpu in gpus_of(daemon))
+    await_unused(daemon)
 
 
 @pytest.mark.parametrize("dataset, batch_size, sample_bytes", [("arrays", 64, 3 * 16 * 20 + 8), ("large", 20, 4 * 500 * 600 + 8 + 2)])
 def test_a_batch_crosses_the_links_to_the_host_once(daemon, data, dataset, batch_size, sample_bytes):
     wanted = 30 if dataset == "arrays" else 10
     broadcast(daemon, [0, 1, 2, 3], batches=wanted, dataset=str(data / dataset), batch_size=batch_size)
+    await_unused(daemon)  # nothing is copied any more
     copied = [int(gpu["copied_bytes"]) for gpu in gpus_of(daemon)]
     peers = [int(gpu["peer_copied_bytes"]) for gpu in gpus_of(daemon)]
     batches = sum(copied) / (batch_size * sample_bytes)

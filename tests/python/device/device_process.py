@@ -10,6 +10,7 @@ import threading
 
 import pinfeed
 from daemon_process import Daemon
+from withstand.hardship import eventually
 
 TRAINER = pathlib.Path(__file__).with_name("device_trainer.py")
 BACKENDS = ["vmm-fd", "cuda-ipc"]
@@ -51,3 +52,9 @@ def finish(process):
 
 def gpu(daemon):
     return pinfeed.status(daemon.address)["gpus"][0]
+
+
+def await_unused(daemon):
+    """Until the memory of all GPUs is back: the daemon frees it on a thread of its own."""
+    used = lambda: [int(one["arena_used_bytes"]) for one in pinfeed.status(daemon.address)["gpus"]]  # noqa: E731
+    eventually(used, lambda: not any(used()))

@@ -6,7 +6,7 @@
 Prints one JSON line a batch, {epoch, index, samples, fields, crc}, as it comes, and {backend, reconnects} last. With "fork_at": n it
 holds the n-th batch and forks a child that does nothing but print {child, crc} of that batch's memory: at once, and for each
 line on stdin; it needs zero_copy. With "fault_at": n its own work breaks the GPU's context behind the n-th batch, and it
-leaves the feed; {left_s} comes last.
+leaves the feed; {left_s} comes last. With "wait_at": n it goes on behind the n-th batch when stdin has a line, or its end.
 """
 import ctypes
 import itertools
@@ -89,7 +89,8 @@ def fault():
     size = 64 << 20
     memory = ctypes.c_uint64()
     assert driver.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(2 * size)) == 0
-    for to, source, count in ((memory.value, memory.value + size, size), (1, 2, 1)):
+    long = [(memory.value, memory.value + size, size)] * 16  # longer than the processor may be another's before the feed is left
+    for to, source, count in (*long, (1, 2, 1)):
         assert driver.cuMemcpyDtoDAsync_v2(ctypes.c_uint64(to), ctypes.c_uint64(source), ctypes.c_size_t(count), None) == 0
 
 
@@ -97,7 +98,7 @@ def main():
     address, batches, options = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     _device.torch_memory = stand_in_memory
     host = options.pop("host", False)
-    fork_at, fault_at = options.pop("fork_at", 0), options.pop("fault_at", 0)
+    fork_at, fault_at, wait_at = (options.pop(name, 0) for name in ("fork_at", "fault_at", "wait_at"))
     options["transforms"] = [getattr(pinfeed, name)(*arguments) for name, arguments in options.get("transforms", [])]
     gpu = options.pop("gpu", 0)
     where = {"framework": "numpy"} if host else {"device": f"cuda:{gpu}", "framework": "torch"}
@@ -110,6 +111,8 @@ def main():
                 samples = batch[0].shape[0]
                 say({"epoch": batch.epoch, "index": batch.index, "samples": samples, "fields": batch._fields, "crc": crc})
                 taken += 1
+                if taken == wait_at:
+                    sys.stdin.readline()
                 if taken == fork_at:
                     held.append(batch)
                     if os.fork() == 0:

@@ -39,7 +39,7 @@ def host(tmp_path_factory, numbers):
         next(iter(feed))
     eventually("no session is left", lambda: not sessions_of(read_status(daemon.address)) and read_status(daemon.address)["pool_used_bytes"] in (0, "0"))
     assert refusals(daemon) == 0
-    daemon.at_start = eventually("the daemon is at rest", lambda: census_at_rest(daemon))
+    daemon.at_start = census_at_rest(daemon)
     yield daemon
     daemon.stop()
     assert not re.search(r"(?i)PF_CHECK|sanitizer", daemon.log())

@@ -11,6 +11,7 @@ import random
 import select
 import socket
 import struct
+import subprocess
 import sys
 import threading
 
@@ -38,7 +39,7 @@ def scribble(client, seed, stop, counts):
 
 
 def hammer(address, dataset):
-    """Two threads overwrite the release page; this one rings the doorbell, filled and made blocking first, until stdin ends."""
+    """Two threads overwrite the release page; this one rings the doorbell, filled and made blocking first, until stdin ends and each has had its time."""
     client = Client(address, spec_of(dataset), client_name="scribbler")
     os.write(client.doorbell, struct.pack("=Q", (1 << 64) - 10))  # nearly as full as it gets
     os.set_blocking(client.doorbell, True)  # its flags are shared with the daemon, which must not care
@@ -50,7 +51,7 @@ def hammer(address, dataset):
     poll = select.poll()
     poll.register(0, select.POLLIN | select.POLLHUP)
     bell = struct.pack("=Q", 1)
-    while not poll.poll(0):
+    while not poll.poll(0) or rings <= 100 or sum(counts.values()) <= 100:
         os.write(client.doorbell, bell)
         rings += 1
         if rings % 8 == 0:
@@ -138,14 +139,18 @@ def tokens(address, dataset):
         is_refused(lifeline, grpc.StatusCode.UNAUTHENTICATED)
         refused += 1
 
+    # It takes its time to start, and a session waits for its lifeline for a few seconds.
+    thief = f"import sys; sys.path[:0] = {sys.path!r}; import hostile; print(flush=True); hostile.is_refused(hostile.greet(*input().split()), hostile.grpc.StatusCode.UNAUTHENTICATED)"
+    other = subprocess.Popen([sys.executable, "-c", thief], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout.readline() == "\n"
     offer = open_feed(address, request_for(spec_of(dataset)))
     draw = random.Random(8)
     for token in (bytes(32), b"\xff" * 32, offer.token[:-1] + bytes([offer.token[-1] ^ 1]), bytes([offer.token[0] ^ 1]) + offer.token[1:]):
         refuse(token)
     for _ in range(50):
         refuse(draw.randbytes(32))
-    thief = f"import sys; sys.path[:0] = {sys.path!r}; import hostile; hostile.is_refused(hostile.greet(*sys.argv[1:]), hostile.grpc.StatusCode.UNAUTHENTICATED)"
-    assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", thief, offer.lifeline_path, offer.token.hex()]) == 0
+    other.communicate(f"{offer.lifeline_path} {offer.token.hex()}\n")
+    assert other.returncode == 0
     refused += 1
     lifeline = connect(offer.lifeline_path)  # all that did not spoil it for its owner
     lifeline.send(frame(HELLO, offer.token))
