@@ -132,10 +132,11 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
   const CommandLine by_default = out;
   const auto configured = environment.find("PINFEED_CONFIG");
   if (!flags.config_file.empty()) {
-    ApplyFile(flags.config_file, out, faults);
+    out.config_file = flags.config_file;
   } else if (configured != environment.end() && !configured->second.empty()) {
-    ApplyFile(configured->second, out, faults);
+    out.config_file = configured->second;
   }
+  if (!out.config_file.empty()) ApplyFile(out.config_file, out, faults);
   const CommandLine by_file = out;
   for (const ConfigKey& key : ConfigKeys()) {
     const std::string name = EnvironmentName(key.name);

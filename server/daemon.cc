@@ -256,7 +256,8 @@ std::string Daemon::ServingText() const {
 
 void Daemon::Stop() {
   if (parts_ == nullptr) return;
-  const StopLimit limit(failure().ok() ? kStopGrace : kBrokenGpuStop);
+  const StopLimit limit(failure().ok() ? kStopGrace : kBrokenGpuStop,
+                        parts_->directory ? parts_->directory->lock() : -1);
   BeginDrain();
   if (parts_->acceptor) parts_->acceptor->Stop();
   if (parts_->http) UnlinkIfSame(parts_->directory->http_port_path(), port_file_);
@@ -285,6 +286,7 @@ void Daemon::CloseDatasets() {
   for (const DatasetOpener::UnderWay& hung : parts_->datasets->opener.under_way())
     spdlog::warn("{} is not done; the daemon ends without waiting for it", hung.what);
   (void)parts_->datasets.release();  // those threads use it until the process is gone
+  hangs_ = true;
 }
 
 std::vector<Chore> Daemon::Chores() const {

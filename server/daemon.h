@@ -14,10 +14,11 @@
 
 #include "common/result.h"
 #include "common/sync.h"
-#include "common/tls_identity.h"
 #include "common/unique_handle.h"
 #include "server/config.h"
+#include "server/load_config.h"
 #include "server/memory/chore.h"
+#include "server/reloader.h"
 #include "server/request_queue.h"
 #include "server/rpc/admin_service.h"
 #include "server/served_users.h"
@@ -44,8 +45,6 @@ void BlockDaemonSignals();
 // disk, is waited for within limits: then the process ends as it is.
 class Daemon {
  public:
-  // Reads the configuration again, from wherever the first one came.
-  using ReadConfig = std::function<Result<CommandLine>()>;
   // Precondition: BlockDaemonSignals.
   static Result<std::unique_ptr<Daemon>> Start(const CommandLine& command_line, ReadConfig read_config);
   ~Daemon();
@@ -56,6 +55,9 @@ class Daemon {
   // then drains (not after the pipe's end; a second signal ends it at once) and stops. An error when a GPU
   // broke: only a new process can use it again.
   Status Run() PF_EXCLUDES(failure_mutex_);
+  // After Run: whether a thread is left that does not come back from storage. The process must end without
+  // destroying what it may use.
+  bool hangs() const { return hangs_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -99,10 +101,10 @@ class Daemon {
   void OnGpuFailure(const Status& failure) PF_EXCLUDES(failure_mutex_);
   Status failure() const PF_EXCLUDES(failure_mutex_);
   // All of it or nothing. `who` asked, for the log.
-  Result<ReloadReport> ReloadConfig(const std::string& who);
+  void RequestReload(const std::string& who, Reloader::OnReloaded done);
+  ReloadReport Adopt(const std::string& who, const LoadedConfig& loaded);
   void Apply(const Config& config);
-  // What is configured, and the files that the admin endpoint is to have.
-  Result<CommandLine> ReadAgain(std::optional<TlsIdentity>& identity) const;
+  Reloader::Parts MakeReloaderParts();
   // For AdminService.
   OperatorCalls MakeOperatorCalls();
   void Wake() const;
@@ -134,6 +136,8 @@ class Daemon {
   Status failure_ PF_GUARDED_BY(failure_mutex_);  // of the first GPU that broke
   std::string backend_;                           // for status: what batches are delivered by, and why
   RequestQueue requests_{[this] { Wake(); }};
+  Reloader reloader_{MakeReloaderParts()};  // main thread only
+  bool hangs_ = false;                      // likewise
   ServedUsers users_;
   std::unique_ptr<Parts> parts_;
 };

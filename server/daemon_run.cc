@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <climits>
 #include <csignal>
-#include <sstream>
 
 #include "common/log.h"
 #include "common/quote.h"
@@ -27,6 +26,8 @@ namespace {
 constexpr std::chrono::milliseconds kMostAfterFailure(30000);
 constexpr std::chrono::seconds kShowFailure(20);
 constexpr std::chrono::milliseconds kAnswerTime(500);  // for the scrape to be sent
+// For a reload that is being read at the end: it takes milliseconds, or hangs.
+constexpr std::chrono::milliseconds kReloadGrace(500);
 
 std::string Joined(const std::vector<std::string>& items) {
   std::string text;
@@ -84,7 +85,7 @@ std::string Daemon::SampleName(uint64_t feed_id, uint64_t sample) const {
 
 void Daemon::WaitOnce(Clock::time_point until) {
   int timeout_ms = -1;
-  if (until = std::min(until, Watch()); until != Clock::time_point::max()) {
+  if (until = std::min({until, Watch(), reloader_.Watch()}); until != Clock::time_point::max()) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
     timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, INT_MAX));
   }
@@ -110,7 +111,7 @@ void Daemon::OnSignal() {
   if (::read(signals_.get(), &signal, sizeof signal) != sizeof signal) return;
   const std::string who = "pid " + std::to_string(signal.ssi_pid);
   if (signal.ssi_signo == SIGHUP) {
-    (void)ReloadConfig("SIGHUP of " + who);  // which logs what became of it
+    RequestReload("SIGHUP of " + who, nullptr);  // which logs what becomes of it
     return;
   }
   spdlog::info("signal {} from {}: {}", signal.ssi_signo, who, ending() ? "ending at once" : "draining");
@@ -118,8 +119,9 @@ void Daemon::OnSignal() {
 }
 
 Status Daemon::Run() {
-  if (reload_missed_) (void)ReloadConfig("SIGHUP during the start");
+  if (reload_missed_) RequestReload("SIGHUP during the start", nullptr);
   while (!ending()) WaitOnce(Clock::time_point::max());
+  reloader_.Stop();
   const Status failed = failure();
   service_.Stopping(failed.ok() ? "draining" : "draining to be started anew: " + failed.message(),
                     std::max(drain_timeout_.load(), kMostAfterFailure) + kStopGrace);
@@ -132,6 +134,7 @@ Status Daemon::Run() {
     if (!parts_->sessions->AllLeft()) spdlog::warn("some sessions are still open; ending without them");
   }
   Stop();
+  if (!reloader_.Finish(Clock::now() + kReloadGrace)) hangs_ = true;
   spdlog::info("pinfeedd ends");
   return failure();
 }
@@ -159,37 +162,37 @@ void Daemon::BeginDrain() {
   drain_began_.compare_exchange_strong(none, Clock::now().time_since_epoch().count());
 }
 
-Result<CommandLine> Daemon::ReadAgain(std::optional<TlsIdentity>& identity) const {
-  ASSIGN_OR_RETURN(CommandLine loaded, read_config_());
-  if (loaded.config.admin_listen.empty()) return loaded;
-  Result<TlsIdentity> read = ReadAdminIdentity(loaded.config);
-  if (!read.ok()) return AtItsPlace(read.status(), loaded);
-  identity = *std::move(read);
-  return loaded;
+void Daemon::RequestReload(const std::string& who, Reloader::OnReloaded done) {
+  if (!ending()) {
+    reloader_.Request(who, std::move(done));
+  } else if (done) {
+    done(FailedPrecondition("reload the configuration: the daemon is on its way to its end"));
+  }
 }
 
-Result<ReloadReport> Daemon::ReloadConfig(const std::string& who) {
-  if (ending()) return FailedPrecondition("reload the configuration: the daemon is on its way to its end");
-  service_.Reloading();
-  std::optional<TlsIdentity> identity;
-  const Result<CommandLine> loaded = ReadAgain(identity);
-  config_good_ = loaded.ok();
-  if (!loaded.ok()) {
-    std::istringstream faults(loaded.status().message());
-    for (std::string fault; std::getline(faults, fault);)
-      spdlog::error("{}: the configuration stays as it was: {}", who, fault);
-    service_.Ready(ServingText() + "; the configuration could not be loaded again");
-    return loaded.status();
-  }
-  std::vector<std::string> warnings = loaded->overridden;
-  for (std::string& missing : MissingWarnings(command_line_, *loaded)) warnings.push_back(std::move(missing));
-  Reload reload = MergeReloaded(command_line_, *loaded);
+Reloader::Parts Daemon::MakeReloaderParts() {
+  return {
+      .main = requests_,
+      .make_load = [this]() -> Reloader::Load {
+        return [read = read_config_, running = command_line_](const Reloader::AtStep& at) {
+          return LoadConfig(read, running, at);
+        };
+      },
+      .adopt = [this](const std::string& who, const LoadedConfig& loaded) { return Adopt(who, loaded); },
+      .outcome = [this](bool good) { config_good_ = good; },
+      .begun = [this] { service_.Reloading(); },
+      .ready = [this](const std::string& remark) { service_.Ready(ServingText() + remark); },
+  };
+}
+
+ReloadReport Daemon::Adopt(const std::string& who, const LoadedConfig& loaded) {
+  Reload reload = MergeReloaded(command_line_, loaded.command_line);
   command_line_ = std::move(reload.next);
   Apply(command_line_.config);
-  if (identity && parts_->admin_access) {
-    WarnOfValidity(command_line_.config, *identity);
-    const std::string until = UtcText(identity->valid_until);
-    if (parts_->admin_access->SetIdentity(std::move(*identity)))
+  if (loaded.identity && parts_->admin_access) {
+    WarnOfValidity(command_line_.config, *loaded.identity);
+    const std::string until = UtcText(loaded.identity->valid_until);
+    if (parts_->admin_access->SetIdentity(*loaded.identity))
       reload.changed.push_back("admin endpoint: the certificates were read anew; its own is valid until " +
                                until);
   }
@@ -198,9 +201,8 @@ Result<ReloadReport> Daemon::ReloadConfig(const std::string& who) {
                reload.changed.empty() ? "nothing changed" : Joined(reload.changed));
   if (!reload.need_restart.empty())
     spdlog::warn("to take effect at a restart: {}", Joined(reload.need_restart));
-  for (const std::string& warning : warnings) spdlog::warn("{}", warning);
-  service_.Ready(ServingText() + (reload.need_restart.empty() ? "" : "; changes wait for a restart"));
-  return ReloadReport{std::move(reload.changed), std::move(reload.need_restart), std::move(warnings)};
+  for (const std::string& warning : loaded.warnings) spdlog::warn("{}", warning);
+  return {std::move(reload.changed), std::move(reload.need_restart), loaded.warnings};
 }
 
 // The keys that server/reload.cc calls live.
@@ -226,7 +228,7 @@ OperatorCalls Daemon::MakeOperatorCalls() {
     return taken ? OkStatus() : gone();
   };
   calls.reload = [this, gone](const std::string& who, const OperatorCalls::OnReloaded& done) {
-    if (!requests_.Submit([this, who, done] { done(ReloadConfig(who)); })) done(gone());
+    if (!requests_.Submit([this, who, done] { RequestReload(who, done); })) done(gone());
   };
   calls.drain_timeout = [this] { return drain_timeout_.load(); };
   return calls;

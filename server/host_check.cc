@@ -98,7 +98,8 @@ Status AtItsPlace(const Status& status, const CommandLine& command_line) {
   return place == command_line.origins.end() ? status : status.WithContext(EscapeName(place->second));
 }
 
-std::vector<std::string> MissingWarnings(const CommandLine& before, const CommandLine& loaded) {
+std::vector<std::string> MissingWarnings(const CommandLine& before, const CommandLine& loaded,
+                                         const std::function<void(std::string)>& at) {
   std::vector<std::string> warnings;
   const auto note = [&](const std::string& key, const std::string& name, const Status& status) {
     if (status.ok()) return;
@@ -107,12 +108,15 @@ std::vector<std::string> MissingWarnings(const CommandLine& before, const Comman
                        status.message() + "; clients cannot read there until that is mended");
   };
   if (loaded.config.allowed_roots != before.config.allowed_roots) {
-    for (const std::string& root : loaded.config.allowed_roots)
+    for (const std::string& root : loaded.config.allowed_roots) {
+      at("looking at " + QuotePath(root) + " (allowed_roots)");
       note("allowed_roots", "allowed_roots", CheckDirectory(root));
+    }
   }
   for (const auto& [name, dataset] : loaded.config.datasets) {
     const auto known = before.config.datasets.find(name);
     if (known != before.config.datasets.end() && known->second == dataset) continue;
+    at("looking at " + QuotePath(dataset.path) + " (datasets." + EscapeName(name) + ")");
     if (::faccessat(AT_FDCWD, dataset.path.c_str(), R_OK, AT_EACCESS) != 0)
       note("datasets." + name, "datasets." + EscapeName(name),
            ErrnoStatus("read " + QuotePath(dataset.path), errno));
@@ -141,7 +145,8 @@ Status CheckHost(const CommandLine& command_line) {
   for (const auto& [name, dataset] : config.datasets) {
     DatasetSpec named;
     named.name = name;
-    note("datasets." + name, datasets.Open(::geteuid(), named).status().WithContext("datasets." + EscapeName(name)));
+    note("datasets." + name,
+         datasets.Open(::geteuid(), named).status().WithContext("datasets." + EscapeName(name)));
   }
   return faults.empty() ? OkStatus() : InvalidArgument(faults);
 }

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,8 +31,9 @@ void WarnOfValidity(const Config& config, const TlsIdentity& identity);
 // A message that begins with a key, behind the place which that key's value comes from.
 Status AtItsPlace(const Status& status, const CommandLine& command_line);
 // For a reload: what it names anew, of allowed roots and datasets, and is not there or not to be read. A look
-// at the paths alone, since the main thread takes it; --check opens the datasets.
-std::vector<std::string> MissingWarnings(const CommandLine& before, const CommandLine& loaded);
+// at the paths alone; --check opens the datasets. `at` is told of each path before it is looked at.
+std::vector<std::string> MissingWarnings(const CommandLine& before, const CommandLine& loaded,
+                                         const std::function<void(std::string)>& at);
 
 // The configuration against this host, for --check: what Start refuses for as well (the pool's size, the
 // group, the socket directory, the admin endpoint's files), and what may still come with a disk that is

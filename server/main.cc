@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <map>
@@ -91,7 +92,9 @@ int Run(const std::vector<std::string>& arguments) {
     spdlog::error("cannot start: {}", daemon.status().ToString());
     return daemon.status().code() == pinfeed::Code::kInvalidArgument ? kExitConfig : kExitFailed;
   }
-  return (*daemon)->Run().ok() ? 0 : kExitFailed;
+  const int code = (*daemon)->Run().ok() ? 0 : kExitFailed;
+  if ((*daemon)->hangs()) std::_Exit(code);  // else what is destroyed at exit is used on
+  return code;
 }
 
 }  // namespace

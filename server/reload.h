@@ -10,6 +10,13 @@
 
 namespace pinfeed {
 
+// What a reload did: see ReloadResponse.
+struct ReloadReport {
+  std::vector<std::string> changed;
+  std::vector<std::string> need_restart;
+  std::vector<std::string> warnings;
+};
+
 struct Reload {
   CommandLine next;                  // what can change without a restart is `loaded`'s, the rest `running`'s
   std::vector<std::string> changed;  // "log_level = \"debug\"", "datasets.train: added", ...

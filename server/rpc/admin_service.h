@@ -18,6 +18,7 @@
 #include "common/sync.h"
 #include "pinfeed/v1/admin.grpc.pb.h"
 #include "server/pipeline/tracer.h"
+#include "server/reload.h"
 #include "server/rpc/call_queue.h"
 #include "server/rpc/callers.h"
 #include "server/rpc/trace_stream.h"
@@ -27,13 +28,6 @@
 #include "server/telemetry/refusals.h"
 
 namespace pinfeed {
-
-// What a reload did: see ReloadResponse.
-struct ReloadReport {
-  std::vector<std::string> changed;
-  std::vector<std::string> need_restart;
-  std::vector<std::string> warnings;
-};
 
 // What the daemon as a whole does for its operators. `who` is for the log. Any thread may call them.
 struct OperatorCalls {

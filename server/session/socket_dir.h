@@ -45,6 +45,8 @@ class SocketDir {
   // lock was free: somebody removed the lock's file below it. One that is about to end is waited for.
   Status CheckUnserved() const;
 
+  // For flock(2) alone.
+  int lock() const { return lock_.get(); }
   std::string rpc_path() const { return directory_ + "/pinfeed.sock"; }
   std::string lifeline_path() const { return directory_ + "/lifeline.sock"; }
   std::string http_port_path() const { return directory_ + "/http.port"; }

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/reloader.h"
+
+#include <pthread.h>
+
+#include <exception>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include "common/log.h"
+#include "common/sync.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr const char* kWhat = "reload the configuration: ";
+
+Status Ending() {
+  return FailedPrecondition(std::string(kWhat) + "the daemon is on its way to its end");
+}
+
+}  // namespace
+
+// Purpose: what the main thread and the one that reads share, for as long as either has it. Threads: those
+// two. Invariant: nothing is delivered after Forget.
+class Reloader::Reading {
+ public:
+  using Deliver = std::function<void(Result<LoadedConfig>)>;
+  explicit Reading(Deliver deliver) : deliver_(std::move(deliver)) {}
+
+  void SetStep(std::string step) PF_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    step_ = std::move(step);
+  }
+  std::string step() const PF_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    return step_;
+  }
+  void End(Result<LoadedConfig> loaded) PF_EXCLUDES(mutex_) {
+    {
+      const MutexLock lock(mutex_);
+      if (deliver_) deliver_(std::move(loaded));  // under the lock: its owner lives until Forget returned
+      over_ = true;
+    }
+    changed_.NotifyAll();
+  }
+  void Forget() PF_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    deliver_ = nullptr;
+  }
+  // Whether the thread is about to return.
+  bool AwaitEnd(Clock::time_point deadline) PF_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    while (!over_ && changed_.WaitUntil(mutex_, deadline)) {
+    }
+    return over_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  CondVar changed_;
+  Deliver deliver_ PF_GUARDED_BY(mutex_);
+  std::string step_ PF_GUARDED_BY(mutex_) = "about to read it";
+  bool over_ PF_GUARDED_BY(mutex_) = false;
+};
+
+std::string Reloader::Turn::Name() const {
+  return more == 0 ? who : who + " and " + std::to_string(more) + " more";
+}
+
+Reloader::Reloader(Parts parts) : parts_(std::move(parts)) {}
+
+Reloader::~Reloader() {
+  Stop();
+  (void)Finish(Clock::now());
+}
+
+void Reloader::Request(const std::string& who, OnReloaded done) {
+  if (stopped_) {
+    if (done) done(Ending());
+    return;
+  }
+  parts_.begun();
+  if (next_) {
+    ++next_->more;
+  } else {
+    next_ = Turn{who, 0, {}};
+  }
+  if (done) next_->answers.push_back(std::move(done));
+  if (!current_ || current_->hangs) BeginNext();
+}
+
+void Reloader::BeginNext() {
+  Turn turn = *std::exchange(next_, std::nullopt);
+  PruneLeft();
+  if (current_ && left_.size() >= kMostLeft) {
+    Fail(turn, ResourceExhausted(kWhat + std::to_string(left_.size() + 1) + " before it hang, the last at " +
+                                 current_->at.reading->step() +
+                                 "; mend that storage, or restart the daemon, and reload again"));
+    return;
+  }
+  if (current_) {
+    spdlog::warn("{}: given up for the next reload", current_->turn.Name());
+    current_->at.reading->Forget();
+    left_.push_back(std::move(current_->at));
+    current_.reset();
+  }
+  Current next{++readings_, std::move(turn), Clock::now(), false, {}};
+  try {
+    next.at = StartReading(next.number);
+  } catch (const std::system_error& error) {
+    Fail(next.turn, ResourceExhausted(kWhat + std::string("no thread to read it: ") + error.what() +
+                                      "; raise the limit of processes"));
+    return;
+  }
+  current_ = std::move(next);
+}
+
+Reloader::Thread Reloader::StartReading(uint64_t number) {
+  auto reading = std::make_shared<Reading>([this, number](Result<LoadedConfig> loaded) {
+    (void)parts_.main.Submit([this, number, loaded = std::move(loaded)] { OnRead(number, loaded); });
+  });
+  std::thread thread([reading, load = parts_.make_load()] {
+    ::pthread_setname_np(::pthread_self(), "reload");
+    try {
+      reading->End(load([&](std::string step) { reading->SetStep(std::move(step)); }));
+    } catch (const std::exception& error) {
+      reading->End(ResourceExhausted(std::string(kWhat) + error.what()));
+    }
+  });
+  return {std::move(reading), std::move(thread)};
+}
+
+void Reloader::OnRead(uint64_t number, const Result<LoadedConfig>& loaded) {
+  if (!current_ || current_->number != number) return;  // given up since
+  Current read = *std::exchange(current_, std::nullopt);
+  read.at.thread.join();  // has nothing left to do
+  if (!loaded.ok()) {
+    Fail(read.turn, loaded.status());
+    return;
+  }
+  const ReloadReport report = parts_.adopt(read.turn.Name(), *loaded);
+  parts_.outcome(true);
+  if (next_) {
+    BeginNext();
+  } else {
+    parts_.ready(report.need_restart.empty() ? "" : "; changes wait for a restart");
+  }
+  Answer(read.turn, report);
+}
+
+void Reloader::Fail(const Turn& turn, const Status& status) {
+  std::istringstream faults(status.message());
+  for (std::string fault; std::getline(faults, fault);)
+    spdlog::error("{}: the configuration stays as it was: {}", turn.Name(), fault);
+  parts_.outcome(false);
+  if (next_) {
+    BeginNext();
+  } else {
+    parts_.ready("; the configuration could not be loaded again");
+  }
+  Answer(turn, status);
+}
+
+Reloader::Clock::time_point Reloader::Watch() {
+  if (!current_ || current_->hangs) return Clock::time_point::max();
+  const Clock::time_point end = current_->since + parts_.patience;
+  if (Clock::now() < end) return end;
+  OnPatienceOver();
+  return current_ && !current_->hangs ? current_->since + parts_.patience : Clock::time_point::max();
+}
+
+void Reloader::OnPatienceOver() {
+  current_->hangs = true;
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(parts_.patience).count();
+  const std::string step = current_->at.reading->step();
+  const Status status(Code::kDeadlineExceeded,
+                      kWhat + std::string("not done after ") + std::to_string(seconds) + " s, at " + step +
+                          "; does its storage answer? What is in force stays until it does, or until "
+                          "another reload comes first");
+  spdlog::error("{}: {}", current_->turn.Name(), status.message());
+  const Turn turn = std::exchange(current_->turn, Turn{current_->turn.who, current_->turn.more, {}});
+  parts_.outcome(false);
+  if (next_) {
+    BeginNext();
+  } else {
+    parts_.ready("; a reload hangs, at " + step);
+  }
+  Answer(turn, status);
+}
+
+void Reloader::Answer(const Turn& turn, const Result<ReloadReport>& result) {
+  for (const OnReloaded& answer : turn.answers) answer(result);
+}
+
+void Reloader::PruneLeft() {
+  std::erase_if(left_, [](Thread& one) {
+    if (!one.reading->AwaitEnd(Clock::now())) return false;
+    one.thread.join();
+    return true;
+  });
+}
+
+void Reloader::Stop() {
+  stopped_ = true;
+  if (current_) {
+    current_->at.reading->Forget();
+    left_.push_back(std::move(current_->at));
+    const Turn turn = std::move(current_->turn);
+    current_.reset();
+    Answer(turn, Ending());
+  }
+  if (next_) Answer(*std::exchange(next_, std::nullopt), Ending());
+}
+
+bool Reloader::Finish(Clock::time_point deadline) {
+  bool all = true;
+  for (Thread& one : left_) {
+    if (one.reading->AwaitEnd(deadline)) {
+      one.thread.join();
+      continue;
+    }
+    spdlog::warn("a reload hangs, at {}; the daemon ends without waiting for it", one.reading->step());
+    one.thread.detach();
+    all = false;
+  }
+  left_.clear();
+  return all;
+}
+
+}  // namespace pinfeed
