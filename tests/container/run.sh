@@ -166,7 +166,7 @@ read_batches 250
 holds "a trainer outside, in group $user, reads through the mounted folder; others are not served"
 
 engine exec daemon pinfeed status >"$scratch/status" || fail "pinfeed status in the container: $(cat "$scratch/status")"
-grep -q 'python3' "$scratch/status" || fail "pinfeed status shows no session of the trainer's: $(cat "$scratch/status")"
+grep -q 'read\.py' "$scratch/status" || fail "pinfeed status shows no session of the trainer's: $(cat "$scratch/status")"
 engine exec daemon pinfeed doctor >"$scratch/doctor" || fail "pinfeed doctor in the container: $(cat "$scratch/doctor")"
 grep -q 'memfd seals, pidfd, openat2' "$scratch/doctor" || fail "pinfeed doctor: $(cat "$scratch/doctor")"
 available=$(engine exec daemon pinfeed status --json | /usr/bin/python3 -c 'import json, sys; print(json.load(sys.stdin)["pool_capacity_bytes"])')

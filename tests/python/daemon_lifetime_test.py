@@ -315,7 +315,7 @@ def test_the_systems_daemon_is_waited_for_while_it_is_away(tmp_path, arrays):
 
 def test_a_private_daemon_in_the_systems_place_is_told_of_once(tmp_path, arrays):
     (tmp_path / "run").mkdir()
-    out, error = open_by_default(arrays, tmp_path / "run" / "pinfeed.sock", 0.2).communicate(timeout=90)
+    out, error = open_by_default(arrays, tmp_path / "run" / "pinfeed.sock", 5).communicate(timeout=90)
     first, second = out.splitlines()
     assert first == second != str(tmp_path / "run" / "pinfeed.sock")
     assert len(error.splitlines()) == 1 and "starting a private one" in error and "set PINFEED_ADDRESS" in error and "No such file" in error, error

@@ -40,6 +40,16 @@ def test_every_trainer_sees_the_bytes_of_the_host(daemon, data, host_bytes, gpus
     await_unused(daemon)
 
 
+@pytest.mark.parametrize("gpus", [[0, 0], [0, 1]])
+def test_a_refused_seek_leaves_a_trainer_where_it_was(daemon, data, host_bytes, gpus):
+    """The new session is attached, and maps the same memory once more, before the old one goes."""
+    options = {"dataset": str(data / "arrays"), "batch_size": 7, "shuffle": True, "transforms": NORMAL}
+    expected = host_bytes(daemon, 40, options)
+    for seen in broadcast(daemon, gpus, refused_at=10, **options):
+        assert seen == expected
+    await_unused(daemon)
+
+
 @pytest.mark.parametrize("dataset, batch_size, sample_bytes", [("arrays", 64, 3 * 16 * 20 + 8), ("large", 20, 4 * 500 * 600 + 8 + 2)])
 def test_a_batch_crosses_the_links_to_the_host_once(daemon, data, dataset, batch_size, sample_bytes):
     wanted = 30 if dataset == "arrays" else 10

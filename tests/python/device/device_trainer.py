@@ -6,7 +6,8 @@
 Prints one JSON line a batch, {epoch, index, samples, fields, crc}, as it comes, and {backend, reconnects} last. With "fork_at": n it
 holds the n-th batch and forks a child that does nothing but print {child, crc} of that batch's memory: at once, and for each
 line on stdin; it needs zero_copy. With "fault_at": n its own work breaks the GPU's context behind the n-th batch, and it
-leaves the feed; {left_s} comes last. With "wait_at": n it goes on behind the n-th batch when stdin has a line, or its end.
+leaves the feed; {left_s} comes last. With "wait_at": n it goes on behind the n-th batch when stdin has a line, or its end. With "refused_at": n
+it asks behind the n-th batch for the position behind the first one, which must be refused.
 """
 import ctypes
 import itertools
@@ -94,11 +95,19 @@ def fault():
         assert driver.cuMemcpyDtoDAsync_v2(ctypes.c_uint64(to), ctypes.c_uint64(source), ctypes.c_size_t(count), None) == 0
 
 
+def seek_refused(feed, state):
+    try:
+        feed.load_state_dict(state)
+    except pinfeed.Error:
+        return
+    raise AssertionError("the group went back")
+
+
 def main():
     address, batches, options = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     _device.torch_memory = stand_in_memory
     host = options.pop("host", False)
-    fork_at, fault_at, wait_at = (options.pop(name, 0) for name in ("fork_at", "fault_at", "wait_at"))
+    fork_at, fault_at, wait_at, refused_at = (options.pop(name, 0) for name in ("fork_at", "fault_at", "wait_at", "refused_at"))
     options["transforms"] = [getattr(pinfeed, name)(*arguments) for name, arguments in options.get("transforms", [])]
     gpu = options.pop("gpu", 0)
     where = {"framework": "numpy"} if host else {"device": f"cuda:{gpu}", "framework": "torch"}
@@ -111,6 +120,10 @@ def main():
                 samples = batch[0].shape[0]
                 say({"epoch": batch.epoch, "index": batch.index, "samples": samples, "fields": batch._fields, "crc": crc})
                 taken += 1
+                if taken == 1:
+                    passed = feed.state_dict()
+                if taken == refused_at:
+                    seek_refused(feed, passed)
                 if taken == wait_at:
                     sys.stdin.readline()
                 if taken == fork_at:
