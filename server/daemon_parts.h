@@ -47,7 +47,12 @@ struct Datasets {
                 opener.Close(user, spec, std::move(dataset));
               }) {}
 
-  DatasetOpener opener{[this](uid_t user, const DatasetSpec& spec) { return cache.Open(user, spec); }};
+  DatasetOpener opener{[this](uid_t user, const DatasetSpec& spec) { return cache.Open(user, spec); },
+                       [this](const std::string& name) {
+                         const std::shared_ptr<const DatasetCache::Options> options = cache.options();
+                         const auto named = options->named.find(name);
+                         return named == options->named.end() ? std::string() : named->second.path;
+                       }};
   DatasetCache cache;  // ends first, by the opener
 };
 

@@ -22,17 +22,9 @@ constexpr CallQueue::Bounds kDisk{.threads = 32, .running_a_user = 8, .waiting_a
 constexpr std::chrono::milliseconds kLook(250);
 
 std::string NameOf(const DatasetSpec& spec) {
-  return spec.name.empty() ? "dataset " + QuotePath(spec.path) : "the dataset named " + QuotePath(spec.name);
-}
-
-// The spec of the place alone: what else it says is how to read what lies there.
-DatasetSpec PlaceOf(const DatasetSpec& spec) {
-  DatasetSpec place;
-  place.name = spec.name;
-  if (!spec.name.empty()) return place;
-  const std::filesystem::path path = std::filesystem::path(spec.path).lexically_normal();
-  place.path = path.has_filename() ? path.string() : path.parent_path().string();  // "/a/" is "/a"
-  return place;
+  if (spec.name.empty()) return "dataset " + QuotePath(spec.path);
+  const std::string where = spec.path.empty() ? "" : " (" + QuotePath(spec.path) + ")";
+  return "the dataset named " + QuotePath(spec.name) + where;
 }
 
 Status Stopping(const DatasetSpec& spec) {
@@ -56,7 +48,8 @@ std::string Seconds(std::chrono::steady_clock::duration time) {
 
 }  // namespace
 
-DatasetOpener::DatasetOpener(OpenFunction open) : open_(std::move(open)), disk_(kDisk, kThreadName) {
+DatasetOpener::DatasetOpener(OpenFunction open, PathFunction path_of)
+    : open_(std::move(open)), path_of_(std::move(path_of)), disk_(kDisk, kThreadName) {
   watch_ = std::thread([this] { Watch(); });
   ::pthread_setname_np(watch_.native_handle(), "dataset-watch");
 }
@@ -74,6 +67,15 @@ void DatasetOpener::Stop() {
   if (watch_.joinable()) watch_.join();
 }
 
+DatasetSpec DatasetOpener::PlaceOf(const DatasetSpec& spec) const {
+  DatasetSpec place;
+  place.name = spec.name;
+  const std::string written = spec.path.empty() && !spec.name.empty() ? path_of_(spec.name) : spec.path;
+  const std::filesystem::path path = std::filesystem::path(written).lexically_normal();
+  place.path = path.has_filename() ? path.string() : path.parent_path().string();  // "/a/" is "/a"
+  return place;
+}
+
 DatasetOpener::Works::iterator DatasetOpener::Find(const DatasetSpec& place) {
   return std::find_if(works_.begin(), works_.end(), [&](const Work& work) { return work.place == place; });
 }
@@ -86,7 +88,8 @@ DatasetOpener::Works::iterator DatasetOpener::FindOrAdd(const DatasetSpec& place
 }
 
 void DatasetOpener::EraseIfIdle(Works::iterator work) {
-  if (!work->running && work->waiting.empty() && work->closing.empty()) works_.erase(work);
+  const bool wanted = !work->waiting.empty() || !work->closing.empty() || !work->queued.empty();
+  if (!work->running && !wanted) works_.erase(work);
 }
 
 void DatasetOpener::Open(uid_t user, const DatasetSpec& spec, Patience patience, Answer answer) {
@@ -100,7 +103,7 @@ void DatasetOpener::Open(uid_t user, const DatasetSpec& spec, Patience patience,
       const auto work = FindOrAdd(place);
       work->waiting.splice(work->waiting.end(), waiter);
       // What runs began before this call came, so it may have seen older files: another run follows it.
-      submit = work->submitted.insert(user).second && !work->running;
+      submit = !work->running && work->queued.insert(user).second;
     }
   }
   if (!waiter.empty()) return waiter.front().answer(Stopping(spec));
@@ -114,7 +117,7 @@ void DatasetOpener::Close(uid_t user, const DatasetSpec& spec, std::shared_ptr<c
     const MutexLock lock(mutex_);
     const auto work = FindOrAdd(place);
     work->closing.push_back({user, std::move(dataset)});
-    if (!work->submitted.insert(user).second || work->running) return;
+    if (work->running || !work->queued.insert(user).second) return;
   }
   Submit(user, place);
 }
@@ -140,7 +143,7 @@ DatasetOpener::Waiters DatasetOpener::TakeRefused(uid_t user, const DatasetSpec&
   if (work == works_.end()) return refused;
   MoveIf(work->waiting, refused, of_user);
   closes = std::any_of(work->closing.begin(), work->closing.end(), of_user);
-  if (!closes) work->submitted.erase(user);
+  if (!closes) work->queued.erase(user);
   EraseIfIdle(work);
   return refused;
 }
@@ -159,14 +162,15 @@ DatasetOpener::Opened DatasetOpener::Ask(uid_t user, const DatasetSpec& spec) co
 std::optional<DatasetOpener::Turn> DatasetOpener::Begin(uid_t user, const DatasetSpec& place) {
   const MutexLock lock(mutex_);
   const auto work = Find(place);
-  if (work == works_.end() || work->running) return std::nullopt;  // another user's turn came first
+  if (work == works_.end()) return std::nullopt;
+  work->queued.erase(user);
+  if (work->running) return std::nullopt;  // another user's turn came first; its end lets this one run
   Turn turn;
   MoveIf(work->closing, turn.closing, [user](const Unwanted& one) { return one.user == user; });
   if (turn.closing.empty()) {
     const auto own = std::find_if(work->waiting.begin(), work->waiting.end(),
                                   [user](const Waiter& waiter) { return waiter.user == user; });
     if (own == work->waiting.end()) {  // served by another's turn, or gone; who else waits has turns as well
-      work->submitted.erase(user);
       EraseIfIdle(work);
       return std::nullopt;
     }
@@ -174,7 +178,6 @@ std::optional<DatasetOpener::Turn> DatasetOpener::Begin(uid_t user, const Datase
     MoveIf(work->waiting, work->served, [&](const Waiter& waiter) { return waiter.spec == turn.spec; });
   }
   work->running = {user, (turn.closing.empty() ? "opening " : "closing ") + NameOf(place), Clock::now()};
-  work->submitted.clear();
   return turn;
 }
 
@@ -186,9 +189,11 @@ DatasetOpener::Waiters DatasetOpener::End(const DatasetSpec& place) {
     const auto work = Find(place);
     work->running.reset();
     served.swap(work->served);
-    for (const Waiter& waiter : work->waiting) again.insert(waiter.user);
-    for (const Unwanted& unwanted : work->closing) again.insert(unwanted.user);
-    work->submitted = again;
+    const auto let_run = [&](uid_t user) {
+      if (work->queued.insert(user).second) again.insert(user);
+    };
+    for (const Waiter& waiter : work->waiting) let_run(waiter.user);
+    for (const Unwanted& unwanted : work->closing) let_run(unwanted.user);
     EraseIfIdle(work);
   }
   for (const uid_t next : again) Submit(next, place);

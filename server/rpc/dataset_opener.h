@@ -39,24 +39,28 @@ struct Patience {
 // closed. Threads: any; Open and Close block for nothing; answers come on its threads, at the end on the
 // caller's. Errors: those of `open`; kDeadlineExceeded, which names the dataset, when it is not open in time;
 // kCancelled for who is gone; kResourceExhausted when a user has too many that wait for a thread;
-// kUnavailable at the end. Invariants: 1. one thread at most is at a place: a name, or a path however it is
-// written; 2. every call is answered once; 3. what it gets was looked up after it came.
+// kUnavailable at the end. Invariants: 1. one thread at most is at a place: a name with its path, or a path
+// however it is written; 2. every call is answered once; 3. what it gets was looked up after it came; 4. a
+// user has one run at most in the queue for a place.
 class DatasetOpener {
  public:
   using Opened = Result<std::shared_ptr<const Dataset>>;
   using OpenFunction = std::function<Opened(uid_t user, const DatasetSpec&)>;
   using Answer = std::function<void(const Opened&)>;
 
-  // `open` blocks as long as the disk does, and is called from any number of threads at once.
-  explicit DatasetOpener(OpenFunction open);
+  // Where a named dataset lies, as configured now; empty: there is none of that name.
+  using PathFunction = std::function<std::string(const std::string& name)>;
+  // `open` blocks as long as the disk does, and is called from any number of threads at once; `path_of`
+  // blocks for nothing.
+  DatasetOpener(OpenFunction open, PathFunction path_of);
   // Waits for the threads that are at a dataset.
   ~DatasetOpener();
   DatasetOpener(const DatasetOpener&) = delete;
   DatasetOpener& operator=(const DatasetOpener&) = delete;
 
   void Open(uid_t user, const DatasetSpec& spec, Patience patience, Answer answer) PF_EXCLUDES(mutex_);
-  // Destroys `dataset`, of which the caller has the only share, opened by `spec` for that user: before
-  // anybody opens at that place again.
+  // Destroys `dataset`, of which the caller has the only share, opened by `spec` for that user, where a name
+  // comes with the path that it stood for: before that user opens at that place again.
   void Close(uid_t user, const DatasetSpec& spec, std::shared_ptr<const Dataset> dataset) PF_EXCLUDES(mutex_);
   // What its threads are at, each thread named kThreadName.
   static constexpr const char* kThreadName = "dataset";
@@ -92,7 +96,7 @@ class DatasetOpener {
     Waiters served;               // by what runs: they have one spec
     Waiters waiting;              // for a next run
     std::list<Unwanted> closing;  // by a next run
-    std::set<uid_t> submitted;    // for whom a next run waits in the queue, or will
+    std::set<uid_t> queued;       // for whom a run waits in the queue
   };
   using Works = std::list<Work>;
   // What a user's turn at a place is for: these datasets are closed, or that spec is opened.
@@ -101,6 +105,8 @@ class DatasetOpener {
     DatasetSpec spec;
   };
 
+  // The spec of the place alone: what else it says is how to read what lies there.
+  DatasetSpec PlaceOf(const DatasetSpec& spec) const;
   Works::iterator Find(const DatasetSpec& place) PF_REQUIRES(mutex_);
   Works::iterator FindOrAdd(const DatasetSpec& place) PF_REQUIRES(mutex_);
   void EraseIfIdle(Works::iterator work) PF_REQUIRES(mutex_);
@@ -124,6 +130,7 @@ class DatasetOpener {
   std::optional<Clock::time_point> NextLook() const PF_REQUIRES(mutex_);
 
   const OpenFunction open_;
+  const PathFunction path_of_;
   mutable Mutex mutex_;
   CondVar changed_;  // somebody waits, or it ends
   Works works_ PF_GUARDED_BY(mutex_);

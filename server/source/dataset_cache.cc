@@ -12,6 +12,16 @@
 
 namespace pinfeed {
 
+namespace {
+
+// A name stands for another path tomorrow.
+DatasetSpec WithPath(DatasetSpec spec, const DatasetSpec& resolved) {
+  spec.path = resolved.path;
+  return spec;
+}
+
+}  // namespace
+
 Result<DatasetCache::Key> DatasetCache::Resolve(const DatasetSpec& spec) const {
   const std::shared_ptr<const Options> options = this->options();
   Key key{spec, options->allowed_roots, 0};
@@ -91,7 +101,7 @@ Result<std::shared_ptr<const Dataset>> DatasetCache::Open(uid_t user, const Data
   ASSIGN_OR_RETURN(const Key key, Resolve(spec));
   if (std::shared_ptr<const Dataset> open = Use(key, nullptr)) return open;
   ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> opened, open_(key.spec, key.roots));
-  return Use(key, Closing(user, spec, std::move(opened)));
+  return Use(key, Closing(user, WithPath(spec, key.spec), std::move(opened)));
 }
 
 }  // namespace pinfeed

@@ -36,8 +36,9 @@ class DatasetCache {
   };
   using OpenFunction = std::function<Result<std::shared_ptr<const Dataset>>(
       const DatasetSpec& spec, const std::vector<std::string>& roots)>;
-  // Destroys a dataset, of which it is given the only share; `user` had it opened by `spec`. Called on the
-  // thread that lets go of a dataset last, whichever that is; must outlive every dataset, and throw nothing.
+  // Destroys a dataset, of which it is given the only share; `user` had it opened by `spec`, where a name
+  // comes with its path. Called on the thread that lets go of a dataset last, whichever that is; must outlive
+  // every dataset, and throw nothing.
   using CloseFunction =
       std::function<void(uid_t user, const DatasetSpec& spec, std::shared_ptr<const Dataset> dataset)>;
   // `close` null: there, at once.

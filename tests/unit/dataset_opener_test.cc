@@ -88,7 +88,8 @@ class DatasetOpenerTest : public ::testing::Test {
  protected:
   DatasetOpenerTest()
       : opener_(std::make_unique<DatasetOpener>(
-            [this](uid_t, const DatasetSpec& spec) { return disk_.Open(spec); })) {}
+            [this](uid_t, const DatasetSpec& spec) { return disk_.Open(spec); },
+            [this](const std::string&) { return path_of_name_; })) {}
   ~DatasetOpenerTest() override { disk_.Release(); }
 
   std::future<Status> Open(uid_t user, const std::string& path, Patience patience = {}) {
@@ -102,6 +103,7 @@ class DatasetOpenerTest : public ::testing::Test {
   }
   static Patience For(milliseconds time) { return {steady_clock::now() + time, nullptr}; }
 
+  std::string path_of_name_;
   Disk disk_;
   std::unique_ptr<DatasetOpener> opener_;
 };
@@ -200,10 +202,12 @@ TEST_F(DatasetOpenerTest, WhatWaitsForOneUserIsOpenedForAnother) {
 }
 
 TEST(DatasetOpenerMemoryTest, ADatasetWithoutMemoryForItIsAnErrorOfWhoOpensIt) {
-  DatasetOpener opener([](uid_t, const DatasetSpec& spec) -> DatasetOpener::Opened {
-    if (spec.path == "/large") throw std::bad_alloc();
-    return std::shared_ptr<const Dataset>();
-  });
+  DatasetOpener opener(
+      [](uid_t, const DatasetSpec& spec) -> DatasetOpener::Opened {
+        if (spec.path == "/large") throw std::bad_alloc();
+        return std::shared_ptr<const Dataset>();
+      },
+      nullptr);
   const auto open = [&](const std::string& path) {
     const auto answered = std::make_shared<std::promise<Status>>();
     opener.Open(1000, At(path), {},
@@ -245,6 +249,34 @@ class DatasetOpenerCloseTest : public DatasetOpenerTest {
   std::shared_future<void> gate_ = open_.get_future().share();
   bool released_ = false;
 };
+
+// A name that an operator has mended leads elsewhere, past what still hangs where it led before.
+TEST_F(DatasetOpenerCloseTest, AMendedNameIsAnotherPlace) {
+  DatasetSpec named;
+  named.name = "train";
+  DatasetSpec opened = named;
+  opened.path = "/sticky";
+  opener_->Close(1, opened, std::make_shared<SlowToClose>(closing_, gate_));
+  AwaitClosing(1);
+  EXPECT_EQ(opener_->under_way().at(0).what, "closing the dataset named 'train' ('/sticky')");
+  path_of_name_ = "/sticky";
+  EXPECT_THAT(Open(1, named, For(milliseconds(1))).get(), StatusIs(Code::kDeadlineExceeded));
+  path_of_name_ = "/good";
+  EXPECT_OK(Open(1, named).get());
+}
+
+// Another user's opens at a place that the first one has something to close at: one run waits for it, not one
+// for each of them.
+TEST_F(DatasetOpenerCloseTest, WaitingRunsAreOneAPlaceAndUser) {
+  for (int i = 0; i < 8; ++i) Close(1, "/sticky/" + std::to_string(i));
+  AwaitClosing(8);
+  Close(1, "/shared");
+  for (int i = 0; i < 600; ++i) EXPECT_OK(Open(2, "/shared").get());
+  std::future<Status> waits = Open(1, "/good");
+  Release();
+  EXPECT_OK(waits.get()) << "its queue was full of runs for what another user opened";
+  AwaitClosing(9);
+}
 
 TEST_F(DatasetOpenerCloseTest, AFileThatDoesNotCloseHoldsOneThreadAndWhoWantsThatOne) {
   for (int i = 0; i < 20; ++i) Close(1, "/sticky");
