@@ -80,7 +80,7 @@ struct CommandLine {
       origins;  // where each key's value comes from: "default", "file.toml:3", ...
   // Values of the file that are not in force, and by what: "workers = 3 (file.toml:2) is not in force: ...".
   std::vector<std::string> overridden;
-  std::string config_file;  // the one that was read; empty: none
+  std::string config_file;           // the one that was read; empty: none
   bool file_by_environment = false;  // PINFEED_CONFIG named it
   // A daemon for one process: it ends when the pipe's read end `lifetime_fd` hangs up.
   bool private_mode = false;

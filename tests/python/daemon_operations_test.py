@@ -263,6 +263,19 @@ def test_check_names_the_file_that_it_read_or_says_that_it_read_none(tmp_path):
     )
 
 
+def test_a_start_warns_of_roots_and_datasets_that_are_not_there(tmp_path, numbers):
+    config = tmp_path / "pinfeed.toml"
+    config.write_text(f'[datasets.here]\npath = "{numbers}"\n[datasets.gone]\npath = "{tmp_path}/gone.npy"\n')
+    daemon = Daemon(tmp_path / "run", "--config", str(config), "--allowed-roots", "/not/there")
+    try:
+        eventually("it warns twice", lambda: daemon.log().count("clients cannot read there until that is mended") == 2)
+        first, second = (line for line in daemon.log().splitlines() if "clients cannot read there" in line)
+    finally:
+        daemon.stop()
+    assert "flag --allowed-roots: allowed_roots: open the directory '/not/there': No such file or directory" in first
+    assert f"{config}:3: datasets.gone: read '{tmp_path}/gone.npy': No such file or directory" in second
+
+
 def test_check_makes_nothing(tmp_path):
     subprocess.run([os.environ["PINFEED_DAEMON"], "--socket-dir", str(tmp_path), "--check"], check=True, capture_output=True, timeout=60)
     assert not os.listdir(tmp_path)
