@@ -14,6 +14,12 @@ install(FILES deploy/systemd/sysusers.conf DESTINATION lib/sysusers.d RENAME pin
 install(FILES deploy/systemd/tmpfiles.conf DESTINATION lib/tmpfiles.d RENAME pinfeed.conf COMPONENT daemon)
 install(FILES deploy/pinfeed.toml DESTINATION ${CMAKE_INSTALL_DATADIR}/pinfeed COMPONENT daemon)
 
+# The documents, and what they tell operators to copy, as they lie here: the paths and links in them hold below this folder.
+install(FILES README.md SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT daemon)
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT daemon FILES_MATCHING PATTERN *.md PATTERN *.png)
+install(DIRECTORY deploy/grafana deploy/kubernetes deploy/prometheus DESTINATION ${CMAKE_INSTALL_DOCDIR}/deploy COMPONENT daemon)
+install(DIRECTORY deploy/slurm DESTINATION ${CMAKE_INSTALL_DOCDIR}/deploy COMPONENT daemon USE_SOURCE_PERMISSIONS)
+
 # Manual pages and completion are what --help says, in other clothes.
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 set(help_pages ${PROJECT_BINARY_DIR}/man/pinfeed.1 ${PROJECT_BINARY_DIR}/man/pinfeedd.8 ${PROJECT_BINARY_DIR}/man/pinfeed.bash)

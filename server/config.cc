@@ -135,6 +135,7 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
     out.config_file = flags.config_file;
   } else if (configured != environment.end() && !configured->second.empty()) {
     out.config_file = configured->second;
+    out.file_by_environment = true;
   }
   if (!out.config_file.empty()) ApplyFile(out.config_file, out, faults);
   const CommandLine by_file = out;
@@ -153,6 +154,23 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
   if (faults.empty()) CheckAdminKeys(out, faults);
   RETURN_IF_ERROR(Join(faults));
   return out;
+}
+
+std::string Checked(const CommandLine& command_line) {
+  std::string text = "OK: ";
+  if (command_line.config_file.empty()) {
+    text += "no file was read, since neither --config nor PINFEED_CONFIG names one";
+  } else {
+    text += EscapeName(command_line.config_file);
+    if (command_line.file_by_environment) text += " (PINFEED_CONFIG)";
+  }
+  std::string variables;
+  for (const ConfigKey& key : ConfigKeys()) {
+    const std::string name = EnvironmentName(key.name);
+    if (command_line.origins.at(std::string(key.name)) == "environment " + name) variables += " " + name;
+  }
+  if (!variables.empty()) text += "; of the environment:" + variables;
+  return text;
 }
 
 std::string PrintConfig(const CommandLine& command_line) {

@@ -80,7 +80,8 @@ struct CommandLine {
       origins;  // where each key's value comes from: "default", "file.toml:3", ...
   // Values of the file that are not in force, and by what: "workers = 3 (file.toml:2) is not in force: ...".
   std::vector<std::string> overridden;
-  std::string config_file;  // the one that was read; empty: none
+  std::string config_file;           // the one that was read; empty: none
+  bool file_by_environment = false;  // PINFEED_CONFIG named it
   // A daemon for one process: it ends when the pipe's read end `lifetime_fd` hangs up.
   bool private_mode = false;
   int lifetime_fd = -1;
@@ -90,6 +91,10 @@ struct CommandLine {
 // `environment` is what getenv would see: name -> value. kInvalidArgument lists every fault, one a line.
 Result<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
                                      const std::map<std::string, std::string>& environment);
+
+// What --check says of a configuration without a fault, in a line: the file that was read, or that there was
+// none, and the variables that count.
+std::string Checked(const CommandLine& command_line);
 
 // The configuration as a TOML file, with the origin of each value as a comment.
 std::string PrintConfig(const CommandLine& command_line);

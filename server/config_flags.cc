@@ -22,7 +22,8 @@ Result<Flags> ParseFlags(const std::vector<std::string>& arguments) {
   bool print = false;
   app.add_option("--config", flags.config_file, "TOML file to read (else $PINFEED_CONFIG)")
       ->type_name("FILE");
-  app.add_flag("--check", check, "check the configuration, print OK or every fault, and exit");
+  app.add_flag("--check", check,
+               "check the configuration, print OK with the file that was read, or every fault, and exit");
   app.add_flag("--print-config", print,
                "print the effective configuration with the origin of each value, and exit");
   app.add_flag("--private", flags.private_mode,

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <climits>
 #include <csignal>
+#include <optional>
 
 #include "common/log.h"
 #include "common/quote.h"
@@ -16,6 +17,7 @@
 #include "server/daemon_parts.h"
 #include "server/host_check.h"
 #include "server/reload.h"
+#include "server/start_look.h"
 #include "server/start_watch.h"
 
 namespace pinfeed {
@@ -26,7 +28,7 @@ namespace {
 constexpr std::chrono::milliseconds kMostAfterFailure(30000);
 constexpr std::chrono::seconds kShowFailure(20);
 constexpr std::chrono::milliseconds kAnswerTime(500);  // for the scrape to be sent
-// For a reload that is being read at the end: it takes milliseconds, or hangs.
+// For a reload that is being read at the end, or the look of the start: it takes milliseconds, or hangs.
 constexpr std::chrono::milliseconds kReloadGrace(500);
 
 std::string Joined(const std::vector<std::string>& items) {
@@ -120,6 +122,8 @@ void Daemon::OnSignal() {
 
 Status Daemon::Run() {
   if (reload_missed_) RequestReload("SIGHUP during the start", nullptr);
+  std::optional<StartLook> look;  // one process's own daemon may read all there is, and nobody reads its log
+  if (!command_line_.private_mode) look.emplace(command_line_);
   while (!ending()) WaitOnce(Clock::time_point::max());
   reloader_.Stop();
   const Status failed = failure();
@@ -134,7 +138,9 @@ Status Daemon::Run() {
     if (!parts_->sessions->AllLeft()) spdlog::warn("some sessions are still open; ending without them");
   }
   Stop();
-  if (!reloader_.Finish(Clock::now() + kReloadGrace)) hangs_ = true;
+  const Clock::time_point patience = Clock::now() + kReloadGrace;
+  if (!reloader_.Finish(patience)) hangs_ = true;
+  if (look && !look->Finish(patience)) hangs_ = true;
   spdlog::info("pinfeedd ends");
   return failure();
 }

@@ -6,6 +6,7 @@ pkg-config and CMake, Python.
 """
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
@@ -40,6 +41,22 @@ def expect_rows(said, who):
         sys.exit(f"{who}: read {said.strip()} samples of {ROWS}")
 
 
+def check_documents(folder):
+    """What operators are told to read and to copy is there, also what the documents for them link to."""
+    for name in ("README.md", "docs/configuration.md", "docs/metrics.md", "deploy/prometheus/alerts.yml", "deploy/grafana/pinfeed.json"):
+        if not (folder / name).stat().st_size:
+            sys.exit(f"{folder / name} is empty")
+    for name in ("prolog.sh", "epilog.sh", "task_prolog.sh"):
+        if not os.access(folder / "deploy" / "slurm" / name, os.X_OK):
+            sys.exit(f"{name}: Slurm cannot run it")
+    for overlay in ("cpu", "gpu"):
+        (folder / "deploy" / "kubernetes" / "overlays" / overlay / "kustomization.yaml").stat()
+    page = folder / "docs" / "operations.md"
+    for target in re.findall(r"\]\(([^)\s#]+)", page.read_text("utf-8")):
+        if "://" not in target and not (page.parent / target).exists():
+            sys.exit(f"{page}: {target} is not installed")
+
+
 def use_tree(tree):
     """Uses what is installed in this folder."""
     for name in ("bin/pinfeedd", "bin/pinfeed"):
@@ -47,6 +64,7 @@ def use_tree(tree):
     for name in ("share/man/man1/pinfeed.1", "share/man/man8/pinfeedd.8", "share/bash-completion/completions/pinfeed"):
         if not (tree / name).stat().st_size:
             sys.exit(f"{name} is empty")
+    check_documents(tree / "share" / "doc" / "pinfeed")
     run("bash", "-n", tree / "share" / "bash-completion" / "completions" / "pinfeed")
     library = next(tree.rglob("libpinfeed.so")).parent
     with tempfile.TemporaryDirectory() as name:

@@ -122,7 +122,10 @@ Status SocketDir::Check(const std::string& directory) {
     const std::string user = std::to_string(::geteuid());
     return InvalidArgument(what + ": it belongs to user " + std::to_string(info.st_uid) +
                            ", who could replace the sockets, and this daemon is user " + user +
-                           "; run it as the one, or give the directory to the other: chown " + user);
+                           "; run it as that user (setpriv --reuid=" + std::to_string(info.st_uid) +
+                           " --regid=" + std::to_string(info.st_gid) +
+                           " --init-groups pinfeedd ..., or the service), or choose another directory with "
+                           "--socket-dir");
   }
   const std::string longest = directory + "/lifeline.sock";
   if (longest.size() >= sizeof(sockaddr_un::sun_path)) {

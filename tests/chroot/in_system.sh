@@ -37,6 +37,15 @@ grep -q '^NoNewPrivs:.1' "/proc/$pid/status" && grep -q '^Seccomp:.2' "/proc/$pi
   fail "the service has more rights than its unit says"
 holds "installed: enabled, started, ready, as user $(ps -o user= -p "$pid" 2>/dev/null || stat -c %U "/proc/$pid")"
 
+for each in docs/operations.md docs/configuration.md deploy/prometheus/alerts.yml deploy/grafana/pinfeed.json \
+  deploy/kubernetes/base/daemonset.yaml deploy/kubernetes/example/trainer.yaml deploy/slurm/settings.sh; do
+  [ -s "/usr/share/doc/pinfeed/$each" ] || fail "/usr/share/doc/pinfeed/$each is not there"
+done
+[ -x /usr/share/doc/pinfeed/deploy/slurm/prolog.sh ] || fail "Slurm could not run its prolog"
+check=$(setpriv --reuid=pinfeed --regid=pinfeed --init-groups pinfeedd --config /etc/pinfeed/pinfeed.toml --check) || fail "--check"
+[ "$check" = "OK: /etc/pinfeed/pinfeed.toml" ] || fail "--check said '$check'"
+holds "documents, alerts, dashboard and the files for Slurm and Kubernetes are there; --check names its file"
+
 pinfeed status >/dev/null || fail "root is not served"
 runuser -u stranger -- pinfeed status >/dev/null 2>&1 && fail "a stranger is served"
 usermod -aG pinfeed member

@@ -44,8 +44,10 @@ TEST(DaemonStartTest, RefusesADirectoryOfAnotherUser) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a directory away";
   TempDir directory;
   ASSERT_EQ(::chown(directory.path().c_str(), 12345, 0), 0);
-  ExpectRefusal({"--socket-dir=" + directory.path().string()}, kExitConfig,
-                "it belongs to user 12345, who could replace the sockets");
+  ExpectRefusal(
+      {"--socket-dir=" + directory.path().string()}, kExitConfig,
+      "it belongs to user 12345, who could replace the sockets, and this daemon is user 0; run it as "
+      "that user (setpriv --reuid=12345 --regid=");
 }
 
 TEST(DaemonStartTest, WritesThroughNoLinkInItsDirectory) {

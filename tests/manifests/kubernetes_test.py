@@ -107,6 +107,17 @@ def test_the_configuration_is_one_that_the_daemon_takes(rendered, overlay, tmp_p
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_pod_monitor_finds_the_daemons_and_gives_them_the_job_of_the_alerts(rendered, overlay):
+    monitor = yaml.safe_load((FOLDER / "example" / "podmonitor.yaml").read_text())
+    template = rendered[overlay]["DaemonSet"]["spec"]["template"]
+    assert monitor["metadata"]["namespace"] == rendered[overlay]["DaemonSet"]["metadata"]["namespace"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] in [port["name"] for port in daemon_of(rendered[overlay])["ports"]]
+    assert {"targetLabel": "job", "replacement": "pinfeed"} in endpoint["relabelings"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_probes_and_scraping_ask_for_pages_that_there_are(rendered, overlay):
     daemon, template = daemon_of(rendered[overlay]), rendered[overlay]["DaemonSet"]["spec"]["template"]
     (port,) = daemon["ports"]

@@ -244,7 +244,36 @@ def test_a_group_that_the_daemon_is_not_in_is_the_configurations_fault(tmp_path)
         assert f"user {os.geteuid()} is not in group {other}: add it (usermod -aG; " in done.stderr
         assert "lifeline.sock" not in os.listdir(tmp_path)
     done = subprocess.run([*command, "--socket-group", str(os.getgid()), "--check"], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (0, "OK\n"), done.stderr
+    assert done.returncode == 0, done.stderr
+
+
+def test_check_names_the_file_that_it_read_or_says_that_it_read_none(tmp_path):
+    config = tmp_path / "pinfeed.toml"
+    config.write_text("workers = 3\n")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PINFEED_")}
+
+    def check(*arguments, **variables):
+        command = [os.environ["PINFEED_DAEMON"], "--check", "--socket-dir", str(tmp_path), *arguments]
+        return subprocess.run(command, env={**clean, **variables}, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    assert check() == "OK: no file was read, since neither --config nor PINFEED_CONFIG names one\n"
+    assert check("--config", str(config)) == f"OK: {config}\n"
+    assert check(PINFEED_CONFIG=str(config), PINFEED_WORKERS="2", PINFEED_POOL_BYTES="64MiB") == (
+        f"OK: {config} (PINFEED_CONFIG); of the environment: PINFEED_POOL_BYTES PINFEED_WORKERS\n"
+    )
+
+
+def test_a_start_warns_of_roots_and_datasets_that_are_not_there(tmp_path, numbers):
+    config = tmp_path / "pinfeed.toml"
+    config.write_text(f'[datasets.here]\npath = "{numbers}"\n[datasets.gone]\npath = "{tmp_path}/gone.npy"\n')
+    daemon = Daemon(tmp_path / "run", "--config", str(config), "--allowed-roots", "/not/there")
+    try:
+        eventually("it warns twice", lambda: daemon.log().count("clients cannot read there until that is mended") == 2)
+        first, second = (line for line in daemon.log().splitlines() if "clients cannot read there" in line)
+    finally:
+        daemon.stop()
+    assert "flag --allowed-roots: allowed_roots: open the directory '/not/there': No such file or directory" in first
+    assert f"{config}:3: datasets.gone: read '{tmp_path}/gone.npy': No such file or directory" in second
 
 
 def test_check_makes_nothing(tmp_path):

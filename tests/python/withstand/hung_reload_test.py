@@ -4,6 +4,7 @@
 import os
 import pathlib
 import re
+import select
 import signal
 import subprocess
 
@@ -109,6 +110,19 @@ def test_a_reload_that_hangs_holds_nothing_up(configured, hung, away):
     service.receive_until("STOPPING")
     assert service.process.wait(60) == 0, service.log()
     assert f"a reload hangs, at {step}; the daemon ends without waiting for it" in service.log()
+
+
+def test_what_hangs_at_the_start_holds_up_neither_it_nor_the_end(configured, hung):
+    configured.service.stop()
+    step = name_a_root(configured, hung.path)
+    service = configured.service = Service(configured.folder / "run", "--config", str(configured.file), "--workers", "1", watchdog_ms=WATCHDOG_MS)
+    service.receive_until("READY")
+    assert select.select([hung.device], [], [], 60)[0]  # asked by the one that looks
+    assert configured.serves()
+    service.process.terminate()
+    service.receive_until("STOPPING")
+    assert service.process.wait(60) == 0, service.log()
+    assert f"{step} hangs since the start; the daemon ends without waiting for it" in service.log()
 
 
 def test_the_operator_is_answered_and_the_next_reload_is_taken(configured, hung):
