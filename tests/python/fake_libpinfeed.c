@@ -49,6 +49,23 @@ static int BatchesPerEpoch(const pf_feed* feed) {
   return (feed->samples + feed->batch_size - 1) / feed->batch_size;
 }
 
+static pf_result GoTo(pf_feed* feed, const char* cursor_json) {
+  unsigned long long epoch = 0;
+  unsigned long long position = 0;
+  const char* const at = strstr(cursor_json, "\"epoch\"");
+  if (at == NULL || sscanf(at, "\"epoch\": \"%llu\", \"position\": \"%llu\"", &epoch, &position) != 2) {
+    return Fail(PF_INVALID_ARGUMENT, "cursor: not one");
+  }
+  feed->cursor_epoch = feed->epoch = epoch;
+  feed->position = position;
+  feed->index = (position + (uint64_t)feed->batch_size - 1) / (uint64_t)feed->batch_size;
+  if (feed->index >= (uint64_t)BatchesPerEpoch(feed)) {
+    ++feed->epoch;
+    feed->index = 0;
+  }
+  return PF_OK;
+}
+
 // For the tests.
 PF_API const char* fake_spec(void) {
   return g_spec;
@@ -105,7 +122,7 @@ pf_result pf_open(const pf_open_options* options, pf_feed** out) {
   feed->fails_at = Setting("FAKE_FAILS_AT", -1);
   feed->memory = aligned_alloc(512, (size_t)feed->slots * kSlotBytes);
   *out = feed;
-  return PF_OK;
+  return options->cursor_json == NULL ? PF_OK : GoTo(feed, options->cursor_json);
 }
 void pf_close(pf_feed* feed) {
   atomic_fetch_add(&g_closed,
@@ -245,21 +262,8 @@ pf_result pf_cursor(const pf_feed* feed, char* buffer, size_t capacity, size_t* 
   return PF_OK;
 }
 pf_result pf_seek(pf_feed* feed, const char* cursor_json) {
-  unsigned long long epoch = 0;
-  unsigned long long position = 0;
-  const char* const at = strstr(cursor_json, "\"epoch\"");
-  if (at == NULL || sscanf(at, "\"epoch\": \"%llu\", \"position\": \"%llu\"", &epoch, &position) != 2) {
-    return Fail(PF_INVALID_ARGUMENT, "cursor: not one");
-  }
   ++feed->seeks;
-  feed->cursor_epoch = feed->epoch = epoch;
-  feed->position = position;
-  feed->index = (position + (uint64_t)feed->batch_size - 1) / (uint64_t)feed->batch_size;
-  if (feed->index >= (uint64_t)BatchesPerEpoch(feed)) {
-    ++feed->epoch;
-    feed->index = 0;
-  }
-  return PF_OK;
+  return GoTo(feed, cursor_json);
 }
 pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch) {
   ++feed->seeks;

@@ -10,24 +10,39 @@ from fake_library import consume, epoch, labels
 import pinfeed
 
 
+@pytest.fixture(params=["open", "load_state_dict"])
+def resume(fake, request):
+    """A feed of a state, by either way."""
+
+    def opened(state, **options):
+        if request.param == "open":
+            feed = fake(state=state, **options)
+            assert fake.seeks(feed) == 0
+            return feed
+        feed = fake(**options)
+        feed.load_state_dict(state)
+        return feed
+
+    return opened
+
+
 @pytest.mark.parametrize("batches", [1, 2])
-def test_resume_goes_on_in_the_epoch(fake, batches):
+def test_resume_goes_on_in_the_epoch(fake, resume, batches):
     feed = fake()
     labels(feed)
     got = consume(feed, batches)
     state = json.loads(json.dumps(feed.state_dict()))
-    other = fake()
-    other.load_state_dict(state)
+    other = resume(state)
+    assert (other.epoch, other.state_dict()) == (1, state)
     assert got + labels(other) == epoch(1)
     assert labels(other) == epoch(2)
 
 
-def test_resume_goes_on_although_set_epoch_names_that_epoch(fake):
+def test_resume_goes_on_although_set_epoch_names_that_epoch(fake, resume):
     feed = fake()
     labels(feed)
     consume(feed, 1)
-    other = fake()
-    other.load_state_dict(feed.state_dict())
+    other = resume(feed.state_dict())
     other.set_epoch(1)
     assert other.state_dict() == feed.state_dict()
     assert labels(other) == epoch(1)[1:]
@@ -41,32 +56,29 @@ def test_resume_with_another_epoch_chosen(fake):
     assert labels(feed) == epoch(4)
 
 
-def test_state_within_the_last_step_resumes_with_an_empty_rest(fake):
+def test_state_within_the_last_step_resumes_with_an_empty_rest(fake, resume):
     feed = fake()
     consume(feed, 3)
     state = feed.state_dict()
-    other = fake()
-    other.load_state_dict(state)
+    other = resume(state)
     assert [labels(other) for _ in range(2)] == [[], epoch(1)]
     other.load_state_dict(state)
     other.set_epoch(3)
     assert labels(other) == epoch(3)
 
 
-def test_state_after_an_epoch_resumes_with_the_next(fake):
+def test_state_after_an_epoch_resumes_with_the_next(fake, resume):
     feed = fake()
     labels(feed)
-    other = fake()
-    other.load_state_dict(feed.state_dict())
+    other = resume(feed.state_dict())
     assert labels(other) == epoch(1)
 
 
-def test_state_after_set_epoch_is_that_epochs_start(fake):
+def test_state_after_set_epoch_is_that_epochs_start(fake, resume):
     feed = fake()
     consume(feed, 2)
     feed.set_epoch(6)
-    other = fake()
-    other.load_state_dict(feed.state_dict())
+    other = resume(feed.state_dict())
     assert labels(other) == epoch(6)
 
 
@@ -85,6 +97,14 @@ def test_what_is_no_state_is_refused(fake, state):
     with pytest.raises(pinfeed.InvalidArgumentError):
         feed.load_state_dict(state)
     assert labels(feed) == epoch(0)
+
+
+@pytest.mark.parametrize("state", [{}, 3, "saved.pt", {"version": 2, "epoch": 0, "epoch_ended": False, "cursor": {}}])
+def test_nothing_is_opened_with_what_is_no_state(fake, state):
+    fake.c.fake_forget_spec()
+    with pytest.raises(pinfeed.InvalidArgumentError, match="(?s)batch_size: .*state: (this is not the state of a feed|the state of the feed has version 2)"):
+        fake(state=state, batch_size=0)
+    assert fake.spec_text() == ""
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
-from typing import Any, List, NamedTuple, Optional, Type, TypeVar
+from typing import Any, List, NamedTuple, Optional, Tuple, Type, TypeVar
 
 from . import _abi
 from ._errors import Code, Error
@@ -33,6 +33,7 @@ class Opened(NamedTuple):
     timeout: Optional[float]  # seconds that one batch may take
     address: str
     ordinal: int  # of the GPU that was asked for; -1: the host
+    resumed: Optional[Tuple[int, bool]] = None  # from a state: its epoch, and whether that had ended
 
 
 class Connection:

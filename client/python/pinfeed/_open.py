@@ -11,7 +11,7 @@ import importlib
 import json
 import os
 import sys
-from typing import Any, Optional, Union
+from typing import Any, Dict, Optional, Tuple, Union
 
 from . import _abi, _daemon
 from ._checks import MAX_NAME_BYTES, Checks
@@ -21,7 +21,7 @@ from ._device import ordinal_of
 from ._errors import Code, Error, InvalidArgumentError, NotFoundError, make_error
 from ._rank import find_rank
 from ._spec import Spec, add_dataset, add_order, add_output, add_sharing
-from .feed import Feed
+from .feed import Feed, read_state
 
 _LEAST_OPEN_TIMEOUT_S = 0.001
 
@@ -37,6 +37,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     transforms: Any = (),
     drop_last: bool = False,
     epochs: Optional[int] = None,
+    state: Optional[Dict[str, Any]] = None,
     rank: Optional[int] = None,
     world_size: Optional[int] = None,
     format: Optional[str] = None,  # noqa: A002
@@ -70,6 +71,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
       batch_size: samples of this rank in a batch. drop_last: leave an epoch's incomplete last batch out.
       shuffle, seed: another permutation of the whole dataset each epoch, which depends on the seed and the epoch only.
       epochs: how many there are; None: no end.
+      state: what `Feed.state_dict` gave: the feed goes on there, as after `Feed.load_state_dict`. The way to resume a group: each member
+        opens with its state, or all with the same one, and gets every batch behind it.
       rank, world_size: which share of the samples is this process's; so that all get equally many, an epoch's last batches may repeat
         up to world_size - 1 samples. By default those of torch.distributed, torchrun or Slurm, else
         0 of 1; `Feed.rank_source` says which.
@@ -128,6 +131,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     if name is not None:
         name = checks.text("name", name, MAX_NAME_BYTES)
     checks.address(address)
+    resumed, cursor = _read_state(checks, state, spec)
     checks.raise_faults()
     framework = _choose_framework(framework, ordinal)
 
@@ -136,6 +140,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     library.pf_open_options_init(options, ctypes.sizeof(options))
     options.address = os.fsencode(_daemon.address_for(address, open_timeout, spec.get("group_size", 1)))
     options.spec_json = json.dumps(spec).encode("utf-8")
+    if cursor is not None:
+        options.cursor_json = cursor.encode("utf-8")
     name = name if name is not None else default_name()
     if name:
         options.client_name = name.encode("utf-8")
@@ -153,7 +159,19 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         if isinstance(error, NotFoundError) and named and os.path.exists(named):
             error = make_error(result, f'{error} (for the file or folder of that name write "./{named}")')
         raise error
-    return Feed(Opened(library, handle, spec, place, framework, zero_copy, timeout, os.fsdecode(options.address), ordinal))
+    return Feed(Opened(library, handle, spec, place, framework, zero_copy, timeout, os.fsdecode(options.address), ordinal, resumed))
+
+
+def _read_state(checks: Checks, state: Any, spec: Spec) -> Tuple[Optional[Tuple[int, bool]], Optional[str]]:
+    """What a `Feed` remembers of the state that it is opened with, and the cursor that the daemon gets."""
+    if state is None:
+        return None, None
+    try:
+        epoch, ended, cursor = read_state(state, spec.get("epochs", 0))
+    except InvalidArgumentError as error:
+        checks.add("state", str(error))
+        return None, None
+    return (epoch, ended), cursor
 
 
 def _choose_framework(framework: str, ordinal: int) -> str:

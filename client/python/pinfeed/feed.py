@@ -23,8 +23,8 @@ class Feed(Stream):
     """A stream of batches, as `open` makes it. Iterating over it yields one epoch; `len` is that epoch's number of batches.
 
     Each ``for`` runs over the next epoch: 0, 1, 2, ..., without a gap in the prefetching. After a ``break`` the next ``for`` begins the
-    next epoch. `set_epoch` chooses another. After `load_state_dict` the next ``for`` goes on where the state was taken. When all
-    `epochs` are over, a ``for`` yields nothing.
+    next epoch. `set_epoch` chooses another. Opened with a state, or after `load_state_dict`, the next ``for`` goes on where the state was
+    taken. When all `epochs` are over, a ``for`` yields nothing.
 
     One iterator at a time: a second one ends the first. Threads: any, one after the other (calls wait for each other). A forked child must
     not use its parent's feed. Closed by `close`, by ``with``, or when it is no longer referred to; tensors that are still held stay valid.
@@ -40,6 +40,8 @@ class Feed(Stream):
         self._requested: Optional[int] = None  # by set_epoch, for the next iteration
         self._queue = opened.spec.get("sharing") == "QUEUE"
         self._joined = "sharing" not in opened.spec  # a shared feed may be in any epoch when this process joins it
+        if opened.resumed is not None:
+            self._stand_at(*opened.resumed)
 
     @property
     def sampler(self) -> "Feed":
@@ -188,6 +190,7 @@ class Feed(Stream):
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Goes on where `state_dict` was called. The next ``for`` yields what was left of that epoch, which may be nothing.
+        A member of a group is resumed by ``open(..., state=state)`` instead: once a group has started, there is no way back in it.
 
         The position counts samples of all ranks. So another number of ranks, or another batch_size, goes on behind the samples that were
         consumed, provided that the position is a whole number of its global batches (batch_size times world_size) or an epoch's end.
@@ -198,22 +201,26 @@ class Feed(Stream):
         Raises InvalidArgumentError for a position that is not, for the state of another seed or order and for what is no state, Error
         (FAILED_PRECONDITION) when the dataset has changed since or its broadcast group is further already, and what `open` raises of the daemon.
         """
-        epoch, ended, cursor = _read_state(state, self._epochs)
+        epoch, ended, cursor = read_state(state, self._epochs)
         with self._lock:
             self._check_open()
             self._library.check(self._library.pf_seek(self._handle, cursor.encode("utf-8")))
             self._library.drain_log()
             self._drop_unclaimed()
-            self._iteration = None
-            self._requested = None
-            self._epoch = epoch
-            self._ended = ended
-            self._started = False
-            self._resumed = True
-            self._joined = True
+            self._stand_at(epoch, ended)
+
+    def _stand_at(self, epoch: int, ended: bool) -> None:
+        """The library stands at a state's cursor, the next iteration is what is left of the state's epoch."""
+        self._iteration = None
+        self._requested = None
+        self._epoch = epoch
+        self._ended = ended
+        self._started = False
+        self._resumed = True
+        self._joined = True
 
 
-def _read_state(state: Any, epochs: int) -> Tuple[int, bool, str]:
+def read_state(state: Any, epochs: int) -> Tuple[int, bool, str]:
     """Epoch, whether it had ended, and cursor of a `state_dict`."""
 
     def refuse(reason: str) -> InvalidArgumentError:
