@@ -124,7 +124,8 @@ Status FromGrpc(const grpc::Status& status, const std::string& address) {
 // connects only by itself.
 template <typename Stub, typename Request, typename Response>
 Status Call(const std::string& address, SteadyTime deadline, const Request& request, Response* response,
-            grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*)) {
+            grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+            bool* stopping = nullptr) {
   const bool tcp = IsTcpAddress(address);
   TlsParty party;
   UniqueFd fd;
@@ -143,7 +144,12 @@ Status Call(const std::string& address, SteadyTime deadline, const Request& requ
                 : grpc::CreateCustomInsecureChannelFromFd("localhost", fd.release(), arguments));
   grpc::ClientContext context;
   context.set_deadline(OnWallClock(deadline));
-  return FromGrpc((stub.*method)(&context, request, response), address);
+  const grpc::Status status = (stub.*method)(&context, request, response);
+  if (stopping != nullptr && context.GetServerTrailingMetadata().count(kStoppingKey) != 0) {
+    *stopping = true;
+    return {Code::kUnavailable, "the daemon at " + address + ": " + status.error_message()};
+  }
+  return FromGrpc(status, address);
 }
 
 Result<std::string> BootId() {
@@ -244,7 +250,9 @@ Result<FeedOffer> OfferOf(const v1::OpenFeedResponse& response) {
 
 }  // namespace
 
-Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& request, SteadyTime deadline) {
+Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& request, SteadyTime deadline,
+                           bool* stopping) {
+  *stopping = false;
   const NoForkScope no_fork(deadline);
   RETURN_IF_ERROR(no_fork.status());
   v1::OpenFeedRequest message;
@@ -261,7 +269,7 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
   }
   message.set_replaces_session(request.replaces_session);
   v1::OpenFeedResponse response;
-  RETURN_IF_ERROR(Call(address, deadline, message, &response, &v1::Feeder::Stub::OpenFeed));
+  RETURN_IF_ERROR(Call(address, deadline, message, &response, &v1::Feeder::Stub::OpenFeed, stopping));
   if (response.end_first() && request.replaces_session == 0)
     return Internal("the daemon at " + address + " wants a session to end first, and none was named to it");
   ASSIGN_OR_RETURN(FeedOffer offer, OfferOf(response));

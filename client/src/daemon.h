@@ -28,8 +28,10 @@ struct OpenRequest {
 };
 
 // kInvalidArgument when the spec is no FeedSpec (unknown fields are refused) or the daemon finds faults; the
-// offer is checked, unless it is that of a session to be replaced that has to end first.
-Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& request, SteadyTime deadline);
+// offer is checked, unless it is that of a session to be replaced that has to end first. `stopping`: whether
+// the daemon refused with the word that it stops (kUnavailable).
+Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& request, SteadyTime deadline,
+                           bool* stopping);
 
 // pinfeed.v1.GetStatusResponse and ListDatasetsResponse as JSON, with the field names of the .proto file,
 // unset fields included.

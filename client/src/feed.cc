@@ -2,6 +2,7 @@
 #include "client/src/feed.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <new>
 #include <thread>
 #include <utility>
@@ -20,6 +21,9 @@ constexpr std::chrono::milliseconds kSlice{50};
 constexpr std::chrono::seconds kWarnAfter{1};
 constexpr std::chrono::seconds kWarnPause{30};
 constexpr std::chrono::seconds kFarewell{2};
+// A connection that ends without an answer is the end of a daemon, or a refusal of this user. A daemon's end
+// takes two at most: one that it had accepted, one that waited to be. The third is a refusal.
+constexpr int kMostEndings = 3;
 
 uint64_t Nanoseconds(SteadyTime time) {
   return static_cast<uint64_t>(nanoseconds(time.time_since_epoch()).count());
@@ -56,8 +60,31 @@ struct Feed::Deadline {
 
 Result<std::unique_ptr<Feed>> Feed::Open(FeedOptions options) {
   std::unique_ptr<Feed> feed(new Feed(std::move(options)));
-  RETURN_IF_ERROR(feed->Connect(feed->options_.request.cursor).status());
+  RETURN_IF_ERROR(feed->ConnectFirst());
   return feed;
+}
+
+Status Feed::ConnectFirst() {
+  const SteadyTime deadline = steady_clock::now() + options_.open_timeout;
+  Backoff backoff;
+  int endings = 0;
+  // Known of the daemon: then neither an end nor nobody's being there is an answer.
+  bool stops = false;
+  while (true) {
+    const Status tried = ConnectBy(deadline, options_.request.cursor).status();
+    if (tried.code() != Code::kUnavailable) return tried;
+    const bool absent = tried.native_error() == ENOENT || tried.native_error() == ECONNREFUSED;
+    stops = stops || stopping_ || (absent && endings > 0);
+    if (!stops && (absent || ++endings == kMostEndings)) return tried;
+    const nanoseconds left = deadline - steady_clock::now();
+    if (left <= Backoff::kFirst) {
+      if (!stops) return tried;
+      return Unavailable("the daemon at " + options_.address + " is stopping, and no other came within " +
+                         Seconds(options_.open_timeout) + " (the open timeout); the last try: " +
+                         tried.message());
+    }
+    std::this_thread::sleep_for(std::min(backoff.Next(), left / 2));
+  }
 }
 
 Feed::~Feed() {
@@ -77,14 +104,13 @@ void Feed::EndSession(std::shared_ptr<Session> session) {
 // Each backend is proved on the arena it is for; one that this machine has no way for is told to the daemon,
 // which offers the next, unless the spec requires it. What else fails says nothing of the backend: it is an
 // error as anywhere.
-Result<FeedOffer> Feed::Attach(const std::optional<Cursor>& cursor, uint64_t replaces) {
-  const SteadyTime deadline = steady_clock::now() + options_.open_timeout;
+Result<FeedOffer> Feed::Attach(const std::optional<Cursor>& cursor, uint64_t replaces, SteadyTime deadline) {
   OpenRequest request = options_.request;
   request.cursor = cursor;
   request.replaces_session = replaces;
   while (true) {
     request.failed_backends = failed_backends_;
-    Result<FeedOffer> offered = OpenFeed(options_.address, request, deadline);
+    Result<FeedOffer> offered = OpenFeed(options_.address, request, deadline, &stopping_);
     if (!offered.ok()) return WithGpuError(offered.status());
     FeedOffer offer = *std::move(offered);
     if (offer.end_first) return offer;
@@ -119,8 +145,12 @@ void Feed::TellFallback(const FeedOffer& offer) const {
 }
 
 Result<bool> Feed::Connect(const std::optional<Cursor>& cursor, uint64_t replaces) {
+  return ConnectBy(steady_clock::now() + options_.open_timeout, cursor, replaces);
+}
+
+Result<bool> Feed::ConnectBy(SteadyTime deadline, const std::optional<Cursor>& cursor, uint64_t replaces) {
   const bool first = offer_.layout.tensors.empty();
-  ASSIGN_OR_RETURN(FeedOffer offer, Attach(cursor, replaces));
+  ASSIGN_OR_RETURN(FeedOffer offer, Attach(cursor, replaces, deadline));
   if (offer.end_first) return false;
   if (first) TellFallback(offer);
   offer_ = std::move(offer);

@@ -70,13 +70,16 @@ class Feed {
   explicit Feed(FeedOptions options) : options_(std::move(options)), device_(options_.device) {}
   // The daemon's offer, attached to: the best that works here. Or one that says end_first, if it replaces
   // one.
-  Result<FeedOffer> Attach(const std::optional<Cursor>& cursor, uint64_t replaces);
+  Result<FeedOffer> Attach(const std::optional<Cursor>& cursor, uint64_t replaces, SteadyTime deadline);
   void TellFallback(const FeedOffer& offer) const;
   // The daemon's refusal, with what it cannot know: why this process does not have the GPU.
   Status WithGpuError(const Status& refused) const;
   // A new session, at the cursor; on an error all is as it was. `replaces`: see OpenRequest; then it may
   // answer false, for nothing done, as that session has to end first.
   Result<bool> Connect(const std::optional<Cursor>& cursor, uint64_t replaces = 0);
+  Result<bool> ConnectBy(SteadyTime deadline, const std::optional<Cursor>& cursor, uint64_t replaces = 0);
+  // The first session; waits for a daemon that stops to be replaced by the next.
+  Status ConnectFirst();
   Status Reconnect(const Deadline& deadline);
   Status WaitForRetry(const Deadline& deadline);
   // Whether the daemon may make another session while this one is served.
@@ -101,6 +104,7 @@ class Feed {
   bool at_epoch_start_ = false;  // the next batch is the first of epoch_ahead_
   uint64_t epoch_ahead_ = 0;
   Status final_error_;
+  bool stopping_ = false;  // the daemon that was last tried said that it stops
 
   uint32_t reconnects_ = 0;
   SteadyTime lost_at_{};

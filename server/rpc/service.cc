@@ -97,10 +97,15 @@ void Describe(const Session& session, const std::string& lifeline_path, uint64_t
 // its one Finish. Invariant: `gone` tells that its client cancelled or its deadline passed.
 class FeederService::Call final : public grpc::ServerUnaryReactor {
  public:
-  explicit Call(const grpc::CallbackServerContext& context) : until_(AnswerBy(context.deadline())) {}
+  explicit Call(grpc::CallbackServerContext& context)
+      : context_(context), until_(AnswerBy(context.deadline())) {}
   void OnCancel() override { *gone_ = true; }
   void OnDone() override { delete this; }
 
+  void Fail(const Status& error) {
+    if (error.code() == Code::kUnavailable) context_.AddTrailingMetadata(kStoppingKey, "1");
+    Finish(ToGrpc(error));
+  }
   bool gone() const { return *gone_; }
   Patience patience() const { return {until_, gone_}; }
 
@@ -112,6 +117,7 @@ class FeederService::Call final : public grpc::ServerUnaryReactor {
     const auto early = std::min<std::chrono::system_clock::duration>(kAnswerEarly, left / 4);
     return std::chrono::steady_clock::now() + (left - early);
   }
+  grpc::CallbackServerContext& context_;  // gRPC's, until OnDone
   const std::chrono::steady_clock::time_point until_;
   const std::shared_ptr<std::atomic<bool>> gone_ = std::make_shared<std::atomic<bool>>(false);
 };
@@ -129,7 +135,7 @@ FeederService::FeederService(Parts parts) : parts_(std::move(parts)), calls_(kCa
 
 void FeederService::Refuse(const Caller& caller, Call& call, const Status& error) const {
   if (error.code() != Code::kCancelled) parts_.refusals.CountRequest(Describe(caller), error);
-  call.Finish(ToGrpc(error));
+  call.Fail(error);
 }
 
 void FeederService::Queue(const Caller& caller, Call& call, const char* what, std::function<void()> work) {

@@ -200,7 +200,8 @@ def test_a_queue_yields_the_batches_of_a_member_that_died(fake):
     assert [batch.epoch for batch in feed] == [2, 2, 2]
 
 
-def test_a_group_needs_a_common_daemon(monkeypatch):
+@pytest.mark.parametrize("options", [{}, {"group_size": 1}, {"group_size": 2}])
+def test_a_group_needs_a_common_daemon(monkeypatch, options):
     monkeypatch.setattr("pinfeed._daemon.SYSTEM_SOCKET", "/nowhere/pinfeed.sock")
-    with pytest.raises(pinfeed.UnavailableError, match="a private daemon serves this process only; start pinfeedd and set PINFEED_ADDRESS"):
-        pinfeed.open("/data/x", batch_size=4, framework="numpy", share="queue", group="g", group_size=2)
+    with pytest.raises(pinfeed.UnavailableError, match="share='queue': .*a private daemon serves this process only; start pinfeedd and set PINFEED_ADDRESS"):
+        pinfeed.open("/data/x", batch_size=4, framework="numpy", share="queue", group="g", **options)

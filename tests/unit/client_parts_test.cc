@@ -109,21 +109,23 @@ TEST(ClientCursorTest, OtherJsonIsRefused) {
 TEST(ClientSpecTest, UnknownFieldsAreNamed) {
   const TempDir dir;
   const std::string address = (dir / "none.sock").string();
-  EXPECT_THAT(OpenFeed(address, {R"({"batchsize": 4})", {}, "t"}, Soon()),
+  bool stopping = false;
+  EXPECT_THAT(OpenFeed(address, {R"({"batchsize": 4})", {}, "t"}, Soon(), &stopping),
               StatusIs(Code::kInvalidArgument, HasSubstr("batchsize")));
-  EXPECT_THAT(OpenFeed(address, {"not json", {}, "t"}, Soon()),
+  EXPECT_THAT(OpenFeed(address, {"not json", {}, "t"}, Soon(), &stopping),
               StatusIs(Code::kInvalidArgument, HasSubstr("spec must be a JSON object")));
-  EXPECT_THAT(OpenFeed(address, {"[]", {}, "t"}, Soon()),
+  EXPECT_THAT(OpenFeed(address, {"[]", {}, "t"}, Soon(), &stopping),
               StatusIs(Code::kInvalidArgument, HasSubstr("spec must be a JSON object")));
 }
 
 TEST(ClientSpecTest, MessagesHoldWholeCharacters) {
   // protobuf quotes 20 bytes or so around the fault; with each shift, it cuts elsewhere.
+  bool stopping = false;
   for (size_t shift = 0; shift < 4; ++shift) {
     std::string accents(shift, 'x');
     for (int i = 0; i < 40; ++i) accents += "\u00e9\u4e2d";
     const Status status =
-        OpenFeed("/none.sock", {"{\"a" + accents + "\": 1 " + accents + "}", {}, "t"}, Soon()).status();
+        OpenFeed("/none.sock", {"{\"a" + accents + "\": 1 " + accents + "}", {}, "t"}, Soon(), &stopping).status();
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
     EXPECT_TRUE(IsUtf8(status.message())) << status.message();
     EXPECT_THAT(status.message(), HasSubstr("\u00e9\u4e2d"));

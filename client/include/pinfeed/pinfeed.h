@@ -106,7 +106,7 @@ typedef struct pf_open_options {
                                    {"dataset":{"path":"/data/train"},"batch_size":256,"order":"SHUFFLE"} */
   const char* cursor_json;      /* what pf_cursor gave, to resume; NULL: from the start */
   const char* client_name;      /* shown by `pinfeed status`; NULL: the process name */
-  int64_t open_timeout_ms;      /* for the daemon to answer; default 10000 */
+  int64_t open_timeout_ms;      /* for the daemon to answer, or, where it stops, the next one; default 10000 */
   int64_t reconnect_timeout_ms; /* how long pf_next may try to get a vanished daemon back; default 300000, -1:
                                    for ever, 0: never */
   int32_t device; /* the CUDA ordinal, in this process, of the GPU that is to get the batches; default
@@ -118,10 +118,13 @@ PF_API void pf_open_options_init(pf_open_options* options, size_t size);
 
 typedef struct pf_feed pf_feed;
 /* Opens a feed. On success *feed is to be closed with pf_close. Blocks up to open_timeout_ms; for a device
- * also as long as the driver takes to start, to make this process's context and to map memory. Fails with
+ * also as long as the driver takes to start, to make this process's context and to map memory. A daemon that
+ * is stopping is waited for, and the one after it; that nobody is there, or this user is refused, is told at
+ * once. The members of a group that is to go on where it was open with its cursors, each with its own or all
+ * with one. Fails with
  * PF_INVALID_ARGUMENT, PF_NOT_FOUND, PF_PERMISSION_DENIED, PF_RESOURCE_EXHAUSTED, PF_FAILED_PRECONDITION (a
  * cursor of another dataset, a group with another spec, a required backend that cannot be had),
- * PF_UNAVAILABLE or PF_DEADLINE_EXCEEDED (no daemon, no GPU). */
+ * PF_UNAVAILABLE or PF_DEADLINE_EXCEEDED (no daemon, none in time, no GPU). */
 PF_API pf_result pf_open(const pf_open_options* options, pf_feed** feed);
 /* Ends the session. Batches that are still held stay valid until their release; the last of them unmaps the
  * memory. When none is held, pf_close unmaps it, and waits (at most 2 s) until the daemon has taken it back.

@@ -11,9 +11,9 @@
 // On a GPU (FeedOptions::device) what the transforms make goes into memory of one's own, in a stream's order:
 //
 //   while (std::optional<pinfeed::Batch> batch = feed.Next()) {
-//     batch->Write(stream, {images, labels});  // as large as feed.Outputs() says
+//     batch->Write(stream, {images, labels});  // cudaMalloc'ed, as large as feed.Outputs() says
 //     Train(images, labels, stream);
-//   }
+//   }  // `stream`: a cudaStream_t or CUstream, null the default one
 #ifndef PINFEED_PINFEED_HPP_
 #define PINFEED_PINFEED_HPP_
 
@@ -176,9 +176,9 @@ class Batch {
 
 struct FeedOptions {
   std::string address;      // empty: $PINFEED_ADDRESS, else the system's socket
-  std::string cursor_json;  // empty: from the start
+  std::string cursor_json;  // what Feed::Cursor gave, to resume, a group too; empty: from the start
   std::string client_name;  // empty: the process name
-  std::chrono::milliseconds open_timeout{10'000};
+  std::chrono::milliseconds open_timeout{10'000};  // for the daemon, or, where it stops, the next one
   std::chrono::milliseconds reconnect_timeout{300'000};  // -1 ms: for ever
   // The CUDA ordinal of the GPU that is to get the batches; -1: host memory. See pf_open_options.
   int device = -1;

@@ -38,10 +38,15 @@ _LOG_TAIL_BYTES = 4000
 _FOLDER_LIMIT_BYTES = 75
 
 
-def address_for(address: Optional[str], open_timeout_s: float, group_size: int = 1) -> str:
-    """The socket to use: `address`, else $PINFEED_ADDRESS, else the system's if it answers, else a private daemon's, which can serve no
-    group of several feeds. Where the system's daemon has its folder, one that is being restarted is waited for."""
-    chosen = address or os.environ.get("PINFEED_ADDRESS")
+def named_address(address: Optional[str]) -> Optional[str]:
+    """The socket that the caller or the environment names; None: it is the system's, or a private daemon's."""
+    return address or os.environ.get("PINFEED_ADDRESS")
+
+
+def address_for(address: Optional[str], open_timeout_s: float, share: Optional[str] = None) -> str:
+    """The socket to use: the one named, else the system's if it answers, else a private daemon's. Where the system's daemon has its
+    folder, one that is being restarted is waited for. `share`: see `private_address`."""
+    chosen = named_address(address)
     if chosen:
         return chosen
     has_service = os.path.isdir(os.path.dirname(SYSTEM_SOCKET))
@@ -49,12 +54,19 @@ def address_for(address: Optional[str], open_timeout_s: float, group_size: int =
     reason = _cannot_reach(SYSTEM_SOCKET, open_timeout_s, open_timeout_s if waits else 0)
     if reason is None:
         return SYSTEM_SOCKET
-    if group_size > 1:
+    return private_address(reason, share)
+
+
+def private_address(reason: str, share: Optional[str] = None) -> str:
+    """A private daemon's socket, since the system's daemon is of no use, for that reason. Raises UnavailableError for a feed that is to be
+    shared, which would be shared with nobody."""
+    if share is not None:
         raise UnavailableError(
             Code.UNAVAILABLE,
-            f"group_size={group_size}: no common daemon answers at {SYSTEM_SOCKET} ({reason}), and a private daemon serves this process only; "
+            f"share={share!r}: no common daemon answers at {SYSTEM_SOCKET} ({reason}), and a private daemon serves this process only; "
             "start pinfeedd and set PINFEED_ADDRESS to its socket in every process of the group",
         )
+    has_service = os.path.isdir(os.path.dirname(SYSTEM_SOCKET))
     return _PrivateDaemon.shared(f"{SYSTEM_SOCKET}: {reason}", logging.WARNING if has_service else logging.INFO).address
 
 

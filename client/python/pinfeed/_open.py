@@ -101,11 +101,12 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
 
     Whom to ask:
       address: the daemon's socket. Default: $PINFEED_ADDRESS, else the system's, else a private daemon is started that ends with
-        this process, with a warning where the system's has its folder, after waiting open_timeout for it.
+        this process, with a warning where the system's has its folder, after waiting open_timeout for it. Not for a feed with share.
       name: shown by ``pinfeed status``; by default the script's, or with ``python3 -m`` the module's.
-      timeout: seconds that one batch may take before DeadlineExceededError; None: as long as the daemon lives.
-      open_timeout: seconds for the daemon to answer; starting the GPU's driver comes on top. reconnect_timeout: seconds to get a vanished
-        daemon back; None: no limit.
+      timeout: seconds that one batch may take before DeadlineExceededError; None: no limit; 0: it must be ready.
+      open_timeout: seconds for the daemon to answer, or, where it is stopping, for the next one; starting the GPU's driver comes on top.
+      reconnect_timeout: seconds to get a vanished daemon back before UnavailableError; the next batch tries as long again. None: no
+        limit.
 
     Raises InvalidArgumentError with every fault at once, NotFoundError, PermissionDeniedError, ResourceExhaustedError,
     UnavailableError; all are `pinfeed.Error`.
@@ -138,7 +139,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     library = _abi.load()
     options = _abi.OpenOptions()
     library.pf_open_options_init(options, ctypes.sizeof(options))
-    options.address = os.fsencode(_daemon.address_for(address, open_timeout, spec.get("group_size", 1)))
+    options.address = os.fsencode(_daemon.address_for(address, open_timeout, share))
     options.spec_json = json.dumps(spec).encode("utf-8")
     if cursor is not None:
         options.cursor_json = cursor.encode("utf-8")
@@ -150,6 +151,12 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     options.reconnect_timeout_ms = -1 if reconnect_timeout is None else round(reconnect_timeout * 1000)
     handle = ctypes.c_void_p()
     result = library.pf_open(options, handle)
+    if result == Code.UNAVAILABLE and os.fsdecode(options.address) == _daemon.SYSTEM_SOCKET and not _daemon.named_address(address):
+        reason = str(library.error(result))
+        if not reason.startswith("options.device"):  # the system's daemon is stopping, or does not serve this user
+            library.drain_log()
+            options.address = os.fsencode(_daemon.private_address(reason, share))
+            result = library.pf_open(options, handle)
     library.drain_log()
     if result:
         error = library.error(result)
