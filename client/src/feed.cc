@@ -233,7 +233,7 @@ Status Feed::WaitForNews(const Deadline& deadline) {
       return OkStatus();
     }
     if (deadline.Passed()) {
-      result = Status(Code::kDeadlineExceeded, "no batch was ready within the time given");
+      result = Status(Code::kDeadlineExceeded, "no batch was ready within the time given; `pinfeed status` says what the feed waits for");
       break;
     }
     session_->Sleep(seen, deadline.AtMost(kSlice));

@@ -49,7 +49,7 @@ REFUSED = [
     ({"on_bad_sample": "retry"}, "on_bad_sample: 'retry' is none of 'fail', 'skip', 'zero'"),
     ({"slots": 2}, "slots: 2 is not a whole number from 3 to 64, or None for the daemon's default"),
     ({"share": "all", "group": "g"}, "share: 'all' is none of 'broadcast', 'queue'"),
-    ({"share": "queue"}, "group: None is not a string of 1 to 128 bytes"),
+    ({"share": "queue"}, "group: share='queue' needs the group's name"),
     ({"share": "queue", "group": "g", "group_size": 0}, "group_size: 0 is not a whole number from 1"),
     ({"group": "g"}, "group: 'g' is given without share"),
     ({"group_size": 2}, "group_size: 2 is given without share"),

@@ -70,11 +70,17 @@ def private_address(reason: str, share: Optional[str] = None) -> str:
     return _PrivateDaemon.shared(f"{SYSTEM_SOCKET}: {reason}", logging.WARNING if has_service else logging.INFO).address
 
 
+def is_private(address: str) -> bool:
+    """Whether that is this process's private daemon."""
+    daemon = _PrivateDaemon.instance
+    return daemon is not None and daemon.address == address
+
+
 def revive(address: str) -> None:
     """If the private daemon has that address and died, starts it anew; its feeds then go on by themselves. Raises UnavailableError when
     that is no use."""
     daemon = _PrivateDaemon.instance
-    if daemon is not None and daemon.address == address:
+    if daemon is not None and is_private(address):
         daemon.revive()
 
 

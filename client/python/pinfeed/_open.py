@@ -165,6 +165,10 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         named = spec["dataset"].get("name")
         if isinstance(error, NotFoundError) and named and os.path.exists(named):
             error = make_error(result, f'{error} (for the file or folder of that name write "./{named}")')
+        elif isinstance(error, NotFoundError) and named and _daemon.is_private(used := os.fsdecode(options.address)):
+            error = make_error(
+                result, f"{error} (asked was a private daemon of this process, which the tool does not see: pinfeed.datasets({used!r}) does, or give a path)"
+            )
         raise error
     return Feed(Opened(library, handle, spec, place, framework, zero_copy, timeout, os.fsdecode(options.address), ordinal, resumed))
 

@@ -95,7 +95,10 @@ def add_sharing(spec: Spec, checks: Checks, share: Optional[Any], group: Any, gr
                 checks.add(name, f'{shown(value)} is given without share="broadcast" or share="queue", for which alone it is')
         return
     spec["sharing"] = checks.choice("share", share, ("broadcast", "queue")).upper()
-    spec["group"] = checks.text("group", group, MAX_NAME_BYTES)
+    if group is None:
+        checks.add("group", f"share={shown(share)} needs the group's name, the same in every process that is to share the feed")
+    else:
+        spec["group"] = checks.text("group", group, MAX_NAME_BYTES)
     spec["group_size"] = 1 if group_size is None else checks.integer("group_size", group_size, 1, UINT32_MAX)
 
 
