@@ -18,8 +18,8 @@ inline constexpr uint32_t kCursorVersion = 1;
 inline constexpr size_t kMaxClientNameBytes = 128;
 inline constexpr size_t kMaxReasonBytes = 512;
 inline constexpr int kMaxTransforms = 64;
-// In the trailing metadata of an OpenFeed that is refused with UNAVAILABLE: the daemon stops, the next one may
-// take it. A connection that just ends is no such word.
+// In the trailing metadata of an OpenFeed that is refused with UNAVAILABLE: the daemon stops, the next one
+// may take it. A connection that just ends is no such word.
 inline constexpr char kStoppingKey[] = "pinfeed-stopping";
 
 // A backend that the client was offered and could not use.

@@ -80,8 +80,8 @@ Status Feed::ConnectFirst() {
     if (left <= Backoff::kFirst) {
       if (!stops) return tried;
       return Unavailable("the daemon at " + options_.address + " is stopping, and no other came within " +
-                         Seconds(options_.open_timeout) + " (the open timeout); the last try: " +
-                         tried.message());
+                         Seconds(options_.open_timeout) +
+                         " (the open timeout); the last try: " + tried.message());
     }
     std::this_thread::sleep_for(std::min(backoff.Next(), left / 2));
   }
@@ -233,7 +233,9 @@ Status Feed::WaitForNews(const Deadline& deadline) {
       return OkStatus();
     }
     if (deadline.Passed()) {
-      result = Status(Code::kDeadlineExceeded, "no batch was ready within the time given; `pinfeed status` says what the feed waits for");
+      result =
+          Status(Code::kDeadlineExceeded,
+                 "no batch was ready within the time given; `pinfeed status` says what the feed waits for");
       break;
     }
     session_->Sleep(seen, deadline.AtMost(kSlice));

@@ -38,8 +38,8 @@ except pinfeed.Error as error:
 FLAGS = ("--allowed-roots", "/", "--pool-bytes", "64MiB", "--workers", "1", "--drain-timeout", "1h")
 
 
-def start_job(arrays, address, **options):
-    return subprocess.Popen([sys.executable, "-c", JOB, str(arrays), address, json.dumps(options)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start_job(arrays, system, **options):
+    return subprocess.Popen([sys.executable, "-c", JOB, str(arrays), system, json.dumps(options)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def end_of(job):

@@ -125,7 +125,8 @@ TEST(ClientSpecTest, MessagesHoldWholeCharacters) {
     std::string accents(shift, 'x');
     for (int i = 0; i < 40; ++i) accents += "\u00e9\u4e2d";
     const Status status =
-        OpenFeed("/none.sock", {"{\"a" + accents + "\": 1 " + accents + "}", {}, "t"}, Soon(), &stopping).status();
+        OpenFeed("/none.sock", {"{\"a" + accents + "\": 1 " + accents + "}", {}, "t"}, Soon(), &stopping)
+            .status();
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
     EXPECT_TRUE(IsUtf8(status.message())) << status.message();
     EXPECT_THAT(status.message(), HasSubstr("\u00e9\u4e2d"));

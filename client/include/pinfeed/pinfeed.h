@@ -102,11 +102,11 @@ typedef struct pf_open_options {
   size_t size;
   const char*
       address; /* path of the daemon's socket; NULL: $PINFEED_ADDRESS, else /run/pinfeed/pinfeed.sock */
-  const char* spec_json;        /* pinfeed.v1.FeedSpec as protobuf JSON, e.g.
-                                   {"dataset":{"path":"/data/train"},"batch_size":256,"order":"SHUFFLE"} */
-  const char* cursor_json;      /* what pf_cursor gave, to resume; NULL: from the start */
-  const char* client_name;      /* shown by `pinfeed status`; NULL: the process name */
-  int64_t open_timeout_ms;      /* for the daemon to answer, or, where it stops, the next one; default 10000 */
+  const char* spec_json;   /* pinfeed.v1.FeedSpec as protobuf JSON, e.g.
+                              {"dataset":{"path":"/data/train"},"batch_size":256,"order":"SHUFFLE"} */
+  const char* cursor_json; /* what pf_cursor gave, to resume; NULL: from the start */
+  const char* client_name; /* shown by `pinfeed status`; NULL: the process name */
+  int64_t open_timeout_ms; /* for the daemon to answer, or, where it stops, the next one; default 10000 */
   int64_t reconnect_timeout_ms; /* how long pf_next may try to get a vanished daemon back; default 300000, -1:
                                    for ever, 0: never */
   int32_t device; /* the CUDA ordinal, in this process, of the GPU that is to get the batches; default

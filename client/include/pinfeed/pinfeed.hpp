@@ -178,7 +178,7 @@ struct FeedOptions {
   std::string address;      // empty: $PINFEED_ADDRESS, else the system's socket
   std::string cursor_json;  // what Feed::Cursor gave, to resume, a group too; empty: from the start
   std::string client_name;  // empty: the process name
-  std::chrono::milliseconds open_timeout{10'000};  // for the daemon, or, where it stops, the next one
+  std::chrono::milliseconds open_timeout{10'000};        // for the daemon, or, where it stops, the next one
   std::chrono::milliseconds reconnect_timeout{300'000};  // -1 ms: for ever
   // The CUDA ordinal of the GPU that is to get the batches; -1: host memory. See pf_open_options.
   int device = -1;
