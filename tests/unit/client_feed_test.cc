@@ -246,23 +246,6 @@ TEST_F(ClientFeedTest, ReconnectTimeoutEndsTheWait) {
   EXPECT_THAT(pf_last_error(), HasSubstr("did not come back within 0.15"));
 }
 
-TEST_F(ClientFeedTest, OpenTriesAgainOnlyWhereADaemonMayBeAtItsEnd) {
-  std::atomic<int> tries{0};
-  const auto end = [&](const v1::OpenFeedRequest&) {
-    ++tries;
-    return grpc::Status(grpc::UNAVAILABLE, "recvmsg: reset");  // as gRPC calls a connection that ends
-  };
-  auto daemon = Daemon({.refuse = end});
-  EXPECT_THROW(Feed(kSpec, Options()), Error);
-  EXPECT_THAT(pf_last_error(), HasSubstr("it is stopping, refuses this user"));
-  EXPECT_EQ(tries, 3);
-  daemon.reset();
-  const auto before = std::chrono::steady_clock::now();
-  EXPECT_THROW(Feed(kSpec, Options()), Error);
-  EXPECT_THAT(pf_last_error(), HasSubstr("is the daemon running?"));
-  EXPECT_LT(std::chrono::steady_clock::now() - before, Options().open_timeout) << "nobody there is an answer";
-}
-
 TEST_F(ClientFeedTest, FullMemoryIsWaitedForOnReconnectOnly) {
   std::atomic<int> refusals{0};
   const auto refuse = [&](const v1::OpenFeedRequest&) {

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <string>
@@ -65,6 +66,20 @@ TEST_P(ClientHostileTest, OpenRefuses) {
   }
   // Who was welcomed leaves with a farewell: the daemon has its memory back at once.
   if (GetParam().script.descriptors || GetParam().script.welcome) daemon.WaitForBye(0);
+}
+
+// It may be one that refuses this user as well as one at its end.
+TEST(ClientOpenTest, DaemonThatEndsConnectionsIsTriedThreeTimes) {
+  const TempDir dir;
+  std::atomic<int> tries{0};
+  const FakeDaemon daemon(dir.path(), {.refuse = [&](const v1::OpenFeedRequest&) {
+                            return grpc::Status(grpc::UNAVAILABLE, "end " + std::to_string(++tries));
+                          }});
+  FeedOptions options;
+  options.address = daemon.address();
+  options.open_timeout = std::chrono::milliseconds(30'000);
+  EXPECT_THROW(Feed(kSpec, options), Error);
+  EXPECT_THAT(pf_last_error(), HasSubstr("(end 3); it is stopping, refuses this user"));
 }
 
 using Offer = v1::OpenFeedResponse;
