@@ -319,6 +319,9 @@ bool Feed::IsReplaceable() const {
 Status Feed::Seek(const Cursor& cursor) {
   // Prefetched batches are the right ones already when the feed stands there.
   if (session_ != nullptr && final_error_.ok() && cursor == cursor_) return OkStatus();
+  // An eviction is told before another session is asked for, or nobody would hear of it.
+  if (session_ != nullptr && final_error_.ok() && session_->state() == FeedState::kEvicted)
+    return final_error_ = session_->Failure();
   if (IsReplaceable()) {
     // The daemon's refusal, and what else fails, then leaves the old session as it is.
     const std::shared_ptr<Session> old = session_;

@@ -208,6 +208,20 @@ sys.stdin.read()
 """
 
 
+def test_an_evicted_trainer_that_seeks_hears_of_it_first(daemon, arrays):
+    used = int(pinfeed.status(daemon.address)["pool_used_bytes"])
+    with pinfeed.open(arrays, name="seeks", batch_size=4, framework="numpy", address=daemon.address) as feed:
+        epoch = iter(feed)
+        begun = feed.state_dict()
+        next(epoch)
+        assert tool(daemon, "evict", session_of(daemon, "seeks")["id"])[0] == 0
+        with pytest.raises(pinfeed.Error, match="evicted by an operator") as evicted:
+            feed.load_state_dict(begun)
+        assert evicted.value.code.name == "ABORTED"
+    del epoch, feed, evicted
+    eventually("all is back", lambda: not pinfeed.status(daemon.address).get("feeds") and int(pinfeed.status(daemon.address)["pool_used_bytes"]) == used)
+
+
 def test_a_stopped_member_of_a_group_that_is_evicted_keeps_what_it_holds_and_no_more(daemon, arrays):
     used = int(pinfeed.status(daemon.address)["pool_used_bytes"])
     member = subprocess.Popen([sys.executable, "-c", MEMBER, str(arrays), daemon.address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
