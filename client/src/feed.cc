@@ -71,7 +71,7 @@ Status Feed::ConnectFirst() {
   // Known of the daemon: then neither an end nor nobody's being there is an answer.
   bool stops = false;
   while (true) {
-    const Status tried = ConnectBy(deadline, options_.request.cursor).status();
+    Status tried = ConnectBy(deadline, options_.request.cursor).status();
     if (tried.code() != Code::kUnavailable) return tried;
     const bool absent = tried.native_error() == ENOENT || tried.native_error() == ECONNREFUSED;
     stops = stops || stopping_ || (absent && endings > 0);
