@@ -89,7 +89,8 @@ Status Feed::ConnectFirst() {
 
 Feed::~Feed() {
   if (in_owner()) {
-    EndSession(std::move(session_));
+    EndSession(session_);
+    session_.reset();
   } else {
     (void)new (std::nothrow)
         std::shared_ptr<const void>(std::move(options_.gpu));  // the context is the parent's
@@ -97,7 +98,7 @@ Feed::~Feed() {
 }
 
 // One of which batches are held ends with the last of them.
-void Feed::EndSession(std::shared_ptr<Session> session) {
+void Feed::EndSession(const std::shared_ptr<Session>& session) {
   if (session != nullptr && session->held() == 0) session->CloseAndWait(steady_clock::now() + kFarewell);
 }
 
@@ -332,7 +333,8 @@ Status Feed::Seek(const Cursor& cursor) {
       return OkStatus();
     }
   }
-  EndSession(std::move(session_));  // first, so that the new session finds the old one's memory free
+  EndSession(session_);
+  session_.reset();  // first, so that the new session finds the old one's memory free
   Status connected = Connect(cursor).status();
   if (connected.ok()) return OkStatus();
   // A daemon that refused the position is there. An error of the feed's own stays its answer.

@@ -84,7 +84,8 @@ class Feed {
   Status WaitForRetry(const Deadline& deadline);
   // Whether the daemon may make another session while this one is served.
   bool IsReplaceable() const;
-  static void EndSession(std::shared_ptr<Session> session);
+  // To be let go of then.
+  static void EndSession(const std::shared_ptr<Session>& session);
   void LoseSession(const std::string& reason);
   // A batch with samples, or nothing when none is published.
   Result<Batch*> TakeReady();
