@@ -26,7 +26,7 @@ class ClientSeekTest : public ::testing::Test {
 
   // A daemon that notes what each OpenFeed replaces, and a feed of which one batch of two was taken.
   void Start(std::vector<Answer> answers, bool replaceable = true) {
-    const auto answer = [this, answers](size_t call) {
+    const auto answer = [answers](size_t call) {
       return call == 0 || call > answers.size() ? Answer::kOffer : answers[call - 1];
     };
     FakeDaemon::Script script;
