@@ -1,12 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
 """One daemon for all that clients do to it, and a neighbour that must notice nothing."""
 
+import io
 import re
 
 import numpy
 import pinfeed
 import pytest
+from deaf_mount import DeafMount
 from hardship import SAMPLES, WIDTH, Reader, census_at_rest, eventually, read_status, refusals, sessions_of, start_daemon
+from silent_mount import SilentMount
+
+
+def mounted(kind, folder, *arguments, **options):
+    folder.mkdir()
+    try:
+        return kind(folder, *arguments, **options)
+    except OSError as error:
+        pytest.skip(f"a file system that does not answer needs the right to mount one: {error}")
+
+
+@pytest.fixture
+def hung(tmp_path):
+    mount = mounted(SilentMount, tmp_path / "hung")
+    yield mount
+    mount.end()
+
+
+@pytest.fixture
+def deaf_mount(tmp_path):
+    """deaf_mount(rows, ...) is a DeafMount with the array as its x.npy."""
+    mounts = []
+
+    def mount(rows, **options):
+        file = io.BytesIO()
+        numpy.save(file, rows)
+        mounts.append(mounted(DeafMount, tmp_path / "deaf", "x.npy", file.getvalue(), **options))
+        return mounts[-1]
+
+    yield mount
+    for one in mounts:
+        one.end()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file system with one file, whose server goes deaf: it takes requests and answers none. Who waits for one is not ended by a kill either."""
+"""A file system with one file, whose server is or goes deaf: it takes requests and answers none. Who waits for one is not ended by a kill either."""
 
+import collections
 import ctypes
 import errno
 import os
@@ -19,10 +20,11 @@ VALID_S = 3600
 
 
 class DeafMount:
-    """`path` is the folder, `name` the file's. Needs the right to mount, else OSError. From `go_deaf` on nothing is answered, `heard` is set at the next read of
-    the file. `end` aborts the connection, as does the end of this process, by closing the one descriptor that there is of it: what waits fails, in whatever state."""
+    """`path` is the folder, `name` the file's. Needs the right to mount, else OSError. Requests of the kinds `deaf_to` are never answered, from `go_deaf` on none
+    is; `left` counts these by kind, `heard` is set at the next read of the file then. `end` aborts the connection, as does the end of this process, by closing the one descriptor that there is of it: what waits fails, in whatever state."""
 
-    def __init__(self, path, name, content):
+    def __init__(self, path, name, content, deaf_to=()):
+        self.deaf_to, self.left = deaf_to, collections.Counter()
         self.path, self.name, self.content = str(path), name.encode(), content
         self.deaf, self.heard = threading.Event(), threading.Event()
         self.libc = ctypes.CDLL(None, use_errno=True)
@@ -61,11 +63,12 @@ class DeafMount:
                     continue
                 return
             _, opcode, unique, node, *_ = HEADER.unpack_from(request)
-            if self.deaf.is_set():
+            if opcode in (FORGET, BATCH_FORGET, INTERRUPT):  # which have no answer
+                continue
+            if self.deaf.is_set() or opcode in self.deaf_to:
+                self.left[opcode] += 1
                 if opcode == READ:
                     self.heard.set()
-                continue
-            if opcode in (FORGET, BATCH_FORGET, INTERRUPT):  # which have no answer
                 continue
             try:
                 answer, code = self._answer(opcode, node, request[HEADER.size :]), 0

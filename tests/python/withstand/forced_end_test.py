@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A daemon that cannot stop, with a thread that not even a kill ends: what it had of the host is free for the next one all the same."""
 
-import io
 import pathlib
 import signal
 import socket
@@ -12,7 +11,6 @@ import numpy
 import pinfeed
 import pytest
 from daemon_process import Daemon
-from deaf_mount import DeafMount
 from hardship import eventually
 
 SAMPLES = 64
@@ -26,17 +24,8 @@ while True:
 
 
 @pytest.fixture
-def deaf(tmp_path):
-    folder = tmp_path / "deaf"
-    folder.mkdir()
-    file = io.BytesIO()
-    numpy.save(file, numpy.arange(SAMPLES))
-    try:
-        mount = DeafMount(folder, "x.npy", file.getvalue())
-    except OSError as error:
-        pytest.skip(f"a file system whose server does not answer needs the right to mount one: {error}")
-    yield mount
-    mount.end()
+def deaf(deaf_mount):
+    return deaf_mount(numpy.arange(SAMPLES))
 
 
 def states_of(pid):

@@ -13,24 +13,10 @@ import pinfeed
 import pytest
 from hardship import eventually
 from service_manager import Service
-from silent_mount import SilentMount
 
 TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfeed"
 WATCHDOG_MS = 1000
 HANGS = "reload the configuration: not done after 4 s, at "
-
-
-@pytest.fixture
-def hung(tmp_path):
-    folder = tmp_path / "hung"
-    folder.mkdir()
-    try:
-        mount = SilentMount(folder)
-    except OSError as error:
-        pytest.skip(f"a file system that does not answer needs the right to mount one: {error}")
-    yield mount
-    mount.end()
-
 
 class Configured:
     """A service with a file that names the dataset 'here'; `write` adds to it."""

@@ -2,7 +2,6 @@
 """A mount that does not answer: who wants a dataset there is told so, and all others are served, the same user's included."""
 
 import contextlib
-import io
 import os
 import pathlib
 import signal
@@ -14,24 +13,11 @@ import numpy
 import pinfeed
 import pytest
 from daemon_process import Daemon
+from deaf_mount import FLUSH
 from hardship import eventually
 from raw_client import SYS_FUTEX
-from silent_mount import SilentMount
-from sticky_mount import StickyMount
 
 TRAINERS = 40  # more than the daemon has threads for calls
-
-
-@pytest.fixture
-def hung(tmp_path):
-    folder = tmp_path / "hung"
-    folder.mkdir()
-    try:
-        mount = SilentMount(folder)
-    except OSError as error:
-        pytest.skip(f"a file system that does not answer needs the right to mount one: {error}")
-    yield mount
-    mount.end()
 
 
 @pytest.fixture
@@ -99,17 +85,9 @@ def test_datasets_are_listed_without_the_one_that_hangs(daemon, hung):
 
 
 @pytest.fixture
-def sticky(tmp_path):
-    folder = tmp_path / "sticky"
-    folder.mkdir()
-    content = io.BytesIO()
-    numpy.save(content, numpy.arange(64))
-    try:
-        mount = StickyMount(folder, content.getvalue())
-    except OSError as error:
-        pytest.skip(f"a file system that does not answer needs the right to mount one: {error}")
-    yield mount
-    mount.end()
+def sticky(deaf_mount):
+    """A file there opens and is read, and its close is not answered."""
+    return deaf_mount(numpy.arange(64), deaf_to=(FLUSH,))
 
 
 def read_all(path, daemon, open_timeout=30):
@@ -122,7 +100,7 @@ def test_a_dataset_that_does_not_close_holds_up_nothing_else(tmp_path, sticky):
     daemon = Daemon(tmp_path / "run", *flags)
     numpy.save(tmp_path / "x.npy", numpy.arange(64))
     read_all(f"{sticky.path}/x.npy", daemon)
-    eventually("it is being closed", lambda: sticky.closing == 1)
+    eventually("it is being closed", lambda: sticky.left[FLUSH] == 1)
     eventually("its memory is back", lambda: int(pinfeed.status(daemon.address)["pool_used_bytes"]) == 0)
     read_all(tmp_path / "x.npy", daemon)
     with pytest.raises(pinfeed.DeadlineExceededError, match=f"open dataset '{sticky.path}/x.npy': not done after .*; its storage has been asked for"):
