@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/reloader.h"
 
-#include <pthread.h>
-
 #include <exception>
 #include <sstream>
 #include <system_error>
@@ -22,47 +20,25 @@ Status Ending() {
 
 }  // namespace
 
-// Purpose: what the main thread and the one that reads share, for as long as either has it. Threads: those
-// two. Invariant: nothing is delivered after Forget.
-class Reloader::Reading {
+// Purpose: the way of what was read to the main thread. Threads: that one and the one that reads. Invariant:
+// nothing is delivered after Forget.
+class Reloader::Delivery {
  public:
   using Deliver = std::function<void(Result<LoadedConfig>)>;
-  explicit Reading(Deliver deliver) : deliver_(std::move(deliver)) {}
+  explicit Delivery(Deliver deliver) : deliver_(std::move(deliver)) {}
 
-  void SetStep(std::string step) PF_EXCLUDES(mutex_) {
+  void Give(Result<LoadedConfig> loaded) PF_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
-    step_ = std::move(step);
-  }
-  std::string step() const PF_EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    return step_;
-  }
-  void End(Result<LoadedConfig> loaded) PF_EXCLUDES(mutex_) {
-    {
-      const MutexLock lock(mutex_);
-      if (deliver_) deliver_(std::move(loaded));  // under the lock: its owner lives until Forget returned
-      over_ = true;
-    }
-    changed_.NotifyAll();
+    if (deliver_) deliver_(std::move(loaded));  // under the lock: its owner lives until Forget returned
   }
   void Forget() PF_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     deliver_ = nullptr;
   }
-  // Whether the thread is about to return.
-  bool AwaitEnd(Clock::time_point deadline) PF_EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    while (!over_ && changed_.WaitUntil(mutex_, deadline)) {
-    }
-    return over_;
-  }
 
  private:
-  mutable Mutex mutex_;
-  CondVar changed_;
+  Mutex mutex_;
   Deliver deliver_ PF_GUARDED_BY(mutex_);
-  std::string step_ PF_GUARDED_BY(mutex_) = "about to read it";
-  bool over_ PF_GUARDED_BY(mutex_) = false;
 };
 
 std::string Reloader::Turn::Name() const {
@@ -96,46 +72,45 @@ void Reloader::BeginNext() {
   PruneLeft();
   if (current_ && left_.size() >= kMostLeft) {
     Fail(turn, ResourceExhausted(kWhat + std::to_string(left_.size() + 1) + " before it hang, the last at " +
-                                 current_->at.reading->step() +
+                                 current_->at.thread.step() +
                                  "; mend that storage, or restart the daemon, and reload again"));
     return;
   }
   if (current_) {
     spdlog::warn("{}: given up for the next reload", current_->turn.Name());
-    current_->at.reading->Forget();
+    current_->at.delivery->Forget();
     left_.push_back(std::move(current_->at));
     current_.reset();
   }
-  Current next{++readings_, std::move(turn), Clock::now(), false, {}};
+  const uint64_t number = ++readings_;
   try {
-    next.at = StartReading(next.number);
+    Reading reading = StartReading(number);
+    current_.emplace(Current{number, std::move(turn), Clock::now(), false, std::move(reading)});
   } catch (const std::system_error& error) {
-    Fail(next.turn, ResourceExhausted(kWhat + std::string("no thread to read it: ") + error.what() +
-                                      "; raise the limit of processes"));
-    return;
+    Fail(turn, ResourceExhausted(kWhat + std::string("no thread to read it: ") + error.what() +
+                                 "; raise the limit of processes"));
   }
-  current_ = std::move(next);
 }
 
-Reloader::Thread Reloader::StartReading(uint64_t number) {
-  auto reading = std::make_shared<Reading>([this, number](Result<LoadedConfig> loaded) {
+Reloader::Reading Reloader::StartReading(uint64_t number) {
+  auto delivery = std::make_shared<Delivery>([this, number](Result<LoadedConfig> loaded) {
     (void)parts_.main.Submit([this, number, loaded = std::move(loaded)] { OnRead(number, loaded); });
   });
-  std::thread thread([reading, load = parts_.make_load()] {
-    ::pthread_setname_np(::pthread_self(), "reload");
-    try {
-      reading->End(load([&](std::string step) { reading->SetStep(std::move(step)); }));
-    } catch (const std::exception& error) {
-      reading->End(ResourceExhausted(std::string(kWhat) + error.what()));
-    }
-  });
-  return {std::move(reading), std::move(thread)};
+  LeavableThread thread("reload", "about to read it",
+                        [delivery, load = parts_.make_load()](const AtStep& at) {
+                          try {
+                            delivery->Give(load(at));
+                          } catch (const std::exception& error) {
+                            delivery->Give(ResourceExhausted(std::string(kWhat) + error.what()));
+                          }
+                        });
+  return {std::move(delivery), std::move(thread)};
 }
 
 void Reloader::OnRead(uint64_t number, const Result<LoadedConfig>& loaded) {
   if (!current_ || current_->number != number) return;  // given up since
   Current read = *std::exchange(current_, std::nullopt);
-  read.at.thread.join();  // has nothing left to do
+  read.at.thread.Finish(Clock::time_point::max());  // has nothing left to do
   if (!loaded.ok()) {
     Fail(read.turn, loaded.status());
     return;
@@ -174,7 +149,7 @@ Reloader::Clock::time_point Reloader::Watch() {
 void Reloader::OnPatienceOver() {
   current_->hangs = true;
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(parts_.patience).count();
-  const std::string step = current_->at.reading->step();
+  const std::string step = current_->at.thread.step();
   const Status status(Code::kDeadlineExceeded,
                       kWhat + std::string("not done after ") + std::to_string(seconds) + " s, at " + step +
                           "; does its storage answer? What is in force stays until it does, or until "
@@ -195,17 +170,13 @@ void Reloader::Answer(const Turn& turn, const Result<ReloadReport>& result) {
 }
 
 void Reloader::PruneLeft() {
-  std::erase_if(left_, [](Thread& one) {
-    if (!one.reading->AwaitEnd(Clock::now())) return false;
-    one.thread.join();
-    return true;
-  });
+  std::erase_if(left_, [](Reading& one) { return one.thread.Finish(Clock::now()); });
 }
 
 void Reloader::Stop() {
   stopped_ = true;
   if (current_) {
-    current_->at.reading->Forget();
+    current_->at.delivery->Forget();
     left_.push_back(std::move(current_->at));
     const Turn turn = std::move(current_->turn);
     current_.reset();
@@ -216,13 +187,9 @@ void Reloader::Stop() {
 
 bool Reloader::Finish(Clock::time_point deadline) {
   bool all = true;
-  for (Thread& one : left_) {
-    if (one.reading->AwaitEnd(deadline)) {
-      one.thread.join();
-      continue;
-    }
-    spdlog::warn("a reload hangs, at {}; the daemon ends without waiting for it", one.reading->step());
-    one.thread.detach();
+  for (Reading& one : left_) {
+    if (one.thread.Finish(deadline)) continue;
+    spdlog::warn("a reload hangs, at {}; the daemon ends without waiting for it", one.thread.step());
     all = false;
   }
   left_.clear();

@@ -7,15 +7,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/result.h"
 #include "common/tls_identity.h"
 #include "server/config.h"
+#include "server/leavable_thread.h"
 #include "server/reload.h"
 #include "server/request_queue.h"
 
@@ -39,8 +40,7 @@ struct LoadedConfig {
 class Reloader {
  public:
   using Clock = std::chrono::steady_clock;
-  // Is told what comes next, before each step that may wait for storage: "reading '/etc/pinfeed.toml'".
-  using AtStep = std::function<void(std::string step)>;
+  using AtStep = LeavableThread::AtStep;
   // Reads. It may hang, and go on when the reloader is gone: it uses nothing but what it holds itself.
   using Load = std::function<Result<LoadedConfig>(const AtStep& at)>;
   using OnReloaded = std::function<void(const Result<ReloadReport>&)>;
@@ -75,27 +75,27 @@ class Reloader {
   bool Finish(Clock::time_point deadline);
 
  private:
-  class Reading;
+  class Delivery;
   struct Turn {
     std::string who;
     size_t more = 0;  // than that one
     std::vector<OnReloaded> answers;
     std::string Name() const;
   };
-  struct Thread {
-    std::shared_ptr<Reading> reading;
-    std::thread thread;
+  struct Reading {
+    std::shared_ptr<Delivery> delivery;
+    LeavableThread thread;
   };
   struct Current {
     uint64_t number = 0;
     Turn turn;
     Clock::time_point since;
     bool hangs = false;  // told and answered
-    Thread at;
+    Reading at;
   };
 
   void BeginNext();
-  Thread StartReading(uint64_t number);
+  Reading StartReading(uint64_t number);
   void OnRead(uint64_t number, const Result<LoadedConfig>& loaded);
   void OnPatienceOver();
   // Joins those that have come to their end.
@@ -107,7 +107,7 @@ class Reloader {
   uint64_t readings_ = 0;
   std::optional<Current> current_;
   std::optional<Turn> next_;
-  std::vector<Thread> left_;
+  std::list<Reading> left_;
   bool stopped_ = false;
 };
 

@@ -2,11 +2,8 @@
 // What a daemon that has just started cannot read, for its log. In: its configuration. Out: warnings.
 #pragma once
 
-#include <chrono>
-#include <memory>
-#include <thread>
-
 #include "server/config.h"
+#include "server/leavable_thread.h"
 
 namespace pinfeed {
 
@@ -15,23 +12,14 @@ namespace pinfeed {
 // Owns: the thread. Threads: one at a time; only Finish waits. Errors: none but the warnings.
 class StartLook {
  public:
-  using Clock = std::chrono::steady_clock;
-
   explicit StartLook(CommandLine command_line);
-  // Leaves a thread that still looks to itself.
-  ~StartLook();
-  StartLook(const StartLook&) = delete;
-  StartLook& operator=(const StartLook&) = delete;
 
   // Whether it is done, for which it waits until then. If not, the process must end without destroying what
   // the thread may use: the log.
-  bool Finish(Clock::time_point deadline);
+  bool Finish(LeavableThread::Clock::time_point deadline);
 
  private:
-  class Progress;
-
-  std::shared_ptr<Progress> progress_;
-  std::thread thread_;  // not joinable once finished
+  LeavableThread thread_;
 };
 
 }  // namespace pinfeed
