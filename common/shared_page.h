@@ -24,8 +24,8 @@ enum class FeedState : uint32_t {
                   // elsewhere or later
   kEnded = 3,     // the last epoch asked for is fully published
   kFailed = 4,    // nothing more is published; error_code and error_text say why
-  kEvicted = 5,   // nothing more may be taken: the daemon has what was not. Batches that were taken stay
-                  // valid; error_code and error_text say why
+  kEvicted = 5,   // nothing more may be taken: the daemon has what was not, or the client asked for it by
+                  // kLeave. Batches that were taken stay valid; error_code and error_text say why
 };
 
 // BatchDescriptor::flags
@@ -101,6 +101,8 @@ enum class LifelineKind : uint32_t {
   kWelcome =
       2,     // daemon -> client, once: code 0 with kLifelineFds descriptors, or a code and a text without any
   kBye = 3,  // client -> daemon, at most once: every mapping is gone, the arena may be reclaimed
+  kLeave = 4,  // client -> daemon, at most once: it takes no further batch, and keeps those that it has until
+               // a bye. Answered by kEvicted and its limit in page 1
 };
 
 struct LifelineFrame {

@@ -97,9 +97,14 @@ Feed::~Feed() {
   }
 }
 
-// One of which batches are held ends with the last of them.
+// One of which batches are held ends with the last of them; until then a group does not count it.
 void Feed::EndSession(const std::shared_ptr<Session>& session) {
-  if (session != nullptr && session->held() == 0) session->CloseAndWait(steady_clock::now() + kFarewell);
+  if (session == nullptr) return;
+  const SteadyTime deadline = steady_clock::now() + kFarewell;
+  if (session->held() == 0)
+    session->CloseAndWait(deadline);
+  else if (session->offer().replaceable)
+    session->Leave(deadline);
 }
 
 // Each backend is proved on the arena it is for; one that this machine has no way for is told to the daemon,
@@ -317,6 +322,18 @@ bool Feed::IsReplaceable() const {
   return state == FeedState::kRunning || state == FeedState::kEnded;
 }
 
+Result<bool> Feed::Replace(const Cursor& cursor) {
+  const SteadyTime deadline = steady_clock::now() + kFarewell;
+  for (Backoff backoff;;) {
+    Result<bool> replaced = Connect(cursor, offer_.session_id);
+    // Others may be replacing theirs at this moment, and have a session more than they are going to have.
+    const bool full = !replaced.ok() && replaced.status().code() == Code::kResourceExhausted;
+    const nanoseconds left = deadline - steady_clock::now();
+    if (!full || left <= Backoff::kFirst) return replaced;
+    std::this_thread::sleep_for(std::min(backoff.Next(), left / 2));
+  }
+}
+
 Status Feed::Seek(const Cursor& cursor) {
   // Prefetched batches are the right ones already when the feed stands there.
   if (session_ != nullptr && final_error_.ok() && cursor == cursor_) return OkStatus();
@@ -326,7 +343,7 @@ Status Feed::Seek(const Cursor& cursor) {
   if (IsReplaceable()) {
     // The daemon's refusal, and what else fails, then leaves the old session as it is.
     const std::shared_ptr<Session> old = session_;
-    const Result<bool> replaced = Connect(cursor, offer_.session_id);
+    const Result<bool> replaced = Replace(cursor);
     if (!replaced.ok()) return replaced.status();
     if (*replaced) {
       EndSession(old);

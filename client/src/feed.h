@@ -39,8 +39,9 @@ struct FeedOptions {
 class Feed {
  public:
   static Result<std::unique_ptr<Feed>> Open(FeedOptions options);
-  // Unless batches are still held: waits until the daemon has taken the memory back, at most 2 s, and on a
-  // GPU until the streams are done with it, at most 10 s (Session::CloseAndWait).
+  // Waits until the daemon has taken the memory back, at most 2 s, and on a GPU until the streams are done
+  // with it, at most 10 s (Session::CloseAndWait). While batches are held, only until a group has let it go:
+  // the last of them ends the session.
   ~Feed();
   Feed(const Feed&) = delete;
   Feed& operator=(const Feed&) = delete;
@@ -82,9 +83,11 @@ class Feed {
   Status ConnectFirst();
   Status Reconnect(const Deadline& deadline);
   Status WaitForRetry(const Deadline& deadline);
+  // Connect, in place of the present session.
+  Result<bool> Replace(const Cursor& cursor);
   // Whether the daemon may make another session while this one is served.
   bool IsReplaceable() const;
-  // To be let go of then.
+  // To be let go of then. Waits for the daemon, 2 s at most; see ~Feed.
   static void EndSession(const std::shared_ptr<Session>& session);
   void LoseSession(const std::string& reason);
   // A batch with samples, or nothing when none is published.

@@ -96,10 +96,18 @@ bool Lifeline::HungUp() const {
   return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL)) != 0;
 }
 
-void Lifeline::SayBye() {
+void Lifeline::Say(LifelineKind kind) {
   if (!socket_) return;
-  const LifelineFrame bye = MakeFrame(LifelineKind::kBye);
-  (void)::send(socket_.get(), &bye, sizeof(bye), MSG_NOSIGNAL | MSG_DONTWAIT);
+  const LifelineFrame frame = MakeFrame(kind);
+  (void)::send(socket_.get(), &frame, sizeof(frame), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void Lifeline::SayBye() {
+  Say(LifelineKind::kBye);
+}
+
+void Lifeline::SayLeave() {
+  Say(LifelineKind::kLeave);
 }
 
 void Lifeline::HangUp() {

@@ -30,6 +30,8 @@ class Lifeline {
   bool HungUp() const;
   // Tells the daemon that every mapping is gone. Best effort: a daemon that is gone needs no farewell.
   void SayBye();
+  // Tells the daemon that no further batch is taken. Best effort.
+  void SayLeave();
   // Ends the connection without a farewell; it stays open for nothing but its own end.
   void HangUp();
   // Waits for the daemon's hang-up, which follows a farewell once the session's memory is back. False at
@@ -38,6 +40,7 @@ class Lifeline {
 
  private:
   explicit Lifeline(UniqueFd socket) : socket_(std::move(socket)) {}
+  void Say(LifelineKind kind);
   UniqueFd socket_;
 };
 

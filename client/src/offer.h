@@ -41,7 +41,8 @@ struct FeedOffer {
   uint64_t session_id = 0;
   std::array<uint8_t, kTokenBytes> token{};
   std::string lifeline_path;
-  bool replaceable = false;  // another one may be opened before this one ends: see Feed::Seek
+  bool replaceable = false;  // a group's: another one may be opened before this one ends, and this one be
+                             // left: see Feed::Seek
   bool end_first = false;    // this is no session: the one to be replaced has to end. Nothing else is set
 
   BatchLayout layout;  // slot_bytes is the end of the last tensor

@@ -186,7 +186,7 @@ Result<bool> Session::Take(BatchDescriptor* batch) {
   // Against an eviction: the daemon sees that this batch is held, or it is not.
   release_page().taken.store(expected + 1, std::memory_order_seq_cst);
   if (page.state.load(std::memory_order_seq_cst) == static_cast<uint32_t>(FeedState::kEvicted) &&
-      expected >= AwaitLimit())
+      expected >= AwaitLimit(SteadyTime::max()))
     return Failure();
   next_sequence_.store(expected + 1, std::memory_order_seq_cst);  // against Release, see there
   slot_held_[copy.slot].store(true, std::memory_order_relaxed);
@@ -195,13 +195,19 @@ Result<bool> Session::Take(BatchDescriptor* batch) {
   return true;
 }
 
-uint64_t Session::AwaitLimit() const {
+void Session::Leave(SteadyTime deadline) {
+  lifeline_.SayLeave();
+  (void)AwaitLimit(deadline);
+}
+
+uint64_t Session::AwaitLimit(SteadyTime deadline) const {
   for (;;) {
     const uint32_t seen = WakeWord();
     const uint64_t limit = publish_page().limit.load(std::memory_order_acquire);
     // A daemon that is gone fills nothing any more.
-    if (limit != kUnlimited || HungUp()) return limit;
-    Sleep(seen, kLimitLook);
+    const auto left = deadline - std::chrono::steady_clock::now();
+    if (limit != kUnlimited || HungUp() || left <= left.zero()) return limit;
+    Sleep(seen, std::min<std::chrono::nanoseconds>(left, kLimitLook));
   }
 }
 

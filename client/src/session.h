@@ -80,6 +80,9 @@ class Session {
   void BeginWait(uint64_t now_ns);
   void EndWait(uint64_t waited_ns);
 
+  // Has the daemon count it no more among its group: nothing further is taken, and what is held stays so
+  // until it is released. Waits for the daemon's word, or its end. Threads: the feed's.
+  void Leave(SteadyTime deadline);
   // Unmaps, says goodbye and waits until the daemon has taken the memory back, so that a session opened next
   // finds it free. The session is unusable afterwards. Precondition: held() == 0.
   void CloseAndWait(SteadyTime deadline);
@@ -98,9 +101,9 @@ class Session {
   // say, as its context is broken; the memory stays until the process ends.
   bool Unmap(SteadyTime deadline);
   Status Check(const BatchDescriptor& batch, uint64_t expected) const;
-  // Of an evicted session: which sequence number is the first that is not its own. Never blocks for long: the
-  // daemon says it at once.
-  uint64_t AwaitLimit() const;
+  // Of a session that is evicted or leaves: which sequence number is the first that is not its own. The
+  // daemon says it at once; kUnlimited when it is gone, or has not by `deadline`.
+  uint64_t AwaitLimit(SteadyTime deadline) const;
   void RingIfStarved();
   const PublishPage& publish_page() const { return *reinterpret_cast<const PublishPage*>(publish_.data()); }
   ReleasePage& release_page() const { return *reinterpret_cast<ReleasePage*>(release_.data()); }

@@ -239,6 +239,7 @@ void Feed::LendLocked(uint32_t slot) {
 
 void Feed::PlanLocked() {
   if (phase_ != Phase::kRunning) return;
+  SkipUnwantedLocked();
   while (!stopping_ && !consumers_.empty() && !AllPlannedLocked()) {
     std::optional<uint32_t> slot = slots_.TakeFree();
     if (!slot) {
@@ -263,6 +264,14 @@ void Feed::PlanLocked() {
     }
   }
   if (!in_flight_.empty() || !AllPlannedLocked()) SetStarvedLocked(false);  // else AdvanceLocked says
+}
+
+void Feed::SkipUnwantedLocked() {
+  if (consumers_.empty() || parts_.spec.sharing == Sharing::kQueue) return;
+  const auto wants = [&](const Consumer& consumer) { return consumer.start.value_or(next_); };
+  Sampler::Start first = wants(consumers_.front());
+  for (const Consumer& consumer : consumers_) first = std::min(first, wants(consumer));
+  next_ = std::max(next_, first);
 }
 
 void Feed::BeginPiecesLocked(Sequel& sequel) {

@@ -164,6 +164,8 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // What a member had: in a queue the bytes go to another one, or to whoever comes next, who does the work.
   void PassOnLocked(uint32_t slot) PF_REQUIRES(mutex_);
   void PlanLocked() PF_REQUIRES(mutex_);
+  // Goes on where the first batch is that a session wants.
+  void SkipUnwantedLocked() PF_REQUIRES(mutex_);
   // Whatever the phase: a batch that is planned ends its filling.
   void BeginPiecesLocked(Sequel& sequel) PF_REQUIRES(mutex_);
   bool AllPlannedLocked() const PF_REQUIRES(mutex_);

@@ -88,6 +88,7 @@ size_t Feed::Evict(ControlPages* session, const Status& error) {
     if (found == consumers_.end()) return 0;
     AccountLocked();
     const uint64_t taken = session->Evict(error);
+    session->SetStarved(true);  // it rings for each batch that it still has: the others may wait for that one
     CollectReleasesLocked();
     trace_.Finish(found->trace, *session);
     Consumer gone = *found;

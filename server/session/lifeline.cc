@@ -117,9 +117,10 @@ Result<size_t> LifelineServer::EvictNow(uint64_t session_id, const Status& error
   });
   if (connected != connections_.end()) {
     const std::shared_ptr<Session> session = connected->second.session;
-    if (session->state == SessionState::kEvicted)
-      return FailedPrecondition("evict: " + Describe(*session) +
-                                " is evicted already; end its process for what it holds");
+    if (MayHold(*session)) {
+      return FailedPrecondition("evict: " + Describe(*session) + " takes no part any more (" +
+                                SessionStateName(session->state) + "); end its process for what it holds");
+    }
     const size_t held = sessions_.Evict(*session, error);
     if (held == 0) EndSession(connected->first, error.message());
     return held;
@@ -170,9 +171,12 @@ void LifelineServer::AddConnection(Listener::Connection accepted) {
 
 void LifelineServer::OnReadable(ConnectionId id) {
   Connection& connection = connections_.at(id);
-  const bool greeted = connection.session != nullptr;
+  static constexpr std::array kFirst = {LifelineKind::kHello};
+  static constexpr std::array kLater = {LifelineKind::kBye, LifelineKind::kLeave};
+  const size_t later = connection.has_left ? 1 : 2;
   const ReceivedFrame received =
-      ReceiveFrame(connection.fd.get(), greeted ? LifelineKind::kBye : LifelineKind::kHello);
+      ReceiveFrame(connection.fd.get(), connection.session == nullptr ? std::span<const LifelineKind>(kFirst)
+                                                                      : std::span(kLater).first(later));
   switch (received.kind) {
     case ReceivedFrame::Kind::kNothing:
       return;
@@ -181,12 +185,18 @@ void LifelineServer::OnReadable(ConnectionId id) {
     case ReceivedFrame::Kind::kBad:
       return Refuse(id, Refusal::kFrame, InvalidArgument("lifeline: " + received.fault));
     case ReceivedFrame::Kind::kFrame:
-      if (greeted) {
-        connection.session->member.Unmapped();
-        return EndSession(id, "closed by its client");
-      }
-      return OnHello(id, connection, received.frame);
+      return OnFrame(id, connection, received.frame);
   }
+}
+
+void LifelineServer::OnFrame(ConnectionId id, Connection& connection, const LifelineFrame& frame) {
+  if (connection.session == nullptr) return OnHello(id, connection, frame);
+  if (frame.kind == static_cast<uint32_t>(LifelineKind::kLeave)) {
+    connection.has_left = true;
+    return sessions_.Leave(*connection.session);
+  }
+  connection.session->member.Unmapped();
+  EndSession(id, "closed by its client");
 }
 
 void LifelineServer::OnHello(ConnectionId id, Connection& connection, const LifelineFrame& frame) {
@@ -245,7 +255,7 @@ void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {
     connections_.erase(id);
     return;
   }
-  if (connection.session->state == SessionState::kEvicted) return;  // it may release what it holds
+  if (MayHold(*connection.session)) return;  // it may release what it holds
   sessions_.Orphan(*connection.session);
   Unwatch(connection.doorbell_watch);
   loop_->At(EventLoop::Clock::now() + kOrphanLogDelay, [this, id] {

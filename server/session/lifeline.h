@@ -65,6 +65,7 @@ class LifelineServer {
     EventLoop::WatchId fd_watch = 0;
     EventLoop::WatchId pidfd_watch = 0;
     EventLoop::WatchId doorbell_watch = 0;
+    bool has_left = false;             // said so
     std::shared_ptr<Session> session;  // last: gone before the socket is closed, see EndSession
   };
 
@@ -73,6 +74,7 @@ class LifelineServer {
   void OnListener();
   void AddConnection(Listener::Connection accepted);
   void OnReadable(ConnectionId id);
+  void OnFrame(ConnectionId id, Connection& connection, const LifelineFrame& frame);
   void OnHello(ConnectionId id, Connection& connection, const LifelineFrame& frame);
   Status AttachSession(ConnectionId id, Connection& connection, const LifelineFrame& frame);
   Status WatchSession(ConnectionId id, Connection& connection);

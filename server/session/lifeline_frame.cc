@@ -13,7 +13,8 @@
 namespace pinfeed {
 namespace {
 
-std::string FaultOf(const LifelineFrame& frame, const SocketMessage& message, LifelineKind expected) {
+std::string FaultOf(const LifelineFrame& frame, const SocketMessage& message,
+                    std::span<const LifelineKind> expected) {
   if (!message.fds.empty() || message.fds_lost)
     return "a frame with descriptors, which only the daemon sends";
   if (message.truncated) return "a frame of more than " + std::to_string(sizeof frame) + " bytes";
@@ -21,7 +22,8 @@ std::string FaultOf(const LifelineFrame& frame, const SocketMessage& message, Li
     return "a frame of " + std::to_string(message.bytes) + " bytes instead of " +
            std::to_string(sizeof frame);
   if (frame.magic != kLifelineMagic) return "a frame without the protocol's magic number";
-  if (frame.kind != static_cast<uint32_t>(expected))
+  const auto is_it = [&](LifelineKind kind) { return frame.kind == static_cast<uint32_t>(kind); };
+  if (std::none_of(expected.begin(), expected.end(), is_it))
     return "a frame of kind " + std::to_string(frame.kind) + ", which is not expected now";
   return {};
 }
@@ -64,7 +66,7 @@ LifelineFrame WelcomeFrame(const Status& status) {
 
 }  // namespace
 
-ReceivedFrame ReceiveFrame(int fd, LifelineKind expected) {
+ReceivedFrame ReceiveFrame(int fd, std::span<const LifelineKind> expected) {
   ReceivedFrame out;
   const SocketMessage message = ReceiveSocketMessage(fd, std::as_writable_bytes(std::span(&out.frame, 1)));
   if (message.error != 0) {

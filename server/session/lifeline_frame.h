@@ -22,8 +22,8 @@ struct ReceivedFrame {
   std::string fault;
 };
 
-// Reads one frame of the kind a client may send now. Never blocks.
-ReceivedFrame ReceiveFrame(int fd, LifelineKind expected);
+// Reads one frame of the kinds that the client may send now. Never blocks.
+ReceivedFrame ReceiveFrame(int fd, std::span<const LifelineKind> expected);
 
 // kWelcome with the session's descriptors. kUnavailable when the client is gone or does not read.
 Status SendWelcome(int fd, std::span<const int> fds);

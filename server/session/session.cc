@@ -35,12 +35,18 @@ const char* SessionStateName(SessionState state) {
       return "orphaned";
     case SessionState::kEvicted:
       return "evicted";
+    case SessionState::kLeft:
+      return "left";
   }
   return "unknown";
 }
 
 bool HasLeft(const Session& session) {
-  return session.state == SessionState::kOrphaned || session.state == SessionState::kEvicted;
+  return session.state == SessionState::kOrphaned || MayHold(session);
+}
+
+bool MayHold(const Session& session) {
+  return session.state == SessionState::kEvicted || session.state == SessionState::kLeft;
 }
 
 std::string Describe(const Session& session) {
@@ -164,6 +170,14 @@ size_t SessionTable::Evict(Session& session, const Status& error) {
   return held;
 }
 
+void SessionTable::Leave(Session& session) {
+  if (session.state != SessionState::kAttached) return;
+  session.state = SessionState::kLeft;
+  session.member.Leave();
+  session.member.feed().Evict(session.pages.get(), {Code::kCancelled, "its client has left the feed"});
+  if (AllLeft()) on_left_();
+}
+
 void SessionTable::End(const std::shared_ptr<Session>& session, const std::string& reason) {
   bool all_left = false;
   {
@@ -176,7 +190,7 @@ void SessionTable::End(const std::shared_ptr<Session>& session, const std::strin
   // Nobody has mapped what goes out with the welcome only.
   if (session->state == SessionState::kPending && session->member.arena().fd() >= 0)
     session->member.Unmapped();
-  if (session->state == SessionState::kAttached || session->state == SessionState::kEvicted)
+  if (session->state == SessionState::kAttached || MayHold(*session))
     session->member.feed().Detach(session->pages.get());
   const LogScope scope(ContextOf(*session));
   static LogPace pace(kLinesASecond);

@@ -30,6 +30,7 @@ enum class SessionState : uint8_t {
   kAttached,  // served
   kOrphaned,  // its lifeline hung up, its process lives: nothing more is published, its memory stays charged
   kEvicted,   // nothing more is published; its group waits for batches that it still holds
+  kLeft,      // likewise, as its client wished
 };
 const char* SessionStateName(SessionState state);
 
@@ -64,6 +65,8 @@ struct Session {
 
 // Nothing is published to it any more, and nobody waits for it.
 bool HasLeft(const Session& session);
+// Evicted, or left by its client: it takes no part any more, and may still hold batches of its group.
+bool MayHold(const Session& session);
 // "session 3 (pid 12, uid 1000, 'train.py')", for the log.
 std::string Describe(const Session& session);
 
@@ -71,9 +74,9 @@ std::string Describe(const Session& session);
 LogContext ContextOf(const Session& session);
 
 // Purpose: every session from Open to End. Owns: the sessions. Borrows: the feed table (outlives it).
-// Threads: Open, Close and the views from any thread; Attach, Orphan and End from the session loop, or when
-// it has stopped. None blocks. Errors: Open and Attach say why not. Invariant: `on_left` is called whenever
-// AllLeft may have become true.
+// Threads: Open, Close and the views from any thread; Attach, Orphan, Evict, Leave and End from the session
+// loop, or when it has stopped. None blocks. Errors: Open and Attach say why not. Invariant: `on_left` is
+// called whenever AllLeft may have become true.
 class SessionTable {
  public:
   // `max_of_user`: of these, for each user.
@@ -106,13 +109,16 @@ class SessionTable {
   // kAttached -> kEvicted: its trainer gets `error`, and keeps what it holds. Returns how many batches of a
   // group's those are; with 0, or in another state, the session is to be ended.
   size_t Evict(Session& session, const Status& error) PF_EXCLUDES(mutex_);
+  // kAttached -> kLeft: what its client has not taken is the feed's, and what it holds stays its own. Nothing
+  // in another state. When the client sees it, a group whose last member this was has its name free.
+  void Leave(Session& session) PF_EXCLUDES(mutex_);
   // Takes everything back that is the daemon's. A second call for the same session does nothing.
   void End(const std::shared_ptr<Session>& session, const std::string& reason) PF_EXCLUDES(mutex_);
 
   std::vector<std::shared_ptr<Session>> All() const PF_EXCLUDES(mutex_);
   // Null when there is none.
   std::shared_ptr<Session> Find(uint64_t id) const PF_EXCLUDES(mutex_);
-  // No client is left that could still leave: what is orphaned or evicted ends with its process only.
+  // No client is left that could still leave: nobody waits for what is orphaned, evicted or left.
   bool AllLeft() const PF_EXCLUDES(mutex_);
   uint32_t max_of_user() const { return std::min(max_of_user_, limit()); }
   uint64_t opened() const PF_EXCLUDES(mutex_);

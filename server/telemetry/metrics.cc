@@ -134,7 +134,7 @@ void AddStates(const DaemonSnapshot& snapshot, Page& page) {
     for (const FeedReport& report : snapshot.feeds) count += report.feed.state == state ? 1 : 0;
     page.Add(Metric::kFeeds, count, {state});
   }
-  for (const char* state : {"pending", "attached", "orphaned", "evicted"}) {
+  for (const char* state : {"pending", "attached", "orphaned", "evicted", "left"}) {
     uint64_t count = 0;
     for (const FeedReport& report : snapshot.feeds) {
       for (const SessionSnapshot& session : report.sessions) count += session.state == state ? 1 : 0;

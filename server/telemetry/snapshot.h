@@ -22,7 +22,7 @@ struct SessionSnapshot {
   int32_t pid = 0;
   uint32_t uid = 0;
   std::string client_name;
-  std::string state;     // "pending", "attached", "orphaned", "evicted"
+  std::string state;     // "pending", "attached", "orphaned", "evicted", "left"
   std::string backend;   // "host", "vmm-fd", "cuda-ipc"
   std::string fallback;  // why it is no better one, if that was asked for
   uint64_t batches_published = 0;

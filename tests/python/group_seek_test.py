@@ -1,30 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A member of a group that wants to be elsewhere gets there, or stays where it was. The others are in processes of their own."""
 
-import contextlib
 import json
 import pathlib
 import time
 
 import grpc
 import pytest
+from group_pair import BATCHES, member_of, options_of, pair, read, session_ids, spec_of, state_at
 from member_process import Member
 from raw_client import Client, messages, open_feed, request_for
 
 import pinfeed
-
-BATCHES = 16  # an epoch's
-
-MEMBER = """
-import itertools, json, sys
-import pinfeed
-feed = pinfeed.open(sys.argv[1], address=sys.argv[2], framework="numpy", **json.loads(sys.argv[3]))
-batches = iter(feed)
-print(json.dumps("open"), flush=True)
-for line in sys.stdin:
-    print(json.dumps([batch.index for batch in itertools.islice(batches, int(line))]), flush=True)
-feed.close()
-"""
 
 RAW_MEMBER = """
 import json, sys
@@ -39,35 +26,6 @@ for line in sys.stdin:
     print(json.dumps([batch["batch_index"] for batch in batches]), flush=True)
 client.bye()
 """
-
-
-def options_of(group, **more):
-    return {"batch_size": 4, "slots": 4, "share": "broadcast", "group": group, "group_size": 2, "name": group, **more}
-
-
-def member_of(daemon, arrays, options):
-    return Member(MEMBER, str(arrays), daemon.address, json.dumps(options))
-
-
-@contextlib.contextmanager
-def pair(daemon, arrays, **options):
-    """A feed of this process, and another member."""
-    with member_of(daemon, arrays, options) as member, pinfeed.open(arrays, address=daemon.address, framework="numpy", **options) as feed:
-        yield feed, member
-
-
-def state_at(feed, position):
-    state = feed.state_dict()
-    return {**state, "cursor": {**state["cursor"], "position": str(position)}}
-
-
-def read(batches, count):
-    return [next(batches).index for _ in range(count)]
-
-
-def session_ids(daemon, group):
-    sessions = [session for feed in pinfeed.status(daemon.address)["feeds"] for session in feed.get("sessions", [])]
-    return {session["id"] for session in sessions if session["client_name"] == group}
 
 
 def await_sessions(daemon, group, expected):
@@ -153,10 +111,6 @@ def test_a_refused_seek_loses_nothing_of_a_queue(daemon, arrays):
         seen += [batch.index for batch in batches]
         seen += json.loads(member.process.stdout.readline())
         assert sorted(seen) == list(range(BATCHES))
-
-
-def spec_of(arrays, **more):
-    return messages().FeedSpec(dataset=messages().DatasetSpec(path=str(arrays)), batch_size=4, slots=4, **more)
 
 
 def raw_member_of(daemon, spec):

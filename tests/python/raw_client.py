@@ -27,7 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SYS_FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 F_GET_SEALS, SIZE_SEALS = 1034, 0x2 | 0x4  # F_SEAL_SHRINK | F_SEAL_GROW
 PAGE_BYTES = 8192
-HELLO, WELCOME, BYE = 1, 2, 3
+HELLO, WELCOME, BYE, LEAVE = 1, 2, 3, 4
 RUNNING, DRAINING, ENDED, FAILED, EVICTED = 1, 2, 3, 4, 5
 SERVICE = "/pinfeed.v1.Feeder/"
 
@@ -178,6 +178,13 @@ class Client:
         self.held.remove(batch["slot"])
         self.release_page[64 * batch["slot"] :][:8].view("u8")[0] = batch["generation"]
         os.write(self.doorbell, struct.pack("=Q", 1))  # Python has no fence: ring each time
+
+    def leave(self):
+        self.lifeline.send(frame(LEAVE))
+        deadline = time.monotonic() + 20
+        while (limit := field(self.publish, "Publish page", "limit")) == 2**64 - 1:
+            assert time.monotonic() < deadline, "no limit came"
+        assert limit == self.next and field(self.publish, "Publish page", "state") == EVICTED
 
     def bye(self):
         self.arena = None

@@ -232,6 +232,12 @@ void FakeDaemon::ReadLifelines() {
     LifelineFrame frame{};
     const ssize_t bytes = ::recv(entry->lifeline.get(), &frame, sizeof(frame), MSG_DONTWAIT);
     if (bytes < 0) continue;
+    if (bytes == sizeof(frame) && frame.kind == static_cast<uint32_t>(LifelineKind::kLeave)) {
+      entry->session.SetState(FeedState::kEvicted);
+      entry->session.page().limit.store(entry->session.release_page().taken.load());
+      entry->left = true;
+      continue;
+    }
     if (bytes == sizeof(frame) && frame.kind == static_cast<uint32_t>(LifelineKind::kBye)) entry->bye = true;
     entry->lifeline.reset();
   }
@@ -252,6 +258,11 @@ size_t FakeDaemon::session_count() {
 void FakeDaemon::WaitForBye(size_t n) {
   const MutexLock lock(mutex_);
   while (!entries_[n]->bye) changed_.Wait(mutex_);
+}
+
+void FakeDaemon::WaitForLeave(size_t n) {
+  const MutexLock lock(mutex_);
+  while (!entries_[n]->left) changed_.Wait(mutex_);
 }
 
 void FakeDaemon::HangUp(size_t n) {

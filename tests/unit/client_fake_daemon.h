@@ -70,6 +70,8 @@ class FakeDaemon final : private v1::Feeder::Service {
   size_t session_count();
   // Waits until the n-th session's client said goodbye.
   void WaitForBye(size_t n);
+  // Likewise that it takes nothing further, which was answered.
+  void WaitForLeave(size_t n);
   void HangUp(size_t n);
 
  private:
@@ -78,6 +80,7 @@ class FakeDaemon final : private v1::Feeder::Service {
     UniqueFd lifeline;
     bool attached = false;
     bool bye = false;
+    bool left = false;
   };
 
   grpc::Status OpenFeed(grpc::ServerContext*, const v1::OpenFeedRequest* request,

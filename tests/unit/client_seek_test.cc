@@ -22,7 +22,7 @@ constexpr char kSpec[] =
 class ClientSeekTest : public ::testing::Test {
  protected:
   // What the daemon answers to an OpenFeed that is not the first.
-  enum class Answer { kOffer, kEndFirst, kRefuseCall, kRefuseHello, kHangUp };
+  enum class Answer { kOffer, kEndFirst, kRefuseCall, kRefuseHello, kHangUp, kFull };
 
   // A daemon that notes what each OpenFeed replaces, and a feed of which one batch of two was taken.
   void Start(std::vector<Answer> answers, bool replaceable = true) {
@@ -32,9 +32,12 @@ class ClientSeekTest : public ::testing::Test {
     FakeDaemon::Script script;
     script.refuse = [this, answer](const v1::OpenFeedRequest& request) {
       const size_t call = replaces_.size();
-      if (call > 0 && answer(call - 1) == Answer::kEndFirst) daemon_->WaitForBye(0);
+      if (call > 0 && answer(call - 1) == Answer::kEndFirst) {
+        leaves_ ? daemon_->WaitForLeave(0) : daemon_->WaitForBye(0);
+      }
       replaces_.push_back(request.replaces_session());
       if (answer(call) == Answer::kHangUp) return grpc::Status(grpc::UNAVAILABLE, "the daemon is stopping");
+      if (answer(call) == Answer::kFull) return grpc::Status(grpc::RESOURCE_EXHAUSTED, "user_sessions");
       return answer(call) == Answer::kRefuseCall ? grpc::Status(grpc::INVALID_ARGUMENT, "cursor: no border")
                                                  : grpc::Status::OK;
     };
@@ -62,6 +65,7 @@ class ClientSeekTest : public ::testing::Test {
 
   TempDir dir_;
   std::vector<uint64_t> replaces_;  // by OpenFeed, one after the other
+  bool leaves_ = false;             // a member that has to end first: it holds a batch
   std::unique_ptr<FakeDaemon> daemon_;
   std::optional<Feed> feed_;
 };
@@ -97,9 +101,35 @@ TEST_F(ClientSeekTest, BatchHeldOverASeekKeepsItsSession) {
   Start({});
   std::optional<Batch> held(feed_->Next());
   feed_->SeekEpoch(3);
+  daemon_->WaitForLeave(0);
   EXPECT_EQ((*held)["image"].data_as<uint8_t>()[0], 1);
   held.reset();
   daemon_->WaitForBye(0);
+}
+
+TEST_F(ClientSeekTest, BatchHeldOverTheEndKeepsItsSession) {
+  Start({});
+  std::optional<Batch> held(feed_->Next());
+  feed_.reset();
+  daemon_->WaitForLeave(0);
+  EXPECT_EQ((*held)["image"].data_as<uint8_t>()[0], 1);
+  held.reset();
+  daemon_->WaitForBye(0);
+}
+
+TEST_F(ClientSeekTest, OnlyMemberThatHoldsABatchHasLeftBeforeItAsksAgain) {
+  Start({Answer::kEndFirst});
+  const std::optional<Batch> held(feed_->Next());
+  leaves_ = true;
+  feed_->SeekEpoch(3);
+  EXPECT_THAT(replaces_, ElementsAre(0, 1, 0));
+  EXPECT_EQ(feed_->Next()->index(), 0U);
+}
+
+TEST_F(ClientSeekTest, FullDaemonIsAskedAgainForAWhile) {
+  Start({Answer::kFull, Answer::kFull});
+  feed_->SeekEpoch(3);
+  EXPECT_THAT(replaces_, ElementsAre(0, 1, 1, 1));
 }
 
 TEST_F(ClientSeekTest, OnlyMemberEndsItsSessionWhenTheDaemonWantsIt) {

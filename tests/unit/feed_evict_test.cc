@@ -34,7 +34,6 @@ TEST_F(FeedEvictTest, MemberKeepsWhatItTookAndTheGroupGoesOnWithTheRest) {
   EXPECT_EQ(feed->SnapshotOf(goes.pages()).slots_lent, 1U);
   EXPECT_EQ(feed->Evict(goes.pages(), kWhy), 0U);  // it is no member any more
   goes.Release(*held, *feed);
-  feed->ReadReleases();
   EXPECT_EQ(feed->SnapshotOf(goes.pages()).slots_lent, 0U);
   WaitFor([&] { return stays.ready() == 3; });
   EXPECT_EQ(feed->Detach(goes.pages()), 1U);
@@ -54,6 +53,17 @@ TEST_F(FeedEvictTest, WhatAProcessHeldGoesBackWhenItEnds) {
   EXPECT_EQ(feed->Detach(goes.pages()), 1U);
   stays.Release(*stays.Next(), *feed);
   feed->Detach(stays.pages());
+}
+
+TEST_F(FeedEvictTest, WhatIsLetGoOfIsRungForAsTheOthersMayWaitForIt) {
+  ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 3));
+  const auto held = first_->Next();
+  feed_->Evict(first_->pages(), kWhy);
+  feed_->Detach(second_->pages());
+  EXPECT_EQ(first_->page().starved.load(), 1U);
+  first_->Release(*held, *feed_);
+  EXPECT_EQ(feed_->SnapshotOf(first_->pages()).slots_lent, 0U);
+  feed_->Detach(first_->pages());
 }
 
 TEST_F(FeedEvictTest, QueueGivesToOthersWhatTheMemberHadNotTaken) {

@@ -239,6 +239,29 @@ TEST_F(FeedTest, BroadcastGivesEveryBatchToAllAndWaitsForTheSlowest) {
   EXPECT_EQ(feed->Detach(fast.pages()), 0U);
 }
 
+TEST_F(FeedTest, BroadcastLoadsNothingThatNobodyWants) {
+  FeedSpec spec = Spec(8);
+  spec.sharing = Sharing::kBroadcast;
+  const auto feed = Make(spec, std::make_shared<NumberDataset>(800));
+  PageClient goes(*feed);
+  PageClient far(*feed);
+  PageClient farther(*feed);
+  ASSERT_OK(feed->Attach(goes.pages(), std::nullopt));
+  WaitFor([&] { return goes.ready() == 4; });
+  ASSERT_OK(feed->Attach(farther.pages(), Sampler::Start{9, 50}));
+  ASSERT_OK(feed->Attach(far.pages(), Sampler::Start{7, 3}));
+  feed->Detach(goes.pages());
+  const auto batch = far.Next();
+  EXPECT_EQ(far.Ids(*batch), Expected(*feed, 7, 3));
+  EXPECT_LE(feed->Snapshot().batches, 8U);  // two times its slots
+  EXPECT_EQ(farther.ready(), 0U);
+  feed->Detach(far.pages());
+  const auto last = farther.Next();
+  EXPECT_EQ(farther.Ids(*last), Expected(*feed, 9, 50));
+  EXPECT_LE(feed->Snapshot().batches, 16U);
+  feed->Detach(farther.pages());
+}
+
 TEST_F(FeedTest, BroadcastMembersThatComeBackGoOnWhereEachWas) {
   FeedSpec spec = Spec(8);
   spec.sharing = Sharing::kBroadcast;

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member that has let a group go while it still holds a batch: the others go on, and the batch stays its own."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+from group_pair import BATCHES, member_of, options_of, pair, read, session_ids, spec_of, state_at
+from raw_client import Client
+
+import pinfeed
+
+SHARED_SLOTS = 4
+
+
+def states_of(daemon, group):
+    sessions = [session for feed in pinfeed.status(daemon.address)["feeds"] for session in feed.get("sessions", [])]
+    return sorted(session["state"] for session in sessions if session["client_name"] == group)
+
+
+def await_states(daemon, group, expected):
+    deadline = time.monotonic() + 30
+    while (now := states_of(daemon, group)) != expected:
+        assert time.monotonic() < deadline, f"sessions are {now}, not {expected}"
+
+
+def numbers_of(batch):
+    return [int(number) for number in batch.id]
+
+
+def test_a_closed_member_is_not_waited_for(daemon, arrays):
+    with pair(daemon, arrays, **options_of("closed")) as (feed, member):
+        held = next(iter(feed))
+        before = numbers_of(held)
+        feed.close()
+        assert member.read(BATCHES) == list(range(BATCHES))
+        assert states_of(daemon, "closed") == ["attached", "left"]
+        assert numbers_of(held) == before
+        del held
+        await_states(daemon, "closed", ["attached"])
+
+
+def test_others_get_the_slots_back_that_it_lets_go_of(daemon, arrays):
+    with pair(daemon, arrays, **options_of("all slots")) as (feed, member):
+        batches = iter(feed)
+        held = [next(batches) for _ in range(SHARED_SLOTS)]
+        assert member.read(SHARED_SLOTS) == list(range(SHARED_SLOTS))
+        feed.close()
+        member.begin_reading(BATCHES)  # there is no slot for one
+        held.clear()
+        assert json.loads(member.process.stdout.readline()) == list(range(SHARED_SLOTS, BATCHES))
+
+
+def test_a_member_that_seeks_is_there_once(daemon, arrays):
+    with pair(daemon, arrays, **options_of("sought")) as (feed, member):
+        held = next(iter(feed))
+        before = numbers_of(held)
+        feed.load_state_dict(state_at(feed, 40))
+        assert states_of(daemon, "sought") == ["attached", "attached", "left"]
+        member.begin_reading(14)
+        assert read(iter(feed), 3) == [10, 11, 12]
+        assert json.loads(member.process.stdout.readline()) == list(range(14))
+        assert numbers_of(held) == before
+        del held
+        await_states(daemon, "sought", ["attached", "attached"])
+
+
+@pytest.mark.parametrize("share", ["broadcast", "queue"])
+def test_an_only_member_goes_anywhere(daemon, arrays, share):
+    group = f"only {share}"
+    options = options_of(group, group_size=1, share=share)
+    with pinfeed.open(arrays, address=daemon.address, framework="numpy", **options) as feed:
+        start, batches = feed.state_dict(), iter(feed)
+        assert read(batches, 2) == [0, 1]
+        held = next(batches)
+        before = numbers_of(held)
+        feed.load_state_dict(start)
+        assert read(iter(feed), 5) == [0, 1, 2, 3, 4]
+        assert numbers_of(held) == before
+        del held
+        await_states(daemon, group, ["attached"])
+
+
+def test_a_queue_has_what_was_not_taken(daemon, arrays):
+    with pair(daemon, arrays, **options_of("left queue", share="queue", epochs=1)) as (feed, member):
+        held = next(iter(feed))
+        feed.close()
+        member.begin_reading(BATCHES)
+        assert sorted([held.index, *json.loads(member.process.stdout.readline())]) == list(range(BATCHES))
+
+
+def test_a_group_that_all_have_left_is_another_group(daemon, arrays):
+    options = options_of("all left")
+    with pair(daemon, arrays, **options) as (feed, member):
+        held = next(iter(feed))
+        member.close()
+        feed.close()
+        with pinfeed.open(arrays, address=daemon.address, framework="numpy", **options) as again, member_of(daemon, arrays, options) as other:
+            assert read(iter(again), 2) == other.read(2) == [0, 1]
+        assert held.index == 0
+
+
+def test_what_was_taken_stays_and_nothing_more_comes(daemon, arrays):
+    spec = spec_of(arrays, sharing="BROADCAST", group="raw leave")
+    client = Client(daemon.address, spec, client_name="raw leave")
+    batch = client.take()
+    client.leave()
+    with pytest.raises(RuntimeError, match="its client has left the feed"):
+        client.take()
+    assert states_of(daemon, "raw leave") == ["left"]
+    client.release(batch)
+    client.bye()
+    assert session_ids(daemon, "raw leave") == set()
+
+
+LEAVES_TWICE = """
+import os, sys
+sys.path.insert(0, sys.argv[3])
+from raw_client import LEAVE, Client, field, frame, messages
+import numpy
+client = Client(sys.argv[2], messages().FeedSpec.FromString(bytes.fromhex(sys.argv[1])), client_name="twice")
+client.take()
+client.leave()
+client.lifeline.send(frame(LEAVE))
+answer = numpy.frombuffer(client.lifeline.recv(4096), numpy.uint8)
+print(answer[48:].tobytes().split(b"\\0")[0].decode(), client.lifeline.recv(1) == b"", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_leaving_twice_ends_the_connection_and_no_more(daemon, arrays):
+    here = str(pathlib.Path(__file__).resolve().parent)
+    spec = spec_of(arrays, sharing="BROADCAST", group="twice").SerializeToString().hex()
+    process = subprocess.Popen([sys.executable, "-c", LEAVES_TWICE, spec, daemon.address, here], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "lifeline: a frame of kind 4, which is not expected now True\n"
+    assert states_of(daemon, "twice") == ["left"]
+    process.communicate("")
+    assert process.returncode == 0
+    await_states(daemon, "twice", [])
+
+
+def test_a_feed_of_ones_own_can_be_left_too(daemon, arrays):
+    client = Client(daemon.address, spec_of(arrays), client_name="own leave")
+    batch = client.take()
+    client.leave()
+    assert states_of(daemon, "own leave") == ["left"]
+    client.release(batch)
+    client.bye()
+    with pinfeed.open(arrays, batch_size=4, address=daemon.address, framework="numpy") as feed:
+        assert read(iter(feed), 1) == [0]
