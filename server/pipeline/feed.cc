@@ -268,9 +268,8 @@ void Feed::PlanLocked() {
 
 void Feed::SkipUnwantedLocked() {
   if (consumers_.empty() || parts_.spec.sharing == Sharing::kQueue) return;
-  const auto wants = [&](const Consumer& consumer) { return consumer.start.value_or(next_); };
-  Sampler::Start first = wants(consumers_.front());
-  for (const Consumer& consumer : consumers_) first = std::min(first, wants(consumer));
+  Sampler::Start first = consumers_.front().start.value_or(next_);
+  for (const Consumer& consumer : consumers_) first = std::min(first, consumer.start.value_or(next_));
   next_ = std::max(next_, first);
 }
 

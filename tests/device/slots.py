@@ -10,7 +10,7 @@ import time
 import grid
 import pinfeed
 import torch
-from feeding import arrays_spec, call_us, endless, feed_rate, neighbour, open_feed, tflops
+from feeding import arrays_spec, endless, feed_rate, neighbour, open_feed, tflops, turns_us
 
 COUNTS, TURNS = (4, 6, 8, 12, 16), 3
 STEPS, CALLS = 700, 150
@@ -45,7 +45,7 @@ def turn(address, inputs, count, idle_bytes):
             torch.cuda.synchronize()
             seen[f"{way} first ms"] = (time.perf_counter() - start) * 1000
             seen[way], seen[f"{way} GB/s"] = tflops(STEPS, batches)
-            seen[f"{way} ready us"] = call_us(lambda: next(batches), CALLS)[0]
+            seen[f"{way} ready us"] = turns_us(lambda: next(batches), count=CALLS)[0][0]
     wait_until_idle(address, idle_bytes)
     native = feed_rate(address, 0.1, arrays_spec(inputs, slots=count), CALLS)
     return {**seen, "C++ first ms": native["first_batch_ms"], "C++ ready us": native["p50_us"]}
