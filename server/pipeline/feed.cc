@@ -45,6 +45,11 @@ Feed::~Feed() {
            "a feed is stopped before it is destroyed");
 }
 
+Sampler::Start Feed::Upcoming() const {
+  const MutexLock lock(mutex_);
+  return UpcomingLocked();
+}
+
 bool Feed::HasBegun() const {
   const MutexLock lock(mutex_);
   return phase_ != Phase::kWaiting;
@@ -239,8 +244,7 @@ void Feed::LendLocked(uint32_t slot) {
 
 void Feed::PlanLocked() {
   if (phase_ != Phase::kRunning) return;
-  SkipUnwantedLocked();
-  while (!stopping_ && !consumers_.empty() && !AllPlannedLocked()) {
+  while (!stopping_ && !consumers_.empty() && !AllPlannedLocked() && SkipUnwantedLocked()) {
     std::optional<uint32_t> slot = slots_.TakeFree();
     if (!slot) {
       // Ask for doorbells, then look once more: a release stored before the client could see the request is
@@ -266,11 +270,19 @@ void Feed::PlanLocked() {
   if (!in_flight_.empty() || !AllPlannedLocked()) SetStarvedLocked(false);  // else AdvanceLocked says
 }
 
-void Feed::SkipUnwantedLocked() {
-  if (consumers_.empty() || parts_.spec.sharing == Sharing::kQueue) return;
+bool Feed::SkipUnwantedLocked() {
+  if (parts_.spec.sharing == Sharing::kQueue) return true;
   Sampler::Start first = consumers_.front().start.value_or(next_);
   for (const Consumer& consumer : consumers_) first = std::min(first, consumer.start.value_or(next_));
+  if (first > next_ && !in_flight_.empty()) return false;
   next_ = std::max(next_, first);
+  return !AllPlannedLocked();
+}
+
+Sampler::Start Feed::UpcomingLocked() const {
+  if (in_flight_.empty()) return next_;
+  const BatchPlan& plan = batches_[in_flight_.front()].plan;
+  return {plan.epoch, plan.batch_index};
 }
 
 void Feed::BeginPiecesLocked(Sequel& sequel) {

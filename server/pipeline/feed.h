@@ -67,6 +67,8 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   }
   // Whether it neither drains nor has failed: it gives batches, will, or has given all.
   bool Serves() const PF_EXCLUDES(mutex_);
+  // The batch that is published next, as things stand.
+  Sampler::Start Upcoming() const PF_EXCLUDES(mutex_);
   // Whether its group has ever been complete.
   bool HasBegun() const PF_EXCLUDES(mutex_);
   // What the client is left to do to images; nothing on the host.
@@ -164,8 +166,10 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // What a member had: in a queue the bytes go to another one, or to whoever comes next, who does the work.
   void PassOnLocked(uint32_t slot) PF_REQUIRES(mutex_);
   void PlanLocked() PF_REQUIRES(mutex_);
-  // Goes on where the first batch is that a session wants.
-  void SkipUnwantedLocked() PF_REQUIRES(mutex_);
+  // Goes on where the first batch is that a session wants, once nothing is in flight that comes before it:
+  // until then there may come somebody who wants what lies between. Whether next_ is wanted.
+  bool SkipUnwantedLocked() PF_REQUIRES(mutex_);
+  Sampler::Start UpcomingLocked() const PF_REQUIRES(mutex_);
   // Whatever the phase: a batch that is planned ends its filling.
   void BeginPiecesLocked(Sequel& sequel) PF_REQUIRES(mutex_);
   bool AllPlannedLocked() const PF_REQUIRES(mutex_);

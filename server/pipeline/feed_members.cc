@@ -25,10 +25,7 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
       first_ = next_ = *start;
     }
     if (phase_ == Phase::kRunning && start && !queue) {
-      const Sampler::Start upcoming = in_flight_.empty()
-                                          ? next_
-                                          : Sampler::Start{batches_[in_flight_.front()].plan.epoch,
-                                                           batches_[in_flight_.front()].plan.batch_index};
+      const Sampler::Start upcoming = UpcomingLocked();
       if (*start < upcoming) {
         return FailedPrecondition("cursor: group '" + parts_.spec.group + "' is already at batch " +
                                   std::to_string(upcoming.batch_index) + " of epoch " +

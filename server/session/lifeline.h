@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The lifelines of all sessions, on one thread. In: connections, frames, doorbells, hang-ups, process ends.
-// Out: sessions attached, orphaned, ended.
+// Out: sessions attached, left, orphaned, ended.
 #pragma once
 
 #include <chrono>

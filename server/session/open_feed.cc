@@ -247,14 +247,7 @@ Cursor StartCursor(const Session& session) {
   cursor.fingerprint = feed.dataset().fingerprint;
   cursor.seed = feed.spec().seed;
   cursor.order = feed.spec().order;
-  Sampler::Start start{0, 0};
-  if (session.start) {
-    start = *session.start;
-  } else if (const FeedSnapshot now = feed.Snapshot(); now.batches > 0) {  // joins a running group
-    const BatchPlan last = feed.sampler().Plan(now.epoch, now.batch_index);
-    start = last.last_of_epoch ? Sampler::Start{now.epoch + 1, 0}
-                               : Sampler::Start{now.epoch, now.batch_index + 1};
-  }
+  const Sampler::Start start = session.start.value_or(feed.Upcoming());  // without one: joins a running group
   cursor.epoch = start.epoch;
   cursor.position = start.batch_index * feed.sampler().global_batch();
   return cursor;

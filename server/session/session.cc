@@ -58,18 +58,29 @@ LogContext ContextOf(const Session& session) {
   return {session.id, session.member.feed().id(), session.trace_id};
 }
 
+size_t SessionTable::CountedLocked(std::optional<uid_t> user) const {
+  size_t all = 0;
+  size_t left = 0;
+  for (const auto& [id, session] : sessions_) {
+    if (user && session->peer.uid != *user) continue;
+    ++all;
+    if (session->state == SessionState::kLeft) ++left;
+  }
+  return std::max(all - left, all / 2);
+}
+
 Status SessionTable::CheckRoomLocked(uid_t user, bool replaces) const {
   if (closed_) return Unavailable("open a feed: the daemon is shutting down; try again when it is back");
   const uint64_t leaving = replaces ? 1 : 0;
-  if (sessions_.size() >= limit() + leaving) {
+  if (const size_t open = CountedLocked({}); open >= limit() + leaving) {
     return ResourceExhausted(
-        "open a feed: " + std::to_string(sessions_.size()) +
+        "open a feed: " + std::to_string(open) +
         " sessions are open, which is max_sessions; close one (`pinfeed status` lists them), "
         "or have the operator raise max_sessions");
   }
-  if (const auto has = users_.find(user); has != users_.end() && has->second >= max_of_user_ + leaving) {
+  if (const size_t has = CountedLocked(user); has >= max_of_user_ + leaving) {
     return ResourceExhausted(
-        "user_sessions: user " + std::to_string(user) + " has " + std::to_string(has->second) +
+        "user_sessions: user " + std::to_string(user) + " has " + std::to_string(has) +
         " sessions, and a user may have " + std::to_string(max_of_user_) +
         "; close one (`pinfeed status` lists them), or have the operator raise user_sessions");
   }
@@ -262,7 +273,9 @@ void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
     const ConsumerSnapshot now = session->member.feed().SnapshotOf(session->pages.get());
     out.slots_lent = now.slots_lent;
     const uint64_t untaken = out.batches_published - out.batches_taken;
-    out.slots_held = now.slots_lent - static_cast<uint32_t>(std::min<uint64_t>(untaken, now.slots_lent));
+    out.slots_held = now.slots_lent;
+    if (!MayHold(*session))  // else it has no others
+      out.slots_held -= static_cast<uint32_t>(std::min<uint64_t>(untaken, now.slots_lent));
     out.ignored_releases = now.ignored_releases;
     out.oldest_lease_seconds = static_cast<double>(now.oldest_lease_ns) * 1e-9;
     out.stall_ns = now.stall_ns;

@@ -262,6 +262,43 @@ TEST_F(FeedTest, BroadcastLoadsNothingThatNobodyWants) {
   feed->Detach(farther.pages());
 }
 
+TEST_F(FeedTest, BroadcastSkipsNothingWhileSomebodyMayComeForIt) {
+  const std::optional<Sampler::Start> joins[] = {std::nullopt, Sampler::Start{0, 6}, Sampler::Start{3, 0}};
+  for (const auto& join : joins) {
+    std::atomic<bool> reads{true};
+    FeedSpec spec = Spec(8);
+    spec.sharing = Sharing::kBroadcast;
+    const auto dataset = std::make_shared<NumberDataset>(800, std::set<uint64_t>(), [&](uint64_t) {
+      while (!reads) std::this_thread::yield();
+    });
+    const auto feed = Make(spec, dataset);
+    PageClient goes(*feed);
+    PageClient far(*feed);
+    PageClient late(*feed);
+    ASSERT_OK(feed->Attach(goes.pages(), std::nullopt));
+    WaitFor([&] { return goes.ready() == 4; });
+    ASSERT_OK(feed->Attach(far.pages(), Sampler::Start{7, 3}));
+    reads = false;
+    for (int i = 0; i < 2; ++i) goes.Release(*goes.Next(), *feed);
+    feed->ReadReleases();
+    feed->Detach(goes.pages());  // what is being read, nobody wants any more
+    const Sampler::Start first = join.value_or(feed->Upcoming());
+    EXPECT_EQ(feed->Upcoming(), (Sampler::Start{0, 4}));
+    ASSERT_OK(feed->Attach(late.pages(), join));
+    reads = true;
+    for (uint64_t i = 0; i < 5; ++i) {
+      const auto batch = late.Next();
+      EXPECT_EQ(batch->epoch, first.epoch);
+      EXPECT_EQ(batch->batch_index, first.batch_index + i);
+      late.Release(*batch, *feed);
+    }
+    feed->Detach(late.pages());
+    EXPECT_EQ(far.Ids(*far.Next()), Expected(*feed, 7, 3));
+    feed->Detach(far.pages());
+    StopAndWait(*feed);
+  }
+}
+
 TEST_F(FeedTest, BroadcastMembersThatComeBackGoOnWhereEachWas) {
   FeedSpec spec = Spec(8);
   spec.sharing = Sharing::kBroadcast;

@@ -132,6 +132,22 @@ TEST_F(OpenFeedTest, ReplacedSessionDoesNotCountAgainstTheLimits) {
       << "one replaces one";
 }
 
+TEST_F(OpenFeedTest, SessionsThatWereLeftDoNotCountUpToAsManyAgain) {
+  const uint64_t first = MustServe(Arguments());
+  const uint64_t second = MustServe(Arguments());
+  sessions_.Leave(*sessions_.Find(first));
+  const uint64_t third = MustServe(Arguments());
+  EXPECT_THAT(Open(Arguments()), StatusIs(Code::kResourceExhausted, HasSubstr("user_sessions")));
+  sessions_.Leave(*sessions_.Find(second));
+  const uint64_t fourth = MustServe(Arguments());
+  sessions_.Leave(*sessions_.Find(third));
+  EXPECT_THAT(Open(Arguments()), StatusIs(Code::kResourceExhausted, HasSubstr("user_sessions")))
+      << "three that were left and one that is served";
+  End(first);
+  EXPECT_OK(Open(Arguments()));
+  EXPECT_EQ(sessions_.Find(fourth)->state, SessionState::kAttached);
+}
+
 TEST_F(OpenFeedTest, SessionThatIsNotTheCallersOnThatFeedIsNoneToReplace) {
   const uint64_t mine = MustServe(Arguments());
   const auto ignored = [&](const OpenFeedArguments& arguments, const Peer& peer = kPeer) {

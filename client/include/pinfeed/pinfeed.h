@@ -127,7 +127,8 @@ typedef struct pf_feed pf_feed;
  * PF_UNAVAILABLE or PF_DEADLINE_EXCEEDED (no daemon, none in time, no GPU). */
 PF_API pf_result pf_open(const pf_open_options* options, pf_feed** feed);
 /* Ends the session. Batches that are still held stay valid until their release; the last of them unmaps the
- * memory. When none is held, pf_close unmaps it, and waits (at most 2 s) until the daemon has taken it back.
+ * memory. When none is held, pf_close unmaps it, and waits (at most 2 s) until the daemon has taken it back;
+ * else, of a group's feed, as long until the daemon has let the group go on without it.
  * Whoever unmaps memory of a device waits before that until the streams have got to every release that was
  * put on them, at most 10 s (not at all where the process's context is broken), and then as long as the
  * driver needs (with cuda-ipc until the GPU is idle). Where that fails, the memory stays until the process

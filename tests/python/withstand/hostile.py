@@ -19,7 +19,7 @@ import grpc
 import numpy
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from raw_client import BYE, HELLO, WELCOME, Client, connect, frame, messages, open_feed, request_for  # noqa: E402
+from raw_client import BYE, HELLO, LEAVE, WELCOME, Client, connect, frame, messages, open_feed, request_for  # noqa: E402
 
 LOUD_BYTES = 64 << 10
 SLOTS = 4
@@ -68,7 +68,7 @@ def garbage(token):
     sizes = [1, 2, 7, 8, 16, 48, 255, 257, 512, 4095, 4096, 8192, LOUD_BYTES, *(draw.randrange(1, LOUD_BYTES) for _ in range(10))]
     out = [draw.randbytes(size) for size in sizes] + [draw.randbytes(256) for _ in range(10)]
     out += [bytes(8) + good[8:], good[:8] + bytes(4) + good[12:], good[:-1], good + b"\0"]
-    return out + [frame(kind, token) for kind in (WELCOME, 4, 0xFFFFFFFF)]
+    return out + [frame(kind, token) for kind in (WELCOME, 5, 0xFFFFFFFF)]
 
 
 def is_refused(lifeline, code=grpc.StatusCode.INVALID_ARGUMENT):
@@ -82,7 +82,7 @@ def frames(address, dataset):
     """Garbage as the first frame: the session stays open to its token. Then as the second one: that session is over."""
     offer = open_feed(address, request_for(spec_of(dataset)))
     lifelines = [connect(offer.lifeline_path) for _ in garbage(offer.token)]
-    wrong = [*garbage(offer.token), frame(BYE, offer.token)]
+    wrong = [*garbage(offer.token), frame(BYE, offer.token), frame(LEAVE, offer.token)]
     for bad in wrong:
         lifeline = connect(offer.lifeline_path)
         lifeline.send(bad)
