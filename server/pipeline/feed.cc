@@ -274,6 +274,7 @@ bool Feed::SkipUnwantedLocked() {
   if (parts_.spec.sharing == Sharing::kQueue) return true;
   Sampler::Start first = consumers_.front().start.value_or(next_);
   for (const Consumer& consumer : consumers_) first = std::min(first, consumer.start.value_or(next_));
+  // While older ones are published there may come somebody who wants what lies between.
   if (first > next_ && !in_flight_.empty()) return false;
   next_ = std::max(next_, first);
   return !AllPlannedLocked();

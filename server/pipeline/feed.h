@@ -100,8 +100,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   void Drain() PF_EXCLUDES(mutex_);
   // As Drain, and nobody wants what is being filled. Calls `at_rest` once, when no worker and no copy touches
   // the arena any more, which storage that does not answer may put off for ever: on the thread that saw to
-  // that last, maybe before Stop returns, without a lock. Not again before that; precondition for
-  // destruction.
+  // that last, maybe before Stop returns, without a lock. Destruction waits for it; not again before that.
   void Stop(std::function<void()> at_rest) PF_EXCLUDES(mutex_);
   // Gives the arena's pages back, see Arena::Discard. Precondition: at rest.
   void DiscardMemory() { parts_.arena->Discard(); }
@@ -166,8 +165,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // What a member had: in a queue the bytes go to another one, or to whoever comes next, who does the work.
   void PassOnLocked(uint32_t slot) PF_REQUIRES(mutex_);
   void PlanLocked() PF_REQUIRES(mutex_);
-  // Goes on where the first batch is that a session wants, once nothing is in flight that comes before it:
-  // until then there may come somebody who wants what lies between. Whether next_ is wanted.
+  // Goes on where the first batch is that somebody wants, once none before it is in flight. Whether next_ is.
   bool SkipUnwantedLocked() PF_REQUIRES(mutex_);
   Sampler::Start UpcomingLocked() const PF_REQUIRES(mutex_);
   // Whatever the phase: a batch that is planned ends its filling.
