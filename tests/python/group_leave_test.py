@@ -59,7 +59,7 @@ def test_a_member_that_seeks_is_there_once(daemon, arrays):
         held = next(iter(feed))
         before = numbers_of(held)
         feed.load_state_dict(state_at(feed, 40))
-        assert states_of(daemon, "sought") == ["attached", "attached", "left"]
+        await_states(daemon, "sought", ["attached", "attached", "left"])
         member.begin_reading(14)
         assert read(iter(feed), 3) == [10, 11, 12]
         assert json.loads(member.process.stdout.readline()) == list(range(14))
