@@ -53,7 +53,7 @@ LeavableThread::LeavableThread(const char* name, std::string first_step, Body bo
 }
 
 LeavableThread::~LeavableThread() {
-  if (thread_.joinable() && !Finish(Clock::now())) thread_.detach();
+  if (!Finish(Clock::now())) thread_.detach();
 }
 
 std::string LeavableThread::step() const {

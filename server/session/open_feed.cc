@@ -247,7 +247,7 @@ Cursor StartCursor(const Session& session) {
   cursor.fingerprint = feed.dataset().fingerprint;
   cursor.seed = feed.spec().seed;
   cursor.order = feed.spec().order;
-  const Sampler::Start start = session.start.value_or(feed.Upcoming());  // without one: joins a running group
+  const Sampler::Start start = session.start ? *session.start : feed.Upcoming();  // joins a running group
   cursor.epoch = start.epoch;
   cursor.position = start.batch_index * feed.sampler().global_batch();
   return cursor;

@@ -91,25 +91,29 @@ def python_rate(feed):
     return count / (time.perf_counter() - start)
 
 
+def launch_for(batch):
+    """The least that PyTorch itself does for such a batch: its tensors made, one kernel launched."""
+    shapes = [(tensor.shape, tensor.dtype) for tensor in batch]
+    return lambda: [torch.empty(shape, dtype=dtype, device=DEVICE) for shape, dtype in shapes][0].zero_()
+
+
 def ready_us(feed):
-    """Microseconds that a ready batch takes (p50, p99) and, by turns with it, the least that PyTorch itself does for one (p50): its tensors made, one
-    kernel launched. And that alone, when the thread has just read 64 MB of something else (p50)."""
+    """Microseconds that a ready batch takes (p50, p99) and, by turns with it, the least that PyTorch does for one (p50)."""
     batches = endless(feed)
-    shapes = [(tensor.shape, tensor.dtype) for tensor in next(batches)]
-    other = np.zeros(64 << 20, np.uint8)
+    (p50, p99), (least, _) = turns_us(lambda: next(batches), launch_for(next(batches)))
+    return p50, p99, least
 
-    def launch():
-        [torch.empty(shape, dtype=dtype, device=DEVICE) for shape, dtype in shapes][0].zero_()
 
-    (p50, p99), (least, _) = turns_us(lambda: next(batches), launch)
-    cold = []
+def cold_launch_us(feed):
+    """That least alone, on a thread that has just read 64 MB of something else (p50, microseconds)."""
+    launch, other, cold = launch_for(next(endless(feed))), np.zeros(64 << 20, np.uint8), []
     for _ in range(200):
         other.sum()
         before = time.perf_counter_ns()
         launch()
         cold.append((time.perf_counter_ns() - before) / 1000)
         torch.cuda.synchronize()
-    return p50, p99, least, sorted(cold)[100]
+    return sorted(cold)[100]
 
 
 # ---- what users have today -----------------------------------------------------------------------------------------------------------
@@ -184,10 +188,10 @@ def rates(address, inputs):
     row(f"arrays uint8 3x224x224, batch {BATCH}, Python", rate * BATCH * SAMPLE / 1e9, "GB/s", today * BATCH * SAMPLE / 1e9, link, least=50)
     row("ready batch to tensors, arrays, C++, p50", cpp["p50_us"], "us", most=15)
     row("ready batch to tensors, arrays, C++, p99", cpp["p99_us"], "us", drawn=False)
-    p50, p99, least, cold = ready_us(open_feed(address, inputs, "arrays"))
+    p50, p99, least = ready_us(open_feed(address, inputs, "arrays"))
     row("ready batch to tensors, arrays, Python, p50", p50, "us", None, least, most=40)
     row("ready batch to tensors, arrays, Python, p99", p99, "us", drawn=False)
-    row("its ceiling on a thread that has just read 64 MB", cold, "us", drawn=False)
+    row("its ceiling on a thread that has just read 64 MB", cold_launch_us(open_feed(address, inputs, "arrays")), "us", drawn=False)
     row("first batch after open, arrays, C++", cpp["first_batch_ms"], "ms", most=100)
 
     today = dataloader_rate(Tokens(inputs / "tokens.bin"), 8, (0, 2, 4, 8))
@@ -195,7 +199,7 @@ def rates(address, inputs):
     cpp = feed_rate(address, ROUND_S, spec)
     row("tokens 8 x 2048, C++", cpp["batches_per_s"], "batches/s", today, least=20_000)
     rate = python_rate(open_feed(address, inputs, "tokens"))
-    p50, _, least, _ = ready_us(open_feed(address, inputs, "tokens"))
+    p50, _, least = ready_us(open_feed(address, inputs, "tokens"))
     row("tokens 8 x 2048, Python", rate, "batches/s", today, least=10_000)
     row("ready batch to tensors, tokens, C++, p50", cpp["p50_us"], "us", most=15)
     row("ready batch to tensors, tokens, Python, p50", p50, "us", None, least, most=40)

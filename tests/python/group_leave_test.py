@@ -5,27 +5,12 @@ import json
 import pathlib
 import subprocess
 import sys
-import time
 
 import pytest
-from group_pair import BATCHES, member_of, options_of, pair, read, session_ids, spec_of, state_at
+from group_pair import BATCHES, SLOTS, await_sessions, member_of, options_of, pair, read, session_ids, spec_of, state_at, states_of
 from raw_client import Client
 
 import pinfeed
-
-SHARED_SLOTS = 4
-
-
-def states_of(daemon, group):
-    sessions = [session for feed in pinfeed.status(daemon.address)["feeds"] for session in feed.get("sessions", [])]
-    return sorted(session["state"] for session in sessions if session["client_name"] == group)
-
-
-def await_states(daemon, group, expected):
-    deadline = time.monotonic() + 30
-    while (now := states_of(daemon, group)) != expected:
-        assert time.monotonic() < deadline, f"sessions are {now}, not {expected}"
-
 
 def numbers_of(batch):
     return [int(number) for number in batch.id]
@@ -40,18 +25,18 @@ def test_a_closed_member_is_not_waited_for(daemon, arrays):
         assert states_of(daemon, "closed") == ["attached", "left"]
         assert numbers_of(held) == before
         del held
-        await_states(daemon, "closed", ["attached"])
+        await_sessions(states_of, daemon, "closed", ["attached"])
 
 
 def test_others_get_the_slots_back_that_it_lets_go_of(daemon, arrays):
     with pair(daemon, arrays, **options_of("all slots")) as (feed, member):
         batches = iter(feed)
-        held = [next(batches) for _ in range(SHARED_SLOTS)]
-        assert member.read(SHARED_SLOTS) == list(range(SHARED_SLOTS))
+        held = [next(batches) for _ in range(SLOTS)]
+        assert member.read(SLOTS) == list(range(SLOTS))
         feed.close()
         member.begin_reading(BATCHES)  # there is no slot for one
         held.clear()
-        assert json.loads(member.process.stdout.readline()) == list(range(SHARED_SLOTS, BATCHES))
+        assert json.loads(member.process.stdout.readline()) == list(range(SLOTS, BATCHES))
 
 
 def test_a_member_that_seeks_is_there_once(daemon, arrays):
@@ -59,13 +44,13 @@ def test_a_member_that_seeks_is_there_once(daemon, arrays):
         held = next(iter(feed))
         before = numbers_of(held)
         feed.load_state_dict(state_at(feed, 40))
-        await_states(daemon, "sought", ["attached", "attached", "left"])
+        await_sessions(states_of, daemon, "sought", ["attached", "attached", "left"])
         member.begin_reading(14)
         assert read(iter(feed), 3) == [10, 11, 12]
         assert json.loads(member.process.stdout.readline()) == list(range(14))
         assert numbers_of(held) == before
         del held
-        await_states(daemon, "sought", ["attached", "attached"])
+        await_sessions(states_of, daemon, "sought", ["attached", "attached"])
 
 
 @pytest.mark.parametrize("share", ["broadcast", "queue"])
@@ -81,7 +66,7 @@ def test_an_only_member_goes_anywhere(daemon, arrays, share):
         assert read(iter(feed), 5) == [0, 1, 2, 3, 4]
         assert numbers_of(held) == before
         del held
-        await_states(daemon, group, ["attached"])
+        await_sessions(states_of, daemon, group, ["attached"])
 
 
 def test_a_queue_has_what_was_not_taken(daemon, arrays):
@@ -139,7 +124,7 @@ def test_leaving_twice_ends_the_connection_and_no_more(daemon, arrays):
     assert states_of(daemon, "twice") == ["left"]
     process.communicate("")
     assert process.returncode == 0
-    await_states(daemon, "twice", [])
+    await_sessions(states_of, daemon, "twice", [])
 
 
 def test_a_feed_of_ones_own_can_be_left_too(daemon, arrays):

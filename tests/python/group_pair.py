@@ -3,6 +3,7 @@
 
 import contextlib
 import json
+import time
 
 from member_process import Member
 from raw_client import messages
@@ -10,6 +11,7 @@ from raw_client import messages
 import pinfeed
 
 BATCHES = 16  # an epoch's
+SLOTS = 4
 
 MEMBER = """
 import itertools, json, sys
@@ -23,7 +25,7 @@ feed.close()
 """
 
 def options_of(group, **more):
-    return {"batch_size": 4, "slots": 4, "share": "broadcast", "group": group, "group_size": 2, "name": group, **more}
+    return {"batch_size": 4, "slots": SLOTS, "share": "broadcast", "group": group, "group_size": 2, "name": group, **more}
 
 
 def member_of(daemon, arrays, options):
@@ -46,9 +48,24 @@ def read(batches, count):
     return [next(batches).index for _ in range(count)]
 
 
-def session_ids(daemon, group):
+def sessions_of(daemon, group):
     sessions = [session for feed in pinfeed.status(daemon.address)["feeds"] for session in feed.get("sessions", [])]
-    return {session["id"] for session in sessions if session["client_name"] == group}
+    return [session for session in sessions if session["client_name"] == group]
+
+
+def session_ids(daemon, group):
+    return {session["id"] for session in sessions_of(daemon, group)}
+
+
+def states_of(daemon, group):
+    return sorted(session["state"] for session in sessions_of(daemon, group))
+
+
+def await_sessions(look, daemon, group, expected):
+    """Until `look`, one of the two above, sees that: what ended or was refused is gone a moment later."""
+    deadline = time.monotonic() + 30
+    while (now := look(daemon, group)) != expected:
+        assert time.monotonic() < deadline, f"sessions {now}, not {expected}"
 
 
 def spec_of(arrays, **more):

@@ -3,11 +3,10 @@
 
 import json
 import pathlib
-import time
 
 import grpc
 import pytest
-from group_pair import BATCHES, member_of, options_of, pair, read, session_ids, spec_of, state_at
+from group_pair import BATCHES, await_sessions, member_of, options_of, pair, read, session_ids, spec_of, state_at
 from member_process import Member
 from raw_client import Client, messages, open_feed, request_for
 
@@ -26,13 +25,6 @@ for line in sys.stdin:
     print(json.dumps([batch["batch_index"] for batch in batches]), flush=True)
 client.bye()
 """
-
-
-def await_sessions(daemon, group, expected):
-    """What was refused is gone a moment after the refusal."""
-    deadline = time.monotonic() + 30
-    while (now := session_ids(daemon, group)) != expected:
-        assert time.monotonic() < deadline, f"sessions {now}, not {expected}"
 
 
 def test_a_refused_seek_leaves_a_member_where_it_was(daemon, arrays):
@@ -54,7 +46,7 @@ def test_a_refused_seek_leaves_a_member_where_it_was(daemon, arrays):
         member.begin_reading(BATCHES - 4)
         assert [batch.index for batch in batches] == list(range(6, BATCHES))
         assert json.loads(member.process.stdout.readline()) == list(range(4, BATCHES))
-        await_sessions(daemon, "refused", before)
+        await_sessions(session_ids, daemon, "refused", before)
 
 
 def test_a_member_gets_ahead_of_the_others(daemon, arrays):
@@ -106,7 +98,7 @@ def test_a_refused_seek_loses_nothing_of_a_queue(daemon, arrays):
         assert len(before) == 2
         with pytest.raises(pinfeed.InvalidArgumentError, match="position 13 is no border"):
             feed.load_state_dict(state_at(feed, 13))
-        await_sessions(daemon, "queue", before)
+        await_sessions(session_ids, daemon, "queue", before)
         member.begin_reading(BATCHES)
         seen += [batch.index for batch in batches]
         seen += json.loads(member.process.stdout.readline())

@@ -14,13 +14,19 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class FeedBroadcastTest : public FeedTest {};
+class FeedBroadcastTest : public FeedTest {
+ protected:
+  std::shared_ptr<Feed> MakeGroup(std::shared_ptr<const Dataset> dataset, uint32_t group_size = 1,
+                                  uint32_t slots = 4) {
+    FeedSpec spec = Spec(8);
+    spec.sharing = Sharing::kBroadcast;
+    spec.group_size = group_size;
+    return Make(spec, std::move(dataset), slots);
+  }
+};
 
 TEST_F(FeedBroadcastTest, GivesEveryBatchToAllAndWaitsForTheSlowest) {
-  FeedSpec spec = Spec(8);
-  spec.sharing = Sharing::kBroadcast;
-  spec.group_size = 2;
-  const auto feed = Make(spec, std::make_shared<NumberDataset>(1000), 3);
+  const auto feed = MakeGroup(std::make_shared<NumberDataset>(1000), 2, 3);
   PageClient fast(*feed);
   PageClient slow(*feed);
   ASSERT_TRUE(feed->Attach(fast.pages(), std::nullopt).ok());
@@ -48,9 +54,7 @@ TEST_F(FeedBroadcastTest, GivesEveryBatchToAllAndWaitsForTheSlowest) {
 }
 
 TEST_F(FeedBroadcastTest, LoadsNothingThatNobodyWants) {
-  FeedSpec spec = Spec(8);
-  spec.sharing = Sharing::kBroadcast;
-  const auto feed = Make(spec, std::make_shared<NumberDataset>(800));
+  const auto feed = MakeGroup(std::make_shared<NumberDataset>(800));
   PageClient goes(*feed);
   PageClient far(*feed);
   PageClient farther(*feed);
@@ -74,12 +78,10 @@ TEST_F(FeedBroadcastTest, SkipsNothingWhileSomebodyMayComeForIt) {
   const std::optional<Sampler::Start> joins[] = {std::nullopt, Sampler::Start{0, 6}, Sampler::Start{3, 0}};
   for (const auto& join : joins) {
     std::atomic<bool> reads{true};
-    FeedSpec spec = Spec(8);
-    spec.sharing = Sharing::kBroadcast;
     const auto dataset = std::make_shared<NumberDataset>(800, std::set<uint64_t>(), [&](uint64_t) {
       while (!reads) std::this_thread::yield();
     });
-    const auto feed = Make(spec, dataset);
+    const auto feed = MakeGroup(dataset);
     PageClient goes(*feed);
     PageClient far(*feed);
     PageClient late(*feed);
@@ -108,10 +110,7 @@ TEST_F(FeedBroadcastTest, SkipsNothingWhileSomebodyMayComeForIt) {
 }
 
 TEST_F(FeedBroadcastTest, MembersThatComeBackGoOnWhereEachWas) {
-  FeedSpec spec = Spec(8);
-  spec.sharing = Sharing::kBroadcast;
-  spec.group_size = 2;
-  const auto feed = Make(spec, std::make_shared<NumberDataset>(1000));
+  const auto feed = MakeGroup(std::make_shared<NumberDataset>(1000), 2);
   PageClient ahead(*feed);
   PageClient behind(*feed);
   ASSERT_TRUE(feed->Attach(ahead.pages(), Sampler::Start{0, 7}).ok());

@@ -18,6 +18,7 @@ TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfe
 WATCHDOG_MS = 1000
 HANGS = "reload the configuration: not done after 4 s, at "
 
+
 class Configured:
     """A service with a file that names the dataset 'here'; `write` adds to it."""
 
