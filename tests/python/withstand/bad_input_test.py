@@ -251,7 +251,8 @@ def test_a_sample_without_memory(tmp_path):
     (tmp_path / "data").mkdir()
     folder, bad = broken(tmp_path, "memoryless")
     os.truncate(bad, 1 << 30)
-    daemon = start_daemon(tmp_path / "run", pool="64MiB")
+    # One malloc arena: each reserves 64 MiB of address space, and how many threads make one before the limit is set is the scheduler's choice.
+    daemon = start_daemon(tmp_path / "run", pool="64MiB", under=("env", "MALLOC_ARENA_MAX=1"))
     pid = daemon.process.pid
     mapped = next(int(line.split()[1]) << 10 for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmSize"))
     resource.prlimit(pid, resource.RLIMIT_AS, (mapped + (512 << 20), resource.getrlimit(resource.RLIMIT_AS)[1]))
