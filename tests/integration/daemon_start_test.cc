@@ -148,11 +148,12 @@ TEST(DaemonStartTest, ASighupOfTheFirstMomentsIsAReloadOnceItServes) {
   TempDir directory;
   const std::filesystem::path file = directory / "pinfeedd.toml";
   ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  const std::filesystem::path later = directory.Write("later.toml", "max_sessions = 7\n");
   DaemonProcess daemon({"--config=" + file.string()});
   UniqueFd pipe;
   while (!pipe) pipe.reset(::open(file.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));  // until it has it open
   daemon.Signal(SIGHUP);
-  std::filesystem::rename(directory.Write("later.toml", "max_sessions = 7\n"), file);
+  std::filesystem::rename(later, file);
   pipe.reset();  // an empty configuration
   ASSERT_TRUE(daemon.AwaitReady()) << daemon.Log();
   while (daemon.Log().find("the configuration was loaded: max_sessions = 7") == std::string::npos)

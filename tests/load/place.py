@@ -45,7 +45,7 @@ class Place:
         daemon = Daemon(run, "--allowed-roots", str(self.scratch), "--workers", "2", *flags, http_listen="127.0.0.1:0", under=under)
         try:
             self.take_some(daemon)
-            eventually("no session is left", lambda: not sessions_of(read_status(daemon.address)))
+            eventually("nothing is left of the client", lambda: not sessions_of(status := read_status(daemon.address)) and int(status["pool_used_bytes"]) == 0)
             daemon.at_start = census_at_rest(daemon)
             yield daemon
             assert daemon.process.poll() is None, f"the daemon ended:\n{daemon.log()}"

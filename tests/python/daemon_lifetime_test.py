@@ -248,8 +248,7 @@ DIES = """
 import os, sys
 import pinfeed, pinfeed._daemon
 pinfeed._daemon.SYSTEM_SOCKET = "/no/such/socket"
-if sys.argv[2] == "old enough":
-    pinfeed._daemon._LEAST_LIFE_S = 0
+pinfeed._daemon._LEAST_LIFE_S = {"old enough": 0, "too young": 3600}[sys.argv[2]]
 feed = pinfeed.open(sys.argv[1], batch_size=4, shuffle=True, framework="numpy", epochs=2)
 expected = [list(batch.id) for _ in range(2) for batch in feed]
 feed.close()

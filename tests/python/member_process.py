@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member of a group in a process of its own, which does what it is told."""
+"""Trainers in processes of their own: a member of a group, which does what it is told, and one that prints without end."""
 
 import json
+import queue
 import subprocess
 import sys
+import threading
 
 
 class Member:
@@ -33,4 +35,29 @@ class Member:
             self.close()
         self.process.kill()
         self.process.wait()
+        self.process.stdout.close()
+
+
+class Printer:
+    """A process whose lines are kept until they are asked for: it never waits for somebody to read them."""
+
+    def __init__(self, *command):
+        self.process = subprocess.Popen([sys.executable, *map(str, command)], stdout=subprocess.PIPE, text=True)
+        self._lines = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._keep)
+        self._thread.start()
+
+    def _keep(self):
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put("")  # as readline says it
+
+    def readline(self):
+        """The next line, "" after the last; queue.Empty when none comes within a minute."""
+        return self._lines.get(timeout=60)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self._thread.join()
         self.process.stdout.close()

@@ -111,11 +111,11 @@ def test_a_job_waits_for_the_next_daemon(tmp_path, arrays, how):
 
 def test_the_wait_ends(tmp_path, arrays):
     with draining(tmp_path / "run", arrays) as (daemon, _):
-        by_address = start_job(arrays, daemon.address, open_timeout=1, address=daemon.address)
-        shared = start_job(arrays, daemon.address, open_timeout=1, share="queue", group="g", group_size=2)
-        by_default = start_job(arrays, daemon.address, open_timeout=1)
+        by_address = start_job(arrays, daemon.address, open_timeout=10, address=daemon.address)
+        shared = start_job(arrays, daemon.address, open_timeout=10, share="queue", group="g", group_size=2)
+        by_default = start_job(arrays, daemon.address, open_timeout=10)
         (kind, text), _ = end_of(by_address)
-        assert kind == "UnavailableError" and f"the daemon at {daemon.address} is stopping, and no other came within 1.0" in text
+        assert kind == "UnavailableError" and f"the daemon at {daemon.address} is stopping, and no other came within 10.0" in text
         (kind, text), _ = end_of(shared)
         assert kind == "UnavailableError" and "share='queue': no common daemon" in text and "is stopping, and no other came" in text
         (address, batch), error = end_of(by_default)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 
@@ -16,10 +15,11 @@ import numpy as np
 import pinfeed
 import pytest
 from conftest import BUILD
+from member_process import Printer
 from service_manager import WAIT_S, Service, stopped_thread
 
 WATCHDOG_MS = 600
-PATIENT_WATCHDOG_MS = 3000  # of a machine that may be busy for a moment
+STUCK_TIMEOUT_S = 0.3
 TOOL = BUILD / "client" / "cli" / "pinfeed"
 GPU_READER = pathlib.Path(__file__).with_name("device") / "device_trainer.py"
 READER = """
@@ -41,7 +41,7 @@ def rows(tmp_path):
 
 def reader(rows, service):
     """A trainer that reads until it is killed."""
-    return subprocess.Popen([sys.executable, "-c", READER, str(rows), service.address], stdout=subprocess.PIPE, text=True)
+    return Printer("-c", READER, rows, service.address)
 
 
 def await_log(service, text):
@@ -141,12 +141,11 @@ def test_a_private_daemon_is_not_its_users_service(tmp_path):
 
 
 def test_an_idle_daemon_feeds_its_watchdog(tmp_path):
-    service = Service(tmp_path / "run", "--stuck-timeout", "300ms", watchdog_ms=PATIENT_WATCHDOG_MS)
+    service = Service(tmp_path / "run", "--stuck-timeout", f"{STUCK_TIMEOUT_S}s", watchdog_ms=WATCHDOG_MS)
     service.receive_until("READY")
-    end = time.monotonic() + 1.5 * PATIENT_WATCHDOG_MS / 1000  # many times the stuck_timeout
-    while (began := time.monotonic()) < end:
+    end = time.monotonic() + 10 * STUCK_TIMEOUT_S
+    while time.monotonic() < end:
         service.receive_until("WATCHDOG")
-        assert time.monotonic() - began < PATIENT_WATCHDOG_MS / 1000
     service.stop()
 
 
@@ -154,7 +153,7 @@ def test_a_worker_whose_read_does_not_return_stops_the_watchdog(tmp_path, rows):
     service = Service(tmp_path / "run", "--allowed-roots", str(rows), "--workers", "2", "--stuck-timeout", "1s", watchdog_ms=WATCHDOG_MS)
     service.receive_until("READY")
     trainer = reader(rows, service)
-    assert trainer.stdout.readline()
+    assert trainer.readline()
     with stopped_thread(service.thread("worker1"), in_read=True):
         await_log(service, "and nothing else was done for")
         assert "the service manager's watchdog is not fed until this changes" in service.log()
@@ -162,7 +161,6 @@ def test_a_worker_whose_read_does_not_return_stops_the_watchdog(tmp_path, rows):
     service.receive_until("WATCHDOG")  # it reads on
     assert "moves again" in service.log()
     trainer.kill()
-    trainer.communicate()
     service.stop()
 
 
@@ -171,7 +169,7 @@ def test_a_hang_is_told_without_a_watchdog_and_so_is_its_end(tmp_path, rows):
     service.receive_until("READY")
     assert not pinfeed.status(service.address)["hung"] and "hangs" not in printed_status(service)
     trainer = reader(rows, service)
-    assert trainer.stdout.readline()
+    assert trainer.readline()
     with stopped_thread(service.thread("worker0"), in_read=True):
         await_log(service, "no feed gets on until this changes")
         told = [line for line in service.log().splitlines() if "piece of work" in line and "no feed gets on" in line]
@@ -187,7 +185,6 @@ def test_a_hang_is_told_without_a_watchdog_and_so_is_its_end(tmp_path, rows):
     await_log(service, "what hung moves again")
     assert not pinfeed.status(service.address)["hung"]
     trainer.kill()
-    trainer.communicate()
     assert service.silent_for("WATCHDOG", 0.1)
     service.stop()
 
@@ -197,16 +194,14 @@ def test_a_read_that_does_not_return_stops_nothing_while_others_get_on(tmp_path,
     service = Service(tmp_path / "run", "--allowed-roots", str(rows), "--workers", "2", "--stuck-timeout", "1s", watchdog_ms=WATCHDOG_MS)
     service.receive_until("READY")
     hung = reader(rows, service)
-    assert hung.stdout.readline()
+    assert hung.readline()
     with stopped_thread(service.thread("worker1"), in_read=True):
         other = reader(rows, service)
         await_log(service, "the rest gets on, so the daemon goes on")
         for _ in range(5):
             assert not service.silent_for("WATCHDOG", 3 * WATCHDOG_MS / 1000)
         other.kill()
-        other.communicate()
     hung.kill()
-    hung.communicate()
     service.stop()
 
 
@@ -243,15 +238,15 @@ class TestWithAGpu:
         service.receive_until("READY")
         monkeypatch.setenv("LD_LIBRARY_PATH", self.ENVIRONMENT["LD_LIBRARY_PATH"])
         options = json.dumps({"dataset": str(rows), "batch_size": 64})
-        trainer = subprocess.Popen([sys.executable, GPU_READER, service.address, "1000000", options], stdout=subprocess.PIPE, text=True)
+        trainer = Printer(GPU_READER, service.address, "1000000", options)
         await_log(service, "no copy to GPU-")
         status = pinfeed.status(service.address)
         (hung,) = status["hung"]
         assert status["state"] == "ready" and hung["thread"] == "copy-0" and hung["gpu"] == status["gpus"][0]["uuid"] and hung["seconds"] > 1
         assert f"copy-0 hangs: no copy to {hung['gpu']} has ended for" in printed_status(service).splitlines()[1]
-        for process in (trainer, service.process):  # which cannot end by itself
-            process.kill()
-            process.communicate()
+        trainer.kill()
+        service.process.kill()  # it cannot end by itself
+        service.process.wait()
 
     def test_copies_that_do_not_end_stop_the_watchdog(self, tmp_path, rows, monkeypatch):
         service = Service(
@@ -260,15 +255,14 @@ class TestWithAGpu:
         service.receive_until("READY")
         monkeypatch.setenv("LD_LIBRARY_PATH", self.ENVIRONMENT["LD_LIBRARY_PATH"])
         options = json.dumps({"dataset": str(rows), "batch_size": 64})
-        trainer = subprocess.Popen([sys.executable, GPU_READER, service.address, "1000000", options], stdout=subprocess.PIPE, text=True)
-        assert trainer.stdout.readline()
+        trainer = Printer(GPU_READER, service.address, "1000000", options)
+        assert trainer.readline()
         with stopped_thread(service.thread("copy-0"), in_read=False):
             end = time.monotonic() + WAIT_S
             while not service.silent_for("WATCHDOG", 3 * WATCHDOG_MS / 1000):
                 assert time.monotonic() < end, "the watchdog is fed on"
         service.receive_until("WATCHDOG")
         trainer.kill()
-        trainer.communicate()
         service.stop()
 
 
@@ -293,17 +287,16 @@ def test_sockets_of_the_service_manager_outlive_the_daemon_and_its_clients_wait_
     first = Service(tmp_path / "run", "--allowed-roots", str(rows), sockets=sockets)
     first.receive_until("READY")
     trainer = reader(rows, first)
-    assert [int(trainer.stdout.readline()) for _ in range(10)] == list(range(10))
+    assert [int(trainer.readline()) for _ in range(10)] == list(range(10))
     first.process.terminate()
     assert first.process.wait(WAIT_S) == 0, first.log()
     assert connects(first.address)  # nobody serves it now
     second = Service(tmp_path / "run", "--allowed-roots", str(rows), sockets=sockets)
     second.receive_until("READY")
     for number in range(10, 1000):
-        assert int(trainer.stdout.readline()) == number % 256
+        assert int(trainer.readline()) == number % 256
     assert [os.stat(tmp_path / "run" / name).st_ino for name in ("pinfeed.sock", "lifeline.sock")] == [file.st_ino for file in files]
     trainer.kill()
-    trainer.communicate()
     second.stop()
 
 

@@ -155,8 +155,7 @@ def test_trace_shows_who_waits(daemon, data, tmp_path):
         for event in events_of(path, "X"):
             spent[event["cat"]] += event["dur"]
         shares[step] = spent["wait"] / (spent["wait"] + spent["step"])
-    assert shares[0.05] < 0.1, shares
-    assert shares[0] > shares[0.05]
+    assert shares[0.05] < shares[0] / 2, shares
 
 
 def test_trace_of_an_idle_daemon_is_an_empty_file(daemon, tmp_path):

@@ -41,8 +41,12 @@ class HttpTest : public ::testing::Test {
                                                       &refusals_}));
   }
 
-  UniqueFd Connect() const {
+  // `receive_bytes`: what the kernel keeps for who does not read; 0: its own choice.
+  UniqueFd Connect(int receive_bytes = 0) const {
     UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (receive_bytes > 0) {
+      EXPECT_EQ(::setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes), 0);
+    }
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(server_->port());
@@ -118,14 +122,16 @@ TEST_F(HttpTest, SilentConnectionsHoldNobodyUp) {
 }
 
 TEST_F(HttpTest, WhoDoesNotReadItsAnswerHoldsNobodyUp) {
-  status_.assign(size_t{64} << 20, 'x');  // more than the kernel buffers
+  constexpr size_t kBytes = size_t{8} << 20;  // more than the kernel buffers for who has a small buffer
+  constexpr int kSmall = 4096;
+  status_.assign(kBytes, 'x');
   std::vector<UniqueFd> lazy;
   for (int i = 0; i < 80; ++i) {
-    lazy.push_back(Connect());
+    lazy.push_back(Connect(kSmall));
     Send(lazy.back(), "GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n");
   }
   EXPECT_THAT(Ask("/healthz"), StartsWith("HTTP/1.1 200 "));
-  EXPECT_EQ(Ask("/status.json").size() >> 20, 64U) << "whoever reads gets all of it";
+  EXPECT_GT(Ask("/status.json").size(), kBytes) << "whoever reads gets all of it";
 }
 
 TEST_F(HttpTest, FiguresAreMadeOnceForManyScrapes) {
