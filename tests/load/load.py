@@ -16,6 +16,7 @@ import traceback
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 THEMES = ("sessions", "churn", "fairness", "calls", "slow", "half_open", "descriptors", "memory")
+OTHERS_MAY_HAVE = 0.25  # of the processors, for speeds to count in the short form
 
 
 def say(text):
@@ -36,12 +37,25 @@ def run_theme(name, place, row):
     return rows
 
 
+def others_s():
+    """Seconds of processor time that all but this process and its ended children have had since the machine started: /proc/stat, proc(5)."""
+    user, nice, system, _, _, irq, softirq, steal = map(int, pathlib.Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
+
+
 def run_short(name, place, row):
-    """The theme's rows. In the short form a speed that misses its limit is shown and fails nothing: this machine may have other things to do."""
-    rows = run_theme(name, place, row)
-    for each in rows:
-        if each.is_speed and not each.ok:
-            each.ok, each.limit = True, f"{each.limit}, missed; a limit of the long form"
+    """The theme's rows; measured anew, at most twice, when nothing but speeds missed their limits. Those of a machine whose processors others had
+    are shown, and are no fault."""
+    for again in (True, True, False):
+        began, others = time.monotonic(), others_s()
+        rows = run_theme(name, place, row)
+        share = (others_s() - others) / (time.monotonic() - began) / os.cpu_count()
+        missed = [each for each in rows if not each.ok]
+        if not missed or not again or not all(each.is_speed for each in missed):
+            break
+    for each in missed:
+        if each.is_speed and share > OTHERS_MAY_HAVE:
+            each.ok, each.limit = True, f"{each.limit}, missed beside others that had {share:.0%} of the processors"
     return rows
 
 

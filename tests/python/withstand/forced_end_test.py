@@ -4,14 +4,13 @@
 import pathlib
 import signal
 import socket
-import subprocess
-import sys
 
 import numpy
 import pinfeed
 import pytest
 from daemon_process import Daemon
 from hardship import eventually
+from member_process import Printer
 
 SAMPLES = 64
 READER = """
@@ -57,8 +56,8 @@ def test_the_next_daemon_serves_although_the_last_one_cannot_be_ended(tmp_path, 
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(first.address)
         connection.settimeout(60)
-        reader = subprocess.Popen([sys.executable, "-c", READER, f"{deaf.path}/x.npy", first.address], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        assert reader.stdout.readline()
+        reader = Printer("-c", READER, f"{deaf.path}/x.npy", first.address)
+        assert reader.readline()
         deaf.go_deaf()
         assert deaf.heard.wait(60), first.log()
         first.process.send_signal(signal.SIGTERM)
@@ -83,4 +82,3 @@ def test_the_next_daemon_serves_although_the_last_one_cannot_be_ended(tmp_path, 
         first.process.wait(60)
         if reader is not None:
             reader.kill()
-            reader.communicate()
