@@ -8,22 +8,27 @@ CHROOT_CACHE := /var/tmp/pinfeed-chroot
 CONTAINER_CACHE := /var/tmp/pinfeed-container
 CTEST := ctest --output-on-failure --no-tests=error -j $(JOBS)
 PYTHON := /usr/bin/python3
+# A new build folder gets the product alone; one that has the tests keeps them.
+FIRST_CONFIGURE = $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DPINFEED_TESTS=OFF -DPINFEED_BENCH=OFF)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build test test-sanitizers packages test-packages test-container test-manifests test-slurm test-load bench demo format tidy fuzz mutants clean
+.PHONY: help build everything test test-sanitizers packages test-packages test-container test-manifests test-slurm test-load bench demo format tidy fuzz mutants clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
 
-build: ## everything, optimised, into build/release
+build: ## the daemon, the tool and the client library, optimised, into build/release
 	@deploy/install-deps build
-	@cmake --preset release $(CMAKE_ARGS)
+	@cmake --preset release $(FIRST_CONFIGURE) $(CMAKE_ARGS)
+	@cmake --build --preset release --target product -- -j $(JOBS)
+
+everything:
+	@deploy/install-deps build test
+	@cmake --preset release -DPINFEED_TESTS=ON -DPINFEED_BENCH=ON $(CMAKE_ARGS)
 	@cmake --build --preset release -- -j $(JOBS)
 
-test: ## install what is missing, build, then every check and test
-	@deploy/install-deps build test
-	@$(MAKE) --no-print-directory build
+test: everything ## install what is missing, build, then every check and test
 	@$(CTEST) --test-dir $(BUILD)
 
 test-sanitizers: ## unit and integration tests under ASan + UBSan, the core under TSan
@@ -46,36 +51,33 @@ test-container: ## build the image and run it as operators do (root; minutes); C
 	@deploy/install-deps test-container
 	@tests/container/run.sh $(CONTAINER_CACHE)
 
-test-manifests: ## render and validate the files for Compose and Kubernetes
-	@deploy/install-deps build test-manifests
-	@cmake --preset release $(CMAKE_ARGS) && cmake --build --preset release --target pinfeedd -- -j $(JOBS)
+test-manifests: build ## render and validate the files for Compose and Kubernetes
+	@deploy/install-deps test-manifests
 	@tests/manifests/run.sh build/manifests
 
-test-slurm: ## jobs with a daemon each on a Slurm cluster of two nodes on this machine (root)
-	@deploy/install-deps build test-slurm
-	@cmake --preset release $(CMAKE_ARGS) && cmake --build --preset release --target pinfeedd pinfeed_cli pinfeed_client -- -j $(JOBS)
+test-slurm: build ## jobs with a daemon each on a Slurm cluster of two nodes on this machine (root)
+	@deploy/install-deps test-slurm
 	@tests/slurm/run.sh $(BUILD)
 
-test-load: ## many sessions, opens and calls, slow and silent clients, no descriptors, no memory; LOAD_SECONDS (600) of opening and closing
-	@deploy/install-deps build test
-	@cmake --preset release $(CMAKE_ARGS) && cmake --build --preset release --target pinfeedd pinfeed_client -- -j $(JOBS)
+test-load: build ## many sessions, opens and calls, slow and silent clients, no descriptors, no memory; LOAD_SECONDS (600) of opening and closing
+	@deploy/install-deps test
 	@$(PYTHON) tests/load/load.py --build-dir $(BUILD) --seconds $(LOAD_SECONDS) $(LOAD_ARGS)
 
 bench: ## pinfeed beside PyTorch's DataLoader, then the micro-benchmarks
 	@deploy/install-deps build bench
-	@$(MAKE) --no-print-directory build
+	@cmake --preset release $(FIRST_CONFIGURE) -DPINFEED_BENCH=ON $(CMAKE_ARGS)
+	@cmake --build --preset release -- -j $(JOBS)
 	@$(PYTHON) tests/bench/run.py --build-dir $(BUILD) $(BENCH_ARGS)
 	@for each in $(BUILD)/bench/*_bench; do echo "== $$each"; $$each || exit 1; done
 
-demo: ## train a small model with batches from a daemon on this host
-	@deploy/install-deps build demo
-	@$(MAKE) --no-print-directory build
+demo: build ## train a small model with batches from a daemon on this host
+	@deploy/install-deps demo
 	@$(PYTHON) examples/demo.py --build-dir $(BUILD)
 
 format: ## rewrite the C and C++ sources as .clang-format says
 	@$(PYTHON) tests/check_format.py --fix
 
-tidy: build ## clang-tidy over what changed since it last passed
+tidy: everything ## clang-tidy over what changed since it last passed
 	@$(PYTHON) tests/tidy.py $(BUILD)
 
 fuzz: ## every fuzz target for FUZZ_SECONDS (60) each

@@ -27,6 +27,7 @@ add_custom_command(OUTPUT ${help_pages}
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/deploy/help_pages.py $<TARGET_FILE:pinfeed_cli> $<TARGET_FILE:pinfeedd> ${PROJECT_BINARY_DIR}/man
   DEPENDS deploy/help_pages.py pinfeed_cli pinfeedd VERBATIM)
 add_custom_target(pinfeed_help_pages ALL DEPENDS ${help_pages})
+add_dependencies(product pinfeed_help_pages)
 install(FILES ${PROJECT_BINARY_DIR}/man/pinfeed.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT daemon)
 install(FILES ${PROJECT_BINARY_DIR}/man/pinfeedd.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8 COMPONENT daemon)
 install(FILES ${PROJECT_BINARY_DIR}/man/pinfeed.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME pinfeed COMPONENT daemon)
