@@ -25,7 +25,8 @@ NORMAL = [["RandomHorizontalFlip", []], ["Normalize", [[0.5, 0.4, 0.3], [0.2, 0.
         {"dataset": "photos", "batch_size": 5, "transforms": [["Resize", [[9, 8]]]]},
         {"dataset": "arrays", "batch_size": 7, "shuffle": True, "zero_copy": True},
         {"dataset": "large", "batch_size": 20, "shuffle": True, "drop_last": False, "sample_ids": True},
-        {"dataset": "large", "batch_size": 20, "shuffle": True, "transforms": NORMAL, "zero_copy": False},
+        {"dataset": "large", "batch_size": 20, "shuffle": True, "transforms": NORMAL, "zero_copy": False, "masks": ["mask"]},
+        {"dataset": "large", "batch_size": 20, "transforms": [["Resize", [[90, 80]]], *NORMAL], "masks": ["mask"], "valid": True},
     ],
 )
 def test_the_bytes_are_the_same_on_every_backend(daemon, data, host_bytes, backend, options):
