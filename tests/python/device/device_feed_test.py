@@ -60,7 +60,7 @@ def test_skipped_samples_leave_no_gap_in_batches_of_several_pieces(daemon, data,
         path.write_bytes(b"no image")
     try:
         # 20 samples of 900 kB: three pieces.
-        options = {"dataset": str(data / "photos"), "batch_size": 20, "on_bad_sample": "skip", "shuffle": True, "transforms": [["Resize", [[550, 550]]]], "sample_ids": True}
+        options = {"dataset": str(data / "photos"), "batch_size": 20, "on_bad_sample": "skip", "shuffle": True, "transforms": [["Resize", [[550, 550]]], *NORMAL], "sample_ids": True, "valid": True}
         on_gpu, _, _ = finish(trainer(daemon.address, 10, **options))
         on_host, _, _ = finish(trainer(daemon.address, 10, host=True, **options))
         assert on_gpu == on_host
