@@ -260,7 +260,8 @@ def kind_of(name: str, dtype: int) -> Tuple[int, int, str, str]:
 
 def sample_bytes(tensor: Any) -> int:
     """Bytes of one sample of a `_abi.TensorInfo`; the batch that it describes may be empty."""
-    return math.prod(tensor.shape[1 : tensor.dims]) * kind_of("", tensor.dtype)[1] // 8
+    shape: List[int] = tensor.shape[1 : tensor.dims]
+    return math.prod(shape) * kind_of("", tensor.dtype)[1] // 8
 
 
 class Lease(weakref.ref):  # type: ignore[type-arg]  # as Python 3.8 cannot subscribe it
