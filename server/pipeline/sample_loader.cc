@@ -245,6 +245,7 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
         "sample has one shape");
   }
   std::vector<TensorSpec> outputs;
+  outputs.reserve(fields.size() + 3);  // with the loader's own
   for (const Field& field : fields) outputs.push_back(field.spec);
   if (program->image.has_value()) {
     const auto c = static_cast<int64_t>(channels);
