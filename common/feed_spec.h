@@ -95,6 +95,9 @@ struct FeedSpec {
   OnBadSample on_bad_sample = OnBadSample::kFail;
   uint32_t slots = 0;  // 0: the daemon's default
   bool sample_ids = false;
+  bool valid = false;                         // adds the tensor "valid": whether each sample could be read
+  std::vector<std::string> masks;             // fields that follow the image's geometry
+  std::vector<std::string> fields_unchanged;  // fields of the image's size that do not
   Sharing sharing = Sharing::kExclusive;
   std::string group;
   uint32_t group_size = 1;

@@ -161,6 +161,39 @@ void CheckSharing(const FeedSpec& spec, Faults& faults) {
   }
 }
 
+bool Holds(const std::vector<std::string>& names, size_t count, const std::string& name) {
+  const auto end = names.begin() + static_cast<std::ptrdiff_t>(count);
+  return std::find(names.begin(), end, name) != end;
+}
+
+// Whether the dataset has them is for who knows its fields.
+void CheckFieldNames(const std::string& list, const std::vector<std::string>& names, Faults& faults) {
+  if (names.size() > kMaxNamedFields) {
+    return faults.Add(list, "has " + std::to_string(names.size()) + " names, at most " +
+                                std::to_string(kMaxNamedFields) + " are possible");
+  }
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string at = list + "[" + std::to_string(i) + "]";
+    CheckText(names[i], kMaxNameBytes, at, faults);
+    if (names[i].empty()) {
+      faults.Add(at, "is empty; it must be the name of a field");
+    } else if (Holds(names, i, names[i])) {
+      faults.Add(at, "is there twice");
+    }
+  }
+}
+
+void CheckFields(const FeedSpec& spec, Faults& faults) {
+  CheckFieldNames("masks", spec.masks, faults);
+  CheckFieldNames("fields_unchanged", spec.fields_unchanged, faults);
+  if (spec.masks.size() > kMaxNamedFields) return;
+  for (size_t i = 0; i < spec.fields_unchanged.size() && i < kMaxNamedFields; ++i) {
+    if (Holds(spec.masks, spec.masks.size(), spec.fields_unchanged[i]))
+      faults.Add("fields_unchanged[" + std::to_string(i) + "]",
+                 "is in masks too; a field either follows the image or stays as it is");
+  }
+}
+
 }  // namespace
 
 void CheckText(const std::string& text, size_t limit, const std::string& field, Faults& faults) {
@@ -189,6 +222,7 @@ void CheckFeedSpec(const FeedSpec& spec, Faults& faults) {
   }
   TransformCheck transforms(faults);
   for (size_t i = 0; i < spec.transforms.size(); ++i) transforms.Check(spec.transforms[i], i);
+  CheckFields(spec, faults);
   if (spec.slots != 0 && (spec.slots < kMinSlots || spec.slots > kMaxSlots)) {
     faults.Add("slots", std::to_string(spec.slots) + " is not within " + std::to_string(kMinSlots) + " to " +
                             std::to_string(kMaxSlots));

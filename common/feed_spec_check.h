@@ -15,6 +15,7 @@ namespace pinfeed {
 
 inline constexpr size_t kMaxGroupBytes = 128;
 inline constexpr size_t kMaxNameBytes = 256;
+inline constexpr size_t kMaxNamedFields = 256;  // in a list of a spec
 
 void CheckFeedSpec(const FeedSpec& spec, Faults& faults);
 

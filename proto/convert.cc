@@ -129,6 +129,9 @@ FeedSpec SpecFromProto(const v1::FeedSpec& in, Faults& faults) {
   }
   out.slots = in.slots();
   out.sample_ids = in.sample_ids();
+  out.valid = in.valid();
+  out.masks = {in.masks().begin(), in.masks().end()};
+  out.fields_unchanged = {in.fields_unchanged().begin(), in.fields_unchanged().end()};
   out.group = in.group();
   out.group_size = in.group_size() == 0 ? 1 : in.group_size();
   CheckFeedSpec(out, faults);
@@ -242,6 +245,9 @@ std::string DifferingFields(const FeedSpec& a, const FeedSpec& b) {
   add(a.on_bad_sample == b.on_bad_sample, "on_bad_sample");
   add(a.slots == b.slots, "slots");
   add(a.sample_ids == b.sample_ids, "sample_ids");
+  add(a.valid == b.valid, "valid");
+  add(a.masks == b.masks, "masks");
+  add(a.fields_unchanged == b.fields_unchanged, "fields_unchanged");
   add(a.sharing == b.sharing, "sharing");
   add(a.group == b.group, "group");
   add(a.group_size == b.group_size, "group_size");

@@ -27,8 +27,14 @@ struct PeekOptions {
   uint32_t sequence_length = 0;  // of tokens
 };
 
+// What to ask for in addition to the dataset's fields.
+struct PeekExtras {
+  bool thumbnails;  // whole images with their aspect ratio, and black around them
+  bool own;         // the tensors "sample_id" and "valid"
+};
+
 // Its own small feed: the order of a trainer's feed is not disturbed by looking.
-Json PeekSpec(const PeekOptions& options, bool images) {
+Json PeekSpec(const PeekOptions& options, const PeekExtras& extras) {
   Json dataset = DatasetOf(options.dataset);
   if (!options.format.empty()) dataset["format"] = options.format;
   if (options.sequence_length > 0) dataset["sequence_length"] = options.sequence_length;
@@ -36,12 +42,12 @@ Json PeekSpec(const PeekOptions& options, bool images) {
                {"batch_size", options.samples},
                {"slots", 3},
                {"epochs", 1},
-               {"sample_ids", true},
+               {"sample_ids", extras.own},
+               {"valid", extras.own},
                {"on_bad_sample", "ZERO"},
                {"order", options.seed ? "SHUFFLE" : "SEQUENTIAL"},
                {"seed", options.seed.value_or(0)}};
-  if (images) {
-    // Whole images with their aspect ratio, and black around them.
+  if (extras.thumbnails) {
     spec["transforms"] = Json::array({{{"resize", {{"max_size", options.side}}}},
                                       {{"center_crop", {{"size", {options.side, options.side}}}}}});
     spec["image_layout"] = "HWC";
@@ -49,18 +55,22 @@ Json PeekSpec(const PeekOptions& options, bool images) {
   return spec;
 }
 
-Feed OpenForPeek(const PeekOptions& options, const ToolContext& context) {
+// `own`: whether it gives the tensors "sample_id" and "valid".
+Feed OpenForPeek(const PeekOptions& options, const ToolContext& context, bool* own) {
   FeedOptions feed_options;
   feed_options.address = context.address;
   feed_options.client_name = "pinfeed peek";
-  try {
-    return Feed(SpecText(PeekSpec(options, true)), feed_options);
-  } catch (const Error& error) {
-    if (error.code() != PF_INVALID_ARGUMENT) throw;
+  // Without images that can be resized, or with masks beside them, show the fields as they are. A dataset may
+  // have fields with the names of the extra tensors. Another fault of the spec is told by the last try.
+  for (const PeekExtras extras : {PeekExtras{true, true}, PeekExtras{false, true}}) {
+    try {
+      return Feed(SpecText(PeekSpec(options, extras)), feed_options);
+    } catch (const Error& error) {
+      if (error.code() != PF_INVALID_ARGUMENT) throw;
+    }
   }
-  // The dataset has no images that could be resized: show its numbers. Another fault of the spec is told by
-  // this second try.
-  return Feed(SpecText(PeekSpec(options, false)), feed_options);
+  *own = false;
+  return Feed(SpecText(PeekSpec(options, {false, false})), feed_options);
 }
 
 std::vector<TensorView> Tensors(const Feed& feed, const Batch& batch) {
@@ -69,16 +79,46 @@ std::vector<TensorView> Tensors(const Feed& feed, const Batch& batch) {
   return tensors;
 }
 
-// N x height x width x channels of uint8.
-const TensorView* FindImages(const std::vector<TensorView>& tensors) {
+// Tensors of uint8 that can be shown: N x height x width x channels, or N x channels x height x width.
+struct Images {
+  const TensorView* tensor = nullptr;  // null: there are none
+  size_t height = 0;
+  size_t width = 0;
+  size_t channels = 0;
+  bool channels_first = false;
+};
+
+Images AsImages(const TensorView& tensor) {
+  const std::vector<int64_t> shape = tensor.shape();
+  if (tensor.dtype() != PF_UINT8 || shape.size() != 4) return {};
+  const auto channels = [](int64_t count) { return count == 1 || count == 3 || count == 4; };
+  const auto side = [](int64_t length) { return length > 0 && length <= kMaxSide; };
+  const bool last = channels(shape[3]) && side(shape[1]) && side(shape[2]);
+  if (!last && !(channels(shape[1]) && side(shape[2]) && side(shape[3]))) return {};
+  const size_t first = last ? 1 : 2;  // dimension
+  return {&tensor, static_cast<size_t>(shape[first]), static_cast<size_t>(shape[first + 1]),
+          static_cast<size_t>(shape[last ? 3 : 1]), !last};
+}
+
+// The tensor named "image", else the first that can be shown.
+Images FindImages(const std::vector<TensorView>& tensors) {
+  Images found;
   for (const TensorView& tensor : tensors) {
-    const std::vector<int64_t> shape = tensor.shape();
-    const bool colours = shape.size() == 4 && (shape[3] == 1 || shape[3] == 3 || shape[3] == 4);
-    if (tensor.dtype() == PF_UINT8 && colours && shape[1] > 0 && shape[2] > 0 && shape[1] <= kMaxSide &&
-        shape[2] <= kMaxSide)
-      return &tensor;
+    const Images images = AsImages(tensor);
+    if (images.tensor != nullptr && (found.tensor == nullptr || std::string(tensor.name()) == "image"))
+      found = images;
   }
-  return nullptr;
+  return found;
+}
+
+// Height x width x channels.
+std::vector<uint8_t> PixelsOf(const Images& images, uint32_t sample) {
+  const size_t pixels = images.height * images.width;
+  const uint8_t* const from = images.tensor->data_as<uint8_t>() + sample * pixels * images.channels;
+  std::vector<uint8_t> tile(from, from + pixels * images.channels);
+  for (size_t i = 0; images.channels_first && i < tile.size(); ++i)
+    tile[i] = from[i % images.channels * pixels + i / images.channels];
+  return tile;
 }
 
 // The index-th element from the start of the tensor, as text.
@@ -124,22 +164,29 @@ std::string Sample(const TensorView& tensor, uint32_t sample) {
 }
 
 void PrintSamples(const std::vector<TensorView>& tensors, const TensorView* images,
-                  const std::vector<std::string>& classes, size_t columns, uint32_t samples) {
+                  const std::vector<std::string>& classes, size_t columns, uint32_t samples, bool own) {
   Table table;
+  // Of a bad sample there is nothing to show but which it is.
+  const TensorView* valid = nullptr;
+  for (const TensorView& tensor : tensors) {
+    if (std::string(tensor.name()) == "valid" && own) valid = &tensor;
+  }
   std::vector<std::string> heading{"SAMPLE"};
   if (images != nullptr) heading = {"ROW", "COLUMN"};
   for (const TensorView& tensor : tensors) {
-    if (&tensor != images) heading.emplace_back(tensor.name());
+    if (&tensor != images && &tensor != valid) heading.emplace_back(tensor.name());
   }
   if (!classes.empty()) heading.emplace_back("class");
   table.Add(heading);
   for (uint32_t i = 0; i < samples; ++i) {
     std::vector<std::string> row{std::to_string(i)};
     if (images != nullptr) row = {std::to_string(i / columns + 1), std::to_string(i % columns + 1)};
-    std::string name;
+    const bool bad = valid != nullptr && valid->data_as<uint8_t>()[i] == 0;
+    std::string name = bad ? "bad" : "";
     for (const TensorView& tensor : tensors) {
-      if (&tensor == images) continue;
-      row.push_back(Sample(tensor, i));
+      if (&tensor == images || &tensor == valid) continue;
+      row.push_back(bad && std::string(tensor.name()) != "sample_id" ? "bad" : Sample(tensor, i));
+      if (bad) continue;
       if (std::string(tensor.name()) != "label" || tensor.dtype() != PF_INT64 || tensor.raw().dims != 1)
         continue;
       const auto label = static_cast<uint64_t>(tensor.data_as<int64_t>()[i]);
@@ -152,25 +199,22 @@ void PrintSamples(const std::vector<TensorView>& tensors, const TensorView* imag
 }
 
 void RunPeek(const PeekOptions& options, const ToolContext& context) {
-  Feed feed = OpenForPeek(options, context);
+  bool own = true;
+  Feed feed = OpenForPeek(options, context, &own);
   const std::optional<Batch> batch = NextUnlessInterrupted(feed);
   if (!batch) throw ToolError("the dataset gave no samples");
   const std::vector<TensorView> tensors = Tensors(feed, *batch);
-  const TensorView* images = FindImages(tensors);
+  const Images images = FindImages(tensors);
   size_t columns = 1;
-  if (images != nullptr) {
-    const std::vector<int64_t> shape = images->shape();
-    const auto height = static_cast<size_t>(shape[1]), width = static_cast<size_t>(shape[2]),
-               channels = static_cast<size_t>(shape[3]);
-    ContactSheet sheet(batch->samples(), height, width, channels);
-    for (uint32_t i = 0; i < batch->samples(); ++i)
-      sheet.Place(i, images->data_as<uint8_t>() + i * height * width * channels);
+  if (images.tensor != nullptr) {
+    ContactSheet sheet(batch->samples(), images.height, images.width, images.channels);
+    for (uint32_t i = 0; i < batch->samples(); ++i) sheet.Place(i, PixelsOf(images, i).data());
     sheet.Write(options.output);
     columns = sheet.columns();
     std::printf("%s: %s in %s\n\n", options.output.c_str(), Counted(batch->samples(), "image").c_str(),
                 Counted(sheet.rows(), "row").c_str());
   }
-  PrintSamples(tensors, images, feed.Classes(), columns, batch->samples());
+  PrintSamples(tensors, images.tensor, feed.Classes(), columns, batch->samples(), own);
 }
 
 }  // namespace

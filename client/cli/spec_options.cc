@@ -95,6 +95,14 @@ void SpecOptions::AddTo(CLI::App& command) {
   command.add_option("--seed", seed, "of order and random transforms")->capture_default_str();
   command.add_option("--transforms", transforms,
                      R"(JSON list or file, e.g. '[{"random_resized_crop": {"size": [224]}}]')");
+  command.add_option("--masks", masks, "fields that follow the image's crops, resizes and flips: a,b")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command
+      .add_option("--fields-unchanged", fields_unchanged,
+                  "fields that stay as they are although they have the image's height and width: a,b")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   command.add_flag("--hwc", hwc, "images as height x width x channels");
   command.add_option("--format", format, "image_folder, npy or tokens; else found out");
   command.add_option("--sequence-length", sequence_length, "tokens in a sample");
@@ -117,6 +125,8 @@ Json SpecOptions::Spec() const {
   if (slots != 0) result["slots"] = slots;
   if (!format.empty()) result["dataset"]["format"] = format;
   if (sequence_length != 0) result["dataset"]["sequence_length"] = sequence_length;
+  if (!masks.empty()) result["masks"] = masks;
+  if (!fields_unchanged.empty()) result["fields_unchanged"] = fields_unchanged;
   if (!transforms.empty()) result["transforms"] = ParseTransforms(transforms);
   return result;
 }

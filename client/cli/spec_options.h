@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "client/cli/json_field.h"
 
@@ -29,6 +30,8 @@ struct SpecOptions {
   bool hwc = false;
   uint32_t slots = 0;
   uint32_t sequence_length = 0;
+  std::vector<std::string> masks;
+  std::vector<std::string> fields_unchanged;
 
   void AddTo(CLI::App& command);
   // Throws ToolError when a file cannot be read, UsageError when the dataset is missing or JSON is none.

@@ -274,13 +274,18 @@ pf_result pf_get_output(const pf_feed* feed, uint32_t index, pf_tensor* tensor) 
 pf_result pf_batch_write(pf_batch* batch, void* const* outputs, uint32_t output_count, void* stream) {
   return Guarded([&]() -> Status {
     ASSIGN_OR_RETURN(const Batch* const checked, CheckBatch(batch));
-    const size_t expected = checked->session().offer().outputs.size();
+    const FeedOffer& offer = checked->session().offer();
+    const size_t expected = offer.outputs.size();
     if (outputs == nullptr || output_count != expected) {
       return InvalidArgument("outputs: " + std::to_string(outputs == nullptr ? 0 : output_count) +
                              " pointers were given, the feed makes " + std::to_string(expected) + " tensors");
     }
-    if (std::find(outputs, outputs + output_count, nullptr) != outputs + output_count)
-      return InvalidArgument("outputs: a pointer is NULL");
+    for (uint32_t i = 0; i < output_count; ++i) {
+      const uint64_t bytes = offer.layout.tensors[offer.outputs[i].tensor].sample_bytes;
+      if (outputs[i] == nullptr && bytes > 0 && checked->descriptor().samples > 0)
+        return InvalidArgument("outputs: the pointer for tensor '" + offer.outputs[i].spec.name +
+                               "' is NULL");
+    }
     return Unwrap(batch)->Write(outputs, stream);
   });
 }

@@ -187,13 +187,24 @@ Result<Batch*> Feed::Next(std::optional<nanoseconds> timeout) {
 
 Result<Batch*> Feed::TakeReady() {
   BatchDescriptor descriptor;
-  for (;;) {
-    ASSIGN_OR_RETURN(const bool taken, session_->Take(&descriptor));
-    if (!taken) return nullptr;
-    Advance(descriptor);
-    if (descriptor.samples > 0) return BatchPool::Process().Take(session_, descriptor);
-    session_->Release(descriptor);  // every sample was skipped as bad: nothing to give
-  }
+  ASSIGN_OR_RETURN(const bool taken, session_->Take(&descriptor));
+  if (!taken) return nullptr;
+  Advance(descriptor);
+  // Given like any other: were it passed over here, this rank would have fewer batches than the others.
+  if (descriptor.samples == 0) WarnOfEmptyBatch(descriptor);
+  return BatchPool::Process().Take(session_, descriptor);
+}
+
+void Feed::WarnOfEmptyBatch(const BatchDescriptor& batch) {
+  if (std::exchange(warned_of_empty_, true)) return;
+  ClientLog(PF_LOG_WARNING,
+            "batch " + std::to_string(batch.batch_index) + " of epoch " + std::to_string(batch.epoch) +
+                " is empty: all its " + std::to_string(batch.skipped) +
+                " samples are bad and on_bad_sample is skip. The mean of an empty tensor is NaN, and so is a "
+                "loss that takes one, which spoils the model at the next step: look at the number of samples "
+                "first. on_bad_sample zero with valid keeps every batch's size and tells which samples are "
+                "good. `pinfeed status --json` lists the bad samples. Further empty batches of this feed are "
+                "not reported");
 }
 
 void Feed::Advance(const BatchDescriptor& batch) {

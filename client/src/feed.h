@@ -46,7 +46,7 @@ class Feed {
   Feed(const Feed&) = delete;
   Feed& operator=(const Feed&) = delete;
 
-  // The next batch with samples, with one owner. `timeout` unset: no limit.
+  // The next batch, with one owner. `timeout` unset: no limit.
   Result<Batch*> Next(std::optional<std::chrono::nanoseconds> timeout);
 
   const Cursor& cursor() const { return cursor_; }
@@ -90,8 +90,9 @@ class Feed {
   // To be let go of then. Waits for the daemon, 2 s at most; see ~Feed.
   static void EndSession(const std::shared_ptr<Session>& session);
   void LoseSession(const std::string& reason);
-  // A batch with samples, or nothing when none is published.
+  // A batch, or nothing when none is published.
   Result<Batch*> TakeReady();
+  void WarnOfEmptyBatch(const BatchDescriptor& batch);
   Status WaitForNews(const Deadline& deadline);
   void WarnIfAllHeld(std::chrono::nanoseconds waited);
   void Advance(const BatchDescriptor& batch);
@@ -116,6 +117,7 @@ class Feed {
   Backoff backoff_;
   Status last_try_;
   SteadyTime next_warning_{};
+  bool warned_of_empty_ = false;
 };
 
 }  // namespace pinfeed

@@ -271,7 +271,8 @@ Status Session::Write(const BatchDescriptor& batch, void* const* outputs, void* 
   if (device_ == nullptr) {
     for (size_t i = 0; i < offer_.outputs.size(); ++i) {
       const TensorPlace& source = offer_.layout.tensors[offer_.outputs[i].tensor];
-      std::memcpy(outputs[i], slot(batch.slot) + source.offset, source.sample_bytes * batch.samples);
+      const size_t bytes = source.sample_bytes * batch.samples;
+      if (bytes > 0) std::memcpy(outputs[i], slot(batch.slot) + source.offset, bytes);
     }
     Release(batch);
     return OkStatus();

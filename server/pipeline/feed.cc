@@ -180,19 +180,21 @@ void Feed::PublishReadyLocked() {
     counters_.batch_index = batch.plan.batch_index;
     slots_.MarkLent(slot);
     LendLocked(slot);
-    NoteBarrenLocked(batch);
+    CountBadBatchLocked(batch);
   }
 }
 
-void Feed::NoteBarrenLocked(const Batch& batch) {
-  if (batch.samples > 0 || batch.skipped == 0) {
-    barren_batches_ = 0;
+void Feed::CountBadBatchLocked(const Batch& batch) {
+  if (batch.all_bad.empty()) {
+    bad_batches_ = 0;
     return;
   }
-  if (barren_batches_++ == 0) first_bad_ = batch.first_bad;
-  if (barren_batches_ < parts_.sampler.batches_per_epoch()) return;
-  error_ = DataLoss("on_bad_sample skip: a whole epoch (" + std::to_string(barren_batches_) +
-                    " batches) had no good sample; the first bad one: " + first_bad_);
+  if (bad_batches_++ == 0) first_bad_ = batch.all_bad;
+  if (bad_batches_ < parts_.sampler.batches_per_epoch()) return;
+  const char* const choice = parts_.spec.on_bad_sample == OnBadSample::kSkip ? "skip" : "zero";
+  error_ =
+      DataLoss(std::string("on_bad_sample ") + choice + ": a whole epoch (" + std::to_string(bad_batches_) +
+               " batches) had no good sample; the first bad one: " + first_bad_);
   EnterLocked(Phase::kFailed);
 }
 

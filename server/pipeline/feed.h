@@ -142,7 +142,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
     uint32_t samples = 0;
     uint32_t skipped = 0;
     Status status;
-    std::string first_bad;     // why, when every sample was skipped
+    std::string all_bad;       // why its first sample is bad, when all are
     bool delivering = false;   // filled, on its way to where the clients see it
     bool undelivered = false;  // its arena delivers nothing any more
   };
@@ -176,7 +176,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   bool MayComeBackLocked() const PF_REQUIRES(mutex_);
   bool HasUnclaimedLocked() const PF_REQUIRES(mutex_);
   // Fails the feed after a whole epoch without one good sample.
-  void NoteBarrenLocked(const Batch& batch) PF_REQUIRES(mutex_);
+  void CountBadBatchLocked(const Batch& batch) PF_REQUIRES(mutex_);
   void SetStarvedLocked(bool starved) PF_REQUIRES(mutex_);
   void EnterLocked(Phase phase) PF_REQUIRES(mutex_);
   // Adds the time since the last change to what the feed was doing until now.
@@ -234,9 +234,9 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // Of a queue: slots whose batches wait for a member to come, as there is none.
   std::array<bool, kMaxSlots> unclaimed_ PF_GUARDED_BY(mutex_){};
   bool starved_ PF_GUARDED_BY(mutex_) = false;
-  uint64_t barren_batches_ PF_GUARDED_BY(mutex_) = 0;  // in a row without a good sample
-  std::string first_bad_ PF_GUARDED_BY(mutex_);        // of those
-  FeedSnapshot counters_ PF_GUARDED_BY(mutex_);        // the counting fields only
+  uint64_t bad_batches_ PF_GUARDED_BY(mutex_) = 0;  // in a row without a good sample
+  std::string first_bad_ PF_GUARDED_BY(mutex_);     // of those
+  FeedSnapshot counters_ PF_GUARDED_BY(mutex_);     // the counting fields only
   std::chrono::steady_clock::time_point accounted_ PF_GUARDED_BY(mutex_);
   StallSums stalls_ PF_GUARDED_BY(mutex_);
   RecentStalls recent_ PF_GUARDED_BY(mutex_);  // as of the last settling

@@ -76,7 +76,7 @@ void Feed::Fill::Load(const Piece& piece, uint32_t begin, uint32_t end, SampleSc
     sum.decode_ns += times.decode_ns;
     scratch.durations().Record(times);
     if (!status.ok()) {
-      if (parts.spec.on_bad_sample == OnBadSample::kZero) parts.loader->LoadZero(key, places);
+      if (parts.spec.on_bad_sample == OnBadSample::kZero) parts.loader->WriteZeros(key, places);
       Bad(i, std::move(status));
     }
     for (std::span<std::byte>& place : places) place = {place.data() + place.size(), place.size()};
@@ -209,11 +209,11 @@ bool Feed::Fill::Conclude() {
       case OnBadSample::kSkip:
         batch.samples = landed_;
         batch.skipped = static_cast<uint32_t>(bad.size());
-        if (batch.samples == 0) batch.first_bad = bad.begin()->second.message();
         break;
       case OnBadSample::kZero:
         break;
     }
+    if (bad.size() == plan_.samples) batch.all_bad = bad.begin()->second.message();
   }
   const bool ok = batch.status.ok();
   feed_.OnFilled(slot_, std::move(batch), std::move(notes));

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "server/pipeline/decode.h"
+#include "server/pipeline/field_roles.h"
+#include "server/pipeline/mask.h"
 #include "server/pipeline/pointwise.h"
 #include "server/pipeline/transform.h"
 
@@ -16,83 +18,13 @@ namespace pinfeed {
 namespace {
 
 constexpr char kSampleIdName[] = "sample_id";
+constexpr char kValidName[] = "valid";
 constexpr char kMarkSuffix[] = ".mark";  // behind the image's name
 // Buffers that one giant sample made larger than this are given back after it.
 constexpr size_t kKeptBytes = size_t{64} << 20;
 
 std::span<uint8_t> Bytes(std::span<std::byte> bytes) {
   return {reinterpret_cast<uint8_t*>(bytes.data()), bytes.size()};
-}
-
-// How the pixels of a tensor field lie.
-struct TensorImage {
-  ImageSize size;
-  size_t channels = 0;
-  ImageLayout layout = ImageLayout::kHwc;
-};
-
-bool IsChannels(int64_t dimension) {
-  return dimension == 1 || dimension == 3;
-}
-
-bool LooksLikeImage(const Field& field) {
-  const std::vector<int64_t>& shape = field.spec.shape;
-  return field.kind == FieldKind::kTensor && field.spec.dtype == DType::kUint8 && shape.size() == 3 &&
-         (IsChannels(shape.front()) || IsChannels(shape.back()));
-}
-
-std::string ShapeText(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
-}
-
-Result<TensorImage> AsImage(const TensorSpec& spec) {
-  const bool first = IsChannels(spec.shape.front());
-  if (first && IsChannels(spec.shape.back())) {
-    return InvalidArgument("transforms: field '" + spec.name + "' of shape " + ShapeText(spec.shape) +
-                           " may be channels first or channels last; both ends are 1 or 3");
-  }
-  const int64_t height = spec.shape[first ? 1 : 0];
-  const int64_t width = spec.shape[first ? 2 : 1];
-  if (height < 1 || width < 1 || height > kMaxImagePixels / width) {
-    return InvalidArgument("transforms: field '" + spec.name + "' of shape " + ShapeText(spec.shape) +
-                           " is no image: it must have between 1 and " + std::to_string(kMaxImagePixels) +
-                           " pixels");
-  }
-  return TensorImage{{static_cast<int32_t>(width), static_cast<int32_t>(height)},
-                     static_cast<size_t>(first ? spec.shape.front() : spec.shape.back()),
-                     first ? ImageLayout::kChw : ImageLayout::kHwc};
-}
-
-// The field that decode and transforms work on: the encoded one; else, if there are transforms, a tensor that
-// can be seen as an image.
-Result<std::optional<size_t>> FindImage(const std::vector<Field>& fields, bool transforms) {
-  std::vector<size_t> found;
-  for (size_t i = 0; i < fields.size(); ++i) {
-    if (fields[i].kind == FieldKind::kEncodedImage) found.push_back(i);
-  }
-  if (found.empty() && transforms) {
-    for (size_t i = 0; i < fields.size(); ++i) {
-      if (!LooksLikeImage(fields[i])) continue;
-      if (fields[i].spec.name == "image") return std::optional<size_t>(i);
-      found.push_back(i);
-    }
-    if (found.empty()) {
-      return InvalidArgument(
-          "transforms: the dataset has no image for them: no encoded one, and no uint8 field of shape "
-          "[channels, height, width] or "
-          "[height, width, channels] with 1 or 3 channels");
-    }
-  }
-  if (found.size() > 1) {
-    std::string names;
-    for (const size_t i : found) names += (names.empty() ? "'" : ", '") + fields[i].spec.name + "'";
-    return InvalidArgument("transforms: the dataset has several images (" + names +
-                           "); one of them must be the only one");
-  }
-  if (found.empty()) return std::optional<size_t>();
-  return std::optional<size_t>(found.front());
 }
 
 // The tensor's pixels as RGB, one channel three times. `tensor` has kRowSlack bytes more than the image.
@@ -115,11 +47,12 @@ Result<ImageView> ToRgb(const TensorImage& image, const uint8_t* tensor, ImageBu
 }  // namespace
 
 struct SampleScratch::Buffers {
-  std::vector<std::byte> encoded;  // a file, or a tensor to be seen as an image
+  std::vector<std::byte> encoded;  // a file, or a tensor to be seen as an image, or a mask
   ImageDecoder decoder;
   ImageBuffer widened;
   GeometryPlan plan;
   GeometryScratch geometry;
+  MaskScratch mask;
 
   void Trim() {
     if (encoded.capacity() > kKeptBytes) std::vector<std::byte>().swap(encoded);
@@ -133,14 +66,16 @@ SampleScratch::SampleScratch() : buffers_(std::make_unique<Buffers>()) {}
 SampleScratch::~SampleScratch() = default;
 
 struct SampleLoader::Program {
-  std::optional<size_t> image;        // the field that is decoded or transformed
-  std::optional<TensorImage> tensor;  // set when that field is a tensor
+  std::optional<size_t> image;                  // the field that is decoded or transformed
+  std::optional<TensorImage> tensor;            // set when that field is a tensor
+  std::vector<std::optional<MaskField>> masks;  // by field
   std::vector<Transform> transforms;
   std::optional<Pointwise> pointwise;  // set when there is an image
   std::optional<ImageTail> tail;
   bool raw = false;  // the tensor's pixels go into the slot as they are: only the tail changes them
   uint64_t seed = 0;
   bool sample_ids = false;
+  bool valid = false;
 
   Status LoadImage(const Dataset& dataset, const SampleKey& key, std::span<const std::span<std::byte>> places,
                    SampleScratch::Buffers& buffers, SampleTimes& times) const {
@@ -157,6 +92,37 @@ struct SampleLoader::Program {
     status = Transformed(key, places, buffers);
     times.Decode(read, TraceClockNs());
     return status;
+  }
+
+  // Behind LoadImage, whose plan it follows.
+  Status LoadMask(const Dataset& dataset, uint64_t id, const MaskField& mask, std::span<std::byte> place,
+                  SampleScratch::Buffers& buffers, SampleTimes& times) const {
+    const bool moves = !IsIdentity(buffers.plan, tensor->size);
+    std::span<std::byte> source = place;
+    if (moves) {
+      const size_t bytes = mask.planes * mask.pixel_bytes * static_cast<size_t>(tensor->size.width) *
+                           static_cast<size_t>(tensor->size.height);
+      if (buffers.encoded.size() < bytes) buffers.encoded.resize(bytes);
+      source = std::span(buffers.encoded).first(bytes);
+    }
+    const uint64_t start = TraceClockNs();
+    Status status = dataset.ReadTensor(id, mask.field, source);
+    const uint64_t read = TraceClockNs();
+    times.Read(start, read);
+    if (!status.ok() || !moves) return status;
+    TransformMask(mask, buffers.plan, tensor->size, source, place, buffers.mask);
+    times.Decode(read, TraceClockNs());
+    return OkStatus();
+  }
+
+  // The tensors that are made, not read; they lie behind those of the dataset's `fields`.
+  void WriteOwn(const SampleKey& key, bool good, size_t fields,
+                std::span<const std::span<std::byte>> places) const {
+    if (sample_ids) {
+      const auto id = static_cast<int64_t>(key.id);
+      std::memcpy(places[fields++].data(), &id, sizeof id);
+    }
+    if (valid) places[fields].front() = std::byte{good};
   }
 
   // Changes `outputs` to what the slot gets: uint8 pixels, a mark. Precondition: there is an image.
@@ -259,47 +225,48 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
   program->transforms = spec.transforms;
   program->seed = spec.seed;
   program->sample_ids = spec.sample_ids;
+  program->valid = spec.valid;
   std::vector<std::string> faults;
-  if (auto image = FindImage(fields, !spec.transforms.empty()); image.ok()) {
-    program->image = image.value();
-  } else {
-    faults.push_back(image.status().message());
-  }
+  const FieldRoles roles = AssignFieldRoles(fields, spec, faults);
+  program->image = roles.image;
+  program->tensor = roles.tensor;
+  if (!roles.masks.empty()) program->masks.resize(fields.size());
+  for (const MaskField& mask : roles.masks) program->masks[mask.field] = mask;
   std::optional<ImageSize> size;
   size_t channels = 3;
-  if (program->image.has_value() && fields[*program->image].kind == FieldKind::kTensor) {
-    if (auto tensor = AsImage(fields[*program->image].spec); tensor.ok()) {
-      program->tensor = tensor.value();
-      size = tensor->size;
-      channels = tensor->channels;
-    } else {
-      faults.push_back(tensor.status().message());
-    }
+  if (roles.tensor) {
+    size = roles.tensor->size;
+    channels = roles.tensor->channels;
   }
-  const size_t faults_before = faults.size();
   const ImageOutcome outcome = CheckTransforms(spec.transforms, size, channels, faults);
-  if (faults.size() == faults_before && program->image.has_value() && outcome.width == 0 && faults.empty()) {
+  if (faults.empty() && program->image.has_value() && outcome.width == 0) {
     faults.push_back(
         "transforms: image sizes vary: add Resize([h, w]), CenterCrop or RandomResizedCrop so that every "
         "sample has one shape");
   }
   std::vector<TensorSpec> outputs;
-  for (size_t i = 0; i < fields.size(); ++i) {
-    outputs.push_back(fields[i].spec);
-    if (i != program->image) continue;
+  outputs.reserve(fields.size() + 3);  // with the loader's own
+  for (const Field& field : fields) outputs.push_back(field.spec);
+  if (program->image.has_value()) {
     const auto c = static_cast<int64_t>(channels);
-    outputs.back().dtype = outcome.dtype;
-    outputs.back().shape = spec.image_layout == ImageLayout::kChw
-                               ? std::vector<int64_t>{c, outcome.height, outcome.width}
-                               : std::vector<int64_t>{outcome.height, outcome.width, c};
+    outputs[*program->image].dtype = outcome.dtype;
+    outputs[*program->image].shape = spec.image_layout == ImageLayout::kChw
+                                         ? std::vector<int64_t>{c, outcome.height, outcome.width}
+                                         : std::vector<int64_t>{outcome.height, outcome.width, c};
   }
-  if (spec.sample_ids) {
-    if (std::any_of(fields.begin(), fields.end(),
-                    [](const Field& field) { return field.spec.name == kSampleIdName; })) {
-      faults.push_back("sample_ids: the dataset has a field 'sample_id' of its own; leave sample_ids out");
+  for (const MaskField& mask : roles.masks) {
+    outputs[mask.field].shape[mask.height_axis] = outcome.height;
+    outputs[mask.field].shape[mask.height_axis + 1] = outcome.width;
+  }
+  const auto add = [&](const char* option, const char* name, DType dtype) {
+    if (std::any_of(fields.begin(), fields.end(), [&](const Field& f) { return f.spec.name == name; })) {
+      faults.push_back(std::string(option) + ": the dataset has a field '" + name + "' of its own; leave " +
+                       option + " out, or rename the field");
     }
-    outputs.push_back({kSampleIdName, DType::kInt64, {}});
-  }
+    outputs.push_back({name, dtype, {}});
+  };
+  if (spec.sample_ids) add("sample_ids", kSampleIdName, DType::kInt64);
+  if (spec.valid) add("valid", kValidName, DType::kBool);
   if (!faults.empty()) {
     std::string text;
     for (const std::string& fault : faults) text += (text.empty() ? "" : "\n") + fault;
@@ -318,16 +285,20 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
 
 Status SampleLoader::LoadFields(const SampleKey& key, std::span<const std::span<std::byte>> places,
                                 SampleScratch& scratch, SampleTimes& times) const {
+  const Program& program = *program_;
   const size_t fields = dataset_->info().fields.size();
   Status status;
-  if (!program_->image.has_value()) {
+  if (!program.image.has_value()) {
     const uint64_t start = TraceClockNs();
     status = dataset_->ReadTensors(key.id, places.first(fields));
     times.Read(start, TraceClockNs());
+    return status;
   }
-  for (size_t i = 0; program_->image.has_value() && status.ok() && i < fields; ++i) {
-    if (i == program_->image) {
-      status = program_->LoadImage(*dataset_, key, places, scratch.buffers(), times);
+  RETURN_IF_ERROR(program.LoadImage(*dataset_, key, places, scratch.buffers(), times));
+  for (size_t i = 0; i < fields && status.ok(); ++i) {
+    if (i == program.image) continue;
+    if (!program.masks.empty() && program.masks[i]) {
+      status = program.LoadMask(*dataset_, key.id, *program.masks[i], places[i], scratch.buffers(), times);
       continue;
     }
     const uint64_t start = TraceClockNs();
@@ -353,32 +324,14 @@ Status SampleLoader::Load(const SampleKey& key, std::span<const std::span<std::b
     const std::string name = dataset_->Describe(key.id);
     return status.message().find(name) == std::string::npos ? status.WithContext(name) : status;
   }
-  if (program_->sample_ids) {
-    const auto id = static_cast<int64_t>(key.id);
-    std::memcpy(places[dataset_->info().fields.size()].data(), &id, sizeof id);
-  }
+  program_->WriteOwn(key, true, dataset_->info().fields.size(), places);
   return OkStatus();
 }
 
-void SampleLoader::LoadZero(const SampleKey& key, std::span<const std::span<std::byte>> places) const {
-  const std::vector<Field>& fields = dataset_->info().fields;
-  const auto read = [&](size_t field) {
-    try {
-      return dataset_->ReadTensor(key.id, field, places[field]).ok();
-    } catch (const std::bad_alloc&) {
-      return false;
-    }
-  };
-  for (size_t i = 0; i < fields.size(); ++i) {
-    if (i == program_->image || !read(i)) {
-      std::fill(places[i].begin(), places[i].end(), std::byte{0});
-    }
-  }
+void SampleLoader::WriteZeros(const SampleKey& key, std::span<const std::span<std::byte>> places) const {
+  for (const std::span<std::byte>& place : places) std::fill(place.begin(), place.end(), std::byte{0});
   program_->WriteMark(ImageMark::kZero, places);
-  if (program_->sample_ids) {
-    const auto id = static_cast<int64_t>(key.id);
-    std::memcpy(places[fields.size()].data(), &id, sizeof id);
-  }
+  program_->WriteOwn(key, false, dataset_->info().fields.size(), places);
 }
 
 }  // namespace pinfeed

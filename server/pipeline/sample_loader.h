@@ -94,7 +94,7 @@ class SampleLoader {
   ~SampleLoader();
 
   // The tensors of one sample, in output order: the dataset's fields after the transforms, then "sample_id"
-  // if the spec asks for it, then the mark of TailAt::kClient (an ImageMark) if there is one.
+  // and "valid" if the spec asks for them, then the mark of TailAt::kClient (an ImageMark) if there is one.
   const std::vector<TensorSpec>& outputs() const { return outputs_; }
   const Dataset& dataset() const { return *dataset_; }
   // Of TailAt::kClient, when there is something left to do to the images.
@@ -105,9 +105,9 @@ class SampleLoader {
   Status Load(const SampleKey& key, std::span<const std::span<std::byte>> places, SampleScratch& scratch,
               SampleTimes& times) const;
 
-  // Fills the places as on_bad_sample = zero wants it: image tensors zero, tensors that can still be read
-  // (labels, ids) read, others zero.
-  void LoadZero(const SampleKey& key, std::span<const std::span<std::byte>> places) const;
+  // Fills the places of a bad sample as on_bad_sample = zero wants it: all zeros, "valid" too, whichever
+  // field could not be read; only "sample_id" tells which sample it is.
+  void WriteZeros(const SampleKey& key, std::span<const std::span<std::byte>> places) const;
 
  private:
   struct Program;  // the compiled transforms

@@ -151,10 +151,11 @@ class Planner {
       if (current.width == size.width && current.height == size.height) return;
       input_ = current;
       plan_.steps.push_back({{0, 0, current.width, current.height}, size.width, size.height});
-      return;
+    } else {
+      plan_.steps.back().width = size.width;
+      plan_.steps.back().height = size.height;
     }
-    plan_.steps.back().width = size.width;
-    plan_.steps.back().height = size.height;
+    plan_.steps.back().mirrored = plan_.flip && Resizes(plan_.steps.back());
   }
 
   GeometryPlan& plan_;

@@ -32,12 +32,16 @@ struct ImageSize {
 ImageOutcome CheckTransforms(std::span<const Transform> transforms, std::optional<ImageSize> size,
                              size_t channels, std::vector<std::string>& faults);
 
+// The first transform that moves pixels: all but Normalize, ToDtype and a flip that never happens.
+std::optional<size_t> FirstGeometric(std::span<const Transform> transforms);
+
 // One step of an image's way: a crop (zeros where it reaches over the border), then a resize unless the size
 // stays.
 struct GeometryStep {
   Box crop;
   int32_t width = 0;
   int32_t height = 0;
+  bool mirrored = false;  // a flip that comes later here comes before this resize among the transforms
   bool operator==(const GeometryStep&) const = default;
 };
 

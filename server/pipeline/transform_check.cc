@@ -69,6 +69,16 @@ class Checker {
 
 }  // namespace
 
+std::optional<size_t> FirstGeometric(std::span<const Transform> transforms) {
+  for (size_t i = 0; i < transforms.size(); ++i) {
+    const auto* const flip = std::get_if<RandomHorizontalFlip>(&transforms[i]);
+    const bool pointwise =
+        std::holds_alternative<Normalize>(transforms[i]) || std::holds_alternative<ToDtype>(transforms[i]);
+    if (flip != nullptr ? flip->p > 0 : !pointwise) return i;
+  }
+  return std::nullopt;
+}
+
 ImageOutcome CheckTransforms(std::span<const Transform> transforms, std::optional<ImageSize> size,
                              size_t channels, std::vector<std::string>& faults) {
   Checker checker(size, channels, faults);

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Golden images for image_golden_test. In: a directory and a part (decode, resize or chain). Out: image files, what Pillow and torchvision
+"""Golden images for image_golden_test. In: a directory and a part (decode, resize, chain or mask). Out: image files, what Pillow and torchvision
 make of them as raw bytes, and a manifest with one case a line.
 
 Nothing is stored in the repository: the answers are those of the Pillow and torchvision that are installed.
@@ -224,6 +224,43 @@ def chain():
             LINES.append(f"chain {key} {name} {golden}")
 
 
+def mask():
+    """Masks as torchvision.transforms.v2 treats a tv_tensors.Mask: these functions on tensors, NEAREST where it resizes."""
+    import torch
+    from torchvision.transforms import InterpolationMode
+    from torchvision.transforms import functional as F
+
+    def resize(mask, height, width):
+        if mask.dtype in (torch.uint8, torch.float32, torch.float64):
+            return F.resize(mask, [height, width], InterpolationMode.NEAREST)
+        return F.resize(mask.to(torch.float32), [height, width], InterpolationMode.NEAREST).to(mask.dtype)  # as v2 does
+
+    steps = {"resize": resize, "crop": lambda mask, height, width: F.center_crop(mask, [height, width]), "flip": lambda mask: F.hflip(mask)}
+    chains = [[("resize", height, width)] for height, width in ((1, 1), (7, 8), (13, 17), (14, 18), (20, 16), (33, 51), (60, 95), (224, 223))]
+    chains += [
+        [("flip",)],
+        [("crop", 7, 10)],
+        [("crop", 40, 33), ("flip",)],
+        [("flip",), ("resize", 8, 10)],
+        [("resize", 8, 10), ("flip",)],
+        [("flip",), ("crop", 12, 12), ("resize", 7, 5), ("flip",), ("resize", 20, 9)],
+        [("resize", 30, 31), ("crop", 9, 14), ("flip",), ("resize", 31, 40), ("crop", 50, 30)],
+    ]
+    height, width = 20, 32
+    # Whole numbers that every type here holds, but no two neighbours alike.
+    values = torch.from_numpy((np.arange(2 * height * width) * 37 % 113).reshape(2, height, width))
+    for kind in ("uint8", "int8", "int16", "int32", "int64", "float32", "float64"):
+        source = values.to(getattr(torch, kind))
+        name = write(f"mask_{kind}.bin", source.numpy().tobytes())
+        for number, chain in enumerate(chains):
+            tensor = source
+            for step, *sides in chain:
+                tensor = steps[step](tensor, *sides)
+            golden = write(f"mask_{kind}_{number}.bin", tensor.contiguous().numpy().tobytes())
+            text = ",".join(":".join(map(str, step)) for step in chain)
+            LINES.append(f"mask {kind} {name} {height} {width} {text} {golden}")
+
+
 Image.MAX_IMAGE_PIXELS = None
-{"decode": decode, "resize": resize, "chain": chain}[sys.argv[2]]()
+{"decode": decode, "resize": resize, "chain": chain, "mask": mask}[sys.argv[2]]()
 (OUT / "manifest").write_text("\n".join(LINES) + "\n")

@@ -67,6 +67,25 @@ def test_peek_shows_whole_images_with_their_aspect_and_their_classes(daemon, ima
     assert shows(square[:, : half - 2], RED) and shows(square[:, half + 2 :], BLUE)
 
 
+def test_peek_tells_which_samples_are_bad(daemon, images, tmp_path):
+    for source in images.rglob("*.png"):
+        (tmp_path / "spoilt" / source.parent.name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "spoilt" / source.parent.name / source.name).write_bytes(source.read_bytes()[: 40 if source.stem == "tall" else None])
+    status, out, err = tool(daemon, "peek", tmp_path / "spoilt", cwd=tmp_path)
+    assert status == 0, err
+    table = [line.split() for line in out.splitlines()[2:]]
+    assert table == [["ROW", "COLUMN", "label", "sample_id", "class"], ["1", "1", "bad", "0", "bad"], ["1", "2", "0", "1", "cat"], ["2", "1", "1", "2", "dog"]]
+
+
+def test_peek_of_fields_named_as_tensors_of_its_own(daemon, tmp_path):
+    (tmp_path / "own").mkdir()
+    numpy.save(tmp_path / "own" / "sample_id.npy", numpy.array([5, 6]))
+    numpy.save(tmp_path / "own" / "valid.npy", numpy.array([0, 1]))
+    status, out, err = tool(daemon, "peek", tmp_path / "own", "-n", 2)
+    assert status == 0, err
+    assert [line.split() for line in out.splitlines()] == [["SAMPLE", "sample_id", "valid"], ["0", "5", "0"], ["1", "6", "1"]]
+
+
 def test_peek_of_one_image(daemon, images, tmp_path):
     status, out, err = tool(daemon, "peek", images, "-n", 1, cwd=tmp_path)
     assert status == 0, err

@@ -152,16 +152,22 @@ TEST_F(ClientFeedTest, HeldBatchOutlivesItsFeedAndTheFarewellFollowsIt) {
   daemon->WaitForBye(0);
 }
 
-TEST_F(ClientFeedTest, EmptyBatchesArePassedOverAndGivenBack) {
+TEST_F(ClientFeedTest, EmptyBatchesAreGivenLikeOthersWithOneWarning) {
   const auto daemon = Daemon();
   Feed feed(kSpec, Options());
   FakeSession& session = daemon->Session(0);
-  session.Publish([](BatchDescriptor& batch) { batch.samples = 0; });
-  EXPECT_EQ(NextCode(feed), PF_DEADLINE_EXCEEDED);
-  EXPECT_EQ(session.Released(0), 1U);
+  for (int i = 0; i < 2; ++i) session.Publish([](BatchDescriptor& batch) { batch.samples = 0; });
+  std::optional<Batch> batch = feed.Next();
+  EXPECT_EQ(batch->samples(), 0U);
+  EXPECT_EQ((*batch)["image"].shape()[0], 0);
+  EXPECT_EQ((*batch)["image"].bytes(), 0U);
   EXPECT_THAT(feed.Cursor(), HasSubstr(R"("position":"4")"));
-  session.Publish();
-  EXPECT_EQ(feed.Next()->index(), 1U);
+  batch = feed.Next();
+  EXPECT_EQ(session.Released(0), 1U);
+  batch->Write(nullptr, std::vector<void*>(feed.Outputs().size()));  // nothing to write, nowhere
+  EXPECT_EQ(session.Released(1), 2U);
+  ASSERT_THAT(log_.lines, SizeIs(1));
+  EXPECT_THAT(log_.lines[0], HasSubstr("batch 0 of epoch 0 is empty: all its 0 samples are bad"));
 }
 
 TEST_F(ClientFeedTest, EndAndFailureComeBehindThePublishedBatches) {

@@ -54,7 +54,8 @@ constexpr char kFullSpec[] = R"({
     {"random_horizontal_flip": {"p": 0}},
     {"normalize": {"mean": [0.5], "std": [0.1, 0.2, 0.3]}},
     {"to_dtype": {"dtype": "bfloat16", "scale": true}}],
-  "image_layout": "HWC", "on_bad_sample": "ZERO", "slots": 64, "sample_ids": true,
+  "image_layout": "HWC", "on_bad_sample": "ZERO", "slots": 64, "sample_ids": true, "valid": true,
+  "masks": ["m", "n"], "fields_unchanged": ["d"],
   "sharing": "QUEUE", "group": "g", "group_size": 3, "backend": "HOST"})";
 
 TEST(ConvertTest, EveryFieldOfASpecIsRead) {
@@ -84,6 +85,9 @@ TEST(ConvertTest, EveryFieldOfASpecIsRead) {
   spec.on_bad_sample = OnBadSample::kZero;
   spec.slots = 64;
   spec.sample_ids = true;
+  spec.valid = true;
+  spec.masks = {"m", "n"};
+  spec.fields_unchanged = {"d"};
   spec.sharing = Sharing::kQueue;
   spec.group = "g";
   spec.group_size = 3;
@@ -152,6 +156,25 @@ const std::vector<Fault>& Faults() {
        [](auto& s) {
          s.set_rank(2);
          s.set_world_size(2);
+       }},
+      {"masks[1]: is there twice",
+       [](auto& s) {
+         s.add_masks("m");
+         s.add_masks("m");
+       }},
+      {"masks[0]: is empty; it must be the name of a field", [](auto& s) { s.add_masks(""); }},
+      {"fields_unchanged[0]: holds a control character", [](auto& s) { s.add_fields_unchanged("a\x1b"); }},
+      {"fields_unchanged[0]: has 257 bytes, at most 256 are possible",
+       [](auto& s) { s.add_fields_unchanged(std::string(257, 'f')); }},
+      {"masks: has 257 names, at most 256 are possible",
+       [](auto& s) {
+         for (int i = 0; i < 257; ++i) s.add_masks("m");
+       }},
+      {"fields_unchanged[1]: is in masks too; a field either follows the image or stays as it is",
+       [](auto& s) {
+         s.add_masks("m");
+         s.add_fields_unchanged("d");
+         s.add_fields_unchanged("m");
        }},
       {"slots: 2 is not within 3 to 64", [](auto& s) { s.set_slots(2); }},
       {"slots: 65 is not within 3 to 64", [](auto& s) { s.set_slots(65); }},
@@ -353,7 +376,10 @@ TEST(ConvertTest, DifferencesAreNamed) {
   b.batch_size = 3;
   b.transforms = {Resize{1, 1}};
   b.backend = Backend::kHost;
-  EXPECT_EQ(DifferingFields(a, b), "batch_size, transforms, backend");
+  b.valid = true;
+  b.masks = {"m"};
+  b.fields_unchanged = {"d"};
+  EXPECT_EQ(DifferingFields(a, b), "batch_size, transforms, valid, masks, fields_unchanged, backend");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -111,9 +112,14 @@ class PageClient {
       std::this_thread::yield();  // the watchdog ends a test that never gets here
     }
   }
+  // Of the batch's samples.
+  std::span<const std::byte> Tensor(const BatchDescriptor& batch, size_t tensor) const {
+    const TensorPlace& place = feed_.layout().tensors[tensor];
+    return {arena_.data() + batch.slot * feed_.arena().slot_stride() + place.offset,
+            batch.samples * place.sample_bytes};
+  }
   const int64_t* Data(const BatchDescriptor& batch) const {
-    return reinterpret_cast<const int64_t*>(arena_.data() + batch.slot * feed_.arena().slot_stride() +
-                                            feed_.layout().tensors[0].offset);
+    return reinterpret_cast<const int64_t*>(Tensor(batch, 0).data());
   }
   // The samples' numbers; fails the test when a sample is not whole.
   std::vector<uint64_t> Ids(const BatchDescriptor& batch) const {

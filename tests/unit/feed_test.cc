@@ -161,26 +161,29 @@ TEST_F(FeedTest, SkippedSamplesLeaveAShorterBatchInOrder) {
   feed->Detach(client.pages());
 }
 
-TEST_F(FeedTest, FailsAfterAWholeEpochOfSkippedSamples) {
+TEST_F(FeedTest, FailsAfterAWholeEpochOfBadSamples) {
   FeedSpec spec = Spec(8);
   spec.order = Order::kSequential;
-  spec.on_bad_sample = OnBadSample::kSkip;
   std::set<uint64_t> bad;
   for (uint64_t id = 0; id < 32; ++id) bad.insert(id);
-  const auto feed = Make(spec, std::make_shared<NumberDataset>(32, bad));
-  PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.pages(), Sampler::Start{}));
-  uint64_t batches = 0;
-  while (const auto batch = client.Next()) {
-    ++batches;
-    client.Release(*batch, *feed);
+  for (const OnBadSample choice : {OnBadSample::kSkip, OnBadSample::kZero}) {
+    spec.on_bad_sample = choice;
+    const auto feed = Make(spec, std::make_shared<NumberDataset>(32, bad));
+    PageClient client(*feed);
+    ASSERT_OK(feed->Attach(client.pages(), Sampler::Start{}));
+    uint64_t batches = 0;
+    while (const auto batch = client.Next()) {
+      ++batches;
+      client.Release(*batch, *feed);
+    }
+    EXPECT_EQ(batches, 4U);
+    EXPECT_EQ(client.state(), FeedState::kFailed);
+    const std::string text(client.page().error_text, client.page().error_bytes);
+    EXPECT_THAT(text, HasSubstr(choice == OnBadSample::kSkip ? "on_bad_sample skip" : "on_bad_sample zero"));
+    EXPECT_THAT(text, HasSubstr("no good sample"));
+    EXPECT_THAT(text, HasSubstr("number 0"));
+    feed->Detach(client.pages());
   }
-  EXPECT_EQ(batches, 4U);
-  EXPECT_EQ(client.state(), FeedState::kFailed);
-  const std::string text(client.page().error_text, client.page().error_bytes);
-  EXPECT_THAT(text, HasSubstr("no good sample"));
-  EXPECT_THAT(text, HasSubstr("number 0"));
-  feed->Detach(client.pages());
 }
 
 TEST_F(FeedTest, ZeroedSamplesKeepTheirPlace) {

@@ -145,5 +145,48 @@ TEST_F(ImageGoldenTest, TransformsAsTorchvision) {
   EXPECT_EQ(count, 3 * chains.size());
 }
 
+// "flip" or "resize:8:10" or "crop:8:10".
+Transform TransformOf(const std::string& text) {
+  std::istringstream words(text);
+  std::string name;
+  std::getline(words, name, ':');
+  uint32_t height = 0;
+  uint32_t width = 0;
+  char colon = 0;
+  words >> height >> colon >> width;
+  if (name == "resize") return Resize{height, width};
+  if (name == "crop") return CenterCrop{height, width};
+  return RandomHorizontalFlip{1};
+}
+
+TEST_F(ImageGoldenTest, MasksFollowAsTorchvisionsMasks) {
+  SampleScratch scratch;
+  size_t count = 0;
+  for (const auto& words : Cases("mask")) {
+    SCOPED_TRACE(words[1] + " " + words[5]);
+    const int64_t height = std::stoi(words[3]);
+    const int64_t width = std::stoi(words[4]);
+    ASSERT_OK_AND_ASSIGN(const DType dtype, DTypeFromName(words[1]));
+    const std::vector<std::byte> image(static_cast<size_t>(height * width));
+    const auto dataset = std::make_shared<MemoryDataset>(
+        std::vector<Field>{TensorField("image", DType::kUint8, {height, width, 1}),
+                           TensorField("mask", dtype, {2, height, width})},
+        std::vector<std::vector<std::vector<std::byte>>>{{image, File(words[2])}});
+    FeedSpec spec;
+    spec.masks = {"mask"};
+    std::istringstream chain(words[5]);
+    for (std::string step; std::getline(chain, step, ',');) spec.transforms.push_back(TransformOf(step));
+    ASSERT_OK_AND_ASSIGN(const auto loader, SampleLoader::Create(dataset, spec));
+    std::vector<std::vector<std::byte>> tensors;
+    for (const TensorSpec& output : loader->outputs()) tensors.emplace_back(output.SampleBytes().value());
+    const std::vector<std::span<std::byte>> places(tensors.begin(), tensors.end());
+    SampleTimes times;
+    ASSERT_OK(loader->Load({0, 0}, places, scratch, times));
+    EXPECT_EQ(Difference(Unsigned(tensors[1]), Unsigned(File(words[6]))), "");
+    ++count;
+  }
+  EXPECT_EQ(count, 7U * 15U);
+}
+
 }  // namespace
 }  // namespace pinfeed

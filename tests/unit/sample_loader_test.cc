@@ -75,7 +75,7 @@ Loaded LoadOne(const SampleLoader& loader, const SampleKey& key, SampleScratch& 
   for (auto& bytes : guarded) places.push_back(std::span(bytes).subspan(kGuard, bytes.size() - 2 * kGuard));
   SampleTimes times;
   if (zero) {
-    loader.LoadZero(key, places);
+    loader.WriteZeros(key, places);
   } else {
     loaded.status = loader.Load(key, places, scratch, times);
   }
@@ -159,22 +159,54 @@ TEST(SampleLoaderTest, BadSampleIsNamedWithItsReason) {
     EXPECT_FALSE(LoadOne(*loader, {3, epoch}, scratch).status.ok());
 }
 
-TEST(SampleLoaderTest, ZeroKeepsTheLabel) {
-  ASSERT_OK_AND_ASSIGN(const auto loader, SampleLoader::Create(Photos(), Training()));
+// Whichever field could not be read, and wherever the pixels are finished.
+TEST(SampleLoaderTest, BadSampleIsZeroInEveryFieldButItsId) {
+  const auto photos = Photos();
+  const auto tensors = std::make_shared<MemoryDataset>(
+      std::vector<Field>{TensorField("image", DType::kUint8, {4, 5, 3}),
+                         TensorField("label", DType::kInt64, {}), TensorField("mask", DType::kBool, {4, 5})},
+      Contents(5, {BytesOf(std::vector<uint8_t>(60, 7)), BytesOf<int64_t>({1}),
+                   BytesOf<uint8_t>({1})}));  // the mask is too short
+  FeedSpec spec = Training();
+  spec.on_bad_sample = OnBadSample::kZero;
+  spec.valid = true;
   SampleScratch scratch;
-  const Loaded zero = LoadOne(*loader, {3, 0}, scratch, true);
-  EXPECT_EQ(zero.tensors[0], std::vector<std::byte>(zero.tensors[0].size()));
-  EXPECT_EQ(AsInt64(zero.tensors[1]), 13);
-  EXPECT_EQ(AsInt64(zero.tensors[2]), 3);
+  for (const std::shared_ptr<const Dataset>& dataset : {photos, std::shared_ptr<const Dataset>(tensors)}) {
+    if (dataset == tensors) spec.masks = {"mask"};
+    for (const TailAt tail_at : {TailAt::kWorker, TailAt::kClient}) {
+      ASSERT_OK_AND_ASSIGN(const auto loader, SampleLoader::Create(dataset, spec, tail_at));
+      EXPECT_FALSE(LoadOne(*loader, {3, 0}, scratch).status.ok());
+      const Loaded zero = LoadOne(*loader, {3, 0}, scratch, true);
+      ASSERT_EQ(zero.tensors.size(), loader->outputs().size());
+      for (size_t t = 0; t < zero.tensors.size(); ++t) {
+        const std::string& name = loader->outputs()[t].name;
+        if (name == "sample_id") {
+          EXPECT_EQ(AsInt64(zero.tensors[t]), 3);
+        } else if (name == "image.mark") {
+          EXPECT_EQ(zero.tensors[t].front(), static_cast<std::byte>(ImageMark::kZero));
+        } else {
+          EXPECT_EQ(zero.tensors[t], std::vector<std::byte>(zero.tensors[t].size())) << name;
+        }
+      }
+    }
+  }
 }
 
-TEST(SampleLoaderTest, ZeroOfAnUnreadableTensorIsZeros) {
-  const auto dataset = std::make_shared<MemoryDataset>(
-      std::vector<Field>{TensorField("a", DType::kInt64, {2})}, Contents{{BytesOf<int64_t>({1})}});
-  ASSERT_OK_AND_ASSIGN(const auto loader, SampleLoader::Create(dataset, {}));
+TEST(SampleLoaderTest, ValidTellsGoodSamplesWhateverHappensToBadOnes) {
+  FeedSpec spec = Training();
+  spec.valid = true;
   SampleScratch scratch;
-  EXPECT_THAT(LoadOne(*loader, {0, 0}, scratch).status, StatusIs(Code::kDataLoss, HasSubstr("memory/0")));
-  EXPECT_EQ(LoadOne(*loader, {0, 0}, scratch, true).tensors[0], std::vector<std::byte>(16));
+  for (const OnBadSample choice : {OnBadSample::kFail, OnBadSample::kSkip, OnBadSample::kZero}) {
+    spec.on_bad_sample = choice;
+    for (const bool ids : {false, true}) {
+      spec.sample_ids = ids;
+      ASSERT_OK_AND_ASSIGN(const auto loader, SampleLoader::Create(Photos(), spec));
+      const size_t valid = ids ? 3 : 2;
+      EXPECT_EQ(loader->outputs()[valid], (TensorSpec{"valid", DType::kBool, {}}));
+      EXPECT_THAT(LoadOne(*loader, {1, 0}, scratch).tensors[valid], ElementsAre(std::byte{1}));
+      EXPECT_THAT(LoadOne(*loader, {3, 0}, scratch, true).tensors[valid], ElementsAre(std::byte{0}));
+    }
+  }
 }
 
 TEST(SampleLoaderTest, EveryFaultIsListedAtOnce) {
@@ -197,13 +229,20 @@ TEST(SampleLoaderTest, ImagesWithoutOneSizeAreRefused) {
   EXPECT_OK(SampleLoader::Create(Photos(), spec));
 }
 
-TEST(SampleLoaderTest, SampleIdFieldOfTheDatasetIsNotOverwritten) {
-  const auto dataset = std::make_shared<MemoryDataset>(
-      std::vector<Field>{TensorField("sample_id", DType::kInt64, {})}, Contents{{BytesOf<int64_t>({1})}});
+TEST(SampleLoaderTest, FieldsOfTheDatasetWithTheNamesOfOwnTensorsAreNotOverwritten) {
+  const auto dataset =
+      std::make_shared<MemoryDataset>(std::vector<Field>{TensorField("sample_id", DType::kInt64, {}),
+                                                         TensorField("valid", DType::kInt64, {})},
+                                      Contents{{BytesOf<int64_t>({1}), BytesOf<int64_t>({2})}});
   FeedSpec spec;
   EXPECT_OK(SampleLoader::Create(dataset, spec));
-  spec.sample_ids = true;
-  EXPECT_THAT(SampleLoader::Create(dataset, spec), StatusIs(Code::kInvalidArgument, HasSubstr("sample_ids")));
+  spec.sample_ids = spec.valid = true;
+  EXPECT_THAT(
+      SampleLoader::Create(dataset, spec),
+      StatusIs(Code::kInvalidArgument,
+               "sample_ids: the dataset has a field 'sample_id' of its own; leave sample_ids out, or rename "
+               "the field\nvalid: the dataset has a field 'valid' of its own; leave valid out, or rename the "
+               "field"));
 }
 
 TEST(SampleLoaderTest, TensorsWithoutTransformsGoThroughUntouched) {
@@ -259,27 +298,6 @@ TEST(SampleLoaderTest, TensorImagesAreTransformedWhateverTheirLayout) {
   EXPECT_EQ(load({kHeight, kWidth, 1}, grey), expected);
 }
 
-TEST(SampleLoaderTest, TransformsNeedOneImage) {
-  FeedSpec spec;
-  spec.transforms = {RandomHorizontalFlip{}};
-  const auto create = [&](std::vector<Field> fields) {
-    return SampleLoader::Create(std::make_shared<MemoryDataset>(std::move(fields), Contents(1)), spec);
-  };
-  const Field a = TensorField("a", DType::kUint8, {3, 8, 8});
-  const Field b = TensorField("b", DType::kUint8, {8, 8, 1});
-  EXPECT_THAT(create({TensorField("x", DType::kFloat32, {3, 8, 8})}),
-              StatusIs(Code::kInvalidArgument, HasSubstr("has no image for them")));
-  EXPECT_THAT(create({a, b}), StatusIs(Code::kInvalidArgument, HasSubstr("several images ('a', 'b')")));
-  EXPECT_OK(create({a, TensorField("image", DType::kUint8, {8, 8, 1})}));
-  EXPECT_THAT(
-      create({TensorField("a", DType::kUint8, {3, 8, 3})}),
-      StatusIs(Code::kInvalidArgument, HasSubstr("[3, 8, 3] may be channels first or channels last")));
-  EXPECT_THAT(create({TensorField("a", DType::kUint8, {3, 0, 8})}),
-              StatusIs(Code::kInvalidArgument, HasSubstr("is no image")));
-  EXPECT_THAT(create({EncodedField("left"), EncodedField("right")}),
-              StatusIs(Code::kInvalidArgument, HasSubstr("several images ('left', 'right')")));
-}
-
 // Three images and labels, for which there is no memory when the one or the other is read.
 class MemorylessDataset final : public Dataset {
  public:
@@ -309,7 +327,7 @@ TEST(SampleLoaderTest, SampleWithoutMemoryIsABadSample) {
                 StatusIs(Code::kResourceExhausted, HasSubstr("memory/1: no memory to read, decode or")));
     const Loaded zero = LoadOne(*loader, {1, 0}, scratch, true);
     EXPECT_EQ(zero.tensors[0], std::vector<std::byte>(zero.tensors[0].size()));
-    EXPECT_EQ(AsInt64(zero.tensors[1]), image ? 11 : 0);
+    EXPECT_EQ(AsInt64(zero.tensors[1]), 0);
   }
   ASSERT_OK_AND_ASSIGN(const auto loader, SampleLoader::Create(Photos(), Training()));
   EXPECT_OK(LoadOne(*loader, {1, 0}, scratch).status);  // with the same scratch

@@ -163,15 +163,15 @@ typedef struct pf_batch pf_batch;
  * outlast timeout_ms by up to open_timeout_ms, on a device also by what pf_close waits for streams).
  * PF_UNAVAILABLE when that did not succeed within reconnect_timeout_ms; the next call tries as long again.
  * Errors that trying again cannot cure are given again until a seek succeeds. Each batch is to be released
- * once, with pf_batch_release. A batch never has 0 samples: one whose samples were all skipped as bad is
- * passed over, so the last batch given of an epoch need not be marked last_of_epoch. */
+ * once, with pf_batch_release. With on_bad_sample = skip a batch may have 0 samples: it is given all the
+ * same, so that all ranks get equally many. The first such batch of a feed is logged as a warning. */
 PF_API pf_result pf_next(pf_feed* feed, int64_t timeout_ms, pf_batch** batch);
 
 typedef struct pf_batch_info {
   size_t size;
   uint64_t epoch;         /* 0-based */
   uint64_t index;         /* 0-based within the epoch, of this rank */
-  uint32_t samples;       /* valid samples, 1..batch_size: dimension 0 of every tensor */
+  uint32_t samples;       /* 0..batch_size: dimension 0 of every tensor */
   uint32_t skipped;       /* samples left out as bad */
   uint32_t last_of_epoch; /* 1: the next batch belongs to the next epoch */
   uint32_t reserved;

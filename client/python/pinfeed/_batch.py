@@ -8,6 +8,7 @@ What goes out: a `Batch` of tensors that are views of the slot. They all lean on
 from __future__ import annotations
 
 import ctypes
+import math
 import operator
 import struct
 import weakref
@@ -158,7 +159,7 @@ class BatchMaker(Maker):
         if handle is None:
             return None
         if not self._places:
-            self._learn(handle, info[2], info[5])
+            self._learn(handle, info[5])
         slot: Any = self._slot_type.from_address(info[5])
         lease = Lease(slot, self._release)
         # Python runs signal handlers only at calls and jumps backwards. There are none from here on.
@@ -194,7 +195,7 @@ class BatchMaker(Maker):
         self._views[samples] = views
         return views
 
-    def _learn(self, handle: Optional[int], samples: int, data: int) -> None:
+    def _learn(self, handle: Optional[int], data: int) -> None:
         """Takes the layout from the first batch."""
         library = self._library
         tensors = [library.tensor(library.pf_get_tensor_quick, handle, number) for number in range(self._tensor_count)]
@@ -207,7 +208,7 @@ class BatchMaker(Maker):
             shape = tuple(tensor.shape[1 : tensor.dims])
             places.append(
                 _Place(
-                    name, tensor.dtype, shape, tensor.data - data, tensor.bytes // samples, bool(tensor.writable), array_dtype, finish
+                    name, tensor.dtype, shape, tensor.data - data, sample_bytes(tensor), bool(tensor.writable), array_dtype, finish
                 )
             )
         if self._framework == "torch":
@@ -255,6 +256,12 @@ def kind_of(name: str, dtype: int) -> Tuple[int, int, str, str]:
     if dtype not in DTYPES:
         raise Error(Code.UNIMPLEMENTED, f"tensor {name!r} has element type {dtype}, which this package does not know: update it")
     return DTYPES[dtype]
+
+
+def sample_bytes(tensor: Any) -> int:
+    """Bytes of one sample of a `_abi.TensorInfo`; the batch that it describes may be empty."""
+    shape: List[int] = tensor.shape[1 : tensor.dims]
+    return math.prod(shape) * kind_of("", tensor.dtype)[1] // 8
 
 
 class Lease(weakref.ref):  # type: ignore[type-arg]  # as Python 3.8 cannot subscribe it

@@ -12,7 +12,7 @@ import functools
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from . import _abi
-from ._batch import Batch, Lease, Maker, batch_class, keep, kind_of
+from ._batch import Batch, Lease, Maker, batch_class, keep, kind_of, sample_bytes
 from ._checks import Checks
 from ._dlpack import RawTensor
 from ._errors import Code, InvalidArgumentError
@@ -194,7 +194,7 @@ class LentBatchMaker(DeviceBatchMaker):
         self._gpu = gpu
         self._places: List[Tuple[int, int, bool]] = []  # offset, bytes of a sample, writable
 
-    def _learn(self, handle: Optional[int], samples: int, data: int) -> None:
+    def _learn(self, handle: Optional[int], data: int) -> None:
         """Takes the layout from the first batch: whole, or not at all."""
         places = []
         for number, output in enumerate(self._outputs):
@@ -206,7 +206,7 @@ class LentBatchMaker(DeviceBatchMaker):
                     f"zero_copy: tensor {output.name!r} lies in the slot as {kind_of(output.name, tensor.dtype)[2]} {list(shape)}, and what the "
                     "transforms make of it has to go elsewhere: leave zero_copy at None",
                 )
-            places.append((tensor.data - data, tensor.bytes // samples, bool(tensor.writable)))
+            places.append((tensor.data - data, sample_bytes(tensor), bool(tensor.writable)))
         self._places = places
 
     def take(self, out: ctypes.c_void_p) -> Any:
@@ -215,7 +215,7 @@ class LentBatchMaker(DeviceBatchMaker):
         if handle is None:
             return None
         if not self._places:
-            self._learn(handle, info[2], info[5])
+            self._learn(handle, info[5])
         lent = _Lent()
         # The callback gets the reference as a third argument, NULL, which the C calling conventions forgive.
         owned = ctypes.c_void_p()
@@ -234,9 +234,9 @@ class LentBatchMaker(DeviceBatchMaker):
         samples, data = taken.info[2], taken.info[5]
         raw = {
             output.name: RawTensor(
-                taken, data + offset, samples * sample_bytes, (samples,) + output.sample_shape, output.kind, writable, self._gpu
+                taken, data + offset, samples * length, (samples,) + output.sample_shape, output.kind, writable, self._gpu
             )
-            for output, (offset, sample_bytes, writable) in zip(self._outputs, self._places)
+            for output, (offset, length, writable) in zip(self._outputs, self._places)
         }
         batch = self._build(taken.info, [self._memory.lend(tensor) for tensor in raw.values()])
         batch._raw = raw

@@ -11,7 +11,7 @@ import importlib
 import json
 import os
 import sys
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 from . import _abi, _daemon
 from ._checks import MAX_NAME_BYTES, Checks
@@ -20,7 +20,7 @@ from ._connection import Opened
 from ._device import ordinal_of
 from ._errors import Code, Error, InvalidArgumentError, NotFoundError, make_error
 from ._rank import find_rank
-from ._spec import Spec, add_dataset, add_order, add_output, add_sharing
+from ._spec import Spec, add_dataset, add_fields, add_order, add_output, add_sharing
 from .feed import Feed, read_state
 
 _LEAST_OPEN_TIMEOUT_S = 0.001
@@ -48,6 +48,9 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     on_bad_sample: str = "fail",
     slots: Optional[int] = None,
     sample_ids: bool = False,
+    valid: bool = False,
+    masks: Union[str, Sequence[str]] = (),
+    fields_unchanged: Union[str, Sequence[str]] = (),
     share: Optional[str] = None,
     group: Optional[str] = None,
     group_size: Optional[int] = None,
@@ -80,8 +83,15 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     What to make of it:
       transforms: of `pinfeed.transforms`, or torchvision's objects for the same.
       layout: "CHW" or "HWC", for images.
-      on_bad_sample: "fail" (the error names the file), "skip" (the batch is shorter) or "zero".
-      sample_ids: adds the tensor ``sample_id``, the index of each sample in the dataset (int64).
+      on_bad_sample: "fail" (the error names the file), "skip" (the batch is shorter, and empty when all its samples are bad: a mean over
+        it is NaN) or "zero" (all fields of the sample are zeros). An epoch without a good sample is an error.
+      sample_ids: adds the tensor ``sample_id``, the index of each sample in the dataset (int64), of bad samples too.
+      valid: adds the tensor ``valid`` (bool): False for the samples that are zeros because they are bad.
+      masks: names of fields that lie pixel by pixel beside the image (segmentation masks, depth, flow): they get its crops, resizes and
+        flips, with the same random numbers, by nearest resampling (as torchvision v2 for ``tv_tensors.Mask``), and keep their dtype.
+        Boxes and points are not moved.
+      fields_unchanged: names of fields of the image's height and width that are to stay as they are. With a transform that moves pixels
+        each such field must be in one of the two lists.
 
     Where it goes:
       device: None or "cpu": tensors on the host. "cuda", "cuda:0", a torch.device or a number: tensors on that GPU, in the framework's
@@ -117,6 +127,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     add_dataset(spec, checks, dataset, format, sequence_length, stride, token_dtype)
     add_order(spec, checks, batch_size, shuffle, seed, drop_last, epochs, place)
     add_output(spec, checks, transforms, layout, on_bad_sample, sample_ids, slots)
+    add_fields(spec, checks, valid, masks, fields_unchanged)
     add_sharing(spec, checks, share, group, group_size)
     ordinal = ordinal_of(checks, device)
     backend = checks.choice("backend", backend, ("auto", "vmm-fd", "cuda-ipc", "host"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, Optional
 
-from ._checks import MAX_NAME_BYTES, UINT32_MAX, UINT64_MAX, Checks, shown
+from ._checks import MAX_NAME_BYTES, UINT32_MAX, UINT64_MAX, Checks, listed, shown
 from ._errors import InvalidArgumentError
 from ._rank import Rank
 from .transforms import dtype_name, normalize_transforms
@@ -85,6 +85,18 @@ def add_output(spec: Spec, checks: Checks, transforms: Any, layout: Any, on_bad_
     spec["sample_ids"] = checks.flag("sample_ids", sample_ids)
     if slots is not None:
         spec["slots"] = checks.integer("slots", slots, _MIN_SLOTS, _MAX_SLOTS, ", or None for the daemon's default")
+
+
+def add_fields(spec: Spec, checks: Checks, valid: Any, masks: Any, fields_unchanged: Any) -> None:
+    """What to do with fields beside the image, and which to add."""
+    if checks.flag("valid", valid):
+        spec["valid"] = True
+    for name, value in (("masks", masks), ("fields_unchanged", fields_unchanged)):
+        fields = [] if value is None else listed(value)
+        if not all(isinstance(field, str) and field for field in fields):
+            checks.refuse(name, value, "the name of a field or a list of such names")
+        elif all([checks.sendable(name, field) for field in fields]) and fields:
+            spec[name] = fields
 
 
 def add_sharing(spec: Spec, checks: Checks, share: Optional[Any], group: Any, group_size: Any) -> None:

@@ -25,7 +25,8 @@ NORMAL = [["RandomHorizontalFlip", []], ["Normalize", [[0.5, 0.4, 0.3], [0.2, 0.
         {"dataset": "photos", "batch_size": 5, "transforms": [["Resize", [[9, 8]]]]},
         {"dataset": "arrays", "batch_size": 7, "shuffle": True, "zero_copy": True},
         {"dataset": "large", "batch_size": 20, "shuffle": True, "drop_last": False, "sample_ids": True},
-        {"dataset": "large", "batch_size": 20, "shuffle": True, "transforms": NORMAL, "zero_copy": False},
+        {"dataset": "large", "batch_size": 20, "shuffle": True, "transforms": NORMAL, "zero_copy": False, "masks": ["mask"]},
+        {"dataset": "large", "batch_size": 20, "transforms": [["Resize", [[90, 80]]], *NORMAL], "masks": ["mask"], "valid": True},
     ],
 )
 def test_the_bytes_are_the_same_on_every_backend(daemon, data, host_bytes, backend, options):
@@ -45,7 +46,7 @@ def test_bad_samples_that_become_zeros_are_zeros_after_normalising(daemon, data,
     broken = data / "photos" / "class0" / "broken.jpg"
     broken.write_bytes(b"no image")
     try:
-        options = {"dataset": str(data / "photos"), "batch_size": 5, "on_bad_sample": "zero", "transforms": [["CenterCrop", [13]], NORMAL[1]]}
+        options = {"dataset": str(data / "photos"), "batch_size": 5, "on_bad_sample": "zero", "transforms": [["CenterCrop", [13]], *NORMAL], "sample_ids": True, "valid": True}
         on_gpu, _, _ = finish(trainer(daemon.address, 6, **options))
         on_host, _, _ = finish(trainer(daemon.address, 6, host=True, **options))
         assert on_gpu == on_host
@@ -59,13 +60,37 @@ def test_skipped_samples_leave_no_gap_in_batches_of_several_pieces(daemon, data,
         path.write_bytes(b"no image")
     try:
         # 20 samples of 900 kB: three pieces.
-        options = {"dataset": str(data / "photos"), "batch_size": 20, "on_bad_sample": "skip", "shuffle": True, "transforms": [["Resize", [[550, 550]]]], "sample_ids": True}
+        options = {"dataset": str(data / "photos"), "batch_size": 20, "on_bad_sample": "skip", "shuffle": True, "transforms": [["Resize", [[550, 550]]], *NORMAL], "sample_ids": True, "valid": True}
         on_gpu, _, _ = finish(trainer(daemon.address, 10, **options))
         on_host, _, _ = finish(trainer(daemon.address, 10, host=True, **options))
         assert on_gpu == on_host
         assert int(gpu(daemon)["copies"]) >= 30, "each batch is several copies"
     finally:
         for path in broken:
+            path.unlink()
+
+
+@pytest.mark.parametrize("zero_copy", [None, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_empty_batches_come_to_a_gpu_like_others(daemon, data, backend, zero_copy):
+    """The first one, and one in the midst."""
+    broken = [data / "photos" / "class0" / name for name in ("!0.jpg", "!1.jpg", "!2.jpg", "!6.jpg", "!7.jpg", "!8.jpg")]
+    for path in broken:
+        path.write_bytes(b"no image")
+    for number in (3, 4, 5):
+        (data / "photos" / "class0" / f"!{number}.jpg").write_bytes((data / "photos" / "class0" / "0.jpg").read_bytes())
+    try:
+        options = {"dataset": str(data / "photos"), "batch_size": 3, "on_bad_sample": "skip", "valid": True, "transforms": [["Resize", [[9, 9]]]], "layout": "HWC"}
+        if not zero_copy:
+            options["transforms"] += NORMAL
+        on_gpu, _, errors = finish(trainer(daemon.address, 22, backend=backend, zero_copy=zero_copy, **options))
+        on_host, _, _ = finish(trainer(daemon.address, 22, host=True, **options))
+        assert on_gpu == on_host
+        assert [batch["samples"] for batch in on_gpu[:4]] == [0, 3, 0, 3] and {batch["epoch"] for batch in on_gpu} == {0, 1}
+        assert errors.count("is empty") == 1
+        await_unused(daemon)
+    finally:
+        for path in (data / "photos" / "class0").glob("!*.jpg"):
             path.unlink()
 
 
