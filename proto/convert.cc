@@ -136,10 +136,10 @@ FeedSpec SpecFromProto(const v1::FeedSpec& in, Faults& faults) {
 }
 
 Cursor CursorFromProto(const v1::Cursor& in, Faults& faults) {
-  if (in.version() != kCursorVersion) {
-    faults.Add("cursor.version", std::to_string(in.version()) + " is not the version " +
+  if (in.version() < 1 || in.version() > kCursorVersion) {
+    faults.Add("cursor.version", std::to_string(in.version()) + " is none of the versions 1 to " +
                                      std::to_string(kCursorVersion) +
-                                     " that this daemon reads; was the cursor made by another pinfeed?");
+                                     " that this pinfeed reads; was the cursor made by a newer one?");
   }
   const std::string& fingerprint = in.fingerprint();
   const bool hex = std::all_of(fingerprint.begin(), fingerprint.end(),
@@ -147,7 +147,7 @@ Cursor CursorFromProto(const v1::Cursor& in, Faults& faults) {
   if (!fingerprint.empty() && (fingerprint.size() != 16 || !hex))
     faults.Add("cursor.fingerprint", "is not 16 hexadecimal digits");
   const std::optional<Order> order = OrderFromProto(in.order(), "cursor.order", faults);
-  return Cursor{fingerprint, in.seed(), in.epoch(), in.position(), order};
+  return Cursor{fingerprint, in.seed(), in.epoch(), in.position(), order, in.version()};
 }
 
 }  // namespace

@@ -238,16 +238,14 @@ TEST(ConvertTest, OneErrorHoldsTheFaultsOfTheWholeRequest) {
   request.mutable_cursor()->set_fingerprint("XYZ");
   request.set_client_name("a\nb");
   request.set_gpu_uuid(std::string(300, 'g'));
-  EXPECT_THAT(
-      FromProto(request),
-      StatusIs(
-          Code::kInvalidArgument,
-          "batch_size: must be at least 1\n"
-          "cursor.version: 0 is not the version 1 that this daemon reads; was the cursor made by another "
-          "pinfeed?\n"
-          "cursor.fingerprint: is not 16 hexadecimal digits\n"
-          "gpu_uuid: has 300 bytes, at most 256 are possible\n"
-          "client_name: holds a control character"));
+  EXPECT_THAT(FromProto(request), StatusIs(Code::kInvalidArgument,
+                                           "batch_size: must be at least 1\n"
+                                           "cursor.version: 0 is none of the versions 1 to 2 that this "
+                                           "pinfeed reads; was the cursor made by a "
+                                           "newer one?\n"
+                                           "cursor.fingerprint: is not 16 hexadecimal digits\n"
+                                           "gpu_uuid: has 300 bytes, at most 256 are possible\n"
+                                           "client_name: holds a control character"));
   EXPECT_THAT(FromProto(v1::OpenFeedRequest()), StatusIs(Code::kInvalidArgument, "spec: is missing"));
 }
 
