@@ -99,6 +99,7 @@ struct FeedSpec {
   std::string group;
   uint32_t group_size = 1;
   Backend backend = Backend::kAuto;
+  bool ignore_exif_orientation = false;
   bool operator==(const FeedSpec&) const = default;
 };
 

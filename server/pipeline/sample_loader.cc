@@ -141,6 +141,7 @@ struct SampleLoader::Program {
   bool raw = false;  // the tensor's pixels go into the slot as they are: only the tail changes them
   uint64_t seed = 0;
   bool sample_ids = false;
+  bool oriented = true;  // see ImageDecoder::Open
 
   Status LoadImage(const Dataset& dataset, const SampleKey& key, std::span<const std::span<std::byte>> places,
                    SampleScratch::Buffers& buffers, SampleTimes& times) const {
@@ -224,7 +225,7 @@ struct SampleLoader::Program {
     if (tensor.has_value()) {
       size = tensor->size;
     } else {
-      ASSIGN_OR_RETURN(const ImageDecoder::Size opened, buffers.decoder.Open(buffers.encoded));
+      ASSIGN_OR_RETURN(const ImageDecoder::Size opened, buffers.decoder.Open(buffers.encoded, oriented));
       size = {opened.width, opened.height};
     }
     RETURN_IF_ERROR(PlanGeometry(transforms, {seed, key.epoch, key.id}, size, buffers.plan));
@@ -259,6 +260,7 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
   program->transforms = spec.transforms;
   program->seed = spec.seed;
   program->sample_ids = spec.sample_ids;
+  program->oriented = !spec.ignore_exif_orientation;
   std::vector<std::string> faults;
   if (auto image = FindImage(fields, !spec.transforms.empty()); image.ok()) {
     program->image = image.value();

@@ -33,6 +33,8 @@ def test_the_spec(fake, monkeypatch):
         "epochs": 3,
         "slots": 5,
     }
+    fake("./lib", exif_orientation=False)
+    assert fake.spec()["ignore_exif_orientation"] is True
     fake("pets", share="queue", group="g", group_size=2)
     assert fake.spec()["dataset"] == {"name": "pets"}
     assert (fake.spec()["sharing"], fake.spec()["group"], fake.spec()["group_size"]) == ("QUEUE", "g", 2)

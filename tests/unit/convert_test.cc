@@ -55,7 +55,8 @@ constexpr char kFullSpec[] = R"({
     {"normalize": {"mean": [0.5], "std": [0.1, 0.2, 0.3]}},
     {"to_dtype": {"dtype": "bfloat16", "scale": true}}],
   "image_layout": "HWC", "on_bad_sample": "ZERO", "slots": 64, "sample_ids": true,
-  "sharing": "QUEUE", "group": "g", "group_size": 3, "backend": "HOST"})";
+  "sharing": "QUEUE", "group": "g", "group_size": 3, "backend": "HOST",
+  "ignore_exif_orientation": true})";
 
 TEST(ConvertTest, EveryFieldOfASpecIsRead) {
   FeedSpec spec;
@@ -88,6 +89,7 @@ TEST(ConvertTest, EveryFieldOfASpecIsRead) {
   spec.group = "g";
   spec.group_size = 3;
   spec.backend = Backend::kHost;
+  spec.ignore_exif_orientation = true;
   v1::FeedSpec message;
   ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(kFullSpec, &message).ok());
   ASSERT_OK_AND_ASSIGN(const FeedSpec read, Read(message));

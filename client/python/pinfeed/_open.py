@@ -48,6 +48,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     on_bad_sample: str = "fail",
     slots: Optional[int] = None,
     sample_ids: bool = False,
+    exif_orientation: bool = True,
     share: Optional[str] = None,
     group: Optional[str] = None,
     group_size: Optional[int] = None,
@@ -81,6 +82,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
       transforms: of `pinfeed.transforms`, or torchvision's objects for the same.
       layout: "CHW" or "HWC", for images.
       on_bad_sample: "fail" (the error names the file), "skip" (the batch is shorter) or "zero".
+      exif_orientation: images are turned as their EXIF orientation says, as by PIL.ImageOps.exif_transpose. False: as they are
+        stored, as torchvision's ImageFolder gives them.
       sample_ids: adds the tensor ``sample_id``, the index of each sample in the dataset (int64).
 
     Where it goes:
@@ -117,6 +120,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     add_dataset(spec, checks, dataset, format, sequence_length, stride, token_dtype)
     add_order(spec, checks, batch_size, shuffle, seed, drop_last, epochs, place)
     add_output(spec, checks, transforms, layout, on_bad_sample, sample_ids, slots)
+    if not checks.flag("exif_orientation", exif_orientation):
+        spec["ignore_exif_orientation"] = True
     add_sharing(spec, checks, share, group, group_size)
     ordinal = ordinal_of(checks, device)
     backend = checks.choice("backend", backend, ("auto", "vmm-fd", "cuda-ipc", "host"))
