@@ -102,8 +102,12 @@ struct FeedSpec {
   std::string group;
   uint32_t group_size = 1;
   Backend backend = Backend::kAuto;
+  bool ignore_exif_orientation = false;
   bool operator==(const FeedSpec&) const = default;
 };
+
+// Of the cursors written now. With 1, SHUFFLE had another order.
+inline constexpr uint32_t kCursorVersion = 2;
 
 // Where a feed starts or resumes.
 struct Cursor {
@@ -112,6 +116,7 @@ struct Cursor {
   uint64_t epoch = 0;
   uint64_t position = 0;                      // samples of the epoch consumed by all ranks together
   std::optional<Order> order = std::nullopt;  // that the position counts in; unset: not checked
+  uint32_t version = kCursorVersion;          // 1 to kCursorVersion
   bool operator==(const Cursor&) const = default;
 };
 

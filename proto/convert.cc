@@ -132,6 +132,7 @@ FeedSpec SpecFromProto(const v1::FeedSpec& in, Faults& faults) {
   out.valid = in.valid();
   out.masks = {in.masks().begin(), in.masks().end()};
   out.fields_unchanged = {in.fields_unchanged().begin(), in.fields_unchanged().end()};
+  out.ignore_exif_orientation = in.ignore_exif_orientation();
   out.group = in.group();
   out.group_size = in.group_size() == 0 ? 1 : in.group_size();
   CheckFeedSpec(out, faults);
@@ -139,10 +140,10 @@ FeedSpec SpecFromProto(const v1::FeedSpec& in, Faults& faults) {
 }
 
 Cursor CursorFromProto(const v1::Cursor& in, Faults& faults) {
-  if (in.version() != kCursorVersion) {
-    faults.Add("cursor.version", std::to_string(in.version()) + " is not the version " +
+  if (in.version() < 1 || in.version() > kCursorVersion) {
+    faults.Add("cursor.version", std::to_string(in.version()) + " is none of the versions 1 to " +
                                      std::to_string(kCursorVersion) +
-                                     " that this daemon reads; was the cursor made by another pinfeed?");
+                                     " that this pinfeed reads; was the cursor made by a newer one?");
   }
   const std::string& fingerprint = in.fingerprint();
   const bool hex = std::all_of(fingerprint.begin(), fingerprint.end(),
@@ -150,7 +151,7 @@ Cursor CursorFromProto(const v1::Cursor& in, Faults& faults) {
   if (!fingerprint.empty() && (fingerprint.size() != 16 || !hex))
     faults.Add("cursor.fingerprint", "is not 16 hexadecimal digits");
   const std::optional<Order> order = OrderFromProto(in.order(), "cursor.order", faults);
-  return Cursor{fingerprint, in.seed(), in.epoch(), in.position(), order};
+  return Cursor{fingerprint, in.seed(), in.epoch(), in.position(), order, in.version()};
 }
 
 }  // namespace
@@ -252,6 +253,7 @@ std::string DifferingFields(const FeedSpec& a, const FeedSpec& b) {
   add(a.group == b.group, "group");
   add(a.group_size == b.group_size, "group_size");
   add(a.backend == b.backend, "backend");
+  add(a.ignore_exif_orientation == b.ignore_exif_orientation, "ignore_exif_orientation");
   return out;
 }
 

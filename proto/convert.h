@@ -14,7 +14,6 @@
 
 namespace pinfeed {
 
-inline constexpr uint32_t kCursorVersion = 1;
 inline constexpr size_t kMaxClientNameBytes = 128;
 inline constexpr size_t kMaxReasonBytes = 512;
 inline constexpr int kMaxTransforms = 64;

@@ -33,7 +33,7 @@ v1::FeedSpec::Backend ToProto(Backend backend) {
 
 v1::Cursor ToProto(const Cursor& cursor) {
   v1::Cursor out;
-  out.set_version(kCursorVersion);
+  out.set_version(cursor.version);
   out.set_fingerprint(cursor.fingerprint);
   out.set_seed(cursor.seed);
   out.set_epoch(cursor.epoch);

@@ -10,6 +10,7 @@
 #include "client/cli/interrupt.h"
 #include "client/cli/spec_options.h"
 #include "client/cli/text.h"
+#include "common/quote.h"
 #include "pinfeed/pinfeed.hpp"
 
 namespace pinfeed {
@@ -190,7 +191,7 @@ void PrintSamples(const std::vector<TensorView>& tensors, const TensorView* imag
       if (std::string(tensor.name()) != "label" || tensor.dtype() != PF_INT64 || tensor.raw().dims != 1)
         continue;
       const auto label = static_cast<uint64_t>(tensor.data_as<int64_t>()[i]);
-      if (label < classes.size()) name = classes[label];
+      if (label < classes.size()) name = IsUtf8(classes[label]) ? classes[label] : EscapeName(classes[label]);
     }
     if (!classes.empty()) row.push_back(name);
     table.Add(row);

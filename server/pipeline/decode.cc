@@ -32,15 +32,15 @@ Status NotAnImage(std::span<const std::byte> file) {
 
 }  // namespace
 
-Result<ImageDecoder::Size> ImageDecoder::Open(std::span<const std::byte> file) {
+Result<ImageDecoder::Size> ImageDecoder::Open(std::span<const std::byte> file, bool oriented) {
   if (StartsWith(file, kJpegMagic)) {
     ASSIGN_OR_RETURN(const JpegDecoder::Header header, jpeg_.Open(file));
     format_ = Format::kJpeg;
     stored_width_ = header.width;
     stored_height_ = header.height;
-    orientation_ = header.orientation;
+    orientation_ = oriented ? header.orientation : 1;
   } else if (StartsWith(file, kPngMagic)) {
-    ASSIGN_OR_RETURN(const PngDecoder::Header header, png_.Open(file));
+    ASSIGN_OR_RETURN(const PngDecoder::Header header, png_.Open(file, oriented));
     format_ = Format::kPng;
     stored_width_ = header.width;
     stored_height_ = header.height;

@@ -20,10 +20,11 @@ namespace pinfeed {
 class ImageDecoder {
  public:
   struct Size {
-    int32_t width = 0;  // as displayed, the EXIF orientation applied
+    int32_t width = 0;  // as displayed
     int32_t height = 0;
   };
-  Result<Size> Open(std::span<const std::byte> file);
+  // `oriented`: as its EXIF orientation says; else as it is stored.
+  Result<Size> Open(std::span<const std::byte> file, bool oriented = true);
   // The pixels of `region` of the displayed image; the view is valid until the next call of Open.
   // Preconditions: Open succeeded just before; the region is not empty and lies within the image.
   Result<ImageView> Decode(const Box& region);

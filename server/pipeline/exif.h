@@ -4,15 +4,20 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 
 #include "server/pipeline/image.h"
 
 namespace pinfeed {
 
-// The orientation, 1 to 8, in the first directory of a TIFF block; 1 when there is none or the block is
-// malformed.
-int ExifOrientation(std::span<const std::byte> tiff);
+// The orientation, 1 to 8, in the first directory of a TIFF block, by Pillow's rules: of several tags the
+// last, of several values the first, of any type that is a number. 1 for one that is no orientation; nothing
+// when there is no such tag, or the block is malformed before it.
+std::optional<int> TiffOrientation(std::span<const std::byte> tiff);
+
+// The block without the "Exif\0\0" that it may begin with.
+std::span<const std::byte> WithoutExifId(std::span<const std::byte> block);
 
 // Whether displayed width and height are the stored ones exchanged.
 inline bool OrientationSwapsSides(int orientation) {

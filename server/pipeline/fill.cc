@@ -64,10 +64,11 @@ void Feed::Fill::Load(const Piece& piece, uint32_t begin, uint32_t end, SampleSc
   SampleTimes sum;
   std::optional<WorkSpans> spans;
   if (feed_.trace_.On()) feed_.trace_.Work(plan_, slot_, end - begin, spans);
+  const BatchSamples ids = parts.sampler.SamplesOf(plan_);
   for (uint32_t i = begin; i < end; ++i) {
     if (feed_.abandoned_.load(std::memory_order_relaxed) || i > first_failed_.load(std::memory_order_relaxed))
       break;
-    const SampleKey key{parts.sampler.SampleId(plan_, i), plan_.epoch};
+    const SampleKey key{ids[i], plan_.epoch};
     scratch.Begin(key.id);
     SampleTimes times;
     times.spans = spans ? &*spans : nullptr;
@@ -195,8 +196,8 @@ bool Feed::Fill::Conclude() {
   batch.samples = plan_.samples;
   std::vector<BadSampleNote> notes;
   notes.reserve(bad.size());
-  for (const auto& [index, status] : bad)
-    notes.push_back({feed_.parts_.sampler.SampleId(plan_, index), status.message()});
+  const BatchSamples ids = feed_.parts_.sampler.SamplesOf(plan_);
+  for (const auto& [index, status] : bad) notes.push_back({ids[index], status.message()});
   if (!bad.empty() && batch.status.ok()) {
     switch (feed_.parts_.spec.on_bad_sample) {
       case OnBadSample::kFail:

@@ -64,6 +64,7 @@ struct JpegDecoder::State {
   int message_code = 0;
   ImageBuffer pixels;
   std::vector<uint8_t> cmyk;
+  bool complete = true;  // the file has an end marker
 
   static State& Of(j_common_ptr cinfo) { return *static_cast<State*>(cinfo->client_data); }
 
@@ -169,7 +170,10 @@ Result<JpegDecoder::Header> JpegDecoder::Open(std::span<const std::byte> file) {
   State& s = *state_;
   const JpegMarkers markers = ScanJpegMarkers(file);
   if (!s.ReadHeader(file)) return s.Failure();
-  if (!markers.complete) return DataLoss("JPEG file is truncated: it has no end marker");
+  // As in Pillow, a file of one scan needs no end marker when its pixels are all there.
+  s.complete = markers.complete;
+  if (!s.complete && jpeg_has_multiple_scans(&s.cinfo) != FALSE)
+    return DataLoss("JPEG file is truncated: it has no end marker");
   RETURN_IF_ERROR(CheckDecodedSize("JPEG", s.cinfo.image_width, s.cinfo.image_height));
   const auto width = static_cast<int32_t>(s.cinfo.image_width);
   const auto height = static_cast<int32_t>(s.cinfo.image_height);
@@ -177,7 +181,7 @@ Result<JpegDecoder::Header> JpegDecoder::Open(std::span<const std::byte> file) {
   if (components != 1 && components != 3 && components != 4) {
     return DataLoss("JPEG has " + std::to_string(components) + " components; 1, 3 or 4 can be shown");
   }
-  return Header{width, height, ExifOrientation(markers.exif)};
+  return Header{width, height, TiffOrientation(WithoutExifId(markers.exif)).value_or(1)};
 }
 
 Result<ImageView> JpegDecoder::Decode(const Box& region) {
@@ -187,7 +191,7 @@ Result<ImageView> JpegDecoder::Decode(const Box& region) {
   s.Configure();
   // A file of several scans is read whole before the first row comes out; then, only the rows behind the
   // region are left out.
-  const bool whole = jpeg_has_multiple_scans(&s.cinfo) != FALSE;
+  const bool whole = jpeg_has_multiple_scans(&s.cinfo) != FALSE || !s.complete;
   const auto image_width = static_cast<int32_t>(s.cinfo.image_width);
   const int32_t left = whole ? 0 : std::max(0, region.x - kUpsampleMargin);
   const int32_t right =
@@ -198,7 +202,9 @@ Result<ImageView> JpegDecoder::Decode(const Box& region) {
   if (!s.Start(&first_column, &columns)) return s.Failure();
 
   const auto width = static_cast<int32_t>(columns);
-  const int32_t rows = region.y + region.height - top;
+  // Whether a file is cut must not depend on the region.
+  const int32_t bottom = s.complete ? region.y + region.height : static_cast<int32_t>(s.cinfo.image_height);
+  const int32_t rows = bottom - top;
   ASSIGN_OR_RETURN(uint8_t* const out, s.pixels.Reserve(width, rows));
   if (s.cinfo.out_color_space == JCS_CMYK) s.cmyk.resize(4 * static_cast<size_t>(width));
   const size_t stride = 3 * static_cast<size_t>(width);

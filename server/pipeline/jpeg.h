@@ -15,7 +15,8 @@ namespace pinfeed {
 // IDCT, fancy upsampling). Owns: the library's state and the pixels it returns. Borrows: the file's bytes
 // from Open until Decode has returned. Threads: one at a time. Errors: kDataLoss for what libjpeg or the
 // check for completeness refuses; kResourceExhausted for what CheckDecodedSize refuses and over kMaxScans. As
-// in Pillow, damaged entropy data that libjpeg only warns about is no error, a missing end is. Invariant:
+// in Pillow, damaged entropy data that libjpeg only warns about is no error, missing pixels are, and so is a
+// missing end of a file of several scans. Invariant:
 // whether a file is refused does not depend on the region.
 class JpegDecoder {
  public:

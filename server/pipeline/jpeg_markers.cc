@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/pipeline/jpeg_markers.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
@@ -8,11 +9,13 @@
 namespace pinfeed {
 
 JpegMarkers ScanJpegMarkers(std::span<const std::byte> file) {
-  constexpr std::string_view kExifId("Exif\0\0", 6);
+  constexpr std::string_view kExifId("Exif\0", 5);
   const auto* const bytes = reinterpret_cast<const uint8_t*>(file.data());
   const size_t size = file.size();
   JpegMarkers found;
   size_t at = 2;
+  bool exif = false;   // the first segment of that name counts, whatever it holds
+  bool header = true;  // until the first scan
   while (at < size) {
     // Entropy-coded data holds no 0xFF that is not followed by 0 or a restart marker (ITU-T T.81, B.1.1.5).
     const void* const ff = std::memchr(bytes + at, 0xFF, size - at);
@@ -29,12 +32,14 @@ JpegMarkers ScanJpegMarkers(std::span<const std::byte> file) {
     }
     if (size - at < 2) return found;
     const size_t length = size_t{bytes[at]} << 8 | bytes[at + 1];
-    if (length < 2 || length > size - at) return found;
-    if (marker == 0xE1 && found.exif.empty() && length >= 2 + kExifId.size() &&
+    if (length > size - at) return found;
+    if (marker == 0xDA) header = false;
+    if (marker == 0xE1 && header && !exif && length >= 2 + kExifId.size() &&
         std::memcmp(bytes + at + 2, kExifId.data(), kExifId.size()) == 0) {
-      found.exif = file.subspan(at + 2 + kExifId.size(), length - 2 - kExifId.size());
+      exif = true;
+      found.exif = file.subspan(at + 2, length - 2);
     }
-    at += length;
+    at += std::max<size_t>(length, 2);  // a shorter one is empty to libjpeg, too
   }
   return found;
 }

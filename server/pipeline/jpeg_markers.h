@@ -9,8 +9,9 @@
 namespace pinfeed {
 
 struct JpegMarkers {
-  std::span<const std::byte> exif;  // the TIFF block of the first EXIF segment, empty if there is none
-  bool complete = false;            // the end-of-image marker was reached
+  std::span<const std::byte>
+      exif;  // the first EXIF segment before the pixels, from its name on; empty if there is none
+  bool complete = false;  // the end-of-image marker was reached
 };
 
 // Walks from marker to marker, entropy-coded data included, without decoding: an exact test for truncation

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/pipeline/png.h"
 
-#include <cstring>
 #include <string>
 
-#include "server/pipeline/exif.h"
+#include "server/pipeline/png_orientation.h"
 
 namespace pinfeed {
 namespace {
@@ -21,27 +20,9 @@ Status SpngFailure(int error) {
   return error == SPNG_EMEM || error == SPNG_ECHUNK_LIMITS ? ResourceExhausted(message) : DataLoss(message);
 }
 
-uint32_t BigEndian32(const uint8_t* bytes) {
-  return uint32_t{bytes[0]} << 24 | uint32_t{bytes[1]} << 16 | uint32_t{bytes[2]} << 8 | bytes[3];
-}
-
-// The eXIf chunk may lie behind the pixels, so the chunks are walked here; libspng checks them when it comes
-// to them.
-int PngOrientation(std::span<const std::byte> file) {
-  const auto* const bytes = reinterpret_cast<const uint8_t*>(file.data());
-  size_t at = 8;
-  while (file.size() - at >= 12) {
-    const size_t length = BigEndian32(bytes + at);
-    if (length > file.size() - at - 12) return 1;
-    if (std::memcmp(bytes + at + 4, "eXIf", 4) == 0) return ExifOrientation(file.subspan(at + 8, length));
-    at += 12 + length;
-  }
-  return 1;
-}
-
 }  // namespace
 
-Result<PngDecoder::Header> PngDecoder::Open(std::span<const std::byte> file) {
+Status PngDecoder::Begin(std::span<const std::byte> file) {
   context_.reset(spng_ctx_new(0));
   if (!context_) return ResourceExhausted("no memory for the PNG decoder");
   spng_ctx* const context = context_.get();
@@ -54,10 +35,32 @@ Result<PngDecoder::Header> PngDecoder::Open(std::span<const std::byte> file) {
   RETURN_IF_ERROR(CheckDecodedSize("PNG", header.width, header.height));
   width_ = static_cast<int32_t>(header.width);
   height_ = static_cast<int32_t>(header.height);
-  return Header{width_, height_, PngOrientation(file)};
+  return OkStatus();
+}
+
+Result<PngDecoder::Header> PngDecoder::Open(std::span<const std::byte> file, bool oriented) {
+  RETURN_IF_ERROR(Begin(file));
+  RETURN_IF_ERROR(chunks_.Scan(file));
+  if (!oriented) return Header{width_, height_, 1};
+  ASSIGN_OR_RETURN(const int orientation, PngOrientation(chunks_));
+  return Header{width_, height_, orientation};
 }
 
 Result<ImageView> PngDecoder::Decode() {
+  if (!chunks_.PaletteDiffers()) {
+    Result<ImageView> decoded = Run();
+    if (decoded.ok()) return decoded;
+  }
+  // libspng refuses more than Pillow does: chunks that no pixel depends on, an empty one as if there were no
+  // memory for it, and a missing end.
+  RETURN_IF_ERROR(chunks_.Rewrite(rewritten_));
+  RETURN_IF_ERROR(Begin(rewritten_));
+  Result<ImageView> decoded = Run();
+  rewritten_ = {};
+  return decoded;
+}
+
+Result<ImageView> PngDecoder::Run() {
   ASSIGN_OR_RETURN(uint8_t* const out, pixels_.Reserve(width_, height_));
   const size_t stride = 3 * static_cast<size_t>(width_);
   const size_t bytes = stride * static_cast<size_t>(height_);

@@ -76,6 +76,7 @@ struct SampleLoader::Program {
   uint64_t seed = 0;
   bool sample_ids = false;
   bool valid = false;
+  bool oriented = true;  // see ImageDecoder::Open
 
   Status LoadImage(const Dataset& dataset, const SampleKey& key, std::span<const std::span<std::byte>> places,
                    SampleScratch::Buffers& buffers, SampleTimes& times) const {
@@ -190,7 +191,7 @@ struct SampleLoader::Program {
     if (tensor.has_value()) {
       size = tensor->size;
     } else {
-      ASSIGN_OR_RETURN(const ImageDecoder::Size opened, buffers.decoder.Open(buffers.encoded));
+      ASSIGN_OR_RETURN(const ImageDecoder::Size opened, buffers.decoder.Open(buffers.encoded, oriented));
       size = {opened.width, opened.height};
     }
     RETURN_IF_ERROR(PlanGeometry(transforms, {seed, key.epoch, key.id}, size, buffers.plan));
@@ -226,6 +227,7 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
   program->seed = spec.seed;
   program->sample_ids = spec.sample_ids;
   program->valid = spec.valid;
+  program->oriented = !spec.ignore_exif_orientation;
   std::vector<std::string> faults;
   const FieldRoles roles = AssignFieldRoles(fields, spec, faults);
   program->image = roles.image;

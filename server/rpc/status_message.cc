@@ -173,7 +173,9 @@ void FillDataset(const DatasetInfo& info, v1::ListDatasetsResponse::Dataset& out
     place.set_dtype(static_cast<v1::DType>(encoded ? DType::kUint8 : field.spec.dtype));
     place.mutable_shape()->Add(shape.begin(), shape.end());
   }
-  for (const std::string& name : info.classes) out.add_classes(Utf8(name));
+  // Backslashes are escaped, too, so that no name looks like the escaped form of another.
+  for (const std::string& name : info.classes)
+    out.add_classes(name.find('\\') == std::string::npos ? Utf8(name) : EscapeName(name));
 }
 
 }  // namespace pinfeed

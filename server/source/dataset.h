@@ -31,7 +31,7 @@ struct DatasetInfo {
   std::string fingerprint;    // 16 hex digits; changes when order-relevant facts change (names, sizes, count;
                               // not contents)
   std::vector<Field> fields;  // in output order
-  std::vector<std::string> classes;  // class names by label, empty if there are none
+  std::vector<std::string> classes;  // class names by label, raw bytes; empty if there are none
 };
 
 // Purpose: read access to one dataset. Immutable after creation.

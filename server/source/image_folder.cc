@@ -54,9 +54,7 @@ Result<std::shared_ptr<const Dataset>> OpenImageFolder(RootedPath base, std::str
   info.fingerprint = index.FingerprintHex();
   info.fields = {{{"image", DType::kUnspecified, {}}, FieldKind::kEncodedImage},
                  {{"label", DType::kInt64, {}}, FieldKind::kTensor}};
-  // Names go to clients as text: bytes that are none are escaped.
-  for (const std::string& name : index.classes())
-    info.classes.push_back(IsUtf8(name) ? name : EscapeName(name));
+  info.classes = index.classes();
   return std::shared_ptr<const Dataset>(
       std::make_shared<const ImageFolder>(std::move(base), std::move(index), std::move(info)));
 }

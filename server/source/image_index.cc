@@ -8,6 +8,7 @@
 
 #include "common/quote.h"
 #include "server/source/directory_walk.h"
+#include "server/source/name_order.h"
 
 namespace pinfeed {
 namespace {
@@ -76,7 +77,7 @@ Result<ImageIndex> ImageIndex::Build(const RootedPath& base) {
     return InvalidArgument(object +
                            " is empty of class folders; expected <class>/<image>.jpg, .jpeg or .png");
   }
-  std::ranges::sort(index.classes_);
+  SortByName(index.classes_);
   for (uint32_t label = 0; label < index.classes_.size(); ++label)
     RETURN_IF_ERROR(index.AddClass(base, root, label));
   index.names_.shrink_to_fit();
@@ -127,7 +128,7 @@ Status ImageIndex::AddClass(const RootedPath& base, const NodeId& root, uint32_t
                            QuotePath(classes_[label]) +
                            " holds no image (.jpg, .jpeg, .png); add images or remove the folder");
   }
-  std::ranges::sort(found, {}, &Found::path);
+  SortByName(found, &Found::path);
   for (Found& directory : found)
     RETURN_IF_ERROR(AddDirectory(base, std::move(directory.path), label, directory.names));
   return OkStatus();
@@ -135,7 +136,7 @@ Status ImageIndex::AddClass(const RootedPath& base, const NodeId& root, uint32_t
 
 Status ImageIndex::AddDirectory(const RootedPath& base, std::string path, uint32_t label,
                                 std::vector<std::string>& names) {
-  std::ranges::sort(names);
+  SortByName(names);
   for (const std::string& name : names) {
     if (names_.size() + name.size() > kMaxNameBytes) return TooLarge(base);
     names_ += name;

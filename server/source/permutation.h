@@ -1,31 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-// A keyed permutation of 0..n-1, evaluated one index at a time: shuffling without a list.
+// A keyed permutation of 0..n-1: the order of one epoch.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <vector>
 
 namespace pinfeed {
 
-// Purpose: a pseudo-random permutation of [0, n): a balanced Feistel network over the smallest even number of
-// bits that holds n - 1, with "cycle walking" (apply again until the value is below n), after J. Black and P.
-// Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002; a Feistel network is a permutation whatever
-// its round function (M. Luby and C. Rackoff, SIAM J. Comput. 17(2), 1988). The round function is the
-// finaliser of SplitMix64 (G. Steele, D. Lea, C. Flood, OOPSLA 2014); statistical quality is wanted, secrecy
-// is not. Threads: immutable.
+// Purpose: a pseudo-random permutation of [0, n), a pure function of (n, seed, epoch). Up to kMaxListed
+// elements it is a list, shuffled by R. Durstenfeld's form of the Fisher-Yates shuffle (CACM 7(7), 1964, no.
+// 235) with unbiased draws from Philox: every order is equally likely. A larger one is computed, one index at
+// a time: a balanced Feistel network over the smallest even number of bits that holds n - 1, with "cycle
+// walking" (apply again until the value is below n), after J. Black and P. Rogaway, "Ciphers with Arbitrary
+// Finite Domains", CT-RSA 2002; a Feistel network is a permutation whatever its round function (M. Luby and
+// C. Rackoff, SIAM J. Comput. 17(2), 1988). Statistical quality is wanted, secrecy is not. Threads:
+// immutable.
 class Permutation {
  public:
-  // Precondition: n >= 1.
+  static constexpr uint64_t kMaxListed = uint64_t{1} << 16;
+
+  // Precondition: n >= 1. Takes up to a millisecond and 128 KiB.
   Permutation(uint64_t n, uint64_t seed, uint64_t epoch);
 
-  // Precondition: index < n. Expected rounds of walking: below 4.
+  // Precondition: index < n. Expected applications of the network: below 4.
   uint64_t operator()(uint64_t index) const;
 
  private:
-  static constexpr int kRounds = 6;
+  void MakeList(uint64_t seed, uint64_t epoch);
+  void MakeKeys(uint64_t seed, uint64_t epoch);
+
   uint64_t n_;
-  int half_bits_;
-  uint64_t half_mask_;
-  uint64_t keys_[kRounds];
+  std::vector<uint16_t> list_;  // empty when n_ > kMaxListed; then these:
+  int half_bits_ = 0;
+  uint64_t half_mask_ = 0;
+  uint64_t swap_ = 0;  // 1: the values 0 and 1 change places
+  std::array<uint64_t, 8> keys_{};
 };
 
 }  // namespace pinfeed

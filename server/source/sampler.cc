@@ -2,11 +2,39 @@
 #include "server/source/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
+#include <utility>
 
-#include "server/source/permutation.h"
+#include "common/sync.h"
 
 namespace pinfeed {
+
+// Purpose: the orders of the two epochs asked for last: at the border of two epochs batches of both are
+// loaded. Threads: any.
+class Sampler::Orders {
+ public:
+  Orders(uint64_t samples, uint64_t seed) : samples_(samples), seed_(seed) {}
+
+  std::shared_ptr<const Permutation> Of(uint64_t epoch) PF_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    if (recent_[0].order == nullptr || recent_[0].epoch != epoch) std::swap(recent_[0], recent_[1]);
+    // Made under the lock: others that need the same order would only make it again.
+    if (recent_[0].order == nullptr || recent_[0].epoch != epoch)
+      recent_[0] = {epoch, std::make_shared<const Permutation>(samples_, seed_, epoch)};
+    return recent_[0].order;
+  }
+
+ private:
+  struct Entry {
+    uint64_t epoch = 0;
+    std::shared_ptr<const Permutation> order;
+  };
+  const uint64_t samples_;
+  const uint64_t seed_;
+  Mutex mutex_;
+  std::array<Entry, 2> recent_ PF_GUARDED_BY(mutex_);  // the last one first
+};
 
 Result<Sampler> Sampler::Create(const FeedSpec& spec, uint64_t dataset_samples) {
   PF_CHECK(spec.batch_size != 0 && spec.rank < spec.world_size, "the spec was not checked");
@@ -18,7 +46,7 @@ Result<Sampler> Sampler::Create(const FeedSpec& spec, uint64_t dataset_samples) 
   sampler.rank_ = spec.rank;
   sampler.world_size_ = spec.world_size;
   sampler.seed_ = spec.seed;
-  sampler.shuffle_ = spec.order == Order::kShuffle;
+  if (spec.order == Order::kShuffle) sampler.orders_ = std::make_shared<Orders>(dataset_samples, spec.seed);
   const uint64_t whole = dataset_samples / sampler.global_batch_;
   const bool rest = dataset_samples % sampler.global_batch_ != 0;
   sampler.batches_per_epoch_ = whole + (rest && !spec.drop_last ? 1 : 0);
@@ -32,13 +60,14 @@ Result<Sampler> Sampler::Create(const FeedSpec& spec, uint64_t dataset_samples) 
 }
 
 Result<Sampler::Start> Sampler::Resume(const Cursor& cursor) const {
-  if (cursor.order && (*cursor.order == Order::kShuffle) != shuffle_) {
+  const bool shuffles = orders_ != nullptr;
+  if (cursor.order && (*cursor.order == Order::kShuffle) != shuffles) {
     const auto name = [](bool shuffle) { return shuffle ? "shuffled" : "sequential"; };
-    return InvalidArgument(std::string("cursor.order: the state is of a ") + name(!shuffle_) +
-                           " feed, this one is " + name(shuffle_) +
+    return InvalidArgument(std::string("cursor.order: the state is of a ") + name(!shuffles) +
+                           " feed, this one is " + name(shuffles) +
                            ", so its position means other samples; open the feed with the order it had");
   }
-  if (shuffle_ && cursor.seed != seed_) {
+  if (shuffles && cursor.seed != seed_) {
     return InvalidArgument("cursor.seed: the state is of a feed shuffled with seed " +
                            std::to_string(cursor.seed) + ", this one has seed " + std::to_string(seed_) +
                            ", so its position means other samples; open the feed with the seed it had");
@@ -55,6 +84,13 @@ Result<Sampler::Start> Sampler::Resume(const Cursor& cursor) const {
                            "; resume with the same batch_size * world_size");
   }
   if (batches >= batches_per_epoch_) return Start{cursor.epoch + 1, 0};
+  if (shuffles && batches > 0 && cursor.version < kCursorVersion) {
+    return InvalidArgument(
+        "cursor.version: the state was written by pinfeed 0.1 within a shuffled epoch, and this version "
+        "shuffles otherwise, so that the rest of epoch " +
+        std::to_string(cursor.epoch) + " would hold other samples; begin the epoch again with set_epoch(" +
+        std::to_string(cursor.epoch) + "), or finish it with pinfeed 0.1");
+  }
   return Start{cursor.epoch, batches};
 }
 
@@ -72,11 +108,11 @@ BatchPlan Sampler::Plan(uint64_t epoch, uint64_t batch_index) const {
   return plan;
 }
 
-uint64_t Sampler::SampleId(const BatchPlan& plan, uint32_t i) const {
+BatchSamples Sampler::SamplesOf(const BatchPlan& plan) const {
   // In a whole batch a rank's block is batch_size long, in an incomplete one plan.samples: either way
   // plan.samples.
-  const uint64_t position = (plan.batch_index * global_batch_ + rank_ * plan.samples + i) % samples_;
-  return shuffle_ ? Permutation(samples_, seed_, plan.epoch)(position) : position;
+  const uint64_t first = plan.batch_index * global_batch_ + rank_ * plan.samples;
+  return {orders_ == nullptr ? nullptr : orders_->Of(plan.epoch), first, samples_};
 }
 
 }  // namespace pinfeed

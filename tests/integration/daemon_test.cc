@@ -255,7 +255,7 @@ TEST_F(DaemonTest, GivesEveryFaultOfASpec) {
   request.mutable_spec()->set_batch_size(1 << 24);
   EXPECT_EQ(OpenStatus(request).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   request = Request();
-  request.mutable_cursor()->set_version(1);
+  request.mutable_cursor()->set_version(2);
   request.mutable_cursor()->set_fingerprint("0123456789abcdef");
   EXPECT_EQ(OpenStatus(request).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   // The cursor is looked at last, with the feed made; its memory goes back on the daemon's own time.

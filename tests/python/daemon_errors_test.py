@@ -143,6 +143,40 @@ def test_a_state_of_another_order_is_refused(feeds, arrays):
         assert next(iter(other)).id.tolist() == [6, 7]
 
 
+def test_a_state_of_the_first_version_is_refused_where_its_order_differs(feeds, arrays):
+    def older(state):
+        return dict(state, cursor=dict(state["cursor"], version=1))
+
+    def open_feed(shuffle=True, **options):
+        return pinfeed.open(arrays, batch_size=4, shuffle=shuffle, framework="numpy", **options)
+
+    with open_feed() as feed:
+        start = feed.state_dict()
+        assert start["cursor"]["version"] == 2
+        running = iter(feed)
+        next(running)
+        within = feed.state_dict()
+        assert within["cursor"]["version"] == 2
+        with pytest.raises(pinfeed.InvalidArgumentError, match=r"(?s)pinfeed 0\.1 .*rest of epoch 0 .*set_epoch\(0\)"):
+            feed.load_state_dict(older(within))
+        with pytest.raises(pinfeed.InvalidArgumentError, match="version: 3 is none of the versions 1 to 2"):
+            feed.load_state_dict(dict(within, cursor=dict(within["cursor"], version=3)))
+        rest = [batch.id.tolist() for batch in running]
+        assert len(rest) == len(feed) - 1  # it stays where it was
+        whole = [batch.id.tolist() for batch in feed]  # epoch 1
+    with open_feed(state=older(within | {"epoch_ended": True, "cursor": within["cursor"] | {"position": "64"}})) as feed:
+        assert feed.state_dict()["cursor"]["version"] == 2
+        assert list(feed) == []  # the rest of epoch 0
+        assert [batch.id.tolist() for batch in feed] == whole
+    with open_feed(state=older(start)) as feed:
+        assert [batch.id.tolist() for batch in feed][1:] == rest
+    with open_feed(shuffle=False) as feed:
+        next(iter(feed))
+        state = older(feed.state_dict())
+    with open_feed(shuffle=False, state=state) as feed:
+        assert next(iter(feed)).id.tolist() == [4, 5, 6, 7]
+
+
 def test_classes_of_a_path(feeds, arrays, tmp_path):
     from PIL import Image
 

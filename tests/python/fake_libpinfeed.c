@@ -254,7 +254,7 @@ pf_result pf_cursor(const pf_feed* feed, char* buffer, size_t capacity, size_t* 
   // Longer than the first guess of a caller, so that the second call is tested too.
   const int length = snprintf(
       text, sizeof(text),
-      "{\"version\":1,\"fingerprint\":\"%0600d\",\"seed\":\"0\",\"epoch\":\"%llu\",\"position\":\"%llu\"}", 7,
+      "{\"version\":2,\"fingerprint\":\"%0600d\",\"seed\":\"0\",\"epoch\":\"%llu\",\"position\":\"%llu\"}", 7,
       (unsigned long long)feed->cursor_epoch, (unsigned long long)feed->position);
   *needed = (size_t)length + 1;
   if (capacity < *needed) return Fail(PF_OUT_OF_RANGE, "the buffer is too small");

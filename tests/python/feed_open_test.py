@@ -35,6 +35,8 @@ def test_the_spec(fake, monkeypatch):
     }
     fake("./lib", valid=True, masks="mask", fields_unchanged=("depth", "label"))
     assert [fake.spec()[name] for name in ("valid", "masks", "fields_unchanged")] == [True, ["mask"], ["depth", "label"]]
+    fake("./lib", exif_orientation=False)
+    assert fake.spec()["ignore_exif_orientation"] is True
     fake("pets", share="queue", group="g", group_size=2)
     assert fake.spec()["dataset"] == {"name": "pets"}
     assert (fake.spec()["sharing"], fake.spec()["group"], fake.spec()["group_size"]) == ("QUEUE", "g", 2)

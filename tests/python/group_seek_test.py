@@ -133,7 +133,7 @@ def test_naming_ones_own_session_does_nothing_to_it(daemon, arrays):
     for _ in range(3):
         answer = open_feed(daemon.address, request)
         assert answer == messages().OpenFeedResponse(end_first=True)
-        request.cursor.version, request.cursor.position = 1, 13
+        request.cursor.version, request.cursor.position = 2, 13
         with pytest.raises(grpc.RpcError, match="no border"):
             open_feed(daemon.address, request)
         request.ClearField("cursor")
@@ -141,7 +141,7 @@ def test_naming_ones_own_session_does_nothing_to_it(daemon, arrays):
         mine.release(batch)
     assert batch["batch_index"] == 2
     with raw_member_of(daemon, spec) as other:  # from here on there is one who goes on
-        ahead = Client(daemon.address, spec, cursor=messages().Cursor(version=1, position=60), replaces=mine.offer.session_id)
+        ahead = Client(daemon.address, spec, cursor=messages().Cursor(version=2, position=60), replaces=mine.offer.session_id)
         mine.bye()
         batches = other.read(4)
         assert batches == list(range(batches[0], batches[0] + 4))

@@ -164,7 +164,7 @@ grpc::Status FakeDaemon::OpenFeed(grpc::ServerContext* /*context*/, const v1::Op
   response->set_dataset_samples(40);
   response->set_batches_per_epoch(10);
   *response->mutable_start() = request->cursor();
-  response->mutable_start()->set_version(1);
+  response->mutable_start()->set_version(2);
   response->mutable_start()->set_fingerprint("00000000000f00d0");
   response->set_lifeline_path((directory_ / "lifeline.sock").string());
   if (script_.offer) script_.offer(*response);

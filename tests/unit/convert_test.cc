@@ -56,7 +56,8 @@ constexpr char kFullSpec[] = R"({
     {"to_dtype": {"dtype": "bfloat16", "scale": true}}],
   "image_layout": "HWC", "on_bad_sample": "ZERO", "slots": 64, "sample_ids": true, "valid": true,
   "masks": ["m", "n"], "fields_unchanged": ["d"],
-  "sharing": "QUEUE", "group": "g", "group_size": 3, "backend": "HOST"})";
+  "sharing": "QUEUE", "group": "g", "group_size": 3, "backend": "HOST",
+  "ignore_exif_orientation": true})";
 
 TEST(ConvertTest, EveryFieldOfASpecIsRead) {
   FeedSpec spec;
@@ -92,6 +93,7 @@ TEST(ConvertTest, EveryFieldOfASpecIsRead) {
   spec.group = "g";
   spec.group_size = 3;
   spec.backend = Backend::kHost;
+  spec.ignore_exif_orientation = true;
   v1::FeedSpec message;
   ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(kFullSpec, &message).ok());
   ASSERT_OK_AND_ASSIGN(const FeedSpec read, Read(message));
@@ -261,16 +263,14 @@ TEST(ConvertTest, OneErrorHoldsTheFaultsOfTheWholeRequest) {
   request.mutable_cursor()->set_fingerprint("XYZ");
   request.set_client_name("a\nb");
   request.set_gpu_uuid(std::string(300, 'g'));
-  EXPECT_THAT(
-      FromProto(request),
-      StatusIs(
-          Code::kInvalidArgument,
-          "batch_size: must be at least 1\n"
-          "cursor.version: 0 is not the version 1 that this daemon reads; was the cursor made by another "
-          "pinfeed?\n"
-          "cursor.fingerprint: is not 16 hexadecimal digits\n"
-          "gpu_uuid: has 300 bytes, at most 256 are possible\n"
-          "client_name: holds a control character"));
+  EXPECT_THAT(FromProto(request), StatusIs(Code::kInvalidArgument,
+                                           "batch_size: must be at least 1\n"
+                                           "cursor.version: 0 is none of the versions 1 to 2 that this "
+                                           "pinfeed reads; was the cursor made by a "
+                                           "newer one?\n"
+                                           "cursor.fingerprint: is not 16 hexadecimal digits\n"
+                                           "gpu_uuid: has 300 bytes, at most 256 are possible\n"
+                                           "client_name: holds a control character"));
   EXPECT_THAT(FromProto(v1::OpenFeedRequest()), StatusIs(Code::kInvalidArgument, "spec: is missing"));
 }
 

@@ -108,7 +108,8 @@ TEST(DecodeTest, RefusesATruncatedFileForARegionThatItHolds) {
   ImageDecoder decoder;
   for (const size_t missing : {size_t{1}, size_t{2}, size_t{3}, file.size() / 4, file.size() / 2}) {
     const std::vector<std::byte> cut(file.begin(), file.end() - static_cast<ptrdiff_t>(missing));
-    EXPECT_THAT(decoder.Open(cut), StatusIs(Code::kDataLoss, HasSubstr("truncated"))) << missing;
+    ASSERT_OK(decoder.Open(cut));
+    EXPECT_THAT(decoder.Decode({0, 0, 8, 8}), StatusIs(Code::kDataLoss, HasSubstr("truncated"))) << missing;
   }
 }
 
@@ -216,22 +217,71 @@ TEST(DecodeTest, SideThatIsTooLongIsNamed) {
                        "JPEG of 65500 x 4099 pixels is over the limit of 268435456 pixels"));
 }
 
+// Pillow decodes such a file, and so does whoever copied it into a larger block.
+TEST(DecodeTest, EndMarkerMayBeMissingWhereThePixelsAreThere) {
+  JpegOptions options;
+  options.width = 300;
+  options.height = 200;
+  const std::vector<std::byte> file = MakeJpeg(options, 1);
+  ImageDecoder decoder;
+  ASSERT_OK_AND_ASSIGN(const ImageView whole, DecodeImage(file, decoder));
+  const std::vector<uint8_t> expected = Pixels(whole);
+  std::vector<std::byte> padded(file.begin(), file.end() - 2);
+  padded.resize(padded.size() + 100);
+  ASSERT_OK_AND_ASSIGN(const ImageView got, DecodeImage(padded, decoder));
+  EXPECT_EQ(Pixels(got), expected);
+  ExpectRegionsAsWhole(padded, 1, 20);
+  options.progressive = true;
+  padded = MakeJpeg(options, 1);
+  padded.resize(padded.size() - 2);
+  padded.resize(padded.size() + 100);
+  EXPECT_THAT(DecodeImage(padded, decoder), StatusIs(Code::kDataLoss, HasSubstr("no end marker")));
+}
+
+TEST(DecodeTest, SegmentsThatAreTooShortForTheirLengthAreEmpty) {
+  JpegOptions options;
+  options.width = 30;
+  options.height = 20;
+  const std::vector<std::byte> file = Turned(MakeJpeg(options, 1), 6);
+  for (const char length : {'\0', '\1'}) {
+    const std::string segment = {'\xFF', '\xE5', '\0', length};
+    std::vector<std::byte> with(file.begin(), file.begin() + 2);
+    for (const char c : segment) with.push_back(static_cast<std::byte>(c));
+    with.insert(with.end(), file.begin() + 2, file.end());
+    ImageDecoder decoder;
+    ASSERT_OK_AND_ASSIGN(const ImageDecoder::Size size, decoder.Open(with));
+    EXPECT_EQ(size.width, 20);
+    ASSERT_OK_AND_ASSIGN(const ImageDecoder::Size stored, decoder.Open(with, false));
+    EXPECT_EQ(stored.width, 30);
+    EXPECT_OK(decoder.Decode({0, 0, 30, 20}));
+  }
+}
+
 TEST(DecodeTest, MalformedExifMeansUpright) {
   const auto orientation = [](const std::string& tiff) {
-    return ExifOrientation(std::as_bytes(std::span(tiff)));
+    return TiffOrientation(std::as_bytes(std::span(tiff)));
   };
   const std::string fine("II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0", 22);
   EXPECT_EQ(orientation(fine), 6);
   for (size_t length = 0; length < fine.size(); ++length) {
-    EXPECT_EQ(orientation(fine.substr(0, length)), 1) << length;
+    EXPECT_EQ(orientation(fine.substr(0, length)), std::nullopt) << length;
   }
   std::string far = fine;
   far[4] = far[5] = far[6] = far[7] = '\xFF';
-  EXPECT_EQ(orientation(far), 1);
+  EXPECT_EQ(orientation(far), std::nullopt);
   std::string many = fine;
   many[8] = many[9] = '\xFF';
-  many[10] = 0;
-  EXPECT_EQ(orientation(many), 1);
+  EXPECT_EQ(orientation(many), 6);  // what could be read counts
+  std::string other = many;
+  other[10] = 0;
+  EXPECT_EQ(orientation(other), std::nullopt);
+  std::string behind = fine;  // values where the block has ended
+  behind[14] = 4;
+  behind[18] = '\xFF';
+  EXPECT_EQ(orientation(behind), std::nullopt);
+  std::string most = fine;
+  most[14] = most[15] = most[16] = most[17] = '\xFF';
+  EXPECT_EQ(orientation(most), std::nullopt);
   std::string zero = fine;
   zero[18] = 0;
   EXPECT_EQ(orientation(zero), 1);

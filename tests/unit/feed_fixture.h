@@ -192,7 +192,8 @@ class FeedTest : public ::testing::Test {
   static std::vector<uint64_t> Expected(const Feed& feed, uint64_t epoch, uint64_t batch) {
     const BatchPlan plan = feed.sampler().Plan(epoch, batch);
     std::vector<uint64_t> ids;
-    for (uint32_t i = 0; i < plan.samples; ++i) ids.push_back(feed.sampler().SampleId(plan, i));
+    const BatchSamples samples = feed.sampler().SamplesOf(plan);
+    for (uint32_t i = 0; i < plan.samples; ++i) ids.push_back(samples[i]);
     return ids;
   }
 

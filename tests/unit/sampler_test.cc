@@ -2,6 +2,8 @@
 #include "server/source/sampler.h"
 
 #include <algorithm>
+#include <atomic>
+#include <thread>
 #include <vector>
 
 #include "tests/testing.h"
@@ -9,6 +11,7 @@
 namespace pinfeed {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 FeedSpec Spec(uint32_t batch_size, uint32_t rank, uint32_t world_size, bool drop_last,
@@ -26,7 +29,8 @@ FeedSpec Spec(uint32_t batch_size, uint32_t rank, uint32_t world_size, bool drop
 std::vector<uint64_t> Ids(const Sampler& sampler, uint64_t epoch, uint64_t batch) {
   const BatchPlan plan = sampler.Plan(epoch, batch);
   std::vector<uint64_t> ids;
-  for (uint32_t i = 0; i < plan.samples; ++i) ids.push_back(sampler.SampleId(plan, i));
+  const BatchSamples samples = sampler.SamplesOf(plan);
+  for (uint32_t i = 0; i < plan.samples; ++i) ids.push_back(samples[i]);
   return ids;
 }
 
@@ -165,6 +169,51 @@ TEST(SamplerTest, ResumeRefusesThePositionOfAnotherOrder) {
   EXPECT_THAT(sequential->Resume(cursor), StatusIs(Code::kOk));
   cursor.order.reset();
   EXPECT_THAT(sequential->Resume(cursor), StatusIs(Code::kOk));
+}
+
+// Version 1 shuffled otherwise: what it left of an epoch cannot be given any more.
+TEST(SamplerTest, ResumeRefusesTheRestOfAnEpochThatAnOlderVersionShuffled) {
+  const auto shuffled = Sampler::Create(Spec(8, 0, 2, false), 100);
+  const auto sequential = Sampler::Create(Spec(8, 0, 2, false, Order::kSequential), 100);
+  Cursor cursor;
+  cursor.seed = 17;
+  cursor.version = 1;
+  cursor.epoch = 4;
+  cursor.position = 16;
+  EXPECT_THAT(shuffled->Resume(cursor),
+              StatusIs(Code::kInvalidArgument,
+                       AllOf(HasSubstr("written by pinfeed 0.1 "), HasSubstr("set_epoch(4)"))));
+  EXPECT_EQ(sequential->Resume(cursor)->batch_index, 1U);
+  cursor.position = 0;
+  EXPECT_EQ(*shuffled->Resume(cursor), (Sampler::Start{4, 0}));
+  cursor.position = 100;
+  EXPECT_EQ(*shuffled->Resume(cursor), (Sampler::Start{5, 0}));
+  cursor.version = 2;
+  cursor.position = 16;
+  EXPECT_EQ(*shuffled->Resume(cursor), (Sampler::Start{4, 1}));
+}
+
+// Batches of several epochs are loaded at once when the prefetched ones reach over a border, more of them
+// than there are orders kept.
+TEST(SamplerTest, OrderOfAnEpochIsTheSameOnAllThreadsWhateverOthersAskFor) {
+  constexpr uint64_t kSamples = 1000;
+  const auto sampler = Sampler::Create(Spec(8, 0, 1, false), kSamples);
+  std::vector<std::vector<uint64_t>> expected;
+  for (uint64_t epoch = 0; epoch < 4; ++epoch)
+    expected.push_back(Ids(*Sampler::Create(Spec(8, 0, 1, false), kSamples), epoch, 3));
+  const Sampler copy = *sampler;
+  std::vector<std::thread> threads;
+  std::atomic<uint32_t> others{0};
+  for (uint64_t thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (uint64_t i = 0; i < 500; ++i) {
+        const uint64_t epoch = (i + thread) % expected.size();
+        if (Ids(i % 2 == 0 ? *sampler : copy, epoch, 3) != expected[epoch]) ++others;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(others, 0U);
 }
 
 TEST(SamplerTest, RefusesWhatCannotWork) {

@@ -146,7 +146,8 @@ typedef struct pf_feed_info {
   uint64_t slot_bytes;        /* arena bytes of one slot */
   const char* fingerprint;    /* of the dataset; lives as long as the feed */
   const char* backend;        /* "host", "cuda-ipc" or "vmm-fd"; lives as long as the feed */
-  const char* const* classes; /* class_count names, of the labels 0, 1, ...; live as long as the feed */
+  const char* const* classes; /* class_count names, of the labels 0, 1, ..., as the bytes of their folders'
+                                 names, which need not be UTF-8; live as long as the feed */
   uint64_t class_count;       /* 0: the dataset names no classes */
   int32_t device;             /* as asked for; -1: host memory */
   uint32_t output_count;      /* tensors that pf_batch_write makes */

@@ -233,7 +233,7 @@ class Feed {
     return outputs;
   }
 
-  // Names of the labels 0, 1, ...; empty when the dataset has none.
+  // Names of the labels 0, 1, ..., as the bytes of their folders' names; empty when the dataset has none.
   std::vector<std::string> Classes() const {
     const pf_feed_info info = Info();
     return {info.classes, info.classes + info.class_count};

@@ -125,11 +125,11 @@ class Connection:
 
     @property
     def classes(self) -> List[str]:
-        """Names of the labels 0, 1, ...; empty when the dataset has none."""
+        """Names of the labels 0, 1, ..., as torchvision's `ImageFolder` has them; empty when the dataset has none."""
         with self._lock:
             if self._classes is None:
                 info = self._get_info()
-                self._classes = [info.classes[label].decode("utf-8", "replace") for label in range(info.class_count)]
+                self._classes = [info.classes[label].decode("utf-8", "surrogateescape") for label in range(info.class_count)]
             return self._classes
 
     # ---- its position -----------------------------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     valid: bool = False,
     masks: Union[str, Sequence[str]] = (),
     fields_unchanged: Union[str, Sequence[str]] = (),
+    exif_orientation: bool = True,
     share: Optional[str] = None,
     group: Optional[str] = None,
     group_size: Optional[int] = None,
@@ -92,6 +93,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         Boxes and points are not moved.
       fields_unchanged: names of fields of the image's height and width that are to stay as they are. With a transform that moves pixels
         each such field must be in one of the two lists.
+      exif_orientation: images are turned as their EXIF orientation says, as by PIL.ImageOps.exif_transpose. False: as they are
+        stored, as torchvision's ImageFolder gives them.
 
     Where it goes:
       device: None or "cpu": tensors on the host. "cuda", "cuda:0", a torch.device or a number: tensors on that GPU, in the framework's
@@ -128,6 +131,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     add_order(spec, checks, batch_size, shuffle, seed, drop_last, epochs, place)
     add_output(spec, checks, transforms, layout, on_bad_sample, sample_ids, slots)
     add_fields(spec, checks, valid, masks, fields_unchanged)
+    if not checks.flag("exif_orientation", exif_orientation):
+        spec["ignore_exif_orientation"] = True
     add_sharing(spec, checks, share, group, group_size)
     ordinal = ordinal_of(checks, device)
     backend = checks.choice("backend", backend, ("auto", "vmm-fd", "cuda-ipc", "host"))
