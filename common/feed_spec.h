@@ -102,6 +102,9 @@ struct FeedSpec {
   bool operator==(const FeedSpec&) const = default;
 };
 
+// The last epoch that there can be: behind it a feed ends, and a trainer that counts on stays within 64 bits.
+inline constexpr uint64_t kMaxEpoch = INT64_MAX;
+
 // Where a feed starts or resumes.
 struct Cursor {
   std::string fingerprint;  // empty: not checked

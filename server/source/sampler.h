@@ -37,9 +37,10 @@ class Sampler {
   uint64_t batches_per_epoch() const { return batches_per_epoch_; }
   uint64_t global_batch() const { return global_batch_; }
 
-  // The epoch and batch index at which `cursor` resumes. kInvalidArgument when its position is no batch
-  // border (another global batch size) or lies behind the epoch's end, its order is not the spec's, or its
-  // seed is not the spec's though that shuffles.
+  // The epoch and batch index at which `cursor` resumes; the epoch is at most kMaxEpoch + 1. kInvalidArgument
+  // when its position is no batch border (another global batch size) or lies behind the epoch's end, its
+  // epoch is above kMaxEpoch, its order is not the spec's, or its seed is not the spec's though that
+  // shuffles.
   struct Start {
     uint64_t epoch;
     uint64_t batch_index;
