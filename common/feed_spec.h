@@ -108,6 +108,8 @@ struct FeedSpec {
 
 // Of the cursors written now. With 1, SHUFFLE had another order.
 inline constexpr uint32_t kCursorVersion = 2;
+// The last epoch that there can be: behind it a feed ends, and a trainer that counts on stays within 64 bits.
+inline constexpr uint64_t kMaxEpoch = INT64_MAX;
 
 // Where a feed starts or resumes.
 struct Cursor {

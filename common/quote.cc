@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/quote.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 namespace pinfeed {
 namespace {
@@ -13,17 +15,47 @@ void AppendHex(std::string& out, uint8_t byte) {
   out += kDigits[byte & 0xF];
 }
 
-// C0 controls and DEL; the C1 controls, which terminals obey too; U+2028, U+2029 and what turns the direction
-// of text (Unicode 15, table 23-3), which make one line look like others.
-bool IsControl(std::string_view sequence) {
+struct CodePoints {
+  char32_t first;
+  char32_t last;
+};
+
+constexpr CodePoints kUnprintable[] = {
+#include "common/unprintable.inc"
+};
+
+// Of a well-formed sequence (Unicode 14, table 3-6).
+char32_t CodePoint(std::string_view sequence) {
   const auto first = static_cast<uint8_t>(sequence[0]);
-  if (sequence.size() == 1) return first < 0x20 || first == 0x7F;
-  const auto second = static_cast<uint8_t>(sequence[1]);
-  if (sequence.size() == 2) return (first == 0xC2 && second < 0xA0) || (first == 0xD8 && second == 0x9C);
-  if (sequence.size() != 3 || first != 0xE2) return false;
-  const auto third = static_cast<uint8_t>(sequence[2]);
-  return (second == 0x80 && ((third >= 0x8E && third <= 0x8F) || (third >= 0xA8 && third <= 0xAE))) ||
-         (second == 0x81 && third >= 0xA6 && third <= 0xA9);
+  if (sequence.size() == 1) return first;
+  char32_t code = first & (0x7FU >> sequence.size());
+  for (const char c : sequence.substr(1)) code = code << 6 | (static_cast<uint8_t>(c) & 0x3FU);
+  return code;
+}
+
+// What is no visible character: it could break a line, turn the text's direction, command a terminal, or make
+// two different names look alike.
+bool IsUnprintable(std::string_view sequence) {
+  const char32_t code = CodePoint(sequence);
+  const auto* const range = std::lower_bound(std::begin(kUnprintable), std::end(kUnprintable), code,
+                                             [](const CodePoints& one, char32_t c) { return one.last < c; });
+  return range != std::end(kUnprintable) && range->first <= code;
+}
+
+// Takes the first character of `rest`, which is not empty.
+void AppendVisible(std::string& out, std::string_view& rest) {
+  const size_t length = Utf8Length(rest);
+  const std::string_view sequence = rest.substr(0, length == 0 ? 1 : length);
+  if (sequence == "\n") {
+    out += "\\n";
+  } else if (sequence == "\t") {
+    out += "\\t";
+  } else if (length == 0 || IsUnprintable(sequence)) {
+    for (const char c : sequence) AppendHex(out, static_cast<uint8_t>(c));
+  } else {
+    out += sequence;
+  }
+  rest.remove_prefix(sequence.size());
 }
 
 }  // namespace
@@ -67,22 +99,16 @@ std::string EscapeName(std::string_view name) {
   out.reserve(name.size());
   while (!name.empty()) {
     if (out.size() >= kMaxQuotedBytes) return out + "...";
-    const size_t length = Utf8Length(name);
-    const std::string_view sequence = name.substr(0, length == 0 ? 1 : length);
-    if (sequence == "\n") {
-      out += "\\n";
-    } else if (sequence == "\t") {
-      out += "\\t";
-    } else if (sequence == "\\" || sequence == "'") {
-      out += '\\';
-      out += sequence;
-    } else if (length == 0 || IsControl(sequence)) {
-      for (const char c : sequence) AppendHex(out, static_cast<uint8_t>(c));
-    } else {
-      out += sequence;
-    }
-    name.remove_prefix(sequence.size());
+    if (name.front() == '\\' || name.front() == '\'') out += '\\';
+    AppendVisible(out, name);
   }
+  return out;
+}
+
+std::string EscapeUnprintable(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) AppendVisible(out, text);
   return out;
 }
 

@@ -19,9 +19,12 @@ size_t Utf8Length(std::string_view text);
 // Whether `text` is well-formed UTF-8 (no surrogates, no overlong forms, nothing above U+10FFFF).
 bool IsUtf8(std::string_view text);
 
-// `name` with control characters, backslashes, single quotes and bytes that are not UTF-8 written as \n, \\,
-// \', \x1b, ...
+// `name` with unprintable characters (common/unprintable.inc), backslashes, single quotes and bytes that are
+// not UTF-8 written as \n, \\, \', \x1b, \xe2\x80\xae, ...
 std::string EscapeName(std::string_view name);
+
+// The same but for backslashes and single quotes, and of any length: for tables, which quote nothing.
+std::string EscapeUnprintable(std::string_view text);
 
 // The same between single quotes: '/data/a b.png'.
 std::string QuotePath(std::string_view path);

@@ -121,8 +121,10 @@ Result<std::vector<std::string>> ConfigValue::AsStrings() const {
 Result<uint32_t> ConfigValue::AsMode() const {
   uint32_t mode = 0;
   if (const auto* text = std::get_if<std::string>(&storage_)) {
-    if (!ParseWhole(*text, &mode, 8) || mode > 0777)
-      return Expected("permission bits in octal, such as 0660");
+    std::string_view digits = *text;
+    if (digits.starts_with("0o")) digits.remove_prefix(2);  // as TOML and Python write octal numbers
+    if (!ParseWhole(digits, &mode, 8) || mode > 0777)
+      return Expected("permission bits in octal, such as 0660 or 0o660");
     return mode;
   }
   const auto* integer = std::get_if<int64_t>(&storage_);

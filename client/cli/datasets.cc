@@ -73,7 +73,7 @@ void AddDatasetsCommand(CLI::App& tool, ToolContext& context) {
   command->callback([json, &context] {
     const Json answer = Json::parse(DatasetsJson(context.address));
     if (*json) {
-      std::puts(answer.dump(2).c_str());
+      std::puts(answer.dump(2, ' ', true).c_str());
     } else {
       PrintDatasets(answer);
     }

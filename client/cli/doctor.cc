@@ -108,7 +108,7 @@ void RunDoctor(const DoctorOptions& options, ToolContext& context) {
   }
   bar.Clear();
   if (options.json) {
-    std::puts(ToJson(report).dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    std::puts(ToJson(report).dump(2, ' ', true, Json::error_handler_t::replace).c_str());
   } else {
     Print(report);
   }

@@ -153,7 +153,7 @@ void RunStatus(const StatusOptions& options, ToolContext& context) {
   const std::string text = StatusJson(context.address);
   const Json status = Json::parse(text);
   if (options.json) {
-    std::puts(status.dump(2).c_str());
+    std::puts(status.dump(2, ' ', true).c_str());
   } else {
     PrintDaemon(status);
     PrintGpus(status);

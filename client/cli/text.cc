@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <utility>
+
+#include "common/quote.h"
 
 namespace pinfeed {
 
@@ -47,15 +50,13 @@ std::string Percent(double share) {
   return Fixed(share * 100, 0) + "%";
 }
 
-std::string Printable(std::string text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (byte(i) < 0x20 || byte(i) == 0x7f) text[i] = '?';
-    // The C1 controls, which terminals obey too, are two bytes in UTF-8.
-    if (byte(i) == 0xc2 && i + 1 < text.size() && byte(i + 1) >= 0x80 && byte(i + 1) < 0xa0)
-      text.replace(i, 2, "?");
-  }
-  return text;
+std::string Printable(std::string_view text) {
+  return EscapeUnprintable(text);
+}
+
+void Table::Add(std::vector<std::string> row) {
+  for (std::string& cell : row) cell = Printable(cell);
+  rows_.push_back(std::move(row));
 }
 
 void Table::Print() const {
@@ -67,7 +68,7 @@ void Table::Print() const {
   for (const auto& row : rows_) {
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
-      line += Printable(row[i]);
+      line += row[i];
       if (i + 1 < row.size()) line.append(widths[i] - row[i].size() + 2, ' ');
     }
     std::puts(line.c_str());

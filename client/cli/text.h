@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace pinfeed {
@@ -22,15 +23,14 @@ std::string Counted(uint64_t count, const char* what);
 std::string Percent(double share);
 // With `digits` behind the point.
 std::string Fixed(double value, int digits);
-// Names come from disks and from other users' processes: control characters, which a terminal would obey,
-// become '?'.
-std::string Printable(std::string text);
+// See EscapeUnprintable: names come from disks and from other users' processes.
+std::string Printable(std::string_view text);
 
 // Purpose: rows of text in columns as wide as their widest cell. The first row is the heading. A value; one
 // thread.
 class Table {
  public:
-  void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  void Add(std::vector<std::string> row);
   void Print() const;
 
  private:

@@ -96,6 +96,7 @@ Feed::Sequel Feed::AdvanceLocked() {
   Sequel sequel;
   const bool had_failed = phase_ == Phase::kFailed;
   CollectReleasesLocked();
+  LendUnclaimedLocked();
   PublishReadyLocked();
   PlanLocked();
   BeginPiecesLocked(sequel);
@@ -126,7 +127,7 @@ Feed::Sequel Feed::AdvanceLocked() {
 
 void Feed::CollectReleasesLocked() {
   for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
-    if (slots_.state(slot) != SlotState::kLent || unclaimed_[slot]) continue;
+    if (slots_.state(slot) != SlotState::kLent || IsUnclaimedLocked(slot)) continue;
     bool held = false;
     for (Consumer& consumer : consumers_) held |= HoldsLocked(consumer, slot);
     for (Consumer& consumer : evicted_) held |= HoldsLocked(consumer, slot);
@@ -199,8 +200,29 @@ void Feed::CountBadBatchLocked(const Batch& batch) {
 }
 
 void Feed::LendLocked(uint32_t slot) {
+  since_[slot] = accounted_;
+  if (parts_.spec.sharing == Sharing::kQueue) {
+    unclaimed_.push_back(slot);
+    return LendUnclaimedLocked();
+  }
+  const BatchDescriptor batch = DescriptorOfLocked(slot);
+  const Sampler::Start here{batch.epoch, batch.batch_index};
+  const uint64_t now_ns = trace_.On() ? TraceClockNs() : 0;
+  bool lent = false;
+  for (Consumer& consumer : consumers_) {
+    if (consumer.start && here < *consumer.start) continue;  // it has had this batch before it came back
+    PublishToLocked(consumer, batch, now_ns);
+    lent = true;
+  }
+  if (lent) {
+    trace_.SlotLent(slot, batch, now_ns);
+  } else {
+    slots_.MarkFree(slot);
+  }
+}
+
+BatchDescriptor Feed::DescriptorOfLocked(uint32_t slot) const {
   const Batch& batch = batches_[slot];
-  const Sampler::Start here{batch.plan.epoch, batch.plan.batch_index};
   BatchDescriptor descriptor{};
   descriptor.generation = slots_.generation(slot);
   descriptor.epoch = batch.plan.epoch;
@@ -210,42 +232,24 @@ void Feed::LendLocked(uint32_t slot) {
   descriptor.samples = batch.samples;
   descriptor.skipped = batch.skipped;
   descriptor.flags = batch.plan.last_of_epoch ? kFlagLastOfEpoch : 0;
+  return descriptor;
+}
 
-  since_[slot] = accounted_;
-  const uint64_t now_ns = trace_.On() ? TraceClockNs() : 0;
-  const auto lend = [&](Consumer& consumer) {
-    consumer.owed[slot] = descriptor.generation;
-    consumer.sequence[slot] = consumer.pages->published();
-    trace_.Publishing(consumer.trace, *consumer.pages, descriptor, now_ns);
-    consumer.pages->Publish(descriptor);
-  };
-  bool lent = false;
-  if (parts_.spec.sharing == Sharing::kQueue) {
-    const auto least =
-        std::min_element(consumers_.begin(), consumers_.end(),
-                         [](const Consumer& a, const Consumer& b) { return a.Owes() < b.Owes(); });
-    if (least != consumers_.end()) {
-      lend(*least);
-      lent = true;
-    }
-  } else {
-    for (Consumer& consumer : consumers_) {
-      if (consumer.start && here < *consumer.start) continue;  // it has had this batch before it came back
-      lend(consumer);
-      lent = true;
-    }
-  }
-  if (lent) {
-    trace_.SlotLent(slot, descriptor, now_ns);
-  } else if (parts_.spec.sharing == Sharing::kQueue) {
-    unclaimed_[slot] = true;
-  } else {
-    slots_.MarkFree(slot);
-  }
+void Feed::PublishToLocked(Consumer& consumer, const BatchDescriptor& batch, uint64_t now_ns) {
+  consumer.owed[batch.slot] = batch.generation;
+  consumer.sequence[batch.slot] = consumer.pages->published();
+  trace_.Publishing(consumer.trace, *consumer.pages, batch, now_ns);
+  consumer.pages->Publish(batch);
 }
 
 void Feed::PlanLocked() {
   if (phase_ != Phase::kRunning) return;
+  if (!unclaimed_.empty()) {
+    // Ask for doorbells, then look once more: see below.
+    SetStarvedLocked(true);
+    CollectReleasesLocked();
+    LendUnclaimedLocked();
+  }
   while (!stopping_ && !consumers_.empty() && !AllPlannedLocked() && SkipUnwantedLocked()) {
     std::optional<uint32_t> slot = slots_.TakeFree();
     if (!slot) {
@@ -269,7 +273,8 @@ void Feed::PlanLocked() {
       detours_.pop_back();
     }
   }
-  if (!in_flight_.empty() || !AllPlannedLocked()) SetStarvedLocked(false);  // else AdvanceLocked says
+  if (unclaimed_.empty() && (!in_flight_.empty() || !AllPlannedLocked()))
+    SetStarvedLocked(false);  // else AdvanceLocked says
 }
 
 bool Feed::SkipUnwantedLocked() {
@@ -299,7 +304,7 @@ void Feed::BeginPiecesLocked(Sequel& sequel) {
 }
 
 bool Feed::AllPlannedLocked() const {
-  return parts_.spec.epochs != 0 && next_.epoch >= parts_.spec.epochs;
+  return next_.epoch > kMaxEpoch || (parts_.spec.epochs != 0 && next_.epoch >= parts_.spec.epochs);
 }
 
 void Feed::SetStarvedLocked(bool starved) {
@@ -311,6 +316,7 @@ void Feed::SetStarvedLocked(bool starved) {
 
 void Feed::EnterLocked(Phase phase) {
   phase_ = phase;
+  LendUnclaimedLocked();                                  // before a phase in which nothing is published
   if (phase != Phase::kRunning) SetStarvedLocked(false);  // it will fill no slot any more
   for (Consumer& consumer : consumers_) {
     if (phase == Phase::kDraining) consumer.pages->SetState(FeedState::kDraining);

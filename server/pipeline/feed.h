@@ -21,6 +21,7 @@
 #include "server/memory/arena.h"
 #include "server/memory/control_pages.h"
 #include "server/memory/slots.h"
+#include "server/pipeline/feed_consumer.h"
 #include "server/pipeline/feed_snapshot.h"
 #include "server/pipeline/feed_trace.h"
 #include "server/pipeline/recent_stalls.h"
@@ -93,8 +94,8 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // many batches those are. It counts as no session any more, and still has to be detached.
   size_t Evict(ControlPages* session, const Status& error) PF_EXCLUDES(mutex_);
 
-  // Looks at the release words and goes on filling: after a doorbell. A queue whose last batches are lent
-  // wants it from time to time, since nobody rings when a batch is taken.
+  // Looks at the release words and goes on filling: after a doorbell. A queue wants it from time to time too,
+  // since nobody rings when a batch is taken.
   void ReadReleases() override PF_EXCLUDES(mutex_);
   // No new batches: sessions see kDraining once what was being filled is published.
   void Drain() PF_EXCLUDES(mutex_);
@@ -118,24 +119,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
 
  private:
   class Fill;
-  struct Consumer {
-    ControlPages* pages = nullptr;
-    std::optional<Sampler::Start> start;
-    std::array<uint64_t, kMaxSlots> owed = {};      // generation lent and not yet released; 0: none
-    std::array<uint64_t, kMaxSlots> sequence = {};  // of the batch lent, where something is owed
-    std::array<uint64_t, kMaxSlots> seen = {};      // release word as last looked at
-    uint64_t waited_ns = 0;                         // the trainer's waiting in all, as last looked at
-    uint64_t ignored_releases = 0;
-    uint64_t waited_now_ns = 0;  // of waited_ns, since the look before
-    StallSums stalls = {};
-    RecentStalls recent = {};
-    ClientTrace trace = {};
-
-    // Batches that it was lent and has not released, as last looked at.
-    int64_t Owes() const {
-      return std::count_if(owed.begin(), owed.end(), [](uint64_t generation) { return generation != 0; });
-    }
-  };
+  using Consumer = FeedConsumer;
   // What a slot holds from FILLING on.
   struct Batch {
     BatchPlan plan;
@@ -160,7 +144,14 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   void CollectReleasesLocked() PF_REQUIRES(mutex_);
   void PublishReadyLocked() PF_REQUIRES(mutex_);
   void LendLocked(uint32_t slot) PF_REQUIRES(mutex_);
-  // Looks at the consumer's release word.
+  BatchDescriptor DescriptorOfLocked(uint32_t slot) const PF_REQUIRES(mutex_);
+  void PublishToLocked(Consumer& consumer, const BatchDescriptor& batch, uint64_t now_ns) PF_REQUIRES(mutex_);
+  // Of a queue: publishes the batches that wait for a member to those that may have them.
+  void LendUnclaimedLocked() PF_REQUIRES(mutex_);
+  // Of a queue: the member that gets the next batch; null while none may have it.
+  Consumer* NextTakerLocked() PF_REQUIRES(mutex_);
+  bool IsUnclaimedLocked(uint32_t slot) const PF_REQUIRES(mutex_);
+  // Reads the consumer's release word.
   bool HoldsLocked(Consumer& consumer, uint32_t slot) PF_REQUIRES(mutex_);
   // What a member had: in a queue the bytes go to another one, or to whoever comes next, who does the work.
   void PassOnLocked(uint32_t slot) PF_REQUIRES(mutex_);
@@ -174,7 +165,6 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // Whether a batch of a queue may still be to be given to somebody: its member may leave without having
   // taken it, or there is no member.
   bool MayComeBackLocked() const PF_REQUIRES(mutex_);
-  bool HasUnclaimedLocked() const PF_REQUIRES(mutex_);
   // Fails the feed after a whole epoch without one good sample.
   void CountBadBatchLocked(const Batch& batch) PF_REQUIRES(mutex_);
   void SetStarvedLocked(bool starved) PF_REQUIRES(mutex_);
@@ -231,8 +221,8 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   std::vector<Detour> detours_ PF_GUARDED_BY(mutex_);
   std::vector<Consumer> consumers_ PF_GUARDED_BY(mutex_);
   std::vector<Consumer> evicted_ PF_GUARDED_BY(mutex_);  // which may still hold batches
-  // Of a queue: slots whose batches wait for a member to come, as there is none.
-  std::array<bool, kMaxSlots> unclaimed_ PF_GUARDED_BY(mutex_){};
+  // Of a queue: LENT slots whose batches wait for a member that may have them, the oldest first.
+  std::deque<uint32_t> unclaimed_ PF_GUARDED_BY(mutex_);
   bool starved_ PF_GUARDED_BY(mutex_) = false;
   uint64_t bad_batches_ PF_GUARDED_BY(mutex_) = 0;  // in a row without a good sample
   std::string first_bad_ PF_GUARDED_BY(mutex_);     // of those

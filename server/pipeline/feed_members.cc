@@ -3,9 +3,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/quote.h"
 #include "server/pipeline/feed.h"
 
 namespace pinfeed {
+namespace {
+
+// Of a queue: this part of the slots, and at least one, goes only to members that have taken all that they
+// were lent. So one that is stopped leaves some to the others, and to those that come later.
+constexpr uint32_t kSharesOfAQueue = 4;
+
+}  // namespace
 
 Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) {
   Sequel sequel;
@@ -14,7 +22,7 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
     if (phase_ == Phase::kFailed) return error_;
     AccountLocked();  // what was before is not the newcomer's
     const std::string what = "attach to feed " + std::to_string(parts_.id);
-    if (phase_ == Phase::kEnded && !HasUnclaimedLocked())
+    if (phase_ == Phase::kEnded && unclaimed_.empty())
       return FailedPrecondition(what + ": its last epoch is over");
     // The next daemon takes them.
     if (phase_ == Phase::kDraining || stopping_) return Unavailable(what + ": it is draining");
@@ -27,7 +35,7 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
     if (phase_ == Phase::kRunning && start && !queue) {
       const Sampler::Start upcoming = UpcomingLocked();
       if (*start < upcoming) {
-        return FailedPrecondition("cursor: group '" + parts_.spec.group + "' is already at batch " +
+        return FailedPrecondition("cursor: group " + QuotePath(parts_.spec.group) + " is already at batch " +
                                   std::to_string(upcoming.batch_index) + " of epoch " +
                                   std::to_string(upcoming.epoch) +
                                   "; join without a cursor, or open another group");
@@ -35,8 +43,6 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
     }
     consumers_.push_back({session, start});
     session->SetStarved(starved_);
-    for (uint32_t slot = 0; slot < slots_.count(); ++slot)
-      if (std::exchange(unclaimed_[slot], false)) LendLocked(slot);
     if (phase_ == Phase::kWaiting && consumers_.size() >= std::max(1U, parts_.spec.group_size)) {
       next_ = consumers_.front().start.value_or(Sampler::Start{});
       for (const Consumer& consumer : consumers_)
@@ -112,15 +118,42 @@ void Feed::PassOnLocked(uint32_t slot) {
 
 bool Feed::MayComeBackLocked() const {
   if (parts_.spec.sharing != Sharing::kQueue) return false;
-  if (HasUnclaimedLocked()) return true;
+  if (!unclaimed_.empty()) return true;
   if (consumers_.size() < 2) return false;
   return std::any_of(consumers_.begin(), consumers_.end(), [](const Consumer& consumer) {
     return consumer.Owes() > 0 && consumer.pages->Stats().taken < consumer.pages->published();
   });
 }
 
-bool Feed::HasUnclaimedLocked() const {
-  return std::find(unclaimed_.begin(), unclaimed_.end(), true) != unclaimed_.end();
+bool Feed::IsUnclaimedLocked(uint32_t slot) const {
+  return std::find(unclaimed_.begin(), unclaimed_.end(), slot) != unclaimed_.end();
+}
+
+void Feed::LendUnclaimedLocked() {
+  while (!unclaimed_.empty()) {
+    Consumer* const taker = NextTakerLocked();
+    if (taker == nullptr) return;
+    const uint32_t slot = unclaimed_.front();
+    unclaimed_.pop_front();
+    since_[slot] = accounted_;
+    const BatchDescriptor batch = DescriptorOfLocked(slot);
+    const uint64_t now_ns = trace_.On() ? TraceClockNs() : 0;
+    PublishToLocked(*taker, batch, now_ns);
+    trace_.SlotLent(slot, batch, now_ns);
+  }
+}
+
+Feed::Consumer* Feed::NextTakerLocked() {
+  const size_t left = slots_.count() - slots_.CountIn(SlotState::kLent) + unclaimed_.size();
+  const size_t kept = std::max(1U, slots_.count() / kSharesOfAQueue);
+  const bool keeps = phase_ == Phase::kRunning && !stopping_ && left <= kept;
+  Consumer* taker = nullptr;
+  const auto load = [](const Consumer& consumer) { return std::pair(consumer.Untaken(), consumer.Owes()); };
+  for (Consumer& consumer : consumers_) {
+    if (keeps && consumer.Untaken() > 0) continue;
+    if (taker == nullptr || load(consumer) < load(*taker)) taker = &consumer;
+  }
+  return taker;
 }
 
 }  // namespace pinfeed

@@ -128,7 +128,7 @@ char Feed::SlotLetterLocked(uint32_t slot) const {
     case SlotState::kReady:
       return 'r';
     case SlotState::kLent:
-      return 'l';
+      return IsUnclaimedLocked(slot) ? 'r' : 'l';
   }
   return '?';
 }
@@ -152,7 +152,8 @@ void Feed::LookForTrace(bool last) {
     }
   }
   for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
-    if (slots_.state(slot) == SlotState::kLent && IsReleasedLocked(slot)) trace_.SlotReleased(slot);
+    if (slots_.state(slot) == SlotState::kLent && !IsUnclaimedLocked(slot) && IsReleasedLocked(slot))
+      trace_.SlotReleased(slot);
   }
   if (last) trace_.FinishSlots();
 }
@@ -171,8 +172,9 @@ FeedSnapshot Feed::Snapshot() {
   snapshot.error = error_;
   snapshot.slots_free = slots_.CountIn(SlotState::kFree);
   snapshot.slots_filling = slots_.CountIn(SlotState::kFilling);
-  snapshot.slots_ready = slots_.CountIn(SlotState::kReady);
-  snapshot.slots_lent = slots_.CountIn(SlotState::kLent);
+  const auto unclaimed = static_cast<uint32_t>(unclaimed_.size());
+  snapshot.slots_ready = slots_.CountIn(SlotState::kReady) + unclaimed;
+  snapshot.slots_lent = slots_.CountIn(SlotState::kLent) - unclaimed;
   for (uint32_t slot = 0; slot < slots_.count(); ++slot) snapshot.slot_states += SlotLetterLocked(slot);
   snapshot.stall_ns = stalls_.sums();
   if (recent_.known()) snapshot.recent = recent_.shares();

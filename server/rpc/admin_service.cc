@@ -94,7 +94,7 @@ class Names {
       v1::TraceResponse::Session& out = *message.add_sessions();
       out.set_session(session->id);
       out.set_feed(session->member.feed().id());
-      out.set_client_name(EscapeName(session->client_name));
+      out.set_client_name(EscapeUnprintable(session->client_name));
       out.set_pid(session->peer.pid);
     }
   }

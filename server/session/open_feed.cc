@@ -95,7 +95,7 @@ Result<FeedOpener::Choice> FeedOpener::Choose(const Peer& peer, const OpenFeedAr
     for (const FailedBackend& one : arguments.failed_backends) {
       if (one.backend != backend) continue;
       fallback += (fallback.empty() ? "" : "; ") + std::string(BackendName(backend)) +
-                  " failed in the client: " + one.reason;
+                  " failed in the client: " + EscapeUnprintable(one.reason);
       return true;
     }
     return false;

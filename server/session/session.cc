@@ -64,7 +64,9 @@ size_t SessionTable::CountedLocked(std::optional<uid_t> user) const {
   for (const auto& [id, session] : sessions_) {
     if (user && session->peer.uid != *user) continue;
     ++all;
-    if (session->state == SessionState::kLeft) ++left;
+    // The client of a feed of its own has no reason to leave: its memory lives on, and is a feed that counts.
+    const bool of_group = session->member.feed().spec().sharing != Sharing::kExclusive;
+    if (of_group && session->state == SessionState::kLeft) ++left;
   }
   return std::max(all - left, all / 2);
 }
@@ -263,7 +265,7 @@ void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
     out.id = session->id;
     out.pid = session->peer.pid;
     out.uid = session->peer.uid;
-    out.client_name = session->client_name;
+    out.client_name = EscapeUnprintable(session->client_name);
     out.backend = BackendName(session->member.arena().backend());
     out.fallback = session->fallback;
     out.state = SessionStateName(session->state);

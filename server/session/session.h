@@ -131,8 +131,8 @@ class SessionTable {
   void AddTo(std::vector<FeedReport>& feeds) const PF_EXCLUDES(mutex_);
 
  private:
-  // Sessions, of that user or all, as limits count them: without those that their clients have left with
-  // batches in hand, as long as these are not more than the others.
+  // Sessions, of that user or all, as limits count them: without those of groups that their clients have left
+  // with batches in hand, as long as these are not more than the others.
   size_t CountedLocked(std::optional<uid_t> user) const PF_REQUIRES(mutex_);
   Status CheckRoomLocked(uid_t user, bool replaces) const PF_REQUIRES(mutex_);
   bool AllLeftLocked() const PF_REQUIRES(mutex_);

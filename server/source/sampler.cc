@@ -72,6 +72,10 @@ Result<Sampler::Start> Sampler::Resume(const Cursor& cursor) const {
                            std::to_string(cursor.seed) + ", this one has seed " + std::to_string(seed_) +
                            ", so its position means other samples; open the feed with the seed it had");
   }
+  if (cursor.epoch > kMaxEpoch) {
+    return InvalidArgument("cursor.epoch: " + std::to_string(cursor.epoch) +
+                           " is above the last epoch that there can be, " + std::to_string(kMaxEpoch));
+  }
   const uint64_t batches = cursor.position / global_batch_;
   // The end of an epoch: behind the last whole batch (drop_last) or behind the last sample.
   const bool at_end =

@@ -56,9 +56,10 @@ class Sampler {
   uint64_t batches_per_epoch() const { return batches_per_epoch_; }
   uint64_t global_batch() const { return global_batch_; }
 
-  // The epoch and batch index at which `cursor` resumes. kInvalidArgument when its position is no batch
-  // border (another global batch size) or lies behind the epoch's end, its order is not the spec's, its seed
-  // is not the spec's though that shuffles, or an older version shuffled the rest of the epoch otherwise.
+  // The epoch and batch index at which `cursor` resumes; the epoch is at most kMaxEpoch + 1. kInvalidArgument
+  // when its position is no batch border (another global batch size) or lies behind the epoch's end, its
+  // epoch is above kMaxEpoch, its order is not the spec's, its seed is not the spec's though that shuffles,
+  // or an older version shuffled the rest of the epoch in another order.
   struct Start {
     uint64_t epoch;
     uint64_t batch_index;

@@ -95,6 +95,7 @@ class HttpServer::Server {
   bool WriteAnswer(Connection& connection);
   static bool ReadFarewell(const Connection& connection);
   HttpAnswer AnswerTo(const Connection& connection, std::string_view head);
+  HttpAnswer Refused(const Connection& connection, const HttpFault& fault);
   int TimeoutMs() const;
 
   const uint16_t port_;
@@ -193,12 +194,18 @@ bool HttpServer::Server::ReadRequest(Connection& connection) {
     if (bytes <= 0) return false;
     const size_t searched = connection.in.size() < kEnd.size() ? 0 : connection.in.size() - kEnd.size();
     connection.in.append(chunk.data(), static_cast<size_t>(bytes));
+    if (connection.in.starts_with("\r\n")) connection.in.erase(0, 2);  // RFC 9112, section 2.2
     const size_t end = connection.in.find(kEnd, searched);
-    if (end == std::string::npos && connection.in.size() <= kMaxHttpHeadBytes) continue;
+    const std::string_view head = std::string_view(connection.in).substr(0, end);  // or what there is of it
+    const bool bare = HasBareLineFeed(head);
+    if (end == std::string::npos && !bare && connection.in.size() <= kMaxHttpHeadBytes) continue;
     const bool whole = end != std::string::npos && end + kEnd.size() <= kMaxHttpHeadBytes;
-    connection.answer =
-        whole ? AnswerTo(connection, std::string_view(connection.in).substr(0, end + kEnd.size()))
-              : TextAnswer(431, "the head of the request is too long");
+    if (bare)
+      connection.answer = Refused(connection, {400, "a line ends without a carriage return"});
+    else if (whole)
+      connection.answer = AnswerTo(connection, std::string_view(connection.in).substr(0, end + kEnd.size()));
+    else
+      connection.answer = Refused(connection, {431, "the head of the request is too long"});
     connection.in.clear();
     connection.stage = Stage::kAnswer;
     connection.deadline = Clock::now() + kAnswerTime;
@@ -206,12 +213,14 @@ bool HttpServer::Server::ReadRequest(Connection& connection) {
   }
 }
 
+HttpAnswer HttpServer::Server::Refused(const Connection& connection, const HttpFault& fault) {
+  refusals_.Count(Refusal::kHttp, "HTTP from " + connection.peer + ": " + fault.text);
+  return TextAnswer(fault.code, fault.text);
+}
+
 HttpAnswer HttpServer::Server::AnswerTo(const Connection& connection, std::string_view head) {
   const std::variant<HttpRequest, HttpFault> parsed = ParseHttpHead(head);
-  if (const auto* fault = std::get_if<HttpFault>(&parsed)) {
-    refusals_.Count(Refusal::kHttp, "HTTP from " + connection.peer + ": " + fault->text);
-    return TextAnswer(fault->code, fault->text);
-  }
+  if (const auto* fault = std::get_if<HttpFault>(&parsed)) return Refused(connection, *fault);
   const auto& request = std::get<HttpRequest>(parsed);
   if (hosts_.Serves(request.host, connection.local)) return pages_.Answer(request);
   refusals_.Count(Refusal::kHttp, "HTTP from " + connection.peer + " for the host " +

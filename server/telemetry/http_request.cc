@@ -18,6 +18,11 @@ bool IsTokenCharacter(char c) {
          kOthers.find(c) != std::string_view::npos;
 }
 
+// Of a header's value (RFC 9110, section 5.5). A line end of another server, or none, hides in the others.
+bool IsInValue(char c) {
+  return c == '\t' || (static_cast<unsigned char>(c) >= ' ' && c != 0x7F);
+}
+
 bool IsVisible(char c) {
   return c > ' ' && c < 0x7F;
 }
@@ -54,6 +59,23 @@ std::optional<std::string> Address(int family, const std::string& text) {
   return std::string(out.data());
 }
 
+// The origin form, a path, or the absolute form, a whole URI, of which the host takes precedence (RFC 9112,
+// section 3.2). `out.host` stays empty without one.
+std::optional<HttpFault> ParseTarget(std::string_view target, HttpRequest& out) {
+  constexpr std::string_view kScheme = "http://";
+  if (EqualsLower(target.substr(0, kScheme.size()), kScheme)) {
+    target.remove_prefix(kScheme.size());
+    const size_t end = std::min(target.find_first_of("/?"), target.size());
+    out.host = NormalHost(target.substr(0, end));
+    if (out.host.empty()) return HttpFault{400, "the request's URI names no host"};
+    target.remove_prefix(end);
+    if (target.empty() || target.front() == '?') target = "/";
+  }
+  if (target.empty() || target.front() != '/') return HttpFault{400, "the request names no path"};
+  out.path = target.substr(0, target.find('?'));
+  return std::nullopt;
+}
+
 std::optional<HttpFault> ParseRequestLine(std::string_view line, HttpRequest& out) {
   const size_t first = line.find(' ');
   const size_t last = line.rfind(' ');
@@ -61,14 +83,16 @@ std::optional<HttpFault> ParseRequestLine(std::string_view line, HttpRequest& ou
   const std::string_view method = line.substr(0, first);
   const std::string_view target = line.substr(first + 1, last - first - 1);
   const std::string_view version = line.substr(last + 1);
-  if (version != "HTTP/1.1" && version != "HTTP/1.0")
+  // A later minor version is for servers of an earlier one, too (RFC 9110, section 2.5).
+  const bool is_1_x =
+      version.size() == 8 && version.substr(0, 7) == "HTTP/1." && version[7] >= '0' && version[7] <= '9';
+  if (!is_1_x)
     return HttpFault{version.substr(0, 5) == "HTTP/" ? 505 : 400, "HTTP/1.1 and HTTP/1.0 are served"};
   if (method != "GET" && method != "HEAD") return HttpFault{405, "only GET and HEAD are served"};
-  if (target.empty() || target.front() != '/' || !std::all_of(target.begin(), target.end(), IsVisible))
+  if (!std::all_of(target.begin(), target.end(), IsVisible) || target.find('#') != std::string_view::npos)
     return HttpFault{400, "the request names no path"};
   out.with_body = method == "GET";
-  out.path = target.substr(0, target.find('?'));
-  return std::nullopt;
+  return ParseTarget(target, out);
 }
 
 }  // namespace
@@ -101,8 +125,15 @@ std::string NormalHost(std::string_view host) {
   return std::all_of(name.begin(), name.end(), in_name) ? name : std::string();
 }
 
+bool HasBareLineFeed(std::string_view bytes) {
+  for (size_t at = bytes.find('\n'); at != std::string_view::npos; at = bytes.find('\n', at + 1))
+    if (at == 0 || bytes[at - 1] != '\r') return true;
+  return false;
+}
+
 std::variant<HttpRequest, HttpFault> ParseHttpHead(std::string_view head) {
   HttpRequest request;
+  if (head.substr(0, kLineEnd.size()) == kLineEnd) head.remove_prefix(kLineEnd.size());  // section 2.2
   if (const auto fault = ParseRequestLine(TakeLine(head), request)) return *fault;
   std::optional<std::string_view> host;
   while (true) {
@@ -113,12 +144,16 @@ std::variant<HttpRequest, HttpFault> ParseHttpHead(std::string_view head) {
     if (colon == std::string_view::npos || name.empty() ||
         !std::all_of(name.begin(), name.end(), IsTokenCharacter))
       return HttpFault{400, "a header line is malformed"};
+    const std::string_view value = line.substr(colon + 1);
+    if (!std::all_of(value.begin(), value.end(), IsInValue))
+      return HttpFault{400, "a header's value holds a control character"};
     if (!EqualsLower(name, "host")) continue;
     if (host) return HttpFault{400, "two Host headers"};
-    host = Trim(line.substr(colon + 1));
+    host = Trim(value);
   }
-  request.host = NormalHost(host.value_or(""));
-  if (request.host.empty()) return HttpFault{400, "the request names no host"};
+  const std::string named = NormalHost(host.value_or(""));
+  if (named.empty()) return HttpFault{400, "the request names no host"};
+  if (request.host.empty()) request.host = named;
   return request;
 }
 

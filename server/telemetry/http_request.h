@@ -26,8 +26,12 @@ struct HttpFault {
   std::string text;
 };
 
-// `head` ends with the empty line. GET and HEAD of HTTP/1.0 and 1.1 (RFC 9112); a Host is required of both,
-// and exactly one.
+// Whether a line in `bytes` ends with LF alone. RFC 9112 leaves it to the server whether that is an end; here
+// it is none, and is to be refused as soon as it comes, since the end of the head would never come.
+bool HasBareLineFeed(std::string_view bytes);
+
+// `head` ends with the empty line. GET and HEAD of HTTP/1.0 and 1.1 (RFC 9112), for a path or a whole URI; a
+// Host is required of both, and exactly one.
 std::variant<HttpRequest, HttpFault> ParseHttpHead(std::string_view head);
 
 // The name or address of a Host header (RFC 9110, section 7.2) in the one form to compare: without port,

@@ -21,10 +21,10 @@ struct SessionSnapshot {
   uint64_t id = 0;
   int32_t pid = 0;
   uint32_t uid = 0;
-  std::string client_name;
-  std::string state;     // "pending", "attached", "orphaned", "evicted", "left"
-  std::string backend;   // "host", "vmm-fd", "cuda-ipc"
-  std::string fallback;  // why it is no better one, if that was asked for
+  std::string client_name;  // by EscapeUnprintable
+  std::string state;        // "pending", "attached", "orphaned", "evicted", "left"
+  std::string backend;      // "host", "vmm-fd", "cuda-ipc"
+  std::string fallback;     // why it is no better one, if that was asked for
   uint64_t batches_published = 0;
   uint64_t batches_taken = 0;         // as the client says, held below batches_published
   double wait_seconds = 0;            // as the client says, held below the session's age

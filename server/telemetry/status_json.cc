@@ -16,10 +16,6 @@ double Seconds(uint64_t nanoseconds) {
   return static_cast<double>(nanoseconds) * 1e-9;
 }
 
-std::string Utf8(const std::string& text) {
-  return IsUtf8(text) ? text : EscapeName(text);
-}
-
 Json StallJson(const StallTimes& stall) {
   Json out = Json::object();
   for (size_t i = 0; i < kStallCauses; ++i) out[std::string(kStallCauseNames[i])] = Seconds(stall[i]);
@@ -30,7 +26,7 @@ Json SessionJson(const SessionSnapshot& session) {
   return {{"id", session.id},
           {"pid", session.pid},
           {"uid", session.uid},
-          {"client_name", Utf8(session.client_name)},
+          {"client_name", EscapeUnprintable(session.client_name)},
           {"state", session.state},
           {"batches", session.batches_published},
           {"ready", session.slots_lent - session.slots_held},
@@ -47,7 +43,7 @@ Json FeedJson(const FeedReport& report) {
                               : feed.sharing == Sharing::kBroadcast ? "broadcast"
                                                                     : "queue";
   return {{"id", feed.id},
-          {"name", Utf8(feed.name)},
+          {"name", EscapeUnprintable(feed.name)},
           {"sharing", sharing},
           {"memory", feed.on_device ? "gpu" : "host"},
           {"state", feed.state},
@@ -67,7 +63,7 @@ Json FeedJson(const FeedReport& report) {
 
 Json GpuJson(const GpuSnapshot& gpu) {
   return {{"uuid", gpu.uuid},
-          {"name", Utf8(gpu.name)},
+          {"name", EscapeUnprintable(gpu.name)},
           {"arena_capacity_bytes", gpu.arena_capacity_bytes},
           {"arena_used_bytes", gpu.arena_used_bytes},
           {"copies", gpu.copies},

@@ -22,6 +22,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   PF_CHECK(is_line(name), "a name is one line of UTF-8");
   for (char c = '\x80'; c < '\xA0'; ++c)
     PF_CHECK(name.find({'\xC2', c}) == std::string::npos, "no control character of a terminal");
+  for (const std::string_view hidden :
+       {"\u061c", "\u200b", "\u200e", "\u200f", "\u2028", "\u2029", "\u202a", "\u202b", "\u202c", "\u202d",
+        "\u202e", "\u2066", "\u2067", "\u2068", "\u2069", "\ufeff", "\U000e0041"})
+    PF_CHECK(name.find(hidden) == std::string::npos, "a name shows all that it holds");
+  const std::string cell = EscapeUnprintable(text);
+  PF_CHECK(is_line(cell), "a cell of a table is one line of UTF-8");
+  PF_CHECK(EscapeUnprintable(cell) == cell && EscapeUnprintable(name) == name, "what is escaped stays");
   PF_CHECK(name.size() <= kMaxQuotedBytes + 16, "a name is bounded");
   const std::string json = JsonEscape(text);
   PF_CHECK(is_line(json), "the inside of a JSON string is one line of UTF-8");

@@ -13,6 +13,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace pinfeed;  // NOLINT(google-build-using-namespace): libFuzzer wants the function outside
   const std::string_view head(reinterpret_cast<const char*>(data), size);
   const std::variant<HttpRequest, HttpFault> parsed = ParseHttpHead(head);
+  const std::string_view lines = head.substr(0, head.find("\r\n\r\n", 2));
+  const bool odd = HasBareLineFeed(lines) || lines.find('\0') != std::string_view::npos;
+  PF_CHECK(!odd || std::holds_alternative<HttpFault>(parsed), "no other server sees other lines");
   if (const auto* const fault = std::get_if<HttpFault>(&parsed)) {
     PF_CHECK(fault->code >= 400 && fault->code < 600 && !fault->text.empty(), "a fault is an answer");
     return 0;

@@ -12,6 +12,7 @@ import numpy
 import pytest
 from daemon_process import Daemon
 from PIL import Image
+from raw_client import Client, messages
 
 import pinfeed
 
@@ -134,6 +135,24 @@ def test_status_names_who_holds_a_group_up_and_for_how_long(daemon, images):
         slow.close()
         thread.join(60)
         assert len(taken) == 6
+
+
+def test_names_show_all_that_they_hold(tmp_path):
+    """Neither the directions of text nor its line ends are the names' to turn: in tables, in JSON, on the page and in the log."""
+    hidden = "\u202e\u2028\u200b\u0085\ue000"
+    place = tmp_path / f"numbers{hidden}"
+    place.mkdir()
+    numpy.save(place / "x.npy", numpy.arange(8))
+    daemon = Daemon(tmp_path / "run", "--allowed-roots", str(tmp_path), http_listen="127.0.0.1:0")
+    client = Client(daemon.address, messages().FeedSpec(dataset={"path": str(place)}, batch_size=4), client_name=f"train{hidden}.py")
+    shown = [tool(daemon, *words)[1] for words in (("status",), ("status", "--json"))]
+    shown += [daemon.http("/status.json")[1], daemon.http("/metrics")[1]]
+    client.bye()
+    daemon.stop()
+    for text in [*shown, daemon.log()]:
+        assert text and not set(hidden) & set(text)
+    assert [r"train\xe2\x80\xae\xe2\x80\xa8" in text for text in shown] == [True, False, False, False]
+    assert r"train\\xe2\\x80\\xae\\xe2\\x80\\xa8" in shown[1] and r"train\\xe2\\x80\\xae" in shown[2]
 
 
 def test_evict_says_what_a_session_is(daemon):

@@ -181,16 +181,27 @@ TEST(ConfigTest, ChecksUidsRootsAndAddresses) {
   ASSERT_OK_AND_ASSIGN(const CommandLine any, ParseCommandLine({"--allowed-uids=*"}, {}));
   EXPECT_TRUE(any.config.allowed_uids.any);
   for (const char* wrong :
-       {"--allowed-uids=root", "--allowed-uids=-1", "--allowed-uids=4294967295", "--allowed-roots=data",
-        "--http-hosts=a b", "--http-hosts=http://a", "--http-listen=9467", "--http-listen=localhost:1",
-        "--http-listen=1.2.3.4:65536", "--http-listen=:80", "--http-listen=999.1.1.1:1",
-        "--http-listen=[::1::2]:1", "--http-hosts=999.1.1.1", "--http-hosts=node7:9467",
-        "--http-hosts=[node7]", "--socket-mode=1777", "--socket-dir="}) {
+       {"--allowed-uids=root",    "--allowed-uids=-1",         "--allowed-uids=4294967295",
+        "--allowed-roots=data",   "--http-hosts=a b",          "--http-hosts=http://a",
+        "--http-listen=9467",     "--http-listen=localhost:1", "--http-listen=1.2.3.4:65536",
+        "--http-listen=:80",      "--http-listen=999.1.1.1:1", "--http-listen=[::1::2]:1",
+        "--http-hosts=999.1.1.1", "--http-hosts=node7:9467",   "--http-hosts=[node7]",
+        "--socket-mode=1777",     "--socket-mode=0o1777",      "--socket-mode=0o",
+        "--socket-mode=0x1ff",    "--socket-mode=0o-1",        "--socket-mode=888",
+        "--socket-dir="}) {
     EXPECT_THAT(ParseCommandLine({wrong}, {}), StatusIs(Code::kInvalidArgument)) << wrong;
   }
   ASSERT_OK_AND_ASSIGN(const CommandLine off, ParseCommandLine({"--http-listen=off"}, {}));
   EXPECT_EQ(off.config.http_listen, "");
   EXPECT_TRUE(ParseCommandLine({"--http-hosts=node7,10.0.0.7,::1,[::1],7.example"}, {}).ok());
+}
+
+TEST(ConfigTest, ModesAreOctalInEachNotation) {
+  for (const char* mode : {"0o666", "0666", "666"}) {
+    ASSERT_OK_AND_ASSIGN(const CommandLine line,
+                         ParseCommandLine({std::string("--socket-mode=") + mode}, {}));
+    EXPECT_EQ(line.config.socket_mode, 0666U) << mode;
+  }
 }
 
 TEST(ConfigTest, AnAddressThatIsNoneIsNamedWithItsLine) {

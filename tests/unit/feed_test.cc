@@ -40,6 +40,33 @@ TEST_F(FeedTest, PublishesWholeBatchesOnceAndInOrder) {
   feed->Detach(client.pages());
 }
 
+// Endless as it is: the number of its epochs does not wrap.
+TEST_F(FeedTest, EndsBehindTheLastEpochThereCanBe) {
+  const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(24));
+  PageClient client(*feed);
+  ASSERT_OK(feed->Attach(client.pages(), Sampler::Start{kMaxEpoch, 1}));
+  for (uint64_t b = 1; b < 3; ++b) {
+    const auto batch = client.Next();
+    ASSERT_TRUE(batch.has_value());
+    EXPECT_EQ(batch->epoch, kMaxEpoch);
+    EXPECT_EQ(batch->batch_index, b);
+    client.Release(*batch, *feed);
+  }
+  EXPECT_FALSE(client.Next().has_value());
+  EXPECT_EQ(client.state(), FeedState::kEnded);
+  feed->Detach(client.pages());
+}
+
+// A trainer that finished is started again.
+TEST_F(FeedTest, EndsAtOnceForACursorBehindItsEpochs) {
+  const auto feed = Make(Spec(8, 2), std::make_shared<NumberDataset>(24));
+  PageClient client(*feed);
+  ASSERT_OK(feed->Attach(client.pages(), Sampler::Start{5, 1}));
+  EXPECT_FALSE(client.Next().has_value());
+  EXPECT_EQ(client.state(), FeedState::kEnded);
+  feed->Detach(client.pages());
+}
+
 // I1: with every slot in the client's hands nothing is written, however often the feed is asked to go on.
 TEST_F(FeedTest, NeverWritesASlotThatIsStillHeld) {
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000), 3);

@@ -151,6 +151,25 @@ TEST_F(HttpTest, LongHeadsAndOtherMethodsAreRefused) {
   EXPECT_THAT(Receive(fd), StartsWith("HTTP/1.1 400 "));
 }
 
+TEST_F(HttpTest, LineFeedsAloneAreRefusedAtOnce) {
+  for (const std::string_view lines : {"GET /healthz HTTP/1.1\nHost: localhost\n\n", "\n"}) {
+    const UniqueFd fd = Connect();
+    Send(fd, lines);
+    EXPECT_THAT(Receive(fd), AllOf(StartsWith("HTTP/1.1 400 "), HasSubstr("carriage return")));
+  }
+  EXPECT_EQ(Refused(), 2U);
+}
+
+TEST_F(HttpTest, ServesWholeUrisAsProxiesSendThem) {
+  const auto ask = [this](const std::string& uri, const std::string& host) {
+    const UniqueFd fd = Connect();
+    Send(fd, "\r\nGET " + uri + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n");
+    return Receive(fd);
+  };
+  EXPECT_THAT(ask("http://localhost/healthz", "evil.example"), EndsWith("ok\n"));
+  EXPECT_THAT(ask("http://evil.example/healthz", "localhost"), StartsWith("HTTP/1.1 421 "));
+}
+
 TEST_F(HttpTest, HeadMayComeByteByByte) {
   const UniqueFd fd = Connect();
   for (const char c : std::string_view("GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")) Send(fd, {&c, 1});

@@ -148,6 +148,16 @@ TEST_F(OpenFeedTest, SessionsThatWereLeftDoNotCountUpToAsManyAgain) {
   EXPECT_EQ(sessions_.Find(fourth)->state, SessionState::kAttached);
 }
 
+TEST_F(OpenFeedTest, FeedsOfTheirOwnThatWereLeftCountAgainstTheLimits) {
+  const OpenFeedArguments own = Arguments(Sharing::kExclusive);
+  const uint64_t first = MustServe(own);
+  MustServe(own);
+  sessions_.Leave(*sessions_.Find(first));
+  EXPECT_THAT(Open(own), StatusIs(Code::kResourceExhausted, HasSubstr("user_sessions")));
+  End(first);
+  EXPECT_OK(Open(own));
+}
+
 TEST_F(OpenFeedTest, SessionThatIsNotTheCallersOnThatFeedIsNoneToReplace) {
   const uint64_t mine = MustServe(Arguments());
   const auto ignored = [&](const OpenFeedArguments& arguments, const Peer& peer = kPeer) {

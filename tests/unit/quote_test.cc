@@ -22,6 +22,24 @@ TEST(QuoteTest, EscapesWhatWouldBreakALineOrATerminal) {
   EXPECT_EQ(EscapeName("\xE2\x80\xA6"), "\xE2\x80\xA6");  // an ellipsis
 }
 
+// None of them takes room of its own on a screen, or they have no glyph: two names could look alike.
+TEST(QuoteTest, EscapesWhatIsNoVisibleCharacter) {
+  for (const std::string_view hidden :
+       {"\u0080",     "\u009f",     "\u00ad",     "\u034f",     "\u061c",     "\u115f",     "\u180e",
+        "\u200b",     "\u200c",     "\u200d",     "\u200e",     "\u200f",     "\u2028",     "\u2029",
+        "\u202a",     "\u202e",     "\u2060",     "\u2065",     "\u2066",     "\u2069",     "\u206f",
+        "\u3164",     "\ue000",     "\ufe0f",     "\ufeff",     "\uffa0",     "\ufff9",     "\uffff",
+        "\u0378",     "\U0001D173", "\U0001FFFF", "\U00050000", "\U000E0001", "\U000E0020", "\U000E0100",
+        "\U000F0000", "\U0010FFFF"}) {
+    const std::string escaped = EscapeName("a" + std::string(hidden) + "b");
+    EXPECT_EQ(escaped.size(), 2 + 4 * hidden.size()) << escaped;
+    EXPECT_EQ(escaped.substr(0, 3), "a\\x");
+  }
+  for (const std::string_view shown : {" ", "~", "\u00a1", "\u0300", "\u05d0", "\u0627", "\u1100", "\u2026",
+                                       "\u20ac", "\u4e2d", "\uac00", "\ufffd", "\U0001F600", "\U00020000"})
+    EXPECT_EQ(EscapeName(shown), shown);
+}
+
 TEST(QuoteTest, EscapesBytesThatAreNotUtf8) {
   EXPECT_EQ(EscapeName("caf\xE9"), "caf\\xe9");
   EXPECT_EQ(EscapeName("\xED\xA0\x80"), "\\xed\\xa0\\x80");           // a surrogate
@@ -40,6 +58,12 @@ TEST(QuoteTest, EveryByteStringBecomesUtf8) {
       }
     }
   }
+}
+
+TEST(QuoteTest, TextOfTablesKeepsItsQuotes) {
+  EXPECT_EQ(EscapeUnprintable("it's a\\b \u20ac"), "it's a\\b \u20ac");
+  EXPECT_EQ(EscapeUnprintable("a\nb\x1b\u202e\xff"), "a\\nb\\x1b\\xe2\\x80\\xae\\xff");
+  EXPECT_EQ(EscapeUnprintable(std::string(2 * kMaxQuotedBytes, 'a')).size(), 2 * kMaxQuotedBytes);
 }
 
 TEST(QuoteTest, CutsEndlessNames) {

@@ -152,6 +152,21 @@ TEST(SamplerTest, ResumeRefusesWhatIsNoBatchBorder) {
   EXPECT_THAT(sampler->Resume(cursor), StatusIs(Code::kInvalidArgument, HasSubstr("seed 18")));
 }
 
+TEST(SamplerTest, ResumeNeverWrapsToTheFirstEpoch) {
+  const auto sampler = Sampler::Create(Spec(8, 0, 1, false, Order::kSequential), 16);
+  Cursor cursor;
+  for (const uint64_t position : {0U, 8U, 16U}) {
+    cursor.position = position;
+    for (const uint64_t epoch : {UINT64_MAX, UINT64_MAX - 1, kMaxEpoch + 1}) {
+      cursor.epoch = epoch;
+      EXPECT_THAT(sampler->Resume(cursor), StatusIs(Code::kInvalidArgument, HasSubstr("cursor.epoch")));
+    }
+  }
+  cursor.epoch = kMaxEpoch;
+  ASSERT_OK_AND_ASSIGN(const Sampler::Start start, sampler->Resume(cursor));
+  EXPECT_EQ(start.epoch, kMaxEpoch + 1);
+}
+
 TEST(SamplerTest, ResumeRefusesThePositionOfAnotherOrder) {
   const auto shuffled = Sampler::Create(Spec(8, 0, 2, false), 100);
   const auto sequential = Sampler::Create(Spec(8, 0, 2, false, Order::kSequential), 100);

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client that is stopped holds up its own feed and no other."""
+"""A client that is stopped holds up its own feed and no other, and of a queue nobody."""
 
 import signal
 
-from hardship import await_census, check_order, eventually, feed_of, read_status
+from hardship import SAMPLES, await_census, check_order, eventually, feed_of, read_status
 
 
 def await_stall(host, name):
@@ -70,4 +70,29 @@ def test_a_stopped_member_stalls_its_broadcast_group(host, numbers, reader):
     for one in members:  # the one that stays waits for nobody
         check_order(one.finish(), 1, 8, numbers, host.address)
     check_order(other.finish(), 2, 8, numbers, host.address)
+    await_census(host, host.at_start)
+
+
+def test_a_stopped_member_holds_up_no_other_of_its_queue(host, numbers, reader):
+    options = dict(batch_size=8, shuffle=True, seed=1, slots=4, share="queue", group="stopping queue")
+    first = reader(host.address, numbers, name="first", **options)
+    first.advance(50)
+    first.process.send_signal(signal.SIGSTOP)  # alone so far, it has been lent whatever one member is lent
+
+    def settled():
+        feed = feed_of(read_status(host.address), "first")
+        return feed["slots_lent"] == 3 and feed["slots_ready"] == 1
+
+    eventually(lambda: feed_of(read_status(host.address), "first"), settled)
+    late = reader(host.address, numbers, name="late", **options)
+    late.advance(300)
+    first.process.send_signal(signal.SIGCONT)
+    first.advance(50)
+    late.advance(50)
+    # An epoch that both have left behind came whole, and nothing of it twice: nobody died.
+    batches = [one.finish() for one in (first, late)]
+    last = min(seen[-1][0] for seen in batches)
+    for epoch in range(last):
+        ids = [number for seen in batches for batch in seen if batch[0] == epoch for number in batch[2]]
+        assert sorted(ids) == list(range(SAMPLES)), epoch
     await_census(host, host.at_start)
