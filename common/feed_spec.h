@@ -99,6 +99,7 @@ struct FeedSpec {
   std::string group;
   uint32_t group_size = 1;
   Backend backend = Backend::kAuto;
+  std::vector<std::string> fields;  // only these of the dataset's, in this order; empty: all
   bool operator==(const FeedSpec&) const = default;
 };
 

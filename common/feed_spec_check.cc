@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <set>
 #include <string_view>
 #include <variant>
 
@@ -15,6 +16,7 @@ namespace pinfeed {
 namespace {
 
 constexpr size_t kMaxChannels = 64;
+constexpr size_t kMaxFields = 256;  // no dataset has more (kMaxNpyFields)
 
 bool IsPrintable(std::string_view text) {
   return std::none_of(text.begin(), text.end(),
@@ -151,6 +153,18 @@ void CheckDataset(const DatasetSpec& spec, Faults& faults) {
   }
 }
 
+void CheckFields(const std::vector<std::string>& fields, Faults& faults) {
+  if (fields.size() > kMaxFields) {
+    return faults.Add("fields", "has " + std::to_string(fields.size()) + " entries, at most " +
+                                    std::to_string(kMaxFields) + " are possible");
+  }
+  std::set<std::string_view> seen;
+  for (const std::string& field : fields) {
+    CheckText(field, kMaxNameBytes, "fields", faults);
+    if (!seen.insert(field).second && IsPrintable(field)) faults.Add("fields", "names '" + field + "' twice");
+  }
+}
+
 void CheckSharing(const FeedSpec& spec, Faults& faults) {
   CheckText(spec.group, kMaxGroupBytes, "group", faults);
   if (spec.sharing == Sharing::kExclusive) {
@@ -193,6 +207,7 @@ void CheckFeedSpec(const FeedSpec& spec, Faults& faults) {
     faults.Add("slots", std::to_string(spec.slots) + " is not within " + std::to_string(kMinSlots) + " to " +
                             std::to_string(kMaxSlots));
   }
+  CheckFields(spec.fields, faults);
   CheckSharing(spec, faults);
 }
 

@@ -130,6 +130,7 @@ FeedSpec SpecFromProto(const v1::FeedSpec& in, Faults& faults) {
   out.slots = in.slots();
   out.sample_ids = in.sample_ids();
   out.group = in.group();
+  out.fields.assign(in.fields().begin(), in.fields().end());
   out.group_size = in.group_size() == 0 ? 1 : in.group_size();
   CheckFeedSpec(out, faults);
   return out;
@@ -246,6 +247,7 @@ std::string DifferingFields(const FeedSpec& a, const FeedSpec& b) {
   add(a.group == b.group, "group");
   add(a.group_size == b.group_size, "group_size");
   add(a.backend == b.backend, "backend");
+  add(a.fields == b.fields, "fields");
   return out;
 }
 

@@ -55,7 +55,8 @@ constexpr char kFullSpec[] = R"({
     {"normalize": {"mean": [0.5], "std": [0.1, 0.2, 0.3]}},
     {"to_dtype": {"dtype": "bfloat16", "scale": true}}],
   "image_layout": "HWC", "on_bad_sample": "ZERO", "slots": 64, "sample_ids": true,
-  "sharing": "QUEUE", "group": "g", "group_size": 3, "backend": "HOST"})";
+  "sharing": "QUEUE", "group": "g", "group_size": 3, "backend": "HOST",
+  "fields": ["y", "x"]})";
 
 TEST(ConvertTest, EveryFieldOfASpecIsRead) {
   FeedSpec spec;
@@ -88,6 +89,7 @@ TEST(ConvertTest, EveryFieldOfASpecIsRead) {
   spec.group = "g";
   spec.group_size = 3;
   spec.backend = Backend::kHost;
+  spec.fields = {"y", "x"};
   v1::FeedSpec message;
   ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(kFullSpec, &message).ok());
   ASSERT_OK_AND_ASSIGN(const FeedSpec read, Read(message));
@@ -155,6 +157,15 @@ const std::vector<Fault>& Faults() {
        }},
       {"slots: 2 is not within 3 to 64", [](auto& s) { s.set_slots(2); }},
       {"slots: 65 is not within 3 to 64", [](auto& s) { s.set_slots(65); }},
+      {"fields: names 'x' twice",
+       [](auto& s) {
+         for (const char* const name : {"x", "y", "x"}) s.add_fields(name);
+       }},
+      {"fields: has 257 entries, at most 256 are possible",
+       [](auto& s) {
+         for (int i = 0; i < 257; ++i) s.add_fields(std::to_string(i));
+       }},
+      {"fields: holds a control character", [](auto& s) { s.add_fields("a\nb"); }},
       {"group: is for the sharings broadcast and queue only", [](auto& s) { s.set_group("g"); }},
       {"group_size: is for the sharings broadcast and queue only", [](auto& s) { s.set_group_size(2); }},
       {"group: must name the group that shares the feed",
