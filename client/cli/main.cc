@@ -72,6 +72,11 @@ int Main(int argc, char** argv) {
                    pinfeed::Printable(tool.remaining().front()).c_str());
       return pinfeed::kExitUsage;
     }
+    if (tool.get_subcommands().empty() &&
+        error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError)) {
+      std::fputs(tool.help().c_str(), stderr);  // nothing was asked for
+      return pinfeed::kExitUsage;
+    }
     const int status = tool.exit(error);
     FlushAnswer();
     return status == 0 ? 0 : pinfeed::kExitUsage;  // 0: --help and --version
