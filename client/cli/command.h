@@ -37,10 +37,10 @@ class UsageError : public ToolError {
 // A number from `least` to `most`. CLI::Range lets "nan" pass, which compares false with everything.
 CLI::Validator Within(double least, double most);
 
-// For commands that only look. Where no daemon was named and none answers at the default address, this user's
-// private daemon is what to look at: `context.address` becomes its socket, which stderr tells. Throws
-// ToolError, which lists them, when there are several. Returns those that run beside the one that is looked
-// at.
+// For commands that only look. Where no daemon was named and none serves this user at the default address,
+// this user's private daemon is what to look at: `context.address` becomes its socket, which stderr tells.
+// Throws ToolError, which lists them, when there are several. Returns those that run beside the one that is
+// looked at.
 std::vector<PrivateDaemon> ChooseDaemon(ToolContext& context);
 
 void AddStatusCommand(CLI::App& tool, ToolContext& context);

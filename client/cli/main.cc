@@ -35,8 +35,9 @@ int Main(int argc, char** argv) {
                                          std::to_string(pf_version() & 0xff));
   tool.add_option(
       "--address", context.address,
-      "the daemon's socket (default: $PINFEED_ADDRESS, else /run/pinfeed/pinfeed.sock), or HOST:PORT "
-      "of its admin endpoint, by TLS");
+      "the daemon's socket (default: $PINFEED_ADDRESS, else /run/pinfeed/pinfeed.sock, else, for "
+      "commands that only look, that of your own private daemon), or HOST:PORT of its admin endpoint, "
+      "by TLS");
   std::string tls_ca;
   std::string tls_cert;
   std::string tls_key;

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tool `pinfeed` finds of private daemons. In a PID namespace of its own: others of this user's may run on the host."""
+"""What the tool `pinfeed` finds of private daemons. In PID and mount namespaces of its own: others of this user's, and a common one, may run on
+the host."""
 
 import os
 import pathlib
@@ -25,17 +26,15 @@ print("ADDRESS", feed.address, flush=True)
 
 
 def own_namespace():
-    for flags in (["--pid", "--fork", "--mount-proc"], ["--map-root-user", "--pid", "--fork", "--mount-proc"]):
-        if subprocess.run(["unshare", *flags, "true"], capture_output=True, timeout=60, check=False).returncode == 0:
-            return ["unshare", *flags, "--kill-child"]
-    pytest.skip("this user may not make PID namespaces")
+    within = ["--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", 'mount -t tmpfs none /run && exec "$@"', "sh"]
+    for flags in ([], ["--map-root-user"]):
+        if subprocess.run(["unshare", *flags, *within, "true"], capture_output=True, timeout=60, check=False).returncode == 0:
+            return ["unshare", *flags, *within]
+    pytest.skip("this user may not make PID and mount namespaces")
 
 
 @pytest.fixture
 def run(arrays, tmp_path):
-    if os.path.exists("/run/pinfeed/pinfeed.sock"):
-        pytest.skip("a common daemon may run on this host")
-
     def run_(code):
         script = tmp_path / "my_train.py"
         script.write_text(TRAINER + textwrap.dedent(code))
@@ -52,7 +51,7 @@ def test_the_only_private_daemon_is_what_status_shows(run):
     status, datasets = out.split("STATUS ")[1:]
     assert status.startswith("0\npinfeedd ") and " one " in status
     for said in (status, datasets):
-        assert "no daemon answers at /run/pinfeed/pinfeed.sock; this is the private one of pid " in said
+        assert "no daemon serves you at /run/pinfeed/pinfeed.sock; this is the private one of pid " in said
         assert "my_train.py" in said and f"--address {address}" in said
     assert datasets.startswith("0\nno datasets are named")
 
@@ -82,6 +81,22 @@ def test_a_common_daemon_that_is_named_is_what_counts(run):
 
 def feed_address_of(out):
     return out.split("ADDRESS ")[1].split()[0]
+
+
+def test_a_common_daemon_comes_first_and_private_ones_are_told_of(run):
+    out = run("""
+        os.mkdir("/run/pinfeed", 0o700)
+        ready, writer = os.pipe()
+        common = subprocess.Popen([os.environ["PINFEED_DAEMON"], "--socket-dir", "/run/pinfeed", "--http-listen", "off", "--ready-fd", str(writer)], pass_fds=(writer,), stderr=subprocess.DEVNULL)
+        os.close(writer)
+        assert os.read(ready, 64) == b"ready\\n"
+        look("status")
+        common.terminate()
+        common.wait()
+    """)
+    said = out.split("STATUS ")[1]
+    assert said.startswith("0\npinfeedd ") and "no feeds are open" in said
+    assert "your trainers with a private daemon, which is none of the above:\n  pid 1 (" in said and f"--address {feed_address_of(out)}\n" in said
 
 
 def test_none_is_as_before(run):

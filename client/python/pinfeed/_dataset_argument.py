@@ -17,8 +17,8 @@ def instead_of(value: Any) -> str:
     if value is None or isinstance(value, (str, bytes, int, float)):
         return ""
     root = getattr(value, "root", None)
-    if isinstance(root, str) and root and hasattr(value, "__getitem__"):  # torchvision's datasets
-        return f"; the daemon reads the files itself: give the folder, as {root!r}, and transforms=[...] to open"
+    if isinstance(root, (str, os.PathLike)) and hasattr(value, "__getitem__"):  # torchvision's datasets
+        return f"; the daemon reads the files itself: give the folder, as {os.fspath(root)!r}, and transforms=[...] to open"
     if hasattr(value, "dataset") and hasattr(value, "batch_size"):
         return "; open takes the place of the DataLoader: give the path of what its dataset reads"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
