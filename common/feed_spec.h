@@ -103,6 +103,7 @@ struct FeedSpec {
   uint32_t group_size = 1;
   Backend backend = Backend::kAuto;
   bool ignore_exif_orientation = false;
+  std::vector<std::string> fields;  // only these of the dataset's, in this order; empty: all
   bool operator==(const FeedSpec&) const = default;
 };
 

@@ -184,6 +184,7 @@ void CheckFieldNames(const std::string& list, const std::vector<std::string>& na
 }
 
 void CheckFields(const FeedSpec& spec, Faults& faults) {
+  CheckFieldNames("fields", spec.fields, faults);
   CheckFieldNames("masks", spec.masks, faults);
   CheckFieldNames("fields_unchanged", spec.fields_unchanged, faults);
   if (spec.masks.size() > kMaxNamedFields) return;

@@ -134,6 +134,7 @@ FeedSpec SpecFromProto(const v1::FeedSpec& in, Faults& faults) {
   out.fields_unchanged = {in.fields_unchanged().begin(), in.fields_unchanged().end()};
   out.ignore_exif_orientation = in.ignore_exif_orientation();
   out.group = in.group();
+  out.fields.assign(in.fields().begin(), in.fields().end());
   out.group_size = in.group_size() == 0 ? 1 : in.group_size();
   CheckFeedSpec(out, faults);
   return out;
@@ -254,6 +255,7 @@ std::string DifferingFields(const FeedSpec& a, const FeedSpec& b) {
   add(a.group_size == b.group_size, "group_size");
   add(a.backend == b.backend, "backend");
   add(a.ignore_exif_orientation == b.ignore_exif_orientation, "ignore_exif_orientation");
+  add(a.fields == b.fields, "fields");
   return out;
 }
 

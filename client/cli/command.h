@@ -6,6 +6,9 @@
 #include <CLI/CLI.hpp>
 #include <stdexcept>
 #include <string>
+#include <vector>
+
+#include "client/cli/private_daemons.h"
 
 namespace pinfeed {
 
@@ -33,6 +36,12 @@ class UsageError : public ToolError {
 
 // A number from `least` to `most`. CLI::Range lets "nan" pass, which compares false with everything.
 CLI::Validator Within(double least, double most);
+
+// For commands that only look. Where no daemon was named and none serves this user at the default address,
+// this user's private daemon is what to look at: `context.address` becomes its socket, which stderr tells.
+// Throws ToolError, which lists them, when there are several. Returns those that run beside the one that is
+// looked at.
+std::vector<PrivateDaemon> ChooseDaemon(ToolContext& context);
 
 void AddStatusCommand(CLI::App& tool, ToolContext& context);
 void AddDatasetsCommand(CLI::App& tool, ToolContext& context);

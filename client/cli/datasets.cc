@@ -71,6 +71,7 @@ void AddDatasetsCommand(CLI::App& tool, ToolContext& context) {
   const auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "pinfeed.v1.ListDatasetsResponse as JSON");
   command->callback([json, &context] {
+    ChooseDaemon(context);
     const Json answer = Json::parse(DatasetsJson(context.address));
     if (*json) {
       std::puts(answer.dump(2, ' ', true).c_str());

@@ -35,8 +35,9 @@ int Main(int argc, char** argv) {
                                          std::to_string(pf_version() & 0xff));
   tool.add_option(
       "--address", context.address,
-      "the daemon's socket (default: $PINFEED_ADDRESS, else /run/pinfeed/pinfeed.sock), or HOST:PORT "
-      "of its admin endpoint, by TLS");
+      "the daemon's socket (default: $PINFEED_ADDRESS, else /run/pinfeed/pinfeed.sock, else, for "
+      "commands that only look, that of your own private daemon), or HOST:PORT of its admin endpoint, "
+      "by TLS");
   std::string tls_ca;
   std::string tls_cert;
   std::string tls_key;
@@ -70,6 +71,11 @@ int Main(int argc, char** argv) {
     if (tool.get_subcommands().empty() && !tool.remaining().empty()) {
       std::fprintf(stderr, "pinfeed: there is no command %s; pinfeed --help lists them\n",
                    pinfeed::Printable(tool.remaining().front()).c_str());
+      return pinfeed::kExitUsage;
+    }
+    if (tool.get_subcommands().empty() &&
+        error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError)) {
+      std::fputs(tool.help().c_str(), stderr);  // nothing was asked for
       return pinfeed::kExitUsage;
     }
     const int status = tool.exit(error);

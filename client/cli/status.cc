@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <vector>
 
 #include "client/cli/bound_on.h"
 #include "client/cli/command.h"
@@ -150,6 +151,7 @@ void PrintSessions(const Json& status) {
 }
 
 void RunStatus(const StatusOptions& options, ToolContext& context) {
+  const std::vector<PrivateDaemon> beside = ChooseDaemon(context);
   const std::string text = StatusJson(context.address);
   const Json status = Json::parse(text);
   if (options.json) {
@@ -160,6 +162,8 @@ void RunStatus(const StatusOptions& options, ToolContext& context) {
     PrintFeeds(status);
     PrintSessions(status);
     PrintUsers(status);
+    if (!beside.empty()) std::puts("\nyour trainers with a private daemon, which is none of the above:");
+    for (const PrivateDaemon& daemon : beside) std::printf("  %s\n", Describe(daemon).c_str());
   }
   const std::string state = TextField(status, "state");
   if (state == "ready") return;

@@ -87,7 +87,8 @@ std::vector<std::string> Wrapped(const std::string& text, const winsize& size) {
   return lines;
 }
 
-void RunTop(double interval, const ToolContext& context) {
+void RunTop(double interval, ToolContext& context) {
+  ChooseDaemon(context);
   const auto pause = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(interval));
   Json before;
   Json now = Json::parse(StatusJson(context.address));  // one that is not there is an error, not a screen

@@ -17,6 +17,9 @@ namespace {
 
 constexpr size_t kBar = 20;
 constexpr size_t kMostGpus = 4;
+constexpr size_t kBoundWidth = 16;
+// From here on there is room for the name of a dataset.
+constexpr size_t kWide = 100;
 constexpr std::array<const char*, 6> kCauses = {"read", "decode", "workers", "copy", "consumer", "group"};
 // Less is said in one word only: a feed that keeps up waits for its trainer now and then.
 constexpr double kWorthNaming = 0.01;
@@ -77,7 +80,15 @@ double Stall(const Json* session, const char* cause) {
   return stall != session->end() && stall->is_object() ? DoubleField(*stall, cause) : 0;
 }
 
-Row SessionRow(const Json& session, const Json* before, uint64_t feed, double seconds) {
+// The last two parts of a path, by which one "train" is told from another.
+std::string EndOf(const std::string& path) {
+  const size_t last = path.find_last_of('/');
+  if (last == std::string::npos || last == 0) return path;
+  const size_t before = path.find_last_of('/', last - 1);
+  return before == std::string::npos ? path : path.substr(before + 1);
+}
+
+Row SessionRow(const Json& session, const Json* before, const Json& feed, double seconds, bool wide) {
   Row row;
   double most = 0;
   std::string cause;
@@ -95,12 +106,14 @@ Row SessionRow(const Json& session, const Json* before, uint64_t feed, double se
   const uint64_t held = UintField(session, "slots_held");
   const uint64_t lent = UintField(session, "slots_lent");
   row.text =
-      Right(std::to_string(UintField(session, "id")), 7) + Right(std::to_string(feed), 6) +
+      Right(std::to_string(UintField(session, "id")), 7) + Right(std::to_string(UintField(feed, "id")), 6) +
       Right(std::to_string(UintField(session, "pid")), 9) + "  " +
       Left(Ascii(TextField(session, "client_name")), 16) +
       Right(before == nullptr ? "-" : Fixed(UintRate(before, session, "batches_taken", seconds), 1), 9) +
       Right(std::to_string(lent - std::min(held, lent)) + "/" + std::to_string(held), 7) +
-      Right(before == nullptr ? "-" : Percent(row.waited), 6) + "  " + Ascii(bound);
+      Right(before == nullptr ? "-" : Percent(row.waited), 6) + "  ";
+  row.text +=
+      wide ? Left(Ascii(bound), kBoundWidth) + Ascii(EndOf(TextField(feed, "dataset"))) : Ascii(bound);
   return row;
 }
 
@@ -155,14 +168,15 @@ std::vector<std::string> TopScreen(const Json& before, const Json& now, double s
     bytes += UintRate(was, feed, "bytes", seconds);
     for (const Json& session : ListField(feed, "sessions"))
       rows.push_back(
-          SessionRow(session, find(sessions, UintField(session, "id")), UintField(feed, "id"), seconds));
+          SessionRow(session, find(sessions, UintField(session, "id")), feed, seconds, width >= kWide));
   }
   lines.push_back(Counted(ListField(now, "feeds").size(), "feed") + ", " + Counted(rows.size(), "session") +
                   (before.is_object()
                        ? ", " + Count(static_cast<uint64_t>(samples)) + " samples/s, " + ByteRate(bytes)
                        : ", measuring ..."));
   lines.emplace_back();
-  lines.push_back("SESSION  FEED      PID  CLIENT            BATCH/s  RDY/HLD WAIT  BOUND ON");
+  lines.push_back(std::string("SESSION  FEED      PID  CLIENT            BATCH/s  RDY/HLD WAIT  BOUND ON") +
+                  (width >= kWide ? "        DATASET" : ""));
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.waited > b.waited; });
   const size_t room = height > lines.size() ? height - lines.size() : 0;
   const size_t shown = rows.size() <= room ? rows.size() : room - std::min<size_t>(room, 1);

@@ -90,6 +90,7 @@ void Report(const ChromeTrace& trace, const TraceOptions& options) {
 }
 
 void RunTrace(const TraceOptions& options, ToolContext& context) {
+  ChooseDaemon(context);
   Listener listener(options.seconds);
   const Json request = {{"seconds", options.seconds}, {"max_spans", options.max_spans}};
   const pf_result result =

@@ -166,6 +166,9 @@ FeedSnapshot Feed::Snapshot() {
   snapshot.id = parts_.id;
   snapshot.dataset = dataset().path;
   snapshot.name = NameOf(parts_.spec.dataset);
+  snapshot.dataset_samples = dataset().samples;
+  snapshot.batch_size = parts_.spec.batch_size;
+  snapshot.shuffled = parts_.spec.order == Order::kShuffle;
   snapshot.sharing = parts_.spec.sharing;
   snapshot.on_device = parts_.arena->backend() != Backend::kHost;
   snapshot.state = kPhases[static_cast<size_t>(phase_)];

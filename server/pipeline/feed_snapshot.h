@@ -25,6 +25,9 @@ struct FeedSnapshot {
   uint64_t id = 0;
   std::string dataset;  // path
   std::string name;     // of a configured dataset, else the last part of its path
+  uint64_t dataset_samples = 0;
+  uint32_t batch_size = 0;
+  bool shuffled = false;
   Sharing sharing = Sharing::kExclusive;
   bool on_device = false;
   std::string state;  // "waiting" (for its group), "running", "draining", "ended", "failed"

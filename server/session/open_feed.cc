@@ -10,6 +10,7 @@
 #include "common/quote.h"
 #include "server/memory/host_arena.h"
 #include "server/session/descriptor_room.h"
+#include "server/source/selected_fields.h"
 #include "server/telemetry/snapshot.h"
 
 namespace pinfeed {
@@ -132,6 +133,7 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
                                                    std::shared_ptr<const Dataset> dataset) const {
   const FeedSpec& spec = arguments.spec;
   if (dataset == nullptr) return Status(kGroupEnded, "group: its feed ended while a session joined it");
+  ASSIGN_OR_RETURN(dataset, SelectFields(std::move(dataset), spec.fields));
   ASSIGN_OR_RETURN(const Sampler sampler, Sampler::Create(spec, dataset->info().samples));
   const TailAt tail = backend == Backend::kHost ? TailAt::kWorker : TailAt::kClient;
   ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader,

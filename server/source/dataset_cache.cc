@@ -8,6 +8,7 @@
 
 #include "common/quote.h"
 #include "server/source/dataset_stamp.h"
+#include "server/source/file_kinds.h"
 #include "server/source/rooted_file.h"
 
 namespace pinfeed {
@@ -43,7 +44,9 @@ Result<DatasetCache::Key> DatasetCache::Resolve(const DatasetSpec& spec) const {
     key.roots = {std::filesystem::is_directory(path, error) ? path.string() : path.parent_path().string()};
   }
   ASSIGN_OR_RETURN(const RootedPath base, RootedPath::Resolve(key.spec.path, key.roots));
-  ASSIGN_OR_RETURN(key.stamp, StampOf(base));
+  const Result<uint64_t> stamp = StampOf(base);
+  if (!stamp.ok()) return ExplainMissing(stamp.status(), key.spec.path);
+  key.stamp = *stamp;
   return key;
 }
 

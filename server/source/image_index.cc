@@ -2,36 +2,58 @@
 #include "server/source/image_index.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <map>
 
 #include "common/quote.h"
 #include "server/source/directory_walk.h"
+#include "server/source/file_kinds.h"
 #include "server/source/name_order.h"
 
 namespace pinfeed {
 namespace {
 
-constexpr std::array<std::string_view, 3> kImageExtensions = {".jpg", ".jpeg", ".png"};
-// What torchvision takes besides. Passing over them would shift every later sample without a word.
-constexpr std::array<std::string_view, 6> kOtherImageExtensions = {".ppm", ".bmp",  ".pgm",
-                                                                   ".tif", ".tiff", ".webp"};
 constexpr uint64_t kMaxNameBytes = std::numeric_limits<uint32_t>::max();
-
-bool HasExtension(std::string_view name, std::span<const std::string_view> extensions) {
-  const auto same = [](char in_name, char wanted) {
-    return (in_name >= 'A' && in_name <= 'Z' ? static_cast<char>(in_name - 'A' + 'a') : in_name) == wanted;
-  };
-  return std::ranges::any_of(extensions, [&](std::string_view extension) {
-    return name.size() >= extension.size() &&
-           std::ranges::equal(name.substr(name.size() - extension.size()), extension, same);
-  });
-}
 
 Status TooLarge(const RootedPath& base) {
   return ResourceExhausted("index " + QuotePath(base.path()) + ": the names of its files exceed " +
                            std::to_string(kMaxNameBytes) + " bytes; split the dataset");
+}
+
+// Whether a directory holds class folders and no image beside them.
+Result<bool> HoldsClassFolders(const RootedPath& base, const std::string& name) {
+  bool has_folder = false;
+  bool has_image = false;
+  const auto visit = [&](const DirectoryEntry& entry) -> Status {
+    if (entry.kind == EntryKind::kDirectory)
+      has_folder = true;
+    else if (IsNamedAsImage(entry.name))
+      has_image = true;
+    return OkStatus();
+  };
+  ASSIGN_OR_RETURN([[maybe_unused]] const NodeId id, ScanDirectory(base, name, visit));
+  return has_folder && !has_image;
+}
+
+// A root that holds train, val and so on would be read as a dataset of the classes "train" and "val", labels
+// and all. A class may have such a name: the only one, with images of its own, or one among others.
+Status CheckHoldsNoParts(const RootedPath& base, const std::vector<std::string>& classes) {
+  std::string listed;
+  std::string part;
+  size_t parts = 0;
+  size_t with_classes = 0;
+  for (const std::string& name : classes) {
+    if (!IsSplitName(name)) continue;
+    ASSIGN_OR_RETURN(const bool has_classes, HoldsClassFolders(base, name));
+    listed += (parts++ == 0 ? "" : ", ") + QuotePath(name);
+    if (has_classes) ++with_classes;
+    if (has_classes || part.empty()) part = name;
+  }
+  const bool only_parts = parts == classes.size() && (parts > 1 || with_classes > 0);
+  if (!only_parts && with_classes < 2) return OkStatus();
+  return InvalidArgument("image folder " + QuotePath(base.path()) + " holds the parts of a dataset (" +
+                         listed + ") in place of class folders; name one part, such as " +
+                         QuotePath(base.FullPath(part)));
 }
 
 // Decides about one entry that is no directory: true for an image, false for what is passed over.
@@ -62,7 +84,7 @@ Result<ImageIndex> ImageIndex::Build(const RootedPath& base) {
       bytes += entry.name.size() + sizeof(std::string);
       if (bytes > kMaxNameBytes) return TooLarge(base);
       index.classes_.emplace_back(entry.name);
-    } else if (stray_image.empty() && HasExtension(entry.name, kImageExtensions)) {
+    } else if (stray_image.empty() && IsNamedAsImage(entry.name)) {
       stray_image = entry.name;
     }
     return OkStatus();
@@ -71,13 +93,16 @@ Result<ImageIndex> ImageIndex::Build(const RootedPath& base) {
   if (index.classes_.empty()) {
     const std::string object = "image folder " + QuotePath(base.path());
     if (!stray_image.empty()) {
-      return InvalidArgument(object + " holds images (such as " + QuotePath(stray_image) +
-                             ") but no class folders; arrange them as <class>/<image>");
+      return InvalidArgument(
+          object + " holds images (such as " + QuotePath(stray_image) +
+          ") but no class folders; arrange them as <class>/<image>, or move all into one folder below it "
+          "if they have no labels");
     }
     return InvalidArgument(object +
                            " is empty of class folders; expected <class>/<image>.jpg, .jpeg or .png");
   }
   SortByName(index.classes_);
+  RETURN_IF_ERROR(CheckHoldsNoParts(base, index.classes_));
   for (uint32_t label = 0; label < index.classes_.size(); ++label)
     RETURN_IF_ERROR(index.AddClass(base, root, label));
   index.names_.shrink_to_fit();

@@ -44,6 +44,9 @@ Json FeedJson(const FeedReport& report) {
                                                                     : "queue";
   return {{"id", feed.id},
           {"name", EscapeUnprintable(feed.name)},
+          {"dataset_samples", feed.dataset_samples},
+          {"batch_size", feed.batch_size},
+          {"shuffled", feed.shuffled},
           {"sharing", sharing},
           {"memory", feed.on_device ? "gpu" : "host"},
           {"state", feed.state},

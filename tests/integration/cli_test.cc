@@ -90,7 +90,8 @@ TEST_F(CliTest, WrongUsageHasItsOwnExitStatus) {
       {{"bench", "x", "--transforms", "random_resized_crop"}, "neither a JSON list nor a file"},
       {{"bench", "x", "--transforms", "{}"}, "no list"},
       {{"peek"}, "dataset is required"},
-      {{}, "subcommand"},
+      {{}, "the daemon that feeds training batches"},
+      {{"--address", "/x"}, "What the daemon is doing"},
   };
   for (const auto& [words, reason] : wrong) {
     const ProgramResult result = Run(words);

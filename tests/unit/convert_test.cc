@@ -57,7 +57,7 @@ constexpr char kFullSpec[] = R"({
   "image_layout": "HWC", "on_bad_sample": "ZERO", "slots": 64, "sample_ids": true, "valid": true,
   "masks": ["m", "n"], "fields_unchanged": ["d"],
   "sharing": "QUEUE", "group": "g", "group_size": 3, "backend": "HOST",
-  "ignore_exif_orientation": true})";
+  "ignore_exif_orientation": true, "fields": ["y", "x"]})";
 
 TEST(ConvertTest, EveryFieldOfASpecIsRead) {
   FeedSpec spec;
@@ -94,6 +94,7 @@ TEST(ConvertTest, EveryFieldOfASpecIsRead) {
   spec.group_size = 3;
   spec.backend = Backend::kHost;
   spec.ignore_exif_orientation = true;
+  spec.fields = {"y", "x"};
   v1::FeedSpec message;
   ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(kFullSpec, &message).ok());
   ASSERT_OK_AND_ASSIGN(const FeedSpec read, Read(message));
@@ -180,6 +181,15 @@ const std::vector<Fault>& Faults() {
        }},
       {"slots: 2 is not within 3 to 64", [](auto& s) { s.set_slots(2); }},
       {"slots: 65 is not within 3 to 64", [](auto& s) { s.set_slots(65); }},
+      {"fields[2]: is there twice",
+       [](auto& s) {
+         for (const char* const name : {"x", "y", "x"}) s.add_fields(name);
+       }},
+      {"fields: has 257 names, at most 256 are possible",
+       [](auto& s) {
+         for (int i = 0; i < 257; ++i) s.add_fields(std::to_string(i));
+       }},
+      {"fields[0]: holds a control character", [](auto& s) { s.add_fields("a\nb"); }},
       {"group: is for the sharings broadcast and queue only", [](auto& s) { s.set_group("g"); }},
       {"group_size: is for the sharings broadcast and queue only", [](auto& s) { s.set_group_size(2); }},
       {"group: must name the group that shares the feed",

@@ -18,7 +18,9 @@ namespace {
 
 constexpr uid_t kUser = 1000;
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class DatasetCacheTest : public ::testing::Test {
  protected:
@@ -53,6 +55,19 @@ TEST_F(DatasetCacheTest, OpensOnceUntilTheFilesChange) {
   WriteRows("set/b.npy", 6);             // the directory itself
   ASSERT_OK_AND_ASSIGN(const auto grown, cache.Open(kUser, spec));
   EXPECT_EQ(grown->info().fields.size(), 2U);
+}
+
+TEST_F(DatasetCacheTest, SaysOfAPatternThatItIsNotExpanded) {
+  DatasetCache cache(Options(8));
+  const auto open = [&](const char* name) { return cache.Open(kUser, Path(directory_ / name)); };
+  EXPECT_THAT(
+      open("train-{000..009}.tar"),
+      StatusIs(Code::kNotFound, AllOf(HasSubstr("patterns are not expanded"), HasSubstr("unpack them"))));
+  EXPECT_THAT(open("*.npy"), StatusIs(Code::kNotFound, HasSubstr("a dataset is one directory or one file")));
+  EXPECT_THAT(open("~/data"), StatusIs(Code::kNotFound, HasSubstr("os.path.expanduser")));
+  EXPECT_THAT(open("gone.npy"), StatusIs(Code::kNotFound, Not(HasSubstr("expanded"))));
+  WriteRows("{a}.npy", 3);  // a name like any other
+  EXPECT_OK(open("{a}.npy"));
 }
 
 TEST_F(DatasetCacheTest, WhatALinkLeadsToCountsAsWell) {

@@ -113,6 +113,43 @@ TEST_F(ImageFolderTest, RefusesAFolderWithoutClasses) {
                                AllOf(HasSubstr("'stray.jpg'"), HasSubstr("no class folders"))));
 }
 
+TEST_F(ImageFolderTest, RefusesTheRootOfTheParts) {
+  const auto refused = [&](const char* parts, const char* part) {
+    EXPECT_THAT(Open(), StatusIs(Code::kInvalidArgument,
+                                 AllOf(HasSubstr("holds the parts of a dataset (" + std::string(parts) + ")"),
+                                       HasSubstr("name one part, such as '" + Path(part) + "'"))));
+  };
+  Add("train/cat/1.jpg");
+  refused("'train'", "set/train");
+  Add("Val/cat/1.jpg");
+  refused("'Val', 'train'", "set/train");
+  Add("test/1.jpg");  // without labels
+  refused("'Val', 'test', 'train'", "set/train");
+  Add("unlabelled/1.jpg");
+  refused("'Val', 'test', 'train'", "set/train");
+  fs::remove_all(Path("set"));
+  Add("test/1.jpg");
+  Add("train/1.jpg");
+  refused("'test', 'train'", "set/test");
+}
+
+TEST_F(ImageFolderTest, TakesClassesThatAreOnlyNamedAsParts) {
+  const auto classes = [&] {
+    const auto dataset = Open();
+    EXPECT_OK(dataset);
+    return dataset.ok() ? (*dataset)->info().classes : std::vector<std::string>();
+  };
+  Add("train/0.jpg");
+  Add("train/steam/1.jpg");
+  EXPECT_THAT(classes(), ElementsAre("train"));
+  Add("car/1.jpg");
+  EXPECT_THAT(classes(), ElementsAre("car", "train"));
+  fs::remove(Path("set/train/0.jpg"));
+  EXPECT_THAT(classes(), ElementsAre("car", "train"));
+  Add("test/1.jpg");
+  EXPECT_THAT(classes(), ElementsAre("car", "test", "train"));
+}
+
 TEST_F(ImageFolderTest, RefusesAClassWithoutImages) {
   Add("cat/1.jpg");
   Add("emp\nty/notes.txt");

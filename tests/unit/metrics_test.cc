@@ -31,6 +31,9 @@ DaemonSnapshot Full() {
   report.feed.error = DataLoss("read /secret/path/file: no");
   report.feed.last_bad_samples = {{1, "read /secret/path/file: no"}};
   report.feed.slot_states = "fwrl";
+  report.feed.dataset_samples = 1281167;
+  report.feed.batch_size = 256;
+  report.feed.shuffled = true;
   report.feed.lent.Add(2000);
   SessionSnapshot session;
   session.id = 7;
@@ -133,6 +136,9 @@ TEST(StatusJsonTest, IsValidWhateverNamesHold) {
   const auto& feed = status["feeds"][0];
   EXPECT_EQ(feed["name"], "bad \\xff</script>\\n\"");
   EXPECT_EQ(feed["slot_states"], "fwrl");
+  EXPECT_EQ(feed["dataset_samples"], 1281167);
+  EXPECT_EQ(feed["batch_size"], 256);
+  EXPECT_EQ(feed["shuffled"], true);
   EXPECT_EQ(feed["error_code"], "DATA_LOSS");
   EXPECT_EQ(feed["sessions"][0]["ready"], 2);
   EXPECT_EQ(feed["sessions"][0]["held"], 1);

@@ -12,6 +12,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class OpenDatasetTest : public ::testing::Test {
  protected:
@@ -67,16 +68,58 @@ TEST_F(OpenDatasetTest, RefusesUnknownFormats) {
                        AllOf(HasSubstr("'parquet' is unknown"), HasSubstr("image_folder, npy and tokens"))));
 }
 
-TEST_F(OpenDatasetTest, SaysWhatItLookedFor) {
+TEST_F(OpenDatasetTest, SaysOfDirectoriesWhatTheyHoldAndWhatIsWanted) {
+  const auto refused = [&](const char* below, const char* words) {
+    const auto dataset = Open(below);
+    EXPECT_THAT(dataset, StatusIs(Code::kInvalidArgument, AllOf(HasSubstr(Path(below)), HasSubstr(words))));
+  };
   fs::create_directory(Path("empty"));
-  dir_.Write("archive.zip", "PK");
-  EXPECT_THAT(Open("empty"),
-              StatusIs(Code::kInvalidArgument, AllOf(HasSubstr(Path("empty")), HasSubstr(".npy files (npy)"),
-                                                     HasSubstr("class folders with images (image_folder)"))));
-  EXPECT_THAT(Open("archive.zip"),
-              StatusIs(Code::kInvalidArgument, AllOf(HasSubstr(Path("archive.zip")), HasSubstr(".npy (npy"),
-                                                     HasSubstr(".bin (tokens"))));
-  EXPECT_THAT(Open("stream.bin"), StatusIs(Code::kInvalidArgument, HasSubstr("with sequence_length")));
+  refused("empty", "it is empty");
+  dir_.Write("notes/README", "x");
+  refused("notes", ".npy files (npy) nor class folders with images (image_folder), but such as 'README'");
+  dir_.Write("tables/part-0.parquet", "PAR1");
+  refused("tables", "'part-0.parquet'; tables are not read: save each column");
+  dir_.Write("flat/1.jpg", "x");
+  refused("flat", "holds images (such as '1.jpg') but no class folders; arrange them as <class>/<image>");
+  dir_.Write("webp/1.webp", "x");
+  refused("webp", "holds images (such as '1.webp') but no class folders");
+  dir_.Write("shards/0.bin", "abcd");
+  refused("shards", "'0.bin'; if that holds tokens, name the file and set sequence_length");
+}
+
+TEST_F(OpenDatasetTest, SaysOfFilesThatAreNotReadWhatToDoInstead) {
+  const std::pair<const char*, const char*> kinds[] = {
+      {"a.csv", "numpy.save"},
+      {"a.JSONL", "numpy.save"},
+      {"a.parquet", "numpy.save"},
+      {"a.arrow", "numpy.save"},
+      {"a.tar", "DIR/<class>/<image>"},
+      {"a.tar.gz", "DIR/<class>/<image>"},
+      {"archive.zip", "unzip FILE"},
+      {"a.npz", "becomes a .npy file"},
+      {"a.h5", "save each of its arrays"},
+      {"a.lmdb", "save each of its arrays"},
+      {"a.txt", "token ids"},
+      {"a.jpg", "it is one image; name the directory"},
+      {"a.dat", "set format to tokens and a sequence_length"},
+  };
+  for (const auto& [name, words] : kinds) {
+    dir_.Write(name, "x");
+    EXPECT_THAT(Open(name), StatusIs(Code::kInvalidArgument, AllOf(HasSubstr(Path(name)), HasSubstr(words),
+                                                                   Not(HasSubstr("rename")))));
+  }
+  EXPECT_THAT(Open("stream.bin"), StatusIs(Code::kInvalidArgument, HasSubstr("need a sequence_length")));
+}
+
+TEST_F(OpenDatasetTest, SeveralTokenFilesAreNotTakenForOne) {
+  dir_.Write("shards/0.bin", "abcdefgh");
+  dir_.Write("shards/1.bin", "ijklmnop");
+  const std::string how = "cat '" + Path("shards") + "'/*.bin > '" + Path("shards.bin") + "'";
+  EXPECT_THAT(Open("shards", "", 2), StatusIs(Code::kInvalidArgument, HasSubstr(how)));
+  EXPECT_THAT(Open("shards", "tokens", 2), StatusIs(Code::kInvalidArgument, HasSubstr(how)));
+  dir_.Write("arrays_of_tokens/0.npy", NpyHeaderBytes("<u2", "(4,)", false) + "abcdefgh");
+  const std::string in_python = "numpy.save('" + Path("arrays_of_tokens.npy") + "', numpy.concatenate(";
+  EXPECT_THAT(Open("arrays_of_tokens", "", 2), StatusIs(Code::kInvalidArgument, HasSubstr(in_python)));
 }
 
 TEST_F(OpenDatasetTest, RefusesToGuessBetweenTwoFormats) {
@@ -100,7 +143,8 @@ TEST_F(OpenDatasetTest, RefusesFilesForDirectoriesAndBack) {
   EXPECT_THAT(Open("stream.bin", "image_folder"),
               StatusIs(Code::kInvalidArgument, HasSubstr(Path("stream.bin") + "' is a file")));
   EXPECT_THAT(Open("images", "tokens", 2),
-              StatusIs(Code::kInvalidArgument, HasSubstr(Path("images") + "': it is a directory")));
+              StatusIs(Code::kInvalidArgument,
+                       HasSubstr(Path("images") + "' is a directory, and a token stream is one file")));
   ASSERT_EQ(::mkfifo(Path("fifo.npy").c_str(), 0600), 0);
   EXPECT_THAT(Open("fifo.npy"),
               StatusIs(Code::kInvalidArgument, HasSubstr("neither a file nor a directory")));

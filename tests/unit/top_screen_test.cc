@@ -79,6 +79,20 @@ TEST(TopScreenTest, FitsAnyTerminalAndSaysWhatIsLeftOut) {
   EXPECT_EQ(TopScreen(Json(), now, 0, 80, 24).size(), 24U);
 }
 
+TEST(TopScreenTest, FeedsOfOneNameAreToldApartByTheEndOfTheirPaths) {
+  Json now = Status(1, {Session(1, "a", 5, 9, 9)});
+  now["feeds"].push_back(now["feeds"][0]);
+  now["feeds"][0]["dataset"] = "/data/imagenet/train";
+  now["feeds"][1]["dataset"] = "/data/cifar/train";
+  const std::vector<std::string> lines = TopScreen(Json(), now, 0, 120, 24);
+  EXPECT_EQ(lines[5],
+            "SESSION  FEED      PID  CLIENT            BATCH/s  RDY/HLD WAIT  BOUND ON        DATASET");
+  EXPECT_EQ(lines[6],
+            "      1     3     4001  a                       -    3/1     -  -               imagenet/train");
+  EXPECT_EQ(lines[7],
+            "      1     3     4001  a                       -    3/1     -  -               cifar/train");
+}
+
 TEST(TopScreenTest, TheFirstLookHasNoRates) {
   const std::vector<std::string> lines =
       TopScreen(Json(), Status(1000, {Session(1, "a", 5, 9, 9)}), 0, 80, 24);

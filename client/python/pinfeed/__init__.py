@@ -26,6 +26,7 @@ from ._errors import (
     ResourceExhaustedError,
     SlotsHeldWarning,
     UnavailableError,
+    UnexpectedArgumentError,
 )
 from ._open import open
 from ._status import datasets, status
@@ -63,6 +64,7 @@ __all__ = [
     "ToDtype",
     "Transform",
     "UnavailableError",
+    "UnexpectedArgumentError",
     "datasets",
     "open",
     "status",

@@ -12,9 +12,10 @@ import math
 import operator
 import struct
 import weakref
-from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, ClassVar, Dict, ItemsView, KeysView, List, NamedTuple, Optional, Sequence, Tuple, Type, ValuesView
 
 from . import _abi
+from ._arguments import did_you_mean
 from ._dlpack import DTYPES, RawTensor
 from ._errors import Code, Error, InvalidArgumentError
 
@@ -33,7 +34,9 @@ class Batch(Tuple[Any, ...]):
     Keep at most a few batches; `Feed.slots` says how many there are. The last one of a closed feed unmaps the memory. On a GPU, with
     zero_copy=True, it waits before that for the stream it was taken on, at most 10 s, in which no other Python thread runs.
 
-    Behaves as a named tuple (``_fields``, ``_asdict()``), and also has
+    Behaves as a named tuple (``_fields``, ``_asdict()``) and in most ways as a mapping: ``batch.items()``, ``dict(batch)``,
+    ``model(**batch)``, ``"image" in batch``. Iterating over it yields the tensors, so it is no `collections.abc.Mapping`: for code that
+    asks for one, open the feed with output="dict". ``batch.to(device)`` moves torch's tensors. It also has
 
     epoch: the batch's epoch, from 0. index: its number within the epoch, of this rank, from 0.
     skipped: samples that were left out as bad. last_of_epoch: whether the next batch belongs to the next epoch.
@@ -54,11 +57,46 @@ class Batch(Tuple[Any, ...]):
         if not isinstance(key, str):
             return tuple.__getitem__(self, key)
         if key not in self._fields:
-            raise KeyError(f"the batch has no tensor {key!r}, only {', '.join(map(repr, self._fields))}")
+            raise KeyError(self._lacks(key))
         return tuple.__getitem__(self, self._fields.index(key))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(self._lacks(name))
+
+    def _lacks(self, name: str) -> str:
+        return f"the batch has no tensor {name!r}, only {', '.join(map(repr, self._fields))}{did_you_mean(name, self._fields)}"
+
+    def __contains__(self, key: Any) -> bool:
+        """Of a string, whether there is such a field; of a tensor, whether it is one of the batch's."""
+        return key in self._fields if isinstance(key, str) else any(tensor is key for tensor in self)
 
     def _asdict(self) -> Dict[str, Any]:
         return dict(zip(self._fields, self))
+
+    def keys(self) -> KeysView[str]:
+        return self._asdict().keys()
+
+    def values(self) -> ValuesView[Any]:
+        return self._asdict().values()
+
+    def items(self) -> ItemsView[str, Any]:
+        return self._asdict().items()
+
+    def to(self, device: Any, non_blocking: bool = False) -> "Batch":
+        """The batch with its tensors on a device, for torch. Itself when they all are there."""
+        if type(device).__name__ == "dtype":
+            raise TypeError(f"to({device}): a batch is moved to a device; cast its tensors one by one, or open the feed with pinfeed.ToDtype")
+        if all(hasattr(tensor, "to") for tensor in self):
+            moved = [tensor.to(device, non_blocking=non_blocking) for tensor in self]
+        elif str(device) == "cpu":
+            moved = list(self)
+        else:
+            raise TypeError(f'to({str(device)!r}): {type(self[0]).__name__} has no to(); open the feed with framework="torch"')
+        if all(new is old for new, old in zip(moved, self)):
+            return self
+        batch = type(self)(*moved)
+        batch.__dict__.update({name: value for name, value in self.__dict__.items() if not name.startswith("_")})
+        return batch
 
     @property
     def raw(self) -> Dict[str, RawTensor]:
@@ -76,6 +114,10 @@ class Batch(Tuple[Any, ...]):
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self))
         return f"Batch({fields})"
+
+
+# What `open` calls output: from a batch to what the trainer gets. The slot lives as long as any of the tensors, which need no `Batch`.
+OUTPUTS: Dict[str, Callable[[Batch], Any]] = {"batch": lambda batch: batch, "dict": Batch._asdict, "tuple": tuple}
 
 
 class _Place(NamedTuple):

@@ -34,6 +34,7 @@ class Opened(NamedTuple):
     address: str
     ordinal: int  # of the GPU that was asked for; -1: the host
     resumed: Optional[Tuple[int, bool]] = None  # from a state: its epoch, and whether that had ended
+    output: str = "batch"  # what the trainer gets: a key of `_batch.OUTPUTS`
 
 
 class Connection:
@@ -76,6 +77,11 @@ class Connection:
     def batch_size(self) -> int:
         """Samples of a full batch."""
         return int(self._spec["batch_size"])
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether an epoch's incomplete last batch is left out."""
+        return bool(self._spec.get("drop_last"))
 
     @property
     def epochs(self) -> Optional[int]:

@@ -161,10 +161,11 @@ class _PrivateDaemon:
         self._process: Optional["subprocess.Popen[bytes]"] = None
         logger.log(
             level,
-            "no daemon at %s; starting a private one, %s, with threads and memory of its own, which the system's status and metrics do not show; "
-            "to fail instead, set PINFEED_ADDRESS to the system's socket",
+            "no daemon at %s; starting a private one, %s, with threads and memory of its own, which are not in the system's status and metrics "
+            "(`pinfeed status --address %s` shows them); to fail instead, set PINFEED_ADDRESS to the system's socket",
             why,
             self._program,
+            self.address,
         )
         atexit.register(self.stop)
         os.register_at_fork(after_in_child=self._after_fork)

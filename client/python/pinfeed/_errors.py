@@ -50,6 +50,10 @@ class InvalidArgumentError(Error, ValueError):
     """The dataset, the transforms or another argument cannot be; the message lists every fault, one a line, led by its field."""
 
 
+class UnexpectedArgumentError(InvalidArgumentError, TypeError):
+    """`open` has no argument of that name; the message says what takes its place, or which name may have been meant."""
+
+
 class NotFoundError(Error, FileNotFoundError):
     """No such dataset, file, library or daemon program."""
 

@@ -14,9 +14,12 @@ import sys
 from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 from . import _abi, _daemon
+from ._arguments import explains_arguments
+from ._batch import OUTPUTS
 from ._checks import MAX_NAME_BYTES, Checks
 from ._client_name import default_name
 from ._connection import Opened
+from ._dataset_argument import looks_like_file
 from ._device import ordinal_of
 from ._errors import Code, Error, InvalidArgumentError, NotFoundError, make_error
 from ._rank import find_rank
@@ -26,6 +29,7 @@ from .feed import Feed, read_state
 _LEAST_OPEN_TIMEOUT_S = 0.001
 
 
+@explains_arguments
 def open(  # noqa: A001 - pinfeed.open is the package's name for it
     dataset: Union[str, os.PathLike[str]],
     *,
@@ -56,6 +60,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     group: Optional[str] = None,
     group_size: Optional[int] = None,
     framework: str = "auto",
+    output: str = "batch",
     zero_copy: Optional[bool] = None,
     address: Optional[str] = None,
     name: Optional[str] = None,
@@ -107,6 +112,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
       zero_copy: True: tensors are always views of the slot; False: always copies, which the trainer may keep. None: on the host views, but
         copies of torch tensors whose slots are shared, since torch knows no read-only memory; on a GPU copies, which cost it next to
         nothing. Views on a GPU go back in the order of the stream that was current when the batch was taken (see `Batch` for the last).
+      output: "batch": a `Batch`, which is a named tuple with names, `items` and `to`. "dict": a plain dict of tensors by field. "tuple": a plain
+        tuple. Tensors are the same with all three, also in what they hold.
       slots: batches that are prefetched or held at once, 3 to 64. On a GPU a batch is held until the GPU has done the step that uses it:
         more than the steps that the trainer puts on its stream ahead. Default: the daemon's (4, on a GPU 8, more for small batches).
       share, group, group_size: "broadcast": every feed of the group sees every batch, made once; "queue": each batch goes to one of
@@ -138,6 +145,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     backend = checks.choice("backend", backend, ("auto", "vmm-fd", "cuda-ipc", "host"))
     spec["backend"] = "HOST" if ordinal < 0 else backend.upper().replace("-", "_")
     framework = checks.choice("framework", framework, ("auto", "torch", "cupy", "numpy"))
+    output = checks.choice("output", output, tuple(OUTPUTS))
     if zero_copy is not None:
         zero_copy = checks.flag("zero_copy", zero_copy)
     if timeout is not None:
@@ -179,14 +187,14 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         if device is not None and ordinal >= 0 and error.code == Code.UNAVAILABLE and "libcuda" in str(error):
             raise make_error(result, f"device: {device!r} cannot be had ({error}); leave device out for tensors on the host")
         named = spec["dataset"].get("name")
-        if isinstance(error, NotFoundError) and named and os.path.exists(named):
+        if isinstance(error, NotFoundError) and named and (os.path.exists(named) or looks_like_file(named)):
             error = make_error(result, f'{error} (for the file or folder of that name write "./{named}")')
         elif isinstance(error, NotFoundError) and named and _daemon.is_private(used := os.fsdecode(options.address)):
             error = make_error(
-                result, f"{error} (asked was a private daemon of this process, which the tool does not see: pinfeed.datasets({used!r}) does, or give a path)"
+                result, f"{error} (asked was a private daemon of this process: pinfeed.datasets({used!r}) lists what it has by name; or give a path)"
             )
         raise error
-    return Feed(Opened(library, handle, spec, place, framework, zero_copy, timeout, os.fsdecode(options.address), ordinal, resumed))
+    return Feed(Opened(library, handle, spec, place, framework, zero_copy, timeout, os.fsdecode(options.address), ordinal, resumed, output))
 
 
 def _read_state(checks: Checks, state: Any, spec: Spec) -> Tuple[Optional[Tuple[int, bool]], Optional[str]]:

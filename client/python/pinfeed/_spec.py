@@ -11,6 +11,7 @@ import os
 from typing import Any, Dict, Optional
 
 from ._checks import MAX_NAME_BYTES, UINT32_MAX, UINT64_MAX, Checks, listed, shown
+from ._dataset_argument import instead_of
 from ._errors import InvalidArgumentError
 from ._rank import Rank
 from .transforms import dtype_name, normalize_transforms
@@ -32,7 +33,7 @@ def add_dataset(
     except TypeError:
         text = None
     if not isinstance(text, str) or not text:
-        checks.refuse("dataset", dataset, "the path of a dataset or the name of one, as a string or a pathlib.Path")
+        checks.refuse("dataset", dataset, f"the path of a dataset or the name of one, as a string or a pathlib.Path{instead_of(dataset)}")
     elif "://" in text:
         checks.refuse("dataset", dataset, "a dataset in this host's file system: copy or mount what lies elsewhere, and give the path")
     else:

@@ -6,15 +6,17 @@ What comes in: an open feed (`_open`). What goes out: its batches epoch by epoch
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any, Dict, Iterator, NoReturn, Optional, Tuple
 
-from ._batch import Batch
+from ._batch import OUTPUTS
 from ._checks import MAX_EPOCH, Checks, shown, to_integer
 from ._connection import Opened
 from ._errors import Code, InvalidArgumentError
 from ._spec import describe
 from ._stream import Stream
+from ._views import DatasetView, SamplerView
 
 _STATE_VERSION = 1
 
@@ -38,15 +40,27 @@ class Feed(Stream):
         self._ended = False  # its last batch was given
         self._resumed = False  # load_state_dict set the position, no iteration began since
         self._requested: Optional[int] = None  # by set_epoch, for the next iteration
+        self._dataset: Optional[DatasetView] = None
+        self._as_output = OUTPUTS[opened.output]
         self._queue = opened.spec.get("sharing") == "QUEUE"
         self._joined = "sharing" not in opened.spec  # a shared feed may be in any epoch when this process joins it
         if opened.resumed is not None:
             self._stand_at(*opened.resumed)
 
     @property
-    def sampler(self) -> "Feed":
-        """The feed itself: ``feed.sampler.set_epoch(e)`` is what training loops call on a loader."""
-        return self
+    def sampler(self) -> SamplerView:
+        """As a DataLoader has it: ``feed.sampler.set_epoch(e)``, and ``len(feed.sampler)``, this rank's samples in an epoch."""
+        return SamplerView(self)
+
+    @property
+    def dataset(self) -> DatasetView:
+        """As a DataLoader has it: ``len(feed.dataset)``, and its `classes`, `class_to_idx` and `targets`."""
+        if self._dataset is None:
+            from ._labels import read_labels  # which needs this module
+
+            read = functools.partial(read_labels, self._spec["dataset"], self.fingerprint, self._address)
+            self._dataset = DatasetView(self._samples, self.classes, read)
+        return self._dataset
 
     def __repr__(self) -> str:
         state = "closed" if self._handle is None else f"epoch {self.epoch}"
@@ -62,7 +76,7 @@ class Feed(Stream):
 
     # ---- iterating --------------------------------------------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Any]:
         with self._lock:
             self._check_open()
             natural = self._epoch + 1 if self._started else self._epoch
@@ -92,7 +106,7 @@ class Feed(Stream):
         self._library.check(self._library.pf_seek_epoch(self._handle, epoch))
         self._library.drain_log()
 
-    def _next(self, iterator: _EpochIterator) -> Batch:
+    def _next(self, iterator: _EpochIterator) -> Any:
         started = self._started
         taken: Any = None
         try:
@@ -109,7 +123,7 @@ class Feed(Stream):
             self._taken = None
         return batch
 
-    def _choose(self, iterator: _EpochIterator) -> Tuple[Any, Batch]:
+    def _choose(self, iterator: _EpochIterator) -> Tuple[Any, Any]:
         """The next batch of the iterator's epoch, and what holds it in `_taken`."""
         while True:
             self._check_open()
@@ -133,7 +147,7 @@ class Feed(Stream):
             if self._joined and epoch > self._epoch:
                 self._ended = True  # it stays, for the next iteration
                 break
-            batch = self._maker.make(taken)
+            batch = self._as_output(self._maker.make(taken))
             if self._taken is not taken or self._ended or iterator.iteration is not self._iteration:
                 continue  # a signal handler closed the feed, moved it or took the batch itself
             if not late:
@@ -251,7 +265,7 @@ def read_state(state: Any, epochs: int) -> Tuple[int, bool, str]:
     return number, ended, text
 
 
-class _EpochIterator(Iterator[Batch]):
+class _EpochIterator(Iterator[Any]):
     """One epoch of a feed."""
 
     __slots__ = ("_feed", "iteration", "over")
@@ -261,7 +275,7 @@ class _EpochIterator(Iterator[Batch]):
         self.iteration = iteration
         self.over = False
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> Any:
         return self._feed._next(self)
 
     def __length_hint__(self) -> int:

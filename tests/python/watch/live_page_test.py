@@ -8,6 +8,7 @@ import pathlib
 import re
 import signal
 
+import numpy
 import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
@@ -125,6 +126,31 @@ def test_page_shows_the_numbers_of_the_daemon_and_keeps_up(browser, start, data)
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     resources = browser.execute_script("return performance.getEntriesByType('resource').map(each => each.name)")
     assert set(resources) <= {f"http://127.0.0.1:{port_of(daemon)}/status.json", "data:,"}
+
+
+def test_feeds_of_one_name_are_told_apart(browser, start, data, tmp_path):
+    daemon = start("--gpus", "off")
+    for kind, samples in (("imagenet", 640), ("cifar", 320)):
+        folder = tmp_path / kind / "train"
+        folder.mkdir(parents=True)
+        numpy.save(folder / "image.npy", numpy.zeros((samples, 8), "u1"))
+    trainers = [
+        Trainer(daemon, tmp_path / "imagenet" / "train", "resnet.py", batch_size=64, shuffle=True),
+        Trainer(daemon, tmp_path / "cifar" / "train", "resnet.py", batch_size=16),
+        Trainer(daemon, tmp_path / "cifar" / "train", "resnet.py", batch_size=16),
+    ]
+    for trainer in trainers:
+        trainer.take(1)
+    show(browser, daemon)
+    await_that(browser, lambda: len(slots(browser)) == 3)
+    assert texts(browser, ".feed h2") == ["train"] * 3
+    numbers = [feed["id"] for feed in status(daemon)["feeds"]]
+    assert texts(browser, ".whose") == [f"feed {number} of resnet.py" for number in numbers] and len(set(numbers)) == 3
+    facts = [line.split(" · ")[0] for line in texts(browser, ".feed > .row .facts")]
+    assert facts == ["640 samples in batches of 64, shuffled"] + ["320 samples in batches of 16, in order"] * 2
+    picture(browser, "feeds-of-one-name")
+    for trainer in trainers:
+        trainer.leave()
 
 
 def test_nothing_that_a_client_says_is_run(browser, start, data):

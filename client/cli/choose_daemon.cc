@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "client/cli/command.h"
+#include "client/cli/private_daemons.h"
+#include "pinfeed/pinfeed.hpp"
+
+namespace pinfeed {
+namespace {
+
+constexpr char kSystemSocket[] = "/run/pinfeed/pinfeed.sock";
+
+// Whether there is a common daemon, and it serves this user.
+bool IsServed() {
+  try {
+    StatusJson(kSystemSocket);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+bool IsNamed(const ToolContext& context) {
+  const char* const environment = std::getenv("PINFEED_ADDRESS");
+  return !context.address.empty() || (environment != nullptr && *environment != '\0');
+}
+
+}  // namespace
+
+std::vector<PrivateDaemon> ChooseDaemon(ToolContext& context) {
+  if (IsNamed(context)) return {};
+  std::vector<PrivateDaemon> daemons = FindPrivateDaemons(::geteuid());
+  if (daemons.empty() || IsServed()) return daemons;
+  if (daemons.size() > 1) {
+    std::string listed = std::string("no daemon serves you at ") + kSystemSocket + ", and " +
+                         std::to_string(daemons.size()) + " trainers have a private one; name one of them:";
+    for (const PrivateDaemon& daemon : daemons) listed += "\n  " + Describe(daemon);
+    throw ToolError(listed);
+  }
+  std::fprintf(stderr, "pinfeed: no daemon serves you at %s; this is the private one of %s\n", kSystemSocket,
+               Describe(daemons.front()).c_str());
+  context.address = daemons.front().address;
+  return {};
+}
+
+}  // namespace pinfeed

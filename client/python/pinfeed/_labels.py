@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The labels of a whole dataset.
+
+What comes in: the dataset of an open feed. What goes out: the field "label" of each sample, in the dataset's order, read by a feed of that
+field alone: whatever the format, no image is read, and no more memory is taken than for a few small batches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from typing import Any, List
+
+from . import _abi
+from ._connection import Opened
+from ._errors import Code, Error, InvalidArgumentError
+from ._rank import Rank
+from ._spec import Spec, describe
+from .feed import Feed
+
+_FIELD = "label"
+_BATCH = 4096
+
+
+def read_labels(dataset: Spec, fingerprint: str, address: str) -> List[Any]:
+    """`dataset`: of a feed's spec. `fingerprint`: what it had when that feed was opened."""
+    spec: Spec = {"dataset": dataset, "fields": [_FIELD], "batch_size": _BATCH, "epochs": 1, "slots": 3, "backend": "HOST"}
+    library = _abi.load()
+    options = _abi.OpenOptions()
+    library.pf_open_options_init(options, ctypes.sizeof(options))
+    options.address = os.fsencode(address)
+    options.spec_json = json.dumps(spec).encode("utf-8")
+    options.client_name = b"dataset.targets"
+    options.device = -1
+    handle = ctypes.c_void_p()
+    result = library.pf_open(options, handle)
+    library.drain_log()
+    try:
+        library.check(result)
+    except InvalidArgumentError as error:
+        raise AttributeError(f"targets: {error}") from error
+    labels: List[Any] = []
+    with Feed(Opened(library, handle, spec, Rank(0, 1, "arguments"), "numpy", None, None, address, -1)) as feed:
+        if feed.fingerprint != fingerprint:
+            raise Error(Code.FAILED_PRECONDITION, f"dataset.targets: {describe(spec)} has changed since the feed was opened; open it again")
+        for batch in feed:
+            if batch._fields != (_FIELD,):
+                raise Error(Code.UNIMPLEMENTED, "dataset.targets: the daemon is older than this package and cannot give one field alone; update it")
+            labels += batch[0].tolist()
+        if len(labels) != feed.dataset_size:
+            raise Error(Code.INTERNAL, f"dataset.targets: {len(labels)} labels came for the {feed.dataset_size} samples of {describe(spec)}")
+    return labels
