@@ -64,7 +64,7 @@ def test_a_batch_crosses_the_links_to_the_host_once(daemon, data, dataset, batch
 
 
 def test_a_batch_of_several_pieces_is_whole_on_every_gpu(daemon, data, host_bytes):
-    options = {"dataset": str(data / "large"), "batch_size": 20, "shuffle": True, "transforms": NORMAL}
+    options = {"dataset": str(data / "large"), "batch_size": 20, "shuffle": True, "transforms": NORMAL, "masks": ["mask"]}
     expected = host_bytes(daemon, 5, options)
     assert broadcast(daemon, [0, 1, 2], batches=5, **options) == [expected] * 3
 
