@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -28,6 +29,7 @@ uint8_t ByteAt(std::span<const std::byte> bytes, size_t i) {
 struct Preamble {
   size_t bytes = 0;         // where the dictionary starts
   uint64_t dictionary = 0;  // its length
+  bool python2 = false;     // Python 2 wrote such versions, too
 };
 
 // Precondition: start.size() >= min(file size, kLongPreamble).
@@ -47,6 +49,7 @@ Result<Preamble> ParsePreamble(std::span<const std::byte> start) {
                            " is unknown; versions 1.0, 2.0 and 3.0 are read");
   }
   Preamble preamble;
+  preamble.python2 = major <= 2;
   preamble.bytes = major == 1 ? kShortPreamble : kLongPreamble;
   if (start.size() < preamble.bytes) return InvalidArgument("the .npy file ends within its header's length");
   for (size_t i = preamble.bytes; i-- > 8;) preamble.dictionary = preamble.dictionary << 8 | ByteAt(start, i);
@@ -61,7 +64,7 @@ Result<Preamble> ParsePreamble(std::span<const std::byte> start) {
 // keys. Borrows the text. Errors say what was expected, and where. Not for concurrent use.
 class LiteralReader {
  public:
-  explicit LiteralReader(std::string_view text) : text_(text) {}
+  LiteralReader(std::string_view text, bool python2) : text_(text), python2_(python2) {}
 
   void SkipSpace() {
     while (position_ < text_.size() &&
@@ -82,6 +85,9 @@ class LiteralReader {
 
   Result<std::string_view> String() {
     SkipSpace();
+    if ((Sees('u') || Sees('U')) && position_ + 1 < text_.size() &&
+        (text_[position_ + 1] == '\'' || text_[position_ + 1] == '"'))
+      ++position_;  // as Python 2 wrote text
     if (!Sees('\'') && !Sees('"')) return Wrong("a string");
     const char quote = text_[position_];
     const size_t begin = position_ + 1;
@@ -116,7 +122,8 @@ class LiteralReader {
       }
     }
     if (position_ == begin) return Wrong("a dimension, an integer >= 0");
-    if (!AtEnd() && text_[position_] == 'L') ++position_;
+    if (value != 0 && text_[begin] == '0') return Wrong("a dimension without leading zeros");
+    if (python2_ && !AtEnd() && text_[position_] == 'L') ++position_;
     return value;
   }
 
@@ -143,27 +150,30 @@ class LiteralReader {
 
  private:
   std::string_view text_;
+  bool python2_;  // which may have written it
   size_t position_ = 0;
 };
 
 struct ElementType {
-  std::string_view code;  // numpy's kind and size
+  std::string_view code;        // numpy's kind and size
+  std::string_view characters;  // its codes of one character
+  std::string_view name;        // stands without a byte order
   DType dtype;
 };
-constexpr std::array<ElementType, 14> kElementTypes = {{{"b1", DType::kBool},
-                                                        {"u1", DType::kUint8},
-                                                        {"i1", DType::kInt8},
-                                                        {"u2", DType::kUint16},
-                                                        {"i2", DType::kInt16},
-                                                        {"u4", DType::kUint32},
-                                                        {"i4", DType::kInt32},
-                                                        {"u8", DType::kUint64},
-                                                        {"i8", DType::kInt64},
-                                                        {"f2", DType::kFloat16},
-                                                        {"f4", DType::kFloat32},
-                                                        {"f8", DType::kFloat64},
-                                                        {"c8", DType::kComplex64},
-                                                        {"c16", DType::kComplex128}}};
+constexpr std::array<ElementType, 14> kElementTypes = {{{"b1", "?", "bool", DType::kBool},
+                                                        {"u1", "B", "uint8", DType::kUint8},
+                                                        {"i1", "b", "int8", DType::kInt8},
+                                                        {"u2", "H", "uint16", DType::kUint16},
+                                                        {"i2", "h", "int16", DType::kInt16},
+                                                        {"u4", "I", "uint32", DType::kUint32},
+                                                        {"i4", "i", "int32", DType::kInt32},
+                                                        {"u8", "LQ", "uint64", DType::kUint64},
+                                                        {"i8", "lq", "int64", DType::kInt64},
+                                                        {"f2", "e", "float16", DType::kFloat16},
+                                                        {"f4", "f", "float32", DType::kFloat32},
+                                                        {"f8", "d", "float64", DType::kFloat64},
+                                                        {"c8", "F", "complex64", DType::kComplex64},
+                                                        {"c16", "D", "complex128", DType::kComplex128}}};
 
 std::string_view RefusedKind(char kind) {
   switch (kind) {
@@ -186,26 +196,31 @@ std::string_view RefusedKind(char kind) {
 Status ParseElementType(std::string_view descr, NpyHeader& header) {
   const std::string object = ".npy dtype " + Shown(descr);
   const char order = descr.empty() ? '\0' : descr[0];
-  const bool has_order = order == '<' || order == '>' || order == '|';
+  const bool has_order = order == '<' || order == '>' || order == '=' || order == '|';
   const std::string_view code = descr.substr(has_order ? 1 : 0);
-  if (const std::string_view refused = RefusedKind(code.empty() ? '\0' : code[0]); !refused.empty()) {
-    return InvalidArgument(object + " holds " + std::string(refused) + "; save numbers or booleans instead");
-  }
-  const auto* const known = std::ranges::find(kElementTypes, code, &ElementType::code);
+  const auto* const known = std::ranges::find_if(kElementTypes, [&](const ElementType& type) {
+    return code == type.code ||
+           (code.size() == 1 && type.characters.find(code[0]) != std::string_view::npos) ||
+           (!has_order && code == type.name);
+  });
   if (known == kElementTypes.end()) {
+    if (const std::string_view refused = RefusedKind(code.empty() ? '\0' : code[0]); !refused.empty()) {
+      return InvalidArgument(object + " holds " + std::string(refused) +
+                             "; save numbers or booleans instead");
+    }
     return InvalidArgument(
         object +
         " is not read; save booleans, integers, floats of 2 to 8 or complex numbers of 8 or 16 bytes");
   }
-  if (!has_order || (order == '|' && DTypeSize(known->dtype) > 1))
-    return InvalidArgument(object + " does not tell its byte order");
   header.dtype = known->dtype;
-  header.big_endian = order == '>' && DTypeSize(known->dtype) > 1;
+  // Without '<' or '>' it is the host's, as in NumPy.
+  constexpr bool kBigHost = std::endian::native == std::endian::big;
+  header.big_endian = DTypeSize(known->dtype) > 1 && (order == '>' || (order != '<' && kBigHost));
   return OkStatus();
 }
 
-Status ParseDictionary(std::string_view text, NpyHeader& header) {
-  LiteralReader reader(text);
+Status ParseDictionary(std::string_view text, bool python2, NpyHeader& header) {
+  LiteralReader reader(text, python2);
   std::optional<std::string_view> descr;
   std::optional<bool> fortran_order;
   std::optional<std::vector<int64_t>> shape;
@@ -276,7 +291,7 @@ Result<NpyHeader> ParseNpyHeader(std::span<const std::byte> start) {
   NpyHeader header;
   header.data_offset = end;
   const auto* const text = reinterpret_cast<const char*>(start.data() + preamble.bytes);
-  RETURN_IF_ERROR(ParseDictionary({text, preamble.dictionary}, header));
+  RETURN_IF_ERROR(ParseDictionary({text, preamble.dictionary}, preamble.python2, header));
   RETURN_IF_ERROR(CheckShape(header));
   return header;
 }

@@ -73,12 +73,18 @@ def test_samples_without_dimensions_and_without_elements(tmp_path):
 
 
 def test_fields_whose_names_are_taken_or_no_names(tmp_path):
-    for name in ("index", "count", "a field", "raw"):
-        numpy.save(tmp_path / f"{name}.npy", numpy.arange(3))
-    with pinfeed.open(tmp_path, batch_size=3, framework="numpy") as feed:
-        batch = next(iter(feed))
-        assert set(batch._fields) == {"index", "count", "a field", "raw"} == set(batch._asdict()) == set(batch.raw)
-        assert batch.index == 0 and batch[0].tolist() == [0, 1, 2]
+    """Such a field is had by batch[name], and takes the place of nothing that the package or Python needs."""
+    names = {"index", "count", "a field", "raw", "epoch", "last_of_epoch", "_slot", "_raw", "_fields", "_make_raw", "__slots__", "__del__", "__bool__", "__class__", "__dict__"}
+    for number, name in enumerate(sorted(names)):
+        numpy.save(tmp_path / f"{name}.npy", numpy.arange(3) + number)
+    for framework in ("numpy", "torch"):
+        with pinfeed.open(tmp_path, batch_size=1, framework=framework, slots=3, epochs=2) as feed:
+            for _ in range(2):
+                for at, batch in enumerate(feed):  # more batches than slots: each is given back
+                    assert set(batch._fields) == names == set(batch._asdict()) == set(batch.raw)
+                    assert [batch[name].tolist() for name in sorted(names)] == [[at + number] for number in range(len(names))]
+                    assert batch.index == at and batch and batch[0].tolist() == [at]
+                assert at == 2
 
 
 # ---- tokens -------------------------------------------------------------------------------------------------------------------------

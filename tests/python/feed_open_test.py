@@ -35,6 +35,9 @@ def test_the_spec(fake, monkeypatch):
     }
     fake("./lib", valid=True, masks="mask", fields_unchanged=("depth", "label"))
     assert [fake.spec()[name] for name in ("valid", "masks", "fields_unchanged")] == [True, ["mask"], ["depth", "label"]]
+    for same in ("uint16", "u2", "<u2", "=u2", numpy.uint16, numpy.dtype("<u2")):
+        fake(pathlib.Path("lib"), format="tokens", sequence_length=128, token_dtype=same)
+        assert fake.spec()["dataset"]["token_dtype"] == "uint16"
     fake("./lib", exif_orientation=False)
     assert fake.spec()["ignore_exif_orientation"] is True
     fake("pets", share="queue", group="g", group_size=2)

@@ -54,7 +54,7 @@ def test_they_are_values():
         one.mean = (1,)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "torch.float16", numpy.float16, numpy.dtype("float16")])
+@pytest.mark.parametrize("dtype", ["float16", "torch.float16", numpy.float16, numpy.dtype("float16"), "f2", "<f2", "=f2", numpy.dtype("<f2")])
 def test_dtypes(dtype):
     if dtype == "torch.float16":
         dtype = pytest.importorskip("torch").float16

@@ -48,6 +48,7 @@ class Batch(Tuple[Any, ...]):
     skipped: int
     last_of_epoch: bool
     _raw: Optional[Dict[str, RawTensor]] = None
+    _slot: Any  # what keeps the memory of views
 
     def __new__(cls, *values: Any) -> "Batch":
         # One argument a field, as named tuples take them: libraries rebuild batches so after they moved the tensors elsewhere.
@@ -228,7 +229,7 @@ class BatchMaker(Maker):
             ],
         )
         if not self._copies:
-            batch._slot = slot  # type: ignore[attr-defined]
+            batch._slot = slot
         return batch
 
     def _make_views(self, samples: int) -> List[_View]:
@@ -340,9 +341,11 @@ def _slot_class(length: int) -> Any:
 
 def batch_class(names: Sequence[str]) -> Type[Batch]:
     """`Batch` with a feed's fields as attributes."""
-    # A field with the name of something that every batch has is reached by number and by _asdict().
+    # A field with the name of something that every batch has, or may mean something to Python, is reached by batch[name].
     taken = set(dir(Batch)) | set(Batch.__annotations__)
-    members: Dict[str, Any] = {name: property(operator.itemgetter(number)) for number, name in enumerate(names) if name not in taken}
+    members: Dict[str, Any] = {
+        name: property(operator.itemgetter(number)) for number, name in enumerate(names) if name not in taken and not name.startswith("__")
+    }
     members.update(_fields=tuple(names), __module__=Batch.__module__)
     return type("Batch", (Batch,), members)
 

@@ -14,7 +14,7 @@ from ._checks import MAX_NAME_BYTES, UINT32_MAX, UINT64_MAX, Checks, listed, sho
 from ._dataset_argument import instead_of
 from ._errors import InvalidArgumentError
 from ._rank import Rank
-from .transforms import dtype_name, normalize_transforms
+from .transforms import check_byte_order, dtype_name, normalize_transforms
 
 Spec = Dict[str, Any]
 
@@ -52,6 +52,8 @@ def add_dataset(
         name = dtype_name(token_dtype)
         if name not in ("uint16", "uint32"):
             checks.refuse("token_dtype", token_dtype, '"uint16" or "uint32"')
+        else:
+            check_byte_order(checks, "token_dtype", token_dtype, f'write the tokens anew: numpy.fromfile(path, token_dtype).astype("{name}").tofile(new_path)')
         out["token_dtype"] = name
 
 

@@ -184,6 +184,8 @@ class ToDtype(Transform):
         name = dtype_name(self.dtype)
         if name not in _DTYPES:
             checks.refuse("dtype", self.dtype, f"what ToDtype takes: {', '.join(_DTYPES)}, as a string, a torch dtype or a NumPy dtype")
+        else:
+            check_byte_order(checks, "dtype", self.dtype, f'tensors come in this machine\'s: ToDtype("{name}")')
         scale = checks.flag("scale", self.scale)
         checks.raise_faults()
         return {"to_dtype": {"dtype": name, "scale": scale}}
@@ -191,17 +193,28 @@ class ToDtype(Transform):
 
 def dtype_name(dtype: Any) -> str:
     """"float32" and so on, of a string, a torch dtype, a NumPy dtype or a NumPy scalar type; "" for what is none."""
-    if isinstance(dtype, str):
-        return dtype
     text = str(dtype)
-    if text.startswith("torch."):
+    if not isinstance(dtype, str) and text.startswith("torch."):
         return text[len("torch.") :]
+    known = _numpy_dtype(dtype)
+    return str(known.name) if known is not None else text if isinstance(dtype, str) else ""
+
+
+def check_byte_order(checks: Checks, field: str, dtype: Any, advice: str) -> None:
+    """A fault for the dtype of the other byte order, whose name does not tell it."""
+    known = _numpy_dtype(dtype)
+    if known is not None and not known.isnative:
+        checks.add(field, f"{shown(dtype)} is {known.name} in the other byte order than this machine's; {advice}")
+
+
+def _numpy_dtype(dtype: Any) -> Optional[Any]:
+    """NumPy's dtype of that name or type; None for what is none, as NumPy takes None for float64."""
     import numpy
 
     try:
-        return str(numpy.dtype(dtype).name)
-    except TypeError:
-        return ""
+        return None if dtype is None else numpy.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError):
+        return None
 
 
 def normalize_transforms(transforms: Any) -> Tuple[Transform, ...]:
