@@ -10,6 +10,7 @@ import pytest
 from fake_library import EPOCH
 
 import pinfeed
+from pinfeed import _device
 
 
 def test_the_attributes_of_a_data_loader(fake):
@@ -120,6 +121,20 @@ def test_plain_outputs(fake, framework, output, kind):
         del part
         assert feed.held == 0
     assert got == EPOCH and fake.c.fake_released() == before + 3
+
+
+def test_plain_outputs_of_slots_on_a_gpu(fake, monkeypatch):
+    memory = _device.Memory(dtype=str, empty=None, address=None, stream=lambda: 0, lend=lambda raw: raw)
+    monkeypatch.setattr(_device, "torch_memory", lambda ordinal: memory)
+    feed = fake(settings={"DEVICE": 0}, device=0, framework="torch", zero_copy=True, output="dict")
+    batch = next(iter(feed))
+    assert type(batch) is dict
+    label = batch["label"]
+    del batch
+    gc.collect()
+    assert feed.held == 1
+    del label
+    assert feed.held == 0
 
 
 def test_an_output_that_is_none(fake):
