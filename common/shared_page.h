@@ -85,6 +85,7 @@ struct ReleasePage {
   std::atomic<uint64_t> wait_ns;  // time the trainer spent waiting in next(), in nanoseconds
   std::atomic<uint64_t>
       waiting_since_ns;  // CLOCK_MONOTONIC time at which the present wait began, 0 when not waiting
+  std::atomic<uint64_t> copied;  // batches of which the trainer got a copy, as it held too many slots
 };
 inline constexpr size_t kReleasePageBytes = 8192;
 static_assert(sizeof(ReleasePage) <= kReleasePageBytes);

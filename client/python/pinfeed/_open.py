@@ -16,10 +16,10 @@ from typing import Any, Dict, Optional, Tuple, Union
 from . import _abi, _daemon
 from ._checks import MAX_NAME_BYTES, Checks
 from ._client_name import default_name
-from ._connection import Opened
+from ._connection import Opened, Resumed
 from ._device import ordinal_of
 from ._errors import Code, Error, InvalidArgumentError, NotFoundError, make_error
-from ._rank import find_rank
+from ._rank import Rank, find_rank
 from ._spec import Spec, add_dataset, add_order, add_output, add_sharing
 from .feed import Feed, read_state
 
@@ -140,15 +140,26 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     options = _abi.OpenOptions()
     library.pf_open_options_init(options, ctypes.sizeof(options))
     options.address = os.fsencode(_daemon.address_for(address, open_timeout, share))
-    options.spec_json = json.dumps(spec).encode("utf-8")
-    if cursor is not None:
-        options.cursor_json = cursor.encode("utf-8")
     name = name if name is not None else default_name()
     if name:
         options.client_name = name.encode("utf-8")
     options.device = ordinal
     options.open_timeout_ms = round(open_timeout * 1000)
     options.reconnect_timeout_ms = -1 if reconnect_timeout is None else round(reconnect_timeout * 1000)
+
+    def opened(place: Rank, cursor: Optional[str], resumed: Optional[Resumed] = None) -> Opened:
+        spec_of_rank = {**spec, "rank": place.rank, "world_size": place.world_size}
+        options.spec_json = json.dumps(spec_of_rank).encode("utf-8")
+        options.cursor_json = None if cursor is None else cursor.encode("utf-8")
+        handle = _open_by(library, options, spec_of_rank, address, share, device)
+        used = os.fsdecode(options.address)
+        return Opened(library, handle, spec_of_rank, place, framework, zero_copy, timeout, used, ordinal, opened, resumed)
+
+    return Feed(opened(place, cursor, resumed))
+
+
+def _open_by(library: _abi.Library, options: _abi.OpenOptions, spec: Spec, address: Any, share: Optional[str], device: Any) -> ctypes.c_void_p:
+    """pf_open, by a private daemon where the system's does not serve this user."""
     handle = ctypes.c_void_p()
     result = library.pf_open(options, handle)
     if result == Code.UNAVAILABLE and os.fsdecode(options.address) == _daemon.SYSTEM_SOCKET and not _daemon.named_address(address):
@@ -160,7 +171,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     library.drain_log()
     if result:
         error = library.error(result)
-        if device is not None and ordinal >= 0 and error.code == Code.UNAVAILABLE and "libcuda" in str(error):
+        if device is not None and options.device >= 0 and error.code == Code.UNAVAILABLE and "libcuda" in str(error):
             raise make_error(result, f"device: {device!r} cannot be had ({error}); leave device out for tensors on the host")
         named = spec["dataset"].get("name")
         if isinstance(error, NotFoundError) and named and os.path.exists(named):
@@ -170,19 +181,18 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
                 result, f"{error} (asked was a private daemon of this process, which the tool does not see: pinfeed.datasets({used!r}) does, or give a path)"
             )
         raise error
-    return Feed(Opened(library, handle, spec, place, framework, zero_copy, timeout, os.fsdecode(options.address), ordinal, resumed))
+    return handle
 
 
-def _read_state(checks: Checks, state: Any, spec: Spec) -> Tuple[Optional[Tuple[int, bool]], Optional[str]]:
+def _read_state(checks: Checks, state: Any, spec: Spec) -> Tuple[Optional[Resumed], Optional[str]]:
     """What a `Feed` remembers of the state that it is opened with, and the cursor that the daemon gets."""
     if state is None:
         return None, None
     try:
-        epoch, ended, cursor = read_state(state, spec.get("epochs", 0))
+        return read_state(state, spec.get("epochs", 0))
     except InvalidArgumentError as error:
         checks.add("state", str(error))
         return None, None
-    return (epoch, ended), cursor
 
 
 def _choose_framework(framework: str, ordinal: int) -> str:

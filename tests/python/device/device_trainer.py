@@ -19,7 +19,7 @@ import zlib
 
 import numpy as np
 import pinfeed
-from pinfeed import _device
+from pinfeed import _batch, _device
 
 DTYPES = {"bfloat16": "<u2"}
 
@@ -69,6 +69,7 @@ def stand_in_memory(ordinal):
         address=lambda array: array.address,
         stream=lambda: 0,
         lend=lambda raw: LentArray(driver, raw),
+        copy=None,  # nothing is small
     )
 
 
@@ -106,6 +107,7 @@ def seek_refused(feed, state):
 def main():
     address, batches, options = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     _device.torch_memory = stand_in_memory
+    _batch.SMALL_BYTES = 0  # what is lent is looked at here
     host = options.pop("host", False)
     fork_at, fault_at, wait_at, refused_at = (options.pop(name, 0) for name in ("fork_at", "fault_at", "wait_at", "refused_at"))
     options["transforms"] = [getattr(pinfeed, name)(*arguments) for name, arguments in options.get("transforms", [])]
