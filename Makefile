@@ -11,7 +11,7 @@ PYTHON := /usr/bin/python3
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build test test-sanitizers packages test-packages test-container test-manifests test-slurm test-load bench demo format tidy fuzz mutants clean
+.PHONY: help build test test-sanitizers packages test-packages test-container test-manifests test-slurm test-accelerate test-load bench demo format tidy fuzz mutants clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -55,6 +55,11 @@ test-slurm: ## jobs with a daemon each on a Slurm cluster of two nodes on this m
 	@deploy/install-deps build test-slurm
 	@cmake --preset release $(CMAKE_ARGS) && cmake --build --preset release --target pinfeedd pinfeed_cli pinfeed_client -- -j $(JOBS)
 	@tests/slurm/run.sh $(BUILD)
+
+test-accelerate: ## the loader for Hugging Face Accelerate, with Accelerate from PyPI
+	@deploy/install-deps build test
+	@cmake --preset release $(CMAKE_ARGS) && cmake --build --preset release --target pinfeedd pinfeed_client -- -j $(JOBS)
+	@tests/accelerate/run.sh $(BUILD) build/accelerate
 
 test-load: ## many sessions, opens and calls, slow and silent clients, no descriptors, no memory; LOAD_SECONDS (600) of opening and closing
 	@deploy/install-deps build test

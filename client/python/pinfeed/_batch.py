@@ -109,7 +109,7 @@ class Maker:
     def __init__(self, library: _abi.Library, batch_size: int, slots: int) -> None:
         self._library = library
         self._batch_size = batch_size
-        self._most_held = slots - _LEFT_SLOTS
+        self.most_held = slots - _LEFT_SLOTS  # a batch that would be one more is copied
         self._release = library.pf_batch_release_quick
         self.live: Dict[int, Lease] = {}  # of this feed's batches, by handle
         self._batch_type: Type[Batch] = Batch
@@ -131,10 +131,6 @@ class Maker:
     def is_small(self, sample_bytes: int) -> bool:
         """Whether a tensor of such samples is always copied."""
         return sample_bytes * self._batch_size < SMALL_BYTES
-
-    def is_crowded(self, info: Tuple[int, ...]) -> bool:
-        """Whether the batch would leave the daemon too few slots if its slot were lent to the trainer."""
-        return info[5] > self._most_held
 
     def _build(self, info: Tuple[int, ...], tensors: List[Any]) -> Batch:
         batch: Batch = tuple.__new__(self._batch_type, tensors)
@@ -199,7 +195,7 @@ class BatchMaker(Maker):
     def make(self, slot: Any) -> Batch:
         """The batch of a slot."""
         info = slot.info
-        copied = self._copies or info[5] > self._most_held
+        copied = self._copies or info[5] > self.most_held
         views = self._views.get((info[2], copied)) or self._make_views(info[2], copied)
         # An array over a read-only array is read-only for good; over a plain buffer, its user could change that.
         buffer = self._numpy.frombuffer(memoryview(slot).toreadonly(), "u1") if self._read_only else slot

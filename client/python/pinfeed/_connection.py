@@ -168,6 +168,11 @@ class Connection:
     @property
     def reconnects(self) -> int:
         """Times that the daemon was lost and found again."""
+        if self._handle is not None and self._lock.acquire(blocking=False):  # else it is what a waiting thread noted
+            try:
+                self._reconnects = self._get_info().reconnects
+            finally:
+                self._lock.release()
         return self._reconnects
 
     @property

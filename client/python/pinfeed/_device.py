@@ -235,7 +235,7 @@ class LentBatchMaker(DeviceBatchMaker):
             return None
         if not self._places:
             self._learn(handle, info[2], info[6])
-        if self.is_crowded(info):
+        if info[5] > self.most_held:
             return super().take(out)
         lent = _Lent()
         # The callback gets the reference as a third argument, NULL, which the C calling conventions forgive.

@@ -19,8 +19,10 @@ from ._device import DeviceBatchMaker, LentBatchMaker, memory_of
 from ._errors import Code, DeadlineExceededError, Error, SlotsHeldWarning
 from ._spec import describe
 
-# One wait inside the library. Between two, Python handles signals, and this module looks whether another thread closes the feed.
+# One wait inside the library. Between two, Python handles signals, and this module looks whether another thread closes the feed. The
+# first is short: only then is it worth while to note for other threads where the feed is.
 _SLICE_MS = 50
+_FIRST_SLICE_MS = 2
 
 
 # How long a group may be incomplete before that is told.
@@ -108,19 +110,17 @@ class Stream(Connection):
     def _wait(self) -> int:
         """pf_next for as long as it takes, in slices."""
         begin = time.perf_counter()
+        slice_ms = _FIRST_SLICE_MS
         try:
             while True:
                 waited = time.perf_counter() - begin
-                slice_ms = _SLICE_MS
                 if self._timeout is not None:
                     slice_ms = max(0, min(slice_ms, math.ceil((self._timeout - waited) * 1000)))
                 self._check_open()  # a signal handler may have closed it
                 if self._closing:
                     self._end()
                     raise Error(Code.CANCELLED, "the feed was closed by another thread while this one waited for a batch")
-                self._seen = self._look()
                 result: int = self._library.pf_next_info(self._handle, slice_ms, self._out_ref, self._maker.info_ref)
-                self._reconnects = self._get_info().reconnects
                 if result != Code.DEADLINE_EXCEEDED:
                     return result
                 late = self._library.error(result)
@@ -131,6 +131,10 @@ class Stream(Connection):
                     )
                 _daemon.revive(self._address)
                 self._tell(waited)
+                slice_ms = _SLICE_MS
+                self._check_open()
+                self._reconnects = self._get_info().reconnects
+                self._seen = self._look()
         finally:
             self._seen = None
             self._wait_seconds += time.perf_counter() - begin

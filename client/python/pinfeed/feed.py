@@ -196,7 +196,7 @@ class Feed(Stream):
             if self._joined and epoch > self._epoch:
                 break  # it stays, for the next iteration
             batch = self._maker.make(taken)
-            if self._maker.is_crowded(info):
+            if info[5] > self._maker.most_held:
                 self._count_copied(info[5])
             if self._taken is not taken or self._ended or self._iterator() is not iterator:
                 continue  # a signal handler closed the feed, moved it or took the batch itself
