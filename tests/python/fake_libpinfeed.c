@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // pinfeed.h without a daemon, so that the Python package's own logic can be tested case by case, also those
 // that are rare with a real one. In: FAKE_* environment variables. Out: batches of two tensors, "image"
-// (uint8, 2x8192: not small in batches of 4) and "label" (int64), whose values tell epoch, batch and sample. With FAKE_DEVICE they claim to
-// be on that GPU; outputs are the tensors, but for the type that FAKE_LABEL_OUTPUT makes of "label".
+// (uint8, 2x8192: not small in batches of 4) and "label" (int64), whose values tell epoch, batch and sample.
+// With FAKE_DEVICE they claim to be on that GPU; outputs are the tensors, but for the type that
+// FAKE_LABEL_OUTPUT makes of "label".
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -180,32 +179,6 @@ TEST_F(ClientFeedTest, EndAndFailureComeBehindThePublishedBatches) {
   EXPECT_EQ(NextCode(failed), PF_OK);
   EXPECT_EQ(NextCode(failed), PF_DATA_LOSS);
   EXPECT_STREQ(pf_last_error(), "sample 7: bad");
-}
-
-TEST_F(ClientFeedTest, HeldBatchesAreToldWithEachBatchAndCopiedOnesToTheDaemon) {
-  const auto daemon = Daemon();
-  Feed feed(kSpec, Options());
-  FakeSession& session = daemon->Session(0);
-  std::array<pf_batch*, 3> batches{};
-  pf_batch_info info;
-  pf_batch_info_init(&info, sizeof(info));
-  const auto next_held = [&](size_t number) {
-    session.Publish();
-    EXPECT_EQ(pf_next_info(feed.get(), -1, &batches[number], &info), PF_OK);
-    return info.held;
-  };
-  EXPECT_EQ(next_held(0), 1U);
-  EXPECT_EQ(next_held(1), 2U);
-  pf_batch_release(batches[0]);
-  EXPECT_EQ(next_held(2), 2U);
-  EXPECT_EQ(session.release_page().copied.load(), 0U);
-  for (const uint64_t count : {1U, 2U}) {
-    EXPECT_EQ(pf_count_copied(feed.get()), PF_OK);
-    EXPECT_EQ(session.release_page().copied.load(), count);
-  }
-  EXPECT_EQ(pf_count_copied(nullptr), PF_INVALID_ARGUMENT);
-  pf_batch_release(batches[1]);
-  pf_batch_release(batches[2]);
 }
 
 TEST_F(ClientFeedTest, WaitingEndsWithAPublishAndIsAccounted) {

@@ -52,13 +52,16 @@ class Resumed(NamedTuple):
 _FAREWELL_S = 2.0
 _LOOK_S = 0.005
 
-_connections: "weakref.WeakSet[Connection]" = weakref.WeakSet()
+# Every feed. No WeakSet, whose callbacks are Python code, where an exception of a signal handler would be swallowed.
+_connections: "List[weakref.ref[Connection]]" = []
 
 
 def _after_fork_in_child() -> None:
     """The threads that held locks in the parent are not in this process."""
-    for connection in list(_connections):
-        connection._lock = threading.RLock()
+    for reference in _connections:
+        connection = reference()
+        if connection is not None:
+            connection._lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -77,7 +80,7 @@ class Connection:
         # Set while a thread with the lock waits for a batch: what others see of the feed meanwhile.
         self._seen: Any = None
         self._given = False  # a batch was given
-        _connections.add(self)
+        _connections[:] = [reference for reference in _connections if reference() is not None] + [weakref.ref(self)]
         self._attach(opened)
 
     def _attach(self, opened: Opened) -> None:

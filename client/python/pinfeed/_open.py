@@ -70,12 +70,14 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     In which order:
       batch_size: samples of this rank in a batch. drop_last: leave an epoch's incomplete last batch out.
       shuffle, seed: another permutation of the whole dataset each epoch, which depends on the seed and the epoch only.
-      epochs: how many there are; None: no end.
+      epochs: how many there are; None: no end. After the last one a ``for`` raises Error (OUT_OF_RANGE); with epochs=1, not shared, it
+        runs over that epoch again, as a validation does.
       state: what `Feed.state_dict` gave: the feed goes on there, as after `Feed.load_state_dict`. The way to resume a group: each member
         opens with its state, or all with the same one, and gets every batch behind it.
       rank, world_size: which share of the samples is this process's; so that all get equally many, an epoch's last batches may repeat
         up to world_size - 1 samples. By default those of torch.distributed, torchrun or Slurm, else
-        0 of 1; `Feed.rank_source` says which.
+        0 of 1; `Feed.rank_source` says which. A feed opened before torch.distributed is initialised becomes that rank's with its
+        first ``for`` (see `Feed.rank`).
 
     What to make of it:
       transforms: of `pinfeed.transforms`, or torchvision's objects for the same.
@@ -91,9 +93,9 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         handle, or not at all; no groups, and only with the daemon's own user and PID namespace. "host": through the host.
       framework: "torch", "cupy" (on a GPU), "numpy" (on the host), or "auto": torch if it is installed. For JAX and others take these
         tensors by DLPack, on the host `Batch.raw`. bfloat16 in NumPy is ml_dtypes' if that is installed, else the bits as uint16.
-      zero_copy: True: tensors are always views of the slot; False: always copies, which the trainer may keep. None: on the host views, but
-        copies of torch tensors whose slots are shared, since torch knows no read-only memory; on a GPU copies, which cost it next to
-        nothing. Views on a GPU go back in the order of the stream that was current when the batch was taken (see `Batch` for the last).
+      zero_copy: True: tensors are views of the slot; False: copies. None: on the host views, but copies of torch tensors whose slots are
+        shared, since torch knows no read-only memory; on a GPU copies, which cost it next to nothing. With views, tensors below 64 KiB
+        (in a full batch) are copies all the same, and so is a batch that would take the last free slot (`Batch`). Views on a GPU go back in the order of the stream that was current when the batch was taken (see `Batch` for the last).
       slots: batches that are prefetched or held at once, 3 to 64. On a GPU a batch is held until the GPU has done the step that uses it:
         more than the steps that the trainer puts on its stream ahead. Default: the daemon's (4, on a GPU 8, more for small batches).
       share, group, group_size: "broadcast": every feed of the group sees every batch, made once; "queue": each batch goes to one of
