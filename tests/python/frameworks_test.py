@@ -3,9 +3,11 @@
 
 import gc
 import json
+import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 from group_pair import MEMBER, options_of
@@ -56,6 +58,35 @@ def test_a_validation_runs_over_the_same_epoch_each_time(daemon, arrays):
     with pinfeed.open(arrays, batch_size=8, epochs=1, address=daemon.address, framework="numpy") as feed:
         for _ in range(3):
             assert [batch.id[0] for batch in feed] == list(range(0, 64, 8))
+
+
+def test_a_feed_whose_group_is_incomplete_answers_and_closes(daemon, arrays):
+    """While a thread waits for the first batch; a child that is forked then may close its copy, and end."""
+    feed = pinfeed.open(arrays, address=daemon.address, framework="numpy", **options_of("incomplete"))
+    state, failures = feed.state_dict(), []
+
+    def wait():
+        try:
+            next(iter(feed))
+        except pinfeed.Error as error:
+            failures.append(error.code)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while feed._seen is None:  # it is inside the library
+        assert thread.is_alive()
+    assert (feed.state_dict(), feed.classes, len(feed.fingerprint) > 0, feed.reconnects) == (state, [], True, 0)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # ends it if it hangs
+        feed.close()
+        feed.__del__()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert thread.is_alive()
+    feed.close()
+    thread.join()
+    assert failures == [pinfeed.Code.CANCELLED]
 
 
 class Interrupt(Exception):

@@ -93,6 +93,8 @@ class Feed(Stream):
     # ---- iterating --------------------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Batch]:
+        """An iterator over the next epoch, which begins with its first batch. In a ``for`` an exception of a signal handler loses no
+        batch; one that lands between the return of ``next(iterator)`` and what is done with it loses that batch."""
         with self._lock:
             self._check_open()
             self._find_rank(for_batches=True)
