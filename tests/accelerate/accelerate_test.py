@@ -125,6 +125,19 @@ def test_what_cannot_be_is_refused(folder, feed):
             pinfeed.accelerate.Loader(arrays)
 
 
+def test_a_feed_without_its_loader_is_told_of_once(feed, caplog):
+    accelerator = accelerate.Accelerator()
+    assert accelerator.prepare(feed) is feed
+    for _ in range(2):
+        assert ids(feed) == EPOCH
+    (warning,) = [record.message for record in caplog.records if record.name == "pinfeed"]
+    assert "Give it pinfeed.accelerate.Loader(feed)" in warning
+    caplog.clear()
+    with pinfeed.open(feed._spec["dataset"]["path"], batch_size=BATCH) as other:
+        ids(accelerator.prepare(pinfeed.accelerate.Loader(other)))
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
 RANK = """
 import json, sys
 import accelerate, torch

@@ -95,7 +95,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         tensors by DLPack, on the host `Batch.raw`. bfloat16 in NumPy is ml_dtypes' if that is installed, else the bits as uint16.
       zero_copy: True: tensors are views of the slot; False: copies. None: on the host views, but copies of torch tensors whose slots are
         shared, since torch knows no read-only memory; on a GPU copies, which cost it next to nothing. With views, tensors below 64 KiB
-        (in a full batch) are copies all the same, and so is a batch that would take the last free slot (`Batch`). Views on a GPU go back in the order of the stream that was current when the batch was taken (see `Batch` for the last).
+        (in a full batch) are copies all the same, and so is a batch that would take the last free slot (`Batch`). Views on a GPU go
+        back in the order of the stream that was current when the batch was taken (see `Batch` for the last).
       slots: batches that are prefetched or held at once, 3 to 64. On a GPU a batch is held until the GPU has done the step that uses it:
         more than the steps that the trainer puts on its stream ahead. Default: the daemon's (4, on a GPU 8, more for small batches).
       share, group, group_size: "broadcast": every feed of the group sees every batch, made once; "queue": each batch goes to one of

@@ -40,9 +40,12 @@ class Loader(DataLoaderShard):  # type: ignore[misc]  # accelerate has no types
 
     def __init__(self, feed: Feed) -> None:
         if feed.framework != "torch":
-            raise InvalidArgumentError(Code.INVALID_ARGUMENT, f'framework: Accelerate needs torch\'s tensors, and the feed has {feed.framework}\'s: open it with framework="torch"')
+            raise _refuse(f'framework: Accelerate needs torch\'s tensors, and the feed has {feed.framework}\'s: open it with framework="torch"')
         if feed._queue:
-            raise InvalidArgumentError(Code.INVALID_ARGUMENT, 'share: "queue" gives ranks different numbers of batches, on which Accelerate waits for ever: leave it out, or use "broadcast"')
+            raise _refuse(
+                'share: "queue" gives ranks different numbers of batches, on which Accelerate waits for ever: leave it out, or use "broadcast"'
+            )
+        feed._has_loader = True
         self.feed = feed
         source = _Source(feed)
         state = PartialState() if PartialState._shared_state else None
@@ -133,7 +136,11 @@ class _Source:
     @even_batches.setter
     def even_batches(self, value: bool) -> None:
         if not value:
-            raise InvalidArgumentError(Code.INVALID_ARGUMENT, "even_batches: False is not possible: the ranks of a feed always have equally many batches")
+            raise _refuse("even_batches: False is not possible: the ranks of a feed always have equally many batches")
+
+
+def _refuse(reason: str) -> InvalidArgumentError:
+    return InvalidArgumentError(Code.INVALID_ARGUMENT, reason)
 
 
 def _only(batches: List[Batch]) -> Batch:

@@ -7,6 +7,7 @@ What comes in: an open feed (`_open`). What goes out: its batches epoch by epoch
 from __future__ import annotations
 
 import json
+import sys
 import weakref
 from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, Tuple
 
@@ -65,6 +66,7 @@ class Feed(Stream):
         self._next_epoch: Optional[int] = None  # placed or running: the epoch after this one, if it was chosen
         self._shared = "sharing" in opened.spec
         self._queue = opened.spec.get("sharing") == "QUEUE"
+        self._has_loader = False  # one of pinfeed.accelerate, or that there is none was told
         self._joined = not self._shared  # the group may go on to another epoch before this process has its first batch
         super().__init__(opened)
         if opened.resumed is not None:
@@ -97,12 +99,25 @@ class Feed(Stream):
         batch; one that lands between the return of ``next(iterator)`` and what is done with it loses that batch."""
         with self._lock:
             self._check_open()
+            self._tell_of_accelerate()
             self._find_rank(for_batches=True)
             if self._phase == _RUNNING:
                 self._end_iteration()
             iterator = _EpochIterator(self)
             self._iterator = weakref.ref(iterator)
             return iterator
+
+    def _tell_of_accelerate(self) -> None:
+        """`Accelerator.prepare` takes anything, and leaves what is no loader as it is."""
+        state = sys.modules.get("accelerate.state")  # not imported for this
+        if self._has_loader or state is None or not state.PartialState._shared_state:
+            return
+        self._has_loader = True
+        logger.warning(
+            "feed of %s: this process uses Accelerate, which does not know the feed itself: its prepare() leaves it as it is, gradient accumulation "
+            "misses the last step, and gather_for_metrics counts repeated samples. Give it pinfeed.accelerate.Loader(feed)",
+            describe(self._spec),
+        )
 
     def _begin(self) -> None:
         """Makes the first batch of the iteration the next one."""
