@@ -13,7 +13,7 @@ FIRST_CONFIGURE = $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DPINFEED_TESTS=OFF 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build everything test test-sanitizers packages test-packages test-container test-manifests test-slurm test-load bench demo format tidy fuzz mutants clean
+.PHONY: help build everything test test-sanitizers packages test-packages test-container test-manifests test-slurm test-accelerate test-load bench demo format tidy fuzz mutants clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -58,6 +58,10 @@ test-manifests: build ## render and validate the files for Compose and Kubernete
 test-slurm: build ## jobs with a daemon each on a Slurm cluster of two nodes on this machine (root)
 	@deploy/install-deps test-slurm
 	@tests/slurm/run.sh $(BUILD)
+
+test-accelerate: build ## the loader for Hugging Face Accelerate, with Accelerate from PyPI
+	@deploy/install-deps test
+	@tests/accelerate/run.sh $(BUILD) build/accelerate
 
 test-load: build ## many sessions, opens and calls, slow and silent clients, no descriptors, no memory; LOAD_SECONDS (600) of opening and closing
 	@deploy/install-deps test

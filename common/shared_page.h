@@ -84,7 +84,8 @@ struct ReleasePage {
   alignas(64) std::atomic<uint64_t> taken;
   std::atomic<uint64_t> wait_ns;  // time the trainer spent waiting in next(), in nanoseconds
   std::atomic<uint64_t>
-      waiting_since_ns;  // CLOCK_MONOTONIC time at which the present wait began, 0 when not waiting
+      waiting_since_ns;          // CLOCK_MONOTONIC time at which the present wait began, 0 when not waiting
+  std::atomic<uint64_t> copied;  // batches of which the trainer got a copy, as it held too many slots
 };
 inline constexpr size_t kReleasePageBytes = 8192;
 static_assert(sizeof(ReleasePage) <= kReleasePageBytes);

@@ -143,6 +143,11 @@ void PrintSessions(const Json& status) {
                     Printable(TextField(session, "client_name")).c_str(),
                     std::to_string(UintField(session, "pid")).c_str(), Duration(age).c_str());
       }
+      if (const uint64_t copied = UintField(session, "batches_copied"); copied > 0) {
+        std::printf("session %s (%s) copied %s of its batches: its trainer keeps too many; see slots\n",
+                    std::to_string(UintField(session, "id")).c_str(),
+                    Printable(TextField(session, "client_name")).c_str(), Count(copied).c_str());
+      }
       if (const std::string why = TextField(session, "fallback"); !why.empty())
         std::printf("session %s has no better backend: %s\n",
                     std::to_string(UintField(session, "id")).c_str(), Printable(why).c_str());

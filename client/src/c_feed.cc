@@ -152,6 +152,7 @@ pf_batch_info DescribeBatch(const Batch& batch) {
   info.samples = descriptor.samples;
   info.skipped = descriptor.skipped;
   info.last_of_epoch = (descriptor.flags & kFlagLastOfEpoch) != 0 ? 1 : 0;
+  info.held = batch.session().held();
   info.data = batch.session().slot(descriptor.slot);
   return info;
 }
@@ -237,6 +238,14 @@ pf_result pf_next_info(pf_feed* feed, int64_t timeout_ms, pf_batch** batch, pf_b
     ASSIGN_OR_RETURN(Batch* const next, TakeNext(feed, timeout_ms, batch));
     *batch = Wrap(next);
     return FillStruct(info, DescribeBatch(*next), "pf_batch_info_init");
+  });
+}
+
+pf_result pf_count_copied(pf_feed* feed) {
+  return Guarded([&]() -> Status {
+    RETURN_IF_ERROR(CheckFeed(feed));
+    feed->feed->CountCopied();
+    return OkStatus();
   });
 }
 

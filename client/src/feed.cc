@@ -275,6 +275,10 @@ void Feed::WarnIfAllHeld(nanoseconds waited) {
                                 count);
 }
 
+void Feed::CountCopied() {
+  if (session_ != nullptr) session_->CountCopied();
+}
+
 void Feed::LoseSession(const std::string& reason) {
   ClientLog(PF_LOG_WARNING,
             reason + " (" + options_.address + "); everything it published was taken, reconnecting");

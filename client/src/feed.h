@@ -49,6 +49,9 @@ class Feed {
   // The next batch, with one owner. `timeout` unset: no limit.
   Result<Batch*> Next(std::optional<std::chrono::nanoseconds> timeout);
 
+  // For `pinfeed status`: the caller copied a batch because it holds too many slots.
+  void CountCopied();
+
   const Cursor& cursor() const { return cursor_; }
   // Open another session and end the present one as ~Feed does; in this order when others share the feed, who
   // go on meanwhile, else the other way round, as the new one wants the old one's memory. On failure the feed

@@ -316,4 +316,8 @@ void Session::EndWait(uint64_t waited_ns) {
   release_page().waiting_since_ns.store(0, std::memory_order_relaxed);
 }
 
+void Session::CountCopied() {
+  release_page().copied.store(++copied_, std::memory_order_relaxed);
+}
+
 }  // namespace pinfeed

@@ -79,6 +79,8 @@ class Session {
   // that did not.
   void BeginWait(uint64_t now_ns);
   void EndWait(uint64_t waited_ns);
+  // Another batch was copied because the trainer holds too many slots.
+  void CountCopied();
 
   // Has the daemon count it no more among its group: nothing further is taken, and what is held stays so
   // until it is released. Waits for the daemon's word, or its end. Threads: the feed's.
@@ -120,6 +122,7 @@ class Session {
 
   std::atomic<uint64_t> next_sequence_{0};  // written by the feed's thread only
   uint64_t wait_ns_ = 0;                    // of the feed's thread
+  uint64_t copied_ = 0;                     // likewise
   std::atomic<uint32_t> held_{0};
   std::array<std::atomic<bool>, kMaxSlots> slot_held_{};
 };

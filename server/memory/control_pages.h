@@ -56,6 +56,7 @@ class ControlPages {
     uint64_t taken = 0;
     uint64_t wait_ns = 0;
     uint64_t waiting_since_ns = 0;
+    uint64_t copied = 0;
   };
   ClientStats Stats() const;
 

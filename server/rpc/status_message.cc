@@ -41,6 +41,7 @@ void FillSession(const SessionSnapshot& in, v1::SessionStatus& out) {
   out.set_state(in.state);
   out.set_batches_published(in.batches_published);
   out.set_batches_taken(in.batches_taken);
+  out.set_batches_copied(in.batches_copied);
   out.set_wait_seconds(in.wait_seconds);
   out.set_slots_lent(in.slots_lent);
   out.set_ignored_releases(in.ignored_releases);

@@ -271,6 +271,7 @@ void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
     out.state = SessionStateName(session->state);
     out.batches_published = session->pages->published();
     out.batches_taken = std::min(stats.taken, out.batches_published);
+    out.batches_copied = std::min(stats.copied, out.batches_taken);
     out.wait_seconds = WaitSeconds(stats, std::chrono::steady_clock::now() - session->opened);
     const ConsumerSnapshot now = session->member.feed().SnapshotOf(session->pages.get());
     out.slots_lent = now.slots_lent;

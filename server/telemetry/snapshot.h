@@ -27,6 +27,7 @@ struct SessionSnapshot {
   std::string fallback;     // why it is no better one, if that was asked for
   uint64_t batches_published = 0;
   uint64_t batches_taken = 0;         // as the client says, held below batches_published
+  uint64_t batches_copied = 0;        // as the client says, held below batches_taken
   double wait_seconds = 0;            // as the client says, held below the session's age
   uint32_t slots_lent = 0;            // published and not released
   uint32_t slots_held = 0;            // of these, the ones it took, as it says; the others are ready for it

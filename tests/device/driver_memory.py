@@ -88,7 +88,13 @@ class Gpu:
             address=lambda array: array.address,
             stream=lambda: 0,
             lend=lambda raw: Lent(self, raw),
+            copy=self._copy,
         )
+
+    def _copy(self, lent):
+        owned = Owned(self, lent.shape, lent.dtype)
+        self.copy_async(owned.address, lent.address, owned.nbytes)
+        return owned
 
 
 class Owned:

@@ -39,9 +39,9 @@ def feeds(daemon, monkeypatch):
 
 @pytest.fixture(scope="session")
 def arrays(tmp_path_factory):
-    """64 samples of 1000 numbers, each of another value, and their ids. Not to be written to."""
+    """64 samples of 3000 numbers, each of another value (batches of 4 are not small), and their ids. Not to be written to."""
     folder = tmp_path_factory.mktemp("arrays")
-    numpy.save(folder / "big.npy", numpy.arange(64 * 1000, dtype=numpy.int64).reshape(64, 1000))
+    numpy.save(folder / "big.npy", numpy.arange(64 * 3000, dtype=numpy.int64).reshape(64, 3000))
     numpy.save(folder / "id.npy", numpy.arange(64))
     return folder
 

@@ -16,6 +16,8 @@ from daemon_process import Daemon
 
 import pinfeed
 
+TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfeed"
+
 
 # ---- slots --------------------------------------------------------------------------------------------------------------------------
 
@@ -32,7 +34,7 @@ def test_held_batches_are_never_overwritten(feeds, arrays, framework):
                 held.append((batch.big, [int(number) for number in batch.id]))
                 if len(held) == 3:
                     for big, numbers in held:
-                        assert (numpy.asarray(big) == numpy.arange(1000) + 1000 * numpy.array(numbers)[:, None]).all()
+                        assert (numpy.asarray(big) == numpy.arange(3000) + 3000 * numpy.array(numbers)[:, None]).all()
                     held.pop(len(numbers) % 3)
         assert feed.held <= 4
 
@@ -59,26 +61,47 @@ def await_published(feed, name, batches):
         time.sleep(0.005)
 
 
-def test_holding_everything_warns_and_waits_and_recovers(feeds, arrays):
-    with pinfeed.open(arrays, batch_size=4, framework="numpy", slots=3, timeout=0.5, name="holder") as feed:
-        held = []
-        await_published(feed, "holder", 3)
-        with pytest.warns(pinfeed.SlotsHeldWarning, match="all 3 slots"), pytest.raises(pinfeed.DeadlineExceededError):
-            held.extend(feed)
-        assert len(held) == 3
-        held = []
-        iterator = iter(feed)  # the next epoch, in a session of its own
-        await_published(feed, "holder", 3)
-        for _ in range(3):
-            held.append(next(iterator))
-        before = [batch.big.copy() for batch in held]
-        with pytest.raises(pinfeed.DeadlineExceededError):
-            next(iterator)
-        assert all((batch.big == copy).all() for batch, copy in zip(held, before))
-        numbers = [held[-1].id[-1]]
-        del held[0]
-        await_published(feed, "holder", 4)
-        assert next(iterator).id[0] == numbers[0] + 1
+def session_named(feed, name):
+    (session,) = [s for each in pinfeed.status(feed.address)["feeds"] for s in each.get("sessions", []) if s["client_name"] == name]
+    return session
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@pytest.mark.parametrize("slots", [3, 4])
+def test_a_trainer_that_keeps_every_batch_never_waits_for_ever(feeds, arrays, framework, slots):
+    """What it keeps first are views, up to all slots but one; what comes then are copies, of a feed that goes on."""
+    if framework == "torch":
+        pytest.importorskip("torch")
+    name = f"keeps all, {framework}, {slots}"
+    with pinfeed.open(arrays, batch_size=4, framework=framework, slots=slots, timeout=60, name=name) as feed:
+        with pytest.warns(pinfeed.SlotsHeldWarning, match=f"{slots - 1} of the {slots} slots of the feed of .* held.*comes as a copy.*raise slots") as told:
+            kept = [batch for _ in range(2) for batch in feed]
+        assert len(told) == 1 and told[0].filename == __file__
+        assert (feed.held, feed.copied) == (slots - 1, 32 - (slots - 1))
+        assert int(session_named(feed, name)["batches_copied"]) == feed.copied
+        status = subprocess.run([TOOL, "status"], env={**os.environ, "PINFEED_ADDRESS": feed.address}, capture_output=True, text=True, timeout=60)
+        assert f"({name}) copied {feed.copied} of its batches: its trainer keeps too many; see slots" in status.stdout
+        for batch in kept:
+            assert (numpy.asarray(batch.big) == numpy.arange(3000) + 3000 * numpy.asarray(batch.id)[:, None]).all()
+        assert numpy.from_dlpack(kept[-1].raw["big"]).shape == (4, 3000)
+        kept[-1].big[:] = 0  # its own
+        del kept, batch
+        assert feed.held == 0
+        assert [batch.index for batch in feed] == list(range(16)) and feed.copied == 32 - (slots - 1)
+
+
+def test_kept_labels_hold_no_slot(feeds, arrays):
+    with pinfeed.open(arrays, batch_size=4, framework="numpy", slots=3, timeout=60) as feed:
+        labels = [batch.id for _ in range(3) for batch in feed]
+        assert (feed.held, feed.copied) == (0, 0)
+        assert numpy.concatenate(labels).tolist() == list(range(64)) * 3
+
+
+def test_a_batch_of_small_tensors_holds_no_slot(feeds, arrays):
+    with pinfeed.open(arrays, batch_size=2, framework="numpy", slots=3, zero_copy=True, timeout=60) as feed:
+        kept = list(feed)
+        assert (feed.held, feed.copied, len(kept)) == (0, 0, 32)
+        assert numpy.from_dlpack(kept[5].raw["id"]).tolist() == [10, 11]
 
 
 def test_views_outlive_feed_and_daemon_session(feeds, arrays, daemon):
@@ -87,7 +110,7 @@ def test_views_outlive_feed_and_daemon_session(feeds, arrays, daemon):
     row = batch.big[2]
     feed.close()
     del feed, batch
-    assert row.tolist() == list(range(2000, 3000))
+    assert row.tolist() == list(range(6000, 9000))
 
 
 def test_dlpack_views_keep_the_slot(feeds, arrays):
@@ -110,7 +133,7 @@ def test_broadcast_shares_read_only_slots(feeds, arrays):
             for _ in range(2):
                 for batch in feed:
                     assert not batch.big.flags.writeable
-                    assert (batch.big[:, 0] == 1000 * batch.id).all()
+                    assert (batch.big[:, 0] == 3000 * batch.id).all()
                     got[number].append((batch.epoch, batch.index, batch.sample_id.tolist()))
 
     threads = [threading.Thread(target=read, args=(number,)) for number in got]

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // pinfeed.h without a daemon, so that the Python package's own logic can be tested case by case, also those
 // that are rare with a real one. In: FAKE_* environment variables. Out: batches of two tensors, "image"
-// (uint8, 2x3) and "label" (int64), whose values tell epoch, batch and sample. With FAKE_DEVICE they claim to
-// be on that GPU; outputs are the tensors, but for the type that FAKE_LABEL_OUTPUT makes of "label".
+// (uint8, 2x8192: not small in batches of 4) and "label" (int64), whose values tell epoch, batch and sample.
+// With FAKE_DEVICE they claim to be on that GPU; outputs are the tensors, but for the type that
+// FAKE_LABEL_OUTPUT makes of "label".
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,13 @@
 
 #include "pinfeed/pinfeed.h"
 
-enum { kMaxSlots = 64, kImageBytes = 6, kLabelOffset = 512, kSlotBytes = 1024, kMaxBatch = 64 };
+enum {
+  kMaxSlots = 64,
+  kMaxBatch = 64,
+  kImageBytes = 2 * 8192,
+  kLabelOffset = kMaxBatch * kImageBytes,
+  kSlotBytes = kLabelOffset + 512
+};
 
 struct pf_batch {
   atomic_int owners;
@@ -28,12 +35,12 @@ struct pf_feed {
   uint64_t position;      // samples consumed of cursor_epoch
   uint64_t cursor_epoch;
   int slots, batch_size, samples, epochs, fails_at;
-  int seeks;
+  int seeks, copied;
 };
 
 static _Thread_local char g_error[1000];
 static char g_spec[20000];
-static atomic_int g_released, g_closed;
+static atomic_int g_released, g_closed, g_blocked, g_interrupts;
 static pf_log_function g_log;
 static void* g_user;
 
@@ -82,6 +89,15 @@ PF_API int fake_closed(void) {
 PF_API int fake_seeks(const pf_feed* feed) {
   return feed->seeks;
 }
+PF_API void fake_unblock(void) {
+  atomic_store(&g_blocked, 0);
+}
+PF_API void fake_interrupt(void) {
+  atomic_fetch_add(&g_interrupts, 1);
+}
+PF_API int fake_copied(const pf_feed* feed) {
+  return feed->copied;
+}
 PF_API void fake_log(int level, const char* message) {
   if (g_log != NULL) g_log((pf_log_level)level, message, g_user);
 }
@@ -120,6 +136,8 @@ pf_result pf_open(const pf_open_options* options, pf_feed** out) {
   feed->samples = Setting("FAKE_SAMPLES", 10);
   feed->epochs = Setting("FAKE_EPOCHS", 0);
   feed->fails_at = Setting("FAKE_FAILS_AT", -1);
+  feed->epoch = feed->cursor_epoch = (uint64_t)Setting("FAKE_START", 0);
+  atomic_store(&g_blocked, Setting("FAKE_BLOCKED", 0));
   feed->memory = aligned_alloc(512, (size_t)feed->slots * kSlotBytes);
   *out = feed;
   return options->cursor_json == NULL ? PF_OK : GoTo(feed, options->cursor_json);
@@ -149,6 +167,12 @@ pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info) {
 pf_result pf_next(pf_feed* feed, int64_t timeout_ms, pf_batch** out) {
   if (feed->epochs > 0 && feed->epoch >= (uint64_t)feed->epochs)
     return Fail(PF_OUT_OF_RANGE, "the feed's last epoch is over");
+  const int interrupts = atomic_load(&g_interrupts);
+  for (int64_t waited = 0; atomic_load(&g_blocked); ++waited) {
+    if (waited == timeout_ms || atomic_load(&g_interrupts) != interrupts)
+      return Fail(PF_DEADLINE_EXCEEDED, "no batch was ready within the time given");
+    usleep(1000);
+  }
   if (feed->fails_at == (int)feed->index) return Fail(PF_DATA_LOSS, "decode 'cat.jpg': it ends early");
   int slot = 0;
   while (slot < feed->slots && atomic_load(&feed->batches[slot].owners) > 0) ++slot;
@@ -190,12 +214,19 @@ pf_result pf_get_batch_info(const pf_batch* batch, pf_batch_info* info) {
   info->samples = batch->samples;
   info->skipped = 0;
   info->last_of_epoch = batch->last;
+  info->held = 0;
+  for (int slot = 0; slot < batch->feed->slots; ++slot)
+    info->held += atomic_load(&batch->feed->batches[slot].owners) > 0;
   info->data = batch->feed->memory + batch->slot * kSlotBytes;
   return PF_OK;
 }
 pf_result pf_next_info(pf_feed* feed, int64_t timeout_ms, pf_batch** batch, pf_batch_info* info) {
   const pf_result result = pf_next(feed, timeout_ms, batch);
   return result != PF_OK ? result : pf_get_batch_info(*batch, info);
+}
+pf_result pf_count_copied(pf_feed* feed) {
+  ++feed->copied;
+  return PF_OK;
 }
 pf_result pf_get_tensor(const pf_batch* batch, uint32_t index, pf_tensor* tensor) {
   uint8_t* const base = batch->feed->memory + batch->slot * kSlotBytes;
@@ -208,7 +239,7 @@ pf_result pf_get_tensor(const pf_batch* batch, uint32_t index, pf_tensor* tensor
     const int narrow = tensor->dtype == PF_BFLOAT16 || tensor->dtype == PF_UINT16;
     tensor->dims = 3;
     tensor->shape[1] = 2;
-    tensor->shape[2] = 3;
+    tensor->shape[2] = kImageBytes / 2;
     tensor->data = base;
     // Two-byte elements: the same samples as half as long rows would be; only shapes and types matter then.
     tensor->bytes = batch->samples * (uint64_t)(narrow ? 2 : 1) * kImageBytes;
@@ -228,18 +259,17 @@ pf_result pf_get_output(const pf_feed* feed, uint32_t index, pf_tensor* tensor) 
   if (index == 1) tensor->dtype = (pf_dtype)Setting("FAKE_LABEL_OUTPUT", PF_INT64);
   return result;
 }
-// Nobody asks for it: there is no memory of a GPU to write to.
+// There is no memory of a GPU to write to: the batch is given back, as after a write.
 pf_result pf_batch_write(pf_batch* batch, void* const* outputs, uint32_t output_count, void* stream) {
-  (void)batch;
   (void)outputs;
   (void)output_count;
-  (void)stream;
-  return Fail(PF_UNIMPLEMENTED, "no GPU");
+  return pf_batch_release_on(batch, stream);
 }
 void pf_batch_retain(pf_batch* batch) {
   atomic_fetch_add(&batch->owners, 1);
 }
 void pf_batch_release(pf_batch* batch) {
+  if (batch == NULL) return;
   if (atomic_fetch_sub(&batch->owners, 1) <= 0) abort();  // released twice
   atomic_fetch_add(&g_released, 1);
 }
@@ -266,6 +296,7 @@ pf_result pf_seek(pf_feed* feed, const char* cursor_json) {
   return GoTo(feed, cursor_json);
 }
 pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch) {
+  if (feed->epoch == epoch && feed->index == 0) return PF_OK;
   ++feed->seeks;
   feed->cursor_epoch = feed->epoch = epoch;
   feed->position = feed->index = 0;

@@ -44,6 +44,7 @@ def fake(fake_path, monkeypatch):
     open_feed.c = ctypes.CDLL(fake_path)
     open_feed.c.fake_spec.restype = ctypes.c_char_p
     open_feed.c.fake_forget_spec()
+    open_feed.copied = lambda feed: open_feed.c.fake_copied(feed._handle)
     open_feed.spec_text = lambda: open_feed.c.fake_spec().decode()
     open_feed.spec = lambda: json.loads(open_feed.spec_text())
     open_feed.seeks = lambda feed: open_feed.c.fake_seeks(feed._handle)

@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 
+import numpy
 import pytest
 from fake_library import EPOCH
 
@@ -39,13 +40,11 @@ def test_the_slot_returns_with_the_last_view(fake, framework):
     del images
     gc.collect()
     assert feed.held == 1
-    del target
-    gc.collect()
-    assert feed.held == 1
     assert part[0, 0] == 1
     del part
-    assert feed.held == 0
+    assert feed.held == 0  # labels are small: a copy
     assert fake.c.fake_released() == before + 1
+    assert target.tolist() == EPOCH[0]
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
@@ -116,8 +115,9 @@ def test_read_only_slots_are_copied_for_torch(fake):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         batch = next(iter(feed))
-    assert feed.held == 0 and batch.raw == {}
+    assert feed.held == 0
     batch.image[0] = 7
+    assert numpy.from_dlpack(batch.raw["image"])[0, 1, 5] == 7
     view = fake(settings={"READ_ONLY": 1}, framework="torch", zero_copy=True)
     kept = next(iter(view))
     assert view.held == 1 and kept.label.tolist() == EPOCH[0]
@@ -127,7 +127,51 @@ def test_read_only_slots_are_copied_for_torch(fake):
 def test_copies_on_request(fake, framework):
     feed = fake(framework=framework, zero_copy=False)
     kept = list(feed)
+    assert (feed.held, feed.copied) == (0, 0)
+    assert [batch.label.tolist() for batch in kept] == EPOCH
+    assert [numpy.from_dlpack(batch.raw["label"]).tolist() for batch in kept] == EPOCH
+
+
+@pytest.mark.parametrize("settings", [{}, {"READ_ONLY": 1}], ids=["", "read-only"])
+@pytest.mark.parametrize("framework, zero_copy", [("numpy", None), ("numpy", True), ("torch", True)])
+def test_the_last_free_slot_is_never_held(fake, framework, zero_copy, settings):
+    """The batch that would take it comes as a copy, in memory of its own that can be written to and taken over."""
+    feed = fake(settings={"SLOTS": 3, **settings}, framework=framework, zero_copy=zero_copy, timeout=60)
+    with pytest.warns(pinfeed.SlotsHeldWarning, match=r"2 of the 3 slots of the feed of /data/x are held .*clone.*zero_copy=False.*\.cpu\(\).*autograd") as told:
+        kept = [batch for _ in range(3) for batch in feed]
+    assert len(told) == 1 and told[0].filename == __file__
+    assert (feed.held, feed.copied, fake.copied(feed)) == (2, 7, 7)
+    assert [batch.label.tolist() for batch in kept] == [[100 * e + label for label in batch] for e in range(3) for batch in EPOCH]
+    assert [int(batch.image[1, 1, 8191]) for batch in kept] == [(100 * e + batch[1]) % 256 for e in range(3) for batch in EPOCH]
+    kept[-1].image[0, 0, 0] = 77
+    assert numpy.from_dlpack(kept[-1].raw["image"])[0, 0, 0] == 77
+    del kept
     assert feed.held == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len([batch.label for batch in feed]) == 3  # a loop that keeps nothing large has views
+    assert feed.copied == 7
+
+
+def test_a_plain_loop_copies_nothing(fake):
+    feed = fake(settings={"SLOTS": 3})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            for images, labels in feed:
+                assert feed.held == 1
+    assert feed.copied == 0 and images.shape[0] == len(labels) == 2
+
+
+def test_a_copy_whose_warning_is_an_error_comes_all_the_same(fake):
+    feed = fake(settings={"SLOTS": 3})
+    iterator = iter(feed)
+    kept = [next(iterator), next(iterator)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(pinfeed.SlotsHeldWarning):
+            next(iterator)
+        kept.append(next(iterator))
     assert [batch.label.tolist() for batch in kept] == EPOCH
 
 
@@ -152,22 +196,62 @@ def test_a_type_that_torch_lacks(fake):
             next(iter(feed))
 
 
+class Written:
+    """A framework's memory on the GPU."""
+
+    address = 0
+
+    def __init__(self, shape, dtype):
+        self.shape = shape
+
+
+class Copied:
+    """A framework's copy of a tensor."""
+
+    def __init__(self, tensor):
+        self.shape, self.address = tensor.shape, tensor.address
+
+
 @pytest.fixture
 def gpu(fake, monkeypatch):
     """As `fake`, on a GPU whose memory the framework takes as it comes. `label` is to become what `label_output` says."""
-    memory = _device.Memory(dtype=str, empty=None, address=None, stream=lambda: 0, lend=lambda raw: raw)
+    memory = _device.Memory(dtype=str, empty=Written, address=lambda tensor: tensor.address, stream=lambda: 0, lend=lambda raw: raw, copy=Copied)
     monkeypatch.setattr(_device, "torch_memory", lambda ordinal: memory)
 
     def open_feed(label_output, **options):
         return fake(settings={"DEVICE": 0, "LABEL_OUTPUT": label_output}, device=0, framework="torch", zero_copy=True, **options)
 
     open_feed.released = fake.c.fake_released
+    open_feed.copied = fake.copied
     return open_feed
 
 
 def test_lent_slots_have_every_tensor(gpu):
     batch = next(iter(gpu(label_output=9)))
-    assert [tensor.shape for tensor in batch] == [(4, 2, 3), (4,)]
+    assert [tensor.shape for tensor in batch] == [(4, 2, 8192), (4,)]
+
+
+def test_of_a_lent_slot_small_tensors_are_copies(gpu):
+    feed = gpu(label_output=9)
+    batch = next(iter(feed))
+    assert isinstance(batch.label, Copied) and not isinstance(batch.image, Copied)
+    label, raw = batch.label, batch.raw["label"]
+    released = gpu.released()
+    del batch
+    gc.collect()
+    assert gpu.released() == released + 1 and raw.address == label.address
+
+
+def test_lent_slots_are_never_all_held(gpu):
+    feed = gpu(label_output=9)
+    with pytest.warns(pinfeed.SlotsHeldWarning, match="3 of the 4 slots"):
+        kept = [batch for _ in range(2) for batch in feed]
+    assert [isinstance(batch.image, Written) for batch in kept] == [False] * 3 + [True] * 3
+    assert (feed.held, feed.copied, gpu.copied(feed)) == (3, 3, 3)
+    assert kept[4].raw["image"].__dlpack_device__() == (2, 0)
+    del kept
+    gc.collect()
+    assert feed.held == 0
 
 
 def test_a_tensor_that_cannot_be_lent_is_refused_each_time_and_the_batch_given_back(gpu):

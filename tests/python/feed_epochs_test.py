@@ -77,18 +77,48 @@ def test_set_epoch_can_repeat_an_epoch(fake):
     assert labels(feed) == epoch(0)
 
 
-def test_after_the_last_epoch_there_is_nothing(fake):
+def test_a_for_after_the_last_of_several_epochs_is_an_error(fake):
     feed = fake(settings={"EPOCHS": 2}, epochs=2)
-    assert [labels(feed) for _ in range(4)] == [epoch(0), epoch(1), [], []]
-    iterator = iter(feed)
-    with pytest.raises(StopIteration):
-        next(iterator)
-    with pytest.raises(StopIteration):
-        next(iterator)
-    feed.set_epoch(9)
-    assert labels(feed) == []
+    assert [labels(feed) for _ in range(2)] == [epoch(0), epoch(1)]
+    assert feed.epoch == 2  # for loops that count on from there
+    for choose in (lambda: None, lambda: feed.set_epoch(9)):
+        choose()
+        with pytest.raises(pinfeed.Error, match="feed of /data/x was opened with epochs=2, and they are over: set_epoch to one of them") as caught:
+            labels(feed)
+        assert caught.value.code == pinfeed.Code.OUT_OF_RANGE
     feed.set_epoch(1)
     assert labels(feed) == epoch(1)
+
+
+def test_a_feed_of_one_epoch_runs_over_it_again_and_again(fake, caplog):
+    feed = fake(settings={"EPOCHS": 1}, epochs=1)
+    assert [labels(feed) for _ in range(3)] == [epoch(0)] * 3
+    for number in range(3):  # what Lightning does with the loader of a validation
+        iterator = iter(feed)
+        feed.sampler.set_epoch(number)
+        assert [batch.label.tolist() for batch in iterator] == epoch(0)
+    assert not caplog.records
+
+
+def test_a_shuffled_feed_of_one_epoch_says_that_its_order_repeats(fake, caplog):
+    feed = fake(settings={"EPOCHS": 1}, epochs=1, shuffle=True)
+    assert [labels(feed) for _ in range(3)] == [epoch(0)] * 3
+    assert [record.message for record in caplog.records if "in the same order" in record.message] != []
+
+
+def test_a_finished_run_that_is_resumed_has_nothing_left(fake):
+    """Also with one epoch: a job that is started again is not to train on."""
+    feed = fake(settings={"EPOCHS": 1}, epochs=1)
+    labels(feed)
+    other = fake(epochs=1, state=feed.state_dict())
+    assert (other.epoch, labels(other), labels(other)) == (1, [], epoch(0))
+
+
+def test_a_shared_feed_of_one_epoch_cannot_begin_again(fake):
+    feed = fake(settings={"EPOCHS": 1}, epochs=1, share="broadcast", group="g")
+    assert labels(feed) == epoch(0)
+    with pytest.raises(pinfeed.Error, match="they are over: open a group of another name"):
+        labels(feed)
 
 
 def test_an_epoch_whose_end_was_not_announced_ends_all_the_same(fake):
@@ -130,7 +160,36 @@ def test_a_shared_feed_skips_what_is_left_of_an_epoch(fake):
 
 
 def test_a_shared_feed_joins_in_the_epoch_that_runs(fake):
+    feed = fake(settings={"START": 5}, share="broadcast", group="g")
+    assert feed.epoch == 5  # known before the first batch
+    assert feed.state_dict()["epoch"] == 5
+    assert labels(feed) == epoch(5)
+    assert labels(feed) == epoch(6)
+
+
+def test_a_group_that_goes_on_before_this_member_reads(fake):
     feed = fake(share="broadcast", group="g")
     fake.c.pf_seek_epoch(feed._handle, ctypes.c_uint64(5))
     assert labels(feed) == epoch(5)
     assert labels(feed) == epoch(6)
+
+
+def test_an_epoch_of_a_group_that_was_named_and_went_by_is_empty(fake):
+    feed = fake(settings={"START": 4}, share="broadcast", group="g")
+    feed.set_epoch(5)
+    fake.c.pf_seek_epoch(feed._handle, ctypes.c_uint64(6))
+    assert [(feed.epoch, labels(feed)) for _ in range(2)] == [(5, []), (6, epoch(6))]
+
+
+@pytest.mark.parametrize("share", ["broadcast", "queue"])
+def test_a_shared_feed_refuses_to_go_back(fake, share):
+    feed = fake(settings={"START": 5}, share=share, group="g")
+    feed.set_epoch(5)
+    with pytest.raises(pinfeed.Error, match="epoch: 4 is behind this feed, whose next epoch is 5: a shared feed cannot go back") as caught:
+        feed.set_epoch(4)
+    assert caught.value.code == pinfeed.Code.FAILED_PRECONDITION
+    iterator = iter(feed)
+    assert next(iterator).epoch == 5
+    with pytest.raises(pinfeed.Error, match="whose next epoch is 6"):
+        feed.set_epoch(5)
+    assert [batch.epoch for batch in iterator] == [5, 5]

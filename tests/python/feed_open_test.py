@@ -192,3 +192,102 @@ def test_rank_of_an_environment_that_makes_no_sense(fake, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(pinfeed.InvalidArgumentError, match="RANK='x'"):
         fake()
+
+
+class ProcessGroup:
+    """torch.distributed, as far as `find_rank` looks; initialised once `start` was called."""
+
+    def __init__(self, monkeypatch):
+        self.place = None
+        monkeypatch.setitem(sys.modules, "torch.distributed", self)
+
+    def start(self, rank, world_size):
+        self.place = rank, world_size
+
+    def is_available(self):
+        return True
+
+    def is_initialized(self):
+        return self.place is not None
+
+    def get_rank(self):
+        return self.place[0]
+
+    def get_world_size(self):
+        return self.place[1]
+
+
+@pytest.fixture
+def process_group(monkeypatch):
+    return ProcessGroup(monkeypatch)
+
+
+LOOKS = [lambda feed: next(iter(feed)), iter, len, lambda feed: feed.rank, lambda feed: feed.world_size, lambda feed: feed.rank_source]
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=["next", "iter", "len", "rank", "world_size", "rank_source"])
+def test_a_feed_opened_before_the_process_group_becomes_that_ranks(fake, process_group, caplog, look):
+    feed = fake(seed=3)
+    closed = fake.c.fake_closed()
+    assert (fake.spec()["rank"], fake.spec()["world_size"], len(feed)) == (0, 1, 3)
+    process_group.start(1, 2)
+    look(feed)
+    assert (fake.spec()["rank"], fake.spec()["world_size"], fake.spec()["seed"]) == (1, 2, 3)
+    assert (feed.rank, feed.world_size, feed.rank_source) == (1, 2, "torch.distributed")
+    assert fake.c.fake_closed() == closed + 1
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert "opened as rank 0 of 1 (from default); this process is rank 1 of 2 now (from torch.distributed), so it is opened again as that" in warning
+    process_group.start(0, 4)  # what torch.distributed said stays
+    assert (next(iter(feed)).index, feed.rank) in ((0, 1), (1, 1))
+
+
+def test_it_goes_on_at_its_state(fake, process_group):
+    feed = fake()
+    for _, batch in zip(range(2), feed):
+        pass
+    for resumed, expected in ((fake(state=feed.state_dict()), [8, 9]), (fake(), [500, 501, 502, 503])):
+        if expected[0] == 500:
+            resumed.set_epoch(5)
+        process_group.start(1, 1)
+        assert next(iter(resumed)).label.tolist() == expected and resumed.rank == 1
+        process_group.place = None
+
+
+def test_a_feed_that_gave_batches_refuses_to_become_another_ranks(fake, process_group):
+    feed = fake()
+    iterator = iter(feed)
+    next(iterator)
+    process_group.start(1, 2)
+    assert [batch.index for batch in iterator] == [1, 2]
+    assert (len(feed), feed.rank) == (3, 0)
+    with pytest.raises(pinfeed.Error, match="gave batches as rank 0 of 1 .from default., and this process is rank 1 of 2 now .*behind init_process_group") as caught:
+        iter(feed)
+    assert caught.value.code == pinfeed.Code.FAILED_PRECONDITION
+    process_group.start(0, 1)
+    assert next(iter(feed)).epoch == 1
+
+
+def test_a_launchers_variables_that_are_set_later_count(fake, monkeypatch):
+    feed = fake()
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    next(iter(feed))
+    assert (feed.rank, feed.world_size, feed.rank_source) == (3, 8, "RANK/WORLD_SIZE")
+
+
+@pytest.mark.parametrize("options", [{"rank": 0, "world_size": 1}, {"share": "broadcast", "group": "g"}], ids=["arguments", "shared"])
+def test_a_rank_that_was_given_stays(fake, process_group, options):
+    feed = fake(**options)
+    process_group.start(1, 2)
+    next(iter(feed))
+    assert (feed.rank, feed.world_size) == (0, 1)
+
+
+def test_a_feed_that_cannot_be_opened_again_is_closed(fake, process_group, monkeypatch):
+    feed = fake()
+    process_group.start(1, 2)
+    monkeypatch.setenv("FAKE_OPEN_ERROR", "9")
+    with pytest.raises(pinfeed.Error, match="refused"):
+        iter(feed)
+    with pytest.raises(pinfeed.Error, match="is closed"):
+        iter(feed)

@@ -4,10 +4,10 @@
 import ctypes
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
-import warnings
 
 import pytest
 from fake_library import EPOCH, labels
@@ -15,66 +15,91 @@ from fake_library import EPOCH, labels
 import pinfeed
 
 
-def test_all_slots_held_warns_and_waits(fake):
-    feed = fake(settings={"SLOTS": 3}, timeout=0.5)
-    kept = []
-    with pytest.warns(pinfeed.SlotsHeldWarning, match=r"all 3 slots of the feed of /data/x .*zero_copy=False.*clone.*labels.*\.cpu\(\).*autograd") as told:
-        with pytest.raises(pinfeed.DeadlineExceededError, match=r"feed of /data/x had no batch within timeout=0.5 seconds: all its 3 slots are held"):
-            for batch in fake_endless(feed):
-                kept.append(batch)
-    assert [batch.label.tolist() for batch in kept] == EPOCH
-    assert feed.wait_seconds >= 0.4 and told[0].filename == __file__
-    del kept[1:], batch
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # told once
-        assert next(iter(feed)).epoch == 1
+@pytest.fixture
+def still(fake, monkeypatch):
+    """A feed for which no batch comes until `release` is called, and what a thread that waits for one got."""
+
+    class Waiting:
+        def __init__(self, **options):
+            self.feed = fake(settings={"BLOCKED": 1}, **options)
+            self.got = []
+            self.thread = threading.Thread(target=self.wait)
+            self.thread.start()
+            while self.feed._seen is None:  # the state of a thread that is inside the library
+                assert self.thread.is_alive()
+
+        def wait(self):
+            try:
+                self.got.append(next(iter(self.feed)))
+            except pinfeed.Error as error:
+                self.got.append(error)
+
+        def release(self):
+            fake.c.fake_unblock()
+            self.thread.join()
+            return self.got[0]
+
+    return Waiting
 
 
-def fake_endless(feed):
-    while True:
-        yield from feed
+def test_what_a_feed_is_is_told_while_another_thread_waits(fake, still):
+    first = fake()
+    expected = first.state_dict()
+    waiting = still()
+    feed = waiting.feed
+    assert feed.state_dict() == expected
+    assert (feed.classes, feed.fingerprint, feed.reconnects, feed.held, len(feed), feed.epoch) == (["cat", "dog"], "f00d", 0, 0, 3, 0)
+    assert waiting.thread.is_alive() and waiting.got == []
+    assert waiting.release().label.tolist() == EPOCH[0]
+    assert feed.state_dict()["cursor"]["position"] == "4"
 
 
-def test_close_ends_another_threads_wait(fake):
-    feed = fake(settings={"SLOTS": 1})
-    kept = next(iter(feed))
-    failures = []
-    waiting = threading.Event()
+def test_close_ends_another_threads_wait(still):
+    waiting = still()
+    waiting.feed.close()
+    waiting.thread.join()
+    assert waiting.got[0].code in (pinfeed.Code.CANCELLED, pinfeed.Code.FAILED_PRECONDITION)
+    with pytest.raises(pinfeed.Error, match="is closed"):
+        iter(waiting.feed)
 
-    def wait():
-        waiting.set()
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                next(iter(feed))
-        except pinfeed.Error as error:
-            failures.append(error)
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    waiting.wait()
-    feed.close()
-    thread.join(30)
-    assert len(failures) == 1 and failures[0].code in (pinfeed.Code.CANCELLED, pinfeed.Code.FAILED_PRECONDITION)
-    assert kept.label.tolist() == EPOCH[0]
+def test_a_close_that_cannot_wait_leaves_the_end_to_the_thread_in_the_library(fake, still, monkeypatch):
+    monkeypatch.setattr("pinfeed._connection._FAREWELL_S", 0.0)
+    monkeypatch.setattr("pinfeed._stream._SLICE_MS", 600_000)  # as long as a lost daemon may take
+    closed = fake.c.fake_closed()
+    waiting = still()
+    waiting.feed.close()
+    assert (waiting.thread.is_alive(), fake.c.fake_closed()) == (True, closed)
+    fake.c.fake_interrupt()  # the library returns, with nothing
+    waiting.thread.join()
+    assert waiting.got[0].code == pinfeed.Code.CANCELLED and fake.c.fake_closed() == closed + 1
+
+
+def test_a_child_that_was_forked_while_another_thread_waits_may_close_its_copy(still):
+    waiting = still()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        waiting.feed.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    waiting.release()
 
 
 def test_interrupting_a_wait(fake, fake_path):
     code = """
-import pinfeed, signal, warnings, _thread, threading
-warnings.simplefilter("ignore")
+import ctypes, os, pinfeed, _thread, threading
 feed = pinfeed.open("/x", batch_size=4, address="/nowhere", framework="numpy")
-kept = next(iter(feed))
 timer = threading.Timer(0.3, _thread.interrupt_main)
 try:
     timer.start()
     next(iter(feed))
 except KeyboardInterrupt:
-    del kept
+    ctypes.CDLL(os.environ["PINFEED_LIBRARY"]).fake_unblock()
     print("interrupted", next(iter(feed)).label.tolist())
 """
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "FAKE_SLOTS": "1"}, capture_output=True, text=True, timeout=60)
-    assert done.stdout == "interrupted [100, 101, 102, 103]\n", done.stderr
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "FAKE_BLOCKED": "1"}, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "interrupted [0, 1, 2, 3]\n", done.stderr
 
 
 def test_a_bad_sample_is_an_error(fake):

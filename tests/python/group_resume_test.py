@@ -15,7 +15,7 @@ MEMBER = """
 import itertools, json, sys
 import pinfeed
 feed = pinfeed.open(sys.argv[1], address=sys.argv[2], framework="numpy", **json.loads(sys.argv[3]))
-batches = itertools.chain.from_iterable(itertools.repeat(feed, 20))
+batches = itertools.chain.from_iterable(itertools.repeat(feed, feed.epochs or 20))
 print(json.dumps(feed.epoch), flush=True)
 for line in sys.stdin:
     read = [[batch.epoch, batch.index, batch.id.tolist()] for batch in itertools.islice(batches, int(line))]

@@ -175,7 +175,7 @@ def test_status_tells_held_batches_from_ready_ones_and_the_drain_from_the_uptime
         while any(session()[1][name] != value for name, value in wanted.items()):
             assert time.monotonic() < deadline, session()[2]
 
-    options = dict(batch_size=1, slots=4, transforms=pinfeed.CenterCrop(8), framework="numpy", address=daemon.address)
+    options = dict(batch_size=1, slots=4, transforms=pinfeed.Resize([160, 160]), framework="numpy", address=daemon.address)
     with pinfeed.open(images, name="tool_test", **options) as feed:
         await_session(TAKEN="0", READY="4", HELD="0")
         iterator = iter(feed)

@@ -175,7 +175,7 @@ typedef struct pf_batch_info {
   uint32_t samples;       /* 0..batch_size: dimension 0 of every tensor */
   uint32_t skipped;       /* samples left out as bad */
   uint32_t last_of_epoch; /* 1: the next batch belongs to the next epoch */
-  uint32_t reserved;
+  uint32_t held;          /* batches of the feed's present session that are not released, this one included */
   void*
       data; /* start of the batch's slot; a tensor's distance from it is the same in every batch of a feed */
 } pf_batch_info;
@@ -201,6 +201,10 @@ typedef struct pf_tensor {
 PF_API void pf_tensor_init(pf_tensor* tensor, size_t size);
 /* Precondition of success: index < tensor_count, else PF_INVALID_ARGUMENT. */
 PF_API pf_result pf_get_tensor(const pf_batch* batch, uint32_t index, pf_tensor* tensor);
+
+/* For `pinfeed status`: tells that the caller copied a batch and released it at once, because it holds so
+ * many (pf_batch_info.held) that the feed would have too few slots to fill. */
+PF_API pf_result pf_count_copied(pf_feed* feed);
 
 /* One more owner: the batch goes back when as many pf_batch_release as (1 + pf_batch_retain) calls were made.
  * Any thread. */

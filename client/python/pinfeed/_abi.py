@@ -67,7 +67,7 @@ class BatchInfo(ctypes.Structure):
         ("samples", ctypes.c_uint32),
         ("skipped", ctypes.c_uint32),
         ("last_of_epoch", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("held", ctypes.c_uint32),
         ("data", ctypes.c_void_p),
     ]
 
@@ -109,6 +109,7 @@ _SIGNATURES = {
     "pf_batch_write": (_RESULT, [_P, ctypes.POINTER(_P), ctypes.c_uint32, _P]),
     "pf_batch_release": (None, [_P]),
     "pf_batch_release_on": (_RESULT, [_P, _P]),
+    "pf_count_copied": (_RESULT, [_P]),
     "pf_cursor": (_RESULT, [_P, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]),
     "pf_seek": (_RESULT, [_P, ctypes.c_char_p]),
     "pf_seek_epoch": (_RESULT, [_P, ctypes.c_uint64]),

@@ -2,7 +2,7 @@
 """From a batch of the library to tensors.
 
 What comes in: a ``pf_batch*`` that is ours to release.
-What goes out: a `Batch` of tensors that are views of the slot. They all lean on one object, whose end gives the slot back.
+What goes out: a `Batch` of tensors that are views of the slot, which share one object whose end gives the slot back, or copies.
 """
 
 from __future__ import annotations
@@ -20,8 +20,13 @@ from ._dlpack import DTYPES, RawTensor
 from ._errors import Code, Error, InvalidArgumentError
 
 _BFLOAT16 = 11
-# _abi.BatchInfo but for size and reserved: taken apart in one call.
-_INFO_FORMAT = "@8xQQIII4xQ"
+# _abi.BatchInfo but for size: taken apart in one call.
+_INFO_FORMAT = "@8xQQIIIIQ"
+# A tensor that is smaller in a full batch is always copied, so that keeping labels holds no slot.
+SMALL_BYTES = 64 * 1024
+# Slots that are always left to the daemon. Not more: in a plain loop the batch before is still referred to when the next one is asked
+# for, and goes back a moment later.
+_LEFT_SLOTS = 1
 # A tensor for numpy.ndarray: shape, type, place in the slot; and what makes the user's tensor of the array, if that is another.
 _View = Tuple[Tuple[int, ...], Any, int, Optional[Callable[[Any], Any]]]
 
@@ -29,10 +34,12 @@ _View = Tuple[Tuple[int, ...], Any, int, Optional[Callable[[Any], Any]]]
 class Batch(Tuple[Any, ...]):
     """The tensors of one batch, in the dataset's order: ``images, labels = batch``, ``batch[0]``, ``batch.image`` or ``batch["image"]``.
 
-    The first dimension of every tensor is the batch's number of samples. On the host the tensors are views of the daemon's slot, not
-    copies: the slot is filled again when the last reference to any of them dies, on whatever thread, also after the feed was closed.
-    Keep at most a few batches; `Feed.slots` says how many there are. The last one of a closed feed unmaps the memory. On a GPU, with
-    zero_copy=True, it waits before that for the stream it was taken on, at most 10 s, in which no other Python thread runs.
+    The first dimension of every tensor is the batch's number of samples. On the host, and on a GPU with zero_copy=True, tensors are
+    views of the daemon's slot: it is filled again when the last reference to the batch or to any of its views dies, on whatever
+    thread, also after the feed was closed. Tensors below 64 KiB (in a full batch) are always copies, and all of a batch are that would
+    take the last free slot (`SlotsHeldWarning`): so any number of batches may be kept.
+    The last view of a closed feed unmaps the memory; on a GPU it waits before that for the stream that was current when the batch was
+    taken, at most 10 s, in which no other Python thread runs.
 
     Behaves as a named tuple (``_fields``, ``_asdict()``) and in most ways as a mapping: ``batch.items()``, ``dict(batch)``,
     ``model(**batch)``, ``"image" in batch``. Iterating over it yields the tensors, so it is no `collections.abc.Mapping`: for code that
@@ -101,7 +108,8 @@ class Batch(Tuple[Any, ...]):
 
     @property
     def raw(self) -> Dict[str, RawTensor]:
-        """The batch's memory by field, for frameworks that take DLPack (`RawTensor`). Empty for batches that were copied."""
+        """The memory of the batch's tensors by field, for frameworks that take DLPack (`RawTensor`). Empty on a GPU without
+        zero_copy, where the tensors speak DLPack themselves, and for what was made of a batch, as by moving its tensors."""
         if self._raw is None:
             self._raw = self._make_raw()
         return self._raw
@@ -130,8 +138,10 @@ class _Place(NamedTuple):
     offset: int
     sample_bytes: int
     writable: bool
+    small: bool  # always copied
     array_dtype: Any  # for numpy.ndarray
-    finish: Optional[Callable[[Any], Any]]  # from the array to what the user gets
+    finish: Optional[Callable[[Any], Any]]  # from the array to a view for the user
+    copy: Callable[[Any], Any]  # from the array to a copy
 
 
 class Maker:
@@ -140,8 +150,10 @@ class Maker:
     Owns the feed's `Batch` class. Borrows the library. Threads: one at a time, as the feed itself.
     """
 
-    def __init__(self, library: _abi.Library) -> None:
+    def __init__(self, library: _abi.Library, batch_size: int, slots: int) -> None:
         self._library = library
+        self._batch_size = batch_size
+        self.most_held = slots - _LEFT_SLOTS  # a batch that would be one more is copied
         self._release = library.pf_batch_release_quick
         self.live: Dict[int, Lease] = {}  # of this feed's batches, by handle
         self._batch_type: Type[Batch] = Batch
@@ -157,12 +169,16 @@ class Maker:
         return sum(lease() is not None for lease in list(self.live.values()))
 
     def next_info(self) -> Tuple[int, ...]:
-        """What `info_ref` was filled with: epoch, index, samples, skipped, last_of_epoch, data."""
+        """What `info_ref` was filled with: epoch, index, samples, skipped, last_of_epoch, held, data."""
         return self._unpack_info(self._info)
+
+    def is_small(self, sample_bytes: int) -> bool:
+        """Whether a tensor of such samples is always copied."""
+        return sample_bytes * self._batch_size < SMALL_BYTES
 
     def _build(self, info: Tuple[int, ...], tensors: List[Any]) -> Batch:
         batch: Batch = tuple.__new__(self._batch_type, tensors)
-        batch.epoch, batch.index, _, batch.skipped, last_of_epoch, _ = info
+        batch.epoch, batch.index, _, batch.skipped, last_of_epoch, _, _ = info
         batch.last_of_epoch = last_of_epoch != 0
         return batch
 
@@ -171,25 +187,31 @@ class BatchMaker(Maker):
     """Turns batches of one feed into tensors; the hot path.
 
     Owns the slot type, too.
-    A batch comes in two steps: `take` makes its slot an object, whose end releases the batch, once, whatever happens; `make` gives the tensors
-    over it, and may be called again when an exception ended it.
+    A batch comes in two steps: `take` makes its slot an object, whose end releases the batch, once, whatever happens; `make` gives the
+    tensors over it, or copies, and may be called again when an exception ended it.
     """
 
     def __init__(
-        self, library: _abi.Library, tensor_count: int, batch_size: int, framework: str, zero_copy: Optional[bool], move_to: Optional[str] = None
+        self,
+        library: _abi.Library,
+        tensor_count: int,
+        batch_size: int,
+        slots: int,
+        framework: str,
+        zero_copy: Optional[bool],
+        gpu: int = -1,
     ) -> None:
-        """`move_to`: the device that torch's tensors are copied to, where the daemon could not bring them."""
+        """`gpu`: to which torch's tensors are copied, where the daemon could not bring them; -1: none."""
         import numpy
 
-        super().__init__(library)
+        super().__init__(library, batch_size, slots)
         self._numpy = numpy
-        self._batch_size = batch_size
         self._framework = framework
         self._zero_copy = zero_copy
-        self._move_to = move_to
+        self._gpu = gpu
         self._tensor_count = tensor_count
         self._places: List[_Place] = []
-        self._views: Dict[int, List[_View]] = {}  # by the batch's samples
+        self._views: Dict[Tuple[int, bool], List[_View]] = {}  # by the batch's samples, and whether all are to be copies
         self._slot_type: Any = None  # of _slot_class
         self._copies = False
         self._read_only = False
@@ -202,8 +224,8 @@ class BatchMaker(Maker):
         if handle is None:
             return None
         if not self._places:
-            self._learn(handle, info[5])
-        slot: Any = self._slot_type.from_address(info[5])
+            self._learn(handle, info[6])
+        slot: Any = self._slot_type.from_address(info[6])
         lease = Lease(slot, self._release)
         # Python runs signal handlers only at calls and jumps backwards. There are none from here on.
         if out.value != handle:
@@ -216,26 +238,29 @@ class BatchMaker(Maker):
 
     def make(self, slot: Any) -> Batch:
         """The batch of a slot."""
-        samples = slot.info[2]
-        views = self._views.get(samples) or self._make_views(samples)
+        info = slot.info
+        copied = self._copies or info[5] > self.most_held
+        views = self._views.get((info[2], copied)) or self._make_views(info[2], copied)
         # An array over a read-only array is read-only for good; over a plain buffer, its user could change that.
         buffer = self._numpy.frombuffer(memoryview(slot).toreadonly(), "u1") if self._read_only else slot
         ndarray = self._numpy.ndarray
         batch = self._build(
-            slot.info,
+            info,
             [
                 ndarray(shape, dtype, buffer, offset) if finish is None else finish(ndarray(shape, dtype, buffer, offset))
                 for shape, dtype, offset, finish in views
             ],
         )
-        if not self._copies:
-            batch._slot = slot
+        batch._slot = None if copied else slot
         return batch
 
-    def _make_views(self, samples: int) -> List[_View]:
+    def _make_views(self, samples: int, copied: bool) -> List[_View]:
         """Where and what the tensors of a batch of that many samples are. The library sees to it that a feed's layout stays."""
-        views = [((samples,) + place.sample_shape, place.array_dtype, place.offset, place.finish) for place in self._places]
-        self._views[samples] = views
+        views = [
+            ((samples,) + place.sample_shape, place.array_dtype, place.offset, place.copy if copied or place.small else place.finish)
+            for place in self._places
+        ]
+        self._views[samples, copied] = views
         return views
 
     def _learn(self, handle: Optional[int], data: int) -> None:
@@ -243,26 +268,43 @@ class BatchMaker(Maker):
         library = self._library
         tensors = [library.tensor(library.pf_get_tensor_quick, handle, number) for number in range(self._tensor_count)]
         self._read_only = not all(tensor.writable for tensor in tensors)
-        copies = self._move_to is not None or self._zero_copy is False or (self._zero_copy is None and self._read_only and self._framework == "torch")
         places = []
         for tensor in tensors:
             name = tensor.name.decode("utf-8", "replace")
-            array_dtype, finish = (self._torch if self._framework == "torch" else self._array)(name, tensor.dtype, copies)
-            shape = tuple(tensor.shape[1 : tensor.dims])
+            length = sample_bytes(tensor)
+            small = self.is_small(length)
+            array_dtype, finish, copy = (self._torch if self._framework == "torch" else self._array)(name, tensor.dtype, small)
             places.append(
                 _Place(
-                    name, tensor.dtype, shape, tensor.data - data, sample_bytes(tensor), bool(tensor.writable), array_dtype, finish
+                    name,
+                    tensor.dtype,
+                    tuple(tensor.shape[1 : tensor.dims]),
+                    tensor.data - data,
+                    length,
+                    bool(tensor.writable),
+                    small,
+                    array_dtype,
+                    finish,
+                    copy,
                 )
             )
+        self._copies = (
+            self._gpu >= 0
+            or self._zero_copy is False
+            or (self._zero_copy is None and self._read_only and self._framework == "torch")
+            or all(place.small for place in places)
+        )
         if self._framework == "torch":
             self._read_only = False  # torch knows no read-only tensors and would warn at each
-        self._copies = copies
-        self._batch_type = _slot_batch_class(places)
+        self._batch_type = _slot_batch_class(places, self._address, self._gpu)
         length = max(place.offset + place.sample_bytes * self._batch_size for place in places)
         self._slot_type = _slot_class(max(length, 1))
         self._places = places
 
-    def _array(self, name: str, dtype: int, copies: bool) -> Tuple[Any, Optional[Callable[[Any], Any]]]:
+    def _address(self, tensor: Any) -> int:
+        return int(tensor.data_ptr() if self._framework == "torch" else tensor.ctypes.data)
+
+    def _array(self, name: str, dtype: int, _small: bool) -> Tuple[Any, Optional[Callable[[Any], Any]], Callable[[Any], Any]]:
         array_dtype = self._numpy.dtype(kind_of(name, dtype)[3])
         if dtype == _BFLOAT16:
             try:
@@ -271,28 +313,32 @@ class BatchMaker(Maker):
                 array_dtype = self._numpy.dtype(ml_dtypes.bfloat16)
             except ImportError:
                 pass  # NumPy itself has none: the bits as uint16
-        return array_dtype, (lambda array: array.copy()) if copies else None
+        return array_dtype, None, self._numpy.ndarray.copy
 
-    def _torch(self, name: str, dtype: int, copies: bool) -> Tuple[Any, Optional[Callable[[Any], Any]]]:
+    def _torch(self, name: str, dtype: int, small: bool) -> Tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]:
         import torch
 
         from_numpy = torch.from_numpy
-        bfloat16 = torch.bfloat16
-        device = self._move_to
-        own: Callable[[Any], Any] = (lambda tensor: tensor.clone()) if device is None else (lambda tensor: tensor.to(device))
+        view: Callable[[Any], Any] = from_numpy
+        array_dtype = self._numpy.dtype("<i2")
         if dtype == _BFLOAT16:
-            if copies:
-                return self._numpy.dtype("<i2"), lambda array: own(from_numpy(array).view(bfloat16))
-            return self._numpy.dtype("<i2"), lambda array: from_numpy(array).view(bfloat16)
-        _, _, kind, type_string = kind_of(name, dtype)
-        array_dtype = self._numpy.dtype(type_string)
-        try:
-            from_numpy(self._numpy.empty(0, array_dtype))
-        except TypeError:
-            raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT, f'tensor {name!r} is {kind}, which torch {torch.__version__} does not have: open with framework="numpy"'
-            ) from None
-        return array_dtype, (lambda array: own(from_numpy(array))) if copies else from_numpy
+            bfloat16 = torch.bfloat16
+            view = lambda array: from_numpy(array).view(bfloat16)  # noqa: E731
+        else:
+            _, _, kind, type_string = kind_of(name, dtype)
+            array_dtype = self._numpy.dtype(type_string)
+            try:
+                from_numpy(self._numpy.empty(0, array_dtype))
+            except TypeError:
+                raise InvalidArgumentError(
+                    Code.INVALID_ARGUMENT, f'tensor {name!r} is {kind}, which torch {torch.__version__} does not have: open with framework="numpy"'
+                ) from None
+        if self._gpu >= 0:
+            device = torch.device("cuda", self._gpu)
+            return array_dtype, view, lambda array: view(array).to(device)
+        if small:
+            return array_dtype, view, lambda array: view(array.copy())  # quicker than clone, which pays off for large ones
+        return array_dtype, view, lambda array: view(array).clone()
 
 
 def kind_of(name: str, dtype: int) -> Tuple[int, int, str, str]:
@@ -350,20 +396,21 @@ def batch_class(names: Sequence[str]) -> Type[Batch]:
     return type("Batch", (Batch,), members)
 
 
-def _slot_batch_class(places: List[_Place]) -> Type[Batch]:
-    """As batch_class, of batches that lie in a slot."""
+def _slot_batch_class(places: List[_Place], address: Callable[[Any], int], gpu: int) -> Type[Batch]:
+    """As batch_class, of batches that a `BatchMaker` makes. `address`: of a tensor's first byte."""
 
     def make_raw(batch: Any) -> Dict[str, RawTensor]:
-        slot = batch.__dict__.get("_slot")
-        if slot is None:
-            return {}
-        base = ctypes.addressof(slot)
+        if "_slot" not in batch.__dict__:
+            return {}  # somebody else made it
+        slot = batch._slot
         samples = len(batch[0])
-        return {
-            place.name: RawTensor(
-                slot, base + place.offset, samples * place.sample_bytes, (samples,) + place.sample_shape, place.dtype, place.writable
-            )
-            for place in places
-        }
+        raw = {}
+        for place, tensor in zip(places, batch):
+            size, shape = samples * place.sample_bytes, (samples,) + place.sample_shape
+            if slot is None or place.small:
+                raw[place.name] = RawTensor(tensor, address(tensor), size, shape, place.dtype, True, gpu)
+            else:
+                raw[place.name] = RawTensor(slot, ctypes.addressof(slot) + place.offset, size, shape, place.dtype, place.writable)
+        return raw
 
     return type("Batch", (batch_class([place.name for place in places]),), {"_make_raw": make_raw, "__module__": Batch.__module__})

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import threading
-from typing import Any, List, NamedTuple, Optional, Tuple, Type, TypeVar
+import time
+import weakref
+from typing import Any, Callable, List, NamedTuple, Optional, Type, TypeVar
 
 from . import _abi
 from ._errors import Code, Error
-from ._rank import Rank
+from ._rank import Rank, later_rank
 from ._spec import Spec, describe
 
 logger = logging.getLogger("pinfeed")
@@ -33,8 +36,37 @@ class Opened(NamedTuple):
     timeout: Optional[float]  # seconds that one batch may take
     address: str
     ordinal: int  # of the GPU that was asked for; -1: the host
-    resumed: Optional[Tuple[int, bool]] = None  # from a state: its epoch, and whether that had ended
-    output: str = "batch"  # what the trainer gets: a key of `_batch.OUTPUTS`
+    output: str  # what the trainer gets: a key of `_batch.OUTPUTS`
+    # Opens the same feed for another rank, at a cursor; to be called when this one is closed. None: the rank is final.
+    reopen: "Optional[Callable[[Rank, str], Opened]]" = None
+    resumed: "Optional[Resumed]" = None  # from a state
+
+
+class Resumed(NamedTuple):
+    """What a feed remembers of the state that it goes on from, besides the cursor."""
+
+    epoch: int
+    ended: bool  # that epoch's last batch was given
+    next_epoch: Optional[int]  # what set_epoch chose to follow it
+
+
+# How long `close` waits for a thread that is inside the library, and one look of those that do not want to wait for it.
+_FAREWELL_S = 2.0
+_LOOK_S = 0.005
+
+# Every feed. No WeakSet, whose callbacks are Python code, where an exception of a signal handler would be swallowed.
+_connections: "List[weakref.ref[Connection]]" = []
+
+
+def _after_fork_in_child() -> None:
+    """The threads that held locks in the parent are not in this process."""
+    for reference in _connections:
+        connection = reference()
+        if connection is not None:
+            connection._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Connection:
@@ -47,6 +79,16 @@ class Connection:
         self._handle: Optional[ctypes.c_void_p] = opened.handle  # ours from here on, also when what follows fails: __del__ closes it, once
         self._lock = threading.RLock()
         self._closing = False
+        # Set while a thread with the lock waits for a batch: what others see of the feed meanwhile.
+        self._seen: Any = None
+        self._given = False  # a batch was given
+        _connections[:] = [reference for reference in _connections if reference() is not None] + [weakref.ref(self)]
+        self._attach(opened)
+
+    def _attach(self, opened: Opened) -> None:
+        """Uses what was opened, now and again for another rank."""
+        self._handle = opened.handle
+        self._reopen = opened.reopen
         self._spec = spec = opened.spec
         self._rank = rank = opened.rank
         self._address = opened.address
@@ -58,7 +100,9 @@ class Connection:
         self._batches: int = info.batches_per_epoch
         self._slots: int = info.slot_count
         self._backend = (info.backend or b"").decode()
-        self._classes: Optional[List[str]] = None
+        self._fingerprint = (info.fingerprint or b"").decode()
+        self._reconnects: int = info.reconnects
+        self._classes = [info.classes[label].decode("utf-8", "surrogateescape") for label in range(info.class_count)]
         self._epochs: int = spec.get("epochs", 0)
         logger.info("feed of %s: rank %d of %d (from %s)", describe(spec), rank.rank, rank.world_size, rank.source)
 
@@ -66,6 +110,7 @@ class Connection:
 
     def __len__(self) -> int:
         """Batches of an epoch, for this rank. With share="queue", of the whole group."""
+        self._find_rank()
         return self._batches
 
     @property
@@ -90,21 +135,29 @@ class Connection:
 
     @property
     def rank(self) -> int:
+        """The share of the samples that this feed gives. Where neither arguments nor an initialised torch.distributed gave it, it is
+        looked for again when it is asked for, by ``len`` and at each ``for``: a feed that finds that torch.distributed was
+        initialised, or the launcher's variables were set, since it was opened opens again as that rank and logs a warning. If it gave
+        batches before, the ``for`` raises Error (FAILED_PRECONDITION)."""
+        self._find_rank()
         return self._rank.rank
 
     @property
     def world_size(self) -> int:
+        """By how many ranks the samples are shared; see `rank`."""
+        self._find_rank()
         return self._rank.world_size
 
     @property
     def rank_source(self) -> str:
         """Where rank and world size come from: "arguments", "torch.distributed", "RANK/WORLD_SIZE", "SLURM_PROCID/SLURM_NTASKS",
         "share" (a shared feed is not split) or "default"."""
+        self._find_rank()
         return self._rank.source
 
     @property
     def slots(self) -> int:
-        """Batches that can be prefetched or held at once. When the trainer holds all of them, no further batch comes."""
+        """Batches that can be prefetched or held at once. While the trainer holds all but one, further ones come as copies."""
         return self._slots
 
     @property
@@ -120,23 +173,70 @@ class Connection:
     @property
     def fingerprint(self) -> str:
         """Of the dataset: changes when its samples do."""
-        with self._lock:
-            return (self._get_info().fingerprint or b"").decode()
+        return self._fingerprint
 
     @property
     def reconnects(self) -> int:
         """Times that the daemon was lost and found again."""
-        with self._lock:
-            return int(self._get_info().reconnects)
+        if self._handle is not None and self._lock.acquire(blocking=False):  # else it is what a waiting thread noted
+            try:
+                self._reconnects = self._get_info().reconnects
+            finally:
+                self._lock.release()
+        return self._reconnects
 
     @property
     def classes(self) -> List[str]:
         """Names of the labels 0, 1, ..., as torchvision's `ImageFolder` has them; empty when the dataset has none."""
-        with self._lock:
-            if self._classes is None:
-                info = self._get_info()
-                self._classes = [info.classes[label].decode("utf-8", "surrogateescape") for label in range(info.class_count)]
-            return self._classes
+        return self._classes
+
+    # ---- which share of the samples it gives -------------------------------------------------------------------------------------
+
+    def _find_rank(self, for_batches: bool = False) -> None:
+        """Becomes the feed of another rank when that is known only now."""
+        if later_rank(self._rank) is None or self._handle is None:
+            return
+        if self._given:
+            if for_batches:
+                self._refuse_late_rank()
+            return
+        # Not when another thread has the feed: that one looked, too.
+        if self._lock.acquire(blocking=False):
+            try:
+                place = later_rank(self._rank)
+                if place is not None and not self._given:
+                    self._become(place)
+            finally:
+                self._lock.release()
+
+    def _refuse_late_rank(self) -> None:
+        place = later_rank(self._rank)
+        if place is not None:
+            known = self._rank
+            raise Error(
+                Code.FAILED_PRECONDITION,
+                f"the feed of {describe(self._spec)} gave batches as rank {known.rank} of {known.world_size} (from {known.source}), and this "
+                f"process is rank {place.rank} of {place.world_size} now (from {place.source}): open the feed when that is known (behind "
+                f"init_process_group), or say rank={known.rank}, world_size={known.world_size} if it is to stay as it is",
+            )
+
+    def _become(self, place: Rank) -> None:
+        known, handle, cursor = self._rank, self._handle, self._next_cursor()
+        logger.warning(
+            "feed of %s: it was opened as rank %d of %d (from %s); this process is rank %d of %d now (from %s), so it is opened again as that. "
+            "To keep it, open it with rank=%d, world_size=%d",
+            describe(self._spec), known.rank, known.world_size, known.source,
+            place.rank, place.world_size, place.source, known.rank, known.world_size,
+        )  # fmt: skip
+        self._handle = None
+        self._forget()
+        self._close(handle)
+        assert self._reopen is not None  # `later_rank` knows of none behind arguments
+        self._attach(self._reopen(place, cursor))
+
+    def _next_cursor(self) -> str:
+        """Where the next batch is."""
+        raise NotImplementedError
 
     # ---- its position -----------------------------------------------------------------------------------------------------------
 
@@ -155,21 +255,32 @@ class Connection:
     # ---- its end ----------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends the session with the daemon. Tensors that are held stay valid. May be called twice, and from another thread.
+        """Ends the session with the daemon. Tensors that are held stay valid. May be called twice, and from another thread: one that
+        waits for a batch then raises Error (CANCELLED).
 
         Waits until the daemon has taken the memory back, at most 2 s; on a GPU first until the streams that batches were taken on have got
-        so far, at most 10 s, after which the memory stays with this process, with a warning.
+        so far, at most 10 s, after which the memory stays with this process, with a warning. While another thread waits for a daemon that
+        is lost, it leaves the end to that one after 2 s.
         """
-        self._closing = True  # seen by a thread that waits for a batch with the lock
-        with self._lock:
-            handle, self._handle = self._handle, None
-            if handle is None:
-                return
-            try:
-                self._forget()
-            finally:
-                self._close(handle)
-            self._library.drain_log()
+        self._closing = True
+        begin = time.monotonic()
+        while not self._lock.acquire(timeout=_LOOK_S):
+            if self._seen is not None and time.monotonic() - begin > _FAREWELL_S:
+                return  # that thread does it when the library returns
+        try:
+            self._end()
+        finally:
+            self._lock.release()
+
+    def _end(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is None:
+            return
+        try:
+            self._forget()
+        finally:
+            self._close(handle)
+        self._library.drain_log()
 
     def __enter__(self: _Self) -> _Self:
         return self

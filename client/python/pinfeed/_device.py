@@ -28,6 +28,7 @@ class Memory(NamedTuple):
     address: Callable[[Any], int]  # of a tensor's first byte
     stream: Callable[[], int]  # the stream that is current now, as a CUstream
     lend: Callable[[RawTensor], Any]  # a tensor of the framework over memory that is ours
+    copy: Callable[[Any], Any]  # of a tensor, in the order of the current stream
 
 
 def ordinal_of(checks: Checks, device: Any) -> int:
@@ -72,6 +73,7 @@ def torch_memory(ordinal: int) -> Memory:
         address=torch.Tensor.data_ptr,
         stream=(lambda: int(raw_stream(ordinal))) if raw_stream is not None else stream,
         lend=from_dlpack,
+        copy=torch.Tensor.clone,
     )
 
 
@@ -90,7 +92,11 @@ def cupy_memory(ordinal: int) -> Memory:
         with cupy.cuda.Device(ordinal):
             return int(cupy.cuda.get_current_stream().ptr)
 
-    return Memory(dtype=dtype, empty=empty, address=lambda array: int(array.data.ptr), stream=stream, lend=cupy.from_dlpack)
+    def copy(array: Any) -> Any:
+        with cupy.cuda.Device(ordinal):
+            return array.copy()
+
+    return Memory(dtype=dtype, empty=empty, address=lambda array: int(array.data.ptr), stream=stream, lend=cupy.from_dlpack, copy=copy)
 
 
 class _Output(NamedTuple):
@@ -106,8 +112,10 @@ class DeviceBatchMaker(Maker):
     No slot is held once its batch is written. Invariant: a batch that `make` could not write stays with what `take` gave.
     """
 
-    def __init__(self, library: _abi.Library, handle: Optional[ctypes.c_void_p], output_count: int, memory: Memory) -> None:
-        super().__init__(library)
+    def __init__(
+        self, library: _abi.Library, handle: Optional[ctypes.c_void_p], output_count: int, batch_size: int, slots: int, memory: Memory
+    ) -> None:
+        super().__init__(library, batch_size, slots)
         self._write = library.pf_batch_write_quick
         self._memory = memory
         self._outputs: List[_Output] = []
@@ -179,18 +187,29 @@ class _Taken:
 
 
 class _Lent:
-    """Stands for a slot in use. Its end gives the slot back, in the order of the stream that was current when the batch was taken."""
+    """Stands for a slot in use. Its end gives the slot back, in the order of `stream`."""
 
     info: Tuple[int, ...]
+    stream: ctypes.c_void_p
     leaving = False
 
 
 class LentBatchMaker(DeviceBatchMaker):
-    """As DeviceBatchMaker, but the tensors are the slot itself. It goes back when the last reference to any of them dies: in the order of
-    the stream that was current when the batch was taken, so work on other streams must be joined into that one before."""
+    """As DeviceBatchMaker, but the tensors are the slot itself, unless they are small. It goes back when the last reference to any of
+    them dies: in the order of the stream that was current when the batch was taken, so work on other streams must be joined into that
+    one before. A batch that would leave the daemon too few slots is copied, as DeviceBatchMaker does."""
 
-    def __init__(self, library: _abi.Library, handle: Optional[ctypes.c_void_p], output_count: int, memory: Memory, gpu: int) -> None:
-        super().__init__(library, handle, output_count, memory)
+    def __init__(
+        self,
+        library: _abi.Library,
+        handle: Optional[ctypes.c_void_p],
+        output_count: int,
+        batch_size: int,
+        slots: int,
+        memory: Memory,
+        gpu: int,
+    ) -> None:
+        super().__init__(library, handle, output_count, batch_size, slots, memory)
         self._gpu = gpu
         self._places: List[Tuple[int, int, bool]] = []  # offset, bytes of a sample, writable
 
@@ -215,11 +234,14 @@ class LentBatchMaker(DeviceBatchMaker):
         if handle is None:
             return None
         if not self._places:
-            self._learn(handle, info[5])
+            self._learn(handle, info[6])
+        if info[5] > self.most_held:
+            return super().take(out)
         lent = _Lent()
         # The callback gets the reference as a third argument, NULL, which the C calling conventions forgive.
         owned = ctypes.c_void_p()
-        lease = Lease(lent, functools.partial(self._library.pf_batch_release_on_quick, owned, self._memory.stream()))
+        lent.stream = ctypes.c_void_p(self._memory.stream())
+        lease = Lease(lent, functools.partial(self._library.pf_batch_release_on_quick, owned, lent.stream))
         # No signal handler runs from here on.
         if out.value != handle:
             return None
@@ -231,16 +253,33 @@ class LentBatchMaker(DeviceBatchMaker):
         return lent
 
     def make(self, taken: Any) -> Batch:
-        samples, data = taken.info[2], taken.info[5]
-        raw = {
-            output.name: RawTensor(
-                taken, data + offset, samples * length, (samples,) + output.sample_shape, output.kind, writable, self._gpu
-            )
-            for output, (offset, length, writable) in zip(self._outputs, self._places)
-        }
-        batch = self._build(taken.info, [self._memory.lend(tensor) for tensor in raw.values()])
+        samples, data = taken.info[2], taken.info[6]
+        if isinstance(taken, _Taken):
+            batch = super().make(taken)
+            batch._raw = {
+                output.name: self._raw_copy(tensor, output, samples * sample_bytes)
+                for tensor, output, (_, sample_bytes, _) in zip(batch, self._outputs, self._places)
+            }
+            return batch
+        # Small tensors are copied on the stream that is current now, which may be another than when the batch was taken, before an
+        # exception.
+        taken.stream.value = self._memory.stream()
+        tensors, raw = [], {}
+        for output, (offset, sample_bytes, writable) in zip(self._outputs, self._places):
+            size, shape = samples * sample_bytes, (samples,) + output.sample_shape
+            lent = RawTensor(taken, data + offset, size, shape, output.kind, writable, self._gpu)
+            tensor = self._memory.lend(lent)
+            if self.is_small(sample_bytes):
+                tensor = self._memory.copy(tensor)
+                lent = self._raw_copy(tensor, output, size)
+            tensors.append(tensor)
+            raw[output.name] = lent
+        batch = self._build(taken.info, tensors)
         batch._raw = raw
         return batch
+
+    def _raw_copy(self, tensor: Any, output: _Output, size: int) -> RawTensor:
+        return RawTensor(tensor, self._memory.address(tensor), size, tuple(tensor.shape), output.kind, True, self._gpu)
 
 
 def memory_of(framework: str, ordinal: int) -> Memory:

@@ -79,7 +79,8 @@ class DataLossError(Error):
 
 
 class SlotsHeldWarning(UserWarning):
-    """The trainer keeps every slot of its feed alive, so that no further batch can be made: drop or copy batches, or raise ``slots``."""
+    """The trainer holds all slots of its feed but one. So the batch comes as a copy, which costs its copying, and so do others while that
+    is so: drop or copy batches, or raise ``slots``. Given once for each feed; `Feed.copied` and ``pinfeed status`` count on."""
 
 
 _CLASSES: Dict[Code, Type[Error]] = {

@@ -18,11 +18,11 @@ from ._arguments import explains_arguments
 from ._batch import OUTPUTS
 from ._checks import MAX_NAME_BYTES, Checks
 from ._client_name import default_name
-from ._connection import Opened
+from ._connection import Opened, Resumed
 from ._dataset_argument import looks_like_file
 from ._device import ordinal_of
 from ._errors import Code, Error, InvalidArgumentError, NotFoundError, make_error
-from ._rank import find_rank
+from ._rank import Rank, find_rank
 from ._spec import Spec, add_dataset, add_fields, add_order, add_output, add_sharing
 from .feed import Feed, read_state
 
@@ -79,12 +79,14 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     In which order:
       batch_size: samples of this rank in a batch. drop_last: leave an epoch's incomplete last batch out.
       shuffle, seed: another permutation of the whole dataset each epoch, which depends on the seed and the epoch only.
-      epochs: how many there are; None: no end.
+      epochs: how many there are; None: no end. After the last one a ``for`` raises Error (OUT_OF_RANGE); with epochs=1, not shared, it
+        runs over that epoch again, as a validation does.
       state: what `Feed.state_dict` gave: the feed goes on there, as after `Feed.load_state_dict`. The way to resume a group: each member
         opens with its state, or all with the same one, and gets every batch behind it.
       rank, world_size: which share of the samples is this process's; so that all get equally many, an epoch's last batches may repeat
         up to world_size - 1 samples. By default those of torch.distributed, torchrun or Slurm, else
-        0 of 1; `Feed.rank_source` says which.
+        0 of 1; `Feed.rank_source` says which. A feed opened before torch.distributed is initialised becomes that rank's with its
+        first ``for`` (see `Feed.rank`).
 
     What to make of it:
       transforms: of `pinfeed.transforms`, or torchvision's objects for the same.
@@ -109,9 +111,10 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         handle, or not at all; no groups, and only with the daemon's own user and PID namespace. "host": through the host.
       framework: "torch", "cupy" (on a GPU), "numpy" (on the host), or "auto": torch if it is installed. For JAX and others take these
         tensors by DLPack, on the host `Batch.raw`. bfloat16 in NumPy is ml_dtypes' if that is installed, else the bits as uint16.
-      zero_copy: True: tensors are always views of the slot; False: always copies, which the trainer may keep. None: on the host views, but
-        copies of torch tensors whose slots are shared, since torch knows no read-only memory; on a GPU copies, which cost it next to
-        nothing. Views on a GPU go back in the order of the stream that was current when the batch was taken (see `Batch` for the last).
+      zero_copy: True: tensors are views of the slot; False: copies. None: on the host views, but copies of torch tensors whose slots are
+        shared, since torch knows no read-only memory; on a GPU copies, which cost it next to nothing. With views, tensors below 64 KiB
+        (in a full batch) are copies all the same, and so is a batch that would take the last free slot (`Batch`). Views on a GPU go
+        back in the order of the stream that was current when the batch was taken (see `Batch` for the last).
       output: "batch": a `Batch`, which is a named tuple with names, `items` and `to`. "dict": a plain dict of tensors by field. "tuple": a plain
         tuple. Tensors are the same with all three, also in what they hold.
       slots: batches that are prefetched or held at once, 3 to 64. On a GPU a batch is held until the GPU has done the step that uses it:
@@ -164,15 +167,26 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     options = _abi.OpenOptions()
     library.pf_open_options_init(options, ctypes.sizeof(options))
     options.address = os.fsencode(_daemon.address_for(address, open_timeout, share))
-    options.spec_json = json.dumps(spec).encode("utf-8")
-    if cursor is not None:
-        options.cursor_json = cursor.encode("utf-8")
     name = name if name is not None else default_name()
     if name:
         options.client_name = name.encode("utf-8")
     options.device = ordinal
     options.open_timeout_ms = round(open_timeout * 1000)
     options.reconnect_timeout_ms = -1 if reconnect_timeout is None else round(reconnect_timeout * 1000)
+
+    def opened(place: Rank, cursor: Optional[str], resumed: Optional[Resumed] = None) -> Opened:
+        spec_of_rank = {**spec, "rank": place.rank, "world_size": place.world_size}
+        options.spec_json = json.dumps(spec_of_rank).encode("utf-8")
+        options.cursor_json = None if cursor is None else cursor.encode("utf-8")
+        handle = _open_by(library, options, spec_of_rank, address, share, device)
+        used = os.fsdecode(options.address)
+        return Opened(library, handle, spec_of_rank, place, framework, zero_copy, timeout, used, ordinal, output, opened, resumed)
+
+    return Feed(opened(place, cursor, resumed))
+
+
+def _open_by(library: _abi.Library, options: _abi.OpenOptions, spec: Spec, address: Any, share: Optional[str], device: Any) -> ctypes.c_void_p:
+    """pf_open, by a private daemon where the system's does not serve this user."""
     handle = ctypes.c_void_p()
     result = library.pf_open(options, handle)
     if result == Code.UNAVAILABLE and os.fsdecode(options.address) == _daemon.SYSTEM_SOCKET and not _daemon.named_address(address):
@@ -184,7 +198,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     library.drain_log()
     if result:
         error = library.error(result)
-        if device is not None and ordinal >= 0 and error.code == Code.UNAVAILABLE and "libcuda" in str(error):
+        if device is not None and options.device >= 0 and error.code == Code.UNAVAILABLE and "libcuda" in str(error):
             raise make_error(result, f"device: {device!r} cannot be had ({error}); leave device out for tensors on the host")
         named = spec["dataset"].get("name")
         if isinstance(error, NotFoundError) and named and (os.path.exists(named) or looks_like_file(named)):
@@ -194,19 +208,18 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
                 result, f"{error} (asked was a private daemon of this process: pinfeed.datasets({used!r}) lists what it has by name; or give a path)"
             )
         raise error
-    return Feed(Opened(library, handle, spec, place, framework, zero_copy, timeout, os.fsdecode(options.address), ordinal, resumed, output))
+    return handle
 
 
-def _read_state(checks: Checks, state: Any, spec: Spec) -> Tuple[Optional[Tuple[int, bool]], Optional[str]]:
+def _read_state(checks: Checks, state: Any, spec: Spec) -> Tuple[Optional[Resumed], Optional[str]]:
     """What a `Feed` remembers of the state that it is opened with, and the cursor that the daemon gets."""
     if state is None:
         return None, None
     try:
-        epoch, ended, cursor = read_state(state, spec.get("epochs", 0))
+        return read_state(state, spec.get("epochs", 0))
     except InvalidArgumentError as error:
         checks.add("state", str(error))
         return None, None
-    return (epoch, ended), cursor
 
 
 def _choose_framework(framework: str, ordinal: int) -> str:

@@ -16,6 +16,10 @@ class Rank(NamedTuple):
     source: str  # "arguments", "torch.distributed", "RANK/WORLD_SIZE", "SLURM_PROCID/SLURM_NTASKS", "share" or "default"
 
 
+# Sources that hold for the life of a feed. The others are what was known when it was opened.
+_LASTING = ("arguments", "share", "torch.distributed")
+
+
 def _from_environment(rank_name: str, world_name: str) -> Optional[Rank]:
     rank, world = os.environ.get(rank_name), os.environ.get(world_name)
     if not rank or not world:
@@ -26,6 +30,14 @@ def _from_environment(rank_name: str, world_name: str) -> Optional[Rank]:
         raise InvalidArgumentError(
             Code.INVALID_ARGUMENT, f"rank: the environment has {rank_name}={rank!r} and {world_name}={world!r}, which are not numbers"
         ) from None
+
+
+def later_rank(known: Rank) -> Optional[Rank]:
+    """Another rank or world size than is known, found since: the process group was initialised, or the launcher's variables were set."""
+    if known.source in _LASTING:
+        return None
+    found = find_rank(None, None, False)
+    return None if found.source == "default" or found[:2] == known[:2] else found
 
 
 def find_rank(rank: Optional[int], world_size: Optional[int], shared: bool) -> Rank:

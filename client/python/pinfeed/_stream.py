@@ -14,23 +14,19 @@ from typing import Any, Optional, Tuple, Union
 
 from . import _daemon
 from ._batch import BatchMaker
-from ._connection import Connection, Opened, logger
+from ._connection import _LOOK_S, Connection, Opened, logger
 from ._device import DeviceBatchMaker, LentBatchMaker, memory_of
 from ._errors import Code, DeadlineExceededError, Error, SlotsHeldWarning
 from ._spec import describe
 
-# One wait inside the library. Between two, Python handles signals and this module looks whether the trainer starves itself.
-_SLICE_MS = 200
+# One wait inside the library. Between two, Python handles signals, and this module looks whether another thread closes the feed. The
+# first is short: only then is it worth while to note for other threads where the feed is.
+_SLICE_MS = 50
+_FIRST_SLICE_MS = 2
 
 
 # How long a group may be incomplete before that is told.
 _GROUP_PATIENCE_S = 5.0
-
-
-_REMEDIES = (
-    "open it with zero_copy=False, keep copies (images.clone()), or raise slots. Whatever shares a batch's memory holds its slot: labels "
-    "and slices too, what .cpu() or .numpy() made without copying, and what autograd saved for a backward pass"
-)
 
 
 class Stream(Connection):
@@ -38,27 +34,32 @@ class Stream(Connection):
     until the trainer has it. Signal handlers may call anything of it."""
 
     def __init__(self, opened: Opened) -> None:
-        super().__init__(opened)
-        self._maker: Union[BatchMaker, DeviceBatchMaker]
-        if self._device >= 0:
-            memory = memory_of(opened.framework, self._device)
-            if opened.zero_copy:
-                self._maker = LentBatchMaker(opened.library, opened.handle, self._output_count, memory, self._device)
-            else:
-                self._maker = DeviceBatchMaker(opened.library, opened.handle, self._output_count, memory)
-        else:
-            # Where the daemon could not bring the tensors to the GPU, the framework does.
-            move_to = f"cuda:{opened.ordinal}" if opened.ordinal >= 0 else None
-            self._maker = BatchMaker(opened.library, self._tensor_count, self.batch_size, opened.framework, opened.zero_copy, move_to)
-        self._framework = opened.framework
-        self._timeout = opened.timeout
         # The pointer that pf_next gave and that nothing owns yet: an exception may come between.
         self._out = ctypes.c_void_p()
         self._out_ref = ctypes.byref(self._out)
         self._taken: Any = None  # what the maker's take gave, until the trainer has the batch
         self._warned = False
+        self._copied = 0
         self._group_pending = opened.spec.get("group_size", 1) > 1  # no batch came yet, and nothing was told of that
         self._wait_seconds = 0.0
+        super().__init__(opened)
+
+    def _attach(self, opened: Opened) -> None:
+        super()._attach(opened)
+        library, handle, slots = opened.library, opened.handle, self._slots
+        self._maker: Union[BatchMaker, DeviceBatchMaker]
+        if self._device >= 0:
+            memory = memory_of(opened.framework, self._device)
+            if opened.zero_copy:
+                self._maker = LentBatchMaker(library, handle, self._output_count, self.batch_size, slots, memory, self._device)
+            else:
+                self._maker = DeviceBatchMaker(library, handle, self._output_count, self.batch_size, slots, memory)
+        else:
+            # Where the daemon could not bring the tensors to the GPU, the framework does.
+            gpu = opened.ordinal
+            self._maker = BatchMaker(library, self._tensor_count, self.batch_size, slots, opened.framework, opened.zero_copy, gpu)
+        self._framework = opened.framework
+        self._timeout = opened.timeout
 
     @property
     def framework(self) -> str:
@@ -69,6 +70,11 @@ class Stream(Connection):
     def held(self) -> int:
         """Batches of this feed that are referred to now."""
         return self._maker.held
+
+    @property
+    def copied(self) -> int:
+        """Batches that came as copies because the trainer held too many slots; see `SlotsHeldWarning`."""
+        return self._copied
 
     @property
     def wait_seconds(self) -> float:
@@ -104,35 +110,52 @@ class Stream(Connection):
     def _wait(self) -> int:
         """pf_next for as long as it takes, in slices."""
         begin = time.perf_counter()
+        slice_ms = _FIRST_SLICE_MS
         try:
             while True:
                 waited = time.perf_counter() - begin
-                slice_ms = _SLICE_MS
                 if self._timeout is not None:
                     slice_ms = max(0, min(slice_ms, math.ceil((self._timeout - waited) * 1000)))
-                if self._handle is None:  # closed by a signal handler, or by the thread that had the lock
-                    self._check_open()
+                self._check_open()  # a signal handler may have closed it
+                if self._closing:
+                    self._end()
+                    raise Error(Code.CANCELLED, "the feed was closed by another thread while this one waited for a batch")
                 result: int = self._library.pf_next_info(self._handle, slice_ms, self._out_ref, self._maker.info_ref)
                 if result != Code.DEADLINE_EXCEEDED:
                     return result
+                late = self._library.error(result)
                 self._library.drain_log()
-                self._check_open()
-                if self._closing:
-                    raise Error(Code.CANCELLED, "the feed was closed by another thread while this one waited for a batch")
                 if slice_ms == 0:
-                    raise self._late()
+                    raise DeadlineExceededError(
+                        late.code, f"the feed of {describe(self._spec)} had no batch within timeout={self._timeout:g} seconds ({late})"
+                    )
                 _daemon.revive(self._address)
                 self._tell(waited)
+                slice_ms = _SLICE_MS
+                self._check_open()
+                self._reconnects = self._get_info().reconnects
+                self._seen = self._look()
         finally:
+            self._seen = None
             self._wait_seconds += time.perf_counter() - begin
 
-    def _late(self) -> Error:
-        all_held = f": all its {self._slots} slots are held, so none could come; {_REMEDIES}" if self.held >= self._slots else ""
-        # The library's own words say more when it is the daemon that is away.
-        said = "" if all_held else f" ({self._library.error(Code.DEADLINE_EXCEEDED)})"
-        return DeadlineExceededError(
-            Code.DEADLINE_EXCEEDED, f"the feed of {describe(self._spec)} had no batch within timeout={self._timeout:g} seconds{all_held}{said}"
-        )
+    def _look(self) -> Any:
+        """Where the feed is, for who asks while it waits."""
+        raise NotImplementedError
+
+    def _look_beside_waits(self) -> Any:
+        """What `_look` says; while another thread waits for a batch, what it said then, at once."""
+        patience = 0.0
+        while not self._lock.acquire(timeout=patience):
+            seen = self._seen
+            if seen is not None:
+                return seen
+            patience = _LOOK_S  # that thread is doing something short, or is about to wait
+        try:
+            self._check_open()
+            return self._look()
+        finally:
+            self._lock.release()
 
     def _tell(self, waited: float) -> None:
         """Says once why no batch may be coming."""
@@ -144,13 +167,20 @@ class Stream(Connection):
                 waited,
                 self._spec["group_size"],
             )
-        if not self._warned and self.held >= self._slots:
+
+    def _count_copied(self, held: int) -> None:
+        """The batch that is about to be given is a copy: `held` slots would be in use with its own."""
+        self._library.pf_count_copied_quick(self._handle)
+        self._copied += 1
+        if not self._warned:
             self._warned = True
             warnings.warn(
-                f"all {self._slots} slots of the feed of {describe(self._spec)} are held by batches that are still referred to, so no further "
-                f"one can come: {_REMEDIES}",
+                f"{held - 1} of the {self._slots} slots of the feed of {describe(self._spec)} are held by batches that are still referred to: this batch "
+                "comes as a copy, and so will others while that is so. To have fewer held keep copies of what is needed longer (images.clone()), or "
+                "raise slots; zero_copy=False always copies. Whatever shares a batch's memory holds its slot: slices too, what .cpu() or .numpy() made "
+                "without copying, and what autograd saved for a backward pass",
                 SlotsHeldWarning,
-                stacklevel=7,
+                stacklevel=5,
             )
 
     def _unclaimed(self) -> Optional[Tuple[int, ...]]:

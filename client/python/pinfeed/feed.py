@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any, Dict, Iterator, NoReturn, Optional, Tuple
+import sys
+import weakref
+from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, Tuple
 
 from ._batch import OUTPUTS
 from ._checks import MAX_EPOCH, Checks, shown, to_integer
-from ._connection import Opened
-from ._errors import Code, InvalidArgumentError
+from ._connection import Opened, Resumed, logger
+from ._errors import Code, Error, InvalidArgumentError
 from ._spec import describe
 from ._stream import Stream
 from ._views import DatasetView, SamplerView
 
 _STATE_VERSION = 1
+
+# What a feed is at; see `Feed`.
+_BETWEEN, _PLACED, _RUNNING = range(3)
 
 
 class Feed(Stream):
@@ -26,26 +31,52 @@ class Feed(Stream):
 
     Each ``for`` runs over the next epoch: 0, 1, 2, ..., without a gap in the prefetching. After a ``break`` the next ``for`` begins the
     next epoch. `set_epoch` chooses another. Opened with a state, or after `load_state_dict`, the next ``for`` goes on where the state was
-    taken. When all `epochs` are over, a ``for`` yields nothing.
+    taken. A feed with ``epochs=1`` runs over that epoch again and again; with more, or shared, a ``for`` after the last one raises Error
+    (OUT_OF_RANGE).
 
-    One iterator at a time: a second one ends the first. Threads: any, one after the other (calls wait for each other). A forked child must
-    not use its parent's feed. Closed by `close`, by ``with``, or when it is no longer referred to; tensors that are still held stay valid.
+    What the calls do, by what the feed is at. An iterator begins when its first batch is asked for, so one that gave none changes nothing:
+
+    =======================  ====================================  ==============================================  =====================
+    the feed is              next ``for``                          set_epoch(e)                                    state_dict
+    =======================  ====================================  ==============================================  =====================
+    placed: just opened, or  goes on there                         e is its epoch: nothing; else between epochs,   that place
+    a state was loaded                                             before e
+    running: gave batches,   ends that iteration; begins the       the epoch after this one is e; if the running   behind the last batch
+    the end was not told     epoch after it                        iterator is gone: between epochs, before e      given, and that choice
+    between epochs           begins the epoch                      before e                                        that epoch's start
+    =======================  ====================================  ==============================================  =====================
+
+    ``open(..., state=feed.state_dict())`` yields what the feed itself would yield next, by its iterator if there is one. Only after a
+    ``break``, with no `set_epoch` since, it goes on with the epoch that was left, where the feed itself begins the next.
+
+    A batch that ``for`` was to give is given again when an exception came in between, such as Ctrl-C or what a signal handler raises.
+    ``batch = next(iterator)`` cannot promise that: Python runs handlers between the return of ``next`` and the assignment, and a batch
+    that was returned counts as given.
+
+    One iterator at a time: a second one ends the first. Threads: any; those that move the feed (iterating, `set_epoch`,
+    `load_state_dict`) wait for each other, the rest answers at once while another thread waits for a batch. A forked child must not
+    use its parent's feed, but may close it. Closed by `close`, by ``with``, or when it is no longer referred to; tensors that are still
+    held stay valid.
     """
 
     def __init__(self, opened: Opened) -> None:
-        super().__init__(opened)
-        self._iteration: Optional[object] = None  # the one iterator that may go on knows it
+        # The newest iterator, which alone may go on.
+        self._iterator: Callable[[], Optional[_EpochIterator]] = _nobody
+        self._phase = _PLACED
         self._epoch = 0  # of the iteration that runs, or of the one that comes
-        self._started = False  # a batch of it was given
-        self._ended = False  # its last batch was given
-        self._resumed = False  # load_state_dict set the position, no iteration began since
-        self._requested: Optional[int] = None  # by set_epoch, for the next iteration
         self._dataset: Optional[DatasetView] = None
         self._as_output = OUTPUTS[opened.output]
+        self._ended = False  # placed or running: its last batch was given
+        self._next_epoch: Optional[int] = None  # placed or running: the epoch after this one, if it was chosen
+        self._shared = "sharing" in opened.spec
         self._queue = opened.spec.get("sharing") == "QUEUE"
-        self._joined = "sharing" not in opened.spec  # a shared feed may be in any epoch when this process joins it
+        self._has_loader = False  # one of pinfeed.accelerate, or that there is none was told
+        self._joined = not self._shared  # the group may go on to another epoch before this process has its first batch
+        super().__init__(opened)
         if opened.resumed is not None:
-            self._stand_at(*opened.resumed)
+            self._stand_at(opened.resumed)
+        else:
+            self._epoch = int(json.loads(self._get_cursor()).get("epoch", 0))  # of a group that runs already: its epoch
 
     @property
     def sampler(self) -> SamplerView:
@@ -68,8 +99,9 @@ class Feed(Stream):
 
     @property
     def epoch(self) -> int:
-        """The epoch that is being iterated over, or that the next ``for`` will, from 0."""
-        return self._epoch if self._requested is None else self._requested
+        """The epoch that is being iterated over (or was, until a ``break``), else the one that the next ``for`` will, from 0. Of a
+        member that joins a group: where the group is."""
+        return self._epoch
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("a feed cannot be pickled: open it in the process that uses it (pinfeed replaces the DataLoader and its workers)")
@@ -77,37 +109,83 @@ class Feed(Stream):
     # ---- iterating --------------------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
+        """An iterator over the next epoch, which begins with its first batch. In a ``for`` an exception of a signal handler loses no
+        batch; one that lands between the return of ``next(iterator)`` and what is done with it loses that batch."""
         with self._lock:
             self._check_open()
-            natural = self._epoch + 1 if self._started else self._epoch
-            epoch = natural if self._requested is None else self._requested
-            # The library stands at the start of the natural epoch unless the last one was left early.
-            in_place = epoch == natural and (self._resumed or self._ended or not self._started)
-            over = 0 < self._epochs <= epoch
-            if not in_place and not over:
-                self._go_to(epoch)
-            self._epoch = epoch
-            self._requested = None
-            self._ended = over or (in_place and self._resumed and self._ended)
-            self._started = self._resumed = False
-            self._iteration = object()
-            return _EpochIterator(self, self._iteration)
+            self._tell_of_accelerate()
+            self._find_rank(for_batches=True)
+            if self._phase == _RUNNING:
+                self._end_iteration()
+            iterator = _EpochIterator(self)
+            self._iterator = weakref.ref(iterator)
+            return iterator
+
+    def _tell_of_accelerate(self) -> None:
+        """`Accelerator.prepare` takes anything, and leaves what is no loader as it is."""
+        state = sys.modules.get("accelerate.state")  # not imported for this
+        if self._has_loader or state is None or not state.PartialState._shared_state:
+            return
+        self._has_loader = True
+        logger.warning(
+            "feed of %s: this process uses Accelerate, which does not know the feed itself: its prepare() leaves it as it is, gradient accumulation "
+            "misses the last step, and gather_for_metrics counts repeated samples. Give it pinfeed.accelerate.Loader(feed)",
+            describe(self._spec),
+        )
+
+    def _begin(self) -> None:
+        """Makes the first batch of the iteration the next one."""
+        self._find_rank(for_batches=True)
+        if self._phase == _PLACED:
+            return
+        epoch = self._epoch
+        if self._is_over(epoch):
+            if self._epochs > 1 or self._shared:
+                again = "open a group of another name to read on" if self._shared else "set_epoch to one of them, open with epochs=1 to repeat one"
+                raise Error(
+                    Code.OUT_OF_RANGE,
+                    f"the feed of {describe(self._spec)} was opened with epochs={self._epochs}, and they are over: {again}, or leave epochs out "
+                    "for a feed without end",
+                )
+            if epoch == 1 and self._spec["order"] == "SHUFFLE":
+                logger.warning(
+                    "feed of %s: epochs=1, so each for runs over the same epoch, in the same order; leave epochs out to have others follow",
+                    describe(self._spec),
+                )
+            epoch = 0
+        self._go_to(epoch)
+        self._epoch = epoch
+        self._phase = _PLACED
+        self._ended = False
+
+    def _is_over(self, epoch: int) -> bool:
+        return 0 < self._epochs <= epoch
+
+    def _end_iteration(self) -> None:
+        """The next one takes the epoch after it."""
+        if self._next_epoch is not None:
+            self._epoch = self._next_epoch
+        elif not self._is_over(self._epoch):
+            self._epoch += 1
+        self._phase = _BETWEEN
+        self._ended = False
+        self._next_epoch = None
 
     def _go_to(self, epoch: int) -> None:
-        """Makes the first batch of an epoch the next one."""
+        """Makes the first batch of an epoch the next one. The library does nothing where it is already."""
         unclaimed = self._unclaimed()
         if unclaimed is not None and unclaimed[:2] == (epoch, 0):
             return
         if self._queue:
             return  # nobody else gets what this process took
         self._drop_unclaimed()
-        if "sharing" in self._spec:
+        if self._shared:
             return  # others read along: _next skips what is left of the epoch instead
         self._library.check(self._library.pf_seek_epoch(self._handle, epoch))
         self._library.drain_log()
 
     def _next(self, iterator: _EpochIterator) -> Any:
-        started = self._started
+        phase = self._phase
         taken: Any = None
         try:
             with self._lock:
@@ -115,7 +193,7 @@ class Feed(Stream):
         except BaseException:
             if taken is not None and self._taken is taken:  # Ctrl-C as the lock was released: the next call gives the batch
                 taken.leaving = False
-                self._started = started
+                self._phase = max(phase, _PLACED)
                 self._ended = False
             raise
         # Python runs no signal handler between here and the trainer's loop. Until here the batch counts as not given.
@@ -129,58 +207,68 @@ class Feed(Stream):
             self._check_open()
             if iterator.over:  # ended by another thread while this one waited for the lock
                 raise StopIteration
-            if iterator.iteration is not self._iteration:
-                raise RuntimeError("this iterator ended when another one of the same feed was begun: a feed has one at a time")
+            if self._iterator() is not iterator:
+                raise RuntimeError("this iterator ended when another one of the same feed was begun, or a state loaded: a feed has one at a time")
+            if self._phase != _RUNNING:
+                self._begin()
             if self._ended:
                 break
             taken = self._taken
             if taken is None or taken.leaving:  # another call is just giving that one
                 taken = self._take()
                 if taken is None:  # after the last epoch
-                    self._ended = True
                     break
-            epoch, last_of_epoch = taken.info[0], taken.info[4] != 0
+            info = taken.info
+            epoch = info[0]
             late = self._joined and epoch < self._epoch
             if late and not self._queue:
                 self._taken = None  # of an epoch that was left early; its slot goes back
                 continue
             if self._joined and epoch > self._epoch:
-                self._ended = True  # it stays, for the next iteration
-                break
+                break  # it stays, for the next iteration
             batch = self._as_output(self._maker.make(taken))
-            if self._taken is not taken or self._ended or iterator.iteration is not self._iteration:
+            if info[5] > self._maker.most_held:
+                self._count_copied(info[5])
+            if self._taken is not taken or self._ended or self._iterator() is not iterator:
                 continue  # a signal handler closed the feed, moved it or took the batch itself
             if not late:
                 self._epoch = epoch
                 # In the last epoch of a queue, batches of members that died may still come.
-                self._ended = last_of_epoch and not (self._queue and epoch + 1 == self._epochs)
+                self._ended = info[4] != 0 and not (self._queue and epoch + 1 == self._epochs)
             self._joined = True
-            self._started = True
+            self._given = True
+            self._phase = _RUNNING
             taken.leaving = True
             return taken, batch
-        # The epoch is over. The next iteration takes the next one.
-        self._iteration = None
         iterator.over = True
-        if not 0 < self._epochs <= self._epoch:
-            self._epoch += 1
-        self._started = self._ended = False
+        self._end_iteration()
         raise StopIteration
-
-    def _forget(self) -> None:
-        self._iteration = None
-        super()._forget()
 
     # ---- position ---------------------------------------------------------------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
-        """The next ``for`` runs over this epoch (from 0). A loop that runs is not disturbed, and an epoch that `load_state_dict` led
-        into is still gone on with. When it is not the next one anyway, that ``for`` begins as `load_state_dict` does."""
+        """The next ``for`` runs over this epoch (from 0). A loop that runs is not disturbed, and an epoch that a state led into is still
+        gone on with when it is this one. When it is not the next one anyway, that ``for`` begins as `load_state_dict` does.
+
+        A shared feed cannot go back: Error (FAILED_PRECONDITION)."""
         checks = Checks()
         epoch = checks.integer("epoch", epoch, 0, MAX_EPOCH)
         checks.raise_faults()
         with self._lock:
             self._check_open()
-            self._requested = epoch
+            running = self._phase == _RUNNING
+            earliest = self._epoch + 1 if running else self._epoch
+            if self._shared and epoch < earliest:
+                raise Error(
+                    Code.FAILED_PRECONDITION,
+                    f"epoch: {epoch} is behind this feed, whose next epoch is {earliest}: a shared feed cannot go back, as others read along",
+                )
+            if running and self._iterator() is not None:
+                self._next_epoch = epoch
+            elif self._phase != _PLACED or epoch != self._epoch:
+                self._end_iteration()
+                self._epoch = epoch
+                self._joined = True  # from here on what comes of another epoch is not taken for this one
 
     def state_dict(self) -> Dict[str, Any]:
         """What was consumed so far, to be saved with the model: everything up to the last batch that was yielded.
@@ -188,19 +276,23 @@ class Feed(Stream):
         A dict of strings, numbers and dicts, which JSON keeps as it is. It does not depend on prefetching, slots or the world
         size: with the same global batch size it may be loaded by another number of ranks.
         """
-        with self._lock:
-            self._check_open()
-            cursor = json.loads(self._get_cursor())
-            epoch, ended = self._epoch, self._ended
-            if self._requested is not None and not (self._resumed and self._requested == epoch):
-                epoch, ended = self._requested, False
-                cursor.update(epoch=str(epoch), position="0")
-            else:
-                unclaimed = self._unclaimed()
-                if unclaimed is not None:  # the library counts it, the trainer has not got it
-                    ended = False
-                    cursor.update(epoch=str(unclaimed[0]), position=str(unclaimed[1] * self.batch_size * self.world_size))
-            return {"version": _STATE_VERSION, "epoch": epoch, "epoch_ended": ended, "cursor": cursor}
+        phase, epoch, ended, next_epoch, unclaimed, text = self._look_beside_waits()
+        cursor = json.loads(text)
+        if phase == _BETWEEN and not self._queue and not self._is_over(epoch):
+            cursor.update(epoch=str(epoch), position="0")
+        elif unclaimed is not None:  # the library counts it, the trainer has not got it
+            ended = False
+            cursor.update(epoch=str(unclaimed[0]), position=str(unclaimed[1] * self.batch_size * self._rank.world_size))
+        state = {"version": _STATE_VERSION, "epoch": epoch, "epoch_ended": ended, "cursor": cursor}
+        if next_epoch is not None:
+            state["next_epoch"] = next_epoch
+        return state
+
+    def _look(self) -> Any:
+        return self._phase, self._epoch, self._ended, self._next_epoch, self._unclaimed(), self._get_cursor()
+
+    def _next_cursor(self) -> str:
+        return json.dumps(self.state_dict()["cursor"])
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Goes on where `state_dict` was called. The next ``for`` yields what was left of that epoch, which may be nothing.
@@ -215,35 +307,38 @@ class Feed(Stream):
         Raises InvalidArgumentError for a position that is not, for the state of another seed or order and for what is no state, Error
         (FAILED_PRECONDITION) when the dataset has changed since or its broadcast group is further already, and what `open` raises of the daemon.
         """
-        epoch, ended, cursor = read_state(state, self._epochs)
+        resumed, cursor = read_state(state, self._epochs)
         with self._lock:
             self._check_open()
             self._library.check(self._library.pf_seek(self._handle, cursor.encode("utf-8")))
             self._library.drain_log()
             self._drop_unclaimed()
-            self._stand_at(epoch, ended)
+            if self._phase == _RUNNING:
+                self._iterator = _nobody
+            self._stand_at(resumed)
 
-    def _stand_at(self, epoch: int, ended: bool) -> None:
+    def _stand_at(self, resumed: Resumed) -> None:
         """The library stands at a state's cursor, the next iteration is what is left of the state's epoch."""
-        self._iteration = None
-        self._requested = None
-        self._epoch = epoch
-        self._ended = ended
-        self._started = False
-        self._resumed = True
+        self._phase = _PLACED
+        self._epoch, self._ended, self._next_epoch = resumed
         self._joined = True
 
 
-def read_state(state: Any, epochs: int) -> Tuple[int, bool, str]:
-    """Epoch, whether it had ended, and cursor of a `state_dict`."""
+def _nobody() -> None:
+    """In place of a reference to an iterator."""
+
+
+def read_state(state: Any, epochs: int) -> Tuple[Resumed, str]:
+    """What a `state_dict` says, and its cursor."""
 
     def refuse(reason: str) -> InvalidArgumentError:
         return InvalidArgumentError(Code.INVALID_ARGUMENT, f"this is not the state of a feed: {reason}")
 
     try:
         version, epoch, ended, cursor = state["version"], state["epoch"], state["epoch_ended"], state["cursor"]
+        next_epoch = state.get("next_epoch")
         text = json.dumps(cursor)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise refuse(f"{type(error).__name__}: {error}") from error
     if to_integer(version) != _STATE_VERSION:
         raise InvalidArgumentError(
@@ -251,9 +346,15 @@ def read_state(state: Any, epochs: int) -> Tuple[int, bool, str]:
         )
     if not isinstance(ended, bool):
         raise refuse(f"epoch_ended: {shown(ended)} is not True or False")
-    number = to_integer(epoch)
-    if number is None or not 0 <= number <= MAX_EPOCH:
-        raise refuse(f"epoch: {shown(epoch)} is not a whole number from 0 to {MAX_EPOCH}")
+
+    def to_epoch(name: str, value: Any) -> int:
+        number = to_integer(value)
+        if number is None or not 0 <= number <= MAX_EPOCH:
+            raise refuse(f"{name}: {shown(value)} is not a whole number from 0 to {MAX_EPOCH}")
+        return number
+
+    number = to_epoch("epoch", epoch)
+    following = None if next_epoch is None else to_epoch("next_epoch", next_epoch)
     try:
         at = int(cursor.get("epoch", 0))
     except (AttributeError, TypeError, ValueError):
@@ -262,17 +363,16 @@ def read_state(state: Any, epochs: int) -> Tuple[int, bool, str]:
     # last epoch any may have been asked for.
     if abs(at - number) > 1 and not 0 < epochs <= number:
         raise refuse(f"epoch: {number} does not fit its cursor, which is in epoch {at}")
-    return number, ended, text
+    return Resumed(number, ended, following), text
 
 
 class _EpochIterator(Iterator[Any]):
     """One epoch of a feed."""
 
-    __slots__ = ("_feed", "iteration", "over")
+    __slots__ = ("__weakref__", "_feed", "over")
 
-    def __init__(self, feed: Feed, iteration: object) -> None:
+    def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self.iteration = iteration
         self.over = False
 
     def __next__(self) -> Any:

@@ -42,6 +42,18 @@ def test_the_bytes_are_the_same_on_every_backend(daemon, data, host_bytes, backe
     assert int(gpu(daemon)["copies"]) >= (0 if backend == "host" else batches)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_lent_slots_are_never_all_held(daemon, data, backend):
+    """A trainer that keeps every batch has copies, of the same bytes, from the last free slot on."""
+    options = {"dataset": str(data / "arrays"), "batch_size": 7, "shuffle": True, "zero_copy": True, "slots": 3, "backend": backend}
+    expected, _, _ = finish(trainer(daemon.address, 12, **options))
+    seen, _, errors = finish(trainer(daemon.address, 12, keep=True, timeout=60, **options))
+    said = seen.pop()
+    assert seen == expected and said == {"kept": [batch["crc"] for batch in expected], "copied": 10}
+    assert "SlotsHeldWarning: 2 of the 3 slots" in errors
+    await_unused(daemon)
+
+
 def test_bad_samples_that_become_zeros_are_zeros_after_normalising(daemon, data, tmp_path):
     broken = data / "photos" / "class0" / "broken.jpg"
     broken.write_bytes(b"no image")

@@ -7,7 +7,8 @@ Prints one JSON line a batch, {epoch, index, samples, fields, crc}, as it comes,
 holds the n-th batch and forks a child that does nothing but print {child, crc} of that batch's memory: at once, and for each
 line on stdin; it needs zero_copy. With "fault_at": n its own work breaks the GPU's context behind the n-th batch, and it
 leaves the feed; {left_s} comes last. With "wait_at": n it goes on behind the n-th batch when stdin has a line, or its end. With "refused_at": n
-it asks behind the n-th batch for the position behind the first one, which must be refused.
+it asks behind the n-th batch for the position behind the first one, which must be refused. With "keep": true it keeps every batch; {kept, copied},
+with the crc of all that it kept, comes last but one.
 """
 import ctypes
 import itertools
@@ -19,7 +20,7 @@ import zlib
 
 import numpy as np
 import pinfeed
-from pinfeed import _device
+from pinfeed import _batch, _device
 
 DTYPES = {"bfloat16": "<u2"}
 
@@ -69,6 +70,7 @@ def stand_in_memory(ordinal):
         address=lambda array: array.address,
         stream=lambda: 0,
         lend=lambda raw: LentArray(driver, raw),
+        copy=None,  # nothing is small
     )
 
 
@@ -106,8 +108,10 @@ def seek_refused(feed, state):
 def main():
     address, batches, options = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     _device.torch_memory = stand_in_memory
+    _batch.SMALL_BYTES = 0  # what is lent is looked at here
     host = options.pop("host", False)
     fork_at, fault_at, wait_at, refused_at = (options.pop(name, 0) for name in ("fork_at", "fault_at", "wait_at", "refused_at"))
+    keep = options.pop("keep", False)
     options["transforms"] = [getattr(pinfeed, name)(*arguments) for name, arguments in options.get("transforms", [])]
     gpu = options.pop("gpu", 0)
     where = {"framework": "numpy"} if host else {"device": f"cuda:{gpu}", "framework": "torch"}
@@ -120,6 +124,8 @@ def main():
                 samples = batch[0].shape[0]
                 say({"epoch": batch.epoch, "index": batch.index, "samples": samples, "fields": batch._fields, "crc": crc})
                 taken += 1
+                if keep:
+                    held.append(batch)
                 if taken == 1:
                     passed = feed.state_dict()
                 if taken == refused_at:
@@ -136,6 +142,9 @@ def main():
                 if taken == batches:
                     break
             batch = None
+        if keep:
+            say({"kept": [[tensor.crc() for tensor in batch] for batch in held], "copied": feed.copied})
+            held.clear()
         say({"backend": feed.backend, "reconnects": feed.reconnects})
         began = time.monotonic()
     if fault_at:
