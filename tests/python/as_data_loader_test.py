@@ -124,16 +124,17 @@ def test_plain_outputs(fake, framework, output, kind):
 
 
 def test_plain_outputs_of_slots_on_a_gpu(fake, monkeypatch):
-    memory = _device.Memory(dtype=str, empty=None, address=None, stream=lambda: 0, lend=lambda raw: raw)
+    # The labels of a batch are small, so they are copied.
+    memory = _device.Memory(dtype=str, empty=None, address=lambda array: 1, stream=lambda: 0, lend=lambda raw: raw, copy=lambda raw: numpy.empty(raw.shape))
     monkeypatch.setattr(_device, "torch_memory", lambda ordinal: memory)
     feed = fake(settings={"DEVICE": 0}, device=0, framework="torch", zero_copy=True, output="dict")
     batch = next(iter(feed))
     assert type(batch) is dict
-    label = batch["label"]
+    image = batch["image"]
     del batch
     gc.collect()
     assert feed.held == 1
-    del label
+    del image
     assert feed.held == 0
 
 

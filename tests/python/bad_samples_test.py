@@ -78,11 +78,8 @@ def test_an_empty_batch_is_a_batch(feeds, pictures, caplog, options):
             assert [tuple(tensor.shape) for tensor in batches[0]] == [(0, *image), (0,), (0,), (0,)]
             assert [str(tensor.dtype).split(".")[-1] for tensor in batches[2]] == ["uint8", "int64", "int64", "bool"]
             assert values(batches[1].label) == [1, 1, 1] and values(batches[1].sample_id) == [4, 5, 7]
-            if not options.get("zero_copy", True):
-                assert batches[0].raw == {}
-            else:
-                raw = batches[0].raw["image"]
-                assert raw.shape == (0, *image) and raw.nbytes == 0 and numpy.asarray(raw).shape == raw.shape
+            raw = batches[0].raw["image"]
+            assert raw.shape == (0, *image) and raw.nbytes == 0 and numpy.asarray(raw).shape == raw.shape
             batches = batch = None
     warned = [record.getMessage() for record in caplog.records if "is empty" in record.getMessage()]
     assert len(warned) == 1 and "batch 0 of epoch 0 is empty: all its 4 samples are bad" in warned[0]

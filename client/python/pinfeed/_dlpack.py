@@ -165,7 +165,8 @@ class RawTensor:
             "version": 3,
             "shape": self.shape,
             "typestr": DTYPES[self._dtype][3],
-            "data": (self.address, not self.writable),
+            # An empty tensor may be at address 0, which NumPy takes for none; nothing is read there.
+            "data": (self.address or 1, not self.writable),
         }
 
     def __dlpack_device__(self) -> Tuple[int, int]:
