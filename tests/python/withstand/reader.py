@@ -13,6 +13,8 @@ import numpy
 
 import pinfeed
 
+pinfeed._batch.SMALL_BYTES = 0  # views, also of small tensors: what is kept stays in its slot
+
 
 def main():
     address, dataset, progress, options = sys.argv[1:]
