@@ -22,6 +22,8 @@ namespace {
 constexpr std::chrono::milliseconds kPause(100);  // when no descriptor is left
 constexpr std::chrono::milliseconds kTurns(5);    // between looks at who has its turn
 constexpr std::chrono::seconds kSweep(1);
+constexpr int kMostAccepted = 64;               // before those there are have their turn
+constexpr std::chrono::seconds kTellSlowed(10);  // between two lines of one user
 constexpr size_t kOfPair = 2;  // descriptors that a connection has beside its own once gRPC serves it
 
 // No more than a quarter of the descriptors, which sessions need too.
@@ -79,15 +81,18 @@ void Guard::Stop() {
 // ---- accepting
 
 void Guard::Accept() {
-  Result<std::optional<Listener::Connection>> accepted = listener_.Accept();
-  if (!accepted.ok()) {
-    loop_->Change(listening_, 0);
-    loop_->At(Clock::now() + kPause, [this] {
-      if (accepts_) loop_->Change(listening_, EPOLLIN);
-    });
-    return;
+  for (int round = 0; round < kMostAccepted; ++round) {
+    Result<std::optional<Listener::Connection>> accepted = listener_.Accept();
+    if (!accepted.ok()) {
+      loop_->Change(listening_, 0);
+      loop_->At(Clock::now() + kPause, [this] {
+        if (accepts_) loop_->Change(listening_, EPOLLIN);
+      });
+      return;
+    }
+    if (!accepted->has_value()) return;
+    Add(std::move(**accepted));
   }
-  if (accepted->has_value()) Add(std::move(**accepted));
 }
 
 void Guard::Add(Listener::Connection accepted) {
@@ -259,9 +264,10 @@ bool Guard::MayPass(uint64_t id, uint32_t price) {
   Account& account = *entry.account;
   if (account.credit.Take(price, Clock::now())) return true;
   account.credit.Wait(id, price, !entry.connection->begun());
-  if (const auto more = account.slowed.Admit()) {
-    spdlog::warn("{} asks for more by gRPC than one user is given at once: its connections wait for their turn{}",
-                 account.who, *more);
+  if (const Clock::time_point now = Clock::now(); now >= account.tell_at) {
+    account.tell_at = now + kTellSlowed;
+    spdlog::warn("{} asks for more by gRPC than one user is given: its connections wait for their turns",
+                 account.who);
   }
   AwaitTurns();
   return false;
@@ -313,7 +319,7 @@ std::string Guard::CountCall(uint64_t id, size_t of_connection) {
   std::string whose;
   if (of_connection > ClientFrames::kMaxOpenCalls) {
     whose = std::to_string(ClientFrames::kMaxOpenCalls) + " calls are open on one connection";
-  } else if (of_user > kMaxCallsAUser) {
+  } else if (of_user > kMaxCallsAUser && of_connection > 1) {  // who calls once at a time may always
     whose = std::to_string(kMaxCallsAUser) + " calls are open of one user";
   } else {
     return {};

@@ -9,7 +9,6 @@
 #include <string>
 #include <unordered_map>
 
-#include "common/log_pace.h"
 #include "common/result.h"
 #include "common/unique_handle.h"
 #include "server/rpc/guarded_connection.h"
@@ -65,7 +64,7 @@ class Guard final : private GuardedConnection::Host {
     size_t connections = 0;
     size_t descriptors = 0;  // what they and gRPC have open for them
     size_t calls = 0;
-    LogPace slowed{30};
+    Clock::time_point tell_at;  // the next time that it waits
   };
   struct Side {
     EventLoop::WatchId watch = 0;  // 0: none

@@ -77,7 +77,7 @@ class GuardedConnection {
 
  private:
   static constexpr size_t kChunk = 16384;
-  static constexpr uint32_t kBeginning = 40;  // units that the price of a connection has in it
+  static constexpr uint32_t kBeginning = 64;  // units that the price of a connection has in it
 
   bool Pay(uint32_t price);
   void FromServer();

@@ -31,11 +31,13 @@ void UserCredit::Leave(Id id) {
 std::optional<std::pair<UserCredit::Id, uint32_t>> UserCredit::NextTurn(Clock::time_point now) {
   Count(now);
   if (!somebody_waits() || credit_ <= 0) return std::nullopt;
-  fresh_had_its_turn_ = !fresh_.empty() && (others_.empty() || !fresh_had_its_turn_);
-  Waiting& queue = fresh_had_its_turn_ ? fresh_ : others_;
+  if (fresh_.empty() || others_.empty()) fresh_lead_ = 0;
+  const bool is_fresh = others_.empty() || (!fresh_.empty() && fresh_lead_ <= 0);
+  Waiting& queue = is_fresh ? fresh_ : others_;
   const std::pair<Id, uint32_t> next = queue.front();
   queue.pop_front();
   credit_ -= next.second;
+  fresh_lead_ += is_fresh ? next.second : -static_cast<double>(next.second);
   return next;
 }
 

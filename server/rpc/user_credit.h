@@ -11,13 +11,13 @@
 namespace pinfeed {
 
 // Purpose: a token bucket whose users wait in turns, so that one connection that asks for much leaves the
-// others their share; new ones have a queue of their own. Threads: one at a time. Errors: none.
+// others their share; new ones have a queue of their own, and half of it. Threads: one at a time. Errors: none.
 class UserCredit {
  public:
   using Clock = std::chrono::steady_clock;
   using Id = uint64_t;
-  static constexpr double kIncomeASecond = 20'000;
-  static constexpr double kMost = kIncomeASecond;  // what is saved up
+  static constexpr double kIncomeASecond = 40'000;
+  static constexpr double kMost = 20'000;  // what is saved up
   static constexpr uint32_t kTurn = 32;            // what one connection gets before the next has its turn
 
   explicit UserCredit(Clock::time_point now) : counted_at_(now) {}
@@ -41,7 +41,7 @@ class UserCredit {
   Clock::time_point counted_at_;
   Waiting fresh_;
   Waiting others_;
-  bool fresh_had_its_turn_ = false;
+  double fresh_lead_ = 0;  // what they were given more than the others, while both wait
 };
 
 }  // namespace pinfeed
