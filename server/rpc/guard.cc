@@ -231,7 +231,7 @@ void Guard::Sweep() {
     if (entry.connection->late(now)) late.push_back(id);
   for (const uint64_t id : late) {
     Entry& entry = entries_.at(id);
-    if (!entry.connection->begun()) {
+    if (!entry.connection->begun() && !entry.told) {
       refusals_.Count(Refusal::kHttp2, "a connection from " + Describe(entry.peer) +
                                            ", which is closed: it did not begin in time");
     }
@@ -307,10 +307,11 @@ UniqueFd Guard::Serve(uint64_t id) {
 
 std::string Guard::Denial(uint64_t id) {
   const TlsPeer* const peer = entries_.at(id).connection->tls_peer();
-  if (peer == nullptr || options_.denial == nullptr) return {};
-  std::string denial = options_.denial(*peer);
-  if (!denial.empty()) refusals_.Count(Refusal::kCertificate, "a call to the admin endpoint: " + denial);
-  return denial;
+  return peer == nullptr || options_.denial == nullptr ? std::string() : options_.denial(*peer);
+}
+
+void Guard::CountDenial(const std::string& why) {
+  refusals_.Count(Refusal::kCertificate, "a call to the admin endpoint: " + why);
 }
 
 std::string Guard::CountCall(uint64_t id, size_t of_connection) {

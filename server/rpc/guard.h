@@ -103,6 +103,7 @@ class Guard final : private GuardedConnection::Host {
   bool MayPass(uint64_t id, uint32_t price) override;
   UniqueFd Serve(uint64_t id) override;
   std::string Denial(uint64_t id) override;
+  void CountDenial(const std::string& why) override;
   std::string CountCall(uint64_t id, size_t of_connection) override;
   void UncountCall(uint64_t id) override;
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <utility>
 
 #include "server/rpc/own_frames.h"
@@ -16,6 +17,7 @@ namespace {
 constexpr int kMostRounds = 4;  // before others have their turn
 constexpr std::chrono::seconds kDeniedFor(30);
 constexpr std::chrono::seconds kFlushFor(10);
+constexpr std::chrono::seconds kLingerFor(2);
 
 }  // namespace
 
@@ -47,7 +49,11 @@ void GuardedConnection::Pump() {
     turn_ += kBeginning;
   }
   FromServer();
-  if (client_ != nullptr) FromClient();
+  if (may_discard_ > 0) {
+    DiscardFromClient();
+  } else if (client_ != nullptr) {
+    FromClient();
+  }
 }
 
 void GuardedConnection::FlushToClient() {
@@ -113,6 +119,7 @@ void GuardedConnection::OpenCall() {
   const uint32_t call = frames_.last_call();
   if (!denied_) Deny(denial);
   if (client_ == nullptr) return;
+  host_.CountDenial(denial_);
   to_client_ += DeniedCall(call, denial_);
   if (frames_.EndCall(call)) host_.UncountCall(id_);
 }
@@ -182,7 +189,7 @@ void GuardedConnection::FromClient() {
     if (moved == ByteStream::kLater) return;
     if (moved == ByteStream::kBroken) {
       stream_fault_ = client_->fault();
-      HangUp();
+      stream_fault_.empty() ? HangUp() : Linger();
       return;
     }
     client_ended_ = moved == 0;
@@ -213,6 +220,27 @@ uint32_t GuardedConnection::client_events() const {
 
 uint32_t GuardedConnection::server_events() const {
   return (to_client_.empty() ? EPOLLIN : 0U) | (server_full_ ? EPOLLOUT : 0U);
+}
+
+// A TCP socket that is closed with bytes unread takes back what was sent last: here, TLS's word on what was
+// wrong. So the client hangs up first, if it does so soon.
+void GuardedConnection::Linger() {
+  ::shutdown(client_->fd(), SHUT_WR);
+  may_discard_ = kMostDiscarded;
+  end_by_ = std::min(end_by_, Clock::now() + kLingerFor);
+  DiscardFromClient();
+}
+
+void GuardedConnection::DiscardFromClient() {
+  std::array<char, kChunk> chunk;
+  while (true) {
+    const ssize_t moved = ::recv(client_->fd(), chunk.data(), chunk.size(), 0);
+    if (moved < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    may_discard_ -= std::min(may_discard_, static_cast<size_t>(std::max<ssize_t>(moved, 0)));
+    if (moved <= 0 || may_discard_ == 0) break;
+  }
+  may_discard_ = 0;
+  HangUp();
 }
 
 void GuardedConnection::HangUp() {

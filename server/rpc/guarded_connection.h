@@ -32,6 +32,8 @@ class GuardedConnection {
     virtual UniqueFd Serve(uint64_t id) = 0;
     // Empty when who called may; asked once TLS says who it is, and for each call.
     virtual std::string Denial(uint64_t id) = 0;
+    // A call was answered so.
+    virtual void CountDenial(const std::string& why) = 0;
     // One call more, of so many open ones on the connection. What is wrong with that; empty: nothing.
     virtual std::string CountCall(uint64_t id, size_t of_connection) = 0;
     virtual void UncountCall(uint64_t id) = 0;
@@ -77,6 +79,7 @@ class GuardedConnection {
 
  private:
   static constexpr size_t kChunk = 16384;
+  static constexpr size_t kMostDiscarded = 65536;
   static constexpr uint32_t kBeginning = 64;  // units that the price of a connection has in it
 
   bool Pay(uint32_t price);
@@ -89,6 +92,8 @@ class GuardedConnection {
   void Deny(const std::string& why);
   void Refuse(std::string fault);
   void FlushToClient();
+  void Linger();
+  void DiscardFromClient();
   void ForgetCalls();
 
   const uint64_t id_;
@@ -109,6 +114,7 @@ class GuardedConnection {
   bool told_end_ = false;      // and gRPC knows
   bool server_gone_ = false;
   bool server_full_ = false;
+  size_t may_discard_ = 0;  // more than 0: lingers
 
   ClientFrames frames_;
   ClientFrames::Part part_;  // judged, but not paid yet
