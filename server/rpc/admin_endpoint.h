@@ -18,8 +18,8 @@
 
 namespace pinfeed {
 
-// Purpose: a guard that speaks TLS, and a gRPC server behind it. Owns: both. Borrows: all it is given (outlive
-// it). Threads: Start and Stop from the owner. Errors: Create's.
+// Purpose: a guard that speaks TLS, and a gRPC server behind it. Owns: both. Borrows: all it is given
+// (outlive it). Threads: Start and Stop from the owner. Errors: Create's.
 class AdminEndpoint {
  public:
   // `listen` is ADDRESS:PORT with a numeric address; port 0: any free one.

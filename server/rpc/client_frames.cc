@@ -116,7 +116,8 @@ std::string ClientFrames::Fault(const FrameHeader& frame) const {
   if (frames_ == 0 && (frame.type != FrameType::kSettings || HasFlag(frame, kAck)))
     return "its first frame is not SETTINGS";
   if (frame.length > kMaxFrameBytes) return Text(frame) + ": the most are " + std::to_string(kMaxFrameBytes);
-  if ((block_stream_ != 0) != (frame.type == FrameType::kContinuation) || frame.type == FrameType::kPushPromise)
+  if ((block_stream_ != 0) != (frame.type == FrameType::kContinuation) ||
+      frame.type == FrameType::kPushPromise)
     return Text(frame) + " where none of this type may come";
   const Streams streams = StreamsOf(frame.type);
   if ((streams == Streams::kConnection && frame.stream != 0) ||

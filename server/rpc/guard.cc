@@ -22,7 +22,7 @@ namespace {
 constexpr std::chrono::milliseconds kPause(100);  // when no descriptor is left
 constexpr std::chrono::milliseconds kTurns(5);    // between looks at who has its turn
 constexpr std::chrono::seconds kSweep(1);
-constexpr int kMostAccepted = 64;               // before those there are have their turn
+constexpr int kMostAccepted = 64;                // before those there are have their turn
 constexpr std::chrono::seconds kTellSlowed(10);  // between two lines of one user
 constexpr size_t kOfPair = 2;  // descriptors that a connection has beside its own once gRPC serves it
 
@@ -201,7 +201,8 @@ void Guard::Tell(Entry& entry) {
     refusals_.Count(Refusal::kCertificate, "a connection from " + Describe(entry.peer) + ": " + broken);
   } else {
     const std::string who = entry.identified ? entry.account->who : Describe(entry.peer);
-    refusals_.Count(Refusal::kHttp2, "a connection of " + who + ", which is closed: it " + connection.fault());
+    refusals_.Count(Refusal::kHttp2,
+                    "a connection of " + who + ", which is closed: it " + connection.fault());
   }
 }
 
@@ -325,7 +326,8 @@ std::string Guard::CountCall(uint64_t id, size_t of_connection) {
   } else {
     return {};
   }
-  const Status error = ResourceExhausted(whose + ", answered ones included that are not read; this connection is closed");
+  const Status error =
+      ResourceExhausted(whose + ", answered ones included that are not read; this connection is closed");
   refusals_.CountRequest(entry.identified ? entry.account->who : Describe(entry.peer), error);
   entry.told = true;
   return error.message();

@@ -16,9 +16,9 @@
 namespace pinfeed {
 
 // Purpose: passes on what may pass, each way through one buffer of fixed size; a side that does not read is
-// not heard. gRPC has no part in it before the client has begun as HTTP/2 does. Owns: the client's stream, and
-// this end of the socket pair whose other end is gRPC's. Borrows: the host. Threads: one. Errors: what the
-// client does wrong ends the connection, and fault() says it.
+// not heard. gRPC has no part in it before the client has begun as HTTP/2 does. Owns: the client's stream,
+// and this end of the socket pair whose other end is gRPC's. Borrows: the host. Threads: one. Errors: what
+// the client does wrong ends the connection, and fault() says it.
 class GuardedConnection {
  public:
   using Clock = std::chrono::steady_clock;
@@ -102,12 +102,12 @@ class GuardedConnection {
   std::unique_ptr<SocketStream> server_;  // null: not yet, or gone
   std::unique_ptr<ByteStream> done_client_;
   std::unique_ptr<SocketStream> done_server_;
-  const uint32_t price_;                  // of the connection itself
+  const uint32_t price_;  // of the connection itself
   Clock::time_point end_by_;
   bool paid_ = false;
-  bool waits_ = false;        // for its turn
-  uint32_t turn_ = 0;         // what is left of it
-  bool begun_ = false;        // gRPC has been given it, or it is denied
+  bool waits_ = false;  // for its turn
+  uint32_t turn_ = 0;   // what is left of it
+  bool begun_ = false;  // gRPC has been given it, or it is denied
   bool denied_ = false;
   std::string denial_;
   bool client_ended_ = false;  // it sends no more

@@ -66,8 +66,7 @@ std::vector<std::string> NamesOf(X509* certificate) {
   if (!names.empty()) return names;
   X509_NAME* const subject = ::X509_get_subject_name(certificate);
   const int place = ::X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
-  if (place >= 0)
-    names.push_back(TextOf(::X509_NAME_ENTRY_get_data(::X509_NAME_get_entry(subject, place))));
+  if (place >= 0) names.push_back(TextOf(::X509_NAME_ENTRY_get_data(::X509_NAME_get_entry(subject, place))));
   return names;
 }
 
@@ -156,8 +155,8 @@ TlsServer::Context TlsServer::MakeContext(const TlsIdentity& identity) {
   ::SSL_CTX_set_options(raw, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
   ::SSL_CTX_set_num_tickets(raw, 0);
   ::SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
-  ::SSL_CTX_set_mode(raw, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
-                              SSL_MODE_RELEASE_BUFFERS);
+  ::SSL_CTX_set_mode(
+      raw, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
   ::SSL_CTX_set_cipher_list(raw, "ECDHE+AESGCM:ECDHE+CHACHA20");
   ::SSL_CTX_set_alpn_select_cb(raw, &ChooseProtocol, nullptr);
   ::SSL_CTX_set_verify(raw, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);

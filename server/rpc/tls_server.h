@@ -18,16 +18,16 @@ namespace pinfeed {
 std::string Describe(const TlsPeer& peer);
 
 // Purpose: makes streams that speak TLS 1.2 or later with clients that have a certificate of the CA, and
-// HTTP/2 only. Borrows: the access (outlives it). Threads: one. Errors: a stream's own; a handshake that fails
-// breaks it.
+// HTTP/2 only. Borrows: the access (outlives it). Threads: one. Errors: a stream's own; a handshake that
+// fails breaks it.
 class TlsServer {
  public:
   explicit TlsServer(const AdminAccess& access) : access_(access) {}
 
   // By the certificates in force now. `socket` is a non-blocking one.
   std::unique_ptr<ByteStream> Secure(UniqueFd socket);
-  // Empty when one of its names is on the list and its time has not passed: the handshake looked at the dates,
-  // but a connection may outlive them.
+  // Empty when one of its names is on the list and its time has not passed: the handshake looked at the
+  // dates, but a connection may outlive them.
   std::string Denial(const TlsPeer& peer) const;
 
  private:

@@ -6,8 +6,8 @@
 namespace pinfeed {
 
 void UserCredit::Count(Clock::time_point now) {
-  credit_ = std::min(
-      kMost, credit_ + kIncomeASecond * std::chrono::duration<double>(now - counted_at_).count());
+  credit_ =
+      std::min(kMost, credit_ + kIncomeASecond * std::chrono::duration<double>(now - counted_at_).count());
   counted_at_ = now;
 }
 

@@ -11,14 +11,15 @@
 namespace pinfeed {
 
 // Purpose: a token bucket whose users wait in turns, so that one connection that asks for much leaves the
-// others their share; new ones have a queue of their own, and half of it. Threads: one at a time. Errors: none.
+// others their share; new ones have a queue of their own, and half of it. Threads: one at a time. Errors:
+// none.
 class UserCredit {
  public:
   using Clock = std::chrono::steady_clock;
   using Id = uint64_t;
   static constexpr double kIncomeASecond = 40'000;
   static constexpr double kMost = 20'000;  // what is saved up
-  static constexpr uint32_t kTurn = 32;            // what one connection gets before the next has its turn
+  static constexpr uint32_t kTurn = 32;    // what one connection gets before the next has its turn
 
   explicit UserCredit(Clock::time_point now) : counted_at_(now) {}
 

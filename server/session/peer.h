@@ -33,9 +33,9 @@ std::string Describe(const Peer& peer);
 Status CheckSamePidNamespace(pid_t pid, const std::string& proc = "/proc");
 
 // Purpose: the credentials behind each connection given to gRPC, by the number of gRPC's descriptor: its
-// peer() is "fd:N". Threads: any. Errors: none. Invariant: a call finds its own connection's entry. A number is
-// entered before gRPC gets the descriptor, and gRPC keeps the descriptor open until the last call over it is
-// done (PeerRegistryTest holds it to that), so the number is not given out again before.
+// peer() is "fd:N". Threads: any. Errors: none. Invariant: a call finds its own connection's entry. A number
+// is entered before gRPC gets the descriptor, and gRPC keeps the descriptor open until the last call over it
+// is done (PeerRegistryTest holds it to that), so the number is not given out again before.
 class PeerRegistry {
  public:
   struct Connection {
