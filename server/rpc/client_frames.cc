@@ -6,7 +6,7 @@
 namespace pinfeed {
 namespace {
 
-// What frames cost, in units of UserCredit: by what gRPC does for them, as measured (decision 0016).
+// What frames cost, in units of UserCredit: by what gRPC does for them, as measured (decision 0022).
 constexpr uint32_t kOfCall = 4;
 constexpr uint32_t kOfReset = 40;
 constexpr uint32_t kOfData = 1;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/rpc/guard.h"
 
+#include <malloc.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -24,6 +25,7 @@ constexpr std::chrono::milliseconds kTurns(5);    // between looks at who has it
 constexpr std::chrono::seconds kSweep(1);
 constexpr int kMostAccepted = 64;                // before those there are have their turn
 constexpr std::chrono::seconds kTellSlowed(10);  // between two lines of one user
+constexpr size_t kManyEnded = 200;               // connections
 constexpr size_t kOfPair = 2;  // descriptors that a connection has beside its own once gRPC serves it
 
 // No more than a quarter of the descriptors, which sessions need too.
@@ -239,6 +241,11 @@ void Guard::Sweep() {
     entry.connection->HangUp();
     Follow(id);
   }
+  // The C library keeps what many connections took, unless it is told.
+  if (ended_ >= kManyEnded && entries_.size() < kManyEnded) {
+    ended_ = 0;
+    ::malloc_trim(0);
+  }
   // Not before its credit is what a new one has: or who comes back often would get more by it.
   std::erase_if(accounts_, [now](const auto& item) {
     return item.second.use_count() == 1 && item.second->credit.full(now);
@@ -253,6 +260,7 @@ void Guard::Forget(uint64_t id) {
   entry.account->credit.Leave(id);
   --entry.origin->connections;
   entry.origin->descriptors -= entry.descriptors;
+  ++ended_;
   entry.connection.reset();  // which still counts its calls down
   entries_.erase(found);
 }

@@ -119,6 +119,7 @@ class Guard final : private GuardedConnection::Host {
   bool accepts_ = true;
   bool turns_are_due_ = false;
   uint64_t next_id_ = 1;
+  size_t ended_ = 0;  // connections, since their memory was given back
   std::unordered_map<uint64_t, Entry> entries_;
   std::map<std::string, std::shared_ptr<Account>> accounts_;
 };

@@ -18,7 +18,7 @@ class UserCredit {
   using Clock = std::chrono::steady_clock;
   using Id = uint64_t;
   static constexpr double kIncomeASecond = 40'000;
-  static constexpr double kMost = 20'000;  // what is saved up
+  static constexpr double kMost = 10'000;  // what is saved up
   static constexpr uint32_t kTurn = 32;    // what one connection gets before the next has its turn
 
   explicit UserCredit(Clock::time_point now) : counted_at_(now) {}
