@@ -159,7 +159,7 @@ void GuardedConnection::Begin() {
 
 void GuardedConnection::FromClient() {
   std::array<char, kChunk> chunk;
-  for (int round = 0; round < kMostRounds || client_->has_more(); ++round) {
+  for (int round = 0;; ++round) {
     const bool all_cleared = ClearWhatMayPass();
     if (client_ == nullptr) return;
     if (denied_) {
@@ -185,6 +185,7 @@ void GuardedConnection::FromClient() {
       return;
     }
     if (!to_client_.empty()) return;  // who does not read is not heard
+    if (round >= kMostRounds && !client_->has_more()) return;
     const ssize_t moved = client_->Read(chunk.data(), kChunk - from_client_.size());
     if (moved == ByteStream::kLater) return;
     if (moved == ByteStream::kBroken) {
