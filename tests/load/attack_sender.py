@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A hostile client: connections that send one kind of bad HTTP/2 for as long as it takes, at full speed, and come back when they are closed.
 
-In: options, as JSON. Out: {"bytes": sent, "connections": made}, as JSON. Half of the connections read what is answered, half never do. With "sink" in place
-of a kind it is the other side: a server that reads and discards, until stdin ends.
+In: a line of options, as JSON, for each attack. Out: {"bytes": sent, "connections": made}, as JSON. Half of the connections read what is answered, half never
+do. With options as an argument it is the other side, a sink: a server that reads and discards, until stdin ends.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ END_STREAM, END_HEADERS = 1, 4
 LARGEST_FRAME = 16384
 CHUNK = 1 << 18
 ENDLESS = 1 << 30
+STREAMS = 100_000  # of a connection, before it is made anew
 GONE = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
@@ -69,7 +70,7 @@ def table_abuse(stream):
 # What each kind sends: pieces, of which the one before ENDLESS is repeated; without it the connection is closed and made anew at the end.
 KINDS = {
     "continuation": lambda: repeated(SETTLED + frame(HEADERS, 0, 1, FIRST_CALL), frame(CONTINUATION, 0, 1, fields(140))),
-    "rapid reset": lambda: per_stream(reset(FIRST_CALL), reset(NEXT_CALL), 200_000),
+    "rapid reset": lambda: per_stream(reset(FIRST_CALL), reset(NEXT_CALL), STREAMS),
     "settings": lambda: repeated(SETTLED, frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 65535))),
     "ping": lambda: repeated(SETTLED, frame(PING, 0, 0, bytes(8))),
     "window update": lambda: repeated(CALLED, frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1))),
@@ -81,9 +82,9 @@ KINDS = {
     "hpack integer": lambda: repeated(SETTLED + frame(HEADERS, 0, 1, b"\x83\x86\x7f"), frame(CONTINUATION, 0, 1, b"\x80" * LARGEST_FRAME)),
     "endless string": lambda: repeated(SETTLED + frame(HEADERS, 0, 1, b"\x83\x86\x40\x7f\x80\x80\x80\x80\x08"), frame(CONTINUATION, 0, 1, b"a" * LARGEST_FRAME)),
     "huge frames": lambda: repeated(SETTLED, frame(UNKNOWN, 0, 0, bytes(CHUNK), length=(1 << 24) - 1)),
-    "streams that stay open": lambda: per_stream(lambda s: frame(HEADERS, END_HEADERS, s, FIRST_CALL), lambda s: frame(HEADERS, END_HEADERS, s, NEXT_CALL), 200_000),
+    "streams that stay open": lambda: per_stream(lambda s: frame(HEADERS, END_HEADERS, s, FIRST_CALL), lambda s: frame(HEADERS, END_HEADERS, s, NEXT_CALL), STREAMS),
     "calls without a message": lambda: per_stream(
-        lambda s: frame(HEADERS, END_HEADERS | END_STREAM, s, FIRST_CALL), lambda s: frame(HEADERS, END_HEADERS | END_STREAM, s, NEXT_CALL), 200_000),
+        lambda s: frame(HEADERS, END_HEADERS | END_STREAM, s, FIRST_CALL), lambda s: frame(HEADERS, END_HEADERS | END_STREAM, s, NEXT_CALL), STREAMS),
     "connections": lambda: [b""],
     "connections that begin": lambda: [SETTLED],
 }  # fmt: skip
@@ -181,7 +182,10 @@ def attack(options):
         if not any([one.step() for one in crowd]):
             sockets = [one.socket for one in crowd if one.socket is not None]
             select.select([one.socket for one in crowd if one.socket is not None and one.reads], sockets, [], 0.01)
-    print(json.dumps({"bytes": sum(one.sent for one in crowd), "connections": sum(one.made for one in crowd)}))
+    print(json.dumps({"bytes": sum(one.sent for one in crowd), "connections": sum(one.made for one in crowd)}), flush=True)
+    for one in crowd:
+        if one.socket is not None:
+            one.end()
 
 
 def sink(options):
@@ -225,11 +229,11 @@ def sink(options):
 
 
 def main():
-    options = json.loads(sys.argv[1])
-    if options["kind"] == "sink":
-        sink(options)
+    if len(sys.argv) > 1:
+        sink(json.loads(sys.argv[1]))
     else:
-        attack(options)
+        for line in sys.stdin:
+            attack(json.loads(line))
 
 
 if __name__ == "__main__":

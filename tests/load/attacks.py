@@ -64,8 +64,9 @@ def p99_ms(waits):
 
 
 @contextlib.contextmanager
-def sender(**options):
-    process = subprocess.Popen([sys.executable, str(HERE / "attack_sender.py"), json.dumps(options)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def helper(*arguments):
+    """attack_sender.py in a process of its own."""
+    process = subprocess.Popen([sys.executable, str(HERE / "attack_sender.py"), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield process
         process.stdin.close()
@@ -75,11 +76,18 @@ def sender(**options):
         process.wait()
 
 
-def send(kind, seconds, **target):
+@contextlib.contextmanager
+def sink(**options):
+    with helper(json.dumps(options)) as process:
+        yield {**options, "address": process.stdout.readline().strip()}
+
+
+def send(senders, **attack):
     """(bytes sent, connections made) by all senders together."""
-    with contextlib.ExitStack() as stack:
-        crowd = [stack.enter_context(sender(kind=kind, seconds=seconds, connections=CONNECTIONS, **target)) for _ in range(SENDERS)]
-        said = [json.loads(one.stdout.readline()) for one in crowd]
+    for one in senders:
+        one.stdin.write(json.dumps({**attack, "connections": CONNECTIONS}) + "\n")
+        one.stdin.flush()
+    said = [json.loads(one.stdout.readline()) for one in senders]
     return sum(one["bytes"] for one in said), sum(one["connections"] for one in said)
 
 
@@ -95,12 +103,12 @@ def rate(steady, act):
 class Phase:
     """One kind of attack on one socket: beside it, and beside the same senders writing into a sink."""
 
-    def __init__(self, daemon, place, steady, kind, target, sink_target):
+    def __init__(self, daemon, place, steady, senders, kind, target, sink_target):
         seconds = 0.5 if place.short else 5
         self.kind = kind
-        self.beside_sink, _ = rate(steady, lambda: send(kind, seconds, **sink_target))
+        self.beside_sink, _ = rate(steady, lambda: send(senders, kind=kind, seconds=seconds, **sink_target))
         with Watcher(daemon) as watcher:
-            self.beside_daemon, (sent, made) = rate(steady, lambda: send(kind, seconds, **target))
+            self.beside_daemon, (sent, made) = rate(steady, lambda: send(senders, kind=kind, seconds=seconds, **target))
         assert daemon.process.poll() is None, f"the daemon ended:\n{daemon.log()}"
         assert watcher.error is None, f"GetStatus beside {kind}: {watcher.error}"
         self.largest, self.waits = watcher.largest, watcher.waits
@@ -116,9 +124,9 @@ def verdicts(name, phases):
     yield at_most(f"  what a feed loses against a sink, {name}", max(0.0, 1 - daemon / sink) * 100, 5, "%", 1)
 
 
-def measure(daemon, place, steady, name, target, sink_target):
+def measure(daemon, place, steady, senders, name, target, sink_target):
     place.say(name)
-    phases = [Phase(daemon, place, steady, kind, target, sink_target) for kind in KINDS]
+    phases = [Phase(daemon, place, steady, senders, kind, target, sink_target) for kind in KINDS]
     grown = max(phase.largest for phase in phases) - daemon.at_rest
     yield Row(f"{name}: memory beside {len(KINDS)} kinds of attacks", f"{grown / MIB:+.1f} MiB", f"<= +{MAY_GROW / MIB:.0f} MiB", grown <= MAY_GROW)
     if place.short:  # half a second of a kind has too few calls for a p99
@@ -140,10 +148,11 @@ def run(place):
         with Trainers(daemon, place.numbers, step_s=STEP_S) as steady:
             steady.await_open()
             daemon.at_rest = private_bytes(daemon.process.pid)
-            with sender(kind="sink", address=str(papers / "sink")) as sink:
-                yield from measure(daemon, place, steady, "Unix socket", {"address": daemon.address}, {"address": sink.stdout.readline().strip()})
-            with sender(kind="sink", tls=tls) as sink:
-                yield from measure(daemon, place, steady, "TLS", {"address": f"127.0.0.1:{port}", "tls": tls}, {"address": sink.stdout.readline().strip(), "tls": tls})
+            with contextlib.ExitStack() as stack:
+                senders = [stack.enter_context(helper()) for _ in range(SENDERS)]
+                plain, secure = stack.enter_context(sink(address=str(papers / "sink"))), stack.enter_context(sink(tls=tls))
+                yield from measure(daemon, place, steady, senders, "Unix socket", {"address": daemon.address}, plain)
+                yield from measure(daemon, place, steady, senders, "TLS", {"address": f"127.0.0.1:{port}", "tls": tls}, secure)
         yield nothing_left(daemon, "attacks")
         kept = private_bytes(daemon.process.pid) - daemon.at_rest
         yield Row("  memory kept after all attacks", f"{kept / MIB:+.1f} MiB", f"<= +{MAY_KEEP / MIB:.0f} MiB", kept <= MAY_KEEP)
