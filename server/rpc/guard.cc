@@ -176,7 +176,7 @@ void Guard::Follow(uint64_t id) {
 void Guard::OnClient(uint64_t id, uint32_t events) {
   GuardedConnection& connection = *entries_.at(id).connection;
   // Nobody is there to be answered: what it has said and was not passed on yet need not be.
-  if ((events & (EPOLLHUP | EPOLLERR)) != 0) {
+  if ((events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0) {
     connection.HangUp();
   } else {
     connection.Pump();

@@ -216,7 +216,8 @@ void GuardedConnection::OnServerGone() {
 uint32_t GuardedConnection::client_events() const {
   const bool reads = paid_ && !waits_ && !server_full_ && !client_ended_ && to_client_.empty();
   const bool writes = !to_client_.empty() || client_->needs_to_write();
-  return (reads ? EPOLLIN : 0U) | (writes ? EPOLLOUT : 0U);
+  // While it is not read, only this tells that a client of TCP is gone.
+  return (reads ? EPOLLIN : EPOLLRDHUP) | (writes ? EPOLLOUT : 0U);
 }
 
 uint32_t GuardedConnection::server_events() const {

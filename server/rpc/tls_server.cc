@@ -5,7 +5,7 @@
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
-#include <unistd.h>
+#include <sys/socket.h>
 
 #include <array>
 #include <chrono>
@@ -21,6 +21,7 @@ namespace {
 using Bio = std::unique_ptr<BIO, decltype(&::BIO_free)>;
 using Certificate = std::unique_ptr<X509, decltype(&::X509_free)>;
 
+constexpr int kReceiveBytes = 128 << 10;
 constexpr std::array<unsigned char, 3> kHttp2 = {2, 'h', '2'};
 
 Bio Reading(const std::string& pem) {
@@ -193,6 +194,9 @@ std::unique_ptr<ByteStream> TlsServer::Secure(UniqueFd socket) {
     context_ = MakeContext(newer->identity);
     known_ = newer->number;
   }
+  // Left to itself the kernel would keep megabytes of who is not read.
+  const int kept = kReceiveBytes;
+  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_RCVBUF, &kept, sizeof kept);
   return std::make_unique<TlsStream>(std::move(socket),
                                      context_ == nullptr ? nullptr : ::SSL_new(context_.get()));
 }
