@@ -159,6 +159,7 @@ def dialler(options):
     def dial():
         host, port = options["address"].rsplit(":", 1)
         one = socket.create_connection((host, int(port)), timeout=5)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # its kernel sends nothing more once it is closed
         one.setblocking(False)
         return context.wrap_socket(one, do_handshake_on_connect=False)
 
