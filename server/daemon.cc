@@ -145,20 +145,18 @@ Status Daemon::Create() {
                                             MakeOperatorCalls(), ::geteuid()});
   parts_->health.emplace(*parts_->sessions);
   const RpcServer::Services services{*parts_->service, *parts_->admin, *parts_->health};
-  ASSIGN_OR_RETURN(parts_->rpc, RpcServer::Create(services, parts_->peers, parts_->refusals));
+  ASSIGN_OR_RETURN(parts_->rpc, RpcServer::Create(services));
   RETURN_IF_ERROR(OpenHttp());
   ASSIGN_OR_RETURN(Listener rpc_listener, Listen(ServiceNotify::kControlSocket, parts_->directory->rpc_path(),
                                                  SOCK_STREAM, options));
-  ASSIGN_OR_RETURN(parts_->acceptor, Acceptor::Create(std::move(rpc_listener), parts_->peers,
-                                                      parts_->refusals, [this](UniqueFd connection) {
-                                                        parts_->rpc->Serve(std::move(connection));
-                                                      }));
+  ASSIGN_OR_RETURN(parts_->guard, Guard::Create(std::move(rpc_listener), parts_->peers, *parts_->rpc,
+                                                parts_->refusals, {.thread_name = "guard"}));
   RETURN_IF_ERROR(OpenAdminEndpoint());
   // From here on threads of ours run, and the sockets are served.
   parts_->workers->Start();
   parts_->feeds.Start();
   RETURN_IF_ERROR(parts_->lifelines->Start());
-  parts_->acceptor->Start();
+  parts_->guard->Start();
   if (parts_->admin_endpoint) parts_->admin_endpoint->Start();
   return AnnounceReady();
 }
@@ -178,7 +176,7 @@ Status Daemon::OpenAdminEndpoint() {
   const std::string& listen = command_line_.config.admin_listen;
   ASSIGN_OR_RETURN(parts_->admin_endpoint,
                    AdminEndpoint::Create(listen, {*parts_->service, *parts_->admin, *parts_->health},
-                                         *parts_->admin_access, parts_->refusals));
+                                         *parts_->admin_access, parts_->peers, parts_->refusals));
   spdlog::info("admins of other hosts are served over TLS on {}, port {}", listen,
                parts_->admin_endpoint->port());
   return OkStatus();
@@ -259,7 +257,7 @@ void Daemon::Stop() {
   const StopLimit limit(failure().ok() ? kStopGrace : kBrokenGpuStop,
                         parts_->directory ? parts_->directory->lock() : -1);
   BeginDrain();
-  if (parts_->acceptor) parts_->acceptor->Stop();
+  if (parts_->guard) parts_->guard->StopAccepting();
   if (parts_->http) UnlinkIfSame(parts_->directory->http_port_path(), port_file_);
   parts_->http.reset();
   if (parts_->sessions) parts_->sessions->Close();
@@ -268,6 +266,7 @@ void Daemon::Stop() {
   if (parts_->datasets) parts_->datasets->opener.Stop();
   if (parts_->admin_endpoint) parts_->admin_endpoint->Stop(kCallGrace);
   if (parts_->rpc) parts_->rpc->Stop(kCallGrace);
+  if (parts_->guard) parts_->guard->Stop();
   if (parts_->lifelines) parts_->lifelines->Stop();
   if (parts_->sessions) {
     for (const std::shared_ptr<Session>& session : parts_->sessions->All())

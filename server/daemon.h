@@ -39,8 +39,8 @@ void BlockDaemonSignals();
 //
 // Order of creation; destruction is the reverse, and each part may use those before it:
 //   socket directory lock, pool, GPUs, workers, dataset cache, feed table, session table, lifelines, opener,
-//   service, gRPC server, HTTP, acceptor, admin endpoint.
-// Stop: admission closes (acceptor, then HTTP and gRPC), lifelines end, sessions end, feeds stop, workers
+//   service, gRPC server, HTTP, guard, admin endpoint.
+// Stop: admission closes (guard, then HTTP and gRPC), lifelines end, sessions end, feeds stop, workers
 // stop, datasets close, and the pool finds all of its bytes home. What does not answer meanwhile, a GPU or a
 // disk, is waited for within limits: then the process ends as it is.
 class Daemon {

@@ -12,7 +12,7 @@
 
 namespace pinfeed {
 
-// Purpose: answers for the acceptors while the configuration changes. Threads: any. Errors: none.
+// Purpose: answers for the listeners while the configuration changes. Threads: any. Errors: none.
 class ServedUsers {
  public:
   explicit ServedUsers(AllowedUids allowed) : allowed_(std::move(allowed)) {}

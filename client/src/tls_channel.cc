@@ -82,7 +82,8 @@ Result<TlsParty> ReadTlsParty(const std::string& address) {
 
 std::string TlsHint(std::string_view reason) {
   const auto says = [&](std::string_view words) { return reason.find(words) != std::string_view::npos; };
-  if (says("Socket closed") || says("Connection reset"))
+  // The last is gRPC's word for an alert after its own part of the handshake.
+  if (says("Socket closed") || says("Connection reset") || says("Endpoint read failed"))
     return "it hung up in the handshake, as it does when this caller's certificate is not of its admin_ca";
   if (says("Peer name"))
     return "its certificate is for another name: if it is the right daemon, give that by --tls-name";

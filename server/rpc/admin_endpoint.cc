@@ -3,8 +3,6 @@
 
 #include <utility>
 
-#include "common/unique_handle.h"
-#include "server/rpc/admin_credentials.h"
 #include "server/session/listener.h"
 
 namespace pinfeed {
@@ -12,33 +10,40 @@ namespace {
 
 // Of all callers together: whoever reaches the port counts before the handshake tells who it is.
 constexpr size_t kMaxConnections = 64;
+constexpr std::chrono::seconds kBeginWithin(5);  // the handshake included
+// A handshake signs and verifies: so much takes a processor as long as 400 units of anything else.
+constexpr uint32_t kPrice = 400;
 
 }  // namespace
 
 Result<std::unique_ptr<AdminEndpoint>> AdminEndpoint::Create(const std::string& listen,
                                                              const RpcServer::Services& services,
-                                                             const AdminAccess& access, Refusals& refusals) {
-  std::unique_ptr<AdminEndpoint> endpoint(new AdminEndpoint());
+                                                             const AdminAccess& access,
+                                                             PeerRegistry& connections, Refusals& refusals) {
+  std::unique_ptr<AdminEndpoint> endpoint(new AdminEndpoint(access));
   Result<Listener> listener = Listener::CreateTcp(listen, refusals);
   if (!listener.ok()) {
     return Unavailable("listen for admins on " + listen + ": " + listener.status().message() +
                        "; is the port in use, and the address one of this host's? change admin_listen");
   }
   ASSIGN_OR_RETURN(endpoint->port_, listener->port());
-  ASSIGN_OR_RETURN(endpoint->rpc_, RpcServer::CreateForNetwork(services, endpoint->connections_, refusals,
-                                                               MakeAdminCredentials(access, refusals)));
-  ASSIGN_OR_RETURN(endpoint->acceptor_, Acceptor::Create(
-                                            std::move(*listener), endpoint->connections_, refusals,
-                                            [rpc = endpoint->rpc_.get()](UniqueFd connection) {
-                                              rpc->Serve(std::move(connection));
-                                            },
-                                            kMaxConnections));
+  ASSIGN_OR_RETURN(endpoint->rpc_, RpcServer::CreateForNetwork(services));
+  TlsServer& tls = endpoint->tls_;
+  Guard::Options options{"admin-guard",
+                         kMaxConnections,
+                         kBeginWithin,
+                         kPrice,
+                         [&tls](UniqueFd socket) { return tls.Secure(std::move(socket)); },
+                         [&tls](const TlsPeer& peer) { return tls.Denial(peer); }};
+  ASSIGN_OR_RETURN(endpoint->guard_, Guard::Create(std::move(*listener), connections, *endpoint->rpc_,
+                                                   refusals, std::move(options)));
   return endpoint;
 }
 
 void AdminEndpoint::Stop(std::chrono::milliseconds grace) {
-  acceptor_->Stop();
+  guard_->StopAccepting();
   rpc_->Stop(grace);
+  guard_->Stop();
 }
 
 }  // namespace pinfeed

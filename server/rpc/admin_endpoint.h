@@ -9,36 +9,37 @@
 #include <string>
 
 #include "common/result.h"
-#include "server/rpc/acceptor.h"
 #include "server/rpc/admin_access.h"
+#include "server/rpc/guard.h"
 #include "server/rpc/rpc_server.h"
+#include "server/rpc/tls_server.h"
 #include "server/session/peer.h"
 #include "server/telemetry/refusals.h"
 
 namespace pinfeed {
 
-// Purpose: listens, bounds connections, has gRPC serve them over TLS. Owns: the socket, the thread that
-// accepts, a gRPC server. Borrows: all it is given (outlive it). Threads: Start and Stop from the owner.
-// Errors: Create's.
+// Purpose: a guard that speaks TLS, and a gRPC server behind it. Owns: both. Borrows: all it is given
+// (outlive it). Threads: Start and Stop from the owner. Errors: Create's.
 class AdminEndpoint {
  public:
   // `listen` is ADDRESS:PORT with a numeric address; port 0: any free one.
   static Result<std::unique_ptr<AdminEndpoint>> Create(const std::string& listen,
                                                        const RpcServer::Services& services,
-                                                       const AdminAccess& access, Refusals& refusals);
+                                                       const AdminAccess& access, PeerRegistry& connections,
+                                                       Refusals& refusals);
 
-  void Start() { acceptor_->Start(); }
+  void Start() { guard_->Start(); }
   // Takes no more connections, then ends those there are; running calls have the time given. Idempotent.
   void Stop(std::chrono::milliseconds grace);
   uint16_t port() const { return port_; }
 
  private:
-  AdminEndpoint() = default;
+  explicit AdminEndpoint(const AdminAccess& access) : tls_(access) {}
 
   uint16_t port_ = 0;
-  PeerRegistry connections_;
+  TlsServer tls_;
   std::unique_ptr<RpcServer> rpc_;
-  std::unique_ptr<Acceptor> acceptor_;
+  std::unique_ptr<Guard> guard_;
 };
 
 }  // namespace pinfeed

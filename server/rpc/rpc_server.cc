@@ -8,13 +8,11 @@
 #include <grpcpp/server_posix.h>
 
 #include <utility>
-#include <vector>
 
 #include "common/log.h"
 #include "common/log_pace.h"
 #include "common/quote.h"
 #include "server/rpc/admin_service.h"
-#include "server/rpc/call_limit.h"
 #include "server/rpc/health_service.h"
 #include "server/rpc/service.h"
 
@@ -27,16 +25,11 @@ constexpr int kMaxRequestBytes = 1 << 20;
 // For reflection alone: no other call holds a thread of gRPC's.
 constexpr int kMaxThreads = 16;
 constexpr int kMaxStreamsAConnection = 8;
-// Of a client that was not told the number of streams yet, or does not keep to it.
-constexpr size_t kMaxCallsAConnection = 4 * kMaxStreamsAConnection;
-// Answers of up to 60 kB each are kept for who does not read them: of one user, 60 MB.
-constexpr size_t kMaxCallsAUser = 1024;
 // After its age a connection takes no new calls and is closed; those that run have the grace. Clients
 // reconnect by themselves.
 constexpr int kMaxAgeMs = 60 * 1000;
 constexpr int kMaxAgeGraceMs = 10 * 60 * 1000;
-// Of the network: for a handshake; without a call; and how soon a host that vanished amid one is noticed.
-constexpr int kHandshakeMs = 5 * 1000;
+// Of the network: without a call; and how soon a host that vanished amid one is noticed.
 constexpr int kMaxIdleMs = 30 * 1000;
 constexpr int kKeepaliveMs = 30 * 1000;
 constexpr int kKeepaliveTimeoutMs = 10 * 1000;
@@ -54,49 +47,36 @@ void LogFromGrpc(gpr_log_func_args* line) {
 }  // namespace
 
 struct RpcServer::Server {
-  std::shared_ptr<grpc::ServerCredentials> credentials;                      // outlives the server
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;  // likewise; null: of this host
   std::unique_ptr<grpc::Server> grpc;
 };
 
-Result<std::unique_ptr<RpcServer>> RpcServer::Create(const Services& services,
-                                                     const PeerRegistry& connections, Refusals& refusals) {
+Result<std::unique_ptr<RpcServer>> RpcServer::Create(const Services& services) {
   gpr_set_log_function(&LogFromGrpc);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  return Start(builder, services, connections, refusals, std::make_unique<Server>());
+  return Start(builder, services);
 }
 
-Result<std::unique_ptr<RpcServer>> RpcServer::CreateForNetwork(
-    const Services& services, const PeerRegistry& connections, Refusals& refusals,
-    std::shared_ptr<grpc::ServerCredentials> credentials) {
+Result<std::unique_ptr<RpcServer>> RpcServer::CreateForNetwork(const Services& services) {
   grpc::ServerBuilder builder;
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kMaxIdleMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-  auto server = std::make_unique<Server>();
-  server->credentials = credentials;
-  server->acceptor = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, std::move(credentials));
-  return Start(builder, services, connections, refusals, std::move(server));
+  return Start(builder, services);
 }
 
-Result<std::unique_ptr<RpcServer>> RpcServer::Start(grpc::ServerBuilder& builder, const Services& services,
-                                                    const PeerRegistry& connections, Refusals& refusals,
-                                                    std::unique_ptr<Server> server) {
+Result<std::unique_ptr<RpcServer>> RpcServer::Start(grpc::ServerBuilder& builder, const Services& services) {
   builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
   builder.SetResourceQuota(grpc::ResourceQuota("pinfeed").SetMaxThreads(kMaxThreads));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsAConnection);
+  // It would raise the limit on frames, which the guard holds at HTTP/2's default.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kMaxAgeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kMaxAgeGraceMs);
-  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
-  interceptors.push_back(std::make_unique<CallLimit>(
-      connections, refusals, CallLimit::Bounds{kMaxCallsAConnection, kMaxCallsAUser}));
-  builder.experimental().SetInterceptorCreators(std::move(interceptors));
   builder.RegisterService(&services.feeder);
   builder.RegisterService(&services.admin);
   builder.RegisterService(&services.health);
+  auto server = std::make_unique<Server>();
   server->grpc = builder.BuildAndStart();
   if (server->grpc == nullptr)
     return Internal("start the gRPC server: gRPC gives no reason; its own log may");
@@ -110,13 +90,7 @@ RpcServer::~RpcServer() {
 }
 
 void RpcServer::Serve(UniqueFd connection) {
-  if (server_->acceptor == nullptr) {
-    grpc::AddInsecureChannelFromFd(server_->grpc.get(), connection.release());
-    return;
-  }
-  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
-  parameters.fd = connection.release();
-  server_->acceptor->HandleNewConnection(&parameters);
+  grpc::AddInsecureChannelFromFd(server_->grpc.get(), connection.release());
 }
 
 void RpcServer::Stop(std::chrono::milliseconds grace) {

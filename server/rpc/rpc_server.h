@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gRPC server around the services: health, reflection, limits; it listens nowhere and is given its
-// connections: those of this host as they are, those of the network to be spoken to over TLS.
+// connections by a Guard, which has looked at what clients send.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,6 @@
 
 namespace grpc {
 class ServerBuilder;
-class ServerCredentials;
 }  // namespace grpc
 
 namespace pinfeed {
@@ -19,8 +18,6 @@ namespace pinfeed {
 class AdminService;
 class FeederService;
 class HealthService;
-class PeerRegistry;
-class Refusals;
 
 // Purpose: serves the connections it is given. Owns: the gRPC server. Borrows: all that Create is given
 // (outlives it). Threads: any. Errors: Create's.
@@ -31,18 +28,14 @@ class RpcServer {
     AdminService& admin;
     HealthService& health;
   };
-  // `connections`: what is served, by whom it is from.
-  static Result<std::unique_ptr<RpcServer>> Create(const Services& services, const PeerRegistry& connections,
-                                                   Refusals& refusals);
-  // With limits for strangers, who are known only once the handshake is over.
-  static Result<std::unique_ptr<RpcServer>> CreateForNetwork(
-      const Services& services, const PeerRegistry& connections, Refusals& refusals,
-      std::shared_ptr<grpc::ServerCredentials> credentials);
+  static Result<std::unique_ptr<RpcServer>> Create(const Services& services);
+  // Ends connections without calls, and those whose host has vanished.
+  static Result<std::unique_ptr<RpcServer>> CreateForNetwork(const Services& services);
   ~RpcServer();
   RpcServer(const RpcServer&) = delete;
   RpcServer& operator=(const RpcServer&) = delete;
 
-  // `connection` is a non-blocking stream socket; of TCP, after CreateForNetwork.
+  // `connection` is a non-blocking stream socket. Not after Stop.
   void Serve(UniqueFd connection);
   // Ends every call and connection; running calls have until the deadline. Idempotent.
   void Stop(std::chrono::milliseconds grace);
@@ -50,9 +43,7 @@ class RpcServer {
  private:
   struct Server;  // keeps gRPC out of this header
   explicit RpcServer(std::unique_ptr<Server> server);
-  static Result<std::unique_ptr<RpcServer>> Start(grpc::ServerBuilder& builder, const Services& services,
-                                                  const PeerRegistry& connections, Refusals& refusals,
-                                                  std::unique_ptr<Server> server);
+  static Result<std::unique_ptr<RpcServer>> Start(grpc::ServerBuilder& builder, const Services& services);
   std::unique_ptr<Server> server_;
 };
 

@@ -15,7 +15,7 @@
 namespace pinfeed {
 namespace {
 
-constexpr int kBacklog = 128;
+constexpr int kBacklog = 1024;
 
 Result<Peer> PeerOf(int fd) {
   ucred credentials{};

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/session/peer.h"
 
-#include <sys/socket.h>
-#include <sys/stat.h>
-
-#include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 namespace pinfeed {
@@ -21,12 +18,6 @@ int DescriptorOf(std::string_view grpc_peer) {
   int fd = -1;
   const auto [end, error] = std::from_chars(grpc_peer.data(), grpc_peer.data() + grpc_peer.size(), fd);
   return error == std::errc{} && end == grpc_peer.data() + grpc_peer.size() ? fd : -1;
-}
-
-// Each socket has an inode number of its own while it is open; 0 when `fd` is not open.
-ino_t SocketOf(int fd) {
-  struct stat info {};
-  return ::fstat(fd, &info) == 0 ? info.st_ino : 0;
 }
 
 }  // namespace
@@ -55,31 +46,17 @@ Status CheckSamePidNamespace(pid_t pid, const std::string& proc) {
                             ") is in the daemon's PID namespace cannot be read from " + path);
 }
 
-void PeerRegistry::Set(int fd, const Peer& peer) {
-  const ino_t socket = SocketOf(fd);
+void PeerRegistry::Set(int fd, const Peer& peer, std::vector<std::string> names) {
   const MutexLock lock(mutex_);
-  peers_[fd] = {peer, socket};
+  connections_[fd] = {peer, std::move(names)};
 }
 
-size_t PeerRegistry::CountOpen(uid_t uid) {
-  const MutexLock lock(mutex_);
-  std::erase_if(peers_, [](const auto& item) { return SocketOf(item.first) != item.second.socket; });
-  return static_cast<size_t>(std::count_if(peers_.begin(), peers_.end(),
-                                           [&](const auto& item) { return item.second.peer.uid == uid; }));
-}
-
-std::optional<Peer> PeerRegistry::Find(std::string_view grpc_peer) const {
+std::optional<PeerRegistry::Connection> PeerRegistry::Find(std::string_view grpc_peer) const {
   const int fd = DescriptorOf(grpc_peer);
   const MutexLock lock(mutex_);
-  const auto found = peers_.find(fd);
-  if (found == peers_.end()) return std::nullopt;
-  return found->second.peer;
-}
-
-void PeerRegistry::Disconnect(std::string_view grpc_peer) const {
-  const int fd = DescriptorOf(grpc_peer);
-  const MutexLock lock(mutex_);
-  if (peers_.count(fd) != 0) ::shutdown(fd, SHUT_RDWR);
+  const auto found = connections_.find(fd);
+  if (found == connections_.end()) return std::nullopt;
+  return found->second;
 }
 
 }  // namespace pinfeed

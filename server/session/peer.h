@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/result.h"
 #include "common/sync.h"
@@ -31,27 +32,23 @@ std::string Describe(const Peer& peer);
 // in tests.
 Status CheckSamePidNamespace(pid_t pid, const std::string& proc = "/proc");
 
-// Purpose: the credentials behind each connection given to gRPC, by its descriptor number: gRPC's peer() is
-// "fd:N". Threads: any. Errors: none. Invariant: a call finds its own connection's entry. A number is entered
-// before gRPC gets the descriptor, and gRPC keeps the descriptor open until the last call over it is done
-// (PeerRegistryTest holds it to that), so the number is not given out again before.
+// Purpose: the credentials behind each connection given to gRPC, by the number of gRPC's descriptor: its
+// peer() is "fd:N". Threads: any. Errors: none. Invariant: a call finds its own connection's entry. A number
+// is entered before gRPC gets the descriptor, and gRPC keeps the descriptor open until the last call over it
+// is done (PeerRegistryTest holds it to that), so the number is not given out again before.
 class PeerRegistry {
  public:
-  void Set(int fd, const Peer& peer) PF_EXCLUDES(mutex_);
+  struct Connection {
+    Peer peer;
+    std::vector<std::string> names;  // of the certificate, of kRemoteUser
+  };
+  void Set(int fd, const Peer& peer, std::vector<std::string> names = {}) PF_EXCLUDES(mutex_);
   // `grpc_peer` as ServerContext::peer() gives it; nothing when it is none of ours.
-  std::optional<Peer> Find(std::string_view grpc_peer) const PF_EXCLUDES(mutex_);
-  // Hangs up on it. Precondition: one of its calls is open, by which gRPC keeps the descriptor open, too.
-  void Disconnect(std::string_view grpc_peer) const PF_EXCLUDES(mutex_);
-  // How many connections of the user are open; forgets those that are not. By the thread that calls Set.
-  size_t CountOpen(uid_t uid) PF_EXCLUDES(mutex_);
+  std::optional<Connection> Find(std::string_view grpc_peer) const PF_EXCLUDES(mutex_);
 
  private:
-  struct Entry {
-    Peer peer;
-    ino_t socket = 0;  // tells whether the number is still this connection's
-  };
   mutable Mutex mutex_;
-  std::map<int, Entry> peers_ PF_GUARDED_BY(mutex_);  // bounded by the limit on descriptors
+  std::map<int, Connection> connections_ PF_GUARDED_BY(mutex_);  // bounded by the limit on descriptors
 };
 
 }  // namespace pinfeed

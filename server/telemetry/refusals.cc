@@ -7,7 +7,7 @@ namespace pinfeed {
 
 std::string_view RefusalName(Refusal refusal) {
   static constexpr std::array<std::string_view, kRefusalKinds> kNames = {
-      "uid", "request", "frame", "token", "expired", "descriptors", "http", "certificate"};
+      "uid", "request", "frame", "token", "expired", "descriptors", "http", "certificate", "http2"};
   return kNames.at(static_cast<size_t>(refusal));
 }
 

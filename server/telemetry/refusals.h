@@ -22,9 +22,10 @@ enum class Refusal : uint8_t {
   kExpired,      // a session whose lifeline never came
   kDescriptors,  // no descriptor was left to accept a connection
   kHttp,         // an HTTP request that is none, for another host, or none in time while others came
-  kCertificate,  // a call over the admin endpoint by a name that is not in admin_clients
+  kCertificate,  // at the admin endpoint, a handshake that failed, or a call by a name that is not listed
+  kHttp2,        // a gRPC connection that was closed for what it sent, or for beginning too late
 };
-inline constexpr size_t kRefusalKinds = 8;
+inline constexpr size_t kRefusalKinds = 9;
 // "uid", "request", ...: the label in metrics.
 std::string_view RefusalName(Refusal refusal);
 

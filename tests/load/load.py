@@ -15,7 +15,7 @@ import time
 import traceback
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-THEMES = ("sessions", "churn", "fairness", "calls", "slow", "half_open", "descriptors", "memory")
+THEMES = ("sessions", "churn", "fairness", "calls", "slow", "half_open", "attacks", "descriptors", "memory")
 OTHERS_MAY_HAVE = 0.25  # of the processors, for speeds to count in the short form
 
 

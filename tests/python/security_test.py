@@ -13,7 +13,7 @@ import pinfeed
 import pytest
 from conftest import BUILD
 from daemon_process import Daemon
-from deaf_caller import many_calls
+from deaf_caller import PREFACE, h2_frame, many_calls
 from raw_client import Client, connect, messages, open_feed, request_for
 from withstand.hardship import eventually, read_status
 
@@ -142,6 +142,34 @@ def is_served(daemon):
         return read_status(daemon.address)["state"] == "ready"
     except pinfeed.Error:  # until the daemon has seen that the others are gone
         return False
+
+
+@pytest.mark.parametrize("bad, why", [
+    (b"GET / HTTP/1.1\r\n\r\n", "does not begin as HTTP/2 does"),
+    (PREFACE + h2_frame(6, 0, 0, bytes(8)), "first frame is not SETTINGS"),
+    (many_calls(0) + h2_frame(1, 0, 1, b"\x83") + 8 * h2_frame(9, 0, 1), "a header block of more than 8 frames"),
+    (many_calls(0) + h2_frame(0xEE, 0, 0, bytes(16385)), "with 16385 bytes on stream 0: the most are 16384"),
+])  # fmt: skip
+def test_http2_that_breaks_the_rules_is_closed_and_counted(start, bad, why):
+    daemon = start()
+    with connect(daemon.address, socket.SOCK_STREAM) as hostile:
+        hostile.sendall(bad)
+        said = b""
+        with contextlib.suppress(ConnectionResetError):
+            while more := hostile.recv(1 << 16):
+                said += more
+    assert why.encode() in said  # GOAWAY's reason
+    assert 'pinfeed_refusals_total{reason="http2"} 1\n' in daemon.http("/metrics")[1]
+    assert "refused (http2): a connection of pid " in daemon.log() and why in daemon.log()
+    assert is_served(daemon)
+
+
+def test_large_requests_pass_whole(start, spec):
+    daemon = start()
+    for _ in range(50):  # more than is saved up: the later ones wait for their turns
+        with pytest.raises(grpc.RpcError) as refused:
+            open_feed(daemon.address, request_for(spec(), client_name="x" * 500_000))
+        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT and "client_name" in refused.value.details()
 
 
 def test_streams_of_a_connection_are_bounded(start):

@@ -41,7 +41,7 @@ TEST(PeerRegistryTest, FindsByTheNameThatGrpcGives) {
   peers.Set(7, {11, 1000, 100});
   peers.Set(7, {12, 1001, 100});  // the number was given out again
   ASSERT_TRUE(peers.Find("fd:7").has_value());
-  EXPECT_EQ(peers.Find("fd:7")->pid, 12);
+  EXPECT_EQ(peers.Find("fd:7")->peer.pid, 12);
   for (const char* other : {"fd:8", "fd:", "fd:7x", "fd:-7", "fd:99999999999999999999", "unix:7", ""})
     EXPECT_FALSE(peers.Find(other).has_value()) << other;
 }

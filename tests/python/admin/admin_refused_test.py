@@ -12,7 +12,7 @@ from admin_fixtures import call, closed_after, endpoint, papers  # noqa: F401
 from certificates import self_signed
 from operate_test import eventually, metric
 
-HANDSHAKE_S = 5  # of server/rpc/rpc_server.cc
+HANDSHAKE_S = 5  # of server/rpc/admin_endpoint.cc
 HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # how a client begins: with empty settings
 
 
@@ -70,14 +70,14 @@ def test_handshakes_without_a_good_certificate_end(endpoint, which, version):
     if which != "none":
         pair = refused_pair(endpoint.papers, which)
         context.load_cert_chain(pair.cert, pair.key)
-    lines = endpoint.daemon.log().count("gRPC: ")
+    before = metric(endpoint.daemon, r'pinfeed_refusals_total\{reason="certificate"\}')
     with endpoint.connect() as plain, pytest.raises((ssl.SSLError, ConnectionError)):
         with context.wrap_socket(plain, server_hostname="node.example") as connection:
             connection.sendall(HTTP2)
             while connection.recv(4096):  # TLS 1.3 tells the client after its own part is done
                 pass
             raise ConnectionError("hung up without a word")
-    eventually("the log tells of it, or paces its telling", lambda: "gRPC: " in endpoint.daemon.log() and endpoint.daemon.log().count("gRPC: ") >= lines)
+    eventually("it is counted", lambda: metric(endpoint.daemon, r'pinfeed_refusals_total\{reason="certificate"\}') > before)
     endpoint.serves()
 
 

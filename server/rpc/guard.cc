@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/rpc/guard.h"
+
+#include <malloc.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <future>
+#include <utility>
+#include <vector>
+
+#include "common/log.h"
+#include "server/rpc/rpc_server.h"
+#include "server/rpc/tls_server.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr std::chrono::milliseconds kPause(100);  // when no descriptor is left
+constexpr std::chrono::milliseconds kTurns(5);    // between looks at who has its turn
+constexpr std::chrono::seconds kSweep(1);
+constexpr int kMostAccepted = 64;                // before those there are have their turn
+constexpr std::chrono::seconds kTellSlowed(10);  // between two lines of one user
+constexpr size_t kManyEnded = 200;               // connections
+constexpr size_t kOfPair = 2;  // descriptors that a connection has beside its own once gRPC serves it
+
+// No more than a quarter of the descriptors, which sessions need too.
+size_t DescriptorsAUser() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return SIZE_MAX;
+  return static_cast<size_t>(limit.rlim_cur / 4);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Guard>> Guard::Create(Listener listener, PeerRegistry& peers, RpcServer& server,
+                                             Refusals& refusals, Options options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<EventLoop> loop, EventLoop::Create(options.thread_name));
+  std::unique_ptr<Guard> guard(
+      new Guard(std::move(loop), std::move(listener), peers, server, refusals, std::move(options)));
+  ASSIGN_OR_RETURN(guard->listening_, guard->loop_->Watch(guard->listener_.fd(), EPOLLIN,
+                                                          [raw = guard.get()](uint32_t) { raw->Accept(); }));
+  return guard;
+}
+
+Guard::Guard(std::unique_ptr<EventLoop> loop, Listener listener, PeerRegistry& peers, RpcServer& server,
+             Refusals& refusals, Options options)
+    : loop_(std::move(loop)),
+      listener_(std::move(listener)),
+      peers_(peers),
+      server_(server),
+      refusals_(refusals),
+      options_(std::move(options)) {}
+
+Guard::~Guard() {
+  Stop();
+}
+
+void Guard::Start() {
+  loop_->At(Clock::now() + kSweep, [this] { Sweep(); });
+  loop_->Start();
+}
+
+void Guard::StopAccepting() {
+  loop_->Post([this] {
+    accepts_ = false;
+    loop_->Change(listening_, 0);
+  });
+}
+
+void Guard::Stop() {
+  if (std::exchange(stopped_, true)) return;
+  loop_->Stop();
+  accepts_ = false;
+  for (auto& [id, entry] : entries_) entry.connection->OnServerGone();
+  while (!entries_.empty()) Forget(entries_.begin()->first);
+}
+
+// ---- accepting
+
+void Guard::Accept() {
+  for (int round = 0; round < kMostAccepted; ++round) {
+    Result<std::optional<Listener::Connection>> accepted = listener_.Accept();
+    if (!accepted.ok()) {
+      loop_->Change(listening_, 0);
+      loop_->At(Clock::now() + kPause, [this] {
+        if (accepts_) loop_->Change(listening_, EPOLLIN);
+      });
+      return;
+    }
+    if (!accepted->has_value()) return;
+    Add(std::move(**accepted));
+  }
+}
+
+void Guard::Add(Listener::Connection accepted) {
+  const bool remote = accepted.peer.uid == kRemoteUser;
+  const std::shared_ptr<Account> account =
+      AccountOf(remote ? Describe(accepted.peer) : "uid " + std::to_string(accepted.peer.uid));
+  if (account->connections >= options_.connections || account->descriptors >= DescriptorsAUser()) {
+    refusals_.Count(Refusal::kDescriptors, "a connection from " + Describe(accepted.peer) + ": " +
+                                               std::to_string(account->connections) +
+                                               " of this user are open");
+    return;
+  }
+  ++account->connections;
+  ++account->descriptors;
+  const uint64_t id = next_id_++;
+  std::unique_ptr<ByteStream> stream = options_.secure == nullptr
+                                           ? std::make_unique<SocketStream>(std::move(accepted.fd))
+                                           : options_.secure(std::move(accepted.fd));
+  Entry entry;
+  entry.peer = accepted.peer;
+  entry.origin = entry.account = account;
+  GuardedConnection::Host& host = *this;  // a private base
+  entry.connection = std::make_unique<GuardedConnection>(id, host, std::move(stream), options_.price,
+                                                         Clock::now() + options_.begin_within);
+  GuardedConnection& connection = *entries_.emplace(id, std::move(entry)).first->second.connection;
+  connection.Pump();
+  Follow(id);
+}
+
+std::shared_ptr<Guard::Account> Guard::AccountOf(const std::string& who) {
+  std::shared_ptr<Account>& account = accounts_[who];
+  if (account == nullptr) {
+    account = std::make_shared<Account>();
+    account->who = who;
+  }
+  return account;
+}
+
+// ---- events
+
+void Guard::Adjust(Side& side, int fd, uint32_t events, const std::function<void(uint32_t)>& on_events) {
+  if (fd < 0) return;
+  if (side.watch == 0) {
+    const Result<EventLoop::WatchId> watch = loop_->Watch(fd, events, on_events);
+    if (!watch.ok()) {
+      spdlog::warn("a connection of gRPC's cannot be watched: {}", watch.status().ToString());
+      return;
+    }
+    side = {*watch, events};
+  } else if (side.events != events) {
+    loop_->Change(side.watch, events);
+    side.events = events;
+  }
+}
+
+void Guard::Follow(uint64_t id) {
+  const auto found = entries_.find(id);
+  Entry& entry = found->second;
+  GuardedConnection& connection = *entry.connection;
+  Tell(entry);
+  const auto unwatch = [this](Side& side) { loop_->Remove(std::exchange(side.watch, 0)); };
+  if (connection.client_fd() < 0) unwatch(entry.client);
+  if (connection.server_fd() < 0 || connection.server_gone()) unwatch(entry.server);
+  connection.CloseDone();
+  if (connection.over()) {
+    Forget(id);
+    return;
+  }
+  if (connection.client_fd() >= 0) {
+    Adjust(entry.client, connection.client_fd(), connection.client_events(),
+           [this, id](uint32_t events) { OnClient(id, events); });
+  }
+  if (connection.server_fd() >= 0 && !connection.server_gone()) {
+    Adjust(entry.server, connection.server_fd(), connection.server_events(),
+           [this, id](uint32_t events) { OnServer(id, events); });
+  }
+}
+
+void Guard::OnClient(uint64_t id, uint32_t events) {
+  GuardedConnection& connection = *entries_.at(id).connection;
+  // Nobody is there to be answered: what it has said and was not passed on yet need not be.
+  if ((events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0) {
+    connection.HangUp();
+  } else {
+    connection.Pump();
+  }
+  Follow(id);
+}
+
+void Guard::OnServer(uint64_t id, uint32_t events) {
+  GuardedConnection& connection = *entries_.at(id).connection;
+  if ((events & (EPOLLHUP | EPOLLERR)) != 0) {
+    connection.OnServerGone();
+  } else {
+    connection.Pump();
+  }
+  Follow(id);
+}
+
+void Guard::Tell(Entry& entry) {
+  const GuardedConnection& connection = *entry.connection;
+  const std::string& broken = connection.stream_fault();
+  if (entry.told || (connection.fault().empty() && broken.empty())) return;
+  entry.told = true;
+  if (!broken.empty()) {
+    refusals_.Count(Refusal::kCertificate, "a connection from " + Describe(entry.peer) + ": " + broken);
+  } else {
+    const std::string who = entry.identified ? entry.account->who : Describe(entry.peer);
+    refusals_.Count(Refusal::kHttp2,
+                    "a connection of " + who + ", which is closed: it " + connection.fault());
+  }
+}
+
+void Guard::GiveTurns() {
+  turns_are_due_ = false;
+  const Clock::time_point now = Clock::now();
+  bool somebody_waits = false;
+  for (const auto& [who, account] : accounts_) {
+    while (const auto turn = account->credit.NextTurn(now)) {
+      entries_.at(turn->first).connection->TakeTurn(turn->second);
+      Follow(turn->first);
+    }
+    somebody_waits = somebody_waits || account->credit.somebody_waits();
+  }
+  if (somebody_waits) AwaitTurns();
+}
+
+void Guard::AwaitTurns() {
+  if (std::exchange(turns_are_due_, true)) return;
+  loop_->At(Clock::now() + kTurns, [this] { GiveTurns(); });
+}
+
+void Guard::Sweep() {
+  const Clock::time_point now = Clock::now();
+  std::vector<uint64_t> late;
+  for (const auto& [id, entry] : entries_)
+    if (entry.connection->late(now)) late.push_back(id);
+  for (const uint64_t id : late) {
+    Entry& entry = entries_.at(id);
+    if (!entry.connection->begun() && !entry.told) {
+      refusals_.Count(Refusal::kHttp2, "a connection from " + Describe(entry.peer) +
+                                           ", which is closed: it did not begin in time");
+    }
+    entry.connection->HangUp();
+    Follow(id);
+  }
+  // The C library keeps what many connections took, unless it is told.
+  if (ended_ >= kManyEnded && entries_.size() < kManyEnded) {
+    ended_ = 0;
+    ::malloc_trim(0);
+  }
+  // Not before its credit is what a new one has: or who comes back often would get more by it.
+  std::erase_if(accounts_, [now](const auto& item) {
+    return item.second.use_count() == 1 && item.second->credit.full(now);
+  });
+  loop_->At(now + kSweep, [this] { Sweep(); });
+}
+
+void Guard::Forget(uint64_t id) {
+  const auto found = entries_.find(id);
+  Entry& entry = found->second;
+  for (Side* const side : {&entry.client, &entry.server}) loop_->Remove(side->watch);
+  entry.account->credit.Leave(id);
+  --entry.origin->connections;
+  entry.origin->descriptors -= entry.descriptors;
+  ++ended_;
+  entry.connection.reset();  // which still counts its calls down
+  entries_.erase(found);
+}
+
+// ---- what a connection needs
+
+bool Guard::MayPass(uint64_t id, uint32_t price) {
+  Entry& entry = entries_.at(id);
+  Identify(entry);
+  Account& account = *entry.account;
+  if (account.credit.Take(price, Clock::now())) return true;
+  account.credit.Wait(id, price, !entry.connection->begun());
+  if (const Clock::time_point now = Clock::now(); now >= account.tell_at) {
+    account.tell_at = now + kTellSlowed;
+    spdlog::warn("{} asks for more by gRPC than one user is given: its connections wait for their turns",
+                 account.who);
+  }
+  AwaitTurns();
+  return false;
+}
+
+// Before it is known who speaks, what it costs is everybody's whom the network brings.
+void Guard::Identify(Entry& entry) {
+  const TlsPeer* const peer = entry.connection->tls_peer();
+  if (entry.identified || peer == nullptr) return;
+  entry.identified = true;
+  entry.account = AccountOf(Describe(*peer));
+}
+
+UniqueFd Guard::Serve(uint64_t id) {
+  Entry& entry = entries_.at(id);
+  const auto refuse = [&](const std::string& why) {
+    refusals_.Count(Refusal::kDescriptors, "a connection from " + Describe(entry.peer) + ": " + why);
+    return UniqueFd();
+  };
+  if (stopped_) return {};
+  if (entry.origin->descriptors + kOfPair > DescriptorsAUser()) {
+    return refuse(std::to_string(entry.origin->descriptors) +
+                  " descriptors are open for connections of this user");
+  }
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) != 0)
+    return refuse(ErrnoStatus("make a pair of sockets", errno).ToString());
+  UniqueFd ours(ends[0]);
+  UniqueFd grpcs(ends[1]);
+  entry.origin->descriptors += kOfPair;
+  entry.descriptors += kOfPair;
+  const TlsPeer* const peer = entry.connection->tls_peer();
+  peers_.Set(grpcs.get(), entry.peer, peer == nullptr ? std::vector<std::string>() : peer->names);
+  server_.Serve(std::move(grpcs));
+  return ours;
+}
+
+std::string Guard::Denial(uint64_t id) {
+  const TlsPeer* const peer = entries_.at(id).connection->tls_peer();
+  return peer == nullptr || options_.denial == nullptr ? std::string() : options_.denial(*peer);
+}
+
+void Guard::CountDenial(const std::string& why) {
+  refusals_.Count(Refusal::kCertificate, "a call to the admin endpoint: " + why);
+}
+
+std::string Guard::CountCall(uint64_t id, size_t of_connection) {
+  Entry& entry = entries_.at(id);
+  const size_t of_user = ++entry.account->calls;
+  std::string whose;
+  if (of_connection > ClientFrames::kMaxOpenCalls) {
+    whose = std::to_string(ClientFrames::kMaxOpenCalls) + " calls are open on one connection";
+  } else if (of_user > kMaxCallsAUser && of_connection > 1) {  // who calls once at a time may always
+    whose = std::to_string(kMaxCallsAUser) + " calls are open of one user";
+  } else {
+    return {};
+  }
+  const Status error =
+      ResourceExhausted(whose + ", answered ones included that are not read; this connection is closed");
+  refusals_.CountRequest(entry.identified ? entry.account->who : Describe(entry.peer), error);
+  entry.told = true;
+  return error.message();
+}
+
+void Guard::UncountCall(uint64_t id) {
+  --entries_.at(id).account->calls;
+}
+
+}  // namespace pinfeed

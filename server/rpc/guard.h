@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands in front of gRPC: accepts the connections of a socket, and lets through what a client may send.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "common/result.h"
+#include "common/unique_handle.h"
+#include "server/rpc/guarded_connection.h"
+#include "server/rpc/user_credit.h"
+#include "server/session/event_loop.h"
+#include "server/session/listener.h"
+#include "server/session/peer.h"
+#include "server/telemetry/refusals.h"
+
+namespace pinfeed {
+
+class RpcServer;
+
+// Purpose: one thread for all connections of a socket: accepts, bounds what a user has open, moves bytes by
+// the rules of GuardedConnection, has who asks for too much wait, closes and counts who breaks the rules.
+// Owns: the listening socket, the connections, the thread. Borrows: the registry, the gRPC server and the
+// refusals (outlive it). Threads: Start, StopAccepting and Stop from the owner. Errors: Create's; when no
+// descriptor is left it pauses instead of spinning, and connections wait in the queue.
+class Guard final : private GuardedConnection::Host {
+ public:
+  // Trainers hold a connection while they open their feed, tools one each.
+  static constexpr size_t kMaxConnectionsAUser = 512;
+  static constexpr size_t kMaxCallsAUser = 1024;
+
+  struct Options {
+    std::string thread_name;
+    size_t connections = kMaxConnectionsAUser;  // of a user
+    std::chrono::milliseconds begin_within{20'000};
+    uint32_t price = 40;  // of a connection, in units of UserCredit
+    // Null: connections are served as they are.
+    std::function<std::unique_ptr<ByteStream>(UniqueFd)> secure = nullptr;
+    // Of who TLS says it is; empty: may call.
+    std::function<std::string(const TlsPeer&)> denial = nullptr;
+  };
+  static Result<std::unique_ptr<Guard>> Create(Listener listener, PeerRegistry& peers, RpcServer& server,
+                                               Refusals& refusals, Options options);
+  ~Guard();
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+  void Start();
+  // Takes no more connections; those there are go on. Idempotent.
+  void StopAccepting();
+  // Passes on what gRPC has said, and closes all. Precondition: the gRPC server has stopped. Idempotent.
+  void Stop();
+
+ private:
+  using Clock = EventLoop::Clock;
+  // One user's: of this host by its number, by TLS by the names of its certificate.
+  struct Account {
+    std::string who;
+    UserCredit credit{Clock::now()};
+    size_t connections = 0;
+    size_t descriptors = 0;  // what they and gRPC have open for them
+    size_t calls = 0;
+    Clock::time_point tell_at;  // the next time that it waits
+  };
+  struct Side {
+    EventLoop::WatchId watch = 0;  // 0: none
+    uint32_t events = 0;
+  };
+  struct Entry {
+    Peer peer;
+    std::shared_ptr<Account> origin;   // whose connections and descriptors count
+    std::shared_ptr<Account> account;  // whose credit and calls do
+    std::unique_ptr<GuardedConnection> connection;
+    Side client;
+    Side server;
+    size_t descriptors = 1;
+    bool identified = false;  // TLS has said who it is
+    bool told = false;        // its fault is counted
+  };
+
+  Guard(std::unique_ptr<EventLoop> loop, Listener listener, PeerRegistry& peers, RpcServer& server,
+        Refusals& refusals, Options options);
+
+  void Accept();
+  void Add(Listener::Connection accepted);
+  std::shared_ptr<Account> AccountOf(const std::string& who);
+  // After anything that may have moved it: looks what it waits for now, or forgets it.
+  void Follow(uint64_t id);
+  void Adjust(Side& side, int fd, uint32_t events, const std::function<void(uint32_t)>& on_events);
+  void OnClient(uint64_t id, uint32_t events);
+  void OnServer(uint64_t id, uint32_t events);
+  void Identify(Entry& entry);
+  void Tell(Entry& entry);
+  void GiveTurns();
+  void AwaitTurns();
+  void Sweep();
+  void Forget(uint64_t id);
+
+  bool MayPass(uint64_t id, uint32_t price) override;
+  UniqueFd Serve(uint64_t id) override;
+  std::string Denial(uint64_t id) override;
+  void CountDenial(const std::string& why) override;
+  std::string CountCall(uint64_t id, size_t of_connection) override;
+  void UncountCall(uint64_t id) override;
+
+  const std::unique_ptr<EventLoop> loop_;
+  Listener listener_;
+  PeerRegistry& peers_;
+  RpcServer& server_;
+  Refusals& refusals_;
+  const Options options_;
+  bool stopped_ = false;  // owner only
+  // The loop's thread only.
+  EventLoop::WatchId listening_ = 0;
+  bool accepts_ = true;
+  bool turns_are_due_ = false;
+  uint64_t next_id_ = 1;
+  size_t ended_ = 0;  // connections, since their memory was given back
+  std::unordered_map<uint64_t, Entry> entries_;
+  std::map<std::string, std::shared_ptr<Account>> accounts_;
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/rpc/guarded_connection.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "server/rpc/own_frames.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr int kMostRounds = 4;  // before others have their turn
+constexpr std::chrono::seconds kDeniedFor(30);
+constexpr std::chrono::seconds kFlushFor(10);
+constexpr std::chrono::seconds kLingerFor(2);
+
+}  // namespace
+
+GuardedConnection::~GuardedConnection() {
+  ForgetCalls();
+}
+
+bool GuardedConnection::Pay(uint32_t price) {
+  if (waits_) return false;
+  if (turn_ >= price) {
+    turn_ -= price;
+    return true;
+  }
+  if (host_.MayPass(id_, price)) return true;
+  waits_ = true;
+  return false;
+}
+
+void GuardedConnection::TakeTurn(uint32_t credit) {
+  waits_ = false;
+  turn_ += credit;
+  Pump();
+}
+
+void GuardedConnection::Pump() {
+  if (client_ != nullptr && !paid_) {
+    if (!Pay(price_)) return;
+    paid_ = true;
+    turn_ += kBeginning;
+  }
+  FromServer();
+  if (may_discard_ > 0) {
+    DiscardFromClient();
+  } else if (client_ != nullptr) {
+    FromClient();
+  }
+}
+
+void GuardedConnection::FlushToClient() {
+  while (client_ != nullptr && !to_client_.empty()) {
+    const ssize_t moved = client_->Write(to_client_.data(), to_client_.size());
+    if (moved == ByteStream::kLater) return;
+    if (moved <= 0) {
+      HangUp();
+      return;
+    }
+    to_client_.erase(0, static_cast<size_t>(moved));
+  }
+}
+
+void GuardedConnection::FromServer() {
+  std::array<char, kChunk> chunk;
+  for (int round = 0; round < kMostRounds || server_gone_; ++round) {
+    FlushToClient();
+    if (!to_client_.empty() || server_ == nullptr) return;
+    const ssize_t moved = server_->Read(chunk.data(), chunk.size());
+    if (moved == ByteStream::kLater) return;
+    if (moved <= 0) {
+      done_server_ = std::move(server_);
+      ForgetCalls();
+      if (!denied_) HangUp();
+      return;
+    }
+    const std::string_view bytes(chunk.data(), static_cast<size_t>(moved));
+    for (const uint32_t call : server_frames_.Scan(bytes))
+      if (frames_.EndCall(call)) host_.UncountCall(id_);
+    if (client_ != nullptr && !denied_) to_client_.append(bytes);
+  }
+}
+
+bool GuardedConnection::ClearWhatMayPass() {
+  while (true) {
+    if (!begun_ && frames_.begun()) Begin();
+    if (client_ == nullptr) return false;
+    if (cleared_ == from_client_.size()) return true;
+    if (part_.bytes == 0) {
+      const size_t open = frames_.open_calls().size();
+      part_ = frames_.Next(std::string_view(from_client_).substr(cleared_));
+      if (!part_.fault.empty()) {
+        Refuse("sent " + part_.fault);
+        return false;
+      }
+      if (part_.bytes == 0) return true;
+      if (frames_.open_calls().size() < open) host_.UncountCall(id_);
+    }
+    if (!Pay(part_.price)) return false;
+    cleared_ += part_.bytes;
+    if (std::exchange(part_, {}).opens_call) OpenCall();
+  }
+}
+
+void GuardedConnection::OpenCall() {
+  if (std::string fault = host_.CountCall(id_, frames_.open_calls().size()); !fault.empty()) {
+    Refuse(std::move(fault));
+    return;
+  }
+  const std::string denial = denied_ ? denial_ : host_.Denial(id_);
+  if (denial.empty()) return;
+  const uint32_t call = frames_.last_call();
+  if (!denied_) Deny(denial);
+  if (client_ == nullptr) return;
+  host_.CountDenial(denial_);
+  to_client_ += DeniedCall(call, denial_);
+  if (frames_.EndCall(call)) host_.UncountCall(id_);
+}
+
+// From here on gRPC has no part in it: its calls of this connection end, and each one that comes is answered
+// by the denial.
+void GuardedConnection::Deny(const std::string& why) {
+  denied_ = true;
+  denial_ = why;
+  end_by_ = Clock::now() + kDeniedFor;
+  if (server_ == nullptr) return;
+  if (!server_frames_.between_frames()) {
+    HangUp();  // nothing of our own can be said amid a frame
+    return;
+  }
+  for (const uint32_t call : frames_.open_calls())
+    if (call != frames_.last_call()) to_client_ += CancelledCall(call);
+  ::shutdown(server_->fd(), SHUT_WR);
+}
+
+// What the client has begun with may cost gRPC something.
+void GuardedConnection::Begin() {
+  begun_ = true;
+  end_by_ = Clock::time_point::max();
+  if (const std::string denial = host_.Denial(id_); !denial.empty()) {
+    Deny(denial);
+    to_client_ += OwnSettings();
+    return;
+  }
+  UniqueFd server = host_.Serve(id_);
+  if (!server) {
+    HangUp();
+    return;
+  }
+  server_ = std::make_unique<SocketStream>(std::move(server));
+}
+
+void GuardedConnection::FromClient() {
+  std::array<char, kChunk> chunk;
+  for (int round = 0;; ++round) {
+    const bool all_cleared = ClearWhatMayPass();
+    if (client_ == nullptr) return;
+    if (denied_) {
+      from_client_.erase(0, std::exchange(cleared_, 0));
+      FlushToClient();
+      if (client_ == nullptr) return;
+    }
+    server_full_ = false;
+    while (server_ != nullptr && cleared_ > 0 && !server_full_) {
+      const ssize_t moved = server_->Write(from_client_.data(), cleared_);
+      server_full_ = moved <= 0;  // broken: reading tells it as well
+      if (server_full_) break;
+      from_client_.erase(0, static_cast<size_t>(moved));
+      cleared_ -= static_cast<size_t>(moved);
+    }
+    if (server_full_ || !all_cleared) return;
+    if (client_ended_) {
+      if (server_ == nullptr || denied_) {
+        HangUp();
+      } else if (!std::exchange(told_end_, true)) {
+        ::shutdown(server_->fd(), SHUT_WR);
+      }
+      return;
+    }
+    if (!to_client_.empty()) return;  // who does not read is not heard
+    if (round >= kMostRounds && !client_->has_more()) return;
+    const ssize_t moved = client_->Read(chunk.data(), kChunk - from_client_.size());
+    if (moved == ByteStream::kLater) return;
+    if (moved == ByteStream::kBroken) {
+      stream_fault_ = client_->fault();
+      stream_fault_.empty() ? HangUp() : Linger();
+      return;
+    }
+    client_ended_ = moved == 0;
+    from_client_.append(chunk.data(), static_cast<size_t>(moved));
+  }
+}
+
+void GuardedConnection::Refuse(std::string fault) {
+  fault_ = std::move(fault);
+  if (client_ != nullptr && to_client_.empty() && server_frames_.between_frames()) {
+    const std::string farewell = GoAwayCalm(fault_);
+    (void)client_->Write(farewell.data(), farewell.size());  // it may hear of it; the log does
+  }
+  HangUp();
+}
+
+void GuardedConnection::OnServerGone() {
+  server_gone_ = true;
+  end_by_ = std::min(end_by_, Clock::now() + kFlushFor);
+  Pump();
+}
+
+uint32_t GuardedConnection::client_events() const {
+  const bool reads = paid_ && !waits_ && !server_full_ && !client_ended_ && to_client_.empty();
+  const bool writes = !to_client_.empty() || client_->needs_to_write();
+  // While it is not read, only this tells that a client of TCP is gone.
+  return (reads ? EPOLLIN : EPOLLRDHUP) | (writes ? EPOLLOUT : 0U);
+}
+
+uint32_t GuardedConnection::server_events() const {
+  return (to_client_.empty() ? EPOLLIN : 0U) | (server_full_ ? EPOLLOUT : 0U);
+}
+
+// A TCP socket that is closed with bytes unread takes back what was sent last: here, TLS's word on what was
+// wrong. So the client hangs up first, if it does so soon.
+void GuardedConnection::Linger() {
+  ::shutdown(client_->fd(), SHUT_WR);
+  may_discard_ = kMostDiscarded;
+  end_by_ = std::min(end_by_, Clock::now() + kLingerFor);
+  DiscardFromClient();
+}
+
+void GuardedConnection::DiscardFromClient() {
+  std::array<char, kChunk> chunk;
+  while (true) {
+    const ssize_t moved = ::recv(client_->fd(), chunk.data(), chunk.size(), 0);
+    if (moved < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    may_discard_ -= std::min(may_discard_, static_cast<size_t>(std::max<ssize_t>(moved, 0)));
+    if (moved <= 0 || may_discard_ == 0) break;
+  }
+  may_discard_ = 0;
+  HangUp();
+}
+
+void GuardedConnection::HangUp() {
+  if (client_ != nullptr) done_client_ = std::move(client_);
+  to_client_.clear();
+  from_client_.clear();
+  cleared_ = 0;
+  server_full_ = false;
+  if (server_ != nullptr) ::shutdown(server_->fd(), SHUT_WR);
+}
+
+void GuardedConnection::ForgetCalls() {
+  while (!frames_.open_calls().empty()) {
+    frames_.EndCall(frames_.open_calls().front());
+    host_.UncountCall(id_);
+  }
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// One client's connection, between its socket and gRPC. In: bytes of both sides. Out: those that keep the
+// rules (ClientFrames), when its user's turn has come (UserCredit).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/unique_handle.h"
+#include "server/rpc/byte_stream.h"
+#include "server/rpc/client_frames.h"
+#include "server/rpc/socket_stream.h"
+
+namespace pinfeed {
+
+// Purpose: passes on what may pass, each way through one buffer of fixed size; a side that does not read is
+// not heard. gRPC has no part in it before the client has begun as HTTP/2 does. Owns: the client's stream,
+// and this end of the socket pair whose other end is gRPC's. Borrows: the host. Threads: one. Errors: what
+// the client does wrong ends the connection, and fault() says it.
+class GuardedConnection {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // What it needs of who keeps it.
+  class Host {
+   public:
+    // False: it waits, and is given its turn later (TakeTurn).
+    virtual bool MayPass(uint64_t id, uint32_t price) = 0;
+    // Has gRPC serve it. Gives the end of the pair that is not gRPC's; nothing when that cannot be.
+    virtual UniqueFd Serve(uint64_t id) = 0;
+    // Empty when who called may; asked once TLS says who it is, and for each call.
+    virtual std::string Denial(uint64_t id) = 0;
+    // A call was answered so.
+    virtual void CountDenial(const std::string& why) = 0;
+    // One call more, of so many open ones on the connection. What is wrong with that; empty: nothing.
+    virtual std::string CountCall(uint64_t id, size_t of_connection) = 0;
+    virtual void UncountCall(uint64_t id) = 0;
+
+   protected:
+    ~Host() = default;
+  };
+
+  GuardedConnection(uint64_t id, Host& host, std::unique_ptr<ByteStream> client, uint32_t price,
+                    Clock::time_point begin_by)
+      : id_(id), host_(host), client_(std::move(client)), price_(price), end_by_(begin_by) {}
+  ~GuardedConnection();
+  GuardedConnection(const GuardedConnection&) = delete;
+  GuardedConnection& operator=(const GuardedConnection&) = delete;
+
+  // Moves what can be moved.
+  void Pump();
+  void TakeTurn(uint32_t credit);
+  // The client's end is gone, or is to be; gRPC is told, and what it still sends is dropped.
+  void HangUp();
+  // gRPC has closed its end; what it said before is still passed on.
+  void OnServerGone();
+  // For the events that it waits for; 0: none but hanging up.
+  uint32_t client_events() const;
+  uint32_t server_events() const;
+  int client_fd() const { return client_ == nullptr ? -1 : client_->fd(); }
+  int server_fd() const { return server_ ? server_->fd() : -1; }
+  const TlsPeer* tls_peer() const { return client_ == nullptr ? nullptr : client_->peer(); }
+  bool server_gone() const { return server_gone_; }
+  // Closes what it has done with. Precondition: nobody watches that any more.
+  void CloseDone() {
+    done_client_.reset();
+    done_server_.reset();
+  }
+  // Nothing is left of it.
+  bool over() const { return client_ == nullptr && server_ == nullptr; }
+  bool late(Clock::time_point now) const { return client_ != nullptr && now > end_by_; }
+  bool begun() const { return begun_; }
+  // What the client did; empty: nothing wrong.
+  const std::string& fault() const { return fault_; }
+  // Of TLS's handshake.
+  const std::string& stream_fault() const { return stream_fault_; }
+
+ private:
+  static constexpr size_t kChunk = 16384;
+  static constexpr size_t kMostDiscarded = 65536;
+  static constexpr uint32_t kBeginning = 64;  // units that the price of a connection has in it
+
+  bool Pay(uint32_t price);
+  void FromServer();
+  void FromClient();
+  // False when more cannot pass now.
+  bool ClearWhatMayPass();
+  void OpenCall();
+  void Begin();
+  void Deny(const std::string& why);
+  void Refuse(std::string fault);
+  void FlushToClient();
+  void Linger();
+  void DiscardFromClient();
+  void ForgetCalls();
+
+  const uint64_t id_;
+  Host& host_;
+  std::unique_ptr<ByteStream> client_;    // null: gone
+  std::unique_ptr<SocketStream> server_;  // null: not yet, or gone
+  std::unique_ptr<ByteStream> done_client_;
+  std::unique_ptr<SocketStream> done_server_;
+  const uint32_t price_;  // of the connection itself
+  Clock::time_point end_by_;
+  bool paid_ = false;
+  bool waits_ = false;  // for its turn
+  uint32_t turn_ = 0;   // what is left of it
+  bool begun_ = false;  // gRPC has been given it, or it is denied
+  bool denied_ = false;
+  std::string denial_;
+  bool client_ended_ = false;  // it sends no more
+  bool told_end_ = false;      // and gRPC knows
+  bool server_gone_ = false;
+  bool server_full_ = false;
+  size_t may_discard_ = 0;  // more than 0: lingers
+
+  ClientFrames frames_;
+  ClientFrames::Part part_;  // judged, but not paid yet
+  ServerFrames server_frames_;
+  std::string from_client_;  // at most kChunk
+  size_t cleared_ = 0;       // of it: may pass
+  std::string to_client_;    // at most kChunk and some frames of our own
+  std::string fault_;
+  std::string stream_fault_;
+};
+
+}  // namespace pinfeed
