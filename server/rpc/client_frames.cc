@@ -6,7 +6,8 @@
 namespace pinfeed {
 namespace {
 
-// What frames cost, in units of UserCredit: by what gRPC does for them, as measured (decision 0026).
+// What frames cost, in units of UserCredit, roughly by what gRPC does for them. The attacks of tests/load
+// show whether these are high enough (decision 0026).
 constexpr uint32_t kOfCall = 4;
 constexpr uint32_t kOfReset = 40;
 constexpr uint32_t kOfData = 1;

@@ -89,9 +89,9 @@ TEST_F(ImageFolderTest, NamesThatAreNotUtf8StandWherePythonPutsThem) {
                                                    "\xEE\x80\x80", "\xF0\x90\x80\x80"));
   std::vector<std::string> in_z = Listing(*dataset);
   in_z.resize(7);
-  EXPECT_THAT(in_z, ElementsAre("0 z/1.jpg", "0 z/\\xed\\x9f\\xbf.jpg", "0 z/\\xe9.jpg",
-                                "0 z/\\xee\\x80\\x80.jpg", "0 z/\xC3\xA9/1.jpg", "0 z/\\xe9/1.jpg",
-                                "0 z/\\xee\\x80\\x80/1.jpg"));
+  EXPECT_THAT(in_z,
+              ElementsAre("0 z/1.jpg", "0 z/\\xed\\x9f\\xbf.jpg", "0 z/\\xe9.jpg", "0 z/\\xee\\x80\\x80.jpg",
+                          "0 z/\xC3\xA9/1.jpg", "0 z/\\xe9/1.jpg", "0 z/\\xee\\x80\\x80/1.jpg"));
 }
 
 TEST_F(ImageFolderTest, ReadsTheBytesOfEachFile) {
