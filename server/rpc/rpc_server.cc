@@ -46,10 +46,6 @@ void LogFromGrpc(gpr_log_func_args* line) {
 
 }  // namespace
 
-struct RpcServer::Server {
-  std::unique_ptr<grpc::Server> grpc;
-};
-
 Result<std::unique_ptr<RpcServer>> RpcServer::Create(const Services& services) {
   gpr_set_log_function(&LogFromGrpc);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -76,28 +72,31 @@ Result<std::unique_ptr<RpcServer>> RpcServer::Start(grpc::ServerBuilder& builder
   builder.RegisterService(&services.feeder);
   builder.RegisterService(&services.admin);
   builder.RegisterService(&services.health);
-  auto server = std::make_unique<Server>();
-  server->grpc = builder.BuildAndStart();
-  if (server->grpc == nullptr)
-    return Internal("start the gRPC server: gRPC gives no reason; its own log may");
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) return Internal("start the gRPC server: gRPC gives no reason; its own log may");
   return std::unique_ptr<RpcServer>(new RpcServer(std::move(server)));
 }
 
-RpcServer::RpcServer(std::unique_ptr<Server> server) : server_(std::move(server)) {}
+RpcServer::RpcServer(std::unique_ptr<grpc::Server> server) : server_(std::move(server)) {}
 
 RpcServer::~RpcServer() {
   Stop(std::chrono::milliseconds(0));
 }
 
 void RpcServer::Serve(UniqueFd connection) {
-  grpc::AddInsecureChannelFromFd(server_->grpc.get(), connection.release());
+  const MutexLock lock(mutex_);
+  if (server_ != nullptr) grpc::AddInsecureChannelFromFd(server_.get(), connection.release());
 }
 
 void RpcServer::Stop(std::chrono::milliseconds grace) {
-  if (server_->grpc == nullptr) return;
-  server_->grpc->Shutdown(std::chrono::system_clock::now() + grace);
-  server_->grpc->Wait();
-  server_->grpc.reset();
+  std::unique_ptr<grpc::Server> stopping;
+  {
+    const MutexLock lock(mutex_);
+    stopping = std::move(server_);
+  }
+  if (stopping == nullptr) return;
+  stopping->Shutdown(std::chrono::system_clock::now() + grace);
+  stopping->Wait();
 }
 
 }  // namespace pinfeed

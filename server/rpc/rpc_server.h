@@ -7,9 +7,11 @@
 #include <memory>
 
 #include "common/result.h"
+#include "common/sync.h"
 #include "common/unique_handle.h"
 
 namespace grpc {
+class Server;
 class ServerBuilder;
 }  // namespace grpc
 
@@ -35,16 +37,16 @@ class RpcServer {
   RpcServer(const RpcServer&) = delete;
   RpcServer& operator=(const RpcServer&) = delete;
 
-  // `connection` is a non-blocking stream socket. Not after Stop.
-  void Serve(UniqueFd connection);
+  // `connection` is a non-blocking stream socket. Once Stop was called, it is closed.
+  void Serve(UniqueFd connection) PF_EXCLUDES(mutex_);
   // Ends every call and connection; running calls have until the deadline. Idempotent.
-  void Stop(std::chrono::milliseconds grace);
+  void Stop(std::chrono::milliseconds grace) PF_EXCLUDES(mutex_);
 
  private:
-  struct Server;  // keeps gRPC out of this header
-  explicit RpcServer(std::unique_ptr<Server> server);
+  explicit RpcServer(std::unique_ptr<grpc::Server> server);
   static Result<std::unique_ptr<RpcServer>> Start(grpc::ServerBuilder& builder, const Services& services);
-  std::unique_ptr<Server> server_;
+  Mutex mutex_;
+  std::unique_ptr<grpc::Server> server_ PF_GUARDED_BY(mutex_);  // null once it stops
 };
 
 }  // namespace pinfeed

@@ -134,13 +134,10 @@ def test_feeds_of_one_name_are_told_apart(browser, start, data, tmp_path):
         folder = tmp_path / kind / "train"
         folder.mkdir(parents=True)
         numpy.save(folder / "image.npy", numpy.zeros((samples, 8), "u1"))
-    trainers = [
-        Trainer(daemon, tmp_path / "imagenet" / "train", "resnet.py", batch_size=64, shuffle=True),
-        Trainer(daemon, tmp_path / "cifar" / "train", "resnet.py", batch_size=16),
-        Trainer(daemon, tmp_path / "cifar" / "train", "resnet.py", batch_size=16),
-    ]
-    for trainer in trainers:
-        trainer.take(1)
+    trainers = []
+    for kind, options in (("imagenet", {"batch_size": 64, "shuffle": True}), ("cifar", {"batch_size": 16}), ("cifar", {"batch_size": 16})):
+        trainers.append(Trainer(daemon, tmp_path / kind / "train", "resnet.py", **options))
+        trainers[-1].take(1)  # one after the other, so that the feeds' numbers are known
     show(browser, daemon)
     await_that(browser, lambda: len(slots(browser)) == 3)
     assert texts(browser, ".feed h2") == ["train"] * 3
