@@ -168,6 +168,7 @@ void Feed::PublishReadyLocked() {
       stopping_ = true;
       continue;
     }
+    if (batch.status.ok()) batch.status = CountBadBatchLocked(batch);
     if (!batch.status.ok()) {
       error_ = batch.status;
       EnterLocked(Phase::kFailed);
@@ -181,22 +182,20 @@ void Feed::PublishReadyLocked() {
     counters_.batch_index = batch.plan.batch_index;
     slots_.MarkLent(slot);
     LendLocked(slot);
-    CountBadBatchLocked(batch);
   }
 }
 
-void Feed::CountBadBatchLocked(const Batch& batch) {
+Status Feed::CountBadBatchLocked(const Batch& batch) {
   if (batch.all_bad.empty()) {
     bad_batches_ = 0;
-    return;
+    return OkStatus();
   }
   if (bad_batches_++ == 0) first_bad_ = batch.all_bad;
-  if (bad_batches_ < parts_.sampler.batches_per_epoch()) return;
+  if (bad_batches_ < parts_.sampler.batches_per_epoch()) return OkStatus();
   const char* const choice = parts_.spec.on_bad_sample == OnBadSample::kSkip ? "skip" : "zero";
-  error_ =
-      DataLoss(std::string("on_bad_sample ") + choice + ": a whole epoch (" + std::to_string(bad_batches_) +
-               " batches) had no good sample; the first bad one: " + first_bad_);
-  EnterLocked(Phase::kFailed);
+  return DataLoss(std::string("on_bad_sample ") + choice + ": a whole epoch (" +
+                  std::to_string(bad_batches_) +
+                  " batches) had no good sample; the first bad one: " + first_bad_);
 }
 
 void Feed::LendLocked(uint32_t slot) {

@@ -165,8 +165,8 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // Whether a batch of a queue may still be to be given to somebody: its member may leave without having
   // taken it, or there is no member.
   bool MayComeBackLocked() const PF_REQUIRES(mutex_);
-  // Fails the feed after a whole epoch without one good sample.
-  void CountBadBatchLocked(const Batch& batch) PF_REQUIRES(mutex_);
+  // kDataLoss for the batch that completes a whole epoch without one good sample.
+  Status CountBadBatchLocked(const Batch& batch) PF_REQUIRES(mutex_);
   void SetStarvedLocked(bool starved) PF_REQUIRES(mutex_);
   void EnterLocked(Phase phase) PF_REQUIRES(mutex_);
   // Adds the time since the last change to what the feed was doing until now.

@@ -243,8 +243,9 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
   const ImageOutcome outcome = CheckTransforms(spec.transforms, size, channels, faults);
   if (faults.empty() && program->image.has_value() && outcome.width == 0) {
     faults.push_back(
-        "transforms: image sizes vary: add Resize([h, w]), CenterCrop or RandomResizedCrop so that every "
-        "sample has one shape");
+        "transforms: image sizes vary, or may: add Resize([h, w]), CenterCrop or RandomResizedCrop so that "
+        "every "
+        "sample has one shape (Resize of one value keeps each image's aspect ratio)");
   }
   std::vector<TensorSpec> outputs;
   outputs.reserve(fields.size() + 3);  // with the loader's own

@@ -2,6 +2,7 @@
 #include "server/source/file_kinds.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <vector>
 
 namespace pinfeed {
@@ -42,6 +43,10 @@ const std::vector<Kind>& Kinds() {
   return kinds;
 }
 
+bool IsOneOf(std::string_view name, std::initializer_list<std::string_view> names) {
+  return std::ranges::any_of(names, [&](std::string_view other) { return SameLetters(name, other); });
+}
+
 }  // namespace
 
 bool HasExtension(std::string_view name, std::span<const std::string_view> extensions) {
@@ -62,9 +67,16 @@ std::string_view AdviceFor(std::string_view name) {
 }
 
 bool IsSplitName(std::string_view name) {
-  static constexpr std::array<std::string_view, 8> kSplits = {"train",      "training", "val", "valid",
-                                                              "validation", "test",     "dev", "eval"};
-  return std::ranges::any_of(kSplits, [&](std::string_view split) { return SameLetters(name, split); });
+  return IsOneOf(name, {"train", "training", "val", "valid", "validation", "test", "dev", "eval"});
+}
+
+bool IsImagesName(std::string_view name) {
+  return IsOneOf(name, {"image", "images", "img", "imgs", "input", "inputs", "jpegimages"});
+}
+
+bool IsMasksName(std::string_view name) {
+  return IsOneOf(name, {"mask", "masks", "label", "labels", "annotation", "annotations", "segmentation",
+                        "segmentations", "segmentationclass", "target", "targets", "gt"});
 }
 
 Status ExplainMissing(const Status& missing, std::string_view path) {

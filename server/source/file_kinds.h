@@ -27,6 +27,9 @@ std::string_view AdviceFor(std::string_view name);
 
 // The part of a dataset that such a directory holds, in any case of letters: train, val, test, ...
 bool IsSplitName(std::string_view name);
+// A directory of images, or of what belongs to each image, as segmentation datasets have them.
+bool IsImagesName(std::string_view name);
+bool IsMasksName(std::string_view name);
 
 // `missing` (kNotFound of `path`) with what to give instead where the path has a pattern or a "~" in it,
 // which shells expand and the daemon does not; any other status as it is.

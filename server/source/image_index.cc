@@ -47,13 +47,26 @@ Status CheckHoldsNoParts(const RootedPath& base, const std::vector<std::string>&
     ASSIGN_OR_RETURN(const bool has_classes, HoldsClassFolders(base, name));
     listed += (parts++ == 0 ? "" : ", ") + QuotePath(name);
     if (has_classes) ++with_classes;
-    if (has_classes || part.empty()) part = name;
+    if (part.empty() || name.starts_with("train")) part = name;
   }
   const bool only_parts = parts == classes.size() && (parts > 1 || with_classes > 0);
   if (!only_parts && with_classes < 2) return OkStatus();
   return InvalidArgument("image folder " + QuotePath(base.path()) + " holds the parts of a dataset (" +
                          listed + ") in place of class folders; name one part, such as " +
                          QuotePath(base.FullPath(part)));
+}
+
+// images/ beside masks/ would be read as a dataset of two classes.
+Status CheckHoldsNoMasks(const RootedPath& base, const std::vector<std::string>& classes) {
+  if (classes.size() != 2) return OkStatus();
+  const auto masks = std::ranges::find_if(classes, IsMasksName);
+  if (masks == classes.end() || std::ranges::find_if(classes, IsImagesName) == classes.end())
+    return OkStatus();
+  return InvalidArgument("image folder " + QuotePath(base.path()) +
+                         " holds images and what belongs to each (" + QuotePath(classes[0]) + ", " +
+                         QuotePath(classes[1]) +
+                         ") in place of class folders; write both as arrays, image.npy and mask.npy, into a "
+                         "directory of their own, and open that with masks naming 'mask'");
 }
 
 // Decides about one entry that is no directory: true for an image, false for what is passed over.
@@ -103,6 +116,7 @@ Result<ImageIndex> ImageIndex::Build(const RootedPath& base) {
   }
   SortByName(index.classes_);
   RETURN_IF_ERROR(CheckHoldsNoParts(base, index.classes_));
+  RETURN_IF_ERROR(CheckHoldsNoMasks(base, index.classes_));
   for (uint32_t label = 0; label < index.classes_.size(); ++label)
     RETURN_IF_ERROR(index.AddClass(base, root, label));
   index.names_.shrink_to_fit();

@@ -155,6 +155,30 @@ Result<Stream> FlatStream(const RootedFile& file, DType dtype) {
   return Stream{dtype, 0, file.size() / DTypeSize(dtype)};
 }
 
+// A headerless file does not say how wide its tokens are. Read as uint16, wider ones show: every second
+// number is the high half of an id, so small.
+Status CheckIsUint16(const RootedFile& file) {
+  constexpr uint16_t kMaxHighHalf = 15;  // of ids up to a million
+  constexpr size_t kFewest = 64;         // fewer numbers may be small by chance
+  std::array<uint16_t, 4096> numbers;
+  const size_t count = std::min<uint64_t>(file.size() / sizeof(uint16_t), numbers.size());
+  if (count < kFewest) return OkStatus();
+  const std::span<uint16_t> read(numbers.data(), count);
+  RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(read)));
+  bool low_is_large = false;
+  for (size_t i = 0; i < count; ++i) {
+    if (read[i] <= kMaxHighHalf) continue;
+    if (i % 2 == 1) return OkStatus();
+    low_is_large = true;
+  }
+  if (!low_is_large) return OkStatus();
+  return InvalidArgument(
+      "open " + QuotePath(file.path()) +
+      ": read as uint16, every second number of its beginning is close to 0, as in a file of "
+      "wider integers; give token_dtype uint32, or uint16 if that is meant; a file of 64-bit "
+      "integers is to be written anew as one of these");
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const Dataset>> OpenTokens(const RootedPath& base, const DatasetSpec& spec) {
@@ -166,6 +190,7 @@ Result<std::shared_ptr<const Dataset>> OpenTokens(const RootedPath& base, const 
   ASSIGN_OR_RETURN(const Stream stream, base.path().ends_with(".npy")
                                             ? NpyStream(file, spec.token_dtype)
                                             : FlatStream(file, spec.token_dtype.value_or(DType::kUint16)));
+  if (!spec.token_dtype && !base.path().ends_with(".npy")) RETURN_IF_ERROR(CheckIsUint16(file));
   const uint64_t length = spec.sequence_length;
   const uint64_t stride = spec.stride == 0 ? length : spec.stride;
   if (stream.tokens < length + 1) {

@@ -235,3 +235,25 @@ def test_a_file_name_in_place_of_a_dataset_name(fake, name):
     with pytest.raises(pinfeed.NotFoundError) as caught:
         fake(name, settings={"OPEN_ERROR": 5})
     assert f'for the file or folder of that name write "./{name}"' in str(caught.value)
+
+
+# ---- attributes of others -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_feed_lacks_says_what_to_write_instead(fake):
+    feed = fake()
+    with pytest.raises(AttributeError, match="has no attribute 'num_workers'.*PINFEED_WORKERS=8"):
+        feed.num_workers
+    assert not hasattr(feed, "imaginary")
+    with pytest.raises(TypeError, match="iterate over it"):
+        feed[0]
+    batch = next(iter(feed))
+    for name, words in {"cuda": "batch.to", "get": 'output="dict"', "shape": "batch\\[0\\]"}.items():
+        with pytest.raises(AttributeError, match=words):
+            getattr(batch, name)
+
+
+def test_transforms_by_name_are_refused_with_an_object(fake):
+    for by_name in ("random_resized_crop", {"resize": {"size": [8]}}):
+        with pytest.raises(pinfeed.InvalidArgumentError, match="give objects, such as pinfeed.RandomResizedCrop"):
+            fake(transforms=[by_name])

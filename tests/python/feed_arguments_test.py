@@ -112,7 +112,7 @@ REFUSED_TRANSFORMS = [
     (pinfeed.ToDtype("uint8", scale="x"), "transforms[0] to_dtype.scale: 'x' is not True or False"),
     (pinfeed.Resize, "transforms: Resize is a class, not a transform: give an object of it, Resize(...)"),
     (object(), "transforms: object: the daemon has no such transform"),
-    ("resize", "transforms: str: the daemon has no such transform ('resize')"),
+    ("resize", "transforms: 'resize' is not a transform: give objects, such as pinfeed.RandomResizedCrop(224)"),
     (None, "transforms: NoneType: the daemon has no such transform (None)"),
 ]
 

@@ -131,7 +131,16 @@ TEST_F(ImageFolderTest, RefusesTheRootOfTheParts) {
   fs::remove_all(Path("set"));
   Add("test/1.jpg");
   Add("train/1.jpg");
-  refused("'test', 'train'", "set/test");
+  refused("'test', 'train'", "set/train");
+}
+
+TEST_F(ImageFolderTest, RefusesImagesBesideTheirMasks) {
+  for (const char* name : {"images/1.jpg", "Masks/1.png"}) Add(name);
+  EXPECT_THAT(Open(), StatusIs(Code::kInvalidArgument,
+                               AllOf(HasSubstr("'Masks', 'images'"), HasSubstr("image.npy and mask.npy"))));
+  Add("cat/1.jpg");
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open());
+  EXPECT_THAT(dataset->info().classes, ElementsAre("Masks", "cat", "images"));
 }
 
 TEST_F(ImageFolderTest, TakesClassesThatAreOnlyNamedAsParts) {

@@ -221,7 +221,7 @@ TEST(SampleLoaderTest, EveryFaultIsListedAtOnce) {
 
 TEST(SampleLoaderTest, ImagesWithoutOneSizeAreRefused) {
   FeedSpec spec;
-  const std::string advice = "image sizes vary: add Resize([h, w]), CenterCrop or RandomResizedCrop";
+  const std::string advice = "image sizes vary, or may: add Resize([h, w]), CenterCrop or RandomResizedCrop";
   EXPECT_THAT(SampleLoader::Create(Photos(), spec), StatusIs(Code::kInvalidArgument, HasSubstr(advice)));
   spec.transforms = {Resize{0, 256}};
   EXPECT_THAT(SampleLoader::Create(Photos(), spec), StatusIs(Code::kInvalidArgument, HasSubstr(advice)));

@@ -114,6 +114,18 @@ TEST_F(TokensTest, PlacesNeedNoAlignment) {
   EXPECT_EQ(ValuesOf<int64_t>(std::span(out).subspan(1)), Sample(*dataset, 0, 0));
 }
 
+TEST_F(TokensTest, WiderTokensAreNotTakenForUint16) {
+  std::vector<uint32_t> ids(300);
+  for (uint32_t i = 0; i < ids.size(); ++i) ids[i] = (i * 7919) % 128256;
+  dir_.Write("wide.bin", RawBytes(ids));
+  dir_.Write("int64.bin", RawBytes(std::vector<uint64_t>(ids.begin(), ids.end())));
+  for (const char* name : {"wide.bin", "int64.bin"})
+    EXPECT_THAT(Open(name, 8), StatusIs(Code::kInvalidArgument, HasSubstr("give token_dtype uint32")));
+  EXPECT_OK(Open("wide.bin", 8, 0, DType::kUint16));
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("wide.bin", 8, 0, DType::kUint32));
+  ExpectSamples(*dataset, ids, 8, 8);
+}
+
 TEST_F(TokensTest, ANpyFileTellsItsOwnType) {
   dir_.Write("t.npy", NpyHeaderBytes("<u4", "(5,)", false) + RawBytes<uint32_t>({1, 2, 70000, 4, 5}));
   ASSERT_OK_AND_ASSIGN(const auto dataset, Open("t.npy", 2));

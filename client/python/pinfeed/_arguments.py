@@ -80,6 +80,11 @@ def _what_to_write(name: str, names: List[str]) -> str:
     return f"pinfeed.open has no such argument{near}" if near else f"pinfeed.open has no such argument, only {', '.join(names)}"
 
 
+def instead_of_attribute(name: str) -> str:
+    """Ends a message: what a feed has in place of a DataLoader's attribute, or nothing."""
+    return f"; of pinfeed.open: {_REPLACED[name]}" if name in _REPLACED else ""
+
+
 def did_you_mean(name: str, names: Sequence[str]) -> str:
     """Ends a message: "; did you mean 'image'?", or nothing where no name is near."""
     plain = {known.replace("_", "").lower(): known for known in names}

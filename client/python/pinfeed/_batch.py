@@ -31,6 +31,17 @@ _LEFT_SLOTS = 1
 _View = Tuple[Tuple[int, ...], Any, int, Optional[Callable[[Any], Any]]]
 
 
+_AS_DICT = 'open the feed with output="dict" for plain dicts'
+_OF_TENSORS = "that is a tensor's, such as batch[0]'s"
+# What tensors and dicts have, and a batch does not.
+_INSTEAD = {
+    "cuda": 'batch.to("cuda"), or open the feed with device="cuda:0"',
+    "pin_memory": 'open the feed with device="cuda:0" for tensors that are on the GPU already',
+    **dict.fromkeys(("get", "pop", "update", "setdefault"), _AS_DICT),
+    **dict.fromkeys(("shape", "size", "dtype", "device", "float", "half", "numpy", "cpu"), _OF_TENSORS),
+}
+
+
 class Batch(Tuple[Any, ...]):
     """The tensors of one batch, in the dataset's order: ``images, labels = batch``, ``batch[0]``, ``batch.image`` or ``batch["image"]``.
 
@@ -72,7 +83,9 @@ class Batch(Tuple[Any, ...]):
         raise AttributeError(self._lacks(name))
 
     def _lacks(self, name: str) -> str:
-        return f"the batch has no tensor {name!r}, only {', '.join(map(repr, self._fields))}{did_you_mean(name, self._fields)}"
+        instead = _INSTEAD.get(name)
+        hint = did_you_mean(name, self._fields) if instead is None else f"; {instead}"
+        return f"the batch has no tensor {name!r}, only {', '.join(map(repr, self._fields))}{hint}"
 
     def __contains__(self, key: Any) -> bool:
         """Of a string, whether there is such a field; of a tensor, whether it is one of the batch's."""
@@ -331,7 +344,9 @@ class BatchMaker(Maker):
                 from_numpy(self._numpy.empty(0, array_dtype))
             except TypeError:
                 raise InvalidArgumentError(
-                    Code.INVALID_ARGUMENT, f'tensor {name!r} is {kind}, which torch {torch.__version__} does not have: open with framework="numpy"'
+                    Code.INVALID_ARGUMENT,
+                    f"tensor {name!r} is {kind}, which torch {torch.__version__} does not have: open with framework=\"numpy\", or a file of tokens "
+                    "with sequence_length",
                 ) from None
         if self._gpu >= 0:
             device = torch.device("cuda", self._gpu)

@@ -90,9 +90,10 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
 
     What to make of it:
       transforms: of `pinfeed.transforms`, or torchvision's objects for the same.
-      layout: "CHW" or "HWC", for images.
+      layout: "CHW" or "HWC", for images that are decoded or transformed; an array that is not keeps the layout it is stored in.
       on_bad_sample: "fail" (the error names the file), "skip" (the batch is shorter, and empty when all its samples are bad: a mean over
-        it is NaN) or "zero" (all fields of the sample are zeros). An epoch without a good sample is an error.
+        it is NaN) or "zero" (all fields of the sample are zeros, its label too: open with valid=True to leave it out of the loss). An epoch without a
+        good sample is an error.
       sample_ids: adds the tensor ``sample_id``, the index of each sample in the dataset (int64), of bad samples too.
       valid: adds the tensor ``valid`` (bool): False for the samples that are zeros because they are bad.
       masks: names of fields that lie pixel by pixel beside the image (segmentation masks, depth, flow): they get its crops, resizes and

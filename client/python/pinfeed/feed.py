@@ -12,6 +12,7 @@ import sys
 import weakref
 from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, Tuple
 
+from ._arguments import instead_of_attribute
 from ._batch import OUTPUTS
 from ._checks import MAX_EPOCH, Checks, shown, to_integer
 from ._connection import Opened, Resumed, logger
@@ -102,6 +103,12 @@ class Feed(Stream):
         """The epoch that is being iterated over (or was, until a ``break``), else the one that the next ``for`` will, from 0. Of a
         member that joins a group: where the group is."""
         return self._epoch
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a feed has no attribute {name!r}{instead_of_attribute(name)}")
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise TypeError("a feed has no samples by number: iterate over it, as over the DataLoader that it replaces")
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("a feed cannot be pickled: open it in the process that uses it (pinfeed replaces the DataLoader and its workers)")
@@ -339,7 +346,8 @@ def read_state(state: Any, epochs: int) -> Tuple[Resumed, str]:
         next_epoch = state.get("next_epoch")
         text = json.dumps(cursor)
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
-        raise refuse(f"{type(error).__name__}: {error}") from error
+        advice = "give what feed.state_dict() returned, itself, not the file that it was saved in nor the checkpoint around it"
+        raise refuse(f"{shown(state)} ({type(error).__name__}: {error}); {advice}") from error
     if to_integer(version) != _STATE_VERSION:
         raise InvalidArgumentError(
             Code.INVALID_ARGUMENT, f"the state of the feed has version {shown(version)}, this package reads {_STATE_VERSION}: update pinfeed"

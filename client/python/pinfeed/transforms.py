@@ -232,6 +232,10 @@ def normalize_transforms(transforms: Any) -> Tuple[Transform, ...]:
         transforms = (transforms,)
     flat: List[Transform] = []
     for transform in transforms:
+        if isinstance(transform, (str, bytes, dict)):
+            raise InvalidArgumentError(
+                Code.INVALID_ARGUMENT, f"transforms: {shown(transform)} is not a transform: give objects, such as pinfeed.RandomResizedCrop(224)"
+            )
         if isinstance(transform, Transform):
             flat.append(transform)
         elif isinstance(transform, type):
@@ -286,5 +290,5 @@ def _from_torchvision(transform: Any) -> Tuple[Transform, ...]:
     raise _refuse(
         transform,
         f"the daemon has no such transform ({shown(transform)}). It has Resize, CenterCrop, RandomResizedCrop, RandomHorizontalFlip, "
-        "Normalize and ToDtype; apply others to the batches",
+        "Normalize and ToDtype; apply others to the batches, random ones sample by sample: torchvision draws once a call",
     )
