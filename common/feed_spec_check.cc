@@ -178,7 +178,7 @@ void CheckFieldNames(const std::string& list, const std::vector<std::string>& na
     if (names[i].empty()) {
       faults.Add(at, "is empty; it must be the name of a field");
     } else if (Holds(names, i, names[i])) {
-      faults.Add(at, "is there twice");
+      faults.Add(at, "is listed twice");
     }
   }
 }

@@ -23,10 +23,10 @@ bool IsUtf8(std::string_view text);
 // not UTF-8 written as \n, \\, \', \x1b, \xe2\x80\xae, ...
 std::string EscapeName(std::string_view name);
 
-// The same but for backslashes and single quotes, and of any length: for tables, which quote nothing.
+// As EscapeName, but keeps backslashes and single quotes and never truncates: for tables, which do not quote.
 std::string EscapeUnprintable(std::string_view text);
 
-// The same between single quotes: '/data/a b.png'.
+// EscapeName between single quotes: '/data/a b.png'.
 std::string QuotePath(std::string_view path);
 
 }  // namespace pinfeed

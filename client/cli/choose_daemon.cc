@@ -38,7 +38,7 @@ std::vector<PrivateDaemon> ChooseDaemon(ToolContext& context) {
   if (daemons.empty() || IsServed()) return daemons;
   if (daemons.size() > 1) {
     std::string listed = std::string("no daemon serves you at ") + kSystemSocket + ", and " +
-                         std::to_string(daemons.size()) + " trainers have a private one; name one of them:";
+                         std::to_string(daemons.size()) + " private ones run; choose with --address:";
     for (const PrivateDaemon& daemon : daemons) listed += "\n  " + Describe(daemon);
     throw ToolError(listed);
   }

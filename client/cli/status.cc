@@ -144,7 +144,7 @@ void PrintSessions(const Json& status) {
                     std::to_string(UintField(session, "pid")).c_str(), Duration(age).c_str());
       }
       if (const uint64_t copied = UintField(session, "batches_copied"); copied > 0) {
-        std::printf("session %s (%s) copied %s of its batches: its trainer keeps too many; see slots\n",
+        std::printf("session %s (%s) copied %s batches: the trainer holds too many; raise slots\n",
                     std::to_string(UintField(session, "id")).c_str(),
                     Printable(TextField(session, "client_name")).c_str(), Count(copied).c_str());
       }
@@ -167,7 +167,7 @@ void RunStatus(const StatusOptions& options, ToolContext& context) {
     PrintFeeds(status);
     PrintSessions(status);
     PrintUsers(status);
-    if (!beside.empty()) std::puts("\nyour trainers with a private daemon, which is none of the above:");
+    if (!beside.empty()) std::puts("\nprivate daemons of your own trainers (not included above):");
     for (const PrivateDaemon& daemon : beside) std::printf("  %s\n", Describe(daemon).c_str());
   }
   const std::string state = TextField(status, "state");

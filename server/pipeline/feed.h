@@ -126,7 +126,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
     uint32_t samples = 0;
     uint32_t skipped = 0;
     Status status;
-    std::string all_bad;       // why its first sample is bad, when all are
+    std::string all_bad;       // if all samples are bad: the first one's reason
     bool delivering = false;   // filled, on its way to where the clients see it
     bool undelivered = false;  // its arena delivers nothing any more
   };

@@ -34,7 +34,7 @@ struct FeedConsumer {
   int64_t Owes() const {
     return std::count_if(owed.begin(), owed.end(), [](uint64_t generation) { return generation != 0; });
   }
-  // Of these, the ones that it has not taken, by its own account: any number may be claimed.
+  // Those of them that the client reports as not taken. Untrusted: it may report any number.
   int64_t Untaken() const {
     const uint64_t taken = pages->Stats().taken;
     int64_t untaken = 0;

@@ -9,7 +9,7 @@
 namespace pinfeed {
 namespace {
 
-// Of a queue: this part of the slots, and at least one, goes only to members that have taken all that they
+// Queue groups: one slot in so many, and at least one, is lent only to members that have taken all that they
 // were lent. So one that is stopped leaves some to the others, and to those that come later.
 constexpr uint32_t kSharesOfAQueue = 4;
 

@@ -105,7 +105,7 @@ class RoleFinder {
         unknown += (unknown.empty() ? "'" : ", '") + name + "'";
       } else if (found->kind == FieldKind::kEncodedImage) {
         faults_.push_back(list + ": field '" + name +
-                          "' is an encoded image, which only the transforms are for; leave it out");
+                          "' is an encoded image, which cannot be listed here; remove it from the list");
       }
     }
     if (!unknown.empty())

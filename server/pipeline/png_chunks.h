@@ -32,7 +32,7 @@ class PngChunks {
   size_t pixels_begin() const { return pixels_begin_; }
   size_t pixels_end() const { return pixels_end_; }
 
-  // Whether libspng and Pillow may see other pixels: the palette has not one colour for each value.
+  // Whether libspng and Pillow may decode different pixels: the palette size does not fit the depth.
   bool PaletteDiffers() const;
   // Writes to `out` what the pixels depend on and nothing else, with a palette of a colour for each value;
   // as in Pillow a missing one is grey. kDataLoss when a checksum before the pixels is wrong.

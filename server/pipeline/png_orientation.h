@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a PNG file says how its image is turned. In: its chunks. Out: the orientation that Pillow finds.
+// The orientation of a PNG image. In: the file's chunks. Out: the orientation, by Pillow's rules.
 #pragma once
 
 #include "common/result.h"

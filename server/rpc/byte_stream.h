@@ -16,8 +16,8 @@ struct TlsPeer {
   std::string certificate;         // PEM
 };
 
-// Purpose: moves bytes without blocking. Threads: one at a time. Errors: kBroken, after which there is
-// nothing more to be had.
+// Purpose: non-blocking reads and writes. Threads: one at a time. Errors: kBroken, after which there is
+// nothing left to read or write.
 class ByteStream {
  public:
   static constexpr ssize_t kLater = -1;   // when the descriptor is ready

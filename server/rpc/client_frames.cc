@@ -97,7 +97,7 @@ ClientFrames::Part ClientFrames::Next(std::string_view bytes) {
   if (!preface_passed_) {
     const size_t have = std::min(bytes.size(), kHttp2Preface.size());
     if (bytes.substr(0, have) != kHttp2Preface.substr(0, have)) {
-      part.fault = "it does not begin as HTTP/2 does";
+      part.fault = "bytes that are not an HTTP/2 preface";
     } else if (have == kHttp2Preface.size()) {
       preface_passed_ = true;
       part.bytes = have;
@@ -115,7 +115,7 @@ ClientFrames::Part ClientFrames::Next(std::string_view bytes) {
 
 std::string ClientFrames::Fault(const FrameHeader& frame) const {
   if (frames_ == 0 && (frame.type != FrameType::kSettings || HasFlag(frame, kAck)))
-    return "its first frame is not SETTINGS";
+    return "a first frame that is not SETTINGS";
   if (frame.length > kMaxFrameBytes) return Text(frame) + ": the most are " + std::to_string(kMaxFrameBytes);
   if ((block_stream_ != 0) != (frame.type == FrameType::kContinuation) ||
       frame.type == FrameType::kPushPromise)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client may send by HTTP/2 (RFC 9113) before gRPC sees it. In: its bytes. Out: how many may pass, at
+// Checks a client's HTTP/2 bytes (RFC 9113) before gRPC sees them. In: bytes. Out: how many may pass, at
 // what price, or what is wrong with them.
 #pragma once
 

@@ -175,7 +175,7 @@ void Guard::Follow(uint64_t id) {
 
 void Guard::OnClient(uint64_t id, uint32_t events) {
   GuardedConnection& connection = *entries_.at(id).connection;
-  // Nobody is there to be answered: what it has said and was not passed on yet need not be.
+  // The client is gone: its bytes that were not forwarded yet are dropped.
   if ((events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0) {
     connection.HangUp();
   } else {
@@ -204,7 +204,7 @@ void Guard::Tell(Entry& entry) {
   } else {
     const std::string who = entry.identified ? entry.account->who : Describe(entry.peer);
     refusals_.Count(Refusal::kHttp2,
-                    "a connection of " + who + ", which is closed: it " + connection.fault());
+                    "a connection of " + who + " is closed: the client " + connection.fault());
   }
 }
 
@@ -236,17 +236,17 @@ void Guard::Sweep() {
     Entry& entry = entries_.at(id);
     if (!entry.connection->begun() && !entry.told) {
       refusals_.Count(Refusal::kHttp2, "a connection from " + Describe(entry.peer) +
-                                           ", which is closed: it did not begin in time");
+                                           ", which is closed: no HTTP/2 SETTINGS came in time");
     }
     entry.connection->HangUp();
     Follow(id);
   }
-  // The C library keeps what many connections took, unless it is told.
+  // glibc keeps the freed memory of many connections until it is trimmed.
   if (ended_ >= kManyEnded && entries_.size() < kManyEnded) {
     ended_ = 0;
     ::malloc_trim(0);
   }
-  // Not before its credit is what a new one has: or who comes back often would get more by it.
+  // Only when its credit is full again, so that a user gains nothing by reconnecting.
   std::erase_if(accounts_, [now](const auto& item) {
     return item.second.use_count() == 1 && item.second->credit.full(now);
   });
@@ -275,14 +275,14 @@ bool Guard::MayPass(uint64_t id, uint32_t price) {
   account.credit.Wait(id, price, !entry.connection->begun());
   if (const Clock::time_point now = Clock::now(); now >= account.tell_at) {
     account.tell_at = now + kTellSlowed;
-    spdlog::warn("{} asks for more by gRPC than one user is given: its connections wait for their turns",
+    spdlog::warn("{} exceeds the gRPC rate allowed for one user: its connections are slowed down",
                  account.who);
   }
   AwaitTurns();
   return false;
 }
 
-// Before it is known who speaks, what it costs is everybody's whom the network brings.
+// Until TLS identifies the client, its costs go to the account that all remote clients share.
 void Guard::Identify(Entry& entry) {
   const TlsPeer* const peer = entry.connection->tls_peer();
   if (entry.identified || peer == nullptr) return;
@@ -330,12 +330,12 @@ std::string Guard::CountCall(uint64_t id, size_t of_connection) {
   if (of_connection > ClientFrames::kMaxOpenCalls) {
     whose = std::to_string(ClientFrames::kMaxOpenCalls) + " calls are open on one connection";
   } else if (of_user > kMaxCallsAUser && of_connection > 1) {  // who calls once at a time may always
-    whose = std::to_string(kMaxCallsAUser) + " calls are open of one user";
+    whose = std::to_string(kMaxCallsAUser) + " calls of one user are open";
   } else {
     return {};
   }
   const Status error =
-      ResourceExhausted(whose + ", answered ones included that are not read; this connection is closed");
+      ResourceExhausted(whose + ", including answered ones that the client has not read; connection closed");
   refusals_.CountRequest(entry.identified ? entry.account->who : Describe(entry.peer), error);
   entry.told = true;
   return error.message();

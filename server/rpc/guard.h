@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands in front of gRPC: accepts the connections of a socket, and lets through what a client may send.
+// The guard in front of gRPC: accepts a socket's connections and forwards the frames that clients may send.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace pinfeed {
 class RpcServer;
 
 // Purpose: one thread for all connections of a socket: accepts, bounds what a user has open, moves bytes by
-// the rules of GuardedConnection, has who asks for too much wait, closes and counts who breaks the rules.
+// the rules of GuardedConnection, delays users over their rate, closes and counts clients that break a rule.
 // Owns: the listening socket, the connections, the thread. Borrows: the registry, the gRPC server and the
 // refusals (outlive it). Threads: Start, StopAccepting and Stop from the owner. Errors: Create's; when no
 // descriptor is left it pauses instead of spinning, and connections wait in the queue.
@@ -40,7 +40,7 @@ class Guard final : private GuardedConnection::Host {
     uint32_t price = 40;  // of a connection, in units of UserCredit
     // Null: connections are served as they are.
     std::function<std::unique_ptr<ByteStream>(UniqueFd)> secure = nullptr;
-    // Of who TLS says it is; empty: may call.
+    // Why this TLS peer may not call; empty: it may.
     std::function<std::string(const TlsPeer&)> denial = nullptr;
   };
   static Result<std::unique_ptr<Guard>> Create(Listener listener, PeerRegistry& peers, RpcServer& server,
@@ -57,7 +57,7 @@ class Guard final : private GuardedConnection::Host {
 
  private:
   using Clock = EventLoop::Clock;
-  // One user's: of this host by its number, by TLS by the names of its certificate.
+  // The usage of one user: a local uid, or the names of a TLS certificate.
   struct Account {
     std::string who;
     UserCredit credit{Clock::now()};
@@ -88,7 +88,7 @@ class Guard final : private GuardedConnection::Host {
   void Accept();
   void Add(Listener::Connection accepted);
   std::shared_ptr<Account> AccountOf(const std::string& who);
-  // After anything that may have moved it: looks what it waits for now, or forgets it.
+  // Updates the watched events of a connection after any change, or removes the connection if it is over.
   void Follow(uint64_t id);
   void Adjust(Side& side, int fd, uint32_t events, const std::function<void(uint32_t)>& on_events);
   void OnClient(uint64_t id, uint32_t events);

@@ -124,7 +124,7 @@ void GuardedConnection::OpenCall() {
   if (frames_.EndCall(call)) host_.UncountCall(id_);
 }
 
-// From here on gRPC has no part in it: its calls of this connection end, and each one that comes is answered
+// Disconnects gRPC: the open calls of this connection are cancelled, and each further one is answered
 // by the denial.
 void GuardedConnection::Deny(const std::string& why) {
   denied_ = true;
@@ -184,7 +184,7 @@ void GuardedConnection::FromClient() {
       }
       return;
     }
-    if (!to_client_.empty()) return;  // who does not read is not heard
+    if (!to_client_.empty()) return;  // a client that does not read is not read from
     if (round >= kMostRounds && !client_->has_more()) return;
     const ssize_t moved = client_->Read(chunk.data(), kChunk - from_client_.size());
     if (moved == ByteStream::kLater) return;
@@ -202,7 +202,7 @@ void GuardedConnection::Refuse(std::string fault) {
   fault_ = std::move(fault);
   if (client_ != nullptr && to_client_.empty() && server_frames_.between_frames()) {
     const std::string farewell = GoAwayCalm(fault_);
-    (void)client_->Write(farewell.data(), farewell.size());  // it may hear of it; the log does
+    (void)client_->Write(farewell.data(), farewell.size());  // best effort; the log has it anyway
   }
   HangUp();
 }

@@ -15,26 +15,26 @@
 
 namespace pinfeed {
 
-// Purpose: passes on what may pass, each way through one buffer of fixed size; a side that does not read is
-// not heard. gRPC has no part in it before the client has begun as HTTP/2 does. Owns: the client's stream,
+// Purpose: forwards allowed bytes each way through one buffer of fixed size. A side that does not read is
+// not read from. gRPC is connected after the client's preface and SETTINGS. Owns: the client's stream,
 // and this end of the socket pair whose other end is gRPC's. Borrows: the host. Threads: one. Errors: what
 // the client does wrong ends the connection, and fault() says it.
 class GuardedConnection {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // What it needs of who keeps it.
+  // What the connection needs from its owner.
   class Host {
    public:
-    // False: it waits, and is given its turn later (TakeTurn).
+    // False: the connection is queued, and TakeTurn is called later.
     virtual bool MayPass(uint64_t id, uint32_t price) = 0;
     // Has gRPC serve it. Gives the end of the pair that is not gRPC's; nothing when that cannot be.
     virtual UniqueFd Serve(uint64_t id) = 0;
-    // Empty when who called may; asked once TLS says who it is, and for each call.
+    // Why the client may not call; empty: it may. Called when TLS has identified it, and for each call.
     virtual std::string Denial(uint64_t id) = 0;
     // A call was answered so.
     virtual void CountDenial(const std::string& why) = 0;
-    // One call more, of so many open ones on the connection. What is wrong with that; empty: nothing.
+    // Counts a new call, the `of_connection`th open one of the connection. Why it is refused; empty: allowed.
     virtual std::string CountCall(uint64_t id, size_t of_connection) = 0;
     virtual void UncountCall(uint64_t id) = 0;
 
@@ -52,7 +52,7 @@ class GuardedConnection {
   // Moves what can be moved.
   void Pump();
   void TakeTurn(uint32_t credit);
-  // The client's end is gone, or is to be; gRPC is told, and what it still sends is dropped.
+  // Closes the client's side, and shuts down gRPC's; whatever gRPC still sends is dropped.
   void HangUp();
   // gRPC has closed its end; what it said before is still passed on.
   void OnServerGone();

@@ -145,8 +145,8 @@ std::string Describe(const TlsPeer& peer) {
   return "the certificate of " + (text.empty() ? "nobody" : text);
 }
 
-// What is wrong with an identity was told when it was read, so nothing of it is left to fail but memory: then
-// handshakes do.
+// The identity was checked when it was read, so only memory can run out here; then
+// handshakes fail.
 TlsServer::Context TlsServer::MakeContext(const TlsIdentity& identity) {
   Context context(::SSL_CTX_new(::TLS_server_method()), &::SSL_CTX_free);
   if (context == nullptr) return context;
@@ -194,7 +194,7 @@ std::unique_ptr<ByteStream> TlsServer::Secure(UniqueFd socket) {
     context_ = MakeContext(newer->identity);
     known_ = newer->number;
   }
-  // Left to itself the kernel would keep megabytes of who is not read.
+  // The kernel would otherwise buffer megabytes of a client that is not being read.
   const int kept = kReceiveBytes;
   (void)::setsockopt(socket.get(), SOL_SOCKET, SO_RCVBUF, &kept, sizeof kept);
   return std::make_unique<TlsStream>(std::move(socket),

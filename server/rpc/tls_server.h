@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TLS on the admin port, by OpenSSL. In: connections of the network. Out: the same, decrypted, once a client
+// TLS on the admin port, by OpenSSL. In: TCP connections. Out: decrypted byte streams, once the client
 // has shown a certificate of the CA; whether its name may call.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much a user's connections may ask of gRPC, all together. In: prices. Out: who may go on, in turns.
+// Rate limit for all gRPC connections of one user. In: costs of frames. Out: which connection may continue.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@
 
 namespace pinfeed {
 
-// Purpose: a token bucket whose users wait in turns, so that one connection that asks for much leaves the
+// Purpose: a token bucket with round-robin waiting, so that one busy connection leaves the
 // others their share; new ones have a queue of their own, and half of it. Threads: one at a time. Errors:
 // none.
 class UserCredit {
@@ -23,13 +23,13 @@ class UserCredit {
 
   explicit UserCredit(Clock::time_point now) : counted_at_(now) {}
 
-  // False when it is not there, or when others wait for it.
+  // False if there is not enough credit, or if other connections are waiting.
   bool Take(uint32_t price, Clock::time_point now);
-  // `id` is to have the price, or a turn's worth if that is more. Precondition: it does not wait.
+  // Queues connection `id` for max(price, kTurn). Precondition: it is not queued.
   void Wait(Id id, uint32_t price, bool is_new);
   // It waits no longer.
   void Leave(Id id);
-  // Who has its turn now, with how much; nothing when nobody waits or nothing is left.
+  // The next connection and its credit; nothing if none is waiting or no credit is left.
   std::optional<std::pair<Id, uint32_t>> NextTurn(Clock::time_point now);
   bool somebody_waits() const { return !fresh_.empty() || !others_.empty(); }
   bool full(Clock::time_point now);

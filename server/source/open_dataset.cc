@@ -89,7 +89,7 @@ Result<std::string_view> FormatOfDirectory(const RootedPath& base, bool has_sequ
   }
   if (contents.other.empty())
     return InvalidArgument(object + ": it is empty; name the directory that holds the data");
-  return InvalidArgument(object + ": " + wanted + ", but such as " + QuotePath(contents.other) +
+  return InvalidArgument(object + ": " + wanted + ", but found " + QuotePath(contents.other) +
                          "; name the directory that holds the data");
 }
 

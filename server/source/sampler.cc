@@ -74,7 +74,7 @@ Result<Sampler::Start> Sampler::Resume(const Cursor& cursor) const {
   }
   if (cursor.epoch > kMaxEpoch) {
     return InvalidArgument("cursor.epoch: " + std::to_string(cursor.epoch) +
-                           " is above the last epoch that there can be, " + std::to_string(kMaxEpoch));
+                           " is above the largest possible epoch, " + std::to_string(kMaxEpoch));
   }
   const uint64_t batches = cursor.position / global_batch_;
   // The end of an epoch: behind the last whole batch (drop_last) or behind the last sample.

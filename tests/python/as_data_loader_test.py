@@ -187,7 +187,7 @@ def test_a_typo_is_told_of_even_where_an_argument_is_missing_for_it(fake):
     assert len(str(caught.value).splitlines()) == 2
     with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'batch_size'"):
         pinfeed.open("/data/x")
-    with pytest.raises(TypeError, match="only dataset is given without its name; .*such as batch_size=32"):
+    with pytest.raises(TypeError, match="only dataset may be positional; .*such as batch_size=32"):
         pinfeed.open("/data/x", 32)
 
 

@@ -74,13 +74,13 @@ def test_a_trainer_that_keeps_every_batch_never_waits_for_ever(feeds, arrays, fr
         pytest.importorskip("torch")
     name = f"keeps all, {framework}, {slots}"
     with pinfeed.open(arrays, batch_size=4, framework=framework, slots=slots, timeout=60, name=name) as feed:
-        with pytest.warns(pinfeed.SlotsHeldWarning, match=f"{slots - 1} of the {slots} slots of the feed of .* held.*comes as a copy.*raise slots") as told:
+        with pytest.warns(pinfeed.SlotsHeldWarning, match=f"{slots - 1} of the {slots} slots of the feed of .* held.*is a copy.*raise slots") as told:
             kept = [batch for _ in range(2) for batch in feed]
         assert len(told) == 1 and told[0].filename == __file__
         assert (feed.held, feed.copied) == (slots - 1, 32 - (slots - 1))
         assert int(session_named(feed, name)["batches_copied"]) == feed.copied
         status = subprocess.run([TOOL, "status"], env={**os.environ, "PINFEED_ADDRESS": feed.address}, capture_output=True, text=True, timeout=60)
-        assert f"({name}) copied {feed.copied} of its batches: its trainer keeps too many; see slots" in status.stdout
+        assert f"({name}) copied {feed.copied} batches: the trainer holds too many; raise slots" in status.stdout
         for batch in kept:
             assert (numpy.asarray(batch.big) == numpy.arange(3000) + 3000 * numpy.asarray(batch.id)[:, None]).all()
         assert numpy.from_dlpack(kept[-1].raw["big"]).shape == (4, 3000)

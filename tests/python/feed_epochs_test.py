@@ -83,7 +83,7 @@ def test_a_for_after_the_last_of_several_epochs_is_an_error(fake):
     assert feed.epoch == 2  # for loops that count on from there
     for choose in (lambda: None, lambda: feed.set_epoch(9)):
         choose()
-        with pytest.raises(pinfeed.Error, match="feed of /data/x was opened with epochs=2, and they are over: set_epoch to one of them") as caught:
+        with pytest.raises(pinfeed.Error, match="feed of /data/x has no epoch left of epochs=2: call set_epoch") as caught:
             labels(feed)
         assert caught.value.code == pinfeed.Code.OUT_OF_RANGE
     feed.set_epoch(1)
@@ -185,7 +185,7 @@ def test_an_epoch_of_a_group_that_was_named_and_went_by_is_empty(fake):
 def test_a_shared_feed_refuses_to_go_back(fake, share):
     feed = fake(settings={"START": 5}, share=share, group="g")
     feed.set_epoch(5)
-    with pytest.raises(pinfeed.Error, match="epoch: 4 is behind this feed, whose next epoch is 5: a shared feed cannot go back") as caught:
+    with pytest.raises(pinfeed.Error, match="epoch: 4 is over; the earliest possible is 5: a shared feed cannot go back") as caught:
         feed.set_epoch(4)
     assert caught.value.code == pinfeed.Code.FAILED_PRECONDITION
     iterator = iter(feed)

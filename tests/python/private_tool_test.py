@@ -68,7 +68,7 @@ def test_several_private_daemons_are_listed_with_their_addresses(run):
     """)
     addresses = [out.split(word)[1].split()[0] for word in ("ADDRESS ", "OTHER ")]
     listed, named = out.split("STATUS ")[1:]
-    assert listed.startswith("1\n") and "2 trainers have a private one; name one of them:" in listed
+    assert listed.startswith("1\n") and "2 private ones run; choose with --address:" in listed
     assert addresses[0] != addresses[1] and all(f"--address {address}\n" in listed for address in addresses)
     assert named.startswith("0\npinfeedd ") and "private" not in named
 
@@ -96,7 +96,7 @@ def test_a_common_daemon_comes_first_and_private_ones_are_told_of(run):
     """)
     said = out.split("STATUS ")[1]
     assert said.startswith("0\npinfeedd ") and "no feeds are open" in said
-    assert "your trainers with a private daemon, which is none of the above:\n  pid 1 (" in said and f"--address {feed_address_of(out)}\n" in said
+    assert "private daemons of your own trainers (not included above):\n  pid 1 (" in said and f"--address {feed_address_of(out)}\n" in said
 
 
 def test_none_is_as_before(run):

@@ -133,7 +133,7 @@ def test_open_calls_of_a_user_are_bounded(start):
             deaf = stack.enter_context(connect(daemon.address, socket.SOCK_STREAM))
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 deaf.sendall(many_calls(31, "/grpc.health.v1.Health/Watch"))
-        eventually("it was told", lambda: "1024 calls are open of one user" in daemon.log())
+        eventually("it was told", lambda: "1024 calls of one user are open" in daemon.log())
     eventually("the user is served again", lambda: is_served(daemon))
 
 
@@ -145,8 +145,8 @@ def is_served(daemon):
 
 
 @pytest.mark.parametrize("bad, why", [
-    (b"GET / HTTP/1.1\r\n\r\n", "does not begin as HTTP/2 does"),
-    (PREFACE + h2_frame(6, 0, 0, bytes(8)), "first frame is not SETTINGS"),
+    (b"GET / HTTP/1.1\r\n\r\n", "bytes that are not an HTTP/2 preface"),
+    (PREFACE + h2_frame(6, 0, 0, bytes(8)), "first frame that is not SETTINGS"),
     (many_calls(0) + h2_frame(1, 0, 1, b"\x83") + 8 * h2_frame(9, 0, 1), "a header block of more than 8 frames"),
     (many_calls(0) + h2_frame(0xEE, 0, 0, bytes(16385)), "with 16385 bytes on stream 0: the most are 16384"),
 ])  # fmt: skip

@@ -69,7 +69,7 @@ TEST(ClientFramesTest, BeginsWithThePrefaceAndSettings) {
   for (const std::string& wrong :
        {std::string("GET / HTTP/1.1\r\n"), std::string("P!"), std::string(1, '\x16')}) {
     ClientFrames frames;
-    EXPECT_EQ(Read(frames, wrong).fault, "it does not begin as HTTP/2 does");
+    EXPECT_EQ(Read(frames, wrong).fault, "bytes that are not an HTTP/2 preface");
   }
   ClientFrames frames;
   EXPECT_NE(Read(frames, std::string(kHttp2Preface) + Frame(FrameType::kPing, 0, 0, 8)).fault, "");

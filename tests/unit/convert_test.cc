@@ -160,7 +160,7 @@ const std::vector<Fault>& Faults() {
          s.set_rank(2);
          s.set_world_size(2);
        }},
-      {"masks[1]: is there twice",
+      {"masks[1]: is listed twice",
        [](auto& s) {
          s.add_masks("m");
          s.add_masks("m");
@@ -181,7 +181,7 @@ const std::vector<Fault>& Faults() {
        }},
       {"slots: 2 is not within 3 to 64", [](auto& s) { s.set_slots(2); }},
       {"slots: 65 is not within 3 to 64", [](auto& s) { s.set_slots(65); }},
-      {"fields[2]: is there twice",
+      {"fields[2]: is listed twice",
        [](auto& s) {
          for (const char* const name : {"x", "y", "x"}) s.add_fields(name);
        }},

@@ -76,7 +76,7 @@ TEST_F(OpenDatasetTest, SaysOfDirectoriesWhatTheyHoldAndWhatIsWanted) {
   fs::create_directory(Path("empty"));
   refused("empty", "it is empty");
   dir_.Write("notes/README", "x");
-  refused("notes", ".npy files (npy) nor class folders with images (image_folder), but such as 'README'");
+  refused("notes", ".npy files (npy) nor class folders with images (image_folder), but found 'README'");
   dir_.Write("tables/part-0.parquet", "PAR1");
   refused("tables", "'part-0.parquet'; tables are not read: save each column");
   dir_.Write("flat/1.jpg", "x");

@@ -146,7 +146,7 @@ typedef struct pf_feed_info {
   uint64_t slot_bytes;        /* arena bytes of one slot */
   const char* fingerprint;    /* of the dataset; lives as long as the feed */
   const char* backend;        /* "host", "cuda-ipc" or "vmm-fd"; lives as long as the feed */
-  const char* const* classes; /* class_count names, of the labels 0, 1, ..., as the bytes of their folders'
+  const char* const* classes; /* class_count names of labels 0, 1, ...: the raw bytes of the folder
                                  names, which need not be UTF-8; live as long as the feed */
   uint64_t class_count;       /* 0: the dataset names no classes */
   int32_t device;             /* as asked for; -1: host memory */
@@ -164,8 +164,8 @@ typedef struct pf_batch pf_batch;
  * outlast timeout_ms by up to open_timeout_ms, on a device also by what pf_close waits for streams).
  * PF_UNAVAILABLE when that did not succeed within reconnect_timeout_ms; the next call tries as long again.
  * Errors that trying again cannot cure are given again until a seek succeeds. Each batch is to be released
- * once, with pf_batch_release. With on_bad_sample = skip a batch may have 0 samples: it is given all the
- * same, so that all ranks get equally many. The first such batch of a feed is logged as a warning. */
+ * once, with pf_batch_release. With on_bad_sample = skip a batch may have 0 samples. It is returned like any
+ * other, so that all ranks get the same number of batches. The first such batch of a feed logs a warning. */
 PF_API pf_result pf_next(pf_feed* feed, int64_t timeout_ms, pf_batch** batch);
 
 typedef struct pf_batch_info {
@@ -175,13 +175,13 @@ typedef struct pf_batch_info {
   uint32_t samples;       /* 0..batch_size: dimension 0 of every tensor */
   uint32_t skipped;       /* samples left out as bad */
   uint32_t last_of_epoch; /* 1: the next batch belongs to the next epoch */
-  uint32_t held;          /* batches of the feed's present session that are not released, this one included */
+  uint32_t held;          /* unreleased batches of the feed's current session, including this one */
   void*
       data; /* start of the batch's slot; a tensor's distance from it is the same in every batch of a feed */
 } pf_batch_info;
 PF_API void pf_batch_info_init(pf_batch_info* info, size_t size);
 PF_API pf_result pf_get_batch_info(const pf_batch* batch, pf_batch_info* info);
-/* pf_next and pf_get_batch_info in one call, for callers to whom a call is dear. On failure *info holds
+/* pf_next and pf_get_batch_info in one call, which saves a call. On failure *info holds
  * nothing. */
 PF_API pf_result pf_next_info(pf_feed* feed, int64_t timeout_ms, pf_batch** batch, pf_batch_info* info);
 
@@ -202,8 +202,8 @@ PF_API void pf_tensor_init(pf_tensor* tensor, size_t size);
 /* Precondition of success: index < tensor_count, else PF_INVALID_ARGUMENT. */
 PF_API pf_result pf_get_tensor(const pf_batch* batch, uint32_t index, pf_tensor* tensor);
 
-/* For `pinfeed status`: tells that the caller copied a batch and released it at once, because it holds so
- * many (pf_batch_info.held) that the feed would have too few slots to fill. */
+/* Statistics for `pinfeed status`: counts a batch that the caller copied and released at once, because it
+ * held so many batches (pf_batch_info.held) that the feed would run out of free slots. */
 PF_API pf_result pf_count_copied(pf_feed* feed);
 
 /* One more owner: the batch goes back when as many pf_batch_release as (1 + pf_batch_retain) calls were made.

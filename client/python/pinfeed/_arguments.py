@@ -20,7 +20,7 @@ _NO_WORKERS = "leave it out: there are no worker processes; the daemon's threads
 environment of a private daemon)"
 _ORDER = "leave it out: shuffle=True with a seed gives the order, and each rank its share (rank and world_size, found by themselves under torchrun, \
 Slurm and torch.distributed); for a subset make a dataset of it"
-_NO_PYTHON = "no Python runs in the daemon: do that to the batches, in the loop"
+_NO_PYTHON = "the daemon runs no Python code: apply it to the batches in the training loop"
 
 _REPLACED: Dict[str, str] = {
     "num_workers": _NO_WORKERS,
@@ -57,14 +57,14 @@ _REPLACED: Dict[str, str] = {
 
 
 def explains_arguments(function: _Function) -> _Function:
-    """`function`, which has one positional argument, with errors for arguments that it lacks."""
+    """Decorates `function`, which takes one positional argument, with helpful errors for unknown arguments."""
     names = list(inspect.signature(function).parameters)
 
     @functools.wraps(function)
     def checked(*positional: Any, **named: Any) -> Any:
         faults: List[str] = []
         if len(positional) > 1:
-            faults.append(f"only {names[0]} is given without its name; write the others as name=value, such as {names[1]}={positional[1]!r:.40}")
+            faults.append(f"only {names[0]} may be positional; pass the others by name, such as {names[1]}={positional[1]!r:.40}")
         faults += [f"{name}: {_what_to_write(name, names)}" for name in named if name not in names]
         if faults:
             raise UnexpectedArgumentError(Code.INVALID_ARGUMENT, "\n".join(faults))

@@ -43,7 +43,7 @@ class Opened(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """What a feed remembers of the state that it goes on from, besides the cursor."""
+    """The part of a loaded state that the cursor does not hold."""
 
     epoch: int
     ended: bool  # that epoch's last batch was given
@@ -135,9 +135,9 @@ class Connection:
 
     @property
     def rank(self) -> int:
-        """The share of the samples that this feed gives. Where neither arguments nor an initialised torch.distributed gave it, it is
-        looked for again when it is asked for, by ``len`` and at each ``for``: a feed that finds that torch.distributed was
-        initialised, or the launcher's variables were set, since it was opened opens again as that rank and logs a warning. If it gave
+        """This feed's rank. Unless it came from arguments or an initialised torch.distributed, it is
+        looked up again by this property, by ``len`` and at each ``for``. If torch.distributed was
+        initialised, or the launcher's variables were set, since `open`, the feed reopens as that rank and logs a warning. If it already gave
         batches before, the ``for`` raises Error (FAILED_PRECONDITION)."""
         self._find_rank()
         return self._rank.rank
@@ -151,7 +151,7 @@ class Connection:
     @property
     def rank_source(self) -> str:
         """Where rank and world size come from: "arguments", "torch.distributed", "RANK/WORLD_SIZE", "SLURM_PROCID/SLURM_NTASKS",
-        "share" (a shared feed is not split) or "default"."""
+        "share" (a shared feed is not split by rank) or "default"."""
         self._find_rank()
         return self._rank.source
 
@@ -162,7 +162,7 @@ class Connection:
 
     @property
     def backend(self) -> str:
-        """How batches come: "host", or "vmm-fd" or "cuda-ipc" in memory of the GPU."""
+        """Where batches are delivered: "host" (host memory), "vmm-fd" or "cuda-ipc" (GPU memory)."""
         return self._backend
 
     @property
@@ -172,12 +172,12 @@ class Connection:
 
     @property
     def fingerprint(self) -> str:
-        """Of the dataset: changes when its samples do."""
+        """The dataset's fingerprint: it changes when the samples change."""
         return self._fingerprint
 
     @property
     def reconnects(self) -> int:
-        """Times that the daemon was lost and found again."""
+        """How often the feed reconnected after losing the daemon."""
         if self._handle is not None and self._lock.acquire(blocking=False):  # else it is what a waiting thread noted
             try:
                 self._reconnects = self._get_info().reconnects
@@ -193,7 +193,7 @@ class Connection:
     # ---- which share of the samples it gives -------------------------------------------------------------------------------------
 
     def _find_rank(self, for_batches: bool = False) -> None:
-        """Becomes the feed of another rank when that is known only now."""
+        """Reopens the feed if its rank has become known since it was opened."""
         if later_rank(self._rank) is None or self._handle is None:
             return
         if self._given:
@@ -216,15 +216,15 @@ class Connection:
             raise Error(
                 Code.FAILED_PRECONDITION,
                 f"the feed of {describe(self._spec)} gave batches as rank {known.rank} of {known.world_size} (from {known.source}), and this "
-                f"process is rank {place.rank} of {place.world_size} now (from {place.source}): open the feed when that is known (behind "
-                f"init_process_group), or say rank={known.rank}, world_size={known.world_size} if it is to stay as it is",
+                f"process is now rank {place.rank} of {place.world_size} (from {place.source}): open the feed after the rank is known (after "
+                f"init_process_group), or pass rank={known.rank}, world_size={known.world_size} to keep the old one",
             )
 
     def _become(self, place: Rank) -> None:
         known, handle, cursor = self._rank, self._handle, self._next_cursor()
         logger.warning(
-            "feed of %s: it was opened as rank %d of %d (from %s); this process is rank %d of %d now (from %s), so it is opened again as that. "
-            "To keep it, open it with rank=%d, world_size=%d",
+            "feed of %s: opened as rank %d of %d (from %s); this process is now rank %d of %d (from %s), so the feed is reopened with that rank. "
+            "To keep the old rank, open with rank=%d, world_size=%d",
             describe(self._spec), known.rank, known.world_size, known.source,
             place.rank, place.world_size, place.source, known.rank, known.world_size,
         )  # fmt: skip
@@ -255,7 +255,7 @@ class Connection:
     # ---- its end ----------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends the session with the daemon. Tensors that are held stay valid. May be called twice, and from another thread: one that
+        """Ends the session with the daemon. Tensors in use stay valid. May be called twice, and from another thread: a thread that
         waits for a batch then raises Error (CANCELLED).
 
         Waits until the daemon has taken the memory back, at most 2 s; on a GPU first until the streams that batches were taken on have got
@@ -295,7 +295,7 @@ class Connection:
             self._close(handle)
 
     def _forget(self) -> None:
-        """Lets go of what a closed feed must not keep; for subclasses."""
+        """Releases what a closed feed must not keep. Overridden by subclasses."""
 
     def _check_open(self) -> None:
         if self._handle is None:

@@ -195,7 +195,7 @@ class _Lent:
 
 
 class LentBatchMaker(DeviceBatchMaker):
-    """As DeviceBatchMaker, but the tensors are the slot itself, unless they are small. It goes back when the last reference to any of
+    """As DeviceBatchMaker, but tensors are views of the slot, unless they are small. The slot goes back when the last reference to any of
     them dies: in the order of the stream that was current when the batch was taken, so work on other streams must be joined into that
     one before. A batch that would leave the daemon too few slots is copied, as DeviceBatchMaker does."""
 
@@ -222,8 +222,8 @@ class LentBatchMaker(DeviceBatchMaker):
             if (tensor.dtype, shape) != (output.kind, output.sample_shape):
                 raise InvalidArgumentError(
                     Code.INVALID_ARGUMENT,
-                    f"zero_copy: tensor {output.name!r} lies in the slot as {kind_of(output.name, tensor.dtype)[2]} {list(shape)}, and what the "
-                    "transforms make of it has to go elsewhere: leave zero_copy at None",
+                    f"zero_copy: tensor {output.name!r} lies in the slot as {kind_of(output.name, tensor.dtype)[2]} {list(shape)}, but the "
+                    "transforms change it, so it cannot be a view of the slot: use zero_copy=None",
                 )
             places.append((tensor.data - data, sample_bytes(tensor), bool(tensor.writable)))
         self._places = places

@@ -79,8 +79,8 @@ class DataLossError(Error):
 
 
 class SlotsHeldWarning(UserWarning):
-    """The trainer holds all slots of its feed but one. So the batch comes as a copy, which costs its copying, and so do others while that
-    is so: drop or copy batches, or raise ``slots``. Given once for each feed; `Feed.copied` and ``pinfeed status`` count on."""
+    """The trainer holds all but one of the feed's slots, so this batch and later ones are copies until it
+    releases some: drop or copy batches, or raise ``slots``. Issued once per feed; `Feed.copied` and ``pinfeed status`` keep counting."""
 
 
 _CLASSES: Dict[Code, Type[Error]] = {

@@ -79,16 +79,16 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     In which order:
       batch_size: samples of this rank in a batch. drop_last: leave an epoch's incomplete last batch out.
       shuffle, seed: another permutation of the whole dataset each epoch, which depends on the seed and the epoch only.
-      epochs: how many there are; None: no end. After the last one a ``for`` raises Error (OUT_OF_RANGE); with epochs=1, not shared, it
-        runs over that epoch again, as a validation does.
-      state: what `Feed.state_dict` gave: the feed goes on there, as after `Feed.load_state_dict`. The way to resume a group: each member
-        opens with its state, or all with the same one, and gets every batch behind it.
+      epochs: number of epochs; None: unlimited. After the last one a ``for`` raises Error (OUT_OF_RANGE); with epochs=1, not shared, it
+        repeats that epoch, for validation.
+      state: a result of `Feed.state_dict`: the feed continues there, as after `Feed.load_state_dict`. To resume a group, each member
+        opens with its own state, or all with the same one, and gets every batch after it.
       rank, world_size: which share of the samples is this process's; so that all get equally many, an epoch's last batches may repeat
         up to world_size - 1 samples. By default those of torch.distributed, torchrun or Slurm, else
         0 of 1; `Feed.rank_source` says which. A feed opened before torch.distributed is initialised becomes that rank's with its
         first ``for`` (see `Feed.rank`).
 
-    What to make of it:
+    How to transform it:
       transforms: of `pinfeed.transforms`, or torchvision's objects for the same.
       layout: "CHW" or "HWC", for images that are decoded or transformed; an array that is not keeps the layout it is stored in.
       on_bad_sample: "fail" (the error names the file), "skip" (the batch is shorter, and empty when all its samples are bad: a mean over
@@ -123,9 +123,9 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
       share, group, group_size: "broadcast": every feed of the group sees every batch, made once; "queue": each batch goes to one of
         them. The group starts when group_size feeds are there; give it, or a restart of the daemon may part them.
 
-    Whom to ask:
+    Which daemon:
       address: the daemon's socket. Default: $PINFEED_ADDRESS, else the system's, else a private daemon is started that ends with
-        this process, with a warning where the system's has its folder, after waiting open_timeout for it. Not for a feed with share.
+        this process. If the system's daemon is installed, that happens after open_timeout and with a warning. Never with share.
       name: shown by ``pinfeed status``; by default the script's, or with ``python3 -m`` the module's.
       timeout: seconds that one batch may take before DeadlineExceededError; None: no limit; 0: it must be ready.
       open_timeout: seconds for the daemon to answer, or, where it is stopping, for the next one; starting the GPU's driver comes on top.
@@ -200,20 +200,20 @@ def _open_by(library: _abi.Library, options: _abi.OpenOptions, spec: Spec, addre
     if result:
         error = library.error(result)
         if device is not None and options.device >= 0 and error.code == Code.UNAVAILABLE and "libcuda" in str(error):
-            raise make_error(result, f"device: {device!r} cannot be had ({error}); leave device out for tensors on the host")
+            raise make_error(result, f"device: {device!r} is not available ({error}); omit device for tensors on the host")
         named = spec["dataset"].get("name")
         if isinstance(error, NotFoundError) and named and (os.path.exists(named) or looks_like_file(named)):
             error = make_error(result, f'{error} (for the file or folder of that name write "./{named}")')
         elif isinstance(error, NotFoundError) and named and _daemon.is_private(used := os.fsdecode(options.address)):
             error = make_error(
-                result, f"{error} (asked was a private daemon of this process: pinfeed.datasets({used!r}) lists what it has by name; or give a path)"
+                result, f"{error} (this process uses a private daemon; pinfeed.datasets({used!r}) lists its datasets; or give a path)"
             )
         raise error
     return handle
 
 
 def _read_state(checks: Checks, state: Any, spec: Spec) -> Tuple[Optional[Resumed], Optional[str]]:
-    """What a `Feed` remembers of the state that it is opened with, and the cursor that the daemon gets."""
+    """Splits `state` into the part that the `Feed` keeps and the cursor for the daemon."""
     if state is None:
         return None, None
     try:

@@ -63,12 +63,12 @@ class Stream(Connection):
 
     @property
     def framework(self) -> str:
-        """Whose tensors it yields: "torch", "cupy" or "numpy"."""
+        """The framework of the tensors: "torch", "cupy" or "numpy"."""
         return self._framework
 
     @property
     def held(self) -> int:
-        """Batches of this feed that are referred to now."""
+        """Batches of this feed whose slots are in use now."""
         return self._maker.held
 
     @property
@@ -78,7 +78,7 @@ class Stream(Connection):
 
     @property
     def wait_seconds(self) -> float:
-        """Seconds that iterating had to wait for batches, in all: what a faster feed would save."""
+        """Total seconds that iteration waited for batches: the time that a faster feed would save."""
         return self._wait_seconds
 
     def _take(self) -> Any:
@@ -140,7 +140,7 @@ class Stream(Connection):
             self._wait_seconds += time.perf_counter() - begin
 
     def _look(self) -> Any:
-        """Where the feed is, for who asks while it waits."""
+        """The position of the feed, for other threads that ask while this one waits for a batch."""
         raise NotImplementedError
 
     def _look_beside_waits(self) -> Any:
@@ -162,7 +162,7 @@ class Stream(Connection):
         if self._group_pending and waited >= _GROUP_PATIENCE_S:
             self._group_pending = False
             logger.warning(
-                "no batch of group %r for %.0f s: it starts when group_size=%d feeds have joined; `pinfeed status` shows how many have",
+                "group %r has not started after %.0f s: it starts when group_size=%d feeds have joined; `pinfeed status` shows how many have",
                 self._spec["group"],
                 waited,
                 self._spec["group_size"],
@@ -176,7 +176,7 @@ class Stream(Connection):
             self._warned = True
             warnings.warn(
                 f"{held - 1} of the {self._slots} slots of the feed of {describe(self._spec)} are held by batches that are still referred to: this batch "
-                "comes as a copy, and so will others while that is so. To have fewer held keep copies of what is needed longer (images.clone()), or "
+                "is a copy, and later ones will be too until some are freed. Keep copies of what is needed longer (images.clone()), or "
                 "raise slots; zero_copy=False always copies. Whatever shares a batch's memory holds its slot: slices too, what .cpu() or .numpy() made "
                 "without copying, and what autograd saved for a backward pass",
                 SlotsHeldWarning,

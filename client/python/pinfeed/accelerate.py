@@ -26,7 +26,7 @@ class Loader(DataLoaderShard):  # type: ignore[misc]  # accelerate has no types
         model, optimizer, loader = accelerator.prepare(model, optimizer, pinfeed.accelerate.Loader(feed))
 
     ``prepare`` leaves it as it is, since a feed is split over the ranks already: ``batch_size`` is that of one rank, and
-    ``split_batches``, ``dispatch_batches`` and samplers of Accelerate's do not apply. What Accelerate asks of a loader is there: the last
+    ``split_batches``, ``dispatch_batches`` and samplers of Accelerate's do not apply. These features of Accelerate work: the last
     step of gradient accumulation (``end_of_dataloader``), ``gather_for_metrics`` without the samples that repeat at the end of an epoch
     (``remainder``), ``skip_first_batches`` (which reads what it skips; `pinfeed.open` with ``state=`` does not), ``set_epoch``, and the
     feed's position in ``save_state`` and ``load_state``. Batches come on Accelerate's device. All ranks have equally many batches, as with
@@ -43,7 +43,7 @@ class Loader(DataLoaderShard):  # type: ignore[misc]  # accelerate has no types
             raise _refuse(f'framework: Accelerate needs torch\'s tensors, and the feed has {feed.framework}\'s: open it with framework="torch"')
         if feed._queue:
             raise _refuse(
-                'share: "queue" gives ranks different numbers of batches, on which Accelerate waits for ever: leave it out, or use "broadcast"'
+                'share: "queue" gives ranks different numbers of batches, which makes Accelerate hang: omit share, or use "broadcast"'
             )
         feed._has_loader = True
         self.feed = feed

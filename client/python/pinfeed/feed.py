@@ -35,27 +35,27 @@ class Feed(Stream):
     taken. A feed with ``epochs=1`` runs over that epoch again and again; with more, or shared, a ``for`` after the last one raises Error
     (OUT_OF_RANGE).
 
-    What the calls do, by what the feed is at. An iterator begins when its first batch is asked for, so one that gave none changes nothing:
+    What each call does in each state. An iterator starts when its first batch is requested; until then it changes nothing:
 
     =======================  ====================================  ==============================================  =====================
     the feed is              next ``for``                          set_epoch(e)                                    state_dict
     =======================  ====================================  ==============================================  =====================
     placed: just opened, or  goes on there                         e is its epoch: nothing; else between epochs,   that place
     a state was loaded                                             before e
-    running: gave batches,   ends that iteration; begins the       the epoch after this one is e; if the running   behind the last batch
-    the end was not told     epoch after it                        iterator is gone: between epochs, before e      given, and that choice
+    running: gave batches,   ends that iteration; begins the       the epoch after this one is e; if the running   after the last batch
+    epoch not finished       epoch after it                        iterator is gone: between epochs, before e      given, and that choice
     between epochs           begins the epoch                      before e                                        that epoch's start
     =======================  ====================================  ==============================================  =====================
 
     ``open(..., state=feed.state_dict())`` yields what the feed itself would yield next, by its iterator if there is one. Only after a
     ``break``, with no `set_epoch` since, it goes on with the epoch that was left, where the feed itself begins the next.
 
-    A batch that ``for`` was to give is given again when an exception came in between, such as Ctrl-C or what a signal handler raises.
+    If Ctrl-C or another signal handler raises before ``for`` has delivered a batch, the next iteration delivers that batch again.
     ``batch = next(iterator)`` cannot promise that: Python runs handlers between the return of ``next`` and the assignment, and a batch
     that was returned counts as given.
 
-    One iterator at a time: a second one ends the first. Threads: any; those that move the feed (iterating, `set_epoch`,
-    `load_state_dict`) wait for each other, the rest answers at once while another thread waits for a batch. A forked child must not
+    One iterator at a time: a second one ends the first. Threads: any. Calls that change the position (iterating, `set_epoch`,
+    `load_state_dict`) wait for each other; all others return at once even while another thread waits for a batch. A forked child must not
     use its parent's feed, but may close it. Closed by `close`, by ``with``, or when it is no longer referred to; tensors that are still
     held stay valid.
     """
@@ -129,14 +129,14 @@ class Feed(Stream):
             return iterator
 
     def _tell_of_accelerate(self) -> None:
-        """`Accelerator.prepare` takes anything, and leaves what is no loader as it is."""
+        """Warns once if Accelerate is active and this feed is not wrapped in a `Loader`: `prepare` would silently ignore it."""
         state = sys.modules.get("accelerate.state")  # not imported for this
         if self._has_loader or state is None or not state.PartialState._shared_state:
             return
         self._has_loader = True
         logger.warning(
-            "feed of %s: this process uses Accelerate, which does not know the feed itself: its prepare() leaves it as it is, gradient accumulation "
-            "misses the last step, and gather_for_metrics counts repeated samples. Give it pinfeed.accelerate.Loader(feed)",
+            "feed of %s: this process uses Accelerate, but the feed is not wrapped in a loader: prepare() leaves it unchanged, gradient accumulation "
+            "misses the last step, and gather_for_metrics counts repeated samples. Pass pinfeed.accelerate.Loader(feed) to prepare()",
             describe(self._spec),
         )
 
@@ -148,15 +148,15 @@ class Feed(Stream):
         epoch = self._epoch
         if self._is_over(epoch):
             if self._epochs > 1 or self._shared:
-                again = "open a group of another name to read on" if self._shared else "set_epoch to one of them, open with epochs=1 to repeat one"
+                again = "open a group with another name" if self._shared else "call set_epoch, open with epochs=1 to repeat one epoch"
                 raise Error(
                     Code.OUT_OF_RANGE,
-                    f"the feed of {describe(self._spec)} was opened with epochs={self._epochs}, and they are over: {again}, or leave epochs out "
+                    f"the feed of {describe(self._spec)} has no epoch left of epochs={self._epochs}: {again}, or omit epochs "
                     "for a feed without end",
                 )
             if epoch == 1 and self._spec["order"] == "SHUFFLE":
                 logger.warning(
-                    "feed of %s: epochs=1, so each for runs over the same epoch, in the same order; leave epochs out to have others follow",
+                    "feed of %s: with epochs=1 each for loop repeats the same epoch in the same order; omit epochs to get a new order each epoch",
                     describe(self._spec),
                 )
             epoch = 0
@@ -215,7 +215,7 @@ class Feed(Stream):
             if iterator.over:  # ended by another thread while this one waited for the lock
                 raise StopIteration
             if self._iterator() is not iterator:
-                raise RuntimeError("this iterator ended when another one of the same feed was begun, or a state loaded: a feed has one at a time")
+                raise RuntimeError("this iterator was ended by a newer one or by load_state_dict: a feed has one iterator at a time")
             if self._phase != _RUNNING:
                 self._begin()
             if self._ended:
@@ -268,7 +268,7 @@ class Feed(Stream):
             if self._shared and epoch < earliest:
                 raise Error(
                     Code.FAILED_PRECONDITION,
-                    f"epoch: {epoch} is behind this feed, whose next epoch is {earliest}: a shared feed cannot go back, as others read along",
+                    f"epoch: {epoch} is over; the earliest possible is {earliest}: a shared feed cannot go back, since other processes read it",
                 )
             if running and self._iterator() is not None:
                 self._next_epoch = epoch
@@ -311,7 +311,7 @@ class Feed(Stream):
         Ends the session and opens another, unless the feed stands there already: it takes as long as `close` and `open` do. After an error
         the feed stands where it was, and the next batch is the one that was next before.
 
-        Raises InvalidArgumentError for a position that is not, for the state of another seed or order and for what is no state, Error
+        Raises InvalidArgumentError if the position is not such a border, if seed or order differ, or if `state` is malformed; Error
         (FAILED_PRECONDITION) when the dataset has changed since or its broadcast group is further already, and what `open` raises of the daemon.
         """
         resumed, cursor = read_state(state, self._epochs)
@@ -325,7 +325,7 @@ class Feed(Stream):
             self._stand_at(resumed)
 
     def _stand_at(self, resumed: Resumed) -> None:
-        """The library stands at a state's cursor, the next iteration is what is left of the state's epoch."""
+        """Sets the position after the library has moved to a state's cursor: the next iteration is the rest of that epoch."""
         self._phase = _PLACED
         self._epoch, self._ended, self._next_epoch = resumed
         self._joined = True
