@@ -71,8 +71,7 @@ std::string Shown(const std::string& command_line) {
   const std::vector<std::string> words = Words(command_line);
   for (size_t i = 0; i < words.size(); ++i)
     text += (i == 0 ? "" : " ") + (i < 2 ? words[i].substr(words[i].find_last_of('/') + 1) : words[i]);
-  text = Printable(text);
-  return text.size() <= kMostShown ? text : text.substr(0, kMostShown - 4) + " ...";
+  return text.size() <= kMostShown ? Printable(text) : Printable(text.substr(0, kMostShown - 4)) + " ...";
 }
 
 }  // namespace

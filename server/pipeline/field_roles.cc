@@ -86,7 +86,7 @@ class RoleFinder {
       if (i == roles.image || fields_[i].kind != FieldKind::kTensor) continue;
       if (roles.tensor) {
         CheckField(i, *roles.image, roles.tensor->size, roles.masks);
-      } else if (Names(spec_.masks, fields_[i])) {
+      } else if (fields_[*roles.image].kind == FieldKind::kEncodedImage && Names(spec_.masks, fields_[i])) {
         faults_.push_back("masks: " + WithShape(fields_[i]) +
                           " cannot follow images whose sizes vary; masks are for images of one size, such as "
                           "those of the npy format");

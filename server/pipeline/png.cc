@@ -53,11 +53,10 @@ Result<ImageView> PngDecoder::Decode() {
   }
   // libspng refuses more than Pillow does: chunks that no pixel depends on, an empty one as if there were no
   // memory for it, and a missing end.
-  RETURN_IF_ERROR(chunks_.Rewrite(rewritten_));
-  RETURN_IF_ERROR(Begin(rewritten_));
-  Result<ImageView> decoded = Run();
-  rewritten_ = {};
-  return decoded;
+  std::vector<std::byte> rewritten;
+  RETURN_IF_ERROR(chunks_.Rewrite(rewritten));
+  RETURN_IF_ERROR(Begin(rewritten));
+  return Run();
 }
 
 Result<ImageView> PngDecoder::Run() {

@@ -47,7 +47,6 @@ class PngDecoder {
 
   UniqueHandle<SpngTraits> context_;
   PngChunks chunks_;
-  std::vector<std::byte> rewritten_;
   int32_t width_ = 0;
   int32_t height_ = 0;
   ImageBuffer pixels_;

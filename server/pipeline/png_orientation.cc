@@ -17,6 +17,7 @@ namespace {
 constexpr std::string_view kRawProfile = "Raw profile type exif";
 constexpr std::string_view kXmp = "XML:com.adobe.xmp";
 constexpr size_t kMaxTextBytes = size_t{1} << 20;
+constexpr size_t kMaxAllTextBytes = size_t{64} << 20;  // of all chunks together, as in Pillow
 
 std::string_view Text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -31,22 +32,33 @@ std::optional<std::string_view> Word(std::string_view& text) {
   return word;
 }
 
-// What a stream that ends early holds is taken. Nothing when it is damaged.
-Result<std::optional<std::string>> Inflate(std::string_view data) {
+// Purpose: inflates the text chunks of one file within both limits.
+class TextInflater {
+ public:
+  // What a stream that ends early holds is taken. Nothing when it is damaged.
+  Result<std::optional<std::string>> Inflate(std::string_view data);
+
+ private:
+  std::string buffer_;
+  size_t total_ = 0;
+};
+
+Result<std::optional<std::string>> TextInflater::Inflate(std::string_view data) {
   z_stream stream{};
   if (::inflateInit(&stream) != Z_OK) return ResourceExhausted("PNG: no memory to inflate text");
-  std::string out(kMaxTextBytes + 1, '\0');
+  buffer_.resize(kMaxTextBytes + 1);
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(data.data()));  // which zlib does not write
   stream.avail_in = static_cast<uInt>(data.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = static_cast<uInt>(out.size());
+  stream.next_out = reinterpret_cast<Bytef*>(buffer_.data());
+  stream.avail_out = static_cast<uInt>(buffer_.size());
   const int ended = ::inflate(&stream, Z_FINISH);
-  out.resize(out.size() - stream.avail_out);
+  const size_t size = buffer_.size() - stream.avail_out;
   ::inflateEnd(&stream);
-  if (out.size() > kMaxTextBytes)
-    return ResourceExhausted("PNG: text about its orientation inflates to more than 1 MiB");
+  total_ += size;
+  if (size > kMaxTextBytes || total_ > kMaxAllTextBytes)
+    return ResourceExhausted("PNG: text about its orientation inflates to more than 1 MiB, or 64 MiB in all");
   if (ended != Z_STREAM_END && ended != Z_BUF_ERROR) return std::optional<std::string>();
-  return std::optional<std::string>(std::move(out));
+  return std::optional<std::string>(buffer_.substr(0, size));
 }
 
 struct Said {
@@ -54,6 +66,7 @@ struct Said {
   std::span<const std::byte> tiff;
   std::optional<std::string> profile;
   std::optional<std::string> xmp;
+  TextInflater inflater;
 };
 
 // One of tEXt, zTXt and iTXt. Text that Pillow leaves out is left out.
@@ -66,7 +79,7 @@ Status ReadText(const PngChunk& chunk, Said& said) {
     text = std::string(rest);
   } else if (chunk.Is("zTXt")) {
     if (!rest.empty() && rest[0] != '\0') return DataLoss("PNG: unknown compression of a zTXt chunk");
-    ASSIGN_OR_RETURN(text, Inflate(rest.empty() ? rest : rest.substr(1)));
+    ASSIGN_OR_RETURN(text, said.inflater.Inflate(rest.empty() ? rest : rest.substr(1)));
     if (!text) text = "";
   } else {
     if (rest.size() < 2) return OkStatus();
@@ -78,7 +91,7 @@ Status ReadText(const PngChunk& chunk, Said& said) {
     if (!translated || (compressed && !known)) return OkStatus();
     text = std::string(rest);
     if (compressed) {
-      ASSIGN_OR_RETURN(text, Inflate(rest));
+      ASSIGN_OR_RETURN(text, said.inflater.Inflate(rest));
     }
     if (!text || !IsUtf8(*text) || !IsUtf8(*language) || !IsUtf8(*translated)) return OkStatus();
   }

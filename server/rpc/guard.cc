@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <future>
 #include <utility>
 #include <vector>
 
@@ -135,19 +134,19 @@ std::shared_ptr<Guard::Account> Guard::AccountOf(const std::string& who) {
 
 // ---- events
 
-void Guard::Adjust(Side& side, int fd, uint32_t events, const std::function<void(uint32_t)>& on_events) {
-  if (fd < 0) return;
+bool Guard::Adjust(Side& side, int fd, uint32_t events, const std::function<void(uint32_t)>& on_events) {
   if (side.watch == 0) {
     const Result<EventLoop::WatchId> watch = loop_->Watch(fd, events, on_events);
     if (!watch.ok()) {
       spdlog::warn("a connection of gRPC's cannot be watched: {}", watch.status().ToString());
-      return;
+      return false;
     }
     side = {*watch, events};
   } else if (side.events != events) {
     loop_->Change(side.watch, events);
     side.events = events;
   }
+  return true;
 }
 
 void Guard::Follow(uint64_t id) {
@@ -163,14 +162,13 @@ void Guard::Follow(uint64_t id) {
     Forget(id);
     return;
   }
-  if (connection.client_fd() >= 0) {
-    Adjust(entry.client, connection.client_fd(), connection.client_events(),
-           [this, id](uint32_t events) { OnClient(id, events); });
-  }
-  if (connection.server_fd() >= 0 && !connection.server_gone()) {
-    Adjust(entry.server, connection.server_fd(), connection.server_events(),
-           [this, id](uint32_t events) { OnServer(id, events); });
-  }
+  const bool client_watched =
+      connection.client_fd() < 0 || Adjust(entry.client, connection.client_fd(), connection.client_events(),
+                                           [this, id](uint32_t events) { OnClient(id, events); });
+  const bool server_watched = connection.server_fd() < 0 || connection.server_gone() ||
+                              Adjust(entry.server, connection.server_fd(), connection.server_events(),
+                                     [this, id](uint32_t events) { OnServer(id, events); });
+  if (!client_watched || !server_watched) Forget(id);
 }
 
 void Guard::OnClient(uint64_t id, uint32_t events) {
@@ -296,7 +294,6 @@ UniqueFd Guard::Serve(uint64_t id) {
     refusals_.Count(Refusal::kDescriptors, "a connection from " + Describe(entry.peer) + ": " + why);
     return UniqueFd();
   };
-  if (stopped_) return {};
   if (entry.origin->descriptors + kOfPair > DescriptorsAUser()) {
     return refuse(std::to_string(entry.origin->descriptors) +
                   " descriptors are open for connections of this user");
@@ -325,6 +322,7 @@ void Guard::CountDenial(const std::string& why) {
 
 std::string Guard::CountCall(uint64_t id, size_t of_connection) {
   Entry& entry = entries_.at(id);
+  Identify(entry);  // or it would be uncounted from another account
   const size_t of_user = ++entry.account->calls;
   std::string whose;
   if (of_connection > ClientFrames::kMaxOpenCalls) {
@@ -342,7 +340,9 @@ std::string Guard::CountCall(uint64_t id, size_t of_connection) {
 }
 
 void Guard::UncountCall(uint64_t id) {
-  --entries_.at(id).account->calls;
+  size_t& calls = entries_.at(id).account->calls;
+  PF_CHECK(calls > 0, "a call ends that was not counted");
+  --calls;
 }
 
 }  // namespace pinfeed

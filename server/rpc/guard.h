@@ -90,7 +90,8 @@ class Guard final : private GuardedConnection::Host {
   std::shared_ptr<Account> AccountOf(const std::string& who);
   // Updates the watched events of a connection after any change, or removes the connection if it is over.
   void Follow(uint64_t id);
-  void Adjust(Side& side, int fd, uint32_t events, const std::function<void(uint32_t)>& on_events);
+  // False when that cannot be watched.
+  bool Adjust(Side& side, int fd, uint32_t events, const std::function<void(uint32_t)>& on_events);
   void OnClient(uint64_t id, uint32_t events);
   void OnServer(uint64_t id, uint32_t events);
   void Identify(Entry& entry);

@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <utility>
+#include <vector>
 
 #include "server/rpc/own_frames.h"
 
@@ -176,12 +177,8 @@ void GuardedConnection::FromClient() {
       cleared_ -= static_cast<size_t>(moved);
     }
     if (server_full_ || !all_cleared) return;
-    if (client_ended_) {
-      if (server_ == nullptr || denied_) {
-        HangUp();
-      } else if (!std::exchange(told_end_, true)) {
-        ::shutdown(server_->fd(), SHUT_WR);
-      }
+    if (client_ended_) {  // also when only its sending side is shut: gRPC's clients never do that
+      HangUp();
       return;
     }
     if (!to_client_.empty()) return;  // a client that does not read is not read from
@@ -255,10 +252,10 @@ void GuardedConnection::HangUp() {
 }
 
 void GuardedConnection::ForgetCalls() {
-  while (!frames_.open_calls().empty()) {
-    frames_.EndCall(frames_.open_calls().front());
-    host_.UncountCall(id_);
-  }
+  // A call whose HEADERS still wait for credit has not been counted.
+  const uint32_t uncounted = part_.opens_call ? frames_.last_call() : 0;
+  for (const uint32_t call : std::vector<uint32_t>(frames_.open_calls()))
+    if (call != uncounted && frames_.EndCall(call)) host_.UncountCall(id_);
 }
 
 }  // namespace pinfeed

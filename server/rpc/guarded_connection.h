@@ -111,7 +111,6 @@ class GuardedConnection {
   bool denied_ = false;
   std::string denial_;
   bool client_ended_ = false;  // it sends no more
-  bool told_end_ = false;      // and gRPC knows
   bool server_gone_ = false;
   bool server_full_ = false;
   size_t may_discard_ = 0;  // more than 0: lingers

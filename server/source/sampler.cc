@@ -90,10 +90,11 @@ Result<Sampler::Start> Sampler::Resume(const Cursor& cursor) const {
   if (batches >= batches_per_epoch_) return Start{cursor.epoch + 1, 0};
   if (shuffles && batches > 0 && cursor.version < kCursorVersion) {
     return InvalidArgument(
-        "cursor.version: the state was written by pinfeed 0.1 within a shuffled epoch, and this version "
+        "cursor.version: the state was written by an earlier pinfeed within a shuffled epoch, and this "
+        "version "
         "shuffles otherwise, so that the rest of epoch " +
         std::to_string(cursor.epoch) + " would hold other samples; begin the epoch again with set_epoch(" +
-        std::to_string(cursor.epoch) + "), or finish it with pinfeed 0.1");
+        std::to_string(cursor.epoch) + "), or finish it with that version");
   }
   return Start{cursor.epoch, batches};
 }

@@ -59,7 +59,7 @@ TEST_F(PrivateDaemonsTest, FindsThoseOfTheUserWithTheirTrainers) {
   ASSERT_EQ(found.size(), 2U);
   EXPECT_EQ(Describe(found[0]), "pid 20 (python3 train.py --data /data): --address " + SocketOf("a"));
   EXPECT_EQ(found[1].trainer, 21);
-  EXPECT_EQ(found[1].command, "python3 \\x1b[2J" + std::string(41, 'x') + " ...");
+  EXPECT_EQ(found[1].command, "python3 \\x1b[2J" + std::string(44, 'x') + " ...");
   EXPECT_EQ(found[1].address, SocketOf("b"));
 }
 

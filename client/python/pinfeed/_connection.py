@@ -15,7 +15,7 @@ import weakref
 from typing import Any, Callable, List, NamedTuple, Optional, Type, TypeVar
 
 from . import _abi
-from ._errors import Code, Error
+from ._errors import Code, Error, ResourceExhaustedError
 from ._rank import Rank, later_rank
 from ._spec import Spec, describe
 
@@ -228,11 +228,16 @@ class Connection:
             describe(self._spec), known.rank, known.world_size, known.source,
             place.rank, place.world_size, place.source, known.rank, known.world_size,
         )  # fmt: skip
+        assert self._reopen is not None  # `later_rank` knows of none behind arguments
+        opened: Optional[Opened] = None
+        try:
+            opened = self._reopen(place, cursor)  # a refusal leaves the feed as it is
+        except ResourceExhaustedError:
+            pass  # there may be room for one of the two only
         self._handle = None
         self._forget()
         self._close(handle)
-        assert self._reopen is not None  # `later_rank` knows of none behind arguments
-        self._attach(self._reopen(place, cursor))
+        self._attach(opened if opened is not None else self._reopen(place, cursor))
 
     def _next_cursor(self) -> str:
         """Where the next batch is."""

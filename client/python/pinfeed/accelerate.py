@@ -13,7 +13,7 @@ from accelerate.data_loader import DataLoaderShard
 from accelerate.state import PartialState
 from accelerate.utils import send_to_device
 
-from ._batch import Batch
+from ._batch import OUTPUTS, Batch
 from ._errors import Code, InvalidArgumentError
 from .feed import Feed
 
@@ -41,6 +41,8 @@ class Loader(DataLoaderShard):  # type: ignore[misc]  # accelerate has no types
     def __init__(self, feed: Feed) -> None:
         if feed.framework != "torch":
             raise _refuse(f'framework: Accelerate needs torch\'s tensors, and the feed has {feed.framework}\'s: open it with framework="torch"')
+        if feed._as_output is not OUTPUTS["batch"]:
+            raise _refuse('output: the loader needs to know which batch is the last one: open the feed with output="batch", which is a mapping, too')
         if feed._queue:
             raise _refuse(
                 'share: "queue" gives ranks different numbers of batches, which makes Accelerate hang: omit share, or use "broadcast"'
