@@ -149,8 +149,8 @@ Status Daemon::Create() {
   RETURN_IF_ERROR(OpenHttp());
   ASSIGN_OR_RETURN(Listener rpc_listener, Listen(ServiceNotify::kControlSocket, parts_->directory->rpc_path(),
                                                  SOCK_STREAM, options));
-  ASSIGN_OR_RETURN(parts_->guard, Guard::Create(std::move(rpc_listener), parts_->peers, *parts_->rpc,
-                                                parts_->refusals, {.thread_name = "guard"}));
+  ASSIGN_OR_RETURN(parts_->guard, FrameGuard::Create(std::move(rpc_listener), parts_->peers, *parts_->rpc,
+                                                     parts_->refusals, {.thread_name = "guard"}));
   RETURN_IF_ERROR(OpenAdminEndpoint());
   // From here on threads of ours run, and the sockets are served.
   parts_->workers->Start();

@@ -19,7 +19,7 @@
 #include "server/rpc/admin_service.h"
 #include "server/rpc/callers.h"
 #include "server/rpc/dataset_opener.h"
-#include "server/rpc/guard.h"
+#include "server/rpc/frame_guard.h"
 #include "server/rpc/health_service.h"
 #include "server/rpc/rpc_server.h"
 #include "server/rpc/service.h"
@@ -80,7 +80,7 @@ struct Daemon::Parts {
   std::unique_ptr<RpcServer> rpc;
   std::optional<MetricsCollector> metrics;
   std::unique_ptr<HttpServer> http;
-  std::unique_ptr<Guard> guard;
+  std::unique_ptr<FrameGuard> guard;
   std::unique_ptr<AdminEndpoint> admin_endpoint;
 };
 

@@ -29,14 +29,14 @@ Result<std::unique_ptr<AdminEndpoint>> AdminEndpoint::Create(const std::string& 
   ASSIGN_OR_RETURN(endpoint->port_, listener->port());
   ASSIGN_OR_RETURN(endpoint->rpc_, RpcServer::CreateForNetwork(services));
   TlsServer& tls = endpoint->tls_;
-  Guard::Options options{"admin-guard",
-                         kMaxConnections,
-                         kBeginWithin,
-                         kPrice,
-                         [&tls](UniqueFd socket) { return tls.Secure(std::move(socket)); },
-                         [&tls](const TlsPeer& peer) { return tls.Denial(peer); }};
-  ASSIGN_OR_RETURN(endpoint->guard_, Guard::Create(std::move(*listener), connections, *endpoint->rpc_,
-                                                   refusals, std::move(options)));
+  FrameGuard::Options options{"admin-guard",
+                              kMaxConnections,
+                              kBeginWithin,
+                              kPrice,
+                              [&tls](UniqueFd socket) { return tls.Secure(std::move(socket)); },
+                              [&tls](const TlsPeer& peer) { return tls.Denial(peer); }};
+  ASSIGN_OR_RETURN(endpoint->guard_, FrameGuard::Create(std::move(*listener), connections, *endpoint->rpc_,
+                                                        refusals, std::move(options)));
   return endpoint;
 }
 

@@ -10,7 +10,7 @@
 
 #include "common/result.h"
 #include "server/rpc/admin_access.h"
-#include "server/rpc/guard.h"
+#include "server/rpc/frame_guard.h"
 #include "server/rpc/rpc_server.h"
 #include "server/rpc/tls_server.h"
 #include "server/session/peer.h"
@@ -39,7 +39,7 @@ class AdminEndpoint {
   uint16_t port_ = 0;
   TlsServer tls_;
   std::unique_ptr<RpcServer> rpc_;
-  std::unique_ptr<Guard> guard_;
+  std::unique_ptr<FrameGuard> guard_;
 };
 
 }  // namespace pinfeed

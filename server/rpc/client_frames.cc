@@ -8,12 +8,12 @@ namespace {
 
 // What frames cost, in units of UserCredit, roughly by what gRPC does for them. The attacks of tests/load
 // show whether these are high enough (decision 0026).
-constexpr uint32_t kOfCall = 4;
-constexpr uint32_t kOfReset = 40;
-constexpr uint32_t kOfData = 1;
-constexpr uint32_t kOfAnyOther = 4;
-constexpr uint32_t kBytesAUnit = 512;        // of payloads
-constexpr uint32_t kHeaderBytesAUnit = 128;  // of header blocks, which one byte can make large
+constexpr uint32_t kCallCost = 4;
+constexpr uint32_t kResetCost = 40;
+constexpr uint32_t kDataCost = 1;
+constexpr uint32_t kOtherCost = 4;
+constexpr uint32_t kBytesPerUnit = 512;        // of payloads
+constexpr uint32_t kHeaderBytesPerUnit = 128;  // of header blocks, which one byte can make large
 
 constexpr uint32_t kStreamMask = 0x7FFFFFFF;
 
@@ -25,19 +25,19 @@ bool HasFlag(const FrameHeader& frame, uint8_t flag) {
   return (frame.flags & flag) != 0;
 }
 
-uint32_t PriceOf(const FrameHeader& frame) {
+uint32_t CostOf(const FrameHeader& frame) {
   switch (frame.type) {
     case FrameType::kHeaders:
     case FrameType::kContinuation:
-      return kOfCall + frame.length / kHeaderBytesAUnit;
+      return kCallCost + frame.length / kHeaderBytesPerUnit;
     case FrameType::kResetStream:
-      return kOfReset;
+      return kResetCost;
     case FrameType::kData:
       // One without content asks for nothing.
-      return (frame.length > 0 || HasFlag(frame, kEndStream) ? kOfData : kOfAnyOther) +
-             frame.length / kBytesAUnit;
+      return (frame.length > 0 || HasFlag(frame, kEndStream) ? kDataCost : kOtherCost) +
+             frame.length / kBytesPerUnit;
     default:
-      return kOfAnyOther + frame.length / kBytesAUnit;
+      return kOtherCost + frame.length / kBytesPerUnit;
   }
 }
 
@@ -92,8 +92,8 @@ FrameHeader ParseFrameHeader(std::string_view bytes) {
   return frame;
 }
 
-ClientFrames::Part ClientFrames::Next(std::string_view bytes) {
-  Part part;
+ClientFrameChecker::Segment ClientFrameChecker::Next(std::string_view bytes) {
+  Segment part;
   if (!preface_passed_) {
     const size_t have = std::min(bytes.size(), kHttp2Preface.size());
     if (bytes.substr(0, have) != kHttp2Preface.substr(0, have)) {
@@ -113,7 +113,7 @@ ClientFrames::Part ClientFrames::Next(std::string_view bytes) {
   return Enter(ParseFrameHeader(bytes));
 }
 
-std::string ClientFrames::Fault(const FrameHeader& frame) const {
+std::string ClientFrameChecker::Fault(const FrameHeader& frame) const {
   if (frames_ == 0 && (frame.type != FrameType::kSettings || HasFlag(frame, kAck)))
     return "a first frame that is not SETTINGS";
   if (frame.length > kMaxFrameBytes) return Text(frame) + ": the most are " + std::to_string(kMaxFrameBytes);
@@ -153,14 +153,14 @@ std::string ClientFrames::Fault(const FrameHeader& frame) const {
   return {};
 }
 
-ClientFrames::Part ClientFrames::Enter(const FrameHeader& frame) {
-  Part part;
+ClientFrameChecker::Segment ClientFrameChecker::Enter(const FrameHeader& frame) {
+  Segment part;
   part.fault = Fault(frame);
   if (!part.fault.empty()) return part;
   ++frames_;
   payload_left_ = frame.length;
   part.bytes = kFrameHeaderBytes;
-  part.price = PriceOf(frame);
+  part.cost = CostOf(frame);
   if (frame.type == FrameType::kHeaders) {
     last_call_ = frame.stream;
     open_calls_.push_back(frame.stream);
@@ -176,14 +176,14 @@ ClientFrames::Part ClientFrames::Enter(const FrameHeader& frame) {
   return part;
 }
 
-bool ClientFrames::EndCall(uint32_t stream) {
+bool ClientFrameChecker::EndCall(uint32_t stream) {
   const auto found = std::find(open_calls_.begin(), open_calls_.end(), stream);
   if (found == open_calls_.end()) return false;
   open_calls_.erase(found);
   return true;
 }
 
-std::vector<uint32_t> ServerFrames::Scan(std::string_view bytes) {
+std::vector<uint32_t> ServerFrameTracker::Scan(std::string_view bytes) {
   std::vector<uint32_t> ended;
   while (!bytes.empty()) {
     if (payload_left_ > 0) {

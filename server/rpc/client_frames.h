@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks a client's HTTP/2 bytes (RFC 9113) before gRPC sees them. In: bytes. Out: how many may pass, at
-// what price, or what is wrong with them.
+// what cost, or what is wrong with them.
 #pragma once
 
 #include <cstddef>
@@ -41,8 +41,8 @@ FrameHeader ParseFrameHeader(std::string_view bytes);
 
 // Purpose: checks the preface and the header of every frame; remembers which calls are open. gRPC 1.51 itself
 // bounds neither header blocks nor what it does for frames that ask for nothing. Threads: one at a time.
-// Errors: Part::fault. Invariant: what passed keeps the limits below, however the bytes were split.
-class ClientFrames {
+// Errors: Segment::fault. Invariant: what passed keeps the limits below, however the bytes were split.
+class ClientFrameChecker {
  public:
   static constexpr uint32_t kMaxFrameBytes = 16384;  // HTTP/2's default, which gRPC does not raise
   static constexpr uint32_t kMaxSettingsBytes = 600;
@@ -53,25 +53,25 @@ class ClientFrames {
   static constexpr size_t kMaxOpenCalls = 32;
 
   // Bytes at the front that pass together or not at all.
-  struct Part {
+  struct Segment {
     size_t bytes = 0;  // 0: more are needed to tell
-    uint32_t price = 0;
+    uint32_t cost = 0;
     bool opens_call = false;
     std::string fault;  // not empty: nothing of the connection may pass any more
   };
   // Each byte is looked at once: the next call begins behind the part.
-  Part Next(std::string_view bytes);
+  Segment Next(std::string_view bytes);
 
   // Whether the preface and the first frame, SETTINGS, have come whole.
   bool begun() const { return frames_ > 0 && (frames_ > 1 || payload_left_ == 0); }
-  // The call that the last Part opened.
+  // The call that the last Segment opened.
   uint32_t last_call() const { return last_call_; }
   // The server has ended the call. False when it was not open.
   bool EndCall(uint32_t stream);
   const std::vector<uint32_t>& open_calls() const { return open_calls_; }
 
  private:
-  Part Enter(const FrameHeader& frame);
+  Segment Enter(const FrameHeader& frame);
   std::string Fault(const FrameHeader& frame) const;
 
   bool preface_passed_ = false;
@@ -86,7 +86,7 @@ class ClientFrames {
 
 // Purpose: follows the frames that gRPC sends, whatever they are. Threads: one at a time. Errors: none: gRPC
 // is trusted.
-class ServerFrames {
+class ServerFrameTracker {
  public:
   // The calls that end in the next bytes.
   std::vector<uint32_t> Scan(std::string_view bytes);

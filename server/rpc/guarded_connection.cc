@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "server/rpc/own_frames.h"
+#include "server/rpc/guard_frames.h"
 
 namespace pinfeed {
 namespace {
 
-constexpr int kMostRounds = 4;  // before others have their turn
+constexpr int kMaxRounds = 4;  // before others have their turn
 constexpr std::chrono::seconds kDeniedFor(30);
 constexpr std::chrono::seconds kFlushFor(10);
 constexpr std::chrono::seconds kLingerFor(2);
@@ -26,31 +26,31 @@ GuardedConnection::~GuardedConnection() {
   ForgetCalls();
 }
 
-bool GuardedConnection::Pay(uint32_t price) {
-  if (waits_) return false;
-  if (turn_ >= price) {
-    turn_ -= price;
+bool GuardedConnection::Pay(uint32_t cost) {
+  if (waiting_for_credit_) return false;
+  if (credit_ >= cost) {
+    credit_ -= cost;
     return true;
   }
-  if (host_.MayPass(id_, price)) return true;
-  waits_ = true;
+  if (owner_.RequestCredit(id_, cost)) return true;
+  waiting_for_credit_ = true;
   return false;
 }
 
-void GuardedConnection::TakeTurn(uint32_t credit) {
-  waits_ = false;
-  turn_ += credit;
+void GuardedConnection::OnCreditGranted(uint32_t credit) {
+  waiting_for_credit_ = false;
+  credit_ += credit;
   Pump();
 }
 
 void GuardedConnection::Pump() {
   if (client_ != nullptr && !paid_) {
-    if (!Pay(price_)) return;
+    if (!Pay(cost_)) return;
     paid_ = true;
-    turn_ += kBeginning;
+    credit_ += kInitialCredit;
   }
   FromServer();
-  if (may_discard_ > 0) {
+  if (discard_budget_ > 0) {
     DiscardFromClient();
   } else if (client_ != nullptr) {
     FromClient();
@@ -71,7 +71,7 @@ void GuardedConnection::FlushToClient() {
 
 void GuardedConnection::FromServer() {
   std::array<char, kChunk> chunk;
-  for (int round = 0; round < kMostRounds || server_gone_; ++round) {
+  for (int round = 0; round < kMaxRounds || server_gone_; ++round) {
     FlushToClient();
     if (!to_client_.empty() || server_ == nullptr) return;
     const ssize_t moved = server_->Read(chunk.data(), chunk.size());
@@ -84,7 +84,7 @@ void GuardedConnection::FromServer() {
     }
     const std::string_view bytes(chunk.data(), static_cast<size_t>(moved));
     for (const uint32_t call : server_frames_.Scan(bytes))
-      if (frames_.EndCall(call)) host_.UncountCall(id_);
+      if (frames_.EndCall(call)) owner_.ReleaseCall(id_);
     if (client_ != nullptr && !denied_) to_client_.append(bytes);
   }
 }
@@ -102,27 +102,27 @@ bool GuardedConnection::ClearWhatMayPass() {
         return false;
       }
       if (part_.bytes == 0) return true;
-      if (frames_.open_calls().size() < open) host_.UncountCall(id_);
+      if (frames_.open_calls().size() < open) owner_.ReleaseCall(id_);
     }
-    if (!Pay(part_.price)) return false;
+    if (!Pay(part_.cost)) return false;
     cleared_ += part_.bytes;
     if (std::exchange(part_, {}).opens_call) OpenCall();
   }
 }
 
 void GuardedConnection::OpenCall() {
-  if (std::string fault = host_.CountCall(id_, frames_.open_calls().size()); !fault.empty()) {
+  if (std::string fault = owner_.AdmitCall(id_, frames_.open_calls().size()); !fault.empty()) {
     Refuse(std::move(fault));
     return;
   }
-  const std::string denial = denied_ ? denial_ : host_.Denial(id_);
+  const std::string denial = denied_ ? denial_ : owner_.DenialReason(id_);
   if (denial.empty()) return;
   const uint32_t call = frames_.last_call();
   if (!denied_) Deny(denial);
   if (client_ == nullptr) return;
-  host_.CountDenial(denial_);
-  to_client_ += DeniedCall(call, denial_);
-  if (frames_.EndCall(call)) host_.UncountCall(id_);
+  owner_.CountDenial(denial_);
+  to_client_ += PermissionDeniedResponse(call, denial_);
+  if (frames_.EndCall(call)) owner_.ReleaseCall(id_);
 }
 
 // Disconnects gRPC: the open calls of this connection are cancelled, and each further one is answered
@@ -137,7 +137,7 @@ void GuardedConnection::Deny(const std::string& why) {
     return;
   }
   for (const uint32_t call : frames_.open_calls())
-    if (call != frames_.last_call()) to_client_ += CancelledCall(call);
+    if (call != frames_.last_call()) to_client_ += CancelStream(call);
   ::shutdown(server_->fd(), SHUT_WR);
 }
 
@@ -145,12 +145,12 @@ void GuardedConnection::Deny(const std::string& why) {
 void GuardedConnection::Begin() {
   begun_ = true;
   end_by_ = Clock::time_point::max();
-  if (const std::string denial = host_.Denial(id_); !denial.empty()) {
+  if (const std::string denial = owner_.DenialReason(id_); !denial.empty()) {
     Deny(denial);
-    to_client_ += OwnSettings();
+    to_client_ += SettingsAndAck();
     return;
   }
-  UniqueFd server = host_.Serve(id_);
+  UniqueFd server = owner_.Serve(id_);
   if (!server) {
     HangUp();
     return;
@@ -177,12 +177,12 @@ void GuardedConnection::FromClient() {
       cleared_ -= static_cast<size_t>(moved);
     }
     if (server_full_ || !all_cleared) return;
-    if (client_ended_) {  // also when only its sending side is shut: gRPC's clients never do that
+    if (client_eof_) {  // also when only its sending side is shut: gRPC's clients never do that
       HangUp();
       return;
     }
     if (!to_client_.empty()) return;  // a client that does not read is not read from
-    if (round >= kMostRounds && !client_->has_more()) return;
+    if (round >= kMaxRounds && !client_->has_more()) return;
     const ssize_t moved = client_->Read(chunk.data(), kChunk - from_client_.size());
     if (moved == ByteStream::kLater) return;
     if (moved == ByteStream::kBroken) {
@@ -190,7 +190,7 @@ void GuardedConnection::FromClient() {
       stream_fault_.empty() ? HangUp() : Linger();
       return;
     }
-    client_ended_ = moved == 0;
+    client_eof_ = moved == 0;
     from_client_.append(chunk.data(), static_cast<size_t>(moved));
   }
 }
@@ -198,7 +198,7 @@ void GuardedConnection::FromClient() {
 void GuardedConnection::Refuse(std::string fault) {
   fault_ = std::move(fault);
   if (client_ != nullptr && to_client_.empty() && server_frames_.between_frames()) {
-    const std::string farewell = GoAwayCalm(fault_);
+    const std::string farewell = GoAwayEnhanceYourCalm(fault_);
     (void)client_->Write(farewell.data(), farewell.size());  // best effort; the log has it anyway
   }
   HangUp();
@@ -211,7 +211,7 @@ void GuardedConnection::OnServerGone() {
 }
 
 uint32_t GuardedConnection::client_events() const {
-  const bool reads = paid_ && !waits_ && !server_full_ && !client_ended_ && to_client_.empty();
+  const bool reads = paid_ && !waiting_for_credit_ && !server_full_ && !client_eof_ && to_client_.empty();
   const bool writes = !to_client_.empty() || client_->needs_to_write();
   // While it is not read, only this tells that a client of TCP is gone.
   return (reads ? EPOLLIN : EPOLLRDHUP) | (writes ? EPOLLOUT : 0U);
@@ -225,7 +225,7 @@ uint32_t GuardedConnection::server_events() const {
 // wrong. So the client hangs up first, if it does so soon.
 void GuardedConnection::Linger() {
   ::shutdown(client_->fd(), SHUT_WR);
-  may_discard_ = kMostDiscarded;
+  discard_budget_ = kMaxDiscarded;
   end_by_ = std::min(end_by_, Clock::now() + kLingerFor);
   DiscardFromClient();
 }
@@ -235,10 +235,10 @@ void GuardedConnection::DiscardFromClient() {
   while (true) {
     const ssize_t moved = ::recv(client_->fd(), chunk.data(), chunk.size(), 0);
     if (moved < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    may_discard_ -= std::min(may_discard_, static_cast<size_t>(std::max<ssize_t>(moved, 0)));
-    if (moved <= 0 || may_discard_ == 0) break;
+    discard_budget_ -= std::min(discard_budget_, static_cast<size_t>(std::max<ssize_t>(moved, 0)));
+    if (moved <= 0 || discard_budget_ == 0) break;
   }
-  may_discard_ = 0;
+  discard_budget_ = 0;
   HangUp();
 }
 
@@ -255,7 +255,7 @@ void GuardedConnection::ForgetCalls() {
   // A call whose HEADERS still wait for credit has not been counted.
   const uint32_t uncounted = part_.opens_call ? frames_.last_call() : 0;
   for (const uint32_t call : std::vector<uint32_t>(frames_.open_calls()))
-    if (call != uncounted && frames_.EndCall(call)) host_.UncountCall(id_);
+    if (call != uncounted && frames_.EndCall(call)) owner_.ReleaseCall(id_);
 }
 
 }  // namespace pinfeed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One client's connection, between its socket and gRPC. In: bytes of both sides. Out: those that keep the
-// rules (ClientFrames), when its user's turn has come (UserCredit).
+// rules (ClientFrameChecker), when its user's turn has come (UserCredit).
 #pragma once
 
 #include <chrono>
@@ -24,34 +24,34 @@ class GuardedConnection {
   using Clock = std::chrono::steady_clock;
 
   // What the connection needs from its owner.
-  class Host {
+  class Owner {
    public:
-    // False: the connection is queued, and TakeTurn is called later.
-    virtual bool MayPass(uint64_t id, uint32_t price) = 0;
+    // False: the connection is queued, and OnCreditGranted is called later.
+    virtual bool RequestCredit(uint64_t id, uint32_t cost) = 0;
     // Has gRPC serve it. Gives the end of the pair that is not gRPC's; nothing when that cannot be.
     virtual UniqueFd Serve(uint64_t id) = 0;
     // Why the client may not call; empty: it may. Called when TLS has identified it, and for each call.
-    virtual std::string Denial(uint64_t id) = 0;
+    virtual std::string DenialReason(uint64_t id) = 0;
     // A call was answered so.
     virtual void CountDenial(const std::string& why) = 0;
     // Counts a new call, the `of_connection`th open one of the connection. Why it is refused; empty: allowed.
-    virtual std::string CountCall(uint64_t id, size_t of_connection) = 0;
-    virtual void UncountCall(uint64_t id) = 0;
+    virtual std::string AdmitCall(uint64_t id, size_t of_connection) = 0;
+    virtual void ReleaseCall(uint64_t id) = 0;
 
    protected:
-    ~Host() = default;
+    ~Owner() = default;
   };
 
-  GuardedConnection(uint64_t id, Host& host, std::unique_ptr<ByteStream> client, uint32_t price,
+  GuardedConnection(uint64_t id, Owner& host, std::unique_ptr<ByteStream> client, uint32_t cost,
                     Clock::time_point begin_by)
-      : id_(id), host_(host), client_(std::move(client)), price_(price), end_by_(begin_by) {}
+      : id_(id), owner_(host), client_(std::move(client)), cost_(cost), end_by_(begin_by) {}
   ~GuardedConnection();
   GuardedConnection(const GuardedConnection&) = delete;
   GuardedConnection& operator=(const GuardedConnection&) = delete;
 
   // Moves what can be moved.
   void Pump();
-  void TakeTurn(uint32_t credit);
+  void OnCreditGranted(uint32_t credit);
   // Closes the client's side, and shuts down gRPC's; whatever gRPC still sends is dropped.
   void HangUp();
   // gRPC has closed its end; what it said before is still passed on.
@@ -79,10 +79,10 @@ class GuardedConnection {
 
  private:
   static constexpr size_t kChunk = 16384;
-  static constexpr size_t kMostDiscarded = 65536;
-  static constexpr uint32_t kBeginning = 64;  // units that the price of a connection has in it
+  static constexpr size_t kMaxDiscarded = 65536;
+  static constexpr uint32_t kInitialCredit = 64;  // units that the cost of a connection has in it
 
-  bool Pay(uint32_t price);
+  bool Pay(uint32_t cost);
   void FromServer();
   void FromClient();
   // False when more cannot pass now.
@@ -97,27 +97,27 @@ class GuardedConnection {
   void ForgetCalls();
 
   const uint64_t id_;
-  Host& host_;
+  Owner& owner_;
   std::unique_ptr<ByteStream> client_;    // null: gone
   std::unique_ptr<SocketStream> server_;  // null: not yet, or gone
   std::unique_ptr<ByteStream> done_client_;
   std::unique_ptr<SocketStream> done_server_;
-  const uint32_t price_;  // of the connection itself
+  const uint32_t cost_;  // of the connection itself
   Clock::time_point end_by_;
   bool paid_ = false;
-  bool waits_ = false;  // for its turn
-  uint32_t turn_ = 0;   // what is left of it
-  bool begun_ = false;  // gRPC has been given it, or it is denied
+  bool waiting_for_credit_ = false;  // for its turn
+  uint32_t credit_ = 0;              // what is left of it
+  bool begun_ = false;               // gRPC has been given it, or it is denied
   bool denied_ = false;
   std::string denial_;
-  bool client_ended_ = false;  // it sends no more
+  bool client_eof_ = false;  // it sends no more
   bool server_gone_ = false;
   bool server_full_ = false;
-  size_t may_discard_ = 0;  // more than 0: lingers
+  size_t discard_budget_ = 0;  // more than 0: lingers
 
-  ClientFrames frames_;
-  ClientFrames::Part part_;  // judged, but not paid yet
-  ServerFrames server_frames_;
+  ClientFrameChecker frames_;
+  ClientFrameChecker::Segment part_;  // judged, but not paid yet
+  ServerFrameTracker server_frames_;
   std::string from_client_;  // at most kChunk
   size_t cleared_ = 0;       // of it: may pass
   std::string to_client_;    // at most kChunk and some frames of our own

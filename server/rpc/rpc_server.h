@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gRPC server around the services: health, reflection, limits; it listens nowhere and is given its
-// connections by a Guard, which has looked at what clients send.
+// connections by a FrameGuard, which has looked at what clients send.
 #pragma once
 
 #include <chrono>

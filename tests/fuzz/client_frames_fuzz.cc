@@ -14,12 +14,12 @@ namespace {
 
 struct Passed {
   std::string bytes;
-  uint64_t price = 0;
+  uint64_t cost = 0;
   bool faulty = false;
 };
 
 Passed Read(std::string_view bytes, size_t piece) {
-  ClientFrames frames;
+  ClientFrameChecker frames;
   Passed passed;
   std::string have;
   while (!bytes.empty() && !passed.faulty) {
@@ -27,14 +27,14 @@ Passed Read(std::string_view bytes, size_t piece) {
     have.append(bytes.substr(0, more));
     bytes.remove_prefix(more);
     while (!have.empty()) {
-      const ClientFrames::Part part = frames.Next(have);
+      const ClientFrameChecker::Segment part = frames.Next(have);
       passed.faulty = !part.fault.empty();
       if (passed.faulty || part.bytes == 0) break;
       PF_CHECK(part.bytes <= have.size(), "only what has come passes");
-      passed.price += part.price;
+      passed.cost += part.cost;
       passed.bytes += have.substr(0, part.bytes);
       have.erase(0, part.bytes);
-      if (frames.open_calls().size() > ClientFrames::kMaxOpenCalls)
+      if (frames.open_calls().size() > ClientFrameChecker::kMaxOpenCalls)
         passed.faulty = true;  // as the guard does
       if (passed.faulty) break;
     }
@@ -51,12 +51,13 @@ void CheckLimits(std::string_view bytes) {
   bool in_block = false;
   while (bytes.size() >= kFrameHeaderBytes) {
     const FrameHeader frame = ParseFrameHeader(bytes);
-    PF_CHECK(frame.length <= ClientFrames::kMaxFrameBytes, "a frame is short");
+    PF_CHECK(frame.length <= ClientFrameChecker::kMaxFrameBytes, "a frame is short");
     PF_CHECK(in_block == (frame.type == FrameType::kContinuation), "nothing comes amid a block");
     if (frame.type == FrameType::kHeaders || in_block) {
       block_bytes = (in_block ? block_bytes : 0) + frame.length;
       block_frames = (in_block ? block_frames : 0) + 1;
-      PF_CHECK(block_bytes <= ClientFrames::kMaxBlockBytes && block_frames <= ClientFrames::kMaxBlockFrames,
+      PF_CHECK(block_bytes <= ClientFrameChecker::kMaxBlockBytes &&
+                   block_frames <= ClientFrameChecker::kMaxBlockFrames,
                "a block is bounded");
       in_block = (frame.flags & kEndHeaders) == 0;
     }
@@ -74,9 +75,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Passed whole = Read(bytes, SIZE_MAX);
   CheckLimits(whole.bytes);
   const Passed split = Read(bytes, 1 + size % 13);
-  PF_CHECK(whole.bytes == split.bytes && whole.price == split.price && whole.faulty == split.faulty,
+  PF_CHECK(whole.bytes == split.bytes && whole.cost == split.cost && whole.faulty == split.faulty,
            "splits change nothing");
-  ServerFrames server;
+  ServerFrameTracker server;
   for (const uint32_t stream : server.Scan(bytes))
     PF_CHECK(stream <= 0x7FFFFFFF, "a stream is a number of one");
   return 0;

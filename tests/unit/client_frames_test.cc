@@ -21,19 +21,19 @@ const std::string kBegin = std::string(kHttp2Preface) + Frame(FrameType::kSettin
 
 struct Seen {
   size_t passed = 0;
-  uint32_t price = 0;
+  uint32_t cost = 0;
   std::string fault;
 };
 
 // All of it, in pieces of so many bytes.
-Seen Read(ClientFrames& frames, const std::string& bytes, size_t piece = SIZE_MAX) {
+Seen Read(ClientFrameChecker& frames, const std::string& bytes, size_t piece = SIZE_MAX) {
   Seen seen;
   std::string have;
   for (size_t at = 0; at < bytes.size(); at += std::min(piece, bytes.size() - at)) {
     have += bytes.substr(at, piece);
     while (!have.empty()) {
-      const ClientFrames::Part part = frames.Next(have);
-      seen.price += part.price;
+      const ClientFrameChecker::Segment part = frames.Next(have);
+      seen.cost += part.cost;
       seen.fault = part.fault;
       if (!part.fault.empty()) return seen;
       if (part.bytes == 0) break;
@@ -45,7 +45,7 @@ Seen Read(ClientFrames& frames, const std::string& bytes, size_t piece = SIZE_MA
 }
 
 std::string FaultOf(const std::string& bytes) {
-  ClientFrames frames;
+  ClientFrameChecker frames;
   return Read(frames, kBegin + bytes).fault;
 }
 
@@ -53,27 +53,27 @@ TEST(ClientFramesTest, ACallPassesHoweverItIsSplit) {
   const std::string call = kBegin + Frame(FrameType::kHeaders, 0, 1, 100) +
                            Frame(FrameType::kContinuation, kEndHeaders, 1, 50) +
                            Frame(FrameType::kData, kEndStream, 1, 5) + Frame(FrameType::kPing, 0, 0, 8);
-  uint32_t price = 0;
+  uint32_t cost = 0;
   for (const size_t piece : {SIZE_MAX, size_t{1}, size_t{7}}) {
-    ClientFrames frames;
+    ClientFrameChecker frames;
     const Seen seen = Read(frames, call, piece);
     EXPECT_EQ(seen.fault, "");
     EXPECT_EQ(seen.passed, call.size());
     EXPECT_EQ(frames.open_calls(), std::vector<uint32_t>{1});
-    EXPECT_TRUE(price == 0 || price == seen.price);
-    price = seen.price;
+    EXPECT_TRUE(cost == 0 || cost == seen.cost);
+    cost = seen.cost;
   }
 }
 
 TEST(ClientFramesTest, BeginsWithThePrefaceAndSettings) {
   for (const std::string& wrong :
        {std::string("GET / HTTP/1.1\r\n"), std::string("P!"), std::string(1, '\x16')}) {
-    ClientFrames frames;
+    ClientFrameChecker frames;
     EXPECT_EQ(Read(frames, wrong).fault, "bytes that are not an HTTP/2 preface");
   }
-  ClientFrames frames;
+  ClientFrameChecker frames;
   EXPECT_NE(Read(frames, std::string(kHttp2Preface) + Frame(FrameType::kPing, 0, 0, 8)).fault, "");
-  ClientFrames half;
+  ClientFrameChecker half;
   EXPECT_EQ(Read(half, kBegin.substr(0, kBegin.size() - 1)).fault, "");
   EXPECT_FALSE(half.begun());
   EXPECT_EQ(Read(half, kBegin.substr(kBegin.size() - 1)).passed, 1);
@@ -84,7 +84,7 @@ TEST(ClientFramesTest, FramesThatBreakTheRulesAreFaults) {
   const std::string call = Frame(FrameType::kHeaders, kEndHeaders, 3, 10);
   const std::string block = Frame(FrameType::kHeaders, 0, 3, 10);
   const std::vector<std::string> wrong = {
-      Frame(FrameType::kData, 0, 1, ClientFrames::kMaxFrameBytes + 1, false),
+      Frame(FrameType::kData, 0, 1, ClientFrameChecker::kMaxFrameBytes + 1, false),
       Frame(static_cast<FrameType>(0xEE), 0, 0, 0xFFFFFF, false),
       Frame(FrameType::kPushPromise, kEndHeaders, 3, 10),
       Frame(FrameType::kContinuation, kEndHeaders, 1, 1),
@@ -97,7 +97,7 @@ TEST(ClientFramesTest, FramesThatBreakTheRulesAreFaults) {
       Frame(FrameType::kPing, 0, 0, 7),
       Frame(FrameType::kSettings, 0, 0, 7),
       Frame(FrameType::kSettings, kAck, 0, 6),
-      Frame(FrameType::kSettings, 0, 0, ClientFrames::kMaxSettingsBytes + 6),
+      Frame(FrameType::kSettings, 0, 0, ClientFrameChecker::kMaxSettingsBytes + 6),
       Frame(FrameType::kWindowUpdate, 0, 0, 5),
       Frame(FrameType::kPriority, 0, 3, 4),
       call + Frame(FrameType::kHeaders, kEndHeaders, 3, 10),
@@ -110,19 +110,19 @@ TEST(ClientFramesTest, FramesThatBreakTheRulesAreFaults) {
 
 TEST(ClientFramesTest, HeaderBlocksEnd) {
   std::string many = Frame(FrameType::kHeaders, 0, 1, 0);
-  for (uint32_t i = 1; i < ClientFrames::kMaxBlockFrames; ++i)
+  for (uint32_t i = 1; i < ClientFrameChecker::kMaxBlockFrames; ++i)
     many += Frame(FrameType::kContinuation, 0, 1, 0);
   EXPECT_EQ(FaultOf(many), "");
   EXPECT_NE(FaultOf(many + Frame(FrameType::kContinuation, kEndHeaders, 1, 0)), "");
-  const std::string large = Frame(FrameType::kHeaders, 0, 1, ClientFrames::kMaxFrameBytes) +
-                            Frame(FrameType::kContinuation, 0, 1, ClientFrames::kMaxFrameBytes);
+  const std::string large = Frame(FrameType::kHeaders, 0, 1, ClientFrameChecker::kMaxFrameBytes) +
+                            Frame(FrameType::kContinuation, 0, 1, ClientFrameChecker::kMaxFrameBytes);
   EXPECT_EQ(FaultOf(large), "");
   EXPECT_NE(FaultOf(large + Frame(FrameType::kContinuation, kEndHeaders, 1, 1)), "");
 }
 
 TEST(ClientFramesTest, CallsEndByEitherSide) {
-  ClientFrames frames;
-  ServerFrames server;
+  ClientFrameChecker frames;
+  ServerFrameTracker server;
   EXPECT_EQ(Read(frames, kBegin).fault, "");
   for (const uint32_t stream : {1U, 3U, 5U})
     EXPECT_EQ(Read(frames, Frame(FrameType::kHeaders, kEndHeaders, stream, 10)).fault, "");
@@ -145,9 +145,9 @@ TEST(ClientFramesTest, CallsEndByEitherSide) {
 
 TEST(ClientFramesTest, WhatAsksForNothingCostsAsMuchAsACall) {
   const auto price_of = [](const std::string& bytes) {
-    ClientFrames frames;
+    ClientFrameChecker frames;
     Read(frames, kBegin + Frame(FrameType::kHeaders, kEndHeaders, 1, 10));
-    return Read(frames, bytes).price;
+    return Read(frames, bytes).cost;
   };
   const uint32_t call = price_of(Frame(FrameType::kHeaders, kEndHeaders, 3, 10));
   for (const FrameType type : {FrameType::kSettings, FrameType::kGoAway})
@@ -157,7 +157,8 @@ TEST(ClientFramesTest, WhatAsksForNothingCostsAsMuchAsACall) {
   EXPECT_GE(price_of(Frame(FrameType::kData, 0, 1, 0)), call);
   EXPECT_LT(price_of(Frame(FrameType::kData, kEndStream, 1, 5)), call);
   EXPECT_GE(price_of(Frame(FrameType::kResetStream, 0, 1, 4)), 10 * call);
-  EXPECT_GE(price_of(Frame(FrameType::kHeaders, kEndHeaders, 3, ClientFrames::kMaxFrameBytes)), 30 * call);
+  EXPECT_GE(price_of(Frame(FrameType::kHeaders, kEndHeaders, 3, ClientFrameChecker::kMaxFrameBytes)),
+            30 * call);
 }
 
 }  // namespace

@@ -44,26 +44,26 @@ std::string Received(int fd) {
 }
 
 // The owner, with as much credit as a test gives it; its other end of the pair stands for gRPC.
-class GuardedConnectionTest : public ::testing::Test, public GuardedConnection::Host {
+class GuardedConnectionTest : public ::testing::Test, public GuardedConnection::Owner {
  protected:
   void Send(const std::string& bytes) const {
     ASSERT_EQ(::write(client_.theirs.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
     connection_->Pump();
   }
 
-  bool MayPass(uint64_t /*id*/, uint32_t price) override {
-    if (credit_ < price) return false;
-    credit_ -= price;
+  bool RequestCredit(uint64_t /*id*/, uint32_t cost) override {
+    if (credit_ < cost) return false;
+    credit_ -= cost;
     return true;
   }
   UniqueFd Serve(uint64_t /*id*/) override { return std::move(server_.ours); }
-  std::string Denial(uint64_t /*id*/) override { return {}; }
+  std::string DenialReason(uint64_t /*id*/) override { return {}; }
   void CountDenial(const std::string& /*why*/) override {}
-  std::string CountCall(uint64_t /*id*/, size_t /*of_connection*/) override {
+  std::string AdmitCall(uint64_t /*id*/, size_t /*of_connection*/) override {
     ++calls_;
     return {};
   }
-  void UncountCall(uint64_t /*id*/) override { --calls_; }
+  void ReleaseCall(uint64_t /*id*/) override { --calls_; }
 
   uint32_t credit_ = 1'000'000;
   int calls_ = 0;

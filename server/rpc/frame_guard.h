@@ -27,27 +27,27 @@ class RpcServer;
 // Owns: the listening socket, the connections, the thread. Borrows: the registry, the gRPC server and the
 // refusals (outlive it). Threads: Start, StopAccepting and Stop from the owner. Errors: Create's; when no
 // descriptor is left it pauses instead of spinning, and connections wait in the queue.
-class Guard final : private GuardedConnection::Host {
+class FrameGuard final : private GuardedConnection::Owner {
  public:
   // Trainers hold a connection while they open their feed, tools one each.
-  static constexpr size_t kMaxConnectionsAUser = 512;
-  static constexpr size_t kMaxCallsAUser = 1024;
+  static constexpr size_t kMaxConnectionsPerUser = 512;
+  static constexpr size_t kMaxCallsPerUser = 1024;
 
   struct Options {
     std::string thread_name;
-    size_t connections = kMaxConnectionsAUser;  // of a user
+    size_t connections = kMaxConnectionsPerUser;  // of a user
     std::chrono::milliseconds begin_within{20'000};
-    uint32_t price = 40;  // of a connection, in units of UserCredit
+    uint32_t cost = 40;  // of a connection, in units of UserCredit
     // Null: connections are served as they are.
     std::function<std::unique_ptr<ByteStream>(UniqueFd)> secure = nullptr;
     // Why this TLS peer may not call; empty: it may.
     std::function<std::string(const TlsPeer&)> denial = nullptr;
   };
-  static Result<std::unique_ptr<Guard>> Create(Listener listener, PeerRegistry& peers, RpcServer& server,
-                                               Refusals& refusals, Options options);
-  ~Guard();
-  Guard(const Guard&) = delete;
-  Guard& operator=(const Guard&) = delete;
+  static Result<std::unique_ptr<FrameGuard>> Create(Listener listener, PeerRegistry& peers, RpcServer& server,
+                                                    Refusals& refusals, Options options);
+  ~FrameGuard();
+  FrameGuard(const FrameGuard&) = delete;
+  FrameGuard& operator=(const FrameGuard&) = delete;
 
   void Start();
   // Takes no more connections; those there are go on. Idempotent.
@@ -64,7 +64,7 @@ class Guard final : private GuardedConnection::Host {
     size_t connections = 0;
     size_t descriptors = 0;  // what they and gRPC have open for them
     size_t calls = 0;
-    Clock::time_point tell_at;  // the next time that it waits
+    Clock::time_point next_warning_at;  // the next time that it waits
   };
   struct Side {
     EventLoop::WatchId watch = 0;  // 0: none
@@ -72,41 +72,41 @@ class Guard final : private GuardedConnection::Host {
   };
   struct Entry {
     Peer peer;
-    std::shared_ptr<Account> origin;   // whose connections and descriptors count
-    std::shared_ptr<Account> account;  // whose credit and calls do
+    std::shared_ptr<Account> connection_account;  // whose connections and descriptors count
+    std::shared_ptr<Account> account;             // whose credit and calls do
     std::unique_ptr<GuardedConnection> connection;
     Side client;
     Side server;
     size_t descriptors = 1;
-    bool identified = false;  // TLS has said who it is
-    bool told = false;        // its fault is counted
+    bool identified = false;      // TLS has said who it is
+    bool fault_reported = false;  // its fault is counted
   };
 
-  Guard(std::unique_ptr<EventLoop> loop, Listener listener, PeerRegistry& peers, RpcServer& server,
-        Refusals& refusals, Options options);
+  FrameGuard(std::unique_ptr<EventLoop> loop, Listener listener, PeerRegistry& peers, RpcServer& server,
+             Refusals& refusals, Options options);
 
   void Accept();
   void Add(Listener::Connection accepted);
   std::shared_ptr<Account> AccountOf(const std::string& who);
   // Updates the watched events of a connection after any change, or removes the connection if it is over.
-  void Follow(uint64_t id);
+  void UpdateWatches(uint64_t id);
   // False when that cannot be watched.
-  bool Adjust(Side& side, int fd, uint32_t events, const std::function<void(uint32_t)>& on_events);
+  bool SetWatch(Side& side, int fd, uint32_t events, const std::function<void(uint32_t)>& on_events);
   void OnClient(uint64_t id, uint32_t events);
   void OnServer(uint64_t id, uint32_t events);
   void Identify(Entry& entry);
-  void Tell(Entry& entry);
-  void GiveTurns();
-  void AwaitTurns();
+  void ReportFault(Entry& entry);
+  void GrantCredit();
+  void ScheduleGrants();
   void Sweep();
-  void Forget(uint64_t id);
+  void RemoveConnection(uint64_t id);
 
-  bool MayPass(uint64_t id, uint32_t price) override;
+  bool RequestCredit(uint64_t id, uint32_t cost) override;
   UniqueFd Serve(uint64_t id) override;
-  std::string Denial(uint64_t id) override;
+  std::string DenialReason(uint64_t id) override;
   void CountDenial(const std::string& why) override;
-  std::string CountCall(uint64_t id, size_t of_connection) override;
-  void UncountCall(uint64_t id) override;
+  std::string AdmitCall(uint64_t id, size_t of_connection) override;
+  void ReleaseCall(uint64_t id) override;
 
   const std::unique_ptr<EventLoop> loop_;
   Listener listener_;
@@ -118,7 +118,7 @@ class Guard final : private GuardedConnection::Host {
   // The loop's thread only.
   EventLoop::WatchId listening_ = 0;
   bool accepts_ = true;
-  bool turns_are_due_ = false;
+  bool grants_scheduled_ = false;
   uint64_t next_id_ = 1;
   size_t ended_ = 0;  // connections, since their memory was given back
   std::unordered_map<uint64_t, Entry> entries_;

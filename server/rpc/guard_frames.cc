@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/rpc/own_frames.h"
+#include "server/rpc/guard_frames.h"
 
 #include <array>
 #include <cstdio>
@@ -59,11 +59,11 @@ std::string Encoded(std::string_view message) {
 
 }  // namespace
 
-std::string OwnSettings() {
+std::string SettingsAndAck() {
   return Frame(FrameType::kSettings, 0, 0, "") + Frame(FrameType::kSettings, kAck, 0, "");
 }
 
-std::string DeniedCall(uint32_t stream, std::string_view message) {
+std::string PermissionDeniedResponse(uint32_t stream, std::string_view message) {
   constexpr char kStatus200 = '\x88';  // of the static table
   constexpr std::string_view kPermissionDenied = "7";
   return Frame(FrameType::kHeaders, kEndHeaders | kEndStream, stream,
@@ -71,11 +71,11 @@ std::string DeniedCall(uint32_t stream, std::string_view message) {
                    Header("grpc-status", kPermissionDenied) + Header("grpc-message", Encoded(message)));
 }
 
-std::string CancelledCall(uint32_t stream) {
+std::string CancelStream(uint32_t stream) {
   return Frame(FrameType::kResetStream, 0, stream, Number(kCancel, 4));
 }
 
-std::string GoAwayCalm(std::string_view reason) {
+std::string GoAwayEnhanceYourCalm(std::string_view reason) {
   return Frame(FrameType::kGoAway, 0, 0,
                Number(kLargestStream, 4) + Number(kEnhanceYourCalm, 4) +
                    std::string(reason.substr(0, kMostMessageBytes)));

@@ -9,12 +9,12 @@
 namespace pinfeed {
 
 // Empty SETTINGS, and the confirmation of the client's.
-std::string OwnSettings();
+std::string SettingsAndAck();
 // The answer to a call: PERMISSION_DENIED with this message.
-std::string DeniedCall(uint32_t stream, std::string_view message);
+std::string PermissionDeniedResponse(uint32_t stream, std::string_view message);
 // RST_STREAM with CANCEL.
-std::string CancelledCall(uint32_t stream);
+std::string CancelStream(uint32_t stream);
 // GOAWAY with ENHANCE_YOUR_CALM and this reason.
-std::string GoAwayCalm(std::string_view reason);
+std::string GoAwayEnhanceYourCalm(std::string_view reason);
 
 }  // namespace pinfeed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/rpc/guard.h"
+#include "server/rpc/frame_guard.h"
 
 #include <malloc.h>
 #include <sys/epoll.h>
@@ -19,16 +19,16 @@
 namespace pinfeed {
 namespace {
 
-constexpr std::chrono::milliseconds kPause(100);  // when no descriptor is left
-constexpr std::chrono::milliseconds kTurns(5);    // between looks at who has its turn
+constexpr std::chrono::milliseconds kPause(100);        // when no descriptor is left
+constexpr std::chrono::milliseconds kGrantInterval(5);  // between looks at who has its turn
 constexpr std::chrono::seconds kSweep(1);
-constexpr int kMostAccepted = 64;                // before those there are have their turn
-constexpr std::chrono::seconds kTellSlowed(10);  // between two lines of one user
-constexpr size_t kManyEnded = 200;               // connections
-constexpr size_t kOfPair = 2;  // descriptors that a connection has beside its own once gRPC serves it
+constexpr int kMaxAcceptedAtOnce = 64;                      // before those there are have their turn
+constexpr std::chrono::seconds kSlowedWarningInterval(10);  // between two lines of one user
+constexpr size_t kManyEnded = 200;                          // connections
+constexpr size_t kSocketPairFds = 2;  // descriptors that a connection has beside its own once gRPC serves it
 
 // No more than a quarter of the descriptors, which sessions need too.
-size_t DescriptorsAUser() {
+size_t MaxDescriptorsPerUser() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return SIZE_MAX;
   return static_cast<size_t>(limit.rlim_cur / 4);
@@ -36,18 +36,19 @@ size_t DescriptorsAUser() {
 
 }  // namespace
 
-Result<std::unique_ptr<Guard>> Guard::Create(Listener listener, PeerRegistry& peers, RpcServer& server,
-                                             Refusals& refusals, Options options) {
+Result<std::unique_ptr<FrameGuard>> FrameGuard::Create(Listener listener, PeerRegistry& peers,
+                                                       RpcServer& server, Refusals& refusals,
+                                                       Options options) {
   ASSIGN_OR_RETURN(std::unique_ptr<EventLoop> loop, EventLoop::Create(options.thread_name));
-  std::unique_ptr<Guard> guard(
-      new Guard(std::move(loop), std::move(listener), peers, server, refusals, std::move(options)));
+  std::unique_ptr<FrameGuard> guard(
+      new FrameGuard(std::move(loop), std::move(listener), peers, server, refusals, std::move(options)));
   ASSIGN_OR_RETURN(guard->listening_, guard->loop_->Watch(guard->listener_.fd(), EPOLLIN,
                                                           [raw = guard.get()](uint32_t) { raw->Accept(); }));
   return guard;
 }
 
-Guard::Guard(std::unique_ptr<EventLoop> loop, Listener listener, PeerRegistry& peers, RpcServer& server,
-             Refusals& refusals, Options options)
+FrameGuard::FrameGuard(std::unique_ptr<EventLoop> loop, Listener listener, PeerRegistry& peers,
+                       RpcServer& server, Refusals& refusals, Options options)
     : loop_(std::move(loop)),
       listener_(std::move(listener)),
       peers_(peers),
@@ -55,34 +56,34 @@ Guard::Guard(std::unique_ptr<EventLoop> loop, Listener listener, PeerRegistry& p
       refusals_(refusals),
       options_(std::move(options)) {}
 
-Guard::~Guard() {
+FrameGuard::~FrameGuard() {
   Stop();
 }
 
-void Guard::Start() {
+void FrameGuard::Start() {
   loop_->At(Clock::now() + kSweep, [this] { Sweep(); });
   loop_->Start();
 }
 
-void Guard::StopAccepting() {
+void FrameGuard::StopAccepting() {
   loop_->Post([this] {
     accepts_ = false;
     loop_->Change(listening_, 0);
   });
 }
 
-void Guard::Stop() {
+void FrameGuard::Stop() {
   if (std::exchange(stopped_, true)) return;
   loop_->Stop();
   accepts_ = false;
   for (auto& [id, entry] : entries_) entry.connection->OnServerGone();
-  while (!entries_.empty()) Forget(entries_.begin()->first);
+  while (!entries_.empty()) RemoveConnection(entries_.begin()->first);
 }
 
 // ---- accepting
 
-void Guard::Accept() {
-  for (int round = 0; round < kMostAccepted; ++round) {
+void FrameGuard::Accept() {
+  for (int round = 0; round < kMaxAcceptedAtOnce; ++round) {
     Result<std::optional<Listener::Connection>> accepted = listener_.Accept();
     if (!accepted.ok()) {
       loop_->Change(listening_, 0);
@@ -96,11 +97,11 @@ void Guard::Accept() {
   }
 }
 
-void Guard::Add(Listener::Connection accepted) {
+void FrameGuard::Add(Listener::Connection accepted) {
   const bool remote = accepted.peer.uid == kRemoteUser;
   const std::shared_ptr<Account> account =
       AccountOf(remote ? Describe(accepted.peer) : "uid " + std::to_string(accepted.peer.uid));
-  if (account->connections >= options_.connections || account->descriptors >= DescriptorsAUser()) {
+  if (account->connections >= options_.connections || account->descriptors >= MaxDescriptorsPerUser()) {
     refusals_.Count(Refusal::kDescriptors, "a connection from " + Describe(accepted.peer) + ": " +
                                                std::to_string(account->connections) +
                                                " of this user are open");
@@ -114,16 +115,16 @@ void Guard::Add(Listener::Connection accepted) {
                                            : options_.secure(std::move(accepted.fd));
   Entry entry;
   entry.peer = accepted.peer;
-  entry.origin = entry.account = account;
-  GuardedConnection::Host& host = *this;  // a private base
-  entry.connection = std::make_unique<GuardedConnection>(id, host, std::move(stream), options_.price,
+  entry.connection_account = entry.account = account;
+  GuardedConnection::Owner& host = *this;  // a private base
+  entry.connection = std::make_unique<GuardedConnection>(id, host, std::move(stream), options_.cost,
                                                          Clock::now() + options_.begin_within);
   GuardedConnection& connection = *entries_.emplace(id, std::move(entry)).first->second.connection;
   connection.Pump();
-  Follow(id);
+  UpdateWatches(id);
 }
 
-std::shared_ptr<Guard::Account> Guard::AccountOf(const std::string& who) {
+std::shared_ptr<FrameGuard::Account> FrameGuard::AccountOf(const std::string& who) {
   std::shared_ptr<Account>& account = accounts_[who];
   if (account == nullptr) {
     account = std::make_shared<Account>();
@@ -134,7 +135,8 @@ std::shared_ptr<Guard::Account> Guard::AccountOf(const std::string& who) {
 
 // ---- events
 
-bool Guard::Adjust(Side& side, int fd, uint32_t events, const std::function<void(uint32_t)>& on_events) {
+bool FrameGuard::SetWatch(Side& side, int fd, uint32_t events,
+                          const std::function<void(uint32_t)>& on_events) {
   if (side.watch == 0) {
     const Result<EventLoop::WatchId> watch = loop_->Watch(fd, events, on_events);
     if (!watch.ok()) {
@@ -149,29 +151,29 @@ bool Guard::Adjust(Side& side, int fd, uint32_t events, const std::function<void
   return true;
 }
 
-void Guard::Follow(uint64_t id) {
+void FrameGuard::UpdateWatches(uint64_t id) {
   const auto found = entries_.find(id);
   Entry& entry = found->second;
   GuardedConnection& connection = *entry.connection;
-  Tell(entry);
+  ReportFault(entry);
   const auto unwatch = [this](Side& side) { loop_->Remove(std::exchange(side.watch, 0)); };
   if (connection.client_fd() < 0) unwatch(entry.client);
   if (connection.server_fd() < 0 || connection.server_gone()) unwatch(entry.server);
   connection.CloseDone();
   if (connection.over()) {
-    Forget(id);
+    RemoveConnection(id);
     return;
   }
   const bool client_watched =
-      connection.client_fd() < 0 || Adjust(entry.client, connection.client_fd(), connection.client_events(),
-                                           [this, id](uint32_t events) { OnClient(id, events); });
+      connection.client_fd() < 0 || SetWatch(entry.client, connection.client_fd(), connection.client_events(),
+                                             [this, id](uint32_t events) { OnClient(id, events); });
   const bool server_watched = connection.server_fd() < 0 || connection.server_gone() ||
-                              Adjust(entry.server, connection.server_fd(), connection.server_events(),
-                                     [this, id](uint32_t events) { OnServer(id, events); });
-  if (!client_watched || !server_watched) Forget(id);
+                              SetWatch(entry.server, connection.server_fd(), connection.server_events(),
+                                       [this, id](uint32_t events) { OnServer(id, events); });
+  if (!client_watched || !server_watched) RemoveConnection(id);
 }
 
-void Guard::OnClient(uint64_t id, uint32_t events) {
+void FrameGuard::OnClient(uint64_t id, uint32_t events) {
   GuardedConnection& connection = *entries_.at(id).connection;
   // The client is gone: its bytes that were not forwarded yet are dropped.
   if ((events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0) {
@@ -179,24 +181,24 @@ void Guard::OnClient(uint64_t id, uint32_t events) {
   } else {
     connection.Pump();
   }
-  Follow(id);
+  UpdateWatches(id);
 }
 
-void Guard::OnServer(uint64_t id, uint32_t events) {
+void FrameGuard::OnServer(uint64_t id, uint32_t events) {
   GuardedConnection& connection = *entries_.at(id).connection;
   if ((events & (EPOLLHUP | EPOLLERR)) != 0) {
     connection.OnServerGone();
   } else {
     connection.Pump();
   }
-  Follow(id);
+  UpdateWatches(id);
 }
 
-void Guard::Tell(Entry& entry) {
+void FrameGuard::ReportFault(Entry& entry) {
   const GuardedConnection& connection = *entry.connection;
   const std::string& broken = connection.stream_fault();
-  if (entry.told || (connection.fault().empty() && broken.empty())) return;
-  entry.told = true;
+  if (entry.fault_reported || (connection.fault().empty() && broken.empty())) return;
+  entry.fault_reported = true;
   if (!broken.empty()) {
     refusals_.Count(Refusal::kCertificate, "a connection from " + Describe(entry.peer) + ": " + broken);
   } else {
@@ -206,38 +208,38 @@ void Guard::Tell(Entry& entry) {
   }
 }
 
-void Guard::GiveTurns() {
-  turns_are_due_ = false;
+void FrameGuard::GrantCredit() {
+  grants_scheduled_ = false;
   const Clock::time_point now = Clock::now();
-  bool somebody_waits = false;
+  bool anyone_waiting = false;
   for (const auto& [who, account] : accounts_) {
-    while (const auto turn = account->credit.NextTurn(now)) {
-      entries_.at(turn->first).connection->TakeTurn(turn->second);
-      Follow(turn->first);
+    while (const auto turn = account->credit.NextGrant(now)) {
+      entries_.at(turn->first).connection->OnCreditGranted(turn->second);
+      UpdateWatches(turn->first);
     }
-    somebody_waits = somebody_waits || account->credit.somebody_waits();
+    anyone_waiting = anyone_waiting || account->credit.anyone_waiting();
   }
-  if (somebody_waits) AwaitTurns();
+  if (anyone_waiting) ScheduleGrants();
 }
 
-void Guard::AwaitTurns() {
-  if (std::exchange(turns_are_due_, true)) return;
-  loop_->At(Clock::now() + kTurns, [this] { GiveTurns(); });
+void FrameGuard::ScheduleGrants() {
+  if (std::exchange(grants_scheduled_, true)) return;
+  loop_->At(Clock::now() + kGrantInterval, [this] { GrantCredit(); });
 }
 
-void Guard::Sweep() {
+void FrameGuard::Sweep() {
   const Clock::time_point now = Clock::now();
   std::vector<uint64_t> late;
   for (const auto& [id, entry] : entries_)
     if (entry.connection->late(now)) late.push_back(id);
   for (const uint64_t id : late) {
     Entry& entry = entries_.at(id);
-    if (!entry.connection->begun() && !entry.told) {
+    if (!entry.connection->begun() && !entry.fault_reported) {
       refusals_.Count(Refusal::kHttp2, "a connection from " + Describe(entry.peer) +
                                            ", which is closed: no HTTP/2 SETTINGS came in time");
     }
     entry.connection->HangUp();
-    Follow(id);
+    UpdateWatches(id);
   }
   // glibc keeps the freed memory of many connections until it is trimmed.
   if (ended_ >= kManyEnded && entries_.size() < kManyEnded) {
@@ -251,13 +253,13 @@ void Guard::Sweep() {
   loop_->At(now + kSweep, [this] { Sweep(); });
 }
 
-void Guard::Forget(uint64_t id) {
+void FrameGuard::RemoveConnection(uint64_t id) {
   const auto found = entries_.find(id);
   Entry& entry = found->second;
   for (Side* const side : {&entry.client, &entry.server}) loop_->Remove(side->watch);
-  entry.account->credit.Leave(id);
-  --entry.origin->connections;
-  entry.origin->descriptors -= entry.descriptors;
+  entry.account->credit.Remove(id);
+  --entry.connection_account->connections;
+  entry.connection_account->descriptors -= entry.descriptors;
   ++ended_;
   entry.connection.reset();  // which still counts its calls down
   entries_.erase(found);
@@ -265,37 +267,37 @@ void Guard::Forget(uint64_t id) {
 
 // ---- what a connection needs
 
-bool Guard::MayPass(uint64_t id, uint32_t price) {
+bool FrameGuard::RequestCredit(uint64_t id, uint32_t cost) {
   Entry& entry = entries_.at(id);
   Identify(entry);
   Account& account = *entry.account;
-  if (account.credit.Take(price, Clock::now())) return true;
-  account.credit.Wait(id, price, !entry.connection->begun());
-  if (const Clock::time_point now = Clock::now(); now >= account.tell_at) {
-    account.tell_at = now + kTellSlowed;
+  if (account.credit.TryTake(cost, Clock::now())) return true;
+  account.credit.Enqueue(id, cost, !entry.connection->begun());
+  if (const Clock::time_point now = Clock::now(); now >= account.next_warning_at) {
+    account.next_warning_at = now + kSlowedWarningInterval;
     spdlog::warn("{} exceeds the gRPC rate allowed for one user: its connections are slowed down",
                  account.who);
   }
-  AwaitTurns();
+  ScheduleGrants();
   return false;
 }
 
 // Until TLS identifies the client, its costs go to the account that all remote clients share.
-void Guard::Identify(Entry& entry) {
+void FrameGuard::Identify(Entry& entry) {
   const TlsPeer* const peer = entry.connection->tls_peer();
   if (entry.identified || peer == nullptr) return;
   entry.identified = true;
   entry.account = AccountOf(Describe(*peer));
 }
 
-UniqueFd Guard::Serve(uint64_t id) {
+UniqueFd FrameGuard::Serve(uint64_t id) {
   Entry& entry = entries_.at(id);
   const auto refuse = [&](const std::string& why) {
     refusals_.Count(Refusal::kDescriptors, "a connection from " + Describe(entry.peer) + ": " + why);
     return UniqueFd();
   };
-  if (entry.origin->descriptors + kOfPair > DescriptorsAUser()) {
-    return refuse(std::to_string(entry.origin->descriptors) +
+  if (entry.connection_account->descriptors + kSocketPairFds > MaxDescriptorsPerUser()) {
+    return refuse(std::to_string(entry.connection_account->descriptors) +
                   " descriptors are open for connections of this user");
   }
   std::array<int, 2> ends{};
@@ -303,43 +305,43 @@ UniqueFd Guard::Serve(uint64_t id) {
     return refuse(ErrnoStatus("make a pair of sockets", errno).ToString());
   UniqueFd ours(ends[0]);
   UniqueFd grpcs(ends[1]);
-  entry.origin->descriptors += kOfPair;
-  entry.descriptors += kOfPair;
+  entry.connection_account->descriptors += kSocketPairFds;
+  entry.descriptors += kSocketPairFds;
   const TlsPeer* const peer = entry.connection->tls_peer();
   peers_.Set(grpcs.get(), entry.peer, peer == nullptr ? std::vector<std::string>() : peer->names);
   server_.Serve(std::move(grpcs));
   return ours;
 }
 
-std::string Guard::Denial(uint64_t id) {
+std::string FrameGuard::DenialReason(uint64_t id) {
   const TlsPeer* const peer = entries_.at(id).connection->tls_peer();
   return peer == nullptr || options_.denial == nullptr ? std::string() : options_.denial(*peer);
 }
 
-void Guard::CountDenial(const std::string& why) {
+void FrameGuard::CountDenial(const std::string& why) {
   refusals_.Count(Refusal::kCertificate, "a call to the admin endpoint: " + why);
 }
 
-std::string Guard::CountCall(uint64_t id, size_t of_connection) {
+std::string FrameGuard::AdmitCall(uint64_t id, size_t of_connection) {
   Entry& entry = entries_.at(id);
   Identify(entry);  // or it would be uncounted from another account
   const size_t of_user = ++entry.account->calls;
   std::string whose;
-  if (of_connection > ClientFrames::kMaxOpenCalls) {
-    whose = std::to_string(ClientFrames::kMaxOpenCalls) + " calls are open on one connection";
-  } else if (of_user > kMaxCallsAUser && of_connection > 1) {  // who calls once at a time may always
-    whose = std::to_string(kMaxCallsAUser) + " calls of one user are open";
+  if (of_connection > ClientFrameChecker::kMaxOpenCalls) {
+    whose = std::to_string(ClientFrameChecker::kMaxOpenCalls) + " calls are open on one connection";
+  } else if (of_user > kMaxCallsPerUser && of_connection > 1) {  // who calls once at a time may always
+    whose = std::to_string(kMaxCallsPerUser) + " calls of one user are open";
   } else {
     return {};
   }
   const Status error =
       ResourceExhausted(whose + ", including answered ones that the client has not read; connection closed");
   refusals_.CountRequest(entry.identified ? entry.account->who : Describe(entry.peer), error);
-  entry.told = true;
+  entry.fault_reported = true;
   return error.message();
 }
 
-void Guard::UncountCall(uint64_t id) {
+void FrameGuard::ReleaseCall(uint64_t id) {
   size_t& calls = entries_.at(id).account->calls;
   PF_CHECK(calls > 0, "a call ends that was not counted");
   --calls;
