@@ -125,7 +125,7 @@ def test_dlpack_views_keep_the_slot(feeds, arrays):
 
 
 def test_broadcast_shares_read_only_slots(feeds, arrays):
-    options = dict(batch_size=4, framework="numpy", share="broadcast", group="python-test", group_size=2, sample_ids=True, epochs=2)
+    options = dict(batch_size=4, framework="numpy", share="broadcast", group="python-test", group_size=2, sample_ids=True, epochs=2, zero_copy=True)
     got = {0: [], 1: []}
 
     def read(number):
@@ -142,6 +142,23 @@ def test_broadcast_shares_read_only_slots(feeds, arrays):
     for thread in threads:
         thread.join(120)
     assert got[0] == got[1] and len(got[0]) == 32
+
+
+@pytest.mark.filterwarnings("ignore::pinfeed.SlotsHeldWarning")
+@pytest.mark.parametrize("zero_copy", [None, True])
+@pytest.mark.parametrize("slots", [3, 4, 8])
+def test_members_that_keep_different_batches_never_stop_their_group(feeds, arrays, slots, zero_copy):
+    """Together they would hold every slot."""
+    options = dict(batch_size=4, framework="numpy", share="broadcast", group=f"keepers {slots} {zero_copy}", group_size=2, epochs=1, slots=slots, timeout=60)
+    with pinfeed.open(arrays, zero_copy=zero_copy, **options) as even, pinfeed.open(arrays, zero_copy=zero_copy, **options) as odd:
+        kept = []
+        for number, batches in enumerate(zip(even, odd)):
+            kept.append(batches[number % 2])
+        assert len(kept) == 16
+        assert all((batch.big[:, 0] == 3000 * batch.id).all() for batch in kept)
+        assert even.held + odd.held < slots
+        del batches
+        kept.clear()
 
 
 def test_two_threads_may_share_an_iterator(feeds, arrays):

@@ -25,7 +25,7 @@ feed.close()
 """
 
 def options_of(group, **more):
-    return {"batch_size": 4, "slots": SLOTS, "share": "broadcast", "group": group, "group_size": 2, "name": group, **more}
+    return {"batch_size": 4, "slots": SLOTS, "share": "broadcast", "group": group, "group_size": 2, "name": group, "zero_copy": True, **more}
 
 
 def member_of(daemon, arrays, options):

@@ -87,7 +87,7 @@ def test_a_refused_seek_at_the_end_leaves_the_end(daemon, arrays):
         assert [batch.index for batch in feed] == json.loads(member.process.stdout.readline()) == list(range(BATCHES))
         with pytest.raises(pinfeed.Error, match="last epoch is over"):
             feed.load_state_dict(start)
-        with pytest.raises(pinfeed.Error, match="they are over"):
+        with pytest.raises(pinfeed.Error, match="has no epoch left"):
             list(feed)
 
 

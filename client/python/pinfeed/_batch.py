@@ -24,9 +24,6 @@ _BFLOAT16 = 11
 _INFO_FORMAT = "@8xQQIIIIQ"
 # A tensor that is smaller in a full batch is always copied, so that keeping labels holds no slot.
 SMALL_BYTES = 64 * 1024
-# Slots that are always left to the daemon. Not more: in a plain loop the batch before is still referred to when the next one is asked
-# for, and goes back a moment later.
-_LEFT_SLOTS = 1
 # A tensor for numpy.ndarray: shape, type, place in the slot; and what makes the user's tensor of the array, if that is another.
 _View = Tuple[Tuple[int, ...], Any, int, Optional[Callable[[Any], Any]]]
 
@@ -163,10 +160,10 @@ class Maker:
     Owns the feed's `Batch` class. Borrows the library. Threads: one at a time, as the feed itself.
     """
 
-    def __init__(self, library: _abi.Library, batch_size: int, slots: int) -> None:
+    def __init__(self, library: _abi.Library, batch_size: int, most_held: int) -> None:
         self._library = library
         self._batch_size = batch_size
-        self.most_held = slots - _LEFT_SLOTS  # a batch that would be one more is copied
+        self.most_held = most_held  # a batch that would be one more is copied
         self._release = library.pf_batch_release_quick
         self.live: Dict[int, Lease] = {}  # of this feed's batches, by handle
         self._batch_type: Type[Batch] = Batch
@@ -209,7 +206,7 @@ class BatchMaker(Maker):
         library: _abi.Library,
         tensor_count: int,
         batch_size: int,
-        slots: int,
+        most_held: int,
         framework: str,
         zero_copy: Optional[bool],
         gpu: int = -1,
@@ -217,7 +214,7 @@ class BatchMaker(Maker):
         """`gpu`: to which torch's tensors are copied, where the daemon could not bring them; -1: none."""
         import numpy
 
-        super().__init__(library, batch_size, slots)
+        super().__init__(library, batch_size, most_held)
         self._numpy = numpy
         self._framework = framework
         self._zero_copy = zero_copy
@@ -304,7 +301,7 @@ class BatchMaker(Maker):
         self._copies = (
             self._gpu >= 0
             or self._zero_copy is False
-            or (self._zero_copy is None and self._read_only and self._framework == "torch")
+            or (self._zero_copy is None and self._read_only)
             or all(place.small for place in places)
         )
         if self._framework == "torch":

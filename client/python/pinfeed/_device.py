@@ -113,9 +113,9 @@ class DeviceBatchMaker(Maker):
     """
 
     def __init__(
-        self, library: _abi.Library, handle: Optional[ctypes.c_void_p], output_count: int, batch_size: int, slots: int, memory: Memory
+        self, library: _abi.Library, handle: Optional[ctypes.c_void_p], output_count: int, batch_size: int, most_held: int, memory: Memory
     ) -> None:
-        super().__init__(library, batch_size, slots)
+        super().__init__(library, batch_size, most_held)
         self._write = library.pf_batch_write_quick
         self._memory = memory
         self._outputs: List[_Output] = []
@@ -205,11 +205,11 @@ class LentBatchMaker(DeviceBatchMaker):
         handle: Optional[ctypes.c_void_p],
         output_count: int,
         batch_size: int,
-        slots: int,
+        most_held: int,
         memory: Memory,
         gpu: int,
     ) -> None:
-        super().__init__(library, handle, output_count, batch_size, slots, memory)
+        super().__init__(library, handle, output_count, batch_size, most_held, memory)
         self._gpu = gpu
         self._places: List[Tuple[int, int, bool]] = []  # offset, bytes of a sample, writable
 

@@ -112,10 +112,11 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         handle, or not at all; no groups, and only with the daemon's own user and PID namespace. "host": through the host.
       framework: "torch", "cupy" (on a GPU), "numpy" (on the host), or "auto": torch if it is installed. For JAX and others take these
         tensors by DLPack, on the host `Batch.raw`. bfloat16 in NumPy is ml_dtypes' if that is installed, else the bits as uint16.
-      zero_copy: True: tensors are views of the slot; False: copies. None: on the host views, but copies of torch tensors whose slots are
-        shared, since torch knows no read-only memory; on a GPU copies, which cost it next to nothing. With views, tensors below 64 KiB
-        (in a full batch) are copies all the same, and so is a batch that would take the last free slot (`Batch`). Views on a GPU go
-        back in the order of the stream that was current when the batch was taken (see `Batch` for the last).
+      zero_copy: True: tensors are views of the slot; False: copies. None: views on the host, but copies in a shared feed, where what one
+        member holds would stop the others; on a GPU copies, which cost it next to nothing. With views, tensors below 64 KiB (in a full
+        batch) are copies all the same, and so is a batch that would take the last free slot (`Batch`), or in a group more than this
+        member's share of them (slots over group_size). Views on a GPU go back in the order of the stream that was current when the
+        batch was taken (see `Batch` for the last).
       output: "batch": a `Batch`, which is a named tuple with names, `items` and `to`. "dict": a plain dict of tensors by field. "tuple": a plain
         tuple. Tensors are the same with all three, also in what they hold.
       slots: batches that are prefetched or held at once, 3 to 64. On a GPU a batch is held until the GPU has done the step that uses it:

@@ -46,18 +46,21 @@ class Stream(Connection):
 
     def _attach(self, opened: Opened) -> None:
         super()._attach(opened)
-        library, handle, slots = opened.library, opened.handle, self._slots
+        library, handle = opened.library, opened.handle
+        # One slot is left to the daemon, and not more: in a plain loop the batch before is still referred to when the next one is
+        # asked for. Members of a group share the others (decision 0023).
+        most_held = (self._slots - 1) // int(self._spec.get("group_size", 1))
         self._maker: Union[BatchMaker, DeviceBatchMaker]
         if self._device >= 0:
             memory = memory_of(opened.framework, self._device)
             if opened.zero_copy:
-                self._maker = LentBatchMaker(library, handle, self._output_count, self.batch_size, slots, memory, self._device)
+                self._maker = LentBatchMaker(library, handle, self._output_count, self.batch_size, most_held, memory, self._device)
             else:
-                self._maker = DeviceBatchMaker(library, handle, self._output_count, self.batch_size, slots, memory)
+                self._maker = DeviceBatchMaker(library, handle, self._output_count, self.batch_size, most_held, memory)
         else:
             # Where the daemon could not bring the tensors to the GPU, the framework does.
             gpu = opened.ordinal
-            self._maker = BatchMaker(library, self._tensor_count, self.batch_size, slots, opened.framework, opened.zero_copy, gpu)
+            self._maker = BatchMaker(library, self._tensor_count, self.batch_size, most_held, opened.framework, opened.zero_copy, gpu)
         self._framework = opened.framework
         self._timeout = opened.timeout
 
