@@ -157,7 +157,7 @@ def test_a_state_of_the_first_version_is_refused_where_its_order_differs(feeds, 
         next(running)
         within = feed.state_dict()
         assert within["cursor"]["version"] == 2
-        with pytest.raises(pinfeed.InvalidArgumentError, match=r"(?s)pinfeed 0\.1 .*rest of epoch 0 .*set_epoch\(0\)"):
+        with pytest.raises(pinfeed.InvalidArgumentError, match=r"(?s)an earlier pinfeed .*rest of epoch 0 .*set_epoch\(0\)"):
             feed.load_state_dict(older(within))
         with pytest.raises(pinfeed.InvalidArgumentError, match="version: 3 is none of the versions 1 to 2"):
             feed.load_state_dict(dict(within, cursor=dict(within["cursor"], version=3)))

@@ -283,11 +283,14 @@ def test_a_rank_that_was_given_stays(fake, process_group, options):
     assert (feed.rank, feed.world_size) == (0, 1)
 
 
-def test_a_feed_that_cannot_be_opened_again_is_closed(fake, process_group, monkeypatch):
+def test_a_refusal_to_open_again_is_told_until_it_is_over(fake, process_group, monkeypatch):
     feed = fake()
     process_group.start(1, 2)
     monkeypatch.setenv("FAKE_OPEN_ERROR", "9")
     with pytest.raises(pinfeed.Error, match="refused"):
         iter(feed)
-    with pytest.raises(pinfeed.Error, match="is closed"):
+    with pytest.raises(pinfeed.Error, match="refused"):
         iter(feed)
+    monkeypatch.delenv("FAKE_OPEN_ERROR")
+    iter(feed)
+    assert (feed.rank, feed.world_size) == (1, 2)

@@ -39,7 +39,7 @@ def test_ranks_that_are_known_after_the_feed_was_opened_share_the_samples(daemon
     results = [json.loads(out) for out, _ in outputs]
     for number, (before, after, _) in enumerate(results):
         assert (before, after) == ([0, 1, 16], [number, 2, 8, "torch.distributed"])
-        assert f"this process is rank {number} of 2 now" in outputs[number][1] or number == 0
+        assert f"this process is now rank {number} of 2" in outputs[number][1] or number == 0
     assert sorted(sum((sum(ids, []) for _, _, ids in results), [])) == list(range(64))
 
 
