@@ -193,7 +193,7 @@ def test_an_evicted_trainer_gets_an_error_and_its_memory_goes_back(daemon, array
 MEMBER = """
 import os, signal, sys
 import pinfeed
-feed = pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", address=sys.argv[2], share="broadcast", group="pair", group_size=2, slots=4)
+feed = pinfeed.open(sys.argv[1], batch_size=4, framework="numpy", address=sys.argv[2], share="broadcast", group="pair", group_size=2, slots=4, zero_copy=True)
 epoch = iter(feed)
 held = next(epoch)
 values = held.big.copy()
@@ -225,7 +225,7 @@ def test_an_evicted_trainer_that_seeks_hears_of_it_first(daemon, arrays):
 def test_a_stopped_member_of_a_group_that_is_evicted_keeps_what_it_holds_and_no_more(daemon, arrays):
     used = int(pinfeed.status(daemon.address)["pool_used_bytes"])
     member = subprocess.Popen([sys.executable, "-c", MEMBER, str(arrays), daemon.address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    with pinfeed.open(arrays, batch_size=4, framework="numpy", address=daemon.address, share="broadcast", group="pair", group_size=2, slots=4, name="stays") as feed:
+    with pinfeed.open(arrays, batch_size=4, framework="numpy", address=daemon.address, share="broadcast", group="pair", group_size=2, slots=4, zero_copy=True, name="stays") as feed:
         assert member.stdout.readline() == "stops\n"
         epoch = iter(feed)
         seen = [int(number) for _ in range(4) for number in next(epoch).id]  # all slots

@@ -62,7 +62,7 @@ def test_a_trainer_sees_one_run(restarting, numbers, reader, how):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_broadcast_group_sees_one_run(restarting, numbers, reader, how):
     # With steps of a training, or they might be through before the last restart.
-    options = dict(batch_size=7, shuffle=True, seed=12, share="broadcast", group="survivors", group_size=2, epochs=20, step_s=0.002)
+    options = dict(batch_size=7, shuffle=True, seed=12, share="broadcast", group="survivors", group_size=2, zero_copy=True, epochs=20, step_s=0.002)
     members = [reader(restarting.address, numbers, name=f"member {number}", **options) for number in range(2)]
     for batches in draw_points():
         members[0].advance(batches)

@@ -47,7 +47,7 @@ def test_a_stopped_client_stalls_only_its_own_feed(host, numbers, reader):
 
 
 def test_a_stopped_member_stalls_its_broadcast_group(host, numbers, reader):
-    options = dict(batch_size=8, shuffle=True, seed=1, slots=4, share="broadcast", group="stopping", group_size=2)
+    options = dict(batch_size=8, shuffle=True, seed=1, slots=4, share="broadcast", group="stopping", group_size=2, zero_copy=True)
     members = [reader(host.address, numbers, name=f"member {number}", **options) for number in range(2)]
     other = reader(host.address, numbers, batch_size=8, shuffle=True, seed=2, name="other")
     for one in (*members, other):
@@ -74,7 +74,7 @@ def test_a_stopped_member_stalls_its_broadcast_group(host, numbers, reader):
 
 
 def test_a_stopped_member_holds_up_no_other_of_its_queue(host, numbers, reader):
-    options = dict(batch_size=8, shuffle=True, seed=1, slots=4, share="queue", group="stopping queue")
+    options = dict(batch_size=8, shuffle=True, seed=1, slots=4, share="queue", group="stopping queue", zero_copy=True)
     first = reader(host.address, numbers, name="first", **options)
     first.advance(50)
     first.process.send_signal(signal.SIGSTOP)  # alone so far, it has been lent whatever one member is lent
