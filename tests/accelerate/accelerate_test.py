@@ -131,7 +131,7 @@ def test_a_feed_without_its_loader_is_told_of_once(feed, caplog):
     for _ in range(2):
         assert ids(feed) == EPOCH
     (warning,) = [record.message for record in caplog.records if record.name == "pinfeed"]
-    assert "Give it pinfeed.accelerate.Loader(feed)" in warning
+    assert "Pass pinfeed.accelerate.Loader(feed) to prepare()" in warning
     caplog.clear()
     with pinfeed.open(feed._spec["dataset"]["path"], batch_size=BATCH) as other:
         ids(accelerator.prepare(pinfeed.accelerate.Loader(other)))

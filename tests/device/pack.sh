@@ -16,9 +16,11 @@ for program in server/pinfeedd client/cli/pinfeed tests/device/compare_backends 
 done
 strip -o "$folder/lib/libpinfeed.so.0" "$(readlink -f "$build"/client/libpinfeed.so)"
 ln -s libpinfeed.so.0 "$folder/lib/libpinfeed.so"
-cp "$source"/tests/device/{run.sh,make_inputs.py,bench.py,feeding.py,slots.py,costs.py,costs.cu,death.py,driver_memory.py,frameworks.py,traced.py,scribble.cu} "$folder/"
+cp "$source"/tests/device/{run.sh,make_inputs.py,bench.py,feeding.py,slots.py,costs.py,costs.cu,death.py,driver_memory.py,frameworks.py,loops.py,traced.py,scribble.cu} "$folder/"
 cp "$source"/tests/bench/{report,grid}.py "$folder/"
 cp -r "$source/client/python/pinfeed" "$folder/python/"
+mkdir "$folder/accelerate"
+cp "$source/tests/accelerate/accelerate_test.py" "$folder/accelerate/"
 # The demo finds its build and its package where a checkout has them.
 mkdir -p "$folder"/demo/{examples,client,build/server,build/client}
 cp "$source"/examples/*.py "$folder/demo/examples/"

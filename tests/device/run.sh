@@ -5,13 +5,13 @@
 #
 #   run.sh [FOLDER FOR INPUTS]
 #
-# PARTS names what is run, of: compare death frameworks sanitizer bench doctor trace demo (default: all, in this order). Every part has a limit of time; a table
+# PARTS names what is run, of: compare death frameworks loops sanitizer bench doctor trace demo (default: all, in this order). Every part has a limit of time; a table
 # of the parts comes last, and the exit status is 1 when one failed. OUT: where logs and results go. BENCH_PARTS names parts of bench (bench.py has the list).
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 inputs=${1:-/tmp/pinfeed-inputs}
 out=${OUT:-$here}
-parts=${PARTS:-compare death frameworks sanitizer bench doctor trace demo}
+parts=${PARTS:-compare death frameworks loops sanitizer bench doctor trace demo}
 cuda=${CUDA_HOME:-/usr/local/cuda}
 mkdir -p "$out"
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -81,6 +81,12 @@ if chosen death; then
 fi
 
 if chosen frameworks; then piece "frameworks" 240 python3 "$here/frameworks.py" "$address" "$out"; fi
+
+# In Lightning, beside torchvision v2, in Accelerate: releases that Debian does not have.
+if chosen loops; then
+  piece "loops of others" 240 python3 "$here/loops.py" "$address" "$inputs"
+  PINFEED_DAEMON=$here/bin/pinfeedd ACCELERATE_USE_CPU=true piece "Accelerate" 240 python3 -m pytest -q -p no:cacheprovider "$here/accelerate"
+fi
 
 if chosen sanitizer; then
   sanitizer=$(command -v compute-sanitizer || echo "$cuda/bin/compute-sanitizer")
