@@ -5,16 +5,10 @@
 #include <initializer_list>
 #include <vector>
 
+#include "common/ascii_case.h"
+
 namespace pinfeed {
 namespace {
-
-char Lower(char c) {
-  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-}
-
-bool SameLetters(std::string_view a, std::string_view b) {
-  return std::ranges::equal(a, b, [](char x, char y) { return Lower(x) == Lower(y); });
-}
 
 struct Kind {
   std::vector<std::string_view> extensions;
@@ -44,7 +38,7 @@ const std::vector<Kind>& Kinds() {
 }
 
 bool IsOneOf(std::string_view name, std::initializer_list<std::string_view> names) {
-  return std::ranges::any_of(names, [&](std::string_view other) { return SameLetters(name, other); });
+  return std::ranges::any_of(names, [&](std::string_view other) { return EqualsIgnoringCase(name, other); });
 }
 
 }  // namespace
@@ -52,7 +46,7 @@ bool IsOneOf(std::string_view name, std::initializer_list<std::string_view> name
 bool HasExtension(std::string_view name, std::span<const std::string_view> extensions) {
   return std::ranges::any_of(extensions, [&](std::string_view extension) {
     return name.size() >= extension.size() &&
-           SameLetters(name.substr(name.size() - extension.size()), extension);
+           EqualsIgnoringCase(name.substr(name.size() - extension.size()), extension);
   });
 }
 

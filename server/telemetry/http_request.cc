@@ -7,6 +7,8 @@
 #include <array>
 #include <optional>
 
+#include "common/ascii_case.h"
+
 namespace pinfeed {
 namespace {
 
@@ -25,15 +27,6 @@ bool IsInValue(char c) {
 
 bool IsVisible(char c) {
   return c > ' ' && c < 0x7F;
-}
-
-char Lower(char c) {
-  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-}
-
-bool EqualsLower(std::string_view text, std::string_view lower) {
-  return text.size() == lower.size() &&
-         std::equal(text.begin(), text.end(), lower.begin(), [](char a, char b) { return Lower(a) == b; });
 }
 
 std::string_view Trim(std::string_view text) {
@@ -63,7 +56,7 @@ std::optional<std::string> Address(int family, const std::string& text) {
 // section 3.2). `out.host` stays empty without one.
 std::optional<HttpFault> ParseTarget(std::string_view target, HttpRequest& out) {
   constexpr std::string_view kScheme = "http://";
-  if (EqualsLower(target.substr(0, kScheme.size()), kScheme)) {
+  if (EqualsIgnoringCase(target.substr(0, kScheme.size()), kScheme)) {
     target.remove_prefix(kScheme.size());
     const size_t end = std::min(target.find_first_of("/?"), target.size());
     out.host = NormalHost(target.substr(0, end));
@@ -117,7 +110,7 @@ std::string NormalHost(std::string_view host) {
   std::string name(host);
   if (const auto address = Address(AF_INET, name)) return *address;
   if (const auto address = Address(AF_INET6, name)) return *address;
-  std::transform(name.begin(), name.end(), name.begin(), Lower);
+  std::transform(name.begin(), name.end(), name.begin(), AsciiLower);
   if (name.size() > 1 && name.back() == '.') name.pop_back();
   const auto in_name = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
@@ -147,7 +140,7 @@ std::variant<HttpRequest, HttpFault> ParseHttpHead(std::string_view head) {
     const std::string_view value = line.substr(colon + 1);
     if (!std::all_of(value.begin(), value.end(), IsInValue))
       return HttpFault{400, "a header's value holds a control character"};
-    if (!EqualsLower(name, "host")) continue;
+    if (!EqualsIgnoringCase(name, "host")) continue;
     if (host) return HttpFault{400, "two Host headers"};
     host = Trim(value);
   }

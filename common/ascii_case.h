@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Letters of ASCII without regard to case, whatever the locale.
+#pragma once
+
+#include <algorithm>
+#include <string_view>
+
+namespace pinfeed {
+
+constexpr char AsciiLower(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+constexpr bool EqualsIgnoringCase(std::string_view a, std::string_view b) {
+  return std::ranges::equal(a, b, [](char x, char y) { return AsciiLower(x) == AsciiLower(y); });
+}
+
+}  // namespace pinfeed
