@@ -148,10 +148,14 @@ Feed::Consumer* Feed::NextTakerLocked() {
   const size_t kept = std::max(1U, slots_.count() / kSharesOfAQueue);
   const bool keeps = phase_ == Phase::kRunning && !stopping_ && left <= kept;
   Consumer* taker = nullptr;
-  const auto load = [](const Consumer& consumer) { return std::pair(consumer.Untaken(), consumer.Owes()); };
+  std::pair<int64_t, int64_t> least;
   for (Consumer& consumer : consumers_) {
-    if (keeps && consumer.Untaken() > 0) continue;
-    if (taker == nullptr || load(consumer) < load(*taker)) taker = &consumer;
+    // Read once: the client may change it at any time.
+    const std::pair load(consumer.Untaken(), consumer.Owes());
+    if (keeps && load.first > 0) continue;
+    if (taker != nullptr && load >= least) continue;
+    taker = &consumer;
+    least = load;
   }
   return taker;
 }
