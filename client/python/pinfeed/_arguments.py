@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that `open` does not have.
+"""What code for a DataLoader asks for and does not find: arguments of `open`, attributes of feeds and batches.
 
-What comes in: the arguments of a call. What goes out: the call, or an error that says what to write instead: for what DataLoader and its
-datasets take, and for names that are nearly right.
+What comes in: the arguments of a call, or a name. What goes out: the call, or an error that says what to write instead, also for names that
+are nearly right.
 """
 
 from __future__ import annotations
@@ -55,6 +55,16 @@ _REPLACED: Dict[str, str] = {
     "dtype": 'give transforms=[..., pinfeed.ToDtype("float32", scale=True)] for images, token_dtype="uint16" for files of tokens',
 }
 
+_AS_DICT = 'open the feed with output="dict" for plain dicts'
+_OF_TENSORS = "that is a tensor's, such as batch[0]'s"
+# What tensors and dicts have, and a batch does not.
+_OF_BATCHES: Dict[str, str] = {
+    "cuda": 'batch.to("cuda"), or open the feed with device="cuda:0"',
+    "pin_memory": 'open the feed with device="cuda:0" for tensors that are on the GPU already',
+    **dict.fromkeys(("get", "pop", "update", "setdefault"), _AS_DICT),
+    **dict.fromkeys(("shape", "size", "dtype", "device", "float", "half", "numpy", "cpu"), _OF_TENSORS),
+}
+
 
 def explains_arguments(function: _Function) -> _Function:
     """Decorates `function`, which takes one positional argument, with helpful errors for unknown arguments."""
@@ -83,6 +93,11 @@ def _what_to_write(name: str, names: List[str]) -> str:
 def instead_of_attribute(name: str) -> str:
     """Ends a message: what a feed has in place of a DataLoader's attribute, or nothing."""
     return f"; of pinfeed.open: {_REPLACED[name]}" if name in _REPLACED else ""
+
+
+def instead_in_batch(name: str) -> str:
+    """Ends a message: what a batch has in place of a tensor's or a dict's attribute, or nothing."""
+    return f"; {_OF_BATCHES[name]}" if name in _OF_BATCHES else ""
 
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:

@@ -11,13 +11,13 @@ import ctypes
 import math
 import operator
 import struct
-import weakref
 from typing import Any, Callable, ClassVar, Dict, ItemsView, KeysView, List, NamedTuple, Optional, Sequence, Tuple, Type, ValuesView
 
 from . import _abi
-from ._arguments import did_you_mean
+from ._arguments import did_you_mean, instead_in_batch
 from ._dlpack import DTYPES, RawTensor
 from ._errors import Code, Error, InvalidArgumentError
+from ._lease import LEASES, Lease
 
 _BFLOAT16 = 11
 # _abi.BatchInfo but for size: taken apart in one call.
@@ -26,17 +26,6 @@ _INFO_FORMAT = "@8xQQIIIIQ"
 SMALL_BYTES = 64 * 1024
 # A tensor for numpy.ndarray: shape, type, place in the slot; and what makes the user's tensor of the array, if that is another.
 _View = Tuple[Tuple[int, ...], Any, int, Optional[Callable[[Any], Any]]]
-
-
-_AS_DICT = 'open the feed with output="dict" for plain dicts'
-_OF_TENSORS = "that is a tensor's, such as batch[0]'s"
-# What tensors and dicts have, and a batch does not.
-_INSTEAD = {
-    "cuda": 'batch.to("cuda"), or open the feed with device="cuda:0"',
-    "pin_memory": 'open the feed with device="cuda:0" for tensors that are on the GPU already',
-    **dict.fromkeys(("get", "pop", "update", "setdefault"), _AS_DICT),
-    **dict.fromkeys(("shape", "size", "dtype", "device", "float", "half", "numpy", "cpu"), _OF_TENSORS),
-}
 
 
 class Batch(Tuple[Any, ...]):
@@ -80,8 +69,7 @@ class Batch(Tuple[Any, ...]):
         raise AttributeError(self._lacks(name))
 
     def _lacks(self, name: str) -> str:
-        instead = _INSTEAD.get(name)
-        hint = did_you_mean(name, self._fields) if instead is None else f"; {instead}"
+        hint = instead_in_batch(name) or did_you_mean(name, self._fields)
         return f"the batch has no tensor {name!r}, only {', '.join(map(repr, self._fields))}{hint}"
 
     def __contains__(self, key: Any) -> bool:
@@ -242,7 +230,7 @@ class BatchMaker(Maker):
             return None
         slot.info = info
         lease._as_parameter_ = handle
-        _leases[handle] = self.live[handle] = lease
+        LEASES[handle] = self.live[handle] = lease
         out.value = None
         return slot
 
@@ -363,28 +351,6 @@ def sample_bytes(tensor: Any) -> int:
     """Bytes of one sample of a `_abi.TensorInfo`; the batch that it describes may be empty."""
     shape: List[int] = tensor.shape[1 : tensor.dims]
     return math.prod(shape) * kind_of("", tensor.dtype)[1] // 8
-
-
-class Lease(weakref.ref):  # type: ignore[type-arg]  # as Python 3.8 cannot subscribe it
-    """Gives a batch back when the object that stands for its slot dies.
-
-    A reference whose callback is a function of the library: it runs on whatever thread, and no instruction of Python runs in it. So no
-    Ctrl-C can land there, where Python would swallow it and the slot would be lost. ctypes gives the function `_as_parameter_` for the
-    reference.
-    """
-
-    _as_parameter_: Optional[int] = None  # NULL: nothing to give back
-
-
-# By handle. A reference that dies before its object calls nothing, so these live on until the library uses the handle again; it has a
-# few hundred in all.
-_leases: Dict[int, Lease] = {}
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(_leases))  # slots may die while the interpreter takes this module apart
-
-
-def keep(handle: int, lease: Lease) -> None:
-    """Keeps a lease until its handle serves again."""
-    _leases[handle] = lease
 
 
 def _slot_class(length: int) -> Any:

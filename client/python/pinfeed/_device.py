@@ -12,12 +12,11 @@ import functools
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from . import _abi
-from ._batch import Batch, Lease, Maker, batch_class, keep, kind_of, sample_bytes
+from ._batch import Batch, Maker, batch_class, kind_of, sample_bytes
 from ._checks import Checks
 from ._dlpack import RawTensor
 from ._errors import Code, InvalidArgumentError
-
-_BFLOAT16 = 11
+from ._lease import LEASES, Lease
 
 
 class Memory(NamedTuple):
@@ -148,7 +147,7 @@ class DeviceBatchMaker(Maker):
         taken.handle = handle
         taken.lease = lease
         lease._as_parameter_ = handle
-        keep(handle, lease)
+        LEASES[handle] = lease
         out.value = None
         return taken
 
@@ -247,7 +246,7 @@ class LentBatchMaker(DeviceBatchMaker):
             return None
         lent.info = info
         owned.value = handle
-        keep(handle, lease)
+        LEASES[handle] = lease
         self.live[handle] = lease
         out.value = None
         return lent

@@ -42,7 +42,7 @@ def read_labels(dataset: Spec, fingerprint: str, address: str) -> List[Any]:
         raise AttributeError(f"targets: {error}") from error
     labels: List[Any] = []
     with Feed(Opened(library, handle, spec, Rank(0, 1, "arguments"), "numpy", None, None, address, -1, "batch")) as feed:
-        feed._has_loader = True  # no training loop reads it
+        feed._accelerate_checked = True  # no training loop reads it
         if feed.fingerprint != fingerprint:
             raise Error(Code.FAILED_PRECONDITION, f"dataset.targets: {describe(spec)} has changed since the feed was opened; open it again")
         for batch in feed:

@@ -47,7 +47,7 @@ class Loader(DataLoaderShard):  # type: ignore[misc]  # accelerate has no types
             raise _refuse(
                 'share: "queue" gives ranks different numbers of batches, which makes Accelerate hang: omit share, or use "broadcast"'
             )
-        feed._has_loader = True
+        feed._accelerate_checked = True
         self.feed = feed
         source = _Source(feed)
         state = PartialState() if PartialState._shared_state else None

@@ -71,7 +71,7 @@ class Feed(Stream):
         self._next_epoch: Optional[int] = None  # placed or running: the epoch after this one, if it was chosen
         self._shared = "sharing" in opened.spec
         self._queue = opened.spec.get("sharing") == "QUEUE"
-        self._has_loader = False  # one of pinfeed.accelerate, or that there is none was told
+        self._accelerate_checked = False  # it has a loader of pinfeed.accelerate, or the warning that it has none was given
         self._joined = not self._shared  # the group may go on to another epoch before this process has its first batch
         super().__init__(opened)
         if opened.resumed is not None:
@@ -131,9 +131,9 @@ class Feed(Stream):
     def _tell_of_accelerate(self) -> None:
         """Warns once if Accelerate is active and this feed is not wrapped in a `Loader`: `prepare` would silently ignore it."""
         state = sys.modules.get("accelerate.state")  # not imported for this
-        if self._has_loader or state is None or not state.PartialState._shared_state:
+        if self._accelerate_checked or state is None or not state.PartialState._shared_state:
             return
-        self._has_loader = True
+        self._accelerate_checked = True
         logger.warning(
             "feed of %s: this process uses Accelerate, but the feed is not wrapped in a loader: prepare() leaves it unchanged, gradient accumulation "
             "misses the last step, and gather_for_metrics counts repeated samples. Pass pinfeed.accelerate.Loader(feed) to prepare()",
