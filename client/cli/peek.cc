@@ -56,8 +56,12 @@ Json PeekSpec(const PeekOptions& options, const PeekExtras& extras) {
   return spec;
 }
 
-// `own`: whether it gives the tensors "sample_id" and "valid".
-Feed OpenForPeek(const PeekOptions& options, const ToolContext& context, bool* own) {
+struct PeekFeed {
+  Feed feed;
+  bool own;  // see PeekExtras
+};
+
+PeekFeed OpenForPeek(const PeekOptions& options, const ToolContext& context) {
   FeedOptions feed_options;
   feed_options.address = context.address;
   feed_options.client_name = "pinfeed peek";
@@ -65,13 +69,12 @@ Feed OpenForPeek(const PeekOptions& options, const ToolContext& context, bool* o
   // have fields with the names of the extra tensors. Another fault of the spec is told by the last try.
   for (const PeekExtras extras : {PeekExtras{true, true}, PeekExtras{false, true}}) {
     try {
-      return Feed(SpecText(PeekSpec(options, extras)), feed_options);
+      return {Feed(SpecText(PeekSpec(options, extras)), feed_options), extras.own};
     } catch (const Error& error) {
       if (error.code() != PF_INVALID_ARGUMENT) throw;
     }
   }
-  *own = false;
-  return Feed(SpecText(PeekSpec(options, {false, false})), feed_options);
+  return {Feed(SpecText(PeekSpec(options, {false, false})), feed_options), false};
 }
 
 std::vector<TensorView> Tensors(const Feed& feed, const Batch& batch) {
@@ -200,8 +203,7 @@ void PrintSamples(const std::vector<TensorView>& tensors, const TensorView* imag
 }
 
 void RunPeek(const PeekOptions& options, const ToolContext& context) {
-  bool own = true;
-  Feed feed = OpenForPeek(options, context, &own);
+  auto [feed, own] = OpenForPeek(options, context);
   const std::optional<Batch> batch = NextUnlessInterrupted(feed);
   if (!batch) throw ToolError("the dataset gave no samples");
   const std::vector<TensorView> tensors = Tensors(feed, *batch);
