@@ -20,9 +20,9 @@ namespace pinfeed {
 namespace {
 
 constexpr std::chrono::milliseconds kPause(100);        // when no descriptor is left
-constexpr std::chrono::milliseconds kGrantInterval(5);  // between looks at who has its turn
+constexpr std::chrono::milliseconds kGrantInterval(5);  // between grants of credit
 constexpr std::chrono::seconds kSweep(1);
-constexpr int kMaxAcceptedAtOnce = 64;                      // before those there are have their turn
+constexpr int kMaxAcceptedAtOnce = 64;  // before connections that are open are served again
 constexpr std::chrono::seconds kSlowedWarningInterval(10);  // between two lines of one user
 constexpr size_t kManyEnded = 200;                          // connections
 constexpr size_t kSocketPairFds = 2;  // descriptors that a connection has beside its own once gRPC serves it
@@ -116,8 +116,8 @@ void FrameGuard::Add(Listener::Connection accepted) {
   Entry entry;
   entry.peer = accepted.peer;
   entry.connection_account = entry.account = account;
-  GuardedConnection::Owner& host = *this;  // a private base
-  entry.connection = std::make_unique<GuardedConnection>(id, host, std::move(stream), options_.cost,
+  GuardedConnection::Owner& owner = *this;  // a private base
+  entry.connection = std::make_unique<GuardedConnection>(id, owner, std::move(stream), options_.cost,
                                                          Clock::now() + options_.begin_within);
   GuardedConnection& connection = *entries_.emplace(id, std::move(entry)).first->second.connection;
   connection.Pump();
@@ -213,9 +213,9 @@ void FrameGuard::GrantCredit() {
   const Clock::time_point now = Clock::now();
   bool anyone_waiting = false;
   for (const auto& [who, account] : accounts_) {
-    while (const auto turn = account->credit.NextGrant(now)) {
-      entries_.at(turn->first).connection->OnCreditGranted(turn->second);
-      UpdateWatches(turn->first);
+    while (const auto grant = account->credit.NextGrant(now)) {
+      entries_.at(grant->first).connection->OnCreditGranted(grant->second);
+      UpdateWatches(grant->first);
     }
     anyone_waiting = anyone_waiting || account->credit.anyone_waiting();
   }
@@ -329,7 +329,7 @@ std::string FrameGuard::AdmitCall(uint64_t id, size_t of_connection) {
   std::string whose;
   if (of_connection > ClientFrameChecker::kMaxOpenCalls) {
     whose = std::to_string(ClientFrameChecker::kMaxOpenCalls) + " calls are open on one connection";
-  } else if (of_user > kMaxCallsPerUser && of_connection > 1) {  // who calls once at a time may always
+  } else if (of_user > kMaxCallsPerUser && of_connection > 1) {  // one call at a time is always allowed
     whose = std::to_string(kMaxCallsPerUser) + " calls of one user are open";
   } else {
     return {};

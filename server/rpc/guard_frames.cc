@@ -9,7 +9,7 @@
 namespace pinfeed {
 namespace {
 
-constexpr size_t kMostMessageBytes = 1024;
+constexpr size_t kMaxMessageBytes = 1024;
 constexpr uint32_t kCancel = 8;
 constexpr uint32_t kEnhanceYourCalm = 11;
 constexpr uint32_t kLargestStream = 0x7FFFFFFF;
@@ -45,7 +45,7 @@ std::string Header(std::string_view name, std::string_view value) {
 // As gRPC writes messages: what is not printable is percent-encoded.
 std::string Encoded(std::string_view message) {
   std::string text;
-  for (const char c : message.substr(0, kMostMessageBytes)) {
+  for (const char c : message.substr(0, kMaxMessageBytes)) {
     if (c >= ' ' && c <= '~' && c != '%') {
       text += c;
       continue;
@@ -78,7 +78,7 @@ std::string CancelStream(uint32_t stream) {
 std::string GoAwayEnhanceYourCalm(std::string_view reason) {
   return Frame(FrameType::kGoAway, 0, 0,
                Number(kLargestStream, 4) + Number(kEnhanceYourCalm, 4) +
-                   std::string(reason.substr(0, kMostMessageBytes)));
+                   std::string(reason.substr(0, kMaxMessageBytes)));
 }
 
 }  // namespace pinfeed

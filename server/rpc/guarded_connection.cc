@@ -94,19 +94,19 @@ bool GuardedConnection::ClearWhatMayPass() {
     if (!begun_ && frames_.begun()) Begin();
     if (client_ == nullptr) return false;
     if (cleared_ == from_client_.size()) return true;
-    if (part_.bytes == 0) {
+    if (segment_.bytes == 0) {
       const size_t open = frames_.open_calls().size();
-      part_ = frames_.Next(std::string_view(from_client_).substr(cleared_));
-      if (!part_.fault.empty()) {
-        Refuse("sent " + part_.fault);
+      segment_ = frames_.Next(std::string_view(from_client_).substr(cleared_));
+      if (!segment_.fault.empty()) {
+        Refuse("sent " + segment_.fault);
         return false;
       }
-      if (part_.bytes == 0) return true;
+      if (segment_.bytes == 0) return true;
       if (frames_.open_calls().size() < open) owner_.ReleaseCall(id_);
     }
-    if (!Pay(part_.cost)) return false;
-    cleared_ += part_.bytes;
-    if (std::exchange(part_, {}).opens_call) OpenCall();
+    if (!Pay(segment_.cost)) return false;
+    cleared_ += segment_.bytes;
+    if (std::exchange(segment_, {}).opens_call) OpenCall();
   }
 }
 
@@ -177,10 +177,6 @@ void GuardedConnection::FromClient() {
       cleared_ -= static_cast<size_t>(moved);
     }
     if (server_full_ || !all_cleared) return;
-    if (client_eof_) {  // also when only its sending side is shut: gRPC's clients never do that
-      HangUp();
-      return;
-    }
     if (!to_client_.empty()) return;  // a client that does not read is not read from
     if (round >= kMaxRounds && !client_->has_more()) return;
     const ssize_t moved = client_->Read(chunk.data(), kChunk - from_client_.size());
@@ -190,7 +186,10 @@ void GuardedConnection::FromClient() {
       stream_fault_.empty() ? HangUp() : Linger();
       return;
     }
-    client_eof_ = moved == 0;
+    if (moved == 0) {  // also when only its sending side is shut: gRPC's clients never do that
+      HangUp();
+      return;
+    }
     from_client_.append(chunk.data(), static_cast<size_t>(moved));
   }
 }
@@ -211,7 +210,7 @@ void GuardedConnection::OnServerGone() {
 }
 
 uint32_t GuardedConnection::client_events() const {
-  const bool reads = paid_ && !waiting_for_credit_ && !server_full_ && !client_eof_ && to_client_.empty();
+  const bool reads = paid_ && !waiting_for_credit_ && !server_full_ && to_client_.empty();
   const bool writes = !to_client_.empty() || client_->needs_to_write();
   // While it is not read, only this tells that a client of TCP is gone.
   return (reads ? EPOLLIN : EPOLLRDHUP) | (writes ? EPOLLOUT : 0U);
@@ -253,7 +252,7 @@ void GuardedConnection::HangUp() {
 
 void GuardedConnection::ForgetCalls() {
   // A call whose HEADERS still wait for credit has not been counted.
-  const uint32_t uncounted = part_.opens_call ? frames_.last_call() : 0;
+  const uint32_t uncounted = segment_.opens_call ? frames_.last_call() : 0;
   for (const uint32_t call : std::vector<uint32_t>(frames_.open_calls()))
     if (call != uncounted && frames_.EndCall(call)) owner_.ReleaseCall(id_);
 }

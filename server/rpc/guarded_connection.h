@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One client's connection, between its socket and gRPC. In: bytes of both sides. Out: those that keep the
-// rules (ClientFrameChecker), when its user's turn has come (UserCredit).
+// rules (ClientFrameChecker), as far as its user's credit goes (UserCredit).
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ namespace pinfeed {
 
 // Purpose: forwards allowed bytes each way through one buffer of fixed size. A side that does not read is
 // not read from. gRPC is connected after the client's preface and SETTINGS. Owns: the client's stream,
-// and this end of the socket pair whose other end is gRPC's. Borrows: the host. Threads: one. Errors: what
+// and this end of the socket pair whose other end is gRPC's. Borrows: the owner. Threads: one. Errors: what
 // the client does wrong ends the connection, and fault() says it.
 class GuardedConnection {
  public:
@@ -110,13 +110,12 @@ class GuardedConnection {
   bool begun_ = false;               // gRPC has been given it, or it is denied
   bool denied_ = false;
   std::string denial_;
-  bool client_eof_ = false;  // it sends no more
   bool server_gone_ = false;
   bool server_full_ = false;
   size_t discard_budget_ = 0;  // more than 0: lingers
 
   ClientFrameChecker frames_;
-  ClientFrameChecker::Segment part_;  // judged, but not paid yet
+  ClientFrameChecker::Segment segment_;  // judged, but not paid yet
   ServerFrameTracker server_frames_;
   std::string from_client_;  // at most kChunk
   size_t cleared_ = 0;       // of it: may pass

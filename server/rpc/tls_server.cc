@@ -137,11 +137,11 @@ class TlsStream final : public ByteStream {
 }  // namespace
 
 std::string Describe(const TlsPeer& peer) {
-  constexpr size_t kMostNames = 8;
+  constexpr size_t kMaxNames = 8;
   std::string text;
-  for (size_t i = 0; i < peer.names.size() && i < kMostNames; ++i)
+  for (size_t i = 0; i < peer.names.size() && i < kMaxNames; ++i)
     text += (i == 0 ? "" : ", ") + QuotePath(peer.names[i]);
-  if (peer.names.size() > kMostNames) text += ", ...";
+  if (peer.names.size() > kMaxNames) text += ", ...";
   return "the certificate of " + (text.empty() ? "nobody" : text);
 }
 
