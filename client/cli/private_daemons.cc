@@ -17,13 +17,13 @@ namespace pinfeed {
 namespace {
 
 constexpr std::string_view kSocketName = "/pinfeed.sock";
-constexpr size_t kMostShown = 60;
-constexpr std::streamsize kMostRead = 64 << 10;  // of a command line
+constexpr size_t kMaxShown = 60;
+constexpr std::streamsize kMaxRead = 64 << 10;  // of a command line
 
 std::string Start(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::string text(kMostRead, '\0');
-  file.read(text.data(), kMostRead);
+  std::string text(kMaxRead, '\0');
+  file.read(text.data(), kMaxRead);
   text.resize(static_cast<size_t>(std::max<std::streamsize>(file.gcount(), 0)));
   return text;
 }
@@ -71,7 +71,7 @@ std::string Shown(const std::string& command_line) {
   const std::vector<std::string> words = Words(command_line);
   for (size_t i = 0; i < words.size(); ++i)
     text += (i == 0 ? "" : " ") + (i < 2 ? words[i].substr(words[i].find_last_of('/') + 1) : words[i]);
-  return text.size() <= kMostShown ? Printable(text) : Printable(text.substr(0, kMostShown - 4)) + " ...";
+  return text.size() <= kMaxShown ? Printable(text) : Printable(text.substr(0, kMaxShown - 4)) + " ...";
 }
 
 }  // namespace

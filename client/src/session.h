@@ -122,7 +122,7 @@ class Session {
 
   std::atomic<uint64_t> next_sequence_{0};  // written by the feed's thread only
   uint64_t wait_ns_ = 0;                    // of the feed's thread
-  uint64_t copied_ = 0;                     // likewise
+  uint64_t copied_ = 0;                     // batches that the trainer got as copies
   std::atomic<uint32_t> held_{0};
   std::array<std::atomic<bool>, kMaxSlots> slot_held_{};
 };

@@ -16,7 +16,7 @@ namespace pinfeed {
 // Purpose: working memory of TransformMask. Threads: one at a time.
 struct MaskScratch {
   std::vector<int32_t> columns;  // for each column of the output, that of the source; -1: added by padding
-  std::vector<int32_t> rows;     // likewise
+  std::vector<int32_t> rows;     // the same for each row
 };
 
 // Whether the plan leaves an image of `size` as it is.

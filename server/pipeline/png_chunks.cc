@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kSignatureBytes = 8;
 constexpr size_t kHeaderBytes = 13;  // of IHDR's data
-constexpr size_t kMostColours = 256;
+constexpr size_t kMaxColours = 256;
 
 uint32_t BigEndian32(const std::byte* at) {
   uint32_t value = 0;
@@ -90,7 +90,7 @@ bool PngChunks::HasPalette() const {
 }
 
 size_t PngChunks::PaletteColours() const {
-  return std::min(kMostColours, size_t{1} << std::min(8, std::to_integer<int>(chunks_[0].data[8])));
+  return std::min(kMaxColours, size_t{1} << std::min(8, std::to_integer<int>(chunks_[0].data[8])));
 }
 
 const PngChunk* PngChunks::Palette() const {
@@ -120,7 +120,7 @@ Status PngChunks::Rewrite(std::vector<std::byte>& out) const {
   };
   if (!chunks_.empty() && chunks_[0].Is("IHDR")) append(chunks_[0]);
   if (HasPalette()) {
-    std::array<std::byte, 3 * kMostColours> colours;
+    std::array<std::byte, 3 * kMaxColours> colours;
     for (size_t i = 0; i < colours.size(); ++i) colours[i] = static_cast<std::byte>(i / 3);
     const size_t needed = 3 * PaletteColours();
     if (const PngChunk* const palette = Palette(); palette != nullptr) {

@@ -244,8 +244,7 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
   if (faults.empty() && program->image.has_value() && outcome.width == 0) {
     faults.push_back(
         "transforms: image sizes vary, or may: add Resize([h, w]), CenterCrop or RandomResizedCrop so that "
-        "every "
-        "sample has one shape (Resize of one value keeps each image's aspect ratio)");
+        "every sample has one shape (Resize of one value keeps each image's aspect ratio)");
   }
   std::vector<TensorSpec> outputs;
   outputs.reserve(fields.size() + 3);  // with the loader's own

@@ -137,8 +137,8 @@ def measure(daemon, place, steady, senders, name, target, sink_target):
 
 
 def run(place):
-    papers = pathlib.Path(tempfile.mkdtemp(dir=place.scratch))
-    authority = Authority(papers, "ca")
+    certificates = pathlib.Path(tempfile.mkdtemp(dir=place.scratch))
+    authority = Authority(certificates, "ca")
     server, operator = authority.sign("server", "IP:127.0.0.1"), authority.sign("x", "DNS:ops.example")
     flags = ["--admin-listen", "127.0.0.1:0", "--admin-cert", str(server.cert), "--admin-key", str(server.key), "--admin-ca", str(authority.cert),
              "--admin-clients", "ops.example"]  # fmt: skip
@@ -150,7 +150,7 @@ def run(place):
             daemon.at_rest = private_bytes(daemon.process.pid)
             with contextlib.ExitStack() as stack:
                 senders = [stack.enter_context(helper()) for _ in range(SENDERS)]
-                plain, secure = stack.enter_context(sink(address=str(papers / "sink"))), stack.enter_context(sink(tls=tls))
+                plain, secure = stack.enter_context(sink(address=str(certificates / "sink"))), stack.enter_context(sink(tls=tls))
                 yield from measure(daemon, place, steady, senders, "Unix socket", {"address": daemon.address}, plain)
                 yield from measure(daemon, place, steady, senders, "TLS", {"address": f"127.0.0.1:{port}", "tls": tls}, secure)
         yield nothing_left(daemon, "attacks")

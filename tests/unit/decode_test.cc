@@ -217,7 +217,7 @@ TEST(DecodeTest, SideThatIsTooLongIsNamed) {
                        "JPEG of 65500 x 4099 pixels is over the limit of 268435456 pixels"));
 }
 
-// Pillow decodes such a file, and so does whoever copied it into a larger block.
+// Pillow decodes such a file, also when it was copied into a larger block of zeros.
 TEST(DecodeTest, EndMarkerMayBeMissingWhereThePixelsAreThere) {
   JpegOptions options;
   options.width = 300;
