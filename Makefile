@@ -45,23 +45,23 @@ packages: build ## Debian packages, a tarball and a wheel, into build/packages
 
 test-packages: packages ## install, start, upgrade, remove and purge the packages in a clean Debian (root; minutes); CHROOT_CACHE keeps its base
 	@deploy/install-deps test-packages
-	@tests/chroot/packages.sh $(CHROOT_CACHE)
+	@tests/packaging/chroot/packages.sh $(CHROOT_CACHE)
 
 test-container: ## build the image and run it as operators do (root; minutes); CONTAINER_CACHE keeps its base and layers
 	@deploy/install-deps test-container
-	@tests/container/run.sh $(CONTAINER_CACHE)
+	@tests/packaging/container/run.sh $(CONTAINER_CACHE)
 
 test-manifests: build ## render and validate the files for Compose and Kubernetes
 	@deploy/install-deps test-manifests
-	@tests/manifests/run.sh build/manifests
+	@tests/packaging/manifests/run.sh build/manifests
 
 test-slurm: build ## jobs with a daemon each on a Slurm cluster of two nodes on this machine (root)
 	@deploy/install-deps test-slurm
-	@tests/slurm/run.sh $(BUILD)
+	@tests/packaging/slurm/run.sh $(BUILD)
 
 test-accelerate: build ## the loader for Hugging Face Accelerate, with Accelerate from PyPI
 	@deploy/install-deps test
-	@tests/accelerate/run.sh $(BUILD) build/accelerate
+	@tests/packaging/accelerate/run.sh $(BUILD) build/accelerate
 
 test-load: build ## many sessions, opens and calls, slow and silent clients, no descriptors, no memory; LOAD_SECONDS (600) of opening and closing
 	@deploy/install-deps test
@@ -79,10 +79,10 @@ demo: build ## train a small model with batches from a daemon on this host
 	@$(PYTHON) examples/demo.py --build-dir $(BUILD)
 
 format: ## rewrite the C and C++ sources as .clang-format says
-	@$(PYTHON) tests/check_format.py --fix
+	@$(PYTHON) tests/checks/check_format.py --fix
 
 tidy: everything ## clang-tidy over what changed since it last passed
-	@$(PYTHON) tests/tidy.py $(BUILD)
+	@$(PYTHON) tests/checks/tidy.py $(BUILD)
 
 fuzz: ## every fuzz target for FUZZ_SECONDS (60) each
 	@deploy/install-deps build test
@@ -91,7 +91,7 @@ fuzz: ## every fuzz target for FUZZ_SECONDS (60) each
 
 mutants: ## take the guards of the invariants out, one at a time: the tests must notice
 	@deploy/install-deps build test
-	@$(PYTHON) tests/mutants.py
+	@$(PYTHON) tests/checks/mutants.py
 
 clean: ## remove every build
 	@rm -rf build

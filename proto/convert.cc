@@ -5,8 +5,8 @@
 #include <string_view>
 #include <utility>
 
-#include "common/faults.h"
-#include "common/feed_spec_check.h"
+#include "common/base/faults.h"
+#include "common/spec/feed_spec_check.h"
 #include "proto/convert_transform.h"
 
 namespace pinfeed {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "common/feed_spec.h"
-#include "common/result.h"
-#include "common/tensor_spec.h"
+#include "common/base/result.h"
+#include "common/spec/feed_spec.h"
+#include "common/spec/tensor_spec.h"
 #include "pinfeed/v1/feeder.pb.h"
 
 namespace pinfeed {

@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "common/faults.h"
-#include "common/feed_spec.h"
+#include "common/base/faults.h"
+#include "common/spec/feed_spec.h"
 #include "pinfeed/v1/feeder.pb.h"
 
 namespace pinfeed {

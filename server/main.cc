@@ -14,11 +14,11 @@
 #include <system_error>
 #include <vector>
 
-#include "common/log.h"
-#include "server/config.h"
-#include "server/daemon.h"
-#include "server/host_check.h"
-#include "server/service_notify.h"
+#include "common/base/log.h"
+#include "server/config/config.h"
+#include "server/daemon/daemon.h"
+#include "server/daemon/host_check.h"
+#include "server/daemon/service_notify.h"
 
 namespace {
 

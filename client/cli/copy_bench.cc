@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "common/memfd.h"
+#include "common/os/memfd.h"
 
 namespace pinfeed {
 namespace {

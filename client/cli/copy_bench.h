@@ -12,10 +12,10 @@
 #include <optional>
 #include <vector>
 
+#include "common/base/result.h"
 #include "common/cuda/device.h"
 #include "common/cuda/device_memory.h"
-#include "common/memfd.h"
-#include "common/result.h"
+#include "common/os/memfd.h"
 
 namespace pinfeed {
 

@@ -14,7 +14,7 @@
 #include "client/cli/interrupt.h"
 #include "client/cli/progress.h"
 #include "client/cli/text.h"
-#include "common/backend_name.h"
+#include "common/spec/backend_name.h"
 
 namespace pinfeed {
 namespace {

@@ -10,9 +10,9 @@
 #include "client/cli/doctor.h"
 #include "client/cli/doctor_probe.h"
 #include "client/cli/text.h"
-#include "common/backend_name.h"
-#include "common/byte_size.h"
-#include "common/host_limits.h"
+#include "common/base/byte_size.h"
+#include "common/os/host_limits.h"
+#include "common/spec/backend_name.h"
 
 namespace pinfeed {
 namespace {

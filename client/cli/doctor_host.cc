@@ -13,10 +13,10 @@
 
 #include "client/cli/doctor.h"
 #include "client/cli/text.h"
-#include "common/byte_size.h"
-#include "common/host_limits.h"
-#include "common/memfd.h"
-#include "common/unique_handle.h"
+#include "common/base/byte_size.h"
+#include "common/base/unique_handle.h"
+#include "common/os/host_limits.h"
+#include "common/os/memfd.h"
 #include "pinfeed/pinfeed.hpp"
 
 namespace pinfeed {

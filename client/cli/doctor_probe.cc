@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "client/cli/doctor.h"
-#include "common/backend_name.h"
+#include "common/base/random.h"
+#include "common/base/unique_handle.h"
 #include "common/cuda/device_memory.h"
-#include "common/random.h"
-#include "common/unique_handle.h"
+#include "common/spec/backend_name.h"
 
 extern char** environ;
 

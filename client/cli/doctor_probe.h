@@ -5,9 +5,9 @@
 
 #include <memory>
 
+#include "common/base/status.h"
 #include "common/cuda/device.h"
-#include "common/feed_spec.h"
-#include "common/status.h"
+#include "common/spec/feed_spec.h"
 
 namespace pinfeed {
 

@@ -15,8 +15,8 @@
 #include "client/cli/interrupt.h"
 #include "client/cli/json_field.h"
 #include "client/cli/text.h"
-#include "common/tcp_address.h"
-#include "common/unique_handle.h"
+#include "common/base/unique_handle.h"
+#include "common/os/tcp_address.h"
 #include "pinfeed/pinfeed.hpp"
 
 namespace pinfeed {

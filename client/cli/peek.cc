@@ -10,7 +10,7 @@
 #include "client/cli/interrupt.h"
 #include "client/cli/spec_options.h"
 #include "client/cli/text.h"
-#include "common/quote.h"
+#include "common/base/quote.h"
 #include "pinfeed/pinfeed.hpp"
 
 namespace pinfeed {

@@ -9,7 +9,7 @@
 #include <iterator>
 
 #include "client/cli/command.h"
-#include "common/quote.h"
+#include "common/base/quote.h"
 
 namespace pinfeed {
 namespace {

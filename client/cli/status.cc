@@ -11,7 +11,7 @@
 #include "client/cli/hung_line.h"
 #include "client/cli/json_field.h"
 #include "client/cli/text.h"
-#include "common/byte_size.h"
+#include "common/base/byte_size.h"
 #include "pinfeed/pinfeed.hpp"
 
 namespace pinfeed {

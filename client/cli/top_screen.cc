@@ -10,7 +10,7 @@
 
 #include "client/cli/hung_line.h"
 #include "client/cli/text.h"
-#include "common/byte_size.h"
+#include "common/base/byte_size.h"
 
 namespace pinfeed {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "common/quote.h"
-#include "common/tcp_address.h"
+#include "common/base/quote.h"
+#include "common/os/tcp_address.h"
 
 namespace pinfeed {
 namespace {

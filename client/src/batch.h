@@ -9,8 +9,8 @@
 #include <memory>
 
 #include "client/src/session.h"
-#include "common/shared_page.h"
-#include "common/sync.h"
+#include "common/base/sync.h"
+#include "common/wire/shared_page.h"
 
 namespace pinfeed {
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "client/include/pinfeed/pinfeed.h"
-#include "common/status.h"
+#include "common/base/status.h"
 
 namespace pinfeed {
 

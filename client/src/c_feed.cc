@@ -14,7 +14,7 @@
 #include "client/src/c_api.h"
 #include "client/src/device_slots.h"
 #include "client/src/feed.h"
-#include "common/backend_name.h"
+#include "common/spec/backend_name.h"
 
 struct pf_feed {
   explicit pf_feed(std::unique_ptr<pinfeed::Feed> opened) : feed(std::move(opened)) {

@@ -3,7 +3,7 @@
 
 #include <cstdio>
 
-#include "common/sync.h"
+#include "common/base/sync.h"
 
 namespace pinfeed {
 namespace {

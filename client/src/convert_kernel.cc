@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "common/sync.h"
+#include "common/base/sync.h"
 
 // The kernels for every architecture, as nvcc made them (client/kernels/CMakeLists.txt).
 extern "C" const unsigned char pf_convert_image_fatbin[];

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "client/kernels/convert_image.h"
+#include "common/base/result.h"
 #include "common/cuda/device.h"
-#include "common/result.h"
 
 namespace pinfeed {
 

@@ -7,8 +7,8 @@
 
 #include "client/src/convert_kernel.h"
 #include "client/src/device_slots.h"
-#include "common/backend_name.h"
 #include "common/cuda/device_memory.h"
+#include "common/spec/backend_name.h"
 
 namespace pinfeed {
 namespace {

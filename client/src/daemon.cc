@@ -20,8 +20,8 @@
 
 #include "client/src/fork_guard.h"
 #include "client/src/tls_channel.h"
-#include "common/quote.h"
-#include "common/tcp_address.h"
+#include "common/base/quote.h"
+#include "common/os/tcp_address.h"
 #include "pinfeed/v1/admin.grpc.pb.h"
 #include "pinfeed/v1/feeder.grpc.pb.h"
 #include "proto/convert.h"

@@ -11,8 +11,8 @@
 
 #include "client/src/offer.h"
 #include "client/src/unix_socket.h"
-#include "common/feed_spec.h"
-#include "common/result.h"
+#include "common/base/result.h"
+#include "common/spec/feed_spec.h"
 
 namespace pinfeed {
 

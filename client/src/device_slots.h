@@ -10,9 +10,9 @@
 
 #include "client/src/offer.h"
 #include "client/src/unix_socket.h"
-#include "common/result.h"
-#include "common/shared_page.h"
-#include "common/unique_handle.h"
+#include "common/base/result.h"
+#include "common/base/unique_handle.h"
+#include "common/wire/shared_page.h"
 
 namespace pinfeed {
 

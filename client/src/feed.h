@@ -16,8 +16,8 @@
 #include "client/src/daemon.h"
 #include "client/src/fork_guard.h"
 #include "client/src/session.h"
-#include "common/feed_spec.h"
-#include "common/result.h"
+#include "common/base/result.h"
+#include "common/spec/feed_spec.h"
 
 namespace pinfeed {
 

@@ -13,7 +13,7 @@ using std::chrono::steady_clock;
 std::atomic<uint64_t> g_forks{0};
 
 // Calls take it shared, forks exclusive; a waiting fork goes before new calls, or many threads that call in
-// turn would keep it waiting. Not a Mutex of common/sync.h: it is locked and unlocked by fork handlers.
+// turn would keep it waiting. Not a Mutex of common/base/sync.h: it is locked and unlocked by fork handlers.
 pthread_rwlock_t g_calls = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 thread_local bool t_fork_has_lock = false;      // between the handlers of one fork, all run by its thread
 std::atomic<bool> g_forked_amid_a_call{false};  // this process is such a copy, or a descendant of one

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 namespace pinfeed {
 

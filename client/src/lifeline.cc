@@ -9,7 +9,7 @@
 #include <cstring>
 #include <span>
 
-#include "common/socket_message.h"
+#include "common/os/socket_message.h"
 
 namespace pinfeed {
 namespace {

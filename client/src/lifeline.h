@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "client/src/unix_socket.h"
-#include "common/result.h"
-#include "common/shared_page.h"
-#include "common/unique_handle.h"
+#include "common/base/result.h"
+#include "common/base/unique_handle.h"
+#include "common/wire/shared_page.h"
 
 namespace pinfeed {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "client/include/pinfeed/pinfeed.h"
-#include "common/backend_name.h"
+#include "common/spec/backend_name.h"
 
 namespace pinfeed {
 namespace {

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "common/feed_spec.h"
-#include "common/result.h"
-#include "common/shared_page.h"
-#include "common/tensor_spec.h"
+#include "common/base/result.h"
+#include "common/spec/feed_spec.h"
+#include "common/spec/tensor_spec.h"
+#include "common/wire/shared_page.h"
 
 namespace pinfeed {
 

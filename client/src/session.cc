@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "client/src/client_log.h"
-#include "common/futex.h"
+#include "common/os/futex.h"
 
 namespace pinfeed {
 namespace {
@@ -27,7 +27,7 @@ constexpr std::chrono::milliseconds kEnding(200);
 // Between two looks whether a daemon that evicts is still there.
 constexpr std::chrono::milliseconds kLimitLook(50);
 
-// Positions in the welcome, as common/shared_page.h lists them.
+// Positions in the welcome, as common/wire/shared_page.h lists them.
 enum WelcomeFd : size_t { kPublishFd, kReleaseFd, kDoorbellFd, kArenaFd };
 
 Status Broken(const std::string& what) {

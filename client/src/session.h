@@ -14,10 +14,10 @@
 #include "client/src/fork_guard.h"
 #include "client/src/lifeline.h"
 #include "client/src/offer.h"
-#include "common/memfd.h"
-#include "common/result.h"
-#include "common/shared_page.h"
-#include "common/unique_handle.h"
+#include "common/base/result.h"
+#include "common/base/unique_handle.h"
+#include "common/os/memfd.h"
+#include "common/wire/shared_page.h"
 
 namespace pinfeed {
 

@@ -10,8 +10,8 @@
 #include <mutex>
 #include <utility>
 
-#include "common/quote.h"
-#include "common/sync.h"
+#include "common/base/quote.h"
+#include "common/base/sync.h"
 
 namespace pinfeed {
 namespace {

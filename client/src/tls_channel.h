@@ -10,8 +10,8 @@
 #include <string>
 #include <string_view>
 
-#include "common/result.h"
-#include "common/tls_identity.h"
+#include "common/base/result.h"
+#include "common/tls/tls_identity.h"
 
 namespace pinfeed {
 

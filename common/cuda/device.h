@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "common/base/result.h"
 #include "common/cuda/driver.h"
-#include "common/result.h"
 
 namespace pinfeed {
 

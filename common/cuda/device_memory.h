@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <memory>
 
+#include "common/base/result.h"
+#include "common/base/unique_handle.h"
 #include "common/cuda/device.h"
-#include "common/result.h"
-#include "common/unique_handle.h"
 
 namespace pinfeed {
 

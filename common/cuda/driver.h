@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "common/result.h"
+#include "common/base/result.h"
 
 // Every function used. cuda.h renames some to their current version (cuMemAlloc is cuMemAlloc_v2): the list
 // goes through its macros, so that member, symbol and call are one name.

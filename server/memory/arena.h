@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/feed_spec.h"
-#include "common/result.h"
-#include "common/tensor_spec.h"
+#include "common/base/result.h"
+#include "common/spec/feed_spec.h"
+#include "common/spec/tensor_spec.h"
 #include "server/memory/client_process.h"
 
 namespace pinfeed {

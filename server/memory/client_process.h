@@ -6,8 +6,8 @@
 
 #include <memory>
 
-#include "common/result.h"
-#include "common/unique_handle.h"
+#include "common/base/result.h"
+#include "common/base/unique_handle.h"
 
 namespace pinfeed {
 

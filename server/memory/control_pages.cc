@@ -10,7 +10,7 @@
 #include <new>
 #include <utility>
 
-#include "common/futex.h"
+#include "common/os/futex.h"
 
 namespace pinfeed {
 

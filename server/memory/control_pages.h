@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <memory>
 
-#include "common/memfd.h"
-#include "common/result.h"
-#include "common/shared_page.h"
-#include "common/unique_handle.h"
+#include "common/base/result.h"
+#include "common/base/unique_handle.h"
+#include "common/os/memfd.h"
+#include "common/wire/shared_page.h"
 
 namespace pinfeed {
 

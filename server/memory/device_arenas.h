@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "common/feed_spec.h"
-#include "common/histogram.h"
-#include "common/result.h"
-#include "common/tensor_spec.h"
+#include "common/base/histogram.h"
+#include "common/base/result.h"
+#include "common/spec/feed_spec.h"
+#include "common/spec/tensor_spec.h"
 #include "server/memory/arena.h"
 #include "server/memory/chore.h"
 

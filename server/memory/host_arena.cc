@@ -3,9 +3,9 @@
 
 #include <string>
 
-#include "common/byte_size.h"
-#include "common/random.h"
-#include "common/shared_page.h"
+#include "common/base/byte_size.h"
+#include "common/base/random.h"
+#include "common/wire/shared_page.h"
 
 namespace pinfeed {
 

@@ -7,9 +7,9 @@
 #include <memory>
 #include <optional>
 
-#include "common/memfd.h"
-#include "common/shared_page.h"
-#include "common/sync.h"
+#include "common/base/sync.h"
+#include "common/os/memfd.h"
+#include "common/wire/shared_page.h"
 #include "server/memory/arena.h"
 #include "server/memory/host_room.h"
 #include "server/memory/kept_memory.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/memory/host_room.h"
 
-#include "common/byte_size.h"
+#include "common/base/byte_size.h"
 
 namespace pinfeed {
 namespace {

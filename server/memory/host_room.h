@@ -9,8 +9,8 @@
 #include <functional>
 #include <utility>
 
-#include "common/host_limits.h"
-#include "common/result.h"
+#include "common/base/result.h"
+#include "common/os/host_limits.h"
 
 namespace pinfeed {
 

@@ -10,9 +10,9 @@
 #include <iterator>
 #include <utility>
 
-#include "common/byte_size.h"
-#include "common/log.h"
-#include "common/log_pace.h"
+#include "common/base/byte_size.h"
+#include "common/base/log.h"
+#include "common/base/log_pace.h"
 
 namespace pinfeed {
 namespace {

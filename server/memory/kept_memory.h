@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "common/sync.h"
-#include "common/unique_handle.h"
+#include "common/base/sync.h"
+#include "common/base/unique_handle.h"
 #include "server/memory/memory_budget.h"
 
 namespace pinfeed {

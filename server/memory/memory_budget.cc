@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "common/byte_size.h"
+#include "common/base/byte_size.h"
 
 namespace pinfeed {
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <utility>
 
-#include "common/result.h"
-#include "common/sync.h"
+#include "common/base/result.h"
+#include "common/base/sync.h"
 
 namespace pinfeed {
 

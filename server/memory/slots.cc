@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/memory/slots.h"
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 namespace pinfeed {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "common/shared_page.h"
+#include "common/wire/shared_page.h"
 
 namespace pinfeed {
 

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "server/session/listener.h"
+#include "server/net/listener.h"
 
 namespace pinfeed {
 namespace {
@@ -35,8 +35,12 @@ Result<std::unique_ptr<AdminEndpoint>> AdminEndpoint::Create(const std::string& 
                               kPrice,
                               [&tls](UniqueFd socket) { return tls.Secure(std::move(socket)); },
                               [&tls](const TlsPeer& peer) { return tls.Denial(peer); }};
-  ASSIGN_OR_RETURN(endpoint->guard_, FrameGuard::Create(std::move(*listener), connections, *endpoint->rpc_,
-                                                        refusals, std::move(options)));
+  ASSIGN_OR_RETURN(endpoint->guard_, FrameGuard::Create(
+                                         std::move(*listener), connections,
+                                         [rpc = endpoint->rpc_.get()](UniqueFd connection) {
+                                           rpc->Serve(std::move(connection));
+                                         },
+                                         refusals, std::move(options)));
   return endpoint;
 }
 

@@ -8,13 +8,13 @@
 #include <memory>
 #include <string>
 
-#include "common/result.h"
-#include "server/rpc/admin_access.h"
-#include "server/rpc/frame_guard.h"
+#include "common/base/result.h"
+#include "server/net/admin_access.h"
+#include "server/net/frame_guard.h"
+#include "server/net/peer.h"
+#include "server/net/refusals.h"
+#include "server/net/tls_server.h"
 #include "server/rpc/rpc_server.h"
-#include "server/rpc/tls_server.h"
-#include "server/session/peer.h"
-#include "server/telemetry/refusals.h"
 
 namespace pinfeed {
 

@@ -9,8 +9,8 @@
 #include <set>
 #include <string>
 
-#include "common/log.h"
-#include "common/quote.h"
+#include "common/base/log.h"
+#include "common/base/quote.h"
 #include "server/rpc/grpc_status.h"
 
 namespace pinfeed {

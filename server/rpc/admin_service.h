@@ -14,18 +14,18 @@
 #include <utility>
 #include <vector>
 
-#include "common/result.h"
-#include "common/sync.h"
+#include "common/base/result.h"
+#include "common/base/sync.h"
 #include "pinfeed/v1/admin.grpc.pb.h"
-#include "server/pipeline/tracer.h"
-#include "server/reload.h"
+#include "server/config/reload.h"
+#include "server/net/refusals.h"
 #include "server/rpc/call_queue.h"
 #include "server/rpc/callers.h"
 #include "server/rpc/trace_stream.h"
 #include "server/session/feed_table.h"
 #include "server/session/lifeline.h"
 #include "server/session/session.h"
-#include "server/telemetry/refusals.h"
+#include "server/trace/tracer.h"
 
 namespace pinfeed {
 

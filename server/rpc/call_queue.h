@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/sync.h"
+#include "common/base/sync.h"
 
 namespace pinfeed {
 

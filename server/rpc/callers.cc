@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "common/quote.h"
+#include "common/base/quote.h"
 
 namespace pinfeed {
 

@@ -7,9 +7,9 @@
 
 #include <string>
 
-#include "common/result.h"
-#include "server/rpc/admin_access.h"
-#include "server/session/peer.h"
+#include "common/base/result.h"
+#include "server/net/admin_access.h"
+#include "server/net/peer.h"
 
 namespace pinfeed {
 

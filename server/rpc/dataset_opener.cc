@@ -10,7 +10,7 @@
 #include <new>
 #include <utility>
 
-#include "common/quote.h"
+#include "common/base/quote.h"
 
 namespace pinfeed {
 namespace {

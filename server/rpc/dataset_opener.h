@@ -18,11 +18,11 @@
 #include <utility>
 #include <vector>
 
-#include "common/feed_spec.h"
-#include "common/result.h"
-#include "common/sync.h"
+#include "common/base/result.h"
+#include "common/base/sync.h"
+#include "common/spec/feed_spec.h"
+#include "server/dataset/dataset.h"
 #include "server/rpc/call_queue.h"
-#include "server/source/dataset.h"
 
 namespace pinfeed {
 

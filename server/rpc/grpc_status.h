@@ -4,7 +4,7 @@
 
 #include <grpcpp/support/status.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 namespace pinfeed {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "common/quote.h"
+#include "common/base/quote.h"
 #include "server/rpc/grpc_status.h"
 
 namespace pinfeed {

@@ -9,9 +9,9 @@
 
 #include <utility>
 
-#include "common/log.h"
-#include "common/log_pace.h"
-#include "common/quote.h"
+#include "common/base/log.h"
+#include "common/base/log_pace.h"
+#include "common/base/quote.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/health_service.h"
 #include "server/rpc/service.h"

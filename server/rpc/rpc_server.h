@@ -6,9 +6,9 @@
 #include <chrono>
 #include <memory>
 
-#include "common/result.h"
-#include "common/sync.h"
-#include "common/unique_handle.h"
+#include "common/base/result.h"
+#include "common/base/sync.h"
+#include "common/base/unique_handle.h"
 
 namespace grpc {
 class Server;

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/log_context.h"
+#include "common/base/log_context.h"
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/status_message.h"
 

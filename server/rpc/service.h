@@ -8,14 +8,14 @@
 #include <string>
 
 #include "pinfeed/v1/feeder.grpc.pb.h"
+#include "server/dataset/dataset_cache.h"
+#include "server/metrics/snapshot.h"
+#include "server/net/refusals.h"
 #include "server/rpc/call_queue.h"
 #include "server/rpc/callers.h"
 #include "server/rpc/dataset_opener.h"
 #include "server/session/lifeline.h"
 #include "server/session/open_feed.h"
-#include "server/source/dataset_cache.h"
-#include "server/telemetry/refusals.h"
-#include "server/telemetry/snapshot.h"
 
 namespace pinfeed {
 

@@ -7,8 +7,8 @@
 #include <chrono>
 #include <numeric>
 
-#include "common/backend_name.h"
-#include "common/quote.h"
+#include "common/base/quote.h"
+#include "common/spec/backend_name.h"
 #include "proto/convert.h"
 
 namespace pinfeed {

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "pinfeed/v1/feeder.pb.h"
-#include "server/source/dataset.h"
-#include "server/telemetry/snapshot.h"
+#include "server/dataset/dataset.h"
+#include "server/metrics/snapshot.h"
 
 namespace pinfeed {
 

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <optional>
 
-#include "common/sync.h"
+#include "common/base/sync.h"
 #include "pinfeed/v1/admin.pb.h"
 
 namespace pinfeed {

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <chrono>
 
-#include "common/backend_name.h"
-#include "common/byte_size.h"
-#include "common/log.h"
-#include "common/log_context.h"
-#include "common/quote.h"
+#include "common/base/byte_size.h"
+#include "common/base/log.h"
+#include "common/base/log_context.h"
+#include "common/base/quote.h"
+#include "common/spec/backend_name.h"
 #include "proto/convert.h"
 
 namespace pinfeed {

@@ -17,12 +17,12 @@
 #include <utility>
 #include <vector>
 
-#include "common/feed_spec.h"
-#include "common/result.h"
-#include "common/sync.h"
+#include "common/base/result.h"
+#include "common/base/sync.h"
+#include "common/spec/feed_spec.h"
+#include "server/feed/feed.h"
 #include "server/memory/chore.h"
-#include "server/pipeline/feed.h"
-#include "server/telemetry/snapshot.h"
+#include "server/metrics/snapshot.h"
 
 namespace pinfeed {
 

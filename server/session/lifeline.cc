@@ -12,8 +12,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "common/log.h"
-#include "common/log_pace.h"
+#include "common/base/log.h"
+#include "common/base/log_pace.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77  // Linux 6.5; newer than our C library's headers

@@ -9,14 +9,14 @@
 #include <map>
 #include <memory>
 
-#include "common/result.h"
-#include "common/unique_handle.h"
-#include "server/session/event_loop.h"
+#include "common/base/result.h"
+#include "common/base/unique_handle.h"
+#include "server/net/event_loop.h"
+#include "server/net/listener.h"
+#include "server/net/refusals.h"
 #include "server/session/lifeline_frame.h"
-#include "server/session/listener.h"
 #include "server/session/session.h"
 #include "server/session/silent_lifelines.h"
-#include "server/telemetry/refusals.h"
 
 namespace pinfeed {
 

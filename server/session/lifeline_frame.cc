@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "common/socket_message.h"
+#include "common/os/socket_message.h"
 
 namespace pinfeed {
 namespace {

@@ -5,8 +5,8 @@
 #include <span>
 #include <string>
 
-#include "common/shared_page.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/wire/shared_page.h"
 
 namespace pinfeed {
 

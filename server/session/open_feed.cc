@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <chrono>
 
-#include "common/backend_name.h"
-#include "common/quote.h"
+#include "common/base/quote.h"
+#include "common/spec/backend_name.h"
+#include "server/dataset/selected_fields.h"
 #include "server/memory/host_arena.h"
-#include "server/session/descriptor_room.h"
-#include "server/source/selected_fields.h"
-#include "server/telemetry/snapshot.h"
+#include "server/metrics/snapshot.h"
+#include "server/net/descriptor_room.h"
 
 namespace pinfeed {
 namespace {

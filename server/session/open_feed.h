@@ -6,12 +6,12 @@
 #include <memory>
 #include <string>
 
-#include "common/result.h"
+#include "common/base/result.h"
 #include "proto/convert.h"
+#include "server/loading/worker_pool.h"
 #include "server/memory/device_arenas.h"
 #include "server/memory/kept_memory.h"
 #include "server/memory/memory_budget.h"
-#include "server/pipeline/worker_pool.h"
 #include "server/session/feed_table.h"
 #include "server/session/session.h"
 

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "common/backend_name.h"
-#include "common/log.h"
-#include "common/log_pace.h"
-#include "common/quote.h"
+#include "common/base/log.h"
+#include "common/base/log_pace.h"
+#include "common/base/quote.h"
+#include "common/spec/backend_name.h"
 
 namespace pinfeed {
 namespace {

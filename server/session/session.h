@@ -14,14 +14,14 @@
 #include <utility>
 #include <vector>
 
-#include "common/log_context.h"
-#include "common/result.h"
-#include "common/sync.h"
+#include "common/base/log_context.h"
+#include "common/base/result.h"
+#include "common/base/sync.h"
 #include "server/memory/control_pages.h"
+#include "server/net/peer.h"
+#include "server/order/sampler.h"
 #include "server/session/feed_table.h"
-#include "server/session/peer.h"
 #include "server/session/token.h"
-#include "server/source/sampler.h"
 
 namespace pinfeed {
 

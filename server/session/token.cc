@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/session/token.h"
 
-#include "common/random.h"
+#include "common/base/random.h"
 
 namespace pinfeed {
 Token NewToken() {

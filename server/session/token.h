@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-#include "common/shared_page.h"
+#include "common/wire/shared_page.h"
 
 namespace pinfeed {
 

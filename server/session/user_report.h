@@ -5,8 +5,8 @@
 #include "server/memory/device_arenas.h"
 #include "server/memory/kept_memory.h"
 #include "server/memory/memory_budget.h"
+#include "server/metrics/snapshot.h"
 #include "server/session/session.h"
-#include "server/telemetry/snapshot.h"
 
 namespace pinfeed {
 

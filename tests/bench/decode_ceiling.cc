@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "server/pipeline/image.h"
-#include "server/pipeline/resize.h"
-#include "server/pipeline/transform.h"
+#include "server/image/image.h"
+#include "server/image/resize.h"
+#include "server/transform/transform.h"
 #include "tests/bench/count_for.h"
 
 namespace pinfeed {

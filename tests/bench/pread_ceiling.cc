@@ -13,8 +13,8 @@
 #include <random>
 #include <string>
 
-#include "common/memfd.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/os/memfd.h"
 #include "tests/bench/count_for.h"
 #include "tests/bench/sample_file.h"
 

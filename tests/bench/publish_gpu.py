@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Puts what tests/device/run.sh measured on machines with GPUs into docs/benchmarks.md, as a table and a plot.
+"""Puts what tests/gpu/run.sh measured on machines with GPUs into docs/benchmarks.md, as a table and a plot.
 
     publish_gpu.py "one NVIDIA H200, 16 cores"=results.json ["four of them, 64 cores"=results4.json ...]
 

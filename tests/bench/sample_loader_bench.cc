@@ -8,12 +8,12 @@
 #include <memory>
 #include <vector>
 
-#include "server/pipeline/decode.h"
-#include "server/pipeline/jpeg_markers.h"
-#include "server/pipeline/pointwise.h"
-#include "server/pipeline/resize.h"
-#include "server/pipeline/sample_loader.h"
-#include "tests/unit/image_fixture.h"
+#include "server/image/decode.h"
+#include "server/image/jpeg_markers.h"
+#include "server/image/resize.h"
+#include "server/loading/sample_loader.h"
+#include "server/transform/pointwise.h"
+#include "tests/unit/image/image_fixture.h"
 
 namespace pinfeed {
 namespace {

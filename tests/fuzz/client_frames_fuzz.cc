@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 
-#include "common/status.h"
-#include "server/rpc/client_frames.h"
+#include "common/base/status.h"
+#include "server/net/client_frames.h"
 
 namespace pinfeed {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <span>
 
-#include "server/pipeline/decode.h"
+#include "server/image/decode.h"
 
 namespace {
 

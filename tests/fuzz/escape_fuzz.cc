@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <string>
 
-#include "common/log.h"
-#include "common/log_context.h"
-#include "common/quote.h"
-#include "common/status.h"
+#include "common/base/log.h"
+#include "common/base/log_context.h"
+#include "common/base/quote.h"
+#include "common/base/status.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace pinfeed;  // NOLINT(google-build-using-namespace): libFuzzer wants the function outside

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 
-#include "common/status.h"
-#include "server/telemetry/http_request.h"
+#include "common/base/status.h"
+#include "server/metrics/http_request.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace pinfeed;  // NOLINT(google-build-using-namespace): libFuzzer wants the function outside

@@ -3,8 +3,9 @@
 // same when written again.
 //
 //   clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -I. tests/fuzz/npy_header_fuzz.cc
-//   server/source/npy_header.cc
-//     server/source/rooted_file.cc common/quote.cc common/status.cc common/tensor_spec.cc -o npy_header_fuzz
+//   server/dataset/formats/npy_header.cc
+//     server/storage/rooted_file.cc common/base/quote.cc common/base/status.cc common/spec/tensor_spec.cc -o
+//     npy_header_fuzz
 //   ./npy_header_fuzz -max_total_time=120 -dict=tests/fuzz/npy_header.dict
 //
 // The unit tests run the same function over a set of seeds and their mutations.
@@ -12,9 +13,9 @@
 #include <cstdint>
 #include <string>
 
-#include "common/status.h"
-#include "server/source/npy_header.h"
-#include "tests/unit/npy_file.h"
+#include "common/base/status.h"
+#include "server/dataset/formats/npy_header.h"
+#include "tests/unit/dataset/npy_file.h"
 
 namespace pinfeed {
 namespace {

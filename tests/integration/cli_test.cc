@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/daemon_fixture.h"
-#include "tests/testing.h"
+#include "tests/support/daemon_fixture.h"
+#include "tests/support/testing.h"
 
 namespace pinfeed {
 namespace {

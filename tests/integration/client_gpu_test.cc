@@ -9,9 +9,9 @@
 
 #include "common/cuda/device.h"
 #include "pinfeed/pinfeed.hpp"
-#include "tests/daemon_fixture.h"
-#include "tests/testing.h"
-#include "tests/unit/npy_file.h"
+#include "tests/support/daemon_fixture.h"
+#include "tests/support/testing.h"
+#include "tests/unit/dataset/npy_file.h"
 
 namespace pinfeed {
 namespace {

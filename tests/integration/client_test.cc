@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "pinfeed/pinfeed.hpp"
-#include "tests/daemon_fixture.h"
-#include "tests/testing.h"
+#include "tests/support/daemon_fixture.h"
+#include "tests/support/testing.h"
 
 namespace pinfeed {
 namespace {

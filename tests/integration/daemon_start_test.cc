@@ -11,7 +11,7 @@
 #include <optional>
 #include <thread>
 
-#include "tests/daemon_fixture.h"
+#include "tests/support/daemon_fixture.h"
 
 namespace pinfeed {
 namespace {

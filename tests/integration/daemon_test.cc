@@ -14,11 +14,11 @@
 #include <functional>
 #include <numeric>
 
-#include "common/futex.h"
-#include "common/memfd.h"
-#include "tests/daemon_fixture.h"
+#include "common/os/futex.h"
+#include "common/os/memfd.h"
 #include "tests/integration/raw_client.h"
-#include "tests/unit/npy_file.h"
+#include "tests/support/daemon_fixture.h"
+#include "tests/unit/dataset/npy_file.h"
 
 namespace pinfeed {
 namespace {

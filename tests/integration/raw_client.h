@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "common/shared_page.h"
-#include "common/status.h"
-#include "common/unique_handle.h"
+#include "common/base/status.h"
+#include "common/base/unique_handle.h"
+#include "common/wire/shared_page.h"
 #include "pinfeed/v1/feeder.grpc.pb.h"
 
 namespace pinfeed {

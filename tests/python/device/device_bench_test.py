@@ -23,7 +23,7 @@ COUNTS = ["4", "6", "8", "12", "16"]
 @pytest.fixture
 def packed(tmp_path):
     folder = tmp_path / "device"
-    subprocess.run([ROOT / "tests" / "device" / "pack.sh", BUILD, folder], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([ROOT / "tests" / "gpu" / "pack.sh", BUILD, folder], check=True, stdout=subprocess.DEVNULL)
     places = [str(folder), str(pathlib.Path(__file__).parent)]
     (folder / "python" / "sitecustomize.py").write_text(f"import sys\nsys.path[:0] = {places}\nimport stand_in_torch\n")
     arrays = tmp_path / "inputs" / "arrays"
@@ -128,4 +128,4 @@ def test_tables_are_read_as_they_were_written(tmp_path):
 @pytest.mark.parametrize("name", ["costs.cu", "scribble.cu"])
 def test_device_code_of_the_programs_compiles(name, tmp_path):
     nvcc = shutil.which("nvcc", path=f"{os.environ['PATH']}:/usr/local/cuda/bin")
-    subprocess.run([nvcc, "-ptx", "-Werror", "all-warnings", "-o", tmp_path / "out.ptx", ROOT / "tests" / "device" / name], check=True)
+    subprocess.run([nvcc, "-ptx", "-Werror", "all-warnings", "-o", tmp_path / "out.ptx", ROOT / "tests" / "gpu" / name], check=True)

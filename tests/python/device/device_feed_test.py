@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Feeds on a GPU, with real processes and the stand-in for the CUDA driver (tests/stand_in_cuda) where the driver would be."""
+"""Feeds on a GPU, with real processes and the stand-in for the CUDA driver (tests/support/stand_in_cuda) where the driver would be."""
 import json
 import signal
 import time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures: data, and a daemon with a GPU that is the stand-in driver's (tests/stand_in_cuda)."""
+"""Fixtures: data, and a daemon with a GPU that is the stand-in driver's (tests/support/stand_in_cuda)."""
 import json
 
 import numpy as np

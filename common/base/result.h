@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// A value or the Status that says why there is none; the method names are std::expected's, which our
+// compilers lack in C++20.
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "common/base/status.h"
+
+namespace pinfeed {
+
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value)
+      : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor): `return value;` is the point
+  // Precondition: !status.ok().
+  Result(Status status)
+      : status_(std::move(status)) {  // NOLINT(google-explicit-constructor): `return status;` likewise
+    PF_CHECK(!status_.ok(), "a Result without value needs an error");
+  }
+
+  bool has_value() const { return value_.has_value(); }
+  bool ok() const { return value_.has_value(); }
+  // OK when there is a value.
+  const Status& status() const { return status_; }
+
+  // Precondition of the four below: has_value().
+  T& value() & {
+    PF_CHECK(value_.has_value(), status_.message());
+    return *value_;
+  }
+  const T& value() const& {
+    PF_CHECK(value_.has_value(), status_.message());
+    return *value_;
+  }
+  T&& value() && {
+    PF_CHECK(value_.has_value(), status_.message());
+    return std::move(*value_);
+  }
+  T& operator*() & { return value(); }
+  const T& operator*() const& { return value(); }
+  T&& operator*() && { return std::move(*this).value(); }
+  T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
+
+ private:
+  std::optional<T> value_;
+  Status status_;
+};
+
+}  // namespace pinfeed
+
+#define PF_CONCAT_INNER(a, b) a##b
+#define PF_CONCAT(a, b) PF_CONCAT_INNER(a, b)
+// ASSIGN_OR_RETURN(auto file, Open(path)); the expression must yield a Result.
+#define ASSIGN_OR_RETURN(declaration, expression) \
+  PF_ASSIGN_OR_RETURN(PF_CONCAT(pf_result_, __LINE__), declaration, expression)
+#define PF_ASSIGN_OR_RETURN(result, declaration, expression) \
+  auto result = (expression);                                \
+  if (!result.ok()) return result.status();                  \
+  declaration = std::move(result).value()

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/base/stderr_sink.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <string>
+
+namespace pinfeed {
+
+void StderrSink::sink_it_(const spdlog::details::log_msg& message) {
+  spdlog::memory_buf_t line;
+  if (lost_ > 0) {
+    const std::string text = std::to_string(lost_) + " log lines were lost: nobody read them in time";
+    formatter_->format(spdlog::details::log_msg(message.logger_name, spdlog::level::warn, text), line);
+  }
+  formatter_->format(message, line);
+  if (Write({line.data(), line.size()})) {
+    lost_ = 0;
+  } else {
+    ++lost_;
+  }
+}
+
+// The descriptor is shared with other processes, so it cannot be made non-blocking. A pipe that is ready has
+// room for PIPE_BUF bytes at least (pipe(7)).
+bool StderrSink::Write(std::string_view text) const {
+  while (!text.empty()) {
+    pollfd ready{fd_, POLLOUT, 0};
+    const int count = ::poll(&ready, 1, 0);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0 || (ready.revents & POLLOUT) == 0) return false;
+    const ssize_t written = ::write(fd_, text.data(), std::min<size_t>(text.size(), PIPE_BUF));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  return true;
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/os/memfd.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/interprocess/exceptions.hpp>
+#include <cerrno>
+
+namespace pinfeed {
+namespace {
+
+// The least that boost::interprocess::mapped_region asks of a memory-mappable type.
+struct MappableFd {
+  int fd;
+  boost::interprocess::mode_t mode;
+  boost::interprocess::mapping_handle_t get_mapping_handle() const { return {fd, false}; }
+  boost::interprocess::mode_t get_mode() const { return mode; }
+};
+
+Result<uint64_t> FileBytes(int fd) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return ErrnoStatus("fstat of shared memory", errno);
+  return static_cast<uint64_t>(info.st_size);
+}
+
+}  // namespace
+
+Result<Mapping> Mapping::Map(int fd, uint64_t bytes, Access access, bool populate) {
+  ASSIGN_OR_RETURN(const uint64_t file_bytes, FileBytes(fd));
+  if (bytes == 0 || file_bytes < bytes) {
+    return InvalidArgument("map " + std::to_string(bytes) + " bytes of shared memory that has " +
+                           std::to_string(file_bytes));
+  }
+  const auto mode =
+      access == Access::kReadOnly ? boost::interprocess::read_only : boost::interprocess::read_write;
+  try {
+    return Mapping(boost::interprocess::mapped_region(
+        MappableFd{fd, mode}, mode, 0, bytes, nullptr,
+        populate ? MAP_POPULATE : boost::interprocess::default_map_options));
+  } catch (const boost::interprocess::interprocess_exception& error) {
+    return ErrnoStatus("mmap " + std::to_string(bytes) + " bytes of shared memory", error.get_native_error());
+  }
+}
+
+Result<UniqueFd> CreateMemfd(const std::string& name, uint64_t bytes) {
+  ASSIGN_OR_RETURN(UniqueFd fd, CreateEmptyMemfd(name, bytes));
+  const Status allocated = AllocateMemfd(fd.get(), 0, bytes);
+  if (!allocated.ok()) return allocated.WithContext(name);
+  return fd;
+}
+
+Result<UniqueFd> CreateEmptyMemfd(const std::string& name, uint64_t bytes) {
+  UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) return ErrnoStatus("memfd_create " + name, errno);
+  const std::string what = "make " + std::to_string(bytes) + " bytes of shared memory for " + name;
+  if (bytes == 0 || bytes > static_cast<uint64_t>(INT64_MAX))
+    return InvalidArgument(what + ": not a possible size");
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return ErrnoStatus(what, errno);
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
+    return ErrnoStatus("seal " + name, errno);
+  return fd;
+}
+
+Status AllocateMemfd(int fd, uint64_t offset, uint64_t bytes) {
+  // posix_fallocate reports its error as its result.
+  int error = 0;
+  do {
+    error = ::posix_fallocate(fd, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  if (error != 0) return ErrnoStatus("allocate " + std::to_string(bytes) + " bytes of shared memory", error);
+  return OkStatus();
+}
+
+Status PopulateForWriting(std::byte* address, uint64_t bytes) {
+  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const uint64_t before = reinterpret_cast<uintptr_t>(address) % page;
+  int error = 0;
+  do {
+    error = ::madvise(address - before, before + bytes, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
+  } while (error == EINTR);
+  if (error == 0) return OkStatus();
+  if (error == EFAULT) error = ENOMEM;  // the kernel's word for the SIGBUS of a touch
+  return ErrnoStatus("allocate " + std::to_string(bytes) + " bytes of shared memory", error);
+}
+
+Result<UniqueFd> ReopenMemfd(int fd, Access access) {
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  UniqueFd opened(::open(path.c_str(), (access == Access::kReadOnly ? O_RDONLY : O_RDWR) | O_CLOEXEC));
+  if (!opened) return ErrnoStatus("open shared memory anew by " + path, errno);
+  return opened;
+}
+
+bool DiscardMemfd(int fd, uint64_t bytes) {
+  return ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) == 0;
+}
+
+Status SealAgainstNewWriters(int fd) {
+  if (::fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
+    return ErrnoStatus("seal shared memory against writers", errno);
+  return OkStatus();
+}
+
+Status CheckSealedSize(int fd, uint64_t bytes) {
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals < 0) return ErrnoStatus("read the seals of shared memory", errno);
+  if ((seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
+    return InvalidArgument("shared memory is not sealed against a change of its size");
+  }
+  ASSIGN_OR_RETURN(const uint64_t file_bytes, FileBytes(fd));
+  if (file_bytes != bytes) {
+    return InvalidArgument("shared memory has " + std::to_string(file_bytes) + " bytes, expected " +
+                           std::to_string(bytes));
+  }
+  return OkStatus();
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/os/socket_message.h"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace pinfeed {
+namespace {
+
+constexpr size_t kMaxFdsOfAMessage = 253;  // SCM_MAX_FD: the kernel's limit, so that none can be left behind
+
+std::vector<UniqueFd> TakeFds(msghdr& message) {
+  std::vector<UniqueFd> fds;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    fds.reserve(fds.size() + count);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
+      fds.emplace_back(fd);
+    }
+  }
+  return fds;
+}
+
+}  // namespace
+
+SocketMessage ReceiveSocketMessage(int socket, std::span<std::byte> buffer) {
+  iovec data{buffer.data(), buffer.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFdsOfAMessage)> control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  ssize_t bytes = 0;
+  do {
+    bytes = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (bytes < 0 && errno == EINTR);
+  SocketMessage out;
+  if (bytes < 0) {
+    out.error = errno;
+    return out;
+  }
+  out.bytes = static_cast<size_t>(bytes);
+  out.truncated = (message.msg_flags & MSG_TRUNC) != 0;
+  out.fds_lost = (message.msg_flags & MSG_CTRUNC) != 0;
+  out.fds = TakeFds(message);
+  return out;
+}
+
+}  // namespace pinfeed

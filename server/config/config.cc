@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/config/config.h"
+
+#include <array>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "common/base/quote.h"
+#include "server/config/config_file.h"
+#include "server/config/config_flags.h"
+#include "server/config/config_keys.h"
+
+namespace pinfeed {
+namespace {
+
+// Puts one value into the configuration, or its fault into `faults`.
+void Apply(const ConfigKey& key, const ConfigValue& value, const std::string& origin, CommandLine& out,
+           std::vector<std::string>& faults) {
+  if (const Status status = key.set(value, out.config); status.ok()) {
+    out.origins[std::string(key.name)] = origin;
+  } else {
+    faults.push_back(origin + ": " + std::string(key.name) + ": " + status.message());
+  }
+}
+
+void ApplyDatasets(const ConfigFile& file, CommandLine& out, std::vector<std::string>& faults) {
+  for (const ConfigFile::Dataset& table : file.datasets) {
+    const std::string at = "datasets." + EscapeName(table.name);
+    DatasetSpec dataset;
+    dataset.name = table.name;
+    for (const ConfigFile::Entry& entry : table.entries) {
+      const Status status = SetDatasetKey(entry.key, entry.value, dataset);
+      if (!status.ok())
+        faults.push_back(entry.place + ": " + at + "." + EscapeName(entry.key) + ": " + status.message());
+    }
+    for (const std::string& fault : DatasetFaults(dataset))
+      faults.push_back(table.place + ": " + at + ": " + fault);
+    out.config.datasets[table.name] = std::move(dataset);
+    out.origins["datasets." + table.name] = table.place;
+  }
+}
+
+void ApplyFile(const std::string& path, CommandLine& out, std::vector<std::string>& faults) {
+  Result<ConfigFile> file = ReadConfigFile(path);
+  if (!file.ok()) {
+    faults.push_back(file.status().message());
+    return;
+  }
+  for (const ConfigFile::Entry& entry : file->entries) {
+    const ConfigKey* found = nullptr;
+    for (const ConfigKey& key : ConfigKeys()) {
+      if (key.name == entry.key) found = &key;
+    }
+    if (found != nullptr) {
+      Apply(*found, entry.value, entry.place, out, faults);
+    } else {
+      faults.push_back(entry.place + ": " + EscapeName(entry.key) +
+                       ": unknown key; pinfeedd --print-config lists the known ones");
+    }
+  }
+  ApplyDatasets(*file, out, faults);
+}
+
+// What a daemon that serves one process does not need, or is given by that process.
+void ApplyPrivateDefaults(CommandLine& out, std::vector<std::string>& faults) {
+  out.config.http_listen.clear();
+  out.config.allowed_roots = {"/"};
+  out.config.socket_mode = 0600;
+  for (const char* key : {"http_listen", "allowed_roots", "socket_mode"})
+    out.origins[key] = "default of --private";
+  if (out.lifetime_fd < 0)
+    faults.emplace_back("--private: needs --lifetime-fd, the read end of a pipe that its user holds open");
+}
+
+// The keys of the TCP endpoint are given together, or not at all.
+void CheckAdminKeys(const CommandLine& out, std::vector<std::string>& faults) {
+  const Config& config = out.config;
+  const std::array<std::pair<const char*, bool>, 5> keys = {
+      {{"admin_listen", !config.admin_listen.empty()},
+       {"admin_cert", !config.admin_cert.empty()},
+       {"admin_key", !config.admin_key.empty()},
+       {"admin_ca", !config.admin_ca.empty()},
+       {"admin_clients", !config.admin_clients.empty()}}};
+  std::string missing;
+  const char* given = nullptr;
+  for (const auto& [name, is_set] : keys) {
+    if (!is_set) missing += (missing.empty() ? "" : ", ") + std::string(name);
+    if (is_set && given == nullptr) given = name;
+  }
+  if (given == nullptr || missing.empty()) return;
+  faults.push_back(out.origins.at(given) + ": " + given + ": is of use only with " + missing +
+                   ", which must be given as well");
+}
+
+void NoteOverridden(const CommandLine& by_default, const CommandLine& by_file, CommandLine& out) {
+  for (const ConfigKey& key : ConfigKeys()) {
+    const std::string name(key.name);
+    const std::string& place = by_file.origins.at(name);
+    const std::string& origin = out.origins.at(name);
+    if (place == by_default.origins.at(name) || origin == place) continue;
+    const std::string value = key.print(by_file.config);
+    if (value == key.print(out.config)) continue;
+    out.overridden.push_back(name + " = " + value + " (" + EscapeName(place) + ") is not in force: " +
+                             EscapeName(origin) + " overrides it; take that away, or change it there");
+  }
+}
+
+Status Join(const std::vector<std::string>& faults) {
+  if (faults.empty()) return OkStatus();
+  std::string text;
+  for (const std::string& fault : faults) text += (text.empty() ? "" : "\n") + fault;
+  return InvalidArgument(text);
+}
+
+}  // namespace
+
+Result<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
+                                     const std::map<std::string, std::string>& environment) {
+  ASSIGN_OR_RETURN(const Flags flags, ParseFlags(arguments));
+  CommandLine out;
+  out.action = flags.action;
+  out.text = flags.text;
+  out.private_mode = flags.private_mode;
+  out.lifetime_fd = flags.lifetime_fd;
+  out.ready_fd = flags.ready_fd;
+  if (out.action == Action::kPrintAndExit) return out;
+
+  std::vector<std::string> faults;
+  for (const ConfigKey& key : ConfigKeys()) out.origins[std::string(key.name)] = "default";
+  if (flags.private_mode) ApplyPrivateDefaults(out, faults);
+  const CommandLine by_default = out;
+  const auto configured = environment.find("PINFEED_CONFIG");
+  if (!flags.config_file.empty()) {
+    out.config_file = flags.config_file;
+  } else if (configured != environment.end() && !configured->second.empty()) {
+    out.config_file = configured->second;
+    out.file_by_environment = true;
+  }
+  if (!out.config_file.empty()) ApplyFile(out.config_file, out, faults);
+  const CommandLine by_file = out;
+  for (const ConfigKey& key : ConfigKeys()) {
+    const std::string name = EnvironmentName(key.name);
+    if (const auto found = environment.find(name); found != environment.end()) {
+      Apply(key, ConfigValue::Text(found->second), "environment " + name, out, faults);
+    }
+  }
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (const auto found = flags.values.find(std::string(key.name)); found != flags.values.end()) {
+      Apply(key, ConfigValue::Text(found->second), "flag " + FlagName(key.name), out, faults);
+    }
+  }
+  NoteOverridden(by_default, by_file, out);
+  if (faults.empty()) CheckAdminKeys(out, faults);
+  RETURN_IF_ERROR(Join(faults));
+  return out;
+}
+
+std::string Checked(const CommandLine& command_line) {
+  std::string text = "OK: ";
+  if (command_line.config_file.empty()) {
+    text += "no file was read, since neither --config nor PINFEED_CONFIG names one";
+  } else {
+    text += EscapeName(command_line.config_file);
+    if (command_line.file_by_environment) text += " (PINFEED_CONFIG)";
+  }
+  std::string variables;
+  for (const ConfigKey& key : ConfigKeys()) {
+    const std::string name = EnvironmentName(key.name);
+    if (command_line.origins.at(std::string(key.name)) == "environment " + name) variables += " " + name;
+  }
+  if (!variables.empty()) text += "; of the environment:" + variables;
+  return text;
+}
+
+std::string PrintConfig(const CommandLine& command_line) {
+  std::ostringstream out;
+  for (const ConfigKey& key : ConfigKeys()) {
+    out << "# " << key.help << "\n# from: " << EscapeName(command_line.origins.at(std::string(key.name)))
+        << '\n'
+        << key.name << " = " << key.print(command_line.config) << "\n\n";
+  }
+  for (const auto& [name, dataset] : command_line.config.datasets) {
+    out << "[datasets." << TomlString(name)
+        << "]\n# from: " << EscapeName(command_line.origins.at("datasets." + name))
+        << "\npath = " << TomlString(dataset.path) << '\n';
+    if (!dataset.format.empty()) out << "format = " << TomlString(dataset.format) << '\n';
+    if (dataset.sequence_length != 0) out << "sequence_length = " << dataset.sequence_length << '\n';
+    if (dataset.stride != 0) out << "stride = " << dataset.stride << '\n';
+    if (dataset.token_dtype)
+      out << "token_dtype = " << TomlString(std::string(DTypeName(*dataset.token_dtype))) << '\n';
+    out << '\n';
+  }
+  return out.str();
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/config/config_file.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <toml++/toml.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <string_view>
+
+#include "common/base/quote.h"
+#include "common/base/unique_handle.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr size_t kMaxFileBytes = 1 << 20;
+constexpr int kPipeWaitMs = 2000;  // for what `--config /dev/stdin` reads
+
+Result<std::string> ReadFile(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) return ErrnoStatus("open the configuration " + QuotePath(path), errno);
+  std::string text;
+  std::array<char, 4096> buffer{};
+  while (true) {
+    pollfd wait{fd.get(), POLLIN, 0};
+    const int ready = ::poll(&wait, 1, kPipeWaitMs);
+    if (ready == 0)
+      return InvalidArgument("the configuration " + QuotePath(path) +
+                             " is a pipe to which nobody writes; name a file");
+    const ssize_t count = ready < 0 ? -1 : ::read(fd.get(), buffer.data(), buffer.size());
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count < 0) return ErrnoStatus("read the configuration " + QuotePath(path), errno);
+    if (count == 0) return text;
+    text.append(buffer.data(), static_cast<size_t>(count));
+    if (text.size() > kMaxFileBytes)
+      return InvalidArgument("the configuration " + QuotePath(path) + " has more than 1 MiB");
+  }
+}
+
+// The parser goes a level deeper for each part of a dotted key, and has no limit of its own for those: the
+// line of a key with more parts than any of ours, else 0.
+size_t LineOfDeepKey(std::string_view text) {
+  constexpr size_t kMostParts = 16;
+  size_t line = 1;
+  size_t dots = 0;
+  char quote = 0;
+  for (const char c : text) {
+    if (c == '\n') ++line;
+    if (quote != 0) {
+      if (c == quote || c == '\n') quote = 0;
+    } else if (c == '"' || c == '\'') {
+      quote = c;
+    } else if (c == '.') {
+      if (++dots >= kMostParts) return line;
+    } else if (c == '=' || c == ',' || c == '\n') {
+      dots = 0;
+    }
+  }
+  return 0;
+}
+
+std::string Place(const std::string& path, const toml::source_region& region) {
+  return path + ":" + std::to_string(region.begin.line);
+}
+
+std::string_view TypeName(toml::node_type type) {
+  switch (type) {
+    case toml::node_type::table:
+      return "a table";
+    case toml::node_type::boolean:
+      return "a boolean";
+    case toml::node_type::date:
+      return "a date";
+    case toml::node_type::time:
+      return "a time";
+    case toml::node_type::date_time:
+      return "a date with time";
+    default:
+      return "another type";
+  }
+}
+
+// Items are strings; integers are taken as strings too (user ids).
+ConfigValue ArrayValue(const toml::array& array) {
+  std::vector<std::string> items;
+  for (const toml::node& item : array) {
+    if (const auto* text = item.as_string()) {
+      items.push_back(text->get());
+    } else if (const auto* integer = item.as_integer()) {
+      items.push_back(std::to_string(integer->get()));
+    } else {
+      return ConfigValue::Unusable("an array that holds something else than strings and integers");
+    }
+  }
+  return ConfigValue::Array(std::move(items));
+}
+
+ConfigValue Value(const toml::node& node) {
+  if (const auto* text = node.as_string()) return ConfigValue::String(text->get());
+  if (const auto* integer = node.as_integer()) return ConfigValue::Integer(integer->get());
+  if (const auto* number = node.as_floating_point()) return ConfigValue::Float(number->get());
+  if (const auto* array = node.as_array()) return ArrayValue(*array);
+  return ConfigValue::Unusable(TypeName(node.type()));
+}
+
+std::vector<ConfigFile::Entry> Entries(const std::string& path, const toml::table& table) {
+  std::vector<ConfigFile::Entry> entries;
+  for (const auto& [key, node] : table)
+    entries.push_back({std::string(key.str()), Value(node), Place(path, key.source())});
+  return entries;
+}
+
+}  // namespace
+
+Result<ConfigFile> ReadConfigFile(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  if (const size_t line = LineOfDeepKey(text); line != 0)
+    return InvalidArgument(path + ":" + std::to_string(line) +
+                           ": a key of so many parts is none of pinfeedd's");
+  toml::table root;
+  try {
+    root = toml::parse(text, path);
+  } catch (const toml::parse_error& error) {
+    return InvalidArgument(Place(path, error.source()) + ": " + std::string(error.description()));
+  }
+  ConfigFile file;
+  const toml::table* datasets = root["datasets"].as_table();
+  if (datasets != nullptr) {
+    for (const auto& [name, node] : *datasets) {
+      const std::string place = Place(path, name.source());
+      const toml::table* table = node.as_table();
+      if (table == nullptr)
+        return InvalidArgument(place + ": datasets." + EscapeName(name.str()) +
+                               ": expected a table [datasets.NAME]");
+      file.datasets.push_back({std::string(name.str()), place, Entries(path, *table)});
+    }
+    root.erase("datasets");
+  }
+  file.entries = Entries(path, root);
+  return file;
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/config/config_flags.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "server/config/config_keys.h"
+#include "server/config/version.h"
+
+namespace pinfeed {
+
+Result<Flags> ParseFlags(const std::vector<std::string>& arguments) {
+  CLI::App app(
+      "pinfeedd loads training batches once per host and hands them to trainer processes.\n"
+      "Each option below can also be set in the file (KEY = VALUE) and by the environment (PINFEED_KEY); a "
+      "flag wins over the\n"
+      "environment, which wins over the file.",
+      "pinfeedd");
+  app.set_version_flag("--version", std::string("pinfeedd ") + kVersion);
+  Flags flags;
+  bool check = false;
+  bool print = false;
+  app.add_option("--config", flags.config_file, "TOML file to read (else $PINFEED_CONFIG)")
+      ->type_name("FILE");
+  app.add_flag("--check", check,
+               "check the configuration, print OK with the file that was read, or every fault, and exit");
+  app.add_flag("--print-config", print,
+               "print the effective configuration with the origin of each value, and exit");
+  app.add_flag("--private", flags.private_mode,
+               "serve one process: no HTTP, every path allowed unless told otherwise");
+  app.add_option("--lifetime-fd", flags.lifetime_fd, "end when this descriptor, a pipe's read end, hangs up")
+      ->check(CLI::Range(0, 1 << 20))
+      ->type_name("FD");
+  app.add_option("--ready-fd", flags.ready_fd,
+                 "write the line 'ready' to this descriptor once clients can connect")
+      ->check(CLI::Range(0, 1 << 20))
+      ->type_name("FD");
+  std::map<std::string, std::string> values;
+  for (const ConfigKey& key : ConfigKeys()) {
+    app.add_option(FlagName(key.name), values[std::string(key.name)], std::string(key.help))
+        ->type_name(std::string(key.placeholder))
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  }
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants a vector
+    app.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    flags.action = Action::kPrintAndExit;
+    flags.text = app.help();
+    return flags;
+  } catch (const CLI::CallForVersion&) {
+    flags.action = Action::kPrintAndExit;
+    flags.text = std::string("pinfeedd ") + kVersion + "\n";
+    return flags;
+  } catch (const CLI::ParseError& error) {
+    return InvalidArgument(std::string("command line: ") + error.what() + " (see pinfeedd --help)");
+  }
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (app.count(FlagName(key.name)) != 0)
+      flags.values[std::string(key.name)] = values[std::string(key.name)];
+  }
+  if (check) flags.action = Action::kCheck;
+  if (print) flags.action = Action::kPrintConfig;
+  return flags;
+}
+
+}  // namespace pinfeed

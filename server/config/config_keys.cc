@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/config/config_keys.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+
+#include "common/base/quote.h"
+#include "common/os/tcp_address.h"
+#include "common/wire/shared_page.h"
+#include "server/dataset/open_dataset.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr uint32_t kMaxWorkers = 4096;
+constexpr uint32_t kMaxSessions = 65536;
+
+std::string TomlStrings(const std::vector<std::string>& items) {
+  std::string out = "[";
+  for (const std::string& item : items) out += (out.size() == 1 ? "" : ", ") + TomlString(item);
+  return out + "]";
+}
+
+std::string TomlDuration(std::chrono::milliseconds duration) {
+  return TomlString(std::to_string(duration.count()) + "ms");
+}
+
+Status SetUint32(const ConfigValue& value, uint32_t min, uint32_t max, uint32_t& out) {
+  ASSIGN_OR_RETURN(const uint64_t number, value.AsUint(min, max));
+  out = static_cast<uint32_t>(number);
+  return OkStatus();
+}
+
+ConfigKey UintKey(std::string_view name, uint32_t Config::*member, uint32_t min, uint32_t max,
+                  std::string_view help) {
+  return {
+      name, "N", help,
+      [=](const ConfigValue& value, Config& config) { return SetUint32(value, min, max, config.*member); },
+      [=](const Config& config) { return std::to_string(config.*member); }};
+}
+
+ConfigKey DurationKey(std::string_view name, std::chrono::milliseconds Config::*member,
+                      std::string_view help) {
+  return {name, "TIME", help,
+          [=](const ConfigValue& value, Config& config) -> Status {
+            ASSIGN_OR_RETURN(config.*member, value.AsDuration());
+            return OkStatus();
+          },
+          [=](const Config& config) { return TomlDuration(config.*member); }};
+}
+
+Status SetAllowedUids(const ConfigValue& value, Config& config) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> items, value.AsStrings());
+  AllowedUids allowed;
+  for (const std::string& item : items) {
+    uint32_t uid = 0;
+    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), uid);
+    if (item == "*") {
+      allowed.any = true;
+    } else if (error == std::errc{} && end == item.data() + item.size() && uid != UINT32_MAX) {
+      allowed.uids.insert(uid);
+    } else {
+      return InvalidArgument("expected numeric user ids or \"*\", found " + QuotePath(item));
+    }
+  }
+  config.allowed_uids = std::move(allowed);
+  return OkStatus();
+}
+
+std::string PrintAllowedUids(const Config& config) {
+  std::vector<std::string> items;
+  if (config.allowed_uids.any) items.emplace_back("*");
+  for (const uint32_t uid : config.allowed_uids.uids) items.push_back(std::to_string(uid));
+  return TomlStrings(items);
+}
+
+Status SetAllowedRoots(const ConfigValue& value, Config& config) {
+  ASSIGN_OR_RETURN(std::vector<std::string> roots, value.AsStrings());
+  for (const std::string& root : roots) {
+    if (root.empty() || root.front() != '/')
+      return InvalidArgument("expected absolute paths, found " + QuotePath(root));
+  }
+  config.allowed_roots = std::move(roots);
+  return OkStatus();
+}
+
+// A name, or an address as inet_pton(3) takes it: what looks like one and is none would match no request.
+bool IsHost(const std::string& host) {
+  constexpr std::string_view kInNames =
+      "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-_:[]";
+  if (host.empty() || host.size() > 255 || host.find_first_not_of(kInNames) != std::string::npos)
+    return false;
+  in6_addr binary{};
+  const bool bracketed = host.front() == '[' && host.back() == ']';
+  if (host.find_first_of(":[]") != std::string::npos)
+    return ::inet_pton(AF_INET6, (bracketed ? host.substr(1, host.size() - 2) : host).c_str(), &binary) == 1;
+  return host.find_first_not_of("0123456789.") != std::string::npos ||
+         ::inet_pton(AF_INET, host.c_str(), &binary) == 1;
+}
+
+Status SetHttpHosts(const ConfigValue& value, Config& config) {
+  ASSIGN_OR_RETURN(std::vector<std::string> hosts, value.AsStrings());
+  for (const std::string& host : hosts) {
+    if (!IsHost(host))
+      return InvalidArgument("expected host names or addresses without a port, found " + QuotePath(host));
+  }
+  config.http_hosts = std::move(hosts);
+  return OkStatus();
+}
+
+// "" and "off" switch it off.
+Result<std::string> AsListenAddress(const ConfigValue& value, std::string_view example) {
+  ASSIGN_OR_RETURN(std::string text, value.AsString());
+  if (text == "off") text.clear();
+  if (!text.empty()) {
+    if (!IsNumericTcpAddress(text)) {
+      return InvalidArgument("expected ADDRESS:PORT with a numeric address, such as " + std::string(example) +
+                             ", or \"off\", found " + QuotePath(text));
+    }
+  }
+  return text;
+}
+
+ConfigKey ListenKey(std::string_view name, std::string Config::*member, std::string_view example,
+                    std::string_view help) {
+  return {name, "ADDRESS:PORT", help,
+          [=](const ConfigValue& value, Config& config) -> Status {
+            ASSIGN_OR_RETURN(config.*member, AsListenAddress(value, example));
+            return OkStatus();
+          },
+          [=](const Config& config) {
+            const std::string& listen = config.*member;
+            return TomlString(listen.empty() ? "off" : listen);
+          }};
+}
+
+ConfigKey FileKey(std::string_view name, std::string Config::*member, std::string_view help) {
+  return {name, "FILE", help,
+          [=](const ConfigValue& value, Config& config) -> Status {
+            ASSIGN_OR_RETURN(const std::string path, value.AsString());
+            if (!path.empty() && path.compare(0, 1, "/") != 0)
+              return InvalidArgument("expected an absolute path, found " + QuotePath(path));
+            config.*member = path;
+            return OkStatus();
+          },
+          [=](const Config& config) { return TomlString(config.*member); }};
+}
+
+Status SetAdminClients(const ConfigValue& value, Config& config) {
+  ASSIGN_OR_RETURN(std::vector<std::string> names, value.AsStrings());
+  for (const std::string& name : names) {
+    if (name.empty() || name.size() > 1024 || name.find('*') != std::string::npos) {
+      return InvalidArgument(
+          "expected names as they stand in the clients' certificates, each in full, found " +
+          QuotePath(name));
+    }
+  }
+  config.admin_clients = std::move(names);
+  return OkStatus();
+}
+
+Status SetLogLevel(const ConfigValue& value, Config& config) {
+  constexpr std::array<std::string_view, 5> kLevels = {"trace", "debug", "info", "warning", "error"};
+  ASSIGN_OR_RETURN(std::string level, value.AsString());
+  if (std::find(kLevels.begin(), kLevels.end(), level) == kLevels.end()) {
+    return InvalidArgument("expected one of trace, debug, info, warning, error, found " + QuotePath(level));
+  }
+  config.log_level = std::move(level);
+  return OkStatus();
+}
+
+Status SetLogFormat(const ConfigValue& value, Config& config) {
+  ASSIGN_OR_RETURN(const std::string text, value.AsString());
+  const std::string_view format = text;
+  if (format != "text" && format != "json") {
+    return InvalidArgument("expected text or json, found " + QuotePath(format));
+  }
+  config.log_format = format == "json" ? LogFormat::kJson : LogFormat::kText;
+  return OkStatus();
+}
+
+Status SetSocketDir(const ConfigValue& value, Config& config) {
+  ASSIGN_OR_RETURN(const std::string directory, value.AsString());
+  if (directory.empty()) return InvalidArgument("expected a directory, found an empty string");
+  std::error_code error;
+  // Clients are told the path, and have another working directory.
+  config.socket_dir = std::filesystem::absolute(directory, error).lexically_normal().string();
+  if (error) return InvalidArgument("make " + QuotePath(directory) + " absolute: " + error.message());
+  return OkStatus();
+}
+
+std::string PrintMemorySize(const MemorySize& size) {
+  if (size.bytes != 0) return TomlString(std::to_string(size.bytes) + "B");
+  std::array<char, 32> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), size.share * 100).ptr;
+  return TomlString(std::string(text.data(), end) + "%");
+}
+
+ConfigKey MemoryKey(std::string_view name, MemorySize Config::*member, std::string_view help) {
+  return {name, "SIZE", help,
+          [=](const ConfigValue& value, Config& config) -> Status {
+            ASSIGN_OR_RETURN(config.*member, value.AsMemorySize());
+            return OkStatus();
+          },
+          [=](const Config& config) { return PrintMemorySize(config.*member); }};
+}
+
+Status SetGpus(const ConfigValue& value, Config& config) {
+  ASSIGN_OR_RETURN(std::string text, value.AsString());
+  if (text != "auto" && text != "on" && text != "off")
+    return InvalidArgument("expected auto, on or off, found " + QuotePath(text));
+  config.gpus = std::move(text);
+  return OkStatus();
+}
+
+std::vector<ConfigKey> MakeKeys() {
+  return {
+      {"socket_dir", "DIR", "directory of the sockets and the instance lock; must exist", SetSocketDir,
+       [](const Config& config) { return TomlString(config.socket_dir); }},
+      {"socket_mode", "OCTAL", "permission bits of the sockets",
+       [](const ConfigValue& value, Config& config) -> Status {
+         ASSIGN_OR_RETURN(config.socket_mode, value.AsMode());
+         return OkStatus();
+       },
+       [](const Config& config) {
+         std::array<char, 16> text{};
+         return "0o" +
+                std::string(text.data(),
+                            std::to_chars(text.data(), text.data() + text.size(), config.socket_mode, 8).ptr);
+       }},
+      {"socket_group", "GROUP", "group (name or number) that owns the sockets; empty: the daemon's own",
+       [](const ConfigValue& value, Config& config) -> Status {
+         ASSIGN_OR_RETURN(config.socket_group, value.AsScalar());
+         return OkStatus();
+       },
+       [](const Config& config) { return TomlString(config.socket_group); }},
+      {"allowed_uids", "UID,...",
+       "users served besides the daemon's own and root; \"*\": every user that reaches the sockets",
+       SetAllowedUids, PrintAllowedUids},
+      MemoryKey("pool_bytes", &Config::pool_bytes,
+                "host memory for batches: \"8GiB\", or a share of what is available, \"25%\""),
+      {"gpus", "auto|on|off", "feed GPUs: those there are, with an error when there is none, or not at all",
+       SetGpus, [](const Config& config) { return TomlString(config.gpus); }},
+      MemoryKey("pinned_bytes", &Config::pinned_bytes,
+                "host memory pinned at the start for copies to GPUs, or a share of pool_bytes"),
+      MemoryKey("gpu_bytes", &Config::gpu_bytes, "memory of each GPU for batches, or a share of it"),
+      UintKey("workers", &Config::workers, 0, kMaxWorkers,
+              "threads that load samples; 0: one a CPU that this process may use"),
+      UintKey("default_slots", &Config::default_slots, kMinSlots, kMaxSlots,
+              "batches an arena holds when the client does not say; twice as many on a GPU; small ones up to "
+              "four times"),
+      UintKey("max_sessions", &Config::max_sessions, 1, kMaxSessions, "sessions at one time"),
+      UintKey("user_sessions", &Config::user_sessions, 0, kMaxSessions,
+              "sessions of one user at one time; 0: as many as max_sessions"),
+      UintKey("user_workers", &Config::user_workers, 0, kMaxWorkers,
+              "workers that may be at the feeds of one user at one time; 0: all"),
+      MemoryKey("user_pool_bytes", &Config::user_pool_bytes,
+                "host memory that the feeds of one user may take, or a share of pool_bytes"),
+      MemoryKey("user_pinned_bytes", &Config::user_pinned_bytes,
+                "pinned memory that the feeds of one user may take, or a share of pinned_bytes"),
+      MemoryKey("user_gpu_bytes", &Config::user_gpu_bytes,
+                "memory of each GPU that the feeds of one user may take, or a share of gpu_bytes"),
+      UintKey("dataset_cache", &Config::dataset_cache, 0, 1024,
+              "datasets kept open after their last feed ended"),
+      {"allowed_roots", "DIR,...", "directories below which clients may name datasets by path",
+       SetAllowedRoots, [](const Config& config) { return TomlStrings(config.allowed_roots); }},
+      ListenKey("http_listen", &Config::http_listen, "127.0.0.1:9467",
+                "where /metrics, /healthz and /readyz are served; port 0: any free one; \"off\": nowhere"),
+      {"http_hosts", "NAME,...",
+       "names of this host by which HTTP is asked, besides localhost and the address of http_listen",
+       SetHttpHosts, [](const Config& config) { return TomlStrings(config.http_hosts); }},
+      ListenKey("admin_listen", &Config::admin_listen, "10.0.0.7:9468",
+                "where operators of other hosts are served over TLS; port 0: any free one; \"off\": nowhere"),
+      FileKey("admin_cert", &Config::admin_cert, "certificate (PEM) that the daemon shows them"),
+      FileKey("admin_key", &Config::admin_key, "its key, not readable by every user"),
+      FileKey("admin_ca", &Config::admin_ca, "certificates (PEM) of the CA that theirs must be from"),
+      {"admin_clients", "NAME,...",
+       "names (DNS or URI, else the CN) in the certificates of those who are served", SetAdminClients,
+       [](const Config& config) { return TomlStrings(config.admin_clients); }},
+      {"log_level", "LEVEL", "trace, debug, info, warning or error", SetLogLevel,
+       [](const Config& config) { return TomlString(config.log_level); }},
+      {"log_format", "FORMAT", "text or json", SetLogFormat,
+       [](const Config& config) {
+         return TomlString(config.log_format == LogFormat::kJson ? "json" : "text");
+       }},
+      DurationKey("pending_timeout", &Config::pending_timeout,
+                  "for a client to connect its lifeline after opening a feed"),
+      DurationKey("drain_timeout", &Config::drain_timeout, "for clients to leave after SIGTERM"),
+      DurationKey("stuck_timeout", &Config::stuck_timeout,
+                  "a worker or a GPU's copy that gets nowhere for longer lets the service manager's watchdog "
+                  "expire; 0: never"),
+  };
+}
+
+Status SetDatasetPath(const ConfigValue& value, DatasetSpec& dataset) {
+  ASSIGN_OR_RETURN(dataset.path, value.AsString());
+  if (dataset.path.empty() || dataset.path.front() != '/') {
+    return InvalidArgument("expected an absolute path, found " + QuotePath(dataset.path));
+  }
+  return OkStatus();
+}
+
+Status SetTokenDtype(const ConfigValue& value, DatasetSpec& dataset) {
+  ASSIGN_OR_RETURN(const std::string dtype, value.AsString());
+  if (dtype != "uint16" && dtype != "uint32")
+    return InvalidArgument("expected uint16 or uint32, found " + QuotePath(dtype));
+  dataset.token_dtype = dtype == "uint32" ? DType::kUint32 : DType::kUint16;
+  return OkStatus();
+}
+
+}  // namespace
+
+const std::vector<ConfigKey>& ConfigKeys() {
+  static const std::vector<ConfigKey> keys = MakeKeys();
+  return keys;
+}
+
+Status SetDatasetKey(std::string_view key, const ConfigValue& value, DatasetSpec& dataset) {
+  if (key == "path") return SetDatasetPath(value, dataset);
+  if (key == "token_dtype") return SetTokenDtype(value, dataset);
+  if (key == "sequence_length") return SetUint32(value, 1, UINT32_MAX, dataset.sequence_length);
+  if (key == "stride") return SetUint32(value, 1, UINT32_MAX, dataset.stride);
+  if (key == "format") {
+    ASSIGN_OR_RETURN(dataset.format, value.AsString());
+    return CheckDatasetFormat(dataset.format);
+  }
+  return InvalidArgument("unknown key; a dataset has path, format, sequence_length, stride, token_dtype");
+}
+
+std::vector<std::string> DatasetFaults(const DatasetSpec& dataset) {
+  std::vector<std::string> faults;
+  const auto in_name = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  if (dataset.name.empty() || dataset.name.size() > 128 ||
+      !std::all_of(dataset.name.begin(), dataset.name.end(), in_name)) {
+    faults.emplace_back("a name consists of 1 to 128 letters, digits, '.', '_' and '-'");
+  }
+  if (dataset.path.empty()) faults.emplace_back("path is missing");
+  return faults;
+}
+
+std::string EnvironmentName(std::string_view key) {
+  std::string name = "PINFEED_";
+  for (const char c : key) name += c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  return name;
+}
+
+std::string FlagName(std::string_view key) {
+  std::string name = "--" + std::string(key);
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+std::string TomlString(std::string_view text) {
+  return '"' + JsonEscape(text) + '"';
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <charconv>
+#include <cmath>
+
+#include "common/base/quote.h"
+#include "server/config/config_keys.h"
+
+namespace pinfeed {
+namespace {
+
+template <typename T>
+bool ParseWhole(std::string_view text, T* out, int base = 10) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out, base);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+bool ParseWhole(std::string_view text, double* out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
+  return error == std::errc{} && end == text.data() + text.size() && std::isfinite(*out);
+}
+
+std::string_view Trim(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+// The number and its unit: "8 GiB" -> 8, "GiB".
+bool SplitUnit(std::string_view text, double* number, std::string_view* unit) {
+  text = Trim(text);
+  const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+  *unit = Trim(text.substr(digits));
+  return ParseWhole(text.substr(0, digits), number);
+}
+
+struct Unit {
+  std::string_view name;
+  double factor;
+};
+constexpr double kKibi = 1024;
+constexpr Unit kSizeUnits[] = {{"", 1},
+                               {"B", 1},
+                               {"KiB", kKibi},
+                               {"MiB", kKibi* kKibi},
+                               {"GiB", kKibi* kKibi* kKibi},
+                               {"TiB", kKibi* kKibi* kKibi* kKibi},
+                               {"kB", 1e3},
+                               {"MB", 1e6},
+                               {"GB", 1e9},
+                               {"TB", 1e12}};
+constexpr Unit kTimeUnits[] = {{"", 1000}, {"ms", 1}, {"s", 1000}, {"min", 60e3}, {"h", 3600e3}};
+
+template <size_t N>
+const Unit* FindUnit(const Unit (&units)[N], std::string_view name) {
+  for (const Unit& unit : units) {
+    if (unit.name == name) return &unit;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Status ConfigValue::Expected(std::string_view what) const {
+  std::string found;
+  if (const auto* text = std::get_if<std::string>(&storage_)) {
+    found = (text_ ? "" : "the string ") + QuotePath(*text);
+  } else if (const auto* integer = std::get_if<int64_t>(&storage_)) {
+    found = "the integer " + std::to_string(*integer);
+  } else if (const auto* number = std::get_if<double>(&storage_)) {
+    found = "the number " + std::to_string(*number);
+  } else if (std::holds_alternative<std::vector<std::string>>(storage_)) {
+    found = "an array";
+  } else {
+    found = std::get<Other>(storage_).type;
+  }
+  return InvalidArgument("expected " + std::string(what) + ", found " + found);
+}
+
+Result<uint64_t> ConfigValue::AsUint(uint64_t min, uint64_t max) const {
+  const std::string expected = "an integer within " + std::to_string(min) + " to " + std::to_string(max);
+  uint64_t value = 0;
+  if (const auto* text = std::get_if<std::string>(&storage_); text != nullptr && text_) {
+    if (!ParseWhole(*text, &value)) return Expected(expected);
+  } else if (const auto* integer = std::get_if<int64_t>(&storage_); integer != nullptr && *integer >= 0) {
+    value = static_cast<uint64_t>(*integer);
+  } else {
+    return Expected(expected);
+  }
+  if (value < min || value > max) return Expected(expected);
+  return value;
+}
+
+Result<std::string> ConfigValue::AsString() const {
+  const auto* text = std::get_if<std::string>(&storage_);
+  if (text == nullptr) return Expected("a string");
+  if (text->find('\0') != std::string::npos) return Expected("a string without NUL bytes");
+  return *text;
+}
+
+Result<std::string> ConfigValue::AsScalar() const {
+  if (const auto* integer = std::get_if<int64_t>(&storage_)) return std::to_string(*integer);
+  if (const auto* number = std::get_if<double>(&storage_)) return std::to_string(*number);
+  if (const auto* text = std::get_if<std::string>(&storage_)) return *text;
+  return Expected("a string or a number");
+}
+
+Result<std::vector<std::string>> ConfigValue::AsStrings() const {
+  if (const auto* items = std::get_if<std::vector<std::string>>(&storage_)) return *items;
+  const auto* text = std::get_if<std::string>(&storage_);
+  if (text == nullptr || !text_) return Expected("an array of strings");
+  std::vector<std::string> items;
+  std::string_view rest = *text;
+  while (!rest.empty()) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    if (const std::string_view item = Trim(rest.substr(0, comma)); !item.empty()) items.emplace_back(item);
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+  return items;
+}
+
+Result<uint32_t> ConfigValue::AsMode() const {
+  uint32_t mode = 0;
+  if (const auto* text = std::get_if<std::string>(&storage_)) {
+    std::string_view digits = *text;
+    if (digits.starts_with("0o")) digits.remove_prefix(2);  // as TOML and Python write octal numbers
+    if (!ParseWhole(digits, &mode, 8) || mode > 0777)
+      return Expected("permission bits in octal, such as 0660 or 0o660");
+    return mode;
+  }
+  const auto* integer = std::get_if<int64_t>(&storage_);
+  if (integer == nullptr || *integer < 0 || *integer > 0777)
+    return Expected("permission bits in octal, such as 0o660");
+  return static_cast<uint32_t>(*integer);
+}
+
+Result<MemorySize> ConfigValue::AsMemorySize() const {
+  const std::string expected = "a size such as \"8GiB\", or a share of the available memory such as \"25%\"";
+  const Result<std::string> text = AsScalar();
+  double number = 0;
+  std::string_view unit;
+  if (!text.ok() || !SplitUnit(*text, &number, &unit)) return Expected(expected);
+  if (unit == "%") {
+    if (!(number > 0 && number <= 100)) return Expected(expected);
+    return MemorySize{0, number / 100};
+  }
+  const Unit* found = FindUnit(kSizeUnits, unit);
+  // 2^62 bytes: so much that nothing computed from it overflows.
+  if (found == nullptr || number * found->factor < 1 || number * found->factor > 0x1p62)
+    return Expected(expected);
+  return MemorySize{static_cast<uint64_t>(number * found->factor), 0};
+}
+
+Result<std::chrono::milliseconds> ConfigValue::AsDuration() const {
+  const std::string expected = "a time within 0 to 24 hours, such as \"500ms\", \"30s\" or 30 (seconds)";
+  const Result<std::string> text = AsScalar();
+  double number = 0;
+  std::string_view unit;
+  if (!text.ok() || !SplitUnit(*text, &number, &unit)) return Expected(expected);
+  const Unit* found = FindUnit(kTimeUnits, unit);
+  if (found == nullptr || number * found->factor > 24 * 3600e3) return Expected(expected);
+  return std::chrono::milliseconds(std::llround(number * found->factor));
+}
+
+}  // namespace pinfeed

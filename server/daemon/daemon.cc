@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/daemon/daemon.h"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <vector>
+
+#include "common/base/byte_size.h"
+#include "common/base/log.h"
+#include "common/base/quote.h"
+#include "common/os/host_limits.h"
+#include "server/config/version.h"
+#include "server/daemon/daemon_parts.h"
+#include "server/daemon/delivery.h"
+#include "server/daemon/host_check.h"
+#include "server/daemon/start_watch.h"
+#include "server/daemon/stop_limit.h"
+#include "server/metrics/status_json.h"
+#include "server/session/token.h"
+#include "server/session/user_report.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr std::chrono::milliseconds kCallGrace(1000);  // for calls that run when the gRPC server stops
+
+sigset_t DaemonSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
+  return set;
+}
+
+// Each session takes a handful of descriptors; the soft limit is often 1024 for the sake of select(2), which
+// is not used here.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0)
+    spdlog::warn("raise the limit on descriptors: errno {}", errno);
+}
+
+// A descriptor that the parent passed by number. It must not reach programs started later.
+Result<UniqueFd> Inherited(int fd, const char* flag) {
+  if (fd < 0) return UniqueFd();
+  if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
+    return ErrnoStatus(std::string(flag) + " " + std::to_string(fd), errno);
+  return UniqueFd(fd);
+}
+
+}  // namespace
+
+void BlockDaemonSignals() {
+  const sigset_t set = DaemonSignals();
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);  // a peer that is gone is seen as EPIPE
+  ::signal(SIGXFSZ, SIG_IGN);  // memory beyond RLIMIT_FSIZE, which counts for memfds, as EFBIG
+}
+
+Result<std::unique_ptr<Daemon>> Daemon::Start(const CommandLine& command_line, ReadConfig read_config) {
+  std::unique_ptr<Daemon> daemon(new Daemon(command_line, std::move(read_config)));
+  if (const Status status = daemon->Create(); !status.ok()) {
+    daemon->service_.ShowStatus("cannot start: " + status.message());
+    if (status.code() == Code::kInvalidArgument) daemon->service_.RefuseClients();
+    return status;
+  }
+  return daemon;
+}
+
+Daemon::Daemon(const CommandLine& command_line, ReadConfig read_config)
+    : command_line_(command_line),
+      read_config_(std::move(read_config)),
+      server_epoch_(RandomUint64()),
+      drain_timeout_(command_line.config.drain_timeout),
+      users_(command_line.config.allowed_uids),
+      parts_(std::make_unique<Parts>()) {}
+
+Daemon::~Daemon() {
+  Stop();
+}
+
+Status Daemon::Create() {
+  const Config& config = command_line_.config;
+  RETURN_IF_ERROR(service_.Open(!command_line_.private_mode));
+  service_.Starting("starting");
+  RaiseDescriptorLimit();
+  ASSIGN_OR_RETURN(lifetime_, Inherited(command_line_.lifetime_fd, "--lifetime-fd"));
+  ASSIGN_OR_RETURN(ready_fd_, Inherited(command_line_.ready_fd, "--ready-fd"));
+  const sigset_t set = DaemonSignals();
+  signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_) return ErrnoStatus("create a signalfd", errno);
+  wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_) return ErrnoStatus("create an eventfd", errno);
+  ASSIGN_OR_RETURN(const uint64_t pool_bytes, PoolBytes(config.pool_bytes));
+  ASSIGN_OR_RETURN(std::string boot_id, ReadBootId());
+  RETURN_IF_ERROR(LoadAdminAccess());
+  ASSIGN_OR_RETURN(SocketDir directory, SocketDir::Lock(config.socket_dir, command_line_.private_mode));
+  parts_->directory.emplace(std::move(directory));
+  // One that the service manager passed takes connections without a daemon.
+  if (!service_.HasSocket(ServiceNotify::kControlSocket)) RETURN_IF_ERROR(parts_->directory->CheckUnserved());
+
+  parts_->pool.emplace(pool_bytes, config.user_pool_bytes.Of(pool_bytes), MemoryBudget::Names());
+  parts_->kept.emplace();
+  RETURN_IF_ERROR(OpenGpus());
+  parts_->workers.emplace(config.workers != 0 ? config.workers : UsableCpus(AffinityCpus()),
+                          config.user_workers != 0 ? config.user_workers : UINT32_MAX);
+  parts_->progress.emplace(
+      ProgressCheck::Parts{*parts_->workers,
+                           [devices = parts_->devices.get()] {
+                             return devices == nullptr ? std::vector<GpuSnapshot>() : devices->Snapshot();
+                           },
+                           [this](uint64_t feed, uint64_t sample) { return SampleName(feed, sample); },
+                           service_.watchdog_interval().has_value(), [this] { return Chores(); }},
+      config.stuck_timeout);
+  parts_->datasets = std::make_unique<Datasets>(
+      DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache});
+  parts_->sessions.emplace(config.max_sessions, config.user_sessions != 0 ? config.user_sessions : UINT32_MAX,
+                           [this] { Wake(); });
+  ASSIGN_OR_RETURN(const std::optional<gid_t> group, SocketGroup(config.socket_group));
+  const ListenerOptions options{config.socket_mode, group, [this](uid_t uid) { return users_.Serves(uid); }};
+  ASSIGN_OR_RETURN(
+      Listener lifeline_listener,
+      Listen(ServiceNotify::kLifelineSocket, parts_->directory->lifeline_path(), SOCK_SEQPACKET, options));
+  ASSIGN_OR_RETURN(parts_->lifelines,
+                   LifelineServer::Create(std::move(lifeline_listener), config.pending_timeout,
+                                          *parts_->sessions, parts_->refusals));
+  parts_->opener.emplace(FeedOpener::Parts{*parts_->pool, *parts_->kept, *parts_->workers, parts_->feeds,
+                                           *parts_->sessions, config.default_slots, parts_->devices.get(),
+                                           parts_->tracer});
+  parts_->callers.emplace(parts_->peers, parts_->admin_access ? &*parts_->admin_access : nullptr);
+  parts_->service.emplace(FeederService::Parts{*parts_->callers, *parts_->opener, parts_->datasets->cache,
+                                               parts_->datasets->opener, *parts_->lifelines, parts_->refusals,
+                                               [this] { return Snapshot(); }, kVersion, std::move(boot_id),
+                                               server_epoch_});
+  parts_->admin.emplace(AdminService::Parts{*parts_->callers, parts_->feeds, *parts_->sessions,
+                                            *parts_->lifelines, parts_->refusals, parts_->tracer,
+                                            MakeOperatorCalls(), ::geteuid()});
+  parts_->health.emplace(*parts_->sessions);
+  const RpcServer::Services services{*parts_->service, *parts_->admin, *parts_->health};
+  ASSIGN_OR_RETURN(parts_->rpc, RpcServer::Create(services));
+  RETURN_IF_ERROR(OpenHttp());
+  ASSIGN_OR_RETURN(Listener rpc_listener, Listen(ServiceNotify::kControlSocket, parts_->directory->rpc_path(),
+                                                 SOCK_STREAM, options));
+  ASSIGN_OR_RETURN(parts_->guard, FrameGuard::Create(std::move(rpc_listener), parts_->peers,
+                                                     [rpc = parts_->rpc.get()](UniqueFd connection) {
+                                                       rpc->Serve(std::move(connection));
+                                                     },
+                                                     parts_->refusals, {.thread_name = "guard"}));
+  RETURN_IF_ERROR(OpenAdminEndpoint());
+  // From here on threads of ours run, and the sockets are served.
+  parts_->workers->Start();
+  parts_->feeds.Start();
+  RETURN_IF_ERROR(parts_->lifelines->Start());
+  parts_->guard->Start();
+  if (parts_->admin_endpoint) parts_->admin_endpoint->Start();
+  return AnnounceReady();
+}
+
+Status Daemon::LoadAdminAccess() {
+  const Config& config = command_line_.config;
+  if (config.admin_listen.empty()) return OkStatus();
+  Result<TlsIdentity> identity = ReadAdminIdentity(config);
+  if (!identity.ok()) return AtItsPlace(identity.status(), command_line_);
+  WarnOfValidity(config, *identity);
+  parts_->admin_access.emplace(*std::move(identity), config.admin_clients);
+  return OkStatus();
+}
+
+Status Daemon::OpenAdminEndpoint() {
+  if (!parts_->admin_access) return OkStatus();
+  const std::string& listen = command_line_.config.admin_listen;
+  ASSIGN_OR_RETURN(parts_->admin_endpoint,
+                   AdminEndpoint::Create(listen, {*parts_->service, *parts_->admin, *parts_->health},
+                                         *parts_->admin_access, parts_->peers, parts_->refusals));
+  spdlog::info("admins of other hosts are served over TLS on {}, port {}", listen,
+               parts_->admin_endpoint->port());
+  return OkStatus();
+}
+
+Status Daemon::OpenGpus() {
+  // Nobody but the main thread knows of the directory yet, and that is below.
+  ASSIGN_OR_RETURN(const StartWatch watch, StartWatch::Create(
+                                               signals_.get(), lifetime_ ? lifetime_.get() : -1,
+                                               [this] {
+                                                 service_.ShowStatus("told to end before it was ready");
+                                                 parts_->directory.reset();
+                                               },
+                                               [this] { reload_missed_ = true; }));
+  ASSIGN_OR_RETURN(
+      Delivery delivery,
+      ChooseDelivery(
+          command_line_.config, *parts_->pool, [this](const Status& failure) { OnGpuFailure(failure); },
+          [this](uint64_t bytes, uint64_t total) {
+            service_.Starting("pinning host memory: ", ByteSize(bytes) + " of " + ByteSize(total));
+          }));
+  parts_->devices = std::move(delivery.devices);
+  backend_ = std::move(delivery.backend);
+  return OkStatus();
+}
+
+Status Daemon::OpenHttp() {
+  const std::string& port_path = parts_->directory->http_port_path();
+  if (command_line_.config.http_listen.empty()) {
+    ::unlink(port_path.c_str());  // of an earlier daemon; the lock is held
+    return OkStatus();
+  }
+  parts_->metrics.emplace(kVersion, [this] {
+    const bool broken = broken_;  // before: what is shown has it
+    DaemonSnapshot snapshot = Snapshot();
+    if (broken && !failure_shown_.exchange(true)) Wake();
+    return snapshot;
+  });
+  ASSIGN_OR_RETURN(parts_->http,
+                   HttpServer::Create({command_line_.config.http_listen, command_line_.config.http_hosts,
+                                       &*parts_->metrics, [this] { return StatusJson(Snapshot(), kVersion); },
+                                       [this] { return ready(); }, &parts_->refusals}));
+  ASSIGN_OR_RETURN(port_file_, WriteNewFile(port_path, std::to_string(parts_->http->port()) + "\n"));
+  spdlog::info("HTTP on port {}", parts_->http->port());
+  return OkStatus();
+}
+
+Result<Listener> Daemon::Listen(std::string_view name, const std::string& path, int type,
+                                const ListenerOptions& options) {
+  UniqueFd passed = service_.TakeSocket(name);
+  if (!passed) return Listener::Create(path, type, options, parts_->refusals);
+  return Listener::Adopt(std::move(passed), path, type, options, parts_->refusals);
+}
+
+Status Daemon::AnnounceReady() {
+  RETURN_IF_ERROR(failure());
+  parts_->health->SetServing(true);
+  announced_ = true;
+  spdlog::info("pinfeedd {} {}, pid {}", kVersion, ServingText(), ::getpid());
+  service_.Ready(ServingText());
+  if (ready_fd_) {
+    constexpr std::string_view kReady = "ready\n";
+    if (::write(ready_fd_.get(), kReady.data(), kReady.size()) < 0)
+      spdlog::warn("write to --ready-fd: errno {}", errno);
+    ready_fd_.reset();
+  }
+  return OkStatus();
+}
+
+std::string Daemon::ServingText() const {
+  return "serves " + QuotePath(command_line_.config.socket_dir) + ": pool of " +
+         ByteSize(parts_->pool->capacity_bytes()) + ", " + std::to_string(parts_->workers->threads()) +
+         " workers";
+}
+
+void Daemon::Stop() {
+  if (parts_ == nullptr) return;
+  const StopLimit limit(failure().ok() ? kStopGrace : kBrokenGpuStop,
+                        parts_->directory ? parts_->directory->lock() : -1);
+  BeginDrain();
+  if (parts_->guard) parts_->guard->StopAccepting();
+  if (parts_->http) UnlinkIfSame(parts_->directory->http_port_path(), port_file_);
+  parts_->http.reset();
+  if (parts_->sessions) parts_->sessions->Close();
+  requests_.Close();
+  if (parts_->health) parts_->health->Close();
+  if (parts_->datasets) parts_->datasets->opener.Stop();
+  if (parts_->admin_endpoint) parts_->admin_endpoint->Stop(kCallGrace);
+  if (parts_->rpc) parts_->rpc->Stop(kCallGrace);
+  if (parts_->guard) parts_->guard->Stop();
+  if (parts_->lifelines) parts_->lifelines->Stop();
+  if (parts_->sessions) {
+    for (const std::shared_ptr<Session>& session : parts_->sessions->All())
+      parts_->sessions->End(session, "the daemon ends");
+  }
+  parts_->feeds.Stop();
+  if (parts_->workers) parts_->workers->Stop();
+  CloseDatasets();
+  parts_.reset();
+}
+
+void Daemon::CloseDatasets() {
+  if (!parts_->datasets) return;
+  parts_->datasets->cache.Clear();
+  if (parts_->datasets->opener.Finish(Clock::now() + kCloseGrace)) return;
+  for (const DatasetOpener::UnderWay& hung : parts_->datasets->opener.under_way())
+    spdlog::warn("{} is not done; the daemon ends without waiting for it", hung.what);
+  (void)parts_->datasets.release();  // those threads use it until the process is gone
+  hangs_ = true;
+}
+
+std::vector<Chore> Daemon::Chores() const {
+  std::vector<Chore> all;
+  if (auto reaper = parts_->feeds.CurrentChore()) all.push_back(*std::move(reaper));
+  for (DatasetOpener::UnderWay& at : parts_->datasets->opener.under_way())
+    all.push_back({DatasetOpener::kThreadName, std::move(at.what), at.since, true});
+  if (parts_->devices == nullptr) return all;
+  if (auto lingering = parts_->devices->CurrentChore()) all.push_back(*std::move(lingering));
+  return all;
+}
+
+DaemonSnapshot Daemon::Snapshot() const {
+  DaemonSnapshot snapshot;
+  snapshot.server_epoch = server_epoch_;
+  snapshot.uptime_seconds = std::chrono::duration<double>(Clock::now() - started_).count();
+  snapshot.ready = ready();
+  snapshot.draining = draining();
+  if (snapshot.draining) {
+    const Clock::time_point began{Clock::duration(drain_began_.load())};
+    snapshot.draining_seconds = std::chrono::duration<double>(Clock::now() - began).count();
+  }
+  snapshot.workers = parts_->workers->threads();
+  snapshot.workers_busy = parts_->workers->busy();
+  snapshot.worker_chunks = parts_->workers->progress();
+  snapshot.worker_chunk_age_seconds = std::chrono::duration<double>(parts_->workers->LongestChunk()).count();
+  snapshot.sample_durations = parts_->workers->durations();
+  snapshot.pool_capacity_bytes = parts_->pool->capacity_bytes();
+  snapshot.pool_used_bytes = parts_->pool->used_bytes();
+  snapshot.open_fds = CountOpenFds();
+  snapshot.max_fds = MaxFds();
+  snapshot.cpu_seconds = CpuSeconds();
+  snapshot.started_unix_seconds = std::chrono::duration<double>(started_at_.time_since_epoch()).count();
+  snapshot.config_good = config_good_;
+  snapshot.config_unix_seconds = std::chrono::duration<double>(config_at_.load().time_since_epoch()).count();
+  if (parts_->admin_access) {
+    snapshot.admin_certificate_until_unix_seconds =
+        std::chrono::duration<double>(parts_->admin_access->valid_until().time_since_epoch()).count();
+  }
+  snapshot.resident_bytes = ResidentBytes();
+  FeedTable::View feeds = parts_->feeds.Snapshot();
+  snapshot.feeds = std::move(feeds.feeds);
+  snapshot.totals = feeds.totals;
+  parts_->sessions->AddTo(snapshot.feeds);
+  snapshot.sessions_opened = parts_->sessions->opened();
+  snapshot.sessions_closed = parts_->sessions->closed();
+  snapshot.max_sessions = parts_->sessions->limit();
+  snapshot.refusals = parts_->refusals.counts();
+  snapshot.fallbacks = parts_->sessions->fallbacks();
+  snapshot.refused_requests = parts_->refusals.codes();
+  snapshot.backend = backend_;
+  if (parts_->devices != nullptr) snapshot.gpus = parts_->devices->Snapshot();
+  snapshot.hung = parts_->progress->Hung(snapshot.gpus);
+  FillUsers(*parts_->pool, *parts_->kept, *parts_->sessions, parts_->devices.get(), snapshot);
+  return snapshot;
+}
+
+}  // namespace pinfeed

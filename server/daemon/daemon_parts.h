@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a daemon is made of. For the files of Daemon alone.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "server/daemon/daemon.h"
+#include "server/dataset/dataset_cache.h"
+#include "server/loading/progress_check.h"
+#include "server/loading/worker_pool.h"
+#include "server/memory/device_arenas.h"
+#include "server/memory/kept_memory.h"
+#include "server/memory/memory_budget.h"
+#include "server/metrics/http.h"
+#include "server/metrics/metrics.h"
+#include "server/net/admin_access.h"
+#include "server/net/frame_guard.h"
+#include "server/net/refusals.h"
+#include "server/net/socket_dir.h"
+#include "server/rpc/admin_endpoint.h"
+#include "server/rpc/admin_service.h"
+#include "server/rpc/callers.h"
+#include "server/rpc/dataset_opener.h"
+#include "server/rpc/health_service.h"
+#include "server/rpc/rpc_server.h"
+#include "server/rpc/service.h"
+#include "server/session/feed_table.h"
+#include "server/session/lifeline.h"
+#include "server/session/open_feed.h"
+#include "server/session/session.h"
+#include "server/trace/tracer.h"
+
+namespace pinfeed {
+
+inline constexpr std::chrono::seconds kStopGrace(30);     // behind the drain, until the process has ended
+inline constexpr std::chrono::seconds kBrokenGpuStop(5);  // likewise, when what a GPU holds is not to be had
+inline constexpr std::chrono::seconds kCloseGrace(2);     // for datasets to be closed, or to have been opened
+
+// All that a thread which hangs at a dataset uses: it is left to that thread when it never comes back.
+struct Datasets {
+  explicit Datasets(DatasetCache::Options options)
+      : cache(std::move(options),
+              [this](uid_t user, const DatasetSpec& spec, std::shared_ptr<const Dataset> dataset) {
+                opener.Close(user, spec, std::move(dataset));
+              }) {}
+
+  DatasetOpener opener{[this](uid_t user, const DatasetSpec& spec) { return cache.Open(user, spec); },
+                       [this](const std::string& name) {
+                         const std::shared_ptr<const DatasetCache::Options> options = cache.options();
+                         const auto named = options->named.find(name);
+                         return named == options->named.end() ? std::string() : named->second.path;
+                       }};
+  DatasetCache cache;  // ends first, by the opener
+};
+
+// In the order of creation.
+struct Daemon::Parts {
+  Refusals refusals;
+  PeerRegistry peers;
+  std::optional<AdminAccess> admin_access;  // nothing: no TCP endpoint
+  std::optional<Callers> callers;
+  Tracer tracer;
+  std::optional<SocketDir> directory;
+  std::optional<MemoryBudget> pool;
+  std::optional<KeptMemory> kept;
+  std::unique_ptr<DeviceArenas> devices;  // null: host memory only
+  std::optional<WorkerPool> workers;
+  std::optional<ProgressCheck> progress;
+  std::unique_ptr<Datasets> datasets;
+  FeedTable feeds;
+  std::optional<SessionTable> sessions;
+  std::unique_ptr<LifelineServer> lifelines;
+  std::optional<FeedOpener> opener;
+  std::optional<FeederService> service;
+  std::optional<AdminService> admin;
+  std::optional<HealthService> health;
+  std::unique_ptr<RpcServer> rpc;
+  std::optional<MetricsCollector> metrics;
+  std::unique_ptr<HttpServer> http;
+  std::unique_ptr<FrameGuard> guard;
+  std::unique_ptr<AdminEndpoint> admin_endpoint;
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daemon from ready to its end: signals, operators, a GPU that breaks.
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <optional>
+
+#include "common/base/log.h"
+#include "common/base/quote.h"
+#include "server/config/reload.h"
+#include "server/daemon/daemon.h"
+#include "server/daemon/daemon_parts.h"
+#include "server/daemon/host_check.h"
+#include "server/daemon/start_look.h"
+#include "server/daemon/start_watch.h"
+
+namespace pinfeed {
+namespace {
+
+// After a GPU broke: for trainers on others to leave, so that none waits long for the next daemon; and for a
+// scrape to see what happened, unless one comes earlier. deploy/prometheus scrapes every 15 s.
+constexpr std::chrono::milliseconds kMostAfterFailure(30000);
+constexpr std::chrono::seconds kShowFailure(20);
+constexpr std::chrono::milliseconds kAnswerTime(500);  // for the scrape to be sent
+// For a reload that is being read at the end, or the look of the start: it takes milliseconds, or hangs.
+constexpr std::chrono::milliseconds kReloadGrace(500);
+
+std::string Joined(const std::vector<std::string>& items) {
+  std::string text;
+  for (const std::string& item : items) text += (text.empty() ? "" : "; ") + item;
+  return text;
+}
+
+}  // namespace
+
+void Daemon::Wake() const {
+  const uint64_t one = 1;
+  // Only fails when it was set very often already.
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+}
+
+void Daemon::OnGpuFailure(const Status& failure) {
+  {
+    const MutexLock lock(failure_mutex_);
+    if (failure_.ok()) failure_ = failure;
+  }
+  broken_ = true;
+  BeginDrain();
+  // At once, not when the main thread comes to it: trainers are about to be told to leave, and must not be
+  // let in again here. Before the announcement nobody is in; copies are over before the sessions' table goes.
+  if (announced_) parts_->sessions->Close();
+  spdlog::error("{}; this process cannot use the GPU any more: it drains and ends, to be started anew",
+                failure.message());
+  Wake();
+}
+
+Status Daemon::failure() const {
+  const MutexLock lock(failure_mutex_);
+  return failure_;
+}
+
+Daemon::Clock::time_point Daemon::Watch() {
+  constexpr auto kNever = std::chrono::milliseconds::max();
+  const auto watchdog = service_.watchdog_interval();
+  const auto interval = std::min(watchdog.value_or(kNever), parts_->progress->interval());
+  if (interval == kNever) return Clock::time_point::max();
+  const Clock::time_point now = Clock::now();
+  if (now < watched_at_ + interval) return watched_at_ + interval;
+  watched_at_ = now;
+  if (parts_->progress->Stuck().empty() && watchdog) service_.FeedWatchdog();
+  return now + interval;
+}
+
+std::string Daemon::SampleName(uint64_t feed_id, uint64_t sample) const {
+  for (const std::shared_ptr<Feed>& feed : parts_->feeds.All()) {
+    if (feed->id() != feed_id || sample >= feed->dataset().samples) continue;
+    return feed->DescribeSample(sample);
+  }
+  return {};
+}
+
+void Daemon::WaitOnce(Clock::time_point until) {
+  int timeout_ms = -1;
+  if (until = std::min({until, Watch(), reloader_.Watch()}); until != Clock::time_point::max()) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+    timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, INT_MAX));
+  }
+  const bool watch_lifetime = lifetime_ && !lifetime_over_;
+  std::array<pollfd, 3> waits = {pollfd{signals_.get(), POLLIN, 0},
+                                 pollfd{watch_lifetime ? lifetime_.get() : -1, POLLIN, 0},
+                                 pollfd{wake_.get(), POLLIN, 0}};
+  if (::poll(waits.data(), waits.size(), timeout_ms) <= 0) return;  // EINTR: a debugger
+  if (waits[1].revents != 0 && HasHungUp(lifetime_.get())) {
+    spdlog::info("the process this daemon serves has ended");
+    lifetime_over_ = true;
+  }
+  if (waits[2].revents != 0) {
+    uint64_t events = 0;
+    [[maybe_unused]] const ssize_t bytes = ::read(wake_.get(), &events, sizeof events);
+    requests_.RunAll();
+  }
+  if (waits[0].revents != 0) OnSignal();
+}
+
+void Daemon::OnSignal() {
+  signalfd_siginfo signal{};
+  if (::read(signals_.get(), &signal, sizeof signal) != sizeof signal) return;
+  const std::string who = "pid " + std::to_string(signal.ssi_pid);
+  if (signal.ssi_signo == SIGHUP) {
+    RequestReload("SIGHUP of " + who, nullptr);  // which logs what becomes of it
+    return;
+  }
+  spdlog::info("signal {} from {}: {}", signal.ssi_signo, who, ending() ? "ending at once" : "draining");
+  ++asked_;
+}
+
+Status Daemon::Run() {
+  if (reload_missed_) RequestReload("SIGHUP during the start", nullptr);
+  std::optional<StartLook> look;  // one process's own daemon may read all there is, and nobody reads its log
+  if (!command_line_.private_mode) look.emplace(command_line_);
+  while (!ending()) WaitOnce(Clock::time_point::max());
+  reloader_.Stop();
+  const Status failed = failure();
+  service_.Stopping(failed.ok() ? "draining" : "draining to be started anew: " + failed.message(),
+                    std::max(drain_timeout_.load(), kMostAfterFailure) + kStopGrace);
+  parts_->health->SetServing(false);
+  BeginDrain();
+  parts_->sessions->Close();
+  parts_->feeds.DrainAll();
+  if (!lifetime_over_) {
+    AwaitClients();
+    if (!parts_->sessions->AllLeft()) spdlog::warn("some sessions are still open; ending without them");
+  }
+  Stop();
+  const Clock::time_point patience = Clock::now() + kReloadGrace;
+  if (!reloader_.Finish(patience)) hangs_ = true;
+  if (look && !look->Finish(patience)) hangs_ = true;
+  spdlog::info("pinfeedd ends");
+  return failure();
+}
+
+void Daemon::AwaitClients() {
+  const Clock::time_point began = Clock::now();
+  const int asked = asked_;
+  std::optional<Clock::time_point> shown_at;
+  while (asked_ == asked && !lifetime_over_) {
+    const Clock::time_point now = Clock::now();
+    const auto most = broken_ ? std::min(drain_timeout_.load(), kMostAfterFailure) : drain_timeout_.load();
+    if (failure_shown_ && !shown_at) shown_at = now + kAnswerTime;
+    const Clock::time_point shown =
+        !broken_ || !parts_->http
+            ? began
+            : std::min(shown_at.value_or(Clock::time_point::max()), began + kShowFailure);
+    const bool left = parts_->sessions->AllLeft() || now >= began + most;
+    if (left && now >= shown) return;
+    WaitOnce(left ? shown : began + most);
+  }
+}
+
+void Daemon::BeginDrain() {
+  Clock::rep none = kNotDraining;
+  drain_began_.compare_exchange_strong(none, Clock::now().time_since_epoch().count());
+}
+
+void Daemon::RequestReload(const std::string& who, Reloader::OnReloaded done) {
+  if (!ending()) {
+    reloader_.Request(who, std::move(done));
+  } else if (done) {
+    done(FailedPrecondition("reload the configuration: the daemon is on its way to its end"));
+  }
+}
+
+Reloader::Parts Daemon::MakeReloaderParts() {
+  return {
+      .main = requests_,
+      .make_load = [this]() -> Reloader::Load {
+        return [read = read_config_, running = command_line_](const Reloader::AtStep& at) {
+          return LoadConfig(read, running, at);
+        };
+      },
+      .adopt = [this](const std::string& who, const LoadedConfig& loaded) { return Adopt(who, loaded); },
+      .outcome = [this](bool good) { config_good_ = good; },
+      .begun = [this] { service_.Reloading(); },
+      .ready = [this](const std::string& remark) { service_.Ready(ServingText() + remark); },
+  };
+}
+
+ReloadReport Daemon::Adopt(const std::string& who, const LoadedConfig& loaded) {
+  Reload reload = MergeReloaded(command_line_, loaded.command_line);
+  command_line_ = std::move(reload.next);
+  Apply(command_line_.config);
+  if (loaded.identity && parts_->admin_access) {
+    WarnOfValidity(command_line_.config, *loaded.identity);
+    const std::string until = UtcText(loaded.identity->valid_until);
+    if (parts_->admin_access->SetIdentity(*loaded.identity))
+      reload.changed.push_back("admin endpoint: the certificates were read anew; its own is valid until " +
+                               until);
+  }
+  config_at_ = std::chrono::system_clock::now();
+  spdlog::info("{}: the configuration was loaded: {}", who,
+               reload.changed.empty() ? "nothing changed" : Joined(reload.changed));
+  if (!reload.need_restart.empty())
+    spdlog::warn("to take effect at a restart: {}", Joined(reload.need_restart));
+  for (const std::string& warning : loaded.warnings) spdlog::warn("{}", warning);
+  return {std::move(reload.changed), std::move(reload.need_restart), loaded.warnings};
+}
+
+// The keys that server/config/reload.cc calls live.
+void Daemon::Apply(const Config& config) {
+  users_.Set(config.allowed_uids);
+  parts_->datasets->cache.SetOptions({config.datasets, config.allowed_roots, config.dataset_cache});
+  parts_->sessions->SetLimit(config.max_sessions);
+  parts_->progress->SetLimit(config.stuck_timeout);
+  drain_timeout_ = config.drain_timeout;
+  if (parts_->admin_access) parts_->admin_access->SetClients(config.admin_clients);
+  if (const Status set = SetLogLevel(config.log_level); !set.ok()) spdlog::error("{}", set.message());
+}
+
+OperatorCalls Daemon::MakeOperatorCalls() {
+  const auto gone = [] { return Unavailable("the daemon has ended what it does"); };
+  OperatorCalls calls;
+  calls.drain = [this, gone](const std::string& who) -> Status {
+    const bool taken = requests_.Submit([this, who] {
+      if (ending()) return;  // as a second SIGTERM would end it at once
+      spdlog::info("{}: draining", who);
+      ++asked_;
+    });
+    return taken ? OkStatus() : gone();
+  };
+  calls.reload = [this, gone](const std::string& who, const OperatorCalls::OnReloaded& done) {
+    if (!requests_.Submit([this, who, done] { RequestReload(who, done); })) done(gone());
+  };
+  calls.drain_timeout = [this] { return drain_timeout_.load(); };
+  return calls;
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/daemon/delivery.h"
+
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/os/host_limits.h"
+
+namespace pinfeed {
+
+Result<Delivery> ChooseDelivery(const Config& config, MemoryBudget& pool,
+                                std::function<void(const Status&)> on_failure,
+                                std::function<void(uint64_t bytes, uint64_t total)> on_progress) {
+  if (config.gpus == "off") return Delivery{nullptr, "host (gpus = off)"};
+  DeviceOptions options;
+  options.pinned_bytes = config.pinned_bytes.Of(pool.capacity_bytes());
+  options.gpu_bytes = config.gpu_bytes.bytes;
+  options.gpu_share = config.gpu_bytes.share;
+  options.user_pinned_bytes = config.user_pinned_bytes.bytes;
+  options.user_pinned_share = config.user_pinned_bytes.share;
+  options.user_gpu_bytes = config.user_gpu_bytes.bytes;
+  options.user_gpu_share = config.user_gpu_bytes.share;
+  options.threads = UsableCpus(AffinityCpus());
+  options.on_failure = std::move(on_failure);
+  options.on_progress = std::move(on_progress);
+  Result<std::unique_ptr<DeviceArenas>> devices = MakeDeviceArenas(options, pool);
+  if (devices.ok()) return Delivery{*std::move(devices), "cuda"};
+  const Status reason = devices.status();
+  // Limits of ours that the configuration goes beyond; what the driver has too little of has an error number.
+  if (reason.code() == Code::kResourceExhausted && reason.native_error() == 0)
+    return InvalidArgument("gpus: " + reason.message());
+  if (config.gpus == "on" || reason.code() != Code::kUnavailable) return reason.WithContext("gpus");
+  spdlog::info("batches stay in host memory: {}", reason.message());
+  return Delivery{nullptr, "host (" + reason.message() + ")"};
+}
+
+}  // namespace pinfeed

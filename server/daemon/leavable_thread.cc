@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/daemon/leavable_thread.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+#include "common/base/sync.h"
+
+namespace pinfeed {
+
+// Purpose: what the thread and its owner share, for as long as either has it. Threads: those two.
+class LeavableThread::Progress {
+ public:
+  explicit Progress(std::string step) : step_(std::move(step)) {}
+  void SetStep(std::string step) PF_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    step_ = std::move(step);
+  }
+  std::string step() const PF_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    return step_;
+  }
+  void End() PF_EXCLUDES(mutex_) {
+    {
+      const MutexLock lock(mutex_);
+      over_ = true;
+    }
+    changed_.NotifyAll();
+  }
+  // Whether the thread is about to return.
+  bool AwaitEnd(Clock::time_point deadline) PF_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    while (!over_ && changed_.WaitUntil(mutex_, deadline)) {
+    }
+    return over_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::string step_ PF_GUARDED_BY(mutex_);
+  bool over_ PF_GUARDED_BY(mutex_) = false;
+};
+
+LeavableThread::LeavableThread(const char* name, std::string first_step, Body body)
+    : progress_(std::make_shared<Progress>(std::move(first_step))) {
+  thread_ = std::thread([progress = progress_, name, body = std::move(body)] {
+    ::pthread_setname_np(::pthread_self(), name);
+    body([&](std::string step) { progress->SetStep(std::move(step)); });
+    progress->End();
+  });
+}
+
+LeavableThread::~LeavableThread() {
+  if (!Finish(Clock::now())) thread_.detach();
+}
+
+std::string LeavableThread::step() const {
+  return progress_->step();
+}
+
+bool LeavableThread::Finish(Clock::time_point deadline) {
+  if (!thread_.joinable()) return true;
+  if (!progress_->AwaitEnd(deadline)) return false;
+  thread_.join();
+  return true;
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// The messages are those of sd_notify(3), the sockets those of sd_listen_fds(3).
+#include "server/daemon/service_notify.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <systemd/sd-daemon.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+#include "common/base/log.h"
+#include "common/base/quote.h"
+
+namespace pinfeed {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// No step of a start between two messages takes as long: the longest registers 64 GiB with the driver.
+constexpr seconds kStepLimit(120);
+constexpr seconds kRefusing(1);
+constexpr milliseconds kDeafManager(1000);
+
+int64_t SteadySeconds() {
+  return std::chrono::duration_cast<seconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string Extend(microseconds by) {
+  return "EXTEND_TIMEOUT_USEC=" + std::to_string(by.count()) + "\n";
+}
+
+// What sd_notify(3) does, which would wait without end for a manager that does not read. Gives an errno.
+int SendBounded(const char* address, const std::string& lines, milliseconds at_most) {
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  const std::string_view name(address == nullptr ? "" : address);
+  if ((!name.starts_with('/') && !name.starts_with('@')) || name.size() >= sizeof(to.sun_path)) return EINVAL;
+  std::memcpy(to.sun_path, name.data(), name.size());
+  if (name.starts_with('@')) to.sun_path[0] = '\0';  // a name without a file
+  const auto length =
+      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size() + (name.starts_with('/') ? 1 : 0));
+  const UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), length) != 0) return errno;
+  pollfd wait{fd.get(), POLLOUT, 0};
+  if (::poll(&wait, 1, static_cast<int>(at_most.count())) < 0 && errno != EINTR) return errno;
+  const ssize_t sent = ::send(fd.get(), lines.data(), lines.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  return sent == static_cast<ssize_t>(lines.size()) ? 0 : errno;
+}
+
+// A status is one line.
+std::string StatusLine(std::string status) {
+  std::replace(status.begin(), status.end(), '\n', ' ');
+  return "STATUS=" + status + "\n";
+}
+
+}  // namespace
+
+Status ServiceNotify::Open(bool notify) {
+  notify_ = notify && std::getenv("NOTIFY_SOCKET") != nullptr;
+  uint64_t interval_us = 0;
+  if (notify_ && ::sd_watchdog_enabled(0, &interval_us) > 0) {
+    // Half of it, as sd_watchdog_enabled(3) advises.
+    watchdog_interval_ =
+        std::chrono::ceil<std::chrono::milliseconds>(microseconds(std::max<uint64_t>(interval_us / 2, 1)));
+  }
+  char** names = nullptr;
+  const int count = ::sd_listen_fds_with_names(1, &names);
+  if (count < 0) return ErrnoStatus("take over the service manager's sockets ($LISTEN_FDS)", -count);
+  Status fault;
+  for (int i = 0; i < count; ++i) {
+    const std::string name = names[i];
+    ::free(names[i]);  // NOLINT(cppcoreguidelines-no-malloc): the library's
+    UniqueFd fd(SD_LISTEN_FDS_START + i);
+    const bool taken = std::any_of(sockets_.begin(), sockets_.end(),
+                                   [&](const auto& socket) { return socket.first == name; });
+    if (name != kControlSocket && name != kLifelineSocket) {
+      fault = InvalidArgument("the service manager passed a socket named " + QuotePath(name) +
+                              "; socket units need FileDescriptorName=control or lifeline");
+    } else if (taken) {
+      fault = InvalidArgument("the service manager passed two sockets named " + QuotePath(name));
+    }
+    if (UniqueFd spare(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0)); spare) spare_.push_back(std::move(spare));
+    sockets_.emplace_back(name, std::move(fd));
+  }
+  ::free(names);  // NOLINT(cppcoreguidelines-no-malloc): the library's
+  return fault;
+}
+
+bool ServiceNotify::HasSocket(std::string_view name) const {
+  return std::any_of(sockets_.begin(), sockets_.end(),
+                     [&](const auto& socket) { return socket.first == name && socket.second; });
+}
+
+UniqueFd ServiceNotify::TakeSocket(std::string_view name) {
+  for (auto& [known, fd] : sockets_) {
+    if (known == name) return std::move(fd);
+  }
+  return {};
+}
+
+void ServiceNotify::Starting(const char* step, const std::string& detail) {
+  if (!notify_) return;
+  const int64_t now = SteadySeconds();
+  const bool same_step = step_.exchange(step) == step;
+  if (step_sent_s_.exchange(now) == now && same_step) return;
+  Send(StatusLine(step + detail) + Extend(kStepLimit));
+}
+
+void ServiceNotify::Ready(const std::string& status) {
+  spare_.clear();
+  Send("READY=1\n" + StatusLine(status));
+}
+
+void ServiceNotify::Reloading() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  Send("RELOADING=1\nMONOTONIC_USEC=" +
+       std::to_string(std::chrono::duration_cast<microseconds>(now).count()) + "\n");
+}
+
+void ServiceNotify::Stopping(const std::string& status, std::chrono::milliseconds at_most) {
+  Send("STOPPING=1\n" + StatusLine(status) + Extend(at_most));
+}
+
+void ServiceNotify::FeedWatchdog() {
+  Send("WATCHDOG=1\n");
+}
+
+void ServiceNotify::ShowStatus(const std::string& status) {
+  Send(StatusLine(status));
+}
+
+void ServiceNotify::RefuseClients() {
+  using Clock = std::chrono::steady_clock;
+  std::vector<pollfd> waits;
+  for (const UniqueFd& fd : spare_) {
+    const int flags = ::fcntl(fd.get(), F_GETFL);
+    if (flags >= 0 && ::fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) == 0)
+      waits.push_back({fd.get(), POLLIN, 0});
+  }
+  const Clock::time_point end = Clock::now() + kRefusing;
+  while (!waits.empty()) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+    if (left.count() <= 0 || ::poll(waits.data(), waits.size(), static_cast<int>(left.count())) < 0) return;
+    for (pollfd& wait : waits) {
+      if (wait.revents == 0) continue;
+      const UniqueFd client(::accept4(wait.fd, nullptr, nullptr, SOCK_CLOEXEC));
+      if (!client && errno != EAGAIN && errno != ECONNABORTED) wait.fd = -1;  // it does not listen
+    }
+  }
+}
+
+void ServiceNotify::Send(const std::string& lines) {
+  if (!notify_) return;
+  // One that did not read once is not waited for again.
+  const int error =
+      SendBounded(std::getenv("NOTIFY_SOCKET"), lines, warned_ ? milliseconds(0) : kDeafManager);
+  if (error != 0 && !warned_.exchange(true)) {
+    spdlog::warn("tell the service manager ($NOTIFY_SOCKET): {}{}", std::strerror(error),
+                 error == EAGAIN ? "; it does not read" : "");
+  }
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/daemon/start_look.h"
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "common/base/log.h"
+#include "server/daemon/host_check.h"
+
+namespace pinfeed {
+
+StartLook::StartLook(CommandLine command_line)
+    : thread_("start-look", "beginning", [command_line = std::move(command_line)](const auto& at) {
+        std::string step = "beginning";
+        const auto note = [&](const std::string& next) { at(step = next); };
+        try {
+          for (const std::string& warning : MissingWarnings({}, command_line, note))
+            spdlog::warn("{}", warning);
+        } catch (const std::exception& error) {
+          spdlog::warn("{}: {}", step, error.what());
+        }
+      }) {}
+
+bool StartLook::Finish(LeavableThread::Clock::time_point deadline) {
+  if (thread_.Finish(deadline)) return true;
+  spdlog::warn("{} hangs since the start; the daemon ends without waiting for it", thread_.step());
+  return false;
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/daemon/start_watch.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <utility>
+
+#include "common/base/log.h"
+
+namespace pinfeed {
+namespace {
+
+[[noreturn]] void EndProcess(const std::function<void()>& on_end) {
+  on_end();
+  spdlog::info("pinfeedd ends before it was ready");
+  ::_exit(0);  // not exit(): the main thread still uses what that destroys
+}
+
+void WatchUntil(int stop, int signals, int lifetime, const std::function<void()>& on_end,
+                const std::function<void()>& on_hup) {
+  while (true) {
+    std::array<pollfd, 3> waits = {pollfd{stop, POLLIN, 0}, pollfd{signals, POLLIN, 0},
+                                   pollfd{lifetime, POLLIN, 0}};
+    if (::poll(waits.data(), waits.size(), -1) < 0) continue;  // EINTR: a debugger
+    if (waits[0].revents != 0) return;
+    if (waits[2].revents != 0 && HasHungUp(lifetime)) {
+      spdlog::info("the process this daemon serves has ended");
+      EndProcess(on_end);
+    }
+    signalfd_siginfo signal{};
+    if (::read(signals, &signal, sizeof signal) != sizeof signal) continue;
+    if (signal.ssi_signo == SIGHUP) {
+      on_hup();
+      continue;
+    }
+    spdlog::info("signal {} from pid {} while starting", signal.ssi_signo, signal.ssi_pid);
+    EndProcess(on_end);
+  }
+}
+
+}  // namespace
+
+Result<StartWatch> StartWatch::Create(int signals, int lifetime, std::function<void()> on_end,
+                                      std::function<void()> on_hup) {
+  UniqueFd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop) return ErrnoStatus("create an eventfd", errno);
+  std::thread thread([fd = stop.get(), signals, lifetime, on_end = std::move(on_end),
+                      on_hup = std::move(on_hup)] { WatchUntil(fd, signals, lifetime, on_end, on_hup); });
+  ::pthread_setname_np(thread.native_handle(), "start-watch");
+  return StartWatch(std::move(stop), std::move(thread));
+}
+
+StartWatch::~StartWatch() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written =
+      ::write(stop_.get(), &one, sizeof one);  // cannot overflow: the only one
+  thread_.join();
+}
+
+bool HasHungUp(int fd) {
+  std::array<char, 64> ignored{};
+  const ssize_t bytes = ::read(fd, ignored.data(), ignored.size());
+  return bytes == 0 || (bytes < 0 && errno != EINTR && errno != EAGAIN);
+}
+
+}  // namespace pinfeed

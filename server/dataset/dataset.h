@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stage 1 of the way of a batch: indexed samples with named fields. In: a path on disk. Out: the bytes of one
+// field of one sample, read straight into the place the caller gives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/spec/tensor_spec.h"
+
+namespace pinfeed {
+
+enum class FieldKind {
+  kTensor,        // fixed dtype and shape; read into a place of exactly its size
+  kEncodedImage,  // a file's bytes (JPEG, PNG, ...): decoded and transformed by the pipeline; dtype and shape
+                  // are unset
+};
+
+struct Field {
+  TensorSpec spec;  // for kEncodedImage only the name counts
+  FieldKind kind = FieldKind::kTensor;
+};
+
+struct DatasetInfo {
+  std::string format;         // "image_folder", "npy", "tokens"
+  std::string path;           // as the user named it
+  uint64_t samples = 0;       // >= 1
+  std::string fingerprint;    // 16 hex digits; changes when order-relevant facts change (names, sizes, count;
+                              // not contents)
+  std::vector<Field> fields;  // in output order
+  std::vector<std::string> classes;  // class names by label, raw bytes; empty if there are none
+};
+
+// Purpose: read access to one dataset. Immutable after creation.
+// Owns: descriptors and the index. Threads: every method may be called from any thread at once; reads may
+// block on the disk. Errors: kDataLoss / kNotFound / kPermissionDenied with the file's name, for what the
+// disk does after opening.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  virtual const DatasetInfo& info() const = 0;
+
+  // Reads a kTensor field. Preconditions: id < info().samples; field is a kTensor field; out.size() is its
+  // SampleBytes().
+  virtual Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const = 0;
+
+  // Reads all fields of a sample, for datasets whose fields are all kTensor: places[f] as `out` of
+  // ReadTensor. A format whose fields come from the same bytes reads them once.
+  virtual Status ReadTensors(uint64_t id, std::span<const std::span<std::byte>> places) const {
+    for (size_t field = 0; field < places.size(); ++field)
+      RETURN_IF_ERROR(ReadTensor(id, field, places[field]));
+    return OkStatus();
+  }
+
+  // Reads the file of a kEncodedImage field into `out`, which is resized (its capacity is the caller's to
+  // reuse). Precondition: id < info().samples; field is a kEncodedImage field.
+  virtual Status ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const = 0;
+
+  // What a person would look for to find the sample: "train/cat/0001.jpg", "images.npy[17]".
+  virtual std::string Describe(uint64_t id) const = 0;
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/dataset/dataset_cache.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <system_error>
+
+#include "common/base/quote.h"
+#include "server/dataset/dataset_stamp.h"
+#include "server/dataset/file_kinds.h"
+#include "server/storage/rooted_file.h"
+
+namespace pinfeed {
+
+namespace {
+
+// A name stands for another path tomorrow.
+DatasetSpec WithPath(DatasetSpec spec, const DatasetSpec& resolved) {
+  spec.path = resolved.path;
+  return spec;
+}
+
+}  // namespace
+
+Result<DatasetCache::Key> DatasetCache::Resolve(const DatasetSpec& spec) const {
+  const std::shared_ptr<const Options> options = this->options();
+  Key key{spec, options->allowed_roots, 0};
+  if (!spec.name.empty()) {
+    const auto named = options->named.find(spec.name);
+    if (named == options->named.end()) {
+      return NotFound("dataset.name: " + QuotePath(spec.name) +
+                      " is not configured in the daemon; `pinfeed datasets` lists what is");
+    }
+    key.spec = named->second;
+    // What the client says about the sequences wins over what the configuration says.
+    if (!spec.format.empty()) key.spec.format = spec.format;
+    if (spec.sequence_length != 0) key.spec.sequence_length = spec.sequence_length;
+    if (spec.stride != 0) key.spec.stride = spec.stride;
+    if (spec.token_dtype) key.spec.token_dtype = spec.token_dtype;
+    // Whoever wrote the configuration allowed this.
+    std::error_code error;
+    const std::filesystem::path path(key.spec.path);
+    key.roots = {std::filesystem::is_directory(path, error) ? path.string() : path.parent_path().string()};
+  }
+  ASSIGN_OR_RETURN(const RootedPath base, RootedPath::Resolve(key.spec.path, key.roots));
+  const Result<uint64_t> stamp = StampOf(base);
+  if (!stamp.ok()) return ExplainMissing(stamp.status(), key.spec.path);
+  key.stamp = *stamp;
+  return key;
+}
+
+void DatasetCache::SetOptions(Options options) {
+  auto set = std::make_shared<const Options>(std::move(options));
+  Kept dropped;
+  const MutexLock lock(mutex_);
+  options_.swap(set);
+  Drop(dropped);
+}
+
+void DatasetCache::Clear() {
+  Kept dropped;
+  const MutexLock lock(mutex_);
+  dropped.swap(kept_);
+}
+
+std::shared_ptr<const DatasetCache::Options> DatasetCache::options() const {
+  const MutexLock lock(mutex_);
+  return options_;
+}
+
+void DatasetCache::Drop(Kept& dropped) {
+  while (kept_.size() > options_->capacity) dropped.splice(dropped.end(), kept_, std::prev(kept_.end()));
+}
+
+std::shared_ptr<const Dataset> DatasetCache::Use(const Key& key, std::shared_ptr<const Dataset> opened) {
+  Kept dropped;
+  const MutexLock lock(mutex_);
+  entries_.remove_if([](const Entry& entry) { return entry.dataset.expired(); });
+  const auto found =
+      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.key == key; });
+  std::shared_ptr<const Dataset> used = found != entries_.end() ? found->dataset.lock() : nullptr;
+  if (used == nullptr) {
+    if (opened == nullptr) return nullptr;
+    used = std::move(opened);
+    entries_.push_back({key, used});
+  }
+  kept_.remove(used);  // not its end: `used` has a share
+  kept_.push_front(used);
+  Drop(dropped);
+  return used;
+}
+
+std::shared_ptr<const Dataset> DatasetCache::Closing(uid_t user, const DatasetSpec& spec,
+                                                     std::shared_ptr<const Dataset> opened) const {
+  if (close_ == nullptr) return opened;
+  const Dataset* const dataset = opened.get();
+  return {dataset, [close = close_, user, spec, share = std::move(opened)](const Dataset*) mutable {
+            close(user, spec, std::move(share));
+          }};
+}
+
+Result<std::shared_ptr<const Dataset>> DatasetCache::Open(uid_t user, const DatasetSpec& spec) {
+  ASSIGN_OR_RETURN(const Key key, Resolve(spec));
+  if (std::shared_ptr<const Dataset> open = Use(key, nullptr)) return open;
+  ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> opened, open_(key.spec, key.roots));
+  return Use(key, Closing(user, WithPath(spec, key.spec), std::move(opened)));
+}
+
+}  // namespace pinfeed

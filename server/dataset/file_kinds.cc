@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/dataset/file_kinds.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <vector>
+
+#include "common/base/ascii_case.h"
+
+namespace pinfeed {
+namespace {
+
+struct Kind {
+  std::vector<std::string_view> extensions;
+  std::string_view advice;
+};
+
+const std::vector<Kind>& Kinds() {
+  static const std::vector<Kind> kinds = {
+      {{".csv", ".tsv", ".parquet", ".arrow", ".feather", ".json", ".jsonl", ".ndjson", ".xlsx", ".sqlite"},
+       "tables are not read: save each column as an array of its own with numpy.save, such as DIR/x.npy and "
+       "DIR/label.npy (text as token ids in a .bin file of uint16), and open DIR"},
+      {{".npz"},
+       "unpack it into a directory of its own (unzip FILE -d DIR), where each array becomes a .npy file, and "
+       "open DIR"},
+      {{".tar", ".tar.gz", ".tgz", ".tar.zst", ".zip", ".7z", ".rar"},
+       "archives and shards are not read: unpack them into one directory (tar -xf FILE -C DIR, unzip FILE "
+       "-d DIR), arrange the images as DIR/<class>/<image>, and open DIR"},
+      {{".h5", ".hdf5", ".lmdb", ".mdb", ".mat", ".nc", ".zarr", ".pt", ".pth", ".pkl", ".pickle",
+        ".safetensors", ".tfrecord", ".tfrecords", ".rec", ".beton"},
+       "this kind of file is not read: save each of its arrays with numpy.save, such as DIR/image.npy and "
+       "DIR/label.npy, all with one row a sample, and open DIR"},
+      {{".txt"},
+       "text is not read: save it as token ids, such as numpy.array(ids, \"uint16\").tofile(\"tokens.bin\"), "
+       "and open that with a sequence_length"},
+  };
+  return kinds;
+}
+
+bool IsOneOf(std::string_view name, std::initializer_list<std::string_view> names) {
+  return std::ranges::any_of(names, [&](std::string_view other) { return EqualsIgnoringCase(name, other); });
+}
+
+}  // namespace
+
+bool HasExtension(std::string_view name, std::span<const std::string_view> extensions) {
+  return std::ranges::any_of(extensions, [&](std::string_view extension) {
+    return name.size() >= extension.size() &&
+           EqualsIgnoringCase(name.substr(name.size() - extension.size()), extension);
+  });
+}
+
+bool IsNamedAsImage(std::string_view name) {
+  return HasExtension(name, kImageExtensions) || HasExtension(name, kOtherImageExtensions);
+}
+
+std::string_view AdviceFor(std::string_view name) {
+  for (const Kind& kind : Kinds())
+    if (HasExtension(name, kind.extensions)) return kind.advice;
+  return {};
+}
+
+bool IsSplitName(std::string_view name) {
+  return IsOneOf(name, {"train", "training", "val", "valid", "validation", "test", "dev", "eval"});
+}
+
+bool IsImagesName(std::string_view name) {
+  return IsOneOf(name, {"image", "images", "img", "imgs", "input", "inputs", "jpegimages"});
+}
+
+bool IsMasksName(std::string_view name) {
+  return IsOneOf(name, {"mask", "masks", "label", "labels", "annotation", "annotations", "segmentation",
+                        "segmentations", "segmentationclass", "target", "targets", "gt"});
+}
+
+Status ExplainMissing(const Status& missing, std::string_view path) {
+  if (missing.code() != Code::kNotFound) return missing;
+  if (path.find_first_of("*?{") != std::string_view::npos) {
+    const std::string_view advice = AdviceFor(path.substr(0, path.find_last_not_of("*?{}[]") + 1));
+    return NotFound(missing.message() +
+                    "; patterns are not expanded: a dataset is one directory or one file, so name that" +
+                    (advice.empty() ? std::string() : "; " + std::string(advice)));
+  }
+  if (path.find("/~") != std::string_view::npos) {
+    return NotFound(missing.message() +
+                    "; \"~\" is not expanded: give the path with the home directory written out "
+                    "(os.path.expanduser in Python)");
+  }
+  return missing;
+}
+
+}  // namespace pinfeed

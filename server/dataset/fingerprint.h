@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether two datasets have the same samples in the same order, as 16 hex digits that a cursor carries.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "common/spec/tensor_spec.h"
+
+namespace pinfeed {
+
+// Purpose: a 64-bit hash over the facts that sample order depends on. Against mistakes, not against forgery.
+// FNV-1a with its 64-bit prime and basis: http://www.isthe.com/chongo/tech/comp/fnv/ (Fowler, Noll, Vo).
+// Threads: a value; not for concurrent use. Invariant: the result depends on where one text ends and the next
+// begins.
+class Fingerprint {
+ public:
+  Fingerprint& Add(uint64_t number) {
+    for (int shift = 0; shift < 64; shift += 8) Byte(static_cast<uint8_t>(number >> shift));
+    return *this;
+  }
+  Fingerprint& Add(std::string_view text) {
+    Add(uint64_t{text.size()});
+    for (const char c : text) Byte(static_cast<uint8_t>(c));
+    return *this;
+  }
+  Fingerprint& Add(const TensorSpec& spec);
+  std::string Hex() const;
+
+ private:
+  void Byte(uint8_t byte) { hash_ = (hash_ ^ byte) * 0x100000001b3; }
+  uint64_t hash_ = 0xcbf29ce484222325;
+};
+
+}  // namespace pinfeed

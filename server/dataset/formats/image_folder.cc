@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/dataset/formats/image_folder.h"
+
+#include <cstring>
+
+#include "common/base/quote.h"
+#include "server/dataset/formats/image_index.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr size_t kImageField = 0;
+constexpr size_t kLabelField = 1;
+
+// Purpose: the Dataset of an image folder. Owns: the root's descriptor and the index; files are opened for
+// each read, so that a million of them need no million descriptors. Threads and errors: as Dataset says.
+class ImageFolder final : public Dataset {
+ public:
+  ImageFolder(RootedPath base, ImageIndex index, DatasetInfo info)
+      : base_(std::move(base)), index_(std::move(index)), info_(std::move(info)) {}
+
+  const DatasetInfo& info() const override { return info_; }
+
+  Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
+    PF_CHECK(field == kLabelField && out.size() == sizeof(int64_t),
+             "image_folder has one tensor field, an int64 scalar");
+    const int64_t label = index_.Label(id);
+    std::memcpy(out.data(), &label, sizeof(label));
+    return OkStatus();
+  }
+
+  Status ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
+    PF_CHECK(field == kImageField, "image_folder has one encoded field");
+    ASSIGN_OR_RETURN(const RootedFile file, base_.OpenFile(index_.Path(id)));
+    return file.ReadAll(kMaxImageFileBytes, out);
+  }
+
+  std::string Describe(uint64_t id) const override { return EscapeName(base_.FullPath(index_.Path(id))); }
+
+ private:
+  const RootedPath base_;
+  const ImageIndex index_;
+  const DatasetInfo info_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const Dataset>> OpenImageFolder(RootedPath base, std::string user_path) {
+  ASSIGN_OR_RETURN(ImageIndex index, ImageIndex::Build(base));
+  DatasetInfo info;
+  info.format = "image_folder";
+  info.path = std::move(user_path);
+  info.samples = index.samples();
+  info.fingerprint = index.FingerprintHex();
+  info.fields = {{{"image", DType::kUnspecified, {}}, FieldKind::kEncodedImage},
+                 {{"label", DType::kInt64, {}}, FieldKind::kTensor}};
+  info.classes = index.classes();
+  return std::shared_ptr<const Dataset>(
+      std::make_shared<const ImageFolder>(std::move(base), std::move(index), std::move(info)));
+}
+
+}  // namespace pinfeed

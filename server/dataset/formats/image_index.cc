@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/dataset/formats/image_index.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "common/base/quote.h"
+#include "server/dataset/file_kinds.h"
+#include "server/dataset/name_order.h"
+#include "server/storage/directory_walk.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr uint64_t kMaxNameBytes = std::numeric_limits<uint32_t>::max();
+
+Status TooLarge(const RootedPath& base) {
+  return ResourceExhausted("index " + QuotePath(base.path()) + ": the names of its files exceed " +
+                           std::to_string(kMaxNameBytes) + " bytes; split the dataset");
+}
+
+// Whether a directory holds class folders and no image beside them.
+Result<bool> HoldsClassFolders(const RootedPath& base, const std::string& name) {
+  bool has_folder = false;
+  bool has_image = false;
+  const auto visit = [&](const DirectoryEntry& entry) -> Status {
+    if (entry.kind == EntryKind::kDirectory)
+      has_folder = true;
+    else if (IsNamedAsImage(entry.name))
+      has_image = true;
+    return OkStatus();
+  };
+  ASSIGN_OR_RETURN([[maybe_unused]] const NodeId id, ScanDirectory(base, name, visit));
+  return has_folder && !has_image;
+}
+
+// A root that holds train, val and so on would be read as a dataset of the classes "train" and "val", labels
+// and all. A class may have such a name: the only one, with images of its own, or one among others.
+Status CheckHoldsNoParts(const RootedPath& base, const std::vector<std::string>& classes) {
+  std::string listed;
+  std::string part;
+  size_t parts = 0;
+  size_t with_classes = 0;
+  for (const std::string& name : classes) {
+    if (!IsSplitName(name)) continue;
+    ASSIGN_OR_RETURN(const bool has_classes, HoldsClassFolders(base, name));
+    listed += (parts++ == 0 ? "" : ", ") + QuotePath(name);
+    if (has_classes) ++with_classes;
+    if (part.empty() || name.starts_with("train")) part = name;
+  }
+  const bool only_parts = parts == classes.size() && (parts > 1 || with_classes > 0);
+  if (!only_parts && with_classes < 2) return OkStatus();
+  return InvalidArgument("image folder " + QuotePath(base.path()) + " holds the parts of a dataset (" +
+                         listed + ") in place of class folders; name one part, such as " +
+                         QuotePath(base.FullPath(part)));
+}
+
+// images/ beside masks/ would be read as a dataset of two classes.
+Status CheckHoldsNoMasks(const RootedPath& base, const std::vector<std::string>& classes) {
+  if (classes.size() != 2) return OkStatus();
+  const auto masks = std::ranges::find_if(classes, IsMasksName);
+  if (masks == classes.end() || std::ranges::find_if(classes, IsImagesName) == classes.end())
+    return OkStatus();
+  return InvalidArgument("image folder " + QuotePath(base.path()) +
+                         " holds images and what belongs to each (" + QuotePath(classes[0]) + ", " +
+                         QuotePath(classes[1]) +
+                         ") in place of class folders; write both as arrays, image.npy and mask.npy, into a "
+                         "directory of their own, and open that with masks naming 'mask'");
+}
+
+// Decides about one entry that is no directory: true for an image, false for what is passed over.
+Result<bool> IsImage(const RootedPath& base, std::string_view directory, const DirectoryEntry& entry) {
+  const auto object = [&] {
+    return "image folder entry " + QuotePath(base.FullPath(JoinPath(directory, entry.name)));
+  };
+  if (HasExtension(entry.name, kOtherImageExtensions)) {
+    return InvalidArgument(
+        object() +
+        " is an image of a format that is not decoded here; convert it to JPEG or PNG, or move it away");
+  }
+  if (!HasExtension(entry.name, kImageExtensions)) return false;
+  if (entry.kind == EntryKind::kDangling)
+    return NotFound(object() + " is a symbolic link to nothing; mend or remove it");
+  if (entry.kind != EntryKind::kFile) return InvalidArgument(object() + " is no regular file; move it away");
+  return true;
+}
+
+}  // namespace
+
+Result<ImageIndex> ImageIndex::Build(const RootedPath& base) {
+  ImageIndex index;
+  std::string stray_image;
+  uint64_t bytes = 0;
+  const auto visit = [&](const DirectoryEntry& entry) -> Status {
+    if (entry.kind == EntryKind::kDirectory) {
+      bytes += entry.name.size() + sizeof(std::string);
+      if (bytes > kMaxNameBytes) return TooLarge(base);
+      index.classes_.emplace_back(entry.name);
+    } else if (stray_image.empty() && IsNamedAsImage(entry.name)) {
+      stray_image = entry.name;
+    }
+    return OkStatus();
+  };
+  ASSIGN_OR_RETURN(const NodeId root, ScanDirectory(base, "", visit));
+  if (index.classes_.empty()) {
+    const std::string object = "image folder " + QuotePath(base.path());
+    if (!stray_image.empty()) {
+      return InvalidArgument(
+          object + " holds images (such as " + QuotePath(stray_image) +
+          ") but no class folders; arrange them as <class>/<image>, or move all into one folder below it "
+          "if they have no labels");
+    }
+    return InvalidArgument(object +
+                           " is empty of class folders; expected <class>/<image>.jpg, .jpeg or .png");
+  }
+  SortByName(index.classes_);
+  RETURN_IF_ERROR(CheckHoldsNoParts(base, index.classes_));
+  RETURN_IF_ERROR(CheckHoldsNoMasks(base, index.classes_));
+  for (uint32_t label = 0; label < index.classes_.size(); ++label)
+    RETURN_IF_ERROR(index.AddClass(base, root, label));
+  index.names_.shrink_to_fit();
+  index.name_ends_.shrink_to_fit();
+  return index;
+}
+
+Status ImageIndex::AddClass(const RootedPath& base, const NodeId& root, uint32_t label) {
+  // Which directories the class holds, by what path. Each is entered once: a second time means links that
+  // lead in a circle, or a class that would hold an image twice, and without this a few links could make the
+  // walk endless.
+  std::map<NodeId, std::string> seen = {{root, ""}};
+  struct Found {
+    std::string path;
+    std::vector<std::string> names;
+  };
+  std::vector<std::string> pending = {classes_[label]};
+  std::vector<Found> found;
+  uint64_t bytes = 0;
+  while (!pending.empty()) {
+    Found directory;
+    directory.path = std::move(pending.back());
+    pending.pop_back();
+    const auto visit = [&](const DirectoryEntry& entry) -> Status {
+      bool take = entry.kind == EntryKind::kDirectory;
+      if (take) {
+        pending.push_back(JoinPath(directory.path, entry.name));
+        bytes += pending.back().size() + sizeof(Found);
+      } else {
+        ASSIGN_OR_RETURN(take, IsImage(base, directory.path, entry));
+        if (take) directory.names.emplace_back(entry.name);
+        if (take) bytes += entry.name.size() + sizeof(std::string);
+      }
+      return bytes + names_.size() > kMaxNameBytes ? TooLarge(base) : OkStatus();
+    };
+    ASSIGN_OR_RETURN(const NodeId id, ScanDirectory(base, directory.path, visit));
+    const auto [earlier, is_new] = seen.emplace(id, directory.path);
+    if (!is_new) {
+      return InvalidArgument("image folder " + QuotePath(base.path()) + ": " + QuotePath(directory.path) +
+                             " leads by a symbolic link to the same directory as " +
+                             (earlier->second.empty() ? "the dataset itself" : QuotePath(earlier->second)) +
+                             "; remove the link");
+    }
+    if (!directory.names.empty()) found.push_back(std::move(directory));
+  }
+  if (found.empty()) {
+    return InvalidArgument("image folder " + QuotePath(base.path()) + ": class folder " +
+                           QuotePath(classes_[label]) +
+                           " holds no image (.jpg, .jpeg, .png); add images or remove the folder");
+  }
+  SortByName(found, &Found::path);
+  for (Found& directory : found)
+    RETURN_IF_ERROR(AddDirectory(base, std::move(directory.path), label, directory.names));
+  return OkStatus();
+}
+
+Status ImageIndex::AddDirectory(const RootedPath& base, std::string path, uint32_t label,
+                                std::vector<std::string>& names) {
+  SortByName(names);
+  for (const std::string& name : names) {
+    if (names_.size() + name.size() > kMaxNameBytes) return TooLarge(base);
+    names_ += name;
+    name_ends_.push_back(static_cast<uint32_t>(names_.size()));
+  }
+  directories_.push_back({std::move(path), label, name_ends_.size()});
+  return OkStatus();
+}
+
+const ImageIndex::Directory& ImageIndex::DirectoryOf(uint64_t id) const {
+  PF_CHECK(id < samples(), "sample id behind the end of the dataset");
+  return *std::ranges::upper_bound(directories_, id, {}, &Directory::end);
+}
+
+std::string_view ImageIndex::Name(uint64_t id) const {
+  const uint32_t begin = id == 0 ? 0 : name_ends_[id - 1];
+  return std::string_view(names_).substr(begin, name_ends_[id] - begin);
+}
+
+std::string ImageIndex::Path(uint64_t id) const {
+  return JoinPath(DirectoryOf(id).path, Name(id));
+}
+
+std::string ImageIndex::FingerprintHex() const {
+  Fingerprint fingerprint;
+  fingerprint.Add("image_folder").Add(samples()).Add(uint64_t{classes_.size()});
+  uint64_t id = 0;
+  for (const Directory& directory : directories_) {
+    fingerprint.Add(directory.path).Add(directory.label).Add(directory.end);
+    for (; id < directory.end; ++id) fingerprint.Add(Name(id));
+  }
+  return fingerprint.Hex();
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list of an image folder's files. In: class directories, walked once. Out: name and label of sample i.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/dataset/fingerprint.h"
+#include "server/storage/rooted_file.h"
+
+namespace pinfeed {
+
+// Purpose: paths and labels of an image folder's samples in little memory: per file its name and 4 bytes, per
+// directory its path once. Owns: the names. Threads: built by one thread; const methods from any thread then.
+// Errors name the file or directory. Invariant: name_ends_ and the ends of directories_ ascend; sample i's
+// name is names_[name_ends_[i - 1] .. name_ends_[i]).
+class ImageIndex {
+ public:
+  static Result<ImageIndex> Build(const RootedPath& base);
+
+  uint64_t samples() const { return name_ends_.size(); }
+  const std::vector<std::string>& classes() const { return classes_; }  // raw names, by label
+  uint32_t Label(uint64_t id) const { return DirectoryOf(id).label; }
+  std::string Path(uint64_t id) const;  // relative to the dataset: "cat/0001.jpg"
+  std::string FingerprintHex() const;
+
+ private:
+  struct Directory {
+    std::string path;
+    uint32_t label;
+    uint64_t end;  // behind its last sample
+  };
+  const Directory& DirectoryOf(uint64_t id) const;
+  std::string_view Name(uint64_t id) const;
+  Status AddClass(const RootedPath& base, const NodeId& root, uint32_t label);
+  Status AddDirectory(const RootedPath& base, std::string path, uint32_t label,
+                      std::vector<std::string>& names);
+
+  std::vector<std::string> classes_;
+  std::vector<Directory> directories_;  // those that hold images, in order
+  std::string names_;
+  std::vector<uint32_t> name_ends_;
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/dataset/selected_fields.h"
+
+#include <algorithm>
+
+#include "common/base/quote.h"
+
+namespace pinfeed {
+namespace {
+
+// Purpose: some fields of another dataset. Owns: a share of that one. Threads and errors: as Dataset says.
+// Invariant: field i is number fields_[i] of the other one.
+class SelectedFields final : public Dataset {
+ public:
+  SelectedFields(std::shared_ptr<const Dataset> whole, std::vector<size_t> fields, DatasetInfo info)
+      : whole_(std::move(whole)), fields_(std::move(fields)), info_(std::move(info)) {}
+
+  const DatasetInfo& info() const override { return info_; }
+
+  Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
+    PF_CHECK(field < fields_.size(), "field behind the last one");
+    return whole_->ReadTensor(id, fields_[field], out);
+  }
+
+  Status ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
+    PF_CHECK(field < fields_.size(), "field behind the last one");
+    return whole_->ReadEncoded(id, fields_[field], out);
+  }
+
+  std::string Describe(uint64_t id) const override { return whole_->Describe(id); }
+
+ private:
+  const std::shared_ptr<const Dataset> whole_;
+  const std::vector<size_t> fields_;
+  const DatasetInfo info_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const Dataset>> SelectFields(std::shared_ptr<const Dataset> dataset,
+                                                    const std::vector<std::string>& names) {
+  if (names.empty()) return dataset;
+  DatasetInfo info = dataset->info();
+  std::vector<size_t> fields;
+  std::vector<Field> selected;
+  for (const std::string& name : names) {
+    const auto found =
+        std::ranges::find_if(info.fields, [&](const Field& field) { return field.spec.name == name; });
+    if (found == info.fields.end()) {
+      std::string known;
+      for (const Field& field : info.fields)
+        known += (known.empty() ? "" : ", ") + EscapeName(field.spec.name);
+      return InvalidArgument("fields: the dataset " + QuotePath(info.path) + " has no field " +
+                             QuotePath(name) + ", only " + known);
+    }
+    fields.push_back(static_cast<size_t>(found - info.fields.begin()));
+    selected.push_back(*found);
+  }
+  info.fields = std::move(selected);
+  return std::shared_ptr<const Dataset>(
+      std::make_shared<const SelectedFields>(std::move(dataset), std::move(fields), std::move(info)));
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/feed/feed.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/log_pace.h"
+#include "server/feed/fill.h"
+
+namespace pinfeed {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kBadSamplesKept = 16;
+constexpr uint32_t kFailuresASecond = 20;
+constexpr uint32_t kBadSamplesASecond = 10;
+constexpr uint64_t kBadSamplesWarned = 100;  // of a feed; the others are told at info
+// A chunk of small samples should cost a worker about as much as a few trips through the pool's lock: tens of
+// microseconds.
+constexpr uint64_t kChunkBytes = 512 * 1024;
+
+}  // namespace
+
+Feed::Feed(Parts parts, WorkerPool& workers)
+    : share_(std::make_shared<FeedShare>(parts.owner, parts.id)),
+      parts_(std::move(parts)),
+      workers_(workers),
+      trace_(parts_.tracer, parts_.owner, parts_.id),
+      slots_(parts_.arena->slot_count()),
+      accounted_(Clock::now()) {
+  for (const TensorPlace& tensor : parts_.layout.tensors) bytes_per_sample_ += tensor.sample_bytes;
+  const auto& fields = parts_.loader->dataset().info().fields;
+  const bool decodes = std::any_of(fields.begin(), fields.end(),
+                                   [](const Field& f) { return f.kind == FieldKind::kEncodedImage; });
+  if (!decodes)
+    grain_ =
+        static_cast<uint32_t>(std::max<uint64_t>(1, kChunkBytes / std::max<uint64_t>(1, bytes_per_sample_)));
+}
+
+Feed::~Feed() {
+  MutexLock lock(mutex_);
+  PF_CHECK(consumers_.empty() && evicted_.empty() && slots_.CountIn(SlotState::kFilling) == 0,
+           "a feed is stopped before it is destroyed");
+}
+
+Sampler::Start Feed::Upcoming() const {
+  const MutexLock lock(mutex_);
+  return UpcomingLocked();
+}
+
+bool Feed::HasBegun() const {
+  const MutexLock lock(mutex_);
+  return phase_ != Phase::kWaiting;
+}
+
+bool Feed::Serves() const {
+  const MutexLock lock(mutex_);
+  return phase_ != Phase::kDraining && phase_ != Phase::kFailed;
+}
+
+void Feed::ReadReleases() {
+  Sequel sequel;
+  {
+    MutexLock lock(mutex_);
+    sequel = AdvanceLocked();
+  }
+  Do(std::move(sequel));
+}
+
+void Feed::Drain() {
+  Sequel sequel;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    sequel = AdvanceLocked();  // plans nothing: what is planned goes on, or enters kDraining if nothing is
+  }
+  Do(std::move(sequel));
+}
+
+void Feed::Stop(std::function<void()> at_rest) {
+  abandoned_.store(true, std::memory_order_relaxed);
+  Sequel sequel;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    at_rest_ = std::move(at_rest);
+    sequel = AdvanceLocked();
+  }
+  Do(std::move(sequel));
+}
+
+Feed::Sequel Feed::AdvanceLocked() {
+  AccountLocked();
+  Sequel sequel;
+  const bool had_failed = phase_ == Phase::kFailed;
+  CollectReleasesLocked();
+  LendUnclaimedLocked();
+  PublishReadyLocked();
+  PlanLocked();
+  BeginPiecesLocked(sequel);
+  if (in_flight_.empty()) {
+    // Abandoned, the last batches may have been lost: that is no end of the epoch.
+    const bool abandoned = abandoned_.load(std::memory_order_relaxed);
+    if (phase_ == Phase::kRunning && AllPlannedLocked() && !abandoned) {
+      SetStarvedLocked(MayComeBackLocked());
+      CollectReleasesLocked();  // what came before the client could see that
+      if (!MayComeBackLocked()) {
+        EnterLocked(Phase::kEnded);
+      } else if (stopping_) {
+        EnterLocked(Phase::kDraining);  // what comes back is the next daemon's to give
+      }
+    } else if (stopping_ && (phase_ == Phase::kRunning || phase_ == Phase::kWaiting)) {
+      EnterLocked(Phase::kDraining);
+    }
+  }
+  share_->ready.store(slots_.CountIn(SlotState::kReady) + slots_.CountIn(SlotState::kLent),
+                      std::memory_order_relaxed);
+  if (counters_.batches > 0)
+    share_->batch_ns.store(share_->worked_ns.load(std::memory_order_relaxed) / counters_.batches,
+                           std::memory_order_relaxed);
+  if (phase_ == Phase::kFailed && !had_failed) sequel.failure = error_;
+  if (slots_.CountIn(SlotState::kFilling) == 0) sequel.at_rest = std::exchange(at_rest_, {});
+  return sequel;
+}
+
+void Feed::CollectReleasesLocked() {
+  for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
+    if (slots_.state(slot) != SlotState::kLent || IsUnclaimedLocked(slot)) continue;
+    bool held = false;
+    for (Consumer& consumer : consumers_) held |= HoldsLocked(consumer, slot);
+    for (Consumer& consumer : evicted_) held |= HoldsLocked(consumer, slot);
+    if (held) continue;
+    counters_.lent.Add(Nanoseconds(accounted_ - since_[slot]));
+    trace_.SlotReleased(slot);
+    slots_.MarkFree(slot);
+  }
+}
+
+bool Feed::HoldsLocked(Consumer& consumer, uint32_t slot) {
+  if (consumer.owed[slot] == 0) return false;
+  const uint64_t word = consumer.pages->Released(slot);
+  const uint64_t seen = std::exchange(consumer.seen[slot], word);
+  if (word == consumer.owed[slot]) {
+    consumer.owed[slot] = 0;
+    return false;
+  }
+  if (word != seen) {
+    ++consumer.ignored_releases;
+    ++counters_.ignored_releases;
+  }
+  return true;
+}
+
+void Feed::PublishReadyLocked() {
+  while (!in_flight_.empty() && slots_.state(in_flight_.front()) == SlotState::kReady) {
+    const uint32_t slot = in_flight_.front();
+    Batch& batch = batches_[slot];
+    if (phase_ != Phase::kRunning || abandoned_.load(std::memory_order_relaxed)) {
+      slots_.Abandon(slot);
+      in_flight_.pop_front();
+      continue;
+    }
+    if (batch.undelivered) {
+      // The daemon is about to end: clients get these batches from the next one.
+      abandoned_.store(true, std::memory_order_relaxed);
+      stopping_ = true;
+      continue;
+    }
+    if (batch.status.ok()) batch.status = CountBadBatchLocked(batch);
+    if (!batch.status.ok()) {
+      error_ = batch.status;
+      EnterLocked(Phase::kFailed);
+      continue;
+    }
+    in_flight_.pop_front();
+    ++counters_.batches;
+    counters_.samples += batch.samples;
+    counters_.bytes += batch.samples * bytes_per_sample_;
+    counters_.epoch = batch.plan.epoch;
+    counters_.batch_index = batch.plan.batch_index;
+    slots_.MarkLent(slot);
+    LendLocked(slot);
+  }
+}
+
+Status Feed::CountBadBatchLocked(const Batch& batch) {
+  if (batch.all_bad.empty()) {
+    bad_batches_ = 0;
+    return OkStatus();
+  }
+  if (bad_batches_++ == 0) first_bad_ = batch.all_bad;
+  if (bad_batches_ < parts_.sampler.batches_per_epoch()) return OkStatus();
+  const char* const choice = parts_.spec.on_bad_sample == OnBadSample::kSkip ? "skip" : "zero";
+  return DataLoss(std::string("on_bad_sample ") + choice + ": a whole epoch (" +
+                  std::to_string(bad_batches_) +
+                  " batches) had no good sample; the first bad one: " + first_bad_);
+}
+
+void Feed::LendLocked(uint32_t slot) {
+  since_[slot] = accounted_;
+  if (parts_.spec.sharing == Sharing::kQueue) {
+    unclaimed_.push_back(slot);
+    return LendUnclaimedLocked();
+  }
+  const BatchDescriptor batch = DescriptorOfLocked(slot);
+  const Sampler::Start here{batch.epoch, batch.batch_index};
+  const uint64_t now_ns = trace_.On() ? TraceClockNs() : 0;
+  bool lent = false;
+  for (Consumer& consumer : consumers_) {
+    if (consumer.start && here < *consumer.start) continue;  // it has had this batch before it came back
+    PublishToLocked(consumer, batch, now_ns);
+    lent = true;
+  }
+  if (lent) {
+    trace_.SlotLent(slot, batch, now_ns);
+  } else {
+    slots_.MarkFree(slot);
+  }
+}
+
+BatchDescriptor Feed::DescriptorOfLocked(uint32_t slot) const {
+  const Batch& batch = batches_[slot];
+  BatchDescriptor descriptor{};
+  descriptor.generation = slots_.generation(slot);
+  descriptor.epoch = batch.plan.epoch;
+  descriptor.batch_index = batch.plan.batch_index;
+  descriptor.position = batch.plan.next_position;
+  descriptor.slot = slot;
+  descriptor.samples = batch.samples;
+  descriptor.skipped = batch.skipped;
+  descriptor.flags = batch.plan.last_of_epoch ? kFlagLastOfEpoch : 0;
+  return descriptor;
+}
+
+void Feed::PublishToLocked(Consumer& consumer, const BatchDescriptor& batch, uint64_t now_ns) {
+  consumer.owed[batch.slot] = batch.generation;
+  consumer.sequence[batch.slot] = consumer.pages->published();
+  trace_.Publishing(consumer.trace, *consumer.pages, batch, now_ns);
+  consumer.pages->Publish(batch);
+}
+
+void Feed::PlanLocked() {
+  if (phase_ != Phase::kRunning) return;
+  if (!unclaimed_.empty()) {
+    // Ask for doorbells, then look once more: see below.
+    SetStarvedLocked(true);
+    CollectReleasesLocked();
+    LendUnclaimedLocked();
+  }
+  while (!stopping_ && !consumers_.empty() && !AllPlannedLocked() && SkipUnwantedLocked()) {
+    std::optional<uint32_t> slot = slots_.TakeFree();
+    if (!slot) {
+      // Ask for doorbells, then look once more: a release stored before the client could see the request is
+      // found here.
+      SetStarvedLocked(true);
+      CollectReleasesLocked();
+      slot = slots_.TakeFree();
+      if (!slot) return;
+    }
+    Batch& batch = batches_[*slot];
+    batch = Batch{};
+    since_[*slot] = accounted_;
+    batch.plan = parts_.sampler.Plan(next_.epoch, next_.batch_index);
+    in_flight_.push_back(*slot);
+    unbegun_.push_back(std::make_shared<Fill>(*this, *slot, batch.plan));
+    next_ = batch.plan.last_of_epoch ? Sampler::Start{next_.epoch + 1, 0}
+                                     : Sampler::Start{next_.epoch, next_.batch_index + 1};
+    if (!detours_.empty() && next_ >= detours_.back().end) {
+      next_ = detours_.back().resume;
+      detours_.pop_back();
+    }
+  }
+  if (unclaimed_.empty() && (!in_flight_.empty() || !AllPlannedLocked()))
+    SetStarvedLocked(false);  // else AdvanceLocked says
+}
+
+bool Feed::SkipUnwantedLocked() {
+  if (parts_.spec.sharing == Sharing::kQueue) return true;
+  Sampler::Start first = consumers_.front().start.value_or(next_);
+  for (const Consumer& consumer : consumers_) first = std::min(first, consumer.start.value_or(next_));
+  // While older ones are published there may come somebody who wants what lies between.
+  if (first > next_ && !in_flight_.empty()) return false;
+  next_ = std::max(next_, first);
+  return !AllPlannedLocked();
+}
+
+Sampler::Start Feed::UpcomingLocked() const {
+  if (in_flight_.empty()) return next_;
+  const BatchPlan& plan = batches_[in_flight_.front()].plan;
+  return {plan.epoch, plan.batch_index};
+}
+
+void Feed::BeginPiecesLocked(Sequel& sequel) {
+  while (!unbegun_.empty()) {
+    std::shared_ptr<FillTask> task = unbegun_.front()->Begin();
+    if (task == nullptr) return;  // the next delivery's end has memory
+    pieces_filling_.fetch_add(1, std::memory_order_relaxed);
+    sequel.tasks.push_back(std::move(task));
+    if (unbegun_.front()->begun()) unbegun_.pop_front();
+  }
+}
+
+bool Feed::AllPlannedLocked() const {
+  return next_.epoch > kMaxEpoch || (parts_.spec.epochs != 0 && next_.epoch >= parts_.spec.epochs);
+}
+
+void Feed::SetStarvedLocked(bool starved) {
+  if (starved_ == starved) return;
+  starved_ = starved;
+  for (Consumer& consumer : consumers_) consumer.pages->SetStarved(starved);
+  parts_.arena->SetWaiting(shared_from_this(), starved);
+}
+
+void Feed::EnterLocked(Phase phase) {
+  phase_ = phase;
+  LendUnclaimedLocked();                                  // before a phase in which nothing is published
+  if (phase != Phase::kRunning) SetStarvedLocked(false);  // it will fill no slot any more
+  for (Consumer& consumer : consumers_) {
+    if (phase == Phase::kDraining) consumer.pages->SetState(FeedState::kDraining);
+    if (phase == Phase::kEnded) consumer.pages->SetState(FeedState::kEnded);
+    if (phase == Phase::kFailed) consumer.pages->Fail(error_);
+  }
+}
+
+void Feed::Do(Sequel sequel) {
+  for (std::shared_ptr<FillTask>& task : sequel.tasks) workers_.Submit(std::move(task));
+  if (!sequel.failure.ok()) {
+    static LogPace pace(kFailuresASecond);
+    if (const auto more = pace.Admit())
+      spdlog::error("feed {}: failed: {}{}", parts_.id, sequel.failure.ToString(), *more);
+  }
+  if (sequel.at_rest) sequel.at_rest();
+}
+
+// The feed keeps the newest few, and is gone with its job: the log answers afterwards.
+void Feed::LogBadSamples(const std::vector<BadSampleNote>& bad, uint64_t before) const {
+  static LogPace pace(kBadSamplesASecond);
+  for (const BadSampleNote& note : bad) {
+    const auto level = before++ < kBadSamplesWarned ? spdlog::level::warn : spdlog::level::info;
+    if (!spdlog::should_log(level)) continue;
+    if (const auto more = pace.Admit())
+      spdlog::log(level, "feed {}: bad sample {}: {}{}", parts_.id, note.sample_id, note.reason, *more);
+  }
+}
+
+void Feed::OnFilled(uint32_t slot, Batch batch, std::vector<BadSampleNote> bad) {
+  if (!bad.empty() && batch.status.ok()) LogBadSamples(bad, bad_logged_.fetch_add(bad.size()));
+  MutexLock lock(mutex_);
+  AccountLocked();
+  counters_.filling.Add(Nanoseconds(accounted_ - since_[slot]));
+  batch.delivering = true;
+  batches_[slot] = std::move(batch);
+  counters_.bad_samples += bad.size();
+  for (BadSampleNote& note : bad) counters_.last_bad_samples.push_back(std::move(note));
+  auto& kept = counters_.last_bad_samples;
+  if (kept.size() > kBadSamplesKept) kept.erase(kept.begin(), kept.end() - kBadSamplesKept);
+}
+
+void Feed::BeginPieces() {
+  Sequel sequel;
+  {
+    MutexLock lock(mutex_);
+    if (!unbegun_.empty()) AccountLocked();  // until now the copies may have been what all waited for
+    BeginPiecesLocked(sequel);
+  }
+  Do(std::move(sequel));
+}
+
+void Feed::OnDelivered(uint32_t slot, const Status& status) {
+  Sequel sequel;
+  {
+    MutexLock lock(mutex_);
+    if (!status.ok()) batches_[slot].undelivered = true;
+    slots_.MarkReady(slot);
+    sequel = AdvanceLocked();
+  }
+  Do(std::move(sequel));
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// The heart: one ordered stream of batches. In: plans from the sampler, samples from the workers, releases
+// from the sessions. Out: published batches.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "common/base/sync.h"
+#include "common/spec/feed_spec.h"
+#include "server/feed/feed_consumer.h"
+#include "server/feed/feed_snapshot.h"
+#include "server/feed/recent_stalls.h"
+#include "server/feed/stall.h"
+#include "server/loading/sample_loader.h"
+#include "server/loading/worker_pool.h"
+#include "server/memory/arena.h"
+#include "server/memory/control_pages.h"
+#include "server/memory/slots.h"
+#include "server/order/sampler.h"
+#include "server/trace/feed_trace.h"
+
+namespace pinfeed {
+
+// Purpose: keeps its slots full: takes free slots, plans batches, gives them to the workers, publishes
+// finished ones in order, takes released ones back. Owns: sampler, loader, arena, slot states. Borrows: the
+// WorkerPool (outlives it) and the ControlPages of attached sessions (each outlives its Attach..Detach span).
+// Threads: every method from any thread; one mutex, never held while loading samples or blocking. Errors: a
+// bad sample under on_bad_sample = fail fails the feed: published batches stay valid, then sessions see the
+// error. A failed delivery drains it. Invariants: I1 a slot is filled only when every session it was lent to
+// released its generation; I2, I3: published in plan order, complete, once a session; I5: nothing is
+// allocated a batch that outlives it; I6: release words are only compared for equality.
+class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
+ public:
+  struct Parts {
+    uint64_t id = 0;
+    FeedSpec spec;
+    BatchLayout layout;
+    Sampler sampler;
+    std::unique_ptr<SampleLoader> loader;
+    std::unique_ptr<Arena> arena;
+    uid_t owner = 0;           // of all its sessions
+    Tracer* tracer = nullptr;  // outlives the feed; null: it is never traced
+  };
+  Feed(Parts parts, WorkerPool& workers);
+  ~Feed() override;
+
+  uint64_t id() const { return parts_.id; }
+  const FeedSpec& spec() const { return parts_.spec; }
+  const BatchLayout& layout() const { return parts_.layout; }
+  const Sampler& sampler() const { return parts_.sampler; }
+  const Arena& arena() const { return *parts_.arena; }
+  // See Arena::At.
+  Result<const Arena*> ArenaAt(const std::string& gpu_uuid) { return parts_.arena->At(gpu_uuid); }
+  // See Arena::LeaveAt.
+  void LeaveArenaAt(const Arena& part, bool keep, std::optional<ClientProcess> heir) {
+    parts_.arena->LeaveAt(part, keep, std::move(heir));
+  }
+  // Whether it neither drains nor has failed: it gives batches, will, or has given all.
+  bool Serves() const PF_EXCLUDES(mutex_);
+  // The batch that is published next, as things stand.
+  Sampler::Start Upcoming() const PF_EXCLUDES(mutex_);
+  // Whether its group has ever been complete.
+  bool HasBegun() const PF_EXCLUDES(mutex_);
+  // What the client is left to do to images; nothing on the host.
+  const std::optional<ImageTail>& tail() const { return parts_.loader->tail(); }
+  const DatasetInfo& dataset() const { return parts_.loader->dataset().info(); }
+  // See Dataset::Describe.
+  std::string DescribeSample(uint64_t id) const { return parts_.loader->dataset().Describe(id); }
+  // Outlives the feed, for who waits for its end: its tasks, its copies and who looks at it own it with us.
+  std::shared_ptr<const FeedShare> share() const { return share_.share(); }
+
+  // Adds a session that wants batches from `start` on (nothing: from wherever the feed is). The feed begins,
+  // at the earliest start, once spec.group_size sessions are attached. Joining later, a session gets what is
+  // published from then on, no earlier than its start; kFailedPrecondition when its start has already been
+  // published, or the feed takes nobody any more. A queue instead goes back for what lies between the start
+  // of a late session and its own, since nobody has had that here.
+  Status Attach(ControlPages* session, std::optional<Sampler::Start> start) PF_EXCLUDES(mutex_);
+  // Removes a session, as if it had released everything. In a queue group the batches it held go to another
+  // session. Returns how many are left.
+  size_t Detach(ControlPages* session) PF_EXCLUDES(mutex_);
+  // Its client sees `error` instead of a next batch. What it has not taken is as if released, or goes to
+  // another session of a queue; what it has taken stays its own until it releases it or Detach. Returns how
+  // many batches those are. It counts as no session any more, and still has to be detached.
+  size_t Evict(ControlPages* session, const Status& error) PF_EXCLUDES(mutex_);
+
+  // Looks at the release words and goes on filling: after a doorbell. A queue wants it from time to time too,
+  // since nobody rings when a batch is taken.
+  void ReadReleases() override PF_EXCLUDES(mutex_);
+  // No new batches: sessions see kDraining once what was being filled is published.
+  void Drain() PF_EXCLUDES(mutex_);
+  // As Drain, and nobody wants what is being filled. Calls `at_rest` once, when no worker and no copy touches
+  // the arena any more, which storage that does not answer may put off for ever: on the thread that saw to
+  // that last, maybe before Stop returns, without a lock. Destruction waits for it; not again before that.
+  void Stop(std::function<void()> at_rest) PF_EXCLUDES(mutex_);
+  // Gives the arena's pages back, see Arena::Discard. Precondition: at rest.
+  void DiscardMemory() { parts_.arena->Discard(); }
+  // See Arena::LeaveTo. Precondition: at rest.
+  void LeaveMemoryTo(std::vector<ClientProcess> clients) { parts_.arena->LeaveTo(std::move(clients)); }
+
+  uid_t owner() const { return parts_.owner; }
+  // While somebody traces: sees what its clients do meanwhile, and changes nothing. `last`: and draws what
+  // still goes on.
+  void LookForTrace(bool last) PF_EXCLUDES(mutex_);
+
+  FeedSnapshot Snapshot() PF_EXCLUDES(mutex_);
+  // Zeros for one that is not attached.
+  ConsumerSnapshot SnapshotOf(const ControlPages* session) const PF_EXCLUDES(mutex_);
+
+ private:
+  class Fill;
+  using Consumer = FeedConsumer;
+  // What a slot holds from FILLING on.
+  struct Batch {
+    BatchPlan plan;
+    uint32_t samples = 0;
+    uint32_t skipped = 0;
+    Status status;
+    std::string all_bad;       // if all samples are bad: the first one's reason
+    bool delivering = false;   // filled, on its way to where the clients see it
+    bool undelivered = false;  // its arena delivers nothing any more
+  };
+  enum class Phase { kWaiting, kRunning, kDraining, kEnded, kFailed };
+  // What follows a locked step, and is done without the lock.
+  struct Sequel {
+    std::vector<std::shared_ptr<FillTask>> tasks;
+    std::function<void()> at_rest;  // empty: nothing
+    Status failure;                 // with which the feed has failed just now
+  };
+
+  // Takes back what was released, publishes what is ready, plans into what is free, begins what there is
+  // memory for.
+  Sequel AdvanceLocked() PF_REQUIRES(mutex_);
+  void CollectReleasesLocked() PF_REQUIRES(mutex_);
+  void PublishReadyLocked() PF_REQUIRES(mutex_);
+  void LendLocked(uint32_t slot) PF_REQUIRES(mutex_);
+  BatchDescriptor DescriptorOfLocked(uint32_t slot) const PF_REQUIRES(mutex_);
+  void PublishToLocked(Consumer& consumer, const BatchDescriptor& batch, uint64_t now_ns) PF_REQUIRES(mutex_);
+  // Of a queue: publishes the batches that wait for a member to those that may have them.
+  void LendUnclaimedLocked() PF_REQUIRES(mutex_);
+  // Of a queue: the member that gets the next batch; null while none may have it.
+  Consumer* NextTakerLocked() PF_REQUIRES(mutex_);
+  bool IsUnclaimedLocked(uint32_t slot) const PF_REQUIRES(mutex_);
+  // Reads the consumer's release word.
+  bool HoldsLocked(Consumer& consumer, uint32_t slot) PF_REQUIRES(mutex_);
+  // What a member had: in a queue the bytes go to another one, or to whoever comes next, who does the work.
+  void PassOnLocked(uint32_t slot) PF_REQUIRES(mutex_);
+  void PlanLocked() PF_REQUIRES(mutex_);
+  // Goes on where the first batch is that somebody wants, once none before it is in flight. Whether next_ is.
+  bool SkipUnwantedLocked() PF_REQUIRES(mutex_);
+  Sampler::Start UpcomingLocked() const PF_REQUIRES(mutex_);
+  // Whatever the phase: a batch that is planned ends its filling.
+  void BeginPiecesLocked(Sequel& sequel) PF_REQUIRES(mutex_);
+  bool AllPlannedLocked() const PF_REQUIRES(mutex_);
+  // Whether a batch of a queue may still be to be given to somebody: its member may leave without having
+  // taken it, or there is no member.
+  bool MayComeBackLocked() const PF_REQUIRES(mutex_);
+  // kDataLoss for the batch that completes a whole epoch without one good sample.
+  Status CountBadBatchLocked(const Batch& batch) PF_REQUIRES(mutex_);
+  void SetStarvedLocked(bool starved) PF_REQUIRES(mutex_);
+  void EnterLocked(Phase phase) PF_REQUIRES(mutex_);
+  // Adds the time since the last change to what the feed was doing until now.
+  void AccountLocked() PF_REQUIRES(mutex_);
+  void AccountStallLocked(uint64_t elapsed, uint64_t waited) PF_REQUIRES(mutex_);
+  void SettleStallLocked() PF_REQUIRES(mutex_);
+  // How many batches it has, ready ones too, by its release words: it may have given back what has not been
+  // looked at yet.
+  uint32_t HeldLocked(const Consumer& consumer) const PF_REQUIRES(mutex_);
+  char SlotLetterLocked(uint32_t slot) const PF_REQUIRES(mutex_);
+  void Do(Sequel sequel) PF_EXCLUDES(mutex_);
+  // A piece of a batch is filled, or delivered and its memory free: begins others.
+  void BeginPieces() PF_EXCLUDES(mutex_);
+  // The last sample of the slot's batch is loaded / all of it is where the clients see it.
+  void OnFilled(uint32_t slot, Batch batch, std::vector<BadSampleNote> bad) PF_EXCLUDES(mutex_);
+  void OnDelivered(uint32_t slot, const Status& status) PF_EXCLUDES(mutex_);
+  // `before`: how many the feed had before these.
+  void LogBadSamples(const std::vector<BadSampleNote>& bad, uint64_t before) const;
+  // Whether every holder's word says released, whoever has looked.
+  bool IsReleasedLocked(uint32_t slot) const PF_REQUIRES(mutex_);
+
+  const FeedShareUse share_;  // first: the memory is gone before it
+  Parts parts_;
+  WorkerPool& workers_;
+  uint64_t bytes_per_sample_ = 0;  // of all tensors
+  uint32_t grain_ = 1;             // samples a worker takes at once
+
+  FeedTrace trace_;  // notes guarded by mutex_
+
+  std::atomic<bool> abandoned_{false};  // stop loading: nobody will see it
+  std::atomic<uint64_t> read_ns_{0};
+  std::atomic<uint64_t> decode_ns_{0};
+  std::atomic<uint64_t> bad_logged_{0};
+  std::atomic<uint32_t> pieces_filling_{0};  // begun and not filled
+
+  mutable Mutex mutex_;
+  Phase phase_ PF_GUARDED_BY(mutex_) = Phase::kWaiting;
+  bool stopping_ PF_GUARDED_BY(mutex_) = false;          // plan nothing more
+  std::function<void()> at_rest_ PF_GUARDED_BY(mutex_);  // see Stop
+  Status error_ PF_GUARDED_BY(mutex_);
+  Slots slots_ PF_GUARDED_BY(mutex_);
+  std::array<Batch, kMaxSlots> batches_ PF_GUARDED_BY(mutex_);
+  std::deque<uint32_t> in_flight_ PF_GUARDED_BY(mutex_);             // slots filling or ready, in plan order
+  std::deque<std::shared_ptr<Fill>> unbegun_ PF_GUARDED_BY(mutex_);  // with pieces to begin, in plan order
+  Sampler::Start next_ PF_GUARDED_BY(mutex_){};                      // to be planned next
+  Sampler::Start first_ PF_GUARDED_BY(mutex_){};                     // the earliest ever planned
+  // Of a queue that went back: where it goes on (`resume`) once it gets to `end`. The last one comes first.
+  struct Detour {
+    Sampler::Start end;
+    Sampler::Start resume;
+  };
+  std::vector<Detour> detours_ PF_GUARDED_BY(mutex_);
+  std::vector<Consumer> consumers_ PF_GUARDED_BY(mutex_);
+  std::vector<Consumer> evicted_ PF_GUARDED_BY(mutex_);  // which may still hold batches
+  // Of a queue: LENT slots whose batches wait for a member that may have them, the oldest first.
+  std::deque<uint32_t> unclaimed_ PF_GUARDED_BY(mutex_);
+  bool starved_ PF_GUARDED_BY(mutex_) = false;
+  uint64_t bad_batches_ PF_GUARDED_BY(mutex_) = 0;  // in a row without a good sample
+  std::string first_bad_ PF_GUARDED_BY(mutex_);     // of those
+  FeedSnapshot counters_ PF_GUARDED_BY(mutex_);     // the counting fields only
+  std::chrono::steady_clock::time_point accounted_ PF_GUARDED_BY(mutex_);
+  StallSums stalls_ PF_GUARDED_BY(mutex_);
+  RecentStalls recent_ PF_GUARDED_BY(mutex_);  // as of the last settling
+  // Since when the workers have not told the causes of stalls, and what they had done by then.
+  uint64_t unsettled_ns_ PF_GUARDED_BY(mutex_) = 0;
+  StallSums::Work settled_ PF_GUARDED_BY(mutex_);
+  // By slot: when it was planned, later when it was lent.
+  std::array<std::chrono::steady_clock::time_point, kMaxSlots> since_ PF_GUARDED_BY(mutex_);
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// What status, metrics and traces show of a feed: where its time went, and what its slots are in.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "server/feed/feed.h"
+
+namespace pinfeed {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Samples that tell nothing for so long wait for their source: no decoding takes that long.
+constexpr uint64_t kSurelyReadingNs = 2'000'000'000;
+
+// The name of a configured dataset, else the last part of its path.
+std::string NameOf(const DatasetSpec& spec) {
+  if (!spec.name.empty()) return spec.name;
+  const size_t end = spec.path.find_last_not_of('/');
+  if (end == std::string::npos) return "/";
+  const size_t slash = spec.path.find_last_of('/', end);
+  return spec.path.substr(slash + 1, end - slash);
+}
+
+// Waiting that is over, and that which goes on.
+uint64_t WaitedNs(const ControlPages::ClientStats& stats, uint64_t now_ns) {
+  const bool waiting = stats.waiting_since_ns != 0 && stats.waiting_since_ns < now_ns;
+  return stats.wait_ns + (waiting ? now_ns - stats.waiting_since_ns : 0);
+}
+
+}  // namespace
+
+void Feed::AccountLocked() {
+  const auto now = Clock::now();
+  const uint64_t elapsed = Nanoseconds(now - accounted_);
+  accounted_ = now;
+  // The trainers' own account of their waiting. It is untrusted: since the last look, no more than the time
+  // there was.
+  uint64_t waited = 0;
+  for (Consumer& consumer : consumers_) {
+    const uint64_t total = WaitedNs(consumer.pages->Stats(), Nanoseconds(now.time_since_epoch()));
+    consumer.waited_now_ns = total > consumer.waited_ns ? std::min(total - consumer.waited_ns, elapsed) : 0;
+    consumer.waited_ns = total;
+    waited += consumer.waited_now_ns;
+  }
+  if (phase_ != Phase::kRunning) return;
+  counters_.running_ns += elapsed;
+  waited /= std::max<size_t>(1, consumers_.size());
+  counters_.starved_ns += waited;
+  AccountStallLocked(elapsed, waited);
+}
+
+// The batch that comes next tells the cause: whoever waits, waits for it.
+void Feed::AccountStallLocked(uint64_t elapsed, uint64_t waited) {
+  const bool full = slots_.CountIn(SlotState::kFree) == 0 && slots_.CountIn(SlotState::kFilling) == 0;
+  if (full) counters_.full_ns += elapsed;
+  // All memory to fill is taken, and what is in it is loaded: the copies hold up even what is not loaded yet.
+  const bool copying = !unbegun_.empty() && pieces_filling_.load(std::memory_order_relaxed) == 0;
+  const bool loading = !in_flight_.empty() && !batches_[in_flight_.front()].delivering && !copying;
+  const StallCause known = in_flight_.empty() ? StallCause::kConsumer : StallCause::kCopy;
+  const auto note = [loading, known](StallSums& stalls, uint64_t ns) {
+    if (loading) {
+      stalls.Defer(ns);
+    } else {
+      stalls.Add(known, ns);
+    }
+  };
+  if (full) {
+    stalls_.Add(StallCause::kConsumer, elapsed);
+  } else {
+    note(stalls_, waited);
+  }
+  uint32_t most_held = 0;
+  if (full) {
+    for (const Consumer& consumer : consumers_) most_held = std::max(most_held, HeldLocked(consumer));
+    if (!evicted_.empty()) most_held = slots_.count();
+  }
+  for (Consumer& consumer : consumers_) {
+    if (full && HeldLocked(consumer) < most_held) {
+      // What it waited, it waited for who has more (it may itself have the batch that it did last).
+      consumer.stalls.Add(StallCause::kGroup, consumer.waited_now_ns);
+      if (consumer.Owes() > 0) consumer.stalls.Add(StallCause::kConsumer, elapsed - consumer.waited_now_ns);
+    } else if (full && consumer.Owes() > 0) {
+      consumer.stalls.Add(StallCause::kConsumer, elapsed);
+    } else {
+      note(consumer.stalls, consumer.waited_now_ns);
+    }
+  }
+  unsettled_ns_ += elapsed;
+  SettleStallLocked();
+}
+
+void Feed::SettleStallLocked() {
+  const StallSums::Work all{0, share_->worked_ns.load(std::memory_order_relaxed),
+                            read_ns_.load(std::memory_order_relaxed),
+                            decode_ns_.load(std::memory_order_relaxed)};
+  StallSums::Work work{unsettled_ns_, all.worked_ns - settled_.worked_ns, all.read_ns - settled_.read_ns,
+                       all.decode_ns - settled_.decode_ns};
+  if (work.worked_ns == 0 && share_->running.load(std::memory_order_relaxed) != 0) {
+    if (unsettled_ns_ < kSurelyReadingNs) return;
+    work.worked_ns = work.elapsed_ns;
+  }
+  stalls_.Settle(work);
+  const Fading span(unsettled_ns_);
+  recent_.Add(span, stalls_.sums());
+  for (Consumer& consumer : consumers_) {
+    consumer.stalls.Settle(work);
+    consumer.recent.Add(span, consumer.stalls.sums());
+  }
+  settled_ = all;
+  unsettled_ns_ = 0;
+}
+
+uint32_t Feed::HeldLocked(const Consumer& consumer) const {
+  uint32_t held = 0;
+  for (uint32_t slot = 0; slot < slots_.count(); ++slot)
+    if (consumer.owed[slot] != 0 && consumer.pages->Released(slot) != consumer.owed[slot]) ++held;
+  return held;
+}
+
+char Feed::SlotLetterLocked(uint32_t slot) const {
+  switch (slots_.state(slot)) {
+    case SlotState::kFree:
+      return 'f';
+    case SlotState::kFilling:
+      return batches_[slot].delivering ? 'c' : 'w';
+    case SlotState::kReady:
+      return 'r';
+    case SlotState::kLent:
+      return IsUnclaimedLocked(slot) ? 'r' : 'l';
+  }
+  return '?';
+}
+
+bool Feed::IsReleasedLocked(uint32_t slot) const {
+  const auto has_released = [slot](const Consumer& consumer) {
+    return consumer.owed[slot] == 0 || consumer.pages->Released(slot) == consumer.owed[slot];
+  };
+  return std::all_of(consumers_.begin(), consumers_.end(), has_released) &&
+         std::all_of(evicted_.begin(), evicted_.end(), has_released);
+}
+
+void Feed::LookForTrace(bool last) {
+  if (!trace_.On()) return;
+  const MutexLock lock(mutex_);
+  for (Consumer& consumer : consumers_) {
+    if (last) {
+      trace_.Finish(consumer.trace, *consumer.pages);
+    } else {
+      trace_.LookAt(consumer.trace, *consumer.pages);
+    }
+  }
+  for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
+    if (slots_.state(slot) == SlotState::kLent && !IsUnclaimedLocked(slot) && IsReleasedLocked(slot))
+      trace_.SlotReleased(slot);
+  }
+  if (last) trace_.FinishSlots();
+}
+
+FeedSnapshot Feed::Snapshot() {
+  MutexLock lock(mutex_);
+  AccountLocked();
+  static constexpr std::array<const char*, 5> kPhases = {"waiting", "running", "draining", "ended", "failed"};
+  FeedSnapshot snapshot = counters_;
+  snapshot.id = parts_.id;
+  snapshot.dataset = dataset().path;
+  snapshot.name = NameOf(parts_.spec.dataset);
+  snapshot.dataset_samples = dataset().samples;
+  snapshot.batch_size = parts_.spec.batch_size;
+  snapshot.shuffled = parts_.spec.order == Order::kShuffle;
+  snapshot.sharing = parts_.spec.sharing;
+  snapshot.on_device = parts_.arena->backend() != Backend::kHost;
+  snapshot.state = kPhases[static_cast<size_t>(phase_)];
+  snapshot.error = error_;
+  snapshot.slots_free = slots_.CountIn(SlotState::kFree);
+  snapshot.slots_filling = slots_.CountIn(SlotState::kFilling);
+  const auto unclaimed = static_cast<uint32_t>(unclaimed_.size());
+  snapshot.slots_ready = slots_.CountIn(SlotState::kReady) + unclaimed;
+  snapshot.slots_lent = slots_.CountIn(SlotState::kLent) - unclaimed;
+  for (uint32_t slot = 0; slot < slots_.count(); ++slot) snapshot.slot_states += SlotLetterLocked(slot);
+  snapshot.stall_ns = stalls_.sums();
+  if (recent_.known()) snapshot.recent = recent_.shares();
+  snapshot.arena_bytes = parts_.arena->bytes();
+  snapshot.read_ns = read_ns_.load(std::memory_order_relaxed);
+  snapshot.decode_ns = decode_ns_.load(std::memory_order_relaxed);
+  const double running = static_cast<double>(std::max<uint64_t>(1, snapshot.running_ns));
+  if (snapshot.full_ns >= snapshot.starved_ns) {
+    snapshot.bound_on = "consumer";
+    snapshot.bound_share = static_cast<double>(snapshot.full_ns) / running;
+  } else {
+    const StallTimes& stall = snapshot.stall_ns;
+    const auto most =
+        std::max_element(stall.begin(), stall.begin() + static_cast<size_t>(StallCause::kConsumer));
+    const StallCause workers =
+        snapshot.read_ns > snapshot.decode_ns ? StallCause::kRead : StallCause::kDecode;
+    const auto cause = *most > 0 ? static_cast<size_t>(most - stall.begin()) : static_cast<size_t>(workers);
+    snapshot.bound_on = kStallCauseNames[cause];
+    snapshot.bound_share = static_cast<double>(snapshot.starved_ns) / running;
+  }
+  return snapshot;
+}
+
+ConsumerSnapshot Feed::SnapshotOf(const ControlPages* session) const {
+  const MutexLock lock(mutex_);
+  const auto now = Clock::now();
+  ConsumerSnapshot snapshot;
+  const auto look = [&](const Consumer& consumer) PF_REQUIRES(mutex_) {
+    if (consumer.pages != session) return;
+    snapshot.ignored_releases = consumer.ignored_releases;
+    snapshot.stall_ns = consumer.stalls.sums();
+    if (consumer.recent.known()) snapshot.recent = consumer.recent.shares();
+    for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
+      // What it has released counts no more, although the feed may not have looked yet: clients ring seldom.
+      if (consumer.owed[slot] == 0 || consumer.pages->Released(slot) == consumer.owed[slot]) continue;
+      ++snapshot.slots_lent;
+      snapshot.oldest_lease_ns = std::max(snapshot.oldest_lease_ns, Nanoseconds(now - since_[slot]));
+    }
+  };
+  std::for_each(consumers_.begin(), consumers_.end(), look);
+  std::for_each(evicted_.begin(), evicted_.end(), look);
+  return snapshot;
+}
+
+}  // namespace pinfeed

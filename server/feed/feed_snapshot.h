@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a feed shows of itself, in plain values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/histogram.h"
+#include "common/base/status.h"
+#include "common/spec/feed_spec.h"
+#include "server/feed/recent_stalls.h"
+
+namespace pinfeed {
+
+// A sample that could not be used, and why.
+struct BadSampleNote {
+  uint64_t sample_id = 0;
+  std::string reason;
+};
+
+// What status and metrics show of a feed. Counters only grow.
+struct FeedSnapshot {
+  uint64_t id = 0;
+  std::string dataset;  // path
+  std::string name;     // of a configured dataset, else the last part of its path
+  uint64_t dataset_samples = 0;
+  uint32_t batch_size = 0;
+  bool shuffled = false;
+  Sharing sharing = Sharing::kExclusive;
+  bool on_device = false;
+  std::string state;  // "waiting" (for its group), "running", "draining", "ended", "failed"
+  Status error;
+  uint64_t epoch = 0;        // of the batch published last
+  uint64_t batch_index = 0;  // likewise
+  uint32_t slots_free = 0, slots_filling = 0, slots_ready = 0, slots_lent = 0;
+  std::string slot_states;  // one letter a slot: f(ree), w(orkers fill it), c(opied), r(eady), l(ent)
+  uint64_t arena_bytes = 0;
+  uint64_t batches = 0;  // published, counted once a batch
+  uint64_t samples = 0;
+  uint64_t bytes = 0;
+  uint64_t bad_samples = 0;
+  std::vector<BadSampleNote> last_bad_samples;  // the newest few
+  uint64_t ignored_releases = 0;        // words that changed to something else than the generation lent
+  uint64_t read_ns = 0, decode_ns = 0;  // worker time
+  uint64_t starved_ns =
+      0;  // the trainers waited for a batch, by their own account (their mean, within the time there was)
+  uint64_t full_ns = 0;               // every slot was ready or lent: the trainer is what is slow
+  uint64_t running_ns = 0;            // since the first batch was planned
+  StallTimes stall_ns{};              // the feed's waiting by cause; of the trainers, their mean
+  std::optional<StallShares> recent;  // of stall_ns, once known
+  DurationCounts filling;             // batches, from planned to filled
+  DurationCounts lent;                // batches, from published until the daemon saw the last release
+  std::string bound_on;               // the name of a StallCause
+  double bound_share = 0;             // share of running_ns that it explains
+};
+
+// What one session of a feed has at the moment.
+struct ConsumerSnapshot {
+  uint32_t slots_lent = 0;
+  uint64_t ignored_releases = 0;
+  uint64_t oldest_lease_ns = 0;  // age of the batch it has longest
+  StallTimes stall_ns{};  // kConsumer: the feed had no free slot and this session had some; kGroup: and
+                          // others had all
+  std::optional<StallShares> recent;
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/image/decode.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "server/image/exif.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr std::string_view kJpegMagic("\xFF\xD8\xFF", 3);
+constexpr std::string_view kPngMagic("\x89PNG\r\n\x1A\n", 8);
+
+bool StartsWith(std::span<const std::byte> file, std::string_view magic) {
+  return file.size() >= magic.size() && std::memcmp(file.data(), magic.data(), magic.size()) == 0;
+}
+
+Status NotAnImage(std::span<const std::byte> file) {
+  if (file.empty()) return DataLoss("the file is empty");
+  std::string start;
+  for (size_t i = 0; i < std::min<size_t>(file.size(), 8); ++i) {
+    char hex[4];
+    std::snprintf(hex, sizeof hex, " %02x", std::to_integer<unsigned>(file[i]));
+    start += hex;
+  }
+  return DataLoss("neither a JPEG nor a PNG image: the file starts with" + start);
+}
+
+}  // namespace
+
+Result<ImageDecoder::Size> ImageDecoder::Open(std::span<const std::byte> file, bool oriented) {
+  if (StartsWith(file, kJpegMagic)) {
+    ASSIGN_OR_RETURN(const JpegDecoder::Header header, jpeg_.Open(file));
+    format_ = Format::kJpeg;
+    stored_width_ = header.width;
+    stored_height_ = header.height;
+    orientation_ = oriented ? header.orientation : 1;
+  } else if (StartsWith(file, kPngMagic)) {
+    ASSIGN_OR_RETURN(const PngDecoder::Header header, png_.Open(file, oriented));
+    format_ = Format::kPng;
+    stored_width_ = header.width;
+    stored_height_ = header.height;
+    orientation_ = header.orientation;
+  } else {
+    return NotAnImage(file);
+  }
+  if (OrientationSwapsSides(orientation_)) return Size{stored_height_, stored_width_};
+  return Size{stored_width_, stored_height_};
+}
+
+Result<ImageView> ImageDecoder::Decode(const Box& region) {
+  const Box stored_box = StoredBox(region, orientation_, stored_width_, stored_height_);
+  ImageView stored;
+  if (format_ == Format::kJpeg) {
+    ASSIGN_OR_RETURN(stored, jpeg_.Decode(stored_box));
+  } else {
+    // Whole: a row needs the one above it, and the checksums lie behind the last.
+    ASSIGN_OR_RETURN(const ImageView whole, png_.Decode());
+    stored = whole.Crop(stored_box);
+  }
+  if (orientation_ == 1) return stored;
+  ASSIGN_OR_RETURN(uint8_t* const out, oriented_.Reserve(region.width, region.height));
+  return Orient(stored, orientation_, out);
+}
+
+void ImageDecoder::Trim(size_t bytes) {
+  for (ImageBuffer* const buffer : {&jpeg_.pixels(), &png_.pixels(), &oriented_}) buffer->Trim(bytes);
+}
+
+Result<ImageView> DecodeImage(std::span<const std::byte> file, ImageDecoder& decoder) {
+  ASSIGN_OR_RETURN(const ImageDecoder::Size size, decoder.Open(file));
+  return decoder.Decode({0, 0, size.width, size.height});
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pixels that travel within stage 2: RGB, 8 bits a channel, rows of 3 * width bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "common/base/result.h"
+#include "common/spec/feed_spec.h"
+
+namespace pinfeed {
+
+// Readable bytes behind the last row of every image, so that vector loads may run over.
+inline constexpr size_t kRowSlack = 64;
+
+// A rectangle of pixels. x and y may be negative where a crop reaches over the image's border.
+struct Box {
+  int32_t x = 0;
+  int32_t y = 0;
+  int32_t width = 0;
+  int32_t height = 0;
+  bool operator==(const Box&) const = default;
+};
+
+// Purpose: pixels to read. Borrows them. Invariant: kRowSlack bytes behind the last row may be read.
+struct ImageView {
+  const uint8_t* data = nullptr;
+  int32_t width = 0;
+  int32_t height = 0;
+  size_t stride = 0;  // bytes from one row to the next
+
+  const uint8_t* Row(int32_t y) const { return data + static_cast<size_t>(y) * stride; }
+  // Precondition: the box lies within the image.
+  ImageView Crop(const Box& box) const {
+    return {Row(box.y) + 3 * static_cast<size_t>(box.x), box.width, box.height, stride};
+  }
+};
+
+// Purpose: memory for one image, reused from sample to sample. Owns the memory. Threads: one at a time.
+// Errors: kResourceExhausted when the pixels are over kMaxImagePixels or cannot be had.
+class ImageBuffer {
+ public:
+  // Room for width * height pixels, contents unspecified; what was there before is lost. Precondition: width,
+  // height >= 0.
+  Result<uint8_t*> Reserve(int32_t width, int32_t height) {
+    if (int64_t{width} * height > kMaxImagePixels) {
+      return ResourceExhausted("an image of " + std::to_string(width) + " x " + std::to_string(height) +
+                               " pixels is over the limit of " + std::to_string(kMaxImagePixels) + " pixels");
+    }
+    const size_t bytes = 3 * static_cast<size_t>(width) * static_cast<size_t>(height) + kRowSlack;
+    if (bytes > capacity_) {
+      Release();
+      data_.reset(new (std::nothrow) uint8_t[bytes]);
+      if (data_ == nullptr)
+        return ResourceExhausted("no memory for an image of " + std::to_string(bytes) + " bytes");
+      capacity_ = bytes;
+    }
+    return data_.get();
+  }
+  // Gives the memory back if it is more than `bytes`.
+  void Trim(size_t bytes) {
+    if (capacity_ > bytes) Release();
+  }
+
+ private:
+  void Release() {
+    data_.reset();
+    capacity_ = 0;
+  }
+
+  std::unique_ptr<uint8_t[]> data_;
+  size_t capacity_ = 0;
+};
+
+// Whether an image may be decoded that is as large as its file's header says. kResourceExhausted says what is
+// too large, and how large it may be.
+inline Status CheckDecodedSize(const std::string& format, int64_t width, int64_t height) {
+  const std::string image =
+      format + " of " + std::to_string(width) + " x " + std::to_string(height) + " pixels";
+  for (const int64_t side : {width, height}) {
+    if (side <= kMaxImageSide) continue;
+    return ResourceExhausted(image + ": its " + (side == width ? "width" : "height") +
+                             " is over the limit of " + std::to_string(kMaxImageSide) + " pixels a side");
+  }
+  if (width * height <= kMaxImagePixels) return OkStatus();
+  return ResourceExhausted(image + " is over the limit of " + std::to_string(kMaxImagePixels) + " pixels");
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/image/jpeg.h"
+
+#include <jpeglib.h>
+
+#include <csetjmp>
+#include <cstdio>  // jpeglib.h needs FILE
+// After jpeglib.h:
+#include <jerror.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/image/exif.h"
+#include "server/image/jpeg_markers.h"
+
+namespace pinfeed {
+namespace {
+
+// Fancy upsampling looks one chroma sample, that is at most two pixels, to either side.
+constexpr int32_t kUpsampleMargin = 2;
+// Scans of a progressive file; encoders make about ten, bombs thousands.
+constexpr int kMaxScans = 500;
+
+// The byte of a product of two bytes, rounded: Blinn, "Three wrongs make a right", IEEE CG&A 1995.
+uint8_t MulDiv255(uint32_t a, uint32_t b) {
+  const uint32_t product = a * b + 128;
+  return static_cast<uint8_t>((product + (product >> 8)) >> 8);
+}
+
+// Inverted CMYK, which is what JPEG files hold (Adobe's convention; Pillow assumes it for all), to RGB
+// without colour management.
+void InvertedCmykToRgb(const uint8_t* cmyk, int32_t width, uint8_t* rgb) {
+  for (int32_t x = 0; x < width; ++x, cmyk += 4, rgb += 3) {
+    for (int c = 0; c < 3; ++c) rgb[c] = static_cast<uint8_t>(cmyk[3] - MulDiv255(255U - cmyk[c], cmyk[3]));
+  }
+}
+
+// Purpose: gives back what libjpeg holds for one image.
+class Abort {
+ public:
+  explicit Abort(jpeg_decompress_struct& cinfo) : cinfo_(cinfo) {}
+  ~Abort() { jpeg_abort_decompress(&cinfo_); }
+  Abort(const Abort&) = delete;
+  Abort& operator=(const Abort&) = delete;
+
+ private:
+  jpeg_decompress_struct& cinfo_;
+};
+
+}  // namespace
+
+// setjmp is called only in ReadHeader and ReadRegion, and no object with a destructor lives between there and
+// a library call.
+struct JpegDecoder::State {
+  jpeg_decompress_struct cinfo{};
+  jpeg_error_mgr error{};
+  jpeg_source_mgr source{};
+  jpeg_progress_mgr progress{};
+  std::jmp_buf jump{};
+  char message[JMSG_LENGTH_MAX] = {};
+  int message_code = 0;
+  ImageBuffer pixels;
+  std::vector<uint8_t> cmyk;
+  bool complete = true;  // the file has an end marker
+
+  static State& Of(j_common_ptr cinfo) { return *static_cast<State*>(cinfo->client_data); }
+
+  [[noreturn]] static void OnError(j_common_ptr cinfo) {
+    State& state = Of(cinfo);
+    state.message_code = cinfo->err->msg_code;
+    cinfo->err->format_message(cinfo, state.message);
+    std::longjmp(state.jump, 1);
+  }
+  static void OnMessage(j_common_ptr /*cinfo*/, int /*level*/) {}
+  // The whole file is in memory: asking for more means that it is truncated.
+  static boolean OnMoreInput(j_decompress_ptr cinfo) {
+    cinfo->err->msg_code = JERR_INPUT_EOF;
+    OnError(reinterpret_cast<j_common_ptr>(cinfo));
+  }
+  static void OnSkip(j_decompress_ptr cinfo, long count) {
+    if (count <= 0) return;
+    if (static_cast<unsigned long>(count) > cinfo->src->bytes_in_buffer) OnMoreInput(cinfo);
+    cinfo->src->next_input_byte += count;
+    cinfo->src->bytes_in_buffer -= static_cast<size_t>(count);
+  }
+  static void OnProgress(j_common_ptr cinfo) {
+    if (reinterpret_cast<j_decompress_ptr>(cinfo)->input_scan_number <= kMaxScans) return;
+    State& state = Of(cinfo);
+    state.message_code = JERR_OUT_OF_MEMORY;
+    std::snprintf(state.message, sizeof state.message, "more than %d scans", kMaxScans);
+    std::longjmp(state.jump, 1);
+  }
+
+  State() {
+    cinfo.err = jpeg_std_error(&error);
+    error.error_exit = OnError;
+    error.emit_message = OnMessage;
+    cinfo.client_data = this;
+    source.init_source = [](j_decompress_ptr) {};
+    source.fill_input_buffer = OnMoreInput;
+    source.skip_input_data = OnSkip;
+    source.resync_to_restart = jpeg_resync_to_restart;
+    source.term_source = [](j_decompress_ptr) {};
+    progress.progress_monitor = OnProgress;
+  }
+  ~State() { jpeg_destroy_decompress(&cinfo); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  bool ReadHeader(std::span<const std::byte> file) {
+    if (setjmp(jump) != 0) return false;
+    // Made anew: the library keeps tables from file to file, and one that lacks its own would be decoded with
+    // the last one's.
+    jpeg_destroy_decompress(&cinfo);
+    jpeg_create_decompress(&cinfo);
+    source.next_input_byte = reinterpret_cast<const JOCTET*>(file.data());
+    source.bytes_in_buffer = file.size();
+    cinfo.src = &source;
+    cinfo.progress = &progress;
+    jpeg_read_header(&cinfo, TRUE);
+    return true;
+  }
+
+  void Configure() {
+    cinfo.dct_method = JDCT_ISLOW;
+    cinfo.do_fancy_upsampling = TRUE;
+    cinfo.out_color_space = cinfo.num_components == 4 ? JCS_CMYK : JCS_RGB;
+  }
+  // Preconditions: Configure was called; `columns` are what is to be decoded, at least the region's.
+  bool Start(JDIMENSION* first_column, JDIMENSION* columns) {
+    if (setjmp(jump) != 0) return false;
+    jpeg_start_decompress(&cinfo);
+    if (*columns < cinfo.output_width) jpeg_crop_scanline(&cinfo, first_column, columns);
+    return true;
+  }
+  // Reads `rows` rows from `first_row` on into `out`.
+  bool ReadRows(JDIMENSION first_row, JDIMENSION rows, uint8_t* out, size_t stride) {
+    if (setjmp(jump) != 0) return false;
+    const bool four = cinfo.out_color_space == JCS_CMYK;
+    if (first_row > 0) jpeg_skip_scanlines(&cinfo, first_row);
+    const JDIMENSION end = first_row + rows;
+    while (cinfo.output_scanline < end) {
+      uint8_t* lines[4];
+      uint8_t* const next = out + (cinfo.output_scanline - first_row) * stride;
+      const JDIMENSION count = four ? 1 : std::min<JDIMENSION>(4, end - cinfo.output_scanline);
+      for (JDIMENSION i = 0; i < count; ++i) lines[i] = four ? cmyk.data() : next + i * stride;
+      jpeg_read_scanlines(&cinfo, lines, count);
+      if (four) InvertedCmykToRgb(cmyk.data(), static_cast<int32_t>(cinfo.output_width), next);
+    }
+    return true;
+  }
+
+  Status Failure() const {
+    if (message_code == JERR_INPUT_EOF) return DataLoss("JPEG file is truncated: it ends within the image");
+    if (message_code == JERR_OUT_OF_MEMORY) return ResourceExhausted(std::string("JPEG: ") + message);
+    return DataLoss(std::string("JPEG: ") + message);
+  }
+};
+
+JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {}
+JpegDecoder::~JpegDecoder() = default;
+ImageBuffer& JpegDecoder::pixels() {
+  return state_->pixels;
+}
+
+Result<JpegDecoder::Header> JpegDecoder::Open(std::span<const std::byte> file) {
+  State& s = *state_;
+  const JpegMarkers markers = ScanJpegMarkers(file);
+  if (!s.ReadHeader(file)) return s.Failure();
+  // As in Pillow, a file of one scan needs no end marker when its pixels are all there.
+  s.complete = markers.complete;
+  if (!s.complete && jpeg_has_multiple_scans(&s.cinfo) != FALSE)
+    return DataLoss("JPEG file is truncated: it has no end marker");
+  RETURN_IF_ERROR(CheckDecodedSize("JPEG", s.cinfo.image_width, s.cinfo.image_height));
+  const auto width = static_cast<int32_t>(s.cinfo.image_width);
+  const auto height = static_cast<int32_t>(s.cinfo.image_height);
+  const int components = s.cinfo.num_components;
+  if (components != 1 && components != 3 && components != 4) {
+    return DataLoss("JPEG has " + std::to_string(components) + " components; 1, 3 or 4 can be shown");
+  }
+  return Header{width, height, TiffOrientation(WithoutExifId(markers.exif)).value_or(1)};
+}
+
+Result<ImageView> JpegDecoder::Decode(const Box& region) {
+  State& s = *state_;
+  // However this ends: of a file of several scans libjpeg holds the coefficients of the whole image.
+  const Abort abort(s.cinfo);
+  s.Configure();
+  // A file of several scans is read whole before the first row comes out; then, only the rows behind the
+  // region are left out.
+  const bool whole = jpeg_has_multiple_scans(&s.cinfo) != FALSE || !s.complete;
+  const auto image_width = static_cast<int32_t>(s.cinfo.image_width);
+  const int32_t left = whole ? 0 : std::max(0, region.x - kUpsampleMargin);
+  const int32_t right =
+      whole ? image_width : std::min(image_width, region.x + region.width + kUpsampleMargin);
+  const int32_t top = whole ? 0 : region.y;
+  auto first_column = static_cast<JDIMENSION>(left);
+  auto columns = static_cast<JDIMENSION>(right - left);
+  if (!s.Start(&first_column, &columns)) return s.Failure();
+
+  const auto width = static_cast<int32_t>(columns);
+  // Whether a file is cut must not depend on the region.
+  const int32_t bottom = s.complete ? region.y + region.height : static_cast<int32_t>(s.cinfo.image_height);
+  const int32_t rows = bottom - top;
+  ASSIGN_OR_RETURN(uint8_t* const out, s.pixels.Reserve(width, rows));
+  if (s.cinfo.out_color_space == JCS_CMYK) s.cmyk.resize(4 * static_cast<size_t>(width));
+  const size_t stride = 3 * static_cast<size_t>(width);
+  if (!s.ReadRows(static_cast<JDIMENSION>(top), static_cast<JDIMENSION>(rows), out, stride))
+    return s.Failure();
+  const ImageView decoded{out, width, rows, stride};
+  return decoded.Crop(
+      {region.x - static_cast<int32_t>(first_column), region.y - top, region.width, region.height});
+}
+
+}  // namespace pinfeed

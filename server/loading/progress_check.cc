@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/loading/progress_check.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/log.h"
+
+namespace pinfeed {
+namespace {
+
+std::string InSeconds(std::chrono::nanoseconds time) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
+}
+
+// What hangs, in a line: the worker that has for longest, else a GPU.
+std::string Describe(const std::vector<HungThread>& hung) {
+  const HungThread& first = hung.front();
+  if (!first.gpu.empty())
+    return "no copy to " + first.gpu + " has ended for " + InSeconds(first.age) + " (stuck_timeout)";
+  std::string text = "a worker has been at one piece of work for " + InSeconds(first.age) +
+                     ", as when storage does not answer (stuck_timeout)";
+  if (!first.sample_name.empty())
+    text += ": sample " + std::to_string(first.sample) + " of feed " + std::to_string(first.feed) + ", " +
+            first.sample_name;
+  const auto workers =
+      std::count_if(hung.begin(), hung.end(), [](const HungThread& thread) { return thread.gpu.empty(); });
+  if (workers > 1) text += ", and more workers likewise: " + std::to_string(workers - 1);
+  return text;
+}
+
+constexpr std::chrono::milliseconds kShortestInterval(50);
+constexpr std::chrono::milliseconds kLongestInterval(10000);
+
+}  // namespace
+
+std::chrono::milliseconds ProgressCheck::interval() const {
+  std::chrono::milliseconds interval = std::chrono::milliseconds::max();
+  if (const std::chrono::milliseconds limit = limit_; limit.count() != 0) interval = limit / 8;
+  if (parts_.chores) interval = std::min(interval, parts_.chore_limit / 2);
+  if (interval == std::chrono::milliseconds::max()) return interval;
+  return std::clamp(interval, kShortestInterval, kLongestInterval);
+}
+
+std::string ProgressCheck::Stuck() {
+  const std::chrono::milliseconds limit = limit_;
+  const std::vector<GpuSnapshot> gpus = parts_.gpus ? parts_.gpus() : std::vector<GpuSnapshot>();
+  uint64_t done = parts_.workers.progress();
+  for (const GpuSnapshot& gpu : gpus) done += gpu.copied_bytes + gpu.peer_bytes;
+  const Clock::time_point now = Clock::now();
+  LookAtChores(now);
+  if (std::exchange(done_, done) != done) moved_at_ = now;
+  const std::vector<HungThread> found = HungAtBatches(gpus);
+  if (found.empty()) {
+    Enter(State::kWell, {});
+    return {};
+  }
+  const std::string hung = Describe(found);
+  // Between the two it is not known yet whether the rest gets on or has stopped as well.
+  if (now - moved_at_ <= limit / 2) Enter(State::kPartly, hung);
+  if (now - moved_at_ <= limit) return {};
+  std::string stuck = hung + ", and nothing else was done for " + InSeconds(now - moved_at_);
+  Enter(State::kStuck, stuck);
+  return stuck;
+}
+
+void ProgressCheck::Enter(State state, const std::string& hung) {
+  if (std::exchange(state_, state) == state) return;
+  switch (state) {
+    case State::kWell:
+      spdlog::info("what hung moves again");
+      return;
+    case State::kPartly:
+      spdlog::error("{}; the rest gets on, so the daemon goes on", hung);
+      return;
+    case State::kStuck:
+      spdlog::error("{}: {}", hung,
+                    parts_.watched ? "the service manager's watchdog is not fed until this changes"
+                                   : "no feed gets on until this changes");
+      return;
+  }
+}
+
+void ProgressCheck::LookAtChores(Clock::time_point now) {
+  if (!parts_.chores) return;
+  const std::vector<Chore> under_way = parts_.chores();
+  const auto among = [](const std::vector<Chore>& all, const Chore& one) {
+    return std::find(all.begin(), all.end(), one) != all.end();
+  };
+  std::erase_if(told_, [&](const Chore& one) {
+    if (among(under_way, one)) return false;
+    spdlog::info("{} went on after {}", one.what, InSeconds(now - one.since));
+    return true;
+  });
+  for (const Chore& one : under_way) {
+    if (now - one.since <= LimitOf(one) || among(told_, one)) continue;
+    spdlog::error("{} has taken {} so far; {}", one.what, InSeconds(now - one.since),
+                  one.storage ? "does its storage answer?"
+                              : "until it goes on, what is to be given back behind it stays");
+    told_.push_back(one);
+  }
+}
+
+ProgressCheck::Clock::duration ProgressCheck::LimitOf(const Chore& chore) const {
+  if (!chore.storage) return parts_.chore_limit;
+  const std::chrono::milliseconds limit = limit_;
+  // Of the clock: the most milliseconds there are would overflow where they are compared with its time.
+  return limit.count() == 0 ? Clock::duration::max() : limit;
+}
+
+std::vector<HungThread> ProgressCheck::Hung(const std::vector<GpuSnapshot>& gpus) const {
+  std::vector<HungThread> hung = HungAtBatches(gpus);
+  if (!parts_.chores) return hung;
+  const Clock::time_point now = Clock::now();
+  for (const Chore& chore : parts_.chores()) {
+    if (now - chore.since > LimitOf(chore))
+      hung.push_back({.thread = chore.thread, .age = now - chore.since, .chore = chore.what});
+  }
+  return hung;
+}
+
+std::vector<HungThread> ProgressCheck::HungAtBatches(const std::vector<GpuSnapshot>& gpus) const {
+  const std::chrono::milliseconds limit = limit_;
+  std::vector<HungThread> hung;
+  if (limit.count() == 0) return hung;
+  for (const WorkerPool::LongChunk& chunk : parts_.workers.ChunksLongerThan(limit)) {
+    hung.push_back({WorkerPool::ThreadName(chunk.worker), chunk.age, "", chunk.feed, chunk.sample,
+                    parts_.sample_name ? parts_.sample_name(chunk.feed, chunk.sample) : std::string()});
+  }
+  for (const GpuSnapshot& gpu : gpus) {
+    if (gpu.stalled > limit) hung.push_back({gpu.copy_thread, gpu.stalled, gpu.uuid, 0, 0, ""});
+  }
+  return hung;
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/loading/sample_loader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "server/image/decode.h"
+#include "server/transform/field_roles.h"
+#include "server/transform/mask.h"
+#include "server/transform/pointwise.h"
+#include "server/transform/transform.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr char kSampleIdName[] = "sample_id";
+constexpr char kValidName[] = "valid";
+constexpr char kMarkSuffix[] = ".mark";  // behind the image's name
+// Buffers that one giant sample made larger than this are given back after it.
+constexpr size_t kKeptBytes = size_t{64} << 20;
+
+std::span<uint8_t> Bytes(std::span<std::byte> bytes) {
+  return {reinterpret_cast<uint8_t*>(bytes.data()), bytes.size()};
+}
+
+// The tensor's pixels as RGB, one channel three times. `tensor` has kRowSlack bytes more than the image.
+Result<ImageView> ToRgb(const TensorImage& image, const uint8_t* tensor, ImageBuffer& buffer) {
+  const size_t stride = 3 * static_cast<size_t>(image.size.width);
+  if (image.channels == 3 && image.layout == ImageLayout::kHwc) {
+    return ImageView{tensor, image.size.width, image.size.height, stride};
+  }
+  ASSIGN_OR_RETURN(uint8_t* const out, buffer.Reserve(image.size.width, image.size.height));
+  const size_t pixels = static_cast<size_t>(image.size.width) * static_cast<size_t>(image.size.height);
+  const size_t plane = image.channels == 1 ? 0 : pixels;
+  for (size_t i = 0; i < pixels; ++i) {
+    out[3 * i] = tensor[i];
+    out[3 * i + 1] = tensor[plane + i];
+    out[3 * i + 2] = tensor[2 * plane + i];
+  }
+  return ImageView{out, image.size.width, image.size.height, stride};
+}
+
+}  // namespace
+
+struct SampleScratch::Buffers {
+  std::vector<std::byte> encoded;  // a file, or a tensor to be seen as an image, or a mask
+  ImageDecoder decoder;
+  ImageBuffer widened;
+  GeometryPlan plan;
+  GeometryScratch geometry;
+  MaskScratch mask;
+
+  void Trim() {
+    if (encoded.capacity() > kKeptBytes) std::vector<std::byte>().swap(encoded);
+    decoder.Trim(kKeptBytes);
+    widened.Trim(kKeptBytes);
+    geometry.Trim(kKeptBytes);
+  }
+};
+
+SampleScratch::SampleScratch() : buffers_(std::make_unique<Buffers>()) {}
+SampleScratch::~SampleScratch() = default;
+
+struct SampleLoader::Program {
+  std::optional<size_t> image;                  // the field that is decoded or transformed
+  std::optional<TensorImage> tensor;            // set when that field is a tensor
+  std::vector<std::optional<MaskField>> masks;  // by field
+  std::vector<Transform> transforms;
+  std::optional<Pointwise> pointwise;  // set when there is an image
+  std::optional<ImageTail> tail;
+  bool raw = false;  // the tensor's pixels go into the slot as they are: only the tail changes them
+  uint64_t seed = 0;
+  bool sample_ids = false;
+  bool valid = false;
+  bool oriented = true;  // see ImageDecoder::Open
+
+  Status LoadImage(const Dataset& dataset, const SampleKey& key, std::span<const std::span<std::byte>> places,
+                   SampleScratch::Buffers& buffers, SampleTimes& times) const {
+    const uint64_t start = TraceClockNs();
+    Status status = ReadImage(dataset, key.id, places, buffers);
+    const uint64_t read = TraceClockNs();
+    times.Read(start, read);
+    if (!status.ok()) return status;
+    if (raw) {
+      RETURN_IF_ERROR(PlanGeometry(transforms, {seed, key.epoch, key.id}, tensor->size, buffers.plan));
+      WriteMark(buffers.plan.flip ? ImageMark::kMirrored : ImageMark::kPlain, places);
+      return OkStatus();
+    }
+    status = Transformed(key, places, buffers);
+    times.Decode(read, TraceClockNs());
+    return status;
+  }
+
+  // Behind LoadImage, whose plan it follows.
+  Status LoadMask(const Dataset& dataset, uint64_t id, const MaskField& mask, std::span<std::byte> place,
+                  SampleScratch::Buffers& buffers, SampleTimes& times) const {
+    const bool moves = !IsIdentity(buffers.plan, tensor->size);
+    std::span<std::byte> source = place;
+    if (moves) {
+      const size_t bytes = mask.planes * mask.pixel_bytes * static_cast<size_t>(tensor->size.width) *
+                           static_cast<size_t>(tensor->size.height);
+      if (buffers.encoded.size() < bytes) buffers.encoded.resize(bytes);
+      source = std::span(buffers.encoded).first(bytes);
+    }
+    const uint64_t start = TraceClockNs();
+    Status status = dataset.ReadTensor(id, mask.field, source);
+    const uint64_t read = TraceClockNs();
+    times.Read(start, read);
+    if (!status.ok() || !moves) return status;
+    TransformMask(mask, buffers.plan, tensor->size, source, place, buffers.mask);
+    times.Decode(read, TraceClockNs());
+    return OkStatus();
+  }
+
+  // The tensors that are made, not read; they lie behind those of the dataset's `fields`.
+  void WriteOwn(const SampleKey& key, bool good, size_t fields,
+                std::span<const std::span<std::byte>> places) const {
+    if (sample_ids) {
+      const auto id = static_cast<int64_t>(key.id);
+      std::memcpy(places[fields++].data(), &id, sizeof id);
+    }
+    if (valid) places[fields].front() = std::byte{good};
+  }
+
+  // Changes `outputs` to what the slot gets: uint8 pixels, a mark. Precondition: there is an image.
+  void LeaveTail(const FeedSpec& spec, size_t channels, std::vector<TensorSpec>& outputs) {
+    const auto moves = [](const Transform& t) {
+      return std::holds_alternative<RandomHorizontalFlip>(t) || std::holds_alternative<Normalize>(t) ||
+             std::holds_alternative<ToDtype>(t);
+    };
+    raw = tensor.has_value() && std::all_of(transforms.begin(), transforms.end(), moves);
+    const Pointwise all(spec.transforms, channels, spec.image_layout);
+    TensorSpec& output = outputs[*image];
+    const bool chw = spec.image_layout == ImageLayout::kChw;
+    ImageTail left;
+    left.tensor = static_cast<uint32_t>(*image);
+    left.output = output;
+    left.height = static_cast<uint32_t>(output.shape[chw ? 1 : 0]);
+    left.width = static_cast<uint32_t>(output.shape[chw ? 2 : 1]);
+    left.channels = static_cast<uint32_t>(channels);
+    left.source_layout = raw ? tensor->layout : ImageLayout::kHwc;
+    left.output_layout = spec.image_layout;
+    left.table = all.table();
+    const bool flips = std::any_of(transforms.begin(), transforms.end(), [](const Transform& t) {
+      return std::holds_alternative<RandomHorizontalFlip>(t);
+    });
+    const bool recolours = std::any_of(transforms.begin(), transforms.end(), [](const Transform& t) {
+      return std::holds_alternative<Normalize>(t) || std::holds_alternative<ToDtype>(t);
+    });
+    pointwise.emplace(std::span<const Transform>(), channels, ImageLayout::kHwc);
+    const bool zeroes =
+        recolours && spec.on_bad_sample == OnBadSample::kZero;  // which the table would recolour
+    if (!flips && !recolours && (left.source_layout == left.output_layout || channels == 1))
+      return;  // it is that already
+    output.dtype = DType::kUint8;
+    if (left.source_layout == ImageLayout::kChw) {
+      output.shape = {left.channels, left.height, left.width};
+    } else {
+      output.shape = {left.height, left.width, left.channels};
+    }
+    if (flips || zeroes) {
+      left.mark = static_cast<uint32_t>(outputs.size());
+      outputs.push_back({output.name + kMarkSuffix, DType::kUint8, {}});
+    }
+    tail = std::move(left);
+  }
+
+  void WriteMark(ImageMark mark, std::span<const std::span<std::byte>> places) const {
+    if (tail.has_value() && tail->mark.has_value())
+      places[*tail->mark].front() = static_cast<std::byte>(mark);
+  }
+
+ private:
+  // Into its place if it is raw, else into the buffers.
+  Status ReadImage(const Dataset& dataset, uint64_t id, std::span<const std::span<std::byte>> places,
+                   SampleScratch::Buffers& buffers) const {
+    if (raw) return dataset.ReadTensor(id, *image, places[*image]);
+    if (!tensor.has_value()) return dataset.ReadEncoded(id, *image, buffers.encoded);
+    const size_t bytes =
+        tensor->channels * static_cast<size_t>(tensor->size.width) * static_cast<size_t>(tensor->size.height);
+    if (buffers.encoded.size() < bytes + kRowSlack) buffers.encoded.resize(bytes + kRowSlack);
+    return dataset.ReadTensor(id, *image, std::span(buffers.encoded).first(bytes));
+  }
+  Status Transformed(const SampleKey& key, std::span<const std::span<std::byte>> places,
+                     SampleScratch::Buffers& buffers) const {
+    ImageSize size;
+    if (tensor.has_value()) {
+      size = tensor->size;
+    } else {
+      ASSIGN_OR_RETURN(const ImageDecoder::Size opened, buffers.decoder.Open(buffers.encoded, oriented));
+      size = {opened.width, opened.height};
+    }
+    RETURN_IF_ERROR(PlanGeometry(transforms, {seed, key.epoch, key.id}, size, buffers.plan));
+    const Box region = SourceRegion(buffers.plan, size);
+    ImageView source;
+    if (tensor.has_value()) {
+      ASSIGN_OR_RETURN(const ImageView whole, ToRgb(*tensor, Bytes(buffers.encoded).data(), buffers.widened));
+      source = whole.Crop(region);
+    } else {
+      ASSIGN_OR_RETURN(source, buffers.decoder.Decode(region));
+    }
+    ASSIGN_OR_RETURN(const ImageView result, RunGeometry(buffers.plan, size, source, buffers.geometry));
+    pointwise->Run(result, buffers.plan.flip && !tail.has_value(), places[*image]);
+    WriteMark(buffers.plan.flip ? ImageMark::kMirrored : ImageMark::kPlain, places);
+    return OkStatus();
+  }
+};
+
+SampleLoader::SampleLoader(std::shared_ptr<const Dataset> dataset, std::unique_ptr<Program> program,
+                           std::vector<TensorSpec> outputs)
+    : dataset_(std::move(dataset)), program_(std::move(program)), outputs_(std::move(outputs)) {}
+SampleLoader::~SampleLoader() = default;
+
+const std::optional<ImageTail>& SampleLoader::tail() const {
+  return program_->tail;
+}
+
+Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const Dataset> dataset,
+                                                           const FeedSpec& spec, TailAt tail_at) {
+  const std::vector<Field>& fields = dataset->info().fields;
+  auto program = std::make_unique<Program>();
+  program->transforms = spec.transforms;
+  program->seed = spec.seed;
+  program->sample_ids = spec.sample_ids;
+  program->valid = spec.valid;
+  program->oriented = !spec.ignore_exif_orientation;
+  std::vector<std::string> faults;
+  const FieldRoles roles = AssignFieldRoles(fields, spec, faults);
+  program->image = roles.image;
+  program->tensor = roles.tensor;
+  if (!roles.masks.empty()) program->masks.resize(fields.size());
+  for (const MaskField& mask : roles.masks) program->masks[mask.field] = mask;
+  std::optional<ImageSize> size;
+  size_t channels = 3;
+  if (roles.tensor) {
+    size = roles.tensor->size;
+    channels = roles.tensor->channels;
+  }
+  const ImageOutcome outcome = CheckTransforms(spec.transforms, size, channels, faults);
+  if (faults.empty() && program->image.has_value() && outcome.width == 0) {
+    faults.push_back(
+        "transforms: image sizes vary, or may: add Resize([h, w]), CenterCrop or RandomResizedCrop so that "
+        "every sample has one shape (Resize of one value keeps each image's aspect ratio)");
+  }
+  std::vector<TensorSpec> outputs;
+  outputs.reserve(fields.size() + 3);  // with the loader's own
+  for (const Field& field : fields) outputs.push_back(field.spec);
+  if (program->image.has_value()) {
+    const auto c = static_cast<int64_t>(channels);
+    outputs[*program->image].dtype = outcome.dtype;
+    outputs[*program->image].shape = spec.image_layout == ImageLayout::kChw
+                                         ? std::vector<int64_t>{c, outcome.height, outcome.width}
+                                         : std::vector<int64_t>{outcome.height, outcome.width, c};
+  }
+  for (const MaskField& mask : roles.masks) {
+    outputs[mask.field].shape[mask.height_axis] = outcome.height;
+    outputs[mask.field].shape[mask.height_axis + 1] = outcome.width;
+  }
+  const auto add = [&](const char* option, const char* name, DType dtype) {
+    if (std::any_of(fields.begin(), fields.end(), [&](const Field& f) { return f.spec.name == name; })) {
+      faults.push_back(std::string(option) + ": the dataset has a field '" + name + "' of its own; leave " +
+                       option + " out, or rename the field");
+    }
+    outputs.push_back({name, dtype, {}});
+  };
+  if (spec.sample_ids) add("sample_ids", kSampleIdName, DType::kInt64);
+  if (spec.valid) add("valid", kValidName, DType::kBool);
+  if (!faults.empty()) {
+    std::string text;
+    for (const std::string& fault : faults) text += (text.empty() ? "" : "\n") + fault;
+    return InvalidArgument(text);
+  }
+  if (program->image.has_value()) {
+    if (tail_at == TailAt::kClient) {
+      program->LeaveTail(spec, channels, outputs);
+    } else {
+      program->pointwise.emplace(spec.transforms, channels, spec.image_layout);
+    }
+  }
+  return std::unique_ptr<SampleLoader>(
+      new SampleLoader(std::move(dataset), std::move(program), std::move(outputs)));
+}
+
+Status SampleLoader::LoadFields(const SampleKey& key, std::span<const std::span<std::byte>> places,
+                                SampleScratch& scratch, SampleTimes& times) const {
+  const Program& program = *program_;
+  const size_t fields = dataset_->info().fields.size();
+  Status status;
+  if (!program.image.has_value()) {
+    const uint64_t start = TraceClockNs();
+    status = dataset_->ReadTensors(key.id, places.first(fields));
+    times.Read(start, TraceClockNs());
+    return status;
+  }
+  RETURN_IF_ERROR(program.LoadImage(*dataset_, key, places, scratch.buffers(), times));
+  for (size_t i = 0; i < fields && status.ok(); ++i) {
+    if (i == program.image) continue;
+    if (!program.masks.empty() && program.masks[i]) {
+      status = program.LoadMask(*dataset_, key.id, *program.masks[i], places[i], scratch.buffers(), times);
+      continue;
+    }
+    const uint64_t start = TraceClockNs();
+    status = dataset_->ReadTensor(key.id, i, places[i]);
+    times.Read(start, TraceClockNs());
+  }
+  return status;
+}
+
+Status SampleLoader::Load(const SampleKey& key, std::span<const std::span<std::byte>> places,
+                          SampleScratch& scratch, SampleTimes& times) const {
+  Status status;
+  try {
+    status = LoadFields(key, places, scratch, times);
+  } catch (const std::bad_alloc&) {
+    // How much a sample takes is its file's word: for want of that much, one sample is bad, not the daemon.
+    status = ResourceExhausted(
+        "no memory to read, decode or transform the sample (std::bad_alloc): give the daemon more, or fewer "
+        "workers");
+  }
+  scratch.buffers().Trim();
+  if (!status.ok()) {
+    const std::string name = dataset_->Describe(key.id);
+    return status.message().find(name) == std::string::npos ? status.WithContext(name) : status;
+  }
+  program_->WriteOwn(key, true, dataset_->info().fields.size(), places);
+  return OkStatus();
+}
+
+void SampleLoader::WriteZeros(const SampleKey& key, std::span<const std::span<std::byte>> places) const {
+  for (const std::span<std::byte>& place : places) std::fill(place.begin(), place.end(), std::byte{0});
+  program_->WriteMark(ImageMark::kZero, places);
+  program_->WriteOwn(key, false, dataset_->info().fields.size(), places);
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/loading/worker_pool.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace pinfeed {
+
+namespace {
+
+std::vector<std::unique_ptr<SampleScratch>> Scratches(uint32_t count) {
+  std::vector<std::unique_ptr<SampleScratch>> scratches;
+  for (uint32_t i = 0; i < count; ++i) scratches.push_back(std::make_unique<SampleScratch>());
+  return scratches;
+}
+
+}  // namespace
+
+WorkerPool::WorkerPool(uint32_t threads, uint32_t most_of_user)
+    : thread_count_(std::max(threads, 1U)),
+      most_of_user_(std::max(most_of_user, 1U)),
+      scratches_(Scratches(thread_count_)) {}
+
+WorkerPool::~WorkerPool() {
+  Stop();
+}
+
+void WorkerPool::Start() {
+  PF_CHECK(threads_.empty(), "the worker pool is started once");
+  threads_.reserve(thread_count_);
+  for (uint32_t i = 0; i < thread_count_; ++i) threads_.emplace_back([this, i] { Loop(i, *scratches_[i]); });
+}
+
+void WorkerPool::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    work_.NotifyAll();
+  }
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+  std::vector<std::shared_ptr<FillTask>> dropped;
+  MutexLock lock(mutex_);
+  dropped.swap(open_);
+}
+
+void WorkerPool::Submit(std::shared_ptr<FillTask> task) {
+  PF_CHECK(task->samples_ > 0 && task->grain_ > 0, "a task has at least one sample");
+  MutexLock lock(mutex_);
+  if (stopping_) return;
+  // A feed that was away must not catch up on everything the others were served meanwhile: it starts level
+  // with the least served.
+  const auto shares_with = [&](const auto& other) { return other->share_.get() == task->share_.get(); };
+  if (!open_.empty() && std::none_of(open_.begin(), open_.end(), shares_with)) {
+    uint64_t least = UINT64_MAX;
+    for (const auto& other : open_)
+      least = std::min(least, other->share_->served_ns.load(std::memory_order_relaxed));
+    auto& served = task->share_->served_ns;
+    if (served.load(std::memory_order_relaxed) < least) served.store(least, std::memory_order_relaxed);
+  }
+  const uint32_t chunks = (task->samples_ + task->grain_ - 1) / task->grain_;
+  task->unfinished_ = task->samples_;
+  open_.push_back(std::move(task));
+  if (chunks == 1) {
+    work_.NotifyOne();
+  } else {
+    work_.NotifyAll();
+  }
+}
+
+std::shared_ptr<FillTask> WorkerPool::Claim(uint32_t* begin, uint32_t* end) {
+  // Few feeds times few slots: a scan is cheaper than keeping a heap whose keys change under it.
+  size_t best = open_.size();
+  uint64_t least = 0;
+  for (size_t i = 0; i < open_.size(); ++i) {
+    if (!MayHaveWorker(open_[i]->share_->owner)) continue;
+    const uint64_t got = open_[i]->share_->Got();
+    if (best == open_.size() || got < least) {
+      best = i;
+      least = got;
+    }
+  }
+  if (best == open_.size()) return nullptr;
+  std::shared_ptr<FillTask> task = open_[best];
+  *begin = task->claimed_;
+  *end = *begin + std::min(task->grain_, task->samples_ - *begin);
+  task->claimed_ = *end;
+  if (*end == task->samples_) open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(best));
+  if (most_of_user_ < thread_count_) ++working_[task->share_->owner];
+  return task;
+}
+
+bool WorkerPool::MayHaveWorker(uid_t user) const {
+  if (most_of_user_ >= thread_count_) return true;
+  const auto working = working_.find(user);
+  return working == working_.end() || working->second < most_of_user_;
+}
+
+void WorkerPool::Finish(const std::shared_ptr<FillTask>& task, uint32_t samples) {
+  bool last = false;
+  {
+    MutexLock lock(mutex_);
+    task->unfinished_ -= samples;
+    last = task->unfinished_ == 0;
+    if (most_of_user_ < thread_count_) {
+      const auto working = working_.find(task->share_->owner);
+      // A worker may have gone to sleep over this user's tasks; this one may go on with another's.
+      if (working->second == most_of_user_ && !open_.empty()) work_.NotifyOne();
+      if (--working->second == 0) working_.erase(working);
+    }
+  }
+  if (last) task->Done();
+}
+
+WorkerPool::Durations WorkerPool::durations() const {
+  Durations sum;
+  for (const auto& scratch : scratches_) {
+    sum.read += scratch->durations().read.Counts();
+    sum.decode += scratch->durations().decode.Counts();
+  }
+  return sum;
+}
+
+std::chrono::nanoseconds WorkerPool::LongestChunk() const {
+  const Clock::time_point now = Clock::now();
+  Clock::duration longest{0};
+  for (const Began& began : began_) {
+    const Clock::rep at = began.at.load(std::memory_order_relaxed);
+    if (at != 0) longest = std::max(longest, now - Clock::time_point(Clock::duration(at)));
+  }
+  return longest;
+}
+
+std::vector<WorkerPool::LongChunk> WorkerPool::ChunksLongerThan(std::chrono::nanoseconds limit) const {
+  const Clock::time_point now = Clock::now();
+  std::vector<LongChunk> found;
+  for (uint32_t i = 0; i < thread_count_; ++i) {
+    const Clock::rep at = began_[i].at.load(std::memory_order_acquire);
+    const LongChunk chunk{now - Clock::time_point(Clock::duration(at)), i,
+                          began_[i].feed.load(std::memory_order_relaxed), scratches_[i]->sample()};
+    if (at != 0 && chunk.age > limit) found.push_back(chunk);
+  }
+  std::sort(found.begin(), found.end(), [](const LongChunk& a, const LongChunk& b) { return a.age > b.age; });
+  return found;
+}
+
+void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
+  ::pthread_setname_np(::pthread_self(), ThreadName(index).c_str());
+  for (;;) {
+    std::shared_ptr<FillTask> task;
+    uint32_t begin = 0;
+    uint32_t end = 0;
+    {
+      MutexLock lock(mutex_);
+      while (!stopping_ && (task = Claim(&begin, &end)) == nullptr) work_.Wait(mutex_);
+      if (stopping_) return;
+    }
+    busy_.fetch_add(1, std::memory_order_relaxed);
+    FeedShare& share = *task->share_;
+    share.running.fetch_add(1, std::memory_order_relaxed);
+    const Clock::time_point start = Clock::now();
+    began_[index].feed.store(share.feed, std::memory_order_relaxed);
+    began_[index].at.store(start.time_since_epoch().count(), std::memory_order_release);
+    task->Run(begin, end, scratch);
+    const auto spent = static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
+    share.served_ns.fetch_add(spent, std::memory_order_relaxed);
+    share.worked_ns.fetch_add(spent, std::memory_order_relaxed);
+    share.running.fetch_sub(1, std::memory_order_relaxed);
+    Finish(task, end - begin);
+    began_[index].at.store(0, std::memory_order_relaxed);
+    busy_.fetch_sub(1, std::memory_order_relaxed);
+    progress_.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace pinfeed

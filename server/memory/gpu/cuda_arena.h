@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arena of the GPU backend: pinned memory that workers fill, and device slots that clients map.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/cuda/device_memory.h"
+#include "server/memory/arena.h"
+#include "server/memory/gpu/copy_engine.h"
+#include "server/memory/gpu/lingering.h"
+#include "server/memory/gpu/pinned_region.h"
+#include "server/memory/gpu/staging_memory.h"
+#include "server/memory/memory_budget.h"
+
+namespace pinfeed {
+
+// Bytes behind the slots that hold the arena's id, for the client to read back through its mapping.
+inline constexpr uint64_t kArenaTailBytes = kSlotAlignment;
+
+// Whether an arena has pinned memory, which workers fill; without, its bytes come from another arena's.
+enum class Staging { kPinned, kNone };
+
+// Purpose: see Arena. Owns: device memory, staging memory, its place at the copy engine, its charges.
+// Borrows: the quarantine, which outlives it and gets the memory that clients left mapped. Invariants: 1.
+// the device memory is written by the engine's copies alone, the id and zeros before the arena is shown to
+// anybody; 2. no byte of it, or of what is copied to it, is from before the arena.
+class CudaArena final : public Arena {
+ public:
+  struct Parts {
+    PinnedRegion& region;
+    MemoryBudget& device_pool;
+    CopyEngine& engine;
+    Lingering& lingering;
+    CacheShare& cache;
+    uid_t user;  // that it is charged to
+  };
+  // kResourceExhausted with the numbers when device or pinned memory does not fit.
+  static Result<std::unique_ptr<CudaArena>> Create(const std::shared_ptr<const CudaDevice>& device,
+                                                   Backend backend, const BatchLayout& layout,
+                                                   uint32_t slot_count, Staging staging, const Parts& parts);
+  ~CudaArena() override;
+
+  Backend backend() const override { return backend_; }
+  uint32_t piece_samples() const override { return staging_->piece_samples(); }
+  bool Take(Piece* piece) override { return staging_->Take(piece); }
+  void Return(const Piece& piece) override { staging_->Return(piece); }
+  std::byte* FillAddress(const Piece& piece, size_t tensor) override {
+    return staging_->FillAddress(piece, tensor);
+  }
+  void Deliver(const Piece& piece, const Landing& landing, Done done) override;
+  void SetWaiting(const std::shared_ptr<ReleaseReader>& reader, bool waiting) override {
+    lane_.SetWaiting(reader, waiting);
+  }
+  int fd() const override { return fd_.get(); }
+  std::optional<std::array<std::byte, 64>> ipc_handle() const override { return handle_; }
+  uint64_t mapped_bytes() const override { return memory_.bytes(); }
+  void LeaveTo(std::vector<ClientProcess> clients) override { heirs_ = std::move(clients); }
+  Result<const Arena*> At(const std::string& gpu_uuid) override;
+
+  // What a group on several GPUs is made of: see StripedArena.
+  const CudaDevice& device() const { return lane_.device(); }
+  const StagingMemory& staging() const { return *staging_; }
+  // Copies to a slot from pinned memory, or the same bytes from the same slot of a peer whose AllowReads for
+  // our device gave OK; `done` as in Deliver. Precondition: there is a copy.
+  void Fetch(uint32_t slot, const std::vector<StagedCopy>& copies, Done done);
+  void FetchFrom(const CudaArena& peer, uint32_t slot, const std::vector<StagedCopy>& copies, Done done);
+  // Lets another GPU's copy engine read this memory. kUnavailable when it cannot.
+  Status AllowReads(const CudaDevice& reader) const;
+
+ private:
+  CudaArena(const ArenaId& id, Backend backend, uint32_t slot_count, const BatchLayout& layout,
+            BudgetLease lease, const Parts& parts)
+      : Arena(id, slot_count, layout),
+        backend_(backend),
+        lingering_(parts.lingering),
+        lease_(std::move(lease)),
+        lane_(parts.engine) {}
+  Status Allocate(const std::shared_ptr<const CudaDevice>& device, uint64_t bytes);
+  // The driver promises nothing about what new memory holds.
+  Status ClearDevice(const CudaDevice& device, uint64_t bytes);
+  CUdeviceptr Address(uint32_t slot) const { return memory_.address() + slot * slot_stride(); }
+
+  const Backend backend_;
+  Lingering& lingering_;
+  BudgetLease lease_;
+  DeviceMemory memory_;
+  UniqueFd fd_;                             // kVmmFd
+  std::optional<IpcHandle> handle_;         // kCudaIpc
+  std::vector<ClientProcess> heirs_;        // may have the memory mapped
+  std::unique_ptr<StagingMemory> staging_;  // null: Staging::kNone
+  CopyEngine::Lane lane_;
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPUs of this host, each with its copy engine, and the pinned memory they share by NUMA node.
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "common/base/byte_size.h"
+#include "common/base/log.h"
+#include "common/base/quote.h"
+#include "server/memory/device_arenas.h"
+#include "server/memory/gpu/copy_engine.h"
+#include "server/memory/gpu/cuda_arena.h"
+#include "server/memory/gpu/gpu_processes.h"
+#include "server/memory/gpu/lingering.h"
+#include "server/memory/gpu/pinned_region.h"
+#include "server/memory/gpu/striped_arena.h"
+#include "server/memory/memory_budget.h"
+
+namespace pinfeed {
+namespace {
+
+// For NVML to list a process that has just made its context.
+constexpr std::chrono::milliseconds kListingWait(500);
+constexpr std::chrono::milliseconds kListingPause(10);
+
+// Purpose: what one GPU needs. In the order of creation: arenas go before all of it.
+struct Gpu {
+  std::shared_ptr<const CudaDevice> device;
+  PinnedRegion* region = nullptr;
+  std::unique_ptr<MemoryBudget> memory;  // of it, what arenas may take
+  std::unique_ptr<CopyEngine> engine;
+};
+
+// A context of ours launches no kernel: the least of everything saves over 200 MiB of the trainer's memory.
+void ShrinkContext(const CudaDevice& device) {
+  const CudaScope scope(device);
+  for (const CUlimit limit : {CU_LIMIT_STACK_SIZE, CU_LIMIT_PRINTF_FIFO_SIZE, CU_LIMIT_MALLOC_HEAP_SIZE}) {
+    if (device.driver().cuCtxSetLimit(limit, 0) != CUDA_SUCCESS) {
+      spdlog::debug("GPU {}: limit {} cannot be lowered", device.uuid(), static_cast<int>(limit));
+    }
+  }
+}
+
+// Purpose: see DeviceArenas.
+class Gpus final : public DeviceArenas {
+ public:
+  static Result<std::unique_ptr<Gpus>> Create(const DeviceOptions& options, MemoryBudget& pool) {
+    ASSIGN_OR_RETURN(const int count, CudaDevice::Count());
+    if (count == 0) return Unavailable("the CUDA driver shows no GPU");
+    auto gpus = std::make_unique<Gpus>();
+    gpus->on_failure_ = options.on_failure;
+    std::map<int, std::shared_ptr<const CudaDevice>> nodes;  // the first GPU of each
+    for (int ordinal = 0; ordinal < count; ++ordinal) {
+      Gpu gpu;
+      ASSIGN_OR_RETURN(gpu.device, CudaDevice::Open(ordinal));
+      ShrinkContext(*gpu.device);
+      nodes.emplace(gpu.device->numa_node(), gpu.device);
+      const uint64_t total = gpu.device->total_bytes();
+      if (options.gpu_bytes > total) {
+        return ResourceExhausted("gpu_bytes: " + std::to_string(options.gpu_bytes) +
+                                 " bytes are more than the " + std::to_string(total) + " of GPU " +
+                                 gpu.device->uuid());
+      }
+      const auto share = static_cast<uint64_t>(static_cast<double>(total) * options.gpu_share);
+      const uint64_t budget = options.gpu_bytes != 0 ? options.gpu_bytes : share;
+      const auto of_user = static_cast<uint64_t>(static_cast<double>(budget) * options.user_gpu_share);
+      gpu.memory = std::make_unique<MemoryBudget>(
+          budget, options.user_gpu_bytes != 0 ? options.user_gpu_bytes : of_user,
+          MemoryBudget::Names{"the memory for batches of GPU " + gpu.device->uuid(), "gpu_bytes",
+                              "user_gpu_bytes"});
+      gpus->gpus_.push_back(std::move(gpu));
+    }
+    for (const auto& [node, device] : nodes) {
+      const uint64_t pinned = options.pinned_bytes / nodes.size();
+      const double of_user = options.user_pinned_bytes == 0
+                                 ? options.user_pinned_share
+                                 : std::min(1.0, static_cast<double>(options.user_pinned_bytes) /
+                                                     static_cast<double>(options.pinned_bytes));
+      const PinnedRegion::Options region{pinned, of_user, node, options.threads, options.on_progress};
+      Result<BudgetLease> lease = pool.Reserve(region.bytes);
+      if (!lease.ok()) return lease.status().WithContext("pinned_bytes");
+      ASSIGN_OR_RETURN(gpus->regions_[node], PinnedRegion::Create(device, region, *std::move(lease)));
+    }
+    for (Gpu& gpu : gpus->gpus_) {
+      gpu.region = gpus->regions_.at(gpu.device->numa_node()).get();
+      ASSIGN_OR_RETURN(gpu.engine, CopyEngine::Create(gpu.device, options.on_failure));
+      spdlog::info("feeds GPU {} ({}, {}): up to {} MiB of its memory", gpu.device->ordinal(),
+                   gpu.device->name(), gpu.device->uuid(), gpu.memory->capacity_bytes() >> 20);
+    }
+    gpus->processes_ = GpuProcesses::Load();
+    if (!gpus->processes_.ok()) {
+      spdlog::info("no feeds by cuda-ipc, and no word of memory that dead clients keep: {}",
+                   gpus->processes_.status().message());
+    }
+    gpus->lingering_ = std::make_unique<Lingering>(gpus->processes_.ok() ? gpus->processes_->get() : nullptr);
+    return gpus;
+  }
+
+  Status CheckFeeds(const std::string& gpu_uuid) const override { return Find(gpu_uuid).status(); }
+
+  Result<std::unique_ptr<Arena>> Make(const std::string& gpu_uuid, Backend backend, Sharing sharing,
+                                      const BatchLayout& layout, uint32_t slot_count, uid_t user) override {
+    const auto make = [this, backend, layout, slot_count, user](
+                          const std::string& uuid, Staging staging) -> Result<std::unique_ptr<CudaArena>> {
+      ASSIGN_OR_RETURN(const Gpu* const gpu, Find(uuid));
+      const CudaArena::Parts parts{*gpu->region, *gpu->memory, *gpu->engine, *lingering_, *cache_, user};
+      Result<std::unique_ptr<CudaArena>> made =
+          CudaArena::Create(gpu->device, backend, layout, slot_count, staging, parts);
+      if (!made.ok()) ReportIfBroken(*gpu);
+      return made;
+    };
+    if (sharing == Sharing::kBroadcast) {
+      ASSIGN_OR_RETURN(std::unique_ptr<StripedArena> striped, StripedArena::Create(gpu_uuid, make));
+      return std::unique_ptr<Arena>(std::move(striped));
+    }
+    ASSIGN_OR_RETURN(std::unique_ptr<CudaArena> arena, make(gpu_uuid, Staging::kPinned));
+    return std::unique_ptr<Arena>(std::move(arena));
+  }
+
+  Status CheckIpcClient(const std::string& gpu_uuid, pid_t pid) const override {
+    ASSIGN_OR_RETURN(const Gpu* const gpu, Find(gpu_uuid));
+    if (!processes_.ok()) {
+      return FailedPrecondition("the end of a client's work on the GPU could not be seen: " +
+                                processes_.status().message());
+    }
+    const uint64_t quarantined = lingering_->QuarantinedBytes(gpu_uuid);
+    if (quarantined > gpu->memory->capacity_bytes() / 2) {
+      return ResourceExhausted(ExactByteSize(quarantined) + " of GPU " + gpu_uuid +
+                               " wait for the work of clients that died to end, more than half of the " +
+                               ExactByteSize(gpu->memory->capacity_bytes()) +
+                               " for batches; `pinfeed status` names the processes");
+    }
+    const auto deadline = std::chrono::steady_clock::now() + kListingWait;
+    while (true) {
+      Result<std::vector<pid_t>> listed = (*processes_)->On(gpu_uuid);
+      if (!listed.ok()) return FailedPrecondition(listed.status().message());
+      if (std::find(listed->begin(), listed->end(), pid) != listed->end()) return OkStatus();
+      if (std::chrono::steady_clock::now() >= deadline) break;
+      std::this_thread::sleep_for(kListingPause);
+    }
+    return FailedPrecondition("NVML does not list the client (pid " + std::to_string(pid) + ") on GPU " +
+                              gpu_uuid + ", so the end of its work there could not be seen");
+  }
+
+  void AwaitLingering(std::chrono::steady_clock::time_point deadline) override {
+    lingering_->AwaitNone(deadline);
+  }
+
+  std::optional<Chore> CurrentChore() const override { return lingering_->Current(); }
+
+  std::map<uid_t, UserBytes> UsedByUser() const override {
+    std::map<uid_t, UserBytes> all;
+    for (const auto& [node, region] : regions_) {
+      for (const auto& [user, bytes] : region->used_by_user()) all[user].pinned += bytes;
+    }
+    for (const Gpu& gpu : gpus_) {
+      for (const auto& [user, bytes] : gpu.memory->used_by_user()) all[user].device += bytes;
+    }
+    return all;
+  }
+
+  UserBytes MostAUser() const override {
+    UserBytes most{0, UINT64_MAX};
+    for (const auto& [node, region] : regions_) most.pinned += region->most_a_user();
+    for (const Gpu& gpu : gpus_) most.device = std::min(most.device, gpu.memory->most_a_user());
+    return most;
+  }
+
+  std::vector<GpuSnapshot> Snapshot() const override {
+    std::vector<GpuSnapshot> all;
+    for (const Gpu& gpu : gpus_) {
+      const CopyEngine::Counters copied = gpu.engine->counters();
+      all.push_back({gpu.device->uuid(), gpu.device->name(), gpu.memory->capacity_bytes(),
+                     gpu.memory->used_bytes(), lingering_->Snapshot(gpu.device->uuid()), copied.copies,
+                     copied.bytes, copied.peer_bytes, copied.copy_ns, copied.queue_ns, copied.errors,
+                     copied.durations, gpu.engine->Stalled(), gpu.engine->ThreadName()});
+    }
+    return all;
+  }
+
+ private:
+  // What cannot be made may be the first sign of a GPU that has been broken while nothing was copied.
+  void ReportIfBroken(const Gpu& gpu) const {
+    const CudaScope scope(*gpu.device);
+    const CUresult state =
+        scope.status().ok() ? gpu.device->driver().cuStreamQuery(nullptr) : CUDA_ERROR_UNKNOWN;
+    if (IsStickyCudaError(state)) on_failure_(CudaStatus(state, "use GPU " + gpu.device->uuid()));
+  }
+
+  Result<const Gpu*> Find(const std::string& gpu_uuid) const {
+    const auto gpu = std::find_if(gpus_.begin(), gpus_.end(),
+                                  [&](const Gpu& candidate) { return candidate.device->uuid() == gpu_uuid; });
+    if (gpu != gpus_.end()) return &*gpu;
+    std::string known;
+    for (const Gpu& candidate : gpus_) known += (known.empty() ? "" : ", ") + candidate.device->uuid();
+    return NotFound("gpu_uuid: this daemon feeds no GPU " + QuotePath(gpu_uuid) + ", only " + known);
+  }
+
+  std::function<void(const Status&)> on_failure_;
+  Result<std::unique_ptr<const GpuProcesses>> processes_ = Unavailable("not loaded");
+  // A region goes after the engines that copy from it: members are destroyed from the last to the first.
+  std::map<int, std::unique_ptr<PinnedRegion>> regions_;  // by NUMA node
+  std::vector<Gpu> gpus_;
+  std::unique_ptr<Lingering> lingering_;
+  const std::unique_ptr<CacheShare> cache_ = std::make_unique<CacheShare>(CacheShare::CacheBytes());
+};
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceArenas>> MakeDeviceArenas(const DeviceOptions& options, MemoryBudget& pool) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Gpus> gpus, Gpus::Create(options, pool));
+  return std::unique_ptr<DeviceArenas>(std::move(gpus));
+}
+
+}  // namespace pinfeed

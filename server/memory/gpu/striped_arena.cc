@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/memory/gpu/striped_arena.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/quote.h"
+
+namespace pinfeed {
+
+// Purpose: the copies of one piece, which end one by one on the copy threads. Invariant: `done` is called
+// once, with the last of them, the first error of any and the time of all together. Owns a share of the
+// parts: they outlive the copies to them.
+class StripedArena::Delivery {
+ public:
+  Delivery(size_t copies, Done done, Arenas parts)
+      : done_(std::move(done)), parts_(std::move(parts)), left_(copies) {}
+
+  const Arenas& parts() const { return parts_; }
+
+  void Finish(const Status& status, const CopyTime& time) PF_EXCLUDES(mutex_) {
+    Status first;
+    CopyTime all;
+    {
+      const MutexLock lock(mutex_);
+      if (first_.ok()) first_ = status;
+      if (time_.end_ns == 0 || (time.end_ns != 0 && time.begin_ns < time_.begin_ns))
+        time_.begin_ns = time.begin_ns;
+      time_.end_ns = std::max(time_.end_ns, time.end_ns);
+      if (--left_ > 0) return;
+      first = first_;
+      all = time_;
+    }
+    done_(first, all);
+  }
+
+ private:
+  const Done done_;  // which owns the feed, and so goes after the parts
+  const Arenas parts_;
+  Mutex mutex_;
+  size_t left_ PF_GUARDED_BY(mutex_);
+  Status first_ PF_GUARDED_BY(mutex_);
+  CopyTime time_ PF_GUARDED_BY(mutex_);
+};
+
+StripedArena::StripedArena(const std::string& gpu_uuid, std::shared_ptr<CudaArena> first, MakePart make_part)
+    : Arena(first->id(), first->slot_count(), first->layout()),
+      first_(std::move(first)),
+      make_part_(std::move(make_part)) {
+  parts_.push_back({.gpu_uuid = gpu_uuid, .arena = first_, .ready = true, .keep = true});
+}
+
+Result<std::unique_ptr<StripedArena>> StripedArena::Create(const std::string& gpu_uuid, MakePart make_part) {
+  ASSIGN_OR_RETURN(std::unique_ptr<CudaArena> first, make_part(gpu_uuid, Staging::kPinned));
+  return std::unique_ptr<StripedArena>(new StripedArena(gpu_uuid, std::move(first), std::move(make_part)));
+}
+
+Result<const Arena*> StripedArena::At(const std::string& gpu_uuid) {
+  {
+    const MutexLock lock(mutex_);
+    Part* part = FindLocked(gpu_uuid);
+    while (part != nullptr && !part->ready) {  // another client's thread makes it
+      changed_.Wait(mutex_);
+      part = FindLocked(gpu_uuid);
+    }
+    if (part != nullptr) {
+      ++part->clients;
+      return part->arena.get();
+    }
+    if (settled_) return TooLateLocked(gpu_uuid);
+    parts_.push_back({.gpu_uuid = gpu_uuid});
+  }
+  return AddPart(gpu_uuid);
+}
+
+// The place of the part is taken already.
+Result<const Arena*> StripedArena::AddPart(const std::string& gpu_uuid) {
+  Result<std::unique_ptr<CudaArena>> made = make_part_(gpu_uuid, Staging::kNone);
+  const Status status = made.status();
+  const std::shared_ptr<CudaArena> added = made.ok() ? *std::move(made) : nullptr;
+  Arenas others;
+  {
+    const MutexLock lock(mutex_);
+    for (const Part& part : parts_) {
+      if (part.arena != nullptr) others.push_back(part.arena);
+    }
+    FindLocked(gpu_uuid)->arena = added;  // who comes next links itself with this one
+  }
+  bool linked = true;
+  for (size_t i = 0; added != nullptr && i < others.size(); ++i) {
+    for (const auto& [memory, reader] : {std::pair{others[i], added}, {added, others[i]}}) {
+      const Status allowed = memory->AllowReads(reader->device());
+      if (allowed.ok() || !linked) continue;
+      linked = false;
+      spdlog::warn(
+          "GPU {} cannot read the memory of GPU {}, so each GPU of the group fetches whole batches from "
+          "the host: {}",
+          reader->device().uuid(), memory->device().uuid(), allowed.message());
+    }
+  }
+  const MutexLock lock(mutex_);
+  changed_.NotifyAll();
+  Part& part = *FindLocked(gpu_uuid);
+  part.linked = linked;
+  part.ready = true;
+  part.clients = 1;
+  if (added != nullptr && !settled_) return added.get();
+  std::erase_if(parts_, [&](const Part& one) { return one.gpu_uuid == gpu_uuid; });
+  return added == nullptr ? status : TooLateLocked(gpu_uuid);
+}
+
+void StripedArena::LeaveAt(const Arena& part, bool keep, std::optional<ClientProcess> heir) {
+  std::shared_ptr<CudaArena> gone;  // freed without the lock, here or behind the last delivery
+  const MutexLock lock(mutex_);
+  const auto left =
+      std::find_if(parts_.begin(), parts_.end(), [&](const Part& one) { return one.arena.get() == &part; });
+  PF_CHECK(left != parts_.end() && left->clients > 0, "who leaves a part has asked for it");
+  left->keep = left->keep || keep;
+  if (left->keep) {
+    left->heirs.clear();  // LeaveTo will name all of the group's
+  } else if (heir) {
+    left->heirs.push_back(*std::move(heir));
+  }
+  if (--left->clients > 0 || left->keep) return;
+  gone = std::move(left->arena);
+  gone->LeaveTo(std::move(left->heirs));
+  parts_.erase(left);
+}
+
+StripedArena::Part* StripedArena::FindLocked(const std::string& gpu_uuid) {
+  const auto found =
+      std::find_if(parts_.begin(), parts_.end(), [&](const Part& part) { return part.gpu_uuid == gpu_uuid; });
+  return found != parts_.end() ? &*found : nullptr;
+}
+
+StripedArena::Arenas StripedArena::ReadyLocked() const {
+  Arenas ready;
+  for (const Part& part : parts_) {
+    if (part.ready) ready.push_back(part.arena);
+  }
+  return ready;
+}
+
+Status StripedArena::TooLateLocked(const std::string& gpu_uuid) const {
+  std::string gpus;
+  for (const auto& arena : ReadyLocked()) gpus += (gpus.empty() ? "" : ", ") + arena->device().uuid();
+  return FailedPrecondition("gpu_uuid: the group runs already, on " + gpus +
+                            "; who joins it late must be on one of them, not on " + QuotePath(gpu_uuid));
+}
+
+void StripedArena::Deliver(const Piece& piece, const Landing& landing, Done done) {
+  Arenas parts;
+  bool striped = false;
+  size_t turn = 0;
+  {
+    const MutexLock lock(mutex_);
+    settled_ = true;
+    parts = ReadyLocked();
+    striped = std::all_of(parts_.begin(), parts_.end(),
+                          [](const Part& part) { return !part.ready || part.linked; });
+    turn = turn_++ % parts.size();
+  }
+  if (parts.size() == 1) return first_->Deliver(piece, landing, std::move(done));
+  const std::vector<StagedCopy> copies = first_->staging().Copies(piece, landing);
+  const auto delivery = std::make_shared<Delivery>(
+      copies.empty() ? 1 : parts.size(),
+      [this, piece, done = std::move(done)](const Status& status, const CopyTime& time) {
+        Return(piece);
+        done(status, time);
+      },
+      std::move(parts));
+  const auto finish = [delivery](const Status& status, const CopyTime& time) {
+    delivery->Finish(status, time);
+  };
+  if (copies.empty()) return finish(OkStatus(), {});
+  const Arenas& all = delivery->parts();
+  if (!striped) {
+    for (const auto& part : all) part->Fetch(piece.slot, copies, finish);
+    return;
+  }
+  const CudaArena& first = *all[turn];
+  all[turn]->Fetch(
+      piece.slot, copies,
+      [delivery, &first, copies, slot = piece.slot, finish](const Status& status, const CopyTime& time) {
+        // The others fetch what is complete there.
+        for (const auto& part : delivery->parts()) {
+          if (part.get() == &first) continue;
+          if (status.ok()) {
+            part->FetchFrom(first, slot, copies, finish);
+          } else {
+            finish(status, {});
+          }
+        }
+        finish(status, time);
+      });
+}
+
+void StripedArena::LeaveTo(std::vector<ClientProcess> clients) {
+  Arenas parts;
+  {
+    const MutexLock lock(mutex_);
+    parts = ReadyLocked();
+  }
+  for (const auto& part : parts) part->LeaveTo(clients);
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/metrics/http.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <list>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "common/base/quote.h"
+#include "common/base/unique_handle.h"
+#include "common/os/tcp_address.h"
+#include "server/metrics/http_pages.h"
+#include "server/metrics/http_request.h"
+#include "server/net/refusals.h"
+
+namespace pinfeed {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kBacklog = 128;
+constexpr size_t kMaxConnections = 64;
+constexpr int kAcceptsAtOnce = 16;  // so that a flood leaves time for those who ask for something
+constexpr std::chrono::seconds kRequestTime(2);
+constexpr std::chrono::seconds kAnswerTime(10);
+constexpr std::chrono::seconds kFarewellTime(1);        // for the client to hang up, having read its answer
+constexpr std::chrono::milliseconds kAcceptPause(100);  // when no descriptor is left
+
+std::string AddressText(const sockaddr_storage& address) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const void* const binary =
+      address.ss_family == AF_INET6
+          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr)
+          : &reinterpret_cast<const sockaddr_in&>(address).sin_addr;
+  return ::inet_ntop(address.ss_family, binary, text.data(), text.size()) == nullptr ? "" : text.data();
+}
+
+}  // namespace
+
+// Purpose: the connections. Threads: Run is the thread's; the rest the owner's.
+class HttpServer::Server {
+ public:
+  Server(UniqueFd listener, uint16_t port, UniqueFd stop, const Options& options)
+      : port_(port),
+        listener_(std::move(listener)),
+        stop_(std::move(stop)),
+        hosts_(HostOf(options.listen), options.hosts),
+        refusals_(*options.refusals),
+        pages_(*options.metrics, options.status_json, options.is_ready),
+        thread_([this] { Run(); }) {
+    ::pthread_setname_np(thread_.native_handle(), "http");
+  }
+  ~Server() {
+    const uint64_t one = 1;
+    PF_CHECK(::write(stop_.get(), &one, sizeof one) == sizeof one, "an eventfd of ours takes a number");
+    thread_.join();
+  }
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  uint16_t port() const { return port_; }
+
+ private:
+  enum class Stage { kRequest, kAnswer, kFarewell };
+  struct Connection {
+    UniqueFd fd;
+    std::string peer;
+    std::string local;
+    Clock::time_point deadline;
+    Stage stage = Stage::kRequest;
+    std::string in = {};
+    HttpAnswer answer = {};
+    size_t sent = 0;
+  };
+  using Place = std::list<Connection>::iterator;
+
+  void Run();
+  void Accept();
+  void MakeRoom();
+  // These tell whether the connection goes on.
+  bool Step(Connection& connection);
+  bool ReadRequest(Connection& connection);
+  bool WriteAnswer(Connection& connection);
+  static bool ReadFarewell(const Connection& connection);
+  HttpAnswer AnswerTo(const Connection& connection, std::string_view head);
+  HttpAnswer Refused(const Connection& connection, const HttpFault& fault);
+  int TimeoutMs() const;
+
+  const uint16_t port_;
+  const UniqueFd listener_;
+  const UniqueFd stop_;
+  const HttpHosts hosts_;
+  Refusals& refusals_;
+  HttpPages pages_;
+  std::list<Connection> connections_;  // the oldest first
+  Clock::time_point accept_from_;
+  std::thread thread_;  // last: it uses the rest
+};
+
+void HttpServer::Server::Run() {
+  while (true) {
+    std::vector<pollfd> waits = {{stop_.get(), POLLIN, 0},
+                                 {Clock::now() < accept_from_ ? -1 : listener_.get(), POLLIN, 0}};
+    for (const Connection& connection : connections_) {
+      const short events = connection.stage == Stage::kAnswer ? POLLOUT : POLLIN;
+      waits.push_back({connection.fd.get(), events, 0});
+    }
+    if (::poll(waits.data(), waits.size(), TimeoutMs()) < 0 && errno != EINTR) {
+      refusals_.Count(Refusal::kDescriptors, ErrnoStatus("wait for HTTP requests", errno).ToString());
+      accept_from_ = Clock::now() + kAcceptPause;
+    }
+    if (waits[0].revents != 0) return;
+    size_t i = 2;
+    for (Place place = connections_.begin(); place != connections_.end(); ++i) {
+      const bool late = Clock::now() >= place->deadline;
+      const bool goes_on = !late && (waits[i].revents == 0 || Step(*place));
+      place = goes_on ? std::next(place) : connections_.erase(place);
+    }
+    if (waits[1].revents != 0) Accept();
+  }
+}
+
+int HttpServer::Server::TimeoutMs() const {
+  Clock::time_point next = Clock::time_point::max();
+  for (const Connection& connection : connections_) next = std::min(next, connection.deadline);
+  const Clock::time_point now = Clock::now();
+  if (now < accept_from_) next = std::min(next, accept_from_);
+  if (next == Clock::time_point::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - now);
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, INT_MAX));
+}
+
+// The oldest that has asked for nothing yet, or has its answer; else the oldest of all.
+void HttpServer::Server::MakeRoom() {
+  if (connections_.size() < kMaxConnections) return;
+  const auto idle = std::find_if(connections_.begin(), connections_.end(), [](const Connection& connection) {
+    return connection.stage != Stage::kAnswer;
+  });
+  const Place goes = idle == connections_.end() ? connections_.begin() : idle;
+  refusals_.Count(Refusal::kHttp, "HTTP: the oldest of " + std::to_string(kMaxConnections) +
+                                      " connections, from " + goes->peer + ", made room for a new one");
+  connections_.erase(goes);
+}
+
+void HttpServer::Server::Accept() {
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    sockaddr_storage peer{};
+    socklen_t length = sizeof peer;
+    UniqueFd fd(::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&peer), &length,
+                          SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      refusals_.Count(Refusal::kDescriptors, ErrnoStatus("accept an HTTP connection", errno).ToString());
+      accept_from_ = Clock::now() + kAcceptPause;
+      return;
+    }
+    sockaddr_storage local{};
+    length = sizeof local;
+    if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0) continue;  // gone already
+    MakeRoom();
+    connections_.push_back(
+        {std::move(fd), AddressText(peer), AddressText(local), Clock::now() + kRequestTime});
+    // Most clients have sent their request by now: they are answered before a flood could take their place.
+    if (!Step(connections_.back())) connections_.pop_back();
+  }
+}
+
+bool HttpServer::Server::Step(Connection& connection) {
+  if (connection.stage == Stage::kRequest && !ReadRequest(connection)) return false;
+  if (connection.stage == Stage::kAnswer && !WriteAnswer(connection)) return false;
+  return connection.stage != Stage::kFarewell || ReadFarewell(connection);
+}
+
+bool HttpServer::Server::ReadRequest(Connection& connection) {
+  constexpr std::string_view kEnd = "\r\n\r\n";
+  std::array<char, 4096> chunk;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled by recv
+  while (true) {
+    const ssize_t bytes = ::recv(connection.fd.get(), chunk.data(), chunk.size(), 0);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+    if (bytes <= 0) return false;
+    const size_t searched = connection.in.size() < kEnd.size() ? 0 : connection.in.size() - kEnd.size();
+    connection.in.append(chunk.data(), static_cast<size_t>(bytes));
+    if (connection.in.starts_with("\r\n")) connection.in.erase(0, 2);  // RFC 9112, section 2.2
+    const size_t end = connection.in.find(kEnd, searched);
+    const std::string_view head = std::string_view(connection.in).substr(0, end);  // or what there is of it
+    const bool bare = HasBareLineFeed(head);
+    if (end == std::string::npos && !bare && connection.in.size() <= kMaxHttpHeadBytes) continue;
+    const bool whole = end != std::string::npos && end + kEnd.size() <= kMaxHttpHeadBytes;
+    if (bare)
+      connection.answer = Refused(connection, {400, "a line ends without a carriage return"});
+    else if (whole)
+      connection.answer = AnswerTo(connection, std::string_view(connection.in).substr(0, end + kEnd.size()));
+    else
+      connection.answer = Refused(connection, {431, "the head of the request is too long"});
+    connection.in.clear();
+    connection.stage = Stage::kAnswer;
+    connection.deadline = Clock::now() + kAnswerTime;
+    return true;
+  }
+}
+
+HttpAnswer HttpServer::Server::Refused(const Connection& connection, const HttpFault& fault) {
+  refusals_.Count(Refusal::kHttp, "HTTP from " + connection.peer + ": " + fault.text);
+  return TextAnswer(fault.code, fault.text);
+}
+
+HttpAnswer HttpServer::Server::AnswerTo(const Connection& connection, std::string_view head) {
+  const std::variant<HttpRequest, HttpFault> parsed = ParseHttpHead(head);
+  if (const auto* fault = std::get_if<HttpFault>(&parsed)) return Refused(connection, *fault);
+  const auto& request = std::get<HttpRequest>(parsed);
+  if (hosts_.Serves(request.host, connection.local)) return pages_.Answer(request);
+  refusals_.Count(Refusal::kHttp, "HTTP from " + connection.peer + " for the host " +
+                                      QuotePath(request.host) +
+                                      ", which is none of this daemon's; http_hosts can name it");
+  return TextAnswer(421,
+                    "pinfeedd is not served under this host name, only under localhost, the address of "
+                    "http_listen and the names in http_hosts",
+                    request.with_body);
+}
+
+bool HttpServer::Server::WriteAnswer(Connection& connection) {
+  const std::string& head = connection.answer.head;
+  const std::string& body = *connection.answer.body;
+  while (connection.sent < head.size() + body.size()) {
+    const bool in_head = connection.sent < head.size();
+    const std::string_view rest = in_head ? std::string_view(head).substr(connection.sent)
+                                          : std::string_view(body).substr(connection.sent - head.size());
+    const ssize_t bytes = ::send(connection.fd.get(), rest.data(), rest.size(),
+                                 MSG_NOSIGNAL | (in_head && !body.empty() ? MSG_MORE : 0));
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+    if (bytes <= 0) return false;
+    connection.sent += static_cast<size_t>(bytes);
+  }
+  // Closing with bytes unread would reset the connection, and the client might lose the answer.
+  ::shutdown(connection.fd.get(), SHUT_WR);
+  connection.answer = {};
+  connection.stage = Stage::kFarewell;
+  connection.deadline = Clock::now() + kFarewellTime;
+  return true;
+}
+
+bool HttpServer::Server::ReadFarewell(const Connection& connection) {
+  std::array<char, 4096> ignored;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled by recv
+  const ssize_t bytes = ::recv(connection.fd.get(), ignored.data(), ignored.size(), 0);
+  return bytes > 0 || (bytes < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK));
+}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::Create(const Options& options) {
+  Result<UniqueFd> listener = ListenTcp(options.listen, kBacklog);
+  if (!listener.ok()) {
+    return Unavailable("listen for HTTP on " + options.listen + ": " + listener.status().message() +
+                       "; is the port in use? choose another with http_listen");
+  }
+  ASSIGN_OR_RETURN(const uint16_t port, BoundPort(*listener));
+  UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
+  if (!stop) return ErrnoStatus("create an eventfd", errno);
+  return std::unique_ptr<HttpServer>(
+      new HttpServer(std::make_unique<Server>(std::move(*listener), port, std::move(stop), options)));
+}
+
+HttpServer::HttpServer(std::unique_ptr<Server> server) : server_(std::move(server)) {}
+HttpServer::~HttpServer() = default;
+
+uint16_t HttpServer::port() const {
+  return server_->port();
+}
+
+}  // namespace pinfeed

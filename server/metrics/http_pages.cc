@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/metrics/http_pages.h"
+
+#include <prometheus/collectable.h>
+#include <prometheus/text_serializer.h>
+
+#include <exception>
+#include <utility>
+
+#include "common/base/log.h"
+#include "server/metrics/live_page.h"
+
+namespace pinfeed {
+namespace {
+
+std::string_view ReasonPhrase(int code) {
+  switch (code) {
+    case 200:
+      return "OK";
+    case 400:
+      return "Bad Request";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 408:
+      return "Request Timeout";
+    case 421:
+      return "Misdirected Request";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 503:
+      return "Service Unavailable";
+    case 505:
+      return "HTTP Version Not Supported";
+    default:
+      return "Internal Server Error";
+  }
+}
+
+HttpAnswer MakeAnswer(int code, std::string_view type, const std::shared_ptr<const std::string>& body,
+                      bool with_body, std::string_view more_headers = {}) {
+  // No page elsewhere may embed or read these, nor a browser take them for something else than they are.
+  std::string head = "HTTP/1.1 " + std::to_string(code) + " " + std::string(ReasonPhrase(code)) +
+                     "\r\nContent-Type: " + std::string(type) +
+                     "\r\nContent-Length: " + std::to_string(body->size()) +
+                     "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
+                     "Cross-Origin-Resource-Policy: same-origin\r\nReferrer-Policy: no-referrer\r\n" +
+                     std::string(more_headers) + "Connection: close\r\n\r\n";
+  static const auto kNothing = std::make_shared<const std::string>();
+  return {std::move(head), with_body ? body : kNothing};
+}
+
+}  // namespace
+
+HttpAnswer TextAnswer(int code, std::string_view text, bool with_body) {
+  const std::string_view allow = code == 405 ? "Allow: GET, HEAD\r\n" : "";
+  return MakeAnswer(code, "text/plain; charset=utf-8",
+                    std::make_shared<const std::string>(std::string(text) + "\n"), with_body, allow);
+}
+
+HttpPages::HttpPages(const prometheus::Collectable& metrics, std::function<std::string()> status_json,
+                     std::function<bool()> is_ready)
+    : metrics_{[&metrics] { return prometheus::TextSerializer().Serializer::Serialize(metrics.Collect()); },
+               {},
+               {}},
+      status_{std::move(status_json), {}, {}},
+      is_ready_(std::move(is_ready)) {}
+
+std::shared_ptr<const std::string> HttpPages::Shared::Get() {
+  const auto now = std::chrono::steady_clock::now();
+  if (body == nullptr || now - made >= kShared) {
+    body = std::make_shared<const std::string>(make());
+    made = now;  // when it was asked for: no figure in it is older than its age says
+  }
+  return body;
+}
+
+HttpAnswer HttpPages::Page(const HttpRequest& request) {
+  if (request.path == "/metrics")
+    return MakeAnswer(200, "text/plain; version=0.0.4; charset=utf-8", metrics_.Get(), request.with_body);
+  if (request.path == "/status.json")
+    return MakeAnswer(200, "application/json", status_.Get(), request.with_body);
+  if (request.path == "/healthz") return TextAnswer(200, "ok", request.with_body);
+  if (request.path == "/readyz") {
+    const bool ready = is_ready_();
+    return TextAnswer(ready ? 200 : 503, ready ? "ok" : "not ready", request.with_body);
+  }
+  if (request.path == "/") {
+    static const auto kPage = std::make_shared<const std::string>(kLivePage);
+    return MakeAnswer(200, "text/html; charset=utf-8", kPage, request.with_body,
+                      "Content-Security-Policy: " + std::string(kLivePagePolicy) + "\r\n");
+  }
+  return TextAnswer(404, "there are /, /status.json, /metrics, /healthz and /readyz", request.with_body);
+}
+
+HttpAnswer HttpPages::Answer(const HttpRequest& request) {
+  try {
+    return Page(request);
+  } catch (const std::exception& error) {  // of the libraries that make the pages
+    spdlog::error("answer an HTTP request: {}", error.what());
+    return TextAnswer(500, "internal error", request.with_body);
+  }
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/metrics/http_request.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "common/base/ascii_case.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr std::string_view kLineEnd = "\r\n";
+
+bool IsTokenCharacter(char c) {
+  constexpr std::string_view kOthers = "!#$%&'*+-.^_`|~";  // RFC 9110, section 5.6.2
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+         kOthers.find(c) != std::string_view::npos;
+}
+
+// Of a header's value (RFC 9110, section 5.5). A line end of another server, or none, hides in the others.
+bool IsInValue(char c) {
+  return c == '\t' || (static_cast<unsigned char>(c) >= ' ' && c != 0x7F);
+}
+
+bool IsVisible(char c) {
+  return c > ' ' && c < 0x7F;
+}
+
+std::string_view Trim(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
+// Up to the next line's end, which is taken too.
+std::string_view TakeLine(std::string_view& rest) {
+  const size_t end = rest.find(kLineEnd);
+  const std::string_view line = rest.substr(0, end);
+  rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + kLineEnd.size());
+  return line;
+}
+
+// The address as inet_ntop writes it; nothing when it is none of the family.
+std::optional<std::string> Address(int family, const std::string& text) {
+  std::array<unsigned char, sizeof(in6_addr)> binary{};
+  std::array<char, INET6_ADDRSTRLEN> out{};
+  if (::inet_pton(family, text.c_str(), binary.data()) != 1) return std::nullopt;
+  if (::inet_ntop(family, binary.data(), out.data(), out.size()) == nullptr) return std::nullopt;
+  return std::string(out.data());
+}
+
+// The origin form, a path, or the absolute form, a whole URI, of which the host takes precedence (RFC 9112,
+// section 3.2). `out.host` stays empty without one.
+std::optional<HttpFault> ParseTarget(std::string_view target, HttpRequest& out) {
+  constexpr std::string_view kScheme = "http://";
+  if (EqualsIgnoringCase(target.substr(0, kScheme.size()), kScheme)) {
+    target.remove_prefix(kScheme.size());
+    const size_t end = std::min(target.find_first_of("/?"), target.size());
+    out.host = NormalHost(target.substr(0, end));
+    if (out.host.empty()) return HttpFault{400, "the request's URI names no host"};
+    target.remove_prefix(end);
+    if (target.empty() || target.front() == '?') target = "/";
+  }
+  if (target.empty() || target.front() != '/') return HttpFault{400, "the request names no path"};
+  out.path = target.substr(0, target.find('?'));
+  return std::nullopt;
+}
+
+std::optional<HttpFault> ParseRequestLine(std::string_view line, HttpRequest& out) {
+  const size_t first = line.find(' ');
+  const size_t last = line.rfind(' ');
+  if (first == std::string_view::npos || last == first) return HttpFault{400, "no HTTP request"};
+  const std::string_view method = line.substr(0, first);
+  const std::string_view target = line.substr(first + 1, last - first - 1);
+  const std::string_view version = line.substr(last + 1);
+  // A later minor version is for servers of an earlier one, too (RFC 9110, section 2.5).
+  const bool is_1_x =
+      version.size() == 8 && version.substr(0, 7) == "HTTP/1." && version[7] >= '0' && version[7] <= '9';
+  if (!is_1_x)
+    return HttpFault{version.substr(0, 5) == "HTTP/" ? 505 : 400, "HTTP/1.1 and HTTP/1.0 are served"};
+  if (method != "GET" && method != "HEAD") return HttpFault{405, "only GET and HEAD are served"};
+  if (!std::all_of(target.begin(), target.end(), IsVisible) || target.find('#') != std::string_view::npos)
+    return HttpFault{400, "the request names no path"};
+  out.with_body = method == "GET";
+  return ParseTarget(target, out);
+}
+
+}  // namespace
+
+std::string NormalHost(std::string_view host) {
+  if (!std::all_of(host.begin(), host.end(), IsVisible)) return {};  // no NUL, where C would see the end
+  const size_t bracket = host.find(']');
+  const size_t colon = host.rfind(':');
+  const bool bracketed = !host.empty() && host.front() == '[' && bracket != std::string_view::npos;
+  if (bracketed || host.find(':') == colon) {  // else an address of IPv6 without its brackets
+    if (colon != std::string_view::npos && (!bracketed || colon > bracket)) {
+      const std::string_view port = host.substr(colon + 1);
+      if (port.size() > 5 || port.find_first_not_of("0123456789") != std::string_view::npos) return {};
+      host = host.substr(0, colon);
+    }
+  }
+  if (bracketed) {
+    if (bracket + 1 != host.size()) return {};
+    return Address(AF_INET6, std::string(host.substr(1, bracket - 1))).value_or("");
+  }
+  if (host.empty() || host.size() > 255) return {};
+  std::string name(host);
+  if (const auto address = Address(AF_INET, name)) return *address;
+  if (const auto address = Address(AF_INET6, name)) return *address;
+  std::transform(name.begin(), name.end(), name.begin(), AsciiLower);
+  if (name.size() > 1 && name.back() == '.') name.pop_back();
+  const auto in_name = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
+  };
+  return std::all_of(name.begin(), name.end(), in_name) ? name : std::string();
+}
+
+bool HasBareLineFeed(std::string_view bytes) {
+  for (size_t at = bytes.find('\n'); at != std::string_view::npos; at = bytes.find('\n', at + 1))
+    if (at == 0 || bytes[at - 1] != '\r') return true;
+  return false;
+}
+
+std::variant<HttpRequest, HttpFault> ParseHttpHead(std::string_view head) {
+  HttpRequest request;
+  if (head.substr(0, kLineEnd.size()) == kLineEnd) head.remove_prefix(kLineEnd.size());  // section 2.2
+  if (const auto fault = ParseRequestLine(TakeLine(head), request)) return *fault;
+  std::optional<std::string_view> host;
+  while (true) {
+    const std::string_view line = TakeLine(head);
+    if (line.empty()) break;
+    const size_t colon = line.find(':');
+    const std::string_view name = line.substr(0, colon);
+    if (colon == std::string_view::npos || name.empty() ||
+        !std::all_of(name.begin(), name.end(), IsTokenCharacter))
+      return HttpFault{400, "a header line is malformed"};
+    const std::string_view value = line.substr(colon + 1);
+    if (!std::all_of(value.begin(), value.end(), IsInValue))
+      return HttpFault{400, "a header's value holds a control character"};
+    if (!EqualsIgnoringCase(name, "host")) continue;
+    if (host) return HttpFault{400, "two Host headers"};
+    host = Trim(value);
+  }
+  const std::string named = NormalHost(host.value_or(""));
+  if (named.empty()) return HttpFault{400, "the request names no host"};
+  if (request.host.empty()) request.host = named;
+  return request;
+}
+
+HttpHosts::HttpHosts(const std::string& listen, const std::vector<std::string>& more)
+    : names_{"localhost", NormalHost(listen)} {
+  for (const std::string& name : more) names_.insert(NormalHost(name));
+}
+
+bool HttpHosts::Serves(const std::string& host, const std::string& local) const {
+  if (host.empty()) return false;
+  in_addr address{};
+  const bool loopback =
+      host == "::1" || host == "::ffff:127.0.0.1" ||
+      (::inet_pton(AF_INET, host.c_str(), &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
+  return loopback || host == local || names_.count(host) != 0;
+}
+
+}  // namespace pinfeed

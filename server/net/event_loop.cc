@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/net/event_loop.h"
+
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace pinfeed {
+namespace {
+
+constexpr EventLoop::WatchId kWake = 0;
+constexpr int kMaxEvents = 64;
+
+}  // namespace
+
+Result<std::unique_ptr<EventLoop>> EventLoop::Create(std::string thread_name) {
+  UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll) return ErrnoStatus("create an epoll descriptor", errno);
+  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake) return ErrnoStatus("create an eventfd", errno);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = kWake;
+  if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0)
+    return ErrnoStatus("watch an eventfd", errno);
+  return std::unique_ptr<EventLoop>(new EventLoop(std::move(epoll), std::move(wake), std::move(thread_name)));
+}
+
+EventLoop::EventLoop(UniqueFd epoll, UniqueFd wake, std::string thread_name)
+    : epoll_(std::move(epoll)), wake_(std::move(wake)), thread_name_(std::move(thread_name)) {}
+
+EventLoop::~EventLoop() {
+  Stop();
+}
+
+void EventLoop::Start() {
+  thread_ = std::thread([this] { Run(); });
+  ::pthread_setname_np(thread_.native_handle(), thread_name_.c_str());
+}
+
+void EventLoop::Stop() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  Post([] {});  // wakes it
+  if (thread_.joinable()) thread_.join();
+}
+
+void EventLoop::Post(std::function<void()> work) {
+  {
+    const MutexLock lock(mutex_);
+    posted_.push_back(std::move(work));
+  }
+  const uint64_t one = 1;
+  // Can only fail with EAGAIN, when the counter is full: then the loop is being woken already.
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+}
+
+Result<EventLoop::WatchId> EventLoop::Watch(int fd, uint32_t epoll_events, OnEvents callback) {
+  const WatchId id = next_id_++;
+  epoll_event event{};
+  event.events = epoll_events;
+  event.data.u64 = id;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+    return ErrnoStatus("watch descriptor " + std::to_string(fd), errno);
+  watched_.emplace(id, std::make_shared<Watched>(Watched{fd, std::move(callback)}));
+  return id;
+}
+
+void EventLoop::Change(WatchId id, uint32_t epoll_events) {
+  const auto found = watched_.find(id);
+  if (found == watched_.end()) return;
+  epoll_event event{};
+  event.events = epoll_events;
+  event.data.u64 = id;
+  PF_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, found->second->fd, &event) == 0,
+           "a watched descriptor is open until it is removed");
+}
+
+void EventLoop::Remove(WatchId id) {
+  const auto found = watched_.find(id);
+  if (found == watched_.end()) return;
+  PF_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second->fd, nullptr) == 0,
+           "a watched descriptor is open until it is removed");
+  watched_.erase(found);
+}
+
+void EventLoop::At(Clock::time_point deadline, std::function<void()> callback) {
+  timers_.emplace(deadline, std::move(callback));
+}
+
+int EventLoop::TimeoutMs() const {
+  if (timers_.empty()) return -1;
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
+}
+
+void EventLoop::RunTimers() {
+  const auto now = Clock::now();
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    const auto callback = std::move(timers_.begin()->second);
+    timers_.erase(timers_.begin());
+    callback();
+  }
+}
+
+void EventLoop::RunPosted() {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t bytes = ::read(wake_.get(), &count, sizeof count);
+  std::vector<std::function<void()>> work;
+  {
+    const MutexLock lock(mutex_);
+    work.swap(posted_);
+  }
+  for (const auto& task : work) task();
+}
+
+void EventLoop::Run() {
+  std::array<epoll_event, kMaxEvents> events{};
+  while (true) {
+    {
+      const MutexLock lock(mutex_);
+      if (stopping_) return;
+    }
+    const int count = ::epoll_wait(epoll_.get(), events.data(), kMaxEvents, TimeoutMs());
+    PF_CHECK(count >= 0 || errno == EINTR, "epoll_wait on a descriptor of ours");
+    for (int i = 0; i < count; ++i) {
+      const epoll_event& event = events.at(static_cast<size_t>(i));
+      if (event.data.u64 == kWake) {
+        RunPosted();
+        continue;
+      }
+      const auto found = watched_.find(event.data.u64);
+      if (found == watched_.end()) continue;                // removed by an earlier callback of this round
+      const std::shared_ptr<Watched> held = found->second;  // lives through its own removal
+      held->callback(event.events);
+    }
+    RunTimers();
+  }
+}
+
+}  // namespace pinfeed

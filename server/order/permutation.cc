@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/order/permutation.h"
+
+#include <bit>
+#include <numeric>
+#include <utility>
+
+#include "common/base/philox.h"
+#include "common/base/status.h"
+
+namespace pinfeed {
+namespace {
+
+// The finaliser of SplitMix64 (G. Steele, D. Lea, C. Flood, OOPSLA 2014; constants of D. Stafford's variant
+// 13).
+uint64_t Mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+// Purpose: the random numbers of one epoch's order: no two of (seed, epoch) share any. A value.
+class EpochRandom {
+ public:
+  EpochRandom(uint64_t seed, uint64_t epoch)
+      : key_{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)},
+        counter_{0, kDomain, static_cast<uint32_t>(epoch), static_cast<uint32_t>(epoch >> 32)} {}
+
+  uint32_t Next() {
+    if (used_ == block_.size()) {
+      block_ = Philox4x32(counter_, key_);
+      ++counter_[0];
+      used_ = 0;
+    }
+    return block_[used_++];
+  }
+  // Uniform in [0, count), without bias: D. Lemire, "Fast Random Integer Generation in an Interval", ACM
+  // TOMACS 29(1), 2019. Precondition: count > 0.
+  uint32_t Below(uint32_t count) {
+    uint64_t product = uint64_t{Next()} * count;
+    if (static_cast<uint32_t>(product) < count) {
+      const uint32_t rejected = (0 - count) % count;  // 2^32 modulo count
+      while (static_cast<uint32_t>(product) < rejected) product = uint64_t{Next()} * count;
+    }
+    return static_cast<uint32_t>(product >> 32);
+  }
+
+ private:
+  static constexpr uint32_t kDomain = 0x6F726472;  // keeps apart from other uses of the same seed
+  std::array<uint32_t, 2> key_;
+  std::array<uint32_t, 4> counter_;
+  std::array<uint32_t, 4> block_{};
+  size_t used_ = 4;
+};
+
+}  // namespace
+
+Permutation::Permutation(uint64_t n, uint64_t seed, uint64_t epoch) : n_(n) {
+  PF_CHECK(n >= 1, "a permutation needs at least one element");
+  if (n <= kMaxListed) {
+    MakeList(seed, epoch);
+  } else {
+    MakeKeys(seed, epoch);
+  }
+}
+
+void Permutation::MakeList(uint64_t seed, uint64_t epoch) {
+  list_.resize(n_);
+  std::iota(list_.begin(), list_.end(), uint16_t{0});
+  EpochRandom random(seed, epoch);
+  for (auto left = static_cast<uint32_t>(n_); left > 1; --left)
+    std::swap(list_[left - 1], list_[random.Below(left)]);
+}
+
+void Permutation::MakeKeys(uint64_t seed, uint64_t epoch) {
+  half_bits_ = (std::bit_width(n_ - 1) + 1) / 2;
+  half_mask_ = (uint64_t{1} << half_bits_) - 1;
+  EpochRandom random(seed, epoch);
+  for (uint64_t& key : keys_) {
+    key = uint64_t{random.Next()} << 32;
+    key |= random.Next();
+  }
+  // All rounds are even permutations, so that without this every order of 2^(2k) elements would be.
+  swap_ = random.Next() & 1;
+}
+
+uint64_t Permutation::operator()(uint64_t index) const {
+  PF_CHECK(index < n_, "index outside the permutation");
+  if (!list_.empty()) return list_[index];
+  do {
+    uint64_t left = index >> half_bits_;
+    uint64_t right = index & half_mask_;
+    for (const uint64_t key : keys_) {
+      const uint64_t next = left ^ (Mix(right + key) & half_mask_);
+      left = right;
+      right = next;
+    }
+    index = (left << half_bits_) | right;
+  } while (index >= n_);
+  return index < 2 ? index ^ swap_ : index;
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which samples make up which batch: a pure function of (seed, epoch, position).
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+
+#include "common/base/result.h"
+#include "common/spec/feed_spec.h"
+#include "server/order/permutation.h"
+
+namespace pinfeed {
+
+// One batch of one rank, before its samples are known.
+struct BatchPlan {
+  uint64_t epoch = 0;
+  uint64_t batch_index = 0;    // within the epoch
+  uint64_t next_position = 0;  // global samples of the epoch consumed once this batch is
+  uint32_t samples = 0;        // of this rank; >= 1
+  bool last_of_epoch = false;
+};
+
+// Purpose: the dataset indexes of one batch's samples. Owns a share of the epoch's order. Threads: immutable.
+class BatchSamples {
+ public:
+  // `order`: null when it is the dataset's.
+  BatchSamples(std::shared_ptr<const Permutation> order, uint64_t first_position, uint64_t dataset_samples)
+      : order_(std::move(order)), first_(first_position), dataset_samples_(dataset_samples) {}
+
+  // Precondition: i < plan.samples.
+  uint64_t operator[](uint32_t i) const {
+    const uint64_t position = (first_ + i) % dataset_samples_;
+    return order_ == nullptr ? position : (*order_)(position);
+  }
+
+ private:
+  std::shared_ptr<const Permutation> order_;
+  uint64_t first_;
+  uint64_t dataset_samples_;
+};
+
+// Purpose: the order of a feed. Batch k of an epoch covers global positions [k*G, (k+1)*G), G = batch_size *
+// world_size; rank r takes the r-th block of batch_size. The last, incomplete global batch is left out
+// (drop_last) or spread evenly: every rank gets ceil(rest / world_size) samples, the missing ones taken again
+// from the epoch's start, so that no rank has a batch more than another. Owns: the orders of the last epochs
+// that were asked for, which copies share. Threads: all methods may be called from any thread. Invariants: 1.
+// the ids of an epoch's positions 0..N-1 are a permutation of 0..N-1; 2. the concatenation over ranks of
+// batch k depends on batch_size * world_size only, not on world_size.
+class Sampler {
+ public:
+  // kInvalidArgument when the dataset is empty, or too small for one batch (drop_last). Precondition:
+  // CheckFeedSpec found no fault.
+  static Result<Sampler> Create(const FeedSpec& spec, uint64_t dataset_samples);
+
+  uint64_t batches_per_epoch() const { return batches_per_epoch_; }
+  uint64_t global_batch() const { return global_batch_; }
+
+  // The epoch and batch index at which `cursor` resumes; the epoch is at most kMaxEpoch + 1. kInvalidArgument
+  // when its position is no batch border (another global batch size) or lies behind the epoch's end, its
+  // epoch is above kMaxEpoch, its order is not the spec's, its seed is not the spec's though that shuffles,
+  // or an older version shuffled the rest of the epoch in another order.
+  struct Start {
+    uint64_t epoch;
+    uint64_t batch_index;
+    auto operator<=>(const Start&) const = default;
+  };
+  Result<Start> Resume(const Cursor& cursor) const;
+
+  // Precondition: batch_index < batches_per_epoch().
+  BatchPlan Plan(uint64_t epoch, uint64_t batch_index) const;
+  // The first call in an epoch makes its order: see Permutation.
+  BatchSamples SamplesOf(const BatchPlan& plan) const;
+
+ private:
+  class Orders;
+  Sampler() = default;
+  uint64_t samples_ = 0;
+  uint64_t batch_size_ = 0;
+  uint64_t global_batch_ = 0;
+  uint64_t batches_per_epoch_ = 0;
+  uint64_t rank_ = 0;
+  uint64_t world_size_ = 1;
+  uint64_t seed_ = 0;
+  std::shared_ptr<Orders> orders_;  // null: samples come in the dataset's order
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/storage/rooted_file.h"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+
+#include "common/base/quote.h"
+#include "common/spec/tensor_spec.h"
+
+namespace pinfeed {
+namespace {
+
+// The kernel gives EAGAIN when a rename raced with a ".." in a link and leaves trying again to us.
+constexpr int kOpenAttempts = 64;
+// read(2) transfers no more than this at once.
+constexpr size_t kMaxReadBytes = 0x7ffff000;
+
+// `path` without empty and "." components; "/" for the root of the file system.
+Result<std::string> Normalise(std::string_view path, std::string_view what) {
+  const std::string object = std::string(what) + " " + QuotePath(path);
+  if (path.empty()) return InvalidArgument(std::string(what) + " is empty; give an absolute path");
+  if (path.find('\0') != std::string_view::npos) return InvalidArgument(object + " holds a NUL byte");
+  if (path[0] != '/') return InvalidArgument(object + " is relative; give an absolute path");
+  std::string out;
+  size_t begin = 0;
+  while (begin < path.size()) {
+    const size_t end = std::min(path.find('/', begin), path.size());
+    const std::string_view component = path.substr(begin, end - begin);
+    if (component == "..") return InvalidArgument(object + " holds '..'; give the path without it");
+    if (!component.empty() && component != ".") out.append("/").append(component);
+    begin = end + 1;
+  }
+  return out.empty() ? std::string("/") : out;
+}
+
+// Without links; empty where that cannot be told.
+std::string Canonical(const std::string& path) {
+  const std::unique_ptr<char, decltype(&std::free)> resolved(::realpath(path.c_str(), nullptr), &std::free);
+  return resolved != nullptr ? std::string(resolved.get()) : std::string();
+}
+
+// By text: "/data" holds "/data" and "/data/x", not "/database".
+bool Holds(std::string_view root, std::string_view path) {
+  if (root == "/") return true;
+  return path.starts_with(root) && (path.size() == root.size() || path[root.size()] == '/');
+}
+
+std::string_view KindText(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a FIFO";
+  if (S_ISSOCK(mode)) return "a socket";
+  if (S_ISCHR(mode) || S_ISBLK(mode)) return "a device";
+  return "of an unknown kind";
+}
+
+Status OpenError(const std::string& path, const std::string& root, int error_number) {
+  const std::string object = "open " + QuotePath(path);
+  if (error_number == ENOSYS) {
+    return {Code::kUnimplemented,
+            object +
+                ": this kernel has no openat2(2), without which paths cannot be kept below the allowed "
+                "roots; use Linux 5.6 or "
+                "newer, or a container runtime whose seccomp profile permits openat2",
+            error_number};
+  }
+  if (error_number == EXDEV) {
+    return {Code::kPermissionDenied,
+            object + ": a symbolic link in it leaves the allowed root " + QuotePath(root) +
+                "; copy what it leads to, or name that place, if it is below an allowed root",
+            error_number};
+  }
+  return ErrnoStatus(object, error_number);
+}
+
+}  // namespace
+
+Status RootedFile::ReadAt(uint64_t offset, std::span<std::byte> out) const {
+  uint64_t end = 0;
+  const auto what = [&] {
+    return "read " + std::to_string(out.size()) + " bytes at offset " + std::to_string(offset) + " of " +
+           QuotePath(path_);
+  };
+  if (!CheckedAdd(offset, out.size(), &end) ||
+      end > static_cast<uint64_t>(std::numeric_limits<off_t>::max())) {
+    return DataLoss(what() + ": behind the largest offset of a file");
+  }
+  size_t done = 0;
+  while (done < out.size()) {
+    const size_t want = std::min(out.size() - done, kMaxReadBytes);
+    const ssize_t got = ::pread(fd_.get(), out.data() + done, want, static_cast<off_t>(offset + done));
+    if (got > 0) {
+      done += static_cast<size_t>(got);
+    } else if (got == 0) {
+      return DataLoss(what() + ": the file ends after " + std::to_string(done) + " of them; it had " +
+                      std::to_string(size_) + " bytes when it was opened");
+    } else if (errno != EINTR) {
+      return ErrnoStatus(what(), errno);
+    }
+  }
+  return OkStatus();
+}
+
+Status RootedFile::ReadAll(uint64_t max_bytes, std::vector<std::byte>& out) const {
+  if (size_ == 0) return DataLoss("read " + QuotePath(path_) + ": the file is empty");
+  if (size_ > max_bytes) {
+    return DataLoss("read " + QuotePath(path_) + ": its " + std::to_string(size_) +
+                    " bytes exceed the limit of " + std::to_string(max_bytes));
+  }
+  out.resize(size_);
+  return ReadAt(0, out);
+}
+
+Result<RootedPath> RootedPath::Resolve(std::string_view path, const std::vector<std::string>& allowed_roots) {
+  ASSIGN_OR_RETURN(std::string clean, Normalise(path, "dataset path"));
+  std::string best;
+  std::string listed;
+  for (const std::string& allowed : allowed_roots) {
+    ASSIGN_OR_RETURN(std::string root, Normalise(allowed, "allowed root"));
+    listed += (listed.empty() ? "" : ", ") + QuotePath(root);
+    if (Holds(root, clean) && root.size() > best.size()) best = std::move(root);
+  }
+  if (best.empty()) {
+    return PermissionDenied("dataset path " + QuotePath(clean) + " lies below none of the allowed roots (" +
+                            (listed.empty() ? "there are none" : listed) +
+                            "); move it below one, or allow its folder");
+  }
+  // The root is the operator's word, so links in it are followed.
+  UniqueFd fd(::open(best.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) return ErrnoStatus("open allowed root " + QuotePath(best), errno);
+  std::string relative = clean.substr(best == "/" ? 1 : std::min(best.size() + 1, clean.size()));
+  if (relative.empty()) relative = ".";
+  return RootedPath(std::move(fd), std::move(best), std::move(clean), std::move(relative));
+}
+
+std::string RootedPath::FullPath(std::string_view below) const {
+  std::string full = path_;
+  if (!below.empty()) full.append(full == "/" ? "" : "/").append(below);
+  return full;
+}
+
+Result<UniqueFd> RootedPath::Open(std::string_view below, uint64_t flags) const {
+  std::string relative = relative_;
+  if (!below.empty()) relative.append("/").append(below);
+  int error_number = 0;
+  UniqueFd fd = OpenBeneath(relative, flags, &error_number);
+  if (fd) return fd;
+  if (error_number == EXDEV) {
+    // Absolute links, which the kernel takes for leaving. Where they lead to the root again, we ask for that
+    // place: it is the kernel, as ever, that says whether it is below.
+    const std::string root = Canonical(root_path_);
+    const std::string target = Canonical(FullPath(below));
+    if (!root.empty() && !target.empty() && Holds(root, target)) {
+      const std::string inside = target.substr(root == "/" ? 1 : std::min(root.size() + 1, target.size()));
+      int again = 0;
+      fd = OpenBeneath(inside.empty() ? "." : inside, flags, &again);
+      if (fd) return fd;
+      if (again != EXDEV) return OpenError(FullPath(below), root_path_, again);
+    }
+  }
+  return OpenError(FullPath(below), root_path_, error_number);
+}
+
+UniqueFd RootedPath::OpenBeneath(const std::string& relative, uint64_t flags, int* error_number) const {
+  open_how how = {};
+  how.flags = flags | O_CLOEXEC;
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
+  for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {
+    UniqueFd fd(static_cast<int>(::syscall(SYS_openat2, root_.get(), relative.c_str(), &how, sizeof(how))));
+    if (fd) return fd;
+    *error_number = errno;
+    if (*error_number != EAGAIN && *error_number != EINTR) break;
+  }
+  return {};
+}
+
+Result<RootedFile> RootedPath::OpenFile(std::string_view below) const {
+  // O_NONBLOCK: opening a FIFO for reading waits for its writer otherwise. Regular files ignore it.
+  Result<UniqueFd> opened = Open(below, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+  const auto refuse = [&](std::string_view kind) {
+    return InvalidArgument("open " + QuotePath(FullPath(below)) + ": it is " + std::string(kind) +
+                           ", not a regular file");
+  };
+  if (!opened.ok() && opened.status().native_error() == ENXIO)
+    return refuse("a socket or a device without driver");
+  ASSIGN_OR_RETURN(UniqueFd fd, std::move(opened));
+  struct stat info = {};
+  if (::fstat(fd.get(), &info) != 0) return ErrnoStatus("stat " + QuotePath(FullPath(below)), errno);
+  if (!S_ISREG(info.st_mode)) return refuse(KindText(info.st_mode));
+  if (info.st_size < 0) return DataLoss("stat " + QuotePath(FullPath(below)) + ": negative size");
+  return RootedFile(std::move(fd), FullPath(below), static_cast<uint64_t>(info.st_size));
+}
+
+Result<UniqueFd> RootedPath::OpenDirectory(std::string_view below) const {
+  return Open(below, O_RDONLY | O_DIRECTORY | O_NONBLOCK);
+}
+
+Result<UniqueFd> RootedPath::OpenNode(std::string_view below) const {
+  return Open(below, O_PATH);
+}
+
+Result<NodeKind> RootedPath::Kind(std::string_view below) const {
+  ASSIGN_OR_RETURN(const UniqueFd fd, OpenNode(below));
+  struct stat info = {};
+  if (::fstat(fd.get(), &info) != 0) return ErrnoStatus("stat " + QuotePath(FullPath(below)), errno);
+  if (S_ISREG(info.st_mode)) return NodeKind::kFile;
+  return S_ISDIR(info.st_mode) ? NodeKind::kDirectory : NodeKind::kOther;
+}
+
+Result<NodeId> IdOf(const UniqueFd& directory) {
+  struct stat info = {};
+  if (::fstat(directory.get(), &info) != 0) return ErrnoStatus("stat an open directory", errno);
+  return NodeId{info.st_dev, info.st_ino};
+}
+
+}  // namespace pinfeed

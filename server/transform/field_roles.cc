@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/transform/field_roles.h"
+
+#include <algorithm>
+
+#include "common/spec/feed_spec_check.h"
+
+namespace pinfeed {
+namespace {
+
+bool Names(const std::vector<std::string>& names, const Field& field) {
+  return std::find(names.begin(), names.end(), field.spec.name) != names.end();
+}
+
+std::string Quoted(const Field& field) {
+  return "'" + field.spec.name + "'";
+}
+
+std::string NamesOf(const std::vector<Field>& fields) {
+  std::string text;
+  for (const Field& field : fields) text += (text.empty() ? "" : ", ") + Quoted(field);
+  return text;
+}
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+std::string WithShape(const Field& field) {
+  return "field " + Quoted(field) + " of shape " + ShapeText(field.spec.shape);
+}
+
+bool IsChannels(int64_t dimension) {
+  return dimension == 1 || dimension == 3;
+}
+
+bool LooksLikeImage(const Field& field) {
+  const std::vector<int64_t>& shape = field.spec.shape;
+  return field.kind == FieldKind::kTensor && field.spec.dtype == DType::kUint8 && shape.size() == 3 &&
+         (IsChannels(shape.front()) || IsChannels(shape.back()));
+}
+
+Result<TensorImage> AsImage(const Field& field) {
+  const std::vector<int64_t>& shape = field.spec.shape;
+  const bool first = IsChannels(shape.front());
+  if (first && IsChannels(shape.back())) {
+    return InvalidArgument("transforms: " + WithShape(field) +
+                           " may be channels first or channels last; both ends are 1 or 3");
+  }
+  const int64_t height = shape[first ? 1 : 0];
+  const int64_t width = shape[first ? 2 : 1];
+  if (height < 1 || width < 1 || height > kMaxImagePixels / width) {
+    return InvalidArgument("transforms: " + WithShape(field) + " is no image: it must have between 1 and " +
+                           std::to_string(kMaxImagePixels) + " pixels");
+  }
+  return TensorImage{{static_cast<int32_t>(width), static_cast<int32_t>(height)},
+                     static_cast<size_t>(first ? shape.front() : shape.back()),
+                     first ? ImageLayout::kChw : ImageLayout::kHwc};
+}
+
+// Purpose: goes through the fields of one dataset. Borrows all it is made with.
+class RoleFinder {
+ public:
+  RoleFinder(const std::vector<Field>& fields, const FeedSpec& spec, std::vector<std::string>& faults)
+      : fields_(fields), spec_(spec), faults_(faults) {}
+
+  FieldRoles Find() {
+    CheckNames("masks", spec_.masks);
+    CheckNames("fields_unchanged", spec_.fields_unchanged);
+    FieldRoles roles;
+    roles.image = FindImage();
+    if (roles.image && fields_[*roles.image].kind == FieldKind::kTensor) {
+      if (auto tensor = AsImage(fields_[*roles.image]); tensor.ok()) {
+        roles.tensor = tensor.value();
+      } else {
+        faults_.push_back(tensor.status().message());
+      }
+    }
+    const std::optional<size_t> moves = FirstGeometric(spec_.transforms);
+    if (!moves || !roles.image) return roles;
+    where_ =
+        "transforms[" + std::to_string(*moves) + "] " + std::string(TransformName(spec_.transforms[*moves]));
+    for (size_t i = 0; i < fields_.size(); ++i) {
+      if (i == roles.image || fields_[i].kind != FieldKind::kTensor) continue;
+      if (roles.tensor) {
+        CheckField(i, *roles.image, roles.tensor->size, roles.masks);
+      } else if (fields_[*roles.image].kind == FieldKind::kEncodedImage && Names(spec_.masks, fields_[i])) {
+        faults_.push_back("masks: " + WithShape(fields_[i]) +
+                          " cannot follow images whose sizes vary; masks are for images of one size, such as "
+                          "those of the npy format");
+      }
+    }
+    return roles;
+  }
+
+ private:
+  void CheckNames(const std::string& list, const std::vector<std::string>& names) {
+    std::string unknown;
+    for (const std::string& name : names) {
+      const auto found = std::find_if(fields_.begin(), fields_.end(),
+                                      [&](const Field& field) { return field.spec.name == name; });
+      if (found == fields_.end()) {
+        unknown += (unknown.empty() ? "'" : ", '") + name + "'";
+      } else if (found->kind == FieldKind::kEncodedImage) {
+        faults_.push_back(list + ": field '" + name +
+                          "' is an encoded image, which cannot be listed here; remove it from the list");
+      }
+    }
+    if (!unknown.empty())
+      faults_.push_back(list + ": the dataset has no field " + unknown + "; its fields are " +
+                        NamesOf(fields_));
+  }
+
+  bool IsNamed(const Field& field) const {
+    return Names(spec_.masks, field) || Names(spec_.fields_unchanged, field);
+  }
+
+  // The encoded field; else, if there are transforms, a tensor that can be seen as an image.
+  std::optional<size_t> FindImage() {
+    std::vector<size_t> found;
+    for (size_t i = 0; i < fields_.size(); ++i) {
+      if (fields_[i].kind == FieldKind::kEncodedImage) found.push_back(i);
+    }
+    const bool encoded = !found.empty();
+    if (!encoded && spec_.transforms.empty()) return std::nullopt;
+    for (size_t i = 0; !encoded && i < fields_.size(); ++i) {
+      if (!LooksLikeImage(fields_[i]) || IsNamed(fields_[i])) continue;
+      if (fields_[i].spec.name == "image") return i;
+      found.push_back(i);
+    }
+    if (found.size() == 1) return found.front();
+    if (found.empty()) {
+      const bool named = !spec_.masks.empty() || !spec_.fields_unchanged.empty();
+      faults_.push_back(
+          "transforms: the dataset has no image for them: no encoded one, and no uint8 field of shape "
+          "[channels, height, width] or [height, width, channels] with 1 or 3 channels" +
+          std::string(named ? " that is not named in masks or fields_unchanged" : ""));
+      return std::nullopt;
+    }
+    std::string names;
+    for (const size_t i : found) names += (names.empty() ? "" : ", ") + Quoted(fields_[i]);
+    faults_.push_back("transforms: the dataset has several images (" + names + "); one of them must be " +
+                      (encoded ? "the only one"
+                               : "the image that they are for: name the others in masks or "
+                                 "fields_unchanged"));
+    return std::nullopt;
+  }
+
+  // A field beside the image, whose pixels move.
+  void CheckField(size_t index, size_t image, ImageSize size, std::vector<MaskField>& masks) {
+    const Field& field = fields_[index];
+    const bool mask = Names(spec_.masks, field);
+    if (!mask && Names(spec_.fields_unchanged, field)) return;
+    const std::vector<int64_t>& shape = field.spec.shape;
+    std::vector<size_t> axes;
+    for (size_t axis = 0; axis + 1 < shape.size(); ++axis) {
+      if (shape[axis] == size.height && shape[axis + 1] == size.width) axes.push_back(axis);
+    }
+    const std::string sides = std::to_string(size.height) + " and " + std::to_string(size.width);
+    if (mask && axes.empty()) {
+      faults_.push_back("masks: " + WithShape(field) + " does not fit the image " + Quoted(fields_[image]) +
+                        ": it needs the image's height and width, " + sides + ", as neighbouring dimensions");
+    } else if (mask && axes.size() > 1) {
+      faults_.push_back("masks: " + WithShape(field) + " has the image's height and width, " + sides +
+                        ", in more than one place; reshape it so that it has them once");
+    } else if (mask) {
+      masks.push_back(LayoutOf(index, axes.front()));
+    } else if (!axes.empty()) {
+      faults_.push_back(where_ + ": " + WithShape(field) + " has the height and width of the image " +
+                        Quoted(fields_[image]) +
+                        ", but would not follow it: name it in masks (it gets the same geometry, by nearest "
+                        "resampling), or in fields_unchanged to keep it as it is");
+    }
+  }
+
+  MaskField LayoutOf(size_t index, size_t height_axis) const {
+    const TensorSpec& spec = fields_[index].spec;
+    MaskField mask{index, height_axis, 1, DTypeSize(spec.dtype)};
+    for (size_t axis = 0; axis < height_axis; ++axis) mask.planes *= static_cast<size_t>(spec.shape[axis]);
+    for (size_t axis = height_axis + 2; axis < spec.shape.size(); ++axis)
+      mask.pixel_bytes *= static_cast<size_t>(spec.shape[axis]);
+    return mask;
+  }
+
+  const std::vector<Field>& fields_;
+  const FeedSpec& spec_;
+  std::vector<std::string>& faults_;
+  std::string where_;  // the first transform that moves pixels
+};
+
+}  // namespace
+
+FieldRoles AssignFieldRoles(const std::vector<Field>& fields, const FeedSpec& spec,
+                            std::vector<std::string>& faults) {
+  return RoleFinder(fields, spec, faults).Find();
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stand-in's start and its GPUs. In: the environment. Out: devices, and the failures that were asked for.
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "tests/support/stand_in_cuda/stand_in.h"
+
+namespace pinfeed::stand_in {
+namespace {
+
+constexpr uint64_t kMaxDevices = 64;
+constexpr uint64_t kDefaultBytes = uint64_t{4} << 30;
+constexpr std::string_view kUuid = "pinfeed standin";  // 15 bytes; the ordinal is the last
+#define PF_STAND_IN_NAME(name) #name,
+constexpr std::string_view kFunctions[] = {PF_CUDA_FUNCTIONS(PF_STAND_IN_NAME)};
+
+template <typename Number>
+bool Parse(std::string_view text, Number& number) {
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
+  return parsed.ec == std::errc{} && parsed.ptr == text.data() + text.size();
+}
+
+std::vector<std::string_view> Split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (size_t from = 0; from <= text.size();) {
+    const size_t to = std::min(text.find(separator, from), text.size());
+    parts.push_back(text.substr(from, to - from));
+    from = to + 1;
+  }
+  return parts;
+}
+
+bool NumberFromEnvironment(const char* name, uint64_t otherwise, uint64_t& number) {
+  const char* const text = std::getenv(name);
+  number = otherwise;
+  if (text == nullptr || Parse(std::string_view(text), number)) return true;
+  std::fprintf(stderr, "stand-in CUDA driver: %s=%s: not a number\n", name, text);
+  return false;
+}
+
+bool ParseFaults(std::string_view text, std::vector<Fault>& faults) {
+  for (const std::string_view part : Split(text, ',')) {
+    const std::vector<std::string_view> words = Split(part, ':');
+    Fault fault;
+    fault.function = words[0];
+    int result = 0;
+    bool known = false;
+    for (const std::string_view function : kFunctions) known |= function == fault.function;
+    if (!known || words.size() < 2 || words.size() > 3 || !Parse(words[1], fault.calls_left) ||
+        fault.calls_left == 0)
+      return false;
+    if (words.size() == 3 && words[2] == "hang") {
+      fault.hangs = true;
+    } else if (words.size() == 3) {
+      if (!Parse(words[2], result)) return false;
+      fault.result = static_cast<CUresult>(result);
+    }
+    faults.push_back(std::move(fault));
+  }
+  return true;
+}
+
+// The driver reads CUDA_VISIBLE_DEVICES up to the first entry that names no GPU.
+std::vector<int> VisibleDevices(int count) {
+  std::vector<int> visible;
+  const char* const text = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (text == nullptr) {
+    for (int i = 0; i < count; ++i) visible.push_back(i);
+    return visible;
+  }
+  for (const std::string_view part : Split(text, ',')) {
+    int ordinal = 0;
+    if (!Parse(part, ordinal) || ordinal < 0 || ordinal >= count) break;
+    visible.push_back(ordinal);
+  }
+  return visible;
+}
+
+CUresult Initialise(State& state) PF_REQUIRES(state.mutex) {
+  uint64_t count = 0;
+  if (!NumberFromEnvironment("PINFEED_STAND_IN_GPUS", 1, count) || count > kMaxDevices ||
+      !NumberFromEnvironment("PINFEED_STAND_IN_BYTES", kDefaultBytes, state.device_bytes) ||
+      !NumberFromEnvironment("PINFEED_STAND_IN_PEERS", 1, state.peers) ||
+      !NumberFromEnvironment("PINFEED_STAND_IN_STALL", 0, state.stalled_copy))
+    return CUDA_ERROR_INVALID_VALUE;
+  state.dirty = std::getenv("PINFEED_STAND_IN_DIRTY") != nullptr;
+  state.takes_pageable = std::getenv("PINFEED_STAND_IN_PAGEABLE") != nullptr;
+  const char* const faults = std::getenv("PINFEED_STAND_IN_FAIL");
+  if (faults != nullptr && *faults != '\0' && !ParseFaults(faults, state.faults)) {
+    std::fprintf(stderr,
+                 "stand-in CUDA driver: PINFEED_STAND_IN_FAIL=%s: not FUNCTION:CALL[:ERROR|:hang],...\n",
+                 faults);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (const int physical : VisibleDevices(static_cast<int>(count))) {
+    auto device = std::make_unique<Device>();
+    device->physical = physical;
+    device->context.device = static_cast<CUdevice>(state.devices.size());
+    state.devices.push_back(std::move(device));
+  }
+  return state.devices.empty() ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
+}
+
+}  // namespace
+
+State& TheState() {
+  static State* const state = new State;
+  return *state;
+}
+
+Device* DeviceOf(CUdevice device) {
+  const auto& devices = TheState().devices;
+  return device >= 0 && static_cast<size_t>(device) < devices.size()
+             ? devices[static_cast<size_t>(device)].get()
+             : nullptr;
+}
+
+}  // namespace pinfeed::stand_in
+
+using pinfeed::MutexLock;
+using pinfeed::stand_in::Device;
+using pinfeed::stand_in::DeviceOf;
+using pinfeed::stand_in::TheState;
+
+CUresult cuInit(unsigned int flags) {
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  auto& state = TheState();
+  {
+    const MutexLock lock(state.mutex);
+    if (!state.initialised) state.initialised = pinfeed::stand_in::Initialise(state);
+  }
+  PF_STAND_IN_CALL(cuInit);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDriverGetVersion(int* version) {
+  if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *version = CUDA_VERSION;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetCount(int* count) {
+  PF_STAND_IN_CALL(cuDeviceGetCount);
+  if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *count = static_cast<int>(TheState().devices.size());
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  PF_STAND_IN_CALL(cuDeviceGet);
+  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (DeviceOf(ordinal) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
+  PF_STAND_IN_CALL(cuDeviceGetName);
+  if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+  if (DeviceOf(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  std::snprintf(name, static_cast<size_t>(length), "Stand-in GPU");
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+  PF_STAND_IN_CALL(cuDeviceGetUuid);
+  if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Device* const known = DeviceOf(device);
+  if (known == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  static_assert(sizeof uuid->bytes == pinfeed::stand_in::kUuid.size() + 1);
+  std::memcpy(uuid->bytes, pinfeed::stand_in::kUuid.data(), pinfeed::stand_in::kUuid.size());
+  uuid->bytes[pinfeed::stand_in::kUuid.size()] = static_cast<char>(known->physical);
+  return CUDA_SUCCESS;
+}
+
+// What a program asks for before it uses the GPU path; the figures are those of a Hopper.
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+  PF_STAND_IN_CALL(cuDeviceGetAttribute);
+  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Device* const known = DeviceOf(device);
+  if (known == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
+    case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
+      *value = 1;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      *value = 9;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
+    case CU_DEVICE_ATTRIBUTE_INTEGRATED:
+    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID:
+    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
+      *value = 0;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+      *value = known->physical;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      *value = 132;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+      *value = 1024;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
+      *value = 2048;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
+      *value = 32;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
+      *value = 3;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+// A bus that no host has: there is nothing to find about it below /sys.
+CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
+  PF_STAND_IN_CALL(cuDeviceGetPCIBusId);
+  if (text == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Device* const known = DeviceOf(device);
+  if (known == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  std::array<char, 16> id{};
+  const int needed =
+      std::snprintf(id.data(), id.size(), "FFFF:%02X:1F.7", static_cast<unsigned>(known->physical));
+  if (needed >= length) return CUDA_ERROR_INVALID_VALUE;
+  std::memcpy(text, id.data(), static_cast<size_t>(needed) + 1);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceCanAccessPeer(int* possible, CUdevice device, CUdevice peer) {
+  PF_STAND_IN_CALL(cuDeviceCanAccessPeer);
+  if (possible == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (DeviceOf(device) == nullptr || DeviceOf(peer) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *possible = device != peer && TheState().peers != 0 ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceTotalMem(size_t* bytes, CUdevice device) {
+  PF_STAND_IN_CALL(cuDeviceTotalMem);
+  if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (DeviceOf(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *bytes = TheState().device_bytes;
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Modules and launches. The one kernel there is runs as plain C++, written from what
+// client/kernels/convert_image.h promises and not after the device code, so that each can check the other.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string_view>
+
+#include "client/kernels/convert_image.h"
+#include "tests/support/stand_in_cuda/stand_in.h"
+
+using pinfeed::ConvertImage;
+using pinfeed::MutexLock;
+using pinfeed::stand_in::State;
+using pinfeed::stand_in::StreamOf;
+using pinfeed::stand_in::TheState;
+
+namespace pinfeed::stand_in {
+namespace {
+
+constexpr uint64_t kTableEntries = 256;  // a channel's
+constexpr uint8_t kMirrored = 1;         // marks
+constexpr uint8_t kZeros = 2;
+
+// The product, or nothing when it is no address space's.
+std::optional<uint64_t> Product(std::initializer_list<uint64_t> factors) {
+  uint64_t product = 1;
+  for (const uint64_t factor : factors) {
+    if (__builtin_mul_overflow(product, factor, &product)) return std::nullopt;
+  }
+  return product;
+}
+
+CUresult CheckCopies(const ConvertImage& work) {
+  if (work.copy_count > kMaxTensorCopies) return CUDA_ERROR_LAUNCH_FAILED;
+  for (uint32_t i = 0; i < work.copy_count; ++i) {
+    const TensorCopy& copy = work.copies[i];
+    if (copy.bytes == 0) continue;
+    if (!IsReachable(AddressOf(copy.source), copy.bytes, Rights::kRead) ||
+        !IsReachable(AddressOf(copy.out), copy.bytes, Rights::kReadWrite))
+      return CUDA_ERROR_ILLEGAL_ADDRESS;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult Check(const ConvertImage& work, unsigned element_bytes) {
+  if (work.samples == 0) return CUDA_SUCCESS;
+  if (work.channels != 1 && work.channels != 3) return CUDA_ERROR_LAUNCH_FAILED;
+  const auto sample = Product({work.height, work.width, work.channels});
+  const auto out = Product({work.samples, work.height, work.width, work.channels, element_bytes});
+  if (!sample || !out) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  if (*out == 0) return CUDA_SUCCESS;
+  const auto before_last = Product({work.samples - 1, work.sample_stride});
+  if (!before_last || *sample > UINT64_MAX - *before_last) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  if (AddressOf(work.out) % element_bytes != 0) return CUDA_ERROR_MISALIGNED_ADDRESS;
+  const bool reachable =
+      IsReachable(AddressOf(work.source), *before_last + *sample, Rights::kRead) &&
+      IsReachable(AddressOf(work.out), *out, Rights::kReadWrite) &&
+      (work.mark == nullptr || IsReachable(AddressOf(work.mark), work.samples, Rights::kRead));
+  return reachable ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+template <typename Element>
+void Convert(const ConvertImage& work) {
+  const uint64_t height = work.height;
+  const uint64_t width = work.width;
+  const uint64_t channels = work.channels;
+  for (uint64_t n = 0; n < work.samples; ++n) {
+    const uint8_t* const from = work.source + n * work.sample_stride;
+    Element* const to = static_cast<Element*>(work.out) + n * height * width * channels;
+    const uint8_t mark = work.mark != nullptr ? work.mark[n] : 0;
+    for (uint64_t y = 0; y < height; ++y) {
+      for (uint64_t x = 0; x < width; ++x) {
+        const uint64_t seen = mark == kMirrored ? width - 1 - x : x;
+        for (uint64_t c = 0; c < channels; ++c) {
+          const uint8_t byte = from[work.source_chw != 0 ? (c * height + y) * width + seen
+                                                         : (y * width + seen) * channels + c];
+          to[work.out_chw != 0 ? (c * height + y) * width + x : (y * width + x) * channels + c] =
+              mark == kZeros ? Element{0} : static_cast<Element>(work.table[c * kTableEntries + byte]);
+        }
+      }
+    }
+  }
+}
+
+CUresult Run(const ConvertImage& work, unsigned element_bytes) {
+  if (const CUresult wrong = CheckCopies(work); wrong != CUDA_SUCCESS) return wrong;
+  if (const CUresult wrong = Check(work, element_bytes); wrong != CUDA_SUCCESS) return wrong;
+  for (uint32_t i = 0; i < work.copy_count; ++i)
+    std::copy_n(work.copies[i].source, work.copies[i].bytes, work.copies[i].out);
+  switch (element_bytes) {
+    case 1:
+      Convert<uint8_t>(work);
+      break;
+    case 2:
+      Convert<uint16_t>(work);
+      break;
+    default:
+      Convert<uint32_t>(work);
+      break;
+  }
+  return CUDA_SUCCESS;
+}
+
+bool IsLive(CUctx_st& context, CUfunction function) {
+  State& state = TheState();
+  const MutexLock lock(state.mutex);
+  return std::any_of(state.modules.begin(), state.modules.end(), [&](const auto& entry) {
+    return entry.second->context == &context &&
+           std::any_of(std::begin(entry.second->functions), std::end(entry.second->functions),
+                       [&](const CUfunc_st& known) { return &known == function; });
+  });
+}
+
+}  // namespace
+}  // namespace pinfeed::stand_in
+
+// Any image will do: none is looked at.
+CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  PF_STAND_IN_CONTEXT_CALL(cuModuleLoadData);
+  if (module == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  auto made = std::make_unique<CUmod_st>();
+  made->context = context;
+  unsigned bytes = 1;
+  for (CUfunc_st& function : made->functions) {
+    function = {context, bytes};
+    bytes *= 2;
+  }
+  *module = made.get();
+  State& state = TheState();
+  const MutexLock lock(state.mutex);
+  state.modules.emplace(*module, std::move(made));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+  PF_STAND_IN_CONTEXT_CALL(cuModuleGetFunction);
+  if (function == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  State& state = TheState();
+  const MutexLock lock(state.mutex);
+  const auto found = state.modules.find(module);
+  if (found == state.modules.end()) return CUDA_ERROR_INVALID_HANDLE;
+  constexpr std::string_view kNames[] = {pinfeed::kConvertKernel1, pinfeed::kConvertKernel2,
+                                         pinfeed::kConvertKernel4};
+  for (size_t i = 0; i < std::size(kNames); ++i) {
+    if (kNames[i] != name) continue;
+    *function = &found->second->functions[i];
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+                        unsigned int block_x, unsigned int block_y, unsigned int block_z,
+                        unsigned int shared_bytes, CUstream handle, void** parameters, void** extra) {
+  PF_STAND_IN_CONTEXT_CALL(cuLaunchKernel);
+  if (!pinfeed::stand_in::IsLive(*context, function)) return CUDA_ERROR_INVALID_HANDLE;
+  constexpr unsigned kMaxGridX = 0x7fffffff;
+  constexpr unsigned kMaxSharedBytes = 48 << 10;  // more has to be asked for
+  if (grid_x == 0 || grid_x > kMaxGridX || grid_y != 1 || grid_z != 1 ||
+      block_x != pinfeed::kConvertThreads || block_y != 1 || block_z != 1 || shared_bytes > kMaxSharedBytes ||
+      parameters == nullptr || parameters[0] == nullptr || extra != nullptr)
+    return CUDA_ERROR_INVALID_VALUE;
+  const auto stream = StreamOf(*context, handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  ConvertImage work{};  // the driver, too, takes the arguments at the call
+  std::memcpy(&work, parameters[0], sizeof work);
+  const unsigned element_bytes = function->element_bytes;
+  stream->Push([=] { return pinfeed::stand_in::Run(work, element_bytes); });
+  return CUDA_SUCCESS;
+}

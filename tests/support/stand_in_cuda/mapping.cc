@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that is made, passed on as a descriptor and mapped in separate steps (cuMemCreate and its kin). None
+// of them needs a context.
+#include <fcntl.h>
+
+#include <bit>
+#include <utility>
+#include <vector>
+
+#include "tests/support/stand_in_cuda/memory.h"
+
+using pinfeed::MutexLock;
+using pinfeed::UniqueFd;
+using pinfeed::stand_in::AdoptMemory;
+using pinfeed::stand_in::Allocation;
+using pinfeed::stand_in::DeviceOf;
+using pinfeed::stand_in::FillSpace;
+using pinfeed::stand_in::kGranularity;
+using pinfeed::stand_in::Region;
+using pinfeed::stand_in::Rights;
+using pinfeed::stand_in::State;
+using pinfeed::stand_in::TheState;
+
+namespace pinfeed::stand_in {
+namespace {
+
+bool IsWhole(uint64_t number) {
+  return number != 0 && number % kGranularity == 0;
+}
+
+CUresult Check(const CUmemAllocationProp* properties) {
+  if (properties == nullptr || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+      properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      (properties->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  return DeviceOf(properties->location.id) != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+// The mappings that fill [address, address + bytes) exactly; none when they do not.
+std::vector<std::map<uint64_t, Region>::iterator> MappingsOf(State& state, uint64_t address, uint64_t bytes)
+    PF_REQUIRES(state.mutex) {
+  std::vector<std::map<uint64_t, Region>::iterator> mappings;
+  while (bytes > 0) {
+    const auto found = state.regions.find(address);
+    if (found == state.regions.end() || found->second.origin != Origin::kMapped ||
+        found->second.bytes > bytes)
+      return {};
+    mappings.push_back(found);
+    address += found->second.bytes;
+    bytes -= found->second.bytes;
+  }
+  return mappings;
+}
+
+}  // namespace
+}  // namespace pinfeed::stand_in
+
+CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,
+                                       CUmemAllocationGranularity_flags /*option*/) {
+  PF_STAND_IN_CALL(cuMemGetAllocationGranularity);
+  if (granularity == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult wrong = pinfeed::stand_in::Check(properties); wrong != CUDA_SUCCESS) return wrong;
+  *granularity = kGranularity;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
+                     const CUmemAllocationProp* properties, unsigned long long flags) {
+  PF_STAND_IN_CALL(cuMemCreate);
+  if (const CUresult wrong = pinfeed::stand_in::Check(properties); wrong != CUDA_SUCCESS) return wrong;
+  if (handle == nullptr || flags != 0 || !pinfeed::stand_in::IsWhole(bytes)) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Allocation> memory;
+  const bool exportable = properties->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  if (const CUresult wrong =
+          pinfeed::stand_in::MakeMemory(*DeviceOf(properties->location.id), bytes, exportable, memory);
+      wrong != CUDA_SUCCESS)
+    return wrong;
+  State& state = TheState();
+  const MutexLock lock(state.mutex);
+  *handle = state.next_allocation++;
+  state.allocations[*handle] = std::move(memory);
+  return CUDA_SUCCESS;
+}
+
+// Mappings keep the memory.
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  PF_STAND_IN_CALL(cuMemRelease);
+  State& state = TheState();
+  const MutexLock lock(state.mutex);
+  return state.allocations.erase(handle) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemExportToShareableHandle(void* descriptor, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType type, unsigned long long flags) {
+  PF_STAND_IN_CALL(cuMemExportToShareableHandle);
+  if (descriptor == nullptr || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    return CUDA_ERROR_INVALID_VALUE;
+  State& state = TheState();
+  const MutexLock lock(state.mutex);
+  const auto found = state.allocations.find(handle);
+  if (found == state.allocations.end() || !found->second->exportable) return CUDA_ERROR_INVALID_VALUE;
+  UniqueFd copy(::fcntl(found->second->memfd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!copy) return CUDA_ERROR_OPERATING_SYSTEM;
+  *static_cast<int*>(descriptor) = copy.release();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* descriptor,
+                                        CUmemAllocationHandleType type) {
+  PF_STAND_IN_CALL(cuMemImportFromShareableHandle);
+  if (handle == nullptr || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Allocation> memory;
+  const auto fd = static_cast<int>(pinfeed::stand_in::AddressOf(descriptor));
+  if (const CUresult wrong = AdoptMemory(fd, memory); wrong != CUDA_SUCCESS) return wrong;
+  State& state = TheState();
+  const MutexLock lock(state.mutex);
+  *handle = state.next_allocation++;
+  state.allocations[*handle] = std::move(memory);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr /*wish*/,
+                             unsigned long long flags) {
+  PF_STAND_IN_CALL(cuMemAddressReserve);
+  if (address == nullptr || flags != 0 || !pinfeed::stand_in::IsWhole(bytes) ||
+      (alignment != 0 && !std::has_single_bit(alignment)))
+    return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t space = pinfeed::stand_in::ReserveSpace(bytes, std::max<uint64_t>(alignment, kGranularity));
+  if (space == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  State& state = TheState();
+  const MutexLock lock(state.mutex);
+  state.reserved[space] = {bytes};
+  *address = space;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
+  PF_STAND_IN_CALL(cuMemAddressFree);
+  State& state = TheState();
+  const MutexLock lock(state.mutex);
+  const auto found = state.reserved.find(address);
+  if (found == state.reserved.end() || found->second.bytes != bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (pinfeed::stand_in::Overlaps(state.regions, address, bytes))
+    return CUDA_ERROR_INVALID_VALUE;  // still mapped
+  state.reserved.erase(found);
+  pinfeed::stand_in::ReturnSpace(address, bytes);
+  return CUDA_SUCCESS;
+}
+
+// Only the whole of a piece of memory: nothing here maps less.
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
+  PF_STAND_IN_CALL(cuMemMap);
+  State& state = TheState();
+  const MutexLock lock(state.mutex);
+  const auto memory = state.allocations.find(handle);
+  if (flags != 0 || offset != 0 || memory == state.allocations.end() || memory->second->bytes != bytes ||
+      address % kGranularity != 0 ||
+      pinfeed::stand_in::Holding(state.reserved, address, bytes) == state.reserved.end() ||
+      pinfeed::stand_in::Overlaps(state.regions, address, bytes))
+    return CUDA_ERROR_INVALID_VALUE;
+  Region region;
+  region.bytes = bytes;
+  region.memory = memory->second;
+  state.regions[address] = std::move(region);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  PF_STAND_IN_CALL(cuMemUnmap);
+  State& state = TheState();
+  const MutexLock lock(state.mutex);
+  const auto mappings = pinfeed::stand_in::MappingsOf(state, address, bytes);
+  if (mappings.empty()) return CUDA_ERROR_INVALID_VALUE;
+  for (const auto& mapping : mappings) {
+    if (!FillSpace(mapping->first, mapping->second.bytes, *mapping->second.memory, Rights::kNone))
+      return CUDA_ERROR_OPERATING_SYSTEM;
+    state.regions.erase(mapping);
+  }
+  return CUDA_SUCCESS;
+}
+
+// Of the GPUs named; those of others stay.
+CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* wishes, size_t count) {
+  PF_STAND_IN_CALL(cuMemSetAccess);
+  if (wishes == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  std::map<CUdevice, Rights> wished;
+  for (size_t i = 0; i < count; ++i) {
+    if (wishes[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    if (DeviceOf(wishes[i].location.id) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    Rights& rights = wished[wishes[i].location.id];
+    if (wishes[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+      rights = Rights::kReadWrite;
+    } else if (wishes[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) {
+      rights = Rights::kRead;
+    } else if (wishes[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+      rights = Rights::kNone;
+    } else {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  State& state = TheState();
+  const MutexLock lock(state.mutex);
+  const auto mappings = pinfeed::stand_in::MappingsOf(state, address, bytes);
+  if (mappings.empty()) return CUDA_ERROR_INVALID_VALUE;
+  for (const auto& mapping : mappings) {
+    Region& region = mapping->second;
+    for (const auto& [device, rights] : wished) region.by_device[device] = rights;
+    Rights widest = Rights::kNone;
+    for (const auto& [device, rights] : region.by_device) widest = std::max(widest, rights);
+    if (!FillSpace(mapping->first, region.bytes, *region.memory, widest)) return CUDA_ERROR_MAP_FAILED;
+    region.rights = widest;
+  }
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// What streams do beside kernels: copies and single words. Host memory that they may reach.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "tests/support/stand_in_cuda/stand_in.h"
+
+using pinfeed::MutexLock;
+using pinfeed::stand_in::AddressOf;
+using pinfeed::stand_in::IsDeviceMemory;
+using pinfeed::stand_in::IsReachable;
+using pinfeed::stand_in::IsReachableFrom;
+using pinfeed::stand_in::IsRegisteredHost;
+using pinfeed::stand_in::PointerTo;
+using pinfeed::stand_in::Rights;
+using pinfeed::stand_in::State;
+using pinfeed::stand_in::StreamOf;
+using pinfeed::stand_in::TheState;
+
+namespace pinfeed::stand_in {
+namespace {
+
+// Whether something is mapped at every page: what pinning would need.
+bool IsMapped(uint64_t address, uint64_t bytes) {
+  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const uint64_t from = address / page * page;
+  const uint64_t length = address - from + bytes;
+  std::vector<unsigned char> pages((length + page - 1) / page);
+  return ::mincore(PointerTo(from), length, pages.data()) == 0;
+}
+
+// Runs it behind the context's own queue, and waits.
+CUresult RunNow(CUctx_st& context, CUstream_st::Work work) {
+  const auto stream = StreamOf(context, nullptr);
+  stream->Wait(stream->Push(std::move(work)));
+  return context.error;
+}
+
+}  // namespace
+}  // namespace pinfeed::stand_in
+
+CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) {
+  PF_STAND_IN_CONTEXT_CALL(cuMemcpyHtoD);
+  if (from == nullptr || !IsDeviceMemory(to, bytes, Rights::kReadWrite)) return CUDA_ERROR_INVALID_VALUE;
+  return pinfeed::stand_in::RunNow(*context, [=] {
+    std::memcpy(PointerTo(to), from, bytes);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
+  PF_STAND_IN_CONTEXT_CALL(cuMemcpyDtoH);
+  if (to == nullptr || !IsDeviceMemory(from, bytes, Rights::kRead)) return CUDA_ERROR_INVALID_VALUE;
+  return pinfeed::stand_in::RunNow(*context, [=] {
+    std::memcpy(to, PointerTo(from), bytes);
+    return CUDA_SUCCESS;
+  });
+}
+
+// The driver also takes pageable memory, and then waits for it: that would be a fault of ours, but for a
+// program that measures it (PINFEED_STAND_IN_PAGEABLE).
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream handle) {
+  PF_STAND_IN_CONTEXT_CALL(cuMemcpyHtoDAsync);
+  const auto stream = StreamOf(*context, handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const bool registered = IsRegisteredHost(AddressOf(from), bytes);
+  const bool pageable = !registered && TheState().takes_pageable;
+  State& state = TheState();
+  if (++state.copies == state.stalled_copy) {
+    stream->Push([]() -> CUresult {
+      while (true) ::pause();
+    });
+  }
+  const uint64_t number = stream->Push([=] {
+    if (!IsDeviceMemory(to, bytes, Rights::kReadWrite) ||
+        !(pageable || IsRegisteredHost(AddressOf(from), bytes)))
+      return CUDA_ERROR_ILLEGAL_ADDRESS;
+    std::memcpy(PointerTo(to), from, bytes);
+    return CUDA_SUCCESS;
+  });
+  if (pageable) stream->Wait(number);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle) {
+  PF_STAND_IN_CONTEXT_CALL(cuMemcpyDtoDAsync);
+  const auto stream = StreamOf(*context, handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const CUdevice device = context->device;
+  stream->Push([=] {
+    if (!IsReachableFrom(device, to, bytes, Rights::kReadWrite) ||
+        !IsReachableFrom(device, from, bytes, Rights::kRead))
+      return CUDA_ERROR_ILLEGAL_ADDRESS;
+    std::memmove(PointerTo(to), PointerTo(from), bytes);
+    return CUDA_SUCCESS;
+  });
+  return CUDA_SUCCESS;
+}
+
+// By default the write comes after all that was queued before is visible to everyone.
+CUresult cuStreamWriteValue64(CUstream handle, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
+  PF_STAND_IN_CONTEXT_CALL(cuStreamWriteValue64);
+  const auto stream = StreamOf(*context, handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (flags != CU_STREAM_WRITE_VALUE_DEFAULT || address % sizeof value != 0 ||
+      !IsReachable(address, sizeof value, Rights::kReadWrite))
+    return CUDA_ERROR_INVALID_VALUE;
+  stream->Push([=] {
+    if (!IsReachable(address, sizeof value, Rights::kReadWrite))
+      return CUDA_ERROR_ILLEGAL_ADDRESS;  // not any more
+    std::atomic_ref(*static_cast<cuuint64_t*>(PointerTo(address))).store(value, std::memory_order_seq_cst);
+    return CUDA_SUCCESS;
+  });
+  return CUDA_SUCCESS;
+}
+
+// Registered memory is every context's: CU_MEMHOSTREGISTER_PORTABLE makes no difference.
+CUresult cuMemHostRegister(void* memory, size_t bytes, unsigned int flags) {
+  PF_STAND_IN_CONTEXT_CALL(cuMemHostRegister);
+  constexpr unsigned kKnown = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+  const uint64_t address = AddressOf(memory);
+  if ((flags & ~kKnown) != 0 || bytes == 0 || bytes > UINT64_MAX - address ||
+      !pinfeed::stand_in::IsMapped(address, bytes))
+    return CUDA_ERROR_INVALID_VALUE;
+  State& state = TheState();
+  const MutexLock lock(state.mutex);
+  if (pinfeed::stand_in::Overlaps(state.registered, address, bytes))
+    return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  state.registered[address] = {bytes};
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostUnregister(void* memory) {
+  PF_STAND_IN_CONTEXT_CALL(cuMemHostUnregister);
+  State& state = TheState();
+  const MutexLock lock(state.mutex);
+  return state.registered.erase(AddressOf(memory)) == 1 ? CUDA_SUCCESS
+                                                        : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+}
+
+CUresult cuMemHostGetDevicePointer(CUdeviceptr* address, void* memory, unsigned int flags) {
+  PF_STAND_IN_CONTEXT_CALL(cuMemHostGetDevicePointer);
+  if (address == nullptr || flags != 0 || !IsRegisteredHost(AddressOf(memory), 1))
+    return CUDA_ERROR_INVALID_VALUE;
+  *address = AddressOf(memory);
+  return CUDA_SUCCESS;
+}

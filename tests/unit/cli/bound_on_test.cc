@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/bound_on.h"
+
+#include "tests/support/testing.h"
+
+namespace pinfeed {
+namespace {
+
+// As protobuf prints it: 64-bit integers are strings, zeros are absent.
+Json Session(int id, const std::string& name, const Json& recent) {
+  return {{"id", std::to_string(id)}, {"client_name", name}, {"state", "attached"}, {"recent", recent}};
+}
+
+Json Feed(const Json& recent, const std::vector<Json>& sessions) {
+  return {{"state", "running"},
+          {"bound_on", "consumer"},
+          {"bound_share", 0.7},
+          {"recent", recent},
+          {"sessions", sessions}};
+}
+
+TEST(BoundOnTest, TheRecentPastIsToldAndNotTheWholeRun) {
+  const Json now = {{"read", 0.1}, {"decode", 0.5}, {"consumer", 0.3}};
+  const Json session = Session(1, "a", now);
+  EXPECT_EQ(FeedBoundOn(Feed(now, {session})),
+            "decode: the trainer waits for batches (60% of the time lately)");
+  EXPECT_EQ(SessionBoundOn(session, Feed(now, {session})), "decode 50%");
+  const Json later = {{"decode", 0.5}, {"consumer", 0.55}};
+  EXPECT_EQ(FeedBoundOn(Feed(later, {Session(1, "a", later)})),
+            "the trainer: batches wait for it (55% of the time lately)");
+}
+
+TEST(BoundOnTest, AnOlderDaemonHasTheWholeRunOnly) {
+  Json feed = Feed(Json(), {});
+  feed.erase("recent");
+  EXPECT_EQ(FeedBoundOn(feed), "the trainer: batches wait for it (70% of all its time)");
+  feed.erase("bound_on");
+  EXPECT_EQ(FeedBoundOn(feed), "nothing measured yet");
+  EXPECT_EQ(SessionBoundOn({{"id", "1"}, {"state", "attached"}}, feed), "-");
+}
+
+TEST(BoundOnTest, NobodyIsNamedWhenNobodyWaits) {
+  const Json now = {{"read", 0.01}};
+  EXPECT_EQ(FeedBoundOn(Feed(now, {})), "nothing: nobody waits (1% of the time lately)");
+  EXPECT_EQ(SessionBoundOn(Session(1, "a", now), Feed(now, {})), "-");
+}
+
+TEST(BoundOnTest, StatesThatExplainThemselvesComeFirst) {
+  EXPECT_EQ(FeedBoundOn({{"state", "failed"}, {"error", "DATA_LOSS: x"}}), "failed: DATA_LOSS: x");
+  EXPECT_EQ(FeedBoundOn({{"state", "waiting"}}), "its group: members are missing");
+}
+
+TEST(BoundOnTest, TheOneThatHoldsItsGroupUpIsNamed) {
+  const Json slow = Session(5, "slowjob", {{"consumer", 0.98}});
+  const Json fast = Session(6, "fastjob", {{"group", 0.95}, {"consumer", 0.02}});
+  const Json feed = Feed({{"consumer", 0.98}}, {fast, slow});
+  EXPECT_EQ(FeedBoundOn(feed), "session 5 (slowjob): batches wait for it (98% of the time lately)");
+  EXPECT_EQ(SessionBoundOn(slow, feed), "trainer 98%");
+  EXPECT_EQ(SessionBoundOn(fast, feed), "session 5 (slowjob) 95%");
+}
+
+TEST(BoundOnTest, NobodyIsNamedInAGroupOfEquals) {
+  const Json one = Session(5, "a", {{"consumer", 0.9}, {"group", 0.05}});
+  const Json two = Session(6, "b", {{"consumer", 0.8}});
+  const Json three = Session(7, "c", {{"group", 0.4}});
+  const Json feed = Feed({{"consumer", 0.9}}, {one, two, three});
+  EXPECT_EQ(FeedBoundOn(feed), "the trainers: batches wait for them (90% of the time lately)");
+  EXPECT_EQ(SessionBoundOn(three, feed), "another of its group 40%");
+}
+
+TEST(BoundOnTest, AnEvictedSessionIsBoundOnNothing) {
+  Json gone = Session(5, "a", {{"consumer", 1.0}});
+  gone["state"] = "evicted";
+  const Json feed = Feed({{"consumer", 1.0}}, {gone, Session(6, "b", {{"group", 1.0}})});
+  EXPECT_EQ(SessionBoundOn(gone, feed), "-");
+  EXPECT_EQ(SessionBoundOn(feed["sessions"][1], feed), "another of its group 100%");
+}
+
+}  // namespace
+}  // namespace pinfeed

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/spec/feed_spec_check.h"
+
+#include <limits>
+#include <vector>
+
+#include "tests/support/testing.h"
+
+namespace pinfeed {
+namespace {
+
+FeedSpec Valid() {
+  FeedSpec spec;
+  spec.dataset.path = "/data/train";
+  spec.batch_size = 1;
+  return spec;
+}
+
+std::string FaultsOf(const FeedSpec& spec) {
+  Faults faults;
+  CheckFeedSpec(spec, faults);
+  return faults.ToStatus().message();
+}
+
+std::string FaultsOf(std::vector<Transform> transforms) {
+  FeedSpec spec = Valid();
+  spec.transforms = std::move(transforms);
+  return FaultsOf(spec);
+}
+
+TEST(FeedSpecCheckTest, AcceptsWhatTorchvisionUsersWrite) {
+  EXPECT_EQ(FaultsOf(Valid()), "");
+  EXPECT_EQ(
+      FaultsOf({ToDtype{DType::kUint8, true}, RandomResizedCrop{224, 224}, RandomHorizontalFlip{},
+                Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}, ToDtype{DType::kBfloat16, false}}),
+      "");
+  EXPECT_EQ(FaultsOf({Resize{0, 256}, Resize{0, 256, 300}, Resize{0, 0, 300}, CenterCrop{224, 224},
+                      ToDtype{DType::kFloat32, true}, RandomHorizontalFlip{0}}),
+            "");
+}
+
+TEST(FeedSpecCheckTest, NamesEveryFaultOfATransformWithItsPlace) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(FaultsOf({Resize{0, 0}}), "transforms[0] resize.size: 0 is not within 1 to 65500");
+  EXPECT_EQ(FaultsOf({Resize{5, 0}}), "transforms[0] resize.size: 0 is not within 1 to 65500");
+  EXPECT_EQ(FaultsOf({Resize{0, 0, 70000}}), "transforms[0] resize.max_size: 70000 is not within 1 to 65500");
+  EXPECT_EQ(FaultsOf({Resize{0, 5, 5}}), "transforms[0] resize.max_size: 5 is not above size, 5");
+  EXPECT_EQ(FaultsOf({RandomHorizontalFlip{}, CenterCrop{70000, 0}}),
+            "transforms[1] center_crop.size: 70000 is not within 1 to 65500\n"
+            "transforms[1] center_crop.size: 0 is not within 1 to 65500");
+  EXPECT_EQ(FaultsOf({CenterCrop{65500, 65500}}),
+            "transforms[0] center_crop.size: 65500 x 65500 is over the limit of 268435456 pixels");
+  EXPECT_EQ(FaultsOf({RandomResizedCrop{4, 4, 0.5, 0.25, nan, 1}}),
+            "transforms[0] random_resized_crop.scale: must be two finite numbers, 0 < least <= greatest\n"
+            "transforms[0] random_resized_crop.ratio: must be two finite numbers, 0 < least <= greatest");
+  EXPECT_EQ(FaultsOf({RandomResizedCrop{4, 4, 0.5, 1.5, 1, 1}}),
+            "transforms[0] random_resized_crop.scale: 1.5 is above 1, the whole area");
+  EXPECT_EQ(FaultsOf({RandomHorizontalFlip{nan}}),
+            "transforms[0] random_horizontal_flip.p: nan is not within 0 to 1");
+  EXPECT_EQ(FaultsOf({Normalize{{}, {-1}}}),
+            "transforms[0] normalize.mean: has 0 values; give one, or one a channel\n"
+            "transforms[0] normalize.std: holds -1; it must be above 0, also as float32");
+  EXPECT_EQ(FaultsOf({Normalize{{nan}, {1e-60}}}),
+            "transforms[0] normalize.mean: holds a value that is not finite\n"
+            "transforms[0] normalize.std: holds 1e-60; it must be above 0, also as float32");
+  EXPECT_EQ(FaultsOf({ToDtype{DType::kInt64, false}}),
+            "transforms[0] to_dtype.dtype: is none of uint8, float32, float16, bfloat16");
+  EXPECT_EQ(FaultsOf({ToDtype{DType::kFloat32, true}, Resize{4, 4}}),
+            "transforms[1] resize: comes after normalize or to_dtype, but works on uint8 pixels; move it "
+            "before them");
+}
+
+TEST(FeedSpecCheckTest, FaultsOfAllFieldsComeTogether) {
+  FeedSpec spec = Valid();
+  spec.dataset = {};
+  spec.dataset.format = "npy";
+  spec.dataset.token_dtype = DType::kUint16;
+  spec.batch_size = 0;
+  spec.world_size = 0;
+  spec.transforms = {CenterCrop{0, 4}, RandomHorizontalFlip{2}, Normalize{{0}, {-1}}};
+  spec.slots = 1;
+  spec.sharing = Sharing::kQueue;
+  EXPECT_EQ(FaultsOf(spec),
+            "dataset: needs a name or a path\n"
+            "dataset.token_dtype: is for the format tokens only\n"
+            "batch_size: must be at least 1\n"
+            "world_size: must be at least 1\n"
+            "transforms[0] center_crop.size: 0 is not within 1 to 65500\n"
+            "transforms[1] random_horizontal_flip.p: 2 is not within 0 to 1\n"
+            "transforms[2] normalize.std: holds -1; it must be above 0, also as float32\n"
+            "slots: 1 is not within 3 to 64\n"
+            "group: must name the group that shares the feed");
+  spec = Valid();
+  spec.rank = spec.world_size = 2;
+  EXPECT_EQ(FaultsOf(spec), "rank: 2 is not below the world_size of 2");
+}
+
+}  // namespace
+}  // namespace pinfeed

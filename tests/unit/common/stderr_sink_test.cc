@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/base/stderr_sink.h"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <array>
+#include <string>
+
+#include "common/base/unique_handle.h"
+#include "tests/support/testing.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string ReadAll(int fd) {
+  std::string text;
+  std::array<char, 4096> part{};
+  for (ssize_t count = 0; (count = ::read(fd, part.data(), part.size())) > 0;)
+    text.append(part.data(), static_cast<size_t>(count));
+  return text;
+}
+
+// The write end blocks, as a stderr does: a sink that waited would never come back.
+TEST(StderrSinkTest, LosesLinesWhenThePipeIsFullAndSaysHowMany) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  const UniqueFd read_end(ends[0]);
+  const UniqueFd write_end(ends[1]);
+  ASSERT_EQ(::fcntl(read_end.get(), F_SETFL, O_NONBLOCK), 0);
+  spdlog::logger logger("test", std::make_shared<StderrSink>(write_end.get()));
+  for (int i = 0; i < 3000; ++i) logger.info("{}", std::string(100, 'x'));
+  EXPECT_THAT(ReadAll(read_end.get()), Not(HasSubstr("were lost")));
+  logger.info("heard");
+  const std::string after = ReadAll(read_end.get());
+  EXPECT_THAT(after, HasSubstr("log lines were lost"));
+  EXPECT_THAT(after, HasSubstr("heard"));
+}
+
+}  // namespace
+}  // namespace pinfeed

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/dataset/dataset_cache.h"
+
+#include <dirent.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <array>
+#include <future>
+#include <vector>
+
+#include "common/base/unique_handle.h"
+#include "tests/support/testing.h"
+#include "tests/unit/dataset/npy_file.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr uid_t kUser = 1000;
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class DatasetCacheTest : public ::testing::Test {
+ protected:
+  std::string WriteRows(const std::string& name, int64_t rows) const {
+    const std::vector<int64_t> values(static_cast<size_t>(rows));
+    const std::string shape = "(" + std::to_string(rows) + ",)";
+    return directory_.Write(name, NpyHeaderBytes("<i8", shape, false) + RawBytes(values)).string();
+  }
+  static DatasetSpec Path(const std::string& path) {
+    DatasetSpec spec;
+    spec.path = path;
+    return spec;
+  }
+  DatasetCache::Options Options(size_t capacity) const {
+    return {{}, {directory_.path().string()}, capacity};
+  }
+
+  TempDir directory_;
+};
+
+TEST_F(DatasetCacheTest, OpensOnceUntilTheFilesChange) {
+  DatasetCache cache(Options(8));
+  WriteRows("set/a.npy", 5);
+  const DatasetSpec spec = Path((directory_ / "set").string());
+  ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(kUser, spec));
+  ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(kUser, spec));
+  EXPECT_EQ(first, again);
+  WriteRows("set/a.npy", 6);  // an entry of the directory
+  ASSERT_OK_AND_ASSIGN(const auto changed, cache.Open(kUser, spec));
+  EXPECT_EQ(changed->info().samples, 6U);
+  EXPECT_EQ(first->info().samples, 5U);  // for those who have it
+  WriteRows("set/b.npy", 6);             // the directory itself
+  ASSERT_OK_AND_ASSIGN(const auto grown, cache.Open(kUser, spec));
+  EXPECT_EQ(grown->info().fields.size(), 2U);
+}
+
+TEST_F(DatasetCacheTest, SaysOfAPatternThatItIsNotExpanded) {
+  DatasetCache cache(Options(8));
+  const auto open = [&](const char* name) { return cache.Open(kUser, Path(directory_ / name)); };
+  EXPECT_THAT(
+      open("train-{000..009}.tar"),
+      StatusIs(Code::kNotFound, AllOf(HasSubstr("patterns are not expanded"), HasSubstr("unpack them"))));
+  EXPECT_THAT(open("*.npy"), StatusIs(Code::kNotFound, HasSubstr("a dataset is one directory or one file")));
+  EXPECT_THAT(open("~/data"), StatusIs(Code::kNotFound, HasSubstr("os.path.expanduser")));
+  EXPECT_THAT(open("gone.npy"), StatusIs(Code::kNotFound, Not(HasSubstr("expanded"))));
+  WriteRows("{a}.npy", 3);  // a name like any other
+  EXPECT_OK(open("{a}.npy"));
+}
+
+TEST_F(DatasetCacheTest, WhatALinkLeadsToCountsAsWell) {
+  DatasetCache cache(Options(8));
+  const std::string target = WriteRows("versions/a.npy", 5);
+  std::filesystem::create_directory(directory_ / "set");
+  std::filesystem::create_symlink("../versions/a.npy", directory_ / "set/a.npy");
+  std::filesystem::create_symlink("nowhere", directory_ / "set/b.txt");
+  const DatasetSpec spec = Path((directory_ / "set").string());
+  ASSERT_OK_AND_ASSIGN(const auto first, cache.Open(kUser, spec));
+  ASSERT_OK_AND_ASSIGN(const auto again, cache.Open(kUser, spec));
+  EXPECT_EQ(first, again);
+  WriteRows("versions/a.npy", 6);
+  ASSERT_OK_AND_ASSIGN(const auto changed, cache.Open(kUser, spec));
+  EXPECT_EQ(changed->info().samples, 6U);
+}
+
+TEST_F(DatasetCacheTest, KeepsTheOnesUsedLast) {
+  DatasetCache cache(Options(2));
+  std::vector<std::weak_ptr<const Dataset>> opened;
+  for (const char* name : {"a.npy", "b.npy", "a.npy", "c.npy"}) {
+    ASSERT_OK_AND_ASSIGN(const auto dataset,
+                         cache.Open(kUser, Path(WriteRows(std::string(name) + "/x.npy", 3))));
+    opened.push_back(dataset);
+  }
+  EXPECT_TRUE(opened[1].expired());
+  EXPECT_FALSE(opened[2].expired());
+  EXPECT_FALSE(opened[3].expired());
+}
+
+TEST_F(DatasetCacheTest, WithoutRoomADatasetLivesWithItsUsers) {
+  DatasetCache cache(Options(0));
+  const DatasetSpec spec = Path(WriteRows("a.npy", 3));
+  std::weak_ptr<const Dataset> seen;
+  {
+    ASSERT_OK_AND_ASSIGN(const auto used, cache.Open(kUser, spec));
+    ASSERT_OK_AND_ASSIGN(const auto shared, cache.Open(kUser, spec));
+    EXPECT_EQ(used, shared);
+    seen = used;
+  }
+  EXPECT_TRUE(seen.expired());
+  EXPECT_OK(cache.Open(kUser, spec));
+}
+
+TEST_F(DatasetCacheTest, FailuresAreNotKept) {
+  DatasetCache cache(Options(8));
+  const DatasetSpec spec = Path((directory_ / "late.npy").string());
+  EXPECT_THAT(cache.Open(kUser, spec), StatusIs(Code::kNotFound));
+  directory_.Write("late.npy", std::string_view("no array"));
+  EXPECT_FALSE(cache.Open(kUser, spec).ok());
+  EXPECT_FALSE(cache.Open(kUser, spec).ok());  // and nobody waits for the one that failed
+  WriteRows("late.npy", 4);
+  EXPECT_OK(cache.Open(kUser, spec));
+}
+
+TEST_F(DatasetCacheTest, ThreadsThatOpenTheSameGetTheSame) {
+  DatasetCache cache(Options(8));
+  const DatasetSpec spec = Path(WriteRows("a.npy", 3));
+  std::vector<std::future<std::shared_ptr<const Dataset>>> openers;
+  for (int i = 0; i < 8; ++i)
+    openers.push_back(std::async(std::launch::async, [&] { return cache.Open(kUser, spec).value(); }));
+  const std::shared_ptr<const Dataset> first = openers[0].get();
+  for (size_t i = 1; i < openers.size(); ++i) EXPECT_EQ(openers[i].get(), first);
+}
+
+TEST_F(DatasetCacheTest, NamesNeedNoRootAndTheClientsWordWins) {
+  DatasetSpec tokens = Path(directory_.Write("t.bin", std::string(2 * 101, 'x')).string());
+  tokens.sequence_length = 10;
+  DatasetCache cache({{{"text", tokens}}, {}, 8});
+  DatasetSpec by_name;
+  by_name.name = "text";
+  ASSERT_OK_AND_ASSIGN(const auto configured, cache.Open(kUser, by_name));
+  EXPECT_EQ(configured->info().samples, 10U);
+  by_name.sequence_length = 20;
+  ASSERT_OK_AND_ASSIGN(const auto longer, cache.Open(kUser, by_name));
+  EXPECT_EQ(longer->info().samples, 5U);
+  by_name.name = "nobody";
+  EXPECT_THAT(cache.Open(kUser, by_name),
+              StatusIs(Code::kNotFound, HasSubstr("is not configured in the daemon")));
+  EXPECT_THAT(cache.Open(kUser, tokens), StatusIs(Code::kPermissionDenied));  // by path it needs a root
+}
+
+TEST_F(DatasetCacheTest, TheClientsTokenDtypeWinsAlsoWhenItIsTheDefault) {
+  DatasetSpec tokens = Path(directory_.Write("t.bin", std::string(4 * 101, 'x')).string());
+  tokens.sequence_length = 10;
+  tokens.token_dtype = DType::kUint32;
+  DatasetCache cache({{{"text", tokens}}, {}, 8});
+  DatasetSpec by_name;
+  by_name.name = "text";
+  ASSERT_OK_AND_ASSIGN(const auto configured, cache.Open(kUser, by_name));
+  EXPECT_EQ(configured->info().samples, 10U);  // of 101 tokens
+  by_name.token_dtype = DType::kUint16;
+  ASSERT_OK_AND_ASSIGN(const auto said, cache.Open(kUser, by_name));
+  EXPECT_EQ(said->info().samples, 20U);  // of 202
+}
+
+// Purpose: a dataset that, when it ends, asks something of the cache from another thread.
+class AskingDataset final : public Dataset {
+ public:
+  explicit AskingDataset(std::function<void()> at_end) : at_end_(std::move(at_end)) {}
+  ~AskingDataset() override { at_end_(); }
+  const DatasetInfo& info() const override { return info_; }
+  Status ReadTensor(uint64_t, size_t, std::span<std::byte>) const override { return OkStatus(); }
+  Status ReadEncoded(uint64_t, size_t, std::vector<std::byte>&) const override { return OkStatus(); }
+  std::string Describe(uint64_t) const override { return ""; }
+
+ private:
+  std::function<void()> at_end_;
+  DatasetInfo info_;
+};
+
+TEST_F(DatasetCacheTest, DatasetsEndWithoutTheLock) {
+  std::vector<std::future<void>> asked;
+  int free = 0;
+  DatasetCache* in_use = nullptr;
+  const auto at_end = [&] {
+    asked.push_back(std::async(std::launch::async, [in_use] { (void)in_use->options(); }));
+    if (asked.back().wait_for(std::chrono::seconds(20)) == std::future_status::ready) ++free;
+  };
+  const auto open = [&](const DatasetSpec&, const std::vector<std::string>&) {
+    return Result<std::shared_ptr<const Dataset>>(std::make_shared<const AskingDataset>(at_end));
+  };
+  DatasetCache cache(Options(1), nullptr, open);
+  in_use = &cache;
+  for (const char* name : {"a.npy", "b.npy"}) EXPECT_OK(cache.Open(kUser, Path(WriteRows(name, 3))));
+  EXPECT_EQ(asked.size(), 1U);  // the first made room for the second
+  cache.SetOptions(Options(0));
+  EXPECT_EQ(asked.size(), 2U);
+  EXPECT_EQ(free, 2);
+}
+
+// Whoever lets go of a dataset last, only `close` ends it, on the account of who had it opened first.
+TEST_F(DatasetCacheTest, DatasetsEndByCloseAlone) {
+  std::vector<std::pair<uid_t, std::shared_ptr<const Dataset>>> closing;
+  bool ended = false;
+  const auto close = [&](uid_t user, const DatasetSpec&, std::shared_ptr<const Dataset> dataset) {
+    closing.emplace_back(user, std::move(dataset));
+  };
+  const auto open = [&](const DatasetSpec&, const std::vector<std::string>&) {
+    return Result<std::shared_ptr<const Dataset>>(
+        std::make_shared<const AskingDataset>([&ended] { ended = true; }));
+  };
+  DatasetCache cache(Options(1), close, open);
+  const DatasetSpec spec = Path(WriteRows("a.npy", 3));
+  {
+    ASSERT_OK_AND_ASSIGN(const auto used, cache.Open(1, spec));
+    ASSERT_OK_AND_ASSIGN(const auto shared, cache.Open(2, spec));
+    EXPECT_EQ(used, shared);
+  }
+  EXPECT_TRUE(closing.empty());  // the cache has it
+  cache.Clear();
+  ASSERT_EQ(closing.size(), 1U);
+  EXPECT_EQ(closing[0].first, 1U);
+  EXPECT_EQ(closing[0].second.use_count(), 1);
+  EXPECT_FALSE(ended);
+  closing.clear();
+  EXPECT_TRUE(ended);
+}
+
+// Purpose: hears of every file and folder that is opened in a folder. Owns: an inotify descriptor.
+class OpenedWatch {
+ public:
+  explicit OpenedWatch(const std::string& folder) : inotify_(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
+    EXPECT_GE(::inotify_add_watch(inotify_.get(), folder.c_str(), IN_OPEN | IN_ACCESS), 0);
+  }
+  bool heard() const {
+    std::array<char, 4096> events{};
+    return ::read(inotify_.get(), events.data(), events.size()) > 0;
+  }
+
+ private:
+  UniqueFd inotify_;
+};
+
+TEST_F(DatasetCacheTest, NothingBehindALinkOutOfTheRootsIsOpened) {
+  const TempDir elsewhere;
+  elsewhere.Write("set/a.npy", NpyHeaderBytes("<i8", "(1,)", false) + RawBytes(std::vector<int64_t>{1}));
+  const std::string folder = (elsewhere / "set").string();
+  std::filesystem::create_symlink(folder, directory_ / "link");
+  DatasetCache cache(Options(8));
+  const OpenedWatch watch(folder);
+  EXPECT_THAT(cache.Open(kUser, Path((directory_ / "link").string())),
+              StatusIs(Code::kPermissionDenied, HasSubstr("leaves the allowed root")));
+  EXPECT_THAT(cache.Open(kUser, Path((directory_ / "link/a.npy").string())),
+              StatusIs(Code::kPermissionDenied));
+  EXPECT_FALSE(watch.heard());
+  DIR* const listed = ::opendir(folder.c_str());  // which it would have heard
+  ASSERT_NE(listed, nullptr);
+  ::closedir(listed);
+  EXPECT_TRUE(watch.heard());
+}
+
+}  // namespace
+}  // namespace pinfeed

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/dataset/open_dataset.h"
+
+#include <sys/stat.h>
+
+#include "tests/support/testing.h"
+#include "tests/unit/dataset/npy_file.h"
+
+namespace pinfeed {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class OpenDatasetTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    dir_.Write("images/cat/1.jpg", "x");
+    dir_.Write("arrays/a.npy", NpyHeaderBytes("|u1", "(2,)", false) + "ab");
+    dir_.Write("stream.npy", NpyHeaderBytes("<u2", "(4,)", false) + "abcdefgh");
+    dir_.Write("stream.bin", "abcdefgh");
+  }
+  std::string Path(std::string_view below) const { return dir_ / below; }
+  Result<std::shared_ptr<const Dataset>> Open(std::string_view below, std::string format = "",
+                                              uint32_t length = 0, uint32_t stride = 0) const {
+    DatasetSpec spec;
+    spec.path = Path(below);
+    spec.format = std::move(format);
+    spec.sequence_length = length;
+    spec.stride = stride;
+    return OpenDataset(spec, {dir_.path()});
+  }
+  // The format that was opened, or the error.
+  std::string Format(std::string_view below, std::string format = "", uint32_t length = 0) const {
+    const auto dataset = Open(below, std::move(format), length);
+    return dataset.ok() ? (*dataset)->info().format : dataset.status().ToString();
+  }
+
+  TempDir dir_;
+};
+
+TEST_F(OpenDatasetTest, DetectsTheFormat) {
+  EXPECT_EQ(Format("images"), "image_folder");
+  EXPECT_EQ(Format("arrays"), "npy");
+  EXPECT_EQ(Format("stream.npy"), "npy");
+  EXPECT_EQ(Format("stream.npy", "", 2), "tokens");
+  EXPECT_EQ(Format("stream.bin", "", 2), "tokens");
+}
+
+TEST_F(OpenDatasetTest, OpensTheFormatThatWasNamed) {
+  dir_.Write("tokens.dat", "abcdefgh");
+  EXPECT_EQ(Format("images", "image_folder"), "image_folder");
+  EXPECT_EQ(Format("arrays", "npy"), "npy");
+  EXPECT_EQ(Format("stream.npy", "npy"), "npy");
+  EXPECT_EQ(Format("tokens.dat", "tokens", 2), "tokens");
+}
+
+TEST_F(OpenDatasetTest, KeepsThePathAsTheUserNamedIt) {
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("./images//"));
+  EXPECT_EQ(dataset->info().path, Path("./images//"));
+}
+
+TEST_F(OpenDatasetTest, RefusesUnknownFormats) {
+  EXPECT_THAT(Open("images", "parquet"),
+              StatusIs(Code::kInvalidArgument,
+                       AllOf(HasSubstr("'parquet' is unknown"), HasSubstr("image_folder, npy and tokens"))));
+}
+
+TEST_F(OpenDatasetTest, SaysOfDirectoriesWhatTheyHoldAndWhatIsWanted) {
+  const auto refused = [&](const char* below, const char* words) {
+    const auto dataset = Open(below);
+    EXPECT_THAT(dataset, StatusIs(Code::kInvalidArgument, AllOf(HasSubstr(Path(below)), HasSubstr(words))));
+  };
+  fs::create_directory(Path("empty"));
+  refused("empty", "it is empty");
+  dir_.Write("notes/README", "x");
+  refused("notes", ".npy files (npy) nor class folders with images (image_folder), but found 'README'");
+  dir_.Write("tables/part-0.parquet", "PAR1");
+  refused("tables", "'part-0.parquet'; tables are not read: save each column");
+  dir_.Write("flat/1.jpg", "x");
+  refused("flat", "holds images (such as '1.jpg') but no class folders; arrange them as <class>/<image>");
+  dir_.Write("webp/1.webp", "x");
+  refused("webp", "holds images (such as '1.webp') but no class folders");
+  dir_.Write("shards/0.bin", "abcd");
+  refused("shards", "'0.bin'; if that holds tokens, name the file and set sequence_length");
+}
+
+TEST_F(OpenDatasetTest, SaysOfFilesThatAreNotReadWhatToDoInstead) {
+  const std::pair<const char*, const char*> kinds[] = {
+      {"a.csv", "numpy.save"},
+      {"a.JSONL", "numpy.save"},
+      {"a.parquet", "numpy.save"},
+      {"a.arrow", "numpy.save"},
+      {"a.tar", "DIR/<class>/<image>"},
+      {"a.tar.gz", "DIR/<class>/<image>"},
+      {"archive.zip", "unzip FILE"},
+      {"a.npz", "becomes a .npy file"},
+      {"a.h5", "save each of its arrays"},
+      {"a.lmdb", "save each of its arrays"},
+      {"a.txt", "token ids"},
+      {"a.jpg", "it is one image; name the directory"},
+      {"a.dat", "set format to tokens and a sequence_length"},
+  };
+  for (const auto& [name, words] : kinds) {
+    dir_.Write(name, "x");
+    EXPECT_THAT(Open(name), StatusIs(Code::kInvalidArgument, AllOf(HasSubstr(Path(name)), HasSubstr(words),
+                                                                   Not(HasSubstr("rename")))));
+  }
+  EXPECT_THAT(Open("stream.bin"), StatusIs(Code::kInvalidArgument, HasSubstr("need a sequence_length")));
+}
+
+TEST_F(OpenDatasetTest, SeveralTokenFilesAreNotTakenForOne) {
+  dir_.Write("shards/0.bin", "abcdefgh");
+  dir_.Write("shards/1.bin", "ijklmnop");
+  const std::string how = "cat '" + Path("shards") + "'/*.bin > '" + Path("shards.bin") + "'";
+  EXPECT_THAT(Open("shards", "", 2), StatusIs(Code::kInvalidArgument, HasSubstr(how)));
+  EXPECT_THAT(Open("shards", "tokens", 2), StatusIs(Code::kInvalidArgument, HasSubstr(how)));
+  dir_.Write("arrays_of_tokens/0.npy", NpyHeaderBytes("<u2", "(4,)", false) + "abcdefgh");
+  const std::string in_python = "numpy.save('" + Path("arrays_of_tokens.npy") + "', numpy.concatenate(";
+  EXPECT_THAT(Open("arrays_of_tokens", "", 2), StatusIs(Code::kInvalidArgument, HasSubstr(in_python)));
+}
+
+TEST_F(OpenDatasetTest, RefusesToGuessBetweenTwoFormats) {
+  dir_.Write("images/features.npy", "");
+  EXPECT_THAT(Open("images"),
+              StatusIs(Code::kInvalidArgument,
+                       AllOf(HasSubstr("'features.npy'"), HasSubstr("'cat'"), HasSubstr("set format"))));
+  EXPECT_EQ(Format("images", "image_folder"), "image_folder");
+}
+
+TEST_F(OpenDatasetTest, SequenceLengthBelongsToTokensOnly) {
+  EXPECT_THAT(Open("images", "", 8), StatusIs(Code::kInvalidArgument, AllOf(HasSubstr(Path("images")),
+                                                                            HasSubstr("for tokens only"))));
+  EXPECT_THAT(Open("arrays", "npy", 8), StatusIs(Code::kInvalidArgument, HasSubstr("for tokens only")));
+  EXPECT_THAT(Open("arrays", "npy", 0, 8), StatusIs(Code::kInvalidArgument, HasSubstr("for tokens only")));
+  EXPECT_THAT(Open("stream.bin", "tokens"),
+              StatusIs(Code::kInvalidArgument, HasSubstr("sequence_length of at least 1")));
+}
+
+TEST_F(OpenDatasetTest, RefusesFilesForDirectoriesAndBack) {
+  EXPECT_THAT(Open("stream.bin", "image_folder"),
+              StatusIs(Code::kInvalidArgument, HasSubstr(Path("stream.bin") + "' is a file")));
+  EXPECT_THAT(Open("images", "tokens", 2),
+              StatusIs(Code::kInvalidArgument,
+                       HasSubstr(Path("images") + "' is a directory, and a token stream is one file")));
+  ASSERT_EQ(::mkfifo(Path("fifo.npy").c_str(), 0600), 0);
+  EXPECT_THAT(Open("fifo.npy"),
+              StatusIs(Code::kInvalidArgument, HasSubstr("neither a file nor a directory")));
+}
+
+TEST_F(OpenDatasetTest, StaysBelowTheAllowedRoots) {
+  EXPECT_THAT(Open("gone"), StatusIs(Code::kNotFound, HasSubstr(Path("gone"))));
+  DatasetSpec spec;
+  EXPECT_THAT(OpenDataset(spec, {dir_.path()}),
+              StatusIs(Code::kInvalidArgument, HasSubstr("dataset path is empty")));
+  spec.path = "/etc";
+  EXPECT_THAT(OpenDataset(spec, {dir_.path()}), StatusIs(Code::kPermissionDenied, HasSubstr("'/etc'")));
+  fs::create_symlink("/etc", Path("link"));
+  EXPECT_THAT(Open("link"), StatusIs(Code::kPermissionDenied, HasSubstr(Path("link"))));
+}
+
+}  // namespace
+}  // namespace pinfeed

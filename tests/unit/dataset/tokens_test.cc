@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/dataset/formats/tokens.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "tests/support/testing.h"
+#include "tests/unit/dataset/npy_file.h"
+
+namespace pinfeed {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// `count` tokens that use the whole range of their type.
+template <typename Token>
+std::vector<Token> Stream(size_t count) {
+  std::vector<Token> tokens(count);
+  uint32_t state = 1;
+  for (Token& token : tokens)
+    token = static_cast<Token>((state = state * 2654435761U + 1) >> (32 - 8 * sizeof(Token)));
+  return tokens;
+}
+
+class TokensTest : public ::testing::Test {
+ protected:
+  std::string Path(std::string_view below) const { return dir_ / below; }
+  Result<std::shared_ptr<const Dataset>> Open(std::string_view name, uint32_t length, uint32_t stride = 0,
+                                              std::optional<DType> dtype = {}) const {
+    Result<RootedPath> base = RootedPath::Resolve(Path(name), {dir_.path()});
+    if (!base.ok()) return base.status();
+    DatasetSpec spec;
+    spec.path = Path(name);
+    spec.sequence_length = length;
+    spec.stride = stride;
+    spec.token_dtype = dtype;
+    return OpenTokens(*base, spec);
+  }
+  static std::vector<int64_t> Sample(const Dataset& dataset, uint64_t id, size_t field) {
+    std::vector<std::byte> out(static_cast<size_t>(dataset.info().fields[field].spec.shape[0]) * 8);
+    EXPECT_OK(dataset.ReadTensor(id, field, out));
+    return ValuesOf<int64_t>(out);
+  }
+  template <typename Token>
+  static void ExpectSamples(const Dataset& dataset, const std::vector<Token>& tokens, size_t length,
+                            size_t stride) {
+    ASSERT_EQ(dataset.info().samples, (tokens.size() - (length + 1)) / stride + 1);
+    for (uint64_t id = 0; id < dataset.info().samples; ++id) {
+      for (const size_t field : {0U, 1U}) {
+        const auto first = tokens.begin() + static_cast<std::ptrdiff_t>(id * stride + field);
+        ASSERT_EQ(Sample(dataset, id, field),
+                  std::vector<int64_t>(first, first + static_cast<std::ptrdiff_t>(length)))
+            << "sample " << id << " field " << field;
+      }
+    }
+  }
+
+  TempDir dir_;
+};
+
+TEST_F(TokensTest, YIsOneTokenAheadOfX) {
+  dir_.Write("t.bin", RawBytes<uint16_t>({10, 11, 12, 13, 14, 15, 65535}));
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("t.bin", 3));
+  const DatasetInfo& info = dataset->info();
+  EXPECT_EQ(info.format, "tokens");
+  EXPECT_EQ(info.path, Path("t.bin"));
+  EXPECT_EQ(info.samples, 2U);
+  EXPECT_EQ(info.fingerprint.size(), 16U);
+  ASSERT_EQ(info.fields.size(), 2U);
+  EXPECT_EQ(info.fields[0].spec, (TensorSpec{"x", DType::kInt64, {3}}));
+  EXPECT_EQ(info.fields[1].spec, (TensorSpec{"y", DType::kInt64, {3}}));
+  EXPECT_EQ(Sample(*dataset, 1, 0), (std::vector<int64_t>{13, 14, 15}));
+  EXPECT_EQ(Sample(*dataset, 1, 1), (std::vector<int64_t>{14, 15, 65535}));
+  EXPECT_EQ(dataset->Describe(1), Path("t.bin") + "[1] (tokens 3 to 6)");
+}
+
+TEST_F(TokensTest, ReadsEveryLengthAndStride) {
+  const std::vector<uint16_t> narrow = Stream<uint16_t>(1000);
+  const std::vector<uint32_t> wide = Stream<uint32_t>(1000);
+  dir_.Write("narrow.bin", RawBytes(narrow));
+  dir_.Write("wide.bin", RawBytes(wide));
+  for (const uint32_t length : {1U, 2U, 63U, 64U, 65U, 128U, 333U, 999U}) {
+    for (const uint32_t stride : {0U, 1U, 64U, 500U, 5000U}) {
+      ASSERT_OK_AND_ASSIGN(const auto from_narrow, Open("narrow.bin", length, stride));
+      ExpectSamples(*from_narrow, narrow, length, stride == 0 ? length : stride);
+      ASSERT_OK_AND_ASSIGN(const auto from_wide, Open("wide.bin", length, stride, DType::kUint32));
+      ExpectSamples(*from_wide, wide, length, stride == 0 ? length : stride);
+    }
+  }
+}
+
+TEST_F(TokensTest, LargeIdsStayPositive) {
+  dir_.Write("t.bin", RawBytes<uint32_t>({0xffffffff, 0x80000000, 7}));
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("t.bin", 2, 0, DType::kUint32));
+  EXPECT_EQ(Sample(*dataset, 0, 0), (std::vector<int64_t>{4294967295, 2147483648}));
+}
+
+TEST_F(TokensTest, LongSequencesAreReadInBlocks) {
+  const std::vector<uint32_t> tokens = Stream<uint32_t>(50'000);
+  dir_.Write("t.bin", RawBytes(tokens));
+  for (const uint32_t length : {8192U, 8193U, 24'999U}) {
+    ASSERT_OK_AND_ASSIGN(const auto dataset, Open("t.bin", length, 0, DType::kUint32));
+    ExpectSamples(*dataset, tokens, length, length);
+  }
+}
+
+TEST_F(TokensTest, PlacesNeedNoAlignment) {
+  dir_.Write("t.bin", RawBytes(Stream<uint16_t>(200)));
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("t.bin", 100));
+  std::vector<std::byte> out(801);
+  ASSERT_OK(dataset->ReadTensor(0, 0, std::span(out).subspan(1)));
+  EXPECT_EQ(ValuesOf<int64_t>(std::span(out).subspan(1)), Sample(*dataset, 0, 0));
+}
+
+TEST_F(TokensTest, WiderTokensAreNotTakenForUint16) {
+  std::vector<uint32_t> ids(300);
+  for (uint32_t i = 0; i < ids.size(); ++i) ids[i] = (i * 7919) % 128256;
+  dir_.Write("wide.bin", RawBytes(ids));
+  dir_.Write("int64.bin", RawBytes(std::vector<uint64_t>(ids.begin(), ids.end())));
+  for (const char* name : {"wide.bin", "int64.bin"})
+    EXPECT_THAT(Open(name, 8), StatusIs(Code::kInvalidArgument, HasSubstr("give token_dtype uint32")));
+  EXPECT_OK(Open("wide.bin", 8, 0, DType::kUint16));
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("wide.bin", 8, 0, DType::kUint32));
+  ExpectSamples(*dataset, ids, 8, 8);
+}
+
+TEST_F(TokensTest, ANpyFileTellsItsOwnType) {
+  dir_.Write("t.npy", NpyHeaderBytes("<u4", "(5,)", false) + RawBytes<uint32_t>({1, 2, 70000, 4, 5}));
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("t.npy", 2));
+  EXPECT_EQ(dataset->info().samples, 2U);
+  EXPECT_EQ(Sample(*dataset, 0, 1), (std::vector<int64_t>{2, 70000}));
+  EXPECT_EQ(Sample(*dataset, 1, 1), (std::vector<int64_t>{4, 5}));
+}
+
+TEST_F(TokensTest, RefusesArraysThatAreNoStream) {
+  dir_.Write("a.npy", NpyHeaderBytes("<u2", "(2, 2)", false) + std::string(8, 'x'));
+  dir_.Write("b.npy", NpyHeaderBytes("<i8", "(2,)", false) + std::string(16, 'x'));
+  dir_.Write("c.npy", NpyHeaderBytes(">u2", "(2,)", false) + std::string(4, 'x'));
+  EXPECT_THAT(Open("a.npy", 1), StatusIs(Code::kInvalidArgument,
+                                         AllOf(HasSubstr(Path("a.npy")), HasSubstr("2-D array of uint16"))));
+  EXPECT_THAT(Open("b.npy", 1),
+              StatusIs(Code::kInvalidArgument, HasSubstr("1-D array of int64; tokens need")));
+  EXPECT_THAT(Open("c.npy", 1), StatusIs(Code::kInvalidArgument, HasSubstr("big-endian uint16")));
+}
+
+TEST_F(TokensTest, RefusesFilesTooShortForOneSample) {
+  dir_.Write("t.bin", RawBytes(Stream<uint16_t>(8)));
+  dir_.Write("empty.bin", "");
+  EXPECT_OK(Open("t.bin", 7));
+  EXPECT_THAT(Open("t.bin", 8),
+              StatusIs(Code::kInvalidArgument, AllOf(HasSubstr(Path("t.bin")), HasSubstr("holds 8 tokens"),
+                                                     HasSubstr("sequence_length 8 needs 9"))));
+  EXPECT_THAT(Open("t.bin", 0xffffffff), StatusIs(Code::kInvalidArgument, HasSubstr("needs 4294967296")));
+  EXPECT_THAT(Open("empty.bin", 1), StatusIs(Code::kInvalidArgument, HasSubstr("holds 0 tokens")));
+}
+
+TEST_F(TokensTest, RefusesATokenDtypeThatTheHeaderContradicts) {
+  dir_.Write("t.npy", NpyHeaderBytes("<u4", "(20,)", false) + RawBytes(Stream<uint32_t>(20)));
+  EXPECT_OK(Open("t.npy", 4));
+  EXPECT_OK(Open("t.npy", 4, 0, DType::kUint32));
+  EXPECT_THAT(
+      Open("t.npy", 4, 0, DType::kUint16),
+      StatusIs(Code::kInvalidArgument, HasSubstr("token_dtype says uint16, but its header says uint32")));
+}
+
+TEST_F(TokensTest, RefusesWrongSpecs) {
+  dir_.Write("t.bin", std::string(7, 'x'));
+  EXPECT_THAT(Open("t.bin", 0), StatusIs(Code::kInvalidArgument, HasSubstr("sequence_length of at least 1")));
+  EXPECT_THAT(Open("t.bin", 1),
+              StatusIs(Code::kDataLoss,
+                       AllOf(HasSubstr(Path("t.bin")), HasSubstr("7 bytes are no whole number of uint16"))));
+  EXPECT_THAT(Open("t.bin", 1, 0, DType::kInt64),
+              StatusIs(Code::kInvalidArgument, HasSubstr("token_dtype is int64")));
+  EXPECT_THAT(Open("gone.bin", 1), StatusIs(Code::kNotFound, HasSubstr(Path("gone.bin"))));
+  EXPECT_THAT(Open("", 1), StatusIs(Code::kInvalidArgument, HasSubstr("it is a directory")));
+}
+
+TEST_F(TokensTest, AFileCutAfterwardsIsDataLoss) {
+  dir_.Write("t.bin", RawBytes(Stream<uint16_t>(100)));
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("t.bin", 9));
+  fs::resize_file(Path("t.bin"), 100);
+  std::vector<std::byte> out(72);
+  EXPECT_OK(dataset->ReadTensor(0, 0, out));
+  EXPECT_THAT(dataset->ReadTensor(10, 0, out),
+              StatusIs(Code::kDataLoss, AllOf(HasSubstr(Path("t.bin")), HasSubstr("offset 180"))));
+}
+
+TEST_F(TokensTest, SparseFilesOfManyTebibytesRead) {
+  dir_.Write("t.bin", "");
+  std::error_code error;
+  fs::resize_file(Path("t.bin"), uint64_t{1} << 42, error);
+  if (error) GTEST_SKIP() << "this file system has no files of 4 TiB: " << error.message();
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("t.bin", 1, 1));
+  EXPECT_EQ(dataset->info().samples, (uint64_t{1} << 41) - 1);
+  EXPECT_EQ(Sample(*dataset, dataset->info().samples - 1, 1), (std::vector<int64_t>{0}));
+}
+
+TEST_F(TokensTest, FingerprintFollowsLengthAndStride) {
+  dir_.Write("t.bin", RawBytes(Stream<uint16_t>(100)));
+  const auto fingerprint = [&](uint32_t length, uint32_t stride) {
+    const auto dataset = Open("t.bin", length, stride);
+    EXPECT_OK(dataset);
+    return (*dataset)->info().fingerprint;
+  };
+  EXPECT_EQ(fingerprint(9, 0), fingerprint(9, 9));
+  EXPECT_NE(fingerprint(9, 0), fingerprint(9, 8));
+  EXPECT_NE(fingerprint(9, 9), fingerprint(8, 9));
+}
+
+}  // namespace
+}  // namespace pinfeed

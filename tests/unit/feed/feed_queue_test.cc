@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whom a queue gives its batches, and how it ends.
+#include <set>
+
+#include "tests/unit/feed/feed_fixture.h"
+
+namespace pinfeed {
+namespace {
+
+// A queue of two batches of one epoch, and two members.
+class FeedQueueTest : public FeedTest {
+ protected:
+  FeedQueueTest() {
+    EXPECT_TRUE(feed_->Attach(first_.pages(), std::nullopt).ok());
+    EXPECT_TRUE(feed_->Attach(second_.pages(), std::nullopt).ok());
+  }
+
+  static FeedSpec PairSpec() {
+    FeedSpec spec = Spec(10, 1);
+    spec.sharing = Sharing::kQueue;
+    spec.group_size = 2;
+    return spec;
+  }
+
+  const std::shared_ptr<Feed> feed_ = Make(PairSpec(), std::make_shared<NumberDataset>(20), 4);
+  PageClient first_{*feed_};
+  PageClient second_{*feed_};
+};
+
+// What a member has been given and not taken may still be another's: nobody is told of the end before.
+TEST_F(FeedQueueTest, QueueEndsOnlyOnceItsLastBatchesAreTaken) {
+  WaitFor([&] { return first_.ready() == 1 && second_.ready() == 1; });
+  second_.Release(*second_.Next(), *feed_);
+  feed_->ReadReleases();
+  EXPECT_EQ(second_.state(), FeedState::kRunning);
+  feed_->Detach(first_.pages());  // without having taken its own
+  ASSERT_TRUE(second_.Next().has_value());
+  EXPECT_FALSE(second_.Next().has_value());
+  feed_->Detach(second_.pages());
+}
+
+TEST_F(FeedQueueTest, QueueEndsForMembersThatHoldTheirLastBatches) {
+  for (PageClient* client : {&first_, &second_}) ASSERT_TRUE(client->Next().has_value());
+  feed_->ReadReleases();
+  EXPECT_EQ(first_.state(), FeedState::kEnded);
+  EXPECT_EQ(second_.state(), FeedState::kEnded);
+  feed_->Detach(first_.pages());
+  feed_->Detach(second_.pages());
+}
+
+// A member that is on its way keeps the feed alive, and gets what those before it left.
+TEST_F(FeedQueueTest, BatchesOfAQueueWaitForWhoComesWhenNobodyIsThere) {
+  WaitFor([&] { return first_.ready() == 1 && second_.ready() == 1; });
+  feed_->Detach(first_.pages());
+  EXPECT_EQ(feed_->Evict(second_.pages(), {Code::kAborted, "evicted"}), 0U);
+  feed_->ReadReleases();
+  PageClient third(*feed_);
+  ASSERT_OK(feed_->Attach(third.pages(), std::nullopt));
+  std::set<uint64_t> batches;
+  while (const auto batch = third.Next()) {
+    batches.insert(batch->batch_index);
+    third.Release(*batch, *feed_);
+  }
+  EXPECT_EQ(batches, (std::set<uint64_t>{0, 1}));
+  feed_->Detach(third.pages());
+}
+
+TEST_F(FeedQueueTest, QueueThatDrainsWithABatchNobodyTookEndsNoEpoch) {
+  WaitFor([&] { return first_.ready() == 1 && second_.ready() == 1; });
+  second_.Release(*second_.Next(), *feed_);
+  feed_->Drain();
+  EXPECT_EQ(second_.state(), FeedState::kDraining);
+  feed_->Detach(first_.pages());
+  feed_->Detach(second_.pages());
+}
+
+// A queue without end, of which one member is there from the start.
+class FeedQueueShareTest : public FeedTest {
+ protected:
+  void Open(uint32_t slots) {
+    FeedSpec spec = Spec(10);
+    spec.sharing = Sharing::kQueue;
+    feed_ = Make(spec, std::make_shared<NumberDataset>(1000), slots);
+    early_.emplace(*feed_);
+    late_.emplace(*feed_);
+    ASSERT_OK(feed_->Attach(early_->pages(), std::nullopt));
+  }
+  ~FeedQueueShareTest() override {
+    for (auto* client : {&early_, &late_})
+      if (*client) feed_->Detach((*client)->pages());
+  }
+
+  uint32_t Ready() { return feed_->Snapshot().slots_ready; }
+
+  std::shared_ptr<Feed> feed_;
+  std::optional<PageClient> early_;
+  std::optional<PageClient> late_;
+};
+
+// The first member is stopped before it takes anything: a member that comes later still gets batches.
+TEST_F(FeedQueueShareTest, StoppedMemberLeavesSlotsToOneThatComesLater) {
+  for (const uint32_t slots : {3U, 4U, 16U, 64U}) {
+    ASSERT_NO_FATAL_FAILURE(Open(slots));
+    WaitFor([&] { return feed_->Snapshot().slots_lent + Ready() == slots; });
+    const uint64_t kept = early_->ready();
+    ASSERT_OK(feed_->Attach(late_->pages(), std::nullopt));
+    for (int i = 0; i < 100; ++i) {
+      const auto batch = late_->Next();
+      ASSERT_TRUE(batch.has_value());
+      EXPECT_EQ(late_->Ids(*batch), Expected(*feed_, batch->epoch, batch->batch_index));
+      late_->Release(*batch, *feed_);
+    }
+    EXPECT_EQ(early_->ready(), kept) << "it got more, though it takes nothing";
+    feed_->Detach(late_->pages());
+    feed_->Detach(early_->pages());
+  }
+}
+
+// Whoever of several is stopped, the others go on.
+TEST_F(FeedQueueShareTest, OneRunningMemberIsServedBesideTwoStoppedOnes) {
+  ASSERT_NO_FATAL_FAILURE(Open(8));
+  ASSERT_OK(feed_->Attach(late_->pages(), std::nullopt));
+  WaitFor([&] { return feed_->Snapshot().slots_lent + Ready() == 8; });
+  PageClient third(*feed_);
+  ASSERT_OK(feed_->Attach(third.pages(), std::nullopt));
+  for (int i = 0; i < 100; ++i) third.Release(*third.Next(), *feed_);
+  feed_->Detach(third.pages());
+}
+
+// What is kept for others is filled, in order, and comes as soon as it is asked for.
+TEST_F(FeedQueueShareTest, LoneMemberHasAllSlotsFilledAndGetsEveryBatchInOrder) {
+  ASSERT_NO_FATAL_FAILURE(Open(4));
+  WaitFor([&] { return feed_->Snapshot().slots_lent + Ready() == 4; });
+  EXPECT_EQ(Ready(), 1U);
+  EXPECT_EQ(feed_->Snapshot().slots_free, 0U);
+  for (uint64_t b = 0; b < 200; ++b) {
+    const auto batch = early_->Next();
+    ASSERT_TRUE(batch.has_value());
+    EXPECT_EQ(batch->epoch * 100 + batch->batch_index, b);
+    early_->Release(*batch, *feed_);
+  }
+}
+
+// The daemon looks at queues from time to time, since nobody rings when a batch is taken.
+TEST_F(FeedQueueShareTest, MemberMayHoldTheBatchesOfAllSlots) {
+  ASSERT_NO_FATAL_FAILURE(Open(4));
+  std::vector<BatchDescriptor> held;
+  while (held.size() < 4) {
+    feed_->ReadReleases();
+    if (early_->ready() > 0) held.push_back(*early_->Next());
+    std::this_thread::yield();
+  }
+  for (uint64_t b = 0; b < 4; ++b) EXPECT_EQ(held[b].batch_index, b);
+  for (const BatchDescriptor& batch : held) early_->Release(batch, *feed_);
+  EXPECT_EQ(early_->Next()->batch_index, 4U);
+}
+
+// A client that never says what it has taken is served on what it releases.
+TEST_F(FeedQueueShareTest, MemberThatDoesNotReportWhatItTookGoesOn) {
+  ASSERT_NO_FATAL_FAILURE(Open(3));
+  for (int i = 0; i < 50; ++i) {
+    const auto batch = early_->Next();
+    early_->words().taken.store(0);
+    early_->Release(*batch, *feed_);
+  }
+}
+
+// A batch that waits for a member when the feed drains or fails is given before that is said.
+TEST_F(FeedQueueShareTest, WhatWaitsForAMemberIsGivenBeforeADrainEnds) {
+  ASSERT_NO_FATAL_FAILURE(Open(4));
+  WaitFor([&] { return feed_->Snapshot().slots_lent + Ready() == 4; });
+  feed_->Drain();
+  for (uint64_t b = 0; b < 4; ++b) {
+    const auto batch = early_->Next();
+    ASSERT_TRUE(batch.has_value());
+    EXPECT_EQ(batch->batch_index, b);
+  }
+  EXPECT_FALSE(early_->Next().has_value());
+  EXPECT_EQ(early_->state(), FeedState::kDraining);
+}
+
+}  // namespace
+}  // namespace pinfeed

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/image/decode.h"
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "server/image/exif.h"
+#include "tests/support/testing.h"
+#include "tests/unit/image/image_fixture.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::HasSubstr;
+
+// `file` with an EXIF segment that says `orientation`.
+std::vector<std::byte> Turned(const std::vector<std::byte>& file, int orientation) {
+  const std::string segment = std::string(
+                                  "\xFF\xE1\0\x22"
+                                  "Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0",
+                                  29) +
+                              static_cast<char>(orientation) + std::string(6, '\0');
+  std::vector<std::byte> turned(file.begin(), file.begin() + 2);
+  for (const char c : segment) turned.push_back(static_cast<std::byte>(c));
+  turned.insert(turned.end(), file.begin() + 2, file.end());
+  return turned;
+}
+
+// Decodes random regions of a file and compares each with the same region of the whole image.
+void ExpectRegionsAsWhole(const std::vector<std::byte>& file, uint32_t seed, int regions) {
+  ImageDecoder decoder;
+  ImageDecoder other;
+  ASSERT_OK_AND_ASSIGN(const ImageView whole, DecodeImage(file, decoder));
+  std::minstd_rand random(seed + 1);
+  const auto below = [&](int32_t count) {
+    return static_cast<int32_t>(random() % static_cast<uint32_t>(count));
+  };
+  for (int i = 0; i < regions; ++i) {
+    Box box;
+    box.x = below(whole.width);
+    box.y = below(whole.height);
+    box.width = 1 + below(whole.width - box.x);
+    box.height = 1 + below(whole.height - box.y);
+    ASSERT_OK(other.Open(file));
+    ASSERT_OK_AND_ASSIGN(const ImageView part, other.Decode(box));
+    ASSERT_EQ(Pixels(part), Pixels(whole.Crop(box)))
+        << box.width << " x " << box.height << " at " << box.x << ", " << box.y << " of " << whole.width
+        << " x " << whole.height;
+  }
+}
+
+TEST(DecodeTest, RegionEqualsTheSameRegionOfTheWholeForEverySampling) {
+  const int sizes[][2] = {{500, 375}, {131, 77}, {64, 48}, {17, 33}, {1, 1}, {9, 100}, {301, 5}};
+  const int samplings[][2] = {{2, 2}, {2, 1}, {1, 2}, {1, 1}, {4, 1}, {4, 2}, {1, 4}, {0, 0}};
+  uint32_t seed = 0;
+  for (const auto& size : sizes) {
+    for (const auto& sampling : samplings) {
+      SCOPED_TRACE(std::to_string(sampling[0]) + " x " + std::to_string(sampling[1]));
+      JpegOptions options;
+      options.width = size[0];
+      options.height = size[1];
+      options.horizontal = sampling[0];
+      options.vertical = sampling[1];
+      ++seed;
+      ASSERT_NO_FATAL_FAILURE(ExpectRegionsAsWhole(MakeJpeg(options, seed), seed, 40));
+    }
+  }
+}
+
+TEST(DecodeTest, RegionEqualsTheSameRegionOfTheWholeForEveryScanLayout) {
+  for (int layout = 0; layout < 4; ++layout) {
+    SCOPED_TRACE(layout);
+    JpegOptions options;
+    options.width = 203;
+    options.height = 151;
+    options.progressive = layout == 0;
+    options.separate_scans = layout == 1;
+    options.restart_interval = layout == 2 ? 3 : 0;
+    options.quality = layout == 3 ? 15 : 90;
+    ASSERT_NO_FATAL_FAILURE(ExpectRegionsAsWhole(MakeJpeg(options, 5), 5, 40));
+  }
+}
+
+TEST(DecodeTest, RegionOfATurnedImageEqualsTheSameRegionOfTheWhole) {
+  for (int orientation = 1; orientation <= 8; ++orientation) {
+    SCOPED_TRACE(orientation);
+    JpegOptions options;
+    options.width = 120;
+    options.height = 81;
+    const std::vector<std::byte> file = Turned(MakeJpeg(options, 3), orientation);
+    ImageDecoder decoder;
+    ASSERT_OK_AND_ASSIGN(const ImageDecoder::Size size, decoder.Open(file));
+    EXPECT_EQ(size.width, orientation >= 5 ? 81 : 120);
+    EXPECT_EQ(size.height, orientation >= 5 ? 120 : 81);
+    ASSERT_NO_FATAL_FAILURE(ExpectRegionsAsWhole(file, 7, 40));
+  }
+}
+
+// Whether a sample is bad must not depend on its random crop.
+TEST(DecodeTest, RefusesATruncatedFileForARegionThatItHolds) {
+  JpegOptions options;
+  options.width = 300;
+  options.height = 200;
+  const std::vector<std::byte> file = MakeJpeg(options, 1);
+  ImageDecoder decoder;
+  for (const size_t missing : {size_t{1}, size_t{2}, size_t{3}, file.size() / 4, file.size() / 2}) {
+    const std::vector<std::byte> cut(file.begin(), file.end() - static_cast<ptrdiff_t>(missing));
+    ASSERT_OK(decoder.Open(cut));
+    EXPECT_THAT(decoder.Decode({0, 0, 8, 8}), StatusIs(Code::kDataLoss, HasSubstr("truncated"))) << missing;
+  }
+}
+
+TEST(DecodeTest, AcceptsBytesBehindTheEnd) {
+  JpegOptions options;
+  options.width = 30;
+  options.height = 20;
+  std::vector<std::byte> file = MakeJpeg(options, 1);
+  file.insert(file.end(), 1 << 20, std::byte{0x55});
+  ImageDecoder decoder;
+  EXPECT_OK(DecodeImage(file, decoder));
+}
+
+TEST(DecodeTest, RefusesAProgressiveFileOfThousandsOfScans) {
+  JpegOptions options;
+  options.width = 16;
+  options.height = 16;
+  options.progressive = true;
+  std::vector<std::byte> file = MakeJpeg(options, 1);
+  // The last scan again and again, before the end marker.
+  size_t last = 0;
+  for (size_t i = 0; i + 1 < file.size(); ++i) {
+    if (file[i] == std::byte{0xFF} && file[i + 1] == std::byte{0xDA}) last = i;
+  }
+  const std::vector<std::byte> scan(file.begin() + static_cast<ptrdiff_t>(last), file.end() - 2);
+  file.erase(file.end() - 2, file.end());
+  for (int i = 0; i < 1000; ++i) file.insert(file.end(), scan.begin(), scan.end());
+  file.push_back(std::byte{0xFF});
+  file.push_back(std::byte{0xD9});
+  ImageDecoder decoder;
+  EXPECT_THAT(DecodeImage(file, decoder), StatusIs(Code::kResourceExhausted, HasSubstr("500 scans")));
+}
+
+// A file without its own tables must not be decoded with those of the file before.
+TEST(DecodeTest, TablesDoNotStayForTheNextFile) {
+  JpegOptions options;
+  options.width = 40;
+  options.height = 30;
+  const std::vector<std::byte> good = MakeJpeg(options, 1);
+  std::vector<std::byte> without = good;
+  for (size_t i = 0; i + 1 < without.size(); ++i) {
+    if (without[i] != std::byte{0xFF} || without[i + 1] != std::byte{0xDB}) continue;
+    const auto length = static_cast<ptrdiff_t>(std::to_integer<int>(without[i + 2]) << 8 |
+                                               std::to_integer<int>(without[i + 3]));
+    without.erase(without.begin() + static_cast<ptrdiff_t>(i),
+                  without.begin() + static_cast<ptrdiff_t>(i) + 2 + length);
+    --i;
+  }
+  ASSERT_LT(without.size(), good.size());
+  ImageDecoder decoder;
+  ASSERT_OK(DecodeImage(good, decoder));
+  EXPECT_THAT(DecodeImage(without, decoder), StatusIs(Code::kDataLoss, HasSubstr("Quantization table")));
+}
+
+TEST(DecodeTest, GoesOnAfterABadFile) {
+  JpegOptions options;
+  options.width = 40;
+  options.height = 30;
+  const std::vector<std::byte> good = MakeJpeg(options, 1);
+  ImageDecoder fresh;
+  ASSERT_OK_AND_ASSIGN(const ImageView expected, DecodeImage(good, fresh));
+  ImageDecoder decoder;
+  options.progressive = true;
+  std::vector<std::byte> bad = MakeJpeg(options, 2);
+  bad[170] ^= std::byte{0xFF};
+  for (int i = 0; i < 3; ++i) {
+    static_cast<void>(DecodeImage(bad, decoder).ok());
+    ASSERT_OK(decoder.Open(good));  // opened and never decoded
+    ASSERT_OK_AND_ASSIGN(const ImageView image, DecodeImage(good, decoder));
+    EXPECT_EQ(Pixels(image), Pixels(expected));
+  }
+}
+
+// libjpeg holds the coefficients of a progressive file's whole image, here 3 MB.
+TEST(DecodeTest, ProgressiveFileThatBreaksLeavesNoCoefficients) {
+  JpegOptions options;
+  options.width = 1000;
+  options.height = 1000;
+  options.progressive = true;
+  std::vector<std::byte> file = MakeJpeg(options, 1);
+  size_t last = 0;
+  for (size_t i = 0; i + 1 < file.size(); ++i) {
+    if (file[i] == std::byte{0xFF} && file[i + 1] == std::byte{0xDA}) last = i;
+  }
+  const auto components = std::to_integer<size_t>(file[last + 4]);
+  file[last + 5 + 2 * components] = std::byte{64};  // the scan's first coefficient; there are 64, from 0 on
+  ImageDecoder decoder;
+  ASSERT_OK(decoder.Open(file));
+  const size_t before = AllocatedBytes();
+  ASSERT_THAT(decoder.Decode({0, 0, 1000, 1000}), StatusIs(Code::kDataLoss, HasSubstr("rogressive")));
+  EXPECT_LT(AllocatedBytes(), before + (size_t{1} << 20));
+}
+
+TEST(DecodeTest, SideThatIsTooLongIsNamed) {
+  EXPECT_OK(CheckDecodedSize("PNG", 65500, 4098));
+  EXPECT_OK(CheckDecodedSize("PNG", 4098, 65500));
+  EXPECT_THAT(CheckDecodedSize("PNG", 268435456, 1),
+              StatusIs(Code::kResourceExhausted,
+                       "PNG of 268435456 x 1 pixels: its width is over the limit of 65500 pixels a side"));
+  EXPECT_THAT(CheckDecodedSize("PNG", 1, 65501),
+              StatusIs(Code::kResourceExhausted,
+                       "PNG of 1 x 65501 pixels: its height is over the limit of 65500 pixels a side"));
+  EXPECT_THAT(CheckDecodedSize("JPEG", 65500, 4099),
+              StatusIs(Code::kResourceExhausted,
+                       "JPEG of 65500 x 4099 pixels is over the limit of 268435456 pixels"));
+}
+
+// Pillow decodes such a file, also when it was copied into a larger block of zeros.
+TEST(DecodeTest, EndMarkerMayBeMissingWhereThePixelsAreThere) {
+  JpegOptions options;
+  options.width = 300;
+  options.height = 200;
+  const std::vector<std::byte> file = MakeJpeg(options, 1);
+  ImageDecoder decoder;
+  ASSERT_OK_AND_ASSIGN(const ImageView whole, DecodeImage(file, decoder));
+  const std::vector<uint8_t> expected = Pixels(whole);
+  std::vector<std::byte> padded(file.begin(), file.end() - 2);
+  padded.resize(padded.size() + 100);
+  ASSERT_OK_AND_ASSIGN(const ImageView got, DecodeImage(padded, decoder));
+  EXPECT_EQ(Pixels(got), expected);
+  ExpectRegionsAsWhole(padded, 1, 20);
+  options.progressive = true;
+  padded = MakeJpeg(options, 1);
+  padded.resize(padded.size() - 2);
+  padded.resize(padded.size() + 100);
+  EXPECT_THAT(DecodeImage(padded, decoder), StatusIs(Code::kDataLoss, HasSubstr("no end marker")));
+}
+
+TEST(DecodeTest, SegmentsThatAreTooShortForTheirLengthAreEmpty) {
+  JpegOptions options;
+  options.width = 30;
+  options.height = 20;
+  const std::vector<std::byte> file = Turned(MakeJpeg(options, 1), 6);
+  for (const char length : {'\0', '\1'}) {
+    const std::string segment = {'\xFF', '\xE5', '\0', length};
+    std::vector<std::byte> with(file.begin(), file.begin() + 2);
+    for (const char c : segment) with.push_back(static_cast<std::byte>(c));
+    with.insert(with.end(), file.begin() + 2, file.end());
+    ImageDecoder decoder;
+    ASSERT_OK_AND_ASSIGN(const ImageDecoder::Size size, decoder.Open(with));
+    EXPECT_EQ(size.width, 20);
+    ASSERT_OK_AND_ASSIGN(const ImageDecoder::Size stored, decoder.Open(with, false));
+    EXPECT_EQ(stored.width, 30);
+    EXPECT_OK(decoder.Decode({0, 0, 30, 20}));
+  }
+}
+
+TEST(DecodeTest, MalformedExifMeansUpright) {
+  const auto orientation = [](const std::string& tiff) {
+    return TiffOrientation(std::as_bytes(std::span(tiff)));
+  };
+  const std::string fine("II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0", 22);
+  EXPECT_EQ(orientation(fine), 6);
+  for (size_t length = 0; length < fine.size(); ++length) {
+    EXPECT_EQ(orientation(fine.substr(0, length)), std::nullopt) << length;
+  }
+  std::string far = fine;
+  far[4] = far[5] = far[6] = far[7] = '\xFF';
+  EXPECT_EQ(orientation(far), std::nullopt);
+  std::string many = fine;
+  many[8] = many[9] = '\xFF';
+  EXPECT_EQ(orientation(many), 6);  // what could be read counts
+  std::string other = many;
+  other[10] = 0;
+  EXPECT_EQ(orientation(other), std::nullopt);
+  std::string behind = fine;  // values where the block has ended
+  behind[14] = 4;
+  behind[18] = '\xFF';
+  EXPECT_EQ(orientation(behind), std::nullopt);
+  std::string most = fine;
+  most[14] = most[15] = most[16] = most[17] = '\xFF';
+  EXPECT_EQ(orientation(most), std::nullopt);
+  std::string zero = fine;
+  zero[18] = 0;
+  EXPECT_EQ(orientation(zero), 1);
+}
+
+}  // namespace
+}  // namespace pinfeed

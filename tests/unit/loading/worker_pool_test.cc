@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/loading/worker_pool.h"
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <latch>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "tests/support/testing.h"
+
+namespace pinfeed {
+namespace {
+
+class CountingTask final : public FillTask {
+ public:
+  CountingTask(std::shared_ptr<FeedShare> share, uint32_t samples, uint32_t grain,
+               std::function<void(uint32_t)> run, std::function<void()> done)
+      : FillTask(std::move(share), samples, grain),
+        runs_(samples),
+        run_(std::move(run)),
+        done_(std::move(done)) {}
+  void Run(uint32_t begin, uint32_t end, SampleScratch& /*scratch*/) override {
+    for (uint32_t i = begin; i < end; ++i) {
+      runs_[i].fetch_add(1);
+      if (run_) run_(i);
+    }
+  }
+  void Done() override {
+    for (const auto& count : runs_) EXPECT_EQ(count.load(), 1U);
+    done_();
+  }
+
+ private:
+  std::vector<std::atomic<uint32_t>> runs_;
+  std::function<void(uint32_t)> run_;
+  std::function<void()> done_;
+};
+
+TEST(WorkerPoolTest, RunsEverySampleOnceAndThenDoneOnce) {
+  WorkerPool pool(4);
+  pool.Start();
+  const auto share = std::make_shared<FeedShare>();
+  for (const uint32_t samples : {1U, 2U, 3U, 64U, 257U}) {
+    for (const uint32_t grain : {1U, 2U, 7U, 1000U}) {
+      std::latch done(1);
+      pool.Submit(std::make_shared<CountingTask>(share, samples, grain, nullptr, [&] { done.count_down(); }));
+      done.wait();
+    }
+  }
+}
+
+// All workers join on one batch, so the first batch takes 1/W of a worker's time.
+TEST(WorkerPoolTest, WorkersShareOneBatch) {
+  WorkerPool pool(4);
+  pool.Start();
+  std::latch all_in(4);
+  std::latch done(1);
+  pool.Submit(std::make_shared<CountingTask>(
+      std::make_shared<FeedShare>(), 4, 1, [&](uint32_t) { all_in.arrive_and_wait(); },
+      [&] { done.count_down(); }));
+  done.wait();  // only if four threads were inside the one task at once
+}
+
+// One worker, stopped at a gate while the others queue up: then the order of the gate's release is the order
+// of choice.
+TEST(WorkerPoolTest, FeedNearestToStarvingGoesFirst) {
+  WorkerPool pool(1);
+  pool.Start();
+  std::latch started(1);
+  std::latch gate(1);
+  std::latch done(4);
+  std::vector<int> order;  // written by the one worker only
+  const auto add = [&](const std::shared_ptr<FeedShare>& share, int name) {
+    pool.Submit(std::make_shared<CountingTask>(
+        share, 1, 1, [&order, name](uint32_t) { order.push_back(name); }, [&] { done.count_down(); }));
+  };
+  pool.Submit(std::make_shared<CountingTask>(
+      std::make_shared<FeedShare>(), 1, 1,
+      [&](uint32_t) {
+        started.count_down();
+        gate.wait();
+      },
+      [&] { done.count_down(); }));
+  started.wait();
+  const auto full = std::make_shared<FeedShare>();
+  const auto half = std::make_shared<FeedShare>();
+  const auto starving = std::make_shared<FeedShare>();
+  full->ready = 3;
+  half->ready = 1;
+  add(full, 3);
+  add(half, 2);
+  add(starving, 1);
+  gate.count_down();
+  done.wait();
+  EXPECT_EQ(order, (std::vector<int>{1, 2, 3}));
+}
+
+// One trainer gives its batches back at once, the other holds one while it asks for the next: both want all
+// they can get, and get the same.
+TEST(WorkerPoolTest, FeedWhoseTrainerHoldsABatchIsNotStarved) {
+  WorkerPool pool(1);
+  const std::array<std::shared_ptr<FeedShare>, 2> shares{std::make_shared<FeedShare>(),
+                                                         std::make_shared<FeedShare>()};
+  std::array<std::atomic<uint32_t>, 2> done{};
+  // So many that a worker which loses its processor for some milliseconds decides nothing.
+  constexpr uint32_t kBatches = 2000;
+  std::atomic<uint32_t> left{kBatches};
+  std::latch over(1);
+  std::function<void(size_t)> submit = [&](size_t f) {
+    pool.Submit(std::make_shared<CountingTask>(
+        shares[f], 4, 1,
+        [](uint32_t) {
+          std::atomic<uint64_t> sink{0};
+          for (uint64_t i = 0; i < 5000; ++i) sink.fetch_add(i, std::memory_order_relaxed);
+        },
+        [&, f] {
+          const uint32_t batches = ++done[f];
+          shares[f]->batch_ns = shares[f]->worked_ns / batches;
+          shares[f]->ready = f == 0 ? 0 : 2;
+          if (left.fetch_sub(1) == 1) over.count_down();
+          if (left.load() <= kBatches) submit(f);
+        }));
+  };
+  for (const size_t f : {0, 0, 1, 1}) submit(f);
+  pool.Start();
+  over.wait();
+  pool.Stop();
+  const double ratio = static_cast<double>(shares[0]->worked_ns) / static_cast<double>(shares[1]->worked_ns);
+  EXPECT_GT(ratio, 0.5);
+  EXPECT_LT(ratio, 2);
+}
+
+// Feeds that are equally hungry get equal worker time, whatever their samples cost: Jain's index (R. Jain et
+// al., DEC-TR-301, 1984) of the time served, at the moment the first of them is through.
+TEST(WorkerPoolTest, EquallyHungryFeedsShareWorkersFairly) {
+  constexpr int kFeeds = 10;
+  WorkerPool pool(2);
+  std::vector<std::shared_ptr<FeedShare>> shares;
+  std::latch first_done(1);
+  std::atomic<bool> over{false};
+  std::vector<double> served(kFeeds);
+  for (int f = 0; f < kFeeds; ++f) shares.push_back(std::make_shared<FeedShare>());
+  const auto on_done = [&] {
+    if (over.exchange(true)) return;
+    for (int f = 0; f < kFeeds; ++f)
+      served[static_cast<size_t>(f)] = static_cast<double>(shares[static_cast<size_t>(f)]->served_ns);
+    first_done.count_down();
+  };
+  for (int f = 0; f < kFeeds; ++f) {
+    const uint64_t cost = 1 + static_cast<uint64_t>(f) % 3;  // of one sample
+    pool.Submit(std::make_shared<CountingTask>(
+        shares[static_cast<size_t>(f)], 3000, 1,
+        [cost](uint32_t) {
+          std::atomic<uint64_t> sink{0};
+          for (uint64_t i = 0; i < cost * 5000; ++i) sink.fetch_add(i, std::memory_order_relaxed);
+        },
+        on_done));
+  }
+  pool.Start();
+  first_done.wait();
+  pool.Stop();
+  double sum = 0;
+  double squares = 0;
+  for (const double s : served) {
+    sum += s;
+    squares += s * s;
+  }
+  EXPECT_GE(sum * sum / (kFeeds * squares), 0.95);
+}
+
+TEST(WorkerPoolTest, StopDropsWhatNobodyHasBegun) {
+  const auto task = std::make_shared<CountingTask>(std::make_shared<FeedShare>(), 5, 1, nullptr,
+                                                   [] { FAIL() << "nothing was started"; });
+  WorkerPool pool(1);
+  pool.Submit(task);
+  EXPECT_EQ(task.use_count(), 2);
+  pool.Stop();
+  EXPECT_EQ(task.use_count(), 1);
+  pool.Submit(task);  // after the stop: refused
+  EXPECT_EQ(task.use_count(), 1);
+}
+
+// Who waits for the tasks of a feed may count on what they own, for instance the last share of the feed.
+TEST(WorkerPoolTest, TaskCountsUntilWhatItOwnsIsGone) {
+  const auto share = std::make_shared<FeedShare>();
+  std::latch ended(1);
+  // Destroyed with the function that owns it, by the worker, after Done().
+  std::shared_ptr<int> owned(new int(0), [&](const int* value) {
+    delete value;
+    EXPECT_EQ(share->users.load(), 1U);
+    ended.count_down();
+  });
+  WorkerPool pool(1);
+  pool.Start();
+  pool.Submit(std::make_shared<CountingTask>(
+      share, 1, 1, [kept = std::move(owned)](uint32_t) {}, [] {}));
+  ended.wait();
+  share->AwaitUsers();
+  EXPECT_EQ(share->users.load(), 0U);
+}
+
+// Storage of one user does not answer: the workers that it may have stand, another user is served, and so is
+// all that is left once it does.
+TEST(WorkerPoolTest, OneUserLeavesWorkersToTheOthers) {
+  WorkerPool pool(3, 2);
+  std::latch blocked(2);
+  std::latch answered(1);
+  std::latch hung_done(2);
+  std::latch other_done(4);
+  const auto hung = std::make_shared<FeedShare>(1);
+  const auto other = std::make_shared<FeedShare>(2);
+  std::atomic<uint32_t> at_once{0};
+  std::atomic<uint32_t> most{0};
+  std::atomic<uint32_t> begun{0};
+  for (int i = 0; i < 2; ++i) {
+    pool.Submit(std::make_shared<CountingTask>(
+        hung, 8, 1,
+        [&](uint32_t) {
+          const uint32_t now = at_once.fetch_add(1) + 1;
+          for (uint32_t seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
+          }
+          if (begun.fetch_add(1) < 2) blocked.count_down();
+          answered.wait();
+          at_once.fetch_sub(1);
+        },
+        [&] { hung_done.count_down(); }));
+  }
+  pool.Start();
+  blocked.wait();
+  for (int i = 0; i < 4; ++i)
+    pool.Submit(std::make_shared<CountingTask>(other, 8, 1, nullptr, [&] { other_done.count_down(); }));
+  other_done.wait();
+  answered.count_down();
+  hung_done.wait();
+  EXPECT_EQ(most, 2U);
+  pool.Stop();
+}
+
+}  // namespace
+}  // namespace pinfeed

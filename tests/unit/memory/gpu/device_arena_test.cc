@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arenas in the memory of GPUs, and a group's on several of them, over the stand-in driver.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "server/memory/device_arenas.h"
+#include "server/memory/memory_budget.h"
+#include "tests/support/testing.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint32_t kSlots = 4;
+constexpr uint32_t kSamples = 4;  // of a batch
+
+class DeviceArenaTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { ::setenv("PINFEED_STAND_IN_GPUS", "3", 1); }
+
+  void MakeGpus() {
+    DeviceOptions options;
+    options.pinned_bytes = 32 * kMiB;
+    options.gpu_bytes = 32 * kMiB;
+    options.on_failure = [](const Status& failure) { ADD_FAILURE() << failure.message(); };
+    ASSERT_OK_AND_ASSIGN(gpus_, MakeDeviceArenas(options, pool_));
+  }
+  // Slots of a MiB each.
+  Result<std::unique_ptr<Arena>> Make(Backend backend, Sharing sharing) {
+    ASSIGN_OR_RETURN(const BatchLayout layout,
+                     BatchLayout::Create({{"data", DType::kUint8, {int64_t{1} << 18}}}, kSamples));
+    return gpus_->Make(Uuid(0), backend, sharing, layout, kSlots, /*user=*/1001);
+  }
+  std::string Uuid(size_t gpu) const { return gpus_->Snapshot()[gpu].uuid; }
+  uint64_t Used(size_t gpu) const { return gpus_->Snapshot()[gpu].arena_used_bytes; }
+  // Delivers the slots at once, calls `meanwhile`, and waits for all that the deliveries hold, as feeds do.
+  static void Deliver(
+      Arena& arena, uint32_t slots, const std::function<void()>& meanwhile = [] {}) {
+    std::promise<void> ended;
+    std::shared_ptr<void> held(nullptr, [&](void*) { ended.set_value(); });
+    for (uint32_t slot = 0; slot < slots; ++slot) {
+      Piece batch{slot, 0, kSamples, 0};
+      ASSERT_TRUE(arena.Take(&batch));
+      arena.Deliver(batch, {0, kSamples, true},
+                    [held](const Status& status, const CopyTime&) { EXPECT_OK(status); });
+    }
+    held.reset();
+    meanwhile();
+    ended.get_future().wait();
+  }
+
+  MemoryBudget pool_{64 * kMiB};
+  std::unique_ptr<DeviceArenas> gpus_;
+};
+
+TEST_F(DeviceArenaTest, ChargeIsOfWholePages) {
+  MakeGpus();
+  for (const Backend backend : {Backend::kVmmFd, Backend::kCudaIpc}) {
+    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Arena> arena, Make(backend, Sharing::kExclusive));
+    EXPECT_EQ(Used(0), 6 * kMiB);  // the slots and their id
+    EXPECT_EQ(Used(0), arena->mapped_bytes());
+  }
+}
+
+TEST_F(DeviceArenaTest, PartGoesWithTheLastOfItsClientsThatHadNoBatch) {
+  MakeGpus();
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Arena> arena, Make(Backend::kVmmFd, Sharing::kBroadcast));
+  ASSERT_OK_AND_ASSIGN(const Arena* const part, arena->At(Uuid(1)));
+  ASSERT_OK_AND_ASSIGN(const Arena* const same, arena->At(Uuid(1)));
+  ASSERT_EQ(part, same);
+  arena->LeaveAt(*part, false, {});
+  EXPECT_EQ(Used(1), 6 * kMiB);
+  arena->LeaveAt(*part, false, {});
+  EXPECT_EQ(Used(1), 0U);
+  EXPECT_OK(arena->At(Uuid(1)));  // and can be had again
+  Deliver(*arena, 1);
+}
+
+TEST_F(DeviceArenaTest, PartThatHadBatchesStaysForWhoComesBack) {
+  MakeGpus();
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Arena> arena, Make(Backend::kVmmFd, Sharing::kBroadcast));
+  ASSERT_OK_AND_ASSIGN(const Arena* const part, arena->At(Uuid(1)));
+  Deliver(*arena, 1);
+  arena->LeaveAt(*part, true, {});
+  EXPECT_EQ(Used(1), 6 * kMiB);
+  EXPECT_OK(arena->At(Uuid(1)));
+  EXPECT_THAT(arena->At(Uuid(2)), StatusIs(Code::kFailedPrecondition, HasSubstr("the group runs already")));
+}
+
+TEST_F(DeviceArenaTest, PartThatGoesUnderADeliveryEndsBehindIt) {
+  MakeGpus();
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Arena> arena, Make(Backend::kVmmFd, Sharing::kBroadcast));
+  ASSERT_OK_AND_ASSIGN(const Arena* const one, arena->At(Uuid(1)));
+  ASSERT_OK_AND_ASSIGN(const Arena* const other, arena->At(Uuid(2)));
+  Deliver(*arena, kSlots, [&] {
+    arena->LeaveAt(*one, false, {});
+    arena->LeaveAt(*other, false, {});
+  });
+  EXPECT_EQ(Used(1) + Used(2), 0U);
+}
+
+// Another process, since the call never returns: the second piece of memory is the first part's.
+TEST_F(DeviceArenaTest, MemoryOfAPartIsWaitedForByNobodyElse) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        ::alarm(20);  // it would wait for ever
+        ::setenv("PINFEED_STAND_IN_FAIL", "cuMemCreate:2:hang", 1);
+        MakeGpus();
+        const std::unique_ptr<Arena> arena = *Make(Backend::kVmmFd, Sharing::kBroadcast);
+        std::thread([&] { (void)arena->At(Uuid(1)); }).detach();
+        while (Used(1) == 0) std::this_thread::yield();  // charged: it is being made
+        if (arena->At(Uuid(0)).ok()) std::_Exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace pinfeed

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pool's accounting, sealed shared memory, the host arena and the control pages.
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "common/os/memfd.h"
+#include "server/memory/control_pages.h"
+#include "server/memory/host_arena.h"
+#include "server/memory/memory_budget.h"
+#include "tests/support/testing.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(MemoryBudgetTest, LeasesAreChargedAndComeBack) {
+  MemoryBudget pool(100);
+  {
+    auto first = pool.Reserve(60);
+    ASSERT_TRUE(first.ok());
+    EXPECT_EQ(pool.used_bytes(), 60U);
+    EXPECT_THAT(pool.Reserve(41),
+                StatusIs(Code::kResourceExhausted,
+                         AllOf(HasSubstr("reserve 41 bytes"), HasSubstr("40 bytes of its 100 B are free"))));
+    EXPECT_THAT(pool.Reserve(UINT64_MAX),
+                StatusIs(Code::kResourceExhausted,
+                         AllOf(HasSubstr("16 EiB (18446744073709551615 bytes)"),
+                               HasSubstr("has 100 bytes in all"), HasSubstr("more pool_bytes"))));
+    auto second = pool.Reserve(40);
+    EXPECT_TRUE(second.ok());
+    EXPECT_EQ(pool.used_bytes(), 100U);
+  }
+  EXPECT_EQ(pool.used_bytes(), 0U);
+}
+
+TEST(MemoryBudgetTest, MovedFromLeaseIsEmptyAndSelfMoveKeeps) {
+  MemoryBudget pool(100);
+  BudgetLease lease = std::move(pool.Reserve(10)).value();
+  BudgetLease other = std::move(lease);
+  EXPECT_EQ(lease.bytes(), 0U);  // NOLINT(bugprone-use-after-move): what is tested
+  BudgetLease& self = other;
+  other = std::move(self);
+  EXPECT_EQ(other.bytes(), 10U);
+  EXPECT_EQ(pool.used_bytes(), 10U);
+  other = BudgetLease();
+  EXPECT_EQ(pool.used_bytes(), 0U);
+}
+
+TEST(MemoryBudgetDeathTest, OutlivingThePoolIsABug) {
+  EXPECT_DEATH(
+      {
+        BudgetLease lease;
+        MemoryBudget pool(10);
+        lease = std::move(pool.Reserve(1)).value();
+      },
+      "leases are out");
+}
+
+TEST(MemfdTest, CannotChangeItsSize) {
+  const auto fd = CreateMemfd("test", 8192);
+  ASSERT_TRUE(fd.ok());
+  EXPECT_NE(::ftruncate(fd->get(), 4096), 0);
+  EXPECT_NE(::ftruncate(fd->get(), 16384), 0);
+  EXPECT_TRUE(CheckSealedSize(fd->get(), 8192).ok());
+  EXPECT_THAT(CheckSealedSize(fd->get(), 4096), StatusIs(Code::kInvalidArgument, HasSubstr("8192")));
+}
+
+TEST(MemfdTest, AnUnsealedOrShortFileIsRefused) {
+  const UniqueFd fd(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(fd.get(), 4096), 0);
+  EXPECT_THAT(CheckSealedSize(fd.get(), 4096), StatusIs(Code::kInvalidArgument, HasSubstr("not sealed")));
+  EXPECT_THAT(Mapping::Map(fd.get(), 8192, Access::kReadOnly, false),
+              StatusIs(Code::kInvalidArgument, HasSubstr("has 4096")));
+}
+
+TEST(MemfdTest, SealedAgainstWritersItCanOnlyBeRead) {
+  const auto fd = CreateMemfd("test", 4096);
+  const auto writer = Mapping::Map(fd->get(), 4096, Access::kReadWrite, true);
+  ASSERT_TRUE(writer.ok());
+  ASSERT_TRUE(SealAgainstNewWriters(fd->get()).ok());
+  EXPECT_FALSE(Mapping::Map(fd->get(), 4096, Access::kReadWrite, false).ok());
+  const auto reader = Mapping::Map(fd->get(), 4096, Access::kReadOnly, false);
+  ASSERT_TRUE(reader.ok());
+  EXPECT_NE(::mprotect(reader->data(), 4096, PROT_READ | PROT_WRITE), 0);
+  writer->data()[17] = std::byte{42};  // the mapping from before the seal still writes
+  EXPECT_EQ(reader->data()[17], std::byte{42});
+}
+
+BatchLayout Layout(uint64_t sample_bytes, uint32_t batch_size) {
+  return *BatchLayout::Create({{"data", DType::kUint8, {static_cast<int64_t>(sample_bytes)}}}, batch_size);
+}
+
+TEST(HostArenaTest, IsChargedToThePoolAndBackAfterwards) {
+  MemoryBudget pool(16 * kSlotAlignment);
+  {
+    const auto arena = HostArena::Create(Layout(1000, 4), 3, false, pool);
+    ASSERT_TRUE(arena.ok()) << arena.status().ToString();
+    EXPECT_EQ(pool.used_bytes(), 3 * kSlotAlignment);
+    EXPECT_EQ((*arena)->bytes(), 3 * kSlotAlignment);
+    EXPECT_TRUE(CheckSealedSize((*arena)->fd(), (*arena)->bytes()).ok());
+  }
+  EXPECT_EQ(pool.used_bytes(), 0U);
+}
+
+TEST(HostArenaTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
+  MemoryBudget pool(4 * kSlotAlignment);
+  EXPECT_THAT(HostArena::Create(Layout(1000, 4), 5, false, pool),
+              StatusIs(Code::kResourceExhausted,
+                       AllOf(HasSubstr("5 slots of 4 KiB"), HasSubstr("20 KiB (20480 bytes)"),
+                             HasSubstr("16 KiB (16384 bytes) in all"))));
+  EXPECT_EQ(pool.used_bytes(), 0U);
+  EXPECT_THAT(HostArena::Create(Layout(1000, 4), 2, false, pool),
+              StatusIs(Code::kInvalidArgument, HasSubstr("slots: 2")));
+  EXPECT_THAT(HostArena::Create(Layout(1000, 4), 65, false, pool),
+              StatusIs(Code::kInvalidArgument, HasSubstr("slots: 65")));
+}
+
+TEST(HostArenaTest, SharedArenaCannotBeMappedForWriting) {
+  MemoryBudget pool(16 * kSlotAlignment);
+  const auto shared = HostArena::Create(Layout(10, 1), 3, true, pool);
+  EXPECT_FALSE(Mapping::Map((*shared)->fd(), (*shared)->bytes(), Access::kReadWrite, false).ok());
+  const auto own = HostArena::Create(Layout(10, 1), 3, false, pool);
+  EXPECT_TRUE(Mapping::Map((*own)->fd(), (*own)->bytes(), Access::kReadWrite, false).ok());
+}
+
+TEST(MemoryBudgetTest, UsersHaveAShareAndHearWhatToDo) {
+  MemoryBudget pool(100, 60, MemoryBudget::Names());
+  auto first = pool.Reserve(50, 7);
+  ASSERT_TRUE(first.ok());
+  EXPECT_THAT(pool.Reserve(11, 7),
+              StatusIs(Code::kResourceExhausted,
+                       AllOf(HasSubstr("user_pool_bytes: user 7 has 50 bytes"), HasSubstr("11 bytes more"),
+                             HasSubstr("60 bytes that a user may have"), HasSubstr("close a feed"))));
+  EXPECT_THAT(pool.Reserve(UINT64_MAX - 10, 7), StatusIs(Code::kResourceExhausted));
+  auto other = pool.Reserve(40, 8);
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ(pool.used_by_user(), (std::map<uid_t, uint64_t>{{7, 50}, {8, 40}}));
+  first = BudgetLease();
+  BudgetLease moved = std::move(other).value();
+  EXPECT_EQ(pool.used_by_user(), (std::map<uid_t, uint64_t>{{8, 40}}));
+  moved = BudgetLease();
+  EXPECT_TRUE(pool.Reserve(100).ok()) << "the daemon's own is bounded by the pool alone";
+}
+
+TEST(HostArenaTest, NothingOfAnEarlierUserIsSeen) {
+  MemoryBudget pool(64 * kSlotAlignment);
+  for (int round = 0; round < 8; ++round) {  // the kernel clears; whoever came before wrote everywhere
+    const auto arena = HostArena::Create(Layout(4096, 4), 3, round % 2 == 0, pool, round).value();
+    const auto client = Mapping::Map(arena->fd(), arena->bytes(), Access::kReadOnly, false).value();
+    for (uint32_t slot = 0; slot < 3; ++slot) ASSERT_OK(arena->Prepare({slot, 0, 4, 0}, 0, 4));
+    for (uint64_t at = 0; at < arena->bytes(); ++at) ASSERT_EQ(client.data()[at], std::byte{0}) << at;
+    std::memset(arena->FillAddress({}, 0), 'a' + round, arena->bytes());
+  }
+}
+
+TEST(HostArenaTest, MemoryThatAClientKeepsStaysChargedUntilItIsGone) {
+  MemoryBudget pool(16 * kSlotAlignment);
+  KeptMemory kept;
+  for (const bool shared : {true, false}) {
+    auto arena = HostArena::Create(Layout(1000, 4), 3, shared, pool, 7, &kept).value();
+    auto client = Mapping::Map(arena->fd(), arena->bytes(), Access::kReadOnly, false).value();
+    arena->Discard();  // it said that it has not
+    arena.reset();
+    kept.AwaitNone(std::chrono::steady_clock::now() + std::chrono::milliseconds(150));
+    EXPECT_EQ(pool.used_by_user(), (std::map<uid_t, uint64_t>{{7, 3 * kSlotAlignment}})) << shared;
+    EXPECT_EQ(kept.bytes(), 3 * kSlotAlignment);
+    client = Mapping();
+    kept.AwaitNone(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+    EXPECT_EQ(pool.used_bytes(), 0U);
+    arena = HostArena::Create(Layout(1000, 4), 3, shared, pool, 7, &kept).value();
+    arena.reset();
+    EXPECT_EQ(pool.used_bytes(), 0U) << "at once, when nobody has it";
+  }
+}
+
+// The client's view of the pages, mapped as a client would.
+struct ClientView {
+  explicit ClientView(const ControlPages& pages)
+      : publish(
+            std::move(Mapping::Map(pages.publish_fd(), kPublishPageBytes, Access::kReadOnly, false)).value()),
+        release(std::move(Mapping::Map(pages.release_fd(), kReleasePageBytes, Access::kReadWrite, false))
+                    .value()) {}
+  const PublishPage& page() const { return *reinterpret_cast<const PublishPage*>(publish.data()); }
+  ReleasePage& words() const { return *reinterpret_cast<ReleasePage*>(release.data()); }
+  Mapping publish;
+  Mapping release;
+};
+
+TEST(ControlPagesTest, PublishedDescriptorsArriveInOrder) {
+  const auto pages = std::move(ControlPages::Create(3)).value();
+  const ClientView client(*pages);
+  EXPECT_EQ(client.page().magic, kPublishPageMagic);
+  EXPECT_EQ(client.page().version, kProtocolVersion);
+  for (uint64_t i = 0; i < 3 * kMaxSlots; ++i) {
+    BatchDescriptor descriptor{};
+    descriptor.generation = i + 100;
+    pages->Publish(descriptor);
+    ASSERT_EQ(client.page().published.load(), i + 1);
+    EXPECT_EQ(client.page().ring[i % kMaxSlots].sequence, i);
+    EXPECT_EQ(client.page().ring[i % kMaxSlots].generation, i + 100);
+  }
+}
+
+TEST(ControlPagesTest, ClientCannotWriteThePublishPage) {
+  const auto pages = std::move(ControlPages::Create(3)).value();
+  EXPECT_FALSE(Mapping::Map(pages->publish_fd(), kPublishPageBytes, Access::kReadWrite, false).ok());
+  const ClientView client(*pages);
+  EXPECT_NE(::mprotect(client.publish.data(), kPublishPageBytes, PROT_READ | PROT_WRITE), 0);
+}
+
+TEST(ControlPagesTest, ReleasesAreSeenWhateverTheyAre) {
+  const auto pages = std::move(ControlPages::Create(3)).value();
+  const ClientView client(*pages);
+  EXPECT_EQ(pages->Released(2), 0U);
+  client.words().slots[2].generation.store(UINT64_MAX);
+  EXPECT_EQ(pages->Released(2), UINT64_MAX);
+}
+
+TEST(ControlPagesTest, FailureCarriesItsTextAndIsFinal) {
+  const auto pages = std::move(ControlPages::Create(3)).value();
+  const ClientView client(*pages);
+  pages->Fail(DataLoss(std::string(5000, 'x')));
+  EXPECT_EQ(client.page().state.load(), static_cast<uint32_t>(FeedState::kFailed));
+  EXPECT_EQ(client.page().error_code, static_cast<uint32_t>(Code::kDataLoss));
+  EXPECT_EQ(client.page().error_bytes, kMaxErrorBytes);
+  pages->SetState(FeedState::kRunning);
+  pages->Publish(BatchDescriptor{});
+  EXPECT_EQ(client.page().published.load(), 0U);
+  EXPECT_EQ(client.page().state.load(), static_cast<uint32_t>(FeedState::kFailed));
+}
+
+// A descriptor that somebody kept holds no memory any more.
+TEST(MemfdTest, DiscardGivesThePagesBack) {
+  const auto fd = CreateMemfd("discarded", 1 << 20);
+  ASSERT_TRUE(fd.ok());
+  struct stat info {};
+  ASSERT_EQ(::fstat(fd->get(), &info), 0);
+  EXPECT_GT(info.st_blocks, 0);
+  EXPECT_TRUE(DiscardMemfd(fd->get(), 1 << 20));
+  ASSERT_EQ(::fstat(fd->get(), &info), 0);
+  EXPECT_EQ(info.st_blocks, 0);
+  EXPECT_EQ(info.st_size, 1 << 20);
+}
+
+}  // namespace
+}  // namespace pinfeed

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/session/open_feed.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "tests/unit/feed/feed_fixture.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint32_t kSessionsOfAUser = 2;
+
+// What the daemon says to a session that is to take another one's place.
+class OpenFeedTest : public FeedTest {
+ protected:
+  OpenFeedTest() { table_.Start(); }
+  ~OpenFeedTest() override {
+    for (const auto& session : sessions_.All()) sessions_.End(session, "the test is over");
+    table_.Stop();
+  }
+
+  static OpenFeedArguments Arguments(Sharing sharing = Sharing::kBroadcast, uint32_t group_size = 1) {
+    OpenFeedArguments arguments;
+    arguments.spec = Spec(8);
+    arguments.spec.slots = 4;
+    arguments.spec.backend = Backend::kHost;
+    arguments.spec.sharing = sharing;
+    arguments.spec.group_size = group_size;
+    if (sharing != Sharing::kExclusive) arguments.spec.group = "g";
+    return arguments;
+  }
+  static OpenFeedArguments At(uint64_t position, uint64_t replaces, OpenFeedArguments arguments) {
+    arguments.cursor = Cursor{
+        .fingerprint = "", .seed = arguments.spec.seed, .position = position, .order = Order::kShuffle};
+    arguments.replaces_session = replaces;
+    return arguments;
+  }
+  Result<std::shared_ptr<Session>> Open(const OpenFeedArguments& arguments, const Peer& peer = kPeer) {
+    return opener_.Open(peer, arguments, std::make_shared<NumberDataset>(80));
+  }
+  uint64_t MustServe(const OpenFeedArguments& arguments, const Peer& peer = kPeer) {
+    const std::shared_ptr<Session> session = std::move(Open(arguments, peer)).value();
+    EXPECT_OK(SessionTable::Attach(*session));
+    return session->id;
+  }
+  void End(uint64_t id) { sessions_.End(sessions_.Find(id), "bye"); }
+  bool MustEndFirst(const OpenFeedArguments& arguments, const Peer& peer = kPeer) {
+    return std::move(opener_.MustEndFirst(peer, arguments)).value();
+  }
+
+  static constexpr Peer kPeer{.pid = 77, .uid = kOwner, .gid = 1};
+
+  KeptMemory kept_;
+  FeedTable table_;
+  SessionTable sessions_{8, kSessionsOfAUser, [] {}};
+  const FeedOpener opener_{{.pool = pool_,
+                            .kept = kept_,
+                            .workers = *workers_,
+                            .feeds = table_,
+                            .sessions = sessions_,
+                            .default_slots = 4,
+                            .devices = nullptr,
+                            .tracer = tracer_}};
+};
+
+TEST_F(OpenFeedTest, OnlyMemberHasToEndFirst) {
+  for (const Sharing sharing : {Sharing::kBroadcast, Sharing::kQueue}) {
+    const OpenFeedArguments arguments = Arguments(sharing);
+    const uint64_t only = MustServe(arguments);
+    EXPECT_TRUE(MustEndFirst(At(0, only, arguments)));
+    const uint64_t other = MustServe(arguments);
+    EXPECT_FALSE(MustEndFirst(At(0, only, arguments)));
+    End(other);
+    EXPECT_TRUE(MustEndFirst(At(0, only, arguments)));
+    End(only);
+  }
+}
+
+TEST_F(OpenFeedTest, MemberThatIsStillToComeIsAnotherOne) {
+  const uint64_t first = MustServe(Arguments());
+  ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Session> pending, Open(Arguments()));
+  EXPECT_FALSE(MustEndFirst(At(0, first, Arguments())));
+}
+
+TEST_F(OpenFeedTest, GroupThatIsNotCompleteDoesNotCountAMemberTwice) {
+  const OpenFeedArguments arguments = Arguments(Sharing::kBroadcast, 2);
+  const uint64_t first = MustServe(arguments);
+  ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Session> second, Open(arguments));
+  EXPECT_TRUE(MustEndFirst(At(0, first, arguments)));
+  ASSERT_OK(SessionTable::Attach(*second));
+  EXPECT_FALSE(MustEndFirst(At(0, first, arguments)));
+}
+
+TEST_F(OpenFeedTest, PositionThatIsNoneEndsNothing) {
+  const uint64_t only = MustServe(Arguments());
+  EXPECT_THAT(opener_.MustEndFirst(kPeer, At(3, only, Arguments())),
+              StatusIs(Code::kInvalidArgument, HasSubstr("border")));
+  OpenFeedArguments changed = At(0, only, Arguments());
+  changed.cursor->fingerprint = "fedcba9876543210";
+  EXPECT_THAT(opener_.MustEndFirst(kPeer, changed),
+              StatusIs(Code::kFailedPrecondition, HasSubstr("cursor.fingerprint")));
+  EXPECT_EQ(sessions_.Find(only)->state, SessionState::kAttached);
+}
+
+TEST_F(OpenFeedTest, RefusedSessionLeavesTheOneThatItWasToReplace) {
+  const uint64_t mine = MustServe(Arguments());
+  const uint64_t other = MustServe(Arguments());
+  Feed& feed = sessions_.Find(mine)->member.feed();
+  WaitFor([&] { return feed.Snapshot().batches == 4; });  // all slots are lent: it stays there
+  {
+    ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Session> late, Open(At(0, mine, Arguments())));
+    EXPECT_THAT(SessionTable::Attach(*late), StatusIs(Code::kFailedPrecondition, HasSubstr("already at")));
+    sessions_.End(late, "refused");
+  }
+  EXPECT_EQ(sessions_.Find(mine)->state, SessionState::kAttached);
+  EXPECT_EQ(sessions_.Find(other)->state, SessionState::kAttached);
+  EXPECT_EQ(sessions_.by_user().at(kOwner), 2U);
+  ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Session> ahead, Open(At(48, mine, Arguments())));
+  EXPECT_OK(SessionTable::Attach(*ahead));
+}
+
+TEST_F(OpenFeedTest, ReplacedSessionDoesNotCountAgainstTheLimits) {
+  const uint64_t mine = MustServe(Arguments());
+  MustServe(Arguments());
+  EXPECT_THAT(Open(Arguments()), StatusIs(Code::kResourceExhausted, HasSubstr("user_sessions")));
+  MustServe(At(48, mine, Arguments()));
+  EXPECT_THAT(Open(At(48, mine, Arguments())), StatusIs(Code::kResourceExhausted, HasSubstr("user_sessions")))
+      << "one replaces one";
+}
+
+TEST_F(OpenFeedTest, SessionsThatWereLeftDoNotCountUpToAsManyAgain) {
+  const uint64_t first = MustServe(Arguments());
+  const uint64_t second = MustServe(Arguments());
+  sessions_.Leave(*sessions_.Find(first));
+  const uint64_t third = MustServe(Arguments());
+  EXPECT_THAT(Open(Arguments()), StatusIs(Code::kResourceExhausted, HasSubstr("user_sessions")));
+  sessions_.Leave(*sessions_.Find(second));
+  const uint64_t fourth = MustServe(Arguments());
+  sessions_.Leave(*sessions_.Find(third));
+  EXPECT_THAT(Open(Arguments()), StatusIs(Code::kResourceExhausted, HasSubstr("user_sessions")))
+      << "three that were left and one that is served";
+  End(first);
+  EXPECT_OK(Open(Arguments()));
+  EXPECT_EQ(sessions_.Find(fourth)->state, SessionState::kAttached);
+}
+
+TEST_F(OpenFeedTest, FeedsOfTheirOwnThatWereLeftCountAgainstTheLimits) {
+  const OpenFeedArguments own = Arguments(Sharing::kExclusive);
+  const uint64_t first = MustServe(own);
+  MustServe(own);
+  sessions_.Leave(*sessions_.Find(first));
+  EXPECT_THAT(Open(own), StatusIs(Code::kResourceExhausted, HasSubstr("user_sessions")));
+  End(first);
+  EXPECT_OK(Open(own));
+}
+
+TEST_F(OpenFeedTest, SessionThatIsNotTheCallersOnThatFeedIsNoneToReplace) {
+  const uint64_t mine = MustServe(Arguments());
+  const auto ignored = [&](const OpenFeedArguments& arguments, const Peer& peer = kPeer) {
+    EXPECT_FALSE(MustEndFirst(At(0, mine, arguments), peer));
+    return !MustEndFirst(At(3, mine, arguments), peer);  // nor is its feed asked about the position
+  };
+  EXPECT_TRUE(ignored(Arguments(), {.pid = 77, .uid = kOwner + 1, .gid = 1})) << "another user's";
+  EXPECT_TRUE(ignored(Arguments(), {.pid = 78, .uid = kOwner, .gid = 1})) << "another process's";
+  EXPECT_TRUE(ignored(Arguments(Sharing::kExclusive))) << "of another feed";
+  OpenFeedArguments other_group = Arguments();
+  other_group.spec.group = "h";
+  EXPECT_TRUE(ignored(other_group)) << "of another group";
+  OpenFeedArguments other_spec = Arguments();
+  other_spec.spec.seed = 6;
+  EXPECT_TRUE(ignored(other_spec)) << "of a group with another spec";
+  EXPECT_FALSE(MustEndFirst(At(3, mine + 1, Arguments()))) << "none";
+  EXPECT_FALSE(MustEndFirst(At(3, UINT64_MAX, Arguments()))) << "none";
+  EXPECT_FALSE(MustEndFirst(At(3, 0, Arguments()))) << "none";
+  // Nor is there room for one more by naming it.
+  MustServe(other_group);
+  EXPECT_THAT(Open(At(0, mine, other_group)), StatusIs(Code::kResourceExhausted, HasSubstr("user_sessions")));
+}
+
+TEST_F(OpenFeedTest, SessionThatIsNotServedIsNoneToReplace) {
+  ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Session> pending, Open(Arguments()));
+  EXPECT_FALSE(MustEndFirst(At(0, pending->id, Arguments())));
+  ASSERT_OK(SessionTable::Attach(*pending));
+  EXPECT_TRUE(MustEndFirst(At(0, pending->id, Arguments())));
+  sessions_.Orphan(*pending);
+  EXPECT_FALSE(MustEndFirst(At(0, pending->id, Arguments())));
+}
+
+}  // namespace
+}  // namespace pinfeed

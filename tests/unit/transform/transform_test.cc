@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/transform/transform.h"
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "server/image/decode.h"
+#include "tests/support/testing.h"
+#include "tests/unit/image/image_fixture.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<std::string> Faults(const std::vector<Transform>& transforms, size_t channels = 3) {
+  std::vector<std::string> faults;
+  CheckTransforms(transforms, std::nullopt, channels, faults);
+  return faults;
+}
+
+GeometryPlan Plan(const std::vector<Transform>& transforms, ImageSize size, RandomKey key = {}) {
+  GeometryPlan plan;
+  const Status status = PlanGeometry(transforms, key, size, plan);
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  return plan;
+}
+
+// The size that torchvision's Resize(size, max_size=...) gives.
+TEST(TransformTest, MaxSizeBoundsTheLongerSideAndKeepsTheAspect) {
+  const auto resized = [](const Resize& op, ImageSize size) {
+    const GeometryPlan plan = Plan({op}, size);
+    return std::pair(plan.steps.back().width, plan.steps.back().height);
+  };
+  EXPECT_EQ(resized({0, 0, 128}, {200, 100}), std::pair(128, 64));
+  EXPECT_EQ(resized({0, 0, 128}, {30, 40}), std::pair(96, 128));
+  EXPECT_EQ(resized({0, 0, 128}, {5000, 3}), std::pair(128, 1));
+  EXPECT_EQ(resized({0, 100, 150}, {50, 150}), std::pair(50, 150));
+  EXPECT_EQ(resized({0, 100, 150}, {60, 50}), std::pair(120, 100));
+}
+
+TEST(TransformTest, NamesEveryTransformThatDoesNotFitTheImages) {
+  EXPECT_THAT(Faults({Normalize{{0.5, 0.5}, {1}}}),
+              ElementsAre("transforms[0] normalize: mean has 2 values; 1 or 3 (one a channel) can be used"));
+  EXPECT_THAT(Faults({RandomHorizontalFlip{}, Normalize{{0, 0, 0}, {1, 1}}}, 1),
+              ElementsAre("transforms[1] normalize: mean has 3 values; 1 (one a channel) can be used",
+                          "transforms[1] normalize: std has 2 values; 1 (one a channel) can be used"));
+  EXPECT_THAT(Faults({Normalize{{0, 0, 0}, {1}}, ToDtype{DType::kFloat16, false}}), IsEmpty());
+}
+
+TEST(TransformTest, OutcomeKnowsSizeAndType) {
+  std::vector<std::string> faults;
+  const auto outcome = [&](const std::vector<Transform>& transforms, std::optional<ImageSize> size) {
+    return CheckTransforms(transforms, size, 3, faults);
+  };
+  EXPECT_EQ(outcome({Resize{0, 256}}, std::nullopt).width, 0);
+  EXPECT_EQ(outcome({Resize{0, 10}}, ImageSize{35, 20}).width, 17);  // int(10 * 35 / 20)
+  EXPECT_EQ(outcome({Resize{0, 10}}, ImageSize{35, 20}).height, 10);
+  EXPECT_EQ(outcome({Resize{0, 256}, CenterCrop{3, 4}}, std::nullopt).width, 4);
+  EXPECT_EQ(outcome({}, ImageSize{35, 20}).height, 20);
+  EXPECT_EQ(outcome({Normalize{{0}, {1}}}, ImageSize{1, 1}).dtype, DType::kFloat32);
+  EXPECT_EQ(outcome({Normalize{{0}, {1}}, ToDtype{DType::kFloat16, false}}, ImageSize{1, 1}).dtype,
+            DType::kFloat16);
+  EXPECT_EQ(outcome({}, ImageSize{1, 1}).dtype, DType::kUint8);
+  EXPECT_THAT(faults, IsEmpty());
+}
+
+TEST(TransformTest, CropsAndOneResizeAreOneStep) {
+  EXPECT_EQ(Plan({CenterCrop{50, 60}, Resize{20, 30}}, {100, 80}).steps,
+            (std::vector<GeometryStep>{{{20, 15, 60, 50}, 30, 20}}));
+  EXPECT_EQ(Plan({CenterCrop{50, 60}, CenterCrop{10, 10}}, {100, 80}).steps,
+            (std::vector<GeometryStep>{{{45, 35, 10, 10}, 10, 10}}));
+  EXPECT_EQ(Plan({Resize{80, 100}}, {100, 80}).steps,
+            (std::vector<GeometryStep>{{{0, 0, 100, 80}, 100, 80}}));
+  EXPECT_EQ(Plan({Resize{20, 30}, Resize{40, 50}}, {100, 80}).steps.size(), 2U);
+}
+
+TEST(TransformTest, CenterCropRoundsAndPadsAsTorchvision) {
+  const auto start = [](int32_t image, uint32_t crop) {
+    return Plan({CenterCrop{crop, crop}}, {image, image}).steps[0].crop.x;
+  };
+  EXPECT_EQ(start(10, 9), 0);  // round(0.5) = 0
+  EXPECT_EQ(start(12, 9), 2);  // round(1.5) = 2
+  EXPECT_EQ(start(14, 9), 2);  // round(2.5) = 2
+  EXPECT_EQ(start(10, 10), 0);
+  EXPECT_EQ(start(10, 13), -1);  // 3 // 2 before, the rest behind
+}
+
+TEST(TransformTest, FlipBeforeACropMirrorsTheCrop) {
+  const GeometryPlan plan = Plan({RandomHorizontalFlip{1}, CenterCrop{4, 3}}, {10, 8});
+  EXPECT_TRUE(plan.flip);
+  EXPECT_EQ(plan.steps[0].crop.x, 10 - 4 - 3);  // round(3.5) = 4 of the mirrored image
+  EXPECT_FALSE(Plan({RandomHorizontalFlip{1}, RandomHorizontalFlip{1}}, {10, 8}).flip);
+  EXPECT_FALSE(Plan({RandomHorizontalFlip{0}}, {10, 8}).flip);
+}
+
+TEST(TransformTest, RandomFlipsAndCropsAreDistributedAsAsked) {
+  constexpr uint64_t kSamples = 4000;
+  const std::vector<Transform> transforms = {RandomResizedCrop{8, 8, 0.25, 0.5, 0.5, 2.0},
+                                             RandomHorizontalFlip{0.25}};
+  double area_sum = 0;
+  double x_sum = 0;
+  uint64_t flips = 0;
+  std::array<int, 2> wider{};
+  for (uint64_t sample = 0; sample < kSamples; ++sample) {
+    const GeometryPlan plan = Plan(transforms, {640, 480}, {1, 2, sample});
+    ASSERT_EQ(plan.steps.size(), 1U);
+    const Box& crop = plan.steps[0].crop;
+    ASSERT_GE(crop.x, 0);
+    ASSERT_GE(crop.y, 0);
+    ASSERT_LE(crop.x + crop.width, 640);
+    ASSERT_LE(crop.y + crop.height, 480);
+    const double area = static_cast<double>(crop.width) * crop.height / (640.0 * 480.0);
+    const double ratio = static_cast<double>(crop.width) / crop.height;
+    ASSERT_GT(area, 0.245);
+    ASSERT_LT(area, 0.505);
+    ASSERT_GT(ratio, 0.49);
+    ASSERT_LT(ratio, 2.02);
+    area_sum += area;
+    if (crop.width < 640) x_sum += static_cast<double>(crop.x) / (640 - crop.width);
+    flips += plan.flip ? 1 : 0;
+    ++wider[ratio > 1 ? 1 : 0];
+  }
+  EXPECT_NEAR(area_sum / kSamples, 0.375, 0.02);
+  EXPECT_NEAR(x_sum / kSamples, 0.5, 0.025);  // five standard deviations of a uniform number's mean are 0.023
+  EXPECT_NEAR(static_cast<double>(flips) / kSamples, 0.25, 0.035);
+  EXPECT_GT(wider[0], 1000);
+  EXPECT_GT(wider[1], 1000);
+}
+
+TEST(TransformTest, ImpossibleRandomCropFallsBackToTheCentre) {
+  const auto crop = [](ImageSize size) {
+    return Plan({RandomResizedCrop{8, 8, 1, 1, 0.75, 4.0 / 3}}, size).steps[0].crop;
+  };
+  EXPECT_EQ(crop({1000, 10}), (Box{(1000 - 13) / 2, 0, 13, 10}));  // round(10 * 4 / 3) = 13
+  EXPECT_EQ(crop({10, 1000}), (Box{0, (1000 - 13) / 2, 10, 13}));  // round(10 / 0.75) = 13
+  const Box flat = Plan({RandomResizedCrop{8, 8, 1, 1, 300, 400}}, {1, 50}).steps[0].crop;
+  EXPECT_EQ(flat.height, 1);  // never empty
+}
+
+TEST(TransformTest, ResizeBeyondTheLimitIsAnError) {
+  GeometryPlan plan;
+  const std::vector<Transform> transforms = {Resize{0, 60000}};
+  EXPECT_THAT(PlanGeometry(transforms, {}, {10, 10}, plan),
+              StatusIs(Code::kResourceExhausted, HasSubstr("60000")));
+}
+
+// Steps run one by one on the whole image, without any fusion, must give the same pixels.
+TEST(TransformTest, FusedStepsEqualStepsOneByOne) {
+  JpegOptions options;
+  options.width = 150;
+  options.height = 110;
+  const std::vector<std::byte> file = MakeJpeg(options, 9);
+  ImageDecoder decoder;
+  ASSERT_OK_AND_ASSIGN(const ImageView image, DecodeImage(file, decoder));
+  std::minstd_rand random(4);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<Transform> transforms;
+    for (uint32_t i = 0; i < 1 + random() % 4; ++i) {
+      const uint32_t height = 1 + random() % 200;
+      const uint32_t width = 1 + random() % 200;
+      switch (random() % 4) {
+        case 0:
+          transforms.emplace_back(Resize{height, width});
+          break;
+        case 1:
+          transforms.emplace_back(RandomResizedCrop{height, width, 0.1, 1, 0.5, 2});
+          break;
+        default:
+          transforms.emplace_back(CenterCrop{height, width});
+      }
+    }
+    const RandomKey key{1, 2, static_cast<uint64_t>(round)};
+    const ImageSize size{image.width, image.height};
+    GeometryPlan plan;
+    ASSERT_OK(PlanGeometry(transforms, key, size, plan));
+    GeometryScratch scratch;
+    ASSERT_OK_AND_ASSIGN(const ImageView fused,
+                         RunGeometry(plan, size, image.Crop(SourceRegion(plan, size)), scratch));
+
+    std::vector<uint8_t> pixels = Pixels(image);
+    ImageSize now = size;
+    for (uint32_t i = 0; i < transforms.size(); ++i) {
+      // Alone, but with its own index: transforms that change nothing stand before it.
+      std::vector<Transform> one(i, Transform(ToDtype{}));
+      one.push_back(transforms[i]);
+      pixels.resize(pixels.size() + kRowSlack);
+      const ImageView whole{pixels.data(), now.width, now.height, 3 * static_cast<size_t>(now.width)};
+      GeometryPlan single;
+      ASSERT_OK(PlanGeometry(one, key, now, single));
+      GeometryScratch other;
+      ASSERT_OK_AND_ASSIGN(const ImageView next,
+                           RunGeometry(single, now, whole.Crop(SourceRegion(single, now)), other));
+      now = {next.width, next.height};
+      pixels = Pixels(next);
+    }
+    ASSERT_EQ(Pixels(fused), pixels) << round;
+  }
+}
+
+}  // namespace
+}  // namespace pinfeed
