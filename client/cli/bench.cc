@@ -25,8 +25,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kProgressPause{500};
 constexpr double kLeastSeconds = 0.001;
-constexpr double kMostSeconds = 1e9;
-constexpr double kMostStepMs = 1e6;
+constexpr double kMaxSeconds = 1e9;
+constexpr double kMaxStepMs = 1e6;
 
 struct BenchOptions {
   SpecOptions spec;
@@ -145,11 +145,11 @@ void AddBenchCommand(CLI::App& tool, ToolContext& context) {
   options->spec.AddTo(*command);
   command->add_option("--seconds", options->seconds, "at most this long")
       ->capture_default_str()
-      ->check(Within(kLeastSeconds, kMostSeconds));
+      ->check(Within(kLeastSeconds, kMaxSeconds));
   command->add_option("--batches", options->batches, "at most this many; 0: no limit")->capture_default_str();
   command->add_option("--step-ms", options->step_ms, "hold each batch this long, as a training step would")
       ->capture_default_str()
-      ->check(Within(0, kMostStepMs));
+      ->check(Within(0, kMaxStepMs));
   command->add_flag("--json", options->json, "the figures as JSON");
   command->callback([options, &context] { RunBench(*options, context); });
 }

@@ -14,12 +14,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kMostBytes = 256'000'000;
+constexpr uint64_t kMaxBytes = 256'000'000;
 constexpr uint64_t kLeastBytes = 16'000'000;
 constexpr uint64_t kPiece = 16'000'000;
 // A figure's runs end after the first time, and within a run after the second.
 constexpr double kEnoughSeconds = 0.15;
-constexpr double kMostSeconds = 0.6;
+constexpr double kMaxSeconds = 0.6;
 constexpr uint32_t kFewestRuns = 2;
 
 double Since(Clock::time_point start) {
@@ -52,7 +52,7 @@ Result<std::unique_ptr<CopyBench>> CopyBench::Create(std::shared_ptr<const CudaD
         " bytes are available on the host and " + std::to_string(free_bytes) + " on the GPU; at least " +
         std::to_string(kLeastBytes * 8) + " and " + std::to_string(kLeastBytes * 4) + " are needed");
   }
-  const uint64_t bytes = std::min(room, kMostBytes) / kPiece * kPiece;
+  const uint64_t bytes = std::min(room, kMaxBytes) / kPiece * kPiece;
   std::unique_ptr<CopyBench> bench(new CopyBench(std::move(device), bytes));
   RETURN_IF_ERROR(bench->Open());
   return bench;
@@ -130,9 +130,9 @@ Result<double> CopyBench::BytesPerSecond(Source source) {
   for (uint32_t run = 0; run < kFewestRuns || Since(start) < kEnoughSeconds; ++run) {
     const Clock::time_point began = Clock::now();
     uint32_t copied = 0;
-    RETURN_IF_ERROR(Copy(source, bytes_ / kPiece, kPiece, false, kMostSeconds, &copied));
+    RETURN_IF_ERROR(Copy(source, bytes_ / kPiece, kPiece, false, kMaxSeconds, &copied));
     best = std::max(best, static_cast<double>(copied) * kPiece / Since(began));
-    if (Since(start) > kMostSeconds) break;
+    if (Since(start) > kMaxSeconds) break;
   }
   return best;
 }
@@ -146,13 +146,13 @@ Result<CopyFigure> CopyBench::Measure(size_t set, Source source, bool blocking) 
   for (uint32_t run = 0; run < kFewestRuns || Since(start) < kEnoughSeconds; ++run) {
     const Clock::time_point began = Clock::now();
     uint32_t copied = 0;
-    RETURN_IF_ERROR(Copy(source, tensors.count, tensors.bytes, blocking, kMostSeconds, &copied));
+    RETURN_IF_ERROR(Copy(source, tensors.count, tensors.bytes, blocking, kMaxSeconds, &copied));
     const double seconds = Since(began) / copied * tensors.count;
     if (run == 0 || seconds < figure.seconds) {
       figure.seconds = seconds;
       figure.copied = copied;
     }
-    if (Since(start) > kMostSeconds) break;
+    if (Since(start) > kMaxSeconds) break;
   }
   return figure;
 }

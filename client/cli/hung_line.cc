@@ -17,8 +17,8 @@ std::string HungLine(const Json& status) {
   std::string line = TextField(longest, "thread") + " hangs: ";
   if (const std::string gpu = TextField(longest, "gpu"); !gpu.empty()) {
     line += "no copy to " + gpu + " has ended for " + age;
-  } else if (const std::string chore = TextField(longest, "chore"); !chore.empty()) {
-    line += chore + " for " + age;
+  } else if (const std::string operation = TextField(longest, "chore"); !operation.empty()) {
+    line += operation + " for " + age;
   } else {
     const std::string sample = TextField(longest, "sample");
     line += "at sample " + std::to_string(UintField(longest, "sample_id")) + " of feed " +

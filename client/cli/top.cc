@@ -25,7 +25,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kLeastInterval = 0.2;
-constexpr double kMostInterval = 60;
+constexpr double kMaxInterval = 60;
 
 // Purpose: the terminal while we draw on it: the second screen, no cursor, keys one by one. Errors: the
 // constructor's. Invariant: gone, it has the terminal as it was.
@@ -121,7 +121,7 @@ void AddTopCommand(CLI::App& tool, ToolContext& context) {
   const auto interval = std::make_shared<double>(1);
   command->add_option("--interval", *interval, "seconds between two looks")
       ->capture_default_str()
-      ->check(Within(kLeastInterval, kMostInterval));
+      ->check(Within(kLeastInterval, kMaxInterval));
   command->callback([interval, &context] { RunTop(*interval, context); });
 }
 

@@ -16,7 +16,7 @@ namespace pinfeed {
 namespace {
 
 constexpr size_t kBar = 20;
-constexpr size_t kMostGpus = 4;
+constexpr size_t kMaxGpus = 4;
 constexpr size_t kBoundWidth = 16;
 // From here on there is room for the name of a dataset.
 constexpr size_t kWide = 100;
@@ -119,7 +119,7 @@ Row SessionRow(const Json& session, const Json* before, const Json& feed, double
 
 void AddGpus(const Json& before, const Json& now, double seconds, std::vector<std::string>& lines) {
   const Json& gpus = ListField(now, "gpus");
-  for (size_t i = 0; i < std::min(gpus.size(), kMostGpus); ++i) {
+  for (size_t i = 0; i < std::min(gpus.size(), kMaxGpus); ++i) {
     const Json* was = nullptr;
     if (before.is_object())
       for (const Json& gpu : ListField(before, "gpus"))
@@ -131,7 +131,7 @@ void AddGpus(const Json& before, const Json& now, double seconds, std::vector<st
         ByteSize(used) + " of " + ByteSize(capacity) + ", " +
         ByteRate(UintRate(was, gpus[i], "copied_bytes", seconds)));
   }
-  if (gpus.size() > kMostGpus) lines.push_back(Counted(gpus.size() - kMostGpus, "more GPU"));
+  if (gpus.size() > kMaxGpus) lines.push_back(Counted(gpus.size() - kMaxGpus, "more GPU"));
 }
 
 }  // namespace

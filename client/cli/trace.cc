@@ -22,8 +22,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kLeastSeconds = 0.1;
-constexpr double kMostSeconds = 300;
-constexpr uint64_t kMostSpans = 10'000'000;
+constexpr double kMaxSeconds = 300;
+constexpr uint64_t kMaxSpans = 10'000'000;
 
 struct TraceOptions {
   std::string output = "trace.json";
@@ -115,10 +115,10 @@ void AddTraceCommand(CLI::App& tool, ToolContext& context) {
   command->add_option("-o,--output", options->output, "the file to write")->capture_default_str();
   command->add_option("--seconds", options->seconds, "how long to record")
       ->capture_default_str()
-      ->check(Within(kLeastSeconds, kMostSeconds));
+      ->check(Within(kLeastSeconds, kMaxSeconds));
   command->add_option("--max-spans", options->max_spans, "end early after this many")
       ->capture_default_str()
-      ->check(Within(1, kMostSpans));
+      ->check(Within(1, kMaxSpans));
   command->callback([options, &context] { RunTrace(*options, context); });
 }
 

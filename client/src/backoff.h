@@ -15,13 +15,13 @@ class Backoff {
  public:
   std::chrono::nanoseconds Next() {
     const auto half = pause_ / 2;
-    pause_ = std::min<std::chrono::nanoseconds>(pause_ * 2, kMost);
+    pause_ = std::min<std::chrono::nanoseconds>(pause_ * 2, kMax);
     return half + std::chrono::nanoseconds(std::uniform_int_distribution<int64_t>(0, half.count())(random_));
   }
   void Reset() { pause_ = kFirst; }
 
   static constexpr std::chrono::milliseconds kFirst{50};
-  static constexpr std::chrono::milliseconds kMost{2000};
+  static constexpr std::chrono::milliseconds kMax{2000};
 
  private:
   std::chrono::nanoseconds pause_ = kFirst;

@@ -29,8 +29,8 @@
 namespace pinfeed {
 namespace {
 
-constexpr int kMaxMessageBytes = 256 << 20;     // a dataset may have very many classes
-constexpr std::chrono::minutes kMostTrace{10};  // the daemon's limit is less
+constexpr int kMaxMessageBytes = 256 << 20;    // a dataset may have very many classes
+constexpr std::chrono::minutes kMaxTrace{10};  // the daemon's limit is less
 
 // protobuf quotes the place of a fault by bytes, and so cuts characters at either end.
 std::string WholeCharacters(std::string_view text) {
@@ -328,7 +328,7 @@ Status Trace(const std::string& address, const std::string& request_json, const 
   v1::Admin::Stub stub(
       grpc::CreateCustomInsecureChannelFromFd("localhost", fd.release(), grpc::ChannelArguments()));
   grpc::ClientContext context;
-  context.set_deadline(OnWallClock(std::chrono::steady_clock::now() + kMostTrace));
+  context.set_deadline(OnWallClock(std::chrono::steady_clock::now() + kMaxTrace));
   const auto reader = stub.Trace(&context, request);
   std::vector<v1::TraceResponse> messages;
   bool wanted = true;

@@ -23,7 +23,7 @@ constexpr std::chrono::seconds kWarnPause{30};
 constexpr std::chrono::seconds kFarewell{2};
 // A connection that ends without an answer is the end of a daemon, or a refusal of this user. A daemon's end
 // takes two at most: one that it had accepted, one that waited to be. The third is a refusal.
-constexpr int kMostEndings = 3;
+constexpr int kMaxEndings = 3;
 
 uint64_t Nanoseconds(SteadyTime time) {
   return static_cast<uint64_t>(nanoseconds(time.time_since_epoch()).count());
@@ -75,7 +75,7 @@ Status Feed::ConnectFirst() {
     if (tried.code() != Code::kUnavailable) return tried;
     const bool absent = tried.native_error() == ENOENT || tried.native_error() == ECONNREFUSED;
     stops = stops || stopping_ || (absent && endings > 0);
-    if (!stops && (absent || ++endings == kMostEndings)) return tried;
+    if (!stops && (absent || ++endings == kMaxEndings)) return tried;
     const nanoseconds left = deadline - steady_clock::now();
     if (left <= Backoff::kFirst) {
       if (!stops) return tried;
@@ -122,15 +122,15 @@ Result<FeedOffer> Feed::Attach(const std::optional<Cursor>& cursor, uint64_t rep
     if (offer.end_first) return offer;
     const bool first = offer_.layout.tensors.empty();
     if (!first) RETURN_IF_ERROR(CheckSameFeed(offer_, offer));
-    bool no_way = false;
-    Result<std::shared_ptr<Session>> session = Session::Attach(offer, device_, deadline, &no_way);
+    bool backend_unusable = false;
+    Result<std::shared_ptr<Session>> session = Session::Attach(offer, device_, deadline, &backend_unusable);
     if (session.ok()) {
       session_ = *std::move(session);
       return offer;
     }
     const bool again = std::any_of(failed_backends_.begin(), failed_backends_.end(),
                                    [&](const auto& failed) { return failed.first == offer.backend; });
-    if (!no_way || !offer.host_will_do || !first || again) return session.status();
+    if (!backend_unusable || !offer.host_will_do || !first || again) return session.status();
     failed_backends_.emplace_back(offer.backend, session.status().message());
   }
 }

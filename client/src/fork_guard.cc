@@ -26,7 +26,7 @@ timespec AtTime(steady_clock::time_point time) {  // libstdc++'s steady clock is
 }
 
 void BeforeFork() {
-  const timespec until = AtTime(steady_clock::now() + NoForkScope::kMostForkWait);
+  const timespec until = AtTime(steady_clock::now() + NoForkScope::kMaxForkWait);
   t_fork_has_lock = ::pthread_rwlock_clockwrlock(&g_calls, CLOCK_MONOTONIC, &until) == 0;
 }
 

@@ -27,11 +27,11 @@ class ForkGuard {
 // or protobuf's locks, half-made statics and lists of threads as they are amid a call.
 // Owns: a share of a process-wide lock. Threads: any, each its own; not to be held twice by one, nor across a
 // fork of the holder's own. Errors: kDeadlineExceeded when a fork is pending all the time;
-// kFailedPrecondition in a process that was forked in the middle of a call: a fork waits for kMostForkWait
+// kFailedPrecondition in a process that was forked in the middle of a call: a fork waits for kMaxForkWait
 // only, lest a slow call stop its process.
 class NoForkScope {
  public:
-  static constexpr std::chrono::seconds kMostForkWait{5};
+  static constexpr std::chrono::seconds kMaxForkWait{5};
 
   explicit NoForkScope(std::chrono::steady_clock::time_point deadline);
   ~NoForkScope();

@@ -68,21 +68,22 @@ Status CheckPublishPage(const PublishPage& page, uint32_t slot_count) {
 }  // namespace
 
 Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal, SteadyTime deadline,
-                                                 bool* no_way) {
-  *no_way = false;
+                                                 bool* backend_unusable) {
+  *backend_unusable = false;
   std::vector<UniqueFd> fds;
   const size_t fd_count = offer.backend == Backend::kCudaIpc ? kLifelineFdsDevice : kLifelineFdsHost;
   ASSIGN_OR_RETURN(Lifeline lifeline,
                    Lifeline::Attach(offer.lifeline_path, offer.token, fd_count, deadline, &fds));
-  Result<Memory> memory = Map(offer, ordinal, fds, no_way);
+  Result<Memory> memory = Map(offer, ordinal, fds, backend_unusable);
   if (memory.ok()) {
     return std::shared_ptr<Session>(new Session(std::move(offer), ordinal, std::move(lifeline),
                                                 *std::move(memory), std::move(fds[kDoorbellFd])));
   }
   // A daemon that is gone has taken what its handles name with it. It may have got to that before its
   // sockets.
-  if (*no_way && lifeline.WaitForHangUp(std::min(deadline, std::chrono::steady_clock::now() + kEnding))) {
-    *no_way = false;
+  if (*backend_unusable &&
+      lifeline.WaitForHangUp(std::min(deadline, std::chrono::steady_clock::now() + kEnding))) {
+    *backend_unusable = false;
     return Unavailable("the daemon went away: " + memory.status().message());
   }
   // Nothing is mapped any more.
@@ -92,7 +93,7 @@ Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal, S
 }
 
 Result<Session::Memory> Session::Map(const FeedOffer& offer, int ordinal, std::vector<UniqueFd>& fds,
-                                     bool* no_way) {
+                                     bool* backend_unusable) {
   Memory memory;
   RETURN_IF_ERROR(CheckDoorbell(fds[kDoorbellFd]));
   ASSIGN_OR_RETURN(memory.publish,
@@ -111,7 +112,7 @@ Result<Session::Memory> Session::Map(const FeedOffer& offer, int ordinal, std::v
   UniqueFd fd = offer.backend == Backend::kVmmFd ? std::move(fds[kArenaFd]) : UniqueFd();
   Result<std::unique_ptr<DeviceSlots>> slots =
       MapDeviceSlots(offer, ordinal, std::move(fd), page, kReleasePageBytes);
-  *no_way = !slots.ok();
+  *backend_unusable = !slots.ok();
   if (!slots.ok()) return slots.status();
   memory.device = *std::move(slots);
   return memory;

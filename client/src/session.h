@@ -31,11 +31,11 @@ namespace pinfeed {
 class Session {
  public:
   // Connects the lifeline, maps and verifies everything; an arena on a device on the caller's GPU `ordinal`.
-  // On an error nothing is mapped, and the daemon, if it is there, has its memory back. `no_way`: the error
-  // is that of mapping or proving an arena on a device, which is a property of this machine: another backend
-  // may do. Precondition: the offer passed CheckOffer.
+  // On an error nothing is mapped, and the daemon, if it is there, has its memory back. `backend_unusable`:
+  // the error is that of mapping or proving an arena on a device, which is a property of this machine:
+  // another backend may do. Precondition: the offer passed CheckOffer.
   static Result<std::shared_ptr<Session>> Attach(FeedOffer offer, int ordinal, SteadyTime deadline,
-                                                 bool* no_way);
+                                                 bool* backend_unusable);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -97,7 +97,8 @@ class Session {
     std::unique_ptr<DeviceSlots> device;  // else
   };
   Session(FeedOffer offer, int ordinal, Lifeline lifeline, Memory memory, UniqueFd doorbell);
-  static Result<Memory> Map(const FeedOffer& offer, int ordinal, std::vector<UniqueFd>& fds, bool* no_way);
+  static Result<Memory> Map(const FeedOffer& offer, int ordinal, std::vector<UniqueFd>& fds,
+                            bool* backend_unusable);
   void Forget(const BatchDescriptor& batch);
   // Lets go of all memory, once the GPU needs it no more. False: it still does at `deadline`, or will never
   // say, as its context is broken; the memory stays until the process ends.

@@ -123,8 +123,8 @@ bool ShakeHands(SSL* server, SSL* client) {
   ::SSL_set_accept_state(server);
   ::SSL_set_connect_state(client);
   // Each step moves what fits the pair's buffers, so even the largest file goes through in a few hundred.
-  constexpr int kMostSteps = 1000;
-  for (int step = 0; step < kMostSteps; ++step) {
+  constexpr int kMaxSteps = 1000;
+  for (int step = 0; step < kMaxSteps; ++step) {
     for (SSL* const side : {client, server}) {
       ::ERR_clear_error();
       const int result = ::SSL_do_handshake(side);

@@ -43,7 +43,7 @@ Result<std::string> ReadFile(const std::string& path) {
 // The parser goes a level deeper for each part of a dotted key, and has no limit of its own for those: the
 // line of a key with more parts than any of ours, else 0.
 size_t LineOfDeepKey(std::string_view text) {
-  constexpr size_t kMostParts = 16;
+  constexpr size_t kMaxParts = 16;
   size_t line = 1;
   size_t dots = 0;
   char quote = 0;
@@ -54,7 +54,7 @@ size_t LineOfDeepKey(std::string_view text) {
     } else if (c == '"' || c == '\'') {
       quote = c;
     } else if (c == '.') {
-      if (++dots >= kMostParts) return line;
+      if (++dots >= kMaxParts) return line;
     } else if (c == '=' || c == ',' || c == '\n') {
       dots = 0;
     }

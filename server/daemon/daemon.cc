@@ -18,10 +18,10 @@
 #include "common/os/host_limits.h"
 #include "server/config/version.h"
 #include "server/daemon/daemon_parts.h"
-#include "server/daemon/delivery.h"
+#include "server/daemon/gpu_support.h"
 #include "server/daemon/host_check.h"
-#include "server/daemon/start_watch.h"
-#include "server/daemon/stop_limit.h"
+#include "server/daemon/shutdown_deadline.h"
+#include "server/daemon/startup_signal_watcher.h"
 #include "server/metrics/status_json.h"
 #include "server/session/token.h"
 #include "server/session/user_report.h"
@@ -118,7 +118,7 @@ Status Daemon::Create() {
                              return devices == nullptr ? std::vector<GpuSnapshot>() : devices->Snapshot();
                            },
                            [this](uint64_t feed, uint64_t sample) { return SampleName(feed, sample); },
-                           service_.watchdog_interval().has_value(), [this] { return Chores(); }},
+                           service_.watchdog_interval().has_value(), [this] { return Operations(); }},
       config.stuck_timeout);
   parts_->datasets = std::make_unique<Datasets>(
       DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache});
@@ -187,16 +187,17 @@ Status Daemon::OpenAdminEndpoint() {
 
 Status Daemon::OpenGpus() {
   // Nobody but the main thread knows of the directory yet, and that is below.
-  ASSIGN_OR_RETURN(const StartWatch watch, StartWatch::Create(
-                                               signals_.get(), lifetime_ ? lifetime_.get() : -1,
-                                               [this] {
-                                                 service_.ShowStatus("told to end before it was ready");
-                                                 parts_->directory.reset();
-                                               },
-                                               [this] { reload_missed_ = true; }));
+  ASSIGN_OR_RETURN(const StartupSignalWatcher watch,
+                   StartupSignalWatcher::Create(
+                       signals_.get(), lifetime_ ? lifetime_.get() : -1,
+                       [this] {
+                         service_.ShowStatus("told to end before it was ready");
+                         parts_->directory.reset();
+                       },
+                       [this] { reload_missed_ = true; }));
   ASSIGN_OR_RETURN(
-      Delivery delivery,
-      ChooseDelivery(
+      GpuSupport delivery,
+      ::pinfeed::OpenGpus(
           command_line_.config, *parts_->pool, [this](const Status& failure) { OnGpuFailure(failure); },
           [this](uint64_t bytes, uint64_t total) {
             service_.Starting("pinning host memory: ", ByteSize(bytes) + " of " + ByteSize(total));
@@ -257,8 +258,8 @@ std::string Daemon::ServingText() const {
 
 void Daemon::Stop() {
   if (parts_ == nullptr) return;
-  const StopLimit limit(failure().ok() ? kStopGrace : kBrokenGpuStop,
-                        parts_->directory ? parts_->directory->lock() : -1);
+  const ShutdownDeadline limit(failure().ok() ? kStopGrace : kBrokenGpuStop,
+                               parts_->directory ? parts_->directory->lock() : -1);
   BeginDrain();
   if (parts_->guard) parts_->guard->StopAccepting();
   if (parts_->http) UnlinkIfSame(parts_->directory->http_port_path(), port_file_);
@@ -291,8 +292,8 @@ void Daemon::CloseDatasets() {
   hangs_ = true;
 }
 
-std::vector<Chore> Daemon::Chores() const {
-  std::vector<Chore> all;
+std::vector<OngoingOperation> Daemon::Operations() const {
+  std::vector<OngoingOperation> all;
   if (auto reaper = parts_->feeds.CurrentChore()) all.push_back(*std::move(reaper));
   for (DatasetOpener::UnderWay& at : parts_->datasets->opener.under_way())
     all.push_back({DatasetOpener::kThreadName, std::move(at.what), at.since, true});

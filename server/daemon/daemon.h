@@ -21,7 +21,7 @@
 #include "server/daemon/reloader.h"
 #include "server/daemon/request_queue.h"
 #include "server/daemon/service_notify.h"
-#include "server/memory/chore.h"
+#include "server/memory/ongoing_operation.h"
 #include "server/metrics/snapshot.h"
 #include "server/net/listener.h"
 #include "server/net/socket_dir.h"
@@ -93,7 +93,7 @@ class Daemon {
   // is one; returns when to come again.
   Clock::time_point Watch();
   // For ProgressCheck.
-  std::vector<Chore> Chores() const;
+  std::vector<OngoingOperation> Operations() const;
   std::string SampleName(uint64_t feed_id, uint64_t sample) const;
   // A second call changes nothing.
   void BeginDrain();

@@ -12,7 +12,7 @@
 #include "server/loading/progress_check.h"
 #include "server/loading/worker_pool.h"
 #include "server/memory/device_arenas.h"
-#include "server/memory/kept_memory.h"
+#include "server/memory/host_memory_quarantine.h"
 #include "server/memory/memory_budget.h"
 #include "server/metrics/http.h"
 #include "server/metrics/metrics.h"
@@ -65,7 +65,7 @@ struct Daemon::Parts {
   Tracer tracer;
   std::optional<SocketDir> directory;
   std::optional<MemoryBudget> pool;
-  std::optional<KeptMemory> kept;
+  std::optional<HostMemoryQuarantine> kept;
   std::unique_ptr<DeviceArenas> devices;  // null: host memory only
   std::optional<WorkerPool> workers;
   std::optional<ProgressCheck> progress;

@@ -17,15 +17,15 @@
 #include "server/daemon/daemon.h"
 #include "server/daemon/daemon_parts.h"
 #include "server/daemon/host_check.h"
-#include "server/daemon/start_look.h"
-#include "server/daemon/start_watch.h"
+#include "server/daemon/startup_path_check.h"
+#include "server/daemon/startup_signal_watcher.h"
 
 namespace pinfeed {
 namespace {
 
 // After a GPU broke: for trainers on others to leave, so that none waits long for the next daemon; and for a
 // scrape to see what happened, unless one comes earlier. deploy/prometheus scrapes every 15 s.
-constexpr std::chrono::milliseconds kMostAfterFailure(30000);
+constexpr std::chrono::milliseconds kMaxAfterFailure(30000);
 constexpr std::chrono::seconds kShowFailure(20);
 constexpr std::chrono::milliseconds kAnswerTime(500);  // for the scrape to be sent
 // For a reload that is being read at the end, or the look of the start: it takes milliseconds, or hangs.
@@ -122,13 +122,14 @@ void Daemon::OnSignal() {
 
 Status Daemon::Run() {
   if (reload_missed_) RequestReload("SIGHUP during the start", nullptr);
-  std::optional<StartLook> look;  // one process's own daemon may read all there is, and nobody reads its log
+  std::optional<StartupPathCheck>
+      look;  // one process's own daemon may read all there is, and nobody reads its log
   if (!command_line_.private_mode) look.emplace(command_line_);
   while (!ending()) WaitOnce(Clock::time_point::max());
   reloader_.Stop();
   const Status failed = failure();
   service_.Stopping(failed.ok() ? "draining" : "draining to be started anew: " + failed.message(),
-                    std::max(drain_timeout_.load(), kMostAfterFailure) + kStopGrace);
+                    std::max(drain_timeout_.load(), kMaxAfterFailure) + kStopGrace);
   parts_->health->SetServing(false);
   BeginDrain();
   parts_->sessions->Close();
@@ -151,7 +152,7 @@ void Daemon::AwaitClients() {
   std::optional<Clock::time_point> shown_at;
   while (asked_ == asked && !lifetime_over_) {
     const Clock::time_point now = Clock::now();
-    const auto most = broken_ ? std::min(drain_timeout_.load(), kMostAfterFailure) : drain_timeout_.load();
+    const auto most = broken_ ? std::min(drain_timeout_.load(), kMaxAfterFailure) : drain_timeout_.load();
     if (failure_shown_ && !shown_at) shown_at = now + kAnswerTime;
     const Clock::time_point shown =
         !broken_ || !parts_->http

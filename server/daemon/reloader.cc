@@ -70,7 +70,7 @@ void Reloader::Request(const std::string& who, OnReloaded done) {
 void Reloader::BeginNext() {
   Turn turn = *std::exchange(next_, std::nullopt);
   PruneLeft();
-  if (current_ && left_.size() >= kMostLeft) {
+  if (current_ && left_.size() >= kMaxLeft) {
     Fail(turn, ResourceExhausted(kWhat + std::to_string(left_.size() + 1) + " before it hang, the last at " +
                                  current_->at.thread.step() +
                                  "; mend that storage, or restart the daemon, and reload again"));
@@ -96,14 +96,14 @@ Reloader::Reading Reloader::StartReading(uint64_t number) {
   auto delivery = std::make_shared<Delivery>([this, number](Result<LoadedConfig> loaded) {
     (void)parts_.main.Submit([this, number, loaded = std::move(loaded)] { OnRead(number, loaded); });
   });
-  LeavableThread thread("reload", "about to read it",
-                        [delivery, load = parts_.make_load()](const AtStep& at) {
-                          try {
-                            delivery->Give(load(at));
-                          } catch (const std::exception& error) {
-                            delivery->Give(ResourceExhausted(std::string(kWhat) + error.what()));
-                          }
-                        });
+  AbandonableThread thread("reload", "about to read it",
+                           [delivery, load = parts_.make_load()](const AtStep& at) {
+                             try {
+                               delivery->Give(load(at));
+                             } catch (const std::exception& error) {
+                               delivery->Give(ResourceExhausted(std::string(kWhat) + error.what()));
+                             }
+                           });
   return {std::move(delivery), std::move(thread)};
 }
 

@@ -17,7 +17,7 @@
 #include "common/tls/tls_identity.h"
 #include "server/config/config.h"
 #include "server/config/reload.h"
-#include "server/daemon/leavable_thread.h"
+#include "server/daemon/abandonable_thread.h"
 #include "server/daemon/request_queue.h"
 
 namespace pinfeed {
@@ -32,7 +32,7 @@ struct LoadedConfig {
 // Purpose: reads on a thread of its own, since a mount that hangs would hold the main thread up, and with it
 // signals and the watchdog. What has not been read within the patience is told of and answered, and taken all
 // the same once it comes, unless a later reload came before. Owns: the thread that reads, and those that hang
-// in reads given up, kMostLeft at most. Borrows: the queue (outlives it). Threads: the main one; none of its
+// in reads given up, kMaxLeft at most. Borrows: the queue (outlives it). Threads: the main one; none of its
 // calls blocks but Finish. Errors: a reload's are logged and answered: those of `load`; kDeadlineExceeded,
 // which names what it is at; kResourceExhausted when too many hang; kFailedPrecondition at the end.
 // Invariants: 1. every request is answered once; 2. what it gets was read after it came; 3. what was read
@@ -40,7 +40,7 @@ struct LoadedConfig {
 class Reloader {
  public:
   using Clock = std::chrono::steady_clock;
-  using AtStep = LeavableThread::AtStep;
+  using AtStep = AbandonableThread::AtStep;
   // Reads. It may hang, and go on when the reloader is gone: it uses nothing but what it holds itself.
   using Load = std::function<Result<LoadedConfig>(const AtStep& at)>;
   using OnReloaded = std::function<void(const Result<ReloadReport>&)>;
@@ -55,7 +55,7 @@ class Reloader {
     std::function<void(const std::string& remark)> ready;
     std::chrono::milliseconds patience{4000};  // twice it, and less than a client of Admin.Reload waits
   };
-  static constexpr size_t kMostLeft = 4;
+  static constexpr size_t kMaxLeft = 4;
 
   explicit Reloader(Parts parts);
   // Leaves the threads that hang to themselves.
@@ -84,7 +84,7 @@ class Reloader {
   };
   struct Reading {
     std::shared_ptr<Delivery> delivery;
-    LeavableThread thread;
+    AbandonableThread thread;
   };
   struct Current {
     uint64_t number = 0;

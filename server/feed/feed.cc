@@ -35,7 +35,7 @@ Feed::Feed(Parts parts, WorkerPool& workers)
   const bool decodes = std::any_of(fields.begin(), fields.end(),
                                    [](const Field& f) { return f.kind == FieldKind::kEncodedImage; });
   if (!decodes)
-    grain_ =
+    chunk_samples_ =
         static_cast<uint32_t>(std::max<uint64_t>(1, kChunkBytes / std::max<uint64_t>(1, bytes_per_sample_)));
 }
 
@@ -61,45 +61,45 @@ bool Feed::Serves() const {
 }
 
 void Feed::ReadReleases() {
-  Sequel sequel;
+  AfterUnlock after;
   {
     MutexLock lock(mutex_);
-    sequel = AdvanceLocked();
+    after = AdvanceLocked();
   }
-  Do(std::move(sequel));
+  Do(std::move(after));
 }
 
 void Feed::Drain() {
-  Sequel sequel;
+  AfterUnlock after;
   {
     MutexLock lock(mutex_);
     stopping_ = true;
-    sequel = AdvanceLocked();  // plans nothing: what is planned goes on, or enters kDraining if nothing is
+    after = AdvanceLocked();  // plans nothing: what is planned goes on, or enters kDraining if nothing is
   }
-  Do(std::move(sequel));
+  Do(std::move(after));
 }
 
 void Feed::Stop(std::function<void()> at_rest) {
   abandoned_.store(true, std::memory_order_relaxed);
-  Sequel sequel;
+  AfterUnlock after;
   {
     MutexLock lock(mutex_);
     stopping_ = true;
     at_rest_ = std::move(at_rest);
-    sequel = AdvanceLocked();
+    after = AdvanceLocked();
   }
-  Do(std::move(sequel));
+  Do(std::move(after));
 }
 
-Feed::Sequel Feed::AdvanceLocked() {
+Feed::AfterUnlock Feed::AdvanceLocked() {
   AccountLocked();
-  Sequel sequel;
+  AfterUnlock after;
   const bool had_failed = phase_ == Phase::kFailed;
   CollectReleasesLocked();
   LendUnclaimedLocked();
   PublishReadyLocked();
   PlanLocked();
-  BeginPiecesLocked(sequel);
+  BeginPiecesLocked(after);
   if (in_flight_.empty()) {
     // Abandoned, the last batches may have been lost: that is no end of the epoch.
     const bool abandoned = abandoned_.load(std::memory_order_relaxed);
@@ -120,9 +120,9 @@ Feed::Sequel Feed::AdvanceLocked() {
   if (counters_.batches > 0)
     share_->batch_ns.store(share_->worked_ns.load(std::memory_order_relaxed) / counters_.batches,
                            std::memory_order_relaxed);
-  if (phase_ == Phase::kFailed && !had_failed) sequel.failure = error_;
-  if (slots_.CountIn(SlotState::kFilling) == 0) sequel.at_rest = std::exchange(at_rest_, {});
-  return sequel;
+  if (phase_ == Phase::kFailed && !had_failed) after.failure = error_;
+  if (slots_.CountIn(SlotState::kFilling) == 0) after.at_rest = std::exchange(at_rest_, {});
+  return after;
 }
 
 void Feed::CollectReleasesLocked() {
@@ -292,12 +292,12 @@ Sampler::Start Feed::UpcomingLocked() const {
   return {plan.epoch, plan.batch_index};
 }
 
-void Feed::BeginPiecesLocked(Sequel& sequel) {
+void Feed::BeginPiecesLocked(AfterUnlock& after) {
   while (!unbegun_.empty()) {
     std::shared_ptr<FillTask> task = unbegun_.front()->Begin();
     if (task == nullptr) return;  // the next delivery's end has memory
     pieces_filling_.fetch_add(1, std::memory_order_relaxed);
-    sequel.tasks.push_back(std::move(task));
+    after.tasks.push_back(std::move(task));
     if (unbegun_.front()->begun()) unbegun_.pop_front();
   }
 }
@@ -324,14 +324,14 @@ void Feed::EnterLocked(Phase phase) {
   }
 }
 
-void Feed::Do(Sequel sequel) {
-  for (std::shared_ptr<FillTask>& task : sequel.tasks) workers_.Submit(std::move(task));
-  if (!sequel.failure.ok()) {
+void Feed::Do(AfterUnlock after) {
+  for (std::shared_ptr<FillTask>& task : after.tasks) workers_.Submit(std::move(task));
+  if (!after.failure.ok()) {
     static LogPace pace(kFailuresASecond);
     if (const auto more = pace.Admit())
-      spdlog::error("feed {}: failed: {}{}", parts_.id, sequel.failure.ToString(), *more);
+      spdlog::error("feed {}: failed: {}{}", parts_.id, after.failure.ToString(), *more);
   }
-  if (sequel.at_rest) sequel.at_rest();
+  if (after.at_rest) after.at_rest();
 }
 
 // The feed keeps the newest few, and is gone with its job: the log answers afterwards.
@@ -359,24 +359,24 @@ void Feed::OnFilled(uint32_t slot, Batch batch, std::vector<BadSampleNote> bad) 
 }
 
 void Feed::BeginPieces() {
-  Sequel sequel;
+  AfterUnlock after;
   {
     MutexLock lock(mutex_);
     if (!unbegun_.empty()) AccountLocked();  // until now the copies may have been what all waited for
-    BeginPiecesLocked(sequel);
+    BeginPiecesLocked(after);
   }
-  Do(std::move(sequel));
+  Do(std::move(after));
 }
 
 void Feed::OnDelivered(uint32_t slot, const Status& status) {
-  Sequel sequel;
+  AfterUnlock after;
   {
     MutexLock lock(mutex_);
     if (!status.ok()) batches_[slot].undelivered = true;
     slots_.MarkReady(slot);
-    sequel = AdvanceLocked();
+    after = AdvanceLocked();
   }
-  Do(std::move(sequel));
+  Do(std::move(after));
 }
 
 }  // namespace pinfeed

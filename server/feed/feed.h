@@ -63,8 +63,8 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // See Arena::At.
   Result<const Arena*> ArenaAt(const std::string& gpu_uuid) { return parts_.arena->At(gpu_uuid); }
   // See Arena::LeaveAt.
-  void LeaveArenaAt(const Arena& part, bool keep, std::optional<ClientProcess> heir) {
-    parts_.arena->LeaveAt(part, keep, std::move(heir));
+  void LeaveArenaAt(const Arena& part, bool keep, std::optional<ClientProcess> remaining_mapper) {
+    parts_.arena->LeaveAt(part, keep, std::move(remaining_mapper));
   }
   // Whether it neither drains nor has failed: it gives batches, will, or has given all.
   bool Serves() const PF_EXCLUDES(mutex_);
@@ -73,7 +73,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // Whether its group has ever been complete.
   bool HasBegun() const PF_EXCLUDES(mutex_);
   // What the client is left to do to images; nothing on the host.
-  const std::optional<ImageTail>& tail() const { return parts_.loader->tail(); }
+  const std::optional<DeferredPixelOps>& tail() const { return parts_.loader->tail(); }
   const DatasetInfo& dataset() const { return parts_.loader->dataset().info(); }
   // See Dataset::Describe.
   std::string DescribeSample(uint64_t id) const { return parts_.loader->dataset().Describe(id); }
@@ -132,7 +132,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   };
   enum class Phase { kWaiting, kRunning, kDraining, kEnded, kFailed };
   // What follows a locked step, and is done without the lock.
-  struct Sequel {
+  struct AfterUnlock {
     std::vector<std::shared_ptr<FillTask>> tasks;
     std::function<void()> at_rest;  // empty: nothing
     Status failure;                 // with which the feed has failed just now
@@ -140,7 +140,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
 
   // Takes back what was released, publishes what is ready, plans into what is free, begins what there is
   // memory for.
-  Sequel AdvanceLocked() PF_REQUIRES(mutex_);
+  AfterUnlock AdvanceLocked() PF_REQUIRES(mutex_);
   void CollectReleasesLocked() PF_REQUIRES(mutex_);
   void PublishReadyLocked() PF_REQUIRES(mutex_);
   void LendLocked(uint32_t slot) PF_REQUIRES(mutex_);
@@ -160,7 +160,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   bool SkipUnwantedLocked() PF_REQUIRES(mutex_);
   Sampler::Start UpcomingLocked() const PF_REQUIRES(mutex_);
   // Whatever the phase: a batch that is planned ends its filling.
-  void BeginPiecesLocked(Sequel& sequel) PF_REQUIRES(mutex_);
+  void BeginPiecesLocked(AfterUnlock& after) PF_REQUIRES(mutex_);
   bool AllPlannedLocked() const PF_REQUIRES(mutex_);
   // Whether a batch of a queue may still be to be given to somebody: its member may leave without having
   // taken it, or there is no member.
@@ -177,7 +177,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // looked at yet.
   uint32_t HeldLocked(const Consumer& consumer) const PF_REQUIRES(mutex_);
   char SlotLetterLocked(uint32_t slot) const PF_REQUIRES(mutex_);
-  void Do(Sequel sequel) PF_EXCLUDES(mutex_);
+  void Do(AfterUnlock after) PF_EXCLUDES(mutex_);
   // A piece of a batch is filled, or delivered and its memory free: begins others.
   void BeginPieces() PF_EXCLUDES(mutex_);
   // The last sample of the slot's batch is loaded / all of it is where the clients see it.
@@ -192,7 +192,7 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   Parts parts_;
   WorkerPool& workers_;
   uint64_t bytes_per_sample_ = 0;  // of all tensors
-  uint32_t grain_ = 1;             // samples a worker takes at once
+  uint32_t chunk_samples_ = 1;     // samples a worker takes at once
 
   FeedTrace trace_;  // notes guarded by mutex_
 

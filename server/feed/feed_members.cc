@@ -16,7 +16,7 @@ constexpr uint32_t kSharesOfAQueue = 4;
 }  // namespace
 
 Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) {
-  Sequel sequel;
+  AfterUnlock after;
   {
     MutexLock lock(mutex_);
     if (phase_ == Phase::kFailed) return error_;
@@ -50,14 +50,14 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
       first_ = next_;
       EnterLocked(Phase::kRunning);
     }
-    sequel = AdvanceLocked();
+    after = AdvanceLocked();
   }
-  Do(std::move(sequel));
+  Do(std::move(after));
   return OkStatus();
 }
 
 size_t Feed::Detach(ControlPages* session) {
-  Sequel sequel;
+  AfterUnlock after;
   size_t left = 0;
   {
     MutexLock lock(mutex_);
@@ -75,14 +75,14 @@ size_t Feed::Detach(ControlPages* session) {
     for (uint32_t slot = 0; slot < slots_.count(); ++slot)
       if (gone.owed[slot] != 0) PassOnLocked(slot);
     left = consumers_.size();
-    sequel = AdvanceLocked();
+    after = AdvanceLocked();
   }
-  Do(std::move(sequel));
+  Do(std::move(after));
   return left;
 }
 
 size_t Feed::Evict(ControlPages* session, const Status& error) {
-  Sequel sequel;
+  AfterUnlock after;
   size_t held = 0;
   {
     MutexLock lock(mutex_);
@@ -106,9 +106,9 @@ size_t Feed::Evict(ControlPages* session, const Status& error) {
       }
     }
     if (held > 0) evicted_.push_back(gone);
-    sequel = AdvanceLocked();
+    after = AdvanceLocked();
   }
-  Do(std::move(sequel));
+  Do(std::move(after));
   return held;
 }
 

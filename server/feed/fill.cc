@@ -13,7 +13,7 @@ namespace pinfeed {
 class Feed::Fill::PieceTask final : public FillTask {
  public:
   PieceTask(std::shared_ptr<Feed> feed, std::shared_ptr<Fill> fill, size_t index)
-      : FillTask(feed->share_.share(), Samples(*fill, index), feed->grain_),
+      : FillTask(feed->share_.share(), Samples(*fill, index), feed->chunk_samples_),
         feed_(std::move(feed)),
         fill_(std::move(fill)),
         index_(index) {}
@@ -125,7 +125,7 @@ void Feed::Fill::DeliverFrom(size_t piece) {
 }
 
 void Feed::Fill::Deliver(const Piece& piece, bool last) {
-  Landing landing = Compact(piece);
+  SlotRange landing = Compact(piece);
   landing.last = last;
   landed_ += landing.samples;
   bool deliver = false;
@@ -146,8 +146,8 @@ void Feed::Fill::Deliver(const Piece& piece, bool last) {
           const Status& status, const CopyTime& time) { self->Delivered(piece, status, time); });
 }
 
-Landing Feed::Fill::Compact(const Piece& piece) {
-  Landing landing{landed_, piece.end - piece.begin, false};
+SlotRange Feed::Fill::Compact(const Piece& piece) {
+  SlotRange landing{landed_, piece.end - piece.begin, false};
   if (feed_.parts_.spec.on_bad_sample != OnBadSample::kSkip) return landing;
   std::vector<uint32_t> bad;  // within the piece
   {

@@ -43,7 +43,7 @@ class Feed::Fill final : public std::enable_shared_from_this<Feed::Fill> {
   void DeliverFrom(size_t piece) PF_EXCLUDES(mutex_);
   void Deliver(const Piece& piece, bool last) PF_EXCLUDES(mutex_);
   // Closes the gaps that skipped samples left in the piece.
-  Landing Compact(const Piece& piece) PF_EXCLUDES(mutex_);
+  SlotRange Compact(const Piece& piece) PF_EXCLUDES(mutex_);
   // Tells the feed what became of the samples; whether the last piece is to be delivered.
   bool Conclude() PF_EXCLUDES(mutex_);
   void Delivered(const Piece& piece, const Status& status, const CopyTime& time) PF_EXCLUDES(mutex_);

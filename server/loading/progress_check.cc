@@ -37,7 +37,7 @@ constexpr std::chrono::milliseconds kLongestInterval(10000);
 std::chrono::milliseconds ProgressCheck::interval() const {
   std::chrono::milliseconds interval = std::chrono::milliseconds::max();
   if (const std::chrono::milliseconds limit = limit_; limit.count() != 0) interval = limit / 8;
-  if (parts_.chores) interval = std::min(interval, parts_.chore_limit / 2);
+  if (parts_.operations) interval = std::min(interval, parts_.operation_limit / 2);
   if (interval == std::chrono::milliseconds::max()) return interval;
   return std::clamp(interval, kShortestInterval, kLongestInterval);
 }
@@ -82,17 +82,17 @@ void ProgressCheck::Enter(State state, const std::string& hung) {
 }
 
 void ProgressCheck::LookAtChores(Clock::time_point now) {
-  if (!parts_.chores) return;
-  const std::vector<Chore> under_way = parts_.chores();
-  const auto among = [](const std::vector<Chore>& all, const Chore& one) {
+  if (!parts_.operations) return;
+  const std::vector<OngoingOperation> under_way = parts_.operations();
+  const auto among = [](const std::vector<OngoingOperation>& all, const OngoingOperation& one) {
     return std::find(all.begin(), all.end(), one) != all.end();
   };
-  std::erase_if(told_, [&](const Chore& one) {
+  std::erase_if(told_, [&](const OngoingOperation& one) {
     if (among(under_way, one)) return false;
     spdlog::info("{} went on after {}", one.what, InSeconds(now - one.since));
     return true;
   });
-  for (const Chore& one : under_way) {
+  for (const OngoingOperation& one : under_way) {
     if (now - one.since <= LimitOf(one) || among(told_, one)) continue;
     spdlog::error("{} has taken {} so far; {}", one.what, InSeconds(now - one.since),
                   one.storage ? "does its storage answer?"
@@ -101,8 +101,8 @@ void ProgressCheck::LookAtChores(Clock::time_point now) {
   }
 }
 
-ProgressCheck::Clock::duration ProgressCheck::LimitOf(const Chore& chore) const {
-  if (!chore.storage) return parts_.chore_limit;
+ProgressCheck::Clock::duration ProgressCheck::LimitOf(const OngoingOperation& operation) const {
+  if (!operation.storage) return parts_.operation_limit;
   const std::chrono::milliseconds limit = limit_;
   // Of the clock: the most milliseconds there are would overflow where they are compared with its time.
   return limit.count() == 0 ? Clock::duration::max() : limit;
@@ -110,11 +110,11 @@ ProgressCheck::Clock::duration ProgressCheck::LimitOf(const Chore& chore) const 
 
 std::vector<HungThread> ProgressCheck::Hung(const std::vector<GpuSnapshot>& gpus) const {
   std::vector<HungThread> hung = HungAtBatches(gpus);
-  if (!parts_.chores) return hung;
+  if (!parts_.operations) return hung;
   const Clock::time_point now = Clock::now();
-  for (const Chore& chore : parts_.chores()) {
-    if (now - chore.since > LimitOf(chore))
-      hung.push_back({.thread = chore.thread, .age = now - chore.since, .chore = chore.what});
+  for (const OngoingOperation& operation : parts_.operations()) {
+    if (now - operation.since > LimitOf(operation))
+      hung.push_back({.thread = operation.thread, .age = now - operation.since, .operation = operation.what});
   }
   return hung;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether the pool as a whole gets on, for the log, the watchdog and status. In: how long workers are at
-// their work, GPUs at their copies, and other threads at their chores. Out: what hangs.
+// their work, GPUs at their copies, and other threads at their operations. Out: what hangs.
 #pragma once
 
 #include <atomic>
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "server/loading/worker_pool.h"
-#include "server/memory/chore.h"
 #include "server/memory/device_arenas.h"
+#include "server/memory/ongoing_operation.h"
 
 namespace pinfeed {
 
@@ -25,13 +25,13 @@ struct HungThread {
   uint64_t feed = 0;     // this feed's
   uint64_t sample = 0;   // sample,
   std::string sample_name = {};  // which a person finds by this; empty: not known
-  std::string chore = {};        // of neither of the two: what it is at
+  std::string operation = {};    // of neither of the two: what it is at
 };
 
 // Purpose: tells a daemon that works, or has nothing to do, from one that is stuck. One worker or GPU that
 // hangs is only told of while others get on: ending the daemon would cost them what they are at. Borrows: the
 // workers, which outlive it. Threads: one; Hung from any. Errors: what hangs is logged when it is first seen,
-// when nothing else gets on either, and when it moves again. Chores are told of in the same
+// when nothing else gets on either, and when it moves again. Operations are told of in the same
 // way, but never count as stuck: feeds go on without them. Invariant: looked at seldom, it finds out late,
 // never wrongly.
 class ProgressCheck {
@@ -44,15 +44,16 @@ class ProgressCheck {
     std::function<std::string(uint64_t feed, uint64_t sample)> sample_name = nullptr;
     bool watched = false;  // whoever looks feeds a watchdog by it
     // What other threads are at right now; null: there are none. Called from whichever thread asks.
-    std::function<std::vector<Chore>()> chores = nullptr;
-    std::chrono::milliseconds chore_limit{10'000};  // for those that do not wait for storage
+    std::function<std::vector<OngoingOperation>()> operations = nullptr;
+    std::chrono::milliseconds operation_limit{10'000};  // for those that do not wait for storage
   };
   // `limit` 0: nothing is ever stuck.
   ProgressCheck(Parts parts, std::chrono::milliseconds limit) : parts_(std::move(parts)), limit_(limit) {}
 
   // Empty while work gets done anywhere, or there is none; else what holds it up.
   std::string Stuck();
-  // Now, the workers first, of these the longest, then GPUs, then chores. `gpus` is what Parts::gpus gives.
+  // Now, the workers first, of these the longest, then GPUs, then operations. `gpus` is what Parts::gpus
+  // gives.
   std::vector<HungThread> Hung(const std::vector<GpuSnapshot>& gpus) const;
   void SetLimit(std::chrono::milliseconds limit) { limit_ = limit; }
   // How often to look, to tell soon after the limit; max() when there is none.
@@ -62,16 +63,16 @@ class ProgressCheck {
   using Clock = std::chrono::steady_clock;
   enum class State { kWell, kPartly, kStuck };
   void Enter(State state, const std::string& hung);
-  // Without chores.
+  // Without operations.
   std::vector<HungThread> HungAtBatches(const std::vector<GpuSnapshot>& gpus) const;
   // From when on it hangs; max(): never.
-  Clock::duration LimitOf(const Chore& chore) const;
+  Clock::duration LimitOf(const OngoingOperation& operation) const;
   void LookAtChores(Clock::time_point now);
 
   const Parts parts_;
   std::atomic<std::chrono::milliseconds> limit_;
   State state_ = State::kWell;
-  std::vector<Chore> told_;                    // of those that hang
+  std::vector<OngoingOperation> told_;         // of those that hang
   uint64_t done_ = 0;                          // portions of work and copied bytes, by the last look
   Clock::time_point moved_at_ = Clock::now();  // the last look that found more of them than the one before
 };

@@ -71,7 +71,7 @@ struct SampleLoader::Program {
   std::vector<std::optional<MaskField>> masks;  // by field
   std::vector<Transform> transforms;
   std::optional<Pointwise> pointwise;  // set when there is an image
-  std::optional<ImageTail> tail;
+  std::optional<DeferredPixelOps> tail;
   bool raw = false;  // the tensor's pixels go into the slot as they are: only the tail changes them
   uint64_t seed = 0;
   bool sample_ids = false;
@@ -136,7 +136,7 @@ struct SampleLoader::Program {
     const Pointwise all(spec.transforms, channels, spec.image_layout);
     TensorSpec& output = outputs[*image];
     const bool chw = spec.image_layout == ImageLayout::kChw;
-    ImageTail left;
+    DeferredPixelOps left;
     left.tensor = static_cast<uint32_t>(*image);
     left.output = output;
     left.height = static_cast<uint32_t>(output.shape[chw ? 1 : 0]);
@@ -215,12 +215,12 @@ SampleLoader::SampleLoader(std::shared_ptr<const Dataset> dataset, std::unique_p
     : dataset_(std::move(dataset)), program_(std::move(program)), outputs_(std::move(outputs)) {}
 SampleLoader::~SampleLoader() = default;
 
-const std::optional<ImageTail>& SampleLoader::tail() const {
+const std::optional<DeferredPixelOps>& SampleLoader::tail() const {
   return program_->tail;
 }
 
 Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const Dataset> dataset,
-                                                           const FeedSpec& spec, TailAt tail_at) {
+                                                           const FeedSpec& spec, PixelOpsAt tail_at) {
   const std::vector<Field>& fields = dataset->info().fields;
   auto program = std::make_unique<Program>();
   program->transforms = spec.transforms;
@@ -275,7 +275,7 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
     return InvalidArgument(text);
   }
   if (program->image.has_value()) {
-    if (tail_at == TailAt::kClient) {
+    if (tail_at == PixelOpsAt::kClient) {
       program->LeaveTail(spec, channels, outputs);
     } else {
       program->pointwise.emplace(spec.transforms, channels, spec.image_layout);

@@ -16,7 +16,7 @@
 #include "common/spec/feed_spec.h"
 #include "server/dataset/dataset.h"
 #include "server/trace/tracer.h"
-#include "server/transform/image_tail.h"
+#include "server/transform/deferred_pixel_ops.h"
 
 namespace pinfeed {
 
@@ -79,7 +79,7 @@ class SampleScratch {
 
 // Who does the pointwise transforms, mirroring and layout of images: the workers, or the trainer's GPU. In
 // the second case the slot gets uint8 pixels, and where needed a byte a sample that says what else to do.
-enum class TailAt { kWorker, kClient };
+enum class PixelOpsAt { kWorker, kClient };
 
 // Purpose: loads one sample of a feed into its places. Owns: a share of the dataset, the compiled transforms.
 // Immutable. Threads: Load may be called from any thread at once, each with its own scratch. Errors: a bad
@@ -90,15 +90,17 @@ class SampleLoader {
   // Checks the transforms against the dataset's fields; kInvalidArgument lists every fault, one a line
   // ("transforms[1] center_crop: ...").
   static Result<std::unique_ptr<SampleLoader>> Create(std::shared_ptr<const Dataset> dataset,
-                                                      const FeedSpec& spec, TailAt tail_at = TailAt::kWorker);
+                                                      const FeedSpec& spec,
+                                                      PixelOpsAt tail_at = PixelOpsAt::kWorker);
   ~SampleLoader();
 
   // The tensors of one sample, in output order: the dataset's fields after the transforms, then "sample_id"
-  // and "valid" if the spec asks for them, then the mark of TailAt::kClient (an ImageMark) if there is one.
+  // and "valid" if the spec asks for them, then the mark of PixelOpsAt::kClient (an ImageMark) if there is
+  // one.
   const std::vector<TensorSpec>& outputs() const { return outputs_; }
   const Dataset& dataset() const { return *dataset_; }
-  // Of TailAt::kClient, when there is something left to do to the images.
-  const std::optional<ImageTail>& tail() const;
+  // Of PixelOpsAt::kClient, when there is something left to do to the images.
+  const std::optional<DeferredPixelOps>& tail() const;
 
   // Precondition: places[t].size() == outputs()[t].SampleBytes() for every t; key.id < samples of the
   // dataset.

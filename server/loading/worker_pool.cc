@@ -19,9 +19,9 @@ std::vector<std::unique_ptr<SampleScratch>> Scratches(uint32_t count) {
 
 }  // namespace
 
-WorkerPool::WorkerPool(uint32_t threads, uint32_t most_of_user)
+WorkerPool::WorkerPool(uint32_t threads, uint32_t max_per_user)
     : thread_count_(std::max(threads, 1U)),
-      most_of_user_(std::max(most_of_user, 1U)),
+      max_per_user_(std::max(max_per_user, 1U)),
       scratches_(Scratches(thread_count_)) {}
 
 WorkerPool::~WorkerPool() {
@@ -48,7 +48,7 @@ void WorkerPool::Stop() {
 }
 
 void WorkerPool::Submit(std::shared_ptr<FillTask> task) {
-  PF_CHECK(task->samples_ > 0 && task->grain_ > 0, "a task has at least one sample");
+  PF_CHECK(task->samples_ > 0 && task->chunk_samples_ > 0, "a task has at least one sample");
   MutexLock lock(mutex_);
   if (stopping_) return;
   // A feed that was away must not catch up on everything the others were served meanwhile: it starts level
@@ -61,7 +61,7 @@ void WorkerPool::Submit(std::shared_ptr<FillTask> task) {
     auto& served = task->share_->served_ns;
     if (served.load(std::memory_order_relaxed) < least) served.store(least, std::memory_order_relaxed);
   }
-  const uint32_t chunks = (task->samples_ + task->grain_ - 1) / task->grain_;
+  const uint32_t chunks = (task->samples_ + task->chunk_samples_ - 1) / task->chunk_samples_;
   task->unfinished_ = task->samples_;
   open_.push_back(std::move(task));
   if (chunks == 1) {
@@ -86,17 +86,17 @@ std::shared_ptr<FillTask> WorkerPool::Claim(uint32_t* begin, uint32_t* end) {
   if (best == open_.size()) return nullptr;
   std::shared_ptr<FillTask> task = open_[best];
   *begin = task->claimed_;
-  *end = *begin + std::min(task->grain_, task->samples_ - *begin);
+  *end = *begin + std::min(task->chunk_samples_, task->samples_ - *begin);
   task->claimed_ = *end;
   if (*end == task->samples_) open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(best));
-  if (most_of_user_ < thread_count_) ++working_[task->share_->owner];
+  if (max_per_user_ < thread_count_) ++working_[task->share_->owner];
   return task;
 }
 
 bool WorkerPool::MayHaveWorker(uid_t user) const {
-  if (most_of_user_ >= thread_count_) return true;
+  if (max_per_user_ >= thread_count_) return true;
   const auto working = working_.find(user);
-  return working == working_.end() || working->second < most_of_user_;
+  return working == working_.end() || working->second < max_per_user_;
 }
 
 void WorkerPool::Finish(const std::shared_ptr<FillTask>& task, uint32_t samples) {
@@ -105,10 +105,10 @@ void WorkerPool::Finish(const std::shared_ptr<FillTask>& task, uint32_t samples)
     MutexLock lock(mutex_);
     task->unfinished_ -= samples;
     last = task->unfinished_ == 0;
-    if (most_of_user_ < thread_count_) {
+    if (max_per_user_ < thread_count_) {
       const auto working = working_.find(task->share_->owner);
       // A worker may have gone to sleep over this user's tasks; this one may go on with another's.
-      if (working->second == most_of_user_ && !open_.empty()) work_.NotifyOne();
+      if (working->second == max_per_user_ && !open_.empty()) work_.NotifyOne();
       if (--working->second == 0) working_.erase(working);
     }
   }

@@ -76,8 +76,8 @@ class FeedShareUse {
 // Purpose: one batch to fill. Owned by the pool from Submit until Done() has returned.
 class FillTask {
  public:
-  FillTask(std::shared_ptr<FeedShare> share, uint32_t samples, uint32_t grain)
-      : share_(std::move(share)), samples_(samples), grain_(grain) {}
+  FillTask(std::shared_ptr<FeedShare> share, uint32_t samples, uint32_t chunk_samples)
+      : share_(std::move(share)), samples_(samples), chunk_samples_(chunk_samples) {}
   virtual ~FillTask() = default;
   FillTask(const FillTask&) = delete;
   FillTask& operator=(const FillTask&) = delete;
@@ -89,21 +89,21 @@ class FillTask {
  private:
   friend class WorkerPool;
   const FeedShareUse share_;
-  const uint32_t samples_;   // >= 1
-  const uint32_t grain_;     // samples claimed at once, >= 1
-  uint32_t claimed_ = 0;     // guarded by the pool's mutex
-  uint32_t unfinished_ = 0;  // likewise
+  const uint32_t samples_;        // >= 1
+  const uint32_t chunk_samples_;  // samples claimed at once, >= 1
+  uint32_t claimed_ = 0;          // guarded by the pool's mutex
+  uint32_t unfinished_ = 0;       // likewise
 };
 
 // Purpose: runs tasks of the feed first that has got the least (served worker time, and batches in hand at
 // what they cost), and within a feed the oldest batch first; all workers join on one batch. The feeds of one
-// user have `most_of_user` workers at a time, so that storage of one user's that does not answer leaves some
+// user have `max_per_user` workers at a time, so that storage of one user's that does not answer leaves some
 // to the others. Owns: threads and their scratch buffers. Borrows: nothing. Threads: Submit from any thread
 // (also from Run and Done). Start and Stop from the owner. Invariant: a task's Done runs exactly once, unless
 // the pool is stopped before.
 class WorkerPool {
  public:
-  explicit WorkerPool(uint32_t threads, uint32_t most_of_user = UINT32_MAX);
+  explicit WorkerPool(uint32_t threads, uint32_t max_per_user = UINT32_MAX);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
@@ -152,7 +152,7 @@ class WorkerPool {
   void Finish(const std::shared_ptr<FillTask>& task, uint32_t samples) PF_EXCLUDES(mutex_);
 
   const uint32_t thread_count_;
-  const uint32_t most_of_user_;
+  const uint32_t max_per_user_;
   const std::vector<std::unique_ptr<SampleScratch>> scratches_;  // one a thread
   std::vector<Began> began_{thread_count_};                      // one a worker
   std::atomic<uint64_t> progress_{0};

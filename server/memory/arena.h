@@ -44,7 +44,7 @@ struct Piece {
 };
 
 // Where a filled piece goes. The slot has no gaps: samples that were skipped leave none.
-struct Landing {
+struct SlotRange {
   uint32_t first = 0;    // index in the slot of the piece's first sample
   uint32_t samples = 0;  // of the piece, from its first on
   bool last = false;     // of the batch's pieces
@@ -78,7 +78,7 @@ class Arena {
   // memory must not be written until then, and is anybody's after. On the host the slot is the client's
   // memory already: `done` is called at once.
   using Done = std::function<void(Status, CopyTime)>;
-  virtual void Deliver(const Piece& piece, const Landing& landing, Done done) = 0;
+  virtual void Deliver(const Piece& piece, const SlotRange& landing, Done done) = 0;
 
   // While `waiting`, no slot is free and the reader wants to know of releases. On the host the clients ring
   // for them, so there is nothing to do. A GPU cannot ring: the arena then calls the reader again and again,
@@ -99,10 +99,11 @@ class Arena {
   // error says why the client can have none. Any thread; may take a while.
   virtual Result<const Arena*> At(const std::string& /*gpu_uuid*/) { return this; }
   // One of the clients that At gave `part` for is gone. A part of a group's memory goes with the last one,
-  // unless `keep`: it has had batches, and somebody may come back for more. `heir`: that client, if it has
-  // not said that it unmapped the part. May take a while.
+  // unless `keep`: it has had batches, and somebody may come back for more. `remaining_mapper`: that client,
+  // if it has not said that it unmapped the part. May take a while.
   // NOLINTNEXTLINE(performance-unnecessary-value-param): who overrides it keeps it
-  virtual void LeaveAt(const Arena& /*part*/, bool /*keep*/, std::optional<ClientProcess> /*heir*/) {}
+  virtual void LeaveAt(const Arena& /*part*/, bool /*keep*/,
+                       std::optional<ClientProcess> /*remaining_mapper*/) {}
 
   // The descriptor that a client maps; -1 when the offer carries a handle instead. Owned by the arena.
   virtual int fd() const = 0;

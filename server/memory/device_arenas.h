@@ -19,12 +19,12 @@
 #include "common/spec/feed_spec.h"
 #include "common/spec/tensor_spec.h"
 #include "server/memory/arena.h"
-#include "server/memory/chore.h"
+#include "server/memory/ongoing_operation.h"
 
 namespace pinfeed {
 
 // Memory of clients that ended without a farewell, which their work on the GPU may still touch.
-struct LingeringSnapshot {
+struct QuarantinedMemory {
   Backend backend = Backend::kVmmFd;
   uint64_t bytes = 0;
   std::vector<pid_t> pids;
@@ -37,7 +37,7 @@ struct GpuSnapshot {
   std::string name;
   uint64_t arena_capacity_bytes = 0;  // of its memory, for arenas
   uint64_t arena_used_bytes = 0;      // with what lingers
-  std::vector<LingeringSnapshot> lingering;
+  std::vector<QuarantinedMemory> lingering;
   uint64_t copies = 0;
   uint64_t copied_bytes = 0;  // from the host
   uint64_t peer_bytes = 0;    // from other GPUs
@@ -51,7 +51,7 @@ struct GpuSnapshot {
 
   uint64_t lingering_bytes() const {
     uint64_t bytes = 0;
-    for (const LingeringSnapshot& piece : lingering) bytes += piece.bytes;
+    for (const QuarantinedMemory& piece : lingering) bytes += piece.bytes;
     return bytes;
   }
 };
@@ -76,7 +76,7 @@ class DeviceArenas {
   virtual void AwaitLingering(std::chrono::steady_clock::time_point deadline) = 0;
   virtual std::vector<GpuSnapshot> Snapshot() const = 0;
   // What gives back memory of dead clients right now.
-  virtual std::optional<Chore> CurrentChore() const = 0;
+  virtual std::optional<OngoingOperation> CurrentChore() const = 0;
   // What users have, of those that have something.
   struct UserBytes {
     uint64_t pinned = 0;
@@ -84,7 +84,7 @@ class DeviceArenas {
   };
   virtual std::map<uid_t, UserBytes> UsedByUser() const = 0;
   // What a user may have of all pinned memory, and of the GPU that gives the least.
-  virtual UserBytes MostAUser() const = 0;
+  virtual UserBytes MaxPerUser() const = 0;
 };
 
 struct DeviceOptions {

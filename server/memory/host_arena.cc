@@ -11,7 +11,7 @@ namespace pinfeed {
 
 Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, uint32_t slot_count,
                                                      bool shared, MemoryBudget& pool,
-                                                     std::optional<uid_t> user, KeptMemory* kept) {
+                                                     std::optional<uid_t> user, HostMemoryQuarantine* kept) {
   if (slot_count < kMinSlots || slot_count > kMaxSlots) {
     return InvalidArgument("slots: " + std::to_string(slot_count) + " is not within " +
                            std::to_string(kMinSlots) + ".." + std::to_string(kMaxSlots));
@@ -24,7 +24,7 @@ Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, 
 
   auto lease = pool.Reserve(bytes, user);
   if (!lease.ok()) return lease.status().WithContext(what);
-  auto promise = HostRoom::OfThisProcess().Ask(bytes);
+  auto promise = HostMemoryLedger::OfThisProcess().Ask(bytes);
   if (!promise.ok()) return promise.status().WithContext(what);
   const auto made = CreateEmptyMemfd("pinfeed-arena", bytes);
   if (!made.ok()) return made.status().WithContext(what);
@@ -87,7 +87,7 @@ void HostArena::SetTaken(uint32_t slot, SlotMemory memory) {
     promise_.End(slot_stride());
 }
 
-void HostArena::Deliver(const Piece& piece, const Landing& /*landing*/, Done done) {
+void HostArena::Deliver(const Piece& piece, const SlotRange& /*landing*/, Done done) {
   // All its samples were prepared. A shorter batch leaves a rest of the slot: too little to be told apart.
   const bool whole = piece.begin == 0 && piece.end == layout().batch_size;
   if (slots_[piece.slot].load(std::memory_order_acquire) != SlotMemory::kWhole)

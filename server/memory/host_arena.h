@@ -11,8 +11,8 @@
 #include "common/os/memfd.h"
 #include "common/wire/shared_page.h"
 #include "server/memory/arena.h"
-#include "server/memory/host_room.h"
-#include "server/memory/kept_memory.h"
+#include "server/memory/host_memory_ledger.h"
+#include "server/memory/host_memory_quarantine.h"
 #include "server/memory/memory_budget.h"
 
 namespace pinfeed {
@@ -28,7 +28,7 @@ class HostArena final : public Arena {
   static Result<std::unique_ptr<HostArena>> Create(const BatchLayout& layout, uint32_t slot_count,
                                                    bool shared, MemoryBudget& pool,
                                                    std::optional<uid_t> user = std::nullopt,
-                                                   KeptMemory* kept = nullptr);
+                                                   HostMemoryQuarantine* kept = nullptr);
   ~HostArena() override;
 
   Backend backend() const override { return Backend::kHost; }
@@ -37,14 +37,15 @@ class HostArena final : public Arena {
     return memory_.data() + piece.slot * slot_stride() + place.offset + piece.begin * place.sample_bytes;
   }
   Status Prepare(const Piece& piece, uint32_t begin, uint32_t end) override PF_EXCLUDES(mutex_);
-  void Deliver(const Piece& piece, const Landing& landing, Done done) override;
+  void Deliver(const Piece& piece, const SlotRange& landing, Done done) override;
   // Not of a shared arena: the kernel punches no hole into memory that is sealed against writers.
   void Discard() override { DiscardMemfd(fd_.get(), bytes()); }
   int fd() const override { return client_fd_.get(); }
 
  private:
   HostArena(const ArenaId& id, uint32_t slot_count, const BatchLayout& layout, BudgetLease lease,
-            HostRoom::Promise promise, UniqueFd fd, UniqueFd client_fd, Mapping memory, KeptMemory* kept)
+            HostMemoryLedger::Reservation promise, UniqueFd fd, UniqueFd client_fd, Mapping memory,
+            HostMemoryQuarantine* kept)
       : Arena(id, slot_count, layout),
         lease_(std::move(lease)),
         promise_(std::move(promise)),
@@ -61,10 +62,10 @@ class HostArena final : public Arena {
   void SetTaken(uint32_t slot, SlotMemory memory);
 
   BudgetLease lease_;
-  HostRoom::Promise promise_;
+  HostMemoryLedger::Reservation promise_;
   Mutex mutex_;  // a leaf: held while a slot is allocated or claimed
   std::array<std::atomic<SlotMemory>, kMaxSlots> slots_{};
-  KeptMemory* const kept_;
+  HostMemoryQuarantine* const kept_;
   UniqueFd fd_;
   UniqueFd client_fd_;  // an opening of its own: its users are not taken for us
   Mapping memory_;

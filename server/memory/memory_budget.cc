@@ -46,11 +46,11 @@ Result<BudgetLease> MemoryBudget::Reserve(uint64_t bytes, std::optional<uid_t> u
   if (user) {
     const auto found = users_.find(*user);
     const uint64_t has = found == users_.end() ? 0 : found->second;
-    if (bytes > most_a_user_ || has > most_a_user_ - bytes) {
+    if (bytes > max_per_user_ || has > max_per_user_ - bytes) {
       return ResourceExhausted(
           names_.user_key + ": user " + std::to_string(*user) + " has " + ExactByteSize(has) + " of " +
           names_.what + ", and " + ExactByteSize(bytes) + " more would be above the " +
-          ExactByteSize(most_a_user_) +
+          ExactByteSize(max_per_user_) +
           " that a user may have; close a feed of this user (`pinfeed status` lists them), ask for a smaller "
           "batch or fewer slots, or have the operator raise " +
           names_.user_key);

@@ -43,7 +43,7 @@ class BudgetLease {
 
 // Purpose: accounts for memory. Threads: all methods from any thread, none blocks.
 // Invariants: 1. used <= capacity; 2. used is the sum of the living leases (checked on destruction: all must
-// be home); 3. no user's leases are more than most_a_user.
+// be home); 3. no user's leases are more than max_per_user.
 class MemoryBudget {
  public:
   // For messages: what it is the memory of, and the keys that bound it.
@@ -53,8 +53,8 @@ class MemoryBudget {
     std::string user_key = "user_pool_bytes";
   };
   explicit MemoryBudget(uint64_t capacity_bytes) : MemoryBudget(capacity_bytes, UINT64_MAX, Names()) {}
-  MemoryBudget(uint64_t capacity_bytes, uint64_t most_a_user, Names names)
-      : capacity_bytes_(capacity_bytes), most_a_user_(most_a_user), names_(std::move(names)) {}
+  MemoryBudget(uint64_t capacity_bytes, uint64_t max_per_user, Names names)
+      : capacity_bytes_(capacity_bytes), max_per_user_(max_per_user), names_(std::move(names)) {}
   ~MemoryBudget();
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
@@ -64,7 +64,7 @@ class MemoryBudget {
   Result<BudgetLease> Reserve(uint64_t bytes, std::optional<uid_t> user = std::nullopt) PF_EXCLUDES(mutex_);
 
   uint64_t capacity_bytes() const { return capacity_bytes_; }
-  uint64_t most_a_user() const { return most_a_user_; }
+  uint64_t max_per_user() const { return max_per_user_; }
   uint64_t used_bytes() const PF_EXCLUDES(mutex_);
   // Of users that have some.
   std::map<uid_t, uint64_t> used_by_user() const PF_EXCLUDES(mutex_);
@@ -74,7 +74,7 @@ class MemoryBudget {
   void Return(uint64_t bytes, std::optional<uid_t> user) noexcept PF_EXCLUDES(mutex_);
 
   const uint64_t capacity_bytes_;
-  const uint64_t most_a_user_;
+  const uint64_t max_per_user_;
   const Names names_;
   mutable Mutex mutex_;
   uint64_t used_bytes_ PF_GUARDED_BY(mutex_) = 0;

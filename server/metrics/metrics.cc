@@ -196,7 +196,7 @@ void AddUsers(const DaemonSnapshot& snapshot, Page& page) {
   };
   UserSnapshot others;
   for (size_t i = 0; i < users.size(); ++i) {
-    if (i < kMostUsersNamed) {
+    if (i < kMaxUsersNamed) {
       add(users[i], std::to_string(users[i].uid));
       continue;
     }
@@ -205,7 +205,7 @@ void AddUsers(const DaemonSnapshot& snapshot, Page& page) {
     others.pinned_bytes += users[i].pinned_bytes;
     others.gpu_bytes += users[i].gpu_bytes;
   }
-  if (users.size() > kMostUsersNamed) add(others, "others");
+  if (users.size() > kMaxUsersNamed) add(others, "others");
   page.Add(Metric::kUserSessionsLimit, snapshot.user_limits.sessions);
   page.Add(Metric::kUserPoolLimit, snapshot.user_limits.pool_bytes);
   page.Add(Metric::kUserPinnedLimit, snapshot.user_limits.pinned_bytes);

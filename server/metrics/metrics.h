@@ -13,7 +13,7 @@
 namespace pinfeed {
 
 // Users with series of their own at one time; what the others have is summed under "others".
-inline constexpr size_t kMostUsersNamed = 20;
+inline constexpr size_t kMaxUsersNamed = 20;
 
 // Purpose: makes metrics at scrape time, so that sessions and feeds that ended leave no series behind. Owns:
 // the snapshot function, whose captures must outlive it. Threads: Collect from any thread. Errors: none.

@@ -75,12 +75,12 @@ Json GpuJson(const GpuSnapshot& gpu) {
           {"copy_errors", gpu.copy_errors}};
 }
 
-// Whoever reaches the port sees it: no names of samples, nor of what a chore is at.
+// Whoever reaches the port sees it: no names of samples, nor of what a operation is at.
 Json HungJson(const HungThread& hung) {
   Json out = {{"thread", hung.thread}, {"seconds", std::chrono::duration<double>(hung.age).count()}};
   if (!hung.gpu.empty()) {
     out["gpu"] = hung.gpu;
-  } else if (hung.chore.empty()) {
+  } else if (hung.operation.empty()) {
     out["feed"] = hung.feed;
     out["sample"] = hung.sample;
   }

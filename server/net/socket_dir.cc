@@ -31,7 +31,7 @@ std::string HolderOf(int fd) {
 
 // A process that was killed may lose its lock well before its socket: the kernel closes one descriptor after
 // the other, and those of GPUs take their time.
-constexpr std::chrono::milliseconds kMostDying(2000);
+constexpr std::chrono::milliseconds kMaxDying(2000);
 constexpr std::chrono::milliseconds kAskAgain(50);
 
 // A connection to whoever listens there, or no descriptor if that has more waiting than it takes; nothing
@@ -160,7 +160,7 @@ Result<SocketDir> SocketDir::Lock(const std::string& directory, bool temporary) 
 
 Status SocketDir::CheckUnserved() const {
   using Clock = std::chrono::steady_clock;
-  const Clock::time_point end = Clock::now() + kMostDying;
+  const Clock::time_point end = Clock::now() + kMaxDying;
   ucred holder{};
   while (true) {
     const std::optional<UniqueFd> connection = ConnectTo(rpc_path());

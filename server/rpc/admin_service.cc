@@ -19,22 +19,22 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kLeastSeconds = 0.1;
-constexpr double kMostSeconds = 300;
-constexpr double kMostUserSeconds = 60;  // of a user that is no operator
-constexpr uint64_t kMostSpans = 10'000'000;
+constexpr double kMaxSeconds = 300;
+constexpr double kMaxUserSeconds = 60;  // of a user that is no operator
+constexpr uint64_t kMaxSpans = 10'000'000;
 // How often the clients' words are looked at: how exact the times are that they do not tell themselves.
 constexpr std::chrono::microseconds kLookEvery{500};
 constexpr std::chrono::milliseconds kSendEvery{100};
 constexpr size_t kSendAt = Tracer::kCapacity / 4;
 constexpr size_t kSpansAMessage = 4096;
 // For a caller that does not read.
-constexpr std::chrono::seconds kMostWriting{10};
+constexpr std::chrono::seconds kMaxWriting{10};
 
 Status CheckRequest(const v1::TraceRequest& request) {
   std::string faults;
-  if (!(request.seconds() >= kLeastSeconds && request.seconds() <= kMostSeconds))
+  if (!(request.seconds() >= kLeastSeconds && request.seconds() <= kMaxSeconds))
     faults = "seconds: must be from 0.1 to 300";
-  if (request.max_spans() < 1 || request.max_spans() > kMostSpans)
+  if (request.max_spans() < 1 || request.max_spans() > kMaxSpans)
     faults += std::string(faults.empty() ? "" : "\n") + "max_spans: must be from 1 to 10000000";
   return faults.empty() ? OkStatus() : InvalidArgument(faults);
 }
@@ -60,7 +60,7 @@ void Fill(const TraceSpan& span, v1::Span& out) {
   out.set_open(span.open);
 }
 
-constexpr size_t kMostReason = 200;
+constexpr size_t kMaxReason = 200;
 
 grpc::ServerUnaryReactor* Finish(grpc::ServerUnaryReactor* reactor, const Status& status) {
   reactor->Finish(ToGrpc(status));
@@ -178,9 +178,9 @@ grpc::ServerUnaryReactor* AdminService::Evict(grpc::CallbackServerContext* conte
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const Result<Caller> caller = FindOperator(*context, "evict");
   if (!caller.ok()) return Finish(reactor, caller.status());
-  if (request->reason().size() > kMostReason) {
+  if (request->reason().size() > kMaxReason) {
     return Finish(reactor, InvalidArgument("reason: " + std::to_string(request->reason().size()) +
-                                           " bytes are more than " + std::to_string(kMostReason)));
+                                           " bytes are more than " + std::to_string(kMaxReason)));
   }
   if (const std::shared_ptr<Session> session = parts_.sessions.Find(request->session()))
     response->set_session(Describe(*session));
@@ -240,7 +240,7 @@ Result<uint64_t> AdminService::TakeTurn(std::optional<uid_t> scope, double secon
   const Clock::time_point now = Clock::now();
   std::erase_if(pauses_, [&](const auto& pause) { return pause.second <= now; });
   if (scope) {
-    if (seconds > kMostUserSeconds) {
+    if (seconds > kMaxUserSeconds) {
       return ResourceExhausted(
           "trace: " + std::to_string(static_cast<int64_t>(seconds)) +
           " seconds are asked for; users other than root and the daemon's have 60 at a time");
@@ -302,7 +302,7 @@ Status AdminService::RunTrace(TraceStream& stream, Tracer::Recording& recording,
     for (size_t i = 0; i < spans.size() || i == 0; i += kSpansAMessage) {
       for (size_t k = i; k < std::min(spans.size(), i + kSpansAMessage); ++k)
         Fill(spans[k], *message.add_spans());
-      if (!stream.Write(message, Clock::now() + kMostWriting)) return OkStatus();
+      if (!stream.Write(message, Clock::now() + kMaxWriting)) return OkStatus();
       message.Clear();
       message.set_lost(recording.lost());
       message.set_full(full);

@@ -80,7 +80,7 @@ class AdminService final : public v1::Admin::CallbackService {
     std::optional<uid_t> scope;
     TraceStream* stream = nullptr;
   };
-  // The turn's number. A user that is no operator has kMostUserSeconds and then a pause as long as the trace
+  // The turn's number. A user that is no operator has kMaxUserSeconds and then a pause as long as the trace
   // was; an operator's trace ends such a user's. kResourceExhausted says what to wait for.
   Result<uint64_t> TakeTurn(std::optional<uid_t> scope, double seconds, TraceStream& stream)
       PF_EXCLUDES(mutex_);

@@ -22,7 +22,7 @@ constexpr CallQueue::Bounds kCalls{.threads = 32, .running_a_user = 16, .waiting
 constexpr std::chrono::milliseconds kAnswerEarly(500);
 constexpr std::chrono::hours kLongestDeadline(24 * 365);  // what is longer is none
 
-v1::ImageTail ToMessage(const ImageTail& tail) {
+v1::ImageTail ToMessage(const DeferredPixelOps& tail) {
   const auto layout = [](ImageLayout l) {
     return l == ImageLayout::kHwc ? v1::FeedSpec::HWC : v1::FeedSpec::CHW;
   };
@@ -48,7 +48,7 @@ std::string TraceIdOf(const grpc::CallbackServerContext& context) {
 // What a client makes of a device slot: its tensors, without the marks, and with the images' end still to
 // come.
 void DescribeOutputs(const Feed& feed, v1::OpenFeedResponse* response) {
-  const std::optional<ImageTail>& tail = feed.tail();
+  const std::optional<DeferredPixelOps>& tail = feed.tail();
   const std::vector<TensorPlace>& tensors = feed.layout().tensors;
   for (uint32_t i = 0; i < tensors.size(); ++i) {
     if (tail && tail->mark == i) continue;

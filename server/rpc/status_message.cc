@@ -97,8 +97,8 @@ void FillHung(const HungThread& in, v1::HungThread& out) {
   out.set_thread(in.thread);
   out.set_seconds(std::chrono::duration<double>(in.age).count());
   out.set_gpu(in.gpu);
-  out.set_chore(Utf8(in.chore));
-  if (!in.gpu.empty() || !in.chore.empty()) return;
+  out.set_chore(Utf8(in.operation));
+  if (!in.gpu.empty() || !in.operation.empty()) return;
   out.set_feed_id(in.feed);
   out.set_sample_id(in.sample);
   out.set_sample(Utf8(in.sample_name));
@@ -151,7 +151,7 @@ void FillStatus(const DaemonSnapshot& snapshot, const std::string& version, v1::
     status.set_copy_seconds(Seconds(gpu.copy_ns));
     status.set_queue_seconds(Seconds(gpu.queue_ns));
     status.set_lingering_bytes(gpu.lingering_bytes());
-    for (const LingeringSnapshot& piece : gpu.lingering) {
+    for (const QuarantinedMemory& piece : gpu.lingering) {
       v1::LingeringMemory& out_piece = *status.add_lingering();
       out_piece.set_backend(BackendName(piece.backend));
       out_piece.set_bytes(piece.bytes);

@@ -16,7 +16,7 @@
 namespace pinfeed {
 namespace {
 
-constexpr size_t kMostHeirs = 64;
+constexpr size_t kMaxRemainingMappers = 64;
 constexpr std::chrono::seconds kLongestRest{1};  // of a feed whose workers do not hang
 
 void Add(const FeedSnapshot& feed, FeedTotals& totals) {
@@ -81,7 +81,7 @@ Result<std::shared_ptr<Feed>> FeedTable::MakeFeed(const Make& make) {
   }
   const LogScope scope({.session = 0, .feed = id, .trace_id = ""});
   ASSIGN_OR_RETURN(std::unique_ptr<Feed> made, make(id));
-  const std::shared_ptr<Feed> feed(made.release(), [this](Feed* last) { LayDown(last); });
+  const std::shared_ptr<Feed> feed(made.release(), [this](Feed* last) { Retire(last); });
   const FeedSpec& spec = feed->spec();
   spdlog::info("feed {}: {}, batches of {}, {} slots of {} bytes, {}", id, QuotePath(feed->dataset().path),
                spec.batch_size, feed->arena().slot_count(), feed->arena().slot_stride(),
@@ -163,7 +163,9 @@ void FeedTable::Rest(uint64_t id) {
 
 void FeedTable::EndIfOver(Entry& entry) {
   if (entry.members > 0 || !entry.at_rest) return;
-  jobs_.push_back({.feed = entry.feed, .discard = !entry.mapped, .heirs = std::move(entry.heirs)});
+  jobs_.push_back({.feed = entry.feed,
+                   .discard = !entry.mapped,
+                   .remaining_mappers = std::move(entry.remaining_mappers)});
   changed_.NotifyAll();
 }
 
@@ -173,7 +175,7 @@ void FeedTable::Forget(FeedMember& member) {
   const MutexLock lock(mutex_);
   if (member.arena_ != nullptr) {
     Job leave{.feed = member.feed_, .part = member.arena_, .keep = keep};
-    if (member.mapped_ && member.client_) leave.heirs.push_back(*member.client_);
+    if (member.mapped_ && member.client_) leave.remaining_mappers.push_back(*member.client_);
     jobs_.push_back(std::move(leave));
     changed_.NotifyAll();
   }
@@ -182,9 +184,10 @@ void FeedTable::Forget(FeedMember& member) {
   if (member.mapped_ && member.client_) {
     // Each keeps a descriptor, and a group may see any number of members come and go. What is lost by this is
     // where the charge of a group's memory ends, not the memory: a group's is the driver's to keep.
-    if (entry.heirs.size() >= kMostHeirs)
-      std::erase_if(entry.heirs, [](const ClientProcess& heir) { return heir.HasEnded(); });
-    entry.heirs.push_back(*std::move(member.client_));
+    if (entry.remaining_mappers.size() >= kMaxRemainingMappers)
+      std::erase_if(entry.remaining_mappers,
+                    [](const ClientProcess& remaining_mapper) { return remaining_mapper.HasEnded(); });
+    entry.remaining_mappers.push_back(*std::move(member.client_));
   }
   if (--entry.members > 0) return;
   entry.gone = Clock::now();
@@ -212,10 +215,10 @@ void FeedTable::Reap() {
 
 void FeedTable::Begin(std::string what) {
   const MutexLock lock(mutex_);
-  current_ = Chore{"feed-reaper", std::move(what), std::chrono::steady_clock::now()};
+  current_ = OngoingOperation{"feed-reaper", std::move(what), std::chrono::steady_clock::now()};
 }
 
-std::optional<Chore> FeedTable::CurrentChore() const {
+std::optional<OngoingOperation> FeedTable::CurrentChore() const {
   const MutexLock lock(mutex_);
   return current_;
 }
@@ -224,10 +227,10 @@ void FeedTable::Do(Job job) {
   const std::string name = "feed " + std::to_string(job.feed->id());
   const LogScope scope({.session = 0, .feed = job.feed->id(), .trace_id = ""});
   if (job.part != nullptr) {
-    std::optional<ClientProcess> heir;
-    if (!job.heirs.empty()) heir = std::move(job.heirs.front());
+    std::optional<ClientProcess> remaining_mapper;
+    if (!job.remaining_mappers.empty()) remaining_mapper = std::move(job.remaining_mappers.front());
     Begin("giving up the memory of " + name + " on one of its GPUs");
-    return job.feed->LeaveArenaAt(*job.part, job.keep, std::move(heir));
+    return job.feed->LeaveArenaAt(*job.part, job.keep, std::move(remaining_mapper));
   }
   FeedSnapshot last = job.feed->Snapshot();
   spdlog::info("feed {}: ended after {} batches, {} bad samples", last.id, last.batches, last.bad_samples);
@@ -242,7 +245,7 @@ void FeedTable::Do(Job job) {
   const std::string memory = ByteSize(arena.mapped_bytes()) + " of " + name + " (" +
                              BackendName(arena.backend()) + ", " + QuotePath(job.feed->dataset().path) + ")";
   if (job.discard) job.feed->DiscardMemory();
-  if (!job.heirs.empty()) job.feed->LeaveMemoryTo(std::move(job.heirs));
+  if (!job.remaining_mappers.empty()) job.feed->LeaveMemoryTo(std::move(job.remaining_mappers));
   const std::shared_ptr<const FeedShare> share = job.feed->share();
   const Feed* const feed = job.feed.get();
   job.feed.reset();
@@ -254,10 +257,10 @@ void FeedTable::Do(Job job) {
   share->AwaitUsers();
 }
 
-void FeedTable::LayDown(Feed* feed) {
+void FeedTable::Retire(Feed* feed) {
   std::unique_ptr<Feed> last(feed);
   const MutexLock lock(mutex_);
-  let_go_.push_back(std::move(last));
+  retired_.push_back(std::move(last));
   changed_.NotifyAll();
 }
 
@@ -265,13 +268,13 @@ std::unique_ptr<Feed> FeedTable::TakeLast(const Feed* feed) {
   const MutexLock lock(mutex_);
   while (true) {
     const auto found =
-        std::find_if(let_go_.begin(), let_go_.end(), [feed](const auto& one) { return one.get() == feed; });
-    if (found == let_go_.end()) {
+        std::find_if(retired_.begin(), retired_.end(), [feed](const auto& one) { return one.get() == feed; });
+    if (found == retired_.end()) {
       changed_.Wait(mutex_);
       continue;
     }
     std::unique_ptr<Feed> last = std::move(*found);
-    let_go_.erase(found);
+    retired_.erase(found);
     return last;
   }
 }

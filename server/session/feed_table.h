@@ -21,7 +21,7 @@
 #include "common/base/sync.h"
 #include "common/spec/feed_spec.h"
 #include "server/feed/feed.h"
-#include "server/memory/chore.h"
+#include "server/memory/ongoing_operation.h"
 #include "server/metrics/snapshot.h"
 
 namespace pinfeed {
@@ -120,7 +120,7 @@ class FeedTable {
 
   std::vector<std::shared_ptr<Feed>> All() PF_EXCLUDES(mutex_);
   // The step that the reaper is at; nothing when it has nothing to do.
-  std::optional<Chore> CurrentChore() const PF_EXCLUDES(mutex_);
+  std::optional<OngoingOperation> CurrentChore() const PF_EXCLUDES(mutex_);
 
   struct View {
     std::vector<FeedReport> feeds;  // without sessions
@@ -134,13 +134,13 @@ class FeedTable {
   using GroupKey = std::pair<uid_t, std::string>;
   struct Entry {
     std::shared_ptr<Feed> feed;
-    uint32_t active = 0;               // members that take part
-    uint32_t members = 0;              // members at all
-    bool mapped = false;               // a member left that may still have the arena mapped
-    std::vector<ClientProcess> heirs;  // the processes of such members, where they are known
-    uint64_t starved_ns = 0;           // the most ever seen: trainers report it, and it must not go down
-    bool at_rest = false;              // see Feed::Stop
-    Clock::time_point gone = {};       // when it had no member any more
+    uint32_t active = 0;                           // members that take part
+    uint32_t members = 0;                          // members at all
+    bool mapped = false;                           // a member left that may still have the arena mapped
+    std::vector<ClientProcess> remaining_mappers;  // the processes of such members, where they are known
+    uint64_t starved_ns = 0;      // the most ever seen: trainers report it, and it must not go down
+    bool at_rest = false;         // see Feed::Stop
+    Clock::time_point gone = {};  // when it had no member any more
   };
   struct Group {
     FeedSpec spec;
@@ -151,7 +151,7 @@ class FeedTable {
     const Arena* part = nullptr;  // that a member leaves; null: the feed ends, which is at rest
     bool keep = false;            // of a part: see Arena::LeaveAt
     bool discard = false;         // of a feed: give the arena's pages back
-    std::vector<ClientProcess> heirs = {};
+    std::vector<ClientProcess> remaining_mappers = {};
   };
 
   Result<std::shared_ptr<Feed>> MakeFeed(const Make& make) PF_EXCLUDES(mutex_);
@@ -169,7 +169,7 @@ class FeedTable {
   // Of the reaper, for CurrentChore.
   void Begin(std::string what) PF_EXCLUDES(mutex_);
   // Nobody has a share of it any more: it is for the reaper.
-  void LayDown(Feed* feed) PF_EXCLUDES(mutex_);
+  void Retire(Feed* feed) PF_EXCLUDES(mutex_);
   // Waits until nobody has a share of it; to be destroyed without the lock.
   std::unique_ptr<Feed> TakeLast(const Feed* feed) PF_EXCLUDES(mutex_);
 
@@ -180,9 +180,9 @@ class FeedTable {
   std::map<GroupKey, Group> groups_ PF_GUARDED_BY(mutex_);
   FeedTotals ended_ PF_GUARDED_BY(mutex_);  // of the feeds that are gone; its `feeds` counts all
   std::deque<Job> jobs_ PF_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<Feed>> let_go_ PF_GUARDED_BY(mutex_);  // of which nobody has a share
+  std::vector<std::unique_ptr<Feed>> retired_ PF_GUARDED_BY(mutex_);  // of which nobody has a share
   bool reaping_ PF_GUARDED_BY(mutex_) = false;
-  std::optional<Chore> current_ PF_GUARDED_BY(mutex_);
+  std::optional<OngoingOperation> current_ PF_GUARDED_BY(mutex_);
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
   std::thread reaper_;  // owner only
 };

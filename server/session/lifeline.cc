@@ -32,9 +32,9 @@ constexpr std::chrono::seconds kOrphanLogDelay(
 // Of all users: a quarter of the descriptors that there may be, which sessions need too.
 size_t MostSilent() {
   rlimit limit{};
-  constexpr rlim_t kMost = 1024;
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMost;
-  return static_cast<size_t>(std::clamp<rlim_t>(limit.rlim_cur / 4, 1, kMost));
+  constexpr rlim_t kMax = 1024;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMax;
+  return static_cast<size_t>(std::clamp<rlim_t>(limit.rlim_cur / 4, 1, kMax));
 }
 
 // A descriptor that becomes readable when the process has ended. SO_PEERPIDFD names the very process that
@@ -67,7 +67,7 @@ LifelineServer::LifelineServer(Listener listener, std::unique_ptr<EventLoop> loo
       hello_timeout_(hello_timeout),
       sessions_(sessions),
       refusals_(refusals),
-      silent_(std::min(kMostSilentOfAUser, MostSilent()), MostSilent()) {}
+      silent_(std::min(kMaxSilentOfAUser, MostSilent()), MostSilent()) {}
 
 LifelineServer::~LifelineServer() {
   Stop();

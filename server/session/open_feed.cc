@@ -135,7 +135,7 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
   if (dataset == nullptr) return Status(kGroupEnded, "group: its feed ended while a session joined it");
   ASSIGN_OR_RETURN(dataset, SelectFields(std::move(dataset), spec.fields));
   ASSIGN_OR_RETURN(const Sampler sampler, Sampler::Create(spec, dataset->info().samples));
-  const TailAt tail = backend == Backend::kHost ? TailAt::kWorker : TailAt::kClient;
+  const PixelOpsAt tail = backend == Backend::kHost ? PixelOpsAt::kWorker : PixelOpsAt::kClient;
   ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader,
                    SampleLoader::Create(std::move(dataset), spec, tail));
   ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(loader->outputs(), spec.batch_size));

@@ -10,7 +10,7 @@
 #include "proto/convert.h"
 #include "server/loading/worker_pool.h"
 #include "server/memory/device_arenas.h"
-#include "server/memory/kept_memory.h"
+#include "server/memory/host_memory_quarantine.h"
 #include "server/memory/memory_budget.h"
 #include "server/session/feed_table.h"
 #include "server/session/session.h"
@@ -23,7 +23,7 @@ class FeedOpener {
  public:
   struct Parts {
     MemoryBudget& pool;
-    KeptMemory& kept;
+    HostMemoryQuarantine& kept;
     WorkerPool& workers;
     FeedTable& feeds;
     SessionTable& sessions;

@@ -8,7 +8,7 @@ namespace pinfeed {
 std::optional<uint64_t> SilentLifelines::Add(uid_t uid, uint64_t id) {
   const auto own = users_.try_emplace(uid).first;
   auto from = users_.end();
-  if (own->second.size() >= most_a_user_) {
+  if (own->second.size() >= max_per_user_) {
     from = own;
   } else if (size_ >= most_) {
     from = std::max_element(users_.begin(), users_.end(),

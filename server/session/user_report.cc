@@ -5,20 +5,20 @@
 
 namespace pinfeed {
 
-void FillUsers(const MemoryBudget& pool, const KeptMemory& kept, const SessionTable& sessions,
+void FillUsers(const MemoryBudget& pool, const HostMemoryQuarantine& kept, const SessionTable& sessions,
                const DeviceArenas* devices, DaemonSnapshot& snapshot) {
   snapshot.kept_bytes = kept.bytes();
   std::map<uid_t, UserSnapshot> users;
   for (const auto& [uid, count] : sessions.by_user()) users[uid].sessions = count;
   for (const auto& [uid, bytes] : pool.used_by_user()) users[uid].pool_bytes = bytes;
   snapshot.user_limits.sessions = sessions.max_of_user();
-  snapshot.user_limits.pool_bytes = pool.most_a_user();
+  snapshot.user_limits.pool_bytes = pool.max_per_user();
   if (devices != nullptr) {
     for (const auto& [uid, bytes] : devices->UsedByUser()) {
       users[uid].pinned_bytes = bytes.pinned;
       users[uid].gpu_bytes = bytes.device;
     }
-    const DeviceArenas::UserBytes limits = devices->MostAUser();
+    const DeviceArenas::UserBytes limits = devices->MaxPerUser();
     snapshot.user_limits.pinned_bytes = limits.pinned;
     snapshot.user_limits.gpu_bytes = limits.device;
   }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "server/memory/device_arenas.h"
-#include "server/memory/kept_memory.h"
+#include "server/memory/host_memory_quarantine.h"
 #include "server/memory/memory_budget.h"
 #include "server/metrics/snapshot.h"
 #include "server/session/session.h"
@@ -11,7 +11,7 @@
 namespace pinfeed {
 
 // Fills `users`, `user_limits` and `kept_bytes`. `devices` may be null.
-void FillUsers(const MemoryBudget& pool, const KeptMemory& kept, const SessionTable& sessions,
+void FillUsers(const MemoryBudget& pool, const HostMemoryQuarantine& kept, const SessionTable& sessions,
                const DeviceArenas* devices, DaemonSnapshot& snapshot);
 
 }  // namespace pinfeed

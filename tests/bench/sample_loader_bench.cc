@@ -105,7 +105,8 @@ BENCHMARK(PointwiseTail)
     ->Args({static_cast<int>(DType::kFloat32), static_cast<int>(ImageLayout::kHwc)})
     ->Args({static_cast<int>(DType::kUint8), static_cast<int>(ImageLayout::kHwc)});
 
-void Load(benchmark::State& state, std::vector<Transform> geometry, TailAt tail_at = TailAt::kWorker) {
+void Load(benchmark::State& state, std::vector<Transform> geometry,
+          PixelOpsAt tail_at = PixelOpsAt::kWorker) {
   const auto dataset = std::make_shared<MemoryDataset>(
       std::vector<Field>{EncodedField("image")}, std::vector<std::vector<std::vector<std::byte>>>{{Photo()}});
   FeedSpec spec;
@@ -138,7 +139,7 @@ void LoadValidation(benchmark::State& state) {
 BENCHMARK(LoadValidation);
 // As for a trainer on a GPU, whose client does the pointwise end.
 void LoadTrainingForClient(benchmark::State& state) {
-  Load(state, {RandomResizedCrop{224, 224}, RandomHorizontalFlip{}}, TailAt::kClient);
+  Load(state, {RandomResizedCrop{224, 224}, RandomHorizontalFlip{}}, PixelOpsAt::kClient);
 }
 BENCHMARK(LoadTrainingForClient);
 

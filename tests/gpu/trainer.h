@@ -75,7 +75,7 @@ class TrainerFeed {
       Check(pf_get_output(feed_, i, &output), "pf_get_output");
       outputs_.push_back(output);
       host_.emplace_back(output.bytes);
-      memory_.push_back(gpu != nullptr ? static_cast<std::byte*>(gpu->Allocate(output.bytes + kMostShift))
+      memory_.push_back(gpu != nullptr ? static_cast<std::byte*>(gpu->Allocate(output.bytes + kMaxShift))
                                        : host_.back().data());
     }
     pointers_.assign(memory_.begin(), memory_.end());
@@ -135,7 +135,7 @@ class TrainerFeed {
   }
 
  private:
-  static constexpr uint64_t kMostShift = 64;
+  static constexpr uint64_t kMaxShift = 64;
   TrainerGpu* gpu_;
   pf_feed* feed_ = nullptr;
   std::vector<pf_tensor> outputs_;

@@ -19,7 +19,7 @@ using std::chrono::nanoseconds;
 // The link is never idle while one copy runs and the next one waits behind it; but copies may be over before
 // the thread, which sleeps meanwhile, has looked: more of them, up to half a millisecond's.
 constexpr size_t kCopiesAhead = 2;
-constexpr size_t kMostAhead = 32;
+constexpr size_t kMaxAhead = 32;
 constexpr uint64_t kBytesAhead = uint64_t{32} << 20;
 // A copy of fewer bytes is over in less time than a sleep takes: wait for it awake.
 constexpr uint64_t kAwakeBytes = uint64_t{1} << 20;
@@ -96,7 +96,7 @@ Status CopyEngine::Open() {
   RETURN_IF_ERROR(CudaStatus(driver.cuCtxGetStreamPriorityRange(&least, &greatest), what));
   RETURN_IF_ERROR(
       CudaStatus(driver.cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, greatest), what));
-  for (size_t i = 0; i < kMostAhead; ++i) {
+  for (size_t i = 0; i < kMaxAhead; ++i) {
     CUevent event = nullptr;
     RETURN_IF_ERROR(CudaStatus(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), what));
     idle_events_.push_back(event);
@@ -174,7 +174,7 @@ void CopyEngine::Run() {
 
 bool CopyEngine::NextJobLocked(Job* job) {
   const bool room =
-      in_flight_.size() < kCopiesAhead || (in_flight_.size() < kMostAhead && in_flight_bytes_ < kBytesAhead);
+      in_flight_.size() < kCopiesAhead || (in_flight_.size() < kMaxAhead && in_flight_bytes_ < kBytesAhead);
   if (!room || lanes_.empty()) return false;
   for (size_t i = 0; i < lanes_.size(); ++i) {
     Lane& lane = *lanes_[(turn_ + i) % lanes_.size()];

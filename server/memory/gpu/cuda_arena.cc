@@ -83,7 +83,7 @@ CudaArena::~CudaArena() {
   lingering_.Add(device().uuid(), backend_, std::move(memory_), std::move(lease_), std::move(heirs_));
 }
 
-void CudaArena::Deliver(const Piece& piece, const Landing& landing, Done done) {
+void CudaArena::Deliver(const Piece& piece, const SlotRange& landing, Done done) {
   const std::vector<StagedCopy> copies = staging_->Copies(piece, landing);
   if (copies.empty()) {
     staging_->Return(piece);

@@ -11,7 +11,7 @@
 #include "common/cuda/device_memory.h"
 #include "server/memory/arena.h"
 #include "server/memory/gpu/copy_engine.h"
-#include "server/memory/gpu/lingering.h"
+#include "server/memory/gpu/device_memory_quarantine.h"
 #include "server/memory/gpu/pinned_region.h"
 #include "server/memory/gpu/staging_memory.h"
 #include "server/memory/memory_budget.h"
@@ -34,7 +34,7 @@ class CudaArena final : public Arena {
     PinnedRegion& region;
     MemoryBudget& device_pool;
     CopyEngine& engine;
-    Lingering& lingering;
+    DeviceMemoryQuarantine& lingering;
     CacheShare& cache;
     uid_t user;  // that it is charged to
   };
@@ -51,7 +51,7 @@ class CudaArena final : public Arena {
   std::byte* FillAddress(const Piece& piece, size_t tensor) override {
     return staging_->FillAddress(piece, tensor);
   }
-  void Deliver(const Piece& piece, const Landing& landing, Done done) override;
+  void Deliver(const Piece& piece, const SlotRange& landing, Done done) override;
   void SetWaiting(const std::shared_ptr<ReleaseReader>& reader, bool waiting) override {
     lane_.SetWaiting(reader, waiting);
   }
@@ -85,7 +85,7 @@ class CudaArena final : public Arena {
   CUdeviceptr Address(uint32_t slot) const { return memory_.address() + slot * slot_stride(); }
 
   const Backend backend_;
-  Lingering& lingering_;
+  DeviceMemoryQuarantine& lingering_;
   BudgetLease lease_;
   DeviceMemory memory_;
   UniqueFd fd_;                             // kVmmFd

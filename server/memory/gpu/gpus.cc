@@ -13,8 +13,8 @@
 #include "server/memory/device_arenas.h"
 #include "server/memory/gpu/copy_engine.h"
 #include "server/memory/gpu/cuda_arena.h"
+#include "server/memory/gpu/device_memory_quarantine.h"
 #include "server/memory/gpu/gpu_processes.h"
-#include "server/memory/gpu/lingering.h"
 #include "server/memory/gpu/pinned_region.h"
 #include "server/memory/gpu/striped_arena.h"
 #include "server/memory/memory_budget.h"
@@ -95,7 +95,8 @@ class Gpus final : public DeviceArenas {
       spdlog::info("no feeds by cuda-ipc, and no word of memory that dead clients keep: {}",
                    gpus->processes_.status().message());
     }
-    gpus->lingering_ = std::make_unique<Lingering>(gpus->processes_.ok() ? gpus->processes_->get() : nullptr);
+    gpus->lingering_ =
+        std::make_unique<DeviceMemoryQuarantine>(gpus->processes_.ok() ? gpus->processes_->get() : nullptr);
     return gpus;
   }
 
@@ -149,7 +150,7 @@ class Gpus final : public DeviceArenas {
     lingering_->AwaitNone(deadline);
   }
 
-  std::optional<Chore> CurrentChore() const override { return lingering_->Current(); }
+  std::optional<OngoingOperation> CurrentChore() const override { return lingering_->Current(); }
 
   std::map<uid_t, UserBytes> UsedByUser() const override {
     std::map<uid_t, UserBytes> all;
@@ -162,10 +163,10 @@ class Gpus final : public DeviceArenas {
     return all;
   }
 
-  UserBytes MostAUser() const override {
+  UserBytes MaxPerUser() const override {
     UserBytes most{0, UINT64_MAX};
-    for (const auto& [node, region] : regions_) most.pinned += region->most_a_user();
-    for (const Gpu& gpu : gpus_) most.device = std::min(most.device, gpu.memory->most_a_user());
+    for (const auto& [node, region] : regions_) most.pinned += region->max_per_user();
+    for (const Gpu& gpu : gpus_) most.device = std::min(most.device, gpu.memory->max_per_user());
     return most;
   }
 
@@ -204,7 +205,7 @@ class Gpus final : public DeviceArenas {
   // A region goes after the engines that copy from it: members are destroyed from the last to the first.
   std::map<int, std::unique_ptr<PinnedRegion>> regions_;  // by NUMA node
   std::vector<Gpu> gpus_;
-  std::unique_ptr<Lingering> lingering_;
+  std::unique_ptr<DeviceMemoryQuarantine> lingering_;
   const std::unique_ptr<CacheShare> cache_ = std::make_unique<CacheShare>(CacheShare::CacheBytes());
 };
 

@@ -68,7 +68,7 @@ class PinnedRegion {
   Result<PinnedBlocks> Take(const std::vector<uint64_t>& sizes, uid_t user) PF_EXCLUDES(mutex_);
   uint64_t bytes() const { return bytes_; }
   uint64_t used_bytes() const { return account_.used_bytes(); }
-  uint64_t most_a_user() const { return account_.most_a_user(); }
+  uint64_t max_per_user() const { return account_.max_per_user(); }
   std::map<uid_t, uint64_t> used_by_user() const { return account_.used_by_user(); }
 
  private:

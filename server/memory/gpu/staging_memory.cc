@@ -17,7 +17,7 @@ constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
 constexpr uint64_t kSmallSampleBytes = 4096;
 // As many as one link has use for: being copied, about to be, being filled. With fewer than the least the
 // link is idle at times, whatever the cache.
-constexpr uint64_t kMostPieces = 16;
+constexpr uint64_t kMaxPieces = 16;
 constexpr uint64_t kLeastPieces = 8;
 // Where the system does not know its own.
 constexpr uint64_t kSomeCache = uint64_t{32} << 20;
@@ -39,7 +39,7 @@ Result<std::unique_ptr<StagingMemory>> StagingMemory::Create(PinnedRegion& regio
   std::unique_ptr<StagingMemory> memory(new StagingMemory(cache, layout));
   memory->LayOut();
   const uint64_t of_slot = (layout.batch_size + memory->piece_samples_ - 1) / memory->piece_samples_;
-  const uint64_t pieces = memory->whole_ ? slot_count : std::min(of_slot * slot_count, kMostPieces);
+  const uint64_t pieces = memory->whole_ ? slot_count : std::min(of_slot * slot_count, kMaxPieces);
   const uint64_t small_bytes = memory->whole_ ? 0 : memory->LayOutSmall();
   memory->piece_count_ = pieces;
   // At once, so that a refusal is of all that is wanted, and not of what a part of it left.
@@ -126,7 +126,7 @@ std::byte* StagingMemory::FillAddress(const Piece& piece, size_t tensor) const {
   return SmallTensors(piece.slot) + place.offset + piece.begin * layout_.tensors[tensor].sample_bytes;
 }
 
-std::vector<StagedCopy> StagingMemory::Copies(const Piece& piece, const Landing& landing) const {
+std::vector<StagedCopy> StagingMemory::Copies(const Piece& piece, const SlotRange& landing) const {
   if (whole_) return {{blocks_[piece.memory], 0, layout_.slot_bytes}};
   std::vector<StagedCopy> copies;
   for (size_t t = 0; t < places_.size(); ++t) {

@@ -72,7 +72,7 @@ class StagingMemory {
   std::byte* FillAddress(const Piece& piece, size_t tensor) const;
   // What is to be copied of a filled piece; nothing when all of its samples were skipped. Called once a
   // piece, in order: brings the small tensors to where the piece lands.
-  std::vector<StagedCopy> Copies(const Piece& piece, const Landing& landing) const;
+  std::vector<StagedCopy> Copies(const Piece& piece, const SlotRange& landing) const;
 
  private:
   // Of a tensor: where its samples lie in a piece, or in the small tensors of a slot.

@@ -110,7 +110,7 @@ Result<const Arena*> StripedArena::AddPart(const std::string& gpu_uuid) {
   return added == nullptr ? status : TooLateLocked(gpu_uuid);
 }
 
-void StripedArena::LeaveAt(const Arena& part, bool keep, std::optional<ClientProcess> heir) {
+void StripedArena::LeaveAt(const Arena& part, bool keep, std::optional<ClientProcess> remaining_mapper) {
   std::shared_ptr<CudaArena> gone;  // freed without the lock, here or behind the last delivery
   const MutexLock lock(mutex_);
   const auto left =
@@ -118,13 +118,13 @@ void StripedArena::LeaveAt(const Arena& part, bool keep, std::optional<ClientPro
   PF_CHECK(left != parts_.end() && left->clients > 0, "who leaves a part has asked for it");
   left->keep = left->keep || keep;
   if (left->keep) {
-    left->heirs.clear();  // LeaveTo will name all of the group's
-  } else if (heir) {
-    left->heirs.push_back(*std::move(heir));
+    left->remaining_mappers.clear();  // LeaveTo will name all of the group's
+  } else if (remaining_mapper) {
+    left->remaining_mappers.push_back(*std::move(remaining_mapper));
   }
   if (--left->clients > 0 || left->keep) return;
   gone = std::move(left->arena);
-  gone->LeaveTo(std::move(left->heirs));
+  gone->LeaveTo(std::move(left->remaining_mappers));
   parts_.erase(left);
 }
 
@@ -149,7 +149,7 @@ Status StripedArena::TooLateLocked(const std::string& gpu_uuid) const {
                             "; who joins it late must be on one of them, not on " + QuotePath(gpu_uuid));
 }
 
-void StripedArena::Deliver(const Piece& piece, const Landing& landing, Done done) {
+void StripedArena::Deliver(const Piece& piece, const SlotRange& landing, Done done) {
   Arenas parts;
   bool striped = false;
   size_t turn = 0;

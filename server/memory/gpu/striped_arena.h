@@ -36,7 +36,7 @@ class StripedArena final : public Arena {
   std::byte* FillAddress(const Piece& piece, size_t tensor) override {
     return first_->FillAddress(piece, tensor);
   }
-  void Deliver(const Piece& piece, const Landing& landing, Done done) override PF_EXCLUDES(mutex_);
+  void Deliver(const Piece& piece, const SlotRange& landing, Done done) override PF_EXCLUDES(mutex_);
   void SetWaiting(const std::shared_ptr<ReleaseReader>& reader, bool waiting) override {
     first_->SetWaiting(reader, waiting);
   }
@@ -45,7 +45,8 @@ class StripedArena final : public Arena {
   uint64_t mapped_bytes() const override { return first_->mapped_bytes(); }
   // Makes the part if it is the first for that GPU; kFailedPrecondition once the group runs.
   Result<const Arena*> At(const std::string& gpu_uuid) override PF_EXCLUDES(mutex_);
-  void LeaveAt(const Arena& part, bool keep, std::optional<ClientProcess> heir) override PF_EXCLUDES(mutex_);
+  void LeaveAt(const Arena& part, bool keep, std::optional<ClientProcess> remaining_mapper) override
+      PF_EXCLUDES(mutex_);
 
  private:
   using Arenas = std::vector<std::shared_ptr<CudaArena>>;
@@ -57,7 +58,7 @@ class StripedArena final : public Arena {
     bool linked = true;  // they can
     bool keep = false;
     uint32_t clients = 0;
-    std::vector<ClientProcess> heirs = {};
+    std::vector<ClientProcess> remaining_mappers = {};
   };
   StripedArena(const std::string& gpu_uuid, std::shared_ptr<CudaArena> first, MakePart make_part);
   Result<const Arena*> AddPart(const std::string& gpu_uuid) PF_EXCLUDES(mutex_);

@@ -191,7 +191,7 @@ TEST(ClientBackoffTest, DoublesUpToItsLimitWithinTheUpperHalf) {
     const auto drawn = backoff.Next();
     EXPECT_GE(drawn, pause / 2);
     EXPECT_LE(drawn, pause);
-    pause = std::min<std::chrono::nanoseconds>(pause * 2, Backoff::kMost);
+    pause = std::min<std::chrono::nanoseconds>(pause * 2, Backoff::kMax);
   }
   backoff.Reset();
   EXPECT_LE(backoff.Next(), Backoff::kFirst);

@@ -188,7 +188,7 @@ TEST_F(ReloaderTest, WhatHangsIsGivenUpForTheNextAndNeverFollowsIt) {
 
 TEST_F(ReloaderTest, NoMoreThreadsHangThanMay) {
   Make(kNoPatience);
-  const int most = static_cast<int>(Reloader::kMostLeft) + 1;
+  const int most = static_cast<int>(Reloader::kMaxLeft) + 1;
   for (int i = 1; i <= most; ++i) {
     Request("a");
     storage_->AwaitBegun(i);

@@ -30,7 +30,7 @@ class FarNumbers final : public Dataset {
 class LostArena final : public ArenaOverHost {
  public:
   using ArenaOverHost::ArenaOverHost;
-  void Deliver(const Piece& piece, const Landing& landing, Done done) override {
+  void Deliver(const Piece& piece, const SlotRange& landing, Done done) override {
     if (piece.slot >= 2) return done(Internal("copy a batch: the GPU is lost"), {});
     memory().Deliver(piece, landing, std::move(done));
   }

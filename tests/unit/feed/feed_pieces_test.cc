@@ -39,7 +39,7 @@ class PieceArena final : public ArenaOverHost {
   std::byte* FillAddress(const Piece& piece, size_t tensor) override {
     return pieces_[piece.memory].data() + layout().tensors[tensor].offset;
   }
-  void Deliver(const Piece& piece, const Landing& landing, Done done) override {
+  void Deliver(const Piece& piece, const SlotRange& landing, Done done) override {
     Push({piece, landing, std::move(done)});
   }
 
@@ -56,7 +56,7 @@ class PieceArena final : public ArenaOverHost {
  private:
   struct Job {
     Piece piece;
-    Landing landing;
+    SlotRange landing;
     Done done;  // none: the end
   };
   void Push(Job job) PF_EXCLUDES(mutex_) {

@@ -15,7 +15,7 @@ uint64_t Of(const StallTimes& stall, StallCause cause) {
 class SlowArena final : public ArenaOverHost {
  public:
   using ArenaOverHost::ArenaOverHost;
-  void Deliver(const Piece& piece, const Landing& landing, Done done) override PF_EXCLUDES(mutex_) {
+  void Deliver(const Piece& piece, const SlotRange& landing, Done done) override PF_EXCLUDES(mutex_) {
     {
       const MutexLock lock(mutex_);
       if (!finish_) {

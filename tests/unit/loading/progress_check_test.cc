@@ -146,7 +146,7 @@ TEST(ProgressCheckTest, AGpuThatEndsNoCopyIsNamed) {
   Await(check, true);
 }
 
-// What it logs while one chore hangs, ends, and another one goes on as it must.
+// What it logs while one operation hangs, ends, and another one goes on as it must.
 TEST(ProgressCheckTest, AChoreThatHangsIsToldOfOnceAndWhenItGoesOn) {
   std::ostringstream log;
   const auto before = spdlog::default_logger();
@@ -161,9 +161,9 @@ TEST(ProgressCheckTest, AChoreThatHangsIsToldOfOnceAndWhenItGoesOn) {
   };
   const WorkerPool pool(1);
   const auto now = std::chrono::steady_clock::now();
-  const Chore hung{"lingering", "freeing 2 MiB of GPU-ill", now - std::chrono::hours(2)};
-  std::vector<Chore> under_way = {hung, {"feed-reaper", "stopping feed 3", now}};
-  ProgressCheck check({.workers = pool, .chores = [&] { return under_way; }}, milliseconds(0));
+  const OngoingOperation hung{"lingering", "freeing 2 MiB of GPU-ill", now - std::chrono::hours(2)};
+  std::vector<OngoingOperation> under_way = {hung, {"feed-reaper", "stopping feed 3", now}};
+  ProgressCheck check({.workers = pool, .operations = [&] { return under_way; }}, milliseconds(0));
   EXPECT_EQ(check.interval(), milliseconds(5000)) << "also where nothing counts as stuck";
   for (int look = 0; look < 3; ++look) EXPECT_EQ(check.Stuck(), "") << "a watchdog is fed all the same";
   EXPECT_EQ(lines_with("freeing 2 MiB of GPU-ill has taken 72.. s so far"), 1U);
@@ -186,17 +186,17 @@ TEST(ProgressCheckTest, ChoresThatHangAreNamed) {
   const auto ago = [](int seconds) {
     return std::chrono::steady_clock::now() - std::chrono::seconds(seconds);
   };
-  const std::vector<Chore> chores = {{"dataset", "opening dataset '/a'", ago(3600), true},
-                                     {"dataset", "opening dataset '/b'", ago(60), true},
-                                     {"feed-reaper", "freeing feed 7", ago(60)},
-                                     {"lingering", "freeing 2 MiB", ago(1)}};
-  ProgressCheck check({.workers = pool, .chores = [&] { return chores; }}, std::chrono::seconds(600));
+  const std::vector<OngoingOperation> operations = {{"dataset", "opening dataset '/a'", ago(3600), true},
+                                                    {"dataset", "opening dataset '/b'", ago(60), true},
+                                                    {"feed-reaper", "freeing feed 7", ago(60)},
+                                                    {"lingering", "freeing 2 MiB", ago(1)}};
+  ProgressCheck check({.workers = pool, .operations = [&] { return operations; }}, std::chrono::seconds(600));
   std::vector<HungThread> hung = check.Hung({});
   ASSERT_EQ(hung.size(), 2U);
   EXPECT_EQ(hung[0].thread, "dataset");
-  EXPECT_EQ(hung[0].chore, "opening dataset '/a'");
+  EXPECT_EQ(hung[0].operation, "opening dataset '/a'");
   EXPECT_GE(hung[0].age, std::chrono::seconds(3600));
-  EXPECT_EQ(hung[1].chore, "freeing feed 7");
+  EXPECT_EQ(hung[1].operation, "freeing feed 7");
   EXPECT_EQ(check.Stuck(), "");
   check.SetLimit(milliseconds(0));
   hung = check.Hung({});

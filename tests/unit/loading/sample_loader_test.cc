@@ -173,7 +173,7 @@ TEST(SampleLoaderTest, BadSampleIsZeroInEveryFieldButItsId) {
   SampleScratch scratch;
   for (const std::shared_ptr<const Dataset>& dataset : {photos, std::shared_ptr<const Dataset>(tensors)}) {
     if (dataset == tensors) spec.masks = {"mask"};
-    for (const TailAt tail_at : {TailAt::kWorker, TailAt::kClient}) {
+    for (const PixelOpsAt tail_at : {PixelOpsAt::kWorker, PixelOpsAt::kClient}) {
       ASSERT_OK_AND_ASSIGN(const auto loader, SampleLoader::Create(dataset, spec, tail_at));
       EXPECT_FALSE(LoadOne(*loader, {3, 0}, scratch).status.ok());
       const Loaded zero = LoadOne(*loader, {3, 0}, scratch, true);
@@ -361,7 +361,7 @@ TEST(SampleLoaderTest, GiantSamplesLeaveNoMemoryBehind) {
 }
 
 TEST(SampleLoaderTest, TimeOfAReadThatFailsIsAccountedFor) {
-  const auto time = [](std::vector<Transform> transforms, TailAt tail_at) {
+  const auto time = [](std::vector<Transform> transforms, PixelOpsAt tail_at) {
     const auto dataset = std::make_shared<MemoryDataset>(
         std::vector<Field>{TensorField("image", DType::kUint8, {3, 8, 8})}, Contents{{BytesOf<char>({})}});
     FeedSpec spec;
@@ -376,7 +376,7 @@ TEST(SampleLoaderTest, TimeOfAReadThatFailsIsAccountedFor) {
     return times;
   };
   for (const SampleTimes& times :
-       {time({CenterCrop{4, 4}}, TailAt::kWorker), time({RandomHorizontalFlip{}}, TailAt::kClient)}) {
+       {time({CenterCrop{4, 4}}, PixelOpsAt::kWorker), time({RandomHorizontalFlip{}}, PixelOpsAt::kClient)}) {
     EXPECT_GT(times.read_ns, 0U);
     EXPECT_EQ(times.decode_ns, 0U);
   }

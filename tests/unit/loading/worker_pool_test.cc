@@ -16,9 +16,9 @@ namespace {
 
 class CountingTask final : public FillTask {
  public:
-  CountingTask(std::shared_ptr<FeedShare> share, uint32_t samples, uint32_t grain,
+  CountingTask(std::shared_ptr<FeedShare> share, uint32_t samples, uint32_t chunk_samples,
                std::function<void(uint32_t)> run, std::function<void()> done)
-      : FillTask(std::move(share), samples, grain),
+      : FillTask(std::move(share), samples, chunk_samples),
         runs_(samples),
         run_(std::move(run)),
         done_(std::move(done)) {}
@@ -44,9 +44,10 @@ TEST(WorkerPoolTest, RunsEverySampleOnceAndThenDoneOnce) {
   pool.Start();
   const auto share = std::make_shared<FeedShare>();
   for (const uint32_t samples : {1U, 2U, 3U, 64U, 257U}) {
-    for (const uint32_t grain : {1U, 2U, 7U, 1000U}) {
+    for (const uint32_t chunk_samples : {1U, 2U, 7U, 1000U}) {
       std::latch done(1);
-      pool.Submit(std::make_shared<CountingTask>(share, samples, grain, nullptr, [&] { done.count_down(); }));
+      pool.Submit(
+          std::make_shared<CountingTask>(share, samples, chunk_samples, nullptr, [&] { done.count_down(); }));
       done.wait();
     }
   }

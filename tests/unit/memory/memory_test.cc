@@ -164,7 +164,7 @@ TEST(HostArenaTest, NothingOfAnEarlierUserIsSeen) {
 
 TEST(HostArenaTest, MemoryThatAClientKeepsStaysChargedUntilItIsGone) {
   MemoryBudget pool(16 * kSlotAlignment);
-  KeptMemory kept;
+  HostMemoryQuarantine kept;
   for (const bool shared : {true, false}) {
     auto arena = HostArena::Create(Layout(1000, 4), 3, shared, pool, 7, &kept).value();
     auto client = Mapping::Map(arena->fd(), arena->bytes(), Access::kReadOnly, false).value();

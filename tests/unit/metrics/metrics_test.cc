@@ -75,7 +75,7 @@ TEST(MetricsTest, SeriesOfUsersAreBounded) {
   for (uint32_t uid = 0; uid < 5000; ++uid) snapshot.users.push_back({uid, 1, uid, 0, 0});
   for (const auto& family : MetricsOf(snapshot, "1.2.3")) {
     if (family.name != "pinfeed_user_sessions" && family.name != "pinfeed_user_pool_bytes") continue;
-    ASSERT_EQ(family.metric.size(), kMostUsersNamed + 1);
+    ASSERT_EQ(family.metric.size(), kMaxUsersNamed + 1);
     EXPECT_EQ(family.metric.front().label.at(0).value, "4999") << "who has the most";
     EXPECT_EQ(family.metric.back().label.at(0).value, "others");
     double sum = 0;

@@ -131,7 +131,7 @@ TEST_F(FeedTableTest, StopWaitsForWhoeverStillHasAFeed) {
   auto stopping = std::async(std::launch::async, [&] { table_.Stop(); });
   EXPECT_EQ(stopping.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
   EXPECT_NE(pool_.used_bytes(), 0U);
-  std::optional<Chore> at;
+  std::optional<OngoingOperation> at;
   while (!at || at->what != "waiting for who still looks at feed 1") at = table_.CurrentChore();
   held.reset();
   stopping.get();

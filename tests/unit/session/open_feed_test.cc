@@ -54,7 +54,7 @@ class OpenFeedTest : public FeedTest {
 
   static constexpr Peer kPeer{.pid = 77, .uid = kOwner, .gid = 1};
 
-  KeptMemory kept_;
+  HostMemoryQuarantine kept_;
   FeedTable table_;
   SessionTable sessions_{8, kSessionsOfAUser, [] {}};
   const FeedOpener opener_{{.pool = pool_,

@@ -209,7 +209,7 @@ TEST(MaskTest, MovesWithTheImageOnTheWorkerAndOnTheGpu) {
     FeedSpec spec = SpecOf(transforms, {"mask"});
     spec.image_layout = ImageLayout::kHwc;
     ASSERT_OK_AND_ASSIGN(const auto worker, SampleLoader::Create(dataset, spec));
-    ASSERT_OK_AND_ASSIGN(const auto client, SampleLoader::Create(dataset, spec, TailAt::kClient));
+    ASSERT_OK_AND_ASSIGN(const auto client, SampleLoader::Create(dataset, spec, PixelOpsAt::kClient));
     SampleScratch scratch;
     std::vector<int> mirrored(2);
     for (uint64_t id = 0; id < 60; ++id) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/daemon/stop_limit.h"
+#include "server/daemon/shutdown_deadline.h"
 
 #include <pthread.h>
 #include <sys/file.h>
@@ -17,7 +17,7 @@
 namespace pinfeed {
 namespace {
 
-constexpr rlim_t kMostDescriptors = 1 << 20;  // beyond it there is none, as numbers are given from below
+constexpr rlim_t kMaxDescriptors = 1 << 20;  // beyond it there is none, as numbers are given from below
 constexpr unsigned kLettingGoS = 2;
 
 // Looks at the numbers themselves: a list of them would take memory, whose lock may be held. The question is
@@ -31,8 +31,8 @@ bool Asks(int fd, int option, int& answer) {
 // others are at meanwhile goes wrong, and does not matter any more.
 void LetGoOfSockets() {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = kMostDescriptors;
-  const int end = static_cast<int>(std::min(limit.rlim_cur, kMostDescriptors));
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = kMaxDescriptors;
+  const int end = static_cast<int>(std::min(limit.rlim_cur, kMaxDescriptors));
   for (int fd = STDERR_FILENO + 1; fd < end; ++fd) {
     int listens = 0;
     if (!Asks(fd, SO_ACCEPTCONN, listens)) continue;
@@ -46,7 +46,7 @@ void LetGoOfSockets() {
 
 }  // namespace
 
-StopLimit::StopLimit(std::chrono::seconds limit, int lock) : limit_(limit), lock_(lock) {
+ShutdownDeadline::ShutdownDeadline(std::chrono::seconds limit, int lock) : limit_(limit), lock_(lock) {
   try {
     thread_ = std::thread([this] { Run(); });
   } catch (const std::system_error& error) {
@@ -56,7 +56,7 @@ StopLimit::StopLimit(std::chrono::seconds limit, int lock) : limit_(limit), lock
   ::pthread_setname_np(thread_.native_handle(), "stop-limit");
 }
 
-StopLimit::~StopLimit() {
+ShutdownDeadline::~ShutdownDeadline() {
   {
     const MutexLock lock(mutex_);
     over_ = true;
@@ -65,7 +65,7 @@ StopLimit::~StopLimit() {
   if (thread_.joinable()) thread_.join();
 }
 
-void StopLimit::Run() {
+void ShutdownDeadline::Run() {
   const auto deadline = std::chrono::steady_clock::now() + limit_;
   {
     const MutexLock lock(mutex_);

@@ -16,26 +16,26 @@ namespace pinfeed {
 
 // Purpose: sets what was promised and not yet taken against what the host and its control groups have left.
 // Threads: all methods from any thread; they read a few files. Errors: kResourceExhausted, with the numbers.
-// Invariant: promised_ is the sum of what the living promises have not taken.
-class HostRoom {
+// Invariant: reserved_ is the sum of what the living promises have not taken.
+class HostMemoryLedger {
  public:
   // Reads the memory that there is; `enough_bytes` as of ReadHostMemory.
   using Read = std::function<Result<HostMemory>(uint64_t enough_bytes)>;
-  explicit HostRoom(Read read) : read_(std::move(read)) {}
-  HostRoom(const HostRoom&) = delete;
-  HostRoom& operator=(const HostRoom&) = delete;
-  ~HostRoom() = default;
+  explicit HostMemoryLedger(Read read) : read_(std::move(read)) {}
+  HostMemoryLedger(const HostMemoryLedger&) = delete;
+  HostMemoryLedger& operator=(const HostMemoryLedger&) = delete;
+  ~HostMemoryLedger() = default;
   // Memory is one process's, whoever in it takes some.
-  static HostRoom& OfThisProcess();
+  static HostMemoryLedger& OfThisProcess();
 
   // Purpose: memory that was there when it was asked for. Borrows: the room, which outlives it. Move-only.
   // Threads: any.
-  class Promise {
+  class Reservation {
    public:
-    Promise(Promise&& other) noexcept
+    Reservation(Reservation&& other) noexcept
         : room_(other.room_), left_(other.left_.exchange(0)), taking_(other.taking_.exchange(0)) {}
-    Promise& operator=(Promise&& other) = delete;
-    ~Promise();
+    Reservation& operator=(Reservation&& other) = delete;
+    ~Reservation();
     // So many bytes of it are about to be taken, if they are still there: others on this host may have taken
     // them. On an error nothing is.
     Status Begin(uint64_t bytes);
@@ -43,21 +43,21 @@ class HostRoom {
     void End(uint64_t bytes);
 
    private:
-    friend class HostRoom;
-    Promise(HostRoom* room, uint64_t bytes) : room_(room), left_(bytes) {}
-    HostRoom* room_;
+    friend class HostMemoryLedger;
+    Reservation(HostMemoryLedger* room, uint64_t bytes) : room_(room), left_(bytes) {}
+    HostMemoryLedger* room_;
     std::atomic<uint64_t> left_;
     std::atomic<uint64_t> taking_{0};  // of left_
   };
   // Precondition: a pool has lent them, so that no sum overflows.
-  Result<Promise> Ask(uint64_t bytes);
+  Result<Reservation> Ask(uint64_t bytes);
 
  private:
   Status Check(uint64_t bytes, uint64_t kept_bytes) const;
 
   const Read read_;
-  std::atomic<uint64_t> promised_{0};
-  std::atomic<uint64_t> taking_{0};  // of promised_
+  std::atomic<uint64_t> reserved_{0};
+  std::atomic<uint64_t> taking_{0};  // of reserved_
 };
 
 }  // namespace pinfeed

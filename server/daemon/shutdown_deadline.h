@@ -16,13 +16,13 @@ namespace pinfeed {
 // where not even a kill ends it: so peers are hung up on, listeners closed and the lock given back before.
 // Owns a thread. Borrows: the lock. Threads: one makes and destroys it. Errors: none. Invariant: at the limit
 // nothing is called that a thread which hangs could hold up.
-class StopLimit {
+class ShutdownDeadline {
  public:
   // `lock` is the descriptor of a flock(2); -1: none is held.
-  StopLimit(std::chrono::seconds limit, int lock);
-  ~StopLimit() PF_EXCLUDES(mutex_);
-  StopLimit(const StopLimit&) = delete;
-  StopLimit& operator=(const StopLimit&) = delete;
+  ShutdownDeadline(std::chrono::seconds limit, int lock);
+  ~ShutdownDeadline() PF_EXCLUDES(mutex_);
+  ShutdownDeadline(const ShutdownDeadline&) = delete;
+  ShutdownDeadline& operator=(const ShutdownDeadline&) = delete;
 
  private:
   void Run() PF_EXCLUDES(mutex_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/memory/host_room.h"
+#include "server/memory/host_memory_ledger.h"
 
 #include "common/base/byte_size.h"
 
@@ -12,12 +12,12 @@ constexpr uint64_t kKeptBytes = uint64_t{16} << 20;
 
 }  // namespace
 
-HostRoom& HostRoom::OfThisProcess() {
-  static HostRoom room([](uint64_t enough_bytes) { return ReadHostMemory({}, enough_bytes); });
+HostMemoryLedger& HostMemoryLedger::OfThisProcess() {
+  static HostMemoryLedger room([](uint64_t enough_bytes) { return ReadHostMemory({}, enough_bytes); });
   return room;
 }
 
-Status HostRoom::Check(uint64_t bytes, uint64_t kept_bytes) const {
+Status HostMemoryLedger::Check(uint64_t bytes, uint64_t kept_bytes) const {
   // What cannot be told, as no descriptor is left for reading it, say, is the kernel's to refuse.
   const Result<HostMemory> told = read_(bytes + kept_bytes);
   if (!told.ok() || told->available_bytes >= bytes + kept_bytes) return OkStatus();
@@ -30,18 +30,18 @@ Status HostRoom::Check(uint64_t bytes, uint64_t kept_bytes) const {
       "operator give the daemon more memory or a smaller pool_bytes");
 }
 
-Result<HostRoom::Promise> HostRoom::Ask(uint64_t bytes) {
-  Promise promise(this, bytes);  // counted from now on, so that two who ask at once see each other
-  RETURN_IF_ERROR(Check(promised_ += bytes, kKeptBytes));
+Result<HostMemoryLedger::Reservation> HostMemoryLedger::Ask(uint64_t bytes) {
+  Reservation promise(this, bytes);  // counted from now on, so that two who ask at once see each other
+  RETURN_IF_ERROR(Check(reserved_ += bytes, kKeptBytes));
   return promise;
 }
 
-HostRoom::Promise::~Promise() {
+HostMemoryLedger::Reservation::~Reservation() {
   room_->taking_ -= taking_;
-  room_->promised_ -= left_;
+  room_->reserved_ -= left_;
 }
 
-Status HostRoom::Promise::Begin(uint64_t bytes) {
+Status HostMemoryLedger::Reservation::Begin(uint64_t bytes) {
   Status there = room_->Check(room_->taking_ += bytes, kKeptBytes / 2);
   if (there.ok()) {
     taking_ += bytes;
@@ -51,11 +51,11 @@ Status HostRoom::Promise::Begin(uint64_t bytes) {
   return there;
 }
 
-void HostRoom::Promise::End(uint64_t bytes) {
+void HostMemoryLedger::Reservation::End(uint64_t bytes) {
   taking_ -= bytes;
   room_->taking_ -= bytes;
   left_ -= bytes;
-  room_->promised_ -= bytes;
+  room_->reserved_ -= bytes;
 }
 
 }  // namespace pinfeed

@@ -15,11 +15,11 @@
 #include "common/base/sync.h"
 #include "common/cuda/device_memory.h"
 #include "common/spec/feed_spec.h"
-#include "server/memory/chore.h"
 #include "server/memory/client_process.h"
 #include "server/memory/device_arenas.h"
 #include "server/memory/gpu/gpu_processes.h"
 #include "server/memory/memory_budget.h"
+#include "server/memory/ongoing_operation.h"
 
 namespace pinfeed {
 
@@ -31,20 +31,20 @@ namespace pinfeed {
 // after that, has none of them: a forked child may keep a dead client's kernels running; 2. cuda-ipc memory
 // is neither freed nor used before, not even at destruction: it then goes with the process; 3. vmm-fd memory
 // is the driver's to keep, so only its charge lingers, to tell where the GPU's memory is.
-class Lingering {
+class DeviceMemoryQuarantine {
  public:
-  explicit Lingering(const GpuProcesses* processes);
-  ~Lingering();
-  Lingering(const Lingering&) = delete;
-  Lingering& operator=(const Lingering&) = delete;
+  explicit DeviceMemoryQuarantine(const GpuProcesses* processes);
+  ~DeviceMemoryQuarantine();
+  DeviceMemoryQuarantine(const DeviceMemoryQuarantine&) = delete;
+  DeviceMemoryQuarantine& operator=(const DeviceMemoryQuarantine&) = delete;
 
   // `memory` is empty with vmm-fd.
   void Add(const std::string& gpu_uuid, Backend backend, DeviceMemory memory, BudgetLease lease,
            std::vector<ClientProcess> clients) PF_EXCLUDES(mutex_);
-  std::vector<LingeringSnapshot> Snapshot(const std::string& gpu_uuid) const PF_EXCLUDES(mutex_);
+  std::vector<QuarantinedMemory> Snapshot(const std::string& gpu_uuid) const PF_EXCLUDES(mutex_);
   uint64_t QuarantinedBytes(const std::string& gpu_uuid) const PF_EXCLUDES(mutex_);
   // What its thread waits for: NVML, or the GPU. Nothing while it sleeps.
-  std::optional<Chore> Current() const PF_EXCLUDES(mutex_);
+  std::optional<OngoingOperation> Current() const PF_EXCLUDES(mutex_);
   // Until nothing lingers, at most until `deadline`.
   void AwaitNone(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);
 
@@ -72,7 +72,7 @@ class Lingering {
   // Shared with the thread that looks at one without the lock; taken out by that thread alone.
   std::vector<std::shared_ptr<Piece>> pieces_ PF_GUARDED_BY(mutex_);
   uint64_t added_ PF_GUARDED_BY(mutex_) = 0;
-  std::optional<Chore> current_ PF_GUARDED_BY(mutex_);
+  std::optional<OngoingOperation> current_ PF_GUARDED_BY(mutex_);
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/daemon/delivery.h"
+#include "server/daemon/gpu_support.h"
 
 #include <utility>
 
@@ -8,10 +8,10 @@
 
 namespace pinfeed {
 
-Result<Delivery> ChooseDelivery(const Config& config, MemoryBudget& pool,
-                                std::function<void(const Status&)> on_failure,
-                                std::function<void(uint64_t bytes, uint64_t total)> on_progress) {
-  if (config.gpus == "off") return Delivery{nullptr, "host (gpus = off)"};
+Result<GpuSupport> OpenGpus(const Config& config, MemoryBudget& pool,
+                            std::function<void(const Status&)> on_failure,
+                            std::function<void(uint64_t bytes, uint64_t total)> on_progress) {
+  if (config.gpus == "off") return GpuSupport{nullptr, "host (gpus = off)"};
   DeviceOptions options;
   options.pinned_bytes = config.pinned_bytes.Of(pool.capacity_bytes());
   options.gpu_bytes = config.gpu_bytes.bytes;
@@ -24,14 +24,14 @@ Result<Delivery> ChooseDelivery(const Config& config, MemoryBudget& pool,
   options.on_failure = std::move(on_failure);
   options.on_progress = std::move(on_progress);
   Result<std::unique_ptr<DeviceArenas>> devices = MakeDeviceArenas(options, pool);
-  if (devices.ok()) return Delivery{*std::move(devices), "cuda"};
+  if (devices.ok()) return GpuSupport{*std::move(devices), "cuda"};
   const Status reason = devices.status();
   // Limits of ours that the configuration goes beyond; what the driver has too little of has an error number.
   if (reason.code() == Code::kResourceExhausted && reason.native_error() == 0)
     return InvalidArgument("gpus: " + reason.message());
   if (config.gpus == "on" || reason.code() != Code::kUnavailable) return reason.WithContext("gpus");
   spdlog::info("batches stay in host memory: {}", reason.message());
-  return Delivery{nullptr, "host (" + reason.message() + ")"};
+  return GpuSupport{nullptr, "host (" + reason.message() + ")"};
 }
 
 }  // namespace pinfeed

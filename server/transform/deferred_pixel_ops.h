@@ -20,7 +20,7 @@ enum class ImageMark : uint8_t {
 
 // Purpose: how the uint8 pixels in a slot become the tensor that was asked for. A value. `table` has 256
 // entries a channel: the bits, in the low bytes, of the element that each pixel value becomes (Pointwise).
-struct ImageTail {
+struct DeferredPixelOps {
   uint32_t tensor = 0;           // of the slot: its pixels
   std::optional<uint32_t> mark;  // of the slot: an ImageMark a sample; unset: all are plain
   TensorSpec output;             // what it becomes

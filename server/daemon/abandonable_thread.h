@@ -14,7 +14,7 @@ namespace pinfeed {
 // the thread, until it has been joined or is left to itself. Threads: one at a time; only Finish waits.
 // Errors: the constructor throws std::system_error when the system gives no thread. Invariant: what the
 // thread shares with this lives as long as either.
-class LeavableThread {
+class AbandonableThread {
  public:
   using Clock = std::chrono::steady_clock;
   // Is told what comes next, before each step that may wait for storage: "reading '/etc/pinfeed.toml'".
@@ -23,11 +23,11 @@ class LeavableThread {
   using Body = std::function<void(const AtStep& at)>;
 
   // `name` is the thread's, 15 letters at most.
-  LeavableThread(const char* name, std::string first_step, Body body);
+  AbandonableThread(const char* name, std::string first_step, Body body);
   // Leaves one that is still at it to itself.
-  ~LeavableThread();
-  LeavableThread(LeavableThread&&) = default;
-  LeavableThread& operator=(LeavableThread&&) = delete;
+  ~AbandonableThread();
+  AbandonableThread(AbandonableThread&&) = default;
+  AbandonableThread& operator=(AbandonableThread&&) = delete;
 
   // What it is at, or was last.
   std::string step() const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/memory/host_room.h"
+#include "server/memory/host_memory_ledger.h"
 
 #include <optional>
 #include <utility>
@@ -15,9 +15,9 @@ using ::testing::HasSubstr;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // A host of which so much is available; what is taken is taken of it.
-class HostRoomTest : public ::testing::Test {
+class HostMemoryLedgerTest : public ::testing::Test {
  protected:
-  Status Take(HostRoom::Promise& promise, uint64_t bytes) {
+  Status Take(HostMemoryLedger::Reservation& promise, uint64_t bytes) {
     RETURN_IF_ERROR(promise.Begin(bytes));
     available_ -= bytes;
     promise.End(bytes);
@@ -25,13 +25,13 @@ class HostRoomTest : public ::testing::Test {
   }
 
   uint64_t available_ = 100 * kMiB;
-  HostRoom room_{[this](uint64_t /*enough*/) {
+  HostMemoryLedger room_{[this](uint64_t /*enough*/) {
     return Result<HostMemory>(HostMemory{256 * kMiB, available_, "a group", "a tighter group"});
   }};
 };
 
-TEST_F(HostRoomTest, WhatWasPromisedIsNotPromisedAgain) {
-  std::optional<HostRoom::Promise> first(room_.Ask(50 * kMiB).value());
+TEST_F(HostMemoryLedgerTest, WhatWasPromisedIsNotPromisedAgain) {
+  std::optional<HostMemoryLedger::Reservation> first(room_.Ask(50 * kMiB).value());
   EXPECT_THAT(
       room_.Ask(50 * kMiB),
       StatusIs(Code::kResourceExhausted,
@@ -44,35 +44,36 @@ TEST_F(HostRoomTest, WhatWasPromisedIsNotPromisedAgain) {
   EXPECT_TRUE(room_.Ask(64 * kMiB).ok()) << "what was refused, ended or not taken is promised no more";
 }
 
-TEST_F(HostRoomTest, WhatOthersTookMeanwhileIsNotTakenTwice) {
-  HostRoom::Promise promise = room_.Ask(60 * kMiB).value();
+TEST_F(HostMemoryLedgerTest, WhatOthersTookMeanwhileIsNotTakenTwice) {
+  HostMemoryLedger::Reservation promise = room_.Ask(60 * kMiB).value();
   available_ = 30 * kMiB;
   EXPECT_THAT(Take(promise, 40 * kMiB), StatusIs(Code::kResourceExhausted));
   EXPECT_OK(Take(promise, 20 * kMiB));
 }
 
-TEST_F(HostRoomTest, TwoWhoTakeAtOnceSeeEachOther) {
-  HostRoom::Promise one = room_.Ask(40 * kMiB).value();
-  HostRoom::Promise other = room_.Ask(40 * kMiB).value();
+TEST_F(HostMemoryLedgerTest, TwoWhoTakeAtOnceSeeEachOther) {
+  HostMemoryLedger::Reservation one = room_.Ask(40 * kMiB).value();
+  HostMemoryLedger::Reservation other = room_.Ask(40 * kMiB).value();
   available_ = 60 * kMiB;
   ASSERT_OK(one.Begin(40 * kMiB));
   EXPECT_THAT(other.Begin(40 * kMiB), StatusIs(Code::kResourceExhausted));
 }
 
-TEST_F(HostRoomTest, WhatWasBegunEndsWithItsPromise) {
+TEST_F(HostMemoryLedgerTest, WhatWasBegunEndsWithItsPromise) {
   {
-    HostRoom::Promise promise = room_.Ask(60 * kMiB).value();
+    HostMemoryLedger::Reservation promise = room_.Ask(60 * kMiB).value();
     ASSERT_OK(promise.Begin(50 * kMiB));
-    const HostRoom::Promise moved = std::move(promise);
+    const HostMemoryLedger::Reservation moved = std::move(promise);
     EXPECT_FALSE(room_.Ask(30 * kMiB).ok()) << "it is promised still";
   }
-  HostRoom::Promise other = room_.Ask(84 * kMiB).value();
+  HostMemoryLedger::Reservation other = room_.Ask(84 * kMiB).value();
   EXPECT_OK(other.Begin(84 * kMiB));
 }
 
-TEST_F(HostRoomTest, WhatCannotBeToldIsTheKernelsToRefuse) {
-  HostRoom blind([](uint64_t) -> Result<HostMemory> { return ResourceExhausted("no descriptor is left"); });
-  ASSERT_OK_AND_ASSIGN(HostRoom::Promise promise, blind.Ask(kMiB));
+TEST_F(HostMemoryLedgerTest, WhatCannotBeToldIsTheKernelsToRefuse) {
+  HostMemoryLedger blind(
+      [](uint64_t) -> Result<HostMemory> { return ResourceExhausted("no descriptor is left"); });
+  ASSERT_OK_AND_ASSIGN(HostMemoryLedger::Reservation promise, blind.Ask(kMiB));
   EXPECT_OK(promise.Begin(kMiB));
   promise.End(kMiB);
 }

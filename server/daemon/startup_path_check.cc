@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/daemon/start_look.h"
+#include "server/daemon/startup_path_check.h"
 
 #include <exception>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace pinfeed {
 
-StartLook::StartLook(CommandLine command_line)
+StartupPathCheck::StartupPathCheck(CommandLine command_line)
     : thread_("start-look", "beginning", [command_line = std::move(command_line)](const auto& at) {
         std::string step = "beginning";
         const auto note = [&](const std::string& next) { at(step = next); };
@@ -22,7 +22,7 @@ StartLook::StartLook(CommandLine command_line)
         }
       }) {}
 
-bool StartLook::Finish(LeavableThread::Clock::time_point deadline) {
+bool StartupPathCheck::Finish(AbandonableThread::Clock::time_point deadline) {
   if (thread_.Finish(deadline)) return true;
   spdlog::warn("{} hangs since the start; the daemon ends without waiting for it", thread_.step());
   return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/memory/kept_memory.h"
+#include "server/memory/host_memory_quarantine.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -27,13 +27,13 @@ bool HasNoOtherUser(int fd) {
   return true;
 }
 
-KeptMemory::KeptMemory() {
+HostMemoryQuarantine::HostMemoryQuarantine() {
   ::signal(SIGIO, SIG_IGN);  // comes when somebody opens memory in the moment of its lease
   thread_ = std::thread([this] { Run(); });
   ::pthread_setname_np(thread_.native_handle(), "kept-memory");
 }
 
-KeptMemory::~KeptMemory() {
+HostMemoryQuarantine::~HostMemoryQuarantine() {
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
@@ -42,7 +42,7 @@ KeptMemory::~KeptMemory() {
   thread_.join();
 }
 
-void KeptMemory::Add(UniqueFd fd, BudgetLease lease) {
+void HostMemoryQuarantine::Add(UniqueFd fd, BudgetLease lease) {
   static LogPace pace(5);
   if (const auto more = pace.Admit()) {
     spdlog::warn(
@@ -54,20 +54,20 @@ void KeptMemory::Add(UniqueFd fd, BudgetLease lease) {
   changed_.NotifyAll();
 }
 
-uint64_t KeptMemory::bytes() const {
+uint64_t HostMemoryQuarantine::bytes() const {
   uint64_t bytes = 0;
   const MutexLock lock(mutex_);
   for (const Piece& piece : pieces_) bytes += piece.lease.bytes();
   return bytes;
 }
 
-void KeptMemory::AwaitNone(std::chrono::steady_clock::time_point deadline) {
+void HostMemoryQuarantine::AwaitNone(std::chrono::steady_clock::time_point deadline) {
   const MutexLock lock(mutex_);
   while ((!pieces_.empty() || freeing_) && changed_.WaitUntil(mutex_, deadline)) {
   }
 }
 
-void KeptMemory::Run() {
+void HostMemoryQuarantine::Run() {
   while (true) {
     std::vector<Piece> gone;  // given back without the lock: the pages of a large one take a while
     {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/memory/gpu/lingering.h"
+#include "server/memory/gpu/device_memory_quarantine.h"
 
 #include <pthread.h>
 
@@ -26,12 +26,12 @@ std::string Pids(const std::vector<ClientProcess>& clients) {
 
 }  // namespace
 
-Lingering::Lingering(const GpuProcesses* processes) : processes_(processes) {
+DeviceMemoryQuarantine::DeviceMemoryQuarantine(const GpuProcesses* processes) : processes_(processes) {
   thread_ = std::thread([this] { Run(); });
   ::pthread_setname_np(thread_.native_handle(), "lingering");
 }
 
-Lingering::~Lingering() {
+DeviceMemoryQuarantine::~DeviceMemoryQuarantine() {
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
@@ -44,8 +44,8 @@ Lingering::~Lingering() {
   }
 }
 
-void Lingering::Add(const std::string& gpu_uuid, Backend backend, DeviceMemory memory, BudgetLease lease,
-                    std::vector<ClientProcess> clients) {
+void DeviceMemoryQuarantine::Add(const std::string& gpu_uuid, Backend backend, DeviceMemory memory,
+                                 BudgetLease lease, std::vector<ClientProcess> clients) {
   auto piece = std::make_shared<Piece>();
   piece->gpu_uuid = gpu_uuid;
   piece->backend = backend;
@@ -64,17 +64,17 @@ void Lingering::Add(const std::string& gpu_uuid, Backend backend, DeviceMemory m
   changed_.NotifyAll();
 }
 
-void Lingering::Begin(std::string what) {
+void DeviceMemoryQuarantine::Begin(std::string what) {
   const MutexLock lock(mutex_);
-  current_ = Chore{"lingering", std::move(what), Clock::now()};
+  current_ = OngoingOperation{"lingering", std::move(what), Clock::now()};
 }
 
-std::optional<Chore> Lingering::Current() const {
+std::optional<OngoingOperation> DeviceMemoryQuarantine::Current() const {
   const MutexLock lock(mutex_);
   return current_;
 }
 
-void Lingering::Note(const std::string& gpu_uuid, const Status& listed) {
+void DeviceMemoryQuarantine::Note(const std::string& gpu_uuid, const Status& listed) {
   if (listed.ok() && unlisted_.erase(gpu_uuid) != 0) {
     spdlog::info("the processes on GPU {} are listed again", gpu_uuid);
   } else if (!listed.ok() && unlisted_.insert(gpu_uuid).second) {
@@ -83,7 +83,7 @@ void Lingering::Note(const std::string& gpu_uuid, const Status& listed) {
   }
 }
 
-bool Lingering::MayGo(const Piece& piece) {
+bool DeviceMemoryQuarantine::MayGo(const Piece& piece) {
   const bool all_ended = std::all_of(piece.clients.begin(), piece.clients.end(),
                                      [](const ClientProcess& client) { return client.HasEnded(); });
   if (!all_ended) return false;
@@ -99,7 +99,7 @@ bool Lingering::MayGo(const Piece& piece) {
   });
 }
 
-void Lingering::Run() {
+void DeviceMemoryQuarantine::Run() {
   uint64_t seen = 0;
   std::chrono::milliseconds pause = kFirstPause;
   while (true) {
@@ -134,12 +134,12 @@ void Lingering::Run() {
   }
 }
 
-std::vector<LingeringSnapshot> Lingering::Snapshot(const std::string& gpu_uuid) const {
-  std::vector<LingeringSnapshot> all;
+std::vector<QuarantinedMemory> DeviceMemoryQuarantine::Snapshot(const std::string& gpu_uuid) const {
+  std::vector<QuarantinedMemory> all;
   const MutexLock lock(mutex_);
   for (const auto& piece : pieces_) {
     if (piece->gpu_uuid != gpu_uuid) continue;
-    LingeringSnapshot shown{piece->backend, piece->bytes, {}, 0};
+    QuarantinedMemory shown{piece->backend, piece->bytes, {}, 0};
     for (const ClientProcess& client : piece->clients) shown.pids.push_back(client.pid);
     shown.seconds = std::chrono::duration<double>(Clock::now() - piece->since).count();
     all.push_back(std::move(shown));
@@ -147,7 +147,7 @@ std::vector<LingeringSnapshot> Lingering::Snapshot(const std::string& gpu_uuid) 
   return all;
 }
 
-uint64_t Lingering::QuarantinedBytes(const std::string& gpu_uuid) const {
+uint64_t DeviceMemoryQuarantine::QuarantinedBytes(const std::string& gpu_uuid) const {
   uint64_t bytes = 0;
   const MutexLock lock(mutex_);
   for (const auto& piece : pieces_) {
@@ -156,7 +156,7 @@ uint64_t Lingering::QuarantinedBytes(const std::string& gpu_uuid) const {
   return bytes;
 }
 
-void Lingering::AwaitNone(std::chrono::steady_clock::time_point deadline) {
+void DeviceMemoryQuarantine::AwaitNone(std::chrono::steady_clock::time_point deadline) {
   const MutexLock lock(mutex_);
   while (!pieces_.empty() && changed_.WaitUntil(mutex_, deadline)) {
   }

@@ -14,7 +14,7 @@
 
 namespace pinfeed {
 
-struct Delivery {
+struct GpuSupport {
   std::unique_ptr<DeviceArenas> devices;  // null: host memory only
   std::string backend;                    // for status: "cuda", or "host" with the reason
 };
@@ -22,8 +22,8 @@ struct Delivery {
 // Errors: of gpus = on when there is no GPU; under auto only those of a GPU that is there but cannot be used
 // as configured. `on_failure` is called from another thread when a GPU breaks later; `on_progress` from
 // several while host memory is pinned (see DeviceOptions).
-Result<Delivery> ChooseDelivery(const Config& config, MemoryBudget& pool,
-                                std::function<void(const Status&)> on_failure,
-                                std::function<void(uint64_t bytes, uint64_t total)> on_progress);
+Result<GpuSupport> OpenGpus(const Config& config, MemoryBudget& pool,
+                            std::function<void(const Status&)> on_failure,
+                            std::function<void(uint64_t bytes, uint64_t total)> on_progress);
 
 }  // namespace pinfeed

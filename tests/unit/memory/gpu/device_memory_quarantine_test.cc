@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory of clients that died, with real processes over the stand-ins for the driver and NVML.
-#include "server/memory/gpu/lingering.h"
+#include "server/memory/gpu/device_memory_quarantine.h"
 
 #include <spdlog/sinks/ostream_sink.h>
 #include <unistd.h>
@@ -26,14 +26,14 @@ std::chrono::steady_clock::time_point In(std::chrono::milliseconds time) {
   return std::chrono::steady_clock::now() + time;
 }
 
-class LingeringTest : public ::testing::Test {
+class DeviceMemoryQuarantineTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (::testing::internal::InDeathTestChild()) return;  // which has its own driver
     ASSERT_OK_AND_ASSIGN(device_, CudaDevice::Open(0));
     ASSERT_OK_AND_ASSIGN(processes_, GpuProcesses::Load());
   }
-  void Quarantine(Lingering& lingering, Backend backend, const ClientProcess& client) {
+  void Quarantine(DeviceMemoryQuarantine& lingering, Backend backend, const ClientProcess& client) {
     DeviceMemory memory;
     if (backend == Backend::kCudaIpc) {
       ASSERT_OK_AND_ASSIGN(memory, DeviceMemory::Allocate(device_, kBytes));
@@ -61,7 +61,7 @@ ClientProcess ClientOf(const Peer& peer) {
   return ClientProcess::Open(peer.pid()).value();
 }
 
-TEST_F(LingeringTest, ProcessesOnTheGpuAreListedUntilTheyEnd) {
+TEST_F(DeviceMemoryQuarantineTest, ProcessesOnTheGpuAreListedUntilTheyEnd) {
   Peer peer("lend-handle");
   const ClientProcess client = ClientOf(peer);
   ASSERT_OK_AND_ASSIGN(const std::vector<pid_t> before, processes_->On(device_->uuid()));
@@ -74,9 +74,9 @@ TEST_F(LingeringTest, ProcessesOnTheGpuAreListedUntilTheyEnd) {
   EXPECT_EQ(processes_->On("GPU-none").status().code(), Code::kUnavailable);
 }
 
-TEST_F(LingeringTest, MemoryStaysWhileItsClientLivesAndIsFreedThen) {
+TEST_F(DeviceMemoryQuarantineTest, MemoryStaysWhileItsClientLivesAndIsFreedThen) {
   const uint64_t free_before = FreeBytes();
-  Lingering lingering(processes_.get());
+  DeviceMemoryQuarantine lingering(processes_.get());
   Peer peer("lend-handle");
   Quarantine(lingering, Backend::kCudaIpc, ClientOf(peer));
   lingering.AwaitNone(In(std::chrono::milliseconds(100)));
@@ -92,9 +92,9 @@ TEST_F(LingeringTest, MemoryStaysWhileItsClientLivesAndIsFreedThen) {
 }
 
 // What a pidfd does not tell: the driver goes on with a dead process's work as long as a child has its files.
-TEST_F(LingeringTest, MemoryOfAClientThatHasEndedStaysWhileAForkedChildHasTheGpu) {
+TEST_F(DeviceMemoryQuarantineTest, MemoryOfAClientThatHasEndedStaysWhileAForkedChildHasTheGpu) {
   for (const Backend backend : {Backend::kCudaIpc, Backend::kVmmFd}) {
-    Lingering lingering(processes_.get());
+    DeviceMemoryQuarantine lingering(processes_.get());
     Peer peer("leave-child");
     const ClientProcess client = ClientOf(peer);
     EXPECT_EQ(peer.Wait(), 0);
@@ -111,7 +111,7 @@ TEST_F(LingeringTest, MemoryOfAClientThatHasEndedStaysWhileAForkedChildHasTheGpu
 }
 
 // By every look, but told of by the first alone.
-TEST_F(LingeringTest, ListThatCannotBeHadIsToldOfOnce) {
+TEST_F(DeviceMemoryQuarantineTest, ListThatCannotBeHadIsToldOfOnce) {
   std::ostringstream log;
   const auto before = spdlog::default_logger();
   spdlog::set_default_logger(
@@ -120,7 +120,7 @@ TEST_F(LingeringTest, ListThatCannotBeHadIsToldOfOnce) {
     Peer peer("lend-handle");
     const ClientProcess client = ClientOf(peer);
     EXPECT_EQ(peer.Dismiss(), 0);
-    Lingering lingering(processes_.get());
+    DeviceMemoryQuarantine lingering(processes_.get());
     ASSERT_OK_AND_ASSIGN(BudgetLease lease, pool_.Reserve(kBytes));
     lingering.Add("GPU-none", Backend::kCudaIpc, DeviceMemory(), std::move(lease), {client});
     for (int look = 0; look < 2; ++look) {  // what comes behind it is looked at behind it, and goes
@@ -138,7 +138,7 @@ TEST_F(LingeringTest, ListThatCannotBeHadIsToldOfOnce) {
 }
 
 // Another process, since the call never returns.
-TEST_F(LingeringTest, FreeThatHangsIsNamed) {
+TEST_F(DeviceMemoryQuarantineTest, FreeThatHangsIsNamed) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_EXIT(
       {
@@ -148,12 +148,13 @@ TEST_F(LingeringTest, FreeThatHangsIsNamed) {
         ::setenv("PINFEED_STAND_IN_FAIL", "cuMemFree:1:hang", 1);  // not the peer's
         device_ = *CudaDevice::Open(0);
         processes_ = *GpuProcesses::Load();
-        auto* const lingering = new Lingering(processes_.get());  // never destroyed: that would wait
+        auto* const lingering =
+            new DeviceMemoryQuarantine(processes_.get());  // never destroyed: that would wait
         Quarantine(*lingering, Backend::kCudaIpc, client);
         (void)peer.Dismiss();
         const std::string expected =
             "freeing 2 MiB of GPU " + device_->uuid() + " (pid " + std::to_string(client.pid) + ", cuda-ipc)";
-        for (std::optional<Chore> at; !at || at->what != expected; at = lingering->Current())
+        for (std::optional<OngoingOperation> at; !at || at->what != expected; at = lingering->Current())
           std::this_thread::yield();
         std::_Exit(0);
       },
@@ -161,13 +162,13 @@ TEST_F(LingeringTest, FreeThatHangsIsNamed) {
 }
 
 // Nothing but the list proves it.
-TEST_F(LingeringTest, WithoutAListOnlyWhatTheDriverKeepsMayGo) {
+TEST_F(DeviceMemoryQuarantineTest, WithoutAListOnlyWhatTheDriverKeepsMayGo) {
   Peer peer("lend-handle");
   const ClientProcess client = ClientOf(peer);
   EXPECT_EQ(peer.Dismiss(), 0);
   const uint64_t free_before = FreeBytes();
   {
-    Lingering lingering(nullptr);
+    DeviceMemoryQuarantine lingering(nullptr);
     Quarantine(lingering, Backend::kVmmFd, client);
     lingering.AwaitNone(In(std::chrono::seconds(30)));
     EXPECT_EQ(pool_.used_bytes(), 0U);

@@ -24,12 +24,12 @@ bool HasNoOtherUser(int fd);
 // Purpose: keeps the charge of memory that somebody keeps, so that it is not spent twice. Owns: what it is
 // given; a thread, since nobody tells when the last mapping goes. Threads: any; none blocks. Errors: none.
 // Invariant: a charge goes back when the memory is gone from every process, or with the daemon.
-class KeptMemory {
+class HostMemoryQuarantine {
  public:
-  KeptMemory();
-  ~KeptMemory();
-  KeptMemory(const KeptMemory&) = delete;
-  KeptMemory& operator=(const KeptMemory&) = delete;
+  HostMemoryQuarantine();
+  ~HostMemoryQuarantine();
+  HostMemoryQuarantine(const HostMemoryQuarantine&) = delete;
+  HostMemoryQuarantine& operator=(const HostMemoryQuarantine&) = delete;
 
   // `fd` as for HasNoOtherUser.
   void Add(UniqueFd fd, BudgetLease lease) PF_EXCLUDES(mutex_);

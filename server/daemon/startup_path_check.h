@@ -3,23 +3,23 @@
 #pragma once
 
 #include "server/config/config.h"
-#include "server/daemon/leavable_thread.h"
+#include "server/daemon/abandonable_thread.h"
 
 namespace pinfeed {
 
 // Purpose: looks whether the allowed roots and named datasets are there, on a thread of its own, since a
 // mount that hangs must not hold up the start; what is not there may be mounted later, so it is a warning.
 // Owns: the thread. Threads: one at a time; only Finish waits. Errors: none but the warnings.
-class StartLook {
+class StartupPathCheck {
  public:
-  explicit StartLook(CommandLine command_line);
+  explicit StartupPathCheck(CommandLine command_line);
 
   // Whether it is done, for which it waits until then. If not, the process must end without destroying what
   // the thread may use: the log.
-  bool Finish(LeavableThread::Clock::time_point deadline);
+  bool Finish(AbandonableThread::Clock::time_point deadline);
 
  private:
-  LeavableThread thread_;
+  AbandonableThread thread_;
 };
 
 }  // namespace pinfeed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/daemon/start_watch.h"
+#include "server/daemon/startup_signal_watcher.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -48,17 +48,18 @@ void WatchUntil(int stop, int signals, int lifetime, const std::function<void()>
 
 }  // namespace
 
-Result<StartWatch> StartWatch::Create(int signals, int lifetime, std::function<void()> on_end,
-                                      std::function<void()> on_hup) {
+Result<StartupSignalWatcher> StartupSignalWatcher::Create(int signals, int lifetime,
+                                                          std::function<void()> on_end,
+                                                          std::function<void()> on_hup) {
   UniqueFd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop) return ErrnoStatus("create an eventfd", errno);
   std::thread thread([fd = stop.get(), signals, lifetime, on_end = std::move(on_end),
                       on_hup = std::move(on_hup)] { WatchUntil(fd, signals, lifetime, on_end, on_hup); });
   ::pthread_setname_np(thread.native_handle(), "start-watch");
-  return StartWatch(std::move(stop), std::move(thread));
+  return StartupSignalWatcher(std::move(stop), std::move(thread));
 }
 
-StartWatch::~StartWatch() {
+StartupSignalWatcher::~StartupSignalWatcher() {
   if (!thread_.joinable()) return;
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written =

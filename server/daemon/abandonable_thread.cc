@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/daemon/leavable_thread.h"
+#include "server/daemon/abandonable_thread.h"
 
 #include <pthread.h>
 
@@ -10,7 +10,7 @@
 namespace pinfeed {
 
 // Purpose: what the thread and its owner share, for as long as either has it. Threads: those two.
-class LeavableThread::Progress {
+class AbandonableThread::Progress {
  public:
   explicit Progress(std::string step) : step_(std::move(step)) {}
   void SetStep(std::string step) PF_EXCLUDES(mutex_) {
@@ -43,7 +43,7 @@ class LeavableThread::Progress {
   bool over_ PF_GUARDED_BY(mutex_) = false;
 };
 
-LeavableThread::LeavableThread(const char* name, std::string first_step, Body body)
+AbandonableThread::AbandonableThread(const char* name, std::string first_step, Body body)
     : progress_(std::make_shared<Progress>(std::move(first_step))) {
   thread_ = std::thread([progress = progress_, name, body = std::move(body)] {
     ::pthread_setname_np(::pthread_self(), name);
@@ -52,15 +52,15 @@ LeavableThread::LeavableThread(const char* name, std::string first_step, Body bo
   });
 }
 
-LeavableThread::~LeavableThread() {
+AbandonableThread::~AbandonableThread() {
   if (!Finish(Clock::now())) thread_.detach();
 }
 
-std::string LeavableThread::step() const {
+std::string AbandonableThread::step() const {
   return progress_->step();
 }
 
-bool LeavableThread::Finish(Clock::time_point deadline) {
+bool AbandonableThread::Finish(Clock::time_point deadline) {
   if (!thread_.joinable()) return true;
   if (!progress_->AwaitEnd(deadline)) return false;
   thread_.join();
