@@ -107,9 +107,9 @@ TEST_F(FeedTableTest, AFeedWhoseWorkersHangHoldsUpTheEndOfNoOther) {
     ASSERT_OK_AND_ASSIGN(const FeedMember member, table_.Join(1000, Spec(8), make_hanging));
     hanging_bytes = member.feed().arena().bytes();
     PageClient client(member.feed());
-    ASSERT_OK(member.feed().Attach(client.pages(), std::nullopt));
+    ASSERT_OK(member.feed().Attach(client.participant()));
     reading.get_future().wait();
-    member.feed().Detach(client.pages());
+    member.feed().Depart(client.participant(), Ended());
   }
   for (int i = 0; i < 3; ++i) EXPECT_OK(Join(1000, Spec(8)));
   WaitFor([&] { return pool_.used_bytes() == hanging_bytes; });
@@ -144,11 +144,11 @@ TEST_F(FeedTableTest, TotalsKeepWhatEndedFeedsDid) {
   {
     ASSERT_OK_AND_ASSIGN(const FeedMember member, Join(1000, Spec(8)));
     PageClient client(member.feed());
-    ASSERT_OK(member.feed().Attach(client.pages(), std::nullopt));
+    ASSERT_OK(member.feed().Attach(client.participant()));
     for (int i = 0; i < 5; ++i) client.Release(*client.Next(), member.feed());
     batches = table_.Snapshot().totals.batches;
     EXPECT_GE(batches, 5U);
-    member.feed().Detach(client.pages());
+    member.feed().Depart(client.participant(), Ended());
   }
   AwaitReclaim();
   const FeedTable::View after = table_.Snapshot();
