@@ -6,7 +6,7 @@
 
 #include "common/base/log.h"
 #include "common/base/log_pace.h"
-#include "server/feed/fill.h"
+#include "server/loading/batch_fill.h"
 
 namespace pinfeed {
 namespace {

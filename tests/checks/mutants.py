@@ -57,7 +57,7 @@ MUTANTS = [
     Mutant("I3", "a broadcast leaves out what somebody may still come for", "server/feed/feed.cc",
            "if (first > next_ && !in_flight_.empty()) return false;", "if (first > next_ && stopping_) return false;", "feed_test",
            "FeedBroadcastTest.SkipsNothing*"),
-    Mutant("I4", "the order depends on the slot", "server/feed/fill.cc",
+    Mutant("I4", "the order depends on the slot", "server/loading/batch_fill.cc",
            "key{ids[i], plan_.epoch}", "key{ids[(i + slot_) % plan_.samples], plan_.epoch}",
            "feed_test", "*SameBytesForAnyWorkerCount*"),
     Mutant("I4", "the global batch depends on the world size", "server/order/sampler.cc",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/feed/fill.h"
+#include "server/loading/batch_fill.h"
 
 #include <algorithm>
 #include <cstring>
