@@ -6,7 +6,6 @@
 
 #include "common/base/log.h"
 #include "common/base/log_pace.h"
-#include "server/loading/batch_fill.h"
 
 namespace pinfeed {
 namespace {
@@ -17,26 +16,17 @@ constexpr size_t kBadSamplesKept = 16;
 constexpr uint32_t kFailuresASecond = 20;
 constexpr uint32_t kBadSamplesASecond = 10;
 constexpr uint64_t kBadSamplesWarned = 100;  // of a feed; the others are told at info
-// A chunk of small samples should cost a worker about as much as a few trips through the pool's lock: tens of
-// microseconds.
-constexpr uint64_t kChunkBytes = 512 * 1024;
 
 }  // namespace
 
-Feed::Feed(Parts parts, WorkerPool& workers)
+Feed::Feed(Parts parts)
     : share_(std::make_shared<FeedShare>(parts.owner, parts.id)),
       parts_(std::move(parts)),
-      workers_(workers),
       trace_(parts_.tracer, parts_.owner, parts_.id),
+      filling_{*parts_.arena, parts_.sampler, parts_.spec.on_bad_sample, trace_, share_.share()},
       slots_(parts_.arena->slot_count()),
       accounted_(Clock::now()) {
   for (const TensorPlace& tensor : parts_.layout.tensors) bytes_per_sample_ += tensor.sample_bytes;
-  const auto& fields = parts_.loader->dataset().info().fields;
-  const bool decodes = std::any_of(fields.begin(), fields.end(),
-                                   [](const Field& f) { return f.kind == FieldKind::kEncodedImage; });
-  if (!decodes)
-    chunk_samples_ =
-        static_cast<uint32_t>(std::max<uint64_t>(1, kChunkBytes / std::max<uint64_t>(1, bytes_per_sample_)));
 }
 
 Feed::~Feed() {
@@ -80,7 +70,8 @@ void Feed::Drain() {
 }
 
 void Feed::Stop(std::function<void()> at_rest) {
-  abandoned_.store(true, std::memory_order_relaxed);
+  filling_.stopped.store(true, std::memory_order_relaxed);
+  parts_.producer->Cancel();
   AfterUnlock after;
   {
     MutexLock lock(mutex_);
@@ -99,10 +90,10 @@ Feed::AfterUnlock Feed::AdvanceLocked() {
   LendUnclaimedLocked();
   PublishReadyLocked();
   PlanLocked();
-  BeginPiecesLocked(after);
+  RequestPiecesLocked(after);
   if (in_flight_.empty()) {
     // Abandoned, the last batches may have been lost: that is no end of the epoch.
-    const bool abandoned = abandoned_.load(std::memory_order_relaxed);
+    const bool abandoned = filling_.stopped.load(std::memory_order_relaxed);
     if (phase_ == Phase::kRunning && AllPlannedLocked() && !abandoned) {
       SetStarvedLocked(MayComeBackLocked());
       CollectReleasesLocked();  // what came before the client could see that
@@ -157,27 +148,27 @@ void Feed::PublishReadyLocked() {
   while (!in_flight_.empty() && slots_.state(in_flight_.front()) == SlotState::kReady) {
     const uint32_t slot = in_flight_.front();
     Batch& batch = batches_[slot];
-    if (phase_ != Phase::kRunning || abandoned_.load(std::memory_order_relaxed)) {
+    if (phase_ != Phase::kRunning || filling_.stopped.load(std::memory_order_relaxed)) {
       slots_.Abandon(slot);
       in_flight_.pop_front();
       continue;
     }
     if (batch.undelivered) {
       // The daemon is about to end: clients get these batches from the next one.
-      abandoned_.store(true, std::memory_order_relaxed);
+      filling_.stopped.store(true, std::memory_order_relaxed);
       stopping_ = true;
       continue;
     }
-    if (batch.status.ok()) batch.status = CountBadBatchLocked(batch);
-    if (!batch.status.ok()) {
-      error_ = batch.status;
+    if (batch.result.status.ok()) batch.result.status = CountBadBatchLocked(batch);
+    if (!batch.result.status.ok()) {
+      error_ = batch.result.status;
       EnterLocked(Phase::kFailed);
       continue;
     }
     in_flight_.pop_front();
     ++counters_.batches;
-    counters_.samples += batch.samples;
-    counters_.bytes += batch.samples * bytes_per_sample_;
+    counters_.samples += batch.result.samples;
+    counters_.bytes += batch.result.samples * bytes_per_sample_;
     counters_.epoch = batch.plan.epoch;
     counters_.batch_index = batch.plan.batch_index;
     slots_.MarkLent(slot);
@@ -186,11 +177,11 @@ void Feed::PublishReadyLocked() {
 }
 
 Status Feed::CountBadBatchLocked(const Batch& batch) {
-  if (batch.all_bad.empty()) {
+  if (!batch.result.all_bad) {
     bad_batches_ = 0;
     return OkStatus();
   }
-  if (bad_batches_++ == 0) first_bad_ = batch.all_bad;
+  if (bad_batches_++ == 0) first_bad_ = batch.result.bad.front().reason;
   if (bad_batches_ < parts_.sampler.batches_per_epoch()) return OkStatus();
   const char* const choice = parts_.spec.on_bad_sample == OnBadSample::kSkip ? "skip" : "zero";
   return DataLoss(std::string("on_bad_sample ") + choice + ": a whole epoch (" +
@@ -228,8 +219,8 @@ BatchDescriptor Feed::DescriptorOfLocked(uint32_t slot) const {
   descriptor.batch_index = batch.plan.batch_index;
   descriptor.position = batch.plan.next_position;
   descriptor.slot = slot;
-  descriptor.samples = batch.samples;
-  descriptor.skipped = batch.skipped;
+  descriptor.samples = batch.result.samples;
+  descriptor.skipped = batch.result.skipped;
   descriptor.flags = batch.plan.last_of_epoch ? kFlagLastOfEpoch : 0;
   return descriptor;
 }
@@ -264,7 +255,7 @@ void Feed::PlanLocked() {
     since_[*slot] = accounted_;
     batch.plan = parts_.sampler.Plan(next_.epoch, next_.batch_index);
     in_flight_.push_back(*slot);
-    unbegun_.push_back(std::make_shared<Fill>(*this, *slot, batch.plan));
+    unrequested_.push_back(std::make_shared<BatchFill>(filling_, *this, *slot, batch.plan));
     next_ = batch.plan.last_of_epoch ? Sampler::Start{next_.epoch + 1, 0}
                                      : Sampler::Start{next_.epoch, next_.batch_index + 1};
     if (!detours_.empty() && next_ >= detours_.back().end) {
@@ -292,13 +283,13 @@ Sampler::Start Feed::UpcomingLocked() const {
   return {plan.epoch, plan.batch_index};
 }
 
-void Feed::BeginPiecesLocked(AfterUnlock& after) {
-  while (!unbegun_.empty()) {
-    std::shared_ptr<FillTask> task = unbegun_.front()->Begin();
-    if (task == nullptr) return;  // the next delivery's end has memory
+void Feed::RequestPiecesLocked(AfterUnlock& after) {
+  while (!unrequested_.empty()) {
+    std::shared_ptr<PieceRequest> request = unrequested_.front()->NextRequest();
+    if (request == nullptr) return;  // the next delivery's end has memory
     pieces_filling_.fetch_add(1, std::memory_order_relaxed);
-    after.tasks.push_back(std::move(task));
-    if (unbegun_.front()->begun()) unbegun_.pop_front();
+    after.requests.push_back(std::move(request));
+    if (unrequested_.front()->all_requested()) unrequested_.pop_front();
   }
 }
 
@@ -310,7 +301,7 @@ void Feed::SetStarvedLocked(bool starved) {
   if (starved_ == starved) return;
   starved_ = starved;
   for (Consumer& consumer : consumers_) consumer.pages->SetStarved(starved);
-  parts_.arena->SetWaiting(shared_from_this(), starved);
+  parts_.arena->SetWaiting({BatchFill::Owner::shared_from_this(), this}, starved);
 }
 
 void Feed::EnterLocked(Phase phase) {
@@ -325,7 +316,7 @@ void Feed::EnterLocked(Phase phase) {
 }
 
 void Feed::Do(AfterUnlock after) {
-  for (std::shared_ptr<FillTask>& task : after.tasks) workers_.Submit(std::move(task));
+  for (std::shared_ptr<PieceRequest>& request : after.requests) parts_.producer->Produce(std::move(request));
   if (!after.failure.ok()) {
     static LogPace pace(kFailuresASecond);
     if (const auto more = pace.Admit())
@@ -345,27 +336,32 @@ void Feed::LogBadSamples(const std::vector<BadSampleNote>& bad, uint64_t before)
   }
 }
 
-void Feed::OnFilled(uint32_t slot, Batch batch, std::vector<BadSampleNote> bad) {
-  if (!bad.empty() && batch.status.ok()) LogBadSamples(bad, bad_logged_.fetch_add(bad.size()));
-  MutexLock lock(mutex_);
-  AccountLocked();
-  counters_.filling.Add(Nanoseconds(accounted_ - since_[slot]));
-  batch.delivering = true;
-  batches_[slot] = std::move(batch);
-  counters_.bad_samples += bad.size();
-  for (BadSampleNote& note : bad) counters_.last_bad_samples.push_back(std::move(note));
-  auto& kept = counters_.last_bad_samples;
-  if (kept.size() > kBadSamplesKept) kept.erase(kept.begin(), kept.end() - kBadSamplesKept);
+void Feed::OnPieceFilled() {
+  pieces_filling_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void Feed::BeginPieces() {
+void Feed::OnPieceMemory() {
   AfterUnlock after;
   {
     MutexLock lock(mutex_);
-    if (!unbegun_.empty()) AccountLocked();  // until now the copies may have been what all waited for
-    BeginPiecesLocked(after);
+    if (!unrequested_.empty()) AccountLocked();  // until now the copies may have been what all waited for
+    RequestPiecesLocked(after);
   }
   Do(std::move(after));
+}
+
+void Feed::OnFilled(uint32_t slot, FillResult result) {
+  if (!result.bad.empty() && result.status.ok())
+    LogBadSamples(result.bad, bad_logged_.fetch_add(result.bad.size()));
+  MutexLock lock(mutex_);
+  AccountLocked();
+  counters_.filling.Add(Nanoseconds(accounted_ - since_[slot]));
+  counters_.bad_samples += result.bad.size();
+  auto& kept = counters_.last_bad_samples;
+  kept.insert(kept.end(), result.bad.begin(), result.bad.end());
+  if (kept.size() > kBadSamplesKept) kept.erase(kept.begin(), kept.end() - kBadSamplesKept);
+  batches_[slot].delivering = true;
+  batches_[slot].result = std::move(result);
 }
 
 void Feed::OnDelivered(uint32_t slot, const Status& status) {

@@ -9,101 +9,84 @@
 
 namespace pinfeed {
 
-// Purpose: one piece, as the workers see it.
-class Feed::Fill::PieceTask final : public FillTask {
- public:
-  PieceTask(std::shared_ptr<Feed> feed, std::shared_ptr<Fill> fill, size_t index)
-      : FillTask(feed->share_.share(), Samples(*fill, index), feed->chunk_samples_),
-        feed_(std::move(feed)),
-        fill_(std::move(fill)),
-        index_(index) {}
+PieceRequest::PieceRequest(std::shared_ptr<BatchFill> fill, std::shared_ptr<const void> feed, size_t piece)
+    : feed_(std::move(feed)),
+      fill_(std::move(fill)),
+      index_(piece),
+      plan_(fill_->plan_),
+      piece_(fill_->pieces_[piece].piece),
+      share_(fill_->context_.share),
+      stopped_(&fill_->context_.stopped),
+      first_failed_(&fill_->first_failed_) {}
 
-  void Run(uint32_t begin, uint32_t end, SampleScratch& scratch) override {
-    const Piece& piece = fill_->pieces_[index_].piece;
-    fill_->Load(piece, piece.begin + begin, piece.begin + end, scratch);
+Status PieceRequest::Places(uint32_t begin, uint32_t end, std::vector<std::span<std::byte>>& places) const {
+  PF_CHECK(piece_.begin <= begin && begin < end && end <= piece_.end, "places are of the piece's samples");
+  Arena& arena = fill_->context_.arena;
+  RETURN_IF_ERROR(arena.Prepare(piece_, begin, end));
+  const std::vector<TensorPlace>& tensors = arena.layout().tensors;
+  places.resize(tensors.size());
+  for (size_t t = 0; t < places.size(); ++t) {
+    const uint64_t bytes = tensors[t].sample_bytes;
+    places[t] = {arena.FillAddress(piece_, t) + (begin - piece_.begin) * bytes, bytes};
   }
-  void Done() override { fill_->Filled(index_); }
+  return OkStatus();
+}
 
- private:
-  static uint32_t Samples(const Fill& fill, size_t index) {
-    return fill.pieces_[index].piece.end - fill.pieces_[index].piece.begin;
-  }
+void PieceRequest::Bad(uint32_t index, Status why) const {
+  PF_CHECK(piece_.begin <= index && index < piece_.end, "a bad sample is one of the piece's");
+  if (!completed_.load(std::memory_order_relaxed)) fill_->OnBad(index, std::move(why));
+}
 
-  const std::shared_ptr<Feed> feed_;  // so that the arena outlives every write
-  const std::shared_ptr<Fill> fill_;
-  const size_t index_;
-};
+void PieceRequest::Trace(uint32_t samples, std::optional<WorkSpans>& spans) const {
+  const FeedTrace& trace = fill_->context_.trace;
+  if (trace.On()) trace.Work(plan_, piece_.slot, samples, spans);
+}
 
-Feed::Fill::Fill(Feed& feed, uint32_t slot, const BatchPlan& plan)
-    : feed_(feed), slot_(slot), plan_(plan), planned_ns_(feed.trace_.On() ? TraceClockNs() : 0) {
-  const uint32_t most = std::max(1U, feed.parts_.arena->piece_samples());
-  pieces_.resize(plan.samples / most + (plan.samples % most == 0 ? 0 : 1));
-  for (uint32_t i = 0, begin = 0; i < pieces_.size(); ++i, begin += most)
-    pieces_[i].piece = {slot, begin, std::min(plan.samples, begin + most), 0};
+bool PieceRequest::Complete(Status status) {
+  if (completed_.exchange(true)) return false;
+  fill_->OnComplete(index_, std::move(status));
+  return true;
+}
+
+BatchFill::BatchFill(Context& context, Owner& owner, uint32_t slot, const BatchPlan& plan)
+    : context_(context),
+      owner_(owner),
+      slot_(slot),
+      plan_(plan),
+      planned_ns_(context.trace.On() ? TraceClockNs() : 0) {
+  const uint32_t piece_samples = std::max(1U, context.arena.piece_samples());
+  for (uint32_t begin = 0; begin < plan.samples; begin = pieces_.back().piece.end)
+    pieces_.push_back({{slot, begin, begin + std::min(plan.samples - begin, piece_samples), 0}});
   undelivered_ = pieces_.size();
 }
 
-std::shared_ptr<FillTask> Feed::Fill::Begin() {
-  if (!feed_.parts_.arena->Take(&pieces_[next_].piece)) return nullptr;
-  return std::make_shared<PieceTask>(feed_.shared_from_this(), shared_from_this(), next_++);
+std::shared_ptr<PieceRequest> BatchFill::NextRequest() {
+  if (!context_.arena.Take(&pieces_[next_].piece)) return nullptr;
+  return std::make_shared<PieceRequest>(shared_from_this(), owner_.shared_from_this(), next_++);
 }
 
-void Feed::Fill::Load(const Piece& piece, uint32_t begin, uint32_t end, SampleScratch& scratch) {
-  const Parts& parts = feed_.parts_;
-  if (Status memory = parts.arena->Prepare(piece, begin, end); !memory.ok()) {
-    const MutexLock lock(mutex_);
-    memory_ = std::move(memory);
-    return;
-  }
-  const std::vector<TensorPlace>& tensors = parts.layout.tensors;
-  std::vector<std::span<std::byte>> places(tensors.size());
-  for (size_t t = 0; t < places.size(); ++t) {
-    places[t] = {parts.arena->FillAddress(piece, t) + (begin - piece.begin) * tensors[t].sample_bytes,
-                 tensors[t].sample_bytes};
-  }
-  SampleTimes sum;
-  std::optional<WorkSpans> spans;
-  if (feed_.trace_.On()) feed_.trace_.Work(plan_, slot_, end - begin, spans);
-  const BatchSamples ids = parts.sampler.SamplesOf(plan_);
-  for (uint32_t i = begin; i < end; ++i) {
-    if (feed_.abandoned_.load(std::memory_order_relaxed) || i > first_failed_.load(std::memory_order_relaxed))
-      break;
-    const SampleKey key{ids[i], plan_.epoch};
-    scratch.Begin(key.id);
-    SampleTimes times;
-    times.spans = spans ? &*spans : nullptr;
-    Status status = parts.loader->Load(key, places, scratch, times);
-    sum.read_ns += times.read_ns;
-    sum.decode_ns += times.decode_ns;
-    scratch.durations().Record(times);
-    if (!status.ok()) {
-      if (parts.spec.on_bad_sample == OnBadSample::kZero) parts.loader->WriteZeros(key, places);
-      Bad(i, std::move(status));
-    }
-    for (std::span<std::byte>& place : places) place = {place.data() + place.size(), place.size()};
-  }
-  feed_.read_ns_.fetch_add(sum.read_ns, std::memory_order_relaxed);
-  feed_.decode_ns_.fetch_add(sum.decode_ns, std::memory_order_relaxed);
-}
-
-void Feed::Fill::Bad(uint32_t index, Status status) {
-  if (feed_.parts_.spec.on_bad_sample == OnBadSample::kFail) {
+void BatchFill::OnBad(uint32_t index, Status why) {
+  if (context_.on_bad_sample == OnBadSample::kFail) {
     uint32_t first = first_failed_.load(std::memory_order_relaxed);
     while (index < first && !first_failed_.compare_exchange_weak(first, index, std::memory_order_relaxed)) {
     }
   }
   MutexLock lock(mutex_);
-  bad_.emplace(index, std::move(status));
+  bad_.emplace(index, std::move(why));
 }
 
-void Feed::Fill::Filled(size_t piece) {
-  feed_.pieces_filling_.fetch_sub(1, std::memory_order_relaxed);
+void BatchFill::OnComplete(size_t piece, Status status) {
+  if (!status.ok()) {
+    const MutexLock lock(mutex_);
+    if (production_.ok()) production_ = std::move(status);
+  }
+  owner_.OnPieceFilled();
   DeliverFrom(piece);
-  // This worker goes on by itself if it can: waking one costs the copy thread more.
-  if (pieces_.size() > 1) feed_.BeginPieces();
+  // This thread requests the next piece if it can: waking one costs the copy thread more.
+  if (pieces_.size() > 1) owner_.OnPieceMemory();
 }
 
-void Feed::Fill::DeliverFrom(size_t piece) {
+void BatchFill::DeliverFrom(size_t piece) {
   {
     const MutexLock lock(mutex_);
     pieces_[piece].filled = true;
@@ -124,43 +107,43 @@ void Feed::Fill::DeliverFrom(size_t piece) {
   }
 }
 
-void Feed::Fill::Deliver(const Piece& piece, bool last) {
-  SlotRange landing = Compact(piece);
-  landing.last = last;
-  landed_ += landing.samples;
+void BatchFill::Deliver(const Piece& piece, bool last) {
+  SlotRange range = Compact(piece);
+  range.last = last;
+  delivered_samples_ += range.samples;
   bool deliver = false;
   if (last) {
     deliver = Conclude();
   } else {
     const MutexLock lock(mutex_);
-    const bool failed = !bad_.empty() && feed_.parts_.spec.on_bad_sample == OnBadSample::kFail;
-    deliver = memory_.ok() && delivery_.ok() && !failed;
+    const bool failed = !bad_.empty() && context_.on_bad_sample == OnBadSample::kFail;
+    deliver = production_.ok() && delivery_.ok() && !failed;
   }
-  if (!deliver || feed_.abandoned_.load(std::memory_order_relaxed)) {
-    feed_.parts_.arena->Return(piece);
-    return Delivered(piece, OkStatus(), {});
+  if (!deliver || context_.stopped.load(std::memory_order_relaxed)) {
+    context_.arena.Return(piece);
+    return OnPieceDelivered(piece, OkStatus(), {});
   }
-  feed_.parts_.arena->Deliver(
-      piece, landing,
-      [feed = feed_.shared_from_this(), self = shared_from_this(), piece](
-          const Status& status, const CopyTime& time) { self->Delivered(piece, status, time); });
+  context_.arena.Deliver(
+      piece, range,
+      [owner = owner_.shared_from_this(), self = shared_from_this(), piece](
+          const Status& status, const CopyTime& time) { self->OnPieceDelivered(piece, status, time); });
 }
 
-SlotRange Feed::Fill::Compact(const Piece& piece) {
-  SlotRange landing{landed_, piece.end - piece.begin, false};
-  if (feed_.parts_.spec.on_bad_sample != OnBadSample::kSkip) return landing;
+SlotRange BatchFill::Compact(const Piece& piece) {
+  SlotRange range{delivered_samples_, piece.end - piece.begin, false};
+  if (context_.on_bad_sample != OnBadSample::kSkip) return range;
   std::vector<uint32_t> bad;  // within the piece
   {
     const MutexLock lock(mutex_);
-    if (!memory_.ok()) return landing;  // nothing there is to be touched
+    if (!production_.ok()) return range;  // nothing there is to be touched
     for (auto at = bad_.lower_bound(piece.begin); at != bad_.end() && at->first < piece.end; ++at)
       bad.push_back(at->first - piece.begin);
   }
-  if (bad.empty()) return landing;
-  landing.samples -= static_cast<uint32_t>(bad.size());
-  for (size_t t = 0; t < feed_.parts_.layout.tensors.size(); ++t) {
-    const uint64_t bytes = feed_.parts_.layout.tensors[t].sample_bytes;
-    std::byte* const first = feed_.parts_.arena->FillAddress(piece, t);
+  if (bad.empty()) return range;
+  range.samples -= static_cast<uint32_t>(bad.size());
+  for (size_t t = 0; t < context_.arena.layout().tensors.size(); ++t) {
+    const uint64_t bytes = context_.arena.layout().tensors[t].sample_bytes;
+    std::byte* const first = context_.arena.FillAddress(piece, t);
     uint32_t to = bad.front();
     for (uint32_t from = to, next_bad = 0; from < piece.end - piece.begin; ++from) {
       if (next_bad < bad.size() && bad[next_bad] == from) {
@@ -170,18 +153,18 @@ SlotRange Feed::Fill::Compact(const Piece& piece) {
       }
     }
   }
-  return landing;
+  return range;
 }
 
-bool Feed::Fill::Conclude() {
+bool BatchFill::Conclude() {
   std::map<uint32_t, Status> bad;
-  Batch batch;
+  FillResult result;
   {
     MutexLock lock(mutex_);
     bad.swap(bad_);
-    batch.status = memory_;
+    result.status = production_;
   }
-  if (planned_ns_ != 0 && feed_.trace_.On()) {
+  if (planned_ns_ != 0 && context_.trace.On()) {
     TraceSpan span;
     span.kind = SpanKind::kFill;
     span.slot = slot_;
@@ -190,47 +173,46 @@ bool Feed::Fill::Conclude() {
     span.batch = plan_.batch_index;
     span.begin_ns = planned_ns_;
     span.end_ns = TraceClockNs();
-    feed_.trace_.Record(span);
+    context_.trace.Record(span);
   }
-  batch.plan = plan_;
-  batch.samples = plan_.samples;
-  std::vector<BadSampleNote> notes;
-  notes.reserve(bad.size());
-  const BatchSamples ids = feed_.parts_.sampler.SamplesOf(plan_);
-  for (const auto& [index, status] : bad) notes.push_back({ids[index], status.message()});
-  if (!bad.empty() && batch.status.ok()) {
-    switch (feed_.parts_.spec.on_bad_sample) {
+  result.samples = plan_.samples;
+  if (!bad.empty()) {
+    const BatchSamples ids = context_.sampler.SamplesOf(plan_);
+    for (const auto& [index, status] : bad) result.bad.push_back({ids[index], status.message()});
+  }
+  if (!bad.empty() && result.status.ok()) {
+    switch (context_.on_bad_sample) {
       case OnBadSample::kFail:
-        notes.erase(notes.begin() + 1,
-                    notes.end());  // which others were tried depends on the workers: name the first only
-        batch.status = bad.begin()->second.WithContext("batch " + std::to_string(plan_.batch_index) +
-                                                       " of epoch " + std::to_string(plan_.epoch) +
-                                                       " (on_bad_sample: \"skip\" or \"zero\" would go on)");
+        result.bad.resize(1);  // which others were tried depends on the producer
+        result.status = bad.begin()->second.WithContext("batch " + std::to_string(plan_.batch_index) +
+                                                        " of epoch " + std::to_string(plan_.epoch) +
+                                                        " (on_bad_sample: \"skip\" or \"zero\" would go on)");
         break;
       case OnBadSample::kSkip:
-        batch.samples = landed_;
-        batch.skipped = static_cast<uint32_t>(bad.size());
+        result.samples = delivered_samples_;
+        result.skipped = static_cast<uint32_t>(bad.size());
         break;
       case OnBadSample::kZero:
         break;
     }
-    if (bad.size() == plan_.samples) batch.all_bad = bad.begin()->second.message();
+    result.all_bad = bad.size() == plan_.samples;
   }
-  const bool ok = batch.status.ok();
-  feed_.OnFilled(slot_, std::move(batch), std::move(notes));
+  const bool ok = result.status.ok();
+  owner_.OnFilled(slot_, std::move(result));
   return ok;
 }
 
-void Feed::Fill::Delivered(const Piece& piece, const Status& status, const CopyTime& time) {
-  if (time.end_ns != 0 && feed_.trace_.On()) feed_.trace_.Copied(slot_, plan_, piece.end - piece.begin, time);
+void BatchFill::OnPieceDelivered(const Piece& piece, const Status& status, const CopyTime& time) {
+  if (time.end_ns != 0 && context_.trace.On())
+    context_.trace.Copied(slot_, plan_, piece.end - piece.begin, time);
   std::optional<Status> all;
   {
     const MutexLock lock(mutex_);
     if (delivery_.ok()) delivery_ = status;
     if (--undelivered_ == 0) all = delivery_;
   }
-  if (all) return feed_.OnDelivered(slot_, *all);
-  feed_.BeginPieces();
+  if (all) return owner_.OnDelivered(slot_, *all);
+  owner_.OnPieceMemory();
 }
 
 }  // namespace pinfeed

@@ -1,68 +1,112 @@
 // SPDX-License-Identifier: Apache-2.0
-// One batch on its way into its slot. In: a plan and a free slot. Out: the slot filled and delivered, or the
-// reason why not.
+// One batch from its plan to its slot. In: a plan, a free slot, and what a producer fills. Out: the slot
+// filled and delivered, or the reason why not.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
-#include "server/feed/feed.h"
+#include "common/base/sync.h"
+#include "common/spec/feed_spec.h"
+#include "common/spec/tensor_spec.h"
+#include "server/loading/batch_producer.h"
+#include "server/memory/arena.h"
+#include "server/order/sampler.h"
+#include "server/trace/feed_trace.h"
 
 namespace pinfeed {
 
-// Purpose: loads the samples of one batch piece by piece, each straight into its places, and has the pieces
-// delivered in order while later ones are still loaded. Borrows: its feed, which the tasks of its pieces and
-// the deliveries keep. Threads: Begin under the feed's lock; the tasks on several workers at once, each
-// sample by one. Errors: a bad sample is failed, skipped or zeroed as the spec says. Which one fails the
-// batch does not depend on the workers: the first. Invariants: 1. OnFilled once, before the last piece is
-// delivered; 2. OnDelivered once, after the last delivery is done; 3. pieces land in order, without gaps.
-class Feed::Fill final : public std::enable_shared_from_this<Feed::Fill> {
- public:
-  Fill(Feed& feed, uint32_t slot, const BatchPlan& plan);
+// A sample that could not be used, and why.
+struct BadSampleNote {
+  uint64_t sample_id = 0;
+  std::string reason;
+};
 
-  // A task that loads the next piece; null when the arena has no memory for it now. Precondition: !begun().
-  std::shared_ptr<FillTask> Begin();
-  // Whether every piece has its task.
-  bool begun() const { return next_ == pieces_.size(); }
+// What became of a batch's samples.
+struct FillResult {
+  Status status;                   // not OK: the batch cannot be had
+  uint32_t samples = 0;            // in the slot
+  uint32_t skipped = 0;            // left out as bad
+  bool all_bad = false;            // no sample of the batch is good
+  std::vector<BadSampleNote> bad;  // in the batch's order
+};
+
+// Purpose: requests the pieces of one batch from the producer, and delivers the filled ones in order while
+// later ones are still being filled. Borrows: its Context and Owner, which the requests and the deliveries
+// keep alive. Threads: NextRequest under the owner's lock; the rest from any thread. Errors: a bad sample is
+// failed, skipped or zeroed as the spec says; a failed batch names its first bad sample, whatever the order
+// of loading. Invariants: 1. OnFilled is called once, before the last piece is delivered; 2. OnDelivered is
+// called once, after the last delivery has ended; 3. pieces are delivered in order, without gaps.
+class BatchFill final : public std::enable_shared_from_this<BatchFill> {
+ public:
+  // The feed. Its methods are called without a lock, on any thread.
+  class Owner : public std::enable_shared_from_this<Owner> {
+   public:
+    virtual ~Owner() = default;
+    // A piece is filled; it is not delivered yet.
+    virtual void OnPieceFilled() = 0;
+    // Memory for another piece may be free.
+    virtual void OnPieceMemory() = 0;
+    // Every sample of the slot's batch is filled or given up. / The whole batch is where the clients see it.
+    virtual void OnFilled(uint32_t slot, FillResult result) = 0;
+    virtual void OnDelivered(uint32_t slot, const Status& status) = 0;
+  };
+  // The same for all batches of a feed.
+  struct Context {
+    Arena& arena;
+    const Sampler& sampler;
+    const OnBadSample on_bad_sample;
+    FeedTrace& trace;
+    const std::shared_ptr<FeedShare> share;
+    std::atomic<bool> stopped{false};  // what is being filled is not wanted any more
+  };
+
+  BatchFill(Context& context, Owner& owner, uint32_t slot, const BatchPlan& plan);
+
+  // Requests the next piece; null when the arena has no memory for it now. Precondition: !all_requested().
+  std::shared_ptr<PieceRequest> NextRequest();
+  bool all_requested() const { return next_ == pieces_.size(); }
 
  private:
-  class PieceTask;
+  friend class PieceRequest;
   struct PieceState {
     Piece piece;
     bool filled = false;
   };
 
-  // Of that piece, the samples [begin, end) of the batch.
-  void Load(const Piece& piece, uint32_t begin, uint32_t end, SampleScratch& scratch);
-  void Bad(uint32_t index, Status status) PF_EXCLUDES(mutex_);
-  // All samples of the piece are loaded.
-  void Filled(size_t piece) PF_EXCLUDES(mutex_);
-  // Delivers it and those behind it that are filled, or leaves that to whoever delivers those before it.
+  void OnBad(uint32_t index, Status why) PF_EXCLUDES(mutex_);
+  void OnComplete(size_t piece, Status status) PF_EXCLUDES(mutex_);
+  // Delivers the piece and the filled ones behind it; leaves that to the thread that delivers already, if
+  // any.
   void DeliverFrom(size_t piece) PF_EXCLUDES(mutex_);
   void Deliver(const Piece& piece, bool last) PF_EXCLUDES(mutex_);
   // Closes the gaps that skipped samples left in the piece.
   SlotRange Compact(const Piece& piece) PF_EXCLUDES(mutex_);
-  // Tells the feed what became of the samples; whether the last piece is to be delivered.
+  // Reports the batch's samples to the owner. Returns whether the last piece is to be delivered.
   bool Conclude() PF_EXCLUDES(mutex_);
-  void Delivered(const Piece& piece, const Status& status, const CopyTime& time) PF_EXCLUDES(mutex_);
+  void OnPieceDelivered(const Piece& piece, const Status& status, const CopyTime& time) PF_EXCLUDES(mutex_);
 
-  Feed& feed_;
+  Context& context_;
+  Owner& owner_;
   const uint32_t slot_;
   const BatchPlan plan_;
-  const uint64_t planned_ns_;  // 0: nobody traced
-  size_t next_ = 0;            // to begin; of the feed's lock
-  uint32_t landed_ = 0;        // samples in pieces before; of whoever delivers
-  std::atomic<uint32_t> first_failed_{
-      UINT32_MAX};  // under on_bad_sample = fail: later samples need not be loaded
+  const uint64_t planned_ns_;       // 0: nobody traced
+  size_t next_ = 0;                 // piece to request; guarded by the owner's lock
+  uint32_t delivered_samples_ = 0;  // of earlier pieces; of the thread that delivers
+  // Under on_bad_sample = fail: later samples need not be filled.
+  std::atomic<uint32_t> first_failed_{UINT32_MAX};
   Mutex mutex_;
   std::vector<PieceState> pieces_;                 // `filled` guarded by mutex_
-  size_t to_deliver_ PF_GUARDED_BY(mutex_) = 0;    // the next one
-  bool delivering_ PF_GUARDED_BY(mutex_) = false;  // a worker is at it
+  size_t to_deliver_ PF_GUARDED_BY(mutex_) = 0;    // the next piece
+  bool delivering_ PF_GUARDED_BY(mutex_) = false;  // a thread does
   size_t undelivered_ PF_GUARDED_BY(mutex_) = 0;
   Status delivery_ PF_GUARDED_BY(mutex_);                 // the first error
-  Status memory_ PF_GUARDED_BY(mutex_);                   // of the slot
+  Status production_ PF_GUARDED_BY(mutex_);               // the first error
   std::map<uint32_t, Status> bad_ PF_GUARDED_BY(mutex_);  // by index in the batch
 };
 

@@ -28,7 +28,7 @@ INCLUDABLE = {
     "server/memory": "common",
     "server/memory/gpu": "common server/memory",
     "server/trace": "common server/order server/memory",
-    "server/loading": "common server/dataset server/image server/transform server/memory server/trace",
+    "server/loading": "common server/dataset server/order server/image server/transform server/memory server/trace",
     "server/feed": "common server/order server/loading server/memory server/trace",
     "server/net": "common",
     "server/metrics": "common server/loading server/feed server/memory server/net",

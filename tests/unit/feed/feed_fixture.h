@@ -17,6 +17,7 @@
 
 #include "common/os/memfd.h"
 #include "server/feed/feed.h"
+#include "server/loading/native_batch_producer.h"
 #include "server/memory/host_arena.h"
 #include "tests/support/testing.h"
 
@@ -183,9 +184,10 @@ class FeedTest : public ::testing::Test {
         std::move(HostArena::Create(layout, slots, spec.sharing != Sharing::kExclusive, pool_)).value();
     std::unique_ptr<Arena> arena = over ? over(std::move(host)) : std::move(host);
     auto sampler = std::move(Sampler::Create(spec, samples)).value();
-    return std::make_unique<Feed>(Feed::Parts{++last_id_, spec, std::move(layout), sampler, std::move(loader),
-                                              std::move(arena), kOwner, &tracer_},
-                                  *workers_);
+    auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, spec.on_bad_sample,
+                                                          layout, *workers_);
+    return std::make_unique<Feed>(Feed::Parts{++last_id_, spec, std::move(layout), sampler,
+                                              std::move(producer), std::move(arena), kOwner, &tracer_});
   }
 
   // The ids the sampler would put into a batch.
