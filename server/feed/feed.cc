@@ -25,6 +25,7 @@ Feed::Feed(Parts parts)
       trace_(parts_.tracer, parts_.owner, parts_.id),
       filling_{*parts_.arena, parts_.sampler, parts_.spec.on_bad_sample, trace_, share_.share()},
       slots_(parts_.arena->slot_count()),
+      planner_(parts_.sampler, parts_.spec.epochs),
       accounted_(Clock::now()) {
   for (const TensorPlace& tensor : parts_.layout.tensors) bytes_per_sample_ += tensor.sample_bytes;
 }
@@ -94,7 +95,7 @@ Feed::AfterUnlock Feed::AdvanceLocked() {
   if (in_flight_.empty()) {
     // Abandoned, the last batches may have been lost: that is no end of the epoch.
     const bool abandoned = filling_.stopped.load(std::memory_order_relaxed);
-    if (phase_ == Phase::kRunning && AllPlannedLocked() && !abandoned) {
+    if (phase_ == Phase::kRunning && planner_.Done() && !abandoned) {
       SetStarvedLocked(MayComeBackLocked());
       CollectReleasesLocked();  // what came before the client could see that
       if (!MayComeBackLocked()) {
@@ -240,7 +241,7 @@ void Feed::PlanLocked() {
     CollectReleasesLocked();
     LendUnclaimedLocked();
   }
-  while (!stopping_ && !consumers_.empty() && !AllPlannedLocked() && SkipUnwantedLocked()) {
+  while (!stopping_ && !consumers_.empty() && !planner_.Done() && SkipUnwantedLocked()) {
     std::optional<uint32_t> slot = slots_.TakeFree();
     if (!slot) {
       // Ask for doorbells, then look once more: a release stored before the client could see the request is
@@ -253,32 +254,27 @@ void Feed::PlanLocked() {
     Batch& batch = batches_[*slot];
     batch = Batch{};
     since_[*slot] = accounted_;
-    batch.plan = parts_.sampler.Plan(next_.epoch, next_.batch_index);
+    batch.plan = planner_.Plan();
     in_flight_.push_back(*slot);
     unrequested_.push_back(std::make_shared<BatchFill>(filling_, *this, *slot, batch.plan));
-    next_ = batch.plan.last_of_epoch ? Sampler::Start{next_.epoch + 1, 0}
-                                     : Sampler::Start{next_.epoch, next_.batch_index + 1};
-    if (!detours_.empty() && next_ >= detours_.back().end) {
-      next_ = detours_.back().resume;
-      detours_.pop_back();
-    }
   }
-  if (unclaimed_.empty() && (!in_flight_.empty() || !AllPlannedLocked()))
+  if (unclaimed_.empty() && (!in_flight_.empty() || !planner_.Done()))
     SetStarvedLocked(false);  // else AdvanceLocked says
 }
 
 bool Feed::SkipUnwantedLocked() {
   if (parts_.spec.sharing == Sharing::kQueue) return true;
-  Sampler::Start first = consumers_.front().start.value_or(next_);
-  for (const Consumer& consumer : consumers_) first = std::min(first, consumer.start.value_or(next_));
+  const Sampler::Start next = planner_.next();
+  Sampler::Start first = consumers_.front().start.value_or(next);
+  for (const Consumer& consumer : consumers_) first = std::min(first, consumer.start.value_or(next));
   // While older ones are published there may come somebody who wants what lies between.
-  if (first > next_ && !in_flight_.empty()) return false;
-  next_ = std::max(next_, first);
-  return !AllPlannedLocked();
+  if (first > next && !in_flight_.empty()) return false;
+  planner_.SkipTo(first);
+  return !planner_.Done();
 }
 
 Sampler::Start Feed::UpcomingLocked() const {
-  if (in_flight_.empty()) return next_;
+  if (in_flight_.empty()) return planner_.next();
   const BatchPlan& plan = batches_[in_flight_.front()].plan;
   return {plan.epoch, plan.batch_index};
 }
@@ -291,10 +287,6 @@ void Feed::RequestPiecesLocked(AfterUnlock& after) {
     after.requests.push_back(std::move(request));
     if (unrequested_.front()->all_requested()) unrequested_.pop_front();
   }
-}
-
-bool Feed::AllPlannedLocked() const {
-  return next_.epoch > kMaxEpoch || (parts_.spec.epochs != 0 && next_.epoch >= parts_.spec.epochs);
 }
 
 void Feed::SetStarvedLocked(bool starved) {

@@ -18,6 +18,7 @@
 #include "common/base/result.h"
 #include "common/base/sync.h"
 #include "common/spec/feed_spec.h"
+#include "server/feed/batch_planner.h"
 #include "server/feed/feed_consumer.h"
 #include "server/feed/feed_snapshot.h"
 #include "server/feed/recent_stalls.h"
@@ -150,12 +151,12 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   // What a member had: in a queue the bytes go to another one, or to whoever comes next, who does the work.
   void PassOnLocked(uint32_t slot) PF_REQUIRES(mutex_);
   void PlanLocked() PF_REQUIRES(mutex_);
-  // Goes on where the first batch is that somebody wants, once none before it is in flight. Whether next_ is.
+  // Goes on to the first batch that a session wants, once no earlier one is in flight. Returns whether the
+  // planner stands there.
   bool SkipUnwantedLocked() PF_REQUIRES(mutex_);
   Sampler::Start UpcomingLocked() const PF_REQUIRES(mutex_);
   // Whatever the phase: a batch that is planned ends its filling.
   void RequestPiecesLocked(AfterUnlock& after) PF_REQUIRES(mutex_);
-  bool AllPlannedLocked() const PF_REQUIRES(mutex_);
   // Whether a batch of a queue may still be to be given to somebody: its member may leave without having
   // taken it, or there is no member.
   bool MayComeBackLocked() const PF_REQUIRES(mutex_);
@@ -200,15 +201,8 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   std::array<Batch, kMaxSlots> batches_ PF_GUARDED_BY(mutex_);
   std::deque<uint32_t> in_flight_ PF_GUARDED_BY(mutex_);  // slots filling or ready, in plan order
   std::deque<std::shared_ptr<BatchFill>> unrequested_
-      PF_GUARDED_BY(mutex_);                      // with pieces to request, in plan order
-  Sampler::Start next_ PF_GUARDED_BY(mutex_){};   // to be planned next
-  Sampler::Start first_ PF_GUARDED_BY(mutex_){};  // the earliest ever planned
-  // Of a queue that went back: where it goes on (`resume`) once it gets to `end`. The last one comes first.
-  struct Detour {
-    Sampler::Start end;
-    Sampler::Start resume;
-  };
-  std::vector<Detour> detours_ PF_GUARDED_BY(mutex_);
+      PF_GUARDED_BY(mutex_);  // with pieces to request, in plan order
+  BatchPlanner planner_ PF_GUARDED_BY(mutex_);
   std::vector<Consumer> consumers_ PF_GUARDED_BY(mutex_);
   std::vector<Consumer> evicted_ PF_GUARDED_BY(mutex_);  // which may still hold batches
   // Of a queue: LENT slots whose batches wait for a member that may have them, the oldest first.

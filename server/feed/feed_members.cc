@@ -28,10 +28,7 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
     if (phase_ == Phase::kDraining || stopping_) return Unavailable(what + ": it is draining");
     if (phase_ == Phase::kEnded) EnterLocked(Phase::kRunning);  // for what is unclaimed
     const bool queue = parts_.spec.sharing == Sharing::kQueue;
-    if (phase_ == Phase::kRunning && start && queue && *start < first_) {
-      detours_.push_back({first_, next_});
-      first_ = next_ = *start;
-    }
+    if (phase_ == Phase::kRunning && start && queue) planner_.GoBackTo(*start);
     if (phase_ == Phase::kRunning && start && !queue) {
       const Sampler::Start upcoming = UpcomingLocked();
       if (*start < upcoming) {
@@ -44,10 +41,10 @@ Status Feed::Attach(ControlPages* session, std::optional<Sampler::Start> start) 
     consumers_.push_back({session, start});
     session->SetStarved(starved_);
     if (phase_ == Phase::kWaiting && consumers_.size() >= std::max(1U, parts_.spec.group_size)) {
-      next_ = consumers_.front().start.value_or(Sampler::Start{});
+      Sampler::Start first = consumers_.front().start.value_or(Sampler::Start{});
       for (const Consumer& consumer : consumers_)
-        next_ = std::min(next_, consumer.start.value_or(Sampler::Start{}));
-      first_ = next_;
+        first = std::min(first, consumer.start.value_or(Sampler::Start{}));
+      planner_.Begin(first);
       EnterLocked(Phase::kRunning);
     }
     after = AdvanceLocked();
