@@ -186,6 +186,10 @@ class FeedTest : public ::testing::Test {
     auto sampler = std::move(Sampler::Create(spec, samples)).value();
     auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, spec.on_bad_sample,
                                                           layout, *workers_);
+    return MakeOver(spec, std::move(producer), std::move(layout), sampler, std::move(arena));
+  }
+  std::unique_ptr<Feed> MakeOver(const FeedSpec& spec, std::unique_ptr<BatchProducer> producer,
+                                 BatchLayout layout, const Sampler& sampler, std::unique_ptr<Arena> arena) {
     return std::make_unique<Feed>(Feed::Parts{++last_id_, spec, std::move(layout), sampler,
                                               std::move(producer), std::move(arena), kOwner, &tracer_});
   }
