@@ -54,6 +54,7 @@ class ScriptedProducer final : public BatchProducer {
 
 class FeedProducerTest : public FeedTest {
  protected:
+  FeedProducerTest() : FeedTest(Producer::kNative) {}
   void Open(uint32_t slots, OnBadSample on_bad_sample = OnBadSample::kFail) {
     FeedSpec spec = Spec(kBatch);
     spec.order = Order::kSequential;
