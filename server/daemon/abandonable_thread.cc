@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/daemon/abandonable_thread.h"
 
-#include <pthread.h>
-
 #include <utility>
 
 #include "common/base/sync.h"
+#include "common/os/start_thread.h"
 
 namespace pinfeed {
 
-// Purpose: what the thread and its owner share, for as long as either has it. Threads: those two.
+// Purpose: the state that the thread and its owner share. Threads: those two.
 class AbandonableThread::Progress {
  public:
   explicit Progress(std::string step) : step_(std::move(step)) {}
@@ -45,8 +44,7 @@ class AbandonableThread::Progress {
 
 AbandonableThread::AbandonableThread(const char* name, std::string first_step, Body body)
     : progress_(std::make_shared<Progress>(std::move(first_step))) {
-  thread_ = std::thread([progress = progress_, name, body = std::move(body)] {
-    ::pthread_setname_np(::pthread_self(), name);
+  thread_ = StartThread(name, [progress = progress_, body = std::move(body)] {
     body([&](std::string step) { progress->SetStep(std::move(step)); });
     progress->End();
   });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread that looks at storage for the daemon itself. In: what it does. Out: its end, or where it hangs.
+// A thread that reads files for the daemon itself, and may be abandoned when their storage hangs.
 #pragma once
 
 #include <chrono>
@@ -10,28 +10,30 @@
 
 namespace pinfeed {
 
-// Purpose: a thread that may never come back from storage, and that nobody waits for without a limit. Owns:
-// the thread, until it has been joined or is left to itself. Threads: one at a time; only Finish waits.
-// Errors: the constructor throws std::system_error when the system gives no thread. Invariant: what the
-// thread shares with this lives as long as either.
+// Purpose: runs a body that may never return from a system call, so nothing waits for it without a deadline.
+// Owns: the thread, until it is joined or abandoned. The destructor detaches a thread that still runs: it
+// goes on when its storage answers, or ends with the process. Threads: one at a time; only Finish blocks.
+// Errors: the constructor throws std::system_error when the system gives no thread. Invariant: the body uses
+// only what it owns, so an abandoned thread touches nothing of the daemon.
 class AbandonableThread {
  public:
   using Clock = std::chrono::steady_clock;
-  // Is told what comes next, before each step that may wait for storage: "reading '/etc/pinfeed.toml'".
+  // The body calls it before each step that may block on storage, with the step's name: "reading
+  // '/etc/pinfeed.toml'".
   using AtStep = std::function<void(std::string step)>;
-  // Uses nothing but what it holds itself. Throws nothing.
+  // Uses only what it owns. Does not throw.
   using Body = std::function<void(const AtStep& at)>;
 
-  // `name` is the thread's, 15 letters at most.
+  // `name`: the thread's, at most 15 characters.
   AbandonableThread(const char* name, std::string first_step, Body body);
-  // Leaves one that is still at it to itself.
+  // Abandons the thread if it still runs.
   ~AbandonableThread();
   AbandonableThread(AbandonableThread&&) = default;
   AbandonableThread& operator=(AbandonableThread&&) = delete;
 
-  // What it is at, or was last.
+  // The step that runs now, or ran last.
   std::string step() const;
-  // Whether it has ended, for which it waits until then.
+  // Waits for the thread until `deadline`. Returns whether it has ended.
   bool Finish(Clock::time_point deadline);
 
  private:

@@ -80,7 +80,7 @@ Daemon::Clock::time_point Daemon::Watch() {
 std::string Daemon::SampleName(uint64_t feed_id, uint64_t sample) const {
   for (const std::shared_ptr<Feed>& feed : parts_->feeds.All()) {
     if (feed->id() != feed_id || sample >= feed->dataset().samples) continue;
-    return feed->DescribeSample(sample);
+    return feed->producer().Describe(sample);
   }
   return {};
 }

@@ -20,24 +20,38 @@ Status Ending() {
 
 }  // namespace
 
-// Purpose: the way of what was read to the main thread. Threads: that one and the one that reads. Invariant:
-// nothing is delivered after Forget.
+// Purpose: hands what was read to the main thread. Threads: the main thread and the one that reads.
+// Invariant: nothing is delivered after Forget has returned.
 class Reloader::Delivery {
  public:
   using Deliver = std::function<void(Result<LoadedConfig>)>;
   explicit Delivery(Deliver deliver) : deliver_(std::move(deliver)) {}
 
   void Give(Result<LoadedConfig> loaded) PF_EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    if (deliver_) deliver_(std::move(loaded));  // under the lock: its owner lives until Forget returned
+    Deliver deliver;
+    {
+      const MutexLock lock(mutex_);
+      deliver.swap(deliver_);
+      delivering_ = deliver != nullptr;
+    }
+    if (!deliver) return;
+    deliver(std::move(loaded));
+    {
+      const MutexLock lock(mutex_);
+      delivering_ = false;
+    }
+    delivered_.NotifyAll();
   }
   void Forget() PF_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     deliver_ = nullptr;
+    while (delivering_) delivered_.Wait(mutex_);  // the owner of what it calls lives until then
   }
 
  private:
   Mutex mutex_;
+  CondVar delivered_;
+  bool delivering_ PF_GUARDED_BY(mutex_) = false;
   Deliver deliver_ PF_GUARDED_BY(mutex_);
 };
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/daemon/shutdown_deadline.h"
 
-#include <pthread.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -13,6 +12,7 @@
 #include <system_error>
 
 #include "common/base/log.h"
+#include "common/os/start_thread.h"
 
 namespace pinfeed {
 namespace {
@@ -48,12 +48,10 @@ void LetGoOfSockets() {
 
 ShutdownDeadline::ShutdownDeadline(std::chrono::seconds limit, int lock) : limit_(limit), lock_(lock) {
   try {
-    thread_ = std::thread([this] { Run(); });
+    thread_ = StartThread("stop-limit", [this] { Run(); });
   } catch (const std::system_error& error) {
     spdlog::warn("no thread to bound the end by {} s: {}", limit_.count(), error.what());
-    return;
   }
-  ::pthread_setname_np(thread_.native_handle(), "stop-limit");
 }
 
 ShutdownDeadline::~ShutdownDeadline() {

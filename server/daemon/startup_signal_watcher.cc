@@ -2,7 +2,6 @@
 #include "server/daemon/startup_signal_watcher.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/os/start_thread.h"
 
 namespace pinfeed {
 namespace {
@@ -53,9 +53,9 @@ Result<StartupSignalWatcher> StartupSignalWatcher::Create(int signals, int lifet
                                                           std::function<void()> on_hup) {
   UniqueFd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop) return ErrnoStatus("create an eventfd", errno);
-  std::thread thread([fd = stop.get(), signals, lifetime, on_end = std::move(on_end),
+  std::thread thread = StartThread(
+      "start-watch", [fd = stop.get(), signals, lifetime, on_end = std::move(on_end),
                       on_hup = std::move(on_hup)] { WatchUntil(fd, signals, lifetime, on_end, on_hup); });
-  ::pthread_setname_np(thread.native_handle(), "start-watch");
   return StartupSignalWatcher(std::move(stop), std::move(thread));
 }
 

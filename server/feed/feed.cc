@@ -7,7 +7,6 @@
 #include "common/base/log.h"
 #include "common/base/log_pace.h"
 #include "common/base/quote.h"
-#include "server/feed/fill.h"
 
 namespace pinfeed {
 namespace {
@@ -18,27 +17,19 @@ constexpr size_t kBadSamplesKept = 16;
 constexpr uint32_t kFailuresASecond = 20;
 constexpr uint32_t kBadSamplesASecond = 10;
 constexpr uint64_t kBadSamplesWarned = 100;  // of a feed; the others are told at info
-// A chunk of small samples should cost a worker about as much as a few trips through the pool's lock: tens of
-// microseconds.
-constexpr uint64_t kChunkBytes = 512 * 1024;
 
 }  // namespace
 
-Feed::Feed(Parts parts, WorkerPool& workers)
+Feed::Feed(Parts parts)
     : share_(std::make_shared<FeedShare>(parts.owner, parts.id)),
       parts_(std::move(parts)),
-      workers_(workers),
       trace_(parts_.tracer, parts_.owner, parts_.id),
+      filling_{*parts_.arena, parts_.sampler, parts_.spec.on_bad_sample, trace_, share_.share()},
       slots_(parts_.arena->slot_count()),
       membership_(Membership::Create(parts_.spec.sharing, slots_.count(), trace_)),
+      planner_(parts_.sampler, parts_.spec.epochs),
       accounted_(Clock::now()) {
   for (const TensorPlace& tensor : parts_.layout.tensors) bytes_per_sample_ += tensor.sample_bytes;
-  const auto& fields = parts_.loader->dataset().info().fields;
-  const bool decodes = std::any_of(fields.begin(), fields.end(),
-                                   [](const Field& f) { return f.kind == FieldKind::kEncodedImage; });
-  if (!decodes)
-    chunk_samples_ =
-        static_cast<uint32_t>(std::max<uint64_t>(1, kChunkBytes / std::max<uint64_t>(1, bytes_per_sample_)));
 }
 
 Feed::~Feed() {
@@ -77,10 +68,7 @@ Status Feed::Attach(Participant& participant) {
     if (phase_ == Phase::kDraining || stopping_) return Unavailable(what + ": it is draining");
     if (phase_ == Phase::kEnded) EnterLocked(Phase::kRunning);  // for the batches that wait
     const bool queue = parts_.spec.sharing == Sharing::kQueue;
-    if (phase_ == Phase::kRunning && start && queue && *start < first_) {
-      detours_.push_back({first_, next_});
-      first_ = next_ = *start;
-    }
+    if (phase_ == Phase::kRunning && start && queue) planner_.GoBackTo(*start);
     if (phase_ == Phase::kRunning && start && !queue) {
       const Sampler::Start upcoming = UpcomingLocked();
       if (*start < upcoming) {
@@ -93,7 +81,7 @@ Status Feed::Attach(Participant& participant) {
     membership_->Add(participant);
     if (phase_ == Phase::kWaiting &&
         membership_->members().size() >= std::max(1U, parts_.spec.group_size)) {
-      first_ = next_ = membership_->EarliestStart(Sampler::Start{});
+      planner_.Begin(membership_->EarliestStart(Sampler::Start{}));
       EnterLocked(Phase::kRunning);
     }
     after = AdvanceLocked();
@@ -138,7 +126,8 @@ void Feed::Drain() {
 }
 
 void Feed::Stop(std::function<void()> at_rest) {
-  abandoned_.store(true, std::memory_order_relaxed);
+  filling_.stopped.store(true, std::memory_order_relaxed);
+  parts_.producer->Cancel();
   AfterUnlock after;
   {
     MutexLock lock(mutex_);
@@ -157,11 +146,11 @@ Feed::AfterUnlock Feed::AdvanceLocked() {
   LendWaitingLocked();
   PublishReadyLocked();
   PlanLocked();
-  BeginPiecesLocked(after);
+  RequestPiecesLocked(after);
   if (in_flight_.empty()) {
     // Abandoned, the last batches may have been lost: that is no end of the epoch.
-    const bool abandoned = abandoned_.load(std::memory_order_relaxed);
-    if (phase_ == Phase::kRunning && AllPlannedLocked() && !abandoned) {
+    const bool abandoned = filling_.stopped.load(std::memory_order_relaxed);
+    if (phase_ == Phase::kRunning && planner_.Done() && !abandoned) {
       SetStarvedLocked(membership_->MayLendAgain());
       CollectReleasesLocked();  // what came before the client could see that
       if (!membership_->MayLendAgain()) {
@@ -197,27 +186,27 @@ void Feed::PublishReadyLocked() {
   while (!in_flight_.empty() && slots_.state(in_flight_.front()) == SlotState::kReady) {
     const uint32_t slot = in_flight_.front();
     Batch& batch = batches_[slot];
-    if (phase_ != Phase::kRunning || abandoned_.load(std::memory_order_relaxed)) {
+    if (phase_ != Phase::kRunning || filling_.stopped.load(std::memory_order_relaxed)) {
       slots_.Abandon(slot);
       in_flight_.pop_front();
       continue;
     }
     if (batch.undelivered) {
       // The daemon is about to end: clients get these batches from the next one.
-      abandoned_.store(true, std::memory_order_relaxed);
+      filling_.stopped.store(true, std::memory_order_relaxed);
       stopping_ = true;
       continue;
     }
-    if (batch.status.ok()) batch.status = CountBadBatchLocked(batch);
-    if (!batch.status.ok()) {
-      error_ = batch.status;
+    if (batch.result.status.ok()) batch.result.status = CountBadBatchLocked(batch);
+    if (!batch.result.status.ok()) {
+      error_ = batch.result.status;
       EnterLocked(Phase::kFailed);
       continue;
     }
     in_flight_.pop_front();
     ++counters_.batches;
-    counters_.samples += batch.samples;
-    counters_.bytes += batch.samples * bytes_per_sample_;
+    counters_.samples += batch.result.samples;
+    counters_.bytes += batch.result.samples * bytes_per_sample_;
     counters_.epoch = batch.plan.epoch;
     counters_.batch_index = batch.plan.batch_index;
     slots_.MarkLent(slot);
@@ -226,11 +215,11 @@ void Feed::PublishReadyLocked() {
 }
 
 Status Feed::CountBadBatchLocked(const Batch& batch) {
-  if (batch.all_bad.empty()) {
+  if (!batch.result.all_bad) {
     bad_batches_ = 0;
     return OkStatus();
   }
-  if (bad_batches_++ == 0) first_bad_ = batch.all_bad;
+  if (bad_batches_++ == 0) first_bad_ = batch.result.bad.front().reason;
   if (bad_batches_ < parts_.sampler.batches_per_epoch()) return OkStatus();
   const char* const choice = parts_.spec.on_bad_sample == OnBadSample::kSkip ? "skip" : "zero";
   return DataLoss(std::string("on_bad_sample ") + choice + ": a whole epoch (" +
@@ -255,8 +244,8 @@ BatchDescriptor Feed::DescriptorOfLocked(uint32_t slot) const {
   descriptor.batch_index = batch.plan.batch_index;
   descriptor.position = batch.plan.next_position;
   descriptor.slot = slot;
-  descriptor.samples = batch.samples;
-  descriptor.skipped = batch.skipped;
+  descriptor.samples = batch.result.samples;
+  descriptor.skipped = batch.result.skipped;
   descriptor.flags = batch.plan.last_of_epoch ? kFlagLastOfEpoch : 0;
   return descriptor;
 }
@@ -269,7 +258,7 @@ void Feed::PlanLocked() {
     CollectReleasesLocked();
     LendWaitingLocked();
   }
-  while (!stopping_ && !membership_->members().empty() && !AllPlannedLocked() && SkipUnwantedLocked()) {
+  while (!stopping_ && !membership_->members().empty() && !planner_.Done() && SkipUnwantedLocked()) {
     std::optional<uint32_t> slot = slots_.TakeFree();
     if (!slot) {
       // Ask for doorbells, then look once more: a release stored before the client could see the request is
@@ -282,51 +271,43 @@ void Feed::PlanLocked() {
     Batch& batch = batches_[*slot];
     batch = Batch{};
     since_[*slot] = accounted_;
-    batch.plan = parts_.sampler.Plan(next_.epoch, next_.batch_index);
+    batch.plan = planner_.Plan();
     in_flight_.push_back(*slot);
-    unbegun_.push_back(std::make_shared<Fill>(*this, *slot, batch.plan));
-    next_ = batch.plan.last_of_epoch ? Sampler::Start{next_.epoch + 1, 0}
-                                     : Sampler::Start{next_.epoch, next_.batch_index + 1};
-    if (!detours_.empty() && next_ >= detours_.back().end) {
-      next_ = detours_.back().resume;
-      detours_.pop_back();
-    }
+    unrequested_.push_back(std::make_shared<BatchFill>(filling_, *this, *slot, batch.plan));
   }
-  if (membership_->waiting() == 0 && (!in_flight_.empty() || !AllPlannedLocked()))
+  if (membership_->waiting() == 0 && (!in_flight_.empty() || !planner_.Done()))
     SetStarvedLocked(false);  // else AdvanceLocked says
 }
 
 bool Feed::SkipUnwantedLocked() {
   if (parts_.spec.sharing == Sharing::kQueue) return true;
-  const Sampler::Start first = membership_->EarliestStart(next_);
+  const Sampler::Start next = planner_.next();
+  const Sampler::Start first = membership_->EarliestStart(next);
   // While older ones are published there may come somebody who wants what lies between.
-  if (first > next_ && !in_flight_.empty()) return false;
-  next_ = std::max(next_, first);
-  return !AllPlannedLocked();
+  if (first > next && !in_flight_.empty()) return false;
+  planner_.SkipTo(first);
+  return !planner_.Done();
 }
 
 Sampler::Start Feed::UpcomingLocked() const {
-  if (in_flight_.empty()) return next_;
+  if (in_flight_.empty()) return planner_.next();
   const BatchPlan& plan = batches_[in_flight_.front()].plan;
   return {plan.epoch, plan.batch_index};
 }
 
-void Feed::BeginPiecesLocked(AfterUnlock& after) {
-  while (!unbegun_.empty()) {
-    std::shared_ptr<FillTask> task = unbegun_.front()->Begin();
-    if (task == nullptr) return;  // the next delivery's end has memory
+void Feed::RequestPiecesLocked(AfterUnlock& after) {
+  while (!unrequested_.empty()) {
+    std::shared_ptr<PieceRequest> request = unrequested_.front()->NextRequest();
+    if (request == nullptr) return;  // the next delivery's end has memory
     pieces_filling_.fetch_add(1, std::memory_order_relaxed);
-    after.tasks.push_back(std::move(task));
-    if (unbegun_.front()->begun()) unbegun_.pop_front();
+    after.requests.push_back(std::move(request));
+    if (unrequested_.front()->all_requested()) unrequested_.pop_front();
   }
 }
 
-bool Feed::AllPlannedLocked() const {
-  return next_.epoch > kMaxEpoch || (parts_.spec.epochs != 0 && next_.epoch >= parts_.spec.epochs);
-}
-
 void Feed::SetStarvedLocked(bool starved) {
-  if (membership_->SetStarved(starved)) parts_.arena->SetWaiting(shared_from_this(), starved);
+  if (membership_->SetStarved(starved))
+    parts_.arena->SetWaiting({BatchFill::Owner::shared_from_this(), this}, starved);
 }
 
 void Feed::EnterLocked(Phase phase) {
@@ -341,7 +322,7 @@ void Feed::EnterLocked(Phase phase) {
 }
 
 void Feed::Do(AfterUnlock after) {
-  for (std::shared_ptr<FillTask>& task : after.tasks) workers_.Submit(std::move(task));
+  for (std::shared_ptr<PieceRequest>& request : after.requests) parts_.producer->Produce(std::move(request));
   if (!after.failure.ok()) {
     static LogPace pace(kFailuresASecond);
     if (const auto more = pace.Admit())
@@ -361,27 +342,32 @@ void Feed::LogBadSamples(const std::vector<BadSampleNote>& bad, uint64_t before)
   }
 }
 
-void Feed::OnFilled(uint32_t slot, Batch batch, std::vector<BadSampleNote> bad) {
-  if (!bad.empty() && batch.status.ok()) LogBadSamples(bad, bad_logged_.fetch_add(bad.size()));
-  MutexLock lock(mutex_);
-  AccountLocked();
-  counters_.filling.Add(Nanoseconds(accounted_ - since_[slot]));
-  batch.delivering = true;
-  batches_[slot] = std::move(batch);
-  counters_.bad_samples += bad.size();
-  for (BadSampleNote& note : bad) counters_.last_bad_samples.push_back(std::move(note));
-  auto& kept = counters_.last_bad_samples;
-  if (kept.size() > kBadSamplesKept) kept.erase(kept.begin(), kept.end() - kBadSamplesKept);
+void Feed::OnPieceFilled() {
+  pieces_filling_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void Feed::BeginPieces() {
+void Feed::OnPieceMemory() {
   AfterUnlock after;
   {
     MutexLock lock(mutex_);
-    if (!unbegun_.empty()) AccountLocked();  // until now the copies may have been what all waited for
-    BeginPiecesLocked(after);
+    if (!unrequested_.empty()) AccountLocked();  // until now the copies may have been what all waited for
+    RequestPiecesLocked(after);
   }
   Do(std::move(after));
+}
+
+void Feed::OnFilled(uint32_t slot, FillResult result) {
+  if (!result.bad.empty() && result.status.ok())
+    LogBadSamples(result.bad, bad_logged_.fetch_add(result.bad.size()));
+  MutexLock lock(mutex_);
+  AccountLocked();
+  counters_.filling.Add(Nanoseconds(accounted_ - since_[slot]));
+  counters_.bad_samples += result.bad.size();
+  auto& kept = counters_.last_bad_samples;
+  kept.insert(kept.end(), result.bad.begin(), result.bad.end());
+  if (kept.size() > kBadSamplesKept) kept.erase(kept.begin(), kept.end() - kBadSamplesKept);
+  batches_[slot].delivering = true;
+  batches_[slot].result = std::move(result);
 }
 
 void Feed::OnDelivered(uint32_t slot, const Status& status) {

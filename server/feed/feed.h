@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The heart: one ordered stream of batches. In: plans from the sampler, samples from the workers, releases
-// from the sessions. Out: published batches.
+// One ordered stream of batches. In: plans from the sampler, pieces that a producer fills, releases from the
+// sessions. Out: published batches.
 #pragma once
 
 #include <algorithm>
@@ -18,12 +18,13 @@
 #include "common/base/result.h"
 #include "common/base/sync.h"
 #include "common/spec/feed_spec.h"
+#include "server/feed/batch_planner.h"
 #include "server/feed/feed_snapshot.h"
 #include "server/feed/membership.h"
 #include "server/feed/recent_stalls.h"
 #include "server/feed/stall.h"
-#include "server/loading/sample_loader.h"
-#include "server/loading/worker_pool.h"
+#include "server/loading/batch_fill.h"
+#include "server/loading/batch_producer.h"
 #include "server/memory/arena.h"
 #include "server/memory/control_pages.h"
 #include "server/memory/slots.h"
@@ -32,27 +33,27 @@
 
 namespace pinfeed {
 
-// Purpose: keeps its slots full: takes free slots, plans batches, gives them to the workers, publishes
-// finished ones in order, takes released ones back. Owns: sampler, loader, arena, slot states. Borrows: the
-// WorkerPool (outlives it) and its participants (each from Attach to its last Depart).
-// Threads: every method from any thread; one mutex, never held while loading samples or blocking. Errors: a
-// bad sample under on_bad_sample = fail fails the feed: published batches stay valid, then sessions see the
-// error. A failed delivery drains it. Invariants: I1 a slot is filled only when every session it was lent to
-// released its generation; I2, I3: published in plan order, complete, once a session; I5: nothing is
-// allocated a batch that outlives it; I6: release words are only compared for equality.
-class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
+// Purpose: keeps its slots full: takes free slots, plans batches, requests their pieces from the producer,
+// publishes finished ones in order, takes released ones back. Owns: producer, arena, slot states. Borrows: its
+// participants (each from Attach to its last Depart). Threads: every method from any thread; one mutex, never
+// held while samples are loaded or anything blocks. Errors: a bad sample under on_bad_sample = fail fails the
+// feed: published batches stay valid, then sessions see the error. A failed delivery drains it. Invariants: I1
+// a slot is filled only when every session it was lent to released its generation; I2, I3: published in plan
+// order, complete, once a session; I5: nothing is allocated a batch that outlives it; I6: release words are
+// only compared for equality.
+class Feed final : public ReleaseReader, public BatchFill::Owner {
  public:
   struct Parts {
     uint64_t id = 0;
     FeedSpec spec;
     BatchLayout layout;
     Sampler sampler;
-    std::unique_ptr<SampleLoader> loader;
+    std::unique_ptr<BatchProducer> producer;
     std::unique_ptr<Arena> arena;
     uid_t owner = 0;           // of all its sessions
     Tracer* tracer = nullptr;  // outlives the feed; null: it is never traced
   };
-  Feed(Parts parts, WorkerPool& workers);
+  explicit Feed(Parts parts);
   ~Feed() override;
 
   uint64_t id() const { return parts_.id; }
@@ -67,12 +68,10 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   Sampler::Start Upcoming() const PF_EXCLUDES(mutex_);
   // Whether its group has ever been complete.
   bool HasBegun() const PF_EXCLUDES(mutex_);
-  // What the client is left to do to images; nothing on the host.
-  const std::optional<DeferredPixelOps>& tail() const { return parts_.loader->tail(); }
-  const DatasetInfo& dataset() const { return parts_.loader->dataset().info(); }
-  // See Dataset::Describe.
-  std::string DescribeSample(uint64_t id) const { return parts_.loader->dataset().Describe(id); }
-  // Outlives the feed, for who waits for its end: its tasks, its copies and who looks at it own it with us.
+  const BatchProducer& producer() const { return *parts_.producer; }
+  const DatasetInfo& dataset() const { return parts_.producer->dataset(); }
+  // May outlive the feed: its requests, copies and readers own the share too. Lets waiters see the last user
+  // go.
   std::shared_ptr<const FeedShare> share() const { return share_.share(); }
 
   // Adds a member, which gets batches from its start on. The feed begins, at the earliest start, once
@@ -105,21 +104,17 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   ParticipantSnapshot SnapshotOf(const Participant& participant) const PF_EXCLUDES(mutex_);
 
  private:
-  class Fill;
   // What a slot holds from FILLING on.
   struct Batch {
     BatchPlan plan;
-    uint32_t samples = 0;
-    uint32_t skipped = 0;
-    Status status;
-    std::string all_bad;       // if all samples are bad: the first one's reason
+    FillResult result;
     bool delivering = false;   // filled, on its way to where the clients see it
     bool undelivered = false;  // its arena delivers nothing any more
   };
   enum class Phase { kWaiting, kRunning, kDraining, kEnded, kFailed };
   // What follows a locked step, and is done without the lock.
   struct AfterUnlock {
-    std::vector<std::shared_ptr<FillTask>> tasks;
+    std::vector<std::shared_ptr<PieceRequest>> requests;
     std::function<void()> at_rest;  // empty: nothing
     Status failure;                 // with which the feed has failed just now
   };
@@ -134,12 +129,12 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   // Of a queue: publishes the batches that wait for a member to those that may have them.
   void LendWaitingLocked() PF_REQUIRES(mutex_);
   void PlanLocked() PF_REQUIRES(mutex_);
-  // Goes on where the first batch is that somebody wants, once none before it is in flight. Whether next_ is.
+  // Goes on to the first batch that a session wants, once no earlier one is in flight. Returns whether the
+  // planner stands there.
   bool SkipUnwantedLocked() PF_REQUIRES(mutex_);
   Sampler::Start UpcomingLocked() const PF_REQUIRES(mutex_);
   // Whatever the phase: a batch that is planned ends its filling.
-  void BeginPiecesLocked(AfterUnlock& after) PF_REQUIRES(mutex_);
-  bool AllPlannedLocked() const PF_REQUIRES(mutex_);
+  void RequestPiecesLocked(AfterUnlock& after) PF_REQUIRES(mutex_);
   // kDataLoss for the batch that completes a whole epoch without one good sample.
   Status CountBadBatchLocked(const Batch& batch) PF_REQUIRES(mutex_);
   void SetStarvedLocked(bool starved) PF_REQUIRES(mutex_);
@@ -150,27 +145,22 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   void SettleStallLocked() PF_REQUIRES(mutex_);
   char SlotLetterLocked(uint32_t slot) const PF_REQUIRES(mutex_);
   void Do(AfterUnlock after) PF_EXCLUDES(mutex_);
-  // A piece of a batch is filled, or delivered and its memory free: begins others.
-  void BeginPieces() PF_EXCLUDES(mutex_);
-  // The last sample of the slot's batch is loaded / all of it is where the clients see it.
-  void OnFilled(uint32_t slot, Batch batch, std::vector<BadSampleNote> bad) PF_EXCLUDES(mutex_);
-  void OnDelivered(uint32_t slot, const Status& status) PF_EXCLUDES(mutex_);
+  void OnPieceFilled() override;
+  void OnPieceMemory() override PF_EXCLUDES(mutex_);
+  void OnFilled(uint32_t slot, FillResult result) override PF_EXCLUDES(mutex_);
+  void OnDelivered(uint32_t slot, const Status& status) override PF_EXCLUDES(mutex_);
   // `before`: how many the feed had before these.
   void LogBadSamples(const std::vector<BadSampleNote>& bad, uint64_t before) const;
 
   const FeedShareUse share_;  // first: the memory is gone before it
   Parts parts_;
-  WorkerPool& workers_;
   uint64_t bytes_per_sample_ = 0;  // of all tensors
-  uint32_t chunk_samples_ = 1;     // samples a worker takes at once
 
   FeedTrace trace_;  // notes guarded by mutex_
 
-  std::atomic<bool> abandoned_{false};  // stop loading: nobody will see it
-  std::atomic<uint64_t> read_ns_{0};
-  std::atomic<uint64_t> decode_ns_{0};
+  BatchFill::Context filling_;
   std::atomic<uint64_t> bad_logged_{0};
-  std::atomic<uint32_t> pieces_filling_{0};  // begun and not filled
+  std::atomic<uint32_t> pieces_filling_{0};  // requested and not filled
 
   mutable Mutex mutex_;
   Phase phase_ PF_GUARDED_BY(mutex_) = Phase::kWaiting;
@@ -179,17 +169,11 @@ class Feed : public ReleaseReader, public std::enable_shared_from_this<Feed> {
   Status error_ PF_GUARDED_BY(mutex_);
   Slots slots_ PF_GUARDED_BY(mutex_);
   std::array<Batch, kMaxSlots> batches_ PF_GUARDED_BY(mutex_);
-  std::deque<uint32_t> in_flight_ PF_GUARDED_BY(mutex_);             // slots filling or ready, in plan order
-  std::deque<std::shared_ptr<Fill>> unbegun_ PF_GUARDED_BY(mutex_);  // with pieces to begin, in plan order
-  Sampler::Start next_ PF_GUARDED_BY(mutex_){};                      // to be planned next
-  Sampler::Start first_ PF_GUARDED_BY(mutex_){};                     // the earliest ever planned
-  // Of a queue that went back: where it goes on (`resume`) once it gets to `end`. The last one comes first.
-  struct Detour {
-    Sampler::Start end;
-    Sampler::Start resume;
-  };
-  std::vector<Detour> detours_ PF_GUARDED_BY(mutex_);
+  std::deque<uint32_t> in_flight_ PF_GUARDED_BY(mutex_);  // slots filling or ready, in plan order
+  std::deque<std::shared_ptr<BatchFill>> unrequested_
+      PF_GUARDED_BY(mutex_);  // with pieces to request, in plan order
   const std::unique_ptr<Membership> membership_ PF_GUARDED_BY(mutex_);
+  BatchPlanner planner_ PF_GUARDED_BY(mutex_);
   uint64_t bad_batches_ PF_GUARDED_BY(mutex_) = 0;  // in a row without a good sample
   std::string first_bad_ PF_GUARDED_BY(mutex_);     // of those
   FeedSnapshot counters_ PF_GUARDED_BY(mutex_);     // the counting fields only

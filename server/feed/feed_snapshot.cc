@@ -56,7 +56,7 @@ void Feed::AccountStallLocked(uint64_t elapsed, uint64_t waited) {
   const bool full = slots_.CountIn(SlotState::kFree) == 0 && slots_.CountIn(SlotState::kFilling) == 0;
   if (full) counters_.full_ns += elapsed;
   // All memory to fill is taken, and what is in it is loaded: the copies hold up even what is not loaded yet.
-  const bool copying = !unbegun_.empty() && pieces_filling_.load(std::memory_order_relaxed) == 0;
+  const bool copying = !unrequested_.empty() && pieces_filling_.load(std::memory_order_relaxed) == 0;
   const bool loading = !in_flight_.empty() && !batches_[in_flight_.front()].delivering && !copying;
   const StallCause known = in_flight_.empty() ? StallCause::kConsumer : StallCause::kCopy;
   const auto note = [loading, known](StallSums& stalls, uint64_t ns) {
@@ -93,9 +93,9 @@ void Feed::AccountStallLocked(uint64_t elapsed, uint64_t waited) {
 }
 
 void Feed::SettleStallLocked() {
-  const StallSums::Work all{0, share_->worked_ns.load(std::memory_order_relaxed),
-                            read_ns_.load(std::memory_order_relaxed),
-                            decode_ns_.load(std::memory_order_relaxed)};
+  const ProducerTimes times = parts_.producer->times();
+  const StallSums::Work all{0, share_->worked_ns.load(std::memory_order_relaxed), times.read_ns,
+                            times.decode_ns};
   StallSums::Work work{unsettled_ns_, all.worked_ns - settled_.worked_ns, all.read_ns - settled_.read_ns,
                        all.decode_ns - settled_.decode_ns};
   if (work.worked_ns == 0 && share_->running.load(std::memory_order_relaxed) != 0) {
@@ -168,8 +168,9 @@ FeedSnapshot Feed::Snapshot() {
   snapshot.stall_ns = stalls_.sums();
   if (recent_.known()) snapshot.recent = recent_.shares();
   snapshot.arena_bytes = parts_.arena->bytes();
-  snapshot.read_ns = read_ns_.load(std::memory_order_relaxed);
-  snapshot.decode_ns = decode_ns_.load(std::memory_order_relaxed);
+  const ProducerTimes times = parts_.producer->times();
+  snapshot.read_ns = times.read_ns;
+  snapshot.decode_ns = times.decode_ns;
   const double running = static_cast<double>(std::max<uint64_t>(1, snapshot.running_ns));
   if (snapshot.full_ns >= snapshot.starved_ns) {
     snapshot.bound_on = "consumer";

@@ -11,14 +11,9 @@
 #include "common/base/status.h"
 #include "common/spec/feed_spec.h"
 #include "server/feed/recent_stalls.h"
+#include "server/loading/batch_fill.h"
 
 namespace pinfeed {
-
-// A sample that could not be used, and why.
-struct BadSampleNote {
-  uint64_t sample_id = 0;
-  std::string reason;
-};
 
 // What status and metrics show of a feed. Counters only grow.
 struct FeedSnapshot {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/loading/worker_pool.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <chrono>
 #include <utility>
+
+#include "common/os/start_thread.h"
 
 namespace pinfeed {
 
@@ -31,7 +31,8 @@ WorkerPool::~WorkerPool() {
 void WorkerPool::Start() {
   PF_CHECK(threads_.empty(), "the worker pool is started once");
   threads_.reserve(thread_count_);
-  for (uint32_t i = 0; i < thread_count_; ++i) threads_.emplace_back([this, i] { Loop(i, *scratches_[i]); });
+  for (uint32_t i = 0; i < thread_count_; ++i)
+    threads_.push_back(StartThread(ThreadName(i), [this, i] { Loop(i, *scratches_[i]); }));
 }
 
 void WorkerPool::Stop() {
@@ -148,7 +149,6 @@ std::vector<WorkerPool::LongChunk> WorkerPool::ChunksLongerThan(std::chrono::nan
 }
 
 void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
-  ::pthread_setname_np(::pthread_self(), ThreadName(index).c_str());
   for (;;) {
     std::shared_ptr<FillTask> task;
     uint32_t begin = 0;

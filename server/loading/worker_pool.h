@@ -15,63 +15,10 @@
 #include <vector>
 
 #include "common/base/sync.h"
+#include "server/loading/feed_share.h"
 #include "server/loading/sample_loader.h"
 
 namespace pinfeed {
-
-// How urgent a feed is and how much it has been given: what makes the pool fair. One a feed; outlives it and
-// its tasks.
-struct FeedShare {
-  explicit FeedShare(uid_t user = 0, uint64_t feed_id = 0) : owner(user), feed(feed_id) {}
-
-  static constexpr uint64_t kUnknownBatchNs = 10'000'000;
-
-  // What it has been served, and what it has in hand: the feed with the least comes next. Feeds that want all
-  // they can get are so served alike, whatever their trainers hold; one that is ahead waits for the others,
-  // at most as long as they take to fill what it has.
-  uint64_t Got() const {
-    return served_ns.load(std::memory_order_relaxed) +
-           ready.load(std::memory_order_relaxed) * batch_ns.load(std::memory_order_relaxed);
-  }
-
-  const uid_t owner;    // of the feed
-  const uint64_t feed;  // its id
-  std::atomic<uint32_t> ready{
-      0};  // batches published and not yet released: the fewer, the nearer to starving
-  std::atomic<uint64_t> served_ns{
-      0};  // worker time spent on this feed, brought level with the others' when it becomes active
-  std::atomic<uint64_t> worked_ns{0};               // worker time spent on this feed
-  std::atomic<uint64_t> batch_ns{kUnknownBatchNs};  // of that, what a batch takes
-  std::atomic<uint32_t> running{0};                 // workers at it right now
-  std::atomic<uint32_t> users{0};  // the feed and its tasks, while they exist with all that they own
-
-  // Returns when neither the feed nor a task of it is left.
-  void AwaitUsers() const {
-    for (uint32_t left = users.load(); left != 0; left = users.load()) users.wait(left);
-  }
-};
-
-// Purpose: one of a share's users. The first member of what it counts, so that all else is gone before it.
-class FeedShareUse {
- public:
-  explicit FeedShareUse(std::shared_ptr<FeedShare> share) : share_(std::move(share)) {
-    share_->users.fetch_add(1);
-  }
-  ~FeedShareUse() {
-    share_->users.fetch_sub(1);
-    share_->users.notify_all();
-  }
-  FeedShareUse(const FeedShareUse&) = delete;
-  FeedShareUse& operator=(const FeedShareUse&) = delete;
-
-  const std::shared_ptr<FeedShare>& share() const { return share_; }
-  FeedShare* get() const { return share_.get(); }
-  FeedShare* operator->() const { return get(); }
-  FeedShare& operator*() const { return *share_; }
-
- private:
-  const std::shared_ptr<FeedShare> share_;
-};
 
 // Purpose: one batch to fill. Owned by the pool from Submit until Done() has returned.
 class FillTask {

@@ -2,7 +2,6 @@
 #include "server/memory/host_memory_quarantine.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +12,7 @@
 #include "common/base/byte_size.h"
 #include "common/base/log.h"
 #include "common/base/log_pace.h"
+#include "common/os/start_thread.h"
 
 namespace pinfeed {
 namespace {
@@ -29,8 +29,7 @@ bool HasNoOtherUser(int fd) {
 
 HostMemoryQuarantine::HostMemoryQuarantine() {
   ::signal(SIGIO, SIG_IGN);  // comes when somebody opens memory in the moment of its lease
-  thread_ = std::thread([this] { Run(); });
-  ::pthread_setname_np(thread_.native_handle(), "kept-memory");
+  thread_ = StartThread("kept-memory", [this] { Run(); });
 }
 
 HostMemoryQuarantine::~HostMemoryQuarantine() {

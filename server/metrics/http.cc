@@ -4,7 +4,6 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -21,6 +20,7 @@
 
 #include "common/base/quote.h"
 #include "common/base/unique_handle.h"
+#include "common/os/start_thread.h"
 #include "common/os/tcp_address.h"
 #include "server/metrics/http_pages.h"
 #include "server/metrics/http_request.h"
@@ -60,9 +60,7 @@ class HttpServer::Server {
         hosts_(HostOf(options.listen), options.hosts),
         refusals_(*options.refusals),
         pages_(*options.metrics, options.status_json, options.is_ready),
-        thread_([this] { Run(); }) {
-    ::pthread_setname_np(thread_.native_handle(), "http");
-  }
+        thread_(StartThread("http", [this] { Run(); })) {}
   ~Server() {
     const uint64_t one = 1;
     PF_CHECK(::write(stop_.get(), &one, sizeof one) == sizeof one, "an eventfd of ours takes a number");

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/net/event_loop.h"
 
-#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -9,6 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+
+#include "common/os/start_thread.h"
 
 namespace pinfeed {
 namespace {
@@ -39,8 +40,7 @@ EventLoop::~EventLoop() {
 }
 
 void EventLoop::Start() {
-  thread_ = std::thread([this] { Run(); });
-  ::pthread_setname_np(thread_.native_handle(), thread_name_.c_str());
+  thread_ = StartThread(thread_name_, [this] { Run(); });
 }
 
 void EventLoop::Stop() {

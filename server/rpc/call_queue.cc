@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/rpc/call_queue.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <utility>
+
+#include "common/os/start_thread.h"
 
 namespace pinfeed {
 
 CallQueue::CallQueue(Bounds bounds, const char* name) : bounds_(bounds) {
   try {
-    for (uint32_t i = 0; i < bounds.threads; ++i) {
-      threads_.emplace_back([this] { Run(); });
-      ::pthread_setname_np(threads_.back().native_handle(), name);
-    }
+    for (uint32_t i = 0; i < bounds.threads; ++i) threads_.push_back(StartThread(name, [this] { Run(); }));
   } catch (...) {
     Stop();
     throw;

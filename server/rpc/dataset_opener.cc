@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/rpc/dataset_opener.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -11,6 +9,7 @@
 #include <utility>
 
 #include "common/base/quote.h"
+#include "common/os/start_thread.h"
 
 namespace pinfeed {
 namespace {
@@ -50,8 +49,7 @@ std::string Seconds(std::chrono::steady_clock::duration time) {
 
 DatasetOpener::DatasetOpener(OpenFunction open, PathFunction path_of)
     : open_(std::move(open)), path_of_(std::move(path_of)), disk_(kDisk, kThreadName) {
-  watch_ = std::thread([this] { Watch(); });
-  ::pthread_setname_np(watch_.native_handle(), "dataset-watch");
+  watch_ = StartThread("dataset-watch", [this] { Watch(); });
 }
 
 DatasetOpener::~DatasetOpener() {

@@ -48,7 +48,7 @@ std::string TraceIdOf(const grpc::CallbackServerContext& context) {
 // What a client makes of a device slot: its tensors, without the marks, and with the images' end still to
 // come.
 void DescribeOutputs(const Feed& feed, v1::OpenFeedResponse* response) {
-  const std::optional<DeferredPixelOps>& tail = feed.tail();
+  const std::optional<DeferredPixelOps>& tail = feed.producer().deferred_pixel_ops();
   const std::vector<TensorPlace>& tensors = feed.layout().tensors;
   for (uint32_t i = 0; i < tensors.size(); ++i) {
     if (tail && tail->mark == i) continue;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/session/feed_table.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <chrono>
 
@@ -10,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/base/log_context.h"
 #include "common/base/quote.h"
+#include "common/os/start_thread.h"
 #include "common/spec/backend_name.h"
 #include "proto/convert.h"
 
@@ -42,8 +41,7 @@ FeedTable::~FeedTable() {
 }
 
 void FeedTable::Start() {
-  reaper_ = std::thread([this] { Reap(); });
-  ::pthread_setname_np(reaper_.native_handle(), "feed-reaper");
+  reaper_ = StartThread("feed-reaper", [this] { Reap(); });
 }
 
 void FeedTable::Stop() {

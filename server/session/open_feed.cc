@@ -155,9 +155,10 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
     return arena.status().WithContext("a feed of " + std::to_string(slots) + " slots with batches of " +
                                       std::to_string(spec.batch_size));
   }
-  Feed::Parts parts{feed_id,           spec,  std::move(layout), sampler, std::move(loader),
-                    *std::move(arena), owner, &parts_.tracer};
-  return std::make_unique<Feed>(std::move(parts), parts_.workers);
+  auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, spec.on_bad_sample,
+                                                        layout, parts_.workers);
+  return std::make_unique<Feed>(Feed::Parts{feed_id, spec, std::move(layout), sampler, std::move(producer),
+                                            *std::move(arena), owner, &parts_.tracer});
 }
 
 Status FeedOpener::CheckRoom(const Peer& peer, const OpenFeedArguments& arguments) const {

@@ -8,6 +8,7 @@
 
 #include "common/base/result.h"
 #include "proto/convert.h"
+#include "server/loading/native_batch_producer.h"
 #include "server/loading/worker_pool.h"
 #include "server/memory/device_arenas.h"
 #include "server/memory/host_memory_quarantine.h"

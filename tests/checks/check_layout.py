@@ -28,7 +28,7 @@ INCLUDABLE = {
     "server/memory": "common",
     "server/memory/gpu": "common server/memory",
     "server/trace": "common server/order server/memory",
-    "server/loading": "common server/dataset server/image server/transform server/memory server/trace",
+    "server/loading": "common server/dataset server/order server/image server/transform server/memory server/trace",
     "server/feed": "common server/order server/loading server/memory server/trace",
     "server/net": "common",
     "server/metrics": "common server/loading server/feed server/memory server/net",
@@ -53,6 +53,10 @@ LIMIT_EXCUSE = "Long because:"
 # Assembled, so that this file does not contain what it forbids.
 LATER_WORDS = re.compile(r"\b(" + "TO" + "DO|FIX" + "ME|XX" + r"X)\b")
 PRIVATE_PATHS = re.compile(r"(?<![\w.$}])/(" + "|".join(("wo" + "rk", "fa" + "rm", "ro" + "ot")) + r")/[\w.]")
+# Threads start in the first; the second detaches one that hangs at storage.
+THREAD_FILE = "common/os/start_thread.h"
+THREAD_FILES = (THREAD_FILE, "server/daemon/abandonable_thread.cc")
+BARE_THREAD = re.compile(r"\bstd::j?thread\s*[({]|\bstd::j?thread \w+[({]|pthread_setname_np|\.detach\(\)")
 DISABLED_CODE = re.compile(r"^\s*#\s*if\s+0\b")
 
 
@@ -102,6 +106,8 @@ def file_faults(path, text):
         if PRIVATE_PATHS.search(line):
             yield number, "an absolute path of somebody's machine"
         if name.suffix in CODE:
+            if folder_of(path) and path not in THREAD_FILES and BARE_THREAD.search(line):
+                yield number, f"start threads by {THREAD_FILE}, which names them; none is detached"
             if DISABLED_CODE.match(line):
                 yield number, "disabled code: delete it"
             for message in include_faults(path, line):

@@ -42,6 +42,12 @@ class FileFaultsTest(unittest.TestCase):
         self.assertEqual(len(messages("server/extra.h", LICENSED)), 1)
         self.assertEqual(messages("server/main.cc", LICENSED), [])
 
+    def test_threads_start_in_one_place(self):
+        for line in ("std::thread thread([] {});", "thread_ = std::thread([] {});", "::pthread_setname_np(t, name);", "thread.detach();"):
+            with self.subTest(line=line):
+                self.assertEqual(len(messages("server/net/a.cc", f"{LICENSED}{line}\n")), 1)
+        self.assertEqual(messages("server/net/a.cc", LICENSED + "std::thread thread_;\n"), [])
+
     def test_missing_licence_line(self):
         for path, text in [("a.cc", "int x;\n"), ("CMakeLists.txt", "project(x)\n"), ("deploy/run", "#!/bin/sh\n"), ("a.py", "")]:
             with self.subTest(path=path):

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/memory/gpu/copy_engine.h"
 
-#include <pthread.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/os/start_thread.h"
 
 namespace pinfeed {
 namespace {
@@ -81,8 +81,7 @@ Result<std::unique_ptr<CopyEngine>> CopyEngine::Create(std::shared_ptr<const Cud
                                                        std::function<void(const Status&)> on_failure) {
   std::unique_ptr<CopyEngine> engine(new CopyEngine(std::move(device), std::move(on_failure)));
   RETURN_IF_ERROR(engine->Open());
-  engine->thread_ = std::thread([raw = engine.get()] { raw->Run(); });
-  ::pthread_setname_np(engine->thread_.native_handle(), engine->ThreadName().c_str());
+  engine->thread_ = StartThread(engine->ThreadName(), [raw = engine.get()] { raw->Run(); });
   return engine;
 }
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/memory/gpu/device_memory_quarantine.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "common/base/byte_size.h"
 #include "common/base/log.h"
+#include "common/os/start_thread.h"
 #include "common/spec/backend_name.h"
 
 namespace pinfeed {
@@ -27,8 +26,7 @@ std::string Pids(const std::vector<ClientProcess>& clients) {
 }  // namespace
 
 DeviceMemoryQuarantine::DeviceMemoryQuarantine(const GpuProcesses* processes) : processes_(processes) {
-  thread_ = std::thread([this] { Run(); });
-  ::pthread_setname_np(thread_.native_handle(), "lingering");
+  thread_ = StartThread("lingering", [this] { Run(); });
 }
 
 DeviceMemoryQuarantine::~DeviceMemoryQuarantine() {

@@ -16,6 +16,7 @@
 
 #include "common/base/byte_size.h"
 #include "common/base/log.h"
+#include "common/os/start_thread.h"
 #include "common/spec/tensor_spec.h"
 
 namespace pinfeed {
@@ -128,13 +129,13 @@ void PinnedRegion::FaultIn(const Options& options) {
   std::atomic<uint64_t> done{0};
   std::vector<std::thread> team;
   for (unsigned t = 0; t < threads; ++t) {
-    team.emplace_back([this, pieces, t, threads, &done, &options] {
+    team.push_back(StartThread("pin-memory", [this, pieces, t, threads, &done, &options] {
       for (uint64_t piece = pieces * t / threads; piece < pieces * (t + 1) / threads; ++piece) {
         for (uint64_t page = 0; page < kHugePage; page += kPage)
           *static_cast<volatile std::byte*>(data_ + piece * kHugePage + page) = std::byte{0};
         if (options.on_progress) options.on_progress(done += kHugePage, bytes_);
       }
-    });
+    }));
   }
   for (std::thread& thread : team) thread.join();
 }

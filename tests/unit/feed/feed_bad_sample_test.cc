@@ -62,6 +62,7 @@ std::vector<T> ValuesOf(std::span<const std::byte> bytes) {
 
 class FeedBadSampleTest : public FeedTest {
  protected:
+  using FeedTest::FeedTest;
   static FeedSpec Masked(OnBadSample choice, uint64_t epochs) {
     FeedSpec spec = Spec(8, epochs);
     spec.order = Order::kSequential;
@@ -94,10 +95,15 @@ class FeedBadSampleTest : public FeedTest {
   }
 };
 
+class TransformedBadSampleTest : public FeedBadSampleTest {
+ protected:
+  TransformedBadSampleTest() : FeedBadSampleTest(Producer::kNative) {}
+};
+
 // Three fields, each of which fails in some samples, at the ends and in the midst of batches.
 const std::map<uint64_t, size_t> kBad = {{0, 2}, {3, 0}, {4, 1}, {7, 2}, {10, 1}, {23, 0}, {24, 2}, {31, 1}};
 
-TEST_F(FeedBadSampleTest, ZeroedSamplesAreZeroInEveryField) {
+TEST_F(TransformedBadSampleTest, ZeroedSamplesAreZeroInEveryField) {
   const auto feed = Make(Masked(OnBadSample::kZero, 1), std::make_shared<MaskedDataset>(32, kBad));
   PageClient client(*feed);
   ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
@@ -119,7 +125,7 @@ TEST_F(FeedBadSampleTest, ZeroedSamplesAreZeroInEveryField) {
   feed->Depart(client.participant(), Ended());
 }
 
-TEST_F(FeedBadSampleTest, SkippedSamplesAreTakenOutOfEveryField) {
+TEST_F(TransformedBadSampleTest, SkippedSamplesAreTakenOutOfEveryField) {
   std::map<uint64_t, size_t> bad = kBad;
   for (uint64_t id = 24; id < 32; ++id) bad[id] = id % 3;  // the whole last batch
   const auto feed = Make(Masked(OnBadSample::kSkip, 1), std::make_shared<MaskedDataset>(32, bad));
@@ -145,7 +151,7 @@ TEST_F(FeedBadSampleTest, SkippedSamplesAreTakenOutOfEveryField) {
 }
 
 // I4 with masks and bad samples: the bytes depend on spec and seed only.
-TEST_F(FeedBadSampleTest, SameBytesForAnyWorkerCountDepthAndRestartPoint) {
+TEST_P(FeedBadSampleTest, SameBytesForAnyWorkerCountDepthAndRestartPoint) {
   const auto run = [&](uint32_t slots, Sampler::Start start, uint64_t batches) {
     FeedSpec spec = Masked(OnBadSample::kZero, 0);
     spec.order = Order::kShuffle;
@@ -178,7 +184,7 @@ TEST_F(FeedBadSampleTest, SameBytesForAnyWorkerCountDepthAndRestartPoint) {
 }
 
 // Each rank by itself: one whose samples are all bad in some batch gives as many batches as the other.
-TEST_F(FeedBadSampleTest, RanksGetEquallyManyBatchesWhateverIsBad) {
+TEST_P(FeedBadSampleTest, RanksGetEquallyManyBatchesWhateverIsBad) {
   std::map<uint64_t, size_t> bad;
   for (uint64_t id = 32; id < 40; ++id) bad[id] = 0;  // rank 0's third batch of four
   for (uint64_t id = 48; id < 56; ++id) bad[id] = 1;  // and its last
@@ -200,6 +206,8 @@ TEST_F(FeedBadSampleTest, RanksGetEquallyManyBatchesWhateverIsBad) {
   }
   EXPECT_THAT(sizes, ElementsAre(ElementsAre(8, 8, 0, 0), ElementsAre(8, 8, 8, 8)));
 }
+
+PF_OVER_BOTH_PRODUCERS(FeedBadSampleTest);
 
 }  // namespace
 }  // namespace pinfeed

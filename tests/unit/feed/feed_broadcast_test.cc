@@ -25,7 +25,7 @@ class FeedBroadcastTest : public FeedTest {
   }
 };
 
-TEST_F(FeedBroadcastTest, GivesEveryBatchToAllAndWaitsForTheSlowest) {
+TEST_P(FeedBroadcastTest, GivesEveryBatchToAllAndWaitsForTheSlowest) {
   const auto feed = MakeGroup(std::make_shared<NumberDataset>(1000), 2, 3);
   PageClient fast(*feed);
   PageClient slow(*feed);
@@ -53,7 +53,7 @@ TEST_F(FeedBroadcastTest, GivesEveryBatchToAllAndWaitsForTheSlowest) {
   EXPECT_EQ(feed->Depart(fast.participant(), Ended()), 0U);
 }
 
-TEST_F(FeedBroadcastTest, LoadsNothingThatNobodyWants) {
+TEST_P(FeedBroadcastTest, LoadsNothingThatNobodyWants) {
   const auto feed = MakeGroup(std::make_shared<NumberDataset>(800));
   PageClient goes(*feed);
   PageClient far(*feed);
@@ -74,7 +74,7 @@ TEST_F(FeedBroadcastTest, LoadsNothingThatNobodyWants) {
   feed->Depart(farther.participant(), Ended());
 }
 
-TEST_F(FeedBroadcastTest, SkipsNothingWhileSomebodyMayComeForIt) {
+TEST_P(FeedBroadcastTest, SkipsNothingWhileSomebodyMayComeForIt) {
   const std::optional<Sampler::Start> joins[] = {std::nullopt, Sampler::Start{0, 6}, Sampler::Start{3, 0}};
   for (const auto& join : joins) {
     std::atomic<bool> reads{true};
@@ -109,7 +109,7 @@ TEST_F(FeedBroadcastTest, SkipsNothingWhileSomebodyMayComeForIt) {
   }
 }
 
-TEST_F(FeedBroadcastTest, MembersThatComeBackGoOnWhereEachWas) {
+TEST_P(FeedBroadcastTest, MembersThatComeBackGoOnWhereEachWas) {
   const auto feed = MakeGroup(std::make_shared<NumberDataset>(1000), 2);
   PageClient ahead(*feed);
   PageClient behind(*feed);
@@ -130,6 +130,8 @@ TEST_F(FeedBroadcastTest, MembersThatComeBackGoOnWhereEachWas) {
   feed->Depart(ahead.participant(), Ended());
   feed->Depart(behind.participant(), Ended());
 }
+
+PF_OVER_BOTH_PRODUCERS(FeedBroadcastTest);
 
 }  // namespace
 }  // namespace pinfeed

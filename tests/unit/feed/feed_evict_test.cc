@@ -13,7 +13,7 @@ const Status kWhy{Code::kAborted, "evicted: the host is needed"};
 
 class FeedEvictTest : public FeedPairTest {};
 
-TEST_F(FeedEvictTest, MemberKeepsWhatItTookAndTheGroupGoesOnWithTheRest) {
+TEST_P(FeedEvictTest, MemberKeepsWhatItTookAndTheGroupGoesOnWithTheRest) {
   ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 3));
   const auto& feed = feed_;
   PageClient& goes = *first_;
@@ -40,7 +40,7 @@ TEST_F(FeedEvictTest, MemberKeepsWhatItTookAndTheGroupGoesOnWithTheRest) {
   EXPECT_EQ(feed->Depart(stays.participant(), Ended()), 0U);
 }
 
-TEST_F(FeedEvictTest, WhatAProcessHeldGoesBackWhenItEnds) {
+TEST_P(FeedEvictTest, WhatAProcessHeldGoesBackWhenItEnds) {
   ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 3));
   const auto& feed = feed_;
   PageClient& goes = *first_;
@@ -55,7 +55,7 @@ TEST_F(FeedEvictTest, WhatAProcessHeldGoesBackWhenItEnds) {
   feed->Depart(stays.participant(), Ended());
 }
 
-TEST_F(FeedEvictTest, WhatIsLetGoOfIsRungForAsTheOthersMayWaitForIt) {
+TEST_P(FeedEvictTest, WhatIsLetGoOfIsRungForAsTheOthersMayWaitForIt) {
   ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 3));
   const auto held = first_->Next();
   feed_->Depart(first_->participant(), Evicted(kWhy));
@@ -66,7 +66,7 @@ TEST_F(FeedEvictTest, WhatIsLetGoOfIsRungForAsTheOthersMayWaitForIt) {
   feed_->Depart(first_->participant(), Ended());
 }
 
-TEST_F(FeedEvictTest, QueueGivesToOthersWhatTheMemberHadNotTaken) {
+TEST_P(FeedEvictTest, QueueGivesToOthersWhatTheMemberHadNotTaken) {
   ASSERT_NO_FATAL_FAILURE(Open(Sharing::kQueue, 1, 32, 4));
   const auto& feed = feed_;
   PageClient& goes = *first_;
@@ -84,7 +84,7 @@ TEST_F(FeedEvictTest, QueueGivesToOthersWhatTheMemberHadNotTaken) {
   feed->Depart(stays.participant(), Ended());
 }
 
-TEST_F(FeedEvictTest, EvictedSessionOfAFailedFeedKeepsTheFailure) {
+TEST_P(FeedEvictTest, EvictedSessionOfAFailedFeedKeepsTheFailure) {
   const auto feed = Make(Spec(8, 1), std::make_shared<NumberDataset>(64, std::set<uint64_t>{60}));
   PageClient client(*feed);
   ASSERT_OK(feed->Attach(client.participant()));
@@ -98,7 +98,7 @@ TEST_F(FeedEvictTest, EvictedSessionOfAFailedFeedKeepsTheFailure) {
 }
 
 // The trainer takes a batch in the very moment in which it is evicted: one of the two sees the other.
-TEST_F(FeedEvictTest, NoBatchIsFilledThatWasTakenWhileEvicting) {
+TEST_P(FeedEvictTest, NoBatchIsFilledThatWasTakenWhileEvicting) {
   for (uint64_t round = 0; round < 300; ++round) {
     ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 4));
     const auto& feed = feed_;
@@ -128,6 +128,8 @@ TEST_F(FeedEvictTest, NoBatchIsFilledThatWasTakenWhileEvicting) {
     feed->Depart(stays.participant(), Ended());
   }
 }
+
+PF_OVER_BOTH_PRODUCERS(FeedEvictTest);
 
 }  // namespace
 }  // namespace pinfeed

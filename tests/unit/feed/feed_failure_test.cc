@@ -38,6 +38,7 @@ class LostArena final : public ArenaOverHost {
 
 class FeedFailureTest : public FeedTest {
  protected:
+  using FeedTest::FeedTest;
   static FeedSpec InOrder() {
     FeedSpec spec = Spec(8);
     spec.order = Order::kSequential;
@@ -46,7 +47,7 @@ class FeedFailureTest : public FeedTest {
 };
 
 // A source may fail with the code that tells of a GPU elsewhere. Sample 18 is of the third batch.
-TEST_F(FeedFailureTest, SourceThatIsUnavailableFailsTheFeed) {
+TEST_P(FeedFailureTest, SourceThatIsUnavailableFailsTheFeed) {
   const auto feed = Make(InOrder(), std::make_shared<FarNumbers>(18));
   PageClient client(*feed);
   ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
@@ -57,8 +58,13 @@ TEST_F(FeedFailureTest, SourceThatIsUnavailableFailsTheFeed) {
   feed->Depart(client.participant(), Ended());
 }
 
+class LoaderFailureTest : public FeedFailureTest {
+ protected:
+  LoaderFailureTest() : FeedFailureTest(Producer::kNative) {}
+};
+
 // The workers go on: with the batch, and with those behind it.
-TEST_F(FeedFailureTest, SampleWithoutMemoryIsABadSample) {
+TEST_F(LoaderFailureTest, SampleWithoutMemoryIsABadSample) {
   FeedSpec spec = InOrder();
   spec.epochs = 1;
   spec.on_bad_sample = OnBadSample::kSkip;
@@ -75,7 +81,7 @@ TEST_F(FeedFailureTest, SampleWithoutMemoryIsABadSample) {
 }
 
 // In the midst of an epoch, and with all of the last one's batches planned: that is no end of it.
-TEST_F(FeedFailureTest, DeliveryThatFailsLeavesTheBatchesToTheNextDaemon) {
+TEST_P(FeedFailureTest, DeliveryThatFailsLeavesTheBatchesToTheNextDaemon) {
   for (const uint64_t samples : {1000, 32}) {
     FeedSpec spec = InOrder();
     spec.epochs = 1;
@@ -92,7 +98,7 @@ TEST_F(FeedFailureTest, DeliveryThatFailsLeavesTheBatchesToTheNextDaemon) {
 }
 
 // With every slot in use the feed asks for releases. The third batch, which fails, is in the last slot.
-TEST_F(FeedFailureTest, FailedFeedWaitsForNoReleases) {
+TEST_P(FeedFailureTest, FailedFeedWaitsForNoReleases) {
   const auto feed = Make(InOrder(), std::make_shared<NumberDataset>(1000, std::set<uint64_t>{18}), 3);
   PageClient client(*feed);
   ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
@@ -100,6 +106,8 @@ TEST_F(FeedFailureTest, FailedFeedWaitsForNoReleases) {
   EXPECT_EQ(client.page().starved.load(), 0U);
   feed->Depart(client.participant(), Ended());
 }
+
+PF_OVER_BOTH_PRODUCERS(FeedFailureTest);
 
 }  // namespace
 }  // namespace pinfeed

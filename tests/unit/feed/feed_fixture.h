@@ -17,8 +17,10 @@
 
 #include "common/os/memfd.h"
 #include "server/feed/feed.h"
+#include "server/loading/native_batch_producer.h"
 #include "server/memory/host_arena.h"
 #include "tests/support/testing.h"
+#include "tests/unit/feed/unruly_producer.h"
 
 namespace pinfeed {
 
@@ -167,11 +169,14 @@ inline Departure Ended() {
 inline Departure Evicted(const Status& error) {
   return {DepartureReason::kEvicted, error};
 }
+enum class Producer { kNative, kUnruly };
 
 // A worker pool, a memory pool and the feeds made over them.
-class FeedTest : public ::testing::Test {
+class FeedTest : public ::testing::Test, public ::testing::WithParamInterface<Producer> {
  protected:
-  explicit FeedTest(uint32_t workers = 3) : workers_(std::make_unique<WorkerPool>(workers)) {
+  // `producer`: of a suite that runs over one kind only.
+  explicit FeedTest(std::optional<Producer> producer = std::nullopt)
+      : producer_(producer ? *producer : GetParam()), workers_(std::make_unique<WorkerPool>(3)) {
     workers_->Start();
   }
   ~FeedTest() override {
@@ -197,15 +202,29 @@ class FeedTest : public ::testing::Test {
   std::unique_ptr<Feed> MakeUnshared(const FeedSpec& spec, std::shared_ptr<const Dataset> dataset,
                                      uint32_t slots = 4, const Over& over = {}) {
     const uint64_t samples = dataset->info().samples;
-    auto loader = std::move(SampleLoader::Create(std::move(dataset), spec)).value();
+    auto loader = std::move(SampleLoader::Create(dataset, spec)).value();
     auto layout = std::move(BatchLayout::Create(loader->outputs(), spec.batch_size)).value();
     auto host =
         std::move(HostArena::Create(layout, slots, spec.sharing != Sharing::kExclusive, pool_)).value();
     std::unique_ptr<Arena> arena = over ? over(std::move(host)) : std::move(host);
     auto sampler = std::move(Sampler::Create(spec, samples)).value();
-    return std::make_unique<Feed>(Feed::Parts{++last_id_, spec, std::move(layout), sampler, std::move(loader),
-                                              std::move(arena), kOwner, &tracer_},
-                                  *workers_);
+    std::unique_ptr<BatchProducer> producer;
+    if (producer_ == Producer::kUnruly) {
+      producer = std::make_unique<UnrulyProducer>(
+          UnrulyProducer::Source{dataset->info(), sampler, spec.on_bad_sample, loader->outputs(),
+                                 [dataset](uint64_t sample, size_t field, std::span<std::byte> place) {
+                                   return dataset->ReadTensor(sample, field, place);
+                                 }});
+    } else {
+      producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, spec.on_bad_sample, layout,
+                                                       *workers_);
+    }
+    return MakeOver(spec, std::move(producer), std::move(layout), sampler, std::move(arena));
+  }
+  std::unique_ptr<Feed> MakeOver(const FeedSpec& spec, std::unique_ptr<BatchProducer> producer,
+                                 BatchLayout layout, const Sampler& sampler, std::unique_ptr<Arena> arena) {
+    return std::make_unique<Feed>(Feed::Parts{++last_id_, spec, std::move(layout), sampler,
+                                              std::move(producer), std::move(arena), kOwner, &tracer_});
   }
 
   // The ids the sampler would put into a batch.
@@ -238,6 +257,7 @@ class FeedTest : public ::testing::Test {
 
   static constexpr uid_t kOwner = 1000;
 
+  const Producer producer_;
   Tracer tracer_;
   MemoryBudget pool_{uint64_t{1} << 30};
   std::unique_ptr<WorkerPool> workers_;
@@ -245,9 +265,16 @@ class FeedTest : public ::testing::Test {
   uint64_t last_id_ = 0;
 };
 
+// The feed's promises do not depend on what fills its batches.
+#define PF_OVER_BOTH_PRODUCERS(Suite)                                            \
+  INSTANTIATE_TEST_SUITE_P(                                                      \
+      Producers, Suite, ::testing::Values(Producer::kNative, Producer::kUnruly), \
+      [](const auto& test) { return test.param == Producer::kNative ? "Native" : "Unruly"; })
+
 // A feed of a group of two, and both of them.
 class FeedPairTest : public FeedTest {
  protected:
+  using FeedTest::FeedTest;
   void Open(Sharing sharing, uint64_t epochs, uint64_t samples, uint32_t slots) {
     FeedSpec spec = Spec(8, epochs);
     spec.sharing = sharing;

@@ -105,7 +105,7 @@ class FeedPiecesTest : public FeedTest {
   PieceArena* arena_ = nullptr;
 };
 
-TEST_F(FeedPiecesTest, BatchesAreWholeAndInOrder) {
+TEST_P(FeedPiecesTest, BatchesAreWholeAndInOrder) {
   FeedSpec spec = Spec(20, 3);
   spec.drop_last = false;
   Feed& feed = MakePieces(spec, std::make_shared<NumberDataset>(131));
@@ -126,7 +126,7 @@ TEST_F(FeedPiecesTest, BatchesAreWholeAndInOrder) {
   feed.Depart(client.participant(), Ended());
 }
 
-TEST_F(FeedPiecesTest, SkippedSamplesLeaveNoGapWhereverTheyLie) {
+TEST_P(FeedPiecesTest, SkippedSamplesLeaveNoGapWhereverTheyLie) {
   FeedSpec spec = Spec(20, 1);
   spec.order = Order::kSequential;
   spec.on_bad_sample = OnBadSample::kSkip;
@@ -152,7 +152,7 @@ TEST_F(FeedPiecesTest, SkippedSamplesLeaveNoGapWhereverTheyLie) {
   feed.Depart(client.participant(), Ended());
 }
 
-TEST_F(FeedPiecesTest, FirstBadSampleFailsTheBatchWhicheverPieceIsFirst) {
+TEST_P(FeedPiecesTest, FirstBadSampleFailsTheBatchWhicheverPieceIsFirst) {
   FeedSpec spec = Spec(20, 1);
   spec.order = Order::kSequential;
   Feed& feed = MakePieces(spec, std::make_shared<NumberDataset>(60, std::set<uint64_t>{27, 28, 38}));
@@ -168,7 +168,7 @@ TEST_F(FeedPiecesTest, FirstBadSampleFailsTheBatchWhicheverPieceIsFirst) {
   feed.Depart(client.participant(), Ended());
 }
 
-TEST_F(FeedPiecesTest, CopiesThatDoNotEndAreWhatTheFeedWaitsFor) {
+TEST_P(FeedPiecesTest, CopiesThatDoNotEndAreWhatTheFeedWaitsFor) {
   Feed& feed = MakePieces(Spec(20), std::make_shared<NumberDataset>(200), /*held=*/true);
   PageClient client(feed);
   client.words().waiting_since_ns.store(
@@ -187,7 +187,7 @@ TEST_F(FeedPiecesTest, CopiesThatDoNotEndAreWhatTheFeedWaitsFor) {
   feed.Depart(client.participant(), Ended());
 }
 
-TEST_F(FeedPiecesTest, StopEndsBatchesWhosePiecesHaveNoMemoryYet) {
+TEST_P(FeedPiecesTest, StopEndsBatchesWhosePiecesHaveNoMemoryYet) {
   Feed& feed = MakePieces(Spec(20), std::make_shared<NumberDataset>(200), /*held=*/true);
   PageClient client(feed);
   ASSERT_OK(feed.Attach(client.From(Sampler::Start{})));
@@ -198,6 +198,8 @@ TEST_F(FeedPiecesTest, StopEndsBatchesWhosePiecesHaveNoMemoryYet) {
   stop.join();
   EXPECT_EQ(feed.Snapshot().slots_filling, 0U);
 }
+
+PF_OVER_BOTH_PRODUCERS(FeedPiecesTest);
 
 }  // namespace
 }  // namespace pinfeed

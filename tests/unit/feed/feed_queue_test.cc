@@ -28,7 +28,7 @@ class FeedQueueTest : public FeedTest {
 };
 
 // What a member has been given and not taken may still be another's: nobody is told of the end before.
-TEST_F(FeedQueueTest, QueueEndsOnlyOnceItsLastBatchesAreTaken) {
+TEST_P(FeedQueueTest, QueueEndsOnlyOnceItsLastBatchesAreTaken) {
   WaitFor([&] { return first_.ready() == 1 && second_.ready() == 1; });
   second_.Release(*second_.Next(), *feed_);
   feed_->ReadReleases();
@@ -39,7 +39,7 @@ TEST_F(FeedQueueTest, QueueEndsOnlyOnceItsLastBatchesAreTaken) {
   feed_->Depart(second_.participant(), Ended());
 }
 
-TEST_F(FeedQueueTest, QueueEndsForMembersThatHoldTheirLastBatches) {
+TEST_P(FeedQueueTest, QueueEndsForMembersThatHoldTheirLastBatches) {
   for (PageClient* client : {&first_, &second_}) ASSERT_TRUE(client->Next().has_value());
   feed_->ReadReleases();
   EXPECT_EQ(first_.state(), FeedState::kEnded);
@@ -49,7 +49,7 @@ TEST_F(FeedQueueTest, QueueEndsForMembersThatHoldTheirLastBatches) {
 }
 
 // A member that is on its way keeps the feed alive, and gets what those before it left.
-TEST_F(FeedQueueTest, BatchesOfAQueueWaitForWhoComesWhenNobodyIsThere) {
+TEST_P(FeedQueueTest, BatchesOfAQueueWaitForWhoComesWhenNobodyIsThere) {
   WaitFor([&] { return first_.ready() == 1 && second_.ready() == 1; });
   feed_->Depart(first_.participant(), Ended());
   EXPECT_EQ(feed_->Depart(second_.participant(), Evicted({Code::kAborted, "evicted"})), 0U);
@@ -65,7 +65,7 @@ TEST_F(FeedQueueTest, BatchesOfAQueueWaitForWhoComesWhenNobodyIsThere) {
   feed_->Depart(third.participant(), Ended());
 }
 
-TEST_F(FeedQueueTest, QueueThatDrainsWithABatchNobodyTookEndsNoEpoch) {
+TEST_P(FeedQueueTest, QueueThatDrainsWithABatchNobodyTookEndsNoEpoch) {
   WaitFor([&] { return first_.ready() == 1 && second_.ready() == 1; });
   second_.Release(*second_.Next(), *feed_);
   feed_->Drain();
@@ -98,7 +98,7 @@ class FeedQueueShareTest : public FeedTest {
 };
 
 // The first member is stopped before it takes anything: a member that comes later still gets batches.
-TEST_F(FeedQueueShareTest, StoppedMemberLeavesSlotsToOneThatComesLater) {
+TEST_P(FeedQueueShareTest, StoppedMemberLeavesSlotsToOneThatComesLater) {
   for (const uint32_t slots : {3U, 4U, 16U, 64U}) {
     ASSERT_NO_FATAL_FAILURE(Open(slots));
     WaitFor([&] { return feed_->Snapshot().slots_lent + Ready() == slots; });
@@ -117,7 +117,7 @@ TEST_F(FeedQueueShareTest, StoppedMemberLeavesSlotsToOneThatComesLater) {
 }
 
 // Whoever of several is stopped, the others go on.
-TEST_F(FeedQueueShareTest, OneRunningMemberIsServedBesideTwoStoppedOnes) {
+TEST_P(FeedQueueShareTest, OneRunningMemberIsServedBesideTwoStoppedOnes) {
   ASSERT_NO_FATAL_FAILURE(Open(8));
   ASSERT_OK(feed_->Attach(late_->participant()));
   WaitFor([&] { return feed_->Snapshot().slots_lent + Ready() == 8; });
@@ -128,7 +128,7 @@ TEST_F(FeedQueueShareTest, OneRunningMemberIsServedBesideTwoStoppedOnes) {
 }
 
 // What is kept for others is filled, in order, and comes as soon as it is asked for.
-TEST_F(FeedQueueShareTest, LoneMemberHasAllSlotsFilledAndGetsEveryBatchInOrder) {
+TEST_P(FeedQueueShareTest, LoneMemberHasAllSlotsFilledAndGetsEveryBatchInOrder) {
   ASSERT_NO_FATAL_FAILURE(Open(4));
   WaitFor([&] { return feed_->Snapshot().slots_lent + Ready() == 4; });
   EXPECT_EQ(Ready(), 1U);
@@ -142,7 +142,7 @@ TEST_F(FeedQueueShareTest, LoneMemberHasAllSlotsFilledAndGetsEveryBatchInOrder) 
 }
 
 // The daemon looks at queues from time to time, since nobody rings when a batch is taken.
-TEST_F(FeedQueueShareTest, MemberMayHoldTheBatchesOfAllSlots) {
+TEST_P(FeedQueueShareTest, MemberMayHoldTheBatchesOfAllSlots) {
   ASSERT_NO_FATAL_FAILURE(Open(4));
   std::vector<BatchDescriptor> held;
   while (held.size() < 4) {
@@ -156,7 +156,7 @@ TEST_F(FeedQueueShareTest, MemberMayHoldTheBatchesOfAllSlots) {
 }
 
 // A client that never says what it has taken is served on what it releases.
-TEST_F(FeedQueueShareTest, MemberThatDoesNotReportWhatItTookGoesOn) {
+TEST_P(FeedQueueShareTest, MemberThatDoesNotReportWhatItTookGoesOn) {
   ASSERT_NO_FATAL_FAILURE(Open(3));
   for (int i = 0; i < 50; ++i) {
     const auto batch = early_->Next();
@@ -166,7 +166,7 @@ TEST_F(FeedQueueShareTest, MemberThatDoesNotReportWhatItTookGoesOn) {
 }
 
 // A batch that waits for a member when the feed drains or fails is given before that is said.
-TEST_F(FeedQueueShareTest, WhatWaitsForAMemberIsGivenBeforeADrainEnds) {
+TEST_P(FeedQueueShareTest, WhatWaitsForAMemberIsGivenBeforeADrainEnds) {
   ASSERT_NO_FATAL_FAILURE(Open(4));
   WaitFor([&] { return feed_->Snapshot().slots_lent + Ready() == 4; });
   feed_->Drain();
@@ -178,6 +178,9 @@ TEST_F(FeedQueueShareTest, WhatWaitsForAMemberIsGivenBeforeADrainEnds) {
   EXPECT_FALSE(early_->Next().has_value());
   EXPECT_EQ(early_->state(), FeedState::kDraining);
 }
+
+PF_OVER_BOTH_PRODUCERS(FeedQueueTest);
+PF_OVER_BOTH_PRODUCERS(FeedQueueShareTest);
 
 }  // namespace
 }  // namespace pinfeed

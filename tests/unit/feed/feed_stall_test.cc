@@ -43,6 +43,7 @@ class SlowArena final : public ArenaOverHost {
 
 class FeedStallTest : public FeedPairTest {
  protected:
+  FeedStallTest() : FeedPairTest(Producer::kNative) {}
   static void BeginToWait(const PageClient& client) {
     client.words().waiting_since_ns.store(
         static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()));

@@ -17,7 +17,7 @@ std::vector<uint64_t> Sorted(std::vector<uint64_t> ids) {
 
 // I2 and I3: whole batches, each once, in the sampler's order, over epoch borders, although samples take
 // unequal times.
-TEST_F(FeedTest, PublishesWholeBatchesOnceAndInOrder) {
+TEST_P(FeedTest, PublishesWholeBatchesOnceAndInOrder) {
   const auto uneven = [](uint64_t id) {
     for (uint64_t i = 0; i < id % 7; ++i) std::this_thread::yield();
   };
@@ -41,7 +41,7 @@ TEST_F(FeedTest, PublishesWholeBatchesOnceAndInOrder) {
 }
 
 // Endless as it is: the number of its epochs does not wrap.
-TEST_F(FeedTest, EndsBehindTheLastEpochThereCanBe) {
+TEST_P(FeedTest, EndsBehindTheLastEpochThereCanBe) {
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(24));
   PageClient client(*feed);
   ASSERT_OK(feed->Attach(client.From(Sampler::Start{kMaxEpoch, 1})));
@@ -58,7 +58,7 @@ TEST_F(FeedTest, EndsBehindTheLastEpochThereCanBe) {
 }
 
 // A trainer that finished is started again.
-TEST_F(FeedTest, EndsAtOnceForACursorBehindItsEpochs) {
+TEST_P(FeedTest, EndsAtOnceForACursorBehindItsEpochs) {
   const auto feed = Make(Spec(8, 2), std::make_shared<NumberDataset>(24));
   PageClient client(*feed);
   ASSERT_OK(feed->Attach(client.From(Sampler::Start{5, 1})));
@@ -68,7 +68,7 @@ TEST_F(FeedTest, EndsAtOnceForACursorBehindItsEpochs) {
 }
 
 // I1: with every slot in the client's hands nothing is written, however often the feed is asked to go on.
-TEST_F(FeedTest, NeverWritesASlotThatIsStillHeld) {
+TEST_P(FeedTest, NeverWritesASlotThatIsStillHeld) {
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000), 3);
   PageClient client(*feed);
   ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
@@ -90,7 +90,7 @@ TEST_F(FeedTest, NeverWritesASlotThatIsStillHeld) {
 }
 
 // I6: only the one right generation releases a slot; everything else is counted and ignored.
-TEST_F(FeedTest, WrongReleaseWordsAreIgnoredAndCounted) {
+TEST_P(FeedTest, WrongReleaseWordsAreIgnoredAndCounted) {
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000), 3);
   PageClient client(*feed);
   ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
@@ -109,7 +109,7 @@ TEST_F(FeedTest, WrongReleaseWordsAreIgnoredAndCounted) {
 }
 
 // I4: the bytes depend on spec and seed only.
-TEST_F(FeedTest, SameBytesForAnyWorkerCountDepthAndRestartPoint) {
+TEST_P(FeedTest, SameBytesForAnyWorkerCountDepthAndRestartPoint) {
   const auto run = [&](uint32_t slots, Sampler::Start start, uint64_t batches) {
     const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(50), slots);
     PageClient client(*feed);
@@ -135,7 +135,7 @@ TEST_F(FeedTest, SameBytesForAnyWorkerCountDepthAndRestartPoint) {
   }
 }
 
-TEST_F(FeedTest, EndsAfterTheEpochsAskedFor) {
+TEST_P(FeedTest, EndsAfterTheEpochsAskedFor) {
   const auto feed = Make(Spec(8, 2), std::make_shared<NumberDataset>(50));
   PageClient client(*feed);
   ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
@@ -149,7 +149,7 @@ TEST_F(FeedTest, EndsAfterTheEpochsAskedFor) {
   feed->Depart(client.participant(), Ended());
 }
 
-TEST_F(FeedTest, BadSampleFailsTheFeedAfterTheBatchesBeforeIt) {
+TEST_P(FeedTest, BadSampleFailsTheFeedAfterTheBatchesBeforeIt) {
   FeedSpec spec = Spec(8);
   spec.order = Order::kSequential;
   const auto feed = Make(spec, std::make_shared<NumberDataset>(1000, std::set<uint64_t>{18, 21}), 8);
@@ -166,7 +166,7 @@ TEST_F(FeedTest, BadSampleFailsTheFeedAfterTheBatchesBeforeIt) {
   feed->Depart(client.participant(), Ended());
 }
 
-TEST_F(FeedTest, SkippedSamplesLeaveAShorterBatchInOrder) {
+TEST_P(FeedTest, SkippedSamplesLeaveAShorterBatchInOrder) {
   FeedSpec spec = Spec(8, 1);
   spec.order = Order::kSequential;
   spec.on_bad_sample = OnBadSample::kSkip;
@@ -188,7 +188,7 @@ TEST_F(FeedTest, SkippedSamplesLeaveAShorterBatchInOrder) {
   feed->Depart(client.participant(), Ended());
 }
 
-TEST_F(FeedTest, FailsAfterAWholeEpochOfBadSamples) {
+TEST_P(FeedTest, FailsAfterAWholeEpochOfBadSamples) {
   FeedSpec spec = Spec(8);
   spec.order = Order::kSequential;
   std::set<uint64_t> bad;
@@ -214,7 +214,7 @@ TEST_F(FeedTest, FailsAfterAWholeEpochOfBadSamples) {
   }
 }
 
-TEST_F(FeedTest, ZeroedSamplesKeepTheirPlace) {
+TEST_P(FeedTest, ZeroedSamplesKeepTheirPlace) {
   FeedSpec spec = Spec(4, 1);
   spec.order = Order::kSequential;
   spec.on_bad_sample = OnBadSample::kZero;
@@ -227,7 +227,7 @@ TEST_F(FeedTest, ZeroedSamplesKeepTheirPlace) {
   feed->Depart(client.participant(), Ended());
 }
 
-TEST_F(FeedTest, DrainPublishesWhatIsUnderWayAndSaysSo) {
+TEST_P(FeedTest, DrainPublishesWhatIsUnderWayAndSaysSo) {
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000));
   PageClient client(*feed);
   ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
@@ -239,7 +239,7 @@ TEST_F(FeedTest, DrainPublishesWhatIsUnderWayAndSaysSo) {
   feed->Depart(client.participant(), Ended());
 }
 
-TEST_F(FeedTest, QueueGivesEachBatchToOneAndPassesOnWhatADeadOneHeld) {
+TEST_P(FeedTest, QueueGivesEachBatchToOneAndPassesOnWhatADeadOneHeld) {
   FeedSpec spec = Spec(10, 1);
   spec.sharing = Sharing::kQueue;
   spec.group_size = 2;
@@ -264,7 +264,7 @@ TEST_F(FeedTest, QueueGivesEachBatchToOneAndPassesOnWhatADeadOneHeld) {
 
 // After a restart of the daemon: each member comes back with the cursor behind the last batch it took, in any
 // order. What lies behind the earliest is given out again.
-TEST_F(FeedTest, QueueGoesBackForMembersThatWereBehind) {
+TEST_P(FeedTest, QueueGoesBackForMembersThatWereBehind) {
   FeedSpec spec = Spec(10, 1);
   spec.sharing = Sharing::kQueue;
   const auto feed = Make(spec, std::make_shared<NumberDataset>(200), 3);
@@ -291,7 +291,7 @@ TEST_F(FeedTest, QueueGoesBackForMembersThatWereBehind) {
   }
 }
 
-TEST_F(FeedTest, TellsWhatEachSessionHas) {
+TEST_P(FeedTest, TellsWhatEachSessionHas) {
   FeedSpec spec = Spec(8);
   spec.sharing = Sharing::kBroadcast;
   spec.group_size = 2;
@@ -313,7 +313,7 @@ TEST_F(FeedTest, TellsWhatEachSessionHas) {
 }
 
 // I7: whatever a session was doing when it left, every slot is free again and the memory is back.
-TEST_F(FeedTest, DetachAtAnyPointGivesEverythingBack) {
+TEST_P(FeedTest, DetachAtAnyPointGivesEverythingBack) {
   for (uint64_t taken = 0; taken < 12; ++taken) {
     const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000));
     PageClient client(*feed);
@@ -330,7 +330,7 @@ TEST_F(FeedTest, DetachAtAnyPointGivesEverythingBack) {
   EXPECT_EQ(pool_.used_bytes(), 0U);
 }
 
-TEST_F(FeedTest, SnapshotAddsUp) {
+TEST_P(FeedTest, SnapshotAddsUp) {
   const auto feed = Make(Spec(8, 1), std::make_shared<NumberDataset>(50));
   PageClient client(*feed);
   ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
@@ -344,6 +344,8 @@ TEST_F(FeedTest, SnapshotAddsUp) {
   EXPECT_LE(snapshot.full_ns, snapshot.running_ns);
   feed->Depart(client.participant(), Ended());
 }
+
+PF_OVER_BOTH_PRODUCERS(FeedTest);
 
 }  // namespace
 }  // namespace pinfeed

@@ -12,6 +12,7 @@ namespace {
 
 class FeedTraceTest : public FeedTest {
  protected:
+  FeedTraceTest() : FeedTest(Producer::kNative) {}
   std::vector<TraceSpan> Of(SpanKind kind) const {
     std::vector<TraceSpan> found;
     std::copy_if(spans_.begin(), spans_.end(), std::back_inserter(found),

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/loading/batch_fill.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <utility>
+
+namespace pinfeed {
+
+PieceRequest::PieceRequest(std::shared_ptr<BatchFill> fill, std::shared_ptr<const void> feed, size_t piece)
+    : feed_(std::move(feed)),
+      fill_(std::move(fill)),
+      index_(piece),
+      plan_(fill_->plan_),
+      piece_(fill_->pieces_[piece].piece),
+      share_(fill_->context_.share),
+      stopped_(&fill_->context_.stopped),
+      first_failed_(&fill_->first_failed_) {}
+
+Status PieceRequest::Places(uint32_t begin, uint32_t end, std::vector<std::span<std::byte>>& places) const {
+  PF_CHECK(piece_.begin <= begin && begin < end && end <= piece_.end, "places are of the piece's samples");
+  Arena& arena = fill_->context_.arena;
+  RETURN_IF_ERROR(arena.Prepare(piece_, begin, end));
+  const std::vector<TensorPlace>& tensors = arena.layout().tensors;
+  places.resize(tensors.size());
+  for (size_t t = 0; t < places.size(); ++t) {
+    const uint64_t bytes = tensors[t].sample_bytes;
+    places[t] = {arena.FillAddress(piece_, t) + (begin - piece_.begin) * bytes, bytes};
+  }
+  return OkStatus();
+}
+
+void PieceRequest::Bad(uint32_t index, Status why) const {
+  PF_CHECK(piece_.begin <= index && index < piece_.end, "a bad sample is one of the piece's");
+  if (!completed_.load(std::memory_order_relaxed)) fill_->OnBad(index, std::move(why));
+}
+
+void PieceRequest::Trace(uint32_t samples, std::optional<WorkSpans>& spans) const {
+  const FeedTrace& trace = fill_->context_.trace;
+  if (trace.On()) trace.Work(plan_, piece_.slot, samples, spans);
+}
+
+bool PieceRequest::Complete(Status status) {
+  if (completed_.exchange(true)) return false;
+  fill_->OnComplete(index_, std::move(status));
+  return true;
+}
+
+BatchFill::BatchFill(Context& context, Owner& owner, uint32_t slot, const BatchPlan& plan)
+    : context_(context),
+      owner_(owner),
+      slot_(slot),
+      plan_(plan),
+      planned_ns_(context.trace.On() ? TraceClockNs() : 0) {
+  const uint32_t piece_samples = std::max(1U, context.arena.piece_samples());
+  for (uint32_t begin = 0; begin < plan.samples; begin = pieces_.back().piece.end)
+    pieces_.push_back({{slot, begin, begin + std::min(plan.samples - begin, piece_samples), 0}});
+  undelivered_ = pieces_.size();
+}
+
+std::shared_ptr<PieceRequest> BatchFill::NextRequest() {
+  if (!context_.arena.Take(&pieces_[next_].piece)) return nullptr;
+  return std::make_shared<PieceRequest>(shared_from_this(), owner_.shared_from_this(), next_++);
+}
+
+void BatchFill::OnBad(uint32_t index, Status why) {
+  if (context_.on_bad_sample == OnBadSample::kFail) {
+    uint32_t first = first_failed_.load(std::memory_order_relaxed);
+    while (index < first && !first_failed_.compare_exchange_weak(first, index, std::memory_order_relaxed)) {
+    }
+  }
+  MutexLock lock(mutex_);
+  bad_.emplace(index, std::move(why));
+}
+
+void BatchFill::OnComplete(size_t piece, Status status) {
+  if (!status.ok()) {
+    const MutexLock lock(mutex_);
+    if (production_.ok()) production_ = std::move(status);
+  }
+  owner_.OnPieceFilled();
+  DeliverFrom(piece);
+  // This thread requests the next piece if it can: waking one costs the copy thread more.
+  if (pieces_.size() > 1) owner_.OnPieceMemory();
+}
+
+void BatchFill::DeliverFrom(size_t piece) {
+  {
+    const MutexLock lock(mutex_);
+    pieces_[piece].filled = true;
+    if (delivering_) return;
+    delivering_ = true;
+  }
+  for (;;) {
+    size_t next = 0;
+    {
+      const MutexLock lock(mutex_);
+      if (to_deliver_ == pieces_.size() || !pieces_[to_deliver_].filled) {
+        delivering_ = false;
+        return;
+      }
+      next = to_deliver_++;
+    }
+    Deliver(pieces_[next].piece, next + 1 == pieces_.size());
+  }
+}
+
+void BatchFill::Deliver(const Piece& piece, bool last) {
+  SlotRange range = Compact(piece);
+  range.last = last;
+  delivered_samples_ += range.samples;
+  bool deliver = false;
+  if (last) {
+    deliver = Conclude();
+  } else {
+    const MutexLock lock(mutex_);
+    const bool failed = !bad_.empty() && context_.on_bad_sample == OnBadSample::kFail;
+    deliver = production_.ok() && delivery_.ok() && !failed;
+  }
+  if (!deliver || context_.stopped.load(std::memory_order_relaxed)) {
+    context_.arena.Return(piece);
+    return OnPieceDelivered(piece, OkStatus(), {});
+  }
+  context_.arena.Deliver(
+      piece, range,
+      [owner = owner_.shared_from_this(), self = shared_from_this(), piece](
+          const Status& status, const CopyTime& time) { self->OnPieceDelivered(piece, status, time); });
+}
+
+SlotRange BatchFill::Compact(const Piece& piece) {
+  SlotRange range{delivered_samples_, piece.end - piece.begin, false};
+  if (context_.on_bad_sample != OnBadSample::kSkip) return range;
+  std::vector<uint32_t> bad;  // within the piece
+  {
+    const MutexLock lock(mutex_);
+    if (!production_.ok()) return range;  // nothing there is to be touched
+    for (auto at = bad_.lower_bound(piece.begin); at != bad_.end() && at->first < piece.end; ++at)
+      bad.push_back(at->first - piece.begin);
+  }
+  if (bad.empty()) return range;
+  range.samples -= static_cast<uint32_t>(bad.size());
+  for (size_t t = 0; t < context_.arena.layout().tensors.size(); ++t) {
+    const uint64_t bytes = context_.arena.layout().tensors[t].sample_bytes;
+    std::byte* const first = context_.arena.FillAddress(piece, t);
+    uint32_t to = bad.front();
+    for (uint32_t from = to, next_bad = 0; from < piece.end - piece.begin; ++from) {
+      if (next_bad < bad.size() && bad[next_bad] == from) {
+        ++next_bad;
+      } else {
+        std::memcpy(first + to++ * bytes, first + from * bytes, bytes);
+      }
+    }
+  }
+  return range;
+}
+
+bool BatchFill::Conclude() {
+  std::map<uint32_t, Status> bad;
+  FillResult result;
+  {
+    MutexLock lock(mutex_);
+    bad.swap(bad_);
+    result.status = production_;
+  }
+  if (planned_ns_ != 0 && context_.trace.On()) {
+    TraceSpan span;
+    span.kind = SpanKind::kFill;
+    span.slot = slot_;
+    span.samples = plan_.samples;
+    span.epoch = plan_.epoch;
+    span.batch = plan_.batch_index;
+    span.begin_ns = planned_ns_;
+    span.end_ns = TraceClockNs();
+    context_.trace.Record(span);
+  }
+  result.samples = plan_.samples;
+  if (!bad.empty()) {
+    const BatchSamples ids = context_.sampler.SamplesOf(plan_);
+    for (const auto& [index, status] : bad) result.bad.push_back({ids[index], status.message()});
+  }
+  if (!bad.empty() && result.status.ok()) {
+    switch (context_.on_bad_sample) {
+      case OnBadSample::kFail:
+        result.bad.resize(1);  // which others were tried depends on the producer
+        result.status = bad.begin()->second.WithContext("batch " + std::to_string(plan_.batch_index) +
+                                                        " of epoch " + std::to_string(plan_.epoch) +
+                                                        " (on_bad_sample: \"skip\" or \"zero\" would go on)");
+        break;
+      case OnBadSample::kSkip:
+        result.samples = delivered_samples_;
+        result.skipped = static_cast<uint32_t>(bad.size());
+        break;
+      case OnBadSample::kZero:
+        break;
+    }
+    result.all_bad = bad.size() == plan_.samples;
+  }
+  const bool ok = result.status.ok();
+  owner_.OnFilled(slot_, std::move(result));
+  return ok;
+}
+
+void BatchFill::OnPieceDelivered(const Piece& piece, const Status& status, const CopyTime& time) {
+  if (time.end_ns != 0 && context_.trace.On())
+    context_.trace.Copied(slot_, plan_, piece.end - piece.begin, time);
+  std::optional<Status> all;
+  {
+    const MutexLock lock(mutex_);
+    if (delivery_.ok()) delivery_ = status;
+    if (--undelivered_ == 0) all = delivery_;
+  }
+  if (all) return owner_.OnDelivered(slot_, *all);
+  owner_.OnPieceMemory();
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// One batch from its plan to its slot. In: a plan, a free slot, and what a producer fills. Out: the slot
+// filled and delivered, or the reason why not.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/sync.h"
+#include "common/spec/feed_spec.h"
+#include "common/spec/tensor_spec.h"
+#include "server/loading/batch_producer.h"
+#include "server/memory/arena.h"
+#include "server/order/sampler.h"
+#include "server/trace/feed_trace.h"
+
+namespace pinfeed {
+
+// A sample that could not be used, and why.
+struct BadSampleNote {
+  uint64_t sample_id = 0;
+  std::string reason;
+};
+
+// What became of a batch's samples.
+struct FillResult {
+  Status status;                   // not OK: the batch cannot be had
+  uint32_t samples = 0;            // in the slot
+  uint32_t skipped = 0;            // left out as bad
+  bool all_bad = false;            // no sample of the batch is good
+  std::vector<BadSampleNote> bad;  // in the batch's order
+};
+
+// Purpose: requests the pieces of one batch from the producer, and delivers the filled ones in order while
+// later ones are still being filled. Borrows: its Context and Owner, which the requests and the deliveries
+// keep alive. Threads: NextRequest under the owner's lock; the rest from any thread. Errors: a bad sample is
+// failed, skipped or zeroed as the spec says; a failed batch names its first bad sample, whatever the order
+// of loading. Invariants: 1. OnFilled is called once, before the last piece is delivered; 2. OnDelivered is
+// called once, after the last delivery has ended; 3. pieces are delivered in order, without gaps.
+class BatchFill final : public std::enable_shared_from_this<BatchFill> {
+ public:
+  // The feed. Its methods are called without a lock, on any thread.
+  class Owner : public std::enable_shared_from_this<Owner> {
+   public:
+    virtual ~Owner() = default;
+    // A piece is filled; it is not delivered yet.
+    virtual void OnPieceFilled() = 0;
+    // Memory for another piece may be free.
+    virtual void OnPieceMemory() = 0;
+    // Every sample of the slot's batch is filled or given up. / The whole batch is where the clients see it.
+    virtual void OnFilled(uint32_t slot, FillResult result) = 0;
+    virtual void OnDelivered(uint32_t slot, const Status& status) = 0;
+  };
+  // The same for all batches of a feed.
+  struct Context {
+    Arena& arena;
+    const Sampler& sampler;
+    const OnBadSample on_bad_sample;
+    FeedTrace& trace;
+    const std::shared_ptr<FeedShare> share;
+    std::atomic<bool> stopped{false};  // what is being filled is not wanted any more
+  };
+
+  BatchFill(Context& context, Owner& owner, uint32_t slot, const BatchPlan& plan);
+
+  // Requests the next piece; null when the arena has no memory for it now. Precondition: !all_requested().
+  std::shared_ptr<PieceRequest> NextRequest();
+  bool all_requested() const { return next_ == pieces_.size(); }
+
+ private:
+  friend class PieceRequest;
+  struct PieceState {
+    Piece piece;
+    bool filled = false;
+  };
+
+  void OnBad(uint32_t index, Status why) PF_EXCLUDES(mutex_);
+  void OnComplete(size_t piece, Status status) PF_EXCLUDES(mutex_);
+  // Delivers the piece and the filled ones behind it; leaves that to the thread that delivers already, if
+  // any.
+  void DeliverFrom(size_t piece) PF_EXCLUDES(mutex_);
+  void Deliver(const Piece& piece, bool last) PF_EXCLUDES(mutex_);
+  // Closes the gaps that skipped samples left in the piece.
+  SlotRange Compact(const Piece& piece) PF_EXCLUDES(mutex_);
+  // Reports the batch's samples to the owner. Returns whether the last piece is to be delivered.
+  bool Conclude() PF_EXCLUDES(mutex_);
+  void OnPieceDelivered(const Piece& piece, const Status& status, const CopyTime& time) PF_EXCLUDES(mutex_);
+
+  Context& context_;
+  Owner& owner_;
+  const uint32_t slot_;
+  const BatchPlan plan_;
+  const uint64_t planned_ns_;       // 0: nobody traced
+  size_t next_ = 0;                 // piece to request; guarded by the owner's lock
+  uint32_t delivered_samples_ = 0;  // of earlier pieces; of the thread that delivers
+  // Under on_bad_sample = fail: later samples need not be filled.
+  std::atomic<uint32_t> first_failed_{UINT32_MAX};
+  Mutex mutex_;
+  std::vector<PieceState> pieces_;                 // `filled` guarded by mutex_
+  size_t to_deliver_ PF_GUARDED_BY(mutex_) = 0;    // the next piece
+  bool delivering_ PF_GUARDED_BY(mutex_) = false;  // a thread does
+  size_t undelivered_ PF_GUARDED_BY(mutex_) = 0;
+  Status delivery_ PF_GUARDED_BY(mutex_);                 // the first error
+  Status production_ PF_GUARDED_BY(mutex_);               // the first error
+  std::map<uint32_t, Status> bad_ PF_GUARDED_BY(mutex_);  // by index in the batch
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// The seam between a feed and what fills its batches. In: requests for pieces of batches. Out: filled memory.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "server/dataset/dataset.h"
+#include "server/loading/feed_share.h"
+#include "server/memory/arena.h"
+#include "server/order/sampler.h"
+#include "server/trace/tracer.h"
+#include "server/transform/deferred_pixel_ops.h"
+
+namespace pinfeed {
+
+class BatchFill;
+
+// Purpose: asks a producer to fill some samples of one batch. The memory stays reserved until Complete: a
+// request that is cancelled still has to be completed, which confirms that nothing writes any more. Owns: a
+// share of the feed, and so the memory. Threads: Wanted, Places and Bad from any thread; every write and
+// every Bad happens before Complete. Invariant: only the first Complete has an effect.
+class PieceRequest {
+ public:
+  // `feed` keeps alive what the fill refers to.
+  PieceRequest(std::shared_ptr<BatchFill> fill, std::shared_ptr<const void> feed, size_t piece);
+  PieceRequest(const PieceRequest&) = delete;
+  PieceRequest& operator=(const PieceRequest&) = delete;
+
+  const BatchPlan& plan() const { return plan_; }
+  // The samples to fill, by their index in the plan: [begin, end), not empty.
+  uint32_t begin() const { return piece_.begin; }
+  uint32_t end() const { return piece_.end; }
+  const std::shared_ptr<FeedShare>& share() const { return share_; }
+
+  // False: the feed was stopped, or an earlier sample has failed the batch. The sample need not be filled.
+  bool Wanted(uint32_t index) const {
+    return !stopped_->load(std::memory_order_relaxed) &&
+           index <= first_failed_->load(std::memory_order_relaxed);
+  }
+  // Sets `places` to where sample `begin` goes, one span a tensor; sample `i` follows i - begin spans later.
+  // Makes the memory of [begin, end) available first, which may block for a while the first time.
+  // kResourceExhausted when the host lacks that memory: nothing of the range may be written.
+  // Precondition: begin() <= begin < end <= end().
+  Status Places(uint32_t begin, uint32_t end, std::vector<std::span<std::byte>>& places) const;
+  // Sample `index` cannot be used. The producer has filled its place with zeros if the spec wants that.
+  // Precondition: begin() <= index < end().
+  void Bad(uint32_t index, Status why) const;
+  // While the feed is traced: measures the load of `samples` samples until `spans` is destroyed.
+  void Trace(uint32_t samples, std::optional<WorkSpans>& spans) const;
+  // The samples are filled or reported as bad, or an error says why the batch cannot be had. From now on
+  // nothing writes to the places. Returns false, without effect, when the request was completed before.
+  bool Complete(Status status);
+
+ private:
+  const std::shared_ptr<const void> feed_;
+  const std::shared_ptr<BatchFill> fill_;
+  const size_t index_;  // of the piece in the batch
+  const BatchPlan plan_;
+  const Piece piece_;
+  const std::shared_ptr<FeedShare> share_;
+  const std::atomic<bool>* const stopped_;
+  const std::atomic<uint32_t>* const first_failed_;
+  std::atomic<bool> completed_{false};
+};
+
+// Worker time that a producer has spent, by stage. Never falls.
+struct ProducerTimes {
+  uint64_t read_ns = 0;
+  uint64_t decode_ns = 0;
+};
+
+// Purpose: fills the batches of one feed, which owns it. Threads: any. Errors: by PieceRequest.
+class BatchProducer {
+ public:
+  virtual ~BatchProducer() = default;
+
+  // Fills the piece and completes the request, on any thread, now or later, in any order. Called without a
+  // lock; does not block.
+  virtual void Produce(std::shared_ptr<PieceRequest> request) = 0;
+  // The feed was stopped: complete every request as soon as nothing writes to its memory. Wanted is false for
+  // all of them, so a producer that asks often has nothing to do here. Called without a lock.
+  virtual void Cancel() {}
+
+  virtual ProducerTimes times() const = 0;
+  // The data behind the samples, as clients and operators see it.
+  virtual const DatasetInfo& dataset() const = 0;
+  // Names one sample in messages, see Dataset::Describe.
+  virtual std::string Describe(uint64_t sample) const = 0;
+  // The pixel operations that are left to the client; none on the host.
+  virtual const std::optional<DeferredPixelOps>& deferred_pixel_ops() const = 0;
+};
+
+}  // namespace pinfeed

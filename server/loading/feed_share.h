@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much of the host's loading a feed has had: what the worker pool's fairness compares.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+namespace pinfeed {
+
+// Purpose: the work that a feed was given and the batches that it has ready; the pool serves the feed with
+// the smallest sum first. One a feed; outlives the feed and its tasks. Threads: any.
+struct FeedShare {
+  explicit FeedShare(uid_t user = 0, uint64_t feed_id = 0) : owner(user), feed(feed_id) {}
+
+  static constexpr uint64_t kUnknownBatchNs = 10'000'000;
+
+  // The time that the feed was served plus what its ready batches cost. Feeds that want all they can get are
+  // served alike, whatever their trainers hold. A feed that is ahead waits for the others, at most as long as
+  // they take to fill what it has.
+  uint64_t Got() const {
+    return served_ns.load(std::memory_order_relaxed) +
+           ready.load(std::memory_order_relaxed) * batch_ns.load(std::memory_order_relaxed);
+  }
+
+  const uid_t owner;    // of the feed
+  const uint64_t feed;  // its id
+  // Batches published and not yet released: the fewer, the nearer the feed is to starving.
+  std::atomic<uint32_t> ready{0};
+  // Worker time spent on this feed, raised to the level of the others when the feed becomes active.
+  std::atomic<uint64_t> served_ns{0};
+  std::atomic<uint64_t> worked_ns{0};               // worker time spent on this feed
+  std::atomic<uint64_t> batch_ns{kUnknownBatchNs};  // of that, what a batch takes
+  std::atomic<uint32_t> running{0};                 // workers that load for it right now
+  std::atomic<uint32_t> users{0};                   // the feed and its tasks, until all they own is destroyed
+
+  // Blocks until neither the feed nor a task of it is left.
+  void AwaitUsers() const {
+    for (uint32_t left = users.load(); left != 0; left = users.load()) users.wait(left);
+  }
+};
+
+// Purpose: counts one user of a share. It is the first member of its class, so that it is destroyed last.
+class FeedShareUse {
+ public:
+  explicit FeedShareUse(std::shared_ptr<FeedShare> share) : share_(std::move(share)) {
+    share_->users.fetch_add(1);
+  }
+  ~FeedShareUse() {
+    share_->users.fetch_sub(1);
+    share_->users.notify_all();
+  }
+  FeedShareUse(const FeedShareUse&) = delete;
+  FeedShareUse& operator=(const FeedShareUse&) = delete;
+
+  const std::shared_ptr<FeedShare>& share() const { return share_; }
+  FeedShare* get() const { return share_.get(); }
+  FeedShare* operator->() const { return get(); }
+  FeedShare& operator*() const { return *share_; }
+
+ private:
+  const std::shared_ptr<FeedShare> share_;
+};
+
+}  // namespace pinfeed
