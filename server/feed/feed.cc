@@ -79,8 +79,7 @@ Status Feed::Attach(Participant& participant) {
       }
     }
     membership_->Add(participant);
-    if (phase_ == Phase::kWaiting &&
-        membership_->members().size() >= std::max(1U, parts_.spec.group_size)) {
+    if (phase_ == Phase::kWaiting && membership_->members().size() >= std::max(1U, parts_.spec.group_size)) {
       planner_.Begin(membership_->EarliestStart(Sampler::Start{}));
       EnterLocked(Phase::kRunning);
     }
@@ -312,7 +311,7 @@ void Feed::SetStarvedLocked(bool starved) {
 
 void Feed::EnterLocked(Phase phase) {
   phase_ = phase;
-  LendWaitingLocked();                                  // before a phase in which nothing is published
+  LendWaitingLocked();                                    // before a phase in which nothing is published
   if (phase != Phase::kRunning) SetStarvedLocked(false);  // it will fill no slot any more
   for (const Participant* member : membership_->members()) {
     if (phase == Phase::kDraining) member->pages->SetState(FeedState::kDraining);

@@ -34,13 +34,13 @@
 namespace pinfeed {
 
 // Purpose: keeps its slots full: takes free slots, plans batches, requests their pieces from the producer,
-// publishes finished ones in order, takes released ones back. Owns: producer, arena, slot states. Borrows: its
-// participants (each from Attach to its last Depart). Threads: every method from any thread; one mutex, never
-// held while samples are loaded or anything blocks. Errors: a bad sample under on_bad_sample = fail fails the
-// feed: published batches stay valid, then sessions see the error. A failed delivery drains it. Invariants: I1
-// a slot is filled only when every session it was lent to released its generation; I2, I3: published in plan
-// order, complete, once a session; I5: nothing is allocated a batch that outlives it; I6: release words are
-// only compared for equality.
+// publishes finished ones in order, takes released ones back. Owns: producer, arena, slot states. Borrows:
+// its participants (each from Attach to its last Depart). Threads: every method from any thread; one mutex,
+// never held while samples are loaded or anything blocks. Errors: a bad sample under on_bad_sample = fail
+// fails the feed: published batches stay valid, then sessions see the error. A failed delivery drains it.
+// Invariants: I1 a slot is filled only when every session it was lent to released its generation; I2, I3:
+// published in plan order, complete, once a session; I5: nothing is allocated a batch that outlives it; I6:
+// release words are only compared for equality.
 class Feed final : public ReleaseReader, public BatchFill::Owner {
  public:
   struct Parts {

@@ -138,8 +138,7 @@ void Feed::LookForTrace(bool last) {
     }
   }
   for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
-    if (slots_.state(slot) == SlotState::kLent && membership_->IsReleased(slot))
-      trace_.SlotReleased(slot);
+    if (slots_.state(slot) == SlotState::kLent && membership_->IsReleased(slot)) trace_.SlotReleased(slot);
   }
   if (last) trace_.FinishSlots();
 }

@@ -116,7 +116,8 @@ size_t Membership::Depart(Participant& participant, const Departure& departure) 
   uint64_t taken = 0;
   if (departure.keeps_taken) {
     taken = participant.pages->Evict(departure.error);
-    participant.pages->SetStarved(true);  // it rings for each batch it keeps: the others may wait for that one
+    participant.pages->SetStarved(
+        true);  // it rings for each batch it keeps: the others may wait for that one
   }
   trace_.Finish(participant.trace, *participant.pages);
   std::erase(members_, &participant);

@@ -55,8 +55,8 @@ struct Session : Participant {
   std::string fallback;                  // why its backend is no better one, if a better one was asked for
   std::string trace_id;                  // of the call that opened it; empty: none
   std::atomic<SessionState> state{SessionState::kPending};
-  bool mapped = false;       // its client may have the memory mapped
-  bool taking_part = true;   // counts as a user of its feed and group
+  bool mapped = false;      // its client may have the memory mapped
+  bool taking_part = true;  // counts as a user of its feed and group
 };
 
 // Nothing is published to it any more, and the daemon's end does not wait for it.

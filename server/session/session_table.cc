@@ -173,8 +173,9 @@ SessionTable::Departed SessionTable::Depart(const std::shared_ptr<Session>& sess
     const size_t kept = session->table.Depart(*session, departure);
     if (kept > 0 && session->is_shared()) {  // a feed of its own ends, and leaves its memory to the client
       session->state = SessionState::kEvicted;
-      spdlog::info("{}: {}; batches of its group that it holds until it releases them or its process ends: {}",
-                   Describe(*session), departure.error.message(), kept);
+      spdlog::info(
+          "{}: {}; batches of its group that it holds until it releases them or its process ends: {}",
+          Describe(*session), departure.error.message(), kept);
       if (AllLeft()) on_left_();
       return {.ended = false, .kept = kept};
     }
@@ -258,7 +259,7 @@ void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
     out.batches_taken = std::min(stats.taken, out.batches_published);
     out.batches_copied = std::min(stats.copied, out.batches_taken);
     out.wait_seconds = WaitSeconds(stats, std::chrono::steady_clock::now() - session->opened);
-    const ConsumerSnapshot now = session->feed->SnapshotOf(*session);
+    const ParticipantSnapshot now = session->feed->SnapshotOf(*session);
     out.slots_lent = now.slots_lent;
     const uint64_t untaken = out.batches_published - out.batches_taken;
     out.slots_held = now.slots_lent;
