@@ -274,7 +274,7 @@ void Daemon::Stop() {
   if (parts_->lifelines) parts_->lifelines->Stop();
   if (parts_->sessions) {
     for (const std::shared_ptr<Session>& session : parts_->sessions->All())
-      parts_->sessions->End(session, "the daemon ends");
+      parts_->sessions->Depart(session, {DepartureReason::kDaemonStops});
   }
   parts_->feeds.Stop();
   if (parts_->workers) parts_->workers->Stop();

@@ -30,7 +30,7 @@
 #include "server/session/feed_table.h"
 #include "server/session/lifeline.h"
 #include "server/session/open_feed.h"
-#include "server/session/session.h"
+#include "server/session/session_table.h"
 #include "server/trace/tracer.h"
 
 namespace pinfeed {

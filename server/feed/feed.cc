@@ -6,6 +6,7 @@
 
 #include "common/base/log.h"
 #include "common/base/log_pace.h"
+#include "common/base/quote.h"
 
 namespace pinfeed {
 namespace {
@@ -25,6 +26,7 @@ Feed::Feed(Parts parts)
       trace_(parts_.tracer, parts_.owner, parts_.id),
       filling_{*parts_.arena, parts_.sampler, parts_.spec.on_bad_sample, trace_, share_.share()},
       slots_(parts_.arena->slot_count()),
+      membership_(Membership::Create(parts_.spec.sharing, slots_.count(), trace_)),
       planner_(parts_.sampler, parts_.spec.epochs),
       accounted_(Clock::now()) {
   for (const TensorPlace& tensor : parts_.layout.tensors) bytes_per_sample_ += tensor.sample_bytes;
@@ -32,7 +34,8 @@ Feed::Feed(Parts parts)
 
 Feed::~Feed() {
   MutexLock lock(mutex_);
-  PF_CHECK(consumers_.empty() && evicted_.empty() && slots_.CountIn(SlotState::kFilling) == 0,
+  PF_CHECK(membership_->members().empty() && membership_->holders().empty() &&
+               slots_.CountIn(SlotState::kFilling) == 0,
            "a feed is stopped before it is destroyed");
 }
 
@@ -49,6 +52,57 @@ bool Feed::HasBegun() const {
 bool Feed::Serves() const {
   const MutexLock lock(mutex_);
   return phase_ != Phase::kDraining && phase_ != Phase::kFailed;
+}
+
+Status Feed::Attach(Participant& participant) {
+  const std::optional<Sampler::Start> start = participant.start;
+  AfterUnlock after;
+  {
+    MutexLock lock(mutex_);
+    if (phase_ == Phase::kFailed) return error_;
+    AccountLocked();  // what was before is not the newcomer's
+    const std::string what = "attach to feed " + std::to_string(parts_.id);
+    if (phase_ == Phase::kEnded && membership_->waiting() == 0)
+      return FailedPrecondition(what + ": its last epoch is over");
+    // The next daemon takes them.
+    if (phase_ == Phase::kDraining || stopping_) return Unavailable(what + ": it is draining");
+    if (phase_ == Phase::kEnded) EnterLocked(Phase::kRunning);  // for the batches that wait
+    const bool queue = parts_.spec.sharing == Sharing::kQueue;
+    if (phase_ == Phase::kRunning && start && queue) planner_.GoBackTo(*start);
+    if (phase_ == Phase::kRunning && start && !queue) {
+      const Sampler::Start upcoming = UpcomingLocked();
+      if (*start < upcoming) {
+        return FailedPrecondition("cursor: group " + QuotePath(parts_.spec.group) + " is already at batch " +
+                                  std::to_string(upcoming.batch_index) + " of epoch " +
+                                  std::to_string(upcoming.epoch) +
+                                  "; join without a cursor, or open another group");
+      }
+    }
+    membership_->Add(participant);
+    if (phase_ == Phase::kWaiting && membership_->members().size() >= std::max(1U, parts_.spec.group_size)) {
+      planner_.Begin(membership_->EarliestStart(Sampler::Start{}));
+      EnterLocked(Phase::kRunning);
+    }
+    after = AdvanceLocked();
+  }
+  Do(std::move(after));
+  return OkStatus();
+}
+
+size_t Feed::Depart(Participant& participant, const Departure& departure) {
+  AfterUnlock after;
+  size_t kept = 0;
+  {
+    MutexLock lock(mutex_);
+    if (participant.role == Participant::Role::kNone) return 0;
+    if (departure.keeps_taken && participant.role == Participant::Role::kHolder) return 0;
+    AccountLocked();
+    CollectReleasesLocked();
+    kept = membership_->Depart(participant, departure);
+    after = AdvanceLocked();
+  }
+  Do(std::move(after));
+  return kept;
 }
 
 void Feed::ReadReleases() {
@@ -88,7 +142,7 @@ Feed::AfterUnlock Feed::AdvanceLocked() {
   AfterUnlock after;
   const bool had_failed = phase_ == Phase::kFailed;
   CollectReleasesLocked();
-  LendUnclaimedLocked();
+  LendWaitingLocked();
   PublishReadyLocked();
   PlanLocked();
   RequestPiecesLocked(after);
@@ -96,9 +150,9 @@ Feed::AfterUnlock Feed::AdvanceLocked() {
     // Abandoned, the last batches may have been lost: that is no end of the epoch.
     const bool abandoned = filling_.stopped.load(std::memory_order_relaxed);
     if (phase_ == Phase::kRunning && planner_.Done() && !abandoned) {
-      SetStarvedLocked(MayComeBackLocked());
+      SetStarvedLocked(membership_->MayLendAgain());
       CollectReleasesLocked();  // what came before the client could see that
-      if (!MayComeBackLocked()) {
+      if (!membership_->MayLendAgain()) {
         EnterLocked(Phase::kEnded);
       } else if (stopping_) {
         EnterLocked(Phase::kDraining);  // what comes back is the next daemon's to give
@@ -119,30 +173,12 @@ Feed::AfterUnlock Feed::AdvanceLocked() {
 
 void Feed::CollectReleasesLocked() {
   for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
-    if (slots_.state(slot) != SlotState::kLent || IsUnclaimedLocked(slot)) continue;
-    bool held = false;
-    for (Consumer& consumer : consumers_) held |= HoldsLocked(consumer, slot);
-    for (Consumer& consumer : evicted_) held |= HoldsLocked(consumer, slot);
-    if (held) continue;
-    counters_.lent.Add(Nanoseconds(accounted_ - since_[slot]));
-    trace_.SlotReleased(slot);
+    if (slots_.state(slot) != SlotState::kLent) continue;
+    const std::optional<Clock::duration> lent = membership_->TakeBack(slot, accounted_);
+    if (!lent) continue;
+    counters_.lent.Add(Nanoseconds(*lent));
     slots_.MarkFree(slot);
   }
-}
-
-bool Feed::HoldsLocked(Consumer& consumer, uint32_t slot) {
-  if (consumer.owed[slot] == 0) return false;
-  const uint64_t word = consumer.pages->Released(slot);
-  const uint64_t seen = std::exchange(consumer.seen[slot], word);
-  if (word == consumer.owed[slot]) {
-    consumer.owed[slot] = 0;
-    return false;
-  }
-  if (word != seen) {
-    ++consumer.ignored_releases;
-    ++counters_.ignored_releases;
-  }
-  return true;
 }
 
 void Feed::PublishReadyLocked() {
@@ -191,25 +227,12 @@ Status Feed::CountBadBatchLocked(const Batch& batch) {
 }
 
 void Feed::LendLocked(uint32_t slot) {
-  since_[slot] = accounted_;
-  if (parts_.spec.sharing == Sharing::kQueue) {
-    unclaimed_.push_back(slot);
-    return LendUnclaimedLocked();
-  }
-  const BatchDescriptor batch = DescriptorOfLocked(slot);
-  const Sampler::Start here{batch.epoch, batch.batch_index};
-  const uint64_t now_ns = trace_.On() ? TraceClockNs() : 0;
-  bool lent = false;
-  for (Consumer& consumer : consumers_) {
-    if (consumer.start && here < *consumer.start) continue;  // it has had this batch before it came back
-    PublishToLocked(consumer, batch, now_ns);
-    lent = true;
-  }
-  if (lent) {
-    trace_.SlotLent(slot, batch, now_ns);
-  } else {
-    slots_.MarkFree(slot);
-  }
+  if (!membership_->Lend(DescriptorOfLocked(slot), accounted_)) slots_.MarkFree(slot);
+  LendWaitingLocked();
+}
+
+void Feed::LendWaitingLocked() {
+  membership_->LendWaiting(accounted_, phase_ == Phase::kRunning && !stopping_);
 }
 
 BatchDescriptor Feed::DescriptorOfLocked(uint32_t slot) const {
@@ -226,22 +249,15 @@ BatchDescriptor Feed::DescriptorOfLocked(uint32_t slot) const {
   return descriptor;
 }
 
-void Feed::PublishToLocked(Consumer& consumer, const BatchDescriptor& batch, uint64_t now_ns) {
-  consumer.owed[batch.slot] = batch.generation;
-  consumer.sequence[batch.slot] = consumer.pages->published();
-  trace_.Publishing(consumer.trace, *consumer.pages, batch, now_ns);
-  consumer.pages->Publish(batch);
-}
-
 void Feed::PlanLocked() {
   if (phase_ != Phase::kRunning) return;
-  if (!unclaimed_.empty()) {
+  if (membership_->waiting() > 0) {
     // Ask for doorbells, then look once more: see below.
     SetStarvedLocked(true);
     CollectReleasesLocked();
-    LendUnclaimedLocked();
+    LendWaitingLocked();
   }
-  while (!stopping_ && !consumers_.empty() && !planner_.Done() && SkipUnwantedLocked()) {
+  while (!stopping_ && !membership_->members().empty() && !planner_.Done() && SkipUnwantedLocked()) {
     std::optional<uint32_t> slot = slots_.TakeFree();
     if (!slot) {
       // Ask for doorbells, then look once more: a release stored before the client could see the request is
@@ -258,15 +274,14 @@ void Feed::PlanLocked() {
     in_flight_.push_back(*slot);
     unrequested_.push_back(std::make_shared<BatchFill>(filling_, *this, *slot, batch.plan));
   }
-  if (unclaimed_.empty() && (!in_flight_.empty() || !planner_.Done()))
+  if (membership_->waiting() == 0 && (!in_flight_.empty() || !planner_.Done()))
     SetStarvedLocked(false);  // else AdvanceLocked says
 }
 
 bool Feed::SkipUnwantedLocked() {
   if (parts_.spec.sharing == Sharing::kQueue) return true;
   const Sampler::Start next = planner_.next();
-  Sampler::Start first = consumers_.front().start.value_or(next);
-  for (const Consumer& consumer : consumers_) first = std::min(first, consumer.start.value_or(next));
+  const Sampler::Start first = membership_->EarliestStart(next);
   // While older ones are published there may come somebody who wants what lies between.
   if (first > next && !in_flight_.empty()) return false;
   planner_.SkipTo(first);
@@ -290,20 +305,18 @@ void Feed::RequestPiecesLocked(AfterUnlock& after) {
 }
 
 void Feed::SetStarvedLocked(bool starved) {
-  if (starved_ == starved) return;
-  starved_ = starved;
-  for (Consumer& consumer : consumers_) consumer.pages->SetStarved(starved);
-  parts_.arena->SetWaiting({BatchFill::Owner::shared_from_this(), this}, starved);
+  if (membership_->SetStarved(starved))
+    parts_.arena->SetWaiting({BatchFill::Owner::shared_from_this(), this}, starved);
 }
 
 void Feed::EnterLocked(Phase phase) {
   phase_ = phase;
-  LendUnclaimedLocked();                                  // before a phase in which nothing is published
+  LendWaitingLocked();                                    // before a phase in which nothing is published
   if (phase != Phase::kRunning) SetStarvedLocked(false);  // it will fill no slot any more
-  for (Consumer& consumer : consumers_) {
-    if (phase == Phase::kDraining) consumer.pages->SetState(FeedState::kDraining);
-    if (phase == Phase::kEnded) consumer.pages->SetState(FeedState::kEnded);
-    if (phase == Phase::kFailed) consumer.pages->Fail(error_);
+  for (const Participant* member : membership_->members()) {
+    if (phase == Phase::kDraining) member->pages->SetState(FeedState::kDraining);
+    if (phase == Phase::kEnded) member->pages->SetState(FeedState::kEnded);
+    if (phase == Phase::kFailed) member->pages->Fail(error_);
   }
 }
 

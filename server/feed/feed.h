@@ -19,8 +19,8 @@
 #include "common/base/sync.h"
 #include "common/spec/feed_spec.h"
 #include "server/feed/batch_planner.h"
-#include "server/feed/feed_consumer.h"
 #include "server/feed/feed_snapshot.h"
+#include "server/feed/membership.h"
 #include "server/feed/recent_stalls.h"
 #include "server/feed/stall.h"
 #include "server/loading/batch_fill.h"
@@ -35,12 +35,12 @@ namespace pinfeed {
 
 // Purpose: keeps its slots full: takes free slots, plans batches, requests their pieces from the producer,
 // publishes finished ones in order, takes released ones back. Owns: producer, arena, slot states. Borrows:
-// the ControlPages of attached sessions (each outlives its Attach..Detach span). Threads: every method from
-// any thread; one mutex, never held while samples are loaded or anything blocks. Errors: a bad sample under
-// on_bad_sample = fail fails the feed: published batches stay valid, then sessions see the error. A failed
-// delivery drains it. Invariants: I1 a slot is filled only when every session it was lent to released its
-// generation; I2, I3: published in plan order, complete, once a session; I5: nothing is allocated a batch
-// that outlives it; I6: release words are only compared for equality.
+// its participants (each from Attach to its last Depart). Threads: every method from any thread; one mutex,
+// never held while samples are loaded or anything blocks. Errors: a bad sample under on_bad_sample = fail
+// fails the feed: published batches stay valid, then sessions see the error. A failed delivery drains it.
+// Invariants: I1 a slot is filled only when every session it was lent to released its generation; I2, I3:
+// published in plan order, complete, once a session; I5: nothing is allocated a batch that outlives it; I6:
+// release words are only compared for equality.
 class Feed final : public ReleaseReader, public BatchFill::Owner {
  public:
   struct Parts {
@@ -61,12 +61,7 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   const BatchLayout& layout() const { return parts_.layout; }
   const Sampler& sampler() const { return parts_.sampler; }
   const Arena& arena() const { return *parts_.arena; }
-  // See Arena::At.
-  Result<const Arena*> ArenaAt(const std::string& gpu_uuid) { return parts_.arena->At(gpu_uuid); }
-  // See Arena::LeaveAt.
-  void LeaveArenaAt(const Arena& part, bool keep, std::optional<ClientProcess> remaining_mapper) {
-    parts_.arena->LeaveAt(part, keep, std::move(remaining_mapper));
-  }
+  Arena& arena() { return *parts_.arena; }
   // Whether it neither drains nor has failed: it gives batches, will, or has given all.
   bool Serves() const PF_EXCLUDES(mutex_);
   // The batch that is published next, as things stand.
@@ -79,19 +74,16 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   // go.
   std::shared_ptr<const FeedShare> share() const { return share_.share(); }
 
-  // Adds a session that wants batches from `start` on (nothing: from wherever the feed is). The feed begins,
-  // at the earliest start, once spec.group_size sessions are attached. Joining later, a session gets what is
-  // published from then on, no earlier than its start; kFailedPrecondition when its start has already been
-  // published, or the feed takes nobody any more. A queue instead goes back for what lies between the start
-  // of a late session and its own, since nobody has had that here.
-  Status Attach(ControlPages* session, std::optional<Sampler::Start> start) PF_EXCLUDES(mutex_);
-  // Removes a session, as if it had released everything. In a queue group the batches it held go to another
-  // session. Returns how many are left.
-  size_t Detach(ControlPages* session) PF_EXCLUDES(mutex_);
-  // Its client sees `error` instead of a next batch. What it has not taken is as if released, or goes to
-  // another session of a queue; what it has taken stays its own until it releases it or Detach. Returns how
-  // many batches those are. It counts as no session any more, and still has to be detached.
-  size_t Evict(ControlPages* session, const Status& error) PF_EXCLUDES(mutex_);
+  // Adds a member, which gets batches from its start on. The feed begins, at the earliest start, once
+  // spec.group_size members are attached. One that joins later gets what is published from then on, no
+  // earlier than its start; kFailedPrecondition when its start has already been published, or the feed takes
+  // no more members. A queue instead goes back for the batches between the start of a late member and its
+  // own, which no member has had here.
+  Status Attach(Participant& participant) PF_EXCLUDES(mutex_);
+  // Ends a participant's part. What it does not keep counts as released; in a queue it goes to another
+  // member. Returns how many batches it keeps. Does nothing for one that has no part, or that keeps batches
+  // already.
+  size_t Depart(Participant& participant, const Departure& departure) PF_EXCLUDES(mutex_);
 
   // Looks at the release words and goes on filling: after a doorbell. A queue wants it from time to time too,
   // since nobody rings when a batch is taken.
@@ -102,22 +94,16 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   // the arena any more, which storage that does not answer may put off for ever: on the thread that saw to
   // that last, maybe before Stop returns, without a lock. Destruction waits for it; not again before that.
   void Stop(std::function<void()> at_rest) PF_EXCLUDES(mutex_);
-  // Gives the arena's pages back, see Arena::Discard. Precondition: at rest.
-  void DiscardMemory() { parts_.arena->Discard(); }
-  // See Arena::LeaveTo. Precondition: at rest.
-  void LeaveMemoryTo(std::vector<ClientProcess> clients) { parts_.arena->LeaveTo(std::move(clients)); }
-
   uid_t owner() const { return parts_.owner; }
   // While somebody traces: sees what its clients do meanwhile, and changes nothing. `last`: and draws what
   // still goes on.
   void LookForTrace(bool last) PF_EXCLUDES(mutex_);
 
   FeedSnapshot Snapshot() PF_EXCLUDES(mutex_);
-  // Zeros for one that is not attached.
-  ConsumerSnapshot SnapshotOf(const ControlPages* session) const PF_EXCLUDES(mutex_);
+  // Zeros for one that has no part in the feed.
+  ParticipantSnapshot SnapshotOf(const Participant& participant) const PF_EXCLUDES(mutex_);
 
  private:
-  using Consumer = FeedConsumer;
   // What a slot holds from FILLING on.
   struct Batch {
     BatchPlan plan;
@@ -140,16 +126,8 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   void PublishReadyLocked() PF_REQUIRES(mutex_);
   void LendLocked(uint32_t slot) PF_REQUIRES(mutex_);
   BatchDescriptor DescriptorOfLocked(uint32_t slot) const PF_REQUIRES(mutex_);
-  void PublishToLocked(Consumer& consumer, const BatchDescriptor& batch, uint64_t now_ns) PF_REQUIRES(mutex_);
   // Of a queue: publishes the batches that wait for a member to those that may have them.
-  void LendUnclaimedLocked() PF_REQUIRES(mutex_);
-  // Of a queue: the member that gets the next batch; null while none may have it.
-  Consumer* NextTakerLocked() PF_REQUIRES(mutex_);
-  bool IsUnclaimedLocked(uint32_t slot) const PF_REQUIRES(mutex_);
-  // Reads the consumer's release word.
-  bool HoldsLocked(Consumer& consumer, uint32_t slot) PF_REQUIRES(mutex_);
-  // What a member had: in a queue the bytes go to another one, or to whoever comes next, who does the work.
-  void PassOnLocked(uint32_t slot) PF_REQUIRES(mutex_);
+  void LendWaitingLocked() PF_REQUIRES(mutex_);
   void PlanLocked() PF_REQUIRES(mutex_);
   // Goes on to the first batch that a session wants, once no earlier one is in flight. Returns whether the
   // planner stands there.
@@ -157,9 +135,6 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   Sampler::Start UpcomingLocked() const PF_REQUIRES(mutex_);
   // Whatever the phase: a batch that is planned ends its filling.
   void RequestPiecesLocked(AfterUnlock& after) PF_REQUIRES(mutex_);
-  // Whether a batch of a queue may still be to be given to somebody: its member may leave without having
-  // taken it, or there is no member.
-  bool MayComeBackLocked() const PF_REQUIRES(mutex_);
   // kDataLoss for the batch that completes a whole epoch without one good sample.
   Status CountBadBatchLocked(const Batch& batch) PF_REQUIRES(mutex_);
   void SetStarvedLocked(bool starved) PF_REQUIRES(mutex_);
@@ -168,9 +143,6 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   void AccountLocked() PF_REQUIRES(mutex_);
   void AccountStallLocked(uint64_t elapsed, uint64_t waited) PF_REQUIRES(mutex_);
   void SettleStallLocked() PF_REQUIRES(mutex_);
-  // How many batches it has, ready ones too, by its release words: it may have given back what has not been
-  // looked at yet.
-  uint32_t HeldLocked(const Consumer& consumer) const PF_REQUIRES(mutex_);
   char SlotLetterLocked(uint32_t slot) const PF_REQUIRES(mutex_);
   void Do(AfterUnlock after) PF_EXCLUDES(mutex_);
   void OnPieceFilled() override;
@@ -179,8 +151,6 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   void OnDelivered(uint32_t slot, const Status& status) override PF_EXCLUDES(mutex_);
   // `before`: how many the feed had before these.
   void LogBadSamples(const std::vector<BadSampleNote>& bad, uint64_t before) const;
-  // Whether every holder's word says released, whoever has looked.
-  bool IsReleasedLocked(uint32_t slot) const PF_REQUIRES(mutex_);
 
   const FeedShareUse share_;  // first: the memory is gone before it
   Parts parts_;
@@ -202,12 +172,8 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   std::deque<uint32_t> in_flight_ PF_GUARDED_BY(mutex_);  // slots filling or ready, in plan order
   std::deque<std::shared_ptr<BatchFill>> unrequested_
       PF_GUARDED_BY(mutex_);  // with pieces to request, in plan order
+  const std::unique_ptr<Membership> membership_ PF_GUARDED_BY(mutex_);
   BatchPlanner planner_ PF_GUARDED_BY(mutex_);
-  std::vector<Consumer> consumers_ PF_GUARDED_BY(mutex_);
-  std::vector<Consumer> evicted_ PF_GUARDED_BY(mutex_);  // which may still hold batches
-  // Of a queue: LENT slots whose batches wait for a member that may have them, the oldest first.
-  std::deque<uint32_t> unclaimed_ PF_GUARDED_BY(mutex_);
-  bool starved_ PF_GUARDED_BY(mutex_) = false;
   uint64_t bad_batches_ PF_GUARDED_BY(mutex_) = 0;  // in a row without a good sample
   std::string first_bad_ PF_GUARDED_BY(mutex_);     // of those
   FeedSnapshot counters_ PF_GUARDED_BY(mutex_);     // the counting fields only
@@ -217,7 +183,7 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   // Since when the workers have not told the causes of stalls, and what they had done by then.
   uint64_t unsettled_ns_ PF_GUARDED_BY(mutex_) = 0;
   StallSums::Work settled_ PF_GUARDED_BY(mutex_);
-  // By slot: when it was planned, later when it was lent.
+  // By slot: when its batch was planned.
   std::array<std::chrono::steady_clock::time_point, kMaxSlots> since_ PF_GUARDED_BY(mutex_);
 };
 

@@ -38,15 +38,15 @@ void Feed::AccountLocked() {
   // The trainers' own account of their waiting. It is untrusted: since the last look, no more than the time
   // there was.
   uint64_t waited = 0;
-  for (Consumer& consumer : consumers_) {
-    const uint64_t total = WaitedNs(consumer.pages->Stats(), Nanoseconds(now.time_since_epoch()));
-    consumer.waited_now_ns = total > consumer.waited_ns ? std::min(total - consumer.waited_ns, elapsed) : 0;
-    consumer.waited_ns = total;
-    waited += consumer.waited_now_ns;
+  for (Participant* member : membership_->members()) {
+    const uint64_t total = WaitedNs(member->pages->Stats(), Nanoseconds(now.time_since_epoch()));
+    member->waited_now_ns = total > member->waited_ns ? std::min(total - member->waited_ns, elapsed) : 0;
+    member->waited_ns = total;
+    waited += member->waited_now_ns;
   }
   if (phase_ != Phase::kRunning) return;
   counters_.running_ns += elapsed;
-  waited /= std::max<size_t>(1, consumers_.size());
+  waited /= std::max<size_t>(1, membership_->members().size());
   counters_.starved_ns += waited;
   AccountStallLocked(elapsed, waited);
 }
@@ -73,18 +73,19 @@ void Feed::AccountStallLocked(uint64_t elapsed, uint64_t waited) {
   }
   uint32_t most_held = 0;
   if (full) {
-    for (const Consumer& consumer : consumers_) most_held = std::max(most_held, HeldLocked(consumer));
-    if (!evicted_.empty()) most_held = slots_.count();
+    for (const Participant* member : membership_->members())
+      most_held = std::max(most_held, member->CountHeld());
+    if (!membership_->holders().empty()) most_held = slots_.count();
   }
-  for (Consumer& consumer : consumers_) {
-    if (full && HeldLocked(consumer) < most_held) {
+  for (Participant* member : membership_->members()) {
+    if (full && member->CountHeld() < most_held) {
       // What it waited, it waited for who has more (it may itself have the batch that it did last).
-      consumer.stalls.Add(StallCause::kGroup, consumer.waited_now_ns);
-      if (consumer.Owes() > 0) consumer.stalls.Add(StallCause::kConsumer, elapsed - consumer.waited_now_ns);
-    } else if (full && consumer.Owes() > 0) {
-      consumer.stalls.Add(StallCause::kConsumer, elapsed);
+      member->stalls.Add(StallCause::kGroup, member->waited_now_ns);
+      if (member->Owes() > 0) member->stalls.Add(StallCause::kConsumer, elapsed - member->waited_now_ns);
+    } else if (full && member->Owes() > 0) {
+      member->stalls.Add(StallCause::kConsumer, elapsed);
     } else {
-      note(consumer.stalls, consumer.waited_now_ns);
+      note(member->stalls, member->waited_now_ns);
     }
   }
   unsettled_ns_ += elapsed;
@@ -104,19 +105,12 @@ void Feed::SettleStallLocked() {
   stalls_.Settle(work);
   const Fading span(unsettled_ns_);
   recent_.Add(span, stalls_.sums());
-  for (Consumer& consumer : consumers_) {
-    consumer.stalls.Settle(work);
-    consumer.recent.Add(span, consumer.stalls.sums());
+  for (Participant* member : membership_->members()) {
+    member->stalls.Settle(work);
+    member->recent.Add(span, member->stalls.sums());
   }
   settled_ = all;
   unsettled_ns_ = 0;
-}
-
-uint32_t Feed::HeldLocked(const Consumer& consumer) const {
-  uint32_t held = 0;
-  for (uint32_t slot = 0; slot < slots_.count(); ++slot)
-    if (consumer.owed[slot] != 0 && consumer.pages->Released(slot) != consumer.owed[slot]) ++held;
-  return held;
 }
 
 char Feed::SlotLetterLocked(uint32_t slot) const {
@@ -128,32 +122,23 @@ char Feed::SlotLetterLocked(uint32_t slot) const {
     case SlotState::kReady:
       return 'r';
     case SlotState::kLent:
-      return IsUnclaimedLocked(slot) ? 'r' : 'l';
+      return membership_->IsWaiting(slot) ? 'r' : 'l';
   }
   return '?';
-}
-
-bool Feed::IsReleasedLocked(uint32_t slot) const {
-  const auto has_released = [slot](const Consumer& consumer) {
-    return consumer.owed[slot] == 0 || consumer.pages->Released(slot) == consumer.owed[slot];
-  };
-  return std::all_of(consumers_.begin(), consumers_.end(), has_released) &&
-         std::all_of(evicted_.begin(), evicted_.end(), has_released);
 }
 
 void Feed::LookForTrace(bool last) {
   if (!trace_.On()) return;
   const MutexLock lock(mutex_);
-  for (Consumer& consumer : consumers_) {
+  for (Participant* member : membership_->members()) {
     if (last) {
-      trace_.Finish(consumer.trace, *consumer.pages);
+      trace_.Finish(member->trace, *member->pages);
     } else {
-      trace_.LookAt(consumer.trace, *consumer.pages);
+      trace_.LookAt(member->trace, *member->pages);
     }
   }
   for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
-    if (slots_.state(slot) == SlotState::kLent && !IsUnclaimedLocked(slot) && IsReleasedLocked(slot))
-      trace_.SlotReleased(slot);
+    if (slots_.state(slot) == SlotState::kLent && membership_->IsReleased(slot)) trace_.SlotReleased(slot);
   }
   if (last) trace_.FinishSlots();
 }
@@ -175,9 +160,9 @@ FeedSnapshot Feed::Snapshot() {
   snapshot.error = error_;
   snapshot.slots_free = slots_.CountIn(SlotState::kFree);
   snapshot.slots_filling = slots_.CountIn(SlotState::kFilling);
-  const auto unclaimed = static_cast<uint32_t>(unclaimed_.size());
-  snapshot.slots_ready = slots_.CountIn(SlotState::kReady) + unclaimed;
-  snapshot.slots_lent = slots_.CountIn(SlotState::kLent) - unclaimed;
+  snapshot.slots_ready = slots_.CountIn(SlotState::kReady) + membership_->waiting();
+  snapshot.slots_lent = slots_.CountIn(SlotState::kLent) - membership_->waiting();
+  snapshot.ignored_releases = membership_->ignored_releases();
   for (uint32_t slot = 0; slot < slots_.count(); ++slot) snapshot.slot_states += SlotLetterLocked(slot);
   snapshot.stall_ns = stalls_.sums();
   if (recent_.known()) snapshot.recent = recent_.shares();
@@ -202,25 +187,9 @@ FeedSnapshot Feed::Snapshot() {
   return snapshot;
 }
 
-ConsumerSnapshot Feed::SnapshotOf(const ControlPages* session) const {
+ParticipantSnapshot Feed::SnapshotOf(const Participant& participant) const {
   const MutexLock lock(mutex_);
-  const auto now = Clock::now();
-  ConsumerSnapshot snapshot;
-  const auto look = [&](const Consumer& consumer) PF_REQUIRES(mutex_) {
-    if (consumer.pages != session) return;
-    snapshot.ignored_releases = consumer.ignored_releases;
-    snapshot.stall_ns = consumer.stalls.sums();
-    if (consumer.recent.known()) snapshot.recent = consumer.recent.shares();
-    for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
-      // What it has released counts no more, although the feed may not have looked yet: clients ring seldom.
-      if (consumer.owed[slot] == 0 || consumer.pages->Released(slot) == consumer.owed[slot]) continue;
-      ++snapshot.slots_lent;
-      snapshot.oldest_lease_ns = std::max(snapshot.oldest_lease_ns, Nanoseconds(now - since_[slot]));
-    }
-  };
-  std::for_each(consumers_.begin(), consumers_.end(), look);
-  std::for_each(evicted_.begin(), evicted_.end(), look);
-  return snapshot;
+  return membership_->Snapshot(participant, Clock::now());
 }
 
 }  // namespace pinfeed

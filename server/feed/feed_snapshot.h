@@ -51,8 +51,8 @@ struct FeedSnapshot {
   double bound_share = 0;             // share of running_ns that it explains
 };
 
-// What one session of a feed has at the moment.
-struct ConsumerSnapshot {
+// What one participant of a feed has at the moment.
+struct ParticipantSnapshot {
   uint32_t slots_lent = 0;
   uint64_t ignored_releases = 0;
   uint64_t oldest_lease_ns = 0;  // age of the batch it has longest

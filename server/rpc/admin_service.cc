@@ -93,7 +93,7 @@ class Names {
       if ((scope && session->peer.uid != *scope) || !sessions_.insert(session->id).second) continue;
       v1::TraceResponse::Session& out = *message.add_sessions();
       out.set_session(session->id);
-      out.set_feed(session->member.feed().id());
+      out.set_feed(session->feed->id());
       out.set_client_name(EscapeUnprintable(session->client_name));
       out.set_pid(session->peer.pid);
     }

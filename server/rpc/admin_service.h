@@ -24,7 +24,7 @@
 #include "server/rpc/trace_stream.h"
 #include "server/session/feed_table.h"
 #include "server/session/lifeline.h"
-#include "server/session/session.h"
+#include "server/session/session_table.h"
 #include "server/trace/tracer.h"
 
 namespace pinfeed {

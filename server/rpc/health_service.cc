@@ -37,7 +37,7 @@ HealthService::Response::ServingStatus HealthService::StatusOf(const std::string
   const std::optional<uint64_t> id = FeedNumber(name);
   const std::shared_ptr<Session> session = id ? sessions_.Find(*id) : nullptr;
   if (session == nullptr) return Response::SERVICE_UNKNOWN;
-  const bool served = !HasLeft(*session) && session->member.feed().Serves();
+  const bool served = !HasLeft(*session) && session->feed->Serves();
   return served ? Response::SERVING : Response::NOT_SERVING;
 }
 

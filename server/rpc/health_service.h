@@ -8,7 +8,7 @@
 #include <string>
 
 #include "grpc/health/v1/health.grpc.pb.h"
-#include "server/session/session.h"
+#include "server/session/session_table.h"
 
 namespace pinfeed {
 

@@ -65,8 +65,8 @@ void DescribeOutputs(const Feed& feed, v1::OpenFeedResponse* response) {
 
 void Describe(const Session& session, const std::string& lifeline_path, uint64_t server_epoch,
               v1::OpenFeedResponse* response) {
-  const Feed& feed = session.member.feed();
-  const Arena& arena = session.member.arena();
+  const Feed& feed = *session.feed;
+  const Arena& arena = session.arena();
   response->set_session_id(session.id);
   response->set_token(session.token.data(), session.token.size());
   response->set_server_epoch(server_epoch);
@@ -180,9 +180,7 @@ Result<OpenFeedArguments> FeederService::Check(const Caller& caller,
         "both must be on "
         "one host and no virtual machine may lie between them");
   }
-  ASSIGN_OR_RETURN(OpenFeedArguments arguments, FromProto(request));
-  RETURN_IF_ERROR(parts_.opener.CheckRoom(caller.peer, arguments));
-  return arguments;
+  return FromProto(request);
 }
 
 void FeederService::Begin(const std::shared_ptr<Opening>& opening) {
@@ -192,8 +190,7 @@ void FeederService::Begin(const std::shared_ptr<Opening>& opening) {
   if (!arguments.ok()) return Refuse(opening->caller, opening->call, arguments.status());
   opening->arguments = *std::move(arguments);
   opening->arguments.trace_id = opening->trace_id;
-  if (parts_.opener.NeedsDataset(opening->caller.peer, opening->arguments)) return OpenDataset(opening);
-  Conclude(opening, nullptr);
+  Open(opening, nullptr);
 }
 
 void FeederService::OpenDataset(const std::shared_ptr<Opening>& opening) {
@@ -203,36 +200,31 @@ void FeederService::OpenDataset(const std::shared_ptr<Opening>& opening) {
                                if (!dataset.ok())
                                  return Refuse(opening->caller, opening->call, dataset.status());
                                Queue(opening->caller, opening->call, "open a feed",
-                                     [this, opening, dataset = *dataset] { Conclude(opening, dataset); });
+                                     [this, opening, dataset = *dataset] { Open(opening, dataset); });
                              });
 }
 
-void FeederService::Conclude(const std::shared_ptr<Opening>& opening,
-                             const std::shared_ptr<const Dataset>& dataset) {
+void FeederService::Open(const std::shared_ptr<Opening>& opening,
+                         const std::shared_ptr<const Dataset>& dataset) {
   const LogScope scope({.session = 0, .feed = 0, .trace_id = opening->trace_id});
-  const Status opened = OpenSession(*opening, dataset);
-  if (dataset == nullptr && opened.code() == FeedOpener::kGroupEnded) return OpenDataset(opening);
-  if (!opened.ok()) return Refuse(opening->caller, opening->call, opened);
-  opening->call.Finish(grpc::Status::OK);  // from here on the daemon may end: nothing of the session is held
-}
-
-Status FeederService::OpenSession(const Opening& opening, std::shared_ptr<const Dataset> dataset) const {
-  const auto gone = [] { return Status(Code::kCancelled, "open a feed: the client went away"); };
-  if (opening.call.gone()) return gone();
-  ASSIGN_OR_RETURN(const bool end_first, parts_.opener.MustEndFirst(opening.caller.peer, opening.arguments));
-  if (end_first) {
-    opening.response.set_end_first(true);
-    return OkStatus();
+  const auto refuse = [&](const Status& error) { Refuse(opening->caller, opening->call, error); };
+  const Status gone(Code::kCancelled, "open a feed: the client went away");
+  if (opening->call.gone()) return refuse(gone);
+  Result<OpenFeedOutcome> outcome = parts_.opener.Open(opening->caller.peer, opening->arguments, dataset);
+  if (!outcome.ok()) return refuse(outcome.status());
+  if (std::holds_alternative<DatasetNeeded>(*outcome)) return OpenDataset(opening);
+  if (auto* const opened = std::get_if<std::shared_ptr<Session>>(&*outcome)) {
+    const std::shared_ptr<Session> session = std::move(*opened);
+    if (opening->call.gone()) {
+      parts_.lifelines.Abandon(session);
+      return refuse(gone);
+    }
+    parts_.lifelines.Expect(session);
+    Describe(*session, parts_.lifelines.path(), parts_.server_epoch, &opening->response);
+  } else {
+    opening->response.set_end_first(true);
   }
-  ASSIGN_OR_RETURN(const std::shared_ptr<Session> session,
-                   parts_.opener.Open(opening.caller.peer, opening.arguments, std::move(dataset)));
-  if (opening.call.gone()) {
-    parts_.lifelines.Abandon(session);
-    return gone();
-  }
-  parts_.lifelines.Expect(session);
-  Describe(*session, parts_.lifelines.path(), parts_.server_epoch, &opening.response);
-  return OkStatus();
+  opening->call.Finish(grpc::Status::OK);  // from here on the daemon may end: nothing here holds the session
 }
 
 grpc::ServerUnaryReactor* FeederService::GetStatus(grpc::CallbackServerContext* context,

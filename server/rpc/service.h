@@ -61,8 +61,8 @@ class FeederService final : public v1::Feeder::CallbackService {
   // the session.
   void Begin(const std::shared_ptr<Opening>& opening);
   void OpenDataset(const std::shared_ptr<Opening>& opening);
-  void Conclude(const std::shared_ptr<Opening>& opening, const std::shared_ptr<const Dataset>& dataset);
-  Status OpenSession(const Opening& opening, std::shared_ptr<const Dataset> dataset) const;
+  // `dataset`: null while it is not open.
+  void Open(const std::shared_ptr<Opening>& opening, const std::shared_ptr<const Dataset>& dataset);
 
   const Parts parts_;
   CallQueue calls_;

@@ -36,21 +36,6 @@ void Add(const FeedSnapshot& feed, FeedTotals& totals) {
 
 }  // namespace
 
-FeedMember::~FeedMember() {
-  if (table_ == nullptr) return;
-  Leave();
-  table_->Forget(*this);
-}
-
-Status FeedMember::TakeArena(const std::string& gpu_uuid) {
-  ASSIGN_OR_RETURN(arena_, feed_->ArenaAt(gpu_uuid));
-  return OkStatus();
-}
-
-void FeedMember::Leave() {
-  if (std::exchange(active_, false)) table_->Leave(feed_);
-}
-
 FeedTable::~FeedTable() {
   Stop();
 }
@@ -63,7 +48,7 @@ void FeedTable::Stop() {
   {
     const MutexLock lock(mutex_);
     PF_CHECK(std::all_of(entries_.begin(), entries_.end(),
-                         [](const auto& item) { return item.second.members == 0; }),
+                         [](const auto& item) { return item.second.sessions == 0; }),
              "sessions end before the feed table");
     stopping_ = true;
   }
@@ -87,35 +72,40 @@ Result<std::shared_ptr<Feed>> FeedTable::MakeFeed(const Make& make) {
   return feed;
 }
 
-FeedMember FeedTable::AddMember(const std::shared_ptr<Feed>& feed) {
+std::shared_ptr<Session> FeedTable::AddSession(const std::shared_ptr<Feed>& feed) {
   Entry& entry = entries_[feed->id()];
   if (entry.feed == nullptr) {
     entry.feed = feed;
     ++ended_.feeds;
   }
   ++entry.active;
-  ++entry.members;
-  return FeedMember(this, feed);
+  ++entry.sessions;
+  return std::make_shared<Session>(*this, feed);
 }
 
-Result<FeedMember> FeedTable::Join(uid_t uid, const FeedSpec& spec, const Make& make) {
+Result<std::shared_ptr<Session>> FeedTable::Join(uid_t uid, const FeedSpec& spec, const Make& make) {
   if (spec.sharing == Sharing::kExclusive) {
+    if (!make) return std::shared_ptr<Session>();
     ASSIGN_OR_RETURN(const std::shared_ptr<Feed> feed, MakeFeed(make));
     const MutexLock lock(mutex_);
-    return AddMember(feed);
+    return AddSession(feed);
   }
   const GroupKey key(uid, spec.group);
   {
     const MutexLock lock(mutex_);
     while (true) {
-      const auto [group, is_new] = groups_.try_emplace(key, Group{spec, nullptr});
-      if (is_new) break;  // this session makes the feed
+      const auto group = groups_.find(key);
+      if (group == groups_.end() || (group->second.feed == nullptr && !make)) {
+        if (!make) return std::shared_ptr<Session>();
+        groups_.emplace(key, Group{spec, nullptr});
+        break;  // this session makes the feed
+      }
       if (group->second.spec != spec) {
         return FailedPrecondition("group: the feed of group " + QuotePath(spec.group) +
                                   " was opened with another spec; it differs in " +
                                   DifferingFields(group->second.spec, spec));
       }
-      if (group->second.feed != nullptr) return AddMember(group->second.feed);
+      if (group->second.feed != nullptr) return AddSession(group->second.feed);
       changed_.Wait(mutex_);
     }
   }
@@ -127,14 +117,20 @@ Result<FeedMember> FeedTable::Join(uid_t uid, const FeedSpec& spec, const Make& 
     return feed.status();
   }
   groups_[key].feed = *feed;
-  return AddMember(*feed);
+  return AddSession(*feed);
 }
 
-bool FeedTable::HasGroup(uid_t uid, const FeedSpec& spec) const {
-  if (spec.sharing == Sharing::kExclusive) return false;
-  const MutexLock lock(mutex_);
-  const auto group = groups_.find({uid, spec.group});
-  return group != groups_.end() && group->second.feed != nullptr;
+size_t FeedTable::Depart(Session& session, const Departure& departure) {
+  const std::shared_ptr<Feed>& feed = session.feed;
+  bool is_last = false;
+  {
+    const MutexLock lock(mutex_);
+    if (std::exchange(session.taking_part, false)) is_last = --entries_.at(feed->id()).active == 0;
+    if (is_last) std::erase_if(groups_, [&](const auto& group) { return group.second.feed == feed; });
+  }
+  const size_t kept = feed->Depart(session, departure);
+  if (is_last) feed->Stop([this, id = feed->id()] { OnRest(id); });
+  return kept;
 }
 
 bool FeedTable::IsShared(const Feed& feed) const {
@@ -143,16 +139,7 @@ bool FeedTable::IsShared(const Feed& feed) const {
   return entry != entries_.end() && entry->second.active > 1;
 }
 
-void FeedTable::Leave(const std::shared_ptr<Feed>& feed) {
-  {
-    const MutexLock lock(mutex_);
-    if (--entries_.at(feed->id()).active > 0) return;
-    std::erase_if(groups_, [&](const auto& group) { return group.second.feed == feed; });
-  }
-  feed->Stop([this, id = feed->id()] { Rest(id); });
-}
-
-void FeedTable::Rest(uint64_t id) {
+void FeedTable::OnRest(uint64_t id) {
   const MutexLock lock(mutex_);
   Entry& entry = entries_.at(id);
   entry.at_rest = true;
@@ -160,34 +147,36 @@ void FeedTable::Rest(uint64_t id) {
 }
 
 void FeedTable::EndIfOver(Entry& entry) {
-  if (entry.members > 0 || !entry.at_rest) return;
+  if (entry.sessions > 0 || !entry.at_rest) return;
   jobs_.push_back({.feed = entry.feed,
                    .discard = !entry.mapped,
                    .remaining_mappers = std::move(entry.remaining_mappers)});
   changed_.NotifyAll();
 }
 
-void FeedTable::Forget(FeedMember& member) {
-  // Before its group was complete nobody had a batch by it.
-  const bool keep = member.served_ && member.feed_->HasBegun();
+void FeedTable::Release(Session& session) {
+  Depart(session, {.reason = DepartureReason::kCancelled});  // one that was never admitted
+  // A client that was not served has had no batch, and before a group is complete none has.
+  const bool keep = session.state != SessionState::kPending && session.feed->HasBegun();
+  std::optional<ClientProcess> mapper;
+  if (session.mapped) mapper = std::move(session.process);
   const MutexLock lock(mutex_);
-  if (member.arena_ != nullptr) {
-    Job leave{.feed = member.feed_, .part = member.arena_, .keep = keep};
-    if (member.mapped_ && member.client_) leave.remaining_mappers.push_back(*member.client_);
+  if (session.part != nullptr) {
+    Job leave{.feed = session.feed, .part = session.part, .keep = keep};
+    if (mapper) leave.remaining_mappers.push_back(*mapper);
     jobs_.push_back(std::move(leave));
     changed_.NotifyAll();
   }
-  Entry& entry = entries_.at(member.feed_->id());
-  entry.mapped = entry.mapped || member.mapped_;
-  if (member.mapped_ && member.client_) {
-    // Each keeps a descriptor, and a group may see any number of members come and go. What is lost by this is
+  Entry& entry = entries_.at(session.feed->id());
+  entry.mapped = entry.mapped || session.mapped;
+  if (mapper) {
+    // Each keeps a descriptor, and a group may see any number of clients come and go. What is lost by this is
     // where the charge of a group's memory ends, not the memory: a group's is the driver's to keep.
     if (entry.remaining_mappers.size() >= kMaxRemainingMappers)
-      std::erase_if(entry.remaining_mappers,
-                    [](const ClientProcess& remaining_mapper) { return remaining_mapper.HasEnded(); });
-    entry.remaining_mappers.push_back(*std::move(member.client_));
+      std::erase_if(entry.remaining_mappers, [](const ClientProcess& process) { return process.HasEnded(); });
+    entry.remaining_mappers.push_back(*std::move(mapper));
   }
-  if (--entry.members > 0) return;
+  if (--entry.sessions > 0) return;
   entry.gone = Clock::now();
   EndIfOver(entry);
 }
@@ -228,7 +217,7 @@ void FeedTable::Do(Job job) {
     std::optional<ClientProcess> remaining_mapper;
     if (!job.remaining_mappers.empty()) remaining_mapper = std::move(job.remaining_mappers.front());
     Begin("giving up the memory of " + name + " on one of its GPUs");
-    return job.feed->LeaveArenaAt(*job.part, job.keep, std::move(remaining_mapper));
+    return job.feed->arena().LeaveAt(*job.part, job.keep, std::move(remaining_mapper));
   }
   FeedSnapshot last = job.feed->Snapshot();
   spdlog::info("feed {}: ended after {} batches, {} bad samples", last.id, last.batches, last.bad_samples);
@@ -239,11 +228,11 @@ void FeedTable::Do(Job job) {
     Add(last, ended_);
     entries_.erase(entry);
   }
-  const Arena& arena = job.feed->arena();
+  Arena& arena = job.feed->arena();
   const std::string memory = ByteSize(arena.mapped_bytes()) + " of " + name + " (" +
                              BackendName(arena.backend()) + ", " + QuotePath(job.feed->dataset().path) + ")";
-  if (job.discard) job.feed->DiscardMemory();
-  if (!job.remaining_mappers.empty()) job.feed->LeaveMemoryTo(std::move(job.remaining_mappers));
+  if (job.discard) arena.Discard();
+  if (!job.remaining_mappers.empty()) arena.LeaveTo(std::move(job.remaining_mappers));
   const std::shared_ptr<const FeedShare> share = job.feed->share();
   const Feed* const feed = job.feed.get();
   job.feed.reset();
@@ -294,7 +283,7 @@ FeedTable::Clock::time_point FeedTable::ReclaimingUntil() const {
   if (!jobs_.empty() || reaping_) return Clock::time_point::max();
   Clock::time_point until = Clock::time_point::min();
   for (const auto& [id, entry] : entries_)
-    if (entry.members == 0) until = std::max(until, entry.gone + kLongestRest);
+    if (entry.sessions == 0) until = std::max(until, entry.gone + kLongestRest);
   return until;
 }
 

@@ -92,7 +92,7 @@ void LifelineServer::Expect(const std::shared_ptr<Session>& session) {
       if (late == nullptr || late->state != SessionState::kPending) return;
       refusals_.Count(Refusal::kExpired, Describe(*late) + " did not connect its lifeline within " +
                                              std::to_string(hello_timeout_.count()) + " ms");
-      sessions_.End(late, "its lifeline never came");
+      sessions_.Depart(late, {DepartureReason::kNeverCame});
     });
   });
 }
@@ -101,8 +101,7 @@ void LifelineServer::Abandon(const std::shared_ptr<Session>& session) {
   loop_->Post([this, weak = std::weak_ptr(session)] {
     const std::shared_ptr<Session> left = weak.lock();
     if (left == nullptr || left->state != SessionState::kPending) return;
-    left->member.Unmapped();  // it has not got the answer
-    sessions_.End(left, "its client hung up while opening it");
+    sessions_.Depart(left, {DepartureReason::kCancelled});
   });
 }
 
@@ -112,6 +111,7 @@ void LifelineServer::Evict(uint64_t session_id, const Status& error,
 }
 
 Result<size_t> LifelineServer::EvictNow(uint64_t session_id, const Status& error) {
+  const Departure evicted{DepartureReason::kEvicted, error};
   const auto connected = std::find_if(connections_.begin(), connections_.end(), [&](const auto& entry) {
     return entry.second.session != nullptr && entry.second.session->id == session_id;
   });
@@ -121,12 +121,12 @@ Result<size_t> LifelineServer::EvictNow(uint64_t session_id, const Status& error
       return FailedPrecondition("evict: " + Describe(*session) + " takes no part any more (" +
                                 SessionStateName(session->state) + "); end its process for what it holds");
     }
-    const size_t held = sessions_.Evict(*session, error);
-    if (held == 0) EndSession(connected->first, error.message());
-    return held;
+    const SessionTable::Departed departed = sessions_.Depart(session, evicted);
+    if (departed.ended) EndSession(connected->first, evicted);
+    return departed.kept;
   }
   if (const std::shared_ptr<Session> session = sessions_.Find(session_id)) {
-    sessions_.End(session, error.message());  // its client has not come yet, and finds no session
+    sessions_.Depart(session, evicted);  // its client has not come yet, and finds no session
     return size_t{0};
   }
   return NotFound("evict: there is no session " + std::to_string(session_id) +
@@ -193,10 +193,11 @@ void LifelineServer::OnFrame(ConnectionId id, Connection& connection, const Life
   if (connection.session == nullptr) return OnHello(id, connection, frame);
   if (frame.kind == static_cast<uint32_t>(LifelineKind::kLeave)) {
     connection.has_left = true;
-    return sessions_.Leave(*connection.session);
+    sessions_.Depart(connection.session,
+                     {DepartureReason::kLeft, {Code::kCancelled, "its client has left the feed"}});
+    return;
   }
-  connection.session->member.Unmapped();
-  EndSession(id, "closed by its client");
+  EndSession(id, {DepartureReason::kBye});
 }
 
 void LifelineServer::OnHello(ConnectionId id, Connection& connection, const LifelineFrame& frame) {
@@ -205,7 +206,7 @@ void LifelineServer::OnHello(ConnectionId id, Connection& connection, const Life
   if (connection.session == nullptr) return Refuse(id, Refusal::kToken, attached);
   // The token was right, so the session is this client's, but it cannot be served.
   SendRefusal(connection.fd.get(), attached);
-  EndSession(id, attached.ToString());
+  EndSession(id, {DepartureReason::kNotServed, attached});
 }
 
 Status LifelineServer::AttachSession(ConnectionId id, Connection& connection, const LifelineFrame& frame) {
@@ -215,7 +216,7 @@ Status LifelineServer::AttachSession(ConnectionId id, Connection& connection, co
   RETURN_IF_ERROR(WatchSession(id, connection));
   RETURN_IF_ERROR(SessionTable::Attach(session));
   const std::array<int, kLifelineFdsHost> fds = {session.pages->publish_fd(), session.pages->release_fd(),
-                                                 session.pages->doorbell_fd(), session.member.arena().fd()};
+                                                 session.pages->doorbell_fd(), session.arena().fd()};
   const bool has_arena_fd = fds.back() >= 0;
   RETURN_IF_ERROR(SendWelcome(connection.fd.get(),
                               std::span(fds).first(has_arena_fd ? kLifelineFdsHost : kLifelineFdsDevice)));
@@ -228,23 +229,24 @@ Status LifelineServer::AttachSession(ConnectionId id, Connection& connection, co
 Status LifelineServer::WatchSession(ConnectionId id, Connection& connection) {
   ASSIGN_OR_RETURN(connection.pidfd, OpenPidfd(connection.fd.get(), connection.peer.pid));
   ASSIGN_OR_RETURN(connection.pidfd_watch,
-                   loop_->Watch(connection.pidfd.get(), EPOLLIN,
-                                [this, id](uint32_t /*events*/) { EndSession(id, "its process ended"); }));
+                   loop_->Watch(connection.pidfd.get(), EPOLLIN, [this, id](uint32_t /*events*/) {
+                     EndSession(id, {DepartureReason::kProcessEnded});
+                   }));
   // Edge-triggered, and never read: each ring is an edge, while a read could be made to block, since the
   // client shares the descriptor's flags.
   ASSIGN_OR_RETURN(connection.doorbell_watch,
                    loop_->Watch(connection.session->pages->doorbell_fd(), EPOLLIN | EPOLLET,
                                 [session = connection.session.get()](uint32_t /*events*/) {
-                                  session->member.feed().ReadReleases();
+                                  session->feed->ReadReleases();
                                 }));
-  if (connection.session->member.feed().spec().sharing == Sharing::kQueue) LookAtQueue(id);
+  if (connection.session->feed->spec().sharing == Sharing::kQueue) LookAtQueue(id);
   return OkStatus();
 }
 
 void LifelineServer::LookAtQueue(ConnectionId id) {
   const auto found = connections_.find(id);
   if (found == connections_.end() || found->second.doorbell_watch == 0) return;
-  found->second.session->member.feed().ReadReleases();
+  found->second.session->feed->ReadReleases();
   loop_->At(EventLoop::Clock::now() + kQueueTick, [this, id] { LookAtQueue(id); });
 }
 
@@ -256,7 +258,7 @@ void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {
     return;
   }
   if (MayHold(*connection.session)) return;  // it may release what it holds
-  sessions_.Orphan(*connection.session);
+  sessions_.Depart(connection.session, {DepartureReason::kHungUp});
   Unwatch(connection.doorbell_watch);
   loop_->At(EventLoop::Clock::now() + kOrphanLogDelay, [this, id] {
     const auto found = connections_.find(id);
@@ -275,7 +277,7 @@ void LifelineServer::Refuse(ConnectionId id, Refusal refusal, const Status& erro
   OnHangUp(id, connection);
 }
 
-void LifelineServer::EndSession(ConnectionId id, const std::string& reason) {
+void LifelineServer::EndSession(ConnectionId id, const Departure& departure) {
   Connection& connection = connections_.at(id);
   Unwatch(connection.fd_watch);
   Unwatch(connection.pidfd_watch);
@@ -283,7 +285,7 @@ void LifelineServer::EndSession(ConnectionId id, const std::string& reason) {
   // The socket outlives the session: a client that has seen the hang-up may count on its memory.
   const Connection ended = std::move(connection);
   connections_.erase(id);
-  sessions_.End(ended.session, reason);
+  sessions_.Depart(ended.session, departure);
 }
 
 void LifelineServer::Unwatch(EventLoop::WatchId& watch) {

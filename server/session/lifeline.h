@@ -15,7 +15,7 @@
 #include "server/net/listener.h"
 #include "server/net/refusals.h"
 #include "server/session/lifeline_frame.h"
-#include "server/session/session.h"
+#include "server/session/session_table.h"
 #include "server/session/silent_lifelines.h"
 
 namespace pinfeed {
@@ -45,7 +45,7 @@ class LifelineServer {
 
   // The session's client has `hello_timeout` from now on to connect.
   void Expect(const std::shared_ptr<Session>& session);
-  // Its client will not come.
+  // Its client will not come: the call that opened it was cancelled.
   void Abandon(const std::shared_ptr<Session>& session);
 
   // The trainer gets `error` instead of a next batch, and the session ends: at once, or, while it holds
@@ -82,7 +82,7 @@ class LifelineServer {
   void LookAtQueue(ConnectionId id);
   void OnHangUp(ConnectionId id, Connection& connection);
   void Refuse(ConnectionId id, Refusal refusal, const Status& error);
-  void EndSession(ConnectionId id, const std::string& reason);
+  void EndSession(ConnectionId id, const Departure& departure);
   Result<size_t> EvictNow(uint64_t session_id, const Status& error);
   void Unwatch(EventLoop::WatchId& watch);
   void CloseSocket(Connection& connection);

@@ -132,7 +132,6 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
                                                    const OpenFeedArguments& arguments, Backend backend,
                                                    std::shared_ptr<const Dataset> dataset) const {
   const FeedSpec& spec = arguments.spec;
-  if (dataset == nullptr) return Status(kGroupEnded, "group: its feed ended while a session joined it");
   ASSIGN_OR_RETURN(dataset, SelectFields(std::move(dataset), spec.fields));
   ASSIGN_OR_RETURN(const Sampler sampler, Sampler::Create(spec, dataset->info().samples));
   const PixelOpsAt tail = backend == Backend::kHost ? PixelOpsAt::kWorker : PixelOpsAt::kClient;
@@ -161,14 +160,12 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
                                             *std::move(arena), owner, &parts_.tracer});
 }
 
-Status FeedOpener::CheckRoom(const Peer& peer, const OpenFeedArguments& arguments) const {
+Status FeedOpener::CheckRoom(const Peer& peer, const OpenFeedArguments& arguments, bool replaces) const {
   if (peer.pid == 0) {
     return FailedPrecondition(
         "open a feed: the client's process is not visible to the daemon, so its end could not be seen; let "
-        "both share a "
-        "PID namespace (in Kubernetes: hostPID: true for the daemon)");
+        "both share a PID namespace (in Kubernetes: hostPID: true for the daemon)");
   }
-  const bool replaces = Replaced(peer, arguments) != nullptr;
   RETURN_IF_ERROR(parts_.sessions.CheckRoom(peer.uid, arguments.spec.group_size, replaces));
   return CheckDescriptorRoom(parts_.sessions.limit(), MaxFds(), CountOpenFds);
 }
@@ -179,73 +176,78 @@ std::shared_ptr<const Session> FeedOpener::Replaced(const Peer& peer,
   std::shared_ptr<const Session> named = parts_.sessions.Find(arguments.replaces_session);
   // With the same user, group and spec, and as long as it takes part, the feed is the one that Open joins.
   const bool is_it = named != nullptr && named->peer == peer && named->state == SessionState::kAttached &&
-                     named->member.feed().spec() == arguments.spec;
+                     named->feed->spec() == arguments.spec;
   return is_it ? named : nullptr;
 }
 
-Result<bool> FeedOpener::MustEndFirst(const Peer& peer, const OpenFeedArguments& arguments) const {
-  const std::shared_ptr<const Session> replaced = Replaced(peer, arguments);
-  if (replaced == nullptr) return false;
-  const Feed& feed = replaced->member.feed();
+Result<bool> FeedOpener::EndsFirst(const Session& replaced, const OpenFeedArguments& arguments) const {
   // Before a feed has begun, both would count for its group's size, and there is no place to lose.
-  if (feed.HasBegun() && parts_.feeds.IsShared(feed)) return false;
-  RETURN_IF_ERROR(StartOf(arguments.cursor, feed).status());
+  if (replaced.feed->HasBegun() && parts_.feeds.IsShared(*replaced.feed)) return false;
+  RETURN_IF_ERROR(StartOf(arguments.cursor, *replaced.feed).status());
   return true;
 }
 
-bool FeedOpener::NeedsDataset(const Peer& peer, const OpenFeedArguments& arguments) const {
-  return !parts_.feeds.HasGroup(peer.uid, arguments.spec);
+Result<OpenFeedOutcome> FeedOpener::Open(const Peer& peer, const OpenFeedArguments& arguments,
+                                         std::shared_ptr<const Dataset> dataset) const {
+  const std::shared_ptr<const Session> replaced = Replaced(peer, arguments);
+  RETURN_IF_ERROR(CheckRoom(peer, arguments, replaced != nullptr));
+  if (replaced != nullptr) {
+    ASSIGN_OR_RETURN(const bool ends_first, EndsFirst(*replaced, arguments));
+    if (ends_first) return OpenFeedOutcome(ReplacedEndsFirst{});
+  }
+  ASSIGN_OR_RETURN(const Choice choice, Choose(peer, arguments));
+  const Result<std::shared_ptr<Session>> session = Join(peer, arguments, choice, std::move(dataset));
+  if (!session.ok()) {
+    // What failed may be what the daemon ends for: then the client is to try the next daemon.
+    RETURN_IF_ERROR(parts_.sessions.CheckOpen());
+    return session.status();
+  }
+  if (*session == nullptr) return OpenFeedOutcome(DatasetNeeded{});
+  RETURN_IF_ERROR(parts_.sessions.Admit(*session, replaced != nullptr));
+  return OpenFeedOutcome(*session);
 }
 
-Result<std::shared_ptr<Session>> FeedOpener::Open(const Peer& peer, const OpenFeedArguments& arguments,
+Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFeedArguments& arguments,
+                                                  const Choice& choice,
                                                   std::shared_ptr<const Dataset> dataset) const {
-  RETURN_IF_ERROR(CheckRoom(peer, arguments));  // which may be gone since the dataset was asked for
-  ASSIGN_OR_RETURN(Choice choice, Choose(peer, arguments));
   // Before the memory is made, so that nothing can be lent to a process whose end would not be seen.
-  std::optional<ClientProcess> client;
+  std::optional<ClientProcess> process;
   if (choice.backend != Backend::kHost) {
-    ASSIGN_OR_RETURN(client, ClientProcess::Open(peer.pid));
+    ASSIGN_OR_RETURN(process, ClientProcess::Open(peer.pid));
   }
-  const auto make = [&](uint64_t feed_id) {
-    return MakeFeed(feed_id, peer.uid, arguments, choice.backend, std::move(dataset));
-  };
-  Result<FeedMember> joined = parts_.feeds.Join(peer.uid, arguments.spec, make);
-  // What failed may be what the daemon ends for: then the client is to try the next one.
-  const auto or_ending = [&](const Status& failed) {
-    const Status room = parts_.sessions.CheckRoom(peer.uid, arguments.spec.group_size);
-    return room.code() == Code::kUnavailable ? room : failed;
-  };
-  if (!joined.ok()) return or_ending(joined.status());
-  FeedMember member = *std::move(joined);
-  if (const Backend backend = member.feed().arena().backend(); backend != choice.backend) {
-    member.Unmapped();
+  FeedTable::Make make;
+  if (dataset != nullptr) {
+    make = [&](uint64_t feed_id) {
+      return MakeFeed(feed_id, peer.uid, arguments, choice.backend, std::move(dataset));
+    };
+  }
+  ASSIGN_OR_RETURN(std::shared_ptr<Session> session, parts_.feeds.Join(peer.uid, arguments.spec, make));
+  if (session == nullptr) return session;
+  Feed& feed = *session->feed;
+  if (const Backend backend = feed.arena().backend(); backend != choice.backend) {
     return FailedPrecondition(std::string("group: its batches come by ") + BackendName(backend) +
                               ", and to this client only by " + BackendName(choice.backend) +
                               (choice.fallback.empty() ? "" : " (" + choice.fallback + ")"));
   }
-  Status taken = member.TakeArena(arguments.gpu_uuid);
-  if (taken.code() == Code::kResourceExhausted) {
-    AwaitMemory(member.feed().arena().backend());
-    taken = member.TakeArena(arguments.gpu_uuid);
+  Result<const Arena*> part = feed.arena().At(arguments.gpu_uuid);
+  if (part.status().code() == Code::kResourceExhausted) {
+    AwaitMemory(feed.arena().backend());
+    part = feed.arena().At(arguments.gpu_uuid);
   }
-  if (!taken.ok()) {
-    member.Unmapped();
-    return or_ending(taken);
-  }
-  const Result<std::optional<Sampler::Start>> start = StartOf(arguments.cursor, member.feed());
-  Result<std::unique_ptr<ControlPages>> pages = ControlPages::Create(member.feed().arena().slot_count());
-  if (!start.ok() || !pages.ok()) {
-    member.Unmapped();  // nobody has heard of it
-    return start.ok() ? pages.status() : start.status();
-  }
-  if (client) member.SetClient(*std::move(client));
-  return parts_.sessions.Open(peer, arguments.client_name, *start, std::move(member), *std::move(pages),
-                              std::move(choice.fallback), arguments.trace_id,
-                              Replaced(peer, arguments) != nullptr);
+  RETURN_IF_ERROR(part.status());
+  session->part = *part;
+  ASSIGN_OR_RETURN(session->start, StartOf(arguments.cursor, feed));
+  ASSIGN_OR_RETURN(session->pages, ControlPages::Create(feed.arena().slot_count()));
+  session->peer = peer;
+  session->client_name = arguments.client_name;
+  session->process = std::move(process);
+  session->fallback = choice.fallback;
+  session->trace_id = arguments.trace_id;
+  return session;
 }
 
 Cursor StartCursor(const Session& session) {
-  Feed& feed = session.member.feed();
+  const Feed& feed = *session.feed;
   Cursor cursor;
   cursor.fingerprint = feed.dataset().fingerprint;
   cursor.seed = feed.spec().seed;

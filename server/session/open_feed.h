@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What OpenFeed does, free of gRPC. In: who asks, and checked arguments. Out: a pending session with its
-// feed.
+// Opens feeds for clients, free of gRPC. In: the caller and its checked arguments. Out: a pending session, or
+// what has to happen first.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <variant>
 
 #include "common/base/result.h"
 #include "proto/convert.h"
@@ -14,9 +15,16 @@
 #include "server/memory/host_memory_quarantine.h"
 #include "server/memory/memory_budget.h"
 #include "server/session/feed_table.h"
-#include "server/session/session.h"
+#include "server/session/session_table.h"
 
 namespace pinfeed {
+
+// No feed of the caller's group is there to join: open the dataset of the spec and call Open again with it.
+struct DatasetNeeded {};
+// The session that is to be replaced is the only one of its feed, which cannot go back to another position:
+// the client ends that session and opens the feed anew. Nothing has changed.
+struct ReplacedEndsFirst {};
+using OpenFeedOutcome = std::variant<std::shared_ptr<Session>, DatasetNeeded, ReplacedEndsFirst>;
 
 // Purpose: makes sessions. Borrows: all it is given (outlive it). Threads: any. Errors: OpenFeed's; on one
 // nothing is left behind.
@@ -34,20 +42,11 @@ class FeedOpener {
   };
   explicit FeedOpener(const Parts& parts) : parts_(parts) {}
 
-  // Whether there is room for one more session of that user: before anything costly; Open decides.
-  Status CheckRoom(const Peer& peer, const OpenFeedArguments& arguments) const;
-  // Whether the session that it is to replace has to end before Open, as their feed is at work for nobody
-  // else: that feed would not begin anew at another position. Then the errors for the position are here,
-  // before anything has ended. False when it replaces none.
-  Result<bool> MustEndFirst(const Peer& peer, const OpenFeedArguments& arguments) const;
-  // False when its group has a feed.
-  bool NeedsDataset(const Peer& peer, const OpenFeedArguments& arguments) const;
-
-  // Of Open without a dataset, when its group ended meanwhile: open the dataset, and try again.
-  static constexpr Code kGroupEnded = Code::kAborted;
-  // `dataset` is that of the spec, or null where NeedsDataset said no.
-  Result<std::shared_ptr<Session>> Open(const Peer& peer, const OpenFeedArguments& arguments,
-                                        std::shared_ptr<const Dataset> dataset) const;
+  // Checks the room for one more session, then joins the feed of the caller's group or makes a feed.
+  // `dataset` is that of the spec; null while it is not open. On success the session is pending in the
+  // session table.
+  Result<OpenFeedOutcome> Open(const Peer& peer, const OpenFeedArguments& arguments,
+                               std::shared_ptr<const Dataset> dataset) const;
 
  private:
   // Where the batches will lie, and if the client asked for the best: why there and not better.
@@ -55,8 +54,15 @@ class FeedOpener {
     Backend backend;
     std::string fallback;
   };
-  // The session that `replaces_session` names: null unless it is attached, this process's, and of the very
-  // feed that is asked for.
+  Status CheckRoom(const Peer& peer, const OpenFeedArguments& arguments, bool replaces) const;
+  // Whether `replaced` has to end before its successor opens: its feed is at work for no other session, and
+  // would not begin anew at another position. An error says why the position is none.
+  Result<bool> EndsFirst(const Session& replaced, const OpenFeedArguments& arguments) const;
+  // A session on the feed for these arguments, not admitted yet; null when the feed needs a dataset.
+  Result<std::shared_ptr<Session>> Join(const Peer& peer, const OpenFeedArguments& arguments,
+                                        const Choice& choice, std::shared_ptr<const Dataset> dataset) const;
+  // The session that `replaces_session` names: null unless it is attached, belongs to the same process, and
+  // is of the very feed that is asked for.
   std::shared_ptr<const Session> Replaced(const Peer& peer, const OpenFeedArguments& arguments) const;
   Result<Choice> Choose(const Peer& peer, const OpenFeedArguments& arguments) const;
   Status CheckIpc(const Peer& peer, const OpenFeedArguments& arguments) const;

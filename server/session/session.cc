@@ -1,29 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/session/session.h"
 
-#include <algorithm>
-
-#include "common/base/log.h"
-#include "common/base/log_pace.h"
 #include "common/base/quote.h"
-#include "common/spec/backend_name.h"
+#include "server/session/feed_table.h"
 
 namespace pinfeed {
-namespace {
-
-constexpr uint32_t kLinesASecond = 200;  // of each kind: a client may open and end sessions as fast as it can
-
-// What a client says about its waiting, held within the time there was.
-double WaitSeconds(const ControlPages::ClientStats& stats, std::chrono::nanoseconds age) {
-  const auto most = static_cast<uint64_t>(age.count());
-  const auto now = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-  uint64_t wait = std::min(stats.wait_ns, most);
-  if (stats.waiting_since_ns != 0 && stats.waiting_since_ns <= now)
-    wait += std::min(now - stats.waiting_since_ns, most - wait);
-  return static_cast<double>(wait) * 1e-9;
-}
-
-}  // namespace
 
 const char* SessionStateName(SessionState state) {
   switch (state) {
@@ -41,6 +22,10 @@ const char* SessionStateName(SessionState state) {
   return "unknown";
 }
 
+Session::~Session() {
+  table.Release(*this);
+}
+
 bool HasLeft(const Session& session) {
   return session.state == SessionState::kOrphaned || MayHold(session);
 }
@@ -55,236 +40,7 @@ std::string Describe(const Session& session) {
 }
 
 LogContext ContextOf(const Session& session) {
-  return {session.id, session.member.feed().id(), session.trace_id};
-}
-
-size_t SessionTable::CountedLocked(std::optional<uid_t> user) const {
-  size_t all = 0;
-  size_t left = 0;
-  for (const auto& [id, session] : sessions_) {
-    if (user && session->peer.uid != *user) continue;
-    ++all;
-    // The client of a feed of its own has no reason to leave: its memory lives on, and is a feed that counts.
-    const bool of_group = session->member.feed().spec().sharing != Sharing::kExclusive;
-    if (of_group && session->state == SessionState::kLeft) ++left;
-  }
-  return std::max(all - left, all / 2);
-}
-
-Status SessionTable::CheckRoomLocked(uid_t user, bool replaces) const {
-  if (closed_) return Unavailable("open a feed: the daemon is shutting down; try again when it is back");
-  const uint64_t leaving = replaces ? 1 : 0;
-  if (const size_t open = CountedLocked({}); open >= limit() + leaving) {
-    return ResourceExhausted(
-        "open a feed: " + std::to_string(open) +
-        " sessions are open, which is max_sessions; close one (`pinfeed status` lists them), "
-        "or have the operator raise max_sessions");
-  }
-  if (const size_t has = CountedLocked(user); has >= max_of_user_ + leaving) {
-    return ResourceExhausted(
-        "user_sessions: user " + std::to_string(user) + " has " + std::to_string(has) +
-        " sessions, and a user may have " + std::to_string(max_of_user_) +
-        "; close one (`pinfeed status` lists them), or have the operator raise user_sessions");
-  }
-  return OkStatus();
-}
-
-Status SessionTable::CheckRoom(uid_t user, uint32_t group_size, bool replaces) const {
-  if (group_size > max_of_user_) {
-    return InvalidArgument("group_size: the feed would wait for " + std::to_string(group_size) +
-                           " sessions of one user, who may have " + std::to_string(max_of_user_) +
-                           " (user_sessions)");
-  }
-  if (const uint32_t most = limit(); group_size > most) {
-    return InvalidArgument("group_size: the feed would wait for " + std::to_string(group_size) +
-                           " sessions, and max_sessions of this daemon is " + std::to_string(most));
-  }
-  const MutexLock lock(mutex_);
-  return CheckRoomLocked(user, replaces);
-}
-
-Result<std::shared_ptr<Session>> SessionTable::Open(const Peer& peer, std::string client_name,
-                                                    std::optional<Sampler::Start> start, FeedMember member,
-                                                    std::unique_ptr<ControlPages> pages, std::string fallback,
-                                                    std::string trace_id, bool replaces) {
-  std::shared_ptr<Session> session;
-  {
-    const MutexLock lock(mutex_);
-    if (Status room = CheckRoomLocked(peer.uid, replaces); !room.ok()) {
-      member.Unmapped();  // nobody has heard of its memory
-      return room;
-    }
-    session = std::make_shared<Session>(next_id_++, peer, std::move(client_name), start, std::move(member),
-                                        std::move(pages), std::move(fallback), std::move(trace_id));
-    session->pages->set_session(session->id);
-    sessions_.emplace(session->id, session);
-    ++users_[peer.uid];
-    const bool host = session->member.arena().backend() == Backend::kHost;
-    if (!session->fallback.empty()) ++(host ? fallbacks_.host : fallbacks_.cuda_ipc);
-  }
-  const char* const backend = BackendName(session->member.arena().backend());
-  const LogScope scope(ContextOf(*session));
-  static LogPace pace(kLinesASecond);
-  if (const auto more = pace.Admit()) {
-    spdlog::info("{}: opened on feed {}, by {}{}", Describe(*session), session->member.feed().id(), backend,
-                 *more);
-  }
-  if (!session->fallback.empty())
-    spdlog::warn("{}: falls back to {}: {}", Describe(*session), backend, session->fallback);
-  return session;
-}
-
-void SessionTable::Close() {
-  const MutexLock lock(mutex_);
-  closed_ = true;
-}
-
-Result<std::shared_ptr<Session>> SessionTable::FindPending(const uint8_t (&token)[kTokenBytes],
-                                                           const Peer& peer) const {
-  const MutexLock lock(mutex_);
-  std::shared_ptr<Session> found;
-  for (const auto& [id, session] : sessions_) {  // all of them, whatever matches: the time tells nothing
-    const bool equal = TokensEqual(session->token, token);
-    if (equal && session->state == SessionState::kPending && session->peer == peer) found = session;
-  }
-  if (found == nullptr) {
-    return Status(Code::kUnauthenticated, "attach: the token opens no pending session of this process (" +
-                                              Describe(peer) + "); open the feed again");
-  }
-  return found;
-}
-
-Status SessionTable::Attach(Session& session) {
-  RETURN_IF_ERROR(session.member.feed().Attach(session.pages.get(), session.start));
-  session.member.SetServed();
-  session.state = SessionState::kAttached;
-  return OkStatus();
-}
-
-void SessionTable::Orphan(Session& session) {
-  session.member.feed().Detach(session.pages.get());
-  session.state = SessionState::kOrphaned;
-  session.member.Leave();
-  if (AllLeft()) on_left_();
-}
-
-size_t SessionTable::Evict(Session& session, const Status& error) {
-  if (session.state != SessionState::kAttached) return 0;
-  Feed& feed = session.member.feed();
-  const size_t held = feed.Evict(session.pages.get(), error);
-  // A feed of its own ends, and leaves its memory to the client.
-  if (held == 0 || feed.spec().sharing == Sharing::kExclusive) return 0;
-  session.state = SessionState::kEvicted;
-  session.member.Leave();
-  const LogScope scope(ContextOf(session));
-  spdlog::info("{}: {}; batches of its group that it holds until it releases them or its process ends: {}",
-               Describe(session), error.message(), held);
-  if (AllLeft()) on_left_();
-  return held;
-}
-
-void SessionTable::Leave(Session& session) {
-  if (session.state != SessionState::kAttached) return;
-  session.state = SessionState::kLeft;
-  session.member.Leave();
-  session.member.feed().Evict(session.pages.get(), {Code::kCancelled, "its client has left the feed"});
-  if (AllLeft()) on_left_();
-}
-
-void SessionTable::End(const std::shared_ptr<Session>& session, const std::string& reason) {
-  bool all_left = false;
-  {
-    const MutexLock lock(mutex_);
-    if (sessions_.erase(session->id) == 0) return;
-    ++closed_count_;
-    if (const auto user = users_.find(session->peer.uid); --user->second == 0) users_.erase(user);
-    all_left = AllLeftLocked();
-  }
-  // Nobody has mapped what goes out with the welcome only.
-  if (session->state == SessionState::kPending && session->member.arena().fd() >= 0)
-    session->member.Unmapped();
-  if (session->state == SessionState::kAttached || MayHold(*session))
-    session->member.feed().Detach(session->pages.get());
-  const LogScope scope(ContextOf(*session));
-  static LogPace pace(kLinesASecond);
-  if (const auto more = pace.Admit()) spdlog::info("{}: ended: {}{}", Describe(*session), reason, *more);
-  if (all_left) on_left_();
-}
-
-std::vector<std::shared_ptr<Session>> SessionTable::All() const {
-  const MutexLock lock(mutex_);
-  std::vector<std::shared_ptr<Session>> all;
-  for (const auto& [id, session] : sessions_) all.push_back(session);
-  return all;
-}
-
-std::shared_ptr<Session> SessionTable::Find(uint64_t id) const {
-  const MutexLock lock(mutex_);
-  const auto session = sessions_.find(id);
-  return session == sessions_.end() ? nullptr : session->second;
-}
-
-bool SessionTable::AllLeftLocked() const {
-  return std::all_of(sessions_.begin(), sessions_.end(),
-                     [](const auto& entry) { return HasLeft(*entry.second); });
-}
-
-bool SessionTable::AllLeft() const {
-  const MutexLock lock(mutex_);
-  return AllLeftLocked();
-}
-
-uint64_t SessionTable::opened() const {
-  const MutexLock lock(mutex_);
-  return next_id_ - 1;
-}
-
-uint64_t SessionTable::closed() const {
-  const MutexLock lock(mutex_);
-  return closed_count_;
-}
-
-std::map<uid_t, uint32_t> SessionTable::by_user() const {
-  const MutexLock lock(mutex_);
-  return users_;
-}
-
-FallbackCounts SessionTable::fallbacks() const {
-  const MutexLock lock(mutex_);
-  return fallbacks_;
-}
-
-void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
-  std::map<uint64_t, FeedReport*> reports;  // by the feed's id
-  for (FeedReport& report : feeds) reports.emplace(report.feed.id, &report);
-  for (const std::shared_ptr<Session>& session : All()) {
-    const auto feed = reports.find(session->member.feed().id());
-    if (feed == reports.end()) continue;
-    const ControlPages::ClientStats stats = session->pages->Stats();
-    SessionSnapshot out;
-    out.id = session->id;
-    out.pid = session->peer.pid;
-    out.uid = session->peer.uid;
-    out.client_name = EscapeUnprintable(session->client_name);
-    out.backend = BackendName(session->member.arena().backend());
-    out.fallback = session->fallback;
-    out.state = SessionStateName(session->state);
-    out.batches_published = session->pages->published();
-    out.batches_taken = std::min(stats.taken, out.batches_published);
-    out.batches_copied = std::min(stats.copied, out.batches_taken);
-    out.wait_seconds = WaitSeconds(stats, std::chrono::steady_clock::now() - session->opened);
-    const ConsumerSnapshot now = session->member.feed().SnapshotOf(session->pages.get());
-    out.slots_lent = now.slots_lent;
-    const uint64_t untaken = out.batches_published - out.batches_taken;
-    out.slots_held = now.slots_lent;
-    if (!MayHold(*session))  // else it has no others
-      out.slots_held -= static_cast<uint32_t>(std::min<uint64_t>(untaken, now.slots_lent));
-    out.ignored_releases = now.ignored_releases;
-    out.oldest_lease_seconds = static_cast<double>(now.oldest_lease_ns) * 1e-9;
-    out.stall_ns = now.stall_ns;
-    out.recent = now.recent;
-    feed->second->sessions.push_back(std::move(out));
-  }
+  return {session.id, session.feed->id(), session.trace_id};
 }
 
 }  // namespace pinfeed

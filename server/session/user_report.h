@@ -6,7 +6,7 @@
 #include "server/memory/host_memory_quarantine.h"
 #include "server/memory/memory_budget.h"
 #include "server/metrics/snapshot.h"
-#include "server/session/session.h"
+#include "server/session/session_table.h"
 
 namespace pinfeed {
 

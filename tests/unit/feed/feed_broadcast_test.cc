@@ -29,9 +29,9 @@ TEST_P(FeedBroadcastTest, GivesEveryBatchToAllAndWaitsForTheSlowest) {
   const auto feed = MakeGroup(std::make_shared<NumberDataset>(1000), 2, 3);
   PageClient fast(*feed);
   PageClient slow(*feed);
-  ASSERT_TRUE(feed->Attach(fast.pages(), std::nullopt).ok());
+  ASSERT_TRUE(feed->Attach(fast.participant()).ok());
   EXPECT_EQ(feed->Snapshot().state, "waiting");
-  ASSERT_TRUE(feed->Attach(slow.pages(), std::nullopt).ok());
+  ASSERT_TRUE(feed->Attach(slow.participant()).ok());
   for (uint64_t b = 0; b < 3; ++b) {
     const auto batch = fast.Next();
     EXPECT_EQ(fast.Ids(*batch), Expected(*feed, 0, b));
@@ -48,9 +48,9 @@ TEST_P(FeedBroadcastTest, GivesEveryBatchToAllAndWaitsForTheSlowest) {
     EXPECT_EQ(fast.Ids(*follow), Expected(*feed, 0, b + 3));
     fast.Release(*follow, *feed);
   }
-  EXPECT_EQ(feed->Detach(slow.pages()), 1U);  // gone: the fast one goes on alone
+  EXPECT_EQ(feed->Depart(slow.participant(), Ended()), 0U);  // gone: the fast one goes on alone
   for (int i = 0; i < 20; ++i) fast.Release(*fast.Next(), *feed);
-  EXPECT_EQ(feed->Detach(fast.pages()), 0U);
+  EXPECT_EQ(feed->Depart(fast.participant(), Ended()), 0U);
 }
 
 TEST_P(FeedBroadcastTest, LoadsNothingThatNobodyWants) {
@@ -58,20 +58,20 @@ TEST_P(FeedBroadcastTest, LoadsNothingThatNobodyWants) {
   PageClient goes(*feed);
   PageClient far(*feed);
   PageClient farther(*feed);
-  ASSERT_OK(feed->Attach(goes.pages(), std::nullopt));
+  ASSERT_OK(feed->Attach(goes.participant()));
   WaitFor([&] { return goes.ready() == 4; });
-  ASSERT_OK(feed->Attach(farther.pages(), Sampler::Start{9, 50}));
-  ASSERT_OK(feed->Attach(far.pages(), Sampler::Start{7, 3}));
-  feed->Detach(goes.pages());
+  ASSERT_OK(feed->Attach(farther.From(Sampler::Start{9, 50})));
+  ASSERT_OK(feed->Attach(far.From(Sampler::Start{7, 3})));
+  feed->Depart(goes.participant(), Ended());
   const auto batch = far.Next();
   EXPECT_EQ(far.Ids(*batch), Expected(*feed, 7, 3));
   EXPECT_LE(feed->Snapshot().batches, 8U);  // two times its slots
   EXPECT_EQ(farther.ready(), 0U);
-  feed->Detach(far.pages());
+  feed->Depart(far.participant(), Ended());
   const auto last = farther.Next();
   EXPECT_EQ(farther.Ids(*last), Expected(*feed, 9, 50));
   EXPECT_LE(feed->Snapshot().batches, 16U);
-  feed->Detach(farther.pages());
+  feed->Depart(farther.participant(), Ended());
 }
 
 TEST_P(FeedBroadcastTest, SkipsNothingWhileSomebodyMayComeForIt) {
@@ -85,16 +85,16 @@ TEST_P(FeedBroadcastTest, SkipsNothingWhileSomebodyMayComeForIt) {
     PageClient goes(*feed);
     PageClient far(*feed);
     PageClient late(*feed);
-    ASSERT_OK(feed->Attach(goes.pages(), std::nullopt));
+    ASSERT_OK(feed->Attach(goes.participant()));
     WaitFor([&] { return goes.ready() == 4; });
-    ASSERT_OK(feed->Attach(far.pages(), Sampler::Start{7, 3}));
+    ASSERT_OK(feed->Attach(far.From(Sampler::Start{7, 3})));
     reads = false;
     for (int i = 0; i < 2; ++i) goes.Release(*goes.Next(), *feed);
     feed->ReadReleases();
-    feed->Detach(goes.pages());  // what is being read, nobody wants any more
+    feed->Depart(goes.participant(), Ended());  // what is being read, nobody wants any more
     const Sampler::Start first = join.value_or(feed->Upcoming());
     EXPECT_EQ(feed->Upcoming(), (Sampler::Start{0, 4}));
-    ASSERT_OK(feed->Attach(late.pages(), join));
+    ASSERT_OK(feed->Attach(late.From(join)));
     reads = true;
     for (uint64_t i = 0; i < 5; ++i) {
       const auto batch = late.Next();
@@ -102,9 +102,9 @@ TEST_P(FeedBroadcastTest, SkipsNothingWhileSomebodyMayComeForIt) {
       EXPECT_EQ(batch->batch_index, first.batch_index + i);
       late.Release(*batch, *feed);
     }
-    feed->Detach(late.pages());
+    feed->Depart(late.participant(), Ended());
     EXPECT_EQ(far.Ids(*far.Next()), Expected(*feed, 7, 3));
-    feed->Detach(far.pages());
+    feed->Depart(far.participant(), Ended());
     StopAndWait(*feed);
   }
 }
@@ -113,8 +113,8 @@ TEST_P(FeedBroadcastTest, MembersThatComeBackGoOnWhereEachWas) {
   const auto feed = MakeGroup(std::make_shared<NumberDataset>(1000), 2);
   PageClient ahead(*feed);
   PageClient behind(*feed);
-  ASSERT_TRUE(feed->Attach(ahead.pages(), Sampler::Start{0, 7}).ok());
-  ASSERT_TRUE(feed->Attach(behind.pages(), Sampler::Start{0, 5}).ok());
+  ASSERT_TRUE(feed->Attach(ahead.From(Sampler::Start{0, 7})).ok());
+  ASSERT_TRUE(feed->Attach(behind.From(Sampler::Start{0, 5})).ok());
   for (uint64_t b = 5; b < 20; ++b) {
     const auto batch = behind.Next();
     EXPECT_EQ(behind.Ids(*batch), Expected(*feed, 0, b));
@@ -125,10 +125,10 @@ TEST_P(FeedBroadcastTest, MembersThatComeBackGoOnWhereEachWas) {
     ahead.Release(*other, *feed);
   }
   PageClient late(*feed);
-  EXPECT_THAT(feed->Attach(late.pages(), Sampler::Start{0, 3}),
+  EXPECT_THAT(feed->Attach(late.From(Sampler::Start{0, 3})),
               StatusIs(Code::kFailedPrecondition, HasSubstr("already at batch")));
-  feed->Detach(ahead.pages());
-  feed->Detach(behind.pages());
+  feed->Depart(ahead.participant(), Ended());
+  feed->Depart(behind.participant(), Ended());
 }
 
 PF_OVER_BOTH_PRODUCERS(FeedBroadcastTest);

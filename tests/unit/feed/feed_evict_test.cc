@@ -20,7 +20,7 @@ TEST_P(FeedEvictTest, MemberKeepsWhatItTookAndTheGroupGoesOnWithTheRest) {
   PageClient& stays = *second_;
   const auto held = goes.Next();
   WaitFor([&] { return goes.ready() == 2; });
-  EXPECT_EQ(feed->Evict(goes.pages(), kWhy), 1U);
+  EXPECT_EQ(feed->Depart(goes.participant(), Evicted(kWhy)), 1U);
   EXPECT_EQ(goes.state(), FeedState::kEvicted);
   EXPECT_FALSE(goes.Next().has_value());
   EXPECT_EQ(std::string(goes.page().error_text, goes.page().error_bytes), kWhy.message());
@@ -31,13 +31,13 @@ TEST_P(FeedEvictTest, MemberKeepsWhatItTookAndTheGroupGoesOnWithTheRest) {
     stays.Release(*batch, *feed);
   }
   EXPECT_EQ(goes.Ids(*held), Expected(*feed, 0, 0));
-  EXPECT_EQ(feed->SnapshotOf(goes.pages()).slots_lent, 1U);
-  EXPECT_EQ(feed->Evict(goes.pages(), kWhy), 0U);  // it is no member any more
+  EXPECT_EQ(feed->SnapshotOf(goes.participant()).slots_lent, 1U);
+  EXPECT_EQ(feed->Depart(goes.participant(), Evicted(kWhy)), 0U);  // it is no member any more
   goes.Release(*held, *feed);
-  EXPECT_EQ(feed->SnapshotOf(goes.pages()).slots_lent, 0U);
+  EXPECT_EQ(feed->SnapshotOf(goes.participant()).slots_lent, 0U);
   WaitFor([&] { return stays.ready() == 3; });
-  EXPECT_EQ(feed->Detach(goes.pages()), 1U);
-  EXPECT_EQ(feed->Detach(stays.pages()), 0U);
+  EXPECT_EQ(feed->Depart(goes.participant(), Ended()), 0U);
+  EXPECT_EQ(feed->Depart(stays.participant(), Ended()), 0U);
 }
 
 TEST_P(FeedEvictTest, WhatAProcessHeldGoesBackWhenItEnds) {
@@ -46,24 +46,24 @@ TEST_P(FeedEvictTest, WhatAProcessHeldGoesBackWhenItEnds) {
   PageClient& goes = *first_;
   PageClient& stays = *second_;
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(goes.Next().has_value());
-  EXPECT_EQ(feed->Evict(goes.pages(), kWhy), 3U);
+  EXPECT_EQ(feed->Depart(goes.participant(), Evicted(kWhy)), 3U);
   for (int i = 0; i < 3; ++i) stays.Release(*stays.Next(), *feed);
   feed->ReadReleases();
   EXPECT_EQ(stays.ready(), 0U);  // there is no slot left to fill
-  EXPECT_EQ(feed->Detach(goes.pages()), 1U);
+  EXPECT_EQ(feed->Depart(goes.participant(), Ended()), 0U);
   stays.Release(*stays.Next(), *feed);
-  feed->Detach(stays.pages());
+  feed->Depart(stays.participant(), Ended());
 }
 
 TEST_P(FeedEvictTest, WhatIsLetGoOfIsRungForAsTheOthersMayWaitForIt) {
   ASSERT_NO_FATAL_FAILURE(Open(Sharing::kBroadcast, 0, 1000, 3));
   const auto held = first_->Next();
-  feed_->Evict(first_->pages(), kWhy);
-  feed_->Detach(second_->pages());
+  feed_->Depart(first_->participant(), Evicted(kWhy));
+  feed_->Depart(second_->participant(), Ended());
   EXPECT_EQ(first_->page().starved.load(), 1U);
   first_->Release(*held, *feed_);
-  EXPECT_EQ(feed_->SnapshotOf(first_->pages()).slots_lent, 0U);
-  feed_->Detach(first_->pages());
+  EXPECT_EQ(feed_->SnapshotOf(first_->participant()).slots_lent, 0U);
+  feed_->Depart(first_->participant(), Ended());
 }
 
 TEST_P(FeedEvictTest, QueueGivesToOthersWhatTheMemberHadNotTaken) {
@@ -73,28 +73,28 @@ TEST_P(FeedEvictTest, QueueGivesToOthersWhatTheMemberHadNotTaken) {
   PageClient& stays = *second_;
   WaitFor([&] { return goes.ready() + stays.ready() == 3; });  // and one waits for whoever takes first
   const auto held = goes.Next();
-  EXPECT_EQ(feed->Evict(goes.pages(), kWhy), 1U);
+  EXPECT_EQ(feed->Depart(goes.participant(), Evicted(kWhy)), 1U);
   std::vector<uint64_t> batches{held->batch_index};
   while (const auto batch = stays.Next()) {
     batches.push_back(batch->batch_index);
     stays.Release(*batch, *feed);
   }
   EXPECT_THAT(batches, ::testing::UnorderedElementsAre(0, 1, 2, 3));
-  feed->Detach(goes.pages());
-  feed->Detach(stays.pages());
+  feed->Depart(goes.participant(), Ended());
+  feed->Depart(stays.participant(), Ended());
 }
 
 TEST_P(FeedEvictTest, EvictedSessionOfAFailedFeedKeepsTheFailure) {
   const auto feed = Make(Spec(8, 1), std::make_shared<NumberDataset>(64, std::set<uint64_t>{60}));
   PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.pages(), std::nullopt));
+  ASSERT_OK(feed->Attach(client.participant()));
   while (const auto batch = client.Next()) client.Release(*batch, *feed);
   ASSERT_EQ(client.state(), FeedState::kFailed);
-  feed->Evict(client.pages(), kWhy);
+  feed->Depart(client.participant(), Evicted(kWhy));
   EXPECT_EQ(client.state(), FeedState::kEvicted);
   EXPECT_THAT(std::string(client.page().error_text, client.page().error_bytes),
               ::testing::HasSubstr("number 60"));
-  feed->Detach(client.pages());
+  feed->Depart(client.participant(), Ended());
 }
 
 // The trainer takes a batch in the very moment in which it is evicted: one of the two sees the other.
@@ -120,12 +120,12 @@ TEST_P(FeedEvictTest, NoBatchIsFilledThatWasTakenWhileEvicting) {
       for (const BatchDescriptor& batch : held) goes.Release(batch, *feed);
     });
     for (uint64_t b = 0; b < round % 7; ++b) stays.Release(*stays.Next(), *feed);
-    EXPECT_LE(feed->Evict(goes.pages(), kWhy), 3U);
+    EXPECT_LE(feed->Depart(goes.participant(), Evicted(kWhy)), 3U);
     for (int i = 0; i < 12; ++i) stays.Release(*stays.Next(), *feed);  // all free slots are filled anew
     refilled = true;
     trainer.join();
-    feed->Detach(goes.pages());
-    feed->Detach(stays.pages());
+    feed->Depart(goes.participant(), Ended());
+    feed->Depart(stays.participant(), Ended());
   }
 }
 

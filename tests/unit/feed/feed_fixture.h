@@ -83,15 +83,21 @@ class PageClient {
  public:
   explicit PageClient(const Feed& feed)
       : feed_(feed),
-        pages_(std::move(ControlPages::Create(feed.arena().slot_count())).value()),
-        publish_(std::move(Mapping::Map(pages_->publish_fd(), kPublishPageBytes, Access::kReadOnly, false))
+        publish_(std::move(Mapping::Map(participant_.pages->publish_fd(), kPublishPageBytes,
+                                        Access::kReadOnly, false))
                      .value()),
-        release_(std::move(Mapping::Map(pages_->release_fd(), kReleasePageBytes, Access::kReadWrite, false))
+        release_(std::move(Mapping::Map(participant_.pages->release_fd(), kReleasePageBytes,
+                                        Access::kReadWrite, false))
                      .value()),
         arena_(std::move(Mapping::Map(feed.arena().fd(), feed.arena().bytes(), Access::kReadOnly, false))
                    .value()) {}
 
-  ControlPages* pages() { return pages_.get(); }
+  Participant& participant() { return participant_; }
+  // The same, which wants batches from `start` on.
+  Participant& From(const std::optional<Sampler::Start>& start) {
+    participant_.start = start;
+    return participant_;
+  }
   const PublishPage& page() const { return *reinterpret_cast<const PublishPage*>(publish_.data()); }
   ReleasePage& words() const { return *reinterpret_cast<ReleasePage*>(release_.data()); }
   FeedState state() const { return static_cast<FeedState>(page().state.load(std::memory_order_acquire)); }
@@ -142,14 +148,27 @@ class PageClient {
   }
 
  private:
+  struct WithPages : Participant {
+    explicit WithPages(const Feed& feed) {
+      pages = std::move(ControlPages::Create(feed.arena().slot_count())).value();
+    }
+  };
+
   const Feed& feed_;
-  std::unique_ptr<ControlPages> pages_;
+  WithPages participant_{feed_};
   Mapping publish_;
   Mapping release_;
   Mapping arena_;
   uint64_t taken_ = 0;
 };
 
+// The process has ended / an operator evicts it.
+inline Departure Ended() {
+  return {DepartureReason::kProcessEnded};
+}
+inline Departure Evicted(const Status& error) {
+  return {DepartureReason::kEvicted, error};
+}
 enum class Producer { kNative, kUnruly };
 
 // A worker pool, a memory pool and the feeds made over them.
@@ -263,8 +282,8 @@ class FeedPairTest : public FeedTest {
     feed_ = Make(spec, std::make_shared<NumberDataset>(samples), slots);
     first_.emplace(*feed_);
     second_.emplace(*feed_);
-    ASSERT_OK(feed_->Attach(first_->pages(), std::nullopt));
-    ASSERT_OK(feed_->Attach(second_->pages(), std::nullopt));
+    ASSERT_OK(feed_->Attach(first_->participant()));
+    ASSERT_OK(feed_->Attach(second_->participant()));
   }
 
   std::shared_ptr<Feed> feed_;

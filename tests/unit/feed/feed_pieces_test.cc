@@ -110,7 +110,7 @@ TEST_P(FeedPiecesTest, BatchesAreWholeAndInOrder) {
   spec.drop_last = false;
   Feed& feed = MakePieces(spec, std::make_shared<NumberDataset>(131));
   PageClient client(feed);
-  ASSERT_OK(feed.Attach(client.pages(), Sampler::Start{}));
+  ASSERT_OK(feed.Attach(client.From(Sampler::Start{})));
   for (uint64_t epoch = 0; epoch < 3; ++epoch) {
     for (uint64_t index = 0; index < 7; ++index) {
       const auto batch = client.Next();
@@ -123,7 +123,7 @@ TEST_P(FeedPiecesTest, BatchesAreWholeAndInOrder) {
   }
   EXPECT_EQ(client.Next(), std::nullopt);
   EXPECT_EQ(client.state(), FeedState::kEnded);
-  feed.Detach(client.pages());
+  feed.Depart(client.participant(), Ended());
 }
 
 TEST_P(FeedPiecesTest, SkippedSamplesLeaveNoGapWhereverTheyLie) {
@@ -135,7 +135,7 @@ TEST_P(FeedPiecesTest, SkippedSamplesLeaveNoGapWhereverTheyLie) {
   for (uint64_t id = 40; id < 60; ++id) bad.insert(id);
   Feed& feed = MakePieces(spec, std::make_shared<NumberDataset>(80, bad));
   PageClient client(feed);
-  ASSERT_OK(feed.Attach(client.pages(), Sampler::Start{}));
+  ASSERT_OK(feed.Attach(client.From(Sampler::Start{})));
   for (uint64_t index = 0; index < 4; ++index) {
     std::vector<uint64_t> good;
     for (uint64_t id = index * 20; id < index * 20 + 20; ++id)
@@ -149,7 +149,7 @@ TEST_P(FeedPiecesTest, SkippedSamplesLeaveNoGapWhereverTheyLie) {
   }
   EXPECT_EQ(client.Next(), std::nullopt);
   EXPECT_EQ(feed.Snapshot().bad_samples, bad.size());
-  feed.Detach(client.pages());
+  feed.Depart(client.participant(), Ended());
 }
 
 TEST_P(FeedPiecesTest, FirstBadSampleFailsTheBatchWhicheverPieceIsFirst) {
@@ -157,7 +157,7 @@ TEST_P(FeedPiecesTest, FirstBadSampleFailsTheBatchWhicheverPieceIsFirst) {
   spec.order = Order::kSequential;
   Feed& feed = MakePieces(spec, std::make_shared<NumberDataset>(60, std::set<uint64_t>{27, 28, 38}));
   PageClient client(feed);
-  ASSERT_OK(feed.Attach(client.pages(), Sampler::Start{}));
+  ASSERT_OK(feed.Attach(client.From(Sampler::Start{})));
   const auto first = client.Next();
   ASSERT_TRUE(first.has_value());
   EXPECT_EQ(client.Ids(*first), Expected(feed, 0, 0));
@@ -165,7 +165,7 @@ TEST_P(FeedPiecesTest, FirstBadSampleFailsTheBatchWhicheverPieceIsFirst) {
   EXPECT_EQ(client.state(), FeedState::kFailed);
   EXPECT_NE(feed.Snapshot().error.message().find("read number 27"), std::string::npos)
       << feed.Snapshot().error.message();
-  feed.Detach(client.pages());
+  feed.Depart(client.participant(), Ended());
 }
 
 TEST_P(FeedPiecesTest, CopiesThatDoNotEndAreWhatTheFeedWaitsFor) {
@@ -173,7 +173,7 @@ TEST_P(FeedPiecesTest, CopiesThatDoNotEndAreWhatTheFeedWaitsFor) {
   PageClient client(feed);
   client.words().waiting_since_ns.store(
       static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()));
-  ASSERT_OK(feed.Attach(client.pages(), Sampler::Start{}));
+  ASSERT_OK(feed.Attach(client.From(Sampler::Start{})));
   WaitFor([&] { return arena_->waiting() == 2; });
   (void)feed.Snapshot();
   const auto copy = static_cast<size_t>(StallCause::kCopy);
@@ -184,15 +184,15 @@ TEST_P(FeedPiecesTest, CopiesThatDoNotEndAreWhatTheFeedWaitsFor) {
   const auto batch = client.Next();
   ASSERT_TRUE(batch.has_value());
   EXPECT_EQ(client.Ids(*batch), Expected(feed, 0, 0));
-  feed.Detach(client.pages());
+  feed.Depart(client.participant(), Ended());
 }
 
 TEST_P(FeedPiecesTest, StopEndsBatchesWhosePiecesHaveNoMemoryYet) {
   Feed& feed = MakePieces(Spec(20), std::make_shared<NumberDataset>(200), /*held=*/true);
   PageClient client(feed);
-  ASSERT_OK(feed.Attach(client.pages(), Sampler::Start{}));
+  ASSERT_OK(feed.Attach(client.From(Sampler::Start{})));
   WaitFor([&] { return arena_->waiting() == 2; });
-  feed.Detach(client.pages());
+  feed.Depart(client.participant(), Ended());
   std::thread stop([&] { StopAndWait(feed); });
   arena_->LetGo();
   stop.join();

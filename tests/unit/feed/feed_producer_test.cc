@@ -68,12 +68,12 @@ class FeedProducerTest : public FeedTest {
     feed_ = feeds_.emplace_back(
         MakeOver(spec, std::move(producer), std::move(layout), sampler, std::move(arena)));
     client_.emplace(*feed_);
-    ASSERT_OK(feed_->Attach(client_->pages(), Sampler::Start{}));
+    ASSERT_OK(feed_->Attach(client_->From(Sampler::Start{})));
     ASSERT_EQ(producer_->requests.size(), slots);
   }
   // A test that completes what is left ends the feed with it; else it would never come to rest.
   void Close() {
-    feed_->Detach(client_->pages());
+    feed_->Depart(client_->participant(), Ended());
     feed_->Stop([this] { at_rest_ = true; });
     while (!producer_->requests.empty()) {
       const auto request = std::move(producer_->requests.back());
@@ -130,7 +130,7 @@ TEST_F(FeedProducerTest, SecondCompletionHasNoEffect) {
 TEST_F(FeedProducerTest, MemoryOfACancelledPieceWaitsForItsCompletion) {
   Open(3);
   FillAndComplete(0);
-  feed_->Detach(client_->pages());
+  feed_->Depart(client_->participant(), Ended());
   feed_->Stop([this] { at_rest_ = true; });
   EXPECT_TRUE(producer_->cancelled);
   EXPECT_FALSE(Request(1).Wanted(Request(1).begin()));

@@ -11,8 +11,8 @@ namespace {
 class FeedQueueTest : public FeedTest {
  protected:
   FeedQueueTest() {
-    EXPECT_TRUE(feed_->Attach(first_.pages(), std::nullopt).ok());
-    EXPECT_TRUE(feed_->Attach(second_.pages(), std::nullopt).ok());
+    EXPECT_TRUE(feed_->Attach(first_.participant()).ok());
+    EXPECT_TRUE(feed_->Attach(second_.participant()).ok());
   }
 
   static FeedSpec PairSpec() {
@@ -33,10 +33,10 @@ TEST_P(FeedQueueTest, QueueEndsOnlyOnceItsLastBatchesAreTaken) {
   second_.Release(*second_.Next(), *feed_);
   feed_->ReadReleases();
   EXPECT_EQ(second_.state(), FeedState::kRunning);
-  feed_->Detach(first_.pages());  // without having taken its own
+  feed_->Depart(first_.participant(), Ended());  // without having taken its own
   ASSERT_TRUE(second_.Next().has_value());
   EXPECT_FALSE(second_.Next().has_value());
-  feed_->Detach(second_.pages());
+  feed_->Depart(second_.participant(), Ended());
 }
 
 TEST_P(FeedQueueTest, QueueEndsForMembersThatHoldTheirLastBatches) {
@@ -44,25 +44,25 @@ TEST_P(FeedQueueTest, QueueEndsForMembersThatHoldTheirLastBatches) {
   feed_->ReadReleases();
   EXPECT_EQ(first_.state(), FeedState::kEnded);
   EXPECT_EQ(second_.state(), FeedState::kEnded);
-  feed_->Detach(first_.pages());
-  feed_->Detach(second_.pages());
+  feed_->Depart(first_.participant(), Ended());
+  feed_->Depart(second_.participant(), Ended());
 }
 
 // A member that is on its way keeps the feed alive, and gets what those before it left.
 TEST_P(FeedQueueTest, BatchesOfAQueueWaitForWhoComesWhenNobodyIsThere) {
   WaitFor([&] { return first_.ready() == 1 && second_.ready() == 1; });
-  feed_->Detach(first_.pages());
-  EXPECT_EQ(feed_->Evict(second_.pages(), {Code::kAborted, "evicted"}), 0U);
+  feed_->Depart(first_.participant(), Ended());
+  EXPECT_EQ(feed_->Depart(second_.participant(), Evicted({Code::kAborted, "evicted"})), 0U);
   feed_->ReadReleases();
   PageClient third(*feed_);
-  ASSERT_OK(feed_->Attach(third.pages(), std::nullopt));
+  ASSERT_OK(feed_->Attach(third.participant()));
   std::set<uint64_t> batches;
   while (const auto batch = third.Next()) {
     batches.insert(batch->batch_index);
     third.Release(*batch, *feed_);
   }
   EXPECT_EQ(batches, (std::set<uint64_t>{0, 1}));
-  feed_->Detach(third.pages());
+  feed_->Depart(third.participant(), Ended());
 }
 
 TEST_P(FeedQueueTest, QueueThatDrainsWithABatchNobodyTookEndsNoEpoch) {
@@ -70,8 +70,8 @@ TEST_P(FeedQueueTest, QueueThatDrainsWithABatchNobodyTookEndsNoEpoch) {
   second_.Release(*second_.Next(), *feed_);
   feed_->Drain();
   EXPECT_EQ(second_.state(), FeedState::kDraining);
-  feed_->Detach(first_.pages());
-  feed_->Detach(second_.pages());
+  feed_->Depart(first_.participant(), Ended());
+  feed_->Depart(second_.participant(), Ended());
 }
 
 // A queue without end, of which one member is there from the start.
@@ -83,11 +83,11 @@ class FeedQueueShareTest : public FeedTest {
     feed_ = Make(spec, std::make_shared<NumberDataset>(1000), slots);
     early_.emplace(*feed_);
     late_.emplace(*feed_);
-    ASSERT_OK(feed_->Attach(early_->pages(), std::nullopt));
+    ASSERT_OK(feed_->Attach(early_->participant()));
   }
   ~FeedQueueShareTest() override {
     for (auto* client : {&early_, &late_})
-      if (*client) feed_->Detach((*client)->pages());
+      if (*client) feed_->Depart((*client)->participant(), Ended());
   }
 
   uint32_t Ready() { return feed_->Snapshot().slots_ready; }
@@ -103,7 +103,7 @@ TEST_P(FeedQueueShareTest, StoppedMemberLeavesSlotsToOneThatComesLater) {
     ASSERT_NO_FATAL_FAILURE(Open(slots));
     WaitFor([&] { return feed_->Snapshot().slots_lent + Ready() == slots; });
     const uint64_t kept = early_->ready();
-    ASSERT_OK(feed_->Attach(late_->pages(), std::nullopt));
+    ASSERT_OK(feed_->Attach(late_->participant()));
     for (int i = 0; i < 100; ++i) {
       const auto batch = late_->Next();
       ASSERT_TRUE(batch.has_value());
@@ -111,20 +111,20 @@ TEST_P(FeedQueueShareTest, StoppedMemberLeavesSlotsToOneThatComesLater) {
       late_->Release(*batch, *feed_);
     }
     EXPECT_EQ(early_->ready(), kept) << "it got more, though it takes nothing";
-    feed_->Detach(late_->pages());
-    feed_->Detach(early_->pages());
+    feed_->Depart(late_->participant(), Ended());
+    feed_->Depart(early_->participant(), Ended());
   }
 }
 
 // Whoever of several is stopped, the others go on.
 TEST_P(FeedQueueShareTest, OneRunningMemberIsServedBesideTwoStoppedOnes) {
   ASSERT_NO_FATAL_FAILURE(Open(8));
-  ASSERT_OK(feed_->Attach(late_->pages(), std::nullopt));
+  ASSERT_OK(feed_->Attach(late_->participant()));
   WaitFor([&] { return feed_->Snapshot().slots_lent + Ready() == 8; });
   PageClient third(*feed_);
-  ASSERT_OK(feed_->Attach(third.pages(), std::nullopt));
+  ASSERT_OK(feed_->Attach(third.participant()));
   for (int i = 0; i < 100; ++i) third.Release(*third.Next(), *feed_);
-  feed_->Detach(third.pages());
+  feed_->Depart(third.participant(), Ended());
 }
 
 // What is kept for others is filled, in order, and comes as soon as it is asked for.

@@ -64,7 +64,7 @@ TEST_F(FeedStallTest, TrainerThatWaitsForASlowSourceIsStalledByReading) {
                          }));
   PageClient client(*feed);
   BeginToWait(client);
-  ASSERT_OK(feed->Attach(client.pages(), Sampler::Start{}));
+  ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
   WaitFor([&] { return reading.load() == workers_->threads(); });
   LetRun(*feed);
   EXPECT_EQ(feed->Snapshot().slot_states, "wwww");
@@ -78,30 +78,30 @@ TEST_F(FeedStallTest, TrainerThatWaitsForASlowSourceIsStalledByReading) {
   const std::chrono::nanoseconds since = std::chrono::steady_clock::now() - opened;
   EXPECT_LE(Of(snapshot.stall_ns, StallCause::kCopy), static_cast<uint64_t>(since.count()))
       << "before that nothing was there to publish";
-  EXPECT_GE(Of(feed->SnapshotOf(client.pages()).stall_ns, StallCause::kRead), kWhileNs);
+  EXPECT_GE(Of(feed->SnapshotOf(client.participant()).stall_ns, StallCause::kRead), kWhileNs);
   EXPECT_EQ(snapshot.filling.total(), 4U);
   EXPECT_GE(snapshot.filling.sum_ns, 4 * kWhileNs);
-  feed->Detach(client.pages());
+  feed->Depart(client.participant(), Ended());
 }
 
 TEST_F(FeedStallTest, FeedWithoutAFreeSlotIsStalledByItsConsumer) {
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000));
   PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.pages(), Sampler::Start{}));
+  ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
   WaitFor([&] { return feed->Snapshot().slots_lent == 4; });
   LetRun(*feed);
   const FeedSnapshot snapshot = feed->Snapshot();
   EXPECT_EQ(snapshot.slot_states, "llll");
   EXPECT_GE(Of(snapshot.stall_ns, StallCause::kConsumer), kWhileNs);
   EXPECT_EQ(snapshot.bound_on, "consumer");
-  const ConsumerSnapshot session = feed->SnapshotOf(client.pages());
+  const ParticipantSnapshot session = feed->SnapshotOf(client.participant());
   EXPECT_GE(Of(session.stall_ns, StallCause::kConsumer), kWhileNs);
   EXPECT_GE(session.oldest_lease_ns, kWhileNs);
   EXPECT_EQ(snapshot.lent.total(), 0U);
   for (int i = 0; i < 4; ++i) client.Release(*client.Next(), *feed);
   WaitFor([&] { return feed->Snapshot().lent.total() >= 4; });
   EXPECT_GE(feed->Snapshot().lent.sum_ns, 4 * kWhileNs);
-  feed->Detach(client.pages());
+  feed->Depart(client.participant(), Ended());
 }
 
 TEST_F(FeedStallTest, SharerThatGivesItsBatchesBackIsNotWhatTheFeedWaitsFor) {
@@ -111,12 +111,12 @@ TEST_F(FeedStallTest, SharerThatGivesItsBatchesBackIsNotWhatTheFeedWaitsFor) {
   PageClient& fast = *second_;
   for (int i = 0; i < 4; ++i) fast.Release(*fast.Next(), *feed);
   feed->ReadReleases();
-  const uint64_t before = Of(feed->SnapshotOf(fast.pages()).stall_ns, StallCause::kConsumer);
+  const uint64_t before = Of(feed->SnapshotOf(fast.participant()).stall_ns, StallCause::kConsumer);
   LetRun(*feed);
-  EXPECT_GE(Of(feed->SnapshotOf(slow.pages()).stall_ns, StallCause::kConsumer), kWhileNs);
-  EXPECT_EQ(Of(feed->SnapshotOf(fast.pages()).stall_ns, StallCause::kConsumer), before);
-  feed->Detach(slow.pages());
-  feed->Detach(fast.pages());
+  EXPECT_GE(Of(feed->SnapshotOf(slow.participant()).stall_ns, StallCause::kConsumer), kWhileNs);
+  EXPECT_EQ(Of(feed->SnapshotOf(fast.participant()).stall_ns, StallCause::kConsumer), before);
+  feed->Depart(slow.participant(), Ended());
+  feed->Depart(fast.participant(), Ended());
 }
 
 // Also before the feed has looked at what it gave back: nobody rings for a slot that others still hold.
@@ -132,20 +132,20 @@ TEST_F(FeedStallTest, SharerThatWaitsForAnotherIsStalledByItsGroup) {
   }
   BeginToWait(fast);
   const uint64_t start = feed->Snapshot().running_ns;
-  const StallTimes before = feed->SnapshotOf(fast.pages()).stall_ns;
+  const StallTimes before = feed->SnapshotOf(fast.participant()).stall_ns;
   LetRun(*feed);
   const uint64_t elapsed = feed->Snapshot().running_ns - start;
-  const StallTimes after = feed->SnapshotOf(fast.pages()).stall_ns;
+  const StallTimes after = feed->SnapshotOf(fast.participant()).stall_ns;
   EXPECT_GE(Of(after, StallCause::kGroup) - Of(before, StallCause::kGroup), elapsed);
   EXPECT_EQ(Of(after, StallCause::kConsumer), Of(before, StallCause::kConsumer));
-  const ConsumerSnapshot other = feed->SnapshotOf(slow.pages());
+  const ParticipantSnapshot other = feed->SnapshotOf(slow.participant());
   EXPECT_GE(Of(other.stall_ns, StallCause::kConsumer), elapsed);
   EXPECT_EQ(Of(other.stall_ns, StallCause::kGroup), 0U);
   EXPECT_EQ(Of(feed->Snapshot().stall_ns, StallCause::kGroup), 0U) << "the feed waits for its consumers";
   ASSERT_TRUE(other.recent.has_value());
   EXPECT_GT((*other.recent)[static_cast<size_t>(StallCause::kConsumer)], 0.0);
-  feed->Detach(slow.pages());
-  feed->Detach(fast.pages());
+  feed->Depart(slow.participant(), Ended());
+  feed->Depart(fast.participant(), Ended());
 }
 
 TEST_F(FeedStallTest, TrainerThatWaitsForACopyIsStalledByIt) {
@@ -157,24 +157,24 @@ TEST_F(FeedStallTest, TrainerThatWaitsForACopyIsStalledByIt) {
   });
   PageClient client(feed);
   BeginToWait(client);
-  ASSERT_OK(feed.Attach(client.pages(), Sampler::Start{}));
+  ASSERT_OK(feed.Attach(client.From(Sampler::Start{})));
   WaitFor([&] { return feed.Snapshot().slot_states == "cccc"; });
   const StallTimes before = feed.Snapshot().stall_ns;
   LetRun(feed);
   const FeedSnapshot snapshot = feed.Snapshot();
   EXPECT_GE(Of(snapshot.stall_ns, StallCause::kCopy) - Of(before, StallCause::kCopy), kWhileNs);
   EXPECT_EQ(Of(snapshot.stall_ns, StallCause::kConsumer), Of(before, StallCause::kConsumer));
-  EXPECT_GE(Of(feed.SnapshotOf(client.pages()).stall_ns, StallCause::kCopy), kWhileNs);
+  EXPECT_GE(Of(feed.SnapshotOf(client.participant()).stall_ns, StallCause::kCopy), kWhileNs);
   arena->Finish();
   ASSERT_TRUE(client.Next().has_value());
-  feed.Detach(client.pages());
+  feed.Depart(client.participant(), Ended());
 }
 
 // A trainer that lies about its waiting changes no more than the time there was, and only upwards.
 TEST_F(FeedStallTest, LiesAboutWaitingAreHeldWithinTheTime) {
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000));
   PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.pages(), Sampler::Start{}));
+  ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
   uint64_t before = 0;
   for (const uint64_t lie : {UINT64_MAX, uint64_t{0}, UINT64_MAX - 1, uint64_t{1}}) {
     client.words().wait_ns.store(lie);
@@ -187,7 +187,7 @@ TEST_F(FeedStallTest, LiesAboutWaitingAreHeldWithinTheTime) {
     EXPECT_GE(sum, before);
     before = sum;
   }
-  feed->Detach(client.pages());
+  feed->Depart(client.participant(), Ended());
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ TEST_P(FeedTest, PublishesWholeBatchesOnceAndInOrder) {
   };
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(50, std::set<uint64_t>{}, uneven));
   PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.pages(), Sampler::Start{}).ok());
+  ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
   uint64_t sequence = 0;
   for (uint64_t epoch = 0; epoch < 40; ++epoch) {
     for (uint64_t b = 0; b < feed->sampler().batches_per_epoch(); ++b) {
@@ -37,14 +37,14 @@ TEST_P(FeedTest, PublishesWholeBatchesOnceAndInOrder) {
       client.Release(*batch, *feed);
     }
   }
-  feed->Detach(client.pages());
+  feed->Depart(client.participant(), Ended());
 }
 
 // Endless as it is: the number of its epochs does not wrap.
 TEST_P(FeedTest, EndsBehindTheLastEpochThereCanBe) {
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(24));
   PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.pages(), Sampler::Start{kMaxEpoch, 1}));
+  ASSERT_OK(feed->Attach(client.From(Sampler::Start{kMaxEpoch, 1})));
   for (uint64_t b = 1; b < 3; ++b) {
     const auto batch = client.Next();
     ASSERT_TRUE(batch.has_value());
@@ -54,24 +54,24 @@ TEST_P(FeedTest, EndsBehindTheLastEpochThereCanBe) {
   }
   EXPECT_FALSE(client.Next().has_value());
   EXPECT_EQ(client.state(), FeedState::kEnded);
-  feed->Detach(client.pages());
+  feed->Depart(client.participant(), Ended());
 }
 
 // A trainer that finished is started again.
 TEST_P(FeedTest, EndsAtOnceForACursorBehindItsEpochs) {
   const auto feed = Make(Spec(8, 2), std::make_shared<NumberDataset>(24));
   PageClient client(*feed);
-  ASSERT_OK(feed->Attach(client.pages(), Sampler::Start{5, 1}));
+  ASSERT_OK(feed->Attach(client.From(Sampler::Start{5, 1})));
   EXPECT_FALSE(client.Next().has_value());
   EXPECT_EQ(client.state(), FeedState::kEnded);
-  feed->Detach(client.pages());
+  feed->Depart(client.participant(), Ended());
 }
 
 // I1: with every slot in the client's hands nothing is written, however often the feed is asked to go on.
 TEST_P(FeedTest, NeverWritesASlotThatIsStillHeld) {
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000), 3);
   PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.pages(), Sampler::Start{}).ok());
+  ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
   std::vector<BatchDescriptor> held;
   for (uint64_t b = 0; b < 3; ++b) held.push_back(*client.Next());
   for (int i = 0; i < 1000; ++i) feed->ReadReleases();
@@ -86,14 +86,14 @@ TEST_P(FeedTest, NeverWritesASlotThatIsStillHeld) {
   EXPECT_EQ(next->generation, held[1].generation + 1);
   EXPECT_EQ(client.Ids(held[0]), Expected(*feed, 0, 0));
   EXPECT_EQ(client.Ids(held[2]), Expected(*feed, 0, 2));
-  feed->Detach(client.pages());
+  feed->Depart(client.participant(), Ended());
 }
 
 // I6: only the one right generation releases a slot; everything else is counted and ignored.
 TEST_P(FeedTest, WrongReleaseWordsAreIgnoredAndCounted) {
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000), 3);
   PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.pages(), Sampler::Start{}).ok());
+  ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
   std::vector<BatchDescriptor> held;
   for (int b = 0; b < 3; ++b) held.push_back(*client.Next());
   for (const uint64_t lie : {uint64_t{0}, held[0].generation - 1, held[0].generation + 1, UINT64_MAX}) {
@@ -105,7 +105,7 @@ TEST_P(FeedTest, WrongReleaseWordsAreIgnoredAndCounted) {
             6U);  // two lies differ from what stood there, in three lent slots
   client.Release(held[0], *feed);
   EXPECT_TRUE(client.Next().has_value());
-  feed->Detach(client.pages());
+  feed->Depart(client.participant(), Ended());
 }
 
 // I4: the bytes depend on spec and seed only.
@@ -113,14 +113,14 @@ TEST_P(FeedTest, SameBytesForAnyWorkerCountDepthAndRestartPoint) {
   const auto run = [&](uint32_t slots, Sampler::Start start, uint64_t batches) {
     const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(50), slots);
     PageClient client(*feed);
-    EXPECT_TRUE(feed->Attach(client.pages(), start).ok());
+    EXPECT_TRUE(feed->Attach(client.From(start)).ok());
     std::vector<std::vector<uint64_t>> out;
     for (uint64_t b = 0; b < batches; ++b) {
       const auto batch = client.Next();
       out.push_back(client.Ids(*batch));
       client.Release(*batch, *feed);
     }
-    feed->Detach(client.pages());
+    feed->Depart(client.participant(), Ended());
     return out;
   };
   const auto whole = run(3, {0, 0}, 30);
@@ -138,7 +138,7 @@ TEST_P(FeedTest, SameBytesForAnyWorkerCountDepthAndRestartPoint) {
 TEST_P(FeedTest, EndsAfterTheEpochsAskedFor) {
   const auto feed = Make(Spec(8, 2), std::make_shared<NumberDataset>(50));
   PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.pages(), Sampler::Start{}).ok());
+  ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
   uint64_t batches = 0;
   while (const auto batch = client.Next()) {
     ++batches;
@@ -146,7 +146,7 @@ TEST_P(FeedTest, EndsAfterTheEpochsAskedFor) {
   }
   EXPECT_EQ(batches, 2 * feed->sampler().batches_per_epoch());
   EXPECT_EQ(client.state(), FeedState::kEnded);
-  feed->Detach(client.pages());
+  feed->Depart(client.participant(), Ended());
 }
 
 TEST_P(FeedTest, BadSampleFailsTheFeedAfterTheBatchesBeforeIt) {
@@ -154,7 +154,7 @@ TEST_P(FeedTest, BadSampleFailsTheFeedAfterTheBatchesBeforeIt) {
   spec.order = Order::kSequential;
   const auto feed = Make(spec, std::make_shared<NumberDataset>(1000, std::set<uint64_t>{18, 21}), 8);
   PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.pages(), Sampler::Start{}).ok());
+  ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
   WaitFor([&] { return client.state() == FeedState::kFailed; });
   for (uint64_t b = 0; b < 2; ++b) EXPECT_EQ(client.Ids(*client.Next()), Expected(*feed, 0, b));
   EXPECT_FALSE(client.Next().has_value());
@@ -163,7 +163,7 @@ TEST_P(FeedTest, BadSampleFailsTheFeedAfterTheBatchesBeforeIt) {
   EXPECT_THAT(text, HasSubstr("batch 2 of epoch 0"));
   EXPECT_EQ(feed->Snapshot().state, "failed");
   EXPECT_EQ(feed->Snapshot().bad_samples, 1U);
-  feed->Detach(client.pages());
+  feed->Depart(client.participant(), Ended());
 }
 
 TEST_P(FeedTest, SkippedSamplesLeaveAShorterBatchInOrder) {
@@ -174,7 +174,7 @@ TEST_P(FeedTest, SkippedSamplesLeaveAShorterBatchInOrder) {
   for (uint64_t id = 16; id < 24; ++id) bad.insert(id);  // the whole third batch
   const auto feed = Make(spec, std::make_shared<NumberDataset>(32, bad));
   PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.pages(), Sampler::Start{}).ok());
+  ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
   std::vector<std::vector<uint64_t>> got;
   while (const auto batch = client.Next()) {
     got.push_back(client.Ids(*batch));
@@ -185,7 +185,7 @@ TEST_P(FeedTest, SkippedSamplesLeaveAShorterBatchInOrder) {
                      {1, 2, 4, 5, 6}, {8, 9, 11, 12, 13, 14, 15}, {}, {24, 25, 26, 27, 28, 29, 30, 31}}));
   EXPECT_EQ(feed->Snapshot().bad_samples, bad.size());
   EXPECT_THAT(feed->Snapshot().last_bad_samples.back().reason, HasSubstr("is bad"));
-  feed->Detach(client.pages());
+  feed->Depart(client.participant(), Ended());
 }
 
 TEST_P(FeedTest, FailsAfterAWholeEpochOfBadSamples) {
@@ -197,7 +197,7 @@ TEST_P(FeedTest, FailsAfterAWholeEpochOfBadSamples) {
     spec.on_bad_sample = choice;
     const auto feed = Make(spec, std::make_shared<NumberDataset>(32, bad));
     PageClient client(*feed);
-    ASSERT_OK(feed->Attach(client.pages(), Sampler::Start{}));
+    ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
     uint64_t batches = 0;
     while (const auto batch = client.Next()) {
       ++batches;
@@ -210,7 +210,7 @@ TEST_P(FeedTest, FailsAfterAWholeEpochOfBadSamples) {
     EXPECT_THAT(text, HasSubstr(choice == OnBadSample::kSkip ? "on_bad_sample skip" : "on_bad_sample zero"));
     EXPECT_THAT(text, HasSubstr("no good sample"));
     EXPECT_THAT(text, HasSubstr("number 0"));
-    feed->Detach(client.pages());
+    feed->Depart(client.participant(), Ended());
   }
 }
 
@@ -220,23 +220,23 @@ TEST_P(FeedTest, ZeroedSamplesKeepTheirPlace) {
   spec.on_bad_sample = OnBadSample::kZero;
   const auto feed = Make(spec, std::make_shared<NumberDataset>(4, std::set<uint64_t>{2}));
   PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.pages(), Sampler::Start{}).ok());
+  ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
   const auto batch = client.Next();
   EXPECT_EQ(client.Ids(*batch), (std::vector<uint64_t>{0, 1, 0, 3}));
   EXPECT_EQ(feed->Snapshot().bad_samples, 1U);
-  feed->Detach(client.pages());
+  feed->Depart(client.participant(), Ended());
 }
 
 TEST_P(FeedTest, DrainPublishesWhatIsUnderWayAndSaysSo) {
   const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000));
   PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.pages(), Sampler::Start{}).ok());
+  ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
   feed->Drain();
   WaitFor([&] { return client.state() == FeedState::kDraining; });
   uint64_t b = 0;
   while (const auto batch = client.Next()) EXPECT_EQ(client.Ids(*batch), Expected(*feed, 0, b++));
-  EXPECT_THAT(feed->Attach(client.pages(), std::nullopt), StatusIs(Code::kUnavailable));
-  feed->Detach(client.pages());
+  EXPECT_THAT(feed->Attach(client.participant()), StatusIs(Code::kUnavailable));
+  feed->Depart(client.participant(), Ended());
 }
 
 TEST_P(FeedTest, QueueGivesEachBatchToOneAndPassesOnWhatADeadOneHeld) {
@@ -246,10 +246,10 @@ TEST_P(FeedTest, QueueGivesEachBatchToOneAndPassesOnWhatADeadOneHeld) {
   const auto feed = Make(spec, std::make_shared<NumberDataset>(200), 4);
   PageClient dies(*feed);
   PageClient lives(*feed);
-  ASSERT_TRUE(feed->Attach(dies.pages(), std::nullopt).ok());
-  ASSERT_TRUE(feed->Attach(lives.pages(), std::nullopt).ok());
+  ASSERT_TRUE(feed->Attach(dies.participant()).ok());
+  ASSERT_TRUE(feed->Attach(lives.participant()).ok());
   ASSERT_TRUE(dies.Next().has_value());  // taken, never released
-  feed->Detach(dies.pages());
+  feed->Depart(dies.participant(), Ended());
   std::vector<uint64_t> seen;
   while (const auto batch = lives.Next()) {
     const std::vector<uint64_t> ids = lives.Ids(*batch);
@@ -259,7 +259,7 @@ TEST_P(FeedTest, QueueGivesEachBatchToOneAndPassesOnWhatADeadOneHeld) {
   std::vector<uint64_t> all(200);
   for (uint64_t i = 0; i < all.size(); ++i) all[i] = i;
   EXPECT_EQ(Sorted(seen), all);
-  feed->Detach(lives.pages());
+  feed->Depart(lives.participant(), Ended());
 }
 
 // After a restart of the daemon: each member comes back with the cursor behind the last batch it took, in any
@@ -271,7 +271,7 @@ TEST_P(FeedTest, QueueGoesBackForMembersThatWereBehind) {
   std::vector<std::unique_ptr<PageClient>> members;
   for (const uint64_t start : {12U, 9U, 4U, 6U, 15U}) {  // with 3 slots, batches 12 to 14 are lent by then
     members.push_back(std::make_unique<PageClient>(*feed));
-    ASSERT_OK(feed->Attach(members.back()->pages(), Sampler::Start{0, start}));
+    ASSERT_OK(feed->Attach(members.back()->From(Sampler::Start{0, start})));
   }
   std::vector<uint64_t> batches;
   while (batches.size() < 16) {
@@ -287,7 +287,7 @@ TEST_P(FeedTest, QueueGoesBackForMembersThatWereBehind) {
             (std::vector<uint64_t>{4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19}));
   for (const auto& member : members) {
     EXPECT_FALSE(member->Next().has_value());
-    feed->Detach(member->pages());
+    feed->Depart(member->participant(), Ended());
   }
 }
 
@@ -298,18 +298,18 @@ TEST_P(FeedTest, TellsWhatEachSessionHas) {
   const auto feed = Make(spec, std::make_shared<NumberDataset>(1000), 3);
   PageClient honest(*feed);
   PageClient liar(*feed);
-  ASSERT_OK(feed->Attach(honest.pages(), std::nullopt));
-  ASSERT_OK(feed->Attach(liar.pages(), std::nullopt));
+  ASSERT_OK(feed->Attach(honest.participant()));
+  ASSERT_OK(feed->Attach(liar.participant()));
   for (int i = 0; i < 3; ++i) honest.Release(*honest.Next(), *feed);
   liar.words().slots[liar.Next()->slot].generation.store(99);
   feed->ReadReleases();
-  EXPECT_EQ(feed->SnapshotOf(honest.pages()).slots_lent, 0U);
-  EXPECT_EQ(feed->SnapshotOf(honest.pages()).ignored_releases, 0U);
-  EXPECT_EQ(feed->SnapshotOf(liar.pages()).slots_lent, 3U);
-  EXPECT_EQ(feed->SnapshotOf(liar.pages()).ignored_releases, 1U);
-  feed->Detach(honest.pages());
-  feed->Detach(liar.pages());
-  EXPECT_EQ(feed->SnapshotOf(liar.pages()).slots_lent, 0U);
+  EXPECT_EQ(feed->SnapshotOf(honest.participant()).slots_lent, 0U);
+  EXPECT_EQ(feed->SnapshotOf(honest.participant()).ignored_releases, 0U);
+  EXPECT_EQ(feed->SnapshotOf(liar.participant()).slots_lent, 3U);
+  EXPECT_EQ(feed->SnapshotOf(liar.participant()).ignored_releases, 1U);
+  feed->Depart(honest.participant(), Ended());
+  feed->Depart(liar.participant(), Ended());
+  EXPECT_EQ(feed->SnapshotOf(liar.participant()).slots_lent, 0U);
 }
 
 // I7: whatever a session was doing when it left, every slot is free again and the memory is back.
@@ -317,12 +317,12 @@ TEST_P(FeedTest, DetachAtAnyPointGivesEverythingBack) {
   for (uint64_t taken = 0; taken < 12; ++taken) {
     const auto feed = Make(Spec(8), std::make_shared<NumberDataset>(1000));
     PageClient client(*feed);
-    ASSERT_TRUE(feed->Attach(client.pages(), Sampler::Start{}).ok());
+    ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
     for (uint64_t i = 0; i < taken; ++i) {
       const auto batch = client.Next();
       if (i % 3 != 0 || i + 3 < taken) client.Release(*batch, *feed);
     }
-    EXPECT_EQ(feed->Detach(client.pages()), 0U);
+    EXPECT_EQ(feed->Depart(client.participant(), Ended()), 0U);
     StopAndWait(*feed);
     EXPECT_EQ(feed->Snapshot().slots_free, 4U) << "after " << taken;
   }
@@ -333,7 +333,7 @@ TEST_P(FeedTest, DetachAtAnyPointGivesEverythingBack) {
 TEST_P(FeedTest, SnapshotAddsUp) {
   const auto feed = Make(Spec(8, 1), std::make_shared<NumberDataset>(50));
   PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.pages(), Sampler::Start{}).ok());
+  ASSERT_TRUE(feed->Attach(client.From(Sampler::Start{})).ok());
   while (const auto batch = client.Next()) client.Release(*batch, *feed);
   const FeedSnapshot snapshot = feed->Snapshot();
   EXPECT_EQ(snapshot.batches, 7U);
@@ -342,7 +342,7 @@ TEST_P(FeedTest, SnapshotAddsUp) {
   EXPECT_EQ(snapshot.state, "ended");
   EXPECT_GT(snapshot.running_ns, 0U);
   EXPECT_LE(snapshot.full_ns, snapshot.running_ns);
-  feed->Detach(client.pages());
+  feed->Depart(client.participant(), Ended());
 }
 
 PF_OVER_BOTH_PRODUCERS(FeedTest);

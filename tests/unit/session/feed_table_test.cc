@@ -16,7 +16,7 @@ namespace {
 
 class FeedTableTest : public FeedTest {
  protected:
-  FeedTableTest() { table_.Start(); }
+  FeedTableTest() : FeedTest(Producer::kNative) { table_.Start(); }
   ~FeedTableTest() override { table_.Stop(); }
 
   static FeedSpec GroupSpec() {
@@ -31,18 +31,20 @@ class FeedTableTest : public FeedTest {
       return MakeUnshared(spec, std::make_shared<NumberDataset>(100));
     };
   }
-  Result<FeedMember> Join(uid_t uid, const FeedSpec& spec) { return table_.Join(uid, spec, Maker(spec)); }
+  Result<std::shared_ptr<Session>> Join(uid_t uid, const FeedSpec& spec) {
+    return table_.Join(uid, spec, Maker(spec));
+  }
   void AwaitReclaim() { table_.AwaitReclaim(std::chrono::steady_clock::now() + std::chrono::seconds(30)); }
 
   FeedTable table_;
 };
 
 TEST_F(FeedTableTest, GroupsAreOfOneUserAndOneName) {
-  ASSERT_OK_AND_ASSIGN(const FeedMember first, Join(1000, GroupSpec()));
-  ASSERT_OK_AND_ASSIGN(const FeedMember same, Join(1000, GroupSpec()));
-  ASSERT_OK_AND_ASSIGN(const FeedMember other_user, Join(1001, GroupSpec()));
-  EXPECT_EQ(&first.feed(), &same.feed());
-  EXPECT_NE(&first.feed(), &other_user.feed());
+  ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Session> first, Join(1000, GroupSpec()));
+  ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Session> same, Join(1000, GroupSpec()));
+  ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Session> other_user, Join(1001, GroupSpec()));
+  EXPECT_EQ(first->feed, same->feed);
+  EXPECT_NE(first->feed, other_user->feed);
 }
 
 TEST_F(FeedTableTest, FeedThatCannotBeMadeLeavesItsNameFree) {
@@ -71,18 +73,18 @@ TEST_F(FeedTableTest, WhoWaitsForAFeedThatCannotBeMadeMakesItsOwn) {
 }
 
 TEST_F(FeedTableTest, NameIsFreeWhenTheLastLeavesAndMemoryWhenTheLastIsGone) {
-  ASSERT_OK_AND_ASSIGN(FeedMember left, Join(1000, GroupSpec()));
-  left.Leave();
-  left.Leave();
+  ASSERT_OK_AND_ASSIGN(std::shared_ptr<Session> left, Join(1000, GroupSpec()));
+  table_.Depart(*left, {DepartureReason::kHungUp});
+  table_.Depart(*left, {DepartureReason::kHungUp});
   FeedSpec other = GroupSpec();
   other.batch_size = 4;
-  std::optional<FeedMember> orphan(std::move(left));
+  std::shared_ptr<Session> orphan = std::move(left);
   {
-    ASSERT_OK_AND_ASSIGN(const FeedMember next, Join(1000, other));
-    EXPECT_NE(&next.feed(), &orphan->feed());
+    ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Session> next, Join(1000, other));
+    EXPECT_NE(next->feed, orphan->feed);
   }
   AwaitReclaim();
-  EXPECT_EQ(pool_.used_bytes(), orphan->feed().arena().bytes());
+  EXPECT_EQ(pool_.used_bytes(), orphan->feed->arena().bytes());
   orphan.reset();
   AwaitReclaim();
   EXPECT_EQ(pool_.used_bytes(), 0U);
@@ -104,12 +106,12 @@ TEST_F(FeedTableTest, AFeedWhoseWorkersHangHoldsUpTheEndOfNoOther) {
   };
   uint64_t hanging_bytes = 0;
   {
-    ASSERT_OK_AND_ASSIGN(const FeedMember member, table_.Join(1000, Spec(8), make_hanging));
-    hanging_bytes = member.feed().arena().bytes();
-    PageClient client(member.feed());
-    ASSERT_OK(member.feed().Attach(client.pages(), std::nullopt));
+    ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Session> session, table_.Join(1000, Spec(8), make_hanging));
+    hanging_bytes = session->feed->arena().bytes();
+    PageClient client(*session->feed);
+    ASSERT_OK(session->feed->Attach(client.participant()));
     reading.get_future().wait();
-    member.feed().Detach(client.pages());
+    session->feed->Depart(client.participant(), Ended());
   }
   for (int i = 0; i < 3; ++i) EXPECT_OK(Join(1000, Spec(8)));
   WaitFor([&] { return pool_.used_bytes() == hanging_bytes; });
@@ -125,7 +127,7 @@ TEST_F(FeedTableTest, AFeedWhoseWorkersHangHoldsUpTheEndOfNoOther) {
 TEST_F(FeedTableTest, StopWaitsForWhoeverStillHasAFeed) {
   std::shared_ptr<Feed> held;
   {
-    ASSERT_OK_AND_ASSIGN(const FeedMember member, Join(1000, Spec(8)));
+    ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Session> session, Join(1000, Spec(8)));
     held = table_.All().at(0);
   }
   auto stopping = std::async(std::launch::async, [&] { table_.Stop(); });
@@ -142,13 +144,13 @@ TEST_F(FeedTableTest, StopWaitsForWhoeverStillHasAFeed) {
 TEST_F(FeedTableTest, TotalsKeepWhatEndedFeedsDid) {
   uint64_t batches = 0;
   {
-    ASSERT_OK_AND_ASSIGN(const FeedMember member, Join(1000, Spec(8)));
-    PageClient client(member.feed());
-    ASSERT_OK(member.feed().Attach(client.pages(), std::nullopt));
-    for (int i = 0; i < 5; ++i) client.Release(*client.Next(), member.feed());
+    ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Session> session, Join(1000, Spec(8)));
+    PageClient client(*session->feed);
+    ASSERT_OK(session->feed->Attach(client.participant()));
+    for (int i = 0; i < 5; ++i) client.Release(*client.Next(), *session->feed);
     batches = table_.Snapshot().totals.batches;
     EXPECT_GE(batches, 5U);
-    member.feed().Detach(client.pages());
+    session->feed->Depart(client.participant(), Ended());
   }
   AwaitReclaim();
   const FeedTable::View after = table_.Snapshot();
@@ -169,14 +171,9 @@ TEST_F(FeedTableTest, WhoeverLetsGoLastDoesNotDestroyTheFeed) {
       return MakeUnshared(Spec(8), std::make_shared<NumberDataset>(100, std::set<uint64_t>{},
                                                                    [tells](uint64_t /*sample*/) {}));
     };
-    std::optional<FeedMember> member;
-    {
-      Result<FeedMember> joined = table_.Join(1000, Spec(8), make);
-      ASSERT_OK(joined.status());
-      member.emplace(*std::move(joined));
-    }
+    ASSERT_OK_AND_ASSIGN(std::shared_ptr<Session> session, table_.Join(1000, Spec(8), make));
     std::vector<std::shared_ptr<Feed>> shares = table_.All();
-    member.reset();
+    session.reset();
     std::thread user([&] { shares.clear(); });
     const std::thread::id users = user.get_id();
     user.join();

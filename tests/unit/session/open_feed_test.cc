@@ -17,9 +17,9 @@ constexpr uint32_t kSessionsOfAUser = 2;
 // What the daemon says to a session that is to take another one's place.
 class OpenFeedTest : public FeedTest {
  protected:
-  OpenFeedTest() { table_.Start(); }
+  OpenFeedTest() : FeedTest(Producer::kNative) { table_.Start(); }
   ~OpenFeedTest() override {
-    for (const auto& session : sessions_.All()) sessions_.End(session, "the test is over");
+    for (const auto& session : sessions_.All()) sessions_.Depart(session, {DepartureReason::kDaemonStops});
     table_.Stop();
   }
 
@@ -39,17 +39,28 @@ class OpenFeedTest : public FeedTest {
     arguments.replaces_session = replaces;
     return arguments;
   }
-  Result<std::shared_ptr<Session>> Open(const OpenFeedArguments& arguments, const Peer& peer = kPeer) {
+  Result<OpenFeedOutcome> Ask(const OpenFeedArguments& arguments, const Peer& peer = kPeer) {
     return opener_.Open(peer, arguments, std::make_shared<NumberDataset>(80));
+  }
+  Result<std::shared_ptr<Session>> Open(const OpenFeedArguments& arguments, const Peer& peer = kPeer) {
+    ASSIGN_OR_RETURN(const OpenFeedOutcome outcome, Ask(arguments, peer));
+    if (const auto* session = std::get_if<std::shared_ptr<Session>>(&outcome)) return *session;
+    return Internal("the outcome is no session");
   }
   uint64_t MustServe(const OpenFeedArguments& arguments, const Peer& peer = kPeer) {
     const std::shared_ptr<Session> session = std::move(Open(arguments, peer)).value();
     EXPECT_OK(SessionTable::Attach(*session));
     return session->id;
   }
-  void End(uint64_t id) { sessions_.End(sessions_.Find(id), "bye"); }
+  void End(uint64_t id) { sessions_.Depart(sessions_.Find(id), {DepartureReason::kBye}); }
+  void Leave(uint64_t id) { sessions_.Depart(sessions_.Find(id), {DepartureReason::kLeft}); }
   bool MustEndFirst(const OpenFeedArguments& arguments, const Peer& peer = kPeer) {
-    return std::move(opener_.MustEndFirst(peer, arguments)).value();
+    const Result<OpenFeedOutcome> outcome = Ask(arguments, peer);
+    if (!outcome.ok()) return false;
+    // A session that comes of asking ends at once.
+    if (const auto* session = std::get_if<std::shared_ptr<Session>>(&*outcome))
+      sessions_.Depart(*session, {DepartureReason::kCancelled});
+    return std::holds_alternative<ReplacedEndsFirst>(*outcome);
   }
 
   static constexpr Peer kPeer{.pid = 77, .uid = kOwner, .gid = 1};
@@ -97,24 +108,22 @@ TEST_F(OpenFeedTest, GroupThatIsNotCompleteDoesNotCountAMemberTwice) {
 
 TEST_F(OpenFeedTest, PositionThatIsNoneEndsNothing) {
   const uint64_t only = MustServe(Arguments());
-  EXPECT_THAT(opener_.MustEndFirst(kPeer, At(3, only, Arguments())),
-              StatusIs(Code::kInvalidArgument, HasSubstr("border")));
+  EXPECT_THAT(Ask(At(3, only, Arguments())), StatusIs(Code::kInvalidArgument, HasSubstr("border")));
   OpenFeedArguments changed = At(0, only, Arguments());
   changed.cursor->fingerprint = "fedcba9876543210";
-  EXPECT_THAT(opener_.MustEndFirst(kPeer, changed),
-              StatusIs(Code::kFailedPrecondition, HasSubstr("cursor.fingerprint")));
+  EXPECT_THAT(Ask(changed), StatusIs(Code::kFailedPrecondition, HasSubstr("cursor.fingerprint")));
   EXPECT_EQ(sessions_.Find(only)->state, SessionState::kAttached);
 }
 
 TEST_F(OpenFeedTest, RefusedSessionLeavesTheOneThatItWasToReplace) {
   const uint64_t mine = MustServe(Arguments());
   const uint64_t other = MustServe(Arguments());
-  Feed& feed = sessions_.Find(mine)->member.feed();
+  Feed& feed = *sessions_.Find(mine)->feed;
   WaitFor([&] { return feed.Snapshot().batches == 4; });  // all slots are lent: it stays there
   {
     ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Session> late, Open(At(0, mine, Arguments())));
     EXPECT_THAT(SessionTable::Attach(*late), StatusIs(Code::kFailedPrecondition, HasSubstr("already at")));
-    sessions_.End(late, "refused");
+    sessions_.Depart(late, {DepartureReason::kNotServed});
   }
   EXPECT_EQ(sessions_.Find(mine)->state, SessionState::kAttached);
   EXPECT_EQ(sessions_.Find(other)->state, SessionState::kAttached);
@@ -135,12 +144,12 @@ TEST_F(OpenFeedTest, ReplacedSessionDoesNotCountAgainstTheLimits) {
 TEST_F(OpenFeedTest, SessionsThatWereLeftDoNotCountUpToAsManyAgain) {
   const uint64_t first = MustServe(Arguments());
   const uint64_t second = MustServe(Arguments());
-  sessions_.Leave(*sessions_.Find(first));
+  Leave(first);
   const uint64_t third = MustServe(Arguments());
   EXPECT_THAT(Open(Arguments()), StatusIs(Code::kResourceExhausted, HasSubstr("user_sessions")));
-  sessions_.Leave(*sessions_.Find(second));
+  Leave(second);
   const uint64_t fourth = MustServe(Arguments());
-  sessions_.Leave(*sessions_.Find(third));
+  Leave(third);
   EXPECT_THAT(Open(Arguments()), StatusIs(Code::kResourceExhausted, HasSubstr("user_sessions")))
       << "three that were left and one that is served";
   End(first);
@@ -152,7 +161,7 @@ TEST_F(OpenFeedTest, FeedsOfTheirOwnThatWereLeftCountAgainstTheLimits) {
   const OpenFeedArguments own = Arguments(Sharing::kExclusive);
   const uint64_t first = MustServe(own);
   MustServe(own);
-  sessions_.Leave(*sessions_.Find(first));
+  Leave(first);
   EXPECT_THAT(Open(own), StatusIs(Code::kResourceExhausted, HasSubstr("user_sessions")));
   End(first);
   EXPECT_OK(Open(own));
@@ -186,7 +195,7 @@ TEST_F(OpenFeedTest, SessionThatIsNotServedIsNoneToReplace) {
   EXPECT_FALSE(MustEndFirst(At(0, pending->id, Arguments())));
   ASSERT_OK(SessionTable::Attach(*pending));
   EXPECT_TRUE(MustEndFirst(At(0, pending->id, Arguments())));
-  sessions_.Orphan(*pending);
+  sessions_.Depart(pending, {DepartureReason::kHungUp});
   EXPECT_FALSE(MustEndFirst(At(0, pending->id, Arguments())));
 }
 

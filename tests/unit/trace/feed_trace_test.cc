@@ -40,13 +40,13 @@ class FeedTraceTest : public FeedTest {
 TEST_F(FeedTraceTest, EveryBatchIsReadThenPublishedThenLent) {
   const auto feed = Make(Spec(10, 1), std::make_shared<NumberDataset>(200));
   PageClient client(*feed);
-  client.pages()->set_session(42);
+  client.participant().pages->set_session(42);
   auto recording = std::move(tracer_.Start(kOwner)).value();
-  ASSERT_TRUE(feed->Attach(client.pages(), std::nullopt).ok());
+  ASSERT_TRUE(feed->Attach(client.participant()).ok());
   Drain(*feed, client);
   feed->LookForTrace(true);
   Take(recording);
-  feed->Detach(client.pages());
+  feed->Depart(client.participant(), Ended());
 
   std::map<uint64_t, std::map<SpanKind, TraceSpan>> batches;
   for (const TraceSpan& span : spans_) {
@@ -73,10 +73,10 @@ TEST_F(FeedTraceTest, EveryBatchIsReadThenPublishedThenLent) {
 TEST_F(FeedTraceTest, OffMeansNoSpans) {
   const auto feed = Make(Spec(10, 1), std::make_shared<NumberDataset>(100));
   PageClient client(*feed);
-  ASSERT_TRUE(feed->Attach(client.pages(), std::nullopt).ok());
+  ASSERT_TRUE(feed->Attach(client.participant()).ok());
   Drain(*feed, client);
   feed->LookForTrace(true);
-  feed->Detach(client.pages());
+  feed->Depart(client.participant(), Ended());
   auto recording = std::move(tracer_.Start(std::nullopt)).value();
   Take(recording);
   EXPECT_TRUE(spans_.empty());
@@ -86,10 +86,10 @@ TEST_F(FeedTraceTest, FeedsOfOthersAreNotSeen) {
   const auto feed = Make(Spec(10, 1), std::make_shared<NumberDataset>(100));
   PageClient client(*feed);
   auto recording = std::move(tracer_.Start(kOwner + 1)).value();
-  ASSERT_TRUE(feed->Attach(client.pages(), std::nullopt).ok());
+  ASSERT_TRUE(feed->Attach(client.participant()).ok());
   Drain(*feed, client);
   feed->LookForTrace(true);
-  feed->Detach(client.pages());
+  feed->Depart(client.participant(), Ended());
   Take(recording);
   EXPECT_TRUE(spans_.empty());
 }
@@ -103,7 +103,7 @@ TEST_F(FeedTraceTest, WaitsAndStepsComeFromTheClientsWords) {
            }));
   PageClient client(*feed);
   auto recording = std::move(tracer_.Start(std::nullopt)).value();
-  ASSERT_TRUE(feed->Attach(client.pages(), std::nullopt).ok());
+  ASSERT_TRUE(feed->Attach(client.participant()).ok());
   feed->LookForTrace(false);
   const uint64_t since = TraceClockNs();
   SetWaitingSince(client, since);
@@ -119,7 +119,7 @@ TEST_F(FeedTraceTest, WaitsAndStepsComeFromTheClientsWords) {
   feed->LookForTrace(false);
   feed->LookForTrace(true);
   Take(recording);
-  feed->Detach(client.pages());
+  feed->Depart(client.participant(), Ended());
 
   const std::vector<TraceSpan> waits = Of(SpanKind::kWait);
   ASSERT_EQ(waits.size(), 1U);
@@ -147,7 +147,7 @@ TEST_F(FeedTraceTest, WordsThatCannotBeTrueAreNotDrawn) {
   auto recording = std::move(tracer_.Start(std::nullopt)).value();
   SetTaken(client, UINT64_MAX);
   SetWaitingSince(client, UINT64_MAX);  // in the future
-  ASSERT_TRUE(feed->Attach(client.pages(), std::nullopt).ok());
+  ASSERT_TRUE(feed->Attach(client.participant()).ok());
   feed->LookForTrace(false);
   for (const uint64_t word : {uint64_t{1}, UINT64_MAX / 2, uint64_t{0}, UINT64_MAX}) {
     SetWaitingSince(client, word);
@@ -158,7 +158,7 @@ TEST_F(FeedTraceTest, WordsThatCannotBeTrueAreNotDrawn) {
   feed->LookForTrace(true);
   const uint64_t ended = TraceClockNs();
   Take(recording);
-  feed->Detach(client.pages());
+  feed->Depart(client.participant(), Ended());
   for (const TraceSpan& span : spans_) {
     EXPECT_GE(span.begin_ns, began);
     EXPECT_LE(span.begin_ns, span.end_ns);

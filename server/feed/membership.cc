@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/feed/membership.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+namespace pinfeed {
+namespace {
+
+// A queue lends one slot in so many, and at least one, only to members that have taken all that they were
+// lent. So one that is stopped leaves some to the others, and to those that come later.
+constexpr uint32_t kSharesOfAQueue = 4;
+
+// Every member gets every batch from its start on.
+class Broadcast final : public Membership {
+ public:
+  Broadcast(uint32_t slot_count, FeedTrace& trace) : Membership(slot_count, trace) {}
+
+  bool Lend(const BatchDescriptor& batch, Clock::time_point now) override {
+    const Sampler::Start here{batch.epoch, batch.batch_index};
+    const uint64_t trace_ns = TraceTime();
+    bool lent = false;
+    for (Participant* member : members()) {
+      if (member->start && here < *member->start) continue;  // it has had this batch before it came back
+      Publish(*member, batch, trace_ns);
+      lent = true;
+    }
+    if (!lent) return false;
+    ++lent_count_;
+    SetLent(batch, now, trace_ns);
+    return true;
+  }
+};
+
+// Each batch goes to one member.
+class Queue final : public Membership {
+ public:
+  Queue(uint32_t slot_count, FeedTrace& trace) : Membership(slot_count, trace) {}
+
+  bool Lend(const BatchDescriptor& batch, Clock::time_point now) override {
+    ++lent_count_;
+    lent_[batch.slot] = {batch, now};
+    waiting_.push_back(batch.slot);
+    return true;
+  }
+
+  void LendWaiting(Clock::time_point now, bool reserve) override {
+    while (!waiting_.empty()) {
+      Participant* const taker = NextTaker(reserve);
+      if (taker == nullptr) return;
+      const BatchDescriptor batch = lent_[waiting_.front()].batch;
+      waiting_.pop_front();
+      const uint64_t trace_ns = TraceTime();
+      Publish(*taker, batch, trace_ns);
+      SetLent(batch, now, trace_ns);
+    }
+  }
+
+  bool IsWaiting(uint32_t slot) const override {
+    return std::find(waiting_.begin(), waiting_.end(), slot) != waiting_.end();
+  }
+  uint32_t waiting() const override { return static_cast<uint32_t>(waiting_.size()); }
+
+  bool MayLendAgain() const override {
+    if (!waiting_.empty()) return true;
+    if (members().size() < 2) return false;
+    return std::any_of(members().begin(), members().end(), [](const Participant* member) {
+      return member->Owes() > 0 && member->pages->Stats().taken < member->pages->published();
+    });
+  }
+
+ private:
+  void GiveBack(uint32_t slot) override { waiting_.push_back(slot); }
+
+  // The member that gets the next batch; null while none may have it.
+  Participant* NextTaker(bool reserve) const {
+    const size_t left = slot_count_ - lent_count_ + waiting_.size();
+    const bool reserved = reserve && left <= std::max(1U, slot_count_ / kSharesOfAQueue);
+    Participant* taker = nullptr;
+    std::pair<int64_t, int64_t> least;
+    for (Participant* member : members()) {
+      // Read once: the client may change it at any time.
+      const std::pair load(member->Untaken(), member->Owes());
+      if (reserved && load.first > 0) continue;
+      if (taker != nullptr && load >= least) continue;
+      taker = member;
+      least = load;
+    }
+    return taker;
+  }
+
+  std::deque<uint32_t> waiting_;  // lent slots whose batches wait for a member, the oldest first
+};
+
+}  // namespace
+
+std::unique_ptr<Membership> Membership::Create(Sharing sharing, uint32_t slot_count, FeedTrace& trace) {
+  if (sharing == Sharing::kQueue) return std::make_unique<Queue>(slot_count, trace);
+  return std::make_unique<Broadcast>(slot_count, trace);  // an exclusive feed has one member
+}
+
+Sampler::Start Membership::EarliestStart(Sampler::Start otherwise) const {
+  Sampler::Start earliest = members_.front()->start.value_or(otherwise);
+  for (const Participant* member : members_) earliest = std::min(earliest, member->start.value_or(otherwise));
+  return earliest;
+}
+
+void Membership::Add(Participant& participant) {
+  participant.role = Participant::Role::kMember;
+  members_.push_back(&participant);
+  participant.pages->SetStarved(starved_);
+}
+
+size_t Membership::Depart(Participant& participant, const Departure& departure) {
+  uint64_t taken = 0;
+  if (departure.keeps_taken) {
+    taken = participant.pages->Evict(departure.error);
+    participant.pages->SetStarved(
+        true);  // it rings for each batch it keeps: the others may wait for that one
+  }
+  trace_.Finish(participant.trace, *participant.pages);
+  std::erase(members_, &participant);
+  std::erase(holders_, &participant);
+  size_t kept = 0;
+  for (uint32_t slot = 0; slot < slot_count_; ++slot) {
+    Participant::Lease& lease = participant.leases[slot];
+    if (!ReadLease(participant, slot)) continue;
+    if (lease.sequence < taken) {
+      ++kept;
+    } else {
+      lease.generation = 0;
+      GiveBack(slot);
+    }
+  }
+  participant.role = kept > 0 ? Participant::Role::kHolder : Participant::Role::kNone;
+  if (kept > 0) holders_.push_back(&participant);
+  return kept;
+}
+
+void Membership::Publish(Participant& participant, const BatchDescriptor& batch, uint64_t trace_ns) {
+  Participant::Lease& lease = participant.leases[batch.slot];
+  lease.generation = batch.generation;
+  lease.sequence = participant.pages->published();
+  trace_.Publishing(participant.trace, *participant.pages, batch, trace_ns);
+  participant.pages->Publish(batch);
+}
+
+void Membership::SetLent(const BatchDescriptor& batch, Clock::time_point now, uint64_t trace_ns) {
+  lent_[batch.slot] = {batch, now};
+  trace_.SlotLent(batch.slot, batch, trace_ns);
+}
+
+std::optional<Membership::Clock::duration> Membership::TakeBack(uint32_t slot, Clock::time_point now) {
+  if (IsWaiting(slot)) return std::nullopt;
+  bool held = false;
+  for (Participant* member : members_) held |= ReadLease(*member, slot);
+  for (Participant* holder : holders_) held |= ReadLease(*holder, slot);
+  if (held) return std::nullopt;
+  --lent_count_;
+  trace_.SlotReleased(slot);
+  return now - lent_[slot].since;
+}
+
+bool Membership::ReadLease(Participant& participant, uint32_t slot) {
+  Participant::Lease& lease = participant.leases[slot];
+  if (lease.generation == 0) return false;
+  const uint64_t word = participant.pages->Released(slot);
+  const uint64_t seen = std::exchange(lease.seen_word, word);
+  if (word == lease.generation) {
+    lease.generation = 0;
+    return false;
+  }
+  if (word != seen) {
+    ++participant.ignored_releases;
+    ++ignored_releases_;
+  }
+  return true;
+}
+
+bool Membership::IsReleased(uint32_t slot) const {
+  const auto has_released = [slot](const Participant* participant) { return !participant->Holds(slot); };
+  return !IsWaiting(slot) && std::all_of(members_.begin(), members_.end(), has_released) &&
+         std::all_of(holders_.begin(), holders_.end(), has_released);
+}
+
+bool Membership::SetStarved(bool starved) {
+  if (std::exchange(starved_, starved) == starved) return false;
+  for (Participant* member : members_) member->pages->SetStarved(starved);
+  return true;
+}
+
+ParticipantSnapshot Membership::Snapshot(const Participant& participant, Clock::time_point now) const {
+  ParticipantSnapshot snapshot;
+  if (participant.role == Participant::Role::kNone) return snapshot;
+  snapshot.ignored_releases = participant.ignored_releases;
+  snapshot.stall_ns = participant.stalls.sums();
+  if (participant.recent.known()) snapshot.recent = participant.recent.shares();
+  for (uint32_t slot = 0; slot < slot_count_; ++slot) {
+    // What it has released counts no more, although the feed may not have looked yet: clients ring seldom.
+    if (!participant.Holds(slot)) continue;
+    ++snapshot.slots_lent;
+    snapshot.oldest_lease_ns = std::max(snapshot.oldest_lease_ns, Nanoseconds(now - lent_[slot].since));
+  }
+  return snapshot;
+}
+
+}  // namespace pinfeed
