@@ -37,7 +37,7 @@ def test_links_and_paths_lead_somewhere(page):
 
 def known_tests():
     """The names by which pages may call tests: Suite.Case, Suite.*, tests/a_test.py::test_b."""
-    sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").glob("*/*_test.*"))
+    sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("*_test.*") if path.suffix in (".c", ".cc", ".py"))
     known = {f"{suite}.{case}" for suite, case in re.findall(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", sources, re.M)}
     known |= {f"{suite}.*" for suite in {name.split(".")[0] for name in known}}
     for path in (ROOT / "tests" / "python").glob("**/*_test.py"):

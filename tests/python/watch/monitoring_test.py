@@ -156,7 +156,7 @@ def loaded(start, data, monkeypatch):
 
 
 def test_every_cause_of_waiting_has_a_colour_of_its_own():
-    (names,) = re.findall(r"kStallCauseNames = \{(.*?)\}", (ROOT / "server" / "pipeline" / "stall.h").read_text("utf-8"), re.S)
+    (names,) = re.findall(r"kStallCauseNames = \{(.*?)\}", (ROOT / "server" / "feed" / "stall.h").read_text("utf-8"), re.S)
     panels = [panel for panel in DASHBOARD["panels"] if any("by (cause" in target["expr"] for target in panel.get("targets", ()))]
     assert panels
     for panel in panels:
