@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Short names for what the presets do. On a bare Debian 12: `make test` installs what is missing, builds, checks and tests everything.
+# Short names for what the presets do. On a bare Debian 12 or 13: `make test` installs what is missing, builds, checks and tests everything.
 BUILD := build/release
 JOBS := $(shell nproc)
 FUZZ_SECONDS := 60
@@ -13,7 +13,7 @@ FIRST_CONFIGURE = $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DPINFEED_TESTS=OFF 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build everything test test-sanitizers packages test-packages test-container test-manifests test-slurm test-accelerate test-load bench demo format tidy fuzz mutants clean
+.PHONY: help build everything test test-unit test-core test-sanitizers packages test-packages test-container test-manifests test-slurm test-accelerate test-load bench demo format tidy fuzz mutants clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -28,22 +28,30 @@ everything:
 	@cmake --preset release -DPINFEED_TESTS=ON -DPINFEED_BENCH=ON $(CMAKE_ARGS)
 	@cmake --build --preset release -- -j $(JOBS)
 
-test: everything ## install what is missing, build, then every check and test
-	@$(CTEST) --test-dir $(BUILD)
+test: test-core test-unit everything ## install what is missing, build, then every check and test
+	@$(CTEST) --test-dir $(BUILD) -L 'check|integration|python'
 
-test-sanitizers: ## unit and integration tests under ASan + UBSan, the core under TSan
+test-unit: ## unit tests under ASan + UBSan, part of `make test`
 	@deploy/install-deps build test
-	@cmake --preset asan $(CMAKE_ARGS) && cmake --build --preset asan -- -j $(JOBS)
-	@$(CTEST) --test-dir build/asan -L 'unit|integration'
+	@cmake --preset asan $(CMAKE_ARGS) && cmake --build --preset asan --target unit_tests -- -j $(JOBS)
+	@$(CTEST) --test-dir build/asan -L unit
+
+test-core: ## unit tests of the core under TSan, part of `make test`
+	@deploy/install-deps build test
 	@cmake --preset tsan $(CMAKE_ARGS) && cmake --build --preset tsan --target core_tests -- -j $(JOBS)
 	@$(CTEST) --test-dir build/tsan -L core
+
+test-sanitizers: ## integration tests with the daemon, the tool and the client under ASan + UBSan
+	@deploy/install-deps build test
+	@cmake --preset asan $(CMAKE_ARGS) && cmake --build --preset asan -- -j $(JOBS)
+	@$(CTEST) --test-dir build/asan -L integration
 
 packages: build ## Debian packages, a tarball and a wheel, into build/packages
 	@deploy/install-deps packages
 	@cpack --config $(BUILD)/CPackConfig.cmake -B build/packages
 	@$(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/packages client/python
 
-test-packages: packages ## install, start, upgrade, remove and purge the packages in a clean Debian (root; minutes); CHROOT_CACHE keeps its base
+test-packages: packages ## install, start, upgrade, remove and purge the packages in a clean system of this Debian (root; minutes); CHROOT_CACHE keeps its base
 	@deploy/install-deps test-packages
 	@tests/packaging/chroot/packages.sh $(CHROOT_CACHE)
 

@@ -133,11 +133,12 @@ void EventLoop::Run() {
     PF_CHECK(count >= 0 || errno == EINTR, "epoll_wait on a descriptor of ours");
     for (int i = 0; i < count; ++i) {
       const epoll_event& event = events.at(static_cast<size_t>(i));
-      if (event.data.u64 == kWake) {
+      const uint64_t key = event.data.u64;  // a copy: the struct is packed, so its field may be misaligned
+      if (key == kWake) {
         RunPosted();
         continue;
       }
-      const auto found = watched_.find(event.data.u64);
+      const auto found = watched_.find(key);
       if (found == watched_.end()) continue;                // removed by an earlier callback of this round
       const std::shared_ptr<Watched> held = found->second;  // lives through its own removal
       held->callback(event.events);

@@ -18,7 +18,7 @@ import time
 
 from source_files import ROOT, code_files
 
-CLANG_TIDY = os.environ.get("CLANG_TIDY", "clang-tidy-14")
+CLANG_TIDY = os.environ.get("CLANG_TIDY", "clang-tidy")
 HEADERS = f"^{ROOT}/(common|proto|server|client|tests)/.*"
 EXTRA = ["--extra-arg=-Wthread-safety", "--extra-arg=-Wno-unknown-warning-option"]
 

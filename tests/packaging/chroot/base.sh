@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A minimal Debian 12 in a folder of its own, for the scripts beside this one, which source it. In: a cache. Out: $root, removed at the end
-# of the script unless $keep is true. Mirror and proxy are this machine's own.
+# A minimal Debian in a folder of its own, for the scripts beside this one, which source it. In: a cache; $suite, the release's name.
+# Out: $root, removed at the end of the script unless $keep is true. Mirror and proxy are this machine's own.
+own_suite=$(. /etc/os-release && echo "${VERSION_CODENAME-}")
 suite=bookworm
 base_packages=ca-certificates,git,make # what it has besides Debian's required packages
 
@@ -21,10 +22,11 @@ cleanup() {
 make_root() {
   local cache=$1 started=$SECONDS sources mirror file
   command -v debootstrap >/dev/null || die "needs debootstrap: apt-get install debootstrap"
-  # Debian's own archives as this machine reaches them; other sources it may have are not what a newcomer has.
-  sources=$(apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) main' 'Created-By: Packages' 'Origin: Debian' 'Component: main' | sort -u)
-  mirror=$(printf '%s\n' "$sources" | awk -v suite=$suite '$3 == suite { print $2; exit }')
-  [ -n "$mirror" ] || die "this machine's apt sources name no Debian archive for $suite; run apt-get update, or use a Debian 12 machine"
+  # Debian's own archives as this machine reaches them, for $suite. A newcomer has no other sources. Every archive holds all releases.
+  sources=$(apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) main' 'Created-By: Packages' 'Origin: Debian' 'Component: main' |
+    sort -u | sed "s/ $own_suite/ $suite/")
+  mirror=$(printf '%s\n' "$sources" | awk -v suite="$suite" '$3 == suite { print $2; exit }')
+  [ -n "$mirror" ] || die "this machine's apt sources name no Debian archive; run apt-get update, or use a Debian machine"
 
   local base=$cache/$suite.tar # a cache holds one base: users who want other packages have a cache of their own
   root=$(mktemp -d "$cache/root.XXXXXX")

@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The Debian packages in a clean Debian 12 that systemd has booted: installed, started, used, upgraded, watched, removed, purged.
+# The Debian packages in a clean system that systemd has booted: installed, started, used, upgraded, watched, removed, purged.
+# The system is of the Debian release that the packages were built on, which is this machine's.
 # In: a directory to keep the base system and downloaded packages in. Out: what was done; status 0 when all went as it should and nothing
 # was left. Needs root, `make packages` done, debootstrap and systemd-nspawn.
 #
@@ -8,6 +9,7 @@
 set -euo pipefail
 here=$(realpath "$(dirname "$0")")
 . "$here/base.sh"
+suite=$own_suite
 
 keep=false
 [ "${1-}" != --keep ] || { keep=true && shift; }

@@ -1,12 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What a newcomer does, on a machine that has nothing: a minimal Debian 12 with git and make, a clone of the last commit, then each command.
+# What a newcomer does, on a machine that has nothing: a minimal Debian with git and make, a clone of the last commit, then each command.
 # In: a directory to keep the base system and downloaded packages in; the commands (default: "make test" and "make demo").
 # Out: their output and times; exit status of the first that fails. Needs root and debootstrap. Mirror and proxy are this machine's own.
 #
-#   tests/packaging/chroot/run.sh [--user] [--keep] /var/tmp/pinfeed-chroot ["make test" ...]
+#   tests/packaging/chroot/run.sh [--suite trixie] [--user] [--keep] /var/tmp/pinfeed-chroot ["make test" ...]
 #
-# --user runs the commands as an ordinary user who may use sudo, else root runs them. --keep leaves the system there to look around in.
+# --suite names the release; without it the release is bookworm (Debian 12). --user runs the commands as an ordinary user who may use sudo,
+# else root runs them. --keep leaves the system there to look around in.
 set -euo pipefail
 . "$(dirname "$0")/base.sh"
 
@@ -51,13 +52,14 @@ fi
 account=root keep=false
 while true; do
   case "${1-}" in
+    --suite) suite=${2-} && shift ;;
     --user) account=user ;;
     --keep) keep=true ;;
     *) break ;;
   esac
   shift
 done
-[ $# -ge 1 ] || die "usage: $0 [--user] [--keep] CACHE_DIRECTORY [COMMAND ...]"
+[ $# -ge 1 ] || die "usage: $0 [--suite RELEASE] [--user] [--keep] CACHE_DIRECTORY [COMMAND ...]"
 [ "$(id -u)" -eq 0 ] || die "needs root, for chroot and mount"
 mkdir -p "$1/archives/partial"
 cache=$(realpath "$1")
