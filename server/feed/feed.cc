@@ -11,12 +11,7 @@
 namespace pinfeed {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr size_t kBadSamplesKept = 16;
-constexpr uint32_t kFailuresASecond = 20;
-constexpr uint32_t kBadSamplesASecond = 10;
-constexpr uint64_t kBadSamplesWarned = 100;  // of a feed; the others are told at info
+constexpr uint32_t kMaxFailuresLoggedPerSecond = 20;
 
 }  // namespace
 
@@ -25,12 +20,11 @@ Feed::Feed(Parts parts)
       parts_(std::move(parts)),
       trace_(parts_.tracer, parts_.owner, parts_.id),
       filling_{*parts_.arena, parts_.sampler, parts_.spec.on_bad_sample, trace_, share_.share()},
+      bad_samples_(parts_.id, parts_.spec.on_bad_sample, parts_.sampler.batches_per_epoch()),
       slots_(parts_.arena->slot_count()),
       membership_(Membership::Create(parts_.spec.sharing, slots_.count(), trace_)),
       planner_(parts_.sampler, parts_.spec.epochs),
-      accounted_(Clock::now()) {
-  for (const TensorPlace& tensor : parts_.layout.tensors) bytes_per_sample_ += tensor.sample_bytes;
-}
+      stalls_(slots_.count()) {}
 
 Feed::~Feed() {
   MutexLock lock(mutex_);
@@ -146,7 +140,7 @@ Feed::AfterUnlock Feed::AdvanceLocked() {
   PublishReadyLocked();
   PlanLocked();
   RequestPiecesLocked(after);
-  if (in_flight_.empty()) {
+  if (batches_.empty()) {
     // Abandoned, the last batches may have been lost: that is no end of the epoch.
     const bool abandoned = filling_.stopped.load(std::memory_order_relaxed);
     if (phase_ == Phase::kRunning && planner_.Done() && !abandoned) {
@@ -174,7 +168,7 @@ Feed::AfterUnlock Feed::AdvanceLocked() {
 void Feed::CollectReleasesLocked() {
   for (uint32_t slot = 0; slot < slots_.count(); ++slot) {
     if (slots_.state(slot) != SlotState::kLent) continue;
-    const std::optional<Clock::duration> lent = membership_->TakeBack(slot, accounted_);
+    const auto lent = membership_->TakeBack(slot, stalls_.time());
     if (!lent) continue;
     counters_.lent.Add(Nanoseconds(*lent));
     slots_.MarkFree(slot);
@@ -182,12 +176,12 @@ void Feed::CollectReleasesLocked() {
 }
 
 void Feed::PublishReadyLocked() {
-  while (!in_flight_.empty() && slots_.state(in_flight_.front()) == SlotState::kReady) {
-    const uint32_t slot = in_flight_.front();
-    Batch& batch = batches_[slot];
+  while (!batches_.empty() && slots_.state(batches_.front()) == SlotState::kReady) {
+    const uint32_t slot = batches_.front();
+    BatchQueue::Batch& batch = batches_[slot];
     if (phase_ != Phase::kRunning || filling_.stopped.load(std::memory_order_relaxed)) {
       slots_.Abandon(slot);
-      in_flight_.pop_front();
+      batches_.Pop();
       continue;
     }
     if (batch.undelivered) {
@@ -196,47 +190,31 @@ void Feed::PublishReadyLocked() {
       stopping_ = true;
       continue;
     }
-    if (batch.result.status.ok()) batch.result.status = CountBadBatchLocked(batch);
+    if (batch.result.status.ok()) batch.result.status = bad_samples_.CheckBatch(batch.result);
     if (!batch.result.status.ok()) {
       error_ = batch.result.status;
       EnterLocked(Phase::kFailed);
       continue;
     }
-    in_flight_.pop_front();
+    batches_.Pop();
     ++counters_.batches;
     counters_.samples += batch.result.samples;
-    counters_.bytes += batch.result.samples * bytes_per_sample_;
+    for (const TensorPlace& tensor : parts_.layout.tensors)
+      counters_.bytes += batch.result.samples * tensor.sample_bytes;
     counters_.epoch = batch.plan.epoch;
     counters_.batch_index = batch.plan.batch_index;
     slots_.MarkLent(slot);
-    LendLocked(slot);
+    if (!membership_->Lend(DescriptorOfLocked(slot), stalls_.time())) slots_.MarkFree(slot);
+    LendWaitingLocked();
   }
-}
-
-Status Feed::CountBadBatchLocked(const Batch& batch) {
-  if (!batch.result.all_bad) {
-    bad_batches_ = 0;
-    return OkStatus();
-  }
-  if (bad_batches_++ == 0) first_bad_ = batch.result.bad.front().reason;
-  if (bad_batches_ < parts_.sampler.batches_per_epoch()) return OkStatus();
-  const char* const choice = parts_.spec.on_bad_sample == OnBadSample::kSkip ? "skip" : "zero";
-  return DataLoss(std::string("on_bad_sample ") + choice + ": a whole epoch (" +
-                  std::to_string(bad_batches_) +
-                  " batches) had no good sample; the first bad one: " + first_bad_);
-}
-
-void Feed::LendLocked(uint32_t slot) {
-  if (!membership_->Lend(DescriptorOfLocked(slot), accounted_)) slots_.MarkFree(slot);
-  LendWaitingLocked();
 }
 
 void Feed::LendWaitingLocked() {
-  membership_->LendWaiting(accounted_, phase_ == Phase::kRunning && !stopping_);
+  membership_->LendWaiting(stalls_.time(), phase_ == Phase::kRunning && !stopping_);
 }
 
 BatchDescriptor Feed::DescriptorOfLocked(uint32_t slot) const {
-  const Batch& batch = batches_[slot];
+  const BatchQueue::Batch& batch = batches_[slot];
   BatchDescriptor descriptor{};
   descriptor.generation = slots_.generation(slot);
   descriptor.epoch = batch.plan.epoch;
@@ -267,14 +245,10 @@ void Feed::PlanLocked() {
       slot = slots_.TakeFree();
       if (!slot) return;
     }
-    Batch& batch = batches_[*slot];
-    batch = Batch{};
-    since_[*slot] = accounted_;
-    batch.plan = planner_.Plan();
-    in_flight_.push_back(*slot);
-    unrequested_.push_back(std::make_shared<BatchFill>(filling_, *this, *slot, batch.plan));
+    const BatchPlan plan = planner_.Plan();
+    batches_.Push(*slot, plan, stalls_.time(), std::make_shared<BatchFill>(filling_, *this, *slot, plan));
   }
-  if (membership_->waiting() == 0 && (!in_flight_.empty() || !planner_.Done()))
+  if (membership_->waiting() == 0 && (!batches_.empty() || !planner_.Done()))
     SetStarvedLocked(false);  // else AdvanceLocked says
 }
 
@@ -283,25 +257,21 @@ bool Feed::SkipUnwantedLocked() {
   const Sampler::Start next = planner_.next();
   const Sampler::Start first = membership_->EarliestStart(next);
   // While older ones are published there may come somebody who wants what lies between.
-  if (first > next && !in_flight_.empty()) return false;
+  if (first > next && !batches_.empty()) return false;
   planner_.SkipTo(first);
   return !planner_.Done();
 }
 
 Sampler::Start Feed::UpcomingLocked() const {
-  if (in_flight_.empty()) return planner_.next();
-  const BatchPlan& plan = batches_[in_flight_.front()].plan;
+  if (batches_.empty()) return planner_.next();
+  const BatchPlan& plan = batches_[batches_.front()].plan;
   return {plan.epoch, plan.batch_index};
 }
 
 void Feed::RequestPiecesLocked(AfterUnlock& after) {
-  while (!unrequested_.empty()) {
-    std::shared_ptr<PieceRequest> request = unrequested_.front()->NextRequest();
-    if (request == nullptr) return;  // the next delivery's end has memory
-    pieces_filling_.fetch_add(1, std::memory_order_relaxed);
+  // Null while pieces are left: a delivery that ends has memory for the next one.
+  while (std::shared_ptr<PieceRequest> request = batches_.NextRequest())
     after.requests.push_back(std::move(request));
-    if (unrequested_.front()->all_requested()) unrequested_.pop_front();
-  }
 }
 
 void Feed::SetStarvedLocked(bool starved) {
@@ -323,50 +293,37 @@ void Feed::EnterLocked(Phase phase) {
 void Feed::Do(AfterUnlock after) {
   for (std::shared_ptr<PieceRequest>& request : after.requests) parts_.producer->Produce(std::move(request));
   if (!after.failure.ok()) {
-    static LogPace pace(kFailuresASecond);
+    static LogPace pace(kMaxFailuresLoggedPerSecond);
     if (const auto more = pace.Admit())
       spdlog::error("feed {}: failed: {}{}", parts_.id, after.failure.ToString(), *more);
   }
   if (after.at_rest) after.at_rest();
 }
 
-// The feed keeps the newest few, and is gone with its job: the log answers afterwards.
-void Feed::LogBadSamples(const std::vector<BadSampleNote>& bad, uint64_t before) const {
-  static LogPace pace(kBadSamplesASecond);
-  for (const BadSampleNote& note : bad) {
-    const auto level = before++ < kBadSamplesWarned ? spdlog::level::warn : spdlog::level::info;
-    if (!spdlog::should_log(level)) continue;
-    if (const auto more = pace.Admit())
-      spdlog::log(level, "feed {}: bad sample {}: {}{}", parts_.id, note.sample_id, note.reason, *more);
-  }
-}
-
 void Feed::OnPieceFilled() {
-  pieces_filling_.fetch_sub(1, std::memory_order_relaxed);
+  batches_.OnPieceFilled();
 }
 
 void Feed::OnPieceMemory() {
   AfterUnlock after;
   {
     MutexLock lock(mutex_);
-    if (!unrequested_.empty()) AccountLocked();  // until now the copies may have been what all waited for
+    if (batches_.has_unrequested())
+      AccountLocked();  // until now the copies may have been what all waited for
     RequestPiecesLocked(after);
   }
   Do(std::move(after));
 }
 
 void Feed::OnFilled(uint32_t slot, FillResult result) {
-  if (!result.bad.empty() && result.status.ok())
-    LogBadSamples(result.bad, bad_logged_.fetch_add(result.bad.size()));
+  if (result.status.ok()) bad_samples_.Log(result.bad);
   MutexLock lock(mutex_);
   AccountLocked();
-  counters_.filling.Add(Nanoseconds(accounted_ - since_[slot]));
-  counters_.bad_samples += result.bad.size();
-  auto& kept = counters_.last_bad_samples;
-  kept.insert(kept.end(), result.bad.begin(), result.bad.end());
-  if (kept.size() > kBadSamplesKept) kept.erase(kept.begin(), kept.end() - kBadSamplesKept);
-  batches_[slot].delivering = true;
-  batches_[slot].result = std::move(result);
+  bad_samples_.Add(result.bad);
+  BatchQueue::Batch& batch = batches_[slot];
+  counters_.filling.Add(Nanoseconds(stalls_.time() - batch.planned));
+  batch.delivering = true;
+  batch.result = std::move(result);
 }
 
 void Feed::OnDelivered(uint32_t slot, const Status& status) {

@@ -3,26 +3,21 @@
 // sessions. Out: published batches.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "common/base/result.h"
 #include "common/base/sync.h"
 #include "common/spec/feed_spec.h"
+#include "server/feed/bad_samples.h"
 #include "server/feed/batch_planner.h"
+#include "server/feed/batch_queue.h"
 #include "server/feed/feed_snapshot.h"
 #include "server/feed/membership.h"
-#include "server/feed/recent_stalls.h"
-#include "server/feed/stall.h"
+#include "server/feed/stall_account.h"
 #include "server/loading/batch_fill.h"
 #include "server/loading/batch_producer.h"
 #include "server/memory/arena.h"
@@ -104,13 +99,6 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   ParticipantSnapshot SnapshotOf(const Participant& participant) const PF_EXCLUDES(mutex_);
 
  private:
-  // What a slot holds from FILLING on.
-  struct Batch {
-    BatchPlan plan;
-    FillResult result;
-    bool delivering = false;   // filled, on its way to where the clients see it
-    bool undelivered = false;  // its arena delivers nothing any more
-  };
   enum class Phase { kWaiting, kRunning, kDraining, kEnded, kFailed };
   // What follows a locked step, and is done without the lock.
   struct AfterUnlock {
@@ -124,7 +112,6 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   AfterUnlock AdvanceLocked() PF_REQUIRES(mutex_);
   void CollectReleasesLocked() PF_REQUIRES(mutex_);
   void PublishReadyLocked() PF_REQUIRES(mutex_);
-  void LendLocked(uint32_t slot) PF_REQUIRES(mutex_);
   BatchDescriptor DescriptorOfLocked(uint32_t slot) const PF_REQUIRES(mutex_);
   // Of a queue: publishes the batches that wait for a member to those that may have them.
   void LendWaitingLocked() PF_REQUIRES(mutex_);
@@ -135,32 +122,23 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   Sampler::Start UpcomingLocked() const PF_REQUIRES(mutex_);
   // Whatever the phase: a batch that is planned ends its filling.
   void RequestPiecesLocked(AfterUnlock& after) PF_REQUIRES(mutex_);
-  // kDataLoss for the batch that completes a whole epoch without one good sample.
-  Status CountBadBatchLocked(const Batch& batch) PF_REQUIRES(mutex_);
   void SetStarvedLocked(bool starved) PF_REQUIRES(mutex_);
   void EnterLocked(Phase phase) PF_REQUIRES(mutex_);
-  // Adds the time since the last change to what the feed was doing until now.
+  // Attributes the time since the last change to what the feed was doing until now. Call it before a change.
   void AccountLocked() PF_REQUIRES(mutex_);
-  void AccountStallLocked(uint64_t elapsed, uint64_t waited) PF_REQUIRES(mutex_);
-  void SettleStallLocked() PF_REQUIRES(mutex_);
   char SlotLetterLocked(uint32_t slot) const PF_REQUIRES(mutex_);
   void Do(AfterUnlock after) PF_EXCLUDES(mutex_);
   void OnPieceFilled() override;
   void OnPieceMemory() override PF_EXCLUDES(mutex_);
   void OnFilled(uint32_t slot, FillResult result) override PF_EXCLUDES(mutex_);
   void OnDelivered(uint32_t slot, const Status& status) override PF_EXCLUDES(mutex_);
-  // `before`: how many the feed had before these.
-  void LogBadSamples(const std::vector<BadSampleNote>& bad, uint64_t before) const;
 
   const FeedShareUse share_;  // first: the memory is gone before it
   Parts parts_;
-  uint64_t bytes_per_sample_ = 0;  // of all tensors
-
   FeedTrace trace_;  // notes guarded by mutex_
-
   BatchFill::Context filling_;
-  std::atomic<uint64_t> bad_logged_{0};
-  std::atomic<uint32_t> pieces_filling_{0};  // requested and not filled
+  BadSamples bad_samples_;  // all but Log guarded by mutex_
+  BatchQueue batches_;      // all but OnPieceFilled guarded by mutex_
 
   mutable Mutex mutex_;
   Phase phase_ PF_GUARDED_BY(mutex_) = Phase::kWaiting;
@@ -168,23 +146,10 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   std::function<void()> at_rest_ PF_GUARDED_BY(mutex_);  // see Stop
   Status error_ PF_GUARDED_BY(mutex_);
   Slots slots_ PF_GUARDED_BY(mutex_);
-  std::array<Batch, kMaxSlots> batches_ PF_GUARDED_BY(mutex_);
-  std::deque<uint32_t> in_flight_ PF_GUARDED_BY(mutex_);  // slots filling or ready, in plan order
-  std::deque<std::shared_ptr<BatchFill>> unrequested_
-      PF_GUARDED_BY(mutex_);  // with pieces to request, in plan order
   const std::unique_ptr<Membership> membership_ PF_GUARDED_BY(mutex_);
   BatchPlanner planner_ PF_GUARDED_BY(mutex_);
-  uint64_t bad_batches_ PF_GUARDED_BY(mutex_) = 0;  // in a row without a good sample
-  std::string first_bad_ PF_GUARDED_BY(mutex_);     // of those
-  FeedSnapshot counters_ PF_GUARDED_BY(mutex_);     // the counting fields only
-  std::chrono::steady_clock::time_point accounted_ PF_GUARDED_BY(mutex_);
-  StallSums stalls_ PF_GUARDED_BY(mutex_);
-  RecentStalls recent_ PF_GUARDED_BY(mutex_);  // as of the last settling
-  // Since when the workers have not told the causes of stalls, and what they had done by then.
-  uint64_t unsettled_ns_ PF_GUARDED_BY(mutex_) = 0;
-  StallSums::Work settled_ PF_GUARDED_BY(mutex_);
-  // By slot: when its batch was planned.
-  std::array<std::chrono::steady_clock::time_point, kMaxSlots> since_ PF_GUARDED_BY(mutex_);
+  FeedSnapshot counters_ PF_GUARDED_BY(mutex_);  // the counting fields only
+  StallAccount stalls_ PF_GUARDED_BY(mutex_);
 };
 
 }  // namespace pinfeed

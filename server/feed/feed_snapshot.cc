@@ -9,11 +9,6 @@
 namespace pinfeed {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// Samples that tell nothing for so long wait for their source: no decoding takes that long.
-constexpr uint64_t kSurelyReadingNs = 2'000'000'000;
-
 // The name of a configured dataset, else the last part of its path.
 std::string NameOf(const DatasetSpec& spec) {
   if (!spec.name.empty()) return spec.name;
@@ -23,94 +18,19 @@ std::string NameOf(const DatasetSpec& spec) {
   return spec.path.substr(slash + 1, end - slash);
 }
 
-// Waiting that is over, and that which goes on.
-uint64_t WaitedNs(const ControlPages::ClientStats& stats, uint64_t now_ns) {
-  const bool waiting = stats.waiting_since_ns != 0 && stats.waiting_since_ns < now_ns;
-  return stats.wait_ns + (waiting ? now_ns - stats.waiting_since_ns : 0);
-}
-
 }  // namespace
 
 void Feed::AccountLocked() {
-  const auto now = Clock::now();
-  const uint64_t elapsed = Nanoseconds(now - accounted_);
-  accounted_ = now;
-  // The trainers' own account of their waiting. It is untrusted: since the last look, no more than the time
-  // there was.
-  uint64_t waited = 0;
-  for (Participant* member : membership_->members()) {
-    const uint64_t total = WaitedNs(member->pages->Stats(), Nanoseconds(now.time_since_epoch()));
-    member->waited_now_ns = total > member->waited_ns ? std::min(total - member->waited_ns, elapsed) : 0;
-    member->waited_ns = total;
-    waited += member->waited_now_ns;
+  StallAccount::State state;
+  state.running = phase_ == Phase::kRunning;
+  if (state.running) {
+    const ProducerTimes times = parts_.producer->times();
+    state.full = slots_.CountIn(SlotState::kFree) == 0 && slots_.CountIn(SlotState::kFilling) == 0;
+    state.cause = batches_.Cause();
+    state.work = {0, share_->worked_ns.load(std::memory_order_relaxed), times.read_ns, times.decode_ns};
+    state.working = share_->running.load(std::memory_order_relaxed) != 0;
   }
-  if (phase_ != Phase::kRunning) return;
-  counters_.running_ns += elapsed;
-  waited /= std::max<size_t>(1, membership_->members().size());
-  counters_.starved_ns += waited;
-  AccountStallLocked(elapsed, waited);
-}
-
-// The batch that comes next tells the cause: whoever waits, waits for it.
-void Feed::AccountStallLocked(uint64_t elapsed, uint64_t waited) {
-  const bool full = slots_.CountIn(SlotState::kFree) == 0 && slots_.CountIn(SlotState::kFilling) == 0;
-  if (full) counters_.full_ns += elapsed;
-  // All memory to fill is taken, and what is in it is loaded: the copies hold up even what is not loaded yet.
-  const bool copying = !unrequested_.empty() && pieces_filling_.load(std::memory_order_relaxed) == 0;
-  const bool loading = !in_flight_.empty() && !batches_[in_flight_.front()].delivering && !copying;
-  const StallCause known = in_flight_.empty() ? StallCause::kConsumer : StallCause::kCopy;
-  const auto note = [loading, known](StallSums& stalls, uint64_t ns) {
-    if (loading) {
-      stalls.Defer(ns);
-    } else {
-      stalls.Add(known, ns);
-    }
-  };
-  if (full) {
-    stalls_.Add(StallCause::kConsumer, elapsed);
-  } else {
-    note(stalls_, waited);
-  }
-  uint32_t most_held = 0;
-  if (full) {
-    for (const Participant* member : membership_->members())
-      most_held = std::max(most_held, member->CountHeld());
-    if (!membership_->holders().empty()) most_held = slots_.count();
-  }
-  for (Participant* member : membership_->members()) {
-    if (full && member->CountHeld() < most_held) {
-      // What it waited, it waited for who has more (it may itself have the batch that it did last).
-      member->stalls.Add(StallCause::kGroup, member->waited_now_ns);
-      if (member->Owes() > 0) member->stalls.Add(StallCause::kConsumer, elapsed - member->waited_now_ns);
-    } else if (full && member->Owes() > 0) {
-      member->stalls.Add(StallCause::kConsumer, elapsed);
-    } else {
-      note(member->stalls, member->waited_now_ns);
-    }
-  }
-  unsettled_ns_ += elapsed;
-  SettleStallLocked();
-}
-
-void Feed::SettleStallLocked() {
-  const ProducerTimes times = parts_.producer->times();
-  const StallSums::Work all{0, share_->worked_ns.load(std::memory_order_relaxed), times.read_ns,
-                            times.decode_ns};
-  StallSums::Work work{unsettled_ns_, all.worked_ns - settled_.worked_ns, all.read_ns - settled_.read_ns,
-                       all.decode_ns - settled_.decode_ns};
-  if (work.worked_ns == 0 && share_->running.load(std::memory_order_relaxed) != 0) {
-    if (unsettled_ns_ < kSurelyReadingNs) return;
-    work.worked_ns = work.elapsed_ns;
-  }
-  stalls_.Settle(work);
-  const Fading span(unsettled_ns_);
-  recent_.Add(span, stalls_.sums());
-  for (Participant* member : membership_->members()) {
-    member->stalls.Settle(work);
-    member->recent.Add(span, member->stalls.sums());
-  }
-  settled_ = all;
-  unsettled_ns_ = 0;
+  stalls_.Account(*membership_, state);
 }
 
 char Feed::SlotLetterLocked(uint32_t slot) const {
@@ -162,34 +82,21 @@ FeedSnapshot Feed::Snapshot() {
   snapshot.slots_filling = slots_.CountIn(SlotState::kFilling);
   snapshot.slots_ready = slots_.CountIn(SlotState::kReady) + membership_->waiting();
   snapshot.slots_lent = slots_.CountIn(SlotState::kLent) - membership_->waiting();
+  snapshot.bad_samples = bad_samples_.count();
+  snapshot.last_bad_samples = bad_samples_.newest();
   snapshot.ignored_releases = membership_->ignored_releases();
   for (uint32_t slot = 0; slot < slots_.count(); ++slot) snapshot.slot_states += SlotLetterLocked(slot);
-  snapshot.stall_ns = stalls_.sums();
-  if (recent_.known()) snapshot.recent = recent_.shares();
   snapshot.arena_bytes = parts_.arena->bytes();
   const ProducerTimes times = parts_.producer->times();
   snapshot.read_ns = times.read_ns;
   snapshot.decode_ns = times.decode_ns;
-  const double running = static_cast<double>(std::max<uint64_t>(1, snapshot.running_ns));
-  if (snapshot.full_ns >= snapshot.starved_ns) {
-    snapshot.bound_on = "consumer";
-    snapshot.bound_share = static_cast<double>(snapshot.full_ns) / running;
-  } else {
-    const StallTimes& stall = snapshot.stall_ns;
-    const auto most =
-        std::max_element(stall.begin(), stall.begin() + static_cast<size_t>(StallCause::kConsumer));
-    const StallCause workers =
-        snapshot.read_ns > snapshot.decode_ns ? StallCause::kRead : StallCause::kDecode;
-    const auto cause = *most > 0 ? static_cast<size_t>(most - stall.begin()) : static_cast<size_t>(workers);
-    snapshot.bound_on = kStallCauseNames[cause];
-    snapshot.bound_share = static_cast<double>(snapshot.starved_ns) / running;
-  }
+  stalls_.AddTo(snapshot);
   return snapshot;
 }
 
 ParticipantSnapshot Feed::SnapshotOf(const Participant& participant) const {
   const MutexLock lock(mutex_);
-  return membership_->Snapshot(participant, Clock::now());
+  return membership_->Snapshot(participant, StallAccount::Clock::now());
 }
 
 }  // namespace pinfeed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A feed over a dataset made of numbers, and a client that reads its pages in this process.
+// Feeds over a dataset made of numbers, by either producer.
 #pragma once
 
 #include <atomic>
@@ -20,42 +20,11 @@
 #include "server/loading/native_batch_producer.h"
 #include "server/memory/host_arena.h"
 #include "tests/support/testing.h"
+#include "tests/unit/feed/number_dataset.h"
+#include "tests/unit/feed/page_client.h"
 #include "tests/unit/feed/unruly_producer.h"
 
 namespace pinfeed {
-
-// Sample i is kNumbers times the value i; the samples in `bad` cannot be read. `before_read` runs in the
-// worker before each read.
-class NumberDataset final : public Dataset {
- public:
-  static constexpr int64_t kNumbers = 64;
-  explicit NumberDataset(uint64_t samples, std::set<uint64_t> bad = {},
-                         std::function<void(uint64_t)> before_read = {})
-      : bad_(std::move(bad)), before_read_(std::move(before_read)) {
-    info_.format = "numbers";
-    info_.path = "/numbers";
-    info_.samples = samples;
-    info_.fingerprint = "0123456789abcdef";
-    info_.fields = {{{"data", DType::kInt64, {kNumbers}}, FieldKind::kTensor}};
-  }
-  const DatasetInfo& info() const override { return info_; }
-  Status ReadTensor(uint64_t id, size_t /*field*/, std::span<std::byte> out) const override {
-    if (before_read_) before_read_(id);
-    if (bad_.contains(id)) return DataLoss("read number " + std::to_string(id) + ": it is bad");
-    auto* numbers = reinterpret_cast<int64_t*>(out.data());
-    std::fill(numbers, numbers + kNumbers, static_cast<int64_t>(id));
-    return OkStatus();
-  }
-  Status ReadEncoded(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& /*out*/) const override {
-    return Internal("numbers are no images");
-  }
-  std::string Describe(uint64_t id) const override { return "number " + std::to_string(id); }
-
- private:
-  DatasetInfo info_;
-  std::set<uint64_t> bad_;
-  std::function<void(uint64_t)> before_read_;
-};
 
 // Slots in host memory, which a test fills or delivers in another way.
 class ArenaOverHost : public Arena {
@@ -76,90 +45,6 @@ class ArenaOverHost : public Arena {
 
  private:
   const std::unique_ptr<HostArena> memory_;
-};
-
-// What a client process would do with its pages, step by step.
-class PageClient {
- public:
-  explicit PageClient(const Feed& feed)
-      : feed_(feed),
-        publish_(std::move(Mapping::Map(participant_.pages->publish_fd(), kPublishPageBytes,
-                                        Access::kReadOnly, false))
-                     .value()),
-        release_(std::move(Mapping::Map(participant_.pages->release_fd(), kReleasePageBytes,
-                                        Access::kReadWrite, false))
-                     .value()),
-        arena_(std::move(Mapping::Map(feed.arena().fd(), feed.arena().bytes(), Access::kReadOnly, false))
-                   .value()) {}
-
-  Participant& participant() { return participant_; }
-  // The same, which wants batches from `start` on.
-  Participant& From(const std::optional<Sampler::Start>& start) {
-    participant_.start = start;
-    return participant_;
-  }
-  const PublishPage& page() const { return *reinterpret_cast<const PublishPage*>(publish_.data()); }
-  ReleasePage& words() const { return *reinterpret_cast<ReleasePage*>(release_.data()); }
-  FeedState state() const { return static_cast<FeedState>(page().state.load(std::memory_order_acquire)); }
-  uint64_t ready() const { return page().published.load(std::memory_order_acquire) - taken_; }
-
-  // The next batch, once it is there; nothing when the feed ended, failed or drained before, or evicted us.
-  std::optional<BatchDescriptor> Next() {
-    for (;;) {
-      const bool final = state() != FeedState::kRunning;
-      if (ready() > 0) {
-        const BatchDescriptor batch = page().ring[taken_++ % kMaxSlots];
-        words().taken.store(taken_, std::memory_order_seq_cst);
-        if (page().state.load(std::memory_order_seq_cst) == static_cast<uint32_t>(FeedState::kEvicted)) {
-          while (page().limit.load(std::memory_order_acquire) == kUnlimited) std::this_thread::yield();
-          if (batch.sequence >= page().limit.load(std::memory_order_relaxed)) return std::nullopt;
-        }
-        return batch;
-      }
-      if (final) return std::nullopt;
-      std::this_thread::yield();  // the watchdog ends a test that never gets here
-    }
-  }
-  // Of the batch's samples.
-  std::span<const std::byte> Tensor(const BatchDescriptor& batch, size_t tensor) const {
-    const TensorPlace& place = feed_.layout().tensors[tensor];
-    return {arena_.data() + batch.slot * feed_.arena().slot_stride() + place.offset,
-            batch.samples * place.sample_bytes};
-  }
-  const int64_t* Data(const BatchDescriptor& batch) const {
-    return reinterpret_cast<const int64_t*>(Tensor(batch, 0).data());
-  }
-  // The samples' numbers; fails the test when a sample is not whole.
-  std::vector<uint64_t> Ids(const BatchDescriptor& batch) const {
-    std::vector<uint64_t> ids;
-    for (uint32_t i = 0; i < batch.samples; ++i) {
-      const int64_t* sample = Data(batch) + i * NumberDataset::kNumbers;
-      for (int64_t k = 1; k < NumberDataset::kNumbers; ++k)
-        EXPECT_EQ(sample[k], sample[0]) << "torn sample " << i;
-      ids.push_back(static_cast<uint64_t>(sample[0]));
-    }
-    return ids;
-  }
-  // As the client library does it: the word, then the doorbell if the daemon asks for it. The test pokes the
-  // feed in the doorbell's stead.
-  void Release(const BatchDescriptor& batch, Feed& feed) {
-    words().slots[batch.slot].generation.store(batch.generation, std::memory_order_seq_cst);
-    if (page().starved.load(std::memory_order_seq_cst) != 0) feed.ReadReleases();
-  }
-
- private:
-  struct WithPages : Participant {
-    explicit WithPages(const Feed& feed) {
-      pages = std::move(ControlPages::Create(feed.arena().slot_count())).value();
-    }
-  };
-
-  const Feed& feed_;
-  WithPages participant_{feed_};
-  Mapping publish_;
-  Mapping release_;
-  Mapping arena_;
-  uint64_t taken_ = 0;
 };
 
 // The process has ended / an operator evicts it.

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bad samples of a feed. In: results of filling. Out: log lines, the newest notes, and the error of a
+// feed that has no good sample.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/spec/feed_spec.h"
+#include "server/loading/batch_fill.h"
+
+namespace pinfeed {
+
+// Purpose: counts, keeps and logs bad samples. Threads: Log from any thread; the feed's lock guards the rest.
+// Errors: kDataLoss, see CheckBatch.
+class BadSamples {
+ public:
+  // `batches_per_epoch`: how many batches in a row without a good sample are an error.
+  BadSamples(uint64_t feed, OnBadSample choice, uint64_t batches_per_epoch)
+      : feed_(feed), choice_(choice), batches_per_epoch_(batches_per_epoch) {}
+
+  // Logs each, at a limited rate: the feed keeps the newest few only, and ends with its job.
+  void Log(const std::vector<BadSampleNote>& bad);
+  void Add(const std::vector<BadSampleNote>& bad);
+  // kDataLoss for the batch that completes a whole epoch without one good sample.
+  Status CheckBatch(const FillResult& result);
+
+  uint64_t count() const { return count_; }
+  const std::vector<BadSampleNote>& newest() const { return newest_; }
+
+ private:
+  const uint64_t feed_;
+  const OnBadSample choice_;
+  const uint64_t batches_per_epoch_;
+  std::atomic<uint64_t> logged_{0};
+  uint64_t count_ = 0;
+  std::vector<BadSampleNote> newest_;
+  uint64_t bad_batches_ = 0;  // in a row, without a good sample
+  std::string first_reason_;  // of those batches
+};
+
+}  // namespace pinfeed

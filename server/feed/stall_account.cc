@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/feed/stall_account.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pinfeed {
+namespace {
+
+// Workers that report no progress for this long wait for their source: no sample takes that long to decode.
+constexpr uint64_t kSurelyReadingNs = 2'000'000'000;
+
+// Waiting that is over, and the waiting that goes on.
+uint64_t WaitedNs(const ControlPages::ClientStats& stats, uint64_t now_ns) {
+  const bool waiting = stats.waiting_since_ns != 0 && stats.waiting_since_ns < now_ns;
+  return stats.wait_ns + (waiting ? now_ns - stats.waiting_since_ns : 0);
+}
+
+}  // namespace
+
+void StallAccount::Account(const Membership& membership, const State& state) {
+  const auto now = Clock::now();
+  const uint64_t elapsed = Nanoseconds(now - std::exchange(time_, now));
+  // The clients write these words, so they are untrusted: no member waits longer than the time that passed.
+  uint64_t waited = 0;
+  for (Participant* member : membership.members()) {
+    const uint64_t total = WaitedNs(member->pages->Stats(), Nanoseconds(now.time_since_epoch()));
+    member->waited_now_ns = total > member->waited_ns ? std::min(total - member->waited_ns, elapsed) : 0;
+    member->waited_ns = total;
+    waited += member->waited_now_ns;
+  }
+  if (!state.running) return;
+  waited /= std::max<size_t>(1, membership.members().size());
+  running_ns_ += elapsed;
+  starved_ns_ += waited;
+  if (state.full) full_ns_ += elapsed;
+  AddStalls(membership, state, elapsed, waited);
+  unsettled_ns_ += elapsed;
+  Settle(membership, state);
+}
+
+void StallAccount::AddStalls(const Membership& membership, const State& state, uint64_t elapsed,
+                             uint64_t waited) {
+  const auto add = [&state](StallSums& stalls, uint64_t ns) {
+    if (state.cause) {
+      stalls.Add(*state.cause, ns);
+    } else {
+      stalls.Defer(ns);
+    }
+  };
+  if (!state.full) {
+    add(stalls_, waited);
+    for (Participant* member : membership.members()) add(member->stalls, member->waited_now_ns);
+    return;
+  }
+  stalls_.Add(StallCause::kConsumer, elapsed);
+  uint32_t most_held = membership.holders().empty() ? 0 : slot_count_;
+  for (const Participant* member : membership.members()) most_held = std::max(most_held, member->CountHeld());
+  for (Participant* member : membership.members()) {
+    if (member->CountHeld() < most_held) {
+      // It waits for those that hold more; the batch that it works on may be among the held ones.
+      member->stalls.Add(StallCause::kGroup, member->waited_now_ns);
+      if (member->Owes() > 0) member->stalls.Add(StallCause::kConsumer, elapsed - member->waited_now_ns);
+    } else if (member->Owes() > 0) {
+      member->stalls.Add(StallCause::kConsumer, elapsed);
+    } else {
+      add(member->stalls, member->waited_now_ns);
+    }
+  }
+}
+
+void StallAccount::Settle(const Membership& membership, const State& state) {
+  StallSums::Work work{unsettled_ns_, state.work.worked_ns - settled_.worked_ns,
+                       state.work.read_ns - settled_.read_ns, state.work.decode_ns - settled_.decode_ns};
+  if (work.worked_ns == 0 && state.working) {
+    if (unsettled_ns_ < kSurelyReadingNs) return;
+    work.worked_ns = work.elapsed_ns;
+  }
+  stalls_.Settle(work);
+  const Fading span(unsettled_ns_);
+  recent_.Add(span, stalls_.sums());
+  for (Participant* member : membership.members()) {
+    member->stalls.Settle(work);
+    member->recent.Add(span, member->stalls.sums());
+  }
+  settled_ = state.work;
+  unsettled_ns_ = 0;
+}
+
+void StallAccount::AddTo(FeedSnapshot& snapshot) const {
+  snapshot.running_ns = running_ns_;
+  snapshot.starved_ns = starved_ns_;
+  snapshot.full_ns = full_ns_;
+  snapshot.stall_ns = stalls_.sums();
+  if (recent_.known()) snapshot.recent = recent_.shares();
+  const double running = static_cast<double>(std::max<uint64_t>(1, running_ns_));
+  if (full_ns_ >= starved_ns_) {
+    snapshot.bound_on = "consumer";
+    snapshot.bound_share = static_cast<double>(full_ns_) / running;
+    return;
+  }
+  const StallTimes& stall = snapshot.stall_ns;
+  const auto most =
+      std::max_element(stall.begin(), stall.begin() + static_cast<size_t>(StallCause::kConsumer));
+  const StallCause workers = snapshot.read_ns > snapshot.decode_ns ? StallCause::kRead : StallCause::kDecode;
+  const auto cause = *most > 0 ? static_cast<size_t>(most - stall.begin()) : static_cast<size_t>(workers);
+  snapshot.bound_on = kStallCauseNames[cause];
+  snapshot.bound_share = static_cast<double>(starved_ns_) / running;
+}
+
+}  // namespace pinfeed
