@@ -183,7 +183,7 @@ def test_one_tracer_at_a_time_and_one_that_is_killed_makes_room(daemon, tmp_path
     first = long_trace(daemon, tmp_path / "first.json")
     second = daemon.address, tmp_path / "second.json", "--seconds", 0.1
     status, _, err = trace(*second)
-    assert status == 1 and "somebody traces this daemon already" in err
+    assert status == 1 and "another trace of this daemon is running" in err
     first.kill()
     first.communicate()
     deadline = time.monotonic() + 30
@@ -295,13 +295,13 @@ def test_other_users_cannot_occupy_the_tracer():
             assert process.returncode == status, error
             return error
 
-        assert "users other than root and the daemon's have 60 at a time" in end(trace("long", 61, **as_nobody), 1)
+        assert "seconds exceed the limit of 60 for users other than root and the daemon's" in end(trace("long", 61, **as_nobody), 1)
         hog = trace("hog", 60, **as_nobody)
         while "traces its own feeds for 60 s" not in daemon.log():
             assert hog.poll() is None
-        assert "somebody traces this daemon already" in end(trace("same", 1, **as_nobody), 1)
+        assert "another trace of this daemon is running" in end(trace("same", 1, **as_nobody), 1)
         end(trace("root", 5), 0)  # longer than the pause that the other one is in for
-        assert "an operator of this host traces now" in end(hog, 1)
+        assert "an operator has started a trace" in end(hog, 1)
         eventually("its pause is over", lambda: has_traced(trace("own", 5, **as_nobody)))  # as long as its first trace was
         assert "this user has just traced" in end(trace("again", 1, **as_nobody), 1)
         daemon.stop()
