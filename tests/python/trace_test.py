@@ -164,7 +164,7 @@ def test_trace_of_an_idle_daemon_is_an_empty_file(daemon, tmp_path):
     path = tmp_path / "trace.json"
     status, out, err = trace(daemon.address, path, "--seconds", 0.2)
     assert status == 0, err
-    assert "nothing happened" in out
+    assert "recorded nothing" in out
     assert [event["ph"] for event in events_of(path)] == ["M"]
 
 
@@ -207,7 +207,7 @@ def test_tracer_that_does_not_read_is_given_up(daemon, data):
 @pytest.mark.parametrize("request_words", [("--seconds", "0"), ("--seconds", "301"), ("--max-spans", "0")])
 def test_requests_out_of_bounds_are_wrong_usage(daemon, request_words):
     status, _, err = trace(daemon.address, "/dev/null", *request_words)
-    assert status == 2 and "is no number from" in err
+    assert status == 2 and "is not a number from" in err
 
 
 def test_the_daemon_refuses_them_too(daemon):

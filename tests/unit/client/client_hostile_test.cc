@@ -128,17 +128,17 @@ INSTANTIATE_TEST_SUITE_P(
         OfferLie(
             "NoBatchSize", [](Offer& o) { o.set_batch_size(0); }, "batch_size is 0"),
         OfferLie(
-            "HugeBatch", [](Offer& o) { o.set_batch_size(0xffffffff); }, "ends behind its slot"),
+            "HugeBatch", [](Offer& o) { o.set_batch_size(0xffffffff); }, "ends after its slot"),
         OfferLie(
             "NoTensors", [](Offer& o) { o.clear_tensors(); }, "no tensors"),
         OfferLie(
             "SameNameTwice", [](Offer& o) { o.mutable_tensors(1)->set_name("image"); }, "two tensors"),
         OfferLie(
             "OffsetBehindTheSlot", [](Offer& o) { o.mutable_tensors(1)->set_offset(2 << 20); },
-            "ends behind its slot"),
+            "ends after its slot"),
         OfferLie(
             "OverflowingOffset", [](Offer& o) { o.mutable_tensors(1)->set_offset(~uint64_t{511}); },
-            "ends behind its slot"),
+            "ends after its slot"),
         OfferLie(
             "UnalignedOffset", [](Offer& o) { o.mutable_tensors(1)->set_offset(513); }, "unaligned"),
         OfferLie(
@@ -190,9 +190,9 @@ INSTANTIATE_TEST_SUITE_P(
               OfferHandle(o, 64);
               o.mutable_arena()->set_read_only(true);
             },
-            "cannot be mapped for reading only"),
+            "cannot be mapped read-only"),
         OfferLie(
-            "NoBackend", [](Offer& o) { o.mutable_arena()->clear_backend(); }, "not known here")),
+            "NoBackend", [](Offer& o) { o.mutable_arena()->clear_backend(); }, "unknown to this library")),
     [](const auto& test) { return test.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(
