@@ -10,11 +10,11 @@ namespace pinfeed {
 namespace {
 
 constexpr int kWidth = 760;
-constexpr int kLabels = 230;  // left of the bars
-constexpr int kValues = 90;   // right of the longest
-constexpr int kBar = 22;      // height, with the gap
-constexpr int kHeading = 34;  // of a panel
-constexpr int kTop = 64;      // title and legend
+constexpr int kLabels = 230;  // width left of the bars
+constexpr int kValues = 90;   // width right of the longest bar
+constexpr int kBar = 22;      // height, including the gap
+constexpr int kHeading = 34;  // height of a panel's heading
+constexpr int kTop = 64;      // height of title and legend
 constexpr std::array<const char*, 4> kColours = {"#4878a8", "#e08848", "#60a060", "#a060a0"};
 
 std::string Escaped(const std::string& text) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bars side by side in an SVG file: text with a few rectangles, which every browser shows and no library has
-// to draw.
+// A bar chart as an SVG file, written directly: it needs no drawing library.
 #pragma once
 
 #include <string>
@@ -11,11 +10,11 @@ namespace pinfeed {
 struct Bar {
   std::string label;
   double value = 0;   // >= 0
-  std::string shown;  // the value as text
-  size_t series = 0;  // gives the colour
+  std::string shown;  // the value's text
+  size_t series = 0;  // selects the colour
 };
 
-// Purpose: one chart: panels with a scale of their own, below each other. A value; one thread.
+// Purpose: one chart: panels below each other, each with its own scale. Copyable. Threads: one.
 class BarChart {
  public:
   BarChart(std::string title, std::vector<std::string> series)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `pinfeed bench`: drains a feed and says how fast it came, how long the hand-off took, and what it was bound
-// on.
+// `pinfeed bench`: drains a feed and reports its rate, its hand-off latency and what it was bound on.
 #include <unistd.h>
 
 #include <chrono>
@@ -31,7 +30,7 @@ constexpr double kMaxStepMs = 1e6;
 struct BenchOptions {
   SpecOptions spec;
   double seconds = 10;
-  uint64_t batches = 0;  // 0: as many as come
+  uint64_t batches = 0;  // 0: no limit
   double step_ms = 0;
   bool json = false;
 };
@@ -41,7 +40,7 @@ uint64_t NanosecondsSince(Clock::time_point start) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
 }
 
-// A line on the terminal that is written over; nothing when stderr is none.
+// A progress line on the terminal. Prints nothing if stderr is not a terminal.
 class Progress {
  public:
   void Show(const BenchReport& report, Clock::time_point start) {
@@ -63,7 +62,7 @@ class Progress {
   Clock::time_point next_ = Clock::now() + kProgressPause;
 };
 
-// A batch if one is ready this moment.
+// Returns a batch if one is ready now.
 std::optional<Batch> NextIfReady(Feed& feed, bool* ended) {
   pf_batch* batch = nullptr;
   const pf_result result = pf_next(feed.get(), 0, &batch);
@@ -79,7 +78,7 @@ uint64_t BatchBytes(const Batch& batch, uint32_t tensor_count) {
   return bytes;
 }
 
-// What the daemon says about the feed that this process is attached to.
+// The daemon's status of the feed that this process is attached to.
 Json OwnFeedStatus(const ToolContext& context) {
   const Json status = Json::parse(StatusJson(context.address));
   for (const Json& feed : ListField(status, "feeds")) {
@@ -122,8 +121,8 @@ void RunBench(const BenchOptions& options, ToolContext& context) {
   const Clock::time_point asked = Clock::now();
   Feed feed(spec, feed_options);
   const uint64_t open_ns = NanosecondsSince(asked);
-  // The first batch is waited for by design; it is told apart, and not part of the rates.
-  if (!NextUnlessInterrupted(feed)) throw ToolError("the feed gave no batch");
+  // The first batch always waits, so it is reported apart and excluded from the rates.
+  if (!NextUnlessInterrupted(feed)) throw ToolError("the feed returned no batch");
   BenchReport report;
   report.SetOpened(open_ns, NanosecondsSince(asked));
   Drain(feed, options, report);
@@ -140,17 +139,17 @@ void RunBench(const BenchOptions& options, ToolContext& context) {
 
 void AddBenchCommand(CLI::App& tool, ToolContext& context) {
   CLI::App* command = tool.add_subcommand(
-      "bench", "Drains a feed: samples/s, bytes/s, hand-off latency, what it is bound on.");
+      "bench", "Drains a feed and reports samples/s, bytes/s, hand-off latency and what it is bound on.");
   const auto options = std::make_shared<BenchOptions>();
   options->spec.AddTo(*command);
-  command->add_option("--seconds", options->seconds, "at most this long")
+  command->add_option("--seconds", options->seconds, "the longest run")
       ->capture_default_str()
       ->check(Within(kLeastSeconds, kMaxSeconds));
-  command->add_option("--batches", options->batches, "at most this many; 0: no limit")->capture_default_str();
-  command->add_option("--step-ms", options->step_ms, "hold each batch this long, as a training step would")
+  command->add_option("--batches", options->batches, "the most batches; 0: no limit")->capture_default_str();
+  command->add_option("--step-ms", options->step_ms, "how long to hold each batch, as a training step would")
       ->capture_default_str()
       ->check(Within(0, kMaxStepMs));
-  command->add_flag("--json", options->json, "the figures as JSON");
+  command->add_flag("--json", options->json, "print the figures as JSON");
   command->callback([options, &context] { RunBench(*options, context); });
 }
 

@@ -9,9 +9,9 @@
 namespace pinfeed {
 namespace {
 
-constexpr size_t kMaxLatencies = 4 << 20;  // 32 MiB; the first ones of a very long run stand for the rest
+constexpr size_t kMaxLatencies = 4 << 20;  // 32 MiB; in a very long run, the first ones only
 
-// Nearest-rank percentile of sorted values, 0 without any.
+// Nearest-rank percentile of sorted values. 0 if there are none.
 uint64_t Percentile(const std::vector<uint64_t>& sorted, double share) {
   if (sorted.empty()) return 0;
   const auto rank = static_cast<size_t>(share * static_cast<double>(sorted.size()));
@@ -68,8 +68,8 @@ void BenchReport::Print() const {
       "%s batches in %s: %s samples/s, %s, %s batches/s\n", Count(batches_).c_str(),
       Duration(number("seconds")).c_str(), Count(static_cast<uint64_t>(number("samples_per_second"))).c_str(),
       ByteRate(number("gigabytes_per_second") * 1e9).c_str(), Fixed(number("batches_per_second"), 1).c_str());
-  std::printf("waited %s of the time; %s batches were ready when asked for\n",
-              Percent(number("wait_share")).c_str(), Count(ready_ns_.size()).c_str());
+  std::printf("waited %s of the time; %s batches were ready at once\n", Percent(number("wait_share")).c_str(),
+              Count(ready_ns_.size()).c_str());
   const Json& ready = report["ready_ns"];
   if (!ready_ns_.empty()) {
     std::printf("hand-off of a ready batch: p50 %s, p90 %s, p99 %s, max %s\n", Micros(ready["p50"]).c_str(),

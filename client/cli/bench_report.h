@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `pinfeed bench` measured. In: one call a batch. Out: rates, percentiles, and what the daemon says the
-// feed is bound on.
+// The measurements of `pinfeed bench`. In: one call per batch. Out: rates, percentiles, and what the daemon
+// says the feed is bound on.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,14 @@
 
 namespace pinfeed {
 
-// Purpose: the figures of one run. A value; one thread.
+// Purpose: collects the figures of one run. Copyable. Threads: one.
 class BenchReport {
  public:
-  // One batch: how long the call took that gave it, and whether it was ready (`took_ns` is then the hand-off
-  // alone) or waited for.
+  // Adds a batch. `took_ns` is how long the call took; for a batch that was ready, that is the hand-off only.
   void Add(uint64_t samples, uint64_t bytes, uint64_t took_ns, bool was_ready);
   void SetOpened(uint64_t open_ns, uint64_t first_batch_ns);
   void SetElapsed(uint64_t elapsed_ns) { elapsed_ns_ = elapsed_ns; }
-  // The feed's entry of pinfeed.v1.GetStatusResponse, for the stall attribution; may be null.
+  // The feed's entry of pinfeed.v1.GetStatusResponse, for the stall attribution. May be null.
   void SetFeedStatus(Json feed) { feed_status_ = std::move(feed); }
 
   uint64_t batches() const { return batches_; }

@@ -10,15 +10,15 @@ namespace pinfeed {
 namespace {
 
 constexpr std::array<const char*, 4> kDataCauses = {"read", "decode", "workers", "copy"};
-// Of the time: with less, neither side waits for the other worth speaking of.
+// Smaller shares of the time are not worth reporting: neither side really waits for the other.
 constexpr double kWorthNaming = 0.03;
 
 struct Bound {
-  std::string on;  // a cause
+  std::string on;  // the cause
   double share = 0;
 };
 
-// The shares of the recent past; null from a daemon that has none.
+// The recent shares; null if the daemon does not report them.
 const Json* Recent(const Json& object) {
   const auto found = object.find("recent");
   return found != object.end() && found->is_object() ? &*found : nullptr;
@@ -30,33 +30,34 @@ double RecentlySlow(const Json& session) {
                                                                         : 0;
 }
 
-// The cause of most waiting for data, with its own share.
-Bound MostOfData(const Json& shares) {
-  Bound most;
+// The largest cause of waiting for data, with its share.
+Bound LargestDataCause(const Json& shares) {
+  Bound largest;
   for (const char* const cause : kDataCauses)
-    if (const double share = DoubleField(shares, cause); share > most.share) most = {cause, share};
-  return most;
+    if (const double share = DoubleField(shares, cause); share > largest.share) largest = {cause, share};
+  return largest;
 }
 
-// As the daemon finds bound_on of the whole run.
+// The same rule as the daemon's bound_on of the whole run.
 Bound Of(const Json& shares) {
   double data = 0;
   for (const char* const cause : kDataCauses) data += DoubleField(shares, cause);
   const double consumer = DoubleField(shares, "consumer");
   if (consumer >= data) return {"consumer", consumer};
-  return {MostOfData(shares).on, data};
+  return {LargestDataCause(shares).on, data};
 }
 
-// The one session that its feed has waited for; null when there are several, or none.
+// The only session that its feed has waited for; null if there are several, or none.
 const Json* Slowest(const Json& feed) {
   const Json& sessions = ListField(feed, "sessions");
   const Json* slowest = nullptr;
   for (const Json& session : sessions)
     if (RecentlySlow(session) > (slowest == nullptr ? 0 : RecentlySlow(*slowest))) slowest = &session;
   if (slowest == nullptr) return nullptr;
-  const double most = RecentlySlow(*slowest);
-  const auto slow = std::count_if(sessions.begin(), sessions.end(),
-                                  [&](const Json& session) { return RecentlySlow(session) > most / 2; });
+  const double slowest_share = RecentlySlow(*slowest);
+  const auto slow = std::count_if(sessions.begin(), sessions.end(), [&](const Json& session) {
+    return RecentlySlow(session) > slowest_share / 2;
+  });
   return slow == 1 ? slowest : nullptr;
 }
 
@@ -88,14 +89,15 @@ std::string FeedBoundOn(const Json& feed) {
 std::string SessionBoundOn(const Json& session, const Json& feed) {
   const Json* const recent = Recent(session);
   if (recent == nullptr || TextField(session, "state") != "attached") return "-";
-  Bound most = MostOfData(*recent);
-  if (const double share = DoubleField(*recent, "consumer"); share > most.share) most = {"trainer", share};
-  if (const double share = DoubleField(*recent, "group"); share > most.share) {
+  Bound largest = LargestDataCause(*recent);
+  if (const double share = DoubleField(*recent, "consumer"); share > largest.share)
+    largest = {"trainer", share};
+  if (const double share = DoubleField(*recent, "group"); share > largest.share) {
     const Json* const slowest = Slowest(feed);
     const bool known = slowest != nullptr && UintField(*slowest, "id") != UintField(session, "id");
-    most = {known ? NameOf(*slowest) : "another of its group", share};
+    largest = {known ? NameOf(*slowest) : "another of its group", share};
   }
-  return most.share < kWorthNaming ? "-" : most.on + " " + Percent(most.share);
+  return largest.share < kWorthNaming ? "-" : largest.on + " " + Percent(largest.share);
 }
 
 }  // namespace pinfeed

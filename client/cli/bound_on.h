@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a feed or a session is bound on, in words. In: feeds and sessions of pinfeed.v1.GetStatusResponse as
-// JSON. Out: a cell of a table.
+// Describes what a feed or a session is bound on. In: feeds and sessions of pinfeed.v1.GetStatusResponse as
+// JSON. Out: a table cell.
 #pragma once
 
 #include <string>
@@ -9,9 +9,10 @@
 
 namespace pinfeed {
 
-// A sentence about the recent past; about the whole run for a daemon that tells no more.
+// Returns a sentence about the recent past, or about the whole run if the daemon reports no recent figures.
 std::string FeedBoundOn(const Json& feed);
-// A few words about the recent past: "trainer 90%", "read 40%", "-" for nothing. `feed` is the session's.
+// Returns a few words about the recent past: "trainer 90%", "read 40%", "-" for nothing. `feed` is the
+// session's feed.
 std::string SessionBoundOn(const Json& session, const Json& feed);
 
 }  // namespace pinfeed

@@ -15,7 +15,7 @@ namespace {
 
 constexpr char kSystemSocket[] = "/run/pinfeed/pinfeed.sock";
 
-// Whether there is a common daemon, and it serves this user.
+// Whether a system-wide daemon runs and serves this user.
 bool IsServed() {
   try {
     StatusJson(kSystemSocket);

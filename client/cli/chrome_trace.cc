@@ -10,7 +10,7 @@ namespace pinfeed {
 namespace {
 
 struct Kind {
-  const char* name;  // in pinfeed.v1.Span.Kind
+  const char* name;  // as in pinfeed.v1.Span.Kind
   const char* shown;
 };
 enum : uint32_t { kRead = 1, kDecode, kFill, kCopy, kPublish, kLent, kWait, kStep };
@@ -23,7 +23,7 @@ constexpr std::array<Kind, 9> kKinds = {{{"", ""},
                                          {"LENT", "lent"},
                                          {"WAIT", "wait"},
                                          {"STEP", "step"}}};
-// Numbers of groups and rows. Viewers read 32 bits, and show 0 in ways of their own.
+// Base numbers of groups and rows. Viewers read 32 bits and treat 0 specially.
 constexpr uint64_t kDaemonGroup = 1;
 constexpr uint64_t kFeedGroups = 1000;
 constexpr uint64_t kSlotRows = 1;
@@ -41,7 +41,7 @@ std::string Quoted(const std::string& text) {
   return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
-// The format counts in microseconds; the digits behind the point are kept.
+// Formats nanoseconds as the format's microseconds, without losing digits.
 std::string Micros(uint64_t nanoseconds) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%" PRIu64 ".%03u", nanoseconds / 1000,
@@ -146,7 +146,7 @@ void ChromeTrace::WriteNames(std::ostream& out, const std::set<Row>& rows) const
       name("thread_name", row, "session " + std::to_string(session) + or_number(sessions_, session));
     }
     const bool slot = feed && row.row < kSessionRows;
-    order("thread_sort_index", row, slot ? rows.size() + index : index);  // slots last
+    order("thread_sort_index", row, slot ? rows.size() + index : index);  // slots after all other rows
     ++index;
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trace as chrome://tracing and ui.perfetto.dev open it. In: pinfeed.v1.TraceResponse, one by one. Out: a
-// file of JSON. Format: "Trace Event Format", the JSON object form
+// Writes a trace for chrome://tracing and ui.perfetto.dev. In: pinfeed.v1.TraceResponse, one by one. Out: a
+// JSON file. Format: "Trace Event Format", the JSON object form
 // (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
 #pragma once
 
@@ -16,21 +16,21 @@
 
 namespace pinfeed {
 
-// Purpose: sorts spans into rows: a thread of the daemon each (read, decode, copy), and for each feed a row a
-// session (wait, step, publish) and a row a slot (fill, copy, lent). Spans of a row lie behind or within each
-// other. A value; one thread. Errors: none; unknown kinds of spans, of a newer daemon, are left out.
+// Purpose: sorts spans into rows. Each daemon thread has a row (read, decode, copy). Each feed has a row per
+// session (wait, step, publish) and per slot (fill, copy, lent). Spans of a row follow each other or nest.
+// Copyable. Threads: one. Errors: none. Kinds of spans that only a newer daemon knows are left out.
 class ChromeTrace {
  public:
   void Add(const Json& response);
-  // Writes JSON; strings are escaped, and what is not UTF-8 replaced.
+  // Writes JSON. Strings are escaped, and invalid UTF-8 is replaced.
   void Write(std::ostream& out) const;
 
   uint64_t spans() const { return spans_.size(); }
   uint64_t lost() const { return lost_; }
   bool full() const { return full_; }
-  // From the first span's begin to the last one's end.
+  // The time from the first span's begin to the last span's end.
   double seconds() const;
-  // Of all spans of a kind ("copy", "wait", ...): how many, and how long they are together, in nanoseconds.
+  // Per kind of span ("copy", "wait", ...): the count, and the summed duration in nanoseconds.
   std::map<std::string, std::pair<uint64_t, uint64_t>> Totals() const;
 
  private:
@@ -42,7 +42,7 @@ class ChromeTrace {
     bool open = false;
     uint64_t feed = 0, session = 0, epoch = 0, batch = 0, begin_ns = 0, end_ns = 0;
   };
-  // A row: Chrome's "process" (a group of rows) and "thread".
+  // A row's place: Chrome's "process" (a group of rows) and "thread".
   struct Row {
     uint64_t group = 0;
     uint64_t row = 0;

@@ -6,11 +6,11 @@
 
 namespace pinfeed {
 
-CLI::Validator Within(double least, double most) {
-  return {[least, most](const std::string& text) -> std::string {
+CLI::Validator Within(double min, double max) {
+  return {[min, max](const std::string& text) -> std::string {
             double value = 0;
-            if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) return {};
-            return Printable(text) + " is no number from " + Json(least).dump() + " to " + Json(most).dump();
+            if (CLI::detail::lexical_cast(text, value) && value >= min && value <= max) return {};
+            return Printable(text) + " is not a number from " + Json(min).dump() + " to " + Json(max).dump();
           },
           "NUMBER"};
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What main() and the commands agree on: each command adds its options to the tool and leaves its exit status
-// in the result.
+// Shared by main() and the commands. Each command adds its options to the tool and stores its exit status in
+// the result.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,35 +12,36 @@
 
 namespace pinfeed {
 
-// Exit statuses beside 0; the message on stderr says why. `pinfeed --help` lists them.
+// Exit statuses other than 0. The message on stderr says why. `pinfeed --help` lists them.
 inline constexpr int kExitFailed = 1;
-inline constexpr int kExitUsage = 2;          // the command line asks for nothing that could be done
-inline constexpr int kExitInterrupted = 130;  // as a shell says it of SIGINT
+inline constexpr int kExitUsage = 2;          // the command line is wrong
+inline constexpr int kExitInterrupted = 130;  // as shells report SIGINT
 
-// Purpose: what all commands share. Lives as long as main().
+// Purpose: the state that all commands share. Lives as long as main().
 struct ToolContext {
-  std::string address;  // empty: as the library finds it
+  std::string address;  // empty: the library's default
   int exit_status = 0;
 };
 
-// A failure of the tool's own (the library's are pinfeed::Error).
+// A failure of the tool itself (the library throws pinfeed::Error).
 class ToolError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
-// The options do not say what to do.
+// The command line is wrong.
 class UsageError : public ToolError {
  public:
   using ToolError::ToolError;
 };
 
-// A number from `least` to `most`. CLI::Range lets "nan" pass, which compares false with everything.
-CLI::Validator Within(double least, double most);
+// A CLI check for a number from `min` to `max`. CLI::Range accepts "nan", because every comparison with it is
+// false.
+CLI::Validator Within(double min, double max);
 
-// For commands that only look. Where no daemon was named and none serves this user at the default address,
-// this user's private daemon is what to look at: `context.address` becomes its socket, which stderr tells.
-// Throws ToolError, which lists them, when there are several. Returns those that run beside the one that is
-// looked at.
+// Chooses a daemon for commands that only read. If no daemon was named and none serves this user at the
+// default address, sets `context.address` to the socket of the user's private daemon and says so on stderr.
+// Throws ToolError, listing them, if there are several. Returns the private daemons other than the chosen
+// one.
 std::vector<PrivateDaemon> ChooseDaemon(ToolContext& context);
 
 void AddStatusCommand(CLI::App& tool, ToolContext& context);
@@ -50,7 +51,7 @@ void AddBenchCommand(CLI::App& tool, ToolContext& context);
 void AddTopCommand(CLI::App& tool, ToolContext& context);
 void AddTraceCommand(CLI::App& tool, ToolContext& context);
 void AddDoctorCommand(CLI::App& tool, ToolContext& context);
-// drain, evict, reload, logs
+// Adds drain, evict, reload and logs.
 void AddOperatorCommands(CLI::App& tool, ToolContext& context);
 
 }  // namespace pinfeed

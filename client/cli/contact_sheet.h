@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Images side by side in one PNG. In: uint8 pixels, height x width x channels. Out: a file.
+// Combines images into one PNG. In: uint8 pixels, height x width x channels. Out: a file.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace pinfeed {
 
-// Purpose: a grid of equally large tiles, about square, with dark lines between. Owns its pixels. A value;
-// one thread. Errors: Write throws ToolError.
+// Purpose: a grid of equally large tiles, about square, with dark lines between them. Owns its pixels.
+// Copyable. Threads: one. Errors: Write throws ToolError.
 class ContactSheet {
  public:
   // Preconditions: count >= 1; 1, 3 or 4 channels.

@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kMaxBytes = 256'000'000;
 constexpr uint64_t kLeastBytes = 16'000'000;
 constexpr uint64_t kPiece = 16'000'000;
-// A figure's runs end after the first time, and within a run after the second.
+// Runs stop after the first limit, and a single run after the second.
 constexpr double kEnoughSeconds = 0.15;
 constexpr double kMaxSeconds = 0.6;
 constexpr uint32_t kFewestRuns = 2;
@@ -44,7 +44,7 @@ Result<std::unique_ptr<CopyBench>> CopyBench::Create(std::shared_ptr<const CudaD
     RETURN_IF_ERROR(CudaStatus(device->driver().cuMemGetInfo(&free_bytes, &total_bytes),
                                "ask for the free memory of GPU " + device->uuid()));
   }
-  // Two buffers on the host, one on the GPU; others run here too.
+  // Two buffers on the host and one on the GPU, leaving room for other processes.
   const uint64_t room = std::min<uint64_t>(host_available_bytes / 8, free_bytes / 4);
   if (room < kLeastBytes) {
     return ResourceExhausted(
@@ -80,7 +80,8 @@ CopyBench::~CopyBench() {
   const CudaScope scope(*device_);
   for (CUstream stream : {copies_, work_}) {
     if (stream == nullptr) continue;
-    (void)device_->driver().cuStreamSynchronize(stream);  // a broken context fails here, and is lost anyway
+    (void)device_->driver().cuStreamSynchronize(
+        stream);  // fails if the context is broken, which is then lost anyway
     (void)device_->driver().cuStreamDestroy(stream);
   }
 }
@@ -105,7 +106,7 @@ Status CopyBench::CopyOne(Source source, uint64_t offset, uint64_t bytes) {
              : CudaStatus(result, "copy " + std::to_string(bytes) + " bytes to GPU " + device_->uuid());
 }
 
-// As `tensor.to(device)` does it: blocking means to wait for each copy, else for all together.
+// Does what `tensor.to(device)` does: a blocking call waits for each copy, otherwise one wait covers all.
 Status CopyBench::Copy(Source source, uint64_t count, uint64_t bytes, bool blocking, double limit,
                        uint32_t* copied) {
   const uint64_t places = bytes_ / bytes;
@@ -113,7 +114,7 @@ Status CopyBench::Copy(Source source, uint64_t count, uint64_t bytes, bool block
   uint32_t done = 0;
   for (; done < count && (done % 16 != 0 || Since(start) < limit); ++done) {
     const uint64_t place = done % places;
-    // Staging memory is used again once its last copy is over.
+    // Staging memory is reused once its last copy has finished.
     if (place == 0 && done > 0 && source == Source::kPinThenCopy) RETURN_IF_ERROR(Finish(copies_));
     RETURN_IF_ERROR(CopyOne(source, place * bytes, bytes));
     if (blocking) RETURN_IF_ERROR(Finish(copies_));
@@ -179,7 +180,7 @@ Result<OverlapFigure> CopyBench::Overlap(Source source) {
     RETURN_IF_ERROR(Work(rounds));
     if (copy) {
       const Clock::time_point called = Clock::now();
-      // The buffer's last quarter: the work neither reads nor writes it.
+      // Uses the buffer's last quarter, which the work neither reads nor writes.
       RETURN_IF_ERROR(CopyOne(source, bytes_ - bytes, bytes));
       *call_seconds = Since(called);
     }
@@ -188,7 +189,7 @@ Result<OverlapFigure> CopyBench::Overlap(Source source) {
     return Since(start);
   };
   double ignored = 0;
-  RETURN_IF_ERROR(timed(1, true, &ignored).status());  // the first time is slower
+  RETURN_IF_ERROR(timed(1, true, &ignored).status());  // the first run is slower
   ASSIGN_OR_RETURN(figure.copy_seconds, timed(0, true, &ignored));
   ASSIGN_OR_RETURN(const double one, timed(1, false, &ignored));
   ASSIGN_OR_RETURN(const double five, timed(5, false, &ignored));

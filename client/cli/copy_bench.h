@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast host memory gets to a GPU, by ways of copying. In: a GPU. Out: rates, and the table of PyTorch's
-// tutorial "A guide on good usage of non_blocking and pin_memory() in PyTorch"
-// (https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html), whose sizes are used: one tensor of 10^6
+// Measures how fast host memory is copied to a GPU in several ways. In: a GPU. Out: rates, and the table of
+// PyTorch's tutorial "A guide on good usage of non_blocking and pin_memory() in PyTorch"
+// (https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html) with its sizes: one tensor of 10^6
 // floats, 1,000 of 10^3 and 1,000 of 10^6.
 #pragma once
 
@@ -19,15 +19,15 @@
 
 namespace pinfeed {
 
-// kPinThenCopy: what `tensor.pin_memory().to(device)` does once PyTorch has pinned memory to spare: the bytes
-// go through that first.
+// kPinThenCopy is what `tensor.pin_memory().to(device)` does once PyTorch has pinned memory in its cache: it
+// copies the bytes into that memory first.
 enum class Source : uint8_t { kPageable, kPinned, kPinThenCopy };
 inline constexpr std::array<const char*, 3> kSourceNames = {"pageable", "pinned", "pin, then copy"};
 
 struct TensorSet {
   const char* name;
   uint32_t count;
-  uint64_t bytes;  // of one
+  uint64_t bytes;  // per tensor
   const char* size;
 };
 inline constexpr std::array<TensorSet, 3> kTensorSets = {{{"1 large", 1, 4'000'000, "4 MB"},
@@ -35,29 +35,27 @@ inline constexpr std::array<TensorSet, 3> kTensorSets = {{{"1 large", 1, 4'000'0
                                                           {"1,000 large", 1000, 4'000'000, "4 MB each"}}};
 
 struct CopyFigure {
-  size_t set = 0;  // of kTensorSets
+  size_t set = 0;  // index into kTensorSets
   Source source{};
   bool blocking = false;
-  uint32_t copied = 0;  // tensors, in a run; fewer than the set has when the time was up
+  uint32_t copied = 0;  // tensors per run; fewer than the set has if time ran out
   double seconds = 0;   // for the whole set, best of the runs
 };
 
-// What becomes of a copy's time when the GPU has other work, here copies within its memory, on another
-// stream.
+// How a copy behaves while the GPU does other work on another stream: here, copies within its memory.
 struct OverlapFigure {
   Source source{};
   double copy_seconds = 0, work_seconds = 0;  // each alone
   double both_seconds = 0;
-  double call_seconds = 0;  // that the copying call kept its thread
-  double hidden() const;    // share of the shorter one that took no time of its own
+  double call_seconds = 0;  // for which the copying call blocked its thread
+  double hidden() const;    // share of the shorter one that overlapped the other
 };
 
-// Purpose: measures one GPU. Owns: its buffers, of which there are three (pageable, pinned, device) of
-// `buffer_bytes()` at most 256 MB each, freed with it; a set larger than that goes round. Threads: one.
-// Errors: the driver's, by name.
+// Purpose: measures one GPU. Owns: three buffers (pageable, pinned, device) of `buffer_bytes()`, at most 256
+// MB each. A larger set reuses them cyclically. Threads: one. Errors: the driver's, by name.
 class CopyBench {
  public:
-  // Takes less memory when `host_available_bytes` or the GPU has little.
+  // Uses less memory if `host_available_bytes` or the GPU has little.
   static Result<std::unique_ptr<CopyBench>> Create(std::shared_ptr<const CudaDevice> device,
                                                    uint64_t host_available_bytes);
   ~CopyBench();
@@ -65,9 +63,9 @@ class CopyBench {
   CopyBench& operator=(const CopyBench&) = delete;
 
   uint64_t buffer_bytes() const { return bytes_; }
-  // How fast memory is pinned: why nobody should do it for every batch.
+  // How fast memory can be pinned, which shows why pinning per batch is slow.
   double pinning_bytes_per_second() const;
-  // In one go, in pieces of 16 MB.
+  // For a single copy, and for one in pieces of 16 MB.
   Result<double> BytesPerSecond(Source source);
   Result<CopyFigure> Measure(size_t set, Source source, bool blocking);
   Result<OverlapFigure> Overlap(Source source);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `pinfeed datasets`: what the daemon can serve by name, and below which roots by path.
+// `pinfeed datasets`: the named datasets that the daemon serves, and the roots of allowed paths.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -13,9 +13,9 @@
 namespace pinfeed {
 namespace {
 
-// "HxWx3 (varying size)", "3x224x224"; empty for a number.
+// Returns "HxWx3 (varying size)" or "3x224x224"; empty for a scalar.
 std::string Shape(const Json& field) {
-  static constexpr std::array<const char*, 2> kVarying = {"H", "W"};  // of images; nothing else varies
+  static constexpr std::array<const char*, 2> kVarying = {"H", "W"};  // only images vary
   std::string text;
   bool varies = false;
   size_t dimension = 0;
@@ -30,7 +30,7 @@ std::string Shape(const Json& field) {
   return text + (varies ? " (varying size)" : "");
 }
 
-// "image uint8 HxWx3 (varying size), label int64"
+// Returns "image uint8 HxWx3 (varying size), label int64".
 std::string Fields(const Json& dataset) {
   std::string text;
   for (const Json& field : ListField(dataset, "fields")) {
@@ -59,7 +59,7 @@ void PrintDatasets(const Json& answer) {
     table.Print();
   }
   std::puts("");
-  if (ListField(answer, "allowed_roots").empty()) std::puts("no paths are allowed beside them");
+  if (ListField(answer, "allowed_roots").empty()) std::puts("no other paths are allowed");
   for (const Json& root : ListField(answer, "allowed_roots"))
     std::printf("any path below %s may be opened\n", Printable(root.get<std::string>()).c_str());
 }
@@ -67,7 +67,7 @@ void PrintDatasets(const Json& answer) {
 }  // namespace
 
 void AddDatasetsCommand(CLI::App& tool, ToolContext& context) {
-  CLI::App* command = tool.add_subcommand("datasets", "The datasets that the daemon serves by name.");
+  CLI::App* command = tool.add_subcommand("datasets", "Lists the datasets that the daemon serves by name.");
   const auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "pinfeed.v1.ListDatasetsResponse as JSON");
   command->callback([json, &context] {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `pinfeed doctor`: what this host can do for pinfeed, and whether pinning and overlapping pay on it.
+// `pinfeed doctor`: checks what this host can do for pinfeed, and measures whether pinning and overlapping
+// pay on it.
 #include "client/cli/doctor.h"
 
 #include <algorithm>
@@ -57,7 +58,7 @@ void PrintCopies(const Json& gpu) {
       static_cast<unsigned long long>(UintField(gpu, "ordinal")));
   Table table;
   table.Add({"TENSORS", "SOURCE", "BLOCKING", "NOT BLOCKING"});
-  for (size_t i = 0; i + 1 < copies.size(); i += 2) {  // blocking and not stand side by side
+  for (size_t i = 0; i + 1 < copies.size(); i += 2) {  // pairs of blocking and non-blocking
     table.Add({TextField(copies[i], "tensors"), TextField(copies[i], "source"),
                Fixed(DoubleField(copies[i], "milliseconds"), 3),
                Fixed(DoubleField(copies[i + 1], "milliseconds"), 3)});
@@ -83,7 +84,7 @@ void Print(const DoctorReport& report) {
 void WritePlot(const DoctorReport& report, const std::string& path) {
   const std::string svg = PlotCopies(report);
   if (svg.empty()) {
-    throw ToolError("write " + path + ": there is nothing to plot, as " +
+    throw ToolError("write " + path + ": there is nothing to plot: " +
                     (report.gpus.empty() ? "no GPU was found" : "no copies to a GPU could be measured"));
   }
   errno = 0;
@@ -124,16 +125,16 @@ void AddDoctorCommand(CLI::App& tool, ToolContext& context) {
       "Checks kernel, limits, daemon and GPUs, and measures whether pinning and overlapping pay here. Exit "
       "status: 1 when something that pinfeed needs is broken, or when there is no GPU for --plot to show.");
   const auto options = std::make_shared<DoctorOptions>();
-  command->add_flag("--json", options->json, "the report as JSON");
+  command->add_flag("--json", options->json, "print the report as JSON");
   command
       ->add_option("--plot", options->plot, "write the times of copies to the first GPU as a bar chart (SVG)")
       ->check([](const std::string& path) {
         const bool svg = path.size() > 4 && path.compare(path.size() - 4, 4, ".svg") == 0;
-        return svg ? std::string() : Printable(path) + " does not end in .svg, which is what is written";
+        return svg ? std::string() : Printable(path) + " must end in .svg, the format that is written";
       });
   command->callback([options, &context] { RunDoctor(*options, context); });
 
-  // Run by `doctor` itself.
+  // The hidden command that `doctor` runs as the other process of a probe.
   CLI::App* probe = tool.add_subcommand("doctor-probe", "")->group("");
   const auto probed = std::make_shared<ProbedMemory>();
   probe->add_option("--backend", probed->backend)

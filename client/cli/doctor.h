@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of `pinfeed doctor` agree on.
+// Shared by the parts of `pinfeed doctor`.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace pinfeed {
 
-// One thing that was looked at. kBroken: pinfeed cannot do what it is there for.
+// The result of one check. kBroken: pinfeed cannot work.
 struct Finding {
   enum class State { kFine, kNote, kBroken };
   State state = State::kFine;
@@ -21,10 +21,10 @@ struct Finding {
 
 struct DoctorReport {
   std::vector<Finding> findings;
-  Json host;    // limits, in numbers
+  Json host;    // limits, as numbers
   Json daemon;  // pinfeed.v1.GetStatusResponse, or null
   Json gpus = Json::array();
-  std::vector<std::string> answers;  // in words
+  std::vector<std::string> answers;  // sentences
 
   void Fine(std::string what, std::string text) {
     findings.push_back({Finding::State::kFine, std::move(what), std::move(text)});
@@ -37,27 +37,27 @@ struct DoctorReport {
   }
 };
 
-// How far it has come, 0 to 1, and with what. Throws Interrupted.
+// Reports progress, from 0 to 1, and the current step. Throws Interrupted.
 using DoctorProgress = std::function<void(double share, const std::string& what)>;
 
-// Kernel, memory, limits.
+// Checks kernel, memory, limits and the daemon.
 void ExamineHost(DoctorReport& report);
 void ExamineDaemon(const std::string& address, DoctorReport& report);
-// Every GPU: whether its memory can be shared with another process, how fast copies are; of the first one
-// the table of copy_bench.h.
+// Checks for every GPU whether its memory can be shared with another process and how fast copies are. For the
+// first GPU, also measures the table of copy_bench.h.
 void ExamineGpus(DoctorReport& report, const DoctorProgress& progress);
-// The bars of that table, as SVG; empty without a GPU.
+// That table as an SVG bar chart. Empty without a GPU.
 std::string PlotCopies(const DoctorReport& report);
 
-// What another process has to map.
+// The memory that another process maps in a probe.
 struct ProbedMemory {
   std::string backend;  // "vmm-fd", "cuda-ipc"
   int fd = -1;          // of the memory, or of a pipe that holds its handle
   std::string gpu_uuid;
   uint64_t bytes = 0;
-  std::string mark;  // what is to be found there, hexadecimal
+  std::string mark;  // the bytes expected there, in hexadecimal
 };
-// The other process of a probe. Says on stderr what went wrong; the exit status.
+// Runs the other process of a probe. Prints errors to stderr and returns the exit status.
 int Probe(const ProbedMemory& probed);
 
 }  // namespace pinfeed

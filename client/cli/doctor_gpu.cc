@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of `pinfeed doctor` that looks at GPUs: can their memory be shared with another process, how fast
-// is it reached, and what does that mean.
+// The GPU part of `pinfeed doctor`: whether GPU memory can be shared between processes, how fast copies are,
+// and what that means.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -17,11 +17,11 @@
 namespace pinfeed {
 namespace {
 
-constexpr double kClearly = 1.15;  // times as fast: less is not worth a word
+constexpr double kClearly = 1.15;  // smaller ratios are not worth reporting
 constexpr double kMostlyHidden = 0.7;
 constexpr std::array<Source, 3> kSources = {Source::kPageable, Source::kPinned, Source::kPinThenCopy};
 
-// In the order in which the daemon prefers them.
+// In the daemon's order of preference.
 constexpr std::array<Backend, 2> kBackends = {Backend::kVmmFd, Backend::kCudaIpc};
 
 std::string Name(int ordinal) {
@@ -121,7 +121,7 @@ double Factor(double slower, double faster) {
   return faster > 0 ? slower / faster : 0;
 }
 
-// "a is 2.1 times as fast as b".
+// Returns "a is 2.1 times as fast as b".
 std::string Compared(const char* a, const char* b, double b_over_a) {
   if (b_over_a >= kClearly) return std::string(a) + " is " + Times(b_over_a) + " as fast as " + b;
   if (b_over_a > 0 && 1 / b_over_a >= kClearly)
@@ -164,7 +164,7 @@ void Answer(const Json& gpu, DoctorReport& report) {
         Percent(std::min(held, 1.0)) + " of it.");
   }
   std::reverse(report.answers.end() - static_cast<std::ptrdiff_t>(ListField(gpu, "overlap").size()),
-               report.answers.end());  // pinned first
+               report.answers.end());  // sorts pinned first
 }
 
 Status ExamineGpu(int ordinal, bool in_full, DoctorReport& report, const DoctorProgress& progress,
@@ -200,15 +200,15 @@ void ExamineGpus(DoctorReport& report, const DoctorProgress& progress) {
     return report.Note("GPU",
                        "none can be used, so batches stay in host memory: " + driver.status().message());
   int version = 0;
-  (void)(*driver)->cuDriverGetVersion(&version);  // it answered when it was loaded
+  (void)(*driver)->cuDriverGetVersion(&version);  // cannot fail: it worked when the driver was loaded
   report.host["cuda_driver_version"] = version;
   report.Fine("CUDA driver",
               "for CUDA " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10));
   const Result<int> count = CudaDevice::Count();
   if (!count.ok()) return report.Broken("GPU", count.status().message());
-  if (*count == 0) return report.Note("GPU", "the driver is there, but this process sees no GPU");
+  if (*count == 0) return report.Note("GPU", "the driver works, but this process sees no GPU");
   for (int ordinal = 0; ordinal < *count; ++ordinal) {
-    const double each = 1.0 / (*count + 2);  // the first one is looked at the longest
+    const double each = 1.0 / (*count + 2);  // the first GPU takes longest
     const double from = ordinal == 0 ? 0 : each * (ordinal + 2);
     const Status status = ExamineGpu(ordinal, ordinal == 0, report, progress, from, each * (ordinal + 3));
     if (status.ok()) continue;

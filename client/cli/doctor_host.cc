@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of `pinfeed doctor` that needs no GPU: what the kernel can do, limits, the daemon.
+// The part of `pinfeed doctor` that needs no GPU: kernel features, limits, the daemon.
 #include <linux/openat2.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -29,7 +29,7 @@ std::string Amount(rlim_t limit, bool bytes) {
   return bytes ? ByteSize(limit) : Count(limit);
 }
 
-// What the daemon and its clients call that older kernels and strict containers lack.
+// Checks the system calls of the daemon and its clients that old kernels and strict containers lack.
 void ExamineKernel(DoctorReport& report) {
   utsname names{};
   ::uname(&names);
@@ -48,16 +48,17 @@ void ExamineKernel(DoctorReport& report) {
   } else {
     shared = SealAgainstNewWriters(memory->get());
   }
-  bool works =
-      call("memfd_create with seals", "batches are shared that way", shared.ok(), shared.native_error());
+  bool works = call("memfd_create with seals", "the daemon shares batches with it", shared.ok(),
+                    shared.native_error());
   const UniqueFd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-  works &= call("pidfd_open", "the daemon sees the end of trainers by it", static_cast<bool>(self), errno);
+  works &=
+      call("pidfd_open", "the daemon detects with it that a trainer ended", static_cast<bool>(self), errno);
   open_how how{};
   how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
   how.resolve = RESOLVE_BENEATH;
   const UniqueFd root(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, ".", &how, sizeof how)));
-  works &= call("openat2", "the daemon keeps clients below its allowed roots by it", static_cast<bool>(root),
-                errno);
+  works &= call("openat2", "the daemon confines clients to its allowed roots with it",
+                static_cast<bool>(root), errno);
   if (works) report.Fine("kernel", std::string("Linux ") + names.release + ": memfd seals, pidfd, openat2");
 }
 
@@ -88,7 +89,7 @@ void ExamineLimits(DoctorReport& report) {
   report.Fine("memlock", Amount(memlock.rlim_cur, true) +
                              "; NVIDIA's driver pins memory without counting it against this");
   const std::string files = Amount(nofile.rlim_cur, false) + ", at most " + Amount(nofile.rlim_max, false) +
-                            " (the daemon takes it)";
+                            " (the daemon raises its limit to that)";
   if (nofile.rlim_max < kFewDescriptors) {
     report.Note("open files", files + "; a session takes about 8 of the daemon's: raise LimitNOFILE");
   } else {
@@ -110,7 +111,7 @@ void ExamineDaemon(const std::string& address, DoctorReport& report) {
     report.daemon = Json::parse(StatusJson(address));
   } catch (const Error& error) {
     if (error.code() != PF_UNAVAILABLE) return report.Broken("daemon", Printable(error.what()));
-    return report.Note("daemon", "none is reached, so pinfeed.open (Python) starts a private one: " +
+    return report.Note("daemon", "none can be reached, so pinfeed.open (Python) starts a private one: " +
                                      Printable(error.what()));
   }
   const std::string state = TextField(report.daemon, "state");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `pinfeed doctor` of a build without CUDA.
+// `pinfeed doctor` in a build without CUDA.
 #include <cstdio>
 
 #include "client/cli/doctor.h"

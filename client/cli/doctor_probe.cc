@@ -24,8 +24,8 @@ namespace pinfeed {
 namespace {
 
 constexpr size_t kMarkBytes = 16;
-constexpr int kProbeFd = 3;             // in the other process
-constexpr unsigned kProbeSeconds = 30;  // a context takes about one
+constexpr int kProbeFd = 3;             // number in the other process
+constexpr unsigned kProbeSeconds = 30;  // creating a context takes about one
 constexpr size_t kReasonBytes = 4096;
 
 using Mark = std::array<unsigned char, kMarkBytes>;
@@ -40,7 +40,7 @@ std::string Hexadecimal(const Mark& mark) {
   return text;
 }
 
-// What the process says until it ends.
+// Reads the process's output until it ends.
 std::string ReadAll(int fd) {
   std::string said;
   std::array<char, 512> piece{};
@@ -54,13 +54,14 @@ std::string ReadAll(int fd) {
   return said;
 }
 
-// Runs this program as the other process: `fd` is its kProbeFd. Its words come through a pipe.
+// Runs this program as the other process, with `fd` as its kProbeFd. Its output comes through a pipe.
 Status RunProbe(std::vector<std::string> words, int fd) {
   std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return ErrnoStatus("make a pipe for a probe", errno);
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return ErrnoStatus("create a pipe for a probe", errno);
   const UniqueFd reader(ends[0]);
   UniqueFd writer(ends[1]);
-  // dup2 of a number to itself would leave it to be closed on exec: both are passed by other numbers.
+  // dup2 from a number to itself would keep close-on-exec, so both descriptors are first copied to other
+  // numbers.
   const UniqueFd passed(::fcntl(fd, F_DUPFD_CLOEXEC, kProbeFd + 1));
   UniqueFd said(::fcntl(writer.get(), F_DUPFD_CLOEXEC, kProbeFd + 1));
   if (!passed || !said) return ErrnoStatus("copy a descriptor for a probe", errno);
@@ -99,10 +100,10 @@ Result<std::shared_ptr<const CudaDevice>> OpenByUuid(const std::string& uuid) {
   return NotFound("no GPU " + uuid + " among the " + std::to_string(count) + " that this process sees");
 }
 
-// A handle goes to the other process through a pipe, which holds it until it is read.
+// A handle is passed through a pipe, which buffers it until it is read.
 Result<UniqueFd> SendHandle(const IpcHandle& handle) {
   std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return ErrnoStatus("make a pipe for a handle", errno);
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return ErrnoStatus("create a pipe for a handle", errno);
   UniqueFd reader(ends[0]);
   const UniqueFd writer(ends[1]);
   if (::write(writer.get(), handle.data(), handle.size()) != static_cast<ssize_t>(handle.size()))
@@ -151,7 +152,7 @@ Status ProbeWithProcess(const std::shared_ptr<const CudaDevice>& device, Backend
   } else {
     ASSIGN_OR_RETURN(fd, memory.Export());
   }
-  // It has ended, and so unmapped the memory, before ours goes.
+  // The other process has ended, and so has unmapped the memory before it is freed here.
   return RunProbe(
       {"pinfeed", "doctor-probe", "--backend", BackendName(backend), "--fd", std::to_string(kProbeFd),
        "--gpu", device->uuid(), "--bytes", std::to_string(memory.bytes()), "--mark", Hexadecimal(mark)},
@@ -159,7 +160,7 @@ Status ProbeWithProcess(const std::shared_ptr<const CudaDevice>& device, Backend
 }
 
 int Probe(const ProbedMemory& probed) {
-  ::alarm(kProbeSeconds);  // a driver that hangs must not hold up who waits for us
+  ::alarm(kProbeSeconds);  // bounds how long a hanging driver blocks the doctor
   const Status read = ReadMark(probed);
   if (!read.ok()) std::fprintf(stderr, "%s\n", read.message().c_str());
   return read.ok() ? 0 : 1;

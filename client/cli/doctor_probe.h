@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether another process can map a piece of this one's device memory, found out with one. In: a GPU. Out:
-// yes, or the reason why not, of either process.
+// Tests whether another process can map this one's device memory, by starting such a process. In: a GPU. Out:
+// success, or either process's error.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@
 
 namespace pinfeed {
 
-// vmm-fd: a descriptor of memory made by cuMemCreate, mapped read-only over there. cuda-ipc: a handle of
-// memory made by cuMemAlloc.
+// Backends: vmm-fd passes a descriptor of memory made by cuMemCreate, which the other process maps read-only.
+// cuda-ipc passes a handle of memory made by cuMemAlloc.
 Status ProbeWithProcess(const std::shared_ptr<const CudaDevice>& device, Backend backend);
 
 }  // namespace pinfeed

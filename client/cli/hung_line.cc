@@ -25,7 +25,7 @@ std::string HungLine(const Json& status) {
             std::to_string(UintField(longest, "feed_id")) + (sample.empty() ? "" : " (" + sample + ")") +
             " for " + age + "; does its storage answer?";
   }
-  if (hung.size() > 1) line += " And " + Counted(hung.size() - 1, "more thread") + " likewise.";
+  if (hung.size() > 1) line += " Also hanging: " + Counted(hung.size() - 1, "more thread") + ".";
   return Printable(line);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of the daemon hangs, in words. In: pinfeed.v1.GetStatusResponse as JSON. Out: a line.
+// Describes which daemon threads hang. In: pinfeed.v1.GetStatusResponse as JSON. Out: a line.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace pinfeed {
 
-// The thread that has hung for longest, at what, and how many more there are; empty: none does.
+// Names the thread that has hung longest, what it does, and the number of others. Empty if none hangs.
 std::string HungLine(const Json& status);
 
 }  // namespace pinfeed

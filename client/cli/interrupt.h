@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C as something a command looks at, so that a feed is closed and a report still printed.
+// Handles Ctrl-C as a flag, so that a command can close its feed and print its report.
 #pragma once
 
 #include <optional>
@@ -10,11 +10,11 @@ namespace pinfeed {
 
 struct Interrupted {};
 
-// From now on SIGINT and SIGTERM only set a flag; a second one ends the process as usual.
+// After this, the first SIGINT or SIGTERM only sets a flag; a second one ends the process as usual.
 void CatchInterrupts();
 bool WasInterrupted();
 
-// The next batch, however long it takes; nothing after the last epoch. Throws Interrupted.
+// Returns the next batch, without a time limit; nothing after the last epoch. Throws Interrupted.
 std::optional<Batch> NextUnlessInterrupted(Feed& feed);
 
 }  // namespace pinfeed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading the daemon's JSON: protobuf writes 64-bit integers as strings, and an older daemon lacks newer
-// fields.
+// Reads fields of the daemon's JSON. protobuf writes 64-bit integers as strings, and an older daemon lacks
+// newer fields.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@ namespace pinfeed {
 
 using Json = nlohmann::json;
 
-// The field as a number, 0 when it is absent or no number.
+// Returns the field as a number, or 0 if it is absent or not a number.
 uint64_t UintField(const Json& object, const char* name);
 double DoubleField(const Json& object, const char* name);
-// The field as text, empty when it is absent or none.
+// Returns the field as text, or "" if it is absent or not a string.
 std::string TextField(const Json& object, const char* name);
-// The field as a list, an empty one when it is absent.
+// Returns the field as a list, empty if it is absent.
 const Json& ListField(const Json& object, const char* name);
 const Json& ListField(const Json&& object, const char* name) = delete;  // the list would outlive its object
 

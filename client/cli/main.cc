@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tool `pinfeed`. In: a command line. Out: the command's answer on stdout, what went wrong on stderr, an
-// exit status.
+// The tool `pinfeed`. In: a command line. Out: the command's output on stdout, errors on stderr, an exit
+// status.
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -14,7 +14,7 @@
 
 namespace {
 
-// A command whose answer did not arrive, such as on a full disk, has failed.
+// A command fails if its output was not written, for example to a full disk.
 void FlushAnswer() {
   errno = 0;
   const bool had_failed = std::ferror(stdout) != 0;
@@ -52,7 +52,7 @@ int Main(int argc, char** argv) {
   tool.add_option("--tls-name", tls_name,
                   "the name in the daemon's certificate (default: $PINFEED_TLS_NAME, else HOST)")
       ->type_name("NAME");
-  // Runs when the options are known and before the command.
+  // Runs after the options are parsed and before the command.
   tool.parse_complete_callback([&] { pinfeed::SetTls(tls_ca, tls_cert, tls_key, tls_name); });
   pinfeed::AddStatusCommand(tool, context);
   pinfeed::AddTopCommand(tool, context);
@@ -66,7 +66,7 @@ int Main(int argc, char** argv) {
       "Exit status: 0 done; 1 it failed, or `status` found no daemon that is ready; 2 wrong usage; 130 "
       "interrupted.");
   try {
-    tool.parse(argc, argv);  // and runs the command
+    tool.parse(argc, argv);  // also runs the command
   } catch (const CLI::ParseError& error) {
     if (tool.get_subcommands().empty() && !tool.remaining().empty()) {
       std::fprintf(stderr, "pinfeed: there is no command %s; pinfeed --help lists them\n",
@@ -75,12 +75,12 @@ int Main(int argc, char** argv) {
     }
     if (tool.get_subcommands().empty() &&
         error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError)) {
-      std::fputs(tool.help().c_str(), stderr);  // nothing was asked for
+      std::fputs(tool.help().c_str(), stderr);  // no command was given
       return pinfeed::kExitUsage;
     }
     const int status = tool.exit(error);
     FlushAnswer();
-    return status == 0 ? 0 : pinfeed::kExitUsage;  // 0: --help and --version
+    return status == 0 ? 0 : pinfeed::kExitUsage;  // 0: --help or --version
   }
   FlushAnswer();
   return context.exit_status;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `pinfeed drain`, `evict`, `reload` and `logs`: what operators have the daemon do. The daemon says who may.
+// `pinfeed drain`, `evict`, `reload` and `logs`: commands for operators. The daemon checks who may use them.
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -28,18 +28,18 @@ Json Call(const ToolContext& context, const char* method, const Json& request) {
   return Json::parse(AdminJson(method, request.dump(), context.address));
 }
 
-// The daemon's process, before it is told to end: later its number may be another's.
+// Opens the daemon's process before it is told to end: its pid may be reused afterwards.
 UniqueFd ProcessOf(const ToolContext& context) {
   const char* const environment = std::getenv("PINFEED_ADDRESS");
   if (IsTcpAddress(!context.address.empty() || environment == nullptr ? context.address : environment)) {
     throw UsageError(
-        "--wait looks at the daemon's process, which is seen on its own host only; drain without it");
+        "--wait watches the daemon's process, so it works on the daemon's host only; drain without --wait");
   }
   const auto pid = static_cast<pid_t>(UintField(Json::parse(StatusJson(context.address)), "pid"));
   UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (process) return process;
-  throw ToolError("--wait: look at the daemon's process " + std::to_string(pid) + ": " +
-                  std::strerror(errno) + "; it is seen from its own PID namespace only. Nothing was done");
+  throw ToolError("--wait: open the daemon's process " + std::to_string(pid) + ": " + std::strerror(errno) +
+                  "; --wait works in the daemon's PID namespace only. Nothing was done");
 }
 
 void AwaitEnd(const UniqueFd& process) {
@@ -47,7 +47,7 @@ void AwaitEnd(const UniqueFd& process) {
   while (!WasInterrupted()) {
     if (::poll(&wait, 1, kLookMs) > 0) return;
   }
-  throw Interrupted();  // the daemon drains on
+  throw Interrupted();  // the daemon keeps draining
 }
 
 void RunDrain(bool wait, const ToolContext& context) {
@@ -97,35 +97,35 @@ void RunLogs(const std::string& level, const ToolContext& context) {
 }  // namespace
 
 void AddOperatorCommands(CLI::App& tool, ToolContext& context) {
-  CLI::App* drain = tool.add_subcommand(
-      "drain",
-      "Ends the daemon as SIGTERM does: trainers take what is published, leave, and find its successor.");
+  CLI::App* drain = tool.add_subcommand("drain",
+                                        "Ends the daemon as SIGTERM does: trainers take the published "
+                                        "batches, leave, and reconnect to the next daemon.");
   const auto wait = std::make_shared<bool>(false);
-  drain->add_flag("--wait", *wait, "return when the daemon has ended");
+  drain->add_flag("--wait", *wait, "wait until the daemon has ended");
   drain->callback([wait, &context] { RunDrain(*wait, context); });
 
-  CLI::App* evict = tool.add_subcommand(
-      "evict", "Takes a session from its trainer, which gets an error instead of batches.");
+  CLI::App* evict =
+      tool.add_subcommand("evict", "Ends a session; its trainer gets an error instead of batches.");
   const auto session = std::make_shared<uint64_t>(0);
   const auto reason = std::make_shared<std::string>();
-  evict->add_option("session", *session, "its number, as `pinfeed status` shows it")
+  evict->add_option("session", *session, "the session's number in `pinfeed status`")
       ->required()
       ->type_name("SESSION")
       ->check([](const std::string& text) -> std::string {
         uint64_t number = 0;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
         if (error == std::errc() && end == text.data() + text.size() && number > 0) return {};
-        return Printable(text) + " is no session: give its number, the first column of `pinfeed status`";
+        return Printable(text) + " is not a session number; see the first column of `pinfeed status`";
       });
-  evict->add_option("--reason", *reason, "for the trainer and the daemon's log")->type_name("TEXT");
+  evict->add_option("--reason", *reason, "shown to the trainer and in the daemon's log")->type_name("TEXT");
   evict->callback([session, reason, &context] { RunEvict(*session, *reason, context); });
 
   CLI::App* reload = tool.add_subcommand(
       "reload",
-      "Has the daemon load its configuration again, as SIGHUP does: all of it, or nothing and why.");
+      "Makes the daemon load its configuration again, as SIGHUP does; on an error nothing changes.");
   reload->callback([&context] { RunReload(context); });
 
-  CLI::App* logs = tool.add_subcommand("logs", "Sets what the daemon logs from now on.");
+  CLI::App* logs = tool.add_subcommand("logs", "Sets the daemon's log level.");
   const auto level = std::make_shared<std::string>();
   logs->add_option("--level", *level, "trace, debug, info, warning or error")->required()->type_name("LEVEL");
   logs->callback([level, &context] { RunLogs(*level, context); });

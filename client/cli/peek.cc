@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `pinfeed peek`: the first batch of a dataset as people see it: a contact sheet and its labels, or the first
-// numbers of each tensor.
+// `pinfeed peek`: shows the first batch of a dataset: a contact sheet with labels, or the first numbers of
+// each tensor.
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -24,17 +24,17 @@ struct PeekOptions {
   uint32_t samples = 64;
   uint32_t side = 128;
   std::optional<uint64_t> seed;
-  std::string format;            // empty: found out
-  uint32_t sequence_length = 0;  // of tokens
+  std::string format;            // empty: detected
+  uint32_t sequence_length = 0;  // for token files
 };
 
-// What to ask for in addition to the dataset's fields.
+// What to request in addition to the dataset's fields.
 struct PeekExtras {
-  bool thumbnails;  // whole images with their aspect ratio, and black around them
+  bool thumbnails;  // whole images in their aspect ratio, with black borders
   bool own;         // the tensors "sample_id" and "valid"
 };
 
-// Its own small feed: the order of a trainer's feed is not disturbed by looking.
+// A small feed of its own, so that the order of a trainer's feed is not disturbed.
 Json PeekSpec(const PeekOptions& options, const PeekExtras& extras) {
   Json dataset = DatasetOf(options.dataset);
   if (!options.format.empty()) dataset["format"] = options.format;
@@ -65,8 +65,9 @@ PeekFeed OpenForPeek(const PeekOptions& options, const ToolContext& context) {
   FeedOptions feed_options;
   feed_options.address = context.address;
   feed_options.client_name = "pinfeed peek";
-  // Without images that can be resized, or with masks beside them, show the fields as they are. A dataset may
-  // have fields with the names of the extra tensors. Another fault of the spec is told by the last try.
+  // Retries with fewer extras. Without resizable images, or with masks beside them, fields are shown as they
+  // are. A dataset may have fields with the names of the extra tensors. Any other fault of the spec fails the
+  // last try too.
   for (const PeekExtras extras : {PeekExtras{true, true}, PeekExtras{false, true}}) {
     try {
       return {Feed(SpecText(PeekSpec(options, extras)), feed_options), extras.own};
@@ -83,9 +84,10 @@ std::vector<TensorView> Tensors(const Feed& feed, const Batch& batch) {
   return tensors;
 }
 
-// Tensors of uint8 that can be shown: N x height x width x channels, or N x channels x height x width.
+// A uint8 tensor that can be shown as images: N x height x width x channels, or N x channels x height x
+// width.
 struct Images {
-  const TensorView* tensor = nullptr;  // null: there are none
+  const TensorView* tensor = nullptr;  // null: no such tensor
   size_t height = 0;
   size_t width = 0;
   size_t channels = 0;
@@ -99,12 +101,12 @@ Images AsImages(const TensorView& tensor) {
   const auto side = [](int64_t length) { return length > 0 && length <= kMaxSide; };
   const bool last = channels(shape[3]) && side(shape[1]) && side(shape[2]);
   if (!last && !(channels(shape[1]) && side(shape[2]) && side(shape[3]))) return {};
-  const size_t first = last ? 1 : 2;  // dimension
+  const size_t first = last ? 1 : 2;  // index of the height
   return {&tensor, static_cast<size_t>(shape[first]), static_cast<size_t>(shape[first + 1]),
           static_cast<size_t>(shape[last ? 3 : 1]), !last};
 }
 
-// The tensor named "image", else the first that can be shown.
+// The tensor named "image", or else the first that can be shown.
 Images FindImages(const std::vector<TensorView>& tensors) {
   Images found;
   for (const TensorView& tensor : tensors) {
@@ -115,7 +117,7 @@ Images FindImages(const std::vector<TensorView>& tensors) {
   return found;
 }
 
-// Height x width x channels.
+// Returns the pixels as height x width x channels.
 std::vector<uint8_t> PixelsOf(const Images& images, uint32_t sample) {
   const size_t pixels = images.height * images.width;
   const uint8_t* const from = images.tensor->data_as<uint8_t>() + sample * pixels * images.channels;
@@ -125,7 +127,7 @@ std::vector<uint8_t> PixelsOf(const Images& images, uint32_t sample) {
   return tile;
 }
 
-// The index-th element from the start of the tensor, as text.
+// The element at `index` from the start of the tensor, as text.
 std::string Element(const TensorView& tensor, size_t index) {
   switch (tensor.dtype()) {
     case PF_BOOL:
@@ -154,7 +156,7 @@ std::string Element(const TensorView& tensor, size_t index) {
   }
 }
 
-// The start of sample `sample`: "[5, 7, 2, ...]", or one number.
+// The start of one sample: "[5, 7, 2, ...]", or one number.
 std::string Sample(const TensorView& tensor, uint32_t sample) {
   static constexpr size_t kShown = 6;
   size_t elements = 1;
@@ -170,7 +172,7 @@ std::string Sample(const TensorView& tensor, uint32_t sample) {
 void PrintSamples(const std::vector<TensorView>& tensors, const TensorView* images,
                   const std::vector<std::string>& classes, size_t columns, uint32_t samples, bool own) {
   Table table;
-  // Of a bad sample there is nothing to show but which it is.
+  // A bad sample is only named: it has no contents.
   const TensorView* valid = nullptr;
   for (const TensorView& tensor : tensors) {
     if (std::string(tensor.name()) == "valid" && own) valid = &tensor;
@@ -205,7 +207,7 @@ void PrintSamples(const std::vector<TensorView>& tensors, const TensorView* imag
 void RunPeek(const PeekOptions& options, const ToolContext& context) {
   auto [feed, own] = OpenForPeek(options, context);
   const std::optional<Batch> batch = NextUnlessInterrupted(feed);
-  if (!batch) throw ToolError("the dataset gave no samples");
+  if (!batch) throw ToolError("the dataset has no samples");
   const std::vector<TensorView> tensors = Tensors(feed, *batch);
   const Images images = FindImages(tensors);
   size_t columns = 1;
@@ -224,24 +226,25 @@ void RunPeek(const PeekOptions& options, const ToolContext& context) {
 
 void AddPeekCommand(CLI::App& tool, ToolContext& context) {
   CLI::App* command = tool.add_subcommand(
-      "peek", "Shows samples of a dataset: images as a contact sheet with a table of labels, else numbers.");
+      "peek",
+      "Shows samples of a dataset: images as a contact sheet with a table of labels, other data as numbers.");
   const auto options = std::make_shared<PeekOptions>();
   command
       ->add_option("dataset", options->dataset,
                    "a dataset's name (see `pinfeed datasets`) or path (with a slash)")
       ->required();
-  command->add_option("-o,--output", options->output, "the contact sheet, a PNG")->capture_default_str();
-  command->add_option("-n,--samples", options->samples, "how many")
+  command->add_option("-o,--output", options->output, "the contact sheet to write, a PNG")
+      ->capture_default_str();
+  command->add_option("-n,--samples", options->samples, "number of samples")
       ->capture_default_str()
       ->check(CLI::Range(1, 4096));
-  command->add_option("--side", options->side, "pixels of a thumbnail's side")
+  command->add_option("--side", options->side, "side of a thumbnail in pixels")
       ->capture_default_str()
       ->check(CLI::Range(8, 1024));
   command->add_option("--seed", options->seed,
-                      "look at random samples, drawn from this seed; else at the first ones");
-  command->add_option("--format", options->format, "image_folder, npy or tokens; found out by default");
-  command
-      ->add_option("--sequence-length", options->sequence_length, "tokens of a sample, of a file of tokens")
+                      "show random samples drawn with this seed instead of the first ones");
+  command->add_option("--format", options->format, "image_folder, npy or tokens; default: detected");
+  command->add_option("--sequence-length", options->sequence_length, "tokens per sample, for a token file")
       ->check(CLI::PositiveNumber);
   command->callback([options, &context] { RunPeek(*options, context); });
 }

@@ -35,7 +35,7 @@ std::vector<std::string> Words(const std::string& command_line) {
   return words;
 }
 
-// The socket of the daemon with that command line, if it is a private one.
+// Returns the socket in a daemon's command line, if it is a private daemon.
 std::optional<std::string> SocketOf(const std::vector<std::string>& words) {
   if (std::ranges::find(words, "--private") == words.end()) return std::nullopt;
   const auto option = std::ranges::find(words, "--socket-dir");
@@ -45,7 +45,7 @@ std::optional<std::string> SocketOf(const std::vector<std::string>& words) {
   return folder + std::string(kSocketName);
 }
 
-// Whether nobody but the user can have put the socket there.
+// Whether only the user can have created the socket.
 bool IsOwn(const std::string& socket_path, uid_t uid) {
   const std::string folder = socket_path.substr(0, socket_path.size() - kSocketName.size());
   struct stat info {};
@@ -54,7 +54,7 @@ bool IsOwn(const std::string& socket_path, uid_t uid) {
   return safe && ::lstat(socket_path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode) && info.st_uid == uid;
 }
 
-// The first number behind "PPid:" or "Uid:" of a process; -1 when it cannot be told.
+// Returns the first number after "PPid:" or "Uid:" of a process, or -1.
 int64_t NumberIn(const std::string& status, std::string_view name) {
   const size_t at = status.find("\n" + std::string(name) + ":");
   if (at == std::string::npos) return -1;
@@ -65,7 +65,7 @@ int64_t NumberIn(const std::string& status, std::string_view name) {
   return std::from_chars(first, end, number).ec == std::errc() ? number : -1;
 }
 
-// What a person knows the process by: program and script without their folders, then the arguments.
+// Shortens a command line for display: program and script without their folders, then the arguments.
 std::string Shown(const std::string& command_line) {
   std::string text;
   const std::vector<std::string> words = Words(command_line);
@@ -88,7 +88,7 @@ std::vector<PrivateDaemon> FindPrivateDaemons(uid_t uid, const std::string& proc
     const std::optional<std::string> address = SocketOf(Words(Start(entry->path() / "cmdline")));
     if (!address || !IsOwn(*address, uid)) continue;
     const auto trainer = static_cast<pid_t>(NumberIn(status, "PPid"));
-    const bool known =  // a tool that runs the daemon, such as strace, has the same words
+    const bool known =  // a tool that runs the daemon, such as strace, has the same arguments
         std::ranges::any_of(found, [&](const PrivateDaemon& other) { return other.address == *address; });
     if (!known)
       found.push_back({trainer, Shown(Start(proc + "/" + std::to_string(trainer) + "/cmdline")), *address});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private daemons: those that the Python package starts for one trainer, where no common one serves it. In:
-// the processes of this user. Out: where their sockets are.
+// Finds private daemons: those that the Python package starts for one trainer when no system-wide daemon
+// serves it. In: the processes of this user. Out: their sockets.
 #pragma once
 
 #include <sys/types.h>
@@ -11,17 +11,17 @@
 namespace pinfeed {
 
 struct PrivateDaemon {
-  pid_t trainer = 0;    // the process that started it, and that it ends with
-  std::string command;  // that process's command line, for people
+  pid_t trainer = 0;    // process that started it; the daemon ends with it
+  std::string command;  // that process's command line, for display
   std::string address;
 };
 
-// Those of user `uid` that run now, by trainer. Found by their command lines, so that neither TMPDIR nor
-// XDG_RUNTIME_DIR need be the trainer's, and nothing is left of a daemon that was killed. A socket that lies
-// in another user's folder, or in one that others can write to, is passed over.
+// Returns the running private daemons of user `uid`, ordered by trainer. Searches command lines, so it
+// depends on neither the trainer's TMPDIR nor its XDG_RUNTIME_DIR, and ignores leftovers of a killed daemon.
+// Skips sockets in folders that another user owns or can write to.
 std::vector<PrivateDaemon> FindPrivateDaemons(uid_t uid, const std::string& proc = "/proc");
 
-// "pid 12 (python3 train.py): --address /tmp/pinfeed-x/pinfeed.sock"
+// Returns "pid 12 (python3 train.py): --address /tmp/pinfeed-x/pinfeed.sock".
 std::string Describe(const PrivateDaemon& daemon);
 
 }  // namespace pinfeed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a command has come, on the terminal.
+// Shows a command's progress on the terminal.
 #pragma once
 
 #include <chrono>
@@ -7,11 +7,12 @@
 
 namespace pinfeed {
 
-// Purpose: a line on the terminal that is written over; nothing when stderr is none. A value; one thread.
+// Purpose: a terminal line that is overwritten. Prints nothing if stderr is not a terminal. Copyable.
+// Threads: one.
 class ProgressBar {
  public:
   ProgressBar();
-  // `share` from 0 to 1. Cheap: the terminal sees a few a second.
+  // `share` is from 0 to 1. Cheap: redraws only a few times a second.
   void Show(double share, const std::string& text);
   void Clear() const;
 

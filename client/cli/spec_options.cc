@@ -14,10 +14,10 @@
 namespace pinfeed {
 namespace {
 
-constexpr size_t kShownBytes = 24;  // of JSON around a fault
+constexpr size_t kShownBytes = 24;  // of JSON shown around a fault
 
 std::string ReadFile(const std::string& path) {
-  // Opening a directory succeeds; only reading it fails, and a stream does not say why.
+  // Opening a directory succeeds; only reading it fails, and a stream does not report why.
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
     throw ToolError("read " + QuotePath(path) + ": it is a directory");
@@ -30,7 +30,7 @@ bool IsContinuation(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
 }
 
-// What stands there, without cutting characters.
+// Returns the text around `place`, without cutting characters.
 std::string Around(const std::string& text, size_t place) {
   size_t begin = place > kShownBytes ? place - kShownBytes : 0;
   while (begin < text.size() && IsContinuation(text[begin])) ++begin;
@@ -45,8 +45,8 @@ Json ParseJson(const std::string& text, const std::string& origin) {
   } catch (const Json::parse_error& error) {
     const size_t place = std::min(std::max<size_t>(error.byte, 1) - 1, text.size());
     if (text.find_first_not_of(" \t\r\n") == std::string::npos)
-      throw UsageError(origin + " is no JSON: it is empty");
-    throw UsageError(origin + " is no JSON: " +
+      throw UsageError(origin + " is not JSON: it is empty");
+    throw UsageError(origin + " is not JSON: " +
                      (place == text.size() ? "it ends too early, after " : "the fault is at the end of ") +
                      Around(text, place));
   } catch (const Json::out_of_range&) {
@@ -59,7 +59,7 @@ Json CheckObject(Json spec) {
   return spec;
 }
 
-// JSON as it is, when it starts like a list; else the file of that name.
+// Parses `given` as JSON if it starts like JSON, or else the file of that name.
 Json ParseTransforms(const std::string& given) {
   const size_t start = given.find_first_not_of(" \t\r\n");
   const bool is_json = start != std::string::npos && (given[start] == '[' || given[start] == '{');
@@ -71,8 +71,7 @@ Json ParseTransforms(const std::string& given) {
   }
   Json transforms = ParseJson(is_json ? given : ReadFile(given), is_json ? "--transforms" : QuotePath(given));
   if (!transforms.is_array())
-    throw UsageError((is_json ? "--transforms" : QuotePath(given)) +
-                     " is JSON, but no list: put it into [ ]");
+    throw UsageError((is_json ? "--transforms" : QuotePath(given)) + " must be a JSON list: put it into [ ]");
   return transforms;
 }
 
@@ -88,11 +87,11 @@ Json DatasetOf(const std::string& path_or_name) {
 
 void SpecOptions::AddTo(CLI::App& command) {
   command.add_option("dataset", dataset, "a dataset's name (see `pinfeed datasets`) or path (with a slash)");
-  command.add_option("--batch-size", batch_size, "samples in a batch")
+  command.add_option("--batch-size", batch_size, "samples per batch")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  command.add_flag("--shuffle", shuffle, "in an order drawn from the seed; else in the dataset's order");
-  command.add_option("--seed", seed, "of order and random transforms")->capture_default_str();
+  command.add_flag("--shuffle", shuffle, "shuffle with the seed; default: the dataset's order");
+  command.add_option("--seed", seed, "seed of the order and of random transforms")->capture_default_str();
   command.add_option("--transforms", transforms,
                      R"(JSON list or file, e.g. '[{"random_resized_crop": {"size": [224]}}]')");
   command.add_option("--masks", masks, "fields that follow the image's crops, resizes and flips: a,b")
@@ -100,13 +99,13 @@ void SpecOptions::AddTo(CLI::App& command) {
       ->allow_extra_args(false);
   command
       .add_option("--fields-unchanged", fields_unchanged,
-                  "fields that stay as they are although they have the image's height and width: a,b")
+                  "fields that stay unchanged although they have the image's height and width: a,b")
       ->delimiter(',')
       ->allow_extra_args(false);
-  command.add_flag("--hwc", hwc, "images as height x width x channels");
-  command.add_option("--format", format, "image_folder, npy or tokens; else found out");
-  command.add_option("--sequence-length", sequence_length, "tokens in a sample");
-  command.add_option("--slots", slots, "batches the arena holds; 0: the daemon's default")
+  command.add_flag("--hwc", hwc, "image layout height x width x channels");
+  command.add_option("--format", format, "image_folder, npy or tokens; default: detected");
+  command.add_option("--sequence-length", sequence_length, "tokens per sample, for a token file");
+  command.add_option("--slots", slots, "number of batches in the arena; 0: the daemon's default")
       ->capture_default_str();
   command.add_option("--spec", spec,
                      "a whole pinfeed.v1.FeedSpec as JSON, or @FILE; the options above are then ignored");
@@ -135,7 +134,8 @@ std::string SpecText(const Json& spec) {
   try {
     return spec.dump();
   } catch (const Json::type_error&) {
-    throw UsageError("the spec holds text that is not UTF-8; the daemon knows names and paths in UTF-8 only");
+    throw UsageError(
+        "the spec holds text that is not UTF-8; the daemon accepts names and paths in UTF-8 only");
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options that say what a feed reads, shared by the commands that open one. In: a command line. Out: a
+// The options that describe a feed, shared by the commands that open one. In: a command line. Out: a
 // pinfeed.v1.FeedSpec as JSON.
 #pragma once
 
@@ -12,17 +12,17 @@
 
 namespace pinfeed {
 
-// {"path": ...} for what looks like a path (made absolute), {"name": ...} otherwise.
+// Returns {"path": ...}, made absolute, for what looks like a path, and {"name": ...} otherwise.
 Json DatasetOf(const std::string& path_or_name);
 
-// The spec as the library takes it. Throws UsageError when it holds text that is not UTF-8.
+// Returns the spec as text for the library. Throws UsageError if it holds text that is not UTF-8.
 std::string SpecText(const Json& spec);
 
-// Purpose: the options' values. Borrowed by the command while it is parsed.
+// Purpose: the options' values. CLI11 borrows it while parsing.
 struct SpecOptions {
   std::string dataset;
   std::string spec;        // JSON, or @FILE
-  std::string transforms;  // JSON list, or a file with one
+  std::string transforms;  // a JSON list, or a file with one
   std::string format;
   uint32_t batch_size = 256;
   uint64_t seed = 0;
@@ -34,7 +34,7 @@ struct SpecOptions {
   std::vector<std::string> fields_unchanged;
 
   void AddTo(CLI::App& command);
-  // Throws ToolError when a file cannot be read, UsageError when the dataset is missing or JSON is none.
+  // Throws ToolError if a file cannot be read, UsageError if the dataset is missing or JSON is invalid.
   Json Spec() const;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `pinfeed status`: what the daemon is doing, and for each feed in one line what it is bound on. Also the
-// health check of containers.
+// `pinfeed status`: the daemon's state, with one line per feed that says what it is bound on. Also the health
+// check of containers.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -17,7 +17,7 @@
 namespace pinfeed {
 namespace {
 
-// A batch that a session has had for longer is worth a line: few steps take so long.
+// Batches held longer than this are reported: few steps take so long.
 constexpr double kLongLeaseSeconds = 5;
 
 struct StatusOptions {
@@ -44,7 +44,7 @@ void PrintDaemon(const Json& status) {
               Counted(UintField(status, "refused_requests"), "request").c_str());
 }
 
-// Each GPU, and the memory on it that its dead clients' work may still touch.
+// One line per GPU, with the memory that is quarantined because dead clients' work may still use it.
 void PrintGpus(const Json& status) {
   for (const Json& gpu : ListField(status, "gpus")) {
     const uint64_t lingering = UintField(gpu, "lingering_bytes");
@@ -72,11 +72,11 @@ void PrintGpus(const Json& status) {
   table.Print();
 }
 
-// Users by what they have, as "1.0 GiB of 2.0 GiB".
+// Users by memory in use, as "1.0 GiB of 2.0 GiB".
 void PrintUsers(const Json& status) {
   if (ListField(status, "users").empty()) return;
-  const Json limits =
-      status.contains("user_limits") ? status["user_limits"] : Json::object();  // not of older daemons
+  const Json limits = status.contains("user_limits") ? status["user_limits"]
+                                                     : Json::object();  // older daemons do not send them
   Table table;
   table.Add({"USER", "SESSIONS", "POOL", "PINNED", "GPU"});
   for (const Json& user : ListField(status, "users")) {
@@ -138,7 +138,7 @@ void PrintSessions(const Json& status) {
   for (const Json& feed : ListField(status, "feeds")) {
     for (const Json& session : ListField(feed, "sessions")) {
       if (const double age = DoubleField(session, "oldest_lease_seconds"); age > kLongLeaseSeconds) {
-        std::printf("session %s (%s, pid %s) has had a batch for %s: is it stopped, or does it hang?\n",
+        std::printf("session %s (%s, pid %s) has held a batch for %s: is its process stopped or hanging?\n",
                     std::to_string(UintField(session, "id")).c_str(),
                     Printable(TextField(session, "client_name")).c_str(),
                     std::to_string(UintField(session, "pid")).c_str(), Duration(age).c_str());
@@ -180,9 +180,10 @@ void RunStatus(const StatusOptions& options, ToolContext& context) {
 
 void AddStatusCommand(CLI::App& tool, ToolContext& context) {
   CLI::App* command = tool.add_subcommand(
-      "status", "What the daemon is doing. Exit status: 0 it is ready, 1 it is not, or cannot be reached.");
+      "status",
+      "Shows what the daemon is doing. Exit status: 0 if it is ready, 1 if it is not or cannot be reached.");
   const auto options = std::make_shared<StatusOptions>();
-  command->add_flag("--json", options->json, "pinfeed.v1.GetStatusResponse as JSON");
+  command->add_flag("--json", options->json, "print pinfeed.v1.GetStatusResponse as JSON");
   command->callback([options, &context] { RunStatus(*options, context); });
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `pinfeed top`: a live view of sessions, what each waits for, workers, pool and GPUs, in a terminal.
+// `pinfeed top`: a live terminal view of sessions, what each waits for, workers, pool and GPUs.
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <termios.h>
@@ -27,13 +27,13 @@ using Clock = std::chrono::steady_clock;
 constexpr double kLeastInterval = 0.2;
 constexpr double kMaxInterval = 60;
 
-// Purpose: the terminal while we draw on it: the second screen, no cursor, keys one by one. Errors: the
-// constructor's. Invariant: gone, it has the terminal as it was.
+// Purpose: puts the terminal into drawing mode: alternate screen, no cursor, keys without Enter. Errors: the
+// constructor's. Invariant: the destructor restores the terminal.
 class Terminal {
  public:
   Terminal() {
     if (::isatty(STDOUT_FILENO) == 0 || ::tcgetattr(STDIN_FILENO, &before_) != 0)
-      throw UsageError("top draws on a terminal, and this is none; `pinfeed status` tells the same once");
+      throw UsageError("stdout is not a terminal, which top needs; `pinfeed status` shows the same once");
     termios keys = before_;
     keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
     ::tcsetattr(STDIN_FILENO, TCSANOW, &keys);
@@ -61,7 +61,7 @@ class Terminal {
     std::fputs("\x1b[J", stdout);
     std::fflush(stdout);
   }
-  // Whether somebody pressed q, or is gone.
+  // Whether the user pressed q or closed the terminal.
   static bool WantsToQuit(Clock::time_point until) {
     while (!WasInterrupted()) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
@@ -78,7 +78,7 @@ class Terminal {
   termios before_{};
 };
 
-// What went wrong, as far as it fits, above what is done about it.
+// Shows an error, as far as it fits, above what is done about it.
 std::vector<std::string> Wrapped(const std::string& text, const winsize& size) {
   std::vector<std::string> lines;
   for (size_t at = 0; at < text.size() && lines.size() + 1 < size.ws_row; at += size.ws_col)
@@ -91,7 +91,7 @@ void RunTop(double interval, ToolContext& context) {
   ChooseDaemon(context);
   const auto pause = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(interval));
   Json before;
-  Json now = Json::parse(StatusJson(context.address));  // one that is not there is an error, not a screen
+  Json now = Json::parse(StatusJson(context.address));  // an unreachable daemon is an error at the start
   Clock::time_point looked = Clock::now();
   double seconds = 0;
   const Terminal terminal;
@@ -104,7 +104,7 @@ void RunTop(double interval, ToolContext& context) {
       before = std::exchange(now, std::move(next));
       const Clock::time_point at = Clock::now();
       seconds = std::chrono::duration<double>(at - std::exchange(looked, at)).count();
-      // Counters of another daemon have nothing to do with those of the one before.
+      // Counters of a restarted daemon cannot be compared with the earlier ones.
       if (UintField(before, "server_epoch") != UintField(now, "server_epoch")) before = Json();
     } catch (const Error& error) {
       Terminal::Draw(Wrapped(Printable(error.what()), size));
@@ -117,9 +117,9 @@ void RunTop(double interval, ToolContext& context) {
 
 void AddTopCommand(CLI::App& tool, ToolContext& context) {
   CLI::App* command = tool.add_subcommand(
-      "top", "A live view: sessions and what each waits for, workers, pool, GPUs. q quits.");
+      "top", "Shows a live view of sessions and what each waits for, workers, pool and GPUs. q quits.");
   const auto interval = std::make_shared<double>(1);
-  command->add_option("--interval", *interval, "seconds between two looks")
+  command->add_option("--interval", *interval, "seconds between updates")
       ->capture_default_str()
       ->check(Within(kLeastInterval, kMaxInterval));
   command->callback([interval, &context] { RunTop(*interval, context); });

@@ -18,10 +18,10 @@ namespace {
 constexpr size_t kBar = 20;
 constexpr size_t kMaxGpus = 4;
 constexpr size_t kBoundWidth = 16;
-// From here on there is room for the name of a dataset.
+// From this width on there is room for the dataset's name.
 constexpr size_t kWide = 100;
 constexpr std::array<const char*, 6> kCauses = {"read", "decode", "workers", "copy", "consumer", "group"};
-// Less is said in one word only: a feed that keeps up waits for its trainer now and then.
+// Below this share, one word describes the session: a feed that keeps up waits for its trainer now and then.
 constexpr double kWorthNaming = 0.01;
 
 struct Row {
@@ -51,7 +51,7 @@ std::string Bar(const std::string& name, double part, double whole) {
          Right(Percent(share), 4) + "  ";
 }
 
-// The feeds, or the sessions of all feeds, by id.
+// Returns the feeds, or the sessions of all feeds, by id.
 std::map<uint64_t, const Json*> ById(const Json& status, bool sessions) {
   std::map<uint64_t, const Json*> found;
   if (!status.is_object()) return found;
@@ -63,7 +63,7 @@ std::map<uint64_t, const Json*> ById(const Json& status, bool sessions) {
   return found;
 }
 
-// Growth a second; 0 without an earlier figure, or when it fell: of another daemon.
+// Growth per second. 0 without an earlier figure, or if the figure fell because the daemon restarted.
 double Rate(double before, double now, double seconds) {
   return seconds > 0 && now > before ? (now - before) / seconds : 0;
 }
@@ -80,7 +80,7 @@ double Stall(const Json* session, const char* cause) {
   return stall != session->end() && stall->is_object() ? DoubleField(*stall, cause) : 0;
 }
 
-// The last two parts of a path, by which one "train" is told from another.
+// Returns the last two parts of a path, which distinguish one "train" from another.
 std::string EndOf(const std::string& path) {
   const size_t last = path.find_last_of('/');
   if (last == std::string::npos || last == 0) return path;
@@ -90,18 +90,18 @@ std::string EndOf(const std::string& path) {
 
 Row SessionRow(const Json& session, const Json* before, const Json& feed, double seconds, bool wide) {
   Row row;
-  double most = 0;
+  double largest = 0;
   std::string cause;
   for (const char* const each : kCauses) {
     const double share = before == nullptr ? 0 : Rate(Stall(before, each), Stall(&session, each), seconds);
     const std::string_view name = each;
     if (name != "consumer") row.waited += share;
-    if (share > most) cause = name == "consumer" ? "trainer" : name == "group" ? "its group" : each;
-    most = std::max(most, share);
+    if (share > largest) cause = name == "consumer" ? "trainer" : name == "group" ? "its group" : each;
+    largest = std::max(largest, share);
   }
   row.waited = std::min(row.waited, 1.0);
   const std::string state = TextField(session, "state");
-  std::string bound = most >= kWorthNaming ? cause + " " + Percent(std::min(most, 1.0)) : "-";
+  std::string bound = largest >= kWorthNaming ? cause + " " + Percent(std::min(largest, 1.0)) : "-";
   if (state != "attached") bound = "(" + state + ")";
   const uint64_t held = UintField(session, "slots_held");
   const uint64_t lent = UintField(session, "slots_lent");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The screen of `pinfeed top`, as lines. In: two answers of the daemon's, and the time between. Out: what
-// happened in it.
+// Draws the screen of `pinfeed top` as lines. In: two status responses and the time between them. Out: text
+// with the rates between them.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace pinfeed {
 
-// `before` and `now` are pinfeed.v1.GetStatusResponse as JSON, of one daemon or of two; null: there is none.
-// At most `height` lines of at most `width` letters of ASCII.
+// `before` and `now` are pinfeed.v1.GetStatusResponse as JSON, from one daemon or two; null if there is none.
+// Returns at most `height` lines of at most `width` ASCII characters.
 std::vector<std::string> TopScreen(const Json& before, const Json& now, double seconds, size_t width,
                                    size_t height);
 

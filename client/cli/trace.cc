@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `pinfeed trace`: what the daemon and its trainers do, as a file that chrome://tracing and ui.perfetto.dev
-// show.
+// `pinfeed trace`: records what the daemon and its trainers do, in a file for chrome://tracing and
+// ui.perfetto.dev.
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -31,7 +31,7 @@ struct TraceOptions {
   uint64_t max_spans = 1'000'000;
 };
 
-// Purpose: what pf_trace calls. Exceptions wait here until the C function has returned.
+// Purpose: pf_trace's callback. Keeps an exception until the C function has returned.
 struct Listener {
   explicit Listener(double expected_seconds) : seconds(expected_seconds) {}
 
@@ -41,7 +41,7 @@ struct Listener {
   ChromeTrace trace;
   std::exception_ptr thrown;
 
-  // False: that is enough.
+  // Returns false to stop the recording.
   bool On(const char* json) {
     if (json != nullptr) {
       trace.Add(Json::parse(json));
@@ -81,11 +81,11 @@ void Report(const ChromeTrace& trace, const TraceOptions& options) {
   if (trace.spans() > 0) {
     table.Print();
   } else {
-    std::puts("nothing happened: no trainer took batches from a feed that you may see");
+    std::puts("recorded nothing: no trainer took batches from a feed that you may see");
   }
-  if (trace.full()) std::puts("it ended early: --max-spans was reached");
+  if (trace.full()) std::puts("the recording ended early: --max-spans was reached");
   if (trace.lost() > 0)
-    std::printf("%s lost: they came faster than this tool could fetch them\n",
+    std::printf("%s lost: they came faster than the tool could read them\n",
                 Counted(trace.lost(), "span").c_str());
 }
 
@@ -112,11 +112,11 @@ void AddTraceCommand(CLI::App& tool, ToolContext& context) {
       "Records reads, decodes, copies, publishes, trainers' waits and releases, as a file for "
       "ui.perfetto.dev.");
   const auto options = std::make_shared<TraceOptions>();
-  command->add_option("-o,--output", options->output, "the file to write")->capture_default_str();
+  command->add_option("-o,--output", options->output, "file to write")->capture_default_str();
   command->add_option("--seconds", options->seconds, "how long to record")
       ->capture_default_str()
       ->check(Within(kLeastSeconds, kMaxSeconds));
-  command->add_option("--max-spans", options->max_spans, "end early after this many")
+  command->add_option("--max-spans", options->max_spans, "end early after this many spans")
       ->capture_default_str()
       ->check(Within(1, kMaxSpans));
   command->callback([options, &context] { RunTrace(*options, context); });

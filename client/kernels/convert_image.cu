@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client's one kernel, launched on the trainer's own stream. In: a batch in its slot. Out: the trainer's
-// tensors. Bound by memory: each byte is read once and each element written once; four pixels of a row a
-// thread, so that loads are of 32 bits where rows allow it and a warp's stores are whole lines.
+// The client's only kernel, launched on the trainer's stream. In: a batch in its slot. Out: the trainer's
+// tensors. It is bound by memory bandwidth: each byte is read once and each element written once. A thread
+// handles four pixels of a row, so that loads have 32 bits where rows allow it and a warp stores whole cache
+// lines.
 #include "client/kernels/convert_image.h"
 
 namespace pinfeed {
 namespace {
 
-constexpr uint32_t kPixels = 4;  // a thread's, along a row
+constexpr uint32_t kPixels = 4;  // per thread, along a row
 
 template <typename Element>
 struct alignas(sizeof(Element) * kPixels) Quad {
   Element value[kPixels];
 };
 
-// The four bytes of channel c at x, x + 1, ... of a row, as they lie in the source.
+// Loads channel c of the pixels x, x + 1, ... of a row, in source order.
 struct Source {
   const uint8_t* row;
-  uint32_t pixel;  // bytes from one pixel to the next
-  uint64_t plane;  // bytes from one channel to the next
+  uint32_t pixel;  // distance between pixels, in bytes
+  uint64_t plane;  // distance between channels, in bytes
   __device__ uint8_t At(uint32_t x, uint32_t c) const { return row[uint64_t(x) * pixel + c * plane]; }
 };
 
-// Four words a thread in flight: enough loads to hide the memory's latency.
+// Each thread has four words in flight, enough to hide the memory's latency.
 template <typename Word>
 __device__ void CopyWords(const TensorCopy& copy, uint64_t thread, uint64_t threads) {
   const Word* const from = reinterpret_cast<const Word*>(copy.source);
@@ -82,7 +83,7 @@ __device__ void Convert(const ConvertImage& work) {
     const uint8_t mark = work.mark != nullptr ? work.mark[n] : 0;
     const bool flip = mark == 1;
     const uint32_t keep = mark == 2 ? 0 : ~uint32_t(0);
-    const uint32_t from = flip ? work.width - x - count : x;  // the first pixel read
+    const uint32_t from = flip ? work.width - x - count : x;  // first pixel read
 
     const uint32_t pixel = work.source_chw ? 1 : work.channels;
     const Source source{work.source + n * work.sample_stride + uint64_t(y) * work.width * pixel, pixel,

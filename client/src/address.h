@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the daemon is. In: what the caller or the environment says. Out: the path of a Unix socket that
-// connect(2) can take, or a TCP address.
+// The daemon's address. In: the caller's argument or the environment. Out: the path of a Unix socket, or a
+// TCP address.
 #pragma once
 
 #include <string>
@@ -12,11 +12,12 @@ namespace pinfeed {
 
 inline constexpr char kDefaultAddress[] = "/run/pinfeed/pinfeed.sock";
 
-// `given` (may be null or empty), else $PINFEED_ADDRESS, else kDefaultAddress. A leading "unix:" is dropped;
-// without it HOST:PORT is a TCP address (IsTcpAddress says so of the result).
-// kInvalidArgument when the path does not fit a socket address; the message says where the path came from.
+// Returns `given` unless it is null or empty, else $PINFEED_ADDRESS, else kDefaultAddress. Drops a leading
+// "unix:"; without it, HOST:PORT is a TCP address (test the result with IsTcpAddress). Returns
+// kInvalidArgument, naming the origin, if the path is too long for a socket address.
 Result<std::string> ResolveAddress(const char* given);
-// The same for `what` ("open a feed") that only a daemon of this host can do: kInvalidArgument for TCP.
+// The same for an operation `what` ("open a feed") that needs a daemon on this host. A TCP address is
+// kInvalidArgument.
 Result<std::string> ResolveLocalAddress(const char* given, std::string_view what);
 
 }  // namespace pinfeed

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When to try again: exponential with jitter, so that the trainers of a host do not return to a restarted
-// daemon in step.
+// Exponential backoff with jitter, so that a host's trainers do not return to a restarted daemon all at once.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +8,9 @@
 
 namespace pinfeed {
 
-// Purpose: the pauses between attempts: 50 ms, doubling up to 2 s, each drawn from its upper half ("equal
-// jitter" of M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015). A value; one thread.
+// Purpose: the pauses between attempts: 50 ms, doubling up to 2 s, each drawn at random from its upper half
+// ("equal jitter" of M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015). Copyable.
+// Threads: one.
 class Backoff {
  public:
   std::chrono::nanoseconds Next() {

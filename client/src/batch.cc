@@ -13,7 +13,7 @@ void Batch::Retain() {
   uint32_t owners = owners_.load(std::memory_order_relaxed);
   do {
     if (owners == 0) {
-      ClientLog(PF_LOG_WARNING, "pf_batch_retain: the batch was given back already; nothing is done");
+      ClientLog(PF_LOG_WARNING, "pf_batch_retain: the batch was released already; the call is ignored");
       return;
     }
   } while (!owners_.compare_exchange_weak(owners, owners + 1, std::memory_order_relaxed));
@@ -24,8 +24,7 @@ void Batch::Release() {
   uint32_t owners = owners_.load(std::memory_order_relaxed);
   do {
     if (owners == 0) {
-      ClientLog(PF_LOG_WARNING,
-                "pf_batch_release: the batch was given back already (one release too many); nothing is done");
+      ClientLog(PF_LOG_WARNING, "pf_batch_release: the batch was released already; the call is ignored");
       return;
     }
   } while (!owners_.compare_exchange_weak(owners, owners - 1, std::memory_order_acq_rel));
@@ -58,7 +57,8 @@ Status Batch::Write(void* const* outputs, void* stream) {
 }
 
 void Batch::Finish() {
-  const std::shared_ptr<Session> session = std::move(session_);  // may end with us, behind all that is ours
+  const std::shared_ptr<Session> session = std::move(
+      session_);  // moved out: it may be the last owner, and must then be destroyed after our own state
   session_.reset();
   BatchPool::Process().Return(this);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a pf_batch is: one published batch in the hands of the trainer. In: a taken descriptor. Out: its
+// The object behind a pf_batch: one published batch that the trainer holds. In: a taken descriptor. Out: its
 // release, once.
 #pragma once
 
@@ -14,23 +14,22 @@
 
 namespace pinfeed {
 
-// Purpose: counts the owners of a batch and gives its slot back with the last one. Owns a share of its
-// session. Threads: Retain and Release from any thread; the rest while one owner is left. Errors: a call on a
-// batch that was given back is told to the log and changes nothing, as its memory is kept by the pool (see
-// there).
+// Purpose: counts a batch's owners and returns its slot when the last one releases it. Owns a share of its
+// session. Threads: Retain and Release from any thread; the rest by a sole owner. Errors: a call on a
+// released batch logs a warning and does nothing. This is safe because the pool never frees a batch's memory.
 class Batch {
  public:
   bool live() const { return owners_.load(std::memory_order_acquire) > 0; }
-  // False in a forked child of the process that took the batch.
+  // Returns false in a forked child of the process that took the batch.
   bool in_owner() const { return fork_guard_.InOwner(); }
-  // Preconditions: live().
+  // Precondition for the following: live().
   const Session& session() const { return *session_; }
   const BatchDescriptor& descriptor() const { return descriptor_; }
 
   void Retain();
   void Release();
-  // As Release, but the slot goes back in the order of a stream: see Session. kFailedPrecondition when the
-  // batch has other owners. After an error the batch is still the caller's.
+  // Like Release, but the slot is returned in the order of a stream: see Session. Returns kFailedPrecondition
+  // if the batch has other owners. On an error the caller still owns the batch.
   Status ReleaseOn(void* stream);
   Status Write(void* const* outputs, void* stream);
 
@@ -44,16 +43,16 @@ class Batch {
   BatchDescriptor descriptor_{};
 };
 
-// Purpose: the memory of all batches of the process, so that taking one costs no allocation, and so that a
-// second release of one finds a dead batch instead of freed memory. Owns every Batch for ever; their number
-// is bounded by the batches held at once plus kRest. Threads: any. Invariant: a batch rests while kRest - 1
-// others are given back before it serves again: a late double release hits a dead one.
+// Purpose: holds the memory of all batches of the process. Taking a batch allocates nothing, and a double
+// release finds a dead batch instead of freed memory. Owns: every Batch, forever. Their number is at most the
+// number held at once plus kRest. Threads: any. Invariant: a released batch is not reused until kRest - 1
+// others were released, so that a late double release finds it dead.
 class BatchPool {
  public:
-  // Never destroyed: static destructors of the program may still release.
+  // The process-wide pool. Never destroyed, since static destructors of the program may release batches.
   static BatchPool& Process();
 
-  // A batch with one owner.
+  // Returns a batch with one owner.
   Batch* Take(std::shared_ptr<Session> session, const BatchDescriptor& descriptor);
   void Return(Batch* batch);
 

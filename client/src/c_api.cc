@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of pinfeed.h that need no feed: versions, errors, the log, the daemon's status.
+// The functions of pinfeed.h that need no feed: version, errors, log, calls to the daemon.
 #include "client/src/c_api.h"
 
 #include <cstdlib>
@@ -42,7 +42,7 @@ pf_result Report(Code code, const char* message) noexcept {
   try {
     LastError() = message;
   } catch (...) {
-    LastError().clear();  // no memory for the text: the code alone has to do
+    LastError().clear();  // no memory for the text: only the code is reported
   }
   return static_cast<pf_result>(code);
 }

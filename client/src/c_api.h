@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every function of the C interface shares: the last error, the exception barrier, structs that grow.
+// Shared by all functions of the C interface: the last error, the exception barrier, structs that grow.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,12 @@
 
 namespace pinfeed {
 
-// Remembers a failure for pf_last_error on this thread; success leaves the last one alone. Returns the code.
+// Stores a failure for pf_last_error on this thread; success leaves the last failure unchanged. Returns the
+// result code.
 pf_result Report(const Status& status) noexcept;
 pf_result Report(Code code, const char* message) noexcept;
 
-// Runs `body`, which returns a Status; no exception leaves it.
+// Runs `body`, which returns a Status, and reports any exception as a failure.
 template <typename Body>
 pf_result Guarded(Body&& body) noexcept {
   try {
@@ -32,8 +33,8 @@ pf_result Guarded(Body&& body) noexcept {
   }
 }
 
-// Structs of the interface start with their caller's size. Init writes `defaults` up to that size; Fill
-// writes all behind the size field.
+// A struct of the interface begins with the size that the caller's version has. Init writes `defaults` up to
+// that size. Fill writes everything after the size field, up to it.
 template <typename T>
 void InitStruct(T* out, size_t size, T defaults) noexcept {
   if (out == nullptr || size < sizeof(size_t)) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of pinfeed.h that work on a feed: arguments are checked here, the work is Feed's.
+// The functions of pinfeed.h that take a feed. They check the arguments; Feed does the work.
 #include <errno.h>  // program_invocation_short_name
 
 #include <cstddef>
@@ -41,7 +41,7 @@ Status CheckFeed(const pf_feed* feed) {
   return OkStatus();
 }
 
-// The caller's options, with defaults for what its version of the struct lacks.
+// Returns the caller's options. Fields that the caller's version of the struct lacks have their defaults.
 Result<pf_open_options> ReadOptions(const pf_open_options* given) {
   if (given == nullptr || given->size <= sizeof(size_t)) {
     return InvalidArgument("options is NULL or was not prepared with pf_open_options_init");
@@ -56,17 +56,17 @@ Result<pf_open_options> ReadOptions(const pf_open_options* given) {
                            "; it must be positive");
   if (options.reconnect_timeout_ms < -1) {
     return InvalidArgument("options.reconnect_timeout_ms is " + std::to_string(options.reconnect_timeout_ms) +
-                           "; -1 means for ever, 0 never");
+                           "; -1 means no limit, 0 not to reconnect");
   }
   return options;
 }
 
-// Large counts of milliseconds would overflow once added to a time point: a year is as good.
+// Limits a timeout to a year: larger values would overflow once added to a time point.
 Millis Bounded(int64_t milliseconds) {
   return std::min<Millis>(Millis(milliseconds), std::chrono::hours(24 * 365));
 }
 
-// The daemon refuses longer names; one that we made up ourselves must not fail.
+// The daemon refuses longer names. A name that the library chose itself must not fail.
 std::string ClientName(const char* given) {
   return given != nullptr ? given : std::string(program_invocation_short_name).substr(0, kMaxNameBytes);
 }
@@ -88,11 +88,12 @@ Result<FeedOptions> MakeFeedOptions(const pf_open_options* given) {
     Result<std::string> uuid = GpuUuid(options.device);
     if (!uuid.ok()) {
       return Status(uuid.status().code(), "options.device is " + std::to_string(options.device) +
-                                              ": no GPU can be used: " + uuid.status().message() +
-                                              "; -1 is the host");
+                                              ": this process cannot use that GPU: " +
+                                              uuid.status().message() + "; -1 is the host");
     }
     result.request.gpu_uuid = std::move(uuid).value();
-    // Whether it is needed is the daemon's to say: batches in host memory may do.
+    // Whether the GPU is required is for the daemon to decide: with backend AUTO, batches may come in host
+    // memory.
     Result<std::shared_ptr<const void>> gpu = HoldGpu(options.device);
     if (gpu.ok())
       result.gpu = *std::move(gpu);
@@ -157,7 +158,7 @@ pf_batch_info DescribeBatch(const Batch& batch) {
   return info;
 }
 
-// pf_next's work. Sets *out to NULL; the caller sets it to the batch.
+// Implements pf_next. Sets *out to NULL; the caller sets it to the batch.
 Result<Batch*> TakeNext(pf_feed* feed, int64_t timeout_ms, pf_batch** out) {
   if (out == nullptr) return InvalidArgument("batch is NULL; give the address of a pf_batch*");
   *out = nullptr;
@@ -233,7 +234,7 @@ pf_result pf_get_batch_info(const pf_batch* batch, pf_batch_info* info) {
 
 pf_result pf_next_info(pf_feed* feed, int64_t timeout_ms, pf_batch** batch, pf_batch_info* info) {
   return Guarded([&]() -> Status {
-    // Before a batch is taken, which would be lost if this failed.
+    // Checked first, since a batch taken before a failure would be lost.
     RETURN_IF_ERROR(FillStruct(info, pf_batch_info{}, "pf_batch_info_init"));
     ASSIGN_OR_RETURN(Batch* const next, TakeNext(feed, timeout_ms, batch));
     *batch = Wrap(next);

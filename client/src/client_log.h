@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library's warnings, on their way to the function the program set (else stderr).
+// Delivers the library's warnings to the function that the program set, or else to stderr.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace pinfeed {
 
-// Process-wide. Null silences.
+// Process-wide. Null silences the log.
 void SetLogFunction(pf_log_function function, void* user);
 
-// Calls the function on this thread, without holding a lock. Without a function set, warnings go to stderr
-// and the rest nowhere.
+// Calls the function on this thread without holding a lock. If no function was set, prints warnings to stderr
+// and drops other messages.
 void ClientLog(pf_log_level level, const std::string& message);
 
 }  // namespace pinfeed

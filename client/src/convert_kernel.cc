@@ -7,13 +7,13 @@
 
 #include "common/base/sync.h"
 
-// The kernels for every architecture, as nvcc made them (client/kernels/CMakeLists.txt).
+// The kernels compiled by nvcc for every architecture (client/kernels/CMakeLists.txt).
 extern "C" const unsigned char pf_convert_image_fatbin[];
 
 namespace pinfeed {
 namespace {
 
-// As many blocks as an SM of any architecture holds of 256 threads.
+// An SM of any architecture runs at most this many blocks of 256 threads.
 constexpr int kBlocksPerProcessor = 8;
 constexpr uint32_t kPixelsPerThread = 4;
 constexpr uint64_t kBytesPerThread = 16;
@@ -23,7 +23,9 @@ constexpr uint64_t kBytesPerThread = 16;
 Result<std::shared_ptr<const ConvertKernel>> ConvertKernel::For(
     const std::shared_ptr<const CudaDevice>& device) {
   static Mutex mutex;
-  static auto* const kernels = new std::map<int, std::shared_ptr<const ConvertKernel>>;  // never destroyed
+  static auto* const kernels =
+      new std::map<int,
+                   std::shared_ptr<const ConvertKernel>>;  // never destroyed: kernels may still be queued
   const MutexLock lock(mutex);
   std::shared_ptr<const ConvertKernel>& known = (*kernels)[device->ordinal()];
   if (known == nullptr) {
@@ -48,7 +50,7 @@ Status ConvertKernel::Load() {
   RETURN_IF_ERROR(CudaStatus(
       driver.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device_->handle()),
       what));
-  most_blocks_ = static_cast<uint64_t>(std::max(1, processors)) * kBlocksPerProcessor;
+  max_blocks_ = static_cast<uint64_t>(std::max(1, processors)) * kBlocksPerProcessor;
   return OkStatus();
 }
 
@@ -58,7 +60,7 @@ Status ConvertKernel::Launch(const ConvertImage& work, size_t element_bytes, CUs
   for (uint32_t i = 0; i < work.copy_count; ++i)
     threads = std::max(threads, (work.copies[i].bytes + kBytesPerThread - 1) / kBytesPerThread);
   if (threads == 0) return OkStatus();
-  const uint64_t blocks = std::min((threads + kConvertThreads - 1) / kConvertThreads, most_blocks_);
+  const uint64_t blocks = std::min((threads + kConvertThreads - 1) / kConvertThreads, max_blocks_);
   void* parameters[] = {const_cast<ConvertImage*>(&work)};  // the driver copies it
   const CUfunction function = functions_[element_bytes == 1 ? 0 : element_bytes == 2 ? 1 : 2];
   return CudaStatus(device_->driver().cuLaunchKernel(function, static_cast<unsigned>(blocks), 1, 1,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fused kernel of client/kernels, loaded into the trainer's context.
+// Loads and launches the fused kernel of client/kernels in the trainer's context.
 #pragma once
 
 #include <memory>
@@ -11,13 +11,13 @@
 namespace pinfeed {
 
 // Purpose: launches ConvertImage. Owns: a share of the device. The loaded module stays for the life of the
-// process: kernels may still be queued when the last feed is closed. Threads: any.
+// process, because kernels may still be queued when the last feed is closed. Threads: any.
 class ConvertKernel {
  public:
-  // One a GPU and process.
+  // Returns the kernel of a GPU, one per process.
   static Result<std::shared_ptr<const ConvertKernel>> For(const std::shared_ptr<const CudaDevice>& device);
 
-  // Precondition: the device's context is current; every pointer is one of that device.
+  // Precondition: the device's context is current, and every pointer belongs to that device.
   Status Launch(const ConvertImage& work, size_t element_bytes, CUstream stream) const;
 
  private:
@@ -25,8 +25,8 @@ class ConvertKernel {
   Status Load();
 
   const std::shared_ptr<const CudaDevice> device_;
-  CUfunction functions_[3] = {};  // elements of 1, 2 and 4 bytes
-  uint64_t most_blocks_ = 0;      // that fill the GPU
+  CUfunction functions_[3] = {};  // for elements of 1, 2 and 4 bytes
+  uint64_t max_blocks_ = 0;       // as many as run at once on the GPU
 };
 
 }  // namespace pinfeed

@@ -13,13 +13,13 @@
 namespace pinfeed {
 namespace {
 
-constexpr std::chrono::microseconds kSettlePause(50);
-// Most waits are over before the first look at the context.
-constexpr std::chrono::milliseconds kLookPause(10);
+constexpr std::chrono::microseconds kPollInterval(50);
+// Delays the first context check, since most waits are shorter.
+constexpr std::chrono::milliseconds kCheckInterval(10);
 
-// Purpose: whether a context still does what it is given. It is given a piece of work of its own each time,
-// on a stream of its own, which waits for none of the trainer's: a driver need not know of a fault before it
-// is asked for something that is under way. Owns the stream and an event. Threads: one at a time.
+// Purpose: detects a broken context. A driver may report a fault only for work that is under way, so each
+// check queues an event on a stream of its own, which waits for none of the trainer's. Owns the stream and an
+// event. Threads: one at a time.
 class ContextCheck {
  public:
   explicit ContextCheck(const CudaDevice& device) : device_(device) {}
@@ -32,8 +32,8 @@ class ContextCheck {
   ContextCheck(const ContextCheck&) = delete;
   ContextCheck& operator=(const ContextCheck&) = delete;
 
-  // The error after which nothing is done there any more. Never blocks.
-  Status Look() {
+  // Returns the sticky error of a broken context, in which queued work never runs. Never blocks.
+  Status Check() {
     const CudaScope scope(device_);
     RETURN_IF_ERROR(scope.status());
     const CUresult result = Try();
@@ -47,7 +47,7 @@ class ContextCheck {
     if (stream_ == nullptr) result = driver.cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, 0);
     if (result == CUDA_SUCCESS && event_ == nullptr)
       result = driver.cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING);
-    if (result == CUDA_SUCCESS) result = driver.cuEventQuery(event_);  // of the look before
+    if (result == CUDA_SUCCESS) result = driver.cuEventQuery(event_);  // recorded by the previous check
     if (result == CUDA_SUCCESS) result = driver.cuEventRecord(event_, stream_);
     return result;
   }
@@ -57,7 +57,7 @@ class ContextCheck {
   CUevent event_ = nullptr;
 };
 
-// Purpose: see DeviceSlots.
+// Purpose: implements DeviceSlots with the CUDA driver.
 class CudaSlots final : public DeviceSlots {
  public:
   CudaSlots(const FeedOffer& offer, std::shared_ptr<const CudaDevice> device, DeviceMemory memory,
@@ -76,50 +76,50 @@ class CudaSlots final : public DeviceSlots {
   Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream) override {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
-    Status put = PutWrites(batch, outputs, static_cast<CUstream>(stream));
-    if (put.ok()) put = PutRelease(batch, static_cast<CUstream>(stream));
-    // Some kernels may be on the stream already, and who has the error may give the slot back at once. This
-    // fails only with the context, in which none runs any more.
-    if (!put.ok()) (void)device_->driver().cuStreamSynchronize(static_cast<CUstream>(stream));
-    return put;
+    Status queued = QueueWrites(batch, outputs, static_cast<CUstream>(stream));
+    if (queued.ok()) queued = QueueRelease(batch, static_cast<CUstream>(stream));
+    // Waits for what was queued, since the caller may return the slot after an error. The wait fails only
+    // with a broken context, in which nothing runs any more.
+    if (!queued.ok()) (void)device_->driver().cuStreamSynchronize(static_cast<CUstream>(stream));
+    return queued;
   }
 
   Status Release(const BatchDescriptor& batch, void* stream) override {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
-    return PutRelease(batch, static_cast<CUstream>(stream));
+    return QueueRelease(batch, static_cast<CUstream>(stream));
   }
 
   Status Unmap(SteadyTime deadline) override {
-    RETURN_IF_ERROR(Settle(deadline));
+    RETURN_IF_ERROR(AwaitReleases(deadline));
     return memory_.Free();
   }
 
  private:
-  Status Settle(SteadyTime deadline) const {
+  Status AwaitReleases(SteadyTime deadline) const {
     ContextCheck context(*device_);
-    SteadyTime next_look = std::chrono::steady_clock::now() + kLookPause;
+    SteadyTime next_check = std::chrono::steady_clock::now() + kCheckInterval;
     for (uint32_t slot = 0; slot < offer_.slot_count; ++slot) {
-      const uint64_t last = put_[slot].load(std::memory_order_acquire);
-      // The GPU writes this word: there is nothing to sleep on. A later use of the slot may have been given
-      // back by the processor since: generations grow.
+      const uint64_t last = queued_releases_[slot].load(std::memory_order_acquire);
+      // Polls, because the GPU writes this word and wakes nobody. A later generation also counts: the slot's
+      // next use may have been released by the host already.
       while (page_->slots[slot].generation.load(std::memory_order_acquire) < last) {
         const SteadyTime now = std::chrono::steady_clock::now();
-        if (now >= next_look) {
-          RETURN_IF_ERROR(context.Look());
-          next_look = now + kLookPause;
+        if (now >= next_check) {
+          RETURN_IF_ERROR(context.Check());
+          next_check = now + kCheckInterval;
         }
         if (now >= deadline)
           return {Code::kDeadlineExceeded,
-                  "GPU " + device_->uuid() + " has not done its work on them in time"};
-        std::this_thread::sleep_for(kSettlePause);
+                  "GPU " + device_->uuid() + " has not finished the work that uses them in time"};
+        std::this_thread::sleep_for(kPollInterval);
       }
     }
     return OkStatus();
   }
 
-  // One launch, but for a second image or more copies than one takes.
-  Status PutWrites(const BatchDescriptor& batch, void* const* outputs, CUstream stream) const {
+  // One launch suffices unless there is a second image, or more copies than one launch takes.
+  Status QueueWrites(const BatchDescriptor& batch, void* const* outputs, CUstream stream) const {
     const std::byte* const slot = address() + batch.slot * offer_.layout.slot_stride;
     ConvertImage work{};
     size_t element_bytes = 1;
@@ -164,15 +164,15 @@ class CudaSlots final : public DeviceSlots {
     std::copy(image.table.begin(), image.table.end(), work.table);
   }
 
-  Status PutRelease(const BatchDescriptor& batch, CUstream stream) {
+  Status QueueRelease(const BatchDescriptor& batch, CUstream stream) {
     const CUdeviceptr word =
         release_.device_address() + offsetof(ReleasePage, slots) + batch.slot * sizeof(ReleaseWord);
     RETURN_IF_ERROR(CudaStatus(device_->driver().cuStreamWriteValue64(stream, word, batch.generation, 0),
-                               "put the release of a slot on a stream of GPU " + device_->uuid()));
-    // Another thread may have put the slot's next use on its stream already.
-    uint64_t last = put_[batch.slot].load(std::memory_order_relaxed);
-    while (last < batch.generation &&
-           !put_[batch.slot].compare_exchange_weak(last, batch.generation, std::memory_order_release)) {
+                               "queue the release of a slot on a stream of GPU " + device_->uuid()));
+    // Keeps the maximum: another thread may have queued a release of the slot's next use already.
+    uint64_t last = queued_releases_[batch.slot].load(std::memory_order_relaxed);
+    while (last < batch.generation && !queued_releases_[batch.slot].compare_exchange_weak(
+                                          last, batch.generation, std::memory_order_release)) {
     }
     return OkStatus();
   }
@@ -184,7 +184,7 @@ class CudaSlots final : public DeviceSlots {
   const ReleasePage* const page_;
   const std::shared_ptr<const ConvertKernel> kernel_;
   std::array<std::atomic<uint64_t>, kMaxSlots>
-      put_{};  // the generation whose release was put on a stream last
+      queued_releases_{};  // per slot, the generation whose release was queued last
 };
 
 Status CheckId(const FeedOffer& offer, const CudaDevice& device, const DeviceMemory& memory) {

@@ -30,9 +30,9 @@ namespace pinfeed {
 namespace {
 
 constexpr int kMaxMessageBytes = 256 << 20;    // a dataset may have very many classes
-constexpr std::chrono::minutes kMaxTrace{10};  // the daemon's limit is less
+constexpr std::chrono::minutes kMaxTrace{10};  // above the daemon's own limit
 
-// protobuf quotes the place of a fault by bytes, and so cuts characters at either end.
+// protobuf quotes the place of a fault by bytes, so characters at either end may be cut.
 std::string WholeCharacters(std::string_view text) {
   std::string whole;
   while (!text.empty()) {
@@ -45,7 +45,7 @@ std::string WholeCharacters(std::string_view text) {
 }
 
 Status FromJson(const std::string& json, std::string_view what, google::protobuf::Message* message) {
-  // protobuf's own words for this are "Root element must be a message".
+  // protobuf's message for this is "Root element must be a message".
   if (const size_t start = json.find_first_not_of(" \t\r\n");
       start == std::string::npos || json[start] != '{')
     return InvalidArgument(std::string(what) + " must be a JSON object, such as {\"name\": value}");
@@ -65,10 +65,10 @@ Result<std::string> ToJson(const google::protobuf::Message& message) {
   return json;
 }
 
-// gRPC makes its epoll set at its first use and never another, so a forked child waits on its parent's, and
-// each may take the other's events: calls then hang. poll(2) shares nothing, and one call needs no more. gRPC
-// reads its choice from the environment alone, once, and so it stands there for that moment only: what the
-// user set is kept, and other programs of this process are not told.
+// Makes gRPC use poll(2). With epoll, gRPC creates one epoll set per process, so a forked child would share
+// its parent's: each takes the other's events and calls hang. gRPC reads its choice from the environment,
+// once, so the variable is set for that moment only. A value that the user set is kept, and child processes
+// do not see ours.
 void InitGrpcFirst() {
   static constexpr char kChoice[] = "GRPC_POLL_STRATEGY";
   const bool chosen = ::getenv(kChoice) != nullptr;
@@ -77,15 +77,16 @@ void InitGrpcFirst() {
   if (!chosen) ::unsetenv(kChoice);
 }
 
-// Purpose: the first and last use of gRPC in a call: with the last one of the process gRPC's threads have
-// ended when it returns. Left to the channel, that may happen later and elsewhere, where a fork meets it.
+// Purpose: brackets a call's use of gRPC. When the last one of the process is destroyed, gRPC's threads have
+// ended. Without it, the channel's destruction could end them later on another thread, where a fork may
+// happen.
 class GrpcUse {
  public:
   GrpcUse() {
     static std::once_flag first;
     std::call_once(first, [] {
       InitGrpcFirst();
-      grpc_shutdown_blocking();  // the uses are counted below
+      grpc_shutdown_blocking();  // NoForkScope counts the uses
     });
     grpc_init();
   }
@@ -94,7 +95,7 @@ class GrpcUse {
   GrpcUse& operator=(const GrpcUse&) = delete;
 };
 
-// gRPC takes deadlines on the wall clock only; the time left is what counts.
+// gRPC accepts wall-clock deadlines only, so the remaining time is converted.
 std::chrono::system_clock::time_point OnWallClock(SteadyTime deadline) {
   return std::chrono::system_clock::now() +
          std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
@@ -112,16 +113,16 @@ Status FromGrpc(const grpc::Status& status, const std::string& address) {
                       "); it is stopping, refuses this user, or has enough connections of this user: its "
                       "log says which"};
   }
-  // gRPC's own words for a deadline that passed here; the daemon's name what was not there in time.
+  // Replaces gRPC's message for a deadline that passed in this process. The daemon's own message says what
+  // was late.
   if (code == Code::kDeadlineExceeded && status.error_message() == "Deadline Exceeded")
     return {code, "the daemon at " + address + " did not answer in time"};
   return {code, status.error_message()};
 }
 
-// One unary call over a connection of its own, in a NoForkScope of the caller's, which outlives every gRPC
-// object: gRPC is at rest when it ends. To a Unix socket we connect ourselves, not through gRPC's resolver,
-// so that a failure carries its errno, and so that gRPC's background reconnecting never starts; by TLS gRPC
-// connects only by itself.
+// Makes one unary call over a connection of its own. The caller's NoForkScope outlives every gRPC object, so
+// gRPC is idle when it ends. Connects to a Unix socket directly instead of through gRPC's resolver: a failure
+// then has an errno, and gRPC never reconnects in the background. For TLS, gRPC connects itself.
 template <typename Stub, typename Request, typename Response>
 Status Call(const std::string& address, SteadyTime deadline, const Request& request, Response* response,
             grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
@@ -171,11 +172,11 @@ Backend BackendOf(v1::FeedSpec::Backend backend) {
     case v1::FeedSpec::VMM_FD:
       return Backend::kVmmFd;
     default:
-      return Backend::kAuto;  // an offer that names none; CheckOffer refuses it
+      return Backend::kAuto;  // an offer without a backend; CheckOffer refuses it
   }
 }
 
-// As it came: CheckOffer looks at it.
+// Copied unchecked: CheckOffer validates it.
 OfferedOutput OutputOf(const v1::OutputTensor& message) {
   const auto layout = [](v1::FeedSpec::ImageLayout l) {
     return l == v1::FeedSpec::HWC ? ImageLayout::kHwc : ImageLayout::kChw;
@@ -274,7 +275,7 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
     return Internal("the daemon at " + address + " wants a session to end first, and none was named to it");
   ASSIGN_OR_RETURN(FeedOffer offer, OfferOf(response));
   const v1::FeedSpec::Backend asked = message.spec().backend();
-  offer.host_will_do = asked == v1::FeedSpec::AUTO || asked == v1::FeedSpec::BACKEND_UNSPECIFIED;
+  offer.host_acceptable = asked == v1::FeedSpec::AUTO || asked == v1::FeedSpec::BACKEND_UNSPECIFIED;
   return offer;
 }
 
@@ -366,7 +367,7 @@ Result<Cursor> CursorFromJson(const std::string& json) {
 }
 
 std::string CursorToJson(const Cursor& cursor) {
-  const NoForkScope no_fork(SteadyTime::max());  // its status matters not: a forked child has no feed
+  const NoForkScope no_fork(SteadyTime::max());  // its status does not matter: a forked child has no feed
   Result<std::string> json = ToJson(ToProto(cursor));
   PF_CHECK(json.ok(), "a cursor of plain fields is always printable");
   return std::move(json).value();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slots of a session on a GPU. In: the daemon's descriptor. Out: tensors in the trainer's own memory, and
-// releases, both in the order of the trainer's stream. Free of CUDA, so that the library is built without,
-// too.
+// releases, both in the order of the trainer's stream. Uses no CUDA types, so that the library also builds
+// without CUDA.
 #pragma once
 
 #include <cstddef>
@@ -16,40 +16,40 @@
 
 namespace pinfeed {
 
-// Purpose: the mapped arena of one session. Owns: the mapping, the registration of the release page with the
+// Purpose: the mapped arena of one session. Owns: the mapping, the release page's registration with the
 // driver, a share of the GPU's primary context. Borrows: the release page, which outlives it. Threads: any.
-// Errors: those of the driver; after one the slot is not given back. Streams are CUstreams of the primary
-// context; NULL is its default stream. Precondition of destruction: Unmap gave OK, or nothing was ever put on
-// a stream.
+// Errors: the driver's; after one the slot is not returned. Streams are CUstreams of the primary context;
+// NULL is its default stream. Precondition of destruction: Unmap returned OK, or nothing was ever queued on a
+// stream.
 class DeviceSlots {
  public:
   virtual ~DeviceSlots() = default;
 
-  // Where the GPU sees the first byte of slot 0.
+  // The device address of slot 0.
   virtual std::byte* address() const = 0;
-  // Puts on `stream`: every output of the batch written to outputs[i] (device memory, batch_size samples
-  // long), then the release of its slot. On an error nothing that it put there still runs: it waits for that.
+  // Queues on `stream` the writing of every output to outputs[i] (device memory for batch_size samples), then
+  // the release of the slot. On an error it waits until nothing that it queued runs any more.
   virtual Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream) = 0;
-  // Puts the release of the batch's slot on `stream`: what was put there before may still read it. kCancelled
-  // when the driver has shut down with the process.
+  // Queues the release of the batch's slot on `stream`, so that earlier work may still read it. Returns
+  // kCancelled if the driver has shut down with the process.
   virtual Status Release(const BatchDescriptor& batch, void* stream) = 0;
-  // Waits until the GPU has done every release that was put on a stream, then unmaps the arena. An error
-  // means that it is mapped until this process ends, and that the GPU may still write to the release page:
-  // kDeadlineExceeded when it has not got there by `deadline`; the driver's own as soon as it says that the
-  // context is broken, in which nothing that was put on a stream will ever be done.
+  // Waits until the GPU has executed every queued release, then unmaps the arena. On an error the arena stays
+  // mapped until the process ends, and the GPU may still write to the release page. Returns kDeadlineExceeded
+  // if a release is not executed by `deadline`. Returns the driver's error as soon as the context is broken,
+  // since queued work then never runs.
   virtual Status Unmap(SteadyTime deadline) = 0;
 };
 
-// Maps the arena (for reading only when other sessions share it) and reads its id back: kInternal when it is
-// another one. `fd` is the daemon's descriptor, with vmm-fd; it is closed. kUnavailable when this build or
-// this process has no CUDA. On an error nothing is mapped.
+// Maps the arena (read-only if other sessions share it) and checks its id; kInternal if the id differs. With
+// vmm-fd, `fd` is the daemon's descriptor, which is closed. Returns kUnavailable if the build or the process
+// has no CUDA. On an error nothing stays mapped.
 Result<std::unique_ptr<DeviceSlots>> MapDeviceSlots(const FeedOffer& offer, int ordinal, UniqueFd fd,
                                                     ReleasePage* release_page, size_t release_page_bytes);
 
-// The name under which the daemon knows the GPU that is `ordinal` in this process.
+// Returns the UUID by which the daemon knows GPU `ordinal` of this process.
 Result<std::string> GpuUuid(int ordinal);
-// Keeps this process's context on the GPU: the daemon sees thereby that the process is there. Not to be let
-// go of by a forked child.
+// Keeps the process's context on the GPU alive, which shows the daemon that the process uses it. A forked
+// child must not release it.
 Result<std::shared_ptr<const void>> HoldGpu(int ordinal);
 
 }  // namespace pinfeed

@@ -16,13 +16,13 @@ namespace {
 using std::chrono::nanoseconds;
 using std::chrono::steady_clock;
 
-// How long to sleep before looking whether the daemon still lives: a killed daemon changes no futex word.
+// How long to sleep before checking that the daemon lives: a killed daemon changes no futex word.
 constexpr std::chrono::milliseconds kSlice{50};
 constexpr std::chrono::seconds kWarnAfter{1};
 constexpr std::chrono::seconds kWarnPause{30};
 constexpr std::chrono::seconds kFarewell{2};
-// A connection that ends without an answer is the end of a daemon, or a refusal of this user. A daemon's end
-// takes two at most: one that it had accepted, one that waited to be. The third is a refusal.
+// A connection that closes without an answer means that the daemon ended or refuses this user. A daemon that
+// ends causes at most two: an accepted connection and a queued one. So the third is a refusal.
 constexpr int kMaxEndings = 3;
 
 uint64_t Nanoseconds(SteadyTime time) {
@@ -35,8 +35,8 @@ std::string Seconds(nanoseconds time) {
          " s";
 }
 
-// Whether a later try may succeed without anybody changing the spec: the daemon is away, or has not yet taken
-// the lost session's memory back.
+// Whether a retry may succeed with the same spec: the daemon is away, or has not yet reclaimed the lost
+// session's memory.
 bool IsTransient(Code code) {
   return code == Code::kUnavailable || code == Code::kDeadlineExceeded || code == Code::kResourceExhausted ||
          code == Code::kAborted || code == Code::kCancelled || code == Code::kUnknown;
@@ -44,7 +44,7 @@ bool IsTransient(Code code) {
 
 }  // namespace
 
-// The end of one Next call.
+// The deadline of one Next call.
 struct Feed::Deadline {
   std::optional<SteadyTime> at;
 
@@ -68,7 +68,7 @@ Status Feed::ConnectFirst() {
   const SteadyTime deadline = steady_clock::now() + options_.open_timeout;
   Backoff backoff;
   int endings = 0;
-  // Known of the daemon: then neither an end nor nobody's being there is an answer.
+  // If the daemon said that it is stopping, a closed or refused connection is no final answer.
   bool stops = false;
   while (true) {
     Status tried = ConnectBy(deadline, options_.request.cursor).status();
@@ -93,11 +93,11 @@ Feed::~Feed() {
     session_.reset();
   } else {
     (void)new (std::nothrow)
-        std::shared_ptr<const void>(std::move(options_.gpu));  // the context is the parent's
+        std::shared_ptr<const void>(std::move(options_.gpu));  // the context belongs to the parent process
   }
 }
 
-// One of which batches are held ends with the last of them; until then a group does not count it.
+// While batches are held, the session ends with the last of them. Until then it leaves its group.
 void Feed::EndSession(const std::shared_ptr<Session>& session) {
   if (session == nullptr) return;
   const SteadyTime deadline = steady_clock::now() + kFarewell;
@@ -107,9 +107,9 @@ void Feed::EndSession(const std::shared_ptr<Session>& session) {
     session->Leave(deadline);
 }
 
-// Each backend is proved on the arena it is for; one that this machine has no way for is told to the daemon,
-// which offers the next, unless the spec requires it. What else fails says nothing of the backend: it is an
-// error as anywhere.
+// Tries each backend with a real arena. A backend that does not work on this machine is reported to the
+// daemon, which offers the next, unless the spec requires it. Other failures do not concern the backend and
+// are returned.
 Result<FeedOffer> Feed::Attach(const std::optional<Cursor>& cursor, uint64_t replaces, SteadyTime deadline) {
   OpenRequest request = options_.request;
   request.cursor = cursor;
@@ -130,7 +130,7 @@ Result<FeedOffer> Feed::Attach(const std::optional<Cursor>& cursor, uint64_t rep
     }
     const bool again = std::any_of(failed_backends_.begin(), failed_backends_.end(),
                                    [&](const auto& failed) { return failed.first == offer.backend; });
-    if (!backend_unusable || !offer.host_will_do || !first || again) return session.status();
+    if (!backend_unusable || !offer.host_acceptable || !first || again) return session.status();
     failed_backends_.emplace_back(offer.backend, session.status().message());
   }
 }
@@ -141,7 +141,7 @@ Status Feed::WithGpuError(const Status& refused) const {
           refused.message() + "; this process cannot use the GPU: " + options_.gpu_error.message()};
 }
 
-void Feed::TellFallback(const FeedOffer& offer) const {
+void Feed::WarnOfFallback(const FeedOffer& offer) const {
   if (offer.fallback.empty()) return;
   const std::string where = offer.backend == Backend::kHost
                                 ? "in host memory, not on GPU " + std::to_string(device_)
@@ -158,7 +158,7 @@ Result<bool> Feed::ConnectBy(SteadyTime deadline, const std::optional<Cursor>& c
   const bool first = offer_.layout.tensors.empty();
   ASSIGN_OR_RETURN(FeedOffer offer, Attach(cursor, replaces, deadline));
   if (offer.end_first) return false;
-  if (first) TellFallback(offer);
+  if (first) WarnOfFallback(offer);
   offer_ = std::move(offer);
   if (fingerprint_.empty()) {
     fingerprint_ = offer_.fingerprint;
@@ -172,7 +172,7 @@ Result<bool> Feed::ConnectBy(SteadyTime deadline, const std::optional<Cursor>& c
 }
 
 Result<Batch*> Feed::Next(std::optional<nanoseconds> timeout) {
-  std::optional<Deadline> deadline;  // reading the clock is left until a batch is not ready
+  std::optional<Deadline> deadline;  // set, and the clock read, only if no batch is ready
   for (;;) {
     RETURN_IF_ERROR(final_error_);
     if (session_ != nullptr) {
@@ -181,7 +181,7 @@ Result<Batch*> Feed::Next(std::optional<nanoseconds> timeout) {
       if (!batch.ok() || *batch != nullptr) return batch;
     }
     if (!deadline) deadline.emplace(timeout);
-    RETURN_IF_ERROR(session_ != nullptr ? WaitForNews(*deadline) : Reconnect(*deadline));
+    RETURN_IF_ERROR(session_ != nullptr ? WaitForChange(*deadline) : Reconnect(*deadline));
   }
 }
 
@@ -190,21 +190,22 @@ Result<Batch*> Feed::TakeReady() {
   ASSIGN_OR_RETURN(const bool taken, session_->Take(&descriptor));
   if (!taken) return nullptr;
   Advance(descriptor);
-  // Given like any other: were it passed over here, this rank would have fewer batches than the others.
+  // Returned like any other batch; if it were skipped, this rank would have fewer batches than the others.
   if (descriptor.samples == 0) WarnOfEmptyBatch(descriptor);
   return BatchPool::Process().Take(session_, descriptor);
 }
 
 void Feed::WarnOfEmptyBatch(const BatchDescriptor& batch) {
   if (std::exchange(warned_of_empty_, true)) return;
-  ClientLog(PF_LOG_WARNING,
-            "batch " + std::to_string(batch.batch_index) + " of epoch " + std::to_string(batch.epoch) +
-                " is empty: all its " + std::to_string(batch.skipped) +
-                " samples are bad and on_bad_sample is skip. The mean of an empty tensor is NaN, and so is a "
-                "loss that takes one, which spoils the model at the next step: look at the number of samples "
-                "first. on_bad_sample zero with valid keeps every batch's size and tells which samples are "
-                "good. `pinfeed status --json` lists the bad samples. Further empty batches of this feed are "
-                "not reported");
+  ClientLog(
+      PF_LOG_WARNING,
+      "batch " + std::to_string(batch.batch_index) + " of epoch " + std::to_string(batch.epoch) +
+          " is empty: all its " + std::to_string(batch.skipped) +
+          " samples are bad and on_bad_sample is skip. The mean of an empty tensor is NaN, and a NaN loss "
+          "ruins the model at the next step: check the number of samples "
+          "first. on_bad_sample zero with valid keeps every batch's size and marks the good samples. "
+          "`pinfeed status --json` lists the bad samples. Further empty batches of this feed are "
+          "not reported");
 }
 
 void Feed::Advance(const BatchDescriptor& batch) {
@@ -214,8 +215,8 @@ void Feed::Advance(const BatchDescriptor& batch) {
   epoch_ahead_ = batch.epoch + 1;
 }
 
-// Returns OK when there may be a batch or the session was lost: the caller looks again.
-Status Feed::WaitForNews(const Deadline& deadline) {
+// Returns OK if a batch may be ready or the session was lost; the caller checks again.
+Status Feed::WaitForChange(const Deadline& deadline) {
   const SteadyTime began = steady_clock::now();
   const uint64_t published_before = Nanoseconds(began);
   session_->BeginWait(published_before);
@@ -223,18 +224,18 @@ Status Feed::WaitForNews(const Deadline& deadline) {
   for (bool first = true;; first = false) {
     const uint32_t seen = session_->WakeWord();
     const FeedState state =
-        session_->state();  // before looking for a batch: what was published earlier is then visible
+        session_->state();  // before looking for a batch, so that batches published earlier are visible
     if (session_->HasNext()) break;
     if (state == FeedState::kFailed || state == FeedState::kEvicted) {
       result = final_error_ = session_->Failure();
       break;
     }
     if (state == FeedState::kEnded) {
-      result = Status(Code::kOutOfRange, "the feed's last epoch is over");
+      result = Status(Code::kOutOfRange, "the feed's last epoch has ended");
       break;
     }
     if (state == FeedState::kDraining) {
-      // A trainer that waits here for the next batch may hold the last one until that has come.
+      // The daemon must not wait for held batches: a trainer may hold the last one until the next arrives.
       if (session_->held() > 0) session_->HangUp();
       LoseSession("the daemon is stopping");
       return OkStatus();
@@ -245,14 +246,13 @@ Status Feed::WaitForNews(const Deadline& deadline) {
       break;
     }
     if (!first && session_->HungUp()) {
-      if (session_->HasNext()) break;  // published after we looked, just before the end
+      if (session_->HasNext()) break;  // published between the check and the end
       LoseSession("the daemon is gone");
       return OkStatus();
     }
     if (deadline.Passed()) {
-      result =
-          Status(Code::kDeadlineExceeded,
-                 "no batch was ready within the time given; `pinfeed status` says what the feed waits for");
+      result = Status(Code::kDeadlineExceeded,
+                      "no batch was ready in time; `pinfeed status` says what the feed waits for");
       break;
     }
     session_->Sleep(seen, deadline.AtMost(kSlice));
@@ -268,9 +268,9 @@ void Feed::WarnIfAllHeld(nanoseconds waited) {
   if (now < next_warning_) return;
   next_warning_ = now + kWarnPause;
   const std::string count = std::to_string(offer_.slot_count);
-  ClientLog(PF_LOG_WARNING, "waiting for a batch since " + Seconds(waited) + ", but all " + count +
+  ClientLog(PF_LOG_WARNING, "no batch for " + Seconds(waited) + ": all " + count +
                                 " slots are held by batches that this process "
-                                "has not released, so none can come; release them sooner (copy what is "
+                                "has not released, so none can be filled; release them sooner (copy what is "
                                 "kept), or raise the spec's slots above " +
                                 count);
 }
@@ -288,17 +288,17 @@ void Feed::LoseSession(const std::string& reason) {
   last_try_ = OkStatus();
 }
 
-// Returns OK after one attempt that may be followed by another: the caller looks again.
+// Makes one attempt. Returns OK if another may follow; the caller checks again.
 Status Feed::Reconnect(const Deadline& deadline) {
   if (options_.reconnect_timeout && steady_clock::now() >= lost_at_ + *options_.reconnect_timeout) {
     const std::string tried = last_try_.ok() ? "" : "; the last try: " + last_try_.message();
-    // Not remembered as final: the next call tries again, should the daemon come back after all.
+    // Not final: the next call tries again, since the daemon may still return.
     const auto waited = *options_.reconnect_timeout;
     lost_at_ = steady_clock::now();
     return Unavailable("the daemon at " + options_.address + " did not come back within " + Seconds(waited) +
                        tried);
   }
-  // An attempt may take a while: a call that may not wait leaves it to the next one that may.
+  // An attempt may block, so a call without time left leaves it to the next call.
   if (deadline.Passed() || steady_clock::now() < next_try_) return WaitForRetry(deadline);
 
   const Cursor goal = cursor_;
@@ -341,7 +341,7 @@ Result<bool> Feed::Replace(const Cursor& cursor) {
   const SteadyTime deadline = steady_clock::now() + kFarewell;
   for (Backoff backoff;;) {
     Result<bool> replaced = Connect(cursor, offer_.session_id);
-    // Others may be replacing theirs at this moment, and have a session more than they are going to have.
+    // Other members of the group may be replacing their sessions too, and briefly have one more each.
     const bool full = !replaced.ok() && replaced.status().code() == Code::kResourceExhausted;
     const nanoseconds left = deadline - steady_clock::now();
     if (!full || left <= Backoff::kFirst) return replaced;
@@ -350,13 +350,13 @@ Result<bool> Feed::Replace(const Cursor& cursor) {
 }
 
 Status Feed::Seek(const Cursor& cursor) {
-  // Prefetched batches are the right ones already when the feed stands there.
+  // At this position already, the prefetched batches are the right ones.
   if (session_ != nullptr && final_error_.ok() && cursor == cursor_) return OkStatus();
-  // An eviction is told before another session is asked for, or nobody would hear of it.
+  // Returns an eviction before opening another session; otherwise the caller would never see it.
   if (session_ != nullptr && final_error_.ok() && session_->state() == FeedState::kEvicted)
     return final_error_ = session_->Failure();
   if (IsReplaceable()) {
-    // The daemon's refusal, and what else fails, then leaves the old session as it is.
+    // If the daemon refuses, or something else fails, the old session is unchanged.
     const std::shared_ptr<Session> old = session_;
     const Result<bool> replaced = Replace(cursor);
     if (!replaced.ok()) return replaced.status();
@@ -366,10 +366,10 @@ Status Feed::Seek(const Cursor& cursor) {
     }
   }
   EndSession(session_);
-  session_.reset();  // first, so that the new session finds the old one's memory free
+  session_.reset();  // first, so that its memory is free for the new session
   Status connected = Connect(cursor).status();
   if (connected.ok()) return OkStatus();
-  // A daemon that refused the position is there. An error of the feed's own stays its answer.
+  // A daemon that refused the position is reachable. An earlier final error stays.
   const Cursor old = cursor_;
   if (!IsTransient(connected.code()) && final_error_.ok() && Connect(old).ok()) return connected;
   lost_at_ = next_try_ = steady_clock::now();

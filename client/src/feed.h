@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a pf_feed is: an ordered stream of batches that outlives the daemon's restarts. In: a spec. Out:
-// batches and the position behind them.
+// The object behind a pf_feed: an ordered stream of batches that survives restarts of the daemon. In: a spec.
+// Out: batches and the position after them.
 #pragma once
 
 #include <chrono>
@@ -24,43 +24,42 @@ namespace pinfeed {
 struct FeedOptions {
   std::string address;
   OpenRequest request;
-  int device = -1;                  // the caller's GPU that request.gpu_uuid names
-  std::shared_ptr<const void> gpu;  // this process's hold of it
-  Status gpu_error;                 // else: why there is none
+  int device = -1;                  // CUDA ordinal of the GPU named by request.gpu_uuid
+  std::shared_ptr<const void> gpu;  // keeps the GPU's context alive
+  Status gpu_error;                 // why the GPU is unusable, if it is
   std::chrono::milliseconds open_timeout{10'000};
-  std::optional<std::chrono::milliseconds> reconnect_timeout;  // unset: for ever
+  std::optional<std::chrono::milliseconds> reconnect_timeout;  // unset: no limit
 };
 
-// Purpose: the sessions of one trainer, one after the other, as one stream. Owns a share of the present
-// session. Threads: one at a time; Next blocks. Errors: as documented at pf_next; one that no later try can
-// cure is remembered and given again until a Seek succeeds. Invariants: 1. each batch is given once, in
-// order, over any number of sessions (I3); 2. cursor() is the position behind the last batch given, whatever
-// happened since.
+// Purpose: presents a trainer's successive sessions as one stream. Owns a share of the current session.
+// Threads: one at a time; Next blocks. Errors: as documented at pf_next. An error that a retry cannot resolve
+// is kept and returned again until a Seek succeeds. Invariants: 1. each batch is returned once, in order,
+// across sessions (I3); 2. cursor() is always the position after the last batch returned.
 class Feed {
  public:
   static Result<std::unique_ptr<Feed>> Open(FeedOptions options);
-  // Waits until the daemon has taken the memory back, at most 2 s, and on a GPU until the streams are done
-  // with it, at most 10 s (Session::CloseAndWait). While batches are held, only until a group has let it go:
-  // the last of them ends the session.
+  // Waits at most 2 s until the daemon has reclaimed the memory; on a GPU first at most 10 s until the
+  // streams are done with it (Session::CloseAndWait). If batches are held, waits only until the daemon has
+  // removed the session from its group; the last batch then ends the session.
   ~Feed();
   Feed(const Feed&) = delete;
   Feed& operator=(const Feed&) = delete;
 
-  // The next batch, with one owner. `timeout` unset: no limit.
+  // Returns the next batch, with one owner. `timeout` unset: no limit.
   Result<Batch*> Next(std::optional<std::chrono::nanoseconds> timeout);
 
-  // For `pinfeed status`: the caller copied a batch because it holds too many slots.
+  // Counts a batch that the caller copied because it holds too many slots. Shown by `pinfeed status`.
   void CountCopied();
 
   const Cursor& cursor() const { return cursor_; }
-  // Open another session and end the present one as ~Feed does; in this order when others share the feed, who
-  // go on meanwhile, else the other way round, as the new one wants the old one's memory. On failure the feed
-  // stays where it was: in the same session, in a new one if the daemon refused the position, else the next
-  // Next looks for the daemon.
+  // Open another session and end the current one as ~Feed does. In a group, opens first, so that the other
+  // members are not delayed; otherwise ends first, because the new session needs the old one's memory. On
+  // failure the feed keeps its position: in the same session, or in a new one if the daemon refused the new
+  // position. If there is neither, the next Next reconnects.
   Status Seek(const Cursor& cursor);
   Status SeekEpoch(uint64_t epoch);
 
-  // Of the newest session: the parts that pf_feed_info documents as constant are the same in all.
+  // The newest session's offer. What pf_feed_info documents as constant is the same in all sessions.
   const FeedOffer& offer() const { return offer_; }
   const std::string& fingerprint() const { return fingerprint_; }
   const std::vector<std::string>& classes() const { return classes_; }
@@ -72,47 +71,47 @@ class Feed {
   struct Deadline;
 
   explicit Feed(FeedOptions options) : options_(std::move(options)), device_(options_.device) {}
-  // The daemon's offer, attached to: the best that works here. Or one that says end_first, if it replaces
-  // one.
+  // Opens and attaches a session on the best backend that works in this process. If it replaces a session,
+  // the offer may only say end_first.
   Result<FeedOffer> Attach(const std::optional<Cursor>& cursor, uint64_t replaces, SteadyTime deadline);
-  void TellFallback(const FeedOffer& offer) const;
-  // The daemon's refusal, with what it cannot know: why this process does not have the GPU.
+  void WarnOfFallback(const FeedOffer& offer) const;
+  // Adds to the daemon's refusal why this process has no GPU, which the daemon cannot know.
   Status WithGpuError(const Status& refused) const;
-  // A new session, at the cursor; on an error all is as it was. `replaces`: see OpenRequest; then it may
-  // answer false, for nothing done, as that session has to end first.
+  // Opens a session at the cursor. On an error nothing changes. `replaces` is as in OpenRequest; the result
+  // is then false, and nothing has changed, if that session has to end first.
   Result<bool> Connect(const std::optional<Cursor>& cursor, uint64_t replaces = 0);
   Result<bool> ConnectBy(SteadyTime deadline, const std::optional<Cursor>& cursor, uint64_t replaces = 0);
-  // The first session; waits for a daemon that stops to be replaced by the next.
+  // Opens the first session. If the daemon is stopping, waits for the next one.
   Status ConnectFirst();
   Status Reconnect(const Deadline& deadline);
   Status WaitForRetry(const Deadline& deadline);
-  // Connect, in place of the present session.
+  // Opens a session at the cursor in place of the current one. False as for Connect.
   Result<bool> Replace(const Cursor& cursor);
-  // Whether the daemon may make another session while this one is served.
+  // Whether the daemon may open a second session while this one is active.
   bool IsReplaceable() const;
-  // To be let go of then. Waits for the daemon, 2 s at most; see ~Feed.
+  // Ends a session. Waits at most 2 s for the daemon; see ~Feed.
   static void EndSession(const std::shared_ptr<Session>& session);
   void LoseSession(const std::string& reason);
-  // A batch, or nothing when none is published.
+  // Returns a batch, or null if none is published.
   Result<Batch*> TakeReady();
   void WarnOfEmptyBatch(const BatchDescriptor& batch);
-  Status WaitForNews(const Deadline& deadline);
+  Status WaitForChange(const Deadline& deadline);
   void WarnIfAllHeld(std::chrono::nanoseconds waited);
   void Advance(const BatchDescriptor& batch);
 
   FeedOptions options_;
-  const int device_;  // the caller's GPU; -1: the host was asked for
+  const int device_;  // the caller's ordinal; -1: host memory
   std::vector<std::pair<Backend, std::string>> failed_backends_;
   const ForkGuard fork_guard_;
   FeedOffer offer_;
-  std::string fingerprint_;  // set once, as the C interface hands out its pointer for the feed's life
-  std::vector<std::string> classes_;  // likewise
-  std::shared_ptr<Session> session_;  // null while the daemon is lost
+  std::string fingerprint_;  // never changes: the C interface returns its pointer for the life of the feed
+  std::vector<std::string> classes_;  // never changes either
+  std::shared_ptr<Session> session_;  // null while disconnected
   Cursor cursor_;
-  bool at_epoch_start_ = false;  // the next batch is the first of epoch_ahead_
+  bool at_epoch_start_ = false;  // true: the next batch is the first of epoch_ahead_
   uint64_t epoch_ahead_ = 0;
   Status final_error_;
-  bool stopping_ = false;  // the daemon that was last tried said that it stops
+  bool stopping_ = false;  // the daemon last tried said that it is stopping
 
   uint32_t reconnects_ = 0;
   SteadyTime lost_at_{};

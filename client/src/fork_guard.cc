@@ -12,11 +12,12 @@ using std::chrono::steady_clock;
 
 std::atomic<uint64_t> g_forks{0};
 
-// Calls take it shared, forks exclusive; a waiting fork goes before new calls, or many threads that call in
-// turn would keep it waiting. Not a Mutex of common/base/sync.h: it is locked and unlocked by fork handlers.
+// Calls take it shared, forks exclusive. A waiting fork has priority, or threads that call in turn could
+// starve it. Not a Mutex of common/base/sync.h, because fork handlers lock and unlock it.
 pthread_rwlock_t g_calls = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
-thread_local bool t_fork_has_lock = false;      // between the handlers of one fork, all run by its thread
-std::atomic<bool> g_forked_amid_a_call{false};  // this process is such a copy, or a descendant of one
+thread_local bool t_fork_has_lock = false;  // set between a fork's handlers, which all run on its thread
+std::atomic<bool> g_forked_amid_a_call{
+    false};  // this process was forked during a call, or descends from such a process
 
 timespec AtTime(steady_clock::time_point time) {  // libstdc++'s steady clock is CLOCK_MONOTONIC
   const auto since = time.time_since_epoch();
@@ -39,13 +40,13 @@ void AfterForkInChild() {
   g_forks.fetch_add(1, std::memory_order_relaxed);
   if (!t_fork_has_lock) g_forked_amid_a_call.store(true, std::memory_order_relaxed);
   t_fork_has_lock = false;
-  // The threads that held it or waited for it are not in this process.
+  // In the child, the threads that held or awaited the lock do not exist.
   static const pthread_rwlock_t kFresh = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
   g_calls = kFresh;
 }
 
-// At load, not at first use: a fork in another thread may come amid that. Fails only without memory for a few
-// bytes. Cheaper than getpid(2) on every call, and right for every way to fork that glibc has.
+// Runs at load time, because a first use could race with a fork. Fails only when memory for a few bytes is
+// lacking. It is cheaper than getpid(2) on every call, and covers every kind of fork that glibc has.
 __attribute__((constructor)) void Register() {
   PF_CHECK(::pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild) == 0,
            "pthread_atfork has no memory");

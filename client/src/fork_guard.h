@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells a process from its forked children: a child shares its parent's mappings and sockets, so it must not
-// act on them. And keeps a fork away from calls that a copy of the process could not bear.
+// Protects the library against fork(2). A child shares its parent's mappings and sockets, so objects know
+// which process made them; and a fork waits while a call runs that a forked copy could not survive.
 #pragma once
 
 #include <atomic>
@@ -11,10 +11,10 @@
 
 namespace pinfeed {
 
-// How many forks lie between the library's load and this process. One relaxed load.
+// The number of forks between loading the library and this process. One relaxed load.
 uint64_t ForkGeneration();
 
-// Purpose: remembers the process that made an object. A value; any thread.
+// Purpose: remembers the process that made an object. Copyable. Threads: any.
 class ForkGuard {
  public:
   bool InOwner() const { return made_in_ == ForkGeneration(); }
@@ -23,12 +23,12 @@ class ForkGuard {
   uint64_t made_in_ = ForkGeneration();
 };
 
-// Purpose: no fork while one lives: fork(2) in another thread waits for its end, lest a child inherit gRPC's
-// or protobuf's locks, half-made statics and lists of threads as they are amid a call.
-// Owns: a share of a process-wide lock. Threads: any, each its own; not to be held twice by one, nor across a
-// fork of the holder's own. Errors: kDeadlineExceeded when a fork is pending all the time;
-// kFailedPrecondition in a process that was forked in the middle of a call: a fork waits for kMaxForkWait
-// only, lest a slow call stop its process.
+// Purpose: prevents forks while it lives. fork(2) in another thread waits until the scope ends. Otherwise a
+// child could inherit the locks, statics and thread lists of gRPC and protobuf in the middle of a call. Owns:
+// a share of a process-wide lock. Threads: any, each with its own; one thread must not nest scopes or fork
+// inside one. Errors: kDeadlineExceeded if a fork is pending until the deadline. A fork waits for
+// kMaxForkWait only, so that a slow call does not stop its process; the child of such a fork gets
+// kFailedPrecondition.
 class NoForkScope {
  public:
   static constexpr std::chrono::seconds kMaxForkWait{5};

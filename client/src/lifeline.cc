@@ -15,7 +15,7 @@ namespace pinfeed {
 namespace {
 
 Status Broken(const std::string& path, const std::string& what) {
-  return Internal("the lifeline " + path + " misbehaves: " + what +
+  return Internal("the lifeline " + path + " broke the protocol: " + what +
                   "; are pinfeedd and libpinfeed of the same version?");
 }
 
@@ -47,9 +47,9 @@ Result<std::vector<UniqueFd>> ReceiveWelcome(int fd, const std::string& path, si
     return Unavailable("the daemon closed the lifeline " + path +
                        " without an answer; it is stopping, or waited too long for this process");
   if (message.bytes != sizeof(frame) || message.truncated)
-    return Broken(path, "a frame of a wrong size came");
+    return Broken(path, "received a frame of wrong size");
   if (frame.magic != kLifelineMagic || frame.kind != static_cast<uint32_t>(LifelineKind::kWelcome))
-    return Broken(path, "the answer is no welcome");
+    return Broken(path, "the answer is not a welcome");
   if (frame.code != 0) {
     const std::string text(frame.text, ::strnlen(frame.text, sizeof(frame.text)));
     const bool known = frame.code <= static_cast<uint32_t>(Code::kUnauthenticated);
@@ -62,8 +62,8 @@ Result<std::vector<UniqueFd>> ReceiveWelcome(int fd, const std::string& path, si
         "(ulimit -n)");
   }
   if (message.fds.size() != fd_count) {
-    return Broken(
-        path, std::to_string(message.fds.size()) + " descriptors came, expected " + std::to_string(fd_count));
+    return Broken(path, std::to_string(message.fds.size()) + " descriptors were received, expected " +
+                            std::to_string(fd_count));
   }
   return std::move(message.fds);
 }
@@ -75,14 +75,15 @@ Result<Lifeline> Lifeline::Attach(const std::string& path, const std::array<uint
   ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnix(path, SOCK_SEQPACKET, deadline));
   LifelineFrame hello = MakeFrame(LifelineKind::kHello);
   std::copy(token.begin(), token.end(), hello.token);
-  // The first frame of a fresh socket always finds room, so the non-blocking send needs no retry.
+  // The first frame always fits a new socket's buffer, so the non-blocking send needs no retry.
   if (::send(socket.get(), &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
     return ErrnoStatus("send the token on the lifeline " + path, errno);
   }
   Result<std::vector<UniqueFd>> welcome = ReceiveWelcome(socket.get(), path, fd_count, deadline);
   Lifeline lifeline(std::move(socket));
   if (!welcome.ok()) {
-    // The daemon may take us for attached. From a process that hangs up it takes nothing back.
+    // The daemon may consider this process attached. If it merely hung up, the daemon would not reclaim the
+    // memory.
     lifeline.SayBye();
     lifeline.WaitForHangUp(deadline);
     return welcome.status();

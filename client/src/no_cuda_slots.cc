@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of cuda_slots.cc where the CUDA headers or nvcc were missing at build time.
+// Replaces cuda_slots.cc in builds without the CUDA headers or nvcc.
 #include "client/src/device_slots.h"
 
 namespace pinfeed {

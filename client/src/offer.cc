@@ -33,7 +33,7 @@ Status CheckTensor(const TensorPlace& tensor, const BatchLayout& layout, uint64_
   uint64_t bytes = 0;
   if (!CheckedMul(tensor.sample_bytes, layout.batch_size, &bytes) || !CheckedAdd(tensor.offset, bytes, end) ||
       *end > layout.slot_stride) {
-    return Broken(name + " ends behind its slot of " + std::to_string(layout.slot_stride) + " bytes");
+    return Broken(name + " ends after its slot of " + std::to_string(layout.slot_stride) + " bytes");
   }
   return OkStatus();
 }
@@ -46,9 +46,9 @@ Status CheckImage(const OfferedOutput& output, const BatchLayout& layout) {
   uint64_t elements = 0;
   if ((image.channels != 1 && image.channels != 3) || image.height == 0 || image.width == 0 ||
       !CheckedMul(image.height, image.width, &pixels) || !CheckedMul(pixels, image.channels, &elements))
-    return Broken(name + " is no image");
+    return Broken(name + " is not an image");
   if (source.spec.dtype != DType::kUint8 || source.sample_bytes != elements)
-    return Broken(name + " is made of a tensor that does not hold its pixels");
+    return Broken(name + " refers to a tensor that does not hold its pixels");
   const size_t element = DTypeSize(output.spec.dtype);
   const Result<uint64_t> bytes = output.spec.SampleBytes();
   if ((element != 1 && element != 2 && element != 4) || !bytes.ok() || *bytes != elements * element)
@@ -73,7 +73,7 @@ Status CheckOutputs(FeedOffer& offer) {
     const std::string name = "output '" + output.spec.name + "'";
     if (output.spec.name.empty() || output.spec.name.find('\0') != std::string::npos)
       return Broken("an output has no usable name");
-    if (output.tensor >= tensors.size()) return Broken(name + " is made of no tensor");
+    if (output.tensor >= tensors.size()) return Broken(name + " refers to no tensor");
     if (output.spec.shape.size() >= PF_MAX_DIMS)
       return Broken(name + " has " + std::to_string(output.spec.shape.size()) + " dimensions");
     const Result<uint64_t> bytes = output.spec.SampleBytes();
@@ -91,9 +91,9 @@ Status CheckOutputs(FeedOffer& offer) {
 
 Status CheckOffer(FeedOffer& offer) {
   BatchLayout& layout = offer.layout;
-  if (offer.backend == Backend::kAuto) return Broken("its memory is of a backend that is not known here");
+  if (offer.backend == Backend::kAuto) return Broken("its backend is unknown to this library");
   if (offer.backend == Backend::kCudaIpc && offer.read_only)
-    return Broken("memory by a handle cannot be mapped for reading only");
+    return Broken("memory passed by handle cannot be mapped read-only");
   if (layout.batch_size == 0) return Broken("batch_size is 0");
   if (offer.slot_count == 0 || offer.slot_count > kMaxSlots) {
     return Broken(std::to_string(offer.slot_count) + " slots, where 1 to " + std::to_string(kMaxSlots) +
@@ -127,7 +127,7 @@ Status CheckSameFeed(const FeedOffer& before, const FeedOffer& now) {
   if (before.fingerprint != now.fingerprint) {
     return FailedPrecondition("the dataset changed while the daemon was away (fingerprint " +
                               before.fingerprint + ", now " + now.fingerprint +
-                              "); the position in it means nothing any more: open a new feed");
+                              "), so the position in it is no longer valid; open a new feed");
   }
   if (before.backend != now.backend) {
     return FailedPrecondition(std::string("the daemon came back with memory of the backend ") +

@@ -17,17 +17,16 @@
 namespace pinfeed {
 namespace {
 
-// For a stream to get to its last release once the session is done with. More than any step of a training
-// takes.
+// Time for a stream to reach its last release after the session closed: more than any training step takes.
 constexpr std::chrono::seconds kSettle(10);
 
-// For a process that ends, between the first and the last of what it held.
+// For a process that is ending, which closes its descriptors one by one.
 constexpr std::chrono::milliseconds kEnding(200);
 
-// Between two looks whether a daemon that evicts is still there.
+// Between checks that an evicting daemon is still there.
 constexpr std::chrono::milliseconds kLimitLook(50);
 
-// Positions in the welcome, as common/wire/shared_page.h lists them.
+// Indexes of the descriptors in the welcome, as common/wire/shared_page.h lists them.
 enum WelcomeFd : size_t { kPublishFd, kReleaseFd, kDoorbellFd, kArenaFd };
 
 Status Broken(const std::string& what) {
@@ -79,14 +78,13 @@ Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal, S
     return std::shared_ptr<Session>(new Session(std::move(offer), ordinal, std::move(lifeline),
                                                 *std::move(memory), std::move(fds[kDoorbellFd])));
   }
-  // A daemon that is gone has taken what its handles name with it. It may have got to that before its
-  // sockets.
+  // The handles of a daemon that died are invalid, even if its sockets are not closed yet.
   if (*backend_unusable &&
       lifeline.WaitForHangUp(std::min(deadline, std::chrono::steady_clock::now() + kEnding))) {
     *backend_unusable = false;
     return Unavailable("the daemon went away: " + memory.status().message());
   }
-  // Nothing is mapped any more.
+  // Nothing stays mapped.
   lifeline.SayBye();
   lifeline.WaitForHangUp(deadline);
   return memory.status();
@@ -104,7 +102,7 @@ Result<Session::Memory> Session::Map(const FeedOffer& offer, int ordinal, std::v
                    MapChecked(fds[kReleaseFd], kReleasePageBytes, Access::kReadWrite, true, "release page"));
   if (offer.backend == Backend::kHost) {
     const Access access = offer.read_only ? Access::kReadOnly : Access::kReadWrite;
-    // Not populated: that would hold up the first batch for pages that are needed later, each once.
+    // Not populated: that would delay the first batch for pages that are needed later.
     ASSIGN_OR_RETURN(memory.arena, MapChecked(fds[kArenaFd], offer.arena_bytes, access, false, "arena"));
     return memory;
   }
@@ -129,13 +127,13 @@ Session::Session(FeedOffer offer, int ordinal, Lifeline lifeline, Memory memory,
       doorbell_(std::move(doorbell)) {}
 
 Session::~Session() {
-  // In a forked child the socket is the parent's, where a farewell would end the parent's session, and so is
-  // the GPU's context.
+  // In a forked child the socket and the GPU's context belong to the parent. A bye would end the parent's
+  // session.
   if (!fork_guard_.InOwner()) {
     (void)device_.release();
     return;
   }
-  // Without a farewell the daemon keeps its side until this process ends.
+  // Without a bye the daemon keeps its memory until this process ends.
   if (Unmap(std::chrono::steady_clock::now() + kSettle)) lifeline_.SayBye();
 }
 
@@ -147,23 +145,23 @@ bool Session::Unmap(SteadyTime deadline) {
     device_.reset();
     return true;
   }
-  // Without a goodbye the daemon, too, keeps what this process still has mapped, and lends it to nobody.
-  if (unmapped.code() != Code::kCancelled) {  // the process is not about to end
-    ClientLog(PF_LOG_WARNING, "the batches of a closed feed cannot be given back: " + unmapped.message() +
-                                  "; the daemon has their memory again when this process ends");
+  // Without a bye the daemon also keeps what this process has mapped and gives it to no other feed.
+  if (unmapped.code() != Code::kCancelled) {  // the process is not exiting
+    ClientLog(PF_LOG_WARNING, "the slots of a closed feed cannot be returned: " + unmapped.message() +
+                                  "; the daemon reclaims their memory when this process ends");
   }
   (void)device_.release();
-  (void)new Mapping(std::move(release_));  // the GPU will still write there
-  lifeline_ = Lifeline();                  // which leaves nobody to say goodbye to, now or later
+  (void)new Mapping(std::move(release_));  // leaked on purpose: the GPU will still write there
+  lifeline_ = Lifeline();                  // closed, so that no bye is sent
   return false;
 }
 
 void Session::CloseAndWait(SteadyTime deadline) {
-  // A trainer's stream may stand behind a step of other ranks: giving up on it costs the arena.
+  // A trainer's stream may be waiting for other ranks; giving up would leak the arena.
   if (!Unmap(std::max(deadline, std::chrono::steady_clock::now() + kSettle))) return;
   lifeline_.SayBye();
   lifeline_.WaitForHangUp(deadline);
-  lifeline_ = Lifeline();  // the destructor has nobody left to say goodbye to
+  lifeline_ = Lifeline();  // closed, so that the destructor sends no bye
 }
 
 bool Session::HasNext() const {
@@ -176,20 +174,20 @@ Result<bool> Session::Take(BatchDescriptor* batch) {
   const uint64_t expected = next_sequence_.load(std::memory_order_relaxed);
   const uint64_t published = page.published.load(std::memory_order_acquire);
   if (published == expected) return false;
-  // More than the ring holds, or a count that went back: the entry is not the one we want.
+  // The count is more than the ring holds ahead, or went backwards: the entry is not the expected one.
   if (published - expected > kMaxSlots) {
     return Broken("the count of batches is " + std::to_string(published) + " where " +
                   std::to_string(expected) + " were taken");
   }
   const BatchDescriptor copy =
-      page.ring[expected % kMaxSlots];  // checked and used as copied, whatever the page says later
+      page.ring[expected % kMaxSlots];  // copied before the check: the page may change at any time
   RETURN_IF_ERROR(Check(copy, expected));
-  // Against an eviction: the daemon sees that this batch is held, or it is not.
+  // Orders against an eviction: either the daemon sees that this batch is held, or the limit is seen here.
   release_page().taken.store(expected + 1, std::memory_order_seq_cst);
   if (page.state.load(std::memory_order_seq_cst) == static_cast<uint32_t>(FeedState::kEvicted) &&
       expected >= AwaitLimit(SteadyTime::max()))
     return Failure();
-  next_sequence_.store(expected + 1, std::memory_order_seq_cst);  // against Release, see there
+  next_sequence_.store(expected + 1, std::memory_order_seq_cst);  // orders against Release, see there
   slot_held_[copy.slot].store(true, std::memory_order_relaxed);
   held_.fetch_add(1, std::memory_order_relaxed);
   *batch = copy;
@@ -205,7 +203,7 @@ uint64_t Session::AwaitLimit(SteadyTime deadline) const {
   for (;;) {
     const uint32_t seen = WakeWord();
     const uint64_t limit = publish_page().limit.load(std::memory_order_acquire);
-    // A daemon that is gone fills nothing any more.
+    // A daemon that is gone fills no more batches.
     const auto left = deadline - std::chrono::steady_clock::now();
     if (limit != kUnlimited || HungUp() || left <= left.zero()) return limit;
     Sleep(seen, std::min<std::chrono::nanoseconds>(left, kLimitLook));
@@ -249,22 +247,22 @@ void Session::Sleep(uint32_t seen, std::chrono::nanoseconds at_most) const {
   FutexWait(publish_page().wake, seen, at_most);
 }
 
-void Session::Forget(const BatchDescriptor& batch) {
+void Session::ClearHeld(const BatchDescriptor& batch) {
   slot_held_[batch.slot].store(false, std::memory_order_release);
 }
 
 Status Session::ReleaseOn(const BatchDescriptor& batch, void* stream) {
-  // Before the word: once the daemon sees that, it may publish the slot anew.
-  Forget(batch);
+  // Before the release word: once the daemon sees that word, it may publish the slot again.
+  ClearHeld(batch);
   Status released = device_->Release(batch, stream);
-  if (released.code() == Code::kCancelled) return released;  // so does the process end, and its feed
+  if (released.code() == Code::kCancelled) return released;  // the process is exiting, and the feed with it
   if (!released.ok()) {
-    // Often called where a tensor's last reference dies, by which no error gets to anybody.
-    ClientLog(PF_LOG_WARNING, "a batch cannot be given back: " + released.message() +
-                                  "; its slot is lost to this feed, and once all are no batch comes");
+    // Logged, because a tensor's destructor often calls this and cannot return an error.
+    ClientLog(PF_LOG_WARNING, "a slot cannot be returned: " + released.message() +
+                                  "; it is lost to this feed, and no batch comes once all slots are lost");
     return released;
   }
-  held_.fetch_sub(1, std::memory_order_release);  // last: CloseAndWait may unmap from here on
+  held_.fetch_sub(1, std::memory_order_release);  // last: afterwards CloseAndWait may unmap
   return OkStatus();
 }
 
@@ -278,31 +276,31 @@ Status Session::Write(const BatchDescriptor& batch, void* const* outputs, void* 
     Release(batch);
     return OkStatus();
   }
-  Forget(batch);
+  ClearHeld(batch);
   RETURN_IF_ERROR(device_->Write(batch, outputs, stream));
   held_.fetch_sub(1, std::memory_order_release);
   return OkStatus();
 }
 
 void Session::Release(const BatchDescriptor& batch) {
-  Forget(batch);
-  // Sequentially consistent, against the daemon's "say starved, then look at the words": one of the two sees
-  // the other's store.
+  ClearHeld(batch);
+  // Sequentially consistent, against the daemon's "set starved, then read the words": one of the two sees the
+  // other's store.
   release_page().slots[batch.slot].generation.store(batch.generation, std::memory_order_seq_cst);
-  // While half of the slots are still ahead of the trainer, the bell can wait: rung for several slots at
-  // once, it wakes the daemon less often. BeginWait rings before the trainer sleeps, and sees this word if
-  // the count of taken batches read here is an older one. Sessions that share their slots may be waiting for
-  // this very one: they ring at once.
+  // Rings only when fewer than half of the slots are ahead of the trainer, since ringing for several slots at
+  // once wakes the daemon less often. BeginWait rings before the trainer sleeps, and sees this word if the
+  // count of taken batches read here is stale. Sessions that share slots always ring, because the others may
+  // be waiting for this one.
   const uint64_t ahead = publish_page().published.load(std::memory_order_relaxed) -
                          next_sequence_.load(std::memory_order_seq_cst);
   if (offer_.read_only || ahead <= offer_.slot_count / 2) RingIfStarved();
-  held_.fetch_sub(1, std::memory_order_release);  // last: CloseAndWait may unmap from here on
+  held_.fetch_sub(1, std::memory_order_release);  // last: afterwards CloseAndWait may unmap
 }
 
 void Session::RingIfStarved() {
   if (publish_page().starved.load(std::memory_order_seq_cst) == 0) return;
   const uint64_t one = 1;
-  // EAGAIN: the bell is ringing as loudly as it can already.
+  // EAGAIN means that the doorbell is ringing already.
   [[maybe_unused]] const ssize_t rung = ::write(doorbell_.get(), &one, sizeof(one));
 }
 

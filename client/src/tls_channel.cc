@@ -32,14 +32,14 @@ TlsSettings Given() {
   return settings.given;
 }
 
-// What is given, else what the environment says, with the name of where it comes from.
+// Returns the value given, or the environment's, with the name of its origin for messages.
 TlsFile Choose(const std::string& given, const char* option, const char* variable) {
   if (!given.empty()) return {option, given};
   const char* const value = std::getenv(variable);
   return {std::string("$") + variable, value != nullptr ? value : ""};
 }
 
-// gRPC's log goes to stderr, which is the program's; what fails is in the call's own error.
+// Silences gRPC's log: stderr belongs to the program, and the call's error has the details.
 void KeepSilent(gpr_log_func_args* /*line*/) {}
 
 }  // namespace
@@ -82,7 +82,7 @@ Result<TlsParty> ReadTlsParty(const std::string& address) {
 
 std::string TlsHint(std::string_view reason) {
   const auto says = [&](std::string_view words) { return reason.find(words) != std::string_view::npos; };
-  // The last is gRPC's word for an alert after its own part of the handshake.
+  // "Endpoint read failed" is how gRPC reports a TLS alert after its own part of the handshake.
   if (says("Socket closed") || says("Connection reset") || says("Endpoint read failed"))
     return "it hung up in the handshake, as it does when this caller's certificate is not of its admin_ca";
   if (says("Peer name"))
@@ -94,14 +94,14 @@ std::string TlsHint(std::string_view reason) {
 
 std::shared_ptr<grpc::Channel> TlsChannel(const std::string& address, const TlsParty& party,
                                           grpc::ChannelArguments arguments) {
-  // Whoever wants to see it says so by gRPC's own variable.
+  // The user can turn it on with gRPC's own variable.
   static std::once_flag first;
   std::call_once(first, [] {
     if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function(&KeepSilent);
   });
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // it ends with the channel
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // destroyed with the channel
   if (!party.name.empty()) arguments.SetSslTargetNameOverride(party.name);
   return grpc::CreateCustomChannel("dns:///" + address,
                                    grpc::SslCredentials({.pem_root_certs = party.identity.ca,

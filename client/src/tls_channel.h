@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls to a daemon on another host. In: a TCP address, and the files that the program or the environment
-// names. Out: a channel by mutual TLS.
+// Channels to a daemon on another host. In: a TCP address, and the files that the program or the environment
+// names. Out: a gRPC channel with mutual TLS.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -16,29 +16,29 @@
 namespace pinfeed {
 
 struct TlsSettings {
-  std::string ca;  // paths; empty: $PINFEED_TLS_CA and so on
+  std::string ca;  // paths; empty: from $PINFEED_TLS_CA and so on
   std::string certificate;
   std::string key;
-  std::string name;  // that the daemon's certificate must have; empty: $PINFEED_TLS_NAME, else the address's
+  std::string name;  // name in the daemon's certificate; empty: $PINFEED_TLS_NAME, or else the address's host
 };
 
-// Process-wide.
+// Sets the files for the whole process.
 void SetTls(TlsSettings settings);
 
-// What a call needs, read now.
+// The files' contents, read now.
 struct TlsParty {
   TlsIdentity identity;
-  std::string name;  // empty: the address's
+  std::string name;  // empty: the address's host
 };
-// kInvalidArgument says which file is missing or at fault; a certificate that is not valid now is a fault
-// too.
+// Returns kInvalidArgument naming the file that is missing or invalid. A certificate outside its validity
+// period is invalid too.
 Result<TlsParty> ReadTlsParty(const std::string& address);
 
-// Connects at the first call. `address` is one of IsTcpAddress's.
+// Returns a channel that connects at its first call. Precondition: IsTcpAddress(address).
 std::shared_ptr<grpc::Channel> TlsChannel(const std::string& address, const TlsParty& party,
                                           grpc::ChannelArguments arguments);
 
-// What to do about a call that gRPC ended as UNAVAILABLE, by what it says of it.
+// Advice for a call that gRPC ended as UNAVAILABLE, chosen by gRPC's message.
 std::string TlsHint(std::string_view reason);
 
 }  // namespace pinfeed

@@ -18,10 +18,10 @@ namespace pinfeed {
 namespace {
 
 constexpr std::chrono::milliseconds kBacklogRetry{5};
-// gRPC takes about 6 for a call; the others are for threads that call or open something meanwhile.
+// gRPC needs about 6 for a call. The rest is for threads that call or open something meanwhile.
 constexpr size_t kSpareDescriptors = 16;
 
-// A message's own, for what a user can mend.
+// A message of its own, because the user can correct this.
 Status OutOfDescriptors(const std::string& what, int error) {
   if (error != EMFILE) return ErrnoStatus(what, error);
   rlimit limit{};
@@ -75,15 +75,15 @@ Result<UniqueFd> ConnectUnix(const std::string& path, int type, SteadyTime deadl
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof(address.sun_path) || path.find('\0') != std::string::npos) {
-    return InvalidArgument("'" + path + "' is no path of a Unix socket (1 to " +
+    return InvalidArgument("'" + path + "' is not a valid path of a Unix socket (1 to " +
                            std::to_string(sizeof(address.sun_path) - 1) + " bytes)");
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   UniqueFd fd(::socket(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) return OutOfDescriptors("make a socket to connect to pinfeedd at " + path, errno);
+  if (!fd) return OutOfDescriptors("create a socket to connect to pinfeedd at " + path, errno);
   while (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     if (errno == EINTR) continue;
-    // On a Unix socket EAGAIN means that the listener's backlog is full, and poll(2) cannot wait for that.
+    // On a Unix socket EAGAIN means that the listener's backlog is full, which poll(2) cannot wait for.
     if (errno != EAGAIN) return ConnectError(path, errno);
     if (std::chrono::steady_clock::now() >= deadline) {
       return Status(Code::kDeadlineExceeded,

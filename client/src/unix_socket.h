@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connecting to the daemon's sockets with an exact reason when that fails. In: a path. Out: a connected
+// Connects to the daemon's sockets and reports exactly why if that fails. In: a path. Out: a connected
 // descriptor.
 #pragma once
 
@@ -13,16 +13,16 @@ namespace pinfeed {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-// A non-blocking, close-on-exec socket of `type` (SOCK_STREAM or SOCK_SEQPACKET) connected to `path`. Waits
-// while the daemon's backlog is full, at most until `deadline`. kUnavailable when nobody listens (so that
-// callers know to try again), kPermissionDenied, kDeadlineExceeded.
+// Returns a non-blocking, close-on-exec socket of `type` (SOCK_STREAM or SOCK_SEQPACKET) connected to `path`.
+// Waits until `deadline` while the daemon's backlog is full. Errors: kUnavailable if no process listens (a
+// retry may help), kPermissionDenied, kDeadlineExceeded.
 Result<UniqueFd> ConnectUnix(const std::string& path, int type, SteadyTime deadline);
 
-// Whether gRPC will find the descriptors that it needs: it ends the process where it finds none.
-// kResourceExhausted when the process is at its limit of open files. `fd` is any open descriptor.
+// Checks that gRPC will find the descriptors it needs, because gRPC aborts the process if it does not.
+// Returns kResourceExhausted at the process's limit of open files. `fd` is any open descriptor.
 Status CheckSpareDescriptors(int fd);
 
-// Milliseconds until `deadline` for poll(2), rounded up; 0 when it has passed.
+// Milliseconds until `deadline` for poll(2), rounded up; 0 if it has passed.
 int PollTimeout(SteadyTime deadline);
 
 }  // namespace pinfeed

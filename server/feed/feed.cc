@@ -57,7 +57,7 @@ Status Feed::Attach(Participant& participant) {
     AccountLocked();  // what was before is not the newcomer's
     const std::string what = "attach to feed " + std::to_string(parts_.id);
     if (phase_ == Phase::kEnded && membership_->waiting() == 0)
-      return FailedPrecondition(what + ": its last epoch is over");
+      return FailedPrecondition(what + ": its last epoch has ended");
     // The next daemon takes them.
     if (phase_ == Phase::kDraining || stopping_) return Unavailable(what + ": it is draining");
     if (phase_ == Phase::kEnded) EnterLocked(Phase::kRunning);  // for the batches that wait

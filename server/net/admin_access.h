@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The TCP endpoint's papers: the certificate that it shows, and whose it takes. In: what is configured, now
-// and after a reload. Out: answers to handshakes and calls.
+// Certificate and client allow-list of the TCP admin port. In: the configuration, at the start and after each
+// reload. Out: the TLS identity for handshakes; which clients may call.
 #pragma once
 
 #include <chrono>
@@ -15,19 +15,19 @@
 
 namespace pinfeed {
 
-// Purpose: answers while the configuration changes. Threads: any. Errors: none. Invariant: certificate, key
-// and CA are of one reading.
+// Purpose: holds the admin port's TLS identity and allow-list while reloads replace them. Threads: any.
+// Errors: none. Invariant: certificate, key and CA come from the same load.
 class AdminAccess {
  public:
   AdminAccess(TlsIdentity identity, std::vector<std::string> clients)
       : identity_(std::move(identity)), clients_(std::move(clients)) {}
 
-  // For connections from now on. False when it is the one in force.
+  // Applies to new connections. Returns false if `identity` is already in force.
   bool SetIdentity(TlsIdentity identity) PF_EXCLUDES(mutex_);
-  // For calls from now on, over connections that there are too.
+  // Applies to new calls, over open connections too.
   void SetClients(std::vector<std::string> clients) PF_EXCLUDES(mutex_);
 
-  // The end of the validity of the certificate in force.
+  // When the certificate in force expires.
   std::chrono::system_clock::time_point valid_until() const PF_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     return identity_.valid_until;
@@ -37,9 +37,9 @@ class AdminAccess {
     uint64_t number = 0;
     TlsIdentity identity;
   };
-  // Nothing when it is `known` already, a number given before; 0: none is.
+  // Returns the identity if its version is not `known`. Pass 0 if no version is known.
   std::optional<Version> NewerThan(uint64_t known) const PF_EXCLUDES(mutex_);
-  // The first of a certificate's names that is on the list.
+  // Returns the first of a certificate's names that is on the allow-list.
   std::optional<std::string> Admit(const std::vector<std::string>& names) const PF_EXCLUDES(mutex_);
 
  private:

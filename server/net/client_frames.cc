@@ -6,14 +6,14 @@
 namespace pinfeed {
 namespace {
 
-// What frames cost, in units of UserCredit, roughly by what gRPC does for them. The attacks of tests/load
-// show whether these are high enough (decision 0026).
+// The costs of frames, in units of UserCredit: roughly what gRPC spends on each. The attacks in tests/load
+// check that these costs are high enough (decision 0026).
 constexpr uint32_t kCallCost = 4;
 constexpr uint32_t kResetCost = 40;
 constexpr uint32_t kDataCost = 1;
 constexpr uint32_t kOtherCost = 4;
-constexpr uint32_t kBytesPerUnit = 512;        // of payloads
-constexpr uint32_t kHeaderBytesPerUnit = 128;  // of header blocks, which one byte can make large
+constexpr uint32_t kBytesPerUnit = 512;        // of payload
+constexpr uint32_t kHeaderBytesPerUnit = 128;  // of a header block, where one byte can expand to many
 
 constexpr uint32_t kStreamMask = 0x7FFFFFFF;
 
@@ -33,7 +33,7 @@ uint32_t CostOf(const FrameHeader& frame) {
     case FrameType::kResetStream:
       return kResetCost;
     case FrameType::kData:
-      // One without content asks for nothing.
+      // An empty DATA frame carries nothing, so it costs as much as a control frame.
       return (frame.length > 0 || HasFlag(frame, kEndStream) ? kDataCost : kOtherCost) +
              frame.length / kBytesPerUnit;
     default:
@@ -41,7 +41,7 @@ uint32_t CostOf(const FrameHeader& frame) {
   }
 }
 
-// The length that a frame of this type must have; kAny where there is more than one.
+// The required length of a frame of this type, or kAny.
 constexpr uint32_t kAny = UINT32_MAX;
 uint32_t LengthOf(FrameType type) {
   switch (type) {
@@ -93,51 +93,51 @@ FrameHeader ParseFrameHeader(std::string_view bytes) {
 }
 
 ClientFrameChecker::Segment ClientFrameChecker::Next(std::string_view bytes) {
-  Segment part;
+  Segment segment;
   if (!preface_passed_) {
     const size_t have = std::min(bytes.size(), kHttp2Preface.size());
     if (bytes.substr(0, have) != kHttp2Preface.substr(0, have)) {
-      part.fault = "bytes that are not an HTTP/2 preface";
+      segment.fault = "bytes that are not an HTTP/2 preface";
     } else if (have == kHttp2Preface.size()) {
       preface_passed_ = true;
-      part.bytes = have;
+      segment.bytes = have;
     }
-    return part;
+    return segment;
   }
   if (payload_left_ > 0) {
-    part.bytes = std::min<size_t>(bytes.size(), payload_left_);
-    payload_left_ -= static_cast<uint32_t>(part.bytes);
-    return part;
+    segment.bytes = std::min<size_t>(bytes.size(), payload_left_);
+    payload_left_ -= static_cast<uint32_t>(segment.bytes);
+    return segment;
   }
-  if (bytes.size() < kFrameHeaderBytes) return part;
-  return Enter(ParseFrameHeader(bytes));
+  if (bytes.size() < kFrameHeaderBytes) return segment;
+  return AcceptHeader(ParseFrameHeader(bytes));
 }
 
-std::string ClientFrameChecker::Fault(const FrameHeader& frame) const {
+std::string ClientFrameChecker::HeaderFault(const FrameHeader& frame) const {
   if (frames_ == 0 && (frame.type != FrameType::kSettings || HasFlag(frame, kAck)))
     return "a first frame that is not SETTINGS";
-  if (frame.length > kMaxFrameBytes) return Text(frame) + ": the most are " + std::to_string(kMaxFrameBytes);
+  if (frame.length > kMaxFrameBytes) return Text(frame) + ": the limit is " + std::to_string(kMaxFrameBytes);
   if ((block_stream_ != 0) != (frame.type == FrameType::kContinuation) ||
       frame.type == FrameType::kPushPromise)
-    return Text(frame) + " where none of this type may come";
+    return Text(frame) + ", which may not come here";
   const Streams streams = StreamsOf(frame.type);
   if ((streams == Streams::kConnection && frame.stream != 0) ||
       (streams == Streams::kCalls && frame.stream == 0))
-    return Text(frame) + ": this type is not for that stream";
+    return Text(frame) + ": not allowed on that stream";
   const uint32_t length = LengthOf(frame.type);
   if (length != kAny && frame.length != length)
-    return Text(frame) + ": this type has " + std::to_string(length);
+    return Text(frame) + ": the length must be " + std::to_string(length);
   switch (frame.type) {
     case FrameType::kSettings:
       if (frame.length % 6 != 0 || frame.length > (HasFlag(frame, kAck) ? 0 : kMaxSettingsBytes))
-        return Text(frame) + ": SETTINGS do not have so many";
+        return Text(frame) + ": invalid length of SETTINGS";
       break;
     case FrameType::kHeaders:
       if (frame.stream % 2 == 0 || frame.stream <= last_call_)
-        return Text(frame) + ": HEADERS open streams of odd, rising numbers";
+        return Text(frame) + ": new streams must have odd, rising numbers";
       break;
     case FrameType::kContinuation:
-      if (frame.stream != block_stream_) return Text(frame) + " amid the headers of another stream";
+      if (frame.stream != block_stream_) return Text(frame) + " inside the header block of another stream";
       if (block_frames_ >= kMaxBlockFrames || block_bytes_ + frame.length > kMaxBlockBytes) {
         return "a header block of more than " + std::to_string(kMaxBlockFrames) + " frames or " +
                std::to_string(kMaxBlockBytes) + " bytes";
@@ -145,7 +145,7 @@ std::string ClientFrameChecker::Fault(const FrameHeader& frame) const {
       break;
     case FrameType::kData:
     case FrameType::kResetStream:
-      if (frame.stream > last_call_) return Text(frame) + ": no call has that stream yet";
+      if (frame.stream > last_call_) return Text(frame) + ": that stream was never opened";
       break;
     default:
       break;
@@ -153,18 +153,18 @@ std::string ClientFrameChecker::Fault(const FrameHeader& frame) const {
   return {};
 }
 
-ClientFrameChecker::Segment ClientFrameChecker::Enter(const FrameHeader& frame) {
-  Segment part;
-  part.fault = Fault(frame);
-  if (!part.fault.empty()) return part;
+ClientFrameChecker::Segment ClientFrameChecker::AcceptHeader(const FrameHeader& frame) {
+  Segment segment;
+  segment.fault = HeaderFault(frame);
+  if (!segment.fault.empty()) return segment;
   ++frames_;
   payload_left_ = frame.length;
-  part.bytes = kFrameHeaderBytes;
-  part.cost = CostOf(frame);
+  segment.bytes = kFrameHeaderBytes;
+  segment.cost = CostOf(frame);
   if (frame.type == FrameType::kHeaders) {
     last_call_ = frame.stream;
     open_calls_.push_back(frame.stream);
-    part.opens_call = true;
+    segment.opens_call = true;
     block_bytes_ = block_frames_ = 0;
   }
   if (frame.type == FrameType::kHeaders || frame.type == FrameType::kContinuation) {
@@ -173,7 +173,7 @@ ClientFrameChecker::Segment ClientFrameChecker::Enter(const FrameHeader& frame) 
     block_stream_ = HasFlag(frame, kEndHeaders) ? 0 : frame.stream;
   }
   if (frame.type == FrameType::kResetStream) EndCall(frame.stream);
-  return part;
+  return segment;
 }
 
 bool ClientFrameChecker::EndCall(uint32_t stream) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether another session's descriptors are there. In: the limits. Out: a refusal by name, while connections
-// can still be accepted to be told it.
+// Checks that descriptors are left for another session. In: the limits. Out: a refusal, while the daemon can
+// still accept connections and send it.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace pinfeed {
 
-// kResourceExhausted, with the numbers, when another session would take descriptors that connections need.
-// `count_open` lists a directory, so it is asked only where so many sessions could use them up.
+// Returns kResourceExhausted, with the numbers, if another session would use descriptors that connections
+// need. Calls `count_open`, which lists a directory, only if `max_sessions` sessions could use up `max_fds`.
 Status CheckDescriptorRoom(uint32_t max_sessions, uint32_t max_fds,
                            const std::function<uint32_t()>& count_open);
 

@@ -48,7 +48,7 @@ void EventLoop::Stop() {
     const MutexLock lock(mutex_);
     stopping_ = true;
   }
-  Post([] {});  // wakes it
+  Post([] {});  // wakes the thread
   if (thread_.joinable()) thread_.join();
 }
 
@@ -58,7 +58,7 @@ void EventLoop::Post(std::function<void()> work) {
     posted_.push_back(std::move(work));
   }
   const uint64_t one = 1;
-  // Can only fail with EAGAIN, when the counter is full: then the loop is being woken already.
+  // Fails only with EAGAIN, when the counter is full; then a wake-up is already pending.
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }
 
@@ -80,14 +80,14 @@ void EventLoop::Change(WatchId id, uint32_t epoll_events) {
   event.events = epoll_events;
   event.data.u64 = id;
   PF_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, found->second->fd, &event) == 0,
-           "a watched descriptor is open until it is removed");
+           "a watched descriptor must stay open until Remove");
 }
 
 void EventLoop::Remove(WatchId id) {
   const auto found = watched_.find(id);
   if (found == watched_.end()) return;
   PF_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second->fd, nullptr) == 0,
-           "a watched descriptor is open until it is removed");
+           "a watched descriptor must stay open until Remove");
   watched_.erase(found);
 }
 
@@ -130,7 +130,7 @@ void EventLoop::Run() {
       if (stopping_) return;
     }
     const int count = ::epoll_wait(epoll_.get(), events.data(), kMaxEvents, TimeoutMs());
-    PF_CHECK(count >= 0 || errno == EINTR, "epoll_wait on a descriptor of ours");
+    PF_CHECK(count >= 0 || errno == EINTR, "epoll_wait failed on our own descriptor");
     for (int i = 0; i < count; ++i) {
       const epoll_event& event = events.at(static_cast<size_t>(i));
       const uint64_t key = event.data.u64;  // a copy: the struct is packed, so its field may be misaligned
@@ -139,8 +139,8 @@ void EventLoop::Run() {
         continue;
       }
       const auto found = watched_.find(key);
-      if (found == watched_.end()) continue;                // removed by an earlier callback of this round
-      const std::shared_ptr<Watched> held = found->second;  // lives through its own removal
+      if (found == watched_.end()) continue;                // an earlier callback of this round removed it
+      const std::shared_ptr<Watched> held = found->second;  // keeps the callback alive if it removes itself
       held->callback(event.events);
     }
     RunTimers();

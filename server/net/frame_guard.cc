@@ -18,15 +18,15 @@
 namespace pinfeed {
 namespace {
 
-constexpr std::chrono::milliseconds kPause(100);        // when no descriptor is left
+constexpr std::chrono::milliseconds kPause(100);        // of accepting, when no descriptor is left
 constexpr std::chrono::milliseconds kGrantInterval(5);  // between grants of credit
-constexpr std::chrono::seconds kSweep(1);
-constexpr int kMaxAcceptedAtOnce = 64;  // before connections that are open are served again
-constexpr std::chrono::seconds kSlowedWarningInterval(10);  // between two lines of one user
-constexpr size_t kManyEnded = 200;                          // connections
-constexpr size_t kSocketPairFds = 2;  // descriptors that a connection has beside its own once gRPC serves it
+constexpr std::chrono::seconds kSweepInterval(1);
+constexpr int kMaxAcceptedAtOnce = 64;                      // then open connections are served
+constexpr std::chrono::seconds kSlowedWarningInterval(10);  // per user
+constexpr size_t kTrimAfterEnded = 200;                     // connections, before memory is trimmed
+constexpr size_t kSocketPairFds = 2;                        // descriptors that gRPC adds to a connection
 
-// No more than a quarter of the descriptors, which sessions need too.
+// A quarter of the limit: sessions need descriptors too.
 size_t MaxDescriptorsPerUser() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return SIZE_MAX;
@@ -59,7 +59,7 @@ FrameGuard::~FrameGuard() {
 }
 
 void FrameGuard::Start() {
-  loop_->At(Clock::now() + kSweep, [this] { Sweep(); });
+  loop_->At(Clock::now() + kSweepInterval, [this] { Sweep(); });
   loop_->Start();
 }
 
@@ -78,7 +78,7 @@ void FrameGuard::Stop() {
   while (!entries_.empty()) RemoveConnection(entries_.begin()->first);
 }
 
-// ---- accepting
+// ---- Accepting
 
 void FrameGuard::Accept() {
   for (int round = 0; round < kMaxAcceptedAtOnce; ++round) {
@@ -114,7 +114,7 @@ void FrameGuard::Add(Listener::Connection accepted) {
   Entry entry;
   entry.peer = accepted.peer;
   entry.connection_account = entry.account = account;
-  GuardedConnection::Owner& owner = *this;  // a private base
+  GuardedConnection::Owner& owner = *this;  // the base class is private
   entry.connection = std::make_unique<GuardedConnection>(id, owner, std::move(stream), options_.cost,
                                                          Clock::now() + options_.begin_within);
   GuardedConnection& connection = *entries_.emplace(id, std::move(entry)).first->second.connection;
@@ -131,14 +131,14 @@ std::shared_ptr<FrameGuard::Account> FrameGuard::AccountOf(const std::string& wh
   return account;
 }
 
-// ---- events
+// ---- Events
 
 bool FrameGuard::SetWatch(Side& side, int fd, uint32_t events,
                           const std::function<void(uint32_t)>& on_events) {
   if (side.watch == 0) {
     const Result<EventLoop::WatchId> watch = loop_->Watch(fd, events, on_events);
     if (!watch.ok()) {
-      spdlog::warn("a connection of gRPC's cannot be watched: {}", watch.status().ToString());
+      spdlog::warn("closing a gRPC connection, which cannot be watched: {}", watch.status().ToString());
       return false;
     }
     side = {*watch, events};
@@ -173,7 +173,7 @@ void FrameGuard::UpdateWatches(uint64_t id) {
 
 void FrameGuard::OnClient(uint64_t id, uint32_t events) {
   GuardedConnection& connection = *entries_.at(id).connection;
-  // The client is gone: its bytes that were not forwarded yet are dropped.
+  // The client is gone, so its unforwarded bytes are dropped.
   if ((events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0) {
     connection.HangUp();
   } else {
@@ -239,16 +239,16 @@ void FrameGuard::Sweep() {
     entry.connection->HangUp();
     UpdateWatches(id);
   }
-  // glibc keeps the freed memory of many connections until it is trimmed.
-  if (ended_ >= kManyEnded && entries_.size() < kManyEnded) {
+  // glibc keeps freed memory until it is trimmed.
+  if (ended_ >= kTrimAfterEnded && entries_.size() < kTrimAfterEnded) {
     ended_ = 0;
     ::malloc_trim(0);
   }
-  // Only when its credit is full again, so that a user gains nothing by reconnecting.
+  // An account stays until its credit is full again, so that reconnecting gains a user nothing.
   std::erase_if(accounts_, [now](const auto& item) {
     return item.second.use_count() == 1 && item.second->credit.full(now);
   });
-  loop_->At(now + kSweep, [this] { Sweep(); });
+  loop_->At(now + kSweepInterval, [this] { Sweep(); });
 }
 
 void FrameGuard::RemoveConnection(uint64_t id) {
@@ -259,11 +259,11 @@ void FrameGuard::RemoveConnection(uint64_t id) {
   --entry.connection_account->connections;
   entry.connection_account->descriptors -= entry.descriptors;
   ++ended_;
-  entry.connection.reset();  // which still counts its calls down
+  entry.connection.reset();  // its destructor releases its calls
   entries_.erase(found);
 }
 
-// ---- what a connection needs
+// ---- Services for connections
 
 bool FrameGuard::RequestCredit(uint64_t id, uint32_t cost) {
   Entry& entry = entries_.at(id);
@@ -280,7 +280,7 @@ bool FrameGuard::RequestCredit(uint64_t id, uint32_t cost) {
   return false;
 }
 
-// Until TLS identifies the client, its costs go to the account that all remote clients share.
+// Until TLS identifies the client, its costs are charged to the account that all remote clients share.
 void FrameGuard::Identify(Entry& entry) {
   const TlsPeer* const peer = entry.connection->tls_peer();
   if (entry.identified || peer == nullptr) return;
@@ -300,7 +300,7 @@ UniqueFd FrameGuard::ConnectToServer(uint64_t id) {
   }
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) != 0)
-    return refuse(ErrnoStatus("make a pair of sockets", errno).ToString());
+    return refuse(ErrnoStatus("create a socket pair", errno).ToString());
   UniqueFd ours(ends[0]);
   UniqueFd grpcs(ends[1]);
   entry.connection_account->descriptors += kSocketPairFds;
@@ -322,18 +322,18 @@ void FrameGuard::CountDenial(const std::string& why) {
 
 std::string FrameGuard::AdmitCall(uint64_t id, size_t of_connection) {
   Entry& entry = entries_.at(id);
-  Identify(entry);  // or it would be uncounted from another account
+  Identify(entry);  // first, so that the call is counted in the right account
   const size_t of_user = ++entry.account->calls;
   std::string whose;
   if (of_connection > ClientFrameChecker::kMaxOpenCalls) {
     whose = std::to_string(ClientFrameChecker::kMaxOpenCalls) + " calls are open on one connection";
-  } else if (of_user > kMaxCallsPerUser && of_connection > 1) {  // one call at a time is always allowed
+  } else if (of_user > kMaxCallsPerUser && of_connection > 1) {  // every connection may have one call
     whose = std::to_string(kMaxCallsPerUser) + " calls of one user are open";
   } else {
     return {};
   }
   const Status error =
-      ResourceExhausted(whose + ", including answered ones that the client has not read; connection closed");
+      ResourceExhausted(whose + ", counting answered ones that the client has not read; connection closed");
   refusals_.CountRequest(entry.identified ? entry.account->who : Describe(entry.peer), error);
   entry.fault_reported = true;
   return error.message();
@@ -341,7 +341,7 @@ std::string FrameGuard::AdmitCall(uint64_t id, size_t of_connection) {
 
 void FrameGuard::ReleaseCall(uint64_t id) {
   size_t& calls = entries_.at(id).account->calls;
-  PF_CHECK(calls > 0, "a call ends that was not counted");
+  PF_CHECK(calls > 0, "a released call must have been counted");
   --calls;
 }
 

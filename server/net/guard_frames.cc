@@ -25,7 +25,7 @@ std::string Frame(FrameType type, uint8_t flags, uint32_t stream, const std::str
          static_cast<char>(flags) + Number(stream, 4) + payload;
 }
 
-// RFC 7541, section 5.1, with a prefix of 7 bits.
+// An integer with a 7-bit prefix (RFC 7541, section 5.1).
 std::string Length(size_t value) {
   constexpr size_t kPrefix = 127;
   std::string text;
@@ -35,14 +35,15 @@ std::string Length(size_t value) {
   return text += static_cast<char>(value);
 }
 
-// RFC 7541, section 6.2.2: enters no table, so gRPC's stays as the client knows it.
+// A literal without indexing (RFC 7541, section 6.2.2): it leaves the table shared by gRPC and the client
+// unchanged.
 std::string Header(std::string_view name, std::string_view value) {
   std::string text(1, '\0');
   for (const std::string_view each : {name, value}) text.append(Length(each.size())).append(each);
   return text;
 }
 
-// As gRPC writes messages: what is not printable is percent-encoded.
+// Percent-encodes what is not printable, as gRPC does.
 std::string Encoded(std::string_view message) {
   std::string text;
   for (const char c : message.substr(0, kMaxMessageBytes)) {
@@ -64,7 +65,7 @@ std::string SettingsAndAck() {
 }
 
 std::string PermissionDeniedResponse(uint32_t stream, std::string_view message) {
-  constexpr char kStatus200 = '\x88';  // of the static table
+  constexpr char kStatus200 = '\x88';  // from HPACK's static table
   constexpr std::string_view kPermissionDenied = "7";
   return Frame(FrameType::kHeaders, kEndHeaders | kEndStream, stream,
                std::string(1, kStatus200) + Header("content-type", "application/grpc") +

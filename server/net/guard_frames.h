@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few HTTP/2 frames that the daemon sends itself, where gRPC has no part in it.
+// The few HTTP/2 frames that the guard itself sends to clients.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace pinfeed {
 
-// Empty SETTINGS, and the confirmation of the client's.
+// An empty SETTINGS frame and the acknowledgement of the client's SETTINGS.
 std::string SettingsAndAck();
-// The answer to a call: PERMISSION_DENIED with this message.
+// A call's response: PERMISSION_DENIED with this message.
 std::string PermissionDeniedResponse(uint32_t stream, std::string_view message);
 // RST_STREAM with CANCEL.
 std::string CancelStream(uint32_t stream);

@@ -15,7 +15,7 @@
 namespace pinfeed {
 namespace {
 
-constexpr int kMaxRounds = 4;  // before others have their turn
+constexpr int kMaxRounds = 4;  // per call, so that other connections are served
 constexpr std::chrono::seconds kDeniedFor(30);
 constexpr std::chrono::seconds kFlushFor(10);
 constexpr std::chrono::seconds kLingerFor(2);
@@ -60,7 +60,7 @@ void GuardedConnection::Pump() {
 void GuardedConnection::FlushToClient() {
   while (client_ != nullptr && !to_client_.empty()) {
     const ssize_t moved = client_->Write(to_client_.data(), to_client_.size());
-    if (moved == ByteStream::kLater) return;
+    if (moved == ByteStream::kWouldBlock) return;
     if (moved <= 0) {
       HangUp();
       return;
@@ -75,7 +75,7 @@ void GuardedConnection::FromServer() {
     FlushToClient();
     if (!to_client_.empty() || server_ == nullptr) return;
     const ssize_t moved = server_->Read(chunk.data(), chunk.size());
-    if (moved == ByteStream::kLater) return;
+    if (moved == ByteStream::kWouldBlock) return;
     if (moved <= 0) {
       done_server_ = std::move(server_);
       ForgetCalls();
@@ -125,15 +125,14 @@ void GuardedConnection::OpenCall() {
   if (frames_.EndCall(call)) owner_.ReleaseCall(id_);
 }
 
-// Disconnects gRPC: the open calls of this connection are cancelled, and each further one is answered
-// by the denial.
+// Disconnects gRPC. Cancels the open calls of this connection; each further call is answered with the denial.
 void GuardedConnection::Deny(const std::string& why) {
   denied_ = true;
   denial_ = why;
   end_by_ = Clock::now() + kDeniedFor;
   if (server_ == nullptr) return;
   if (!server_frames_.between_frames()) {
-    HangUp();  // nothing of our own can be said amid a frame
+    HangUp();  // a frame of our own cannot go inside another frame
     return;
   }
   for (const uint32_t call : frames_.open_calls())
@@ -141,7 +140,8 @@ void GuardedConnection::Deny(const std::string& why) {
   ::shutdown(server_->fd(), SHUT_WR);
 }
 
-// What the client has begun with may cost gRPC something.
+// Connects to gRPC, which allocates memory for each connection; so only once the client has sent valid
+// SETTINGS.
 void GuardedConnection::Begin() {
   begun_ = true;
   end_by_ = Clock::time_point::max();
@@ -171,22 +171,22 @@ void GuardedConnection::FromClient() {
     server_full_ = false;
     while (server_ != nullptr && cleared_ > 0 && !server_full_) {
       const ssize_t moved = server_->Write(from_client_.data(), cleared_);
-      server_full_ = moved <= 0;  // broken: reading tells it as well
+      server_full_ = moved <= 0;  // if broken, the next read reports it
       if (server_full_) break;
       from_client_.erase(0, static_cast<size_t>(moved));
       cleared_ -= static_cast<size_t>(moved);
     }
     if (server_full_ || !all_cleared) return;
-    if (!to_client_.empty()) return;  // a client that does not read is not read from
+    if (!to_client_.empty()) return;  // the client must read before it is read from
     if (round >= kMaxRounds && !client_->has_more()) return;
     const ssize_t moved = client_->Read(chunk.data(), kChunk - from_client_.size());
-    if (moved == ByteStream::kLater) return;
+    if (moved == ByteStream::kWouldBlock) return;
     if (moved == ByteStream::kBroken) {
       stream_fault_ = client_->fault();
       stream_fault_.empty() ? HangUp() : Linger();
       return;
     }
-    if (moved == 0) {  // also when only its sending side is shut: gRPC's clients never do that
+    if (moved == 0) {  // also a half-closed socket, which gRPC's clients never cause
       HangUp();
       return;
     }
@@ -198,7 +198,7 @@ void GuardedConnection::Refuse(std::string fault) {
   fault_ = std::move(fault);
   if (client_ != nullptr && to_client_.empty() && server_frames_.between_frames()) {
     const std::string farewell = GoAwayEnhanceYourCalm(fault_);
-    (void)client_->Write(farewell.data(), farewell.size());  // best effort; the log has it anyway
+    (void)client_->Write(farewell.data(), farewell.size());  // best effort: the log has the reason too
   }
   HangUp();
 }
@@ -212,7 +212,7 @@ void GuardedConnection::OnServerGone() {
 uint32_t GuardedConnection::client_events() const {
   const bool reads = paid_ && !waiting_for_credit_ && !server_full_ && to_client_.empty();
   const bool writes = !to_client_.empty() || client_->needs_to_write();
-  // While it is not read, only this tells that a client of TCP is gone.
+  // While the client is not read from, only EPOLLRDHUP shows that a TCP client is gone.
   return (reads ? EPOLLIN : EPOLLRDHUP) | (writes ? EPOLLOUT : 0U);
 }
 
@@ -220,8 +220,8 @@ uint32_t GuardedConnection::server_events() const {
   return (to_client_.empty() ? EPOLLIN : 0U) | (server_full_ ? EPOLLOUT : 0U);
 }
 
-// A TCP socket that is closed with bytes unread takes back what was sent last: here, TLS's word on what was
-// wrong. So the client hangs up first, if it does so soon.
+// Lets the client read the TLS alert and hang up first. Closing a TCP socket with unread bytes would discard
+// what was sent last.
 void GuardedConnection::Linger() {
   ::shutdown(client_->fd(), SHUT_WR);
   discard_budget_ = kMaxDiscarded;
@@ -251,7 +251,7 @@ void GuardedConnection::HangUp() {
 }
 
 void GuardedConnection::ForgetCalls() {
-  // A call whose HEADERS still wait for credit has not been counted.
+  // A call whose HEADERS still wait for credit was never counted.
   const uint32_t uncounted = segment_.opens_call ? frames_.last_call() : 0;
   for (const uint32_t call : std::vector<uint32_t>(frames_.open_calls()))
     if (call != uncounted && frames_.EndCall(call)) owner_.ReleaseCall(id_);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client's connection, between its socket and gRPC. In: bytes of both sides. Out: those that keep the
-// rules (ClientFrameChecker), as far as its user's credit goes (UserCredit).
+// One client's connection, between its socket and gRPC. In: bytes from both sides. Out: the bytes that pass
+// ClientFrameChecker, at the rate that the user's credit allows (UserCredit).
 #pragma once
 
 #include <chrono>
@@ -15,26 +15,28 @@
 
 namespace pinfeed {
 
-// Purpose: forwards allowed bytes each way through one buffer of fixed size. A side that does not read is
-// not read from. gRPC is connected after the client's preface and SETTINGS. Owns: the client's stream,
-// and this end of the socket pair whose other end is gRPC's. Borrows: the owner. Threads: one. Errors: what
-// the client does wrong ends the connection, and fault() says it.
+// Purpose: forwards allowed bytes through one fixed buffer each way. It does not read from a side while the
+// other side's buffer is full. It connects to gRPC once the client's preface and SETTINGS have arrived. Owns:
+// the client's stream and its end of the socket pair to gRPC. Borrows: the owner. Threads: one. Errors: a
+// client's fault ends the connection; fault() describes it.
 class GuardedConnection {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // What the connection needs from its owner.
+  // The services that a connection needs from its owner.
   class Owner {
    public:
-    // False: the connection is queued, and OnCreditGranted is called later.
+    // Returns false if the connection was queued; OnCreditGranted is then called later.
     virtual bool RequestCredit(uint64_t id, uint32_t cost) = 0;
-    // Has gRPC serve it. Gives the end of the pair that is not gRPC's; nothing when that cannot be.
+    // Connects to gRPC and returns the guard's end of the socket pair; null on failure.
     virtual UniqueFd ConnectToServer(uint64_t id) = 0;
-    // Why the client may not call; empty: it may. Called when TLS has identified it, and for each call.
+    // Returns why the client may not call; empty if it may. Called once TLS has identified the client, and
+    // for each call.
     virtual std::string DenialReason(uint64_t id) = 0;
-    // A call was answered so.
+    // Counts a call that was answered with this denial.
     virtual void CountDenial(const std::string& why) = 0;
-    // Counts a new call, the `of_connection`th open one of the connection. Why it is refused; empty: allowed.
+    // Counts a new call, the `of_connection`th open one of its connection. Returns why it is refused; empty
+    // if it is allowed.
     virtual std::string AdmitCall(uint64_t id, size_t of_connection) = 0;
     virtual void ReleaseCall(uint64_t id) = 0;
 
@@ -49,43 +51,43 @@ class GuardedConnection {
   GuardedConnection(const GuardedConnection&) = delete;
   GuardedConnection& operator=(const GuardedConnection&) = delete;
 
-  // Moves what can be moved.
+  // Forwards as many bytes as possible.
   void Pump();
   void OnCreditGranted(uint32_t credit);
-  // Closes the client's side, and shuts down gRPC's; whatever gRPC still sends is dropped.
+  // Closes the client's side and shuts down gRPC's. Drops whatever gRPC still sends.
   void HangUp();
-  // gRPC has closed its end; what it said before is still passed on.
+  // gRPC has closed its end. What it sent before is still forwarded.
   void OnServerGone();
-  // For the events that it waits for; 0: none but hanging up.
+  // The epoll events to watch for. 0 means hang-up only.
   uint32_t client_events() const;
   uint32_t server_events() const;
   int client_fd() const { return client_ == nullptr ? -1 : client_->fd(); }
   int server_fd() const { return server_ ? server_->fd() : -1; }
   const TlsPeer* tls_peer() const { return client_ == nullptr ? nullptr : client_->peer(); }
   bool server_gone() const { return server_gone_; }
-  // Closes what it has done with. Precondition: nobody watches that any more.
+  // Closes the streams that are no longer used. Precondition: they are no longer watched.
   void CloseDone() {
     done_client_.reset();
     done_server_.reset();
   }
-  // Nothing is left of it.
+  // Whether both sides are closed.
   bool over() const { return client_ == nullptr && server_ == nullptr; }
   bool late(Clock::time_point now) const { return client_ != nullptr && now > end_by_; }
   bool begun() const { return begun_; }
-  // What the client did; empty: nothing wrong.
+  // The rule that the client broke; empty: none.
   const std::string& fault() const { return fault_; }
-  // Of TLS's handshake.
+  // Why the TLS handshake failed; empty: it did not.
   const std::string& stream_fault() const { return stream_fault_; }
 
  private:
   static constexpr size_t kChunk = 16384;
   static constexpr size_t kMaxDiscarded = 65536;
-  static constexpr uint32_t kInitialCredit = 64;  // units that the cost of a connection has in it
+  static constexpr uint32_t kInitialCredit = 64;  // included in the cost of a connection
 
   bool Pay(uint32_t cost);
   void FromServer();
   void FromClient();
-  // False when more cannot pass now.
+  // Returns false if nothing more can be forwarded now.
   bool ClearWhatMayPass();
   void OpenCall();
   void Begin();
@@ -98,28 +100,28 @@ class GuardedConnection {
 
   const uint64_t id_;
   Owner& owner_;
-  std::unique_ptr<ByteStream> client_;    // null: gone
-  std::unique_ptr<SocketStream> server_;  // null: not yet, or gone
+  std::unique_ptr<ByteStream> client_;    // null: closed
+  std::unique_ptr<SocketStream> server_;  // null: not connected yet, or closed
   std::unique_ptr<ByteStream> done_client_;
   std::unique_ptr<SocketStream> done_server_;
-  const uint32_t cost_;  // of the connection itself
+  const uint32_t cost_;  // of opening the connection
   Clock::time_point end_by_;
   bool paid_ = false;
-  bool waiting_for_credit_ = false;  // for its turn
-  uint32_t credit_ = 0;              // what is left of it
-  bool begun_ = false;               // gRPC has been given it, or it is denied
+  bool waiting_for_credit_ = false;  // queued in UserCredit
+  uint32_t credit_ = 0;              // left of the last grant
+  bool begun_ = false;               // connected to gRPC, or denied
   bool denied_ = false;
   std::string denial_;
   bool server_gone_ = false;
   bool server_full_ = false;
-  size_t discard_budget_ = 0;  // more than 0: lingers
+  size_t discard_budget_ = 0;  // above 0: lingering, see Linger
 
   ClientFrameChecker frames_;
-  ClientFrameChecker::Segment segment_;  // judged, but not paid yet
+  ClientFrameChecker::Segment segment_;  // checked, but not paid yet
   ServerFrameTracker server_frames_;
   std::string from_client_;  // at most kChunk
-  size_t cleared_ = 0;       // of it: may pass
-  std::string to_client_;    // at most kChunk and some frames of our own
+  size_t cleared_ = 0;       // bytes of it that may be forwarded
+  std::string to_client_;    // at most kChunk and a few of the guard's frames
   std::string fault_;
   std::string stream_fault_;
 };

@@ -22,7 +22,7 @@ Result<Peer> PeerOf(int fd) {
   socklen_t length = sizeof credentials;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0)
     return ErrnoStatus("read the credentials of a connection", errno);
-  // Of TCP the kernel says pid 0 and no user: kRemoteUser.
+  // For TCP the kernel reports pid 0 and kRemoteUser.
   return Peer{credentials.pid, credentials.uid, credentials.gid};
 }
 
@@ -52,8 +52,8 @@ Result<Listener> Listener::Create(const std::string& path, int type, ListenerOpt
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
     return ErrnoStatus(what, errno);
   Listener listener(std::move(fd), path, std::move(options),
-                    refusals);  // unlinks the file if what follows fails
-  // Between bind and listen nobody can connect, so these come in time.
+                    refusals);  // unlinks the file if a later step fails
+  // Nobody can connect before listen, so mode and group are set in time.
   if (listener.options_.group &&
       ::chown(path.c_str(), static_cast<uid_t>(-1), *listener.options_.group) != 0) {
     const gid_t group = *listener.options_.group;
@@ -120,7 +120,7 @@ Result<std::optional<Listener::Connection>> Listener::Accept() {
       return Status(Code::kResourceExhausted, "accept on " + path_, error);
     }
     const Result<Peer> peer = PeerOf(fd.get());
-    if (!peer.ok()) continue;  // gone already
+    if (!peer.ok()) continue;  // the peer is already gone
     if (options_.is_served(peer->uid)) return std::optional<Connection>(Connection{std::move(fd), *peer});
     refusals_->Count(Refusal::kUid, "a connection to " + path_ + " from " + Describe(*peer) +
                                         ": this user is not in allowed_uids");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A listening socket: a Unix one or, for admins, one of TCP. Out: connections of users that are served, with
-// their credentials.
+// A listening socket: Unix, or TCP for admins. Out: connections from users who may connect, with their
+// credentials.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ struct ListenerOptions {
   std::function<bool(uid_t)> is_served;
 };
 
-// What to do when this process may not give its sockets to the group.
+// What to do when the daemon may not give its sockets to this group.
 std::string GroupAdvice(gid_t group);
 
-// Purpose: accepts without blocking; closes and counts what comes from users that are not served. Owns: the
-// socket, and its file, if it made it, which it unlinks. Borrows: the refusals. Threads: one at a time.
-// Errors: see Accept.
+// Purpose: accepts without blocking; closes and counts connections of users who may not connect. Owns: the
+// socket, and the file it created, which it unlinks. Borrows: the refusals. Threads: one at a time. Errors:
+// see Accept.
 class Listener {
  public:
   struct Connection {
@@ -36,15 +36,15 @@ class Listener {
     Peer peer;
   };
 
-  // `type` is SOCK_STREAM or SOCK_SEQPACKET. Removes a file that is there already: only while holding the
-  // directory's lock.
+  // Creates a Unix socket of `type` SOCK_STREAM or SOCK_SEQPACKET. Replaces an existing file, so the caller
+  // must hold the directory's lock.
   static Result<Listener> Create(const std::string& path, int type, ListenerOptions options,
                                  Refusals& refusals);
-  // Of a socket that listens already, made by the service manager, whose the file is: it stays, with its mode
-  // and group. It must be the one at `path`.
+  // Takes over a listening socket from the service manager. It must be the socket at `path`. The file belongs
+  // to the service manager and keeps its mode and group.
   static Result<Listener> Adopt(UniqueFd fd, const std::string& path, int type, ListenerOptions options,
                                 Refusals& refusals);
-  // Of TCP, `address` as for ListenTcp. Its connections are kRemoteUser's, all of which are served.
+  // Listens on TCP; `address` as for ListenTcp. Every connection is accepted, with the peer kRemoteUser.
   static Result<Listener> CreateTcp(const std::string& address, Refusals& refusals);
   Listener(Listener&& other) noexcept = default;
   Listener& operator=(Listener&& other) = delete;
@@ -52,11 +52,12 @@ class Listener {
 
   int fd() const { return fd_.get(); }
   const std::string& path() const { return path_; }
-  // Of TCP.
+  // Precondition: a TCP socket.
   Result<uint16_t> port() const { return BoundPort(fd_); }
 
-  // Nothing when no connection waits. kResourceExhausted when there is one but no descriptor or memory for
-  // it: it stays in the queue, so the caller must pause, or its poll spins.
+  // Returns nothing if no connection is waiting. Returns kResourceExhausted if one is waiting but no
+  // descriptor or memory is left. That connection stays in the queue, so the caller must pause or its poll
+  // spins.
   Result<std::optional<Connection>> Accept();
 
  private:
@@ -65,7 +66,7 @@ class Listener {
 
   UniqueFd fd_;
   std::string path_;
-  std::optional<FileId> file_ = FileId::Of(path_);  // just bound
+  std::optional<FileId> file_ = FileId::Of(path_);  // unlinked at the end
   ListenerOptions options_;
   Refusals* refusals_;
 };

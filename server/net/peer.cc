@@ -10,7 +10,7 @@
 namespace pinfeed {
 namespace {
 
-// Of gRPC's name for a connection; -1 when it is none of ours.
+// Parses gRPC's name of a connection. Returns -1 if it has another form.
 int DescriptorOf(std::string_view grpc_peer) {
   constexpr std::string_view kPrefix = "fd:";
   if (grpc_peer.substr(0, kPrefix.size()) != kPrefix) return -1;
@@ -27,8 +27,8 @@ std::string Describe(const Peer& peer) {
   return "pid " + std::to_string(peer.pid) + ", uid " + std::to_string(peer.uid);
 }
 
-// The line "NSpid: 12 1" has a process's number in each namespace from ours downwards. Unlike the links in
-// /proc/PID/ns it may be read for the processes of every user.
+// The line "NSpid: 12 1" lists a process's pid in each namespace from ours downwards. Unlike the links in
+// /proc/PID/ns, it is readable for processes of every user.
 Status CheckSamePidNamespace(pid_t pid, const std::string& proc) {
   const std::string path = proc + "/" + std::to_string(pid) + "/status";
   std::ifstream file(path);

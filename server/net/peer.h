@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is at the other end of a connection, as the kernel says (SO_PEERCRED).
+// The process at the other end of a connection, as reported by the kernel (SO_PEERCRED).
 #pragma once
 
 #include <sys/types.h>
@@ -22,28 +22,28 @@ struct Peer {
   bool operator==(const Peer&) const = default;
 };
 
-// No user of this host: what the kernel says of connections by TCP.
+// Not a user of this host: what the kernel reports for TCP connections.
 inline constexpr uid_t kRemoteUser = static_cast<uid_t>(-1);
 
-// "pid 12, uid 1000".
+// Returns "pid 12, uid 1000".
 std::string Describe(const Peer& peer);
 
-// kFailedPrecondition when the process is in another PID namespace than this one. `proc` stands in for /proc
-// in tests.
+// Returns kFailedPrecondition if the process is in another PID namespace than this one. Tests replace `proc`.
 Status CheckSamePidNamespace(pid_t pid, const std::string& proc = "/proc");
 
-// Purpose: the credentials behind each connection given to gRPC, by the number of gRPC's descriptor: its
-// peer() is "fd:N". Threads: any. Errors: none. Invariant: a call finds its own connection's entry. A number
-// is entered before gRPC gets the descriptor, and gRPC keeps the descriptor open until the last call over it
-// is done (PeerRegistryTest holds it to that), so the number is not given out again before.
+// Purpose: finds the credentials behind a gRPC call. Connections are keyed by the number of gRPC's
+// descriptor, which gRPC shows as the peer "fd:N". Threads: any. Errors: none. Invariant: a call finds the
+// entry of its own connection. The entry is made before gRPC gets the descriptor. gRPC keeps the descriptor
+// open until the connection's last call is done (checked by PeerRegistryTest), so the kernel cannot reuse the
+// number earlier.
 class PeerRegistry {
  public:
   struct Connection {
     Peer peer;
-    std::vector<std::string> names;  // of the certificate, of kRemoteUser
+    std::vector<std::string> names;  // from the certificate, for kRemoteUser
   };
   void Set(int fd, const Peer& peer, std::vector<std::string> names = {}) PF_EXCLUDES(mutex_);
-  // `grpc_peer` as ServerContext::peer() gives it; nothing when it is none of ours.
+  // `grpc_peer` is ServerContext::peer(). Returns nothing for an unknown connection.
   std::optional<Connection> Find(std::string_view grpc_peer) const PF_EXCLUDES(mutex_);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the daemon turned away, by reason: for the metrics, and for the log at a bounded rate.
+// Counts what the daemon refused, by reason, for the metrics and for a rate-limited log.
 #pragma once
 
 #include <array>
@@ -15,32 +15,32 @@
 namespace pinfeed {
 
 enum class Refusal : uint8_t {
-  kUid,          // the peer's user is not served
-  kRequest,      // an OpenFeed or Trace that was answered with an error
+  kUid,          // the peer's user may not connect
+  kRequest,      // an OpenFeed or Trace call was answered with an error
   kFrame,        // a lifeline frame of wrong size, magic or kind, or with descriptors
   kToken,        // a token that opens no session of this process
-  kExpired,      // a session whose lifeline never came
+  kExpired,      // a session whose lifeline was never connected
   kDescriptors,  // no descriptor was left to accept a connection
-  kHttp,         // an HTTP request that is none, for another host, or none in time while others came
-  kCertificate,  // at the admin endpoint, a handshake that failed, or a call by a name that is not listed
-  kHttp2,        // a gRPC connection that was closed for what it sent, or for beginning too late
+  kHttp,         // an invalid HTTP request, for another host, or too slow while others waited
+  kCertificate,  // at the admin port: a failed handshake, or a call by an unlisted name
+  kHttp2,        // a gRPC connection that broke a rule of HTTP/2 or began too late
 };
 inline constexpr size_t kRefusalKinds = 9;
-// "uid", "request", ...: the label in metrics.
+// The label in metrics: "uid", "request", ...
 std::string_view RefusalName(Refusal refusal);
 
 using RefusalCounts = std::array<uint64_t, kRefusalKinds>;
-inline constexpr size_t kCodes = 17;  // of Code
+inline constexpr size_t kCodes = 17;  // the number of values of Code
 using CodeCounts = std::array<uint64_t, kCodes>;
-// The code's place in CodeCounts; that of kUnknown for a value outside the enumeration.
+// The code's index in CodeCounts. A value outside the enumeration counts as kUnknown.
 size_t CodeIndex(Code code);
 
-// Purpose: counts refusals and logs at most one a second of each kind, with the number left out since.
+// Purpose: counts refusals. Logs at most one per second of each kind, with the number suppressed since.
 // Threads: any. Errors: none.
 class Refusals {
  public:
   void Count(Refusal refusal, const std::string& text) PF_EXCLUDES(mutex_);
-  // Counts a kRequest, and its error's code.
+  // Counts a kRequest and its error code.
   void CountRequest(const std::string& who, const Status& error);
   RefusalCounts counts() const;
   CodeCounts codes() const;

@@ -20,7 +20,7 @@
 namespace pinfeed {
 namespace {
 
-// The process id a holder left in the lock file; for the message only.
+// Reads the pid that the lock's holder wrote into the file. For messages only.
 std::string HolderOf(int fd) {
   std::array<char, 24> text{};
   const ssize_t count = ::pread(fd, text.data(), text.size() - 1, 0);
@@ -29,14 +29,14 @@ std::string HolderOf(int fd) {
   return pid.empty() ? "another process" : "pinfeedd with pid " + pid;
 }
 
-// A process that was killed may lose its lock well before its socket: the kernel closes one descriptor after
-// the other, and those of GPUs take their time.
-constexpr std::chrono::milliseconds kMaxDying(2000);
-constexpr std::chrono::milliseconds kAskAgain(50);
+// How long a killed process may keep its socket after its lock is free. The kernel closes descriptors one by
+// one, and those of GPUs are slow.
+constexpr std::chrono::milliseconds kMaxExitTime(2000);
+constexpr std::chrono::milliseconds kRetryInterval(50);
 
-// A connection to whoever listens there, or no descriptor if that has more waiting than it takes; nothing
-// when nobody does.
-std::optional<UniqueFd> ConnectTo(const std::string& path) {
+// Connects to the process that listens at `path`. Returns a null descriptor if its queue is full, and nothing
+// if no process listens.
+std::optional<UniqueFd> TryConnect(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) return std::nullopt;
@@ -46,16 +46,16 @@ std::optional<UniqueFd> ConnectTo(const std::string& path) {
   return errno == EAGAIN ? std::optional<UniqueFd>(UniqueFd()) : std::nullopt;
 }
 
-// Whether the other side hangs up in time. One that says something first, or nothing, does not.
-bool HangsUp(const UniqueFd& connection, std::chrono::milliseconds in) {
+// Whether the other side closes the connection in time without sending anything.
+bool ClosesWithin(const UniqueFd& connection, std::chrono::milliseconds in) {
   pollfd wait{connection.get(), POLLIN, 0};
   if (::poll(&wait, 1, static_cast<int>(in.count())) <= 0) return false;
   char byte = 0;
   return ::recv(connection.get(), &byte, 1, MSG_PEEK) <= 0;
 }
 
-// What only an operator can mend is the configuration's fault.
-Status NoLock(const std::string& what, int error) {
+// Permission errors become InvalidArgument: only the operator can correct them.
+Status LockError(const std::string& what, int error) {
   Status status = ErrnoStatus(what, error);
   if (error != EACCES && error != EPERM && error != EROFS) return status;
   return InvalidArgument(status.message() + "; user " + std::to_string(::geteuid()) +
@@ -63,21 +63,21 @@ Status NoLock(const std::string& what, int error) {
                          "with --socket-dir");
 }
 
-// The lock of whoever has the file: kFailedPrecondition names the holder. Nothing when the file was replaced
-// before it was locked.
+// Locks the file at `path`. Returns kFailedPrecondition, naming the holder, if it is locked, and a null
+// descriptor if the file was replaced meanwhile.
 Result<UniqueFd> TryLock(const std::string& path, const std::string& what) {
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd) return NoLock(what + ": open its lock " + QuotePath(path), errno);
-  // Who can open a file can lock it: clients, who may enter the directory, must not, or no daemon would
-  // start.
+  if (!fd) return LockError(what + ": open its lock " + QuotePath(path), errno);
+  // Any process that can open the file can lock it. Clients may enter the directory, so the file's mode must
+  // exclude them.
   if (::fchmod(fd.get(), 0600) != 0)
-    return ErrnoStatus(what + ": keep others from " + QuotePath(path), errno);
+    return ErrnoStatus(what + ": restrict the mode of " + QuotePath(path), errno);
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return ErrnoStatus(what + ": lock " + QuotePath(path), errno);
     return FailedPrecondition(what + ": " + HolderOf(fd.get()) + " serves it already");
   }
   struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return ErrnoStatus(what + ": look at " + QuotePath(path), errno);
+  if (::fstat(fd.get(), &info) != 0) return ErrnoStatus(what + ": stat " + QuotePath(path), errno);
   if (FileId::Of(path) != FileId{info.st_dev, info.st_ino}) return UniqueFd();
   return fd;
 }
@@ -97,7 +97,7 @@ void UnlinkIfSame(const std::string& path, const std::optional<FileId>& file) {
 Result<FileId> WriteNewFile(const std::string& path, std::string_view text) {
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return ErrnoStatus("replace " + QuotePath(path), errno);
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-  if (!fd) return ErrnoStatus("make " + QuotePath(path), errno);
+  if (!fd) return ErrnoStatus("create " + QuotePath(path), errno);
   struct stat info {};
   if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
       ::fstat(fd.get(), &info) != 0) {
@@ -135,10 +135,10 @@ Status SocketDir::Check(const std::string& directory) {
                            "; choose a shorter socket_dir");
   }
   if (::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
-    return NoLock(what + ": write to it", errno);
+    return LockError(what + ": write to it", errno);
   const std::string lock = directory + "/pinfeedd.lock";
   if (::faccessat(AT_FDCWD, lock.c_str(), R_OK | W_OK, AT_EACCESS) != 0 && errno != ENOENT)
-    return NoLock(what + ": open its lock " + QuotePath(lock), errno);
+    return LockError(what + ": open its lock " + QuotePath(lock), errno);
   return OkStatus();
 }
 
@@ -160,19 +160,19 @@ Result<SocketDir> SocketDir::Lock(const std::string& directory, bool temporary) 
 
 Status SocketDir::CheckUnserved() const {
   using Clock = std::chrono::steady_clock;
-  const Clock::time_point end = Clock::now() + kMaxDying;
+  const Clock::time_point end = Clock::now() + kMaxExitTime;
   ucred holder{};
   while (true) {
-    const std::optional<UniqueFd> connection = ConnectTo(rpc_path());
+    const std::optional<UniqueFd> connection = TryConnect(rpc_path());
     if (!connection) return OkStatus();
     socklen_t length = sizeof holder;
     if (!*connection || ::getsockopt(connection->get(), SOL_SOCKET, SO_PEERCRED, &holder, &length) != 0)
       break;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
-    if (left.count() <= 0 || !HangsUp(*connection, left)) break;
-    std::this_thread::sleep_for(kAskAgain);
+    if (left.count() <= 0 || !ClosesWithin(*connection, left)) break;
+    std::this_thread::sleep_for(kRetryInterval);
   }
-  // 0: not known, or of another container.
+  // The pid is 0 if unknown, as for a process in another container.
   const std::string who =
       holder.pid > 0 ? "the process with pid " + std::to_string(holder.pid) : "another process";
   return FailedPrecondition("use the socket directory " + QuotePath(directory_) + ": " + who +
@@ -185,7 +185,7 @@ SocketDir::~SocketDir() {
   if (!lock_ || !temporary_) return;
   struct stat info {};
   if (::fstat(lock_.get(), &info) == 0) UnlinkIfSame(lock_path(), FileId{info.st_dev, info.st_ino});
-  ::rmdir(directory_.c_str());  // stays when somebody keeps something in it
+  ::rmdir(directory_.c_str());  // fails, as it should, if the directory holds other files
 }
 
 }  // namespace pinfeed

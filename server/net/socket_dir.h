@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The directory of the sockets, held by one daemon at a time.
+// The directory of the daemon's sockets, locked by one daemon at a time.
 #pragma once
 
 #include <sys/types.h>
@@ -13,39 +13,38 @@
 
 namespace pinfeed {
 
-// Which file a path leads to at the moment, without following a link at its end; to tell whether it is
-// replaced later.
+// Identifies the file at a path, to detect later whether it was replaced. Does not follow a symbolic link.
 struct FileId {
   dev_t device = 0;
   ino_t number = 0;
   bool operator==(const FileId&) const = default;
-  // Nothing when there is no such file.
+  // Returns nothing if no file exists.
   static std::optional<FileId> Of(const std::string& path);
 };
-// Removes the file unless it is another by now: a successor's.
+// Removes the file unless it was replaced, for example by the next daemon's.
 void UnlinkIfSame(const std::string& path, const std::optional<FileId>& file);
-// Puts a new file, readable by all, in the place of whatever has the name: nothing is followed or written to
-// that was there.
+// Creates a world-readable file, replacing any file at `path`. Never follows a link or writes into an
+// existing file.
 Result<FileId> WriteNewFile(const std::string& path, std::string_view text);
 
-// Purpose: the right to use a socket directory. Owns: the flock on DIR/pinfeedd.lock, which the kernel drops
-// when the process ends; with `temporary` the directory too. Threads: one at a time. Errors: Lock says what
-// is wrong with the directory, or which process holds it.
+// Purpose: the exclusive use of a socket directory. Owns: the flock on DIR/pinfeedd.lock, which the kernel
+// drops when the process ends; with `temporary`, the directory too. Threads: one at a time. Errors: Lock says
+// what is wrong with the directory, or which process holds the lock.
 class SocketDir {
  public:
-  // What Lock would find wrong with the directory; makes and changes nothing. That another serves it is fine.
+  // Returns the error that Lock would return, except that another daemon may hold the lock. Changes nothing.
   static Status Check(const std::string& directory);
-  // A temporary directory is removed at the end, if nothing but the lock is left in it.
+  // A temporary directory is removed at the end if it holds nothing but the lock.
   static Result<SocketDir> Lock(const std::string& directory, bool temporary);
   SocketDir(SocketDir&& other) noexcept = default;
   SocketDir& operator=(SocketDir&& other) = delete;
   ~SocketDir();
 
-  // kFailedPrecondition, naming the process, when one listens on the socket of the directory although the
-  // lock was free: somebody removed the lock's file below it. One that is about to end is waited for.
+  // Returns kFailedPrecondition, naming the process, if another process listens on the directory's socket
+  // although the lock was free: its lock file was removed. Waits for a process that is about to end.
   Status CheckUnserved() const;
 
-  // For flock(2) alone.
+  // For flock(2) only.
   int lock() const { return lock_.get(); }
   std::string rpc_path() const { return directory_ + "/pinfeed.sock"; }
   std::string lifeline_path() const { return directory_ + "/lifeline.sock"; }
@@ -57,7 +56,7 @@ class SocketDir {
   std::string lock_path() const { return directory_ + "/pinfeedd.lock"; }
 
   std::string directory_;
-  UniqueFd lock_;  // null once moved from
+  UniqueFd lock_;  // null after a move
   bool temporary_;
 };
 

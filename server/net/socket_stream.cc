@@ -9,24 +9,24 @@
 namespace pinfeed {
 namespace {
 
-template <typename Move>
-ssize_t Try(const Move& move) {
+template <typename Call>
+ssize_t RetryInterrupted(const Call& call) {
   while (true) {
-    const ssize_t moved = move();
+    const ssize_t moved = call();
     if (moved >= 0) return moved;
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return ByteStream::kLater;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return ByteStream::kWouldBlock;
     if (errno != EINTR) return ByteStream::kBroken;
   }
 }
 
 }  // namespace
 
-ssize_t SocketStream::Read(char* to, size_t most) {
-  return Try([&] { return ::read(socket_.get(), to, most); });
+ssize_t SocketStream::Read(char* to, size_t max_bytes) {
+  return RetryInterrupted([&] { return ::read(socket_.get(), to, max_bytes); });
 }
 
 ssize_t SocketStream::Write(const char* from, size_t bytes) {
-  return Try([&] { return ::send(socket_.get(), from, bytes, MSG_NOSIGNAL); });
+  return RetryInterrupted([&] { return ::send(socket_.get(), from, bytes, MSG_NOSIGNAL); });
 }
 
 }  // namespace pinfeed

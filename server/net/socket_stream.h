@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ByteStream over a socket as it is.
+// A ByteStream over a plain socket.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ class SocketStream final : public ByteStream {
   explicit SocketStream(UniqueFd socket) : socket_(std::move(socket)) {}
 
   int fd() const override { return socket_.get(); }
-  ssize_t Read(char* to, size_t most) override;
+  ssize_t Read(char* to, size_t max_bytes) override;
   ssize_t Write(const char* from, size_t bytes) override;
   const std::string& fault() const override { return fault_; }
 

@@ -24,11 +24,11 @@ using Certificate = std::unique_ptr<X509, decltype(&::X509_free)>;
 constexpr int kReceiveBytes = 128 << 10;
 constexpr std::array<unsigned char, 3> kHttp2 = {2, 'h', '2'};
 
-Bio Reading(const std::string& pem) {
+Bio ReadOnlyBio(const std::string& pem) {
   return {::BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), &::BIO_free};
 }
 
-// HTTP/2, or no handshake.
+// Accepts HTTP/2 only; otherwise the handshake fails.
 int ChooseProtocol(SSL* /*ssl*/, const unsigned char** chosen, unsigned char* length,
                    const unsigned char* offered, unsigned int offered_length, void* /*data*/) {
   unsigned char* found = nullptr;
@@ -51,8 +51,8 @@ std::string TextOf(const ASN1_STRING* string) {
   return text;
 }
 
-// A certificate with names of its own (RFC 6125) is known by those, and by its subject's only where it has
-// none.
+// Returns the certificate's alternative names. The subject's common name counts only if there are none (RFC
+// 6125).
 std::vector<std::string> NamesOf(X509* certificate) {
   std::vector<std::string> names;
   const std::unique_ptr<GENERAL_NAMES, decltype(&::GENERAL_NAMES_free)> alternatives(
@@ -79,11 +79,11 @@ std::string PemOf(X509* certificate) {
   return {text, static_cast<size_t>(length)};
 }
 
-// Purpose: one connection. Owns: the socket and its state of TLS. Threads: one at a time. Errors:
+// Purpose: one TLS connection. Owns: the socket and its TLS state. Threads: one at a time. Errors:
 // ByteStream's.
 class TlsStream final : public ByteStream {
  public:
-  // `ssl` is null when there is no memory: then it is broken from the start.
+  // `ssl` is null when memory ran out; the stream is then broken from the start.
   TlsStream(UniqueFd socket, SSL* ssl) : socket_(std::move(socket)), ssl_(ssl, &::SSL_free) {
     if (ssl_ == nullptr) return;
     ::SSL_set_fd(ssl_.get(), socket_.get());
@@ -91,8 +91,8 @@ class TlsStream final : public ByteStream {
   }
 
   int fd() const override { return socket_.get(); }
-  ssize_t Read(char* to, size_t most) override {
-    return Do([&] { return ::SSL_read(ssl_.get(), to, static_cast<int>(most)); });
+  ssize_t Read(char* to, size_t max_bytes) override {
+    return Do([&] { return ::SSL_read(ssl_.get(), to, static_cast<int>(max_bytes)); });
   }
   ssize_t Write(const char* from, size_t bytes) override {
     return Do([&] { return ::SSL_write(ssl_.get(), from, static_cast<int>(bytes)); });
@@ -103,11 +103,11 @@ class TlsStream final : public ByteStream {
   const std::string& fault() const override { return fault_; }
 
  private:
-  template <typename Move>
-  ssize_t Do(const Move& move) {
+  template <typename Call>
+  ssize_t Do(const Call& call) {
     if (ssl_ == nullptr || broken_) return kBroken;
     ::ERR_clear_error();
-    const int moved = move();
+    const int moved = call();
     const int error = ::SSL_get_error(ssl_.get(), moved);
     needs_to_write_ = error == SSL_ERROR_WANT_WRITE;
     if (!peer_ && ::SSL_is_init_finished(ssl_.get()) == 1) {
@@ -115,12 +115,12 @@ class TlsStream final : public ByteStream {
       if (certificate != nullptr) peer_ = TlsPeer{NamesOf(certificate.get()), PemOf(certificate.get())};
     }
     if (moved > 0 && peer_) return moved;
-    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return kLater;
+    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return kWouldBlock;
     if (error == SSL_ERROR_ZERO_RETURN) return 0;
     broken_ = true;
     if (!peer_) {
       const char* const reason = ::ERR_reason_error_string(::ERR_peek_last_error());
-      fault_ = std::string("its TLS handshake ended: ") + (reason != nullptr ? reason : "it hung up");
+      fault_ = std::string("its TLS handshake ended: ") + (reason != nullptr ? reason : "the client hung up");
     }
     ::ERR_clear_error();
     return kBroken;
@@ -145,14 +145,13 @@ std::string Describe(const TlsPeer& peer) {
   return "the certificate of " + (text.empty() ? "nobody" : text);
 }
 
-// The identity was checked when it was read, so only memory can run out here; then
-// handshakes fail.
+// The identity was checked when it was loaded, so only memory can run out here. Handshakes then fail.
 TlsServer::Context TlsServer::MakeContext(const TlsIdentity& identity) {
   Context context(::SSL_CTX_new(::TLS_server_method()), &::SSL_CTX_free);
   if (context == nullptr) return context;
   SSL_CTX* const raw = context.get();
   ::SSL_CTX_set_min_proto_version(raw, TLS1_2_VERSION);
-  // Each handshake looks at the certificate anew; and what a client may ask for is as little as can be.
+  // Each handshake checks the certificate again, so sessions are not resumed; renegotiation is off.
   ::SSL_CTX_set_options(raw, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
   ::SSL_CTX_set_num_tickets(raw, 0);
   ::SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
@@ -162,7 +161,7 @@ TlsServer::Context TlsServer::MakeContext(const TlsIdentity& identity) {
   ::SSL_CTX_set_alpn_select_cb(raw, &ChooseProtocol, nullptr);
   ::SSL_CTX_set_verify(raw, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
 
-  const Bio chain = Reading(identity.certificate);
+  const Bio chain = ReadOnlyBio(identity.certificate);
   for (bool first = true;; first = false) {
     X509* const certificate = ::PEM_read_bio_X509(chain.get(), nullptr, nullptr, nullptr);
     if (certificate == nullptr) break;
@@ -170,14 +169,14 @@ TlsServer::Context TlsServer::MakeContext(const TlsIdentity& identity) {
       ::SSL_CTX_use_certificate(raw, certificate);
       ::X509_free(certificate);
     } else {
-      ::SSL_CTX_add_extra_chain_cert(raw, certificate);  // which takes it over
+      ::SSL_CTX_add_extra_chain_cert(raw, certificate);  // takes ownership
     }
   }
-  const Bio key_text = Reading(identity.key);
+  const Bio key_text = ReadOnlyBio(identity.key);
   const std::unique_ptr<EVP_PKEY, decltype(&::EVP_PKEY_free)> key(
       ::PEM_read_bio_PrivateKey(key_text.get(), nullptr, nullptr, nullptr), &::EVP_PKEY_free);
   ::SSL_CTX_use_PrivateKey(raw, key.get());
-  const Bio authorities = Reading(identity.ca);
+  const Bio authorities = ReadOnlyBio(identity.ca);
   while (true) {
     const Certificate authority(::PEM_read_bio_X509(authorities.get(), nullptr, nullptr, nullptr),
                                 &::X509_free);
@@ -194,14 +193,14 @@ std::unique_ptr<ByteStream> TlsServer::Secure(UniqueFd socket) {
     context_ = MakeContext(newer->identity);
     known_ = newer->number;
   }
-  // The kernel would otherwise buffer megabytes of a client that is not being read.
+  // Otherwise the kernel would buffer megabytes from a client that is not being read.
   const int kept = kReceiveBytes;
   (void)::setsockopt(socket.get(), SOL_SOCKET, SO_RCVBUF, &kept, sizeof kept);
   return std::make_unique<TlsStream>(std::move(socket),
                                      context_ == nullptr ? nullptr : ::SSL_new(context_.get()));
 }
 
-std::string TlsServer::Denial(const TlsPeer& peer) const {
+std::string TlsServer::DenialReason(const TlsPeer& peer) const {
   std::string fault = "is not in this daemon's admin_clients";
   if (access_.Admit(peer.names)) fault = ValidityFault(peer.certificate, std::chrono::system_clock::now());
   return fault.empty() ? fault : Describe(peer) + " " + fault;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TLS on the admin port, by OpenSSL. In: TCP connections. Out: decrypted byte streams, once the client
-// has shown a certificate of the CA; whether its name may call.
+// TLS on the admin port, by OpenSSL. In: TCP connections. Out: decrypted byte streams from clients with a
+// certificate of the CA, and whether such a client may call.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -14,21 +14,21 @@
 
 namespace pinfeed {
 
-// "the certificate of 'ops.example', 'spiffe://cluster/ops'".
+// Returns "the certificate of 'ops.example', 'spiffe://cluster/ops'".
 std::string Describe(const TlsPeer& peer);
 
-// Purpose: makes streams that speak TLS 1.2 or later with clients that have a certificate of the CA, and
-// HTTP/2 only. Borrows: the access (outlives it). Threads: one. Errors: a stream's own; a handshake that
-// fails breaks it.
+// Purpose: makes streams that speak TLS 1.2 or later, with client certificates of the CA, and HTTP/2 only.
+// Borrows: the access (outlives it). Threads: one. Errors: the stream's own; a failed handshake breaks the
+// stream.
 class TlsServer {
  public:
   explicit TlsServer(const AdminAccess& access) : access_(access) {}
 
-  // By the certificates in force now. `socket` is a non-blocking one.
+  // Uses the identity in force now. Precondition: `socket` is non-blocking.
   std::unique_ptr<ByteStream> Secure(UniqueFd socket);
-  // Empty when one of its names is on the list and its time has not passed: the handshake looked at the
-  // dates, but a connection may outlive them.
-  std::string Denial(const TlsPeer& peer) const;
+  // Returns why the peer may not call; empty if it may. Checks the allow-list and the certificate's expiry,
+  // because a connection may outlive a certificate that was valid at the handshake.
+  std::string DenialReason(const TlsPeer& peer) const;
 
  private:
   using Context = std::shared_ptr<SSL_CTX>;
@@ -36,7 +36,7 @@ class TlsServer {
 
   const AdminAccess& access_;
   uint64_t known_ = 0;
-  Context context_;  // of `known_`
+  Context context_;  // made from version `known_`
 };
 
 }  // namespace pinfeed

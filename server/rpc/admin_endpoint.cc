@@ -8,10 +8,10 @@
 namespace pinfeed {
 namespace {
 
-// Of all callers together: whoever reaches the port counts before the handshake tells who it is.
+// Credit shared by all callers: a connection is charged before the TLS handshake identifies its client.
 constexpr size_t kMaxConnections = 64;
-constexpr std::chrono::seconds kBeginWithin(5);  // the handshake included
-// A handshake signs and verifies: so much takes a processor as long as 400 units of anything else.
+constexpr std::chrono::seconds kBeginTimeout(5);  // including the handshake
+// The cost of a handshake, which signs and verifies: about as much processor time as 400 other units.
 constexpr uint32_t kPrice = 400;
 
 }  // namespace
@@ -31,10 +31,10 @@ Result<std::unique_ptr<AdminEndpoint>> AdminEndpoint::Create(const std::string& 
   TlsServer& tls = endpoint->tls_;
   FrameGuard::Options options{"admin-guard",
                               kMaxConnections,
-                              kBeginWithin,
+                              kBeginTimeout,
                               kPrice,
                               [&tls](UniqueFd socket) { return tls.Secure(std::move(socket)); },
-                              [&tls](const TlsPeer& peer) { return tls.Denial(peer); }};
+                              [&tls](const TlsPeer& peer) { return tls.DenialReason(peer); }};
   ASSIGN_OR_RETURN(endpoint->guard_, FrameGuard::Create(
                                          std::move(*listener), connections,
                                          [rpc = endpoint->rpc_.get()](UniqueFd connection) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optional TCP endpoint for operators on other hosts. In: connections of the network. Out: the same
-// services that the Unix socket has, for certificates that AdminAccess lets in.
+// The optional TCP port for operators on other hosts. In: connections from the network. Out: the services of
+// the Unix socket, for clients whose certificate AdminAccess admits.
 #pragma once
 
 #include <chrono>
@@ -18,18 +18,19 @@
 
 namespace pinfeed {
 
-// Purpose: a guard that speaks TLS, and a gRPC server behind it. Owns: both. Borrows: all it is given
+// Purpose: a frame guard that speaks TLS, with a gRPC server behind it. Owns: both. Borrows: all it is given
 // (outlive it). Threads: Start and Stop from the owner. Errors: Create's.
 class AdminEndpoint {
  public:
-  // `listen` is ADDRESS:PORT with a numeric address; port 0: any free one.
+  // `listen` is ADDRESS:PORT with a numeric address. Port 0 chooses any free port.
   static Result<std::unique_ptr<AdminEndpoint>> Create(const std::string& listen,
                                                        const RpcServer::Services& services,
                                                        const AdminAccess& access, PeerRegistry& connections,
                                                        Refusals& refusals);
 
   void Start() { guard_->Start(); }
-  // Takes no more connections, then ends those there are; running calls have the time given. Idempotent.
+  // Accepts no more connections and ends the open ones. Running calls may continue until the deadline.
+  // Idempotent.
   void Stop(std::chrono::milliseconds grace);
   uint16_t port() const { return port_; }
 

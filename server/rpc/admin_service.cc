@@ -18,21 +18,21 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kLeastSeconds = 0.1;
+constexpr double kMinSeconds = 0.1;
 constexpr double kMaxSeconds = 300;
-constexpr double kMaxUserSeconds = 60;  // of a user that is no operator
+constexpr double kMaxUserSeconds = 60;  // for users who are not operators
 constexpr uint64_t kMaxSpans = 10'000'000;
-// How often the clients' words are looked at: how exact the times are that they do not tell themselves.
-constexpr std::chrono::microseconds kLookEvery{500};
-constexpr std::chrono::milliseconds kSendEvery{100};
+// How often client pages are sampled: the precision of times that clients do not report themselves.
+constexpr std::chrono::microseconds kSampleInterval{500};
+constexpr std::chrono::milliseconds kSendInterval{100};
 constexpr size_t kSendAt = Tracer::kCapacity / 4;
-constexpr size_t kSpansAMessage = 4096;
-// For a caller that does not read.
-constexpr std::chrono::seconds kMaxWriting{10};
+constexpr size_t kSpansPerMessage = 4096;
+// Limit for a caller that does not read the stream.
+constexpr std::chrono::seconds kWriteTimeout{10};
 
 Status CheckRequest(const v1::TraceRequest& request) {
   std::string faults;
-  if (!(request.seconds() >= kLeastSeconds && request.seconds() <= kMaxSeconds))
+  if (!(request.seconds() >= kMinSeconds && request.seconds() <= kMaxSeconds))
     faults = "seconds: must be from 0.1 to 300";
   if (request.max_spans() < 1 || request.max_spans() > kMaxSpans)
     faults += std::string(faults.empty() ? "" : "\n") + "max_spans: must be from 1 to 10000000";
@@ -67,8 +67,8 @@ grpc::ServerUnaryReactor* Finish(grpc::ServerUnaryReactor* reactor, const Status
   return reactor;
 }
 
-// Purpose: names each thing once. A value; one thread.
-class Names {
+// Purpose: sends each name once. Threads: one.
+class SentNames {
  public:
   void AddThreads(const std::vector<TraceSpan>& spans, v1::TraceResponse& message) {
     for (const TraceSpan& span : spans) {
@@ -116,24 +116,24 @@ std::optional<uid_t> AdminService::ScopeOf(const Caller& caller) const {
 grpc::ServerWriteReactor<v1::TraceResponse>* AdminService::Trace(grpc::CallbackServerContext* context,
                                                                  const v1::TraceRequest* request) {
   auto* const stream = new TraceStream(*context);  // NOLINT(cppcoreguidelines-owning-memory): see TraceStream
-  if (const Status begun = BeginTrace(*context, *request, *stream); !begun.ok()) {
+  if (const Status begun = StartTrace(*context, *request, *stream); !begun.ok()) {
     parts_.refusals.Count(Refusal::kRequest, context->peer() + ": " + begun.ToString());
     stream->End(ToGrpc(begun));
   }
   return stream;
 }
 
-Status AdminService::BeginTrace(const grpc::CallbackServerContext& context, const v1::TraceRequest& request,
+Status AdminService::StartTrace(const grpc::CallbackServerContext& context, const v1::TraceRequest& request,
                                 TraceStream& stream) {
   ASSIGN_OR_RETURN(const Caller caller, parts_.callers.Find(context, "trace"));
   if (caller.remote())
     return PermissionDenied("trace: not over TCP; trace on the daemon's host, at its socket");
   RETURN_IF_ERROR(CheckRequest(request));
   const std::optional<uid_t> scope = ScopeOf(caller);
-  ASSIGN_OR_RETURN(const uint64_t turn, TakeTurn(scope, request.seconds(), stream));
+  ASSIGN_OR_RETURN(const uint64_t trace, ReserveTrace(scope, request.seconds(), stream));
   spdlog::info("{} traces {} for {} s", Describe(caller), scope ? "its own feeds" : "all feeds",
                request.seconds());
-  const bool taken = calls_.Submit(caller.peer.uid, [this, &stream, turn, scope, seconds = request.seconds(),
+  const bool taken = calls_.Submit(caller.peer.uid, [this, &stream, trace, scope, seconds = request.seconds(),
                                                      max_spans = request.max_spans()] {
     const Clock::time_point began = Clock::now();
     Status ended;
@@ -141,12 +141,12 @@ Status AdminService::BeginTrace(const grpc::CallbackServerContext& context, cons
       Result<Tracer::Recording> recording = parts_.tracer.Start(scope);
       ended = recording.ok() ? RunTrace(stream, *recording, scope, seconds, max_spans) : recording.status();
     }
-    EndTurn(turn, scope, began);  // before the caller hears of the end: another trace may begin
+    ReleaseTrace(trace, scope, began);  // before the caller sees the end, so that it may trace again at once
     stream.End(ToGrpc(ended));
   });
   if (taken) return OkStatus();
-  EndTurn(turn, std::nullopt, Clock::now());
-  return ResourceExhausted("trace: the last trace is not over yet; try again");
+  ReleaseTrace(trace, std::nullopt, Clock::now());
+  return ResourceExhausted("trace: the previous trace has not ended yet; try again");
 }
 
 Result<Caller> AdminService::FindOperator(const grpc::CallbackServerContext& context,
@@ -180,7 +180,7 @@ grpc::ServerUnaryReactor* AdminService::Evict(grpc::CallbackServerContext* conte
   if (!caller.ok()) return Finish(reactor, caller.status());
   if (request->reason().size() > kMaxReason) {
     return Finish(reactor, InvalidArgument("reason: " + std::to_string(request->reason().size()) +
-                                           " bytes are more than " + std::to_string(kMaxReason)));
+                                           " bytes exceed the limit of " + std::to_string(kMaxReason)));
   }
   if (const std::shared_ptr<Session> session = parts_.sessions.Find(request->session()))
     response->set_session(Describe(*session));
@@ -226,7 +226,7 @@ grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext*
   const auto before = spdlog::get_level();
   const Status set = pinfeed::SetLogLevel(request->level());
   if (!set.ok()) return Finish(reactor, set);
-  // Under the lower of the two, so that it shows although it is no error.
+  // Logs at the lower of the two levels, so that the line shows in either.
   const auto now = spdlog::get_level();
   if (now > before) spdlog::set_level(before);
   spdlog::log(std::max(spdlog::level::info, std::min(before, now)), "{} sets the log level {}, which was {}",
@@ -235,56 +235,54 @@ grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext*
   return Finish(reactor, OkStatus());
 }
 
-Result<uint64_t> AdminService::TakeTurn(std::optional<uid_t> scope, double seconds, TraceStream& stream) {
+Result<uint64_t> AdminService::ReserveTrace(std::optional<uid_t> scope, double seconds, TraceStream& stream) {
   const MutexLock lock(mutex_);
   const Clock::time_point now = Clock::now();
   std::erase_if(pauses_, [&](const auto& pause) { return pause.second <= now; });
   if (scope) {
     if (seconds > kMaxUserSeconds) {
-      return ResourceExhausted(
-          "trace: " + std::to_string(static_cast<int64_t>(seconds)) +
-          " seconds are asked for; users other than root and the daemon's have 60 at a time");
+      return ResourceExhausted("trace: " + std::to_string(static_cast<int64_t>(seconds)) +
+                               " seconds exceed the limit of 60 for users other than root and the daemon's");
     }
     if (const auto pause = pauses_.find(*scope); pause != pauses_.end()) {
       const auto left = std::chrono::ceil<std::chrono::seconds>(pause->second - now);
       return ResourceExhausted(
-          "trace: this user has just traced, and pauses for as long as that took; try again in " +
+          "trace: this user has just traced, and must wait for as long as that took; try again in " +
           std::to_string(left.count()) + " s");
     }
   }
-  if (turn_) {
-    const bool takes_over = !scope && turn_->scope;
+  if (active_trace_) {
+    const bool takes_over = !scope && active_trace_->scope;
     if (!takes_over)
-      return ResourceExhausted(
-          "trace: somebody traces this daemon already; try again when they have finished");
-    turn_->stream->Interrupt();
+      return ResourceExhausted("trace: another trace of this daemon is running; try again when it has ended");
+    active_trace_->stream->Interrupt();
   }
-  turn_ = Turn{++turns_, scope, &stream};
-  return turns_;
+  active_trace_ = ActiveTrace{++last_trace_number_, scope, &stream};
+  return last_trace_number_;
 }
 
-void AdminService::EndTurn(uint64_t number, std::optional<uid_t> scope, Clock::time_point began) {
+void AdminService::ReleaseTrace(uint64_t number, std::optional<uid_t> scope, Clock::time_point began) {
   const MutexLock lock(mutex_);
   const Clock::time_point now = Clock::now();
   if (scope) pauses_[*scope] = now + (now - began);
-  if (turn_ && turn_->number == number) turn_.reset();
+  if (active_trace_ && active_trace_->number == number) active_trace_.reset();
 }
 
 Status AdminService::RunTrace(TraceStream& stream, Tracer::Recording& recording, std::optional<uid_t> scope,
                               double seconds, uint64_t max_spans) {
   const Clock::time_point end =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-  Clock::time_point next_send = Clock::now() + kSendEvery;
-  Names names;
+  Clock::time_point next_send = Clock::now() + kSendInterval;
+  SentNames names;
   bool over = false;
-  while (!over && stream.SleepUntil(Clock::now() + kLookEvery)) {
-    // Not held while sending, which a slow reader may draw out: they own memory that others wait for.
+  while (!over && stream.SleepUntil(Clock::now() + kSampleInterval)) {
+    // Released before sending, which a slow reader can delay: the spans own memory that others wait for.
     std::vector<std::shared_ptr<Feed>> feeds = parts_.feeds.All();
     const Clock::time_point now = Clock::now();
     over = now >= end;
     for (const auto& feed : feeds) feed->LookForTrace(over);
     if (!over && now < next_send && recording.waiting() < kSendAt) continue;
-    next_send = now + kSendEvery;
+    next_send = now + kSendInterval;
 
     std::vector<TraceSpan> spans = recording.Take();
     const bool full = spans.size() >= max_spans;
@@ -299,17 +297,17 @@ Status AdminService::RunTrace(TraceStream& stream, Tracer::Recording& recording,
     names.AddFeeds(feeds, scope, message);
     feeds.clear();
     names.AddSessions(parts_.sessions.All(), scope, message);
-    for (size_t i = 0; i < spans.size() || i == 0; i += kSpansAMessage) {
-      for (size_t k = i; k < std::min(spans.size(), i + kSpansAMessage); ++k)
+    for (size_t i = 0; i < spans.size() || i == 0; i += kSpansPerMessage) {
+      for (size_t k = i; k < std::min(spans.size(), i + kSpansPerMessage); ++k)
         Fill(spans[k], *message.add_spans());
-      if (!stream.Write(message, Clock::now() + kMaxWriting)) return OkStatus();
+      if (!stream.Write(message, Clock::now() + kWriteTimeout)) return OkStatus();
       message.Clear();
       message.set_lost(recording.lost());
       message.set_full(full);
     }
   }
   if (!stream.interrupted()) return OkStatus();
-  return Status(Code::kAborted, "trace: ended early, an operator of this host traces now");
+  return Status(Code::kAborted, "trace: ended early: an operator has started a trace");
 }
 
 }  // namespace pinfeed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gRPC face for operators: pinfeed.v1.Admin over the session layer.
+// The gRPC service for operators: pinfeed.v1.Admin.
 #pragma once
 
 #include <sys/types.h>
@@ -29,18 +29,19 @@
 
 namespace pinfeed {
 
-// What the daemon as a whole does for its operators. `who` is for the log. Any thread may call them.
+// Operations on the whole daemon. `who` is for the log. Callable from any thread.
 struct OperatorCalls {
   using OnReloaded = std::function<void(const Result<ReloadReport>&)>;
   std::function<Status(const std::string& who)> drain;
-  // `done` is called once, later and from another thread, or at once.
+  // Calls `done` once, either at once or later from another thread.
   std::function<void(const std::string& who, const OnReloaded& done)> reload;
   std::function<std::chrono::milliseconds()> drain_timeout;
 };
 
-// Purpose: decides who may, and does it. Owns: the thread of the one trace that may run. Borrows: all it is
-// given (outlive it). Threads: gRPC's, any number at once; none is held by a client that does not read.
-// Errors: our codes are gRPC's. Invariant: every call is finished; outlives the gRPC server.
+// Purpose: checks who may call, and carries out the call. Owns: the thread of the one trace that may run.
+// Borrows: all it is given (outlive it). Threads: gRPC's, any number at once. A client that does not read
+// blocks none of them. Errors: our codes are gRPC's. Invariant: every call is finished; outlives the gRPC
+// server.
 class AdminService final : public v1::Admin::CallbackService {
  public:
   struct Parts {
@@ -51,7 +52,7 @@ class AdminService final : public v1::Admin::CallbackService {
     Refusals& refusals;
     Tracer& tracer;
     OperatorCalls operations;
-    uid_t own_uid;  // the daemon's
+    uid_t own_uid;  // of the daemon's user
   };
   explicit AdminService(Parts parts)
       : parts_(std::move(parts)), calls_({.threads = 1, .running_a_user = 1, .waiting_a_user = 1}, "call") {}
@@ -69,35 +70,36 @@ class AdminService final : public v1::Admin::CallbackService {
                                         v1::SetLogLevelResponse* response) override;
 
  private:
-  // Whose feeds the caller may see; nothing: all.
+  // Whose feeds the caller may see. Nothing: everyone's.
   std::optional<uid_t> ScopeOf(const Caller& caller) const;
-  // Who calls; kPermissionDenied, counted as a refusal, unless it is root, the daemon's own user, or an
-  // admin.
+  // Returns the caller if it is root, the daemon's user or an admin. Otherwise counts a refusal and returns
+  // kPermissionDenied.
   Result<Caller> FindOperator(const grpc::CallbackServerContext& context, const char* what) const;
-  // The one trace that is on, or about to be: whose, and how to make it end.
-  struct Turn {
+  // The one trace that runs or is about to: its scope, and its stream to interrupt.
+  struct ActiveTrace {
     uint64_t number = 0;
     std::optional<uid_t> scope;
     TraceStream* stream = nullptr;
   };
-  // The turn's number. A user that is no operator has kMaxUserSeconds and then a pause as long as the trace
-  // was; an operator's trace ends such a user's. kResourceExhausted says what to wait for.
-  Result<uint64_t> TakeTurn(std::optional<uid_t> scope, double seconds, TraceStream& stream)
+  // Reserves the one trace and returns its number. A user who is not an operator has kMaxUserSeconds, then
+  // pauses for as long as the trace took. An operator's trace ends such a user's trace. kResourceExhausted
+  // says what to wait for.
+  Result<uint64_t> ReserveTrace(std::optional<uid_t> scope, double seconds, TraceStream& stream)
       PF_EXCLUDES(mutex_);
-  void EndTurn(uint64_t number, std::optional<uid_t> scope, std::chrono::steady_clock::time_point began)
+  void ReleaseTrace(uint64_t number, std::optional<uid_t> scope, std::chrono::steady_clock::time_point began)
       PF_EXCLUDES(mutex_);
-  // Sees to it that the trace is run, or says why not.
-  Status BeginTrace(const grpc::CallbackServerContext& context, const v1::TraceRequest& request,
+  // Starts the trace on its thread, or says why not.
+  Status StartTrace(const grpc::CallbackServerContext& context, const v1::TraceRequest& request,
                     TraceStream& stream);
-  // What the caller is told at the end.
+  // Records and streams the trace. Returns the status that ends the call.
   Status RunTrace(TraceStream& stream, Tracer::Recording& recording, std::optional<uid_t> scope,
                   double seconds, uint64_t max_spans);
 
   const Parts parts_;
   Mutex mutex_;
-  uint64_t turns_ PF_GUARDED_BY(mutex_) = 0;
-  std::optional<Turn> turn_ PF_GUARDED_BY(mutex_);
-  // Until when a user pauses; what is past is dropped.
+  uint64_t last_trace_number_ PF_GUARDED_BY(mutex_) = 0;
+  std::optional<ActiveTrace> active_trace_ PF_GUARDED_BY(mutex_);
+  // When each pausing user may trace again. Past entries are dropped.
   std::map<uid_t, std::chrono::steady_clock::time_point> pauses_ PF_GUARDED_BY(mutex_);
   CallQueue calls_;
 };

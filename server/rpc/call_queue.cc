@@ -10,7 +10,8 @@ namespace pinfeed {
 
 CallQueue::CallQueue(Bounds bounds, const char* name) : bounds_(bounds) {
   try {
-    for (uint32_t i = 0; i < bounds.threads; ++i) threads_.push_back(StartThread(name, [this] { Run(); }));
+    for (uint32_t i = 0; i < bounds.threads; ++i)
+      threads_.push_back(StartThread(name, [this] { RunCalls(); }));
   } catch (...) {
     Stop();
     throw;
@@ -62,11 +63,11 @@ bool CallQueue::Finish(std::chrono::steady_clock::time_point deadline) {
   return true;
 }
 
-std::map<uid_t, CallQueue::User>::iterator CallQueue::NextLocked() {
+std::map<uid_t, CallQueue::User>::iterator CallQueue::NextUserLocked() {
   const bool last_quarter = bounds_.threads - running_ <= bounds_.threads / 4;
-  const uint32_t most = last_quarter ? 1 : bounds_.running_a_user;
-  const auto may_run = [most](const auto& user) {
-    return !user.second.waiting.empty() && user.second.running < most;
+  const uint32_t max_running = last_quarter ? 1 : bounds_.running_a_user;
+  const auto may_run = [max_running](const auto& user) {
+    return !user.second.waiting.empty() && user.second.running < max_running;
   };
   const auto after = users_.upper_bound(last_);
   const auto found = std::find_if(after, users_.end(), may_run);
@@ -75,29 +76,29 @@ std::map<uid_t, CallQueue::User>::iterator CallQueue::NextLocked() {
   return before != after ? before : users_.end();
 }
 
-void CallQueue::Run() {
+void CallQueue::RunCalls() {
   while (true) {
     Call call;
     uid_t user = 0;
     {
       const MutexLock lock(mutex_);
-      auto next = NextLocked();
+      auto next = NextUserLocked();
       while (next == users_.end()) {
-        // What waits now waits for calls to end, whose threads will run it.
+        // The waiting calls wait for running ones to end; the threads of those will run them.
         if (stopping_) return;
         changed_.Wait(mutex_);
-        next = NextLocked();
+        next = NextUserLocked();
       }
       user = last_ = next->first;
       call = std::move(next->second.waiting.front());
       next->second.waiting.pop_front();
       ++next->second.running;
       ++running_;
-      // The end of one call may have let two in: its user's next, and one that its thread made room for.
-      if (NextLocked() != users_.end()) changed_.NotifyOne();
+      // The end of one call may have made room for two: the same user's next, and another user's.
+      if (NextUserLocked() != users_.end()) changed_.NotifyOne();
     }
     call();
-    call = nullptr;  // what it holds goes without the lock
+    call = nullptr;  // destroys what the call holds, without the lock
     const MutexLock lock(mutex_);
     const auto entry = users_.find(user);
     --running_;

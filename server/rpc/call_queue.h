@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls that may block, on threads of their own. In: a call and its user. Out: the same, run when its turn
-// comes.
+// Runs calls that may block on a pool of threads, fairly between users. In: calls with their user. Out: the
+// calls, run in turn.
 #pragma once
 
 #include <sys/types.h>
@@ -17,11 +17,10 @@
 
 namespace pinfeed {
 
-// Purpose: lets calls wait for a thread instead of being refused, and keeps slow calls of one user, or of a
-// few, from taking all threads. Owns: its threads and the calls that wait. Threads: Submit from any thread;
-// blocks for nothing. Errors: see Submit. Invariants: 1. a user has at most `running_a_user` threads, and of
-// the last quarter of all at most one; 2. users take turns; 3. every call that was taken is run, at the
-// latest at the end.
+// Purpose: lets calls wait for a thread instead of refusing them, and keeps slow calls of one or a few users
+// from taking all threads. Owns: its threads and the waiting calls. Threads: Submit from any thread; never
+// blocks. Errors: see Submit. Invariants: 1. a user has at most `running_a_user` threads, and at most one of
+// the last quarter; 2. users take turns; 3. every accepted call is run, at the latest on destruction.
 class CallQueue {
  public:
   using Call = std::function<void()>;
@@ -31,39 +30,40 @@ class CallQueue {
     size_t waiting_a_user = 1;
   };
 
-  // Throws std::system_error when the system gives no thread; none is left then. `name` is the threads'.
+  // Names its threads `name`. Throws std::system_error, leaving no thread behind, when the system cannot
+  // create a thread.
   CallQueue(Bounds bounds, const char* name);
   ~CallQueue();
   CallQueue(const CallQueue&) = delete;
   CallQueue& operator=(const CallQueue&) = delete;
 
-  // False when too many calls of the user wait already, or this ends: the call is not taken.
+  // Returns false without accepting the call if too many calls of the user wait, or the queue is stopping.
   bool Submit(uid_t user, Call call) PF_EXCLUDES(mutex_);
-  // As Submit, however many wait. False when this ends.
+  // Like Submit, but without the limit on waiting calls.
   bool SubmitAnyway(uid_t user, Call call) PF_EXCLUDES(mutex_);
-  // Takes nothing more, and runs what waits. False when a call has not ended by then: what it
-  // uses must live on, and this with it.
+  // Accepts no more calls and runs those that wait. Returns false if a call has not ended by the deadline;
+  // the queue and what the call uses must then stay alive.
   bool Finish(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);
 
  private:
-  // Runs what waits, and joins.
+  // Runs the waiting calls and joins the threads.
   void Stop() PF_EXCLUDES(mutex_);
   struct User {
     std::deque<Call> waiting;
     uint32_t running = 0;
   };
-  void Run() PF_EXCLUDES(mutex_);
-  // Whose turn it is; nobody's when all calls run that may.
-  std::map<uid_t, User>::iterator NextLocked() PF_REQUIRES(mutex_);
+  void RunCalls() PF_EXCLUDES(mutex_);
+  // The user whose turn is next; end() if no waiting call may run now.
+  std::map<uid_t, User>::iterator NextUserLocked() PF_REQUIRES(mutex_);
 
   const Bounds bounds_;
   Mutex mutex_;
   CondVar changed_;
-  std::map<uid_t, User> users_ PF_GUARDED_BY(mutex_);  // with calls that wait or run
+  std::map<uid_t, User> users_ PF_GUARDED_BY(mutex_);  // those with waiting or running calls
   uint32_t running_ PF_GUARDED_BY(mutex_) = 0;         // of all users
-  uid_t last_ PF_GUARDED_BY(mutex_) = 0;               // whose turn it was
+  uid_t last_ PF_GUARDED_BY(mutex_) = 0;               // who had the last turn
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
-  std::vector<std::thread> threads_;  // owner only
+  std::vector<std::thread> threads_;  // used by the owner only
 };
 
 }  // namespace pinfeed

@@ -20,8 +20,7 @@ Result<Caller> Callers::Find(const grpc::CallbackServerContext& context, const c
   if (connection->peer.uid != kRemoteUser) return Caller{connection->peer, {}};
   std::optional<std::string> admin;
   if (access_ != nullptr) admin = access_->Admit(connection->names);
-  if (!admin)
-    return PermissionDenied(std::string(what) + ": this certificate is not in admin_clients any more");
+  if (!admin) return PermissionDenied(std::string(what) + ": this certificate is no longer in admin_clients");
   return Caller{{.pid = 0, .uid = kRemoteUser, .gid = 0}, std::move(*admin)};
 }
 

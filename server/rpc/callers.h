@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is behind a call. In: gRPC's context of it. Out: a process of this host, as the kernel says, or an
-// admin from afar, as the certificate says.
+// Identifies the caller of a gRPC call. In: gRPC's context of the call. Out: a process of this host, as named
+// by the kernel, or a remote admin, as named by its certificate.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>
@@ -14,22 +14,23 @@
 namespace pinfeed {
 
 struct Caller {
-  Peer peer;          // kRemoteUser's, of an admin
-  std::string admin;  // the name on the list; empty: a process of this host
+  Peer peer;          // kRemoteUser for an admin
+  std::string admin;  // the listed name; empty for a process of this host
 
   bool remote() const { return !admin.empty(); }
 };
 
-// "pid 12, uid 1000", "admin 'ops.example'".
+// Returns "pid 12, uid 1000" or "admin 'ops.example'".
 std::string Describe(const Caller& caller);
 
-// Purpose: finds them. Borrows: all it is given (outlive it). Threads: any. Errors: see Find.
+// Purpose: identifies callers. Borrows: all it is given (outlive it). Threads: any. Errors: see Find.
 class Callers {
  public:
-  // `access` is null without a TCP endpoint.
+  // `access` is null without a TCP port.
   Callers(const PeerRegistry& peers, const AdminAccess* access) : peers_(peers), access_(access) {}
 
-  // `what` is called, for the error: kPermissionDenied when the list has changed meanwhile, kInternal.
+  // `what` names the call in errors. Returns kPermissionDenied if the certificate is no longer on the
+  // allow-list, kInternal if the connection is unknown.
   Result<Caller> Find(const grpc::CallbackServerContext& context, const char* what) const;
 
  private:

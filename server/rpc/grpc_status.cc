@@ -7,7 +7,7 @@
 namespace pinfeed {
 namespace {
 
-// gRPC sends the message percent-encoded in the trailing metadata, of which a peer takes 8 KiB in all.
+// gRPC sends the message percent-encoded in the trailing metadata, which peers limit to 8 KiB.
 constexpr size_t kMaxEncodedMessage = 6000;
 
 }  // namespace
@@ -24,7 +24,7 @@ grpc::Status ToGrpc(const Status& status) {
   }
   if (end == text.size()) return {static_cast<grpc::StatusCode>(status.code()), text};
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
-    --end;  // not within a UTF-8 sequence
+    --end;  // do not split a UTF-8 sequence
   return {static_cast<grpc::StatusCode>(status.code()), text.substr(0, end) + " ..."};
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our errors on the wire. In: a Status. Out: gRPC's, whose codes are the same.
+// Converts a Status to gRPC's. The codes are the same.
 #pragma once
 
 #include <grpcpp/support/status.h>

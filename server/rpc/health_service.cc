@@ -16,10 +16,10 @@
 namespace pinfeed {
 namespace {
 
-constexpr std::chrono::milliseconds kLookEvery(200);
+constexpr std::chrono::milliseconds kCheckInterval(200);
 constexpr std::string_view kFeedPrefix = "pinfeed.feed.";
 
-// N of pinfeed.feed.N, written as we write it.
+// Parses N of "pinfeed.feed.N", in canonical form only.
 std::optional<uint64_t> FeedNumber(const std::string& name) {
   if (name.compare(0, kFeedPrefix.size(), kFeedPrefix) != 0) return std::nullopt;
   uint64_t number = 0;
@@ -41,27 +41,30 @@ HealthService::Response::ServingStatus HealthService::StatusOf(const std::string
   return served ? Response::SERVING : Response::NOT_SERVING;
 }
 
-// Purpose: one watch: looks, tells what is new, sleeps, and again. Owns: itself, until gRPC is done with it.
-// Threads: the steps follow each other, on whatever thread of gRPC's; OnCancel comes between.
+// Purpose: one Watch call: checks, sends a changed status, sleeps, repeats. Owns: itself, until gRPC's
+// OnDone. Threads: steps run one after another, on any of gRPC's threads; OnCancel may run between them.
 class HealthService::Watcher final : public grpc::ServerWriteReactor<Response> {
  public:
-  Watcher(const HealthService& health, std::string name) : health_(health), name_(std::move(name)) { Look(); }
+  Watcher(const HealthService& health, std::string name) : health_(health), name_(std::move(name)) {
+    CheckStatus();
+  }
 
  private:
-  void Look() {
-    { const MutexLock lock(mutex_); }  // Sleep, which led here, has returned
+  void CheckStatus() {
+    { const MutexLock lock(mutex_); }  // waits until Sleep, which scheduled this step, has returned
     if (gone_) return Finish(grpc::Status::CANCELLED);
-    if (health_.closed_) return Finish(ToGrpc(Unavailable("the daemon ends")));
+    if (health_.closed_) return Finish(ToGrpc(Unavailable("the daemon is stopping")));
     const Response::ServingStatus status = health_.StatusOf(name_);
-    if (told_ && status == response_.status()) return Sleep();
-    told_ = true;
+    if (sent_ && status == response_.status()) return Sleep();
+    sent_ = true;
     response_.set_status(status);
     StartWrite(&response_);
   }
   void Sleep() {
     const MutexLock lock(mutex_);
     alarm_ = std::make_unique<grpc::Alarm>();
-    alarm_->Set(std::chrono::system_clock::now() + kLookEvery, [this](bool /*expired*/) { Look(); });
+    alarm_->Set(std::chrono::system_clock::now() + kCheckInterval,
+                [this](bool /*expired*/) { CheckStatus(); });
   }
   void OnWriteDone(bool ok) override {
     if (!ok) return Finish(grpc::Status::CANCELLED);
@@ -73,7 +76,7 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<Response> {
   const HealthService& health_;
   const std::string name_;
   Response response_;
-  bool told_ = false;
+  bool sent_ = false;
   std::atomic<bool> gone_{false};
   Mutex mutex_;
   std::unique_ptr<grpc::Alarm> alarm_ PF_GUARDED_BY(mutex_);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The standard health service. In: whether the daemon takes feeds, and its sessions. Out: an answer for each
-// name: "", "pinfeed.v1.Feeder" and "pinfeed.v1.Admin" are the daemon's, "pinfeed.feed.<session id>" a
-// session's.
+// The standard gRPC health service. In: whether the daemon serves, and its sessions. Out: a status per name.
+// "", "pinfeed.v1.Feeder" and "pinfeed.v1.Admin" name the daemon; "pinfeed.feed.<session id>" names a
+// session.
 #pragma once
 
 #include <atomic>
@@ -12,9 +12,9 @@
 
 namespace pinfeed {
 
-// Purpose: answers probes. gRPC's own service keeps each name for ever, and sessions come and go. Borrows:
-// the sessions (outlive it). Threads: any. Errors: kNotFound for names that there are not. Invariant:
-// outlives the gRPC server.
+// Purpose: answers health probes. gRPC's own implementation never drops a name, but sessions come and go.
+// Borrows: the sessions (outlive it). Threads: any. Errors: kNotFound for unknown names. Invariant: outlives
+// the gRPC server.
 class HealthService final : public grpc::health::v1::Health::CallbackService {
  public:
   using Request = grpc::health::v1::HealthCheckRequest;
@@ -22,9 +22,9 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
 
   explicit HealthService(const SessionTable& sessions) : sessions_(sessions) {}
 
-  // Of the daemon.
+  // Sets the daemon's own status.
   void SetServing(bool serving) { serving_ = serving; }
-  // Ends the watches, each at its next look.
+  // Ends each Watch call at its next check.
   void Close() { closed_ = true; }
 
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context, const Request* request,
@@ -34,7 +34,7 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
 
  private:
   class Watcher;
-  // SERVICE_UNKNOWN for a name that there is not.
+  // Returns SERVICE_UNKNOWN for an unknown name.
   Response::ServingStatus StatusOf(const std::string& name) const;
 
   const SessionTable& sessions_;

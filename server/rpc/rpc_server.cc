@@ -19,22 +19,22 @@
 namespace pinfeed {
 namespace {
 
-// The largest valid request has some 40 KiB. One that is only somewhat larger is told which field is at
-// fault.
+// The largest valid request has about 40 KiB. A limit well above it lets a larger request be refused with the
+// field at fault.
 constexpr int kMaxRequestBytes = 1 << 20;
-// For reflection alone: no other call holds a thread of gRPC's.
+// Used by reflection only: no other call blocks a thread of gRPC's.
 constexpr int kMaxThreads = 16;
-constexpr int kMaxStreamsAConnection = 8;
-// After its age a connection takes no new calls and is closed; those that run have the grace. Clients
+constexpr int kMaxStreamsPerConnection = 8;
+// A connection of this age takes no new calls and closes; running calls have the grace period. Clients
 // reconnect by themselves.
 constexpr int kMaxAgeMs = 60 * 1000;
 constexpr int kMaxAgeGraceMs = 10 * 60 * 1000;
-// Of the network: without a call; and how soon a host that vanished amid one is noticed.
+// For TCP connections: closed when idle for this long; a vanished host is noticed by keepalive.
 constexpr int kMaxIdleMs = 30 * 1000;
 constexpr int kKeepaliveMs = 30 * 1000;
 constexpr int kKeepaliveTimeoutMs = 10 * 1000;
 
-// gRPC would write to stderr by itself, which blocks when nobody reads there.
+// gRPC would otherwise write to stderr, which blocks if nobody reads it.
 void LogFromGrpc(gpr_log_func_args* line) {
   if (line->severity == GPR_LOG_SEVERITY_ERROR) {
     static LogPace pace(5);
@@ -64,8 +64,8 @@ Result<std::unique_ptr<RpcServer>> RpcServer::CreateForNetwork(const Services& s
 Result<std::unique_ptr<RpcServer>> RpcServer::Start(grpc::ServerBuilder& builder, const Services& services) {
   builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
   builder.SetResourceQuota(grpc::ResourceQuota("pinfeed").SetMaxThreads(kMaxThreads));
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsAConnection);
-  // It would raise the limit on frames, which the guard holds at HTTP/2's default.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+  // Flow-control probing would raise the frame limit, which the guard keeps at HTTP/2's default.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kMaxAgeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kMaxAgeGraceMs);

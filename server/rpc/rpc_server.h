@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gRPC server around the services: health, reflection, limits; it listens nowhere and is given its
-// connections by a FrameGuard, which has looked at what clients send.
+// The gRPC server with its services, health checks, reflection and limits. It listens on no socket: a
+// FrameGuard, which checks what clients send, hands it connections.
 #pragma once
 
 #include <chrono>
@@ -22,7 +22,7 @@ class FeederService;
 class HealthService;
 
 // Purpose: serves the connections it is given. Owns: the gRPC server. Borrows: all that Create is given
-// (outlives it). Threads: any. Errors: Create's.
+// (outlive it). Threads: any. Errors: Create's.
 class RpcServer {
  public:
   struct Services {
@@ -31,22 +31,22 @@ class RpcServer {
     HealthService& health;
   };
   static Result<std::unique_ptr<RpcServer>> Create(const Services& services);
-  // Ends connections without calls, and those whose host has vanished.
+  // Closes idle connections, and those whose host has vanished.
   static Result<std::unique_ptr<RpcServer>> CreateForNetwork(const Services& services);
   ~RpcServer();
   RpcServer(const RpcServer&) = delete;
   RpcServer& operator=(const RpcServer&) = delete;
 
-  // `connection` is a non-blocking stream socket. Once Stop was called, it is closed.
+  // `connection` is a non-blocking stream socket. Closed at once after Stop.
   void Serve(UniqueFd connection) PF_EXCLUDES(mutex_);
-  // Ends every call and connection; running calls have until the deadline. Idempotent.
+  // Ends every call and connection. Running calls may continue until the deadline. Idempotent.
   void Stop(std::chrono::milliseconds grace) PF_EXCLUDES(mutex_);
 
  private:
   explicit RpcServer(std::unique_ptr<grpc::Server> server);
   static Result<std::unique_ptr<RpcServer>> Start(grpc::ServerBuilder& builder, const Services& services);
   Mutex mutex_;
-  std::unique_ptr<grpc::Server> server_ PF_GUARDED_BY(mutex_);  // null once it stops
+  std::unique_ptr<grpc::Server> server_ PF_GUARDED_BY(mutex_);  // null once stopping
 };
 
 }  // namespace pinfeed

@@ -236,8 +236,8 @@ grpc::ServerUnaryReactor* FeederService::GetStatus(grpc::CallbackServerContext* 
   return reactor;
 }
 
-// All at once: one whose storage does not answer delays the others by nothing. On an account of lists alone:
-// however many datasets hang, who lists them can open those that do not.
+// Asks for all datasets at once, so that one on hung storage does not delay the others. Lists have a dataset
+// account of their own, so hung datasets do not keep a user from opening feeds.
 grpc::ServerUnaryReactor* FeederService::ListDatasets(grpc::CallbackServerContext* context,
                                                       const v1::ListDatasetsRequest* /*request*/,
                                                       v1::ListDatasetsResponse* response) {
@@ -249,13 +249,13 @@ grpc::ServerUnaryReactor* FeederService::ListDatasets(grpc::CallbackServerContex
   }
   const std::shared_ptr<const DatasetCache::Options> options = parts_.datasets.options();
   for (const std::string& root : options->allowed_roots) response->add_allowed_roots(root);
-  // Of the datasets, and one for who begins them: whoever brings it to 0 is the last.
+  // One per dataset and one for this function. The call that brings it to 0 finishes the reply.
   const auto left = std::make_shared<std::atomic<size_t>>(options->named.size() + 1);
   const auto done = [left, call] {
     if (--*left == 0) call->Finish(call->gone() ? grpc::Status::CANCELLED : grpc::Status::OK);
   };
   std::vector<DatasetSpec> specs;
-  for (const auto& [name, configured] : options->named) {  // all places, before anybody fills one
+  for (const auto& [name, configured] : options->named) {  // adds every entry before any is filled
     v1::ListDatasetsResponse::Dataset& out = *response->add_datasets();
     out.set_name(name);
     out.set_path(configured.path);

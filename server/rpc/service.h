@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gRPC face: pinfeed.v1.Feeder over the session layer. Beside it and service.cc,
-// admin_service.*, health_service.*, trace_stream.*, grpc_status.* and rpc_server.cc know gRPC.
+// The gRPC service for trainers: pinfeed.v1.Feeder. Only server/rpc/ knows gRPC.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +18,11 @@
 
 namespace pinfeed {
 
-// Purpose: turns calls into the session layer's, and its answers into messages. Owns: the threads of
-// OpenFeed, which make memory. Borrows: all it is given (outlive it). Threads: gRPC's, any number at once;
-// none is held by a client that does not read its answer. A call that waits for a dataset holds no thread
-// here, and ends when its client goes. Errors: our codes are gRPC's. Invariant: every call is finished;
-// outlives the gRPC server.
+// Purpose: translates calls for the session layer, and its answers into messages. Owns: the threads of
+// OpenFeed, which allocate memory. Borrows: all it is given (outlive it). Threads: gRPC's, any number at
+// once. A client that does not read blocks none of them; a call that waits for a dataset holds no thread here
+// and ends when its client does. Errors: our codes are gRPC's. Invariant: every call is finished; outlives
+// the gRPC server.
 class FeederService final : public v1::Feeder::CallbackService {
  public:
   struct Parts {
@@ -35,7 +34,7 @@ class FeederService final : public v1::Feeder::CallbackService {
     Refusals& refusals;
     SnapshotFunction snapshot;
     std::string version;
-    std::string boot_id;  // of this kernel
+    std::string boot_id;  // of the running kernel
     uint64_t server_epoch;
   };
   explicit FeederService(Parts parts);
@@ -50,8 +49,8 @@ class FeederService final : public v1::Feeder::CallbackService {
                                          v1::ListDatasetsResponse* response) override;
 
  private:
-  class Call;      // one that is answered later
-  struct Opening;  // an OpenFeed, until it is answered
+  class Call;      // answered later
+  struct Opening;  // an OpenFeed call until it is answered
 
   // Runs `work` on a thread of the queue, or refuses the call.
   void Queue(const Caller& caller, Call& call, const char* what, std::function<void()> work);
@@ -68,7 +67,7 @@ class FeederService final : public v1::Feeder::CallbackService {
   CallQueue calls_;
 };
 
-// /proc/sys/kernel/random/boot_id.
+// Reads /proc/sys/kernel/random/boot_id.
 Result<std::string> ReadBootId();
 
 }  // namespace pinfeed

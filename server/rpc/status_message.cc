@@ -18,7 +18,7 @@ double Seconds(uint64_t nanoseconds) {
   return static_cast<double>(nanoseconds) * 1e-9;
 }
 
-// proto3 strings must be UTF-8; paths and reasons that quote them need not be.
+// Makes a string valid UTF-8, as proto3 requires. Paths, and errors that quote them, may not be.
 std::string Utf8(const std::string& text) {
   return IsUtf8(text) ? text : EscapeName(text);
 }
@@ -168,13 +168,13 @@ void FillDataset(const DatasetInfo& info, v1::ListDatasetsResponse::Dataset& out
   for (const Field& field : info.fields) {
     v1::TensorPlace& place = *out.add_fields();
     place.set_name(Utf8(field.spec.name));
-    // What the decoder makes of an encoded image; its size is known only then.
+    // The decoder's output for an encoded image, whose size is known only then.
     const bool encoded = field.kind == FieldKind::kEncodedImage;
     const std::vector<int64_t> shape = encoded ? std::vector<int64_t>{-1, -1, 3} : field.spec.shape;
     place.set_dtype(static_cast<v1::DType>(encoded ? DType::kUint8 : field.spec.dtype));
     place.mutable_shape()->Add(shape.begin(), shape.end());
   }
-  // Backslashes are escaped, too, so that no name looks like the escaped form of another.
+  // Escapes backslashes too, so that no name looks like another's escaped form.
   for (const std::string& name : info.classes)
     out.add_classes(name.find('\\') == std::string::npos ? Utf8(name) : EscapeName(name));
 }

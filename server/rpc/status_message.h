@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots as messages.
+// Converts snapshots to messages.
 #pragma once
 
 #include <string>

@@ -21,7 +21,7 @@ bool TraceStream::Write(const v1::TraceResponse& message, std::chrono::steady_cl
     {
       const MutexLock lock(mutex_);
       bool in_time = true;
-      while (writing_ && in_time) {  // to the very end: until then gRPC reads the message
+      while (writing_ && in_time) {  // past the deadline too: gRPC reads the message until the write is done
         if (cancelled) {
           changed_.Wait(mutex_);
         } else {
@@ -31,7 +31,7 @@ bool TraceStream::Write(const v1::TraceResponse& message, std::chrono::steady_cl
       }
       if (!writing_) return !gone_ && !cancelled;
     }
-    context_.TryCancel();  // without the lock: OnCancel may come at once, on this thread
+    context_.TryCancel();  // without the lock: OnCancel may run on this thread
   }
 }
 

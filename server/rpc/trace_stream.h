@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call of Admin.Trace. In: messages. Out: the same on the wire, one at a time.
+// One Admin.Trace call. In: messages. Out: the same messages on the wire, one at a time.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -12,24 +12,23 @@
 
 namespace pinfeed {
 
-// Purpose: lets one thread write to a call as to a file. Owns itself: gone some time after End, when gRPC is
-// done with it. Threads: Write, Sleep and End by one thread, Interrupt by
-// another, the rest by gRPC. Errors: false, once the caller
-// is gone.
+// Purpose: lets one thread write to a call as to a file. Owns: itself; gRPC deletes it some time after End.
+// Threads: Write, SleepUntil and End by one thread, Interrupt by another, the rest by gRPC. Errors: false
+// once the caller is gone.
 class TraceStream final : public grpc::ServerWriteReactor<v1::TraceResponse> {
  public:
   explicit TraceStream(grpc::CallbackServerContext& context) : context_(context) {}
 
-  // Returns when it is sent; gives up, and the call with it, at the deadline.
+  // Returns once the message is sent. At the deadline it cancels the call.
   bool Write(const v1::TraceResponse& message, std::chrono::steady_clock::time_point deadline)
       PF_EXCLUDES(mutex_);
-  // False: the caller is gone.
+  // Returns false if the caller is gone or the stream was interrupted.
   bool SleepUntil(std::chrono::steady_clock::time_point time) PF_EXCLUDES(mutex_);
-  // Another thread wants the stream's to come to its end: SleepUntil tells it, and a message that nobody
-  // reads is given up soon. Before End only.
+  // Asks the writing thread to end the trace: SleepUntil returns false, and an unread message is given up
+  // soon. Precondition: End was not called.
   void Interrupt() PF_EXCLUDES(mutex_);
   bool interrupted() const PF_EXCLUDES(mutex_);
-  // Last of all.
+  // No other call may follow.
   void End(const grpc::Status& status) { Finish(status); }
 
  private:

@@ -251,7 +251,7 @@ def client_faults(options, daemon, data, backend):
     used_before = int(daemon.gpu()["arena_used_bytes"])
     role = Role("faulty", daemon.address, data, backend, "--scribble", options.scribble)
     _, last = role.finish()
-    said = any("cannot be given back" in line and "CUDA_ERROR_" in line for line in role.errors)
+    said = any("cannot be returned" in line and "CUDA_ERROR_" in line for line in role.errors)
     row(backend, f"{name}: leaves its feed at once", f"{last['left_s']:.2f} s", last["left_s"] < LEAVE_S)
     row(backend, f"{name}: is told that its memory stays", "", said)
     back = within(30, "its memory is back", lambda: int(daemon.gpu()["arena_used_bytes"]) == used_before and not daemon.gpu()["lingering"])

@@ -73,25 +73,25 @@ TEST_F(CliTest, FaultsOfTheSpecAreShown) {
 
 TEST_F(CliTest, WrongUsageHasItsOwnExitStatus) {
   const std::pair<std::vector<std::string>, const char*> wrong[] = {
-      {{"bench", "--spec", "{"}, "no JSON"},
+      {{"bench", "--spec", "{"}, "is not JSON"},
       {{"bench"}, "give a dataset"},
       {{"bnech"}, "bnech"},
       {{"bench", "x", "--batch-size", "-3"}, "--batch-size"},
       {{"bench", "x", "--batchsize", "3"}, "--batchsize"},
-      {{"bench", "x", "--seconds", "nan"}, "nan is no number"},
-      {{"bench", "x", "--seconds", "inf"}, "inf is no number"},
-      {{"bench", "x", "--seconds", "-1"}, "-1 is no number"},
-      {{"bench", "x", "--step-ms", "nan"}, "nan is no number"},
+      {{"bench", "x", "--seconds", "nan"}, "nan is not a number"},
+      {{"bench", "x", "--seconds", "inf"}, "inf is not a number"},
+      {{"bench", "x", "--seconds", "-1"}, "-1 is not a number"},
+      {{"bench", "x", "--step-ms", "nan"}, "nan is not a number"},
       {{"bench", "--spec", R"({"batch_size": 1e400})"}, "--spec holds a number that is too large"},
       {{"bench", "--spec", "{\"a\": \u00e9\u00e9"},
-       "--spec is no JSON: the fault is at the end of '{\"a\": \u00e9'"},
+       "--spec is not JSON: the fault is at the end of '{\"a\": \u00e9'"},
       {{"bench", "--spec", "[]"}, "must be a JSON object"},
       {{"bench", "\xff"}, "not UTF-8"},
       {{"bench", "x", "--transforms", "random_resized_crop"}, "neither a JSON list nor a file"},
-      {{"bench", "x", "--transforms", "{}"}, "no list"},
+      {{"bench", "x", "--transforms", "{}"}, "must be a JSON list"},
       {{"peek"}, "dataset is required"},
       {{}, "the daemon that feeds training batches"},
-      {{"--address", "/x"}, "What the daemon is doing"},
+      {{"--address", "/x"}, "Shows what the daemon is doing"},
   };
   for (const auto& [words, reason] : wrong) {
     const ProgramResult result = Run(words);

@@ -288,7 +288,7 @@ DIES = """
 import os, sys
 import pinfeed, pinfeed._daemon
 pinfeed._daemon.SYSTEM_SOCKET = "/no/such/socket"
-pinfeed._daemon._LEAST_LIFE_S = {"old enough": 0, "too young": 3600}[sys.argv[2]]
+pinfeed._daemon._MIN_LIFETIME_S = {"old enough": 0, "too young": 3600}[sys.argv[2]]
 feed = pinfeed.open(sys.argv[1], batch_size=4, shuffle=True, framework="numpy", epochs=2)
 expected = [list(batch.id) for _ in range(2) for batch in feed]
 feed.close()

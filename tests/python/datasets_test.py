@@ -227,7 +227,7 @@ def test_resuming_with_the_same_or_another_world_size(numbers, consumed, worlds)
         assert next(iterator, None) is None
     if new == 1:
         assert {sample for batch in feeds[0] for sample in batch.sample_id} == set(range(100))
-        with pytest.raises(pinfeed.Error, match="has no epoch left of epochs=2"):
+        with pytest.raises(pinfeed.Error, match="has finished all of epochs=2"):
             ids(feeds[0])
     for feed in feeds:
         feed.close()

@@ -35,7 +35,7 @@ def test_without_a_gpu_the_rest_is_reported(daemon, tmp_path):
         assert line in out, out
     assert "BROKEN" not in out and "Does pinning pay" not in out
     status, _, err = doctor(daemon.address, "--plot", tmp_path / "bars.svg")
-    assert status == 1 and err == f"pinfeed: write {tmp_path / 'bars.svg'}: there is nothing to plot, as no GPU was found\n"
+    assert status == 1 and err == f"pinfeed: write {tmp_path / 'bars.svg'}: there is nothing to plot: no GPU was found\n"
     assert not (tmp_path / "bars.svg").exists()
 
 
@@ -111,4 +111,4 @@ def test_a_small_gpu_is_measured_with_less_or_not_at_all(daemon):
 
 def test_plots_are_svg(daemon, tmp_path):
     status, _, err = doctor(daemon.address, "--plot", tmp_path / "bars.png")
-    assert status == 2 and "does not end in .svg" in err
+    assert status == 2 and "must end in .svg" in err

@@ -166,11 +166,11 @@ pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info) {
 
 pf_result pf_next(pf_feed* feed, int64_t timeout_ms, pf_batch** out) {
   if (feed->epochs > 0 && feed->epoch >= (uint64_t)feed->epochs)
-    return Fail(PF_OUT_OF_RANGE, "the feed's last epoch is over");
+    return Fail(PF_OUT_OF_RANGE, "the feed's last epoch has ended");
   const int interrupts = atomic_load(&g_interrupts);
   for (int64_t waited = 0; atomic_load(&g_blocked); ++waited) {
     if (waited == timeout_ms || atomic_load(&g_interrupts) != interrupts)
-      return Fail(PF_DEADLINE_EXCEEDED, "no batch was ready within the time given");
+      return Fail(PF_DEADLINE_EXCEEDED, "no batch was ready in time");
     usleep(1000);
   }
   if (feed->fails_at == (int)feed->index) return Fail(PF_DATA_LOSS, "decode 'cat.jpg': it ends early");
@@ -178,7 +178,7 @@ pf_result pf_next(pf_feed* feed, int64_t timeout_ms, pf_batch** out) {
   while (slot < feed->slots && atomic_load(&feed->batches[slot].owners) > 0) ++slot;
   if (slot == feed->slots) {
     usleep((useconds_t)timeout_ms * 1000);
-    return Fail(PF_DEADLINE_EXCEEDED, "no batch was ready within the time given");
+    return Fail(PF_DEADLINE_EXCEEDED, "no batch was ready in time");
   }
   pf_batch* batch = &feed->batches[slot];
   batch->slot = slot;

@@ -83,7 +83,7 @@ def test_a_for_after_the_last_of_several_epochs_is_an_error(fake):
     assert feed.epoch == 2  # for loops that count on from there
     for choose in (lambda: None, lambda: feed.set_epoch(9)):
         choose()
-        with pytest.raises(pinfeed.Error, match="feed of /data/x has no epoch left of epochs=2: call set_epoch") as caught:
+        with pytest.raises(pinfeed.Error, match="feed of /data/x has finished all of epochs=2: call set_epoch") as caught:
             labels(feed)
         assert caught.value.code == pinfeed.Code.OUT_OF_RANGE
     feed.set_epoch(1)
@@ -117,7 +117,7 @@ def test_a_finished_run_that_is_resumed_has_nothing_left(fake):
 def test_a_shared_feed_of_one_epoch_cannot_begin_again(fake):
     feed = fake(settings={"EPOCHS": 1}, epochs=1, share="broadcast", group="g")
     assert labels(feed) == epoch(0)
-    with pytest.raises(pinfeed.Error, match="has no epoch left.*open a group with another name"):
+    with pytest.raises(pinfeed.Error, match="has finished all.*open a group with another name"):
         labels(feed)
 
 

@@ -25,7 +25,7 @@ def still(fake, monkeypatch):
             self.got = []
             self.thread = threading.Thread(target=self.wait)
             self.thread.start()
-            while self.feed._seen is None:  # the state of a thread that is inside the library
+            while self.feed._snapshot is None:  # the state of a thread that is inside the library
                 assert self.thread.is_alive()
 
         def wait(self):
@@ -64,7 +64,7 @@ def test_close_ends_another_threads_wait(still):
 
 
 def test_a_close_that_cannot_wait_leaves_the_end_to_the_thread_in_the_library(fake, still, monkeypatch):
-    monkeypatch.setattr("pinfeed._connection._FAREWELL_S", 0.0)
+    monkeypatch.setattr("pinfeed._connection._CLOSE_PATIENCE_S", 0.0)
     monkeypatch.setattr("pinfeed._stream._SLICE_MS", 600_000)  # as long as a lost daemon may take
     closed = fake.c.fake_closed()
     waiting = still()

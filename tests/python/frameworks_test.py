@@ -73,7 +73,7 @@ def test_a_feed_whose_group_is_incomplete_answers_and_closes(daemon, arrays):
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while feed._seen is None:  # it is inside the library
+    while feed._snapshot is None:  # it is inside the library
         assert thread.is_alive()
     assert (feed.state_dict(), feed.classes, len(feed.fingerprint) > 0, feed.reconnects) == (state, [], True, 0)
     child = os.fork()

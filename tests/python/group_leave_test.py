@@ -31,7 +31,7 @@ def test_a_closed_member_is_not_waited_for(daemon, arrays):
 def test_others_get_the_slots_back_that_it_lets_go_of(daemon, arrays):
     with pair(daemon, arrays, **options_of("all slots")) as (feed, member):
         batches = iter(feed)
-        feed._maker.most_held = SLOTS - 1  # as clients may that do not share fairly
+        feed._maker.max_held = SLOTS - 1  # as clients may that do not share fairly
         held = [next(batches) for _ in range(SLOTS - 1)]
         assert member.read(SLOTS) == list(range(SLOTS))
         feed.close()

@@ -85,9 +85,9 @@ def test_a_refused_seek_at_the_end_leaves_the_end(daemon, arrays):
         start = feed.state_dict()
         member.begin_reading(BATCHES)
         assert [batch.index for batch in feed] == json.loads(member.process.stdout.readline()) == list(range(BATCHES))
-        with pytest.raises(pinfeed.Error, match="last epoch is over"):
+        with pytest.raises(pinfeed.Error, match="last epoch has ended"):
             feed.load_state_dict(start)
-        with pytest.raises(pinfeed.Error, match="has no epoch left"):
+        with pytest.raises(pinfeed.Error, match="has finished all"):
             list(feed)
 
 

@@ -117,7 +117,7 @@ def test_the_wait_ends(tmp_path, arrays):
         (kind, text), _ = end_of(by_address)
         assert kind == "UnavailableError" and f"the daemon at {daemon.address} is stopping, and no other came within 10.0" in text
         (kind, text), _ = end_of(shared)
-        assert kind == "UnavailableError" and "share='queue': no common daemon" in text and "is stopping, and no other came" in text
+        assert kind == "UnavailableError" and "share='queue': no system-wide daemon" in text and "is stopping, and no other came" in text
         (address, batch), error = end_of(by_default)
         assert batch == [0, 1, 2, 3] and address != daemon.address
         assert "is stopping, and no other came" in error and "starting a private one" in error

@@ -352,7 +352,7 @@ def test_top_shows_who_waits_for_what_until_q(tmp_path, arrays):
 
 def test_top_needs_a_terminal(daemon):
     status, out, err = tool(daemon, "top")
-    assert status == 2 and out == "" and "`pinfeed status` tells the same once" in err
+    assert status == 2 and out == "" and "`pinfeed status` shows the same once" in err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

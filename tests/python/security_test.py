@@ -148,7 +148,7 @@ def is_served(daemon):
     (b"GET / HTTP/1.1\r\n\r\n", "bytes that are not an HTTP/2 preface"),
     (PREFACE + h2_frame(6, 0, 0, bytes(8)), "first frame that is not SETTINGS"),
     (many_calls(0) + h2_frame(1, 0, 1, b"\x83") + 8 * h2_frame(9, 0, 1), "a header block of more than 8 frames"),
-    (many_calls(0) + h2_frame(0xEE, 0, 0, bytes(16385)), "with 16385 bytes on stream 0: the most are 16384"),
+    (many_calls(0) + h2_frame(0xEE, 0, 0, bytes(16385)), "with 16385 bytes on stream 0: the limit is 16384"),
 ])  # fmt: skip
 def test_http2_that_breaks_the_rules_is_closed_and_counted(start, bad, why):
     daemon = start()

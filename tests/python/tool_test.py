@@ -121,7 +121,7 @@ def test_status_names_who_holds_a_group_up_and_for_how_long(daemon, images):
         thread.start()
         held = next(iter(slow))
         rows, deadline = {}, time.monotonic() + 60
-        while not (re.search(r"session \d+ \(slowjob\) \d+%$", rows.get("fastjob", "")) and re.search(r"trainer \d+%$", rows["slowjob"]) and "has had a batch for" in out):
+        while not (re.search(r"session \d+ \(slowjob\) \d+%$", rows.get("fastjob", "")) and re.search(r"trainer \d+%$", rows["slowjob"]) and "has held a batch for" in out):
             assert time.monotonic() < deadline, out
             status, out, err = tool(daemon, "status")
             assert status == 0, err
@@ -129,7 +129,7 @@ def test_status_names_who_holds_a_group_up_and_for_how_long(daemon, images):
             time.sleep(0.1)
         number = rows["slowjob"].split()[0]
         assert re.search(rf"session {number} \(slowjob\): batches wait for it \(\d+% of the time lately\)$", out, re.MULTILINE), out
-        assert re.search(rf"^session {number} \(slowjob, pid {os.getpid()}\) has had a batch for (\d+\.\d s|\d+ min \d+ s): is it stopped", out, re.MULTILINE), out
+        assert re.search(rf"^session {number} \(slowjob, pid {os.getpid()}\) has held a batch for (\d+\.\d s|\d+ min \d+ s): is its process stopped", out, re.MULTILINE), out
         assert "(fastjob, pid" not in out
         del held
         slow.close()
@@ -158,7 +158,7 @@ def test_names_show_all_that_they_hold(tmp_path):
 def test_evict_says_what_a_session_is(daemon):
     for word in ("abc", "-1", "0", "1x", "99999999999999999999999"):
         status, _, err = tool(daemon, "evict", "--", word)
-        assert status != 0 and f"{word} is no session: give its number, the first column of `pinfeed status`" in err, err
+        assert status != 0 and f"{word} is not a session number; see the first column of `pinfeed status`" in err, err
 
 
 def test_status_tells_held_batches_from_ready_ones_and_the_drain_from_the_uptime(images, tmp_path):

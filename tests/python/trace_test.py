@@ -164,7 +164,7 @@ def test_trace_of_an_idle_daemon_is_an_empty_file(daemon, tmp_path):
     path = tmp_path / "trace.json"
     status, out, err = trace(daemon.address, path, "--seconds", 0.2)
     assert status == 0, err
-    assert "nothing happened" in out
+    assert "recorded nothing" in out
     assert [event["ph"] for event in events_of(path)] == ["M"]
 
 
@@ -183,7 +183,7 @@ def test_one_tracer_at_a_time_and_one_that_is_killed_makes_room(daemon, tmp_path
     first = long_trace(daemon, tmp_path / "first.json")
     second = daemon.address, tmp_path / "second.json", "--seconds", 0.1
     status, _, err = trace(*second)
-    assert status == 1 and "somebody traces this daemon already" in err
+    assert status == 1 and "another trace of this daemon is running" in err
     first.kill()
     first.communicate()
     deadline = time.monotonic() + 30
@@ -207,7 +207,7 @@ def test_tracer_that_does_not_read_is_given_up(daemon, data):
 @pytest.mark.parametrize("request_words", [("--seconds", "0"), ("--seconds", "301"), ("--max-spans", "0")])
 def test_requests_out_of_bounds_are_wrong_usage(daemon, request_words):
     status, _, err = trace(daemon.address, "/dev/null", *request_words)
-    assert status == 2 and "is no number from" in err
+    assert status == 2 and "is not a number from" in err
 
 
 def test_the_daemon_refuses_them_too(daemon):
@@ -295,13 +295,13 @@ def test_other_users_cannot_occupy_the_tracer():
             assert process.returncode == status, error
             return error
 
-        assert "users other than root and the daemon's have 60 at a time" in end(trace("long", 61, **as_nobody), 1)
+        assert "seconds exceed the limit of 60 for users other than root and the daemon's" in end(trace("long", 61, **as_nobody), 1)
         hog = trace("hog", 60, **as_nobody)
         while "traces its own feeds for 60 s" not in daemon.log():
             assert hog.poll() is None
-        assert "somebody traces this daemon already" in end(trace("same", 1, **as_nobody), 1)
+        assert "another trace of this daemon is running" in end(trace("same", 1, **as_nobody), 1)
         end(trace("root", 5), 0)  # longer than the pause that the other one is in for
-        assert "an operator of this host traces now" in end(hog, 1)
+        assert "an operator has started a trace" in end(hog, 1)
         eventually("its pause is over", lambda: has_traced(trace("own", 5, **as_nobody)))  # as long as its first trace was
         assert "this user has just traced" in end(trace("again", 1, **as_nobody), 1)
         daemon.stop()

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// pinfeed's C++ interface: RAII and exceptions over pinfeed.h, in this header alone (C++17 or later). Link
-// libpinfeed. Long because: one header can be copied along with the library, and needs no folder of others.
+// pinfeed's C++ interface: RAII and exceptions over pinfeed.h, header-only, C++17 or later. Link libpinfeed.
+// Long because: a program can copy this one header along with the library.
 //
 //   pinfeed::Feed feed(R"({"dataset": {"path": "/data/train"}, "batch_size": 256, "order": "SHUFFLE"})");
 //   for (pinfeed::Batch& batch : feed) {
 //     pinfeed::TensorView images = batch["image"];
 //     Train(images.data_as<uint8_t>(), images.shape());
-//   }  // each batch goes back to the daemon when it is destroyed
+//   }  // each batch's slot is returned when the batch is destroyed
 //
-// On a GPU (FeedOptions::device) what the transforms make goes into memory of one's own, in a stream's order:
+// With FeedOptions::device, batches arrive on a GPU. Batch::Write produces the tensors that the transforms
+// ask for in the caller's memory, in the order of a stream:
 //
 //   while (std::optional<pinfeed::Batch> batch = feed.Next()) {
-//     batch->Write(stream, {images, labels});  // cudaMalloc'ed, as large as feed.Outputs() says
+//     batch->Write(stream, {images, labels});  // allocated by cudaMalloc, sizes from feed.Outputs()
 //     Train(images, labels, stream);
-//   }  // `stream`: a cudaStream_t or CUstream, null the default one
+//   }  // `stream`: a cudaStream_t or CUstream; null: the default stream
 #ifndef PINFEED_PINFEED_HPP_
 #define PINFEED_PINFEED_HPP_
 
@@ -32,11 +33,12 @@
 #include "pinfeed/pinfeed.h"
 
 namespace pinfeed {
-// Part of every mangled name, so that no other class of the same name in a program, of another version say,
-// is taken for one of these.
+// Part of every mangled name, so that classes of another version in the same program are never confused with
+// these.
 inline namespace api0 {
 
-// Purpose: a failed call, with the code to act on. what() says what was tried, on what, and what to do.
+// Purpose: a failed call. code() is for the program; what() says what was tried, on what object, and what to
+// do.
 class Error : public std::runtime_error {
  public:
   Error(pf_result code, const std::string& message)
@@ -62,12 +64,12 @@ inline const char* OrNull(const std::string& text) {
 
 struct Element {
   size_t bytes;
-  char kind;  // u, i, f as KindOf() tells; c: nothing arithmetic. The 16-bit floats are their bits.
+  char kind;  // u, i, f as KindOf() returns; c: not arithmetic. 16-bit floats count as u.
   const char* name;
 };
 inline Element ElementOf(pf_dtype dtype) {
   static constexpr Element kElements[] = {
-      // by pf_dtype
+      // indexed by pf_dtype
       {0, '?', "of no type"}, {1, 'u', "bool"},    {1, 'u', "uint8"},     {1, 'i', "int8"},
       {2, 'u', "uint16"},     {2, 'i', "int16"},   {4, 'u', "uint32"},    {4, 'i', "int32"},
       {8, 'u', "uint64"},     {8, 'i', "int64"},   {2, 'u', "float16"},   {2, 'u', "bfloat16"},
@@ -81,22 +83,22 @@ constexpr char KindOf() {
 }
 }  // namespace detail
 
-// Purpose: one tensor of a batch, or what an output is like. Borrows the batch's memory: valid while the
-// batch is. A value.
+// Purpose: describes one tensor of a batch, or one output of a feed. Borrows the batch's memory, so it is
+// valid as long as the batch. Copyable. Threads: any.
 class TensorView {
  public:
   explicit TensorView(const pf_tensor& tensor) : tensor_(tensor) {}
 
   const char* name() const { return tensor_.name; }
   pf_dtype dtype() const { return tensor_.dtype; }
-  // Dimension 0 is the number of samples.
+  // Dimension 0 is the number of samples; for an output, batch_size.
   std::vector<int64_t> shape() const { return {tensor_.shape, tensor_.shape + tensor_.dims}; }
   std::vector<int64_t> strides() const { return {tensor_.strides, tensor_.strides + tensor_.dims}; }
-  // On a GPU an address there; null of an output.
+  // Aligned to 512 bytes. On a GPU, a device address. Null for an output.
   void* data() const { return tensor_.data; }
-  // T: the arithmetic type that the dtype is (int64_t for PF_INT64), or a class of its size (std::complex,
-  // std::byte, a library's bfloat16; uint16_t, too, for the 16-bit floats). Throws Error
-  // (PF_INVALID_ARGUMENT) for others.
+  // Returns data() as T*. T is the arithmetic type of the dtype (int64_t for PF_INT64), or any class of its
+  // size (std::complex, std::byte, a library's bfloat16). For 16-bit floats uint16_t works too. Throws Error
+  // (PF_INVALID_ARGUMENT) for other types.
   template <typename T>
   T* data_as() const {
     const detail::Element element = detail::ElementOf(dtype());
@@ -109,7 +111,7 @@ class TensorView {
     return static_cast<T*>(tensor_.data);
   }
   uint64_t bytes() const { return tensor_.bytes; }
-  int device() const { return tensor_.device; }  // -1: the host
+  int device() const { return tensor_.device; }  // the caller's CUDA ordinal; -1: host
   bool writable() const { return tensor_.writable != 0; }
   const pf_tensor& raw() const { return tensor_; }
 
@@ -117,10 +119,10 @@ class TensorView {
   pf_tensor tensor_;
 };
 
-// Purpose: one batch. Owns it: the destructor gives the slot back. Move-only; a batch that was moved from or
-// given back is empty, and only to be assigned to or destroyed. Threads: may be destroyed on any; otherwise
-// one at a time. Giving back does not block, but for the last batch of a session that ended before it, which
-// unmaps the memory: on a GPU up to 10 s (pf_close). Errors: Error.
+// Purpose: one batch. Owns it: the destructor returns the slot. Move-only; a batch that was moved from,
+// released or written may only be assigned to or destroyed. Threads: may be destroyed on any thread;
+// otherwise one at a time. Returning the slot does not block, except for the last batch of a session that has
+// ended: that unmaps the memory, on a GPU in up to 10 s (see pf_close). Errors: Error.
 class Batch {
  public:
   explicit Batch(pf_batch* batch) : batch_(batch, pf_batch_release) {
@@ -141,7 +143,7 @@ class Batch {
     return TensorView(tensor);
   }
   TensorView operator[](int index) const { return (*this)[static_cast<uint32_t>(index)]; }
-  // Throws Error (PF_INVALID_ARGUMENT) when no tensor has the name.
+  // Throws Error (PF_INVALID_ARGUMENT) if no tensor has this name.
   TensorView operator[](const std::string& name) const {
     pf_tensor tensor;
     pf_tensor_init(&tensor, sizeof(tensor));
@@ -151,17 +153,18 @@ class Batch {
     throw Error(PF_INVALID_ARGUMENT, "the batch has no tensor '" + name + "'");
   }
 
-  // Gives the slot back now. On a GPU: when no work that is queued may touch it any more.
+  // Returns the slot now. On a GPU, no queued work may access the batch any more.
   void Release() { batch_.reset(); }
-  // Gives the slot back when `stream` (a CUstream or cudaStream_t, null the default one) gets there: work put
-  // there before may still read it. On the host at once. After an Error the batch is still one's own.
+  // Returns the slot once `stream` has executed the work queued so far, which may still read the batch. On
+  // the host, at once. `stream` is a CUstream or cudaStream_t; null: the default stream. On Error the caller
+  // still owns the batch.
   void ReleaseOn(void* stream) {
     detail::Check(pf_batch_release_on(batch_.get(), stream));
     (void)batch_.release();
   }
-  // Writes every output into memory of one's own, in the order of Feed::Outputs() and as large as it says,
-  // and gives the slot back: when `stream` gets there, on the host at once. Errors as ReleaseOn; what was
-  // written is then unspecified.
+  // Writes every output into the caller's memory and returns the slot, in the order of `stream`; on the host,
+  // at once. `outputs` has one pointer per entry of Feed::Outputs(), each to that many bytes. On Error the
+  // caller still owns the batch, and the outputs are unspecified.
   void Write(void* stream, const std::vector<void*>& outputs) {
     detail::Check(
         pf_batch_write(batch_.get(), outputs.data(), static_cast<uint32_t>(outputs.size()), stream));
@@ -175,21 +178,21 @@ class Batch {
 };
 
 struct FeedOptions {
-  std::string address;      // empty: $PINFEED_ADDRESS, else the system's socket
-  std::string cursor_json;  // what Feed::Cursor gave, to resume, a group too; empty: from the start
-  std::string client_name;  // empty: the process name
-  std::chrono::milliseconds open_timeout{10'000};        // for the daemon, or, where it stops, the next one
-  std::chrono::milliseconds reconnect_timeout{300'000};  // -1 ms: for ever
-  // The CUDA ordinal of the GPU that is to get the batches; -1: host memory. See pf_open_options.
+  std::string address;                             // empty: $PINFEED_ADDRESS, or else the system's socket
+  std::string cursor_json;                         // from Feed::Cursor, to resume; empty: from the start
+  std::string client_name;                         // empty: the process name
+  std::chrono::milliseconds open_timeout{10'000};  // for the daemon, or for the next one if it is stopping
+  std::chrono::milliseconds reconnect_timeout{300'000};  // -1 ms: no limit
+  // The CUDA ordinal of the GPU that gets the batches; -1: host memory. See pf_open_options.
   int device = -1;
 };
 
 // Purpose: an ordered stream of batches. Owns the session; batches may outlive it. Threads: one at a time.
-// Errors: Error, with the codes of the function of pinfeed.h; how long a call may block is said there, too
-// (the destructor is pf_close: on a GPU up to 10 s). Move-only.
+// Errors: Error, with the code of the underlying pf_ function. Blocking is described in pinfeed.h; the
+// destructor is pf_close, which takes up to 10 s on a GPU. Move-only.
 class Feed {
  public:
-  // `spec_json` is a pinfeed.v1.FeedSpec.
+  // `spec_json` is a pinfeed.v1.FeedSpec. Blocks and fails like pf_open.
   explicit Feed(const std::string& spec_json, const FeedOptions& options = {}) {
     pf_open_options raw;
     pf_open_options_init(&raw, sizeof(raw));
@@ -205,11 +208,11 @@ class Feed {
     feed_.reset(feed);
   }
 
-  // The next batch; nothing after the last epoch. Waits as long as the daemon lives. Throws Error
-  // (PF_UNAVAILABLE) when it vanished and is not back within reconnect_timeout; the next call then waits as
-  // long again. Other errors as pf_next.
+  // Returns the next batch, or nothing after the last epoch. Waits as long as the daemon lives. Throws Error
+  // (PF_UNAVAILABLE) if the daemon vanished and reconnecting failed for reconnect_timeout; the next call
+  // tries for as long again. Other errors are those of pf_next.
   std::optional<Batch> Next() { return NextFor(-1); }
-  // Throws Error (PF_DEADLINE_EXCEEDED) when no batch is ready in time.
+  // Throws Error (PF_DEADLINE_EXCEEDED) if no batch is ready in time.
   std::optional<Batch> Next(std::chrono::milliseconds timeout) { return NextFor(timeout.count()); }
 
   pf_feed_info Info() const {
@@ -219,8 +222,8 @@ class Feed {
     return info;
   }
 
-  // What Batch::Write makes, for a whole batch: bytes() is what to allocate, data() null. The names live as
-  // long as the feed.
+  // What Batch::Write produces for a whole batch: bytes() is the size to allocate, data() is null. Names are
+  // valid as long as the feed.
   std::vector<TensorView> Outputs() const {
     std::vector<TensorView> outputs;
     const uint32_t count = Info().output_count;
@@ -233,13 +236,13 @@ class Feed {
     return outputs;
   }
 
-  // Names of the labels 0, 1, ..., as the bytes of their folders' names; empty when the dataset has none.
+  // Names of labels 0, 1, ...: the raw bytes of folder names. Empty if the dataset names no classes.
   std::vector<std::string> Classes() const {
     const pf_feed_info info = Info();
     return {info.classes, info.classes + info.class_count};
   }
 
-  // The position behind the last batch given, to be stored with a checkpoint.
+  // Returns the position after the last batch returned, as JSON, to be stored with a checkpoint.
   std::string Cursor() const {
     size_t needed = 0;
     const pf_result asked = pf_cursor(feed_.get(), nullptr, 0, &needed);
@@ -248,15 +251,15 @@ class Feed {
     detail::Check(pf_cursor(feed_.get(), buffer.data(), buffer.size(), &needed));
     return buffer.data();
   }
-  // These end the session and open another, unless the feed stands there already. After an Error it stands
-  // where it was.
+  // Moves the feed to a position. Ends the session and opens another, unless the feed is there already. On
+  // Error the feed keeps its position. See pf_seek.
   void Seek(const std::string& cursor_json) { detail::Check(pf_seek(feed_.get(), cursor_json.c_str())); }
   void SeekEpoch(uint64_t epoch) { detail::Check(pf_seek_epoch(feed_.get(), epoch)); }
 
   pf_feed* get() const { return feed_.get(); }
 
-  // Purpose: range-for over the rest of the feed. The present batch goes back when the iterator moves on,
-  // unless it was moved out.
+  // Purpose: range-for over the rest of the feed. Advancing returns the current batch's slot, unless the
+  // batch was moved out.
   class Iterator {
    public:
     using iterator_category = std::input_iterator_tag;
@@ -296,8 +299,8 @@ class Feed {
   std::unique_ptr<pf_feed, decltype(&pf_close)> feed_{nullptr, pf_close};
 };
 
-// pinfeed.v1.GetStatusResponse and ListDatasetsResponse as JSON. An empty address as in FeedOptions. These
-// and AdminJson wait at most 10 s.
+// Calls to the daemon. They return the response (pinfeed.v1.GetStatusResponse, ListDatasetsResponse) as JSON.
+// Each, like AdminJson, waits at most 10 s. `address` is as in FeedOptions.
 inline std::string StatusJson(const std::string& address = {}) {
   char* json = nullptr;
   const pf_result result = pf_status_json(detail::OrNull(address), &json);
@@ -308,7 +311,7 @@ inline std::string DatasetsJson(const std::string& address = {}) {
   const pf_result result = pf_datasets_json(detail::OrNull(address), &json);
   return detail::TakeJson(result, json);
 }
-// See pf_set_tls; what is empty comes from the environment.
+// See pf_set_tls. Empty values come from the environment.
 inline void SetTls(const std::string& ca, const std::string& certificate, const std::string& key,
                    const std::string& name = {}) {
   detail::Check(

@@ -9,8 +9,9 @@
         for images, labels in feed:
             ...
 
-The daemon reads, decodes and collates; this process gets tensors. `open` says what can be asked for, `Feed` how to run over it,
-`Batch` what comes out, `Error` what can go wrong. Warnings and notes go to the logger ``pinfeed``.
+The daemon reads, decodes and collates; this process gets tensors. `open` lists what a feed can do, `Feed` describes
+how to iterate, `Batch` what each iteration yields, and `Error` what can go wrong. Warnings and notes go to the
+logger ``pinfeed``.
 """
 
 from ._batch import Batch

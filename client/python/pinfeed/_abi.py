@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C ABI of pinfeed.h as ctypes sees it: the library, its structs and functions, and its result codes as exceptions.
+"""The C ABI of pinfeed.h in ctypes: the library, its structs and functions, and its result codes as exceptions.
 
-What comes in: ``libpinfeed.so`` (found by ``$PINFEED_LIBRARY``, in the package, in the source tree's build, by the system).
-What goes out: one `Library` per process, with every function typed.
+In: ``libpinfeed.so``, named by ``$PINFEED_LIBRARY`` or found in the package, in the source tree's build or by the
+system. Out: one `Library` per process, with every function typed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ._errors import Code, Error, NotFoundError, make_error
 
 logger = logging.getLogger("pinfeed")
 
-# The package's own major version: a library of another one speaks another ABI.
+# The package's own major version. A library with another major version has another ABI.
 ABI_MAJOR = 0
 MAX_DIMS = 16
 LOG_WARNING = 2
@@ -91,7 +91,7 @@ LogFunction = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_voi
 
 _P = ctypes.c_void_p
 _RESULT = ctypes.c_int
-# name -> (result, arguments)
+# name -> (result type, argument types)
 _SIGNATURES = {
     "pf_version": (ctypes.c_uint32, []),
     "pf_last_error": (ctypes.c_char_p, []),
@@ -120,11 +120,11 @@ _SIGNATURES = {
 
 
 class Library:
-    """The loaded ``libpinfeed``; its functions are attributes.
+    """The loaded ``libpinfeed``. Its functions are attributes. Threads: any.
 
-    Functions that may block are called without the GIL. Those on the way of every batch exist a second time with the suffix
-    ``_quick`` and keep it: giving the GIL up for a microsecond can cost a switch interval (5 ms) when another thread wants it. They
-    do not block, but for the last release of a session that has ended (pf_batch_release). Any thread may use it.
+    Functions that may block are called without the GIL. Functions called for every batch also exist with the suffix
+    ``_quick``, which keep the GIL: releasing it for a microsecond can cost a switch interval (5 ms) if another
+    thread wants it. They do not block, except for the last release of a session that has ended (pf_batch_release).
     """
 
     def __init__(self, path: str) -> None:
@@ -147,28 +147,28 @@ class Library:
                 f"{path} has version {version >> 16}.{(version >> 8) & 255}.{version & 255}, this package needs "
                 f"{ABI_MAJOR}.x; install the two together or set PINFEED_LIBRARY",
             )
-        # The library logs on the thread that is inside one of its functions, where no exception can travel. So messages wait
-        # here until that function has returned (`drain_log`).
+        # The library calls the log function inside one of its own functions, where Python exceptions cannot propagate.
+        # Messages are queued here until that function has returned (`drain_log`).
         self._messages: Deque[Tuple[int, str]] = collections.deque()
         self._log_function = LogFunction(self._on_log)
-        # The library may log until the very end of the process, after this object's turn in the interpreter's shutdown.
+        # Never freed: the library may log until the very end of the process.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._log_function))
         self.pf_set_log(self._log_function, None)
 
     def __getattr__(self, name: str) -> Any:
-        # Only reached for names that __init__ did not set; declares to type checkers that functions are found here.
+        # Reached only for names that __init__ did not set. Declares to type checkers that functions are found here.
         raise AttributeError(name)
 
     def _on_log(self, level: int, message: Optional[bytes], _user: Any) -> None:
         self._messages.append((level, (message or b"").decode("utf-8", "replace")))
 
     def drain_log(self) -> None:
-        """Hands the messages that came since the last call to the logger ``pinfeed``."""
+        """Passes the queued messages to the logger ``pinfeed``."""
         while self._messages:
             try:
                 level, message = self._messages.popleft()
             except IndexError:
-                return  # another thread was faster
+                return  # another thread took it
             logger.log(logging.WARNING if level >= LOG_WARNING else logging.INFO, "%s", message)
 
     def check(self, result: int) -> None:
@@ -177,19 +177,21 @@ class Library:
             raise self.error(result)
 
     def error(self, result: int) -> Error:
-        """The exception of a failed call, with the library's message."""
+        """Returns the exception of a failed call, with the library's message."""
         message: Optional[bytes] = self.pf_last_error_quick()
         return make_error(result, (message or b"").decode("utf-8", "replace"))
 
     def tensor(self, get: Any, owner: Optional[Any], number: int) -> TensorInfo:
-        """What `get` (pf_get_tensor of a batch, pf_get_output of a feed) tells of tensor `number`. Raises when it fails."""
+        """Returns what `get` (pf_get_tensor of a batch or pf_get_output of a feed) says about tensor `number`. Raises
+        if it fails.
+        """
         tensor = TensorInfo()
         self.pf_tensor_init(tensor, ctypes.sizeof(tensor))
         self.check(get(owner, number, tensor))
         return tensor
 
     def take_string(self, pointer: ctypes.c_void_p) -> str:
-        """The text at a pointer that is to be freed with pf_free."""
+        """Returns the text at a pointer and frees it with pf_free."""
         try:
             return ctypes.string_at(pointer.value or 0).decode("utf-8")
         finally:
@@ -197,22 +199,22 @@ class Library:
 
 
 def ancestor(path: Path, above: int) -> Path:
-    """`path.parents[above]`; the root where there are fewer."""
+    """Returns `path.parents[above]`, or the root if there are fewer parents."""
     return path.parents[min(above, len(path.parents) - 1)]
 
 
 def source_tree() -> Optional[Path]:
-    """The root of the source tree when the package is imported from there (client/python/pinfeed), else None."""
+    """Returns the root of the source tree if the package is imported from it (client/python/pinfeed), else None."""
     root = ancestor(Path(__file__).resolve(), 3)
     return root if (root / "client" / "include" / "pinfeed" / "pinfeed.h").is_file() else None
 
 
 def _folders() -> List[Path]:
-    """Where the library may be, besides the system's path."""
+    """Returns the folders where the library may be, besides the system's library path."""
     package = Path(__file__).resolve().parent
     folders = [package, package / "lib"]
     installed = ancestor(package, 2)
-    if installed.name == "lib":  # in an installed tree, which may lie anywhere
+    if installed.name == "lib":  # an installed tree, which may be anywhere
         folders += [installed, *installed.glob("*-linux-gnu")]
     tree = source_tree()
     if tree is not None:
@@ -235,7 +237,7 @@ _loading = threading.Lock()
 
 
 def load() -> Library:
-    """The process's library, loaded at the first call. Raises NotFoundError with the places searched."""
+    """Returns the process's library, loading it at the first call. Raises NotFoundError with the places searched."""
     with _loading:  # one object only: it owns the process-wide log function
         if not _loaded:
             _loaded.append(_find())
@@ -248,7 +250,7 @@ def _find() -> Library:
     if not paths:
         raise NotFoundError(
             Code.NOT_FOUND,
-            f"libpinfeed.so was looked for in {', '.join(map(str, _folders()))} and on the system's library path, and is in none: "
+            f"libpinfeed.so was not found in {', '.join(map(str, _folders()))} or on the system's library path: "
             f"{_how_to_get_it()}, or set PINFEED_LIBRARY to the file",
         )
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What code for a DataLoader asks for and does not find: arguments of `open`, attributes of feeds and batches.
+"""Hints for users of a DataLoader: what replaces its arguments in `open`, and its attributes in feeds and batches.
 
-What comes in: the arguments of a call, or a name. What goes out: the call, or an error that says what to write instead, also for names that
-are nearly right.
+In: a call's arguments, or a name. Out: the call, or an error that says what to write instead, including likely
+misspellings.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _NO_WORKERS = "leave it out: there are no worker processes; the daemon's threads load for all feeds (its setting `workers`, or PINFEED_WORKERS=8 in the \
 environment of a private daemon)"
-_ORDER = "leave it out: shuffle=True with a seed gives the order, and each rank its share (rank and world_size, found by themselves under torchrun, \
-Slurm and torch.distributed); for a subset make a dataset of it"
+_ORDER = "leave it out: shuffle=True with a seed determines the order and each rank's share (rank and world_size, detected under torchrun, \
+Slurm and torch.distributed); for a subset, make it a dataset of its own"
 _NO_PYTHON = "the daemon runs no Python code: apply it to the batches in the training loop"
 
 _REPLACED: Dict[str, str] = {
@@ -27,24 +27,24 @@ _REPLACED: Dict[str, str] = {
     "persistent_workers": _NO_WORKERS,
     "worker_init_fn": "leave it out: there are no worker processes, and all randomness comes from seed",
     "multiprocessing_context": _NO_WORKERS,
-    "prefetch_factor": "give slots, the batches that are prefetched or held at once (by default the daemon decides)",
-    "pin_memory": 'leave it out, and give device="cuda:0" for tensors that are on the GPU already',
-    "pin_memory_device": 'give device, such as device="cuda:0", for tensors that are on the GPU already',
-    "collate_fn": "the daemon stacks each field's samples to one tensor; output=\"dict\" or \"tuple\" gives plain batches, and whatever else a collate_fn "
-    "did is done to the batch, in the loop",
+    "prefetch_factor": "give slots, the number of batches prefetched or held at once (default: the daemon's)",
+    "pin_memory": 'leave it out, and give device="cuda:0" for tensors that arrive on the GPU',
+    "pin_memory_device": 'give device, such as device="cuda:0", for tensors that arrive on the GPU',
+    "collate_fn": "the daemon stacks each field's samples into one tensor; output=\"dict\" or \"tuple\" gives plain batches; apply anything else that "
+    "collate_fn did to the batch, in the loop",
     "sampler": _ORDER,
     "batch_sampler": _ORDER,
-    "generator": "give seed, a whole number, which with the epoch decides order and transforms",
+    "generator": "give seed, a whole number, which together with the epoch determines order and random transforms",
     "in_order": "leave it out: batches always come in order",
-    "transform": "give transforms=[...], of pinfeed's or torchvision's objects",
+    "transform": "give transforms=[...], with pinfeed's or torchvision's objects",
     "target_transform": _NO_PYTHON,
     "loader": "leave it out: the daemon reads JPEG, PNG, .npy and token files",
-    "is_valid_file": "leave it out: every JPEG and PNG file of an image folder is taken, and a bad one treated as on_bad_sample says",
+    "is_valid_file": "leave it out: every JPEG and PNG file of an image folder is a sample; on_bad_sample decides about bad ones",
     "root": "give the path as the first argument: pinfeed.open(path, ...)",
     "path": "give the path as the first argument: pinfeed.open(path, ...)",
-    "train": "give the path of the part to be read, such as root/train",
-    "split": "give the path of the part to be read, such as root/train",
-    "download": "leave it out: a dataset is what is on this host's disk",
+    "train": "give the path of that part, such as root/train",
+    "split": "give the path of that part, such as root/train",
+    "download": "leave it out: datasets are files on this host",
     "num_replicas": "give world_size",
     "num_shards": "give world_size",
     "shard_id": "give rank",
@@ -56,8 +56,8 @@ _REPLACED: Dict[str, str] = {
 }
 
 _AS_DICT = 'open the feed with output="dict" for plain dicts'
-_OF_TENSORS = "that is a tensor's, such as batch[0]'s"
-# What tensors and dicts have, and a batch does not.
+_OF_TENSORS = "that is an attribute of tensors, such as batch[0]"
+# Attributes of tensors and dicts that a batch does not have.
 _OF_BATCHES: Dict[str, str] = {
     "cuda": 'batch.to("cuda"), or open the feed with device="cuda:0"',
     "pin_memory": 'open the feed with device="cuda:0" for tensors that are on the GPU already',
@@ -91,17 +91,19 @@ def _what_to_write(name: str, names: List[str]) -> str:
 
 
 def instead_of_attribute(name: str) -> str:
-    """Ends a message: what a feed has in place of a DataLoader's attribute, or nothing."""
+    """Returns the end of a message: what a feed has instead of a DataLoader's attribute. Empty if nothing replaces it."""
     return f"; of pinfeed.open: {_REPLACED[name]}" if name in _REPLACED else ""
 
 
 def instead_in_batch(name: str) -> str:
-    """Ends a message: what a batch has in place of a tensor's or a dict's attribute, or nothing."""
+    """Returns the end of a message: what a batch has instead of a tensor's or a dict's attribute. Empty if nothing
+    replaces it.
+    """
     return f"; {_OF_BATCHES[name]}" if name in _OF_BATCHES else ""
 
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
-    """Ends a message: "; did you mean 'image'?", or nothing where no name is near."""
+    """Returns the end of a message: "; did you mean 'image'?". Empty if no name is similar."""
     plain = {known.replace("_", "").lower(): known for known in names}
     near = difflib.get_close_matches(name.replace("_", "").replace("-", "").lower(), plain, 1, 0.7)
     return f"; did you mean {plain[near[0]]!r}?" if near else ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a batch of the library to tensors.
+"""Makes tensors of the library's batches.
 
-What comes in: a ``pf_batch*`` that is ours to release.
-What goes out: a `Batch` of tensors that are views of the slot, which share one object whose end gives the slot back, or copies.
+In: a ``pf_batch*`` that this module releases. Out: a `Batch` of tensors. They are copies, or views of the slot that
+share one object, whose end returns the slot.
 """
 
 from __future__ import annotations
@@ -20,60 +20,66 @@ from ._errors import Code, Error, InvalidArgumentError
 from ._lease import LEASES, Lease
 
 _BFLOAT16 = 11
-# _abi.BatchInfo but for size: taken apart in one call.
+# The layout of _abi.BatchInfo after its size field, unpacked in one call.
 _INFO_FORMAT = "@8xQQIIIIQ"
-# A tensor that is smaller in a full batch is always copied, so that keeping labels holds no slot.
+# Tensors that are smaller than this in a full batch are always copied, so that kept labels do not hold slots.
 SMALL_BYTES = 64 * 1024
-# A tensor for numpy.ndarray: shape, type, place in the slot; and what makes the user's tensor of the array, if that is another.
+# How to make a tensor: the shape, dtype and offset for numpy.ndarray, and a function that converts the array, if
+# needed.
 _View = Tuple[Tuple[int, ...], Any, int, Optional[Callable[[Any], Any]]]
 
 
 class Batch(Tuple[Any, ...]):
-    """The tensors of one batch, in the dataset's order: ``images, labels = batch``, ``batch[0]``, ``batch.image`` or ``batch["image"]``.
+    """The tensors of one batch, in the dataset's order: ``images, labels = batch``, ``batch[0]``, ``batch.image`` or
+    ``batch["image"]``.
 
-    The first dimension of every tensor is the batch's number of samples. On the host, and on a GPU with zero_copy=True, tensors are
-    views of the daemon's slot: it is filled again when the last reference to the batch or to any of its views dies, on whatever
-    thread, also after the feed was closed. Tensors below 64 KiB (in a full batch) are always copies, and all of a batch are that would
-    take the last free slot (`SlotsHeldWarning`): so any number of batches may be kept.
-    The last view of a closed feed unmaps the memory; on a GPU it waits before that for the stream that was current when the batch was
-    taken, at most 10 s, in which no other Python thread runs.
+    The first dimension of every tensor is the number of samples in the batch.
 
-    Behaves as a named tuple (``_fields``, ``_asdict()``) and in most ways as a mapping: ``batch.items()``, ``dict(batch)``,
-    ``model(**batch)``, ``"image" in batch``. Iterating over it yields the tensors, so it is no `collections.abc.Mapping`: for code that
-    asks for one, open the feed with output="dict". ``batch.to(device)`` moves torch's tensors. It also has
+    On the host, and on a GPU with zero_copy=True, tensors are views of the daemon's slot. The daemon reuses the slot
+    once the last reference to the batch and to its views is gone. This may happen on any thread, also after the feed
+    was closed. Tensors that have less than 64 KiB in a full batch are always copies. So are all tensors of a batch
+    that would take the last free slot (`SlotsHeldWarning`). Any number of batches may therefore be kept.
 
-    epoch: the batch's epoch, from 0. index: its number within the epoch, of this rank, from 0.
-    skipped: samples that were left out as bad. last_of_epoch: whether the next batch belongs to the next epoch.
+    After the feed was closed, the last view's end unmaps the memory. On a GPU this waits at most 10 s for the stream
+    that was current when the batch was taken; meanwhile no other Python thread runs.
+
+    A batch behaves like a named tuple (``_fields``, ``_asdict()``) and mostly like a mapping: ``batch.items()``,
+    ``dict(batch)``, ``model(**batch)``, ``"image" in batch``. Iterating yields the tensors, so a batch is not a
+    `collections.abc.Mapping`; for code that requires one, open the feed with output="dict". ``batch.to(device)``
+    moves torch tensors. Further attributes:
+
+    epoch: the batch's epoch, from 0. index: its number within the epoch for this rank, from 0. skipped: the number
+    of bad samples left out. last_of_epoch: whether the next batch belongs to the next epoch.
     """
 
     _fields: ClassVar[Tuple[str, ...]] = ()
     epoch: int
-    index: int  # type: ignore[assignment]  # instead of tuple.index, which nobody needs on tensors
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is useless for tensors
     skipped: int
     last_of_epoch: bool
     _raw: Optional[Dict[str, RawTensor]] = None
-    _slot: Any  # what keeps the memory of views
+    _slot: Any  # keeps the memory of views alive
 
     def __new__(cls, *values: Any) -> "Batch":
-        # One argument a field, as named tuples take them: libraries rebuild batches so after they moved the tensors elsewhere.
+        # One argument per field, like a named tuple: libraries rebuild batches this way after moving the tensors.
         return tuple.__new__(cls, values)
 
     def __getitem__(self, key: Any) -> Any:
         if not isinstance(key, str):
             return tuple.__getitem__(self, key)
         if key not in self._fields:
-            raise KeyError(self._lacks(key))
+            raise KeyError(self._missing_field(key))
         return tuple.__getitem__(self, self._fields.index(key))
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(self._lacks(name))
+        raise AttributeError(self._missing_field(name))
 
-    def _lacks(self, name: str) -> str:
+    def _missing_field(self, name: str) -> str:
         hint = instead_in_batch(name) or did_you_mean(name, self._fields)
         return f"the batch has no tensor {name!r}, only {', '.join(map(repr, self._fields))}{hint}"
 
     def __contains__(self, key: Any) -> bool:
-        """Of a string, whether there is such a field; of a tensor, whether it is one of the batch's."""
+        """For a string, whether a field has this name. For a tensor, whether it is one of the batch's."""
         return key in self._fields if isinstance(key, str) else any(tensor is key for tensor in self)
 
     def _asdict(self) -> Dict[str, Any]:
@@ -89,7 +95,7 @@ class Batch(Tuple[Any, ...]):
         return self._asdict().items()
 
     def to(self, device: Any, non_blocking: bool = False) -> "Batch":
-        """The batch with its tensors on a device, for torch. Itself when they all are there."""
+        """Returns the batch with its torch tensors on a device, or itself if all are there already."""
         if type(device).__name__ == "dtype":
             raise TypeError(f"to({device}): a batch is moved to a device; cast its tensors one by one, or open the feed with pinfeed.ToDtype")
         if all(hasattr(tensor, "to") for tensor in self):
@@ -106,8 +112,9 @@ class Batch(Tuple[Any, ...]):
 
     @property
     def raw(self) -> Dict[str, RawTensor]:
-        """The memory of the batch's tensors by field, for frameworks that take DLPack (`RawTensor`). Empty on a GPU without
-        zero_copy, where the tensors speak DLPack themselves, and for what was made of a batch, as by moving its tensors."""
+        """The batch's memory by field as `RawTensor`, for frameworks that use DLPack. Empty on a GPU without zero_copy,
+        where the tensors support DLPack themselves, and for batches derived from this one, as by `to`.
+        """
         if self._raw is None:
             self._raw = self._make_raw()
         return self._raw
@@ -116,19 +123,20 @@ class Batch(Tuple[Any, ...]):
         return {}
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        return tuple, (tuple(self),)  # the class is of this feed only
+        return tuple, (tuple(self),)  # the class exists for this feed only
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self))
         return f"Batch({fields})"
 
 
-# What `open` calls output: from a batch to what the trainer gets. The slot lives as long as any of the tensors, which need no `Batch`.
+# The values of open's `output`: from a batch to what the trainer gets. Tensors keep the slot themselves, without the
+# `Batch`.
 OUTPUTS: Dict[str, Callable[[Batch], Any]] = {"batch": lambda batch: batch, "dict": Batch._asdict, "tuple": tuple}
 
 
 class _Place(NamedTuple):
-    """Where a tensor lies in every slot of the feed."""
+    """The place of a tensor in every slot of the feed."""
 
     name: str
     dtype: int
@@ -138,24 +146,24 @@ class _Place(NamedTuple):
     writable: bool
     small: bool  # always copied
     array_dtype: Any  # for numpy.ndarray
-    finish: Optional[Callable[[Any], Any]]  # from the array to a view for the user
-    copy: Callable[[Any], Any]  # from the array to a copy
+    finish: Optional[Callable[[Any], Any]]  # converts the array to the user's view
+    copy: Callable[[Any], Any]  # converts the array to a copy
 
 
 class Maker:
-    """What makers of batches share: what the library tells of the next one, the leases, the last step to a `Batch`.
+    """Base of the batch makers: the description of the next batch, the leases, the last step to a `Batch`.
 
-    Owns the feed's `Batch` class. Borrows the library. Threads: one at a time, as the feed itself.
+    Owns the feed's `Batch` class. Borrows the library. Threads: one at a time, like the feed.
     """
 
-    def __init__(self, library: _abi.Library, batch_size: int, most_held: int) -> None:
+    def __init__(self, library: _abi.Library, batch_size: int, max_held: int) -> None:
         self._library = library
         self._batch_size = batch_size
-        self.most_held = most_held  # a batch that would be one more is copied
+        self.max_held = max_held  # a batch beyond this number is copied
         self._release = library.pf_batch_release_quick
-        self.live: Dict[int, Lease] = {}  # of this feed's batches, by handle
+        self.live: Dict[int, Lease] = {}  # this feed's, by handle
         self._batch_type: Type[Batch] = Batch
-        # What pf_next_info tells of the batch it gives, for `make`.
+        # Filled by pf_next_info, read by `make`.
         self._info = _abi.BatchInfo()
         library.pf_batch_info_init(self._info, ctypes.sizeof(self._info))
         self.info_ref = ctypes.byref(self._info)
@@ -163,15 +171,15 @@ class Maker:
 
     @property
     def held(self) -> int:
-        """Batches whose slots are in use."""
+        """The number of batches whose slots are in use."""
         return sum(lease() is not None for lease in list(self.live.values()))
 
     def next_info(self) -> Tuple[int, ...]:
-        """What `info_ref` was filled with: epoch, index, samples, skipped, last_of_epoch, held, data."""
+        """Returns what was written to `info_ref`: epoch, index, samples, skipped, last_of_epoch, held, data."""
         return self._unpack_info(self._info)
 
     def is_small(self, sample_bytes: int) -> bool:
-        """Whether a tensor of such samples is always copied."""
+        """Whether tensors with samples of this size are always copied."""
         return sample_bytes * self._batch_size < SMALL_BYTES
 
     def _build(self, info: Tuple[int, ...], tensors: List[Any]) -> Batch:
@@ -182,11 +190,11 @@ class Maker:
 
 
 class BatchMaker(Maker):
-    """Turns batches of one feed into tensors; the hot path.
+    """Makes tensors of one feed's batches in host memory. This is the hot path.
 
-    Owns the slot type, too.
-    A batch comes in two steps: `take` makes its slot an object, whose end releases the batch, once, whatever happens; `make` gives the
-    tensors over it, or copies, and may be called again when an exception ended it.
+    Owns also the slot type. A batch takes two steps. `take` makes an object of its slot, whose end releases the
+    batch exactly once, whatever happens. `make` makes views or copies of the slot; it may be called again if an
+    exception interrupted it.
     """
 
     def __init__(
@@ -194,38 +202,39 @@ class BatchMaker(Maker):
         library: _abi.Library,
         tensor_count: int,
         batch_size: int,
-        most_held: int,
+        max_held: int,
         framework: str,
         zero_copy: Optional[bool],
         gpu: int = -1,
     ) -> None:
-        """`gpu`: to which torch's tensors are copied, where the daemon could not bring them; -1: none."""
+        """`gpu`: the GPU to copy torch tensors to if the daemon could not deliver there; -1: none."""
         import numpy
 
-        super().__init__(library, batch_size, most_held)
+        super().__init__(library, batch_size, max_held)
         self._numpy = numpy
         self._framework = framework
         self._zero_copy = zero_copy
         self._gpu = gpu
         self._tensor_count = tensor_count
         self._places: List[_Place] = []
-        self._views: Dict[Tuple[int, bool], List[_View]] = {}  # by the batch's samples, and whether all are to be copies
-        self._slot_type: Any = None  # of _slot_class
+        self._views: Dict[Tuple[int, bool], List[_View]] = {}  # by number of samples, and whether all are copies
+        self._slot_type: Any = None  # from _slot_class
         self._copies = False
         self._read_only = False
 
     def take(self, out: ctypes.c_void_p) -> Any:
-        """The slot of the batch whose pointer `out` holds and `info_ref` describes: it owns the batch from then on, and `out` is NULL. None
-        when a signal handler closed the feed or took the batch meanwhile."""
+        """Takes ownership of the batch in `out`, described by `info_ref`, and returns its slot. Sets `out` to NULL.
+        Returns None if a signal handler closed the feed or took the batch meanwhile.
+        """
         handle = out.value
         info = self._unpack_info(self._info)
         if handle is None:
             return None
         if not self._places:
-            self._learn(handle, info[6])
+            self._read_layout(handle, info[6])
         slot: Any = self._slot_type.from_address(info[6])
         lease = Lease(slot, self._release)
-        # Python runs signal handlers only at calls and jumps backwards. There are none from here on.
+        # Python runs signal handlers only at calls and backward jumps. There are none from here on.
         if out.value != handle:
             return None
         slot.info = info
@@ -235,11 +244,11 @@ class BatchMaker(Maker):
         return slot
 
     def make(self, slot: Any) -> Batch:
-        """The batch of a slot."""
+        """Returns the batch of a slot."""
         info = slot.info
-        copied = self._copies or info[5] > self.most_held
+        copied = self._copies or info[5] > self.max_held
         views = self._views.get((info[2], copied)) or self._make_views(info[2], copied)
-        # An array over a read-only array is read-only for good; over a plain buffer, its user could change that.
+        # An array over a read-only buffer stays read-only. Over a plain buffer, the user could make it writable.
         buffer = self._numpy.frombuffer(memoryview(slot).toreadonly(), "u1") if self._read_only else slot
         ndarray = self._numpy.ndarray
         batch = self._build(
@@ -253,7 +262,9 @@ class BatchMaker(Maker):
         return batch
 
     def _make_views(self, samples: int, copied: bool) -> List[_View]:
-        """Where and what the tensors of a batch of that many samples are. The library sees to it that a feed's layout stays."""
+        """Returns how to make the tensors of a batch with that many samples. The library guarantees that a feed's
+        layout never changes.
+        """
         views = [
             ((samples,) + place.sample_shape, place.array_dtype, place.offset, place.copy if copied or place.small else place.finish)
             for place in self._places
@@ -261,8 +272,8 @@ class BatchMaker(Maker):
         self._views[samples, copied] = views
         return views
 
-    def _learn(self, handle: Optional[int], data: int) -> None:
-        """Takes the layout from the first batch."""
+    def _read_layout(self, handle: Optional[int], data: int) -> None:
+        """Reads the layout from the first batch."""
         library = self._library
         tensors = [library.tensor(library.pf_get_tensor_quick, handle, number) for number in range(self._tensor_count)]
         self._read_only = not all(tensor.writable for tensor in tensors)
@@ -293,7 +304,7 @@ class BatchMaker(Maker):
             or all(place.small for place in places)
         )
         if self._framework == "torch":
-            self._read_only = False  # torch knows no read-only tensors and would warn at each
+            self._read_only = False  # torch has no read-only tensors and would warn about each
         self._batch_type = _slot_batch_class(places, self._address, self._gpu)
         length = max(place.offset + place.sample_bytes * self._batch_size for place in places)
         self._slot_type = _slot_class(max(length, 1))
@@ -310,7 +321,7 @@ class BatchMaker(Maker):
 
                 array_dtype = self._numpy.dtype(ml_dtypes.bfloat16)
             except ImportError:
-                pass  # NumPy itself has none: the bits as uint16
+                pass  # without ml_dtypes: the bits as uint16
         return array_dtype, None, self._numpy.ndarray.copy
 
     def _torch(self, name: str, dtype: int, small: bool) -> Tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]:
@@ -337,7 +348,7 @@ class BatchMaker(Maker):
             device = torch.device("cuda", self._gpu)
             return array_dtype, view, lambda array: view(array).to(device)
         if small:
-            return array_dtype, view, lambda array: view(array.copy())  # quicker than clone, which pays off for large ones
+            return array_dtype, view, lambda array: view(array.copy())  # faster than clone for small tensors
         return array_dtype, view, lambda array: view(array).clone()
 
 
@@ -348,24 +359,24 @@ def kind_of(name: str, dtype: int) -> Tuple[int, int, str, str]:
 
 
 def sample_bytes(tensor: Any) -> int:
-    """Bytes of one sample of a `_abi.TensorInfo`; the batch that it describes may be empty."""
+    """Returns the bytes per sample of a `_abi.TensorInfo`. The batch it describes may be empty."""
     shape: List[int] = tensor.shape[1 : tensor.dims]
     return math.prod(shape) * kind_of("", tensor.dtype)[1] // 8
 
 
 def _slot_class(length: int) -> Any:
-    """The type of a feed's slots in use: memory that is not owned."""
+    """Returns the type of a feed's slots in use: memory that Python does not own."""
 
     class Slot(ctypes.c_char * length):  # type: ignore[misc]
         info: Tuple[int, ...]
-        leaving = False  # on its way to the trainer: see Feed
+        leaving = False  # being returned to the trainer: see Feed
 
     return Slot
 
 
 def batch_class(names: Sequence[str]) -> Type[Batch]:
-    """`Batch` with a feed's fields as attributes."""
-    # A field with the name of something that every batch has, or may mean something to Python, is reached by batch[name].
+    """Returns a subclass of `Batch` with a feed's fields as attributes."""
+    # A field whose name is an attribute of every batch, or special in Python, is accessible only as batch[name].
     taken = set(dir(Batch)) | set(Batch.__annotations__)
     members: Dict[str, Any] = {
         name: property(operator.itemgetter(number)) for number, name in enumerate(names) if name not in taken and not name.startswith("__")
@@ -375,11 +386,11 @@ def batch_class(names: Sequence[str]) -> Type[Batch]:
 
 
 def _slot_batch_class(places: List[_Place], address: Callable[[Any], int], gpu: int) -> Type[Batch]:
-    """As batch_class, of batches that a `BatchMaker` makes. `address`: of a tensor's first byte."""
+    """Like batch_class, for batches made by a `BatchMaker`. `address` returns the address of a tensor's first byte."""
 
     def make_raw(batch: Any) -> Dict[str, RawTensor]:
         if "_slot" not in batch.__dict__:
-            return {}  # somebody else made it
+            return {}  # not made by a BatchMaker
         slot = batch._slot
         samples = len(batch[0])
         raw = {}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of what the user gave, before any of it is sent.
+"""Checks of user arguments, before anything is sent.
 
-What comes in: arguments of any type. What goes out: plain Python values that fit their fields of the spec, or one error that lists
-every fault, one a line, each with the argument's name, its value and what is accepted.
+In: arguments of any type. Out: plain Python values that fit their fields of the spec, or one error that lists every
+fault, one per line, each with the argument's name, its value and what is accepted.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from ._errors import Code, InvalidArgumentError
 
 UINT32_MAX = 2**32 - 1
 UINT64_MAX = 2**64 - 1
-MAX_EPOCH = 2**63 - 1  # however long a loop counts on from there, it stays within 64 bits
-# The daemon's limits for the text fields of a request.
+MAX_EPOCH = 2**63 - 1  # counting on from here stays within 64 bits
+# The daemon's limit for names.
 MAX_NAME_BYTES = 128
 _SHOWN = 80
 
 
 def shown(value: Any) -> str:
-    """The value as in Python, in one line, not too long."""
+    """Returns the value's repr on one line, shortened if long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= _SHOWN else text[: _SHOWN - 4] + " ..."
 
 
 class Checks:
-    """Remembers every fault that its functions find, for `raise_faults`. A function that finds one returns a value that is not to be
-    used."""
+    """Collects the faults that its methods find, for `raise_faults`. The return value of a method that found a fault
+    must not be used.
+    """
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
@@ -46,45 +47,49 @@ class Checks:
         if self.faults:
             raise InvalidArgumentError(Code.INVALID_ARGUMENT, "\n".join(self.faults))
 
-    def integer(self, name: str, value: Any, least: int, most: int, unless: str = "") -> int:
-        """Any integer type's, NumPy's and torch's too. `unless` is what else the argument may be."""
+    def integer(self, name: str, value: Any, minimum: int, maximum: int, unless: str = "") -> int:
+        """Accepts any integer type, also NumPy's and torch's. `unless` names other values that the caller accepts."""
         number = to_integer(value)
-        if number is None or not least <= number <= most:
-            self.refuse(name, value, f"a whole number from {least} to {most}{unless}")
-            return least
+        if number is None or not minimum <= number <= maximum:
+            self.refuse(name, value, f"a whole number from {minimum} to {maximum}{unless}")
+            return minimum
         return number
 
-    def seconds(self, name: str, value: Any, least: float, unless: str = "") -> float:
+    def seconds(self, name: str, value: Any, minimum: float, unless: str = "") -> float:
         number = to_number(value)
-        if number is None or not least <= number <= 1e9:  # 30 years, which still fit as nanoseconds
-            self.refuse(name, value, f"a number of seconds, at least {least:g}{unless}")
-            return least
+        if number is None or not minimum <= number <= 1e9:  # 30 years, which fits into nanoseconds
+            self.refuse(name, value, f"a number of seconds, at least {minimum:g}{unless}")
+            return minimum
         return number
 
     def flag(self, name: str, value: Any) -> bool:
-        """True and False, NumPy's too, 1 and 0; None is False. Not anything that is true: "no" would be."""
+        """Accepts True, False, 1 and 0, also NumPy's; None is False. Other truthy values are refused: "no" would be
+        one.
+        """
         number = 0 if value is None else to_integer(value, booleans=True)
         if number not in (0, 1):
             self.refuse(name, value, "True or False")
         return number == 1
 
     def choice(self, name: str, value: Any, allowed: Sequence[str]) -> str:
-        """One of some words, in capitals or not; returned as it is in `allowed`."""
+        """Accepts one of some words in upper or lower case. Returns it as written in `allowed`."""
         for word in allowed:
             if isinstance(value, str) and value.upper() == word.upper():
                 return word
         self.add(name, f"{shown(value)} is none of {', '.join(map(repr, allowed))}")
         return allowed[0]
 
-    def text(self, name: str, value: Any, most_bytes: int) -> str:
-        if not isinstance(value, str) or not 0 < len(value.encode("utf-8", "surrogatepass")) <= most_bytes:
-            self.refuse(name, value, f"a string of 1 to {most_bytes} bytes")
+    def text(self, name: str, value: Any, max_bytes: int) -> str:
+        if not isinstance(value, str) or not 0 < len(value.encode("utf-8", "surrogatepass")) <= max_bytes:
+            self.refuse(name, value, f"a string of 1 to {max_bytes} bytes")
             return ""
         self.sendable(name, value)
         return value
 
     def sendable(self, name: str, value: str) -> bool:
-        """Whether the text can be sent: a path that is no UTF-8 comes from the system with surrogates in place of its other bytes."""
+        """Whether the text can be sent as UTF-8. In a path from the system, surrogates stand for bytes that are not
+        UTF-8.
+        """
         if "\0" in value:
             self.refuse(name, value, "possible: it holds a NUL character")
         elif not is_utf8(value):
@@ -94,7 +99,7 @@ class Checks:
         return False
 
     def address(self, value: Any) -> None:
-        """Of a daemon, or None."""
+        """Accepts a daemon's address, or None."""
         if value is None:
             return
         try:
@@ -105,7 +110,7 @@ class Checks:
             self.refuse("address", value, "the path of the daemon's socket, as a string or a pathlib.Path, or None")
 
     def numbers(self, name: str, value: Any, counts: "range | Tuple[int, ...]", accepted: str) -> List[float]:
-        """A sequence of finite numbers, or one of them, as often as `counts` allows."""
+        """Accepts a sequence of finite numbers, or a single one, if `counts` contains its length."""
         values = [to_number(member) for member in listed(value)]
         finite = [number for number in values if number is not None]
         if len(finite) < len(values) or len(values) not in counts:
@@ -123,7 +128,7 @@ def is_utf8(text: str) -> bool:
 
 
 def listed(value: Any) -> List[Any]:
-    """The members of a sequence, an array or a tensor; else the value itself as the only one."""
+    """Returns the members of a sequence, an array or a tensor. Any other value is the only member."""
     if isinstance(value, (str, bytes, dict)):
         return [value]
     try:
@@ -133,17 +138,17 @@ def listed(value: Any) -> List[Any]:
 
 
 def to_integer(value: Any, booleans: bool = False) -> Optional[int]:
-    """None for what is no integer. True and False are none either, unless asked for."""
+    """Returns an integer, or None for other values. True and False count only if `booleans` is set."""
     if type(value).__name__ in ("bool", "bool_") and not booleans:
         return None
     try:
         return operator.index(value.item() if hasattr(value, "item") else value)
-    except (TypeError, ValueError, RuntimeError):  # the latter two from arrays and tensors of several elements
+    except (TypeError, ValueError, RuntimeError):  # the last two: arrays and tensors of several elements
         return None
 
 
 def to_number(value: Any) -> Optional[float]:
-    """A finite number, an integer as such; None for anything else."""
+    """Returns a finite number, integers as int; None for other values."""
     integer = to_integer(value)
     if integer is not None:
         return integer

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a feed is called that was given no name.
+"""The default name of a feed.
 
-What comes in: how this program was started. What goes out: a name by which its user knows it again in ``pinfeed status``.
+In: how this program was started. Out: a name that its user recognises in ``pinfeed status``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from ._checks import MAX_NAME_BYTES
 
 
 def default_name() -> Optional[str]:
-    """The module of ``python3 -m``, else the script's file; None when there is neither, or no name that the daemon takes."""
+    """Returns the module of ``python3 -m``, or else the script's file name. None if there is neither, or if the daemon
+    would not accept it.
+    """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     module: str = getattr(spec, "name", None) or ""
     argv = getattr(sys, "argv", None) or [""]
     name = module[: -len(".__main__")] if module.endswith(".__main__") else module
     if not name or name == "__main__":
         name = os.path.basename(argv[0])
-    if name in ("", "-", "-c", "-m"):  # an interpreter without a script
+    if name in ("", "-", "-c", "-m"):  # the interpreter runs no script
         return None
     shown = "".join(letter if letter.isprintable() else "?" for letter in name)
     return shown.encode("utf-8", "replace")[:MAX_NAME_BYTES].decode("utf-8", "ignore") or None

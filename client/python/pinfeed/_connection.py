@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A feed's session with the daemon.
 
-What comes in: the handle of an open feed, and what was asked for. What goes out: what the feed is, its position, its end.
+In: the handle of an open feed, and the arguments of `open`. Out: the feed's properties, its position and its end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Self = TypeVar("_Self", bound="Connection")
 
 
 class Opened(NamedTuple):
-    """What `pf_open` gave for what was asked of it, and what else was asked for."""
+    """A feed opened by `pf_open`, and the arguments that the C library does not need."""
 
     library: _abi.Library
     handle: ctypes.c_void_p
@@ -35,31 +35,32 @@ class Opened(NamedTuple):
     zero_copy: Optional[bool]
     timeout: Optional[float]  # seconds that one batch may take
     address: str
-    ordinal: int  # of the GPU that was asked for; -1: the host
-    output: str  # what the trainer gets: a key of `_batch.OUTPUTS`
-    # Opens the same feed for another rank, at a cursor; to be called when this one is closed. None: the rank is final.
+    ordinal: int  # of the requested GPU; -1: the host
+    output: str  # a key of `_batch.OUTPUTS`
+    # Opens the same feed for another rank, at a cursor. None: the rank is final.
     reopen: "Optional[Callable[[Rank, str], Opened]]" = None
-    resumed: "Optional[Resumed]" = None  # from a state
+    resumed: "Optional[Resumed]" = None  # set if opened with a state
 
 
 class Resumed(NamedTuple):
-    """The part of a loaded state that the cursor does not hold."""
+    """The part of a loaded state that is not in the cursor."""
 
     epoch: int
-    ended: bool  # that epoch's last batch was given
-    next_epoch: Optional[int]  # what set_epoch chose to follow it
+    ended: bool  # the epoch's last batch was delivered
+    next_epoch: Optional[int]  # chosen by set_epoch
 
 
-# How long `close` waits for a thread that is inside the library, and one look of those that do not want to wait for it.
-_FAREWELL_S = 2.0
-_LOOK_S = 0.005
+# How long `close` waits for a thread inside the library, and how often other calls check whether such a thread is
+# waiting.
+_CLOSE_PATIENCE_S = 2.0
+_POLL_S = 0.005
 
-# Every feed. No WeakSet, whose callbacks are Python code, where an exception of a signal handler would be swallowed.
+# All feeds. Not a WeakSet: its callbacks are Python code, which would swallow an exception of a signal handler.
 _connections: "List[weakref.ref[Connection]]" = []
 
 
 def _after_fork_in_child() -> None:
-    """The threads that held locks in the parent are not in this process."""
+    """Replaces the locks: threads that held them in the parent do not exist in the child."""
     for reference in _connections:
         connection = reference()
         if connection is not None:
@@ -70,23 +71,24 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Connection:
-    """An open feed. Owns the library's handle. Threads: any, one after the other. Errors: `pinfeed.Error`; FAILED_PRECONDITION once it
-    is closed. Invariant: the handle is closed once, whatever fails."""
+    """An open feed. Owns the library's handle. Threads: any, one after the other. Errors: `pinfeed.Error`;
+    FAILED_PRECONDITION after the feed was closed. Invariant: the handle is closed exactly once, whatever fails.
+    """
 
     def __init__(self, opened: Opened) -> None:
         self._library = opened.library
         self._close = opened.library.pf_close
-        self._handle: Optional[ctypes.c_void_p] = opened.handle  # ours from here on, also when what follows fails: __del__ closes it, once
+        self._handle: Optional[ctypes.c_void_p] = opened.handle  # owned from here on: __del__ closes it if a later step fails
         self._lock = threading.RLock()
         self._closing = False
-        # Set while a thread with the lock waits for a batch: what others see of the feed meanwhile.
-        self._seen: Any = None
-        self._given = False  # a batch was given
+        # The feed's position for other threads, set while a thread that holds the lock waits for a batch.
+        self._snapshot: Any = None
+        self._delivered = False  # at least one batch was delivered
         _connections[:] = [reference for reference in _connections if reference() is not None] + [weakref.ref(self)]
         self._attach(opened)
 
     def _attach(self, opened: Opened) -> None:
-        """Uses what was opened, now and again for another rank."""
+        """Adopts an opened feed, the first or one reopened for another rank."""
         self._handle = opened.handle
         self._reopen = opened.reopen
         self._spec = spec = opened.spec
@@ -106,21 +108,21 @@ class Connection:
         self._epochs: int = spec.get("epochs", 0)
         logger.info("feed of %s: rank %d of %d (from %s)", describe(spec), rank.rank, rank.world_size, rank.source)
 
-    # ---- what it is -------------------------------------------------------------------------------------------------------------
+    # ---- Properties ----
 
     def __len__(self) -> int:
-        """Batches of an epoch, for this rank. With share="queue", of the whole group."""
+        """Batches per epoch for this rank. With share="queue", for the whole group."""
         self._find_rank()
         return self._batches
 
     @property
     def dataset_size(self) -> int:
-        """Samples of the whole dataset."""
+        """Samples in the whole dataset."""
         return self._samples
 
     @property
     def batch_size(self) -> int:
-        """Samples of a full batch."""
+        """Samples in a full batch."""
         return int(self._spec["batch_size"])
 
     @property
@@ -130,34 +132,40 @@ class Connection:
 
     @property
     def epochs(self) -> Optional[int]:
-        """Epochs until the feed ends, None if it does not."""
+        """The number of epochs until the feed ends. None: unlimited."""
         return self._epochs or None
 
     @property
     def rank(self) -> int:
-        """This feed's rank. Unless it came from arguments or an initialised torch.distributed, it is
-        looked up again by this property, by ``len`` and at each ``for``. If torch.distributed was
-        initialised, or the launcher's variables were set, since `open`, the feed reopens as that rank and logs a warning. If it already gave
-        batches before, the ``for`` raises Error (FAILED_PRECONDITION)."""
+        """This feed's rank.
+
+        A rank from arguments or from an initialised torch.distributed is final. Any other rank is looked up again by
+        this property, by ``len`` and by each ``for``. If torch.distributed was initialised or the launcher's
+        variables were set after `open`, the feed reopens with the new rank and logs a warning. If the feed has
+        delivered batches before, the ``for`` raises Error (FAILED_PRECONDITION) instead.
+        """
         self._find_rank()
         return self._rank.rank
 
     @property
     def world_size(self) -> int:
-        """By how many ranks the samples are shared; see `rank`."""
+        """The number of ranks that share the samples. See `rank`."""
         self._find_rank()
         return self._rank.world_size
 
     @property
     def rank_source(self) -> str:
-        """Where rank and world size come from: "arguments", "torch.distributed", "RANK/WORLD_SIZE", "SLURM_PROCID/SLURM_NTASKS",
-        "share" (a shared feed is not split by rank) or "default"."""
+        """Where rank and world size come from: "arguments", "torch.distributed", "RANK/WORLD_SIZE",
+        "SLURM_PROCID/SLURM_NTASKS", "share" (a shared feed is not split by rank) or "default".
+        """
         self._find_rank()
         return self._rank.source
 
     @property
     def slots(self) -> int:
-        """Batches that can be prefetched or held at once. While the trainer holds all but one, further ones come as copies."""
+        """The number of batches prefetched or held at once. While the trainer holds all but one, further batches come
+        as copies.
+        """
         return self._slots
 
     @property
@@ -172,13 +180,13 @@ class Connection:
 
     @property
     def fingerprint(self) -> str:
-        """The dataset's fingerprint: it changes when the samples change."""
+        """The dataset's fingerprint, which changes when the samples change."""
         return self._fingerprint
 
     @property
     def reconnects(self) -> int:
         """How often the feed reconnected after losing the daemon."""
-        if self._handle is not None and self._lock.acquire(blocking=False):  # else it is what a waiting thread noted
+        if self._handle is not None and self._lock.acquire(blocking=False):  # otherwise a waiting thread has recorded it
             try:
                 self._reconnects = self._get_info().reconnects
             finally:
@@ -187,25 +195,27 @@ class Connection:
 
     @property
     def classes(self) -> List[str]:
-        """Names of the labels 0, 1, ..., as torchvision's `ImageFolder` has them; empty when the dataset has none."""
+        """Names of the labels 0, 1, ..., like `ImageFolder.classes` of torchvision. Empty if the dataset names no
+        classes.
+        """
         return self._classes
 
-    # ---- which share of the samples it gives -------------------------------------------------------------------------------------
+    # ---- Rank ----
 
     def _find_rank(self, for_batches: bool = False) -> None:
-        """Reopens the feed if its rank has become known since it was opened."""
+        """Reopens the feed if its rank became known after it was opened."""
         if later_rank(self._rank) is None or self._handle is None:
             return
-        if self._given:
+        if self._delivered:
             if for_batches:
                 self._refuse_late_rank()
             return
-        # Not when another thread has the feed: that one looked, too.
+        # Skipped while another thread uses the feed: that thread checks too.
         if self._lock.acquire(blocking=False):
             try:
                 place = later_rank(self._rank)
-                if place is not None and not self._given:
-                    self._become(place)
+                if place is not None and not self._delivered:
+                    self._reopen_as(place)
             finally:
                 self._lock.release()
 
@@ -220,7 +230,7 @@ class Connection:
                 f"init_process_group), or pass rank={known.rank}, world_size={known.world_size} to keep the old one",
             )
 
-    def _become(self, place: Rank) -> None:
+    def _reopen_as(self, place: Rank) -> None:
         known, handle, cursor = self._rank, self._handle, self._next_cursor()
         logger.warning(
             "feed of %s: opened as rank %d of %d (from %s); this process is now rank %d of %d (from %s), so the feed is reopened with that rank. "
@@ -228,22 +238,22 @@ class Connection:
             describe(self._spec), known.rank, known.world_size, known.source,
             place.rank, place.world_size, place.source, known.rank, known.world_size,
         )  # fmt: skip
-        assert self._reopen is not None  # `later_rank` knows of none behind arguments
+        assert self._reopen is not None  # otherwise `later_rank` returned None
         opened: Optional[Opened] = None
         try:
-            opened = self._reopen(place, cursor)  # a refusal leaves the feed as it is
+            opened = self._reopen(place, cursor)  # if refused, the feed is unchanged
         except ResourceExhaustedError:
-            pass  # there may be room for one of the two only
+            pass  # the memory may suffice for one feed only
         self._handle = None
-        self._forget()
+        self._release_batches()
         self._close(handle)
         self._attach(opened if opened is not None else self._reopen(place, cursor))
 
     def _next_cursor(self) -> str:
-        """Where the next batch is."""
+        """Returns the position of the next batch."""
         raise NotImplementedError
 
-    # ---- its position -----------------------------------------------------------------------------------------------------------
+    # ---- Position ----
 
     def _get_cursor(self) -> bytes:
         needed = ctypes.c_size_t()
@@ -257,21 +267,22 @@ class Connection:
             self._library.check(result)
             return buffer.value
 
-    # ---- its end ----------------------------------------------------------------------------------------------------------------
+    # ---- Closing ----
 
     def close(self) -> None:
-        """Ends the session with the daemon. Tensors in use stay valid. May be called twice, and from another thread: a thread that
-        waits for a batch then raises Error (CANCELLED).
+        """Ends the session with the daemon. Tensors in use stay valid. May be called twice, and from another thread: a
+        thread that waits for a batch then raises Error (CANCELLED).
 
-        Waits until the daemon has taken the memory back, at most 2 s; on a GPU first until the streams that batches were taken on have got
-        so far, at most 10 s, after which the memory stays with this process, with a warning. While another thread waits for a daemon that
-        is lost, it leaves the end to that one after 2 s.
+        Waits at most 2 s until the daemon has reclaimed the memory. On a GPU it waits first, at most 10 s, until the
+        streams have executed the queued releases; if they have not, the memory stays mapped until the process ends,
+        with a warning. If another thread waits for a lost daemon, this call returns after 2 s and that thread closes
+        the feed.
         """
         self._closing = True
         begin = time.monotonic()
-        while not self._lock.acquire(timeout=_LOOK_S):
-            if self._seen is not None and time.monotonic() - begin > _FAREWELL_S:
-                return  # that thread does it when the library returns
+        while not self._lock.acquire(timeout=_POLL_S):
+            if self._snapshot is not None and time.monotonic() - begin > _CLOSE_PATIENCE_S:
+                return  # that thread closes the feed when the library returns
         try:
             self._end()
         finally:
@@ -282,7 +293,7 @@ class Connection:
         if handle is None:
             return
         try:
-            self._forget()
+            self._release_batches()
         finally:
             self._close(handle)
         self._library.drain_log()
@@ -294,12 +305,12 @@ class Connection:
         self.close()
 
     def __del__(self) -> None:
-        # The constructor may have failed before there was a handle, and at the interpreter's end modules may be gone.
+        # The constructor may have failed early, and at interpreter exit modules may be gone.
         handle = self.__dict__.pop("_handle", None)
         if handle is not None:
             self._close(handle)
 
-    def _forget(self) -> None:
+    def _release_batches(self) -> None:
         """Releases what a closed feed must not keep. Overridden by subclasses."""
 
     def _check_open(self) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which daemon to talk to: the one named, the system's, or a private one that ends with this process.
+"""Chooses a daemon: the one named, the system's, or a private one that ends with this process.
 
-What goes out: the path of a socket. The private daemon is started once a process, when the first feed needs it, shared by all its
-feeds, and started anew when it dies. It holds the reading end of a pipe whose writing end is here, so it ends when this process does, by SIGKILL too.
+Out: a socket's path. A process starts at most one private daemon, when its first feed needs it. All its feeds share
+that daemon, and it is restarted if it dies. The daemon holds the read end of a pipe and this process the write end,
+so the daemon ends whenever this process does, even by SIGKILL.
 """
 
 from __future__ import annotations
@@ -31,39 +32,41 @@ _SOCKET_NAME = "pinfeed.sock"
 _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 1.0
 _RETRY_S = 0.05
-# A daemon that dies sooner would die again: what it was asked to do is what kills it.
-_LEAST_LIFE_S = 5.0
+# A daemon that dies earlier would die again, because of what it was asked to do.
+_MIN_LIFETIME_S = 5.0
 _LOG_TAIL_BYTES = 4000
-# sun_path holds 108 bytes; the daemon puts names of at most 32 bytes into the folder.
+# sun_path holds 108 bytes, and the daemon creates names of at most 32 bytes in the folder.
 _FOLDER_LIMIT_BYTES = 75
 
 
 def named_address(address: Optional[str]) -> Optional[str]:
-    """The socket that the caller or the environment names; None: it is the system's, or a private daemon's."""
+    """Returns the socket named by the caller or the environment. None: use the system's daemon or a private one."""
     return address or os.environ.get("PINFEED_ADDRESS")
 
 
 def address_for(address: Optional[str], open_timeout_s: float, share: Optional[str] = None) -> str:
-    """The socket to use: the one named, else the system's if it answers, else a private daemon's. Where the system's daemon has its
-    folder, one that is being restarted is waited for. `share`: see `private_address`."""
+    """Returns the socket to use: the one named, else the system's if it answers, else a private daemon's. If the system
+    daemon's folder exists, waits for a daemon that is restarting. `share`: see `private_address`.
+    """
     chosen = named_address(address)
     if chosen:
         return chosen
     has_service = os.path.isdir(os.path.dirname(SYSTEM_SOCKET))
-    waits = has_service and not _PrivateDaemon.is_there()
-    reason = _cannot_reach(SYSTEM_SOCKET, open_timeout_s, open_timeout_s if waits else 0)
+    waits = has_service and not _PrivateDaemon.exists()
+    reason = _connect_error(SYSTEM_SOCKET, open_timeout_s, open_timeout_s if waits else 0)
     if reason is None:
         return SYSTEM_SOCKET
     return private_address(reason, share)
 
 
 def private_address(reason: str, share: Optional[str] = None) -> str:
-    """A private daemon's socket, since the system's daemon is of no use, for that reason. Raises UnavailableError for a feed that is to be
-    shared, which would be shared with nobody."""
+    """Returns a private daemon's socket. `reason` says why the system's daemon cannot be used. Raises UnavailableError
+    for a shared feed, because no other process could join it.
+    """
     if share is not None:
         raise UnavailableError(
             Code.UNAVAILABLE,
-            f"share={share!r}: no common daemon answers at {SYSTEM_SOCKET} ({reason}), and a private daemon serves this process only; "
+            f"share={share!r}: no system-wide daemon answers at {SYSTEM_SOCKET} ({reason}), and a private daemon serves this process only; "
             "start pinfeedd and set PINFEED_ADDRESS to its socket in every process of the group",
         )
     has_service = os.path.isdir(os.path.dirname(SYSTEM_SOCKET))
@@ -71,22 +74,25 @@ def private_address(reason: str, share: Optional[str] = None) -> str:
 
 
 def is_private(address: str) -> bool:
-    """Whether that is this process's private daemon."""
+    """Whether this is the socket of this process's private daemon."""
     daemon = _PrivateDaemon.instance
     return daemon is not None and daemon.address == address
 
 
 def revive(address: str) -> None:
-    """If the private daemon has that address and died, starts it anew; its feeds then go on by themselves. Raises UnavailableError when
-    that is no use."""
+    """Restarts the private daemon with that address if it died; its feeds then reconnect. Raises UnavailableError if a
+    restart is pointless.
+    """
     daemon = _PrivateDaemon.instance
     if daemon is not None and is_private(address):
         daemon.revive()
 
 
-def _cannot_reach(path: str, timeout_s: float, absent_s: float) -> Optional[str]:
-    """None when somebody accepts connections at the path, else why not. Nobody's being there is taken for an answer after `absent_s`."""
-    until = time.monotonic() + absent_s
+def _connect_error(path: str, timeout_s: float, retry_s: float) -> Optional[str]:
+    """Returns None if a daemon accepts connections at the path, or else the reason. Retries for `retry_s` while no
+    daemon listens.
+    """
+    until = time.monotonic() + retry_s
     while True:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(timeout_s)
@@ -98,16 +104,16 @@ def _cannot_reach(path: str, timeout_s: float, absent_s: float) -> Optional[str]
                 reason = os.strerror(error.errno) if error.errno else str(error)
         if not absent or time.monotonic() >= until:
             return reason
-        time.sleep(_RETRY_S)  # there is nothing to wait on: the socket's very name is new after a restart
+        time.sleep(_RETRY_S)  # polled: a restarted daemon creates a new socket, so there is nothing to wait on
 
 
 def find_program() -> str:
-    """The program ``pinfeedd``: $PINFEED_DAEMON, in the package, on the PATH, in the source tree's build."""
+    """Returns the program ``pinfeedd``: $PINFEED_DAEMON, in the package, on the PATH, or in the source tree's build."""
     chosen = os.environ.get("PINFEED_DAEMON")
     if chosen:
         return chosen
     package = Path(__file__).resolve().parent
-    for bundled in (package / "bin" / "pinfeedd", _abi.ancestor(package, 3) / "bin" / "pinfeedd"):  # in the package; beside it in an installed tree
+    for bundled in (package / "bin" / "pinfeedd", _abi.ancestor(package, 3) / "bin" / "pinfeedd"):  # in the package; in an installed tree
         if bundled.is_file():
             return str(bundled)
     tree = _abi.source_tree()
@@ -126,24 +132,24 @@ def find_program() -> str:
 
 
 class _PrivateDaemon:
-    """A daemon of this process alone.
+    """A daemon for this process only.
 
-    Owns the process, the pipe's writing end, the socket's folder and the daemon's log (a file without a name).
-    Threads: `is_there`, `shared` and `revive` from any.
+    Owns the process, the pipe's write end, the socket's folder and the daemon's log (an unnamed file). Threads:
+    `exists`, `shared` and `revive` from any.
     """
 
     instance: Optional["_PrivateDaemon"] = None
     _lock = threading.Lock()
 
     @classmethod
-    def is_there(cls) -> bool:
-        """Whether this process has one, dead or alive."""
+    def exists(cls) -> bool:
+        """Whether this process has started a private daemon, dead or alive."""
         with cls._lock:
             return cls.instance is not None and cls.instance._is_ours()
 
     @classmethod
     def shared(cls, why: str, level: int) -> "_PrivateDaemon":
-        """`why`: what one is started for, which is logged at `level`."""
+        """Returns the process's daemon, starting it if necessary. `why` is logged at `level` when one is started."""
         with cls._lock:
             if cls.instance is not None and cls.instance._is_ours():
                 cls.instance._restart_if_dead(0)
@@ -157,7 +163,7 @@ class _PrivateDaemon:
         self._folder = _make_folder()
         self.address = os.path.join(self._folder, _SOCKET_NAME)
         self._log: IO[bytes] = tempfile.TemporaryFile()
-        self._lifetime = -1  # stopped, or not started yet
+        self._lifetime = -1  # closed, or not started yet
         self._process: Optional["subprocess.Popen[bytes]"] = None
         logger.log(
             level,
@@ -178,17 +184,17 @@ class _PrivateDaemon:
     def revive(self) -> None:
         with self._lock:
             if self._is_ours():
-                self._restart_if_dead(_LEAST_LIFE_S)
+                self._restart_if_dead(_MIN_LIFETIME_S)
 
     def _is_ours(self) -> bool:
-        """False in forked children, and once it is stopped."""
+        """False in forked children, and after `stop`."""
         return os.getpid() == self._owner_pid and self._lifetime >= 0
 
-    def _restart_if_dead(self, least_life_s: float) -> None:
+    def _restart_if_dead(self, min_lifetime_s: float) -> None:
         if self._process is None or self._process.poll() is None:
             return
         said = f"the private daemon {self._program} ended with status {self._process.returncode}{self._log_tail()}"
-        if time.monotonic() - self._started < least_life_s:
+        if time.monotonic() - self._started < min_lifetime_s:
             raise UnavailableError(
                 Code.UNAVAILABLE, f"{said}\nit had just been started, so another one would do no better; once what ended it is mended, open the feed again"
             )
@@ -198,7 +204,7 @@ class _PrivateDaemon:
         self._start()
 
     def _start(self) -> None:
-        # No pipe end is inherited but the two named in pass_fds.
+        # The daemon inherits only the two pipe ends in pass_fds.
         lifetime, self._lifetime = os.pipe()
         ready, ready_writer = os.pipe()
         self._started = time.monotonic()
@@ -218,7 +224,7 @@ class _PrivateDaemon:
                 stdout=self._log,
                 stderr=self._log,
                 pass_fds=(lifetime, ready_writer),
-                start_new_session=True,  # Ctrl-C is the trainer's to handle; the pipe ends the daemon
+                start_new_session=True,  # the trainer handles Ctrl-C; the pipe ends the daemon
             )
         except OSError as error:
             os.close(ready)
@@ -232,8 +238,8 @@ class _PrivateDaemon:
             os.close(ready)
 
     def _wait_ready(self, process: "subprocess.Popen[bytes]", ready: int) -> None:
-        """Returns when the daemon says on the pipe that it is ready. The pipe also ends with the daemon."""
-        poll = select.poll()  # unlike select(), takes descriptors above 1023
+        """Waits until the daemon reports on the pipe that it is ready. The pipe also closes when the daemon ends."""
+        poll = select.poll()  # unlike select(), accepts descriptors above 1023
         poll.register(ready, select.POLLIN)
         if not poll.poll(_START_TIMEOUT_S * 1000):
             raise UnavailableError(
@@ -252,13 +258,13 @@ class _PrivateDaemon:
         return f"; its log ends with:\n{text}" if text else " and logged nothing"
 
     def _after_fork(self) -> None:
-        """A child must not keep the pipe open: the daemon is to end with the parent."""
+        """Closes the child's copy of the pipe, so that the daemon ends with the parent."""
         if self._lifetime >= 0:
             os.close(self._lifetime)
             self._lifetime = -1
 
     def stop(self) -> None:
-        """Hangs up and removes the folder. Does nothing the second time, and in forked children."""
+        """Closes the pipe and removes the folder. Does nothing when called again, and in forked children."""
         if os.getpid() != self._owner_pid or self._lifetime < 0:
             return
         os.close(self._lifetime)
@@ -268,14 +274,14 @@ class _PrivateDaemon:
             try:
                 self._process.wait(_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                # It waits for batches that are still held here, and ends with this process at the latest.
-                self._process.returncode = 0  # no warning of a child that runs on
+                # The daemon waits for batches that are held here, and ends with this process at the latest.
+                self._process.returncode = 0  # suppresses the warning about a running child
         self._log.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _make_folder() -> str:
-    """A new folder that only this user can enter, with a path short enough for a socket's address."""
+    """Creates a folder that only this user can enter, with a path short enough for a socket address."""
     parents: List[str] = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
     refused: List[str] = []
     for parent in parents:
@@ -285,4 +291,4 @@ def _make_folder() -> str:
             return tempfile.mkdtemp(prefix="pinfeed-", dir=parent)  # mode 0700
         except OSError as error:
             refused.append(f"{parent}: {error.strerror}")
-    raise Error(Code.FAILED_PRECONDITION, f"no place for the private daemon's socket ({'; '.join(refused)}): set TMPDIR to a short, writable path")
+    raise Error(Code.FAILED_PRECONDITION, f"no folder for the private daemon's socket ({'; '.join(refused)}): set TMPDIR to a short, writable path")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a batch of the library to tensors on the trainer's GPU.
+"""Makes tensors on the trainer's GPU of the library's batches.
 
-What comes in: a ``pf_batch*`` whose slot lies on the GPU. What goes out: a `Batch` of tensors in the framework's own memory. Nothing waits:
-one kernel for all of them and the slot's release are put on the framework's current stream.
+In: a ``pf_batch*`` whose slot is on the GPU. Out: a `Batch` of tensors in the framework's own memory. Nothing waits:
+one kernel writes all tensors, and the slot's release follows it on the framework's current stream.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ._lease import LEASES, Lease
 
 
 class Memory(NamedTuple):
-    """A framework's memory on one GPU: what `DeviceBatchMaker` needs of it."""
+    """A framework's memory on one GPU, as `DeviceBatchMaker` uses it."""
 
-    dtype: Callable[[str], Any]  # by pinfeed's name of it; AttributeError or TypeError when the framework has none
-    empty: Callable[[Tuple[int, ...], Any], Any]  # an uninitialised, dense tensor of a shape and such a dtype
+    dtype: Callable[[str], Any]  # by pinfeed's name; raises AttributeError or TypeError if the framework lacks it
+    empty: Callable[[Tuple[int, ...], Any], Any]  # an uninitialised, dense tensor of a shape and dtype
     address: Callable[[Any], int]  # of a tensor's first byte
-    stream: Callable[[], int]  # the stream that is current now, as a CUstream
-    lend: Callable[[RawTensor], Any]  # a tensor of the framework over memory that is ours
+    stream: Callable[[], int]  # the current stream, as a CUstream
+    lend: Callable[[RawTensor], Any]  # a tensor over memory owned by pinfeed
     copy: Callable[[Any], Any]  # of a tensor, in the order of the current stream
 
 
 def ordinal_of(checks: Checks, device: Any) -> int:
-    """The GPU that a user's `device` means, by its number in this process; -1 for the host."""
+    """Returns the CUDA ordinal of the GPU that a user's `device` names; -1 for the host."""
     if device is None:
         return -1
     text = str(device)
@@ -55,7 +55,7 @@ def _current_device() -> int:
 
 
 def torch_memory(ordinal: int) -> Memory:
-    """PyTorch's caching allocator on GPU `ordinal`."""
+    """Returns PyTorch's caching allocator on GPU `ordinal`."""
     import torch
     from torch.utils.dlpack import from_dlpack
 
@@ -64,7 +64,8 @@ def torch_memory(ordinal: int) -> Memory:
     def stream() -> int:
         return int(torch.cuda.current_stream(device).cuda_stream)
 
-    # The same number without the objects around it, which cost some microseconds; what torch's own compiled code calls.
+    # Returns the same number without creating Python objects, which cost some microseconds. torch's compiled code calls
+    # it too.
     raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return Memory(
         dtype=lambda name: getattr(torch, name),
@@ -77,7 +78,7 @@ def torch_memory(ordinal: int) -> Memory:
 
 
 def cupy_memory(ordinal: int) -> Memory:
-    """CuPy's memory pool on GPU `ordinal`. It has no bfloat16: ask for float16 or float32."""
+    """Returns CuPy's memory pool on GPU `ordinal`. CuPy has no bfloat16: use float16 or float32."""
     import cupy
 
     def empty(shape: Tuple[int, ...], dtype: Any) -> Any:
@@ -100,21 +101,22 @@ def cupy_memory(ordinal: int) -> Memory:
 
 class _Output(NamedTuple):
     name: str
-    kind: int  # pf_dtype
+    kind: int  # a pf_dtype
     dtype: Any
     sample_shape: Tuple[int, ...]
 
 
 class DeviceBatchMaker(Maker):
-    """Turns batches of one feed into tensors on a GPU; the hot path. The same to its caller as `BatchMaker`.
+    """Makes tensors on a GPU of one feed's batches. This is the hot path. Has the interface of `BatchMaker`.
 
-    No slot is held once its batch is written. Invariant: a batch that `make` could not write stays with what `take` gave.
+    A slot is not held once its batch is written. Invariant: if `make` fails, the object from `take` still owns the
+    batch.
     """
 
     def __init__(
-        self, library: _abi.Library, handle: Optional[ctypes.c_void_p], output_count: int, batch_size: int, most_held: int, memory: Memory
+        self, library: _abi.Library, handle: Optional[ctypes.c_void_p], output_count: int, batch_size: int, max_held: int, memory: Memory
     ) -> None:
-        super().__init__(library, batch_size, most_held)
+        super().__init__(library, batch_size, max_held)
         self._write = library.pf_batch_write_quick
         self._memory = memory
         self._outputs: List[_Output] = []
@@ -131,11 +133,11 @@ class DeviceBatchMaker(Maker):
             return self._memory.dtype(known)
         except (AttributeError, TypeError):
             raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT, f"tensor {name!r} is {known}, which the framework that is to get it does not have: add ToDtype"
+                Code.INVALID_ARGUMENT, f"tensor {name!r} is {known}, which the framework does not support: add ToDtype"
             ) from None
 
     def take(self, out: ctypes.c_void_p) -> Any:
-        """The batch whose pointer `out` holds and `info_ref` describes; see `BatchMaker`."""
+        """Takes ownership of the batch in `out`, described by `info_ref`; see `BatchMaker.take`."""
         handle = out.value
         if handle is None:
             return None
@@ -152,7 +154,7 @@ class DeviceBatchMaker(Maker):
         return taken
 
     def make(self, taken: Any) -> Batch:
-        """The batch, once it is being written and its slot is on its way back."""
+        """Returns the batch, with its writing and its slot's release queued on the current stream."""
         if taken.batch is None or not taken.results:
             memory = self._memory
             empty = memory.empty
@@ -163,17 +165,18 @@ class DeviceBatchMaker(Maker):
             pointers[:] = [memory.address(tensor) for tensor in tensors]
             stream = memory.stream()
             taken.batch = batch
-            # Call and note of its result in one, without a place between for a signal handler: a batch is written once.
+            # Calls the library and stores the result without a point where a signal handler could run, so a batch is
+            # written once.
             taken.results.extend(map(self._write, (taken.handle,), (pointers,), (len(tensors),), (stream,)))
         if taken.results[0]:
             raise self._library.error(taken.results.pop())
-        taken.lease._as_parameter_ = None  # it is given back already
+        taken.lease._as_parameter_ = None  # the library has released it
         made: Batch = taken.batch
         return made
 
 
 class _Taken:
-    """A batch that is to be written to the trainer's tensors."""
+    """A batch that has yet to be written to the trainer's tensors."""
 
     leaving = False
 
@@ -182,11 +185,11 @@ class _Taken:
         self.handle: Optional[int] = None
         self.lease: Any = None
         self.batch: Optional[Batch] = None
-        self.results: List[int] = []  # of the one call that wrote it
+        self.results: List[int] = []  # of the one call that wrote the batch
 
 
 class _Lent:
-    """Stands for a slot in use. Its end gives the slot back, in the order of `stream`."""
+    """A slot in use. Its end returns the slot, in the order of `stream`."""
 
     info: Tuple[int, ...]
     stream: ctypes.c_void_p
@@ -194,9 +197,12 @@ class _Lent:
 
 
 class LentBatchMaker(DeviceBatchMaker):
-    """As DeviceBatchMaker, but tensors are views of the slot, unless they are small. The slot goes back when the last reference to any of
-    them dies: in the order of the stream that was current when the batch was taken, so work on other streams must be joined into that
-    one before. A batch that would leave the daemon too few slots is copied, as DeviceBatchMaker does."""
+    """Like DeviceBatchMaker, but tensors are views of the slot unless they are small.
+
+    The slot is returned when the last reference to any view is gone, in the order of the stream that was current
+    when the batch was taken. Work on other streams must be joined into that stream before. A batch that would leave
+    the daemon too few slots is copied, as by DeviceBatchMaker.
+    """
 
     def __init__(
         self,
@@ -204,16 +210,16 @@ class LentBatchMaker(DeviceBatchMaker):
         handle: Optional[ctypes.c_void_p],
         output_count: int,
         batch_size: int,
-        most_held: int,
+        max_held: int,
         memory: Memory,
         gpu: int,
     ) -> None:
-        super().__init__(library, handle, output_count, batch_size, most_held, memory)
+        super().__init__(library, handle, output_count, batch_size, max_held, memory)
         self._gpu = gpu
-        self._places: List[Tuple[int, int, bool]] = []  # offset, bytes of a sample, writable
+        self._places: List[Tuple[int, int, bool]] = []  # offset, bytes per sample, writable
 
-    def _learn(self, handle: Optional[int], data: int) -> None:
-        """Takes the layout from the first batch: whole, or not at all."""
+    def _read_layout(self, handle: Optional[int], data: int) -> None:
+        """Reads the layout from the first batch, completely or not at all."""
         places = []
         for number, output in enumerate(self._outputs):
             tensor = self._library.tensor(self._library.pf_get_tensor_quick, handle, number)
@@ -233,11 +239,11 @@ class LentBatchMaker(DeviceBatchMaker):
         if handle is None:
             return None
         if not self._places:
-            self._learn(handle, info[6])
-        if info[5] > self.most_held:
+            self._read_layout(handle, info[6])
+        if info[5] > self.max_held:
             return super().take(out)
         lent = _Lent()
-        # The callback gets the reference as a third argument, NULL, which the C calling conventions forgive.
+        # The callback gets the weak reference as a third argument (NULL), which C calling conventions allow.
         owned = ctypes.c_void_p()
         lent.stream = ctypes.c_void_p(self._memory.stream())
         lease = Lease(lent, functools.partial(self._library.pf_batch_release_on_quick, owned, lent.stream))
@@ -260,8 +266,8 @@ class LentBatchMaker(DeviceBatchMaker):
                 for tensor, output, (_, sample_bytes, _) in zip(batch, self._outputs, self._places)
             }
             return batch
-        # Small tensors are copied on the stream that is current now, which may be another than when the batch was taken, before an
-        # exception.
+        # Small tensors are copied on the stream that is current now. After an exception that may not be the stream at
+        # the time of `take`.
         taken.stream.value = self._memory.stream()
         tensors, raw = [], {}
         for output, (offset, sample_bytes, writable) in zip(self._outputs, self._places):
@@ -282,5 +288,5 @@ class LentBatchMaker(DeviceBatchMaker):
 
 
 def memory_of(framework: str, ordinal: int) -> Memory:
-    """The memory of "torch" or "cupy" on a GPU."""
+    """Returns the memory of "torch" or "cupy" on a GPU."""
     return {"torch": torch_memory, "cupy": cupy_memory}[framework](ordinal)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a batch as an object that other frameworks can take over by DLPack or NumPy's array interface, without a copy.
+"""A batch's memory as an object that other frameworks import by DLPack or NumPy's array interface, without a copy.
 
-What comes in: an address, a shape, an element type, and the object that keeps the memory alive.
-What goes out: `RawTensor`. Neither NumPy nor PyTorch is needed for it. The layout of the structs is that of DLPack's dlpack.h.
+In: an address, a shape, an element type, and the object that keeps the memory alive. Out: `RawTensor`, which needs
+neither NumPy nor PyTorch. The structs have the layout of DLPack's dlpack.h.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Dict, Optional, Tuple
 _CPU = (1, 0)  # kDLCPU, device 0
 _CUDA = 2  # kDLCUDA
 
-# pf_dtype -> (DLPack's type code, bits, name, NumPy's type string).
-# bfloat16 has no type string of NumPy's own; its bits are shown as uint16.
+# pf_dtype -> (DLPack's type code, bits, name, NumPy's type string). NumPy has no type string for bfloat16: its bits are
+# shown as uint16.
 DTYPES: Dict[int, Tuple[int, int, str, str]] = {
     1: (6, 8, "bool", "|b1"),
     2: (1, 8, "uint8", "|u1"),
@@ -76,19 +76,19 @@ _capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_ch
 _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 
 
-# Called with an address by whoever took the tensor over, on any thread; ctypes takes the GIL first. No function of Python's own, in which
-# Ctrl-C could land.
+# The consumer calls this with a struct's address, on any thread; ctypes takes the GIL first. It is not a Python
+# function, in which Ctrl-C could interrupt.
 _delete = _exported.pop
 
 
-# May run while the interpreter takes this module apart, so what it needs are its own defaults.
-def _forget_capsule(
+# May run while the interpreter clears this module, so what it needs is bound as defaults.
+def _drop_capsule(
     capsule: int,
     exported: Dict[int, Tuple[Any, ...]] = _exported,
     is_valid: Any = _capsule_is_valid,
     pointer: Any = _capsule_pointer,
 ) -> None:
-    """A capsule dies. One that nobody took over still has its first name; its struct is then ours to drop."""
+    """Runs when a capsule dies. A capsule that was never consumed still has its first name; its struct is then dropped."""
     for name in (b"dltensor", b"dltensor_versioned"):
         if is_valid(capsule, name):
             exported.pop(pointer(capsule, name), None)
@@ -97,24 +97,25 @@ def _forget_capsule(
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _deleter = _Deleter(_delete)
-_destructor = _Destructor(_forget_capsule)
+_destructor = _Destructor(_drop_capsule)
 
 _deleter_address = ctypes.cast(_deleter, ctypes.c_void_p).value
 _destructor_address = ctypes.cast(_destructor, ctypes.c_void_p).value
-# Capsule names are borrowed by the capsule, and the C entry points may be called until the very end: none of these is ever freed.
+# Capsules borrow their names, and the C entry points may be called until the process ends: none of these is ever freed.
 _names = (b"dltensor", b"dltensor_versioned")
-for _immortal in (_deleter, _destructor, _delete, _forget_capsule, _names):
+for _immortal in (_deleter, _destructor, _delete, _drop_capsule, _names):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_immortal))
 
 
 @atexit.register
 def _at_exit() -> None:
-    """Tensors that outlive the interpreter must not call into it: their deleter becomes a C function that does nothing, and their
-    memory stays until the process ends."""
+    """Keeps tensors that outlive the interpreter from calling into it. Their deleter becomes a C function that does
+    nothing, and their memory stays until the process ends.
+    """
     if not _exported:
         return
-    # Not NULL, which DLPack allows but not every consumer checks for. It takes no argument, which the C calling conventions forgive,
-    # and may be called when there is no interpreter any more.
+    # Not NULL: DLPack allows NULL, but not every consumer checks for it. The function takes no argument, which C
+    # calling conventions allow, and may be called without an interpreter.
     nothing = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value
     for kept in list(_exported.values()):
         kept[0].deleter = nothing
@@ -122,13 +123,15 @@ def _at_exit() -> None:
 
 
 class RawTensor:
-    """A tensor in a slot, for any framework that speaks DLPack: ``jax.dlpack.from_dlpack(raw)``, ``torch.from_dlpack(raw)``,
-    ``numpy.from_dlpack(raw)``, ``numpy.asarray(raw)``. None of them copies, unless it must.
+    """A tensor in a slot, for any framework that supports DLPack: ``jax.dlpack.from_dlpack(raw)``,
+    ``torch.from_dlpack(raw)``, ``numpy.from_dlpack(raw)``, ``numpy.asarray(raw)``. These calls do not copy unless
+    the framework must.
 
-    Keeps its batch's slot, and so does what was made from it, on any thread and also after the feed was closed.
+    The tensor, and everything made from it, keeps its batch's slot: on any thread, also after the feed was closed.
 
-    shape: dimensions, the first is the batch's samples. dtype: "uint8", "bfloat16" and so on. writable: False for the slots of shared
-    feeds; then only consumers of DLPack 1.0 can take it. nbytes: its length in bytes. address: of its first byte.
+    shape: the dimensions, starting with the batch's number of samples. dtype: the name, such as "uint8" or
+    "bfloat16". writable: False for slots of shared feeds, which only consumers of DLPack 1.0 accept. nbytes: the
+    length in bytes. address: of the first byte.
     """
 
     __slots__ = ("_capsule", "_device", "_dtype", "_owner", "address", "nbytes", "shape", "writable")
@@ -136,10 +139,10 @@ class RawTensor:
     def __init__(
         self, owner: Any, address: int, nbytes: int, shape: Tuple[int, ...], dtype: int, writable: bool, gpu: int = -1
     ) -> None:
-        """`gpu`: on which the memory is, by its number in this process; -1: on the host."""
+        """`gpu`: the CUDA ordinal of the GPU with the memory; -1: host."""
         self._device = _CPU if gpu < 0 else (_CUDA, gpu)
         self._owner = owner
-        # The newest capsule. A consumer that fails drops it with its own exception under way, and no Python can run then.
+        # The newest capsule. A failing consumer drops it while its own exception is set, when no Python code can run.
         self._capsule: Any = None
         self._dtype = dtype
         self.address = address
@@ -148,7 +151,7 @@ class RawTensor:
         self.writable = writable
 
     def __del__(self) -> None:
-        self._capsule = None  # here, where the interpreter has put an exception that is under way aside
+        self._capsule = None  # here, where the interpreter has saved the current exception
 
     @property
     def dtype(self) -> str:
@@ -165,7 +168,7 @@ class RawTensor:
             "version": 3,
             "shape": self.shape,
             "typestr": DTYPES[self._dtype][3],
-            # An empty tensor may be at address 0, which NumPy takes for none; nothing is read there.
+            # An empty tensor may have address 0, which NumPy rejects. Nothing is read there.
             "data": (self.address or 1, not self.writable),
         }
 
@@ -180,8 +183,10 @@ class RawTensor:
         dl_device: Optional[Tuple[int, int]] = None,
         copy: Optional[bool] = None,
     ) -> Any:
-        """A capsule after the array API standard. Raises BufferError for what cannot be given without a copy."""
-        # A batch on a GPU was complete before it was published: whatever the consumer's stream, there is nothing to wait for.
+        """Returns a capsule as defined by the array API standard. Raises BufferError for requests that would need a
+        copy.
+        """
+        # A batch on a GPU was complete before it was published, so no consumer's stream has to wait.
         if self._device == _CPU and stream is not None and stream != -1:
             raise BufferError(f"stream={stream!r}: tensors on the host have no stream")
         if dl_device is not None and tuple(map(int, dl_device)) != self._device:
@@ -191,7 +196,7 @@ class RawTensor:
         versioned = max_version is not None and max_version[0] >= 1
         if not versioned and not self.writable:
             raise BufferError(
-                "this tensor is read-only (its slot is shared), which DLPack before 1.0 cannot say: use a newer consumer, "
+                "this tensor is read-only (its slot is shared), which DLPack before 1.0 cannot express: use a newer consumer, "
                 "or numpy.asarray(), or the tensors of the batch itself"
             )
         managed: Any = _ManagedVersioned() if versioned else _Managed()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong, as exceptions. Each also is the built-in exception that a caller would expect."""
+"""pinfeed's exceptions. Each is also the matching built-in exception."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Dict, Type
 
 
 class Code(enum.IntEnum):
-    """Result codes; the values are those of ``pf_result`` and of gRPC."""
+    """Result codes, with the values of ``pf_result`` and of gRPC."""
 
     OK = 0
     CANCELLED = 1
@@ -30,7 +30,9 @@ class Code(enum.IntEnum):
 
 
 class Error(RuntimeError):
-    """Base of every error of pinfeed. ``code`` says what kind it is, ``str(error)`` what was tried, on what, and what to do."""
+    """Base class of all pinfeed errors. ``code`` is the kind of error; ``str(error)`` says what was tried, on what
+    object, and what to do.
+    """
 
     code: Code
 
@@ -39,7 +41,7 @@ class Error(RuntimeError):
         self.code = code
 
     def __str__(self) -> str:
-        # OSError's own __str__, which some subclasses would inherit, formats numbers.
+        # Some subclasses would inherit OSError's __str__, which formats numbers.
         return str(self.args[0]) if self.args else self.code.name
 
     def __reduce__(self) -> "tuple[type[Error], tuple[Code, str]]":
@@ -47,11 +49,13 @@ class Error(RuntimeError):
 
 
 class InvalidArgumentError(Error, ValueError):
-    """The dataset, the transforms or another argument cannot be; the message lists every fault, one a line, led by its field."""
+    """The dataset, the transforms or another argument is invalid. The message lists every fault, one per line,
+    beginning with the field.
+    """
 
 
 class UnexpectedArgumentError(InvalidArgumentError, TypeError):
-    """`open` has no argument of that name; the message says what takes its place, or which name may have been meant."""
+    """`open` has no argument of that name. The message says what replaces it, or which name may have been meant."""
 
 
 class NotFoundError(Error, FileNotFoundError):
@@ -59,28 +63,30 @@ class NotFoundError(Error, FileNotFoundError):
 
 
 class PermissionDeniedError(Error, PermissionError):
-    """The path is outside the daemon's roots, or this user is not on its list."""
+    """The path is outside the daemon's roots, or this user may not connect."""
 
 
 class ResourceExhaustedError(Error):
-    """The feed does not fit the daemon's memory; the message has the numbers."""
+    """The daemon's memory does not suffice for the feed. The message has the numbers."""
 
 
 class DeadlineExceededError(Error, TimeoutError):
-    """Nothing came within the time given. The call may be repeated."""
+    """The time ran out. The call may be repeated."""
 
 
 class UnavailableError(Error, ConnectionError):
-    """No daemon can be reached, or it vanished and did not come back in time."""
+    """No daemon could be reached, or it vanished and did not come back in time."""
 
 
 class DataLossError(Error):
-    """A bad sample under ``on_bad_sample="fail"``, or a file that changed while it was in use; the message names it."""
+    """A bad sample with ``on_bad_sample="fail"``, or a file that changed while in use. The message names it."""
 
 
 class SlotsHeldWarning(UserWarning):
-    """The trainer holds all but one of the feed's slots, so this batch and later ones are copies until it
-    releases some: drop or copy batches, or raise ``slots``. Issued once per feed; `Feed.copied` and ``pinfeed status`` keep counting."""
+    """The trainer holds all but one of the feed's slots, so this batch and later ones are copies until it releases
+    some. Drop or copy batches, or raise ``slots``. Issued once per feed; `Feed.copied` and ``pinfeed status`` keep
+    counting.
+    """
 
 
 _CLASSES: Dict[Code, Type[Error]] = {
@@ -95,7 +101,7 @@ _CLASSES: Dict[Code, Type[Error]] = {
 
 
 def make_error(result: int, message: str) -> Error:
-    """The exception for a result code that is not OK."""
+    """Returns the exception for a result code other than OK."""
     try:
         code = Code(result)
     except ValueError:

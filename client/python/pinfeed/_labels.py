@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The labels of a whole dataset.
 
-What comes in: the dataset of an open feed. What goes out: the field "label" of each sample, in the dataset's order, read by a feed of that
-field alone: whatever the format, no image is read, and no more memory is taken than for a few small batches.
+In: the dataset of an open feed. Out: the field "label" of each sample, in the dataset's order. A feed of only that
+field reads them: in no format are images read, and the memory is that of a few small batches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BATCH = 4096
 
 
 def read_labels(dataset: Spec, fingerprint: str, address: str) -> List[Any]:
-    """`dataset`: of a feed's spec. `fingerprint`: what it had when that feed was opened."""
+    """Reads all labels. `dataset` is from a feed's spec, `fingerprint` the dataset's when that feed was opened."""
     spec: Spec = {"dataset": dataset, "fields": [_FIELD], "batch_size": _BATCH, "epochs": 1, "slots": 3, "backend": "HOST"}
     library = _abi.load()
     options = _abi.OpenOptions()
@@ -42,12 +42,12 @@ def read_labels(dataset: Spec, fingerprint: str, address: str) -> List[Any]:
         raise AttributeError(f"targets: {error}") from error
     labels: List[Any] = []
     with Feed(Opened(library, handle, spec, Rank(0, 1, "arguments"), "numpy", None, None, address, -1, "batch")) as feed:
-        feed._accelerate_checked = True  # no training loop reads it
+        feed._accelerate_checked = True  # it is not used by a training loop
         if feed.fingerprint != fingerprint:
             raise Error(Code.FAILED_PRECONDITION, f"dataset.targets: {describe(spec)} has changed since the feed was opened; open it again")
         for batch in feed:
             if batch._fields != (_FIELD,):
-                raise Error(Code.UNIMPLEMENTED, "dataset.targets: the daemon is older than this package and cannot give one field alone; update it")
+                raise Error(Code.UNIMPLEMENTED, "dataset.targets: the daemon is older than this package and cannot load a single field; update it")
             labels += batch[0].tolist()
         if len(labels) != feed.dataset_size:
             raise Error(Code.INTERNAL, f"dataset.targets: {len(labels)} labels came for the {feed.dataset_size} samples of {describe(spec)}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Giving batches back.
+"""Returning slots to the daemon.
 
-What comes in: an object that stands for a slot in use, and the function of the library that releases it. What goes out: one call of that
+In: an object that stands for a slot in use, and the library function that releases it. Out: one call of that
 function, when the object dies.
 """
 
@@ -12,18 +12,18 @@ import weakref
 from typing import Dict, Optional
 
 
-class Lease(weakref.ref):  # type: ignore[type-arg]  # as Python 3.8 cannot subscribe it
-    """Gives a batch back when the object that stands for its slot dies.
+class Lease(weakref.ref):  # type: ignore[type-arg]  # Python 3.8 cannot subscribe it
+    """Releases a batch when the object that stands for its slot dies.
 
-    A reference whose callback is a function of the library: it runs on whatever thread, and no instruction of Python runs in it. So no
-    Ctrl-C can land there, where Python would swallow it and the slot would be lost. ctypes gives the function `_as_parameter_` for the
-    reference.
+    A weak reference whose callback is a library function. It may run on any thread and executes no Python code, so
+    Ctrl-C cannot interrupt it; Python would swallow the exception, and the slot would be lost. ctypes passes the
+    reference to the function as `_as_parameter_`.
     """
 
-    _as_parameter_: Optional[int] = None  # NULL: nothing to give back
+    _as_parameter_: Optional[int] = None  # NULL: nothing to release
 
 
-# By handle. A reference that dies before its object calls nothing, so these live on until the library uses the handle again; it has a
-# few hundred in all.
+# By handle. A weak reference that dies before its object calls nothing, so each one stays here until the library reuses
+# the handle. There are a few hundred handles in all.
 LEASES: Dict[int, Lease] = {}
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(LEASES))  # slots may die while the interpreter takes this module apart
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(LEASES))  # slots may die while the interpreter clears this module

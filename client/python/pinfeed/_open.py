@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opening a feed.
 
-What comes in: what the user asks for. What goes out: a `Feed` over a session with the daemon, or an error that lists every fault.
+In: the user's arguments. Out: a `Feed` with a session at the daemon, or an error that lists every fault.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ._rank import Rank, find_rank
 from ._spec import Spec, add_dataset, add_fields, add_order, add_output, add_sharing
 from .feed import Feed, read_state
 
-_LEAST_OPEN_TIMEOUT_S = 0.001
+_MIN_OPEN_TIMEOUT_S = 0.001
 
 
 @explains_arguments
@@ -71,70 +71,82 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     """Opens a feed: an ordered stream of batches from a dataset.
 
     What to read:
-      dataset: a path (with a "/" in it, or a `pathlib.Path`; made absolute), or the name of a dataset in the daemon's configuration.
-      format: "image_folder", "npy" or "tokens"; found out by default.
-      sequence_length, stride, token_dtype: for token streams: tokens in a sample's x and y, tokens from one sample's start to the
-        next's (default: sequence_length), and "uint16" or "uint32" for headerless files.
+      dataset: a path (a string with a "/", or a `pathlib.Path`; made absolute), or the name of a dataset in the
+        daemon's configuration.
+      format: "image_folder", "npy" or "tokens". Default: detected.
+      sequence_length, stride, token_dtype: for token streams. The tokens in a sample's x and y; the tokens from one
+        sample's start to the next (default: sequence_length); and "uint16" or "uint32" for files without a header.
 
-    In which order:
-      batch_size: samples of this rank in a batch. drop_last: leave an epoch's incomplete last batch out.
-      shuffle, seed: another permutation of the whole dataset each epoch, which depends on the seed and the epoch only.
-      epochs: number of epochs; None: unlimited. After the last one a ``for`` raises Error (OUT_OF_RANGE); with epochs=1, not shared, it
-        repeats that epoch, for validation.
-      state: a result of `Feed.state_dict`: the feed continues there, as after `Feed.load_state_dict`. To resume a group, each member
-        opens with its own state, or all with the same one, and gets every batch after it.
-      rank, world_size: which share of the samples is this process's; so that all get equally many, an epoch's last batches may repeat
-        up to world_size - 1 samples. By default those of torch.distributed, torchrun or Slurm, else
-        0 of 1; `Feed.rank_source` says which. A feed opened before torch.distributed is initialised becomes that rank's with its
-        first ``for`` (see `Feed.rank`).
+    Order:
+      batch_size: samples per batch, for this rank. drop_last: leave out an epoch's incomplete last batch.
+      shuffle, seed: each epoch has another permutation of the whole dataset, which depends only on the seed and the
+        epoch.
+      epochs: number of epochs; None: unlimited. After the last one a ``for`` raises Error (OUT_OF_RANGE). With
+        epochs=1, not shared, it repeats that epoch, for validation.
+      state: a result of `Feed.state_dict`: the feed continues there, as after `Feed.load_state_dict`. To resume a
+        group, each member passes its own state, or all the same one, and gets every batch after it.
+      rank, world_size: this process's share of the samples. All ranks get equally many; an epoch's last batches may
+        therefore repeat up to world_size - 1 samples. Default: from torch.distributed, torchrun or Slurm, or else 0
+        of 1; `Feed.rank_source` says which. A feed opened before torch.distributed is initialised takes its rank
+        with the first ``for`` (see `Feed.rank`).
 
-    How to transform it:
-      transforms: of `pinfeed.transforms`, or torchvision's objects for the same.
-      layout: "CHW" or "HWC", for images that are decoded or transformed; an array that is not keeps the layout it is stored in.
-      on_bad_sample: "fail" (the error names the file), "skip" (the batch is shorter, and empty when all its samples are bad: a mean over
-        it is NaN) or "zero" (all fields of the sample are zeros, its label too: open with valid=True to leave it out of the loss). An epoch without a
-        good sample is an error.
-      sample_ids: adds the tensor ``sample_id``, the index of each sample in the dataset (int64), of bad samples too.
-      valid: adds the tensor ``valid`` (bool): False for the samples that are zeros because they are bad.
-      masks: names of fields that lie pixel by pixel beside the image (segmentation masks, depth, flow): they get its crops, resizes and
-        flips, with the same random numbers, by nearest resampling (as torchvision v2 for ``tv_tensors.Mask``), and keep their dtype.
-        Boxes and points are not moved.
-      fields_unchanged: names of fields of the image's height and width that are to stay as they are. With a transform that moves pixels
-        each such field must be in one of the two lists.
-      exif_orientation: images are turned as their EXIF orientation says, as by PIL.ImageOps.exif_transpose. False: as they are
-        stored, as torchvision's ImageFolder gives them.
+    Transforms and fields:
+      transforms: objects of `pinfeed.transforms`, or torchvision's equivalents.
+      layout: "CHW" or "HWC", for images that are decoded or transformed. Other arrays keep their stored layout.
+      on_bad_sample: "fail" (the error names the file), "skip" (the batch is shorter; if all its samples are bad it
+        is empty, and a mean over it is NaN) or "zero" (all fields of the sample are zeros, even its label; open with
+        valid=True to leave it out of the loss). An epoch without a good sample is an error.
+      sample_ids: adds the tensor ``sample_id`` (int64): the index of each sample in the dataset, also of bad
+        samples.
+      valid: adds the tensor ``valid`` (bool): False for samples that are zeros because they are bad.
+      masks: names of fields aligned with the image pixel by pixel (segmentation masks, depth, flow). They get the
+        image's crops, resizes and flips with the same random numbers, by nearest resampling (like
+        ``tv_tensors.Mask`` in torchvision v2), and keep their dtype. Boxes and points are not moved.
+      fields_unchanged: names of fields that have the image's height and width but stay unchanged. With a transform
+        that moves pixels, each such field must be in one of the two lists.
+      exif_orientation: images are rotated as their EXIF orientation says, like PIL.ImageOps.exif_transpose. False:
+        as stored, like torchvision's ImageFolder.
 
-    Where it goes:
-      device: None or "cpu": tensors on the host. "cuda", "cuda:0", a torch.device or a number: tensors on that GPU, in the framework's
-        own memory, written on the stream that is current when the batch is taken; that never waits for the GPU.
-      backend: how batches come to a GPU. "auto": by the first that works here of those that follow, with a warning when that is not
-        the first. "vmm-fd": in device memory shared by a file descriptor, or not at all. "cuda-ipc": in device memory shared by a
-        handle, or not at all; no groups, and only with the daemon's own user and PID namespace. "host": through the host.
-      framework: "torch", "cupy" (on a GPU), "numpy" (on the host), or "auto": torch if it is installed. For JAX and others take these
-        tensors by DLPack, on the host `Batch.raw`. bfloat16 in NumPy is ml_dtypes' if that is installed, else the bits as uint16.
-      zero_copy: True: tensors are views of the slot; False: copies. None: views on the host, but copies in a shared feed, where what one
-        member holds would stop the others; on a GPU copies, which cost it next to nothing. With views, tensors below 64 KiB (in a full
-        batch) are copies all the same, and so is a batch that would take the last free slot (`Batch`), or in a group more than this
-        member's share of them (slots over group_size). Views on a GPU go back in the order of the stream that was current when the
-        batch was taken (see `Batch` for the last).
-      output: "batch": a `Batch`, which is a named tuple with names, `items` and `to`. "dict": a plain dict of tensors by field. "tuple": a plain
-        tuple. Tensors are the same with all three, also in what they hold.
-      slots: batches that are prefetched or held at once, 3 to 64. On a GPU a batch is held until the GPU has done the step that uses it:
-        more than the steps that the trainer puts on its stream ahead. Default: the daemon's (4, on a GPU 8, more for small batches).
-      share, group, group_size: "broadcast": every feed of the group sees every batch, made once; "queue": each batch goes to one of
-        them. The group starts when group_size feeds are there; give it, or a restart of the daemon may part them.
+    Delivery:
+      device: None or "cpu": tensors on the host. "cuda", "cuda:0", a torch.device or a number: tensors on that GPU,
+        in the framework's own memory, written on the stream that is current when the batch is taken. Taking a batch
+        never waits for the GPU.
+      backend: how batches reach a GPU. "vmm-fd": device memory shared by a file descriptor. "cuda-ipc": device
+        memory shared by a handle; not for groups, and only with the daemon's own user and PID namespace. "host":
+        through host memory. "auto": the first of these that works, with a warning if that is not the first. A
+        backend named explicitly is required.
+      framework: "torch", "cupy" (on a GPU), "numpy" (on the host), or "auto": torch if it is installed. JAX and
+        others can import these tensors by DLPack, on the host `Batch.raw`. In NumPy, bfloat16 is ml_dtypes' type if
+        that is installed, or else the bits as uint16.
+      zero_copy: True: tensors are views of the slot. False: copies. None: on the host views, except in a shared
+        feed, where batches held by one member would stop the others; on a GPU copies, which cost it next to nothing.
+        With views, three kinds of tensors are copies all the same: tensors below 64 KiB (in a full batch), batches
+        that would take the last free slot (`Batch`), and in a group, batches beyond this member's share of the slots
+        (slots over group_size). The slot of a view on a GPU is returned in the order of the stream that was current
+        when the batch was taken (see `Batch` for the last view).
+      output: "batch": a `Batch`, which is a named tuple with ``items`` and ``to``. "dict": a plain dict of tensors
+        by field. "tuple": a plain tuple. The tensors are the same and hold the same slots.
+      slots: number of batches prefetched or held at once, 3 to 64. On a GPU a batch is held until the GPU has
+        finished the step that uses it, so give more slots than the steps that the trainer queues ahead. Default: the
+        daemon's (4; on a GPU 8, more for small batches).
+      share, group, group_size: "broadcast": every feed of the group gets every batch, made once. "queue": each batch
+        goes to one of them. The group starts when group_size feeds have joined. Give group_size, or a restart of the
+        daemon may split the group.
 
-    Which daemon:
-      address: the daemon's socket. Default: $PINFEED_ADDRESS, else the system's, else a private daemon is started that ends with
-        this process. If the system's daemon is installed, that happens after open_timeout and with a warning. Never with share.
-      name: shown by ``pinfeed status``; by default the script's, or with ``python3 -m`` the module's.
-      timeout: seconds that one batch may take before DeadlineExceededError; None: no limit; 0: it must be ready.
-      open_timeout: seconds for the daemon to answer, or, where it is stopping, for the next one; starting the GPU's driver comes on top.
-      reconnect_timeout: seconds to get a vanished daemon back before UnavailableError; the next batch tries as long again. None: no
-        limit.
+    Daemon:
+      address: the daemon's socket. Default: $PINFEED_ADDRESS, or else the system's daemon. If that does not answer,
+        a private daemon is started that ends with this process: if a system daemon is installed, after open_timeout
+        and with a warning; never with share.
+      name: shown by ``pinfeed status``. Default: the script's name, or the module's with ``python3 -m``.
+      timeout: seconds that one batch may take before DeadlineExceededError. None: no limit. 0: the batch must be
+        ready.
+      open_timeout: seconds for the daemon to answer, or for the next one if it is stopping. Starting the GPU's
+        driver takes additional time.
+      reconnect_timeout: seconds to reconnect to a vanished daemon before UnavailableError. The next batch tries for
+        as long again. None: no limit.
 
-    Raises InvalidArgumentError with every fault at once, NotFoundError, PermissionDeniedError, ResourceExhaustedError,
-    UnavailableError; all are `pinfeed.Error`.
+    Raises InvalidArgumentError with all faults at once, NotFoundError, PermissionDeniedError, ResourceExhaustedError
+    or UnavailableError; all are `pinfeed.Error`.
     """
     checks = Checks()
     place = find_rank(rank, world_size, share is not None)
@@ -155,7 +167,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         zero_copy = checks.flag("zero_copy", zero_copy)
     if timeout is not None:
         timeout = checks.seconds("timeout", timeout, 0, ", or None for no limit")
-    open_timeout = checks.seconds("open_timeout", open_timeout, _LEAST_OPEN_TIMEOUT_S)
+    open_timeout = checks.seconds("open_timeout", open_timeout, _MIN_OPEN_TIMEOUT_S)
     if reconnect_timeout is not None:
         reconnect_timeout = checks.seconds("reconnect_timeout", reconnect_timeout, 0, ", or None for no limit")
     if name is not None:
@@ -180,20 +192,20 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         spec_of_rank = {**spec, "rank": place.rank, "world_size": place.world_size}
         options.spec_json = json.dumps(spec_of_rank).encode("utf-8")
         options.cursor_json = None if cursor is None else cursor.encode("utf-8")
-        handle = _open_by(library, options, spec_of_rank, address, share, device)
+        handle = _open_handle(library, options, spec_of_rank, address, share, device)
         used = os.fsdecode(options.address)
         return Opened(library, handle, spec_of_rank, place, framework, zero_copy, timeout, used, ordinal, output, opened, resumed)
 
     return Feed(opened(place, cursor, resumed))
 
 
-def _open_by(library: _abi.Library, options: _abi.OpenOptions, spec: Spec, address: Any, share: Optional[str], device: Any) -> ctypes.c_void_p:
-    """pf_open, by a private daemon where the system's does not serve this user."""
+def _open_handle(library: _abi.Library, options: _abi.OpenOptions, spec: Spec, address: Any, share: Optional[str], device: Any) -> ctypes.c_void_p:
+    """Calls pf_open, with a private daemon if the system's does not serve this user."""
     handle = ctypes.c_void_p()
     result = library.pf_open(options, handle)
     if result == Code.UNAVAILABLE and os.fsdecode(options.address) == _daemon.SYSTEM_SOCKET and not _daemon.named_address(address):
         reason = str(library.error(result))
-        if not reason.startswith("options.device"):  # the system's daemon is stopping, or does not serve this user
+        if not reason.startswith("options.device"):  # the system's daemon is stopping or refuses this user
             library.drain_log()
             options.address = os.fsencode(_daemon.private_address(reason, share))
             result = library.pf_open(options, handle)
@@ -214,7 +226,7 @@ def _open_by(library: _abi.Library, options: _abi.OpenOptions, spec: Spec, addre
 
 
 def _read_state(checks: Checks, state: Any, spec: Spec) -> Tuple[Optional[Resumed], Optional[str]]:
-    """Splits `state` into the part that the `Feed` keeps and the cursor for the daemon."""
+    """Splits `state` into the part for the `Feed` and the cursor for the daemon."""
     if state is None:
         return None, None
     try:
@@ -225,8 +237,8 @@ def _read_state(checks: Checks, state: Any, spec: Spec) -> Tuple[Optional[Resume
 
 
 def _choose_framework(framework: str, ordinal: int) -> str:
-    """The framework of the tensors. Raises when it cannot be had, or not on a GPU."""
-    _need("numpy", "python3-numpy, or numpy from PyPI,")
+    """Returns the framework of the tensors. Raises if it is not installed, or cannot use the device."""
+    _require("numpy", "python3-numpy, or numpy from PyPI,")
     if framework == "auto":
         try:
             import torch  # noqa: F401
@@ -237,11 +249,11 @@ def _choose_framework(framework: str, ordinal: int) -> str:
         where = "on a GPU" if ordinal >= 0 else "on the host"
         raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"framework: {framework!r} has no tensors {where}; change it or the device")
     if framework != "numpy":
-        _need(framework, f"{framework}, or choose another framework,")
+        _require(framework, f"{framework}, or choose another framework,")
     return framework
 
 
-def _need(module: str, what: str) -> None:
+def _require(module: str, what: str) -> None:
     try:
         importlib.import_module(module)
     except ImportError as error:

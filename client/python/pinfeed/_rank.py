@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which share of the data this process is to get: from arguments, else from whoever started it."""
+"""This process's share of the data: from arguments, or else from the launcher."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Rank(NamedTuple):
     source: str  # "arguments", "torch.distributed", "RANK/WORLD_SIZE", "SLURM_PROCID/SLURM_NTASKS", "share" or "default"
 
 
-# Sources that hold for the life of a feed. The others are what was known when it was opened.
-_LASTING = ("arguments", "share", "torch.distributed")
+# Sources that never change during the life of a feed. Other sources only tell what was known when it was opened.
+_FIXED_SOURCES = ("arguments", "share", "torch.distributed")
 
 
 def _from_environment(rank_name: str, world_name: str) -> Optional[Rank]:
@@ -33,16 +33,20 @@ def _from_environment(rank_name: str, world_name: str) -> Optional[Rank]:
 
 
 def later_rank(known: Rank) -> Optional[Rank]:
-    """Another rank or world size than is known, found since: the process group was initialised, or the launcher's variables were set."""
-    if known.source in _LASTING:
+    """Returns another rank found since, because the process group was initialised or the launcher's variables were set.
+    None if it is unchanged.
+    """
+    if known.source in _FIXED_SOURCES:
         return None
     found = find_rank(None, None, False)
     return None if found.source == "default" or found[:2] == known[:2] else found
 
 
 def find_rank(rank: Optional[int], world_size: Optional[int], shared: bool) -> Rank:
-    """Arguments, else an initialised ``torch.distributed``, else torchrun's variables, else Slurm's (of a job with more than
-    one task), else 0 of 1. A shared feed is one stream for its whole group, so only arguments split it."""
+    """Returns the rank from the arguments, else from an initialised ``torch.distributed``, else from torchrun's
+    variables, else from Slurm's (for a job with more than one task), else 0 of 1. A shared feed is one stream for
+    its whole group, so only arguments split it.
+    """
     if rank is not None or world_size is not None:
         if rank is None or world_size is None:
             missing = "rank" if rank is None else "world_size"
@@ -50,7 +54,7 @@ def find_rank(rank: Optional[int], world_size: Optional[int], shared: bool) -> R
         return Rank(rank, world_size, "arguments")
     if shared:
         return Rank(0, 1, "share")
-    distributed = sys.modules.get("torch.distributed")  # not imported for this: who has not, uses none
+    distributed = sys.modules.get("torch.distributed")  # never imported here: a program that uses it has imported it
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return Rank(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
     torchrun = _from_environment("RANK", "WORLD_SIZE")

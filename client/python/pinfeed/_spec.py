@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the arguments of `open` to the spec that the daemon gets.
+"""Converts the arguments of `open` to the spec for the daemon.
 
-What comes in: arguments of any type and value. What goes out: a ``pinfeed.v1.FeedSpec`` in JSON whose values fit their fields. What only
-the daemon can know (whether the dataset is there, which transforms fit it) is left to it.
+In: arguments of any type and value. Out: a ``pinfeed.v1.FeedSpec`` in JSON whose values fit their fields. Only the
+daemon can check whether the dataset exists and which transforms fit it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MIN_SLOTS, _MAX_SLOTS = 3, 64
 def add_dataset(
     spec: Spec, checks: Checks, dataset: Any, format_name: Any, sequence_length: Any, stride: Any, token_dtype: Any
 ) -> None:
-    """What to read."""
+    """Adds what to read."""
     out: Spec = {}
     spec["dataset"] = out
     try:
@@ -35,9 +35,9 @@ def add_dataset(
     if not isinstance(text, str) or not text:
         checks.refuse("dataset", dataset, f"the path of a dataset or the name of one, as a string or a pathlib.Path{instead_of(dataset)}")
     elif "://" in text:
-        checks.refuse("dataset", dataset, "a dataset in this host's file system: copy or mount what lies elsewhere, and give the path")
+        checks.refuse("dataset", dataset, "a dataset in this host's file system: copy or mount remote data, and give the path")
     else:
-        # No look at the file system: whether a word means a path must not depend on the working directory.
+        # Does not look at the file system: whether a word is a path must not depend on the working directory.
         is_path = not isinstance(dataset, str) or "/" in text or text in (".", "..")
         text = os.path.abspath(text) if is_path else text
         if checks.sendable("dataset", text):
@@ -58,7 +58,7 @@ def add_dataset(
 
 
 def add_order(spec: Spec, checks: Checks, batch_size: Any, shuffle: Any, seed: Any, drop_last: Any, epochs: Any, place: Rank) -> None:
-    """In which order, and which share of it."""
+    """Adds the order, and this rank's share of it."""
     spec["batch_size"] = checks.integer("batch_size", batch_size, 1, UINT32_MAX)
     spec["order"] = "SHUFFLE" if checks.flag("shuffle", shuffle) else "SEQUENTIAL"
     spec["seed"] = checks.integer("seed", seed, 0, UINT64_MAX)
@@ -73,7 +73,7 @@ def add_order(spec: Spec, checks: Checks, batch_size: Any, shuffle: Any, seed: A
 
 
 def add_output(spec: Spec, checks: Checks, transforms: Any, layout: Any, on_bad_sample: Any, sample_ids: Any, slots: Any) -> None:
-    """What to make of the samples."""
+    """Adds how to process the samples."""
     spec["transforms"] = []
     try:
         for number, transform in enumerate(normalize_transforms(transforms)):
@@ -91,7 +91,7 @@ def add_output(spec: Spec, checks: Checks, transforms: Any, layout: Any, on_bad_
 
 
 def add_fields(spec: Spec, checks: Checks, valid: Any, masks: Any, fields_unchanged: Any) -> None:
-    """What to do with fields beside the image, and which to add."""
+    """Adds how to process fields other than the image, and which fields to add."""
     if checks.flag("valid", valid):
         spec["valid"] = True
     for name, value in (("masks", masks), ("fields_unchanged", fields_unchanged)):
@@ -103,21 +103,21 @@ def add_fields(spec: Spec, checks: Checks, valid: Any, masks: Any, fields_unchan
 
 
 def add_sharing(spec: Spec, checks: Checks, share: Optional[Any], group: Any, group_size: Any) -> None:
-    """Who reads along."""
+    """Adds the group that shares the feed."""
     if share is None:
         for name, value in (("group", group), ("group_size", group_size)):
             if value is not None:
-                checks.add(name, f'{shown(value)} is given without share="broadcast" or share="queue", for which alone it is')
+                checks.add(name, f'{shown(value)} applies only with share="broadcast" or share="queue"')
         return
     spec["sharing"] = checks.choice("share", share, ("broadcast", "queue")).upper()
     if group is None:
-        checks.add("group", f"share={shown(share)} needs the group's name, the same in every process that is to share the feed")
+        checks.add("group", f"share={shown(share)} needs the group's name, the same in every process that shares the feed")
     else:
         spec["group"] = checks.text("group", group, MAX_NAME_BYTES)
     spec["group_size"] = 1 if group_size is None else checks.integer("group_size", group_size, 1, UINT32_MAX)
 
 
 def describe(spec: Spec) -> str:
-    """The dataset's name or path."""
+    """Returns the dataset's name or path, for messages."""
     dataset = spec["dataset"]
     return str(dataset.get("path") or dataset.get("name"))

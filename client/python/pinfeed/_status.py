@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon says of itself and of its datasets."""
+"""The daemon's status and its datasets."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from ._checks import Checks
 
 
 def status(address: Optional[str] = None, *, timeout: float = 10.0) -> Dict[str, Any]:
-    """What the daemon is doing, as `pinfeed.v1.GetStatusResponse` in JSON. `address` as in `open`."""
-    return _ask("pf_status_json", address, timeout)
+    """Returns what the daemon is doing: `pinfeed.v1.GetStatusResponse` as JSON. `address` is as in `open`. `timeout` is
+    in seconds.
+    """
+    return _call("pf_status_json", address, timeout)
 
 
 def datasets(address: Optional[str] = None, *, timeout: float = 10.0) -> Dict[str, Any]:
-    """The datasets of the daemon's configuration, as `pinfeed.v1.ListDatasetsResponse` in JSON. `address` as in `open`."""
-    answer = _ask("pf_datasets_json", address, timeout)
+    """Returns the named datasets: `pinfeed.v1.ListDatasetsResponse` as JSON. `address` is as in `open`. `timeout` is in
+    seconds.
+    """
+    answer = _call("pf_datasets_json", address, timeout)
     answer.setdefault("datasets", [])
     return answer
 
 
-def _ask(function: str, address: Optional[str], timeout: float) -> Dict[str, Any]:
+def _call(function: str, address: Optional[str], timeout: float) -> Dict[str, Any]:
     checks = Checks()
     checks.address(address)
     checks.raise_faults()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of a feed one after the other, whatever their epochs.
+"""The batches of a feed in order, across epochs.
 
-What comes in: a feed's session. What goes out: its next batch, once there is one, and how long that took.
+In: a feed's session. Out: its next batch once it is ready, and how long that took.
 """
 
 from __future__ import annotations
@@ -14,53 +14,54 @@ from typing import Any, Optional, Tuple, Union
 
 from . import _daemon
 from ._batch import BatchMaker
-from ._connection import _LOOK_S, Connection, Opened, logger
+from ._connection import _POLL_S, Connection, Opened, logger
 from ._device import DeviceBatchMaker, LentBatchMaker, memory_of
 from ._errors import Code, DeadlineExceededError, Error, SlotsHeldWarning
 from ._spec import describe
 
-# One wait inside the library. Between two, Python handles signals, and this module looks whether another thread closes the feed. The
-# first is short: only then is it worth while to note for other threads where the feed is.
+# The length of one wait inside the library. Between waits, Python handles signals and the stream checks whether another
+# thread closes the feed. The first wait is short; only after it is the position recorded for other threads.
 _SLICE_MS = 50
 _FIRST_SLICE_MS = 2
 
 
-# How long a group may be incomplete before that is told.
+# How long a group may be incomplete before a warning.
 _GROUP_PATIENCE_S = 5.0
 
 
 class Stream(Connection):
-    """An open feed's batches. Invariant: an exception, also Ctrl-C, loses no batch: what the library gave is in `_out`, then in `_taken`,
-    until the trainer has it. Signal handlers may call anything of it."""
+    """The batches of an open feed. Invariant: an exception, even Ctrl-C, loses no batch: a batch from the library is in
+    `_out`, then in `_taken`, until the trainer has it. Signal handlers may call any method.
+    """
 
     def __init__(self, opened: Opened) -> None:
-        # The pointer that pf_next gave and that nothing owns yet: an exception may come between.
+        # The pointer from pf_next while nothing owns it yet: an exception may occur in between.
         self._out = ctypes.c_void_p()
         self._out_ref = ctypes.byref(self._out)
-        self._taken: Any = None  # what the maker's take gave, until the trainer has the batch
+        self._taken: Any = None  # from the maker's take, until the trainer has the batch
         self._warned = False
         self._copied = 0
-        self._group_pending = opened.spec.get("group_size", 1) > 1  # no batch came yet, and nothing was told of that
+        self._group_pending = opened.spec.get("group_size", 1) > 1  # no batch yet, and no warning yet
         self._wait_seconds = 0.0
         super().__init__(opened)
 
     def _attach(self, opened: Opened) -> None:
         super()._attach(opened)
         library, handle = opened.library, opened.handle
-        # One slot is left to the daemon, and not more: in a plain loop the batch before is still referred to when the next one is
-        # asked for. Members of a group share the others (decision 0023).
-        most_held = (self._slots - 1) // int(self._spec.get("group_size", 1))
+        # One slot is left to the daemon: a plain loop still refers to the previous batch when it requests the next.
+        # Members of a group share the other slots (decision 0023).
+        max_held = (self._slots - 1) // int(self._spec.get("group_size", 1))
         self._maker: Union[BatchMaker, DeviceBatchMaker]
         if self._device >= 0:
             memory = memory_of(opened.framework, self._device)
             if opened.zero_copy:
-                self._maker = LentBatchMaker(library, handle, self._output_count, self.batch_size, most_held, memory, self._device)
+                self._maker = LentBatchMaker(library, handle, self._output_count, self.batch_size, max_held, memory, self._device)
             else:
-                self._maker = DeviceBatchMaker(library, handle, self._output_count, self.batch_size, most_held, memory)
+                self._maker = DeviceBatchMaker(library, handle, self._output_count, self.batch_size, max_held, memory)
         else:
-            # Where the daemon could not bring the tensors to the GPU, the framework does.
+            # If the daemon could not deliver to the GPU, the framework copies the tensors there.
             gpu = opened.ordinal
-            self._maker = BatchMaker(library, self._tensor_count, self.batch_size, most_held, opened.framework, opened.zero_copy, gpu)
+            self._maker = BatchMaker(library, self._tensor_count, self.batch_size, max_held, opened.framework, opened.zero_copy, gpu)
         self._framework = opened.framework
         self._timeout = opened.timeout
 
@@ -71,21 +72,23 @@ class Stream(Connection):
 
     @property
     def held(self) -> int:
-        """Batches of this feed whose slots are in use now."""
+        """The number of batches of this feed whose slots are in use."""
         return self._maker.held
 
     @property
     def copied(self) -> int:
-        """Batches that came as copies because the trainer held too many slots; see `SlotsHeldWarning`."""
+        """The number of batches that were copied because the trainer held too many slots; see `SlotsHeldWarning`."""
         return self._copied
 
     @property
     def wait_seconds(self) -> float:
-        """Total seconds that iteration waited for batches: the time that a faster feed would save."""
+        """Seconds that iteration has waited for batches in total: what a faster feed would save."""
         return self._wait_seconds
 
     def _take(self) -> Any:
-        """The next batch of the library as the maker's `take` gives it, also in `_taken`; None after the last epoch."""
+        """Returns the library's next batch as returned by the maker's `take`, also stored in `_taken`. None after the
+        last epoch.
+        """
         out = self._out
         library = self._library
         while True:
@@ -104,14 +107,14 @@ class Stream(Connection):
             try:
                 self._taken = self._maker.take(out)
             except Error:
-                self._check_open()  # a signal handler may have closed it under the maker
+                self._check_open()  # a signal handler may have closed the feed
                 raise
             if self._taken is not None:
                 self._group_pending = False
                 return self._taken
 
     def _wait(self) -> int:
-        """pf_next for as long as it takes, in slices."""
+        """Calls pf_next, in slices, until it has a batch or fails."""
         begin = time.perf_counter()
         slice_ms = _FIRST_SLICE_MS
         try:
@@ -119,7 +122,7 @@ class Stream(Connection):
                 waited = time.perf_counter() - begin
                 if self._timeout is not None:
                     slice_ms = max(0, min(slice_ms, math.ceil((self._timeout - waited) * 1000)))
-                self._check_open()  # a signal handler may have closed it
+                self._check_open()  # a signal handler may have closed the feed
                 if self._closing:
                     self._end()
                     raise Error(Code.CANCELLED, "the feed was closed by another thread while this one waited for a batch")
@@ -133,35 +136,35 @@ class Stream(Connection):
                         late.code, f"the feed of {describe(self._spec)} had no batch within timeout={self._timeout:g} seconds ({late})"
                     )
                 _daemon.revive(self._address)
-                self._tell(waited)
+                self._warn_of_incomplete_group(waited)
                 slice_ms = _SLICE_MS
                 self._check_open()
                 self._reconnects = self._get_info().reconnects
-                self._seen = self._look()
+                self._snapshot = self._take_snapshot()
         finally:
-            self._seen = None
+            self._snapshot = None
             self._wait_seconds += time.perf_counter() - begin
 
-    def _look(self) -> Any:
-        """The position of the feed, for other threads that ask while this one waits for a batch."""
+    def _take_snapshot(self) -> Any:
+        """Returns the feed's position, for other threads that ask while this one waits for a batch."""
         raise NotImplementedError
 
-    def _look_beside_waits(self) -> Any:
-        """What `_look` says; while another thread waits for a batch, what it said then, at once."""
+    def _current_snapshot(self) -> Any:
+        """Returns `_take_snapshot()`, or, while another thread waits for a batch, the one that it recorded."""
         patience = 0.0
         while not self._lock.acquire(timeout=patience):
-            seen = self._seen
-            if seen is not None:
-                return seen
-            patience = _LOOK_S  # that thread is doing something short, or is about to wait
+            snapshot = self._snapshot
+            if snapshot is not None:
+                return snapshot
+            patience = _POLL_S  # that thread does something short, or is about to wait
         try:
             self._check_open()
-            return self._look()
+            return self._take_snapshot()
         finally:
             self._lock.release()
 
-    def _tell(self, waited: float) -> None:
-        """Says once why no batch may be coming."""
+    def _warn_of_incomplete_group(self, waited: float) -> None:
+        """Warns once if the group has not started for a while."""
         if self._group_pending and waited >= _GROUP_PATIENCE_S:
             self._group_pending = False
             logger.warning(
@@ -172,7 +175,7 @@ class Stream(Connection):
             )
 
     def _count_copied(self, held: int) -> None:
-        """The batch that is about to be given is a copy: `held` slots would be in use with its own."""
+        """Counts a batch that comes as a copy. `held` is the number of slots that would be in use with its own."""
         self._library.pf_count_copied_quick(self._handle)
         self._copied += 1
         if not self._warned:
@@ -186,23 +189,23 @@ class Stream(Connection):
                 stacklevel=5,
             )
 
-    def _unclaimed(self) -> Optional[Tuple[int, ...]]:
-        """Epoch, index and so on of a batch that the library gave and the trainer has not got."""
+    def _undelivered(self) -> Optional[Tuple[int, ...]]:
+        """Returns epoch, index and so on of a batch that the library returned but the trainer does not have; else None."""
         if self._taken is not None:
             info: Tuple[int, ...] = self._taken.info
             return info
         return self._maker.next_info() if self._out.value is not None else None
 
-    def _drop_unclaimed(self) -> None:
+    def _release_undelivered(self) -> None:
         self._taken = None
         if self._out.value is not None:
             handle, self._out.value = self._out.value, None
             self._library.pf_batch_release(handle)
 
-    def _forget(self) -> None:
-        self._drop_unclaimed()
+    def _release_batches(self) -> None:
+        self._release_undelivered()
 
     def __del__(self) -> None:
-        if "_taken" in self.__dict__:  # else the constructor failed before
-            self._drop_unclaimed()  # held, it would keep the session's memory for the life of the process
+        if "_taken" in self.__dict__:  # otherwise the constructor failed early
+            self._release_undelivered()  # if held, it would keep the session's memory until the process ends
         super().__del__()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What training code looks up on a DataLoader: ``loader.dataset`` and ``loader.sampler``.
+"""The attributes that training code looks up on a DataLoader: ``loader.dataset`` and ``loader.sampler``.
 
-What comes in: an open feed. What goes out: its dataset's figures and labels, and its sampler's.
+In: an open feed. Out: its dataset's size and labels, and its sampler's size and epoch.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 class DatasetView:
-    """A feed's dataset: ``len(feed.dataset)``, and what ImageFolder has. Its samples come by the feed alone, in batches.
+    """A feed's dataset: ``len(feed.dataset)``, and the attributes of ImageFolder. Samples come only in batches, from
+    the feed.
 
-    Refers to no feed, so that the feed's end does not depend on it.
+    Holds no reference to the feed, so that the feed's lifetime does not depend on it.
     """
 
     def __init__(self, samples: int, classes: List[str], read_labels: Callable[[], List[Any]]) -> None:
@@ -25,25 +26,27 @@ class DatasetView:
         self._targets: Optional[List[Any]] = None
 
     def __len__(self) -> int:
-        """Samples of the whole dataset, of all ranks."""
+        """Samples in the whole dataset, of all ranks."""
         return self._samples
 
     @property
     def classes(self) -> List[str]:
-        """Names of the labels 0, 1, ...; empty when the dataset has none."""
+        """Names of the labels 0, 1, ...; empty if the dataset names no classes."""
         return self._classes
 
     @property
     def class_to_idx(self) -> Dict[str, int]:
-        """The label of each class."""
+        """The label of each class name."""
         return {name: label for label, name in enumerate(self._classes)}
 
     @property
     def targets(self) -> List[Any]:
-        """The field "label" of every sample, by its index in the dataset. The first look reads all of them, by a feed of nothing else.
+        """The field "label" of every sample, by index in the dataset. The first access reads all labels with a feed of
+        only that field.
 
-        Raises AttributeError when the dataset has no field of that name, Error (FAILED_PRECONDITION) when it has changed since the feed was
-        opened, and what `open` raises of the daemon."""
+        Raises AttributeError if the dataset has no field "label", Error (FAILED_PRECONDITION) if it changed since
+        the feed was opened, and the errors of `open`.
+        """
         if self._targets is None:
             self._targets = self._read_labels()
         return self._targets
@@ -56,13 +59,13 @@ class DatasetView:
 
 
 class SamplerView:
-    """A feed's sampler: what DistributedSampler has, but for the indices."""
+    """A feed's sampler: like DistributedSampler, but without the indices."""
 
     def __init__(self, feed: "Feed") -> None:
         self._feed = feed
 
     def __len__(self) -> int:
-        """Samples that this rank gets in an epoch."""
+        """Samples per epoch for this rank."""
         feed = self._feed
         if feed.drop_last:
             return len(feed) * feed.batch_size
@@ -70,16 +73,16 @@ class SamplerView:
 
     @property
     def num_samples(self) -> int:
-        """As ``len``."""
+        """The same as ``len``."""
         return len(self)
 
     @property
     def epoch(self) -> int:
-        """As `Feed.epoch`."""
+        """The same as `Feed.epoch`."""
         return self._feed.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """As `Feed.set_epoch`."""
+        """The same as `Feed.set_epoch`."""
         self._feed.set_epoch(epoch)
 
     def __iter__(self) -> Any:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Feeds for Hugging Face Accelerate.
 
-What comes in: an open feed. What goes out: a loader that ``Accelerator.prepare`` takes as one of its own.
-Needs the package accelerate, 0.34 or later, which this package does not install.
+In: an open feed. Out: a loader that ``Accelerator.prepare`` accepts. Requires the package accelerate, 0.34 or later,
+which is not installed with pinfeed.
 """
 
 from __future__ import annotations
@@ -19,24 +19,28 @@ from .feed import Feed
 
 
 class Loader(DataLoaderShard):  # type: ignore[misc]  # accelerate has no types
-    """A feed as a loader of Accelerate's::
+    """A feed as a loader for Accelerate::
 
         accelerator = Accelerator()
         feed = pinfeed.open("/data/train", batch_size=64, shuffle=True)
         model, optimizer, loader = accelerator.prepare(model, optimizer, pinfeed.accelerate.Loader(feed))
 
-    ``prepare`` leaves it as it is, since a feed is split over the ranks already: ``batch_size`` is that of one rank, and
-    ``split_batches``, ``dispatch_batches`` and samplers of Accelerate's do not apply. These features of Accelerate work: the last
-    step of gradient accumulation (``end_of_dataloader``), ``gather_for_metrics`` without the samples that repeat at the end of an epoch
-    (``remainder``), ``skip_first_batches`` (which reads what it skips; `pinfeed.open` with ``state=`` does not), ``set_epoch``, and the
-    feed's position in ``save_state`` and ``load_state``. Batches come on Accelerate's device. All ranks have equally many batches, as with
-    ``even_batches=True``; False is refused.
+    ``prepare`` leaves the loader unchanged, because a feed is already split over the ranks. ``batch_size`` is that
+    of one rank; ``split_batches``, ``dispatch_batches`` and Accelerate's samplers do not apply. Batches arrive on
+    Accelerate's device. All ranks have equally many batches, as with ``even_batches=True``; False is refused. These
+    features of Accelerate work:
 
-    Owns nothing: close the feed. Threads: as the feed. Raises InvalidArgumentError for a feed whose tensors are not torch's, or that is
-    shared by share="queue", which gives ranks different numbers of batches.
+    - the last step of gradient accumulation (``end_of_dataloader``)
+    - ``gather_for_metrics`` without the samples repeated at the end of an epoch (``remainder``)
+    - ``skip_first_batches``, which reads what it skips, unlike `pinfeed.open` with ``state=``
+    - ``set_epoch``
+    - the feed's position in ``save_state`` and ``load_state``
+
+    Does not own the feed: close the feed yourself. Threads: as for the feed. Raises InvalidArgumentError for a feed
+    whose tensors are not torch's, and for share="queue", which gives ranks different numbers of batches.
     """
 
-    _is_accelerate_prepared = True  # what makes `prepare` leave it as it is
+    _is_accelerate_prepared = True  # makes `prepare` leave it unchanged
 
     def __init__(self, feed: Feed) -> None:
         if feed.framework != "torch":
@@ -52,9 +56,9 @@ class Loader(DataLoaderShard):  # type: ignore[misc]  # accelerate has no types
         source = _Source(feed)
         state = PartialState() if PartialState._shared_state else None
         super().__init__(
-            _Batches(feed), device=None if state is None else state.device, batch_sampler=source, collate_fn=_only, _drop_last=feed._spec["drop_last"]
+            _Batches(feed), device=None if state is None else state.device, batch_sampler=source, collate_fn=_single_batch, _drop_last=feed._spec["drop_last"]
         )
-        self.use_stateful_dataloader = True  # so that save_state asks for state_dict
+        self.use_stateful_dataloader = True  # makes save_state call state_dict
 
     def __iter__(self) -> Iterator[Batch]:
         self.begin()
@@ -78,7 +82,7 @@ class Loader(DataLoaderShard):  # type: ignore[misc]  # accelerate has no types
 
     @property
     def iteration(self) -> int:
-        """The epoch, which the feed knows."""
+        """The feed's epoch."""
         return self.feed.epoch
 
     @iteration.setter
@@ -95,11 +99,11 @@ class Loader(DataLoaderShard):  # type: ignore[misc]  # accelerate has no types
         self.feed.load_state_dict(state_dict)
 
     def __reduce__(self) -> Any:
-        return self.feed.__reduce_ex__(2)  # which says that it cannot be
+        return self.feed.__reduce_ex__(2)  # raises: feeds cannot be pickled
 
 
 class _Batches:
-    """In place of a dataset: as long as the real one, and what is asked for by a batch is that batch."""
+    """Stands for the dataset: has its length, and indexing with a batch returns that batch."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -112,7 +116,9 @@ class _Batches:
 
 
 class _Source:
-    """In place of a batch sampler: yields the feed's batches, so that samplers around it, as `skip_first_batches` makes one, work."""
+    """Stands for the batch sampler: yields the feed's batches, so that samplers that wrap it, such as
+    `skip_first_batches`, work.
+    """
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -145,5 +151,5 @@ def _refuse(reason: str) -> InvalidArgumentError:
     return InvalidArgumentError(Code.INVALID_ARGUMENT, reason)
 
 
-def _only(batches: List[Batch]) -> Batch:
+def _single_batch(batches: List[Batch]) -> Batch:
     return batches[0]

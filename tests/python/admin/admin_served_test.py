@@ -55,7 +55,7 @@ def test_top_runs_from_afar(endpoint):
 def test_drain_from_afar_names_who_asked(papers, tmp_path):
     one = Endpoint(tmp_path / "run", papers, *papers.flags())
     status, out, err = one.tool("drain", "--wait")
-    assert status == 2 and out == "" and "on its own host only" in err
+    assert status == 2 and out == "" and "on the daemon's host only" in err
     one.serves()
     status, out, err = one.tool("drain")
     assert status == 0 and out.startswith("draining: 0 sessions"), err

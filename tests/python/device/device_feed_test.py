@@ -249,7 +249,7 @@ def test_a_slot_that_cannot_be_given_back_is_told_of(daemon, data, how, told):
     fault = {"PINFEED_STAND_IN_FAIL": f"cuStreamWriteValue64:2{how}"}
     process = trainer(daemon.address, 30, env=fault, dataset=str(data / "arrays"), batch_size=7, zero_copy=True, slots=3, timeout=5)
     _, errors = process.communicate(timeout=60)
-    assert ("a batch cannot be given back: " in errors and "its slot is lost to this feed" in errors) == told, errors
+    assert ("a slot cannot be returned: " in errors and "it is lost to this feed" in errors) == told, errors
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -258,7 +258,7 @@ def test_a_trainer_that_broke_its_context_leaves_at_once(daemon, data, backend):
     process = trainer(daemon.address, 10**6, zero_copy=True, fault_at=5, **options)
     _, last, errors = finish(process)
     assert last["left_s"] < 5, "10 s are for a GPU that has much to do"
-    assert "the batches of a closed feed cannot be given back: use GPU GPU-" in errors and "CUDA_ERROR_ILLEGAL_ADDRESS" in errors, errors
+    assert "the slots of a closed feed cannot be returned: use GPU GPU-" in errors and "CUDA_ERROR_ILLEGAL_ADDRESS" in errors, errors
     # Its memory is kept until it has ended, then it is back.
     finish(trainer(daemon.address, 20, slots=64, **{**options, "batch_size": 100}))
     await_unused(daemon)

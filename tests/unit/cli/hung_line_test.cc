@@ -29,7 +29,7 @@ TEST(HungLineTest, TheThreadThatHasHungForLongestIsNamedWithWhatItIsAt) {
   EXPECT_EQ(HungLine({{"hung", {kChore}}}), "dataset hangs: opening dataset '/a' for 2 min 5 s");
   const Json both = {{"hung", {kCopy, kWorker}}};
   EXPECT_THAT(HungLine(both), ::testing::StartsWith("worker3 hangs"));
-  EXPECT_THAT(HungLine(both), ::testing::EndsWith(" And 1 more thread likewise."));
+  EXPECT_THAT(HungLine(both), ::testing::EndsWith(" Also hanging: 1 more thread."));
 }
 
 TEST(HungLineTest, TopHasItBelowTheState) {

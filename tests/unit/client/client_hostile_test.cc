@@ -128,17 +128,17 @@ INSTANTIATE_TEST_SUITE_P(
         OfferLie(
             "NoBatchSize", [](Offer& o) { o.set_batch_size(0); }, "batch_size is 0"),
         OfferLie(
-            "HugeBatch", [](Offer& o) { o.set_batch_size(0xffffffff); }, "ends behind its slot"),
+            "HugeBatch", [](Offer& o) { o.set_batch_size(0xffffffff); }, "ends after its slot"),
         OfferLie(
             "NoTensors", [](Offer& o) { o.clear_tensors(); }, "no tensors"),
         OfferLie(
             "SameNameTwice", [](Offer& o) { o.mutable_tensors(1)->set_name("image"); }, "two tensors"),
         OfferLie(
             "OffsetBehindTheSlot", [](Offer& o) { o.mutable_tensors(1)->set_offset(2 << 20); },
-            "ends behind its slot"),
+            "ends after its slot"),
         OfferLie(
             "OverflowingOffset", [](Offer& o) { o.mutable_tensors(1)->set_offset(~uint64_t{511}); },
-            "ends behind its slot"),
+            "ends after its slot"),
         OfferLie(
             "UnalignedOffset", [](Offer& o) { o.mutable_tensors(1)->set_offset(513); }, "unaligned"),
         OfferLie(
@@ -176,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(
             "RelativeLifeline", [](Offer& o) { o.set_lifeline_path("lifeline.sock"); }, "not absolute"),
         OfferLie(
             "LongLifeline", [](Offer& o) { o.set_lifeline_path("/" + std::string(200, 'x')); },
-            "no path of a Unix socket", PF_INVALID_ARGUMENT),
+            "not a valid path of a Unix socket", PF_INVALID_ARGUMENT),
         OfferLie(
             "MissingLifeline", [](Offer& o) { o.set_lifeline_path("/nonexistent/socket"); }, "No such file",
             PF_UNAVAILABLE),
@@ -190,9 +190,9 @@ INSTANTIATE_TEST_SUITE_P(
               OfferHandle(o, 64);
               o.mutable_arena()->set_read_only(true);
             },
-            "cannot be mapped for reading only"),
+            "cannot be mapped read-only"),
         OfferLie(
-            "NoBackend", [](Offer& o) { o.mutable_arena()->clear_backend(); }, "not known here")),
+            "NoBackend", [](Offer& o) { o.mutable_arena()->clear_backend(); }, "unknown to this library")),
     [](const auto& test) { return test.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(
@@ -200,12 +200,12 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         FdLie(
             "TooFewDescriptors", [](FakeSession&, Fds& fds) { fds.pop_back(); },
-            "3 descriptors came, expected 4"),
+            "3 descriptors were received, expected 4"),
         FdLie(
-            "NoDescriptors", [](FakeSession&, Fds& fds) { fds.clear(); }, "0 descriptors came"),
+            "NoDescriptors", [](FakeSession&, Fds& fds) { fds.clear(); }, "0 descriptors were received"),
         FdLie(
             "TooManyDescriptors", [](FakeSession&, Fds& fds) { fds.push_back(fds[0]); },
-            "5 descriptors came"),
+            "5 descriptors were received"),
         FdLie(
             "UnsealedPublishPage", [](FakeSession&, Fds& fds) { fds[0] = UnsealedMemfd(kPublishPageBytes); },
             "publish page: shared memory is not sealed"),
@@ -228,9 +228,9 @@ INSTANTIATE_TEST_SUITE_P(
         FdLie(
             "WrongVersion", [](FakeSession& s, Fds&) { s.page().version = 2; }, "has version 2"),
         WelcomeLie(
-            "WrongFrameMagic", [](LifelineFrame& f) { f.magic = 0; }, "no welcome"),
+            "WrongFrameMagic", [](LifelineFrame& f) { f.magic = 0; }, "not a welcome"),
         WelcomeLie(
-            "WrongKind", [](LifelineFrame& f) { f.kind = 3; }, "no welcome"),
+            "WrongKind", [](LifelineFrame& f) { f.kind = 3; }, "not a welcome"),
         WelcomeLie(
             "UnknownCode", [](LifelineFrame& f) { f.code = 99; }, "refused", PF_UNKNOWN),
         WelcomeLie(

@@ -11,9 +11,10 @@ using ::testing::HasSubstr;
 
 TEST(DescriptorRoomTest, KeepsSomeForConnections) {
   EXPECT_OK(CheckDescriptorRoom(256, 128, [] { return 104U; }));
-  EXPECT_THAT(CheckDescriptorRoom(256, 128, [] { return 105U; }),
-              StatusIs(Code::kResourceExhausted, AllOf(HasSubstr("105 of the 128"), HasSubstr("16 are left"),
-                                                       HasSubstr("LimitNOFILE"))));
+  EXPECT_THAT(
+      CheckDescriptorRoom(256, 128, [] { return 105U; }),
+      StatusIs(Code::kResourceExhausted,
+               AllOf(HasSubstr("105 of the 128"), HasSubstr("16 are reserved"), HasSubstr("LimitNOFILE"))));
   EXPECT_OK(CheckDescriptorRoom(256, 64, [] { return 48U; }));
   EXPECT_FALSE(CheckDescriptorRoom(256, 64, [] { return 49U; }).ok());
   EXPECT_FALSE(CheckDescriptorRoom(256, 8, [] { return 1U; }).ok());

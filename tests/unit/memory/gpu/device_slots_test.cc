@@ -129,7 +129,8 @@ TEST_P(DeviceSlotsDeathTest, ReleaseThatIsLateIsNoFaultOfTheContext) {
         PF_CHECK(slots->Release(batch, nullptr).ok(), "it is put behind what takes long");
         Tell(slots->Unmap(std::chrono::steady_clock::now() + std::chrono::milliseconds(100)));
       },
-      ::testing::ExitedWithCode(3), "DEADLINE_EXCEEDED: GPU GPU-.* has not done its work on them in time");
+      ::testing::ExitedWithCode(3),
+      "DEADLINE_EXCEEDED: GPU GPU-.* has not finished the work that uses them in time");
 }
 
 TEST_P(DeviceSlotsDeathTest, MemoryThatTheDriverKeepsMappedIsNoFarewell) {
