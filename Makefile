@@ -6,7 +6,8 @@ FUZZ_SECONDS := 60
 LOAD_SECONDS := 600
 CHROOT_CACHE := /var/tmp/pinfeed-chroot
 CONTAINER_CACHE := /var/tmp/pinfeed-container
-CTEST := ctest --output-on-failure --no-tests=error -j $(JOBS)
+# Most tests wait for processes: twice as many as cores keep the cores busy.
+CTEST := ctest --output-on-failure --no-tests=error -j $(shell expr 2 \* $(JOBS))
 PYTHON := /usr/bin/python3
 # A new build folder gets the product alone; one that has the tests keeps them.
 FIRST_CONFIGURE = $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DPINFEED_TESTS=OFF -DPINFEED_BENCH=OFF)
