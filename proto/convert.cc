@@ -157,8 +157,7 @@ Cursor CursorFromProto(const v1::Cursor& in, Faults& faults) {
 
 }  // namespace
 
-Result<OpenFeedArguments> FromProto(const v1::OpenFeedRequest& request) {
-  Faults faults;
+OpenFeedArguments FromProto(const v1::OpenFeedRequest& request, Faults& faults) {
   OpenFeedArguments out;
   if (request.has_spec()) {
     out.spec = SpecFromProto(request.spec(), faults);
@@ -171,7 +170,7 @@ Result<OpenFeedArguments> FromProto(const v1::OpenFeedRequest& request) {
   if (request.failed_backends_size() > 2) {
     faults.Add("failed_backends", "has " + std::to_string(request.failed_backends_size()) +
                                       " entries; there are two backends that can fail");
-    return faults.ToStatus();
+    return out;
   }
   for (const v1::FailedBackend& failed : request.failed_backends()) {
     const bool mapped =
@@ -184,7 +183,6 @@ Result<OpenFeedArguments> FromProto(const v1::OpenFeedRequest& request) {
     }
     out.failed_backends.push_back({backend, failed.reason()});
   }
-  RETURN_IF_ERROR(faults.ToStatus());
   out.gpu_uuid = request.gpu_uuid();
   out.client_name = request.client_name();
   out.replaces_session = request.replaces_session();

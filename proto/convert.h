@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/faults.h"
 #include "common/base/result.h"
 #include "common/spec/feed_spec.h"
 #include "common/spec/tensor_spec.h"
@@ -38,8 +39,9 @@ struct OpenFeedArguments {
   std::string trace_id = {};      // of the call, not of the message: see TraceIdOf
 };
 
-// kInvalidArgument with every fault of the spec, the cursor and the strings.
-Result<OpenFeedArguments> FromProto(const v1::OpenFeedRequest& request);
+// Adds every fault of the spec, the cursor and the strings, but for what the transforms' parameters may be
+// (TransformChain::Parse); with a fault the result counts for nothing.
+OpenFeedArguments FromProto(const v1::OpenFeedRequest& request, Faults& faults);
 Result<Cursor> FromProto(const v1::Cursor& cursor);
 // kInvalidArgument unless the dtype is known, the shape is possible and sample_bytes is its size.
 Result<TensorPlace> FromProto(const v1::TensorPlace& place);

@@ -1,102 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/convert_transform.h"
 
-#include <optional>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
 #include <utility>
+#include <vector>
 
 namespace pinfeed {
 namespace {
 
-// In place of what could not be read: nothing is wrong with it, and the places of the others stay.
-Transform Nothing() {
-  return ToDtype{};
-}
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
 
-struct Size {
-  uint32_t height = 0;
-  uint32_t width = 0;
-};
-
-// One value (a square, or with `shorter_side` the length of the shorter side), or height and width.
-std::optional<Size> SizeFromProto(const google::protobuf::RepeatedField<uint32_t>& size, bool shorter_side,
-                                  const std::string& at, Faults& faults) {
-  if (size.size() == 2) return Size{size.Get(0), size.Get(1)};
-  if (size.size() == 1) return Size{shorter_side ? 0 : size.Get(0), size.Get(0)};
-  faults.Add(at + ".size", "has " + std::to_string(size.size()) + " values; give one, or height and width");
-  return std::nullopt;
-}
-
-// Two values, or none for the defaults that *min and *max hold.
-bool RangeFromProto(const google::protobuf::RepeatedField<double>& range, const std::string& field,
-                    double* min, double* max, Faults& faults) {
-  if (range.size() == 2) {
-    *min = range.Get(0);
-    *max = range.Get(1);
-  } else if (!range.empty()) {
-    faults.Add(field, "has " + std::to_string(range.size()) + " values; give the least and the greatest");
-    return false;
+TransformSpec::Parameter ParameterFromProto(const Message& in, const FieldDescriptor& field) {
+  const google::protobuf::Reflection& reflection = *in.GetReflection();
+  const int count = field.is_repeated() ? reflection.FieldSize(in, &field) : 1;
+  const auto values = [&](auto get, auto get_repeated) {
+    std::vector<std::conditional_t<std::is_same_v<decltype(get()), std::string>, std::string, double>> all;
+    for (int i = 0; i < count; ++i) all.push_back(field.is_repeated() ? get_repeated(i) : get());
+    return TransformSpec::Parameter(std::move(all));
+  };
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return values([&] { return reflection.GetUInt32(in, &field); },
+                    [&](int i) { return reflection.GetRepeatedUInt32(in, &field, i); });
+    case FieldDescriptor::CPPTYPE_INT32:
+      return values([&] { return reflection.GetInt32(in, &field); },
+                    [&](int i) { return reflection.GetRepeatedInt32(in, &field, i); });
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return values([&] { return reflection.GetDouble(in, &field); },
+                    [&](int i) { return reflection.GetRepeatedDouble(in, &field, i); });
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return values([&] { return reflection.GetBool(in, &field); },
+                    [&](int i) { return reflection.GetRepeatedBool(in, &field, i); });
+    case FieldDescriptor::CPPTYPE_STRING:
+      return values([&] { return reflection.GetString(in, &field); },
+                    [&](int i) { return reflection.GetRepeatedString(in, &field, i); });
+    default:  // no message of a transform has another
+      return {};
   }
-  return true;
-}
-
-Transform ResizeFromProto(const v1::Resize& in, const std::string& at, Faults& faults) {
-  if (in.size().empty() && in.max_size() != 0) return Resize{0, 0, in.max_size()};
-  const std::optional<Size> size = SizeFromProto(in.size(), true, at, faults);
-  if (!size) return Nothing();
-  if (in.size_size() == 2 && size->height == 0) {  // a height of 0 means another thing in a Resize
-    faults.Add(at + ".size", "0 is not within 1 to " + std::to_string(kMaxImageSide));
-    return Nothing();
-  }
-  return Resize{size->height, size->width, in.max_size()};
-}
-
-Transform CropFromProto(const v1::RandomResizedCrop& in, const std::string& at, Faults& faults) {
-  RandomResizedCrop out;
-  const std::optional<Size> size = SizeFromProto(in.size(), false, at, faults);
-  const bool scale = RangeFromProto(in.scale(), at + ".scale", &out.scale_min, &out.scale_max, faults);
-  const bool ratio = RangeFromProto(in.ratio(), at + ".ratio", &out.ratio_min, &out.ratio_max, faults);
-  if (!size) return Nothing();
-  out.height = size->height;
-  out.width = size->width;
-  return scale && ratio ? Transform(out) : Nothing();
-}
-
-Transform ToDtypeFromProto(const v1::ToDtype& in, const std::string& at, Faults& faults) {
-  const Result<DType> dtype = DTypeFromName(in.dtype());
-  if (dtype.ok()) return ToDtype{*dtype, in.scale()};
-  faults.Add(at + ".dtype", "is none of uint8, float32, float16, bfloat16");
-  return Nothing();
 }
 
 }  // namespace
 
-Transform TransformFromProto(const v1::Transform& in, const std::string& at, Faults& faults) {
-  switch (in.op_case()) {
-    case v1::Transform::kResize:
-      return ResizeFromProto(in.resize(), at + " resize", faults);
-    case v1::Transform::kCenterCrop: {
-      const auto size = SizeFromProto(in.center_crop().size(), false, at + " center_crop", faults);
-      return size ? Transform(CenterCrop{size->height, size->width}) : Nothing();
-    }
-    case v1::Transform::kRandomResizedCrop:
-      return CropFromProto(in.random_resized_crop(), at + " random_resized_crop", faults);
-    case v1::Transform::kRandomHorizontalFlip: {
-      RandomHorizontalFlip out;
-      if (in.random_horizontal_flip().has_p()) out.p = in.random_horizontal_flip().p();
-      return out;
-    }
-    case v1::Transform::kNormalize: {
-      const v1::Normalize& normalize = in.normalize();
-      return Normalize{{normalize.mean().begin(), normalize.mean().end()},
-                       {normalize.std().begin(), normalize.std().end()}};
-    }
-    case v1::Transform::kToDtype:
-      return ToDtypeFromProto(in.to_dtype(), at + " to_dtype", faults);
-    case v1::Transform::OP_NOT_SET:
-      break;
+TransformSpec TransformFromProto(const v1::Transform& in, const std::string& place, Faults& faults) {
+  TransformSpec out;
+  const FieldDescriptor* const op =
+      in.GetReflection()->GetOneofFieldDescriptor(in, v1::Transform::descriptor()->oneof_decl(0));
+  if (op == nullptr) return out;
+  out.name = op->name();
+  const Message& message = in.GetReflection()->GetMessage(in, op);
+  std::vector<const FieldDescriptor*> fields;
+  message.GetReflection()->ListFields(message, &fields);
+  for (const FieldDescriptor* const field : fields)
+    out.parameters[field->name()] = ParameterFromProto(message, *field);
+  for (int i = 0; i < message.GetReflection()->GetUnknownFields(message).field_count(); ++i) {
+    faults.Add(place + " " + out.name,
+               "has a parameter (number " +
+                   std::to_string(message.GetReflection()->GetUnknownFields(message).field(i).number()) +
+                   ") that this daemon does not know: it is of a newer pinfeed; install the same on both sides");
   }
-  faults.Add(at, "names no operation that this daemon knows");
-  return Nothing();
+  return out;
 }
 
 }  // namespace pinfeed

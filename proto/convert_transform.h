@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// One transform of a spec, from the wire. In: a message of which nothing is believed. Out: a value, and what
-// of the message no value can hold.
+// One transform of a spec, from the wire. In: a message of which nothing is believed. Out: its name and
+// parameters as they came, whatever they are.
 #pragma once
 
 #include <string>
 
 #include "common/base/faults.h"
-#include "common/spec/feed_spec.h"
+#include "common/spec/transform_spec.h"
 #include "pinfeed/v1/feeder.pb.h"
 
 namespace pinfeed {
 
-// What the value may be is for CheckFeedSpec; with a fault it is one in which that finds none. `at` leads
-// each fault, as "transforms[1]".
-Transform TransformFromProto(const v1::Transform& in, const std::string& at, Faults& faults);
+// A message of numbers, flags and strings needs nothing here: its name and its fields' are those in the spec.
+// `place` leads each fault, as "transforms[1]". The name is empty if the operation is not known, which is for
+// TransformChain::Parse to say.
+TransformSpec TransformFromProto(const v1::Transform& in, const std::string& place, Faults& faults);
 
 }  // namespace pinfeed

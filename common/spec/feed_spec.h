@@ -8,60 +8,18 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "common/spec/tensor_spec.h"
+#include "common/spec/transform_spec.h"
 
 namespace pinfeed {
 
-// torchvision's transforms by its names. Sizes are pixels, > 0 and <= kMaxImageSide.
-inline constexpr uint32_t kMaxImageSide = 65500;  // JPEG's own limit
+inline constexpr uint32_t kMaxImageSide = 65500;  // in pixels: JPEG's own limit
 // The largest image that is decoded or made, in pixels; a decoded one has sides of at most kMaxImageSide,
 // too. What a hostile header can make the daemon allocate is bounded by the two: 3 bytes a pixel for each
 // buffer, 8 for libjpeg's coefficients of a file of several scans, and what resizing takes (ResizeScratch).
 inline constexpr int64_t kMaxImagePixels = int64_t{1} << 28;
-
-struct Resize {
-  uint32_t height = 0;  // 0: `width` is the length of the shorter side and the aspect ratio is kept
-  uint32_t width = 0;
-  // With height 0: the most the longer side may have, 0 for any; with width 0 as well: what it has.
-  uint32_t max_size = 0;
-  bool operator==(const Resize&) const = default;
-};
-struct CenterCrop {
-  uint32_t height = 0;
-  uint32_t width = 0;
-  bool operator==(const CenterCrop&) const = default;
-};
-struct RandomResizedCrop {
-  uint32_t height = 0;
-  uint32_t width = 0;
-  double scale_min = 0.08;  // share of the source's area
-  double scale_max = 1.0;
-  double ratio_min = 3.0 / 4.0;  // width / height
-  double ratio_max = 4.0 / 3.0;
-  bool operator==(const RandomResizedCrop&) const = default;
-};
-struct RandomHorizontalFlip {
-  double p = 0.5;
-  bool operator==(const RandomHorizontalFlip&) const = default;
-};
-// (x - mean) / std in float32. On uint8 pixels x is the pixel divided by 255, so that Normalize may stand
-// alone or before a ToDtype (which then only casts); behind ToDtype(floating, scale = false) x is the pixel
-// itself. Pointwise transforms come behind all geometry.
-struct Normalize {
-  std::vector<double> mean;  // one value, or one a channel
-  std::vector<double> std;   // likewise; all above 0
-  bool operator==(const Normalize&) const = default;
-};
-struct ToDtype {
-  DType dtype = DType::kUint8;  // kUint8, kFloat32, kFloat16 or kBfloat16
-  bool scale = false;           // uint8 -> floating point: divide by 255
-  bool operator==(const ToDtype&) const = default;
-};
-using Transform =
-    std::variant<Resize, CenterCrop, RandomResizedCrop, RandomHorizontalFlip, Normalize, ToDtype>;
 
 enum class Order { kSequential, kShuffle };
 enum class ImageLayout { kChw, kHwc };
@@ -90,7 +48,7 @@ struct FeedSpec {
   bool drop_last = false;
   uint32_t rank = 0;
   uint32_t world_size = 1;
-  std::vector<Transform> transforms;
+  std::vector<TransformSpec> transforms;
   ImageLayout image_layout = ImageLayout::kChw;
   OnBadSample on_bad_sample = OnBadSample::kFail;
   uint32_t slots = 0;  // 0: the daemon's default

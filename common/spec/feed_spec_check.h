@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <string>
-#include <string_view>
 
 #include "common/base/faults.h"
 #include "common/spec/feed_spec.h"
@@ -17,10 +16,8 @@ inline constexpr size_t kMaxGroupBytes = 128;
 inline constexpr size_t kMaxNameBytes = 256;
 inline constexpr size_t kMaxNamedFields = 256;  // in a list of a spec
 
+// All but the transforms, which TransformChain::Parse checks.
 void CheckFeedSpec(const FeedSpec& spec, Faults& faults);
-
-// "resize", "to_dtype", ...: the operation's name on the wire.
-std::string_view TransformName(const Transform& transform);
 
 // Text for people: at most `limit` bytes, without control characters, which would let a client forge log
 // lines and terminal sequences.

@@ -16,6 +16,11 @@ namespace pinfeed {
 // Readable bytes behind the last row of every image, so that vector loads may run over.
 inline constexpr size_t kRowSlack = 64;
 
+struct ImageSize {
+  int32_t width = 0;
+  int32_t height = 0;
+};
+
 // A rectangle of pixels. x and y may be negative where a crop reaches over the image's border.
 struct Box {
   int32_t x = 0;

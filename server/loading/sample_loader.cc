@@ -12,7 +12,7 @@
 #include "server/transform/field_roles.h"
 #include "server/transform/mask.h"
 #include "server/transform/pointwise.h"
-#include "server/transform/transform.h"
+#include "server/transform/transform_chain.h"
 
 namespace pinfeed {
 namespace {
@@ -69,7 +69,7 @@ struct SampleLoader::Program {
   std::optional<size_t> image;                  // the field that is decoded or transformed
   std::optional<TensorImage> tensor;            // set when that field is a tensor
   std::vector<std::optional<MaskField>> masks;  // by field
-  std::vector<Transform> transforms;
+  TransformChain transforms;
   std::optional<Pointwise> pointwise;  // set when there is an image
   std::optional<DeferredPixelOps> tail;
   bool raw = false;  // the tensor's pixels go into the slot as they are: only the tail changes them
@@ -86,7 +86,7 @@ struct SampleLoader::Program {
     times.Read(start, read);
     if (!status.ok()) return status;
     if (raw) {
-      RETURN_IF_ERROR(PlanGeometry(transforms, {seed, key.epoch, key.id}, tensor->size, buffers.plan));
+      RETURN_IF_ERROR(transforms.Plan({seed, key.epoch, key.id}, tensor->size, buffers.plan));
       WriteMark(buffers.plan.flip ? ImageMark::kMirrored : ImageMark::kPlain, places);
       return OkStatus();
     }
@@ -128,12 +128,8 @@ struct SampleLoader::Program {
 
   // Changes `outputs` to what the slot gets: uint8 pixels, a mark. Precondition: there is an image.
   void LeaveTail(const FeedSpec& spec, size_t channels, std::vector<TensorSpec>& outputs) {
-    const auto moves = [](const Transform& t) {
-      return std::holds_alternative<RandomHorizontalFlip>(t) || std::holds_alternative<Normalize>(t) ||
-             std::holds_alternative<ToDtype>(t);
-    };
-    raw = tensor.has_value() && std::all_of(transforms.begin(), transforms.end(), moves);
-    const Pointwise all(spec.transforms, channels, spec.image_layout);
+    raw = tensor.has_value() && transforms.FitsGpu();
+    const Pointwise all(transforms, channels, spec.image_layout);
     TensorSpec& output = outputs[*image];
     const bool chw = spec.image_layout == ImageLayout::kChw;
     DeferredPixelOps left;
@@ -145,13 +141,9 @@ struct SampleLoader::Program {
     left.source_layout = raw ? tensor->layout : ImageLayout::kHwc;
     left.output_layout = spec.image_layout;
     left.table = all.table();
-    const bool flips = std::any_of(transforms.begin(), transforms.end(), [](const Transform& t) {
-      return std::holds_alternative<RandomHorizontalFlip>(t);
-    });
-    const bool recolours = std::any_of(transforms.begin(), transforms.end(), [](const Transform& t) {
-      return std::holds_alternative<Normalize>(t) || std::holds_alternative<ToDtype>(t);
-    });
-    pointwise.emplace(std::span<const Transform>(), channels, ImageLayout::kHwc);
+    const bool flips = transforms.Has(GpuForm::kMirror);
+    const bool recolours = transforms.Has(GpuForm::kTable);
+    pointwise.emplace(TransformChain(), channels, ImageLayout::kHwc);
     const bool zeroes =
         recolours && spec.on_bad_sample == OnBadSample::kZero;  // which the table would recolour
     if (!flips && !recolours && (left.source_layout == left.output_layout || channels == 1))
@@ -194,7 +186,7 @@ struct SampleLoader::Program {
       ASSIGN_OR_RETURN(const ImageDecoder::Size opened, buffers.decoder.Open(buffers.encoded, oriented));
       size = {opened.width, opened.height};
     }
-    RETURN_IF_ERROR(PlanGeometry(transforms, {seed, key.epoch, key.id}, size, buffers.plan));
+    RETURN_IF_ERROR(transforms.Plan({seed, key.epoch, key.id}, size, buffers.plan));
     const Box region = SourceRegion(buffers.plan, size);
     ImageView source;
     if (tensor.has_value()) {
@@ -223,24 +215,24 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
                                                            const FeedSpec& spec, PixelOpsAt tail_at) {
   const std::vector<Field>& fields = dataset->info().fields;
   auto program = std::make_unique<Program>();
-  program->transforms = spec.transforms;
   program->seed = spec.seed;
   program->sample_ids = spec.sample_ids;
   program->valid = spec.valid;
   program->oriented = !spec.ignore_exif_orientation;
+  Faults spec_faults;
+  std::vector<TransformSpec> transforms = spec.transforms;
+  program->transforms = TransformChain::Parse(transforms, spec_faults);
+  RETURN_IF_ERROR(spec_faults.ToStatus());
   std::vector<std::string> faults;
-  const FieldRoles roles = AssignFieldRoles(fields, spec, faults);
+  const FieldRoles roles = AssignFieldRoles(fields, spec, program->transforms, faults);
   program->image = roles.image;
   program->tensor = roles.tensor;
   if (!roles.masks.empty()) program->masks.resize(fields.size());
   for (const MaskField& mask : roles.masks) program->masks[mask.field] = mask;
-  std::optional<ImageSize> size;
-  size_t channels = 3;
-  if (roles.tensor) {
-    size = roles.tensor->size;
-    channels = roles.tensor->channels;
-  }
-  const ImageOutcome outcome = CheckTransforms(spec.transforms, size, channels, faults);
+  ImageForm form;
+  if (roles.tensor)
+    form = {roles.tensor->size.width, roles.tensor->size.height, roles.tensor->channels, DType::kUint8};
+  const ImageForm outcome = program->transforms.Follow(form, faults);
   if (faults.empty() && program->image.has_value() && outcome.width == 0) {
     faults.push_back(
         "transforms: image sizes vary, or may: add Resize([h, w]), CenterCrop or RandomResizedCrop so that "
@@ -250,7 +242,7 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
   outputs.reserve(fields.size() + 3);  // with the loader's own
   for (const Field& field : fields) outputs.push_back(field.spec);
   if (program->image.has_value()) {
-    const auto c = static_cast<int64_t>(channels);
+    const auto c = static_cast<int64_t>(outcome.channels);
     outputs[*program->image].dtype = outcome.dtype;
     outputs[*program->image].shape = spec.image_layout == ImageLayout::kChw
                                          ? std::vector<int64_t>{c, outcome.height, outcome.width}
@@ -276,9 +268,9 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
   }
   if (program->image.has_value()) {
     if (tail_at == PixelOpsAt::kClient) {
-      program->LeaveTail(spec, channels, outputs);
+      program->LeaveTail(spec, outcome.channels, outputs);
     } else {
-      program->pointwise.emplace(spec.transforms, channels, spec.image_layout);
+      program->pointwise.emplace(program->transforms, outcome.channels, spec.image_layout);
     }
   }
   return std::unique_ptr<SampleLoader>(

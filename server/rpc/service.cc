@@ -11,6 +11,7 @@
 #include "common/base/log_context.h"
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/status_message.h"
+#include "server/transform/transform_chain.h"
 
 namespace pinfeed {
 namespace {
@@ -180,7 +181,11 @@ Result<OpenFeedArguments> FeederService::Check(const Caller& caller,
         "both must be on "
         "one host and no virtual machine may lie between them");
   }
-  return FromProto(request);
+  Faults faults;
+  OpenFeedArguments arguments = FromProto(request, faults);
+  TransformChain::Parse(arguments.spec.transforms, faults);
+  RETURN_IF_ERROR(faults.ToStatus());
+  return arguments;
 }
 
 void FeederService::Begin(const std::shared_ptr<Opening>& opening) {

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "common/spec/feed_spec_check.h"
-
 namespace pinfeed {
 namespace {
 
@@ -63,8 +61,9 @@ Result<TensorImage> AsImage(const Field& field) {
 // Purpose: goes through the fields of one dataset. Borrows all it is made with.
 class RoleFinder {
  public:
-  RoleFinder(const std::vector<Field>& fields, const FeedSpec& spec, std::vector<std::string>& faults)
-      : fields_(fields), spec_(spec), faults_(faults) {}
+  RoleFinder(const std::vector<Field>& fields, const FeedSpec& spec, const TransformChain& transforms,
+             std::vector<std::string>& faults)
+      : fields_(fields), spec_(spec), transforms_(transforms), faults_(faults) {}
 
   FieldRoles Find() {
     CheckNames("masks", spec_.masks);
@@ -78,10 +77,9 @@ class RoleFinder {
         faults_.push_back(tensor.status().message());
       }
     }
-    const std::optional<size_t> moves = FirstGeometric(spec_.transforms);
+    const std::optional<std::string> moves = transforms_.FirstThatMovesPixels();
     if (!moves || !roles.image) return roles;
-    where_ =
-        "transforms[" + std::to_string(*moves) + "] " + std::string(TransformName(spec_.transforms[*moves]));
+    where_ = *moves;
     for (size_t i = 0; i < fields_.size(); ++i) {
       if (i == roles.image || fields_[i].kind != FieldKind::kTensor) continue;
       if (roles.tensor) {
@@ -124,7 +122,7 @@ class RoleFinder {
       if (fields_[i].kind == FieldKind::kEncodedImage) found.push_back(i);
     }
     const bool encoded = !found.empty();
-    if (!encoded && spec_.transforms.empty()) return std::nullopt;
+    if (!encoded && transforms_.empty()) return std::nullopt;
     for (size_t i = 0; !encoded && i < fields_.size(); ++i) {
       if (!LooksLikeImage(fields_[i]) || IsNamed(fields_[i])) continue;
       if (fields_[i].spec.name == "image") return i;
@@ -186,6 +184,7 @@ class RoleFinder {
 
   const std::vector<Field>& fields_;
   const FeedSpec& spec_;
+  const TransformChain& transforms_;
   std::vector<std::string>& faults_;
   std::string where_;  // the first transform that moves pixels
 };
@@ -193,8 +192,8 @@ class RoleFinder {
 }  // namespace
 
 FieldRoles AssignFieldRoles(const std::vector<Field>& fields, const FeedSpec& spec,
-                            std::vector<std::string>& faults) {
-  return RoleFinder(fields, spec, faults).Find();
+                            const TransformChain& transforms, std::vector<std::string>& faults) {
+  return RoleFinder(fields, spec, transforms, faults).Find();
 }
 
 }  // namespace pinfeed

@@ -11,7 +11,7 @@
 
 #include "common/spec/feed_spec.h"
 #include "server/dataset/dataset.h"
-#include "server/transform/transform.h"
+#include "server/transform/transform_chain.h"
 
 namespace pinfeed {
 
@@ -39,8 +39,8 @@ struct FieldRoles {
 // Assigns the roles. Appends one line a fault to `faults`; the roles count only if there was none. A field
 // that has the image's height and width while a transform moves pixels must be named in spec.masks or
 // spec.fields_unchanged: else image and mask would not match any more, and nobody would see it.
-// Precondition: CheckFeedSpec found no fault.
+// `transforms` are the spec's. Precondition: CheckFeedSpec found no fault.
 FieldRoles AssignFieldRoles(const std::vector<Field>& fields, const FeedSpec& spec,
-                            std::vector<std::string>& faults);
+                            const TransformChain& transforms, std::vector<std::string>& faults);
 
 }  // namespace pinfeed

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "server/transform/field_roles.h"
-#include "server/transform/transform.h"
+#include "server/transform/geometry_plan.h"
 
 namespace pinfeed {
 

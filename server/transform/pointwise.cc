@@ -5,25 +5,11 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <variant>
 
 #include "server/transform/pointwise_half.h"
 
 namespace pinfeed {
 namespace {
-
-float RoundTo(DType dtype, float value) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return HalfToFloat(FloatToHalf(value));
-    case DType::kBfloat16:
-      return Bfloat16ToFloat(FloatToBfloat16(value));
-    case DType::kUint8:
-      return std::trunc(std::clamp(value, 0.0F, 255.0F));
-    default:
-      return value;
-  }
-}
 
 uint32_t Bits(DType dtype, float value) {
   switch (dtype) {
@@ -38,43 +24,30 @@ uint32_t Bits(DType dtype, float value) {
   }
 }
 
-float OfChannel(const std::vector<double>& values, size_t channel) {
-  return static_cast<float>(values[values.size() == 1 ? 0 : channel]);
-}
-
 }  // namespace
 
-Pointwise::Pointwise(std::span<const Transform> transforms, size_t channels, ImageLayout layout)
+float RoundTo(DType dtype, float value) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return HalfToFloat(FloatToHalf(value));
+    case DType::kBfloat16:
+      return Bfloat16ToFloat(FloatToBfloat16(value));
+    case DType::kUint8:
+      return std::trunc(std::clamp(value, 0.0F, 255.0F));
+    default:
+      return value;
+  }
+}
+
+Pointwise::Pointwise(const TransformChain& transforms, size_t channels, ImageLayout layout)
     : channels_(channels), layout_(layout) {
   for (size_t c = 0; c < channels; ++c) {
-    Values values;
-    for (size_t v = 0; v < values.size(); ++v) values[v] = static_cast<float>(v);
-    DType dtype = DType::kUint8;
-    for (const Transform& transform : transforms) Apply(transform, c, dtype, values);
-    dtype_ = dtype;
-    for (const float value : values) table_.push_back(Bits(dtype, value));
+    const PixelValues pixels = transforms.Recolour(c);
+    dtype_ = pixels.dtype;
+    for (const float value : pixels.values) table_.push_back(Bits(dtype_, value));
   }
   copies_ = dtype_ == DType::kUint8 && channels == 3 && layout == ImageLayout::kHwc;
   for (size_t i = 0; copies_ && i < table_.size(); ++i) copies_ = table_[i] == i % 256;
-}
-
-void Pointwise::Apply(const Transform& transform, size_t channel, DType& dtype, Values& values) const {
-  if (const auto* const normalize = std::get_if<Normalize>(&transform)) {
-    const float mean = OfChannel(normalize->mean, channel);
-    const float std = OfChannel(normalize->std, channel);
-    const bool integer = dtype == DType::kUint8;
-    if (integer) dtype = DType::kFloat32;
-    for (float& value : values) value = RoundTo(dtype, ((integer ? value / 255.0F : value) - mean) / std);
-  } else if (const auto* const to = std::get_if<ToDtype>(&transform)) {
-    const bool widens = dtype == DType::kUint8 && to->dtype != DType::kUint8;
-    const bool narrows = dtype != DType::kUint8 && to->dtype == DType::kUint8;
-    dtype = to->dtype;
-    for (float& value : values) {
-      if (to->scale && widens) value /= 255.0F;
-      if (to->scale && narrows) value *= 255.999F;
-      value = RoundTo(dtype, value);
-    }
-  }
 }
 
 namespace {

@@ -3,7 +3,6 @@
 // normalised, laid out, in one pass.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -11,20 +10,16 @@
 
 #include "common/spec/feed_spec.h"
 #include "server/image/image.h"
+#include "server/transform/transform_chain.h"
 
 namespace pinfeed {
 
 // Purpose: the pointwise transforms of a feed, as what they make of each of the 256 values of each channel:
-// exact, whatever the chain. The arithmetic is float32, rounded to the element type after each transform (to
-// nearest, halves to even):
-//   ToDtype(floating, scale): value / 255; without scale: value. ToDtype(uint8) of floating: cut to [0, 255],
-//   towards zero; with scale, value * 255.999 first, as torchvision. Normalize: (value - mean) / std; of
-//   uint8 it divides by 255 first and makes float32, so that Normalize needs no ToDtype before it.
-// Threads: immutable.
+// exact, whatever the chain. Threads: immutable.
 class Pointwise {
  public:
-  // Preconditions: CheckTransforms found no fault; `channels` is 1 or 3.
-  Pointwise(std::span<const Transform> transforms, size_t channels, ImageLayout layout);
+  // Preconditions: Follow found no fault; `channels` is what it came to, 1 or 3.
+  Pointwise(const TransformChain& transforms, size_t channels, ImageLayout layout);
 
   DType dtype() const { return dtype_; }
   // 256 entries a channel: the bits of the element that each value becomes, in the low bytes.
@@ -34,8 +29,6 @@ class Pointwise {
   void Run(const ImageView& image, bool flip, std::span<std::byte> out) const;
 
  private:
-  using Values = std::array<float, 256>;
-  void Apply(const Transform& transform, size_t channel, DType& dtype, Values& values) const;
   template <typename Element>
   void RunAs(const ImageView& image, bool flip, Element* out) const;
 

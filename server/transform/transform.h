@@ -1,88 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0
-// Geometry of one sample. In: the size of its image and its random numbers. Out: which pixels to cut, how to
-// resize them, whether to mirror.
+// One transform of images. Each is a file of server/transform/ops, named in the registry (ops/registry.cc);
+// a TransformChain runs them.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <span>
+#include <functional>
+#include <memory>
 #include <string>
-#include <vector>
+#include <string_view>
 
-#include "common/spec/feed_spec.h"
+#include "common/spec/tensor_spec.h"
 #include "server/image/image.h"
-#include "server/image/resize.h"
+#include "server/order/random.h"
+#include "server/transform/geometry_plan.h"
+#include "server/transform/parameters.h"
 
 namespace pinfeed {
 
-// What an image is after all transforms.
-struct ImageOutcome {
+// What images are after a transform, or before it.
+struct ImageForm {
   int32_t width = 0;  // 0: not the same for every sample
   int32_t height = 0;
+  size_t channels = 3;  // 1 or 3
   DType dtype = DType::kUint8;
 };
-struct ImageSize {
-  int32_t width = 0;
-  int32_t height = 0;
+
+// What the client's kernel can do in place of the daemon.
+enum class GpuForm {
+  kNone,
+  kMirror,  // told by a mark a sample
+  kTable,   // what each pixel value becomes
 };
 
-// Checks the transforms against images of `channels` channels, whose size is the same for all samples if
-// `size` has a value. Appends one line a fault to `faults` ("transforms[1] normalize: ..."). The outcome
-// counts only if there was none. Precondition: CheckFeedSpec found no fault.
-ImageOutcome CheckTransforms(std::span<const Transform> transforms, std::optional<ImageSize> size,
-                             size_t channels, std::vector<std::string>& faults);
-
-// The first transform that moves pixels: all but Normalize, ToDtype and a flip that never happens.
-std::optional<size_t> FirstGeometric(std::span<const Transform> transforms);
-
-// One step of an image's way: a crop (zeros where it reaches over the border), then a resize unless the size
-// stays.
-struct GeometryStep {
-  Box crop;
-  int32_t width = 0;
-  int32_t height = 0;
-  bool mirrored = false;  // a flip that comes later here comes before this resize among the transforms
-  bool operator==(const GeometryStep&) const = default;
+// What the 256 values of a channel's pixels have become.
+struct PixelValues {
+  DType dtype = DType::kUint8;
+  std::array<float, 256> values;
 };
 
-// Purpose: what is to be done to one image. Consecutive crops are one crop; mirroring is moved behind
-// everything, where it costs nothing. Invariant: steps is not empty; each step's crop but the first is given
-// in the pixels of the step before.
-struct GeometryPlan {
-  std::vector<GeometryStep> steps;
-  bool flip = false;
+// Purpose: one transform with its parameters. A transform of geometry implements Plan, one of single values
+// Recolour. Threads: immutable.
+class Transform {
+ public:
+  using Report = std::function<void(const std::string& fault)>;
+
+  Transform() = default;
+  virtual ~Transform() = default;
+  Transform(const Transform&) = delete;
+  Transform& operator=(const Transform&) = delete;
+
+  virtual GpuForm gpu_form() const { return GpuForm::kNone; }
+  // Whether it cannot stand behind one that makes floating-point values.
+  virtual bool NeedsBytes() const { return gpu_form() == GpuForm::kNone; }
+  // Whether a mask must follow it.
+  virtual bool MovesPixels() const { return gpu_form() != GpuForm::kTable; }
+
+  // Changes the form of images as the transform does, and reports why such images do not fit it.
+  virtual void Follow(ImageForm& form, const Report& report) const = 0;
+  // Adds itself to the plan of one image. kResourceExhausted when a step is over kMaxImagePixels.
+  virtual Status Plan(GeometryPlanner& /*planner*/, SampleRandom /*random*/) const { return OkStatus(); }
+  // In float32, rounded to the element type (RoundTo).
+  virtual void Recolour(size_t /*channel*/, PixelValues& /*pixels*/) const {}
 };
 
-struct RandomKey {
-  uint64_t seed = 0;
-  uint64_t epoch = 0;
-  uint64_t sample = 0;
-};
+// `value` as an element of the type has it: to nearest, halves to even; uint8 is cut to [0, 255], towards zero.
+float RoundTo(DType dtype, float value);
 
-// Plans the geometry transforms of one image of `size`; the pointwise ones are passed over. The index of a
-// transform is part of its random key. kResourceExhausted when a step is over kMaxImagePixels. Precondition:
-// CheckTransforms found no fault.
-Status PlanGeometry(std::span<const Transform> transforms, const RandomKey& key, ImageSize size,
-                    GeometryPlan& plan);
+using ParseTransform = std::unique_ptr<const Transform> (*)(Parameters& parameters);
 
-// The part of the source image that the plan needs: the first crop, cut to the image; at least one pixel.
-Box SourceRegion(const GeometryPlan& plan, ImageSize size);
-
-// Purpose: working memory of RunGeometry. Threads: one at a time.
-struct GeometryScratch {
-  ResizeScratch resize;
-  ImageBuffer images[2];  // of steps, by turns
-
-  // Gives back buffers larger than `bytes`.
-  void Trim(size_t bytes) {
-    resize.Trim(bytes);
-    for (ImageBuffer& image : images) image.Trim(bytes);
-  }
-};
-
-// Runs all of the plan but the flip. `source` is the SourceRegion of an image of `size`. The result is valid
-// until the source's memory or the scratch is used again; it is the source itself when the plan only cuts.
-Result<ImageView> RunGeometry(const GeometryPlan& plan, ImageSize size, const ImageView& source,
-                              GeometryScratch& scratch);
+// How the transform of that name reads its parameters; null if there is none.
+ParseTransform FindTransform(std::string_view name);
 
 }  // namespace pinfeed

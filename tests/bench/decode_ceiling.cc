@@ -17,8 +17,9 @@
 
 #include "server/image/image.h"
 #include "server/image/resize.h"
-#include "server/transform/transform.h"
+#include "server/transform/transform_chain.h"
 #include "tests/bench/count_for.h"
+#include "tests/support/transform_specs.h"
 
 namespace pinfeed {
 namespace {
@@ -51,7 +52,7 @@ Result<ImageView> DecodeWhole(const std::vector<char>& file, ImageBuffer& pixels
 
 Status Work(const std::vector<std::vector<char>>& files, std::atomic<uint64_t>& next,
             std::atomic<uint64_t>& done, const std::atomic<bool>& stop) {
-  const std::vector<Transform> transforms = {RandomResizedCrop{.height = kSide, .width = kSide}};
+  const TransformChain transforms = ChainOf({RandomResizedCrop{.height = kSide, .width = kSide}});
   ImageBuffer pixels;
   GeometryScratch scratch;
   while (!stop.load(std::memory_order_relaxed)) {
@@ -59,7 +60,7 @@ Status Work(const std::vector<std::vector<char>>& files, std::atomic<uint64_t>& 
     ASSIGN_OR_RETURN(const ImageView image, DecodeWhole(files[number % files.size()], pixels));
     const ImageSize size{image.width, image.height};
     GeometryPlan plan;
-    RETURN_IF_ERROR(PlanGeometry(transforms, {.seed = 0, .epoch = 0, .sample = number}, size, plan));
+    RETURN_IF_ERROR(transforms.Plan({.seed = 0, .epoch = 0, .sample = number}, size, plan));
     ASSIGN_OR_RETURN([[maybe_unused]] const ImageView result,
                      RunGeometry(plan, size, image.Crop(SourceRegion(plan, size)), scratch));
     done.fetch_add(1, std::memory_order_relaxed);

@@ -13,6 +13,7 @@
 #include "server/image/resize.h"
 #include "server/loading/sample_loader.h"
 #include "server/transform/pointwise.h"
+#include "tests/support/transform_specs.h"
 #include "tests/unit/image/image_fixture.h"
 
 namespace pinfeed {
@@ -89,9 +90,9 @@ BENCHMARK(MarkerWalk);
 void PointwiseTail(benchmark::State& state) {
   const auto dtype = static_cast<DType>(state.range(0));
   const auto layout = static_cast<ImageLayout>(state.range(1));
-  std::vector<Transform> transforms;
+  std::vector<TransformSpec> transforms;
   if (dtype != DType::kUint8) transforms = {Normalize{{0.5}, {0.25}}, ToDtype{dtype, false}};
-  const Pointwise pointwise(transforms, 3, layout);
+  const Pointwise pointwise(ChainOf(transforms), 3, layout);
   std::vector<uint8_t> pixels(size_t{3} * 224 * 224 + kRowSlack, 100);
   std::vector<std::byte> out(size_t{3} * 224 * 224 * DTypeSize(dtype));
   bool flip = false;
@@ -105,7 +106,7 @@ BENCHMARK(PointwiseTail)
     ->Args({static_cast<int>(DType::kFloat32), static_cast<int>(ImageLayout::kHwc)})
     ->Args({static_cast<int>(DType::kUint8), static_cast<int>(ImageLayout::kHwc)});
 
-void Load(benchmark::State& state, std::vector<Transform> geometry,
+void Load(benchmark::State& state, std::vector<TransformSpec> geometry,
           PixelOpsAt tail_at = PixelOpsAt::kWorker) {
   const auto dataset = std::make_shared<MemoryDataset>(
       std::vector<Field>{EncodedField("image")}, std::vector<std::vector<std::vector<std::byte>>>{{Photo()}});

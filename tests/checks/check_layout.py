@@ -34,7 +34,7 @@ INCLUDABLE = {
     "server/metrics": "common server/loading server/feed server/memory server/net",
     "server/session": "common proto server/dataset server/order server/loading server/feed server/memory server/net server/metrics",
     "server/config": "common server/dataset",
-    "server/rpc": "common proto server/config server/dataset server/trace server/net server/metrics server/session",
+    "server/rpc": "common proto server/config server/dataset server/transform server/trace server/net server/metrics server/session",
     "server/daemon": "common server",
     "server": "common server/config server/daemon",
 }

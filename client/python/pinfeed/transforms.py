@@ -8,7 +8,7 @@ What goes out: the ``transforms`` of a feed's spec, their values checked. Whethe
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any, ClassVar, Dict, Iterable, List, Optional, Sequence, Tuple, Type, Union
 
 from ._checks import Checks, listed, shown, to_integer
 from ._errors import Code, InvalidArgumentError
@@ -30,10 +30,19 @@ def _freeze(transform: Any, *names: str) -> None:
 
 
 class Transform:
-    """Base of the transforms below. They are immutable, comparable and hashable."""
+    """Base of the transforms below, each of which is all that this package knows of its operation. They are immutable, comparable and hashable.
+    """
+
+    # What `from_torchvision` takes besides objects of torchvision's class of the same name.
+    torchvision_names: ClassVar[Tuple[str, ...]] = ()
 
     def to_spec(self) -> Json:
         """The transform as ``pinfeed.v1.Transform`` in JSON. Raises InvalidArgumentError with every fault of its values."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_torchvision(cls, transform: Any) -> Transform:
+        """Reads torchvision's object by its attributes, so that torchvision need not be imported and every version of it will do."""
         raise NotImplementedError
 
 
@@ -52,6 +61,29 @@ def _range(checks: Checks, name: str, value: Any, most: float, accepted: str) ->
     if limits and not 0 < limits[0] <= limits[1] <= most:
         checks.refuse(name, value, accepted)
     return limits
+
+
+def _probability(prefix: str, value: Any) -> float:
+    checks = Checks(prefix)
+    accepted = "a probability from 0 to 1"
+    p = checks.numbers("p", value, (1,), accepted)
+    if p and not 0 <= p[0] <= 1:
+        checks.refuse("p", value, accepted)
+    checks.raise_faults()
+    return p[0]
+
+
+def _refusal(transform: Any, reason: str) -> InvalidArgumentError:
+    return InvalidArgumentError(Code.INVALID_ARGUMENT, f"transforms: {type(transform).__name__}: {reason}")
+
+
+def _check_sampling(transform: Any) -> None:
+    interpolation = getattr(transform, "interpolation", None)
+    # InterpolationMode.BILINEAR has the value "bilinear"; old torchvision took Pillow's number 2.
+    if interpolation is not None and getattr(interpolation, "value", interpolation) not in ("bilinear", 2):
+        raise _refusal(transform, f"interpolation={interpolation} cannot be had, only bilinear")
+    if getattr(transform, "antialias", None) is False:
+        raise _refusal(transform, "antialias=False cannot be had: images are resized with antialiasing, as Pillow does")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +111,11 @@ class Resize(Transform):
         checks.raise_faults()
         return {"resize": spec}
 
+    @classmethod
+    def from_torchvision(cls, transform: Any) -> Resize:
+        _check_sampling(transform)
+        return cls(transform.size, getattr(transform, "max_size", None))
+
 
 @dataclasses.dataclass(frozen=True)
 class CenterCrop(Transform):
@@ -97,6 +134,10 @@ class CenterCrop(Transform):
         size = _size(checks, self, "a square")
         checks.raise_faults()
         return {"center_crop": {"size": size}}
+
+    @classmethod
+    def from_torchvision(cls, transform: Any) -> CenterCrop:
+        return cls(transform.size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +165,11 @@ class RandomResizedCrop(Transform):
         checks.raise_faults()
         return {"random_resized_crop": {"size": size, "scale": scale, "ratio": ratio}}
 
+    @classmethod
+    def from_torchvision(cls, transform: Any) -> RandomResizedCrop:
+        _check_sampling(transform)
+        return cls(transform.size, transform.scale, transform.ratio)
+
 
 @dataclasses.dataclass(frozen=True)
 class RandomHorizontalFlip(Transform):
@@ -132,12 +178,11 @@ class RandomHorizontalFlip(Transform):
     p: float = 0.5
 
     def to_spec(self) -> Json:
-        checks = Checks("random_horizontal_flip.")
-        p = checks.numbers("p", self.p, (1,), "a probability from 0 to 1")
-        if p and not 0 <= p[0] <= 1:
-            checks.refuse("p", self.p, "a probability from 0 to 1")
-        checks.raise_faults()
-        return {"random_horizontal_flip": {"p": p[0]}}
+        return {"random_horizontal_flip": {"p": _probability("random_horizontal_flip.", self.p)}}
+
+    @classmethod
+    def from_torchvision(cls, transform: Any) -> RandomHorizontalFlip:
+        return cls(transform.p)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +212,10 @@ class Normalize(Transform):
         checks.raise_faults()
         return {"normalize": {"mean": mean, "std": std}}
 
+    @classmethod
+    def from_torchvision(cls, transform: Any) -> Normalize:
+        return cls(transform.mean, transform.std)
+
 
 @dataclasses.dataclass(frozen=True)
 class ToDtype(Transform):
@@ -179,6 +228,8 @@ class ToDtype(Transform):
     dtype: Any
     scale: bool = False
 
+    torchvision_names = ("ConvertImageDtype", "ToTensor")
+
     def to_spec(self) -> Json:
         checks = Checks("to_dtype.")
         name = dtype_name(self.dtype)
@@ -189,6 +240,15 @@ class ToDtype(Transform):
         scale = checks.flag("scale", self.scale)
         checks.raise_faults()
         return {"to_dtype": {"dtype": name, "scale": scale}}
+
+    @classmethod
+    def from_torchvision(cls, transform: Any) -> ToDtype:
+        name = type(transform).__name__
+        if name == "ToTensor":
+            return cls("float32", scale=True)
+        if isinstance(transform.dtype, dict):
+            raise _refusal(transform, "a dict of dtypes cannot be had; give the dtype of the images")
+        return cls(transform.dtype, scale=name == "ConvertImageDtype" or transform.scale)
 
 
 def dtype_name(dtype: Any) -> str:
@@ -249,46 +309,20 @@ def normalize_transforms(transforms: Any) -> Tuple[Transform, ...]:
     return tuple(flat)
 
 
-def _refuse(transform: Any, reason: str) -> InvalidArgumentError:
-    return InvalidArgumentError(Code.INVALID_ARGUMENT, f"transforms: {type(transform).__name__}: {reason}")
-
-
-def _check_sampling(transform: Any) -> None:
-    interpolation = getattr(transform, "interpolation", None)
-    # InterpolationMode.BILINEAR has the value "bilinear"; old torchvision took Pillow's number 2.
-    if interpolation is not None and getattr(interpolation, "value", interpolation) not in ("bilinear", 2):
-        raise _refuse(transform, f"interpolation={interpolation} cannot be had, only bilinear")
-    if getattr(transform, "antialias", None) is False:
-        raise _refuse(transform, "antialias=False cannot be had: images are resized with antialiasing, as Pillow does")
-
-
 def _from_torchvision(transform: Any) -> Tuple[Transform, ...]:
-    """By class name and attributes, so that torchvision need not be imported and every version of it will do."""
     name = type(transform).__name__
-    if name == "Resize":
-        _check_sampling(transform)
-        return (Resize(transform.size, getattr(transform, "max_size", None)),)
-    if name == "CenterCrop":
-        return (CenterCrop(transform.size),)
-    if name == "RandomResizedCrop":
-        _check_sampling(transform)
-        return (RandomResizedCrop(transform.size, transform.scale, transform.ratio),)
-    if name == "RandomHorizontalFlip":
-        return (RandomHorizontalFlip(transform.p),)
-    if name == "Normalize":
-        return (Normalize(transform.mean, transform.std),)
-    if name == "ToDtype":
-        if isinstance(transform.dtype, dict):
-            raise _refuse(transform, "a dict of dtypes cannot be had; give the dtype of the images")
-        return (ToDtype(transform.dtype, transform.scale),)
-    if name == "ConvertImageDtype":
-        return (ToDtype(transform.dtype, scale=True),)
-    if name == "ToTensor":
-        return (ToDtype("float32", scale=True),)
+    for cls in _classes():
+        if name == cls.__name__ or name in cls.torchvision_names:
+            return (cls.from_torchvision(transform),)
     if name in ("PILToTensor", "ToImage", "ToPureTensor", "Identity"):
         return ()  # images leave the decoder as uint8 tensors
-    raise _refuse(
+    known = [cls.__name__ for cls in _classes()]
+    raise _refusal(
         transform,
-        f"the daemon has no such transform ({shown(transform)}). It has Resize, CenterCrop, RandomResizedCrop, RandomHorizontalFlip, "
-        "Normalize and ToDtype; apply others to the batches, random ones sample by sample: torchvision draws once a call",
+        f"the daemon has no such transform ({shown(transform)}). It has {', '.join(known[:-1])} and {known[-1]}; "
+        "apply others to the batches, random ones sample by sample: torchvision draws once a call",
     )
+
+
+def _classes() -> List[Type[Transform]]:
+    return [cls for cls in Transform.__subclasses__() if cls.__module__ == __name__]

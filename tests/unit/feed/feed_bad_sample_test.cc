@@ -2,6 +2,7 @@
 // Samples of several fields, some of which cannot be read: what a batch then holds, in every field.
 #include <cstring>
 
+#include "tests/support/transform_specs.h"
 #include "tests/unit/feed/feed_fixture.h"
 
 namespace pinfeed {

@@ -13,6 +13,7 @@
 #include "server/image/resize.h"
 #include "server/loading/sample_loader.h"
 #include "tests/support/testing.h"
+#include "tests/support/transform_specs.h"
 #include "tests/unit/image/image_fixture.h"
 
 namespace pinfeed {
@@ -112,8 +113,8 @@ TEST_F(ImageGoldenTest, ResizesAsPillow) {
 }
 
 TEST_F(ImageGoldenTest, TransformsAsTorchvision) {
-  const Transform normalize = Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}};
-  const std::map<std::string, std::vector<Transform>> chains = {
+  const TransformSpec normalize = Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}};
+  const std::map<std::string, std::vector<TransformSpec>> chains = {
       {"val", {Resize{0, 256}, CenterCrop{224, 224}, normalize}},
       {"pad", {CenterCrop{401, 333}, normalize}},
       {"crop_then_larger_crop", {CenterCrop{51, 40}, CenterCrop{90, 91}, normalize}},
@@ -146,7 +147,7 @@ TEST_F(ImageGoldenTest, TransformsAsTorchvision) {
 }
 
 // "flip" or "resize:8:10" or "crop:8:10".
-Transform TransformOf(const std::string& text) {
+TransformSpec TransformOf(const std::string& text) {
   std::istringstream words(text);
   std::string name;
   std::getline(words, name, ':');

@@ -10,6 +10,7 @@
 
 #include "server/image/resize.h"
 #include "tests/support/testing.h"
+#include "tests/support/transform_specs.h"
 #include "tests/unit/image/image_fixture.h"
 
 namespace pinfeed {
@@ -361,7 +362,7 @@ TEST(SampleLoaderTest, GiantSamplesLeaveNoMemoryBehind) {
 }
 
 TEST(SampleLoaderTest, TimeOfAReadThatFailsIsAccountedFor) {
-  const auto time = [](std::vector<Transform> transforms, PixelOpsAt tail_at) {
+  const auto time = [](std::vector<TransformSpec> transforms, PixelOpsAt tail_at) {
     const auto dataset = std::make_shared<MemoryDataset>(
         std::vector<Field>{TensorField("image", DType::kUint8, {3, 8, 8})}, Contents{{BytesOf<char>({})}});
     FeedSpec spec;

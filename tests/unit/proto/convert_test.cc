@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "tests/support/testing.h"
+#include "tests/support/transform_specs.h"
 
 namespace pinfeed {
 namespace {
@@ -20,11 +21,19 @@ v1::FeedSpec ValidSpec() {
   return spec;
 }
 
+Result<OpenFeedArguments> Read(const v1::OpenFeedRequest& request) {
+  pinfeed::Faults faults;
+  OpenFeedArguments arguments = FromProto(request, faults);
+  TransformChain::Parse(arguments.spec.transforms, faults);
+  RETURN_IF_ERROR(faults.ToStatus());
+  return arguments;
+}
+
 // Of a request that is nothing but the spec.
 Result<FeedSpec> Read(const v1::FeedSpec& spec) {
   v1::OpenFeedRequest request;
   *request.mutable_spec() = spec;
-  ASSIGN_OR_RETURN(OpenFeedArguments arguments, FromProto(request));
+  ASSIGN_OR_RETURN(OpenFeedArguments arguments, Read(request));
   return std::move(arguments.spec);
 }
 
@@ -273,7 +282,7 @@ TEST(ConvertTest, OneErrorHoldsTheFaultsOfTheWholeRequest) {
   request.mutable_cursor()->set_fingerprint("XYZ");
   request.set_client_name("a\nb");
   request.set_gpu_uuid(std::string(300, 'g'));
-  EXPECT_THAT(FromProto(request), StatusIs(Code::kInvalidArgument,
+  EXPECT_THAT(Read(request), StatusIs(Code::kInvalidArgument,
                                            "batch_size: must be at least 1\n"
                                            "cursor.version: 0 is none of the versions 1 to 2 that this "
                                            "pinfeed reads; was the cursor made by a "
@@ -281,7 +290,7 @@ TEST(ConvertTest, OneErrorHoldsTheFaultsOfTheWholeRequest) {
                                            "cursor.fingerprint: is not 16 hexadecimal digits\n"
                                            "gpu_uuid: has 300 bytes, at most 256 are possible\n"
                                            "client_name: holds a control character"));
-  EXPECT_THAT(FromProto(v1::OpenFeedRequest()), StatusIs(Code::kInvalidArgument, "spec: is missing"));
+  EXPECT_THAT(Read(v1::OpenFeedRequest()), StatusIs(Code::kInvalidArgument, "spec: is missing"));
 }
 
 // What no value can hold and what a value must not be: neither hides the other.
@@ -304,8 +313,8 @@ TEST(ConvertTest, OneErrorHoldsFaultsOfFormAndOfValue) {
       StatusIs(Code::kInvalidArgument,
                "dataset.token_dtype: is neither uint16 nor uint32\n"
                "order: 9 is not a known value\n"
-               "transforms[0] center_crop.size: has 0 values; give one, or height and width\n"
                "batch_size: must be at least 1\n"
+               "transforms[0] center_crop.size: has 0 values; give one, or height and width\n"
                "transforms[1] random_resized_crop.scale: 1.5 is above 1, the whole area\n"
                "transforms[2] normalize.std: holds -1; it must be above 0, also as float32\n"
                "transforms[3] resize: comes after normalize or to_dtype, but works on uint8 pixels; move it "
@@ -329,7 +338,7 @@ TEST(ConvertTest, FailedBackendsAreTheTwoThatCanFailEachOnce) {
   first.set_reason("no");
   v1::FailedBackend& second = *request.add_failed_backends();
   second.set_backend(v1::FeedSpec::CUDA_IPC);
-  ASSERT_OK_AND_ASSIGN(const OpenFeedArguments arguments, FromProto(request));
+  ASSERT_OK_AND_ASSIGN(const OpenFeedArguments arguments, Read(request));
   ASSERT_EQ(arguments.failed_backends.size(), 2U);
   EXPECT_EQ(arguments.failed_backends[0].backend, Backend::kVmmFd);
   EXPECT_EQ(arguments.failed_backends[0].reason, "no");
@@ -337,25 +346,25 @@ TEST(ConvertTest, FailedBackendsAreTheTwoThatCanFailEachOnce) {
 
   second.set_backend(v1::FeedSpec::VMM_FD);
   second.set_reason(std::string(513, 'x'));
-  EXPECT_THAT(FromProto(request), StatusIs(Code::kInvalidArgument,
+  EXPECT_THAT(Read(request), StatusIs(Code::kInvalidArgument,
                                            "failed_backends.reason: has 513 bytes, at most 512 are possible\n"
                                            "failed_backends: names a backend twice"));
   second.set_backend(v1::FeedSpec::HOST);
   second.set_reason("a\nb");
-  EXPECT_THAT(FromProto(request), StatusIs(Code::kInvalidArgument,
+  EXPECT_THAT(Read(request), StatusIs(Code::kInvalidArgument,
                                            "failed_backends: 2 is not a known value\n"
                                            "failed_backends.reason: holds a control character"));
   request.add_failed_backends();
-  EXPECT_EQ(FromProto(request).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(Read(request).status().code(), Code::kInvalidArgument);
 }
 
 TEST(ConvertTest, SessionToReplaceIsTakenAsItCame) {
   v1::OpenFeedRequest request;
   *request.mutable_spec() = ValidSpec();
-  ASSERT_OK_AND_ASSIGN(const OpenFeedArguments none, FromProto(request));
+  ASSERT_OK_AND_ASSIGN(const OpenFeedArguments none, Read(request));
   EXPECT_EQ(none.replaces_session, 0U);
   request.set_replaces_session(UINT64_MAX);
-  ASSERT_OK_AND_ASSIGN(const OpenFeedArguments one, FromProto(request));
+  ASSERT_OK_AND_ASSIGN(const OpenFeedArguments one, Read(request));
   EXPECT_EQ(one.replaces_session, UINT64_MAX);
 }
 

@@ -11,6 +11,7 @@
 
 #include "server/loading/sample_loader.h"
 #include "tests/support/testing.h"
+#include "tests/support/transform_specs.h"
 #include "tests/unit/image/image_fixture.h"
 
 namespace pinfeed {
@@ -47,7 +48,7 @@ std::shared_ptr<const Dataset> Samples(std::vector<Field> others, uint64_t sampl
                                          std::vector<std::vector<std::vector<std::byte>>>(samples, sample));
 }
 
-FeedSpec SpecOf(std::vector<Transform> transforms, std::vector<std::string> masks = {},
+FeedSpec SpecOf(std::vector<TransformSpec> transforms, std::vector<std::string> masks = {},
                 std::vector<std::string> unchanged = {}) {
   FeedSpec spec;
   spec.seed = 11;
@@ -70,12 +71,12 @@ std::vector<std::vector<std::byte>> LoadOne(const SampleLoader& loader, const Sa
 }
 
 // One transform on a mask of one plane, in the most literal way.
-std::vector<std::byte> Literal(const Transform& transform, uint32_t index, const RandomKey& key,
+std::vector<std::byte> Literal(const TransformSpec& transform, uint32_t index, const RandomKey& key,
                                size_t pixel_bytes, ImageSize* size, const std::vector<std::byte>& mask) {
-  std::vector<Transform> alone(index, Transform(ToDtype{}));  // the index is part of the random key
+  std::vector<TransformSpec> alone(index, TransformSpec(ToDtype{}));  // the index is part of the random key
   alone.push_back(transform);
   GeometryPlan plan;
-  EXPECT_OK(PlanGeometry(alone, key, *size, plan));
+  EXPECT_OK(ChainOf(alone).Plan(key, *size, plan));
   EXPECT_EQ(plan.steps.size(), 1U);
   const GeometryStep& step = plan.steps.front();
   const auto nearest = [](int32_t at, int32_t from, int32_t to) {
@@ -104,7 +105,7 @@ TEST(MaskTest, FollowsEveryChainOfTransformsStepByStep) {
   std::minstd_rand random(3);
   size_t flipped = 0;
   for (uint64_t round = 0; round < 400; ++round) {
-    std::vector<Transform> transforms;
+    std::vector<TransformSpec> transforms;
     for (uint32_t i = 0; i < 1 + random() % 5; ++i) {
       const uint32_t height = 1 + random() % 14;
       const uint32_t width = 1 + random() % 14;
@@ -125,7 +126,7 @@ TEST(MaskTest, FollowsEveryChainOfTransformsStepByStep) {
     const RandomKey key{1, 2, round};
     const ImageSize size{kWidth, kHeight};
     GeometryPlan plan;
-    ASSERT_OK(PlanGeometry(transforms, key, size, plan));
+    ASSERT_OK(ChainOf(transforms).Plan(key, size, plan));
     flipped += plan.flip ? 1 : 0;
     for (const size_t pixel_bytes : {1U, 2U, 3U, 4U, 8U, 16U}) {
       const std::vector<std::byte> source = Counting(size_t{kHeight} * kWidth * pixel_bytes);
@@ -171,7 +172,7 @@ TEST(MaskTest, StaysAlignedWithItsImageInEveryLayout) {
   for (uint64_t id = 0; id < 40; ++id) {
     const auto tensors = LoadOne(*loader, {id, 3}, scratch);
     GeometryPlan plan;
-    ASSERT_OK(PlanGeometry(spec.transforms, {spec.seed, 3, id}, {kWidth, kHeight}, plan));
+    ASSERT_OK(ChainOf(spec.transforms).Plan({spec.seed, 3, id}, {kWidth, kHeight}, plan));
     ++mirrored[plan.flip ? 1 : 0];
     for (size_t f = 1; f < tensors.size(); ++f) {
       const Field& field = dataset->info().fields[f];
@@ -203,9 +204,9 @@ TEST(MaskTest, MovesWithTheImageOnTheWorkerAndOnTheGpu) {
   const auto dataset = std::make_shared<MemoryDataset>(
       std::vector<Field>{ImageField(), TensorField("mask", DType::kUint8, {kHeight, kWidth})},
       std::vector<std::vector<std::vector<std::byte>>>(60, {image, pixels}));
-  for (const std::vector<Transform>& transforms :
-       {std::vector<Transform>{RandomHorizontalFlip{}},
-        std::vector<Transform>{CenterCrop{4, 5}, RandomHorizontalFlip{}, CenterCrop{9, 4}}}) {
+  for (const std::vector<TransformSpec>& transforms :
+       {std::vector<TransformSpec>{RandomHorizontalFlip{}},
+        std::vector<TransformSpec>{CenterCrop{4, 5}, RandomHorizontalFlip{}, CenterCrop{9, 4}}}) {
     FeedSpec spec = SpecOf(transforms, {"mask"});
     spec.image_layout = ImageLayout::kHwc;
     ASSERT_OK_AND_ASSIGN(const auto worker, SampleLoader::Create(dataset, spec));
@@ -243,9 +244,9 @@ TEST(MaskTest, StaysAsItIsWithoutATransformThatMovesPixels) {
   const Field mask = TensorField("mask", DType::kInt16, {kHeight, kWidth});
   const Field other = TensorField("other", DType::kInt16, {kHeight, kWidth});
   SampleScratch scratch;
-  for (const std::vector<Transform>& transforms :
-       {std::vector<Transform>{}, std::vector<Transform>{Normalize{{0.5}, {0.5}}},
-        std::vector<Transform>{RandomHorizontalFlip{0}, ToDtype{DType::kFloat32, true}}}) {
+  for (const std::vector<TransformSpec>& transforms :
+       {std::vector<TransformSpec>{}, std::vector<TransformSpec>{Normalize{{0.5}, {0.5}}},
+        std::vector<TransformSpec>{RandomHorizontalFlip{0}, ToDtype{DType::kFloat32, true}}}) {
     ASSERT_OK_AND_ASSIGN(const auto loader,
                          SampleLoader::Create(Samples({mask, other}), SpecOf(transforms, {"mask"})));
     EXPECT_EQ(LoadOne(*loader, {0, 0}, scratch)[1], Counting(BytesOf(mask)));
@@ -257,7 +258,7 @@ TEST(MaskTest, FieldThatCouldBeAMaskIsRefusedUnlessItIsNamed) {
   const std::vector<std::vector<int64_t>> shapes = {{kHeight, kWidth},    {1, kHeight, kWidth},
                                                     {kHeight, kWidth, 1}, {7, kHeight, kWidth},
                                                     {kHeight, kWidth, 2}, {2, 3, kHeight, kWidth}};
-  const std::vector<Transform> moving[] = {{RandomHorizontalFlip{0.01}},
+  const std::vector<TransformSpec> moving[] = {{RandomHorizontalFlip{0.01}},
                                            {CenterCrop{4, 4}},
                                            {Resize{4, 4}},
                                            {Resize{0, 4}},
@@ -299,7 +300,7 @@ TEST(MaskTest, NamesThatDoNotFitAreRefused) {
   };
   const Field mask = TensorField("mask", DType::kUint8, {kHeight, kWidth});
   const Field label = TensorField("label", DType::kInt64, {});
-  const std::vector<Transform> flip = {RandomHorizontalFlip{}};
+  const std::vector<TransformSpec> flip = {RandomHorizontalFlip{}};
   EXPECT_THAT(
       faults({ImageField(), mask}, SpecOf(flip, {"maks", "mask", "sample_id"}, {"x"})),
       ElementsAre("masks: the dataset has no field 'maks', 'sample_id'; its fields are 'image', 'mask'",

@@ -9,6 +9,7 @@
 
 #include "server/transform/pointwise_half.h"
 #include "tests/support/testing.h"
+#include "tests/support/transform_specs.h"
 
 namespace pinfeed {
 namespace {
@@ -34,8 +35,8 @@ TEST(PointwiseTest, LaysOutAndMirrorsEveryWidth) {
     for (const bool flip : {false, true}) {
       for (const ImageLayout layout : {ImageLayout::kChw, ImageLayout::kHwc}) {
         for (const DType dtype : {DType::kUint8, DType::kFloat32, DType::kBfloat16}) {
-          const std::vector<Transform> transforms = {ToDtype{dtype, false}};
-          const Pointwise pointwise(transforms, 3, layout);
+          const std::vector<TransformSpec> transforms = {ToDtype{dtype, false}};
+          const Pointwise pointwise(ChainOf(transforms), 3, layout);
           std::vector<float> values;
           if (dtype == DType::kUint8) {
             for (const uint8_t v : Tensor<uint8_t>(pointwise, pixels, width, kHeight, 3, flip))
@@ -70,7 +71,7 @@ TEST(PointwiseTest, UnchangedBytesOfACropAreItsOwn) {
   std::vector<uint8_t> pixels(3 * 5 * 4 + kRowSlack);
   std::iota(pixels.begin(), pixels.end(), uint8_t{0});
   const ImageView crop = ImageView{pixels.data(), 5, 4, 3 * 5}.Crop({1, 2, 2, 2});
-  const Pointwise pointwise({}, 3, ImageLayout::kHwc);
+  const Pointwise pointwise(TransformChain(), 3, ImageLayout::kHwc);
   std::vector<uint8_t> out(3 * 2 * 2);
   pointwise.Run(crop, false, std::as_writable_bytes(std::span(out)));
   EXPECT_THAT(out, ElementsAre(33, 34, 35, 36, 37, 38, 48, 49, 50, 51, 52, 53));
@@ -79,30 +80,30 @@ TEST(PointwiseTest, UnchangedBytesOfACropAreItsOwn) {
 }
 
 TEST(PointwiseTest, OneChannelTakesTheFirst) {
-  const Pointwise pointwise({}, 1, ImageLayout::kChw);
+  const Pointwise pointwise(TransformChain(), 1, ImageLayout::kChw);
   EXPECT_THAT(Tensor<uint8_t>(pointwise, {1, 1, 1, 2, 2, 2, 3, 3, 3}, 3, 1, 1, true), ElementsAre(3, 2, 1));
 }
 
 TEST(PointwiseTest, NormalizeOfBytesScalesFirst) {
-  const std::vector<Transform> bare = {Normalize{{0.5, 0.25, 0}, {0.5, 0.25, 1}}};
-  const Pointwise pointwise(bare, 3, ImageLayout::kHwc);
+  const std::vector<TransformSpec> bare = {Normalize{{0.5, 0.25, 0}, {0.5, 0.25, 1}}};
+  const Pointwise pointwise(ChainOf(bare), 3, ImageLayout::kHwc);
   EXPECT_EQ(pointwise.dtype(), DType::kFloat32);
   EXPECT_THAT(Tensor<float>(pointwise, {255, 51, 51}, 1, 1, 3, false),
               ElementsAre((1.0F - 0.5F) / 0.5F, (51 / 255.0F - 0.25F) / 0.25F, 51 / 255.0F));
-  const std::vector<Transform> unscaled = {ToDtype{DType::kFloat32, false}, Normalize{{5}, {2}}};
-  EXPECT_THAT(Tensor<float>(Pointwise(unscaled, 3, ImageLayout::kHwc), {255, 51, 5}, 1, 1, 3, false),
+  const std::vector<TransformSpec> unscaled = {ToDtype{DType::kFloat32, false}, Normalize{{5}, {2}}};
+  EXPECT_THAT(Tensor<float>(Pointwise(ChainOf(unscaled), 3, ImageLayout::kHwc), {255, 51, 5}, 1, 1, 3, false),
               ElementsAre(125, 23, 0));
 }
 
 TEST(PointwiseTest, BackToBytesCutsAndTruncates) {
-  const std::vector<Transform> there_and_back = {ToDtype{DType::kFloat32, true},
+  const std::vector<TransformSpec> there_and_back = {ToDtype{DType::kFloat32, true},
                                                  ToDtype{DType::kUint8, true}};
   std::vector<uint8_t> all(256 * 3);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint8_t>(i / 3);
-  EXPECT_EQ(Tensor<uint8_t>(Pointwise(there_and_back, 3, ImageLayout::kHwc), all, 256, 1, 3, false), all);
-  const std::vector<Transform> beyond = {ToDtype{DType::kFloat32, false}, Normalize{{100}, {0.5}},
+  EXPECT_EQ(Tensor<uint8_t>(Pointwise(ChainOf(there_and_back), 3, ImageLayout::kHwc), all, 256, 1, 3, false), all);
+  const std::vector<TransformSpec> beyond = {ToDtype{DType::kFloat32, false}, Normalize{{100}, {0.5}},
                                          ToDtype{DType::kUint8, false}};
-  EXPECT_THAT(Tensor<uint8_t>(Pointwise(beyond, 3, ImageLayout::kHwc), {0, 110, 255}, 1, 1, 3, false),
+  EXPECT_THAT(Tensor<uint8_t>(Pointwise(ChainOf(beyond), 3, ImageLayout::kHwc), {0, 110, 255}, 1, 1, 3, false),
               ElementsAre(0, 20, 255));
 }
 

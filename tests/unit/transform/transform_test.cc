@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/transform/transform.h"
+#include "server/transform/transform_chain.h"
 
 #include <array>
 #include <cmath>
@@ -9,6 +9,7 @@
 
 #include "server/image/decode.h"
 #include "tests/support/testing.h"
+#include "tests/support/transform_specs.h"
 #include "tests/unit/image/image_fixture.h"
 
 namespace pinfeed {
@@ -18,15 +19,17 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-std::vector<std::string> Faults(const std::vector<Transform>& transforms, size_t channels = 3) {
+std::vector<std::string> Faults(const std::vector<TransformSpec>& transforms, size_t channels = 3) {
   std::vector<std::string> faults;
-  CheckTransforms(transforms, std::nullopt, channels, faults);
+  ImageForm form;
+  form.channels = channels;
+  ChainOf(transforms).Follow(form, faults);
   return faults;
 }
 
-GeometryPlan Plan(const std::vector<Transform>& transforms, ImageSize size, RandomKey key = {}) {
+GeometryPlan Plan(const std::vector<TransformSpec>& transforms, ImageSize size, RandomKey key = {}) {
   GeometryPlan plan;
-  const Status status = PlanGeometry(transforms, key, size, plan);
+  const Status status = ChainOf(transforms).Plan(key, size, plan);
   EXPECT_TRUE(status.ok()) << status.ToString();
   return plan;
 }
@@ -55,8 +58,10 @@ TEST(TransformTest, NamesEveryTransformThatDoesNotFitTheImages) {
 
 TEST(TransformTest, OutcomeKnowsSizeAndType) {
   std::vector<std::string> faults;
-  const auto outcome = [&](const std::vector<Transform>& transforms, std::optional<ImageSize> size) {
-    return CheckTransforms(transforms, size, 3, faults);
+  const auto outcome = [&](const std::vector<TransformSpec>& transforms, std::optional<ImageSize> size) {
+    ImageForm form;
+    if (size) form = {size->width, size->height};
+    return ChainOf(transforms).Follow(form, faults);
   };
   EXPECT_EQ(outcome({Resize{0, 256}}, std::nullopt).width, 0);
   EXPECT_EQ(outcome({Resize{0, 10}}, ImageSize{35, 20}).width, 17);  // int(10 * 35 / 20)
@@ -101,7 +106,7 @@ TEST(TransformTest, FlipBeforeACropMirrorsTheCrop) {
 
 TEST(TransformTest, RandomFlipsAndCropsAreDistributedAsAsked) {
   constexpr uint64_t kSamples = 4000;
-  const std::vector<Transform> transforms = {RandomResizedCrop{8, 8, 0.25, 0.5, 0.5, 2.0},
+  const std::vector<TransformSpec> transforms = {RandomResizedCrop{8, 8, 0.25, 0.5, 0.5, 2.0},
                                              RandomHorizontalFlip{0.25}};
   double area_sum = 0;
   double x_sum = 0;
@@ -145,8 +150,8 @@ TEST(TransformTest, ImpossibleRandomCropFallsBackToTheCentre) {
 
 TEST(TransformTest, ResizeBeyondTheLimitIsAnError) {
   GeometryPlan plan;
-  const std::vector<Transform> transforms = {Resize{0, 60000}};
-  EXPECT_THAT(PlanGeometry(transforms, {}, {10, 10}, plan),
+  const std::vector<TransformSpec> transforms = {Resize{0, 60000}};
+  EXPECT_THAT(ChainOf(transforms).Plan({}, {10, 10}, plan),
               StatusIs(Code::kResourceExhausted, HasSubstr("60000")));
 }
 
@@ -160,7 +165,7 @@ TEST(TransformTest, FusedStepsEqualStepsOneByOne) {
   ASSERT_OK_AND_ASSIGN(const ImageView image, DecodeImage(file, decoder));
   std::minstd_rand random(4);
   for (int round = 0; round < 200; ++round) {
-    std::vector<Transform> transforms;
+    std::vector<TransformSpec> transforms;
     for (uint32_t i = 0; i < 1 + random() % 4; ++i) {
       const uint32_t height = 1 + random() % 200;
       const uint32_t width = 1 + random() % 200;
@@ -178,7 +183,7 @@ TEST(TransformTest, FusedStepsEqualStepsOneByOne) {
     const RandomKey key{1, 2, static_cast<uint64_t>(round)};
     const ImageSize size{image.width, image.height};
     GeometryPlan plan;
-    ASSERT_OK(PlanGeometry(transforms, key, size, plan));
+    ASSERT_OK(ChainOf(transforms).Plan(key, size, plan));
     GeometryScratch scratch;
     ASSERT_OK_AND_ASSIGN(const ImageView fused,
                          RunGeometry(plan, size, image.Crop(SourceRegion(plan, size)), scratch));
@@ -187,12 +192,12 @@ TEST(TransformTest, FusedStepsEqualStepsOneByOne) {
     ImageSize now = size;
     for (uint32_t i = 0; i < transforms.size(); ++i) {
       // Alone, but with its own index: transforms that change nothing stand before it.
-      std::vector<Transform> one(i, Transform(ToDtype{}));
+      std::vector<TransformSpec> one(i, TransformSpec(ToDtype{}));
       one.push_back(transforms[i]);
       pixels.resize(pixels.size() + kRowSlack);
       const ImageView whole{pixels.data(), now.width, now.height, 3 * static_cast<size_t>(now.width)};
       GeometryPlan single;
-      ASSERT_OK(PlanGeometry(one, key, now, single));
+      ASSERT_OK(ChainOf(one).Plan(key, now, single));
       GeometryScratch other;
       ASSERT_OK_AND_ASSIGN(const ImageView next,
                            RunGeometry(single, now, whole.Crop(SourceRegion(single, now)), other));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/support/testing.h"
+#include "tests/support/transform_specs.h"
 
 namespace pinfeed {
 namespace {
@@ -19,10 +20,12 @@ FeedSpec Valid() {
 std::string FaultsOf(const FeedSpec& spec) {
   Faults faults;
   CheckFeedSpec(spec, faults);
+  std::vector<TransformSpec> transforms = spec.transforms;
+  TransformChain::Parse(transforms, faults);
   return faults.ToStatus().message();
 }
 
-std::string FaultsOf(std::vector<Transform> transforms) {
+std::string FaultsOf(std::vector<TransformSpec> transforms) {
   FeedSpec spec = Valid();
   spec.transforms = std::move(transforms);
   return FaultsOf(spec);
@@ -85,11 +88,11 @@ TEST(FeedSpecCheckTest, FaultsOfAllFieldsComeTogether) {
             "dataset.token_dtype: is for the format tokens only\n"
             "batch_size: must be at least 1\n"
             "world_size: must be at least 1\n"
+            "slots: 1 is not within 3 to 64\n"
+            "group: must name the group that shares the feed\n"
             "transforms[0] center_crop.size: 0 is not within 1 to 65500\n"
             "transforms[1] random_horizontal_flip.p: 2 is not within 0 to 1\n"
-            "transforms[2] normalize.std: holds -1; it must be above 0, also as float32\n"
-            "slots: 1 is not within 3 to 64\n"
-            "group: must name the group that shares the feed");
+            "transforms[2] normalize.std: holds -1; it must be above 0, also as float32");
   spec = Valid();
   spec.rank = spec.world_size = 2;
   EXPECT_EQ(FaultsOf(spec), "rank: 2 is not below the world_size of 2");

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// torchvision.transforms.CenterCrop: pads with zeros what is smaller.
+#include <cmath>
+
+#include "server/transform/ops/registry.h"
+
+namespace pinfeed {
+namespace {
+
+// torchvision.transforms.functional.center_crop along one side: half of what is missing, rounded down, is
+// added before; half of what is too much, rounded to even, is cut off there.
+int32_t Start(int32_t image, int32_t crop) {
+  if (crop > image) return -((crop - image) / 2);
+  return static_cast<int32_t>(std::lrint((image - crop) / 2.0));
+}
+
+class CenterCrop final : public Transform {
+ public:
+  explicit CenterCrop(ImageSize size) : size_(size) {}
+
+  void Follow(ImageForm& form, const Report& /*report*/) const override {
+    form.width = size_.width;
+    form.height = size_.height;
+  }
+  Status Plan(GeometryPlanner& planner, SampleRandom /*random*/) const override {
+    const ImageSize image = planner.size();
+    planner.Crop(
+        {Start(image.width, size_.width), Start(image.height, size_.height), size_.width, size_.height});
+    return OkStatus();
+  }
+
+ private:
+  const ImageSize size_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Transform> ParseCenterCrop(Parameters& parameters) {
+  return std::make_unique<CenterCrop>(parameters.Size());
+}
+
+}  // namespace pinfeed

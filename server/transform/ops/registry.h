@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every transform. A new one is a file of this folder, a line here and one in registry.cc, its message
+// (proto/pinfeed/v1/feeder.proto) and its Python class (client/python/pinfeed/transforms.py).
+#pragma once
+
+#include <memory>
+
+#include "server/transform/transform.h"
+
+namespace pinfeed {
+
+std::unique_ptr<const Transform> ParseCenterCrop(Parameters& parameters);
+std::unique_ptr<const Transform> ParseNormalize(Parameters& parameters);
+std::unique_ptr<const Transform> ParseRandomHorizontalFlip(Parameters& parameters);
+std::unique_ptr<const Transform> ParseRandomResizedCrop(Parameters& parameters);
+std::unique_ptr<const Transform> ParseResize(Parameters& parameters);
+std::unique_ptr<const Transform> ParseToDtype(Parameters& parameters);
+
+}  // namespace pinfeed

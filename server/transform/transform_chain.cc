@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/transform/transform_chain.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pinfeed {
+
+TransformChain TransformChain::Parse(std::vector<TransformSpec>& specs, Faults& faults) {
+  TransformChain chain;
+  ImageForm form;  // only its element type is known yet
+  bool recoloured = false;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const std::string place = "transforms[" + std::to_string(i) + "]";
+    const ParseTransform parse = FindTransform(specs[i].name);
+    if (parse == nullptr) {
+      faults.Add(place, "names no operation that this daemon knows");
+      continue;
+    }
+    Link link{place + " " + specs[i].name, nullptr};
+    Parameters parameters(specs[i], link.place, faults);
+    link.transform = parse(parameters);
+    if (recoloured && link.transform->NeedsBytes()) {
+      parameters.Fault("",
+                       "comes after normalize or to_dtype, but works on uint8 pixels; move it before them");
+    }
+    parameters.Finish();
+    const DType before = form.dtype;
+    link.transform->Follow(form, [](const std::string& /*fault*/) {});
+    recoloured |= form.dtype != before || form.dtype != DType::kUint8;
+    chain.links_.push_back(std::move(link));
+  }
+  return chain;
+}
+
+bool TransformChain::Has(GpuForm form) const {
+  return std::any_of(links_.begin(), links_.end(),
+                     [form](const Link& link) { return link.transform->gpu_form() == form; });
+}
+
+std::optional<std::string> TransformChain::FirstThatMovesPixels() const {
+  const auto found = std::find_if(links_.begin(), links_.end(),
+                                  [](const Link& link) { return link.transform->MovesPixels(); });
+  return found == links_.end() ? std::nullopt : std::optional(found->place);
+}
+
+ImageForm TransformChain::Follow(ImageForm form, std::vector<std::string>& faults) const {
+  for (const Link& link : links_) {
+    link.transform->Follow(form,
+                           [&](const std::string& fault) { faults.push_back(link.place + ": " + fault); });
+  }
+  return form;
+}
+
+Status TransformChain::Plan(const RandomKey& key, ImageSize size, GeometryPlan& plan) const {
+  GeometryPlanner planner(plan, size);
+  for (uint32_t i = 0; i < links_.size(); ++i)
+    RETURN_IF_ERROR(links_[i].transform->Plan(planner, {key.seed, key.epoch, key.sample, i}));
+  return OkStatus();
+}
+
+PixelValues TransformChain::Recolour(size_t channel) const {
+  PixelValues pixels;
+  for (size_t v = 0; v < pixels.values.size(); ++v) pixels.values[v] = static_cast<float>(v);
+  for (const Link& link : links_) link.transform->Recolour(channel, pixels);
+  return pixels;
+}
+
+}  // namespace pinfeed
