@@ -35,9 +35,11 @@ struct ImageView {
   const uint8_t* data = nullptr;
   int32_t width = 0;
   int32_t height = 0;
-  size_t stride = 0;  // bytes from one row to the next
+  size_t stride = 0;  // bytes from one row to the next; modulo 2^64 negative when they lie upside down
 
-  const uint8_t* Row(int32_t y) const { return data + static_cast<size_t>(y) * stride; }
+  const uint8_t* Row(int32_t y) const { return data + ptrdiff_t{y} * static_cast<ptrdiff_t>(stride); }
+  // The same rows in the opposite order. Nothing behind its last row may be read.
+  ImageView UpsideDown() const { return {Row(height - 1), width, height, 0 - stride}; }
   // Precondition: the box lies within the image.
   ImageView Crop(const Box& box) const {
     return {Row(box.y) + 3 * static_cast<size_t>(box.x), box.width, box.height, stride};

@@ -196,7 +196,8 @@ struct SampleLoader::Program {
       ASSIGN_OR_RETURN(source, buffers.decoder.Decode(region));
     }
     ASSIGN_OR_RETURN(const ImageView result, RunGeometry(buffers.plan, size, source, buffers.geometry));
-    pointwise->Run(result, buffers.plan.flip && !tail.has_value(), places[*image]);
+    pointwise->Run(buffers.plan.flip_vertical ? result.UpsideDown() : result,
+                   buffers.plan.flip && !tail.has_value(), places[*image]);
     WriteMark(buffers.plan.flip ? ImageMark::kMirrored : ImageMark::kPlain, places);
     return OkStatus();
   }

@@ -49,7 +49,7 @@ void Pad(const ImageView& pixels, const Box& inside, const Box& box, uint8_t* ou
 
 GeometryPlanner::GeometryPlanner(GeometryPlan& plan, ImageSize size) : plan_(plan), input_(size) {
   plan_.steps.assign(1, {{0, 0, size.width, size.height}, size.width, size.height});
-  plan_.flip = false;
+  plan_.flip = plan_.flip_vertical = false;
 }
 
 // Whether the last step's crop loses any of its input.
@@ -62,6 +62,7 @@ bool GeometryPlanner::LastStepCuts() const {
 void GeometryPlanner::Crop(Box box) {
   const ImageSize now = size();
   if (plan_.flip) box.x = now.width - box.x - box.width;
+  if (plan_.flip_vertical) box.y = now.height - box.y - box.height;
   GeometryStep& last = plan_.steps.back();
   // A crop of a crop is one crop, unless the second reaches over the first one's border: the zeros there
   // are not what the first cut off.
@@ -85,7 +86,9 @@ void GeometryPlanner::Resize(ImageSize to) {
     plan_.steps.back().width = to.width;
     plan_.steps.back().height = to.height;
   }
-  plan_.steps.back().mirrored = plan_.flip && Resizes(plan_.steps.back());
+  GeometryStep& last = plan_.steps.back();
+  last.mirrored = plan_.flip && Resizes(last);
+  last.upside_down = plan_.flip_vertical && Resizes(last);
 }
 
 Box SourceRegion(const GeometryPlan& plan, ImageSize size) {

@@ -17,7 +17,9 @@ struct GeometryStep {
   Box crop;
   int32_t width = 0;
   int32_t height = 0;
-  bool mirrored = false;  // a flip that comes later here comes before this resize among the transforms
+  // A flip that comes later here comes before this resize among the transforms.
+  bool mirrored = false;
+  bool upside_down = false;
   bool operator==(const GeometryStep&) const = default;
 };
 
@@ -26,7 +28,8 @@ struct GeometryStep {
 // in the pixels of the step before.
 struct GeometryPlan {
   std::vector<GeometryStep> steps;
-  bool flip = false;
+  bool flip = false;           // left to right
+  bool flip_vertical = false;  // top to bottom
 };
 
 // Purpose: appends what transforms want to a plan, which it begins anew. Borrows the plan. Threads: one.
@@ -37,10 +40,11 @@ class GeometryPlanner {
   // Of the image as the transforms so far leave it.
   ImageSize size() const { return {plan_.steps.back().width, plan_.steps.back().height}; }
 
-  // Boxes and sizes are of the image as the transforms see it, mirrored if they mirrored it.
+  // Boxes and sizes are of the image as the transforms see it, flipped if they flipped it.
   void Crop(Box box);
   void Resize(ImageSize size);
   void FlipHorizontally() { plan_.flip = !plan_.flip; }
+  void FlipVertically() { plan_.flip_vertical = !plan_.flip_vertical; }
 
  private:
   bool LastStepCuts() const;
@@ -64,7 +68,7 @@ struct GeometryScratch {
   }
 };
 
-// Runs all of the plan but the flip. `source` is the SourceRegion of an image of `size`. The result is valid
+// Runs all of the plan but the flips. `source` is the SourceRegion of an image of `size`. The result is valid
 // until the source's memory or the scratch is used again; it is the source itself when the plan only cuts.
 Result<ImageView> RunGeometry(const GeometryPlan& plan, ImageSize size, const ImageView& source,
                               GeometryScratch& scratch);

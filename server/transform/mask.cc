@@ -38,7 +38,7 @@ AxisStep Horizontal(const GeometryStep& step, int32_t input) {
   return {input, step.crop.x, step.crop.width, step.width, step.mirrored};
 }
 AxisStep Vertical(const GeometryStep& step, int32_t input) {
-  return {input, step.crop.y, step.crop.height, step.height, false};
+  return {input, step.crop.y, step.crop.height, step.height, step.upside_down};
 }
 
 // For each output position of the plan along one side, the position in the source.
@@ -93,7 +93,7 @@ auto GathererOf(size_t pixel_bytes) {
 }  // namespace
 
 bool IsIdentity(const GeometryPlan& plan, ImageSize size) {
-  return !plan.flip && plan.steps.size() == 1 &&
+  return !plan.flip && !plan.flip_vertical && plan.steps.size() == 1 &&
          plan.steps.front() == GeometryStep{{0, 0, size.width, size.height}, size.width, size.height};
 }
 
@@ -103,6 +103,7 @@ void TransformMask(const MaskField& mask, const GeometryPlan& plan, ImageSize si
   TraceBack(plan, size.width, Horizontal, scratch.columns);
   TraceBack(plan, size.height, Vertical, scratch.rows);
   if (plan.flip) std::reverse(scratch.columns.begin(), scratch.columns.end());
+  if (plan.flip_vertical) std::reverse(scratch.rows.begin(), scratch.rows.end());
   const size_t source_row = static_cast<size_t>(size.width) * mask.pixel_bytes;
   const size_t out_row = scratch.columns.size() * mask.pixel_bytes;
   const bool run = IsRun(scratch.columns);

@@ -211,6 +211,7 @@ def chain():
         "two_resizes": [tv.Resize((50, 60)), tv.Resize((90, 80)), *normalize],
         "pad_then_resize": [tv.CenterCrop((600, 611)), tv.Resize((100, 90)), *normalize],
         "bytes": [tv.Resize((60, 71)), tv.PILToTensor()],
+        "upside_down": [tv.RandomVerticalFlip(1.0), tv.CenterCrop((51, 40)), tv.Resize((30, 33)), tv.PILToTensor()],
         "half": [tv.Resize((60, 71)), *normalize, tv.ConvertImageDtype(torch.float16)],
         "bfloat": [tv.Resize((60, 71)), *normalize, tv.ConvertImageDtype(torch.bfloat16)],
     }
@@ -235,7 +236,7 @@ def mask():
             return F.resize(mask, [height, width], InterpolationMode.NEAREST)
         return F.resize(mask.to(torch.float32), [height, width], InterpolationMode.NEAREST).to(mask.dtype)  # as v2 does
 
-    steps = {"resize": resize, "crop": lambda mask, height, width: F.center_crop(mask, [height, width]), "flip": lambda mask: F.hflip(mask)}
+    steps = {"resize": resize, "crop": lambda mask, height, width: F.center_crop(mask, [height, width]), "flip": F.hflip, "vflip": F.vflip}
     chains = [[("resize", height, width)] for height, width in ((1, 1), (7, 8), (13, 17), (14, 18), (20, 16), (33, 51), (60, 95), (224, 223))]
     chains += [
         [("flip",)],
@@ -244,6 +245,7 @@ def mask():
         [("flip",), ("resize", 8, 10)],
         [("resize", 8, 10), ("flip",)],
         [("flip",), ("crop", 12, 12), ("resize", 7, 5), ("flip",), ("resize", 20, 9)],
+        [("vflip",), ("crop", 12, 11), ("resize", 7, 5), ("vflip",), ("flip",), ("resize", 20, 9)],
         [("resize", 30, 31), ("crop", 9, 14), ("flip",), ("resize", 31, 40), ("crop", 50, 30)],
     ]
     height, width = 20, 32

@@ -25,6 +25,7 @@ def test_ours():
             pinfeed.RandomResizedCrop(64, scale=[0.5, 1], ratio=(1.0, 2.0)),
             pinfeed.RandomHorizontalFlip(),
             pinfeed.RandomHorizontalFlip(0.25),
+            pinfeed.RandomVerticalFlip(1),
             pinfeed.Normalize([0.5], [0.25]),
             pinfeed.Normalize(0.5, 0.25),
             pinfeed.ToDtype("bfloat16"),
@@ -39,6 +40,7 @@ def test_ours():
         {"random_resized_crop": {"size": [64], "scale": [0.5, 1], "ratio": [1.0, 2.0]}},
         {"random_horizontal_flip": {"p": 0.5}},
         {"random_horizontal_flip": {"p": 0.25}},
+        {"random_vertical_flip": {"p": 1}},
         {"normalize": {"mean": [0.5], "std": [0.25]}},
         {"normalize": {"mean": [0.5], "std": [0.25]}},
         {"to_dtype": {"dtype": "bfloat16", "scale": False}},
@@ -84,7 +86,7 @@ def test_torchvision(torchvision_transforms):
         [
             T.Resize(256),
             T.CenterCrop(224),
-            T.Compose([T.RandomResizedCrop(64, scale=(0.5, 1.0)), T.RandomHorizontalFlip(p=0.1)]),
+            T.Compose([T.RandomResizedCrop(64, scale=(0.5, 1.0)), T.RandomHorizontalFlip(p=0.1), T.RandomVerticalFlip(p=0.2)]),
             T.PILToTensor(),
             T.ConvertImageDtype(torch.float32),
             T.Normalize([0.1, 0.2, 0.3], [1, 2, 3]),
@@ -95,6 +97,7 @@ def test_torchvision(torchvision_transforms):
         {"center_crop": {"size": [224, 224]}},
         {"random_resized_crop": {"size": [64, 64], "scale": [0.5, 1.0], "ratio": [0.75, 4 / 3]}},
         {"random_horizontal_flip": {"p": 0.1}},
+        {"random_vertical_flip": {"p": 0.2}},
         {"to_dtype": {"dtype": "float32", "scale": True}},
         {"normalize": {"mean": [0.1, 0.2, 0.3], "std": [1, 2, 3]}},
     ]
@@ -109,7 +112,7 @@ def test_torchvision_that_cannot_be_had(torchvision_transforms):
         (T.RandomResizedCrop(64, interpolation=T.InterpolationMode.NEAREST), "nearest|NEAREST"),
         (T.Resize(256, antialias=False), "antialias=False"),
         (T.ColorJitter(), "ColorJitter"),
-        (T.RandomVerticalFlip(), "RandomVerticalFlip"),
+        (T.RandomPerspective(), "RandomPerspective"),
     ]:
         with pytest.raises(pinfeed.InvalidArgumentError, match=what):
             specs([transform])

@@ -57,6 +57,12 @@ struct RandomHorizontalFlip {
     return {"random_horizontal_flip", {{"p", std::vector<double>{p}}}};
   }
 };
+struct RandomVerticalFlip {
+  double p = 0.5;
+  operator TransformSpec() const {  // NOLINT(google-explicit-constructor)
+    return {"random_vertical_flip", {{"p", std::vector<double>{p}}}};
+  }
+};
 struct Normalize {
   std::vector<double> mean;
   std::vector<double> std;

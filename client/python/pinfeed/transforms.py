@@ -186,6 +186,20 @@ class RandomHorizontalFlip(Transform):
 
 
 @dataclasses.dataclass(frozen=True)
+class RandomVerticalFlip(Transform):
+    """Mirrors images top to bottom with probability p, by the feed's seed, the epoch and the sample."""
+
+    p: float = 0.5
+
+    def to_spec(self) -> Json:
+        return {"random_vertical_flip": {"p": _probability("random_vertical_flip.", self.p)}}
+
+    @classmethod
+    def from_torchvision(cls, transform: Any) -> RandomVerticalFlip:
+        return cls(transform.p)
+
+
+@dataclasses.dataclass(frozen=True)
 class Normalize(Transform):
     """(value - mean) / std, with one mean and std a channel, or one for all. The result is floating point.
 

@@ -18,6 +18,7 @@ constexpr Entry kTransforms[] = {
     {"normalize", ParseNormalize},
     {"random_horizontal_flip", ParseRandomHorizontalFlip},
     {"random_resized_crop", ParseRandomResizedCrop},
+    {"random_vertical_flip", ParseRandomVerticalFlip},
     {"resize", ParseResize},
     {"to_dtype", ParseToDtype},
 };

@@ -13,6 +13,7 @@ std::unique_ptr<const Transform> ParseCenterCrop(Parameters& parameters);
 std::unique_ptr<const Transform> ParseNormalize(Parameters& parameters);
 std::unique_ptr<const Transform> ParseRandomHorizontalFlip(Parameters& parameters);
 std::unique_ptr<const Transform> ParseRandomResizedCrop(Parameters& parameters);
+std::unique_ptr<const Transform> ParseRandomVerticalFlip(Parameters& parameters);
 std::unique_ptr<const Transform> ParseResize(Parameters& parameters);
 std::unique_ptr<const Transform> ParseToDtype(Parameters& parameters);
 

@@ -122,6 +122,7 @@ TEST_F(ImageGoldenTest, TransformsAsTorchvision) {
       {"two_resizes", {Resize{50, 60}, Resize{90, 80}, normalize}},
       {"pad_then_resize", {CenterCrop{600, 611}, Resize{100, 90}, normalize}},
       {"bytes", {Resize{60, 71}}},
+      {"upside_down", {RandomVerticalFlip{1}, CenterCrop{51, 40}, Resize{30, 33}}},
       {"half", {Resize{60, 71}, normalize, ToDtype{DType::kFloat16, false}}},
       {"bfloat",
        {Resize{60, 71}, ToDtype{DType::kFloat32, true}, normalize, ToDtype{DType::kBfloat16, false}}}};
@@ -146,7 +147,7 @@ TEST_F(ImageGoldenTest, TransformsAsTorchvision) {
   EXPECT_EQ(count, 3 * chains.size());
 }
 
-// "flip" or "resize:8:10" or "crop:8:10".
+// "flip", "vflip" or "resize:8:10" or "crop:8:10".
 TransformSpec TransformOf(const std::string& text) {
   std::istringstream words(text);
   std::string name;
@@ -157,6 +158,7 @@ TransformSpec TransformOf(const std::string& text) {
   words >> height >> colon >> width;
   if (name == "resize") return Resize{height, width};
   if (name == "crop") return CenterCrop{height, width};
+  if (name == "vflip") return RandomVerticalFlip{1};
   return RandomHorizontalFlip{1};
 }
 
@@ -186,7 +188,7 @@ TEST_F(ImageGoldenTest, MasksFollowAsTorchvisionsMasks) {
     EXPECT_EQ(Difference(Unsigned(tensors[1]), Unsigned(File(words[6]))), "");
     ++count;
   }
-  EXPECT_EQ(count, 7U * 15U);
+  EXPECT_EQ(count, 7U * 16U);
 }
 
 }  // namespace

@@ -88,7 +88,8 @@ std::vector<std::byte> Literal(const TransformSpec& transform, uint32_t index, c
     for (int32_t x = 0; x < step.width; ++x) {
       const int32_t column = plan.flip ? step.width - 1 - x : x;
       const int32_t from_x = step.crop.x + nearest(column, step.crop.width, step.width);
-      const int32_t from_y = step.crop.y + nearest(y, step.crop.height, step.height);
+      const int32_t row = plan.flip_vertical ? step.height - 1 - y : y;
+      const int32_t from_y = step.crop.y + nearest(row, step.crop.height, step.height);
       const bool inside = from_x >= 0 && from_y >= 0 && from_x < size->width && from_y < size->height;
       for (size_t b = 0; b < pixel_bytes; ++b) {
         const size_t at =
@@ -109,7 +110,7 @@ TEST(MaskTest, FollowsEveryChainOfTransformsStepByStep) {
     for (uint32_t i = 0; i < 1 + random() % 5; ++i) {
       const uint32_t height = 1 + random() % 14;
       const uint32_t width = 1 + random() % 14;
-      switch (random() % 4) {
+      switch (random() % 5) {
         case 0:
           transforms.emplace_back(Resize{height, width});
           break;
@@ -118,6 +119,9 @@ TEST(MaskTest, FollowsEveryChainOfTransformsStepByStep) {
           break;
         case 2:
           transforms.emplace_back(RandomHorizontalFlip{});
+          break;
+        case 3:
+          transforms.emplace_back(RandomVerticalFlip{});
           break;
         default:
           transforms.emplace_back(CenterCrop{height, width});

@@ -101,6 +101,9 @@ TEST(TransformTest, FlipBeforeACropMirrorsTheCrop) {
   EXPECT_TRUE(plan.flip);
   EXPECT_EQ(plan.steps[0].crop.x, 10 - 4 - 3);  // round(3.5) = 4 of the mirrored image
   EXPECT_FALSE(Plan({RandomHorizontalFlip{1}, RandomHorizontalFlip{1}}, {10, 8}).flip);
+  const GeometryPlan upside_down = Plan({RandomVerticalFlip{1}, CenterCrop{3, 4}}, {8, 10});
+  EXPECT_TRUE(upside_down.flip_vertical);
+  EXPECT_EQ(upside_down.steps[0].crop.y, 10 - 4 - 3);
   EXPECT_FALSE(Plan({RandomHorizontalFlip{0}}, {10, 8}).flip);
 }
 
