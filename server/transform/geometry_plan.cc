@@ -28,6 +28,17 @@ Box Intersect(const Box& box, ImageSize size) {
   return inside;
 }
 
+// Three times the luma of ITU-R BT.601 in 16-bit fixed point: what Pillow's convert("L") gives.
+void WriteLuma(const ImageView& pixels, uint8_t* out) {
+  for (int32_t y = 0; y < pixels.height; ++y) {
+    const uint8_t* pixel = pixels.Row(y);
+    for (int32_t x = 0; x < pixels.width; ++x, pixel += 3, out += 3) {
+      const uint32_t luma = (pixel[0] * 19595U + pixel[1] * 38470U + pixel[2] * 7471U + 0x8000U) >> 16;
+      out[0] = out[1] = out[2] = static_cast<uint8_t>(luma);
+    }
+  }
+}
+
 // `pixels`, which are `inside` of the box, with zeros around them.
 void Pad(const ImageView& pixels, const Box& inside, const Box& box, uint8_t* out) {
   const size_t stride = 3 * static_cast<size_t>(box.width);
@@ -91,6 +102,14 @@ void GeometryPlanner::Resize(ImageSize to) {
   last.upside_down = plan_.flip_vertical && Resizes(last);
 }
 
+void GeometryPlanner::Grayscale() {
+  if (Resizes(plan_.steps.back())) {
+    input_ = size();
+    plan_.steps.push_back({{0, 0, input_.width, input_.height}, input_.width, input_.height});
+  }
+  plan_.steps.back().grayscale = true;
+}
+
 Box SourceRegion(const GeometryPlan& plan, ImageSize size) {
   const Box region = Intersect(plan.steps.front().crop, size);
   return Empty(region) ? Box{0, 0, 1, 1} : region;
@@ -107,6 +126,12 @@ Result<ImageView> RunGeometry(const GeometryPlan& plan, ImageSize size, const Im
       ASSIGN_OR_RETURN(uint8_t* const out, scratch.images[turn].Reserve(step.crop.width, step.crop.height));
       Pad(image, inside, step.crop, out);
       image = {out, step.crop.width, step.crop.height, 3 * static_cast<size_t>(step.crop.width)};
+      turn ^= 1;
+    }
+    if (step.grayscale) {
+      ASSIGN_OR_RETURN(uint8_t* const out, scratch.images[turn].Reserve(image.width, image.height));
+      WriteLuma(image, out);
+      image = {out, image.width, image.height, 3 * static_cast<size_t>(image.width)};
       turn ^= 1;
     }
     // Of the resized image only what the next step's crop will see is made.

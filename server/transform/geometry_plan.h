@@ -11,12 +11,13 @@
 
 namespace pinfeed {
 
-// One step of an image's way: a crop (zeros where it reaches over the border), then a resize unless the size
-// stays.
+// One step of an image's way: a crop (zeros where it reaches over the border), then the loss of its colours,
+// then a resize unless the size stays.
 struct GeometryStep {
   Box crop;
   int32_t width = 0;
   int32_t height = 0;
+  bool grayscale = false;
   // A flip that comes later here comes before this resize among the transforms.
   bool mirrored = false;
   bool upside_down = false;
@@ -43,6 +44,7 @@ class GeometryPlanner {
   // Boxes and sizes are of the image as the transforms see it, flipped if they flipped it.
   void Crop(Box box);
   void Resize(ImageSize size);
+  void Grayscale();
   void FlipHorizontally() { plan_.flip = !plan_.flip; }
   void FlipVertically() { plan_.flip_vertical = !plan_.flip_vertical; }
 

@@ -211,6 +211,8 @@ def chain():
         "two_resizes": [tv.Resize((50, 60)), tv.Resize((90, 80)), *normalize],
         "pad_then_resize": [tv.CenterCrop((600, 611)), tv.Resize((100, 90)), *normalize],
         "bytes": [tv.Resize((60, 71)), tv.PILToTensor()],
+        "gray": [tv.Resize((60, 71)), tv.Grayscale(), tv.PILToTensor()],
+        "gray_then_resize": [tv.CenterCrop((401, 333)), tv.Grayscale(3), tv.Resize((60, 71)), tv.Resize((50, 50)), *normalize],
         "upside_down": [tv.RandomVerticalFlip(1.0), tv.CenterCrop((51, 40)), tv.Resize((30, 33)), tv.PILToTensor()],
         "half": [tv.Resize((60, 71)), *normalize, tv.ConvertImageDtype(torch.float16)],
         "bfloat": [tv.Resize((60, 71)), *normalize, tv.ConvertImageDtype(torch.bfloat16)],

@@ -63,6 +63,12 @@ struct RandomVerticalFlip {
     return {"random_vertical_flip", {{"p", std::vector<double>{p}}}};
   }
 };
+struct Grayscale {
+  double num_output_channels = 1;
+  operator TransformSpec() const {  // NOLINT(google-explicit-constructor)
+    return {"grayscale", {{"num_output_channels", std::vector<double>{num_output_channels}}}};
+  }
+};
 struct Normalize {
   std::vector<double> mean;
   std::vector<double> std;

@@ -34,6 +34,7 @@ from ._status import datasets, status
 from .feed import Feed
 from .transforms import (
     CenterCrop,
+    Grayscale,
     Normalize,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -53,6 +54,7 @@ __all__ = [
     "DeadlineExceededError",
     "Error",
     "Feed",
+    "Grayscale",
     "InvalidArgumentError",
     "Normalize",
     "NotFoundError",

@@ -200,6 +200,28 @@ class RandomVerticalFlip(Transform):
 
 
 @dataclasses.dataclass(frozen=True)
+class Grayscale(Transform):
+    """Replaces colours by their luma (ITU-R BT.601, what Pillow's mode "L" has).
+
+    num_output_channels: 1, or 3 that are alike.
+    """
+
+    num_output_channels: int = 1
+
+    def to_spec(self) -> Json:
+        checks = Checks("grayscale.")
+        channels = to_integer(self.num_output_channels)
+        if channels not in (1, 3):
+            checks.refuse("num_output_channels", self.num_output_channels, "1 or 3")
+        checks.raise_faults()
+        return {"grayscale": {"num_output_channels": channels}}
+
+    @classmethod
+    def from_torchvision(cls, transform: Any) -> Grayscale:
+        return cls(transform.num_output_channels)
+
+
+@dataclasses.dataclass(frozen=True)
 class Normalize(Transform):
     """(value - mean) / std, with one mean and std a channel, or one for all. The result is floating point.
 

@@ -15,6 +15,7 @@ struct Entry {
 
 constexpr Entry kTransforms[] = {
     {"center_crop", ParseCenterCrop},
+    {"grayscale", ParseGrayscale},
     {"normalize", ParseNormalize},
     {"random_horizontal_flip", ParseRandomHorizontalFlip},
     {"random_resized_crop", ParseRandomResizedCrop},

@@ -10,6 +10,7 @@
 namespace pinfeed {
 
 std::unique_ptr<const Transform> ParseCenterCrop(Parameters& parameters);
+std::unique_ptr<const Transform> ParseGrayscale(Parameters& parameters);
 std::unique_ptr<const Transform> ParseNormalize(Parameters& parameters);
 std::unique_ptr<const Transform> ParseRandomHorizontalFlip(Parameters& parameters);
 std::unique_ptr<const Transform> ParseRandomResizedCrop(Parameters& parameters);

@@ -122,6 +122,8 @@ TEST_F(ImageGoldenTest, TransformsAsTorchvision) {
       {"two_resizes", {Resize{50, 60}, Resize{90, 80}, normalize}},
       {"pad_then_resize", {CenterCrop{600, 611}, Resize{100, 90}, normalize}},
       {"bytes", {Resize{60, 71}}},
+      {"gray", {Resize{60, 71}, Grayscale{}}},
+      {"gray_then_resize", {CenterCrop{401, 333}, Grayscale{3}, Resize{60, 71}, Resize{50, 50}, normalize}},
       {"upside_down", {RandomVerticalFlip{1}, CenterCrop{51, 40}, Resize{30, 33}}},
       {"half", {Resize{60, 71}, normalize, ToDtype{DType::kFloat16, false}}},
       {"bfloat",
