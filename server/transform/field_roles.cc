@@ -90,6 +90,9 @@ class RoleFinder {
                           "those of the npy format");
       }
     }
+    const std::optional<std::string> fills = transforms_.FirstThatFillsWithColour();
+    if (fills && !roles.masks.empty())
+      faults_.push_back(*fills + ": fill must be 0 when there are masks, to which zeros are added");
     return roles;
   }
 

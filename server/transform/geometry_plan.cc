@@ -2,6 +2,7 @@
 #include "server/transform/geometry_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace pinfeed {
@@ -19,13 +20,31 @@ bool Empty(const Box& box) {
   return box.width == 0 || box.height == 0;
 }
 
-Box Intersect(const Box& box, ImageSize size) {
-  Box inside;
-  inside.x = std::clamp(box.x, 0, size.width);
-  inside.y = std::clamp(box.y, 0, size.height);
-  inside.width = std::clamp(box.x + box.width, inside.x, size.width) - inside.x;
-  inside.height = std::clamp(box.y + box.height, inside.y, size.height) - inside.y;
-  return inside;
+struct Range {
+  int32_t begin = 0;
+  int32_t size = 0;
+};
+
+// The pixels of one side that `count` positions from `first` on are made of.
+Range Needed(int32_t first, int32_t count, int32_t size, BorderMode mode) {
+  const int32_t begin = std::clamp(first, 0, size);
+  const int32_t end = std::clamp(first + count, begin, size);
+  if (mode == BorderMode::kConstant || end - begin == count) return {begin, end - begin};
+  int32_t least = size - 1;
+  int32_t most = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t pixel = PixelAt(first + i, size, mode);
+    least = std::min(least, pixel);
+    most = std::max(most, pixel);
+  }
+  return {least, most - least + 1};
+}
+
+// The pixels of an image of `size` that the step's crop is made of.
+Box Needed(const GeometryStep& step, ImageSize size) {
+  const Range x = Needed(step.crop.x, step.crop.width, size.width, step.border.mode);
+  const Range y = Needed(step.crop.y, step.crop.height, size.height, step.border.mode);
+  return {x.begin, y.begin, x.size, y.size};
 }
 
 // Three times the luma of ITU-R BT.601 in 16-bit fixed point: what Pillow's convert("L") gives.
@@ -39,20 +58,31 @@ void WriteLuma(const ImageView& pixels, uint8_t* out) {
   }
 }
 
-// `pixels`, which are `inside` of the box, with zeros around them.
-void Pad(const ImageView& pixels, const Box& inside, const Box& box, uint8_t* out) {
-  const size_t stride = 3 * static_cast<size_t>(box.width);
-  const size_t before = 3 * static_cast<size_t>(inside.x - box.x);
-  const size_t bytes = 3 * static_cast<size_t>(inside.width);
-  for (int32_t y = 0; y < box.height; ++y, out += stride) {
-    const int32_t row = box.y + y - inside.y;
-    if (inside.width == 0 || row < 0 || row >= inside.height) {
-      std::memset(out, 0, stride);
-      continue;
+// The step's crop of an image of `size`, of which `pixels` are the part `inside`.
+void Pad(const ImageView& pixels, const Box& inside, ImageSize size, const GeometryStep& step,
+         std::vector<int32_t>& columns, uint8_t* out) {
+  const Box& crop = step.crop;
+  columns.resize(static_cast<size_t>(crop.width));
+  for (int32_t x = 0; x < crop.width; ++x)
+    columns[static_cast<size_t>(x)] = PixelAt(crop.x + x, size.width, step.border.mode);
+  const int32_t first = std::clamp(-crop.x, 0, crop.width);  // columns [first, last) are the image's own
+  const int32_t last = std::clamp(size.width - crop.x, first, crop.width);
+  const uint8_t* const fill = step.border.fill.data();
+  for (int32_t y = 0; y < crop.height; ++y, out += 3 * static_cast<size_t>(crop.width)) {
+    const int32_t row = PixelAt(crop.y + y, size.height, step.border.mode);
+    const uint8_t* const from = row < 0 ? nullptr : pixels.Row(row - inside.y);
+    for (int32_t x = 0; x < crop.width; ++x) {
+      if (x == first && from != nullptr && last > first) {
+        std::memcpy(out + 3 * static_cast<size_t>(x), from + 3 * static_cast<size_t>(crop.x + x - inside.x),
+                    3 * static_cast<size_t>(last - first));
+        x = last - 1;
+        continue;
+      }
+      const int32_t column = columns[static_cast<size_t>(x)];
+      const bool filled = from == nullptr || column < 0;
+      std::memcpy(out + 3 * static_cast<size_t>(x),
+                  filled ? fill : from + 3 * static_cast<size_t>(column - inside.x), 3);
     }
-    std::memset(out, 0, before);
-    std::memcpy(out + before, pixels.Row(row), bytes);
-    std::memset(out + before + bytes, 0, stride - before - bytes);
   }
 }
 
@@ -63,27 +93,32 @@ GeometryPlanner::GeometryPlanner(GeometryPlan& plan, ImageSize size) : plan_(pla
   plan_.flip = plan_.flip_vertical = false;
 }
 
-// Whether the last step's crop loses any of its input.
-bool GeometryPlanner::LastStepCuts() const {
-  const Box& crop = plan_.steps.back().crop;
-  return crop.x > 0 || crop.y > 0 || crop.x + crop.width < input_.width ||
-         crop.y + crop.height < input_.height;
+// Whether a crop that reaches over the border of the last step's image finds there what one of its input would.
+bool GeometryPlanner::CanExtendLastStep(const Border& border) const {
+  const GeometryStep& last = plan_.steps.back();
+  const Box& crop = last.crop;
+  if (crop.x > 0 || crop.y > 0 || crop.x + crop.width < input_.width || crop.y + crop.height < input_.height)
+    return false;  // what was cut off would come back
+  const std::array<uint8_t, 3>& fill = border.fill;
+  if (last.grayscale && (fill[0] != fill[1] || fill[1] != fill[2])) return false;
+  return Within(crop, input_) || (border.mode == BorderMode::kConstant && border == last.border);
 }
 
-void GeometryPlanner::Crop(Box box) {
+void GeometryPlanner::Crop(Box box, Border border) {
   const ImageSize now = size();
   if (plan_.flip) box.x = now.width - box.x - box.width;
   if (plan_.flip_vertical) box.y = now.height - box.y - box.height;
   GeometryStep& last = plan_.steps.back();
-  // A crop of a crop is one crop, unless the second reaches over the first one's border: the zeros there
-  // are not what the first cut off.
-  if (!Resizes(last) && (Within(box, now) || !LastStepCuts())) {
+  const bool within = Within(box, now);
+  // Where it can be, a crop of a crop is one crop.
+  if (!Resizes(last) && (within || CanExtendLastStep(border))) {
     last.crop = {last.crop.x + box.x, last.crop.y + box.y, box.width, box.height};
     last.width = box.width;
     last.height = box.height;
+    if (!within) last.border = border;
   } else {
     input_ = now;
-    plan_.steps.push_back({box, box.width, box.height});
+    plan_.steps.push_back({box, box.width, box.height, within ? Border() : border});
   }
 }
 
@@ -111,20 +146,21 @@ void GeometryPlanner::Grayscale() {
 }
 
 Box SourceRegion(const GeometryPlan& plan, ImageSize size) {
-  const Box region = Intersect(plan.steps.front().crop, size);
+  const Box region = Needed(plan.steps.front(), size);
   return Empty(region) ? Box{0, 0, 1, 1} : region;
 }
 
 Result<ImageView> RunGeometry(const GeometryPlan& plan, ImageSize size, const ImageView& source,
                               GeometryScratch& scratch) {
   ImageView image = source;  // the pixels `inside` of the image that the step's crop is given in
-  Box inside = Intersect(plan.steps.front().crop, size);
+  Box inside = Needed(plan.steps.front(), size);
+  ImageSize input = size;
   size_t turn = 0;
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const GeometryStep& step = plan.steps[i];
     if (inside != step.crop) {
       ASSIGN_OR_RETURN(uint8_t* const out, scratch.images[turn].Reserve(step.crop.width, step.crop.height));
-      Pad(image, inside, step.crop, out);
+      Pad(image, inside, input, step, scratch.columns, out);
       image = {out, step.crop.width, step.crop.height, 3 * static_cast<size_t>(step.crop.width)};
       turn ^= 1;
     }
@@ -137,8 +173,9 @@ Result<ImageView> RunGeometry(const GeometryPlan& plan, ImageSize size, const Im
     // Of the resized image only what the next step's crop will see is made.
     const ImageSize resized{step.width, step.height};
     const bool last = i + 1 == plan.steps.size();
-    inside = last ? Box{0, 0, step.width, step.height} : Intersect(plan.steps[i + 1].crop, resized);
-    if (Empty(inside)) continue;  // a crop of nothing but added zeros follows
+    inside = last ? Box{0, 0, step.width, step.height} : Needed(plan.steps[i + 1], resized);
+    input = resized;
+    if (Empty(inside)) continue;  // a crop of nothing but what is added follows
     if (step.width == step.crop.width && step.height == step.crop.height) {
       image = image.Crop(inside);
       continue;

@@ -8,15 +8,17 @@
 
 #include "server/image/image.h"
 #include "server/image/resize.h"
+#include "server/transform/border.h"
 
 namespace pinfeed {
 
-// One step of an image's way: a crop (zeros where it reaches over the border), then the loss of its colours,
-// then a resize unless the size stays.
+// One step of an image's way: a crop, which may reach over the border, then the loss of its colours, then a
+// resize unless the size stays.
 struct GeometryStep {
   Box crop;
   int32_t width = 0;
   int32_t height = 0;
+  Border border = {};  // where the crop reaches over it
   bool grayscale = false;
   // A flip that comes later here comes before this resize among the transforms.
   bool mirrored = false;
@@ -42,31 +44,33 @@ class GeometryPlanner {
   ImageSize size() const { return {plan_.steps.back().width, plan_.steps.back().height}; }
 
   // Boxes and sizes are of the image as the transforms see it, flipped if they flipped it.
-  void Crop(Box box);
+  void Crop(Box box, Border border = {});
   void Resize(ImageSize size);
   void Grayscale();
   void FlipHorizontally() { plan_.flip = !plan_.flip; }
   void FlipVertically() { plan_.flip_vertical = !plan_.flip_vertical; }
 
  private:
-  bool LastStepCuts() const;
+  bool CanExtendLastStep(const Border& border) const;
 
   GeometryPlan& plan_;
   ImageSize input_;  // of the last step
 };
 
-// The part of the source image that the plan needs: the first crop, cut to the image; at least one pixel.
+// The part of the source image that the plan needs; at least one pixel.
 Box SourceRegion(const GeometryPlan& plan, ImageSize size);
 
 // Purpose: working memory of RunGeometry. Threads: one at a time.
 struct GeometryScratch {
   ResizeScratch resize;
   ImageBuffer images[2];  // of steps, by turns
+  std::vector<int32_t> columns;  // of a padded image: the source's column, as PixelAt has it
 
   // Gives back buffers larger than `bytes`.
   void Trim(size_t bytes) {
     resize.Trim(bytes);
     for (ImageBuffer& image : images) image.Trim(bytes);
+    if (columns.capacity() * sizeof(int32_t) > bytes) columns = {};
   }
 };
 

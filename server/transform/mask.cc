@@ -15,6 +15,7 @@ struct AxisStep {
   int32_t length = 0;
   int32_t output = 0;
   bool mirrored = false;
+  BorderMode border = BorderMode::kConstant;
 };
 
 // torch.nn.functional.interpolate(mode="nearest"): the floor of position times scale, in float32.
@@ -30,15 +31,14 @@ int32_t SourceOf(int32_t position, const AxisStep& step) {
   const int32_t in_crop =
       step.mirrored ? step.length - 1 - Nearest(step.output - 1 - position, step.length, step.output)
                     : Nearest(position, step.length, step.output);
-  const int32_t source = step.start + in_crop;
-  return source < 0 || source >= step.input ? -1 : source;
+  return PixelAt(step.start + in_crop, step.input, step.border);
 }
 
 AxisStep Horizontal(const GeometryStep& step, int32_t input) {
-  return {input, step.crop.x, step.crop.width, step.width, step.mirrored};
+  return {input, step.crop.x, step.crop.width, step.width, step.mirrored, step.border.mode};
 }
 AxisStep Vertical(const GeometryStep& step, int32_t input) {
-  return {input, step.crop.y, step.crop.height, step.height, step.upside_down};
+  return {input, step.crop.y, step.crop.height, step.height, step.upside_down, step.border.mode};
 }
 
 // For each output position of the plan along one side, the position in the source.

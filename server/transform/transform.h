@@ -57,6 +57,9 @@ class Transform {
   // Whether a mask must follow it.
   virtual bool MovesPixels() const { return gpu_form() != GpuForm::kTable; }
 
+  // Whether it adds pixels that are not zero, which a mask could not follow.
+  virtual bool FillsWithColour() const { return false; }
+
   // Changes the form of images as the transform does, and reports why such images do not fit it.
   virtual void Follow(ImageForm& form, const Report& report) const = 0;
   // Adds itself to the plan of one image. kResourceExhausted when a step is over kMaxImagePixels.

@@ -39,8 +39,16 @@ bool TransformChain::Has(GpuForm form) const {
 }
 
 std::optional<std::string> TransformChain::FirstThatMovesPixels() const {
+  return First(&Transform::MovesPixels);
+}
+
+std::optional<std::string> TransformChain::FirstThatFillsWithColour() const {
+  return First(&Transform::FillsWithColour);
+}
+
+std::optional<std::string> TransformChain::First(bool (Transform::*is)() const) const {
   const auto found = std::find_if(links_.begin(), links_.end(),
-                                  [](const Link& link) { return link.transform->MovesPixels(); });
+                                  [is](const Link& link) { return (*link.transform.*is)(); });
   return found == links_.end() ? std::nullopt : std::optional(found->place);
 }
 

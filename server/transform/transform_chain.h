@@ -35,6 +35,7 @@ class TransformChain {
   bool FitsGpu() const { return !Has(GpuForm::kNone); }
   // The first transform that moves pixels, as "transforms[1] resize".
   std::optional<std::string> FirstThatMovesPixels() const;
+  std::optional<std::string> FirstThatFillsWithColour() const;
 
   // What becomes of images of that form. Appends one line a fault to `faults` ("transforms[1] normalize:
   // ..."); the result counts only if there was none.
@@ -49,6 +50,8 @@ class TransformChain {
     std::string place;  // "transforms[1] resize"
     std::unique_ptr<const Transform> transform;
   };
+  std::optional<std::string> First(bool (Transform::*is)() const) const;
+
   std::vector<Link> links_;
 };
 

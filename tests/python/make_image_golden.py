@@ -211,6 +211,16 @@ def chain():
         "two_resizes": [tv.Resize((50, 60)), tv.Resize((90, 80)), *normalize],
         "pad_then_resize": [tv.CenterCrop((600, 611)), tv.Resize((100, 90)), *normalize],
         "bytes": [tv.Resize((60, 71)), tv.PILToTensor()],
+        "pad_color": [tv.Pad((3, 5), fill=(10, 200, 30)), tv.CenterCrop((600, 611)), tv.Resize((60, 71)), tv.PILToTensor()],
+        "pad_reflect": [tv.Pad((70, 30, 20, 9), padding_mode="reflect"), tv.CenterCrop((57, 130)), tv.PILToTensor()],
+        "pads": [
+            tv.Pad(5, padding_mode="edge"),
+            tv.Grayscale(3),
+            tv.Pad(4, fill=(9, 80, 7)),
+            tv.Pad(300, padding_mode="symmetric"),
+            tv.CenterCrop((30, 600)),
+            *normalize,
+        ],
         "gray": [tv.Resize((60, 71)), tv.Grayscale(), tv.PILToTensor()],
         "gray_then_resize": [tv.CenterCrop((401, 333)), tv.Grayscale(3), tv.Resize((60, 71)), tv.Resize((50, 50)), *normalize],
         "upside_down": [tv.RandomVerticalFlip(1.0), tv.CenterCrop((51, 40)), tv.Resize((30, 33)), tv.PILToTensor()],
@@ -238,7 +248,10 @@ def mask():
             return F.resize(mask, [height, width], InterpolationMode.NEAREST)
         return F.resize(mask.to(torch.float32), [height, width], InterpolationMode.NEAREST).to(mask.dtype)  # as v2 does
 
-    steps = {"resize": resize, "crop": lambda mask, height, width: F.center_crop(mask, [height, width]), "flip": F.hflip, "vflip": F.vflip}
+    def pad(mode):
+        return lambda mask, height, width: F.pad(mask, [width, height], padding_mode=mode)
+
+    steps = {"resize": resize, "pad": pad("constant"), "edge": pad("edge"), "reflect": pad("reflect"), "symmetric": pad("symmetric"), "crop": lambda mask, height, width: F.center_crop(mask, [height, width]), "flip": F.hflip, "vflip": F.vflip}
     chains = [[("resize", height, width)] for height, width in ((1, 1), (7, 8), (13, 17), (14, 18), (20, 16), (33, 51), (60, 95), (224, 223))]
     chains += [
         [("flip",)],
@@ -247,6 +260,8 @@ def mask():
         [("flip",), ("resize", 8, 10)],
         [("resize", 8, 10), ("flip",)],
         [("flip",), ("crop", 12, 12), ("resize", 7, 5), ("flip",), ("resize", 20, 9)],
+        [("edge", 3, 5), ("pad", 2, 1), ("reflect", 9, 7), ("crop", 44, 60)],
+        [("crop", 11, 15), ("symmetric", 5, 6), ("flip",), ("pad", 2, 3), ("pad", 1, 1), ("resize", 9, 14)],
         [("vflip",), ("crop", 12, 11), ("resize", 7, 5), ("vflip",), ("flip",), ("resize", 20, 9)],
         [("resize", 30, 31), ("crop", 9, 14), ("flip",), ("resize", 31, 40), ("crop", 50, 30)],
     ]

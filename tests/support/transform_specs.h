@@ -63,6 +63,29 @@ struct RandomVerticalFlip {
     return {"random_vertical_flip", {{"p", std::vector<double>{p}}}};
   }
 };
+struct Pad {
+  std::vector<double> padding;
+  std::vector<double> fill = {0};
+  std::string padding_mode = "constant";
+  operator TransformSpec() const {  // NOLINT(google-explicit-constructor)
+    return {"pad",
+            {{"padding", padding},
+             {"fill", fill},
+             {"padding_mode", std::vector<std::string>{padding_mode}}}};
+  }
+};
+struct RandomCrop {
+  uint32_t height = 0;
+  uint32_t width = 0;
+  std::vector<double> padding = {0};
+  bool pad_if_needed = false;
+  operator TransformSpec() const {  // NOLINT(google-explicit-constructor)
+    return {"random_crop",
+            {{"size", std::vector<double>{double(height), double(width)}},
+             {"padding", padding},
+             {"pad_if_needed", std::vector<double>{pad_if_needed ? 1.0 : 0.0}}}};
+  }
+};
 struct Grayscale {
   double num_output_channels = 1;
   operator TransformSpec() const {  // NOLINT(google-explicit-constructor)

@@ -171,6 +171,89 @@ class RandomResizedCrop(Transform):
         return cls(transform.size, transform.scale, transform.ratio)
 
 
+_PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
+
+
+def _padding_to_spec(checks: Checks, transform: Any) -> Json:
+    spec: Json = {}
+    if transform.padding is not None:
+        sides = [to_integer(side) for side in listed(transform.padding)]
+        if len(sides) not in (1, 2, 4) or not all(side is not None and 0 <= side <= _MAX_SIDE for side in sides):
+            accepted = f"pixels from 0 to {_MAX_SIDE}: one number, or (left/right, top/bottom), or (left, top, right, bottom)"
+            checks.refuse("padding", transform.padding, accepted)
+        spec["padding"] = sides
+    fill = [to_integer(value) for value in listed(0 if transform.fill is None else transform.fill)]
+    if len(fill) not in (1, 3) or not all(value is not None and 0 <= value <= 255 for value in fill):
+        checks.refuse("fill", transform.fill, "a whole number from 0 to 255, or one a channel")
+    spec["fill"] = fill
+    spec["padding_mode"] = checks.choice("padding_mode", transform.padding_mode, _PADDING_MODES)
+    return spec
+
+
+def _fill_of(transform: Any) -> Any:
+    if isinstance(transform.fill, dict):
+        raise _refusal(transform, "a dict of fills cannot be had; give the fill of the images (masks get zeros)")
+    return transform.fill
+
+
+@dataclasses.dataclass(frozen=True)
+class Pad(Transform):
+    """Adds pixels around images.
+
+    padding: how many, as one number, (left/right, top/bottom) or (left, top, right, bottom).
+    fill: what they are with the mode "constant", 0 to 255, as one number or one a channel. 0 where the feed has masks.
+    padding_mode: "constant", "edge" (the nearest pixel), "reflect" or "symmetric" (the image mirrored, without and with its edge).
+    """
+
+    padding: Size
+    fill: Union[int, Sequence[int]] = 0
+    padding_mode: str = "constant"
+
+    def __post_init__(self) -> None:
+        _freeze(self, "padding", "fill")
+
+    def to_spec(self) -> Json:
+        checks = Checks("pad.")
+        spec = _padding_to_spec(checks, self)
+        checks.raise_faults()
+        return {"pad": spec}
+
+    @classmethod
+    def from_torchvision(cls, transform: Any) -> Pad:
+        return cls(transform.padding, _fill_of(transform), transform.padding_mode)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomCrop(Transform):
+    """Cuts a part of the given size out of images, at a random place.
+
+    size: pixels of a square's side, or (height, width).
+    padding, fill, padding_mode: as in Pad, done first.
+    pad_if_needed: pads images that are then smaller than the crop, on both sides by all that is missing; without it they are bad samples.
+    The randomness depends on the feed's seed, the epoch and the sample only.
+    """
+
+    size: Size
+    padding: Optional[Size] = None
+    pad_if_needed: bool = False
+    fill: Union[int, Sequence[int]] = 0
+    padding_mode: str = "constant"
+
+    def __post_init__(self) -> None:
+        _freeze(self, "size", "padding", "fill")
+
+    def to_spec(self) -> Json:
+        checks = Checks("random_crop.")
+        spec = {"size": _size(checks, self, "a square"), "pad_if_needed": checks.flag("pad_if_needed", self.pad_if_needed)}
+        spec.update(_padding_to_spec(checks, self))
+        checks.raise_faults()
+        return {"random_crop": spec}
+
+    @classmethod
+    def from_torchvision(cls, transform: Any) -> RandomCrop:
+        return cls(transform.size, transform.padding, transform.pad_if_needed, _fill_of(transform), transform.padding_mode)
+
+
 @dataclasses.dataclass(frozen=True)
 class RandomHorizontalFlip(Transform):
     """Mirrors images left to right with probability p, by the feed's seed, the epoch and the sample."""

@@ -17,6 +17,8 @@ constexpr Entry kTransforms[] = {
     {"center_crop", ParseCenterCrop},
     {"grayscale", ParseGrayscale},
     {"normalize", ParseNormalize},
+    {"pad", ParsePad},
+    {"random_crop", ParseRandomCrop},
     {"random_horizontal_flip", ParseRandomHorizontalFlip},
     {"random_resized_crop", ParseRandomResizedCrop},
     {"random_vertical_flip", ParseRandomVerticalFlip},

@@ -12,6 +12,8 @@ namespace pinfeed {
 std::unique_ptr<const Transform> ParseCenterCrop(Parameters& parameters);
 std::unique_ptr<const Transform> ParseGrayscale(Parameters& parameters);
 std::unique_ptr<const Transform> ParseNormalize(Parameters& parameters);
+std::unique_ptr<const Transform> ParsePad(Parameters& parameters);
+std::unique_ptr<const Transform> ParseRandomCrop(Parameters& parameters);
 std::unique_ptr<const Transform> ParseRandomHorizontalFlip(Parameters& parameters);
 std::unique_ptr<const Transform> ParseRandomResizedCrop(Parameters& parameters);
 std::unique_ptr<const Transform> ParseRandomVerticalFlip(Parameters& parameters);

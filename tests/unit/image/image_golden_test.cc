@@ -122,6 +122,11 @@ TEST_F(ImageGoldenTest, TransformsAsTorchvision) {
       {"two_resizes", {Resize{50, 60}, Resize{90, 80}, normalize}},
       {"pad_then_resize", {CenterCrop{600, 611}, Resize{100, 90}, normalize}},
       {"bytes", {Resize{60, 71}}},
+      {"pad_color", {Pad{{3, 5}, {10, 200, 30}}, CenterCrop{600, 611}, Resize{60, 71}}},
+      {"pad_reflect", {Pad{{70, 30, 20, 9}, {0}, "reflect"}, CenterCrop{57, 130}}},
+      {"pads",
+       {Pad{{5}, {0}, "edge"}, Grayscale{3}, Pad{{4}, {9, 80, 7}}, Pad{{300}, {0}, "symmetric"},
+        CenterCrop{30, 600}, normalize}},
       {"gray", {Resize{60, 71}, Grayscale{}}},
       {"gray_then_resize", {CenterCrop{401, 333}, Grayscale{3}, Resize{60, 71}, Resize{50, 50}, normalize}},
       {"upside_down", {RandomVerticalFlip{1}, CenterCrop{51, 40}, Resize{30, 33}}},
@@ -149,7 +154,7 @@ TEST_F(ImageGoldenTest, TransformsAsTorchvision) {
   EXPECT_EQ(count, 3 * chains.size());
 }
 
-// "flip", "vflip" or "resize:8:10" or "crop:8:10".
+// "flip", "vflip", "resize:8:10", "crop:8:10", "pad:8:10", or the same with a mode of padding.
 TransformSpec TransformOf(const std::string& text) {
   std::istringstream words(text);
   std::string name;
@@ -161,6 +166,9 @@ TransformSpec TransformOf(const std::string& text) {
   if (name == "resize") return Resize{height, width};
   if (name == "crop") return CenterCrop{height, width};
   if (name == "vflip") return RandomVerticalFlip{1};
+  if (name == "pad") return Pad{{double(width), double(height)}};
+  if (name == "edge" || name == "reflect" || name == "symmetric")
+    return Pad{{double(width), double(height)}, {0}, name};
   return RandomHorizontalFlip{1};
 }
 
@@ -190,7 +198,7 @@ TEST_F(ImageGoldenTest, MasksFollowAsTorchvisionsMasks) {
     EXPECT_EQ(Difference(Unsigned(tensors[1]), Unsigned(File(words[6]))), "");
     ++count;
   }
-  EXPECT_EQ(count, 7U * 16U);
+  EXPECT_EQ(count, 7U * 18U);
 }
 
 }  // namespace

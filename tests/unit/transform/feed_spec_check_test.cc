@@ -66,6 +66,22 @@ TEST(FeedSpecCheckTest, NamesEveryFaultOfATransformWithItsPlace) {
   EXPECT_EQ(FaultsOf({Normalize{{nan}, {1e-60}}}),
             "transforms[0] normalize.mean: holds a value that is not finite\n"
             "transforms[0] normalize.std: holds 1e-60; it must be above 0, also as float32");
+  EXPECT_EQ(FaultsOf({Grayscale{2}}), "transforms[0] grayscale.num_output_channels: 2 is neither 1 nor 3");
+  EXPECT_EQ(FaultsOf({Pad{{1, 2, 3}, {1, 2}, "wrap"}, Pad{{-1}, {256}}, Pad{{1}, {1}, "edge"}}),
+            "transforms[0] pad.padding: has 3 values; give one, or left/right and top/bottom, or left, top, "
+            "right, bottom\n"
+            "transforms[0] pad.fill: has 2 values; give one, or one a channel\n"
+            "transforms[0] pad.padding_mode: is none of constant, edge, reflect, symmetric\n"
+            "transforms[1] pad.padding: -1 is not within 0 to 65500\n"
+            "transforms[1] pad.fill: 256 is not within 0 to 255\n"
+            "transforms[2] pad.fill: goes with the padding_mode constant only");
+  EXPECT_EQ(FaultsOf({TransformSpec{"resize", {{"size", std::vector<double>{4}}, {"depth", std::vector<double>{1}}}},
+                      TransformSpec{"to_dtype", {{"dtype", std::vector<double>{1}}}},
+                      TransformSpec{"rotate", {}}}),
+            "transforms[0] resize.depth: is no parameter of resize\n"
+            "transforms[1] to_dtype.dtype: must be text\n"
+            "transforms[1] to_dtype.dtype: is none of uint8, float32, float16, bfloat16\n"
+            "transforms[2]: names no operation that this daemon knows");
   EXPECT_EQ(FaultsOf({ToDtype{DType::kInt64, false}}),
             "transforms[0] to_dtype.dtype: is none of uint8, float32, float16, bfloat16");
   EXPECT_EQ(FaultsOf({ToDtype{DType::kFloat32, true}, Resize{4, 4}}),

@@ -19,12 +19,19 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-std::vector<std::string> Faults(const std::vector<TransformSpec>& transforms, size_t channels = 3) {
+// What becomes of images, and the faults.
+std::pair<ImageForm, std::vector<std::string>> FormOf(const std::vector<TransformSpec>& transforms,
+                                                      std::optional<ImageSize> size, size_t channels = 3) {
   std::vector<std::string> faults;
   ImageForm form;
+  if (size) form = {size->width, size->height};
   form.channels = channels;
-  ChainOf(transforms).Follow(form, faults);
-  return faults;
+  form = ChainOf(transforms).Follow(form, faults);
+  return {form, faults};
+}
+
+std::vector<std::string> Faults(const std::vector<TransformSpec>& transforms, size_t channels = 3) {
+  return FormOf(transforms, std::nullopt, channels).second;
 }
 
 GeometryPlan Plan(const std::vector<TransformSpec>& transforms, ImageSize size, RandomKey key = {}) {
@@ -57,11 +64,10 @@ TEST(TransformTest, NamesEveryTransformThatDoesNotFitTheImages) {
 }
 
 TEST(TransformTest, OutcomeKnowsSizeAndType) {
-  std::vector<std::string> faults;
-  const auto outcome = [&](const std::vector<TransformSpec>& transforms, std::optional<ImageSize> size) {
-    ImageForm form;
-    if (size) form = {size->width, size->height};
-    return ChainOf(transforms).Follow(form, faults);
+  const auto outcome = [](const std::vector<TransformSpec>& transforms, std::optional<ImageSize> size) {
+    const auto [form, faults] = FormOf(transforms, size);
+    EXPECT_THAT(faults, IsEmpty());
+    return form;
   };
   EXPECT_EQ(outcome({Resize{0, 256}}, std::nullopt).width, 0);
   EXPECT_EQ(outcome({Resize{0, 10}}, ImageSize{35, 20}).width, 17);  // int(10 * 35 / 20)
@@ -72,7 +78,7 @@ TEST(TransformTest, OutcomeKnowsSizeAndType) {
   EXPECT_EQ(outcome({Normalize{{0}, {1}}, ToDtype{DType::kFloat16, false}}, ImageSize{1, 1}).dtype,
             DType::kFloat16);
   EXPECT_EQ(outcome({}, ImageSize{1, 1}).dtype, DType::kUint8);
-  EXPECT_THAT(faults, IsEmpty());
+  EXPECT_EQ(outcome({Grayscale{1}}, ImageSize{1, 1}).channels, 1U);
 }
 
 TEST(TransformTest, CropsAndOneResizeAreOneStep) {
@@ -151,6 +157,39 @@ TEST(TransformTest, ImpossibleRandomCropFallsBackToTheCentre) {
   EXPECT_EQ(flat.height, 1);  // never empty
 }
 
+TEST(TransformTest, RandomCropIsAnywhereInThePaddedImageWithTheSameProbability) {
+  constexpr int kSamples = 4500;
+  std::array<int, 9> places{};
+  for (uint64_t sample = 0; sample < kSamples; ++sample) {
+    const GeometryPlan plan = Plan({RandomCrop{4, 6, {1}}}, {6, 4}, {1, 2, sample});
+    ASSERT_EQ(plan.steps.size(), 1U);
+    const Box& crop = plan.steps[0].crop;
+    ASSERT_EQ(crop, (Box{crop.x, crop.y, 6, 4}));
+    ++places.at(static_cast<size_t>(3 * (crop.y + 1) + crop.x + 1));
+  }
+  for (const int count : places) EXPECT_NEAR(count, kSamples / 9, 110);  // five standard deviations are 105
+}
+
+TEST(TransformTest, RandomCropOfASmallerImage) {
+  GeometryPlan plan;
+  EXPECT_THAT(ChainOf({RandomCrop{40, 50, {2}}}).Plan({}, {45, 100}, plan),
+              StatusIs(Code::kInvalidArgument, HasSubstr("45 x 100 pixels is smaller than the crop of 50 x 40; use pad_if_needed")));
+  EXPECT_THAT(FormOf({RandomCrop{40, 50}}, ImageSize{45, 100}).second,
+              ElementsAre(HasSubstr("transforms[0] random_crop: random_crop: an image of 45 x 100")));
+  const Box crop = Plan({RandomCrop{40, 50, {2}, true}}, {10, 100}).steps[0].crop;
+  EXPECT_EQ(crop.width, 50);
+  EXPECT_GE(crop.x, -38);  // 2 and what is then missing, 36, on each side
+  EXPECT_LE(crop.x, -2);
+}
+
+TEST(TransformTest, PaddingIsCheckedAgainstTheImages) {
+  EXPECT_THAT(FormOf({Pad{{1}, {1, 2, 3}}}, std::nullopt, 1).second,
+              ElementsAre("transforms[0] pad: fill has 3 values, but the images have one channel; give one value"));
+  EXPECT_THAT(FormOf({Pad{{9000}}}, ImageSize{1, 1}).second, ElementsAre(HasSubstr("18001 x 18001")));
+  const ImageForm form = FormOf({Pad{{1, 2, 3, 4}}}, ImageSize{10, 20}).first;
+  EXPECT_EQ(std::pair(form.width, form.height), std::pair(14, 26));
+}
+
 TEST(TransformTest, ResizeBeyondTheLimitIsAnError) {
   GeometryPlan plan;
   const std::vector<TransformSpec> transforms = {Resize{0, 60000}};
@@ -172,13 +211,27 @@ TEST(TransformTest, FusedStepsEqualStepsOneByOne) {
     for (uint32_t i = 0; i < 1 + random() % 4; ++i) {
       const uint32_t height = 1 + random() % 200;
       const uint32_t width = 1 + random() % 200;
-      switch (random() % 4) {
+      switch (random() % 7) {
         case 0:
           transforms.emplace_back(Resize{height, width});
           break;
         case 1:
           transforms.emplace_back(RandomResizedCrop{height, width, 0.1, 1, 0.5, 2});
           break;
+        case 2:
+          transforms.emplace_back(Grayscale{3});
+          break;
+        case 3:
+          transforms.emplace_back(RandomCrop{height, width, {double(width % 7)}, true});
+          break;
+        case 4: {
+          const char* const modes[] = {"constant", "constant", "edge", "reflect", "symmetric"};
+          const size_t mode = random() % 5;
+          transforms.emplace_back(Pad{{double(height % 11), double(width % 5), 0, double(width % 9)},
+                                      {mode == 0 ? 7.0 : 0, 0, 0},
+                                      modes[mode]});
+          break;
+        }
         default:
           transforms.emplace_back(CenterCrop{height, width});
       }
