@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two passes with a triangle filter that widens when it shrinks, rounded to 8 bits after the horizontal one;
-// weights outside the image are dropped and the rest normalised. The method is the one Pillow documents
-// (docs: concepts, filters), with its 22-bit weights. docs/decisions/0001-resampler.md says why this code is
+// Two passes with a filter that widens when it shrinks, rounded to 8 bits after the horizontal one; weights
+// outside the image are dropped and the rest normalised. The method is the one Pillow documents (docs: concepts,
+// filters), with its 22-bit weights. docs/decisions/0001-resampler.md says why this code is
 // our own.
 #include "server/image/resize.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 #include <string>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -42,12 +43,39 @@ size_t Bytes(const ResizeAxis& axis) {
   return Bytes(axis.first) + Bytes(axis.count) + Bytes(axis.weight) + Bytes(axis.high) + Bytes(axis.low);
 }
 
+// The filters: how far they reach at scale 1, and their weight at a distance below that.
+struct Triangle {
+  static constexpr double kReach = 1;
+  static double At(double x) { return std::max(0.0, 1.0 - std::abs(x)); }
+};
+// R. Keys, "Cubic convolution interpolation for digital image processing", 1981, with a = -0.5.
+struct Cubic {
+  static constexpr double kReach = 2;
+  static double At(double x) {
+    constexpr double kA = -0.5;
+    x = std::abs(x);
+    if (x < 1) return ((kA + 2) * x - (kA + 3)) * x * x + 1;
+    return x < 2 ? (((x - 5) * x + 8) * x - 4) * kA : 0;
+  }
+};
+// A sinc windowed by the middle lobe of one three times as wide.
+struct Lanczos {
+  static constexpr double kReach = 3;
+  static double Sinc(double x) {
+    x *= std::numbers::pi;
+    return x == 0 ? 1 : std::sin(x) / x;
+  }
+  static double At(double x) { return x >= -3 && x < 3 ? Sinc(x) * Sinc(x / 3) : 0; }
+};
+
 // Weights of the outputs [begin, begin + count) of an axis resized from `in` to `out` pixels, neither over
 // kMaxResizeSide.
+template <typename Filter>
 void MakeAxis(int32_t in, int32_t out, int32_t begin, int32_t count, std::vector<double>& weights,
               ResizeAxis& axis) {
   const double scale = static_cast<double>(in) / out;
-  const double support = std::max(scale, 1.0);
+  const double filter_scale = std::max(scale, 1.0);
+  const double support = Filter::kReach * filter_scale;
   axis.taps = (static_cast<int32_t>(std::ceil(support)) * 2 + 2) & ~1;
   const auto taps = static_cast<size_t>(axis.taps);
   weights.assign(taps, 0);
@@ -60,21 +88,51 @@ void MakeAxis(int32_t in, int32_t out, int32_t begin, int32_t count, std::vector
     const int32_t high = std::min(in, Truncated(center + support + 0.5));
     double sum = 0;
     for (int32_t k = 0; k < high - low; ++k) {
-      const double weight = std::max(0.0, 1.0 - std::abs((k + low - center + 0.5) * (1.0 / support)));
+      const double weight = Filter::At((k + low - center + 0.5) * (1.0 / filter_scale));
       weights[static_cast<size_t>(k)] = weight;
       sum += weight;
     }
     int32_t* const to = &axis.weight[static_cast<size_t>(i) * taps];
     for (int32_t k = 0; k < high - low; ++k) {
-      to[k] = Truncated(weights[static_cast<size_t>(k)] * (1.0 / sum) * (1 << kBits) + 0.5);
+      const double weight = weights[static_cast<size_t>(k)] * (1.0 / sum) * (1 << kBits);
+      to[k] = Truncated(weight + (weight < 0 ? -0.5 : 0.5));
     }
     axis.first[static_cast<size_t>(i)] = low;
     axis.count[static_cast<size_t>(i)] = high - low;
   }
 }
 
+// The input of each of the outputs [begin, begin + count). Pillow adds the scale up, from the first output's
+// centre on, and its rounding with it.
+void NearestInputs(int32_t in, int32_t out, bool mirrored, int32_t begin, int32_t count,
+                   std::vector<int32_t>& inputs) {
+  const double scale = static_cast<double>(in) / out;
+  inputs.resize(static_cast<size_t>(count));
+  double at = scale * 0.5;
+  for (int32_t i = 0; i < out; ++i, at += scale) {
+    const int32_t input = std::min(Truncated(at), in - 1);
+    const int32_t place = (mirrored ? out - 1 - i : i) - begin;
+    if (place >= 0 && place < count) inputs[static_cast<size_t>(place)] = mirrored ? in - 1 - input : input;
+  }
+}
+
+void ResizeNearest(const ImageView& source, ImageSize size, const Resampling& resampling, const Box& window,
+                   ResizeScratch& scratch, uint8_t* out) {
+  std::vector<int32_t>& columns = scratch.x.first;
+  std::vector<int32_t>& rows = scratch.y.first;
+  NearestInputs(source.width, size.width, resampling.mirrored, window.x, window.width, columns);
+  NearestInputs(source.height, size.height, resampling.upside_down, window.y, window.height, rows);
+  for (const int32_t row : rows) {
+    const uint8_t* const from = source.Row(row);
+    for (const int32_t column : columns) {
+      std::memcpy(out, from + 3 * static_cast<size_t>(column), 3);
+      out += 3;
+    }
+  }
+}
+
 uint8_t Rounded(int32_t sum) {
-  return static_cast<uint8_t>(std::min(255, sum >> kBits));
+  return static_cast<uint8_t>(std::clamp(sum >> kBits, 0, 255));
 }
 
 void RowsPortable(const ResizeAxis& axis, const uint8_t* const source[kRowsAtOnce],
@@ -117,10 +175,12 @@ void BlendPortable(const ResizeAxis& axis, size_t y, const uint8_t* const* rows,
 
 void SplitWeights(ResizeAxis& axis) {
   constexpr int32_t kMask = (1 << kSplit) - 1;
+  constexpr int32_t kHighMask = 0xFFFF;  // keeps the sign of a first weight out of the second
   axis.high.resize(axis.weight.size() / 2);
   axis.low.resize(axis.weight.size() / 2);
   for (size_t i = 0; i < axis.weight.size(); i += 2) {
-    axis.high[i / 2] = (axis.weight[i] >> kSplit) | (axis.weight[i + 1] >> kSplit) << 16;
+    axis.high[i / 2] = ((axis.weight[i] >> kSplit) & kHighMask) |
+                       static_cast<int32_t>(static_cast<uint32_t>(axis.weight[i + 1] >> kSplit) << 16);
     axis.low[i / 2] = (axis.weight[i] & kMask) | (axis.weight[i + 1] & kMask) << 16;
   }
 }
@@ -230,16 +290,29 @@ void ResizeScratch::Trim(size_t bytes) {
   rows = std::vector<const uint8_t*>();
 }
 
-Status ResizeImage(const ImageView& source, int32_t width, int32_t height, const Box& window,
-                   ResizeScratch& scratch, uint8_t* out, ResizeCode code) {
+Status ResizeImage(const ImageView& source, int32_t width, int32_t height, const Resampling& resampling,
+                   const Box& window, ResizeScratch& scratch, uint8_t* out, ResizeCode code) {
   RETURN_IF_ERROR(CheckSides("width", source.width, width));
   RETURN_IF_ERROR(CheckSides("height", source.height, height));
+  if (resampling.interpolation == Interpolation::kNearest) {
+    ResizeNearest(source, {width, height}, resampling, window, scratch, out);
+    return OkStatus();
+  }
   auto* rows_pass = RowsPortable;
   auto* blend_pass = BlendPortable;
   ResizeAxis& x = scratch.x;
   ResizeAxis& y = scratch.y;
-  MakeAxis(source.width, width, window.x, window.width, scratch.weights, x);
-  MakeAxis(source.height, height, window.y, window.height, scratch.weights, y);
+  const auto make_axes = [&]<typename Filter>(Filter /*filter*/) {
+    MakeAxis<Filter>(source.width, width, window.x, window.width, scratch.weights, x);
+    MakeAxis<Filter>(source.height, height, window.y, window.height, scratch.weights, y);
+  };
+  if (resampling.interpolation == Interpolation::kBicubic) {
+    make_axes(Cubic());
+  } else if (resampling.interpolation == Interpolation::kLanczos) {
+    make_axes(Lanczos());
+  } else {
+    make_axes(Triangle());
+  }
 #if defined(__x86_64__)
   if (code == ResizeCode::kBest && __builtin_cpu_supports("avx2") != 0) {
     rows_pass = RowsAvx2;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resampling. In: an image. Out: a window of that image resized, with the bytes Pillow's BILINEAR
-// (antialiased) gives.
+// Resampling. In: an image. Out: a window of that image resized, with the bytes that Pillow's filters give.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +13,18 @@ namespace pinfeed {
 // aspect ratio kept stays below it: its longer side becomes at most sqrt(kMaxImagePixels * kMaxImageSide).
 inline constexpr int32_t kMaxResizeSide = 1 << 22;
 
+// Pillow's filters by their names. All but kNearest are antialiased.
+enum class Interpolation { kNearest, kBilinear, kBicubic, kLanczos };
+
+struct Resampling {
+  Interpolation interpolation = Interpolation::kBilinear;
+  // That the image is mirrored, which kNearest, the only one that is not symmetric, must know: columns or rows
+  // are counted from the end.
+  bool mirrored = false;
+  bool upside_down = false;
+  bool operator==(const Resampling&) const = default;
+};
+
 // Which input pixels make an output pixel along one side, and with which weights.
 struct ResizeAxis {
   int32_t taps = 0;  // even; the same for every output, weights behind `count` are 0
@@ -25,10 +36,10 @@ struct ResizeAxis {
 };
 
 // Purpose: a resize's working memory, reused from call to call. Threads: one at a time. Invariant: with sides
-// of `in` and `out` pixels an axis has at most 2 * in + 4 * out weights, of 8 bytes with their halves, and
-// `weights` and `rows` take 16 bytes for each of at most 2 * in / out + 4 taps. So all but `lines` takes less
-// than 20 MB when no side is over kMaxImageSide, and else less than 320 MB, since kMaxImagePixels leaves room
-// for one side near kMaxResizeSide only, before the resize and behind it.
+// of `in` and `out` pixels an axis has at most 6 * in + 10 * out weights, of 8 bytes with their halves, and
+// `weights` and `rows` take 16 bytes for each of at most 6 * in / out + 10 taps. So all but `lines` takes less
+// than 25 MB when no side is over kMaxImageSide, and else less than 1 GB, since kMaxImagePixels leaves room for
+// one side near kMaxResizeSide only, before the resize and behind it.
 struct ResizeScratch {
   ResizeAxis x;
   ResizeAxis y;
@@ -48,7 +59,8 @@ enum class ResizeCode { kBest, kPortable };
 // packed; only these are computed. Preconditions: no size is 0; the window is not empty and lies within width
 // x height; `out` holds kRowSlack bytes more than the window. kResourceExhausted when a side is over
 // kMaxResizeSide, or the rows between the two passes are over kMaxImagePixels.
-Status ResizeImage(const ImageView& source, int32_t width, int32_t height, const Box& window,
-                   ResizeScratch& scratch, uint8_t* out, ResizeCode code = ResizeCode::kBest);
+Status ResizeImage(const ImageView& source, int32_t width, int32_t height, const Resampling& resampling,
+                   const Box& window, ResizeScratch& scratch, uint8_t* out,
+                   ResizeCode code = ResizeCode::kBest);
 
 }  // namespace pinfeed

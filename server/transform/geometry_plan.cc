@@ -122,7 +122,7 @@ void GeometryPlanner::Crop(Box box, Border border) {
   }
 }
 
-void GeometryPlanner::Resize(ImageSize to) {
+void GeometryPlanner::Resize(ImageSize to, Interpolation interpolation) {
   if (Resizes(plan_.steps.back())) {
     const ImageSize now = size();
     if (now.width == to.width && now.height == to.height) return;
@@ -133,8 +133,7 @@ void GeometryPlanner::Resize(ImageSize to) {
     plan_.steps.back().height = to.height;
   }
   GeometryStep& last = plan_.steps.back();
-  last.mirrored = plan_.flip && Resizes(last);
-  last.upside_down = plan_.flip_vertical && Resizes(last);
+  if (Resizes(last)) last.resampling = {interpolation, plan_.flip, plan_.flip_vertical};
 }
 
 void GeometryPlanner::Grayscale() {
@@ -181,7 +180,7 @@ Result<ImageView> RunGeometry(const GeometryPlan& plan, ImageSize size, const Im
       continue;
     }
     ASSIGN_OR_RETURN(uint8_t* const out, scratch.images[turn].Reserve(inside.width, inside.height));
-    RETURN_IF_ERROR(ResizeImage(image, step.width, step.height, inside, scratch.resize, out));
+    RETURN_IF_ERROR(ResizeImage(image, step.width, step.height, step.resampling, inside, scratch.resize, out));
     image = {out, inside.width, inside.height, 3 * static_cast<size_t>(inside.width)};
     turn ^= 1;
   }

@@ -20,9 +20,8 @@ struct GeometryStep {
   int32_t height = 0;
   Border border = {};  // where the crop reaches over it
   bool grayscale = false;
-  // A flip that comes later here comes before this resize among the transforms.
-  bool mirrored = false;
-  bool upside_down = false;
+  // Of the resize. A flip that comes later here, and before this resize among the transforms, has it mirrored.
+  Resampling resampling = {};
   bool operator==(const GeometryStep&) const = default;
 };
 
@@ -45,7 +44,7 @@ class GeometryPlanner {
 
   // Boxes and sizes are of the image as the transforms see it, flipped if they flipped it.
   void Crop(Box box, Border border = {});
-  void Resize(ImageSize size);
+  void Resize(ImageSize size, Interpolation interpolation);
   void Grayscale();
   void FlipHorizontally() { plan_.flip = !plan_.flip; }
   void FlipVertically() { plan_.flip_vertical = !plan_.flip_vertical; }

@@ -35,10 +35,10 @@ int32_t SourceOf(int32_t position, const AxisStep& step) {
 }
 
 AxisStep Horizontal(const GeometryStep& step, int32_t input) {
-  return {input, step.crop.x, step.crop.width, step.width, step.mirrored, step.border.mode};
+  return {input, step.crop.x, step.crop.width, step.width, step.resampling.mirrored, step.border.mode};
 }
 AxisStep Vertical(const GeometryStep& step, int32_t input) {
-  return {input, step.crop.y, step.crop.height, step.height, step.upside_down, step.border.mode};
+  return {input, step.crop.y, step.crop.height, step.height, step.resampling.upside_down, step.border.mode};
 }
 
 // For each output position of the plan along one side, the position in the source.

@@ -63,7 +63,7 @@ void BareDecodeAndResize(benchmark::State& state) {
   for (auto _ : state) {
     DecodeBare(Photo(), pixels.data());
     const ImageView image{pixels.data(), kWidth, kHeight, size_t{3} * kWidth};
-    if (!ResizeImage(image, 224, 224, {0, 0, 224, 224}, scratch, out.data()).ok())
+    if (!ResizeImage(image, 224, 224, {}, {0, 0, 224, 224}, scratch, out.data()).ok())
       state.SkipWithError("resize");
   }
 }
@@ -76,7 +76,7 @@ void ResizeWhole(benchmark::State& state) {
   ResizeScratch scratch;
   const ImageView image{pixels.data(), kWidth, kHeight, size_t{3} * kWidth};
   for (auto _ : state) {
-    if (!ResizeImage(image, 224, 224, {0, 0, 224, 224}, scratch, out.data()).ok())
+    if (!ResizeImage(image, 224, 224, {}, {0, 0, 224, 224}, scratch, out.data()).ok())
       state.SkipWithError("resize");
   }
 }

@@ -192,15 +192,17 @@ def resize():
             if number % 2:
                 x, y = int(RNG.integers(0, width)), int(RNG.integers(0, height))
                 box = (x, y, int(RNG.integers(x, width)) + 1, int(RNG.integers(y, height)) + 1)
-            resized = image.crop(box).resize((to_width, to_height), Image.BILINEAR)
-            golden = write(f"resized_{index}_{number}.rgb", resized.tobytes())
-            LINES.append(f"resize {name} {box[0]} {box[1]} {box[2] - box[0]} {box[3] - box[1]} {to_width} {to_height} {golden}")
+            for filter in ("NEAREST", "BILINEAR", "BICUBIC", "LANCZOS"):
+                resized = image.crop(box).resize((to_width, to_height), getattr(Image, filter))
+                golden = write(f"resized_{index}_{number}_{filter}.rgb", resized.tobytes())
+                LINES.append(f"resize {name} {box[0]} {box[1]} {box[2] - box[0]} {box[3] - box[1]} {to_width} {to_height} {filter} {golden}")
 
 
 def chain():
     import torch
     from torchvision import transforms as tv
 
+    NEAREST = tv.InterpolationMode.NEAREST
     mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
     normalize = [tv.ToTensor(), tv.Normalize(mean, std)]
     chains = {
@@ -221,6 +223,8 @@ def chain():
             tv.CenterCrop((30, 600)),
             *normalize,
         ],
+        "nearest": [tv.RandomHorizontalFlip(1.0), tv.Resize((250, 250), NEAREST), tv.PILToTensor()],
+        "upside_down_nearest": [tv.RandomVerticalFlip(1.0), tv.Resize((50, 40), NEAREST), tv.PILToTensor()],
         "gray": [tv.Resize((60, 71)), tv.Grayscale(), tv.PILToTensor()],
         "gray_then_resize": [tv.CenterCrop((401, 333)), tv.Grayscale(3), tv.Resize((60, 71)), tv.Resize((50, 50)), *normalize],
         "upside_down": [tv.RandomVerticalFlip(1.0), tv.CenterCrop((51, 40)), tv.Resize((30, 33)), tv.PILToTensor()],

@@ -30,6 +30,10 @@ struct Resize {
     return spec;
   }
 };
+inline TransformSpec Interpolated(TransformSpec spec, std::vector<std::string> interpolation) {
+  spec.parameters["interpolation"] = std::move(interpolation);
+  return spec;
+}
 struct CenterCrop {
   uint32_t height = 0;
   uint32_t width = 0;

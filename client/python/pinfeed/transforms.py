@@ -77,28 +77,47 @@ def _refusal(transform: Any, reason: str) -> InvalidArgumentError:
     return InvalidArgumentError(Code.INVALID_ARGUMENT, f"transforms: {type(transform).__name__}: {reason}")
 
 
-def _check_sampling(transform: Any) -> None:
-    interpolation = getattr(transform, "interpolation", None)
-    # InterpolationMode.BILINEAR has the value "bilinear"; old torchvision took Pillow's number 2.
-    if interpolation is not None and getattr(interpolation, "value", interpolation) not in ("bilinear", 2):
-        raise _refusal(transform, f"interpolation={interpolation} cannot be had, only bilinear")
-    if getattr(transform, "antialias", None) is False:
+# timm's "random" is bilinear or bicubic.
+_INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
+_PILLOW_NUMBERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+Interpolation = Union[str, Sequence[str]]
+
+
+def _interpolation_to_spec(checks: Checks, value: Any) -> Json:
+    """Accepts names and torchvision's InterpolationMode. Without the default, which daemons of every version know."""
+    given = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    names = [str(getattr(name, "value", name)).lower() for name in given]
+    if names == ["random"]:
+        names = ["bilinear", "bicubic"]
+    if not names or not all(name in _INTERPOLATIONS for name in names):
+        checks.refuse("interpolation", value, f"one or several of {', '.join(_INTERPOLATIONS)}, or random (bilinear or bicubic)")
+    return {} if names == ["bilinear"] else {"interpolation": names}
+
+
+def _interpolation_of(transform: Any) -> Any:
+    given = getattr(transform, "interpolation", "bilinear")
+    name = _PILLOW_NUMBERS.get(given, given) if isinstance(given, int) else getattr(given, "value", given)
+    if getattr(transform, "antialias", None) is False and name != "nearest":
         raise _refusal(transform, "antialias=False cannot be had: images are resized with antialiasing, as Pillow does")
+    return name
 
 
 @dataclasses.dataclass(frozen=True)
 class Resize(Transform):
-    """Resizes images, bilinear with antialiasing (what Pillow does).
+    """Resizes images as Pillow does, antialiased.
 
     size: pixels of the shorter side, the aspect ratio being kept, as an int or a sequence of one; or (height, width); or None, with max_size.
     max_size: the most pixels that the longer side may get, the aspect ratio being kept; without a size, what it gets.
+    interpolation: "nearest" (not antialiased), "bilinear", "bicubic", "lanczos", or torchvision's InterpolationMode; or several, of which each
+        sample gets one by the feed's seed, the epoch and the sample; "random": bilinear or bicubic.
     """
 
     size: Optional[Size]
     max_size: Optional[int] = None
+    interpolation: Interpolation = "bilinear"
 
     def __post_init__(self) -> None:
-        _freeze(self, "size")
+        _freeze(self, "size", "interpolation")
 
     def to_spec(self) -> Json:
         checks = Checks("resize.")
@@ -108,13 +127,13 @@ class Resize(Transform):
             spec["max_size"] = checks.integer("max_size", self.max_size, 1, _MAX_SIDE, ", or None for no limit")
         elif self.size is None:
             checks.refuse("size", None, "None only with a max_size, what the longer side gets")
+        spec.update(_interpolation_to_spec(checks, self.interpolation))
         checks.raise_faults()
         return {"resize": spec}
 
     @classmethod
     def from_torchvision(cls, transform: Any) -> Resize:
-        _check_sampling(transform)
-        return cls(transform.size, getattr(transform, "max_size", None))
+        return cls(transform.size, getattr(transform, "max_size", None), _interpolation_of(transform))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,33 +161,38 @@ class CenterCrop(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class RandomResizedCrop(Transform):
-    """Cuts a random part out of images and resizes it, bilinear with antialiasing.
+    """Cuts a random part out of images and resizes it as Pillow does, antialiased.
 
     size: pixels of a square's side, or (height, width).
     scale: least and greatest share of the source's area that is cut out.
     ratio: least and greatest width / height of the part.
+    interpolation: as in Resize.
     The randomness depends on the feed's seed, the epoch and the sample only.
     """
 
     size: Size
     scale: Sequence[float] = (0.08, 1.0)
     ratio: Sequence[float] = (3.0 / 4.0, 4.0 / 3.0)
+    interpolation: Interpolation = "bilinear"
+
+    # The second is timm's.
+    torchvision_names = ("RandomResizedCropAndInterpolation",)
 
     def __post_init__(self) -> None:
-        _freeze(self, "size", "scale", "ratio")
+        _freeze(self, "size", "scale", "ratio", "interpolation")
 
     def to_spec(self) -> Json:
         checks = Checks("random_resized_crop.")
         size = _size(checks, self, "a square")
         scale = _range(checks, "scale", self.scale, 1, "two shares of the area, 0 < least <= greatest <= 1")
         ratio = _range(checks, "ratio", self.ratio, float("inf"), "two ratios of width to height, 0 < least <= greatest")
+        interpolation = _interpolation_to_spec(checks, self.interpolation)
         checks.raise_faults()
-        return {"random_resized_crop": {"size": size, "scale": scale, "ratio": ratio}}
+        return {"random_resized_crop": {"size": size, "scale": scale, "ratio": ratio, **interpolation}}
 
     @classmethod
     def from_torchvision(cls, transform: Any) -> RandomResizedCrop:
-        _check_sampling(transform)
-        return cls(transform.size, transform.scale, transform.ratio)
+        return cls(transform.size, transform.scale, transform.ratio, _interpolation_of(transform))
 
 
 _PADDING_MODES = ("constant", "edge", "reflect", "symmetric")

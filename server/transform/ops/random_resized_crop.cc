@@ -2,7 +2,9 @@
 // torchvision.transforms.RandomResizedCrop: cuts out a random part and resizes it.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
+#include "server/transform/ops/interpolation.h"
 #include "server/transform/ops/registry.h"
 
 namespace pinfeed {
@@ -20,7 +22,8 @@ int32_t Round(double value) {
 
 class RandomResizedCrop final : public Transform {
  public:
-  RandomResizedCrop(ImageSize size, Range scale, Range ratio) : size_(size), scale_(scale), ratio_(ratio) {}
+  RandomResizedCrop(ImageSize size, Range scale, Range ratio, InterpolationChoice interpolation)
+      : size_(size), scale_(scale), ratio_(ratio), interpolation_(std::move(interpolation)) {}
 
   void Follow(ImageForm& form, const Report& /*report*/) const override {
     form.width = size_.width;
@@ -28,14 +31,14 @@ class RandomResizedCrop final : public Transform {
   }
   Status Plan(GeometryPlanner& planner, SampleRandom random) const override {
     planner.Crop(CropBox(planner.size(), random));
-    planner.Resize(size_);
+    planner.Resize(size_, interpolation_.Of(random));
     return OkStatus();
   }
 
  private:
   // torchvision.transforms.RandomResizedCrop.get_params: ten tries, then the largest central crop whose ratio
   // is allowed.
-  Box CropBox(ImageSize image, SampleRandom random) const {
+  Box CropBox(ImageSize image, SampleRandom& random) const {
     const double area = static_cast<double>(image.width) * image.height;
     const double log_least = std::log(ratio_.least);
     const double log_most = std::log(ratio_.most);
@@ -65,6 +68,7 @@ class RandomResizedCrop final : public Transform {
   const ImageSize size_;
   const Range scale_;  // shares of the image's area
   const Range ratio_;  // width / height
+  const InterpolationChoice interpolation_;
 };
 
 Range ReadRange(Parameters& parameters, const std::string& name, Range unset) {
@@ -89,7 +93,7 @@ std::unique_ptr<const Transform> ParseRandomResizedCrop(Parameters& parameters) 
   if (scale.most > 1)
     parameters.Fault("scale", NumberText(scale.most) + " is above 1, the whole area");
   const Range ratio = ReadRange(parameters, "ratio", {3.0 / 4.0, 4.0 / 3.0});
-  return std::make_unique<RandomResizedCrop>(size, scale, ratio);
+  return std::make_unique<RandomResizedCrop>(size, scale, ratio, InterpolationChoice(parameters));
 }
 
 }  // namespace pinfeed

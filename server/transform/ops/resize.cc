@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/transform/ops/interpolation.h"
 #include "server/transform/ops/registry.h"
 
 namespace pinfeed {
@@ -17,7 +18,8 @@ struct ResizeTo {
 
 class Resize final : public Transform {
  public:
-  explicit Resize(ResizeTo to) : to_(to) {}
+  Resize(ResizeTo to, InterpolationChoice interpolation)
+      : to_(to), interpolation_(std::move(interpolation)) {}
 
   void Follow(ImageForm& form, const Report& report) const override {
     if (to_.size.width == 0 && form.width == 0) return;
@@ -26,9 +28,9 @@ class Resize final : public Transform {
     form.width = size->width;
     form.height = size->height;
   }
-  Status Plan(GeometryPlanner& planner, SampleRandom /*random*/) const override {
+  Status Plan(GeometryPlanner& planner, SampleRandom random) const override {
     ASSIGN_OR_RETURN(const ImageSize size, SizeOf(planner.size()));
-    planner.Resize(size);
+    planner.Resize(size, interpolation_.Of(random));
     return OkStatus();
   }
 
@@ -60,6 +62,7 @@ class Resize final : public Transform {
   }
 
   const ResizeTo to_;
+  const InterpolationChoice interpolation_;
 };
 
 }  // namespace
@@ -82,7 +85,7 @@ std::unique_ptr<const Transform> ParseResize(Parameters& parameters) {
     parameters.Fault("size",
                      "has " + std::to_string(sides.size()) + " values; give one, or height and width");
   }
-  return std::make_unique<Resize>(to);
+  return std::make_unique<Resize>(to, InterpolationChoice(parameters));
 }
 
 }  // namespace pinfeed

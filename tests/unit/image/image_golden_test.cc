@@ -102,9 +102,15 @@ TEST_F(ImageGoldenTest, ResizesAsPillow) {
     const int32_t height = std::stoi(words[7]);
     ImageBuffer out;
     ASSERT_OK_AND_ASSIGN(uint8_t* const pixels, out.Reserve(width, height));
-    const std::vector<uint8_t> golden = Unsigned(File(words[8]));
+    const std::map<std::string, Interpolation> filters = {{"NEAREST", Interpolation::kNearest},
+                                                          {"BILINEAR", Interpolation::kBilinear},
+                                                          {"BICUBIC", Interpolation::kBicubic},
+                                                          {"LANCZOS", Interpolation::kLanczos}};
+    const Resampling resampling{filters.at(words[8])};
+    const std::vector<uint8_t> golden = Unsigned(File(words[9]));
     for (const ResizeCode code : {ResizeCode::kBest, ResizeCode::kPortable}) {
-      ASSERT_OK(ResizeImage(image.Crop(box), width, height, {0, 0, width, height}, scratch, pixels, code));
+      ASSERT_OK(ResizeImage(image.Crop(box), width, height, resampling, {0, 0, width, height}, scratch,
+                            pixels, code));
       EXPECT_EQ(Difference(Pixels({pixels, width, height, 3 * static_cast<size_t>(width)}), golden), "");
     }
     ++count;
@@ -127,6 +133,8 @@ TEST_F(ImageGoldenTest, TransformsAsTorchvision) {
       {"pads",
        {Pad{{5}, {0}, "edge"}, Grayscale{3}, Pad{{4}, {9, 80, 7}}, Pad{{300}, {0}, "symmetric"},
         CenterCrop{30, 600}, normalize}},
+      {"nearest", {RandomHorizontalFlip{1}, Interpolated(Resize{250, 250}, {"nearest"})}},
+      {"upside_down_nearest", {RandomVerticalFlip{1}, Interpolated(Resize{50, 40}, {"nearest"})}},
       {"gray", {Resize{60, 71}, Grayscale{}}},
       {"gray_then_resize", {CenterCrop{401, 333}, Grayscale{3}, Resize{60, 71}, Resize{50, 50}, normalize}},
       {"upside_down", {RandomVerticalFlip{1}, CenterCrop{51, 40}, Resize{30, 33}}},

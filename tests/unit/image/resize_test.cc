@@ -14,14 +14,15 @@ namespace {
 using ::testing::HasSubstr;
 
 // Resizes black pixels.
-Status Resized(int32_t in_width, int32_t in_height, int32_t width, int32_t height, ResizeScratch& scratch) {
+Status Resized(int32_t in_width, int32_t in_height, int32_t width, int32_t height, ResizeScratch& scratch,
+               Interpolation interpolation = Interpolation::kLanczos) {
   const auto bytes = [](int32_t w, int32_t h) {
     return 3 * static_cast<size_t>(w) * static_cast<size_t>(h) + kRowSlack;
   };
   const std::vector<uint8_t> source(bytes(in_width, in_height));
   std::vector<uint8_t> out(bytes(width, height));
   return ResizeImage({source.data(), in_width, in_height, 3 * static_cast<size_t>(in_width)}, width, height,
-                     {0, 0, width, height}, scratch, out.data());
+                     {interpolation}, {0, 0, width, height}, scratch, out.data());
 }
 
 TEST(ResizeTest, SidesOverTheLimitAreNamed) {
@@ -43,8 +44,8 @@ TEST(ResizeTest, WeightsAreAsManyAsTheSidesAllow) {
     const int32_t in = side();
     const int32_t out = side();
     ASSERT_OK(Resized(in, 1, out, 1, scratch));
-    EXPECT_LE(scratch.x.weight.size(), static_cast<size_t>(2 * in + 4 * out)) << in << " to " << out;
-    EXPECT_LE(scratch.x.taps, 2 * in / out + 4) << in << " to " << out;
+    EXPECT_LE(scratch.x.weight.size(), static_cast<size_t>(6 * in + 10 * out)) << in << " to " << out;
+    EXPECT_LE(scratch.x.taps, 6 * in / out + 10) << in << " to " << out;
   }
 }
 

@@ -66,6 +66,8 @@ TEST(FeedSpecCheckTest, NamesEveryFaultOfATransformWithItsPlace) {
   EXPECT_EQ(FaultsOf({Normalize{{nan}, {1e-60}}}),
             "transforms[0] normalize.mean: holds a value that is not finite\n"
             "transforms[0] normalize.std: holds 1e-60; it must be above 0, also as float32");
+  EXPECT_EQ(FaultsOf({Interpolated(Resize{4, 4}, {"bicubic", "box"})}),
+            "transforms[0] resize.interpolation: is none of nearest, bilinear, bicubic, lanczos");
   EXPECT_EQ(FaultsOf({Grayscale{2}}), "transforms[0] grayscale.num_output_channels: 2 is neither 1 nor 3");
   EXPECT_EQ(FaultsOf({Pad{{1, 2, 3}, {1, 2}, "wrap"}, Pad{{-1}, {256}}, Pad{{1}, {1}, "edge"}}),
             "transforms[0] pad.padding: has 3 values; give one, or left/right and top/bottom, or left, top, "

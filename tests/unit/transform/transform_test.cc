@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <random>
 
 #include "server/image/decode.h"
@@ -157,6 +158,20 @@ TEST(TransformTest, ImpossibleRandomCropFallsBackToTheCentre) {
   EXPECT_EQ(flat.height, 1);  // never empty
 }
 
+TEST(TransformTest, InterpolationIsDrawnSampleBySample) {
+  std::map<Interpolation, int> drawn;
+  for (uint64_t sample = 0; sample < 1000; ++sample) {
+    const GeometryPlan plan =
+        Plan({Interpolated(Resize{5, 5}, {"bilinear", "bicubic"})}, {9, 9}, {1, 2, sample});
+    ++drawn[plan.steps[0].resampling.interpolation];
+  }
+  EXPECT_EQ(drawn.size(), 2U);
+  EXPECT_NEAR(drawn[Interpolation::kBicubic], 500, 80);
+  // A choice of one draws nothing: the crop is the one of the default.
+  EXPECT_EQ(Plan({Interpolated(RandomResizedCrop{5, 5}, {"bicubic", "lanczos"})}, {90, 80}).steps[0].crop,
+            Plan({RandomResizedCrop{5, 5}}, {90, 80}).steps[0].crop);
+}
+
 TEST(TransformTest, RandomCropIsAnywhereInThePaddedImageWithTheSameProbability) {
   constexpr int kSamples = 4500;
   std::array<int, 9> places{};
@@ -213,10 +228,12 @@ TEST(TransformTest, FusedStepsEqualStepsOneByOne) {
       const uint32_t width = 1 + random() % 200;
       switch (random() % 7) {
         case 0:
-          transforms.emplace_back(Resize{height, width});
+          transforms.push_back(
+              Interpolated(Resize{height, width}, {random() % 2 == 0 ? "nearest" : "bicubic"}));
           break;
         case 1:
-          transforms.emplace_back(RandomResizedCrop{height, width, 0.1, 1, 0.5, 2});
+          transforms.push_back(Interpolated(RandomResizedCrop{height, width, 0.1, 1, 0.5, 2},
+                                            {"nearest", "bilinear", "bicubic", "lanczos"}));
           break;
         case 2:
           transforms.emplace_back(Grayscale{3});

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parameter that Resize and RandomResizedCrop share: interpolation.
+#pragma once
+
+#include <vector>
+
+#include "server/image/resize.h"
+#include "server/order/random.h"
+#include "server/transform/parameters.h"
+
+namespace pinfeed {
+
+// Purpose: one filter, or several of which each sample gets one by chance. A value.
+class InterpolationChoice {
+ public:
+  explicit InterpolationChoice(Parameters& parameters);
+
+  // Draws only if there is a choice.
+  Interpolation Of(SampleRandom& random) const {
+    return choices_.size() == 1 ? choices_.front()
+                                : choices_[random.Below(static_cast<uint32_t>(choices_.size()))];
+  }
+
+ private:
+  std::vector<Interpolation> choices_;  // not empty
+};
+
+}  // namespace pinfeed
