@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/convert.h"
 
+#include <google/protobuf/message.h>
+#include <google/protobuf/unknown_field_set.h>
+
 #include <algorithm>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "common/base/faults.h"
 #include "common/spec/feed_spec_check.h"
@@ -108,6 +112,33 @@ void EnumsFromProto(const v1::FeedSpec& in, FeedSpec& out, Faults& faults) {
   }
 }
 
+// A field that only a newer client knows would be ignored, and the feed would not be what was asked for.
+// `place` is the message's in the spec, as "transforms[1].resize"; empty for the spec.
+void RefuseUnknownFields(const google::protobuf::Message& message, const std::string& place, Faults& faults) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  const google::protobuf::UnknownFieldSet& unknown = reflection.GetUnknownFields(message);
+  if (!unknown.empty()) {
+    faults.Add(place.empty() ? "spec" : place,
+               "has a field (number " + std::to_string(unknown.field(0).number()) +
+                   ") that this daemon does not know: the client is newer; install the same pinfeed on both "
+                   "sides");
+  }
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const auto* const field : fields) {
+    if (field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    const std::string name = (place.empty() ? "" : place + ".") + field->name();
+    if (!field->is_repeated()) {
+      RefuseUnknownFields(reflection.GetMessage(message, field), name, faults);
+      continue;
+    }
+    for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
+      RefuseUnknownFields(reflection.GetRepeatedMessage(message, field, i),
+                          name + "[" + std::to_string(i) + "]", faults);
+    }
+  }
+}
+
 // Says first what has no place in a FeedSpec, then what is wrong with the rest.
 FeedSpec SpecFromProto(const v1::FeedSpec& in, Faults& faults) {
   FeedSpec out;
@@ -123,9 +154,8 @@ FeedSpec SpecFromProto(const v1::FeedSpec& in, Faults& faults) {
     faults.Add("transforms", "has " + std::to_string(in.transforms_size()) + " entries, at most " +
                                  std::to_string(kMaxTransforms) + " are possible");
   } else {
-    for (int i = 0; i < in.transforms_size(); ++i)
-      out.transforms.push_back(
-          TransformFromProto(in.transforms(i), "transforms[" + std::to_string(i) + "]", faults));
+    for (const v1::Transform& transform : in.transforms())
+      out.transforms.push_back(TransformFromProto(transform));
   }
   out.slots = in.slots();
   out.sample_ids = in.sample_ids();
@@ -136,6 +166,7 @@ FeedSpec SpecFromProto(const v1::FeedSpec& in, Faults& faults) {
   out.group = in.group();
   out.fields.assign(in.fields().begin(), in.fields().end());
   out.group_size = in.group_size() == 0 ? 1 : in.group_size();
+  if (in.transforms_size() <= kMaxTransforms) RefuseUnknownFields(in, "", faults);
   CheckFeedSpec(out, faults);
   return out;
 }

@@ -44,7 +44,7 @@ TransformSpec::Parameter ParameterFromProto(const Message& in, const FieldDescri
 
 }  // namespace
 
-TransformSpec TransformFromProto(const v1::Transform& in, const std::string& place, Faults& faults) {
+TransformSpec TransformFromProto(const v1::Transform& in) {
   TransformSpec out;
   const FieldDescriptor* const op =
       in.GetReflection()->GetOneofFieldDescriptor(in, v1::Transform::descriptor()->oneof_decl(0));
@@ -55,12 +55,6 @@ TransformSpec TransformFromProto(const v1::Transform& in, const std::string& pla
   message.GetReflection()->ListFields(message, &fields);
   for (const FieldDescriptor* const field : fields)
     out.parameters[field->name()] = ParameterFromProto(message, *field);
-  for (int i = 0; i < message.GetReflection()->GetUnknownFields(message).field_count(); ++i) {
-    faults.Add(place + " " + out.name,
-               "has a parameter (number " +
-                   std::to_string(message.GetReflection()->GetUnknownFields(message).field(i).number()) +
-                   ") that this daemon does not know: it is of a newer pinfeed; install the same on both sides");
-  }
   return out;
 }
 

@@ -3,17 +3,13 @@
 // parameters as they came, whatever they are.
 #pragma once
 
-#include <string>
-
-#include "common/base/faults.h"
 #include "common/spec/transform_spec.h"
 #include "pinfeed/v1/feeder.pb.h"
 
 namespace pinfeed {
 
 // A message of numbers, flags and strings needs nothing here: its name and its fields' are those in the spec.
-// `place` leads each fault, as "transforms[1]". The name is empty if the operation is not known, which is for
-// TransformChain::Parse to say.
-TransformSpec TransformFromProto(const v1::Transform& in, const std::string& place, Faults& faults);
+// The name is empty if the operation is not known, which is for TransformChain::Parse to say.
+TransformSpec TransformFromProto(const v1::Transform& in);
 
 }  // namespace pinfeed

@@ -199,6 +199,14 @@ OfferedOutput OutputOf(const v1::OutputTensor& message) {
   return output;
 }
 
+// Whether the spec has fields that a daemon without refuses_unknown_fields ignores.
+bool HasLaterFields(const v1::FeedSpec& spec) {
+  return std::any_of(spec.transforms().begin(), spec.transforms().end(), [](const v1::Transform& transform) {
+    return transform.resize().interpolation_size() > 0 ||
+           transform.random_resized_crop().interpolation_size() > 0;
+  });
+}
+
 Result<FeedOffer> OfferOf(const v1::OpenFeedResponse& response) {
   FeedOffer offer;
   offer.end_first = response.end_first();
@@ -271,6 +279,10 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
   message.set_replaces_session(request.replaces_session);
   v1::OpenFeedResponse response;
   RETURN_IF_ERROR(Call(address, deadline, message, &response, &v1::Feeder::Stub::OpenFeed, stopping));
+  if (!response.refuses_unknown_fields() && HasLaterFields(message.spec())) {
+    return FailedPrecondition("the daemon at " + address +
+                              " is too old for interpolation: it would resize by another one; update it");
+  }
   if (response.end_first() && request.replaces_session == 0)
     return Internal("the daemon at " + address + " wants a session to end first, and none was named to it");
   ASSIGN_OR_RETURN(FeedOffer offer, OfferOf(response));

@@ -87,6 +87,7 @@ void Describe(const Session& session, const std::string& lifeline_path, uint64_t
   *response->mutable_start() = ToProto(StartCursor(session));
   response->set_lifeline_path(lifeline_path);
   response->set_fallback(session.fallback);
+  response->set_refuses_unknown_fields(true);
   response->set_replaceable(feed.spec().sharing != Sharing::kExclusive);
   *response->mutable_classes() = {feed.dataset().classes.begin(), feed.dataset().classes.end()};
   if (arena.backend() != Backend::kHost) DescribeOutputs(feed, response);

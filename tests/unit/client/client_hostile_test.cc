@@ -82,6 +82,27 @@ TEST(ClientOpenTest, DaemonThatEndsConnectionsIsTriedThreeTimes) {
   EXPECT_THAT(pf_last_error(), HasSubstr("(end 3); it is stopping, refuses this user"));
 }
 
+TEST(ClientOpenTest, DaemonThatWouldIgnoreAFieldOfTheSpecIsRefused) {
+  constexpr char kLater[] = R"({"dataset": {"path": "/data"}, "batch_size": 4,
+                                "transforms": [{"resize": {"size": [4, 4], "interpolation": ["bicubic"]}}]})";
+  const TempDir dir;
+  for (const bool refuses : {false, true}) {
+    FakeDaemon daemon(dir.path(), {.offer = [refuses](v1::OpenFeedResponse& offer) {
+                        offer.set_refuses_unknown_fields(refuses);
+                      }});
+    FeedOptions options;
+    options.address = daemon.address();
+    options.open_timeout = std::chrono::milliseconds(30'000);
+    if (refuses) {
+      EXPECT_NO_THROW(Feed(kLater, options));
+    } else {
+      EXPECT_THROW(Feed(kLater, options), Error);
+      EXPECT_THAT(pf_last_error(), HasSubstr("is too old for interpolation"));
+      EXPECT_NO_THROW(Feed(kSpec, options));
+    }
+  }
+}
+
 using Offer = v1::OpenFeedResponse;
 using Fds = std::vector<int>;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/convert.h"
 
+#include <google/protobuf/unknown_field_set.h>
 #include <google/protobuf/util/json_util.h>
 
 #include <functional>
@@ -104,6 +105,8 @@ TEST(ConvertTest, EveryFieldOfASpecIsRead) {
   spec.backend = Backend::kHost;
   spec.ignore_exif_orientation = true;
   spec.fields = {"y", "x"};
+  pinfeed::Faults none;
+  TransformChain::Parse(spec.transforms, none);  // adds the defaults, as is done with what is read
   v1::FeedSpec message;
   ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(kFullSpec, &message).ok());
   ASSERT_OK_AND_ASSIGN(const FeedSpec read, Read(message));
@@ -319,6 +322,29 @@ TEST(ConvertTest, OneErrorHoldsFaultsOfFormAndOfValue) {
                "transforms[2] normalize.std: holds -1; it must be above 0, also as float32\n"
                "transforms[3] resize: comes after normalize or to_dtype, but works on uint8 pixels; move it "
                "before them"));
+}
+
+// What a newer client knows, an older daemon must not overlook.
+TEST(ConvertTest, UnknownFieldsOfASpecAreRefusedWhereverTheyAre) {
+  constexpr char kReason[] =
+      "has a field (number 999) that this daemon does not know: the client is newer; install the same pinfeed "
+      "on both sides";
+  const auto add = [](google::protobuf::Message* message) {
+    message->GetReflection()->MutableUnknownFields(message)->AddVarint(999, 0);
+  };
+  v1::FeedSpec spec = ValidSpec();
+  AddTransform(spec).mutable_center_crop()->add_size(4);
+  add(spec.mutable_transforms(0)->mutable_center_crop());
+  add(spec.mutable_dataset());
+  EXPECT_THAT(Read(spec), StatusIs(Code::kInvalidArgument, std::string("dataset: ") + kReason + "\n" +
+                                                               "transforms[0].center_crop: " + kReason));
+  spec = ValidSpec();
+  add(&spec);
+  add(&AddTransform(spec));
+  EXPECT_THAT(Read(spec),
+              StatusIs(Code::kInvalidArgument,
+                       std::string("spec: ") + kReason + "\ntransforms[0]: " + kReason +
+                           "\ntransforms[0]: names no operation that this daemon knows"));
 }
 
 TEST(ConvertTest, ATokenDtypeThatIsSaidIsNotTheSameAsNone) {

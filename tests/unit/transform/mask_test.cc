@@ -296,10 +296,21 @@ TEST(MaskTest, FieldThatCouldBeAMaskIsRefusedUnlessItIsNamed) {
         SampleLoader::Create(Samples({TensorField("label", DType::kInt64, shape)}), SpecOf({Resize{4, 4}})));
 }
 
+TEST(MaskTest, ColouredPaddingIsRefused) {
+  const Field mask = TensorField("mask", DType::kUint8, {kHeight, kWidth});
+  EXPECT_OK(SampleLoader::Create(Samples({mask}), SpecOf({Pad{{1}, {3}}}, {}, {"mask"})));
+  EXPECT_OK(SampleLoader::Create(Samples({mask}), SpecOf({Pad{{1}}}, {"mask"})));
+  EXPECT_THAT(SampleLoader::Create(Samples({mask}), SpecOf({Normalize{{0.5}, {0.5}}, Pad{{1}, {3}}}, {"mask"})),
+              StatusIs(Code::kInvalidArgument, HasSubstr("move it before them")));
+  EXPECT_THAT(SampleLoader::Create(Samples({mask}), SpecOf({CenterCrop{4, 4}, Pad{{1}, {3}}}, {"mask"})),
+              StatusIs(Code::kInvalidArgument,
+                       "transforms[1] pad: fill must be 0 when there are masks, to which zeros are added"));
+}
+
 TEST(MaskTest, NamesThatDoNotFitAreRefused) {
   const auto faults = [](const std::vector<Field>& fields, const FeedSpec& spec) {
     std::vector<std::string> lines;
-    AssignFieldRoles(fields, spec, lines);
+    AssignFieldRoles(fields, spec, ChainOf(spec.transforms), lines);
     return lines;
   };
   const Field mask = TensorField("mask", DType::kUint8, {kHeight, kWidth});
