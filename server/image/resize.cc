@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two passes with a filter that widens when it shrinks, rounded to 8 bits after the horizontal one; weights
-// outside the image are dropped and the rest normalised. The method is the one Pillow documents (docs: concepts,
-// filters), with its 22-bit weights. docs/decisions/0001-resampler.md says why this code is
-// our own.
+// outside the image are dropped and the rest normalised. The method is the one Pillow documents (docs:
+// concepts, filters), with its 22-bit weights. docs/decisions/0001-resampler.md says why this code is our
+// own.
 #include "server/image/resize.h"
 
 #include <algorithm>

@@ -18,8 +18,8 @@ enum class Interpolation { kNearest, kBilinear, kBicubic, kLanczos };
 
 struct Resampling {
   Interpolation interpolation = Interpolation::kBilinear;
-  // That the image is mirrored, which kNearest, the only one that is not symmetric, must know: columns or rows
-  // are counted from the end.
+  // That the image is mirrored, which kNearest, the only one that is not symmetric, must know: columns or
+  // rows are counted from the end.
   bool mirrored = false;
   bool upside_down = false;
   bool operator==(const Resampling&) const = default;
@@ -37,9 +37,9 @@ struct ResizeAxis {
 
 // Purpose: a resize's working memory, reused from call to call. Threads: one at a time. Invariant: with sides
 // of `in` and `out` pixels an axis has at most 6 * in + 10 * out weights, of 8 bytes with their halves, and
-// `weights` and `rows` take 16 bytes for each of at most 6 * in / out + 10 taps. So all but `lines` takes less
-// than 25 MB when no side is over kMaxImageSide, and else less than 1 GB, since kMaxImagePixels leaves room for
-// one side near kMaxResizeSide only, before the resize and behind it.
+// `weights` and `rows` take 16 bytes for each of at most 6 * in / out + 10 taps. So all but `lines` takes
+// less than 25 MB when no side is over kMaxImageSide, and else less than 1 GB, since kMaxImagePixels leaves
+// room for one side near kMaxResizeSide only, before the resize and behind it.
 struct ResizeScratch {
   ResizeAxis x;
   ResizeAxis y;

@@ -93,7 +93,8 @@ GeometryPlanner::GeometryPlanner(GeometryPlan& plan, ImageSize size) : plan_(pla
   plan_.flip = plan_.flip_vertical = false;
 }
 
-// Whether a crop that reaches over the border of the last step's image finds there what one of its input would.
+// Whether a crop that reaches over the border of the last step's image finds there what one of its input
+// would.
 bool GeometryPlanner::CanExtendLastStep(const Border& border) const {
   const GeometryStep& last = plan_.steps.back();
   const Box& crop = last.crop;
@@ -180,7 +181,8 @@ Result<ImageView> RunGeometry(const GeometryPlan& plan, ImageSize size, const Im
       continue;
     }
     ASSIGN_OR_RETURN(uint8_t* const out, scratch.images[turn].Reserve(inside.width, inside.height));
-    RETURN_IF_ERROR(ResizeImage(image, step.width, step.height, step.resampling, inside, scratch.resize, out));
+    RETURN_IF_ERROR(
+        ResizeImage(image, step.width, step.height, step.resampling, inside, scratch.resize, out));
     image = {out, inside.width, inside.height, 3 * static_cast<size_t>(inside.width)};
     turn ^= 1;
   }

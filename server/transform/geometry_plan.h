@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Geometry of one sample. In: the size of its image, and what the transforms want. Out: which pixels to cut, how
-// to resize them, whether to mirror.
+// Geometry of one sample. In: the size of its image, and what the transforms want. Out: which pixels to cut,
+// how to resize them, whether to mirror.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ struct GeometryStep {
   int32_t height = 0;
   Border border = {};  // where the crop reaches over it
   bool grayscale = false;
-  // Of the resize. A flip that comes later here, and before this resize among the transforms, has it mirrored.
+  // Of the resize. A flip that comes later here, and before this resize among the transforms, has it
+  // mirrored.
   Resampling resampling = {};
   bool operator==(const GeometryStep&) const = default;
 };
@@ -62,7 +63,7 @@ Box SourceRegion(const GeometryPlan& plan, ImageSize size);
 // Purpose: working memory of RunGeometry. Threads: one at a time.
 struct GeometryScratch {
   ResizeScratch resize;
-  ImageBuffer images[2];  // of steps, by turns
+  ImageBuffer images[2];         // of steps, by turns
   std::vector<int32_t> columns;  // of a padded image: the source's column, as PixelAt has it
 
   // Gives back buffers larger than `bytes`.

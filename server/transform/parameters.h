@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the parameters of one transform. In: a TransformSpec of which nothing is believed. Out: checked values,
-// and every fault with the parameter's name.
+// Reads the parameters of one transform. In: a TransformSpec of which nothing is believed. Out: checked
+// values, and every fault with the parameter's name.
 #pragma once
 
 #include <cstdint>

@@ -68,7 +68,8 @@ class Transform {
   virtual void Recolour(size_t /*channel*/, PixelValues& /*pixels*/) const {}
 };
 
-// `value` as an element of the type has it: to nearest, halves to even; uint8 is cut to [0, 255], towards zero.
+// `value` as an element of the type has it: to nearest, halves to even; uint8 is cut to [0, 255], towards
+// zero.
 float RoundTo(DType dtype, float value);
 
 using ParseTransform = std::unique_ptr<const Transform> (*)(Parameters& parameters);

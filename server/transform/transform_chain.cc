@@ -47,8 +47,8 @@ std::optional<std::string> TransformChain::FirstThatFillsWithColour() const {
 }
 
 std::optional<std::string> TransformChain::First(bool (Transform::*is)() const) const {
-  const auto found = std::find_if(links_.begin(), links_.end(),
-                                  [is](const Link& link) { return (*link.transform.*is)(); });
+  const auto found =
+      std::find_if(links_.begin(), links_.end(), [is](const Link& link) { return (*link.transform.*is)(); });
   return found == links_.end() ? std::nullopt : std::optional(found->place);
 }
 

@@ -26,7 +26,8 @@ struct RandomKey {
 class TransformChain {
  public:
   TransformChain() = default;
-  // Reads the specs and adds to them what was not given (Parameters). With a fault the chain counts for nothing.
+  // Reads the specs and adds to them what was not given (Parameters). With a fault the chain counts for
+  // nothing.
   static TransformChain Parse(std::vector<TransformSpec>& specs, Faults& faults);
 
   bool empty() const { return links_.empty(); }

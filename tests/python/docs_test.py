@@ -35,6 +35,33 @@ def test_links_and_paths_lead_somewhere(page):
     assert not wrong
 
 
+def operations():
+    """The operations of the message Transform, as in {"random_crop": "RandomCrop"}."""
+    proto = (ROOT / "proto/pinfeed/v1/feeder.proto").read_text("utf-8")
+    oneof = re.search(r"message Transform \{\s*oneof op \{(.*?)\}", proto, re.S)
+    return {name: message for message, name in re.findall(r"(\w+) (\w+) = \d+;", oneof[1])}
+
+
+@pytest.mark.parametrize("name", operations())
+def test_a_transform_is_in_the_places_that_contributing_names(name):
+    def text(path):
+        return (ROOT / path).read_text("utf-8")
+
+    message = operations()[name]
+    for path, expected in {
+        f"server/transform/ops/{name}.cc": f"Parse{message}(",
+        "server/transform/ops/registry.cc": f'{{"{name}", Parse{message}}}',
+        "client/python/pinfeed/transforms.py": f"class {message}(Transform)",
+        "client/python/pinfeed/__init__.py": f'"{message}"',
+        "docs/transforms.md": f"| `{message}` |",
+        "tests/unit/image/image_golden_test.cc": f"{message}{{",
+        "tests/python/make_image_golden.py": f"tv.{'ToTensor' if message == 'ToDtype' else message}(",
+        "tests/unit/transform/feed_spec_check_test.cc": f"{message}{{",
+        "tests/python/transforms_test.py": f"pinfeed.{message}(",
+    }.items():
+        assert expected in text(path), f"{path} does not name {message}"
+
+
 def known_tests():
     """The names by which pages may call tests: Suite.Case, Suite.*, tests/a_test.py::test_b."""
     sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("*_test.*") if path.suffix in (".c", ".cc", ".py"))

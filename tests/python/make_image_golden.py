@@ -225,6 +225,13 @@ def chain():
         ],
         "nearest": [tv.RandomHorizontalFlip(1.0), tv.Resize((250, 250), NEAREST), tv.PILToTensor()],
         "upside_down_nearest": [tv.RandomVerticalFlip(1.0), tv.Resize((50, 40), NEAREST), tv.PILToTensor()],
+        "random_crops": [  # of which there is but one
+            tv.Resize((40, 50)),
+            tv.RandomCrop((44, 56), padding=(3, 2), fill=9),
+            tv.Resize((60, 60)),
+            tv.RandomResizedCrop(30, scale=(1, 1), ratio=(1, 1), interpolation=tv.InterpolationMode.BICUBIC),
+            tv.PILToTensor(),
+        ],
         "gray": [tv.Resize((60, 71)), tv.Grayscale(), tv.PILToTensor()],
         "gray_then_resize": [tv.CenterCrop((401, 333)), tv.Grayscale(3), tv.Resize((60, 71)), tv.Resize((50, 50)), *normalize],
         "upside_down": [tv.RandomVerticalFlip(1.0), tv.CenterCrop((51, 40)), tv.Resize((30, 33)), tv.PILToTensor()],

@@ -61,7 +61,7 @@ def test_ours():
 def test_they_are_values():
     one, other = pinfeed.Normalize([0.5], [0.25]), pinfeed.Normalize((0.5,), (0.25,))
     assert one == other and hash(one) == hash(other)
-    assert repr(pinfeed.Resize([1, 2])) == "Resize(size=(1, 2), max_size=None)"
+    assert repr(pinfeed.Resize([1, 2])) == "Resize(size=(1, 2), max_size=None, interpolation='bilinear')"
     with pytest.raises(dataclasses.FrozenInstanceError):
         one.mean = (1,)
 

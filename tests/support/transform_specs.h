@@ -73,9 +73,7 @@ struct Pad {
   std::string padding_mode = "constant";
   operator TransformSpec() const {  // NOLINT(google-explicit-constructor)
     return {"pad",
-            {{"padding", padding},
-             {"fill", fill},
-             {"padding_mode", std::vector<std::string>{padding_mode}}}};
+            {{"padding", padding}, {"fill", fill}, {"padding_mode", std::vector<std::string>{padding_mode}}}};
   }
 };
 struct RandomCrop {
@@ -83,11 +81,13 @@ struct RandomCrop {
   uint32_t width = 0;
   std::vector<double> padding = {0};
   bool pad_if_needed = false;
+  std::vector<double> fill = {0};
   operator TransformSpec() const {  // NOLINT(google-explicit-constructor)
     return {"random_crop",
             {{"size", std::vector<double>{double(height), double(width)}},
              {"padding", padding},
-             {"pad_if_needed", std::vector<double>{pad_if_needed ? 1.0 : 0.0}}}};
+             {"pad_if_needed", std::vector<double>{pad_if_needed ? 1.0 : 0.0}},
+             {"fill", fill}}};
   }
 };
 struct Grayscale {

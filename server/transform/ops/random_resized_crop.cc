@@ -90,8 +90,7 @@ Range ReadRange(Parameters& parameters, const std::string& name, Range unset) {
 std::unique_ptr<const Transform> ParseRandomResizedCrop(Parameters& parameters) {
   const ImageSize size = parameters.Size();
   const Range scale = ReadRange(parameters, "scale", {0.08, 1.0});
-  if (scale.most > 1)
-    parameters.Fault("scale", NumberText(scale.most) + " is above 1, the whole area");
+  if (scale.most > 1) parameters.Fault("scale", NumberText(scale.most) + " is above 1, the whole area");
   const Range ratio = ReadRange(parameters, "ratio", {3.0 / 4.0, 4.0 / 3.0});
   return std::make_unique<RandomResizedCrop>(size, scale, ratio, InterpolationChoice(parameters));
 }

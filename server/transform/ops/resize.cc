@@ -71,7 +71,8 @@ std::unique_ptr<const Transform> ParseResize(Parameters& parameters) {
   const std::vector<double> sides = parameters.Numbers("size");
   const double max_size = parameters.Number("max_size", 0);
   ResizeTo to;
-  if (max_size != 0 && parameters.CheckSide("max_size", max_size)) to.max_size = static_cast<int32_t>(max_size);
+  if (max_size != 0 && parameters.CheckSide("max_size", max_size))
+    to.max_size = static_cast<int32_t>(max_size);
   if (sides.size() == 2) {
     to.size = parameters.Size(sides[0], sides[1]);
     if (max_size != 0)

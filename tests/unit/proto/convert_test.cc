@@ -4,39 +4,12 @@
 #include <google/protobuf/unknown_field_set.h>
 #include <google/protobuf/util/json_util.h>
 
-#include <functional>
-#include <limits>
-
-#include "tests/support/testing.h"
-#include "tests/support/transform_specs.h"
+#include "tests/unit/proto/read_spec.h"
 
 namespace pinfeed {
 namespace {
 
 using ::testing::HasSubstr;
-
-v1::FeedSpec ValidSpec() {
-  v1::FeedSpec spec;
-  spec.mutable_dataset()->set_path("/data/train");
-  spec.set_batch_size(8);
-  return spec;
-}
-
-Result<OpenFeedArguments> Read(const v1::OpenFeedRequest& request) {
-  pinfeed::Faults faults;
-  OpenFeedArguments arguments = FromProto(request, faults);
-  TransformChain::Parse(arguments.spec.transforms, faults);
-  RETURN_IF_ERROR(faults.ToStatus());
-  return arguments;
-}
-
-// Of a request that is nothing but the spec.
-Result<FeedSpec> Read(const v1::FeedSpec& spec) {
-  v1::OpenFeedRequest request;
-  *request.mutable_spec() = spec;
-  ASSIGN_OR_RETURN(OpenFeedArguments arguments, Read(request));
-  return std::move(arguments.spec);
-}
 
 TEST(ConvertTest, UnsetFieldsHaveTheirDocumentedDefaults) {
   ASSERT_OK_AND_ASSIGN(const FeedSpec spec, Read(ValidSpec()));
@@ -105,178 +78,13 @@ TEST(ConvertTest, EveryFieldOfASpecIsRead) {
   spec.backend = Backend::kHost;
   spec.ignore_exif_orientation = true;
   spec.fields = {"y", "x"};
-  pinfeed::Faults none;
+  Faults none;
   TransformChain::Parse(spec.transforms, none);  // adds the defaults, as is done with what is read
   v1::FeedSpec message;
   ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(kFullSpec, &message).ok());
   ASSERT_OK_AND_ASSIGN(const FeedSpec read, Read(message));
   EXPECT_EQ(read, spec) << DifferingFields(read, spec);
 }
-
-struct Fault {
-  const char* text;  // of the whole error
-  std::function<void(v1::FeedSpec&)> make;
-};
-
-class ConvertFaultTest : public ::testing::TestWithParam<int> {};
-
-v1::Transform& AddTransform(v1::FeedSpec& spec) {
-  return *spec.add_transforms();
-}
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInf = std::numeric_limits<double>::infinity();
-
-const std::vector<Fault>& Faults() {
-  static const std::vector<Fault> faults = {
-      {"dataset: needs a name or a path", [](auto& s) { s.clear_dataset(); }},
-      {"dataset: needs a name or a path", [](auto& s) { s.mutable_dataset()->clear_path(); }},
-      {"dataset: has both a name and a path; give one of them",
-       [](auto& s) { s.mutable_dataset()->set_name("n"); }},
-      {"dataset.name: has 257 bytes, at most 256 are possible",
-       [](auto& s) {
-         s.mutable_dataset()->clear_path();
-         s.mutable_dataset()->set_name(std::string(257, 'n'));
-       }},
-      {"dataset.path: is not absolute; the daemon does not know the client's working directory",
-       [](auto& s) { s.mutable_dataset()->set_path("data"); }},
-      {"dataset.path: holds a NUL byte",
-       [](auto& s) { s.mutable_dataset()->set_path(std::string("/a\0b", 4)); }},
-      {"dataset.path: has 4096 bytes, more than a path can have",
-       [](auto& s) { s.mutable_dataset()->set_path("/" + std::string(4095, 'p')); }},
-      {"dataset.format: 'zip' is none of image_folder, npy, tokens",
-       [](auto& s) { s.mutable_dataset()->set_format("zip"); }},
-      {"dataset.format: holds a control character", [](auto& s) { s.mutable_dataset()->set_format("a\nb"); }},
-      {"dataset.sequence_length: must be at least 1 with the format tokens",
-       [](auto& s) { s.mutable_dataset()->set_format("tokens"); }},
-      {"dataset.sequence_length: is for the format tokens only\ndataset.stride: is for the format tokens "
-       "only",
-       [](auto& s) {
-         s.mutable_dataset()->set_format("npy");
-         s.mutable_dataset()->set_sequence_length(1);
-         s.mutable_dataset()->set_stride(1);
-       }},
-      {"dataset.token_dtype: is neither uint16 nor uint32",
-       [](auto& s) { s.mutable_dataset()->set_token_dtype("int8"); }},
-      {"batch_size: must be at least 1", [](auto& s) { s.set_batch_size(0); }},
-      {"order: 9 is not a known value", [](auto& s) { s.set_order(static_cast<v1::FeedSpec::Order>(9)); }},
-      {"image_layout: 9 is not a known value",
-       [](auto& s) { s.set_image_layout(static_cast<v1::FeedSpec::ImageLayout>(9)); }},
-      {"on_bad_sample: -1 is not a known value",
-       [](auto& s) { s.set_on_bad_sample(static_cast<v1::FeedSpec::OnBadSample>(-1)); }},
-      {"sharing: 9 is not a known value",
-       [](auto& s) { s.set_sharing(static_cast<v1::FeedSpec::Sharing>(9)); }},
-      {"backend: 9 is not a known value",
-       [](auto& s) { s.set_backend(static_cast<v1::FeedSpec::Backend>(9)); }},
-      {"rank: 2 is not below the world_size of 2",
-       [](auto& s) {
-         s.set_rank(2);
-         s.set_world_size(2);
-       }},
-      {"masks[1]: is listed twice",
-       [](auto& s) {
-         s.add_masks("m");
-         s.add_masks("m");
-       }},
-      {"masks[0]: is empty; it must be the name of a field", [](auto& s) { s.add_masks(""); }},
-      {"fields_unchanged[0]: holds a control character", [](auto& s) { s.add_fields_unchanged("a\x1b"); }},
-      {"fields_unchanged[0]: has 257 bytes, at most 256 are possible",
-       [](auto& s) { s.add_fields_unchanged(std::string(257, 'f')); }},
-      {"masks: has 257 names, at most 256 are possible",
-       [](auto& s) {
-         for (int i = 0; i < 257; ++i) s.add_masks("m");
-       }},
-      {"fields_unchanged[1]: is in masks too; a field either follows the image or stays as it is",
-       [](auto& s) {
-         s.add_masks("m");
-         s.add_fields_unchanged("d");
-         s.add_fields_unchanged("m");
-       }},
-      {"slots: 2 is not within 3 to 64", [](auto& s) { s.set_slots(2); }},
-      {"slots: 65 is not within 3 to 64", [](auto& s) { s.set_slots(65); }},
-      {"fields[2]: is listed twice",
-       [](auto& s) {
-         for (const char* const name : {"x", "y", "x"}) s.add_fields(name);
-       }},
-      {"fields: has 257 names, at most 256 are possible",
-       [](auto& s) {
-         for (int i = 0; i < 257; ++i) s.add_fields(std::to_string(i));
-       }},
-      {"fields[0]: holds a control character", [](auto& s) { s.add_fields("a\nb"); }},
-      {"group: is for the sharings broadcast and queue only", [](auto& s) { s.set_group("g"); }},
-      {"group_size: is for the sharings broadcast and queue only", [](auto& s) { s.set_group_size(2); }},
-      {"group: must name the group that shares the feed",
-       [](auto& s) { s.set_sharing(v1::FeedSpec::BROADCAST); }},
-      {"group: holds a control character",
-       [](auto& s) {
-         s.set_sharing(v1::FeedSpec::QUEUE);
-         s.set_group("a\x1b[2J");
-       }},
-      {"transforms[0]: names no operation that this daemon knows", [](auto& s) { AddTransform(s); }},
-      {"transforms: has 65 entries, at most 64 are possible",
-       [](auto& s) {
-         for (int i = 0; i < 65; ++i) AddTransform(s).mutable_resize()->add_size(1);
-       }},
-      {"transforms[0] resize.size: has 0 values; give one, or height and width",
-       [](auto& s) { AddTransform(s).mutable_resize(); }},
-      {"transforms[0] resize.max_size: 65501 is not within 1 to 65500",
-       [](auto& s) { AddTransform(s).mutable_resize()->set_max_size(65501); }},
-      {"transforms[0] resize.max_size: 5 is not above size, 5",
-       [](auto& s) {
-         auto& resize = *AddTransform(s).mutable_resize();
-         resize.add_size(5);
-         resize.set_max_size(5);
-       }},
-      {"transforms[0] resize.max_size: goes with the length of the shorter side, not with height and width",
-       [](auto& s) {
-         auto& resize = *AddTransform(s).mutable_resize();
-         resize.add_size(5);
-         resize.add_size(5);
-         resize.set_max_size(9);
-       }},
-      {"transforms[0] center_crop.size: 0 is not within 1 to 65500",
-       [](auto& s) { AddTransform(s).mutable_center_crop()->add_size(0); }},
-      {"transforms[0] center_crop.size: 65501 is not within 1 to 65500",
-       [](auto& s) { AddTransform(s).mutable_center_crop()->add_size(65501); }},
-      {"transforms[0] random_resized_crop.scale: has 1 values; give the least and the greatest",
-       [](auto& s) {
-         auto& crop = *AddTransform(s).mutable_random_resized_crop();
-         crop.add_size(1);
-         crop.add_scale(1);
-       }},
-      {"transforms[0] random_resized_crop.ratio: must be two finite numbers, 0 < least <= greatest",
-       [](auto& s) {
-         auto& crop = *AddTransform(s).mutable_random_resized_crop();
-         crop.add_size(1);
-         crop.add_ratio(1);
-         crop.add_ratio(kNan);
-       }},
-      {"transforms[0] random_horizontal_flip.p: nan is not within 0 to 1",
-       [](auto& s) { AddTransform(s).mutable_random_horizontal_flip()->set_p(kNan); }},
-      {"transforms[0] normalize.mean: has 0 values; give one, or one a channel\n"
-       "transforms[0] normalize.std: holds 0; it must be above 0, also as float32",
-       [](auto& s) { AddTransform(s).mutable_normalize()->add_std(0); }},
-      {"transforms[0] normalize.mean: holds a value that is not finite",
-       [](auto& s) {
-         auto& normalize = *AddTransform(s).mutable_normalize();
-         normalize.add_mean(kInf);
-         normalize.add_std(1);
-       }},
-      {"transforms[0] to_dtype.dtype: is none of uint8, float32, float16, bfloat16",
-       [](auto& s) { AddTransform(s).mutable_to_dtype()->set_dtype("int64"); }},
-  };
-  return faults;
-}
-
-TEST_P(ConvertFaultTest, HasItsText) {
-  const Fault& fault = Faults().at(static_cast<size_t>(GetParam()));
-  v1::FeedSpec spec = ValidSpec();
-  fault.make(spec);
-  const Result<FeedSpec> result = Read(spec);
-  ASSERT_FALSE(result.ok()) << fault.text;
-  EXPECT_EQ(result.status().code(), Code::kInvalidArgument);
-  EXPECT_EQ(result.status().message(), fault.text);
-}
-INSTANTIATE_TEST_SUITE_P(All, ConvertFaultTest, ::testing::Range(0, static_cast<int>(Faults().size())));
 
 TEST(ConvertTest, OneErrorHoldsTheFaultsOfTheWholeRequest) {
   v1::OpenFeedRequest request;
@@ -286,13 +94,13 @@ TEST(ConvertTest, OneErrorHoldsTheFaultsOfTheWholeRequest) {
   request.set_client_name("a\nb");
   request.set_gpu_uuid(std::string(300, 'g'));
   EXPECT_THAT(Read(request), StatusIs(Code::kInvalidArgument,
-                                           "batch_size: must be at least 1\n"
-                                           "cursor.version: 0 is none of the versions 1 to 2 that this "
-                                           "pinfeed reads; was the cursor made by a "
-                                           "newer one?\n"
-                                           "cursor.fingerprint: is not 16 hexadecimal digits\n"
-                                           "gpu_uuid: has 300 bytes, at most 256 are possible\n"
-                                           "client_name: holds a control character"));
+                                      "batch_size: must be at least 1\n"
+                                      "cursor.version: 0 is none of the versions 1 to 2 that this "
+                                      "pinfeed reads; was the cursor made by a "
+                                      "newer one?\n"
+                                      "cursor.fingerprint: is not 16 hexadecimal digits\n"
+                                      "gpu_uuid: has 300 bytes, at most 256 are possible\n"
+                                      "client_name: holds a control character"));
   EXPECT_THAT(Read(v1::OpenFeedRequest()), StatusIs(Code::kInvalidArgument, "spec: is missing"));
 }
 
@@ -327,7 +135,8 @@ TEST(ConvertTest, OneErrorHoldsFaultsOfFormAndOfValue) {
 // What a newer client knows, an older daemon must not overlook.
 TEST(ConvertTest, UnknownFieldsOfASpecAreRefusedWhereverTheyAre) {
   constexpr char kReason[] =
-      "has a field (number 999) that this daemon does not know: the client is newer; install the same pinfeed "
+      "has a field (number 999) that this daemon does not know: the client is newer; install the same "
+      "pinfeed "
       "on both sides";
   const auto add = [](google::protobuf::Message* message) {
     message->GetReflection()->MutableUnknownFields(message)->AddVarint(999, 0);
@@ -341,10 +150,9 @@ TEST(ConvertTest, UnknownFieldsOfASpecAreRefusedWhereverTheyAre) {
   spec = ValidSpec();
   add(&spec);
   add(&AddTransform(spec));
-  EXPECT_THAT(Read(spec),
-              StatusIs(Code::kInvalidArgument,
-                       std::string("spec: ") + kReason + "\ntransforms[0]: " + kReason +
-                           "\ntransforms[0]: names no operation that this daemon knows"));
+  EXPECT_THAT(Read(spec), StatusIs(Code::kInvalidArgument,
+                                   std::string("spec: ") + kReason + "\ntransforms[0]: " + kReason +
+                                       "\ntransforms[0]: names no operation that this daemon knows"));
 }
 
 TEST(ConvertTest, ATokenDtypeThatIsSaidIsNotTheSameAsNone) {
@@ -373,13 +181,13 @@ TEST(ConvertTest, FailedBackendsAreTheTwoThatCanFailEachOnce) {
   second.set_backend(v1::FeedSpec::VMM_FD);
   second.set_reason(std::string(513, 'x'));
   EXPECT_THAT(Read(request), StatusIs(Code::kInvalidArgument,
-                                           "failed_backends.reason: has 513 bytes, at most 512 are possible\n"
-                                           "failed_backends: names a backend twice"));
+                                      "failed_backends.reason: has 513 bytes, at most 512 are possible\n"
+                                      "failed_backends: names a backend twice"));
   second.set_backend(v1::FeedSpec::HOST);
   second.set_reason("a\nb");
   EXPECT_THAT(Read(request), StatusIs(Code::kInvalidArgument,
-                                           "failed_backends: 2 is not a known value\n"
-                                           "failed_backends.reason: holds a control character"));
+                                      "failed_backends: 2 is not a known value\n"
+                                      "failed_backends.reason: holds a control character"));
   request.add_failed_backends();
   EXPECT_EQ(Read(request).status().code(), Code::kInvalidArgument);
 }

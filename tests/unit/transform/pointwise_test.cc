@@ -97,14 +97,16 @@ TEST(PointwiseTest, NormalizeOfBytesScalesFirst) {
 
 TEST(PointwiseTest, BackToBytesCutsAndTruncates) {
   const std::vector<TransformSpec> there_and_back = {ToDtype{DType::kFloat32, true},
-                                                 ToDtype{DType::kUint8, true}};
+                                                     ToDtype{DType::kUint8, true}};
   std::vector<uint8_t> all(256 * 3);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint8_t>(i / 3);
-  EXPECT_EQ(Tensor<uint8_t>(Pointwise(ChainOf(there_and_back), 3, ImageLayout::kHwc), all, 256, 1, 3, false), all);
+  EXPECT_EQ(Tensor<uint8_t>(Pointwise(ChainOf(there_and_back), 3, ImageLayout::kHwc), all, 256, 1, 3, false),
+            all);
   const std::vector<TransformSpec> beyond = {ToDtype{DType::kFloat32, false}, Normalize{{100}, {0.5}},
-                                         ToDtype{DType::kUint8, false}};
-  EXPECT_THAT(Tensor<uint8_t>(Pointwise(ChainOf(beyond), 3, ImageLayout::kHwc), {0, 110, 255}, 1, 1, 3, false),
-              ElementsAre(0, 20, 255));
+                                             ToDtype{DType::kUint8, false}};
+  EXPECT_THAT(
+      Tensor<uint8_t>(Pointwise(ChainOf(beyond), 3, ImageLayout::kHwc), {0, 110, 255}, 1, 1, 3, false),
+      ElementsAre(0, 20, 255));
 }
 
 // Against the definition: of the two neighbours the nearer one, of two equally near ones the even one.

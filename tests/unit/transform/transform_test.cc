@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/transform/transform_chain.h"
-
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -9,6 +7,7 @@
 #include <random>
 
 #include "server/image/decode.h"
+#include "server/transform/transform_chain.h"
 #include "tests/support/testing.h"
 #include "tests/support/transform_specs.h"
 #include "tests/unit/image/image_fixture.h"
@@ -117,7 +116,7 @@ TEST(TransformTest, FlipBeforeACropMirrorsTheCrop) {
 TEST(TransformTest, RandomFlipsAndCropsAreDistributedAsAsked) {
   constexpr uint64_t kSamples = 4000;
   const std::vector<TransformSpec> transforms = {RandomResizedCrop{8, 8, 0.25, 0.5, 0.5, 2.0},
-                                             RandomHorizontalFlip{0.25}};
+                                                 RandomHorizontalFlip{0.25}};
   double area_sum = 0;
   double x_sum = 0;
   uint64_t flips = 0;
@@ -188,7 +187,8 @@ TEST(TransformTest, RandomCropIsAnywhereInThePaddedImageWithTheSameProbability) 
 TEST(TransformTest, RandomCropOfASmallerImage) {
   GeometryPlan plan;
   EXPECT_THAT(ChainOf({RandomCrop{40, 50, {2}}}).Plan({}, {45, 100}, plan),
-              StatusIs(Code::kInvalidArgument, HasSubstr("45 x 100 pixels is smaller than the crop of 50 x 40; use pad_if_needed")));
+              StatusIs(Code::kInvalidArgument,
+                       HasSubstr("45 x 100 pixels is smaller than the crop of 50 x 40; use pad_if_needed")));
   EXPECT_THAT(FormOf({RandomCrop{40, 50}}, ImageSize{45, 100}).second,
               ElementsAre(HasSubstr("transforms[0] random_crop: random_crop: an image of 45 x 100")));
   const Box crop = Plan({RandomCrop{40, 50, {2}, true}}, {10, 100}).steps[0].crop;
@@ -198,8 +198,9 @@ TEST(TransformTest, RandomCropOfASmallerImage) {
 }
 
 TEST(TransformTest, PaddingIsCheckedAgainstTheImages) {
-  EXPECT_THAT(FormOf({Pad{{1}, {1, 2, 3}}}, std::nullopt, 1).second,
-              ElementsAre("transforms[0] pad: fill has 3 values, but the images have one channel; give one value"));
+  EXPECT_THAT(
+      FormOf({Pad{{1}, {1, 2, 3}}}, std::nullopt, 1).second,
+      ElementsAre("transforms[0] pad: fill has 3 values, but the images have one channel; give one value"));
   EXPECT_THAT(FormOf({Pad{{9000}}}, ImageSize{1, 1}).second, ElementsAre(HasSubstr("18001 x 18001")));
   const ImageForm form = FormOf({Pad{{1, 2, 3, 4}}}, ImageSize{10, 20}).first;
   EXPECT_EQ(std::pair(form.width, form.height), std::pair(14, 26));
