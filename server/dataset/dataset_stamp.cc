@@ -40,7 +40,7 @@ void MixStat(const struct stat& info, uint64_t& hash) {
 
 // What a link leads to, as it is followed when the dataset is read. One that leads nowhere, or out of the
 // roots, is no file of the dataset's.
-void MixTarget(const RootedPath& base, std::string_view link, uint64_t& hash) {
+void MixTarget(const LocalPath& base, std::string_view link, uint64_t& hash) {
   struct stat target {};
   const Result<UniqueFd> node = base.OpenNode(link);
   if (node.ok() && ::fstat(node->get(), &target) == 0) MixStat(target, hash);
@@ -48,7 +48,7 @@ void MixTarget(const RootedPath& base, std::string_view link, uint64_t& hash) {
 
 }  // namespace
 
-Result<uint64_t> StampOf(const RootedPath& base) {
+Result<uint64_t> StampOf(const LocalPath& base) {
   ASSIGN_OR_RETURN(const UniqueFd node, base.OpenNode(""));
   struct stat info {};
   if (::fstat(node.get(), &info) != 0) return ErrnoStatus("stat " + QuotePath(base.path()), errno);

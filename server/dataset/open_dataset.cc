@@ -9,7 +9,7 @@
 #include "server/dataset/formats/npy.h"
 #include "server/dataset/formats/tokens.h"
 #include "server/storage/directory_walk.h"
-#include "server/storage/rooted_file.h"
+#include "server/storage/local_file.h"
 
 namespace pinfeed {
 namespace {
@@ -30,7 +30,7 @@ struct Contents {
   std::string other;
 };
 
-Result<Contents> Look(const RootedPath& base) {
+Result<Contents> Look(const LocalPath& base) {
   Contents contents;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
     if (entry.kind == EntryKind::kDirectory && AdviceFor(entry.name).empty()) {
@@ -53,7 +53,7 @@ Result<Contents> Look(const RootedPath& base) {
 }
 
 // Taking one file of several would leave the others out without a word.
-Status TokensInDirectory(const RootedPath& base, bool arrays) {
+Status TokensInDirectory(const LocalPath& base, bool arrays) {
   const std::string path = QuotePath(base.path());
   const std::string joined = QuotePath(base.path() + std::string(arrays ? kNpyExtension : kFlatExtension));
   const std::string how = arrays ? "numpy.save(" + joined +
@@ -66,7 +66,7 @@ Status TokensInDirectory(const RootedPath& base, bool arrays) {
                          how + ") and open that");
 }
 
-Result<std::string_view> FormatOfDirectory(const RootedPath& base, bool has_sequence_length) {
+Result<std::string_view> FormatOfDirectory(const LocalPath& base, bool has_sequence_length) {
   ASSIGN_OR_RETURN(const Contents contents, Look(base));
   const std::string object = "detect the format of directory " + QuotePath(base.path());
   if (has_sequence_length && (!contents.array.empty() || !contents.flat.empty()))
@@ -93,7 +93,7 @@ Result<std::string_view> FormatOfDirectory(const RootedPath& base, bool has_sequ
                          "; name the directory that holds the data");
 }
 
-Result<std::string_view> FormatOfFile(const RootedPath& base, bool has_sequence_length) {
+Result<std::string_view> FormatOfFile(const LocalPath& base, bool has_sequence_length) {
   const std::string& path = base.path();
   if (path.ends_with(kNpyExtension)) return has_sequence_length ? kTokens : kNpy;
   const bool flat = path.ends_with(kFlatExtension);
@@ -132,7 +132,7 @@ Status CheckDatasetFormat(std::string_view format) {
 Result<std::shared_ptr<const Dataset>> OpenDataset(const DatasetSpec& spec,
                                                    const std::vector<std::string>& allowed_roots) {
   RETURN_IF_ERROR(CheckDatasetFormat(spec.format));
-  ASSIGN_OR_RETURN(RootedPath base, RootedPath::Resolve(spec.path, allowed_roots));
+  ASSIGN_OR_RETURN(LocalPath base, LocalPath::Resolve(spec.path, allowed_roots));
   ASSIGN_OR_RETURN(const NodeKind kind, base.Kind(""));
   if (kind == NodeKind::kOther) {
     return InvalidArgument("open dataset " + QuotePath(base.path()) +

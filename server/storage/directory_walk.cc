@@ -19,7 +19,7 @@ using UniqueDir = UniqueHandle<DirTraits>;
 
 // Links, and every entry on file systems that do not tell its type, cost an open; others are taken at the
 // directory's word, which is enough because each later open checks again.
-Result<EntryKind> KindOf(const RootedPath& base, std::string_view below, const dirent& entry) {
+Result<EntryKind> KindOf(const LocalPath& base, std::string_view below, const dirent& entry) {
   switch (entry.d_type) {
     case DT_REG:
       return EntryKind::kFile;
@@ -55,7 +55,7 @@ std::string JoinPath(std::string_view directory, std::string_view name) {
   return path.append(name);
 }
 
-Result<NodeId> ScanDirectory(const RootedPath& base, std::string_view below,
+Result<NodeId> ScanDirectory(const LocalPath& base, std::string_view below,
                              const std::function<Status(const DirectoryEntry&)>& visit) {
   ASSIGN_OR_RETURN(UniqueFd fd, base.OpenDirectory(below));
   ASSIGN_OR_RETURN(const NodeId id, IdOf(fd));

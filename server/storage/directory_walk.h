@@ -6,7 +6,7 @@
 #include <functional>
 #include <string_view>
 
-#include "server/storage/rooted_file.h"
+#include "server/storage/local_file.h"
 
 namespace pinfeed {
 
@@ -25,7 +25,7 @@ struct DirectoryEntry {
 // Calls `visit` for every entry but "." and "..", in the order of the file system, and gives back the
 // directory's identity. Stops at the first error, of the directory, of a link that leaves the root
 // (kPermissionDenied naming it) or of the visit.
-Result<NodeId> ScanDirectory(const RootedPath& base, std::string_view below,
+Result<NodeId> ScanDirectory(const LocalPath& base, std::string_view below,
                              const std::function<Status(const DirectoryEntry&)>& visit);
 
 // "a/b", or "b" when `directory` is empty.

@@ -15,13 +15,13 @@ namespace {
 
 constexpr uint64_t kMaxNameBytes = std::numeric_limits<uint32_t>::max();
 
-Status TooLarge(const RootedPath& base) {
+Status TooLarge(const LocalPath& base) {
   return ResourceExhausted("index " + QuotePath(base.path()) + ": the names of its files exceed " +
                            std::to_string(kMaxNameBytes) + " bytes; split the dataset");
 }
 
 // Whether a directory holds class folders and no image beside them.
-Result<bool> HoldsClassFolders(const RootedPath& base, const std::string& name) {
+Result<bool> HoldsClassFolders(const LocalPath& base, const std::string& name) {
   bool has_folder = false;
   bool has_image = false;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
@@ -37,7 +37,7 @@ Result<bool> HoldsClassFolders(const RootedPath& base, const std::string& name) 
 
 // A root that holds train, val and so on would be read as a dataset of the classes "train" and "val", labels
 // and all. A class may have such a name: the only one, with images of its own, or one among others.
-Status CheckHoldsNoParts(const RootedPath& base, const std::vector<std::string>& classes) {
+Status CheckHoldsNoParts(const LocalPath& base, const std::vector<std::string>& classes) {
   std::string listed;
   std::string part;
   size_t parts = 0;
@@ -57,7 +57,7 @@ Status CheckHoldsNoParts(const RootedPath& base, const std::vector<std::string>&
 }
 
 // images/ beside masks/ would be read as a dataset of two classes.
-Status CheckHoldsNoMasks(const RootedPath& base, const std::vector<std::string>& classes) {
+Status CheckHoldsNoMasks(const LocalPath& base, const std::vector<std::string>& classes) {
   if (classes.size() != 2) return OkStatus();
   const auto masks = std::ranges::find_if(classes, IsMasksName);
   if (masks == classes.end() || std::ranges::find_if(classes, IsImagesName) == classes.end())
@@ -70,7 +70,7 @@ Status CheckHoldsNoMasks(const RootedPath& base, const std::vector<std::string>&
 }
 
 // Decides about one entry that is no directory: true for an image, false for what is passed over.
-Result<bool> IsImage(const RootedPath& base, std::string_view directory, const DirectoryEntry& entry) {
+Result<bool> IsImage(const LocalPath& base, std::string_view directory, const DirectoryEntry& entry) {
   const auto object = [&] {
     return "image folder entry " + QuotePath(base.FullPath(JoinPath(directory, entry.name)));
   };
@@ -88,7 +88,7 @@ Result<bool> IsImage(const RootedPath& base, std::string_view directory, const D
 
 }  // namespace
 
-Result<ImageIndex> ImageIndex::Build(const RootedPath& base) {
+Result<ImageIndex> ImageIndex::Build(const LocalPath& base) {
   ImageIndex index;
   std::string stray_image;
   uint64_t bytes = 0;
@@ -124,7 +124,7 @@ Result<ImageIndex> ImageIndex::Build(const RootedPath& base) {
   return index;
 }
 
-Status ImageIndex::AddClass(const RootedPath& base, const NodeId& root, uint32_t label) {
+Status ImageIndex::AddClass(const LocalPath& base, const NodeId& root, uint32_t label) {
   // Which directories the class holds, by what path. Each is entered once: a second time means links that
   // lead in a circle, or a class that would hold an image twice, and without this a few links could make the
   // walk endless.
@@ -173,7 +173,7 @@ Status ImageIndex::AddClass(const RootedPath& base, const NodeId& root, uint32_t
   return OkStatus();
 }
 
-Status ImageIndex::AddDirectory(const RootedPath& base, std::string path, uint32_t label,
+Status ImageIndex::AddDirectory(const LocalPath& base, std::string path, uint32_t label,
                                 std::vector<std::string>& names) {
   SortByName(names);
   for (const std::string& name : names) {

@@ -25,7 +25,7 @@ constexpr size_t kWindowBytes = 65536;
 constexpr uint64_t kDenseStrideBytes = 4096;
 
 struct Column {
-  RootedFile file;
+  LocalFile file;
   NpyHeader header;
   uint64_t sample_bytes = 0;
 };
@@ -144,9 +144,9 @@ class NpyDataset final : public Dataset {
   const DatasetInfo info_;
 };
 
-Status AddColumn(const RootedPath& base, std::string_view below, std::string name,
+Status AddColumn(const LocalPath& base, std::string_view below, std::string name,
                  std::vector<Column>& columns, DatasetInfo& info) {
-  ASSIGN_OR_RETURN(RootedFile file, base.OpenFile(below));
+  ASSIGN_OR_RETURN(LocalFile file, base.OpenFile(below));
   const std::string object = "open " + QuotePath(file.path());
   if (name.empty() || !IsUtf8(name) || EscapeName(name) != name) {
     return InvalidArgument(
@@ -174,7 +174,7 @@ Status AddColumn(const RootedPath& base, std::string_view below, std::string nam
   return OkStatus();
 }
 
-std::shared_ptr<const Dataset> Finish(const RootedPath& base, std::vector<Column> columns,
+std::shared_ptr<const Dataset> Finish(const LocalPath& base, std::vector<Column> columns,
                                       std::string user_path, DatasetInfo info) {
   info.format = "npy";
   info.path = std::move(user_path);
@@ -187,7 +187,7 @@ std::shared_ptr<const Dataset> Finish(const RootedPath& base, std::vector<Column
 
 }  // namespace
 
-Result<std::shared_ptr<const Dataset>> OpenNpyDirectory(const RootedPath& base, std::string user_path) {
+Result<std::shared_ptr<const Dataset>> OpenNpyDirectory(const LocalPath& base, std::string user_path) {
   std::vector<std::string> names;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
     if (!entry.name.ends_with(kExtension)) return OkStatus();
@@ -213,7 +213,7 @@ Result<std::shared_ptr<const Dataset>> OpenNpyDirectory(const RootedPath& base, 
   return Finish(base, std::move(columns), std::move(user_path), std::move(info));
 }
 
-Result<std::shared_ptr<const Dataset>> OpenNpyFile(const RootedPath& base, std::string user_path) {
+Result<std::shared_ptr<const Dataset>> OpenNpyFile(const LocalPath& base, std::string user_path) {
   std::vector<Column> columns;
   DatasetInfo info;
   RETURN_IF_ERROR(AddColumn(base, "", "data", columns, info));

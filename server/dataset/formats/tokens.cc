@@ -66,7 +66,7 @@ struct Stream {
 // Invariant: info().samples is such that every sample ends within the stream, so no position overflows.
 class Tokens final : public Dataset {
  public:
-  Tokens(RootedFile file, const Stream& stream, uint64_t length, uint64_t stride, DatasetInfo info)
+  Tokens(LocalFile file, const Stream& stream, uint64_t length, uint64_t stride, DatasetInfo info)
       : file_(std::move(file)), stream_(stream), length_(length), stride_(stride), info_(std::move(info)) {}
 
   const DatasetInfo& info() const override { return info_; }
@@ -118,14 +118,14 @@ class Tokens final : public Dataset {
     return OkStatus();
   }
 
-  const RootedFile file_;
+  const LocalFile file_;
   const Stream stream_;
   const uint64_t length_;
   const uint64_t stride_;
   const DatasetInfo info_;
 };
 
-Result<Stream> NpyStream(const RootedFile& file, std::optional<DType> said) {
+Result<Stream> NpyStream(const LocalFile& file, std::optional<DType> said) {
   ASSIGN_OR_RETURN(const NpyHeader header, ReadNpyHeader(file));
   const bool is_token = header.dtype == DType::kUint16 || header.dtype == DType::kUint32;
   if (header.shape.size() != 1 || !is_token || header.big_endian) {
@@ -142,7 +142,7 @@ Result<Stream> NpyStream(const RootedFile& file, std::optional<DType> said) {
   return Stream{header.dtype, header.data_offset, static_cast<uint64_t>(header.shape[0])};
 }
 
-Result<Stream> FlatStream(const RootedFile& file, DType dtype) {
+Result<Stream> FlatStream(const LocalFile& file, DType dtype) {
   if (dtype != DType::kUint16 && dtype != DType::kUint32) {
     return InvalidArgument("token_dtype is " + std::string(DTypeName(dtype)) +
                            "; it must be uint16 or uint32");
@@ -157,7 +157,7 @@ Result<Stream> FlatStream(const RootedFile& file, DType dtype) {
 
 // A headerless file does not say how wide its tokens are. Read as uint16, wider ones show: every second
 // number is the high half of an id, so small.
-Status CheckIsUint16(const RootedFile& file) {
+Status CheckIsUint16(const LocalFile& file) {
   constexpr uint16_t kMaxHighHalf = 15;  // of ids up to a million
   constexpr size_t kFewest = 64;         // fewer numbers may be small by chance
   std::array<uint16_t, 4096> numbers;
@@ -181,12 +181,12 @@ Status CheckIsUint16(const RootedFile& file) {
 
 }  // namespace
 
-Result<std::shared_ptr<const Dataset>> OpenTokens(const RootedPath& base, const DatasetSpec& spec) {
+Result<std::shared_ptr<const Dataset>> OpenTokens(const LocalPath& base, const DatasetSpec& spec) {
   if (spec.sequence_length == 0) {
     return InvalidArgument("tokens dataset " + QuotePath(base.path()) +
                            " needs a sequence_length of at least 1");
   }
-  ASSIGN_OR_RETURN(RootedFile file, base.OpenFile(""));
+  ASSIGN_OR_RETURN(LocalFile file, base.OpenFile(""));
   ASSIGN_OR_RETURN(const Stream stream, base.path().ends_with(".npy")
                                             ? NpyStream(file, spec.token_dtype)
                                             : FlatStream(file, spec.token_dtype.value_or(DType::kUint16)));

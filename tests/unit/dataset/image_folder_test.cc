@@ -23,7 +23,7 @@ class ImageFolderTest : public ::testing::Test {
     dir_.Write("set/" + std::string(name), std::string("bytes of ") + std::string(name));
   }
   Result<std::shared_ptr<const Dataset>> Open() const {
-    Result<RootedPath> base = RootedPath::Resolve(Path("set"), {dir_.path()});
+    Result<LocalPath> base = LocalPath::Resolve(Path("set"), {dir_.path()});
     if (!base.ok()) return base.status();
     return OpenImageFolder(*std::move(base), "as named");
   }

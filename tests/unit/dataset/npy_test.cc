@@ -32,12 +32,12 @@ class NpyTest : public ::testing::Test {
  protected:
   std::string Path(std::string_view below) const { return dir_ / below; }
   Result<std::shared_ptr<const Dataset>> OpenFile(std::string_view name) const {
-    Result<RootedPath> base = RootedPath::Resolve(Path(name), {dir_.path()});
+    Result<LocalPath> base = LocalPath::Resolve(Path(name), {dir_.path()});
     if (!base.ok()) return base.status();
     return OpenNpyFile(*base, "as named");
   }
   Result<std::shared_ptr<const Dataset>> OpenDirectory(std::string_view name) const {
-    Result<RootedPath> base = RootedPath::Resolve(Path(name), {dir_.path()});
+    Result<LocalPath> base = LocalPath::Resolve(Path(name), {dir_.path()});
     if (!base.ok()) return base.status();
     return OpenNpyDirectory(*base, "as named");
   }
@@ -253,7 +253,7 @@ TEST_F(NpyTest, FingerprintFollowsShapesAndNames) {
                                size_t bytes) {
     const TempDir dir;
     dir.Write(std::string(field) + ".npy", NpyHeaderBytes(descr, shape, false) + std::string(bytes, 'x'));
-    const auto base = RootedPath::Resolve(dir.path().string(), {dir.path()});
+    const auto base = LocalPath::Resolve(dir.path().string(), {dir.path()});
     EXPECT_OK(base);
     const auto dataset = OpenNpyDirectory(*base, "");
     EXPECT_OK(dataset);

@@ -2,7 +2,7 @@
 #include "server/dataset/selected_fields.h"
 
 #include "server/dataset/formats/npy.h"
-#include "server/storage/rooted_file.h"
+#include "server/storage/local_file.h"
 #include "tests/support/testing.h"
 #include "tests/unit/dataset/npy_file.h"
 
@@ -16,7 +16,7 @@ class SelectedFieldsTest : public ::testing::Test {
   void SetUp() override {
     for (const char* const name : {"a", "b", "c"})
       dir_.Write("set/" + std::string(name) + ".npy", NpyHeaderBytes("|u1", "(2,)", false) + name + name);
-    const Result<RootedPath> base = RootedPath::Resolve((dir_ / "set").string(), {dir_.path()});
+    const Result<LocalPath> base = LocalPath::Resolve((dir_ / "set").string(), {dir_.path()});
     ASSERT_OK(base);
     ASSERT_OK_AND_ASSIGN(whole_, OpenNpyDirectory(*base, "as named"));
   }

@@ -29,7 +29,7 @@ class TokensTest : public ::testing::Test {
   std::string Path(std::string_view below) const { return dir_ / below; }
   Result<std::shared_ptr<const Dataset>> Open(std::string_view name, uint32_t length, uint32_t stride = 0,
                                               std::optional<DType> dtype = {}) const {
-    Result<RootedPath> base = RootedPath::Resolve(Path(name), {dir_.path()});
+    Result<LocalPath> base = LocalPath::Resolve(Path(name), {dir_.path()});
     if (!base.ok()) return base.status();
     DatasetSpec spec;
     spec.path = Path(name);

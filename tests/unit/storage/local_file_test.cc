@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/storage/rooted_file.h"
+#include "server/storage/local_file.h"
 
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -27,7 +27,7 @@ using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
 // A root with a folder "set", and a secret beside the root.
-class RootedFileTest : public ::testing::Test {
+class LocalFileTest : public ::testing::Test {
  protected:
   void SetUp() override {
     dir_.Write("root/set/a.txt", "hello");
@@ -35,15 +35,15 @@ class RootedFileTest : public ::testing::Test {
     dir_.Write("secret.txt", "secret");
   }
   std::string Path(std::string_view below) const { return dir_ / below; }
-  Result<RootedPath> Resolve(std::string_view below) const {
-    return RootedPath::Resolve(Path(below), {Path("root")});
+  Result<LocalPath> Resolve(std::string_view below) const {
+    return LocalPath::Resolve(Path(below), {Path("root")});
   }
   Status OpenStatus(std::string_view below) const {
-    const Result<RootedPath> base = Resolve("root/set");
+    const Result<LocalPath> base = Resolve("root/set");
     if (!base.ok()) return base.status();
     return base->OpenFile(below).status();
   }
-  static std::string Text(const RootedFile& file) {
+  static std::string Text(const LocalFile& file) {
     std::vector<std::byte> bytes;
     EXPECT_OK(file.ReadAll(1000, bytes));
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -52,88 +52,88 @@ class RootedFileTest : public ::testing::Test {
   TempDir dir_;
 };
 
-TEST_F(RootedFileTest, OpensAFileBelowThePathAndThePathItself) {
-  ASSERT_OK_AND_ASSIGN(const RootedPath folder, Resolve("root/set"));
-  ASSERT_OK_AND_ASSIGN(const RootedFile file, folder.OpenFile("a.txt"));
+TEST_F(LocalFileTest, OpensAFileBelowThePathAndThePathItself) {
+  ASSERT_OK_AND_ASSIGN(const LocalPath folder, Resolve("root/set"));
+  ASSERT_OK_AND_ASSIGN(const LocalFile file, folder.OpenFile("a.txt"));
   EXPECT_EQ(Text(file), "hello");
   EXPECT_EQ(file.size(), 5U);
   EXPECT_EQ(file.path(), Path("root/set/a.txt"));
-  ASSERT_OK_AND_ASSIGN(const RootedPath itself, Resolve("root/set/a.txt"));
-  ASSERT_OK_AND_ASSIGN(const RootedFile same, itself.OpenFile(""));
+  ASSERT_OK_AND_ASSIGN(const LocalPath itself, Resolve("root/set/a.txt"));
+  ASSERT_OK_AND_ASSIGN(const LocalFile same, itself.OpenFile(""));
   EXPECT_EQ(Text(same), "hello");
 }
 
-TEST_F(RootedFileTest, TheRootItselfCanBeTheDataset) {
-  ASSERT_OK_AND_ASSIGN(const RootedPath base, Resolve("root"));
-  ASSERT_OK_AND_ASSIGN(const RootedFile file, base.OpenFile("set/a.txt"));
+TEST_F(LocalFileTest, TheRootItselfCanBeTheDataset) {
+  ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve("root"));
+  ASSERT_OK_AND_ASSIGN(const LocalFile file, base.OpenFile("set/a.txt"));
   EXPECT_EQ(Text(file), "hello");
-  ASSERT_OK_AND_ASSIGN(const RootedPath slash, RootedPath::Resolve("/", {"/"}));
+  ASSERT_OK_AND_ASSIGN(const LocalPath slash, LocalPath::Resolve("/", {"/"}));
   EXPECT_EQ(slash.FullPath("etc"), "/etc");
   EXPECT_OK(slash.OpenDirectory("").status());
 }
 
-TEST_F(RootedFileTest, PathsAreCleanedBeforeTheyAreCompared) {
-  ASSERT_OK_AND_ASSIGN(const RootedPath base,
-                       RootedPath::Resolve(Path("root") + "//./set/", {Path(".") + "/root///"}));
+TEST_F(LocalFileTest, PathsAreCleanedBeforeTheyAreCompared) {
+  ASSERT_OK_AND_ASSIGN(const LocalPath base,
+                       LocalPath::Resolve(Path("root") + "//./set/", {Path(".") + "/root///"}));
   EXPECT_EQ(base.path(), Path("root/set"));
-  ASSERT_OK_AND_ASSIGN(const RootedFile file, base.OpenFile("a.txt"));
+  ASSERT_OK_AND_ASSIGN(const LocalFile file, base.OpenFile("a.txt"));
   EXPECT_EQ(Text(file), "hello");
 }
 
-TEST_F(RootedFileTest, RefusesPathsThatNameNothingCertain) {
+TEST_F(LocalFileTest, RefusesPathsThatNameNothingCertain) {
   const std::vector<std::string> roots = {Path("root")};
-  EXPECT_THAT(RootedPath::Resolve("", roots), StatusIs(Code::kInvalidArgument, HasSubstr("empty")));
-  EXPECT_THAT(RootedPath::Resolve("set", roots),
+  EXPECT_THAT(LocalPath::Resolve("", roots), StatusIs(Code::kInvalidArgument, HasSubstr("empty")));
+  EXPECT_THAT(LocalPath::Resolve("set", roots),
               StatusIs(Code::kInvalidArgument, HasSubstr("'set' is relative")));
-  EXPECT_THAT(RootedPath::Resolve(Path("root/../secret.txt"), roots),
+  EXPECT_THAT(LocalPath::Resolve(Path("root/../secret.txt"), roots),
               StatusIs(Code::kInvalidArgument, HasSubstr("'..'")));
-  EXPECT_THAT(RootedPath::Resolve(Path("root/set/.."), roots),
+  EXPECT_THAT(LocalPath::Resolve(Path("root/set/.."), roots),
               StatusIs(Code::kInvalidArgument, HasSubstr("'..'")));
-  EXPECT_THAT(RootedPath::Resolve(Path("root") + std::string("/a\0b", 4), roots),
+  EXPECT_THAT(LocalPath::Resolve(Path("root") + std::string("/a\0b", 4), roots),
               StatusIs(Code::kInvalidArgument, HasSubstr("NUL")));
-  EXPECT_OK(RootedPath::Resolve(Path("root/..a"), roots));
+  EXPECT_OK(LocalPath::Resolve(Path("root/..a"), roots));
 }
 
-TEST_F(RootedFileTest, RefusesPathsThatNoRootHolds) {
+TEST_F(LocalFileTest, RefusesPathsThatNoRootHolds) {
   dir_.Write("roots/a.txt", "a");
-  EXPECT_THAT(RootedPath::Resolve(Path("secret.txt"), {Path("root")}),
+  EXPECT_THAT(LocalPath::Resolve(Path("secret.txt"), {Path("root")}),
               StatusIs(Code::kPermissionDenied,
                        AllOf(HasSubstr(Path("secret.txt")), HasSubstr("'" + Path("root") + "'"))));
-  EXPECT_THAT(RootedPath::Resolve(Path("roots/a.txt"), {Path("root")}), StatusIs(Code::kPermissionDenied));
-  EXPECT_THAT(RootedPath::Resolve(Path("secret.txt"), {}),
+  EXPECT_THAT(LocalPath::Resolve(Path("roots/a.txt"), {Path("root")}), StatusIs(Code::kPermissionDenied));
+  EXPECT_THAT(LocalPath::Resolve(Path("secret.txt"), {}),
               StatusIs(Code::kPermissionDenied, HasSubstr("there are none")));
-  EXPECT_THAT(RootedPath::Resolve(Path("root/a"), {"data"}),
+  EXPECT_THAT(LocalPath::Resolve(Path("root/a"), {"data"}),
               StatusIs(Code::kInvalidArgument, HasSubstr("'data' is relative")));
-  EXPECT_THAT(RootedPath::Resolve(Path("gone/a"), {Path("gone")}),
+  EXPECT_THAT(LocalPath::Resolve(Path("gone/a"), {Path("gone")}),
               StatusIs(Code::kNotFound, HasSubstr(Path("gone"))));
 }
 
-TEST_F(RootedFileTest, TheLongestRootDecides) {
+TEST_F(LocalFileTest, TheLongestRootDecides) {
   fs::create_symlink("../other/b.txt", Path("root/set/link"));
-  ASSERT_OK_AND_ASSIGN(const RootedPath wide, RootedPath::Resolve(Path("root/set"), {Path("root")}));
+  ASSERT_OK_AND_ASSIGN(const LocalPath wide, LocalPath::Resolve(Path("root/set"), {Path("root")}));
   EXPECT_OK(wide.OpenFile("link").status());
-  ASSERT_OK_AND_ASSIGN(const RootedPath narrow,
-                       RootedPath::Resolve(Path("root/set"), {Path("root"), Path("root/set")}));
+  ASSERT_OK_AND_ASSIGN(const LocalPath narrow,
+                       LocalPath::Resolve(Path("root/set"), {Path("root"), Path("root/set")}));
   EXPECT_THAT(narrow.OpenFile("link"), StatusIs(Code::kPermissionDenied, HasSubstr(Path("root/set/link"))));
 }
 
-TEST_F(RootedFileTest, ARootMayBeALink) {
+TEST_F(LocalFileTest, ARootMayBeALink) {
   fs::create_symlink("root", Path("alias"));
-  ASSERT_OK_AND_ASSIGN(const RootedPath base, RootedPath::Resolve(Path("alias/set"), {Path("alias")}));
-  ASSERT_OK_AND_ASSIGN(const RootedFile file, base.OpenFile("a.txt"));
+  ASSERT_OK_AND_ASSIGN(const LocalPath base, LocalPath::Resolve(Path("alias/set"), {Path("alias")}));
+  ASSERT_OK_AND_ASSIGN(const LocalFile file, base.OpenFile("a.txt"));
   EXPECT_EQ(Text(file), "hello");
 }
 
-TEST_F(RootedFileTest, LinksThatStayBelowTheRootAreFollowed) {
+TEST_F(LocalFileTest, LinksThatStayBelowTheRootAreFollowed) {
   fs::create_symlink("../other", Path("root/set/folder"));
-  ASSERT_OK_AND_ASSIGN(const RootedPath base, Resolve("root/set"));
-  ASSERT_OK_AND_ASSIGN(const RootedFile file, base.OpenFile("folder/b.txt"));
+  ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve("root/set"));
+  ASSERT_OK_AND_ASSIGN(const LocalFile file, base.OpenFile("folder/b.txt"));
   EXPECT_EQ(Text(file), "other");
   ASSERT_OK_AND_ASSIGN(const NodeKind kind, base.Kind("folder"));
   EXPECT_EQ(kind, NodeKind::kDirectory);
 }
 
-TEST_F(RootedFileTest, LinksThatLeaveTheRootAreRefusedByName) {
+TEST_F(LocalFileTest, LinksThatLeaveTheRootAreRefusedByName) {
   fs::create_symlink("../../secret.txt", Path("root/set/relative"));
   fs::create_symlink(Path("secret.txt"), Path("root/set/absolute"));
   fs::create_symlink("../..", Path("root/set/up"));
@@ -150,18 +150,18 @@ TEST_F(RootedFileTest, LinksThatLeaveTheRootAreRefusedByName) {
   EXPECT_THAT(OpenStatus("nothing"), StatusIs(Code::kPermissionDenied, HasSubstr("leaves the allowed root")));
 }
 
-TEST_F(RootedFileTest, AbsoluteLinksToPlacesBelowTheRootAreFollowed) {
+TEST_F(LocalFileTest, AbsoluteLinksToPlacesBelowTheRootAreFollowed) {
   fs::create_symlink(Path("root/other"), Path("root/set/folder"));
   fs::create_symlink(Path("root/set/folder/b.txt"), Path("root/set/twice.txt"));
   fs::create_symlink(Path("root"), Path("alias"));
-  ASSERT_OK_AND_ASSIGN(const RootedPath base, Resolve("root/set"));
+  ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve("root/set"));
   for (const char* name : {"folder/b.txt", "twice.txt"}) {
-    ASSERT_OK_AND_ASSIGN(const RootedFile file, base.OpenFile(name));
+    ASSERT_OK_AND_ASSIGN(const LocalFile file, base.OpenFile(name));
     EXPECT_EQ(Text(file), "other");
   }
-  ASSERT_OK_AND_ASSIGN(const RootedPath by_alias, RootedPath::Resolve(Path("alias/set"), {Path("alias")}));
+  ASSERT_OK_AND_ASSIGN(const LocalPath by_alias, LocalPath::Resolve(Path("alias/set"), {Path("alias")}));
   EXPECT_OK(by_alias.OpenFile("twice.txt").status());
-  ASSERT_OK_AND_ASSIGN(const RootedPath anywhere, RootedPath::Resolve(Path("alias/set/folder"), {"/"}));
+  ASSERT_OK_AND_ASSIGN(const LocalPath anywhere, LocalPath::Resolve(Path("alias/set/folder"), {"/"}));
   EXPECT_OK(anywhere.OpenFile("b.txt").status());
   // The place that the link leads to is looked for below the root that was opened, whatever has its name now.
   fs::rename(Path("root"), Path("old"));
@@ -169,16 +169,16 @@ TEST_F(RootedFileTest, AbsoluteLinksToPlacesBelowTheRootAreFollowed) {
   EXPECT_FALSE(base.OpenFile("folder/b.txt").ok());
 }
 
-TEST_F(RootedFileTest, AFolderSwappedForALinkAfterwardsIsRefused) {
+TEST_F(LocalFileTest, AFolderSwappedForALinkAfterwardsIsRefused) {
   dir_.Write("outside/a.txt", "outside");
-  ASSERT_OK_AND_ASSIGN(const RootedPath base, Resolve("root/set"));
+  ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve("root/set"));
   EXPECT_OK(base.OpenFile("a.txt").status());
   fs::rename(Path("root/set"), Path("root/moved"));
   fs::create_symlink("../outside", Path("root/set"));
   EXPECT_THAT(base.OpenFile("a.txt"), StatusIs(Code::kPermissionDenied, HasSubstr(Path("root/set/a.txt"))));
 }
 
-TEST_F(RootedFileTest, OnlyRegularFilesAreData) {
+TEST_F(LocalFileTest, OnlyRegularFilesAreData) {
   ASSERT_EQ(::mkfifo(Path("root/set/fifo").c_str(), 0600), 0);
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM, 0));
   sockaddr_un address = {};
@@ -189,20 +189,20 @@ TEST_F(RootedFileTest, OnlyRegularFilesAreData) {
   EXPECT_THAT(OpenStatus("fifo"), StatusIs(Code::kInvalidArgument, HasSubstr("fifo': it is a FIFO")));
   EXPECT_THAT(OpenStatus("sock"), StatusIs(Code::kInvalidArgument, HasSubstr("sock': it is a socket")));
   EXPECT_THAT(OpenStatus(""), StatusIs(Code::kInvalidArgument, HasSubstr("set': it is a directory")));
-  ASSERT_OK_AND_ASSIGN(const RootedPath device, RootedPath::Resolve("/dev/null", {"/dev"}));
+  ASSERT_OK_AND_ASSIGN(const LocalPath device, LocalPath::Resolve("/dev/null", {"/dev"}));
   EXPECT_THAT(device.OpenFile(""),
               StatusIs(Code::kInvalidArgument, HasSubstr("'/dev/null': it is a device")));
   EXPECT_THAT(OpenStatus("gone"), StatusIs(Code::kNotFound, HasSubstr(Path("root/set/gone"))));
 }
 
-TEST_F(RootedFileTest, NamesWithControlBytesStayOnOneLine) {
+TEST_F(LocalFileTest, NamesWithControlBytesStayOnOneLine) {
   EXPECT_THAT(OpenStatus("a\nb\x1b\xff"),
               StatusIs(Code::kNotFound, AllOf(HasSubstr("a\\nb\\x1b\\xff"), Not(HasSubstr("\n")))));
 }
 
-TEST_F(RootedFileTest, ReadsExactRanges) {
-  ASSERT_OK_AND_ASSIGN(const RootedPath base, Resolve("root/set"));
-  ASSERT_OK_AND_ASSIGN(const RootedFile file, base.OpenFile("a.txt"));
+TEST_F(LocalFileTest, ReadsExactRanges) {
+  ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve("root/set"));
+  ASSERT_OK_AND_ASSIGN(const LocalFile file, base.OpenFile("a.txt"));
   std::vector<std::byte> out(3);
   ASSERT_OK(file.ReadAt(1, out));
   EXPECT_EQ(static_cast<char>(out[0]), 'e');
@@ -217,20 +217,20 @@ TEST_F(RootedFileTest, ReadsExactRanges) {
               StatusIs(Code::kDataLoss, HasSubstr("largest offset")));
 }
 
-TEST_F(RootedFileTest, AFileCutWhileOpenIsDataLoss) {
-  ASSERT_OK_AND_ASSIGN(const RootedPath base, Resolve("root/set"));
-  ASSERT_OK_AND_ASSIGN(const RootedFile file, base.OpenFile("a.txt"));
+TEST_F(LocalFileTest, AFileCutWhileOpenIsDataLoss) {
+  ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve("root/set"));
+  ASSERT_OK_AND_ASSIGN(const LocalFile file, base.OpenFile("a.txt"));
   fs::resize_file(Path("root/set/a.txt"), 2);
   std::vector<std::byte> out;
   EXPECT_THAT(file.ReadAll(1000, out),
               StatusIs(Code::kDataLoss, AllOf(HasSubstr("after 2"), HasSubstr("had 5 bytes"))));
 }
 
-TEST_F(RootedFileTest, WholeFilesAreBounded) {
+TEST_F(LocalFileTest, WholeFilesAreBounded) {
   dir_.Write("root/set/empty", "");
-  ASSERT_OK_AND_ASSIGN(const RootedPath base, Resolve("root/set"));
-  ASSERT_OK_AND_ASSIGN(const RootedFile file, base.OpenFile("a.txt"));
-  ASSERT_OK_AND_ASSIGN(const RootedFile empty, base.OpenFile("empty"));
+  ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve("root/set"));
+  ASSERT_OK_AND_ASSIGN(const LocalFile file, base.OpenFile("a.txt"));
+  ASSERT_OK_AND_ASSIGN(const LocalFile empty, base.OpenFile("empty"));
   std::vector<std::byte> out;
   EXPECT_OK(file.ReadAll(5, out));
   EXPECT_THAT(
@@ -239,8 +239,8 @@ TEST_F(RootedFileTest, WholeFilesAreBounded) {
   EXPECT_THAT(empty.ReadAll(5, out), StatusIs(Code::kDataLoss, HasSubstr("is empty")));
 }
 
-TEST_F(RootedFileTest, AKernelWithoutOpenat2IsNamed) {
-  ASSERT_OK_AND_ASSIGN(const RootedPath base, Resolve("root/set"));
+TEST_F(LocalFileTest, AKernelWithoutOpenat2IsNamed) {
+  ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve("root/set"));
   Status status;
   // A seccomp filter binds the thread that installs it, and ends with it.
   std::thread thread([&] {
@@ -259,13 +259,13 @@ TEST_F(RootedFileTest, AKernelWithoutOpenat2IsNamed) {
                                AllOf(HasSubstr("a.txt"), HasSubstr("openat2"), HasSubstr("seccomp"))));
 }
 
-TEST_F(RootedFileTest, ScanTellsWhatEachEntryIs) {
+TEST_F(LocalFileTest, ScanTellsWhatEachEntryIs) {
   fs::create_directory(Path("root/set/dir"));
   fs::create_symlink("dir", Path("root/set/to_dir"));
   fs::create_symlink("a.txt", Path("root/set/to_file"));
   fs::create_symlink("gone", Path("root/set/to_nothing"));
   ASSERT_EQ(::mkfifo(Path("root/set/fifo").c_str(), 0600), 0);
-  ASSERT_OK_AND_ASSIGN(const RootedPath base, Resolve("root/set"));
+  ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve("root/set"));
   std::vector<std::pair<std::string, EntryKind>> seen;
   const auto visit = [&](const DirectoryEntry& entry) {
     seen.emplace_back(entry.name, entry.kind);
@@ -283,11 +283,11 @@ TEST_F(RootedFileTest, ScanTellsWhatEachEntryIs) {
   EXPECT_THAT(ScanDirectory(base, "", stop), StatusIs(Code::kDataLoss, "stop"));
 }
 
-TEST_F(RootedFileTest, AMovedFileStillReads) {
-  ASSERT_OK_AND_ASSIGN(RootedPath base, Resolve("root/set"));
-  const RootedPath moved_base = std::move(base);
-  ASSERT_OK_AND_ASSIGN(RootedFile file, moved_base.OpenFile("a.txt"));
-  const RootedFile moved = std::move(file);
+TEST_F(LocalFileTest, AMovedFileStillReads) {
+  ASSERT_OK_AND_ASSIGN(LocalPath base, Resolve("root/set"));
+  const LocalPath moved_base = std::move(base);
+  ASSERT_OK_AND_ASSIGN(LocalFile file, moved_base.OpenFile("a.txt"));
+  const LocalFile moved = std::move(file);
   EXPECT_EQ(Text(moved), "hello");
 }
 

@@ -20,7 +20,7 @@ namespace pinfeed {
 
 // Purpose: an open regular file. Owns the descriptor. Immutable, so every method may be called from any
 // thread at once; reads may block on the disk. Errors name the file.
-class RootedFile {
+class LocalFile {
  public:
   const std::string& path() const { return path_; }  // absolute, raw bytes
   uint64_t size() const { return size_; }            // when it was opened
@@ -31,8 +31,8 @@ class RootedFile {
   Status ReadAll(uint64_t max_bytes, std::vector<std::byte>& out) const;
 
  private:
-  friend class RootedPath;
-  RootedFile(UniqueFd fd, std::string path, uint64_t size)
+  friend class LocalPath;
+  LocalFile(UniqueFd fd, std::string path, uint64_t size)
       : fd_(std::move(fd)), path_(std::move(path)), size_(size) {}
   UniqueFd fd_;
   std::string path_;
@@ -52,17 +52,17 @@ struct NodeId {
 // Owns: a descriptor of the root. Threads: immutable, all methods from any thread. Errors name the path.
 // Invariant: nothing is ever opened but through openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS) on the root.
 // A symbolic link may lead anywhere below the root.
-class RootedPath {
+class LocalPath {
  public:
   // Chooses the longest of `allowed_roots` that holds `path`, by text, and opens it (a root may be a link
   // itself). kInvalidArgument: `path` is empty, relative, or has a ".." or NUL. kPermissionDenied: no root
   // holds it. The path itself need not exist.
-  static Result<RootedPath> Resolve(std::string_view path, const std::vector<std::string>& allowed_roots);
+  static Result<LocalPath> Resolve(std::string_view path, const std::vector<std::string>& allowed_roots);
 
   const std::string& path() const { return path_; }  // absolute, without "." and doubled slashes
 
   // In all of these `below` is relative to path(), without leading slash; empty is path() itself.
-  Result<RootedFile> OpenFile(
+  Result<LocalFile> OpenFile(
       std::string_view below) const;  // kInvalidArgument unless it is a regular file; never blocks on a FIFO
   Result<UniqueFd> OpenDirectory(std::string_view below) const;
   Result<UniqueFd> OpenNode(std::string_view below) const;  // whatever it is, to be looked at (O_PATH)
@@ -70,7 +70,7 @@ class RootedPath {
   std::string FullPath(std::string_view below) const;
 
  private:
-  RootedPath(UniqueFd root, std::string root_path, std::string path, std::string relative)
+  LocalPath(UniqueFd root, std::string root_path, std::string path, std::string relative)
       : root_(std::move(root)),
         root_path_(std::move(root_path)),
         path_(std::move(path)),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/storage/rooted_file.h"
+#include "server/storage/local_file.h"
 
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -83,7 +83,7 @@ Status OpenError(const std::string& path, const std::string& root, int error_num
 
 }  // namespace
 
-Status RootedFile::ReadAt(uint64_t offset, std::span<std::byte> out) const {
+Status LocalFile::ReadAt(uint64_t offset, std::span<std::byte> out) const {
   uint64_t end = 0;
   const auto what = [&] {
     return "read " + std::to_string(out.size()) + " bytes at offset " + std::to_string(offset) + " of " +
@@ -109,7 +109,7 @@ Status RootedFile::ReadAt(uint64_t offset, std::span<std::byte> out) const {
   return OkStatus();
 }
 
-Status RootedFile::ReadAll(uint64_t max_bytes, std::vector<std::byte>& out) const {
+Status LocalFile::ReadAll(uint64_t max_bytes, std::vector<std::byte>& out) const {
   if (size_ == 0) return DataLoss("read " + QuotePath(path_) + ": the file is empty");
   if (size_ > max_bytes) {
     return DataLoss("read " + QuotePath(path_) + ": its " + std::to_string(size_) +
@@ -119,7 +119,7 @@ Status RootedFile::ReadAll(uint64_t max_bytes, std::vector<std::byte>& out) cons
   return ReadAt(0, out);
 }
 
-Result<RootedPath> RootedPath::Resolve(std::string_view path, const std::vector<std::string>& allowed_roots) {
+Result<LocalPath> LocalPath::Resolve(std::string_view path, const std::vector<std::string>& allowed_roots) {
   ASSIGN_OR_RETURN(std::string clean, Normalise(path, "dataset path"));
   std::string best;
   std::string listed;
@@ -138,16 +138,16 @@ Result<RootedPath> RootedPath::Resolve(std::string_view path, const std::vector<
   if (!fd) return ErrnoStatus("open allowed root " + QuotePath(best), errno);
   std::string relative = clean.substr(best == "/" ? 1 : std::min(best.size() + 1, clean.size()));
   if (relative.empty()) relative = ".";
-  return RootedPath(std::move(fd), std::move(best), std::move(clean), std::move(relative));
+  return LocalPath(std::move(fd), std::move(best), std::move(clean), std::move(relative));
 }
 
-std::string RootedPath::FullPath(std::string_view below) const {
+std::string LocalPath::FullPath(std::string_view below) const {
   std::string full = path_;
   if (!below.empty()) full.append(full == "/" ? "" : "/").append(below);
   return full;
 }
 
-Result<UniqueFd> RootedPath::Open(std::string_view below, uint64_t flags) const {
+Result<UniqueFd> LocalPath::Open(std::string_view below, uint64_t flags) const {
   std::string relative = relative_;
   if (!below.empty()) relative.append("/").append(below);
   int error_number = 0;
@@ -169,7 +169,7 @@ Result<UniqueFd> RootedPath::Open(std::string_view below, uint64_t flags) const 
   return OpenError(FullPath(below), root_path_, error_number);
 }
 
-UniqueFd RootedPath::OpenBeneath(const std::string& relative, uint64_t flags, int* error_number) const {
+UniqueFd LocalPath::OpenBeneath(const std::string& relative, uint64_t flags, int* error_number) const {
   open_how how = {};
   how.flags = flags | O_CLOEXEC;
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
@@ -182,7 +182,7 @@ UniqueFd RootedPath::OpenBeneath(const std::string& relative, uint64_t flags, in
   return {};
 }
 
-Result<RootedFile> RootedPath::OpenFile(std::string_view below) const {
+Result<LocalFile> LocalPath::OpenFile(std::string_view below) const {
   // O_NONBLOCK: opening a FIFO for reading waits for its writer otherwise. Regular files ignore it.
   Result<UniqueFd> opened = Open(below, O_RDONLY | O_NONBLOCK | O_NOCTTY);
   const auto refuse = [&](std::string_view kind) {
@@ -196,18 +196,18 @@ Result<RootedFile> RootedPath::OpenFile(std::string_view below) const {
   if (::fstat(fd.get(), &info) != 0) return ErrnoStatus("stat " + QuotePath(FullPath(below)), errno);
   if (!S_ISREG(info.st_mode)) return refuse(KindText(info.st_mode));
   if (info.st_size < 0) return DataLoss("stat " + QuotePath(FullPath(below)) + ": negative size");
-  return RootedFile(std::move(fd), FullPath(below), static_cast<uint64_t>(info.st_size));
+  return LocalFile(std::move(fd), FullPath(below), static_cast<uint64_t>(info.st_size));
 }
 
-Result<UniqueFd> RootedPath::OpenDirectory(std::string_view below) const {
+Result<UniqueFd> LocalPath::OpenDirectory(std::string_view below) const {
   return Open(below, O_RDONLY | O_DIRECTORY | O_NONBLOCK);
 }
 
-Result<UniqueFd> RootedPath::OpenNode(std::string_view below) const {
+Result<UniqueFd> LocalPath::OpenNode(std::string_view below) const {
   return Open(below, O_PATH);
 }
 
-Result<NodeKind> RootedPath::Kind(std::string_view below) const {
+Result<NodeKind> LocalPath::Kind(std::string_view below) const {
   ASSIGN_OR_RETURN(const UniqueFd fd, OpenNode(below));
   struct stat info = {};
   if (::fstat(fd.get(), &info) != 0) return ErrnoStatus("stat " + QuotePath(FullPath(below)), errno);
