@@ -7,9 +7,8 @@
 #include <system_error>
 
 #include "common/base/quote.h"
-#include "server/dataset/dataset_stamp.h"
 #include "server/dataset/file_kinds.h"
-#include "server/storage/local_file.h"
+#include "server/storage/storage.h"
 
 namespace pinfeed {
 
@@ -43,8 +42,8 @@ Result<DatasetCache::Key> DatasetCache::Resolve(const DatasetSpec& spec) const {
     const std::filesystem::path path(key.spec.path);
     key.roots = {std::filesystem::is_directory(path, error) ? path.string() : path.parent_path().string()};
   }
-  ASSIGN_OR_RETURN(const LocalPath base, LocalPath::Resolve(key.spec.path, key.roots));
-  const Result<uint64_t> stamp = StampOf(base);
+  ASSIGN_OR_RETURN(const std::shared_ptr<const Location> base, ResolveLocation(key.spec.path, key.roots));
+  const Result<uint64_t> stamp = base->Stamp();
   if (!stamp.ok()) return ExplainMissing(stamp.status(), key.spec.path);
   key.stamp = *stamp;
   return key;

@@ -8,8 +8,7 @@
 #include "server/dataset/formats/image_folder.h"
 #include "server/dataset/formats/npy.h"
 #include "server/dataset/formats/tokens.h"
-#include "server/storage/directory_walk.h"
-#include "server/storage/local_file.h"
+#include "server/storage/storage.h"
 
 namespace pinfeed {
 namespace {
@@ -30,7 +29,7 @@ struct Contents {
   std::string other;
 };
 
-Result<Contents> Look(const LocalPath& base) {
+Result<Contents> Look(const Location& base) {
   Contents contents;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
     if (entry.kind == EntryKind::kDirectory && AdviceFor(entry.name).empty()) {
@@ -48,12 +47,12 @@ Result<Contents> Look(const LocalPath& base) {
     }
     return OkStatus();
   };
-  ASSIGN_OR_RETURN([[maybe_unused]] const NodeId id, ScanDirectory(base, "", visit));
+  ASSIGN_OR_RETURN([[maybe_unused]] const NodeId id, base.List("", visit));
   return contents;
 }
 
 // Taking one file of several would leave the others out without a word.
-Status TokensInDirectory(const LocalPath& base, bool arrays) {
+Status TokensInDirectory(const Location& base, bool arrays) {
   const std::string path = QuotePath(base.path());
   const std::string joined = QuotePath(base.path() + std::string(arrays ? kNpyExtension : kFlatExtension));
   const std::string how = arrays ? "numpy.save(" + joined +
@@ -66,7 +65,7 @@ Status TokensInDirectory(const LocalPath& base, bool arrays) {
                          how + ") and open that");
 }
 
-Result<std::string_view> FormatOfDirectory(const LocalPath& base, bool has_sequence_length) {
+Result<std::string_view> FormatOfDirectory(const Location& base, bool has_sequence_length) {
   ASSIGN_OR_RETURN(const Contents contents, Look(base));
   const std::string object = "detect the format of directory " + QuotePath(base.path());
   if (has_sequence_length && (!contents.array.empty() || !contents.flat.empty()))
@@ -93,7 +92,7 @@ Result<std::string_view> FormatOfDirectory(const LocalPath& base, bool has_seque
                          "; name the directory that holds the data");
 }
 
-Result<std::string_view> FormatOfFile(const LocalPath& base, bool has_sequence_length) {
+Result<std::string_view> FormatOfFile(const Location& base, bool has_sequence_length) {
   const std::string& path = base.path();
   if (path.ends_with(kNpyExtension)) return has_sequence_length ? kTokens : kNpy;
   const bool flat = path.ends_with(kFlatExtension);
@@ -131,8 +130,14 @@ Status CheckDatasetFormat(std::string_view format) {
 
 Result<std::shared_ptr<const Dataset>> OpenDataset(const DatasetSpec& spec,
                                                    const std::vector<std::string>& allowed_roots) {
+  ASSIGN_OR_RETURN(std::shared_ptr<const Location> base, ResolveLocation(spec.path, allowed_roots));
+  return OpenDatasetAt(std::move(base), spec);
+}
+
+Result<std::shared_ptr<const Dataset>> OpenDatasetAt(std::shared_ptr<const Location> location,
+                                                     const DatasetSpec& spec) {
   RETURN_IF_ERROR(CheckDatasetFormat(spec.format));
-  ASSIGN_OR_RETURN(LocalPath base, LocalPath::Resolve(spec.path, allowed_roots));
+  const Location& base = *location;
   ASSIGN_OR_RETURN(const NodeKind kind, base.Kind(""));
   if (kind == NodeKind::kOther) {
     return InvalidArgument("open dataset " + QuotePath(base.path()) +
@@ -159,7 +164,7 @@ Result<std::shared_ptr<const Dataset>> OpenDataset(const DatasetSpec& spec,
     return InvalidArgument("image folder " + QuotePath(base.path()) +
                            " is a file; name the directory that holds the class folders");
   }
-  return OpenImageFolder(std::move(base), spec.path);
+  return OpenImageFolder(std::move(location), spec.path);
 }
 
 }  // namespace pinfeed

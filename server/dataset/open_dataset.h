@@ -10,6 +10,7 @@
 #include "common/base/result.h"
 #include "common/spec/feed_spec.h"
 #include "server/dataset/dataset.h"
+#include "server/storage/storage.h"
 
 namespace pinfeed {
 
@@ -22,5 +23,9 @@ Status CheckDatasetFormat(std::string_view format);
 // kInvalidArgument / kDataLoss name the file and the reason.
 Result<std::shared_ptr<const Dataset>> OpenDataset(const DatasetSpec& spec,
                                                    const std::vector<std::string>& allowed_roots);
+
+// The same of a place that was resolved.
+Result<std::shared_ptr<const Dataset>> OpenDatasetAt(std::shared_ptr<const Location> location,
+                                                     const DatasetSpec& spec);
 
 }  // namespace pinfeed

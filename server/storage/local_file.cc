@@ -85,13 +85,9 @@ Status OpenError(const std::string& path, const std::string& root, int error_num
 
 Status LocalFile::ReadAt(uint64_t offset, std::span<std::byte> out) const {
   uint64_t end = 0;
-  const auto what = [&] {
-    return "read " + std::to_string(out.size()) + " bytes at offset " + std::to_string(offset) + " of " +
-           QuotePath(path_);
-  };
   if (!CheckedAdd(offset, out.size(), &end) ||
       end > static_cast<uint64_t>(std::numeric_limits<off_t>::max())) {
-    return DataLoss(what() + ": behind the largest offset of a file");
+    return DataLoss(ReadText(offset, out.size()) + ": behind the largest offset of a file");
   }
   size_t done = 0;
   while (done < out.size()) {
@@ -100,23 +96,12 @@ Status LocalFile::ReadAt(uint64_t offset, std::span<std::byte> out) const {
     if (got > 0) {
       done += static_cast<size_t>(got);
     } else if (got == 0) {
-      return DataLoss(what() + ": the file ends after " + std::to_string(done) + " of them; it had " +
-                      std::to_string(size_) + " bytes when it was opened");
+      return Truncated(offset, out.size(), done);
     } else if (errno != EINTR) {
-      return ErrnoStatus(what(), errno);
+      return ErrnoStatus(ReadText(offset, out.size()), errno);
     }
   }
   return OkStatus();
-}
-
-Status LocalFile::ReadAll(uint64_t max_bytes, std::vector<std::byte>& out) const {
-  if (size_ == 0) return DataLoss("read " + QuotePath(path_) + ": the file is empty");
-  if (size_ > max_bytes) {
-    return DataLoss("read " + QuotePath(path_) + ": its " + std::to_string(size_) +
-                    " bytes exceed the limit of " + std::to_string(max_bytes));
-  }
-  out.resize(size_);
-  return ReadAt(0, out);
 }
 
 Result<LocalPath> LocalPath::Resolve(std::string_view path, const std::vector<std::string>& allowed_roots) {
@@ -139,12 +124,6 @@ Result<LocalPath> LocalPath::Resolve(std::string_view path, const std::vector<st
   std::string relative = clean.substr(best == "/" ? 1 : std::min(best.size() + 1, clean.size()));
   if (relative.empty()) relative = ".";
   return LocalPath(std::move(fd), std::move(best), std::move(clean), std::move(relative));
-}
-
-std::string LocalPath::FullPath(std::string_view below) const {
-  std::string full = path_;
-  if (!below.empty()) full.append(full == "/" ? "" : "/").append(below);
-  return full;
 }
 
 Result<UniqueFd> LocalPath::Open(std::string_view below, uint64_t flags) const {
@@ -182,7 +161,7 @@ UniqueFd LocalPath::OpenBeneath(const std::string& relative, uint64_t flags, int
   return {};
 }
 
-Result<LocalFile> LocalPath::OpenFile(std::string_view below) const {
+Result<std::unique_ptr<const RandomAccessFile>> LocalPath::OpenFile(std::string_view below) const {
   // O_NONBLOCK: opening a FIFO for reading waits for its writer otherwise. Regular files ignore it.
   Result<UniqueFd> opened = Open(below, O_RDONLY | O_NONBLOCK | O_NOCTTY);
   const auto refuse = [&](std::string_view kind) {
@@ -196,7 +175,8 @@ Result<LocalFile> LocalPath::OpenFile(std::string_view below) const {
   if (::fstat(fd.get(), &info) != 0) return ErrnoStatus("stat " + QuotePath(FullPath(below)), errno);
   if (!S_ISREG(info.st_mode)) return refuse(KindText(info.st_mode));
   if (info.st_size < 0) return DataLoss("stat " + QuotePath(FullPath(below)) + ": negative size");
-  return LocalFile(std::move(fd), FullPath(below), static_cast<uint64_t>(info.st_size));
+  return std::unique_ptr<const RandomAccessFile>(
+      new LocalFile(std::move(fd), FullPath(below), static_cast<uint64_t>(info.st_size)));
 }
 
 Result<UniqueFd> LocalPath::OpenDirectory(std::string_view below) const {
@@ -213,12 +193,6 @@ Result<NodeKind> LocalPath::Kind(std::string_view below) const {
   if (::fstat(fd.get(), &info) != 0) return ErrnoStatus("stat " + QuotePath(FullPath(below)), errno);
   if (S_ISREG(info.st_mode)) return NodeKind::kFile;
   return S_ISDIR(info.st_mode) ? NodeKind::kDirectory : NodeKind::kOther;
-}
-
-Result<NodeId> IdOf(const UniqueFd& directory) {
-  struct stat info = {};
-  if (::fstat(directory.get(), &info) != 0) return ErrnoStatus("stat an open directory", errno);
-  return NodeId{info.st_dev, info.st_ino};
 }
 
 }  // namespace pinfeed

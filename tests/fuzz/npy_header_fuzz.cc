@@ -4,7 +4,7 @@
 //
 //   clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -I. tests/fuzz/npy_header_fuzz.cc
 //   server/dataset/formats/npy_header.cc
-//     server/storage/local_file.cc common/base/quote.cc common/base/status.cc common/spec/tensor_spec.cc -o
+//     server/storage/storage.cc common/base/quote.cc common/base/status.cc common/spec/tensor_spec.cc -o
 //     npy_header_fuzz
 //   ./npy_header_fuzz -max_total_time=120 -dict=tests/fuzz/npy_header.dict
 //

@@ -16,7 +16,7 @@ constexpr size_t kLabelField = 1;
 // each read, so that a million of them need no million descriptors. Threads and errors: as Dataset says.
 class ImageFolder final : public Dataset {
  public:
-  ImageFolder(LocalPath base, ImageIndex index, DatasetInfo info)
+  ImageFolder(std::shared_ptr<const Location> base, ImageIndex index, DatasetInfo info)
       : base_(std::move(base)), index_(std::move(index)), info_(std::move(info)) {}
 
   const DatasetInfo& info() const override { return info_; }
@@ -31,22 +31,23 @@ class ImageFolder final : public Dataset {
 
   Status ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
     PF_CHECK(field == kImageField, "image_folder has one encoded field");
-    ASSIGN_OR_RETURN(const LocalFile file, base_.OpenFile(index_.Path(id)));
-    return file.ReadAll(kMaxImageFileBytes, out);
+    ASSIGN_OR_RETURN(const auto file, base_->OpenFile(index_.Path(id)));
+    return file->ReadAll(kMaxImageFileBytes, out);
   }
 
-  std::string Describe(uint64_t id) const override { return EscapeName(base_.FullPath(index_.Path(id))); }
+  std::string Describe(uint64_t id) const override { return EscapeName(base_->FullPath(index_.Path(id))); }
 
  private:
-  const LocalPath base_;
+  const std::shared_ptr<const Location> base_;
   const ImageIndex index_;
   const DatasetInfo info_;
 };
 
 }  // namespace
 
-Result<std::shared_ptr<const Dataset>> OpenImageFolder(LocalPath base, std::string user_path) {
-  ASSIGN_OR_RETURN(ImageIndex index, ImageIndex::Build(base));
+Result<std::shared_ptr<const Dataset>> OpenImageFolder(std::shared_ptr<const Location> base,
+                                                       std::string user_path) {
+  ASSIGN_OR_RETURN(ImageIndex index, ImageIndex::Build(*base));
   DatasetInfo info;
   info.format = "image_folder";
   info.path = std::move(user_path);

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "server/dataset/dataset.h"
-#include "server/storage/local_file.h"
+#include "server/storage/storage.h"
 
 namespace pinfeed {
 
@@ -20,6 +20,7 @@ inline constexpr uint64_t kMaxImageFileBytes = uint64_t{1} << 30;
 // are passed over, but image files that cannot be decoded here (.webp, .bmp, ...), dangling links to images
 // and classes without image are errors that name them: samples never go missing silently. `user_path` is what
 // DatasetInfo::path will say.
-Result<std::shared_ptr<const Dataset>> OpenImageFolder(LocalPath base, std::string user_path);
+Result<std::shared_ptr<const Dataset>> OpenImageFolder(std::shared_ptr<const Location> base,
+                                                       std::string user_path);
 
 }  // namespace pinfeed

@@ -8,20 +8,19 @@
 #include "common/base/quote.h"
 #include "server/dataset/file_kinds.h"
 #include "server/dataset/name_order.h"
-#include "server/storage/directory_walk.h"
 
 namespace pinfeed {
 namespace {
 
 constexpr uint64_t kMaxNameBytes = std::numeric_limits<uint32_t>::max();
 
-Status TooLarge(const LocalPath& base) {
+Status TooLarge(const Location& base) {
   return ResourceExhausted("index " + QuotePath(base.path()) + ": the names of its files exceed " +
                            std::to_string(kMaxNameBytes) + " bytes; split the dataset");
 }
 
 // Whether a directory holds class folders and no image beside them.
-Result<bool> HoldsClassFolders(const LocalPath& base, const std::string& name) {
+Result<bool> HoldsClassFolders(const Location& base, const std::string& name) {
   bool has_folder = false;
   bool has_image = false;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
@@ -31,13 +30,13 @@ Result<bool> HoldsClassFolders(const LocalPath& base, const std::string& name) {
       has_image = true;
     return OkStatus();
   };
-  ASSIGN_OR_RETURN([[maybe_unused]] const NodeId id, ScanDirectory(base, name, visit));
+  ASSIGN_OR_RETURN([[maybe_unused]] const NodeId id, base.List(name, visit));
   return has_folder && !has_image;
 }
 
 // A root that holds train, val and so on would be read as a dataset of the classes "train" and "val", labels
 // and all. A class may have such a name: the only one, with images of its own, or one among others.
-Status CheckHoldsNoParts(const LocalPath& base, const std::vector<std::string>& classes) {
+Status CheckHoldsNoParts(const Location& base, const std::vector<std::string>& classes) {
   std::string listed;
   std::string part;
   size_t parts = 0;
@@ -57,7 +56,7 @@ Status CheckHoldsNoParts(const LocalPath& base, const std::vector<std::string>& 
 }
 
 // images/ beside masks/ would be read as a dataset of two classes.
-Status CheckHoldsNoMasks(const LocalPath& base, const std::vector<std::string>& classes) {
+Status CheckHoldsNoMasks(const Location& base, const std::vector<std::string>& classes) {
   if (classes.size() != 2) return OkStatus();
   const auto masks = std::ranges::find_if(classes, IsMasksName);
   if (masks == classes.end() || std::ranges::find_if(classes, IsImagesName) == classes.end())
@@ -70,7 +69,7 @@ Status CheckHoldsNoMasks(const LocalPath& base, const std::vector<std::string>& 
 }
 
 // Decides about one entry that is no directory: true for an image, false for what is passed over.
-Result<bool> IsImage(const LocalPath& base, std::string_view directory, const DirectoryEntry& entry) {
+Result<bool> IsImage(const Location& base, std::string_view directory, const DirectoryEntry& entry) {
   const auto object = [&] {
     return "image folder entry " + QuotePath(base.FullPath(JoinPath(directory, entry.name)));
   };
@@ -88,7 +87,7 @@ Result<bool> IsImage(const LocalPath& base, std::string_view directory, const Di
 
 }  // namespace
 
-Result<ImageIndex> ImageIndex::Build(const LocalPath& base) {
+Result<ImageIndex> ImageIndex::Build(const Location& base) {
   ImageIndex index;
   std::string stray_image;
   uint64_t bytes = 0;
@@ -102,7 +101,7 @@ Result<ImageIndex> ImageIndex::Build(const LocalPath& base) {
     }
     return OkStatus();
   };
-  ASSIGN_OR_RETURN(const NodeId root, ScanDirectory(base, "", visit));
+  ASSIGN_OR_RETURN(const NodeId root, base.List("", visit));
   if (index.classes_.empty()) {
     const std::string object = "image folder " + QuotePath(base.path());
     if (!stray_image.empty()) {
@@ -124,7 +123,7 @@ Result<ImageIndex> ImageIndex::Build(const LocalPath& base) {
   return index;
 }
 
-Status ImageIndex::AddClass(const LocalPath& base, const NodeId& root, uint32_t label) {
+Status ImageIndex::AddClass(const Location& base, const NodeId& root, uint32_t label) {
   // Which directories the class holds, by what path. Each is entered once: a second time means links that
   // lead in a circle, or a class that would hold an image twice, and without this a few links could make the
   // walk endless.
@@ -152,7 +151,7 @@ Status ImageIndex::AddClass(const LocalPath& base, const NodeId& root, uint32_t 
       }
       return bytes + names_.size() > kMaxNameBytes ? TooLarge(base) : OkStatus();
     };
-    ASSIGN_OR_RETURN(const NodeId id, ScanDirectory(base, directory.path, visit));
+    ASSIGN_OR_RETURN(const NodeId id, base.List(directory.path, visit));
     const auto [earlier, is_new] = seen.emplace(id, directory.path);
     if (!is_new) {
       return InvalidArgument("image folder " + QuotePath(base.path()) + ": " + QuotePath(directory.path) +
@@ -173,7 +172,7 @@ Status ImageIndex::AddClass(const LocalPath& base, const NodeId& root, uint32_t 
   return OkStatus();
 }
 
-Status ImageIndex::AddDirectory(const LocalPath& base, std::string path, uint32_t label,
+Status ImageIndex::AddDirectory(const Location& base, std::string path, uint32_t label,
                                 std::vector<std::string>& names) {
   SortByName(names);
   for (const std::string& name : names) {

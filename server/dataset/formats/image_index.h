@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "server/dataset/fingerprint.h"
-#include "server/storage/local_file.h"
+#include "server/storage/storage.h"
 
 namespace pinfeed {
 
@@ -18,7 +18,7 @@ namespace pinfeed {
 // name is names_[name_ends_[i - 1] .. name_ends_[i]).
 class ImageIndex {
  public:
-  static Result<ImageIndex> Build(const LocalPath& base);
+  static Result<ImageIndex> Build(const Location& base);
 
   uint64_t samples() const { return name_ends_.size(); }
   const std::vector<std::string>& classes() const { return classes_; }  // raw names, by label
@@ -34,8 +34,8 @@ class ImageIndex {
   };
   const Directory& DirectoryOf(uint64_t id) const;
   std::string_view Name(uint64_t id) const;
-  Status AddClass(const LocalPath& base, const NodeId& root, uint32_t label);
-  Status AddDirectory(const LocalPath& base, std::string path, uint32_t label,
+  Status AddClass(const Location& base, const NodeId& root, uint32_t label);
+  Status AddDirectory(const Location& base, std::string path, uint32_t label,
                       std::vector<std::string>& names);
 
   std::vector<std::string> classes_;

@@ -9,7 +9,6 @@
 #include "common/base/quote.h"
 #include "server/dataset/fingerprint.h"
 #include "server/dataset/formats/npy_header.h"
-#include "server/storage/directory_walk.h"
 
 namespace pinfeed {
 namespace {
@@ -25,7 +24,7 @@ constexpr size_t kWindowBytes = 65536;
 constexpr uint64_t kDenseStrideBytes = 4096;
 
 struct Column {
-  LocalFile file;
+  std::unique_ptr<const RandomAccessFile> file;
   NpyHeader header;
   uint64_t sample_bytes = 0;
 };
@@ -98,7 +97,7 @@ Status GatherFortran(const Column& column, uint64_t id, std::span<std::byte> out
   for (uint64_t first = 0; first < count; first += per_window) {
     const uint64_t here = std::min(per_window, count - first);
     const std::span<std::byte> part(window.data(), (here - 1) * stride + item);
-    RETURN_IF_ERROR(column.file.ReadAt(column.header.data_offset + id * item + first * stride, part));
+    RETURN_IF_ERROR(column.file->ReadAt(column.header.data_offset + id * item + first * stride, part));
     for (uint64_t i = 0; i < here; ++i, odometer.Advance()) {
       std::memcpy(out.data() + odometer.c_index() * item, part.data() + i * stride, item);
     }
@@ -123,7 +122,7 @@ class NpyDataset final : public Dataset {
     if (column.header.fortran_order) {
       RETURN_IF_ERROR(GatherFortran(column, id, out));
     } else {
-      RETURN_IF_ERROR(column.file.ReadAt(column.header.data_offset + id * column.sample_bytes, out));
+      RETURN_IF_ERROR(column.file->ReadAt(column.header.data_offset + id * column.sample_bytes, out));
     }
     if (column.header.big_endian) SwapBytes(column.header.dtype, out);
     return OkStatus();
@@ -144,21 +143,21 @@ class NpyDataset final : public Dataset {
   const DatasetInfo info_;
 };
 
-Status AddColumn(const LocalPath& base, std::string_view below, std::string name,
-                 std::vector<Column>& columns, DatasetInfo& info) {
-  ASSIGN_OR_RETURN(LocalFile file, base.OpenFile(below));
-  const std::string object = "open " + QuotePath(file.path());
+Status AddColumn(const Location& base, std::string_view below, std::string name, std::vector<Column>& columns,
+                 DatasetInfo& info) {
+  ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base.OpenFile(below));
+  const std::string object = "open " + QuotePath(file->path());
   if (name.empty() || !IsUtf8(name) || EscapeName(name) != name) {
     return InvalidArgument(
         object +
         ": the name before .npy names the field, so it must be text without control characters, quotes "
         "or backslashes");
   }
-  ASSIGN_OR_RETURN(NpyHeader header, ReadNpyHeader(file));
+  ASSIGN_OR_RETURN(NpyHeader header, ReadNpyHeader(*file));
   const auto samples = static_cast<uint64_t>(header.shape[0]);
   if (!columns.empty() && samples != info.samples) {
     return InvalidArgument(object + ": its first dimension is " + std::to_string(samples) + ", but that of " +
-                           QuotePath(columns[0].file.path()) + " is " + std::to_string(info.samples) +
+                           QuotePath(columns[0].file->path()) + " is " + std::to_string(info.samples) +
                            "; every field needs the same number of samples");
   }
   info.samples = samples;
@@ -174,7 +173,7 @@ Status AddColumn(const LocalPath& base, std::string_view below, std::string name
   return OkStatus();
 }
 
-std::shared_ptr<const Dataset> Finish(const LocalPath& base, std::vector<Column> columns,
+std::shared_ptr<const Dataset> Finish(const Location& base, std::vector<Column> columns,
                                       std::string user_path, DatasetInfo info) {
   info.format = "npy";
   info.path = std::move(user_path);
@@ -187,7 +186,7 @@ std::shared_ptr<const Dataset> Finish(const LocalPath& base, std::vector<Column>
 
 }  // namespace
 
-Result<std::shared_ptr<const Dataset>> OpenNpyDirectory(const LocalPath& base, std::string user_path) {
+Result<std::shared_ptr<const Dataset>> OpenNpyDirectory(const Location& base, std::string user_path) {
   std::vector<std::string> names;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
     if (!entry.name.ends_with(kExtension)) return OkStatus();
@@ -199,7 +198,7 @@ Result<std::shared_ptr<const Dataset>> OpenNpyDirectory(const LocalPath& base, s
     names.emplace_back(entry.name);
     return OkStatus();
   };
-  ASSIGN_OR_RETURN([[maybe_unused]] const NodeId id, ScanDirectory(base, "", visit));
+  ASSIGN_OR_RETURN([[maybe_unused]] const NodeId id, base.List("", visit));
   if (names.empty()) {
     return InvalidArgument("npy dataset " + QuotePath(base.path()) +
                            " holds no .npy file; expected one per field, as in images.npy");
@@ -213,7 +212,7 @@ Result<std::shared_ptr<const Dataset>> OpenNpyDirectory(const LocalPath& base, s
   return Finish(base, std::move(columns), std::move(user_path), std::move(info));
 }
 
-Result<std::shared_ptr<const Dataset>> OpenNpyFile(const LocalPath& base, std::string user_path) {
+Result<std::shared_ptr<const Dataset>> OpenNpyFile(const Location& base, std::string user_path) {
   std::vector<Column> columns;
   DatasetInfo info;
   RETURN_IF_ERROR(AddColumn(base, "", "data", columns, info));

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "server/dataset/dataset.h"
-#include "server/storage/local_file.h"
+#include "server/storage/storage.h"
 
 namespace pinfeed {
 
@@ -20,7 +20,7 @@ inline constexpr size_t kMaxNpyFields = 256;
 // array spreads each sample over the whole file: it is gathered in bounded memory, correct but slow (one read
 // per element once the first dimension spans more than 4 KiB); np.ascontiguousarray before np.save mends it.
 // `user_path` is what DatasetInfo::path will say.
-Result<std::shared_ptr<const Dataset>> OpenNpyDirectory(const LocalPath& base, std::string user_path);
-Result<std::shared_ptr<const Dataset>> OpenNpyFile(const LocalPath& base, std::string user_path);
+Result<std::shared_ptr<const Dataset>> OpenNpyDirectory(const Location& base, std::string user_path);
+Result<std::shared_ptr<const Dataset>> OpenNpyFile(const Location& base, std::string user_path);
 
 }  // namespace pinfeed

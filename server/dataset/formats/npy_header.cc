@@ -296,7 +296,7 @@ Result<NpyHeader> ParseNpyHeader(std::span<const std::byte> start) {
   return header;
 }
 
-Result<NpyHeader> ReadNpyHeader(const LocalFile& file) {
+Result<NpyHeader> ReadNpyHeader(const RandomAccessFile& file) {
   const auto in_file = [&](const Status& status) {
     return status.WithContext("open " + QuotePath(file.path()));
   };

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/spec/tensor_spec.h"
-#include "server/storage/local_file.h"
+#include "server/storage/storage.h"
 
 namespace pinfeed {
 
@@ -35,6 +35,6 @@ Result<NpyHeader> ParseNpyHeader(std::span<const std::byte> start);
 
 // Reads and parses the header of `file` and checks that its size is exactly what the header needs (kDataLoss
 // with both numbers).
-Result<NpyHeader> ReadNpyHeader(const LocalFile& file);
+Result<NpyHeader> ReadNpyHeader(const RandomAccessFile& file);
 
 }  // namespace pinfeed

@@ -66,7 +66,8 @@ struct Stream {
 // Invariant: info().samples is such that every sample ends within the stream, so no position overflows.
 class Tokens final : public Dataset {
  public:
-  Tokens(LocalFile file, const Stream& stream, uint64_t length, uint64_t stride, DatasetInfo info)
+  Tokens(std::unique_ptr<const RandomAccessFile> file, const Stream& stream, uint64_t length, uint64_t stride,
+         DatasetInfo info)
       : file_(std::move(file)), stream_(stream), length_(length), stride_(stride), info_(std::move(info)) {}
 
   const DatasetInfo& info() const override { return info_; }
@@ -89,7 +90,7 @@ class Tokens final : public Dataset {
 
   std::string Describe(uint64_t id) const override {
     const uint64_t begin = id * stride_;
-    return EscapeName(file_.path()) + "[" + std::to_string(id) + "] (tokens " + std::to_string(begin) +
+    return EscapeName(file_->path()) + "[" + std::to_string(id) + "] (tokens " + std::to_string(begin) +
            " to " + std::to_string(begin + length_) + ")";
   }
 
@@ -111,21 +112,21 @@ class Tokens final : public Dataset {
     for (uint64_t done = 0; done < length_; done += kBlockTokens) {
       const size_t count = std::min<uint64_t>(kBlockTokens, length_ - done);
       const std::span<std::byte> part(block.data(), (count + 1) * sizeof(Token));
-      RETURN_IF_ERROR(file_.ReadAt(stream_.offset + (first + done) * sizeof(Token), part));
+      RETURN_IF_ERROR(file_->ReadAt(stream_.offset + (first + done) * sizeof(Token), part));
       if (!x.empty()) Widen<Token>(part.data(), count, x.data() + done * sizeof(int64_t));
       if (!y.empty()) Widen<Token>(part.data() + sizeof(Token), count, y.data() + done * sizeof(int64_t));
     }
     return OkStatus();
   }
 
-  const LocalFile file_;
+  const std::unique_ptr<const RandomAccessFile> file_;
   const Stream stream_;
   const uint64_t length_;
   const uint64_t stride_;
   const DatasetInfo info_;
 };
 
-Result<Stream> NpyStream(const LocalFile& file, std::optional<DType> said) {
+Result<Stream> NpyStream(const RandomAccessFile& file, std::optional<DType> said) {
   ASSIGN_OR_RETURN(const NpyHeader header, ReadNpyHeader(file));
   const bool is_token = header.dtype == DType::kUint16 || header.dtype == DType::kUint32;
   if (header.shape.size() != 1 || !is_token || header.big_endian) {
@@ -142,7 +143,7 @@ Result<Stream> NpyStream(const LocalFile& file, std::optional<DType> said) {
   return Stream{header.dtype, header.data_offset, static_cast<uint64_t>(header.shape[0])};
 }
 
-Result<Stream> FlatStream(const LocalFile& file, DType dtype) {
+Result<Stream> FlatStream(const RandomAccessFile& file, DType dtype) {
   if (dtype != DType::kUint16 && dtype != DType::kUint32) {
     return InvalidArgument("token_dtype is " + std::string(DTypeName(dtype)) +
                            "; it must be uint16 or uint32");
@@ -157,7 +158,7 @@ Result<Stream> FlatStream(const LocalFile& file, DType dtype) {
 
 // A headerless file does not say how wide its tokens are. Read as uint16, wider ones show: every second
 // number is the high half of an id, so small.
-Status CheckIsUint16(const LocalFile& file) {
+Status CheckIsUint16(const RandomAccessFile& file) {
   constexpr uint16_t kMaxHighHalf = 15;  // of ids up to a million
   constexpr size_t kFewest = 64;         // fewer numbers may be small by chance
   std::array<uint16_t, 4096> numbers;
@@ -181,20 +182,20 @@ Status CheckIsUint16(const LocalFile& file) {
 
 }  // namespace
 
-Result<std::shared_ptr<const Dataset>> OpenTokens(const LocalPath& base, const DatasetSpec& spec) {
+Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, const DatasetSpec& spec) {
   if (spec.sequence_length == 0) {
     return InvalidArgument("tokens dataset " + QuotePath(base.path()) +
                            " needs a sequence_length of at least 1");
   }
-  ASSIGN_OR_RETURN(LocalFile file, base.OpenFile(""));
+  ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base.OpenFile(""));
   ASSIGN_OR_RETURN(const Stream stream, base.path().ends_with(".npy")
-                                            ? NpyStream(file, spec.token_dtype)
-                                            : FlatStream(file, spec.token_dtype.value_or(DType::kUint16)));
-  if (!spec.token_dtype && !base.path().ends_with(".npy")) RETURN_IF_ERROR(CheckIsUint16(file));
+                                            ? NpyStream(*file, spec.token_dtype)
+                                            : FlatStream(*file, spec.token_dtype.value_or(DType::kUint16)));
+  if (!spec.token_dtype && !base.path().ends_with(".npy")) RETURN_IF_ERROR(CheckIsUint16(*file));
   const uint64_t length = spec.sequence_length;
   const uint64_t stride = spec.stride == 0 ? length : spec.stride;
   if (stream.tokens < length + 1) {
-    return InvalidArgument("open " + QuotePath(file.path()) + ": it holds " + std::to_string(stream.tokens) +
+    return InvalidArgument("open " + QuotePath(file->path()) + ": it holds " + std::to_string(stream.tokens) +
                            " tokens, but one sample of sequence_length " + std::to_string(length) +
                            " needs " + std::to_string(length + 1));
   }

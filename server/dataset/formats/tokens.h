@@ -7,7 +7,7 @@
 
 #include "common/spec/feed_spec.h"
 #include "server/dataset/dataset.h"
-#include "server/storage/local_file.h"
+#include "server/storage/storage.h"
 
 namespace pinfeed {
 
@@ -15,6 +15,6 @@ namespace pinfeed {
 // there are floor((tokens - (sequence_length + 1)) / stride) + 1. `spec` gives sequence_length, stride, the
 // element type of a flat file and the path as the user named it; a file whose name ends in .npy tells its own
 // element type.
-Result<std::shared_ptr<const Dataset>> OpenTokens(const LocalPath& base, const DatasetSpec& spec);
+Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, const DatasetSpec& spec);
 
 }  // namespace pinfeed

@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include "server/storage/local_file.h"
 #include "tests/support/testing.h"
 #include "tests/unit/dataset/npy_file.h"
 
@@ -25,7 +26,7 @@ class ImageFolderTest : public ::testing::Test {
   Result<std::shared_ptr<const Dataset>> Open() const {
     Result<LocalPath> base = LocalPath::Resolve(Path("set"), {dir_.path()});
     if (!base.ok()) return base.status();
-    return OpenImageFolder(*std::move(base), "as named");
+    return OpenImageFolder(std::make_shared<const LocalPath>(*std::move(base)), "as named");
   }
   // The files in sample order, as "label path".
   std::vector<std::string> Listing(const Dataset& dataset) const {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "server/storage/local_file.h"
 #include "tests/support/testing.h"
 #include "tests/unit/dataset/npy_file.h"
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "server/storage/local_file.h"
 #include "tests/support/testing.h"
 #include "tests/unit/dataset/npy_file.h"
 

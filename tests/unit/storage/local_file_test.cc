@@ -14,7 +14,6 @@
 #include <limits>
 #include <thread>
 
-#include "server/storage/directory_walk.h"
 #include "tests/support/testing.h"
 
 namespace pinfeed {
@@ -43,7 +42,7 @@ class LocalFileTest : public ::testing::Test {
     if (!base.ok()) return base.status();
     return base->OpenFile(below).status();
   }
-  static std::string Text(const LocalFile& file) {
+  static std::string Text(const RandomAccessFile& file) {
     std::vector<std::byte> bytes;
     EXPECT_OK(file.ReadAll(1000, bytes));
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -54,19 +53,19 @@ class LocalFileTest : public ::testing::Test {
 
 TEST_F(LocalFileTest, OpensAFileBelowThePathAndThePathItself) {
   ASSERT_OK_AND_ASSIGN(const LocalPath folder, Resolve("root/set"));
-  ASSERT_OK_AND_ASSIGN(const LocalFile file, folder.OpenFile("a.txt"));
-  EXPECT_EQ(Text(file), "hello");
-  EXPECT_EQ(file.size(), 5U);
-  EXPECT_EQ(file.path(), Path("root/set/a.txt"));
+  ASSERT_OK_AND_ASSIGN(const auto file, folder.OpenFile("a.txt"));
+  EXPECT_EQ(Text(*file), "hello");
+  EXPECT_EQ(file->size(), 5U);
+  EXPECT_EQ(file->path(), Path("root/set/a.txt"));
   ASSERT_OK_AND_ASSIGN(const LocalPath itself, Resolve("root/set/a.txt"));
-  ASSERT_OK_AND_ASSIGN(const LocalFile same, itself.OpenFile(""));
-  EXPECT_EQ(Text(same), "hello");
+  ASSERT_OK_AND_ASSIGN(const auto same, itself.OpenFile(""));
+  EXPECT_EQ(Text(*same), "hello");
 }
 
 TEST_F(LocalFileTest, TheRootItselfCanBeTheDataset) {
   ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve("root"));
-  ASSERT_OK_AND_ASSIGN(const LocalFile file, base.OpenFile("set/a.txt"));
-  EXPECT_EQ(Text(file), "hello");
+  ASSERT_OK_AND_ASSIGN(const auto file, base.OpenFile("set/a.txt"));
+  EXPECT_EQ(Text(*file), "hello");
   ASSERT_OK_AND_ASSIGN(const LocalPath slash, LocalPath::Resolve("/", {"/"}));
   EXPECT_EQ(slash.FullPath("etc"), "/etc");
   EXPECT_OK(slash.OpenDirectory("").status());
@@ -76,8 +75,8 @@ TEST_F(LocalFileTest, PathsAreCleanedBeforeTheyAreCompared) {
   ASSERT_OK_AND_ASSIGN(const LocalPath base,
                        LocalPath::Resolve(Path("root") + "//./set/", {Path(".") + "/root///"}));
   EXPECT_EQ(base.path(), Path("root/set"));
-  ASSERT_OK_AND_ASSIGN(const LocalFile file, base.OpenFile("a.txt"));
-  EXPECT_EQ(Text(file), "hello");
+  ASSERT_OK_AND_ASSIGN(const auto file, base.OpenFile("a.txt"));
+  EXPECT_EQ(Text(*file), "hello");
 }
 
 TEST_F(LocalFileTest, RefusesPathsThatNameNothingCertain) {
@@ -120,15 +119,15 @@ TEST_F(LocalFileTest, TheLongestRootDecides) {
 TEST_F(LocalFileTest, ARootMayBeALink) {
   fs::create_symlink("root", Path("alias"));
   ASSERT_OK_AND_ASSIGN(const LocalPath base, LocalPath::Resolve(Path("alias/set"), {Path("alias")}));
-  ASSERT_OK_AND_ASSIGN(const LocalFile file, base.OpenFile("a.txt"));
-  EXPECT_EQ(Text(file), "hello");
+  ASSERT_OK_AND_ASSIGN(const auto file, base.OpenFile("a.txt"));
+  EXPECT_EQ(Text(*file), "hello");
 }
 
 TEST_F(LocalFileTest, LinksThatStayBelowTheRootAreFollowed) {
   fs::create_symlink("../other", Path("root/set/folder"));
   ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve("root/set"));
-  ASSERT_OK_AND_ASSIGN(const LocalFile file, base.OpenFile("folder/b.txt"));
-  EXPECT_EQ(Text(file), "other");
+  ASSERT_OK_AND_ASSIGN(const auto file, base.OpenFile("folder/b.txt"));
+  EXPECT_EQ(Text(*file), "other");
   ASSERT_OK_AND_ASSIGN(const NodeKind kind, base.Kind("folder"));
   EXPECT_EQ(kind, NodeKind::kDirectory);
 }
@@ -156,8 +155,8 @@ TEST_F(LocalFileTest, AbsoluteLinksToPlacesBelowTheRootAreFollowed) {
   fs::create_symlink(Path("root"), Path("alias"));
   ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve("root/set"));
   for (const char* name : {"folder/b.txt", "twice.txt"}) {
-    ASSERT_OK_AND_ASSIGN(const LocalFile file, base.OpenFile(name));
-    EXPECT_EQ(Text(file), "other");
+    ASSERT_OK_AND_ASSIGN(const auto file, base.OpenFile(name));
+    EXPECT_EQ(Text(*file), "other");
   }
   ASSERT_OK_AND_ASSIGN(const LocalPath by_alias, LocalPath::Resolve(Path("alias/set"), {Path("alias")}));
   EXPECT_OK(by_alias.OpenFile("twice.txt").status());
@@ -202,41 +201,41 @@ TEST_F(LocalFileTest, NamesWithControlBytesStayOnOneLine) {
 
 TEST_F(LocalFileTest, ReadsExactRanges) {
   ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve("root/set"));
-  ASSERT_OK_AND_ASSIGN(const LocalFile file, base.OpenFile("a.txt"));
+  ASSERT_OK_AND_ASSIGN(const auto file, base.OpenFile("a.txt"));
   std::vector<std::byte> out(3);
-  ASSERT_OK(file.ReadAt(1, out));
+  ASSERT_OK(file->ReadAt(1, out));
   EXPECT_EQ(static_cast<char>(out[0]), 'e');
   EXPECT_EQ(static_cast<char>(out[2]), 'l');
-  EXPECT_OK(file.ReadAt(99, {}));
-  EXPECT_THAT(file.ReadAt(3, out),
+  EXPECT_OK(file->ReadAt(99, {}));
+  EXPECT_THAT(file->ReadAt(3, out),
               StatusIs(Code::kDataLoss,
                        AllOf(HasSubstr("3 bytes at offset 3 of"), HasSubstr("a.txt"), HasSubstr("after 2"))));
-  EXPECT_THAT(file.ReadAt(std::numeric_limits<uint64_t>::max(), out),
+  EXPECT_THAT(file->ReadAt(std::numeric_limits<uint64_t>::max(), out),
               StatusIs(Code::kDataLoss, HasSubstr("largest offset")));
-  EXPECT_THAT(file.ReadAt(std::numeric_limits<int64_t>::max(), out),
+  EXPECT_THAT(file->ReadAt(std::numeric_limits<int64_t>::max(), out),
               StatusIs(Code::kDataLoss, HasSubstr("largest offset")));
 }
 
 TEST_F(LocalFileTest, AFileCutWhileOpenIsDataLoss) {
   ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve("root/set"));
-  ASSERT_OK_AND_ASSIGN(const LocalFile file, base.OpenFile("a.txt"));
+  ASSERT_OK_AND_ASSIGN(const auto file, base.OpenFile("a.txt"));
   fs::resize_file(Path("root/set/a.txt"), 2);
   std::vector<std::byte> out;
-  EXPECT_THAT(file.ReadAll(1000, out),
+  EXPECT_THAT(file->ReadAll(1000, out),
               StatusIs(Code::kDataLoss, AllOf(HasSubstr("after 2"), HasSubstr("had 5 bytes"))));
 }
 
 TEST_F(LocalFileTest, WholeFilesAreBounded) {
   dir_.Write("root/set/empty", "");
   ASSERT_OK_AND_ASSIGN(const LocalPath base, Resolve("root/set"));
-  ASSERT_OK_AND_ASSIGN(const LocalFile file, base.OpenFile("a.txt"));
-  ASSERT_OK_AND_ASSIGN(const LocalFile empty, base.OpenFile("empty"));
+  ASSERT_OK_AND_ASSIGN(const auto file, base.OpenFile("a.txt"));
+  ASSERT_OK_AND_ASSIGN(const auto empty, base.OpenFile("empty"));
   std::vector<std::byte> out;
-  EXPECT_OK(file.ReadAll(5, out));
+  EXPECT_OK(file->ReadAll(5, out));
   EXPECT_THAT(
-      file.ReadAll(4, out),
+      file->ReadAll(4, out),
       StatusIs(Code::kDataLoss, AllOf(HasSubstr("a.txt"), HasSubstr("5 bytes exceed the limit of 4"))));
-  EXPECT_THAT(empty.ReadAll(5, out), StatusIs(Code::kDataLoss, HasSubstr("is empty")));
+  EXPECT_THAT(empty->ReadAll(5, out), StatusIs(Code::kDataLoss, HasSubstr("is empty")));
 }
 
 TEST_F(LocalFileTest, AKernelWithoutOpenat2IsNamed) {
@@ -271,24 +270,23 @@ TEST_F(LocalFileTest, ScanTellsWhatEachEntryIs) {
     seen.emplace_back(entry.name, entry.kind);
     return OkStatus();
   };
-  ASSERT_OK_AND_ASSIGN(const NodeId id, ScanDirectory(base, "", visit));
+  ASSERT_OK_AND_ASSIGN(const NodeId id, base.List("", visit));
   EXPECT_THAT(seen, UnorderedElementsAre(
                         std::pair("a.txt", EntryKind::kFile), std::pair("dir", EntryKind::kDirectory),
                         std::pair("to_dir", EntryKind::kDirectory), std::pair("to_file", EntryKind::kFile),
                         std::pair("to_nothing", EntryKind::kDangling), std::pair("fifo", EntryKind::kOther)));
-  ASSERT_OK_AND_ASSIGN(const NodeId same, ScanDirectory(base, "../set", visit));
+  ASSERT_OK_AND_ASSIGN(const NodeId same, base.List("../set", visit));
   EXPECT_TRUE(id == same);
-  EXPECT_THAT(ScanDirectory(base, "a.txt", visit), StatusIs(Code::kNotFound, HasSubstr("a.txt")));
+  EXPECT_THAT(base.List("a.txt", visit), StatusIs(Code::kNotFound, HasSubstr("a.txt")));
   const auto stop = [](const DirectoryEntry&) { return DataLoss("stop"); };
-  EXPECT_THAT(ScanDirectory(base, "", stop), StatusIs(Code::kDataLoss, "stop"));
+  EXPECT_THAT(base.List("", stop), StatusIs(Code::kDataLoss, "stop"));
 }
 
-TEST_F(LocalFileTest, AMovedFileStillReads) {
+TEST_F(LocalFileTest, AMovedPathStillOpens) {
   ASSERT_OK_AND_ASSIGN(LocalPath base, Resolve("root/set"));
   const LocalPath moved_base = std::move(base);
-  ASSERT_OK_AND_ASSIGN(LocalFile file, moved_base.OpenFile("a.txt"));
-  const LocalFile moved = std::move(file);
-  EXPECT_EQ(Text(moved), "hello");
+  ASSERT_OK_AND_ASSIGN(const auto file, moved_base.OpenFile("a.txt"));
+  EXPECT_EQ(Text(*file), "hello");
 }
 
 }  // namespace

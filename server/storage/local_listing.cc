@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// What lies in a local directory: LocalPath's List and Stamp.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <string_view>
+
+#include "common/base/quote.h"
+#include "server/storage/local_file.h"
+
+namespace pinfeed {
+namespace {
+
+// Directories with more entries than this are stamped by themselves alone: adding and removing entries still
+// shows.
+constexpr size_t kMaxStampedEntries = 4096;
+constexpr uint64_t kStart = 0xcbf29ce484222325ULL;
+
+struct DirTraits {
+  using Handle = DIR*;
+  static constexpr Handle Null() { return nullptr; }
+  static void Close(Handle handle) noexcept { ::closedir(handle); }
+};
+using UniqueDir = UniqueHandle<DirTraits>;
+
+Result<NodeId> IdOf(const UniqueFd& directory) {
+  struct stat info = {};
+  if (::fstat(directory.get(), &info) != 0) return ErrnoStatus("stat an open directory", errno);
+  return NodeId{info.st_dev, info.st_ino};
+}
+
+// Links, and every entry on file systems that do not tell its type, cost an open; others are taken at the
+// directory's word, which is enough because each later open checks again.
+Result<EntryKind> KindOf(const LocalPath& base, std::string_view below, const dirent& entry) {
+  switch (entry.d_type) {
+    case DT_REG:
+      return EntryKind::kFile;
+    case DT_DIR:
+      return EntryKind::kDirectory;
+    case DT_LNK:
+    case DT_UNKNOWN:
+      break;
+    default:
+      return EntryKind::kOther;
+  }
+  const Result<NodeKind> kind = base.Kind(JoinPath(below, entry.d_name));
+  if (!kind.ok()) {
+    if (kind.status().code() == Code::kNotFound) return EntryKind::kDangling;
+    return kind.status();
+  }
+  switch (*kind) {
+    case NodeKind::kFile:
+      return EntryKind::kFile;
+    case NodeKind::kDirectory:
+      return EntryKind::kDirectory;
+    case NodeKind::kOther:
+      break;
+  }
+  return EntryKind::kOther;
+}
+
+void Mix(uint64_t value, uint64_t& hash) {  // FNV-1a over 64-bit words: tells stamps apart, nothing more
+  hash = (hash ^ value) * 0x100000001b3ULL;
+}
+
+void MixStat(const struct stat& info, uint64_t& hash) {
+  for (const uint64_t value :
+       {static_cast<uint64_t>(info.st_dev), static_cast<uint64_t>(info.st_ino),
+        static_cast<uint64_t>(info.st_size), static_cast<uint64_t>(info.st_mtim.tv_sec),
+        static_cast<uint64_t>(info.st_mtim.tv_nsec), static_cast<uint64_t>(info.st_ctim.tv_sec),
+        static_cast<uint64_t>(info.st_ctim.tv_nsec)}) {
+    Mix(value, hash);
+  }
+}
+
+// What a link leads to, as it is followed when the dataset is read. One that leads nowhere, or out of the
+// roots, is no file of the dataset's.
+void MixTarget(const LocalPath& base, std::string_view link, uint64_t& hash) {
+  struct stat target {};
+  const Result<UniqueFd> node = base.OpenNode(link);
+  if (node.ok() && ::fstat(node->get(), &target) == 0) MixStat(target, hash);
+}
+
+}  // namespace
+
+Result<NodeId> LocalPath::List(std::string_view below, const Visit& visit) const {
+  ASSIGN_OR_RETURN(UniqueFd fd, OpenDirectory(below));
+  ASSIGN_OR_RETURN(const NodeId id, IdOf(fd));
+  const UniqueDir dir(::fdopendir(fd.get()));
+  if (!dir) return ErrnoStatus("list " + QuotePath(FullPath(below)), errno);
+  static_cast<void>(fd.release());  // closedir closes it
+  while (true) {
+    errno = 0;
+    const dirent* entry = ::readdir(dir.get());
+    if (entry == nullptr) {
+      if (errno != 0) return ErrnoStatus("list " + QuotePath(FullPath(below)), errno);
+      return id;
+    }
+    const std::string_view name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    ASSIGN_OR_RETURN(const EntryKind kind, KindOf(*this, below, *entry));
+    RETURN_IF_ERROR(visit({name, kind}));
+  }
+}
+
+Result<uint64_t> LocalPath::Stamp() const {
+  ASSIGN_OR_RETURN(const UniqueFd node, OpenNode(""));
+  struct stat info {};
+  if (::fstat(node.get(), &info) != 0) return ErrnoStatus("stat " + QuotePath(path_), errno);
+  uint64_t hash = kStart;
+  MixStat(info, hash);
+  if (!S_ISDIR(info.st_mode)) return hash;
+  ASSIGN_OR_RETURN(UniqueFd fd, OpenDirectory(""));
+  const UniqueDir directory(::fdopendir(fd.get()));
+  if (!directory) return ErrnoStatus("list " + QuotePath(path_), errno);
+  static_cast<void>(fd.release());  // closedir closes it
+  uint64_t entries = 0;
+  size_t count = 0;
+  while (const dirent* entry =
+             ::readdir(directory.get())) {  // NOLINT(concurrency-mt-unsafe): this stream is this thread's own
+    const std::string_view name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    if (++count > kMaxStampedEntries) return hash;
+    struct stat below {};
+    constexpr int kAsItIs = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT;
+    if (::fstatat(::dirfd(directory.get()), entry->d_name, &below, kAsItIs) != 0) continue;
+    uint64_t one = kStart;
+    MixStat(below, one);
+    if (S_ISLNK(below.st_mode)) MixTarget(*this, name, one);
+    entries += one;  // readdir has no order
+  }
+  Mix(entries, hash);
+  return hash;
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// The storages, by what a user writes to name a place in them.
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/storage/local_file.h"
+#include "server/storage/storage.h"
+
+namespace pinfeed {
+
+Result<std::shared_ptr<const Location>> ResolveLocation(std::string_view uri,
+                                                        const std::vector<std::string>& allowed_roots) {
+  ASSIGN_OR_RETURN(LocalPath path, LocalPath::Resolve(uri, allowed_roots));
+  return std::shared_ptr<const Location>(std::make_shared<const LocalPath>(std::move(path)));
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// A storage in memory that fails as remote storages do: reads that come short, errors, files that vanish,
+// reads that do not return until the test lets them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "common/base/sync.h"
+#include "server/storage/storage.h"
+
+namespace pinfeed {
+
+// Purpose: files by their paths ("set/a.npy"); directories are the prefixes. Must outlive its locations and
+// files. Threads: any.
+class MemoryStorage {
+ public:
+  // Makes or replaces the file, without a fault.
+  void Write(const std::string& path, std::string bytes) PF_EXCLUDES(mutex_);
+  // Reads of the file and opening it are kNotFound from now on, as after an unlink on some storages.
+  void Remove(const std::string& path) PF_EXCLUDES(mutex_);
+  // Reads give only the file's first `bytes` bytes, though it was larger when it was opened.
+  void Cut(const std::string& path, size_t bytes) PF_EXCLUDES(mutex_);
+  // Reads are EIO.
+  void Break(const std::string& path) PF_EXCLUDES(mutex_);
+  // Reads of the file do not return before Resume.
+  void Hang(const std::string& path) PF_EXCLUDES(mutex_);
+  void Resume() PF_EXCLUDES(mutex_);
+  // Returns once so many reads hang.
+  void AwaitHung(size_t reads) const PF_EXCLUDES(mutex_);
+
+  // The place `path`, whether or not anything is there. Its name is "memory:/" and the path.
+  std::shared_ptr<const Location> At(const std::string& path);
+
+ private:
+  friend class MemoryFile;
+  friend class MemoryLocation;
+  struct File {
+    std::string bytes;
+    size_t readable = 0;
+    bool broken = false;
+    bool hung = false;
+  };
+
+  Status Read(const std::string& path, uint64_t offset, std::span<std::byte> out, size_t* got) const
+      PF_EXCLUDES(mutex_);
+
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  std::map<std::string, File> files_ PF_GUARDED_BY(mutex_);
+  mutable size_t hanging_ PF_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace pinfeed

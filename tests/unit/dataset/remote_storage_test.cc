@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every format on a storage that is no file system, and that fails.
+#include <cstddef>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/os/start_thread.h"
+#include "server/dataset/open_dataset.h"
+#include "tests/support/memory_storage.h"
+#include "tests/support/testing.h"
+#include "tests/unit/dataset/npy_file.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class RemoteStorageTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    storage_.Write("folder/cat/1.jpg", "bytes of one");
+    storage_.Write("folder/dog/2.jpg", "bytes of two");
+    storage_.Write("arrays/x.npy", NpyHeaderBytes("|u1", "(4, 3)", false) + "abcdefghijkl");
+    storage_.Write("arrays/y.npy", NpyHeaderBytes("|u1", "(4,)", false) + "1234");
+    storage_.Write("tokens.bin", std::string("\1\0\2\0\3\0\4\0\5\0", 10));
+  }
+
+  Result<std::shared_ptr<const Dataset>> Open(const std::string& path, uint32_t sequence_length = 0) {
+    DatasetSpec spec;
+    spec.path = "memory:/" + path;
+    spec.sequence_length = sequence_length;
+    return OpenDatasetAt(storage_.At(path), spec);
+  }
+
+  // Reads sample 1, which every dataset here has.
+  static Status ReadOne(const Dataset& dataset) {
+    for (size_t field = 0; field < dataset.info().fields.size(); ++field) {
+      std::vector<std::byte> bytes;
+      if (dataset.info().fields[field].kind == FieldKind::kEncodedImage) {
+        RETURN_IF_ERROR(dataset.ReadEncoded(1, field, bytes));
+      } else {
+        bytes.resize(dataset.info().fields[field].spec.SampleBytes().value());
+        RETURN_IF_ERROR(dataset.ReadTensor(1, field, bytes));
+      }
+    }
+    return OkStatus();
+  }
+
+  MemoryStorage storage_;
+};
+
+struct Place {
+  std::string path;
+  uint32_t sequence_length = 0;
+  std::string file;  // that sample 1 is read from
+  std::string format;
+  uint64_t samples = 0;
+};
+const std::vector<Place>& Places() {
+  static const std::vector<Place> places = {{"folder", 0, "folder/dog/2.jpg", "image_folder", 2},
+                                            {"arrays", 0, "arrays/x.npy", "npy", 4},
+                                            {"arrays/x.npy", 0, "arrays/x.npy", "npy", 4},
+                                            {"tokens.bin", 2, "tokens.bin", "tokens", 2}};
+  return places;
+}
+
+TEST_F(RemoteStorageTest, EveryFormatIsFoundOutOpenedAndRead) {
+  for (const Place& place : Places()) {
+    SCOPED_TRACE(place.path);
+    ASSERT_OK_AND_ASSIGN(const auto dataset, Open(place.path, place.sequence_length));
+    EXPECT_EQ(dataset->info().format, place.format);
+    EXPECT_EQ(dataset->info().samples, place.samples);
+    EXPECT_OK(ReadOne(*dataset));
+  }
+}
+
+TEST_F(RemoteStorageTest, ReadsThatComeShortAreErrorsThatNameTheFile) {
+  for (const Place& place : Places()) {
+    SCOPED_TRACE(place.path);
+    SetUp();
+    ASSERT_OK_AND_ASSIGN(const auto dataset, Open(place.path, place.sequence_length));
+    storage_.Cut(place.file, 4);
+    EXPECT_THAT(ReadOne(*dataset),
+                StatusIs(Code::kDataLoss, AllOf(HasSubstr("memory:/" + place.file), HasSubstr("file ends"))));
+  }
+}
+
+TEST_F(RemoteStorageTest, ReadErrorsNameTheFile) {
+  for (const Place& place : Places()) {
+    SCOPED_TRACE(place.path);
+    SetUp();
+    ASSERT_OK_AND_ASSIGN(const auto dataset, Open(place.path, place.sequence_length));
+    storage_.Break(place.file);
+    const Status status = ReadOne(*dataset);
+    EXPECT_EQ(status.native_error(), EIO);
+    EXPECT_THAT(status.message(), HasSubstr("memory:/" + place.file));
+    // Only this format begins with a header.
+    EXPECT_EQ(Open(place.path, place.sequence_length).ok(), place.format != "npy");
+  }
+}
+
+TEST_F(RemoteStorageTest, AFileThatVanishedIsNotFound) {
+  for (const Place& place : Places()) {
+    SCOPED_TRACE(place.path);
+    SetUp();
+    ASSERT_OK_AND_ASSIGN(const auto dataset, Open(place.path, place.sequence_length));
+    storage_.Remove(place.file);
+    EXPECT_THAT(ReadOne(*dataset), StatusIs(Code::kNotFound, HasSubstr("memory:/" + place.file)));
+  }
+}
+
+TEST_F(RemoteStorageTest, AReadThatHangsHoldsUpNoOther) {
+  ASSERT_OK_AND_ASSIGN(const auto hung, Open("tokens.bin", 2));
+  ASSERT_OK_AND_ASSIGN(const auto other, Open("arrays"));
+  storage_.Hang("tokens.bin");
+  Status late;
+  std::thread reader = StartThread("reader", [&] { late = ReadOne(*hung); });
+  storage_.AwaitHung(1);
+  EXPECT_OK(ReadOne(*other));
+  storage_.Resume();
+  reader.join();
+  EXPECT_OK(late);
+}
+
+}  // namespace
+}  // namespace pinfeed
