@@ -61,7 +61,7 @@ class DatasetCache {
   struct Key {
     DatasetSpec spec;  // resolved
     std::vector<std::string> roots;
-    uint64_t stamp = 0;  // of the files, see StampOf
+    uint64_t stamp = 0;  // of the files, see Location::Stamp
     bool operator==(const Key&) const = default;
   };
   struct Entry {
