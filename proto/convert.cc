@@ -11,7 +11,7 @@
 
 #include "common/base/faults.h"
 #include "common/spec/feed_spec_check.h"
-#include "proto/convert_transform.h"
+#include "proto/convert_parameters.h"
 
 namespace pinfeed {
 namespace {
@@ -20,20 +20,13 @@ std::string Unknown(int value) {
   return std::to_string(value) + " is not a known value";
 }
 
-DatasetSpec DatasetFromProto(const v1::DatasetSpec& in, Faults& faults) {
+DatasetSpec DatasetFromProto(const v1::DatasetSpec& in) {
   DatasetSpec out;
   out.name = in.name();
   out.path = in.path();
   out.format = in.format();
-  out.sequence_length = in.sequence_length();
-  out.stride = in.stride();
-  if (in.token_dtype() == "uint16") {
-    out.token_dtype = DType::kUint16;
-  } else if (in.token_dtype() == "uint32") {
-    out.token_dtype = DType::kUint32;
-  } else if (!in.token_dtype().empty()) {
-    faults.Add("dataset.token_dtype", "is neither uint16 nor uint32");
-  }
+  out.options = ParametersFromProto(in);
+  for (const char* const own : {"name", "path", "format"}) out.options.erase(own);
   return out;
 }
 
@@ -142,7 +135,7 @@ void RefuseUnknownFields(const google::protobuf::Message& message, const std::st
 // Says first what has no place in a FeedSpec, then what is wrong with the rest.
 FeedSpec SpecFromProto(const v1::FeedSpec& in, Faults& faults) {
   FeedSpec out;
-  out.dataset = DatasetFromProto(in.dataset(), faults);
+  out.dataset = DatasetFromProto(in.dataset());
   EnumsFromProto(in, out, faults);
   out.batch_size = in.batch_size();
   out.seed = in.seed();

@@ -3,13 +3,12 @@
 // pinfeed.v1.FeedSpec; what its values may be is checked in common/spec/feed_spec_check.h.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "common/spec/parameters.h"
 #include "common/spec/tensor_spec.h"
 #include "common/spec/transform_spec.h"
 
@@ -27,15 +26,11 @@ enum class OnBadSample { kFail, kSkip, kZero };
 enum class Sharing { kExclusive, kBroadcast, kQueue };
 enum class Backend { kAuto, kHost, kCudaIpc, kVmmFd };
 
-inline constexpr std::array<std::string_view, 3> kDatasetFormats = {"image_folder", "npy", "tokens"};
-
 struct DatasetSpec {
-  std::string name;  // of a configured dataset, else empty
-  std::string path;  // absolute, else empty
-  std::string format;
-  uint32_t sequence_length = 0;
-  uint32_t stride = 0;
-  std::optional<DType> token_dtype = std::nullopt;  // of a file without header; unset: kUint16
+  std::string name;      // of a configured dataset, else empty
+  std::string path;      // absolute, else empty
+  std::string format;    // empty: found out
+  ParameterMap options;  // of the format, those that were given (server/dataset/format.h)
   bool operator==(const DatasetSpec&) const = default;
 };
 

@@ -29,19 +29,7 @@ void CheckDataset(const DatasetSpec& spec, Faults& faults) {
   } else if (!spec.path.empty() && spec.path.front() != '/') {
     faults.Add("dataset.path", "is not absolute; the daemon does not know the client's working directory");
   }
-  if (spec.format.empty()) return;  // what is to be known of the rest then depends on what the path holds
-  if (std::find(kDatasetFormats.begin(), kDatasetFormats.end(), spec.format) == kDatasetFormats.end()) {
-    CheckText(spec.format, kMaxNameBytes, "dataset.format", faults);
-    if (IsPrintable(spec.format) && spec.format.size() <= kMaxNameBytes)
-      faults.Add("dataset.format", "'" + spec.format + "' is none of image_folder, npy, tokens");
-  }
-  if (spec.format != "tokens") {
-    if (spec.sequence_length != 0) faults.Add("dataset.sequence_length", "is for the format tokens only");
-    if (spec.stride != 0) faults.Add("dataset.stride", "is for the format tokens only");
-    if (spec.token_dtype) faults.Add("dataset.token_dtype", "is for the format tokens only");
-  } else if (spec.name.empty() && spec.sequence_length == 0) {  // with a name the configuration may give it
-    faults.Add("dataset.sequence_length", "must be at least 1 with the format tokens");
-  }
+  CheckText(spec.format, kMaxNameBytes, "dataset.format", faults);
 }
 
 void CheckSharing(const FeedSpec& spec, Faults& faults) {

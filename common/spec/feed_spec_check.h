@@ -16,7 +16,8 @@ inline constexpr size_t kMaxGroupBytes = 128;
 inline constexpr size_t kMaxNameBytes = 256;
 inline constexpr size_t kMaxNamedFields = 256;  // in a list of a spec
 
-// All but the transforms, which TransformChain::Parse checks.
+// All but the transforms, which TransformChain::Parse checks, and the dataset's options
+// (CheckDatasetOptions).
 void CheckFeedSpec(const FeedSpec& spec, Faults& faults);
 
 // Text for people: at most `limit` bytes, without control characters, which would let a client forge log

@@ -3,19 +3,15 @@
 // server/transform/ops alone.
 #pragma once
 
-#include <map>
 #include <string>
-#include <variant>
-#include <vector>
+
+#include "common/spec/parameters.h"
 
 namespace pinfeed {
 
 struct TransformSpec {
-  // Numbers (flags are 0 or 1), or words.
-  using Parameter = std::variant<std::vector<double>, std::vector<std::string>>;
-
-  std::string name;                             // "resize"
-  std::map<std::string, Parameter> parameters;  // only those that were given
+  std::string name;         // "resize"
+  ParameterMap parameters;  // only those that were given
   bool operator==(const TransformSpec&) const = default;
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/quote.h"
+#include "common/spec/parameter_reader.h"
 #include "server/config/config_file.h"
 #include "server/config/config_flags.h"
 #include "server/config/config_keys.h"
@@ -185,10 +186,13 @@ std::string PrintConfig(const CommandLine& command_line) {
         << "]\n# from: " << EscapeName(command_line.origins.at("datasets." + name))
         << "\npath = " << TomlString(dataset.path) << '\n';
     if (!dataset.format.empty()) out << "format = " << TomlString(dataset.format) << '\n';
-    if (dataset.sequence_length != 0) out << "sequence_length = " << dataset.sequence_length << '\n';
-    if (dataset.stride != 0) out << "stride = " << dataset.stride << '\n';
-    if (dataset.token_dtype)
-      out << "token_dtype = " << TomlString(std::string(DTypeName(*dataset.token_dtype))) << '\n';
+    for (const auto& [option, value] : dataset.options) {
+      const auto* const words = std::get_if<std::vector<std::string>>(&value);
+      out << option << " = "
+          << (words != nullptr ? TomlString(words->front())
+                               : NumberText(std::get<std::vector<double>>(value).front()))
+          << '\n';
+    }
     out << '\n';
   }
   return out.str();

@@ -11,6 +11,7 @@
 #include "common/base/quote.h"
 #include "common/os/tcp_address.h"
 #include "common/wire/shared_page.h"
+#include "server/dataset/format.h"
 #include "server/dataset/open_dataset.h"
 
 namespace pinfeed {
@@ -304,12 +305,21 @@ Status SetDatasetPath(const ConfigValue& value, DatasetSpec& dataset) {
   return OkStatus();
 }
 
-Status SetTokenDtype(const ConfigValue& value, DatasetSpec& dataset) {
-  ASSIGN_OR_RETURN(const std::string dtype, value.AsString());
-  if (dtype != "uint16" && dtype != "uint32")
-    return InvalidArgument("expected uint16 or uint32, found " + QuotePath(dtype));
-  dataset.token_dtype = dtype == "uint32" ? DType::kUint32 : DType::kUint16;
-  return OkStatus();
+// An option of some format: a number, or a word.
+Status SetDatasetOption(const std::string& option, const ConfigValue& value, DatasetSpec& dataset) {
+  if (const Result<uint64_t> number = value.AsUint(1, UINT32_MAX); number.ok()) {
+    dataset.options[option] = std::vector<double>{static_cast<double>(*number)};
+  } else if (const Result<std::string> word = value.AsString(); word.ok()) {
+    dataset.options[option] = std::vector<std::string>{*word};
+  } else {
+    return number.status();
+  }
+  Faults faults;
+  DatasetSpec alone;
+  alone.name = "configured";  // other options may follow
+  alone.options[option] = dataset.options[option];
+  CheckDatasetOptions(alone, faults);
+  return faults.ToStatus();
 }
 
 }  // namespace
@@ -321,14 +331,15 @@ const std::vector<ConfigKey>& ConfigKeys() {
 
 Status SetDatasetKey(std::string_view key, const ConfigValue& value, DatasetSpec& dataset) {
   if (key == "path") return SetDatasetPath(value, dataset);
-  if (key == "token_dtype") return SetTokenDtype(value, dataset);
-  if (key == "sequence_length") return SetUint32(value, 1, UINT32_MAX, dataset.sequence_length);
-  if (key == "stride") return SetUint32(value, 1, UINT32_MAX, dataset.stride);
   if (key == "format") {
     ASSIGN_OR_RETURN(dataset.format, value.AsString());
     return CheckDatasetFormat(dataset.format);
   }
-  return InvalidArgument("unknown key; a dataset has path, format, sequence_length, stride, token_dtype");
+  if (FormatOfOption(key) != nullptr) return SetDatasetOption(std::string(key), value, dataset);
+  std::string known;
+  for (const DatasetFormat* const format : DatasetFormats())
+    for (const std::string_view option : format->options()) known += ", " + std::string(option);
+  return InvalidArgument("unknown key; a dataset has path, format" + known);
 }
 
 std::vector<std::string> DatasetFaults(const DatasetSpec& dataset) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/spec/tensor_spec.h"
@@ -25,13 +26,15 @@ struct Field {
 };
 
 struct DatasetInfo {
-  std::string format;         // "image_folder", "npy", "tokens"
+  std::string format;         // "image_folder", "npy", ...
   std::string path;           // as the user named it
   uint64_t samples = 0;       // >= 1
   std::string fingerprint;    // 16 hex digits; changes when order-relevant facts change (names, sizes, count;
                               // not contents)
   std::vector<Field> fields;  // in output order
   std::vector<std::string> classes;  // class names by label, raw bytes; empty if there are none
+  // What the dataset holds and no field gives: its name, and why.
+  std::vector<std::pair<std::string, std::string>> left_out = {};
 };
 
 // Purpose: read access to one dataset. Immutable after creation.

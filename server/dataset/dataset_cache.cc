@@ -32,11 +32,9 @@ Result<DatasetCache::Key> DatasetCache::Resolve(const DatasetSpec& spec) const {
                       " is not configured in the daemon; `pinfeed datasets` lists what is");
     }
     key.spec = named->second;
-    // What the client says about the sequences wins over what the configuration says.
+    // What the client says wins over what the configuration says.
     if (!spec.format.empty()) key.spec.format = spec.format;
-    if (spec.sequence_length != 0) key.spec.sequence_length = spec.sequence_length;
-    if (spec.stride != 0) key.spec.stride = spec.stride;
-    if (spec.token_dtype) key.spec.token_dtype = spec.token_dtype;
+    for (const auto& [name, value] : spec.options) key.spec.options[name] = value;
     // Whoever wrote the configuration allowed this.
     std::error_code error;
     const std::filesystem::path path(key.spec.path);

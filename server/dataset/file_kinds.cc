@@ -17,7 +17,9 @@ struct Kind {
 
 const std::vector<Kind>& Kinds() {
   static const std::vector<Kind> kinds = {
-      {{".csv", ".tsv", ".parquet", ".arrow", ".feather", ".json", ".jsonl", ".ndjson", ".xlsx", ".sqlite"},
+      {{".csv", ".tsv", ".jsonl", ".ndjson"},
+       "a table with one row a sample is opened by its own name: open DIR/NAME"},
+      {{".parquet", ".arrow", ".feather", ".json", ".xlsx", ".sqlite"},
        "tables are not read: save each column as an array of its own with numpy.save, such as DIR/x.npy and "
        "DIR/label.npy (text as token ids in a .bin file of uint16), and open DIR"},
       {{".npz"},

@@ -5,79 +5,21 @@
 
 #include "common/base/quote.h"
 #include "server/dataset/file_kinds.h"
-#include "server/dataset/formats/image_folder.h"
-#include "server/dataset/formats/npy.h"
-#include "server/dataset/formats/tokens.h"
-#include "server/storage/storage.h"
+#include "server/dataset/format.h"
 
 namespace pinfeed {
 namespace {
 
-constexpr std::string_view kImageFolder = kDatasetFormats[0];
-constexpr std::string_view kNpy = kDatasetFormats[1];
-constexpr std::string_view kTokens = kDatasetFormats[2];
-constexpr std::string_view kNpyExtension = ".npy";
-constexpr std::string_view kFlatExtension = ".bin";
-
-// What a directory holds, by one name of each kind.
-struct Contents {
-  std::string array;
-  std::string flat;
-  std::string folder;
-  std::string image;
-  std::string unread;  // of a kind for which there is advice
-  std::string other;
-};
-
-Result<Contents> Look(const Location& base) {
-  Contents contents;
-  const auto visit = [&](const DirectoryEntry& entry) -> Status {
-    if (entry.kind == EntryKind::kDirectory && AdviceFor(entry.name).empty()) {
-      contents.folder = entry.name;
-    } else if (entry.name.ends_with(kNpyExtension)) {
-      contents.array = entry.name;
-    } else if (entry.name.ends_with(kFlatExtension)) {
-      contents.flat = entry.name;
-    } else if (IsNamedAsImage(entry.name)) {
-      contents.image = entry.name;
-    } else if (!AdviceFor(entry.name).empty()) {
-      contents.unread = entry.name;
-    } else {
-      contents.other = entry.name;
-    }
-    return OkStatus();
-  };
-  ASSIGN_OR_RETURN([[maybe_unused]] const NodeId id, base.List("", visit));
-  return contents;
+bool HasOption(const DatasetFormat& format, std::string_view option) {
+  return std::ranges::find(format.options(), option) != format.options().end();
 }
 
-// Taking one file of several would leave the others out without a word.
-Status TokensInDirectory(const Location& base, bool arrays) {
-  const std::string path = QuotePath(base.path());
-  const std::string joined = QuotePath(base.path() + std::string(arrays ? kNpyExtension : kFlatExtension));
-  const std::string how = arrays ? "numpy.save(" + joined +
-                                       ", numpy.concatenate([numpy.load(f) for f in sorted(glob.glob(" +
-                                       QuotePath(base.path() + "/*.npy") + "))])) in Python"
-                                 : "cat " + path + "/*.bin > " + joined;
-  return InvalidArgument("tokens dataset " + path +
-                         " is a directory, and a token stream is one file: name the file, or join several in "
-                         "their order (" +
-                         how + ") and open that");
-}
-
-Result<std::string_view> FormatOfDirectory(const Location& base, bool has_sequence_length) {
-  ASSIGN_OR_RETURN(const Contents contents, Look(base));
-  const std::string object = "detect the format of directory " + QuotePath(base.path());
-  if (has_sequence_length && (!contents.array.empty() || !contents.flat.empty()))
-    return TokensInDirectory(base, contents.flat.empty());
-  if (!contents.array.empty() && !contents.folder.empty()) {
-    return InvalidArgument(object + ": it holds .npy files (such as " + QuotePath(contents.array) +
-                           ") and folders (such as " + QuotePath(contents.folder) +
-                           "); set format to npy or image_folder");
-  }
-  if (!contents.array.empty()) return kNpy;
-  if (!contents.folder.empty() || !contents.image.empty()) return kImageFolder;  // which wants class folders
-  const std::string wanted = "found neither .npy files (npy) nor class folders with images (image_folder)";
+// Why no format was recognised.
+Status UnknownDirectory(const Contents& contents) {
+  const std::string object = "detect the format of directory " + QuotePath(contents.path);
+  const std::string wanted =
+      "found neither .npy files (npy) nor class folders with images "
+      "(image_folder)";
   if (!contents.flat.empty()) {
     return InvalidArgument(object + ": " + wanted + ", but " + QuotePath(contents.flat) +
                            "; if that holds tokens, name the file and set sequence_length");
@@ -92,13 +34,10 @@ Result<std::string_view> FormatOfDirectory(const Location& base, bool has_sequen
                          "; name the directory that holds the data");
 }
 
-Result<std::string_view> FormatOfFile(const Location& base, bool has_sequence_length) {
-  const std::string& path = base.path();
-  if (path.ends_with(kNpyExtension)) return has_sequence_length ? kTokens : kNpy;
-  const bool flat = path.ends_with(kFlatExtension);
-  if (flat && has_sequence_length) return kTokens;
+Status UnknownFile(const Contents& contents, const ParameterMap& options) {
+  const std::string& path = contents.path;
   const std::string object = "detect the format of file " + QuotePath(path) + ": ";
-  if (flat) {
+  if (path.ends_with(".bin")) {
     return InvalidArgument(
         object +
         "a .bin file is taken for tokens, which need a sequence_length: set how many tokens "
@@ -111,60 +50,96 @@ Result<std::string_view> FormatOfFile(const Location& base, bool has_sequence_le
   }
   if (const std::string_view advice = AdviceFor(path); !advice.empty())
     return InvalidArgument(object + std::string(advice));
-  return InvalidArgument(object +
-                         "a dataset is a .npy file, a .bin file of tokens, a directory of .npy files or one "
-                         "of class folders with images; if the file holds uint16 or uint32 tokens without a "
-                         "header, set format to tokens" +
-                         (has_sequence_length ? "" : " and a sequence_length"));
+  return InvalidArgument(
+      object +
+      "a dataset is a .npy file, a .bin file of tokens, a "
+      "directory of .npy files or one of class folders with images; if the file holds "
+      "uint16 or uint32 tokens without a header, set format to tokens" +
+      (options.contains("sequence_length") ? "" : " and a sequence_length"));
+}
+
+// The format of what lies there. An option that only one format has settles it where that format is possible.
+Result<const DatasetFormat*> Detect(const Contents& contents, const ParameterMap& options) {
+  std::string evidence;
+  std::string names;
+  std::vector<const DatasetFormat*> found;
+  for (const bool with_options : {true, false}) {
+    for (const DatasetFormat* const format : DatasetFormats()) {
+      const bool has_all =
+          std::ranges::all_of(options, [&](const auto& option) { return HasOption(*format, option.first); });
+      if (with_options && !has_all) continue;
+      const std::optional<std::string> recognised = format->Recognise(contents, options);
+      if (!recognised) continue;
+      evidence += (found.empty() ? "" : " and ") + *recognised;
+      names += (found.empty() ? "" : " or ") + std::string(format->name());
+      found.push_back(format);
+    }
+    if (!found.empty()) break;
+  }
+  if (found.size() == 1) return found.front();
+  if (found.empty())
+    return contents.is_directory ? UnknownDirectory(contents) : UnknownFile(contents, options);
+  return InvalidArgument("detect the format of directory " + QuotePath(contents.path) + ": it holds " +
+                         evidence + "; set format to " + names);
 }
 
 }  // namespace
 
 Status CheckDatasetFormat(std::string_view format) {
-  const bool known =
-      std::find(kDatasetFormats.begin(), kDatasetFormats.end(), format) != kDatasetFormats.end();
-  if (format.empty() || known) return OkStatus();
-  return InvalidArgument("dataset format " + QuotePath(format) +
-                         " is unknown; known are image_folder, npy and tokens");
+  if (format.empty() || FindDatasetFormat(format) != nullptr) return OkStatus();
+  return InvalidArgument("dataset format " + QuotePath(format) + " is unknown; known are " +
+                         DatasetFormatNames(" and "));
+}
+
+void CheckDatasetOptions(const DatasetSpec& spec, Faults& faults) {
+  const DatasetFormat* const chosen = FindDatasetFormat(spec.format);
+  // What cannot be shown was refused before.
+  if (!spec.format.empty() && chosen == nullptr && EscapeName(spec.format) == spec.format)
+    faults.Add("dataset.format", QuotePath(spec.format) + " is none of " + DatasetFormatNames(", "));
+  for (const DatasetFormat* const format : DatasetFormats()) {
+    ParameterMap own;
+    for (const auto& [name, value] : spec.options) {
+      if (!HasOption(*format, name)) continue;
+      if (spec.format.empty() || format == chosen) {
+        own.emplace(name, value);
+      } else if (chosen == nullptr || !HasOption(*chosen, name)) {
+        faults.Add("dataset." + name, "is for the format " + std::string(format->name()) + " only");
+      }
+    }
+    if (own.empty() && format != chosen) continue;
+    ParameterReader reader(own, "dataset", faults);
+    // A named dataset's configuration may give the rest.
+    format->CheckOptions(reader, format == chosen && spec.name.empty());
+  }
 }
 
 Result<std::shared_ptr<const Dataset>> OpenDataset(const DatasetSpec& spec,
                                                    const std::vector<std::string>& allowed_roots) {
-  ASSIGN_OR_RETURN(std::shared_ptr<const Location> base, ResolveLocation(spec.path, allowed_roots));
-  return OpenDatasetAt(std::move(base), spec);
+  ASSIGN_OR_RETURN(std::shared_ptr<const Location> location, ResolveLocation(spec.path, allowed_roots));
+  return OpenDatasetAt(std::move(location), spec);
 }
 
 Result<std::shared_ptr<const Dataset>> OpenDatasetAt(std::shared_ptr<const Location> location,
                                                      const DatasetSpec& spec) {
   RETURN_IF_ERROR(CheckDatasetFormat(spec.format));
-  const Location& base = *location;
-  ASSIGN_OR_RETURN(const NodeKind kind, base.Kind(""));
-  if (kind == NodeKind::kOther) {
-    return InvalidArgument("open dataset " + QuotePath(base.path()) +
-                           ": it is neither a file nor a directory");
+  ASSIGN_OR_RETURN(const Contents contents, LookAt(*location));
+  const DatasetFormat* format = FindDatasetFormat(spec.format);
+  if (format == nullptr) {
+    ASSIGN_OR_RETURN(format, Detect(contents, spec.options));
   }
-  const bool is_directory = kind == NodeKind::kDirectory;
-  std::string_view format = spec.format;
-  if (format.empty()) {
-    ASSIGN_OR_RETURN(format, is_directory ? FormatOfDirectory(base, spec.sequence_length > 0)
-                                          : FormatOfFile(base, spec.sequence_length > 0));
+  for (const auto& [name, value] : spec.options) {
+    if (HasOption(*format, name)) continue;
+    const DatasetFormat* const owner = FormatOfOption(name);
+    return InvalidArgument("dataset " + QuotePath(location->path()) + " has format " +
+                           std::string(format->name()) + ", but " + name + " is for " +
+                           (owner == nullptr ? "none" : std::string(owner->name())) + " only; leave it out");
   }
-  if (format != kTokens && (spec.sequence_length > 0 || spec.stride > 0 || spec.token_dtype)) {
-    return InvalidArgument(
-        "dataset " + QuotePath(base.path()) + " has format " + std::string(format) +
-        ", but sequence_length, stride and token_dtype are for tokens only; leave them out");
-  }
-  if (format == kTokens && is_directory) {
-    ASSIGN_OR_RETURN(const Contents contents, Look(base));
-    return TokensInDirectory(base, contents.flat.empty() && !contents.array.empty());
-  }
-  if (format == kTokens) return OpenTokens(base, spec);
-  if (format == kNpy) return is_directory ? OpenNpyDirectory(base, spec.path) : OpenNpyFile(base, spec.path);
-  if (!is_directory) {
-    return InvalidArgument("image folder " + QuotePath(base.path()) +
-                           " is a file; name the directory that holds the class folders");
-  }
-  return OpenImageFolder(std::move(location), spec.path);
+  Faults faults;
+  ParameterMap options = spec.options;
+  ParameterReader reader(options, "dataset", faults);
+  format->CheckOptions(reader, true);
+  RETURN_IF_ERROR(faults.ToStatus().WithContext("open dataset " + QuotePath(location->path())));
+  return format->Open(std::move(location), contents, spec);
 }
 
 }  // namespace pinfeed

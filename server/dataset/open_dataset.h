@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/faults.h"
 #include "common/base/result.h"
 #include "common/spec/feed_spec.h"
 #include "server/dataset/dataset.h"
@@ -16,6 +17,9 @@ namespace pinfeed {
 
 // kInvalidArgument, with the known ones, unless `format` is one of them or empty (to be found out).
 Status CheckDatasetFormat(std::string_view format);
+
+// Adds a fault for a format that is not known, an option of another format, and a value that cannot be.
+void CheckDatasetOptions(const DatasetSpec& spec, Faults& faults);
 
 // Opens `spec.path` (absolute; `spec.name` was resolved before). Every open below goes through
 // openat2(RESOLVE_BENEATH) on the one root that holds the path, so neither "..", nor a symbolic link, nor a

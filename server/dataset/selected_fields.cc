@@ -47,6 +47,11 @@ Result<std::shared_ptr<const Dataset>> SelectFields(std::shared_ptr<const Datase
     const auto found =
         std::ranges::find_if(info.fields, [&](const Field& field) { return field.spec.name == name; });
     if (found == info.fields.end()) {
+      for (const auto& [left_out, why] : info.left_out) {
+        if (left_out != name) continue;
+        return InvalidArgument("fields: " + QuotePath(name) + " of the dataset " + QuotePath(info.path) +
+                               " is no field: " + why);
+      }
       std::string known;
       for (const Field& field : info.fields)
         known += (known.empty() ? "" : ", ") + EscapeName(field.spec.name);

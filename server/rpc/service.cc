@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/log_context.h"
+#include "server/dataset/open_dataset.h"
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/status_message.h"
 #include "server/transform/transform_chain.h"
@@ -184,6 +185,7 @@ Result<OpenFeedArguments> FeederService::Check(const Caller& caller,
   }
   Faults faults;
   OpenFeedArguments arguments = FromProto(request, faults);
+  CheckDatasetOptions(arguments.spec.dataset, faults);
   TransformChain::Parse(arguments.spec.transforms, faults);
   RETURN_IF_ERROR(faults.ToStatus());
   return arguments;

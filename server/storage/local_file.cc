@@ -179,6 +179,20 @@ Result<std::unique_ptr<const RandomAccessFile>> LocalPath::OpenFile(std::string_
       new LocalFile(std::move(fd), FullPath(below), static_cast<uint64_t>(info.st_size)));
 }
 
+Result<std::shared_ptr<const Location>> LocalPath::Parent() const {
+  if (relative_ == ".") {
+    return PermissionDenied("the directory that holds " + QuotePath(path_) +
+                            " is below no allowed root; allow it");
+  }
+  UniqueFd root(::fcntl(root_.get(), F_DUPFD_CLOEXEC, 0));
+  if (!root) return ErrnoStatus("open the directory that holds " + QuotePath(path_), errno);
+  const size_t slash = relative_.rfind('/');
+  std::string relative = slash == std::string::npos ? "." : relative_.substr(0, slash);
+  std::string path = path_.substr(0, std::max<size_t>(1, path_.rfind('/')));
+  return std::shared_ptr<const Location>(
+      new LocalPath(std::move(root), root_path_, std::move(path), std::move(relative)));
+}
+
 Result<UniqueFd> LocalPath::OpenDirectory(std::string_view below) const {
   return Open(below, O_RDONLY | O_DIRECTORY | O_NONBLOCK);
 }

@@ -47,6 +47,7 @@ class LocalPath final : public Location {
   Result<NodeKind> Kind(std::string_view below) const override;
   // Looks at nothing outside the root; links are followed as far as they stay below it.
   Result<uint64_t> Stamp() const override;
+  Result<std::shared_ptr<const Location>> Parent() const override;
 
   Result<UniqueFd> OpenDirectory(std::string_view below) const;
   Result<UniqueFd> OpenNode(std::string_view below) const;  // whatever it is, to be looked at (O_PATH)

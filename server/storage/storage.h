@@ -89,6 +89,9 @@ class Location {
   // Differs when the file or directory at path(), or an entry directly in it, has changed.
   virtual Result<uint64_t> Stamp() const = 0;
 
+  // The directory that holds path(). kPermissionDenied when it is out of reach.
+  virtual Result<std::shared_ptr<const Location>> Parent() const = 0;
+
   std::string FullPath(std::string_view below) const;
 
  protected:

@@ -18,13 +18,13 @@ TransformChain TransformChain::Parse(std::vector<TransformSpec>& specs, Faults& 
       continue;
     }
     Link link{place + " " + specs[i].name, nullptr};
-    Parameters parameters(specs[i], link.place, faults);
+    Parameters parameters(specs[i].parameters, link.place, faults);
     link.transform = parse(parameters);
     if (recoloured && link.transform->NeedsBytes()) {
       parameters.Fault("",
                        "comes after normalize or to_dtype, but works on uint8 pixels; move it before them");
     }
-    parameters.Finish();
+    parameters.Finish(specs[i].name);
     const DType before = form.dtype;
     link.transform->Follow(form, [](const std::string& /*fault*/) {});
     recoloured |= form.dtype != before || form.dtype != DType::kUint8;

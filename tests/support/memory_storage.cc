@@ -79,6 +79,12 @@ class MemoryLocation final : public Location {
     return Missing("look at", path);
   }
 
+  Result<std::shared_ptr<const Location>> Parent() const override {
+    const size_t slash = base_.rfind('/');
+    return std::shared_ptr<const Location>(std::make_shared<const MemoryLocation>(
+        storage_, slash == std::string::npos ? "" : base_.substr(0, slash)));
+  }
+
   Result<uint64_t> Stamp() const override {
     const MutexLock lock(storage_.mutex_);
     std::string all;

@@ -5,6 +5,7 @@
 
 #include "common/base/quote.h"
 #include "server/dataset/formats/image_index.h"
+#include "server/dataset/formats/registry.h"
 
 namespace pinfeed {
 namespace {
@@ -43,7 +44,31 @@ class ImageFolder final : public Dataset {
   const DatasetInfo info_;
 };
 
+class Format final : public DatasetFormat {
+ public:
+  std::string_view name() const override { return "image_folder"; }
+  std::optional<std::string> Recognise(const Contents& contents,
+                                       const ParameterMap& /*options*/) const override {
+    if (!contents.folder.empty()) return "folders (such as " + QuotePath(contents.folder) + ")";
+    // Images without class folders are refused by Open, which says why.
+    if (contents.image.empty() || !contents.array.empty() || !contents.metadata.empty()) return std::nullopt;
+    return "images (such as " + QuotePath(contents.image) + ")";
+  }
+  Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
+                                              const Contents& contents,
+                                              const DatasetSpec& spec) const override {
+    if (contents.is_directory) return OpenImageFolder(std::move(location), spec.path);
+    return InvalidArgument("image folder " + QuotePath(contents.path) +
+                           " is a file; name the directory that holds the class folders");
+  }
+};
+
 }  // namespace
+
+const DatasetFormat& ImageFolderFormat() {
+  static const Format format;
+  return format;
+}
 
 Result<std::shared_ptr<const Dataset>> OpenImageFolder(std::shared_ptr<const Location> base,
                                                        std::string user_path) {

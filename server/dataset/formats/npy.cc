@@ -9,6 +9,7 @@
 #include "common/base/quote.h"
 #include "server/dataset/fingerprint.h"
 #include "server/dataset/formats/npy_header.h"
+#include "server/dataset/formats/registry.h"
 
 namespace pinfeed {
 namespace {
@@ -184,7 +185,29 @@ std::shared_ptr<const Dataset> Finish(const Location& base, std::vector<Column> 
   return std::make_shared<const NpyDataset>(std::move(columns), base.path(), std::move(info));
 }
 
+class Format final : public DatasetFormat {
+ public:
+  std::string_view name() const override { return "npy"; }
+  std::optional<std::string> Recognise(const Contents& contents,
+                                       const ParameterMap& /*options*/) const override {
+    if (!contents.is_directory)
+      return contents.path.ends_with(kExtension) ? std::optional("an array") : std::nullopt;
+    if (contents.array.empty()) return std::nullopt;
+    return ".npy files (such as " + QuotePath(contents.array) + ")";
+  }
+  Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
+                                              const Contents& contents,
+                                              const DatasetSpec& spec) const override {
+    return contents.is_directory ? OpenNpyDirectory(*location, spec.path) : OpenNpyFile(*location, spec.path);
+  }
+};
+
 }  // namespace
+
+const DatasetFormat& NpyFormat() {
+  static const Format format;
+  return format;
+}
 
 Result<std::shared_ptr<const Dataset>> OpenNpyDirectory(const Location& base, std::string user_path) {
   std::vector<std::string> names;

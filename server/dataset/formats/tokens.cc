@@ -12,6 +12,7 @@
 #include "common/base/quote.h"
 #include "server/dataset/fingerprint.h"
 #include "server/dataset/formats/npy_header.h"
+#include "server/dataset/formats/registry.h"
 
 namespace pinfeed {
 namespace {
@@ -180,20 +181,87 @@ Status CheckIsUint16(const RandomAccessFile& file) {
       "integers is to be written anew as one of these");
 }
 
+constexpr std::string_view kNpyExtension = ".npy";
+constexpr std::string_view kFlatExtension = ".bin";
+
+// Taking one file of several would leave the others out without a word.
+Status TokensInDirectory(const Contents& contents) {
+  const bool arrays = contents.flat.empty() && !contents.array.empty();
+  const std::string path = QuotePath(contents.path);
+  const std::string joined = QuotePath(contents.path + std::string(arrays ? kNpyExtension : kFlatExtension));
+  const std::string how = arrays ? "numpy.save(" + joined +
+                                       ", numpy.concatenate([numpy.load(f) for f in sorted(glob.glob(" +
+                                       QuotePath(contents.path + "/*.npy") + "))])) in Python"
+                                 : "cat " + path + "/*.bin > " + joined;
+  return InvalidArgument("tokens dataset " + path +
+                         " is a directory, and a token stream is one file: name the file, or join several in "
+                         "their order (" +
+                         how + ") and open that");
+}
+
+class Format final : public DatasetFormat {
+ public:
+  std::string_view name() const override { return "tokens"; }
+  std::span<const std::string_view> options() const override {
+    static constexpr std::string_view kOptions[] = {"sequence_length", "stride", "token_dtype"};
+    return kOptions;
+  }
+  void CheckOptions(ParameterReader& options, bool complete) const override {
+    const double length = options.Number("sequence_length", 0);
+    if (complete && length < 1) options.Fault("sequence_length", "must be at least 1 with the format tokens");
+    options.Number("stride", 0);
+    const std::string dtype = options.Word("token_dtype", "");
+    if (!dtype.empty() && dtype != "uint16" && dtype != "uint32")
+      options.Fault("token_dtype", "is neither uint16 nor uint32");
+  }
+  std::optional<std::string> Recognise(const Contents& contents, const ParameterMap& options) const override {
+    if (!options.contains("sequence_length")) return std::nullopt;
+    if (!contents.is_directory) {
+      if (!contents.path.ends_with(kNpyExtension) && !contents.path.ends_with(kFlatExtension))
+        return std::nullopt;
+      return "tokens";
+    }
+    // Which Open refuses, with advice.
+    if (contents.array.empty() && contents.flat.empty()) return std::nullopt;
+    return "files of tokens (such as " + QuotePath(contents.flat.empty() ? contents.array : contents.flat) +
+           ")";
+  }
+  Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
+                                              const Contents& contents,
+                                              const DatasetSpec& spec) const override {
+    if (contents.is_directory) return TokensInDirectory(contents);
+    Faults faults;
+    ParameterMap options = spec.options;
+    ParameterReader reader(options, "dataset", faults);
+    TokenOptions tokens;
+    tokens.sequence_length = static_cast<uint64_t>(reader.Number("sequence_length", 0));
+    tokens.stride = static_cast<uint64_t>(reader.Number("stride", 0));
+    if (const Result<DType> dtype = DTypeFromName(reader.Word("token_dtype", "")); dtype.ok())
+      tokens.dtype = *dtype;
+    return OpenTokens(*location, spec.path, tokens);
+  }
+};
+
 }  // namespace
 
-Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, const DatasetSpec& spec) {
-  if (spec.sequence_length == 0) {
+const DatasetFormat& TokensFormat() {
+  static const Format format;
+  return format;
+}
+
+Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, std::string user_path,
+                                                  const TokenOptions& options) {
+  if (options.sequence_length == 0) {
     return InvalidArgument("tokens dataset " + QuotePath(base.path()) +
                            " needs a sequence_length of at least 1");
   }
   ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base.OpenFile(""));
-  ASSIGN_OR_RETURN(const Stream stream, base.path().ends_with(".npy")
-                                            ? NpyStream(*file, spec.token_dtype)
-                                            : FlatStream(*file, spec.token_dtype.value_or(DType::kUint16)));
-  if (!spec.token_dtype && !base.path().ends_with(".npy")) RETURN_IF_ERROR(CheckIsUint16(*file));
-  const uint64_t length = spec.sequence_length;
-  const uint64_t stride = spec.stride == 0 ? length : spec.stride;
+  ASSIGN_OR_RETURN(const Stream stream, base.path().ends_with(kNpyExtension)
+                                            ? NpyStream(*file, options.dtype)
+                                            : FlatStream(*file, options.dtype.value_or(DType::kUint16)));
+  if (!options.dtype && !base.path().ends_with(kNpyExtension)) RETURN_IF_ERROR(CheckIsUint16(*file));
+  const uint64_t length = options.sequence_length;
+  const uint64_t stride = options.stride == 0 ? length : options.stride;
   if (stream.tokens < length + 1) {
     return InvalidArgument("open " + QuotePath(file->path()) + ": it holds " + std::to_string(stream.tokens) +
                            " tokens, but one sample of sequence_length " + std::to_string(length) +
@@ -201,7 +269,7 @@ Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, const Da
   }
   DatasetInfo info;
   info.format = "tokens";
-  info.path = spec.path;
+  info.path = std::move(user_path);
   info.samples = (stream.tokens - (length + 1)) / stride + 1;
   const std::vector<int64_t> shape = {static_cast<int64_t>(length)};
   info.fields = {{{"x", DType::kInt64, shape}, FieldKind::kTensor},

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/os/host_limits.h"
+#include "tests/support/parameters.h"
 #include "tests/support/testing.h"
 
 namespace pinfeed {
@@ -76,8 +77,8 @@ TEST(ConfigTest, ReadsEveryKindOfValueFromTheFile) {
   EXPECT_EQ(config.drain_timeout, std::chrono::seconds(2));
   const DatasetSpec& dataset = config.datasets.at("web-1");
   EXPECT_EQ(dataset.name, "web-1");
-  EXPECT_EQ(dataset.sequence_length, 128U);
-  EXPECT_EQ(dataset.token_dtype, DType::kUint32);
+  EXPECT_EQ(dataset.options,
+            (ParameterMap{{"sequence_length", Number(128)}, {"token_dtype", Word("uint32")}}));
 }
 
 TEST(ConfigTest, ListsEveryFaultWithItsPlace) {

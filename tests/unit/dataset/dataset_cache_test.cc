@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/unique_handle.h"
+#include "tests/support/parameters.h"
 #include "tests/support/testing.h"
 #include "tests/unit/dataset/npy_file.h"
 
@@ -135,13 +136,13 @@ TEST_F(DatasetCacheTest, ThreadsThatOpenTheSameGetTheSame) {
 
 TEST_F(DatasetCacheTest, NamesNeedNoRootAndTheClientsWordWins) {
   DatasetSpec tokens = Path(directory_.Write("t.bin", std::string(2 * 101, 'x')).string());
-  tokens.sequence_length = 10;
+  tokens.options["sequence_length"] = Number(10);
   DatasetCache cache({{{"text", tokens}}, {}, 8});
   DatasetSpec by_name;
   by_name.name = "text";
   ASSERT_OK_AND_ASSIGN(const auto configured, cache.Open(kUser, by_name));
   EXPECT_EQ(configured->info().samples, 10U);
-  by_name.sequence_length = 20;
+  by_name.options["sequence_length"] = Number(20);
   ASSERT_OK_AND_ASSIGN(const auto longer, cache.Open(kUser, by_name));
   EXPECT_EQ(longer->info().samples, 5U);
   by_name.name = "nobody";
@@ -152,14 +153,14 @@ TEST_F(DatasetCacheTest, NamesNeedNoRootAndTheClientsWordWins) {
 
 TEST_F(DatasetCacheTest, TheClientsTokenDtypeWinsAlsoWhenItIsTheDefault) {
   DatasetSpec tokens = Path(directory_.Write("t.bin", std::string(4 * 101, 'x')).string());
-  tokens.sequence_length = 10;
-  tokens.token_dtype = DType::kUint32;
+  tokens.options["sequence_length"] = Number(10);
+  tokens.options["token_dtype"] = Word("uint32");
   DatasetCache cache({{{"text", tokens}}, {}, 8});
   DatasetSpec by_name;
   by_name.name = "text";
   ASSERT_OK_AND_ASSIGN(const auto configured, cache.Open(kUser, by_name));
   EXPECT_EQ(configured->info().samples, 10U);  // of 101 tokens
-  by_name.token_dtype = DType::kUint16;
+  by_name.options["token_dtype"] = Word("uint16");
   ASSERT_OK_AND_ASSIGN(const auto said, cache.Open(kUser, by_name));
   EXPECT_EQ(said->info().samples, 20U);  // of 202
 }

@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include "tests/support/parameters.h"
 #include "tests/support/testing.h"
 #include "tests/unit/dataset/npy_file.h"
 
@@ -28,8 +29,8 @@ class OpenDatasetTest : public ::testing::Test {
     DatasetSpec spec;
     spec.path = Path(below);
     spec.format = std::move(format);
-    spec.sequence_length = length;
-    spec.stride = stride;
+    if (length != 0) spec.options["sequence_length"] = Number(length);
+    if (stride != 0) spec.options["stride"] = Number(stride);
     return OpenDataset(spec, {dir_.path()});
   }
   // The format that was opened, or the error.
@@ -64,8 +65,8 @@ TEST_F(OpenDatasetTest, KeepsThePathAsTheUserNamedIt) {
 
 TEST_F(OpenDatasetTest, RefusesUnknownFormats) {
   EXPECT_THAT(Open("images", "parquet"),
-              StatusIs(Code::kInvalidArgument,
-                       AllOf(HasSubstr("'parquet' is unknown"), HasSubstr("image_folder, npy and tokens"))));
+              StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("'parquet' is unknown"),
+                                                     HasSubstr("image_folder, npy and tokens"))));
 }
 
 TEST_F(OpenDatasetTest, SaysOfDirectoriesWhatTheyHoldAndWhatIsWanted) {
@@ -89,8 +90,7 @@ TEST_F(OpenDatasetTest, SaysOfDirectoriesWhatTheyHoldAndWhatIsWanted) {
 
 TEST_F(OpenDatasetTest, SaysOfFilesThatAreNotReadWhatToDoInstead) {
   const std::pair<const char*, const char*> kinds[] = {
-      {"a.csv", "numpy.save"},
-      {"a.JSONL", "numpy.save"},
+      {"a.json", "numpy.save"},
       {"a.parquet", "numpy.save"},
       {"a.arrow", "numpy.save"},
       {"a.tar", "DIR/<class>/<image>"},
@@ -136,7 +136,7 @@ TEST_F(OpenDatasetTest, SequenceLengthBelongsToTokensOnly) {
   EXPECT_THAT(Open("arrays", "npy", 8), StatusIs(Code::kInvalidArgument, HasSubstr("for tokens only")));
   EXPECT_THAT(Open("arrays", "npy", 0, 8), StatusIs(Code::kInvalidArgument, HasSubstr("for tokens only")));
   EXPECT_THAT(Open("stream.bin", "tokens"),
-              StatusIs(Code::kInvalidArgument, HasSubstr("sequence_length of at least 1")));
+              StatusIs(Code::kInvalidArgument, HasSubstr("dataset.sequence_length: must be at least 1")));
 }
 
 TEST_F(OpenDatasetTest, RefusesFilesForDirectoriesAndBack) {

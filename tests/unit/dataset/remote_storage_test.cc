@@ -8,6 +8,7 @@
 #include "common/os/start_thread.h"
 #include "server/dataset/open_dataset.h"
 #include "tests/support/memory_storage.h"
+#include "tests/support/parameters.h"
 #include "tests/support/testing.h"
 #include "tests/unit/dataset/npy_file.h"
 
@@ -30,7 +31,7 @@ class RemoteStorageTest : public ::testing::Test {
   Result<std::shared_ptr<const Dataset>> Open(const std::string& path, uint32_t sequence_length = 0) {
     DatasetSpec spec;
     spec.path = "memory:/" + path;
-    spec.sequence_length = sequence_length;
+    if (sequence_length != 0) spec.options["sequence_length"] = Number(sequence_length);
     return OpenDatasetAt(storage_.At(path), spec);
   }
 

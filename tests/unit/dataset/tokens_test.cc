@@ -32,12 +32,7 @@ class TokensTest : public ::testing::Test {
                                               std::optional<DType> dtype = {}) const {
     Result<LocalPath> base = LocalPath::Resolve(Path(name), {dir_.path()});
     if (!base.ok()) return base.status();
-    DatasetSpec spec;
-    spec.path = Path(name);
-    spec.sequence_length = length;
-    spec.stride = stride;
-    spec.token_dtype = dtype;
-    return OpenTokens(*base, spec);
+    return OpenTokens(*base, Path(name), {length, stride, dtype});
   }
   static std::vector<int64_t> Sample(const Dataset& dataset, uint64_t id, size_t field) {
     std::vector<std::byte> out(static_cast<size_t>(dataset.info().fields[field].spec.shape[0]) * 8);

@@ -46,9 +46,8 @@ TEST(ConvertTest, EveryFieldOfASpecIsRead) {
   FeedSpec spec;
   spec.dataset.path = "/d";
   spec.dataset.format = "tokens";
-  spec.dataset.sequence_length = 9;
-  spec.dataset.stride = 3;
-  spec.dataset.token_dtype = DType::kUint32;
+  spec.dataset.options = {
+      {"sequence_length", Number(9)}, {"stride", Number(3)}, {"token_dtype", Word("uint32")}};
   spec.batch_size = 7;
   spec.order = Order::kShuffle;
   spec.seed = UINT64_MAX;
@@ -122,9 +121,9 @@ TEST(ConvertTest, OneErrorHoldsFaultsOfFormAndOfValue) {
   EXPECT_THAT(
       Read(spec),
       StatusIs(Code::kInvalidArgument,
-               "dataset.token_dtype: is neither uint16 nor uint32\n"
                "order: 9 is not a known value\n"
                "batch_size: must be at least 1\n"
+               "dataset.token_dtype: is neither uint16 nor uint32\n"
                "transforms[0] center_crop.size: has 0 values; give one, or height and width\n"
                "transforms[1] random_resized_crop.scale: 1.5 is above 1, the whole area\n"
                "transforms[2] normalize.std: holds -1; it must be above 0, also as float32\n"
@@ -158,10 +157,10 @@ TEST(ConvertTest, UnknownFieldsOfASpecAreRefusedWhereverTheyAre) {
 TEST(ConvertTest, ATokenDtypeThatIsSaidIsNotTheSameAsNone) {
   v1::FeedSpec spec = ValidSpec();
   ASSERT_OK_AND_ASSIGN(const FeedSpec unset, Read(spec));
-  EXPECT_EQ(unset.dataset.token_dtype, std::nullopt);
+  EXPECT_FALSE(unset.dataset.options.contains("token_dtype"));
   spec.mutable_dataset()->set_token_dtype("uint16");
   ASSERT_OK_AND_ASSIGN(const FeedSpec said, Read(spec));
-  EXPECT_EQ(said.dataset.token_dtype, DType::kUint16);
+  EXPECT_EQ(said.dataset.options.at("token_dtype"), Word("uint16"));
 }
 
 TEST(ConvertTest, FailedBackendsAreTheTwoThatCanFailEachOnce) {

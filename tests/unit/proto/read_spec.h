@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "proto/convert.h"
+#include "server/dataset/open_dataset.h"
+#include "tests/support/parameters.h"
 #include "tests/support/testing.h"
 #include "tests/support/transform_specs.h"
 
@@ -20,6 +22,7 @@ inline v1::FeedSpec ValidSpec() {
 inline Result<OpenFeedArguments> Read(const v1::OpenFeedRequest& request) {
   Faults faults;
   OpenFeedArguments arguments = FromProto(request, faults);
+  CheckDatasetOptions(arguments.spec.dataset, faults);
   TransformChain::Parse(arguments.spec.transforms, faults);
   RETURN_IF_ERROR(faults.ToStatus());
   return arguments;

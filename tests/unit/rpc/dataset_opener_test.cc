@@ -6,6 +6,7 @@
 #include <new>
 #include <vector>
 
+#include "tests/support/parameters.h"
 #include "tests/support/testing.h"
 
 namespace pinfeed {
@@ -127,7 +128,7 @@ TEST_F(DatasetOpenerTest, SpecsOfOnePlaceTakeTurns) {
     answers.push_back(Open(1, path));
   for (uint32_t length = 1; length <= 8; ++length) {
     DatasetSpec spec = At("/hung/a");
-    spec.sequence_length = length;
+    spec.options["sequence_length"] = Number(length);
     answers.push_back(Open(length % 2 + 1, spec));
   }
   disk_.Await(1);

@@ -4,6 +4,8 @@
 #include <limits>
 #include <vector>
 
+#include "server/dataset/open_dataset.h"
+#include "tests/support/parameters.h"
 #include "tests/support/testing.h"
 #include "tests/support/transform_specs.h"
 
@@ -20,6 +22,7 @@ FeedSpec Valid() {
 std::string FaultsOf(const FeedSpec& spec) {
   Faults faults;
   CheckFeedSpec(spec, faults);
+  CheckDatasetOptions(spec.dataset, faults);
   std::vector<TransformSpec> transforms = spec.transforms;
   TransformChain::Parse(transforms, faults);
   return faults.ToStatus().message();
@@ -99,7 +102,7 @@ TEST(FeedSpecCheckTest, FaultsOfAllFieldsComeTogether) {
   FeedSpec spec = Valid();
   spec.dataset = {};
   spec.dataset.format = "npy";
-  spec.dataset.token_dtype = DType::kUint16;
+  spec.dataset.options["token_dtype"] = Word("uint16");
   spec.batch_size = 0;
   spec.world_size = 0;
   spec.transforms = {CenterCrop{0, 4}, RandomHorizontalFlip{2}, Normalize{{0}, {-1}}};
@@ -107,11 +110,11 @@ TEST(FeedSpecCheckTest, FaultsOfAllFieldsComeTogether) {
   spec.sharing = Sharing::kQueue;
   EXPECT_EQ(FaultsOf(spec),
             "dataset: needs a name or a path\n"
-            "dataset.token_dtype: is for the format tokens only\n"
             "batch_size: must be at least 1\n"
             "world_size: must be at least 1\n"
             "slots: 1 is not within 3 to 64\n"
             "group: must name the group that shares the feed\n"
+            "dataset.token_dtype: is for the format tokens only\n"
             "transforms[0] center_crop.size: 0 is not within 1 to 65500\n"
             "transforms[1] random_horizontal_flip.p: 2 is not within 0 to 1\n"
             "transforms[2] normalize.std: holds -1; it must be above 0, also as float32");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proto/convert_transform.h"
+#include "proto/convert_parameters.h"
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
@@ -13,13 +13,13 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-TransformSpec::Parameter ParameterFromProto(const Message& in, const FieldDescriptor& field) {
+Parameter ParameterFromProto(const Message& in, const FieldDescriptor& field) {
   const google::protobuf::Reflection& reflection = *in.GetReflection();
   const int count = field.is_repeated() ? reflection.FieldSize(in, &field) : 1;
   const auto values = [&](auto get, auto get_repeated) {
     std::vector<std::conditional_t<std::is_same_v<decltype(get()), std::string>, std::string, double>> all;
     for (int i = 0; i < count; ++i) all.push_back(field.is_repeated() ? get_repeated(i) : get());
-    return TransformSpec::Parameter(std::move(all));
+    return Parameter(std::move(all));
   };
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_UINT32:
@@ -44,6 +44,14 @@ TransformSpec::Parameter ParameterFromProto(const Message& in, const FieldDescri
 
 }  // namespace
 
+ParameterMap ParametersFromProto(const google::protobuf::Message& in) {
+  ParameterMap out;
+  std::vector<const FieldDescriptor*> fields;
+  in.GetReflection()->ListFields(in, &fields);
+  for (const FieldDescriptor* const field : fields) out[field->name()] = ParameterFromProto(in, *field);
+  return out;
+}
+
 TransformSpec TransformFromProto(const v1::Transform& in) {
   TransformSpec out;
   const FieldDescriptor* const op =
@@ -51,10 +59,7 @@ TransformSpec TransformFromProto(const v1::Transform& in) {
   if (op == nullptr) return out;
   out.name = op->name();
   const Message& message = in.GetReflection()->GetMessage(in, op);
-  std::vector<const FieldDescriptor*> fields;
-  message.GetReflection()->ListFields(message, &fields);
-  for (const FieldDescriptor* const field : fields)
-    out.parameters[field->name()] = ParameterFromProto(message, *field);
+  out.parameters = ParametersFromProto(message);
   return out;
 }
 

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/dataset/formats/registry.h"
+
+namespace pinfeed {
+
+std::span<const DatasetFormat* const> DatasetFormats() {
+  static const DatasetFormat* const formats[] = {&ImageFolderFormat(), &NpyFormat(),
+                                                 &TokensFormat()};
+  return formats;
+}
+
+}  // namespace pinfeed
