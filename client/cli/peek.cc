@@ -24,8 +24,7 @@ struct PeekOptions {
   uint32_t samples = 64;
   uint32_t side = 128;
   std::optional<uint64_t> seed;
-  std::string format;            // empty: detected
-  uint32_t sequence_length = 0;  // for token files
+  DatasetOptions dataset_options;
 };
 
 // What to request in addition to the dataset's fields.
@@ -37,8 +36,7 @@ struct PeekExtras {
 // A small feed of its own, so that the order of a trainer's feed is not disturbed.
 Json PeekSpec(const PeekOptions& options, const PeekExtras& extras) {
   Json dataset = DatasetOf(options.dataset);
-  if (!options.format.empty()) dataset["format"] = options.format;
-  if (options.sequence_length > 0) dataset["sequence_length"] = options.sequence_length;
+  options.dataset_options.Write(dataset);
   Json spec = {{"dataset", dataset},
                {"batch_size", options.samples},
                {"slots", 3},
@@ -243,9 +241,7 @@ void AddPeekCommand(CLI::App& tool, ToolContext& context) {
       ->check(CLI::Range(8, 1024));
   command->add_option("--seed", options->seed,
                       "show random samples drawn with this seed instead of the first ones");
-  command->add_option("--format", options->format, "image_folder, npy or tokens; default: detected");
-  command->add_option("--sequence-length", options->sequence_length, "tokens per sample, for a token file")
-      ->check(CLI::PositiveNumber);
+  options->dataset_options.AddTo(*command);
   command->callback([options, &context] { RunPeek(*options, context); });
 }
 

@@ -85,6 +85,21 @@ Json DatasetOf(const std::string& path_or_name) {
   return {{"path", error ? path_or_name : absolute.lexically_normal().string()}};
 }
 
+void DatasetOptions::AddTo(CLI::App& command) {
+  command.add_option("--format", format, "image_folder, manifest, npy or tokens; default: detected");
+  command.add_option("--image", image, "manifest: the column with the images' paths; default: file_name");
+  command.add_option("--label", label, "manifest: the column that becomes label; default: label");
+  command.add_option("--sequence-length", sequence_length, "tokens: how many a sample has")
+      ->check(CLI::PositiveNumber);
+}
+
+void DatasetOptions::Write(Json& dataset) const {
+  if (!format.empty()) dataset["format"] = format;
+  if (!image.empty()) dataset["image"] = image;
+  if (!label.empty()) dataset["label"] = label;
+  if (sequence_length != 0) dataset["sequence_length"] = sequence_length;
+}
+
 void SpecOptions::AddTo(CLI::App& command) {
   command.add_option("dataset", dataset, "a dataset's name (see `pinfeed datasets`) or path (with a slash)");
   command.add_option("--batch-size", batch_size, "samples per batch")
@@ -103,8 +118,7 @@ void SpecOptions::AddTo(CLI::App& command) {
       ->delimiter(',')
       ->allow_extra_args(false);
   command.add_flag("--hwc", hwc, "image layout height x width x channels");
-  command.add_option("--format", format, "image_folder, npy or tokens; default: detected");
-  command.add_option("--sequence-length", sequence_length, "tokens per sample, for a token file");
+  dataset_options.AddTo(command);
   command.add_option("--slots", slots, "number of batches in the arena; 0: the daemon's default")
       ->capture_default_str();
   command.add_option("--spec", spec,
@@ -122,8 +136,7 @@ Json SpecOptions::Spec() const {
                  {"order", shuffle ? "SHUFFLE" : "SEQUENTIAL"}};
   if (hwc) result["image_layout"] = "HWC";
   if (slots != 0) result["slots"] = slots;
-  if (!format.empty()) result["dataset"]["format"] = format;
-  if (sequence_length != 0) result["dataset"]["sequence_length"] = sequence_length;
+  dataset_options.Write(result["dataset"]);
   if (!masks.empty()) result["masks"] = masks;
   if (!fields_unchanged.empty()) result["fields_unchanged"] = fields_unchanged;
   if (!transforms.empty()) result["transforms"] = ParseTransforms(transforms);

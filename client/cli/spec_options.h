@@ -18,18 +18,29 @@ Json DatasetOf(const std::string& path_or_name);
 // Returns the spec as text for the library. Throws UsageError if it holds text that is not UTF-8.
 std::string SpecText(const Json& spec);
 
+// Purpose: how a dataset is to be read; what is empty or 0 was not given. CLI11 borrows it while parsing.
+struct DatasetOptions {
+  std::string format;
+  std::string image;
+  std::string label;
+  uint32_t sequence_length = 0;
+
+  void AddTo(CLI::App& command);
+  // Adds them to a pinfeed.v1.DatasetSpec.
+  void Write(Json& dataset) const;
+};
+
 // Purpose: the options' values. CLI11 borrows it while parsing.
 struct SpecOptions {
   std::string dataset;
   std::string spec;        // JSON, or @FILE
   std::string transforms;  // a JSON list, or a file with one
-  std::string format;
+  DatasetOptions dataset_options;
   uint32_t batch_size = 256;
   uint64_t seed = 0;
   bool shuffle = false;
   bool hwc = false;
   uint32_t slots = 0;
-  uint32_t sequence_length = 0;
   std::vector<std::string> masks;
   std::vector<std::string> fields_unchanged;
 

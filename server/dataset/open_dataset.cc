@@ -18,7 +18,7 @@ bool HasOption(const DatasetFormat& format, std::string_view option) {
 Status UnknownDirectory(const Contents& contents) {
   const std::string object = "detect the format of directory " + QuotePath(contents.path);
   const std::string wanted =
-      "found neither .npy files (npy) nor class folders with images "
+      "found neither a metadata.jsonl (manifest) nor .npy files (npy) nor class folders with images "
       "(image_folder)";
   if (!contents.flat.empty()) {
     return InvalidArgument(object + ": " + wanted + ", but " + QuotePath(contents.flat) +
@@ -52,7 +52,7 @@ Status UnknownFile(const Contents& contents, const ParameterMap& options) {
     return InvalidArgument(object + std::string(advice));
   return InvalidArgument(
       object +
-      "a dataset is a .npy file, a .bin file of tokens, a "
+      "a dataset is a .npy file, a .bin file of tokens, a manifest (.jsonl, .csv, .tsv), a "
       "directory of .npy files or one of class folders with images; if the file holds "
       "uint16 or uint32 tokens without a header, set format to tokens" +
       (options.contains("sequence_length") ? "" : " and a sequence_length"));

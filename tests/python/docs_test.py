@@ -62,6 +62,27 @@ def test_a_transform_is_in_the_places_that_contributing_names(name):
         assert expected in text(path), f"{path} does not name {message}"
 
 
+def test_a_dataset_format_is_in_the_places_that_contributing_names():
+    def text(path):
+        return (ROOT / path).read_text("utf-8")
+
+    sources = {path.stem: path.read_text("utf-8") for path in (ROOT / "server/dataset/formats").glob("*.cc")}
+    formats = [name for name, source in sources.items() if "public DatasetFormat" in source]
+    assert len(formats) > 3
+    for name in formats:
+        function = "".join(word.capitalize() for word in name.split("_")) + "Format()"
+        assert function in text("server/dataset/formats/registry.h") and f"&{function}" in text("server/dataset/formats/registry.cc"), name
+        assert f"| `{name}` |" in text("docs/configuration.md"), name
+        assert f'"{name}"' in text("tests/unit/dataset/remote_storage_test.cc"), name
+        for option in re.findall(r'"(\w+)"', "".join(re.findall(r"kOptions\[\] = \{(.*?)\}", sources[name]))):
+            for path, expected in {
+                "proto/pinfeed/v1/feeder.proto": rf" {option} = \d+;",
+                "client/python/pinfeed/_open.py": rf"^    {option}: ",
+                "docs/configuration.md": f"`{option}`",
+            }.items():
+                assert re.search(expected, text(path), re.M), f"{path} does not name {option} of {name}"
+
+
 def known_tests():
     """The names by which pages may call tests: Suite.Case, Suite.*, tests/a_test.py::test_b."""
     sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("*_test.*") if path.suffix in (".c", ".cc", ".py"))

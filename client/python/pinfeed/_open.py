@@ -45,6 +45,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     rank: Optional[int] = None,
     world_size: Optional[int] = None,
     format: Optional[str] = None,  # noqa: A002
+    image: Optional[str] = None,
+    label: Optional[str] = None,
     sequence_length: Optional[int] = None,
     stride: Optional[int] = None,
     token_dtype: Any = None,
@@ -73,7 +75,10 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     What to read:
       dataset: a path (a string with a "/", or a `pathlib.Path`; made absolute), or the name of a dataset in the
         daemon's configuration.
-      format: "image_folder", "npy" or "tokens". Default: detected.
+      format: "image_folder", "manifest", "npy" or "tokens". Default: detected.
+      image, label: for a manifest, a table (.jsonl, .csv, .tsv) with one row per sample. The column with the images'
+        paths, relative to the table's folder (default: "file_name"); and the column that becomes "label" (default:
+        "label"), where texts become numbers and `feed.dataset.classes`. Other columns of numbers become tensors.
       sequence_length, stride, token_dtype: for token streams. The tokens in a sample's x and y; the tokens from one
         sample's start to the next (default: sequence_length); and "uint16" or "uint32" for files without a header.
 
@@ -151,7 +156,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     checks = Checks()
     place = find_rank(rank, world_size, share is not None)
     spec: Spec = {}
-    add_dataset(spec, checks, dataset, format, sequence_length, stride, token_dtype)
+    add_dataset(spec, checks, dataset, format, image, label, sequence_length, stride, token_dtype)
     add_order(spec, checks, batch_size, shuffle, seed, drop_last, epochs, place)
     add_output(spec, checks, transforms, layout, on_bad_sample, sample_ids, slots)
     add_fields(spec, checks, valid, masks, fields_unchanged)

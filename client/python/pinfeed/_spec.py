@@ -23,7 +23,15 @@ _MIN_SLOTS, _MAX_SLOTS = 3, 64
 
 
 def add_dataset(
-    spec: Spec, checks: Checks, dataset: Any, format_name: Any, sequence_length: Any, stride: Any, token_dtype: Any
+    spec: Spec,
+    checks: Checks,
+    dataset: Any,
+    format_name: Any,
+    image: Any,
+    label: Any,
+    sequence_length: Any,
+    stride: Any,
+    token_dtype: Any,
 ) -> None:
     """Adds what to read."""
     out: Spec = {}
@@ -44,6 +52,9 @@ def add_dataset(
             out["path" if is_path else "name"] = text
     if format_name is not None:
         out["format"] = checks.text("format", format_name, _MAX_TEXT_BYTES)
+    for name, column in (("image", image), ("label", label)):
+        if column is not None:
+            out[name] = checks.text(name, column, _MAX_TEXT_BYTES)
     if sequence_length is not None:
         out["sequence_length"] = checks.integer("sequence_length", sequence_length, 1, UINT32_MAX)
     if stride is not None:

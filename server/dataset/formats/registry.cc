@@ -4,7 +4,7 @@
 namespace pinfeed {
 
 std::span<const DatasetFormat* const> DatasetFormats() {
-  static const DatasetFormat* const formats[] = {&ImageFolderFormat(), &NpyFormat(),
+  static const DatasetFormat* const formats[] = {&ImageFolderFormat(), &ManifestFormat(), &NpyFormat(),
                                                  &TokensFormat()};
   return formats;
 }

@@ -8,6 +8,7 @@
 namespace pinfeed {
 
 const DatasetFormat& ImageFolderFormat();
+const DatasetFormat& ManifestFormat();
 const DatasetFormat& NpyFormat();
 const DatasetFormat& TokensFormat();
 

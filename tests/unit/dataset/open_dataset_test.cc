@@ -66,7 +66,7 @@ TEST_F(OpenDatasetTest, KeepsThePathAsTheUserNamedIt) {
 TEST_F(OpenDatasetTest, RefusesUnknownFormats) {
   EXPECT_THAT(Open("images", "parquet"),
               StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("'parquet' is unknown"),
-                                                     HasSubstr("image_folder, npy and tokens"))));
+                                                     HasSubstr("image_folder, manifest, npy and tokens"))));
 }
 
 TEST_F(OpenDatasetTest, SaysOfDirectoriesWhatTheyHoldAndWhatIsWanted) {

@@ -25,6 +25,7 @@ class RemoteStorageTest : public ::testing::Test {
     storage_.Write("folder/dog/2.jpg", "bytes of two");
     storage_.Write("arrays/x.npy", NpyHeaderBytes("|u1", "(4, 3)", false) + "abcdefghijkl");
     storage_.Write("arrays/y.npy", NpyHeaderBytes("|u1", "(4,)", false) + "1234");
+    storage_.Write("list.csv", "file_name,label\nfolder/cat/1.jpg,cat\nfolder/dog/2.jpg,dog\n");
     storage_.Write("tokens.bin", std::string("\1\0\2\0\3\0\4\0\5\0", 10));
   }
 
@@ -63,6 +64,7 @@ const std::vector<Place>& Places() {
   static const std::vector<Place> places = {{"folder", 0, "folder/dog/2.jpg", "image_folder", 2},
                                             {"arrays", 0, "arrays/x.npy", "npy", 4},
                                             {"arrays/x.npy", 0, "arrays/x.npy", "npy", 4},
+                                            {"list.csv", 0, "folder/dog/2.jpg", "manifest", 2},
                                             {"tokens.bin", 2, "tokens.bin", "tokens", 2}};
   return places;
 }

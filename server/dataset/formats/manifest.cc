@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/dataset/formats/manifest.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/base/quote.h"
+#include "server/dataset/file_kinds.h"
+#include "server/dataset/fingerprint.h"
+#include "server/dataset/formats/image_folder.h"
+#include "server/dataset/formats/manifest_columns.h"
+#include "server/dataset/formats/registry.h"
+#include "server/dataset/formats/table.h"
+#include "server/dataset/name_order.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr std::string_view kImageField = "image";
+constexpr std::string_view kLabelField = "label";
+constexpr std::string_view kDefaultImageColumn = "file_name";
+constexpr size_t kMaxClasses = size_t{1} << 20;
+
+// Purpose: the images' paths, one after the other. Invariant: ends_ ascends.
+class Paths {
+ public:
+  void Add(std::string_view path) {
+    bytes_ += path;
+    ends_.push_back(static_cast<uint32_t>(bytes_.size()));
+  }
+  bool HasRoomFor(std::string_view path) const {
+    return bytes_.size() + path.size() <= std::numeric_limits<uint32_t>::max();
+  }
+  std::string At(uint64_t row) const {
+    const uint32_t begin = row == 0 ? 0 : ends_[row - 1];
+    return bytes_.substr(begin, ends_[row] - begin);
+  }
+
+ private:
+  std::string bytes_;
+  std::vector<uint32_t> ends_;
+};
+
+// Purpose: the Dataset of a manifest. Owns: the columns; image files are opened for each read.
+class Manifest final : public Dataset {
+ public:
+  Manifest(std::shared_ptr<const Location> folder, std::string name, std::optional<Paths> images,
+           std::vector<ColumnValues> columns, DatasetInfo info)
+      : folder_(std::move(folder)),
+        name_(std::move(name)),
+        images_(std::move(images)),
+        columns_(std::move(columns)),
+        info_(std::move(info)) {}
+
+  const DatasetInfo& info() const override { return info_; }
+
+  Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
+    const size_t column = field - (images_ ? 1 : 0);  // the image is the first field
+    PF_CHECK(id < info_.samples && column < columns_.size(), "sample or field behind the end of the dataset");
+    const std::span<const std::byte> value = columns_[column].At(id);
+    PF_CHECK(out.size() == value.size(), "the place has another size than the sample");
+    std::memcpy(out.data(), value.data(), value.size());
+    return OkStatus();
+  }
+
+  Status ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
+    PF_CHECK(images_ && field == 0, "a manifest's first field is its only encoded one");
+    ASSIGN_OR_RETURN(const auto file, folder_->OpenFile(images_->At(id)));
+    return file->ReadAll(kMaxImageFileBytes, out);
+  }
+
+  std::string Describe(uint64_t id) const override {
+    if (images_) return EscapeName(folder_->FullPath(images_->At(id)));
+    return EscapeName(folder_->FullPath(name_)) + "[" + std::to_string(id) + "]";
+  }
+
+ private:
+  const std::shared_ptr<const Location> folder_;
+  const std::string name_;
+  const std::optional<Paths> images_;
+  const std::vector<ColumnValues> columns_;
+  const DatasetInfo info_;
+};
+
+// Empty: nothing is wrong with the path of an image.
+std::string_view FaultOfPath(std::string_view path) {
+  if (path.empty()) return "is empty";
+  if (path.front() == '/') return "is absolute; give it relative to the manifest's folder";
+  if (path.find("://") != std::string_view::npos) return "is no path; copy the images beside the manifest";
+  if (path.find('\0') != std::string_view::npos) return "holds a NUL byte";
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t end = std::min(path.find('/', begin), path.size());
+    if (path.substr(begin, end - begin) == "..") return "leaves the manifest's folder; move one of the two";
+    begin = end + 1;
+  }
+  if (HasExtension(path, kOtherImageExtensions))
+    return "is an image of a format that is not decoded here; convert it to JPEG or PNG";
+  return {};
+}
+
+// Purpose: reads a manifest twice: what its columns hold, then their values. Borrows the file.
+class Loader {
+ public:
+  Loader(const RandomAccessFile& file, TableKind kind, const ManifestOptions& options)
+      : file_(file),
+        kind_(kind),
+        label_(options.label.empty() ? std::string(kLabelField) : options.label),
+        options_(options) {}
+
+  Status Load() {
+    RETURN_IF_ERROR(FindTypes());
+    RETURN_IF_ERROR(ChooseColumns());
+    return ReadValues();
+  }
+
+  DatasetInfo info;
+  std::optional<Paths> images;
+  std::vector<ColumnValues> values;
+
+ private:
+  static constexpr size_t kNone = std::numeric_limits<size_t>::max();
+
+  Status Fault(const std::string& reason) const {
+    return InvalidArgument("manifest " + QuotePath(file_.path()) + ": " + reason);
+  }
+  size_t Find(std::string_view column) const {
+    const auto found = std::ranges::find(columns_, column);
+    return found == columns_.end() ? kNone : static_cast<size_t>(found - columns_.begin());
+  }
+  std::string Listed() const {
+    std::string names;
+    for (const std::string& column : columns_) names += (names.empty() ? "" : ", ") + QuotePath(column);
+    return names;
+  }
+
+  Status FindTypes() {
+    ASSIGN_OR_RETURN(const std::unique_ptr<TableReader> table, OpenTable(file_, kind_));
+    std::vector<Cell> cells;
+    for (;;) {
+      ASSIGN_OR_RETURN(const bool more, table->Next(cells));
+      if (!more) break;
+      // A column that begins here has no value in the rows before.
+      while (types_.size() < cells.size()) {
+        types_.emplace_back();
+        if (info.samples > 0) types_.back().Add(NoValue(), 1);
+      }
+      for (size_t i = 0; i < cells.size(); ++i) types_[i].Add(cells[i], table->line());
+      ++info.samples;
+      if (label_at_ == kNone) {
+        const auto found = std::ranges::find(table->columns(), label_);
+        if (found != table->columns().end())
+          label_at_ = static_cast<size_t>(found - table->columns().begin());
+      }
+      if (label_at_ >= cells.size()) continue;
+      if (auto* const text = std::get_if<std::string>(&cells[label_at_])) classes_.insert(std::move(*text));
+      if (classes_.size() > kMaxClasses)
+        return Fault("the column " + QuotePath(label_) + " has more than " + std::to_string(kMaxClasses) +
+                     " different texts; those are no labels");
+    }
+    columns_ = table->columns();
+    types_.resize(columns_.size());
+    if (info.samples == 0) return Fault("it has no row");
+    return OkStatus();
+  }
+
+  Status ChooseColumns() {
+    image_at_ = Find(options_.image.empty() ? kDefaultImageColumn : options_.image);
+    if (image_at_ == kNone && !options_.image.empty())
+      return Fault("image: there is no column " + QuotePath(options_.image) + ", only " + Listed());
+    if (image_at_ != kNone && !types_[image_at_].is_text())
+      return Fault("the column " + QuotePath(columns_[image_at_]) + " must hold the images' paths; " +
+                   (types_[image_at_].why().empty() ? "it holds numbers" : types_[image_at_].why()));
+    if (label_at_ == kNone && !options_.label.empty())
+      return Fault("label: there is no column " + QuotePath(options_.label) + ", only " + Listed());
+    if (image_at_ != kNone) {
+      images.emplace();
+      info.fields.push_back({{std::string(kImageField), DType::kUnspecified, {}}, FieldKind::kEncodedImage});
+    }
+    if (label_at_ != kNone) RETURN_IF_ERROR(ChooseLabel());
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      if (i != image_at_ && i != label_at_) RETURN_IF_ERROR(ChooseOther(i));
+    }
+    if (info.fields.empty()) {
+      return Fault("no column holds numbers, and none is named as the images' paths: set image to one of " +
+                   Listed());
+    }
+    return OkStatus();
+  }
+
+  Status ChooseLabel() {
+    const ColumnType& type = types_[label_at_];
+    if (type.is_text()) {
+      info.classes = {classes_.begin(), classes_.end()};
+      SortByName(info.classes);
+      for (size_t i = 0; i < info.classes.size(); ++i) class_of_[info.classes[i]] = static_cast<int64_t>(i);
+      return Add(label_at_, TensorSpec{std::string(kLabelField), DType::kInt64, {}});
+    }
+    std::optional<TensorSpec> spec = type.tensor();
+    if (!spec)
+      return Fault("the column " + QuotePath(columns_[label_at_]) + " cannot be a label: " + type.why());
+    spec->name = kLabelField;
+    return Add(label_at_, *std::move(spec));
+  }
+
+  Status ChooseOther(size_t column) {
+    const std::string& name = columns_[column];
+    std::optional<TensorSpec> spec = types_[column].tensor();
+    if (!spec) {
+      info.left_out.emplace_back(name, types_[column].why());
+      return OkStatus();
+    }
+    if (name.empty() || !IsUtf8(name) || EscapeName(name) != name) {
+      return Fault("the column " + QuotePath(name) +
+                   " names a field, so it must be text without control characters, quotes or backslashes");
+    }
+    const bool taken = std::ranges::any_of(info.fields, [&](const Field& f) { return f.spec.name == name; });
+    if (taken)
+      return Fault("the column " + QuotePath(name) +
+                   " has the name of a field that another one gives; rename it");
+    spec->name = name;
+    return Add(column, *std::move(spec));
+  }
+
+  Status Add(size_t column, TensorSpec spec) {
+    RETURN_IF_ERROR(spec.SampleBytes().status());
+    info.fields.push_back({spec, FieldKind::kTensor});
+    values.emplace_back(std::move(spec));
+    column_of_.push_back(column);
+    return OkStatus();
+  }
+
+  // The file may have changed since the first time.
+  Status Changed() const { return DataLoss("read " + QuotePath(file_.path()) + ": it changed meanwhile"); }
+
+  Status ReadValues() {
+    ASSIGN_OR_RETURN(const std::unique_ptr<TableReader> table, OpenTable(file_, kind_));
+    std::vector<Cell> cells;
+    for (uint64_t row = 0; row < info.samples; ++row) {
+      ASSIGN_OR_RETURN(const bool more, table->Next(cells));
+      if (!more) return Changed();
+      cells.resize(columns_.size());
+      if (images) RETURN_IF_ERROR(AddImage(cells[image_at_], table->line()));
+      for (size_t i = 0; i < values.size(); ++i) {
+        const Cell& cell = cells[column_of_[i]];
+        if (const auto* const text = std::get_if<std::string>(&cell)) {
+          const auto found = class_of_.find(*text);
+          if (column_of_[i] != label_at_ || found == class_of_.end()) return Changed();
+          values[i].AddInteger(found->second);
+          continue;
+        }
+        values[i].Add(cell);
+        if (values[i].rows() != row + 1) return Changed();
+      }
+    }
+    return OkStatus();
+  }
+
+  Status AddImage(const Cell& cell, uint64_t line) {
+    const auto* const path = std::get_if<std::string>(&cell);
+    if (path == nullptr) return Changed();
+    const std::string_view fault = FaultOfPath(*path);
+    if (!fault.empty() || !images->HasRoomFor(*path)) {
+      return InvalidArgument(
+          "line " + std::to_string(line) + " of " + QuotePath(file_.path()) + ": image path " +
+          QuotePath(*path) + " " +
+          (fault.empty() ? "and those before have too many bytes; split the dataset" : std::string(fault)));
+    }
+    images->Add(*path);
+    return OkStatus();
+  }
+
+  const RandomAccessFile& file_;
+  const TableKind kind_;
+  const std::string label_;
+  const ManifestOptions& options_;
+  std::vector<std::string> columns_;
+  std::vector<ColumnType> types_;
+  std::set<std::string> classes_;
+  std::map<std::string, int64_t> class_of_;
+  size_t image_at_ = kNone;
+  size_t label_at_ = kNone;
+  std::vector<size_t> column_of_;  // of each of `values`
+};
+
+std::string FingerprintOf(const DatasetInfo& info, const std::optional<Paths>& images) {
+  Fingerprint fingerprint;
+  fingerprint.Add("manifest").Add(info.samples).Add(uint64_t{info.fields.size()});
+  for (const Field& field : info.fields) fingerprint.Add(field.spec);
+  for (const std::string& name : info.classes) fingerprint.Add(name);
+  for (uint64_t row = 0; images && row < info.samples; ++row) fingerprint.Add(images->At(row));
+  return fingerprint.Hex();
+}
+
+class Format final : public DatasetFormat {
+ public:
+  std::string_view name() const override { return "manifest"; }
+  std::span<const std::string_view> options() const override {
+    static constexpr std::string_view kOptions[] = {"image", "label"};
+    return kOptions;
+  }
+  void CheckOptions(ParameterReader& options, bool /*complete*/) const override {
+    options.Word("image", "");
+    options.Word("label", "");
+  }
+  std::optional<std::string> Recognise(const Contents& contents,
+                                       const ParameterMap& /*options*/) const override {
+    if (!contents.is_directory)
+      return TableKindOf(contents.path).ok() ? std::optional("a manifest") : std::nullopt;
+    if (contents.metadata.empty()) return std::nullopt;
+    return QuotePath(contents.metadata);
+  }
+  Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
+                                              const Contents& contents,
+                                              const DatasetSpec& spec) const override {
+    Faults faults;
+    ParameterMap given = spec.options;
+    ParameterReader reader(given, "dataset", faults);
+    const ManifestOptions options{reader.Word("image", ""), reader.Word("label", "")};
+    if (!contents.is_directory) {
+      const std::string name = contents.path.substr(contents.path.rfind('/') + 1);
+      ASSIGN_OR_RETURN(std::shared_ptr<const Location> folder, location->Parent());
+      return OpenManifest(std::move(folder), name, spec.path, options);
+    }
+    if (contents.metadata.empty()) {
+      return InvalidArgument("manifest " + QuotePath(contents.path) +
+                             " is a directory without a metadata.jsonl or metadata.csv; name the file");
+    }
+    return OpenManifest(std::move(location), contents.metadata, spec.path, options);
+  }
+};
+
+}  // namespace
+
+const DatasetFormat& ManifestFormat() {
+  static const Format format;
+  return format;
+}
+
+Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Location> folder,
+                                                    const std::string& name, std::string user_path,
+                                                    const ManifestOptions& options) {
+  ASSIGN_OR_RETURN(const TableKind kind, TableKindOf(name));
+  ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, folder->OpenFile(name));
+  Loader loader(*file, kind, options);
+  RETURN_IF_ERROR(loader.Load());
+  DatasetInfo info = std::move(loader.info);
+  info.format = "manifest";
+  info.path = std::move(user_path);
+  info.fingerprint = FingerprintOf(info, loader.images);
+  return std::shared_ptr<const Dataset>(std::make_shared<const Manifest>(
+      std::move(folder), name, std::move(loader.images), std::move(loader.values), std::move(info)));
+}
+
+}  // namespace pinfeed

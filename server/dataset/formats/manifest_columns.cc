@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/dataset/formats/manifest_columns.h"
+
+#include <iterator>
+#include <type_traits>
+
+namespace pinfeed {
+
+ColumnType::Kind ColumnType::KindOf(const Cell& cell) {
+  static constexpr Kind kKinds[] = {Kind::kMixed, Kind::kBool,     Kind::kInteger, Kind::kReal,
+                                    Kind::kText,  Kind::kIntegers, Kind::kReals};
+  static_assert(std::size(kKinds) == std::variant_size_v<Cell>);
+  return kKinds[cell.index()];
+}
+
+std::optional<ColumnType::Kind> ColumnType::Common(Kind a, Kind b) {
+  if (a == b || a == Kind::kUnknown) return b;
+  const auto both = [&](Kind x, Kind y) { return (a == x && b == y) || (a == y && b == x); };
+  if (both(Kind::kInteger, Kind::kReal)) return Kind::kReal;
+  if (both(Kind::kIntegers, Kind::kReals)) return Kind::kReals;
+  return std::nullopt;
+}
+
+void ColumnType::Add(const Cell& cell, uint64_t line) {
+  if (kind_ == Kind::kMixed) return;
+  const auto fail = [&](const std::string& what) {
+    kind_ = Kind::kMixed;
+    problem_ = "line " + std::to_string(line) + " " + what;
+  };
+  if (const auto* const none = std::get_if<NoValue>(&cell)) {
+    return fail(none->missing ? "has no value for it"
+                              : "has neither a number, a text nor a list of numbers for it");
+  }
+  const std::optional<Kind> common = Common(kind_, KindOf(cell));
+  if (!common) return fail("has another type of value for it than the lines before");
+  size_t length = 0;
+  if (const auto* const integers = std::get_if<std::vector<int64_t>>(&cell)) length = integers->size();
+  if (const auto* const reals = std::get_if<std::vector<double>>(&cell)) length = reals->size();
+  if (kind_ != Kind::kUnknown && length != length_)
+    return fail("has a list of another length for it than the lines before");
+  kind_ = *common;
+  length_ = length;
+}
+
+std::optional<TensorSpec> ColumnType::tensor() const {
+  const std::vector<int64_t> list = {static_cast<int64_t>(length_)};
+  switch (kind_) {
+    case Kind::kBool:
+      return TensorSpec{"", DType::kBool, {}};
+    case Kind::kInteger:
+      return TensorSpec{"", DType::kInt64, {}};
+    case Kind::kReal:
+      return TensorSpec{"", DType::kFloat64, {}};
+    case Kind::kIntegers:
+      return TensorSpec{"", DType::kInt64, list};
+    case Kind::kReals:
+      return TensorSpec{"", DType::kFloat64, list};
+    default:
+      return std::nullopt;
+  }
+}
+
+std::string ColumnType::why() const {
+  return is_text() ? "it holds text" : problem_;
+}
+
+template <typename T>
+void ColumnValues::Append(const T& value) {
+  const auto* const bytes = reinterpret_cast<const std::byte*>(&value);
+  bytes_.insert(bytes_.end(), bytes, bytes + sizeof value);
+}
+
+void ColumnValues::AddInteger(int64_t value) {
+  Append(value);
+}
+
+void ColumnValues::Add(const Cell& cell) {
+  const size_t before = bytes_.size();
+  const auto add = [&](auto value) {
+    if (spec_.dtype == DType::kFloat64) {
+      Append(static_cast<double>(value));
+    } else if (std::is_same_v<decltype(value), int64_t> && spec_.dtype == DType::kInt64) {
+      Append(value);
+    }
+  };
+  if (const auto* const flag = std::get_if<bool>(&cell)) {
+    if (spec_.dtype == DType::kBool) bytes_.push_back(std::byte{*flag});
+  } else if (const auto* const integer = std::get_if<int64_t>(&cell)) {
+    add(*integer);
+  } else if (const auto* const real = std::get_if<double>(&cell)) {
+    add(*real);
+  } else if (const auto* const integers = std::get_if<std::vector<int64_t>>(&cell)) {
+    for (const int64_t value : *integers) add(value);
+  } else if (const auto* const reals = std::get_if<std::vector<double>>(&cell)) {
+    for (const double value : *reals) add(value);
+  }
+  if (bytes_.size() - before != row_bytes_) bytes_.resize(before);
+}
+
+std::span<const std::byte> ColumnValues::At(uint64_t row) const {
+  return std::span(bytes_).subspan(row * row_bytes_, row_bytes_);
+}
+
+}  // namespace pinfeed

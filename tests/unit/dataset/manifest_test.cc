@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/dataset/formats/manifest.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/dataset/open_dataset.h"
+#include "server/dataset/selected_fields.h"
+#include "tests/support/memory_storage.h"
+#include "tests/support/parameters.h"
+#include "tests/support/testing.h"
+#include "tests/unit/dataset/npy_file.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+class ManifestTest : public ::testing::Test {
+ protected:
+  Result<std::shared_ptr<const Dataset>> Open(const std::string& path, ParameterMap options = {}) {
+    DatasetSpec spec;
+    spec.path = "memory:/" + path;
+    spec.options = std::move(options);
+    return OpenDatasetAt(storage_.At(path), spec);
+  }
+  Result<std::shared_ptr<const Dataset>> OpenText(const std::string& name, const std::string& text,
+                                                  ParameterMap options = {}) {
+    storage_.Write("set/" + name, text);
+    return Open("set/" + name, std::move(options));
+  }
+  static std::vector<std::string> FieldsOf(const Dataset& dataset) {
+    std::vector<std::string> lines;
+    for (const Field& field : dataset.info().fields) {
+      std::string line = field.spec.name;
+      if (field.kind == FieldKind::kTensor) line += " " + std::string(DTypeName(field.spec.dtype));
+      for (const int64_t side : field.spec.shape) line += " " + std::to_string(side);
+      lines.push_back(line);
+    }
+    return lines;
+  }
+  template <typename T>
+  static std::vector<T> Values(const Dataset& dataset, size_t field) {
+    std::vector<T> all;
+    for (uint64_t id = 0; id < dataset.info().samples; ++id) {
+      std::vector<std::byte> bytes(dataset.info().fields[field].spec.SampleBytes().value());
+      EXPECT_OK(dataset.ReadTensor(id, field, bytes));
+      for (const T value : ValuesOf<T>(bytes)) all.push_back(value);
+    }
+    return all;
+  }
+  static std::string Image(const Dataset& dataset, uint64_t id) {
+    std::vector<std::byte> bytes;
+    EXPECT_OK(dataset.ReadEncoded(id, 0, bytes));
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  void ExpectFault(const std::string& name, const std::string& text, const std::string& words,
+                   ParameterMap options = {}) {
+    EXPECT_THAT(OpenText(name, text, std::move(options)),
+                StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("memory:/set/" + name), HasSubstr(words))));
+  }
+
+  MemoryStorage storage_;
+};
+
+TEST_F(ManifestTest, HuggingFacesMetadataBesideAFlatFolderOfImages) {
+  storage_.Write("set/a.jpg", "bytes of a");
+  storage_.Write("set/deep/b.png", "bytes of b");
+  storage_.Write(
+      "set/metadata.jsonl",
+      "{\"file_name\": \"deep/b.png\", \"label\": \"dog\", \"score\": 1.5, \"caption\": \"a dog\"}\n"
+      "\n"
+      "{\"file_name\": \"a.jpg\", \"label\": \"cat\", \"score\": 2, \"caption\": \"\"}");
+  EXPECT_THAT(Open("set"),
+              StatusIs(Code::kInvalidArgument, AllOf(HasSubstr("'deep'"), HasSubstr("'metadata.jsonl'"),
+                                                     HasSubstr("set format to image_folder or manifest"))));
+  ASSERT_OK_AND_ASSIGN(const auto dataset, Open("set", {{"label", Word("label")}}));  // a manifest's option
+  const DatasetInfo& info = dataset->info();
+  EXPECT_EQ(info.format, "manifest");
+  EXPECT_EQ(info.samples, 2U);
+  EXPECT_THAT(FieldsOf(*dataset), ElementsAre("image", "label int64", "score float64"));
+  EXPECT_THAT(info.classes, ElementsAre("cat", "dog"));
+  EXPECT_THAT(info.left_out, ElementsAre(Pair("caption", "it holds text")));
+  EXPECT_EQ(Image(*dataset, 0), "bytes of b");
+  EXPECT_EQ(Image(*dataset, 1), "bytes of a");
+  EXPECT_THAT(Values<int64_t>(*dataset, 1), ElementsAre(1, 0));
+  EXPECT_THAT(Values<double>(*dataset, 2), ElementsAre(1.5, 2));
+  EXPECT_THAT(dataset->Describe(0), EndsWith("set/deep/b.png"));
+  EXPECT_THAT(SelectFields(dataset, {"caption"}),
+              StatusIs(Code::kInvalidArgument, HasSubstr("is no field: it holds text")));
+}
+
+TEST_F(ManifestTest, ATableByItsOwnNameAndItsColumns) {
+  storage_.Write("set/x/1.jpg", "one");
+  storage_.Write("set/x/2.jpg", "two");
+  const ParameterMap options = {{"image", Word("path")}, {"label", Word("y")}};
+  for (const auto& [name, text] :
+       {std::pair("t.csv", "path,y,weight\r\nx/1.jpg,-7,0.5\r\nx/2.jpg,8,2\r\n"),
+        std::pair("t.tsv", "path\ty\tweight\nx/1.jpg\t-7\t0.5\nx/2.jpg\t8\t2"),
+        std::pair("t.jsonl",
+                  "{\"path\":\"x/1.jpg\",\"y\":-7,\"weight\":0.5}\n{\"y\":8,\"path\":\"x/"
+                  "2.jpg\",\"weight\":2}\n")}) {
+    SCOPED_TRACE(name);
+    ASSERT_OK_AND_ASSIGN(const auto dataset, OpenText(name, text, options));
+    EXPECT_THAT(FieldsOf(*dataset), ElementsAre("image", "label int64", "weight float64"));
+    EXPECT_THAT(dataset->info().classes, IsEmpty());
+    EXPECT_EQ(Image(*dataset, 1), "two");
+    EXPECT_THAT(Values<int64_t>(*dataset, 1), ElementsAre(-7, 8));
+    EXPECT_THAT(Values<double>(*dataset, 2), ElementsAre(0.5, 2));
+  }
+}
+
+TEST_F(ManifestTest, ColumnsOfEveryKindWithoutImages) {
+  ASSERT_OK_AND_ASSIGN(
+      const auto dataset,
+      OpenText("t.jsonl",
+               "{\"flag\": true, \"box\": [1, 2, 3, 4], \"point\": [0.5, 1], \"ragged\": [1], "
+               "\"deep\": {\"a\": 1}, \"huge\": 18446744073709551615, \"late\": 1}\n"
+               "{\"flag\": false, \"box\": [5, 6, 7, 8], \"point\": [2, 3], \"ragged\": [1, 2], "
+               "\"deep\": {\"a\": 1}, \"huge\": 1, \"only_here\": 2}\n"));
+  EXPECT_THAT(FieldsOf(*dataset), ElementsAre("box int64 4", "flag bool", "point float64 2"));
+  EXPECT_THAT(Values<int64_t>(*dataset, 0), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+  EXPECT_THAT(Values<uint8_t>(*dataset, 1), ElementsAre(1, 0));
+  EXPECT_THAT(Values<double>(*dataset, 2), ElementsAre(0.5, 1, 2, 3));
+  EXPECT_THAT(
+      dataset->info().left_out,
+      ElementsAre(Pair("deep", HasSubstr("neither a number")), Pair("huge", HasSubstr("neither a number")),
+                  Pair("late", "line 2 has no value for it"),
+                  Pair("ragged", HasSubstr("line 2 has a list of another length")),
+                  Pair("only_here", "line 1 has no value for it")));
+  EXPECT_THAT(dataset->Describe(1), EndsWith("set/t.jsonl[1]"));
+}
+
+TEST_F(ManifestTest, QuotedValuesAreTextAndMayHoldAnything) {
+  storage_.Write("set/a, \"b\".jpg", "odd");
+  ASSERT_OK_AND_ASSIGN(
+      const auto dataset,
+      OpenText("t.csv",
+               "\xEF\xBB\xBF"
+               "file_name,label\n\"a, \"\"b\"\".jpg\",\"two\nlines\"\n\n\"a, \"\"b\"\".jpg\",\"7\"\n"));
+  EXPECT_EQ(Image(*dataset, 0), "odd");
+  EXPECT_THAT(dataset->info().classes, ElementsAre("7", "two\nlines"));
+}
+
+TEST_F(ManifestTest, FaultsNameTheLine) {
+  ExpectFault("t.jsonl", "{\"x\": 1}\n{\"x\": }\n", "line 2 of ");
+  ExpectFault("t.jsonl", "{\"x\": 1}\n[1]\n", "is no JSON object");
+  ExpectFault("t.jsonl", "\n\n", "it has no row");
+  ExpectFault("t.csv", "", "the file has no row");
+  ExpectFault("t.csv", "a,b\n", "it has no row");
+  ExpectFault("t.csv", "a,b\n1,2\n1\n", "the row has 1 values, but there are 2 columns");
+  ExpectFault("t.csv", "a,a\n1,2\n", "the column 'a' is there twice");
+  ExpectFault("t.csv", "a\n\"1\n", "a quote is never closed");
+  ExpectFault("t.csv", "a\n1\"2\n", "a quote stands within a value");
+}
+
+TEST_F(ManifestTest, ColumnsThatCannotServeAreRefused) {
+  const std::string text = "file,y,z\na.jpg,1,2\nb.jpg,,2\n";
+  ExpectFault("t.csv", text, "there is no column 'path', only 'file', 'y', 'z'", {{"image", Word("path")}});
+  ExpectFault("t.csv", text, "there is no column 'label', only", {{"label", Word("label")}});
+  ExpectFault("t.csv", text, "'y' cannot be a label: line 3 has no value for it", {{"label", Word("y")}});
+  ExpectFault("t.csv", text, "'z' must hold the images' paths; it holds numbers", {{"image", Word("z")}});
+  ExpectFault("t.csv", "file,image\na.jpg,2\n", "has the name of a field that another one gives",
+              {{"image", Word("file")}});
+  ExpectFault("t.csv", "file\na.jpg\n", "no column holds numbers, and none is named as the images' paths");
+}
+
+TEST_F(ManifestTest, ImagePathsStayInTheFolder) {
+  for (const auto& [path, words] :
+       {std::pair("/etc/passwd", "is absolute"), std::pair("../secret.jpg", "leaves"),
+        std::pair("a/../../b.jpg", "leaves"), std::pair("s3://b/a.jpg", "is no path"),
+        std::pair("a.webp", "is not decoded here")}) {
+    ExpectFault("t.jsonl", "{\"file_name\": \"a.jpg\"}\n{\"file_name\": \"" + std::string(path) + "\"}\n",
+                words);
+  }
+  ExpectFault("t.jsonl", "{\"file_name\": \"\"}\n", "is empty");
+}
+
+TEST_F(ManifestTest, FingerprintFollowsTheImagesAndTheFields) {
+  const auto fingerprint = [&](const std::string& text) {
+    const auto dataset = OpenText("t.csv", text);
+    EXPECT_OK(dataset);
+    return (*dataset)->info().fingerprint;
+  };
+  const std::string first = fingerprint("file_name,label\na.jpg,1\nb.jpg,2\n");
+  EXPECT_EQ(fingerprint("file_name,label\na.jpg,3\nb.jpg,4\n"), first);
+  EXPECT_NE(fingerprint("file_name,label\nb.jpg,1\na.jpg,2\n"), first);
+  EXPECT_NE(fingerprint("file_name,label\na.jpg,x\nb.jpg,y\n"),
+            fingerprint("file_name,label\na.jpg,x\nb.jpg,z\n"));
+}
+
+TEST_F(ManifestTest, AMissingImageIsThatSamplesFault) {
+  ASSERT_OK_AND_ASSIGN(const auto dataset, OpenText("t.csv", "file_name\nnone.jpg\n"));
+  std::vector<std::byte> bytes;
+  EXPECT_THAT(dataset->ReadEncoded(0, 0, bytes), StatusIs(Code::kNotFound, HasSubstr("none.jpg")));
+}
+
+}  // namespace
+}  // namespace pinfeed
