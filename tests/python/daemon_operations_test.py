@@ -268,8 +268,8 @@ def test_a_start_warns_of_roots_and_datasets_that_are_not_there(tmp_path, number
     config.write_text(f'[datasets.here]\npath = "{numbers}"\n[datasets.gone]\npath = "{tmp_path}/gone.npy"\n')
     daemon = Daemon(tmp_path / "run", "--config", str(config), "--allowed-roots", "/not/there")
     try:
-        eventually("it warns twice", lambda: daemon.log().count("clients cannot read there until that is mended") == 2)
-        first, second = (line for line in daemon.log().splitlines() if "clients cannot read there" in line)
+        eventually("it warns twice", lambda: daemon.log().count("clients cannot read it until that is fixed") == 2)
+        first, second = (line for line in daemon.log().splitlines() if "clients cannot read it" in line)
     finally:
         daemon.stop()
     assert "flag --allowed-roots: allowed_roots: open the directory '/not/there': No such file or directory" in first

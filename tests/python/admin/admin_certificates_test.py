@@ -44,7 +44,7 @@ def test_certificates_and_names_change_by_a_reload(papers, tmp_path):
         one.serves()  # what was in force is
         install(papers.other.sign("server", "IP:127.0.0.1"), papers.other)
         status, out, err = one.tool("reload")
-        assert status == 0 and "admin endpoint: the certificates were read anew; its own is valid until " in out, err
+        assert status == 0 and "admin endpoint: the certificates were reloaded; its own is valid until " in out, err
         one.serves(pair=successor, ca=papers.other.cert)
         assert one.tool("status")[0] == 1
         assert one.tool("status", ca=papers.other.cert)[0] == 1
