@@ -42,7 +42,8 @@ Result<Flags> ParseFlags(const std::vector<std::string>& arguments) {
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
   try {
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants a vector
+    std::vector<std::string> reversed(arguments.rbegin(),
+                                      arguments.rend());  // CLI11 expects a vector in reverse order
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
     flags.action = Action::kPrintAndExit;

@@ -88,11 +88,12 @@ Status SetAllowedRoots(const ConfigValue& value, Config& config) {
   return OkStatus();
 }
 
-// A name, or an address as inet_pton(3) takes it: what looks like one and is none would match no request.
+// Whether `host` is a name, or an address that inet_pton(3) accepts. A malformed address would never match a
+// request.
 bool IsHost(const std::string& host) {
-  constexpr std::string_view kInNames =
+  constexpr std::string_view kHostCharacters =
       "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-_:[]";
-  if (host.empty() || host.size() > 255 || host.find_first_not_of(kInNames) != std::string::npos)
+  if (host.empty() || host.size() > 255 || host.find_first_not_of(kHostCharacters) != std::string::npos)
     return false;
   in6_addr binary{};
   const bool bracketed = host.front() == '[' && host.back() == ']';
@@ -112,7 +113,7 @@ Status SetHttpHosts(const ConfigValue& value, Config& config) {
   return OkStatus();
 }
 
-// "" and "off" switch it off.
+// An empty string or "off" disables the listener.
 Result<std::string> AsListenAddress(const ConfigValue& value, std::string_view example) {
   ASSIGN_OR_RETURN(std::string text, value.AsString());
   if (text == "off") text.clear();
@@ -155,8 +156,7 @@ Status SetAdminClients(const ConfigValue& value, Config& config) {
   for (const std::string& name : names) {
     if (name.empty() || name.size() > 1024 || name.find('*') != std::string::npos) {
       return InvalidArgument(
-          "expected names as they stand in the clients' certificates, each in full, found " +
-          QuotePath(name));
+          "expected full names as in the clients' certificates, without wildcards, found " + QuotePath(name));
     }
   }
   config.admin_clients = std::move(names);
@@ -187,7 +187,7 @@ Status SetSocketDir(const ConfigValue& value, Config& config) {
   ASSIGN_OR_RETURN(const std::string directory, value.AsString());
   if (directory.empty()) return InvalidArgument("expected a directory, found an empty string");
   std::error_code error;
-  // Clients are told the path, and have another working directory.
+  // Clients are given this path and have another working directory.
   config.socket_dir = std::filesystem::absolute(directory, error).lexically_normal().string();
   if (error) return InvalidArgument("make " + QuotePath(directory) + " absolute: " + error.message());
   return OkStatus();

@@ -285,7 +285,7 @@ void Daemon::CloseDatasets() {
   parts_->datasets->cache.Clear();
   if (parts_->datasets->opener.Finish(Clock::now() + kCloseGrace)) return;
   for (const DatasetOpener::UnderWay& hung : parts_->datasets->opener.under_way())
-    spdlog::warn("{} is not done; the daemon ends without waiting for it", hung.what);
+    spdlog::warn("{} is not done; the daemon exits without waiting for it", hung.what);
   (void)parts_->datasets.release();  // blocked threads use it until the process exits
   hangs_ = true;
 }

@@ -204,7 +204,7 @@ bool Reloader::Finish(Clock::time_point deadline) {
   bool all = true;
   for (Reading& one : abandoned_) {
     if (one.thread.Finish(deadline)) continue;
-    spdlog::warn("a reload hangs, at {}; the daemon ends without waiting for it", one.thread.step());
+    spdlog::warn("a reload hangs, at {}; the daemon exits without waiting for it", one.thread.step());
     all = false;
   }
   abandoned_.clear();

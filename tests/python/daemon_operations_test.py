@@ -259,7 +259,7 @@ def test_check_names_the_file_that_it_read_or_says_that_it_read_none(tmp_path):
     assert check() == "OK: no file was read, since neither --config nor PINFEED_CONFIG names one\n"
     assert check("--config", str(config)) == f"OK: {config}\n"
     assert check(PINFEED_CONFIG=str(config), PINFEED_WORKERS="2", PINFEED_POOL_BYTES="64MiB") == (
-        f"OK: {config} (PINFEED_CONFIG); of the environment: PINFEED_POOL_BYTES PINFEED_WORKERS\n"
+        f"OK: {config} (PINFEED_CONFIG); variables that apply: PINFEED_POOL_BYTES PINFEED_WORKERS\n"
     )
 
 

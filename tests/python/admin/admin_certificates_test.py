@@ -111,11 +111,11 @@ def broken(papers, folder, what):
         "no key": (papers.flags(key=path), rf"admin_key: '{path}' holds no private key"),
         "another's key": (papers.flags(key=papers.ops.key), r"admin_key: '.*' is not the key of admin_cert '.*'; give the two that were made together"),
         "relative": (papers.flags(cert="cert.pem"), r"flag --admin-cert: admin_cert: expected an absolute path, found 'cert.pem'"),
-        "wildcard": (papers.flags("*.example"), r"admin_clients: expected names as they stand in the clients' certificates, each in full, found '\*.example'"),
+        "wildcard": (papers.flags("*.example"), r"admin_clients: expected full names as in the clients' certificates, without wildcards, found '\*.example'"),
         "name of a host": (papers.flags(listen="localhost:1"), r"admin_listen: expected ADDRESS:PORT with a numeric address, such as 10.0.0.7:9468"),
-        "no clients": (papers.flags()[:-2], r"flag --admin-listen: admin_listen: is of use only with admin_clients, which must be given as well"),
-        "address alone": (papers.flags()[:2], r"admin_listen: is of use only with admin_cert, admin_key, admin_ca, admin_clients"),
-        "no address": (papers.flags()[2:], r"admin_cert: is of use only with admin_listen"),
+        "no clients": (papers.flags()[:-2], r"flag --admin-listen: admin_listen: requires admin_clients as well"),
+        "address alone": (papers.flags()[:2], r"admin_listen: requires admin_cert, admin_key, admin_ca, admin_clients as well"),
+        "no address": (papers.flags()[2:], r"admin_cert: requires admin_listen"),
     }[what]
 
 

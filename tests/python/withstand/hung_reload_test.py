@@ -96,7 +96,7 @@ def test_a_reload_that_hangs_holds_nothing_up(configured, hung, away):
     service.process.terminate()
     service.receive_until("STOPPING")
     assert service.process.wait(60) == 0, service.log()
-    assert f"a reload hangs, at {step}; the daemon ends without waiting for it" in service.log()
+    assert f"a reload hangs, at {step}; the daemon exits without waiting for it" in service.log()
 
 
 def test_what_hangs_at_the_start_holds_up_neither_it_nor_the_end(configured, hung):
