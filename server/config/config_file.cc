@@ -77,7 +77,7 @@ std::string_view TypeName(toml::node_type type) {
     case toml::node_type::time:
       return "a time";
     case toml::node_type::date_time:
-      return "a date with time";
+      return "a date-time";
     default:
       return "another type";
   }

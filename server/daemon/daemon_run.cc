@@ -124,7 +124,7 @@ void Daemon::OnSignal() {
 }
 
 Status Daemon::Run() {
-  if (reload_missed_) RequestReload("SIGHUP during the start", nullptr);
+  if (reload_missed_) RequestReload("SIGHUP during startup", nullptr);
   // A private daemon allows every path, and nobody reads its log.
   std::optional<StartupPathCheck> path_check;
   if (!command_line_.private_mode) path_check.emplace(command_line_);
@@ -211,7 +211,7 @@ ReloadReport Daemon::Adopt(const std::string& who, const LoadedConfig& loaded) {
   spdlog::info("{}: the configuration was loaded: {}", who,
                reload.changed.empty() ? "nothing changed" : Joined(reload.changed));
   if (!reload.need_restart.empty())
-    spdlog::warn("to take effect at a restart: {}", Joined(reload.need_restart));
+    spdlog::warn("takes effect only after a restart: {}", Joined(reload.need_restart));
   for (const std::string& warning : loaded.warnings) spdlog::warn("{}", warning);
   return {std::move(reload.changed), std::move(reload.need_restart), loaded.warnings};
 }

@@ -23,7 +23,7 @@ Status HostMemoryLedger::Check(uint64_t bytes, uint64_t headroom_bytes) const {
   if (!read.ok() || read->available_bytes >= bytes + headroom_bytes) return OkStatus();
   const HostMemory& memory = *read;
   return ResourceExhausted(
-      "the host lacks the memory: of what " + memory.available_by + " allows, " +
+      "the host has too little memory: of what " + memory.available_by + " allows, " +
       ExactByteSize(memory.available_bytes) + " are left, but feeds still need " + ExactByteSize(bytes) +
       " and " + ByteSize(headroom_bytes) +
       " are reserved for the daemon itself; use smaller batches or fewer slots, close a feed, or have the "

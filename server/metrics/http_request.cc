@@ -141,7 +141,7 @@ std::variant<HttpRequest, HttpFault> ParseHttpHead(std::string_view head) {
       return HttpFault{400, "a header line is malformed"};
     const std::string_view value = line.substr(colon + 1);
     if (!std::all_of(value.begin(), value.end(), IsInValue))
-      return HttpFault{400, "a header's value holds a control character"};
+      return HttpFault{400, "a header value contains a control character"};
     if (!EqualsIgnoringCase(name, "host")) continue;
     if (host) return HttpFault{400, "more than one Host header"};
     host = Trim(value);

@@ -86,7 +86,7 @@ def test_a_reload_changes_what_can_change_and_names_the_rest(configured, how):
         assert re.search(r"socket_mode = 0o600 \(.*pinfeed.toml:4\); 0o660 stays", later)
     else:
         daemon.process.send_signal(signal.SIGHUP)
-        eventually("it is loaded", lambda: "to take effect at a restart: socket_mode = 0o600" in daemon.log())
+        eventually("it is loaded", lambda: "takes effect only after a restart: socket_mode = 0o600" in daemon.log())
     assert configured.can_open("new") and not configured.can_open("train")
     eventually("a new page says when", lambda: metric(daemon, "pinfeed_config_last_reload_success_timestamp_seconds") > before)
     assert metric(daemon, "pinfeed_sessions_limit") == 1

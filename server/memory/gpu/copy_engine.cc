@@ -87,7 +87,7 @@ Result<std::unique_ptr<CopyEngine>> CopyEngine::Create(std::shared_ptr<const Cud
 
 Status CopyEngine::Open() {
   const CudaDriver& driver = device_->driver();
-  const std::string what = "make the copy stream of GPU " + device_->uuid();
+  const std::string what = "create the copy stream of GPU " + device_->uuid();
   const CudaScope scope(*device_);
   RETURN_IF_ERROR(scope.status());
   int least = 0;

@@ -32,7 +32,7 @@ Result<std::unique_ptr<CudaArena>> CudaArena::Create(const std::shared_ptr<const
   uint64_t slots = 0;
   uint64_t bytes = 0;
   if (!CheckedMul(layout.slot_stride, slot_count, &slots) || !CheckedAdd(slots, kArenaIdBytes, &bytes))
-    return InvalidArgument("an arena of " + std::to_string(slot_count) + " slots exceeds 64 bits");
+    return InvalidArgument("an arena of " + std::to_string(slot_count) + " slots is too large");
   ASSIGN_OR_RETURN(bytes, DeviceMemory::WholePages(*device, bytes));
   Result<BudgetLease> lease = parts.device_pool.Reserve(bytes, parts.user);
   if (!lease.ok()) return lease.status().WithContext("gpu_bytes: memory of GPU " + device->uuid());
@@ -118,7 +118,7 @@ void CudaArena::FetchFrom(const CudaArena& peer, uint32_t slot, const std::vecto
 
 Status CudaArena::AllowReads(const CudaDevice& reader) const {
   int possible = 0;
-  const std::string what = "ask whether GPU " + reader.uuid() + " reaches GPU " + device().uuid();
+  const std::string what = "check whether GPU " + reader.uuid() + " can access GPU " + device().uuid();
   RETURN_IF_ERROR(
       CudaStatus(reader.driver().cuDeviceCanAccessPeer(&possible, reader.handle(), device().handle()), what));
   if (possible == 0) return Unavailable("there is no peer access between them");
@@ -128,7 +128,7 @@ Status CudaArena::AllowReads(const CudaDevice& reader) const {
 Result<const Arena*> CudaArena::At(const std::string& gpu_uuid) {
   if (gpu_uuid == device().uuid()) return this;
   return FailedPrecondition(
-      "gpu_uuid: the group's batches lie on GPU " + device().uuid() +
+      "gpu_uuid: the group's batches are on GPU " + device().uuid() +
       "; only a broadcast group can use several GPUs, so this client must use that GPU as well");
 }
 

@@ -49,7 +49,7 @@ class Gpus final : public DeviceArenas {
  public:
   static Result<std::unique_ptr<Gpus>> Create(const DeviceOptions& options, MemoryBudget& pool) {
     ASSIGN_OR_RETURN(const int count, CudaDevice::Count());
-    if (count == 0) return Unavailable("the CUDA driver shows no GPU");
+    if (count == 0) return Unavailable("the CUDA driver reports no GPU");
     auto gpus = std::make_unique<Gpus>();
     gpus->on_failure_ = options.on_failure;
     std::map<int, std::shared_ptr<const CudaDevice>> nodes;  // the first GPU of each node
