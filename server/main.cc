@@ -74,7 +74,7 @@ int Run(const std::vector<std::string>& arguments) {
         std::cerr << "pinfeedd: " << status.message() << '\n';
         return kExitConfig;
       }
-      std::cout << pinfeed::Checked(*command_line) << '\n';
+      std::cout << pinfeed::DescribeCheck(*command_line) << '\n';
       return 0;
     case pinfeed::Action::kRun:
       break;

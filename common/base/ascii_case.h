@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Letters of ASCII without regard to case, whatever the locale.
+// ASCII case conversion and comparison, independent of the locale.
 #pragma once
 
 #include <algorithm>

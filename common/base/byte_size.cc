@@ -11,7 +11,7 @@ std::string ByteSize(uint64_t bytes) {
   static constexpr std::array<const char*, 7> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   auto value = static_cast<double>(bytes);
   size_t unit = 0;
-  // 1023.97 KiB would be printed as 1024.
+  // Avoids printing 1023.97 KiB as 1024 KiB.
   for (; value >= 1023.95 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
   const double rounded = std::round(value * 10) / 10;
   std::array<char, 32> text{};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers of bytes for people.
+// Formats byte counts for people.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@ namespace pinfeed {
 
 // "1.5 GiB", "16 MiB", "512 B"
 std::string ByteSize(uint64_t bytes);
-// "1.5 GiB (1610612736 bytes)", "512 bytes": where two sizes are compared that may round to the same text.
+// "1.5 GiB (1610612736 bytes)", "512 bytes". For messages that compare two sizes, which may round to the same
+// text.
 std::string ExactByteSize(uint64_t bytes);
 
 }  // namespace pinfeed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is wrong with a message, all of it.
+// Collects everything that is wrong with a message.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace pinfeed {
 
-// Purpose: collects faults, so that a user mends a spec in one go. Threads: one.
+// Purpose: collects faults, so that a user can fix a spec in one pass. Threads: one.
 class Faults {
  public:
   void Add(const std::string& field, const std::string& reason) {

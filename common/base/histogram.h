@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long things took, as counts by power of two: cheap enough for every sample. In: nanoseconds. Out: the
-// counts, which metrics show as a histogram.
+// Histograms of durations with power-of-two buckets, cheap enough for every sample. In: nanoseconds. Out:
+// counts, which the metrics export as histograms.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 
 namespace pinfeed {
 
-// Purpose: a histogram as a plain value. Bucket i holds what took at most 1024 ns << i and more than the
-// bucket before it; the last one holds all that took longer (above 68.7 s).
+// Purpose: a histogram as a plain value. Bucket i counts durations of at most 1024 ns << i that exceed the
+// bucket before it. The last bucket counts all longer ones (above 68.7 s).
 struct DurationCounts {
   static constexpr size_t kBounds = 27;
   std::array<uint64_t, kBounds + 1> counts{};
@@ -36,8 +36,8 @@ struct DurationCounts {
   }
 };
 
-// Purpose: the same, written by one thread while others read. Threads: Record from one thread, Counts from
-// any. Nothing here locks the bus: a count that is read late is read at the next scrape.
+// Purpose: a histogram that one thread writes while others read. Threads: Record from one thread, Counts from
+// any. Uses plain loads and stores instead of locked instructions. A reader may see slightly stale counts.
 class DurationHistogram {
  public:
   void Record(uint64_t ns) {

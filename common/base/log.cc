@@ -13,7 +13,7 @@
 namespace pinfeed {
 namespace {
 
-// %* in the pattern below: the message as the inside of a JSON string.
+// %* in the pattern below: the message, escaped for a JSON string.
 class JsonMessageFlag final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm& /*time*/,
@@ -31,7 +31,8 @@ class JsonContextFlag final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& /*message*/, const std::tm& /*time*/,
               spdlog::memory_buf_t& out) override {
-    const std::string fields = LogContextJson(CurrentLogContext());  // lines are formatted by who logs them
+    const std::string fields =
+        LogContextJson(CurrentLogContext());  // lines are formatted on the logging thread
     out.append(fields.data(), fields.data() + fields.size());
   }
   std::unique_ptr<custom_flag_formatter> clone() const override {

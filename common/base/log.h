@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Logging: spdlog, with one process-wide logger that main() sets up. Libraries log through these macros'
-// targets only, never to stdout.
+// Logging through spdlog, with one process-wide logger that main() sets up. Libraries log only through
+// spdlog, never to stdout.
 #pragma once
 
 #include <spdlog/spdlog.h>
@@ -14,18 +14,17 @@ namespace pinfeed {
 
 enum class LogFormat { kText, kJson };
 
-// Replaces the default logger by one that writes to stderr and loses lines rather than wait for a reader.
-// `level` is one of trace, debug, info, warning, error; kInvalidArgument otherwise. With kJson each line is
-// one JSON object
-// {"time","level","thread","message"}, whatever bytes the message holds.
+// Replaces the default logger with one that writes to stderr and drops lines rather than wait for a reader.
+// `level` is one of trace, debug, info, warning, error; otherwise kInvalidArgument. With kJson, each line is
+// a JSON object {"time","level","thread","message"}, for any bytes in the message.
 Status InitLogging(std::string_view level, LogFormat format);
-// From now on, in the whole process. The same errors.
+// Changes the level of the whole process. Same errors.
 Status SetLogLevel(std::string_view level);
-// One of the names above.
+// The current level, as one of the names above.
 std::string LogLevel();
 
-// `text` as the inside of a JSON string: quotes, backslashes and control characters escaped, invalid UTF-8
-// replaced by U+FFFD.
+// Escapes `text` for use inside a JSON string: quotes, backslashes and control characters are escaped, and
+// invalid UTF-8 becomes U+FFFD.
 std::string JsonEscape(std::string_view text);
 
 }  // namespace pinfeed

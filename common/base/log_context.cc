@@ -42,8 +42,8 @@ std::string LogContextJson(const LogContext& context) {
   return out;
 }
 
-// VERSION-TRACE ID-PARENT ID-FLAGS of 2, 32, 16 and 2 digits. Versions to come may have more behind another
-// dash; version ff is forbidden.
+// VERSION-TRACE ID-PARENT ID-FLAGS of 2, 32, 16 and 2 digits. Later versions may append more fields after
+// another dash. Version ff is invalid.
 std::optional<std::string> TraceIdOf(std::string_view header) {
   constexpr size_t kLength = 55;
   if (header.size() < kLength || header[2] != '-' || header[35] != '-' || header[52] != '-')

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a log line is about, beside its text: for the fields of JSON lines.
+// The context of log lines: ids for the fields of JSON lines.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@ namespace pinfeed {
 
 struct LogContext {
   uint64_t session = 0;  // 0: none
-  uint64_t feed = 0;     // likewise
+  uint64_t feed = 0;     // 0: none
   std::string trace_id;  // 32 hexadecimal digits, or empty
 };
 
-// Purpose: says what the lines of this thread are about while it lives; what it leaves unset is as outside of
-// it. Threads: made and destroyed by one, in the order of a stack.
+// Purpose: sets the log context of this thread during its lifetime. Unset fields inherit from the outer
+// scope. Threads: created and destroyed on one thread, in stack order.
 class LogScope {
  public:
   explicit LogScope(const LogContext& context);
@@ -28,14 +28,14 @@ class LogScope {
   const LogContext outer_;
 };
 
-// Of this thread, now.
+// The current context of this thread.
 const LogContext& CurrentLogContext();
 
-// `,"session":3,"feed":2,"trace_id":"..."`, each where it is set.
+// `,"session":3,"feed":2,"trace_id":"..."`, with the fields that are set.
 std::string LogContextJson(const LogContext& context);
 
-// The trace id of a W3C traceparent header (w3.org/TR/trace-context, section 3.2): nothing when it is not
-// valid, and then it is to be ignored.
+// The trace id of a W3C traceparent header (w3.org/TR/trace-context, section 3.2). Empty for an invalid
+// header, which must be ignored.
 std::optional<std::string> TraceIdOf(std::string_view traceparent);
 
 }  // namespace pinfeed

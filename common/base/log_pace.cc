@@ -11,14 +11,14 @@ std::optional<std::string> LogPace::Admit(Clock::time_point now) {
     second_ = now;
     lines_ = 0;
   }
-  if (lines_ >= most_) {
+  if (lines_ >= max_per_second_) {
     ++left_out_;
     return std::nullopt;
   }
   ++lines_;
   const uint64_t left_out = std::exchange(left_out_, 0);
   if (left_out == 0) return std::string();
-  return " (and " + std::to_string(left_out) + " such lines were left out)";
+  return " (and " + std::to_string(left_out) + " such lines were dropped)";
 }
 
 }  // namespace pinfeed

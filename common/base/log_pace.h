@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often one place of the program may log.
+// Limits how often one place in the code may log.
 #pragma once
 
 #include <chrono>
@@ -11,21 +11,21 @@
 
 namespace pinfeed {
 
-// Purpose: bounds the lines of a place whose lines others cause. Threads: any. Errors: none. Invariant: what
-// is left out is counted, and told with the next line.
+// Purpose: limits the rate of log lines that others can trigger. Threads: any. Errors: none. Invariant:
+// dropped lines are counted and reported with the next line.
 class LogPace {
  public:
   using Clock = std::chrono::steady_clock;
-  explicit LogPace(uint32_t most_a_second) : most_(most_a_second) {}
+  explicit LogPace(uint32_t max_per_second) : max_per_second_(max_per_second) {}
 
-  // What to put behind the line: nothing, or how many were left out since the last one. No value: leave this
-  // one out, too.
+  // Returns the suffix for the line: empty, or the number of lines dropped since the last one. No value: drop
+  // this line as well.
   std::optional<std::string> Admit(Clock::time_point now = Clock::now()) PF_EXCLUDES(mutex_);
 
  private:
-  const uint32_t most_;
+  const uint32_t max_per_second_;
   Mutex mutex_;
-  Clock::time_point second_ PF_GUARDED_BY(mutex_);  // that is counted
+  Clock::time_point second_ PF_GUARDED_BY(mutex_);  // start of the current interval
   uint32_t lines_ PF_GUARDED_BY(mutex_) = 0;
   uint64_t left_out_ PF_GUARDED_BY(mutex_) = 0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A random number generator without state: (key, counter) in, 128 random bits out.
+// A stateless random number generator: (key, counter) in, 128 random bits out.
 #pragma once
 
 #include <array>

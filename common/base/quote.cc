@@ -24,7 +24,7 @@ constexpr CodePoints kUnprintable[] = {
 #include "common/base/unprintable.inc"
 };
 
-// Of a well-formed sequence (Unicode 14, table 3-6).
+// The code point of a well-formed sequence (Unicode 14, table 3-6).
 char32_t CodePoint(std::string_view sequence) {
   const auto first = static_cast<uint8_t>(sequence[0]);
   if (sequence.size() == 1) return first;
@@ -33,8 +33,8 @@ char32_t CodePoint(std::string_view sequence) {
   return code;
 }
 
-// What is no visible character: it could break a line, turn the text's direction, command a terminal, or make
-// two different names look alike.
+// Whether a character is invisible or unsafe to print. It could break a line, change the text direction,
+// control a terminal, or make two names look alike.
 bool IsUnprintable(std::string_view sequence) {
   const char32_t code = CodePoint(sequence);
   const auto* const range = std::lower_bound(std::begin(kUnprintable), std::end(kUnprintable), code,
@@ -42,7 +42,7 @@ bool IsUnprintable(std::string_view sequence) {
   return range != std::end(kUnprintable) && range->first <= code;
 }
 
-// Takes the first character of `rest`, which is not empty.
+// Removes the first character of `rest`, which must not be empty, and appends it in visible form.
 void AppendVisible(std::string& out, std::string_view& rest) {
   const size_t length = Utf8Length(rest);
   const std::string_view sequence = rest.substr(0, length == 0 ? 1 : length);

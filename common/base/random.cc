@@ -15,7 +15,7 @@ void FillRandom(void* out, size_t bytes) {
   while (bytes > 0) {
     const ssize_t filled = ::getrandom(place, bytes, 0);
     if (filled < 0 && errno == EINTR) continue;
-    PF_CHECK(filled > 0, "the kernel gives random bytes");
+    PF_CHECK(filled > 0, "the kernel provides random bytes");
     place += filled;
     bytes -= static_cast<size_t>(filled);
   }

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random bytes from the kernel, fit for secrets.
+// Cryptographically secure random bytes from the kernel.
 #pragma once
 
 #include <cstddef>
 
 namespace pinfeed {
 
-// Any thread. Ends the process if the kernel gives none, which it always does once it has booted:
-// getrandom(2).
+// Any thread. Aborts if getrandom(2) fails, which cannot happen once the kernel has booted.
 void FillRandom(void* out, size_t bytes);
 
 // A value of random bytes.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A value or the Status that says why there is none; the method names are std::expected's, which our
+// A value, or the Status that says why there is none. The method names follow std::expected, which our
 // compilers lack in C++20.
 #pragma once
 
@@ -14,16 +14,16 @@ template <typename T>
 class [[nodiscard]] Result {
  public:
   Result(T value)
-      : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor): `return value;` is the point
+      : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor): allows `return value;`
   // Precondition: !status.ok().
   Result(Status status)
-      : status_(std::move(status)) {  // NOLINT(google-explicit-constructor): `return status;` likewise
+      : status_(std::move(status)) {  // NOLINT(google-explicit-constructor): allows `return status;`
     PF_CHECK(!status_.ok(), "a Result without value needs an error");
   }
 
   bool has_value() const { return value_.has_value(); }
   bool ok() const { return value_.has_value(); }
-  // OK when there is a value.
+  // OK if there is a value.
   const Status& status() const { return status_; }
 
   // Precondition of the four below: has_value().

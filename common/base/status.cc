@@ -74,7 +74,7 @@ Code CodeOfErrno(int error_number) {
       return Code::kNotFound;
     case EACCES:
     case EPERM:
-    case EXDEV:  // openat2(RESOLVE_BENEATH) met a path that leaves its root
+    case EXDEV:  // openat2(RESOLVE_BENEATH): the path leaves its root
     case ELOOP:
     case EROFS:
       return Code::kPermissionDenied;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every fallible function of pinfeed returns. Codes match gRPC's one to one, so that crossing the wire
-// or the C ABI loses nothing.
+// The result type of every fallible function. Codes match gRPC's one to one, so that nothing is lost across
+// the wire or the C ABI.
 #pragma once
 
 #include <memory>
@@ -49,7 +49,7 @@ class [[nodiscard]] Status {
 
   // "NOT_FOUND: open /data/a.png: No such file or directory (errno 2)"; "OK" on success.
   std::string ToString() const;
-  // The same failure with "context: " put before its message; success stays success.
+  // The same failure with "context: " before its message. Success stays success.
   Status WithContext(std::string_view context) const;
 
  private:
@@ -73,12 +73,12 @@ Status Unavailable(std::string message);
 Status DataLoss(std::string message);
 Status Internal(std::string message);
 
-// A failed system call: "what object: strerror (errno N)". `what_on_object` says what was tried and on what
-// ("open /data/a.png"). The code follows the error number (ENOENT -> kNotFound, EACCES -> kPermissionDenied,
-// ENOMEM/ENOSPC/EMFILE -> kResourceExhausted, ...).
+// Returns the error of a failed system call: "what object: strerror (errno N)". `what_on_object` names the
+// operation and its object ("open /data/a.png"). The code depends on the error number (ENOENT -> kNotFound,
+// EACCES -> kPermissionDenied, ENOMEM/ENOSPC/EMFILE -> kResourceExhausted, ...).
 Status ErrnoStatus(std::string_view what_on_object, int error_number);
 
-// Ends the process with file, line and message: a bug of ours, never reachable from input.
+// Reports a bug with file, line and message, and aborts. Must be unreachable from any input.
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition, std::string_view message);
 
 }  // namespace pinfeed

@@ -14,7 +14,8 @@ namespace pinfeed {
 void StderrSink::sink_it_(const spdlog::details::log_msg& message) {
   spdlog::memory_buf_t line;
   if (lost_ > 0) {
-    const std::string text = std::to_string(lost_) + " log lines were lost: nobody read them in time";
+    const std::string text =
+        std::to_string(lost_) + " log lines were lost because stderr was not read in time";
     formatter_->format(spdlog::details::log_msg(message.logger_name, spdlog::level::warn, text), line);
   }
   formatter_->format(message, line);
@@ -25,8 +26,8 @@ void StderrSink::sink_it_(const spdlog::details::log_msg& message) {
   }
 }
 
-// The descriptor is shared with other processes, so it cannot be made non-blocking. A pipe that is ready has
-// room for PIPE_BUF bytes at least (pipe(7)).
+// The descriptor is shared with other processes, so it cannot be made non-blocking. A pipe reported as
+// writable accepts at least PIPE_BUF bytes (pipe(7)).
 bool StderrSink::Write(std::string_view text) const {
   while (!text.empty()) {
     pollfd ready{fd_, POLLOUT, 0};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where log lines end: stderr, which nobody may be reading. In: log messages. Out: lines, as far as there is
-// room for them.
+// Writes log lines to stderr without ever blocking. In: log messages. Out: lines, as far as the descriptor
+// accepts them.
 #pragma once
 
 #include <spdlog/sinks/base_sink.h>
@@ -12,9 +12,9 @@
 
 namespace pinfeed {
 
-// Purpose: writes to a descriptor and never waits for its reader: a line for which there is no room is lost,
-// and the next one that fits is preceded by how many were. Borrows: the descriptor. Threads: any (spdlog's
-// mutex). Errors: none are reported, there is nowhere to.
+// Purpose: writes to a descriptor without waiting for its reader. A line that does not fit is dropped. The
+// next line that fits is preceded by the number of dropped lines. Borrows: the descriptor. Threads: any
+// (spdlog's mutex). Errors: none, because there is nowhere to report them.
 class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit StderrSink(int fd) : fd_(fd) {}
@@ -22,7 +22,7 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
  private:
   void sink_it_(const spdlog::details::log_msg& message) override;
   void flush_() override {}
-  // Whether all of it was written.
+  // Returns whether all of the text was written.
   bool Write(std::string_view text) const;
 
   const int fd_;

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mutex, scoped lock and condition variable with clang's thread-safety annotations (std::mutex carries none,
-// so the check would warn falsely).
+// Mutex, scoped lock and condition variable with clang's thread-safety annotations, which std::mutex lacks.
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 
-// What clang checks: https://clang.llvm.org/docs/ThreadSafetyAnalysis.html. Nothing to other compilers.
+// See https://clang.llvm.org/docs/ThreadSafetyAnalysis.html. Other compilers ignore the annotations.
 #if defined(__clang__)
 #define PF_THREAD_ANNOTATION(x) __attribute__((x))
 #else
@@ -44,7 +43,7 @@ class PF_SCOPED_CAPABILITY MutexLock {
   Mutex& mutex_;
 };
 
-// Waits may wake spuriously: call them in a loop that checks the condition.
+// Waits may wake spuriously, so call them in a loop that checks the condition.
 class CondVar {
  public:
   void Wait(Mutex& mutex) PF_REQUIRES(mutex) {
@@ -52,7 +51,7 @@ class CondVar {
     cv_.wait(lock);
     lock.release();
   }
-  // False when `deadline` passed.
+  // Returns false when `deadline` has passed.
   bool WaitUntil(Mutex& mutex, std::chrono::steady_clock::time_point deadline) PF_REQUIRES(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     const bool signalled = cv_.wait_until(lock, deadline) == std::cv_status::no_timeout;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one owner type for C handles (file descriptors here; CUDA streams and arenas elsewhere).
+// The owner type for C handles: file descriptors here, other handles elsewhere.
 #pragma once
 
 #include <unistd.h>
@@ -8,9 +8,9 @@
 
 namespace pinfeed {
 
-// Purpose: owns one C handle. Traits give `using Handle`, `static constexpr/ inline Handle Null()` and
-// `static void Close(Handle) noexcept`. Threads: as its handle; not shared without a lock. Errors: closing
-// cannot fail outwards. A moved-from handle is empty.
+// Purpose: owns one C handle. Traits define `using Handle`, `static constexpr Handle Null()` and `static void
+// Close(Handle) noexcept`. Threads: as for the handle; not shared without a lock. Errors: closing reports
+// none. A moved-from handle is empty.
 template <typename Traits>
 class UniqueHandle {
  public:

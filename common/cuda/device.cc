@@ -81,19 +81,19 @@ Status CudaDevice::Fill() {
   RETURN_IF_ERROR(CudaStatus(driver_.cuDeviceGetPCIBusId(bus.data(), bus.size() - 1, device_), what));
   numa_node_ = NumaNodeOf(bus.data());
   return CudaStatus(driver_.cuDevicePrimaryCtxRetain(&context_, device_),
-                    what + ": make its primary context");
+                    what + ": create its primary context");
 }
 
 CudaDevice::~CudaDevice() {
-  // A failure means that the driver is going down with the process.
+  // Fails only when the driver is shutting down with the process.
   if (context_ != nullptr) (void)driver_.cuDevicePrimaryCtxRelease(device_);
 }
 
-// One more reference, which nobody gives back. It is refused only for a context that is broken, whose process
-// can do no more than end.
+// Takes another reference and never releases it. This fails only for a broken context, whose process must
+// exit anyway.
 void CudaDevice::KeepContext() const noexcept {
-  CUcontext kept = nullptr;
-  (void)driver_.cuDevicePrimaryCtxRetain(&kept, device_);
+  CUcontext context = nullptr;
+  (void)driver_.cuDevicePrimaryCtxRetain(&context, device_);
 }
 
 CudaScope::CudaScope(const CudaDevice& device)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One GPU as this process sees it. In: an ordinal or a UUID. Out: its primary context, entered and left by
-// scope.
+// One GPU as this process sees it. In: an ordinal or a UUID. Out: its primary context, and a scope that makes
+// it current.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@
 
 namespace pinfeed {
 
-// Purpose: a GPU with its primary context, which it shares with the frameworks of the process. Owns one
-// reference to that context. Threads: constant; any. Errors: those of Open. Invariant: the context lives
-// while this does.
+// Purpose: a GPU with its primary context, which is shared with the frameworks of the process. Owns one
+// reference to that context. Threads: immutable; any. Errors: those of Open. Invariant: the context lives as
+// long as this object.
 class CudaDevice {
  public:
-  // All GPUs that this process may see (CUDA_VISIBLE_DEVICES counts): no context is made.
+  // The number of GPUs that this process may see (CUDA_VISIBLE_DEVICES applies). Creates no context.
   static Result<int> Count();
-  // "GPU-01234567-89ab-...", as nvidia-smi prints it: the name of a GPU that is the same in every process.
+  // "GPU-01234567-89ab-...", as nvidia-smi prints it. It is the same in every process.
   static Result<std::string> UuidOf(int ordinal);
-  // kInvalidArgument when there is no such ordinal.
+  // kInvalidArgument when the ordinal does not exist.
   static Result<std::shared_ptr<const CudaDevice>> Open(int ordinal);
   ~CudaDevice();
   CudaDevice(const CudaDevice&) = delete;
@@ -31,13 +31,13 @@ class CudaDevice {
   const CudaDriver& driver() const { return driver_; }
   CUdevice handle() const { return device_; }
   CUcontext context() const { return context_; }
-  // From now on the context lives as long as the process.
+  // Keeps the context alive until the process exits.
   void KeepContext() const noexcept;
   int ordinal() const { return ordinal_; }
   const std::string& uuid() const { return uuid_; }
   const std::string& name() const { return name_; }  // "NVIDIA H200"
   uint64_t total_bytes() const { return total_bytes_; }
-  // -1 when the kernel does not say.
+  // -1 when the kernel does not report it.
   int numa_node() const { return numa_node_; }
 
  private:
@@ -54,15 +54,15 @@ class CudaDevice {
   int numa_node_ = -1;
 };
 
-// Purpose: the device's context is this thread's current one within the scope; what was current before comes
-// back. Threads: the one that made it.
+// Purpose: makes the device's context current on this thread within the scope, and then restores the previous
+// one. Threads: the one that created it.
 class CudaScope {
  public:
   explicit CudaScope(const CudaDevice& device);
   ~CudaScope();
   CudaScope(const CudaScope&) = delete;
   CudaScope& operator=(const CudaScope&) = delete;
-  // Whether the context could be entered. Calls fail with CUDA_ERROR_INVALID_CONTEXT if not.
+  // Returns whether the context was entered. If not, calls fail with CUDA_ERROR_INVALID_CONTEXT.
   Status status() const;
 
  private:

@@ -19,10 +19,10 @@ CUmemAllocationProp Properties(CUdevice device) {
   return properties;
 }
 
-// A smaller allocation may share its page with another one, which a handle would then open too.
+// Smaller allocations may share a page with others, which an IPC handle would then expose as well.
 constexpr uint64_t kHandlePage = uint64_t{2} << 20;
 
-std::string Piece(uint64_t bytes, const CudaDevice& device) {
+std::string Describe(uint64_t bytes, const CudaDevice& device) {
   return std::to_string(bytes) + " bytes on GPU " + device.uuid();
 }
 
@@ -33,9 +33,10 @@ Result<uint64_t> DeviceMemory::WholePages(const CudaDevice& device, uint64_t byt
   size_t granularity = 0;
   RETURN_IF_ERROR(CudaStatus(device.driver().cuMemGetAllocationGranularity(&granularity, &properties,
                                                                            CU_MEM_ALLOC_GRANULARITY_MINIMUM),
-                             "ask for the page size of GPU " + device.uuid()));
+                             "get the page size of GPU " + device.uuid()));
   const uint64_t page = std::max<uint64_t>(granularity, kHandlePage);  // both are powers of two
-  if (bytes > UINT64_MAX - page) return InvalidArgument("allocate " + Piece(bytes, device) + ": too large");
+  if (bytes > UINT64_MAX - page)
+    return InvalidArgument("allocate " + Describe(bytes, device) + ": too large");
   return (bytes + page - 1) / page * page;
 }
 
@@ -49,7 +50,7 @@ Result<DeviceMemory> DeviceMemory::Create(std::shared_ptr<const CudaDevice> devi
   memory.kind_ = Kind::kMapped;
   memory.device_ = std::move(device);
   RETURN_IF_ERROR(CudaStatus(driver.cuMemCreate(&memory.allocation_, memory.bytes_, &properties, 0),
-                             "allocate " + Piece(memory.bytes_, *memory.device_)));
+                             "allocate " + Describe(memory.bytes_, *memory.device_)));
   memory.allocated_ = true;
   RETURN_IF_ERROR(memory.Map(false));
   return memory;
@@ -64,12 +65,12 @@ Result<DeviceMemory> DeviceMemory::Import(std::shared_ptr<const CudaDevice> devi
   memory.kind_ = Kind::kMapped;
   memory.device_ = std::move(device);
   memory.bytes_ = bytes;
-  // The driver takes the descriptor's number in place of a pointer.
+  // The driver expects the descriptor's number in a pointer argument.
   void* const handle =
       reinterpret_cast<void*>(static_cast<uintptr_t>(fd));  // NOLINT(performance-no-int-to-ptr)
   RETURN_IF_ERROR(CudaStatus(driver.cuMemImportFromShareableHandle(&memory.allocation_, handle,
                                                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-                             "import " + Piece(bytes, *memory.device_)));
+                             "import " + Describe(bytes, *memory.device_)));
   memory.allocated_ = true;
   RETURN_IF_ERROR(memory.Map(read_only));
   return memory;
@@ -82,7 +83,7 @@ Result<DeviceMemory> DeviceMemory::Allocate(std::shared_ptr<const CudaDevice> de
   ASSIGN_OR_RETURN(memory.bytes_, WholePages(*device, bytes));
   memory.device_ = std::move(device);
   RETURN_IF_ERROR(CudaStatus(memory.device_->driver().cuMemAlloc(&memory.address_, memory.bytes_),
-                             "allocate " + Piece(memory.bytes_, *memory.device_)));
+                             "allocate " + Describe(memory.bytes_, *memory.device_)));
   memory.kind_ = Kind::kAllocated;
   return memory;
 }
@@ -98,7 +99,7 @@ Result<DeviceMemory> DeviceMemory::Open(std::shared_ptr<const CudaDevice> device
   memory.bytes_ = bytes;
   RETURN_IF_ERROR(CudaStatus(memory.device_->driver().cuIpcOpenMemHandle(&memory.address_, native,
                                                                          CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-                             "open the handle of " + Piece(bytes, *memory.device_)));
+                             "open the IPC handle of " + Describe(bytes, *memory.device_)));
   memory.kind_ = Kind::kOpened;
   return memory;
 }
@@ -108,7 +109,7 @@ Result<IpcHandle> DeviceMemory::Handle() const {
   RETURN_IF_ERROR(scope.status());
   CUipcMemHandle native{};
   RETURN_IF_ERROR(CudaStatus(device_->driver().cuIpcGetMemHandle(&native, address_),
-                             "make a handle of " + Piece(bytes_, *device_)));
+                             "create an IPC handle of " + Describe(bytes_, *device_)));
   IpcHandle handle{};
   std::memcpy(handle.data(), &native, sizeof native);
   return handle;
@@ -116,7 +117,7 @@ Result<IpcHandle> DeviceMemory::Handle() const {
 
 Status DeviceMemory::Map(bool read_only) {
   const CudaDriver& driver = device_->driver();
-  const std::string what = "map " + Piece(bytes_, *device_);
+  const std::string what = "map " + Describe(bytes_, *device_);
   RETURN_IF_ERROR(CudaStatus(driver.cuMemAddressReserve(&address_, bytes_, 0, 0, 0), what));
   RETURN_IF_ERROR(CudaStatus(driver.cuMemMap(address_, bytes_, 0, allocation_, 0), what));
   mapped_ = true;
@@ -133,14 +134,14 @@ Status DeviceMemory::AllowReads(const CudaDevice& reader) const {
   access.location.id = reader.handle();
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
   return CudaStatus(device_->driver().cuMemSetAccess(address_, bytes_, &access, 1),
-                    "let GPU " + reader.uuid() + " read " + Piece(bytes_, *device_));
+                    "let GPU " + reader.uuid() + " read " + Describe(bytes_, *device_));
 }
 
 Result<UniqueFd> DeviceMemory::Export() const {
   int fd = -1;
   RETURN_IF_ERROR(CudaStatus(device_->driver().cuMemExportToShareableHandle(
                                  &fd, allocation_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-                             "export " + Piece(bytes_, *device_)));
+                             "export " + Describe(bytes_, *device_)));
   return UniqueFd(fd);
 }
 
@@ -157,7 +158,7 @@ DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
   return *this;
 }
 
-// The context's last reference would take the memory with it.
+// Keeps the context alive: releasing its last reference would free the memory.
 void DeviceMemory::Abandon() noexcept {
   kind_ = Kind::kNone;
   if (device_ != nullptr) device_->KeepContext();
@@ -166,10 +167,10 @@ void DeviceMemory::Abandon() noexcept {
 
 Status DeviceMemory::Free() {
   if (device_ == nullptr) return OkStatus();
-  return CudaStatus(Drop(), "give up " + Piece(bytes_, *device_));
+  return CudaStatus(Drop(), "free " + Describe(bytes_, *device_));
 }
 
-// Errors mean that the context is broken, and the memory goes with the process.
+// Errors mean that the context is broken. The memory is then freed when the process exits.
 CUresult DeviceMemory::Drop() noexcept {
   if (device_ == nullptr) return CUDA_SUCCESS;
   const CudaDriver& driver = device_->driver();
@@ -187,7 +188,7 @@ CUresult DeviceMemory::Drop() noexcept {
   return CUDA_SUCCESS;
 }
 
-// The first error; what can be given up is, all the same.
+// Continues after an error and returns the first one.
 CUresult DeviceMemory::Unmap() noexcept {
   const CudaDriver& driver = device_->driver();
   CUresult first = CUDA_SUCCESS;
@@ -231,7 +232,7 @@ void HostRegistration::Drop() noexcept {
   if (address_ == nullptr) return;
   const CudaScope scope(*device_);
   (void)device_->driver().cuMemHostUnregister(
-      std::exchange(address_, nullptr));  // fails only with the context
+      std::exchange(address_, nullptr));  // fails only if the context is broken
 }
 
 }  // namespace pinfeed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device memory that two processes share: made and exported by one, mapped by the other.
+// Device memory shared by two processes: created and exported by one, mapped by the other.
 #pragma once
 
 #include <array>
@@ -13,28 +13,31 @@
 
 namespace pinfeed {
 
-// What names a piece of memory to other processes (backend cuda-ipc): to whoever has it, as long as its maker
-// lives.
+// A handle that lets other processes open device memory (backend cuda-ipc). Any process that has it can use
+// it while the exporting process lives.
 using IpcHandle = std::array<std::byte, sizeof(CUipcMemHandle)>;
 
-// Purpose: one mapped piece of device memory that goes from process to process: as a file descriptor
-// (cuMemCreate, backend vmm-fd: Create, Export, Import) or as a handle of 64 bytes (cuMemAlloc, backend
-// cuda-ipc: Allocate, Handle, Open). Owns mapping and reference. Threads: constant; any. Errors: of the
-// factories. Invariants: 1. memory behind a descriptor lives until the last process lets go (documented at
-// cuMemExportToShareableHandle), and destruction does not wait for the GPU: the owner first waits for its own
-// work on the memory; 2. with a handle, destruction waits until the GPU is idle in this process, and its
-// maker must not destroy it while another process may have it open (undefined): see Abandon.
+// Purpose: one mapped range of device memory that is passed between processes. Either as a file descriptor
+// (cuMemCreate, backend vmm-fd: Create, Export, Import), or as a 64-byte handle (cuMemAlloc, backend
+// cuda-ipc: Allocate, Handle, Open).
+// Owns: the mapping and its reference. Threads: immutable; any. Errors: those of the factories.
+// Invariants:
+// 1. Memory behind a descriptor lives until the last process releases it (documented at
+//    cuMemExportToShareableHandle). Destruction does not wait for the GPU, so the owner first waits for its
+//    own work on the memory.
+// 2. With a handle, destruction waits until the GPU is idle in this process. The exporter must not destroy
+//    the memory while another process may have it open (undefined behaviour): see Abandon.
 class DeviceMemory {
  public:
-  // What `bytes` of memory take up: whole pages of the device. kInvalidArgument when that is no number.
+  // Rounds `bytes` up to whole pages of the device. kInvalidArgument on overflow.
   static Result<uint64_t> WholePages(const CudaDevice& device, uint64_t bytes);
-  // New memory of WholePages(bytes), readable and writable here.
+  // Allocates WholePages(bytes), readable and writable here.
   static Result<DeviceMemory> Create(std::shared_ptr<const CudaDevice> device, uint64_t bytes);
   static Result<DeviceMemory> Allocate(std::shared_ptr<const CudaDevice> device, uint64_t bytes);
-  // Memory that another process made: `fd` from its Export. Precondition: `bytes` is its exact size.
+  // Maps memory of another process; `fd` is from its Export. Precondition: `bytes` is the exact size.
   static Result<DeviceMemory> Import(std::shared_ptr<const CudaDevice> device, int fd, uint64_t bytes,
                                      bool read_only);
-  // Memory that another living process made: its Handle. It is writable here, whatever one wants.
+  // Maps memory of another live process by its Handle. The mapping is always writable.
   static Result<DeviceMemory> Open(std::shared_ptr<const CudaDevice> device, const IpcHandle& handle,
                                    uint64_t bytes);
   DeviceMemory() = default;
@@ -42,16 +45,17 @@ class DeviceMemory {
   DeviceMemory& operator=(DeviceMemory&& other) noexcept;
   ~DeviceMemory() { (void)Drop(); }
 
-  // A descriptor that others can Import; it keeps the memory alive too. Precondition: from Create.
+  // Returns a descriptor for Import in other processes; it also keeps the memory alive. Precondition: from
+  // Create.
   Result<UniqueFd> Export() const;
-  // Lets another GPU of this process read it. Precondition: from Create.
+  // Lets another GPU of this process read the memory. Precondition: from Create.
   Status AllowReads(const CudaDevice& reader) const;
-  // For others to Open. Precondition: from Allocate.
+  // Returns a handle for Open in other processes. Precondition: from Allocate.
   Result<IpcHandle> Handle() const;
-  // What destruction does, told of: an error means that the driver still has the memory mapped, until this
-  // process ends. Nothing is owned afterwards, whatever came of it.
+  // Like the destructor, but returns the error. An error means that the driver keeps the memory mapped until
+  // this process exits. The object owns nothing afterwards.
   Status Free();
-  // Forgets the memory without freeing it: it goes with the process.
+  // Releases ownership without freeing the memory, which then lives until the process exits.
   void Abandon() noexcept;
 
   CUdeviceptr address() const { return address_; }
@@ -66,14 +70,14 @@ class DeviceMemory {
   std::shared_ptr<const CudaDevice> device_;
   Kind kind_ = Kind::kNone;
   CUmemGenericAllocationHandle allocation_ = 0;  // kMapped
-  bool allocated_ = false;                       // likewise
-  bool mapped_ = false;                          // likewise
+  bool allocated_ = false;                       // kMapped
+  bool mapped_ = false;                          // kMapped
   CUdeviceptr address_ = 0;
   uint64_t bytes_ = 0;
 };
 
-// Purpose: host memory that the GPU may read and write. Owns the registration, not the memory, which must
-// outlive it. Threads: constant; any.
+// Purpose: host memory that the GPU may read and write. Owns the registration, but not the memory, which must
+// outlive it. Threads: immutable; any.
 class HostRegistration {
  public:
   HostRegistration() = default;
@@ -84,7 +88,7 @@ class HostRegistration {
   HostRegistration& operator=(HostRegistration&& other) noexcept;
   ~HostRegistration() { Drop(); }
 
-  // Where the GPU sees the first byte.
+  // The device address of the first byte.
   CUdeviceptr device_address() const { return device_address_; }
 
  private:

@@ -10,7 +10,7 @@
 namespace pinfeed {
 namespace {
 
-// Descriptors for memory, stream writes in their second version: what everything here stands on.
+// The first version with memory descriptors and version 2 of stream writes, which this project requires.
 constexpr int kOldestDriver = 11070;
 
 #define PF_CUDA_TEXT(name) #name
@@ -27,10 +27,10 @@ Status Resolve(void* library, CudaDriver& driver) {
   return OkStatus();
 }
 
-const CudaDriver* loaded = nullptr;  // set once, before any other thread can need an error's name
+const CudaDriver* loaded = nullptr;  // set once, before another thread can need an error name
 
 Result<const CudaDriver*> LoadOnce() {
-  // Never closed: the driver keeps threads of its own.
+  // Never closed, because the driver has its own threads.
   void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const reason = ::dlerror();
@@ -45,7 +45,7 @@ Result<const CudaDriver*> LoadOnce() {
   int version = 0;
   RETURN_IF_ERROR(CudaStatus(driver.cuDriverGetVersion(&version), "read the CUDA driver's version"));
   if (version < kOldestDriver) {
-    return Unavailable("the CUDA driver is of version " + std::to_string(version / 1000) + "." +
+    return Unavailable("the CUDA driver has version " + std::to_string(version / 1000) + "." +
                        std::to_string(version % 1000 / 10) + "; 11.7 or later is needed");
   }
   return &driver;
@@ -74,10 +74,11 @@ Status CudaStatus(CUresult result, const std::string& what) {
 }
 
 bool IsStickyCudaError(CUresult result) {
-  // Of later headers than the oldest that this is built with: CUDA_ERROR_CONTAINED,
+  // Defined only in headers newer than the oldest supported: CUDA_ERROR_CONTAINED,
   // CUDA_ERROR_TENSOR_MEMORY_LEAK, CUDA_ERROR_MPS_CLIENT_TERMINATED, CUDA_ERROR_EXTERNAL_DEVICE.
-  constexpr int kLater[] = {226, 721, 810, 911};
-  if (std::find(std::begin(kLater), std::end(kLater), static_cast<int>(result)) != std::end(kLater))
+  constexpr int kNewerErrors[] = {226, 721, 810, 911};
+  if (std::find(std::begin(kNewerErrors), std::end(kNewerErrors), static_cast<int>(result)) !=
+      std::end(kNewerErrors))
     return true;
   switch (result) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA driver, loaded at run time: programs of this project start on machines without one. Only types and
-// names come from cuda.h; no CUDA library is linked.
+// The CUDA driver, loaded at run time, so that programs also start on machines without one. cuda.h provides
+// only types and names; no CUDA library is linked.
 #pragma once
 
 #include <cuda.h>
@@ -9,8 +9,8 @@
 
 #include "common/base/result.h"
 
-// Every function used. cuda.h renames some to their current version (cuMemAlloc is cuMemAlloc_v2): the list
-// goes through its macros, so that member, symbol and call are one name.
+// All functions in use. cuda.h maps some names to their current version (cuMemAlloc is cuMemAlloc_v2). The
+// list uses its macros, so that member, symbol and call share one name.
 #define PF_CUDA_FUNCTIONS(F)        \
   F(cuInit)                         \
   F(cuDriverGetVersion)             \
@@ -68,23 +68,23 @@
 
 namespace pinfeed {
 
-// Purpose: the driver's functions. A process-wide constant. Threads: any.
+// Purpose: the driver's functions. Constant for the whole process. Threads: any.
 struct CudaDriver {
 #define PF_CUDA_MEMBER(name) decltype(&::name) name = nullptr;
   PF_CUDA_FUNCTIONS(PF_CUDA_MEMBER)
 #undef PF_CUDA_MEMBER
 
-  // Loads libcuda.so.1 and initialises it, once a process; the result of the first call is given to all.
-  // kUnavailable says why there is none: no library, too old a one, no device. It stays loaded.
+  // Loads and initialises libcuda.so.1 once per process. All calls return the result of the first.
+  // kUnavailable says why there is no driver: no library, an old one, or no device. The library stays loaded.
   static Result<const CudaDriver*> Load();
 };
 
-// OK, or kInternal (kResourceExhausted when memory is what lacks, kCancelled when the driver has shut down
-// with the process): "<what>: CUDA_ERROR_X (text)", with the native error. `what` names what was tried, on
-// what. Any thread; needs a loaded driver for the name of an error.
+// Returns OK or an error "<what>: CUDA_ERROR_X (text)" with the native error. The code is kResourceExhausted
+// when memory is exhausted, kCancelled when the driver has shut down with the process, and otherwise
+// kInternal. `what` names the operation and its object. Any thread. The error's name needs a loaded driver.
 Status CudaStatus(CUresult result, const std::string& what);
 
-// True for errors after which the context is of no more use: every later call fails too.
+// Whether the error leaves the context unusable, so that every later call fails as well.
 bool IsStickyCudaError(CUresult result);
 
 }  // namespace pinfeed

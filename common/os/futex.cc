@@ -15,7 +15,7 @@ void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected, std::chrono
   timespec relative{};
   relative.tv_sec = seconds.count();
   relative.tv_nsec = (timeout - seconds).count();
-  // Every outcome (woken, EAGAIN, ETIMEDOUT, EINTR) means the same to the caller: look again.
+  // For every outcome (woken, EAGAIN, ETIMEDOUT, EINTR), the caller checks the word again.
   ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &relative, nullptr, 0);
 }
 

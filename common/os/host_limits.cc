@@ -26,7 +26,7 @@ std::optional<std::string> ReadWord(const std::string& path) {
   return word;
 }
 
-// Nothing for "max", "-1", a file that is not there, or anything else that is no number.
+// Empty for "max", "-1", a missing file, or anything else that is not a number.
 std::optional<uint64_t> ReadNumber(const std::string& path) {
   const std::optional<std::string> word = ReadWord(path);
   if (!word || word->empty() || word->find_first_not_of("0123456789") != std::string::npos ||
@@ -35,9 +35,9 @@ std::optional<uint64_t> ReadNumber(const std::string& path) {
   return std::stoull(*word);
 }
 
-// The directories of this process's control groups and of all groups above them, for v2 (`controller` empty)
-// or a v1 controller. A container often sees its own group as the root of the mount while /proc names it by
-// the host's path, so the mount's root is always among them.
+// The directories of this process's control groups and their ancestors, for v2 (`controller` empty) or a v1
+// controller. In a container, the mount's root often is the process's own group while /proc shows the host's
+// path. The mount's root is therefore always included.
 std::vector<std::string> GroupDirectories(const std::string& root, const std::string& controller) {
   std::ifstream file(root + "/proc/self/cgroup");
   std::vector<std::string> directories;
@@ -61,7 +61,7 @@ std::vector<std::string> GroupDirectories(const std::string& root, const std::st
   return directories;
 }
 
-// Of what a group uses, the files that the kernel only caches for it. Shared memory is not among them.
+// The part of a group's memory usage that is page cache. Shared memory is not included.
 uint64_t CachedBytes(const std::string& stat_file, const std::string& prefix) {
   std::ifstream file(stat_file);
   uint64_t sum = 0;
@@ -72,7 +72,7 @@ uint64_t CachedBytes(const std::string& stat_file, const std::string& prefix) {
   return sum;
 }
 
-// The names of one version's files.
+// The file names of one cgroup version.
 struct GroupFiles {
   const char* limit;
   const char* used;
@@ -111,7 +111,7 @@ Result<HostMemory> ReadHostMemory(const std::string& root, uint64_t enough_bytes
     if (key == "MemAvailable:") memory.available_bytes = kib * 1024;
   }
   if (memory.limit_bytes == 0 || memory.available_bytes == 0)
-    return Internal("read " + path + ": it tells no MemTotal and MemAvailable");
+    return Internal("read " + path + ": MemTotal or MemAvailable is missing");
   for (const std::string& group : GroupDirectories(root, ""))
     Tighten(memory, group, {"memory.max", "memory.current", ""}, enough_bytes);
   for (const std::string& group : GroupDirectories(root, "memory"))
@@ -137,7 +137,8 @@ uint32_t UsableCpus(uint32_t affinity, const std::string& root) {
 }
 
 uint32_t AffinityCpus() {
-  // Larger hosts than CPU_SETSIZE (1024) need a longer mask: the call says EINVAL until it is long enough.
+  // Hosts with more than CPU_SETSIZE (1024) CPUs need a longer mask. The call fails with EINVAL until it is
+  // long enough.
   for (int cpus = CPU_SETSIZE; cpus <= (1 << 20); cpus *= 2) {
     cpu_set_t* set = CPU_ALLOC(static_cast<size_t>(cpus));
     if (set == nullptr) break;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the host and its control groups allow this process: memory and CPUs. In: /proc and /sys/fs/cgroup (v2,
-// v1 or both). Out: the tightest limit, and where it stands.
+// The memory and CPUs that the host and its control groups allow this process. In: /proc and /sys/fs/cgroup
+// (v2, v1 or both). Out: the tightest limit and its source.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,19 @@ namespace pinfeed {
 
 struct HostMemory {
   uint64_t limit_bytes = 0;      // physical memory, or a control group's limit when that is less
-  uint64_t available_bytes = 0;  // what can be had without swapping; cached files give way
+  uint64_t available_bytes = 0;  // available without swapping; includes reclaimable page cache
   std::string limited_by;        // "physical memory", or the file that holds the limit
-  std::string available_by;      // the same of what leaves so little available
+  std::string available_by;      // the source of available_bytes, in the same form
 };
 
-// `root` is put before every path read: a directory with made-up files in a test, else empty. What a group's
-// cached files take is looked up, which costs more than the rest, only where less than `enough_bytes` are
-// free beside them.
+// `root` prefixes every path; tests use a directory with made-up files. A group's page cache is read only if
+// fewer than `enough_bytes` are available without it, because reading it costs more than the rest.
 Result<HostMemory> ReadHostMemory(const std::string& root = {}, uint64_t enough_bytes = UINT64_MAX);
 
-// CPUs that `affinity` (the CPUs this process is allowed on) and the control groups' quotas allow; at
-// least 1. A part of a CPU counts as one.
+// The number of CPUs allowed by `affinity` (the CPUs this process may run on) and the quotas of the control
+// groups; at least 1. A fraction of a CPU counts as one.
 uint32_t UsableCpus(uint32_t affinity, const std::string& root = {});
-// From sched_getaffinity(2).
+// The number of CPUs from sched_getaffinity(2).
 uint32_t AffinityCpus();
 
 }  // namespace pinfeed

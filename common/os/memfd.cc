@@ -12,7 +12,7 @@
 namespace pinfeed {
 namespace {
 
-// The least that boost::interprocess::mapped_region asks of a memory-mappable type.
+// The minimal memory-mappable type for boost::interprocess::mapped_region.
 struct MappableFd {
   int fd;
   boost::interprocess::mode_t mode;
@@ -65,7 +65,7 @@ Result<UniqueFd> CreateEmptyMemfd(const std::string& name, uint64_t bytes) {
 }
 
 Status AllocateMemfd(int fd, uint64_t offset, uint64_t bytes) {
-  // posix_fallocate reports its error as its result.
+  // posix_fallocate returns its error instead of setting errno.
   int error = 0;
   do {
     error = ::posix_fallocate(fd, static_cast<off_t>(offset), static_cast<off_t>(bytes));
@@ -82,14 +82,14 @@ Status PopulateForWriting(std::byte* address, uint64_t bytes) {
     error = ::madvise(address - before, before + bytes, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
   } while (error == EINTR);
   if (error == 0) return OkStatus();
-  if (error == EFAULT) error = ENOMEM;  // the kernel's word for the SIGBUS of a touch
+  if (error == EFAULT) error = ENOMEM;  // reported where a touch would raise SIGBUS
   return ErrnoStatus("allocate " + std::to_string(bytes) + " bytes of shared memory", error);
 }
 
 Result<UniqueFd> ReopenMemfd(int fd, Access access) {
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
   UniqueFd opened(::open(path.c_str(), (access == Access::kReadOnly ? O_RDONLY : O_RDWR) | O_CLOEXEC));
-  if (!opened) return ErrnoStatus("open shared memory anew by " + path, errno);
+  if (!opened) return ErrnoStatus("reopen shared memory through " + path, errno);
   return opened;
 }
 

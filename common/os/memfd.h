@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Anonymous shared memory: made here, passed as a descriptor, mapped on both sides through
+// Anonymous shared memory: created here, passed as a descriptor, and mapped by both processes through
 // Boost.Interprocess.
 #pragma once
 
@@ -16,15 +16,14 @@ namespace pinfeed {
 
 enum class Access { kReadOnly, kReadWrite };
 
-// Purpose: one mapping of a whole memfd. Owns the mapping, not the descriptor (which may be closed at once).
-// Threads: the bytes are as shared as the caller makes them; the object itself is not for concurrent use.
-// Moved-from maps nothing.
+// Purpose: one mapping of a whole memfd. Owns the mapping, but not the descriptor, which may be closed
+// immediately. Threads: the caller synchronises access to the bytes; the object itself is not thread-safe. A
+// moved-from object maps nothing.
 class Mapping {
  public:
   Mapping() = default;
-  // Maps `bytes` from offset 0. `populate` faults every page in now, so that no later access has to.
-  // kInvalidArgument when the file is smaller than `bytes` (checked before mapping: an access behind its end
-  // would be a SIGBUS).
+  // Maps `bytes` from offset 0. `populate` faults in every page now, so that later accesses do not.
+  // kInvalidArgument when the file is smaller than `bytes`: an access beyond its end would raise SIGBUS.
   static Result<Mapping> Map(int fd, uint64_t bytes, Access access, bool populate);
 
   std::byte* data() const { return static_cast<std::byte*>(region_.get_address()); }
@@ -35,34 +34,33 @@ class Mapping {
   boost::interprocess::mapped_region region_;
 };
 
-// A memfd of `bytes` zero bytes that can neither shrink nor grow. Its memory is allocated now:
-// kResourceExhausted with the numbers when there is not enough. `name` shows in /proc/PID/maps.
+// Creates a memfd of `bytes` zero bytes that can neither shrink nor grow. Its memory is allocated now:
+// kResourceExhausted, with numbers, when there is not enough. `name` appears in /proc/PID/maps.
 Result<UniqueFd> CreateMemfd(const std::string& name, uint64_t bytes);
-// The same, but without its memory: each part must be had by AllocateMemfd before it is touched.
+// The same, but without allocating memory: each part must be allocated by AllocateMemfd before it is touched.
 Result<UniqueFd> CreateEmptyMemfd(const std::string& name, uint64_t bytes);
-// Allocates [offset, offset + bytes) of a memfd. kResourceExhausted with the numbers when there is not
-// enough, where a touch would be a SIGBUS.
+// Allocates [offset, offset + bytes) of a memfd. kResourceExhausted, with numbers, when there is not enough
+// memory; without this call, touching it would raise SIGBUS.
 Status AllocateMemfd(int fd, uint64_t offset, uint64_t bytes);
 
-// Has the memory of [address, address + bytes) of a writable mapping made and mapped, at once instead of page
-// by page when it is touched. kResourceExhausted with the numbers when there is not enough, where a touch
-// would be a SIGBUS. kInvalidArgument before Linux 5.14, which cannot do it: AllocateMemfd can.
+// Allocates and maps [address, address + bytes) of a writable mapping at once, rather than page by page on
+// access. kResourceExhausted, with numbers, when there is not enough memory; touching it would raise SIGBUS.
+// kInvalidArgument before Linux 5.14, which lacks this; use AllocateMemfd there.
 Status PopulateForWriting(std::byte* address, uint64_t bytes);
 
-// The same memory as a file that was opened anew, for reading or for both. Each such opening, and what is
-// mapped from it, is known to the kernel as a user of its own.
+// Opens the same memory again, read-only or read-write. The kernel counts each such opening, with its
+// mappings, as a separate user.
 Result<UniqueFd> ReopenMemfd(int fd, Access access);
 
-// Gives the memory of the first `bytes` back, whoever has it mapped: it reads as zeros from then on. Whether
-// the kernel did it: not when the memory is sealed against writers.
+// Frees the first `bytes` even if they are mapped; they read as zeros from then on. Returns whether the
+// kernel did so: it refuses for memory sealed against writers.
 bool DiscardMemfd(int fd, uint64_t bytes);
 
-// From now on no new writable mapping can be made and no writable one regained by mprotect; mappings that
-// exist keep their rights.
+// Seals the memory against new writable mappings, including by mprotect. Existing mappings keep their rights.
 Status SealAgainstNewWriters(int fd);
 
-// kInvalidArgument unless the descriptor is a memfd of exactly `bytes` that can neither shrink nor grow: what
-// makes mapping it safe.
+// kInvalidArgument unless the descriptor is a memfd of exactly `bytes` that can neither shrink nor grow. Only
+// such a descriptor is safe to map.
 Status CheckSealedSize(int fd, uint64_t bytes);
 
 }  // namespace pinfeed

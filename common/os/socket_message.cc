@@ -10,7 +10,7 @@
 namespace pinfeed {
 namespace {
 
-constexpr size_t kMaxFdsOfAMessage = 253;  // SCM_MAX_FD: the kernel's limit, so that none can be left behind
+constexpr size_t kMaxFdsPerMessage = 253;  // SCM_MAX_FD, the kernel's limit, so that none is dropped
 
 std::vector<UniqueFd> TakeFds(msghdr& message) {
   std::vector<UniqueFd> fds;
@@ -31,7 +31,7 @@ std::vector<UniqueFd> TakeFds(msghdr& message) {
 
 SocketMessage ReceiveSocketMessage(int socket, std::span<std::byte> buffer) {
   iovec data{buffer.data(), buffer.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFdsOfAMessage)> control{};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFdsPerMessage)> control{};
   msghdr message{};
   message.msg_iov = &data;
   message.msg_iovlen = 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One message from a Unix socket. In: a socket. Out: its bytes, and every descriptor that came along.
+// Receives one message from a Unix socket. In: a socket. Out: its bytes and all descriptors sent with it.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,11 @@
 
 namespace pinfeed {
 
-// Purpose: what one recvmsg gave. Owns the descriptors: the kernel has put them into this process's table,
-// asked for or not, so that dropping the message closes them. A value; one thread.
+// Purpose: the result of one recvmsg. Owns the descriptors: the kernel installs them in this process whether
+// requested or not, and destroying the message closes them. A value; one thread.
 struct SocketMessage {
-  int error = 0;     // errno when nothing was received (EAGAIN: nothing is there); the rest is then unset
-  size_t bytes = 0;  // in the buffer; 0 with no error and no descriptors: the other side is gone
+  int error = 0;              // errno when nothing was received (EAGAIN: no message); the rest is then unset
+  size_t bytes = 0;           // in the buffer; 0 without error and descriptors: the peer has closed
   bool truncated = false;     // the message was longer than the buffer
   bool fds_lost = false;      // descriptors were dropped: this process is at its limit of open files
   std::vector<UniqueFd> fds;  // close-on-exec

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads with names: the one place where this project starts a thread.
+// Starts named threads. This is the only place in the project that starts a thread.
 #pragma once
 
 #include <pthread.h>
@@ -10,8 +10,9 @@
 
 namespace pinfeed {
 
-// Starts a thread that tools such as `ps -L` and debuggers show as `name`, cut to 15 characters. An exception
-// that leaves `body` ends the process. Throws std::system_error when the system gives no thread.
+// Starts a thread that tools such as `ps -L` and debuggers show as `name`, truncated to 15 characters. An
+// exception that leaves `body` terminates the process. Throws std::system_error when no thread can be
+// created.
 template <typename Body>
 [[nodiscard]] std::thread StartThread(const std::string& name, Body body) {
   return std::thread([name = name.substr(0, 15), body = std::move(body)]() mutable noexcept {

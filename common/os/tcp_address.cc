@@ -15,7 +15,7 @@ namespace {
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
-// Asks nobody: of an address, never of a name.
+// Parses a numeric address. Never performs a name lookup.
 Result<AddressList> NumericAddress(const std::string& address) {
   addrinfo hints{};
   hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
@@ -71,7 +71,7 @@ Result<uint16_t> BoundPort(const UniqueFd& fd) {
   sockaddr_storage bound{};
   socklen_t length = sizeof bound;
   if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &length) != 0)
-    return ErrnoStatus("ask for the port of a socket", errno);
+    return ErrnoStatus("get the port of a socket", errno);
   return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port
                                            : reinterpret_cast<sockaddr_in&>(bound).sin_port);
 }

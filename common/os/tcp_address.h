@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Addresses of TCP as texts, HOST:PORT. Out: whether a text is one, and sockets that listen there.
+// TCP addresses as text, HOST:PORT. Out: whether a text is valid, and listening sockets.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,21 @@
 
 namespace pinfeed {
 
-// HOST:PORT with a name, an IPv4 or a bracketed IPv6 address, and not a path: "node7:9468", "[::1]:9468".
+// Whether `text` is HOST:PORT with a name, an IPv4 address or a bracketed IPv6 address, and not a path:
+// "node7:9468", "[::1]:9468".
 bool IsTcpAddress(std::string_view text);
 
-// Whether ListenTcp can make anything of it: one whose host is an address, and no name.
+// Whether ListenTcp accepts the text: the host must be a numeric address.
 bool IsNumericTcpAddress(const std::string& text);
 
 // "[::1]:9468" -> "::1".
 std::string HostOf(std::string_view address);
 
-// A non-blocking socket that listens; the host of `address` is numeric, port 0 is any free one. Errors have
-// the native reason alone: what it was for and what to do is the caller's to say.
+// Returns a non-blocking listening socket. The host of `address` must be numeric; port 0 selects any free
+// port. Errors contain only the native reason; the caller adds the purpose and the remedy.
 Result<UniqueFd> ListenTcp(const std::string& address, int backlog);
 
-// The port that a socket is bound to.
+// The port to which a socket is bound.
 Result<uint16_t> BoundPort(const UniqueFd& fd);
 
 }  // namespace pinfeed

@@ -30,14 +30,14 @@ using Key = std::unique_ptr<EVP_PKEY, decltype(&::EVP_PKEY_free)>;
 using Context = std::unique_ptr<SSL_CTX, decltype(&::SSL_CTX_free)>;
 using Connection = std::unique_ptr<SSL, decltype(&::SSL_free)>;
 
-std::string Named(const TlsFile& file) {
+std::string Describe(const TlsFile& file) {
   return file.name + ": " + QuotePath(file.path);
 }
 
-// OpenSSL's own word for what went wrong last, and its queue emptied.
+// Returns OpenSSL's reason for the last error and clears the error queue.
 std::string TakeReason() {
   const char* const reason = ::ERR_reason_error_string(::ERR_peek_last_error());
-  std::string text = reason != nullptr ? reason : "no reason is given";
+  std::string text = reason != nullptr ? reason : "no reason given";
   ::ERR_clear_error();
   return text;
 }
@@ -48,17 +48,17 @@ Result<std::string> ReadSmallFile(const TlsFile& file, bool secret) {
         ErrnoStatus(file.name + ": " + what + " " + QuotePath(file.path), error).message() +
         "; it must be a PEM file that this user may read");
   };
-  if (file.path.empty()) return InvalidArgument(file.name + ": no file is given");
+  if (file.path.empty()) return InvalidArgument(file.name + ": no file given");
   const UniqueFd fd(::open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) return failed("open", errno);
   struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return failed("look at", errno);
+  if (::fstat(fd.get(), &info) != 0) return failed("stat", errno);
   if (!S_ISREG(info.st_mode) || info.st_size > kMaxFileBytes)
-    return InvalidArgument(Named(file) + " is no file of at most 1 MiB; name a PEM file");
+    return InvalidArgument(Describe(file) + " is not a regular file of at most 1 MiB; name a PEM file");
   if (secret && (info.st_mode & S_IRWXO) != 0) {
     return InvalidArgument(
-        Named(file) +
-        " may be read or written by every user; take that from them: chmod o= " + QuotePath(file.path));
+        Describe(file) +
+        " may be read or written by every user; restrict it with: chmod o= " + QuotePath(file.path));
   }
   std::string text(static_cast<size_t>(info.st_size), '\0');
   size_t have = 0;
@@ -73,7 +73,7 @@ Result<std::string> ReadSmallFile(const TlsFile& file, bool secret) {
   return text;
 }
 
-// The first certificate; all of them are parsed.
+// Returns the first certificate. All certificates are parsed.
 Result<Certificate> Parse(const TlsFile& file, const std::string& pem) {
   const Bio bio(::BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), &::BIO_free);
   Certificate first(nullptr, &::X509_free);
@@ -86,16 +86,17 @@ Result<Certificate> Parse(const TlsFile& file, const std::string& pem) {
   const bool ended = ERR_GET_REASON(::ERR_peek_last_error()) == PEM_R_NO_START_LINE;
   if (first == nullptr && ended) {
     ::ERR_clear_error();
-    return InvalidArgument(Named(file) +
-                           " holds no certificate; it must be PEM, with a line -----BEGIN CERTIFICATE-----");
+    return InvalidArgument(
+        Describe(file) + " contains no certificate; it must be PEM, with a line -----BEGIN CERTIFICATE-----");
   }
   if (!ended)
-    return InvalidArgument(Named(file) + " holds a broken certificate (" + TakeReason() + "); make it anew");
+    return InvalidArgument(Describe(file) + " contains a malformed certificate (" + TakeReason() +
+                           "); create it again");
   ::ERR_clear_error();
   return first;
 }
 
-// In place of OpenSSL's own, which asks on the terminal.
+// Replaces OpenSSL's default callback, which prompts on the terminal.
 int NoPassphrase(char* /*buffer*/, int /*size*/, int /*writing*/, void* asked) {
   *static_cast<bool*>(asked) = true;
   return -1;
@@ -108,21 +109,23 @@ Result<Key> ParseKey(const TlsFile& file, const std::string& pem) {
   Key key(::PEM_read_bio_PrivateKey(bio.get(), nullptr, &NoPassphrase, &asked), &::EVP_PKEY_free);
   if (key != nullptr) return key;
   const std::string reason = TakeReason();
-  if (asked) return InvalidArgument(Named(file) + " has a passphrase; give a key without one");
-  return InvalidArgument(Named(file) + " holds no private key (" + reason +
+  if (asked) return InvalidArgument(Describe(file) + " has a passphrase; use a key without one");
+  return InvalidArgument(Describe(file) + " contains no private key (" + reason +
                          "); it must be PEM, with a line -----BEGIN PRIVATE KEY-----");
 }
 
-// Between the two in memory; neither asks who the other is. The last error is the one that ended it.
-bool ShakeHands(SSL* server, SSL* client) {
+// Performs a handshake between the two in memory. Neither verifies the other. The last OpenSSL error is the
+// cause of a failure.
+bool Handshake(SSL* server, SSL* client) {
   BIO* server_end = nullptr;
   BIO* client_end = nullptr;
   if (::BIO_new_bio_pair(&server_end, 0, &client_end, 0) != 1) return false;
-  ::SSL_set_bio(server, server_end, server_end);  // which own them from here on
+  ::SSL_set_bio(server, server_end, server_end);  // takes ownership of the BIOs
   ::SSL_set_bio(client, client_end, client_end);
   ::SSL_set_accept_state(server);
   ::SSL_set_connect_state(client);
-  // Each step moves what fits the pair's buffers, so even the largest file goes through in a few hundred.
+  // Each step transfers what fits into the pair's buffers. Even the largest file needs only a few hundred
+  // steps.
   constexpr int kMaxSteps = 1000;
   for (int step = 0; step < kMaxSteps; ++step) {
     for (SSL* const side : {client, server}) {
@@ -136,37 +139,37 @@ bool ShakeHands(SSL* server, SSL* client) {
   return false;
 }
 
-// By the rules of this host's OpenSSL, which are those of gRPC. Whether a kind of key will do for a handshake
-// is found by one.
-Status CheckTaken(const TlsFiles& files, const Certificate& certificate, const Key& key) {
+// Applies the rules of this host's OpenSSL, which gRPC also uses. Only a handshake shows whether a key type
+// is usable.
+Status CheckUsable(const TlsFiles& files, const Certificate& certificate, const Key& key) {
   const Context context(::SSL_CTX_new(::TLS_method()), &::SSL_CTX_free);
-  const Context others(::SSL_CTX_new(::TLS_method()), &::SSL_CTX_free);
+  const Context peer_context(::SSL_CTX_new(::TLS_method()), &::SSL_CTX_free);
   const auto refused = [](const TlsFile& file) {
     return InvalidArgument(
-        Named(file) + " is not taken by TLS on this host (" + TakeReason() +
-        "); make it anew, with a key of at least 2048 bits RSA or 256 bits ECDSA and SHA-256");
+        Describe(file) + " is rejected by TLS on this host (" + TakeReason() +
+        "); create it again, with a key of at least 2048 bits RSA or 256 bits ECDSA and SHA-256");
   };
-  if (context == nullptr || others == nullptr) return Internal("make a context of TLS: " + TakeReason());
-  for (SSL_CTX* const each : {context.get(), others.get()})
+  if (context == nullptr || peer_context == nullptr) return Internal("create a TLS context: " + TakeReason());
+  for (SSL_CTX* const each : {context.get(), peer_context.get()})
     ::SSL_CTX_set_min_proto_version(each, TLS1_2_VERSION);
   if (::SSL_CTX_use_certificate(context.get(), certificate.get()) != 1) return refused(files.certificate);
   if (::SSL_CTX_use_PrivateKey(context.get(), key.get()) != 1) return refused(files.key);
   const Connection server(::SSL_new(context.get()), &::SSL_free);
-  const Connection client(::SSL_new(others.get()), &::SSL_free);
-  if (server == nullptr || client == nullptr) return Internal("make a connection of TLS: " + TakeReason());
-  if (!ShakeHands(server.get(), client.get())) return refused(files.certificate);
+  const Connection client(::SSL_new(peer_context.get()), &::SSL_free);
+  if (server == nullptr || client == nullptr) return Internal("create a TLS connection: " + TakeReason());
+  if (!Handshake(server.get(), client.get())) return refused(files.certificate);
   ::ERR_clear_error();
   return OkStatus();
 }
 
-// The certificate's own word on what it may be used for.
+// Checks the certificate's key usage.
 Status CheckPurpose(const TlsFile& file, const Certificate& certificate, TlsSide side) {
   const bool server = side == TlsSide::kServer;
   const int purpose = server ? X509_PURPOSE_SSL_SERVER : X509_PURPOSE_SSL_CLIENT;
   if (::X509_check_purpose(certificate.get(), purpose, 0) == 1) return OkStatus();
   ::ERR_clear_error();
-  return InvalidArgument(Named(file) + " is not for " + (server ? "servers" : "clients") +
-                         " of TLS, by its key usage: the other side would refuse it; make it anew, with the "
+  return InvalidArgument(Describe(file) + " is not for TLS " + (server ? "servers" : "clients") +
+                         ", by its key usage: the peer would reject it; create it again, with the "
                          "extended key usage " +
                          (server ? "serverAuth" : "clientAuth") + " or with none, and digitalSignature");
 }
@@ -191,9 +194,9 @@ Result<TlsIdentity> ReadTlsIdentity(const TlsFiles& files, TlsSide side) {
     ::ERR_clear_error();
     return InvalidArgument(files.key.name + ": " + QuotePath(files.key.path) + " is not the key of " +
                            files.certificate.name + " " + QuotePath(files.certificate.path) +
-                           "; give the two that were made together");
+                           "; use a key and a certificate that match");
   }
-  RETURN_IF_ERROR(CheckTaken(files, certificate, key));
+  RETURN_IF_ERROR(CheckUsable(files, certificate, key));
   RETURN_IF_ERROR(CheckPurpose(files.certificate, certificate, side));
   identity.valid_from = TimeOf(::X509_get0_notBefore(certificate.get()));
   identity.valid_until = TimeOf(::X509_get0_notAfter(certificate.get()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who one is in TLS. In: three PEM files. Out: what they hold, checked, so that a fault is told by its file
-// and not by a handshake that fails.
+// A TLS identity. In: three PEM files. Out: their checked contents, so that an error names the file instead
+// of appearing as a failed handshake.
 #pragma once
 
 #include <chrono>
@@ -11,22 +11,22 @@
 
 namespace pinfeed {
 
-// `name` is what whoever gave the path calls it: "admin_key", "--tls-key".
+// `name` is the option or key that set the path: "admin_key", "--tls-key".
 struct TlsFile {
   std::string name;
   std::string path;
 };
 struct TlsFiles {
-  TlsFile ca;           // whom the other side's certificate must be from
-  TlsFile certificate;  // one's own, with those between it and its CA
-  TlsFile key;          // of the certificate, without a passphrase
+  TlsFile ca;           // CAs that the peer's certificate must be issued by
+  TlsFile certificate;  // own certificate, with intermediates
+  TlsFile key;          // private key of the certificate, without a passphrase
 };
 
-// Which side of a connection one is.
+// The local side of a connection.
 enum class TlsSide { kServer, kClient };
 
 struct TlsIdentity {
-  std::string ca;  // these three as PEM
+  std::string ca;  // PEM, like the next two
   std::string certificate;
   std::string key;
   std::chrono::system_clock::time_point valid_from;
@@ -35,15 +35,19 @@ struct TlsIdentity {
   bool operator==(const TlsIdentity&) const = default;
 };
 
-// kInvalidArgument, with the file and what to do, when one cannot be read or is no PEM, when others may read
-// the key, when it is not the certificate's, when TLS on this host takes neither (a key that is too short or
-// of a kind that no handshake ends with, a signature that is too weak), or when the certificate says that it
-// is not for that side. Dates are not looked at.
+// kInvalidArgument names the file and the remedy. Causes:
+// - a file cannot be read or is not PEM;
+// - other users may read the key;
+// - the key does not match the certificate;
+// - TLS on this host rejects the key or the certificate, because the key is too short, the key type is
+//   unsupported, or the signature is too weak;
+// - the certificate's key usage excludes that side.
+// Validity dates are not checked.
 Result<TlsIdentity> ReadTlsIdentity(const TlsFiles& files, TlsSide side);
 
-// "expired on 2026-01-31 12:00:00 UTC", "is not valid before ..."; empty while it is valid.
+// "expired on 2026-01-31 12:00:00 UTC" or "is not valid before ..."; empty while the certificate is valid.
 std::string ValidityFault(const TlsIdentity& identity, std::chrono::system_clock::time_point now);
-// The same of the first certificate of a PEM text; "cannot be read" when there is none.
+// The same for the first certificate of a PEM text; "cannot be read" when there is none.
 std::string ValidityFault(std::string_view pem, std::chrono::system_clock::time_point now);
 
 std::string UtcText(std::chrono::system_clock::time_point time);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two shared pages of a session: the layouts both sides read. Page 1 is written by the daemon and sealed
-// against the client; page 2 is written by the client and never trusted. All words are single-writer; there
-// is no lock. docs/protocol.md tells the same in words.
+// The two shared pages of a session, as both sides read them. Page 1 is written by the daemon and sealed
+// against the client. Page 2 is written by the client and never trusted. Every word has a single writer;
+// there is no lock. docs/protocol.md describes the same in prose.
 #pragma once
 
 #include <atomic>
@@ -16,33 +16,33 @@ inline constexpr uint32_t kMaxSlots = 64;  // slots of an arena, and the length 
 inline constexpr uint32_t kMinSlots = 3;   // one filling, one ready, one in use
 inline constexpr uint32_t kMaxErrorBytes = 2048;
 
-// What a session is doing, in PublishPage::state. Written by the daemon only. Batches already published stay
-// valid in every state but kEvicted.
+// The state of a session, in PublishPage::state. Only the daemon writes it. Batches already published stay
+// valid in every state except kEvicted.
 enum class FeedState : uint32_t {
   kRunning = 1,
-  kDraining = 2,  // the daemon is going away: nothing more is published; take what is there, then reconnect
+  kDraining = 2,  // the daemon is stopping: nothing more is published; consume the rest, then reconnect
                   // elsewhere or later
-  kEnded = 3,     // the last epoch asked for is fully published
+  kEnded = 3,     // the last requested epoch is fully published
   kFailed = 4,    // nothing more is published; error_code and error_text say why
-  kEvicted = 5,   // nothing more may be taken: the daemon has what was not, or the client asked for it by
-                  // kLeave. Batches that were taken stay valid; error_code and error_text say why
+  kEvicted = 5,   // nothing more may be taken: the daemon reclaimed the other batches, or the client sent
+                  // kLeave. Taken batches stay valid; error_code and error_text say why
 };
 
 // BatchDescriptor::flags
 inline constexpr uint32_t kFlagLastOfEpoch = 1U << 0;
 
-// One published batch. A plain value: written before `published` is raised, so an acquire load of `published`
-// orders it.
+// One published batch. A plain value, written before `published` is increased. An acquire load of `published`
+// therefore makes it visible.
 struct alignas(64) BatchDescriptor {
-  uint64_t sequence;     // 0, 1, 2, ... without gaps for this session; lies in ring[sequence % kMaxSlots]
-  uint64_t generation;   // of the slot; to be written to the slot's release word
+  uint64_t sequence;     // 0, 1, 2, ... without gaps per session; stored in ring[sequence % kMaxSlots]
+  uint64_t generation;   // of the slot; write it to the slot's release word to release the batch
   uint64_t epoch;        // 0-based
   uint64_t batch_index;  // 0-based within the epoch, in this rank's sequence
-  uint64_t position;     // global sample position in the epoch just behind this batch: where a cursor taken
-                         // after it resumes
+  uint64_t position;     // global sample position in the epoch just after this batch, where a cursor
+                         // resumes
   uint32_t slot;         // index into the arena: the batch starts at slot * slot_stride
   uint32_t samples;      // valid samples, <= batch_size; 0 when every sample of the batch was skipped as bad
-  uint32_t skipped;      // samples left out of this batch as bad
+  uint32_t skipped;      // bad samples skipped in this batch
   uint32_t flags;
 };
 static_assert(sizeof(BatchDescriptor) == 64);
@@ -52,16 +52,16 @@ struct PublishPage {
   uint32_t version;
   uint32_t slot_count;
   std::atomic<uint32_t> state;  // FeedState
-  // 1 while the daemon waits for a release. Store the release word, then load this, both sequentially
-  // consistent; if it is 1, ring.
+  // 1 while the daemon waits for a release. To release a slot, store the release word, then load this, both
+  // sequentially consistent. If it is 1, ring the doorbell.
   std::atomic<uint32_t> starved;
-  std::atomic<uint32_t> wake;  // futex word: changes at each publish and each change of state
+  std::atomic<uint32_t> wake;  // futex word: changes with every publish and every state change
   uint32_t error_code;         // a Code, valid once state is kFailed or kEvicted
-  uint32_t error_bytes;        // length of error_text, <= kMaxErrorBytes, likewise
+  uint32_t error_bytes;        // length of error_text, <= kMaxErrorBytes; valid like error_code
   uint32_t reserved;
   std::atomic<uint64_t> published;  // batches published so far; sequence numbers below it are valid
-  // Sequence numbers from here on may not be taken. kUnlimited until the session is evicted, and for a moment
-  // after.
+  // Batches with this sequence number or a later one must not be taken. kUnlimited until shortly after the
+  // session is evicted.
   std::atomic<uint64_t> limit;
   alignas(64) char error_text[kMaxErrorBytes];  // UTF-8, no terminator
   alignas(64) BatchDescriptor ring[kMaxSlots];
@@ -70,40 +70,42 @@ inline constexpr size_t kPublishPageBytes = 8192;
 inline constexpr uint64_t kUnlimited = UINT64_MAX;
 static_assert(sizeof(PublishPage) <= kPublishPageBytes);
 
-// One release word a cache line, so that writes to two slots never share a line.
+// One release word per cache line, so that writes to two slots never share a line.
 struct alignas(64) ReleaseWord {
   std::atomic<uint64_t> generation;
 };
 
 struct ReleasePage {
   ReleaseWord slots[kMaxSlots];
-  // What the client says about itself. A client that lies here only spoils its own figures, and its own
+  // Statistics reported by the client. A client that lies here only falsifies its own statistics, and its own
   // batches once it is evicted.
-  // Batches taken. Store it, then load `state`, both sequentially consistent: if that is kEvicted, wait for
-  // `limit`, which says whether the batch was taken.
+  // Batches taken. Store it, then load `state`, both sequentially consistent. If the state is kEvicted, wait
+  // for `limit`, which says whether the batch was taken.
   alignas(64) std::atomic<uint64_t> taken;
   std::atomic<uint64_t> wait_ns;  // time the trainer spent waiting in next(), in nanoseconds
-  std::atomic<uint64_t>
-      waiting_since_ns;          // CLOCK_MONOTONIC time at which the present wait began, 0 when not waiting
-  std::atomic<uint64_t> copied;  // batches of which the trainer got a copy, as it held too many slots
+  // CLOCK_MONOTONIC time at which the current wait began, 0 when not waiting.
+  std::atomic<uint64_t> waiting_since_ns;
+  std::atomic<uint64_t> copied;  // batches that the trainer got as a copy because it held too many slots
 };
 inline constexpr size_t kReleasePageBytes = 8192;
 static_assert(sizeof(ReleasePage) <= kReleasePageBytes);
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
-// The lifeline: a SOCK_SEQPACKET Unix socket, so that one send is one frame. All integers in host byte order
-// (same host by definition).
+// The lifeline: a SOCK_SEQPACKET Unix socket, on which one send is one frame. All integers are in host byte
+// order, because both sides are on the same host.
 inline constexpr uint64_t kLifelineMagic = 0x3130464c46504650;
 inline constexpr size_t kTokenBytes = 32;
 
 enum class LifelineKind : uint32_t {
   kHello = 1,  // client -> daemon, once: token
-  kWelcome =
-      2,     // daemon -> client, once: code 0 with kLifelineFds descriptors, or a code and a text without any
-  kBye = 3,  // client -> daemon, at most once: every mapping is gone, the arena may be reclaimed
-  kLeave = 4,  // client -> daemon, at most once: it takes no further batch, and keeps those that it has until
-               // a bye. Answered by kEvicted and its limit in page 1
+  // daemon -> client, once: code 0 with kLifelineFds... descriptors, or a code and a text without descriptors
+  kWelcome = 2,
+  // client -> daemon, at most once: every mapping is gone, the arena may be reclaimed
+  kBye = 3,
+  // client -> daemon, at most once: the client takes no further batch and keeps those it has until a bye.
+  // Answered by kEvicted and its limit in page 1
+  kLeave = 4,
 };
 
 struct LifelineFrame {
@@ -115,8 +117,8 @@ struct LifelineFrame {
 };
 static_assert(sizeof(LifelineFrame) == 256);
 
-// Descriptors in kWelcome, in this order: publish page memfd, release page memfd, doorbell eventfd, and on
-// the host backend the arena memfd.
+// The descriptors in kWelcome, in this order: publish page memfd, release page memfd, doorbell eventfd and,
+// on the host backend, the arena memfd.
 inline constexpr size_t kLifelineFdsHost = 4;
 inline constexpr size_t kLifelineFdsDevice = 3;
 

@@ -15,7 +15,7 @@
 namespace pinfeed {
 namespace {
 
-// Puts one value into the configuration, or its fault into `faults`.
+// Applies one value to the configuration, or adds its error to `faults`.
 void Apply(const ConfigKey& key, const ConfigValue& value, const std::string& origin, CommandLine& out,
            std::vector<std::string>& faults) {
   if (const Status status = key.set(value, out.config); status.ok()) {
@@ -63,7 +63,7 @@ void ApplyFile(const std::string& path, CommandLine& out, std::vector<std::strin
   ApplyDatasets(*file, out, faults);
 }
 
-// What a daemon that serves one process does not need, or is given by that process.
+// Defaults for settings that a private daemon does not need or that its user provides.
 void ApplyPrivateDefaults(CommandLine& out, std::vector<std::string>& faults) {
   out.config.http_listen.clear();
   out.config.allowed_roots = {"/"};
@@ -71,10 +71,10 @@ void ApplyPrivateDefaults(CommandLine& out, std::vector<std::string>& faults) {
   for (const char* key : {"http_listen", "allowed_roots", "socket_mode"})
     out.origins[key] = "default of --private";
   if (out.lifetime_fd < 0)
-    faults.emplace_back("--private: needs --lifetime-fd, the read end of a pipe that its user holds open");
+    faults.emplace_back("--private: requires --lifetime-fd, the read end of a pipe that its user holds open");
 }
 
-// The keys of the TCP endpoint are given together, or not at all.
+// The keys of the admin endpoint must be given together or not at all.
 void CheckAdminKeys(const CommandLine& out, std::vector<std::string>& faults) {
   const Config& config = out.config;
   const std::array<std::pair<const char*, bool>, 5> keys = {
@@ -90,8 +90,7 @@ void CheckAdminKeys(const CommandLine& out, std::vector<std::string>& faults) {
     if (is_set && given == nullptr) given = name;
   }
   if (given == nullptr || missing.empty()) return;
-  faults.push_back(out.origins.at(given) + ": " + given + ": is of use only with " + missing +
-                   ", which must be given as well");
+  faults.push_back(out.origins.at(given) + ": " + given + ": requires " + missing + " as well");
 }
 
 void NoteOverridden(const CommandLine& by_default, const CommandLine& by_file, CommandLine& out) {
@@ -103,7 +102,7 @@ void NoteOverridden(const CommandLine& by_default, const CommandLine& by_file, C
     const std::string value = key.print(by_file.config);
     if (value == key.print(out.config)) continue;
     out.overridden.push_back(name + " = " + value + " (" + EscapeName(place) + ") is not in force: " +
-                             EscapeName(origin) + " overrides it; take that away, or change it there");
+                             EscapeName(origin) + " overrides it; remove that or change it there");
   }
 }
 
@@ -157,7 +156,7 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
   return out;
 }
 
-std::string Checked(const CommandLine& command_line) {
+std::string DescribeCheck(const CommandLine& command_line) {
   std::string text = "OK: ";
   if (command_line.config_file.empty()) {
     text += "no file was read, since neither --config nor PINFEED_CONFIG names one";
@@ -170,7 +169,7 @@ std::string Checked(const CommandLine& command_line) {
     const std::string name = EnvironmentName(key.name);
     if (command_line.origins.at(std::string(key.name)) == "environment " + name) variables += " " + name;
   }
-  if (!variables.empty()) text += "; of the environment:" + variables;
+  if (!variables.empty()) text += "; variables that apply:" + variables;
   return text;
 }
 

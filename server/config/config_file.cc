@@ -17,7 +17,7 @@ namespace pinfeed {
 namespace {
 
 constexpr size_t kMaxFileBytes = 1 << 20;
-constexpr int kPipeWaitMs = 2000;  // for what `--config /dev/stdin` reads
+constexpr int kPipeWaitMs = 2000;  // for `--config /dev/stdin`
 
 Result<std::string> ReadFile(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -29,20 +29,20 @@ Result<std::string> ReadFile(const std::string& path) {
     const int ready = ::poll(&wait, 1, kPipeWaitMs);
     if (ready == 0)
       return InvalidArgument("the configuration " + QuotePath(path) +
-                             " is a pipe to which nobody writes; name a file");
+                             " is a pipe without a writer; name a file");
     const ssize_t count = ready < 0 ? -1 : ::read(fd.get(), buffer.data(), buffer.size());
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (count < 0) return ErrnoStatus("read the configuration " + QuotePath(path), errno);
     if (count == 0) return text;
     text.append(buffer.data(), static_cast<size_t>(count));
     if (text.size() > kMaxFileBytes)
-      return InvalidArgument("the configuration " + QuotePath(path) + " has more than 1 MiB");
+      return InvalidArgument("the configuration " + QuotePath(path) + " is larger than 1 MiB");
   }
 }
 
-// The parser goes a level deeper for each part of a dotted key, and has no limit of its own for those: the
-// line of a key with more parts than any of ours, else 0.
-size_t LineOfDeepKey(std::string_view text) {
+// Returns the line of a dotted key with more parts than any valid key, or 0. The parser recurses once per
+// part, without a limit of its own.
+size_t LineOfOverlongKey(std::string_view text) {
   constexpr size_t kMaxParts = 16;
   size_t line = 1;
   size_t dots = 0;
@@ -77,13 +77,13 @@ std::string_view TypeName(toml::node_type type) {
     case toml::node_type::time:
       return "a time";
     case toml::node_type::date_time:
-      return "a date with time";
+      return "a date-time";
     default:
       return "another type";
   }
 }
 
-// Items are strings; integers are taken as strings too (user ids).
+// Integer items are converted to strings (for user ids).
 ConfigValue ArrayValue(const toml::array& array) {
   std::vector<std::string> items;
   for (const toml::node& item : array) {
@@ -92,7 +92,7 @@ ConfigValue ArrayValue(const toml::array& array) {
     } else if (const auto* integer = item.as_integer()) {
       items.push_back(std::to_string(integer->get()));
     } else {
-      return ConfigValue::Unusable("an array that holds something else than strings and integers");
+      return ConfigValue::Unusable("an array with items other than strings and integers");
     }
   }
   return ConfigValue::Array(std::move(items));
@@ -117,9 +117,9 @@ std::vector<ConfigFile::Entry> Entries(const std::string& path, const toml::tabl
 
 Result<ConfigFile> ReadConfigFile(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  if (const size_t line = LineOfDeepKey(text); line != 0)
+  if (const size_t line = LineOfOverlongKey(text); line != 0)
     return InvalidArgument(path + ":" + std::to_string(line) +
-                           ": a key of so many parts is none of pinfeedd's");
+                           ": the key has too many dotted parts; pinfeedd has no such key");
   toml::table root;
   try {
     root = toml::parse(text, path);

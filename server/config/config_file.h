@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A TOML file as a flat list of keys, each with its place. Knows TOML, but no key.
+// Reads a TOML file as a flat list of keys, each with its line. Knows TOML, but not the valid keys.
 #pragma once
 
 #include <string>
@@ -25,7 +25,8 @@ struct ConfigFile {
   std::vector<Dataset> datasets;
 };
 
-// kNotFound and the like when the file cannot be read; kInvalidArgument with the place when it is no TOML.
+// Fails with the code of the I/O error when the file cannot be read. kInvalidArgument, with the place, when
+// it is not TOML.
 Result<ConfigFile> ReadConfigFile(const std::string& path);
 
 }  // namespace pinfeed

@@ -13,8 +13,8 @@ Result<Flags> ParseFlags(const std::vector<std::string>& arguments) {
   CLI::App app(
       "pinfeedd loads training batches once per host and hands them to trainer processes.\n"
       "Each option below can also be set in the file (KEY = VALUE) and by the environment (PINFEED_KEY); a "
-      "flag wins over the\n"
-      "environment, which wins over the file.",
+      "flag overrides the\n"
+      "environment, which overrides the file.",
       "pinfeedd");
   app.set_version_flag("--version", std::string("pinfeedd ") + kVersion);
   Flags flags;
@@ -23,12 +23,12 @@ Result<Flags> ParseFlags(const std::vector<std::string>& arguments) {
   app.add_option("--config", flags.config_file, "TOML file to read (else $PINFEED_CONFIG)")
       ->type_name("FILE");
   app.add_flag("--check", check,
-               "check the configuration, print OK with the file that was read, or every fault, and exit");
+               "check the configuration, print OK and the file that was read, or every fault, and exit");
   app.add_flag("--print-config", print,
                "print the effective configuration with the origin of each value, and exit");
   app.add_flag("--private", flags.private_mode,
-               "serve one process: no HTTP, every path allowed unless told otherwise");
-  app.add_option("--lifetime-fd", flags.lifetime_fd, "end when this descriptor, a pipe's read end, hangs up")
+               "serve one process: no HTTP, every path allowed unless configured otherwise");
+  app.add_option("--lifetime-fd", flags.lifetime_fd, "stop when this descriptor, a pipe's read end, hangs up")
       ->check(CLI::Range(0, 1 << 20))
       ->type_name("FD");
   app.add_option("--ready-fd", flags.ready_fd,
@@ -42,7 +42,8 @@ Result<Flags> ParseFlags(const std::vector<std::string>& arguments) {
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
   try {
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants a vector
+    std::vector<std::string> reversed(arguments.rbegin(),
+                                      arguments.rend());  // CLI11 expects a vector in reverse order
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
     flags.action = Action::kPrintAndExit;

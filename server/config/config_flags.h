@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line, split into the keys it sets (as texts, still unchecked) and what to do.
+// The parsed command line: the action, and the keys that it sets as unchecked text.
 #pragma once
 
 #include <map>
@@ -21,7 +21,7 @@ struct Flags {
   std::map<std::string, std::string> values;  // key -> text
 };
 
-// `arguments` without the program's name. kInvalidArgument for an unknown flag or a missing value.
+// `arguments` excludes the program's name. kInvalidArgument for an unknown flag or a missing value.
 Result<Flags> ParseFlags(const std::vector<std::string>& arguments);
 
 }  // namespace pinfeed

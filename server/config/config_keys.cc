@@ -89,11 +89,12 @@ Status SetAllowedRoots(const ConfigValue& value, Config& config) {
   return OkStatus();
 }
 
-// A name, or an address as inet_pton(3) takes it: what looks like one and is none would match no request.
+// Whether `host` is a name, or an address that inet_pton(3) accepts. A malformed address would never match a
+// request.
 bool IsHost(const std::string& host) {
-  constexpr std::string_view kInNames =
+  constexpr std::string_view kHostCharacters =
       "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-_:[]";
-  if (host.empty() || host.size() > 255 || host.find_first_not_of(kInNames) != std::string::npos)
+  if (host.empty() || host.size() > 255 || host.find_first_not_of(kHostCharacters) != std::string::npos)
     return false;
   in6_addr binary{};
   const bool bracketed = host.front() == '[' && host.back() == ']';
@@ -113,7 +114,7 @@ Status SetHttpHosts(const ConfigValue& value, Config& config) {
   return OkStatus();
 }
 
-// "" and "off" switch it off.
+// An empty string or "off" disables the listener.
 Result<std::string> AsListenAddress(const ConfigValue& value, std::string_view example) {
   ASSIGN_OR_RETURN(std::string text, value.AsString());
   if (text == "off") text.clear();
@@ -156,8 +157,7 @@ Status SetAdminClients(const ConfigValue& value, Config& config) {
   for (const std::string& name : names) {
     if (name.empty() || name.size() > 1024 || name.find('*') != std::string::npos) {
       return InvalidArgument(
-          "expected names as they stand in the clients' certificates, each in full, found " +
-          QuotePath(name));
+          "expected full names as in the clients' certificates, without wildcards, found " + QuotePath(name));
     }
   }
   config.admin_clients = std::move(names);
@@ -188,7 +188,7 @@ Status SetSocketDir(const ConfigValue& value, Config& config) {
   ASSIGN_OR_RETURN(const std::string directory, value.AsString());
   if (directory.empty()) return InvalidArgument("expected a directory, found an empty string");
   std::error_code error;
-  // Clients are told the path, and have another working directory.
+  // Clients are given this path and have another working directory.
   config.socket_dir = std::filesystem::absolute(directory, error).lexically_normal().string();
   if (error) return InvalidArgument("make " + QuotePath(directory) + " absolute: " + error.message());
   return OkStatus();
@@ -243,45 +243,49 @@ std::vector<ConfigKey> MakeKeys() {
        "users served besides the daemon's own and root; \"*\": every user that reaches the sockets",
        SetAllowedUids, PrintAllowedUids},
       MemoryKey("pool_bytes", &Config::pool_bytes,
-                "host memory for batches: \"8GiB\", or a share of what is available, \"25%\""),
-      {"gpus", "auto|on|off", "feed GPUs: those there are, with an error when there is none, or not at all",
-       SetGpus, [](const Config& config) { return TomlString(config.gpus); }},
+                "host memory for batches: \"8GiB\", or a share of the available memory, \"25%\""),
+      {"gpus", "auto|on|off",
+       "auto: feed the GPUs that exist; on: require at least one; off: use host memory only", SetGpus,
+       [](const Config& config) { return TomlString(config.gpus); }},
       MemoryKey("pinned_bytes", &Config::pinned_bytes,
                 "host memory pinned at the start for copies to GPUs, or a share of pool_bytes"),
-      MemoryKey("gpu_bytes", &Config::gpu_bytes, "memory of each GPU for batches, or a share of it"),
+      MemoryKey("gpu_bytes", &Config::gpu_bytes, "memory of each GPU for batches, or a share of its memory"),
       UintKey("workers", &Config::workers, 0, kMaxWorkers,
-              "threads that load samples; 0: one a CPU that this process may use"),
+              "threads that load samples; 0: one per CPU that this process may use"),
       UintKey("default_slots", &Config::default_slots, kMinSlots, kMaxSlots,
-              "batches an arena holds when the client does not say; twice as many on a GPU; small ones up to "
-              "four times"),
-      UintKey("max_sessions", &Config::max_sessions, 1, kMaxSessions, "sessions at one time"),
+              "slots of an arena when the client does not choose; twice as many on a GPU; up to four times "
+              "as many "
+              "for small batches"),
+      UintKey("max_sessions", &Config::max_sessions, 1, kMaxSessions,
+              "maximum number of concurrent sessions"),
       UintKey("user_sessions", &Config::user_sessions, 0, kMaxSessions,
-              "sessions of one user at one time; 0: as many as max_sessions"),
+              "maximum number of concurrent sessions per user; 0: as many as max_sessions"),
       UintKey("user_workers", &Config::user_workers, 0, kMaxWorkers,
-              "workers that may be at the feeds of one user at one time; 0: all"),
+              "workers that may serve the feeds of one user at the same time; 0: all"),
       MemoryKey("user_pool_bytes", &Config::user_pool_bytes,
-                "host memory that the feeds of one user may take, or a share of pool_bytes"),
+                "host memory limit for the feeds of one user, or a share of pool_bytes"),
       MemoryKey("user_pinned_bytes", &Config::user_pinned_bytes,
-                "pinned memory that the feeds of one user may take, or a share of pinned_bytes"),
+                "pinned memory limit for the feeds of one user, or a share of pinned_bytes"),
       MemoryKey("user_gpu_bytes", &Config::user_gpu_bytes,
-                "memory of each GPU that the feeds of one user may take, or a share of gpu_bytes"),
+                "memory limit on each GPU for the feeds of one user, or a share of gpu_bytes"),
       UintKey("dataset_cache", &Config::dataset_cache, 0, 1024,
               "datasets kept open after their last feed ended"),
-      {"allowed_roots", "DIR,...", "directories below which clients may name datasets by path",
+      {"allowed_roots", "DIR,...", "directories under which clients may open datasets by path",
        SetAllowedRoots, [](const Config& config) { return TomlStrings(config.allowed_roots); }},
       ListenKey("http_listen", &Config::http_listen, "127.0.0.1:9467",
-                "where /metrics, /healthz and /readyz are served; port 0: any free one; \"off\": nowhere"),
+                "address of /metrics, /healthz and /readyz; port 0: any free one; \"off\": disabled"),
       {"http_hosts", "NAME,...",
-       "names of this host by which HTTP is asked, besides localhost and the address of http_listen",
-       SetHttpHosts, [](const Config& config) { return TomlStrings(config.http_hosts); }},
+       "host names accepted in HTTP requests, besides localhost and the address of http_listen", SetHttpHosts,
+       [](const Config& config) { return TomlStrings(config.http_hosts); }},
       ListenKey("admin_listen", &Config::admin_listen, "10.0.0.7:9468",
-                "where operators of other hosts are served over TLS; port 0: any free one; \"off\": nowhere"),
-      FileKey("admin_cert", &Config::admin_cert, "certificate (PEM) that the daemon shows them"),
-      FileKey("admin_key", &Config::admin_key, "its key, not readable by every user"),
-      FileKey("admin_ca", &Config::admin_ca, "certificates (PEM) of the CA that theirs must be from"),
-      {"admin_clients", "NAME,...",
-       "names (DNS or URI, else the CN) in the certificates of those who are served", SetAdminClients,
-       [](const Config& config) { return TomlStrings(config.admin_clients); }},
+                "address for operators on other hosts, over TLS; port 0: any free one; \"off\": disabled"),
+      FileKey("admin_cert", &Config::admin_cert, "certificate (PEM) of the admin endpoint"),
+      FileKey("admin_key", &Config::admin_key,
+              "private key (PEM) of admin_cert; must not be readable by every user"),
+      FileKey("admin_ca", &Config::admin_ca,
+              "certificates (PEM) of the CA that issues the clients' certificates"),
+      {"admin_clients", "NAME,...", "names (DNS or URI, else the CN) in the certificates of allowed clients",
+       SetAdminClients, [](const Config& config) { return TomlStrings(config.admin_clients); }},
       {"log_level", "LEVEL", "trace, debug, info, warning or error", SetLogLevel,
        [](const Config& config) { return TomlString(config.log_level); }},
       {"log_format", "FORMAT", "text or json", SetLogFormat,
@@ -289,11 +293,12 @@ std::vector<ConfigKey> MakeKeys() {
          return TomlString(config.log_format == LogFormat::kJson ? "json" : "text");
        }},
       DurationKey("pending_timeout", &Config::pending_timeout,
-                  "for a client to connect its lifeline after opening a feed"),
-      DurationKey("drain_timeout", &Config::drain_timeout, "for clients to leave after SIGTERM"),
-      DurationKey("stuck_timeout", &Config::stuck_timeout,
-                  "a worker or a GPU's copy that gets nowhere for longer lets the service manager's watchdog "
-                  "expire; 0: never"),
+                  "time for a client to connect its lifeline after opening a feed"),
+      DurationKey("drain_timeout", &Config::drain_timeout, "time for clients to leave after SIGTERM"),
+      DurationKey(
+          "stuck_timeout", &Config::stuck_timeout,
+          "time without progress of a worker or a GPU's copies after which the daemon lets the service "
+          "manager's watchdog expire; 0: never"),
   };
 }
 

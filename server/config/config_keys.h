@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one table of configuration keys: flags, environment, file, --help and --print-config all come from it.
+// The table of configuration keys. Flags, environment variables, file keys, --help and --print-config are all
+// derived from it.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +14,12 @@
 
 namespace pinfeed {
 
-// Purpose: a value as found: a text from a flag or the environment (still to be parsed), or what a TOML node
-// holds. Threads: a value. Errors: the As... functions say what was expected and what was found.
+// Purpose: a configuration value as found in its source: unparsed text from a flag or variable, or a TOML
+// value. Threads: a plain value. Errors: the As... functions return what was expected and what was found.
 class ConfigValue {
  public:
   struct Other {
-    std::string_view type;  // of a TOML node that no key takes: "a table", "a date", ...
+    std::string_view type;  // a TOML type that no key accepts: "a table", "a date", ...
   };
   static ConfigValue Text(std::string text) { return ConfigValue(std::move(text), true); }
   static ConfigValue String(std::string text) { return ConfigValue(std::move(text), false); }
@@ -29,11 +30,11 @@ class ConfigValue {
 
   Result<uint64_t> AsUint(uint64_t min, uint64_t max) const;
   Result<std::string> AsString() const;
-  // A string, or a number written as one.
+  // A string, or a number converted to one.
   Result<std::string> AsScalar() const;
-  // An array; or a text of items separated by commas.
+  // An array, or text with comma-separated items.
   Result<std::vector<std::string>> AsStrings() const;
-  Result<uint32_t> AsMode() const;  // "0660" is octal; a TOML integer is taken as it is
+  Result<uint32_t> AsMode() const;  // text such as "0660" is octal; a TOML integer is used as it is
   Result<MemorySize> AsMemorySize() const;
   Result<std::chrono::milliseconds> AsDuration() const;
 
@@ -56,9 +57,9 @@ struct ConfigKey {
 
 const std::vector<ConfigKey>& ConfigKeys();
 
-// The keys of one [datasets.NAME] table.
+// Sets one key of a [datasets.NAME] table.
 Status SetDatasetKey(std::string_view key, const ConfigValue& value, DatasetSpec& dataset);
-// What can only be told once the whole table was read; `faults` gets one text each.
+// Checks a complete dataset table. Returns one text per fault.
 std::vector<std::string> DatasetFaults(const DatasetSpec& dataset);
 
 // "pool_bytes" -> "PINFEED_POOL_BYTES" / "--pool-bytes".

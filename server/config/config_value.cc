@@ -25,7 +25,7 @@ std::string_view Trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-// The number and its unit: "8 GiB" -> 8, "GiB".
+// Splits "8 GiB" into 8 and "GiB".
 bool SplitUnit(std::string_view text, double* number, std::string_view* unit) {
   text = Trim(text);
   const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
@@ -77,7 +77,7 @@ Status ConfigValue::Expected(std::string_view what) const {
 }
 
 Result<uint64_t> ConfigValue::AsUint(uint64_t min, uint64_t max) const {
-  const std::string expected = "an integer within " + std::to_string(min) + " to " + std::to_string(max);
+  const std::string expected = "an integer from " + std::to_string(min) + " to " + std::to_string(max);
   uint64_t value = 0;
   if (const auto* text = std::get_if<std::string>(&storage_); text != nullptr && text_) {
     if (!ParseWhole(*text, &value)) return Expected(expected);
@@ -122,7 +122,7 @@ Result<uint32_t> ConfigValue::AsMode() const {
   uint32_t mode = 0;
   if (const auto* text = std::get_if<std::string>(&storage_)) {
     std::string_view digits = *text;
-    if (digits.starts_with("0o")) digits.remove_prefix(2);  // as TOML and Python write octal numbers
+    if (digits.starts_with("0o")) digits.remove_prefix(2);  // octal prefix of TOML and Python
     if (!ParseWhole(digits, &mode, 8) || mode > 0777)
       return Expected("permission bits in octal, such as 0660 or 0o660");
     return mode;
@@ -144,14 +144,14 @@ Result<MemorySize> ConfigValue::AsMemorySize() const {
     return MemorySize{0, number / 100};
   }
   const Unit* found = FindUnit(kSizeUnits, unit);
-  // 2^62 bytes: so much that nothing computed from it overflows.
+  // The limit of 2^62 bytes keeps later computations from overflowing.
   if (found == nullptr || number * found->factor < 1 || number * found->factor > 0x1p62)
     return Expected(expected);
   return MemorySize{static_cast<uint64_t>(number * found->factor), 0};
 }
 
 Result<std::chrono::milliseconds> ConfigValue::AsDuration() const {
-  const std::string expected = "a time within 0 to 24 hours, such as \"500ms\", \"30s\" or 30 (seconds)";
+  const std::string expected = "a time from 0 to 24 hours, such as \"500ms\", \"30s\" or 30 (seconds)";
   const Result<std::string> text = AsScalar();
   double number = 0;
   std::string_view unit;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A changed configuration against the one in force. In: both. Out: what is in force next, and what has to
-// wait for a restart.
+// Compares a reloaded configuration with the one in force. In: both. Out: the next one in force, and the
+// changes that need a restart.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace pinfeed {
 
-// What a reload did: see ReloadResponse.
+// The result of a reload: see ReloadResponse.
 struct ReloadReport {
   std::vector<std::string> changed;
   std::vector<std::string> need_restart;
@@ -18,9 +18,9 @@ struct ReloadReport {
 };
 
 struct Reload {
-  CommandLine next;                  // what can change without a restart is `loaded`'s, the rest `running`'s
-  std::vector<std::string> changed;  // "log_level = \"debug\"", "datasets.train: added", ...
-  std::vector<std::string> need_restart;  // likewise, with the value that stays
+  CommandLine next;                       // live keys from `loaded`, the others from `running`
+  std::vector<std::string> changed;       // "log_level = \"debug\"", "datasets.train: added", ...
+  std::vector<std::string> need_restart;  // the same, with the value that stays in force
 };
 
 Reload MergeReloaded(const CommandLine& running, const CommandLine& loaded);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whom the sockets serve. In: what is configured, now and after a reload. Out: yes or no, by user id.
+// Decides which users may connect. In: allowed_uids, at the start and after each reload. Out: a decision by
+// user id.
 #pragma once
 
 #include <sys/types.h>
@@ -12,7 +13,7 @@
 
 namespace pinfeed {
 
-// Purpose: answers for the listeners while the configuration changes. Threads: any. Errors: none.
+// Purpose: lets listeners check user ids while the configuration changes. Threads: any. Errors: none.
 class ServedUsers {
  public:
   explicit ServedUsers(AllowedUids allowed) : allowed_(std::move(allowed)) {}
@@ -22,7 +23,7 @@ class ServedUsers {
     const MutexLock lock(mutex_);
     return allowed_.any || allowed_.uids.count(uid) != 0;
   }
-  // For connections from now on.
+  // Applies to connections from now on.
   void Set(AllowedUids allowed) PF_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     allowed_ = std::move(allowed);

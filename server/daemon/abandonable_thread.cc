@@ -8,7 +8,7 @@
 
 namespace pinfeed {
 
-// Purpose: the state that the thread and its owner share. Threads: those two.
+// Purpose: the state that the thread shares with its owner. Threads: those two.
 class AbandonableThread::Progress {
  public:
   explicit Progress(std::string step) : step_(std::move(step)) {}
@@ -23,23 +23,23 @@ class AbandonableThread::Progress {
   void End() PF_EXCLUDES(mutex_) {
     {
       const MutexLock lock(mutex_);
-      over_ = true;
+      finished_ = true;
     }
     changed_.NotifyAll();
   }
-  // Whether the thread is about to return.
+  // Waits until `deadline`. Returns whether the body has finished.
   bool AwaitEnd(Clock::time_point deadline) PF_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
-    while (!over_ && changed_.WaitUntil(mutex_, deadline)) {
+    while (!finished_ && changed_.WaitUntil(mutex_, deadline)) {
     }
-    return over_;
+    return finished_;
   }
 
  private:
   mutable Mutex mutex_;
   CondVar changed_;
   std::string step_ PF_GUARDED_BY(mutex_);
-  bool over_ PF_GUARDED_BY(mutex_) = false;
+  bool finished_ PF_GUARDED_BY(mutex_) = false;
 };
 
 AbandonableThread::AbandonableThread(const char* name, std::string first_step, Body body)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread that reads files for the daemon itself, and may be abandoned when their storage hangs.
+// A thread that reads files for the daemon and can be abandoned when their storage hangs.
 #pragma once
 
 #include <chrono>
@@ -10,28 +10,29 @@
 
 namespace pinfeed {
 
-// Purpose: runs a body that may never return from a system call, so nothing waits for it without a deadline.
-// Owns: the thread, until it is joined or abandoned. The destructor detaches a thread that still runs: it
-// goes on when its storage answers, or ends with the process. Threads: one at a time; only Finish blocks.
-// Errors: the constructor throws std::system_error when the system gives no thread. Invariant: the body uses
-// only what it owns, so an abandoned thread touches nothing of the daemon.
+// Purpose: runs a body that may block forever in a system call, without making its owner block too.
+// Owns: the thread, until it is joined or abandoned. The destructor abandons (detaches) a thread that still
+// runs. An abandoned thread continues if its storage answers, and otherwise ends with the process.
+// Threads: one caller at a time. Only Finish blocks.
+// Errors: the constructor throws std::system_error when no thread can be started.
+// Invariant: the body uses only data that it owns, so an abandoned thread never touches the daemon.
 class AbandonableThread {
  public:
   using Clock = std::chrono::steady_clock;
-  // The body calls it before each step that may block on storage, with the step's name: "reading
+  // The body calls this before each step that may block on storage. `step` describes it: "reading
   // '/etc/pinfeed.toml'".
   using AtStep = std::function<void(std::string step)>;
-  // Uses only what it owns. Does not throw.
+  // Must use only data that it owns. Must not throw.
   using Body = std::function<void(const AtStep& at)>;
 
-  // `name`: the thread's, at most 15 characters.
+  // `name` is the thread's name, at most 15 characters.
   AbandonableThread(const char* name, std::string first_step, Body body);
   // Abandons the thread if it still runs.
   ~AbandonableThread();
   AbandonableThread(AbandonableThread&&) = default;
   AbandonableThread& operator=(AbandonableThread&&) = delete;
 
-  // The step that runs now, or ran last.
+  // The current step, or the last one.
   std::string step() const;
   // Waits for the thread until `deadline`. Returns whether it has ended.
   bool Finish(Clock::time_point deadline);

@@ -29,7 +29,7 @@
 namespace pinfeed {
 namespace {
 
-constexpr std::chrono::milliseconds kCallGrace(1000);  // for calls that run when the gRPC server stops
+constexpr std::chrono::milliseconds kCallGrace(1000);  // for calls in progress when the gRPC server stops
 
 sigset_t DaemonSignals() {
   sigset_t set;
@@ -38,17 +38,17 @@ sigset_t DaemonSignals() {
   return set;
 }
 
-// Each session takes a handful of descriptors; the soft limit is often 1024 for the sake of select(2), which
-// is not used here.
+// Each session takes several descriptors. The soft limit is often 1024 because of select(2), which the daemon
+// does not use.
 void RaiseDescriptorLimit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
   limit.rlim_cur = limit.rlim_max;
   if (::setrlimit(RLIMIT_NOFILE, &limit) != 0)
-    spdlog::warn("raise the limit on descriptors: errno {}", errno);
+    spdlog::warn("cannot raise the limit on descriptors: errno {}", errno);
 }
 
-// A descriptor that the parent passed by number. It must not reach programs started later.
+// Takes over a descriptor that the parent passed by number. Programs started later must not inherit it.
 Result<UniqueFd> Inherited(int fd, const char* flag) {
   if (fd < 0) return UniqueFd();
   if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
@@ -61,8 +61,8 @@ Result<UniqueFd> Inherited(int fd, const char* flag) {
 void BlockDaemonSignals() {
   const sigset_t set = DaemonSignals();
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);  // a peer that is gone is seen as EPIPE
-  ::signal(SIGXFSZ, SIG_IGN);  // memory beyond RLIMIT_FSIZE, which counts for memfds, as EFBIG
+  ::signal(SIGPIPE, SIG_IGN);  // writes to a closed peer fail with EPIPE
+  ::signal(SIGXFSZ, SIG_IGN);  // growing a memfd beyond RLIMIT_FSIZE fails with EFBIG
 }
 
 Result<std::unique_ptr<Daemon>> Daemon::Start(const CommandLine& command_line, ReadConfig read_config) {
@@ -104,11 +104,11 @@ Status Daemon::Create() {
   RETURN_IF_ERROR(LoadAdminAccess());
   ASSIGN_OR_RETURN(SocketDir directory, SocketDir::Lock(config.socket_dir, command_line_.private_mode));
   parts_->directory.emplace(std::move(directory));
-  // One that the service manager passed takes connections without a daemon.
+  // A socket passed by the service manager accepts connections even without a daemon.
   if (!service_.HasSocket(ServiceNotify::kControlSocket)) RETURN_IF_ERROR(parts_->directory->CheckUnserved());
 
   parts_->pool.emplace(pool_bytes, config.user_pool_bytes.Of(pool_bytes), MemoryBudget::Names());
-  parts_->kept.emplace();
+  parts_->host_quarantine.emplace();
   RETURN_IF_ERROR(OpenGpus());
   parts_->workers.emplace(config.workers != 0 ? config.workers : UsableCpus(AffinityCpus()),
                           config.user_workers != 0 ? config.user_workers : UINT32_MAX);
@@ -132,9 +132,9 @@ Status Daemon::Create() {
   ASSIGN_OR_RETURN(parts_->lifelines,
                    LifelineServer::Create(std::move(lifeline_listener), config.pending_timeout,
                                           *parts_->sessions, parts_->refusals));
-  parts_->opener.emplace(FeedOpener::Parts{*parts_->pool, *parts_->kept, *parts_->workers, parts_->feeds,
-                                           *parts_->sessions, config.default_slots, parts_->devices.get(),
-                                           parts_->tracer});
+  parts_->opener.emplace(FeedOpener::Parts{*parts_->pool, *parts_->host_quarantine, *parts_->workers,
+                                           parts_->feeds, *parts_->sessions, config.default_slots,
+                                           parts_->devices.get(), parts_->tracer});
   parts_->callers.emplace(parts_->peers, parts_->admin_access ? &*parts_->admin_access : nullptr);
   parts_->service.emplace(FeederService::Parts{*parts_->callers, *parts_->opener, parts_->datasets->cache,
                                                parts_->datasets->opener, *parts_->lifelines, parts_->refusals,
@@ -155,7 +155,7 @@ Status Daemon::Create() {
                                                      },
                                                      parts_->refusals, {.thread_name = "guard"}));
   RETURN_IF_ERROR(OpenAdminEndpoint());
-  // From here on threads of ours run, and the sockets are served.
+  // From here on, threads run and the sockets are served.
   parts_->workers->Start();
   parts_->feeds.Start();
   RETURN_IF_ERROR(parts_->lifelines->Start());
@@ -168,8 +168,8 @@ Status Daemon::LoadAdminAccess() {
   const Config& config = command_line_.config;
   if (config.admin_listen.empty()) return OkStatus();
   Result<TlsIdentity> identity = ReadAdminIdentity(config);
-  if (!identity.ok()) return AtItsPlace(identity.status(), command_line_);
-  WarnOfValidity(config, *identity);
+  if (!identity.ok()) return WithOrigin(identity.status(), command_line_);
+  WarnIfNotValidNow(config, *identity);
   parts_->admin_access.emplace(*std::move(identity), config.admin_clients);
   return OkStatus();
 }
@@ -180,41 +180,39 @@ Status Daemon::OpenAdminEndpoint() {
   ASSIGN_OR_RETURN(parts_->admin_endpoint,
                    AdminEndpoint::Create(listen, {*parts_->service, *parts_->admin, *parts_->health},
                                          *parts_->admin_access, parts_->peers, parts_->refusals));
-  spdlog::info("admins of other hosts are served over TLS on {}, port {}", listen,
-               parts_->admin_endpoint->port());
+  spdlog::info("the admin endpoint listens with TLS on {}, port {}", listen, parts_->admin_endpoint->port());
   return OkStatus();
 }
 
 Status Daemon::OpenGpus() {
-  // Nobody but the main thread knows of the directory yet, and that is below.
-  ASSIGN_OR_RETURN(const StartupSignalWatcher watch,
-                   StartupSignalWatcher::Create(
-                       signals_.get(), lifetime_ ? lifetime_.get() : -1,
-                       [this] {
-                         service_.ShowStatus("told to end before it was ready");
-                         parts_->directory.reset();
-                       },
-                       [this] { reload_missed_ = true; }));
+  // Only the main thread uses the directory at this point, and it is blocked below.
+  ASSIGN_OR_RETURN(const StartupSignalWatcher watch, StartupSignalWatcher::Create(
+                                                         signals_.get(), lifetime_ ? lifetime_.get() : -1,
+                                                         [this] {
+                                                           service_.ShowStatus("stopped before it was ready");
+                                                           parts_->directory.reset();
+                                                         },
+                                                         [this] { reload_missed_ = true; }));
   ASSIGN_OR_RETURN(
-      GpuSupport delivery,
+      GpuSupport support,
       ::pinfeed::OpenGpus(
           command_line_.config, *parts_->pool, [this](const Status& failure) { OnGpuFailure(failure); },
           [this](uint64_t bytes, uint64_t total) {
             service_.Starting("pinning host memory: ", ByteSize(bytes) + " of " + ByteSize(total));
           }));
-  parts_->devices = std::move(delivery.devices);
-  backend_ = std::move(delivery.backend);
+  parts_->devices = std::move(support.devices);
+  backend_ = std::move(support.backend);
   return OkStatus();
 }
 
 Status Daemon::OpenHttp() {
   const std::string& port_path = parts_->directory->http_port_path();
   if (command_line_.config.http_listen.empty()) {
-    ::unlink(port_path.c_str());  // of an earlier daemon; the lock is held
+    ::unlink(port_path.c_str());  // left by an earlier daemon; the lock is held
     return OkStatus();
   }
   parts_->metrics.emplace(kVersion, [this] {
-    const bool broken = broken_;  // before: what is shown has it
+    const bool broken = broken_;  // read before the snapshot, which then includes the failure
     DaemonSnapshot snapshot = Snapshot();
     if (broken && !failure_shown_.exchange(true)) Wake();
     return snapshot;
@@ -244,7 +242,7 @@ Status Daemon::AnnounceReady() {
   if (ready_fd_) {
     constexpr std::string_view kReady = "ready\n";
     if (::write(ready_fd_.get(), kReady.data(), kReady.size()) < 0)
-      spdlog::warn("write to --ready-fd: errno {}", errno);
+      spdlog::warn("cannot write to --ready-fd: errno {}", errno);
     ready_fd_.reset();
   }
   return OkStatus();
@@ -258,8 +256,8 @@ std::string Daemon::ServingText() const {
 
 void Daemon::Stop() {
   if (parts_ == nullptr) return;
-  const ShutdownDeadline limit(failure().ok() ? kStopGrace : kBrokenGpuStop,
-                               parts_->directory ? parts_->directory->lock() : -1);
+  const ShutdownDeadline deadline(failure().ok() ? kStopGrace : kBrokenGpuStop,
+                                  parts_->directory ? parts_->directory->lock() : -1);
   BeginDrain();
   if (parts_->guard) parts_->guard->StopAccepting();
   if (parts_->http) UnlinkIfSame(parts_->directory->http_port_path(), port_file_);
@@ -287,18 +285,18 @@ void Daemon::CloseDatasets() {
   parts_->datasets->cache.Clear();
   if (parts_->datasets->opener.Finish(Clock::now() + kCloseGrace)) return;
   for (const DatasetOpener::UnderWay& hung : parts_->datasets->opener.under_way())
-    spdlog::warn("{} is not done; the daemon ends without waiting for it", hung.what);
-  (void)parts_->datasets.release();  // those threads use it until the process is gone
+    spdlog::warn("{} is not done; the daemon exits without waiting for it", hung.what);
+  (void)parts_->datasets.release();  // blocked threads use it until the process exits
   hangs_ = true;
 }
 
 std::vector<OngoingOperation> Daemon::Operations() const {
   std::vector<OngoingOperation> all;
   if (auto reaper = parts_->feeds.CurrentChore()) all.push_back(*std::move(reaper));
-  for (DatasetOpener::UnderWay& at : parts_->datasets->opener.under_way())
-    all.push_back({DatasetOpener::kThreadName, std::move(at.what), at.since, true});
+  for (DatasetOpener::UnderWay& operation : parts_->datasets->opener.under_way())
+    all.push_back({DatasetOpener::kThreadName, std::move(operation.what), operation.since, true});
   if (parts_->devices == nullptr) return all;
-  if (auto lingering = parts_->devices->CurrentChore()) all.push_back(*std::move(lingering));
+  if (auto freeing = parts_->devices->CurrentOperation()) all.push_back(*std::move(freeing));
   return all;
 }
 
@@ -343,7 +341,7 @@ DaemonSnapshot Daemon::Snapshot() const {
   snapshot.backend = backend_;
   if (parts_->devices != nullptr) snapshot.gpus = parts_->devices->Snapshot();
   snapshot.hung = parts_->progress->Hung(snapshot.gpus);
-  FillUsers(*parts_->pool, *parts_->kept, *parts_->sessions, parts_->devices.get(), snapshot);
+  FillUsers(*parts_->pool, *parts_->host_quarantine, *parts_->sessions, parts_->devices.get(), snapshot);
   return snapshot;
 }
 

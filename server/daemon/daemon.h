@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The daemon as a whole: made from a configuration, serves until told to end, leaves nothing behind.
+// The daemon: built from a configuration, serves until it is told to stop, and cleans up after itself.
 #pragma once
 
 #include <atomic>
@@ -29,20 +29,21 @@
 
 namespace pinfeed {
 
-// Blocks the signals that the daemon reads by signalfd, in this thread and all it will start. Call it before
-// the first thread.
+// Blocks the signals that the daemon reads through signalfd, in this thread and in all threads it starts.
+// Call before the first thread starts.
 void BlockDaemonSignals();
 
-// Purpose: owns every part of the daemon, and the order of their lives. Threads: Start, Run and the
-// destructor from the main thread. Errors: Start says in one line why it cannot, kInvalidArgument when only
-// another configuration can help; what it had made until then is gone again.
+// Purpose: owns every part of the daemon and orders their creation and destruction.
+// Threads: call Start, Run and the destructor from the main thread.
+// Errors: Start returns a one-line reason. kInvalidArgument means that only a changed configuration can help.
+// A failed Start leaves nothing behind.
 //
-// Order of creation; destruction is the reverse, and each part may use those before it:
-//   socket directory lock, pool, GPUs, workers, dataset cache, feed table, session table, lifelines, opener,
-//   service, gRPC server, HTTP, guard, admin endpoint.
-// Stop: admission closes (guard, then HTTP and gRPC), lifelines end, sessions end, feeds stop, workers
-// stop, datasets close, and the pool finds all of its bytes home. What does not answer meanwhile, a GPU or a
-// disk, is waited for within limits: then the process ends as it is.
+// Parts are created in this order and destroyed in reverse. A part may use those created before it:
+// socket directory lock, pool, GPUs, workers, dataset cache, feed table, session table, lifelines, opener,
+// service, gRPC server, HTTP, guard, admin endpoint.
+// Shutdown closes admission (guard, then HTTP and gRPC), ends lifelines and sessions, stops feeds and
+// workers, and closes datasets. Finally, the pool checks that all memory was returned. Waits for a GPU or a
+// disk that does not answer are bounded. After that, the process exits without cleaning up.
 class Daemon {
  public:
   // Precondition: BlockDaemonSignals.
@@ -51,56 +52,57 @@ class Daemon {
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
-  // Serves until SIGTERM, SIGINT, the end of the lifetime pipe, or until an operator or a broken GPU ends it;
-  // then drains (not after the pipe's end; a second signal ends it at once) and stops. An error when a GPU
-  // broke: only a new process can use it again.
+  // Serves until SIGTERM, SIGINT, the end of the lifetime pipe, an operator's request, or a GPU failure. Then
+  // drains and stops. It does not drain after the end of the lifetime pipe, and a second signal ends the
+  // drain at once. Returns an error when a GPU failed: only a new process can use that GPU again.
   Status Run() PF_EXCLUDES(failure_mutex_);
-  // After Run: whether a thread is left that does not come back from storage. The process must end without
-  // destroying what it may use.
+  // After Run: true if a thread is still blocked on storage. The process must then exit without destroying
+  // data that the thread may use.
   bool hangs() const { return hangs_; }
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Parts;  // everything above, so that this header needs none of it
+  struct Parts;  // all of the parts, so that this header needs none of their headers
   Daemon(const CommandLine& command_line, ReadConfig read_config);
   Status Create();
   Status OpenGpus();
   Status OpenHttp();
-  // Reads the endpoint's files, if there is to be one; later listens.
+  // Reads the admin endpoint's certificate files if an endpoint is configured. OpenAdminEndpoint listens
+  // later.
   Status LoadAdminAccess();
   Status OpenAdminEndpoint();
-  // The service manager's socket of this name if it passed one, else one made now.
+  // Returns the socket of this name from the service manager, or a new one.
   Result<Listener> Listen(std::string_view name, const std::string& path, int type,
                           const ListenerOptions& options);
-  // Not when a GPU has broken meanwhile.
+  // Fails if a GPU has failed since the start.
   Status AnnounceReady();
   std::string ServingText() const;
   void Stop();
-  // Waits for those that hang for a little while only.
+  // Waits only briefly for datasets whose storage hangs.
   void CloseDatasets();
   // Whether clients can open feeds.
   bool ready() const { return announced_ && !broken_ && !draining(); }
   DaemonSnapshot Snapshot() const;
 
-  // ---- daemon_run.cc: the main thread, once all is there.
-  // Whether something has asked for the end.
-  bool ending() const { return asked_ > 0 || lifetime_over_ || broken_; }
+  // ---- daemon_run.cc: the main thread, once every part exists.
+  // Whether the daemon has been asked to stop.
+  bool ending() const { return stop_requests_ > 0 || lifetime_over_ || broken_; }
   void AwaitClients();
-  // Waits for a signal, the lifetime pipe's end or a wake-up, and does what they ask for.
+  // Waits for a signal, the end of the lifetime pipe or a wake-up, and handles it.
   void WaitOnce(Clock::time_point until);
   void OnSignal();
-  // Looks whether the pool gets on if it is time to, and then feeds the service manager's watchdog, if there
-  // is one; returns when to come again.
-  Clock::time_point Watch();
+  // Checks the progress of workers and GPUs if a check is due. Feeds the service manager's watchdog, if any,
+  // when nothing is stuck. Returns the time of the next check.
+  Clock::time_point CheckProgress();
   // For ProgressCheck.
   std::vector<OngoingOperation> Operations() const;
   std::string SampleName(uint64_t feed_id, uint64_t sample) const;
-  // A second call changes nothing.
+  // Idempotent.
   void BeginDrain();
   bool draining() const { return drain_began_ != kNotDraining; }
   void OnGpuFailure(const Status& failure) PF_EXCLUDES(failure_mutex_);
   Status failure() const PF_EXCLUDES(failure_mutex_);
-  // All of it or nothing. `who` asked, for the log.
+  // Applies the new configuration completely or not at all. `who` names the requester in the log.
   void RequestReload(const std::string& who, Reloader::OnReloaded done);
   ReloadReport Adopt(const std::string& who, const LoadedConfig& loaded);
   void Apply(const Config& config);
@@ -109,35 +111,35 @@ class Daemon {
   OperatorCalls MakeOperatorCalls();
   void Wake() const;
 
-  CommandLine command_line_;  // what is in force; from Start on main thread only
+  CommandLine command_line_;  // in force; main thread only once started
   const ReadConfig read_config_;
   const Clock::time_point started_ = Clock::now();
   const std::chrono::system_clock::time_point started_at_ = std::chrono::system_clock::now();
   const uint64_t server_epoch_;
   std::atomic<bool> announced_{false};
-  std::atomic<bool> broken_{false};         // a GPU is
-  std::atomic<bool> failure_shown_{false};  // somebody fetched the metrics since
+  std::atomic<bool> broken_{false};         // a GPU has failed
+  std::atomic<bool> failure_shown_{false};  // the metrics were fetched after the failure
   std::atomic<std::chrono::milliseconds> drain_timeout_;
   std::atomic<bool> config_good_{true};
   std::atomic<std::chrono::system_clock::time_point> config_at_{started_at_};
   static constexpr Clock::rep kNotDraining = 0;
   std::atomic<Clock::rep> drain_began_{kNotDraining};
   ServiceNotify service_;
-  Clock::time_point watched_at_;            // the last Watch that looked; main thread only
-  int asked_ = 0;                           // likewise: times that the end was asked for
-  bool lifetime_over_ = false;              // likewise: of the process this daemon serves
-  std::atomic<bool> reload_missed_{false};  // a SIGHUP came during the start
+  Clock::time_point progress_checked_at_;   // last progress check; main thread only
+  int stop_requests_ = 0;                   // stop requests so far; main thread only
+  bool lifetime_over_ = false;              // of the process this daemon serves; main thread only
+  std::atomic<bool> reload_missed_{false};  // SIGHUP arrived during startup
   UniqueFd signals_;
   std::optional<FileId> port_file_;  // main thread only
   UniqueFd lifetime_;
   UniqueFd ready_fd_;
-  UniqueFd wake_;  // eventfd: brings the main thread out of WaitOnce
+  UniqueFd wake_;  // eventfd that ends WaitOnce
   mutable Mutex failure_mutex_;
-  Status failure_ PF_GUARDED_BY(failure_mutex_);  // of the first GPU that broke
-  std::string backend_;                           // for status: what batches are delivered by, and why
+  Status failure_ PF_GUARDED_BY(failure_mutex_);  // of the first GPU that failed
+  std::string backend_;                           // for status: the backend of batches, and why
   RequestQueue requests_{[this] { Wake(); }};
   Reloader reloader_{MakeReloaderParts()};  // main thread only
-  bool hangs_ = false;                      // likewise
+  bool hangs_ = false;                      // main thread only
   ServedUsers users_;
   std::unique_ptr<Parts> parts_;
 };

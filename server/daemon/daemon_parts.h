@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a daemon is made of. For the files of Daemon alone.
+// The parts of a daemon. Only for the files that implement Daemon.
 #pragma once
 
 #include <chrono>
@@ -35,11 +35,11 @@
 
 namespace pinfeed {
 
-inline constexpr std::chrono::seconds kStopGrace(30);     // behind the drain, until the process has ended
-inline constexpr std::chrono::seconds kBrokenGpuStop(5);  // likewise, when what a GPU holds is not to be had
-inline constexpr std::chrono::seconds kCloseGrace(2);     // for datasets to be closed, or to have been opened
+inline constexpr std::chrono::seconds kStopGrace(30);     // from the end of the drain to the exit
+inline constexpr std::chrono::seconds kBrokenGpuStop(5);  // the same, after a GPU failure
+inline constexpr std::chrono::seconds kCloseGrace(2);     // for datasets to close or finish opening
 
-// All that a thread which hangs at a dataset uses: it is left to that thread when it never comes back.
+// Everything that a thread blocked on a dataset uses. It is leaked to such a thread at shutdown.
 struct Datasets {
   explicit Datasets(DatasetCache::Options options)
       : cache(std::move(options),
@@ -53,19 +53,19 @@ struct Datasets {
                          const auto named = options->named.find(name);
                          return named == options->named.end() ? std::string() : named->second.path;
                        }};
-  DatasetCache cache;  // ends first, by the opener
+  DatasetCache cache;  // destroyed first; uses the opener
 };
 
-// In the order of creation.
+// In order of creation.
 struct Daemon::Parts {
   Refusals refusals;
   PeerRegistry peers;
-  std::optional<AdminAccess> admin_access;  // nothing: no TCP endpoint
+  std::optional<AdminAccess> admin_access;  // empty: no TCP endpoint
   std::optional<Callers> callers;
   Tracer tracer;
   std::optional<SocketDir> directory;
   std::optional<MemoryBudget> pool;
-  std::optional<HostMemoryQuarantine> kept;
+  std::optional<HostMemoryQuarantine> host_quarantine;
   std::unique_ptr<DeviceArenas> devices;  // null: host memory only
   std::optional<WorkerPool> workers;
   std::optional<ProgressCheck> progress;

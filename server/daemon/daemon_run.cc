@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The daemon from ready to its end: signals, operators, a GPU that breaks.
+// The running daemon: signals, operator requests, GPU failures, and shutdown.
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -23,12 +23,13 @@
 namespace pinfeed {
 namespace {
 
-// After a GPU broke: for trainers on others to leave, so that none waits long for the next daemon; and for a
-// scrape to see what happened, unless one comes earlier. deploy/prometheus scrapes every 15 s.
+// After a GPU failure, trainers on other GPUs get this long to leave. The limit keeps the wait for the next
+// daemon short. The daemon also waits for a metrics scrape to report the failure; deploy/prometheus scrapes
+// every 15 s.
 constexpr std::chrono::milliseconds kMaxAfterFailure(30000);
 constexpr std::chrono::seconds kShowFailure(20);
-constexpr std::chrono::milliseconds kAnswerTime(500);  // for the scrape to be sent
-// For a reload that is being read at the end, or the look of the start: it takes milliseconds, or hangs.
+constexpr std::chrono::milliseconds kAnswerTime(500);  // to send the response to that scrape
+// For a reload or a startup check in progress at shutdown. It takes milliseconds, unless its storage hangs.
 constexpr std::chrono::milliseconds kReloadGrace(500);
 
 std::string Joined(const std::vector<std::string>& items) {
@@ -41,7 +42,7 @@ std::string Joined(const std::vector<std::string>& items) {
 
 void Daemon::Wake() const {
   const uint64_t one = 1;
-  // Only fails when it was set very often already.
+  // Fails only when the counter is full, which wakes the thread anyway.
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }
 
@@ -52,10 +53,11 @@ void Daemon::OnGpuFailure(const Status& failure) {
   }
   broken_ = true;
   BeginDrain();
-  // At once, not when the main thread comes to it: trainers are about to be told to leave, and must not be
-  // let in again here. Before the announcement nobody is in; copies are over before the sessions' table goes.
+  // Close now rather than on the main thread: trainers are about to be told to leave and must not reconnect
+  // to this daemon. Before the announcement there are no sessions. Copies end before the session table is
+  // destroyed.
   if (announced_) parts_->sessions->Close();
-  spdlog::error("{}; this process cannot use the GPU any more: it drains and ends, to be started anew",
+  spdlog::error("{}; this process can no longer use the GPU: it drains and ends, and must be restarted",
                 failure.message());
   Wake();
 }
@@ -65,14 +67,14 @@ Status Daemon::failure() const {
   return failure_;
 }
 
-Daemon::Clock::time_point Daemon::Watch() {
+Daemon::Clock::time_point Daemon::CheckProgress() {
   constexpr auto kNever = std::chrono::milliseconds::max();
   const auto watchdog = service_.watchdog_interval();
   const auto interval = std::min(watchdog.value_or(kNever), parts_->progress->interval());
   if (interval == kNever) return Clock::time_point::max();
   const Clock::time_point now = Clock::now();
-  if (now < watched_at_ + interval) return watched_at_ + interval;
-  watched_at_ = now;
+  if (now < progress_checked_at_ + interval) return progress_checked_at_ + interval;
+  progress_checked_at_ = now;
   if (parts_->progress->Stuck().empty() && watchdog) service_.FeedWatchdog();
   return now + interval;
 }
@@ -87,7 +89,8 @@ std::string Daemon::SampleName(uint64_t feed_id, uint64_t sample) const {
 
 void Daemon::WaitOnce(Clock::time_point until) {
   int timeout_ms = -1;
-  if (until = std::min({until, Watch(), reloader_.Watch()}); until != Clock::time_point::max()) {
+  if (until = std::min({until, CheckProgress(), reloader_.CheckTimeout()});
+      until != Clock::time_point::max()) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
     timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, INT_MAX));
   }
@@ -113,22 +116,22 @@ void Daemon::OnSignal() {
   if (::read(signals_.get(), &signal, sizeof signal) != sizeof signal) return;
   const std::string who = "pid " + std::to_string(signal.ssi_pid);
   if (signal.ssi_signo == SIGHUP) {
-    RequestReload("SIGHUP of " + who, nullptr);  // which logs what becomes of it
+    RequestReload("SIGHUP of " + who, nullptr);  // logs the outcome
     return;
   }
   spdlog::info("signal {} from {}: {}", signal.ssi_signo, who, ending() ? "ending at once" : "draining");
-  ++asked_;
+  ++stop_requests_;
 }
 
 Status Daemon::Run() {
-  if (reload_missed_) RequestReload("SIGHUP during the start", nullptr);
-  std::optional<StartupPathCheck>
-      look;  // one process's own daemon may read all there is, and nobody reads its log
-  if (!command_line_.private_mode) look.emplace(command_line_);
+  if (reload_missed_) RequestReload("SIGHUP during startup", nullptr);
+  // A private daemon allows every path, and nobody reads its log.
+  std::optional<StartupPathCheck> path_check;
+  if (!command_line_.private_mode) path_check.emplace(command_line_);
   while (!ending()) WaitOnce(Clock::time_point::max());
   reloader_.Stop();
   const Status failed = failure();
-  service_.Stopping(failed.ok() ? "draining" : "draining to be started anew: " + failed.message(),
+  service_.Stopping(failed.ok() ? "draining" : "draining for a restart: " + failed.message(),
                     std::max(drain_timeout_.load(), kMaxAfterFailure) + kStopGrace);
   parts_->health->SetServing(false);
   BeginDrain();
@@ -136,31 +139,32 @@ Status Daemon::Run() {
   parts_->feeds.DrainAll();
   if (!lifetime_over_) {
     AwaitClients();
-    if (!parts_->sessions->AllLeft()) spdlog::warn("some sessions are still open; ending without them");
+    if (!parts_->sessions->AllLeft())
+      spdlog::warn("some sessions are still open; the daemon stops without them");
   }
   Stop();
-  const Clock::time_point patience = Clock::now() + kReloadGrace;
-  if (!reloader_.Finish(patience)) hangs_ = true;
-  if (look && !look->Finish(patience)) hangs_ = true;
+  const Clock::time_point deadline = Clock::now() + kReloadGrace;
+  if (!reloader_.Finish(deadline)) hangs_ = true;
+  if (path_check && !path_check->Finish(deadline)) hangs_ = true;
   spdlog::info("pinfeedd ends");
   return failure();
 }
 
 void Daemon::AwaitClients() {
   const Clock::time_point began = Clock::now();
-  const int asked = asked_;
+  const int requests_before = stop_requests_;
   std::optional<Clock::time_point> shown_at;
-  while (asked_ == asked && !lifetime_over_) {
+  while (stop_requests_ == requests_before && !lifetime_over_) {
     const Clock::time_point now = Clock::now();
-    const auto most = broken_ ? std::min(drain_timeout_.load(), kMaxAfterFailure) : drain_timeout_.load();
+    const auto limit = broken_ ? std::min(drain_timeout_.load(), kMaxAfterFailure) : drain_timeout_.load();
     if (failure_shown_ && !shown_at) shown_at = now + kAnswerTime;
     const Clock::time_point shown =
         !broken_ || !parts_->http
             ? began
             : std::min(shown_at.value_or(Clock::time_point::max()), began + kShowFailure);
-    const bool left = parts_->sessions->AllLeft() || now >= began + most;
+    const bool left = parts_->sessions->AllLeft() || now >= began + limit;
     if (left && now >= shown) return;
-    WaitOnce(left ? shown : began + most);
+    WaitOnce(left ? shown : began + limit);
   }
 }
 
@@ -173,7 +177,7 @@ void Daemon::RequestReload(const std::string& who, Reloader::OnReloaded done) {
   if (!ending()) {
     reloader_.Request(who, std::move(done));
   } else if (done) {
-    done(FailedPrecondition("reload the configuration: the daemon is on its way to its end"));
+    done(FailedPrecondition("reload the configuration: the daemon is stopping"));
   }
 }
 
@@ -197,22 +201,22 @@ ReloadReport Daemon::Adopt(const std::string& who, const LoadedConfig& loaded) {
   command_line_ = std::move(reload.next);
   Apply(command_line_.config);
   if (loaded.identity && parts_->admin_access) {
-    WarnOfValidity(command_line_.config, *loaded.identity);
+    WarnIfNotValidNow(command_line_.config, *loaded.identity);
     const std::string until = UtcText(loaded.identity->valid_until);
     if (parts_->admin_access->SetIdentity(*loaded.identity))
-      reload.changed.push_back("admin endpoint: the certificates were read anew; its own is valid until " +
+      reload.changed.push_back("admin endpoint: the certificates were reloaded; its own is valid until " +
                                until);
   }
   config_at_ = std::chrono::system_clock::now();
   spdlog::info("{}: the configuration was loaded: {}", who,
                reload.changed.empty() ? "nothing changed" : Joined(reload.changed));
   if (!reload.need_restart.empty())
-    spdlog::warn("to take effect at a restart: {}", Joined(reload.need_restart));
+    spdlog::warn("takes effect only after a restart: {}", Joined(reload.need_restart));
   for (const std::string& warning : loaded.warnings) spdlog::warn("{}", warning);
   return {std::move(reload.changed), std::move(reload.need_restart), loaded.warnings};
 }
 
-// The keys that server/config/reload.cc calls live.
+// Applies the keys that server/config/reload.cc lists as live.
 void Daemon::Apply(const Config& config) {
   users_.Set(config.allowed_uids);
   parts_->datasets->cache.SetOptions({config.datasets, config.allowed_roots, config.dataset_cache});
@@ -224,18 +228,18 @@ void Daemon::Apply(const Config& config) {
 }
 
 OperatorCalls Daemon::MakeOperatorCalls() {
-  const auto gone = [] { return Unavailable("the daemon has ended what it does"); };
+  const auto stopped = [] { return Unavailable("the daemon has stopped"); };
   OperatorCalls calls;
-  calls.drain = [this, gone](const std::string& who) -> Status {
+  calls.drain = [this, stopped](const std::string& who) -> Status {
     const bool taken = requests_.Submit([this, who] {
-      if (ending()) return;  // as a second SIGTERM would end it at once
+      if (ending()) return;  // a second request would end the drain at once
       spdlog::info("{}: draining", who);
-      ++asked_;
+      ++stop_requests_;
     });
-    return taken ? OkStatus() : gone();
+    return taken ? OkStatus() : stopped();
   };
-  calls.reload = [this, gone](const std::string& who, const OperatorCalls::OnReloaded& done) {
-    if (!requests_.Submit([this, who, done] { RequestReload(who, done); })) done(gone());
+  calls.reload = [this, stopped](const std::string& who, const OperatorCalls::OnReloaded& done) {
+    if (!requests_.Submit([this, who, done] { RequestReload(who, done); })) done(stopped());
   };
   calls.drain_timeout = [this] { return drain_timeout_.load(); };
   return calls;

@@ -26,7 +26,7 @@ Result<GpuSupport> OpenGpus(const Config& config, MemoryBudget& pool,
   Result<std::unique_ptr<DeviceArenas>> devices = MakeDeviceArenas(options, pool);
   if (devices.ok()) return GpuSupport{*std::move(devices), "cuda"};
   const Status reason = devices.status();
-  // Limits of ours that the configuration goes beyond; what the driver has too little of has an error number.
+  // Our own limits have no native error number; they mean that the configuration asks for too much.
   if (reason.code() == Code::kResourceExhausted && reason.native_error() == 0)
     return InvalidArgument("gpus: " + reason.message());
   if (config.gpus == "on" || reason.code() != Code::kUnavailable) return reason.WithContext("gpus");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where batches will lie: in host memory, or on the GPUs of this machine too. In: the configuration. Out: the
-// GPUs, opened, or why there are none.
+// Chooses where batches are stored: in host memory only, or also on this machine's GPUs. In: the
+// configuration. Out: the opened GPUs, or the reason why there are none.
 #pragma once
 
 #include <functional>
@@ -19,9 +19,9 @@ struct GpuSupport {
   std::string backend;                    // for status: "cuda", or "host" with the reason
 };
 
-// Errors: of gpus = on when there is no GPU; under auto only those of a GPU that is there but cannot be used
-// as configured. `on_failure` is called from another thread when a GPU breaks later; `on_progress` from
-// several while host memory is pinned (see DeviceOptions).
+// With gpus = on, fails when there is no GPU. With auto, fails only for a GPU that exists but cannot be used
+// as configured. `on_failure` is called from another thread when a GPU fails later. `on_progress` is called
+// from several threads while host memory is pinned (see DeviceOptions).
 Result<GpuSupport> OpenGpus(const Config& config, MemoryBudget& pool,
                             std::function<void(const Status&)> on_failure,
                             std::function<void(uint64_t bytes, uint64_t total)> on_progress);

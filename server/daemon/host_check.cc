@@ -31,7 +31,7 @@ Status CheckDirectory(const std::string& path) {
   return directory ? OkStatus() : ErrnoStatus("open the directory " + QuotePath(path), errno);
 }
 
-// The key that a message begins with.
+// The configuration key that the message starts with, or `otherwise`.
 std::string KeyOf(const Status& status, const CommandLine& command_line, const std::string& otherwise) {
   const std::string key = status.message().substr(0, status.message().find(':'));
   return command_line.origins.count(key) != 0 ? key : otherwise;
@@ -44,7 +44,7 @@ Result<uint64_t> PoolBytes(const MemorySize& size) {
   const uint64_t bytes = size.Of(memory.available_bytes);
   if (bytes > memory.limit_bytes) {
     return InvalidArgument("pool_bytes: " + ExactByteSize(bytes) + " are more than the " +
-                           ExactByteSize(memory.limit_bytes) + " that this process may have (" +
+                           ExactByteSize(memory.limit_bytes) + " that this process may use (" +
                            memory.limited_by + "); set pool_bytes to less, or to a share such as \"25%\"");
   }
   return bytes;
@@ -75,8 +75,8 @@ Status CheckGroup(gid_t group) {
   if (::syscall(SYS_capget, &header, capabilities.data()) == 0 &&
       (capabilities[0].effective & (1U << CAP_CHOWN)) != 0)
     return OkStatus();
-  return InvalidArgument("socket_group: the sockets cannot be given to group " + std::to_string(group) +
-                         "; " + GroupAdvice(group));
+  return InvalidArgument("socket_group: this process cannot give the sockets to group " +
+                         std::to_string(group) + "; " + GroupAdvice(group));
 }
 
 Result<TlsIdentity> ReadAdminIdentity(const Config& config) {
@@ -86,16 +86,16 @@ Result<TlsIdentity> ReadAdminIdentity(const Config& config) {
                          TlsSide::kServer);
 }
 
-void WarnOfValidity(const Config& config, const TlsIdentity& identity) {
+void WarnIfNotValidNow(const Config& config, const TlsIdentity& identity) {
   const std::string fault = ValidityFault(identity, std::chrono::system_clock::now());
   if (fault.empty()) return;
   spdlog::warn("admin_cert: {} {}: its clients will refuse this daemon; renew it, then reload",
                QuotePath(config.admin_cert), fault);
 }
 
-Status AtItsPlace(const Status& status, const CommandLine& command_line) {
-  const auto place = command_line.origins.find(KeyOf(status, command_line, {}));
-  return place == command_line.origins.end() ? status : status.WithContext(EscapeName(place->second));
+Status WithOrigin(const Status& status, const CommandLine& command_line) {
+  const auto origin = command_line.origins.find(KeyOf(status, command_line, {}));
+  return origin == command_line.origins.end() ? status : status.WithContext(EscapeName(origin->second));
 }
 
 std::vector<std::string> MissingWarnings(const CommandLine& before, const CommandLine& loaded,
@@ -103,20 +103,20 @@ std::vector<std::string> MissingWarnings(const CommandLine& before, const Comman
   std::vector<std::string> warnings;
   const auto note = [&](const std::string& key, const std::string& name, const Status& status) {
     if (status.ok()) return;
-    const auto place = loaded.origins.find(key);
-    warnings.push_back((place == loaded.origins.end() ? "" : EscapeName(place->second) + ": ") + name + ": " +
-                       status.message() + "; clients cannot read there until that is mended");
+    const auto origin = loaded.origins.find(key);
+    warnings.push_back((origin == loaded.origins.end() ? "" : EscapeName(origin->second) + ": ") + name +
+                       ": " + status.message() + "; clients cannot read it until that is fixed");
   };
   if (loaded.config.allowed_roots != before.config.allowed_roots) {
     for (const std::string& root : loaded.config.allowed_roots) {
-      at("looking at " + QuotePath(root) + " (allowed_roots)");
+      at("checking " + QuotePath(root) + " (allowed_roots)");
       note("allowed_roots", "allowed_roots", CheckDirectory(root));
     }
   }
   for (const auto& [name, dataset] : loaded.config.datasets) {
     const auto known = before.config.datasets.find(name);
     if (known != before.config.datasets.end() && known->second == dataset) continue;
-    at("looking at " + QuotePath(dataset.path) + " (datasets." + EscapeName(name) + ")");
+    at("checking " + QuotePath(dataset.path) + " (datasets." + EscapeName(name) + ")");
     if (::faccessat(AT_FDCWD, dataset.path.c_str(), R_OK, AT_EACCESS) != 0)
       note("datasets." + name, "datasets." + EscapeName(name),
            ErrnoStatus("read " + QuotePath(dataset.path), errno));

@@ -19,7 +19,7 @@ Result<LoadedConfig> LoadConfig(const ReadConfig& read, const CommandLine& runni
     at("reading " + QuotePath(config.admin_ca) + ", " + QuotePath(config.admin_cert) + " and " +
        QuotePath(config.admin_key) + " (admin_ca, admin_cert, admin_key)");
     Result<TlsIdentity> identity = ReadAdminIdentity(config);
-    if (!identity.ok()) return AtItsPlace(identity.status(), out.command_line);
+    if (!identity.ok()) return WithOrigin(identity.status(), out.command_line);
     out.identity = *std::move(identity);
   }
   out.warnings = out.command_line.overridden;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reload's look at the host. In: how to read the configuration, and the one in force. Out: all that a new
-// one names, as far as the daemon takes it at a reload.
+// Loads a configuration for a reload. In: how to read it, and the configuration in force. Out: the new
+// configuration and the files that it names, as far as a reload can apply them.
 #pragma once
 
 #include <functional>
@@ -11,11 +11,11 @@
 
 namespace pinfeed {
 
-// Reads the configuration again, from wherever the first one came. Any thread may call it.
+// Reads the configuration again from its original source. Callable from any thread.
 using ReadConfig = std::function<Result<CommandLine>()>;
 
-// Blocks as long as the storage does of the configuration, of the admin endpoint's files, and of new allowed
-// roots and datasets. The errors of the first two, each with its place.
+// Blocks while the storage of the configuration, the admin endpoint's files, new allowed roots or new
+// datasets does not answer. Fails for errors in the first two; each error names its origin.
 Result<LoadedConfig> LoadConfig(const ReadConfig& read, const CommandLine& running,
                                 const Reloader::AtStep& at);
 

@@ -15,48 +15,48 @@ namespace {
 constexpr const char* kWhat = "reload the configuration: ";
 
 Status Ending() {
-  return FailedPrecondition(std::string(kWhat) + "the daemon is on its way to its end");
+  return FailedPrecondition(std::string(kWhat) + "the daemon is stopping");
 }
 
 }  // namespace
 
-// Purpose: hands what was read to the main thread. Threads: the main thread and the one that reads.
-// Invariant: nothing is delivered after Forget has returned.
-class Reloader::Delivery {
+// Purpose: passes the result of a read to the main thread, unless the read was abandoned.
+// Threads: the main thread and the reading thread. Invariant: nothing is delivered after Cancel has returned.
+class Reloader::ResultHandoff {
  public:
-  using Deliver = std::function<void(Result<LoadedConfig>)>;
-  explicit Delivery(Deliver deliver) : deliver_(std::move(deliver)) {}
+  using Callback = std::function<void(Result<LoadedConfig>)>;
+  explicit ResultHandoff(Callback callback) : callback_(std::move(callback)) {}
 
-  void Give(Result<LoadedConfig> loaded) PF_EXCLUDES(mutex_) {
-    Deliver deliver;
+  void Deliver(Result<LoadedConfig> loaded) PF_EXCLUDES(mutex_) {
+    Callback callback;
     {
       const MutexLock lock(mutex_);
-      deliver.swap(deliver_);
-      delivering_ = deliver != nullptr;
+      callback.swap(callback_);
+      delivering_ = callback != nullptr;
     }
-    if (!deliver) return;
-    deliver(std::move(loaded));
+    if (!callback) return;
+    callback(std::move(loaded));
     {
       const MutexLock lock(mutex_);
       delivering_ = false;
     }
     delivered_.NotifyAll();
   }
-  void Forget() PF_EXCLUDES(mutex_) {
+  void Cancel() PF_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
-    deliver_ = nullptr;
-    while (delivering_) delivered_.Wait(mutex_);  // the owner of what it calls lives until then
+    callback_ = nullptr;
+    while (delivering_) delivered_.Wait(mutex_);  // the callback's owner lives until then
   }
 
  private:
   Mutex mutex_;
   CondVar delivered_;
   bool delivering_ PF_GUARDED_BY(mutex_) = false;
-  Deliver deliver_ PF_GUARDED_BY(mutex_);
+  Callback callback_ PF_GUARDED_BY(mutex_);
 };
 
-std::string Reloader::Turn::Name() const {
-  return more == 0 ? who : who + " and " + std::to_string(more) + " more";
+std::string Reloader::PendingReload::Requesters() const {
+  return others == 0 ? who : who + " and " + std::to_string(others) + " more";
 }
 
 Reloader::Reloader(Parts parts) : parts_(std::move(parts)) {}
@@ -73,140 +73,141 @@ void Reloader::Request(const std::string& who, OnReloaded done) {
   }
   parts_.begun();
   if (next_) {
-    ++next_->more;
+    ++next_->others;
   } else {
-    next_ = Turn{who, 0, {}};
+    next_ = PendingReload{who, 0, {}};
   }
   if (done) next_->answers.push_back(std::move(done));
-  if (!current_ || current_->hangs) BeginNext();
+  if (!current_ || current_->timed_out) BeginNext();
 }
 
 void Reloader::BeginNext() {
-  Turn turn = *std::exchange(next_, std::nullopt);
-  PruneLeft();
-  if (current_ && left_.size() >= kMaxLeft) {
-    Fail(turn, ResourceExhausted(kWhat + std::to_string(left_.size() + 1) + " before it hang, the last at " +
-                                 current_->at.thread.step() +
-                                 "; mend that storage, or restart the daemon, and reload again"));
+  PendingReload pending = *std::exchange(next_, std::nullopt);
+  JoinAbandoned();
+  if (current_ && abandoned_.size() >= kMaxAbandoned) {
+    Fail(pending, ResourceExhausted(kWhat + std::to_string(abandoned_.size() + 1) +
+                                    " earlier reloads hang, the last at " + current_->at.thread.step() +
+                                    "; repair that storage or restart the daemon, then reload again"));
     return;
   }
   if (current_) {
-    spdlog::warn("{}: given up for the next reload", current_->turn.Name());
-    current_->at.delivery->Forget();
-    left_.push_back(std::move(current_->at));
+    spdlog::warn("{}: abandoned in favour of the next reload", current_->pending.Requesters());
+    current_->at.handoff->Cancel();
+    abandoned_.push_back(std::move(current_->at));
     current_.reset();
   }
   const uint64_t number = ++readings_;
   try {
     Reading reading = StartReading(number);
-    current_.emplace(Current{number, std::move(turn), Clock::now(), false, std::move(reading)});
+    current_.emplace(Current{number, std::move(pending), Clock::now(), false, std::move(reading)});
   } catch (const std::system_error& error) {
-    Fail(turn, ResourceExhausted(kWhat + std::string("no thread to read it: ") + error.what() +
-                                 "; raise the limit of processes"));
+    Fail(pending, ResourceExhausted(kWhat + std::string("cannot start a thread: ") + error.what() +
+                                    "; raise the limit on processes"));
   }
 }
 
 Reloader::Reading Reloader::StartReading(uint64_t number) {
-  auto delivery = std::make_shared<Delivery>([this, number](Result<LoadedConfig> loaded) {
+  auto handoff = std::make_shared<ResultHandoff>([this, number](Result<LoadedConfig> loaded) {
     (void)parts_.main.Submit([this, number, loaded = std::move(loaded)] { OnRead(number, loaded); });
   });
-  AbandonableThread thread("reload", "about to read it",
-                           [delivery, load = parts_.make_load()](const AtStep& at) {
-                             try {
-                               delivery->Give(load(at));
-                             } catch (const std::exception& error) {
-                               delivery->Give(ResourceExhausted(std::string(kWhat) + error.what()));
-                             }
-                           });
-  return {std::move(delivery), std::move(thread)};
+  AbandonableThread thread("reload", "starting", [handoff, load = parts_.make_load()](const AtStep& at) {
+    try {
+      handoff->Deliver(load(at));
+    } catch (const std::exception& error) {
+      handoff->Deliver(ResourceExhausted(std::string(kWhat) + error.what()));
+    }
+  });
+  return {std::move(handoff), std::move(thread)};
 }
 
 void Reloader::OnRead(uint64_t number, const Result<LoadedConfig>& loaded) {
-  if (!current_ || current_->number != number) return;  // given up since
+  if (!current_ || current_->number != number) return;  // abandoned meanwhile
   Current read = *std::exchange(current_, std::nullopt);
-  read.at.thread.Finish(Clock::time_point::max());  // has nothing left to do
+  read.at.thread.Finish(Clock::time_point::max());  // the body has already ended
   if (!loaded.ok()) {
-    Fail(read.turn, loaded.status());
+    Fail(read.pending, loaded.status());
     return;
   }
-  const ReloadReport report = parts_.adopt(read.turn.Name(), *loaded);
+  const ReloadReport report = parts_.adopt(read.pending.Requesters(), *loaded);
   parts_.outcome(true);
   if (next_) {
     BeginNext();
   } else {
-    parts_.ready(report.need_restart.empty() ? "" : "; changes wait for a restart");
+    parts_.ready(report.need_restart.empty() ? "" : "; some changes need a restart");
   }
-  Answer(read.turn, report);
+  Answer(read.pending, report);
 }
 
-void Reloader::Fail(const Turn& turn, const Status& status) {
+void Reloader::Fail(const PendingReload& pending, const Status& status) {
   std::istringstream faults(status.message());
   for (std::string fault; std::getline(faults, fault);)
-    spdlog::error("{}: the configuration stays as it was: {}", turn.Name(), fault);
+    spdlog::error("{}: the configuration is unchanged: {}", pending.Requesters(), fault);
   parts_.outcome(false);
   if (next_) {
     BeginNext();
   } else {
-    parts_.ready("; the configuration could not be loaded again");
+    parts_.ready("; the configuration could not be reloaded");
   }
-  Answer(turn, status);
+  Answer(pending, status);
 }
 
-Reloader::Clock::time_point Reloader::Watch() {
-  if (!current_ || current_->hangs) return Clock::time_point::max();
-  const Clock::time_point end = current_->since + parts_.patience;
+Reloader::Clock::time_point Reloader::CheckTimeout() {
+  if (!current_ || current_->timed_out) return Clock::time_point::max();
+  const Clock::time_point end = current_->since + parts_.timeout;
   if (Clock::now() < end) return end;
-  OnPatienceOver();
-  return current_ && !current_->hangs ? current_->since + parts_.patience : Clock::time_point::max();
+  OnTimeout();
+  return current_ && !current_->timed_out ? current_->since + parts_.timeout : Clock::time_point::max();
 }
 
-void Reloader::OnPatienceOver() {
-  current_->hangs = true;
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(parts_.patience).count();
+void Reloader::OnTimeout() {
+  current_->timed_out = true;
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(parts_.timeout).count();
   const std::string step = current_->at.thread.step();
-  const Status status(Code::kDeadlineExceeded,
-                      kWhat + std::string("not done after ") + std::to_string(seconds) + " s, at " + step +
-                          "; does its storage answer? What is in force stays until it does, or until "
-                          "another reload comes first");
-  spdlog::error("{}: {}", current_->turn.Name(), status.message());
-  const Turn turn = std::exchange(current_->turn, Turn{current_->turn.who, current_->turn.more, {}});
+  const Status status(
+      Code::kDeadlineExceeded,
+      kWhat + std::string("not done after ") + std::to_string(seconds) + " s, at " + step +
+          "; does its storage answer? The current configuration stays in force until it does, or "
+          "until another reload succeeds");
+  spdlog::error("{}: {}", current_->pending.Requesters(), status.message());
+  const PendingReload pending =
+      std::exchange(current_->pending, PendingReload{current_->pending.who, current_->pending.others, {}});
   parts_.outcome(false);
   if (next_) {
     BeginNext();
   } else {
     parts_.ready("; a reload hangs, at " + step);
   }
-  Answer(turn, status);
+  Answer(pending, status);
 }
 
-void Reloader::Answer(const Turn& turn, const Result<ReloadReport>& result) {
-  for (const OnReloaded& answer : turn.answers) answer(result);
+void Reloader::Answer(const PendingReload& pending, const Result<ReloadReport>& result) {
+  for (const OnReloaded& answer : pending.answers) answer(result);
 }
 
-void Reloader::PruneLeft() {
-  std::erase_if(left_, [](Reading& one) { return one.thread.Finish(Clock::now()); });
+void Reloader::JoinAbandoned() {
+  std::erase_if(abandoned_, [](Reading& one) { return one.thread.Finish(Clock::now()); });
 }
 
 void Reloader::Stop() {
   stopped_ = true;
   if (current_) {
-    current_->at.delivery->Forget();
-    left_.push_back(std::move(current_->at));
-    const Turn turn = std::move(current_->turn);
+    current_->at.handoff->Cancel();
+    abandoned_.push_back(std::move(current_->at));
+    const PendingReload pending = std::move(current_->pending);
     current_.reset();
-    Answer(turn, Ending());
+    Answer(pending, Ending());
   }
   if (next_) Answer(*std::exchange(next_, std::nullopt), Ending());
 }
 
 bool Reloader::Finish(Clock::time_point deadline) {
   bool all = true;
-  for (Reading& one : left_) {
+  for (Reading& one : abandoned_) {
     if (one.thread.Finish(deadline)) continue;
-    spdlog::warn("a reload hangs, at {}; the daemon ends without waiting for it", one.thread.step());
+    spdlog::warn("a reload hangs, at {}; the daemon exits without waiting for it", one.thread.step());
     all = false;
   }
-  left_.clear();
+  abandoned_.clear();
   return all;
 }
 

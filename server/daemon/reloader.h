@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reloads of the configuration, beside the daemon's work. In: who wants one. Out: what was read, on the
-// main thread; an answer to each, also when the storage of a file gives none.
+// Reloads the configuration without blocking the daemon. In: reload requests. Out: the configuration that was
+// read, on the main thread, and an answer to each request, even if storage hangs.
 #pragma once
 
 #include <chrono>
@@ -22,92 +22,97 @@
 
 namespace pinfeed {
 
-// What a reload finds on the host.
+// What a reload has read.
 struct LoadedConfig {
   CommandLine command_line;
-  std::optional<TlsIdentity> identity;  // of the admin endpoint, if there is to be one
+  std::optional<TlsIdentity> identity;  // of the admin endpoint, if one is configured
   std::vector<std::string> warnings;
 };
 
-// Purpose: reads on a thread of its own, since a mount that hangs would hold the main thread up, and with it
-// signals and the watchdog. What has not been read within the patience is told of and answered, and taken all
-// the same once it comes, unless a later reload came before. Owns: the thread that reads, and those that hang
-// in reads given up, kMaxLeft at most. Borrows: the queue (outlives it). Threads: the main one; none of its
-// calls blocks but Finish. Errors: a reload's are logged and answered: those of `load`; kDeadlineExceeded,
-// which names what it is at; kResourceExhausted when too many hang; kFailedPrecondition at the end.
-// Invariants: 1. every request is answered once; 2. what it gets was read after it came; 3. what was read
-// earlier never follows what was read later.
+// Purpose: reads the configuration on a separate thread. A hung mount would otherwise block the main thread,
+// and with it signals and the watchdog. A read that exceeds the timeout is logged, and its requests are
+// answered. Its result is still adopted when it arrives, unless a later reload came first.
+// Owns: the thread that reads, and at most kMaxAbandoned threads of abandoned reads that still hang.
+// Borrows: the queue, which outlives it.
+// Threads: the main thread. Only Finish blocks.
+// Errors: logged and returned to the requesters: those of `load`; kDeadlineExceeded, which names the step
+// that hangs; kResourceExhausted when too many reads hang; kFailedPrecondition after Stop.
+// Invariants:
+// 1. Every request is answered exactly once.
+// 2. A request gets a configuration that was read after it arrived.
+// 3. An older configuration never replaces one that was read later.
 class Reloader {
  public:
   using Clock = std::chrono::steady_clock;
   using AtStep = AbandonableThread::AtStep;
-  // Reads. It may hang, and go on when the reloader is gone: it uses nothing but what it holds itself.
+  // Reads the configuration. It may hang and outlive the reloader, so it uses only data that it owns.
   using Load = std::function<Result<LoadedConfig>(const AtStep& at)>;
   using OnReloaded = std::function<void(const Result<ReloadReport>&)>;
-  // For the service manager a reload lasts from `begun` to `ready`; both may come again, `ready` last.
+  // For the service manager, a reload lasts from `begun` to `ready`. Both may be called several times;
+  // `ready` is always last.
   struct Parts {
     RequestQueue& main;
     std::function<Load()> make_load;
-    // Puts what was read into force, and logs it.
+    // Applies the new configuration and logs it.
     std::function<ReloadReport(const std::string& who, const LoadedConfig& loaded)> adopt;
     std::function<void(bool good)> outcome;
     std::function<void()> begun;
     std::function<void(const std::string& remark)> ready;
-    std::chrono::milliseconds patience{4000};  // twice it, and less than a client of Admin.Reload waits
+    std::chrono::milliseconds timeout{4000};  // twice this is below the deadline of Admin.Reload calls
   };
-  static constexpr size_t kMaxLeft = 4;
+  static constexpr size_t kMaxAbandoned = 4;
 
   explicit Reloader(Parts parts);
-  // Leaves the threads that hang to themselves.
+  // Abandons the threads that hang.
   ~Reloader();
   Reloader(const Reloader&) = delete;
   Reloader& operator=(const Reloader&) = delete;
 
-  // `who` is for the log; `done` may be null. One that comes while another is read is served by the next
-  // reading, together with all that came like it.
+  // `who` is for the log; `done` may be null. Requests that arrive during a read are all served by the next
+  // one.
   void Request(const std::string& who, OnReloaded done);
-  // Looks whether what is read has taken too long; returns when to come again.
-  Clock::time_point Watch();
-  // From here on nothing more is taken, adopted or told; whoever waits is answered.
+  // Handles a read that has exceeded the timeout. Returns when to call again.
+  Clock::time_point CheckTimeout();
+  // Refuses new requests, answers the waiting ones, and adopts nothing any more.
   void Stop();
-  // After Stop: whether no thread reads any more, for which it waits until then. The others are left to
-  // themselves: the process must end without destroying what they may use.
+  // After Stop: waits for the reading threads until `deadline`. Returns false if any still hang. The process
+  // must then exit without destroying data that they may use.
   bool Finish(Clock::time_point deadline);
 
  private:
-  class Delivery;
-  struct Turn {
+  class ResultHandoff;
+  struct PendingReload {
     std::string who;
-    size_t more = 0;  // than that one
+    size_t others = 0;  // further requesters
     std::vector<OnReloaded> answers;
-    std::string Name() const;
+    std::string Requesters() const;
   };
   struct Reading {
-    std::shared_ptr<Delivery> delivery;
+    std::shared_ptr<ResultHandoff> handoff;
     AbandonableThread thread;
   };
   struct Current {
     uint64_t number = 0;
-    Turn turn;
+    PendingReload pending;
     Clock::time_point since;
-    bool hangs = false;  // told and answered
+    bool timed_out = false;  // logged and answered
     Reading at;
   };
 
   void BeginNext();
   Reading StartReading(uint64_t number);
   void OnRead(uint64_t number, const Result<LoadedConfig>& loaded);
-  void OnPatienceOver();
-  // Joins those that have come to their end.
-  void PruneLeft();
-  void Fail(const Turn& turn, const Status& status);
-  static void Answer(const Turn& turn, const Result<ReloadReport>& result);
+  void OnTimeout();
+  // Joins the abandoned threads that have ended.
+  void JoinAbandoned();
+  void Fail(const PendingReload& pending, const Status& status);
+  static void Answer(const PendingReload& pending, const Result<ReloadReport>& result);
 
   const Parts parts_;
   uint64_t readings_ = 0;
   std::optional<Current> current_;
-  std::optional<Turn> next_;
-  std::list<Reading> left_;
+  std::optional<PendingReload> next_;
+  std::list<Reading> abandoned_;
   bool stopped_ = false;
 };
 

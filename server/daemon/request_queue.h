@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What other threads want of the main thread. In: requests, from any thread. Out: the same, run one after
-// the other where the daemon's own state may be touched.
+// Runs requests of other threads on the main thread. In: requests, from any thread. Out: the same requests,
+// run one after another where the daemon's own state may be touched.
 #pragma once
 
 #include <functional>
@@ -11,15 +11,15 @@
 
 namespace pinfeed {
 
-// Purpose: hands work to the one thread that runs RunAll. Threads: Submit any; the rest that one. Errors: see
-// Submit. Invariant: what was taken is run.
+// Purpose: passes work to the one thread that calls RunAll. Threads: Submit from any thread, the rest from
+// that one. Errors: see Submit. Invariant: every accepted request is run.
 class RequestQueue {
  public:
   using Request = std::function<void()>;
-  // `wake` makes the thread come to RunAll; called from any thread.
+  // `wake` makes the main thread call RunAll. It is called from any thread.
   explicit RequestQueue(std::function<void()> wake) : wake_(std::move(wake)) {}
 
-  // False once it is closed: the request is not taken.
+  // Returns false, without accepting the request, once the queue is closed.
   bool Submit(Request request) PF_EXCLUDES(mutex_) {
     {
       const MutexLock lock(mutex_);
@@ -37,7 +37,7 @@ class RequestQueue {
     }
     for (const Request& request : requests) request();
   }
-  // Takes no more, and runs what is left.
+  // Refuses further requests and runs the remaining ones.
   void Close() PF_EXCLUDES(mutex_) {
     {
       const MutexLock lock(mutex_);

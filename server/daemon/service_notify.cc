@@ -26,10 +26,10 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// No step of a start between two messages takes as long: the longest registers 64 GiB with the driver.
+// No startup step takes this long between two messages. The longest registers 64 GiB with the driver.
 constexpr seconds kStepLimit(120);
-constexpr seconds kRefusing(1);
-constexpr milliseconds kDeafManager(1000);
+constexpr seconds kRefuseDuration(1);
+constexpr milliseconds kSendTimeout(1000);
 
 int64_t SteadySeconds() {
   return std::chrono::duration_cast<seconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -39,25 +39,26 @@ std::string Extend(microseconds by) {
   return "EXTEND_TIMEOUT_USEC=" + std::to_string(by.count()) + "\n";
 }
 
-// What sd_notify(3) does, which would wait without end for a manager that does not read. Gives an errno.
-int SendBounded(const char* address, const std::string& lines, milliseconds at_most) {
+// Sends a message like sd_notify(3), but with a timeout: sd_notify blocks forever if the manager does not
+// read. Returns an errno.
+int SendBounded(const char* address, const std::string& lines, milliseconds timeout) {
   sockaddr_un to{};
   to.sun_family = AF_UNIX;
   const std::string_view name(address == nullptr ? "" : address);
   if ((!name.starts_with('/') && !name.starts_with('@')) || name.size() >= sizeof(to.sun_path)) return EINVAL;
   std::memcpy(to.sun_path, name.data(), name.size());
-  if (name.starts_with('@')) to.sun_path[0] = '\0';  // a name without a file
+  if (name.starts_with('@')) to.sun_path[0] = '\0';  // abstract socket
   const auto length =
       static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size() + (name.starts_with('/') ? 1 : 0));
   const UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), length) != 0) return errno;
   pollfd wait{fd.get(), POLLOUT, 0};
-  if (::poll(&wait, 1, static_cast<int>(at_most.count())) < 0 && errno != EINTR) return errno;
+  if (::poll(&wait, 1, static_cast<int>(timeout.count())) < 0 && errno != EINTR) return errno;
   const ssize_t sent = ::send(fd.get(), lines.data(), lines.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   return sent == static_cast<ssize_t>(lines.size()) ? 0 : errno;
 }
 
-// A status is one line.
+// A status must be a single line.
 std::string StatusLine(std::string status) {
   std::replace(status.begin(), status.end(), '\n', ' ');
   return "STATUS=" + status + "\n";
@@ -69,13 +70,13 @@ Status ServiceNotify::Open(bool notify) {
   notify_ = notify && std::getenv("NOTIFY_SOCKET") != nullptr;
   uint64_t interval_us = 0;
   if (notify_ && ::sd_watchdog_enabled(0, &interval_us) > 0) {
-    // Half of it, as sd_watchdog_enabled(3) advises.
+    // Half of the interval, as sd_watchdog_enabled(3) advises.
     watchdog_interval_ =
         std::chrono::ceil<std::chrono::milliseconds>(microseconds(std::max<uint64_t>(interval_us / 2, 1)));
   }
   char** names = nullptr;
   const int count = ::sd_listen_fds_with_names(1, &names);
-  if (count < 0) return ErrnoStatus("take over the service manager's sockets ($LISTEN_FDS)", -count);
+  if (count < 0) return ErrnoStatus("receive the service manager's sockets ($LISTEN_FDS)", -count);
   Status fault;
   for (int i = 0; i < count; ++i) {
     const std::string name = names[i];
@@ -89,7 +90,8 @@ Status ServiceNotify::Open(bool notify) {
     } else if (taken) {
       fault = InvalidArgument("the service manager passed two sockets named " + QuotePath(name));
     }
-    if (UniqueFd spare(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0)); spare) spare_.push_back(std::move(spare));
+    if (UniqueFd duplicate(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0)); duplicate)
+      duplicates_.push_back(std::move(duplicate));
     sockets_.emplace_back(name, std::move(fd));
   }
   ::free(names);  // NOLINT(cppcoreguidelines-no-malloc): the library's
@@ -117,7 +119,7 @@ void ServiceNotify::Starting(const char* step, const std::string& detail) {
 }
 
 void ServiceNotify::Ready(const std::string& status) {
-  spare_.clear();
+  duplicates_.clear();
   Send("READY=1\n" + StatusLine(status));
 }
 
@@ -127,8 +129,8 @@ void ServiceNotify::Reloading() {
        std::to_string(std::chrono::duration_cast<microseconds>(now).count()) + "\n");
 }
 
-void ServiceNotify::Stopping(const std::string& status, std::chrono::milliseconds at_most) {
-  Send("STOPPING=1\n" + StatusLine(status) + Extend(at_most));
+void ServiceNotify::Stopping(const std::string& status, std::chrono::milliseconds timeout) {
+  Send("STOPPING=1\n" + StatusLine(status) + Extend(timeout));
 }
 
 void ServiceNotify::FeedWatchdog() {
@@ -142,31 +144,31 @@ void ServiceNotify::ShowStatus(const std::string& status) {
 void ServiceNotify::RefuseClients() {
   using Clock = std::chrono::steady_clock;
   std::vector<pollfd> waits;
-  for (const UniqueFd& fd : spare_) {
+  for (const UniqueFd& fd : duplicates_) {
     const int flags = ::fcntl(fd.get(), F_GETFL);
     if (flags >= 0 && ::fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) == 0)
       waits.push_back({fd.get(), POLLIN, 0});
   }
-  const Clock::time_point end = Clock::now() + kRefusing;
+  const Clock::time_point end = Clock::now() + kRefuseDuration;
   while (!waits.empty()) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
     if (left.count() <= 0 || ::poll(waits.data(), waits.size(), static_cast<int>(left.count())) < 0) return;
     for (pollfd& wait : waits) {
       if (wait.revents == 0) continue;
       const UniqueFd client(::accept4(wait.fd, nullptr, nullptr, SOCK_CLOEXEC));
-      if (!client && errno != EAGAIN && errno != ECONNABORTED) wait.fd = -1;  // it does not listen
+      if (!client && errno != EAGAIN && errno != ECONNABORTED) wait.fd = -1;  // not a listening socket
     }
   }
 }
 
 void ServiceNotify::Send(const std::string& lines) {
   if (!notify_) return;
-  // One that did not read once is not waited for again.
+  // After the first failure, sends without waiting.
   const int error =
-      SendBounded(std::getenv("NOTIFY_SOCKET"), lines, warned_ ? milliseconds(0) : kDeafManager);
+      SendBounded(std::getenv("NOTIFY_SOCKET"), lines, warned_ ? milliseconds(0) : kSendTimeout);
   if (error != 0 && !warned_.exchange(true)) {
-    spdlog::warn("tell the service manager ($NOTIFY_SOCKET): {}{}", std::strerror(error),
-                 error == EAGAIN ? "; it does not read" : "");
+    spdlog::warn("cannot notify the service manager ($NOTIFY_SOCKET): {}{}", std::strerror(error),
+                 error == EAGAIN ? "; it does not read its socket" : "");
   }
 }
 

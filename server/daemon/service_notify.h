@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The daemon's talk with systemd. In: sockets it listens on already, a watchdog's interval. Out: how the
-// daemon fares: sd_notify(3).
+// The daemon's connection to systemd. In: sockets passed by socket units, the watchdog interval. Out:
+// sd_notify(3) messages.
 #pragma once
 
 #include <atomic>
@@ -16,39 +16,40 @@
 
 namespace pinfeed {
 
-// Purpose: the service manager's side of the daemon's life; where there is none, every call does nothing.
-// Owns: sockets passed and not yet taken, and until Ready another descriptor of each. Threads: Starting and
-// ShowStatus from any, the rest from the main thread. Errors: Open refuses sockets that it does not know; a
-// message that cannot be sent is logged once.
+// Purpose: receives sockets from the service manager and reports the daemon's state to it. Without a service
+// manager, every call does nothing.
+// Owns: the passed sockets that are not taken yet, and a duplicate of each until Ready.
+// Threads: Starting and ShowStatus from any thread, the rest from the main thread.
+// Errors: Open refuses unknown sockets. A message that cannot be sent is logged once.
 class ServiceNotify {
  public:
-  // Names of passed sockets: FileDescriptorName= of their units.
+  // Names of passed sockets (FileDescriptorName= of their units).
   static constexpr std::string_view kControlSocket = "control";
   static constexpr std::string_view kLifelineSocket = "lifeline";
 
   ServiceNotify() = default;
-  // `notify` false: says nothing (a private daemon inherits its user's environment, not its service).
+  // With `notify` false, sends nothing: a private daemon inherits its user's environment, but not the
+  // service.
   Status Open(bool notify);
 
-  // Empty when none was passed under this name.
+  // Returns the socket passed under this name, or an empty handle.
   UniqueFd TakeSocket(std::string_view name);
-  // Whether there is one to be taken.
+  // Whether TakeSocket would return a socket.
   bool HasSocket(std::string_view name) const;
-  // Nothing when no watchdog is set.
+  // Empty when no watchdog is set.
   std::optional<std::chrono::milliseconds> watchdog_interval() const { return watchdog_interval_; }
 
-  // The start is at `step` (a literal) and goes on: it may take another while from now on. Sent when the step
-  // is a new one, else once a second at most.
+  // Reports that startup is at `step` (a string literal), and extends the startup timeout. Sent for each new
+  // step, otherwise at most once per second.
   void Starting(const char* step, const std::string& detail = {});
   void Ready(const std::string& status);
   void Reloading();
-  // The end may take so long.
-  void Stopping(const std::string& status, std::chrono::milliseconds at_most);
+  // Reports that shutdown may take up to `timeout`.
+  void Stopping(const std::string& status, std::chrono::milliseconds timeout);
   void FeedWatchdog();
   void ShowStatus(const std::string& status);
-  // For a start that no other start can mend, before the process ends: hangs up on whoever connects to the
-  // sockets passed, for a second. A client that waited there would have the service manager start us again
-  // and again.
+  // Call before exiting when a restart cannot help. Accepts and closes connections to the passed sockets for
+  // one second. A client left waiting there would make the service manager restart the daemon endlessly.
   void RefuseClients();
 
  private:
@@ -57,9 +58,9 @@ class ServiceNotify {
   bool notify_ = false;
   std::optional<std::chrono::milliseconds> watchdog_interval_;
   std::vector<std::pair<std::string, UniqueFd>> sockets_;
-  std::vector<UniqueFd> spare_;  // of the same sockets, for RefuseClients
+  std::vector<UniqueFd> duplicates_;  // duplicates of the sockets, for RefuseClients
   std::atomic<const char*> step_{nullptr};
-  std::atomic<int64_t> step_sent_s_{0};  // of the steady clock
+  std::atomic<int64_t> step_sent_s_{0};  // steady clock
   std::atomic<bool> warned_{false};
 };
 

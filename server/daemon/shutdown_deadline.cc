@@ -17,25 +17,26 @@
 namespace pinfeed {
 namespace {
 
-constexpr rlim_t kMaxDescriptors = 1 << 20;  // beyond it there is none, as numbers are given from below
-constexpr unsigned kLettingGoS = 2;
+constexpr rlim_t kMaxDescriptors =
+    1 << 20;  // no higher number is in use: the kernel assigns the lowest free one
+constexpr unsigned kReleaseSeconds = 2;
 
-// Looks at the numbers themselves: a list of them would take memory, whose lock may be held. The question is
-// answered without asking the file system of a descriptor that is no socket.
-bool Asks(int fd, int option, int& answer) {
-  socklen_t length = sizeof answer;
-  return ::getsockopt(fd, SOL_SOCKET, option, &answer, &length) == 0;
+// Probes each descriptor number. Listing the descriptors would allocate memory, and a hung thread may hold
+// that lock. For a descriptor that is not a socket, the call fails without touching its file system.
+bool GetSocketOption(int fd, int option, int& value) {
+  socklen_t length = sizeof value;
+  return ::getsockopt(fd, SOL_SOCKET, option, &value, &length) == 0;
 }
 
-// A listener is closed, not shut down: that would take it from the service manager too, whose it may be. What
-// others are at meanwhile goes wrong, and does not matter any more.
-void LetGoOfSockets() {
+// Closes listeners and shuts down connections. Shutting down a listener would also affect the service
+// manager, which may own it. Other threads may fail from here on; that no longer matters.
+void ReleaseSockets() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = kMaxDescriptors;
   const int end = static_cast<int>(std::min(limit.rlim_cur, kMaxDescriptors));
   for (int fd = STDERR_FILENO + 1; fd < end; ++fd) {
     int listens = 0;
-    if (!Asks(fd, SO_ACCEPTCONN, listens)) continue;
+    if (!GetSocketOption(fd, SO_ACCEPTCONN, listens)) continue;
     if (listens != 0) {
       ::close(fd);
     } else {
@@ -48,16 +49,16 @@ void LetGoOfSockets() {
 
 ShutdownDeadline::ShutdownDeadline(std::chrono::seconds limit, int lock) : limit_(limit), lock_(lock) {
   try {
-    thread_ = StartThread("stop-limit", [this] { Run(); });
+    thread_ = StartThread("shutdown-limit", [this] { Run(); });
   } catch (const std::system_error& error) {
-    spdlog::warn("no thread to bound the end by {} s: {}", limit_.count(), error.what());
+    spdlog::warn("cannot start the thread that limits shutdown to {} s: {}", limit_.count(), error.what());
   }
 }
 
 ShutdownDeadline::~ShutdownDeadline() {
   {
     const MutexLock lock(mutex_);
-    over_ = true;
+    stopped_ = true;
   }
   changed_.NotifyAll();
   if (thread_.joinable()) thread_.join();
@@ -67,17 +68,17 @@ void ShutdownDeadline::Run() {
   const auto deadline = std::chrono::steady_clock::now() + limit_;
   {
     const MutexLock lock(mutex_);
-    while (!over_ && changed_.WaitUntil(mutex_, deadline)) {
+    while (!stopped_ && changed_.WaitUntil(mutex_, deadline)) {
     }
-    if (over_) return;
+    if (stopped_) return;
   }
-  // Should even this hang, as when the lock lies on storage that does, the signal ends the process.
+  // If even this hangs, for example because the lock file is on hung storage, the signal ends the process.
   ::signal(SIGALRM, SIG_DFL);
-  ::alarm(kLettingGoS);
-  spdlog::error("a GPU or a disk has not answered for {} s: the daemon ends without having stopped",
+  ::alarm(kReleaseSeconds);
+  spdlog::error("a GPU or a disk has not answered for {} s: the daemon exits without a clean shutdown",
                 limit_.count());
-  LetGoOfSockets();
-  if (lock_ >= 0) ::flock(lock_, LOCK_UN);  // last: who gets it finds nobody serving
+  ReleaseSockets();
+  if (lock_ >= 0) ::flock(lock_, LOCK_UN);  // last, so that the next daemon finds no served socket
   std::_Exit(EXIT_FAILURE);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long the daemon's end may take. In: a limit. Out: an end of the process, whatever does not answer, by
-// which the next daemon can start.
+// Bounds the daemon's shutdown. In: a time limit. Out: the exit of the process, even if a GPU or a disk does
+// not answer, so that the next daemon can start.
 #pragma once
 
 #include <chrono>
@@ -10,15 +10,15 @@
 
 namespace pinfeed {
 
-// Purpose: ends the process with status 1 when this still exists at the limit: a copy that never completes,
-// or a call into a driver that never returns, would keep the daemon from its end, and its clients from the
-// next one. The kernel takes back all that it had, as from one that was killed, but not while a thread waits
-// where not even a kill ends it: so peers are hung up on, listeners closed and the lock given back before.
-// Owns a thread. Borrows: the lock. Threads: one makes and destroys it. Errors: none. Invariant: at the limit
-// nothing is called that a thread which hangs could hold up.
+// Purpose: exits the process with status 1 if the object still exists at the limit. Otherwise, a copy that
+// never completes or a driver call that never returns would block shutdown, and with it the clients'
+// reconnection. The kernel reclaims the resources, as after a kill. It cannot do so while a thread is in an
+// uninterruptible wait. Therefore connections are shut down, listeners closed and the lock released first.
+// Owns: a thread. Borrows: the lock. Threads: one creates and destroys it. Errors: none.
+// Invariant: at the limit, nothing is called that a hung thread could block.
 class ShutdownDeadline {
  public:
-  // `lock` is the descriptor of a flock(2); -1: none is held.
+  // `lock` is the descriptor of a flock(2), or -1 if none is held.
   ShutdownDeadline(std::chrono::seconds limit, int lock);
   ~ShutdownDeadline() PF_EXCLUDES(mutex_);
   ShutdownDeadline(const ShutdownDeadline&) = delete;
@@ -31,7 +31,7 @@ class ShutdownDeadline {
   const int lock_;
   Mutex mutex_;
   CondVar changed_;
-  bool over_ PF_GUARDED_BY(mutex_) = false;
+  bool stopped_ PF_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -11,8 +11,8 @@
 namespace pinfeed {
 
 StartupPathCheck::StartupPathCheck(CommandLine command_line)
-    : thread_("start-look", "beginning", [command_line = std::move(command_line)](const auto& at) {
-        std::string step = "beginning";
+    : thread_("path-check", "starting", [command_line = std::move(command_line)](const auto& at) {
+        std::string step = "starting";
         const auto note = [&](const std::string& next) { at(step = next); };
         try {
           for (const std::string& warning : MissingWarnings({}, command_line, note))
@@ -24,7 +24,7 @@ StartupPathCheck::StartupPathCheck(CommandLine command_line)
 
 bool StartupPathCheck::Finish(AbandonableThread::Clock::time_point deadline) {
   if (thread_.Finish(deadline)) return true;
-  spdlog::warn("{} hangs since the start; the daemon ends without waiting for it", thread_.step());
+  spdlog::warn("{} has hung since startup; the daemon exits without waiting for it", thread_.step());
   return false;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a daemon that has just started cannot read, for its log. In: its configuration. Out: warnings.
+// Warns at startup about configured paths that cannot be read. In: the configuration. Out: log warnings.
 #pragma once
 
 #include "server/config/config.h"
@@ -7,15 +7,15 @@
 
 namespace pinfeed {
 
-// Purpose: looks whether the allowed roots and named datasets are there, on a thread of its own, since a
-// mount that hangs must not hold up the start; what is not there may be mounted later, so it is a warning.
-// Owns: the thread. Threads: one at a time; only Finish waits. Errors: none but the warnings.
+// Purpose: checks that the allowed roots and named datasets exist. Uses its own thread, so that a hung mount
+// does not delay the start. A missing path is only a warning, because it may be mounted later.
+// Owns: the thread. Threads: one at a time; only Finish waits. Errors: only logged.
 class StartupPathCheck {
  public:
   explicit StartupPathCheck(CommandLine command_line);
 
-  // Whether it is done, for which it waits until then. If not, the process must end without destroying what
-  // the thread may use: the log.
+  // Waits until `deadline` and returns whether the check has ended. If not, the process must exit without
+  // destroying the logger, which the thread may use.
   bool Finish(AbandonableThread::Clock::time_point deadline);
 
  private:

@@ -20,8 +20,8 @@ namespace {
 
 [[noreturn]] void EndProcess(const std::function<void()>& on_end) {
   on_end();
-  spdlog::info("pinfeedd ends before it was ready");
-  ::_exit(0);  // not exit(): the main thread still uses what that destroys
+  spdlog::info("pinfeedd stops before it was ready");
+  ::_exit(0);  // not exit(), which would destroy data that the main thread uses
 }
 
 void WatchUntil(int stop, int signals, int lifetime, const std::function<void()>& on_end,
@@ -54,8 +54,8 @@ Result<StartupSignalWatcher> StartupSignalWatcher::Create(int signals, int lifet
   UniqueFd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop) return ErrnoStatus("create an eventfd", errno);
   std::thread thread = StartThread(
-      "start-watch", [fd = stop.get(), signals, lifetime, on_end = std::move(on_end),
-                      on_hup = std::move(on_hup)] { WatchUntil(fd, signals, lifetime, on_end, on_hup); });
+      "start-signals", [fd = stop.get(), signals, lifetime, on_end = std::move(on_end),
+                        on_hup = std::move(on_hup)] { WatchUntil(fd, signals, lifetime, on_end, on_hup); });
   return StartupSignalWatcher(std::move(stop), std::move(thread));
 }
 
@@ -63,7 +63,7 @@ StartupSignalWatcher::~StartupSignalWatcher() {
   if (!thread_.joinable()) return;
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written =
-      ::write(stop_.get(), &one, sizeof one);  // cannot overflow: the only one
+      ::write(stop_.get(), &one, sizeof one);  // cannot overflow: this is the only write
   thread_.join();
 }
 

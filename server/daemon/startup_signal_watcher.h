@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The signals while a step of the start keeps the main thread busy. In: the daemon's signalfd and lifetime
-// pipe. Out: the end of the process.
+// Handles signals while a startup step blocks the main thread. In: the daemon's signalfd and lifetime pipe.
+// Out: the exit of the process.
 #pragma once
 
 #include <functional>
@@ -11,18 +11,19 @@
 
 namespace pinfeed {
 
-// Purpose: lets a long step of the start, such as pinning memory, be broken off: what runs then is mostly the
-// kernel and a driver, which take no word from us, and nothing is served yet, so the process ends from here.
-// Owns: a thread. Borrows: the descriptors. Threads: the owner's, which is at that step. Errors: Create's.
+// Purpose: makes long startup steps, such as pinning memory, interruptible. Most of that time is spent in the
+// kernel and the driver, which cannot be cancelled. Nothing is served yet, so this thread exits the process.
+// Owns: a thread. Borrows: the descriptors. Threads: the owner's, which runs the startup step. Errors: those
+// of Create.
 class StartupSignalWatcher {
  public:
-  // `lifetime` may be -1. `on_end` is called from the thread before the process ends with status 0; `on_hup`
-  // for a SIGHUP, which ends nothing.
+  // `lifetime` may be -1. `on_end` is called on this thread before the process exits with status 0. `on_hup`
+  // is called for SIGHUP, which does not stop the daemon.
   static Result<StartupSignalWatcher> Create(int signals, int lifetime, std::function<void()> on_end,
                                              std::function<void()> on_hup);
   StartupSignalWatcher(StartupSignalWatcher&& other) noexcept = default;
   StartupSignalWatcher& operator=(StartupSignalWatcher&& other) = delete;
-  // What comes from now on is left where it is, for whoever reads next.
+  // Later signals stay queued for the next reader.
   ~StartupSignalWatcher();
 
  private:
@@ -33,7 +34,7 @@ class StartupSignalWatcher {
   std::thread thread_;
 };
 
-// Whether the pipe at `fd` has no writer any more; reads what was written.
+// Whether the pipe's writers have all closed it. Discards data that was written.
 bool HasHungUp(int fd);
 
 }  // namespace pinfeed

@@ -58,7 +58,7 @@ Result<ImageView> ImageDecoder::Decode(const Box& region) {
   if (format_ == Format::kJpeg) {
     ASSIGN_OR_RETURN(stored, jpeg_.Decode(stored_box));
   } else {
-    // Whole: a row needs the one above it, and the checksums lie behind the last.
+    // PNG is decoded whole: a row depends on the one above it, and the checksums are at the end.
     ASSIGN_OR_RETURN(const ImageView whole, png_.Decode());
     stored = whole.Crop(stored_box);
   }

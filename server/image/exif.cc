@@ -11,16 +11,16 @@
 namespace pinfeed {
 namespace {
 
-// Which stored axes run backwards in the displayed image (Exif 2.32, 4.6.4.A, Orientation), after exchanging
+// Which stored axes are reversed in the displayed image (Exif 2.32, 4.6.4.A, Orientation), after exchanging
 // the axes for 5 to 8.
-bool BackwardsX(int orientation) {
+bool ReversesX(int orientation) {
   return orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
 }
-bool BackwardsY(int orientation) {
+bool ReversesY(int orientation) {
   return orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7;
 }
 
-// Bounds-checked integers of either byte order; 0 behind the end.
+// Reads integers of either byte order with bounds checks. Returns 0 beyond the end.
 class TiffReader {
  public:
   TiffReader(std::span<const std::byte> bytes, bool little) : bytes_(bytes), little_(little) {}
@@ -40,13 +40,13 @@ class TiffReader {
   bool little_;
 };
 
-// Bytes of one value of a TIFF type; 0 for a type that is none.
+// The bytes of one value of a TIFF type; 0 for an unknown type.
 unsigned TypeBytes(uint64_t type) {
   static constexpr std::array<uint8_t, 17> kBytes = {0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8};
   return type < kBytes.size() ? kBytes[type] : 0;
 }
 
-// The first value of a tag of that type, as Pillow compares it with 1 to 8; 0 for what is none of them.
+// The first value of a tag, if it equals 1 to 8 as Pillow compares it; otherwise 0.
 int OrientationOf(const TiffReader& tiff, uint64_t type, uint64_t at) {
   double value = 0;
   const uint64_t bits = tiff.Read(at, type == 5 || type == 10 ? 4 : TypeBytes(type));
@@ -81,7 +81,7 @@ int OrientationOf(const TiffReader& tiff, uint64_t type, uint64_t at) {
     case 12:  // DOUBLE
       value = std::bit_cast<double>(bits);
       break;
-    default:  // bytes and text are no number
+    default:  // bytes and text are not numbers
       break;
   }
   for (int orientation = 1; orientation <= 8; ++orientation) {
@@ -108,7 +108,7 @@ std::optional<int> TiffOrientation(std::span<const std::byte> tiff) {
   const TiffReader reader(tiff, header[0] == 'I');
   const uint64_t directory = reader.Read(4, 4);
   const uint64_t entries = reader.Read(directory, 2);
-  std::optional<int> orientation;  // the last one counts
+  std::optional<int> orientation;  // the last tag counts
   for (uint64_t i = 0; i < entries; ++i) {
     const uint64_t entry = directory + 2 + uint64_t{12} * i;
     if (!reader.Has(entry, 12)) break;
@@ -116,7 +116,7 @@ std::optional<int> TiffOrientation(std::span<const std::byte> tiff) {
     const uint64_t bytes = reader.Read(entry + 4, 4) * TypeBytes(type);  // at most 2^35
     if (bytes == 0) continue;
     const uint64_t at = bytes > 4 ? reader.Read(entry + 8, 4) : entry + 8;
-    if (!reader.Has(at, bytes)) break;  // nothing behind it is believed
+    if (!reader.Has(at, bytes)) break;  // the rest of the directory is not trusted
     if (reader.Read(entry, 2) == 0x0112) orientation = std::max(1, OrientationOf(reader, type, at));
   }
   return orientation;
@@ -125,8 +125,8 @@ std::optional<int> TiffOrientation(std::span<const std::byte> tiff) {
 Box StoredBox(const Box& box, int orientation, int32_t width, int32_t height) {
   Box stored = box;
   if (OrientationSwapsSides(orientation)) stored = {box.y, box.x, box.height, box.width};
-  if (BackwardsX(orientation)) stored.x = width - stored.x - stored.width;
-  if (BackwardsY(orientation)) stored.y = height - stored.y - stored.height;
+  if (ReversesX(orientation)) stored.x = width - stored.x - stored.width;
+  if (ReversesY(orientation)) stored.y = height - stored.y - stored.height;
   return stored;
 }
 
@@ -137,16 +137,16 @@ ImageView Orient(const ImageView& stored, int orientation, uint8_t* out) {
   ptrdiff_t step_x = 3;  // in the stored image
   auto step_y = static_cast<ptrdiff_t>(stored.stride);
   const uint8_t* origin = stored.data;
-  if (BackwardsX(orientation)) {
+  if (ReversesX(orientation)) {
     origin += step_x * (stored.width - 1);
     step_x = -step_x;
   }
-  if (BackwardsY(orientation)) {
+  if (ReversesY(orientation)) {
     origin += step_y * (stored.height - 1);
     step_y = -step_y;
   }
   if (swap) std::swap(step_x, step_y);
-  // In tiles: along one side of a transposition every pixel is in another cache line.
+  // Works in tiles, because in a transposition consecutive pixels of one side are in different cache lines.
   constexpr int32_t kTile = 32;
   for (int32_t y0 = 0; y0 < height; y0 += kTile) {
     for (int32_t x0 = 0; x0 < width; x0 += kTile) {

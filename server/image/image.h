@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pixels that travel within stage 2: RGB, 8 bits a channel, rows of 3 * width bytes.
+// The pixel format of stage 2: RGB, 8 bits per channel, rows of 3 * width bytes.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace pinfeed {
 
-// Readable bytes behind the last row of every image, so that vector loads may run over.
+// Readable bytes after the last row of every image, so that vector loads may read past the end.
 inline constexpr size_t kRowSlack = 64;
 
 struct ImageSize {
@@ -21,7 +21,7 @@ struct ImageSize {
   int32_t height = 0;
 };
 
-// A rectangle of pixels. x and y may be negative where a crop reaches over the image's border.
+// A rectangle of pixels. x and y may be negative where a crop extends beyond the image.
 struct Box {
   int32_t x = 0;
   int32_t y = 0;
@@ -30,15 +30,16 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-// Purpose: pixels to read. Borrows them. Invariant: kRowSlack bytes behind the last row may be read.
+// Purpose: a read-only view of pixels. Borrows them. Invariant: kRowSlack bytes after the last row are
+// readable.
 struct ImageView {
   const uint8_t* data = nullptr;
   int32_t width = 0;
   int32_t height = 0;
-  size_t stride = 0;  // bytes from one row to the next; modulo 2^64 negative when they lie upside down
+  size_t stride = 0;  // bytes from one row to the next; negative (modulo 2^64) when upside down
 
   const uint8_t* Row(int32_t y) const { return data + ptrdiff_t{y} * static_cast<ptrdiff_t>(stride); }
-  // The same rows in the opposite order. Nothing behind its last row may be read.
+  // The same rows in reverse order. Bytes after its last row must not be read.
   ImageView UpsideDown() const { return {Row(height - 1), width, height, 0 - stride}; }
   // Precondition: the box lies within the image.
   ImageView Crop(const Box& box) const {
@@ -46,12 +47,12 @@ struct ImageView {
   }
 };
 
-// Purpose: memory for one image, reused from sample to sample. Owns the memory. Threads: one at a time.
-// Errors: kResourceExhausted when the pixels are over kMaxImagePixels or cannot be had.
+// Purpose: memory for one image, reused for each sample. Owns the memory. Threads: one at a time. Errors:
+// kResourceExhausted when the image exceeds kMaxImagePixels or memory is exhausted.
 class ImageBuffer {
  public:
-  // Room for width * height pixels, contents unspecified; what was there before is lost. Precondition: width,
-  // height >= 0.
+  // Returns memory for width * height pixels with unspecified contents; earlier contents are lost.
+  // Precondition: width, height >= 0.
   Result<uint8_t*> Reserve(int32_t width, int32_t height) {
     if (int64_t{width} * height > kMaxImagePixels) {
       return ResourceExhausted("an image of " + std::to_string(width) + " x " + std::to_string(height) +
@@ -67,7 +68,7 @@ class ImageBuffer {
     }
     return data_.get();
   }
-  // Gives the memory back if it is more than `bytes`.
+  // Frees the memory if it is larger than `bytes`.
   void Trim(size_t bytes) {
     if (capacity_ > bytes) Release();
   }
@@ -82,8 +83,8 @@ class ImageBuffer {
   size_t capacity_ = 0;
 };
 
-// Whether an image may be decoded that is as large as its file's header says. kResourceExhausted says what is
-// too large, and how large it may be.
+// Checks that an image of the size in its file's header may be decoded. kResourceExhausted names what is too
+// large, and the limit.
 inline Status CheckDecodedSize(const std::string& format, int64_t width, int64_t height) {
   const std::string image =
       format + " of " + std::to_string(width) + " x " + std::to_string(height) + " pixels";

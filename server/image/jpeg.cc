@@ -19,26 +19,26 @@
 namespace pinfeed {
 namespace {
 
-// Fancy upsampling looks one chroma sample, that is at most two pixels, to either side.
+// Fancy upsampling reads one neighbouring chroma sample, which is at most two pixels, on each side.
 constexpr int32_t kUpsampleMargin = 2;
-// Scans of a progressive file; encoders make about ten, bombs thousands.
+// Maximum scans of a progressive file. Encoders produce about ten; decompression bombs have thousands.
 constexpr int kMaxScans = 500;
 
-// The byte of a product of two bytes, rounded: Blinn, "Three wrongs make a right", IEEE CG&A 1995.
+// a * b / 255, rounded: Blinn, "Three wrongs make a right", IEEE CG&A 1995.
 uint8_t MulDiv255(uint32_t a, uint32_t b) {
   const uint32_t product = a * b + 128;
   return static_cast<uint8_t>((product + (product >> 8)) >> 8);
 }
 
-// Inverted CMYK, which is what JPEG files hold (Adobe's convention; Pillow assumes it for all), to RGB
-// without colour management.
+// Converts inverted CMYK to RGB without colour management. JPEG files hold inverted CMYK by Adobe's
+// convention, which Pillow assumes for all files.
 void InvertedCmykToRgb(const uint8_t* cmyk, int32_t width, uint8_t* rgb) {
   for (int32_t x = 0; x < width; ++x, cmyk += 4, rgb += 3) {
     for (int c = 0; c < 3; ++c) rgb[c] = static_cast<uint8_t>(cmyk[3] - MulDiv255(255U - cmyk[c], cmyk[3]));
   }
 }
 
-// Purpose: gives back what libjpeg holds for one image.
+// Purpose: releases what libjpeg holds for one image.
 class Abort {
  public:
   explicit Abort(jpeg_decompress_struct& cinfo) : cinfo_(cinfo) {}
@@ -52,8 +52,8 @@ class Abort {
 
 }  // namespace
 
-// setjmp is called only in ReadHeader and ReadRegion, and no object with a destructor lives between there and
-// a library call.
+// setjmp is called only in ReadHeader, Start and ReadRows. Between it and a library call, no object with a
+// destructor may exist.
 struct JpegDecoder::State {
   jpeg_decompress_struct cinfo{};
   jpeg_error_mgr error{};
@@ -75,7 +75,7 @@ struct JpegDecoder::State {
     std::longjmp(state.jump, 1);
   }
   static void OnMessage(j_common_ptr /*cinfo*/, int /*level*/) {}
-  // The whole file is in memory: asking for more means that it is truncated.
+  // The whole file is in memory, so a request for more data means that it is truncated.
   static boolean OnMoreInput(j_decompress_ptr cinfo) {
     cinfo->err->msg_code = JERR_INPUT_EOF;
     OnError(reinterpret_cast<j_common_ptr>(cinfo));
@@ -112,8 +112,8 @@ struct JpegDecoder::State {
 
   bool ReadHeader(std::span<const std::byte> file) {
     if (setjmp(jump) != 0) return false;
-    // Made anew: the library keeps tables from file to file, and one that lacks its own would be decoded with
-    // the last one's.
+    // Recreated for each file: the library keeps tables between files, and a file without its own tables
+    // would be decoded with those of the previous one.
     jpeg_destroy_decompress(&cinfo);
     jpeg_create_decompress(&cinfo);
     source.next_input_byte = reinterpret_cast<const JOCTET*>(file.data());
@@ -129,7 +129,7 @@ struct JpegDecoder::State {
     cinfo.do_fancy_upsampling = TRUE;
     cinfo.out_color_space = cinfo.num_components == 4 ? JCS_CMYK : JCS_RGB;
   }
-  // Preconditions: Configure was called; `columns` are what is to be decoded, at least the region's.
+  // Preconditions: Configure was called; `columns` covers at least the region.
   bool Start(JDIMENSION* first_column, JDIMENSION* columns) {
     if (setjmp(jump) != 0) return false;
     jpeg_start_decompress(&cinfo);
@@ -170,7 +170,7 @@ Result<JpegDecoder::Header> JpegDecoder::Open(std::span<const std::byte> file) {
   State& s = *state_;
   const JpegMarkers markers = ScanJpegMarkers(file);
   if (!s.ReadHeader(file)) return s.Failure();
-  // As in Pillow, a file of one scan needs no end marker when its pixels are all there.
+  // As in Pillow, a single-scan file needs no end marker if its pixels are complete.
   s.complete = markers.complete;
   if (!s.complete && jpeg_has_multiple_scans(&s.cinfo) != FALSE)
     return DataLoss("JPEG file is truncated: it has no end marker");
@@ -179,18 +179,18 @@ Result<JpegDecoder::Header> JpegDecoder::Open(std::span<const std::byte> file) {
   const auto height = static_cast<int32_t>(s.cinfo.image_height);
   const int components = s.cinfo.num_components;
   if (components != 1 && components != 3 && components != 4) {
-    return DataLoss("JPEG has " + std::to_string(components) + " components; 1, 3 or 4 can be shown");
+    return DataLoss("JPEG has " + std::to_string(components) + " components; 1, 3 or 4 are supported");
   }
   return Header{width, height, TiffOrientation(WithoutExifId(markers.exif)).value_or(1)};
 }
 
 Result<ImageView> JpegDecoder::Decode(const Box& region) {
   State& s = *state_;
-  // However this ends: of a file of several scans libjpeg holds the coefficients of the whole image.
+  // On every path: for a file with several scans, libjpeg holds the coefficients of the whole image.
   const Abort abort(s.cinfo);
   s.Configure();
-  // A file of several scans is read whole before the first row comes out; then, only the rows behind the
-  // region are left out.
+  // A file with several scans is read completely before the first row is available. Only the rows after the
+  // region are skipped then.
   const bool whole = jpeg_has_multiple_scans(&s.cinfo) != FALSE || !s.complete;
   const auto image_width = static_cast<int32_t>(s.cinfo.image_width);
   const int32_t left = whole ? 0 : std::max(0, region.x - kUpsampleMargin);
@@ -202,7 +202,7 @@ Result<ImageView> JpegDecoder::Decode(const Box& region) {
   if (!s.Start(&first_column, &columns)) return s.Failure();
 
   const auto width = static_cast<int32_t>(columns);
-  // Whether a file is cut must not depend on the region.
+  // Truncation must be detected independently of the region.
   const int32_t bottom = s.complete ? region.y + region.height : static_cast<int32_t>(s.cinfo.image_height);
   const int32_t rows = bottom - top;
   ASSIGN_OR_RETURN(uint8_t* const out, s.pixels.Reserve(width, rows));

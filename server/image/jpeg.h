@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// JPEG. In: a file's bytes. Out: the RGB pixels of a region, equal bit for bit to what decoding the whole
-// image would give there.
+// Decodes JPEG. In: a file's bytes. Out: the RGB pixels of a region, bit-identical to decoding the whole
+// image.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,15 @@
 
 namespace pinfeed {
 
-// Purpose: decodes JPEG files one after the other with libjpeg-turbo, set as Pillow sets it (accurate integer
-// IDCT, fancy upsampling). Owns: the library's state and the pixels it returns. Borrows: the file's bytes
-// from Open until Decode has returned. Threads: one at a time. Errors: kDataLoss for what libjpeg or the
-// check for completeness refuses; kResourceExhausted for what CheckDecodedSize refuses and over kMaxScans. As
-// in Pillow, damaged entropy data that libjpeg only warns about is no error, missing pixels are, and so is a
-// missing end of a file of several scans. Invariant:
-// whether a file is refused does not depend on the region.
+// Purpose: decodes one JPEG file after another with libjpeg-turbo, configured like Pillow (accurate integer
+// IDCT, fancy upsampling).
+// Owns: the library's state and the returned pixels. Borrows: the file's bytes, from Open until Decode
+// returns. Threads: one at a time.
+// Errors: kDataLoss for what libjpeg or the completeness check rejects; kResourceExhausted for what
+// CheckDecodedSize rejects and for more than kMaxScans scans. As in Pillow, damaged entropy data that only
+// causes a libjpeg warning is accepted. Missing pixels are an error, and so is a missing end marker in a file
+// with several scans.
+// Invariant: whether a file is rejected does not depend on the region.
 class JpegDecoder {
  public:
   JpegDecoder();
@@ -31,8 +33,8 @@ class JpegDecoder {
     int orientation = 1;
   };
   Result<Header> Open(std::span<const std::byte> file);
-  // The view is valid until the next call of Open. Preconditions: Open succeeded just before; `region` is not
-  // empty and lies within the image.
+  // Returns the pixels of `region`. The view is valid until the next call of Open. Preconditions: Open
+  // succeeded just before; `region` is not empty and lies within the image.
   Result<ImageView> Decode(const Box& region);
 
   ImageBuffer& pixels();

@@ -14,10 +14,10 @@ JpegMarkers ScanJpegMarkers(std::span<const std::byte> file) {
   const size_t size = file.size();
   JpegMarkers found;
   size_t at = 2;
-  bool exif = false;   // the first segment of that name counts, whatever it holds
+  bool exif = false;   // the first segment of that name counts, whatever its contents
   bool header = true;  // until the first scan
   while (at < size) {
-    // Entropy-coded data holds no 0xFF that is not followed by 0 or a restart marker (ITU-T T.81, B.1.1.5).
+    // In entropy-coded data, every 0xFF is followed by 0 or a restart marker (ITU-T T.81, B.1.1.5).
     const void* const ff = std::memchr(bytes + at, 0xFF, size - at);
     if (ff == nullptr) return found;
     at = static_cast<size_t>(static_cast<const uint8_t*>(ff) - bytes);
@@ -39,7 +39,7 @@ JpegMarkers ScanJpegMarkers(std::span<const std::byte> file) {
       exif = true;
       found.exif = file.subspan(at + 2, length - 2);
     }
-    at += std::max<size_t>(length, 2);  // a shorter one is empty to libjpeg, too
+    at += std::max<size_t>(length, 2);  // libjpeg also treats a shorter segment as empty
   }
   return found;
 }

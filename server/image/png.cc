@@ -8,8 +8,7 @@
 namespace pinfeed {
 namespace {
 
-// Chunks that are not pixels (text, colour profiles) are inflated by libspng: this bounds one of them, and
-// all together.
+// libspng inflates text and colour profile chunks. These limits bound a single chunk and their total.
 constexpr size_t kMaxChunkBytes = size_t{16} << 20;
 constexpr size_t kMaxChunksBytes = size_t{64} << 20;
 
@@ -51,8 +50,8 @@ Result<ImageView> PngDecoder::Decode() {
     Result<ImageView> decoded = Run();
     if (decoded.ok()) return decoded;
   }
-  // libspng refuses more than Pillow does: chunks that no pixel depends on, an empty one as if there were no
-  // memory for it, and a missing end.
+  // libspng rejects more than Pillow: faults in chunks that no pixel depends on, empty chunks (reported as
+  // exhausted memory), and a missing end marker.
   std::vector<std::byte> rewritten;
   RETURN_IF_ERROR(chunks_.Rewrite(rewritten));
   RETURN_IF_ERROR(Begin(rewritten));
@@ -64,7 +63,7 @@ Result<ImageView> PngDecoder::Run() {
   const size_t stride = 3 * static_cast<size_t>(width_);
   const size_t bytes = stride * static_cast<size_t>(height_);
   int error = spng_decode_image(context_.get(), out, bytes, SPNG_FMT_RGB8, 0);
-  // Up to the end marker: the checksum of the last pixels lies behind them.
+  // Reads up to the end marker, because the checksum of the last pixels follows them.
   if (error == SPNG_OK) error = spng_decode_chunks(context_.get());
   context_.reset();
   if (error != SPNG_OK) return SpngFailure(error);

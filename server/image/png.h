@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// PNG. In: a file's bytes. Out: its RGB pixels.
+// Decodes PNG. In: a file's bytes. Out: its RGB pixels.
 #pragma once
 
 #include <spng.h>
@@ -20,23 +20,25 @@ struct SpngTraits {
   static void Close(spng_ctx* context) noexcept { spng_ctx_free(context); }
 };
 
-// Purpose: decodes PNG files one after the other with libspng. All colour types, depths and interlacing; grey
-// is replicated, palettes are looked up, alpha and tRNS are dropped without compositing, as Pillow's
-// convert("RGB") does. Of 16-bit samples the high byte is taken (Pillow does so for colour; its 16-bit grey
-// clips at 255 instead, which turns nearly all of it white). As in Pillow, colours that a palette lacks are
-// grey, and what lies behind the pixels is not looked at; but checksums of pixels are. Owns: the pixels it
-// returns. Borrows: the file's bytes from Open until Decode has returned. Threads: one at a time. Errors:
-// kDataLoss for what libspng refuses of the chunks that pixels depend on, and for wrong checksums before and
-// in the pixels; kResourceExhausted for what CheckDecodedSize refuses.
+// Purpose: decodes one PNG file after another with libspng. Supports all colour types, depths and
+// interlacing. As in Pillow's convert("RGB"), grey is replicated, palettes are resolved, and alpha and tRNS
+// are dropped without compositing. Of 16-bit samples, the high byte is used. Pillow does the same for colour,
+// but clips 16-bit grey at 255, which makes nearly everything white. As in Pillow, colours missing in a
+// palette are grey, and data after the pixels is ignored. Checksums of pixel data are verified.
+// Owns: the returned pixels. Borrows: the file's bytes, from Open until Decode returns. Threads: one at a
+// time.
+// Errors: kDataLoss for what libspng rejects in the chunks that pixels depend on, and for wrong checksums
+// before and in the pixels; kResourceExhausted for what CheckDecodedSize rejects.
 class PngDecoder {
  public:
   struct Header {
     int32_t width = 0;  // as stored
     int32_t height = 0;
-    int orientation = 1;  // see PngOrientation; 1 when it is not `oriented`
+    int orientation = 1;  // see PngOrientation; 1 unless `oriented`
   };
   Result<Header> Open(std::span<const std::byte> file, bool oriented);
-  // The whole image; the view is valid until the next call of Open. Precondition: Open succeeded just before.
+  // Decodes the whole image. The view is valid until the next call of Open. Precondition: Open succeeded just
+  // before.
   Result<ImageView> Decode();
 
   ImageBuffer& pixels() { return pixels_; }

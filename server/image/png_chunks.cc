@@ -21,7 +21,7 @@ uint32_t BigEndian32(const std::byte* at) {
   return value;
 }
 
-// What Pillow takes for the name of a chunk: any four of \w.
+// Whether Pillow accepts the chunk name: four characters that match \w.
 bool IsChunkId(const std::byte* at) {
   return std::all_of(at, at + 4, [](std::byte b) {
     const char c = std::to_integer<char>(b);
@@ -61,23 +61,24 @@ bool PngChunk::Is(const char (&id)[5]) const {
 Status PngChunks::Scan(std::span<const std::byte> file) {
   chunks_.clear();
   bool pixels = false;
-  bool behind = false;
+  bool after_pixels = false;
   pixels_begin_ = pixels_end_ = 0;
   for (size_t at = kSignatureBytes; file.size() - at >= 8;) {
     if (!IsChunkId(file.data() + at + 4)) break;
     const size_t length = BigEndian32(file.data() + at);
-    const size_t room = file.size() - at - 8;
-    const size_t trailer = length > room ? 0 : std::min<size_t>(4, room - length);
+    const size_t available = file.size() - at - 8;
+    const size_t trailer = length > available ? 0 : std::min<size_t>(4, available - length);
     const PngChunk chunk{file.subspan(at, std::min(file.size() - at, 8 + length + trailer)),
-                         file.subspan(at + 8, std::min(length, room))};
+                         file.subspan(at + 8, std::min(length, available))};
     if (chunk.Is("IEND")) break;
     const bool is_pixels = chunk.Is("IDAT");
-    if (length > room || (trailer < 4 && (is_pixels || !pixels))) return DataLoss("PNG file is truncated");
+    if (length > available || (trailer < 4 && (is_pixels || !pixels)))
+      return DataLoss("PNG file is truncated");
     if (is_pixels && !pixels) pixels_begin_ = chunks_.size();
     pixels |= is_pixels;
-    behind |= pixels && !is_pixels;
+    after_pixels |= pixels && !is_pixels;
     chunks_.push_back(chunk);
-    if (is_pixels && !behind) pixels_end_ = chunks_.size();
+    if (is_pixels && !after_pixels) pixels_end_ = chunks_.size();
     at += chunk.whole.size();
   }
   if (!pixels) pixels_begin_ = pixels_end_ = chunks_.size();
@@ -126,7 +127,8 @@ Status PngChunks::Rewrite(std::vector<std::byte>& out) const {
     if (const PngChunk* const palette = Palette(); palette != nullptr) {
       const size_t given = palette->data.size() / 3 * 3;
       if (given > colours.size())
-        return DataLoss("PNG: its palette has " + std::to_string(given / 3) + " colours; 256 are possible");
+        return DataLoss("PNG: its palette has " + std::to_string(given / 3) +
+                        " colours; at most 256 are allowed");
       std::copy_n(palette->data.begin(), std::min(given, needed), colours.begin());
     }
     AppendChunk(out, "PLTE", std::span(colours).first(needed));

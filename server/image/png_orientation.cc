@@ -17,14 +17,14 @@ namespace {
 constexpr std::string_view kRawProfile = "Raw profile type exif";
 constexpr std::string_view kXmp = "XML:com.adobe.xmp";
 constexpr size_t kMaxTextBytes = size_t{1} << 20;
-constexpr size_t kMaxAllTextBytes = size_t{64} << 20;  // of all chunks together, as in Pillow
+constexpr size_t kMaxAllTextBytes = size_t{64} << 20;  // total of all chunks, as in Pillow
 
 std::string_view Text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Cuts `text` behind its first NUL and returns what stands before it; none when there is no NUL.
-std::optional<std::string_view> Word(std::string_view& text) {
+// Removes the first word of `text` with its NUL and returns it; empty when there is no NUL.
+std::optional<std::string_view> TakeWord(std::string_view& text) {
   const size_t end = text.find('\0');
   if (end == std::string_view::npos) return std::nullopt;
   const std::string_view word = text.substr(0, end);
@@ -32,10 +32,10 @@ std::optional<std::string_view> Word(std::string_view& text) {
   return word;
 }
 
-// Purpose: inflates the text chunks of one file within both limits.
+// Purpose: inflates the text chunks of one file within the limits.
 class TextInflater {
  public:
-  // What a stream that ends early holds is taken. Nothing when it is damaged.
+  // Accepts a stream that ends early. Empty when the data is damaged.
   Result<std::optional<std::string>> Inflate(std::string_view data);
 
  private:
@@ -47,7 +47,7 @@ Result<std::optional<std::string>> TextInflater::Inflate(std::string_view data) 
   z_stream stream{};
   if (::inflateInit(&stream) != Z_OK) return ResourceExhausted("PNG: no memory to inflate text");
   buffer_.resize(kMaxTextBytes + 1);
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(data.data()));  // which zlib does not write
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(data.data()));  // zlib does not write to it
   stream.avail_in = static_cast<uInt>(data.size());
   stream.next_out = reinterpret_cast<Bytef*>(buffer_.data());
   stream.avail_out = static_cast<uInt>(buffer_.size());
@@ -61,7 +61,7 @@ Result<std::optional<std::string>> TextInflater::Inflate(std::string_view data) 
   return std::optional<std::string>(buffer_.substr(0, size));
 }
 
-struct Said {
+struct OrientationSources {
   bool exif = false;
   std::span<const std::byte> tiff;
   std::optional<std::string> profile;
@@ -69,51 +69,51 @@ struct Said {
   TextInflater inflater;
 };
 
-// One of tEXt, zTXt and iTXt. Text that Pillow leaves out is left out.
-Status ReadText(const PngChunk& chunk, Said& said) {
+// Reads a tEXt, zTXt or iTXt chunk. Ignores text that Pillow ignores.
+Status ReadText(const PngChunk& chunk, OrientationSources& sources) {
   std::string_view rest = Text(chunk.data);
-  const std::optional<std::string_view> name = Word(rest);
+  const std::optional<std::string_view> name = TakeWord(rest);
   if (!name || (*name != kRawProfile && *name != kXmp)) return OkStatus();
   std::optional<std::string> text;
   if (chunk.Is("tEXt")) {
     text = std::string(rest);
   } else if (chunk.Is("zTXt")) {
-    if (!rest.empty() && rest[0] != '\0') return DataLoss("PNG: unknown compression of a zTXt chunk");
-    ASSIGN_OR_RETURN(text, said.inflater.Inflate(rest.empty() ? rest : rest.substr(1)));
+    if (!rest.empty() && rest[0] != '\0') return DataLoss("PNG: a zTXt chunk has an unknown compression");
+    ASSIGN_OR_RETURN(text, sources.inflater.Inflate(rest.empty() ? rest : rest.substr(1)));
     if (!text) text = "";
   } else {
     if (rest.size() < 2) return OkStatus();
     const bool compressed = rest[0] != '\0';
     const bool known = rest[1] == '\0';
     rest.remove_prefix(2);
-    const std::optional<std::string_view> language = Word(rest);
-    const std::optional<std::string_view> translated = Word(rest);
+    const std::optional<std::string_view> language = TakeWord(rest);
+    const std::optional<std::string_view> translated = TakeWord(rest);
     if (!translated || (compressed && !known)) return OkStatus();
     text = std::string(rest);
     if (compressed) {
-      ASSIGN_OR_RETURN(text, said.inflater.Inflate(rest));
+      ASSIGN_OR_RETURN(text, sources.inflater.Inflate(rest));
     }
     if (!text || !IsUtf8(*text) || !IsUtf8(*language) || !IsUtf8(*translated)) return OkStatus();
   }
-  (*name == kXmp ? said.xmp : said.profile) = std::move(text);
+  (*name == kXmp ? sources.xmp : sources.profile) = std::move(text);
   return OkStatus();
 }
 
-Status Read(const PngChunks& chunks, size_t begin, size_t end, Said& said) {
+Status Read(const PngChunks& chunks, size_t begin, size_t end, OrientationSources& sources) {
   for (size_t i = begin; i < end; ++i) {
     const PngChunk& chunk = chunks.all()[i];
     if (chunk.Is("eXIf")) {
-      said.exif = true;
-      said.tiff = chunk.data;
+      sources.exif = true;
+      sources.tiff = chunk.data;
     } else if (chunk.Is("tEXt") || chunk.Is("zTXt") || chunk.Is("iTXt")) {
-      RETURN_IF_ERROR(ReadText(chunk, said));
+      RETURN_IF_ERROR(ReadText(chunk, sources));
     }
   }
   return OkStatus();
 }
 
-// The bytes that ImageMagick's form of a profile holds: behind three lines, as hexadecimal digits. Empty when
-// they are none.
+// Decodes a profile in ImageMagick's format: hexadecimal digits after three lines. Empty when it is
+// malformed.
 std::vector<std::byte> RawProfile(std::string_view text) {
   for (int line = 0; line < 3; ++line) {
     const size_t end = text.find('\n');
@@ -139,7 +139,7 @@ std::vector<std::byte> RawProfile(std::string_view text) {
   return bytes;
 }
 
-// tiff:Orientation="6" or <tiff:Orientation>6</..., the first that has a digit.
+// Finds tiff:Orientation="6" or <tiff:Orientation>6</..., the first with a digit.
 int XmpOrientation(std::string_view xmp) {
   static constexpr std::string_view kName = "tiff:Orientation";
   for (size_t at = xmp.find(kName); at != std::string_view::npos; at = xmp.find(kName, at + 1)) {
@@ -155,18 +155,18 @@ int XmpOrientation(std::string_view xmp) {
 }  // namespace
 
 Result<int> PngOrientation(const PngChunks& chunks) {
-  Said said;
-  RETURN_IF_ERROR(Read(chunks, 0, chunks.pixels_begin(), said));
-  if (!said.exif) RETURN_IF_ERROR(Read(chunks, chunks.pixels_end(), chunks.all().size(), said));
+  OrientationSources sources;
+  RETURN_IF_ERROR(Read(chunks, 0, chunks.pixels_begin(), sources));
+  if (!sources.exif) RETURN_IF_ERROR(Read(chunks, chunks.pixels_end(), chunks.all().size(), sources));
   std::optional<int> orientation;
-  if (said.exif) {
-    orientation = TiffOrientation(said.tiff);
-  } else if (said.profile) {
-    const std::vector<std::byte> profile = RawProfile(*said.profile);
+  if (sources.exif) {
+    orientation = TiffOrientation(sources.tiff);
+  } else if (sources.profile) {
+    const std::vector<std::byte> profile = RawProfile(*sources.profile);
     orientation = TiffOrientation(WithoutExifId(profile));
   }
   if (orientation) return *orientation;
-  return said.xmp ? XmpOrientation(*said.xmp) : 1;
+  return sources.xmp ? XmpOrientation(*sources.xmp) : 1;
 }
 
 }  // namespace pinfeed

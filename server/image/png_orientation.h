@@ -7,10 +7,10 @@
 
 namespace pinfeed {
 
-// 1 to 8; 1 when nothing says it, or something malformed. An eXIf chunk counts first, then text named
-// "Raw profile type exif", then XMP; of chunks of one name the last. What stands before the pixels is enough
-// when an eXIf chunk is there. kResourceExhausted for such text that inflates to more than 1 MiB, which
-// Pillow refuses, too.
+// Returns 1 to 8, and 1 when the orientation is missing or malformed. An eXIf chunk takes precedence, then
+// text named "Raw profile type exif", then XMP; of several chunks with one name, the last. With an eXIf
+// chunk, only chunks before the pixels are read. kResourceExhausted when the text inflates to more than 1
+// MiB, which Pillow also rejects.
 Result<int> PngOrientation(const PngChunks& chunks);
 
 }  // namespace pinfeed

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two passes with a filter that widens when it shrinks, rounded to 8 bits after the horizontal one; weights
-// outside the image are dropped and the rest normalised. The method is the one Pillow documents (docs:
-// concepts, filters), with its 22-bit weights. docs/decisions/0001-resampler.md says why this code is our
-// own.
+// Two passes with a filter that widens when it shrinks the image. The result of the horizontal pass is
+// rounded to 8 bits. Weights outside the image are dropped and the rest normalised. The method is the one
+// that Pillow documents (docs: concepts, filters), with its 22-bit weights. docs/decisions/0001-resampler.md
+// says why this implementation exists.
 #include "server/image/resize.h"
 
 #include <algorithm>
@@ -18,12 +18,12 @@ namespace pinfeed {
 namespace {
 
 constexpr int kBits = 22;
-constexpr int kSplit =
-    11;  // a weight is high * 2^11 + low, so that two 16-bit multiply-adds sum what one 32-bit product would
+// A weight is high * 2^11 + low, so that two 16-bit multiply-adds replace one 32-bit product.
+constexpr int kSplit = 11;
 constexpr int32_t kHalf = 1 << (kBits - 1);
 constexpr int kRowsAtOnce = 4;
 
-// Halves are added and the rest cut off, not rounded to even: as the method is defined.
+// Truncates, as the method is defined: callers add a half instead of rounding to even.
 int32_t Truncated(double value) {
   return static_cast<int32_t>(value);
 }
@@ -43,7 +43,7 @@ size_t Bytes(const ResizeAxis& axis) {
   return Bytes(axis.first) + Bytes(axis.count) + Bytes(axis.weight) + Bytes(axis.high) + Bytes(axis.low);
 }
 
-// The filters: how far they reach at scale 1, and their weight at a distance below that.
+// The filters: their reach at scale 1, and their weight at a distance within it.
 struct Triangle {
   static constexpr double kReach = 1;
   static double At(double x) { return std::max(0.0, 1.0 - std::abs(x)); }
@@ -58,7 +58,7 @@ struct Cubic {
     return x < 2 ? (((x - 5) * x + 8) * x - 4) * kA : 0;
   }
 };
-// A sinc windowed by the middle lobe of one three times as wide.
+// A sinc windowed by the main lobe of a sinc three times as wide.
 struct Lanczos {
   static constexpr double kReach = 3;
   static double Sinc(double x) {
@@ -102,8 +102,8 @@ void MakeAxis(int32_t in, int32_t out, int32_t begin, int32_t count, std::vector
   }
 }
 
-// The input of each of the outputs [begin, begin + count). Pillow adds the scale up, from the first output's
-// centre on, and its rounding with it.
+// The input pixel of each output in [begin, begin + count). Like Pillow, adds up the scale from the centre of
+// the first output, which accumulates the same rounding.
 void NearestInputs(int32_t in, int32_t out, bool mirrored, int32_t begin, int32_t count,
                    std::vector<int32_t>& inputs) {
   const double scale = static_cast<double>(in) / out;
@@ -175,7 +175,7 @@ void BlendPortable(const ResizeAxis& axis, size_t y, const uint8_t* const* rows,
 
 void SplitWeights(ResizeAxis& axis) {
   constexpr int32_t kMask = (1 << kSplit) - 1;
-  constexpr int32_t kHighMask = 0xFFFF;  // keeps the sign of a first weight out of the second
+  constexpr int32_t kHighMask = 0xFFFF;  // keeps the sign of the first weight out of the second
   axis.high.resize(axis.weight.size() / 2);
   axis.low.resize(axis.weight.size() / 2);
   for (size_t i = 0; i < axis.weight.size(); i += 2) {
@@ -198,11 +198,11 @@ PF_AVX2 inline __m256i LoadTwo(const uint8_t* a, const uint8_t* b) {
                                  _mm_loadu_si128(reinterpret_cast<const __m128i*>(b)), 1);
 }
 
-// Reads up to 16 bytes from the start of a row's last pixel, writes one byte behind the last output.
+// Reads up to 16 bytes from the start of a row's last pixel, and writes one byte past the last output.
 PF_AVX2 void RowsAvx2(const ResizeAxis& axis, const uint8_t* const source[kRowsAtOnce],
                       uint8_t* const out[kRowsAtOnce]) {
-  // Bytes r0 g0 b0 r1 g1 b1 ... to 16-bit pairs (r0 r1) (g0 g1) (b0 b1) (0 0): of taps 0 and 1, and of taps 2
-  // and 3.
+  // Converts bytes r0 g0 b0 r1 g1 b1 ... to 16-bit pairs (r0 r1) (g0 g1) (b0 b1) (0 0), for taps 0 and 1, and
+  // for taps 2 and 3.
   const __m256i first_two =
       _mm256_broadcastsi128_si256(_mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1));
   const __m256i next_two =
@@ -249,7 +249,8 @@ PF_AVX2 void RowsAvx2(const ResizeAxis& axis, const uint8_t* const source[kRowsA
   }
 }
 
-// Reads and writes in blocks of 32 bytes: the rows' memory and the output's go on for a block.
+// Reads and writes in blocks of 32 bytes, so the memory of the rows and of the output must extend to a whole
+// block.
 PF_AVX2 void BlendAvx2(const ResizeAxis& axis, size_t y, const uint8_t* const* rows, uint8_t* out,
                        size_t bytes) {
   const size_t pairs_each = static_cast<size_t>(axis.taps) / 2;
@@ -323,13 +324,13 @@ Status ResizeImage(const ImageView& source, int32_t width, int32_t height, const
 #else
   static_cast<void>(code);
 #endif
-  // Rows between the passes live in a ring. Rows are made four at a time, up to three ahead of need; one
-  // behind the last repeats it.
+  // The rows between the passes are in a ring. They are computed four at a time, up to three more than
+  // needed. Rows past the last one repeat it.
   const size_t bytes = 3 * static_cast<size_t>(window.width);
   const int32_t last_row = y.first.back() + y.count.back() - 1;
   const int32_t ring = std::min(y.taps, source.height) + kRowsAtOnce;
-  const int32_t pitch_pixels =
-      (window.width / 32 + 1) * 32;  // whole 32-byte blocks, with at least a byte to spare
+  // Whole 32-byte blocks, with at least one spare byte.
+  const int32_t pitch_pixels = (window.width / 32 + 1) * 32;
   const size_t pitch = 3 * static_cast<size_t>(pitch_pixels);
   ASSIGN_OR_RETURN(uint8_t* const lines, scratch.lines.Reserve(pitch_pixels, ring));
   const auto line = [&](int32_t row) { return lines + static_cast<size_t>(row % ring) * pitch; };

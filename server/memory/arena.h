@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stages 3 to 5 of the way of a batch: the N slots of a session (or of a group that shares them). In: filled
-// pieces of a batch. Out: the slot they make up, visible to clients.
+// Stages 3 to 5 of a batch: the N slots of a session, or of a group that shares them. In: filled pieces of a
+// batch. Out: complete slots, visible to clients.
 #pragma once
 
 #include <array>
@@ -22,90 +22,93 @@ namespace pinfeed {
 
 using ArenaId = std::array<std::byte, 16>;
 
-// When a delivery's copy was under way, by CLOCK_MONOTONIC. Zeros: there was none.
+// When the copy of a delivery ran (CLOCK_MONOTONIC). Zeros: there was no copy.
 struct CopyTime {
   uint64_t begin_ns = 0;
   uint64_t end_ns = 0;
 };
 
-// Who looks at the release words of an arena's sessions.
+// Reads the release words of an arena's sessions.
 class ReleaseReader {
  public:
   virtual ~ReleaseReader() = default;
   virtual void ReadReleases() = 0;
 };
 
-// Some of a batch's samples, one after the other, which are filled and delivered together.
+// Consecutive samples of a batch that are filled and delivered together.
 struct Piece {
   uint32_t slot = 0;
-  uint32_t begin = 0;  // its samples, by their index in the plan
+  uint32_t begin = 0;  // range of samples, as indexes in the plan
   uint32_t end = 0;
-  uint32_t memory = 0;  // where it is filled: the arena's to say
+  uint32_t memory = 0;  // which memory to fill; the arena assigns it
 };
 
-// Where a filled piece goes. The slot has no gaps: samples that were skipped leave none.
+// Where a filled piece goes in its slot. Skipped samples leave no gaps.
 struct SlotRange {
-  uint32_t first = 0;    // index in the slot of the piece's first sample
-  uint32_t samples = 0;  // of the piece, from its first on
-  bool last = false;     // of the batch's pieces
+  uint32_t first = 0;    // slot index of the piece's first sample
+  uint32_t samples = 0;  // number of samples, from the piece's first
+  bool last = false;     // whether this is the batch's last piece
 };
 
-// Purpose: memory of the slots, whatever it is made of. Owns the memory. Threads: FillAddress and Deliver
-// from any thread, for different pieces at once; the pieces of a slot are delivered in order. Errors: one
-// that `done` gets means that the arena delivers nothing any more: what it copies with is lost, and the
-// daemon about to end. Invariant: the memory a client may have mapped is never unmapped from the client's
-// point of view: it lives until the last mapping is gone, or until the client said that it is (Discard).
+// Purpose: the memory of the slots, independent of its kind. Owns the memory.
+// Threads: FillAddress and Deliver from any thread, concurrently for different pieces. The pieces of a slot
+// are delivered in order.
+// Errors: an error passed to `done` means that the arena can deliver nothing more. Its copy mechanism has
+// failed, and the daemon is about to stop.
+// Invariant: memory that a client may have mapped is never unmapped under the client. It lives until the last
+// mapping is gone, or until the client has reported that it is gone (Discard).
 class Arena {
  public:
   virtual ~Arena() = default;
 
   virtual Backend backend() const = 0;
-  // The most samples of a piece; by itself a whole batch.
+  // The maximum number of samples in a piece. By default, a piece is a whole batch.
   virtual uint32_t piece_samples() const { return layout_.batch_size; }
-  // Finds memory in which to fill a piece. False: there is none before another piece's delivery is done. What
-  // was taken goes back by Deliver or Return. Any thread; blocks for nothing.
+  // Assigns memory for filling a piece. Returns false if none is free until another delivery completes.
+  // Deliver or Return releases the memory. Any thread; does not block.
   virtual bool Take(Piece* /*piece*/) { return true; }
   virtual void Return(const Piece& /*piece*/) {}
-  // Host memory that workers fill: of the piece's first sample in that tensor, the others follow without
-  // gaps. Preconditions: piece.slot < slot_count(); it was taken; Prepare gave OK for what is touched.
+  // The host memory to fill with the piece's samples of that tensor, stored without gaps. Preconditions:
+  // piece.slot < slot_count(); Take assigned memory to the piece; Prepare succeeded for the samples that are
+  // touched.
   virtual std::byte* FillAddress(const Piece& piece, size_t tensor) = 0;
-  // Sees to it that the memory of samples [begin, end) of the piece is there, counted from the batch's first;
-  // may take a while the first time. Any thread, for disjoint samples side by side. kResourceExhausted when
-  // the host has not what the pool promised.
+  // Allocates the memory for samples [begin, end) of the piece; both are indexes in the batch. May be slow on
+  // first use. Any thread, concurrently for disjoint samples. kResourceExhausted when the host lacks the
+  // memory, even though the pool granted it.
   virtual Status Prepare(const Piece& /*piece*/, uint32_t /*begin*/, uint32_t /*end*/) { return OkStatus(); }
 
-  // Makes a piece visible to clients and then calls `done` exactly once, on this or on another thread. Its
-  // memory must not be written until then, and is anybody's after. On the host the slot is the client's
-  // memory already: `done` is called at once.
+  // Makes a piece visible to clients, then calls `done` exactly once, on this or another thread. The piece's
+  // memory must not be written before that; afterwards it may be reused. On the host, the slot is the
+  // client's memory, so `done` is called immediately.
   using Done = std::function<void(Status, CopyTime)>;
-  virtual void Deliver(const Piece& piece, const SlotRange& landing, Done done) = 0;
+  virtual void Deliver(const Piece& piece, const SlotRange& range, Done done) = 0;
 
-  // While `waiting`, no slot is free and the reader wants to know of releases. On the host the clients ring
-  // for them, so there is nothing to do. A GPU cannot ring: the arena then calls the reader again and again,
-  // from another thread, until it waits no more. Any thread; called under the feed's lock, blocks for
-  // nothing.
+  // Set while no slot is free and the reader waits for releases. On the host this does nothing, because
+  // clients signal releases with the doorbell. A GPU cannot do that, so the arena polls: it calls the reader
+  // repeatedly from another thread. Any thread; does not block, and is called under the feed's lock.
   virtual void SetWaiting(const std::shared_ptr<ReleaseReader>& /*reader*/, bool /*waiting*/) {}
 
-  // Gives the pages back although somebody may still have the memory: a client that said it has not. Where
-  // that cannot be done nothing happens. The arena is of no use after it.
+  // Frees the pages although a client may still have them mapped. Called for a client that reported that it
+  // unmapped them. Does nothing where that is impossible. The arena is unusable afterwards.
   virtual void Discard() {}
 
-  // These clients ended, or were given up, without having said that they unmapped the memory. At most once,
-  // and not with Discard. On the host the kernel keeps memory that is mapped; a GPU's may have to be kept by
-  // us. NOLINTNEXTLINE(performance-unnecessary-value-param): who overrides it keeps them
+  // Reports clients that ended, or were given up, without confirming that they unmapped the memory. Called at
+  // most once, and never together with Discard. On the host, the kernel keeps mapped memory alive; memory of
+  // a GPU may have to be quarantined.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): overriders keep them
   virtual void LeaveTo(std::vector<ClientProcess> /*clients*/) {}
 
-  // What a client on that GPU maps: this, or of a group's memory on several GPUs the part that lies there. An
-  // error says why the client can have none. Any thread; may take a while.
+  // Returns the arena that a client on that GPU maps: this one, or the group's part on that GPU. Returns an
+  // error that says why the client cannot use it. Any thread; may take a while.
   virtual Result<const Arena*> At(const std::string& /*gpu_uuid*/) { return this; }
-  // One of the clients that At gave `part` for is gone. A part of a group's memory goes with the last one,
-  // unless `keep`: it has had batches, and somebody may come back for more. `remaining_mapper`: that client,
-  // if it has not said that it unmapped the part. May take a while.
-  // NOLINTNEXTLINE(performance-unnecessary-value-param): who overrides it keeps it
+  // A client that got `part` from At has left. A part of a group's memory is freed with its last client,
+  // unless `keep`: then it has received batches and clients may rejoin. `remaining_mapper` is that client if
+  // it has not confirmed that it unmapped the part. May take a while.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): overriders keep it
   virtual void LeaveAt(const Arena& /*part*/, bool /*keep*/,
                        std::optional<ClientProcess> /*remaining_mapper*/) {}
 
-  // The descriptor that a client maps; -1 when the offer carries a handle instead. Owned by the arena.
+  // The descriptor that clients map, or -1 when the offer carries an IPC handle instead. Owned by the arena.
   virtual int fd() const = 0;
   virtual std::optional<std::array<std::byte, 64>> ipc_handle() const { return {}; }
 
@@ -113,7 +116,7 @@ class Arena {
   uint32_t slot_count() const { return slot_count_; }
   const BatchLayout& layout() const { return layout_; }
   uint64_t slot_stride() const { return layout_.slot_stride; }
-  // Of all slots; what a client maps may be longer (see mapped_bytes).
+  // The size of all slots. What a client maps may be longer (see mapped_bytes).
   uint64_t bytes() const { return slot_stride() * slot_count_; }
   virtual uint64_t mapped_bytes() const { return bytes(); }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client's process, by its number and by a descriptor that tells its end.
+// A client process, identified by its pid and a pidfd.
 #pragma once
 
 #include <sys/types.h>
@@ -11,15 +11,15 @@
 
 namespace pinfeed {
 
-// Purpose: one process that may have memory of ours mapped. A value; copies share the descriptor. Threads:
-// any. Invariant: the descriptor names the process that had the number when it was opened, whoever has it
-// later.
+// Purpose: a process that may have our memory mapped. A value; copies share the descriptor. Threads: any.
+// Invariant: the descriptor refers to the original process even if the pid is reused.
 struct ClientProcess {
   pid_t pid = 0;
   std::shared_ptr<const UniqueFd> pidfd;
 
   static Result<ClientProcess> Open(pid_t pid);
-  // True once it has ended, waited for by its parent or not. What it left on a GPU may still run.
+  // True once the process has ended, even if its parent has not reaped it. Its work on a GPU may still be
+  // running.
   bool HasEnded() const;
 };
 

@@ -23,7 +23,7 @@ Result<std::unique_ptr<ControlPages>> ControlPages::Create(uint32_t slot_count) 
   ASSIGN_OR_RETURN(Mapping release,
                    Mapping::Map(release_fd.get(), kReleasePageBytes, Access::kReadOnly, true));
   UniqueFd doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!doorbell) return ErrnoStatus("eventfd for a session's doorbell", errno);
+  if (!doorbell) return ErrnoStatus("create an eventfd for a session's doorbell", errno);
   return std::unique_ptr<ControlPages>(new ControlPages(std::move(publish_fd), std::move(publish),
                                                         std::move(release_fd), std::move(release),
                                                         std::move(doorbell), slot_count));
@@ -71,8 +71,8 @@ void ControlPages::Fail(const Status& error) {
 uint64_t ControlPages::Evict(const Status& error) {
   if (state_ != FeedState::kFailed && state_ != FeedState::kEvicted) SetError(error);
   state_ = FeedState::kEvicted;
-  // Sequentially consistent, against the client's "store what is taken, then look here": one of the two sees
-  // the other's store.
+  // Must be sequentially consistent. The client stores `taken` and then loads `state`, so at least one side
+  // sees the other's store.
   PublishPage* const page = publish_page();
   page->state.store(static_cast<uint32_t>(state_), std::memory_order_seq_cst);
   if (limit_ == kUnlimited) {
@@ -96,8 +96,8 @@ void ControlPages::SetError(const Status& error) {
 }
 
 void ControlPages::SetStarved(bool starved) {
-  // Sequentially consistent, against the client's "store the release word, then look here": one of the two
-  // sees the other's store.
+  // Must be sequentially consistent. The client stores the release word and then loads `starved`, so at least
+  // one side sees the other's store.
   publish_page()->starved.store(starved ? 1 : 0, std::memory_order_seq_cst);
 }
 

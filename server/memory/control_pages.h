@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The daemon's side of a session's two shared pages and doorbell. In: finished batches. Out: descriptors the
-// client sees; the client's releases.
+// The daemon's side of a session's two shared pages and doorbell. In: finished batches. Out: descriptors for
+// the client, and the client's releases.
 #pragma once
 
 #include <atomic>
@@ -14,44 +14,47 @@
 
 namespace pinfeed {
 
-// Purpose: publishes to one session and reads its releases. Owns: both memfds, their mappings, the doorbell
-// eventfd. Threads: the writing methods (Publish, SetState, Fail, SetStarved) are serialised by the caller
-// (the feed's lock); reads from any thread. Errors: none after creation; whatever the client writes is a
-// number that is compared, never an index or a length. Invariants: 1. the published count, state and limit
-// are kept in private memory and never read back from the page; 2. a descriptor is complete before its count
-// is visible (I2).
+// Purpose: publishes batches to one session and reads its releases.
+// Owns: both memfds, their mappings, and the doorbell eventfd.
+// Threads: the caller serialises the writing methods (Publish, SetState, Fail, Evict, SetStarved) with the
+// feed's lock. Reads are allowed from any thread.
+// Errors: none after creation. Values written by the client are only compared, never used as an index or a
+// length.
+// Invariants:
+// 1. The published count, state and limit are kept in private memory and never read back from the page.
+// 2. A descriptor is complete before the count that includes it is visible (I2).
 class ControlPages {
  public:
   static Result<std::unique_ptr<ControlPages>> Create(uint32_t slot_count);
 
   int publish_fd() const { return publish_fd_.get(); }
   int release_fd() const { return release_fd_.get(); }
-  // To be watched for edges and never read: the client shares the descriptor's flags and could make a read
+  // Watch it edge-triggered and never read it: the client shares its file status flags and could make a read
   // block.
   int doorbell_fd() const { return doorbell_.get(); }
 
-  // Stores the descriptor with its sequence number filled in, raises the count, wakes the client. A no-op
+  // Stores the descriptor with its sequence number, increases the count, and wakes the client. Does nothing
   // unless the state is kRunning.
   void Publish(const BatchDescriptor& descriptor);
   // kFailed, kEnded and kEvicted are final: later states are ignored.
   void SetState(FeedState state);
   // Sets kFailed with the error's code and (truncated) message.
   void Fail(const Status& error);
-  // Sets kEvicted likewise, in whatever state; a failure's own message stays. Returns how many of the
-  // published batches the client has taken, by its own account: it takes no other.
+  // Sets kEvicted with the error in any state; a failed session keeps its own message. Returns how many
+  // published batches the client reports as taken. The client can take no others.
   uint64_t Evict(const Status& error);
   void SetStarved(bool starved);
 
   uint64_t published() const { return published_.load(std::memory_order_relaxed); }
   FeedState state() const { return state_; }
-  // What the client wrote as released for the slot: any value at all. Precondition: slot < kMaxSlots.
+  // The generation that the client wrote for the slot. It can be any value. Precondition: slot < kMaxSlots.
   uint64_t Released(uint32_t slot) const;
 
-  // Which session's they are, for who watches from outside.
+  // The id of the session that owns the pages, for tracing.
   void set_session(uint64_t id) { session_.store(id, std::memory_order_relaxed); }
   uint64_t session() const { return session_.load(std::memory_order_relaxed); }
 
-  // What the client claims about itself.
+  // Statistics reported by the client; not trusted.
   struct ClientStats {
     uint64_t taken = 0;
     uint64_t wait_ns = 0;
@@ -74,7 +77,7 @@ class ControlPages {
   UniqueFd release_fd_;
   Mapping release_;
   UniqueFd doorbell_;
-  std::atomic<uint64_t> published_{0};  // status reads it from other threads
+  std::atomic<uint64_t> published_{0};  // status reads it on other threads
   std::atomic<uint64_t> session_{0};
   FeedState state_ = FeedState::kRunning;
   uint64_t limit_ = kUnlimited;

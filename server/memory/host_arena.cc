@@ -11,7 +11,8 @@ namespace pinfeed {
 
 Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, uint32_t slot_count,
                                                      bool shared, MemoryBudget& pool,
-                                                     std::optional<uid_t> user, HostMemoryQuarantine* kept) {
+                                                     std::optional<uid_t> user,
+                                                     HostMemoryQuarantine* quarantine) {
   if (slot_count < kMinSlots || slot_count > kMaxSlots) {
     return InvalidArgument("slots: " + std::to_string(slot_count) + " is not within " +
                            std::to_string(kMinSlots) + ".." + std::to_string(kMaxSlots));
@@ -24,36 +25,36 @@ Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, 
 
   auto lease = pool.Reserve(bytes, user);
   if (!lease.ok()) return lease.status().WithContext(what);
-  auto promise = HostMemoryLedger::OfThisProcess().Ask(bytes);
-  if (!promise.ok()) return promise.status().WithContext(what);
+  auto reservation = HostMemoryLedger::ForThisProcess().Reserve(bytes);
+  if (!reservation.ok()) return reservation.status().WithContext(what);
   const auto made = CreateEmptyMemfd("pinfeed-arena", bytes);
   if (!made.ok()) return made.status().WithContext(what);
   auto fd = ReopenMemfd(made->get(), Access::kReadWrite);
   if (!fd.ok()) return fd.status().WithContext(what);
   auto client_fd = ReopenMemfd(made->get(), shared ? Access::kReadOnly : Access::kReadWrite);
   if (!client_fd.ok()) return client_fd.status().WithContext(what);
-  // The daemon's writable mapping is made before the seal and keeps its rights. Mapping its pages is left to
-  // the workers, who do it side by side in the first use of each slot.
+  // The daemon's writable mapping is created before the seal and stays writable. Workers fault in its pages
+  // in parallel on each slot's first use.
   auto memory = Mapping::Map(fd->get(), bytes, Access::kReadWrite, /*populate=*/false);
   if (!memory.ok()) return memory.status().WithContext(what);
   if (shared) RETURN_IF_ERROR(SealAgainstNewWriters(fd->get()));
 
   return std::unique_ptr<HostArena>(new HostArena(
-      RandomBytes<ArenaId>(), slot_count, layout, std::move(lease).value(), std::move(promise).value(),
-      std::move(fd).value(), std::move(client_fd).value(), std::move(memory).value(), kept));
+      RandomBytes<ArenaId>(), slot_count, layout, std::move(lease).value(), std::move(reservation).value(),
+      std::move(fd).value(), std::move(client_fd).value(), std::move(memory).value(), quarantine));
 }
 
 HostArena::~HostArena() {
   client_fd_.reset();
-  if (kept_ == nullptr || HasNoOtherUser(fd_.get())) return;
+  if (quarantine_ == nullptr || HasNoOtherUser(fd_.get())) return;
   memory_ = Mapping();
-  kept_->Add(std::move(fd_), std::move(lease_));
+  quarantine_->Add(std::move(fd_), std::move(lease_));
 }
 
 Status HostArena::Prepare(const Piece& piece, uint32_t begin, uint32_t end) {
   if (slots_[piece.slot].load(std::memory_order_acquire) == SlotMemory::kWhole) return OkStatus();
-  const Status there = Claim(piece.slot);
-  if (!there.ok()) return there.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
+  const Status claimed = Claim(piece.slot);
+  if (!claimed.ok()) return claimed.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
   for (size_t t = 0; t < layout().tensors.size(); ++t) {
     const uint64_t bytes = layout().tensors[t].sample_bytes;
     const Status populated =
@@ -68,8 +69,8 @@ Status HostArena::Claim(uint32_t slot) {
   if (slots_[slot].load(std::memory_order_acquire) != SlotMemory::kNone) return OkStatus();
   const MutexLock lock(mutex_);
   if (slots_[slot].load(std::memory_order_relaxed) != SlotMemory::kNone) return OkStatus();
-  RETURN_IF_ERROR(promise_.Begin(slot_stride()));
-  slots_[slot].store(SlotMemory::kTaking, std::memory_order_release);
+  RETURN_IF_ERROR(reservation_.BeginAllocation(slot_stride()));
+  slots_[slot].store(SlotMemory::kAllocating, std::memory_order_release);
   return OkStatus();
 }
 
@@ -78,20 +79,21 @@ Status HostArena::AllocateSlot(uint32_t slot) {
   if (slots_[slot].load(std::memory_order_relaxed) == SlotMemory::kWhole) return OkStatus();
   const Status allocated = AllocateMemfd(fd_.get(), slot * slot_stride(), slot_stride());
   if (!allocated.ok()) return allocated.WithContext("slot " + std::to_string(slot) + " of an arena");
-  SetTaken(slot, SlotMemory::kWhole);
+  SetAllocated(slot, SlotMemory::kWhole);
   return OkStatus();
 }
 
-void HostArena::SetTaken(uint32_t slot, SlotMemory memory) {
-  if (slots_[slot].exchange(memory, std::memory_order_acq_rel) == SlotMemory::kTaking)
-    promise_.End(slot_stride());
+void HostArena::SetAllocated(uint32_t slot, SlotMemory memory) {
+  if (slots_[slot].exchange(memory, std::memory_order_acq_rel) == SlotMemory::kAllocating)
+    reservation_.EndAllocation(slot_stride());
 }
 
 void HostArena::Deliver(const Piece& piece, const SlotRange& /*landing*/, Done done) {
-  // All its samples were prepared. A shorter batch leaves a rest of the slot: too little to be told apart.
+  // Every sample of the piece was prepared. A shorter batch leaves the end of the slot unallocated; that
+  // amount is too small to track.
   const bool whole = piece.begin == 0 && piece.end == layout().batch_size;
   if (slots_[piece.slot].load(std::memory_order_acquire) != SlotMemory::kWhole)
-    SetTaken(piece.slot, whole ? SlotMemory::kWhole : SlotMemory::kTaken);
+    SetAllocated(piece.slot, whole ? SlotMemory::kWhole : SlotMemory::kPartial);
   done(OkStatus(), {});
 }
 

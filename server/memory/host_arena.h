@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arena of the host backend: a sealed memfd. The slot a worker fills is the memory the client reads.
+// The arena of the host backend: a sealed memfd. Workers fill the same memory that clients read.
 #pragma once
 
 #include <array>
@@ -19,16 +19,16 @@ namespace pinfeed {
 
 class HostArena final : public Arena {
  public:
-  // Charges `pool` and maps slot_count slots. Their memory is made by the workers who first fill it, side by
-  // side: the first batch waits for its own alone. With `shared` the memory is sealed so that
-  // clients can only map it for reading. kInvalidArgument when slot_count is not within kMinSlots..kMaxSlots;
-  // kResourceExhausted with the numbers when it does not fit, is more than the user may have, or the host has
-  // not the memory. When somebody has the memory at the end, `kept` (which outlives the arena) gets its
-  // charge; null: it goes back.
+  // Charges `pool` and maps slot_count slots. Workers allocate the slots' memory in parallel when they first
+  // fill it, so the first batch waits only for its own slot. With `shared`, the memory is sealed so that
+  // clients can only map it for reading. If a process still uses the memory at the end, its charge moves to
+  // `quarantine`, which outlives the arena; with null, the charge is released.
+  // kInvalidArgument when slot_count is not within kMinSlots..kMaxSlots. kResourceExhausted, with numbers,
+  // when the pool, the user's limit or the host's memory is exceeded.
   static Result<std::unique_ptr<HostArena>> Create(const BatchLayout& layout, uint32_t slot_count,
                                                    bool shared, MemoryBudget& pool,
                                                    std::optional<uid_t> user = std::nullopt,
-                                                   HostMemoryQuarantine* kept = nullptr);
+                                                   HostMemoryQuarantine* quarantine = nullptr);
   ~HostArena() override;
 
   Backend backend() const override { return Backend::kHost; }
@@ -37,37 +37,37 @@ class HostArena final : public Arena {
     return memory_.data() + piece.slot * slot_stride() + place.offset + piece.begin * place.sample_bytes;
   }
   Status Prepare(const Piece& piece, uint32_t begin, uint32_t end) override PF_EXCLUDES(mutex_);
-  void Deliver(const Piece& piece, const SlotRange& landing, Done done) override;
-  // Not of a shared arena: the kernel punches no hole into memory that is sealed against writers.
+  void Deliver(const Piece& piece, const SlotRange& range, Done done) override;
+  // Has no effect on a shared arena: the kernel punches no holes into memory sealed against writers.
   void Discard() override { DiscardMemfd(fd_.get(), bytes()); }
   int fd() const override { return client_fd_.get(); }
 
  private:
   HostArena(const ArenaId& id, uint32_t slot_count, const BatchLayout& layout, BudgetLease lease,
-            HostMemoryLedger::Reservation promise, UniqueFd fd, UniqueFd client_fd, Mapping memory,
-            HostMemoryQuarantine* kept)
+            HostMemoryLedger::Reservation reservation, UniqueFd fd, UniqueFd client_fd, Mapping memory,
+            HostMemoryQuarantine* quarantine)
       : Arena(id, slot_count, layout),
         lease_(std::move(lease)),
-        promise_(std::move(promise)),
-        kept_(kept),
+        reservation_(std::move(reservation)),
+        quarantine_(quarantine),
         fd_(std::move(fd)),
         client_fd_(std::move(client_fd)),
         memory_(std::move(memory)) {}
 
-  // Of a slot: none of it, as much as a worker gets to, as much as a batch took, all of it.
-  enum class SlotMemory : uint8_t { kNone, kTaking, kTaken, kWhole };
+  // How much of a slot is allocated: nothing; being allocated; enough for the batches so far; everything.
+  enum class SlotMemory : uint8_t { kNone, kAllocating, kPartial, kWhole };
   Status Claim(uint32_t slot) PF_EXCLUDES(mutex_);
   Status AllocateSlot(uint32_t slot) PF_EXCLUDES(mutex_);
-  // What was claimed is there.
-  void SetTaken(uint32_t slot, SlotMemory memory);
+  // Records that the claimed memory is allocated.
+  void SetAllocated(uint32_t slot, SlotMemory memory);
 
   BudgetLease lease_;
-  HostMemoryLedger::Reservation promise_;
-  Mutex mutex_;  // a leaf: held while a slot is allocated or claimed
+  HostMemoryLedger::Reservation reservation_;
+  Mutex mutex_;  // leaf lock, held while a slot is allocated or claimed
   std::array<std::atomic<SlotMemory>, kMaxSlots> slots_{};
-  HostMemoryQuarantine* const kept_;
+  HostMemoryQuarantine* const quarantine_;
   UniqueFd fd_;
-  UniqueFd client_fd_;  // an opening of its own: its users are not taken for us
+  UniqueFd client_fd_;  // opened separately, so that its users are told apart from ours
   Mapping memory_;
 };
 

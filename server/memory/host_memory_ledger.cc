@@ -6,56 +6,56 @@
 namespace pinfeed {
 namespace {
 
-// What the daemon takes besides arenas: buffers of workers, calls, pages of sessions, the kernel's own for
-// them. Half of it may have been taken by the time that a slot is.
-constexpr uint64_t kKeptBytes = uint64_t{16} << 20;
+// Headroom for the daemon's memory outside of arenas: worker buffers, calls, session pages and kernel memory.
+// Half of it may be used up by the time that a slot is allocated.
+constexpr uint64_t kDaemonHeadroomBytes = uint64_t{16} << 20;
 
 }  // namespace
 
-HostMemoryLedger& HostMemoryLedger::OfThisProcess() {
-  static HostMemoryLedger room([](uint64_t enough_bytes) { return ReadHostMemory({}, enough_bytes); });
-  return room;
+HostMemoryLedger& HostMemoryLedger::ForThisProcess() {
+  static HostMemoryLedger ledger([](uint64_t enough_bytes) { return ReadHostMemory({}, enough_bytes); });
+  return ledger;
 }
 
-Status HostMemoryLedger::Check(uint64_t bytes, uint64_t kept_bytes) const {
-  // What cannot be told, as no descriptor is left for reading it, say, is the kernel's to refuse.
-  const Result<HostMemory> told = read_(bytes + kept_bytes);
-  if (!told.ok() || told->available_bytes >= bytes + kept_bytes) return OkStatus();
-  const HostMemory& memory = *told;
+Status HostMemoryLedger::Check(uint64_t bytes, uint64_t headroom_bytes) const {
+  // If the available memory cannot be read, for example without free descriptors, the kernel decides.
+  const Result<HostMemory> read = read_(bytes + headroom_bytes);
+  if (!read.ok() || read->available_bytes >= bytes + headroom_bytes) return OkStatus();
+  const HostMemory& memory = *read;
   return ResourceExhausted(
-      "the host has not the memory: of what " + memory.available_by + " allows, " +
-      ExactByteSize(memory.available_bytes) + " are left, where feeds have yet to take " +
-      ExactByteSize(bytes) + " and " + ByteSize(kept_bytes) +
-      " are kept for the daemon itself; use smaller batches or fewer slots, close a feed, or have the "
+      "the host has too little memory: of what " + memory.available_by + " allows, " +
+      ExactByteSize(memory.available_bytes) + " are left, but feeds still need " + ExactByteSize(bytes) +
+      " and " + ByteSize(headroom_bytes) +
+      " are reserved for the daemon itself; use smaller batches or fewer slots, close a feed, or have the "
       "operator give the daemon more memory or a smaller pool_bytes");
 }
 
-Result<HostMemoryLedger::Reservation> HostMemoryLedger::Ask(uint64_t bytes) {
-  Reservation promise(this, bytes);  // counted from now on, so that two who ask at once see each other
-  RETURN_IF_ERROR(Check(reserved_ += bytes, kKeptBytes));
-  return promise;
+Result<HostMemoryLedger::Reservation> HostMemoryLedger::Reserve(uint64_t bytes) {
+  Reservation reservation(this, bytes);  // counted first, so that concurrent requests see each other
+  RETURN_IF_ERROR(Check(reserved_ += bytes, kDaemonHeadroomBytes));
+  return reservation;
 }
 
 HostMemoryLedger::Reservation::~Reservation() {
-  room_->taking_ -= taking_;
-  room_->reserved_ -= left_;
+  ledger_->allocating_ -= allocating_;
+  ledger_->reserved_ -= unallocated_;
 }
 
-Status HostMemoryLedger::Reservation::Begin(uint64_t bytes) {
-  Status there = room_->Check(room_->taking_ += bytes, kKeptBytes / 2);
-  if (there.ok()) {
-    taking_ += bytes;
+Status HostMemoryLedger::Reservation::BeginAllocation(uint64_t bytes) {
+  Status available = ledger_->Check(ledger_->allocating_ += bytes, kDaemonHeadroomBytes / 2);
+  if (available.ok()) {
+    allocating_ += bytes;
   } else {
-    room_->taking_ -= bytes;
+    ledger_->allocating_ -= bytes;
   }
-  return there;
+  return available;
 }
 
-void HostMemoryLedger::Reservation::End(uint64_t bytes) {
-  taking_ -= bytes;
-  room_->taking_ -= bytes;
-  left_ -= bytes;
-  room_->reserved_ -= bytes;
+void HostMemoryLedger::Reservation::EndAllocation(uint64_t bytes) {
+  allocating_ -= bytes;
+  ledger_->allocating_ -= bytes;
+  unallocated_ -= bytes;
+  ledger_->reserved_ -= bytes;
 }
 
 }  // namespace pinfeed

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the host still has the memory that arenas in it will take. In: what an arena is promised when it is
-// made, and what of that it takes, slot by slot. Out: a refusal by name, where the kernel would have ended a
-// process: it grants shared memory first and looks for pages when they are touched or allocated.
+// Tracks whether the host still has the memory that arenas will allocate. In: reservations of arenas, and
+// their allocations, slot by slot. Out: an error instead of a process killed by the kernel, which grants
+// shared memory first and looks for pages only when they are touched or allocated.
 #pragma once
 
 #include <atomic>
@@ -14,50 +14,53 @@
 
 namespace pinfeed {
 
-// Purpose: sets what was promised and not yet taken against what the host and its control groups have left.
-// Threads: all methods from any thread; they read a few files. Errors: kResourceExhausted, with the numbers.
-// Invariant: reserved_ is the sum of what the living promises have not taken.
+// Purpose: compares reserved but not yet allocated memory with what the host and its control groups have
+// left.
+// Threads: all methods from any thread; they read a few files. Errors: kResourceExhausted, with numbers.
+// Invariant: reserved_ is the sum of what the live reservations have not allocated yet.
 class HostMemoryLedger {
  public:
-  // Reads the memory that there is; `enough_bytes` as of ReadHostMemory.
+  // Reads the available memory; `enough_bytes` as in ReadHostMemory.
   using Read = std::function<Result<HostMemory>(uint64_t enough_bytes)>;
   explicit HostMemoryLedger(Read read) : read_(std::move(read)) {}
   HostMemoryLedger(const HostMemoryLedger&) = delete;
   HostMemoryLedger& operator=(const HostMemoryLedger&) = delete;
   ~HostMemoryLedger() = default;
-  // Memory is one process's, whoever in it takes some.
-  static HostMemoryLedger& OfThisProcess();
+  // The shared ledger of this process.
+  static HostMemoryLedger& ForThisProcess();
 
-  // Purpose: memory that was there when it was asked for. Borrows: the room, which outlives it. Move-only.
-  // Threads: any.
+  // Purpose: memory that was available when it was reserved. Borrows: the ledger, which outlives it.
+  // Move-only. Threads: any.
   class Reservation {
    public:
     Reservation(Reservation&& other) noexcept
-        : room_(other.room_), left_(other.left_.exchange(0)), taking_(other.taking_.exchange(0)) {}
+        : ledger_(other.ledger_),
+          unallocated_(other.unallocated_.exchange(0)),
+          allocating_(other.allocating_.exchange(0)) {}
     Reservation& operator=(Reservation&& other) = delete;
     ~Reservation();
-    // So many bytes of it are about to be taken, if they are still there: others on this host may have taken
-    // them. On an error nothing is.
-    Status Begin(uint64_t bytes);
-    // They were taken.
-    void End(uint64_t bytes);
+    // Call before allocating `bytes` of the reservation. Checks again, because others on this host may have
+    // taken the memory. On an error, nothing is allocated.
+    Status BeginAllocation(uint64_t bytes);
+    // Call once the bytes are allocated.
+    void EndAllocation(uint64_t bytes);
 
    private:
     friend class HostMemoryLedger;
-    Reservation(HostMemoryLedger* room, uint64_t bytes) : room_(room), left_(bytes) {}
-    HostMemoryLedger* room_;
-    std::atomic<uint64_t> left_;
-    std::atomic<uint64_t> taking_{0};  // of left_
+    Reservation(HostMemoryLedger* ledger, uint64_t bytes) : ledger_(ledger), unallocated_(bytes) {}
+    HostMemoryLedger* ledger_;
+    std::atomic<uint64_t> unallocated_;
+    std::atomic<uint64_t> allocating_{0};  // part of unallocated_
   };
-  // Precondition: a pool has lent them, so that no sum overflows.
-  Result<Reservation> Ask(uint64_t bytes);
+  // Precondition: a pool has granted the bytes, so that no sum overflows.
+  Result<Reservation> Reserve(uint64_t bytes);
 
  private:
-  Status Check(uint64_t bytes, uint64_t kept_bytes) const;
+  Status Check(uint64_t bytes, uint64_t headroom_bytes) const;
 
   const Read read_;
   std::atomic<uint64_t> reserved_{0};
-  std::atomic<uint64_t> taking_{0};  // of reserved_
+  std::atomic<uint64_t> allocating_{0};  // part of reserved_
 };
 
 }  // namespace pinfeed

@@ -17,7 +17,7 @@
 namespace pinfeed {
 namespace {
 
-constexpr std::chrono::milliseconds kPause(50);
+constexpr std::chrono::milliseconds kPollInterval(50);
 
 }  // namespace
 
@@ -28,8 +28,8 @@ bool HasNoOtherUser(int fd) {
 }
 
 HostMemoryQuarantine::HostMemoryQuarantine() {
-  ::signal(SIGIO, SIG_IGN);  // comes when somebody opens memory in the moment of its lease
-  thread_ = StartThread("kept-memory", [this] { Run(); });
+  ::signal(SIGIO, SIG_IGN);  // sent if a process opens the memory during the lease check
+  thread_ = StartThread("host-quarantine", [this] { Run(); });
 }
 
 HostMemoryQuarantine::~HostMemoryQuarantine() {
@@ -45,47 +45,47 @@ void HostMemoryQuarantine::Add(UniqueFd fd, BudgetLease lease) {
   static LogPace pace(5);
   if (const auto more = pace.Admit()) {
     spdlog::warn(
-        "{} of a feed that has ended are still mapped by a process; they stay charged until they are not{}",
+        "{} of a feed that has ended are still mapped by a process; they stay charged until it unmaps them{}",
         ByteSize(lease.bytes()), *more);
   }
   const MutexLock lock(mutex_);
-  pieces_.push_back({std::move(fd), std::move(lease)});
+  entries_.push_back({std::move(fd), std::move(lease)});
   changed_.NotifyAll();
 }
 
 uint64_t HostMemoryQuarantine::bytes() const {
   uint64_t bytes = 0;
   const MutexLock lock(mutex_);
-  for (const Piece& piece : pieces_) bytes += piece.lease.bytes();
+  for (const Entry& entry : entries_) bytes += entry.lease.bytes();
   return bytes;
 }
 
 void HostMemoryQuarantine::AwaitNone(std::chrono::steady_clock::time_point deadline) {
   const MutexLock lock(mutex_);
-  while ((!pieces_.empty() || freeing_) && changed_.WaitUntil(mutex_, deadline)) {
+  while ((!entries_.empty() || freeing_) && changed_.WaitUntil(mutex_, deadline)) {
   }
 }
 
 void HostMemoryQuarantine::Run() {
   while (true) {
-    std::vector<Piece> gone;  // given back without the lock: the pages of a large one take a while
+    std::vector<Entry> gone;  // freed without the lock: freeing many pages takes a while
     {
       const MutexLock lock(mutex_);
-      while (!stopping_ && pieces_.empty()) changed_.Wait(mutex_);
+      while (!stopping_ && entries_.empty()) changed_.Wait(mutex_);
       if (stopping_) return;
-      // Two system calls a piece, and pieces are rare.
-      const auto unused = std::partition(pieces_.begin(), pieces_.end(),
-                                         [](const Piece& piece) { return !HasNoOtherUser(piece.fd.get()); });
-      gone.assign(std::move_iterator(unused), std::move_iterator(pieces_.end()));
-      pieces_.erase(unused, pieces_.end());
+      // Two system calls per entry, and entries are rare.
+      const auto unused = std::partition(entries_.begin(), entries_.end(),
+                                         [](const Entry& entry) { return !HasNoOtherUser(entry.fd.get()); });
+      gone.assign(std::move_iterator(unused), std::move_iterator(entries_.end()));
+      entries_.erase(unused, entries_.end());
       freeing_ = true;
     }
     gone.clear();
     const MutexLock lock(mutex_);
     freeing_ = false;
     changed_.NotifyAll();
-    const auto next = std::chrono::steady_clock::now() + kPause;
-    while (!stopping_ && !pieces_.empty() && changed_.WaitUntil(mutex_, next)) {
+    const auto next = std::chrono::steady_clock::now() + kPollInterval;
+    while (!stopping_ && !entries_.empty() && changed_.WaitUntil(mutex_, next)) {
     }
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory of feeds that have ended which a client has kept, farewell or not. In: arenas that somebody
-// still has open or mapped. Out: their charge, given back once nobody has.
+// Host memory of ended feeds that a client still uses, whether it sent a bye or not. In: memory that a
+// process still has open or mapped. Out: its charge, released once no process does.
 #pragma once
 
 #include <chrono>
@@ -15,15 +15,16 @@
 
 namespace pinfeed {
 
-// Whether no descriptor and no mapping of a memfd is left but `fd` and what was made of it. `fd` is one that
-// was opened anew (ReopenMemfd), since what memfd_create gives is not counted by the kernel. The kernel's
-// word is a write lease, which it grants to the only one that has a file open (fcntl(2), F_SETLEASE). True as
-// well where it knows no leases: nothing is kept then.
+// Whether `fd` and its own mappings are the only users of a memfd. `fd` must come from ReopenMemfd, because
+// the kernel does not count the descriptor from memfd_create. Uses a write lease, which the kernel grants
+// only to the sole opener (fcntl(2), F_SETLEASE). Returns true if leases are unsupported; nothing is
+// quarantined then.
 bool HasNoOtherUser(int fd);
 
-// Purpose: keeps the charge of memory that somebody keeps, so that it is not spent twice. Owns: what it is
-// given; a thread, since nobody tells when the last mapping goes. Threads: any; none blocks. Errors: none.
-// Invariant: a charge goes back when the memory is gone from every process, or with the daemon.
+// Purpose: keeps memory charged while a process still uses it, so that it is not granted twice.
+// Owns: the entries, and a thread that polls, because the kernel does not report the last unmapping.
+// Threads: any; only AwaitNone blocks. Errors: none.
+// Invariant: a charge is released when no process has the memory, or with the daemon.
 class HostMemoryQuarantine {
  public:
   HostMemoryQuarantine();
@@ -34,11 +35,11 @@ class HostMemoryQuarantine {
   // `fd` as for HasNoOtherUser.
   void Add(UniqueFd fd, BudgetLease lease) PF_EXCLUDES(mutex_);
   uint64_t bytes() const PF_EXCLUDES(mutex_);
-  // Until nothing is kept, at most until `deadline`.
+  // Waits until the quarantine is empty, at most until `deadline`.
   void AwaitNone(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);
 
  private:
-  struct Piece {
+  struct Entry {
     UniqueFd fd;
     BudgetLease lease;
   };
@@ -46,8 +47,8 @@ class HostMemoryQuarantine {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  std::vector<Piece> pieces_ PF_GUARDED_BY(mutex_);
-  bool freeing_ PF_GUARDED_BY(mutex_) = false;  // what is in pieces_ no more
+  std::vector<Entry> entries_ PF_GUARDED_BY(mutex_);
+  bool freeing_ PF_GUARDED_BY(mutex_) = false;  // entries already removed from entries_
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

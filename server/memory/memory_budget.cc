@@ -40,7 +40,7 @@ Result<BudgetLease> MemoryBudget::Reserve(uint64_t bytes, std::optional<uid_t> u
   if (bytes > capacity_bytes_) {
     return ResourceExhausted("reserve " + ExactByteSize(bytes) + " of " + names_.what + ", which has " +
                              ExactByteSize(capacity_bytes_) +
-                             " in all; ask for a smaller batch or fewer slots, or give the daemon more " +
+                             " in total; ask for a smaller batch or fewer slots, or give the daemon more " +
                              names_.key);
   }
   if (user) {

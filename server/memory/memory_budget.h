@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A budget of memory for batches: of the host, of its pinned part, of a GPU. Every arena is charged here
-// before it is made, so that the daemon never holds more than it was given, and no user more than a share.
+// A memory budget for batches: of the host, of its pinned part, or of a GPU. Every arena is charged before it
+// is created. The daemon therefore never exceeds its limit, and no user exceeds theirs.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +18,7 @@ namespace pinfeed {
 
 class MemoryBudget;
 
-// Purpose: bytes taken from the pool, given back on destruction. Move-only. Must not outlive its pool.
+// Purpose: bytes reserved from a budget, returned on destruction. Move-only. Must not outlive its budget.
 class BudgetLease {
  public:
   BudgetLease() = default;
@@ -41,12 +41,14 @@ class BudgetLease {
   std::optional<uid_t> user_;
 };
 
-// Purpose: accounts for memory. Threads: all methods from any thread, none blocks.
-// Invariants: 1. used <= capacity; 2. used is the sum of the living leases (checked on destruction: all must
-// be home); 3. no user's leases are more than max_per_user.
+// Purpose: accounts for memory. Threads: all methods from any thread; none blocks.
+// Invariants:
+// 1. used <= capacity.
+// 2. used is the sum of the live leases. The destructor checks that all have been returned.
+// 3. No user's leases exceed max_per_user.
 class MemoryBudget {
  public:
-  // For messages: what it is the memory of, and the keys that bound it.
+  // For messages: the name of the memory, and the keys that limit it.
   struct Names {
     std::string what = "the host pool";
     std::string key = "pool_bytes";
@@ -59,14 +61,14 @@ class MemoryBudget {
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
-  // For a user, or for the daemon itself. kResourceExhausted, with the bytes asked for, free and in all, when
-  // they do not fit.
+  // Reserves for a user, or for the daemon itself. kResourceExhausted, with the requested, free and total
+  // bytes, when it does not fit.
   Result<BudgetLease> Reserve(uint64_t bytes, std::optional<uid_t> user = std::nullopt) PF_EXCLUDES(mutex_);
 
   uint64_t capacity_bytes() const { return capacity_bytes_; }
   uint64_t max_per_user() const { return max_per_user_; }
   uint64_t used_bytes() const PF_EXCLUDES(mutex_);
-  // Of users that have some.
+  // Bytes by user, for users with any.
   std::map<uid_t, uint64_t> used_by_user() const PF_EXCLUDES(mutex_);
 
  private:

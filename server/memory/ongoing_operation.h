@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What threads other than workers and copy threads are at. In: their steps. Out: what the log and status tell
-// of when it hangs.
+// The current operations of threads other than workers and copy threads. In: the steps of those threads. Out:
+// what the log and status report when one hangs.
 #pragma once
 
 #include <chrono>
@@ -8,13 +8,12 @@
 
 namespace pinfeed {
 
-// One step that may wait for a driver, for workers or for storage, and when it began: all together are its
-// name.
+// A step that may wait for a driver, workers or storage. All fields together identify it.
 struct OngoingOperation {
   std::string thread;  // its name: "feed-reaper"
   std::string what;    // "freeing the memory of feed 7"
   std::chrono::steady_clock::time_point since;
-  bool storage = false;  // it waits for storage, which may take long; else for what takes milliseconds
+  bool storage = false;  // waits for storage, which may be slow; other waits take milliseconds
 
   bool operator==(const OngoingOperation& other) const = default;
 };

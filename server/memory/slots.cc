@@ -53,7 +53,7 @@ void Slots::MarkLent(uint32_t slot) {
 }
 
 void Slots::MarkFree(uint32_t slot) {
-  PF_CHECK(At(slot).state == SlotState::kLent, "only a lent slot comes back");
+  PF_CHECK(At(slot).state == SlotState::kLent, "only a lent slot becomes free");
   At(slot).state = SlotState::kFree;
 }
 

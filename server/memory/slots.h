@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of each slot: FREE -> FILLING(g) -> READY(g) -> LENT(g) -> FREE. Kept in the daemon's private
-// memory only.
+// The state of each slot: FREE -> FILLING(g) -> READY(g) -> LENT(g) -> FREE. Kept only in the daemon's
+// private memory.
 #pragma once
 
 #include <array>
@@ -13,10 +13,12 @@ namespace pinfeed {
 
 enum class SlotState : uint8_t { kFree, kFilling, kReady, kLent };
 
-// Purpose: the slot states of one arena, with their generations. No memory, no pages: a pure state machine.
-// Threads: not for concurrent use (the feed's mutex guards it). Errors: a wrong transition is a bug of ours
-// and aborts. Invariants: 1. a slot's generation grows by one each time it leaves FREE, starting at 1; 2.
-// only the four transitions happen (I1).
+// Purpose: the slot states of one arena, with their generations. A pure state machine without memory or
+// pages.
+// Threads: not thread-safe; the feed's mutex guards it. Errors: a wrong transition is a bug and aborts.
+// Invariants:
+// 1. A slot's generation starts at 1 and grows by one each time the slot leaves FREE.
+// 2. Only the four transitions happen (I1), besides Abandon.
 class Slots {
  public:
   // Precondition: count <= kMaxSlots.
@@ -27,12 +29,12 @@ class Slots {
   uint64_t generation(uint32_t slot) const;
   uint32_t CountIn(SlotState state) const;
 
-  // FREE -> FILLING(g + 1); nothing when no slot is free.
+  // FREE -> FILLING(g + 1). Empty when no slot is free.
   std::optional<uint32_t> TakeFree();
   void MarkReady(uint32_t slot);  // FILLING -> READY
   void MarkLent(uint32_t slot);   // READY -> LENT
   void MarkFree(uint32_t slot);   // LENT -> FREE
-  void Abandon(uint32_t slot);    // FILLING or READY -> FREE: never shown to anybody
+  void Abandon(uint32_t slot);    // FILLING or READY -> FREE: no client has seen it
 
  private:
   struct Slot {

@@ -33,11 +33,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kBacklog = 128;
 constexpr size_t kMaxConnections = 64;
-constexpr int kAcceptsAtOnce = 16;  // so that a flood leaves time for those who ask for something
-constexpr std::chrono::seconds kRequestTime(2);
-constexpr std::chrono::seconds kAnswerTime(10);
-constexpr std::chrono::seconds kFarewellTime(1);        // for the client to hang up, having read its answer
-constexpr std::chrono::milliseconds kAcceptPause(100);  // when no descriptor is left
+constexpr int kMaxAcceptsPerPass = 16;  // so that a flood of connections does not starve requests
+constexpr std::chrono::seconds kRequestTimeout(2);
+constexpr std::chrono::seconds kAnswerTimeout(10);
+constexpr std::chrono::seconds kCloseTimeout(1);        // for the client to read the answer and close
+constexpr std::chrono::milliseconds kAcceptPause(100);  // when no descriptors are left
 
 std::string AddressText(const sockaddr_storage& address) {
   std::array<char, INET6_ADDRSTRLEN> text{};
@@ -50,7 +50,7 @@ std::string AddressText(const sockaddr_storage& address) {
 
 }  // namespace
 
-// Purpose: the connections. Threads: Run is the thread's; the rest the owner's.
+// Purpose: owns the connections. Threads: Run is the server thread; the rest belongs to the owner.
 class HttpServer::Server {
  public:
   Server(UniqueFd listener, uint16_t port, UniqueFd stop, const Options& options)
@@ -63,7 +63,7 @@ class HttpServer::Server {
         thread_(StartThread("http", [this] { Run(); })) {}
   ~Server() {
     const uint64_t one = 1;
-    PF_CHECK(::write(stop_.get(), &one, sizeof one) == sizeof one, "an eventfd of ours takes a number");
+    PF_CHECK(::write(stop_.get(), &one, sizeof one) == sizeof one, "writing to the eventfd succeeds");
     thread_.join();
   }
   Server(const Server&) = delete;
@@ -71,7 +71,7 @@ class HttpServer::Server {
   uint16_t port() const { return port_; }
 
  private:
-  enum class Stage { kRequest, kAnswer, kFarewell };
+  enum class Stage { kRequest, kAnswer, kClosing };
   struct Connection {
     UniqueFd fd;
     std::string peer;
@@ -82,16 +82,16 @@ class HttpServer::Server {
     HttpAnswer answer = {};
     size_t sent = 0;
   };
-  using Place = std::list<Connection>::iterator;
+  using ConnectionIterator = std::list<Connection>::iterator;
 
   void Run();
   void Accept();
   void MakeRoom();
-  // These tell whether the connection goes on.
+  // The following return whether the connection stays open.
   bool Step(Connection& connection);
   bool ReadRequest(Connection& connection);
   bool WriteAnswer(Connection& connection);
-  static bool ReadFarewell(const Connection& connection);
+  static bool AwaitClose(const Connection& connection);
   HttpAnswer AnswerTo(const Connection& connection, std::string_view head);
   HttpAnswer Refused(const Connection& connection, const HttpFault& fault);
   int TimeoutMs() const;
@@ -102,29 +102,29 @@ class HttpServer::Server {
   const HttpHosts hosts_;
   Refusals& refusals_;
   HttpPages pages_;
-  std::list<Connection> connections_;  // the oldest first
-  Clock::time_point accept_from_;
-  std::thread thread_;  // last: it uses the rest
+  std::list<Connection> connections_;  // oldest first
+  Clock::time_point accept_after_;
+  std::thread thread_;  // last, because it uses the other members
 };
 
 void HttpServer::Server::Run() {
   while (true) {
     std::vector<pollfd> waits = {{stop_.get(), POLLIN, 0},
-                                 {Clock::now() < accept_from_ ? -1 : listener_.get(), POLLIN, 0}};
+                                 {Clock::now() < accept_after_ ? -1 : listener_.get(), POLLIN, 0}};
     for (const Connection& connection : connections_) {
       const short events = connection.stage == Stage::kAnswer ? POLLOUT : POLLIN;
       waits.push_back({connection.fd.get(), events, 0});
     }
     if (::poll(waits.data(), waits.size(), TimeoutMs()) < 0 && errno != EINTR) {
       refusals_.Count(Refusal::kDescriptors, ErrnoStatus("wait for HTTP requests", errno).ToString());
-      accept_from_ = Clock::now() + kAcceptPause;
+      accept_after_ = Clock::now() + kAcceptPause;
     }
     if (waits[0].revents != 0) return;
     size_t i = 2;
-    for (Place place = connections_.begin(); place != connections_.end(); ++i) {
-      const bool late = Clock::now() >= place->deadline;
-      const bool goes_on = !late && (waits[i].revents == 0 || Step(*place));
-      place = goes_on ? std::next(place) : connections_.erase(place);
+    for (ConnectionIterator connection = connections_.begin(); connection != connections_.end(); ++i) {
+      const bool late = Clock::now() >= connection->deadline;
+      const bool open = !late && (waits[i].revents == 0 || Step(*connection));
+      connection = open ? std::next(connection) : connections_.erase(connection);
     }
     if (waits[1].revents != 0) Accept();
   }
@@ -134,26 +134,26 @@ int HttpServer::Server::TimeoutMs() const {
   Clock::time_point next = Clock::time_point::max();
   for (const Connection& connection : connections_) next = std::min(next, connection.deadline);
   const Clock::time_point now = Clock::now();
-  if (now < accept_from_) next = std::min(next, accept_from_);
+  if (now < accept_after_) next = std::min(next, accept_after_);
   if (next == Clock::time_point::max()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - now);
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, INT_MAX));
 }
 
-// The oldest that has asked for nothing yet, or has its answer; else the oldest of all.
+// Drops the oldest connection without a pending answer, or else the oldest of all.
 void HttpServer::Server::MakeRoom() {
   if (connections_.size() < kMaxConnections) return;
   const auto idle = std::find_if(connections_.begin(), connections_.end(), [](const Connection& connection) {
     return connection.stage != Stage::kAnswer;
   });
-  const Place goes = idle == connections_.end() ? connections_.begin() : idle;
+  const ConnectionIterator dropped = idle == connections_.end() ? connections_.begin() : idle;
   refusals_.Count(Refusal::kHttp, "HTTP: the oldest of " + std::to_string(kMaxConnections) +
-                                      " connections, from " + goes->peer + ", made room for a new one");
-  connections_.erase(goes);
+                                      " connections, from " + dropped->peer + ", was dropped for a new one");
+  connections_.erase(dropped);
 }
 
 void HttpServer::Server::Accept() {
-  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+  for (int i = 0; i < kMaxAcceptsPerPass; ++i) {
     sockaddr_storage peer{};
     socklen_t length = sizeof peer;
     UniqueFd fd(::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&peer), &length,
@@ -162,16 +162,17 @@ void HttpServer::Server::Accept() {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
       refusals_.Count(Refusal::kDescriptors, ErrnoStatus("accept an HTTP connection", errno).ToString());
-      accept_from_ = Clock::now() + kAcceptPause;
+      accept_after_ = Clock::now() + kAcceptPause;
       return;
     }
     sockaddr_storage local{};
     length = sizeof local;
-    if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0) continue;  // gone already
+    if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0)
+      continue;  // already closed
     MakeRoom();
     connections_.push_back(
-        {std::move(fd), AddressText(peer), AddressText(local), Clock::now() + kRequestTime});
-    // Most clients have sent their request by now: they are answered before a flood could take their place.
+        {std::move(fd), AddressText(peer), AddressText(local), Clock::now() + kRequestTimeout});
+    // Most clients have already sent their request, so answer them before a flood could evict them.
     if (!Step(connections_.back())) connections_.pop_back();
   }
 }
@@ -179,7 +180,7 @@ void HttpServer::Server::Accept() {
 bool HttpServer::Server::Step(Connection& connection) {
   if (connection.stage == Stage::kRequest && !ReadRequest(connection)) return false;
   if (connection.stage == Stage::kAnswer && !WriteAnswer(connection)) return false;
-  return connection.stage != Stage::kFarewell || ReadFarewell(connection);
+  return connection.stage != Stage::kClosing || AwaitClose(connection);
 }
 
 bool HttpServer::Server::ReadRequest(Connection& connection) {
@@ -194,7 +195,8 @@ bool HttpServer::Server::ReadRequest(Connection& connection) {
     connection.in.append(chunk.data(), static_cast<size_t>(bytes));
     if (connection.in.starts_with("\r\n")) connection.in.erase(0, 2);  // RFC 9112, section 2.2
     const size_t end = connection.in.find(kEnd, searched);
-    const std::string_view head = std::string_view(connection.in).substr(0, end);  // or what there is of it
+    const std::string_view head =
+        std::string_view(connection.in).substr(0, end);  // or as much as has arrived
     const bool bare = HasBareLineFeed(head);
     if (end == std::string::npos && !bare && connection.in.size() <= kMaxHttpHeadBytes) continue;
     const bool whole = end != std::string::npos && end + kEnd.size() <= kMaxHttpHeadBytes;
@@ -206,7 +208,7 @@ bool HttpServer::Server::ReadRequest(Connection& connection) {
       connection.answer = Refused(connection, {431, "the head of the request is too long"});
     connection.in.clear();
     connection.stage = Stage::kAnswer;
-    connection.deadline = Clock::now() + kAnswerTime;
+    connection.deadline = Clock::now() + kAnswerTimeout;
     return true;
   }
 }
@@ -221,12 +223,12 @@ HttpAnswer HttpServer::Server::AnswerTo(const Connection& connection, std::strin
   if (const auto* fault = std::get_if<HttpFault>(&parsed)) return Refused(connection, *fault);
   const auto& request = std::get<HttpRequest>(parsed);
   if (hosts_.Serves(request.host, connection.local)) return pages_.Answer(request);
-  refusals_.Count(Refusal::kHttp, "HTTP from " + connection.peer + " for the host " +
-                                      QuotePath(request.host) +
-                                      ", which is none of this daemon's; http_hosts can name it");
+  refusals_.Count(Refusal::kHttp,
+                  "HTTP from " + connection.peer + " for the host " + QuotePath(request.host) +
+                      ", which is not a name of this daemon; add it to http_hosts to allow it");
   return TextAnswer(421,
-                    "pinfeedd is not served under this host name, only under localhost, the address of "
-                    "http_listen and the names in http_hosts",
+                    "pinfeedd does not serve this host name, only localhost, the address of http_listen "
+                    "and the names in http_hosts",
                     request.with_body);
 }
 
@@ -244,15 +246,15 @@ bool HttpServer::Server::WriteAnswer(Connection& connection) {
     if (bytes <= 0) return false;
     connection.sent += static_cast<size_t>(bytes);
   }
-  // Closing with bytes unread would reset the connection, and the client might lose the answer.
+  // Closing with unread bytes would reset the connection, and the client could lose the answer.
   ::shutdown(connection.fd.get(), SHUT_WR);
   connection.answer = {};
-  connection.stage = Stage::kFarewell;
-  connection.deadline = Clock::now() + kFarewellTime;
+  connection.stage = Stage::kClosing;
+  connection.deadline = Clock::now() + kCloseTimeout;
   return true;
 }
 
-bool HttpServer::Server::ReadFarewell(const Connection& connection) {
+bool HttpServer::Server::AwaitClose(const Connection& connection) {
   std::array<char, 4096> ignored;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled by recv
   const ssize_t bytes = ::recv(connection.fd.get(), ignored.data(), ignored.size(), 0);
   return bytes > 0 || (bytes < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loopback HTTP server: the live page at /, /status.json, /metrics, /healthz, /readyz.
+// The HTTP server, on the loopback by default: the live page at /, /status.json, /metrics, /healthz, /readyz.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,21 @@ namespace pinfeed {
 
 class Refusals;
 
-// Purpose: answers scrapes and probes, one request a connection. Owns: its socket, connections and thread.
-// Borrows: what the options hold, until its destruction, which joins. Threads: one of its own does all.
-// Errors: Create tells what could not be bound.
-// Invariants: 1. no client holds up another: the thread waits for none, each connection has a deadline for
-// its request and its answer, and when there are too many the oldest that has asked for nothing goes; 2. it
-// is served under names of this machine only (HttpHosts); 3. however often it is asked, a page of figures is
-// made ten times a second at most, and shared.
+// Purpose: answers scrapes and probes, one request per connection.
+// Owns: its socket, connections and thread. Borrows: what the options refer to, until the destructor, which
+// joins the thread.
+// Threads: a single thread does all the work. Errors: Create returns the reason when the address cannot be
+// bound.
+// Invariants:
+// 1. No client delays another. The thread never blocks on one, requests and answers have deadlines, and
+//    excess connections displace the oldest idle one.
+// 2. Only names of this machine are served (HttpHosts).
+// 3. Each page with figures is generated at most ten times per second and then shared.
 class HttpServer {
  public:
   struct Options {
     std::string listen;              // ADDRESS:PORT; port 0: any free one
-    std::vector<std::string> hosts;  // names to answer to, besides loopback's and the address
+    std::vector<std::string> hosts;  // names to serve besides the loopback names and the address
     const prometheus::Collectable* metrics = nullptr;
     std::function<std::string()> status_json;
     std::function<bool()> is_ready;

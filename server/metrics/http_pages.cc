@@ -40,7 +40,7 @@ std::string_view ReasonPhrase(int code) {
 
 HttpAnswer MakeAnswer(int code, std::string_view type, const std::shared_ptr<const std::string>& body,
                       bool with_body, std::string_view more_headers = {}) {
-  // No page elsewhere may embed or read these, nor a browser take them for something else than they are.
+  // Other sites must not embed or read these answers, and browsers must not guess another content type.
   std::string head = "HTTP/1.1 " + std::to_string(code) + " " + std::string(ReasonPhrase(code)) +
                      "\r\nContent-Type: " + std::string(type) +
                      "\r\nContent-Length: " + std::to_string(body->size()) +
@@ -67,11 +67,11 @@ HttpPages::HttpPages(const prometheus::Collectable& metrics, std::function<std::
       status_{std::move(status_json), {}, {}},
       is_ready_(std::move(is_ready)) {}
 
-std::shared_ptr<const std::string> HttpPages::Shared::Get() {
+std::shared_ptr<const std::string> HttpPages::CachedPage::Get() {
   const auto now = std::chrono::steady_clock::now();
-  if (body == nullptr || now - made >= kShared) {
+  if (body == nullptr || now - made >= kMaxPageAge) {
     body = std::make_shared<const std::string>(make());
-    made = now;  // when it was asked for: no figure in it is older than its age says
+    made = now;  // the time of the request, so that no figure is older than the page's age
   }
   return body;
 }
@@ -91,13 +91,14 @@ HttpAnswer HttpPages::Page(const HttpRequest& request) {
     return MakeAnswer(200, "text/html; charset=utf-8", kPage, request.with_body,
                       "Content-Security-Policy: " + std::string(kLivePagePolicy) + "\r\n");
   }
-  return TextAnswer(404, "there are /, /status.json, /metrics, /healthz and /readyz", request.with_body);
+  return TextAnswer(404, "not found; pinfeedd serves /, /status.json, /metrics, /healthz and /readyz",
+                    request.with_body);
 }
 
 HttpAnswer HttpPages::Answer(const HttpRequest& request) {
   try {
     return Page(request);
-  } catch (const std::exception& error) {  // of the libraries that make the pages
+  } catch (const std::exception& error) {  // thrown by the libraries that generate the pages
     spdlog::error("answer an HTTP request: {}", error.what());
     return TextAnswer(500, "internal error", request.with_body);
   }

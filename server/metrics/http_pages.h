@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the HTTP server has to say. In: requests. Out: answers.
+// The pages of the HTTP server. In: requests. Out: answers.
 #pragma once
 
 #include <chrono>
@@ -22,22 +22,23 @@ struct HttpAnswer {
   std::shared_ptr<const std::string> body;  // never null; empty for HEAD
 };
 
-// An answer with a line of text.
+// An answer with one line of text.
 HttpAnswer TextAnswer(int code, std::string_view text, bool with_body = true);
 
-// Purpose: the pages. Borrows: what makes them. Threads: one. Errors: what a page throws is answered with
-// 500. Invariant: figures are at most kShared old, and made no more often than that.
+// Purpose: generates the pages. Borrows: the sources of their data. Threads: one. Errors: exceptions of a
+// page are answered with 500. Invariant: figures are at most kMaxPageAge old, and generated no more often
+// than that.
 class HttpPages {
  public:
-  static constexpr std::chrono::milliseconds kShared{100};
+  static constexpr std::chrono::milliseconds kMaxPageAge{100};
 
   HttpPages(const prometheus::Collectable& metrics, std::function<std::string()> status_json,
             std::function<bool()> is_ready);
   HttpAnswer Answer(const HttpRequest& request);
 
  private:
-  // A page that many may ask for at once.
-  struct Shared {
+  // A page that is cached because many clients may request it at once.
+  struct CachedPage {
     std::function<std::string()> make;
     std::shared_ptr<const std::string> body;
     std::chrono::steady_clock::time_point made;
@@ -45,8 +46,8 @@ class HttpPages {
   };
   HttpAnswer Page(const HttpRequest& request);
 
-  Shared metrics_;
-  Shared status_;
+  CachedPage metrics_;
+  CachedPage status_;
   const std::function<bool()> is_ready_;
 };
 

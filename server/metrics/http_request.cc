@@ -20,7 +20,8 @@ bool IsTokenCharacter(char c) {
          kOthers.find(c) != std::string_view::npos;
 }
 
-// Of a header's value (RFC 9110, section 5.5). A line end of another server, or none, hides in the others.
+// Whether `c` may occur in a header value (RFC 9110, section 5.5). Other control characters could act as line
+// ends elsewhere.
 bool IsInValue(char c) {
   return c == '\t' || (static_cast<unsigned char>(c) >= ' ' && c != 0x7F);
 }
@@ -35,7 +36,7 @@ std::string_view Trim(std::string_view text) {
   return text;
 }
 
-// Up to the next line's end, which is taken too.
+// Removes and returns the first line, without its line end.
 std::string_view TakeLine(std::string_view& rest) {
   const size_t end = rest.find(kLineEnd);
   const std::string_view line = rest.substr(0, end);
@@ -43,7 +44,7 @@ std::string_view TakeLine(std::string_view& rest) {
   return line;
 }
 
-// The address as inet_ntop writes it; nothing when it is none of the family.
+// The address as inet_ntop writes it; empty when it is not of that family.
 std::optional<std::string> Address(int family, const std::string& text) {
   std::array<unsigned char, sizeof(in6_addr)> binary{};
   std::array<char, INET6_ADDRSTRLEN> out{};
@@ -52,19 +53,19 @@ std::optional<std::string> Address(int family, const std::string& text) {
   return std::string(out.data());
 }
 
-// The origin form, a path, or the absolute form, a whole URI, of which the host takes precedence (RFC 9112,
-// section 3.2). `out.host` stays empty without one.
+// Parses the origin form, a path, or the absolute form, a URI, whose host takes precedence (RFC 9112, section
+// 3.2). `out.host` stays empty for a path.
 std::optional<HttpFault> ParseTarget(std::string_view target, HttpRequest& out) {
   constexpr std::string_view kScheme = "http://";
   if (EqualsIgnoringCase(target.substr(0, kScheme.size()), kScheme)) {
     target.remove_prefix(kScheme.size());
     const size_t end = std::min(target.find_first_of("/?"), target.size());
     out.host = NormalHost(target.substr(0, end));
-    if (out.host.empty()) return HttpFault{400, "the request's URI names no host"};
+    if (out.host.empty()) return HttpFault{400, "the URI of the request has no host"};
     target.remove_prefix(end);
     if (target.empty() || target.front() == '?') target = "/";
   }
-  if (target.empty() || target.front() != '/') return HttpFault{400, "the request names no path"};
+  if (target.empty() || target.front() != '/') return HttpFault{400, "the request has no valid path"};
   out.path = target.substr(0, target.find('?'));
   return std::nullopt;
 }
@@ -72,18 +73,18 @@ std::optional<HttpFault> ParseTarget(std::string_view target, HttpRequest& out) 
 std::optional<HttpFault> ParseRequestLine(std::string_view line, HttpRequest& out) {
   const size_t first = line.find(' ');
   const size_t last = line.rfind(' ');
-  if (first == std::string_view::npos || last == first) return HttpFault{400, "no HTTP request"};
+  if (first == std::string_view::npos || last == first) return HttpFault{400, "malformed request line"};
   const std::string_view method = line.substr(0, first);
   const std::string_view target = line.substr(first + 1, last - first - 1);
   const std::string_view version = line.substr(last + 1);
-  // A later minor version is for servers of an earlier one, too (RFC 9110, section 2.5).
+  // Servers of an earlier minor version also accept later ones (RFC 9110, section 2.5).
   const bool is_1_x =
       version.size() == 8 && version.substr(0, 7) == "HTTP/1." && version[7] >= '0' && version[7] <= '9';
   if (!is_1_x)
-    return HttpFault{version.substr(0, 5) == "HTTP/" ? 505 : 400, "HTTP/1.1 and HTTP/1.0 are served"};
-  if (method != "GET" && method != "HEAD") return HttpFault{405, "only GET and HEAD are served"};
+    return HttpFault{version.substr(0, 5) == "HTTP/" ? 505 : 400, "only HTTP/1.1 and HTTP/1.0 are supported"};
+  if (method != "GET" && method != "HEAD") return HttpFault{405, "only GET and HEAD are supported"};
   if (!std::all_of(target.begin(), target.end(), IsVisible) || target.find('#') != std::string_view::npos)
-    return HttpFault{400, "the request names no path"};
+    return HttpFault{400, "the request has no valid path"};
   out.with_body = method == "GET";
   return ParseTarget(target, out);
 }
@@ -91,11 +92,12 @@ std::optional<HttpFault> ParseRequestLine(std::string_view line, HttpRequest& ou
 }  // namespace
 
 std::string NormalHost(std::string_view host) {
-  if (!std::all_of(host.begin(), host.end(), IsVisible)) return {};  // no NUL, where C would see the end
+  if (!std::all_of(host.begin(), host.end(), IsVisible))
+    return {};  // also excludes NUL, which would end a C string
   const size_t bracket = host.find(']');
   const size_t colon = host.rfind(':');
   const bool bracketed = !host.empty() && host.front() == '[' && bracket != std::string_view::npos;
-  if (bracketed || host.find(':') == colon) {  // else an address of IPv6 without its brackets
+  if (bracketed || host.find(':') == colon) {  // otherwise an IPv6 address without brackets
     if (colon != std::string_view::npos && (!bracketed || colon > bracket)) {
       const std::string_view port = host.substr(colon + 1);
       if (port.size() > 5 || port.find_first_not_of("0123456789") != std::string_view::npos) return {};
@@ -139,13 +141,13 @@ std::variant<HttpRequest, HttpFault> ParseHttpHead(std::string_view head) {
       return HttpFault{400, "a header line is malformed"};
     const std::string_view value = line.substr(colon + 1);
     if (!std::all_of(value.begin(), value.end(), IsInValue))
-      return HttpFault{400, "a header's value holds a control character"};
+      return HttpFault{400, "a header value contains a control character"};
     if (!EqualsIgnoringCase(name, "host")) continue;
-    if (host) return HttpFault{400, "two Host headers"};
+    if (host) return HttpFault{400, "more than one Host header"};
     host = Trim(value);
   }
   const std::string named = NormalHost(host.value_or(""));
-  if (named.empty()) return HttpFault{400, "the request names no host"};
+  if (named.empty()) return HttpFault{400, "the request has no valid host"};
   if (request.host.empty()) request.host = named;
   return request;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page at /, made from live.html when the daemon is built.
+// The page at /, generated from live.html at build time.
 #pragma once
 
 #include <string_view>
@@ -7,7 +7,8 @@
 namespace pinfeed {
 
 extern const std::string_view kLivePage;
-// Its Content-Security-Policy: its own script and style by their hashes, /status.json, nothing else.
+// Its Content-Security-Policy. It allows only the page's own script and style, by their hashes, and requests
+// for /status.json.
 extern const std::string_view kLivePagePolicy;
 
 }  // namespace pinfeed

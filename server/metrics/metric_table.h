@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every metric of the daemon: the one table that /metrics and docs/metrics.md are made from.
+// All metrics of the daemon: the table from which /metrics and docs/metrics.md are generated.
 #pragma once
 
 #include <cstddef>
@@ -103,7 +103,7 @@ std::span<const MetricDefinition> MetricTable();
 std::string_view MetricKindName(MetricKind kind);
 std::vector<std::string> LabelNames(const MetricDefinition& definition);
 
-// docs/metrics.md.
+// The text of docs/metrics.md.
 std::string MetricsPage();
 
 }  // namespace pinfeed

@@ -22,7 +22,7 @@ double Seconds(uint64_t nanoseconds) {
   return static_cast<double>(nanoseconds) * 1e-9;
 }
 
-// Purpose: collects the families of the table. Threads: one. Invariant: labels are those of the table.
+// Purpose: builds the metric families of the table. Threads: one. Invariant: labels match the table.
 class Page {
  public:
   Page() {
@@ -57,7 +57,7 @@ class Page {
     series.histogram.sample_count = count;
     series.histogram.sample_sum = Seconds(durations.sum_ns);
   }
-  // Without the families that have no series now.
+  // Returns the families, without those that have no series.
   std::vector<MetricFamily> Take() && {
     std::erase_if(families_, [](const MetricFamily& family) { return family.metric.empty(); });
     return std::move(families_);
@@ -71,7 +71,7 @@ class Page {
     for (size_t i = 0; i < names.size(); ++i) series.label.push_back({names[i], labels[i]});
     return series;
   }
-  std::vector<MetricFamily> families_;  // one a row of the table
+  std::vector<MetricFamily> families_;  // one per row of the table
 };
 
 void AddCodes(Metric metric, const CodeCounts& counts, Page& page) {
@@ -171,7 +171,7 @@ void AddSession(const SessionSnapshot& session, const std::string& feed, Page& p
   page.Add(Metric::kSessionInfo, 1,
            {id, feed, std::to_string(session.pid), std::to_string(session.uid), session.state});
   page.Add(Metric::kSessionBatches, session.batches_published, {id, feed});
-  if (session.state != "attached") return;  // what follows ends with the attachment
+  if (session.state != "attached") return;  // the rest exists only while the session is attached
   page.Add(Metric::kSessionSlots, session.slots_lent - session.slots_held, {id, feed, "ready"});
   page.Add(Metric::kSessionSlots, session.slots_held, {id, feed, "held"});
   page.Add(Metric::kSessionLeaseAge, session.oldest_lease_seconds, {id, feed});
@@ -180,8 +180,8 @@ void AddSession(const SessionSnapshot& session, const std::string& feed, Page& p
              {id, feed, std::string(kStallCauseNames[i])});
 }
 
-// The users that have the most, and the others in one: users come and go, and a label for each would stay in
-// every database.
+// Adds the users with the most memory, and the sum of the others. Users come and go, and every label value
+// would stay in the database.
 void AddUsers(const DaemonSnapshot& snapshot, Page& page) {
   std::vector<UserSnapshot> users = snapshot.users;
   std::stable_sort(users.begin(), users.end(), [](const UserSnapshot& a, const UserSnapshot& b) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The snapshot as Prometheus metrics. In: one DaemonSnapshot a scrape. Out: families of the text format.
+// Exports the snapshot as Prometheus metrics. In: one DaemonSnapshot per scrape. Out: metric families.
 #pragma once
 
 #include <prometheus/collectable.h>
@@ -12,12 +12,12 @@
 
 namespace pinfeed {
 
-// Users with series of their own at one time; what the others have is summed under "others".
+// The maximum number of users with their own series. The rest are summed under "others".
 inline constexpr size_t kMaxUsersNamed = 20;
 
-// Purpose: makes metrics at scrape time, so that sessions and feeds that ended leave no series behind. Owns:
+// Purpose: generates metrics at scrape time, so that ended sessions and feeds leave no series behind. Owns:
 // the snapshot function, whose captures must outlive it. Threads: Collect from any thread. Errors: none.
-// Invariant: counters only grow over the daemon's life.
+// Invariant: counters only increase during the daemon's life.
 class MetricsCollector final : public prometheus::Collectable {
  public:
   MetricsCollector(std::string version, SnapshotFunction snapshot)
@@ -30,7 +30,7 @@ class MetricsCollector final : public prometheus::Collectable {
   const SnapshotFunction snapshot_;
 };
 
-// The families of one snapshot.
+// The metric families of one snapshot.
 std::vector<prometheus::MetricFamily> MetricsOf(const DaemonSnapshot& snapshot, const std::string& version);
 
 }  // namespace pinfeed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prints docs/metrics.md. A program for the build, not installed.
+// Prints docs/metrics.md. Used by the build; not installed.
 #include <iostream>
 
 #include "server/metrics/metric_table.h"

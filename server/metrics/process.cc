@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What proc(5) tells about this process.
+// Figures of this process from proc(5) and getrusage(2).
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ uint32_t CountOpenFds() {
   for (std::filesystem::directory_iterator entry("/proc/self/fd", error), end; !error && entry != end;
        entry.increment(error))
     ++count;
-  return count == 0 ? 0 : count - 1;  // without the one that lists them
+  return count == 0 ? 0 : count - 1;  // without the descriptor of this listing
 }
 
 uint64_t ResidentBytes() {

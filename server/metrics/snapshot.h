@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the daemon is doing at one moment, as plain values. In: the parts that know. Out: GetStatus and the
-// metrics, which show the same figures.
+// The daemon's state at one moment, as plain values. In: the parts of the daemon. Out: GetStatus and the
+// metrics, which report the same figures.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +21,19 @@ struct SessionSnapshot {
   uint64_t id = 0;
   int32_t pid = 0;
   uint32_t uid = 0;
-  std::string client_name;  // by EscapeUnprintable
+  std::string client_name;  // escaped by EscapeUnprintable
   std::string state;        // "pending", "attached", "orphaned", "evicted", "left"
   std::string backend;      // "host", "vmm-fd", "cuda-ipc"
-  std::string fallback;     // why it is no better one, if that was asked for
+  std::string fallback;     // why a better requested backend is not used
   uint64_t batches_published = 0;
-  uint64_t batches_taken = 0;         // as the client says, held below batches_published
-  uint64_t batches_copied = 0;        // as the client says, held below batches_taken
-  double wait_seconds = 0;            // as the client says, held below the session's age
-  uint32_t slots_lent = 0;            // published and not released
-  uint32_t slots_held = 0;            // of these, the ones it took, as it says; the others are ready for it
-  double oldest_lease_seconds = 0;    // age of the batch it has longest; 0: it has none
-  StallTimes stall_ns{};              // of an attached one
-  std::optional<StallShares> recent;  // of stall_ns, once known
+  uint64_t batches_taken = 0;       // reported by the client, at most batches_published
+  uint64_t batches_copied = 0;      // reported by the client, at most batches_taken
+  double wait_seconds = 0;          // reported by the client, at most the session's age
+  uint32_t slots_lent = 0;          // published, not yet released
+  uint32_t slots_held = 0;          // part of slots_lent that the client reports as taken; the rest is ready
+  double oldest_lease_seconds = 0;  // age of its oldest batch; 0: it has none
+  StallTimes stall_ns{};            // while attached
+  std::optional<StallShares> recent;  // recent shares of stall_ns, once known
   uint64_t ignored_releases = 0;
 };
 
@@ -43,7 +43,7 @@ struct FeedReport {
   std::vector<SessionSnapshot> sessions;
 };
 
-// Sums over all feeds since the start, ended ones included: they never go down.
+// Sums over all feeds since the start, including ended ones. They never decrease.
 struct FeedTotals {
   uint64_t feeds = 0;
   uint64_t batches = 0;
@@ -58,28 +58,28 @@ struct FeedTotals {
   StallTimes stall_ns{};
   DurationCounts filling;
   DurationCounts lent;
-  CodeCounts failures{};  // feeds that failed, by code
+  CodeCounts failures{};  // failed feeds by code
 };
 
-// Sessions that asked for the best backend of a GPU and got a lesser one, since the start.
+// Sessions since the start that requested the best backend of a GPU and got a lesser one.
 struct FallbackCounts {
   uint64_t cuda_ipc = 0;
   uint64_t host = 0;
 };
 
-// What one user has, and may have.
+// What one user uses, and the limits per user.
 struct UserSnapshot {
   uint32_t uid = 0;
   uint32_t sessions = 0;
-  uint64_t pool_bytes = 0;    // host memory, with what it keeps of feeds that ended
-  uint64_t pinned_bytes = 0;  // staging of its feeds on GPUs
-  uint64_t gpu_bytes = 0;     // on all GPUs together, with what lingers
+  uint64_t pool_bytes = 0;    // host memory, including ended feeds that are still mapped
+  uint64_t pinned_bytes = 0;  // staging memory of feeds on GPUs
+  uint64_t gpu_bytes = 0;     // on all GPUs, including quarantined memory
 };
 struct UserLimits {
   uint32_t sessions = 0;
   uint64_t pool_bytes = 0;
   uint64_t pinned_bytes = 0;
-  uint64_t gpu_bytes = 0;  // of each GPU; of several the smallest
+  uint64_t gpu_bytes = 0;  // per GPU; the lowest limit of all GPUs
 };
 
 struct DaemonSnapshot {
@@ -91,8 +91,8 @@ struct DaemonSnapshot {
   uint32_t workers = 0;
   uint32_t workers_busy = 0;
   uint64_t worker_chunks = 0;
-  double worker_chunk_age_seconds = 0;  // of the one that a worker has been at longest; 0: all are idle
-  std::vector<HungThread> hung;         // though the daemon is ready
+  double worker_chunk_age_seconds = 0;  // oldest chunk in progress; 0: all workers are idle
+  std::vector<HungThread> hung;         // threads that hang while the daemon is ready
   WorkerPool::Durations sample_durations;
   uint64_t pool_capacity_bytes = 0;
   uint64_t pool_used_bytes = 0;
@@ -101,9 +101,9 @@ struct DaemonSnapshot {
   uint64_t resident_bytes = 0;
   double cpu_seconds = 0;
   double started_unix_seconds = 0;
-  bool config_good = true;                                     // the last attempt to load it
-  double config_unix_seconds = 0;                              // when the one that is in force was loaded
-  std::optional<double> admin_certificate_until_unix_seconds;  // nothing: no admin endpoint
+  bool config_good = true;                                     // whether the last load succeeded
+  double config_unix_seconds = 0;                              // when the current configuration was loaded
+  std::optional<double> admin_certificate_until_unix_seconds;  // empty: no admin endpoint
   std::vector<FeedReport> feeds;
   FeedTotals totals;
   uint64_t sessions_opened = 0;
@@ -111,20 +111,20 @@ struct DaemonSnapshot {
   uint32_t max_sessions = 0;
   RefusalCounts refusals{};
   FallbackCounts fallbacks;
-  CodeCounts refused_requests{};  // of these, the requests by code
+  CodeCounts refused_requests{};  // the refused requests, by code
   std::string backend;
   std::vector<GpuSnapshot> gpus;
-  std::vector<UserSnapshot> users;  // that have something, by uid
+  std::vector<UserSnapshot> users;  // users with any memory or session, by uid
   UserLimits user_limits;
-  uint64_t kept_bytes = 0;  // of pool_used_bytes: of feeds that ended, still mapped by a process
+  uint64_t kept_bytes = 0;  // part of pool_used_bytes: ended feeds that are still mapped
 };
 
 using SnapshotFunction = std::function<DaemonSnapshot()>;
 
-// Descriptors this process has open, and bytes of memory it has resident; 0 where /proc does not tell.
+// The number of open descriptors, and the resident memory in bytes; 0 where /proc is unavailable.
 uint32_t CountOpenFds();
 uint64_t ResidentBytes();
-// The limit on descriptors; the processor time of all threads so far.
+// The limit on descriptors, and the processor time of all threads.
 uint32_t MaxFds();
 double CpuSeconds();
 

@@ -75,7 +75,7 @@ Json GpuJson(const GpuSnapshot& gpu) {
           {"copy_errors", gpu.copy_errors}};
 }
 
-// Whoever reaches the port sees it: no names of samples, nor of what a operation is at.
+// Every user who reaches the port can read this, so it contains no sample names and no details of operations.
 Json HungJson(const HungThread& hung) {
   Json out = {{"thread", hung.thread}, {"seconds", std::chrono::duration<double>(hung.age).count()}};
   if (!hung.gpu.empty()) {
@@ -102,7 +102,7 @@ std::string StatusJson(const DaemonSnapshot& snapshot, const std::string& versio
   const Json status = {
       {"version", version},
       {"daemon",
-       std::to_string(snapshot.server_epoch)},  // another one after each start; too long for a number
+       std::to_string(snapshot.server_epoch)},  // differs after each start; too long for a JSON number
       {"state", snapshot.draining ? "draining" : ready},
       {"draining_seconds", snapshot.draining_seconds},
       {"uptime_seconds", snapshot.uptime_seconds},

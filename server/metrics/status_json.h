@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The snapshot as JSON, for the live page and whoever else asks over HTTP.
+// Exports the snapshot as JSON, for the live page and other HTTP clients.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace pinfeed {
 
-// Valid UTF-8, whatever names hold. HTTP knows no users, so it leaves out what not everybody on this host may
-// see: paths, error texts, names of samples. GetStatus has them.
+// Always valid UTF-8, even for malformed names. HTTP does not authenticate users, so the result leaves out
+// what not every user of the host may see: paths, error texts and sample names. GetStatus includes them.
 std::string StatusJson(const DaemonSnapshot& snapshot, const std::string& version);
 
 }  // namespace pinfeed

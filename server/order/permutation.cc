@@ -19,7 +19,7 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Purpose: the random numbers of one epoch's order: no two of (seed, epoch) share any. A value.
+// Purpose: the random numbers for one epoch's order. Different (seed, epoch) never share numbers. A value.
 class EpochRandom {
  public:
   EpochRandom(uint64_t seed, uint64_t epoch)
@@ -46,7 +46,7 @@ class EpochRandom {
   }
 
  private:
-  static constexpr uint32_t kDomain = 0x6F726472;  // keeps apart from other uses of the same seed
+  static constexpr uint32_t kDomain = 0x6F726472;  // separates this use of a seed from others
   std::array<uint32_t, 2> key_;
   std::array<uint32_t, 4> counter_;
   std::array<uint32_t, 4> block_{};
@@ -80,7 +80,8 @@ void Permutation::MakeKeys(uint64_t seed, uint64_t epoch) {
     key = uint64_t{random.Next()} << 32;
     key |= random.Next();
   }
-  // All rounds are even permutations, so that without this every order of 2^(2k) elements would be.
+  // Every round is an even permutation. Without this swap, every order of 2^(2k) elements would be even as
+  // well.
   swap_ = random.Next() & 1;
 }
 

@@ -8,14 +8,15 @@
 
 namespace pinfeed {
 
-// Purpose: a pseudo-random permutation of [0, n), a pure function of (n, seed, epoch). Up to kMaxListed
-// elements it is a list, shuffled by R. Durstenfeld's form of the Fisher-Yates shuffle (CACM 7(7), 1964, no.
-// 235) with unbiased draws from Philox: every order is equally likely. A larger one is computed, one index at
-// a time: a balanced Feistel network over the smallest even number of bits that holds n - 1, with "cycle
-// walking" (apply again until the value is below n), after J. Black and P. Rogaway, "Ciphers with Arbitrary
-// Finite Domains", CT-RSA 2002; a Feistel network is a permutation whatever its round function (M. Luby and
-// C. Rackoff, SIAM J. Comput. 17(2), 1988). Statistical quality is wanted, secrecy is not. Threads:
-// immutable.
+// Purpose: a pseudo-random permutation of [0, n), a pure function of (n, seed, epoch). Statistical quality is
+// required, secrecy is not.
+// Up to kMaxListed elements, it is a list, shuffled by R. Durstenfeld's form of the Fisher-Yates shuffle
+// (CACM 7(7), 1964, no. 235) with unbiased draws from Philox. Every order is equally likely.
+// A larger permutation is computed one index at a time. It is a balanced Feistel network over the smallest
+// even number of bits that holds n - 1, with cycle walking: it is applied again until the value is below n.
+// See J. Black and P. Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002. A Feistel network is a
+// permutation for any round function (M. Luby and C. Rackoff, SIAM J. Comput. 17(2), 1988).
+// Threads: immutable.
 class Permutation {
  public:
   static constexpr uint64_t kMaxListed = uint64_t{1} << 16;
@@ -23,7 +24,7 @@ class Permutation {
   // Precondition: n >= 1. Takes up to a millisecond and 128 KiB.
   Permutation(uint64_t n, uint64_t seed, uint64_t epoch);
 
-  // Precondition: index < n. Expected applications of the network: below 4.
+  // Precondition: index < n. The expected number of applications of the network is below 4.
   uint64_t operator()(uint64_t index) const;
 
  private:
@@ -31,10 +32,10 @@ class Permutation {
   void MakeKeys(uint64_t seed, uint64_t epoch);
 
   uint64_t n_;
-  std::vector<uint16_t> list_;  // empty when n_ > kMaxListed; then these:
+  std::vector<uint16_t> list_;  // empty when n_ > kMaxListed; the rest is used then
   int half_bits_ = 0;
   uint64_t half_mask_ = 0;
-  uint64_t swap_ = 0;  // 1: the values 0 and 1 change places
+  uint64_t swap_ = 0;  // 1: the values 0 and 1 are exchanged
   std::array<uint64_t, 8> keys_{};
 };
 

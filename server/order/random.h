@@ -10,11 +10,11 @@
 
 namespace pinfeed {
 
-// Purpose: the random numbers of one transform of one sample. A value; no two of them share a stream.
+// Purpose: the random numbers of one transform of one sample. A value. No two of them share a stream.
 class SampleRandom {
  public:
-  // Seed, epoch, sample and transform do not fit one key and counter: the first application makes the key of
-  // the second.
+  // Seed, epoch, sample and transform do not fit into one key and counter. A first application therefore
+  // derives the key of the second.
   constexpr SampleRandom(uint64_t seed, uint64_t epoch, uint64_t sample, uint32_t transform) {
     const std::array<uint32_t, 4> derived =
         Philox4x32({Low(epoch), High(epoch), transform, kDomain}, {Low(seed), High(seed)});
@@ -33,10 +33,10 @@ class SampleRandom {
   }
   // Uniform in [0, 1), a multiple of 2^-53.
   constexpr double Unit() { return static_cast<double>(Next() >> 11) * 0x1p-53; }
-  // Uniform between the two.
+  // Uniform between `low` and `high`.
   constexpr double Between(double low, double high) { return low + (high - low) * Unit(); }
-  // Uniform in [0, count). Precondition: count > 0. The high half of a 96-bit product: biased by less than
-  // count / 2^64.
+  // Uniform in [0, count). Precondition: count > 0. Takes the high half of a 96-bit product; the bias is
+  // below count / 2^64.
   constexpr uint32_t Below(uint32_t count) {
     const uint64_t random = Next();
     const uint64_t carry = ((random & 0xFFFFFFFF) * count) >> 32;

@@ -10,8 +10,8 @@
 
 namespace pinfeed {
 
-// Purpose: the orders of the two epochs asked for last: at the border of two epochs batches of both are
-// loaded. Threads: any.
+// Purpose: caches the orders of the last two requested epochs. At an epoch boundary, batches of both epochs
+// are loaded. Threads: any.
 class Sampler::Orders {
  public:
   Orders(uint64_t samples, uint64_t seed) : samples_(samples), seed_(seed) {}
@@ -19,7 +19,7 @@ class Sampler::Orders {
   std::shared_ptr<const Permutation> Of(uint64_t epoch) PF_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     if (recent_[0].order == nullptr || recent_[0].epoch != epoch) std::swap(recent_[0], recent_[1]);
-    // Made under the lock: others that need the same order would only make it again.
+    // Computed under the lock: other threads that need the same order would only compute it again.
     if (recent_[0].order == nullptr || recent_[0].epoch != epoch)
       recent_[0] = {epoch, std::make_shared<const Permutation>(samples_, seed_, epoch)};
     return recent_[0].order;
@@ -33,7 +33,7 @@ class Sampler::Orders {
   const uint64_t samples_;
   const uint64_t seed_;
   Mutex mutex_;
-  std::array<Entry, 2> recent_ PF_GUARDED_BY(mutex_);  // the last one first
+  std::array<Entry, 2> recent_ PF_GUARDED_BY(mutex_);  // most recent first
 };
 
 Result<Sampler> Sampler::Create(const FeedSpec& spec, uint64_t dataset_samples) {
@@ -54,7 +54,7 @@ Result<Sampler> Sampler::Create(const FeedSpec& spec, uint64_t dataset_samples) 
     return InvalidArgument("batch_size: " + std::to_string(spec.batch_size) + " times world_size " +
                            std::to_string(spec.world_size) + " is more than the dataset's " +
                            std::to_string(dataset_samples) +
-                           " samples, and drop_last leaves out incomplete batches");
+                           " samples, and drop_last drops incomplete batches");
   }
   return sampler;
 }
@@ -63,27 +63,27 @@ Result<Sampler::Start> Sampler::Resume(const Cursor& cursor) const {
   const bool shuffles = orders_ != nullptr;
   if (cursor.order && (*cursor.order == Order::kShuffle) != shuffles) {
     const auto name = [](bool shuffle) { return shuffle ? "shuffled" : "sequential"; };
-    return InvalidArgument(std::string("cursor.order: the state is of a ") + name(!shuffles) +
-                           " feed, this one is " + name(shuffles) +
-                           ", so its position means other samples; open the feed with the order it had");
+    return InvalidArgument(
+        std::string("cursor.order: the state is of a ") + name(!shuffles) + " feed, this one is " +
+        name(shuffles) + ", so its position refers to other samples; open the feed with the original order");
   }
   if (shuffles && cursor.seed != seed_) {
     return InvalidArgument("cursor.seed: the state is of a feed shuffled with seed " +
                            std::to_string(cursor.seed) + ", this one has seed " + std::to_string(seed_) +
-                           ", so its position means other samples; open the feed with the seed it had");
+                           ", so its position refers to other samples; open the feed with the original seed");
   }
   if (cursor.epoch > kMaxEpoch) {
     return InvalidArgument("cursor.epoch: " + std::to_string(cursor.epoch) +
                            " is above the largest possible epoch, " + std::to_string(kMaxEpoch));
   }
   const uint64_t batches = cursor.position / global_batch_;
-  // The end of an epoch: behind the last whole batch (drop_last) or behind the last sample.
+  // The end of an epoch: after the last whole batch (drop_last) or after the last sample.
   const bool at_end =
       cursor.position == samples_ || (batches == batches_per_epoch_ && cursor.position % global_batch_ == 0);
   if (at_end) return Start{cursor.epoch + 1, 0};
   if (cursor.position > samples_ || cursor.position % global_batch_ != 0) {
     return InvalidArgument("cursor: position " + std::to_string(cursor.position) +
-                           " is no border between global batches of " + std::to_string(global_batch_) +
+                           " is not a boundary between global batches of " + std::to_string(global_batch_) +
                            " samples in an epoch of " + std::to_string(samples_) +
                            "; resume with the same batch_size * world_size");
   }
@@ -91,10 +91,9 @@ Result<Sampler::Start> Sampler::Resume(const Cursor& cursor) const {
   if (shuffles && batches > 0 && cursor.version < kCursorVersion) {
     return InvalidArgument(
         "cursor.version: the state was written by an earlier pinfeed within a shuffled epoch, and this "
-        "version "
-        "shuffles otherwise, so that the rest of epoch " +
-        std::to_string(cursor.epoch) + " would hold other samples; begin the epoch again with set_epoch(" +
-        std::to_string(cursor.epoch) + "), or finish it with that version");
+        "version shuffles in another order, so the rest of epoch " +
+        std::to_string(cursor.epoch) + " would contain other samples; restart the epoch with set_epoch(" +
+        std::to_string(cursor.epoch) + "), or finish it with the earlier version");
   }
   return Start{cursor.epoch, batches};
 }
@@ -114,8 +113,8 @@ BatchPlan Sampler::Plan(uint64_t epoch, uint64_t batch_index) const {
 }
 
 BatchSamples Sampler::SamplesOf(const BatchPlan& plan) const {
-  // In a whole batch a rank's block is batch_size long, in an incomplete one plan.samples: either way
-  // plan.samples.
+  // A rank's block has batch_size samples in a whole batch and plan.samples in an incomplete one. In both
+  // cases that equals plan.samples.
   const uint64_t first = plan.batch_index * global_batch_ + rank_ * plan.samples;
   return {orders_ == nullptr ? nullptr : orders_->Of(plan.epoch), first, samples_};
 }

@@ -16,15 +16,15 @@ namespace pinfeed {
 struct BatchPlan {
   uint64_t epoch = 0;
   uint64_t batch_index = 0;    // within the epoch
-  uint64_t next_position = 0;  // global samples of the epoch consumed once this batch is
-  uint32_t samples = 0;        // of this rank; >= 1
+  uint64_t next_position = 0;  // global sample position after this batch
+  uint32_t samples = 0;        // for this rank; >= 1
   bool last_of_epoch = false;
 };
 
-// Purpose: the dataset indexes of one batch's samples. Owns a share of the epoch's order. Threads: immutable.
+// Purpose: the dataset indexes of one batch's samples. Shares the epoch's order. Threads: immutable.
 class BatchSamples {
  public:
-  // `order`: null when it is the dataset's.
+  // `order` is null for the dataset's own order.
   BatchSamples(std::shared_ptr<const Permutation> order, uint64_t first_position, uint64_t dataset_samples)
       : order_(std::move(order)), first_(first_position), dataset_samples_(dataset_samples) {}
 
@@ -40,26 +40,29 @@ class BatchSamples {
   uint64_t dataset_samples_;
 };
 
-// Purpose: the order of a feed. Batch k of an epoch covers global positions [k*G, (k+1)*G), G = batch_size *
-// world_size; rank r takes the r-th block of batch_size. The last, incomplete global batch is left out
-// (drop_last) or spread evenly: every rank gets ceil(rest / world_size) samples, the missing ones taken again
-// from the epoch's start, so that no rank has a batch more than another. Owns: the orders of the last epochs
-// that were asked for, which copies share. Threads: all methods may be called from any thread. Invariants: 1.
-// the ids of an epoch's positions 0..N-1 are a permutation of 0..N-1; 2. the concatenation over ranks of
-// batch k depends on batch_size * world_size only, not on world_size.
+// Purpose: the order of a feed's samples. Batch k of an epoch covers global positions [k*G, (k+1)*G), with G
+// = batch_size * world_size. Rank r takes the r-th block of batch_size. The last, incomplete global batch is
+// dropped (drop_last) or divided evenly: every rank gets ceil(rest / world_size) samples. Missing samples are
+// repeated from the epoch's start, so that every rank has the same number of batches.
+// Owns: the orders of the last requested epochs; copies share them. Threads: all methods from any thread.
+// Invariants:
+// 1. The ids of an epoch's positions 0..N-1 are a permutation of 0..N-1.
+// 2. The concatenation of batch k over all ranks depends only on batch_size * world_size, not on world_size.
 class Sampler {
  public:
-  // kInvalidArgument when the dataset is empty, or too small for one batch (drop_last). Precondition:
+  // kInvalidArgument when the dataset is empty, or too small for one batch with drop_last. Precondition:
   // CheckFeedSpec found no fault.
   static Result<Sampler> Create(const FeedSpec& spec, uint64_t dataset_samples);
 
   uint64_t batches_per_epoch() const { return batches_per_epoch_; }
   uint64_t global_batch() const { return global_batch_; }
 
-  // The epoch and batch index at which `cursor` resumes; the epoch is at most kMaxEpoch + 1. kInvalidArgument
-  // when its position is no batch border (another global batch size) or lies behind the epoch's end, its
-  // epoch is above kMaxEpoch, its order is not the spec's, its seed is not the spec's though that shuffles,
-  // or an older version shuffled the rest of the epoch in another order.
+  // The epoch and batch index at which `cursor` resumes. The epoch is at most kMaxEpoch + 1. kInvalidArgument
+  // when:
+  // - the position is not a batch boundary (another global batch size) or is beyond the epoch's end;
+  // - the epoch is above kMaxEpoch;
+  // - the order, or the seed of a shuffled feed, differs from the spec;
+  // - an older version shuffled the rest of the epoch in another order.
   struct Start {
     uint64_t epoch;
     uint64_t batch_index;
@@ -69,7 +72,7 @@ class Sampler {
 
   // Precondition: batch_index < batches_per_epoch().
   BatchPlan Plan(uint64_t epoch, uint64_t batch_index) const;
-  // The first call in an epoch makes its order: see Permutation.
+  // The first call in an epoch computes its order: see Permutation.
   BatchSamples SamplesOf(const BatchPlan& plan) const;
 
  private:
@@ -82,7 +85,7 @@ class Sampler {
   uint64_t rank_ = 0;
   uint64_t world_size_ = 1;
   uint64_t seed_ = 0;
-  std::shared_ptr<Orders> orders_;  // null: samples come in the dataset's order
+  std::shared_ptr<Orders> orders_;  // null: samples are in the dataset's order
 };
 
 }  // namespace pinfeed

@@ -6,8 +6,8 @@
 namespace pinfeed {
 namespace {
 
-// A trainer that waits in slices of a timeout is between two of them for less than this.
-constexpr uint64_t kQuietNs = 2'000'000;
+// A trainer that waits in several timed calls is between two of them for less than this.
+constexpr uint64_t kMaxWaitGapNs = 2'000'000;
 
 }  // namespace
 
@@ -40,7 +40,7 @@ void FeedTrace::Copied(uint32_t slot, const BatchPlan& plan, uint32_t samples, c
   Record(span);
 }
 
-void FeedTrace::FollowRun() {
+void FeedTrace::SyncRun() {
   if (run_ == tracer_->run()) return;
   run_ = tracer_->run();
   lendings_.fill({});
@@ -48,25 +48,25 @@ void FeedTrace::FollowRun() {
 
 void FeedTrace::SlotLent(uint32_t slot, const BatchDescriptor& batch, uint64_t now_ns) {
   if (now_ns == 0 || !On()) return;
-  FollowRun();
-  Draw(slot, now_ns, true);  // a queue passes on what a session had that left
+  SyncRun();
+  EndLending(slot, now_ns, true);  // a queue hands a departed session's batch to another session
   lendings_[slot] = {now_ns, batch.epoch, batch.batch_index, batch.samples};
 }
 
 void FeedTrace::SlotReleased(uint32_t slot) {
   if (!On()) return;
-  FollowRun();
-  Draw(slot, TraceClockNs(), false);
+  SyncRun();
+  EndLending(slot, TraceClockNs(), false);
 }
 
 void FeedTrace::FinishSlots() {
   if (!On()) return;
-  FollowRun();
+  SyncRun();
   const uint64_t now = TraceClockNs();
-  for (uint32_t slot = 0; slot < kMaxSlots; ++slot) Draw(slot, now, true);
+  for (uint32_t slot = 0; slot < kMaxSlots; ++slot) EndLending(slot, now, true);
 }
 
-void FeedTrace::Draw(uint32_t slot, uint64_t now_ns, bool open) {
+void FeedTrace::EndLending(uint32_t slot, uint64_t now_ns, bool open) {
   Lending& lending = lendings_[slot];
   if (lending.since_ns == 0) return;
   TraceSpan span;
@@ -82,7 +82,7 @@ void FeedTrace::Draw(uint32_t slot, uint64_t now_ns, bool open) {
   lending = {};
 }
 
-void FeedTrace::Follow(ClientTrace& client, const ControlPages& pages) const {
+void FeedTrace::SyncClient(ClientTrace& client, const ControlPages& pages) const {
   if (client.run_ == tracer_->run()) return;
   client = ClientTrace();
   client.run_ = tracer_->run();
@@ -93,9 +93,9 @@ void FeedTrace::Follow(ClientTrace& client, const ControlPages& pages) const {
 void FeedTrace::Publishing(ClientTrace& client, const ControlPages& pages, const BatchDescriptor& batch,
                            uint64_t now_ns) {
   if (now_ns == 0 || !On()) return;
-  Follow(client, pages);
-  Look(client, pages, now_ns);
-  if (client.doing_ == ClientTrace::Doing::kWait && client.woken_ns_ == 0) client.woken_ns_ = now_ns;
+  SyncClient(client, pages);
+  Observe(client, pages, now_ns);
+  if (client.activity_ == ClientTrace::Activity::kWait && client.woken_ns_ == 0) client.woken_ns_ = now_ns;
   const uint64_t sequence = pages.published();
   client.published_[sequence % kMaxSlots] = {sequence, batch.epoch, batch.batch_index, batch.samples};
   TraceSpan span;
@@ -111,52 +111,55 @@ void FeedTrace::Publishing(ClientTrace& client, const ControlPages& pages, const
 
 void FeedTrace::LookAt(ClientTrace& client, const ControlPages& pages) {
   if (!On()) return;
-  Follow(client, pages);
-  Look(client, pages, TraceClockNs());
+  SyncClient(client, pages);
+  Observe(client, pages, TraceClockNs());
 }
 
 void FeedTrace::Finish(ClientTrace& client, const ControlPages& pages) {
   if (!On()) return;
-  Follow(client, pages);
+  SyncClient(client, pages);
   const uint64_t now = TraceClockNs();
-  Look(client, pages, now);
-  Turn(client, pages, ClientTrace::Doing::kUnknown, now, true);
+  Observe(client, pages, now);
+  SwitchActivity(client, pages, ClientTrace::Activity::kUnknown, now, true);
 }
 
-void FeedTrace::Look(ClientTrace& client, const ControlPages& pages, uint64_t now_ns) const {
-  using Doing = ClientTrace::Doing;
+void FeedTrace::Observe(ClientTrace& client, const ControlPages& pages, uint64_t now_ns) const {
+  using Activity = ClientTrace::Activity;
   const ControlPages::ClientStats stats = pages.Stats();
   const uint64_t taken = std::min(stats.taken, pages.published());
   const bool waits = stats.waiting_since_ns != 0 && stats.waiting_since_ns <= now_ns;
   const uint64_t wait_began = std::max(stats.waiting_since_ns, client.since_ns_);
   if (taken > client.taken_) {
-    // Taken as soon as it was published, if the trainer waited for it; else some time since the last look.
+    // If the trainer was waiting, it took the batch when that was published. Otherwise it took it at some
+    // time since the last observation.
     uint64_t at = client.woken_ns_ != 0 ? client.woken_ns_ : now_ns;
     if (waits) at = std::min(at, std::max(wait_began, client.since_ns_));
-    Turn(client, pages, Doing::kStep, at);
+    SwitchActivity(client, pages, Activity::kStep, at);
     client.taken_ = taken;
   }
-  if (waits && client.doing_ != Doing::kWait) Turn(client, pages, Doing::kWait, wait_began);
+  if (waits && client.activity_ != Activity::kWait)
+    SwitchActivity(client, pages, Activity::kWait, wait_began);
   if (waits) client.quiet_ns_ = 0;
-  // It was woken for a batch without samples, which it passes over.
+  // It was woken for a batch without samples, which it skips.
   if (waits && client.woken_ns_ != 0 && stats.waiting_since_ns > client.woken_ns_) client.woken_ns_ = 0;
-  if (waits || client.doing_ != Doing::kWait || client.woken_ns_ != 0) return;
+  if (waits || client.activity_ != Activity::kWait || client.woken_ns_ != 0) return;
   if (client.quiet_ns_ == 0) client.quiet_ns_ = now_ns;
-  if (now_ns - client.quiet_ns_ >= kQuietNs) Turn(client, pages, Doing::kStep, client.quiet_ns_);
+  if (now_ns - client.quiet_ns_ >= kMaxWaitGapNs)
+    SwitchActivity(client, pages, Activity::kStep, client.quiet_ns_);
 }
 
-void FeedTrace::Turn(ClientTrace& client, const ControlPages& pages, ClientTrace::Doing to, uint64_t at_ns,
-                     bool open) const {
-  using Doing = ClientTrace::Doing;
+void FeedTrace::SwitchActivity(ClientTrace& client, const ControlPages& pages, ClientTrace::Activity to,
+                               uint64_t at_ns, bool open) const {
+  using Activity = ClientTrace::Activity;
   at_ns = std::max(at_ns, client.since_ns_);
-  // A step is about the batch taken last, a wait about the one after it.
-  const uint64_t sequence = client.doing_ == Doing::kWait ? client.taken_ : client.taken_ - 1;
+  // A step belongs to the last batch taken, a wait to the one after it.
+  const uint64_t sequence = client.activity_ == Activity::kWait ? client.taken_ : client.taken_ - 1;
   const ClientTrace::Published& batch = client.published_[sequence % kMaxSlots];
   const bool known = batch.sequence == sequence && sequence != UINT64_MAX;
   if (at_ns > client.since_ns_ &&
-      (client.doing_ == Doing::kWait || (client.doing_ == Doing::kStep && known))) {
+      (client.activity_ == Activity::kWait || (client.activity_ == Activity::kStep && known))) {
     TraceSpan span;
-    span.kind = client.doing_ == Doing::kWait ? SpanKind::kWait : SpanKind::kStep;
+    span.kind = client.activity_ == Activity::kWait ? SpanKind::kWait : SpanKind::kStep;
     span.open = open;
     span.session = pages.session();
     if (known) {
@@ -168,7 +171,7 @@ void FeedTrace::Turn(ClientTrace& client, const ControlPages& pages, ClientTrace
     span.end_ns = at_ns;
     Record(span);
   }
-  client.doing_ = to;
+  client.activity_ = to;
   client.since_ns_ = at_ns;
   client.woken_ns_ = 0;
   client.quiet_ns_ = 0;

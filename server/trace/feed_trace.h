@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The spans of one feed's slots and sessions. In: what the feed does, and the words that its clients write.
-// Out: spans for the tracer.
+// Records the spans of one feed's slots and sessions. In: the feed's events, and the words that its clients
+// write. Out: spans for the tracer.
 #pragma once
 
 #include <sys/types.h>
@@ -17,72 +17,73 @@
 
 namespace pinfeed {
 
-// Purpose: what is known of one session's trainer while a recording runs. Guarded by the feed's lock.
+// Purpose: the tracing state of one session's trainer during a recording. Guarded by the feed's lock.
 class ClientTrace {
  public:
   ClientTrace() = default;
 
  private:
   friend class FeedTrace;
-  enum class Doing : uint8_t { kUnknown, kStep, kWait };
+  enum class Activity : uint8_t { kUnknown, kStep, kWait };
   struct Published {
     uint64_t sequence = UINT64_MAX;
     uint64_t epoch = 0, batch = 0;
     uint32_t samples = 0;
   };
-  uint64_t run_ = 0;  // of the tracer; all else is of that recording
+  uint64_t run_ = 0;  // the tracer's run to which the other fields belong
   std::array<Published, kMaxSlots> published_{};
-  Doing doing_ = Doing::kUnknown;
-  uint64_t since_ns_ = 0;  // when it began to
-  uint64_t woken_ns_ = 0;  // kWait: when the batch was published that it waits for
+  Activity activity_ = Activity::kUnknown;
+  uint64_t since_ns_ = 0;  // when the activity began
+  uint64_t woken_ns_ = 0;  // kWait: when the awaited batch was published
   uint64_t quiet_ns_ = 0;  // kWait: when it was first seen neither waiting nor with a new batch
   uint64_t taken_ = 0;
 };
 
-// Purpose: turns a feed's doings into spans. A client's waits and steps come from its own words in the
-// release page (protocol.md): when a wait began is exact; it ends when the batch is published; that a batch
-// was taken, or a slot released, without a wait is seen at the next look. Owns: nothing but notes. Borrows:
-// the tracer, which outlives it; none: never records. Threads: On and Work from any thread, the rest under
-// the feed's lock. Errors: none; words that cannot be true are not drawn.
+// Purpose: converts a feed's events into spans. A client's waits and steps are derived from its own words in
+// the release page (protocol.md). The start of a wait is exact, and a wait ends when the batch is published.
+// A batch taken, or a slot released, without a wait is noticed at the next observation.
+// Owns: only bookkeeping. Borrows: the tracer, which outlives it; with null, nothing is recorded.
+// Threads: On and Work from any thread, the rest under the feed's lock.
+// Errors: none; implausible words produce no spans.
 class FeedTrace {
  public:
   FeedTrace(Tracer* tracer, uid_t owner, uint64_t feed) : tracer_(tracer), owner_(owner), feed_(feed) {}
 
-  // One relaxed load. True: spans of this feed are wanted now.
+  // Whether spans of this feed are wanted now. One relaxed load.
   bool On() const { return tracer_ != nullptr && tracer_->Wants(owner_); }
-  // Precondition of these: On() was true once.
+  // Precondition of the following: On() was true once.
   void Record(TraceSpan span) const;
   void Work(const BatchPlan& plan, uint32_t slot, uint32_t samples, std::optional<WorkSpans>& spans) const;
 
-  // On the thread that copied.
+  // Called on the copy thread.
   void Copied(uint32_t slot, const BatchPlan& plan, uint32_t samples, const CopyTime& time) const;
 
-  // What follows does nothing unless On(). `now_ns`: one time for all that happens at once, 0 if nobody
-  // traced then.
+  // The following do nothing unless On(). `now_ns` is the common time of simultaneous events, or 0 if tracing
+  // was off at that time.
   void SlotLent(uint32_t slot, const BatchDescriptor& batch, uint64_t now_ns);
-  // The last holder has released it; a second call for the same lending does nothing.
+  // Called when the last holder has released the slot. A second call for the same lending does nothing.
   void SlotReleased(uint32_t slot);
   // Before the batch is published to that session.
   void Publishing(ClientTrace& client, const ControlPages& pages, const BatchDescriptor& batch,
                   uint64_t now_ns);
   void LookAt(ClientTrace& client, const ControlPages& pages);
-  // Draws what goes on; the last call of a recording.
+  // Records the spans that are still open. The last call of a recording.
   void Finish(ClientTrace& client, const ControlPages& pages);
   void FinishSlots();
 
  private:
   struct Lending {
-    uint64_t since_ns = 0;  // 0: none is known
+    uint64_t since_ns = 0;  // 0: not lent
     uint64_t epoch = 0, batch = 0;
     uint32_t samples = 0;
   };
-  void FollowRun();
-  void Follow(ClientTrace& client, const ControlPages& pages) const;
-  void Look(ClientTrace& client, const ControlPages& pages, uint64_t now_ns) const;
-  // Ends what the client was doing and begins another thing.
-  void Turn(ClientTrace& client, const ControlPages& pages, ClientTrace::Doing to, uint64_t at_ns,
-            bool open = false) const;
-  void Draw(uint32_t slot, uint64_t now_ns, bool open);
+  void SyncRun();
+  void SyncClient(ClientTrace& client, const ControlPages& pages) const;
+  void Observe(ClientTrace& client, const ControlPages& pages, uint64_t now_ns) const;
+  // Ends the client's current activity and begins another.
+  void SwitchActivity(ClientTrace& client, const ControlPages& pages, ClientTrace::Activity to,
+                      uint64_t at_ns, bool open = false) const;
+  void EndLending(uint32_t slot, uint64_t now_ns, bool open);
 
   Tracer* const tracer_;
   const uid_t owner_;

@@ -9,8 +9,8 @@
 namespace pinfeed {
 namespace {
 
-constexpr uint64_t kJoinNs = 2'000;    // a gap below this is not seen in a trace of milliseconds
-constexpr uint64_t kTooShortNs = 500;  // between longer ones
+constexpr uint64_t kJoinNs = 2'000;    // smaller gaps are invisible in a trace of milliseconds
+constexpr uint64_t kTooShortNs = 500;  // shorter spans between others are dropped
 constexpr size_t kFlushAt = 256;
 
 }  // namespace
@@ -29,7 +29,8 @@ uint32_t ThreadNumber() {
 Result<Tracer::Recording> Tracer::Start(std::optional<uid_t> owner) {
   const MutexLock lock(mutex_);
   if (scope_.load(std::memory_order_relaxed) != kNobody)
-    return ResourceExhausted("trace: somebody traces this daemon already; try again when they have finished");
+    return ResourceExhausted(
+        "trace: this daemon is already being traced; try again when that trace has ended");
   spans_.reserve(kCapacity);
   lost_ = 0;
   began_ns_ = TraceClockNs();
@@ -40,7 +41,7 @@ Result<Tracer::Recording> Tracer::Start(std::optional<uid_t> owner) {
 
 void Tracer::Record(uid_t owner, std::span<const TraceSpan> spans) {
   const MutexLock lock(mutex_);
-  if (!Wants(owner)) return;  // ended, or changed hands, since the caller asked
+  if (!Wants(owner)) return;  // the recording ended or changed since the caller checked
   for (const TraceSpan& span : spans) {
     if (span.end_ns < began_ns_) continue;
     if (spans_.size() >= kCapacity) {

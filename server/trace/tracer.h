@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the stages of a batch did, and when, while somebody traces. In: spans from the feeds and their
-// workers. Out: the same, for the one call that asked.
+// Records what the stages of a batch did, and when, while a client traces. In: spans from feeds and workers.
+// Out: the same spans, for the one call that requested them.
 #pragma once
 
 #include <sys/types.h>
@@ -18,25 +18,25 @@
 
 namespace pinfeed {
 
-// In the order of a batch's way. Values equal v1::Span::Kind.
+// In the order of a batch's stages. Values equal v1::Span::Kind.
 enum class SpanKind : uint8_t {
-  kRead = 1,     // a worker waits for the source
+  kRead = 1,     // a worker reads from the source
   kDecode = 2,   // a worker decodes and transforms
-  kFill = 3,     // of a slot: from the plan to the last sample
-  kCopy = 4,     // a GPU's copy thread: the stream copies the batch
-  kPublish = 5,  // of a session: an instant
-  kLent = 6,     // of a slot: from the publishing to the last holder's release, as the daemon saw it
-  kWait = 7,     // of a session: the trainer waits in next()
-  kStep = 8,     // of a session: the trainer goes about the batch that it took last
+  kFill = 3,     // slot: from planning to the last sample
+  kCopy = 4,     // GPU: the copy stream copies the batch
+  kPublish = 5,  // session: an instant
+  kLent = 6,     // slot: from publishing until the daemon saw the last release
+  kWait = 7,     // session: the trainer waits in next()
+  kStep = 8,     // session: the trainer works on the batch that it took last
 };
 
-// Times are of CLOCK_MONOTONIC, which all processes of a host share.
+// Times are CLOCK_MONOTONIC, which all processes of a host share.
 struct TraceSpan {
   SpanKind kind{};
-  bool open = false;     // went on when the trace, or the session, ended
+  bool open = false;     // still open when the trace or the session ended
   uint32_t slot = 0;     // kFill, kCopy, kLent
-  uint32_t thread = 0;   // kRead, kDecode, kCopy: its number in the kernel
-  uint32_t samples = 0;  // 0 of kWait: its batch is not known
+  uint32_t thread = 0;   // kRead, kDecode, kCopy: kernel thread id
+  uint32_t samples = 0;  // kWait: 0 when the batch is unknown
   uint64_t feed = 0;
   uint64_t session = 0;  // kPublish, kWait, kStep
   uint64_t epoch = 0;
@@ -46,27 +46,29 @@ struct TraceSpan {
 };
 
 uint64_t TraceClockNs();
-// The caller's, remembered.
+// The kernel id of the calling thread, cached.
 uint32_t ThreadNumber();
 
-// Purpose: takes spans while somebody records, else nothing. Owns: the spans not yet taken, kCapacity at
-// most. Threads: any; the lock is a leaf, held for a copy. Errors: one recording at a time. Invariants: 1.
-// nobody records: nothing is kept, and asking costs one relaxed load; 2. a recording gets no span of an owner
-// it does not want, nor one of an earlier recording.
+// Purpose: collects spans during a recording. Owns: the spans not yet taken, at most kCapacity. Threads: any;
+// the lock is a leaf, held for a copy. Errors: only one recording at a time.
+// Invariants:
+// 1. Without a recording, nothing is stored, and the check costs one relaxed load.
+// 2. A recording gets no spans of owners it does not want, or of an earlier recording.
 class Tracer {
  public:
   static constexpr size_t kCapacity = size_t{1} << 16;  // 4 MiB
 
-  // Purpose: the spans from its start to its end. Move-only. Threads: one at a time. Outlived by the tracer.
+  // Purpose: one recording, from its start to its end. Move-only. Threads: one at a time. The tracer outlives
+  // it.
   class Recording {
    public:
     Recording(Recording&& other) noexcept : tracer_(std::exchange(other.tracer_, nullptr)) {}
     Recording& operator=(Recording&&) = delete;
     ~Recording();
-    // What came since the last call, in the order of the ends (about: threads race).
+    // The spans since the last call, roughly ordered by end time (threads race).
     std::vector<TraceSpan> Take();
     size_t waiting() const;
-    // Spans that came when kCapacity of them waited.
+    // The number of spans dropped because kCapacity of them were waiting.
     uint64_t lost() const;
 
    private:
@@ -79,7 +81,7 @@ class Tracer {
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
 
-  // Records the feeds of `owner`, or all. kResourceExhausted while somebody else does.
+  // Records the feeds of `owner`, or all feeds. kResourceExhausted while another recording runs.
   Result<Recording> Start(std::optional<uid_t> owner) PF_EXCLUDES(mutex_);
 
   // Whether spans of this owner's feeds are wanted now.
@@ -87,7 +89,7 @@ class Tracer {
     const uint64_t scope = scope_.load(std::memory_order_relaxed);
     return scope != kNobody && (scope == kAll || scope == kFirstOwner + owner);
   }
-  // Changes with every recording: what was noted for an earlier one is then of no use.
+  // Changes with every recording, which invalidates state kept for an earlier one.
   uint64_t run() const { return run_.load(std::memory_order_relaxed); }
   void Record(uid_t owner, std::span<const TraceSpan> spans) PF_EXCLUDES(mutex_);
 
@@ -96,26 +98,25 @@ class Tracer {
   static constexpr uint64_t kAll = 1;
   static constexpr uint64_t kFirstOwner = 2;
 
-  std::atomic<uint64_t> scope_{kNobody};  // changed under the lock
-  std::atomic<uint64_t> run_{0};          // likewise
+  std::atomic<uint64_t> scope_{kNobody};  // written under the lock
+  std::atomic<uint64_t> run_{0};          // written under the lock
   mutable Mutex mutex_;
   uint64_t began_ns_ PF_GUARDED_BY(mutex_) = 0;
   std::vector<TraceSpan> spans_ PF_GUARDED_BY(mutex_);
   uint64_t lost_ PF_GUARDED_BY(mutex_) = 0;
 };
 
-// Purpose: the spans of one worker's turn at a batch. What follows closely upon its like is drawn as one, so
-// that rows of a few hundred nanoseconds do not make a span each. Records at the end. Borrows the tracer.
-// Threads: one.
+// Purpose: the spans of one worker on one batch. Adjacent spans of the same kind are merged, so that short
+// rows do not produce one span each. Records them at the end. Borrows the tracer. Threads: one.
 class WorkSpans {
  public:
-  // `like` has the feed, batch and slot.
+  // `like` provides the feed, batch and slot.
   WorkSpans(Tracer& tracer, uid_t owner, const TraceSpan& like)
       : tracer_(tracer), owner_(owner), like_(like) {}
   ~WorkSpans() { Flush(); }
   WorkSpans(const WorkSpans&) = delete;
   WorkSpans& operator=(const WorkSpans&) = delete;
-  // Ordered by time.
+  // Call in order of time.
   void Add(SpanKind kind, uint64_t begin_ns, uint64_t end_ns);
 
  private:

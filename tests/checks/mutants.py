@@ -39,7 +39,7 @@ MUTANTS = [
     Mutant("I1", "what an evicted session holds is filled anew", "server/feed/membership.cc",
            "if (lease.sequence < taken) {", "if (lease.sequence < taken && slot == slot_count_) {", "feed_test", "*MemberKeepsWhatItTook*"),
     Mutant("I1", "a dead client's memory is freed although its work may go on", "server/memory/gpu/device_memory_quarantine.cc",
-           "return std::none_of(piece.clients", "return true || std::none_of(piece.clients", "gpu_test", "*StaysWhileAForkedChildHasTheGpu"),
+           "return std::none_of(entry.clients", "return true || std::none_of(entry.clients", "gpu_test", "*StaysWhileAForkedChildHasTheGpu"),
     Mutant("I2", "a batch is done before its last chunk is", "server/loading/worker_pool.cc",
            "last = task->unfinished_ == 0;", "last = task->unfinished_ + samples == task->samples_;", "loading_test",
            "*RunsEverySampleOnceAndThenDoneOnce"),

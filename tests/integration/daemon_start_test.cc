@@ -230,7 +230,7 @@ TEST(DaemonStartTest, PrivateDaemonLeavesADirectoryWithSomethingElseInIt) {
 }
 
 TEST(DaemonStartTest, PrivateNeedsAPipe) {
-  ExpectRefusal({"--private"}, kExitConfig, "needs --lifetime-fd");
+  ExpectRefusal({"--private"}, kExitConfig, "requires --lifetime-fd");
 }
 
 }  // namespace

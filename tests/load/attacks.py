@@ -144,7 +144,7 @@ def run(place):
              "--admin-clients", "ops.example"]  # fmt: skip
     tls = {"ca": str(authority.cert), "cert": str(operator.cert), "key": str(operator.key), "server_cert": str(server.cert), "server_key": str(server.key)}
     with place.daemon("--pool-bytes", "256MiB", *flags) as daemon:
-        port = int(re.search(r"served over TLS on \S+, port (\d+)", daemon.log())[1])
+        port = int(re.search(r"listens with TLS on \S+, port (\d+)", daemon.log())[1])
         with Trainers(daemon, place.numbers, step_s=STEP_S) as steady:
             steady.await_open()
             daemon.at_rest = private_bytes(daemon.process.pid)

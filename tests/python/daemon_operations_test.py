@@ -259,7 +259,7 @@ def test_check_names_the_file_that_it_read_or_says_that_it_read_none(tmp_path):
     assert check() == "OK: no file was read, since neither --config nor PINFEED_CONFIG names one\n"
     assert check("--config", str(config)) == f"OK: {config}\n"
     assert check(PINFEED_CONFIG=str(config), PINFEED_WORKERS="2", PINFEED_POOL_BYTES="64MiB") == (
-        f"OK: {config} (PINFEED_CONFIG); of the environment: PINFEED_POOL_BYTES PINFEED_WORKERS\n"
+        f"OK: {config} (PINFEED_CONFIG); variables that apply: PINFEED_POOL_BYTES PINFEED_WORKERS\n"
     )
 
 
@@ -268,8 +268,8 @@ def test_a_start_warns_of_roots_and_datasets_that_are_not_there(tmp_path, number
     config.write_text(f'[datasets.here]\npath = "{numbers}"\n[datasets.gone]\npath = "{tmp_path}/gone.npy"\n')
     daemon = Daemon(tmp_path / "run", "--config", str(config), "--allowed-roots", "/not/there")
     try:
-        eventually("it warns twice", lambda: daemon.log().count("clients cannot read there until that is mended") == 2)
-        first, second = (line for line in daemon.log().splitlines() if "clients cannot read there" in line)
+        eventually("it warns twice", lambda: daemon.log().count("clients cannot read it until that is fixed") == 2)
+        first, second = (line for line in daemon.log().splitlines() if "clients cannot read it" in line)
     finally:
         daemon.stop()
     assert "flag --allowed-roots: allowed_roots: open the directory '/not/there': No such file or directory" in first

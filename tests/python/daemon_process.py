@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 
-SHARED_S = 0.1  # HttpPages::kShared
+SHARED_S = 0.1  # HttpPages::kMaxPageAge
 
 
 class Daemon:

@@ -89,7 +89,7 @@ def test_a_gpu_whose_memory_cannot_be_shared_is_broken(daemon):
     status, out, _ = doctor(daemon.address, "--json", gpus=1, PINFEED_STAND_IN_FAIL=fail + ",cuIpcOpenMemHandle:1:800")
     found = findings(json.loads(out))
     assert status == 1 and json.loads(out)["broken"]
-    assert found["GPU 0 cuda-ipc"]["state"] == "note" and "open the handle" in found["GPU 0 cuda-ipc"]["text"]
+    assert found["GPU 0 cuda-ipc"]["state"] == "note" and "open the IPC handle" in found["GPU 0 cuda-ipc"]["text"]
     assert found["GPU 0"]["state"] == "broken"
 
 

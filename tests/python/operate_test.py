@@ -86,7 +86,7 @@ def test_a_reload_changes_what_can_change_and_names_the_rest(configured, how):
         assert re.search(r"socket_mode = 0o600 \(.*pinfeed.toml:4\); 0o660 stays", later)
     else:
         daemon.process.send_signal(signal.SIGHUP)
-        eventually("it is loaded", lambda: "to take effect at a restart: socket_mode = 0o600" in daemon.log())
+        eventually("it is loaded", lambda: "takes effect only after a restart: socket_mode = 0o600" in daemon.log())
     assert configured.can_open("new") and not configured.can_open("train")
     eventually("a new page says when", lambda: metric(daemon, "pinfeed_config_last_reload_success_timestamp_seconds") > before)
     assert metric(daemon, "pinfeed_sessions_limit") == 1
@@ -102,7 +102,7 @@ def test_a_wrong_file_changes_nothing_and_says_where(configured):
     assert status == 1
     assert f"{configured.file}:4: max_sessions: expected" in err and f"{configured.file}:5: sockets: unknown key" in err
     for line in (4, 5):  # an entry each
-        assert re.search(rf"^2.*the configuration stays as it was: {configured.file}:{line}: ", daemon.log(), re.M)
+        assert re.search(rf"^2.*the configuration is unchanged: {configured.file}:{line}: ", daemon.log(), re.M)
     eventually("a new page says so", lambda: metric(daemon, "pinfeed_config_last_reload_successful") == 0)
     assert configured.can_open("train") and not configured.can_open("new")
     assert " debug " not in daemon.log()
@@ -285,7 +285,7 @@ def test_drain_waits_for_the_trainers_and_returns_at_the_end(tmp_path, arrays):
     assert tool(daemon, "drain")[0] == 0  # changes nothing: it ends nothing at once
     eventually("it drains", lambda: pinfeed.status(daemon.address)["state"] == "draining")
     status, _, err = tool(daemon, "reload")
-    assert status == 1 and "on its way to its end" in err
+    assert status == 1 and "the daemon is stopping" in err
     assert drain.poll() is None and daemon.process.poll() is None
     feed.close()
     assert drain.communicate(timeout=60)[0] == "the daemon has ended\n" and drain.returncode == 0

@@ -232,7 +232,7 @@ class TestWithAGpu:
             if not any("READY" in message for message in messages):
                 break
         assert not any("READY" in message for message in messages), messages
-        assert "ends before it was ready" in service.log()
+        assert "stops before it was ready" in service.log()
 
     def test_status_names_the_copy_thread_that_hangs_in_the_driver(self, tmp_path, rows, monkeypatch):
         environment = {**self.ENVIRONMENT, "PINFEED_STAND_IN_FAIL": "cuMemcpyHtoDAsync:60:hang"}

@@ -16,24 +16,24 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// The link is never idle while one copy runs and the next one waits behind it; but copies may be over before
-// the thread, which sleeps meanwhile, has looked: more of them, up to half a millisecond's.
-constexpr size_t kCopiesAhead = 2;
-constexpr size_t kMaxAhead = 32;
-constexpr uint64_t kBytesAhead = uint64_t{32} << 20;
-// A copy of fewer bytes is over in less time than a sleep takes: wait for it awake.
-constexpr uint64_t kAwakeBytes = uint64_t{1} << 20;
-// Reading takes the feeds' locks, which the workers need too.
-constexpr nanoseconds kReadEvery{5'000};
+// Two copies in flight keep the link busy. Short copies may all complete while the thread sleeps, so more are
+// allowed, up to about half a millisecond of work.
+constexpr size_t kMinInFlight = 2;
+constexpr size_t kMaxInFlight = 32;
+constexpr uint64_t kMaxInFlightBytes = uint64_t{32} << 20;
+// A smaller copy completes faster than a sleep takes, so the thread polls for it.
+constexpr uint64_t kSpinBytes = uint64_t{1} << 20;
+// Reading releases takes the feeds' locks, which the workers also need.
+constexpr nanoseconds kReadInterval{5'000};
 constexpr nanoseconds kShortPause{20'000};
 constexpr nanoseconds kLongPause{1'000'000};
-// For the copies under way when the engine fails. A sound GPU has made them in less, a lost one may never
-// say.
-constexpr std::chrono::seconds kLetGo{2};
-// The kernel's own 50 us of slack would be most of a short pause.
+// How long to wait for copies in flight when the engine fails. A working GPU completes them sooner; a lost
+// one may never report.
+constexpr std::chrono::seconds kDrainTimeout{2};
+// The kernel's default slack of 50 us would dominate a short pause.
 constexpr unsigned long kTimerSlackNs = 1000;
 
-uint64_t Since(std::chrono::steady_clock::time_point start) {
+uint64_t NanosecondsSince(std::chrono::steady_clock::time_point start) {
   return static_cast<uint64_t>(nanoseconds(std::chrono::steady_clock::now() - start).count());
 }
 
@@ -50,7 +50,7 @@ CopyEngine::Lane::Lane(CopyEngine& engine) : engine_(engine) {
 
 CopyEngine::Lane::~Lane() {
   const MutexLock lock(engine_.mutex_);
-  PF_CHECK(jobs_.empty(), "a lane's jobs are done before it goes");
+  PF_CHECK(jobs_.empty(), "a lane is destroyed only when its jobs are done");
   std::erase(engine_.lanes_, this);
 }
 
@@ -87,7 +87,7 @@ Result<std::unique_ptr<CopyEngine>> CopyEngine::Create(std::shared_ptr<const Cud
 
 Status CopyEngine::Open() {
   const CudaDriver& driver = device_->driver();
-  const std::string what = "make the copy stream of GPU " + device_->uuid();
+  const std::string what = "create the copy stream of GPU " + device_->uuid();
   const CudaScope scope(*device_);
   RETURN_IF_ERROR(scope.status());
   int least = 0;
@@ -95,7 +95,7 @@ Status CopyEngine::Open() {
   RETURN_IF_ERROR(CudaStatus(driver.cuCtxGetStreamPriorityRange(&least, &greatest), what));
   RETURN_IF_ERROR(
       CudaStatus(driver.cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, greatest), what));
-  for (size_t i = 0; i < kMaxAhead; ++i) {
+  for (size_t i = 0; i < kMaxInFlight; ++i) {
     CUevent event = nullptr;
     RETURN_IF_ERROR(CudaStatus(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), what));
     idle_events_.push_back(event);
@@ -106,7 +106,7 @@ Status CopyEngine::Open() {
 CopyEngine::~CopyEngine() {
   {
     const MutexLock lock(mutex_);
-    PF_CHECK(lanes_.empty(), "arenas go before their copy engine");
+    PF_CHECK(lanes_.empty(), "arenas are destroyed before their copy engine");
     stopping_ = true;
     ++changes_;
   }
@@ -129,9 +129,9 @@ CopyEngine::Counters CopyEngine::counters() const {
 
 nanoseconds CopyEngine::Stalled() const {
   std::optional<Clock::time_point> since;
-  if (const Clock::rep moved = moved_.load(std::memory_order_relaxed); moved != 0) {
-    since = Clock::time_point(Clock::duration(moved));
-  } else {  // the thread has nothing in hand: does it leave something lying?
+  if (const Clock::rep progress = last_progress_.load(std::memory_order_relaxed); progress != 0) {
+    since = Clock::time_point(Clock::duration(progress));
+  } else {  // the copy thread is idle: check for jobs that it has not taken
     const MutexLock lock(mutex_);
     for (const Lane* lane : lanes_) {
       if (lane->jobs_.empty()) continue;
@@ -164,25 +164,25 @@ void CopyEngine::Run() {
     }
     const auto now = Clock::now();
     if (now >= next_read_) {
-      readers_ = ReadReleases();
-      next_read_ = now + kReadEvery;
+      has_readers_ = ReadReleases();
+      next_read_ = now + kReadInterval;
     }
     if (!Retire()) Pause();
   }
 }
 
 bool CopyEngine::NextJobLocked(Job* job) {
-  const bool room =
-      in_flight_.size() < kCopiesAhead || (in_flight_.size() < kMaxAhead && in_flight_bytes_ < kBytesAhead);
-  if (!room || lanes_.empty()) return false;
+  const bool may_enqueue = in_flight_.size() < kMinInFlight ||
+                           (in_flight_.size() < kMaxInFlight && in_flight_bytes_ < kMaxInFlightBytes);
+  if (!may_enqueue || lanes_.empty()) return false;
   for (size_t i = 0; i < lanes_.size(); ++i) {
-    Lane& lane = *lanes_[(turn_ + i) % lanes_.size()];
+    Lane& lane = *lanes_[(next_lane_ + i) % lanes_.size()];
     if (lane.jobs_.empty()) continue;
-    turn_ = (turn_ + i + 1) % lanes_.size();
+    next_lane_ = (next_lane_ + i + 1) % lanes_.size();
     *job = std::move(lane.jobs_.front().job);
-    if (moved_.load(std::memory_order_relaxed) == 0)
-      moved_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
-    queue_ns_.fetch_add(Since(lane.jobs_.front().since), std::memory_order_relaxed);
+    if (last_progress_.load(std::memory_order_relaxed) == 0)
+      last_progress_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+    queue_ns_.fetch_add(NanosecondsSince(lane.jobs_.front().since), std::memory_order_relaxed);
     lane.jobs_.pop_front();
     return true;
   }
@@ -235,7 +235,7 @@ bool CopyEngine::Retire() {
     const CopyTime time{Nanoseconds(busy_since_), Nanoseconds(now)};
     busy_since_ = now;
     copied.job.done(OkStatus(), time);
-    moved_.store(in_flight_.empty() ? 0 : now.time_since_epoch().count(), std::memory_order_relaxed);
+    last_progress_.store(in_flight_.empty() ? 0 : now.time_since_epoch().count(), std::memory_order_relaxed);
     any = true;
   }
   return any;
@@ -243,35 +243,35 @@ bool CopyEngine::Retire() {
 
 void CopyEngine::Fail(const Status& cause) {
   const Status error = Unavailable(cause.message());
-  std::deque<Lane::Waiting> left;
+  std::deque<Lane::QueuedJob> waiting_jobs;
   {
     const MutexLock lock(mutex_);
     if (!failed_.ok()) return;
     failed_ = error;
     errors_.fetch_add(1, std::memory_order_relaxed);
     for (Lane* lane : lanes_) {
-      std::move(lane->jobs_.begin(), lane->jobs_.end(), std::back_inserter(left));
+      std::move(lane->jobs_.begin(), lane->jobs_.end(), std::back_inserter(waiting_jobs));
       lane->jobs_.clear();
     }
   }
-  on_failure_(error);  // what follows may take its time
-  for (Lane::Waiting& waiting : left) waiting.job.done(error, {});
-  AwaitStream();
+  on_failure_(error);  // called first, because the rest may be slow
+  for (Lane::QueuedJob& waiting : waiting_jobs) waiting.job.done(error, {});
+  DrainStream();
   for (InFlight& copy : in_flight_) {
     idle_events_.push_back(copy.event);
     copy.job.done(error, {});
   }
   in_flight_.clear();
   in_flight_bytes_ = 0;
-  moved_.store(0, std::memory_order_relaxed);
+  last_progress_.store(0, std::memory_order_relaxed);
 }
 
-// In a broken context nothing is copied any more, and the stream says so at once.
-void CopyEngine::AwaitStream() const {
-  const Clock::time_point deadline = Clock::now() + kLetGo;
+// In a broken context nothing is copied any more, and the stream reports that immediately.
+void CopyEngine::DrainStream() const {
+  const Clock::time_point deadline = Clock::now() + kDrainTimeout;
   while (device_->driver().cuStreamQuery(stream_) == CUDA_ERROR_NOT_READY) {
     if (Clock::now() >= deadline) {
-      spdlog::error("GPU {} does not end the copies that were under way: they are given up", device_->uuid());
+      spdlog::error("GPU {} does not complete the copies in flight: they are abandoned", device_->uuid());
       return;
     }
     std::this_thread::sleep_for(kLongPause);
@@ -293,15 +293,16 @@ bool CopyEngine::ReadReleases() {
 
 void CopyEngine::Pause() {
   const bool copying = !in_flight_.empty();
-  if (copying && in_flight_.front().job.bytes() < kAwakeBytes) return;
+  if (copying && in_flight_.front().job.bytes() < kSpinBytes) return;
   const MutexLock lock(mutex_);
-  if (changes_ != 0) {  // came since the last pause
+  if (changes_ != 0) {  // jobs or readers were added since the last pause
     changes_ = 0;
     pause_ = kShortPause;
-    readers_ = true;  // one may have, between the last look and now: look again before sleeping for long
+    has_readers_ =
+        true;  // a reader may have been added since the last check, so check again before a long sleep
     return;
   }
-  if (!copying && !readers_) {
+  if (!copying && !has_readers_) {
     while (changes_ == 0) changed_.Wait(mutex_);
     return;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 4 of the way of a batch: from pinned memory to its device slot. In: filled pieces. Out: the same
-// bytes on the device.
+// Stage 4 of a batch: from pinned memory to its device slot. In: filled pieces. Out: the same bytes on the
+// device.
 #pragma once
 
 #include <atomic>
@@ -22,23 +22,28 @@
 
 namespace pinfeed {
 
-// Purpose: one GPU's copy thread and its one high-priority stream. A job is done when its copies have
-// completed, which the thread sees by a local event: nothing waits on the GPU for another process.
-// Owns: stream, events, thread. Threads: all methods from any thread, none blocks for the GPU. A job's `done`
-// and a lane's reader are called on the copy thread, without a lock. Errors: an error of the driver is the
-// end of the engine: `on_failure` is called once, then every job that is or comes in gets it as kUnavailable.
-// Invariants: 1. jobs of a lane are copied in order; 2. lanes take turns, a job each; 3. every job's `done`
-// is called exactly once, after which nothing reads its source or writes its target, unless the GPU is lost
-// and does not say so: the engine waits for it for a moment only, and the process is to end.
+// Purpose: one GPU's copy thread with its high-priority stream. A job is done when its copies have completed.
+// The thread detects that with a local event, so nothing waits on the GPU for another process.
+// Owns: stream, events, thread.
+// Threads: all methods from any thread; none blocks for the GPU. A job's `done` and a lane's reader are
+// called on the copy thread without a lock.
+// Errors: any driver error stops the engine. `on_failure` is called once; then all present and later jobs
+// fail with kUnavailable.
+// Invariants:
+// 1. Jobs of a lane are copied in order.
+// 2. Lanes take turns, one job each.
+// 3. Every job's `done` is called exactly once. Afterwards, nothing reads its source or writes its target,
+//    except when the GPU is lost and does not report it. The engine then waits only briefly, because the
+//    process is about to exit.
 class CopyEngine {
  public:
   struct Copy {
     const std::byte* from = nullptr;  // registered host memory; null: from_device
-    CUdeviceptr from_device = 0;      // of a GPU whose memory ours may read
+    CUdeviceptr from_device = 0;      // on a GPU whose memory this one may read
     CUdeviceptr to = 0;
     uint64_t bytes = 0;
   };
-  // Copies that end together, all from the host or all from one GPU. Precondition: there is one.
+  // Copies that complete together, all from the host or all from one GPU. Precondition: at least one.
   struct Job {
     std::vector<Copy> copies;
     Arena::Done done;
@@ -51,12 +56,12 @@ class CopyEngine {
   };
   struct Counters {
     uint64_t copies = 0;       // jobs from the host
-    uint64_t bytes = 0;        // likewise
+    uint64_t bytes = 0;        // from the host
     uint64_t peer_bytes = 0;   // from other GPUs
-    uint64_t copy_ns = 0;      // the stream had something to do
-    uint64_t queue_ns = 0;     // from a job's submission to its turn, all together
-    uint64_t errors = 0;       // of the driver: the first one ends the engine
-    DurationCounts durations;  // of jobs, from given to the driver to seen complete
+    uint64_t copy_ns = 0;      // time in which the stream was busy
+    uint64_t queue_ns = 0;     // total time between submission and start of jobs
+    uint64_t errors = 0;       // driver errors; the first one stops the engine
+    DurationCounts durations;  // of jobs, from submission to the driver to detected completion
   };
 
   static Result<std::unique_ptr<CopyEngine>> Create(std::shared_ptr<const CudaDevice> device,
@@ -65,7 +70,7 @@ class CopyEngine {
   CopyEngine(const CopyEngine&) = delete;
   CopyEngine& operator=(const CopyEngine&) = delete;
 
-  // Purpose: one arena's place in the turns. Precondition of destruction: its jobs are done.
+  // Purpose: one arena's queue in the round robin. Precondition of destruction: its jobs are done.
   class Lane {
    public:
     explicit Lane(CopyEngine& engine);
@@ -75,27 +80,27 @@ class CopyEngine {
 
     void Submit(Job job);
     const CudaDevice& device() const { return engine_.device(); }
-    // While `waiting`, the reader is called every few microseconds, and seldomer (down to once a millisecond)
-    // as long as that changes nothing.
+    // While `waiting`, the reader is called every few microseconds. While nothing changes, the interval grows
+    // to one millisecond.
     void SetWaiting(const std::shared_ptr<ReleaseReader>& reader, bool waiting);
 
    private:
     friend class CopyEngine;
-    struct Waiting {
+    struct QueuedJob {
       Job job;
       std::chrono::steady_clock::time_point since;
     };
-    // Takes the job, unless the engine has failed.
+    // Queues the job unless the engine has failed.
     Status Push(Job& job);
     CopyEngine& engine_;
-    // All of the engine's lock.
-    std::deque<Waiting> jobs_;
+    // The following are guarded by the engine's lock.
+    std::deque<QueuedJob> jobs_;
     std::weak_ptr<ReleaseReader> reader_;
     bool waiting_ = false;
   };
 
   Counters counters() const;
-  // For how long no copy has ended although there was one to make; 0 when there is none.
+  // Time since a copy last completed while copies are pending; 0 when none is.
   std::chrono::nanoseconds Stalled() const PF_EXCLUDES(mutex_);
   const CudaDevice& device() const { return *device_; }
   std::string ThreadName() const { return "copy-" + std::to_string(device_->ordinal()); }
@@ -112,32 +117,32 @@ class CopyEngine {
       : device_(std::move(device)), on_failure_(std::move(on_failure)) {}
   Status Open();
   void Run();
-  // The next lane's next job, in turns; false when there is none or enough is under way.
+  // Takes the next job in round-robin order. False when there is none or enough copies are in flight.
   bool NextJobLocked(Job* job) PF_REQUIRES(mutex_);
   Status Enqueue(Job* job);
-  // Finishes what has completed; true when anything had.
+  // Finishes completed jobs. Returns whether there were any.
   bool Retire();
   void Fail(const Status& cause) PF_EXCLUDES(mutex_);
-  // Until what was given to the stream is over, but not for ever.
-  void AwaitStream() const;
-  // Calls the readers that wait. True when there are any.
+  // Waits until the stream is idle, with a time limit.
+  void DrainStream() const;
+  // Calls the waiting readers. Returns whether there are any.
   bool ReadReleases() PF_EXCLUDES(mutex_);
   void Pause() PF_EXCLUDES(mutex_);
 
   const std::shared_ptr<const CudaDevice> device_;
   const std::function<void(const Status&)> on_failure_;
   CUstream stream_ = nullptr;
-  std::vector<CUevent> idle_events_;  // copy thread, as what follows
+  std::vector<CUevent> idle_events_;  // used by the copy thread only, like the following
   std::deque<InFlight> in_flight_;
   uint64_t in_flight_bytes_ = 0;
   Clock::time_point busy_since_;
   std::chrono::nanoseconds pause_{0};
   Clock::time_point next_read_;
-  bool readers_ = false;  // some waited when they were last called
+  bool has_readers_ = false;  // whether the last call found waiting readers
 
-  // When the copy thread last got on: took its first job, or ended a copy with others under way. 0: it has
-  // none.
-  std::atomic<Clock::rep> moved_{0};
+  // When the copy thread last made progress: took its first job, or completed a copy while others were in
+  // flight. 0: it has no job.
+  std::atomic<Clock::rep> last_progress_{0};
   std::atomic<uint64_t> copies_{0};
   std::atomic<uint64_t> bytes_{0};
   std::atomic<uint64_t> peer_bytes_{0};
@@ -149,8 +154,8 @@ class CopyEngine {
   mutable Mutex mutex_;
   CondVar changed_;
   std::vector<Lane*> lanes_ PF_GUARDED_BY(mutex_);
-  size_t turn_ PF_GUARDED_BY(mutex_) = 0;
-  uint64_t changes_ PF_GUARDED_BY(mutex_) = 0;  // a job or a reader came
+  size_t next_lane_ PF_GUARDED_BY(mutex_) = 0;
+  uint64_t changes_ PF_GUARDED_BY(mutex_) = 0;  // new jobs or readers since the last pause
   Status failed_ PF_GUARDED_BY(mutex_);
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
   std::thread thread_;

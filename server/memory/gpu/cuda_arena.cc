@@ -31,8 +31,8 @@ Result<std::unique_ptr<CudaArena>> CudaArena::Create(const std::shared_ptr<const
   }
   uint64_t slots = 0;
   uint64_t bytes = 0;
-  if (!CheckedMul(layout.slot_stride, slot_count, &slots) || !CheckedAdd(slots, kArenaTailBytes, &bytes))
-    return InvalidArgument("an arena of " + std::to_string(slot_count) + " slots is too large to be counted");
+  if (!CheckedMul(layout.slot_stride, slot_count, &slots) || !CheckedAdd(slots, kArenaIdBytes, &bytes))
+    return InvalidArgument("an arena of " + std::to_string(slot_count) + " slots is too large");
   ASSIGN_OR_RETURN(bytes, DeviceMemory::WholePages(*device, bytes));
   Result<BudgetLease> lease = parts.device_pool.Reserve(bytes, parts.user);
   if (!lease.ok()) return lease.status().WithContext("gpu_bytes: memory of GPU " + device->uuid());
@@ -59,32 +59,34 @@ Status CudaArena::Allocate(const std::shared_ptr<const CudaDevice>& device, uint
 }
 
 Status CudaArena::ClearDevice(const CudaDevice& device, uint64_t bytes) {
-  // From pinned memory at the full speed of the link; a part without has its zeros from elsewhere.
+  // Copies zeros from pinned memory at the full speed of the link. A part without staging memory uses a
+  // static buffer.
   static const std::array<std::byte, uint64_t{1} << 20> kZeros{};
   const std::span<const std::byte> zeros =
       staging_ == nullptr ? std::span<const std::byte>(kZeros) : staging_->Zeros();
   const CudaScope scope(device);
   RETURN_IF_ERROR(scope.status());
   for (uint64_t at = 0; at < bytes; at += zeros.size()) {
-    const uint64_t piece = std::min<uint64_t>(zeros.size(), bytes - at);
-    RETURN_IF_ERROR(CudaStatus(device.driver().cuMemcpyHtoD(memory_.address() + at, zeros.data(), piece),
+    const uint64_t chunk = std::min<uint64_t>(zeros.size(), bytes - at);
+    RETURN_IF_ERROR(CudaStatus(device.driver().cuMemcpyHtoD(memory_.address() + at, zeros.data(), chunk),
                                "clear new memory of GPU " + device.uuid()));
   }
   return OkStatus();
 }
 
 CudaArena::~CudaArena() {
-  if (heirs_.empty()) return;
-  // Behind a descriptor the memory lives as long as somebody maps it: ours can go at once.
+  if (remaining_mappers_.empty()) return;
+  // Memory behind a descriptor lives as long as any process maps it, so our mapping can be dropped now.
   if (backend_ == Backend::kVmmFd) {
     memory_ = DeviceMemory();
     fd_.reset();
   }
-  lingering_.Add(device().uuid(), backend_, std::move(memory_), std::move(lease_), std::move(heirs_));
+  quarantine_.Add(device().uuid(), backend_, std::move(memory_), std::move(lease_),
+                  std::move(remaining_mappers_));
 }
 
-void CudaArena::Deliver(const Piece& piece, const SlotRange& landing, Done done) {
-  const std::vector<StagedCopy> copies = staging_->Copies(piece, landing);
+void CudaArena::Deliver(const Piece& piece, const SlotRange& range, Done done) {
+  const std::vector<StagedCopy> copies = staging_->Copies(piece, range);
   if (copies.empty()) {
     staging_->Return(piece);
     return done(OkStatus(), {});
@@ -116,18 +118,18 @@ void CudaArena::FetchFrom(const CudaArena& peer, uint32_t slot, const std::vecto
 
 Status CudaArena::AllowReads(const CudaDevice& reader) const {
   int possible = 0;
-  const std::string what = "ask whether GPU " + reader.uuid() + " reaches GPU " + device().uuid();
+  const std::string what = "check whether GPU " + reader.uuid() + " can access GPU " + device().uuid();
   RETURN_IF_ERROR(
       CudaStatus(reader.driver().cuDeviceCanAccessPeer(&possible, reader.handle(), device().handle()), what));
-  if (possible == 0) return Unavailable("there is no way between them");
+  if (possible == 0) return Unavailable("there is no peer access between them");
   return memory_.AllowReads(reader);
 }
 
 Result<const Arena*> CudaArena::At(const std::string& gpu_uuid) {
   if (gpu_uuid == device().uuid()) return this;
   return FailedPrecondition(
-      "gpu_uuid: the group's batches lie on GPU " + device().uuid() +
-      "; only a broadcast comes to several GPUs, so this client, too, must be on that one");
+      "gpu_uuid: the group's batches are on GPU " + device().uuid() +
+      "; only a broadcast group can use several GPUs, so this client must use that GPU as well");
 }
 
 }  // namespace pinfeed

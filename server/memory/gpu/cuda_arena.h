@@ -18,25 +18,29 @@
 
 namespace pinfeed {
 
-// Bytes behind the slots that hold the arena's id, for the client to read back through its mapping.
-inline constexpr uint64_t kArenaTailBytes = kSlotAlignment;
+// Bytes after the slots that hold the arena's id. The client reads the id back through its mapping.
+inline constexpr uint64_t kArenaIdBytes = kSlotAlignment;
 
-// Whether an arena has pinned memory, which workers fill; without, its bytes come from another arena's.
+// Whether an arena has its own pinned memory for workers. Without it, the bytes come from another arena's
+// staging memory.
 enum class Staging { kPinned, kNone };
 
-// Purpose: see Arena. Owns: device memory, staging memory, its place at the copy engine, its charges.
-// Borrows: the quarantine, which outlives it and gets the memory that clients left mapped. Invariants: 1.
-// the device memory is written by the engine's copies alone, the id and zeros before the arena is shown to
-// anybody; 2. no byte of it, or of what is copied to it, is from before the arena.
+// Purpose: see Arena.
+// Owns: device memory, staging memory, its lane in the copy engine, its charges.
+// Borrows: the quarantine, which outlives it and takes over memory that clients may still have mapped.
+// Invariants:
+// 1. Only the engine's copies write the device memory. The id and the zeros are written before any client can
+//    map it.
+// 2. It never exposes a byte that is older than the arena.
 class CudaArena final : public Arena {
  public:
   struct Parts {
     PinnedRegion& region;
     MemoryBudget& device_pool;
     CopyEngine& engine;
-    DeviceMemoryQuarantine& lingering;
+    DeviceMemoryQuarantine& quarantine;
     CacheShare& cache;
-    uid_t user;  // that it is charged to
+    uid_t user;  // charged for the memory
   };
   // kResourceExhausted with the numbers when device or pinned memory does not fit.
   static Result<std::unique_ptr<CudaArena>> Create(const std::shared_ptr<const CudaDevice>& device,
@@ -51,24 +55,25 @@ class CudaArena final : public Arena {
   std::byte* FillAddress(const Piece& piece, size_t tensor) override {
     return staging_->FillAddress(piece, tensor);
   }
-  void Deliver(const Piece& piece, const SlotRange& landing, Done done) override;
+  void Deliver(const Piece& piece, const SlotRange& range, Done done) override;
   void SetWaiting(const std::shared_ptr<ReleaseReader>& reader, bool waiting) override {
     lane_.SetWaiting(reader, waiting);
   }
   int fd() const override { return fd_.get(); }
   std::optional<std::array<std::byte, 64>> ipc_handle() const override { return handle_; }
   uint64_t mapped_bytes() const override { return memory_.bytes(); }
-  void LeaveTo(std::vector<ClientProcess> clients) override { heirs_ = std::move(clients); }
+  void LeaveTo(std::vector<ClientProcess> clients) override { remaining_mappers_ = std::move(clients); }
   Result<const Arena*> At(const std::string& gpu_uuid) override;
 
-  // What a group on several GPUs is made of: see StripedArena.
+  // Used by StripedArena, for groups on several GPUs.
   const CudaDevice& device() const { return lane_.device(); }
   const StagingMemory& staging() const { return *staging_; }
-  // Copies to a slot from pinned memory, or the same bytes from the same slot of a peer whose AllowReads for
-  // our device gave OK; `done` as in Deliver. Precondition: there is a copy.
+  // Copies to a slot: from pinned memory, or the same bytes from the same slot of a peer. The peer's
+  // AllowReads must have succeeded for our device. `done` is called as in Deliver. Precondition: `copies` is
+  // not empty.
   void Fetch(uint32_t slot, const std::vector<StagedCopy>& copies, Done done);
   void FetchFrom(const CudaArena& peer, uint32_t slot, const std::vector<StagedCopy>& copies, Done done);
-  // Lets another GPU's copy engine read this memory. kUnavailable when it cannot.
+  // Lets another GPU's copy engine read this memory. kUnavailable when that is impossible.
   Status AllowReads(const CudaDevice& reader) const;
 
  private:
@@ -76,22 +81,22 @@ class CudaArena final : public Arena {
             BudgetLease lease, const Parts& parts)
       : Arena(id, slot_count, layout),
         backend_(backend),
-        lingering_(parts.lingering),
+        quarantine_(parts.quarantine),
         lease_(std::move(lease)),
         lane_(parts.engine) {}
   Status Allocate(const std::shared_ptr<const CudaDevice>& device, uint64_t bytes);
-  // The driver promises nothing about what new memory holds.
+  // Clears the memory, because the driver does not guarantee the contents of new memory.
   Status ClearDevice(const CudaDevice& device, uint64_t bytes);
   CUdeviceptr Address(uint32_t slot) const { return memory_.address() + slot * slot_stride(); }
 
   const Backend backend_;
-  DeviceMemoryQuarantine& lingering_;
+  DeviceMemoryQuarantine& quarantine_;
   BudgetLease lease_;
   DeviceMemory memory_;
-  UniqueFd fd_;                             // kVmmFd
-  std::optional<IpcHandle> handle_;         // kCudaIpc
-  std::vector<ClientProcess> heirs_;        // may have the memory mapped
-  std::unique_ptr<StagingMemory> staging_;  // null: Staging::kNone
+  UniqueFd fd_;                                   // kVmmFd
+  std::optional<IpcHandle> handle_;               // kCudaIpc
+  std::vector<ClientProcess> remaining_mappers_;  // may have the memory mapped
+  std::unique_ptr<StagingMemory> staging_;        // null: Staging::kNone
   CopyEngine::Lane lane_;
 };
 

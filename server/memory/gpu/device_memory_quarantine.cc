@@ -12,9 +12,10 @@
 namespace pinfeed {
 namespace {
 
-// NVML has no news to wait for. A process without children is unlisted some 60 ms after it was killed.
+// NVML offers no notification, so the thread polls. A process without children leaves the list about 60 ms
+// after it was killed.
 constexpr std::chrono::milliseconds kFirstPause(10);
-constexpr std::chrono::milliseconds kLastPause(500);
+constexpr std::chrono::milliseconds kMaxPause(500);
 
 std::string Pids(const std::vector<ClientProcess>& clients) {
   std::string pids;
@@ -26,7 +27,7 @@ std::string Pids(const std::vector<ClientProcess>& clients) {
 }  // namespace
 
 DeviceMemoryQuarantine::DeviceMemoryQuarantine(const GpuProcesses* processes) : processes_(processes) {
-  thread_ = StartThread("lingering", [this] { Run(); });
+  thread_ = StartThread("gpu-quarantine", [this] { Run(); });
 }
 
 DeviceMemoryQuarantine::~DeviceMemoryQuarantine() {
@@ -37,62 +38,63 @@ DeviceMemoryQuarantine::~DeviceMemoryQuarantine() {
   changed_.NotifyAll();
   thread_.join();
   const MutexLock lock(mutex_);
-  for (const auto& piece : pieces_) {
-    if (piece->backend == Backend::kCudaIpc) piece->memory.Abandon();
+  for (const auto& entry : entries_) {
+    if (entry->backend == Backend::kCudaIpc) entry->memory.Abandon();
   }
 }
 
 void DeviceMemoryQuarantine::Add(const std::string& gpu_uuid, Backend backend, DeviceMemory memory,
                                  BudgetLease lease, std::vector<ClientProcess> clients) {
-  auto piece = std::make_shared<Piece>();
-  piece->gpu_uuid = gpu_uuid;
-  piece->backend = backend;
-  piece->memory = std::move(memory);
-  piece->bytes = lease.bytes();
-  piece->lease = std::move(lease);
-  piece->clients = std::move(clients);
-  piece->since = Clock::now();
-  spdlog::info("{} of GPU {} are kept until the work of their client there is over ({}, {})",
-               ByteSize(piece->bytes), gpu_uuid, Pids(piece->clients), BackendName(backend));
+  auto entry = std::make_shared<Entry>();
+  entry->gpu_uuid = gpu_uuid;
+  entry->backend = backend;
+  entry->memory = std::move(memory);
+  entry->bytes = lease.bytes();
+  entry->lease = std::move(lease);
+  entry->clients = std::move(clients);
+  entry->since = Clock::now();
+  spdlog::info("{} of GPU {} are quarantined until the client's work there has ended ({}, {})",
+               ByteSize(entry->bytes), gpu_uuid, Pids(entry->clients), BackendName(backend));
   {
     const MutexLock lock(mutex_);
-    pieces_.push_back(std::move(piece));
+    entries_.push_back(std::move(entry));
     ++added_;
   }
   changed_.NotifyAll();
 }
 
-void DeviceMemoryQuarantine::Begin(std::string what) {
+void DeviceMemoryQuarantine::SetOperation(std::string what) {
   const MutexLock lock(mutex_);
-  current_ = OngoingOperation{"lingering", std::move(what), Clock::now()};
+  current_ = OngoingOperation{"gpu-quarantine", std::move(what), Clock::now()};
 }
 
-std::optional<OngoingOperation> DeviceMemoryQuarantine::Current() const {
+std::optional<OngoingOperation> DeviceMemoryQuarantine::CurrentOperation() const {
   const MutexLock lock(mutex_);
   return current_;
 }
 
-void DeviceMemoryQuarantine::Note(const std::string& gpu_uuid, const Status& listed) {
+void DeviceMemoryQuarantine::LogListing(const std::string& gpu_uuid, const Status& listed) {
   if (listed.ok() && unlisted_.erase(gpu_uuid) != 0) {
     spdlog::info("the processes on GPU {} are listed again", gpu_uuid);
   } else if (!listed.ok() && unlisted_.insert(gpu_uuid).second) {
-    spdlog::warn("{}; what dead clients had there by cuda-ipc is not freed until it can be told",
-                 listed.message());
+    spdlog::warn(
+        "{}; cuda-ipc memory of dead clients on that GPU stays allocated until the list is available",
+        listed.message());
   }
 }
 
-bool DeviceMemoryQuarantine::MayGo(const Piece& piece) {
-  const bool all_ended = std::all_of(piece.clients.begin(), piece.clients.end(),
+bool DeviceMemoryQuarantine::CanFree(const Entry& entry) {
+  const bool all_ended = std::all_of(entry.clients.begin(), entry.clients.end(),
                                      [](const ClientProcess& client) { return client.HasEnded(); });
   if (!all_ended) return false;
-  // Where NVML cannot tell, only the memory that the driver keeps by itself may go.
-  const bool unknown = piece.backend == Backend::kVmmFd;
-  if (processes_ == nullptr) return unknown;
-  Begin("asking NVML for the processes on GPU " + piece.gpu_uuid);
-  const Result<std::vector<pid_t>> listed = processes_->On(piece.gpu_uuid);
-  Note(piece.gpu_uuid, listed.status());
-  if (!listed.ok()) return unknown;
-  return std::none_of(piece.clients.begin(), piece.clients.end(), [&](const ClientProcess& client) {
+  // Without NVML's list, only memory that the driver itself keeps alive may be released.
+  const bool free_if_unknown = entry.backend == Backend::kVmmFd;
+  if (processes_ == nullptr) return free_if_unknown;
+  SetOperation("asking NVML for the processes on GPU " + entry.gpu_uuid);
+  const Result<std::vector<pid_t>> listed = processes_->On(entry.gpu_uuid);
+  LogListing(entry.gpu_uuid, listed.status());
+  if (!listed.ok()) return free_if_unknown;
+  return std::none_of(entry.clients.begin(), entry.clients.end(), [&](const ClientProcess& client) {
     return std::find(listed->begin(), listed->end(), client.pid) != listed->end();
   });
 }
@@ -101,30 +103,31 @@ void DeviceMemoryQuarantine::Run() {
   uint64_t seen = 0;
   std::chrono::milliseconds pause = kFirstPause;
   while (true) {
-    std::vector<std::shared_ptr<Piece>> pieces;
+    std::vector<std::shared_ptr<Entry>> entries;
     {
       const MutexLock lock(mutex_);
-      while (!stopping_ && pieces_.empty()) changed_.Wait(mutex_);
+      while (!stopping_ && entries_.empty()) changed_.Wait(mutex_);
       const Clock::time_point next = Clock::now() + pause;
       while (!stopping_ && added_ == seen && changed_.WaitUntil(mutex_, next)) {
       }
       if (stopping_) return;
-      pause = added_ == seen ? std::min(2 * pause, kLastPause) : kFirstPause;
+      pause = added_ == seen ? std::min(2 * pause, kMaxPause) : kFirstPause;
       seen = added_;
-      pieces = pieces_;
+      entries = entries_;
     }
-    for (std::shared_ptr<Piece>& piece : pieces) {
-      if (!MayGo(*piece)) continue;
-      Begin("freeing " + ByteSize(piece->bytes) + " of GPU " + piece->gpu_uuid + " (" + Pids(piece->clients) +
-            ", " + BackendName(piece->backend) + ")");
-      // Freed first, then no longer shown: what is not shown can be had. Nobody else touches these two.
-      piece->memory = DeviceMemory();
-      piece->lease = BudgetLease();
-      const double seconds = std::chrono::duration<double>(Clock::now() - piece->since).count();
-      spdlog::info("{} of GPU {} are back, {:.2f} s after their feed ended ({}, {})", ByteSize(piece->bytes),
-                   piece->gpu_uuid, seconds, Pids(piece->clients), BackendName(piece->backend));
+    for (std::shared_ptr<Entry>& entry : entries) {
+      if (!CanFree(*entry)) continue;
+      SetOperation("freeing " + ByteSize(entry->bytes) + " of GPU " + entry->gpu_uuid + " (" +
+                   Pids(entry->clients) + ", " + BackendName(entry->backend) + ")");
+      // Free the memory before removing the entry: memory that is no longer reported can be allocated again.
+      // Only this thread touches these two fields.
+      entry->memory = DeviceMemory();
+      entry->lease = BudgetLease();
+      const double seconds = std::chrono::duration<double>(Clock::now() - entry->since).count();
+      spdlog::info("{} of GPU {} are freed, {:.2f} s after their feed ended ({}, {})", ByteSize(entry->bytes),
+                   entry->gpu_uuid, seconds, Pids(entry->clients), BackendName(entry->backend));
       const MutexLock lock(mutex_);
-      pieces_.erase(std::find(pieces_.begin(), pieces_.end(), piece));
+      entries_.erase(std::find(entries_.begin(), entries_.end(), entry));
       changed_.NotifyAll();
     }
     const MutexLock lock(mutex_);
@@ -135,11 +138,11 @@ void DeviceMemoryQuarantine::Run() {
 std::vector<QuarantinedMemory> DeviceMemoryQuarantine::Snapshot(const std::string& gpu_uuid) const {
   std::vector<QuarantinedMemory> all;
   const MutexLock lock(mutex_);
-  for (const auto& piece : pieces_) {
-    if (piece->gpu_uuid != gpu_uuid) continue;
-    QuarantinedMemory shown{piece->backend, piece->bytes, {}, 0};
-    for (const ClientProcess& client : piece->clients) shown.pids.push_back(client.pid);
-    shown.seconds = std::chrono::duration<double>(Clock::now() - piece->since).count();
+  for (const auto& entry : entries_) {
+    if (entry->gpu_uuid != gpu_uuid) continue;
+    QuarantinedMemory shown{entry->backend, entry->bytes, {}, 0};
+    for (const ClientProcess& client : entry->clients) shown.pids.push_back(client.pid);
+    shown.seconds = std::chrono::duration<double>(Clock::now() - entry->since).count();
     all.push_back(std::move(shown));
   }
   return all;
@@ -148,15 +151,15 @@ std::vector<QuarantinedMemory> DeviceMemoryQuarantine::Snapshot(const std::strin
 uint64_t DeviceMemoryQuarantine::QuarantinedBytes(const std::string& gpu_uuid) const {
   uint64_t bytes = 0;
   const MutexLock lock(mutex_);
-  for (const auto& piece : pieces_) {
-    if (piece->gpu_uuid == gpu_uuid && piece->backend == Backend::kCudaIpc) bytes += piece->bytes;
+  for (const auto& entry : entries_) {
+    if (entry->gpu_uuid == gpu_uuid && entry->backend == Backend::kCudaIpc) bytes += entry->bytes;
   }
   return bytes;
 }
 
 void DeviceMemoryQuarantine::AwaitNone(std::chrono::steady_clock::time_point deadline) {
   const MutexLock lock(mutex_);
-  while (!pieces_.empty() && changed_.WaitUntil(mutex_, deadline)) {
+  while (!entries_.empty() && changed_.WaitUntil(mutex_, deadline)) {
   }
 }
 

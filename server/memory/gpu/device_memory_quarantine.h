@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device memory of clients that ended without a farewell. In: memory that nobody uses any more but a dead
-// client's work may. Out: the same memory freed, and its charge given back, once no such work can be left.
+// Quarantine for device memory of clients that ended without a bye. In: memory that nothing but a dead
+// client's GPU work can still access. Out: the memory freed, and its charge released, once no such work can
+// remain.
 #pragma once
 
 #include <chrono>
@@ -23,14 +24,18 @@
 
 namespace pinfeed {
 
-// Purpose: the quarantine of device memory. Owns: what it is given, until it frees it; a thread, since
-// freeing waits for the GPU. Borrows: the list of processes (null: there is none), the pools of the leases;
-// both outlive it. Threads: any; only AwaitNone blocks. Errors: none; while NVML cannot tell, cuda-ipc memory
-// stays, and the log says why.
-// Invariants: 1. memory leaves when each of its clients has ended and the GPU's list of processes, asked
-// after that, has none of them: a forked child may keep a dead client's kernels running; 2. cuda-ipc memory
-// is neither freed nor used before, not even at destruction: it then goes with the process; 3. vmm-fd memory
-// is the driver's to keep, so only its charge lingers, to tell where the GPU's memory is.
+// Purpose: holds device memory until the GPU work of dead clients has ended.
+// Owns: the memory until it is freed, and a thread, because freeing waits for the GPU.
+// Borrows: the GPU process list (null: none is available) and the budgets of the leases. Both outlive it.
+// Threads: any; only AwaitNone blocks.
+// Errors: none. While NVML fails, cuda-ipc memory stays, and the log says why.
+// Invariants:
+// 1. Memory is released only after each of its clients has ended and a later query of the GPU's process list
+//    contains none of them. A forked child may keep a dead client's kernels running.
+// 2. cuda-ipc memory is neither freed nor reused before that. Destruction abandons it, and the process exit
+//    frees it.
+// 3. The driver keeps vmm-fd memory alive, so only its charge is quarantined, to account for the GPU's
+//    memory.
 class DeviceMemoryQuarantine {
  public:
   explicit DeviceMemoryQuarantine(const GpuProcesses* processes);
@@ -38,19 +43,19 @@ class DeviceMemoryQuarantine {
   DeviceMemoryQuarantine(const DeviceMemoryQuarantine&) = delete;
   DeviceMemoryQuarantine& operator=(const DeviceMemoryQuarantine&) = delete;
 
-  // `memory` is empty with vmm-fd.
+  // `memory` is empty for vmm-fd.
   void Add(const std::string& gpu_uuid, Backend backend, DeviceMemory memory, BudgetLease lease,
            std::vector<ClientProcess> clients) PF_EXCLUDES(mutex_);
   std::vector<QuarantinedMemory> Snapshot(const std::string& gpu_uuid) const PF_EXCLUDES(mutex_);
   uint64_t QuarantinedBytes(const std::string& gpu_uuid) const PF_EXCLUDES(mutex_);
-  // What its thread waits for: NVML, or the GPU. Nothing while it sleeps.
-  std::optional<OngoingOperation> Current() const PF_EXCLUDES(mutex_);
-  // Until nothing lingers, at most until `deadline`.
+  // The step that the thread waits for (NVML or the GPU). Empty while it sleeps.
+  std::optional<OngoingOperation> CurrentOperation() const PF_EXCLUDES(mutex_);
+  // Waits until the quarantine is empty, at most until `deadline`.
   void AwaitNone(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Piece {
+  struct Entry {
     std::string gpu_uuid;
     Backend backend = Backend::kVmmFd;
     DeviceMemory memory;
@@ -60,17 +65,17 @@ class DeviceMemoryQuarantine {
     Clock::time_point since;
   };
   void Run() PF_EXCLUDES(mutex_);
-  bool MayGo(const Piece& piece) PF_EXCLUDES(mutex_);
-  // Of the list of a GPU's processes: tells of an error when it comes, and when it is over.
-  void Note(const std::string& gpu_uuid, const Status& listed);
-  void Begin(std::string what) PF_EXCLUDES(mutex_);
+  bool CanFree(const Entry& entry) PF_EXCLUDES(mutex_);
+  // Logs when a GPU's process list becomes unavailable, and when it is available again.
+  void LogListing(const std::string& gpu_uuid, const Status& listed);
+  void SetOperation(std::string what) PF_EXCLUDES(mutex_);
 
   const GpuProcesses* const processes_;
-  std::set<std::string> unlisted_;  // GPUs whose list could not be had; of the thread
+  std::set<std::string> unlisted_;  // GPUs whose list is unavailable; used by the thread only
   mutable Mutex mutex_;
   CondVar changed_;
-  // Shared with the thread that looks at one without the lock; taken out by that thread alone.
-  std::vector<std::shared_ptr<Piece>> pieces_ PF_GUARDED_BY(mutex_);
+  // Shared with the thread, which reads entries without the lock. Only that thread removes them.
+  std::vector<std::shared_ptr<Entry>> entries_ PF_GUARDED_BY(mutex_);
   uint64_t added_ PF_GUARDED_BY(mutex_) = 0;
   std::optional<OngoingOperation> current_ PF_GUARDED_BY(mutex_);
   bool stopping_ PF_GUARDED_BY(mutex_) = false;

@@ -11,11 +11,11 @@ namespace {
 
 constexpr int kSuccess = 0;           // NVML_SUCCESS
 constexpr int kInsufficientSize = 7;  // NVML_ERROR_INSUFFICIENT_SIZE
-constexpr unsigned kRoomAtFirst = 64;
-constexpr int kTries = 8;  // processes may come between two calls
+constexpr unsigned kInitialCapacity = 64;
+constexpr int kMaxTries = 8;  // processes may start between two calls
 
-// nvmlProcessInfo_t of the second and third version of the call. nvml.h comes with a package of its own; this
-// part of the binary interface has been the same since driver 460.
+// nvmlProcessInfo_t of versions 2 and 3 of the call. It is declared here because nvml.h is in a separate
+// package. This part of the ABI has been stable since driver 460.
 struct ProcessInfo {
   unsigned pid;
   unsigned long long used_bytes;
@@ -47,11 +47,11 @@ struct GpuProcesses::Nvml {
 GpuProcesses::GpuProcesses(std::unique_ptr<const Nvml> nvml) : nvml_(std::move(nvml)) {}
 
 GpuProcesses::~GpuProcesses() {
-  (void)nvml_->shutdown();  // counts references; there is nothing to be done about an error
+  (void)nvml_->shutdown();  // reference-counted; an error cannot be handled
 }
 
 Result<std::unique_ptr<const GpuProcesses>> GpuProcesses::Load() {
-  // Never closed, like the driver itself.
+  // Never closed, like the driver library itself.
   void* const library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const reason = ::dlerror();
@@ -64,7 +64,7 @@ Result<std::unique_ptr<const GpuProcesses>> GpuProcesses::Load() {
       !Find(library, "nvmlDeviceGetHandleByUUID", nvml->device) ||
       (!Find(library, "nvmlDeviceGetComputeRunningProcesses_v3", nvml->processes) &&
        !Find(library, "nvmlDeviceGetComputeRunningProcesses_v2", nvml->processes)))
-    return Unavailable("libnvidia-ml.so.1 is of a driver before 460");
+    return Unavailable("libnvidia-ml.so.1 belongs to a driver older than 460");
   if (const int result = nvml->init(); result != kSuccess) return nvml->Fault(result, "initialise NVML");
   return std::unique_ptr<const GpuProcesses>(new GpuProcesses(std::move(nvml)));
 }
@@ -74,8 +74,8 @@ Result<std::vector<pid_t>> GpuProcesses::On(const std::string& gpu_uuid) const {
   void* device = nullptr;
   if (const int result = nvml_->device(gpu_uuid.c_str(), &device); result != kSuccess)
     return nvml_->Fault(result, what);
-  std::vector<ProcessInfo> processes(kRoomAtFirst);
-  for (int i = 0; i < kTries; ++i) {
+  std::vector<ProcessInfo> processes(kInitialCapacity);
+  for (int i = 0; i < kMaxTries; ++i) {
     auto count = static_cast<unsigned>(processes.size());
     const int result = nvml_->processes(device, &count, processes.data());
     if (result == kSuccess) {

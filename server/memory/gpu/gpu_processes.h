@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which processes have a GPU in use. In: NVML (libnvidia-ml.so.1), loaded at run time. Out: their numbers, as
-// this process sees them.
+// The processes that use a GPU. In: NVML (libnvidia-ml.so.1), loaded at run time. Out: their pids, as this
+// process sees them.
 #pragma once
 
 #include <sys/types.h>
@@ -13,11 +13,13 @@
 
 namespace pinfeed {
 
-// Purpose: asks the driver who computes on a GPU. A process stays on the list until its last work there is
-// over, also when it has ended and a forked child keeps its GPU open: so "no longer listed" proves what the
-// end of the process does not. Owns: NVML's initialisation. Threads: any. Errors: of Load when there is no
-// NVML; of On when it cannot tell. Invariant: numbers are of this process's PID namespace; processes of
-// others may be missing, so only one that was listed can be said to have gone.
+// Purpose: lists the processes that compute on a GPU. A process stays listed until its last work there has
+// completed, even after it has exited and only a forked child keeps the GPU open. Its absence therefore
+// proves more than its exit.
+// Owns: NVML's initialisation. Threads: any.
+// Errors: Load fails without NVML; On fails when NVML cannot list the processes.
+// Invariant: pids are in this process's PID namespace. Foreign processes may be missing, so only a process
+// that was listed before can be said to have left.
 class GpuProcesses {
  public:
   static Result<std::unique_ptr<const GpuProcesses>> Load();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPUs of this host, each with its copy engine, and the pinned memory they share by NUMA node.
+// The GPUs of this host, each with its copy engine, and the pinned memory that they share per NUMA node.
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -22,19 +22,19 @@
 namespace pinfeed {
 namespace {
 
-// For NVML to list a process that has just made its context.
+// How long NVML may take to list a process that has just created its context.
 constexpr std::chrono::milliseconds kListingWait(500);
 constexpr std::chrono::milliseconds kListingPause(10);
 
-// Purpose: what one GPU needs. In the order of creation: arenas go before all of it.
+// Purpose: the parts of one GPU, in order of creation. Its arenas are destroyed before all of them.
 struct Gpu {
   std::shared_ptr<const CudaDevice> device;
   PinnedRegion* region = nullptr;
-  std::unique_ptr<MemoryBudget> memory;  // of it, what arenas may take
+  std::unique_ptr<MemoryBudget> memory;  // what arenas may use
   std::unique_ptr<CopyEngine> engine;
 };
 
-// A context of ours launches no kernel: the least of everything saves over 200 MiB of the trainer's memory.
+// This context launches no kernels. Minimal limits save over 200 MiB of the GPU's memory for the trainer.
 void ShrinkContext(const CudaDevice& device) {
   const CudaScope scope(device);
   for (const CUlimit limit : {CU_LIMIT_STACK_SIZE, CU_LIMIT_PRINTF_FIFO_SIZE, CU_LIMIT_MALLOC_HEAP_SIZE}) {
@@ -49,10 +49,10 @@ class Gpus final : public DeviceArenas {
  public:
   static Result<std::unique_ptr<Gpus>> Create(const DeviceOptions& options, MemoryBudget& pool) {
     ASSIGN_OR_RETURN(const int count, CudaDevice::Count());
-    if (count == 0) return Unavailable("the CUDA driver shows no GPU");
+    if (count == 0) return Unavailable("the CUDA driver reports no GPU");
     auto gpus = std::make_unique<Gpus>();
     gpus->on_failure_ = options.on_failure;
-    std::map<int, std::shared_ptr<const CudaDevice>> nodes;  // the first GPU of each
+    std::map<int, std::shared_ptr<const CudaDevice>> nodes;  // the first GPU of each node
     for (int ordinal = 0; ordinal < count; ++ordinal) {
       Gpu gpu;
       ASSIGN_OR_RETURN(gpu.device, CudaDevice::Open(ordinal));
@@ -92,10 +92,10 @@ class Gpus final : public DeviceArenas {
     }
     gpus->processes_ = GpuProcesses::Load();
     if (!gpus->processes_.ok()) {
-      spdlog::info("no feeds by cuda-ipc, and no word of memory that dead clients keep: {}",
+      spdlog::info("cuda-ipc is unavailable, and memory that dead clients still use cannot be detected: {}",
                    gpus->processes_.status().message());
     }
-    gpus->lingering_ =
+    gpus->quarantine_ =
         std::make_unique<DeviceMemoryQuarantine>(gpus->processes_.ok() ? gpus->processes_->get() : nullptr);
     return gpus;
   }
@@ -107,7 +107,7 @@ class Gpus final : public DeviceArenas {
     const auto make = [this, backend, layout, slot_count, user](
                           const std::string& uuid, Staging staging) -> Result<std::unique_ptr<CudaArena>> {
       ASSIGN_OR_RETURN(const Gpu* const gpu, Find(uuid));
-      const CudaArena::Parts parts{*gpu->region, *gpu->memory, *gpu->engine, *lingering_, *cache_, user};
+      const CudaArena::Parts parts{*gpu->region, *gpu->memory, *gpu->engine, *quarantine_, *cache_, user};
       Result<std::unique_ptr<CudaArena>> made =
           CudaArena::Create(gpu->device, backend, layout, slot_count, staging, parts);
       if (!made.ok()) ReportIfBroken(*gpu);
@@ -124,15 +124,16 @@ class Gpus final : public DeviceArenas {
   Status CheckIpcClient(const std::string& gpu_uuid, pid_t pid) const override {
     ASSIGN_OR_RETURN(const Gpu* const gpu, Find(gpu_uuid));
     if (!processes_.ok()) {
-      return FailedPrecondition("the end of a client's work on the GPU could not be seen: " +
+      return FailedPrecondition("the end of a client's work on the GPU cannot be detected: " +
                                 processes_.status().message());
     }
-    const uint64_t quarantined = lingering_->QuarantinedBytes(gpu_uuid);
+    const uint64_t quarantined = quarantine_->QuarantinedBytes(gpu_uuid);
     if (quarantined > gpu->memory->capacity_bytes() / 2) {
-      return ResourceExhausted(ExactByteSize(quarantined) + " of GPU " + gpu_uuid +
-                               " wait for the work of clients that died to end, more than half of the " +
-                               ExactByteSize(gpu->memory->capacity_bytes()) +
-                               " for batches; `pinfeed status` names the processes");
+      return ResourceExhausted(
+          ExactByteSize(quarantined) + " of GPU " + gpu_uuid +
+          " are quarantined until the work of dead clients ends, more than half of the " +
+          ExactByteSize(gpu->memory->capacity_bytes()) +
+          " for batches; `pinfeed status` names the processes");
     }
     const auto deadline = std::chrono::steady_clock::now() + kListingWait;
     while (true) {
@@ -143,14 +144,16 @@ class Gpus final : public DeviceArenas {
       std::this_thread::sleep_for(kListingPause);
     }
     return FailedPrecondition("NVML does not list the client (pid " + std::to_string(pid) + ") on GPU " +
-                              gpu_uuid + ", so the end of its work there could not be seen");
+                              gpu_uuid + ", so the end of its work there cannot be detected");
   }
 
   void AwaitLingering(std::chrono::steady_clock::time_point deadline) override {
-    lingering_->AwaitNone(deadline);
+    quarantine_->AwaitNone(deadline);
   }
 
-  std::optional<OngoingOperation> CurrentChore() const override { return lingering_->Current(); }
+  std::optional<OngoingOperation> CurrentOperation() const override {
+    return quarantine_->CurrentOperation();
+  }
 
   std::map<uid_t, UserBytes> UsedByUser() const override {
     std::map<uid_t, UserBytes> all;
@@ -164,10 +167,10 @@ class Gpus final : public DeviceArenas {
   }
 
   UserBytes MaxPerUser() const override {
-    UserBytes most{0, UINT64_MAX};
-    for (const auto& [node, region] : regions_) most.pinned += region->max_per_user();
-    for (const Gpu& gpu : gpus_) most.device = std::min(most.device, gpu.memory->max_per_user());
-    return most;
+    UserBytes max{0, UINT64_MAX};
+    for (const auto& [node, region] : regions_) max.pinned += region->max_per_user();
+    for (const Gpu& gpu : gpus_) max.device = std::min(max.device, gpu.memory->max_per_user());
+    return max;
   }
 
   std::vector<GpuSnapshot> Snapshot() const override {
@@ -175,7 +178,7 @@ class Gpus final : public DeviceArenas {
     for (const Gpu& gpu : gpus_) {
       const CopyEngine::Counters copied = gpu.engine->counters();
       all.push_back({gpu.device->uuid(), gpu.device->name(), gpu.memory->capacity_bytes(),
-                     gpu.memory->used_bytes(), lingering_->Snapshot(gpu.device->uuid()), copied.copies,
+                     gpu.memory->used_bytes(), quarantine_->Snapshot(gpu.device->uuid()), copied.copies,
                      copied.bytes, copied.peer_bytes, copied.copy_ns, copied.queue_ns, copied.errors,
                      copied.durations, gpu.engine->Stalled(), gpu.engine->ThreadName()});
     }
@@ -183,7 +186,7 @@ class Gpus final : public DeviceArenas {
   }
 
  private:
-  // What cannot be made may be the first sign of a GPU that has been broken while nothing was copied.
+  // A failed allocation may be the first sign that the GPU broke while nothing was copied.
   void ReportIfBroken(const Gpu& gpu) const {
     const CudaScope scope(*gpu.device);
     const CUresult state =
@@ -202,10 +205,10 @@ class Gpus final : public DeviceArenas {
 
   std::function<void(const Status&)> on_failure_;
   Result<std::unique_ptr<const GpuProcesses>> processes_ = Unavailable("not loaded");
-  // A region goes after the engines that copy from it: members are destroyed from the last to the first.
+  // Members are destroyed in reverse order: regions outlive the engines that copy from them.
   std::map<int, std::unique_ptr<PinnedRegion>> regions_;  // by NUMA node
   std::vector<Gpu> gpus_;
-  std::unique_ptr<DeviceMemoryQuarantine> lingering_;
+  std::unique_ptr<DeviceMemoryQuarantine> quarantine_;
   const std::unique_ptr<CacheShare> cache_ = std::make_unique<CacheShare>(CacheShare::CacheBytes());
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of gpus.cc where the CUDA headers were missing at build time.
+// Replaces gpus.cc when the CUDA headers are missing at build time.
 #include "server/memory/device_arenas.h"
 #include "server/memory/memory_budget.h"
 

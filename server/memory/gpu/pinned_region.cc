@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
-// One registration of 512 GiB fails on drivers seen (r580): well below that.
+// A single registration of 512 GiB fails with some drivers (r580), so stay well below that.
 constexpr uint64_t kRegistrationBytes = uint64_t{64} << 30;
 
 // Precondition: bytes <= UINT64_MAX - kPage.
@@ -38,7 +38,7 @@ double Seconds(Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-// The system call itself: libnuma would be a dependency for one line.
+// Calls mbind directly: libnuma would be a dependency for one line.
 Status BindToNode(void* address, uint64_t bytes, int node) {
   constexpr int kBind = 2;  // MPOL_BIND of linux/mempolicy.h
   constexpr size_t kBits = sizeof(unsigned long) * CHAR_BIT;
@@ -75,7 +75,7 @@ void PinnedBlocks::Return() noexcept {
     for (const Block& block : blocks_) region->ReturnRangeLocked(block.data, block.bytes);
   }
   blocks_.clear();
-  lease_ = BudgetLease();  // after the bytes: what is not charged can be had
+  lease_ = BudgetLease();  // after the bytes: what is not charged can be taken
 }
 
 PinnedRegion::PinnedRegion(std::byte* data, uint64_t bytes, const Options& options, BudgetLease lease)
@@ -99,7 +99,7 @@ Result<std::unique_ptr<PinnedRegion>> PinnedRegion::Create(const std::shared_ptr
     return ErrnoStatus("map " + std::to_string(bytes) + " bytes to be pinned", errno);
   std::unique_ptr<PinnedRegion> region(
       new PinnedRegion(static_cast<std::byte*>(address), bytes, options, std::move(lease)));
-  // Both only make it faster: a kernel without them still gives the memory.
+  // Both are optimisations: a kernel without them still provides the memory.
   if (::madvise(address, bytes, MADV_HUGEPAGE) != 0)
     spdlog::debug("no huge pages for pinned memory: errno {}", errno);
   if (options.numa_node >= 0) {
@@ -118,26 +118,27 @@ Result<std::unique_ptr<PinnedRegion>> PinnedRegion::Create(const std::shared_ptr
 }
 
 PinnedRegion::~PinnedRegion() {
-  PF_CHECK(used_bytes() == 0, "staging memory is home before their region goes");
+  PF_CHECK(used_bytes() == 0, "staging memory is returned before its region is destroyed");
   registrations_.clear();
   ::munmap(data_, bytes_);
 }
 
 void PinnedRegion::FaultIn(const Options& options) {
   const unsigned threads = std::max(1U, options.threads);
-  const uint64_t pieces = bytes_ / kHugePage;
+  const uint64_t huge_pages = bytes_ / kHugePage;
   std::atomic<uint64_t> done{0};
-  std::vector<std::thread> team;
+  std::vector<std::thread> helpers;
   for (unsigned t = 0; t < threads; ++t) {
-    team.push_back(StartThread("pin-memory", [this, pieces, t, threads, &done, &options] {
-      for (uint64_t piece = pieces * t / threads; piece < pieces * (t + 1) / threads; ++piece) {
+    helpers.push_back(StartThread("pin-memory", [this, huge_pages, t, threads, &done, &options] {
+      for (uint64_t huge_page = huge_pages * t / threads; huge_page < huge_pages * (t + 1) / threads;
+           ++huge_page) {
         for (uint64_t page = 0; page < kHugePage; page += kPage)
-          *static_cast<volatile std::byte*>(data_ + piece * kHugePage + page) = std::byte{0};
+          *static_cast<volatile std::byte*>(data_ + huge_page * kHugePage + page) = std::byte{0};
         if (options.on_progress) options.on_progress(done += kHugePage, bytes_);
       }
     }));
   }
-  for (std::thread& thread : team) thread.join();
+  for (std::thread& thread : helpers) thread.join();
 }
 
 Status PinnedRegion::Register(const std::shared_ptr<const CudaDevice>& device, const Options& options) {
@@ -158,10 +159,10 @@ Result<PinnedBlocks> PinnedRegion::Take(const std::vector<uint64_t>& sizes, uid_
   uint64_t total = 0;
   for (const uint64_t bytes : sizes) {
     if (bytes > UINT64_MAX - kPage || !CheckedAdd(total, WholePages(bytes), &total)) total = UINT64_MAX;
-    if (total == UINT64_MAX) break;  // more than there can be, as Reserve says
+    if (total == UINT64_MAX) break;  // Reserve rejects this size
   }
   ASSIGN_OR_RETURN(BudgetLease lease, account_.Reserve(total, user));
-  PinnedBlocks taken(this, std::move(lease));  // on an error it goes back without the lock
+  PinnedBlocks taken(this, std::move(lease));  // on an error it is returned without the lock
   const MutexLock lock(mutex_);
   for (const uint64_t bytes : sizes) {
     std::byte* const data = TakeRangeLocked(WholePages(bytes));
@@ -169,10 +170,10 @@ Result<PinnedBlocks> PinnedRegion::Take(const std::vector<uint64_t>& sizes, uid_
       uint64_t largest = 0;
       for (const auto& [offset, free_bytes] : free_) largest = std::max(largest, free_bytes);
       return ResourceExhausted(
-          "take " + ExactByteSize(total) + " of pinned memory: " +
-          ExactByteSize(bytes_ - (account_.used_bytes() - total)) + " of its " + ByteSize(bytes_) +
-          " are free, but in pieces between those of other feeds: beside what was found there is none of " +
-          ExactByteSize(bytes) + ", the largest that is left has " + ExactByteSize(largest) +
+          "take " + ExactByteSize(total) +
+          " of pinned memory: " + ExactByteSize(bytes_ - (account_.used_bytes() - total)) + " of its " +
+          ByteSize(bytes_) + " are free, but fragmented: there is no free block of " + ExactByteSize(bytes) +
+          " left, the largest has " + ExactByteSize(largest) +
           "; close a feed that `pinfeed status` lists, ask for a smaller batch or fewer slots, or give the "
           "daemon more pinned_bytes");
     }
@@ -181,7 +182,7 @@ Result<PinnedBlocks> PinnedRegion::Take(const std::vector<uint64_t>& sizes, uid_
   return taken;
 }
 
-// First fit: staging memory comes and goes with its feed, many blocks of one size at a time.
+// First fit: staging memory lives as long as its feed and consists of many blocks of one size.
 std::byte* PinnedRegion::TakeRangeLocked(uint64_t bytes) {
   for (auto range = free_.begin(); range != free_.end(); ++range) {
     const auto [offset, free_bytes] = *range;
@@ -196,13 +197,13 @@ std::byte* PinnedRegion::TakeRangeLocked(uint64_t bytes) {
 void PinnedRegion::ReturnRangeLocked(std::byte* data, uint64_t bytes) {
   const auto offset = static_cast<uint64_t>(data - data_);
   auto [here, added] = free_.emplace(offset, bytes);
-  const auto border = [](uint64_t at) { return at % kRegistrationBytes == 0; };
+  const auto at_registration_start = [](uint64_t at) { return at % kRegistrationBytes == 0; };
   if (const auto next = std::next(here);
-      next != free_.end() && next->first == offset + bytes && !border(next->first)) {
+      next != free_.end() && next->first == offset + bytes && !at_registration_start(next->first)) {
     here->second += next->second;
     free_.erase(next);
   }
-  if (here != free_.begin() && !border(offset)) {
+  if (here != free_.begin() && !at_registration_start(offset)) {
     const auto before = std::prev(here);
     if (before->first + before->second == offset) {
       before->second += here->second;

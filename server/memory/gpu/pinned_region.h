@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory that GPUs read at the full speed of their link: pinned once at the start, cut into blocks.
+// Host memory that GPUs read at the full speed of their link: pinned once at the start, then allocated in
+// blocks.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +19,8 @@ namespace pinfeed {
 
 class PinnedRegion;
 
-// Purpose: staging memory of one arena: blocks that were taken together. Owns their bytes; gives them back on
-// destruction. Move-only. Must not outlive its region.
+// Purpose: the staging memory of one arena: blocks that were taken together. Owns their bytes and returns
+// them on destruction. Move-only. Must not outlive its region.
 class PinnedBlocks {
  public:
   PinnedBlocks() = default;
@@ -27,7 +28,7 @@ class PinnedBlocks {
   PinnedBlocks& operator=(PinnedBlocks&& other) noexcept;
   ~PinnedBlocks();
 
-  // In the order in which they were asked for.
+  // Blocks in the order of the requested sizes.
   std::byte* operator[](size_t block) const { return blocks_[block].data; }
 
  private:
@@ -41,20 +42,22 @@ class PinnedBlocks {
 
   PinnedRegion* region_ = nullptr;
   std::vector<Block> blocks_;
-  BudgetLease lease_;  // of all of them
+  BudgetLease lease_;  // for all blocks
 };
 
-// Purpose: the pinned memory of one NUMA node. Owns: the mapping, its registration with the driver, its
-// charge to the pool. Threads: Take and giving back from any thread, none blocks. Errors: Create says what
-// does not fit. Invariants: 1. every block lies in one registered piece, so that one copy can take all of it;
-// 2. blocks do not overlap.
+// Purpose: the pinned memory of one NUMA node.
+// Owns: the mapping, its registration with the driver, and its charge to the pool.
+// Threads: take and return blocks from any thread; nothing blocks. Errors: Create says what does not fit.
+// Invariants:
+// 1. Every block lies within one registration, so that a single copy can cover it.
+// 2. Blocks do not overlap.
 class PinnedRegion {
  public:
   struct Options {
     uint64_t bytes = 0;
-    double user_share = 1;  // of it, for each user
-    int numa_node = -1;     // to be bound to; -1: wherever the kernel likes
-    unsigned threads = 1;   // that fault it in
+    double user_share = 1;  // limit per user
+    int numa_node = -1;     // to bind to; -1: no binding
+    unsigned threads = 1;   // number of threads that fault it in
     // See DeviceOptions.
     std::function<void(uint64_t bytes, uint64_t total)> on_progress;
   };
@@ -64,7 +67,8 @@ class PinnedRegion {
   PinnedRegion(const PinnedRegion&) = delete;
   PinnedRegion& operator=(const PinnedRegion&) = delete;
 
-  // Blocks of these sizes, all or none. kResourceExhausted with the numbers, of all together.
+  // Takes blocks of these sizes, all or none. kResourceExhausted, with the total numbers, when they do not
+  // fit.
   Result<PinnedBlocks> Take(const std::vector<uint64_t>& sizes, uid_t user) PF_EXCLUDES(mutex_);
   uint64_t bytes() const { return bytes_; }
   uint64_t used_bytes() const { return account_.used_bytes(); }
@@ -76,17 +80,17 @@ class PinnedRegion {
   PinnedRegion(std::byte* data, uint64_t bytes, const Options& options, BudgetLease lease);
   void FaultIn(const Options& options);
   Status Register(const std::shared_ptr<const CudaDevice>& device, const Options& options);
-  // Null when no free range is as long.
+  // Returns null when no free range is long enough.
   std::byte* TakeRangeLocked(uint64_t bytes) PF_REQUIRES(mutex_);
   void ReturnRangeLocked(std::byte* data, uint64_t bytes) PF_REQUIRES(mutex_);
 
   std::byte* const data_;
   const uint64_t bytes_;
   BudgetLease lease_;
-  MemoryBudget account_;  // of the blocks
+  MemoryBudget account_;  // charges of the blocks
   std::vector<HostRegistration> registrations_;
   mutable Mutex mutex_;
-  // Free ranges: offset -> bytes; neighbours are merged, but never over the border of a registration.
+  // Free ranges: offset -> bytes. Neighbours are merged, but never across two registrations.
   std::map<uint64_t, uint64_t> free_ PF_GUARDED_BY(mutex_);
 };
 

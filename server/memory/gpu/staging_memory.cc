@@ -10,17 +10,17 @@
 namespace pinfeed {
 namespace {
 
-// Measured (decision 0014): what a piece costs beside its copy, waking workers most of all, makes shorter
-// ones slower; of longer ones too few fit the processor's cache.
+// Measured in decision 0014. With shorter pieces, the overhead per piece, mostly waking workers, dominates.
+// Of longer ones, too few fit in the processor's cache.
 constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
-// A tensor of fewer bytes a sample is not worth a copy for each piece.
+// A tensor with smaller samples is not worth one copy per piece.
 constexpr uint64_t kSmallSampleBytes = 4096;
-// As many as one link has use for: being copied, about to be, being filled. With fewer than the least the
-// link is idle at times, whatever the cache.
+// One link cannot use more pieces: being copied, waiting, being filled. With fewer than the minimum, the link
+// is idle at times, regardless of the cache.
 constexpr uint64_t kMaxPieces = 16;
-constexpr uint64_t kLeastPieces = 8;
-// Where the system does not know its own.
-constexpr uint64_t kSomeCache = uint64_t{32} << 20;
+constexpr uint64_t kMinPieces = 8;
+// Used when the system does not report its cache size.
+constexpr uint64_t kDefaultCacheBytes = uint64_t{32} << 20;
 
 uint64_t RoundUp(uint64_t value, uint64_t to) {
   return (value + to - 1) / to * to;
@@ -30,26 +30,25 @@ uint64_t RoundUp(uint64_t value, uint64_t to) {
 
 uint64_t CacheShare::CacheBytes() {
   const long bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return bytes > 0 ? static_cast<uint64_t>(bytes) : kSomeCache;
+  return bytes > 0 ? static_cast<uint64_t>(bytes) : kDefaultCacheBytes;
 }
 
 Result<std::unique_ptr<StagingMemory>> StagingMemory::Create(PinnedRegion& region, CacheShare& cache,
                                                              const BatchLayout& layout, uint32_t slot_count,
                                                              uid_t user) {
   std::unique_ptr<StagingMemory> memory(new StagingMemory(cache, layout));
-  memory->LayOut();
-  const uint64_t of_slot = (layout.batch_size + memory->piece_samples_ - 1) / memory->piece_samples_;
-  const uint64_t pieces = memory->whole_ ? slot_count : std::min(of_slot * slot_count, kMaxPieces);
-  const uint64_t small_bytes = memory->whole_ ? 0 : memory->LayOutSmall();
+  memory->PlanPieces();
+  const uint64_t pieces_per_slot = (layout.batch_size + memory->piece_samples_ - 1) / memory->piece_samples_;
+  const uint64_t pieces = memory->whole_ ? slot_count : std::min(pieces_per_slot * slot_count, kMaxPieces);
+  const uint64_t small_bytes = memory->whole_ ? 0 : memory->PlanSmallTensors();
   memory->piece_count_ = pieces;
-  // At once, so that a refusal is of all that is wanted, and not of what a part of it left.
+  // Take all blocks at once, so that an error reports the full requirement.
   std::vector<uint64_t> sizes(pieces, memory->piece_bytes_);
   if (small_bytes > 0) sizes.insert(sizes.end(), slot_count, small_bytes);
   Result<PinnedBlocks> blocks = region.Take(sizes, user);
-  if (!blocks.ok())
-    return blocks.status().WithContext("pinned_bytes: memory that batches go through on their way to a GPU");
+  if (!blocks.ok()) return blocks.status().WithContext("pinned_bytes: staging memory of a feed on a GPU");
   memory->blocks_ = *std::move(blocks);
-  // The memory may have been another user's. Of pieces proper only what was filled is copied.
+  // The memory may have belonged to another user. Of partial pieces, only filled bytes are copied.
   for (uint64_t i = 0; i < (memory->whole_ ? pieces : 1); ++i)
     std::memset(memory->blocks_[i], 0, memory->piece_bytes_);
   for (uint32_t slot = 0; small_bytes > 0 && slot < slot_count; ++slot)
@@ -61,8 +60,8 @@ Result<std::unique_ptr<StagingMemory>> StagingMemory::Create(PinnedRegion& regio
   return memory;
 }
 
-void StagingMemory::LayOut() {
-  uint64_t sample_bytes = 0;  // of tensors that are not small
+void StagingMemory::PlanPieces() {
+  uint64_t sample_bytes = 0;  // without small tensors
   for (const TensorPlace& tensor : layout_.tensors) {
     if (tensor.sample_bytes >= kSmallSampleBytes) sample_bytes += tensor.sample_bytes;
   }
@@ -73,9 +72,9 @@ void StagingMemory::LayOut() {
     piece_bytes_ = layout_.slot_stride;
     return;
   }
-  // Pieces of one size, rather than a last one of a few samples.
-  const uint64_t most = std::max<uint64_t>(1, kPieceBytes / sample_bytes);
-  const uint64_t pieces = (layout_.batch_size + most - 1) / most;
+  // Equal pieces, rather than a last one with few samples.
+  const uint64_t max_samples = std::max<uint64_t>(1, kPieceBytes / sample_bytes);
+  const uint64_t pieces = (layout_.batch_size + max_samples - 1) / max_samples;
   piece_samples_ = static_cast<uint32_t>((layout_.batch_size + pieces - 1) / pieces);
   for (const TensorPlace& tensor : layout_.tensors) {
     const bool small = tensor.sample_bytes < kSmallSampleBytes;
@@ -84,7 +83,7 @@ void StagingMemory::LayOut() {
   }
 }
 
-uint64_t StagingMemory::LayOutSmall() {
+uint64_t StagingMemory::PlanSmallTensors() {
   uint64_t bytes = 0;
   bool neighbour = false;
   for (size_t t = 0; t < places_.size(); ++t) {
@@ -106,7 +105,7 @@ uint64_t StagingMemory::LayOutSmall() {
 bool StagingMemory::Take(Piece* piece) {
   const MutexLock lock(mutex_);
   const uint64_t in_use = piece_count_ - free_.size();
-  const uint64_t share = std::max(kLeastPieces, cache_.bytes() / piece_bytes_);
+  const uint64_t share = std::max(kMinPieces, cache_.bytes() / piece_bytes_);
   if (free_.empty() || (!whole_ && in_use >= share)) return false;
   if (in_use == 0) cache_.Enter();
   piece->memory = free_.back();
@@ -126,22 +125,22 @@ std::byte* StagingMemory::FillAddress(const Piece& piece, size_t tensor) const {
   return SmallTensors(piece.slot) + place.offset + piece.begin * layout_.tensors[tensor].sample_bytes;
 }
 
-std::vector<StagedCopy> StagingMemory::Copies(const Piece& piece, const SlotRange& landing) const {
+std::vector<StagedCopy> StagingMemory::Copies(const Piece& piece, const SlotRange& range) const {
   if (whole_) return {{blocks_[piece.memory], 0, layout_.slot_bytes}};
   std::vector<StagedCopy> copies;
   for (size_t t = 0; t < places_.size(); ++t) {
     const TensorPlace& tensor = layout_.tensors[t];
-    const uint64_t bytes = landing.samples * tensor.sample_bytes;
-    const uint64_t offset = landing.first * tensor.sample_bytes;
+    const uint64_t bytes = range.samples * tensor.sample_bytes;
+    const uint64_t offset = range.first * tensor.sample_bytes;
     if (!places_[t].small) {
       if (bytes > 0) copies.push_back({FillAddress(piece, t), tensor.offset + offset, bytes});
-    } else if (landing.first != piece.begin) {
-      // Over what earlier pieces skipped; the two may overlap.
+    } else if (range.first != piece.begin) {
+      // Closes the gap of samples skipped in earlier pieces; source and target may overlap.
       std::memmove(SmallTensors(piece.slot) + places_[t].offset + offset, FillAddress(piece, t), bytes);
     }
   }
   for (const SmallRun& run : small_runs_) {
-    if (landing.last) copies.push_back({SmallTensors(piece.slot) + run.from, run.offset, run.bytes});
+    if (range.last) copies.push_back({SmallTensors(piece.slot) + run.from, run.offset, run.bytes});
   }
   return copies;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 3 of the way of a batch to a GPU: the pinned memory that workers fill, a piece of a batch at a time.
+// Stage 3 of a batch on its way to a GPU: the pinned memory that workers fill, one piece at a time.
 #pragma once
 
 #include <sys/types.h>
@@ -18,17 +18,17 @@
 
 namespace pinfeed {
 
-// Purpose: shares the processor's cache among the arenas that are being filled. Threads: any; no lock. One
-// arena too many or too few for a moment does no harm.
+// Purpose: divides the processor's cache among the arenas that are being filled. Threads: any; lock-free. A
+// briefly inexact number of arenas is harmless.
 class CacheShare {
  public:
   explicit CacheShare(uint64_t bytes) : bytes_(bytes) {}
-  // Of the machine's last-level cache.
+  // The size of the machine's last-level cache.
   static uint64_t CacheBytes();
 
   void Enter() { arenas_.fetch_add(1, std::memory_order_relaxed); }
   void Leave() { arenas_.fetch_sub(1, std::memory_order_relaxed); }
-  // Of each of the arenas.
+  // The share of each arena.
   uint64_t bytes() const {
     const uint32_t arenas = arenas_.load(std::memory_order_relaxed);
     return bytes_ / (arenas == 0 ? 1 : arenas);
@@ -39,30 +39,33 @@ class CacheShare {
   std::atomic<uint32_t> arenas_{0};
 };
 
-// A run of bytes to be copied from pinned memory to its place in a slot.
+// Contiguous bytes to copy from pinned memory to their place in a slot.
 struct StagedCopy {
   const std::byte* from = nullptr;
   uint64_t offset = 0;  // in the slot
   uint64_t bytes = 0;
 };
 
-// Purpose: pinned memory for a few pieces at once, whatever the number of slots, and no more of them in use
-// than this arena's share of the processor's cache, which then holds what is written until it is copied: the
-// bytes need not cross the host's memory for that. Within
-// a piece each tensor lies by itself, so that it is one copy. Tensors of a few bytes a sample (labels, ids,
-// marks) would be copies of next to nothing: they are kept for the whole batch, a place for each slot, and
-// copied with its last piece. A batch hardly larger than a piece is one piece, laid out as its slot, and one
-// copy. Owns: the pinned blocks. Borrows: the cache's share, which outlives it. Threads: any; Take and Return
-// have a lock that is held for a moment. Invariants: 1. a piece's memory is nobody else's from Take to
-// Return; 2. Copies lie within the slot; 3. no byte that is copied is from before: what is copied unfilled,
-// behind a short batch or between tensors, is zero, or of this feed.
+// Purpose: pinned memory for a few pieces at a time, independent of the number of slots. An arena uses at
+// most its share of the processor's cache, so that pieces stay in the cache until they are copied and the
+// copy does not read main memory.
+// Within a piece, each tensor is contiguous and needs one copy. Small tensors (labels, ids, masks) are kept
+// for the whole batch, per slot, and are copied with its last piece. A batch not much larger than a piece is
+// a single piece with the layout of its slot, and a single copy.
+// Owns: the pinned blocks. Borrows: the cache share, which outlives it.
+// Threads: any; Take and Return hold a lock briefly.
+// Invariants:
+// 1. A piece's memory has one user from Take to Return.
+// 2. Copies lie within the slot.
+// 3. No copied byte is older than this memory. Bytes that are copied without being filled, after a short
+//    batch or between tensors, are zero or from this feed.
 class StagingMemory {
  public:
-  // `user`: that it is charged to. kResourceExhausted with the numbers, of all that it takes.
+  // The memory is charged to `user`. kResourceExhausted, with the total numbers, when it does not fit.
   static Result<std::unique_ptr<StagingMemory>> Create(PinnedRegion& region, CacheShare& cache,
                                                        const BatchLayout& layout, uint32_t slot_count,
                                                        uid_t user);
-  // As long as a piece. Only before the first Take.
+  // Zeros as long as a piece. Only before the first Take.
   std::span<const std::byte> Zeros() const { return {blocks_[0], piece_bytes_}; }
 
   uint32_t piece_samples() const { return piece_samples_; }
@@ -70,31 +73,31 @@ class StagingMemory {
   bool Take(Piece* piece) PF_EXCLUDES(mutex_);
   void Return(const Piece& piece) PF_EXCLUDES(mutex_);
   std::byte* FillAddress(const Piece& piece, size_t tensor) const;
-  // What is to be copied of a filled piece; nothing when all of its samples were skipped. Called once a
-  // piece, in order: brings the small tensors to where the piece lands.
-  std::vector<StagedCopy> Copies(const Piece& piece, const SlotRange& landing) const;
+  // Returns the copies for a filled piece; empty when all of its samples were skipped. Call once per piece,
+  // in order: it also moves the small tensors to the piece's final position.
+  std::vector<StagedCopy> Copies(const Piece& piece, const SlotRange& range) const;
 
  private:
-  // Of a tensor: where its samples lie in a piece, or in the small tensors of a slot.
+  // Where a tensor's samples lie, in a piece or in the small tensors of a slot.
   struct Place {
     bool small = false;
     uint64_t offset = 0;
   };
-  // Small tensors that are neighbours in the slot, and here.
+  // Small tensors that are adjacent both in the slot and in staging memory.
   struct SmallRun {
     uint64_t offset = 0;  // in the slot
     uint64_t from = 0;    // in the small tensors of a slot
     uint64_t bytes = 0;
   };
   StagingMemory(CacheShare& cache, const BatchLayout& layout) : cache_(cache), layout_(layout) {}
-  // How a batch is cut, and a piece laid out.
-  void LayOut();
-  // Returns how many bytes of them there are in a batch.
-  uint64_t LayOutSmall();
+  // Determines how a batch is split and how a piece is laid out.
+  void PlanPieces();
+  // Lays out the small tensors. Returns their bytes per batch.
+  uint64_t PlanSmallTensors();
 
   CacheShare& cache_;
   const BatchLayout layout_;
-  bool whole_ = false;  // a batch is one piece, laid out as its slot
+  bool whole_ = false;  // a batch is one piece with the layout of its slot
   uint32_t piece_samples_ = 0;
   uint64_t piece_bytes_ = 0;
   std::vector<Place> places_;  // by tensor
@@ -103,7 +106,7 @@ class StagingMemory {
   size_t piece_count_ = 0;
   PinnedBlocks blocks_;  // the pieces, then the small tensors of each slot
   Mutex mutex_;
-  std::vector<uint32_t> free_ PF_GUARDED_BY(mutex_);  // pieces; the one returned last is taken first
+  std::vector<uint32_t> free_ PF_GUARDED_BY(mutex_);  // pieces; last returned, first taken
 };
 
 }  // namespace pinfeed

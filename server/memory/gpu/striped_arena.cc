@@ -9,13 +9,13 @@
 
 namespace pinfeed {
 
-// Purpose: the copies of one piece, which end one by one on the copy threads. Invariant: `done` is called
-// once, with the last of them, the first error of any and the time of all together. Owns a share of the
-// parts: they outlive the copies to them.
-class StripedArena::Delivery {
+// Purpose: tracks the copies of one piece, which complete on several copy threads. Owns a share of the parts,
+// which outlive the copies to them. Invariant: `done` is called once, after the last copy, with the first
+// error and the time span of all copies.
+class StripedArena::PendingCopies {
  public:
-  Delivery(size_t copies, Done done, Arenas parts)
-      : done_(std::move(done)), parts_(std::move(parts)), left_(copies) {}
+  PendingCopies(size_t copies, Done done, Arenas parts)
+      : done_(std::move(done)), parts_(std::move(parts)), remaining_(copies) {}
 
   const Arenas& parts() const { return parts_; }
 
@@ -28,7 +28,7 @@ class StripedArena::Delivery {
       if (time_.end_ns == 0 || (time.end_ns != 0 && time.begin_ns < time_.begin_ns))
         time_.begin_ns = time.begin_ns;
       time_.end_ns = std::max(time_.end_ns, time.end_ns);
-      if (--left_ > 0) return;
+      if (--remaining_ > 0) return;
       first = first_;
       all = time_;
     }
@@ -36,10 +36,10 @@ class StripedArena::Delivery {
   }
 
  private:
-  const Done done_;  // which owns the feed, and so goes after the parts
+  const Done done_;  // owns the feed, so it is destroyed after the parts
   const Arenas parts_;
   Mutex mutex_;
-  size_t left_ PF_GUARDED_BY(mutex_);
+  size_t remaining_ PF_GUARDED_BY(mutex_);
   Status first_ PF_GUARDED_BY(mutex_);
   CopyTime time_ PF_GUARDED_BY(mutex_);
 };
@@ -60,7 +60,7 @@ Result<const Arena*> StripedArena::At(const std::string& gpu_uuid) {
   {
     const MutexLock lock(mutex_);
     Part* part = FindLocked(gpu_uuid);
-    while (part != nullptr && !part->ready) {  // another client's thread makes it
+    while (part != nullptr && !part->ready) {  // another client's thread is creating it
       changed_.Wait(mutex_);
       part = FindLocked(gpu_uuid);
     }
@@ -68,13 +68,13 @@ Result<const Arena*> StripedArena::At(const std::string& gpu_uuid) {
       ++part->clients;
       return part->arena.get();
     }
-    if (settled_) return TooLateLocked(gpu_uuid);
+    if (delivering_) return AlreadyRunningLocked(gpu_uuid);
     parts_.push_back({.gpu_uuid = gpu_uuid});
   }
   return AddPart(gpu_uuid);
 }
 
-// The place of the part is taken already.
+// The part's entry in parts_ exists already.
 Result<const Arena*> StripedArena::AddPart(const std::string& gpu_uuid) {
   Result<std::unique_ptr<CudaArena>> made = make_part_(gpu_uuid, Staging::kNone);
   const Status status = made.status();
@@ -85,7 +85,7 @@ Result<const Arena*> StripedArena::AddPart(const std::string& gpu_uuid) {
     for (const Part& part : parts_) {
       if (part.arena != nullptr) others.push_back(part.arena);
     }
-    FindLocked(gpu_uuid)->arena = added;  // who comes next links itself with this one
+    FindLocked(gpu_uuid)->arena = added;  // parts created later link with this one
   }
   bool linked = true;
   for (size_t i = 0; added != nullptr && i < others.size(); ++i) {
@@ -94,7 +94,7 @@ Result<const Arena*> StripedArena::AddPart(const std::string& gpu_uuid) {
       if (allowed.ok() || !linked) continue;
       linked = false;
       spdlog::warn(
-          "GPU {} cannot read the memory of GPU {}, so each GPU of the group fetches whole batches from "
+          "GPU {} cannot read the memory of GPU {}, so each GPU of the group copies whole batches from "
           "the host: {}",
           reader->device().uuid(), memory->device().uuid(), allowed.message());
     }
@@ -105,27 +105,27 @@ Result<const Arena*> StripedArena::AddPart(const std::string& gpu_uuid) {
   part.linked = linked;
   part.ready = true;
   part.clients = 1;
-  if (added != nullptr && !settled_) return added.get();
+  if (added != nullptr && !delivering_) return added.get();
   std::erase_if(parts_, [&](const Part& one) { return one.gpu_uuid == gpu_uuid; });
-  return added == nullptr ? status : TooLateLocked(gpu_uuid);
+  return added == nullptr ? status : AlreadyRunningLocked(gpu_uuid);
 }
 
 void StripedArena::LeaveAt(const Arena& part, bool keep, std::optional<ClientProcess> remaining_mapper) {
-  std::shared_ptr<CudaArena> gone;  // freed without the lock, here or behind the last delivery
+  std::shared_ptr<CudaArena> gone;  // freed without the lock, here or after the last delivery
   const MutexLock lock(mutex_);
-  const auto left =
+  const auto found =
       std::find_if(parts_.begin(), parts_.end(), [&](const Part& one) { return one.arena.get() == &part; });
-  PF_CHECK(left != parts_.end() && left->clients > 0, "who leaves a part has asked for it");
-  left->keep = left->keep || keep;
-  if (left->keep) {
-    left->remaining_mappers.clear();  // LeaveTo will name all of the group's
+  PF_CHECK(found != parts_.end() && found->clients > 0, "a client leaves only a part that it got from At");
+  found->keep = found->keep || keep;
+  if (found->keep) {
+    found->remaining_mappers.clear();  // LeaveTo will report all of the group's clients
   } else if (remaining_mapper) {
-    left->remaining_mappers.push_back(*std::move(remaining_mapper));
+    found->remaining_mappers.push_back(*std::move(remaining_mapper));
   }
-  if (--left->clients > 0 || left->keep) return;
-  gone = std::move(left->arena);
-  gone->LeaveTo(std::move(left->remaining_mappers));
-  parts_.erase(left);
+  if (--found->clients > 0 || found->keep) return;
+  gone = std::move(found->arena);
+  gone->LeaveTo(std::move(found->remaining_mappers));
+  parts_.erase(found);
 }
 
 StripedArena::Part* StripedArena::FindLocked(const std::string& gpu_uuid) {
@@ -142,49 +142,49 @@ StripedArena::Arenas StripedArena::ReadyLocked() const {
   return ready;
 }
 
-Status StripedArena::TooLateLocked(const std::string& gpu_uuid) const {
+Status StripedArena::AlreadyRunningLocked(const std::string& gpu_uuid) const {
   std::string gpus;
   for (const auto& arena : ReadyLocked()) gpus += (gpus.empty() ? "" : ", ") + arena->device().uuid();
-  return FailedPrecondition("gpu_uuid: the group runs already, on " + gpus +
-                            "; who joins it late must be on one of them, not on " + QuotePath(gpu_uuid));
+  return FailedPrecondition("gpu_uuid: the group is already running on " + gpus +
+                            "; a client that joins now must use one of them, not " + QuotePath(gpu_uuid));
 }
 
-void StripedArena::Deliver(const Piece& piece, const SlotRange& landing, Done done) {
+void StripedArena::Deliver(const Piece& piece, const SlotRange& range, Done done) {
   Arenas parts;
   bool striped = false;
-  size_t turn = 0;
+  size_t stripe = 0;
   {
     const MutexLock lock(mutex_);
-    settled_ = true;
+    delivering_ = true;
     parts = ReadyLocked();
     striped = std::all_of(parts_.begin(), parts_.end(),
                           [](const Part& part) { return !part.ready || part.linked; });
-    turn = turn_++ % parts.size();
+    stripe = next_stripe_++ % parts.size();
   }
-  if (parts.size() == 1) return first_->Deliver(piece, landing, std::move(done));
-  const std::vector<StagedCopy> copies = first_->staging().Copies(piece, landing);
-  const auto delivery = std::make_shared<Delivery>(
+  if (parts.size() == 1) return first_->Deliver(piece, range, std::move(done));
+  const std::vector<StagedCopy> copies = first_->staging().Copies(piece, range);
+  const auto pending = std::make_shared<PendingCopies>(
       copies.empty() ? 1 : parts.size(),
       [this, piece, done = std::move(done)](const Status& status, const CopyTime& time) {
         Return(piece);
         done(status, time);
       },
       std::move(parts));
-  const auto finish = [delivery](const Status& status, const CopyTime& time) {
-    delivery->Finish(status, time);
+  const auto finish = [pending](const Status& status, const CopyTime& time) {
+    pending->Finish(status, time);
   };
   if (copies.empty()) return finish(OkStatus(), {});
-  const Arenas& all = delivery->parts();
+  const Arenas& all = pending->parts();
   if (!striped) {
     for (const auto& part : all) part->Fetch(piece.slot, copies, finish);
     return;
   }
-  const CudaArena& first = *all[turn];
-  all[turn]->Fetch(
+  const CudaArena& first = *all[stripe];
+  all[stripe]->Fetch(
       piece.slot, copies,
-      [delivery, &first, copies, slot = piece.slot, finish](const Status& status, const CopyTime& time) {
-        // The others fetch what is complete there.
-        for (const auto& part : delivery->parts()) {
+      [pending, &first, copies, slot = piece.slot, finish](const Status& status, const CopyTime& time) {
+        // The other parts copy from the completed one.
+        for (const auto& part : pending->parts()) {
           if (part.get() == &first) continue;
           if (status.ok()) {
             part->FetchFrom(first, slot, copies, finish);

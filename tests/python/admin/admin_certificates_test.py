@@ -44,7 +44,7 @@ def test_certificates_and_names_change_by_a_reload(papers, tmp_path):
         one.serves()  # what was in force is
         install(papers.other.sign("server", "IP:127.0.0.1"), papers.other)
         status, out, err = one.tool("reload")
-        assert status == 0 and "admin endpoint: the certificates were read anew; its own is valid until " in out, err
+        assert status == 0 and "admin endpoint: the certificates were reloaded; its own is valid until " in out, err
         one.serves(pair=successor, ca=papers.other.cert)
         assert one.tool("status")[0] == 1
         assert one.tool("status", ca=papers.other.cert)[0] == 1
@@ -70,10 +70,10 @@ def dsa(folder):
 
 # What OpenSSL takes, and no handshake ends with.
 UNFIT = {
-    "DSA": (dsa, r"is not taken by TLS on this host \(.+\); make it anew, with a key of"),
-    "P-224": (lambda _: {"new_key": ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:secp224r1", "-nodes"]}, r"is not taken by TLS on this host \(.+\); make it anew, with a key of"),
-    "for clients": (lambda _: {"usage": "extendedKeyUsage=clientAuth"}, "is not for servers of TLS, by its key usage: .* the extended key usage serverAuth or with none"),
-    "for signing only": (lambda _: {"usage": "keyUsage=critical,keyCertSign"}, "is not for servers of TLS, by its key usage"),
+    "DSA": (dsa, r"is rejected by TLS on this host \(.+\); create it again, with a key of"),
+    "P-224": (lambda _: {"new_key": ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:secp224r1", "-nodes"]}, r"is rejected by TLS on this host \(.+\); create it again, with a key of"),
+    "for clients": (lambda _: {"usage": "extendedKeyUsage=clientAuth"}, "is not for TLS servers, by its key usage: .* the extended key usage serverAuth or with none"),
+    "for signing only": (lambda _: {"usage": "keyUsage=critical,keyCertSign"}, "is not for TLS servers, by its key usage"),
 }
 
 
@@ -84,20 +84,20 @@ def broken(papers, folder, what):
     if what == "open to others":
         shutil.copy(papers.server.key, path)
         path.chmod(0o644)
-        return papers.flags(key=path), rf"admin_key: '{path}' may be read or written by every user; take that from them: chmod o= "
+        return papers.flags(key=path), rf"admin_key: '{path}' may be read or written by every user; restrict it with: chmod o= "
     if what == "passphrase":
         subprocess.run(["openssl", "pkey", "-in", papers.server.key, "-aes128", "-passout", "pass:secret", "-out", path], check=True)
         path.chmod(0o600)
-        return papers.flags(key=path), rf"admin_key: '{path}' has a passphrase; give a key without one"
+        return papers.flags(key=path), rf"admin_key: '{path}' has a passphrase; use a key without one"
     if what == "broken":
         text = papers.server.cert.read_text().splitlines()
         path.write_text("\n".join([*text[:3], *text[4:]]) + "\n")
-        return papers.flags(cert=path), rf"admin_cert: '{path}' holds a broken certificate \(.+\); make it anew"
+        return papers.flags(cert=path), rf"admin_cert: '{path}' contains a malformed certificate \(.+\); create it again"
     if what == "short key":
         weak = path.with_suffix(".key")
         subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:1024", "-nodes", "-keyout", weak, "-out", path, "-subj", "/CN=x"], check=True, capture_output=True)
         weak.chmod(0o600)
-        return papers.flags(cert=path, key=weak), rf"admin_cert: '{path}' is not taken by TLS on this host \(ee key too small\)"
+        return papers.flags(cert=path, key=weak), rf"admin_cert: '{path}' is rejected by TLS on this host \(ee key too small\)"
     if what in UNFIT:
         pair = self_signed(folder, "unfit", "DNS:node.example", **UNFIT[what][0](folder))
         pair.key.chmod(0o600)
@@ -106,16 +106,16 @@ def broken(papers, folder, what):
     path.chmod(0o600)
     return {
         "missing": (papers.flags(cert=folder / "none"), r"admin_cert: open '.*/none': No such file or directory .*; it must be a PEM file"),
-        "folder": (papers.flags(ca=folder), r"admin_ca: '.*' is no file of at most 1 MiB"),
-        "no certificate": (papers.flags(ca=path), rf"admin_ca: '{path}' holds no certificate; it must be PEM"),
-        "no key": (papers.flags(key=path), rf"admin_key: '{path}' holds no private key"),
-        "another's key": (papers.flags(key=papers.ops.key), r"admin_key: '.*' is not the key of admin_cert '.*'; give the two that were made together"),
+        "folder": (papers.flags(ca=folder), r"admin_ca: '.*' is not a regular file of at most 1 MiB"),
+        "no certificate": (papers.flags(ca=path), rf"admin_ca: '{path}' contains no certificate; it must be PEM"),
+        "no key": (papers.flags(key=path), rf"admin_key: '{path}' contains no private key"),
+        "another's key": (papers.flags(key=papers.ops.key), r"admin_key: '.*' is not the key of admin_cert '.*'; use a key and a certificate that match"),
         "relative": (papers.flags(cert="cert.pem"), r"flag --admin-cert: admin_cert: expected an absolute path, found 'cert.pem'"),
-        "wildcard": (papers.flags("*.example"), r"admin_clients: expected names as they stand in the clients' certificates, each in full, found '\*.example'"),
+        "wildcard": (papers.flags("*.example"), r"admin_clients: expected full names as in the clients' certificates, without wildcards, found '\*.example'"),
         "name of a host": (papers.flags(listen="localhost:1"), r"admin_listen: expected ADDRESS:PORT with a numeric address, such as 10.0.0.7:9468"),
-        "no clients": (papers.flags()[:-2], r"flag --admin-listen: admin_listen: is of use only with admin_clients, which must be given as well"),
-        "address alone": (papers.flags()[:2], r"admin_listen: is of use only with admin_cert, admin_key, admin_ca, admin_clients"),
-        "no address": (papers.flags()[2:], r"admin_cert: is of use only with admin_listen"),
+        "no clients": (papers.flags()[:-2], r"flag --admin-listen: admin_listen: requires admin_clients as well"),
+        "address alone": (papers.flags()[:2], r"admin_listen: requires admin_cert, admin_key, admin_ca, admin_clients as well"),
+        "no address": (papers.flags()[2:], r"admin_cert: requires admin_listen"),
     }[what]
 
 
@@ -143,7 +143,7 @@ def test_what_handshakes_do_end_with_is_taken(papers, tmp_path, new_key):
 def test_a_callers_certificate_that_is_for_servers_is_told_before_the_call(papers, endpoint, tmp_path):
     pair = self_signed(tmp_path, "unfit", "DNS:ops.example", usage="extendedKeyUsage=serverAuth")
     status, _, err = endpoint.tool("status", pair=pair)
-    assert status == 1 and f"--tls-cert: '{pair.cert}' is not for clients of TLS, by its key usage" in err
+    assert status == 1 and f"--tls-cert: '{pair.cert}' is not for TLS clients, by its key usage" in err
 
 
 def test_an_address_in_use_is_told(papers, endpoint, tmp_path):

@@ -37,7 +37,7 @@ class Endpoint:
     def __init__(self, folder, papers, *flags, **options):
         self.papers = papers
         self.daemon = Daemon(folder, "--allowed-roots", "/", "--pool-bytes", "64MiB", "--workers", "1", *flags, http_listen="127.0.0.1:0", **options)
-        self.port = int(re.search(r"served over TLS on \S+, port (\d+)", self.daemon.log()).group(1))
+        self.port = int(re.search(r"listens with TLS on \S+, port (\d+)", self.daemon.log()).group(1))
         self.address = f"127.0.0.1:{self.port}"
 
     def tool(self, *words, pair=None, ca=None, address=None, name=None, **options):

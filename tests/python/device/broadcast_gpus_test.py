@@ -88,7 +88,7 @@ def test_a_late_member_must_be_on_a_gpu_of_the_group(daemon, data):
         assert member.stdout.readline()
         threading.Thread(target=member.stdout.read, daemon=True).start()  # a group waits for who cannot print
     _, errors = trainer(daemon.address, 1, gpu=2, **options).communicate(timeout=60)
-    assert "the group runs already, on GPU-" in errors
+    assert "the group is already running on GPU-" in errors
     members[1].kill()
     members[1].wait()
     late = trainer(daemon.address, 5, gpu=1, **options)
@@ -123,7 +123,7 @@ def test_a_queue_stays_on_one_gpu(daemon, data):
     while not pinfeed.status(daemon.address)["feeds"]:
         assert first.poll() is None
     _, errors = trainer(daemon.address, 1, gpu=1, **options).communicate(timeout=60)
-    assert "only a broadcast comes to several GPUs" in errors
+    assert "only a broadcast group can use several GPUs" in errors
     first.kill()
     first.communicate()
 

@@ -119,7 +119,7 @@ def test_too_much_lingering_memory_refuses_new_cuda_ipc_sessions(tmp_path, data)
     orphan = Orphan(running, large)
     eventually("it lingers", lambda: lingering(running))
     _, errors = trainer(running.address, 1, **spec(data, "cuda-ipc")).communicate(timeout=120)
-    assert "ResourceExhaustedError" in errors and "wait for the work of clients that died to end" in errors
+    assert "ResourceExhaustedError" in errors and "are quarantined until the work of dead clients ends" in errors
     finish(trainer(running.address, 5, **spec(data, "vmm-fd")))
     orphan.end()
     eventually("the memory is back", lambda: used(running) == 0)

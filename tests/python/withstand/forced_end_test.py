@@ -64,7 +64,7 @@ def test_the_next_daemon_serves_although_the_last_one_cannot_be_ended(tmp_path, 
         # It has 30 s to stop. Then it is at its end, but for the thread that waits.
         eventually(lambda: f"{states_of(first.process.pid)}\n{first.log()}", lambda: states_of(first.process.pid)[0] == "Z", 120)
         assert "D" in states_of(first.process.pid)[1], "the test is about a thread that cannot be killed"
-        assert first.process.poll() is None and "the daemon ends without having stopped" in first.log()
+        assert first.process.poll() is None and "the daemon exits without a clean shutdown" in first.log()
         while connection.recv(1 << 16):  # who is connected is hung up on
             pass
         connection.close()

@@ -56,12 +56,12 @@ def configured(tmp_path, hung):
 
 def name_a_dataset(one, mount):
     one.write(tables=f'[datasets.away]\npath = "{mount}/x.npy"\n')
-    return f"looking at '{mount}/x.npy' (datasets.away)"
+    return f"checking '{mount}/x.npy' (datasets.away)"
 
 
 def name_a_root(one, mount):
     one.write(head=f'allowed_roots = ["{mount}/data"]')
-    return f"looking at '{mount}/data' (allowed_roots)"
+    return f"checking '{mount}/data' (allowed_roots)"
 
 
 def name_certificates(one, mount):
@@ -96,7 +96,7 @@ def test_a_reload_that_hangs_holds_nothing_up(configured, hung, away):
     service.process.terminate()
     service.receive_until("STOPPING")
     assert service.process.wait(60) == 0, service.log()
-    assert f"a reload hangs, at {step}; the daemon ends without waiting for it" in service.log()
+    assert f"a reload hangs, at {step}; the daemon exits without waiting for it" in service.log()
 
 
 def test_what_hangs_at_the_start_holds_up_neither_it_nor_the_end(configured, hung):
@@ -109,7 +109,7 @@ def test_what_hangs_at_the_start_holds_up_neither_it_nor_the_end(configured, hun
     service.process.terminate()
     service.receive_until("STOPPING")
     assert service.process.wait(60) == 0, service.log()
-    assert f"{step} hangs since the start; the daemon ends without waiting for it" in service.log()
+    assert f"{step} has hung since startup; the daemon exits without waiting for it" in service.log()
 
 
 def test_the_operator_is_answered_and_the_next_reload_is_taken(configured, hung):
@@ -119,7 +119,7 @@ def test_the_operator_is_answered_and_the_next_reload_is_taken(configured, hung)
     configured.write(head="max_sessions = 7")
     taken = configured.reload()
     assert taken.returncode == 0 and "max_sessions = 7" in taken.stdout, taken.stderr
-    assert "given up for the next reload" in configured.service.log()
+    assert "abandoned in favour of the next reload" in configured.service.log()
     hung.end()  # what the first one read comes now, and too late
     assert configured.reload().stdout == "loaded: nothing changed\n"
     configured.service.stop()

@@ -123,7 +123,7 @@ def test_a_dataset_that_does_not_close_holds_up_nothing_else(tmp_path, sticky):
     # Nor the end. The kernel keeps the process until the close is answered, which the next daemon does not wait for.
     daemon.process.send_signal(signal.SIGTERM)
     eventually(daemon.log, lambda: "pinfeedd ends" in daemon.log())
-    assert f"{named[0][1]} is not done; the daemon ends without waiting for it" in daemon.log()
+    assert f"{named[0][1]} is not done; the daemon exits without waiting for it" in daemon.log()
     following = Daemon(tmp_path / "run", *flags)
     read_all(tmp_path / "x.npy", following)
     following.stop()

@@ -91,7 +91,7 @@ TEST_F(ClientDeviceTest, RefusalNamesWhyThisProcessHasNoGpu) {
       },
       ::testing::ExitedWithCode(0),
       "FAILED_PRECONDITION: .*NVML does not list the client; this process cannot use the GPU: open GPU 0 "
-      ".*make its primary context: CUDA_ERROR_OUT_OF_MEMORY");
+      ".*create its primary context: CUDA_ERROR_OUT_OF_MEMORY");
 }
 
 TEST_F(ClientDeviceTest, WelcomeThatIsRefusedSaysNothingOfTheBackend) {

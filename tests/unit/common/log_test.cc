@@ -66,7 +66,7 @@ TEST(LogPaceTest, LeavesOutWhatIsTooMuchAndSaysHowMuch) {
   EXPECT_EQ(pace.Admit(start), "");
   EXPECT_EQ(pace.Admit(start), std::nullopt);
   EXPECT_EQ(pace.Admit(start + std::chrono::milliseconds(999)), std::nullopt);
-  EXPECT_EQ(pace.Admit(start + std::chrono::seconds(1)), " (and 2 such lines were left out)");
+  EXPECT_EQ(pace.Admit(start + std::chrono::seconds(1)), " (and 2 such lines were dropped)");
   EXPECT_EQ(pace.Admit(start + std::chrono::seconds(1)), "");
 }
 

@@ -96,11 +96,10 @@ TEST(ConfigTest, ListsEveryFaultWithItsPlace) {
       status,
       StatusIs(
           Code::kInvalidArgument,
-          AllOf(
-              HasSubstr(file + ":1: workers: expected an integer within 0 to 4096, found the string 'x'"),
-              HasSubstr(file + ":2: unknown_key: unknown key"),
-              HasSubstr(file + ":3: default_slots: expected an integer within 3 to 64, found the integer 2"),
-              HasSubstr(file + ":4: pool_bytes: expected a size"))));
+          AllOf(HasSubstr(file + ":1: workers: expected an integer from 0 to 4096, found the string 'x'"),
+                HasSubstr(file + ":2: unknown_key: unknown key"),
+                HasSubstr(file + ":3: default_slots: expected an integer from 3 to 64, found the integer 2"),
+                HasSubstr(file + ":4: pool_bytes: expected a size"))));
   EXPECT_THAT(status.message(),
               AllOf(HasSubstr(file + ":6: datasets.a.path: expected an absolute path"),
                     HasSubstr(file + ":7: datasets.a.colour: unknown key"),
@@ -127,7 +126,7 @@ TEST(ConfigTest, RefusesWhatTheParserWouldNotSurvive) {
   for (const std::string& text : {deep + " = 1\n", "[" + deep + "]\n", "x = {" + deep + " = 1}\n"}) {
     const std::string file = directory.Write("c.toml", "workers = 1\n" + text).string();
     EXPECT_THAT(ParseCommandLine({"--config", file}, {}),
-                StatusIs(Code::kInvalidArgument, HasSubstr(file + ":2: a key of so many parts")));
+                StatusIs(Code::kInvalidArgument, HasSubstr(file + ":2: the key has too many dotted parts")));
   }
   const std::string dots =
       "allowed_roots = [\"/a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r.s\"]  # a.b.c.d.e.f.g.h\n";
@@ -139,7 +138,7 @@ TEST(ConfigTest, DoesNotWaitForAWriterOfItsFile) {
   const std::string fifo = directory / "c.toml";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   EXPECT_THAT(ParseCommandLine({"--config", fifo}, {}),
-              StatusIs(Code::kInvalidArgument, HasSubstr("a pipe to which nobody writes")));
+              StatusIs(Code::kInvalidArgument, HasSubstr("a pipe without a writer")));
 }
 
 TEST(ConfigTest, RefusesUnknownFlagsAndMissingValues) {
@@ -222,8 +221,7 @@ TEST(ConfigTest, AdminKeysComeTogetherWithoutWildcards) {
   for (size_t left_out = 0; left_out < all.size(); ++left_out) {
     std::vector<std::string> some = all;
     some.erase(some.begin() + static_cast<std::ptrdiff_t>(left_out));
-    EXPECT_THAT(ParseCommandLine(some, {}),
-                StatusIs(Code::kInvalidArgument, HasSubstr("is of use only with admin_")))
+    EXPECT_THAT(ParseCommandLine(some, {}), StatusIs(Code::kInvalidArgument, HasSubstr("requires admin_")))
         << all[left_out];
   }
   for (const char* wrong :

@@ -57,7 +57,7 @@ class ReloaderTest : public ::testing::Test {
  protected:
   static constexpr std::chrono::milliseconds kNoPatience{0};
 
-  void Make(std::chrono::milliseconds patience) {
+  void Make(std::chrono::milliseconds timeout) {
     reloader_.emplace(Reloader::Parts{
         .main = main_,
         .make_load =
@@ -74,7 +74,7 @@ class ReloaderTest : public ::testing::Test {
         .outcome = [this](bool good) { told_.emplace_back(good ? "good" : "bad"); },
         .begun = [this] { told_.emplace_back("begun"); },
         .ready = [this](const std::string& remark) { told_.push_back("ready" + remark); },
-        .patience = patience});
+        .timeout = timeout});
   }
   void Request(const std::string& who) {
     reloader_->Request(who, [this, who](const Result<ReloadReport>& report) {
@@ -114,13 +114,13 @@ TEST_F(ReloaderTest, WhatWasReadIsAdoptedOnTheMainThreadAndAnswered) {
   Request("a");
   storage_->AwaitBegun(1);
   EXPECT_THAT(told_, ElementsAre("begun"));
-  EXPECT_GT(reloader_->Watch(), Steady::now());
+  EXPECT_GT(reloader_->CheckTimeout(), Steady::now());
   storage_->Give(1, Limit(7));
   RunMain(1);
   EXPECT_THAT(adopted_, ElementsAre("a: 7"));
   EXPECT_THAT(told_, ElementsAre("begun", "good", "ready"));
   EXPECT_THAT(answers_, ElementsAre("a: done"));
-  EXPECT_EQ(reloader_->Watch(), Steady::time_point::max());
+  EXPECT_EQ(reloader_->CheckTimeout(), Steady::time_point::max());
 }
 
 TEST_F(ReloaderTest, AFaultChangesNothingAndIsAnswered) {
@@ -129,7 +129,7 @@ TEST_F(ReloaderTest, AFaultChangesNothingAndIsAnswered) {
   storage_->Give(1, InvalidArgument("file:1: no"));
   RunMain(1);
   EXPECT_THAT(adopted_, IsEmpty());
-  EXPECT_THAT(told_, ElementsAre("begun", "bad", "ready; the configuration could not be loaded again"));
+  EXPECT_THAT(told_, ElementsAre("begun", "bad", "ready; the configuration could not be reloaded"));
   EXPECT_THAT(answers_, ElementsAre("a: file:1: no"));
 }
 
@@ -156,8 +156,8 @@ TEST_F(ReloaderTest, WhatHangsIsToldOnceWithWhatItIsAtAndTakenWhenItComes) {
   Make(kNoPatience);
   Request("a");
   storage_->AwaitBegun(1);
-  EXPECT_EQ(reloader_->Watch(), Steady::time_point::max());
-  EXPECT_EQ(reloader_->Watch(), Steady::time_point::max());
+  EXPECT_EQ(reloader_->CheckTimeout(), Steady::time_point::max());
+  EXPECT_EQ(reloader_->CheckTimeout(), Steady::time_point::max());
   EXPECT_THAT(answers_, ElementsAre(HasSubstr("not done after 0 s, at file 1; does its storage answer?")));
   EXPECT_THAT(told_, ElementsAre("begun", "bad", "ready; a reload hangs, at file 1"));
   storage_->Give(1, Limit(3));
@@ -172,7 +172,7 @@ TEST_F(ReloaderTest, WhatHangsIsGivenUpForTheNextAndNeverFollowsIt) {
   Request("a");
   Request("b");  // waits
   storage_->AwaitBegun(1);
-  (void)reloader_->Watch();
+  (void)reloader_->CheckTimeout();
   EXPECT_EQ(readings_, 2);
   storage_->Give(2, Limit(2));
   RunMain(1);
@@ -188,19 +188,20 @@ TEST_F(ReloaderTest, WhatHangsIsGivenUpForTheNextAndNeverFollowsIt) {
 
 TEST_F(ReloaderTest, NoMoreThreadsHangThanMay) {
   Make(kNoPatience);
-  const int most = static_cast<int>(Reloader::kMaxLeft) + 1;
+  const int most = static_cast<int>(Reloader::kMaxAbandoned) + 1;
   for (int i = 1; i <= most; ++i) {
     Request("a");
     storage_->AwaitBegun(i);
-    (void)reloader_->Watch();
+    (void)reloader_->CheckTimeout();
   }
   answers_.clear();
   told_.clear();
   Request("b");
   EXPECT_EQ(readings_, most);
-  EXPECT_THAT(answers_,
-              ElementsAre(HasSubstr("b: reload the configuration: 5 before it hang, the last at file 5")));
-  EXPECT_THAT(told_, ElementsAre("begun", "bad", "ready; the configuration could not be loaded again"));
+  EXPECT_THAT(
+      answers_,
+      ElementsAre(HasSubstr("b: reload the configuration: 5 earlier reloads hang, the last at file 5")));
+  EXPECT_THAT(told_, ElementsAre("begun", "bad", "ready; the configuration could not be reloaded"));
   storage_->Give(most, Limit(5));  // the last of them is the one that counts
   RunMain(1);
   EXPECT_THAT(adopted_, ElementsAre("a: 5"));
@@ -220,9 +221,8 @@ TEST_F(ReloaderTest, StopAnswersWhoeverWaitsAndLeavesAThreadThatHangs) {
   storage_->AwaitBegun(1);
   reloader_->Stop();
   Request("c");
-  EXPECT_THAT(answers_,
-              ElementsAre(HasSubstr("a: reload the configuration: the daemon is on its way to its end"),
-                          HasSubstr("b: "), HasSubstr("c: ")));
+  EXPECT_THAT(answers_, ElementsAre(HasSubstr("a: reload the configuration: the daemon is stopping"),
+                                    HasSubstr("b: "), HasSubstr("c: ")));
   EXPECT_THAT(told_, ElementsAre("begun", "begun"));  // ready would take back that it is stopping
   EXPECT_FALSE(reloader_->Finish(Steady::now()));
   reloader_.reset();

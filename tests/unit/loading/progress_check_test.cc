@@ -161,7 +161,7 @@ TEST(ProgressCheckTest, AChoreThatHangsIsToldOfOnceAndWhenItGoesOn) {
   };
   const WorkerPool pool(1);
   const auto now = std::chrono::steady_clock::now();
-  const OngoingOperation hung{"lingering", "freeing 2 MiB of GPU-ill", now - std::chrono::hours(2)};
+  const OngoingOperation hung{"gpu-quarantine", "freeing 2 MiB of GPU-ill", now - std::chrono::hours(2)};
   std::vector<OngoingOperation> under_way = {hung, {"feed-reaper", "stopping feed 3", now}};
   ProgressCheck check({.workers = pool, .operations = [&] { return under_way; }}, milliseconds(0));
   EXPECT_EQ(check.interval(), milliseconds(5000)) << "also where nothing counts as stuck";
@@ -189,7 +189,7 @@ TEST(ProgressCheckTest, ChoresThatHangAreNamed) {
   const std::vector<OngoingOperation> operations = {{"dataset", "opening dataset '/a'", ago(3600), true},
                                                     {"dataset", "opening dataset '/b'", ago(60), true},
                                                     {"feed-reaper", "freeing feed 7", ago(60)},
-                                                    {"lingering", "freeing 2 MiB", ago(1)}};
+                                                    {"gpu-quarantine", "freeing 2 MiB", ago(1)}};
   ProgressCheck check({.workers = pool, .operations = [&] { return operations; }}, std::chrono::seconds(600));
   std::vector<HungThread> hung = check.Hung({});
   ASSERT_EQ(hung.size(), 2U);

@@ -17,65 +17,65 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 // A host of which so much is available; what is taken is taken of it.
 class HostMemoryLedgerTest : public ::testing::Test {
  protected:
-  Status Take(HostMemoryLedger::Reservation& promise, uint64_t bytes) {
-    RETURN_IF_ERROR(promise.Begin(bytes));
+  Status Take(HostMemoryLedger::Reservation& reservation, uint64_t bytes) {
+    RETURN_IF_ERROR(reservation.BeginAllocation(bytes));
     available_ -= bytes;
-    promise.End(bytes);
+    reservation.EndAllocation(bytes);
     return OkStatus();
   }
 
   uint64_t available_ = 100 * kMiB;
-  HostMemoryLedger room_{[this](uint64_t /*enough*/) {
+  HostMemoryLedger ledger_{[this](uint64_t /*enough*/) {
     return Result<HostMemory>(HostMemory{256 * kMiB, available_, "a group", "a tighter group"});
   }};
 };
 
 TEST_F(HostMemoryLedgerTest, WhatWasPromisedIsNotPromisedAgain) {
-  std::optional<HostMemoryLedger::Reservation> first(room_.Ask(50 * kMiB).value());
+  std::optional<HostMemoryLedger::Reservation> first(ledger_.Reserve(50 * kMiB).value());
   EXPECT_THAT(
-      room_.Ask(50 * kMiB),
+      ledger_.Reserve(50 * kMiB),
       StatusIs(Code::kResourceExhausted,
                AllOf(HasSubstr("a tighter group"), HasSubstr("100 MiB (104857600 bytes) are left"),
-                     HasSubstr("take 100 MiB"), HasSubstr("16 MiB are kept"), HasSubstr("pool_bytes"))));
+                     HasSubstr("need 100 MiB"), HasSubstr("16 MiB are reserved"), HasSubstr("pool_bytes"))));
   ASSERT_OK(Take(*first, 20 * kMiB));
-  EXPECT_FALSE(room_.Ask(50 * kMiB).ok()) << "80 are available, of which 30 are promised";
-  EXPECT_TRUE(room_.Ask(34 * kMiB).ok());
+  EXPECT_FALSE(ledger_.Reserve(50 * kMiB).ok()) << "80 are available, of which 30 are promised";
+  EXPECT_TRUE(ledger_.Reserve(34 * kMiB).ok());
   first.reset();
-  EXPECT_TRUE(room_.Ask(64 * kMiB).ok()) << "what was refused, ended or not taken is promised no more";
+  EXPECT_TRUE(ledger_.Reserve(64 * kMiB).ok()) << "what was refused, ended or not taken is promised no more";
 }
 
 TEST_F(HostMemoryLedgerTest, WhatOthersTookMeanwhileIsNotTakenTwice) {
-  HostMemoryLedger::Reservation promise = room_.Ask(60 * kMiB).value();
+  HostMemoryLedger::Reservation reservation = ledger_.Reserve(60 * kMiB).value();
   available_ = 30 * kMiB;
-  EXPECT_THAT(Take(promise, 40 * kMiB), StatusIs(Code::kResourceExhausted));
-  EXPECT_OK(Take(promise, 20 * kMiB));
+  EXPECT_THAT(Take(reservation, 40 * kMiB), StatusIs(Code::kResourceExhausted));
+  EXPECT_OK(Take(reservation, 20 * kMiB));
 }
 
 TEST_F(HostMemoryLedgerTest, TwoWhoTakeAtOnceSeeEachOther) {
-  HostMemoryLedger::Reservation one = room_.Ask(40 * kMiB).value();
-  HostMemoryLedger::Reservation other = room_.Ask(40 * kMiB).value();
+  HostMemoryLedger::Reservation one = ledger_.Reserve(40 * kMiB).value();
+  HostMemoryLedger::Reservation other = ledger_.Reserve(40 * kMiB).value();
   available_ = 60 * kMiB;
-  ASSERT_OK(one.Begin(40 * kMiB));
-  EXPECT_THAT(other.Begin(40 * kMiB), StatusIs(Code::kResourceExhausted));
+  ASSERT_OK(one.BeginAllocation(40 * kMiB));
+  EXPECT_THAT(other.BeginAllocation(40 * kMiB), StatusIs(Code::kResourceExhausted));
 }
 
 TEST_F(HostMemoryLedgerTest, WhatWasBegunEndsWithItsPromise) {
   {
-    HostMemoryLedger::Reservation promise = room_.Ask(60 * kMiB).value();
-    ASSERT_OK(promise.Begin(50 * kMiB));
-    const HostMemoryLedger::Reservation moved = std::move(promise);
-    EXPECT_FALSE(room_.Ask(30 * kMiB).ok()) << "it is promised still";
+    HostMemoryLedger::Reservation reservation = ledger_.Reserve(60 * kMiB).value();
+    ASSERT_OK(reservation.BeginAllocation(50 * kMiB));
+    const HostMemoryLedger::Reservation moved = std::move(reservation);
+    EXPECT_FALSE(ledger_.Reserve(30 * kMiB).ok()) << "it is promised still";
   }
-  HostMemoryLedger::Reservation other = room_.Ask(84 * kMiB).value();
-  EXPECT_OK(other.Begin(84 * kMiB));
+  HostMemoryLedger::Reservation other = ledger_.Reserve(84 * kMiB).value();
+  EXPECT_OK(other.BeginAllocation(84 * kMiB));
 }
 
 TEST_F(HostMemoryLedgerTest, WhatCannotBeToldIsTheKernelsToRefuse) {
   HostMemoryLedger blind(
       [](uint64_t) -> Result<HostMemory> { return ResourceExhausted("no descriptor is left"); });
-  ASSERT_OK_AND_ASSIGN(HostMemoryLedger::Reservation promise, blind.Ask(kMiB));
-  EXPECT_OK(promise.Begin(kMiB));
-  promise.End(kMiB);
+  ASSERT_OK_AND_ASSIGN(HostMemoryLedger::Reservation reservation, blind.Reserve(kMiB));
+  EXPECT_OK(reservation.BeginAllocation(kMiB));
+  reservation.EndAllocation(kMiB);
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ TEST(MemoryBudgetTest, LeasesAreChargedAndComeBack) {
     EXPECT_THAT(pool.Reserve(UINT64_MAX),
                 StatusIs(Code::kResourceExhausted,
                          AllOf(HasSubstr("16 EiB (18446744073709551615 bytes)"),
-                               HasSubstr("has 100 bytes in all"), HasSubstr("more pool_bytes"))));
+                               HasSubstr("has 100 bytes in total"), HasSubstr("more pool_bytes"))));
     auto second = pool.Reserve(40);
     EXPECT_TRUE(second.ok());
     EXPECT_EQ(pool.used_bytes(), 100U);
@@ -116,7 +116,7 @@ TEST(HostArenaTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
   EXPECT_THAT(HostArena::Create(Layout(1000, 4), 5, false, pool),
               StatusIs(Code::kResourceExhausted,
                        AllOf(HasSubstr("5 slots of 4 KiB"), HasSubstr("20 KiB (20480 bytes)"),
-                             HasSubstr("16 KiB (16384 bytes) in all"))));
+                             HasSubstr("16 KiB (16384 bytes) in total"))));
   EXPECT_EQ(pool.used_bytes(), 0U);
   EXPECT_THAT(HostArena::Create(Layout(1000, 4), 2, false, pool),
               StatusIs(Code::kInvalidArgument, HasSubstr("slots: 2")));

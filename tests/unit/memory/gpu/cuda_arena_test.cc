@@ -147,8 +147,8 @@ TEST_F(CudaArenaTest, PinnedMemoryInPiecesThatAreTooSmallIsRefusedWithTheirSizes
       StatusIs(Code::kResourceExhausted,
                AllOf(HasSubstr(
                          "take 864 KiB (884736 bytes) of pinned memory: 872 KiB (892928 bytes) of its 2 MiB"),
-                     HasSubstr("none of 288 KiB (294912 bytes)"),
-                     HasSubstr("the largest that is left has 284 KiB (290816 bytes)"))));
+                     HasSubstr("no free block of 288 KiB (294912 bytes)"),
+                     HasSubstr("the largest has 284 KiB (290816 bytes)"))));
   EXPECT_EQ(devices_->UsedByUser().count(kBob), 0U);
   EXPECT_OK(Make(kBob, Backend::kVmmFd, Sharing::kExclusive, 200'000)) << "nothing of it is lost";
 }

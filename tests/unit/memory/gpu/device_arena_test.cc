@@ -92,7 +92,8 @@ TEST_F(DeviceArenaTest, PartThatHadBatchesStaysForWhoComesBack) {
   arena->LeaveAt(*part, true, {});
   EXPECT_EQ(Used(1), 6 * kMiB);
   EXPECT_OK(arena->At(Uuid(1)));
-  EXPECT_THAT(arena->At(Uuid(2)), StatusIs(Code::kFailedPrecondition, HasSubstr("the group runs already")));
+  EXPECT_THAT(arena->At(Uuid(2)),
+              StatusIs(Code::kFailedPrecondition, HasSubstr("the group is already running")));
 }
 
 TEST_F(DeviceArenaTest, PartThatGoesUnderADeliveryEndsBehindIt) {

@@ -33,13 +33,13 @@ class DeviceMemoryQuarantineTest : public ::testing::Test {
     ASSERT_OK_AND_ASSIGN(device_, CudaDevice::Open(0));
     ASSERT_OK_AND_ASSIGN(processes_, GpuProcesses::Load());
   }
-  void Quarantine(DeviceMemoryQuarantine& lingering, Backend backend, const ClientProcess& client) {
+  void Quarantine(DeviceMemoryQuarantine& quarantine, Backend backend, const ClientProcess& client) {
     DeviceMemory memory;
     if (backend == Backend::kCudaIpc) {
       ASSERT_OK_AND_ASSIGN(memory, DeviceMemory::Allocate(device_, kBytes));
     }
     ASSERT_OK_AND_ASSIGN(BudgetLease lease, pool_.Reserve(kBytes));
-    lingering.Add(device_->uuid(), backend, std::move(memory), std::move(lease), {client});
+    quarantine.Add(device_->uuid(), backend, std::move(memory), std::move(lease), {client});
   }
   uint64_t FreeBytes() const {
     const CudaScope scope(*device_);
@@ -76,17 +76,17 @@ TEST_F(DeviceMemoryQuarantineTest, ProcessesOnTheGpuAreListedUntilTheyEnd) {
 
 TEST_F(DeviceMemoryQuarantineTest, MemoryStaysWhileItsClientLivesAndIsFreedThen) {
   const uint64_t free_before = FreeBytes();
-  DeviceMemoryQuarantine lingering(processes_.get());
+  DeviceMemoryQuarantine quarantine(processes_.get());
   Peer peer("lend-handle");
-  Quarantine(lingering, Backend::kCudaIpc, ClientOf(peer));
-  lingering.AwaitNone(In(std::chrono::milliseconds(100)));
-  ASSERT_EQ(lingering.Snapshot(device_->uuid()).size(), 1U);
-  EXPECT_EQ(lingering.QuarantinedBytes(device_->uuid()), kBytes);
+  Quarantine(quarantine, Backend::kCudaIpc, ClientOf(peer));
+  quarantine.AwaitNone(In(std::chrono::milliseconds(100)));
+  ASSERT_EQ(quarantine.Snapshot(device_->uuid()).size(), 1U);
+  EXPECT_EQ(quarantine.QuarantinedBytes(device_->uuid()), kBytes);
   EXPECT_EQ(pool_.used_bytes(), kBytes);
   EXPECT_EQ(FreeBytes(), free_before - kBytes);
   EXPECT_EQ(peer.Dismiss(), 0);
-  lingering.AwaitNone(In(std::chrono::seconds(30)));
-  EXPECT_TRUE(lingering.Snapshot(device_->uuid()).empty());
+  quarantine.AwaitNone(In(std::chrono::seconds(30)));
+  EXPECT_TRUE(quarantine.Snapshot(device_->uuid()).empty());
   EXPECT_EQ(pool_.used_bytes(), 0U);
   EXPECT_EQ(FreeBytes(), free_before);
 }
@@ -94,18 +94,18 @@ TEST_F(DeviceMemoryQuarantineTest, MemoryStaysWhileItsClientLivesAndIsFreedThen)
 // What a pidfd does not tell: the driver goes on with a dead process's work as long as a child has its files.
 TEST_F(DeviceMemoryQuarantineTest, MemoryOfAClientThatHasEndedStaysWhileAForkedChildHasTheGpu) {
   for (const Backend backend : {Backend::kCudaIpc, Backend::kVmmFd}) {
-    DeviceMemoryQuarantine lingering(processes_.get());
+    DeviceMemoryQuarantine quarantine(processes_.get());
     Peer peer("leave-child");
     const ClientProcess client = ClientOf(peer);
     EXPECT_EQ(peer.Wait(), 0);
     ASSERT_TRUE(client.HasEnded());
-    Quarantine(lingering, backend, client);
-    lingering.AwaitNone(In(std::chrono::milliseconds(200)));
+    Quarantine(quarantine, backend, client);
+    quarantine.AwaitNone(In(std::chrono::milliseconds(200)));
     EXPECT_EQ(pool_.used_bytes(), kBytes);
-    ASSERT_EQ(lingering.Snapshot(device_->uuid()).size(), 1U);
-    EXPECT_THAT(lingering.Snapshot(device_->uuid())[0].pids, ::testing::ElementsAre(client.pid));
+    ASSERT_EQ(quarantine.Snapshot(device_->uuid()).size(), 1U);
+    EXPECT_THAT(quarantine.Snapshot(device_->uuid())[0].pids, ::testing::ElementsAre(client.pid));
     peer.HangUp();
-    lingering.AwaitNone(In(std::chrono::seconds(30)));
+    quarantine.AwaitNone(In(std::chrono::seconds(30)));
     EXPECT_EQ(pool_.used_bytes(), 0U);
   }
 }
@@ -120,12 +120,12 @@ TEST_F(DeviceMemoryQuarantineTest, ListThatCannotBeHadIsToldOfOnce) {
     Peer peer("lend-handle");
     const ClientProcess client = ClientOf(peer);
     EXPECT_EQ(peer.Dismiss(), 0);
-    DeviceMemoryQuarantine lingering(processes_.get());
+    DeviceMemoryQuarantine quarantine(processes_.get());
     ASSERT_OK_AND_ASSIGN(BudgetLease lease, pool_.Reserve(kBytes));
-    lingering.Add("GPU-none", Backend::kCudaIpc, DeviceMemory(), std::move(lease), {client});
+    quarantine.Add("GPU-none", Backend::kCudaIpc, DeviceMemory(), std::move(lease), {client});
     for (int look = 0; look < 2; ++look) {  // what comes behind it is looked at behind it, and goes
-      ASSERT_NO_FATAL_FAILURE(Quarantine(lingering, Backend::kVmmFd, client));
-      while (!lingering.Snapshot(device_->uuid()).empty()) std::this_thread::yield();
+      ASSERT_NO_FATAL_FAILURE(Quarantine(quarantine, Backend::kVmmFd, client));
+      while (!quarantine.Snapshot(device_->uuid()).empty()) std::this_thread::yield();
     }
     EXPECT_EQ(pool_.used_bytes(), kBytes);
   }
@@ -148,13 +148,14 @@ TEST_F(DeviceMemoryQuarantineTest, FreeThatHangsIsNamed) {
         ::setenv("PINFEED_STAND_IN_FAIL", "cuMemFree:1:hang", 1);  // not the peer's
         device_ = *CudaDevice::Open(0);
         processes_ = *GpuProcesses::Load();
-        auto* const lingering =
+        auto* const quarantine =
             new DeviceMemoryQuarantine(processes_.get());  // never destroyed: that would wait
-        Quarantine(*lingering, Backend::kCudaIpc, client);
+        Quarantine(*quarantine, Backend::kCudaIpc, client);
         (void)peer.Dismiss();
         const std::string expected =
             "freeing 2 MiB of GPU " + device_->uuid() + " (pid " + std::to_string(client.pid) + ", cuda-ipc)";
-        for (std::optional<OngoingOperation> at; !at || at->what != expected; at = lingering->Current())
+        for (std::optional<OngoingOperation> at; !at || at->what != expected;
+             at = quarantine->CurrentOperation())
           std::this_thread::yield();
         std::_Exit(0);
       },
@@ -168,12 +169,12 @@ TEST_F(DeviceMemoryQuarantineTest, WithoutAListOnlyWhatTheDriverKeepsMayGo) {
   EXPECT_EQ(peer.Dismiss(), 0);
   const uint64_t free_before = FreeBytes();
   {
-    DeviceMemoryQuarantine lingering(nullptr);
-    Quarantine(lingering, Backend::kVmmFd, client);
-    lingering.AwaitNone(In(std::chrono::seconds(30)));
+    DeviceMemoryQuarantine quarantine(nullptr);
+    Quarantine(quarantine, Backend::kVmmFd, client);
+    quarantine.AwaitNone(In(std::chrono::seconds(30)));
     EXPECT_EQ(pool_.used_bytes(), 0U);
-    Quarantine(lingering, Backend::kCudaIpc, client);
-    lingering.AwaitNone(In(std::chrono::milliseconds(100)));
+    Quarantine(quarantine, Backend::kCudaIpc, client);
+    quarantine.AwaitNone(In(std::chrono::milliseconds(100)));
     EXPECT_EQ(pool_.used_bytes(), kBytes);
   }
   // Somebody may still have it open: it goes with this process.

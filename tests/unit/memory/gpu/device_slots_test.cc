@@ -141,7 +141,7 @@ TEST_P(DeviceSlotsDeathTest, MemoryThatTheDriverKeepsMappedIsNoFarewell) {
         Receive(peer);
         Tell((*Map())->Unmap(std::chrono::steady_clock::now() + std::chrono::hours(1)));
       },
-      ::testing::ExitedWithCode(3), "INTERNAL: give up 2097152 bytes on GPU .*CUDA_ERROR_LAUNCH_FAILED");
+      ::testing::ExitedWithCode(3), "INTERNAL: free 2097152 bytes on GPU .*CUDA_ERROR_LAUNCH_FAILED");
 }
 
 // Whoever has the error may give the slot back at once, and with it what the first kernel reads.
