@@ -13,7 +13,7 @@ std::string MetricsPage() {
       "`pinfeedd` shows these at `http://127.0.0.1:9467/metrics` (`http_listen`), in Prometheus' text "
       "format. "
       "[deploy/prometheus](../deploy/prometheus) has a configuration, alert rules and their tests, "
-      "[deploy/grafana](../deploy/grafana) a dashboard, [operations.md](operations.md#runbook) what to do "
+      "[deploy/grafana](../deploy/grafana) a dashboard, [runbook.md](runbook.md) what to do "
       "when an alert fires.\n\n"
       "- Counters only grow while the daemon lives; a restart sets them to 0.\n"
       "- Series of a feed, session or GPU (labels `feed`, `session`, `gpu`) exist only while there is one. A "
