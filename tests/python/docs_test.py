@@ -128,6 +128,11 @@ def test_the_readme_is_short():
     assert len(TEXT[ROOT / "README.md"].splitlines()) <= 130
 
 
+def test_the_site_has_every_page():
+    nav = set(re.findall(r"([\w./-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M))
+    assert {str(page.relative_to(ROOT)) for page in PAGES if "decisions" not in page.parts} <= nav
+
+
 def test_the_figures_of_the_readme_are_those_of_the_benchmarks():
     """The benchmarks write their results into their own page; the README repeats some."""
     rows = re.findall(r"^\| .* \| ([\d.,]+) \S+ \| ([\d.,]+) \S+ \| ([\d.]+x) \|$", TEXT[ROOT / "README.md"], re.M)
