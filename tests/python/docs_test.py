@@ -14,7 +14,10 @@ BUILD = pathlib.Path(os.environ.get("PINFEED_BUILD_DIR", ROOT / "build" / "relea
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 TEXT = {page: page.read_text("utf-8") for page in PAGES}
 # Pages whose lines and sentences are held short.
-PROSE = ["README.md"] + [f"docs/{name}.md" for name in "cli configuration containers cpp getting-started glossary guarantees install runbook service".split()]
+PROSE = ["README.md"] + [
+    f"docs/{name}.md"
+    for name in "architecture cli configuration containers cpp getting-started glossary guarantees install looking-inside runbook service transforms".split()
+]
 SOURCES = re.compile(r"`((?:common|proto|server|client|tests|docs|deploy|examples)/[\w./-]*)`")
 
 
