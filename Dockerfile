@@ -3,7 +3,7 @@
 #   docker build -t pinfeed .
 #   docker build -t pinfeed --build-arg CUDA=docker.io/nvidia/cuda:12.9.1-devel-ubuntu22.04 .     with the GPU path
 #   docker run --pid=host --read-only --stop-timeout=40 -v /run/pinfeed:/run/pinfeed -v /data:/data:ro pinfeed --allowed-roots=/data
-# docs/operations.md says what must be shared with trainers, and why. Needs BuildKit, or Buildah 1.28 (Podman 4.3) or later.
+# docs/containers.md says what must be shared with trainers, and why. Needs BuildKit, or Buildah 1.28 (Podman 4.3) or later.
 
 # Both bases must be Debian 12, of which the packages are. The GPU path needs nothing in the final one: the driver is loaded at run
 # time, and the container toolkit puts it there; name an image of your own when your hosts want more in it.

@@ -14,7 +14,7 @@ FIRST_CONFIGURE = $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DPINFEED_TESTS=OFF 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build everything test test-unit test-core test-sanitizers packages test-packages test-container test-manifests test-slurm test-accelerate test-load bench demo format tidy fuzz mutants clean
+.PHONY: help build everything test test-unit test-core test-sanitizers packages test-packages test-container test-manifests test-slurm test-accelerate test-load bench demo docs format tidy fuzz mutants clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -86,6 +86,10 @@ bench: ## pinfeed beside PyTorch's DataLoader, then the micro-benchmarks
 demo: build ## train a small model with batches from a daemon on this host
 	@deploy/install-deps demo
 	@$(PYTHON) examples/demo.py --build-dir $(BUILD)
+
+docs: ## the documents as a site, into build/docs/site; links that lead nowhere are errors (mkdocs from PyPI)
+	@deploy/install-deps docs
+	@docs/site/build.sh build/docs
 
 format: ## rewrite the C and C++ sources as .clang-format says
 	@$(PYTHON) tests/checks/check_format.py --fix

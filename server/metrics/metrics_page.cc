@@ -12,7 +12,7 @@ std::string MetricsPage() {
       "`pinfeedd` exports these at `http://127.0.0.1:9467/metrics` (`http_listen`), in Prometheus' text "
       "format. "
       "[deploy/prometheus](../deploy/prometheus) has a configuration, alert rules and their tests, "
-      "[deploy/grafana](../deploy/grafana) has a dashboard, and [operations.md](operations.md#runbook) says "
+      "[deploy/grafana](../deploy/grafana) has a dashboard, and [runbook.md](runbook.md) says "
       "what to do when an alert fires.\n\n"
       "- Counters only increase while the daemon runs; a restart sets them to 0.\n"
       "- Series of a feed, session or GPU (labels `feed`, `session`, `gpu`) exist only while it exists. A "

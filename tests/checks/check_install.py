@@ -51,10 +51,11 @@ def check_documents(folder):
             sys.exit(f"{name}: Slurm cannot run it")
     for overlay in ("cpu", "gpu"):
         (folder / "deploy" / "kubernetes" / "overlays" / overlay / "kustomization.yaml").stat()
-    page = folder / "docs" / "operations.md"
-    for target in re.findall(r"\]\(([^)\s#]+)", page.read_text("utf-8")):
-        if "://" not in target and not (page.parent / target).exists():
-            sys.exit(f"{page}: {target} is not installed")
+    for name in ("install.md", "service.md", "containers.md", "runbook.md"):
+        page = folder / "docs" / name
+        for target in re.findall(r"\]\(([^)\s#]+)", page.read_text("utf-8")):
+            if "://" not in target and not (page.parent / target).exists():
+                sys.exit(f"{page}: {target} is not installed")
 
 
 def use_tree(tree):

@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documents tell the truth where a program can see it: links, paths, names of tests, settings and the README's examples."""
+"""The documents tell the truth where a program can see it: links, paths, names of tests, settings and examples, and they stay readable."""
 import os
 import pathlib
 import re
 import subprocess
 import tomllib
 
+import prose
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("PINFEED_BUILD_DIR", ROOT / "build" / "release"))
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 TEXT = {page: page.read_text("utf-8") for page in PAGES}
+# Pages whose lines and sentences are held short.
+PROSE = ["README.md"] + [
+    f"docs/{name}.md"
+    for name in "architecture cli configuration containers cpp getting-started glossary guarantees install looking-inside runbook service transforms".split()
+]
 SOURCES = re.compile(r"`((?:common|proto|server|client|tests|docs|deploy|examples)/[\w./-]*)`")
 
 
@@ -128,10 +134,10 @@ def test_the_settings_are_the_daemons():
 
 
 @pytest.mark.parametrize("language, name, compiler", [("c", "first.c", "cc"), ("cpp", "first.cc", "g++")])
-def test_the_examples_compile_as_the_readme_says_and_report_errors(language, name, compiler, tmp_path):
-    readme = TEXT[ROOT / "README.md"]
-    (example,) = re.findall(rf"^```{language}\n(.*?)^```", readme, re.M | re.S)
-    (line,) = re.findall(rf"^{re.escape(compiler)} .*{re.escape(name)} .*-Iclient/include.*$", readme, re.M)
+def test_the_examples_compile_as_their_page_says_and_report_errors(language, name, compiler, tmp_path):
+    page = TEXT[ROOT / "docs" / "cpp.md"]
+    (example,) = re.findall(rf"^```{language}\n(.*?)^```", page, re.M | re.S)
+    (line,) = re.findall(rf"^{re.escape(compiler)} .*{re.escape(name)} .*-Iclient/include.*$", page, re.M)
     (tmp_path / name).write_text(example, "utf-8")
     (tmp_path / "client").symlink_to(ROOT / "client")
     (tmp_path / "build").mkdir()
@@ -140,3 +146,38 @@ def test_the_examples_compile_as_the_readme_says_and_report_errors(language, nam
     environment = {**os.environ, "PINFEED_ADDRESS": str(tmp_path / "none.sock")}
     ran = subprocess.run([tmp_path / "first"], env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 1 and "is the daemon running?" in ran.stderr
+
+
+def test_the_readme_is_short():
+    assert len(TEXT[ROOT / "README.md"].splitlines()) <= 130
+
+
+def test_the_site_has_every_page():
+    nav = set(re.findall(r"([\w./-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M))
+    assert {str(page.relative_to(ROOT)) for page in PAGES if "decisions" not in page.parts} <= nav
+
+
+def test_the_figures_of_the_readme_are_those_of_the_benchmarks():
+    """The benchmarks write their results into their own page; the README repeats some."""
+    rows = re.findall(r"^\| .* \| ([\d.,]+) \S+ \| ([\d.,]+) \S+ \| ([\d.]+x) \|$", TEXT[ROOT / "README.md"], re.M)
+    assert len(rows) == 4
+    measured = [re.split(r"\s*\|\s*", line) for line in TEXT[ROOT / "docs" / "benchmarks.md"].splitlines() if line.startswith("|")]
+    for pinfeed, loader, factor in rows:
+        assert [cells for cells in measured if {pinfeed, loader, factor} <= set(cells)], (pinfeed, loader, factor)
+
+
+@pytest.mark.parametrize("name", PROSE)
+def test_a_page_says_whom_it_is_for_and_reads_easily(name):
+    text = TEXT[ROOT / name]
+    figures = prose.measure(text)
+    assert [each for each in text.split("\n\n")[1:3] if each.startswith("For ")], "the page does not begin with whom it is for"
+    assert figures.longest_line <= 120
+    assert figures.mean_words < 16
+    assert prose.words(figures.longest_sentence) <= 35, figures.longest_sentence
+
+
+def test_lines_and_sentences_are_counted():
+    figures = prose.measure("# A heading\n\n" + "word " * 9 + "end. Two\nlines [of text](a/very/long/path.md).\n\n| a cell | b |\n|---|---|\n\n```\n" + "x" * 200 + "\n```\n")
+    assert figures.longest_line == 53
+    assert figures.sentences == ["word " * 9 + "end.", "Two lines of text."] and figures.mean_words == 7
+    assert figures.cells == ["a cell"] and figures.longest_sentence == figures.sentences[0]

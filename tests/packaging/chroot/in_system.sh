@@ -37,7 +37,7 @@ grep -q '^NoNewPrivs:.1' "/proc/$pid/status" && grep -q '^Seccomp:.2' "/proc/$pi
   fail "the service has more rights than its unit says"
 holds "installed: enabled, started, ready, as user $(ps -o user= -p "$pid" 2>/dev/null || stat -c %U "/proc/$pid")"
 
-for each in docs/operations.md docs/configuration.md deploy/prometheus/alerts.yml deploy/grafana/pinfeed.json \
+for each in docs/install.md docs/service.md docs/containers.md docs/runbook.md docs/configuration.md deploy/prometheus/alerts.yml deploy/grafana/pinfeed.json \
   deploy/kubernetes/base/daemonset.yaml deploy/kubernetes/example/trainer.yaml deploy/slurm/settings.sh; do
   [ -s "/usr/share/doc/pinfeed/$each" ] || fail "/usr/share/doc/pinfeed/$each is not there"
 done

@@ -186,8 +186,8 @@ def test_the_end_of_a_certificate_is_a_metric_that_follows_a_reload(papers, tmp_
     plain.stop()
 
 
-def test_the_certificates_of_the_operations_page_do(tmp_path):
-    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+def test_the_certificates_of_the_service_page_do(tmp_path):
+    page = (ROOT / "docs" / "service.md").read_text("utf-8")
     (lines,) = re.findall(r"^Certificates, with nothing but openssl.*?^```sh\n(.*?)^```", page, re.M | re.S)
     subprocess.run(["sh", "-e", "-c", lines], cwd=tmp_path, check=True, capture_output=True, timeout=60)
     made = Pair(tmp_path / "ops.example.pem", tmp_path / "ops.example.key")

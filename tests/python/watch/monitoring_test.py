@@ -59,15 +59,15 @@ def test_the_alerts_count_on_the_watchdog_s_shipped_figures():
 @pytest.mark.parametrize("name", ALERTS)
 def test_alert_has_a_runbook_and_asks_for_metrics_that_exist(name):
     page, anchor = ALERTS[name]["annotations"]["runbook_url"].split("#")
-    runbook = (ROOT / page).read_text("utf-8").split("\n## Runbook\n")[1]
-    sections = {heading.lower(): text for heading, text in re.findall(r"^### (\w+)\n+(.+?)(?=^###|\Z)", runbook, re.M | re.S)}
+    runbook = (ROOT / page).read_text("utf-8")
+    sections = {heading.lower(): text for heading, text in re.findall(r"^## (\w+)\n+(.+?)(?=^## |\Z)", runbook, re.M | re.S)}
     assert anchor == name.lower() and len(sections[anchor].strip()) > 80
     assert metrics_in(ALERTS[name]["expr"]) <= METRICS
 
 
 def test_runbook_has_no_alert_that_is_not_there():
-    runbook = (ROOT / "docs" / "operations.md").read_text("utf-8").split("\n## Runbook\n")[1]
-    assert set(re.findall(r"^### (\w+)", runbook, re.M)) == set(ALERTS)
+    runbook = (ROOT / "docs" / "runbook.md").read_text("utf-8")
+    assert set(re.findall(r"^## (\w+)", runbook, re.M)) == set(ALERTS)
 
 
 def expressions():
