@@ -134,7 +134,7 @@ def test_a_state_of_another_order_is_refused(feeds, arrays):
             other.load_state_dict(feed.state_dict())
     with open_feed(True) as feed, open_feed(True, batch_size=3) as other:
         next(iter(feed))
-        with pytest.raises(pinfeed.InvalidArgumentError, match="position 4 is no border.*batch_size"):
+        with pytest.raises(pinfeed.InvalidArgumentError, match="position 4 is not a boundary.*batch_size"):
             other.load_state_dict(feed.state_dict())
     # What may change: the seed of a feed that does not shuffle, and the world size with the same global batch.
     with open_feed(False, seed=1) as feed, open_feed(False, seed=2, batch_size=2, rank=1, world_size=2) as other:

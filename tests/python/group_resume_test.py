@@ -96,7 +96,7 @@ def test_a_state_that_is_not_this_feeds_is_refused(daemon, arrays, tmp_path):
     cases = [
         (dict(seed=8), state, pinfeed.Code.INVALID_ARGUMENT, "cursor.seed: the state is of a feed shuffled with seed 7"),
         (dict(shuffle=False), state, pinfeed.Code.INVALID_ARGUMENT, "cursor.order: the state is of a shuffled feed"),
-        (dict(batch_size=5), state, pinfeed.Code.INVALID_ARGUMENT, "position 12 is no border"),
+        (dict(batch_size=5), state, pinfeed.Code.INVALID_ARGUMENT, "position 12 is not a boundary"),
         ({}, {**state, "cursor": {**state["cursor"], "fingerprint": "0123456789abcdef"}}, pinfeed.Code.FAILED_PRECONDITION, "cursor.fingerprint: the files of"),
     ]
     for change, given, code, words in cases:

@@ -38,7 +38,7 @@ def test_a_refused_seek_leaves_a_member_where_it_was(daemon, arrays):
             assert caught.value.code == pinfeed.Code.FAILED_PRECONDITION
             assert feed.state_dict() == state_at(feed, 12)
         assert read(batches, 1) == member.read(1) == [3]
-        with pytest.raises(pinfeed.InvalidArgumentError, match="position 13 is no border"):
+        with pytest.raises(pinfeed.InvalidArgumentError, match="position 13 is not a boundary"):
             feed.load_state_dict(state_at(feed, 13))
         with pytest.raises(pinfeed.Error, match="cursor.fingerprint"):
             feed.load_state_dict({**start, "cursor": {**start["cursor"], "fingerprint": "0123456789abcdef"}})
@@ -63,7 +63,7 @@ def test_a_member_that_is_left_alone_goes_anywhere(daemon, arrays):
         start, batches = feed.state_dict(), iter(feed)
         assert read(batches, 3) == member.read(3) == [0, 1, 2]
         member.close()
-        with pytest.raises(pinfeed.InvalidArgumentError, match="position 13 is no border"):
+        with pytest.raises(pinfeed.InvalidArgumentError, match="position 13 is not a boundary"):
             feed.load_state_dict(state_at(feed, 13))
         assert read(batches, 1) == [3]
         feed.load_state_dict(start)
@@ -97,7 +97,7 @@ def test_a_refused_seek_loses_nothing_of_a_queue(daemon, arrays):
         seen = read(batches, 2)
         before = session_ids(daemon, "queue")
         assert len(before) == 2
-        with pytest.raises(pinfeed.InvalidArgumentError, match="position 13 is no border"):
+        with pytest.raises(pinfeed.InvalidArgumentError, match="position 13 is not a boundary"):
             feed.load_state_dict(state_at(feed, 13))
         await_sessions(session_ids, daemon, "queue", before)
         member.begin_reading(BATCHES)
@@ -135,7 +135,7 @@ def test_naming_ones_own_session_does_nothing_to_it(daemon, arrays):
         answer = open_feed(daemon.address, request)
         assert answer == messages().OpenFeedResponse(end_first=True)
         request.cursor.version, request.cursor.position = 2, 13
-        with pytest.raises(grpc.RpcError, match="no border"):
+        with pytest.raises(grpc.RpcError, match="not a boundary"):
             open_feed(daemon.address, request)
         request.ClearField("cursor")
         batch = mine.take()

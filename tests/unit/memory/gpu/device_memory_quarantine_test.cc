@@ -131,8 +131,8 @@ TEST_F(DeviceMemoryQuarantineTest, ListThatCannotBeHadIsToldOfOnce) {
   }
   spdlog::set_default_logger(before);
   const std::string text = log.str();
-  const size_t told =
-      text.find("list the processes on GPU GPU-none: NVML: an error of the stand-in; what dead");
+  const size_t told = text.find(
+      "list the processes on GPU GPU-none: NVML: an error of the stand-in; cuda-ipc memory of dead");
   EXPECT_NE(told, std::string::npos) << text;
   EXPECT_EQ(text.find("GPU-none: NVML", told + 30), std::string::npos) << text;
 }
