@@ -108,7 +108,7 @@ TEST_F(OpenFeedTest, GroupThatIsNotCompleteDoesNotCountAMemberTwice) {
 
 TEST_F(OpenFeedTest, PositionThatIsNoneEndsNothing) {
   const uint64_t only = MustServe(Arguments());
-  EXPECT_THAT(Ask(At(3, only, Arguments())), StatusIs(Code::kInvalidArgument, HasSubstr("border")));
+  EXPECT_THAT(Ask(At(3, only, Arguments())), StatusIs(Code::kInvalidArgument, HasSubstr("boundary")));
   OpenFeedArguments changed = At(0, only, Arguments());
   changed.cursor->fingerprint = "fedcba9876543210";
   EXPECT_THAT(Ask(changed), StatusIs(Code::kFailedPrecondition, HasSubstr("cursor.fingerprint")));
