@@ -32,6 +32,7 @@ struct DatasetInfo {
                               // not contents)
   std::vector<Field> fields;  // in output order
   std::vector<std::string> classes;  // class names by label, raw bytes; empty if there are none
+  bool remote = false;               // of its storage, see Location::remote
 };
 
 // Purpose: read access to one dataset. Immutable after creation.
