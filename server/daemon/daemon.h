@@ -38,11 +38,11 @@ void BlockDaemonSignals();
 // another configuration can help; what it had made until then is gone again.
 //
 // Order of creation; destruction is the reverse, and each part may use those before it:
-//   socket directory lock, pool, GPUs, workers, dataset cache, feed table, session table, lifelines, opener,
-//   service, gRPC server, HTTP, guard, admin endpoint.
-// Stop: admission closes (guard, then HTTP and gRPC), lifelines end, sessions end, feeds stop, workers
-// stop, datasets close, and the pool finds all of its bytes home. What does not answer meanwhile, a GPU or a
-// disk, is waited for within limits: then the process ends as it is.
+//   socket directory lock, pool, GPUs, workers, readers, dataset cache, feed table, session table, lifelines,
+//   opener, service, gRPC server, HTTP, guard, admin endpoint.
+// Stop: admission closes (guard, then HTTP and gRPC), lifelines end, sessions end, feeds stop, readers and
+// workers stop, datasets close, and the pool finds all of its bytes home. What does not answer meanwhile, a
+// GPU or a disk, is waited for within limits: then the process ends as it is.
 class Daemon {
  public:
   // Precondition: BlockDaemonSignals.

@@ -39,6 +39,10 @@ inline constexpr std::chrono::seconds kStopGrace(30);     // behind the drain, u
 inline constexpr std::chrono::seconds kBrokenGpuStop(5);  // likewise, when what a GPU holds is not to be had
 inline constexpr std::chrono::seconds kCloseGrace(2);     // for datasets to be closed, or to have been opened
 
+// Threads that read remote datasets. They wait more than they work, so there are more of them than
+// processors.
+inline constexpr uint32_t kReaderThreads = 32;
+
 // All that a thread which hangs at a dataset uses: it is left to that thread when it never comes back.
 struct Datasets {
   explicit Datasets(DatasetCache::Options options)
@@ -68,6 +72,7 @@ struct Daemon::Parts {
   std::optional<HostMemoryQuarantine> kept;
   std::unique_ptr<DeviceArenas> devices;  // null: host memory only
   std::optional<WorkerPool> workers;
+  std::optional<WorkerPool> readers;  // started with the first feed of a remote dataset
   std::optional<ProgressCheck> progress;
   std::unique_ptr<Datasets> datasets;
   FeedTable feeds;

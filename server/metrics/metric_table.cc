@@ -28,9 +28,9 @@ constexpr auto kTable = std::to_array<MetricDefinition>({
     {Metric::kWorkers, "pinfeed_workers", kG, "", "", "Threads that load samples."},
     {Metric::kWorkersBusy, "pinfeed_workers_busy", kG, "", "", "Threads that load samples right now."},
     {Metric::kWorkerChunks, "pinfeed_worker_chunks_total", kC, "", "",
-     "Portions of a batch that workers have finished: it stands still when they hang."},
+     "Portions of a batch that workers and readers have finished: it stands still when they hang."},
     {Metric::kWorkerChunkAge, "pinfeed_worker_chunk_age_seconds", kG, "seconds", "",
-     "Age of the portion that a worker has been at longest; 0: all are idle."},
+     "Age of the portion that a worker or reader has been at longest; 0: all are idle."},
     {Metric::kSampleDuration, "pinfeed_sample_duration_seconds", kH, "seconds", "stage",
      "Worker time of a sample: read (waiting for the source) or decode (decoding and transforming an "
      "image)."},

@@ -91,8 +91,9 @@ struct DaemonSnapshot {
   uint32_t workers = 0;
   uint32_t workers_busy = 0;
   uint64_t worker_chunks = 0;
-  double worker_chunk_age_seconds = 0;  // of the one that a worker has been at longest; 0: all are idle
-  std::vector<HungThread> hung;         // though the daemon is ready
+  double worker_chunk_age_seconds =
+      0;                         // of the one that a worker or reader has been at longest; 0: all are idle
+  std::vector<HungThread> hung;  // though the daemon is ready
   WorkerPool::Durations sample_durations;
   uint64_t pool_capacity_bytes = 0;
   uint64_t pool_used_bytes = 0;

@@ -20,7 +20,7 @@ namespace pinfeed {
 
 // In the order of a batch's way. Values equal v1::Span::Kind.
 enum class SpanKind : uint8_t {
-  kRead = 1,     // a worker waits for the source
+  kRead = 1,     // a worker or reader waits for the source
   kDecode = 2,   // a worker decodes and transforms
   kFill = 3,     // of a slot: from the plan to the last sample
   kCopy = 4,     // a GPU's copy thread: the stream copies the batch
