@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <vector>
@@ -46,6 +47,12 @@ void RaiseDescriptorLimit() {
   limit.rlim_cur = limit.rlim_max;
   if (::setrlimit(RLIMIT_NOFILE, &limit) != 0)
     spdlog::warn("cannot raise the limit on descriptors: errno {}", errno);
+}
+
+// The same part of all readers as a user may have of the workers.
+uint32_t ReadersOfAUser(uint32_t user_workers, uint32_t workers) {
+  if (user_workers == 0 || user_workers >= workers) return UINT32_MAX;
+  return std::max(1U, static_cast<uint32_t>(uint64_t{kReaderThreads} * user_workers / workers));
 }
 
 // Takes over a descriptor that the parent passed by number. Programs started later must not inherit it.
@@ -110,15 +117,17 @@ Status Daemon::Create() {
   parts_->pool.emplace(pool_bytes, config.user_pool_bytes.Of(pool_bytes), MemoryBudget::Names());
   parts_->host_quarantine.emplace();
   RETURN_IF_ERROR(OpenGpus());
-  parts_->workers.emplace(config.workers != 0 ? config.workers : UsableCpus(AffinityCpus()),
-                          config.user_workers != 0 ? config.user_workers : UINT32_MAX);
+  const uint32_t workers = config.workers != 0 ? config.workers : UsableCpus(AffinityCpus());
+  parts_->workers.emplace(workers, config.user_workers != 0 ? config.user_workers : UINT32_MAX);
+  parts_->readers.emplace(kReaderThreads, ReadersOfAUser(config.user_workers, workers), PoolKind::kReaders);
   parts_->progress.emplace(
       ProgressCheck::Parts{*parts_->workers,
                            [devices = parts_->devices.get()] {
                              return devices == nullptr ? std::vector<GpuSnapshot>() : devices->Snapshot();
                            },
                            [this](uint64_t feed, uint64_t sample) { return SampleName(feed, sample); },
-                           service_.watchdog_interval().has_value(), [this] { return Operations(); }},
+                           service_.watchdog_interval().has_value(), [this] { return Operations(); },
+                           &*parts_->readers},
       config.stuck_timeout);
   parts_->datasets = std::make_unique<Datasets>(
       DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache});
@@ -133,8 +142,8 @@ Status Daemon::Create() {
                    LifelineServer::Create(std::move(lifeline_listener), config.pending_timeout,
                                           *parts_->sessions, parts_->refusals));
   parts_->opener.emplace(FeedOpener::Parts{*parts_->pool, *parts_->host_quarantine, *parts_->workers,
-                                           parts_->feeds, *parts_->sessions, config.default_slots,
-                                           parts_->devices.get(), parts_->tracer});
+                                           *parts_->readers, parts_->feeds, *parts_->sessions,
+                                           config.default_slots, parts_->devices.get(), parts_->tracer});
   parts_->callers.emplace(parts_->peers, parts_->admin_access ? &*parts_->admin_access : nullptr);
   parts_->service.emplace(FeederService::Parts{*parts_->callers, *parts_->opener, parts_->datasets->cache,
                                                parts_->datasets->opener, *parts_->lifelines, parts_->refusals,
@@ -275,6 +284,7 @@ void Daemon::Stop() {
       parts_->sessions->Depart(session, {DepartureReason::kDaemonStops});
   }
   parts_->feeds.Stop();
+  if (parts_->readers) parts_->readers->Stop();
   if (parts_->workers) parts_->workers->Stop();
   CloseDatasets();
   parts_.reset();
@@ -312,9 +322,14 @@ DaemonSnapshot Daemon::Snapshot() const {
   }
   snapshot.workers = parts_->workers->threads();
   snapshot.workers_busy = parts_->workers->busy();
-  snapshot.worker_chunks = parts_->workers->progress();
-  snapshot.worker_chunk_age_seconds = std::chrono::duration<double>(parts_->workers->LongestChunk()).count();
+  snapshot.worker_chunks = parts_->workers->progress() + parts_->readers->progress();
+  snapshot.worker_chunk_age_seconds = std::chrono::duration<double>(std::max(parts_->workers->LongestChunk(),
+                                                                             parts_->readers->LongestChunk()))
+                                          .count();
   snapshot.sample_durations = parts_->workers->durations();
+  const WorkerPool::Durations fetches = parts_->readers->durations();
+  snapshot.sample_durations.read += fetches.read;
+  snapshot.sample_durations.decode += fetches.decode;
   snapshot.pool_capacity_bytes = parts_->pool->capacity_bytes();
   snapshot.pool_used_bytes = parts_->pool->used_bytes();
   snapshot.open_fds = CountOpenFds();

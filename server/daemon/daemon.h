@@ -39,11 +39,11 @@ void BlockDaemonSignals();
 // A failed Start leaves nothing behind.
 //
 // Parts are created in this order and destroyed in reverse. A part may use those created before it:
-// socket directory lock, pool, GPUs, workers, dataset cache, feed table, session table, lifelines, opener,
-// service, gRPC server, HTTP, guard, admin endpoint.
-// Shutdown closes admission (guard, then HTTP and gRPC), ends lifelines and sessions, stops feeds and
-// workers, and closes datasets. Finally, the pool checks that all memory was returned. Waits for a GPU or a
-// disk that does not answer are bounded. After that, the process exits without cleaning up.
+// socket directory lock, pool, GPUs, workers, readers, dataset cache, feed table, session table, lifelines,
+// opener, service, gRPC server, HTTP, guard, admin endpoint. Shutdown closes admission (guard, then HTTP and
+// gRPC), ends lifelines and sessions, stops feeds, readers and workers, and closes datasets. Finally, the
+// pool checks that all memory was returned. Waits for a GPU or a disk that does not answer are bounded. After
+// that, the process exits without cleaning up.
 class Daemon {
  public:
   // Precondition: BlockDaemonSignals.

@@ -33,6 +33,7 @@ struct DatasetInfo {
                               // not contents)
   std::vector<Field> fields;  // in output order
   std::vector<std::string> classes;  // class names by label, raw bytes; empty if there are none
+  bool remote = false;               // of its storage, see Location::remote
   // What the dataset holds and no field gives: its name, and why.
   std::vector<std::pair<std::string, std::string>> left_out = {};
 };

@@ -157,9 +157,11 @@ Feed::AfterUnlock Feed::AdvanceLocked() {
   }
   share_->ready.store(slots_.CountIn(SlotState::kReady) + slots_.CountIn(SlotState::kLent),
                       std::memory_order_relaxed);
-  if (counters_.batches > 0)
-    share_->batch_ns.store(share_->worked_ns.load(std::memory_order_relaxed) / counters_.batches,
-                           std::memory_order_relaxed);
+  if (counters_.batches > 0) {
+    for (FeedShare::PoolShare* share : {&share_->workers, &share_->readers})
+      share->batch_ns.store(share->worked_ns.load(std::memory_order_relaxed) / counters_.batches,
+                            std::memory_order_relaxed);
+  }
   if (phase_ == Phase::kFailed && !had_failed) after.failure = error_;
   if (slots_.CountIn(SlotState::kFilling) == 0) after.at_rest = std::exchange(at_rest_, {});
   return after;

@@ -27,8 +27,8 @@ void Feed::AccountLocked() {
     const ProducerTimes times = parts_.producer->times();
     state.full = slots_.CountIn(SlotState::kFree) == 0 && slots_.CountIn(SlotState::kFilling) == 0;
     state.cause = batches_.Cause();
-    state.work = {0, share_->worked_ns.load(std::memory_order_relaxed), times.read_ns, times.decode_ns};
-    state.working = share_->running.load(std::memory_order_relaxed) != 0;
+    state.work = {0, share_->WorkedNs(), times.read_ns, times.decode_ns};
+    state.working = share_->Running() != 0;
   }
   stalls_.Account(*membership_, state);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of the host's loading a feed has had: what the worker pool's fairness compares.
+// How much of the host's loading a feed has had: what the pools' fairness compares.
 #pragma once
 
 #include <sys/types.h>
@@ -11,31 +11,54 @@
 
 namespace pinfeed {
 
-// Purpose: the work that a feed was given and the batches that it has ready; the pool serves the feed with
-// the smallest sum first. One a feed; outlives the feed and its tasks. Threads: any.
+// The threads that load samples: workers decode, and read from local storage; readers read from storages that
+// may be slow.
+enum class PoolKind { kWorkers, kReaders };
+
+// Purpose: the work that a feed was given, by pool, and the batches that it has ready; each pool serves the
+// feed with the smallest sum first. One a feed; outlives the feed and its tasks. Threads: any.
 struct FeedShare {
+  // What one pool has done for the feed. Apart for each pool: a feed that waits long for its storage is not
+  // to wait for workers because of it.
+  struct PoolShare {
+    static constexpr uint64_t kUnknownBatchNs = 10'000'000;
+
+    // The pool's time spent on this feed, raised to the level of the others when the feed becomes active.
+    std::atomic<uint64_t> served_ns{0};
+    std::atomic<uint64_t> worked_ns{0};               // the pool's time spent on this feed
+    std::atomic<uint64_t> batch_ns{kUnknownBatchNs};  // of that, what a batch takes
+    std::atomic<uint32_t> running{0};                 // threads of the pool that load for it right now
+  };
+
   explicit FeedShare(uid_t user = 0, uint64_t feed_id = 0) : owner(user), feed(feed_id) {}
 
-  static constexpr uint64_t kUnknownBatchNs = 10'000'000;
+  PoolShare& In(PoolKind pool) { return pool == PoolKind::kWorkers ? workers : readers; }
+  const PoolShare& In(PoolKind pool) const { return pool == PoolKind::kWorkers ? workers : readers; }
 
   // The time that the feed was served plus what its ready batches cost. Feeds that want all they can get are
   // served alike, whatever their trainers hold. A feed that is ahead waits for the others, at most as long as
   // they take to fill what it has.
-  uint64_t Got() const {
-    return served_ns.load(std::memory_order_relaxed) +
-           ready.load(std::memory_order_relaxed) * batch_ns.load(std::memory_order_relaxed);
+  uint64_t Got(PoolKind pool) const {
+    const PoolShare& share = In(pool);
+    return share.served_ns.load(std::memory_order_relaxed) +
+           ready.load(std::memory_order_relaxed) * share.batch_ns.load(std::memory_order_relaxed);
+  }
+  // Of both pools.
+  uint64_t WorkedNs() const {
+    return workers.worked_ns.load(std::memory_order_relaxed) +
+           readers.worked_ns.load(std::memory_order_relaxed);
+  }
+  uint32_t Running() const {
+    return workers.running.load(std::memory_order_relaxed) + readers.running.load(std::memory_order_relaxed);
   }
 
   const uid_t owner;    // of the feed
   const uint64_t feed;  // its id
   // Batches published and not yet released: the fewer, the nearer the feed is to starving.
   std::atomic<uint32_t> ready{0};
-  // Worker time spent on this feed, raised to the level of the others when the feed becomes active.
-  std::atomic<uint64_t> served_ns{0};
-  std::atomic<uint64_t> worked_ns{0};               // worker time spent on this feed
-  std::atomic<uint64_t> batch_ns{kUnknownBatchNs};  // of that, what a batch takes
-  std::atomic<uint32_t> running{0};                 // workers that load for it right now
-  std::atomic<uint32_t> users{0};                   // the feed and its tasks, until all they own is destroyed
+  PoolShare workers;
+  PoolShare readers;
+  std::atomic<uint32_t> users{0};  // the feed and its tasks, until all they own is destroyed
 
   // Blocks until neither the feed nor a task of it is left.
   void AwaitUsers() const {

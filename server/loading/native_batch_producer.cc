@@ -15,9 +15,14 @@ namespace {
 // microseconds.
 constexpr uint64_t kChunkBytes = 512 * 1024;
 
+// Of a remote piece: samples that are fetched together, and how many such sections are under way at a time.
+// While one is decoded, the other keeps as many readers busy as a daemon has.
+constexpr uint32_t kSectionSamples = 32;
+constexpr uint32_t kSectionsUnderWay = 2;
+
 }  // namespace
 
-// Purpose: one piece on the worker pool.
+// Purpose: one piece that is loaded from its dataset, on either pool.
 class NativeBatchProducer::Task final : public FillTask {
  public:
   Task(NativeBatchProducer& producer, std::shared_ptr<PieceRequest> request)
@@ -48,25 +53,146 @@ class NativeBatchProducer::Task final : public FillTask {
   Status status_ PF_GUARDED_BY(mutex_);
 };
 
+// Purpose: one piece of a remote dataset whose samples are decoded or transformed. It is loaded in sections:
+// readers fetch the samples of a section into memory, each by one reader; then workers load them from there.
+// When a section is loaded, the next one is begun. Owns: the request. Borrows: the producer, which the
+// request keeps alive. Threads: any. Errors: a sample that cannot be fetched is bad. Invariants: 1. at most
+// kSectionsUnderWay * kSectionSamples samples of the piece are in memory, each until it is loaded; 2. the
+// request is completed once, when no section is under way and none is left that is wanted.
+class NativeBatchProducer::RemotePiece final : public std::enable_shared_from_this<RemotePiece> {
+ public:
+  RemotePiece(NativeBatchProducer& producer, std::shared_ptr<PieceRequest> request)
+      : producer_(producer),
+        request_(std::move(request)),
+        order_(producer.remote_pieces_.fetch_add(1, std::memory_order_relaxed)),
+        next_(request_->begin()) {}
+
+  void Begin() {
+    for (uint32_t i = 0; i < kSectionsUnderWay; ++i) BeginSection();
+  }
+
+ private:
+  class FetchTask;
+  class LoadTask;
+
+  // Begins the next section in place of one that has ended. If there is none, completes the request behind
+  // the last one.
+  void BeginSection() PF_EXCLUDES(mutex_);
+  void Fail(Status status) PF_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    status_ = std::move(status);
+  }
+
+  NativeBatchProducer& producer_;
+  const std::shared_ptr<PieceRequest> request_;
+  const uint64_t order_;  // older pieces go first
+  Mutex mutex_;
+  uint32_t next_ PF_GUARDED_BY(mutex_);  // the first sample of the next section
+  uint32_t under_way_ PF_GUARDED_BY(mutex_) = kSectionsUnderWay;
+  Status status_ PF_GUARDED_BY(mutex_);
+};
+
+// Purpose: one section on the workers.
+class NativeBatchProducer::RemotePiece::LoadTask final : public FillTask {
+ public:
+  // `first`: the number of the first sample in the batch.
+  LoadTask(std::shared_ptr<RemotePiece> piece, uint32_t first, std::vector<Fetched> samples)
+      : FillTask(piece->request_->share(), static_cast<uint32_t>(samples.size()),
+                 piece->producer_.chunk_samples_, piece->order_),
+        piece_(std::move(piece)),
+        first_(first),
+        samples_(std::move(samples)) {}
+
+  void Run(uint32_t begin, uint32_t end, SampleScratch& scratch) override {
+    Status status = piece_->producer_.Load(*piece_->request_, first_ + begin, first_ + end, scratch,
+                                           std::span(samples_).subspan(begin, end - begin));
+    if (!status.ok()) piece_->Fail(std::move(status));
+  }
+  void Done() override {
+    samples_.clear();  // those that were not wanted
+    piece_->BeginSection();
+  }
+
+ private:
+  const std::shared_ptr<RemotePiece> piece_;
+  const uint32_t first_;
+  std::vector<Fetched> samples_;  // null: not wanted
+};
+
+// Purpose: one section on the readers.
+class NativeBatchProducer::RemotePiece::FetchTask final : public FillTask {
+ public:
+  FetchTask(std::shared_ptr<RemotePiece> piece, uint32_t first, uint32_t end)
+      : FillTask(piece->request_->share(), end - first, 1, piece->order_),
+        piece_(std::move(piece)),
+        first_(first),
+        samples_(end - first) {}
+
+  void Run(uint32_t begin, uint32_t end, SampleScratch& scratch) override {
+    const PieceRequest& request = *piece_->request_;
+    for (uint32_t i = begin; i < end && request.Wanted(first_ + i); ++i)
+      samples_[i] = piece_->producer_.Fetch(request, first_ + i, scratch);
+  }
+  void Done() override {
+    piece_->producer_.workers_.Submit(std::make_shared<LoadTask>(piece_, first_, std::move(samples_)));
+  }
+
+ private:
+  const std::shared_ptr<RemotePiece> piece_;
+  const uint32_t first_;
+  std::vector<Fetched> samples_;
+};
+
+void NativeBatchProducer::RemotePiece::BeginSection() {
+  uint32_t first = 0;
+  uint32_t end = 0;
+  Status status;
+  {
+    const MutexLock lock(mutex_);
+    // What is not wanted now will not be later, nor will what follows it.
+    const bool over =
+        !status_.ok() || next_ == request_->end() || (next_ != request_->begin() && !request_->Wanted(next_));
+    if (over) {
+      next_ = request_->end();
+      if (--under_way_ > 0) return;
+      status = std::move(status_);
+    } else {
+      first = next_;
+      end = first + std::min(kSectionSamples, request_->end() - first);
+      next_ = end;
+    }
+  }
+  if (first == end) {
+    request_->Complete(std::move(status));
+  } else {
+    producer_.readers_.Submit(std::make_shared<FetchTask>(shared_from_this(), first, end));
+  }
+}
+
 NativeBatchProducer::NativeBatchProducer(std::unique_ptr<const SampleLoader> loader, Sampler sampler,
                                          OnBadSample on_bad_sample, const BatchLayout& layout,
-                                         WorkerPool& workers)
+                                         WorkerPool& workers, WorkerPool& readers)
     : loader_(std::move(loader)),
       sampler_(std::move(sampler)),
       on_bad_sample_(on_bad_sample),
-      workers_(workers) {
+      remote_(dataset().remote),
+      fetches_(remote_ && !loader_->only_reads()),
+      workers_(workers),
+      readers_(readers) {
   const auto& fields = dataset().fields;
   const bool decodes = std::any_of(fields.begin(), fields.end(),
                                    [](const Field& f) { return f.kind == FieldKind::kEncodedImage; });
   uint64_t sample_bytes = 0;
   for (const TensorPlace& tensor : layout.tensors) sample_bytes += tensor.sample_bytes;
-  if (!decodes)
+  // A read of a remote storage takes longer than a trip through the lock, so readers share them out singly.
+  if (!decodes && (!remote_ || fetches_))
     chunk_samples_ =
         static_cast<uint32_t>(std::max<uint64_t>(1, kChunkBytes / std::max<uint64_t>(1, sample_bytes)));
 }
 
 void NativeBatchProducer::Produce(std::shared_ptr<PieceRequest> request) {
-  workers_.Submit(std::make_shared<Task>(*this, std::move(request)));
+  if (fetches_) return std::make_shared<RemotePiece>(*this, std::move(request))->Begin();
+  (remote_ ? readers_ : workers_).Submit(std::make_shared<Task>(*this, std::move(request)));
 }
 
 ProducerTimes NativeBatchProducer::times() const {
@@ -74,7 +200,7 @@ ProducerTimes NativeBatchProducer::times() const {
 }
 
 Status NativeBatchProducer::Load(const PieceRequest& request, uint32_t begin, uint32_t end,
-                                 SampleScratch& scratch) {
+                                 SampleScratch& scratch, std::span<Fetched> fetched) {
   std::vector<std::span<std::byte>> places;
   RETURN_IF_ERROR(request.Places(begin, end, places));
   SampleTimes sum;
@@ -86,10 +212,14 @@ Status NativeBatchProducer::Load(const PieceRequest& request, uint32_t begin, ui
     scratch.Begin(key.id);
     SampleTimes times;
     times.spans = spans ? &*spans : nullptr;
-    Status status = loader_->Load(key, places, scratch, times);
+    times.fetched = !fetched.empty();
+    PF_CHECK(!times.fetched || fetched[i - begin] != nullptr, "a sample that is wanted was so before");
+    const Dataset& source = times.fetched ? *fetched[i - begin] : loader_->dataset();
+    Status status = loader_->LoadFrom(source, key, places, scratch, times);
     sum.read_ns += times.read_ns;
     sum.decode_ns += times.decode_ns;
     scratch.durations().Record(times);
+    if (times.fetched) fetched[i - begin].reset();
     if (!status.ok()) {
       if (on_bad_sample_ == OnBadSample::kZero) loader_->WriteZeros(key, places);
       request.Bad(i, std::move(status));
@@ -99,6 +229,22 @@ Status NativeBatchProducer::Load(const PieceRequest& request, uint32_t begin, ui
   read_ns_.fetch_add(sum.read_ns, std::memory_order_relaxed);
   decode_ns_.fetch_add(sum.decode_ns, std::memory_order_relaxed);
   return OkStatus();
+}
+
+NativeBatchProducer::Fetched NativeBatchProducer::Fetch(const PieceRequest& request, uint32_t index,
+                                                        SampleScratch& scratch) {
+  std::optional<WorkSpans> spans;
+  request.Trace(1, spans);
+  const uint64_t id = sampler_.SamplesOf(request.plan())[index];
+  scratch.Begin(id);
+  SampleTimes times;
+  times.spans = spans ? &*spans : nullptr;
+  const uint64_t start = TraceClockNs();
+  Fetched sample = FetchedSample::Fetch(loader_->dataset(), id);
+  times.Read(start, TraceClockNs());
+  scratch.durations().Record(times);
+  read_ns_.fetch_add(times.read_ns, std::memory_order_relaxed);
+  return sample;
 }
 
 }  // namespace pinfeed

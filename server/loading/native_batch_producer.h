@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches from a dataset, by the host's worker threads.
+// Batches from a dataset, by the host's worker threads and, where reads may be slow, its reader threads.
 #pragma once
 
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "server/loading/batch_producer.h"
+#include "server/loading/fetched_sample.h"
 #include "server/loading/sample_loader.h"
 #include "server/loading/worker_pool.h"
 
 namespace pinfeed {
 
-// Purpose: loads the samples of a piece on the worker pool, each by one worker. Owns: the loader. Borrows:
-// the pool, which outlives it. Threads: any.
+// Purpose: loads the samples of a piece on the pools. Of a local dataset, one worker reads and decodes each
+// sample. Of a remote one, readers read: straight into the slot where nothing is to be decoded or
+// transformed, else into memory, from which workers decode (RemotePiece bounds it). Owns: the loader.
+// Borrows: the pools, which outlive it; the readers are used for a remote dataset only. Threads: any.
 class NativeBatchProducer final : public BatchProducer {
  public:
   NativeBatchProducer(std::unique_ptr<const SampleLoader> loader, Sampler sampler, OnBadSample on_bad_sample,
-                      const BatchLayout& layout, WorkerPool& workers);
+                      const BatchLayout& layout, WorkerPool& workers, WorkerPool& readers);
 
   void Produce(std::shared_ptr<PieceRequest> request) override;
   ProducerTimes times() const override;
@@ -28,13 +32,23 @@ class NativeBatchProducer final : public BatchProducer {
 
  private:
   class Task;
-  Status Load(const PieceRequest& request, uint32_t begin, uint32_t end, SampleScratch& scratch);
+  class RemotePiece;
+  using Fetched = std::unique_ptr<const FetchedSample>;
+  // `fetched`: the samples' bytes, of which each is freed as soon as it is loaded; empty: to be read from the
+  // dataset.
+  Status Load(const PieceRequest& request, uint32_t begin, uint32_t end, SampleScratch& scratch,
+              std::span<Fetched> fetched = {});
+  Fetched Fetch(const PieceRequest& request, uint32_t index, SampleScratch& scratch);
 
   const std::unique_ptr<const SampleLoader> loader_;
   const Sampler sampler_;
   const OnBadSample on_bad_sample_;
+  const bool remote_;
+  const bool fetches_;  // samples are fetched into memory before they are loaded
   WorkerPool& workers_;
-  uint32_t chunk_samples_ = 1;  // that a worker loads at once
+  WorkerPool& readers_;
+  uint32_t chunk_samples_ = 1;  // that a thread loads at once
+  std::atomic<uint64_t> remote_pieces_{0};
   std::atomic<uint64_t> read_ns_{0};
   std::atomic<uint64_t> decode_ns_{0};
 };

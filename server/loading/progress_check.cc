@@ -13,19 +13,26 @@ std::string InSeconds(std::chrono::nanoseconds time) {
   return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
 }
 
-// What hangs, in a line: the worker that has for longest, else a GPU.
+// What hangs, in a line: the worker that has for longest, else the reader that has, else a GPU.
 std::string Describe(const std::vector<HungThread>& hung) {
   const HungThread& first = hung.front();
   if (!first.gpu.empty())
     return "no copy to " + first.gpu + " has ended for " + InSeconds(first.age) + " (stuck_timeout)";
-  std::string text = "a worker has been at one piece of work for " + InSeconds(first.age) +
-                     ", as when storage does not answer (stuck_timeout)";
+  const bool reads = first.pool == PoolKind::kReaders;
+  std::string text = std::string(reads ? "a reader" : "a worker") + " has been at one piece of work for " +
+                     InSeconds(first.age) + ", as when storage does not answer (stuck_timeout)";
   if (!first.sample_name.empty())
     text += ": sample " + std::to_string(first.sample) + " of feed " + std::to_string(first.feed) + ", " +
             first.sample_name;
-  const auto workers =
-      std::count_if(hung.begin(), hung.end(), [](const HungThread& thread) { return thread.gpu.empty(); });
-  if (workers > 1) text += ", and more workers likewise: " + std::to_string(workers - 1);
+  const auto count = [&](PoolKind pool) {
+    return std::count_if(hung.begin(), hung.end(), [pool](const HungThread& thread) {
+      return thread.gpu.empty() && thread.pool == pool;
+    });
+  };
+  const auto more_workers = count(PoolKind::kWorkers) - (reads ? 0 : 1);
+  const auto more_readers = count(PoolKind::kReaders) - (reads ? 1 : 0);
+  if (more_workers > 0) text += ", and more workers likewise: " + std::to_string(more_workers);
+  if (more_readers > 0) text += ", and more readers likewise: " + std::to_string(more_readers);
   return text;
 }
 
@@ -46,6 +53,7 @@ std::string ProgressCheck::Stuck() {
   const std::chrono::milliseconds limit = limit_;
   const std::vector<GpuSnapshot> gpus = parts_.gpus ? parts_.gpus() : std::vector<GpuSnapshot>();
   uint64_t done = parts_.workers.progress();
+  if (parts_.readers != nullptr) done += parts_.readers->progress();
   for (const GpuSnapshot& gpu : gpus) done += gpu.copied_bytes + gpu.peer_bytes;
   const Clock::time_point now = Clock::now();
   LookAtChores(now);
@@ -123,14 +131,25 @@ std::vector<HungThread> ProgressCheck::HungAtBatches(const std::vector<GpuSnapsh
   const std::chrono::milliseconds limit = limit_;
   std::vector<HungThread> hung;
   if (limit.count() == 0) return hung;
-  for (const WorkerPool::LongChunk& chunk : parts_.workers.ChunksLongerThan(limit)) {
-    hung.push_back({WorkerPool::ThreadName(chunk.worker), chunk.age, "", chunk.feed, chunk.sample,
-                    parts_.sample_name ? parts_.sample_name(chunk.feed, chunk.sample) : std::string()});
-  }
+  AddHung(parts_.workers, limit, hung);
+  if (parts_.readers != nullptr) AddHung(*parts_.readers, limit, hung);
   for (const GpuSnapshot& gpu : gpus) {
     if (gpu.stalled > limit) hung.push_back({gpu.copy_thread, gpu.stalled, gpu.uuid, 0, 0, ""});
   }
   return hung;
+}
+
+void ProgressCheck::AddHung(const WorkerPool& pool, std::chrono::milliseconds limit,
+                            std::vector<HungThread>& hung) const {
+  for (const WorkerPool::LongChunk& chunk : pool.ChunksLongerThan(limit)) {
+    HungThread& thread = hung.emplace_back();
+    thread.thread = pool.ThreadName(chunk.thread);
+    thread.age = chunk.age;
+    thread.feed = chunk.feed;
+    thread.sample = chunk.sample;
+    if (parts_.sample_name) thread.sample_name = parts_.sample_name(chunk.feed, chunk.sample);
+    thread.pool = pool.kind();
+  }
 }
 
 }  // namespace pinfeed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the pool as a whole gets on, for the log, the watchdog and status. In: how long workers are at
-// their work, GPUs at their copies, and other threads at their operations. Out: what hangs.
+// Whether the pool as a whole gets on, for the log, the watchdog and status. In: how long workers and readers
+// are at their work, GPUs at their copies, and other threads at their operations. Out: what hangs.
 #pragma once
 
 #include <atomic>
@@ -21,17 +21,18 @@ namespace pinfeed {
 struct HungThread {
   std::string thread;  // its name
   std::chrono::nanoseconds age{0};
-  std::string gpu = {};  // a copy thread's, which has ended no copy for so long; empty: a worker, and at
+  std::string gpu = {};  // a copy thread's, which has ended no copy for so long; empty: of a pool, and at
   uint64_t feed = 0;     // this feed's
   uint64_t sample = 0;   // sample,
-  std::string sample_name = {};  // which a person finds by this; empty: not known
-  std::string operation = {};    // of neither of the two: what it is at
+  std::string sample_name = {};        // which a person finds by this; empty: not known
+  std::string operation = {};          // of neither of the two: what it is at
+  PoolKind pool = PoolKind::kWorkers;  // which one, of a thread of a pool
 };
 
-// Purpose: tells a daemon that works, or has nothing to do, from one that is stuck. One worker or GPU that
-// hangs is only told of while others get on: ending the daemon would cost them what they are at. Borrows: the
-// workers, which outlive it. Threads: one; Hung from any. Errors: what hangs is logged when it is first seen,
-// when nothing else gets on either, and when it moves again. Operations are told of in the same
+// Purpose: tells a daemon that works, or has nothing to do, from one that is stuck. A worker, reader or GPU
+// that hangs is only told of while others get on: ending the daemon would cost them what they are at.
+// Borrows: the pools, which outlive it. Threads: one; Hung from any. Errors: what hangs is logged when it is
+// first seen, when nothing else gets on either, and when it moves again. Operations are told of in the same
 // way, but never count as stuck: feeds go on without them. Invariant: looked at seldom, it finds out late,
 // never wrongly.
 class ProgressCheck {
@@ -45,6 +46,7 @@ class ProgressCheck {
     bool watched = false;  // whoever looks feeds a watchdog by it
     // What other threads are at right now; null: there are none. Called from whichever thread asks.
     std::function<std::vector<OngoingOperation>()> operations = nullptr;
+    const WorkerPool* readers = nullptr;                // null: there are none
     std::chrono::milliseconds operation_limit{10'000};  // for those that do not wait for storage
   };
   // `limit` 0: nothing is ever stuck.
@@ -52,7 +54,7 @@ class ProgressCheck {
 
   // Empty while work gets done anywhere, or there is none; else what holds it up.
   std::string Stuck();
-  // Now, the workers first, of these the longest, then GPUs, then operations. `gpus` is what Parts::gpus
+  // Now, workers, readers, GPUs, then operations; of each pool the longest first. `gpus` is what Parts::gpus
   // gives.
   std::vector<HungThread> Hung(const std::vector<GpuSnapshot>& gpus) const;
   void SetLimit(std::chrono::milliseconds limit) { limit_ = limit; }
@@ -63,6 +65,8 @@ class ProgressCheck {
   using Clock = std::chrono::steady_clock;
   enum class State { kWell, kPartly, kStuck };
   void Enter(State state, const std::string& hung);
+  // Of a pool, the longest first.
+  void AddHung(const WorkerPool& pool, std::chrono::milliseconds limit, std::vector<HungThread>& hung) const;
   // Without operations.
   std::vector<HungThread> HungAtBatches(const std::vector<GpuSnapshot>& gpus) const;
   // From when on it hangs; max(): never.

@@ -212,6 +212,10 @@ const std::optional<DeferredPixelOps>& SampleLoader::tail() const {
   return program_->tail;
 }
 
+bool SampleLoader::only_reads() const {
+  return !program_->image.has_value() || (program_->raw && program_->masks.empty());
+}
+
 Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const Dataset> dataset,
                                                            const FeedSpec& spec, PixelOpsAt tail_at) {
   const std::vector<Field>& fields = dataset->info().fields;
@@ -278,36 +282,38 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
       new SampleLoader(std::move(dataset), std::move(program), std::move(outputs)));
 }
 
-Status SampleLoader::LoadFields(const SampleKey& key, std::span<const std::span<std::byte>> places,
-                                SampleScratch& scratch, SampleTimes& times) const {
+Status SampleLoader::LoadFields(const Dataset& source, const SampleKey& key,
+                                std::span<const std::span<std::byte>> places, SampleScratch& scratch,
+                                SampleTimes& times) const {
   const Program& program = *program_;
-  const size_t fields = dataset_->info().fields.size();
+  const size_t fields = source.info().fields.size();
   Status status;
   if (!program.image.has_value()) {
     const uint64_t start = TraceClockNs();
-    status = dataset_->ReadTensors(key.id, places.first(fields));
+    status = source.ReadTensors(key.id, places.first(fields));
     times.Read(start, TraceClockNs());
     return status;
   }
-  RETURN_IF_ERROR(program.LoadImage(*dataset_, key, places, scratch.buffers(), times));
+  RETURN_IF_ERROR(program.LoadImage(source, key, places, scratch.buffers(), times));
   for (size_t i = 0; i < fields && status.ok(); ++i) {
     if (i == program.image) continue;
     if (!program.masks.empty() && program.masks[i]) {
-      status = program.LoadMask(*dataset_, key.id, *program.masks[i], places[i], scratch.buffers(), times);
+      status = program.LoadMask(source, key.id, *program.masks[i], places[i], scratch.buffers(), times);
       continue;
     }
     const uint64_t start = TraceClockNs();
-    status = dataset_->ReadTensor(key.id, i, places[i]);
+    status = source.ReadTensor(key.id, i, places[i]);
     times.Read(start, TraceClockNs());
   }
   return status;
 }
 
-Status SampleLoader::Load(const SampleKey& key, std::span<const std::span<std::byte>> places,
-                          SampleScratch& scratch, SampleTimes& times) const {
+Status SampleLoader::LoadFrom(const Dataset& source, const SampleKey& key,
+                              std::span<const std::span<std::byte>> places, SampleScratch& scratch,
+                              SampleTimes& times) const {
   Status status;
   try {
-    status = LoadFields(key, places, scratch, times);
+    status = LoadFields(source, key, places, scratch, times);
   } catch (const std::bad_alloc&) {
     // How much a sample takes is its file's word: for want of that much, one sample is bad, not the daemon.
     status = ResourceExhausted(

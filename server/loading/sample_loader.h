@@ -32,8 +32,10 @@ struct SampleTimes {
   uint64_t read_ns = 0;        // waiting for the source
   uint64_t decode_ns = 0;      // decode and transforms
   WorkSpans* spans = nullptr;  // gets them one by one too, while somebody traces
+  bool fetched = false;        // a reader has read the sample, and told of it: copying its bytes is no read
 
   void Read(uint64_t begin_ns, uint64_t end_ns) {
+    if (fetched) return;
     read_ns += end_ns - begin_ns;
     if (spans != nullptr) spans->Add(SpanKind::kRead, begin_ns, end_ns);
   }
@@ -48,7 +50,7 @@ struct alignas(64) SampleDurations {
   DurationHistogram read;
   DurationHistogram decode;  // of samples that have an image
   void Record(const SampleTimes& times) {
-    read.Record(times.read_ns);
+    if (!times.fetched) read.Record(times.read_ns);
     if (times.decode_ns != 0) decode.Record(times.decode_ns);
   }
 };
@@ -99,13 +101,20 @@ class SampleLoader {
   // one.
   const std::vector<TensorSpec>& outputs() const { return outputs_; }
   const Dataset& dataset() const { return *dataset_; }
+  // Whether samples only have to be read, straight into their places: nothing is decoded or transformed.
+  bool only_reads() const;
   // Of PixelOpsAt::kClient, when there is something left to do to the images.
   const std::optional<DeferredPixelOps>& tail() const;
 
   // Precondition: places[t].size() == outputs()[t].SampleBytes() for every t; key.id < samples of the
   // dataset.
   Status Load(const SampleKey& key, std::span<const std::span<std::byte>> places, SampleScratch& scratch,
-              SampleTimes& times) const;
+              SampleTimes& times) const {
+    return LoadFrom(*dataset_, key, places, scratch, times);
+  }
+  // The same from `source`, which has the fields of dataset() and this one of its samples.
+  Status LoadFrom(const Dataset& source, const SampleKey& key, std::span<const std::span<std::byte>> places,
+                  SampleScratch& scratch, SampleTimes& times) const;
 
   // Fills the places of a bad sample as on_bad_sample = zero wants it: all zeros, "valid" too, whichever
   // field could not be read; only "sample_id" tells which sample it is.
@@ -114,7 +123,7 @@ class SampleLoader {
  private:
   struct Program;  // the compiled transforms
   // All but the sample id. Throws std::bad_alloc.
-  Status LoadFields(const SampleKey& key, std::span<const std::span<std::byte>> places,
+  Status LoadFields(const Dataset& source, const SampleKey& key, std::span<const std::span<std::byte>> places,
                     SampleScratch& scratch, SampleTimes& times) const;
   SampleLoader(std::shared_ptr<const Dataset> dataset, std::unique_ptr<Program> program,
                std::vector<TensorSpec> outputs);

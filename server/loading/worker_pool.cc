@@ -19,9 +19,10 @@ std::vector<std::unique_ptr<SampleScratch>> Scratches(uint32_t count) {
 
 }  // namespace
 
-WorkerPool::WorkerPool(uint32_t threads, uint32_t max_per_user)
+WorkerPool::WorkerPool(uint32_t threads, uint32_t max_per_user, PoolKind kind)
     : thread_count_(std::max(threads, 1U)),
       max_per_user_(std::max(max_per_user, 1U)),
+      kind_(kind),
       scratches_(Scratches(thread_count_)) {}
 
 WorkerPool::~WorkerPool() {
@@ -29,20 +30,22 @@ WorkerPool::~WorkerPool() {
 }
 
 void WorkerPool::Start() {
-  PF_CHECK(threads_.empty(), "the worker pool is started once");
+  const MutexLock lock(mutex_);
+  if (stopping_) return;
   threads_.reserve(thread_count_);
-  for (uint32_t i = 0; i < thread_count_; ++i)
+  for (auto i = static_cast<uint32_t>(threads_.size()); i < thread_count_; ++i)
     threads_.push_back(StartThread(ThreadName(i), [this, i] { Loop(i, *scratches_[i]); }));
 }
 
 void WorkerPool::Stop() {
+  std::vector<std::thread> threads;
   {
     MutexLock lock(mutex_);
     stopping_ = true;
+    threads.swap(threads_);
     work_.NotifyAll();
   }
-  for (std::thread& thread : threads_) thread.join();
-  threads_.clear();
+  for (std::thread& thread : threads) thread.join();
   std::vector<std::shared_ptr<FillTask>> dropped;
   MutexLock lock(mutex_);
   dropped.swap(open_);
@@ -58,13 +61,16 @@ void WorkerPool::Submit(std::shared_ptr<FillTask> task) {
   if (!open_.empty() && std::none_of(open_.begin(), open_.end(), shares_with)) {
     uint64_t least = UINT64_MAX;
     for (const auto& other : open_)
-      least = std::min(least, other->share_->served_ns.load(std::memory_order_relaxed));
-    auto& served = task->share_->served_ns;
+      least = std::min(least, other->share_->In(kind_).served_ns.load(std::memory_order_relaxed));
+    auto& served = task->share_->In(kind_).served_ns;
     if (served.load(std::memory_order_relaxed) < least) served.store(least, std::memory_order_relaxed);
   }
   const uint32_t chunks = (task->samples_ + task->chunk_samples_ - 1) / task->chunk_samples_;
   task->unfinished_ = task->samples_;
-  open_.push_back(std::move(task));
+  const auto place = std::find_if(open_.begin(), open_.end(), [&](const auto& other) {
+    return other->order_ > task->order_ && shares_with(other);
+  });
+  open_.insert(place, std::move(task));
   if (chunks == 1) {
     work_.NotifyOne();
   } else {
@@ -77,8 +83,8 @@ std::shared_ptr<FillTask> WorkerPool::Claim(uint32_t* begin, uint32_t* end) {
   size_t best = open_.size();
   uint64_t least = 0;
   for (size_t i = 0; i < open_.size(); ++i) {
-    if (!MayHaveWorker(open_[i]->share_->owner)) continue;
-    const uint64_t got = open_[i]->share_->Got();
+    if (!MayHaveThread(open_[i]->share_->owner)) continue;
+    const uint64_t got = open_[i]->share_->Got(kind_);
     if (best == open_.size() || got < least) {
       best = i;
       least = got;
@@ -94,7 +100,7 @@ std::shared_ptr<FillTask> WorkerPool::Claim(uint32_t* begin, uint32_t* end) {
   return task;
 }
 
-bool WorkerPool::MayHaveWorker(uid_t user) const {
+bool WorkerPool::MayHaveThread(uid_t user) const {
   if (max_per_user_ >= thread_count_) return true;
   const auto working = working_.find(user);
   return working == working_.end() || working->second < max_per_user_;
@@ -108,7 +114,7 @@ void WorkerPool::Finish(const std::shared_ptr<FillTask>& task, uint32_t samples)
     last = task->unfinished_ == 0;
     if (max_per_user_ < thread_count_) {
       const auto working = working_.find(task->share_->owner);
-      // A worker may have gone to sleep over this user's tasks; this one may go on with another's.
+      // A thread may have gone to sleep over this user's tasks; this one may go on with another's.
       if (working->second == max_per_user_ && !open_.empty()) work_.NotifyOne();
       if (--working->second == 0) working_.erase(working);
     }
@@ -160,16 +166,17 @@ void WorkerPool::Loop(uint32_t index, SampleScratch& scratch) {
     }
     busy_.fetch_add(1, std::memory_order_relaxed);
     FeedShare& share = *task->share_;
-    share.running.fetch_add(1, std::memory_order_relaxed);
+    FeedShare::PoolShare& in_pool = share.In(kind_);
+    in_pool.running.fetch_add(1, std::memory_order_relaxed);
     const Clock::time_point start = Clock::now();
     began_[index].feed.store(share.feed, std::memory_order_relaxed);
     began_[index].at.store(start.time_since_epoch().count(), std::memory_order_release);
     task->Run(begin, end, scratch);
     const auto spent = static_cast<uint64_t>(
         std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
-    share.served_ns.fetch_add(spent, std::memory_order_relaxed);
-    share.worked_ns.fetch_add(spent, std::memory_order_relaxed);
-    share.running.fetch_sub(1, std::memory_order_relaxed);
+    in_pool.served_ns.fetch_add(spent, std::memory_order_relaxed);
+    in_pool.worked_ns.fetch_add(spent, std::memory_order_relaxed);
+    in_pool.running.fetch_sub(1, std::memory_order_relaxed);
     Finish(task, end - begin);
     began_[index].at.store(0, std::memory_order_relaxed);
     busy_.fetch_sub(1, std::memory_order_relaxed);

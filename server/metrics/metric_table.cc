@@ -29,9 +29,9 @@ constexpr auto kTable = std::to_array<MetricDefinition>({
     {Metric::kWorkers, "pinfeed_workers", kG, "", "", "Threads that load samples."},
     {Metric::kWorkersBusy, "pinfeed_workers_busy", kG, "", "", "Worker threads that are loading samples."},
     {Metric::kWorkerChunks, "pinfeed_worker_chunks_total", kC, "", "",
-     "Chunks of batches that workers have finished; it does not grow while all workers hang."},
+     "Chunks of batches that workers and readers have finished; it does not grow while all of them hang."},
     {Metric::kWorkerChunkAge, "pinfeed_worker_chunk_age_seconds", kG, "seconds", "",
-     "Age of the oldest chunk in progress; 0: all workers are idle."},
+     "Age of the oldest chunk in progress; 0: all workers and readers are idle."},
     {Metric::kSampleDuration, "pinfeed_sample_duration_seconds", kH, "seconds", "stage",
      "Worker time of a sample: read (waiting for the source) or decode (decoding and transforming an "
      "image)."},

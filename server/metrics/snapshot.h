@@ -91,7 +91,7 @@ struct DaemonSnapshot {
   uint32_t workers = 0;
   uint32_t workers_busy = 0;
   uint64_t worker_chunks = 0;
-  double worker_chunk_age_seconds = 0;  // oldest chunk in progress; 0: all workers are idle
+  double worker_chunk_age_seconds = 0;  // oldest chunk in progress; 0: all are idle
   std::vector<HungThread> hung;         // threads that hang while the daemon is ready
   WorkerPool::Durations sample_durations;
   uint64_t pool_capacity_bytes = 0;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 
 #include "common/base/quote.h"
 #include "common/spec/backend_name.h"
@@ -44,6 +45,16 @@ Result<std::optional<Sampler::Start>> StartOf(const std::optional<Cursor>& curso
   }
   ASSIGN_OR_RETURN(const Sampler::Start start, feed.sampler().Resume(*cursor));
   return std::optional<Sampler::Start>(start);
+}
+
+Status StartThreads(WorkerPool& pool) {
+  try {
+    pool.Start();
+  } catch (const std::system_error& error) {
+    return ResourceExhausted("start the threads that read remote datasets: " + std::string(error.what()) +
+                             "; let the daemon have more threads (TasksMax of its unit, ulimit -u)");
+  }
+  return OkStatus();
 }
 
 }  // namespace
@@ -132,6 +143,7 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
                                                    const OpenFeedArguments& arguments, Backend backend,
                                                    std::shared_ptr<const Dataset> dataset) const {
   const FeedSpec& spec = arguments.spec;
+  if (dataset->info().remote) RETURN_IF_ERROR(StartThreads(parts_.readers));
   ASSIGN_OR_RETURN(dataset, SelectFields(std::move(dataset), spec.fields));
   ASSIGN_OR_RETURN(const Sampler sampler, Sampler::Create(spec, dataset->info().samples));
   const PixelOpsAt tail = backend == Backend::kHost ? PixelOpsAt::kWorker : PixelOpsAt::kClient;
@@ -155,7 +167,7 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
                                       std::to_string(spec.batch_size));
   }
   auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, spec.on_bad_sample,
-                                                        layout, parts_.workers);
+                                                        layout, parts_.workers, parts_.readers);
   return std::make_unique<Feed>(Feed::Parts{feed_id, spec, std::move(layout), sampler, std::move(producer),
                                             *std::move(arena), owner, &parts_.tracer});
 }

@@ -34,6 +34,7 @@ class FeedOpener {
     MemoryBudget& pool;
     HostMemoryQuarantine& kept;
     WorkerPool& workers;
+    WorkerPool& readers;  // started with the first feed of a remote dataset
     FeedTable& feeds;
     SessionTable& sessions;
     uint32_t default_slots;

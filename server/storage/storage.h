@@ -78,6 +78,8 @@ class Location {
   virtual ~Location() = default;
 
   virtual const std::string& path() const = 0;  // absolute path or URI, raw bytes
+  // Reads may take long, so no decoding thread may make them.
+  virtual bool remote() const { return false; }
 
   // In all of these `below` is relative to path(), without leading slash; empty is path() itself.
   // kInvalidArgument unless it is a regular file.

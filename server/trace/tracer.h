@@ -20,7 +20,7 @@ namespace pinfeed {
 
 // In the order of a batch's stages. Values equal v1::Span::Kind.
 enum class SpanKind : uint8_t {
-  kRead = 1,     // a worker reads from the source
+  kRead = 1,     // a worker or reader reads from the source
   kDecode = 2,   // a worker decodes and transforms
   kFill = 3,     // slot: from planning to the last sample
   kCopy = 4,     // GPU: the copy stream copies the batch

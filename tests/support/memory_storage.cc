@@ -41,6 +41,7 @@ class MemoryLocation final : public Location {
       : storage_(storage), base_(std::move(path)), name_(NameOf(base_)) {}
 
   const std::string& path() const override { return name_; }
+  bool remote() const override { return storage_.remote_; }
 
   Result<std::unique_ptr<const RandomAccessFile>> OpenFile(std::string_view below) const override {
     const std::string path = Key(below);

@@ -18,6 +18,9 @@ namespace pinfeed {
 // files. Threads: any.
 class MemoryStorage {
  public:
+  // `remote`: what its locations say of themselves.
+  explicit MemoryStorage(bool remote = false) : remote_(remote) {}
+
   // Makes or replaces the file, without a fault.
   void Write(const std::string& path, std::string bytes) PF_EXCLUDES(mutex_);
   // Reads of the file and opening it are kNotFound from now on, as after an unlink on some storages.
@@ -48,6 +51,7 @@ class MemoryStorage {
   Status Read(const std::string& path, uint64_t offset, std::span<std::byte> out, size_t* got) const
       PF_EXCLUDES(mutex_);
 
+  const bool remote_;
   mutable Mutex mutex_;
   mutable CondVar changed_;
   std::map<std::string, File> files_ PF_GUARDED_BY(mutex_);

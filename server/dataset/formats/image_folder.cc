@@ -81,6 +81,7 @@ Result<std::shared_ptr<const Dataset>> OpenImageFolder(std::shared_ptr<const Loc
   info.fields = {{{"image", DType::kUnspecified, {}}, FieldKind::kEncodedImage},
                  {{"label", DType::kInt64, {}}, FieldKind::kTensor}};
   info.classes = index.classes();
+  info.remote = base->remote();
   return std::shared_ptr<const Dataset>(
       std::make_shared<const ImageFolder>(std::move(base), std::move(index), std::move(info)));
 }

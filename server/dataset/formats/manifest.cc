@@ -352,6 +352,7 @@ Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Locati
   RETURN_IF_ERROR(loader.Load());
   DatasetInfo info = std::move(loader.info);
   info.format = "manifest";
+  info.remote = folder->remote();
   info.path = std::move(user_path);
   info.fingerprint = FingerprintOf(info, loader.images);
   return std::shared_ptr<const Dataset>(std::make_shared<const Manifest>(

@@ -182,6 +182,7 @@ std::shared_ptr<const Dataset> Finish(const Location& base, std::vector<Column> 
   fingerprint.Add("npy").Add(info.samples).Add(uint64_t{info.fields.size()});
   for (const Field& field : info.fields) fingerprint.Add(field.spec);
   info.fingerprint = fingerprint.Hex();
+  info.remote = base.remote();
   return std::make_shared<const NpyDataset>(std::move(columns), base.path(), std::move(info));
 }
 

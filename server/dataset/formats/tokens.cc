@@ -282,6 +282,7 @@ Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, std::str
       .Add(stride)
       .Add(info.samples);
   info.fingerprint = fingerprint.Hex();
+  info.remote = base.remote();
   return std::shared_ptr<const Dataset>(
       std::make_shared<const Tokens>(std::move(file), stream, length, stride, std::move(info)));
 }

@@ -7,6 +7,7 @@
 
 #include "common/os/start_thread.h"
 #include "server/dataset/open_dataset.h"
+#include "server/dataset/selected_fields.h"
 #include "tests/support/memory_storage.h"
 #include "tests/support/parameters.h"
 #include "tests/support/testing.h"
@@ -20,20 +21,25 @@ using ::testing::HasSubstr;
 
 class RemoteStorageTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    storage_.Write("folder/cat/1.jpg", "bytes of one");
-    storage_.Write("folder/dog/2.jpg", "bytes of two");
-    storage_.Write("arrays/x.npy", NpyHeaderBytes("|u1", "(4, 3)", false) + "abcdefghijkl");
-    storage_.Write("arrays/y.npy", NpyHeaderBytes("|u1", "(4,)", false) + "1234");
-    storage_.Write("list.csv", "file_name,label\nfolder/cat/1.jpg,cat\nfolder/dog/2.jpg,dog\n");
-    storage_.Write("tokens.bin", std::string("\1\0\2\0\3\0\4\0\5\0", 10));
+  void SetUp() override { Fill(storage_); }
+  static void Fill(MemoryStorage& storage) {
+    storage.Write("folder/cat/1.jpg", "bytes of one");
+    storage.Write("folder/dog/2.jpg", "bytes of two");
+    storage.Write("arrays/x.npy", NpyHeaderBytes("|u1", "(4, 3)", false) + "abcdefghijkl");
+    storage.Write("arrays/y.npy", NpyHeaderBytes("|u1", "(4,)", false) + "1234");
+    storage.Write("list.csv", "file_name,label\nfolder/cat/1.jpg,cat\nfolder/dog/2.jpg,dog\n");
+    storage.Write("tokens.bin", std::string("\1\0\2\0\3\0\4\0\5\0", 10));
   }
 
   Result<std::shared_ptr<const Dataset>> Open(const std::string& path, uint32_t sequence_length = 0) {
+    return OpenIn(storage_, path, sequence_length);
+  }
+  static Result<std::shared_ptr<const Dataset>> OpenIn(MemoryStorage& storage, const std::string& path,
+                                                       uint32_t sequence_length) {
     DatasetSpec spec;
     spec.path = "memory:/" + path;
     if (sequence_length != 0) spec.options["sequence_length"] = Number(sequence_length);
-    return OpenDatasetAt(storage_.At(path), spec);
+    return OpenDatasetAt(storage.At(path), spec);
   }
 
   // Reads sample 1, which every dataset here has.
@@ -76,6 +82,21 @@ TEST_F(RemoteStorageTest, EveryFormatIsFoundOutOpenedAndRead) {
     EXPECT_EQ(dataset->info().format, place.format);
     EXPECT_EQ(dataset->info().samples, place.samples);
     EXPECT_OK(ReadOne(*dataset));
+  }
+}
+
+TEST_F(RemoteStorageTest, EveryFormatSaysWhetherItsStorageIsRemote) {
+  for (const bool remote : {false, true}) {
+    MemoryStorage storage(remote);
+    Fill(storage);
+    for (const Place& place : Places()) {
+      SCOPED_TRACE(place.path);
+      ASSERT_OK_AND_ASSIGN(const auto dataset, OpenIn(storage, place.path, place.sequence_length));
+      EXPECT_EQ(dataset->info().remote, remote);
+      ASSERT_OK_AND_ASSIGN(const auto selected,
+                           SelectFields(dataset, {dataset->info().fields.back().spec.name}));
+      EXPECT_EQ(selected->info().remote, remote);
+    }
   }
 }
 

@@ -96,15 +96,13 @@ class FeedBadSampleTest : public FeedTest {
   }
 };
 
-class TransformedBadSampleTest : public FeedBadSampleTest {
- protected:
-  TransformedBadSampleTest() : FeedBadSampleTest(Producer::kNative) {}
-};
+// The unruly producer transforms nothing.
+class TransformedBadSampleTest : public FeedBadSampleTest {};
 
 // Three fields, each of which fails in some samples, at the ends and in the midst of batches.
 const std::map<uint64_t, size_t> kBad = {{0, 2}, {3, 0}, {4, 1}, {7, 2}, {10, 1}, {23, 0}, {24, 2}, {31, 1}};
 
-TEST_F(TransformedBadSampleTest, ZeroedSamplesAreZeroInEveryField) {
+TEST_P(TransformedBadSampleTest, ZeroedSamplesAreZeroInEveryField) {
   const auto feed = Make(Masked(OnBadSample::kZero, 1), std::make_shared<MaskedDataset>(32, kBad));
   PageClient client(*feed);
   ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
@@ -126,7 +124,7 @@ TEST_F(TransformedBadSampleTest, ZeroedSamplesAreZeroInEveryField) {
   feed->Depart(client.participant(), Ended());
 }
 
-TEST_F(TransformedBadSampleTest, SkippedSamplesAreTakenOutOfEveryField) {
+TEST_P(TransformedBadSampleTest, SkippedSamplesAreTakenOutOfEveryField) {
   std::map<uint64_t, size_t> bad = kBad;
   for (uint64_t id = 24; id < 32; ++id) bad[id] = id % 3;  // the whole last batch
   const auto feed = Make(Masked(OnBadSample::kSkip, 1), std::make_shared<MaskedDataset>(32, bad));
@@ -208,7 +206,8 @@ TEST_P(FeedBadSampleTest, RanksGetEquallyManyBatchesWhateverIsBad) {
   EXPECT_THAT(sizes, ElementsAre(ElementsAre(8, 8, 0, 0), ElementsAre(8, 8, 8, 8)));
 }
 
-PF_OVER_BOTH_PRODUCERS(FeedBadSampleTest);
+PF_OVER_ALL_PRODUCERS(FeedBadSampleTest);
+PF_OVER_DATASETS(TransformedBadSampleTest);
 
 }  // namespace
 }  // namespace pinfeed

@@ -131,7 +131,7 @@ TEST_P(FeedBroadcastTest, MembersThatComeBackGoOnWhereEachWas) {
   feed->Depart(behind.participant(), Ended());
 }
 
-PF_OVER_BOTH_PRODUCERS(FeedBroadcastTest);
+PF_OVER_ALL_PRODUCERS(FeedBroadcastTest);
 
 }  // namespace
 }  // namespace pinfeed

@@ -129,7 +129,7 @@ TEST_P(FeedEvictTest, NoBatchIsFilledThatWasTakenWhileEvicting) {
   }
 }
 
-PF_OVER_BOTH_PRODUCERS(FeedEvictTest);
+PF_OVER_ALL_PRODUCERS(FeedEvictTest);
 
 }  // namespace
 }  // namespace pinfeed

@@ -58,13 +58,10 @@ TEST_P(FeedFailureTest, SourceThatIsUnavailableFailsTheFeed) {
   feed->Depart(client.participant(), Ended());
 }
 
-class LoaderFailureTest : public FeedFailureTest {
- protected:
-  LoaderFailureTest() : FeedFailureTest(Producer::kNative) {}
-};
+class LoaderFailureTest : public FeedFailureTest {};
 
 // The workers go on: with the batch, and with those behind it.
-TEST_F(LoaderFailureTest, SampleWithoutMemoryIsABadSample) {
+TEST_P(LoaderFailureTest, SampleWithoutMemoryIsABadSample) {
   FeedSpec spec = InOrder();
   spec.epochs = 1;
   spec.on_bad_sample = OnBadSample::kSkip;
@@ -107,7 +104,8 @@ TEST_P(FeedFailureTest, FailedFeedWaitsForNoReleases) {
   feed->Depart(client.participant(), Ended());
 }
 
-PF_OVER_BOTH_PRODUCERS(FeedFailureTest);
+PF_OVER_ALL_PRODUCERS(FeedFailureTest);
+PF_OVER_DATASETS(LoaderFailureTest);
 
 }  // namespace
 }  // namespace pinfeed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Feeds over a dataset made of numbers, by either producer.
+// Feeds over a dataset made of numbers, by every producer.
 #pragma once
 
 #include <atomic>
@@ -54,7 +54,39 @@ inline Departure Ended() {
 inline Departure Evicted(const Status& error) {
   return {DepartureReason::kEvicted, error};
 }
-enum class Producer { kNative, kUnruly };
+enum class Producer { kNative, kRemote, kUnruly };  // kRemote: native, of a dataset that readers read
+inline std::string NameOf(Producer producer) {
+  switch (producer) {
+    case Producer::kNative:
+      return "Native";
+    case Producer::kRemote:
+      return "Remote";
+    case Producer::kUnruly:
+      break;
+  }
+  return "Unruly";
+}
+
+// Another dataset, which says that it is remote.
+class RemoteDataset final : public Dataset {
+ public:
+  explicit RemoteDataset(std::shared_ptr<const Dataset> dataset)
+      : dataset_(std::move(dataset)), info_(dataset_->info()) {
+    info_.remote = true;
+  }
+  const DatasetInfo& info() const override { return info_; }
+  Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
+    return dataset_->ReadTensor(id, field, out);
+  }
+  Status ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
+    return dataset_->ReadEncoded(id, field, out);
+  }
+  std::string Describe(uint64_t id) const override { return dataset_->Describe(id); }
+
+ private:
+  const std::shared_ptr<const Dataset> dataset_;
+  DatasetInfo info_;
+};
 
 // A worker pool, a memory pool and the feeds made over them.
 class FeedTest : public ::testing::Test, public ::testing::WithParamInterface<Producer> {
@@ -63,9 +95,11 @@ class FeedTest : public ::testing::Test, public ::testing::WithParamInterface<Pr
   explicit FeedTest(std::optional<Producer> producer = std::nullopt)
       : producer_(producer ? *producer : GetParam()), workers_(std::make_unique<WorkerPool>(3)) {
     workers_->Start();
+    if (producer_ == Producer::kRemote) readers_.Start();
   }
   ~FeedTest() override {
     EndFeeds();
+    readers_.Stop();
     workers_->Stop();
   }
 
@@ -87,6 +121,7 @@ class FeedTest : public ::testing::Test, public ::testing::WithParamInterface<Pr
   std::unique_ptr<Feed> MakeUnshared(const FeedSpec& spec, std::shared_ptr<const Dataset> dataset,
                                      uint32_t slots = 4, const Over& over = {}) {
     const uint64_t samples = dataset->info().samples;
+    if (producer_ == Producer::kRemote) dataset = std::make_shared<const RemoteDataset>(std::move(dataset));
     auto loader = std::move(SampleLoader::Create(dataset, spec)).value();
     auto layout = std::move(BatchLayout::Create(loader->outputs(), spec.batch_size)).value();
     auto host =
@@ -102,7 +137,7 @@ class FeedTest : public ::testing::Test, public ::testing::WithParamInterface<Pr
                                  }});
     } else {
       producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, spec.on_bad_sample, layout,
-                                                       *workers_);
+                                                       *workers_, readers_);
     }
     return MakeOver(spec, std::move(producer), std::move(layout), sampler, std::move(arena));
   }
@@ -146,15 +181,20 @@ class FeedTest : public ::testing::Test, public ::testing::WithParamInterface<Pr
   Tracer tracer_;
   MemoryBudget pool_{uint64_t{1} << 30};
   std::unique_ptr<WorkerPool> workers_;
+  WorkerPool readers_{4, UINT32_MAX, PoolKind::kReaders};  // of remote datasets, once a test starts them
   std::vector<std::shared_ptr<Feed>> feeds_;
   uint64_t last_id_ = 0;
 };
 
 // The feed's promises do not depend on what fills its batches.
-#define PF_OVER_BOTH_PRODUCERS(Suite)                                            \
-  INSTANTIATE_TEST_SUITE_P(                                                      \
-      Producers, Suite, ::testing::Values(Producer::kNative, Producer::kUnruly), \
-      [](const auto& test) { return test.param == Producer::kNative ? "Native" : "Unruly"; })
+#define PF_OVER_ALL_PRODUCERS(Suite)                                                                   \
+  INSTANTIATE_TEST_SUITE_P(Producers, Suite,                                                           \
+                           ::testing::Values(Producer::kNative, Producer::kRemote, Producer::kUnruly), \
+                           [](const auto& test) { return NameOf(test.param); })
+// Nor on where the native one reads from.
+#define PF_OVER_DATASETS(Suite)                                                                      \
+  INSTANTIATE_TEST_SUITE_P(Datasets, Suite, ::testing::Values(Producer::kNative, Producer::kRemote), \
+                           [](const auto& test) { return NameOf(test.param); })
 
 // A feed of a group of two, and both of them.
 class FeedPairTest : public FeedTest {

@@ -199,7 +199,7 @@ TEST_P(FeedPiecesTest, StopEndsBatchesWhosePiecesHaveNoMemoryYet) {
   EXPECT_EQ(feed.Snapshot().slots_filling, 0U);
 }
 
-PF_OVER_BOTH_PRODUCERS(FeedPiecesTest);
+PF_OVER_ALL_PRODUCERS(FeedPiecesTest);
 
 }  // namespace
 }  // namespace pinfeed

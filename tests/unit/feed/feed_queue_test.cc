@@ -179,8 +179,8 @@ TEST_P(FeedQueueShareTest, WhatWaitsForAMemberIsGivenBeforeADrainEnds) {
   EXPECT_EQ(early_->state(), FeedState::kDraining);
 }
 
-PF_OVER_BOTH_PRODUCERS(FeedQueueTest);
-PF_OVER_BOTH_PRODUCERS(FeedQueueShareTest);
+PF_OVER_ALL_PRODUCERS(FeedQueueTest);
+PF_OVER_ALL_PRODUCERS(FeedQueueShareTest);
 
 }  // namespace
 }  // namespace pinfeed

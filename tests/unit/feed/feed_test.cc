@@ -345,7 +345,7 @@ TEST_P(FeedTest, SnapshotAddsUp) {
   feed->Depart(client.participant(), Ended());
 }
 
-PF_OVER_BOTH_PRODUCERS(FeedTest);
+PF_OVER_ALL_PRODUCERS(FeedTest);
 
 }  // namespace
 }  // namespace pinfeed

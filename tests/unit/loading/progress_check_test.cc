@@ -125,6 +125,35 @@ TEST(ProgressCheckTest, ABlockedWorkerIsNoneWhileOthersGetOn) {
   gate.count_down();
 }
 
+TEST(ProgressCheckTest, AHungReaderIsNamedAndAloneNotStuck) {
+  std::latch gate(1);
+  std::latch open(0);
+  WorkerPool workers(1);
+  WorkerPool readers(2, UINT32_MAX, PoolKind::kReaders);
+  workers.Start();
+  readers.Start();
+  ProgressCheck check({.workers = workers, .readers = &readers}, milliseconds(1));
+  for (int i = 0; i < 2; ++i) readers.Submit(std::make_shared<GatedTask>(gate));
+  while (check.Hung({}).size() < 2) std::this_thread::yield();
+  for (const HungThread& hung : check.Hung({})) {
+    EXPECT_THAT(hung.thread, ContainsRegex("^reader[01]$"));
+    EXPECT_EQ(hung.feed, 7U);
+    EXPECT_EQ(hung.pool, PoolKind::kReaders);
+  }
+  Await(check, true);
+  for (uint64_t round = 1; round <= 100; ++round) {
+    workers.Submit(std::make_shared<GatedTask>(open));
+    while (workers.progress() < round) std::this_thread::yield();
+    ASSERT_EQ(check.Stuck(), "");
+  }
+  EXPECT_THAT(Await(check, true),
+              ContainsRegex("a reader has been at one piece of work for [0-9]+ s.*and more "
+                            "readers likewise: 1, and nothing else was done"));
+  gate.count_down();
+  while (readers.progress() < 2) std::this_thread::yield();
+  EXPECT_EQ(check.Stuck(), "");
+}
+
 TEST(ProgressCheckTest, AGpuThatEndsNoCopyIsNamed) {
   const WorkerPool pool(1);
   std::vector<GpuSnapshot> gpus = Gpus(milliseconds(1));

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/loading/worker_pool.h"
 
+#include <pthread.h>
+
 #include <array>
 #include <atomic>
 #include <functional>
 #include <latch>
 #include <set>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,8 +21,8 @@ namespace {
 class CountingTask final : public FillTask {
  public:
   CountingTask(std::shared_ptr<FeedShare> share, uint32_t samples, uint32_t chunk_samples,
-               std::function<void(uint32_t)> run, std::function<void()> done)
-      : FillTask(std::move(share), samples, chunk_samples),
+               std::function<void(uint32_t)> run, std::function<void()> done, uint64_t order = 0)
+      : FillTask(std::move(share), samples, chunk_samples, order),
         runs_(samples),
         run_(std::move(run)),
         done_(std::move(done)) {}
@@ -99,6 +103,44 @@ TEST(WorkerPoolTest, FeedNearestToStarvingGoesFirst) {
   EXPECT_EQ(order, (std::vector<int>{1, 2, 3}));
 }
 
+// Parts of several batches come in turn: the oldest batch is completed first.
+TEST(WorkerPoolTest, TasksOfAFeedGoInTheirOrder) {
+  WorkerPool pool(1);
+  const auto share = std::make_shared<FeedShare>();
+  std::latch done(5);
+  std::vector<uint64_t> order;  // written by the one worker only
+  for (const uint64_t number : {3, 1, 2, 1, 0}) {
+    pool.Submit(std::make_shared<CountingTask>(
+        share, 1, 1, [&order, number](uint32_t) { order.push_back(number); }, [&] { done.count_down(); },
+        number));
+  }
+  pool.Start();
+  done.wait();
+  EXPECT_EQ(order, (std::vector<uint64_t>{0, 1, 1, 2, 3}));
+}
+
+// What a feed waits for its storage is not held against it where decoding is shared out.
+TEST(WorkerPoolTest, EachKindOfPoolCountsItsOwnTime) {
+  const auto share = std::make_shared<FeedShare>();
+  for (const PoolKind kind : {PoolKind::kWorkers, PoolKind::kReaders}) {
+    WorkerPool pool(1, UINT32_MAX, kind);
+    std::string name(16, '\0');
+    pool.Submit(std::make_shared<CountingTask>(
+        share, 1, 1, [&](uint32_t) { ::pthread_getname_np(::pthread_self(), name.data(), name.size()); },
+        [] {}));
+    const uint64_t other = share->WorkedNs();
+    pool.Start();
+    pool.Start();  // they run already
+    while (pool.progress() == 0) std::this_thread::yield();
+    pool.Stop();
+    pool.Start();  // nothing starts any more
+    EXPECT_EQ(std::string(name.c_str()), kind == PoolKind::kWorkers ? "worker0" : "reader0");
+    EXPECT_EQ(pool.ThreadName(0), name.c_str());
+    EXPECT_GT(share->In(kind).worked_ns, 0U);
+    EXPECT_EQ(share->In(kind).worked_ns + other, share->WorkedNs());
+  }
+}
+
 // One trainer gives its batches back at once, the other holds one while it asks for the next: both want all
 // they can get, and get the same.
 TEST(WorkerPoolTest, FeedWhoseTrainerHoldsABatchIsNotStarved) {
@@ -119,7 +161,7 @@ TEST(WorkerPoolTest, FeedWhoseTrainerHoldsABatchIsNotStarved) {
         },
         [&, f] {
           const uint32_t batches = ++done[f];
-          shares[f]->batch_ns = shares[f]->worked_ns / batches;
+          shares[f]->workers.batch_ns = shares[f]->workers.worked_ns / batches;
           shares[f]->ready = f == 0 ? 0 : 2;
           if (left.fetch_sub(1) == 1) over.count_down();
           if (left.load() <= kBatches) submit(f);
@@ -129,7 +171,8 @@ TEST(WorkerPoolTest, FeedWhoseTrainerHoldsABatchIsNotStarved) {
   pool.Start();
   over.wait();
   pool.Stop();
-  const double ratio = static_cast<double>(shares[0]->worked_ns) / static_cast<double>(shares[1]->worked_ns);
+  const double ratio =
+      static_cast<double>(shares[0]->workers.worked_ns) / static_cast<double>(shares[1]->workers.worked_ns);
   EXPECT_GT(ratio, 0.5);
   EXPECT_LT(ratio, 2);
 }
@@ -147,7 +190,7 @@ TEST(WorkerPoolTest, EquallyHungryFeedsShareWorkersFairly) {
   const auto on_done = [&] {
     if (over.exchange(true)) return;
     for (int f = 0; f < kFeeds; ++f)
-      served[static_cast<size_t>(f)] = static_cast<double>(shares[static_cast<size_t>(f)]->served_ns);
+      served[static_cast<size_t>(f)] = static_cast<double>(shares[static_cast<size_t>(f)]->workers.served_ns);
     first_done.count_down();
   };
   for (int f = 0; f < kFeeds; ++f) {

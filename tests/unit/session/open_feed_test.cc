@@ -3,6 +3,9 @@
 
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <utility>
 
 #include "tests/unit/feed/feed_fixture.h"
@@ -71,12 +74,38 @@ class OpenFeedTest : public FeedTest {
   const FeedOpener opener_{{.pool = pool_,
                             .kept = kept_,
                             .workers = *workers_,
+                            .readers = readers_,
                             .feeds = table_,
                             .sessions = sessions_,
                             .default_slots = 4,
                             .devices = nullptr,
                             .tracer = tracer_}};
 };
+
+// Threads of this process that are named "reader" and a number.
+size_t CountReaders() {
+  size_t count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    count += name.starts_with("reader") ? 1 : 0;
+  }
+  return count;
+}
+
+TEST_F(OpenFeedTest, TheFirstRemoteDatasetStartsTheReaders) {
+  End(MustServe(Arguments()));
+  EXPECT_EQ(CountReaders(), 0U);
+  for (int i = 0; i < 2; ++i) {
+    const auto remote = std::make_shared<RemoteDataset>(std::make_shared<NumberDataset>(80));
+    ASSERT_OK_AND_ASSIGN(const OpenFeedOutcome outcome, opener_.Open(kPeer, Arguments(), remote));
+    const auto session = std::get<std::shared_ptr<Session>>(outcome);
+    ASSERT_OK(SessionTable::Attach(*session));
+    WaitFor([&] { return session->feed->Snapshot().batches == 4; });
+    WaitFor([&] { return CountReaders() == readers_.threads(); });  // a new thread names itself
+    End(session->id);
+  }
+}
 
 TEST_F(OpenFeedTest, OnlyMemberHasToEndFirst) {
   for (const Sharing sharing : {Sharing::kBroadcast, Sharing::kQueue}) {
