@@ -53,8 +53,8 @@ class Transform {
   Transform& operator=(const Transform&) = delete;
 
   virtual GpuForm gpu_form() const { return GpuForm::kNone; }
-  // Whether it works on uint8 pixels only, so that it must come before any transform that makes
-  // floating-point values.
+  // Whether it works on stored uint8 pixels only, so that it must come before any transform that changes the
+  // element type.
   virtual bool NeedsBytes() const { return gpu_form() == GpuForm::kNone; }
   // Whether it moves pixels, so that a mask must get the same change.
   virtual bool MovesPixels() const { return gpu_form() != GpuForm::kTable; }

@@ -9,7 +9,7 @@ namespace pinfeed {
 TransformChain TransformChain::Parse(std::vector<TransformSpec>& specs, Faults& faults) {
   TransformChain chain;
   ImageForm form;           // only its element type is known yet
-  bool recoloured = false;  // an earlier transform has made values that are not uint8 pixels
+  bool recoloured = false;  // an earlier transform has changed the element type
   for (size_t i = 0; i < specs.size(); ++i) {
     const std::string place = "transforms[" + std::to_string(i) + "]";
     const ParseTransform parse = FindTransform(specs[i].name);
