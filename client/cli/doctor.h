@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the parts of `pinfeed doctor`.
+// The report of `pinfeed doctor`, and the checks that fill it.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,25 @@
 
 namespace pinfeed {
 
-// The result of one check. kBroken: pinfeed cannot work.
+// The result of one check.
 struct Finding {
-  enum class State { kFine, kNote, kBroken };
+  enum class State {
+    kFine,
+    kNote,    // pinfeed works, with a limitation that the text names
+    kBroken,  // pinfeed cannot work
+  };
   State state = State::kFine;
-  std::string what;
-  std::string text;
+  std::string what;  // the subject of the check, such as "GPU"
+  std::string text;  // what was found
 };
 
 struct DoctorReport {
   std::vector<Finding> findings;
-  Json host;    // limits, as numbers
+  Json host;    // the host's limits, as numbers
   Json daemon;  // pinfeed.v1.GetStatusResponse, or null
   Json gpus = Json::array();
-  std::vector<std::string> answers;  // sentences
+  std::vector<std::string>
+      answers;  // to questions such as "Does pinning pay here?", one or more sentences each
 
   void Fine(std::string what, std::string text) {
     findings.push_back({Finding::State::kFine, std::move(what), std::move(text)});
@@ -37,27 +42,31 @@ struct DoctorReport {
   }
 };
 
-// Reports progress, from 0 to 1, and the current step. Throws Interrupted.
+// Called with the progress, from 0 to 1, and the current step. May throw Interrupted
+// (client/cli/interrupt.h).
 using DoctorProgress = std::function<void(double share, const std::string& what)>;
 
-// Checks kernel, memory, limits and the daemon.
+// Checks the kernel, memory and limits.
 void ExamineHost(DoctorReport& report);
+// Checks the daemon at the address.
 void ExamineDaemon(const std::string& address, DoctorReport& report);
 // Checks for every GPU whether its memory can be shared with another process and how fast copies are. For the
-// first GPU, also measures the table of copy_bench.h.
+// first GPU, also measures the table of copies that copy_bench.h describes.
 void ExamineGpus(DoctorReport& report, const DoctorProgress& progress);
-// That table as an SVG bar chart. Empty without a GPU.
+// Returns the table of copies as an SVG bar chart; empty without a GPU.
 std::string PlotCopies(const DoctorReport& report);
 
-// The memory that another process maps in a probe.
+// A probe tests whether GPU memory can be shared: the doctor writes a mark to GPU memory, and a second
+// process maps the memory and looks for the mark. ProbedMemory is what the second process gets on its command
+// line.
 struct ProbedMemory {
-  std::string backend;  // "vmm-fd", "cuda-ipc"
-  int fd = -1;          // of the memory, or of a pipe that holds its handle
+  std::string backend;  // "vmm-fd" or "cuda-ipc"
+  int fd = -1;          // descriptor of the memory (vmm-fd), or of a pipe that holds its handle (cuda-ipc)
   std::string gpu_uuid;
   uint64_t bytes = 0;
-  std::string mark;  // the bytes expected there, in hexadecimal
+  std::string mark;  // the bytes at the start of the memory, in hexadecimal
 };
-// Runs the other process of a probe. Prints errors to stderr and returns the exit status.
+// The main function of the second process. Prints errors to stderr and returns the exit status.
 int Probe(const ProbedMemory& probed);
 
 }  // namespace pinfeed

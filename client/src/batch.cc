@@ -72,7 +72,7 @@ Batch* BatchPool::Take(std::shared_ptr<Session> session, const BatchDescriptor& 
   Batch* batch = nullptr;
   {
     const MutexLock lock(mutex_);
-    if (resting_.size() >= kRest) {
+    if (resting_.size() >= kMinResting) {
       batch = resting_.front();
       resting_.pop_front();
     } else {

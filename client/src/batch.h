@@ -14,13 +14,15 @@
 
 namespace pinfeed {
 
-// Purpose: counts a batch's owners and returns its slot when the last one releases it. Owns a share of its
-// session. Threads: Retain and Release from any thread; the rest by a sole owner. Errors: a call on a
-// released batch logs a warning and does nothing. This is safe because the pool never frees a batch's memory.
+// Purpose: counts a batch's owners (references) and returns its slot when the last one releases it. Owns: a
+// share of its session. Threads: Retain and Release from any thread; ReleaseOn and Write by a sole owner.
+// Errors: Retain and Release of a released batch log a warning and do nothing. This is safe because the pool
+// never frees a batch's memory.
 class Batch {
  public:
   bool live() const { return owners_.load(std::memory_order_acquire) > 0; }
-  // Returns false in a forked child of the process that took the batch.
+  // Returns whether this process took the batch; false in a forked child. Unrelated to the owners that are
+  // counted.
   bool in_owner() const { return fork_guard_.InOwner(); }
   // Precondition for the following: live().
   const Session& session() const { return *session_; }
@@ -28,8 +30,9 @@ class Batch {
 
   void Retain();
   void Release();
-  // Like Release, but the slot is returned in the order of a stream: see Session. Returns kFailedPrecondition
-  // if the batch has other owners. On an error the caller still owns the batch.
+  // Release the batch like Release, but through Session::ReleaseOn (the slot is returned in the order of a
+  // stream) and Session::Write (the outputs are written first). kFailedPrecondition if the batch has other
+  // owners. On an error the caller still owns the batch.
   Status ReleaseOn(void* stream);
   Status Write(void* const* outputs, void* stream);
 
@@ -45,8 +48,8 @@ class Batch {
 
 // Purpose: holds the memory of all batches of the process. Taking a batch allocates nothing, and a double
 // release finds a dead batch instead of freed memory. Owns: every Batch, forever. Their number is at most the
-// number held at once plus kRest. Threads: any. Invariant: a released batch is not reused until kRest - 1
-// others were released, so that a late double release finds it dead.
+// number held at once plus kMinResting. Threads: any. Invariant: a released batch is reused only after
+// kMinResting - 1 others were released, so that a late double release finds it dead.
 class BatchPool {
  public:
   // The process-wide pool. Never destroyed, since static destructors of the program may release batches.
@@ -57,10 +60,10 @@ class BatchPool {
   void Return(Batch* batch);
 
  private:
-  static constexpr size_t kRest = 256;
+  static constexpr size_t kMinResting = 256;
   Mutex mutex_;
   std::deque<std::unique_ptr<Batch>> all_ PF_GUARDED_BY(mutex_);
-  std::deque<Batch*> resting_ PF_GUARDED_BY(mutex_);
+  std::deque<Batch*> resting_ PF_GUARDED_BY(mutex_);  // released, oldest first
 };
 
 }  // namespace pinfeed

@@ -10,14 +10,16 @@
 
 namespace pinfeed {
 
-// Purpose: launches ConvertImage. Owns: a share of the device. The loaded module stays for the life of the
-// process, because kernels may still be queued when the last feed is closed. Threads: any.
+// Purpose: launches the kernel that ConvertImage describes. Owns: a share of the device. The loaded module
+// stays for the life of the process, because kernels may still be queued when the last feed is closed.
+// Threads: any.
 class ConvertKernel {
  public:
-  // Returns the kernel of a GPU, one per process.
+  // Returns the kernel of a GPU. Loads it at the first call for that GPU; later calls share it.
   static Result<std::shared_ptr<const ConvertKernel>> For(const std::shared_ptr<const CudaDevice>& device);
 
-  // Precondition: the device's context is current, and every pointer belongs to that device.
+  // Queues one launch on `stream`. `element_bytes` is the size of an output element: 1, 2 or 4. Precondition:
+  // the device's context is current, and every pointer in `work` belongs to that device.
   Status Launch(const ConvertImage& work, size_t element_bytes, CUstream stream) const;
 
  private:
@@ -26,7 +28,7 @@ class ConvertKernel {
 
   const std::shared_ptr<const CudaDevice> device_;
   CUfunction functions_[3] = {};  // for elements of 1, 2 and 4 bytes
-  uint64_t max_blocks_ = 0;       // as many as run at once on the GPU
+  uint64_t max_blocks_ = 0;       // of one launch: as many as the GPU runs at once
 };
 
 }  // namespace pinfeed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls to the daemon's control socket. In: an address and a request. Out: an offer or JSON. Each call makes
-// its own connection and leaves no thread, socket or gRPC object behind.
+// The client's gRPC calls to the daemon. In: the daemon's address and a request. Out: an offer or JSON. Each
+// call makes its own connection and leaves no thread, socket or gRPC object behind.
 #pragma once
 
 #include <functional>
@@ -17,19 +17,19 @@
 namespace pinfeed {
 
 struct OpenRequest {
-  std::string spec_json;  // pinfeed.v1.FeedSpec
-  std::optional<Cursor> cursor;
+  std::string spec_json;         // pinfeed.v1.FeedSpec
+  std::optional<Cursor> cursor;  // where to resume, if anywhere
   std::string client_name;
   std::string gpu_uuid = {};  // empty: host memory
-  // Backends that the daemon offered under AUTO but that failed in this process, with the error.
+  // Backends that the daemon offered to this process (backend AUTO) and that failed here, with the error.
   std::vector<std::pair<Backend, std::string>> failed_backends = {};
-  // The replaceable session whose place the new one takes; 0: none.
+  // The id of the session that the new one replaces (FeedOffer::replaceable); 0: none.
   uint64_t replaces_session = 0;
 };
 
 // Sends OpenFeed. Returns kInvalidArgument if the spec is not a valid FeedSpec (unknown fields are refused)
-// or the daemon rejects it. Checks the offer, except one that only says `end_first`. Sets `stopping` if the
-// daemon refused because it is stopping (kUnavailable).
+// or the daemon rejects it. Checks the offer (CheckOffer), unless it only says FeedOffer::end_first. Sets
+// `stopping` if the daemon refused because it is stopping (kUnavailable).
 Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& request, SteadyTime deadline,
                            bool* stopping);
 
@@ -43,15 +43,17 @@ Result<std::string> DatasetsJson(const std::string& address, SteadyTime deadline
 Result<std::string> AdminJson(const std::string& address, const std::string& method,
                               const std::string& request_json, SteadyTime deadline);
 
-// Calls pinfeed.v1.Admin.Trace. During the recording `on_message` is called with nothing, several times a
-// second. Afterwards it gets each message (pinfeed.v1.TraceResponse) as JSON without unset fields; converting
-// earlier would cost more than the recording itself. Messages received before an error are delivered too.
-// Returning false ends the recording or the delivery. Forks of this process wait meanwhile, see NoForkScope.
+// Calls pinfeed.v1.Admin.Trace. During the recording, calls `on_message` with null several times a second.
+// Afterwards, calls it with each received message (pinfeed.v1.TraceResponse) as JSON without unset fields.
+// Messages are converted only then, since converting costs more than the recording itself. If the call fails,
+// the messages received before are still delivered. `on_message` returns false to end the recording or the
+// delivery. A fork of this process waits until Trace returns, see NoForkScope.
 using OnTrace = std::function<bool(const std::string* json)>;
 Status Trace(const std::string& address, const std::string& request_json, const OnTrace& on_message,
              SteadyTime connect_deadline);
 
-// Convert pinfeed.v1.Cursor from and to JSON. kInvalidArgument for anything else, or for an unknown version.
+// Convert a pinfeed.v1.Cursor from and to JSON. kInvalidArgument if the JSON is not a cursor, or has an
+// unknown version.
 Result<Cursor> CursorFromJson(const std::string& json);
 std::string CursorToJson(const Cursor& cursor);
 

@@ -13,10 +13,10 @@
 
 namespace pinfeed {
 
-// Purpose: a histogram as a plain value. Bucket i counts durations of at most 1024 ns << i that exceed the
-// bucket before it. The last bucket counts all longer ones (above 68.7 s).
+// Purpose: a histogram as a plain value. Bucket i counts durations above BoundNs(i - 1), up to and including
+// BoundNs(i), which is 1024 ns * 2^i. The last bucket has no bound and counts all longer ones (above 68.7 s).
 struct DurationCounts {
-  static constexpr size_t kBounds = 27;
+  static constexpr size_t kBounds = 27;  // buckets that have an upper bound
   std::array<uint64_t, kBounds + 1> counts{};
   uint64_t sum_ns = 0;
 
@@ -37,12 +37,13 @@ struct DurationCounts {
 };
 
 // Purpose: a histogram that one thread writes while others read. Threads: Record from one thread, Counts from
-// any. Uses plain loads and stores instead of locked instructions. A reader may see slightly stale counts.
+// any. Since only one thread writes, a relaxed load and store replace the slower atomic addition. A reader
+// may see slightly stale counts.
 class DurationHistogram {
  public:
   void Record(uint64_t ns) {
-    Raise(counts_[DurationCounts::BucketOf(ns)], 1);
-    Raise(sum_ns_, ns);
+    Add(counts_[DurationCounts::BucketOf(ns)], 1);
+    Add(sum_ns_, ns);
   }
   DurationCounts Counts() const {
     DurationCounts out;
@@ -52,7 +53,7 @@ class DurationHistogram {
   }
 
  private:
-  static void Raise(std::atomic<uint64_t>& word, uint64_t by) {
+  static void Add(std::atomic<uint64_t>& word, uint64_t by) {
     word.store(word.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
   }
   std::array<std::atomic<uint64_t>, DurationCounts::kBounds + 1> counts_{};

@@ -31,7 +31,7 @@ enum class Code : int {
   kUnauthenticated = 16,
 };
 
-// "INVALID_ARGUMENT" and so on; "UNKNOWN" for values outside the enumeration.
+// Returns gRPC's name of the code, such as "INVALID_ARGUMENT"; "UNKNOWN" for values outside the enumeration.
 std::string_view CodeName(Code code);
 
 // Purpose: success (a null pointer, no allocation) or a code, a message and a native error number.
@@ -78,16 +78,18 @@ Status Internal(std::string message);
 // EACCES -> kPermissionDenied, ENOMEM/ENOSPC/EMFILE -> kResourceExhausted, ...).
 Status ErrnoStatus(std::string_view what_on_object, int error_number);
 
-// Reports a bug with file, line and message, and aborts. Must be unreachable from any input.
+// Prints file, line and message, and aborts. Only a bug of ours may lead here, never any input.
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition, std::string_view message);
 
 }  // namespace pinfeed
 
+// Ends the process if the condition is false, which only a bug of ours can cause.
 #define PF_CHECK(condition, message)                                                     \
   do {                                                                                   \
     if (!(condition)) ::pinfeed::CheckFailed(__FILE__, __LINE__, #condition, (message)); \
   } while (false)
 
+// Returns from the calling function if the expression is a Status that is not OK.
 #define RETURN_IF_ERROR(expression)                                                       \
   do {                                                                                    \
     if (::pinfeed::Status pf_status_ = (expression); !pf_status_.ok()) return pf_status_; \

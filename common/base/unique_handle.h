@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The owner type for C handles: file descriptors here, other handles elsewhere.
+// The owner type for C handles. Defines UniqueFd for file descriptors; other handles define theirs.
 #pragma once
 
 #include <unistd.h>
@@ -8,9 +8,9 @@
 
 namespace pinfeed {
 
-// Purpose: owns one C handle. Traits define `using Handle`, `static constexpr Handle Null()` and `static void
-// Close(Handle) noexcept`. Threads: as for the handle; not shared without a lock. Errors: closing reports
-// none. A moved-from handle is empty.
+// Purpose: owns one C handle and closes it on destruction. `Traits` define `using Handle`, `static constexpr
+// Handle Null()` and `static void Close(Handle) noexcept`. Threads: one at a time for the owner; the handle's
+// own rules apply to the handle. Errors: those of closing are ignored. A moved-from owner is empty.
 template <typename Traits>
 class UniqueHandle {
  public:

@@ -15,7 +15,7 @@ void ParameterReader::Fault(const std::string& name, const std::string& reason) 
 
 template <typename Values>
 Values ParameterReader::Get(const std::string& name, Values unset, std::string_view kind) {
-  asked_.insert(name);
+  read_.insert(name);
   const auto [parameter, added] = parameters_.try_emplace(name, unset);
   if (const auto* const values = std::get_if<Values>(&parameter->second)) return *values;
   Fault(name, "must be " + std::string(kind));
@@ -46,7 +46,7 @@ std::string ParameterReader::Word(const std::string& name, const std::string& un
 
 void ParameterReader::Finish(const std::string& owner) {
   for (const auto& [name, value] : parameters_) {
-    if (!asked_.contains(name)) Fault(name, "is no parameter of " + owner);
+    if (!read_.contains(name)) Fault(name, "is no parameter of " + owner);
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads named values of a spec. In: a ParameterMap of which nothing is believed. Out: values of the types
-// asked for, and every fault with its name.
+// Reads the named parameters of one part of a spec, such as one transform. In: an untrusted ParameterMap.
+// Out: values of the requested types, and every fault with the parameter's name.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,28 @@
 
 namespace pinfeed {
 
-// Purpose: gives one reader its parameters. A parameter that was not given is added to the map with its
-// default, so that two specs that mean the same compare equal. After a fault the values returned are possible
-// ones, and count for nothing. Borrows the map and the faults. Threads: one.
+// Purpose: reads parameters, checks their types and fills in defaults. An omitted parameter is added to the
+// map with its default, so that equivalent specs compare equal. After a fault, reading continues with default
+// values, so that all faults are found. The caller then discards what it has read. Borrows the map and the
+// faults. Threads: one.
 class ParameterReader {
  public:
-  // `place` is where the parameters stand, as "transforms[2] resize".
+  // `place` is the part of the spec that the faults name, such as "transforms[2] resize".
   ParameterReader(ParameterMap& parameters, std::string place, Faults& faults);
 
   bool Has(const std::string& name) const { return parameters_.contains(name); }
-  // All values of the parameter.
+  // Return all values of a parameter; `unset` if it was omitted.
   std::vector<double> Numbers(const std::string& name, std::vector<double> unset = {});
   std::vector<std::string> Words(const std::string& name, std::vector<std::string> unset = {});
-  // Its only value.
+  // Return the value of a parameter that has exactly one; `unset` if it was omitted.
   double Number(const std::string& name, double unset);
-  bool Flag(const std::string& name) { return Number(name, 0) != 0; }
+  bool Flag(const std::string& name) { return Number(name, 0) != 0; }  // false if it was omitted
   std::string Word(const std::string& name, const std::string& unset);
 
-  // A fault of a parameter; of the whole when the name is empty.
+  // Adds a fault of a parameter, or of the whole part if `name` is empty.
   void Fault(const std::string& name, const std::string& reason);
-  // Adds a fault for each parameter that was given and never asked for: it is none of `owner`.
+  // Call it last. Adds a fault for each given parameter that was never read: `owner`, such as "resize", has
+  // no such parameter.
   void Finish(const std::string& owner);
 
  protected:
@@ -46,10 +48,10 @@ class ParameterReader {
   ParameterMap& parameters_;
   const std::string place_;
   Faults& faults_;
-  std::set<std::string> asked_;
+  std::set<std::string> read_;  // the names read so far
 };
 
-// With at most ten digits.
+// Formats a number with at most ten significant digits.
 std::string NumberText(double value);
 
 }  // namespace pinfeed

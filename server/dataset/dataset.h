@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 1 of the way of a batch: indexed samples with named fields. In: a path on disk. Out: the bytes of one
+// Stage 2 of a batch: indexed samples with named fields. In: a path on disk. Out: the bytes of one
 // field of one sample, read straight into the place the caller gives.
 #pragma once
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One dataset format. Each is its own files in server/dataset/formats and a line in formats/registry.cc.
+// The interface of a dataset format. Each format has its own files in server/dataset/formats and an entry in
+// formats/registry.cc. In: a path and its options. Out: an open Dataset.
 #pragma once
 
 #include <memory>
@@ -15,23 +16,24 @@
 
 namespace pinfeed {
 
-// What lies at a place: enough to tell the formats apart. Of a directory one name of each kind; empty: none.
+// What a path holds, in enough detail to tell the formats apart. For a directory, each string is the name of
+// one entry of that kind, any one of them; empty: it has none. For a file, all but `path` are empty.
 struct Contents {
   std::string path;
   bool is_directory = false;
   std::string array;     // .npy
-  std::string flat;      // .bin
+  std::string flat;      // .bin: tokens without a header
   std::string folder;    // a directory
-  std::string image;     // named as an image, of a kind that is decoded or not
+  std::string image;     // with an image's extension (IsNamedAsImage), decodable here or not
   std::string metadata;  // metadata.jsonl or metadata.csv
-  std::string unread;    // of a kind for which there is advice (AdviceFor)
-  std::string other;
+  std::string unread;    // of an unsupported kind for which an error can give advice (AdviceFor)
+  std::string other;     // anything else
 };
 
-// Lists a directory; of a file there is nothing but its path.
+// Lists the location, if it is a directory. kInvalidArgument if it is neither a file nor a directory.
 Result<Contents> LookAt(const Location& location);
 
-// Purpose: how one format is told apart, checked and opened. Threads: immutable.
+// Purpose: detects, checks and opens datasets of one format. Threads: immutable.
 class DatasetFormat {
  public:
   DatasetFormat() = default;
@@ -43,26 +45,27 @@ class DatasetFormat {
 
   // The names of its options: fields of pinfeed.v1.DatasetSpec and keys of a dataset in the configuration.
   virtual std::span<const std::string_view> options() const { return {}; }
-  // Checks their values. `complete`: nobody adds options later, so what is needed must be there.
+  // Checks the values of the options. `complete`: these are all the options there will be, so a missing
+  // required one is a fault. Otherwise others may still be added.
   virtual void CheckOptions(ParameterReader& /*options*/, bool /*complete*/) const {}
 
-  // What there is at the place that this format is made of ("folders (such as 'cat')"); nothing: it is not
-  // this format.
+  // If `contents` look like this format, returns what they were recognised by ("folders (such as 'cat')"),
+  // for messages.
   virtual std::optional<std::string> Recognise(const Contents& contents,
                                                const ParameterMap& options) const = 0;
-  // Preconditions: CheckOptions found no fault; `contents` are the location's.
+  // Preconditions: CheckOptions found no fault; `contents` is LookAt(*location).
   virtual Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
                                                       const Contents& contents,
                                                       const DatasetSpec& spec) const = 0;
 };
 
-// All of them.
+// All formats.
 std::span<const DatasetFormat* const> DatasetFormats();
-// Null: there is none of that name.
+// Returns null if there is no format of that name.
 const DatasetFormat* FindDatasetFormat(std::string_view name);
-// Null: no format has the option.
+// Returns the format that has the option, or null.
 const DatasetFormat* FormatOfOption(std::string_view option);
-// "image_folder, npy and tokens"
+// The names of all formats for messages. With the separator " and ": "image_folder, npy and tokens".
 std::string DatasetFormatNames(std::string_view last_separator);
 
 }  // namespace pinfeed

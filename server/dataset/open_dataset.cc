@@ -2,6 +2,7 @@
 #include "server/dataset/open_dataset.h"
 
 #include <algorithm>
+#include <new>
 
 #include "common/base/quote.h"
 #include "server/dataset/file_kinds.h"
@@ -139,7 +140,14 @@ Result<std::shared_ptr<const Dataset>> OpenDatasetAt(std::shared_ptr<const Locat
   ParameterReader reader(options, "dataset", faults);
   format->CheckOptions(reader, true);
   RETURN_IF_ERROR(faults.ToStatus().WithContext("open dataset " + QuotePath(location->path())));
-  return format->Open(std::move(location), contents, spec);
+  try {
+    return format->Open(std::move(location), contents, spec);
+  } catch (const std::bad_alloc&) {
+    // How much an index takes is its files' word: for want of that much, one dataset is refused, not all.
+    return ResourceExhausted("open dataset " + QuotePath(contents.path) +
+                             ": no memory for its index (std::bad_alloc); split the dataset, or give the "
+                             "daemon more memory");
+  }
 }
 
 }  // namespace pinfeed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pixel format of stage 2: RGB, 8 bits per channel, rows of 3 * width bytes.
+// The pixel format of decoded and transformed images: RGB, 8 bits per channel, rows of 3 * width bytes.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 2 of the way of a batch: one sample from the dataset, decoded and transformed, written into its place
+// Stage 3 of a batch: one sample from the dataset, decoded and transformed, written into its place
 // in the slot.
 #pragma once
 

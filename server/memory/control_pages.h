@@ -36,18 +36,21 @@ class ControlPages {
   // Stores the descriptor with its sequence number, increases the count, and wakes the client. Does nothing
   // unless the state is kRunning.
   void Publish(const BatchDescriptor& descriptor);
-  // kFailed, kEnded and kEvicted are final: later states are ignored.
+  // kFailed, kEnded and kEvicted are final: SetState and Fail then do nothing.
   void SetState(FeedState state);
   // Sets kFailed with the error's code and (truncated) message.
   void Fail(const Status& error);
-  // Sets kEvicted with the error in any state; a failed session keeps its own message. Returns how many
-  // published batches the client reports as taken. The client can take no others.
+  // Sets kEvicted in any state, final ones included. Sets the error too, except in a failed session, which
+  // keeps its own. Returns how many published batches the client reports as taken, and makes that the limit:
+  // the client can take no others. Later calls return the same number.
   uint64_t Evict(const Status& error);
+  // Starved: the feed lacks free slots, so the client must ring the doorbell when it releases one.
   void SetStarved(bool starved);
 
   uint64_t published() const { return published_.load(std::memory_order_relaxed); }
   FeedState state() const { return state_; }
-  // The generation that the client wrote for the slot. It can be any value. Precondition: slot < kMaxSlots.
+  // The release word that the client wrote for the slot: a generation, or any other value. Precondition: slot
+  // < kMaxSlots.
   uint64_t Released(uint32_t slot) const;
 
   // The id of the session that owns the pages, for tracing.
@@ -80,7 +83,7 @@ class ControlPages {
   std::atomic<uint64_t> published_{0};  // status reads it on other threads
   std::atomic<uint64_t> session_{0};
   FeedState state_ = FeedState::kRunning;
-  uint64_t limit_ = kUnlimited;
+  uint64_t limit_ = kUnlimited;  // the client may take batches with lower sequence numbers only
 };
 
 }  // namespace pinfeed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the bytes of datasets lie: what a storage must be able to do. In: a place that a user named. Out: its
-// listing, and files of which any part can be read.
+// The interface of a storage that holds datasets, such as the local file system. In: a path or URI from a
+// user. Out: directory listings, and files of which any part can be read.
 #pragma once
 
 #include <compare>
@@ -18,8 +18,8 @@
 
 namespace pinfeed {
 
-// Purpose: an open regular file, or object. Immutable, so every method may be called from any thread at once.
-// Reads may block for as long as the storage takes. Errors name the file.
+// Purpose: an open regular file, or an object of an object store. Immutable, so every method may be called
+// from any thread at once. Reads may block for as long as the storage takes. Errors name the file.
 class RandomAccessFile {
  public:
   virtual ~RandomAccessFile() = default;
@@ -27,18 +27,20 @@ class RandomAccessFile {
   RandomAccessFile& operator=(const RandomAccessFile&) = delete;
 
   const std::string& path() const { return path_; }  // absolute path or URI, raw bytes
-  uint64_t size() const { return size_; }            // when it was opened
+  uint64_t size() const { return size_; }            // in bytes, when the file was opened
 
-  // Fills `out` from `offset`. kDataLoss with the numbers when the file ends before.
+  // Fills `out` with the bytes from `offset` on. kDataLoss if the file ends too early; the message says
+  // where.
   virtual Status ReadAt(uint64_t offset, std::span<std::byte> out) const = 0;
-  // The file as it was when opened. kDataLoss when it is empty, larger than `max_bytes`, or was cut since.
+  // Reads size() bytes from the start. kDataLoss if the file was empty or larger than `max_bytes` when it was
+  // opened, or is shorter now.
   Status ReadAll(uint64_t max_bytes, std::vector<std::byte>& out) const;
 
  protected:
   RandomAccessFile(std::string path, uint64_t size) : path_(std::move(path)), size_(size) {}
-  // What a read that ended early says; `got` bytes came.
+  // Returns the error for a read that got only `got` of the `wanted` bytes.
   Status Truncated(uint64_t offset, size_t wanted, size_t got) const;
-  // "read 8 bytes at offset 0 of '/data/a'"
+  // Describes a read for messages: "read 8 bytes at offset 0 of '/data/a'".
   std::string ReadText(uint64_t offset, size_t wanted) const;
 
  private:
@@ -46,30 +48,33 @@ class RandomAccessFile {
   const uint64_t size_;
 };
 
+// What a path leads to.
 enum class NodeKind { kFile, kDirectory, kOther };
 
-// Which directory it is, by whatever name: two paths lead to the same one when these are equal. Of a storage
-// without links, a hash of the path.
+// Identifies a directory independent of its path: two paths with equal ids lead to the same directory. A
+// storage without links uses a hash of the path.
 struct NodeId {
   uint64_t device = 0;
   uint64_t inode = 0;
   auto operator<=>(const NodeId&) const = default;
 };
 
+// What an entry of a directory is. Links count as what they lead to.
 enum class EntryKind {
   kFile,
   kDirectory,
-  kDangling,  // a symbolic link to nothing, or an entry that vanished meanwhile
+  kDangling,  // a symbolic link to nothing, or an entry that was removed during the listing
   kOther,     // FIFO, socket, device
 };
 
 struct DirectoryEntry {
-  std::string_view name;  // raw bytes without slash; valid during the visit
+  std::string_view name;  // raw bytes without a slash; valid during the visit only
   EntryKind kind;
 };
 
-// Purpose: a place that a user named, and the way to what lies at and below it. Threads: immutable, all
-// methods from any thread; each may block for as long as the storage takes. Errors name the path.
+// Purpose: a path in a storage, and access to everything at and below it. The path need not exist.
+// Threads: immutable; all methods from any thread; each may block for as long as the storage takes.
+// Errors name the path.
 class Location {
  public:
   using Visit = std::function<Status(const DirectoryEntry&)>;
@@ -81,19 +86,23 @@ class Location {
   // Reads may take long, so no decoding thread may make them.
   virtual bool remote() const { return false; }
 
-  // In all of these `below` is relative to path(), without leading slash; empty is path() itself.
-  // kInvalidArgument unless it is a regular file.
+  // In the following methods `below` is relative to path() and has no leading slash; empty means path()
+  // itself.
+
+  // kInvalidArgument if it is not a regular file.
   virtual Result<std::unique_ptr<const RandomAccessFile>> OpenFile(std::string_view below) const = 0;
-  // Calls `visit` for every entry of a directory but "." and "..", in any order, and returns the directory's
-  // identity. Stops at the first error, of the directory, of an entry or of the visit.
+  // Calls `visit` for each entry of a directory except "." and "..", in any order, and returns the
+  // directory's id. Stops at the first error, including one that `visit` returns.
   virtual Result<NodeId> List(std::string_view below, const Visit& visit) const = 0;
   virtual Result<NodeKind> Kind(std::string_view below) const = 0;  // links are followed
-  // Differs when the file or directory at path(), or an entry directly in it, has changed.
+  // Returns a number that changes when the file or directory at path(), or an entry directly in it, changes.
+  // In a large directory it may only change when entries are added, removed or renamed.
   virtual Result<uint64_t> Stamp() const = 0;
 
-  // The directory that holds path(). kPermissionDenied when it is out of reach.
+  // Returns the directory that contains path(). kPermissionDenied if it lies outside the allowed roots.
   virtual Result<std::shared_ptr<const Location>> Parent() const = 0;
 
+  // path() and `below`, joined by a slash.
   std::string FullPath(std::string_view below) const;
 
  protected:
@@ -103,11 +112,11 @@ class Location {
   Location& operator=(Location&&) = default;
 };
 
-// The place that `uri` names: an absolute path, below one of `allowed_roots` (LocalPath).
+// Returns the location of `uri`, which must be an absolute path below one of `allowed_roots` (see LocalPath).
 Result<std::shared_ptr<const Location>> ResolveLocation(std::string_view uri,
                                                         const std::vector<std::string>& allowed_roots);
 
-// "a/b", or "b" when `directory` is empty.
+// Returns "a/b" for "a" and "b", or "b" if `directory` is empty.
 std::string JoinPath(std::string_view directory, std::string_view name);
 
 }  // namespace pinfeed

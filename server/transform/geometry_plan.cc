@@ -25,7 +25,8 @@ struct Range {
   int32_t size = 0;
 };
 
-// The pixels of one side that `count` positions from `first` on are made of.
+// Along one axis: which pixels of an image with `size` of them are needed for the `count` positions from
+// `first` on. Positions outside the image get their pixel by `mode`.
 Range Needed(int32_t first, int32_t count, int32_t size, BorderMode mode) {
   const int32_t begin = std::clamp(first, 0, size);
   const int32_t end = std::clamp(first + count, begin, size);
@@ -40,14 +41,14 @@ Range Needed(int32_t first, int32_t count, int32_t size, BorderMode mode) {
   return {least, most - least + 1};
 }
 
-// The pixels of an image of `size` that the step's crop is made of.
+// The part of an image of `size` that the step's crop needs.
 Box Needed(const GeometryStep& step, ImageSize size) {
   const Range x = Needed(step.crop.x, step.crop.width, size.width, step.border.mode);
   const Range y = Needed(step.crop.y, step.crop.height, size.height, step.border.mode);
   return {x.begin, y.begin, x.size, y.size};
 }
 
-// Three times the luma of ITU-R BT.601 in 16-bit fixed point: what Pillow's convert("L") gives.
+// Writes the luma of ITU-R BT.601 to all three channels, in 16-bit fixed point like Pillow's convert("L").
 void WriteLuma(const ImageView& pixels, uint8_t* out) {
   for (int32_t y = 0; y < pixels.height; ++y) {
     const uint8_t* pixel = pixels.Row(y);
@@ -58,14 +59,15 @@ void WriteLuma(const ImageView& pixels, uint8_t* out) {
   }
 }
 
-// The step's crop of an image of `size`, of which `pixels` are the part `inside`.
+// Writes the step's crop of an image of `size`, padded, to `out`. `pixels` are the part `inside` of that
+// image.
 void Pad(const ImageView& pixels, const Box& inside, ImageSize size, const GeometryStep& step,
          std::vector<int32_t>& columns, uint8_t* out) {
   const Box& crop = step.crop;
   columns.resize(static_cast<size_t>(crop.width));
   for (int32_t x = 0; x < crop.width; ++x)
     columns[static_cast<size_t>(x)] = PixelAt(crop.x + x, size.width, step.border.mode);
-  const int32_t first = std::clamp(-crop.x, 0, crop.width);  // columns [first, last) are the image's own
+  const int32_t first = std::clamp(-crop.x, 0, crop.width);  // columns [first, last) lie within the image
   const int32_t last = std::clamp(size.width - crop.x, first, crop.width);
   const uint8_t* const fill = step.border.fill.data();
   for (int32_t y = 0; y < crop.height; ++y, out += 3 * static_cast<size_t>(crop.width)) {
@@ -93,13 +95,14 @@ GeometryPlanner::GeometryPlanner(GeometryPlan& plan, ImageSize size) : plan_(pla
   plan_.flip = plan_.flip_vertical = false;
 }
 
-// Whether a crop that reaches over the border of the last step's image finds there what one of its input
-// would.
+// Padding the last step's result must give the same pixels as padding its input. That holds if its crop has
+// cut nothing off, its grayscale would not change the fill colour, and any padding so far is constant, of the
+// same colour.
 bool GeometryPlanner::CanExtendLastStep(const Border& border) const {
   const GeometryStep& last = plan_.steps.back();
   const Box& crop = last.crop;
   if (crop.x > 0 || crop.y > 0 || crop.x + crop.width < input_.width || crop.y + crop.height < input_.height)
-    return false;  // what was cut off would come back
+    return false;  // pixels that were cut off would reappear
   const std::array<uint8_t, 3>& fill = border.fill;
   if (last.grayscale && (fill[0] != fill[1] || fill[1] != fill[2])) return false;
   return Within(crop, input_) || (border.mode == BorderMode::kConstant && border == last.border);
@@ -111,7 +114,7 @@ void GeometryPlanner::Crop(Box box, Border border) {
   if (plan_.flip_vertical) box.y = now.height - box.y - box.height;
   GeometryStep& last = plan_.steps.back();
   const bool within = Within(box, now);
-  // Where it can be, a crop of a crop is one crop.
+  // Merges a crop of a crop into one crop where possible.
   if (!Resizes(last) && (within || CanExtendLastStep(border))) {
     last.crop = {last.crop.x + box.x, last.crop.y + box.y, box.width, box.height};
     last.width = box.width;
@@ -152,10 +155,10 @@ Box SourceRegion(const GeometryPlan& plan, ImageSize size) {
 
 Result<ImageView> RunGeometry(const GeometryPlan& plan, ImageSize size, const ImageView& source,
                               GeometryScratch& scratch) {
-  ImageView image = source;  // the pixels `inside` of the image that the step's crop is given in
+  ImageView image = source;  // the part `inside` of the image to which the step's crop refers
   Box inside = Needed(plan.steps.front(), size);
   ImageSize input = size;
-  size_t turn = 0;
+  size_t turn = 0;  // the scratch image to write next
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const GeometryStep& step = plan.steps[i];
     if (inside != step.crop) {
@@ -170,12 +173,12 @@ Result<ImageView> RunGeometry(const GeometryPlan& plan, ImageSize size, const Im
       image = {out, image.width, image.height, 3 * static_cast<size_t>(image.width)};
       turn ^= 1;
     }
-    // Of the resized image only what the next step's crop will see is made.
+    // Computes only the part of the resized image that the next step's crop needs.
     const ImageSize resized{step.width, step.height};
     const bool last = i + 1 == plan.steps.size();
     inside = last ? Box{0, 0, step.width, step.height} : Needed(plan.steps[i + 1], resized);
     input = resized;
-    if (Empty(inside)) continue;  // a crop of nothing but what is added follows
+    if (Empty(inside)) continue;  // the next crop consists of padding only
     if (step.width == step.crop.width && step.height == step.crop.height) {
       image = image.Crop(inside);
       continue;

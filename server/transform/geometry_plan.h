@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Geometry of one sample. In: the size of its image, and what the transforms want. Out: which pixels to cut,
-// how to resize them, whether to mirror.
+// The geometry of one image. In: the image's size and the transforms' requests, one after the other. Out: a
+// short list of crops and resizes with the same result, and whether to flip at the end.
 #pragma once
 
 #include <cstdint>
@@ -12,38 +12,40 @@
 
 namespace pinfeed {
 
-// One step of an image's way: a crop, which may reach over the border, then the loss of its colours, then a
-// resize unless the size stays.
+// One step of a plan, in this order: crop, convert to grayscale, resize. A crop that extends beyond the image
+// pads it.
 struct GeometryStep {
   Box crop;
-  int32_t width = 0;
+  int32_t width = 0;  // after the step; there is no resize if this is the size of the crop
   int32_t height = 0;
-  Border border = {};  // where the crop reaches over it
-  bool grayscale = false;
-  // Of the resize. A flip that comes later here, and before this resize among the transforms, has it
-  // mirrored.
+  Border border = {};      // how to pad; unused if the crop lies within the image
+  bool grayscale = false;  // all three channels get the luma
+  // How to resize. The plan moves flips to its end. If a flip precedes the resize in the transform list, the
+  // resize is marked as mirrored or upside down, so that its result is the same.
   Resampling resampling = {};
   bool operator==(const GeometryStep&) const = default;
 };
 
-// Purpose: what is to be done to one image. Consecutive crops are one crop; mirroring is moved behind
-// everything, where it costs nothing. Invariant: steps is not empty; each step's crop but the first is given
-// in the pixels of the step before.
+// Purpose: the geometric operations on one image. Consecutive crops are merged where the result is the same.
+// Flips are moved to the end, where they cost nothing. Invariants: 1. `steps` is not empty; 2. the crop of
+// the first step is in pixels of the source image, every other one in pixels of the previous step's result.
 struct GeometryPlan {
   std::vector<GeometryStep> steps;
-  bool flip = false;           // left to right
+  bool flip = false;           // left to right, after all steps
   bool flip_vertical = false;  // top to bottom
 };
 
-// Purpose: appends what transforms want to a plan, which it begins anew. Borrows the plan. Threads: one.
+// Purpose: builds a plan from the transforms' calls. The constructor clears the plan. Borrows the plan.
+// Threads: one.
 class GeometryPlanner {
  public:
   GeometryPlanner(GeometryPlan& plan, ImageSize size);
 
-  // Of the image as the transforms so far leave it.
+  // The size of the image after the operations added so far.
   ImageSize size() const { return {plan_.steps.back().width, plan_.steps.back().height}; }
 
-  // Boxes and sizes are of the image as the transforms see it, flipped if they flipped it.
+  // Boxes and sizes refer to the image after the operations added so far, flips included. A box may extend
+  // beyond the image; `border` says how to pad it then.
   void Crop(Box box, Border border = {});
   void Resize(ImageSize size, Interpolation interpolation);
   void Grayscale();
@@ -51,22 +53,23 @@ class GeometryPlanner {
   void FlipVertically() { plan_.flip_vertical = !plan_.flip_vertical; }
 
  private:
+  // Whether a crop that needs padding by `border` can be merged into the last step.
   bool CanExtendLastStep(const Border& border) const;
 
   GeometryPlan& plan_;
-  ImageSize input_;  // of the last step
+  ImageSize input_;  // the image size before the last step
 };
 
-// The part of the source image that the plan needs; at least one pixel.
+// Returns the part of a source image of `size` that the plan needs. It has at least one pixel.
 Box SourceRegion(const GeometryPlan& plan, ImageSize size);
 
-// Purpose: working memory of RunGeometry. Threads: one at a time.
+// Purpose: working memory of RunGeometry, reused for each image. Threads: one at a time.
 struct GeometryScratch {
   ResizeScratch resize;
-  ImageBuffer images[2];         // of steps, by turns
-  std::vector<int32_t> columns;  // of a padded image: the source's column, as PixelAt has it
+  ImageBuffer images[2];         // results of steps, used alternately
+  std::vector<int32_t> columns;  // while padding: the source column of each output column (PixelAt)
 
-  // Gives back buffers larger than `bytes`.
+  // Frees buffers larger than `bytes`.
   void Trim(size_t bytes) {
     resize.Trim(bytes);
     for (ImageBuffer& image : images) image.Trim(bytes);
@@ -74,8 +77,9 @@ struct GeometryScratch {
   }
 };
 
-// Runs all of the plan but the flips. `source` is the SourceRegion of an image of `size`. The result is valid
-// until the source's memory or the scratch is used again; it is the source itself when the plan only cuts.
+// Runs the plan except its flips, which the caller applies when it writes the pixels out. `source` is the
+// SourceRegion of an image of `size`. The result may point into `source` or `scratch`, so it is valid until
+// the memory of either is reused.
 Result<ImageView> RunGeometry(const GeometryPlan& plan, ImageSize size, const ImageView& source,
                               GeometryScratch& scratch);
 

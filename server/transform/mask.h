@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Masks of stage 2: tensors that lie pixel by pixel beside an image. In: a mask and the geometry of its
+// Masks: tensors with one value for each pixel of an image. In: a mask and the geometry of its
 // image. Out: the mask with the same crops, resizes and flips.
 #pragma once
 

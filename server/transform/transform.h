@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One transform of images. Each is a file of server/transform/ops, named in the registry (ops/registry.cc);
-// a TransformChain runs them.
+// The interface of one image transform. Each transform is a file in server/transform/ops and an entry in
+// ops/registry.cc. A TransformChain runs them in order. In: a spec's parameters. Out: a step of the image's
+// GeometryPlan, or new values for its pixels.
 #pragma once
 
 #include <array>
@@ -19,29 +20,29 @@
 
 namespace pinfeed {
 
-// What images are after a transform, or before it.
+// The size, channels and element type of images before or after a transform.
 struct ImageForm {
-  int32_t width = 0;  // 0: not the same for every sample
+  int32_t width = 0;  // 0, like height: differs between samples, or is not known yet
   int32_t height = 0;
   size_t channels = 3;  // 1 or 3
   DType dtype = DType::kUint8;
 };
 
-// What the client's kernel can do in place of the daemon.
+// How the client's GPU kernel can apply a transform in place of the daemon.
 enum class GpuForm {
-  kNone,
-  kMirror,  // told by a mark a sample
-  kTable,   // what each pixel value becomes
+  kNone,    // it cannot: the daemon applies the transform
+  kMirror,  // as a horizontal flip, requested by one mark byte per sample
+  kTable,   // as a lookup table from each of the 256 pixel values to its result
 };
 
-// What the 256 values of a channel's pixels have become.
+// A lookup table: what each of the 256 pixel values of a channel becomes.
 struct PixelValues {
   DType dtype = DType::kUint8;
   std::array<float, 256> values;
 };
 
-// Purpose: one transform with its parameters. A transform of geometry implements Plan, one of single values
-// Recolour. Threads: immutable.
+// Purpose: one transform with its parameters. A transform that cuts, resizes, flips or grays the image
+// implements Plan. One that maps each pixel value by itself implements Recolour. Threads: immutable.
 class Transform {
  public:
   using Report = std::function<void(const std::string& fault)>;
@@ -52,29 +53,35 @@ class Transform {
   Transform& operator=(const Transform&) = delete;
 
   virtual GpuForm gpu_form() const { return GpuForm::kNone; }
-  // Whether it cannot stand behind one that makes floating-point values.
+  // Whether it works on stored uint8 pixels only, so that it must come before any transform that changes the
+  // element type.
   virtual bool NeedsBytes() const { return gpu_form() == GpuForm::kNone; }
-  // Whether a mask must follow it.
+  // Whether it moves pixels, so that a mask must get the same change.
   virtual bool MovesPixels() const { return gpu_form() != GpuForm::kTable; }
 
-  // Whether it adds pixels that are not zero, which a mask could not follow.
+  // Whether it pads with a colour other than zero, which has no meaning in a mask.
   virtual bool FillsWithColour() const { return false; }
 
-  // Changes the form of images as the transform does, and reports why such images do not fit it.
+  // Updates `form` from the transform's input to its output. Calls `report` with each reason why the
+  // transform cannot be applied to such images.
   virtual void Follow(ImageForm& form, const Report& report) const = 0;
-  // Adds itself to the plan of one image. kResourceExhausted when a step is over kMaxImagePixels.
+  // Appends the transform to the plan of one image. kInvalidArgument if the image is too small for it,
+  // kResourceExhausted if a resize would exceed kMaxImagePixels.
   virtual Status Plan(GeometryPlanner& /*planner*/, SampleRandom /*random*/) const { return OkStatus(); }
-  // In float32, rounded to the element type (RoundTo).
+  // Applies the transform to a channel's table, and sets the table's element type. Computes in float32 and
+  // rounds to that type (RoundTo).
   virtual void Recolour(size_t /*channel*/, PixelValues& /*pixels*/) const {}
 };
 
-// `value` as an element of the type has it: to nearest, halves to even; uint8 is cut to [0, 255], towards
-// zero.
+// Rounds `value` to what an element of the type can hold. Floating-point types round to nearest, ties to
+// even. uint8 clamps to [0, 255] and truncates.
 float RoundTo(DType dtype, float value);
 
+// Creates a transform from its parameters. Reports bad ones to `parameters`; the result must then not be
+// used.
 using ParseTransform = std::unique_ptr<const Transform> (*)(Parameters& parameters);
 
-// How the transform of that name reads its parameters; null if there is none.
+// Returns the parser of the transform `name`, or null if there is no such transform.
 ParseTransform FindTransform(std::string_view name);
 
 }  // namespace pinfeed

@@ -8,8 +8,8 @@ namespace pinfeed {
 
 TransformChain TransformChain::Parse(std::vector<TransformSpec>& specs, Faults& faults) {
   TransformChain chain;
-  ImageForm form;  // only its element type is known yet
-  bool recoloured = false;
+  ImageForm form;           // only its element type is known yet
+  bool recoloured = false;  // an earlier transform has changed the element type
   for (size_t i = 0; i < specs.size(); ++i) {
     const std::string place = "transforms[" + std::to_string(i) + "]";
     const ParseTransform parse = FindTransform(specs[i].name);
@@ -46,9 +46,9 @@ std::optional<std::string> TransformChain::FirstThatFillsWithColour() const {
   return First(&Transform::FillsWithColour);
 }
 
-std::optional<std::string> TransformChain::First(bool (Transform::*is)() const) const {
-  const auto found =
-      std::find_if(links_.begin(), links_.end(), [is](const Link& link) { return (*link.transform.*is)(); });
+std::optional<std::string> TransformChain::First(bool (Transform::*matches)() const) const {
+  const auto found = std::find_if(links_.begin(), links_.end(),
+                                  [matches](const Link& link) { return (*link.transform.*matches)(); });
   return found == links_.end() ? std::nullopt : std::optional(found->place);
 }
 

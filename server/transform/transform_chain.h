@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transforms of a feed, in their order. In: their specs. Out: what images become, and the plan of each.
+// The transforms of a feed, in order. In: their specs. Out: the shape and type of the resulting images, a
+// geometry plan for each image, and a lookup table of pixel values for each channel.
 #pragma once
 
 #include <cstddef>
@@ -16,34 +17,39 @@
 
 namespace pinfeed {
 
+// Identifies one sample in one epoch. All random choices for it derive from this key and the transform's
+// index.
 struct RandomKey {
   uint64_t seed = 0;
   uint64_t epoch = 0;
   uint64_t sample = 0;
 };
 
-// Purpose: checked transforms. The index of a transform is part of its random key. Threads: immutable.
+// Purpose: the transforms of one feed, parsed and checked. A transform's index is part of its random key, so
+// two equal transforms draw different numbers. Threads: immutable.
 class TransformChain {
  public:
   TransformChain() = default;
-  // Reads the specs and adds to them what was not given (Parameters). With a fault the chain counts for
-  // nothing.
+  // Parses the specs, and writes the defaults of omitted parameters into them (ParameterReader). If it adds a
+  // fault, the returned chain must not be used.
   static TransformChain Parse(std::vector<TransformSpec>& specs, Faults& faults);
 
   bool empty() const { return links_.empty(); }
+  // Whether any transform has this form.
   bool Has(GpuForm form) const;
-  // Whether the client's kernel can do all of it.
+  // Whether the client's GPU kernel can apply every transform.
   bool FitsGpu() const { return !Has(GpuForm::kNone); }
-  // The first transform that moves pixels, as "transforms[1] resize".
+  // The name of the first such transform for messages, such as "transforms[1] resize"; none: there is no such
+  // transform.
   std::optional<std::string> FirstThatMovesPixels() const;
   std::optional<std::string> FirstThatFillsWithColour() const;
 
-  // What becomes of images of that form. Appends one line a fault to `faults` ("transforms[1] normalize:
-  // ..."); the result counts only if there was none.
+  // Returns the form of images of `form` after all transforms. Appends one line per fault to `faults`
+  // ("transforms[1] normalize: ..."). The result is valid only if no line was added.
   ImageForm Follow(ImageForm form, std::vector<std::string>& faults) const;
-  // Plans the geometry of one image of `size`. kResourceExhausted when a step is over kMaxImagePixels.
+  // Plans the geometry of one image of `size`. Returns the first error of a Transform::Plan.
   Status Plan(const RandomKey& key, ImageSize size, GeometryPlan& plan) const;
-  // What becomes of the values 0 to 255 of a channel.
+  // Returns what the pixel values 0 to 255 of a channel become after all transforms.
   PixelValues Recolour(size_t channel) const;
 
  private:
@@ -51,7 +57,8 @@ class TransformChain {
     std::string place;  // "transforms[1] resize"
     std::unique_ptr<const Transform> transform;
   };
-  std::optional<std::string> First(bool (Transform::*is)() const) const;
+  // The place of the first transform for which `matches` returns true.
+  std::optional<std::string> First(bool (Transform::*matches)() const) const;
 
   std::vector<Link> links_;
 };

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <functional>
+#include <new>
 #include <utility>
 
 #include "common/base/quote.h"
@@ -128,6 +129,11 @@ void MemoryStorage::Break(const std::string& path) {
   files_.at(path).broken = true;
 }
 
+void MemoryStorage::Exhaust(const std::string& path) {
+  const MutexLock lock(mutex_);
+  files_.at(path).exhausted = true;
+}
+
 void MemoryStorage::Hang(const std::string& path) {
   const MutexLock lock(mutex_);
   files_.at(path).hung = true;
@@ -165,6 +171,7 @@ Status MemoryStorage::Read(const std::string& path, uint64_t offset, std::span<s
   }
   if (found == files_.end())
     return {Code::kNotFound, "read " + QuotePath(NameOf(path)) + ": there is no such object", ENOENT};
+  if (found->second.exhausted) throw std::bad_alloc();
   if (found->second.broken) return ErrnoStatus("read " + QuotePath(NameOf(path)), EIO);
   const size_t end = found->second.readable;
   *got = offset >= end ? 0 : std::min<size_t>(out.size(), end - offset);

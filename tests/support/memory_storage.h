@@ -29,6 +29,8 @@ class MemoryStorage {
   void Cut(const std::string& path, size_t bytes) PF_EXCLUDES(mutex_);
   // Reads are EIO.
   void Break(const std::string& path) PF_EXCLUDES(mutex_);
+  // Reads find no memory (std::bad_alloc).
+  void Exhaust(const std::string& path) PF_EXCLUDES(mutex_);
   // Reads of the file do not return before Resume.
   void Hang(const std::string& path) PF_EXCLUDES(mutex_);
   void Resume() PF_EXCLUDES(mutex_);
@@ -45,6 +47,7 @@ class MemoryStorage {
     std::string bytes;
     size_t readable = 0;
     bool broken = false;
+    bool exhausted = false;
     bool hung = false;
   };
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The format "manifest": a table with one row a sample, some of whose columns name image files beside it. In:
-// a .jsonl, .csv or .tsv file, or a directory with Hugging Face's metadata.jsonl or metadata.csv. Out: fields
-// "image" (a file's bytes), "label", and the other columns of numbers.
+// The format "manifest": a table with one row per sample. One column may hold paths of image files, which lie
+// in the table's folder or below it. In: a .jsonl, .csv or .tsv file, or a directory with Hugging Face's
+// metadata.jsonl or metadata.csv. Out: the fields "image" (the file's bytes), "label", and every other column
+// of numbers.
 #pragma once
 
 #include <memory>
@@ -13,15 +14,18 @@
 namespace pinfeed {
 
 struct ManifestOptions {
-  std::string image;  // the column with the images' paths; empty: "file_name" if there is one, else no image
-  std::string label;  // the column that becomes "label"; empty: "label" if there is one
+  std::string image;  // the column of image paths; empty: "file_name" if it exists, else there are no images
+  std::string label;  // the column that becomes "label"; empty: "label" if it exists, else there is no label
 };
 
-// Opens the table `name` in `folder`; paths of images are relative to the folder. Columns of integers become
-// int64, of other numbers float64, of true and false bool, of lists of numbers of one length tensors. A label
-// of texts becomes their place in the order of Python's sorted(), and the texts the dataset's classes. Other
-// columns of text, and those with missing values, are left out: DatasetInfo::left_out says why.
-// kInvalidArgument names the line, or the column and those that there are.
+// Opens the table `name` in `folder`. Image paths are relative to the folder. The columns become fields:
+// - integers: int64; other numbers: float64; true and false: bool;
+// - lists of numbers, all of one length: one tensor per sample;
+// - text in the label column: int64, the text's index in the order of Python's sorted(). The texts become the
+//   dataset's classes;
+// - any other column, such as one of text or with missing values: none. DatasetInfo::left_out says why.
+// `user_path` is what DatasetInfo::path will say. kInvalidArgument names the line, or the column and the
+// columns that exist.
 Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Location> folder,
                                                     const std::string& name, std::string user_path,
                                                     const ManifestOptions& options);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a table, one by one. In: a file of JSON lines, or of comma- or tab-separated values (RFC 4180, the
-// first row names the columns). Out: typed cells, every row checked.
+// Reads the rows of a table one by one. In: a file of JSON lines, or of comma- or tab-separated values (RFC
+// 4180) whose first row names the columns. Out: typed cells of rows that were checked.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,35 @@
 
 namespace pinfeed {
 
-inline constexpr uint64_t kMaxTableBytes = uint64_t{1} << 30;  // of the file
-inline constexpr size_t kMaxRowBytes = size_t{16} << 20;
+inline constexpr uint64_t kMaxTableBytes = uint64_t{1} << 28;  // the size of the whole file
+inline constexpr size_t kMaxRowBytes =
+    size_t{1} << 20;  // the size of one row in the file; parsed JSON takes up to 64 times as much
 inline constexpr size_t kMaxColumns = 1024;
 
-// What cannot become a number or a text: null and absent values, objects, lists of other things than numbers.
+// A cell without a usable value.
 struct NoValue {
+  // True: the row has no value here: null, an absent key, or an empty cell without quotes. False: JSON has a
+  // value of an unsupported kind: an object, an empty list, a list of anything but numbers, or an integer
+  // from 2^63 to 2^64 - 1.
   bool missing = true;
 };
+// The value of one column in one row.
 using Cell =
     std::variant<NoValue, bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>>;
 
-// Purpose: reads a table once, front to back, in memory of about one row. Borrows the file. Threads: one.
-// Errors: kInvalidArgument names the file, the line and what is wrong there.
+// Purpose: reads a table once, front to back. Holds about one row and one read buffer in memory. Borrows the
+// file. Threads: one. Errors: kInvalidArgument names the file, the line and the fault; others come from
+// reading the file.
 class TableReader {
  public:
   virtual ~TableReader() = default;
 
-  // Sets `cells` to the next row, by column; columns that a row of JSON does not have are NoValue. False:
-  // there is no other row.
+  // Sets `cells` to the next row, in the order of columns(). A known column that a JSON row lacks gets
+  // NoValue. Returns false after the last row.
   virtual Result<bool> Next(std::vector<Cell>& cells) = 0;
-  // The columns that were seen so far; more come with rows of JSON only.
+  // The names of the columns seen so far. With JSON lines, a later row can add columns at the end.
   const std::vector<std::string>& columns() const { return columns_; }
-  uint64_t line() const { return line_; }  // where the row began, from 1 on
+  uint64_t line() const { return line_; }  // the line on which the row began; the first line is 1
 
  protected:
   std::vector<std::string> columns_;
@@ -44,9 +50,10 @@ class TableReader {
 
 enum class TableKind { kJsonLines, kCommaSeparated, kTabSeparated };
 
-// By the file's extension; kInvalidArgument names those that are known.
+// Returns the kind by the file's extension. kInvalidArgument if it is none of the known ones, and names them.
 Result<TableKind> TableKindOf(const std::string& path);
-// kInvalidArgument when the file is larger than kMaxTableBytes.
+// Opens a table and reads its header row, if its kind has one. kInvalidArgument if the file is larger than
+// kMaxTableBytes, or the header is wrong.
 Result<std::unique_ptr<TableReader>> OpenTable(const RandomAccessFile& file, TableKind kind);
 
 }  // namespace pinfeed

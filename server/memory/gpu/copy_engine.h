@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 4 of a batch: from pinned memory to its device slot. In: filled pieces. Out: the same bytes on the
+// Stage 6b of a batch: from pinned memory to its device slot. In: filled pieces. Out: the same bytes on the
 // device.
 #pragma once
 

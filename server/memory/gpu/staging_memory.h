@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 3 of a batch on its way to a GPU: the pinned memory that workers fill, one piece at a time.
+// Stage 6b of a batch: the pinned memory that workers fill, one piece at a time.
 #pragma once
 
 #include <sys/types.h>

@@ -135,6 +135,12 @@ TEST_F(RemoteStorageTest, AFileThatVanishedIsNotFound) {
   }
 }
 
+TEST_F(RemoteStorageTest, ADatasetForWhichThereIsNoMemoryIsRefused) {
+  storage_.Exhaust("list.csv");
+  EXPECT_THAT(Open("list.csv"), StatusIs(Code::kResourceExhausted,
+                                         AllOf(HasSubstr("memory:/list.csv"), HasSubstr("no memory"))));
+}
+
 TEST_F(RemoteStorageTest, AReadThatHangsHoldsUpNoOther) {
   ASSERT_OK_AND_ASSIGN(const auto hung, Open("tokens.bin", 2));
   ASSERT_OK_AND_ASSIGN(const auto other, Open("arrays"));
