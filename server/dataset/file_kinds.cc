@@ -19,7 +19,10 @@ const std::vector<Kind>& Kinds() {
   static const std::vector<Kind> kinds = {
       {{".csv", ".tsv", ".jsonl", ".ndjson"},
        "a table with one row a sample is opened by its own name: open DIR/NAME"},
-      {{".parquet", ".arrow", ".feather", ".json", ".xlsx", ".sqlite"},
+      {{".json"},
+       "a table is read with one JSON object a line (.jsonl), or as .csv or .tsv; write it so, and open "
+       "that"},
+      {{".parquet", ".arrow", ".feather", ".xlsx", ".sqlite"},
        "tables are not read: save each column as an array of its own with numpy.save, such as DIR/x.npy and "
        "DIR/label.npy (text as token ids in a .bin file of uint16), and open DIR"},
       {{".npz"},

@@ -129,6 +129,7 @@ def test_torchvision_that_cannot_be_had(torchvision_transforms):
     for transform, what in [
         (T.Resize(256, interpolation=T.InterpolationMode.HAMMING), "hamming|HAMMING"),
         (T.Resize(256, antialias=False), "antialias=False"),
+        (T.RandomCrop(9, padding=1, pad_if_needed=True, padding_mode="reflect"), "mirrors twice"),
         (T.ColorJitter(), "ColorJitter"),
         (T.RandomPerspective(), "RandomPerspective"),
     ]:
@@ -175,3 +176,8 @@ def test_torchvision_v2_by_name():
     assert specs([ToImage(), ToDtype("float32", scale=True)]) == [{"to_dtype": {"dtype": "float32", "scale": True}}]
     with pytest.raises(pinfeed.InvalidArgumentError, match="dict"):
         specs([ToDtype({"image": "float32"})])
+
+
+def test_a_choice_without_an_order_is_refused():
+    with pytest.raises(pinfeed.InvalidArgumentError, match="resize.interpolation"):
+        specs(pinfeed.Resize(8, interpolation={"nearest", "bicubic"}))

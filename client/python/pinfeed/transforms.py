@@ -25,7 +25,7 @@ def _freeze(transform: Any, *names: str) -> None:
     """Makes sequences of a frozen dataclass tuples, so that it can be compared and hashed."""
     for name in names:
         value = getattr(transform, name)
-        if isinstance(value, Iterable) and not isinstance(value, (str, tuple)):
+        if isinstance(value, Iterable) and not isinstance(value, (str, tuple, set, frozenset)):
             object.__setattr__(transform, name, tuple(value))
 
 
@@ -86,6 +86,8 @@ Interpolation = Union[str, Sequence[str]]
 def _interpolation_to_spec(checks: Checks, value: Any) -> Json:
     """Accepts names and torchvision's InterpolationMode. Without the default, which daemons of every version know."""
     given = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    if isinstance(value, (set, frozenset)):  # whose order differs from process to process, and so would the choice
+        given = []
     names = [str(getattr(name, "value", name)).lower() for name in given]
     if names == ["random"]:
         names = ["bilinear", "bicubic"]
@@ -275,6 +277,9 @@ class RandomCrop(Transform):
 
     @classmethod
     def from_torchvision(cls, transform: Any) -> RandomCrop:
+        twice = transform.padding is not None and transform.pad_if_needed and transform.padding_mode in ("reflect", "symmetric")
+        if twice and ".v2" not in type(transform).__module__:
+            raise _refusal(transform, "padding with pad_if_needed mirrors twice in torchvision's v1; use torchvision.transforms.v2 or pinfeed.RandomCrop")
         return cls(transform.size, transform.padding, transform.pad_if_needed, _fill_of(transform), transform.padding_mode)
 
 

@@ -23,15 +23,18 @@ Status TooLarge(const Location& base) {
 Result<bool> HoldsClassFolders(const Location& base, const std::string& name) {
   bool has_folder = false;
   bool has_image = false;
+  bool has_table = false;  // of its images
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
     if (entry.kind == EntryKind::kDirectory)
       has_folder = true;
     else if (IsNamedAsImage(entry.name))
       has_image = true;
+    else if (entry.name == "metadata.jsonl" || entry.name == "metadata.csv")
+      has_table = true;
     return OkStatus();
   };
   ASSIGN_OR_RETURN([[maybe_unused]] const NodeId id, base.List(name, visit));
-  return has_folder && !has_image;
+  return has_table || (has_folder && !has_image);
 }
 
 // A root that holds train, val and so on would be read as a dataset of the classes "train" and "val", labels

@@ -27,6 +27,7 @@ constexpr std::string_view kImageField = "image";
 constexpr std::string_view kLabelField = "label";
 constexpr std::string_view kDefaultImageColumn = "file_name";
 constexpr size_t kMaxClasses = size_t{1} << 20;
+constexpr uint64_t kMaxCells = uint64_t{1} << 29;  // rows times columns; absent ones count
 
 // Purpose: the images' paths, one after the other. Invariant: ends_ ascends.
 class Paths {
@@ -152,6 +153,9 @@ class Loader {
         if (info.samples > 0) types_.back().Add(NoValue(), 1);
       }
       for (size_t i = 0; i < cells.size(); ++i) types_[i].Add(cells[i], table->line());
+      cells_ += cells.size();
+      if (cells_ > kMaxCells)
+        return Fault("it has more than " + std::to_string(kMaxCells) + " values; split it");
       ++info.samples;
       if (label_at_ == kNone) {
         const auto found = std::ranges::find(table->columns(), label_);
@@ -197,6 +201,7 @@ class Loader {
   Status ChooseLabel() {
     const ColumnType& type = types_[label_at_];
     if (type.is_text()) {
+      RETURN_IF_ERROR(CheckClasses());
       info.classes = {classes_.begin(), classes_.end()};
       SortByName(info.classes);
       for (size_t i = 0; i < info.classes.size(); ++i) class_of_[info.classes[i]] = static_cast<int64_t>(i);
@@ -209,6 +214,23 @@ class Loader {
     return Add(label_at_, *std::move(spec));
   }
 
+  // Texts such as "10", " 9" or "+8" would be numbered in the order of texts, not by what they say.
+  Status CheckClasses() const {
+    const auto is_number = [](std::string text) {
+      std::erase(text, ' ');
+      if (text.starts_with('+')) text.erase(0, 1);
+      return !text.empty() && text.find_first_not_of("0123456789.-") == std::string::npos;
+    };
+    if (std::ranges::all_of(classes_, is_number)) {
+      return Fault("the column " + QuotePath(label_) + " holds numbers that are written as texts, such as " +
+                   QuotePath(*classes_.begin()) + "; write plain numbers");
+    }
+    const auto has_nul = [](const std::string& text) { return text.find('\0') != std::string::npos; };
+    if (std::ranges::any_of(classes_, has_nul))
+      return Fault("the column " + QuotePath(label_) + " holds a NUL byte");
+    return OkStatus();
+  }
+
   Status ChooseOther(size_t column) {
     const std::string& name = columns_[column];
     std::optional<TensorSpec> spec = types_[column].tensor();
@@ -216,14 +238,13 @@ class Loader {
       info.left_out.emplace_back(name, types_[column].why());
       return OkStatus();
     }
-    if (name.empty() || !IsUtf8(name) || EscapeName(name) != name) {
-      return Fault("the column " + QuotePath(name) +
-                   " names a field, so it must be text without control characters, quotes or backslashes");
-    }
     const bool taken = std::ranges::any_of(info.fields, [&](const Field& f) { return f.spec.name == name; });
-    if (taken)
-      return Fault("the column " + QuotePath(name) +
-                   " has the name of a field that another one gives; rename it");
+    if (taken || name.empty() || !IsUtf8(name) || EscapeName(name) != name) {
+      info.left_out.emplace_back(name, taken ? "another column gives the field of that name"
+                                             : "its name must be text without control characters, quotes or "
+                                               "backslashes");
+      return OkStatus();
+    }
     spec->name = name;
     return Add(column, *std::move(spec));
   }
@@ -283,17 +304,21 @@ class Loader {
   std::vector<std::string> columns_;
   std::vector<ColumnType> types_;
   std::set<std::string> classes_;
+  uint64_t cells_ = 0;
   std::map<std::string, int64_t> class_of_;
   size_t image_at_ = kNone;
   size_t label_at_ = kNone;
   std::vector<size_t> column_of_;  // of each of `values`
 };
 
-std::string FingerprintOf(const DatasetInfo& info, const std::optional<Paths>& images) {
+// Rows may be reordered, so it counts what each holds.
+std::string FingerprintOf(const DatasetInfo& info, const std::optional<Paths>& images,
+                          const std::vector<ColumnValues>& values) {
   Fingerprint fingerprint;
   fingerprint.Add("manifest").Add(info.samples).Add(uint64_t{info.fields.size()});
   for (const Field& field : info.fields) fingerprint.Add(field.spec);
   for (const std::string& name : info.classes) fingerprint.Add(name);
+  for (const ColumnValues& column : values) fingerprint.Add(column.bytes());
   for (uint64_t row = 0; images && row < info.samples; ++row) fingerprint.Add(images->At(row));
   return fingerprint.Hex();
 }
@@ -354,7 +379,7 @@ Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Locati
   info.format = "manifest";
   info.remote = folder->remote();
   info.path = std::move(user_path);
-  info.fingerprint = FingerprintOf(info, loader.images);
+  info.fingerprint = FingerprintOf(info, loader.images, loader.values);
   return std::shared_ptr<const Dataset>(std::make_shared<const Manifest>(
       std::move(folder), name, std::move(loader.images), std::move(loader.values), std::move(info)));
 }

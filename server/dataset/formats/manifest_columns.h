@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -50,6 +51,8 @@ class ColumnValues {
   void AddInteger(int64_t value);
   uint64_t rows() const { return bytes_.size() / row_bytes_; }
   std::span<const std::byte> At(uint64_t row) const;
+  // Of all rows.
+  std::string_view bytes() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
 
  private:
   template <typename T>

@@ -28,14 +28,21 @@ class ByteSource {
       if (offset_ == file_.size()) return -1;
       window_.resize(std::min<uint64_t>(kWindowBytes, file_.size() - offset_));
       RETURN_IF_ERROR(file_.ReadAt(offset_, window_));
+      at_ = offset_ == 0 && StartsWithMark() ? kMark.size() : 0;
       offset_ += window_.size();
-      at_ = 0;
+      if (at_ == window_.size()) return -1;
     }
     return std::to_integer<int>(window_[at_++]);
   }
   const RandomAccessFile& file() const { return file_; }
 
  private:
+  static constexpr std::string_view kMark = "\xEF\xBB\xBF";  // UTF-8's byte order mark
+  bool StartsWithMark() const {
+    return window_.size() >= kMark.size() &&
+           std::string_view(reinterpret_cast<const char*>(window_.data()), kMark.size()) == kMark;
+  }
+
   const RandomAccessFile& file_;
   std::vector<std::byte> window_;
   size_t at_ = 0;
@@ -70,7 +77,10 @@ class JsonLines final : public TableReader {
     } while (text.find_first_not_of(" \t\r") == std::string::npos);
     const nlohmann::json row = nlohmann::json::parse(text, nullptr, false);
     if (!row.is_object())
-      return Wrong(source_.file(), line_, row.is_discarded() ? "is no JSON" : "is no JSON object");
+      return Wrong(source_.file(), line_,
+                   row.is_discarded()
+                       ? "is not JSON in UTF-8 on one line (NaN and Infinity are no JSON either)"
+                       : "is no JSON object");
     cells.assign(columns_.size(), NoValue());
     for (const auto& [name, value] : row.items()) {
       const auto [place, is_new] = places_.try_emplace(name, columns_.size());
@@ -129,10 +139,10 @@ class Separated final : public TableReader {
     std::vector<Text> names;
     ASSIGN_OR_RETURN(const bool found, NextRow(names));
     if (!found) return Wrong(source_.file(), 1, "the file has no row; the first one names the columns");
-    if (!names.empty() && names[0].text.starts_with("\xEF\xBB\xBF")) names[0].text.erase(0, 3);
-    if (names.size() > kMaxColumns)
-      return Wrong(source_.file(), line_, "there are more than " + std::to_string(kMaxColumns) + " columns");
     for (Text& name : names) {
+      if (name.text.starts_with(' ') || name.text.ends_with(' '))
+        return Wrong(source_.file(), line_,
+                     "the column " + QuotePath(name.text) + " has spaces around its name");
       if (std::ranges::find(columns_, name.text) != columns_.end())
         return Wrong(source_.file(), line_, "the column " + QuotePath(name.text) + " is there twice");
       columns_.push_back(std::move(name.text));
@@ -196,6 +206,9 @@ class Separated final : public TableReader {
       if (c == '\r' && (next == '\n' || next < 0)) continue;
       empty = false;
       if (c == separator_) {
+        if (row.size() == kMaxColumns)
+          return Wrong(source_.file(), line_,
+                       "there are more than " + std::to_string(kMaxColumns) + " columns");
         row.emplace_back();
       } else if (c == '"' && cell.text.empty() && !cell.quoted) {
         cell.quoted = in_quotes = true;
@@ -220,14 +233,20 @@ class Separated final : public TableReader {
     return byte;
   }
 
+  // Quoted or not, what is written as a number is one. Numbers that no type here holds exactly, and those
+  // that begin with zeros, such as postal codes, are not.
   static Cell CellOf(Text& cell) {
     if (cell.text.empty() && !cell.quoted) return NoValue();
-    if (!cell.quoted) {
-      if (const auto integer = NumberOf<int64_t>(cell.text)) return *integer;
-      // from_chars takes "inf" and "nan", too; a word is a text here.
-      const bool number = cell.text.find_first_not_of("0123456789+-.eE") == std::string::npos;
-      if (const auto real = number ? NumberOf<double>(cell.text) : std::nullopt) return *real;
+    const std::string_view text = cell.text;
+    const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
+    if (!digits.empty() && digits.find_first_not_of("0123456789") == std::string_view::npos) {
+      if (digits.size() > 1 && digits.starts_with('0')) return std::move(cell.text);
+      if (const auto integer = NumberOf<int64_t>(text)) return *integer;
+      return NoValue{.missing = false};
     }
+    // from_chars takes "inf" and "nan", too; a word is a text here.
+    const bool number = text.find_first_not_of("0123456789+-.eE") == std::string_view::npos;
+    if (const auto real = number ? NumberOf<double>(text) : std::nullopt) return *real;
     return std::move(cell.text);
   }
 

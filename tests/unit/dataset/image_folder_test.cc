@@ -67,6 +67,12 @@ TEST_F(ImageFolderTest, ListsClassesAndImagesInOrder) {
               ElementsAre("0 Zebra/x.jpg", "1 cat/10.jpeg", "1 cat/9.jpg", "2 dog/a.png", "2 dog/b.JPG"));
 }
 
+TEST_F(ImageFolderTest, APartWithATableOfItsImagesIsNoClass) {
+  for (const char* name : {"train/a.jpg", "train/metadata.csv"}) Add(name);
+  EXPECT_THAT(Open(), StatusIs(Code::kInvalidArgument,
+                               AllOf(HasSubstr("holds the parts of a dataset"), HasSubstr("'train'"))));
+}
+
 TEST_F(ImageFolderTest, NestedFoldersBelongToTheirClassInTorchvisionsOrder) {
   // os.walk order: directories compared as whole strings, then the names of their files.
   for (const char* name :

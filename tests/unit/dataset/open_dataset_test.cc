@@ -90,7 +90,7 @@ TEST_F(OpenDatasetTest, SaysOfDirectoriesWhatTheyHoldAndWhatIsWanted) {
 
 TEST_F(OpenDatasetTest, SaysOfFilesThatAreNotReadWhatToDoInstead) {
   const std::pair<const char*, const char*> kinds[] = {
-      {"a.json", "numpy.save"},
+      {"a.json", "one JSON object a line"},
       {"a.parquet", "numpy.save"},
       {"a.arrow", "numpy.save"},
       {"a.tar", "DIR/<class>/<image>"},
