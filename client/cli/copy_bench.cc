@@ -68,21 +68,24 @@ Status CopyBench::Open() {
   ASSIGN_OR_RETURN(target_, DeviceMemory::Create(device_, bytes_));
   const CudaScope scope(*device_);
   RETURN_IF_ERROR(scope.status());
-  for (CUstream* stream : {&copies_, &work_}) {
+  for (UniqueCudaStream* owner : {&copies_, &work_}) {
+    CUstream stream = nullptr;
     RETURN_IF_ERROR(
-        CudaStatus(device_->driver().cuStreamCreateWithPriority(stream, CU_STREAM_NON_BLOCKING, 0),
+        CudaStatus(device_->driver().cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0),
                    "make a stream on GPU " + device_->uuid()));
+    owner->reset({device_.get(), stream});
   }
   return OkStatus();
 }
 
 CopyBench::~CopyBench() {
+  // Destroying a stream does not wait for its copies, which use the buffers that are freed next.
   const CudaScope scope(*device_);
-  for (CUstream stream : {copies_, work_}) {
-    if (stream == nullptr) continue;
+  for (UniqueCudaStream* stream : {&copies_, &work_}) {
+    if (!*stream) continue;
     (void)device_->driver().cuStreamSynchronize(
-        stream);  // fails if the context is broken, which is then lost anyway
-    (void)device_->driver().cuStreamDestroy(stream);
+        stream->get().native);  // fails if the context is broken, which is then lost anyway
+    stream->reset();
   }
 }
 
@@ -90,8 +93,8 @@ double CopyBench::pinning_bytes_per_second() const {
   return static_cast<double>(bytes_) / std::max(pinning_seconds_, 1e-9);
 }
 
-Status CopyBench::Finish(CUstream stream) const {
-  return CudaStatus(device_->driver().cuStreamSynchronize(stream),
+Status CopyBench::Finish(const UniqueCudaStream& stream) const {
+  return CudaStatus(device_->driver().cuStreamSynchronize(stream.get().native),
                     "wait for copies to GPU " + device_->uuid());
 }
 
@@ -100,7 +103,7 @@ Status CopyBench::CopyOne(Source source, uint64_t offset, uint64_t bytes) {
   if (source == Source::kPinThenCopy) std::memcpy(pinned_.data() + offset, from, bytes);
   if (source != Source::kPageable) from = pinned_.data() + offset;
   const CUresult result =
-      device_->driver().cuMemcpyHtoDAsync(target_.address() + offset, from, bytes, copies_);
+      device_->driver().cuMemcpyHtoDAsync(target_.address() + offset, from, bytes, copies_.get().native);
   return result == CUDA_SUCCESS
              ? OkStatus()
              : CudaStatus(result, "copy " + std::to_string(bytes) + " bytes to GPU " + device_->uuid());
@@ -162,9 +165,9 @@ Result<CopyFigure> CopyBench::Measure(size_t set, Source source, bool blocking) 
 Status CopyBench::Work(uint32_t rounds) {
   const uint64_t half = bytes_ / 2;
   for (uint32_t i = 0; i < rounds; ++i) {
-    RETURN_IF_ERROR(CudaStatus(
-        device_->driver().cuMemcpyDtoDAsync(target_.address() + half, target_.address(), half / 2, work_),
-        "copy within GPU " + device_->uuid()));
+    RETURN_IF_ERROR(CudaStatus(device_->driver().cuMemcpyDtoDAsync(
+                                   target_.address() + half, target_.address(), half / 2, work_.get().native),
+                               "copy within GPU " + device_->uuid()));
   }
   return OkStatus();
 }

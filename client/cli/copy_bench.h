@@ -15,6 +15,7 @@
 #include "common/base/result.h"
 #include "common/cuda/device.h"
 #include "common/cuda/device_memory.h"
+#include "common/cuda/stream.h"
 #include "common/os/memfd.h"
 
 namespace pinfeed {
@@ -77,7 +78,7 @@ class CopyBench {
   Status CopyOne(Source source, uint64_t offset, uint64_t bytes);
   Status Copy(Source source, uint64_t count, uint64_t bytes, bool blocking, double limit, uint32_t* copied);
   Status Work(uint32_t rounds);
-  Status Finish(CUstream stream) const;
+  Status Finish(const UniqueCudaStream& stream) const;
 
   const std::shared_ptr<const CudaDevice> device_;
   const uint64_t bytes_;
@@ -86,8 +87,8 @@ class CopyBench {
   HostRegistration registration_;
   double pinning_seconds_ = 0;
   DeviceMemory target_;
-  CUstream copies_ = nullptr;
-  CUstream work_ = nullptr;
+  UniqueCudaStream copies_;
+  UniqueCudaStream work_;
 };
 
 }  // namespace pinfeed

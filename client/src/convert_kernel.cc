@@ -41,7 +41,7 @@ Status ConvertKernel::Load() {
   const std::string what = "load pinfeed's kernel on GPU " + device_->uuid();
   const CudaScope scope(*device_);
   RETURN_IF_ERROR(scope.status());
-  CUmodule module = nullptr;
+  CUmodule module = nullptr;  // never unloaded: see the class
   RETURN_IF_ERROR(CudaStatus(driver.cuModuleLoadData(&module, pf_convert_image_fatbin), what));
   const char* const names[] = {kConvertKernel1, kConvertKernel2, kConvertKernel4};
   for (size_t i = 0; i < 3; ++i)

@@ -8,6 +8,7 @@
 #include "client/src/convert_kernel.h"
 #include "client/src/device_slots.h"
 #include "common/cuda/device_memory.h"
+#include "common/cuda/stream.h"
 #include "common/spec/backend_name.h"
 
 namespace pinfeed {
@@ -23,14 +24,6 @@ constexpr std::chrono::milliseconds kCheckInterval(10);
 class ContextCheck {
  public:
   explicit ContextCheck(const CudaDevice& device) : device_(device) {}
-  ~ContextCheck() {
-    if (stream_ == nullptr) return;
-    const CudaScope scope(device_);
-    if (event_ != nullptr) (void)device_.driver().cuEventDestroy(event_);
-    (void)device_.driver().cuStreamDestroy(stream_);
-  }
-  ContextCheck(const ContextCheck&) = delete;
-  ContextCheck& operator=(const ContextCheck&) = delete;
 
   // Returns the sticky error of a broken context, in which queued work never runs. Never blocks.
   Status Check() {
@@ -43,18 +36,25 @@ class ContextCheck {
  private:
   CUresult Try() {
     const CudaDriver& driver = device_.driver();
-    CUresult result = CUDA_SUCCESS;
-    if (stream_ == nullptr) result = driver.cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, 0);
-    if (result == CUDA_SUCCESS && event_ == nullptr)
-      result = driver.cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING);
-    if (result == CUDA_SUCCESS) result = driver.cuEventQuery(event_);  // recorded by the previous check
-    if (result == CUDA_SUCCESS) result = driver.cuEventRecord(event_, stream_);
-    return result;
+    CUstream stream = stream_.get().native;
+    if (stream == nullptr) {
+      const CUresult result = driver.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0);
+      if (result != CUDA_SUCCESS) return result;
+      stream_.reset({&device_, stream});
+    }
+    CUevent event = event_.get().native;
+    if (event == nullptr) {
+      const CUresult result = driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+      if (result != CUDA_SUCCESS) return result;
+      event_.reset({&device_, event});
+    }
+    const CUresult result = driver.cuEventQuery(event);  // recorded by the previous check
+    return result == CUDA_SUCCESS ? driver.cuEventRecord(event, stream) : result;
   }
 
   const CudaDevice& device_;
-  CUstream stream_ = nullptr;
-  CUevent event_ = nullptr;
+  UniqueCudaStream stream_;
+  UniqueCudaEvent event_;
 };
 
 // Purpose: implements DeviceSlots with the CUDA driver.

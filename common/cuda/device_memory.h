@@ -64,6 +64,8 @@ class DeviceMemory {
  private:
   enum class Kind : uint8_t { kNone, kMapped, kAllocated, kOpened };
   Status Map(bool read_only);
+  // By hand and not by members that release themselves: the steps have an order, all need the context, and
+  // Free returns their first error.
   CUresult Drop() noexcept;
   CUresult Unmap() noexcept;
 
@@ -92,6 +94,7 @@ class HostRegistration {
   CUdeviceptr device_address() const { return device_address_; }
 
  private:
+  // Called by the assignment before it takes the new device: the context must outlive the registration.
   void Drop() noexcept;
   std::shared_ptr<const CudaDevice> device_;
   void* address_ = nullptr;

@@ -93,12 +93,14 @@ Status CopyEngine::Open() {
   int least = 0;
   int greatest = 0;
   RETURN_IF_ERROR(CudaStatus(driver.cuCtxGetStreamPriorityRange(&least, &greatest), what));
+  CUstream stream = nullptr;
   RETURN_IF_ERROR(
-      CudaStatus(driver.cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, greatest), what));
+      CudaStatus(driver.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, greatest), what));
+  stream_.reset({device_.get(), stream});
   for (size_t i = 0; i < kMaxInFlight; ++i) {
     CUevent event = nullptr;
     RETURN_IF_ERROR(CudaStatus(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), what));
-    idle_events_.push_back(event);
+    idle_events_.emplace_back(UniqueCudaEvent::Handle{device_.get(), event});
   }
   return OkStatus();
 }
@@ -112,9 +114,6 @@ CopyEngine::~CopyEngine() {
   }
   changed_.NotifyAll();
   if (thread_.joinable()) thread_.join();
-  const CudaScope scope(*device_);
-  for (CUevent event : idle_events_) (void)device_->driver().cuEventDestroy(event);
-  if (stream_ != nullptr) (void)device_->driver().cuStreamDestroy(stream_);
 }
 
 CopyEngine::Counters CopyEngine::counters() const {
@@ -192,21 +191,22 @@ bool CopyEngine::NextJobLocked(Job* job) {
 Status CopyEngine::Enqueue(Job* job) {
   const std::string gpu = "GPU " + device_->uuid();
   const CudaDriver& driver = device_->driver();
+  const CUstream stream = stream_.get().native;
   const auto now = Clock::now();
   for (const Copy& copy : job->copies) {
     const CUresult copied = copy.from != nullptr
-                                ? driver.cuMemcpyHtoDAsync(copy.to, copy.from, copy.bytes, stream_)
-                                : driver.cuMemcpyDtoDAsync(copy.to, copy.from_device, copy.bytes, stream_);
+                                ? driver.cuMemcpyHtoDAsync(copy.to, copy.from, copy.bytes, stream)
+                                : driver.cuMemcpyDtoDAsync(copy.to, copy.from_device, copy.bytes, stream);
     if (copied != CUDA_SUCCESS)
       return CudaStatus(copied, "copy " + std::to_string(copy.bytes) + " bytes of a batch to " + gpu);
   }
-  const CUevent event = idle_events_.back();
-  const CUresult recorded = driver.cuEventRecord(event, stream_);
+  const CUresult recorded = driver.cuEventRecord(idle_events_.back().get().native, stream);
   if (recorded != CUDA_SUCCESS) return CudaStatus(recorded, "record the end of a copy to " + gpu);
+  UniqueCudaEvent event = std::move(idle_events_.back());
   idle_events_.pop_back();
   if (in_flight_.empty()) busy_since_ = Clock::now();
   in_flight_bytes_ += job->bytes();
-  in_flight_.push_back({std::move(*job), event, now});
+  in_flight_.push_back({std::move(*job), std::move(event), now});
   *job = Job{};
   return OkStatus();
 }
@@ -214,7 +214,7 @@ Status CopyEngine::Enqueue(Job* job) {
 bool CopyEngine::Retire() {
   bool any = false;
   while (!in_flight_.empty()) {
-    const CUresult result = device_->driver().cuEventQuery(in_flight_.front().event);
+    const CUresult result = device_->driver().cuEventQuery(in_flight_.front().event.get().native);
     if (result == CUDA_ERROR_NOT_READY) break;
     if (result != CUDA_SUCCESS) {
       Fail(CudaStatus(result, "copy a batch to GPU " + device_->uuid()));
@@ -222,7 +222,7 @@ bool CopyEngine::Retire() {
     }
     InFlight copied = std::move(in_flight_.front());
     in_flight_.pop_front();
-    idle_events_.push_back(copied.event);
+    idle_events_.push_back(std::move(copied.event));
     const uint64_t bytes = copied.job.bytes();
     in_flight_bytes_ -= bytes;
     const bool from_host = copied.job.from_host();
@@ -258,7 +258,7 @@ void CopyEngine::Fail(const Status& cause) {
   for (Lane::QueuedJob& waiting : waiting_jobs) waiting.job.done(error, {});
   DrainStream();
   for (InFlight& copy : in_flight_) {
-    idle_events_.push_back(copy.event);
+    idle_events_.push_back(std::move(copy.event));
     copy.job.done(error, {});
   }
   in_flight_.clear();
@@ -269,7 +269,7 @@ void CopyEngine::Fail(const Status& cause) {
 // In a broken context nothing is copied any more, and the stream reports that immediately.
 void CopyEngine::DrainStream() const {
   const Clock::time_point deadline = Clock::now() + kDrainTimeout;
-  while (device_->driver().cuStreamQuery(stream_) == CUDA_ERROR_NOT_READY) {
+  while (device_->driver().cuStreamQuery(stream_.get().native) == CUDA_ERROR_NOT_READY) {
     if (Clock::now() >= deadline) {
       spdlog::error("GPU {} does not complete the copies in flight: they are abandoned", device_->uuid());
       return;

@@ -18,6 +18,7 @@
 #include "common/base/result.h"
 #include "common/base/sync.h"
 #include "common/cuda/device.h"
+#include "common/cuda/stream.h"
 #include "server/memory/arena.h"
 
 namespace pinfeed {
@@ -109,7 +110,7 @@ class CopyEngine {
   using Clock = std::chrono::steady_clock;
   struct InFlight {
     Job job;
-    CUevent event = nullptr;
+    UniqueCudaEvent event;
     Clock::time_point since;
   };
 
@@ -131,8 +132,8 @@ class CopyEngine {
 
   const std::shared_ptr<const CudaDevice> device_;
   const std::function<void(const Status&)> on_failure_;
-  CUstream stream_ = nullptr;
-  std::vector<CUevent> idle_events_;  // used by the copy thread only, like the following
+  UniqueCudaStream stream_;                   // destroyed after the events, which are members below it
+  std::vector<UniqueCudaEvent> idle_events_;  // used by the copy thread only, like the following
   std::deque<InFlight> in_flight_;
   uint64_t in_flight_bytes_ = 0;
   Clock::time_point busy_since_;

@@ -54,6 +54,10 @@ Status BindToNode(void* address, uint64_t bytes, int node) {
 
 }  // namespace
 
+void AnonymousPagesTraits::Close(Handle pages) noexcept {
+  ::munmap(pages.data, pages.bytes);
+}
+
 PinnedBlocks& PinnedBlocks::operator=(PinnedBlocks&& other) noexcept {
   if (this == &other) return *this;
   Return();
@@ -78,14 +82,15 @@ void PinnedBlocks::Return() noexcept {
   lease_ = BudgetLease();  // after the bytes: what is not charged can be taken
 }
 
-PinnedRegion::PinnedRegion(std::byte* data, uint64_t bytes, const Options& options, BudgetLease lease)
-    : data_(data),
-      bytes_(bytes),
+PinnedRegion::PinnedRegion(UniquePages pages, const Options& options, BudgetLease lease)
+    : data_(pages.get().data),
+      bytes_(pages.get().bytes),
       lease_(std::move(lease)),
-      account_(bytes, static_cast<uint64_t>(static_cast<double>(bytes) * options.user_share),
+      account_(bytes_, static_cast<uint64_t>(static_cast<double>(bytes_) * options.user_share),
                {options.numa_node < 0 ? "the pinned memory"
                                       : "the pinned memory of NUMA node " + std::to_string(options.numa_node),
-                "pinned_bytes", "user_pinned_bytes"}) {}
+                "pinned_bytes", "user_pinned_bytes"}),
+      pages_(std::move(pages)) {}
 
 Result<std::unique_ptr<PinnedRegion>> PinnedRegion::Create(const std::shared_ptr<const CudaDevice>& device,
                                                            const Options& options, BudgetLease lease) {
@@ -97,8 +102,8 @@ Result<std::unique_ptr<PinnedRegion>> PinnedRegion::Create(const std::shared_ptr
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED)
     return ErrnoStatus("map " + std::to_string(bytes) + " bytes to be pinned", errno);
-  std::unique_ptr<PinnedRegion> region(
-      new PinnedRegion(static_cast<std::byte*>(address), bytes, options, std::move(lease)));
+  UniquePages pages({static_cast<std::byte*>(address), bytes});
+  std::unique_ptr<PinnedRegion> region(new PinnedRegion(std::move(pages), options, std::move(lease)));
   // Both are optimisations: a kernel without them still provides the memory.
   if (::madvise(address, bytes, MADV_HUGEPAGE) != 0)
     spdlog::debug("no huge pages for pinned memory: errno {}", errno);
@@ -119,8 +124,6 @@ Result<std::unique_ptr<PinnedRegion>> PinnedRegion::Create(const std::shared_ptr
 
 PinnedRegion::~PinnedRegion() {
   PF_CHECK(used_bytes() == 0, "staging memory is returned before its region is destroyed");
-  registrations_.clear();
-  ::munmap(data_, bytes_);
 }
 
 void PinnedRegion::FaultIn(const Options& options) {

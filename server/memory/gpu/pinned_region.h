@@ -12,12 +12,27 @@
 
 #include "common/base/result.h"
 #include "common/base/sync.h"
+#include "common/base/unique_handle.h"
 #include "common/cuda/device_memory.h"
 #include "server/memory/memory_budget.h"
 
 namespace pinfeed {
 
 class PinnedRegion;
+
+// Private memory without a file, mapped by mmap(2).
+struct AnonymousPages {
+  std::byte* data = nullptr;
+  uint64_t bytes = 0;
+  bool operator==(const AnonymousPages&) const = default;
+};
+
+struct AnonymousPagesTraits {
+  using Handle = AnonymousPages;
+  static constexpr Handle Null() { return {}; }
+  static void Close(Handle pages) noexcept;
+};
+using UniquePages = UniqueHandle<AnonymousPagesTraits>;
 
 // Purpose: the staging memory of one arena: blocks that were taken together. Owns their bytes and returns
 // them on destruction. Move-only. Must not outlive its region.
@@ -77,17 +92,19 @@ class PinnedRegion {
 
  private:
   friend class PinnedBlocks;
-  PinnedRegion(std::byte* data, uint64_t bytes, const Options& options, BudgetLease lease);
+  PinnedRegion(UniquePages pages, const Options& options, BudgetLease lease);
   void FaultIn(const Options& options);
   Status Register(const std::shared_ptr<const CudaDevice>& device, const Options& options);
   // Returns null when no free range is long enough.
   std::byte* TakeRangeLocked(uint64_t bytes) PF_REQUIRES(mutex_);
   void ReturnRangeLocked(std::byte* data, uint64_t bytes) PF_REQUIRES(mutex_);
 
-  std::byte* const data_;
+  std::byte* const data_;  // of pages_
   const uint64_t bytes_;
+  // Destroyed in reverse: the pages are unregistered, then unmapped, then no longer charged.
   BudgetLease lease_;
   MemoryBudget account_;  // charges of the blocks
+  const UniquePages pages_;
   std::vector<HostRegistration> registrations_;
   mutable Mutex mutex_;
   // Free ranges: offset -> bytes. Neighbours are merged, but never across two registrations.

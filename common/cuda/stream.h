@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Owners for the driver's streams and events.
+#pragma once
+
+#include "common/base/unique_handle.h"
+#include "common/cuda/device.h"
+
+namespace pinfeed {
+
+// An object of the driver with the GPU whose context must be current to destroy it.
+template <typename Native>
+struct OnDevice {
+  const CudaDevice* device = nullptr;
+  Native native = nullptr;
+  bool operator==(const OnDevice&) const = default;
+};
+
+struct CudaStreamTraits {
+  using Handle = OnDevice<CUstream>;
+  static constexpr Handle Null() { return {}; }
+  // Does not wait: queued work still runs. Fails only if the context is broken.
+  static void Close(Handle stream) noexcept {
+    const CudaScope scope(*stream.device);
+    (void)stream.device->driver().cuStreamDestroy(stream.native);
+  }
+};
+
+struct CudaEventTraits {
+  using Handle = OnDevice<CUevent>;
+  static constexpr Handle Null() { return {}; }
+  // Fails only if the context is broken.
+  static void Close(Handle event) noexcept {
+    const CudaScope scope(*event.device);
+    (void)event.device->driver().cuEventDestroy(event.native);
+  }
+};
+
+// Both borrow the device, which outlives them.
+using UniqueCudaStream = UniqueHandle<CudaStreamTraits>;
+using UniqueCudaEvent = UniqueHandle<CudaEventTraits>;
+
+}  // namespace pinfeed
