@@ -12,9 +12,10 @@ from typing import Any, Dict, Optional
 
 from ._checks import MAX_NAME_BYTES, UINT32_MAX, UINT64_MAX, Checks, listed, shown
 from ._dataset_argument import instead_of
+from ._dtypes import check_byte_order, dtype_name
 from ._errors import InvalidArgumentError
 from ._rank import Rank
-from .transforms import check_byte_order, dtype_name, normalize_transforms
+from ._torchvision import normalize_transforms
 
 Spec = Dict[str, Any]
 

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The transforms that the daemon can do: torchvision's, by its names, parameters and defaults.
 
-What comes in: objects of this module, or torchvision's own (v1 and v2).
+What comes in: their parameters.
 What goes out: the ``transforms`` of a feed's spec, their values checked. Whether they fit the dataset is for the daemon to say.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Dict, Iterable, List, Optional, Sequence, Tuple, Type, Union
+from typing import Any, ClassVar, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 from ._checks import Checks, listed, shown, to_integer
+from ._dtypes import check_byte_order, dtype_name
 from ._errors import Code, InvalidArgumentError
 
 Size = Union[int, Sequence[int]]
@@ -30,8 +31,7 @@ def _freeze(transform: Any, *names: str) -> None:
 
 
 class Transform:
-    """Base of the transforms below, each of which is all that this package knows of its operation. They are immutable, comparable and hashable.
-    """
+    """Base of the transforms below. Each is immutable, comparable, hashable, and all that this package knows of its operation."""
 
     # What `from_torchvision` takes besides objects of torchvision's class of the same name.
     torchvision_names: ClassVar[Tuple[str, ...]] = ()
@@ -73,7 +73,8 @@ def _probability(prefix: str, value: Any) -> float:
     return p[0]
 
 
-def _refusal(transform: Any, reason: str) -> InvalidArgumentError:
+def refusal(transform: Any, reason: str) -> InvalidArgumentError:
+    """The error for an object of torchvision's that has no counterpart here."""
     return InvalidArgumentError(Code.INVALID_ARGUMENT, f"transforms: {type(transform).__name__}: {reason}")
 
 
@@ -100,7 +101,7 @@ def _interpolation_of(transform: Any) -> Any:
     given = getattr(transform, "interpolation", "bilinear")
     name = _PILLOW_NUMBERS.get(given, given) if isinstance(given, int) else getattr(given, "value", given)
     if getattr(transform, "antialias", None) is False and name != "nearest":
-        raise _refusal(transform, "antialias=False cannot be had: images are resized with antialiasing, as Pillow does")
+        raise refusal(transform, "antialias=False cannot be had: images are resized with antialiasing, as Pillow does")
     return name
 
 
@@ -218,7 +219,7 @@ def _padding_to_spec(checks: Checks, transform: Any) -> Json:
 
 def _fill_of(transform: Any) -> Any:
     if isinstance(transform.fill, dict):
-        raise _refusal(transform, "a dict of fills cannot be had; give the fill of the images (masks get zeros)")
+        raise refusal(transform, "a dict of fills cannot be had; give the fill of the images (masks get zeros)")
     return transform.fill
 
 
@@ -279,7 +280,7 @@ class RandomCrop(Transform):
     def from_torchvision(cls, transform: Any) -> RandomCrop:
         twice = transform.padding is not None and transform.pad_if_needed and transform.padding_mode in ("reflect", "symmetric")
         if twice and ".v2" not in type(transform).__module__:
-            raise _refusal(transform, "padding with pad_if_needed mirrors twice in torchvision's v1; use torchvision.transforms.v2 or pinfeed.RandomCrop")
+            raise refusal(transform, "padding with pad_if_needed mirrors twice in torchvision's v1; use torchvision.transforms.v2 or pinfeed.RandomCrop")
         return cls(transform.size, transform.padding, transform.pad_if_needed, _fill_of(transform), transform.padding_mode)
 
 
@@ -395,82 +396,5 @@ class ToDtype(Transform):
         if name == "ToTensor":
             return cls("float32", scale=True)
         if isinstance(transform.dtype, dict):
-            raise _refusal(transform, "a dict of dtypes cannot be had; give the dtype of the images")
+            raise refusal(transform, "a dict of dtypes cannot be had; give the dtype of the images")
         return cls(transform.dtype, scale=name == "ConvertImageDtype" or transform.scale)
-
-
-def dtype_name(dtype: Any) -> str:
-    """"float32" and so on, of a string, a torch dtype, a NumPy dtype or a NumPy scalar type; "" for what is none."""
-    text = str(dtype)
-    if not isinstance(dtype, str) and text.startswith("torch."):
-        return text[len("torch.") :]
-    known = _numpy_dtype(dtype)
-    return str(known.name) if known is not None else text if isinstance(dtype, str) else ""
-
-
-def check_byte_order(checks: Checks, field: str, dtype: Any, advice: str) -> None:
-    """A fault for the dtype of the other byte order, whose name does not tell it."""
-    known = _numpy_dtype(dtype)
-    if known is not None and not known.isnative:
-        checks.add(field, f"{shown(dtype)} is {known.name} in the other byte order than this machine's; {advice}")
-
-
-def _numpy_dtype(dtype: Any) -> Optional[Any]:
-    """NumPy's dtype of that name or type; None for what is none, as NumPy takes None for float64."""
-    import numpy
-
-    try:
-        return None if dtype is None else numpy.dtype(dtype)
-    except (TypeError, ValueError, SyntaxError):
-        return None
-
-
-def normalize_transforms(transforms: Any) -> Tuple[Transform, ...]:
-    """Transforms of this module or of torchvision, one or a sequence or a Compose of them, as a flat tuple of this module's.
-
-    Raises InvalidArgumentError for what the daemon has no counterpart of.
-    """
-    if transforms is None:
-        return ()
-    if isinstance(transforms, (str, bytes, dict)):
-        raise InvalidArgumentError(
-            Code.INVALID_ARGUMENT, f"transforms: {shown(transforms)} is not a transform or a sequence of them, such as [pinfeed.Resize(256)]"
-        )
-    if isinstance(transforms, (Transform, type)) or not isinstance(transforms, Iterable):
-        transforms = (transforms,)
-    flat: List[Transform] = []
-    for transform in transforms:
-        if isinstance(transform, (str, bytes, dict)):
-            raise InvalidArgumentError(
-                Code.INVALID_ARGUMENT, f"transforms: {shown(transform)} is not a transform: give objects, such as pinfeed.RandomResizedCrop(224)"
-            )
-        if isinstance(transform, Transform):
-            flat.append(transform)
-        elif isinstance(transform, type):
-            name = transform.__name__
-            raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"transforms: {name} is a class, not a transform: give an object of it, {name}(...)")
-        elif type(transform).__name__ in ("Compose", "Sequential"):
-            members = getattr(transform, "transforms", transform)
-            flat.extend(normalize_transforms(members))
-        else:
-            flat.extend(_from_torchvision(transform))
-    return tuple(flat)
-
-
-def _from_torchvision(transform: Any) -> Tuple[Transform, ...]:
-    name = type(transform).__name__
-    for cls in _classes():
-        if name == cls.__name__ or name in cls.torchvision_names:
-            return (cls.from_torchvision(transform),)
-    if name in ("PILToTensor", "ToImage", "ToPureTensor", "Identity"):
-        return ()  # images leave the decoder as uint8 tensors
-    known = [cls.__name__ for cls in _classes()]
-    raise _refusal(
-        transform,
-        f"the daemon has no such transform ({shown(transform)}). It has {', '.join(known[:-1])} and {known[-1]}; "
-        "apply others to the batches, random ones sample by sample: torchvision draws once a call",
-    )
-
-
-def _classes() -> List[Type[Transform]]:
-    return [cls for cls in Transform.__subclasses__() if cls.__module__ == __name__]
