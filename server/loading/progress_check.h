@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the pool as a whole gets on, for the log, the watchdog and status. In: how long workers and readers
-// are at their work, GPUs at their copies, and other threads at their operations. Out: what hangs.
+// Detects hanging threads and GPUs, for the log, the watchdog and status. In: the age of each pool thread's
+// work, of each GPU's copies and of other threads' operations. Out: what hangs.
 #pragma once
 
 #include <atomic>
@@ -21,20 +21,20 @@ namespace pinfeed {
 struct HungThread {
   std::string thread;  // its name
   std::chrono::nanoseconds age{0};
-  std::string gpu = {};  // a copy thread's, which has ended no copy for so long; empty: of a pool, and at
-  uint64_t feed = 0;     // this feed's
-  uint64_t sample = 0;   // sample,
-  std::string sample_name = {};        // which a person finds by this; empty: not known
-  std::string operation = {};          // of neither of the two: what it is at
-  PoolKind pool = PoolKind::kWorkers;  // which one, of a thread of a pool
+  std::string gpu = {};  // copy threads only: the GPU that has completed no copy for so long
+  // Pool threads only: the sample, how a person finds it (empty: not known), and the pool.
+  uint64_t feed = 0;
+  uint64_t sample = 0;
+  std::string sample_name = {};
+  std::string operation = {};  // other threads only: the operation
+  PoolKind pool = PoolKind::kWorkers;
 };
 
-// Purpose: tells a daemon that works, or has nothing to do, from one that is stuck. A worker, reader or GPU
-// that hangs is only told of while others get on: ending the daemon would cost them what they are at.
-// Borrows: the pools, which outlive it. Threads: one; Hung from any. Errors: what hangs is logged when it is
-// first seen, when nothing else gets on either, and when it moves again. Operations are told of in the same
-// way, but never count as stuck: feeds go on without them. Invariant: looked at seldom, it finds out late,
-// never wrongly.
+// Purpose: tells a daemon that works, or has nothing to do, from one that is stuck. A hanging worker, reader
+// or GPU is only reported while others make progress, since ending the daemon would lose their work. Borrows:
+// the pools, which outlive it. Threads: one; Hung from any. Errors: a hang is logged when it is first seen,
+// when nothing else makes progress either, and when it ends. Operations are reported in the same way, but
+// never count as stuck: feeds do not wait for them. Invariant: rare calls find a hang late, never wrongly.
 class ProgressCheck {
  public:
   struct Parts {
@@ -43,7 +43,7 @@ class ProgressCheck {
     // What a person looks for to find the sample of that feed; empty: not known. Null: never is. Called from
     // whichever thread asks.
     std::function<std::string(uint64_t feed, uint64_t sample)> sample_name = nullptr;
-    bool watched = false;  // whoever looks feeds a watchdog by it
+    bool watched = false;  // the caller feeds a watchdog by the result
     // What other threads are at right now; null: there are none. Called from whichever thread asks.
     std::function<std::vector<OngoingOperation>()> operations = nullptr;
     const WorkerPool* readers = nullptr;                // null: there are none

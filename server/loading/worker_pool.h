@@ -41,7 +41,7 @@ class FillTask {
   const uint32_t chunk_samples_;  // samples claimed at once, >= 1
   const uint64_t order_;
   uint32_t claimed_ = 0;     // guarded by the pool's mutex
-  uint32_t unfinished_ = 0;  // likewise
+  uint32_t unfinished_ = 0;  // guarded by the pool's mutex
 };
 
 // Purpose: runs tasks of the feed first that has got the least (this pool's time, and batches in hand at what
