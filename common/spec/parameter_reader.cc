@@ -30,18 +30,19 @@ std::vector<std::string> ParameterReader::Words(const std::string& name, std::ve
   return Get(name, std::move(unset), "text");
 }
 
-double ParameterReader::Number(const std::string& name, double unset) {
-  const std::vector<double> values = Numbers(name, {unset});
+template <typename Value>
+Value ParameterReader::Only(const std::string& name, const std::vector<Value>& values, const Value& unset) {
   if (values.size() == 1) return values.front();
   Fault(name, "has " + std::to_string(values.size()) + " values; give one");
   return unset;
 }
 
+double ParameterReader::Number(const std::string& name, double unset) {
+  return Only(name, Numbers(name, {unset}), unset);
+}
+
 std::string ParameterReader::Word(const std::string& name, const std::string& unset) {
-  const std::vector<std::string> values = Words(name, {unset});
-  if (values.size() == 1) return values.front();
-  Fault(name, "has " + std::to_string(values.size()) + " values; give one");
-  return unset;
+  return Only(name, Words(name, {unset}), unset);
 }
 
 void ParameterReader::Finish(const std::string& owner) {

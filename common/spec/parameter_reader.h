@@ -23,7 +23,6 @@ class ParameterReader {
   // `place` is the part of the spec that the faults name, such as "transforms[2] resize".
   ParameterReader(ParameterMap& parameters, std::string place, Faults& faults);
 
-  bool Has(const std::string& name) const { return parameters_.contains(name); }
   // Return all values of a parameter; `unset` if it was omitted.
   std::vector<double> Numbers(const std::string& name, std::vector<double> unset = {});
   std::vector<std::string> Words(const std::string& name, std::vector<std::string> unset = {});
@@ -44,6 +43,8 @@ class ParameterReader {
  private:
   template <typename Values>
   Values Get(const std::string& name, Values unset, std::string_view kind);
+  template <typename Value>
+  Value Only(const std::string& name, const std::vector<Value>& values, const Value& unset);
 
   ParameterMap& parameters_;
   const std::string place_;

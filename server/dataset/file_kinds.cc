@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/ascii_case.h"
+#include "common/base/quote.h"
 
 namespace pinfeed {
 namespace {
@@ -76,6 +77,14 @@ bool IsImagesName(std::string_view name) {
 bool IsMasksName(std::string_view name) {
   return IsOneOf(name, {"mask", "masks", "label", "labels", "annotation", "annotations", "segmentation",
                         "segmentations", "segmentationclass", "target", "targets", "gt"});
+}
+
+bool IsMetadataName(std::string_view name) {
+  return name == "metadata.jsonl" || name == "metadata.csv";
+}
+
+bool IsFieldName(std::string_view name) {
+  return !name.empty() && IsUtf8(name) && EscapeName(name) == name;
 }
 
 Status ExplainMissing(const Status& missing, std::string_view path) {

@@ -30,6 +30,10 @@ bool IsSplitName(std::string_view name);
 // A directory of images, or of what belongs to each image, as segmentation datasets have them.
 bool IsImagesName(std::string_view name);
 bool IsMasksName(std::string_view name);
+// A table of the images in its directory, as Hugging Face names it.
+bool IsMetadataName(std::string_view name);
+// Text without control characters, quotes or backslashes.
+bool IsFieldName(std::string_view name);
 
 // `missing` (kNotFound of `path`) with what to give instead where the path has a pattern or a "~" in it,
 // which shells expand and the daemon does not; any other status as it is.

@@ -21,7 +21,7 @@ Result<Contents> LookAt(const Location& location) {
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
     if (entry.kind == EntryKind::kDirectory && AdviceFor(entry.name).empty()) {
       contents.folder = entry.name;
-    } else if (entry.name == "metadata.jsonl" || entry.name == "metadata.csv") {
+    } else if (IsMetadataName(entry.name)) {
       contents.metadata = entry.name;
     } else if (entry.name.ends_with(".npy")) {
       contents.array = entry.name;

@@ -9,7 +9,6 @@
 #include <string>
 #include <string_view>
 
-#include "common/spec/feed_spec.h"
 #include "common/spec/parameter_reader.h"
 #include "server/dataset/dataset.h"
 #include "server/storage/storage.h"
@@ -53,10 +52,11 @@ class DatasetFormat {
   // for messages.
   virtual std::optional<std::string> Recognise(const Contents& contents,
                                                const ParameterMap& options) const = 0;
-  // Preconditions: CheckOptions found no fault; `contents` is LookAt(*location).
+  // `user_path` is what DatasetInfo::path will say. Preconditions: CheckOptions found no fault; `contents` is
+  // LookAt(*location).
   virtual Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
-                                                      const Contents& contents,
-                                                      const DatasetSpec& spec) const = 0;
+                                                      const Contents& contents, const std::string& user_path,
+                                                      ParameterReader& options) const = 0;
 };
 
 // All formats.

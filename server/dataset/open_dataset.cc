@@ -141,7 +141,7 @@ Result<std::shared_ptr<const Dataset>> OpenDatasetAt(std::shared_ptr<const Locat
   format->CheckOptions(reader, true);
   RETURN_IF_ERROR(faults.ToStatus().WithContext("open dataset " + QuotePath(location->path())));
   try {
-    return format->Open(std::move(location), contents, spec);
+    return format->Open(std::move(location), contents, spec.path, reader);
   } catch (const std::bad_alloc&) {
     // How much an index takes is its files' word: for want of that much, one dataset is refused, not all.
     return ResourceExhausted("open dataset " + QuotePath(contents.path) +

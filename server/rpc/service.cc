@@ -9,10 +9,9 @@
 #include <vector>
 
 #include "common/base/log_context.h"
-#include "server/dataset/open_dataset.h"
 #include "server/rpc/grpc_status.h"
+#include "server/rpc/open_feed_request.h"
 #include "server/rpc/status_message.h"
-#include "server/transform/transform_chain.h"
 
 namespace pinfeed {
 namespace {
@@ -183,12 +182,7 @@ Result<OpenFeedArguments> FeederService::Check(const Caller& caller,
         "both must be on "
         "one host and no virtual machine may lie between them");
   }
-  Faults faults;
-  OpenFeedArguments arguments = FromProto(request, faults);
-  CheckDatasetOptions(arguments.spec.dataset, faults);
-  TransformChain::Parse(arguments.spec.transforms, faults);
-  RETURN_IF_ERROR(faults.ToStatus());
-  return arguments;
+  return ReadOpenFeedRequest(request);
 }
 
 void FeederService::Begin(const std::shared_ptr<Opening>& opening) {

@@ -55,9 +55,9 @@ class Format final : public DatasetFormat {
     return "images (such as " + QuotePath(contents.image) + ")";
   }
   Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
-                                              const Contents& contents,
-                                              const DatasetSpec& spec) const override {
-    if (contents.is_directory) return OpenImageFolder(std::move(location), spec.path);
+                                              const Contents& contents, const std::string& user_path,
+                                              ParameterReader& /*options*/) const override {
+    if (contents.is_directory) return OpenImageFolder(std::move(location), user_path);
     return InvalidArgument("image folder " + QuotePath(contents.path) +
                            " is a file; name the directory that holds the class folders");
   }

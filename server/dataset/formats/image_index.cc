@@ -2,7 +2,6 @@
 #include "server/dataset/formats/image_index.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 
 #include "common/base/quote.h"
@@ -12,11 +11,9 @@
 namespace pinfeed {
 namespace {
 
-constexpr uint64_t kMaxNameBytes = std::numeric_limits<uint32_t>::max();
-
 Status TooLarge(const Location& base) {
   return ResourceExhausted("index " + QuotePath(base.path()) + ": the names of its files exceed " +
-                           std::to_string(kMaxNameBytes) + " bytes; split the dataset");
+                           std::to_string(PackedNames::kMaxBytes) + " bytes; split the dataset");
 }
 
 // Whether a directory holds class folders and no image beside them.
@@ -29,7 +26,7 @@ Result<bool> HoldsClassFolders(const Location& base, const std::string& name) {
       has_folder = true;
     else if (IsNamedAsImage(entry.name))
       has_image = true;
-    else if (entry.name == "metadata.jsonl" || entry.name == "metadata.csv")
+    else if (IsMetadataName(entry.name))
       has_table = true;
     return OkStatus();
   };
@@ -97,7 +94,7 @@ Result<ImageIndex> ImageIndex::Build(const Location& base) {
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
     if (entry.kind == EntryKind::kDirectory) {
       bytes += entry.name.size() + sizeof(std::string);
-      if (bytes > kMaxNameBytes) return TooLarge(base);
+      if (bytes > PackedNames::kMaxBytes) return TooLarge(base);
       index.classes_.emplace_back(entry.name);
     } else if (stray_image.empty() && IsNamedAsImage(entry.name)) {
       stray_image = entry.name;
@@ -121,8 +118,7 @@ Result<ImageIndex> ImageIndex::Build(const Location& base) {
   RETURN_IF_ERROR(CheckHoldsNoMasks(base, index.classes_));
   for (uint32_t label = 0; label < index.classes_.size(); ++label)
     RETURN_IF_ERROR(index.AddClass(base, root, label));
-  index.names_.shrink_to_fit();
-  index.name_ends_.shrink_to_fit();
+  index.names_.ShrinkToFit();
   return index;
 }
 
@@ -152,7 +148,7 @@ Status ImageIndex::AddClass(const Location& base, const NodeId& root, uint32_t l
         if (take) directory.names.emplace_back(entry.name);
         if (take) bytes += entry.name.size() + sizeof(std::string);
       }
-      return bytes + names_.size() > kMaxNameBytes ? TooLarge(base) : OkStatus();
+      return bytes + names_.bytes() > PackedNames::kMaxBytes ? TooLarge(base) : OkStatus();
     };
     ASSIGN_OR_RETURN(const NodeId id, base.List(directory.path, visit));
     const auto [earlier, is_new] = seen.emplace(id, directory.path);
@@ -179,11 +175,10 @@ Status ImageIndex::AddDirectory(const Location& base, std::string path, uint32_t
                                 std::vector<std::string>& names) {
   SortByName(names);
   for (const std::string& name : names) {
-    if (names_.size() + name.size() > kMaxNameBytes) return TooLarge(base);
-    names_ += name;
-    name_ends_.push_back(static_cast<uint32_t>(names_.size()));
+    if (names_.bytes() + name.size() > PackedNames::kMaxBytes) return TooLarge(base);
+    names_.Add(name);
   }
-  directories_.push_back({std::move(path), label, name_ends_.size()});
+  directories_.push_back({std::move(path), label, names_.size()});
   return OkStatus();
 }
 
@@ -192,13 +187,8 @@ const ImageIndex::Directory& ImageIndex::DirectoryOf(uint64_t id) const {
   return *std::ranges::upper_bound(directories_, id, {}, &Directory::end);
 }
 
-std::string_view ImageIndex::Name(uint64_t id) const {
-  const uint32_t begin = id == 0 ? 0 : name_ends_[id - 1];
-  return std::string_view(names_).substr(begin, name_ends_[id] - begin);
-}
-
 std::string ImageIndex::Path(uint64_t id) const {
-  return JoinPath(DirectoryOf(id).path, Name(id));
+  return JoinPath(DirectoryOf(id).path, names_[id]);
 }
 
 std::string ImageIndex::FingerprintHex() const {
@@ -207,7 +197,7 @@ std::string ImageIndex::FingerprintHex() const {
   uint64_t id = 0;
   for (const Directory& directory : directories_) {
     fingerprint.Add(directory.path).Add(directory.label).Add(directory.end);
-    for (; id < directory.end; ++id) fingerprint.Add(Name(id));
+    for (; id < directory.end; ++id) fingerprint.Add(names_[id]);
   }
   return fingerprint.Hex();
 }

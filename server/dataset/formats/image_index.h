@@ -8,19 +8,19 @@
 #include <vector>
 
 #include "server/dataset/fingerprint.h"
+#include "server/dataset/packed_names.h"
 #include "server/storage/storage.h"
 
 namespace pinfeed {
 
 // Purpose: paths and labels of an image folder's samples in little memory: per file its name and 4 bytes, per
 // directory its path once. Owns: the names. Threads: built by one thread; const methods from any thread then.
-// Errors name the file or directory. Invariant: name_ends_ and the ends of directories_ ascend; sample i's
-// name is names_[name_ends_[i - 1] .. name_ends_[i]).
+// Errors name the file or directory. Invariant: the ends of directories_ ascend.
 class ImageIndex {
  public:
   static Result<ImageIndex> Build(const Location& base);
 
-  uint64_t samples() const { return name_ends_.size(); }
+  uint64_t samples() const { return names_.size(); }
   const std::vector<std::string>& classes() const { return classes_; }  // raw names, by label
   uint32_t Label(uint64_t id) const { return DirectoryOf(id).label; }
   std::string Path(uint64_t id) const;  // relative to the dataset: "cat/0001.jpg"
@@ -33,15 +33,13 @@ class ImageIndex {
     uint64_t end;  // behind its last sample
   };
   const Directory& DirectoryOf(uint64_t id) const;
-  std::string_view Name(uint64_t id) const;
   Status AddClass(const Location& base, const NodeId& root, uint32_t label);
   Status AddDirectory(const Location& base, std::string path, uint32_t label,
                       std::vector<std::string>& names);
 
   std::vector<std::string> classes_;
   std::vector<Directory> directories_;  // those that hold images, in order
-  std::string names_;
-  std::vector<uint32_t> name_ends_;
+  PackedNames names_;                   // of the files, by sample
 };
 
 }  // namespace pinfeed

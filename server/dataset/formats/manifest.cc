@@ -19,6 +19,7 @@
 #include "server/dataset/formats/registry.h"
 #include "server/dataset/formats/table.h"
 #include "server/dataset/name_order.h"
+#include "server/dataset/packed_names.h"
 
 namespace pinfeed {
 namespace {
@@ -29,30 +30,10 @@ constexpr std::string_view kDefaultImageColumn = "file_name";
 constexpr size_t kMaxClasses = size_t{1} << 20;
 constexpr uint64_t kMaxCells = uint64_t{1} << 29;  // rows times columns; absent ones count
 
-// Purpose: the images' paths, one after the other. Invariant: ends_ ascends.
-class Paths {
- public:
-  void Add(std::string_view path) {
-    bytes_ += path;
-    ends_.push_back(static_cast<uint32_t>(bytes_.size()));
-  }
-  bool HasRoomFor(std::string_view path) const {
-    return bytes_.size() + path.size() <= std::numeric_limits<uint32_t>::max();
-  }
-  std::string At(uint64_t row) const {
-    const uint32_t begin = row == 0 ? 0 : ends_[row - 1];
-    return bytes_.substr(begin, ends_[row] - begin);
-  }
-
- private:
-  std::string bytes_;
-  std::vector<uint32_t> ends_;
-};
-
 // Purpose: the Dataset of a manifest. Owns: the columns; image files are opened for each read.
 class Manifest final : public Dataset {
  public:
-  Manifest(std::shared_ptr<const Location> folder, std::string name, std::optional<Paths> images,
+  Manifest(std::shared_ptr<const Location> folder, std::string name, std::optional<PackedNames> images,
            std::vector<ColumnValues> columns, DatasetInfo info)
       : folder_(std::move(folder)),
         name_(std::move(name)),
@@ -73,19 +54,19 @@ class Manifest final : public Dataset {
 
   Status ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
     PF_CHECK(images_ && field == 0, "a manifest's first field is its only encoded one");
-    ASSIGN_OR_RETURN(const auto file, folder_->OpenFile(images_->At(id)));
+    ASSIGN_OR_RETURN(const auto file, folder_->OpenFile((*images_)[id]));
     return file->ReadAll(kMaxImageFileBytes, out);
   }
 
   std::string Describe(uint64_t id) const override {
-    if (images_) return EscapeName(folder_->FullPath(images_->At(id)));
+    if (images_) return EscapeName(folder_->FullPath((*images_)[id]));
     return EscapeName(folder_->FullPath(name_)) + "[" + std::to_string(id) + "]";
   }
 
  private:
   const std::shared_ptr<const Location> folder_;
   const std::string name_;
-  const std::optional<Paths> images_;
+  const std::optional<PackedNames> images_;
   const std::vector<ColumnValues> columns_;
   const DatasetInfo info_;
 };
@@ -122,7 +103,7 @@ class Loader {
   }
 
   DatasetInfo info;
-  std::optional<Paths> images;
+  std::optional<PackedNames> images;
   std::vector<ColumnValues> values;
 
  private:
@@ -149,6 +130,7 @@ class Loader {
       if (!more) break;
       // A column that begins here has no value in the rows before.
       while (types_.size() < cells.size()) {
+        if (table->columns()[types_.size()] == label_) label_at_ = types_.size();
         types_.emplace_back();
         if (info.samples > 0) types_.back().Add(NoValue(), 1);
       }
@@ -157,11 +139,6 @@ class Loader {
       if (cells_ > kMaxCells)
         return Fault("it has more than " + std::to_string(kMaxCells) + " values; split it");
       ++info.samples;
-      if (label_at_ == kNone) {
-        const auto found = std::ranges::find(table->columns(), label_);
-        if (found != table->columns().end())
-          label_at_ = static_cast<size_t>(found - table->columns().begin());
-      }
       if (label_at_ >= cells.size()) continue;
       if (auto* const text = std::get_if<std::string>(&cells[label_at_])) classes_.insert(std::move(*text));
       if (classes_.size() > kMaxClasses)
@@ -239,7 +216,7 @@ class Loader {
       return OkStatus();
     }
     const bool taken = std::ranges::any_of(info.fields, [&](const Field& f) { return f.spec.name == name; });
-    if (taken || name.empty() || !IsUtf8(name) || EscapeName(name) != name) {
+    if (taken || !IsFieldName(name)) {
       info.left_out.emplace_back(name, taken ? "another column gives the field of that name"
                                              : "its name must be text without control characters, quotes or "
                                                "backslashes");
@@ -287,7 +264,7 @@ class Loader {
     const auto* const path = std::get_if<std::string>(&cell);
     if (path == nullptr) return Changed();
     const std::string_view fault = FaultOfPath(*path);
-    if (!fault.empty() || !images->HasRoomFor(*path)) {
+    if (!fault.empty() || images->bytes() + path->size() > PackedNames::kMaxBytes) {
       return InvalidArgument(
           "line " + std::to_string(line) + " of " + QuotePath(file_.path()) + ": image path " +
           QuotePath(*path) + " " +
@@ -312,14 +289,14 @@ class Loader {
 };
 
 // Rows may be reordered, so it counts what each holds.
-std::string FingerprintOf(const DatasetInfo& info, const std::optional<Paths>& images,
+std::string FingerprintOf(const DatasetInfo& info, const std::optional<PackedNames>& images,
                           const std::vector<ColumnValues>& values) {
   Fingerprint fingerprint;
   fingerprint.Add("manifest").Add(info.samples).Add(uint64_t{info.fields.size()});
   for (const Field& field : info.fields) fingerprint.Add(field.spec);
   for (const std::string& name : info.classes) fingerprint.Add(name);
   for (const ColumnValues& column : values) fingerprint.Add(column.bytes());
-  for (uint64_t row = 0; images && row < info.samples; ++row) fingerprint.Add(images->At(row));
+  for (uint64_t row = 0; images && row < info.samples; ++row) fingerprint.Add((*images)[row]);
   return fingerprint.Hex();
 }
 
@@ -342,22 +319,19 @@ class Format final : public DatasetFormat {
     return QuotePath(contents.metadata);
   }
   Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
-                                              const Contents& contents,
-                                              const DatasetSpec& spec) const override {
-    Faults faults;
-    ParameterMap given = spec.options;
-    ParameterReader reader(given, "dataset", faults);
-    const ManifestOptions options{reader.Word("image", ""), reader.Word("label", "")};
+                                              const Contents& contents, const std::string& user_path,
+                                              ParameterReader& given) const override {
+    const ManifestOptions options{given.Word("image", ""), given.Word("label", "")};
     if (!contents.is_directory) {
       const std::string name = contents.path.substr(contents.path.rfind('/') + 1);
       ASSIGN_OR_RETURN(std::shared_ptr<const Location> folder, location->Parent());
-      return OpenManifest(std::move(folder), name, spec.path, options);
+      return OpenManifest(std::move(folder), name, user_path, options);
     }
     if (contents.metadata.empty()) {
       return InvalidArgument("manifest " + QuotePath(contents.path) +
                              " is a directory without a metadata.jsonl or metadata.csv; name the file");
     }
-    return OpenManifest(std::move(location), contents.metadata, spec.path, options);
+    return OpenManifest(std::move(location), contents.metadata, user_path, options);
   }
 };
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "common/base/quote.h"
+#include "server/dataset/file_kinds.h"
 #include "server/dataset/fingerprint.h"
 #include "server/dataset/formats/npy_header.h"
 #include "server/dataset/formats/registry.h"
@@ -148,7 +149,7 @@ Status AddColumn(const Location& base, std::string_view below, std::string name,
                  DatasetInfo& info) {
   ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base.OpenFile(below));
   const std::string object = "open " + QuotePath(file->path());
-  if (name.empty() || !IsUtf8(name) || EscapeName(name) != name) {
+  if (!IsFieldName(name)) {
     return InvalidArgument(
         object +
         ": the name before .npy names the field, so it must be text without control characters, quotes "
@@ -197,9 +198,9 @@ class Format final : public DatasetFormat {
     return ".npy files (such as " + QuotePath(contents.array) + ")";
   }
   Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
-                                              const Contents& contents,
-                                              const DatasetSpec& spec) const override {
-    return contents.is_directory ? OpenNpyDirectory(*location, spec.path) : OpenNpyFile(*location, spec.path);
+                                              const Contents& contents, const std::string& user_path,
+                                              ParameterReader& /*options*/) const override {
+    return contents.is_directory ? OpenNpyDirectory(*location, user_path) : OpenNpyFile(*location, user_path);
   }
 };
 

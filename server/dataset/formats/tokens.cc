@@ -227,18 +227,15 @@ class Format final : public DatasetFormat {
            ")";
   }
   Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
-                                              const Contents& contents,
-                                              const DatasetSpec& spec) const override {
+                                              const Contents& contents, const std::string& user_path,
+                                              ParameterReader& options) const override {
     if (contents.is_directory) return TokensInDirectory(contents);
-    Faults faults;
-    ParameterMap options = spec.options;
-    ParameterReader reader(options, "dataset", faults);
     TokenOptions tokens;
-    tokens.sequence_length = static_cast<uint64_t>(reader.Number("sequence_length", 0));
-    tokens.stride = static_cast<uint64_t>(reader.Number("stride", 0));
-    if (const Result<DType> dtype = DTypeFromName(reader.Word("token_dtype", "")); dtype.ok())
+    tokens.sequence_length = static_cast<uint64_t>(options.Number("sequence_length", 0));
+    tokens.stride = static_cast<uint64_t>(options.Number("stride", 0));
+    if (const Result<DType> dtype = DTypeFromName(options.Word("token_dtype", "")); dtype.ok())
       tokens.dtype = *dtype;
-    return OpenTokens(*location, spec.path, tokens);
+    return OpenTokens(*location, user_path, tokens);
   }
 };
 

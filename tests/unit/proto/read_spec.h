@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "proto/convert.h"
-#include "server/dataset/open_dataset.h"
+#include "server/rpc/open_feed_request.h"
 #include "tests/support/parameters.h"
 #include "tests/support/testing.h"
 #include "tests/support/transform_specs.h"
@@ -20,12 +20,7 @@ inline v1::FeedSpec ValidSpec() {
 }
 
 inline Result<OpenFeedArguments> Read(const v1::OpenFeedRequest& request) {
-  Faults faults;
-  OpenFeedArguments arguments = FromProto(request, faults);
-  CheckDatasetOptions(arguments.spec.dataset, faults);
-  TransformChain::Parse(arguments.spec.transforms, faults);
-  RETURN_IF_ERROR(faults.ToStatus());
-  return arguments;
+  return ReadOpenFeedRequest(request);
 }
 
 // Of a request that is nothing but the spec.

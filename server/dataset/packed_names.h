@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Many names in little memory.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pinfeed {
+
+// Purpose: a list of names that takes 4 bytes a name besides the names themselves. Threads: built by one;
+// const methods from any thread then. Invariant: ends_ ascends; name i is names_[ends_[i - 1] .. ends_[i]).
+class PackedNames {
+ public:
+  static constexpr uint64_t kMaxBytes = std::numeric_limits<uint32_t>::max();  // of all names
+
+  // Precondition: bytes() + name.size() <= kMaxBytes.
+  void Add(std::string_view name) {
+    names_ += name;
+    ends_.push_back(static_cast<uint32_t>(names_.size()));
+  }
+  uint64_t size() const { return ends_.size(); }
+  uint64_t bytes() const { return names_.size(); }
+  // Valid until the next Add.
+  std::string_view operator[](uint64_t i) const {
+    const uint32_t begin = i == 0 ? 0 : ends_[i - 1];
+    return std::string_view(names_).substr(begin, ends_[i] - begin);
+  }
+  void ShrinkToFit() {
+    names_.shrink_to_fit();
+    ends_.shrink_to_fit();
+  }
+
+ private:
+  std::string names_;
+  std::vector<uint32_t> ends_;
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request to open a feed, with everything in it checked that needs no dataset.
+#pragma once
+
+#include "common/base/result.h"
+#include "proto/convert.h"
+
+namespace pinfeed {
+
+// kInvalidArgument with every fault of the request, of its dataset's options and of its transforms.
+Result<OpenFeedArguments> ReadOpenFeedRequest(const v1::OpenFeedRequest& request);
+
+}  // namespace pinfeed
