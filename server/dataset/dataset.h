@@ -61,7 +61,7 @@ class Dataset {
 
   // Reads the file of a kEncodedImage field into `out`, which is resized (its capacity is the caller's to
   // reuse). Precondition: id < info().samples; field is a kEncodedImage field.
-  virtual Status ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const = 0;
+  virtual Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const = 0;
 
   // What a person would look for to find the sample: "train/cat/0001.jpg", "images.npy[17]".
   virtual std::string Describe(uint64_t id) const = 0;

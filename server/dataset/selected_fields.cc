@@ -22,9 +22,9 @@ class SelectedFields final : public Dataset {
     return whole_->ReadTensor(id, fields_[field], out);
   }
 
-  Status ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
+  Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
     PF_CHECK(field < fields_.size(), "field behind the last one");
-    return whole_->ReadEncoded(id, fields_[field], out);
+    return whole_->ReadBytes(id, fields_[field], out);
   }
 
   std::string Describe(uint64_t id) const override { return whole_->Describe(id); }

@@ -32,7 +32,7 @@ Status FetchedSample::ReadFields() {
   if (places.size() == fields.size()) return source_.ReadTensors(id_, places);
   for (size_t i = 0; i < fields.size(); ++i) {
     RETURN_IF_ERROR(fields[i].kind == FieldKind::kTensor ? source_.ReadTensor(id_, i, fields_[i])
-                                                         : source_.ReadEncoded(id_, i, fields_[i]));
+                                                         : source_.ReadBytes(id_, i, fields_[i]));
   }
   return OkStatus();
 }
@@ -46,7 +46,7 @@ Status FetchedSample::ReadTensor(uint64_t id, size_t field, std::span<std::byte>
   return OkStatus();
 }
 
-Status FetchedSample::ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const {
+Status FetchedSample::ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const {
   PF_CHECK(id == id_, "only the fetched sample can be read");
   RETURN_IF_ERROR(status_);
   out = fields_.at(field);

@@ -25,7 +25,7 @@ class FetchedSample final : public Dataset {
 
   const DatasetInfo& info() const override { return source_.info(); }
   Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override;
-  Status ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const override;
+  Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override;
   std::string Describe(uint64_t id) const override { return source_.Describe(id); }
 
  private:

@@ -171,7 +171,7 @@ struct SampleLoader::Program {
   Status ReadImage(const Dataset& dataset, uint64_t id, std::span<const std::span<std::byte>> places,
                    SampleScratch::Buffers& buffers) const {
     if (raw) return dataset.ReadTensor(id, *image, places[*image]);
-    if (!tensor.has_value()) return dataset.ReadEncoded(id, *image, buffers.encoded);
+    if (!tensor.has_value()) return dataset.ReadBytes(id, *image, buffers.encoded);
     const size_t bytes =
         tensor->channels * static_cast<size_t>(tensor->size.width) * static_cast<size_t>(tensor->size.height);
     if (buffers.encoded.size() < bytes + kRowSlack) buffers.encoded.resize(bytes + kRowSlack);

@@ -30,7 +30,7 @@ class ImageFolder final : public Dataset {
     return OkStatus();
   }
 
-  Status ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
+  Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
     PF_CHECK(field == kImageField, "image_folder has one encoded field");
     ASSIGN_OR_RETURN(const auto file, base_->OpenFile(index_.Path(id)));
     return file->ReadAll(kMaxImageFileBytes, out);

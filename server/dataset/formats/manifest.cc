@@ -52,7 +52,7 @@ class Manifest final : public Dataset {
     return OkStatus();
   }
 
-  Status ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
+  Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
     PF_CHECK(images_ && field == 0, "a manifest's first field is its only encoded one");
     ASSIGN_OR_RETURN(const auto file, folder_->OpenFile((*images_)[id]));
     return file->ReadAll(kMaxImageFileBytes, out);

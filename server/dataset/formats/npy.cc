@@ -130,7 +130,7 @@ class NpyDataset final : public Dataset {
     return OkStatus();
   }
 
-  Status ReadEncoded(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& /*out*/) const override {
+  Status ReadBytes(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& /*out*/) const override {
     PF_CHECK(false, "npy has no encoded field");
     return OkStatus();
   }

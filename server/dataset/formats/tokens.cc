@@ -84,7 +84,7 @@ class Tokens final : public Dataset {
     return ReadSample(id, places[0], places[1]);
   }
 
-  Status ReadEncoded(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& /*out*/) const override {
+  Status ReadBytes(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& /*out*/) const override {
     PF_CHECK(false, "tokens has no encoded field");
     return OkStatus();
   }

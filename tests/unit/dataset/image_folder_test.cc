@@ -106,9 +106,9 @@ TEST_F(ImageFolderTest, ReadsTheBytesOfEachFile) {
   Add("dog/1.png");
   ASSERT_OK_AND_ASSIGN(const auto dataset, Open());
   std::vector<std::byte> out;
-  ASSERT_OK(dataset->ReadEncoded(1, 0, out));
+  ASSERT_OK(dataset->ReadBytes(1, 0, out));
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(out.data()), out.size()), "bytes of dog/1.png");
-  ASSERT_OK(dataset->ReadEncoded(0, 0, out));
+  ASSERT_OK(dataset->ReadBytes(0, 0, out));
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(out.data()), out.size()), "bytes of cat/1.jpg");
 }
 
@@ -203,7 +203,7 @@ TEST_F(ImageFolderTest, LinksToFilesAndFoldersBelowTheRootAreFollowed) {
   EXPECT_THAT(Listing(*dataset),
               ElementsAre("0 cat/0.jpg", "0 cat/linked.jpg", "1 dog/1.jpg", "1 dog/2.jpg"));
   std::vector<std::byte> out;
-  EXPECT_OK(dataset->ReadEncoded(1, 0, out));
+  EXPECT_OK(dataset->ReadBytes(1, 0, out));
   EXPECT_EQ(out.size(), 3U);
 }
 
@@ -236,14 +236,14 @@ TEST_F(ImageFolderTest, FilesThatVanishLaterAreNamed) {
   fs::resize_file(Path("set/cat/2.jpg"), 0);
   fs::resize_file(Path("set/cat/3.jpg"), kMaxImageFileBytes + 1);  // sparse
   std::vector<std::byte> out;
-  EXPECT_THAT(dataset->ReadEncoded(0, 0, out), StatusIs(Code::kNotFound, HasSubstr(Path("set/cat/1.jpg"))));
-  EXPECT_THAT(dataset->ReadEncoded(1, 0, out),
+  EXPECT_THAT(dataset->ReadBytes(0, 0, out), StatusIs(Code::kNotFound, HasSubstr(Path("set/cat/1.jpg"))));
+  EXPECT_THAT(dataset->ReadBytes(1, 0, out),
               StatusIs(Code::kDataLoss, HasSubstr(Path("set/cat/2.jpg") + "': the file is empty")));
-  EXPECT_THAT(dataset->ReadEncoded(2, 0, out),
+  EXPECT_THAT(dataset->ReadBytes(2, 0, out),
               StatusIs(Code::kDataLoss, HasSubstr("1073741825 bytes exceed the limit of 1073741824")));
   fs::remove(Path("set/cat/1.jpg"));
   fs::create_symlink("/etc/passwd", Path("set/cat/1.jpg"));
-  EXPECT_THAT(dataset->ReadEncoded(0, 0, out),
+  EXPECT_THAT(dataset->ReadBytes(0, 0, out),
               StatusIs(Code::kPermissionDenied, HasSubstr(Path("set/cat/1.jpg"))));
 }
 
@@ -253,7 +253,7 @@ TEST_F(ImageFolderTest, StrangeNamesAreKeptAndDescribedAsText) {
   EXPECT_THAT(dataset->info().classes, ElementsAre("caf\xE9"));
   EXPECT_THAT(dataset->Describe(0), EndsWith("caf\\xe9/new\\nline.jpg"));
   std::vector<std::byte> out;
-  EXPECT_OK(dataset->ReadEncoded(0, 0, out));
+  EXPECT_OK(dataset->ReadBytes(0, 0, out));
 }
 
 TEST_F(ImageFolderTest, FingerprintFollowsNamesButNotContents) {

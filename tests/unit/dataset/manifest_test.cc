@@ -58,7 +58,7 @@ class ManifestTest : public ::testing::Test {
   }
   static std::string Image(const Dataset& dataset, uint64_t id) {
     std::vector<std::byte> bytes;
-    EXPECT_OK(dataset.ReadEncoded(id, 0, bytes));
+    EXPECT_OK(dataset.ReadBytes(id, 0, bytes));
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
   void ExpectFault(const std::string& name, const std::string& text, const std::string& words,
@@ -228,7 +228,7 @@ TEST_F(ManifestTest, FingerprintFollowsTheImagesAndTheFields) {
 TEST_F(ManifestTest, AMissingImageIsThatSamplesFault) {
   ASSERT_OK_AND_ASSIGN(const auto dataset, OpenText("t.csv", "file_name\nnone.jpg\n"));
   std::vector<std::byte> bytes;
-  EXPECT_THAT(dataset->ReadEncoded(0, 0, bytes), StatusIs(Code::kNotFound, HasSubstr("none.jpg")));
+  EXPECT_THAT(dataset->ReadBytes(0, 0, bytes), StatusIs(Code::kNotFound, HasSubstr("none.jpg")));
 }
 
 }  // namespace

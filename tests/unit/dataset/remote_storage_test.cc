@@ -47,7 +47,7 @@ class RemoteStorageTest : public ::testing::Test {
     for (size_t field = 0; field < dataset.info().fields.size(); ++field) {
       std::vector<std::byte> bytes;
       if (dataset.info().fields[field].kind == FieldKind::kEncodedImage) {
-        RETURN_IF_ERROR(dataset.ReadEncoded(1, field, bytes));
+        RETURN_IF_ERROR(dataset.ReadBytes(1, field, bytes));
       } else {
         bytes.resize(dataset.info().fields[field].spec.SampleBytes().value());
         RETURN_IF_ERROR(dataset.ReadTensor(1, field, bytes));

@@ -44,7 +44,7 @@ class MaskedDataset final : public Dataset {
     }
     return OkStatus();
   }
-  Status ReadEncoded(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& /*out*/) const override {
+  Status ReadBytes(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& /*out*/) const override {
     return Internal("there are no encoded images");
   }
   std::string Describe(uint64_t id) const override { return "sample " + std::to_string(id); }

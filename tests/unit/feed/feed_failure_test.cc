@@ -16,8 +16,8 @@ class FarNumbers final : public Dataset {
     if (id == far_) return Unavailable("read number " + std::to_string(id) + ": no answer");
     return near_.ReadTensor(id, field, out);
   }
-  Status ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
-    return near_.ReadEncoded(id, field, out);
+  Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
+    return near_.ReadBytes(id, field, out);
   }
   std::string Describe(uint64_t id) const override { return near_.Describe(id); }
 

@@ -78,8 +78,8 @@ class RemoteDataset final : public Dataset {
   Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
     return dataset_->ReadTensor(id, field, out);
   }
-  Status ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
-    return dataset_->ReadEncoded(id, field, out);
+  Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
+    return dataset_->ReadBytes(id, field, out);
   }
   std::string Describe(uint64_t id) const override { return dataset_->Describe(id); }
 

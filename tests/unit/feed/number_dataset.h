@@ -37,7 +37,7 @@ class NumberDataset final : public Dataset {
     std::fill(numbers, numbers + kNumbers, static_cast<int64_t>(id));
     return OkStatus();
   }
-  Status ReadEncoded(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& /*out*/) const override {
+  Status ReadBytes(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& /*out*/) const override {
     return Internal("numbers are no images");
   }
   std::string Describe(uint64_t id) const override { return "number " + std::to_string(id); }

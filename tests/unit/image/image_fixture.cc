@@ -102,7 +102,7 @@ Status MemoryDataset::ReadTensor(uint64_t id, size_t field, std::span<std::byte>
   return OkStatus();
 }
 
-Status MemoryDataset::ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const {
+Status MemoryDataset::ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const {
   out.assign(contents_[id][field].begin(), contents_[id][field].end());
   return OkStatus();
 }

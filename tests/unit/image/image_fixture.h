@@ -44,7 +44,7 @@ class MemoryDataset final : public Dataset {
   MemoryDataset(std::vector<Field> fields, std::vector<std::vector<std::vector<std::byte>>> contents);
   const DatasetInfo& info() const override { return info_; }
   Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override;
-  Status ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const override;
+  Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override;
   std::string Describe(uint64_t id) const override { return "memory/" + std::to_string(id); }
 
  private:

@@ -24,7 +24,7 @@ class HugeDataset final : public Dataset {
   explicit HugeDataset(const Dataset& like) : info_(like.info()) {}
   const DatasetInfo& info() const override { return info_; }
   Status ReadTensor(uint64_t, size_t, std::span<std::byte>) const override { throw std::bad_alloc(); }
-  Status ReadEncoded(uint64_t, size_t, std::vector<std::byte>&) const override { throw std::bad_alloc(); }
+  Status ReadBytes(uint64_t, size_t, std::vector<std::byte>&) const override { throw std::bad_alloc(); }
   std::string Describe(uint64_t id) const override { return "huge " + std::to_string(id); }
 
  private:
@@ -43,7 +43,7 @@ TEST(FetchedSampleTest, GivesTheBytesOfEveryField) {
     EXPECT_EQ(sample->Describe(1), "memory/1");
     for (size_t field = 0; field < fields.size(); ++field) {
       std::vector<std::byte> bytes(field < 2 ? second[field].size() : 0);
-      ASSERT_OK(field < 2 ? sample->ReadTensor(1, field, bytes) : sample->ReadEncoded(1, field, bytes));
+      ASSERT_OK(field < 2 ? sample->ReadTensor(1, field, bytes) : sample->ReadBytes(1, field, bytes));
       EXPECT_EQ(bytes, second[field]);
     }
   }
@@ -58,8 +58,8 @@ TEST(FetchedSampleTest, EveryReadGivesTheErrorOfTheFetch) {
   const auto first = FetchedSample::Fetch(cut, 0);
   const Status status = first->ReadTensor(0, 1, bytes);
   EXPECT_FALSE(status.ok());
-  EXPECT_EQ(first->ReadEncoded(0, 0, bytes).message(), status.message());
-  EXPECT_THAT(FetchedSample::Fetch(huge, 0)->ReadEncoded(0, 0, bytes),
+  EXPECT_EQ(first->ReadBytes(0, 0, bytes).message(), status.message());
+  EXPECT_THAT(FetchedSample::Fetch(huge, 0)->ReadBytes(0, 0, bytes),
               StatusIs(Code::kResourceExhausted, HasSubstr("no memory to read the sample")));
 }
 

@@ -308,9 +308,9 @@ class MemorylessDataset final : public Dataset {
     if (!image_) throw std::bad_alloc();
     return photos_->ReadTensor(id, field, out);
   }
-  Status ReadEncoded(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
+  Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
     if (image_) throw std::bad_alloc();
-    return photos_->ReadEncoded(id, field, out);
+    return photos_->ReadBytes(id, field, out);
   }
   std::string Describe(uint64_t id) const override { return photos_->Describe(id); }
 
