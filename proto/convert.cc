@@ -158,6 +158,8 @@ FeedSpec SpecFromProto(const v1::FeedSpec& in, Faults& faults) {
   out.ignore_exif_orientation = in.ignore_exif_orientation();
   out.group = in.group();
   out.fields.assign(in.fields().begin(), in.fields().end());
+  out.sample_path = in.sample_path();
+  for (const v1::PaddedField& padded : in.pad()) out.pad.push_back({padded.field(), padded.rows()});
   out.group_size = in.group_size() == 0 ? 1 : in.group_size();
   if (in.transforms_size() <= kMaxTransforms) RefuseUnknownFields(in, "", faults);
   CheckFeedSpec(out, faults);
@@ -229,6 +231,16 @@ Result<TensorPlace> FromProto(const v1::TensorPlace& place) {
       place.name(), static_cast<DType>(place.dtype()), {place.shape().begin(), place.shape().end()}};
   out.offset = place.offset();
   out.sample_bytes = place.sample_bytes();
+  if (place.lengths() != 0) out.spec.lengths = place.lengths() - 1;
+  if (place.extents() != 0) {
+    out.spec.extents = place.extents() - 1;
+    if (out.spec.shape.empty() || out.spec.shape[0] != -1)
+      return InvalidArgument("tensor " + place.name() + ": it is packed, but its first dimension is not -1");
+    out.spec.shape[0] = 1;
+    ASSIGN_OR_RETURN(const uint64_t row_bytes, out.spec.SampleBytes());
+    if (row_bytes == 0) return InvalidArgument("tensor " + place.name() + ": it is packed, of empty rows");
+    out.spec.shape[0] = static_cast<int64_t>(out.sample_bytes / row_bytes);
+  }
   ASSIGN_OR_RETURN(const uint64_t sample_bytes, out.spec.SampleBytes());
   if (sample_bytes != out.sample_bytes) {
     return InvalidArgument("tensor " + place.name() + ": sample_bytes " + std::to_string(out.sample_bytes) +
@@ -278,6 +290,8 @@ std::string DifferingFields(const FeedSpec& a, const FeedSpec& b) {
   add(a.backend == b.backend, "backend");
   add(a.ignore_exif_orientation == b.ignore_exif_orientation, "ignore_exif_orientation");
   add(a.fields == b.fields, "fields");
+  add(a.sample_path == b.sample_path, "sample_path");
+  add(a.pad == b.pad, "pad");
   return out;
 }
 

@@ -49,6 +49,11 @@ v1::TensorPlace ToProto(const TensorPlace& place) {
   out.mutable_shape()->Add(place.spec.shape.begin(), place.spec.shape.end());
   out.set_offset(place.offset);
   out.set_sample_bytes(place.sample_bytes);
+  if (place.spec.lengths) out.set_lengths(*place.spec.lengths + 1);
+  if (place.spec.extents) {
+    out.set_extents(*place.spec.extents + 1);
+    out.set_shape(0, -1);  // clients that do not know packed tensors refuse it
+  }
   return out;
 }
 

@@ -45,6 +45,7 @@
   F(cuMemcpyHtoD)                   \
   F(cuMemcpyDtoH)                   \
   F(cuMemcpyHtoDAsync)              \
+  F(cuMemcpyDtoHAsync)              \
   F(cuMemcpyDtoDAsync)              \
   F(cuMemHostRegister)              \
   F(cuMemHostUnregister)            \

@@ -34,6 +34,13 @@ struct DatasetSpec {
   bool operator==(const DatasetSpec&) const = default;
 };
 
+// A field of rows that is given padded, not packed.
+struct PaddedField {
+  std::string field;
+  uint32_t rows = 0;  // of every sample; one that has more is a bad sample
+  bool operator==(const PaddedField&) const = default;
+};
+
 struct FeedSpec {
   DatasetSpec dataset;
   uint32_t batch_size = 0;
@@ -57,6 +64,8 @@ struct FeedSpec {
   Backend backend = Backend::kAuto;
   bool ignore_exif_orientation = false;
   std::vector<std::string> fields;  // only these of the dataset's, in this order; empty: all
+  bool sample_path = false;         // adds the dataset's field "sample_path"
+  std::vector<PaddedField> pad;
   bool operator==(const FeedSpec&) const = default;
 };
 

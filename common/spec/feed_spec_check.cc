@@ -68,6 +68,13 @@ void CheckFields(const FeedSpec& spec, Faults& faults) {
   CheckFieldNames("fields", spec.fields, faults);
   CheckFieldNames("masks", spec.masks, faults);
   CheckFieldNames("fields_unchanged", spec.fields_unchanged, faults);
+  std::vector<std::string> padded;
+  for (const PaddedField& field : spec.pad) {
+    if (field.rows == 0)
+      faults.Add("pad[" + std::to_string(padded.size()) + "]", "has 0 rows; it must be at least 1");
+    padded.push_back(field.field);
+  }
+  CheckFieldNames("pad", padded, faults);
   if (spec.masks.size() > kMaxNamedFields) return;
   for (size_t i = 0; i < spec.fields_unchanged.size() && i < kMaxNamedFields; ++i) {
     if (Holds(spec.masks, spec.masks.size(), spec.fields_unchanged[i]))

@@ -78,6 +78,12 @@ Result<uint64_t> TensorSpec::SampleBytes() const {
   return bytes;
 }
 
+uint64_t TensorSpec::RowBytes() const {
+  uint64_t bytes = DTypeSize(dtype);
+  for (size_t i = 1; i < shape.size(); ++i) bytes *= static_cast<uint64_t>(shape[i]);
+  return bytes;
+}
+
 Result<BatchLayout> BatchLayout::Create(const std::vector<TensorSpec>& samples, uint32_t batch_size) {
   if (samples.empty()) return InvalidArgument("a batch needs at least one tensor");
   if (batch_size == 0) return InvalidArgument("batch_size is 0; it must be at least 1");

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,12 +19,24 @@ enum class FieldKind {
   kTensor,        // fixed dtype and shape; read into a place of exactly its size
   kEncodedImage,  // a file's bytes (JPEG, PNG, ...): decoded and transformed by the pipeline; dtype and shape
                   // are unset
+  kRagged,        // rows of a fixed dtype and shape, and of another number in each sample: texts, lists.
+                  // spec.shape[0] is the largest number of any sample
 };
 
 struct Field {
   TensorSpec spec;  // for kEncodedImage only the name counts
   FieldKind kind = FieldKind::kTensor;
+  bool on_request = false;  // not part of a sample unless it is asked for by name
 };
+
+// The field that a format gives on request if each sample is a file: its path relative to the dataset's folder,
+// as a kRagged field of bytes.
+inline constexpr std::string_view kSamplePathField = "sample_path";
+inline Field SamplePathField(size_t longest_path) {
+  return {{std::string(kSamplePathField), DType::kUint8, {static_cast<int64_t>(longest_path)}},
+          FieldKind::kRagged,
+          true};
+}
 
 struct DatasetInfo {
   std::string format;         // "image_folder", "npy", ...
@@ -59,8 +72,9 @@ class Dataset {
     return OkStatus();
   }
 
-  // Reads the file of a kEncodedImage field into `out`, which is resized (its capacity is the caller's to
-  // reuse). Precondition: id < info().samples; field is a kEncodedImage field.
+  // Reads a field whose size differs from sample to sample: the file of a kEncodedImage field, or the rows of
+  // a kRagged one. `out` is resized (its capacity is the caller's to reuse). Precondition: id < info().samples;
+  // field is of one of these kinds.
   virtual Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const = 0;
 
   // What a person would look for to find the sample: "train/cat/0001.jpg", "images.npy[17]".

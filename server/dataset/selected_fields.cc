@@ -38,9 +38,27 @@ class SelectedFields final : public Dataset {
 }  // namespace
 
 Result<std::shared_ptr<const Dataset>> SelectFields(std::shared_ptr<const Dataset> dataset,
-                                                    const std::vector<std::string>& names) {
-  if (names.empty()) return dataset;
+                                                    std::vector<std::string> names, bool sample_path) {
   DatasetInfo info = dataset->info();
+  if (names.empty()) {
+    for (const Field& field : info.fields) {
+      if (!field.on_request) names.push_back(field.spec.name);
+    }
+    if (names.size() == info.fields.size() && !sample_path) return dataset;
+  }
+  if (sample_path) {
+    const auto found = std::ranges::find_if(
+        info.fields, [](const Field& field) { return field.spec.name == kSamplePathField; });
+    if (found == info.fields.end()) {
+      return InvalidArgument("sample_path: the samples of the dataset " + QuotePath(info.path) +
+                             " are no files of their own; sample_ids tells which they are");
+    }
+    if (!found->on_request) {
+      return InvalidArgument("sample_path: the dataset " + QuotePath(info.path) +
+                             " has a field of that name of its own; leave sample_path out");
+    }
+    if (std::ranges::find(names, kSamplePathField) == names.end()) names.emplace_back(kSamplePathField);
+  }
   std::vector<size_t> fields;
   std::vector<Field> selected;
   for (const std::string& name : names) {

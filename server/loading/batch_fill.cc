@@ -19,16 +19,20 @@ PieceRequest::PieceRequest(std::shared_ptr<BatchFill> fill, std::shared_ptr<cons
       stopped_(&fill_->context_.stopped),
       first_failed_(&fill_->first_failed_) {}
 
-Status PieceRequest::Places(uint32_t begin, uint32_t end, std::vector<std::span<std::byte>>& places) const {
+Status PieceRequest::Places(uint32_t begin, uint32_t end, SamplePlaces& places) const {
   PF_CHECK(piece_.begin <= begin && begin < end && end <= piece_.end, "places are of the piece's samples");
   Arena& arena = fill_->context_.arena;
   RETURN_IF_ERROR(arena.Prepare(piece_, begin, end));
   const std::vector<TensorPlace>& tensors = arena.layout().tensors;
-  places.resize(tensors.size());
-  for (size_t t = 0; t < places.size(); ++t) {
+  std::vector<std::span<std::byte>> memory(tensors.size());
+  for (size_t t = 0; t < memory.size(); ++t) {
     const uint64_t bytes = tensors[t].sample_bytes;
-    places[t] = {arena.FillAddress(piece_, t) + (begin - piece_.begin) * bytes, bytes};
+    std::byte* const first = arena.FillAddress(piece_, t);
+    memory[t] = tensors[t].spec.extents ? std::span(first, (piece_.end - piece_.begin) * bytes)
+                                        : std::span(first + (begin - piece_.begin) * bytes, bytes);
   }
+  places =
+      SamplePlaces(std::move(memory), arena.layout(), piece_.begin, fill_->pieces_[index_].packed_rows);
   return OkStatus();
 }
 
@@ -55,8 +59,13 @@ BatchFill::BatchFill(Context& context, Owner& owner, uint32_t slot, const BatchP
       plan_(plan),
       planned_ns_(context.trace.On() ? TraceClockNs() : 0) {
   const uint32_t piece_samples = std::max(1U, context.arena.piece_samples());
-  for (uint32_t begin = 0; begin < plan.samples; begin = pieces_.back().piece.end)
-    pieces_.push_back({{slot, begin, begin + std::min(plan.samples - begin, piece_samples), 0}});
+  const std::vector<TensorPlace>& tensors = context.arena.layout().tensors;
+  const bool packed = std::ranges::any_of(tensors, [](const auto& t) { return t.spec.extents.has_value(); });
+  for (uint32_t begin = 0; begin < plan.samples; begin = pieces_.back().piece.end) {
+    PieceState& state = pieces_.emplace_back();
+    state.piece = {slot, begin, begin + std::min(plan.samples - begin, piece_samples), 0};
+    if (packed) state.packed_rows = std::vector<std::atomic<uint64_t>>(tensors.size());
+  }
   undelivered_ = pieces_.size();
 }
 
@@ -103,13 +112,16 @@ void BatchFill::DeliverFrom(size_t piece) {
       }
       next = to_deliver_++;
     }
-    Deliver(pieces_[next].piece, next + 1 == pieces_.size());
+    Deliver(pieces_[next], next + 1 == pieces_.size());
   }
 }
 
-void BatchFill::Deliver(const Piece& piece, bool last) {
+void BatchFill::Deliver(const PieceState& state, bool last) {
+  const Piece& piece = state.piece;
   SlotRange range = Compact(piece);
   range.last = last;
+  for (const std::atomic<uint64_t>& rows : state.packed_rows)
+    range.packed_rows.push_back(rows.load(std::memory_order_relaxed));
   delivered_samples_ += range.samples;
   bool deliver = false;
   if (last) {
@@ -142,7 +154,9 @@ SlotRange BatchFill::Compact(const Piece& piece) {
   if (bad.empty()) return range;
   range.samples -= static_cast<uint32_t>(bad.size());
   for (size_t t = 0; t < context_.arena.layout().tensors.size(); ++t) {
-    const uint64_t bytes = context_.arena.layout().tensors[t].sample_bytes;
+    const TensorPlace& tensor = context_.arena.layout().tensors[t];
+    if (tensor.spec.extents) continue;  // the rows stay, their extents move
+    const uint64_t bytes = tensor.sample_bytes;
     std::byte* const first = context_.arena.FillAddress(piece, t);
     uint32_t to = bad.front();
     for (uint32_t from = to, next_bad = 0; from < piece.end - piece.begin; ++from) {

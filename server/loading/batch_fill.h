@@ -77,6 +77,7 @@ class BatchFill final : public std::enable_shared_from_this<BatchFill> {
   struct PieceState {
     Piece piece;
     bool filled = false;
+    std::vector<std::atomic<uint64_t>> packed_rows;  // see SamplePlaces; of the threads that fill the piece
   };
 
   void OnBad(uint32_t index, Status why) PF_EXCLUDES(mutex_);
@@ -84,7 +85,7 @@ class BatchFill final : public std::enable_shared_from_this<BatchFill> {
   // Delivers the piece and the filled ones behind it; leaves that to the thread that delivers already, if
   // any.
   void DeliverFrom(size_t piece) PF_EXCLUDES(mutex_);
-  void Deliver(const Piece& piece, bool last) PF_EXCLUDES(mutex_);
+  void Deliver(const PieceState& state, bool last) PF_EXCLUDES(mutex_);
   // Closes the gaps that skipped samples left in the piece.
   SlotRange Compact(const Piece& piece) PF_EXCLUDES(mutex_);
   // Reports the batch's samples to the owner. Returns whether the last piece is to be delivered.

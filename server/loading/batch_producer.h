@@ -7,13 +7,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "common/base/status.h"
 #include "server/dataset/dataset.h"
 #include "server/loading/feed_share.h"
+#include "server/loading/sample_places.h"
 #include "server/memory/arena.h"
 #include "server/order/sampler.h"
 #include "server/trace/tracer.h"
@@ -45,11 +45,11 @@ class PieceRequest {
     return !stopped_->load(std::memory_order_relaxed) &&
            index <= first_failed_->load(std::memory_order_relaxed);
   }
-  // Sets `places` to where sample `begin` goes, one span a tensor; sample `i` follows i - begin spans later.
-  // Makes the memory of [begin, end) available first, which may block for a while the first time.
+  // Sets `places` to where sample `begin` goes; those behind it follow by SamplePlaces::Next. Makes the memory of
+  // [begin, end) available first, which may block for a while the first time.
   // kResourceExhausted when the host lacks that memory: nothing of the range may be written.
   // Precondition: begin() <= begin < end <= end().
-  Status Places(uint32_t begin, uint32_t end, std::vector<std::span<std::byte>>& places) const;
+  Status Places(uint32_t begin, uint32_t end, SamplePlaces& places) const;
   // Sample `index` cannot be used. The producer has filled its place with zeros if the spec wants that.
   // Precondition: begin() <= index < end().
   void Bad(uint32_t index, Status why) const;

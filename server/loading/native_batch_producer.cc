@@ -201,7 +201,7 @@ ProducerTimes NativeBatchProducer::times() const {
 
 Status NativeBatchProducer::Load(const PieceRequest& request, uint32_t begin, uint32_t end,
                                  SampleScratch& scratch, std::span<Fetched> fetched) {
-  std::vector<std::span<std::byte>> places;
+  SamplePlaces places;
   RETURN_IF_ERROR(request.Places(begin, end, places));
   SampleTimes sum;
   std::optional<WorkSpans> spans;
@@ -224,7 +224,7 @@ Status NativeBatchProducer::Load(const PieceRequest& request, uint32_t begin, ui
       if (on_bad_sample_ == OnBadSample::kZero) loader_->WriteZeros(key, places);
       request.Bad(i, std::move(status));
     }
-    for (std::span<std::byte>& place : places) place = {place.data() + place.size(), place.size()};
+    places.Next();
   }
   read_ns_.fetch_add(sum.read_ns, std::memory_order_relaxed);
   decode_ns_.fetch_add(sum.decode_ns, std::memory_order_relaxed);

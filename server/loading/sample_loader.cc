@@ -19,7 +19,9 @@ namespace {
 
 constexpr char kSampleIdName[] = "sample_id";
 constexpr char kValidName[] = "valid";
-constexpr char kMarkSuffix[] = ".mark";  // behind the image's name
+constexpr char kMarkSuffix[] = ".mark";        // behind the image's name
+constexpr char kExtentsSuffix[] = ".extents";  // behind a packed field's
+constexpr char kLengthSuffix[] = "_length";    // behind a padded field's
 // Buffers that one giant sample made larger than this are given back after it.
 constexpr size_t kKeptBytes = size_t{64} << 20;
 
@@ -44,10 +46,23 @@ Result<ImageView> ToRgb(const TensorImage& image, const uint8_t* tensor, ImageBu
   return ImageView{out, image.size.width, image.size.height, stride};
 }
 
+// Appends a fault for each field of spec.pad that cannot be padded.
+void CheckPadded(const std::vector<Field>& fields, const FeedSpec& spec, std::vector<std::string>& faults) {
+  for (const PaddedField& padded : spec.pad) {
+    const auto found = std::ranges::find_if(fields, [&](const Field& f) { return f.spec.name == padded.field; });
+    if (found == fields.end()) {
+      faults.push_back("pad: a sample has no field '" + padded.field + "'");
+    } else if (found->kind != FieldKind::kRagged) {
+      faults.push_back("pad: field '" + padded.field +
+                       "' is not of rows whose number differs from sample to sample, so there is nothing to pad");
+    }
+  }
+}
+
 }  // namespace
 
 struct SampleScratch::Buffers {
-  std::vector<std::byte> encoded;  // a file, or a tensor to be seen as an image, or a mask
+  std::vector<std::byte> encoded;  // a file, rows, a tensor to be seen as an image, or a mask
   ImageDecoder decoder;
   ImageBuffer widened;
   GeometryPlan plan;
@@ -74,11 +89,12 @@ struct SampleLoader::Program {
   std::optional<DeferredPixelOps> tail;
   bool raw = false;  // the tensor's pixels go into the slot as they are: only the tail changes them
   uint64_t seed = 0;
-  bool sample_ids = false;
-  bool valid = false;
+  bool ragged = false;              // there are fields of rows
+  std::optional<size_t> sample_id;  // their tensors
+  std::optional<size_t> valid;
   bool oriented = true;  // see ImageDecoder::Open
 
-  Status LoadImage(const Dataset& dataset, const SampleKey& key, std::span<const std::span<std::byte>> places,
+  Status LoadImage(const Dataset& dataset, const SampleKey& key, const SamplePlaces& places,
                    SampleScratch::Buffers& buffers, SampleTimes& times) const {
     const uint64_t start = TraceClockNs();
     Status status = ReadImage(dataset, key.id, places, buffers);
@@ -116,14 +132,33 @@ struct SampleLoader::Program {
     return OkStatus();
   }
 
-  // The tensors that are made, not read; they lie behind those of the dataset's `fields`.
-  void WriteOwn(const SampleKey& key, bool good, size_t fields,
-                std::span<const std::span<std::byte>> places) const {
-    if (sample_ids) {
-      const auto id = static_cast<int64_t>(key.id);
-      std::memcpy(places[fields++].data(), &id, sizeof id);
+  // `output`: of the field.
+  Status LoadRows(const Dataset& dataset, uint64_t id, size_t field, const TensorSpec& output,
+                  const SamplePlaces& places, SampleScratch::Buffers& buffers, SampleTimes& times) const {
+    const uint64_t start = TraceClockNs();
+    Status status = dataset.ReadBytes(id, field, buffers.encoded);
+    times.Read(start, TraceClockNs());
+    if (!status.ok()) return status;
+    const std::vector<std::byte>& rows = buffers.encoded;
+    if (output.extents) return places.Pack(field, rows);
+    const std::span<std::byte> place = places[field];
+    const auto count = static_cast<int64_t>(rows.size() / output.RowBytes());
+    if (rows.size() > place.size()) {
+      return InvalidArgument("field '" + output.name + "' has " + std::to_string(count) + " rows, and pad " +
+                             std::to_string(output.shape[0]) +
+                             ": give pad more rows, or leave it out to get the field packed");
     }
-    if (valid) places[fields].front() = std::byte{good};
+    std::ranges::copy(rows, place.begin());
+    std::ranges::fill(place.subspan(rows.size()), std::byte{0});
+    std::memcpy(places[*output.lengths].data(), &count, sizeof count);
+    return OkStatus();
+  }
+
+  // The tensors that are made, not read.
+  void WriteOwn(const SampleKey& key, bool good, const SamplePlaces& places) const {
+    const auto id = static_cast<int64_t>(key.id);
+    if (sample_id) std::memcpy(places[*sample_id].data(), &id, sizeof id);
+    if (valid) places[*valid].front() = std::byte{good};
   }
 
   // Changes `outputs` to what the slot gets: uint8 pixels, a mark. Precondition: there is an image.
@@ -161,14 +196,14 @@ struct SampleLoader::Program {
     tail = std::move(left);
   }
 
-  void WriteMark(ImageMark mark, std::span<const std::span<std::byte>> places) const {
+  void WriteMark(ImageMark mark, const SamplePlaces& places) const {
     if (tail.has_value() && tail->mark.has_value())
       places[*tail->mark].front() = static_cast<std::byte>(mark);
   }
 
  private:
   // Into its place if it is raw, else into the buffers.
-  Status ReadImage(const Dataset& dataset, uint64_t id, std::span<const std::span<std::byte>> places,
+  Status ReadImage(const Dataset& dataset, uint64_t id, const SamplePlaces& places,
                    SampleScratch::Buffers& buffers) const {
     if (raw) return dataset.ReadTensor(id, *image, places[*image]);
     if (!tensor.has_value()) return dataset.ReadBytes(id, *image, buffers.encoded);
@@ -177,7 +212,7 @@ struct SampleLoader::Program {
     if (buffers.encoded.size() < bytes + kRowSlack) buffers.encoded.resize(bytes + kRowSlack);
     return dataset.ReadTensor(id, *image, std::span(buffers.encoded).first(bytes));
   }
-  Status Transformed(const SampleKey& key, std::span<const std::span<std::byte>> places,
+  Status Transformed(const SampleKey& key, const SamplePlaces& places,
                      SampleScratch::Buffers& buffers) const {
     ImageSize size;
     if (tensor.has_value()) {
@@ -221,8 +256,6 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
   const std::vector<Field>& fields = dataset->info().fields;
   auto program = std::make_unique<Program>();
   program->seed = spec.seed;
-  program->sample_ids = spec.sample_ids;
-  program->valid = spec.valid;
   program->oriented = !spec.ignore_exif_orientation;
   Faults spec_faults;
   std::vector<TransformSpec> transforms = spec.transforms;
@@ -257,15 +290,24 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
     outputs[mask.field].shape[mask.height_axis] = outcome.height;
     outputs[mask.field].shape[mask.height_axis + 1] = outcome.width;
   }
-  const auto add = [&](const char* option, const char* name, DType dtype) {
+  const auto add = [&](const char* option, const std::string& name, DType dtype) {
     if (std::any_of(fields.begin(), fields.end(), [&](const Field& f) { return f.spec.name == name; })) {
       faults.push_back(std::string(option) + ": the dataset has a field '" + name + "' of its own; leave " +
                        option + " out, or rename the field");
     }
     outputs.push_back({name, dtype, {}});
+    return outputs.size() - 1;
   };
-  if (spec.sample_ids) add("sample_ids", kSampleIdName, DType::kInt64);
-  if (spec.valid) add("valid", kValidName, DType::kBool);
+  CheckPadded(fields, spec, faults);
+  for (size_t i = 0; i < fields.size(); ++i) {
+    const auto padded = std::ranges::find(spec.pad, fields[i].spec.name, &PaddedField::field);
+    program->ragged |= fields[i].kind == FieldKind::kRagged;
+    if (padded == spec.pad.end() || fields[i].kind != FieldKind::kRagged) continue;
+    outputs[i].shape[0] = padded->rows;
+    outputs[i].lengths = static_cast<uint32_t>(add("pad", padded->field + kLengthSuffix, DType::kInt64));
+  }
+  if (spec.sample_ids) program->sample_id = add("sample_ids", kSampleIdName, DType::kInt64);
+  if (spec.valid) program->valid = add("valid", kValidName, DType::kBool);
   if (!faults.empty()) {
     std::string text;
     for (const std::string& fault : faults) text += (text.empty() ? "" : "\n") + fault;
@@ -278,25 +320,35 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
       program->pointwise.emplace(program->transforms, outcome.channels, spec.image_layout);
     }
   }
+  for (size_t i = 0; i < fields.size(); ++i) {
+    if (fields[i].kind != FieldKind::kRagged || outputs[i].lengths) continue;
+    outputs[i].extents = static_cast<uint32_t>(outputs.size());
+    outputs.push_back({outputs[i].name + kExtentsSuffix, DType::kInt64, {2}});
+  }
   return std::unique_ptr<SampleLoader>(
       new SampleLoader(std::move(dataset), std::move(program), std::move(outputs)));
 }
 
 Status SampleLoader::LoadFields(const Dataset& source, const SampleKey& key,
-                                std::span<const std::span<std::byte>> places, SampleScratch& scratch,
+                                const SamplePlaces& places, SampleScratch& scratch,
                                 SampleTimes& times) const {
   const Program& program = *program_;
-  const size_t fields = source.info().fields.size();
+  const std::vector<Field>& fields = source.info().fields;
   Status status;
-  if (!program.image.has_value()) {
+  if (!program.image.has_value() && !program.ragged) {
     const uint64_t start = TraceClockNs();
-    status = source.ReadTensors(key.id, places.first(fields));
+    status = source.ReadTensors(key.id, places.First(fields.size()));
     times.Read(start, TraceClockNs());
     return status;
   }
-  RETURN_IF_ERROR(program.LoadImage(source, key, places, scratch.buffers(), times));
-  for (size_t i = 0; i < fields && status.ok(); ++i) {
+  if (program.image.has_value())
+    RETURN_IF_ERROR(program.LoadImage(source, key, places, scratch.buffers(), times));
+  for (size_t i = 0; i < fields.size() && status.ok(); ++i) {
     if (i == program.image) continue;
+    if (fields[i].kind == FieldKind::kRagged) {
+      status = program.LoadRows(source, key.id, i, outputs_[i], places, scratch.buffers(), times);
+      continue;
+    }
     if (!program.masks.empty() && program.masks[i]) {
       status = program.LoadMask(source, key.id, *program.masks[i], places[i], scratch.buffers(), times);
       continue;
@@ -309,7 +361,7 @@ Status SampleLoader::LoadFields(const Dataset& source, const SampleKey& key,
 }
 
 Status SampleLoader::LoadFrom(const Dataset& source, const SampleKey& key,
-                              std::span<const std::span<std::byte>> places, SampleScratch& scratch,
+                              const SamplePlaces& places, SampleScratch& scratch,
                               SampleTimes& times) const {
   Status status;
   try {
@@ -325,14 +377,14 @@ Status SampleLoader::LoadFrom(const Dataset& source, const SampleKey& key,
     const std::string name = dataset_->Describe(key.id);
     return status.message().find(name) == std::string::npos ? status.WithContext(name) : status;
   }
-  program_->WriteOwn(key, true, dataset_->info().fields.size(), places);
+  program_->WriteOwn(key, true, places);
   return OkStatus();
 }
 
-void SampleLoader::WriteZeros(const SampleKey& key, std::span<const std::span<std::byte>> places) const {
-  for (const std::span<std::byte>& place : places) std::fill(place.begin(), place.end(), std::byte{0});
+void SampleLoader::WriteZeros(const SampleKey& key, const SamplePlaces& places) const {
+  places.WriteZeros();
   program_->WriteMark(ImageMark::kZero, places);
-  program_->WriteOwn(key, false, dataset_->info().fields.size(), places);
+  program_->WriteOwn(key, false, places);
 }
 
 }  // namespace pinfeed

@@ -15,6 +15,7 @@
 #include "common/base/result.h"
 #include "common/spec/feed_spec.h"
 #include "server/dataset/dataset.h"
+#include "server/loading/sample_places.h"
 #include "server/trace/tracer.h"
 #include "server/transform/deferred_pixel_ops.h"
 
@@ -96,9 +97,9 @@ class SampleLoader {
                                                       PixelOpsAt tail_at = PixelOpsAt::kWorker);
   ~SampleLoader();
 
-  // The tensors of one sample, in output order: the dataset's fields after the transforms, then "sample_id"
-  // and "valid" if the spec asks for them, then the mark of PixelOpsAt::kClient (an ImageMark) if there is
-  // one.
+  // The tensors of one sample, in output order: the dataset's fields after the transforms; "<field>_length" of
+  // each padded one; "sample_id" and "valid" if the spec asks for them. Behind them what clients use and do not
+  // show: the mark of PixelOpsAt::kClient (an ImageMark) if there is one, "<field>.extents" of each packed field.
   const std::vector<TensorSpec>& outputs() const { return outputs_; }
   const Dataset& dataset() const { return *dataset_; }
   // Whether samples only have to be read, straight into their places: nothing is decoded or transformed.
@@ -106,24 +107,24 @@ class SampleLoader {
   // Of PixelOpsAt::kClient, when there is something left to do to the images.
   const std::optional<DeferredPixelOps>& tail() const;
 
-  // Precondition: places[t].size() == outputs()[t].SampleBytes() for every t; key.id < samples of the
-  // dataset.
-  Status Load(const SampleKey& key, std::span<const std::span<std::byte>> places, SampleScratch& scratch,
+  // Precondition: places[t].size() == outputs()[t].SampleBytes() for every t that is not packed; key.id <
+  // samples of the dataset.
+  Status Load(const SampleKey& key, const SamplePlaces& places, SampleScratch& scratch,
               SampleTimes& times) const {
     return LoadFrom(*dataset_, key, places, scratch, times);
   }
   // The same from `source`, which has the fields of dataset() and this one of its samples.
-  Status LoadFrom(const Dataset& source, const SampleKey& key, std::span<const std::span<std::byte>> places,
+  Status LoadFrom(const Dataset& source, const SampleKey& key, const SamplePlaces& places,
                   SampleScratch& scratch, SampleTimes& times) const;
 
   // Fills the places of a bad sample as on_bad_sample = zero wants it: all zeros, "valid" too, whichever
   // field could not be read; only "sample_id" tells which sample it is.
-  void WriteZeros(const SampleKey& key, std::span<const std::span<std::byte>> places) const;
+  void WriteZeros(const SampleKey& key, const SamplePlaces& places) const;
 
  private:
   struct Program;  // the compiled transforms
-  // All but the sample id. Throws std::bad_alloc.
-  Status LoadFields(const Dataset& source, const SampleKey& key, std::span<const std::span<std::byte>> places,
+  // The dataset's fields. Throws std::bad_alloc.
+  Status LoadFields(const Dataset& source, const SampleKey& key, const SamplePlaces& places,
                     SampleScratch& scratch, SampleTimes& times) const;
   SampleLoader(std::shared_ptr<const Dataset> dataset, std::unique_ptr<Program> program,
                std::vector<TensorSpec> outputs);

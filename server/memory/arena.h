@@ -48,6 +48,8 @@ struct SlotRange {
   uint32_t first = 0;    // slot index of the piece's first sample
   uint32_t samples = 0;  // number of samples, from the piece's first
   bool last = false;     // whether this is the batch's last piece
+  // By tensor: rows that the piece has of a packed one, from the piece's first byte. Empty: none is packed.
+  std::vector<uint64_t> packed_rows = {};
 };
 
 // Purpose: the memory of the slots, independent of its kind. Owns the memory.
@@ -68,7 +70,8 @@ class Arena {
   // Deliver or Return releases the memory. Any thread; does not block.
   virtual bool Take(Piece* /*piece*/) { return true; }
   virtual void Return(const Piece& /*piece*/) {}
-  // The host memory to fill with the piece's samples of that tensor, stored without gaps. Preconditions:
+  // The host memory to fill with the piece's samples of that tensor, stored without gaps; a packed tensor's rows
+  // in any order. Preconditions:
   // piece.slot < slot_count(); Take assigned memory to the piece; Prepare succeeded for the samples that are
   // touched.
   virtual std::byte* FillAddress(const Piece& piece, size_t tensor) = 0;

@@ -56,9 +56,13 @@ Status HostArena::Prepare(const Piece& piece, uint32_t begin, uint32_t end) {
   const Status claimed = Claim(piece.slot);
   if (!claimed.ok()) return claimed.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
   for (size_t t = 0; t < layout().tensors.size(); ++t) {
-    const uint64_t bytes = layout().tensors[t].sample_bytes;
+    const TensorPlace& place = layout().tensors[t];
+    const bool packed = place.spec.extents.has_value();  // a sample's rows may come anywhere in the piece
+    const uint32_t first = packed ? piece.begin : begin;
+    const uint32_t last = packed ? piece.end : end;
     const Status populated =
-        PopulateForWriting(FillAddress(piece, t) + (begin - piece.begin) * bytes, (end - begin) * bytes);
+        PopulateForWriting(FillAddress(piece, t) + (first - piece.begin) * place.sample_bytes,
+                           (last - first) * place.sample_bytes);
     if (populated.code() == Code::kInvalidArgument) return AllocateSlot(piece.slot);
     if (!populated.ok()) return populated.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
   }

@@ -166,11 +166,13 @@ void FillDataset(const DatasetInfo& info, v1::ListDatasetsResponse::Dataset& out
   out.set_samples(info.samples);
   out.set_fingerprint(info.fingerprint);
   for (const Field& field : info.fields) {
+    if (field.on_request) continue;
     v1::TensorPlace& place = *out.add_fields();
     place.set_name(Utf8(field.spec.name));
     // The decoder's output for an encoded image, whose size is known only then.
     const bool encoded = field.kind == FieldKind::kEncodedImage;
-    const std::vector<int64_t> shape = encoded ? std::vector<int64_t>{-1, -1, 3} : field.spec.shape;
+    std::vector<int64_t> shape = encoded ? std::vector<int64_t>{-1, -1, 3} : field.spec.shape;
+    if (field.kind == FieldKind::kRagged) shape[0] = -1;
     place.set_dtype(static_cast<v1::DType>(encoded ? DType::kUint8 : field.spec.dtype));
     place.mutable_shape()->Add(shape.begin(), shape.end());
   }

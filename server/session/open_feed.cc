@@ -144,7 +144,7 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
                                                    std::shared_ptr<const Dataset> dataset) const {
   const FeedSpec& spec = arguments.spec;
   if (dataset->info().remote) RETURN_IF_ERROR(StartThreads(parts_.readers));
-  ASSIGN_OR_RETURN(dataset, SelectFields(std::move(dataset), spec.fields));
+  ASSIGN_OR_RETURN(dataset, SelectFields(std::move(dataset), spec.fields, spec.sample_path));
   ASSIGN_OR_RETURN(const Sampler sampler, Sampler::Create(spec, dataset->info().samples));
   const PixelOpsAt tail = backend == Backend::kHost ? PixelOpsAt::kWorker : PixelOpsAt::kClient;
   ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader,

@@ -12,6 +12,7 @@ namespace {
 
 constexpr size_t kImageField = 0;
 constexpr size_t kLabelField = 1;
+constexpr size_t kPathField = 2;
 
 // Purpose: the Dataset of an image folder. Owns: the root's descriptor and the index; files are opened for
 // each read, so that a million of them need no million descriptors. Threads and errors: as Dataset says.
@@ -31,6 +32,12 @@ class ImageFolder final : public Dataset {
   }
 
   Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
+    if (field == kPathField) {
+      const std::string path = index_.Path(id);
+      const std::span<const std::byte> bytes = std::as_bytes(std::span(path));
+      out.assign(bytes.begin(), bytes.end());
+      return OkStatus();
+    }
     PF_CHECK(field == kImageField, "image_folder has one encoded field");
     ASSIGN_OR_RETURN(const auto file, base_->OpenFile(index_.Path(id)));
     return file->ReadAll(kMaxImageFileBytes, out);
@@ -79,7 +86,8 @@ Result<std::shared_ptr<const Dataset>> OpenImageFolder(std::shared_ptr<const Loc
   info.samples = index.samples();
   info.fingerprint = index.FingerprintHex();
   info.fields = {{{"image", DType::kUnspecified, {}}, FieldKind::kEncodedImage},
-                 {{"label", DType::kInt64, {}}, FieldKind::kTensor}};
+                 {{"label", DType::kInt64, {}}, FieldKind::kTensor},
+                 SamplePathField(index.longest_path())};
   info.classes = index.classes();
   info.remote = base->remote();
   return std::shared_ptr<const Dataset>(

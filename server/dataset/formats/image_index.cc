@@ -177,6 +177,7 @@ Status ImageIndex::AddDirectory(const Location& base, std::string path, uint32_t
   for (const std::string& name : names) {
     if (names_.bytes() + name.size() > PackedNames::kMaxBytes) return TooLarge(base);
     names_.Add(name);
+    longest_path_ = std::max(longest_path_, path.size() + 1 + name.size());
   }
   directories_.push_back({std::move(path), label, names_.size()});
   return OkStatus();

@@ -24,6 +24,7 @@ class ImageIndex {
   const std::vector<std::string>& classes() const { return classes_; }  // raw names, by label
   uint32_t Label(uint64_t id) const { return DirectoryOf(id).label; }
   std::string Path(uint64_t id) const;  // relative to the dataset: "cat/0001.jpg"
+  size_t longest_path() const { return longest_path_; }
   std::string FingerprintHex() const;
 
  private:
@@ -40,6 +41,7 @@ class ImageIndex {
   std::vector<std::string> classes_;
   std::vector<Directory> directories_;  // those that hold images, in order
   PackedNames names_;                   // of the files, by sample
+  size_t longest_path_ = 0;             // in bytes
 };
 
 }  // namespace pinfeed

@@ -44,18 +44,22 @@ class Manifest final : public Dataset {
   const DatasetInfo& info() const override { return info_; }
 
   Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
-    const size_t column = field - (images_ ? 1 : 0);  // the image is the first field
-    PF_CHECK(id < info_.samples && column < columns_.size(), "sample or field behind the end of the dataset");
-    const std::span<const std::byte> value = columns_[column].At(id);
+    const std::span<const std::byte> value = Value(id, field);
     PF_CHECK(out.size() == value.size(), "the place has another size than the sample");
     std::memcpy(out.data(), value.data(), value.size());
     return OkStatus();
   }
 
   Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
-    PF_CHECK(images_ && field == 0, "a manifest's first field is its only encoded one");
-    ASSIGN_OR_RETURN(const auto file, folder_->OpenFile((*images_)[id]));
-    return file->ReadAll(kMaxImageFileBytes, out);
+    if (images_ && field == 0) {
+      ASSIGN_OR_RETURN(const auto file, folder_->OpenFile((*images_)[id]));
+      return file->ReadAll(kMaxImageFileBytes, out);
+    }
+    const bool is_path = images_ && info_.fields[field].on_request;
+    const std::span<const std::byte> value =
+        is_path ? std::as_bytes(std::span((*images_)[id])) : Value(id, field);
+    out.assign(value.begin(), value.end());
+    return OkStatus();
   }
 
   std::string Describe(uint64_t id) const override {
@@ -64,6 +68,13 @@ class Manifest final : public Dataset {
   }
 
  private:
+  // The image is the first field, and has no column.
+  std::span<const std::byte> Value(uint64_t id, size_t field) const {
+    const size_t column = field - (images_ ? 1 : 0);
+    PF_CHECK(id < info_.samples && column < columns_.size(), "sample or field behind the end of the dataset");
+    return columns_[column].At(id);
+  }
+
   const std::shared_ptr<const Location> folder_;
   const std::string name_;
   const std::optional<PackedNames> images_;
@@ -168,10 +179,17 @@ class Loader {
     for (size_t i = 0; i < columns_.size(); ++i) {
       if (i != image_at_ && i != label_at_) RETURN_IF_ERROR(ChooseOther(i));
     }
-    if (info.fields.empty()) {
-      return Fault("no column holds numbers, and none is named as the images' paths: set image to one of " +
+    if (info.fields.empty())
+      return Fault("no column can be a field, and none is named as the images' paths: set image to one of " +
                    Listed());
+    const auto is_tensor = [](const Field& field) { return field.kind == FieldKind::kTensor; };
+    for (size_t i = 0; !images && i < columns_.size(); ++i) {
+      if (types_[i].names_images() && std::ranges::none_of(info.fields, is_tensor))
+        return Fault("the column " + QuotePath(columns_[i]) + " names images, but they would not be read: set "
+                     "image to it");
     }
+    if (images && std::ranges::find(columns_, kSamplePathField) == columns_.end())
+      info.fields.push_back(SamplePathField(types_[image_at_].longest()));
     return OkStatus();
   }
 
@@ -182,13 +200,13 @@ class Loader {
       info.classes = {classes_.begin(), classes_.end()};
       SortByName(info.classes);
       for (size_t i = 0; i < info.classes.size(); ++i) class_of_[info.classes[i]] = static_cast<int64_t>(i);
-      return Add(label_at_, TensorSpec{std::string(kLabelField), DType::kInt64, {}});
+      return Add(label_at_, Field{{std::string(kLabelField), DType::kInt64, {}}});
     }
-    std::optional<TensorSpec> spec = type.tensor();
-    if (!spec)
+    std::optional<Field> field = type.field();
+    if (!field)
       return Fault("the column " + QuotePath(columns_[label_at_]) + " cannot be a label: " + type.why());
-    spec->name = kLabelField;
-    return Add(label_at_, *std::move(spec));
+    field->spec.name = kLabelField;
+    return Add(label_at_, *std::move(field));
   }
 
   // Texts such as "10", " 9" or "+8" would be numbered in the order of texts, not by what they say.
@@ -210,8 +228,8 @@ class Loader {
 
   Status ChooseOther(size_t column) {
     const std::string& name = columns_[column];
-    std::optional<TensorSpec> spec = types_[column].tensor();
-    if (!spec) {
+    std::optional<Field> field = types_[column].field();
+    if (!field) {
       info.left_out.emplace_back(name, types_[column].why());
       return OkStatus();
     }
@@ -222,14 +240,14 @@ class Loader {
                                                "backslashes");
       return OkStatus();
     }
-    spec->name = name;
-    return Add(column, *std::move(spec));
+    field->spec.name = name;
+    return Add(column, *std::move(field));
   }
 
-  Status Add(size_t column, TensorSpec spec) {
-    RETURN_IF_ERROR(spec.SampleBytes().status());
-    info.fields.push_back({spec, FieldKind::kTensor});
-    values.emplace_back(std::move(spec));
+  Status Add(size_t column, Field field) {
+    RETURN_IF_ERROR(field.spec.SampleBytes().status());
+    info.fields.push_back(field);
+    values.emplace_back(std::move(field));
     column_of_.push_back(column);
     return OkStatus();
   }
@@ -247,9 +265,10 @@ class Loader {
       if (images) RETURN_IF_ERROR(AddImage(cells[image_at_], table->line()));
       for (size_t i = 0; i < values.size(); ++i) {
         const Cell& cell = cells[column_of_[i]];
-        if (const auto* const text = std::get_if<std::string>(&cell)) {
+        const auto* const text = std::get_if<std::string>(&cell);
+        if (text != nullptr && column_of_[i] == label_at_) {
           const auto found = class_of_.find(*text);
-          if (column_of_[i] != label_at_ || found == class_of_.end()) return Changed();
+          if (found == class_of_.end()) return Changed();
           values[i].AddInteger(found->second);
           continue;
         }
@@ -292,10 +311,14 @@ class Loader {
 std::string FingerprintOf(const DatasetInfo& info, const std::optional<PackedNames>& images,
                           const std::vector<ColumnValues>& values) {
   Fingerprint fingerprint;
-  fingerprint.Add("manifest").Add(info.samples).Add(uint64_t{info.fields.size()});
-  for (const Field& field : info.fields) fingerprint.Add(field.spec);
+  const auto on_request = std::ranges::count_if(info.fields, &Field::on_request);
+  fingerprint.Add("manifest").Add(info.samples);
+  fingerprint.Add(static_cast<uint64_t>(info.fields.size()) - static_cast<uint64_t>(on_request));
+  for (const Field& field : info.fields) {
+    if (!field.on_request) fingerprint.Add(field.spec);
+  }
   for (const std::string& name : info.classes) fingerprint.Add(name);
-  for (const ColumnValues& column : values) fingerprint.Add(column.bytes());
+  for (const ColumnValues& column : values) fingerprint.Add(column.bytes()).Add(column.ends());
   for (uint64_t row = 0; images && row < info.samples; ++row) fingerprint.Add((*images)[row]);
   return fingerprint.Hex();
 }

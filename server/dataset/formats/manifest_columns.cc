@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/dataset/formats/manifest_columns.h"
 
+#include <algorithm>
 #include <iterator>
 #include <type_traits>
+
+#include "server/dataset/file_kinds.h"
 
 namespace pinfeed {
 
@@ -37,32 +40,39 @@ void ColumnType::Add(const Cell& cell, uint64_t line) {
   size_t length = 0;
   if (const auto* const integers = std::get_if<std::vector<int64_t>>(&cell)) length = integers->size();
   if (const auto* const reals = std::get_if<std::vector<double>>(&cell)) length = reals->size();
-  if (kind_ != Kind::kUnknown && length != length_)
-    return fail("has a list of another length for it than the lines before");
+  if (const auto* const text = std::get_if<std::string>(&cell)) {
+    length = text->size();
+    names_images_ &= IsNamedAsImage(*text);
+  }
   kind_ = *common;
-  length_ = length;
+  shortest_ = std::min(shortest_, length);
+  longest_ = std::max(longest_, length);
 }
 
-std::optional<TensorSpec> ColumnType::tensor() const {
-  const std::vector<int64_t> list = {static_cast<int64_t>(length_)};
+std::optional<Field> ColumnType::field() const {
+  const std::vector<int64_t> list = {static_cast<int64_t>(longest_)};
+  const FieldKind kind = shortest_ == longest_ ? FieldKind::kTensor : FieldKind::kRagged;
   switch (kind_) {
     case Kind::kBool:
-      return TensorSpec{"", DType::kBool, {}};
+      return Field{{"", DType::kBool, {}}};
     case Kind::kInteger:
-      return TensorSpec{"", DType::kInt64, {}};
+      return Field{{"", DType::kInt64, {}}};
     case Kind::kReal:
-      return TensorSpec{"", DType::kFloat64, {}};
+      return Field{{"", DType::kFloat64, {}}};
+    case Kind::kText:
+      return Field{{"", DType::kUint8, list}, FieldKind::kRagged};
     case Kind::kIntegers:
-      return TensorSpec{"", DType::kInt64, list};
+      if (longest_ == 0) return std::nullopt;
+      return Field{{"", DType::kInt64, list}, kind};
     case Kind::kReals:
-      return TensorSpec{"", DType::kFloat64, list};
+      return Field{{"", DType::kFloat64, list}, kind};
     default:
       return std::nullopt;
   }
 }
 
 std::string ColumnType::why() const {
-  return is_text() ? "it holds text" : problem_;
+  return kind_ == Kind::kIntegers ? "all its lists are empty" : problem_;
 }
 
 template <typename T>
@@ -94,12 +104,26 @@ void ColumnValues::Add(const Cell& cell) {
     for (const int64_t value : *integers) add(value);
   } else if (const auto* const reals = std::get_if<std::vector<double>>(&cell)) {
     for (const double value : *reals) add(value);
+  } else if (const auto* const text = std::get_if<std::string>(&cell)) {
+    const std::span<const std::byte> value = std::as_bytes(std::span(*text));
+    if (spec_.dtype == DType::kUint8) bytes_.insert(bytes_.end(), value.begin(), value.end());
   }
-  if (bytes_.size() - before != row_bytes_) bytes_.resize(before);
+  const size_t added = bytes_.size() - before;
+  const bool is_list = std::holds_alternative<std::vector<double>>(cell)
+                           ? spec_.dtype == DType::kFloat64
+                           : std::holds_alternative<std::vector<int64_t>>(cell) && spec_.dtype != DType::kUint8;
+  const bool is_text = std::holds_alternative<std::string>(cell) && spec_.dtype == DType::kUint8;
+  if (ragged_ ? added > max_bytes_ || !(is_list || is_text) : added != max_bytes_) {
+    bytes_.resize(before);
+  } else if (ragged_) {
+    ends_.push_back(static_cast<uint32_t>(bytes_.size()));
+  }
 }
 
 std::span<const std::byte> ColumnValues::At(uint64_t row) const {
-  return std::span(bytes_).subspan(row * row_bytes_, row_bytes_);
+  if (!ragged_) return std::span(bytes_).subspan(row * max_bytes_, max_bytes_);
+  const size_t begin = row == 0 ? 0 : ends_[row - 1];
+  return std::span(bytes_).subspan(begin, ends_[row] - begin);
 }
 
 }  // namespace pinfeed

@@ -121,7 +121,7 @@ class JsonLines final : public TableReader {
     const auto number = [](const nlohmann::json& item) {
       return FitsInteger(item) || item.is_number_float();
     };
-    if (!value.is_array() || value.empty() || !std::all_of(value.begin(), value.end(), number))
+    if (!value.is_array() || !std::all_of(value.begin(), value.end(), number))
       return NoValue{.missing = false};
     if (std::all_of(value.begin(), value.end(), FitsInteger)) return value.get<std::vector<int64_t>>();
     return value.get<std::vector<double>>();

@@ -21,7 +21,7 @@ inline constexpr size_t kMaxColumns = 1024;
 // A cell without a usable value.
 struct NoValue {
   // True: the row has no value here: null, an absent key, or an empty cell without quotes. False: JSON has a
-  // value of an unsupported kind: an object, an empty list, a list of anything but numbers, or an integer
+  // value of an unsupported kind: an object, a list of anything but numbers, or an integer
   // from 2^63 to 2^64 - 1.
   bool missing = true;
 };

@@ -125,16 +125,23 @@ std::byte* StagingMemory::FillAddress(const Piece& piece, size_t tensor) const {
   return SmallTensors(piece.slot) + place.offset + piece.begin * layout_.tensors[tensor].sample_bytes;
 }
 
+uint64_t StagingMemory::PackedBytes(const Piece& piece, const SlotRange& range, size_t tensor) const {
+  const TensorPlace& place = layout_.tensors[tensor];
+  const uint64_t memory = (piece.end - piece.begin) * place.sample_bytes;
+  return std::min(memory, range.packed_rows[tensor] * place.spec.RowBytes());
+}
+
 std::vector<StagedCopy> StagingMemory::Copies(const Piece& piece, const SlotRange& range) const {
   if (whole_) return {{blocks_[piece.memory], 0, layout_.slot_bytes}};
   std::vector<StagedCopy> copies;
   for (size_t t = 0; t < places_.size(); ++t) {
     const TensorPlace& tensor = layout_.tensors[t];
-    const uint64_t bytes = range.samples * tensor.sample_bytes;
-    const uint64_t offset = range.first * tensor.sample_bytes;
+    const bool packed = tensor.spec.extents.has_value();  // its rows stay where they are in the piece
+    const uint64_t bytes = packed ? PackedBytes(piece, range, t) : range.samples * tensor.sample_bytes;
+    const uint64_t offset = (packed ? piece.begin : range.first) * tensor.sample_bytes;
     if (!places_[t].small) {
       if (bytes > 0) copies.push_back({FillAddress(piece, t), tensor.offset + offset, bytes});
-    } else if (range.first != piece.begin) {
+    } else if (!packed && range.first != piece.begin) {
       // Closes the gap of samples skipped in earlier pieces; source and target may overlap.
       std::memmove(SmallTensors(piece.slot) + places_[t].offset + offset, FillAddress(piece, t), bytes);
     }

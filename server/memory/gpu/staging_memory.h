@@ -92,6 +92,8 @@ class StagingMemory {
   StagingMemory(CacheShare& cache, const BatchLayout& layout) : cache_(cache), layout_(layout) {}
   // Determines how a batch is split and how a piece is laid out.
   void PlanPieces();
+  // The bytes that the piece has of a packed tensor.
+  uint64_t PackedBytes(const Piece& piece, const SlotRange& range, size_t tensor) const;
   // Lays out the small tensors. Returns their bytes per batch.
   uint64_t PlanSmallTensors();
 
