@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client's only kernel, launched on the trainer's stream. In: a batch in its slot. Out: the trainer's
+// The client's kernels (this and gather_rows.cuh), launched on the trainer's stream. In: a batch in its slot. Out: the trainer's
 // tensors. It is bound by memory bandwidth: each byte is read once and each element written once. A thread
 // handles four pixels of a row, so that loads have 32 bits where rows allow it and a warp stores whole cache
 // lines.
 #include "client/kernels/convert_image.h"
+
+#include "client/kernels/copy_words.cuh"
+#include "client/kernels/gather_rows.cuh"
 
 namespace pinfeed {
 namespace {
@@ -23,38 +26,11 @@ struct Source {
   __device__ uint8_t At(uint32_t x, uint32_t c) const { return row[uint64_t(x) * pixel + c * plane]; }
 };
 
-// Each thread has four words in flight, enough to hide the memory's latency.
-template <typename Word>
-__device__ void CopyWords(const TensorCopy& copy, uint64_t thread, uint64_t threads) {
-  const Word* const from = reinterpret_cast<const Word*>(copy.source);
-  Word* const to = reinterpret_cast<Word*>(copy.out);
-  const uint64_t words = copy.bytes / sizeof(Word);
-  uint64_t i = thread;
-  for (; i + 3 * threads < words; i += 4 * threads) {
-    Word word[4];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) word[k] = from[i + k * threads];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) to[i + k * threads] = word[k];
-  }
-  for (; i < words; i += threads) to[i] = from[i];
-  if (const uint64_t done = words * sizeof(Word); thread < copy.bytes - done)
-    copy.out[done + thread] = copy.source[done + thread];
-}
-
 __device__ void Copy(const ConvertImage& work) {
   const uint64_t thread = blockIdx.x * uint64_t(blockDim.x) + threadIdx.x;
   const uint64_t threads = uint64_t(gridDim.x) * blockDim.x;
   for (uint32_t i = 0; i < work.copy_count; ++i) {
-    const TensorCopy& copy = work.copies[i];
-    const uintptr_t both = reinterpret_cast<uintptr_t>(copy.source) | reinterpret_cast<uintptr_t>(copy.out);
-    if (both % sizeof(uint4) == 0) {
-      CopyWords<uint4>(copy, thread, threads);
-    } else if (both % sizeof(uint32_t) == 0) {
-      CopyWords<uint32_t>(copy, thread, threads);
-    } else {
-      CopyWords<uint8_t>(copy, thread, threads);
-    }
+    CopyBytes(work.copies[i], thread, threads);
   }
 }
 

@@ -121,13 +121,22 @@ Result<const Batch*> CheckBatch(const pf_batch* handle) {
   return batch;
 }
 
-pf_tensor DescribeDense(const TensorSpec& spec, uint32_t samples) {
+// `batch_size`: of a packed tensor, whose memory is that of a whole batch.
+pf_tensor DescribeDense(const TensorSpec& spec, uint32_t samples, uint32_t batch_size) {
   pf_tensor tensor{};
   tensor.name = spec.name.c_str();
   tensor.dtype = static_cast<pf_dtype>(spec.dtype);
-  tensor.dims = static_cast<uint32_t>(1 + spec.shape.size());
-  tensor.shape[0] = samples;
-  std::copy(spec.shape.begin(), spec.shape.end(), tensor.shape + 1);
+  if (spec.extents) {
+    tensor.dims = static_cast<uint32_t>(spec.shape.size());
+    std::copy(spec.shape.begin(), spec.shape.end(), tensor.shape);
+    tensor.shape[0] *= batch_size;
+    tensor.extents = *spec.extents + 1;
+  } else {
+    tensor.dims = static_cast<uint32_t>(1 + spec.shape.size());
+    tensor.shape[0] = samples;
+    std::copy(spec.shape.begin(), spec.shape.end(), tensor.shape + 1);
+    tensor.lengths = spec.lengths ? *spec.lengths + 1 : 0;
+  }
   int64_t stride = 1;
   for (uint32_t i = tensor.dims; i-- > 0;) {
     tensor.strides[i] = stride;
@@ -136,10 +145,22 @@ pf_tensor DescribeDense(const TensorSpec& spec, uint32_t samples) {
   return tensor;
 }
 
+// Fills in what a program knows of tensors.
+Status FillTensor(pf_tensor* out, const pf_tensor& values) {
+  const bool knows_packed = out == nullptr || out->size >= offsetof(pf_tensor, extents) + sizeof(out->extents);
+  if (values.extents != 0 && !knows_packed)
+    return FailedPrecondition(std::string("tensor '") + values.name +
+                              "' is packed, which this program does not know: compile it with the pinfeed.h of "
+                              "this libpinfeed, or pad the field");
+  return FillStruct(out, values, "pf_tensor_init");
+}
+
 pf_tensor DescribeTensor(const Batch& batch, const TensorPlace& place) {
-  pf_tensor tensor = DescribeDense(place.spec, batch.descriptor().samples);
+  const uint32_t batch_size = batch.session().offer().layout.batch_size;
+  const uint32_t samples = batch.descriptor().samples;
+  pf_tensor tensor = DescribeDense(place.spec, samples, batch_size);
   tensor.data = batch.session().slot(batch.descriptor().slot) + place.offset;
-  tensor.bytes = place.sample_bytes * batch.descriptor().samples;
+  tensor.bytes = place.sample_bytes * (place.spec.extents ? batch_size : samples);
   tensor.device = batch.session().device();
   tensor.writable = batch.session().offer().read_only ? 0 : 1;
   return tensor;
@@ -258,7 +279,19 @@ pf_result pf_get_tensor(const pf_batch* batch, uint32_t index, pf_tensor* tensor
       return InvalidArgument("tensor " + std::to_string(index) + " of a batch that has " +
                              std::to_string(tensors.size()));
     }
-    return FillStruct(tensor, DescribeTensor(*checked, tensors[index]), "pf_tensor_init");
+    return FillTensor(tensor, DescribeTensor(*checked, tensors[index]));
+  });
+}
+
+pf_result pf_get_row_offsets(const pf_batch* batch, uint32_t index, int64_t* offsets) {
+  return Guarded([&]() -> Status {
+    ASSIGN_OR_RETURN(const Batch* const checked, CheckBatch(batch));
+    const auto& outputs = checked->session().offer().outputs;
+    if (offsets == nullptr) return InvalidArgument("offsets is NULL");
+    if (index >= outputs.size() || !outputs[index].spec.extents)
+      return InvalidArgument("output " + std::to_string(index) + " is no packed output of this feed");
+    return checked->session().RowOffsets(checked->descriptor(), outputs[index],
+                                         {offsets, size_t{checked->descriptor().samples} + 1});
   });
 }
 
@@ -271,13 +304,13 @@ pf_result pf_get_output(const pf_feed* feed, uint32_t index, pf_tensor* tensor) 
                              std::to_string(offer.outputs.size()));
     }
     const TensorSpec& spec = offer.outputs[index].spec;
-    pf_tensor values = DescribeDense(spec, offer.layout.batch_size);
+    pf_tensor values = DescribeDense(spec, offer.layout.batch_size, offer.layout.batch_size);
     ASSIGN_OR_RETURN(const uint64_t sample_bytes, spec.SampleBytes());
     if (!CheckedMul(sample_bytes, offer.layout.batch_size, &values.bytes))
       return Internal("an output of the daemon's offer is too large to be counted");
     values.device = offer.backend == Backend::kHost ? -1 : feed->feed->device();
     values.writable = 1;
-    return FillStruct(tensor, values, "pf_tensor_init");
+    return FillTensor(tensor, values);
   });
 }
 

@@ -2,6 +2,7 @@
 #include "client/src/convert_kernel.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -43,8 +44,8 @@ Status ConvertKernel::Load() {
   RETURN_IF_ERROR(scope.status());
   CUmodule module = nullptr;  // never unloaded: see the class
   RETURN_IF_ERROR(CudaStatus(driver.cuModuleLoadData(&module, pf_convert_image_fatbin), what));
-  const char* const names[] = {kConvertKernel1, kConvertKernel2, kConvertKernel4};
-  for (size_t i = 0; i < 3; ++i)
+  const char* const names[] = {kConvertKernel1, kConvertKernel2, kConvertKernel4, kGatherKernel};
+  for (size_t i = 0; i < std::size(names); ++i)
     RETURN_IF_ERROR(CudaStatus(driver.cuModuleGetFunction(&functions_[i], module, names[i]), what));
   int processors = 0;
   RETURN_IF_ERROR(CudaStatus(
@@ -66,6 +67,14 @@ Status ConvertKernel::Launch(const ConvertImage& work, size_t element_bytes, CUs
   return CudaStatus(device_->driver().cuLaunchKernel(function, static_cast<unsigned>(blocks), 1, 1,
                                                      kConvertThreads, 1, 1, 0, stream, parameters, nullptr),
                     "launch pinfeed's kernel on GPU " + device_->uuid());
+}
+
+Status ConvertKernel::Launch(const GatherRows& work, CUstream stream) const {
+  if (work.samples == 0) return OkStatus();
+  void* parameters[] = {const_cast<GatherRows*>(&work)};  // the driver copies it
+  return CudaStatus(device_->driver().cuLaunchKernel(functions_[3], work.samples, 1, 1, kGatherThreads, 1, 1, 0,
+                                                     stream, parameters, nullptr),
+                    "launch pinfeed's kernel for packed rows on GPU " + device_->uuid());
 }
 
 }  // namespace pinfeed

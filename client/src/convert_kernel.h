@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads and launches the fused kernel of client/kernels in the trainer's context.
+// Loads and launches the kernels of client/kernels in the trainer's context.
 #pragma once
 
 #include <memory>
 
 #include "client/kernels/convert_image.h"
+#include "client/kernels/gather_rows.h"
 #include "common/base/result.h"
 #include "common/cuda/device.h"
 
 namespace pinfeed {
 
-// Purpose: launches the kernel that ConvertImage describes. Owns: a share of the device. The loaded module
+// Purpose: launches the kernels that ConvertImage and GatherRows describe. Owns: a share of the device. The loaded module
 // stays for the life of the process, because kernels may still be queued when the last feed is closed.
 // Threads: any.
 class ConvertKernel {
@@ -21,13 +22,14 @@ class ConvertKernel {
   // Queues one launch on `stream`. `element_bytes` is the size of an output element: 1, 2 or 4. Precondition:
   // the device's context is current, and every pointer in `work` belongs to that device.
   Status Launch(const ConvertImage& work, size_t element_bytes, CUstream stream) const;
+  Status Launch(const GatherRows& work, CUstream stream) const;
 
  private:
   explicit ConvertKernel(std::shared_ptr<const CudaDevice> device) : device_(std::move(device)) {}
   Status Load();
 
   const std::shared_ptr<const CudaDevice> device_;
-  CUfunction functions_[3] = {};  // for elements of 1, 2 and 4 bytes
+  CUfunction functions_[4] = {};  // ConvertImage for elements of 1, 2 and 4 bytes, GatherRows
   uint64_t max_blocks_ = 0;       // of one launch: as many as the GPU runs at once
 };
 

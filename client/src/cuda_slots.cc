@@ -7,6 +7,7 @@
 
 #include "client/src/convert_kernel.h"
 #include "client/src/device_slots.h"
+#include "common/base/sync.h"
 #include "common/cuda/device_memory.h"
 #include "common/cuda/stream.h"
 #include "common/spec/backend_name.h"
@@ -90,6 +91,24 @@ class CudaSlots final : public DeviceSlots {
     return QueueRelease(batch, static_cast<CUstream>(stream));
   }
 
+  Status Read(uint64_t offset, std::span<std::byte> out) override {
+    const CudaScope scope(*device_);
+    RETURN_IF_ERROR(scope.status());
+    const CudaDriver& driver = device_->driver();
+    const std::string what = "read a batch's extents from GPU " + device_->uuid();
+    const MutexLock lock(read_mutex_);
+    if (read_stream_.get().native == nullptr) {
+      CUstream stream = nullptr;
+      RETURN_IF_ERROR(
+          CudaStatus(driver.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0), what));
+      read_stream_.reset({device_.get(), stream});
+    }
+    const CUstream stream = read_stream_.get().native;
+    RETURN_IF_ERROR(CudaStatus(
+        driver.cuMemcpyDtoHAsync(out.data(), memory_.address() + offset, out.size(), stream), what));
+    return CudaStatus(driver.cuStreamSynchronize(stream), what);
+  }
+
   Status Unmap(SteadyTime deadline) override {
     RETURN_IF_ERROR(AwaitReleases(deadline));
     return memory_.Free();
@@ -131,7 +150,10 @@ class CudaSlots final : public DeviceSlots {
     };
     for (size_t i = 0; i < offer_.outputs.size(); ++i) {
       const OfferedOutput& output = offer_.outputs[i];
-      if (output.image) {
+      if (output.is_extents) continue;
+      if (output.spec.extents) {
+        RETURN_IF_ERROR(GatherRows(batch, slot, output, outputs[i], outputs[*output.spec.extents], stream));
+      } else if (output.image) {
         if (work.samples != 0) RETURN_IF_ERROR(launch());
         AddImage(batch, slot, output, outputs[i], work);
         element_bytes = DTypeSize(output.spec.dtype);
@@ -143,6 +165,20 @@ class CudaSlots final : public DeviceSlots {
       }
     }
     return launch();
+  }
+
+  Status GatherRows(const BatchDescriptor& batch, const std::byte* slot, const OfferedOutput& output,
+                    void* rows, void* extents, CUstream stream) const {
+    const TensorPlace& source = offer_.layout.tensors[output.tensor];
+    pinfeed::GatherRows work{};
+    work.source = Pixels(slot + source.offset);
+    work.source_extents = reinterpret_cast<const int64_t*>(slot + offer_.layout.tensors[*source.spec.extents].offset);
+    work.out = static_cast<uint8_t*>(rows);
+    work.out_extents = static_cast<int64_t*>(extents);
+    work.row_bytes = source.spec.RowBytes();
+    work.source_rows = offer_.layout.batch_size * static_cast<uint64_t>(source.spec.shape[0]);
+    work.samples = batch.samples;
+    return kernel_->Launch(work, stream);
   }
 
   static const uint8_t* Pixels(const std::byte* bytes) { return reinterpret_cast<const uint8_t*>(bytes); }
@@ -183,6 +219,8 @@ class CudaSlots final : public DeviceSlots {
   const HostRegistration release_;
   const ReleasePage* const page_;
   const std::shared_ptr<const ConvertKernel> kernel_;
+  Mutex read_mutex_;  // one read at a time
+  UniqueCudaStream read_stream_ PF_GUARDED_BY(read_mutex_);
   std::array<std::atomic<uint64_t>, kMaxSlots>
       queued_releases_{};  // per slot, the generation whose release was queued last
 };

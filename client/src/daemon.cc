@@ -202,6 +202,7 @@ OfferedOutput OutputOf(const v1::OutputTensor& message) {
 // Whether the spec has fields that a daemon without refuses_unknown_fields ignores.
 bool HasLaterFields(const v1::FeedSpec& spec) {
   if (!spec.dataset().image().empty() || !spec.dataset().label().empty()) return true;
+  if (spec.sample_path() || spec.pad_size() > 0) return true;
   return std::any_of(spec.transforms().begin(), spec.transforms().end(), [](const v1::Transform& transform) {
     return transform.resize().interpolation_size() > 0 ||
            transform.random_resized_crop().interpolation_size() > 0;
@@ -282,8 +283,8 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
   RETURN_IF_ERROR(Call(address, deadline, message, &response, &v1::Feeder::Stub::OpenFeed, stopping));
   if (!response.refuses_unknown_fields() && HasLaterFields(message.spec())) {
     return FailedPrecondition("the daemon at " + address +
-                              " is too old for interpolation, or for a dataset's image and label: it would "
-                              "ignore them; update it");
+                              " is too old for interpolation, sample_path, pad, or a dataset's image and label: "
+                              "it would ignore them; update it");
   }
   if (response.end_first() && request.replaces_session == 0)
     return Internal("the daemon at " + address + " wants a session to end first, and none was named to it");

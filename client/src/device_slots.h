@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "client/src/offer.h"
@@ -33,6 +34,9 @@ class DeviceSlots {
   // Queues the release of the batch's slot on `stream`, so that earlier work may still read it. Returns
   // kCancelled if the driver has shut down with the process.
   virtual Status Release(const BatchDescriptor& batch, void* stream) = 0;
+  // Copies the bytes at `offset` in the arena to host memory. Waits for this copy only, not for the trainer's
+  // streams. Precondition: they lie within a slot that the caller holds.
+  virtual Status Read(uint64_t offset, std::span<std::byte> out) = 0;
   // Waits until the GPU has executed every queued release, then unmaps the arena. On an error the arena stays
   // mapped until the process ends, and the GPU may still write to the release page. Returns kDeadlineExceeded
   // if a release is not executed by `deadline`. Returns the driver's error as soon as the context is broken,

@@ -38,6 +38,43 @@ Status CheckTensor(const TensorPlace& tensor, const BatchLayout& layout, uint64_
   return OkStatus();
 }
 
+// Checks that packed and padded tensors refer to extents and lengths.
+Status CheckReferences(const BatchLayout& layout) {
+  std::set<uint32_t> used;
+  const auto check = [&](const std::string& name, uint32_t index, const std::vector<int64_t>& shape) {
+    if (index >= layout.tensors.size() || layout.tensors[index].spec.dtype != DType::kInt64 ||
+        layout.tensors[index].spec.shape != shape || !used.insert(index).second)
+      return Broken("tensor '" + name + "' has no usable tensor of its samples' rows");
+    return OkStatus();
+  };
+  for (const TensorPlace& tensor : layout.tensors) {
+    const TensorSpec& spec = tensor.spec;
+    if ((spec.extents || spec.lengths) && spec.shape.empty())
+      return Broken("tensor '" + spec.name + "' is of rows, but has no dimension");
+    if (spec.extents) RETURN_IF_ERROR(check(spec.name, *spec.extents, {2}));
+    if (spec.lengths) RETURN_IF_ERROR(check(spec.name, *spec.lengths, {}));
+  }
+  return OkStatus();
+}
+
+// Sets a packed or padded output's references, which are the tensors' in the layout.
+Status FollowReferences(FeedOffer& offer, OfferedOutput& output) {
+  const TensorSpec& tensor = offer.layout.tensors[output.tensor].spec;
+  const auto find = [&](uint32_t index, std::optional<uint32_t>& reference) {
+    for (uint32_t i = 0; i < offer.outputs.size(); ++i) {
+      if (offer.outputs[i].tensor != index || offer.outputs[i].image) continue;
+      reference = i;
+      return OkStatus();
+    }
+    return Broken("output '" + output.spec.name + "' lacks the output of its samples' rows");
+  };
+  if (tensor.lengths) RETURN_IF_ERROR(find(*tensor.lengths, output.spec.lengths));
+  if (!tensor.extents) return OkStatus();
+  RETURN_IF_ERROR(find(*tensor.extents, output.spec.extents));
+  offer.outputs[*output.spec.extents].is_extents = true;
+  return OkStatus();
+}
+
 Status CheckImage(const OfferedOutput& output, const BatchLayout& layout) {
   const OfferedImage& image = *output.image;
   const std::string name = "output '" + output.spec.name + "'";
@@ -69,15 +106,22 @@ Status CheckOutputs(FeedOffer& offer) {
     for (uint32_t i = 0; i < tensors.size(); ++i) offer.outputs.push_back({tensors[i].spec, i, {}});
   }
   if (offer.outputs.empty()) return Broken("no outputs");
-  for (const OfferedOutput& output : offer.outputs) {
+  for (OfferedOutput& output : offer.outputs) {
     const std::string name = "output '" + output.spec.name + "'";
     if (output.spec.name.empty() || output.spec.name.find('\0') != std::string::npos)
       return Broken("an output has no usable name");
     if (output.tensor >= tensors.size()) return Broken(name + " refers to no tensor");
     if (output.spec.shape.size() >= PF_MAX_DIMS)
       return Broken(name + " has " + std::to_string(output.spec.shape.size()) + " dimensions");
+    const TensorSpec& tensor = tensors[output.tensor].spec;
+    if (tensor.extents) {
+      if (output.image || output.spec.shape.size() != tensor.shape.size())
+        return Broken(name + " is not made of its packed tensor");
+      output.spec.shape[0] = tensor.shape[0];
+    }
     const Result<uint64_t> bytes = output.spec.SampleBytes();
     if (!bytes.ok()) return Broken(bytes.status().message());
+    RETURN_IF_ERROR(FollowReferences(offer, output));
     if (output.image) {
       RETURN_IF_ERROR(CheckImage(output, offer.layout));
     } else if (*bytes != tensors[output.tensor].sample_bytes) {
@@ -117,6 +161,7 @@ Status CheckOffer(FeedOffer& offer) {
     if (!names.insert(tensor.spec.name).second)
       return Broken("two tensors are named '" + tensor.spec.name + "'");
   }
+  RETURN_IF_ERROR(CheckReferences(layout));
   if (offer.lifeline_path.empty() || offer.lifeline_path.front() != '/') {
     return Broken("the lifeline's path '" + offer.lifeline_path + "' is not absolute");
   }

@@ -27,16 +27,19 @@ struct OfferedImage {
   std::vector<uint32_t> table;   // 256 * channels entries
 };
 
-// An output, made of a slot's tensor. On the host there is one per tensor, without `image`.
+// An output, made of a slot's tensor. On the host there is one per tensor, without `image`. The rows of a packed
+// output lie in the order of the samples, without gaps.
 struct OfferedOutput {
-  TensorSpec spec;
+  TensorSpec spec;  // extents and lengths are indexes of outputs
   uint32_t tensor = 0;  // index into the layout
   std::optional<OfferedImage> image;
+  bool is_extents = false;  // written together with the packed output that has these extents
 };
 
 // One session as offered by the daemon. Copyable. Invariants after CheckOffer: 1. every sample of every
 // tensor lies inside its slot; every slot, and the id after the last, inside the arena; 2. 1 <= slot_count <=
-// kMaxSlots; 3. tensor names are distinct and not empty; 4. each output fits its tensor.
+// kMaxSlots; 3. tensor names are distinct and not empty; 4. each output fits its tensor; 5. extents are the
+// indexes of int64 tensors of shape [2], lengths of int64 scalars, and each belongs to one tensor.
 struct FeedOffer {
   uint64_t session_id = 0;
   std::array<uint8_t, kTokenBytes> token{};

@@ -69,8 +69,14 @@ class Session {
   // Returns the slot in the order of `stream`. Precondition: device() >= 0.
   Status ReleaseOn(const BatchDescriptor& batch, void* stream);
   // Writes the outputs and returns the slot: on a device in the order of `stream`, on the host at once.
-  // outputs[i] has room for batch_size samples of outputs()[i]. On an error the slot is not returned.
+  // outputs[i] has room for batch_size samples of outputs()[i]; of a packed one, for the batch's rows. On an
+  // error the slot is not returned.
   Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream);
+  // Sets `offsets`, which has an element more than the batch has samples, to the first row of each sample and
+  // the number of all, counted in the order of the samples. kInternal: the daemon's extents are wrong. On a
+  // device it waits for a copy of its own. Precondition: the output is packed.
+  Status RowOffsets(const BatchDescriptor& batch, const OfferedOutput& output,
+                    std::span<int64_t> offsets) const;
   // The number of batches taken and not released. Once it is 0, no other thread touches the mappings.
   uint32_t held() const { return held_.load(std::memory_order_acquire); }
 
@@ -89,6 +95,10 @@ class Session {
   void CloseAndWait(SteadyTime deadline);
 
  private:
+  // The extents of a packed output's samples, as they lie in the slot, checked.
+  Result<std::vector<RowExtent>> Extents(const BatchDescriptor& batch, const OfferedOutput& output) const;
+  // On the host: the rows in the order of the samples, and their new extents.
+  Status GatherRows(const BatchDescriptor& batch, const OfferedOutput& output, void* rows, void* extents) const;
   struct Memory {
     Mapping publish;
     Mapping release;

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modules and launches. The one kernel there is runs as plain C++, written from what
-// client/kernels/convert_image.h promises and not after the device code, so that each can check the other.
+// Modules and launches. The kernels run as plain C++, written from what client/kernels/convert_image.h and
+// gather_rows.h promise and not after the device code, so that each can check the other.
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <string_view>
 
 #include "client/kernels/convert_image.h"
+#include "client/kernels/gather_rows.h"
 #include "tests/support/stand_in_cuda/stand_in.h"
 
 using pinfeed::ConvertImage;
+using pinfeed::GatherRows;
 using pinfeed::MutexLock;
 using pinfeed::stand_in::State;
 using pinfeed::stand_in::StreamOf;
@@ -102,6 +104,29 @@ CUresult Run(const ConvertImage& work, unsigned element_bytes) {
   return CUDA_SUCCESS;
 }
 
+CUresult Gather(const GatherRows& work) {
+  const auto source = Product({work.source_rows, work.row_bytes});
+  const uint64_t extent_bytes = 2 * sizeof(int64_t) * uint64_t{work.samples};
+  if (!source || !IsReachable(AddressOf(work.source), *source, Rights::kRead) ||
+      !IsReachable(AddressOf(work.source_extents), extent_bytes, Rights::kRead) ||
+      !IsReachable(AddressOf(work.out_extents), extent_bytes, Rights::kReadWrite))
+    return CUDA_ERROR_ILLEGAL_ADDRESS;
+  uint64_t rows = 0;
+  for (uint32_t i = 0; i < work.samples; ++i) {
+    const auto first = static_cast<uint64_t>(work.source_extents[2 * i]);
+    auto count = static_cast<uint64_t>(work.source_extents[2 * i + 1]);
+    if (first > work.source_rows || count > work.source_rows - first) count = 0;
+    uint8_t* const to = work.out + rows * work.row_bytes;
+    const uint64_t bytes = count * work.row_bytes;
+    if (bytes > 0 && !IsReachable(AddressOf(to), bytes, Rights::kReadWrite)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    std::copy_n(work.source + first * work.row_bytes, bytes, to);
+    work.out_extents[2 * i] = static_cast<int64_t>(rows);
+    work.out_extents[2 * i + 1] = static_cast<int64_t>(count);
+    rows += count;
+  }
+  return CUDA_SUCCESS;
+}
+
 bool IsLive(CUctx_st& context, CUfunction function) {
   State& state = TheState();
   const MutexLock lock(state.mutex);
@@ -141,7 +166,7 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
   const auto found = state.modules.find(module);
   if (found == state.modules.end()) return CUDA_ERROR_INVALID_HANDLE;
   constexpr std::string_view kNames[] = {pinfeed::kConvertKernel1, pinfeed::kConvertKernel2,
-                                         pinfeed::kConvertKernel4};
+                                         pinfeed::kConvertKernel4, pinfeed::kGatherKernel};
   for (size_t i = 0; i < std::size(kNames); ++i) {
     if (kNames[i] != name) continue;
     *function = &found->second->functions[i];
@@ -163,7 +188,15 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
     return CUDA_ERROR_INVALID_VALUE;
   const auto stream = StreamOf(*context, handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  ConvertImage work{};  // the driver, too, takes the arguments at the call
+  // The driver, too, takes the arguments at the call.
+  if (function->element_bytes == CUfunc_st::kGathers) {
+    GatherRows rows{};
+    std::memcpy(&rows, parameters[0], sizeof rows);
+    if (grid_x != rows.samples) return CUDA_ERROR_INVALID_VALUE;
+    stream->Push([=] { return pinfeed::stand_in::Gather(rows); });
+    return CUDA_SUCCESS;
+  }
+  ConvertImage work{};
   std::memcpy(&work, parameters[0], sizeof work);
   const unsigned element_bytes = function->element_bytes;
   stream->Push([=] { return pinfeed::stand_in::Run(work, element_bytes); });

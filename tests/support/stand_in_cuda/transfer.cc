@@ -86,6 +86,19 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstr
   return CUDA_SUCCESS;
 }
 
+// To pageable memory: the driver waits for it.
+CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream handle) {
+  PF_STAND_IN_CONTEXT_CALL(cuMemcpyDtoHAsync);
+  const auto stream = StreamOf(*context, handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  stream->Wait(stream->Push([=] {
+    if (!IsDeviceMemory(from, bytes, Rights::kRead)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    std::memcpy(to, PointerTo(from), bytes);
+    return CUDA_SUCCESS;
+  }));
+  return CUDA_SUCCESS;
+}
+
 CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle) {
   PF_STAND_IN_CONTEXT_CALL(cuMemcpyDtoDAsync);
   const auto stream = StreamOf(*context, handle);
