@@ -91,7 +91,8 @@ class TensorView {
 
   const char* name() const { return tensor_.name; }
   pf_dtype dtype() const { return tensor_.dtype; }
-  // Dimension 0 is the number of samples; for an output, batch_size.
+  // Dimension 0 is the number of samples; for an output, batch_size; for a packed tensor, the rows that there is
+  // memory for.
   std::vector<int64_t> shape() const { return {tensor_.shape, tensor_.shape + tensor_.dims}; }
   std::vector<int64_t> strides() const { return {tensor_.strides, tensor_.strides + tensor_.dims}; }
   // Aligned to 512 bytes. On a GPU, a device address. Null for an output.
@@ -113,6 +114,8 @@ class TensorView {
   uint64_t bytes() const { return tensor_.bytes; }
   int device() const { return tensor_.device; }  // the caller's CUDA ordinal; -1: host
   bool writable() const { return tensor_.writable != 0; }
+  // Whether the samples have different numbers of rows, which lie in any order; see pf_tensor::extents.
+  bool packed() const { return tensor_.extents != 0; }
   const pf_tensor& raw() const { return tensor_; }
 
  private:
@@ -151,6 +154,14 @@ class Batch {
       if (name == tensor.name) return TensorView(tensor);
     }
     throw Error(PF_INVALID_ARGUMENT, "the batch has no tensor '" + name + "'");
+  }
+
+  // The first row of each sample in packed output `index` (of Feed::Outputs()), and the number of all rows. See
+  // pf_get_row_offsets.
+  std::vector<int64_t> RowOffsets(uint32_t index) const {
+    std::vector<int64_t> offsets(size_t{samples()} + 1);
+    detail::Check(pf_get_row_offsets(batch_.get(), index, offsets.data()));
+    return offsets;
   }
 
   // Returns the slot now. On a GPU, no queued work may access the batch any more.

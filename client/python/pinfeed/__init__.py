@@ -30,6 +30,7 @@ from ._errors import (
     UnexpectedArgumentError,
 )
 from ._open import open
+from ._ragged import Ragged
 from ._status import datasets, status
 from .feed import Feed
 from .transforms import (
@@ -62,6 +63,7 @@ __all__ = [
     "NotFoundError",
     "Pad",
     "PermissionDeniedError",
+    "Ragged",
     "RandomCrop",
     "RandomHorizontalFlip",
     "RandomResizedCrop",

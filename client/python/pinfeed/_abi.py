@@ -84,6 +84,8 @@ class TensorInfo(ctypes.Structure):
         ("bytes", ctypes.c_uint64),
         ("device", ctypes.c_int32),
         ("writable", ctypes.c_uint32),
+        ("extents", ctypes.c_uint32),
+        ("lengths", ctypes.c_uint32),
     ]
 
 
@@ -105,6 +107,7 @@ _SIGNATURES = {
     "pf_batch_info_init": (None, [ctypes.POINTER(BatchInfo), ctypes.c_size_t]),
     "pf_tensor_init": (None, [ctypes.POINTER(TensorInfo), ctypes.c_size_t]),
     "pf_get_tensor": (_RESULT, [_P, ctypes.c_uint32, ctypes.POINTER(TensorInfo)]),
+    "pf_get_row_offsets": (_RESULT, [_P, ctypes.c_uint32, _P]),
     "pf_get_output": (_RESULT, [_P, ctypes.c_uint32, ctypes.POINTER(TensorInfo)]),
     "pf_batch_write": (_RESULT, [_P, ctypes.POINTER(_P), ctypes.c_uint32, _P]),
     "pf_batch_release": (None, [_P]),

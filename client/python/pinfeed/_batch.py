@@ -18,6 +18,7 @@ from ._arguments import did_you_mean, instead_in_batch
 from ._dlpack import DTYPES, RawTensor
 from ._errors import Code, Error, InvalidArgumentError
 from ._lease import LEASES, Lease
+from ._ragged import Ragged, gather
 
 _BFLOAT16 = 11
 # The layout of _abi.BatchInfo after its size field, unpacked in one call.
@@ -148,6 +149,8 @@ class _Place(NamedTuple):
     array_dtype: Any  # for numpy.ndarray
     finish: Optional[Callable[[Any], Any]]  # converts the array to the user's view
     copy: Callable[[Any], Any]  # converts the array to a copy
+    rows: int = -1  # of a packed tensor: for which there is memory; the field is a `Ragged`
+    extents: int = -1  # the offset of its extents
 
 
 class Maker:
@@ -217,6 +220,7 @@ class BatchMaker(Maker):
         self._gpu = gpu
         self._tensor_count = tensor_count
         self._places: List[_Place] = []
+        self._packed: List[int] = []  # the numbers of packed fields
         self._views: Dict[Tuple[int, bool], List[_View]] = {}  # by number of samples, and whether all are copies
         self._slot_type: Any = None  # from _slot_class
         self._copies = False
@@ -251,13 +255,14 @@ class BatchMaker(Maker):
         # An array over a read-only buffer stays read-only. Over a plain buffer, the user could make it writable.
         buffer = self._numpy.frombuffer(memoryview(slot).toreadonly(), "u1") if self._read_only else slot
         ndarray = self._numpy.ndarray
-        batch = self._build(
-            info,
-            [
-                ndarray(shape, dtype, buffer, offset) if finish is None else finish(ndarray(shape, dtype, buffer, offset))
-                for shape, dtype, offset, finish in views
-            ],
-        )
+        tensors = [
+            ndarray(shape, dtype, buffer, offset) if finish is None else finish(ndarray(shape, dtype, buffer, offset))
+            for shape, dtype, offset, finish in views
+        ]
+        for number in self._packed:
+            place = self._places[number]
+            tensors[number] = self._gather(place, tensors[number], ndarray((info[2], 2), "<i8", buffer, place.extents))
+        batch = self._build(info, tensors)
         batch._slot = None if copied else slot
         return batch
 
@@ -265,12 +270,19 @@ class BatchMaker(Maker):
         """Returns how to make the tensors of a batch with that many samples. The library guarantees that a feed's
         layout never changes.
         """
-        views = [
+        views: List[_View] = [
             ((samples,) + place.sample_shape, place.array_dtype, place.offset, place.copy if copied or place.small else place.finish)
+            if place.rows < 0
+            else ((place.rows,) + place.sample_shape, place.array_dtype, place.offset, None)
             for place in self._places
         ]
         self._views[samples, copied] = views
         return views
+
+    def _gather(self, place: _Place, values: Any, extents: Any) -> Ragged:
+        ragged = gather(values, extents, place.name)
+        convert = place.copy if self._gpu >= 0 else place.finish
+        return ragged if convert is None else Ragged(convert(ragged.values), ragged.offsets)
 
     def _read_layout(self, handle: Optional[int], data: int) -> None:
         """Reads the layout from the first batch."""
@@ -278,10 +290,13 @@ class BatchMaker(Maker):
         tensors = [library.tensor(library.pf_get_tensor_quick, handle, number) for number in range(self._tensor_count)]
         self._read_only = not all(tensor.writable for tensor in tensors)
         places = []
-        for tensor in tensors:
+        hidden = {tensor.extents - 1 for tensor in tensors if tensor.extents}
+        for number, tensor in enumerate(tensors):
+            if number in hidden:
+                continue
             name = tensor.name.decode("utf-8", "replace")
             length = sample_bytes(tensor)
-            small = self.is_small(length)
+            small = self.is_small(length) or tensor.extents != 0
             array_dtype, finish, copy = (self._torch if self._framework == "torch" else self._array)(name, tensor.dtype, small)
             places.append(
                 _Place(
@@ -295,6 +310,8 @@ class BatchMaker(Maker):
                     array_dtype,
                     finish,
                     copy,
+                    tensor.shape[0] if tensor.extents else -1,
+                    tensors[tensor.extents - 1].data - data if tensor.extents else -1,
                 )
             )
         self._copies = (
@@ -306,8 +323,11 @@ class BatchMaker(Maker):
         if self._framework == "torch":
             self._read_only = False  # torch has no read-only tensors and would warn about each
         self._batch_type = _slot_batch_class(places, self._address, self._gpu)
-        length = max(place.offset + place.sample_bytes * self._batch_size for place in places)
+        length = max(
+            tensor.data - data + (tensor.bytes if tensor.extents else sample_bytes(tensor) * self._batch_size) for tensor in tensors
+        )
         self._slot_type = _slot_class(max(length, 1))
+        self._packed = [number for number, place in enumerate(places) if place.rows >= 0]
         self._places = places
 
     def _address(self, tensor: Any) -> int:
@@ -396,7 +416,11 @@ def _slot_batch_class(places: List[_Place], address: Callable[[Any], int], gpu: 
         raw = {}
         for place, tensor in zip(places, batch):
             size, shape = samples * place.sample_bytes, (samples,) + place.sample_shape
-            if slot is None or place.small:
+            if isinstance(tensor, Ragged):
+                values, rows = tensor.values, len(tensor.values)
+                shape = (rows,) + place.sample_shape
+                raw[place.name] = RawTensor(values, address(values), rows * place.sample_bytes, shape, place.dtype, True, gpu)
+            elif slot is None or place.small:
                 raw[place.name] = RawTensor(tensor, address(tensor), size, shape, place.dtype, True, gpu)
             else:
                 raw[place.name] = RawTensor(slot, ctypes.addressof(slot) + place.offset, size, shape, place.dtype, place.writable)

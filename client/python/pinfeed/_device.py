@@ -17,6 +17,7 @@ from ._checks import Checks
 from ._dlpack import RawTensor
 from ._errors import Code, InvalidArgumentError
 from ._lease import LEASES, Lease
+from ._ragged import Ragged
 
 
 class Memory(NamedTuple):
@@ -103,7 +104,8 @@ class _Output(NamedTuple):
     name: str
     kind: int  # a pf_dtype
     dtype: Any
-    sample_shape: Tuple[int, ...]
+    sample_shape: Tuple[int, ...]  # of a packed output: of a row
+    extents: int = 0  # not 0: packed, and 1 + the number of the output of its extents
 
 
 class DeviceBatchMaker(Maker):
@@ -123,9 +125,14 @@ class DeviceBatchMaker(Maker):
         for number in range(output_count):
             tensor = library.tensor(library.pf_get_output, handle, number)
             name = tensor.name.decode("utf-8", "replace")
-            self._outputs.append(_Output(name, tensor.dtype, self._dtype(name, tensor.dtype), tuple(tensor.shape[1 : tensor.dims])))
+            self._outputs.append(
+                _Output(name, tensor.dtype, self._dtype(name, tensor.dtype), tuple(tensor.shape[1 : tensor.dims]), tensor.extents)
+            )
+        self._packed = [number for number, output in enumerate(self._outputs) if output.extents]
+        hidden = {output.extents - 1 for output in self._outputs}
+        self._visible = [number for number in range(output_count) if number not in hidden]
         self._pointers = (ctypes.c_void_p * output_count)()
-        self._batch_type = batch_class([output.name for output in self._outputs])
+        self._batch_type = batch_class([self._outputs[number].name for number in self._visible])
 
     def _dtype(self, name: str, dtype: int) -> Any:
         known = kind_of(name, dtype)[2]
@@ -159,8 +166,13 @@ class DeviceBatchMaker(Maker):
             memory = self._memory
             empty = memory.empty
             samples = taken.info[2]
-            tensors = [empty((samples,) + output.sample_shape, output.dtype) for output in self._outputs]
-            batch = self._build(taken.info, tensors)
+            rows = [samples] * len(self._outputs)
+            offsets = {number: self._row_offsets(taken.handle, number, samples) for number in self._packed}
+            for number in self._packed:
+                rows[number] = int(offsets[number][-1])
+            tensors = [empty((count,) + output.sample_shape, output.dtype) for count, output in zip(rows, self._outputs)]
+            fields = [Ragged(tensors[number], offsets[number]) if number in offsets else tensors[number] for number in self._visible]
+            batch = self._build(taken.info, fields)
             pointers = self._pointers
             pointers[:] = [memory.address(tensor) for tensor in tensors]
             stream = memory.stream()
@@ -173,6 +185,15 @@ class DeviceBatchMaker(Maker):
         taken.lease._as_parameter_ = None  # the library has released it
         made: Batch = taken.batch
         return made
+
+
+    def _row_offsets(self, handle: int, number: int, samples: int) -> Any:
+        """Returns the first row of each sample in a packed output, and the number of all rows. Waits for the GPU's answer."""
+        import numpy
+
+        offsets = numpy.empty(samples + 1, numpy.int64)
+        self._library.check(self._library.pf_get_row_offsets(handle, number, offsets.ctypes.data))
+        return offsets
 
 
 class _Taken:
@@ -215,6 +236,11 @@ class LentBatchMaker(DeviceBatchMaker):
         gpu: int,
     ) -> None:
         super().__init__(library, handle, output_count, batch_size, max_held, memory)
+        if self._packed:
+            raise InvalidArgumentError(
+                Code.INVALID_ARGUMENT,
+                f"zero_copy: the rows of field {self._outputs[self._packed[0]].name!r} are put in order by a copy: use zero_copy=None, or pad the field",
+            )
         self._gpu = gpu
         self._places: List[Tuple[int, int, bool]] = []  # offset, bytes per sample, writable
 

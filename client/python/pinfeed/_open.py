@@ -11,7 +11,7 @@ import importlib
 import json
 import os
 import sys
-from typing import Any, Dict, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _abi, _daemon
 from ._arguments import explains_arguments
@@ -23,7 +23,7 @@ from ._dataset_argument import looks_like_file
 from ._device import ordinal_of
 from ._errors import Code, Error, InvalidArgumentError, NotFoundError, make_error
 from ._rank import Rank, find_rank
-from ._spec import Spec, add_dataset, add_fields, add_order, add_output, add_sharing
+from ._spec import Spec, add_dataset, add_fields, add_order, add_output, add_rows, add_sharing
 from .feed import Feed, read_state
 
 _MIN_OPEN_TIMEOUT_S = 0.001
@@ -54,7 +54,10 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     on_bad_sample: str = "fail",
     slots: Optional[int] = None,
     sample_ids: bool = False,
+    sample_path: bool = False,
     valid: bool = False,
+    fields: Optional[Union[str, Sequence[str]]] = None,
+    pad: Optional[Mapping[str, int]] = None,
     masks: Union[str, Sequence[str]] = (),
     fields_unchanged: Union[str, Sequence[str]] = (),
     exif_orientation: bool = True,
@@ -103,7 +106,15 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         valid=True to leave it out of the loss). An epoch without a good sample is an error.
       sample_ids: adds the tensor ``sample_id`` (int64): the index of each sample in the dataset, also of bad
         samples.
+      sample_path: adds the field ``sample_path``, a `Ragged` of bytes: the path of each sample's file, relative to the
+        dataset's folder. ``batch.sample_path.decode()`` returns a list of str. For image_folder, and manifests with
+        images.
       valid: adds the tensor ``valid`` (bool): False for samples that are zeros because they are bad.
+      fields: names of the fields to read, in the order wanted. None: all.
+      pad: by name of a field whose samples have different numbers of rows (texts, lists): the number of rows to pad
+        them to. The field is then a tensor of shape [samples, rows, ...] with zeros at the end, and the tensor
+        ``<field>_length`` (int64) is added. A sample with more rows is a bad sample. Fields that are not named here
+        come as `Ragged`.
       masks: names of fields aligned with the image pixel by pixel (segmentation masks, depth, flow). They get the
         image's crops, resizes and flips with the same random numbers, by nearest resampling (like
         ``tv_tensors.Mask`` in torchvision v2), and keep their dtype. Boxes and points are not moved.
@@ -159,7 +170,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     add_dataset(spec, checks, dataset, format, image, label, sequence_length, stride, token_dtype)
     add_order(spec, checks, batch_size, shuffle, seed, drop_last, epochs, place)
     add_output(spec, checks, transforms, layout, on_bad_sample, sample_ids, slots)
-    add_fields(spec, checks, valid, masks, fields_unchanged)
+    add_fields(spec, checks, valid, fields, masks, fields_unchanged)
+    add_rows(spec, checks, sample_path, pad)
     if not checks.flag("exif_orientation", exif_orientation):
         spec["ignore_exif_orientation"] = True
     add_sharing(spec, checks, share, group, group_size)

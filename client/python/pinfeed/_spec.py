@@ -8,7 +8,7 @@ daemon can check whether the dataset exists and which transforms fit it.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Mapping, Optional
 
 from ._checks import MAX_NAME_BYTES, UINT32_MAX, UINT64_MAX, Checks, listed, shown
 from ._dataset_argument import instead_of
@@ -102,16 +102,34 @@ def add_output(spec: Spec, checks: Checks, transforms: Any, layout: Any, on_bad_
         spec["slots"] = checks.integer("slots", slots, _MIN_SLOTS, _MAX_SLOTS, ", or None for the daemon's default")
 
 
-def add_fields(spec: Spec, checks: Checks, valid: Any, masks: Any, fields_unchanged: Any) -> None:
-    """Adds how to process fields other than the image, and which fields to add."""
+def add_fields(spec: Spec, checks: Checks, valid: Any, selected: Any, masks: Any, fields_unchanged: Any) -> None:
+    """Adds which fields to read and to add, and how to process those other than the image."""
     if checks.flag("valid", valid):
         spec["valid"] = True
-    for name, value in (("masks", masks), ("fields_unchanged", fields_unchanged)):
+    if selected is not None and not listed(selected):
+        checks.refuse("fields", selected, "the name of a field or a list of such names, or None for all fields")
+    for name, value in (("fields", selected), ("masks", masks), ("fields_unchanged", fields_unchanged)):
         fields = [] if value is None else listed(value)
         if not all(isinstance(field, str) and field for field in fields):
             checks.refuse(name, value, "the name of a field or a list of such names")
         elif all([checks.sendable(name, field) for field in fields]) and fields:
             spec[name] = fields
+
+
+def add_rows(spec: Spec, checks: Checks, sample_path: Any, pad: Any) -> None:
+    """Adds how to give fields whose samples have different numbers of rows."""
+    if checks.flag("sample_path", sample_path):
+        spec["sample_path"] = True
+    if pad is None:
+        return
+    if not isinstance(pad, Mapping) or not all(isinstance(name, str) and name for name in pad):
+        checks.refuse("pad", pad, 'a dict from names of fields to numbers of rows, such as {"caption": 128}')
+        return
+    padded = [
+        {"field": name, "rows": checks.integer(f"pad[{name!r}]", rows, 1, UINT32_MAX)} for name, rows in pad.items() if checks.sendable("pad", name)
+    ]
+    if padded:
+        spec["pad"] = padded
 
 
 def add_sharing(spec: Spec, checks: Checks, share: Optional[Any], group: Any, group_size: Any) -> None:

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fields whose samples have different numbers of rows.
+
+In: the rows of a batch, in the order of its samples. Out: them by sample, padded, nested or as texts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Sequence
+
+from ._errors import Code, Error
+
+
+class Ragged(Sequence[Any]):
+    """A field of one batch whose samples have different numbers of rows, such as texts, boxes or paths.
+
+    ``ragged[i]`` is the tensor of sample i, with shape [rows, ...]; it is a view of `values`. ``len(ragged)`` is the
+    number of samples. The memory belongs to this object, not to the daemon's slot.
+
+    values: the rows of all samples, one sample after the other, with shape [all rows, ...]. On a GPU, a tensor there.
+    offsets: the first row of each sample in `values`, then the number of all rows: a NumPy array of int64 with shape
+    [samples + 1], always on the host. Threads: any.
+    """
+
+    def __init__(self, values: Any, offsets: Any) -> None:
+        self.values = values
+        self.offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: Any) -> Any:
+        """Returns the rows of a sample; for a slice, a list of them."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        sample = index + len(self) if index < 0 else index
+        if not 0 <= sample < len(self):
+            raise IndexError(f"sample {index} of a batch of {len(self)}")
+        return self.values[int(self.offsets[sample]) : int(self.offsets[sample + 1])]
+
+    @property
+    def lengths(self) -> Any:
+        """The number of rows of each sample: a NumPy array of int64, on the host."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    def tolist(self) -> List[Any]:
+        """Returns the rows of each sample as Python lists."""
+        return [rows.tolist() for rows in self]
+
+    def to_padded(self, rows: Optional[int] = None, value: Any = 0) -> Any:
+        """Returns a tensor of shape [samples, rows, ...] with `value` behind the rows of each sample.
+
+        `rows` defaults to the largest number in this batch. Raises ValueError if a sample has more.
+        """
+        import numpy
+
+        lengths = self.lengths
+        longest = int(lengths.max(initial=0))
+        if rows is None:
+            rows = longest
+        if rows < longest:
+            raise ValueError(f"rows={rows}: a sample of this batch has {longest} rows; cut them before, or give more")
+        samples, total = len(self), int(self.offsets[-1])
+        shape = (samples * rows,) + tuple(self.values.shape[1:])
+        # Where each row goes. Computed on the host, so that nothing waits for a GPU.
+        places = numpy.arange(total) + numpy.repeat(numpy.arange(samples) * rows - self.offsets[:-1], lengths)
+        if hasattr(self.values, "new_full"):
+            import torch
+
+            padded = self.values.new_full(shape, value)
+            padded[torch.from_numpy(places).to(self.values.device, non_blocking=True)] = self.values
+        else:
+            array_module = _array_module(self.values)
+            padded = array_module.full(shape, value, self.values.dtype)
+            padded[array_module.asarray(places)] = self.values
+        return padded.reshape((samples, rows) + tuple(self.values.shape[1:]))
+
+    def to_nested(self) -> Any:
+        """Returns a torch nested tensor of the jagged layout, which shares the memory of `values`. Needs torch 2.4 or newer,
+        and a field of torch tensors.
+        """
+        import torch
+
+        make = getattr(torch.nested, "nested_tensor_from_jagged", None) if hasattr(torch, "nested") else None
+        if make is None:
+            raise Error(Code.UNIMPLEMENTED, f"to_nested: torch {torch.__version__} has no jagged nested tensors; update it, or use to_padded()")
+        values = self.values if isinstance(self.values, torch.Tensor) else torch.from_numpy(self.values)
+        return make(values, offsets=torch.from_numpy(self.offsets).to(values.device, non_blocking=True))
+
+    def decode(self, encoding: str = "utf-8", errors: str = "surrogateescape") -> List[str]:
+        """Returns the text of each sample, for a field of bytes. The defaults are those of file names (`os.fsdecode`)."""
+        kind = str(self.values.dtype)
+        if not kind.endswith("uint8") or len(self.values.shape) != 1:
+            raise TypeError(f"decode: this field holds {kind}, not the bytes of texts")
+        values = self.values.cpu() if hasattr(self.values, "cpu") else self.values
+        data = bytes(memoryview(values.numpy() if hasattr(values, "numpy") else _on_host(values)))
+        bounds = self.offsets.tolist()
+        return [data[begin:end].decode(encoding, errors) for begin, end in zip(bounds, bounds[1:])]
+
+    def to(self, device: Any, non_blocking: bool = False) -> "Ragged":
+        """Returns the field with its values on a device; itself if they are there already. For torch tensors."""
+        values = self.values.to(device, non_blocking=non_blocking)
+        return self if values is self.values else Ragged(values, self.offsets)
+
+    def pin_memory(self) -> "Ragged":
+        """Returns a copy of the field in pinned memory. For torch tensors."""
+        return Ragged(self.values.pin_memory(), self.offsets)
+
+    def __repr__(self) -> str:
+        return f"Ragged(samples={len(self)}, values={type(self.values).__module__.split('.')[0]} {self.values.dtype} {list(self.values.shape)})"
+
+
+def _array_module(values: Any) -> Any:
+    """Returns NumPy or CuPy, whichever made the array."""
+    import importlib
+
+    return importlib.import_module(type(values).__module__.split(".")[0])
+
+
+def _on_host(values: Any) -> Any:
+    return values.get() if hasattr(values, "get") else values
+
+
+def gather(values: Any, extents: Any, name: str) -> Ragged:
+    """Makes a field of a packed tensor in a slot, whose rows lie in any order. Copies them. `extents` has each
+    sample's first row and number of rows.
+    """
+    import numpy
+
+    first, count = extents[:, 0], extents[:, 1]
+    end = first + count
+    if ((first < 0) | (count < 0) | (end > len(values))).any():
+        raise Error(Code.INTERNAL, f"the rows of tensor {name!r} lie outside of it; are pinfeedd and this package of the same version?")
+    offsets = numpy.zeros(len(extents) + 1, numpy.int64)
+    numpy.cumsum(count, out=offsets[1:])
+    rows = [values[begin:behind] for begin, behind in zip(first.tolist(), end.tolist())]
+    return Ragged(numpy.concatenate(rows) if rows else values[:0].copy(), offsets)
