@@ -47,10 +47,11 @@ def test_every_row_is_a_sample(rows, name):
         assert feed.dataset.classes == classes and len(feed.dataset) == len(made)
         assert feed.dataset.targets == [classes.index(row["label"]) for row in made]
         for batch in feed:
-            assert set(batch.keys()) == {"image", "label", "age", "weight", "sample_id"}
+            assert set(batch.keys()) == {"image", "label", "age", "weight", "note", "sample_id"}
             assert (batch.label.dtype, batch.age.dtype, batch.weight.dtype) == ("int64", "int64", "float64")
             for i, number in enumerate(batch.sample_id):
                 row = made[number]
+                assert batch.note.decode()[i] == row["note"]
                 assert (classes[batch.label[i]], batch.age[i], batch.weight[i]) == (row["label"], row["age"], row["weight"])
                 assert (numpy.moveaxis(batch.image[i], 0, -1) == numpy.asarray(Image.open(folder / row["file_name"]))).all()
                 seen.append(number)

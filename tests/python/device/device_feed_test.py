@@ -27,6 +27,13 @@ NORMAL = [["RandomHorizontalFlip", []], ["Normalize", [[0.5, 0.4, 0.3], [0.2, 0.
         {"dataset": "large", "batch_size": 20, "shuffle": True, "drop_last": False, "sample_ids": True},
         {"dataset": "large", "batch_size": 20, "shuffle": True, "transforms": NORMAL, "zero_copy": False, "masks": ["mask"]},
         {"dataset": "large", "batch_size": 20, "transforms": [["Resize", [[90, 80]]], *NORMAL], "masks": ["mask"], "valid": True},
+        {"dataset": "photos", "batch_size": 5, "shuffle": True, "sample_path": True, "sample_ids": True, "transforms": [["CenterCrop", [13]]]},
+        {"dataset": "photos", "batch_size": 5, "sample_path": True, "pad": {"sample_path": 40}, "transforms": [["CenterCrop", [13]], *NORMAL]},
+        {"dataset": "photos", "batch_size": 20, "shuffle": True, "sample_path": True, "transforms": [["CenterCrop", [600]]]},
+        {"dataset": "ragged.jsonl", "batch_size": 7, "shuffle": True, "drop_last": False, "fields": ["number", "list", "word"]},
+        {"dataset": "ragged.jsonl", "batch_size": 20, "shuffle": True},
+        {"dataset": "ragged.jsonl", "batch_size": 20, "on_bad_sample": "skip", "valid": True, "pad": {"list": 5}},
+        {"dataset": "ragged.jsonl", "batch_size": 20, "on_bad_sample": "zero", "pad": {"word": 9}},
     ],
 )
 def test_the_bytes_are_the_same_on_every_backend(daemon, data, host_bytes, backend, options):

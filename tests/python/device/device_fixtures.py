@@ -32,6 +32,11 @@ def data(tmp_path_factory):
         folder.mkdir(parents=True, exist_ok=True)
         size = (40 + number, 50 - number, 3)
         Image.fromarray(random.integers(0, 256, size, np.uint8)).save(folder / f"{number}.jpg")
+    # One text makes batches of 20 several pieces; lists and words are small tensors beside it.
+    with open(root / "ragged.jsonl", "w") as file:
+        for number in range(60):
+            row = {"number": number, "text": "x" * (900_000 if number == 17 else 50 * number), "list": list(range(number % 7)), "word": "w" * (number % 11)}
+            file.write(json.dumps(row) + "\n")
     return root
 
 

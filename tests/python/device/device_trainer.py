@@ -97,6 +97,12 @@ def fault():
         assert driver.cuMemcpyDtoDAsync_v2(ctypes.c_uint64(to), ctypes.c_uint64(source), ctypes.c_size_t(count), None) == 0
 
 
+def crc_of(field, host):
+    if isinstance(field, pinfeed.Ragged):
+        return [crc_of(field.values, host), field.offsets.tolist()]
+    return zlib.crc32(np.ascontiguousarray(field).view(np.uint8)) if host else field.crc()
+
+
 def seek_refused(feed, state):
     try:
         feed.load_state_dict(state)
@@ -120,8 +126,8 @@ def main():
         held = []
         while taken < batches:
             for batch in feed:
-                crc = [zlib.crc32(np.ascontiguousarray(t).view(np.uint8)) if host else t.crc() for t in batch]
-                samples = batch[0].shape[0]
+                crc = [crc_of(field, host) for field in batch]
+                samples = len(batch[0]) if isinstance(batch[0], pinfeed.Ragged) else batch[0].shape[0]
                 say({"epoch": batch.epoch, "index": batch.index, "samples": samples, "fields": batch._fields, "crc": crc})
                 taken += 1
                 if keep:

@@ -58,11 +58,17 @@ TEST_F(ImageFolderTest, ListsClassesAndImagesInOrder) {
   EXPECT_EQ(info.path, "as named");
   EXPECT_EQ(info.samples, 5U);
   EXPECT_THAT(info.classes, ElementsAre("Zebra", "cat", "dog"));
-  ASSERT_EQ(info.fields.size(), 2U);
+  ASSERT_EQ(info.fields.size(), 3U);
   EXPECT_EQ(info.fields[0].spec.name, "image");
   EXPECT_EQ(info.fields[0].kind, FieldKind::kEncodedImage);
   EXPECT_EQ(info.fields[1].spec, (TensorSpec{"label", DType::kInt64, {}}));
   EXPECT_EQ(info.fields[1].kind, FieldKind::kTensor);
+  EXPECT_EQ(info.fields[2].spec, (TensorSpec{"sample_path", DType::kUint8, {11}}));  // "cat/10.jpeg"
+  EXPECT_EQ(info.fields[2].kind, FieldKind::kRagged);
+  EXPECT_TRUE(info.fields[2].on_request);
+  std::vector<std::byte> path;
+  ASSERT_OK(dataset->ReadBytes(1, 2, path));
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(path.data()), path.size()), "cat/10.jpeg");
   EXPECT_THAT(Listing(*dataset),
               ElementsAre("0 Zebra/x.jpg", "1 cat/10.jpeg", "1 cat/9.jpg", "2 dog/a.png", "2 dog/b.JPG"));
 }

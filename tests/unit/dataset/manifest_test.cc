@@ -40,7 +40,9 @@ class ManifestTest : public ::testing::Test {
     std::vector<std::string> lines;
     for (const Field& field : dataset.info().fields) {
       std::string line = field.spec.name;
-      if (field.kind == FieldKind::kTensor) line += " " + std::string(DTypeName(field.spec.dtype));
+      if (field.on_request) continue;
+      if (field.kind == FieldKind::kRagged) line += " ragged";
+      if (field.kind != FieldKind::kEncodedImage) line += " " + std::string(DTypeName(field.spec.dtype));
       for (const int64_t side : field.spec.shape) line += " " + std::to_string(side);
       lines.push_back(line);
     }
@@ -56,9 +58,10 @@ class ManifestTest : public ::testing::Test {
     }
     return all;
   }
-  static std::string Image(const Dataset& dataset, uint64_t id) {
+  static std::string Image(const Dataset& dataset, uint64_t id) { return Bytes(dataset, id, 0); }
+  static std::string Bytes(const Dataset& dataset, uint64_t id, size_t field) {
     std::vector<std::byte> bytes;
-    EXPECT_OK(dataset.ReadBytes(id, 0, bytes));
+    EXPECT_OK(dataset.ReadBytes(id, field, bytes));
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
   void ExpectFault(const std::string& name, const std::string& text, const std::string& words,
@@ -85,16 +88,20 @@ TEST_F(ManifestTest, HuggingFacesMetadataBesideAFlatFolderOfImages) {
   const DatasetInfo& info = dataset->info();
   EXPECT_EQ(info.format, "manifest");
   EXPECT_EQ(info.samples, 2U);
-  EXPECT_THAT(FieldsOf(*dataset), ElementsAre("image", "label int64", "score float64"));
+  EXPECT_THAT(FieldsOf(*dataset), ElementsAre("image", "label int64", "caption ragged uint8 5", "score float64"));
   EXPECT_THAT(info.classes, ElementsAre("cat", "dog"));
-  EXPECT_THAT(info.left_out, ElementsAre(Pair("caption", "it holds text")));
+  EXPECT_THAT(info.left_out, IsEmpty());
+  EXPECT_EQ(Bytes(*dataset, 0, 2), "a dog");
+  EXPECT_EQ(Bytes(*dataset, 1, 2), "");
   EXPECT_EQ(Image(*dataset, 0), "bytes of b");
   EXPECT_EQ(Image(*dataset, 1), "bytes of a");
   EXPECT_THAT(Values<int64_t>(*dataset, 1), ElementsAre(1, 0));
-  EXPECT_THAT(Values<double>(*dataset, 2), ElementsAre(1.5, 2));
+  EXPECT_THAT(Values<double>(*dataset, 3), ElementsAre(1.5, 2));
   EXPECT_THAT(dataset->Describe(0), EndsWith("set/deep/b.png"));
-  EXPECT_THAT(SelectFields(dataset, {"caption"}),
-              StatusIs(Code::kInvalidArgument, HasSubstr("is no field: it holds text")));
+  ASSERT_OK_AND_ASSIGN(const auto with_path, SelectFields(dataset, {}, true));
+  ASSERT_EQ(with_path->info().fields.size(), 5U);
+  EXPECT_EQ(Bytes(*with_path, 0, 4), "deep/b.png");
+  EXPECT_EQ(Bytes(*with_path, 1, 4), "a.jpg");
 }
 
 TEST_F(ManifestTest, ATableByItsOwnNameAndItsColumns) {
@@ -121,11 +128,11 @@ TEST_F(ManifestTest, ColumnsOfEveryKindWithoutImages) {
   ASSERT_OK_AND_ASSIGN(
       const auto dataset,
       OpenText("t.jsonl",
-               "{\"flag\": true, \"box\": [1, 2, 3, 4], \"point\": [0.5, 1], \"ragged\": [1], "
+               "{\"flag\": true, \"box\": [1, 2, 3, 4], \"point\": [0.5, 1], \"ragged\": [], "
                "\"deep\": {\"a\": 1}, \"huge\": 18446744073709551615, \"late\": 1}\n"
                "{\"flag\": false, \"box\": [5, 6, 7, 8], \"point\": [2, 3], \"ragged\": [1, 2], "
                "\"deep\": {\"a\": 1}, \"huge\": 1, \"only_here\": 2}\n"));
-  EXPECT_THAT(FieldsOf(*dataset), ElementsAre("box int64 4", "flag bool", "point float64 2"));
+  EXPECT_THAT(FieldsOf(*dataset), ElementsAre("box int64 4", "flag bool", "point float64 2", "ragged ragged int64 2"));
   EXPECT_THAT(Values<int64_t>(*dataset, 0), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
   EXPECT_THAT(Values<uint8_t>(*dataset, 1), ElementsAre(1, 0));
   EXPECT_THAT(Values<double>(*dataset, 2), ElementsAre(0.5, 1, 2, 3));
@@ -133,9 +140,38 @@ TEST_F(ManifestTest, ColumnsOfEveryKindWithoutImages) {
               ElementsAre(Pair("deep", HasSubstr("neither a number within")),
                           Pair("huge", HasSubstr("neither a number within")),
                           Pair("late", "line 2 has no value for it"),
-                          Pair("ragged", HasSubstr("line 2 has a list of another length")),
                           Pair("only_here", "line 1 has no value for it")));
+  EXPECT_EQ(Bytes(*dataset, 0, 3), "");
+  EXPECT_EQ(Bytes(*dataset, 1, 3).size(), 2 * sizeof(int64_t));
   EXPECT_THAT(dataset->Describe(1), EndsWith("set/t.jsonl[1]"));
+  EXPECT_THAT(SelectFields(dataset, {"late"}),
+              StatusIs(Code::kInvalidArgument, HasSubstr("is no field: line 2 has no value")));
+  EXPECT_THAT(SelectFields(dataset, {}, true),
+              StatusIs(Code::kInvalidArgument, HasSubstr("sample_path: the samples of the dataset")));
+}
+
+TEST_F(ManifestTest, ListsOfIntegersAndRealsAreRealsOfAllLengths) {
+  ASSERT_OK_AND_ASSIGN(const auto dataset,
+                       OpenText("t.jsonl", "{\"v\": [1]}\n{\"v\": [0.5, 2]}\n{\"v\": []}\n"));
+  EXPECT_THAT(FieldsOf(*dataset), ElementsAre("v ragged float64 2"));
+  const std::string bytes = Bytes(*dataset, 0, 0) + Bytes(*dataset, 1, 0) + Bytes(*dataset, 2, 0);
+  EXPECT_THAT(ValuesOf<double>(std::as_bytes(std::span(bytes))), ElementsAre(1, 0.5, 2));
+  EXPECT_THAT(OpenText("empty.jsonl", "{\"v\": [], \"n\": 1}\n").value()->info().left_out,
+              ElementsAre(Pair("v", "all its lists are empty")));
+}
+
+// The same bytes, cut elsewhere, are other samples.
+TEST_F(ManifestTest, FingerprintsTellWhereTextsEnd) {
+  ASSERT_OK_AND_ASSIGN(const auto one, OpenText("a.csv", "t\nab\nc\nd\n"));
+  ASSERT_OK_AND_ASSIGN(const auto other, OpenText("b.csv", "t\na\nbc\nd\n"));
+  EXPECT_NE(one->info().fingerprint, other->info().fingerprint);
+}
+
+TEST_F(ManifestTest, AColumnOfTheNameOfThePathsIsTheDatasets) {
+  ASSERT_OK_AND_ASSIGN(const auto dataset, OpenText("t.csv", "file_name,sample_path\na.jpg,7\n"));
+  EXPECT_THAT(FieldsOf(*dataset), ElementsAre("image", "sample_path int64"));
+  EXPECT_THAT(SelectFields(dataset, {}, true),
+              StatusIs(Code::kInvalidArgument, HasSubstr("has a field of that name of its own")));
 }
 
 TEST_F(ManifestTest, QuotedValuesMayHoldAnything) {
@@ -197,7 +233,7 @@ TEST_F(ManifestTest, ColumnsThatCannotServeAreRefused) {
   ExpectFault("t.csv", text, "there is no column 'label', only", {{"label", Word("label")}});
   ExpectFault("t.csv", text, "'y' cannot be a label: line 3 has no value for it", {{"label", Word("y")}});
   ExpectFault("t.csv", text, "'z' must hold the images' paths; it holds numbers", {{"image", Word("z")}});
-  ExpectFault("t.csv", "file\na.jpg\n", "no column holds numbers, and none is named as the images' paths");
+  ExpectFault("t.csv", "file\na.jpg\n", "'file' names images, but they would not be read: set image to it");
 }
 
 TEST_F(ManifestTest, ImagePathsStayInTheFolder) {

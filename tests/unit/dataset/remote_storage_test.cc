@@ -46,7 +46,7 @@ class RemoteStorageTest : public ::testing::Test {
   static Status ReadOne(const Dataset& dataset) {
     for (size_t field = 0; field < dataset.info().fields.size(); ++field) {
       std::vector<std::byte> bytes;
-      if (dataset.info().fields[field].kind == FieldKind::kEncodedImage) {
+      if (dataset.info().fields[field].kind != FieldKind::kTensor) {
         RETURN_IF_ERROR(dataset.ReadBytes(1, field, bytes));
       } else {
         bytes.resize(dataset.info().fields[field].spec.SampleBytes().value());

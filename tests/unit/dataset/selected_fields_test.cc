@@ -46,6 +46,11 @@ TEST_F(SelectedFieldsTest, NoNamesAreAllFields) {
   EXPECT_EQ(selected, whole_);
 }
 
+TEST_F(SelectedFieldsTest, ThereIsNoPathOfSamplesThatAreNoFiles) {
+  EXPECT_THAT(SelectFields(whole_, {}, true),
+              StatusIs(Code::kInvalidArgument, HasSubstr("sample_ids tells which they are")));
+}
+
 TEST_F(SelectedFieldsTest, RefusesAFieldThatIsNotThere) {
   EXPECT_THAT(SelectFields(whole_, {"a", "label"}),
               StatusIs(Code::kInvalidArgument,

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/os/memfd.h"
+#include "server/dataset/selected_fields.h"
 #include "server/feed/feed.h"
 #include "server/loading/native_batch_producer.h"
 #include "server/memory/host_arena.h"
@@ -122,6 +123,7 @@ class FeedTest : public ::testing::Test, public ::testing::WithParamInterface<Pr
                                      uint32_t slots = 4, const Over& over = {}) {
     const uint64_t samples = dataset->info().samples;
     if (producer_ == Producer::kRemote) dataset = std::make_shared<const RemoteDataset>(std::move(dataset));
+    dataset = SelectFields(std::move(dataset), spec.fields, spec.sample_path).value();
     auto loader = std::move(SampleLoader::Create(dataset, spec)).value();
     auto layout = std::move(BatchLayout::Create(loader->outputs(), spec.batch_size)).value();
     auto host =

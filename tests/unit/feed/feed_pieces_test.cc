@@ -75,9 +75,12 @@ class PieceArena final : public ArenaOverHost {
       }
       if (!job.done) return;
       for (size_t t = 0; t < layout().tensors.size(); ++t) {
-        const uint64_t bytes = layout().tensors[t].sample_bytes;
-        std::memcpy(memory().FillAddress({job.piece.slot, job.landing.first, 0, 0}, t),
-                    FillAddress(job.piece, t), job.landing.samples * bytes);
+        const TensorPlace& place = layout().tensors[t];
+        const bool packed = place.spec.extents.has_value();
+        const uint32_t first = packed ? job.piece.begin : job.landing.first;
+        const uint64_t bytes = packed ? job.landing.packed_rows[t] * place.spec.RowBytes()
+                                      : job.landing.samples * place.sample_bytes;
+        std::memcpy(memory().FillAddress({job.piece.slot, first, 0, 0}, t), FillAddress(job.piece, t), bytes);
       }
       Return(job.piece);
       job.done(OkStatus(), {});
@@ -199,6 +202,125 @@ TEST_P(FeedPiecesTest, StopEndsBatchesWhosePiecesHaveNoMemoryYet) {
   EXPECT_EQ(feed.Snapshot().slots_filling, 0U);
 }
 
+// Sample i has i % (kMaxRows + 1) rows, each {i, number of the row}; and its number.
+class RaggedDataset final : public Dataset {
+ public:
+  static constexpr int64_t kMaxRows = 5;
+  explicit RaggedDataset(uint64_t samples, std::set<uint64_t> bad = {}) : bad_(std::move(bad)) {
+    info_.path = "/ragged";
+    info_.samples = samples;
+    info_.fields = {{{"rows", DType::kInt32, {kMaxRows, 2}}, FieldKind::kRagged}, {{"id", DType::kInt64, {}}}};
+  }
+  static std::vector<int32_t> Rows(uint64_t id) {
+    std::vector<int32_t> rows;
+    for (uint64_t row = 0; row < id % (kMaxRows + 1); ++row) {
+      rows.push_back(static_cast<int32_t>(id));
+      rows.push_back(static_cast<int32_t>(row));
+    }
+    return rows;
+  }
+  const DatasetInfo& info() const override { return info_; }
+  // Behind the rows: a bad sample has been packed by then.
+  Status ReadTensor(uint64_t id, size_t /*field*/, std::span<std::byte> out) const override {
+    if (bad_.contains(id)) return DataLoss("read number " + std::to_string(id) + ": it is bad");
+    std::memcpy(out.data(), &id, sizeof id);
+    return OkStatus();
+  }
+  Status ReadBytes(uint64_t id, size_t /*field*/, std::vector<std::byte>& out) const override {
+    const std::vector<int32_t> rows = Rows(id);
+    const auto bytes = std::as_bytes(std::span(rows));
+    out.assign(bytes.begin(), bytes.end());
+    return OkStatus();
+  }
+  std::string Describe(uint64_t id) const override { return "number " + std::to_string(id); }
+
+ private:
+  DatasetInfo info_;
+  std::set<uint64_t> bad_;
+};
+
+class FeedRaggedTest : public FeedPiecesTest {
+ protected:
+  // Of a batch: the samples' numbers, as the field "id" has them; and that each has the rows of that number, but
+  // for those in `zeroed`, which have none and are number 0.
+  static std::vector<uint64_t> CheckRows(const PageClient& client, const Feed& feed,
+                                         const BatchDescriptor& batch, size_t zeroed = 0) {
+    const TensorPlace& place = feed.layout().tensors[0];
+    const auto* const extents =
+        reinterpret_cast<const RowExtent*>(client.Tensor(batch, *place.spec.extents).data());
+    const auto* const ids = reinterpret_cast<const uint64_t*>(client.Tensor(batch, 1).data());
+    const auto* const rows = reinterpret_cast<const int32_t*>(client.Tensor(batch, 0).data());
+    const int64_t capacity = place.spec.shape[0] * feed.layout().batch_size;
+    std::vector<bool> taken(static_cast<size_t>(capacity));
+    for (uint32_t i = 0; i < batch.samples; ++i) {
+      if (extents[i].count == 0 && RaggedDataset::Rows(ids[i]).empty()) continue;
+      if (zeroed > 0 && extents[i].count == 0 && ids[i] == 0) {
+        --zeroed;
+        continue;
+      }
+      EXPECT_LE(extents[i].first + extents[i].count, capacity);
+      const std::vector<int32_t> expected = RaggedDataset::Rows(ids[i]);
+      EXPECT_EQ(std::vector<int32_t>(rows + 2 * extents[i].first,
+                                     rows + 2 * (extents[i].first + extents[i].count)),
+                expected)
+          << "sample " << ids[i];
+      for (int64_t row = extents[i].first; row < extents[i].first + extents[i].count; ++row) {
+        EXPECT_FALSE(taken[static_cast<size_t>(row)]) << "two samples have row " << row;
+        taken[static_cast<size_t>(row)] = true;
+      }
+    }
+    return {ids, ids + batch.samples};
+  }
+  // Every batch of the feed's epochs, whatever the order of loading.
+  void CheckAll(Feed& feed, uint64_t batches) {
+    PageClient client(feed);
+    ASSERT_OK(feed.Attach(client.From(Sampler::Start{})));
+    for (uint64_t index = 0; index < batches; ++index) {
+      const auto batch = client.Next();
+      ASSERT_TRUE(batch.has_value());
+      ASSERT_EQ(CheckRows(client, feed, *batch), Expected(feed, batch->epoch, batch->batch_index));
+      client.Release(*batch, feed);
+    }
+    EXPECT_EQ(client.Next(), std::nullopt);
+    feed.Depart(client.participant(), Ended());
+  }
+};
+
+TEST_P(FeedRaggedTest, RowsAreThoseOfTheirSamples) {
+  const auto dataset = std::make_shared<RaggedDataset>(131);
+  CheckAll(*Make(Spec(20, 4), dataset), 4 * 7);
+  CheckAll(MakePieces(Spec(20, 4), dataset), 4 * 7);
+}
+
+TEST_P(FeedRaggedTest, BadSamplesTakeTheirRowsAlong) {
+  const std::set<uint64_t> bad = {2, 3, 9, 10, 11, 19, 20, 39};
+  for (const OnBadSample policy : {OnBadSample::kSkip, OnBadSample::kZero}) {
+    FeedSpec spec = Spec(20, 1);
+    spec.order = Order::kSequential;
+    spec.on_bad_sample = policy;
+    const auto dataset = std::make_shared<RaggedDataset>(40, bad);
+    for (Feed* const feed : {Make(spec, dataset).get(), &MakePieces(spec, dataset)}) {
+      PageClient client(*feed);
+      ASSERT_OK(feed->Attach(client.From(Sampler::Start{})));
+      for (uint64_t first : {0, 20}) {
+        std::vector<uint64_t> expected;
+        size_t zeroed = 0;
+        for (uint64_t id = first; id < first + 20; ++id) {
+          const bool is_bad = bad.contains(id);
+          if (is_bad && policy == OnBadSample::kZero) expected.push_back((++zeroed, 0));
+          if (!is_bad) expected.push_back(id);
+        }
+        const auto batch = client.Next();
+        ASSERT_TRUE(batch.has_value());
+        EXPECT_EQ(CheckRows(client, *feed, *batch, zeroed), expected);
+        client.Release(*batch, *feed);
+      }
+      feed->Depart(client.participant(), Ended());
+    }
+  }
+}
+
+PF_OVER_DATASETS(FeedRaggedTest);
 PF_OVER_ALL_PRODUCERS(FeedPiecesTest);
 
 }  // namespace

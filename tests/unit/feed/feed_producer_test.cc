@@ -34,7 +34,7 @@ class ScriptedProducer final : public BatchProducer {
 
   // Writes the samples of the request's batch, of a feed without shuffling.
   static void Fill(const PieceRequest& request) {
-    std::vector<std::span<std::byte>> places;
+    SamplePlaces places;
     ASSERT_OK(request.Places(request.begin(), request.end(), places));
     const uint64_t first = request.plan().batch_index * kBatch;
     for (uint32_t i = request.begin(); i < request.end(); ++i) {

@@ -94,7 +94,7 @@ class UnrulyProducer final : public BatchProducer {
   }
 
   void Fill(const PieceRequest& request) const {
-    std::vector<std::span<std::byte>> places;
+    SamplePlaces places;
     const BatchSamples ids = source_.sampler.SamplesOf(request.plan());
     ASSERT_OK(request.Places(request.begin(), request.end(), places));
     for (uint32_t i = request.begin(); i < request.end() && request.Wanted(i); ++i) {
@@ -105,7 +105,7 @@ class UnrulyProducer final : public BatchProducer {
       for (size_t f = 0; f < fields && zeroed; ++f) std::ranges::fill(places[f], std::byte{0});
       for (size_t t = fields; t < places.size(); ++t) WriteAdded(t, ids[i], zeroed, places[t]);
       if (!status.ok()) request.Bad(i, std::move(status));
-      for (std::span<std::byte>& place : places) place = {place.data() + place.size(), place.size()};
+      places.Next();
     }
   }
 

@@ -158,7 +158,7 @@ TEST_F(ImageGoldenTest, TransformsAsTorchvision) {
     std::vector<std::byte> tensor(bytes);
     const std::span<std::byte> place(tensor);
     SampleTimes times;
-    ASSERT_OK(loader->Load({0, 0}, {&place, 1}, scratch, times));
+    ASSERT_OK(loader->Load({0, 0}, std::vector{place}, scratch, times));
     EXPECT_EQ(Difference(Unsigned(tensor), Unsigned(File(words[3]))), "");
     ++count;
   }

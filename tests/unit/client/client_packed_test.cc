@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packed tensors on the host, of a daemon that places rows and extents as it likes.
+#include <cstring>
+
+#include "common/spec/tensor_spec.h"
+#include "pinfeed/pinfeed.hpp"
+#include "tests/support/testing.h"
+#include "tests/unit/client/client_fake_daemon.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kExtentsOffset = 1024;
+
+// Slots with the rows (3 bytes each, at most 8) of 4 samples, their labels and extents.
+class ClientPackedTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    FakeDaemon::Script script;
+    script.offer = [](v1::OpenFeedResponse& offer) {
+      offer.mutable_tensors(0)->set_shape(0, -1);
+      offer.mutable_tensors(0)->set_extents(3);
+      v1::TensorPlace& extents = *offer.add_tensors();
+      extents.set_name("image.extents");
+      extents.set_dtype(v1::INT64);
+      extents.add_shape(2);
+      extents.set_offset(kExtentsOffset);
+      extents.set_sample_bytes(sizeof(RowExtent));
+    };
+    daemon_ = std::make_unique<FakeDaemon>(dir_.path(), std::move(script));
+    FeedOptions options;
+    options.address = daemon_->address();
+    feed_ = std::make_unique<Feed>(R"({"dataset": {"path": "/data"}, "batch_size": 4})", options);
+  }
+  // Row n has three bytes n.
+  Batch Next(const std::vector<RowExtent>& extents) {
+    FakeSession& session = daemon_->Session(0);
+    session.Publish([&](BatchDescriptor& batch) {
+      batch.samples = static_cast<uint32_t>(extents.size());
+      std::byte* const slot = session.arena.data() + batch.slot * session.arena.size() / session.slot_count;
+      std::memcpy(slot + kExtentsOffset, extents.data(), extents.size() * sizeof(RowExtent));
+    });
+    Batch batch = feed_->Next().value();
+    auto* const rows = static_cast<uint8_t*>(batch[0].data());
+    for (int row = 0; row < 8; ++row) std::memset(rows + 3 * row, row, 3);
+    return batch;
+  }
+
+  const TempDir dir_;
+  std::unique_ptr<FakeDaemon> daemon_;
+  std::unique_ptr<Feed> feed_;
+};
+
+TEST_F(ClientPackedTest, TensorsAreAsTheyLie) {
+  const Batch batch = Next({{5, 2}, {0, 3}, {7, 0}});
+  EXPECT_THAT(batch[0].shape(), ElementsAre(8, 3));
+  EXPECT_EQ(batch[0].bytes(), 24U);
+  EXPECT_TRUE(batch[0].packed());
+  EXPECT_EQ(batch[0].raw().extents, 3U);
+  EXPECT_THAT(batch[2].shape(), ElementsAre(3, 2));
+  EXPECT_EQ(batch[2].data_as<int64_t>()[0], 5);
+  EXPECT_THAT(batch.RowOffsets(0), ElementsAre(0, 2, 5, 5));
+}
+
+TEST_F(ClientPackedTest, OutputsAreInTheOrderOfTheSamples) {
+  const std::vector<TensorView> outputs = feed_->Outputs();
+  EXPECT_THAT(outputs[0].shape(), ElementsAre(8, 3));
+  EXPECT_EQ(outputs[0].bytes(), 24U);
+  Batch batch = Next({{5, 2}, {0, 3}, {7, 0}, {3, 1}});
+  std::vector<uint8_t> rows(6 * 3 + 1, 0xee);  // as many as RowOffsets says, and one byte more
+  std::vector<int64_t> labels(4);
+  std::vector<int64_t> extents(8);
+  ASSERT_EQ(batch.RowOffsets(0).back(), 6);
+  batch.Write(nullptr, {rows.data(), labels.data(), extents.data()});
+  EXPECT_THAT(rows, ElementsAre(5, 5, 5, 6, 6, 6, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 0xee));
+  EXPECT_THAT(extents, ElementsAre(0, 2, 2, 3, 5, 0, 5, 1));
+}
+
+TEST_F(ClientPackedTest, ExtentsThatLieAreNotFollowed) {
+  for (const RowExtent lie : {RowExtent{-1, 1}, RowExtent{0, -1}, RowExtent{8, 1}, RowExtent{0, 9},
+                              RowExtent{INT64_MAX, 1}, RowExtent{1, INT64_MAX}}) {
+    Batch batch = Next({{0, 1}, lie});
+    EXPECT_THROW((void)batch.RowOffsets(0), Error);
+    EXPECT_THAT(pf_last_error(), HasSubstr("the rows of tensor 'image' lie outside of it"));
+    std::vector<uint8_t> rows(24);
+    std::vector<int64_t> numbers(8);
+    EXPECT_THROW(batch.Write(nullptr, {rows.data(), numbers.data(), numbers.data()}), Error);
+    EXPECT_EQ(daemon_->Session(0).Released(0), 0U);
+    batch.Release();  // still ours
+  }
+  // Together more rows than there is memory for: an output of the size of the tensor would not hold them.
+  EXPECT_THROW((void)Next({{0, 8}, {0, 1}}).RowOffsets(0), Error);
+}
+
+TEST_F(ClientPackedTest, WhatIsNotPackedHasNoRows) {
+  const Batch batch = Next({{0, 1}});
+  int64_t offsets[5];
+  EXPECT_EQ(pf_get_row_offsets(batch.get(), 1, offsets), PF_INVALID_ARGUMENT);
+  EXPECT_EQ(pf_get_row_offsets(batch.get(), 9, offsets), PF_INVALID_ARGUMENT);
+  EXPECT_EQ(pf_get_row_offsets(batch.get(), 0, nullptr), PF_INVALID_ARGUMENT);
+  EXPECT_EQ(pf_get_row_offsets(nullptr, 0, offsets), PF_INVALID_ARGUMENT);
+}
+
+// Its struct ends before `extents`: it would take the rows of all samples for a tensor of so many samples.
+TEST_F(ClientPackedTest, AProgramThatDoesNotKnowThemIsRefused) {
+  const Batch batch = Next({{0, 1}});
+  pf_tensor tensor;
+  for (const uint32_t index : {0U, 1U}) {
+    pf_tensor_init(&tensor, offsetof(pf_tensor, extents));
+    const pf_result expected = index == 0 ? PF_FAILED_PRECONDITION : PF_OK;
+    EXPECT_EQ(pf_get_tensor(batch.get(), index, &tensor), expected);
+    EXPECT_EQ(pf_get_output(feed_->get(), index, &tensor), expected);
+  }
+}
+
+}  // namespace
+}  // namespace pinfeed
