@@ -302,7 +302,7 @@ void Daemon::CloseDatasets() {
 
 std::vector<OngoingOperation> Daemon::Operations() const {
   std::vector<OngoingOperation> all;
-  if (auto reaper = parts_->feeds.CurrentChore()) all.push_back(*std::move(reaper));
+  if (auto reaper = parts_->feeds.CurrentOperation()) all.push_back(*std::move(reaper));
   for (DatasetOpener::UnderWay& operation : parts_->datasets->opener.under_way())
     all.push_back({DatasetOpener::kThreadName, std::move(operation.what), operation.since, true});
   if (parts_->devices == nullptr) return all;

@@ -99,17 +99,17 @@ class Arena {
   // most once, and never together with Discard. On the host, the kernel keeps mapped memory alive; memory of
   // a GPU may have to be quarantined.
   // NOLINTNEXTLINE(performance-unnecessary-value-param): overriders keep them
-  virtual void LeaveTo(std::vector<ClientProcess> /*clients*/) {}
+  virtual void SetRemainingMappers(std::vector<ClientProcess> /*clients*/) {}
 
   // Returns the arena that a client on that GPU maps: this one, or the group's part on that GPU. Returns an
   // error that says why the client cannot use it. Any thread; may take a while.
-  virtual Result<const Arena*> At(const std::string& /*gpu_uuid*/) { return this; }
-  // A client that got `part` from At has left. A part of a group's memory is freed with its last client,
+  virtual Result<const Arena*> PartOn(const std::string& /*gpu_uuid*/) { return this; }
+  // A client that got `part` from PartOn has left. A part of a group's memory is freed with its last client,
   // unless `keep`: then it has received batches and clients may rejoin. `remaining_mapper` is that client if
   // it has not confirmed that it unmapped the part. May take a while.
   // NOLINTNEXTLINE(performance-unnecessary-value-param): overriders keep it
-  virtual void LeaveAt(const Arena& /*part*/, bool /*keep*/,
-                       std::optional<ClientProcess> /*remaining_mapper*/) {}
+  virtual void ReleasePart(const Arena& /*part*/, bool /*keep*/,
+                           std::optional<ClientProcess> /*remaining_mapper*/) {}
 
   // The descriptor that clients map, or -1 when the offer carries an IPC handle instead. Owned by the arena.
   virtual int fd() const = 0;

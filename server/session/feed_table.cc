@@ -205,7 +205,7 @@ void FeedTable::Begin(std::string what) {
   current_ = OngoingOperation{"feed-reaper", std::move(what), std::chrono::steady_clock::now()};
 }
 
-std::optional<OngoingOperation> FeedTable::CurrentChore() const {
+std::optional<OngoingOperation> FeedTable::CurrentOperation() const {
   const MutexLock lock(mutex_);
   return current_;
 }
@@ -217,7 +217,7 @@ void FeedTable::Do(Job job) {
     std::optional<ClientProcess> remaining_mapper;
     if (!job.remaining_mappers.empty()) remaining_mapper = std::move(job.remaining_mappers.front());
     Begin("giving up the memory of " + name + " on one of its GPUs");
-    return job.feed->arena().LeaveAt(*job.part, job.keep, std::move(remaining_mapper));
+    return job.feed->arena().ReleasePart(*job.part, job.keep, std::move(remaining_mapper));
   }
   FeedSnapshot last = job.feed->Snapshot();
   spdlog::info("feed {}: ended after {} batches, {} bad samples", last.id, last.batches, last.bad_samples);
@@ -232,7 +232,7 @@ void FeedTable::Do(Job job) {
   const std::string memory = ByteSize(arena.mapped_bytes()) + " of " + name + " (" +
                              BackendName(arena.backend()) + ", " + QuotePath(job.feed->dataset().path) + ")";
   if (job.discard) arena.Discard();
-  if (!job.remaining_mappers.empty()) arena.LeaveTo(std::move(job.remaining_mappers));
+  if (!job.remaining_mappers.empty()) arena.SetRemainingMappers(std::move(job.remaining_mappers));
   const std::shared_ptr<const FeedShare> share = job.feed->share();
   const Feed* const feed = job.feed.get();
   job.feed.reset();

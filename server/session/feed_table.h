@@ -77,7 +77,7 @@ class FeedTable {
 
   std::vector<std::shared_ptr<Feed>> All() PF_EXCLUDES(mutex_);
   // The step that the reaper is at; nothing when it has nothing to do.
-  std::optional<OngoingOperation> CurrentChore() const PF_EXCLUDES(mutex_);
+  std::optional<OngoingOperation> CurrentOperation() const PF_EXCLUDES(mutex_);
 
   struct View {
     std::vector<FeedReport> feeds;  // without sessions
@@ -105,7 +105,7 @@ class FeedTable {
   struct Job {
     std::shared_ptr<Feed> feed;
     const Arena* part = nullptr;  // that a session gives up; null: the feed ends, which is at rest
-    bool keep = false;            // of a part: see Arena::LeaveAt
+    bool keep = false;            // of a part: see Arena::ReleasePart
     bool discard = false;         // of a feed: give the arena's pages back
     std::vector<ClientProcess> remaining_mappers = {};
   };
@@ -120,7 +120,7 @@ class FeedTable {
   Clock::time_point ReclaimingUntil() const PF_REQUIRES(mutex_);
   void Reap() PF_EXCLUDES(mutex_);
   void Do(Job job) PF_EXCLUDES(mutex_);
-  // Notes the reaper's step, for CurrentChore.
+  // Notes the reaper's step, for CurrentOperation.
   void Begin(std::string what) PF_EXCLUDES(mutex_);
   // The last share of the feed is gone: keeps it for the reaper.
   void Retire(Feed* feed) PF_EXCLUDES(mutex_);

@@ -136,7 +136,7 @@ void FeedOpener::AwaitMemory(Backend backend) const {
   if (backend == Backend::kHost)
     parts_.kept.AwaitNone(deadline);
   else
-    parts_.devices->AwaitLingering(deadline);
+    parts_.devices->AwaitEmptyQuarantine(deadline);
 }
 
 Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner,
@@ -241,10 +241,10 @@ Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFe
                               ", and to this client only by " + BackendName(choice.backend) +
                               (choice.fallback.empty() ? "" : " (" + choice.fallback + ")"));
   }
-  Result<const Arena*> part = feed.arena().At(arguments.gpu_uuid);
+  Result<const Arena*> part = feed.arena().PartOn(arguments.gpu_uuid);
   if (part.status().code() == Code::kResourceExhausted) {
     AwaitMemory(feed.arena().backend());
-    part = feed.arena().At(arguments.gpu_uuid);
+    part = feed.arena().PartOn(arguments.gpu_uuid);
   }
   RETURN_IF_ERROR(part.status());
   session->part = *part;
