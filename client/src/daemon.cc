@@ -282,9 +282,10 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
   v1::OpenFeedResponse response;
   RETURN_IF_ERROR(Call(address, deadline, message, &response, &v1::Feeder::Stub::OpenFeed, stopping));
   if (!response.refuses_unknown_fields() && HasLaterFields(message.spec())) {
-    return FailedPrecondition("the daemon at " + address +
-                              " is too old for interpolation, sample_path, pad, or a dataset's image and label: "
-                              "it would ignore them; update it");
+    return FailedPrecondition(
+        "the daemon at " + address +
+        " is too old for interpolation, sample_path, pad, or a dataset's image and label: "
+        "it would ignore them; update it");
   }
   if (response.end_first() && request.replaces_session == 0)
     return Internal("the daemon at " + address + " wants a session to end first, and none was named to it");

@@ -57,7 +57,7 @@ class DatasetCache {
   std::shared_ptr<const Options> options() const PF_EXCLUDES(mutex_);
 
  private:
-  using Kept = std::list<std::shared_ptr<const Dataset>>;
+  using Recent = std::list<std::shared_ptr<const Dataset>>;
   struct Key {
     DatasetSpec spec;  // resolved
     std::vector<std::string> roots;
@@ -71,20 +71,20 @@ class DatasetCache {
 
   Result<Key> Resolve(const DatasetSpec& spec) const;
   // The same dataset, to be ended by `close_`.
-  std::shared_ptr<const Dataset> Closing(uid_t user, const DatasetSpec& spec,
-                                         std::shared_ptr<const Dataset> opened) const;
+  std::shared_ptr<const Dataset> WithClose(uid_t user, const DatasetSpec& spec,
+                                           std::shared_ptr<const Dataset> opened) const;
   // The one that is open; if none is, `opened` from now on, unless that is null.
-  std::shared_ptr<const Dataset> Use(const Key& key, std::shared_ptr<const Dataset> opened)
+  std::shared_ptr<const Dataset> FindOrAdd(const Key& key, std::shared_ptr<const Dataset> opened)
       PF_EXCLUDES(mutex_);
-  // Moves those for which there is no room to `dropped`, which is to end without the lock.
-  void Drop(Kept& dropped) PF_REQUIRES(mutex_);
+  // Moves those for which there is no room to `evicted`, which is to end without the lock.
+  void EvictOld(Recent& evicted) PF_REQUIRES(mutex_);
 
   const CloseFunction close_;
   const OpenFunction open_;
   mutable Mutex mutex_;
   std::shared_ptr<const Options> options_ PF_GUARDED_BY(mutex_);
   std::list<Entry> entries_ PF_GUARDED_BY(mutex_);
-  Kept kept_ PF_GUARDED_BY(mutex_);  // used last first
+  Recent recent_ PF_GUARDED_BY(mutex_);  // used last first
 };
 
 }  // namespace pinfeed

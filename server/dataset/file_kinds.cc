@@ -57,7 +57,7 @@ bool HasExtension(std::string_view name, std::span<const std::string_view> exten
 }
 
 bool IsNamedAsImage(std::string_view name) {
-  return HasExtension(name, kImageExtensions) || HasExtension(name, kOtherImageExtensions);
+  return HasExtension(name, kImageExtensions) || HasExtension(name, kUnsupportedImageExtensions);
 }
 
 std::string_view AdviceFor(std::string_view name) {

@@ -14,8 +14,8 @@ namespace pinfeed {
 
 inline constexpr std::array<std::string_view, 3> kImageExtensions = {".jpg", ".jpeg", ".png"};
 // What torchvision takes besides. Passing over them would shift every later sample without a word.
-inline constexpr std::array<std::string_view, 6> kOtherImageExtensions = {".ppm", ".bmp",  ".pgm",
-                                                                          ".tif", ".tiff", ".webp"};
+inline constexpr std::array<std::string_view, 6> kUnsupportedImageExtensions = {".ppm", ".bmp",  ".pgm",
+                                                                                ".tif", ".tiff", ".webp"};
 
 // Whether the name ends in one of them, in capitals or not.
 bool HasExtension(std::string_view name, std::span<const std::string_view> extensions);

@@ -17,20 +17,20 @@ namespace pinfeed {
 
 // What a path holds, in enough detail to tell the formats apart. For a directory, each string is the name of
 // one entry of that kind, any one of them; empty: it has none. For a file, all but `path` are empty.
-struct Contents {
+struct DatasetContents {
   std::string path;
   bool is_directory = false;
-  std::string array;     // .npy
-  std::string flat;      // .bin: tokens without a header
-  std::string folder;    // a directory
-  std::string image;     // with an image's extension (IsNamedAsImage), decodable here or not
-  std::string metadata;  // metadata.jsonl or metadata.csv
-  std::string unread;    // of an unsupported kind for which an error can give advice (AdviceFor)
-  std::string other;     // anything else
+  std::string npy_file;     // .npy
+  std::string bin_file;     // .bin: tokens without a header
+  std::string folder;       // a directory
+  std::string image;        // with an image's extension (IsNamedAsImage), decodable here or not
+  std::string metadata;     // metadata.jsonl or metadata.csv
+  std::string unsupported;  // of an unsupported kind for which an error can give advice (AdviceFor)
+  std::string other;        // anything else
 };
 
 // Lists the location, if it is a directory. kInvalidArgument if it is neither a file nor a directory.
-Result<Contents> LookAt(const Location& location);
+Result<DatasetContents> ListContents(const Location& location);
 
 // Purpose: detects, checks and opens datasets of one format. Threads: immutable.
 class DatasetFormat {
@@ -50,12 +50,13 @@ class DatasetFormat {
 
   // If `contents` look like this format, returns what they were recognised by ("folders (such as 'cat')"),
   // for messages.
-  virtual std::optional<std::string> Recognise(const Contents& contents,
+  virtual std::optional<std::string> Recognise(const DatasetContents& contents,
                                                const ParameterMap& options) const = 0;
   // `user_path` is what DatasetInfo::path will say. Preconditions: CheckOptions found no fault; `contents` is
-  // LookAt(*location).
+  // ListContents(*location).
   virtual Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
-                                                      const Contents& contents, const std::string& user_path,
+                                                      const DatasetContents& contents,
+                                                      const std::string& user_path,
                                                       ParameterReader& options) const = 0;
 };
 

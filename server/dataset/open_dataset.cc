@@ -16,18 +16,18 @@ bool HasOption(const DatasetFormat& format, std::string_view option) {
 }
 
 // Why no format was recognised.
-Status UnknownDirectory(const Contents& contents) {
+Status UnknownDirectory(const DatasetContents& contents) {
   const std::string object = "detect the format of directory " + QuotePath(contents.path);
   const std::string wanted =
       "found neither a metadata.jsonl (manifest) nor .npy files (npy) nor class folders with images "
       "(image_folder)";
-  if (!contents.flat.empty()) {
-    return InvalidArgument(object + ": " + wanted + ", but " + QuotePath(contents.flat) +
+  if (!contents.bin_file.empty()) {
+    return InvalidArgument(object + ": " + wanted + ", but " + QuotePath(contents.bin_file) +
                            "; if that holds tokens, name the file and set sequence_length");
   }
-  if (!contents.unread.empty()) {
-    return InvalidArgument(object + ": " + wanted + ", but " + QuotePath(contents.unread) + "; " +
-                           std::string(AdviceFor(contents.unread)));
+  if (!contents.unsupported.empty()) {
+    return InvalidArgument(object + ": " + wanted + ", but " + QuotePath(contents.unsupported) + "; " +
+                           std::string(AdviceFor(contents.unsupported)));
   }
   if (contents.other.empty())
     return InvalidArgument(object + ": it is empty; name the directory that holds the data");
@@ -35,7 +35,7 @@ Status UnknownDirectory(const Contents& contents) {
                          "; name the directory that holds the data");
 }
 
-Status UnknownFile(const Contents& contents, const ParameterMap& options) {
+Status UnknownFile(const DatasetContents& contents, const ParameterMap& options) {
   const std::string& path = contents.path;
   const std::string object = "detect the format of file " + QuotePath(path) + ": ";
   if (path.ends_with(".bin")) {
@@ -60,7 +60,7 @@ Status UnknownFile(const Contents& contents, const ParameterMap& options) {
 }
 
 // The format of what lies there. An option that only one format has settles it where that format is possible.
-Result<const DatasetFormat*> Detect(const Contents& contents, const ParameterMap& options) {
+Result<const DatasetFormat*> Detect(const DatasetContents& contents, const ParameterMap& options) {
   std::string evidence;
   std::string names;
   std::vector<const DatasetFormat*> found;
@@ -123,7 +123,7 @@ Result<std::shared_ptr<const Dataset>> OpenDataset(const DatasetSpec& spec,
 Result<std::shared_ptr<const Dataset>> OpenDatasetAt(std::shared_ptr<const Location> location,
                                                      const DatasetSpec& spec) {
   RETURN_IF_ERROR(CheckDatasetFormat(spec.format));
-  ASSIGN_OR_RETURN(const Contents contents, LookAt(*location));
+  ASSIGN_OR_RETURN(const DatasetContents contents, ListContents(*location));
   const DatasetFormat* format = FindDatasetFormat(spec.format);
   if (format == nullptr) {
     ASSIGN_OR_RETURN(format, Detect(contents, spec.options));

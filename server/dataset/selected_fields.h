@@ -12,9 +12,10 @@
 
 namespace pinfeed {
 
-// No `names`: all fields but those that come on request only. `sample_path`: and the field of that name behind
-// them. Samples, classes and fingerprint stay the same: what a cursor counts does not depend on the fields.
-// kInvalidArgument names the fields that the dataset lacks, and those it has. Precondition: no name comes twice.
+// No `names`: all fields but those that come on request only. `sample_path`: and the field of that name
+// behind them. Samples, classes and fingerprint stay the same: what a cursor counts does not depend on the
+// fields. kInvalidArgument names the fields that the dataset lacks, and those it has. Precondition: no name
+// comes twice.
 Result<std::shared_ptr<const Dataset>> SelectFields(std::shared_ptr<const Dataset> dataset,
                                                     std::vector<std::string> names, bool sample_path = false);
 

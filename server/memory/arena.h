@@ -70,10 +70,9 @@ class Arena {
   // Deliver or Return releases the memory. Any thread; does not block.
   virtual bool Take(Piece* /*piece*/) { return true; }
   virtual void Return(const Piece& /*piece*/) {}
-  // The host memory to fill with the piece's samples of that tensor, stored without gaps; a packed tensor's rows
-  // in any order. Preconditions:
-  // piece.slot < slot_count(); Take assigned memory to the piece; Prepare succeeded for the samples that are
-  // touched.
+  // The host memory to fill with the piece's samples of that tensor, stored without gaps; a packed tensor's
+  // rows in any order. Preconditions: piece.slot < slot_count(); Take assigned memory to the piece; Prepare
+  // succeeded for the samples that are touched.
   virtual std::byte* FillAddress(const Piece& piece, size_t tensor) = 0;
   // Allocates the memory for samples [begin, end) of the piece; both are indexes in the batch. May be slow on
   // first use. Any thread, concurrently for disjoint samples. kResourceExhausted when the host lacks the

@@ -54,15 +54,16 @@ class ImageFolder final : public Dataset {
 class Format final : public DatasetFormat {
  public:
   std::string_view name() const override { return "image_folder"; }
-  std::optional<std::string> Recognise(const Contents& contents,
+  std::optional<std::string> Recognise(const DatasetContents& contents,
                                        const ParameterMap& /*options*/) const override {
     if (!contents.folder.empty()) return "folders (such as " + QuotePath(contents.folder) + ")";
     // Images without class folders are refused by Open, which says why.
-    if (contents.image.empty() || !contents.array.empty() || !contents.metadata.empty()) return std::nullopt;
+    if (contents.image.empty() || !contents.npy_file.empty() || !contents.metadata.empty())
+      return std::nullopt;
     return "images (such as " + QuotePath(contents.image) + ")";
   }
   Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
-                                              const Contents& contents, const std::string& user_path,
+                                              const DatasetContents& contents, const std::string& user_path,
                                               ParameterReader& /*options*/) const override {
     if (contents.is_directory) return OpenImageFolder(std::move(location), user_path);
     return InvalidArgument("image folder " + QuotePath(contents.path) +

@@ -36,27 +36,27 @@ Result<bool> HoldsClassFolders(const Location& base, const std::string& name) {
 
 // A root that holds train, val and so on would be read as a dataset of the classes "train" and "val", labels
 // and all. A class may have such a name: the only one, with images of its own, or one among others.
-Status CheckHoldsNoParts(const Location& base, const std::vector<std::string>& classes) {
-  std::string listed;
-  std::string part;
-  size_t parts = 0;
+Status CheckNotSplits(const Location& base, const std::vector<std::string>& classes) {
+  std::string split_names;
+  std::string example;
+  size_t splits = 0;
   size_t with_classes = 0;
   for (const std::string& name : classes) {
     if (!IsSplitName(name)) continue;
     ASSIGN_OR_RETURN(const bool has_classes, HoldsClassFolders(base, name));
-    listed += (parts++ == 0 ? "" : ", ") + QuotePath(name);
+    split_names += (splits++ == 0 ? "" : ", ") + QuotePath(name);
     if (has_classes) ++with_classes;
-    if (part.empty() || name.starts_with("train")) part = name;
+    if (example.empty() || name.starts_with("train")) example = name;
   }
-  const bool only_parts = parts == classes.size() && (parts > 1 || with_classes > 0);
-  if (!only_parts && with_classes < 2) return OkStatus();
+  const bool only_splits = splits == classes.size() && (splits > 1 || with_classes > 0);
+  if (!only_splits && with_classes < 2) return OkStatus();
   return InvalidArgument("image folder " + QuotePath(base.path()) + " holds the parts of a dataset (" +
-                         listed + ") in place of class folders; name one part, such as " +
-                         QuotePath(base.FullPath(part)));
+                         split_names + ") in place of class folders; name one part, such as " +
+                         QuotePath(base.FullPath(example)));
 }
 
 // images/ beside masks/ would be read as a dataset of two classes.
-Status CheckHoldsNoMasks(const Location& base, const std::vector<std::string>& classes) {
+Status CheckNotMasks(const Location& base, const std::vector<std::string>& classes) {
   if (classes.size() != 2) return OkStatus();
   const auto masks = std::ranges::find_if(classes, IsMasksName);
   if (masks == classes.end() || std::ranges::find_if(classes, IsImagesName) == classes.end())
@@ -73,7 +73,7 @@ Result<bool> IsImage(const Location& base, std::string_view directory, const Dir
   const auto object = [&] {
     return "image folder entry " + QuotePath(base.FullPath(JoinPath(directory, entry.name)));
   };
-  if (HasExtension(entry.name, kOtherImageExtensions)) {
+  if (HasExtension(entry.name, kUnsupportedImageExtensions)) {
     return InvalidArgument(
         object() +
         " is an image of a format that is not decoded here; convert it to JPEG or PNG, or move it away");
@@ -114,8 +114,8 @@ Result<ImageIndex> ImageIndex::Build(const Location& base) {
                            " is empty of class folders; expected <class>/<image>.jpg, .jpeg or .png");
   }
   SortByName(index.classes_);
-  RETURN_IF_ERROR(CheckHoldsNoParts(base, index.classes_));
-  RETURN_IF_ERROR(CheckHoldsNoMasks(base, index.classes_));
+  RETURN_IF_ERROR(CheckNotSplits(base, index.classes_));
+  RETURN_IF_ERROR(CheckNotMasks(base, index.classes_));
   for (uint32_t label = 0; label < index.classes_.size(); ++label)
     RETURN_IF_ERROR(index.AddClass(base, root, label));
   index.names_.ShrinkToFit();

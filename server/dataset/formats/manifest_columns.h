@@ -29,25 +29,27 @@ class ColumnType {
   // Whether every value so far is a text that is named as an image.
   bool names_images() const { return is_text() && names_images_; }
   size_t longest() const { return longest_; }  // list, in elements, or text, in bytes
-  // A field of one row, without its name: a kTensor one of numbers, or of lists of one length; a kRagged one of
-  // texts (UTF-8 bytes), or of lists of different lengths. None for what is no field; then why() says why.
+  // A field of one row, without its name: a kTensor one of numbers, or of lists of one length; a kRagged one
+  // of texts (UTF-8 bytes), or of lists of different lengths. None for what is no field; then reason() says
+  // why.
   std::optional<Field> field() const;
   // "line 17 has no value", "it holds text", ...
-  std::string why() const;
+  std::string reason() const;
 
  private:
   enum class Kind { kUnknown, kBool, kInteger, kReal, kText, kIntegers, kReals, kMixed };
   static Kind KindOf(const Cell& cell);
-  static std::optional<Kind> Common(Kind a, Kind b);
+  static std::optional<Kind> CommonKind(Kind a, Kind b);
 
   Kind kind_ = Kind::kUnknown;
   size_t shortest_ = std::numeric_limits<size_t>::max();  // list or text, in elements or bytes
   size_t longest_ = 0;
   bool names_images_ = true;
-  std::string problem_;
+  std::string reason_;
 };
 
-// Purpose: the values of one column, as samples' bytes. A value. Threads: built by one; const methods from any.
+// Purpose: the values of one column, as samples' bytes. A value. Threads: built by one; const methods from
+// any.
 class ColumnValues {
  public:
   // Precondition: the field's spec has a size.
