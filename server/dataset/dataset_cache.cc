@@ -14,7 +14,7 @@ namespace pinfeed {
 
 namespace {
 
-// A name stands for another path tomorrow.
+// A reload of the configuration may give the name another path.
 DatasetSpec WithPath(DatasetSpec spec, const DatasetSpec& resolved) {
   spec.path = resolved.path;
   return spec;
@@ -29,13 +29,13 @@ Result<DatasetCache::Key> DatasetCache::Resolve(const DatasetSpec& spec) const {
     const auto named = options->named.find(spec.name);
     if (named == options->named.end()) {
       return NotFound("dataset.name: " + QuotePath(spec.name) +
-                      " is not configured in the daemon; `pinfeed datasets` lists what is");
+                      " is not configured in the daemon; `pinfeed datasets` lists the configured names");
     }
     key.spec = named->second;
-    // What the client says wins over what the configuration says.
+    // The client's options override those of the configuration.
     if (!spec.format.empty()) key.spec.format = spec.format;
     for (const auto& [name, value] : spec.options) key.spec.options[name] = value;
-    // Whoever wrote the configuration allowed this.
+    // A configured path needs no allowed root: the operator chose it.
     std::error_code error;
     const std::filesystem::path path(key.spec.path);
     key.roots = {std::filesystem::is_directory(path, error) ? path.string() : path.parent_path().string()};
@@ -84,7 +84,7 @@ std::shared_ptr<const Dataset> DatasetCache::FindOrAdd(const Key& key,
     used = std::move(opened);
     entries_.push_back({key, used});
   }
-  recent_.remove(used);  // not its end: `used` has a share
+  recent_.remove(used);  // does not destroy it: `used` is a reference
   recent_.push_front(used);
   EvictOld(evicted);
   return used;

@@ -8,8 +8,8 @@
 namespace pinfeed {
 namespace {
 
-// Purpose: some fields of another dataset. Owns: a share of that one. Threads and errors: as Dataset says.
-// Invariant: field i is number fields_[i] of the other one.
+// Purpose: a dataset with some fields of another one, which it shares. Threads and errors: as Dataset.
+// Invariant: field i is field fields_[i] of the other dataset.
 class SelectedFields final : public Dataset {
  public:
   SelectedFields(std::shared_ptr<const Dataset> dataset, std::vector<size_t> fields, DatasetInfo info)
@@ -18,12 +18,12 @@ class SelectedFields final : public Dataset {
   const DatasetInfo& info() const override { return info_; }
 
   Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
-    PF_CHECK(field < fields_.size(), "field behind the last one");
+    PF_CHECK(field < fields_.size(), "field out of range");
     return dataset_->ReadTensor(id, fields_[field], out);
   }
 
   Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
-    PF_CHECK(field < fields_.size(), "field behind the last one");
+    PF_CHECK(field < fields_.size(), "field out of range");
     return dataset_->ReadBytes(id, fields_[field], out);
   }
 
@@ -68,7 +68,7 @@ Result<std::shared_ptr<const Dataset>> SelectFields(std::shared_ptr<const Datase
       for (const auto& [left_out, why] : info.left_out) {
         if (left_out != name) continue;
         return InvalidArgument("fields: " + QuotePath(name) + " of the dataset " + QuotePath(info.path) +
-                               " is no field: " + why);
+                               " is not available as a field: " + why);
       }
       std::string known;
       for (const Field& field : info.fields)

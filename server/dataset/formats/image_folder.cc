@@ -14,8 +14,8 @@ constexpr size_t kImageField = 0;
 constexpr size_t kLabelField = 1;
 constexpr size_t kPathField = 2;
 
-// Purpose: the Dataset of an image folder. Owns: the root's descriptor and the index; files are opened for
-// each read, so that a million of them need no million descriptors. Threads and errors: as Dataset says.
+// Purpose: the Dataset of an image folder. Owns: the root's descriptor and the index. Each read opens its
+// file, so the number of descriptors does not depend on the number of files. Threads and errors: as Dataset.
 class ImageFolder final : public Dataset {
  public:
   ImageFolder(std::shared_ptr<const Location> base, ImageIndex index, DatasetInfo info)
@@ -57,7 +57,7 @@ class Format final : public DatasetFormat {
   std::optional<std::string> Recognise(const DatasetContents& contents,
                                        const ParameterMap& /*options*/) const override {
     if (!contents.folder.empty()) return "folders (such as " + QuotePath(contents.folder) + ")";
-    // Images without class folders are refused by Open, which says why.
+    // Open refuses images without class folders and says why.
     if (contents.image.empty() || !contents.npy_file.empty() || !contents.metadata.empty())
       return std::nullopt;
     return "images (such as " + QuotePath(contents.image) + ")";

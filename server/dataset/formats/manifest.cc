@@ -28,9 +28,9 @@ constexpr std::string_view kImageField = "image";
 constexpr std::string_view kLabelField = "label";
 constexpr std::string_view kDefaultImageColumn = "file_name";
 constexpr size_t kMaxClasses = size_t{1} << 20;
-constexpr uint64_t kMaxCells = uint64_t{1} << 29;  // rows times columns; absent ones count
+constexpr uint64_t kMaxCells = uint64_t{1} << 29;  // rows times columns, including missing values
 
-// Purpose: the Dataset of a manifest. Owns: the columns; image files are opened for each read.
+// Purpose: the Dataset of a manifest. Owns: the columns. Each read of an image opens its file.
 class Manifest final : public Dataset {
  public:
   Manifest(std::shared_ptr<const Location> folder, std::string name, std::optional<PackedNames> images,
@@ -45,7 +45,7 @@ class Manifest final : public Dataset {
 
   Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
     const std::span<const std::byte> value = Value(id, field);
-    PF_CHECK(out.size() == value.size(), "the place has another size than the sample");
+    PF_CHECK(out.size() == value.size(), "the output buffer has the wrong size");
     std::memcpy(out.data(), value.data(), value.size());
     return OkStatus();
   }
@@ -82,23 +82,26 @@ class Manifest final : public Dataset {
   const DatasetInfo info_;
 };
 
-// Empty: nothing is wrong with the path of an image.
+// Returns what is wrong with the path of an image; empty if it is valid.
 std::string_view PathFault(std::string_view path) {
   if (path.empty()) return "is empty";
   if (path.front() == '/') return "is absolute; give it relative to the manifest's folder";
-  if (path.find("://") != std::string_view::npos) return "is no path; copy the images beside the manifest";
+  if (path.find("://") != std::string_view::npos)
+    return "is a URL, not a path; copy the images next to the manifest";
   if (path.find('\0') != std::string_view::npos) return "holds a NUL byte";
   for (size_t begin = 0; begin <= path.size();) {
     const size_t end = std::min(path.find('/', begin), path.size());
-    if (path.substr(begin, end - begin) == "..") return "leaves the manifest's folder; move one of the two";
+    if (path.substr(begin, end - begin) == "..")
+      return "leaves the manifest's folder; move the manifest or the image";
     begin = end + 1;
   }
   if (HasExtension(path, kUnsupportedImageExtensions))
-    return "is an image of a format that is not decoded here; convert it to JPEG or PNG";
+    return "is an image of an unsupported format; convert it to JPEG or PNG";
   return {};
 }
 
-// Purpose: reads a manifest twice: what its columns hold, then their values. Borrows the file.
+// Purpose: reads a manifest in two passes: first the types of its columns, then their values. Borrows the
+// file.
 class ManifestLoader {
  public:
   ManifestLoader(const RandomAccessFile& file, TableKind kind, const ManifestOptions& options)
@@ -139,7 +142,7 @@ class ManifestLoader {
     for (;;) {
       ASSIGN_OR_RETURN(const bool more, table->Next(cells));
       if (!more) break;
-      // A column that begins here has no value in the rows before.
+      // A column that appears first in this row has no value in earlier rows.
       while (types_.size() < cells.size()) {
         if (table->columns()[types_.size()] == label_name_) label_column_ = types_.size();
         types_.emplace_back();
@@ -155,11 +158,11 @@ class ManifestLoader {
         classes_.insert(std::move(*text));
       if (classes_.size() > kMaxClasses)
         return Fault("the column " + QuotePath(label_name_) + " has more than " +
-                     std::to_string(kMaxClasses) + " different texts; those are no labels");
+                     std::to_string(kMaxClasses) + " distinct texts, too many for labels");
     }
     columns_ = table->columns();
     types_.resize(columns_.size());
-    if (info.samples == 0) return Fault("it has no row");
+    if (info.samples == 0) return Fault("it has no rows");
     return OkStatus();
   }
 
@@ -182,7 +185,7 @@ class ManifestLoader {
       if (i != image_column_ && i != label_column_) RETURN_IF_ERROR(AddOtherField(i));
     }
     if (info.fields.empty())
-      return Fault("no column can be a field, and none is named as the images' paths: set image to one of " +
+      return Fault("no column can be a field, and no column of image paths is given: set image to one of " +
                    ColumnNames());
     const auto is_tensor = [](const Field& field) { return field.kind == FieldKind::kTensor; };
     for (size_t i = 0; !images && i < columns_.size(); ++i) {
@@ -214,7 +217,7 @@ class ManifestLoader {
     return AddField(label_column_, *std::move(field));
   }
 
-  // Texts such as "10", " 9" or "+8" would be numbered in the order of texts, not by what they say.
+  // Texts such as "10", " 9" or "+8" would get labels in text order, not by their values.
   Status CheckClasses() const {
     const auto is_number = [](std::string text) {
       std::erase(text, ' ');
@@ -222,9 +225,8 @@ class ManifestLoader {
       return !text.empty() && text.find_first_not_of("0123456789.-") == std::string::npos;
     };
     if (std::ranges::all_of(classes_, is_number)) {
-      return Fault("the column " + QuotePath(label_name_) +
-                   " holds numbers that are written as texts, such as " + QuotePath(*classes_.begin()) +
-                   "; write plain numbers");
+      return Fault("the column " + QuotePath(label_name_) + " holds numbers as text, such as " +
+                   QuotePath(*classes_.begin()) + "; write plain numbers");
     }
     const auto has_nul = [](const std::string& text) { return text.find('\0') != std::string::npos; };
     if (std::ranges::any_of(classes_, has_nul))
@@ -241,7 +243,7 @@ class ManifestLoader {
     }
     const bool taken = std::ranges::any_of(info.fields, [&](const Field& f) { return f.spec.name == name; });
     if (taken || !IsFieldName(name)) {
-      info.left_out.emplace_back(name, taken ? "another column gives the field of that name"
+      info.left_out.emplace_back(name, taken ? "another column already provides the field of that name"
                                              : "its name must be text without control characters, quotes or "
                                                "backslashes");
       return OkStatus();
@@ -258,9 +260,9 @@ class ManifestLoader {
     return OkStatus();
   }
 
-  // The file may have changed since the first time.
+  // The file changed between the two passes.
   Status FileChanged() const {
-    return DataLoss("read " + QuotePath(file_.path()) + ": it changed meanwhile");
+    return DataLoss("read " + QuotePath(file_.path()) + ": it changed while it was read");
   }
 
   Status ReadValues() {
@@ -295,7 +297,7 @@ class ManifestLoader {
       return InvalidArgument(
           "line " + std::to_string(line) + " of " + QuotePath(file_.path()) + ": image path " +
           QuotePath(*path) + " " +
-          (fault.empty() ? "and those before have too many bytes; split the dataset" : std::string(fault)));
+          (fault.empty() ? "makes the paths too long in total; split the dataset" : std::string(fault)));
     }
     images->Add(*path);
     return OkStatus();
@@ -312,10 +314,10 @@ class ManifestLoader {
   std::map<std::string, int64_t> label_by_class_;
   size_t image_column_ = kNone;
   size_t label_column_ = kNone;
-  std::vector<size_t> field_columns_;  // of each of `values`
+  std::vector<size_t> field_columns_;  // the column of each entry of `values`
 };
 
-// Rows may be reordered, so it counts what each holds.
+// Hashes the values of all rows, since rows may be reordered.
 std::string FingerprintOf(const DatasetInfo& info, const std::optional<PackedNames>& images,
                           const std::vector<ColumnValues>& values) {
   Fingerprint fingerprint;

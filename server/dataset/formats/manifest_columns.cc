@@ -31,9 +31,10 @@ void ColumnType::Add(const Cell& cell, uint64_t line) {
     reason_ = "line " + std::to_string(line) + " " + what;
   };
   if (const auto* const none = std::get_if<NoValue>(&cell)) {
-    return fail(none->missing
-                    ? "has no value for it"
-                    : "has neither a number within int64 or float64, a text nor a list of numbers for it");
+    return fail(
+        none->missing
+            ? "has no value for it"
+            : "has a value for it that is neither a number (int64 or float64), a text nor a list of numbers");
   }
   const std::optional<Kind> common = CommonKind(kind_, KindOf(cell));
   if (!common) return fail("has another type of value for it than the lines before");

@@ -15,14 +15,14 @@
 namespace pinfeed {
 namespace {
 
-constexpr size_t kMaxSampleDims = 15;  // clients take 16 (PF_MAX_DIMS), the batch's included
+constexpr size_t kMaxSampleDims = 15;  // clients support 16 (PF_MAX_DIMS), including the batch dimension
 
 static_assert(std::endian::native == std::endian::little,
-              "samples are handed out as they lie in little-endian files");
+              "samples keep the byte order of little-endian files");
 
 constexpr std::string_view kExtension = ".npy";
 constexpr size_t kWindowBytes = 65536;
-// Up to this distance between two elements reading everything between them costs less than another pread.
+// If elements are at most this far apart, reading everything between them is cheaper than another pread.
 constexpr uint64_t kDenseStrideBytes = 4096;
 
 struct ArrayFile {
@@ -57,8 +57,8 @@ void SwapBytes(DType dtype, std::span<std::byte> bytes) {
   }
 }
 
-// Purpose: counts through a sample's elements in Fortran order (first index fastest) and knows where each
-// goes in C order.
+// Purpose: iterates over a sample's elements in Fortran order (first index fastest) and computes the index of
+// each in C order.
 class FortranOdometer {
  public:
   // Precondition: shape.size() <= kMaxNpyRank.
@@ -86,8 +86,8 @@ class FortranOdometer {
   uint64_t c_index_ = 0;
 };
 
-// In a Fortran-order file the elements of sample `id` lie `samples` elements apart, the first at index `id`.
-// They are read in windows that hold many of them while they are close together, else one by one.
+// In a Fortran-order file the elements of sample `id` are `samples` elements apart, the first at index `id`.
+// Elements that are close together are read in windows of many, others one by one.
 Status GatherFortran(const ArrayFile& array, uint64_t id, std::span<std::byte> out) {
   const std::span<const int64_t> shape = array.header.shape;
   const uint64_t element_bytes = DTypeSize(array.header.dtype);
@@ -107,8 +107,8 @@ Status GatherFortran(const ArrayFile& array, uint64_t id, std::span<std::byte> o
   return OkStatus();
 }
 
-// Purpose: the Dataset of one or several .npy files. Owns: their descriptors. Threads and errors: as Dataset
-// says. Invariant: every array holds info().samples * sample_bytes bytes behind its header, checked when it
+// Purpose: the Dataset of one or more .npy files. Owns: their descriptors. Threads and errors: as Dataset.
+// Invariant: every array holds info().samples * sample_bytes bytes after its header, checked when it
 // was opened.
 class NpyDataset final : public Dataset {
  public:
@@ -118,9 +118,9 @@ class NpyDataset final : public Dataset {
   const DatasetInfo& info() const override { return info_; }
 
   Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
-    PF_CHECK(id < info_.samples && field < arrays_.size(), "sample or field behind the end of the dataset");
+    PF_CHECK(id < info_.samples && field < arrays_.size(), "sample or field out of range");
     const ArrayFile& array = arrays_[field];
-    PF_CHECK(out.size() == array.sample_bytes, "the place has another size than the sample");
+    PF_CHECK(out.size() == array.sample_bytes, "the output buffer has the wrong size");
     if (array.header.fortran_order) {
       RETURN_IF_ERROR(GatherFortran(array, id, out));
     } else {
@@ -131,7 +131,7 @@ class NpyDataset final : public Dataset {
   }
 
   Status ReadBytes(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& /*out*/) const override {
-    PF_CHECK(false, "npy has no encoded field");
+    PF_CHECK(false, "npy has no encoded fields");
     return OkStatus();
   }
 
@@ -166,8 +166,8 @@ Status AddArray(const Location& base, std::string_view below, std::string name,
   TensorSpec spec{std::move(name), header.dtype, {header.shape.begin() + 1, header.shape.end()}};
   if (spec.shape.size() > kMaxSampleDims) {
     return InvalidArgument(object + ": field '" + spec.name + "' has " + std::to_string(header.shape.size()) +
-                           " dimensions; the most are " + std::to_string(kMaxSampleDims + 1) +
-                           ", the first of which counts the samples");
+                           " dimensions; the maximum is " + std::to_string(kMaxSampleDims + 1) +
+                           ", including the first one, which counts the samples");
   }
   ASSIGN_OR_RETURN(const uint64_t sample_bytes, spec.SampleBytes());
   info.fields.push_back({std::move(spec), FieldKind::kTensor});

@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr size_t kShortPreamble = 10;   // magic, version, 16-bit length (version 1)
 constexpr size_t kLongPreamble = 12;    // magic, version, 32-bit length (versions 2 and 3)
-constexpr size_t kMaxQuotedBytes = 80;  // of a text in messages
+constexpr size_t kMaxQuotedBytes = 80;  // of a string in messages
 
 std::string QuoteStart(std::string_view text) {
   return QuotePath(text.substr(0, kMaxQuotedBytes));
@@ -29,7 +29,7 @@ uint8_t ByteAt(std::span<const std::byte> bytes, size_t i) {
 struct Preamble {
   size_t bytes = 0;  // where the dictionary starts
   uint64_t dictionary_bytes = 0;
-  bool python2 = false;  // Python 2 wrote such versions, too
+  bool python2 = false;  // Python 2 may have written a header of this version
 };
 
 // Precondition: start.size() >= min(file size, kLongPreamble).
@@ -61,8 +61,8 @@ Result<Preamble> ParsePreamble(std::span<const std::byte> start) {
   return preamble;
 }
 
-// Purpose: reads the Python literals that a .npy header is made of, strictly: one dictionary of three known
-// keys. Borrows the text. Errors say what was expected, and where. Not for concurrent use.
+// Purpose: a strict parser of the Python literals in a .npy header. Borrows the text. Errors say what was
+// expected, and where. Not for concurrent use.
 class LiteralReader {
  public:
   LiteralReader(std::string_view text, bool python2) : text_(text), python2_(python2) {}
@@ -88,14 +88,14 @@ class LiteralReader {
     SkipSpace();
     if ((NextIs('u') || NextIs('U')) && position_ + 1 < text_.size() &&
         (text_[position_ + 1] == '\'' || text_[position_ + 1] == '"'))
-      ++position_;  // as Python 2 wrote text
+      ++position_;  // Python 2's prefix of text
     if (!NextIs('\'') && !NextIs('"')) return Malformed("a string");
     const char quote = text_[position_];
     const size_t begin = position_ + 1;
     const size_t end = text_.find(quote, begin);
-    if (end == std::string_view::npos) return Malformed("a string that ends");
+    if (end == std::string_view::npos) return Malformed("a closing quote");
     const std::string_view value = text_.substr(begin, end - begin);
-    if (value.find('\\') != std::string_view::npos) return Malformed("a string without backslash");
+    if (value.find('\\') != std::string_view::npos) return Malformed("a string without backslashes");
     position_ = end + 1;
     return value;
   }
@@ -111,7 +111,7 @@ class LiteralReader {
     return Malformed("True or False");
   }
 
-  // A decimal of at most 63 bits; the L behind it is what Python 2 wrote.
+  // Reads a decimal number of at most 63 bits. Python 2 wrote an L after it.
   Result<int64_t> Dimension() {
     SkipSpace();
     int64_t value = 0;
@@ -140,7 +140,7 @@ class LiteralReader {
       shape.push_back(dimension);
       comma = Take(',');
     }
-    if (shape.size() == 1 && !comma) return Malformed("a tuple: one dimension needs a ',' behind it");
+    if (shape.size() == 1 && !comma) return Malformed("a tuple: a single dimension needs a trailing ','");
     return shape;
   }
 
@@ -151,14 +151,14 @@ class LiteralReader {
 
  private:
   std::string_view text_;
-  bool python2_;  // which may have written it
+  bool python2_;  // Python 2 may have written the text
   size_t position_ = 0;
 };
 
 struct ElementType {
-  std::string_view code;        // numpy's kind and size
-  std::string_view characters;  // its codes of one character
-  std::string_view name;        // stands without a byte order
+  std::string_view code;        // numpy's kind and size in bytes
+  std::string_view characters;  // numpy's one-character codes
+  std::string_view name;        // numpy's name, which has no byte order
   DType dtype;
 };
 constexpr std::array<ElementType, 14> kElementTypes = {{{"b1", "?", "bool", DType::kBool},
@@ -179,7 +179,7 @@ constexpr std::array<ElementType, 14> kElementTypes = {{{"b1", "?", "bool", DTyp
 std::string_view UnsupportedKind(char kind) {
   switch (kind) {
     case 'O':
-      return "Python objects, which would have to be unpickled";
+      return "Python objects, which would require unpickling";
     case 'S':
     case 'a':
     case 'U':
@@ -209,12 +209,12 @@ Status ParseElementType(std::string_view descr, NpyHeader& header) {
       return InvalidArgument(object + " holds " + std::string(refused) +
                              "; save numbers or booleans instead");
     }
-    return InvalidArgument(
-        object +
-        " is not read; save booleans, integers, floats of 2 to 8 or complex numbers of 8 or 16 bytes");
+    return InvalidArgument(object +
+                           " is not supported; save booleans, integers, floats of 2 to 8 bytes or complex "
+                           "numbers of 8 or 16 bytes");
   }
   header.dtype = known->dtype;
-  // Without '<' or '>' it is the host's, as in NumPy.
+  // Without '<' or '>' the byte order is the host's, as in NumPy.
   constexpr bool kBigHost = std::endian::native == std::endian::big;
   header.big_endian = DTypeSize(known->dtype) > 1 && (order == '>' || (order != '<' && kBigHost));
   return OkStatus();
@@ -234,7 +234,7 @@ Status ParseDictionary(std::string_view text, bool python2, NpyHeader& header) {
     if (key == "descr" && !descr) {
       if (reader.NextIs('[') || reader.NextIs('(')) {
         return InvalidArgument(
-            ".npy dtype is a structured record; save each of its columns as a file of its own");
+            ".npy dtype is a structured record; save each of its columns in a separate file");
       }
       ASSIGN_OR_RETURN(descr, reader.String());
     } else if (key == "fortran_order" && !fortran_order) {
@@ -273,7 +273,7 @@ Status CheckShape(NpyHeader& header) {
       return InvalidArgument(".npy array is empty: dimension " + std::to_string(i) + " of its shape is 0");
     if (!CheckedMul(bytes, static_cast<uint64_t>(dimension), &bytes) ||
         bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-      return InvalidArgument(".npy shape is too large: its bytes do not fit 63 bits");
+      return InvalidArgument(".npy shape is too large: its size in bytes exceeds 63 bits");
     }
   }
   header.data_bytes = bytes;
@@ -313,7 +313,7 @@ Result<NpyHeader> ReadNpyHeader(const RandomAccessFile& file) {
   if (!CheckedAdd(header->data_offset, header->data_bytes, &expected) || expected != file.size()) {
     return in_file(DataLoss("its .npy header needs " + std::to_string(header->data_offset) + " + " +
                             std::to_string(header->data_bytes) + " bytes, but the file has " +
-                            std::to_string(file.size()) + "; it was cut, or is still being written"));
+                            std::to_string(file.size()) + "; it was truncated, or is still being written"));
   }
   return header;
 }

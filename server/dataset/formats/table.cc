@@ -17,12 +17,12 @@ namespace {
 
 constexpr size_t kWindowBytes = size_t{1} << 20;
 
-// Purpose: the bytes of a file, one after the other.
+// Purpose: reads a file byte by byte.
 class ByteSource {
  public:
   explicit ByteSource(const RandomAccessFile& file) : file_(file) {}
 
-  // -1 at the end.
+  // Returns the next byte, or -1 at the end.
   Result<int> Next() {
     if (position_ == window_.size()) {
       if (offset_ == file_.size()) return -1;
@@ -37,7 +37,7 @@ class ByteSource {
   const RandomAccessFile& file() const { return file_; }
 
  private:
-  static constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // UTF-8's byte order mark
+  static constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // in UTF-8
   bool StartsWithByteOrderMark() const {
     return window_.size() >= kByteOrderMark.size() &&
            std::string_view(reinterpret_cast<const char*>(window_.data()), kByteOrderMark.size()) ==
@@ -47,7 +47,7 @@ class ByteSource {
   const RandomAccessFile& file_;
   std::vector<std::byte> window_;
   size_t position_ = 0;
-  uint64_t offset_ = 0;  // behind the window
+  uint64_t offset_ = 0;  // the end of the window in the file
 };
 
 Status RowError(const RandomAccessFile& file, uint64_t line, const std::string& reason) {
@@ -72,7 +72,7 @@ class JsonLines final : public TableReader {
 
   Result<bool> Next(std::vector<Cell>& cells) override {
     std::string text;
-    do {  // empty lines are passed over
+    do {  // skips empty lines
       ASSIGN_OR_RETURN(const bool more, NextLine(text));
       if (!more) return false;
     } while (text.find_first_not_of(" \t\r") == std::string::npos);
@@ -80,8 +80,8 @@ class JsonLines final : public TableReader {
     if (!row.is_object())
       return RowError(source_.file(), line_,
                       row.is_discarded()
-                          ? "is not JSON in UTF-8 on one line (NaN and Infinity are no JSON either)"
-                          : "is no JSON object");
+                          ? "is not JSON in UTF-8 on one line (NaN and Infinity are not JSON either)"
+                          : "is not a JSON object");
     cells.assign(columns_.size(), NoValue());
     for (const auto& [name, value] : row.items()) {
       const auto [index, is_new] = column_indexes_.try_emplace(name, columns_.size());
@@ -139,13 +139,14 @@ class SeparatedValues final : public TableReader {
   Status ReadHeader() {
     std::vector<RawCell> names;
     ASSIGN_OR_RETURN(const bool found, NextRow(names));
-    if (!found) return RowError(source_.file(), 1, "the file has no row; the first one names the columns");
+    if (!found)
+      return RowError(source_.file(), 1, "the file has no rows; the first row must name the columns");
     for (RawCell& name : names) {
       if (name.text.starts_with(' ') || name.text.ends_with(' '))
         return RowError(source_.file(), line_,
                         "the column " + QuotePath(name.text) + " has spaces around its name");
       if (std::ranges::find(columns_, name.text) != columns_.end())
-        return RowError(source_.file(), line_, "the column " + QuotePath(name.text) + " is there twice");
+        return RowError(source_.file(), line_, "the column " + QuotePath(name.text) + " appears twice");
       columns_.push_back(std::move(name.text));
     }
     return OkStatus();
@@ -170,7 +171,7 @@ class SeparatedValues final : public TableReader {
     bool quoted = false;
   };
 
-  // A row that is one empty line is passed over.
+  // Reads the next row; skips empty lines. Returns false at the end.
   Result<bool> NextRow(std::vector<RawCell>& row) {
     row.assign(1, {});
     line_ = next_line_;
@@ -214,8 +215,7 @@ class SeparatedValues final : public TableReader {
       } else if (c == '"' && cell.text.empty() && !cell.quoted) {
         cell.quoted = in_quotes = true;
       } else if (c == '"' || cell.quoted) {
-        return RowError(source_.file(), line_,
-                        "a quote stands within a value; double it, and quote the value");
+        return RowError(source_.file(), line_, "a value contains a quote; double it, and quote the value");
       } else {
         cell.text += c;
       }
@@ -235,8 +235,8 @@ class SeparatedValues final : public TableReader {
     return byte;
   }
 
-  // Quoted or not, what is written as a number is one. Numbers that no type here holds exactly, and those
-  // that begin with zeros, such as postal codes, are not.
+  // A cell that reads as a number is one, with or without quotes. Exceptions: an integer beyond int64 is
+  // NoValue, and digits with a leading zero, such as postal codes, are text.
   static Cell CellOf(RawCell& cell) {
     if (cell.text.empty() && !cell.quoted) return NoValue();
     const std::string_view text = cell.text;
@@ -246,7 +246,7 @@ class SeparatedValues final : public TableReader {
       if (const auto integer = ParseNumber<int64_t>(text)) return *integer;
       return NoValue{.missing = false};
     }
-    // from_chars takes "inf" and "nan", too; a word is a text here.
+    // from_chars accepts "inf" and "nan", too; here words are text.
     const bool number = text.find_first_not_of("0123456789+-.eE") == std::string_view::npos;
     if (const auto real = number ? ParseNumber<double>(text) : std::nullopt) return *real;
     return std::move(cell.text);
