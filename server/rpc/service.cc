@@ -96,24 +96,24 @@ void Describe(const Session& session, const std::string& lifeline_path, uint64_t
 
 }  // namespace
 
-// Purpose: a call that is answered later, from any thread. Owns: itself; gRPC deletes it by OnDone, behind
-// its one Finish. Invariant: `gone` tells that its client cancelled or its deadline passed.
+// Purpose: a call that is answered later, from any thread. Owns: itself; gRPC calls OnDone after its only
+// Finish, which deletes it. Invariant: cancelled() is set when the client cancels or its deadline passes.
 class FeederService::Call final : public grpc::ServerUnaryReactor {
  public:
   explicit Call(grpc::CallbackServerContext& context)
-      : context_(context), until_(AnswerBy(context.deadline())) {}
-  void OnCancel() override { *gone_ = true; }
+      : context_(context), deadline_(AnswerBy(context.deadline())) {}
+  void OnCancel() override { *cancelled_ = true; }
   void OnDone() override { delete this; }
 
   void Fail(const Status& error) {
     if (error.code() == Code::kUnavailable) context_.AddTrailingMetadata(kStoppingKey, "1");
     Finish(ToGrpc(error));
   }
-  bool gone() const { return *gone_; }
-  Patience patience() const { return {until_, gone_}; }
+  bool cancelled() const { return *cancelled_; }
+  CallLimits limits() const { return {deadline_, cancelled_}; }
 
  private:
-  // A little before the client's deadline, behind which it hears no reason.
+  // A little before the client's deadline, so that the answer with the reason arrives in time.
   static std::chrono::steady_clock::time_point AnswerBy(std::chrono::system_clock::time_point deadline) {
     const auto left = deadline - std::chrono::system_clock::now();
     if (left > kLongestDeadline) return std::chrono::steady_clock::time_point::max();
@@ -121,8 +121,8 @@ class FeederService::Call final : public grpc::ServerUnaryReactor {
     return std::chrono::steady_clock::now() + (left - early);
   }
   grpc::CallbackServerContext& context_;  // gRPC's, until OnDone
-  const std::chrono::steady_clock::time_point until_;
-  const std::shared_ptr<std::atomic<bool>> gone_ = std::make_shared<std::atomic<bool>>(false);
+  const std::chrono::steady_clock::time_point deadline_;
+  const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 struct FeederService::Opening {
@@ -188,7 +188,7 @@ Result<OpenFeedArguments> FeederService::Check(const Caller& caller,
 
 void FeederService::Begin(const std::shared_ptr<Opening>& opening) {
   const LogScope scope({.session = 0, .feed = 0, .trace_id = opening->trace_id});
-  if (opening->call.gone()) return opening->call.Finish(grpc::Status::CANCELLED);
+  if (opening->call.cancelled()) return opening->call.Finish(grpc::Status::CANCELLED);
   Result<OpenFeedArguments> arguments = Check(opening->caller, opening->request);
   if (!arguments.ok()) return Refuse(opening->caller, opening->call, arguments.status());
   opening->arguments = *std::move(arguments);
@@ -198,7 +198,7 @@ void FeederService::Begin(const std::shared_ptr<Opening>& opening) {
 
 void FeederService::OpenDataset(const std::shared_ptr<Opening>& opening) {
   parts_.dataset_opener.Open(opening->caller.peer.uid, opening->arguments.spec.dataset,
-                             opening->call.patience(), [this, opening](const DatasetOpener::Opened& dataset) {
+                             opening->call.limits(), [this, opening](const DatasetOpener::Opened& dataset) {
                                const LogScope scope({.session = 0, .feed = 0, .trace_id = opening->trace_id});
                                if (!dataset.ok())
                                  return Refuse(opening->caller, opening->call, dataset.status());
@@ -211,16 +211,16 @@ void FeederService::Open(const std::shared_ptr<Opening>& opening,
                          const std::shared_ptr<const Dataset>& dataset) {
   const LogScope scope({.session = 0, .feed = 0, .trace_id = opening->trace_id});
   const auto refuse = [&](const Status& error) { Refuse(opening->caller, opening->call, error); };
-  const Status gone(Code::kCancelled, "open a feed: the client went away");
-  if (opening->call.gone()) return refuse(gone);
+  const Status cancelled(Code::kCancelled, "open a feed: the client cancelled the call");
+  if (opening->call.cancelled()) return refuse(cancelled);
   Result<OpenFeedOutcome> outcome = parts_.opener.Open(opening->caller.peer, opening->arguments, dataset);
   if (!outcome.ok()) return refuse(outcome.status());
   if (std::holds_alternative<DatasetNeeded>(*outcome)) return OpenDataset(opening);
   if (auto* const opened = std::get_if<std::shared_ptr<Session>>(&*outcome)) {
     const std::shared_ptr<Session> session = std::move(*opened);
-    if (opening->call.gone()) {
+    if (opening->call.cancelled()) {
       parts_.lifelines.Abandon(session);
-      return refuse(gone);
+      return refuse(cancelled);
     }
     parts_.lifelines.Expect(session);
     Describe(*session, parts_.lifelines.path(), parts_.server_epoch, &opening->response);
@@ -255,7 +255,7 @@ grpc::ServerUnaryReactor* FeederService::ListDatasets(grpc::CallbackServerContex
   // One per dataset and one for this function. The call that brings it to 0 finishes the reply.
   const auto left = std::make_shared<std::atomic<size_t>>(options->named.size() + 1);
   const auto done = [left, call] {
-    if (--*left == 0) call->Finish(call->gone() ? grpc::Status::CANCELLED : grpc::Status::OK);
+    if (--*left == 0) call->Finish(call->cancelled() ? grpc::Status::CANCELLED : grpc::Status::OK);
   };
   std::vector<DatasetSpec> specs;
   for (const auto& [name, configured] : options->named) {  // adds every entry before any is filled
@@ -275,7 +275,7 @@ grpc::ServerUnaryReactor* FeederService::ListDatasets(grpc::CallbackServerContex
       }
       done();
     };
-    parts_.dataset_opener.Open(kListAccount, specs[i], call->patience(), fill);
+    parts_.dataset_opener.Open(kListAccount, specs[i], call->limits(), fill);
   }
   done();
   return call;
