@@ -92,7 +92,7 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   uid_t owner() const { return parts_.owner; }
   // While somebody traces: sees what its clients do meanwhile, and changes nothing. `last`: and draws what
   // still goes on.
-  void LookForTrace(bool last) PF_EXCLUDES(mutex_);
+  void ObserveForTrace(bool last) PF_EXCLUDES(mutex_);
 
   FeedSnapshot Snapshot() PF_EXCLUDES(mutex_);
   // Zeros for one that has no part in the feed.

@@ -47,14 +47,14 @@ char Feed::SlotLetterLocked(uint32_t slot) const {
   return '?';
 }
 
-void Feed::LookForTrace(bool last) {
+void Feed::ObserveForTrace(bool last) {
   if (!trace_.On()) return;
   const MutexLock lock(mutex_);
   for (Participant* member : membership_->members()) {
     if (last) {
       trace_.Finish(member->trace, *member->pages);
     } else {
-      trace_.LookAt(member->trace, *member->pages);
+      trace_.Observe(member->trace, *member->pages);
     }
   }
   for (uint32_t slot = 0; slot < slots_.count(); ++slot) {

@@ -24,8 +24,8 @@ inline constexpr double kRecentNs = 15e9;
 // Over a span dt in which f is the constant v, that integral is M(t + dt) = M(t) * keep + v * (1 - keep) with
 // keep = exp(-dt/T): the step response of a first-order low-pass. It holds for spans of any length, so that
 // an hour in which nobody looked weighs no more than an hour of looks.
-struct Fading {
-  explicit Fading(uint64_t elapsed_ns)
+struct ExponentialDecay {
+  explicit ExponentialDecay(uint64_t elapsed_ns)
       : keep(std::exp(-static_cast<double>(elapsed_ns) / kRecentNs)),
         gain(-std::expm1(-static_cast<double>(elapsed_ns) / kRecentNs)),
         gain_per_ns(elapsed_ns == 0 ? 1 / kRecentNs : gain / static_cast<double>(elapsed_ns)) {}
@@ -39,7 +39,7 @@ struct Fading {
 class RecentStalls {
  public:
   // `sums`: as they are at the end of the span; they do not fall.
-  void Add(const Fading& span, const StallTimes& sums) {
+  void Add(const ExponentialDecay& span, const StallTimes& sums) {
     weight_ = weight_ * span.keep + span.gain;  // the mean of 1
     for (size_t i = 0; i < kStallCauses; ++i)
       means_[i] = means_[i] * span.keep + static_cast<double>(sums[i] - last_[i]) * span.gain_per_ns;

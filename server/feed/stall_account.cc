@@ -77,7 +77,7 @@ void StallAccount::Settle(const Membership& membership, const State& state) {
     work.worked_ns = work.elapsed_ns;
   }
   stalls_.Settle(work);
-  const Fading span(unsettled_ns_);
+  const ExponentialDecay span(unsettled_ns_);
   recent_.Add(span, stalls_.sums());
   for (Participant* member : membership.members()) {
     member->stalls.Settle(work);

@@ -23,18 +23,18 @@ constexpr CallQueue::Bounds kCalls{.threads = 32, .running_a_user = 16, .waiting
 constexpr std::chrono::milliseconds kAnswerEarly(500);
 constexpr std::chrono::hours kLongestDeadline(24 * 365);  // what is longer is none
 
-v1::ImageTail ToMessage(const DeferredPixelOps& tail) {
+v1::ImageTail ToMessage(const DeferredPixelOps& ops) {
   const auto layout = [](ImageLayout l) {
     return l == ImageLayout::kHwc ? v1::FeedSpec::HWC : v1::FeedSpec::CHW;
   };
   v1::ImageTail out;
-  out.set_height(tail.height);
-  out.set_width(tail.width);
-  out.set_channels(tail.channels);
-  out.set_source_layout(layout(tail.source_layout));
-  out.set_output_layout(layout(tail.output_layout));
-  out.set_mark_tensor(tail.mark ? *tail.mark + 1 : 0);
-  out.mutable_table()->Add(tail.table.begin(), tail.table.end());
+  out.set_height(ops.height);
+  out.set_width(ops.width);
+  out.set_channels(ops.channels);
+  out.set_source_layout(layout(ops.source_layout));
+  out.set_output_layout(layout(ops.output_layout));
+  out.set_mark_tensor(ops.mark ? *ops.mark + 1 : 0);
+  out.mutable_table()->Add(ops.table.begin(), ops.table.end());
   return out;
 }
 
@@ -49,19 +49,19 @@ std::string TraceIdOf(const grpc::CallbackServerContext& context) {
 // What a client makes of a device slot: its tensors, without the marks, and with the images' end still to
 // come.
 void DescribeOutputs(const Feed& feed, v1::OpenFeedResponse* response) {
-  const std::optional<DeferredPixelOps>& tail = feed.producer().deferred_pixel_ops();
+  const std::optional<DeferredPixelOps>& ops = feed.producer().deferred_pixel_ops();
   const std::vector<TensorPlace>& tensors = feed.layout().tensors;
   for (uint32_t i = 0; i < tensors.size(); ++i) {
-    if (tail && tail->mark == i) continue;
-    const bool image = tail && tail->tensor == i;
-    const TensorSpec& spec = image ? tail->output : tensors[i].spec;
+    if (ops && ops->mark == i) continue;
+    const bool image = ops && ops->tensor == i;
+    const TensorSpec& spec = image ? ops->output : tensors[i].spec;
     v1::OutputTensor& output = *response->add_outputs();
     output.set_name(spec.name);
     output.set_dtype(static_cast<v1::DType>(spec.dtype));
     output.mutable_shape()->Add(spec.shape.begin(), spec.shape.end());
     if (spec.extents) output.set_shape(0, -1);
     output.set_tensor(i);
-    if (image) *output.mutable_image() = ToMessage(*tail);
+    if (image) *output.mutable_image() = ToMessage(*ops);
   }
 }
 

@@ -24,13 +24,13 @@ namespace {
 
 constexpr uint32_t kLinesASecond = 200;
 constexpr int kAcceptsAtOnce = 32;  // so that a flood of connections leaves time for the rest
-constexpr std::chrono::milliseconds kQueueTick(100);
+constexpr std::chrono::milliseconds kQueuePollInterval(100);
 constexpr std::chrono::milliseconds kAcceptPause(100);  // when no descriptor is left
 constexpr std::chrono::seconds kOrphanLogDelay(
     1);  // an ending process closes its sockets a moment before it is gone
 
 // Of all users: a quarter of the descriptors that there may be, which sessions need too.
-size_t MostSilent() {
+size_t MaxSilent() {
   rlimit limit{};
   constexpr rlim_t kMax = 1024;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMax;
@@ -67,7 +67,7 @@ LifelineServer::LifelineServer(Listener listener, std::unique_ptr<EventLoop> loo
       hello_timeout_(hello_timeout),
       sessions_(sessions),
       refusals_(refusals),
-      silent_(std::min(kMaxSilentOfAUser, MostSilent()), MostSilent()) {}
+      silent_(std::min(kMaxSilentPerUser, MaxSilent()), MaxSilent()) {}
 
 LifelineServer::~LifelineServer() {
   Stop();
@@ -239,15 +239,15 @@ Status LifelineServer::WatchSession(ConnectionId id, Connection& connection) {
                                 [session = connection.session.get()](uint32_t /*events*/) {
                                   session->feed->ReadReleases();
                                 }));
-  if (connection.session->feed->spec().sharing == Sharing::kQueue) LookAtQueue(id);
+  if (connection.session->feed->spec().sharing == Sharing::kQueue) PollQueue(id);
   return OkStatus();
 }
 
-void LifelineServer::LookAtQueue(ConnectionId id) {
+void LifelineServer::PollQueue(ConnectionId id) {
   const auto found = connections_.find(id);
   if (found == connections_.end() || found->second.doorbell_watch == 0) return;
   found->second.session->feed->ReadReleases();
-  loop_->At(EventLoop::Clock::now() + kQueueTick, [this, id] { LookAtQueue(id); });
+  loop_->At(EventLoop::Clock::now() + kQueuePollInterval, [this, id] { PollQueue(id); });
 }
 
 void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {

@@ -26,11 +26,11 @@ namespace pinfeed {
 // blocks, whatever a client does: no read of a shared descriptor, no wait for a worker. Errors: a client's
 // fault ends its connection and is counted. Invariants: 1. a session ends when its client says farewell, or
 // when its process has ended, or when nobody came for it in time; 2. a hang-up alone takes back nothing that
-// a living process may have mapped; 3. of connections without a hello there are kMaxSilentOfAUser of a user
+// a living process may have mapped; 3. of connections without a hello there are kMaxSilentPerUser of a user
 // at most, and a quarter of the descriptors of all users.
 class LifelineServer {
  public:
-  static constexpr size_t kMaxSilentOfAUser = 128;
+  static constexpr size_t kMaxSilentPerUser = 128;
 
   static Result<std::unique_ptr<LifelineServer>> Create(Listener listener,
                                                         std::chrono::milliseconds hello_timeout,
@@ -79,7 +79,7 @@ class LifelineServer {
   Status AttachSession(ConnectionId id, Connection& connection, const LifelineFrame& frame);
   Status WatchSession(ConnectionId id, Connection& connection);
   // Again and again while the session is served: see Feed::ReadReleases.
-  void LookAtQueue(ConnectionId id);
+  void PollQueue(ConnectionId id);
   void OnHangUp(ConnectionId id, Connection& connection);
   void Refuse(ConnectionId id, Refusal refusal, const Status& error);
   void EndSession(ConnectionId id, const Departure& departure);

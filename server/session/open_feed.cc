@@ -75,32 +75,33 @@ Status FeedOpener::CheckIpc(const Peer& peer, const OpenFeedArguments& arguments
   return parts_.devices->CheckIpcClient(arguments.gpu_uuid, peer.pid);
 }
 
-Result<FeedOpener::Choice> FeedOpener::Choose(const Peer& peer, const OpenFeedArguments& arguments) const {
-  const Backend asked = arguments.spec.backend;
-  const bool required = asked == Backend::kCudaIpc || asked == Backend::kVmmFd;
+Result<FeedOpener::BackendChoice> FeedOpener::ChooseBackend(const Peer& peer,
+                                                            const OpenFeedArguments& arguments) const {
+  const Backend requested = arguments.spec.backend;
+  const bool required = requested == Backend::kCudaIpc || requested == Backend::kVmmFd;
   if (required && arguments.gpu_uuid.empty())
     return InvalidArgument("backend: memory of a GPU is asked for, but the client names no GPU (gpu_uuid)");
   if (required && !arguments.failed_backends.empty())
     return InvalidArgument("failed_backends: is for the backend auto; this spec requires one");
-  if (asked == Backend::kHost || arguments.gpu_uuid.empty()) return Choice{Backend::kHost, ""};
+  if (requested == Backend::kHost || arguments.gpu_uuid.empty()) return BackendChoice{Backend::kHost, ""};
   if (parts_.devices == nullptr) {
     if (required) {
       return FailedPrecondition(
           "backend: this daemon has no GPU; its log says why. Ask for the backend auto or host, "
           "and copy the tensors yourself");
     }
-    return Choice{Backend::kHost, "this daemon has no GPU; its log says why"};
+    return BackendChoice{Backend::kHost, "this daemon has no GPU; its log says why"};
   }
   if (!required) {
-    const Status fed = parts_.devices->CheckFeeds(arguments.gpu_uuid);
-    if (!fed.ok()) return Choice{Backend::kHost, fed.message()};
+    const Status known = parts_.devices->CheckFeeds(arguments.gpu_uuid);
+    if (!known.ok()) return BackendChoice{Backend::kHost, known.message()};
   }
-  if (asked == Backend::kVmmFd) return Choice{Backend::kVmmFd, ""};
-  if (asked == Backend::kCudaIpc) {
+  if (requested == Backend::kVmmFd) return BackendChoice{Backend::kVmmFd, ""};
+  if (requested == Backend::kCudaIpc) {
     const Status possible = CheckIpc(peer, arguments);
     if (!possible.ok())
       return possible.WithContext("backend: cuda-ipc was required and is not possible; auto falls back");
-    return Choice{Backend::kCudaIpc, ""};
+    return BackendChoice{Backend::kCudaIpc, ""};
   }
   std::string fallback;
   const auto failed = [&](Backend backend) {
@@ -112,11 +113,11 @@ Result<FeedOpener::Choice> FeedOpener::Choose(const Peer& peer, const OpenFeedAr
     }
     return false;
   };
-  if (!failed(Backend::kVmmFd)) return Choice{Backend::kVmmFd, ""};
-  if (failed(Backend::kCudaIpc)) return Choice{Backend::kHost, fallback};
+  if (!failed(Backend::kVmmFd)) return BackendChoice{Backend::kVmmFd, ""};
+  if (failed(Backend::kCudaIpc)) return BackendChoice{Backend::kHost, fallback};
   const Status possible = CheckIpc(peer, arguments);
-  if (possible.ok()) return Choice{Backend::kCudaIpc, fallback};
-  return Choice{Backend::kHost, fallback + "; cuda-ipc: " + possible.message()};
+  if (possible.ok()) return BackendChoice{Backend::kCudaIpc, fallback};
+  return BackendChoice{Backend::kHost, fallback + "; cuda-ipc: " + possible.message()};
 }
 
 Result<std::unique_ptr<Arena>> FeedOpener::MakeArena(const OpenFeedArguments& arguments, Backend backend,
@@ -126,7 +127,7 @@ Result<std::unique_ptr<Arena>> FeedOpener::MakeArena(const OpenFeedArguments& ar
     return parts_.devices->Make(arguments.gpu_uuid, backend, arguments.spec.sharing, layout, slots, owner);
   const bool shared = arguments.spec.sharing != Sharing::kExclusive;
   ASSIGN_OR_RETURN(std::unique_ptr<HostArena> arena,
-                   HostArena::Create(layout, slots, shared, parts_.pool, owner, &parts_.kept));
+                   HostArena::Create(layout, slots, shared, parts_.pool, owner, &parts_.quarantine));
   return std::unique_ptr<Arena>(std::move(arena));
 }
 
@@ -134,7 +135,7 @@ void FeedOpener::AwaitMemory(Backend backend) const {
   const auto deadline = std::chrono::steady_clock::now() + kReclaimWait;
   parts_.feeds.AwaitReclaim(deadline);
   if (backend == Backend::kHost)
-    parts_.kept.AwaitNone(deadline);
+    parts_.quarantine.AwaitNone(deadline);
   else
     parts_.devices->AwaitEmptyQuarantine(deadline);
 }
@@ -146,9 +147,9 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
   if (dataset->info().remote) RETURN_IF_ERROR(StartThreads(parts_.readers));
   ASSIGN_OR_RETURN(dataset, SelectFields(std::move(dataset), spec.fields, spec.sample_path));
   ASSIGN_OR_RETURN(const Sampler sampler, Sampler::Create(spec, dataset->info().samples));
-  const PixelOpsAt tail = backend == Backend::kHost ? PixelOpsAt::kWorker : PixelOpsAt::kClient;
+  const PixelOpsAt pixel_ops_at = backend == Backend::kHost ? PixelOpsAt::kWorker : PixelOpsAt::kClient;
   ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader,
-                   SampleLoader::Create(std::move(dataset), spec, tail));
+                   SampleLoader::Create(std::move(dataset), spec, pixel_ops_at));
   ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(loader->outputs(), spec.batch_size));
   uint32_t slots = spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride, backend) : spec.slots;
   Result<std::unique_ptr<Arena>> arena = MakeArena(arguments, backend, layout, slots, owner);
@@ -207,7 +208,7 @@ Result<OpenFeedOutcome> FeedOpener::Open(const Peer& peer, const OpenFeedArgumen
     ASSIGN_OR_RETURN(const bool ends_first, EndsFirst(*replaced, arguments));
     if (ends_first) return OpenFeedOutcome(ReplacedEndsFirst{});
   }
-  ASSIGN_OR_RETURN(const Choice choice, Choose(peer, arguments));
+  ASSIGN_OR_RETURN(const BackendChoice choice, ChooseBackend(peer, arguments));
   const Result<std::shared_ptr<Session>> session = Join(peer, arguments, choice, std::move(dataset));
   if (!session.ok()) {
     // What failed may be what the daemon ends for: then the client is to try the next daemon.
@@ -220,7 +221,7 @@ Result<OpenFeedOutcome> FeedOpener::Open(const Peer& peer, const OpenFeedArgumen
 }
 
 Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFeedArguments& arguments,
-                                                  const Choice& choice,
+                                                  const BackendChoice& choice,
                                                   std::shared_ptr<const Dataset> dataset) const {
   // Before the memory is made, so that nothing can be lent to a process whose end would not be seen.
   std::optional<ClientProcess> process;

@@ -32,7 +32,7 @@ class FeedOpener {
  public:
   struct Parts {
     MemoryBudget& pool;
-    HostMemoryQuarantine& kept;
+    HostMemoryQuarantine& quarantine;
     WorkerPool& workers;
     WorkerPool& readers;  // started with the first feed of a remote dataset
     FeedTable& feeds;
@@ -51,7 +51,7 @@ class FeedOpener {
 
  private:
   // Where the batches will lie, and if the client asked for the best: why there and not better.
-  struct Choice {
+  struct BackendChoice {
     Backend backend;
     std::string fallback;
   };
@@ -61,11 +61,12 @@ class FeedOpener {
   Result<bool> EndsFirst(const Session& replaced, const OpenFeedArguments& arguments) const;
   // A session on the feed for these arguments, not admitted yet; null when the feed needs a dataset.
   Result<std::shared_ptr<Session>> Join(const Peer& peer, const OpenFeedArguments& arguments,
-                                        const Choice& choice, std::shared_ptr<const Dataset> dataset) const;
+                                        const BackendChoice& choice,
+                                        std::shared_ptr<const Dataset> dataset) const;
   // The session that `replaces_session` names: null unless it is attached, belongs to the same process, and
   // is of the very feed that is asked for.
   std::shared_ptr<const Session> Replaced(const Peer& peer, const OpenFeedArguments& arguments) const;
-  Result<Choice> Choose(const Peer& peer, const OpenFeedArguments& arguments) const;
+  Result<BackendChoice> ChooseBackend(const Peer& peer, const OpenFeedArguments& arguments) const;
   Status CheckIpc(const Peer& peer, const OpenFeedArguments& arguments) const;
   Result<std::unique_ptr<Feed>> MakeFeed(uint64_t feed_id, uid_t owner, const OpenFeedArguments& arguments,
                                          Backend backend, std::shared_ptr<const Dataset> dataset) const;

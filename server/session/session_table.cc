@@ -73,19 +73,19 @@ Status SessionTable::CheckRoomLocked(uid_t user, bool replaces) const {
         " sessions are open, which is max_sessions; close one (`pinfeed status` lists them), "
         "or have the operator raise max_sessions");
   }
-  if (const size_t has = CountLocked(user); has >= max_of_user_ + leaving) {
+  if (const size_t has = CountLocked(user); has >= max_per_user_ + leaving) {
     return ResourceExhausted(
         "user_sessions: user " + std::to_string(user) + " has " + std::to_string(has) +
-        " sessions, and a user may have " + std::to_string(max_of_user_) +
+        " sessions, and a user may have " + std::to_string(max_per_user_) +
         "; close one (`pinfeed status` lists them), or have the operator raise user_sessions");
   }
   return OkStatus();
 }
 
 Status SessionTable::CheckRoom(uid_t user, uint32_t group_size, bool replaces) const {
-  if (group_size > max_of_user_) {
+  if (group_size > max_per_user_) {
     return InvalidArgument("group_size: the feed would wait for " + std::to_string(group_size) +
-                           " sessions of one user, who may have " + std::to_string(max_of_user_) +
+                           " sessions of one user, who may have " + std::to_string(max_per_user_) +
                            " (user_sessions)");
   }
   if (const uint32_t most = limit(); group_size > most) {

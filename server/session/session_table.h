@@ -29,9 +29,9 @@ namespace pinfeed {
 // `on_left` is called whenever AllLeft may have become true.
 class SessionTable {
  public:
-  // `max_of_user`: of `max_sessions`, those that one user may have.
-  SessionTable(uint32_t max_sessions, uint32_t max_of_user, std::function<void()> on_left)
-      : max_sessions_(max_sessions), max_of_user_(max_of_user), on_left_(std::move(on_left)) {}
+  // `max_per_user`: of `max_sessions`, those that one user may have.
+  SessionTable(uint32_t max_sessions, uint32_t max_per_user, std::function<void()> on_left)
+      : max_sessions_(max_sessions), max_per_user_(max_per_user), on_left_(std::move(on_left)) {}
   SessionTable(const SessionTable&) = delete;
   SessionTable& operator=(const SessionTable&) = delete;
 
@@ -44,7 +44,7 @@ class SessionTable {
   // Open sessions stay.
   void SetLimit(uint32_t max_sessions) { max_sessions_.store(max_sessions, std::memory_order_relaxed); }
   uint32_t limit() const { return max_sessions_.load(std::memory_order_relaxed); }
-  uint32_t max_of_user() const { return std::min(max_of_user_, limit()); }
+  uint32_t max_per_user() const { return std::min(max_per_user_, limit()); }
   // Admits no further session.
   void Close() PF_EXCLUDES(mutex_);
   // OK, or kUnavailable once the table is closed.
@@ -93,7 +93,7 @@ class SessionTable {
   bool AllLeftLocked() const PF_REQUIRES(mutex_);
 
   std::atomic<uint32_t> max_sessions_;
-  const uint32_t max_of_user_;
+  const uint32_t max_per_user_;
   const std::function<void()> on_left_;
   mutable Mutex mutex_;
   uint64_t next_id_ PF_GUARDED_BY(mutex_) = 1;

@@ -18,7 +18,8 @@ namespace pinfeed {
 // new connection is never the one that goes: who says hello at once is heard.
 class SilentLifelines {
  public:
-  SilentLifelines(size_t max_per_user, size_t most) : max_per_user_(max_per_user), most_(most) {}
+  SilentLifelines(size_t max_per_user, size_t max_total)
+      : max_per_user_(max_per_user), max_total_(max_total) {}
 
   // `id` is larger than all before it. What is returned is out already.
   std::optional<uint64_t> Add(uid_t uid, uint64_t id);
@@ -28,7 +29,7 @@ class SilentLifelines {
 
  private:
   const size_t max_per_user_;
-  const size_t most_;
+  const size_t max_total_;
   size_t size_ = 0;
   std::map<uid_t, std::set<uint64_t>> users_;  // that have some
 };
