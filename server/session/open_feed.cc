@@ -21,11 +21,11 @@ namespace {
 // needs its own.
 constexpr std::chrono::seconds kReclaimWait(2);
 
-// Small batches are used up fast and cost little to keep: within this much memory a feed gets up to four
-// times the slots, so that the daemon is woken for several of them at once.
+// Small batches are consumed fast and take little memory. Up to this arena size, a feed gets up to four times
+// the slots, so that each wake-up of the daemon serves several of them.
 constexpr uint64_t kSmallArenaBytes = uint64_t{64} << 20;
 
-// A trainer on a GPU puts steps ahead of it on its stream, and each holds its slot until the GPU gets there.
+// A trainer on a GPU queues several steps on its stream, and each holds its slot until the GPU executes it.
 constexpr uint64_t kTimesOnGpu = 2;
 
 uint32_t SlotsFor(uint64_t default_slots, uint64_t slot_stride, Backend backend) {
@@ -59,8 +59,8 @@ Status StartThreads(WorkerPool& pool) {
 
 }  // namespace
 
-// Whether that process may get memory by a handle: whoever has one can open what it names, as long as the
-// daemon lives, and what will be there later.
+// Whether that process may get an IPC handle. A handle gives access as long as the daemon lives, even to
+// later contents of the memory.
 Status FeedOpener::CheckIpc(const Peer& peer, const OpenFeedArguments& arguments) const {
   if (arguments.spec.sharing != Sharing::kExclusive) {
     return FailedPrecondition(
@@ -158,9 +158,9 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
     AwaitMemory(backend);
     arena = MakeArena(arguments, backend, layout, slots, owner);
   }
-  // Only now: a trainer that starts again is to have as many slots as before.
+  // Fewer slots are the last resort, so that a restarted trainer gets as many as before.
   if (lacks_memory() && spec.slots == 0 && backend != Backend::kHost) {
-    slots = SlotsFor(parts_.default_slots, layout.slot_stride, Backend::kHost);  // as many as are needed
+    slots = SlotsFor(parts_.default_slots, layout.slot_stride, Backend::kHost);  // the minimum
     arena = MakeArena(arguments, backend, layout, slots, owner);
   }
   if (!arena.ok()) {
@@ -194,7 +194,7 @@ std::shared_ptr<const Session> FeedOpener::Replaced(const Peer& peer,
 }
 
 Result<bool> FeedOpener::EndsFirst(const Session& replaced, const OpenFeedArguments& arguments) const {
-  // Before a feed has begun, both would count for its group's size, and there is no place to lose.
+  // Before a feed begins, both sessions would count towards its group_size, and there is no position to lose.
   if (replaced.feed->HasBegun() && parts_.feeds.IsShared(*replaced.feed)) return false;
   RETURN_IF_ERROR(StartOf(arguments.cursor, *replaced.feed).status());
   return true;
@@ -211,7 +211,7 @@ Result<OpenFeedOutcome> FeedOpener::Open(const Peer& peer, const OpenFeedArgumen
   ASSIGN_OR_RETURN(const BackendChoice choice, ChooseBackend(peer, arguments));
   const Result<std::shared_ptr<Session>> session = Join(peer, arguments, choice, std::move(dataset));
   if (!session.ok()) {
-    // What failed may be what the daemon ends for: then the client is to try the next daemon.
+    // If the daemon is stopping for the same reason, the client should try the next daemon.
     RETURN_IF_ERROR(parts_.sessions.CheckOpen());
     return session.status();
   }
@@ -223,7 +223,7 @@ Result<OpenFeedOutcome> FeedOpener::Open(const Peer& peer, const OpenFeedArgumen
 Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFeedArguments& arguments,
                                                   const BackendChoice& choice,
                                                   std::shared_ptr<const Dataset> dataset) const {
-  // Before the memory is made, so that nothing can be lent to a process whose end would not be seen.
+  // Opened before the memory is allocated, so that every process that gets memory is watched.
   std::optional<ClientProcess> process;
   if (choice.backend != Backend::kHost) {
     ASSIGN_OR_RETURN(process, ClientProcess::Open(peer.pid));
