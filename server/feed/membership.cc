@@ -197,7 +197,7 @@ ParticipantSnapshot Membership::Snapshot(const Participant& participant, Clock::
   snapshot.stall_ns = participant.stalls.sums();
   if (participant.recent.known()) snapshot.recent = participant.recent.shares();
   for (uint32_t slot = 0; slot < slot_count_; ++slot) {
-    // What it has released counts no more, although the feed may not have looked yet: clients ring seldom.
+    // Released slots do not count, even if the feed has not read the word yet: clients rarely ring.
     if (!participant.Holds(slot)) continue;
     ++snapshot.slots_lent;
     snapshot.oldest_lease_ns = std::max(snapshot.oldest_lease_ns, Nanoseconds(now - lent_[slot].since));

@@ -16,12 +16,12 @@
 namespace pinfeed {
 namespace {
 
-// A user may have more that wait than max_sessions usually is.
-constexpr uid_t kListAccount = UINT32_MAX;  // (uid_t)-1 is no user: see chown(2)
+// The limit on waiting calls per user exceeds the usual max_sessions.
+constexpr uid_t kListAccount = UINT32_MAX;  // (uid_t)-1 is never a user: see chown(2)
 constexpr CallQueue::Bounds kCalls{.threads = 32, .running_a_user = 16, .waiting_a_user = 512};
-// How much before its deadline a call that waits for a dataset is told why.
+// How long before its deadline a call that waits for a dataset is answered.
 constexpr std::chrono::milliseconds kAnswerEarly(500);
-constexpr std::chrono::hours kLongestDeadline(24 * 365);  // what is longer is none
+constexpr std::chrono::hours kLongestDeadline(24 * 365);  // a longer deadline counts as none
 
 v1::ImageTail ToMessage(const DeferredPixelOps& ops) {
   const auto layout = [](ImageLayout l) {
@@ -38,7 +38,7 @@ v1::ImageTail ToMessage(const DeferredPixelOps& ops) {
   return out;
 }
 
-// Empty when the caller is in no trace, or its header is not what the standard says.
+// Empty if the call has no trace context or a malformed one.
 std::string TraceIdOf(const grpc::CallbackServerContext& context) {
   const auto& metadata = context.client_metadata();
   if (metadata.count("traceparent") != 1) return {};
@@ -46,8 +46,8 @@ std::string TraceIdOf(const grpc::CallbackServerContext& context) {
   return pinfeed::TraceIdOf(std::string_view(header.data(), header.size())).value_or("");
 }
 
-// What a client makes of a device slot: its tensors, without the marks, and with the images' end still to
-// come.
+// Describes the tensors that the client makes from a device slot: the slot's tensors, without the marks, and
+// with the deferred pixel operations.
 void DescribeOutputs(const Feed& feed, v1::OpenFeedResponse* response) {
   const std::optional<DeferredPixelOps>& ops = feed.producer().deferred_pixel_ops();
   const std::vector<TensorPlace>& tensors = feed.layout().tensors;
@@ -181,7 +181,7 @@ Result<OpenFeedArguments> FeederService::Check(const Caller& caller,
     return FailedPrecondition(
         "boot_id: the client runs on another kernel than the daemon; batches are handed over in memory, so "
         "both must be on "
-        "one host and no virtual machine may lie between them");
+        "one host, with no virtual machine between them");
   }
   return ReadOpenFeedRequest(request);
 }
@@ -227,7 +227,8 @@ void FeederService::Open(const std::shared_ptr<Opening>& opening,
   } else {
     opening->response.set_end_first(true);
   }
-  opening->call.Finish(grpc::Status::OK);  // from here on the daemon may end: nothing here holds the session
+  opening->call.Finish(
+      grpc::Status::OK);  // the daemon may exit after this, so nothing here holds the session any more
 }
 
 grpc::ServerUnaryReactor* FeederService::GetStatus(grpc::CallbackServerContext* context,

@@ -16,7 +16,7 @@ namespace pinfeed {
 namespace {
 
 constexpr size_t kMaxRemainingMappers = 64;
-constexpr std::chrono::seconds kLongestRest{1};  // of a feed whose workers do not hang
+constexpr std::chrono::seconds kLongestRest{1};  // the time to come to rest, unless workers hang
 
 void Add(const FeedSnapshot& feed, FeedTotals& totals) {
   totals.batches += feed.batches;
@@ -98,7 +98,7 @@ Result<std::shared_ptr<Session>> FeedTable::Join(uid_t uid, const FeedSpec& spec
       if (group == groups_.end() || (group->second.feed == nullptr && !make)) {
         if (!make) return std::shared_ptr<Session>();
         groups_.emplace(key, Group{spec, nullptr});
-        break;  // this session makes the feed
+        break;  // this session creates the feed
       }
       if (group->second.spec != spec) {
         return FailedPrecondition("group: the feed of group " + QuotePath(spec.group) +
@@ -156,7 +156,7 @@ void FeedTable::EndIfOver(Entry& entry) {
 
 void FeedTable::Release(Session& session) {
   Depart(session, {.reason = DepartureReason::kCancelled});  // one that was never admitted
-  // A client that was not served has had no batch, and before a group is complete none has.
+  // A client that was not served has got no batch, and neither has any before the group is complete.
   const bool keep = session.state != SessionState::kPending && session.feed->HasBegun();
   std::optional<ClientProcess> mapper;
   if (session.mapped) mapper = std::move(session.process);
@@ -170,8 +170,9 @@ void FeedTable::Release(Session& session) {
   Entry& entry = entries_.at(session.feed->id());
   entry.mapped = entry.mapped || session.mapped;
   if (mapper) {
-    // Each keeps a descriptor, and a group may see any number of clients come and go. What is lost by this is
-    // where the charge of a group's memory ends, not the memory: a group's is the driver's to keep.
+    // Each entry keeps a descriptor, and a group may have any number of former clients. So at the limit,
+    // ended processes are dropped. If a forked child of one still has the memory, its charge may end too
+    // early, but the driver keeps the memory itself alive.
     if (entry.remaining_mappers.size() >= kMaxRemainingMappers)
       std::erase_if(entry.remaining_mappers, [](const ClientProcess& process) { return process.HasEnded(); });
     entry.remaining_mappers.push_back(*std::move(mapper));
@@ -298,7 +299,8 @@ FeedTable::View FeedTable::Snapshot() {
   View view;
   std::vector<std::shared_ptr<Feed>> feeds;
   {
-    const MutexLock lock(mutex_);  // both at one moment: a feed is either in the list or in the sums
+    const MutexLock lock(
+        mutex_);  // list and totals under one lock, so that each feed is in exactly one of them
     view.totals = ended_;
     for (const auto& [id, entry] : entries_) feeds.push_back(entry.feed);
   }

@@ -17,8 +17,8 @@
 namespace pinfeed {
 namespace {
 
-// How long a feed that does not fit waits for the memory of feeds that just ended: a trainer that restarts
-// needs its own.
+// How long a feed that does not fit waits for the memory of feeds that have just ended. A restarted trainer
+// needs the memory of its previous run.
 constexpr std::chrono::seconds kReclaimWait(2);
 
 // Small batches are consumed fast and take little memory. Up to this arena size, a feed gets up to four times
@@ -80,9 +80,9 @@ Result<FeedOpener::BackendChoice> FeedOpener::ChooseBackend(const Peer& peer,
   const Backend requested = arguments.spec.backend;
   const bool required = requested == Backend::kCudaIpc || requested == Backend::kVmmFd;
   if (required && arguments.gpu_uuid.empty())
-    return InvalidArgument("backend: memory of a GPU is asked for, but the client names no GPU (gpu_uuid)");
+    return InvalidArgument("backend: GPU memory is requested, but the client names no GPU (gpu_uuid)");
   if (required && !arguments.failed_backends.empty())
-    return InvalidArgument("failed_backends: is for the backend auto; this spec requires one");
+    return InvalidArgument("failed_backends: is for the backend auto only, and this spec requires a backend");
   if (requested == Backend::kHost || arguments.gpu_uuid.empty()) return BackendChoice{Backend::kHost, ""};
   if (parts_.devices == nullptr) {
     if (required) {
@@ -187,7 +187,7 @@ std::shared_ptr<const Session> FeedOpener::Replaced(const Peer& peer,
                                                     const OpenFeedArguments& arguments) const {
   if (arguments.replaces_session == 0 || arguments.spec.sharing == Sharing::kExclusive) return nullptr;
   std::shared_ptr<const Session> named = parts_.sessions.Find(arguments.replaces_session);
-  // With the same user, group and spec, and as long as it takes part, the feed is the one that Open joins.
+  // With the same user, group and spec, and while it is attached, its feed is the one that Open joins.
   const bool is_it = named != nullptr && named->peer == peer && named->state == SessionState::kAttached &&
                      named->feed->spec() == arguments.spec;
   return is_it ? named : nullptr;
