@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts packed rows in order, on the trainer's stream. Each block finds out where the rows of its sample go: it adds
-// up the numbers of rows of the samples before. There are few samples, and their extents stay in the cache.
+// Puts packed rows in order, on the trainer's stream. Each block finds out where the rows of its sample go:
+// it adds up the numbers of rows of the samples before. There are few samples, and their extents stay in the
+// cache.
 #pragma once
 
 #include "client/kernels/copy_words.cuh"

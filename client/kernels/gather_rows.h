@@ -6,9 +6,9 @@
 
 namespace pinfeed {
 
-// Copies the rows of a packed tensor, sample by sample, so that they lie in the order of the samples without gaps.
-// An extent is two numbers: a sample's first row, and its number of rows. The struct is the kernel's only
-// parameter.
+// Copies the rows of a packed tensor, sample by sample, so that they lie in the order of the samples without
+// gaps. An extent is two numbers: a sample's first row, and its number of rows. The struct is the kernel's
+// only parameter.
 struct GatherRows {
   const uint8_t* source;          // source_rows * row_bytes bytes
   const int64_t* source_extents;  // of each sample, in `source`

@@ -147,11 +147,13 @@ pf_tensor DescribeDense(const TensorSpec& spec, uint32_t samples, uint32_t batch
 
 // Fills in what a program knows of tensors.
 Status FillTensor(pf_tensor* out, const pf_tensor& values) {
-  const bool knows_packed = out == nullptr || out->size >= offsetof(pf_tensor, extents) + sizeof(out->extents);
+  const bool knows_packed =
+      out == nullptr || out->size >= offsetof(pf_tensor, extents) + sizeof(out->extents);
   if (values.extents != 0 && !knows_packed)
-    return FailedPrecondition(std::string("tensor '") + values.name +
-                              "' is packed, which this program does not know: compile it with the pinfeed.h of "
-                              "this libpinfeed, or pad the field");
+    return FailedPrecondition(
+        std::string("tensor '") + values.name +
+        "' is packed, which this program does not know: compile it with the pinfeed.h of "
+        "this libpinfeed, or pad the field");
   return FillStruct(out, values, "pf_tensor_init");
 }
 

@@ -72,8 +72,8 @@ Status ConvertKernel::Launch(const ConvertImage& work, size_t element_bytes, CUs
 Status ConvertKernel::Launch(const GatherRows& work, CUstream stream) const {
   if (work.samples == 0) return OkStatus();
   void* parameters[] = {const_cast<GatherRows*>(&work)};  // the driver copies it
-  return CudaStatus(device_->driver().cuLaunchKernel(functions_[3], work.samples, 1, 1, kGatherThreads, 1, 1, 0,
-                                                     stream, parameters, nullptr),
+  return CudaStatus(device_->driver().cuLaunchKernel(functions_[3], work.samples, 1, 1, kGatherThreads, 1, 1,
+                                                     0, stream, parameters, nullptr),
                     "launch pinfeed's kernel for packed rows on GPU " + device_->uuid());
 }
 

@@ -11,9 +11,9 @@
 
 namespace pinfeed {
 
-// Purpose: launches the kernels that ConvertImage and GatherRows describe. Owns: a share of the device. The loaded module
-// stays for the life of the process, because kernels may still be queued when the last feed is closed.
-// Threads: any.
+// Purpose: launches the kernels that ConvertImage and GatherRows describe. Owns: a share of the device. The
+// loaded module stays for the life of the process, because kernels may still be queued when the last feed is
+// closed. Threads: any.
 class ConvertKernel {
  public:
   // Returns the kernel of a GPU. Loads it at the first call for that GPU; later calls share it.

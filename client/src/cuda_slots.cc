@@ -172,7 +172,8 @@ class CudaSlots final : public DeviceSlots {
     const TensorPlace& source = offer_.layout.tensors[output.tensor];
     pinfeed::GatherRows work{};
     work.source = Pixels(slot + source.offset);
-    work.source_extents = reinterpret_cast<const int64_t*>(slot + offer_.layout.tensors[*source.spec.extents].offset);
+    work.source_extents =
+        reinterpret_cast<const int64_t*>(slot + offer_.layout.tensors[*source.spec.extents].offset);
     work.out = static_cast<uint8_t*>(rows);
     work.out_extents = static_cast<int64_t*>(extents);
     work.row_bytes = source.spec.RowBytes();

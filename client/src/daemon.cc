@@ -187,15 +187,15 @@ OfferedOutput OutputOf(const v1::OutputTensor& message) {
   output.spec.shape.assign(message.shape().begin(), message.shape().end());
   output.tensor = message.tensor();
   if (!message.has_image()) return output;
-  const v1::ImageTail& tail = message.image();
+  const v1::ImageTail& ops = message.image();
   OfferedImage& image = output.image.emplace();
-  image.height = tail.height();
-  image.width = tail.width();
-  image.channels = tail.channels();
-  image.source_layout = layout(tail.source_layout());
-  image.output_layout = layout(tail.output_layout());
-  if (tail.mark_tensor() != 0) image.mark = tail.mark_tensor() - 1;
-  image.table.assign(tail.table().begin(), tail.table().end());
+  image.height = ops.height();
+  image.width = ops.width();
+  image.channels = ops.channels();
+  image.source_layout = layout(ops.source_layout());
+  image.output_layout = layout(ops.output_layout());
+  if (ops.mark_tensor() != 0) image.mark = ops.mark_tensor() - 1;
+  image.table.assign(ops.table().begin(), ops.table().end());
   return output;
 }
 
@@ -282,9 +282,10 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
   v1::OpenFeedResponse response;
   RETURN_IF_ERROR(Call(address, deadline, message, &response, &v1::Feeder::Stub::OpenFeed, stopping));
   if (!response.refuses_unknown_fields() && HasLaterFields(message.spec())) {
-    return FailedPrecondition("the daemon at " + address +
-                              " is too old for interpolation, sample_path, pad, or a dataset's image and label: "
-                              "it would ignore them; update it");
+    return FailedPrecondition(
+        "the daemon at " + address +
+        " is too old for interpolation, sample_path, pad, or a dataset's image and label: "
+        "it would ignore them; update it");
   }
   if (response.end_first() && request.replaces_session == 0)
     return Internal("the daemon at " + address + " wants a session to end first, and none was named to it");

@@ -27,10 +27,10 @@ struct OfferedImage {
   std::vector<uint32_t> table;   // 256 * channels entries
 };
 
-// An output, made of a slot's tensor. On the host there is one per tensor, without `image`. The rows of a packed
-// output lie in the order of the samples, without gaps.
+// An output, made of a slot's tensor. On the host there is one per tensor, without `image`. The rows of a
+// packed output lie in the order of the samples, without gaps.
 struct OfferedOutput {
-  TensorSpec spec;  // extents and lengths are indexes of outputs
+  TensorSpec spec;      // extents and lengths are indexes of outputs
   uint32_t tensor = 0;  // index into the layout
   std::optional<OfferedImage> image;
   bool is_extents = false;  // written together with the packed output that has these extents

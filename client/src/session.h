@@ -98,7 +98,8 @@ class Session {
   // The extents of a packed output's samples, as they lie in the slot, checked.
   Result<std::vector<RowExtent>> Extents(const BatchDescriptor& batch, const OfferedOutput& output) const;
   // On the host: the rows in the order of the samples, and their new extents.
-  Status GatherRows(const BatchDescriptor& batch, const OfferedOutput& output, void* rows, void* extents) const;
+  Status GatherRows(const BatchDescriptor& batch, const OfferedOutput& output, void* rows,
+                    void* extents) const;
   struct Memory {
     Mapping publish;
     Mapping release;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client asks of a feed, as the core sees it, free of the wire. proto/convert.h makes it from
-// pinfeed.v1.FeedSpec; what its values may be is checked in common/spec/feed_spec_check.h.
+// What a client requests of a feed, independent of the wire format. proto/convert.h creates it from
+// pinfeed.v1.FeedSpec, and common/spec/feed_spec_check.h checks its values.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,11 @@
 
 namespace pinfeed {
 
-inline constexpr uint32_t kMaxImageSide = 65500;  // in pixels: JPEG's own limit
-// The largest image that is decoded or made, in pixels; a decoded one has sides of at most kMaxImageSide,
-// too. What a hostile header can make the daemon allocate is bounded by the two: 3 bytes a pixel for each
-// buffer, 8 for libjpeg's coefficients of a file of several scans, and what resizing takes (ResizeScratch).
+inline constexpr uint32_t kMaxImageSide = 65500;  // in pixels: the limit of JPEG
+// The maximum number of pixels of an image, decoded or computed. The sides of a decoded image are also
+// limited to kMaxImageSide. Together they bound what a hostile header can make the daemon allocate: 3 bytes
+// per pixel for each buffer, 8 for libjpeg's coefficients of a file with several scans, and the resize
+// (ResizeScratch).
 inline constexpr int64_t kMaxImagePixels = int64_t{1} << 28;
 
 enum class Order { kSequential, kShuffle };
@@ -27,10 +28,10 @@ enum class Sharing { kExclusive, kBroadcast, kQueue };
 enum class Backend { kAuto, kHost, kCudaIpc, kVmmFd };
 
 struct DatasetSpec {
-  std::string name;      // of a configured dataset, else empty
-  std::string path;      // absolute, else empty
-  std::string format;    // empty: found out
-  ParameterMap options;  // of the format, those that were given (server/dataset/format.h)
+  std::string name;      // the name of a configured dataset, or empty
+  std::string path;      // absolute, or empty
+  std::string format;    // empty: to be detected
+  ParameterMap options;  // the given options of the format (server/dataset/format.h)
   bool operator==(const DatasetSpec&) const = default;
 };
 
@@ -63,15 +64,15 @@ struct FeedSpec {
   uint32_t group_size = 1;
   Backend backend = Backend::kAuto;
   bool ignore_exif_orientation = false;
-  std::vector<std::string> fields;  // only these of the dataset's, in this order; empty: all
+  std::vector<std::string> fields;  // the dataset's fields to read, in this order; empty: all
   bool sample_path = false;         // adds the dataset's field "sample_path"
   std::vector<PaddedField> pad;
   bool operator==(const FeedSpec&) const = default;
 };
 
-// Of the cursors written now. With 1, SHUFFLE had another order.
+// The version of new cursors. In version 1, SHUFFLE had another order.
 inline constexpr uint32_t kCursorVersion = 2;
-// The last epoch that there can be: behind it a feed ends, and a trainer that counts on stays within 64 bits.
+// The last possible epoch. Feeds end after it, so that a trainer's epoch counter does not overflow.
 inline constexpr uint64_t kMaxEpoch = INT64_MAX;
 
 // Where a feed starts or resumes.
@@ -80,7 +81,7 @@ struct Cursor {
   uint64_t seed = 0;
   uint64_t epoch = 0;
   uint64_t position = 0;                      // samples of the epoch consumed by all ranks together
-  std::optional<Order> order = std::nullopt;  // that the position counts in; unset: not checked
+  std::optional<Order> order = std::nullopt;  // the order to which position refers; unset: not checked
   uint32_t version = kCursorVersion;          // 1 to kCursorVersion
   bool operator==(const Cursor&) const = default;
 };

@@ -50,9 +50,9 @@ struct TensorSpec {
   std::string name;
   DType dtype = DType::kUnspecified;
   std::vector<int64_t> shape;
-  // Packed: the samples have different numbers of rows, which lie in any order, with gaps, in the memory of the
-  // whole batch. This is the index of the tensor of each sample's RowExtent. shape[0] is then the number of rows
-  // for which there is memory, per sample.
+  // Packed: the samples have different numbers of rows, which lie in any order, with gaps, in the memory of
+  // the whole batch. This is the index of the tensor of each sample's RowExtent. shape[0] is then the number
+  // of rows for which there is memory, per sample.
   std::optional<uint32_t> extents = std::nullopt;
   // Padded: a sample's rows lie at the start of its memory, and zeros behind them. This is the index of the
   // tensor of each sample's number of rows (int64).
@@ -66,15 +66,15 @@ struct TensorSpec {
   bool operator==(const TensorSpec&) const = default;
 };
 
-// Where the rows of one sample lie in a packed tensor, in rows from the tensor's first byte: an element of the
-// tensor of extents (int64, shape [2]).
+// Where the rows of one sample lie in a packed tensor, in rows from the tensor's first byte: an element of
+// the tensor of extents (int64, shape [2]).
 struct RowExtent {
   int64_t first = 0;
   int64_t count = 0;
 };
 
-// Where one tensor of a batch lies in a slot: sample i of the batch starts at offset + i * sample_bytes. A packed
-// tensor has batch_size * sample_bytes bytes for the rows of all samples.
+// Where one tensor of a batch lies in a slot: sample i of the batch starts at offset + i * sample_bytes. A
+// packed tensor has batch_size * sample_bytes bytes for the rows of all samples.
 struct TensorPlace {
   TensorSpec spec;
   uint64_t offset = 0;        // bytes from the start of the slot; a multiple of kTensorAlignment

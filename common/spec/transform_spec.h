@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A transform as a client asks for it. What its name and parameters mean is known to one file of
-// server/transform/ops alone.
+// A transform as requested by a client. Only its file in server/transform/ops knows the meaning of its name
+// and parameters.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace pinfeed {
 
 struct TransformSpec {
   std::string name;         // "resize"
-  ParameterMap parameters;  // only those that were given
+  ParameterMap parameters;  // only the given ones
   bool operator==(const TransformSpec&) const = default;
 };
 

@@ -294,7 +294,7 @@ void Daemon::CloseDatasets() {
   if (!parts_->datasets) return;
   parts_->datasets->cache.Clear();
   if (parts_->datasets->opener.Finish(Clock::now() + kCloseGrace)) return;
-  for (const DatasetOpener::UnderWay& hung : parts_->datasets->opener.under_way())
+  for (const DatasetOpener::Operation& hung : parts_->datasets->opener.RunningOperations())
     spdlog::warn("{} is not done; the daemon exits without waiting for it", hung.what);
   (void)parts_->datasets.release();  // blocked threads use it until the process exits
   hangs_ = true;
@@ -302,8 +302,8 @@ void Daemon::CloseDatasets() {
 
 std::vector<OngoingOperation> Daemon::Operations() const {
   std::vector<OngoingOperation> all;
-  if (auto reaper = parts_->feeds.CurrentChore()) all.push_back(*std::move(reaper));
-  for (DatasetOpener::UnderWay& operation : parts_->datasets->opener.under_way())
+  if (auto reaper = parts_->feeds.CurrentOperation()) all.push_back(*std::move(reaper));
+  for (DatasetOpener::Operation& operation : parts_->datasets->opener.RunningOperations())
     all.push_back({DatasetOpener::kThreadName, std::move(operation.what), operation.since, true});
   if (parts_->devices == nullptr) return all;
   if (auto freeing = parts_->devices->CurrentOperation()) all.push_back(*std::move(freeing));

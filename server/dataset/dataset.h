@@ -29,8 +29,8 @@ struct Field {
   bool on_request = false;  // not part of a sample unless it is asked for by name
 };
 
-// The field that a format gives on request if each sample is a file: its path relative to the dataset's folder,
-// as a kRagged field of bytes.
+// The field that a format gives on request if each sample is a file: its path relative to the dataset's
+// folder, as a kRagged field of bytes.
 inline constexpr std::string_view kSamplePathField = "sample_path";
 inline Field SamplePathField(size_t longest_path) {
   return {{std::string(kSamplePathField), DType::kUint8, {static_cast<int64_t>(longest_path)}},
@@ -73,8 +73,8 @@ class Dataset {
   }
 
   // Reads a field whose size differs from sample to sample: the file of a kEncodedImage field, or the rows of
-  // a kRagged one. `out` is resized (its capacity is the caller's to reuse). Precondition: id < info().samples;
-  // field is of one of these kinds.
+  // a kRagged one. `out` is resized (its capacity is the caller's to reuse). Precondition: id <
+  // info().samples; field is of one of these kinds.
   virtual Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const = 0;
 
   // What a person would look for to find the sample: "train/cat/0001.jpg", "images.npy[17]".

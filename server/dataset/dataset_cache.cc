@@ -14,7 +14,7 @@ namespace pinfeed {
 
 namespace {
 
-// A name stands for another path tomorrow.
+// A reload of the configuration may give the name another path.
 DatasetSpec WithPath(DatasetSpec spec, const DatasetSpec& resolved) {
   spec.path = resolved.path;
   return spec;
@@ -29,13 +29,13 @@ Result<DatasetCache::Key> DatasetCache::Resolve(const DatasetSpec& spec) const {
     const auto named = options->named.find(spec.name);
     if (named == options->named.end()) {
       return NotFound("dataset.name: " + QuotePath(spec.name) +
-                      " is not configured in the daemon; `pinfeed datasets` lists what is");
+                      " is not configured in the daemon; `pinfeed datasets` lists the configured names");
     }
     key.spec = named->second;
-    // What the client says wins over what the configuration says.
+    // The client's options override those of the configuration.
     if (!spec.format.empty()) key.spec.format = spec.format;
     for (const auto& [name, value] : spec.options) key.spec.options[name] = value;
-    // Whoever wrote the configuration allowed this.
+    // A configured path needs no allowed root: the operator chose it.
     std::error_code error;
     const std::filesystem::path path(key.spec.path);
     key.roots = {std::filesystem::is_directory(path, error) ? path.string() : path.parent_path().string()};
@@ -49,16 +49,16 @@ Result<DatasetCache::Key> DatasetCache::Resolve(const DatasetSpec& spec) const {
 
 void DatasetCache::SetOptions(Options options) {
   auto set = std::make_shared<const Options>(std::move(options));
-  Kept dropped;
+  Recent evicted;
   const MutexLock lock(mutex_);
   options_.swap(set);
-  Drop(dropped);
+  EvictOld(evicted);
 }
 
 void DatasetCache::Clear() {
-  Kept dropped;
+  Recent evicted;
   const MutexLock lock(mutex_);
-  dropped.swap(kept_);
+  evicted.swap(recent_);
 }
 
 std::shared_ptr<const DatasetCache::Options> DatasetCache::options() const {
@@ -66,12 +66,14 @@ std::shared_ptr<const DatasetCache::Options> DatasetCache::options() const {
   return options_;
 }
 
-void DatasetCache::Drop(Kept& dropped) {
-  while (kept_.size() > options_->capacity) dropped.splice(dropped.end(), kept_, std::prev(kept_.end()));
+void DatasetCache::EvictOld(Recent& evicted) {
+  while (recent_.size() > options_->capacity)
+    evicted.splice(evicted.end(), recent_, std::prev(recent_.end()));
 }
 
-std::shared_ptr<const Dataset> DatasetCache::Use(const Key& key, std::shared_ptr<const Dataset> opened) {
-  Kept dropped;
+std::shared_ptr<const Dataset> DatasetCache::FindOrAdd(const Key& key,
+                                                       std::shared_ptr<const Dataset> opened) {
+  Recent evicted;
   const MutexLock lock(mutex_);
   entries_.remove_if([](const Entry& entry) { return entry.dataset.expired(); });
   const auto found =
@@ -82,14 +84,14 @@ std::shared_ptr<const Dataset> DatasetCache::Use(const Key& key, std::shared_ptr
     used = std::move(opened);
     entries_.push_back({key, used});
   }
-  kept_.remove(used);  // not its end: `used` has a share
-  kept_.push_front(used);
-  Drop(dropped);
+  recent_.remove(used);  // does not destroy it: `used` is a reference
+  recent_.push_front(used);
+  EvictOld(evicted);
   return used;
 }
 
-std::shared_ptr<const Dataset> DatasetCache::Closing(uid_t user, const DatasetSpec& spec,
-                                                     std::shared_ptr<const Dataset> opened) const {
+std::shared_ptr<const Dataset> DatasetCache::WithClose(uid_t user, const DatasetSpec& spec,
+                                                       std::shared_ptr<const Dataset> opened) const {
   if (close_ == nullptr) return opened;
   const Dataset* const dataset = opened.get();
   return {dataset, [close = close_, user, spec, share = std::move(opened)](const Dataset*) mutable {
@@ -99,9 +101,9 @@ std::shared_ptr<const Dataset> DatasetCache::Closing(uid_t user, const DatasetSp
 
 Result<std::shared_ptr<const Dataset>> DatasetCache::Open(uid_t user, const DatasetSpec& spec) {
   ASSIGN_OR_RETURN(const Key key, Resolve(spec));
-  if (std::shared_ptr<const Dataset> open = Use(key, nullptr)) return open;
+  if (std::shared_ptr<const Dataset> open = FindOrAdd(key, nullptr)) return open;
   ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> opened, open_(key.spec, key.roots));
-  return Use(key, Closing(user, WithPath(spec, key.spec), std::move(opened)));
+  return FindOrAdd(key, WithClose(user, WithPath(spec, key.spec), std::move(opened)));
 }
 
 }  // namespace pinfeed

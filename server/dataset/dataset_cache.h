@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Open datasets, shared by the feeds that read them and kept a while after. In: a checked DatasetSpec. Out:
-// an open Dataset.
+// A cache of open datasets, which feeds share. In: a checked DatasetSpec. Out: an open Dataset.
 #pragma once
 
 #include <sys/types.h>
@@ -21,12 +20,13 @@
 
 namespace pinfeed {
 
-// Purpose: resolves names, keeps what is open. Owns: the `capacity` datasets used last; others live as long
-// as their feeds. Threads: any; Open blocks on the disk, however long that takes (DatasetOpener sees to it
-// that one thread at a time opens a dataset, and that nobody waits without a limit). Errors: OpenDataset's,
-// and kNotFound for a name that is not configured. Invariants: 1. a dataset is opened anew when its
-// directory, or an entry of it, changed since (deeper changes are seen once it left the cache); 2. no dataset
-// is destroyed, which closes files and may block as an open does, but by `close`, and never under the lock.
+// Purpose: resolves the names of datasets and shares the open ones.
+// Owns: the `capacity` most recently used datasets. Others live as long as their feeds.
+// Threads: any. Open blocks on storage without a time limit. DatasetOpener bounds the threads and the
+// waiting. Errors: those of OpenDataset, and kNotFound for a name that is not configured. Invariants: 1. a
+// dataset is opened again if its directory, or an entry of it, has changed. Changes further down are seen
+// once the dataset has left the cache; 2. only `close` destroys datasets, and never under the lock, since
+// destroying one closes files and may block like an open.
 class DatasetCache {
  public:
   struct Options {
@@ -36,32 +36,32 @@ class DatasetCache {
   };
   using OpenFunction = std::function<Result<std::shared_ptr<const Dataset>>(
       const DatasetSpec& spec, const std::vector<std::string>& roots)>;
-  // Destroys a dataset, of which it is given the only share; `user` had it opened by `spec`, where a name
-  // comes with its path. Called on the thread that lets go of a dataset last, whichever that is; must outlive
-  // every dataset, and throw nothing.
+  // Destroys a dataset that nobody else uses. `user` opened it by `spec`; for a named dataset, `spec` also
+  // has the path that the name stood for. Called on the thread that drops the last reference. Must outlive
+  // every dataset, and must not throw.
   using CloseFunction =
       std::function<void(uid_t user, const DatasetSpec& spec, std::shared_ptr<const Dataset> dataset)>;
-  // `close` null: there, at once.
+  // Without `close`, the thread that drops the last reference destroys the dataset immediately.
   explicit DatasetCache(Options options, CloseFunction close = nullptr, OpenFunction open = OpenDataset)
       : close_(std::move(close)),
         open_(std::move(open)),
         options_(std::make_shared<const Options>(std::move(options))) {}
 
-  // `user`: who pays for its threads, see CloseFunction.
+  // `user` is the one that CloseFunction gets.
   Result<std::shared_ptr<const Dataset>> Open(uid_t user, const DatasetSpec& spec) PF_EXCLUDES(mutex_);
 
-  // What is open stays open for those who read it; a name means what it says now.
+  // Open datasets stay open for their readers. From now on, names resolve by the new options.
   void SetOptions(Options options) PF_EXCLUDES(mutex_);
-  // Lets go of all that it keeps; others that have a share of it go on.
+  // Drops the cache's own references. Readers of the datasets are unaffected.
   void Clear() PF_EXCLUDES(mutex_);
   std::shared_ptr<const Options> options() const PF_EXCLUDES(mutex_);
 
  private:
-  using Kept = std::list<std::shared_ptr<const Dataset>>;
+  using Recent = std::list<std::shared_ptr<const Dataset>>;
   struct Key {
     DatasetSpec spec;  // resolved
     std::vector<std::string> roots;
-    uint64_t stamp = 0;  // of the files, see Location::Stamp
+    uint64_t stamp = 0;  // see Location::Stamp
     bool operator==(const Key&) const = default;
   };
   struct Entry {
@@ -70,21 +70,21 @@ class DatasetCache {
   };
 
   Result<Key> Resolve(const DatasetSpec& spec) const;
-  // The same dataset, to be ended by `close_`.
-  std::shared_ptr<const Dataset> Closing(uid_t user, const DatasetSpec& spec,
-                                         std::shared_ptr<const Dataset> opened) const;
-  // The one that is open; if none is, `opened` from now on, unless that is null.
-  std::shared_ptr<const Dataset> Use(const Key& key, std::shared_ptr<const Dataset> opened)
+  // Returns the dataset with a deleter that calls `close_`.
+  std::shared_ptr<const Dataset> WithClose(uid_t user, const DatasetSpec& spec,
+                                           std::shared_ptr<const Dataset> opened) const;
+  // Returns the open dataset of that key. If there is none, adds and returns `opened`, which may be null.
+  std::shared_ptr<const Dataset> FindOrAdd(const Key& key, std::shared_ptr<const Dataset> opened)
       PF_EXCLUDES(mutex_);
-  // Moves those for which there is no room to `dropped`, which is to end without the lock.
-  void Drop(Kept& dropped) PF_REQUIRES(mutex_);
+  // Moves the datasets beyond the capacity to `evicted`, which the caller destroys without the lock.
+  void EvictOld(Recent& evicted) PF_REQUIRES(mutex_);
 
   const CloseFunction close_;
   const OpenFunction open_;
   mutable Mutex mutex_;
   std::shared_ptr<const Options> options_ PF_GUARDED_BY(mutex_);
   std::list<Entry> entries_ PF_GUARDED_BY(mutex_);
-  Kept kept_ PF_GUARDED_BY(mutex_);  // used last first
+  Recent recent_ PF_GUARDED_BY(mutex_);  // most recently used first
 };
 
 }  // namespace pinfeed

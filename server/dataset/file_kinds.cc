@@ -19,25 +19,29 @@ struct Kind {
 const std::vector<Kind>& Kinds() {
   static const std::vector<Kind> kinds = {
       {{".csv", ".tsv", ".jsonl", ".ndjson"},
-       "a table with one row a sample is opened by its own name: open DIR/NAME"},
+       "a table with one row per sample is opened by its own name: open DIR/NAME"},
       {{".json"},
-       "a table is read with one JSON object a line (.jsonl), or as .csv or .tsv; write it so, and open "
-       "that"},
+       "a table must have one JSON object per line (.jsonl), or be .csv or .tsv: convert it, and open the "
+       "result"},
       {{".parquet", ".arrow", ".feather", ".xlsx", ".sqlite"},
-       "tables are not read: save each column as an array of its own with numpy.save, such as DIR/x.npy and "
+       "tables of this kind are not supported: save each column as an array of its own with numpy.save, such "
+       "as DIR/x.npy and "
        "DIR/label.npy (text as token ids in a .bin file of uint16), and open DIR"},
       {{".npz"},
        "unpack it into a directory of its own (unzip FILE -d DIR), where each array becomes a .npy file, and "
        "open DIR"},
       {{".tar", ".tar.gz", ".tgz", ".tar.zst", ".zip", ".7z", ".rar"},
-       "archives and shards are not read: unpack them into one directory (tar -xf FILE -C DIR, unzip FILE "
+       "archives and shards are not supported: unpack them into one directory (tar -xf FILE -C DIR, unzip "
+       "FILE "
        "-d DIR), arrange the images as DIR/<class>/<image>, and open DIR"},
       {{".h5", ".hdf5", ".lmdb", ".mdb", ".mat", ".nc", ".zarr", ".pt", ".pth", ".pkl", ".pickle",
         ".safetensors", ".tfrecord", ".tfrecords", ".rec", ".beton"},
-       "this kind of file is not read: save each of its arrays with numpy.save, such as DIR/image.npy and "
-       "DIR/label.npy, all with one row a sample, and open DIR"},
+       "files of this kind are not supported: save each of their arrays with numpy.save, such as "
+       "DIR/image.npy and "
+       "DIR/label.npy, all with one row per sample, and open DIR"},
       {{".txt"},
-       "text is not read: save it as token ids, such as numpy.array(ids, \"uint16\").tofile(\"tokens.bin\"), "
+       "text is not supported: save it as token ids, such as numpy.array(ids, "
+       "\"uint16\").tofile(\"tokens.bin\"), "
        "and open that with a sequence_length"},
   };
   return kinds;
@@ -57,7 +61,7 @@ bool HasExtension(std::string_view name, std::span<const std::string_view> exten
 }
 
 bool IsNamedAsImage(std::string_view name) {
-  return HasExtension(name, kImageExtensions) || HasExtension(name, kOtherImageExtensions);
+  return HasExtension(name, kImageExtensions) || HasExtension(name, kUnsupportedImageExtensions);
 }
 
 std::string_view AdviceFor(std::string_view name) {
@@ -92,7 +96,7 @@ Status ExplainMissing(const Status& missing, std::string_view path) {
   if (path.find_first_of("*?{") != std::string_view::npos) {
     const std::string_view advice = AdviceFor(path.substr(0, path.find_last_not_of("*?{}[]") + 1));
     return NotFound(missing.message() +
-                    "; patterns are not expanded: a dataset is one directory or one file, so name that" +
+                    "; patterns are not expanded: a dataset is one directory or one file, so give its path" +
                     (advice.empty() ? std::string() : "; " + std::string(advice)));
   }
   if (path.find("/~") != std::string_view::npos) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the name of a file tells of what it holds. In: a file's or directory's name. Out: whether that is an
-// image, or data of a kind that is not read and what to do about it.
+// Classifies files by their names. In: the name of a file or directory. Out: whether it is an image, or what
+// to do with data of an unsupported kind.
 #pragma once
 
 #include <array>
@@ -13,30 +13,31 @@
 namespace pinfeed {
 
 inline constexpr std::array<std::string_view, 3> kImageExtensions = {".jpg", ".jpeg", ".png"};
-// What torchvision takes besides. Passing over them would shift every later sample without a word.
-inline constexpr std::array<std::string_view, 6> kOtherImageExtensions = {".ppm", ".bmp",  ".pgm",
-                                                                          ".tif", ".tiff", ".webp"};
+// Other extensions that torchvision accepts. They are errors: ignoring such a file would silently shift every
+// later sample.
+inline constexpr std::array<std::string_view, 6> kUnsupportedImageExtensions = {".ppm", ".bmp",  ".pgm",
+                                                                                ".tif", ".tiff", ".webp"};
 
-// Whether the name ends in one of them, in capitals or not.
+// Whether the name ends in one of the extensions, ignoring case.
 bool HasExtension(std::string_view name, std::span<const std::string_view> extensions);
-// With an extension of either kind.
+// Whether the name has an image's extension, supported or not.
 bool IsNamedAsImage(std::string_view name);
 
-// What to do with data of a kind that is not read, such as tables and archives. Empty: the kind is not known.
+// What the user can do with data of an unsupported kind, such as an archive. Empty if the kind is unknown.
 std::string_view AdviceFor(std::string_view name);
 
-// The part of a dataset that such a directory holds, in any case of letters: train, val, test, ...
+// Whether a directory of this name holds a split of a dataset: train, val, test, ... Ignores case.
 bool IsSplitName(std::string_view name);
-// A directory of images, or of what belongs to each image, as segmentation datasets have them.
+// Whether a directory of this name holds images, or their masks, as in segmentation datasets.
 bool IsImagesName(std::string_view name);
 bool IsMasksName(std::string_view name);
-// A table of the images in its directory, as Hugging Face names it.
+// Whether this is the name that Hugging Face gives to the table of a directory's images.
 bool IsMetadataName(std::string_view name);
-// Text without control characters, quotes or backslashes.
+// Whether a field may have this name: text without control characters, quotes or backslashes.
 bool IsFieldName(std::string_view name);
 
-// `missing` (kNotFound of `path`) with what to give instead where the path has a pattern or a "~" in it,
-// which shells expand and the daemon does not; any other status as it is.
+// Adds advice to `missing`, the kNotFound of `path`, if the path contains a pattern or "~": shells expand
+// these, the daemon does not. Returns any other status unchanged.
 Status ExplainMissing(const Status& missing, std::string_view path);
 
 }  // namespace pinfeed

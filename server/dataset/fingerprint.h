@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether two datasets have the same samples in the same order, as 16 hex digits that a cursor carries.
+// Identifies a dataset's samples and their order by 16 hexadecimal digits, which cursors carry.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace pinfeed {
 
-// Purpose: a 64-bit hash over the facts that sample order depends on. Against mistakes, not against forgery.
-// FNV-1a with its 64-bit prime and basis: http://www.isthe.com/chongo/tech/comp/fnv/ (Fowler, Noll, Vo).
-// Threads: a value; not for concurrent use. Invariant: the result depends on where one text ends and the next
-// begins.
+// Purpose: hashes the facts that the sample order depends on. Detects mistakes, but not forgery.
+// Algorithm: 64-bit FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv/ (Fowler, Noll, Vo).
+// Threads: a value; not for concurrent use.
+// Invariant: the result depends on where one string ends and the next begins.
 class Fingerprint {
  public:
   Fingerprint& Add(uint64_t number) {

@@ -8,8 +8,8 @@
 
 namespace pinfeed {
 
-Result<Contents> LookAt(const Location& location) {
-  Contents contents;
+Result<DatasetContents> ListContents(const Location& location) {
+  DatasetContents contents;
   contents.path = location.path();
   ASSIGN_OR_RETURN(const NodeKind kind, location.Kind(""));
   if (kind == NodeKind::kOther) {
@@ -24,13 +24,13 @@ Result<Contents> LookAt(const Location& location) {
     } else if (IsMetadataName(entry.name)) {
       contents.metadata = entry.name;
     } else if (entry.name.ends_with(".npy")) {
-      contents.array = entry.name;
+      contents.npy_file = entry.name;
     } else if (entry.name.ends_with(".bin")) {
-      contents.flat = entry.name;
+      contents.bin_file = entry.name;
     } else if (IsNamedAsImage(entry.name)) {
       contents.image = entry.name;
     } else if (!AdviceFor(entry.name).empty()) {
-      contents.unread = entry.name;
+      contents.unsupported = entry.name;
     } else {
       contents.other = entry.name;
     }

@@ -15,22 +15,22 @@
 
 namespace pinfeed {
 
-// What a path holds, in enough detail to tell the formats apart. For a directory, each string is the name of
-// one entry of that kind, any one of them; empty: it has none. For a file, all but `path` are empty.
-struct Contents {
+// What a path contains, in enough detail to tell the formats apart. For a directory, each member is the name
+// of one entry of that kind, or empty if there is none. For a file, all members but `path` are empty.
+struct DatasetContents {
   std::string path;
   bool is_directory = false;
-  std::string array;     // .npy
-  std::string flat;      // .bin: tokens without a header
-  std::string folder;    // a directory
-  std::string image;     // with an image's extension (IsNamedAsImage), decodable here or not
-  std::string metadata;  // metadata.jsonl or metadata.csv
-  std::string unread;    // of an unsupported kind for which an error can give advice (AdviceFor)
-  std::string other;     // anything else
+  std::string npy_file;     // .npy
+  std::string bin_file;     // .bin: tokens without a header
+  std::string folder;       // a directory
+  std::string image;        // with an image's extension (IsNamedAsImage), decodable here or not
+  std::string metadata;     // metadata.jsonl or metadata.csv
+  std::string unsupported;  // of an unsupported kind for which an error can give advice (AdviceFor)
+  std::string other;        // of any other kind
 };
 
 // Lists the location, if it is a directory. kInvalidArgument if it is neither a file nor a directory.
-Result<Contents> LookAt(const Location& location);
+Result<DatasetContents> ListContents(const Location& location);
 
 // Purpose: detects, checks and opens datasets of one format. Threads: immutable.
 class DatasetFormat {
@@ -44,18 +44,18 @@ class DatasetFormat {
 
   // The names of its options: fields of pinfeed.v1.DatasetSpec and keys of a dataset in the configuration.
   virtual std::span<const std::string_view> options() const { return {}; }
-  // Checks the values of the options. `complete`: these are all the options there will be, so a missing
-  // required one is a fault. Otherwise others may still be added.
+  // Checks the values of the options. With `complete`, a missing required option is a fault. Otherwise the
+  // configuration of a named dataset may still add options.
   virtual void CheckOptions(ParameterReader& /*options*/, bool /*complete*/) const {}
 
-  // If `contents` look like this format, returns what they were recognised by ("folders (such as 'cat')"),
-  // for messages.
-  virtual std::optional<std::string> Recognise(const Contents& contents,
+  // If `contents` look like this format, returns the evidence for messages: "folders (such as 'cat')".
+  virtual std::optional<std::string> Recognise(const DatasetContents& contents,
                                                const ParameterMap& options) const = 0;
-  // `user_path` is what DatasetInfo::path will say. Preconditions: CheckOptions found no fault; `contents` is
-  // LookAt(*location).
+  // `user_path` becomes DatasetInfo::path. Preconditions: CheckOptions found no fault; `contents` is
+  // ListContents(*location).
   virtual Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
-                                                      const Contents& contents, const std::string& user_path,
+                                                      const DatasetContents& contents,
+                                                      const std::string& user_path,
                                                       ParameterReader& options) const = 0;
 };
 
@@ -65,7 +65,7 @@ std::span<const DatasetFormat* const> DatasetFormats();
 const DatasetFormat* FindDatasetFormat(std::string_view name);
 // Returns the format that has the option, or null.
 const DatasetFormat* FormatOfOption(std::string_view option);
-// The names of all formats for messages. With the separator " and ": "image_folder, npy and tokens".
+// The names of all formats, for messages. With the separator " and ": "image_folder, npy and tokens".
 std::string DatasetFormatNames(std::string_view last_separator);
 
 }  // namespace pinfeed

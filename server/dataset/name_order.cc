@@ -11,7 +11,7 @@ std::string NameOrderKey(std::string_view name) {
   while (!name.empty()) {
     const size_t length = Utf8Length(name);
     if (length == 0) {
-      // A surrogate in the three bytes that UTF-8 would have for it: U+DC80 to U+DCFF.
+      // Encodes the surrogate, U+DC80 to U+DCFF, in the three bytes that UTF-8 would use for it.
       const auto byte = static_cast<uint8_t>(name[0]);
       key += '\xED';
       key += static_cast<char>(0xB0 | byte >> 6);

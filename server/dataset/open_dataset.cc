@@ -15,19 +15,19 @@ bool HasOption(const DatasetFormat& format, std::string_view option) {
   return std::ranges::find(format.options(), option) != format.options().end();
 }
 
-// Why no format was recognised.
-Status UnknownDirectory(const Contents& contents) {
+// The error for a directory of which no format was recognised.
+Status UnknownDirectory(const DatasetContents& contents) {
   const std::string object = "detect the format of directory " + QuotePath(contents.path);
   const std::string wanted =
       "found neither a metadata.jsonl (manifest) nor .npy files (npy) nor class folders with images "
       "(image_folder)";
-  if (!contents.flat.empty()) {
-    return InvalidArgument(object + ": " + wanted + ", but " + QuotePath(contents.flat) +
+  if (!contents.bin_file.empty()) {
+    return InvalidArgument(object + ": " + wanted + ", but " + QuotePath(contents.bin_file) +
                            "; if that holds tokens, name the file and set sequence_length");
   }
-  if (!contents.unread.empty()) {
-    return InvalidArgument(object + ": " + wanted + ", but " + QuotePath(contents.unread) + "; " +
-                           std::string(AdviceFor(contents.unread)));
+  if (!contents.unsupported.empty()) {
+    return InvalidArgument(object + ": " + wanted + ", but " + QuotePath(contents.unsupported) + "; " +
+                           std::string(AdviceFor(contents.unsupported)));
   }
   if (contents.other.empty())
     return InvalidArgument(object + ": it is empty; name the directory that holds the data");
@@ -35,14 +35,13 @@ Status UnknownDirectory(const Contents& contents) {
                          "; name the directory that holds the data");
 }
 
-Status UnknownFile(const Contents& contents, const ParameterMap& options) {
+Status UnknownFile(const DatasetContents& contents, const ParameterMap& options) {
   const std::string& path = contents.path;
   const std::string object = "detect the format of file " + QuotePath(path) + ": ";
   if (path.ends_with(".bin")) {
     return InvalidArgument(
         object +
-        "a .bin file is taken for tokens, which need a sequence_length: set how many tokens "
-        "a sample has");
+        "a .bin file is read as tokens, which need a sequence_length: the number of tokens of a sample");
   }
   if (IsNamedAsImage(path)) {
     return InvalidArgument(object +
@@ -59,8 +58,8 @@ Status UnknownFile(const Contents& contents, const ParameterMap& options) {
       (options.contains("sequence_length") ? "" : " and a sequence_length"));
 }
 
-// The format of what lies there. An option that only one format has settles it where that format is possible.
-Result<const DatasetFormat*> Detect(const Contents& contents, const ParameterMap& options) {
+// Detects the format. Formats that have all the given options are tried first.
+Result<const DatasetFormat*> Detect(const DatasetContents& contents, const ParameterMap& options) {
   std::string evidence;
   std::string names;
   std::vector<const DatasetFormat*> found;
@@ -94,7 +93,7 @@ Status CheckDatasetFormat(std::string_view format) {
 
 void CheckDatasetOptions(const DatasetSpec& spec, Faults& faults) {
   const DatasetFormat* const chosen = FindDatasetFormat(spec.format);
-  // What cannot be shown was refused before.
+  // Formats with unprintable characters were refused before.
   if (!spec.format.empty() && chosen == nullptr && EscapeName(spec.format) == spec.format)
     faults.Add("dataset.format", QuotePath(spec.format) + " is none of " + DatasetFormatNames(", "));
   for (const DatasetFormat* const format : DatasetFormats()) {
@@ -109,7 +108,7 @@ void CheckDatasetOptions(const DatasetSpec& spec, Faults& faults) {
     }
     if (own.empty() && format != chosen) continue;
     ParameterReader reader(own, "dataset", faults);
-    // A named dataset's configuration may give the rest.
+    // The configuration of a named dataset may give further options.
     format->CheckOptions(reader, format == chosen && spec.name.empty());
   }
 }
@@ -123,7 +122,7 @@ Result<std::shared_ptr<const Dataset>> OpenDataset(const DatasetSpec& spec,
 Result<std::shared_ptr<const Dataset>> OpenDatasetAt(std::shared_ptr<const Location> location,
                                                      const DatasetSpec& spec) {
   RETURN_IF_ERROR(CheckDatasetFormat(spec.format));
-  ASSIGN_OR_RETURN(const Contents contents, LookAt(*location));
+  ASSIGN_OR_RETURN(const DatasetContents contents, ListContents(*location));
   const DatasetFormat* format = FindDatasetFormat(spec.format);
   if (format == nullptr) {
     ASSIGN_OR_RETURN(format, Detect(contents, spec.options));
@@ -132,8 +131,8 @@ Result<std::shared_ptr<const Dataset>> OpenDatasetAt(std::shared_ptr<const Locat
     if (HasOption(*format, name)) continue;
     const DatasetFormat* const owner = FormatOfOption(name);
     return InvalidArgument("dataset " + QuotePath(location->path()) + " has format " +
-                           std::string(format->name()) + ", but " + name + " is for " +
-                           (owner == nullptr ? "none" : std::string(owner->name())) + " only; leave it out");
+                           std::string(format->name()) + ", but " + name + " belongs to " +
+                           (owner == nullptr ? "no format" : std::string(owner->name())) + "; leave it out");
   }
   Faults faults;
   ParameterMap options = spec.options;
@@ -143,7 +142,7 @@ Result<std::shared_ptr<const Dataset>> OpenDatasetAt(std::shared_ptr<const Locat
   try {
     return format->Open(std::move(location), contents, spec.path, reader);
   } catch (const std::bad_alloc&) {
-    // How much an index takes is its files' word: for want of that much, one dataset is refused, not all.
+    // The files determine the size of the index. If it does not fit, only this dataset is refused.
     return ResourceExhausted("open dataset " + QuotePath(contents.path) +
                              ": no memory for its index (std::bad_alloc); split the dataset, or give the "
                              "daemon more memory");

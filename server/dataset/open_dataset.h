@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a DatasetSpec to an open Dataset, behind the list of allowed roots.
+// Opens datasets below the allowed roots. In: a DatasetSpec. Out: an open Dataset.
 #pragma once
 
 #include <memory>
@@ -15,20 +15,20 @@
 
 namespace pinfeed {
 
-// kInvalidArgument, with the known ones, unless `format` is one of them or empty (to be found out).
+// kInvalidArgument, with the known formats, if `format` is neither known nor empty (to be detected).
 Status CheckDatasetFormat(std::string_view format);
 
-// Adds a fault for a format that is not known, an option of another format, and a value that cannot be.
+// Adds a fault for an unknown format, for each option of another format, and for each invalid value.
 void CheckDatasetOptions(const DatasetSpec& spec, Faults& faults);
 
-// Opens `spec.path` (absolute; `spec.name` was resolved before). Every open below goes through
-// openat2(RESOLVE_BENEATH) on the one root that holds the path, so neither "..", nor a symbolic link, nor a
-// race can leave it. kPermissionDenied: no root holds it, or a link leaves the root. kNotFound /
-// kInvalidArgument / kDataLoss name the file and the reason.
+// Opens the absolute path `spec.path`; the caller has resolved `spec.name`. Every file is opened with
+// openat2(RESOLVE_BENEATH) on the root that contains the path, so neither "..", nor a symbolic link, nor a
+// race can escape the root. kPermissionDenied: the path is in no root, or a link leaves the root. kNotFound,
+// kInvalidArgument and kDataLoss name the file and the reason.
 Result<std::shared_ptr<const Dataset>> OpenDataset(const DatasetSpec& spec,
                                                    const std::vector<std::string>& allowed_roots);
 
-// The same of a place that was resolved.
+// Like OpenDataset, for a resolved location.
 Result<std::shared_ptr<const Dataset>> OpenDatasetAt(std::shared_ptr<const Location> location,
                                                      const DatasetSpec& spec);
 

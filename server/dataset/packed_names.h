@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many names in little memory.
+// A compact list of names.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace pinfeed {
 
-// Purpose: a list of names that takes 4 bytes a name besides the names themselves. Threads: built by one;
-// const methods from any thread then. Invariant: ends_ ascends; name i is names_[ends_[i - 1] .. ends_[i]).
+// Purpose: a list of names with an overhead of 4 bytes per name. Threads: built by one thread; const methods
+// from any thread afterwards. Invariant: ends_ ascends; name i is names_[ends_[i - 1] .. ends_[i]).
 class PackedNames {
  public:
-  static constexpr uint64_t kMaxBytes = std::numeric_limits<uint32_t>::max();  // of all names
+  static constexpr uint64_t kMaxBytes = std::numeric_limits<uint32_t>::max();  // the maximum of bytes()
 
   // Precondition: bytes() + name.size() <= kMaxBytes.
   void Add(std::string_view name) {

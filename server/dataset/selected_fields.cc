@@ -8,29 +8,29 @@
 namespace pinfeed {
 namespace {
 
-// Purpose: some fields of another dataset. Owns: a share of that one. Threads and errors: as Dataset says.
-// Invariant: field i is number fields_[i] of the other one.
+// Purpose: a dataset with some fields of another one, which it shares. Threads and errors: as Dataset.
+// Invariant: field i is field fields_[i] of the other dataset.
 class SelectedFields final : public Dataset {
  public:
-  SelectedFields(std::shared_ptr<const Dataset> whole, std::vector<size_t> fields, DatasetInfo info)
-      : whole_(std::move(whole)), fields_(std::move(fields)), info_(std::move(info)) {}
+  SelectedFields(std::shared_ptr<const Dataset> dataset, std::vector<size_t> fields, DatasetInfo info)
+      : dataset_(std::move(dataset)), fields_(std::move(fields)), info_(std::move(info)) {}
 
   const DatasetInfo& info() const override { return info_; }
 
   Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
-    PF_CHECK(field < fields_.size(), "field behind the last one");
-    return whole_->ReadTensor(id, fields_[field], out);
+    PF_CHECK(field < fields_.size(), "field out of range");
+    return dataset_->ReadTensor(id, fields_[field], out);
   }
 
   Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
-    PF_CHECK(field < fields_.size(), "field behind the last one");
-    return whole_->ReadBytes(id, fields_[field], out);
+    PF_CHECK(field < fields_.size(), "field out of range");
+    return dataset_->ReadBytes(id, fields_[field], out);
   }
 
-  std::string Describe(uint64_t id) const override { return whole_->Describe(id); }
+  std::string Describe(uint64_t id) const override { return dataset_->Describe(id); }
 
  private:
-  const std::shared_ptr<const Dataset> whole_;
+  const std::shared_ptr<const Dataset> dataset_;
   const std::vector<size_t> fields_;
   const DatasetInfo info_;
 };
@@ -68,7 +68,7 @@ Result<std::shared_ptr<const Dataset>> SelectFields(std::shared_ptr<const Datase
       for (const auto& [left_out, why] : info.left_out) {
         if (left_out != name) continue;
         return InvalidArgument("fields: " + QuotePath(name) + " of the dataset " + QuotePath(info.path) +
-                               " is no field: " + why);
+                               " is not available as a field: " + why);
       }
       std::string known;
       for (const Field& field : info.fields)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Some of a dataset's fields. In: a dataset, and the names of the fields that a feed asks for. Out: a dataset
-// that has only these, in the order in which they were asked for.
+// Selects fields of a dataset. In: a dataset, and the names of the fields that a feed requests. Out: a
+// dataset with only these fields, in the requested order.
 #pragma once
 
 #include <memory>
@@ -12,9 +12,10 @@
 
 namespace pinfeed {
 
-// No `names`: all fields but those that come on request only. `sample_path`: and the field of that name behind
-// them. Samples, classes and fingerprint stay the same: what a cursor counts does not depend on the fields.
-// kInvalidArgument names the fields that the dataset lacks, and those it has. Precondition: no name comes twice.
+// If `names` is empty, selects all fields except those that are read on request only. With `sample_path`,
+// adds the field of that name at the end. Samples, classes and fingerprint do not change, so cursors do not
+// depend on the fields. kInvalidArgument names a field that the dataset lacks, and those that it has.
+// Precondition: `names` are distinct.
 Result<std::shared_ptr<const Dataset>> SelectFields(std::shared_ptr<const Dataset> dataset,
                                                     std::vector<std::string> names, bool sample_path = false);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bad samples of a feed. In: results of filling. Out: log lines, the newest notes, and the error of a
-// feed that has no good sample.
+// feed without good samples.
 #pragma once
 
 #include <atomic>
@@ -18,14 +18,14 @@ namespace pinfeed {
 // Errors: kDataLoss, see CheckBatch.
 class BadSamples {
  public:
-  // `batches_per_epoch`: how many batches in a row without a good sample are an error.
+  // `batches_per_epoch` consecutive batches without a good sample are an error.
   BadSamples(uint64_t feed, OnBadSample choice, uint64_t batches_per_epoch)
       : feed_(feed), choice_(choice), batches_per_epoch_(batches_per_epoch) {}
 
-  // Logs each, at a limited rate: the feed keeps the newest few only, and ends with its job.
+  // Logs each bad sample, at a limited rate, since the feed keeps only the newest.
   void Log(const std::vector<BadSampleNote>& bad);
   void Add(const std::vector<BadSampleNote>& bad);
-  // kDataLoss for the batch that completes a whole epoch without one good sample.
+  // kDataLoss for the batch that completes a whole epoch without a good sample.
   Status CheckBatch(const FillResult& result);
 
   uint64_t count() const { return count_; }
@@ -38,8 +38,8 @@ class BadSamples {
   std::atomic<uint64_t> logged_{0};
   uint64_t count_ = 0;
   std::vector<BadSampleNote> newest_;
-  uint64_t bad_batches_ = 0;  // in a row, without a good sample
-  std::string first_reason_;  // of those batches
+  uint64_t bad_batches_ = 0;  // consecutive batches without a good sample
+  std::string first_reason_;  // the first reason in those batches
 };
 
 }  // namespace pinfeed

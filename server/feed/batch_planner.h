@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which batch a feed plans next. In: where its sessions want to start. Out: plans, in order.
+// Decides which batch a feed plans next. In: the starts of its sessions. Out: plans, in order.
 #pragma once
 
 #include <algorithm>
@@ -11,31 +11,31 @@
 
 namespace pinfeed {
 
-// Purpose: walks through the epochs of a feed batch by batch. Borrows: the sampler (outlives it). Threads:
+// Purpose: iterates over the epochs of a feed batch by batch. Borrows: the sampler (outlives it). Threads:
 // one at a time. Errors: none.
 class BatchPlanner {
  public:
   using Start = Sampler::Start;
 
-  // `epochs`: how many there are; 0: as many as a cursor can name.
+  // `epochs` is the number of epochs; 0: as many as a cursor can represent.
   BatchPlanner(const Sampler& sampler, uint64_t epochs) : sampler_(sampler), epochs_(epochs) {}
 
-  // The batch that Plan gives next, unless Done.
+  // The batch that Plan returns next, unless Done.
   Start next() const { return next_; }
   bool Done() const { return next_.epoch > kMaxEpoch || (epochs_ != 0 && next_.epoch >= epochs_); }
 
   // Precondition: nothing is planned yet.
   void Begin(Start start) { first_ = next_ = start; }
-  // Leaves out what lies before `start`; does nothing if that was planned already.
+  // Skips the batches before `start`. Does nothing if the planner is past it.
   void SkipTo(Start start) { next_ = std::max(next_, start); }
-  // Plans what lies between `start` and the earliest batch ever planned, then goes on from here. Does nothing
-  // unless `start` is earlier than that batch.
+  // Plans the batches from `start` to the earliest batch planned so far, then continues from here. Does
+  // nothing unless `start` is earlier than that batch.
   void GoBackTo(Start start);
   // Precondition: !Done().
   BatchPlan Plan();
 
  private:
-  // A way back to earlier batches: at `end` the planner goes on at `resume`.
+  // A return to earlier batches. At `end` the planner continues at `resume`.
   struct Detour {
     Start end;
     Start resume;

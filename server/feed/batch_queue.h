@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The batches of a feed from their plan until their slot is free again. In: plans, results of filling and of
+// The batches of a feed, from planning until their slot is free again. In: plans, results of filling and of
 // delivery. Out: pieces to request and batches to publish, both in plan order.
 #pragma once
 
@@ -20,17 +20,17 @@
 
 namespace pinfeed {
 
-// Purpose: what each slot's batch is, and the order in which the planned ones are published. Threads:
+// Purpose: stores the batch of each slot, and the order in which planned batches are published. Threads:
 // OnPieceFilled from any thread; the feed's lock guards the rest. Errors: none.
 class BatchQueue {
  public:
-  // What a slot holds from FILLING on.
+  // The batch of a slot, from FILLING on.
   struct Batch {
     BatchPlan plan;
     std::chrono::steady_clock::time_point planned;
     FillResult result;
-    bool delivering = false;   // filled, on its way to where the clients see it
-    bool undelivered = false;  // its arena delivers nothing any more
+    bool delivering = false;   // filled, and being delivered to where clients see it
+    bool undelivered = false;  // its delivery failed
   };
 
   // Appends a planned batch and the filling of its slot.
@@ -43,12 +43,12 @@ class BatchQueue {
   Batch& operator[](uint32_t slot) { return batches_[slot]; }
   const Batch& operator[](uint32_t slot) const { return batches_[slot]; }
 
-  // Batches planned and not published. / The slot of the first of them. / Takes that one out.
+  // The queue of the slots whose batches are planned and not published.
   bool empty() const { return unpublished_.empty(); }
   uint32_t front() const { return unpublished_.front(); }
   void Pop() { unpublished_.pop_front(); }
 
-  // The next piece to request; null when the arena has no memory for it now, or all are requested.
+  // Returns the next piece to request. Null if the arena has no memory for it now, or all are requested.
   std::shared_ptr<PieceRequest> NextRequest() {
     if (unrequested_.empty()) return nullptr;
     std::shared_ptr<PieceRequest> request = unrequested_.front()->NextRequest();
@@ -57,14 +57,14 @@ class BatchQueue {
     if (unrequested_.front()->all_requested()) unrequested_.pop_front();
     return request;
   }
-  // Whether some piece is still to be requested.
+  // Whether any piece is not requested yet.
   bool has_unrequested() const { return !unrequested_.empty(); }
   void OnPieceFilled() { pieces_filling_.fetch_sub(1, std::memory_order_relaxed); }
 
-  // Why the next batch is not published. Nothing: it is being loaded.
+  // Why the next batch is not published yet; nothing if it is being loaded.
   std::optional<StallCause> Cause() const {
     if (unpublished_.empty()) return StallCause::kConsumer;
-    // All memory to fill is taken and what is in it is loaded: copies hold up even what is not loaded yet.
+    // All memory for filling is taken and filled, so copies delay even the pieces that are not requested yet.
     const bool copying = !unrequested_.empty() && pieces_filling_.load(std::memory_order_relaxed) == 0;
     if (batches_[unpublished_.front()].delivering || copying) return StallCause::kCopy;
     return std::nullopt;
@@ -73,8 +73,8 @@ class BatchQueue {
  private:
   std::array<Batch, kMaxSlots> batches_;
   std::deque<uint32_t> unpublished_;                    // slots, in plan order
-  std::deque<std::shared_ptr<BatchFill>> unrequested_;  // with pieces to request, in plan order
-  std::atomic<uint32_t> pieces_filling_{0};             // requested and not filled
+  std::deque<std::shared_ptr<BatchFill>> unrequested_;  // fillings with pieces to request, in plan order
+  std::atomic<uint32_t> pieces_filling_{0};             // pieces that are requested and not filled
 };
 
 }  // namespace pinfeed

@@ -54,7 +54,7 @@ Status Feed::Attach(Participant& participant) {
   {
     MutexLock lock(mutex_);
     if (phase_ == Phase::kFailed) return error_;
-    AccountLocked();  // what was before is not the newcomer's
+    AccountLocked();  // earlier time does not belong to the new member
     const std::string what = "attach to feed " + std::to_string(parts_.id);
     if (phase_ == Phase::kEnded && membership_->waiting() == 0)
       return FailedPrecondition(what + ": its last epoch has ended");
@@ -113,7 +113,7 @@ void Feed::Drain() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
-    after = AdvanceLocked();  // plans nothing: what is planned goes on, or enters kDraining if nothing is
+    after = AdvanceLocked();  // plans nothing more; enters kDraining once all planned batches are published
   }
   Do(std::move(after));
 }
@@ -141,15 +141,15 @@ Feed::AfterUnlock Feed::AdvanceLocked() {
   PlanLocked();
   RequestPiecesLocked(after);
   if (batches_.empty()) {
-    // Abandoned, the last batches may have been lost: that is no end of the epoch.
+    // After Stop, the last batches may have been discarded, so the epoch has not ended.
     const bool abandoned = filling_.stopped.load(std::memory_order_relaxed);
     if (phase_ == Phase::kRunning && planner_.Done() && !abandoned) {
       SetStarvedLocked(membership_->MayLendAgain());
-      CollectReleasesLocked();  // what came before the client could see that
+      CollectReleasesLocked();  // releases from before the client could see that
       if (!membership_->MayLendAgain()) {
         EnterLocked(Phase::kEnded);
       } else if (stopping_) {
-        EnterLocked(Phase::kDraining);  // what comes back is the next daemon's to give
+        EnterLocked(Phase::kDraining);  // the next daemon publishes what comes back
       }
     } else if (stopping_ && (phase_ == Phase::kRunning || phase_ == Phase::kWaiting)) {
       EnterLocked(Phase::kDraining);
@@ -187,7 +187,7 @@ void Feed::PublishReadyLocked() {
       continue;
     }
     if (batch.undelivered) {
-      // The daemon is about to end: clients get these batches from the next one.
+      // The daemon is about to exit; clients get these batches from the next daemon.
       filling_.stopped.store(true, std::memory_order_relaxed);
       stopping_ = true;
       continue;
@@ -232,7 +232,7 @@ BatchDescriptor Feed::DescriptorOfLocked(uint32_t slot) const {
 void Feed::PlanLocked() {
   if (phase_ != Phase::kRunning) return;
   if (membership_->waiting() > 0) {
-    // Ask for doorbells, then look once more: see below.
+    // Request doorbells, then read once more: see below.
     SetStarvedLocked(true);
     CollectReleasesLocked();
     LendWaitingLocked();
@@ -240,8 +240,8 @@ void Feed::PlanLocked() {
   while (!stopping_ && !membership_->members().empty() && !planner_.Done() && SkipUnwantedLocked()) {
     std::optional<uint32_t> slot = slots_.TakeFree();
     if (!slot) {
-      // Ask for doorbells, then look once more: a release stored before the client could see the request is
-      // found here.
+      // Request doorbells, then read once more. That finds a release that was stored before the client could
+      // see the request.
       SetStarvedLocked(true);
       CollectReleasesLocked();
       slot = slots_.TakeFree();
@@ -251,14 +251,14 @@ void Feed::PlanLocked() {
     batches_.Push(*slot, plan, stalls_.time(), std::make_shared<BatchFill>(filling_, *this, *slot, plan));
   }
   if (membership_->waiting() == 0 && (!batches_.empty() || !planner_.Done()))
-    SetStarvedLocked(false);  // else AdvanceLocked says
+    SetStarvedLocked(false);  // otherwise AdvanceLocked decides
 }
 
 bool Feed::SkipUnwantedLocked() {
   if (parts_.spec.sharing == Sharing::kQueue) return true;
   const Sampler::Start next = planner_.next();
   const Sampler::Start first = membership_->EarliestStart(next);
-  // While older ones are published there may come somebody who wants what lies between.
+  // While older batches are being published, a member may attach that wants the batches in between.
   if (first > next && !batches_.empty()) return false;
   planner_.SkipTo(first);
   return !planner_.Done();
@@ -271,7 +271,7 @@ Sampler::Start Feed::UpcomingLocked() const {
 }
 
 void Feed::RequestPiecesLocked(AfterUnlock& after) {
-  // Null while pieces are left: a delivery that ends has memory for the next one.
+  // Null while pieces remain: the next completed delivery frees memory for one.
   while (std::shared_ptr<PieceRequest> request = batches_.NextRequest())
     after.requests.push_back(std::move(request));
 }
@@ -284,7 +284,7 @@ void Feed::SetStarvedLocked(bool starved) {
 void Feed::EnterLocked(Phase phase) {
   phase_ = phase;
   LendWaitingLocked();                                    // before a phase in which nothing is published
-  if (phase != Phase::kRunning) SetStarvedLocked(false);  // it will fill no slot any more
+  if (phase != Phase::kRunning) SetStarvedLocked(false);  // no more slots are filled
   for (const Participant* member : membership_->members()) {
     if (phase == Phase::kDraining) member->pages->SetState(FeedState::kDraining);
     if (phase == Phase::kEnded) member->pages->SetState(FeedState::kEnded);
@@ -310,8 +310,7 @@ void Feed::OnPieceMemory() {
   AfterUnlock after;
   {
     MutexLock lock(mutex_);
-    if (batches_.has_unrequested())
-      AccountLocked();  // until now the copies may have been what all waited for
+    if (batches_.has_unrequested()) AccountLocked();  // copies may have been the cause of waiting until now
     RequestPiecesLocked(after);
   }
   Do(std::move(after));

@@ -28,14 +28,15 @@
 
 namespace pinfeed {
 
-// Purpose: keeps its slots full: takes free slots, plans batches, requests their pieces from the producer,
-// publishes finished ones in order, takes released ones back. Owns: producer, arena, slot states. Borrows:
-// its participants (each from Attach to its last Depart). Threads: every method from any thread; one mutex,
-// never held while samples are loaded or anything blocks. Errors: a bad sample under on_bad_sample = fail
-// fails the feed: published batches stay valid, then sessions see the error. A failed delivery drains it.
-// Invariants: I1 a slot is filled only when every session it was lent to released its generation; I2, I3:
-// published in plan order, complete, once a session; I5: nothing is allocated a batch that outlives it; I6:
-// release words are only compared for equality.
+// Purpose: keeps its slots full. It takes free slots, plans batches, requests their pieces from the producer,
+// publishes finished batches in order, and takes released slots back. Owns: producer, arena, slot states.
+// Borrows: its participants (each from Attach to its last Depart). Threads: every method from any thread; one
+// mutex, never held while samples are loaded or anything blocks.
+// Errors: with on_bad_sample = fail, a bad sample fails the feed. Published batches stay valid; then sessions
+// get the error. A failed delivery drains the feed.
+// Invariants: I1: a slot is filled only after every session that it was lent to has released its generation;
+// I2, I3: batches are published in plan order, complete, and once per session; I5: nothing that is allocated
+// for a batch outlives it; I6: release words are only compared for equality.
 class Feed final : public ReleaseReader, public BatchFill::Owner {
  public:
   struct Parts {
@@ -45,8 +46,8 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
     Sampler sampler;
     std::unique_ptr<BatchProducer> producer;
     std::unique_ptr<Arena> arena;
-    uid_t owner = 0;           // of all its sessions
-    Tracer* tracer = nullptr;  // outlives the feed; null: it is never traced
+    uid_t owner = 0;           // the user of all its sessions
+    Tracer* tracer = nullptr;  // outlives the feed; null: no tracing
   };
   explicit Feed(Parts parts);
   ~Feed() override;
@@ -57,74 +58,73 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   const Sampler& sampler() const { return parts_.sampler; }
   const Arena& arena() const { return *parts_.arena; }
   Arena& arena() { return *parts_.arena; }
-  // Whether it neither drains nor has failed: it gives batches, will, or has given all.
+  // Whether it neither drains nor has failed: it publishes batches, waits to begin, or has published all.
   bool Serves() const PF_EXCLUDES(mutex_);
-  // The batch that is published next, as things stand.
+  // The batch that will be published next.
   Sampler::Start Upcoming() const PF_EXCLUDES(mutex_);
   // Whether its group has ever been complete.
   bool HasBegun() const PF_EXCLUDES(mutex_);
   const BatchProducer& producer() const { return *parts_.producer; }
   const DatasetInfo& dataset() const { return parts_.producer->dataset(); }
-  // May outlive the feed: its requests, copies and readers own the share too. Lets waiters see the last user
-  // go.
+  // Shared by everything that uses the feed, such as requests, copies and readers. It may outlive the feed,
+  // and shows when the last user is done.
   std::shared_ptr<const FeedShare> share() const { return share_.share(); }
 
   // Adds a member, which gets batches from its start on. The feed begins, at the earliest start, once
-  // spec.group_size members are attached. One that joins later gets what is published from then on, no
-  // earlier than its start; kFailedPrecondition when its start has already been published, or the feed takes
-  // no more members. A queue instead goes back for the batches between the start of a late member and its
-  // own, which no member has had here.
+  // spec.group_size members are attached. A member that joins later gets what is published from then on, but
+  // nothing from before its start. kFailedPrecondition if the batch of its start has already been published,
+  // or the feed accepts no more members. A queue instead goes back: it publishes the batches between the late
+  // member's start and the feed's own start, which no member has got from this feed.
   Status Attach(Participant& participant) PF_EXCLUDES(mutex_);
-  // Ends a participant's part. What it does not keep counts as released; in a queue it goes to another
-  // member. Returns how many batches it keeps. Does nothing for one that has no part, or that keeps batches
-  // already.
+  // Ends a participation. Batches that the participant does not keep count as released; in a queue they go to
+  // another member. Returns how many it keeps. Does nothing if it is not in the feed, or if it is a holder
+  // and `departure` would let it keep its batches.
   size_t Depart(Participant& participant, const Departure& departure) PF_EXCLUDES(mutex_);
 
-  // Looks at the release words and goes on filling: after a doorbell. A queue wants it from time to time too,
-  // since nobody rings when a batch is taken.
+  // Reads the release words and continues filling. Call it after a doorbell. For a queue, call it
+  // periodically as well, since taking a batch rings no doorbell.
   void ReadReleases() override PF_EXCLUDES(mutex_);
-  // No new batches: sessions see kDraining once what was being filled is published.
+  // Plans no more batches. Sessions see kDraining once the batches in progress are published.
   void Drain() PF_EXCLUDES(mutex_);
-  // As Drain, and nobody wants what is being filled. Calls `at_rest` once, when no worker and no copy touches
-  // the arena any more, which storage that does not answer may put off for ever: on the thread that saw to
-  // that last, maybe before Stop returns, without a lock. Destruction waits for it; not again before that.
+  // Like Drain, but discards the batches in progress. Calls `at_rest` once, without a lock, when no worker
+  // and no copy uses the arena any more. That may be on any of their threads, even before Stop returns, or
+  // never if storage hangs. The destructor waits for it. Call Stop only once.
   void Stop(std::function<void()> at_rest) PF_EXCLUDES(mutex_);
   uid_t owner() const { return parts_.owner; }
-  // While somebody traces: sees what its clients do meanwhile, and changes nothing. `last`: and draws what
-  // still goes on.
-  void LookForTrace(bool last) PF_EXCLUDES(mutex_);
+  // Observes the clients for a trace, without changing anything. `last` also records what is still going on.
+  void ObserveForTrace(bool last) PF_EXCLUDES(mutex_);
 
   FeedSnapshot Snapshot() PF_EXCLUDES(mutex_);
-  // Zeros for one that has no part in the feed.
+  // All zeros for a participant that is not in the feed.
   ParticipantSnapshot SnapshotOf(const Participant& participant) const PF_EXCLUDES(mutex_);
 
  private:
   enum class Phase { kWaiting, kRunning, kDraining, kEnded, kFailed };
-  // What follows a locked step, and is done without the lock.
+  // Work that a locked step leaves to be done without the lock.
   struct AfterUnlock {
     std::vector<std::shared_ptr<PieceRequest>> requests;
     std::function<void()> at_rest;  // empty: nothing
-    Status failure;                 // with which the feed has failed just now
+    Status failure;                 // set if the feed has just failed
   };
 
-  // Takes back what was released, publishes what is ready, plans into what is free, begins what there is
-  // memory for.
+  // Takes released slots back, publishes finished batches, plans batches into free slots, and requests pieces
+  // as far as there is memory.
   AfterUnlock AdvanceLocked() PF_REQUIRES(mutex_);
   void CollectReleasesLocked() PF_REQUIRES(mutex_);
   void PublishReadyLocked() PF_REQUIRES(mutex_);
   BatchDescriptor DescriptorOfLocked(uint32_t slot) const PF_REQUIRES(mutex_);
-  // Of a queue: publishes the batches that wait for a member to those that may have them.
+  // For a queue: publishes waiting batches to the members that may have them.
   void LendWaitingLocked() PF_REQUIRES(mutex_);
   void PlanLocked() PF_REQUIRES(mutex_);
-  // Goes on to the first batch that a session wants, once no earlier one is in flight. Returns whether the
-  // planner stands there.
+  // Skips to the first batch that a session wants, once no earlier one is in progress. Returns whether the
+  // planner is at that batch.
   bool SkipUnwantedLocked() PF_REQUIRES(mutex_);
   Sampler::Start UpcomingLocked() const PF_REQUIRES(mutex_);
-  // Whatever the phase: a batch that is planned ends its filling.
+  // In any phase, since every planned batch is filled to its end.
   void RequestPiecesLocked(AfterUnlock& after) PF_REQUIRES(mutex_);
   void SetStarvedLocked(bool starved) PF_REQUIRES(mutex_);
   void EnterLocked(Phase phase) PF_REQUIRES(mutex_);
-  // Attributes the time since the last change to what the feed was doing until now. Call it before a change.
+  // Attributes the time since the last change to what the feed was doing. Call it before each change.
   void AccountLocked() PF_REQUIRES(mutex_);
   char SlotLetterLocked(uint32_t slot) const PF_REQUIRES(mutex_);
   void Do(AfterUnlock after) PF_EXCLUDES(mutex_);
@@ -133,22 +133,22 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   void OnFilled(uint32_t slot, FillResult result) override PF_EXCLUDES(mutex_);
   void OnDelivered(uint32_t slot, const Status& status) override PF_EXCLUDES(mutex_);
 
-  const FeedShareUse share_;  // first: the memory is gone before it
+  const FeedShareUse share_;  // first, so that it is destroyed after the memory
   Parts parts_;
-  FeedTrace trace_;  // notes guarded by mutex_
+  FeedTrace trace_;  // its state is guarded by mutex_
   BatchFill::Context filling_;
   BadSamples bad_samples_;  // all but Log guarded by mutex_
   BatchQueue batches_;      // all but OnPieceFilled guarded by mutex_
 
   mutable Mutex mutex_;
   Phase phase_ PF_GUARDED_BY(mutex_) = Phase::kWaiting;
-  bool stopping_ PF_GUARDED_BY(mutex_) = false;          // plan nothing more
+  bool stopping_ PF_GUARDED_BY(mutex_) = false;          // no more batches are planned
   std::function<void()> at_rest_ PF_GUARDED_BY(mutex_);  // see Stop
   Status error_ PF_GUARDED_BY(mutex_);
   Slots slots_ PF_GUARDED_BY(mutex_);
   const std::unique_ptr<Membership> membership_ PF_GUARDED_BY(mutex_);
   BatchPlanner planner_ PF_GUARDED_BY(mutex_);
-  FeedSnapshot counters_ PF_GUARDED_BY(mutex_);  // the counting fields only
+  FeedSnapshot counters_ PF_GUARDED_BY(mutex_);  // only its counters are used
   StallAccount stalls_ PF_GUARDED_BY(mutex_);
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What status, metrics and traces show of a feed: where its time went, and what its slots are in.
+// The snapshot of a feed for status, metrics and traces.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -9,7 +9,7 @@
 namespace pinfeed {
 namespace {
 
-// The name of a configured dataset, else the last part of its path.
+// The name of a configured dataset, otherwise the last component of its path.
 std::string NameOf(const DatasetSpec& spec) {
   if (!spec.name.empty()) return spec.name;
   const size_t end = spec.path.find_last_not_of('/');
@@ -47,14 +47,14 @@ char Feed::SlotLetterLocked(uint32_t slot) const {
   return '?';
 }
 
-void Feed::LookForTrace(bool last) {
+void Feed::ObserveForTrace(bool last) {
   if (!trace_.On()) return;
   const MutexLock lock(mutex_);
   for (Participant* member : membership_->members()) {
     if (last) {
       trace_.Finish(member->trace, *member->pages);
     } else {
-      trace_.LookAt(member->trace, *member->pages);
+      trace_.Observe(member->trace, *member->pages);
     }
   }
   for (uint32_t slot = 0; slot < slots_.count(); ++slot) {

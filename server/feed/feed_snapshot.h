@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a feed shows of itself, in plain values.
+// The state of a feed for status and metrics, as plain values.
 #pragma once
 
 #include <cstdint>

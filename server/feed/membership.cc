@@ -8,9 +8,9 @@
 namespace pinfeed {
 namespace {
 
-// A queue lends one slot in so many, and at least one, only to members that have taken all that they were
-// lent. So one that is stopped leaves some to the others, and to those that come later.
-constexpr uint32_t kSharesOfAQueue = 4;
+// A queue reserves one slot in this many, and at least one, for members that have taken all their batches. So
+// a member that is stopped leaves slots to the others and to later members.
+constexpr uint32_t kReserveOneSlotIn = 4;
 
 // Every member gets every batch from its start on.
 class Broadcast final : public Membership {
@@ -22,7 +22,7 @@ class Broadcast final : public Membership {
     const uint64_t trace_ns = TraceTime();
     bool lent = false;
     for (Participant* member : members()) {
-      if (member->start && here < *member->start) continue;  // it has had this batch before it came back
+      if (member->start && here < *member->start) continue;  // it got this batch before it reconnected
       Publish(*member, batch, trace_ns);
       lent = true;
     }
@@ -76,7 +76,7 @@ class Queue final : public Membership {
   // The member that gets the next batch; null while none may have it.
   Participant* NextTaker(bool reserve) const {
     const size_t left = slot_count_ - lent_count_ + waiting_.size();
-    const bool reserved = reserve && left <= std::max(1U, slot_count_ / kSharesOfAQueue);
+    const bool reserved = reserve && left <= std::max(1U, slot_count_ / kReserveOneSlotIn);
     Participant* taker = nullptr;
     std::pair<int64_t, int64_t> least;
     for (Participant* member : members()) {
@@ -117,7 +117,7 @@ size_t Membership::Depart(Participant& participant, const Departure& departure) 
   if (departure.keeps_taken) {
     taken = participant.pages->Evict(departure.error);
     participant.pages->SetStarved(
-        true);  // it rings for each batch it keeps: the others may wait for that one
+        true);  // it rings for each batch that it keeps, since the others may wait for that slot
   }
   trace_.Finish(participant.trace, *participant.pages);
   std::erase(members_, &participant);
@@ -197,7 +197,7 @@ ParticipantSnapshot Membership::Snapshot(const Participant& participant, Clock::
   snapshot.stall_ns = participant.stalls.sums();
   if (participant.recent.known()) snapshot.recent = participant.recent.shares();
   for (uint32_t slot = 0; slot < slot_count_; ++slot) {
-    // What it has released counts no more, although the feed may not have looked yet: clients ring seldom.
+    // Released slots do not count, even if the feed has not read the word yet: clients rarely ring.
     if (!participant.Holds(slot)) continue;
     ++snapshot.slots_lent;
     snapshot.oldest_lease_ns = std::max(snapshot.oldest_lease_ns, Nanoseconds(now - lent_[slot].since));

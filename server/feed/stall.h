@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What waiting was for. In: spans of time in which somebody waited, with what is known of the cause. Out:
-// sums by cause.
+// Sums waiting times by cause. In: spans of waiting, with their cause if it is known. Out: sums by cause.
 #pragma once
 
 #include <algorithm>
@@ -15,26 +14,26 @@ namespace pinfeed {
 enum class StallCause : uint8_t {
   kRead,      // the trainer waited, and workers waited for the source
   kDecode,    // the trainer waited, and workers decoded or transformed
-  kWorkers,   // the trainer waited, and no worker was at its feed: they had others to serve
+  kWorkers,   // the trainer waited, and all workers served other feeds
   kCopy,      // the trainer waited, and the batch was on its way to the GPU
   kConsumer,  // every slot was ready or lent: the daemon waited for the trainers
-  kGroup,     // likewise, and the trainer waited: others of its group had the slots
+  kGroup,     // the trainer waited, while other members of its group held all slots
 };
 inline constexpr size_t kStallCauses = 6;
 inline constexpr std::array<std::string_view, kStallCauses> kStallCauseNames = {"read", "decode",   "workers",
                                                                                 "copy", "consumer", "group"};
-// 0 for what is less.
+// Returns 0 for negative durations.
 inline uint64_t Nanoseconds(std::chrono::nanoseconds duration) {
   return static_cast<uint64_t>(std::max<int64_t>(0, duration.count()));
 }
 using StallTimes = std::array<uint64_t, kStallCauses>;  // ns
 
-// Purpose: sums waiting by cause. While samples are being loaded it is not known yet what takes the time:
-// that waiting is deferred until the workers tell. Threads: one at a time. Errors: none. Invariant: no sum
-// ever falls.
+// Purpose: sums waiting by cause. While samples are being loaded, the cause is not known yet, so that waiting
+// is deferred until the workers report their times. Threads: one at a time. Errors: none. Invariant: no sum
+// decreases.
 class StallSums {
  public:
-  // Of the time since the last settling, what workers spent in all and in which stage.
+  // The elapsed time since the last Settle, and the workers' time in it, in total and by stage.
   struct Work {
     uint64_t elapsed_ns = 0;
     uint64_t worked_ns = 0;
@@ -44,8 +43,8 @@ class StallSums {
 
   void Add(StallCause cause, uint64_t ns) { sums_[static_cast<size_t>(cause)] += ns; }
   void Defer(uint64_t ns) { deferred_ns_ += ns; }
-  // The share of the time for which not even one worker was there goes to kWorkers, the rest as the stages
-  // were.
+  // Attributes the deferred waiting. The share of the time without a single worker goes to kWorkers, the rest
+  // to the stages in the ratio of their times.
   void Settle(const Work& work) {
     const uint64_t alone = work.elapsed_ns - std::min(work.worked_ns, work.elapsed_ns);
     const uint64_t unserved = PartOf(deferred_ns_, alone, work.elapsed_ns);

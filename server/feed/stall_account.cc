@@ -7,10 +7,10 @@
 namespace pinfeed {
 namespace {
 
-// Workers that report no progress for this long wait for their source: no sample takes that long to decode.
+// Workers that report no progress for this long wait for their source, since no decoding takes that long.
 constexpr uint64_t kSurelyReadingNs = 2'000'000'000;
 
-// Waiting that is over, and the waiting that goes on.
+// The total of completed waits and of the current wait.
 uint64_t WaitedNs(const ControlPages::ClientStats& stats, uint64_t now_ns) {
   const bool waiting = stats.waiting_since_ns != 0 && stats.waiting_since_ns < now_ns;
   return stats.wait_ns + (waiting ? now_ns - stats.waiting_since_ns : 0);
@@ -21,7 +21,7 @@ uint64_t WaitedNs(const ControlPages::ClientStats& stats, uint64_t now_ns) {
 void StallAccount::Account(const Membership& membership, const State& state) {
   const auto now = Clock::now();
   const uint64_t elapsed = Nanoseconds(now - std::exchange(time_, now));
-  // The clients write these words, so they are untrusted: no member waits longer than the time that passed.
+  // Clients write these words, so they are untrusted and limited to the elapsed time.
   uint64_t waited = 0;
   for (Participant* member : membership.members()) {
     const uint64_t total = WaitedNs(member->pages->Stats(), Nanoseconds(now.time_since_epoch()));
@@ -58,7 +58,7 @@ void StallAccount::AddStalls(const Membership& membership, const State& state, u
   for (const Participant* member : membership.members()) most_held = std::max(most_held, member->CountHeld());
   for (Participant* member : membership.members()) {
     if (member->CountHeld() < most_held) {
-      // It waits for those that hold more; the batch that it works on may be among the held ones.
+      // It waits for the members that hold more. A held batch may be the one that it works on.
       member->stalls.Add(StallCause::kGroup, member->waited_now_ns);
       if (member->Owes() > 0) member->stalls.Add(StallCause::kConsumer, elapsed - member->waited_now_ns);
     } else if (member->Owes() > 0) {
@@ -77,7 +77,7 @@ void StallAccount::Settle(const Membership& membership, const State& state) {
     work.worked_ns = work.elapsed_ns;
   }
   stalls_.Settle(work);
-  const Fading span(unsettled_ns_);
+  const ExponentialDecay span(unsettled_ns_);
   recent_.Add(span, stalls_.sums());
   for (Participant* member : membership.members()) {
     member->stalls.Settle(work);

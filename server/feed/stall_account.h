@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attributes the time of a feed and of its members to causes. In: what the feed does, the members' own words
-// on their waiting, the workers' times. Out: sums and recent shares by cause.
+// Attributes the time of a feed and of its members to causes. In: the feed's state, the waiting that members
+// report, the workers' times. Out: sums and recent shares by cause.
 #pragma once
 
 #include <chrono>
@@ -15,35 +15,35 @@
 namespace pinfeed {
 
 // Purpose: keeps the sums of a feed, and those of each member in its Participant. Threads: one at a time; the
-// feed's lock guards it. Errors: none. Invariants: 1. a member never waits longer than the time that passed,
-// whatever its words say; 2. no sum ever falls.
+// feed's lock guards it. Errors: none. Invariants: 1. a member's waiting never exceeds the elapsed time,
+// whatever it reports; 2. no sum decreases.
 class StallAccount {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // What a feed has been doing since the last Account.
+  // What the feed has been doing since the last Account.
   struct State {
     bool running = false;  // it publishes batches
     bool full = false;     // every slot is ready or lent
-    // Why the next batch is not ready. Nothing: it is being loaded, and the workers' times decide.
+    // Why the next batch is not ready. Nothing if it is being loaded: then the workers' times decide.
     std::optional<StallCause> cause;
-    // Totals since the feed began, but elapsed_ns.
+    // Totals since the feed began; elapsed_ns is unused.
     StallSums::Work work;
-    bool working = false;  // some worker is loading a piece at this moment
+    bool working = false;  // a worker is loading a piece now
   };
 
   explicit StallAccount(uint32_t slot_count) : slot_count_(slot_count) {}
 
   // Attributes the time since the last call.
   void Account(const Membership& membership, const State& state);
-  // When Account was called last.
+  // The time of the last call of Account.
   Clock::time_point time() const { return time_; }
   void AddTo(FeedSnapshot& snapshot) const;
 
  private:
-  // The time since the last call, and the mean waiting of the members in it.
+  // `elapsed` is the time since the last call, `waited` the mean waiting of the members in it.
   void AddStalls(const Membership& membership, const State& state, uint64_t elapsed, uint64_t waited);
-  // Attributes deferred waiting as the workers' times say, once they say anything.
+  // Attributes deferred waiting by the workers' times, once there are any.
   void Settle(const Membership& membership, const State& state);
 
   const uint32_t slot_count_;
@@ -52,9 +52,9 @@ class StallAccount {
   uint64_t starved_ns_ = 0;
   uint64_t full_ns_ = 0;
   StallSums stalls_;
-  RecentStalls recent_;           // as of the last settling
-  uint64_t unsettled_ns_ = 0;     // since the last settling
-  StallSums::Work settled_ = {};  // the workers' totals at the last settling
+  RecentStalls recent_;           // as of the last Settle
+  uint64_t unsettled_ns_ = 0;     // since the last Settle
+  StallSums::Work settled_ = {};  // the workers' totals at the last Settle
 };
 
 }  // namespace pinfeed

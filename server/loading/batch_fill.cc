@@ -31,8 +31,7 @@ Status PieceRequest::Places(uint32_t begin, uint32_t end, SamplePlaces& places) 
     memory[t] = tensors[t].spec.extents ? std::span(first, (piece_.end - piece_.begin) * bytes)
                                         : std::span(first + (begin - piece_.begin) * bytes, bytes);
   }
-  places =
-      SamplePlaces(std::move(memory), arena.layout(), piece_.begin, fill_->pieces_[index_].packed_rows);
+  places = SamplePlaces(std::move(memory), arena.layout(), piece_.begin, fill_->pieces_[index_].packed_rows);
   return OkStatus();
 }
 

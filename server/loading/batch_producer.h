@@ -45,10 +45,10 @@ class PieceRequest {
     return !stopped_->load(std::memory_order_relaxed) &&
            index <= first_failed_->load(std::memory_order_relaxed);
   }
-  // Sets `places` to where sample `begin` goes; those behind it follow by SamplePlaces::Next. Makes the memory of
-  // [begin, end) available first, which may block for a while the first time.
-  // kResourceExhausted when the host lacks that memory: nothing of the range may be written.
-  // Precondition: begin() <= begin < end <= end().
+  // Sets `places` to where sample `begin` goes; those behind it follow by SamplePlaces::Next. Makes the
+  // memory of [begin, end) available first, which may block for a while the first time. kResourceExhausted
+  // when the host lacks that memory: nothing of the range may be written. Precondition: begin() <= begin <
+  // end <= end().
   Status Places(uint32_t begin, uint32_t end, SamplePlaces& places) const;
   // Sample `index` cannot be used. The producer has filled its place with zeros if the spec wants that.
   // Precondition: begin() <= index < end().

@@ -49,12 +49,14 @@ Result<ImageView> ToRgb(const TensorImage& image, const uint8_t* tensor, ImageBu
 // Appends a fault for each field of spec.pad that cannot be padded.
 void CheckPadded(const std::vector<Field>& fields, const FeedSpec& spec, std::vector<std::string>& faults) {
   for (const PaddedField& padded : spec.pad) {
-    const auto found = std::ranges::find_if(fields, [&](const Field& f) { return f.spec.name == padded.field; });
+    const auto found =
+        std::ranges::find_if(fields, [&](const Field& f) { return f.spec.name == padded.field; });
     if (found == fields.end()) {
       faults.push_back("pad: a sample has no field '" + padded.field + "'");
     } else if (found->kind != FieldKind::kRagged) {
-      faults.push_back("pad: field '" + padded.field +
-                       "' is not of rows whose number differs from sample to sample, so there is nothing to pad");
+      faults.push_back(
+          "pad: field '" + padded.field +
+          "' is not of rows whose number differs from sample to sample, so there is nothing to pad");
     }
   }
 }
@@ -329,9 +331,8 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
       new SampleLoader(std::move(dataset), std::move(program), std::move(outputs)));
 }
 
-Status SampleLoader::LoadFields(const Dataset& source, const SampleKey& key,
-                                const SamplePlaces& places, SampleScratch& scratch,
-                                SampleTimes& times) const {
+Status SampleLoader::LoadFields(const Dataset& source, const SampleKey& key, const SamplePlaces& places,
+                                SampleScratch& scratch, SampleTimes& times) const {
   const Program& program = *program_;
   const std::vector<Field>& fields = source.info().fields;
   Status status;
@@ -360,9 +361,8 @@ Status SampleLoader::LoadFields(const Dataset& source, const SampleKey& key,
   return status;
 }
 
-Status SampleLoader::LoadFrom(const Dataset& source, const SampleKey& key,
-                              const SamplePlaces& places, SampleScratch& scratch,
-                              SampleTimes& times) const {
+Status SampleLoader::LoadFrom(const Dataset& source, const SampleKey& key, const SamplePlaces& places,
+                              SampleScratch& scratch, SampleTimes& times) const {
   Status status;
   try {
     status = LoadFields(source, key, places, scratch, times);

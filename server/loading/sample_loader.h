@@ -97,9 +97,10 @@ class SampleLoader {
                                                       PixelOpsAt tail_at = PixelOpsAt::kWorker);
   ~SampleLoader();
 
-  // The tensors of one sample, in output order: the dataset's fields after the transforms; "<field>_length" of
-  // each padded one; "sample_id" and "valid" if the spec asks for them. Behind them what clients use and do not
-  // show: the mark of PixelOpsAt::kClient (an ImageMark) if there is one, "<field>.extents" of each packed field.
+  // The tensors of one sample, in output order: the dataset's fields after the transforms; "<field>_length"
+  // of each padded one; "sample_id" and "valid" if the spec asks for them. Behind them what clients use and
+  // do not show: the mark of PixelOpsAt::kClient (an ImageMark) if there is one, "<field>.extents" of each
+  // packed field.
   const std::vector<TensorSpec>& outputs() const { return outputs_; }
   const Dataset& dataset() const { return *dataset_; }
   // Whether samples only have to be read, straight into their places: nothing is decoded or transformed.

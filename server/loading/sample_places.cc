@@ -16,9 +16,10 @@ Status SamplePlaces::Pack(size_t tensor, std::span<const std::byte> rows) const 
   const uint64_t capacity = memory.size() / row_bytes;
   const uint64_t first = packed_rows_[tensor].fetch_add(count, std::memory_order_relaxed);
   if (first > capacity || count > capacity - first) {
-    return ResourceExhausted("field '" + spec.name + "': " + std::to_string(count) +
-                             " rows do not fit behind those of the samples before; the batch has memory for " +
-                             std::to_string(spec.shape[0]) + " rows a sample");
+    return ResourceExhausted(
+        "field '" + spec.name + "': " + std::to_string(count) +
+        " rows do not fit behind those of the samples before; the batch has memory for " +
+        std::to_string(spec.shape[0]) + " rows a sample");
   }
   std::copy(rows.begin(), rows.end(), memory.begin() + static_cast<std::ptrdiff_t>(first * row_bytes));
   const RowExtent extent{static_cast<int64_t>(first_sample_) * spec.shape[0] + static_cast<int64_t>(first),

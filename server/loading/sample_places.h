@@ -21,9 +21,9 @@ class SamplePlaces {
   SamplePlaces() = default;
   // One span a tensor, of which none is packed.
   SamplePlaces(std::vector<std::span<std::byte>> tensors) : tensors_(std::move(tensors)) {}
-  // `tensors`: for a packed tensor the memory of the whole piece, else that of the sample. `first_sample`: the
-  // piece's first, by its index in the batch. `packed_rows`: one a tensor, those that the piece has so far;
-  // empty when no tensor is packed.
+  // `tensors`: for a packed tensor the memory of the whole piece, else that of the sample. `first_sample`:
+  // the piece's first, by its index in the batch. `packed_rows`: one a tensor, those that the piece has so
+  // far; empty when no tensor is packed.
   SamplePlaces(std::vector<std::span<std::byte>> tensors, const BatchLayout& layout, uint32_t first_sample,
                std::span<std::atomic<uint64_t>> packed_rows)
       : tensors_(std::move(tensors)),
@@ -35,9 +35,7 @@ class SamplePlaces {
   // The sample's memory of a tensor that is not packed; whose size is the tensor's SampleBytes.
   const std::span<std::byte>& operator[](size_t tensor) const { return tensors_[tensor]; }
   // Of the first `count` tensors. Precondition: none of them is packed.
-  std::span<const std::span<std::byte>> First(size_t count) const {
-    return std::span(tensors_).first(count);
-  }
+  std::span<const std::span<std::byte>> First(size_t count) const { return std::span(tensors_).first(count); }
 
   // Writes the sample's rows of a packed tensor, and their extent. At most once a sample and tensor.
   // kResourceExhausted when the piece has no memory for them. Precondition: whole rows.

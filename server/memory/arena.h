@@ -70,10 +70,9 @@ class Arena {
   // Deliver or Return releases the memory. Any thread; does not block.
   virtual bool Take(Piece* /*piece*/) { return true; }
   virtual void Return(const Piece& /*piece*/) {}
-  // The host memory to fill with the piece's samples of that tensor, stored without gaps; a packed tensor's rows
-  // in any order. Preconditions:
-  // piece.slot < slot_count(); Take assigned memory to the piece; Prepare succeeded for the samples that are
-  // touched.
+  // The host memory to fill with the piece's samples of that tensor, stored without gaps; a packed tensor's
+  // rows in any order. Preconditions: piece.slot < slot_count(); Take assigned memory to the piece; Prepare
+  // succeeded for the samples that are touched.
   virtual std::byte* FillAddress(const Piece& piece, size_t tensor) = 0;
   // Allocates the memory for samples [begin, end) of the piece; both are indexes in the batch. May be slow on
   // first use. Any thread, concurrently for disjoint samples. kResourceExhausted when the host lacks the
@@ -99,17 +98,17 @@ class Arena {
   // most once, and never together with Discard. On the host, the kernel keeps mapped memory alive; memory of
   // a GPU may have to be quarantined.
   // NOLINTNEXTLINE(performance-unnecessary-value-param): overriders keep them
-  virtual void LeaveTo(std::vector<ClientProcess> /*clients*/) {}
+  virtual void SetRemainingMappers(std::vector<ClientProcess> /*clients*/) {}
 
   // Returns the arena that a client on that GPU maps: this one, or the group's part on that GPU. Returns an
   // error that says why the client cannot use it. Any thread; may take a while.
-  virtual Result<const Arena*> At(const std::string& /*gpu_uuid*/) { return this; }
-  // A client that got `part` from At has left. A part of a group's memory is freed with its last client,
+  virtual Result<const Arena*> PartOn(const std::string& /*gpu_uuid*/) { return this; }
+  // A client that got `part` from PartOn has left. A part of a group's memory is freed with its last client,
   // unless `keep`: then it has received batches and clients may rejoin. `remaining_mapper` is that client if
   // it has not confirmed that it unmapped the part. May take a while.
   // NOLINTNEXTLINE(performance-unnecessary-value-param): overriders keep it
-  virtual void LeaveAt(const Arena& /*part*/, bool /*keep*/,
-                       std::optional<ClientProcess> /*remaining_mapper*/) {}
+  virtual void ReleasePart(const Arena& /*part*/, bool /*keep*/,
+                           std::optional<ClientProcess> /*remaining_mapper*/) {}
 
   // The descriptor that clients map, or -1 when the offer carries an IPC handle instead. Owned by the arena.
   virtual int fd() const = 0;

@@ -73,7 +73,7 @@ class DeviceArenas {
   // quarantine. May block briefly.
   virtual Status CheckIpcClient(const std::string& gpu_uuid, pid_t pid) const = 0;
   // Waits until no memory of dead clients is in quarantine, at most until `deadline`.
-  virtual void AwaitLingering(std::chrono::steady_clock::time_point deadline) = 0;
+  virtual void AwaitEmptyQuarantine(std::chrono::steady_clock::time_point deadline) = 0;
   virtual std::vector<GpuSnapshot> Snapshot() const = 0;
   // The step that currently frees memory of dead clients, if any.
   virtual std::optional<OngoingOperation> CurrentOperation() const = 0;

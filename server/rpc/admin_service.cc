@@ -280,7 +280,7 @@ Status AdminService::RunTrace(TraceStream& stream, Tracer::Recording& recording,
     std::vector<std::shared_ptr<Feed>> feeds = parts_.feeds.All();
     const Clock::time_point now = Clock::now();
     over = now >= end;
-    for (const auto& feed : feeds) feed->LookForTrace(over);
+    for (const auto& feed : feeds) feed->ObserveForTrace(over);
     if (!over && now < next_send && recording.waiting() < kSendAt) continue;
     next_send = now + kSendInterval;
 

@@ -14,11 +14,11 @@
 namespace pinfeed {
 namespace {
 
-// Of these a user has at most eight, so that eight places that hang are all that one can have; and of the
-// last eight one, so that three users like that leave threads to the others.
-constexpr CallQueue::Bounds kDisk{.threads = 32, .running_a_user = 8, .waiting_a_user = 512};
-// How soon a client that went away is noticed.
-constexpr std::chrono::milliseconds kLook(250);
+// A user can have at most eight threads, and one of the last eight (CallQueue). So three users whose storage
+// hangs leave threads to the others.
+constexpr CallQueue::Bounds kQueueBounds{.threads = 32, .running_a_user = 8, .waiting_a_user = 512};
+// How often cancelled calls are looked for.
+constexpr std::chrono::milliseconds kCheckInterval(250);
 
 std::string NameOf(const DatasetSpec& spec) {
   if (spec.name.empty()) return "dataset " + QuotePath(spec.path);
@@ -27,7 +27,7 @@ std::string NameOf(const DatasetSpec& spec) {
 }
 
 Status Stopping(const DatasetSpec& spec) {
-  return Unavailable("open " + NameOf(spec) + ": the daemon stops");
+  return Unavailable("open " + NameOf(spec) + ": the daemon is stopping");
 }
 
 template <typename List, typename Predicate>
@@ -48,8 +48,8 @@ std::string Seconds(std::chrono::steady_clock::duration time) {
 }  // namespace
 
 DatasetOpener::DatasetOpener(OpenFunction open, PathFunction path_of)
-    : open_(std::move(open)), path_of_(std::move(path_of)), disk_(kDisk, kThreadName) {
-  watch_ = StartThread("dataset-watch", [this] { Watch(); });
+    : open_(std::move(open)), path_of_(std::move(path_of)), queue_(kQueueBounds, kThreadName) {
+  watcher_ = StartThread("dataset-watch", [this] { WatchLimits(); });
 }
 
 DatasetOpener::~DatasetOpener() {
@@ -62,7 +62,7 @@ void DatasetOpener::Stop() {
     stopping_ = true;
   }
   changed_.NotifyAll();
-  if (watch_.joinable()) watch_.join();
+  if (watcher_.joinable()) watcher_.join();
 }
 
 DatasetSpec DatasetOpener::PlaceOf(const DatasetSpec& spec) const {
@@ -74,34 +74,35 @@ DatasetSpec DatasetOpener::PlaceOf(const DatasetSpec& spec) const {
   return place;
 }
 
-DatasetOpener::Works::iterator DatasetOpener::Find(const DatasetSpec& place) {
-  return std::find_if(works_.begin(), works_.end(), [&](const Work& work) { return work.place == place; });
+DatasetOpener::PlaceStates::iterator DatasetOpener::Find(const DatasetSpec& place) {
+  return std::find_if(places_.begin(), places_.end(),
+                      [&](const PlaceState& state) { return state.place == place; });
 }
 
-DatasetOpener::Works::iterator DatasetOpener::FindOrAdd(const DatasetSpec& place) {
-  const auto work = Find(place);
-  if (work != works_.end()) return work;
-  works_.emplace_back().place = place;
-  return std::prev(works_.end());
+DatasetOpener::PlaceStates::iterator DatasetOpener::FindOrAdd(const DatasetSpec& place) {
+  const auto state = Find(place);
+  if (state != places_.end()) return state;
+  places_.emplace_back().place = place;
+  return std::prev(places_.end());
 }
 
-void DatasetOpener::EraseIfIdle(Works::iterator work) {
-  const bool wanted = !work->waiting.empty() || !work->closing.empty() || !work->queued.empty();
-  if (!work->running && !wanted) works_.erase(work);
+void DatasetOpener::EraseIfIdle(PlaceStates::iterator state) {
+  const bool wanted = !state->waiting.empty() || !state->closing.empty() || !state->queued.empty();
+  if (!state->running && !wanted) places_.erase(state);
 }
 
-void DatasetOpener::Open(uid_t user, const DatasetSpec& spec, Patience patience, Answer answer) {
+void DatasetOpener::Open(uid_t user, const DatasetSpec& spec, CallLimits limits, Answer answer) {
   const DatasetSpec place = PlaceOf(spec);
   Waiters waiter;
-  waiter.push_back({user, spec, Clock::now(), std::move(patience), std::move(answer)});
+  waiter.push_back({user, spec, Clock::now(), std::move(limits), std::move(answer)});
   bool submit = false;
   {
     const MutexLock lock(mutex_);
     if (!stopping_) {
-      const auto work = FindOrAdd(place);
-      work->waiting.splice(work->waiting.end(), waiter);
-      // What runs began before this call came, so it may have seen older files: another run follows it.
-      submit = !work->running && work->queued.insert(user).second;
+      const auto state = FindOrAdd(place);
+      state->waiting.splice(state->waiting.end(), waiter);
+      // A running open began before this call and may have seen older files, so another one follows it.
+      submit = !state->running && state->queued.insert(user).second;
     }
   }
   if (!waiter.empty()) return waiter.front().answer(Stopping(spec));
@@ -113,161 +114,164 @@ void DatasetOpener::Close(uid_t user, const DatasetSpec& spec, std::shared_ptr<c
   const DatasetSpec place = PlaceOf(spec);
   {
     const MutexLock lock(mutex_);
-    const auto work = FindOrAdd(place);
-    work->closing.push_back({user, std::move(dataset)});
-    if (work->running || !work->queued.insert(user).second) return;
+    const auto state = FindOrAdd(place);
+    state->closing.push_back({user, std::move(dataset)});
+    if (state->running || !state->queued.insert(user).second) return;
   }
   Submit(user, place);
 }
 
 void DatasetOpener::Submit(uid_t user, const DatasetSpec& place) {
   const auto run = [this, user, place] { Run(user, place); };
-  if (disk_.Submit(user, run)) return;
+  if (queue_.Submit(user, run)) return;
   bool closes = false;
   for (const Waiter& waiter : TakeRefused(user, place, closes)) {
     waiter.answer(ResourceExhausted("open " + NameOf(waiter.spec) + ": " +
-                                    std::to_string(kDisk.waiting_a_user) +
-                                    " datasets of this user wait already to be opened; try again later"));
+                                    std::to_string(kQueueBounds.waiting_a_user) +
+                                    " calls of this user already wait for datasets; try again later"));
   }
-  // What is to be closed takes its turn, however many wait; after the end, here and now.
-  if (closes && !disk_.SubmitAnyway(user, run)) run();
+  // Closing is never refused. Once the queue is finished, this thread closes.
+  if (closes && !queue_.SubmitAnyway(user, run)) run();
 }
 
 DatasetOpener::Waiters DatasetOpener::TakeRefused(uid_t user, const DatasetSpec& place, bool& closes) {
   const auto of_user = [user](const auto& one) { return one.user == user; };
   Waiters refused;
   const MutexLock lock(mutex_);
-  const auto work = Find(place);
-  if (work == works_.end()) return refused;
-  MoveIf(work->waiting, refused, of_user);
-  closes = std::any_of(work->closing.begin(), work->closing.end(), of_user);
-  if (!closes) work->queued.erase(user);
-  EraseIfIdle(work);
+  const auto state = Find(place);
+  if (state == places_.end()) return refused;
+  MoveIf(state->waiting, refused, of_user);
+  closes = std::any_of(state->closing.begin(), state->closing.end(), of_user);
+  if (!closes) state->queued.erase(user);
+  EraseIfIdle(state);
   return refused;
 }
 
-DatasetOpener::Opened DatasetOpener::Ask(uid_t user, const DatasetSpec& spec) const {
+DatasetOpener::Opened DatasetOpener::CallOpen(uid_t user, const DatasetSpec& spec) const {
   try {
     return open_(user, spec);
   } catch (const std::bad_alloc&) {
-    // How much the list of its samples takes is its folder's word: for want of that much, one open fails.
-    return ResourceExhausted(
-        "open " + NameOf(spec) +
-        ": no memory for the list of its samples (std::bad_alloc); give the daemon more");
+    // The dataset determines the size of its index. If it does not fit, only this open fails.
+    return ResourceExhausted("open " + NameOf(spec) +
+                             ": no memory for its index (std::bad_alloc); give the daemon more memory");
   }
 }
 
-std::optional<DatasetOpener::Turn> DatasetOpener::Begin(uid_t user, const DatasetSpec& place) {
+std::optional<DatasetOpener::Task> DatasetOpener::BeginTask(uid_t user, const DatasetSpec& place) {
   const MutexLock lock(mutex_);
-  const auto work = Find(place);
-  if (work == works_.end()) return std::nullopt;
-  work->queued.erase(user);
-  if (work->running) return std::nullopt;  // another user's turn came first; its end lets this one run
-  Turn turn;
-  MoveIf(work->closing, turn.closing, [user](const Unwanted& one) { return one.user == user; });
-  if (turn.closing.empty()) {
-    const auto own = std::find_if(work->waiting.begin(), work->waiting.end(),
+  const auto state = Find(place);
+  if (state == places_.end()) return std::nullopt;
+  state->queued.erase(user);
+  if (state->running) return std::nullopt;  // another user's task came first; EndTask queues this one again
+  Task task;
+  MoveIf(state->closing, task.closing, [user](const PendingClose& one) { return one.user == user; });
+  if (task.closing.empty()) {
+    const auto own = std::find_if(state->waiting.begin(), state->waiting.end(),
                                   [user](const Waiter& waiter) { return waiter.user == user; });
-    if (own == work->waiting.end()) {  // served by another's turn, or gone; who else waits has turns as well
-      EraseIfIdle(work);
+    if (own ==
+        state->waiting
+            .end()) {  // served by another user's task, or no longer waiting; others have tasks of their own
+      EraseIfIdle(state);
       return std::nullopt;
     }
-    turn.spec = own->spec;
-    MoveIf(work->waiting, work->served, [&](const Waiter& waiter) { return waiter.spec == turn.spec; });
+    task.spec = own->spec;
+    MoveIf(state->waiting, state->served, [&](const Waiter& waiter) { return waiter.spec == task.spec; });
   }
-  work->running = {user, (turn.closing.empty() ? "opening " : "closing ") + NameOf(place), Clock::now()};
-  return turn;
+  state->running = {user, (task.closing.empty() ? "opening " : "closing ") + NameOf(place), Clock::now()};
+  return task;
 }
 
-DatasetOpener::Waiters DatasetOpener::End(const DatasetSpec& place) {
+DatasetOpener::Waiters DatasetOpener::EndTask(const DatasetSpec& place) {
   Waiters served;
-  std::set<uid_t> again;
+  std::set<uid_t> requeued;
   {
     const MutexLock lock(mutex_);
-    const auto work = Find(place);
-    work->running.reset();
-    served.swap(work->served);
-    const auto let_run = [&](uid_t user) {
-      if (work->queued.insert(user).second) again.insert(user);
+    const auto state = Find(place);
+    state->running.reset();
+    served.swap(state->served);
+    const auto requeue = [&](uid_t user) {
+      if (state->queued.insert(user).second) requeued.insert(user);
     };
-    for (const Waiter& waiter : work->waiting) let_run(waiter.user);
-    for (const Unwanted& unwanted : work->closing) let_run(unwanted.user);
-    EraseIfIdle(work);
+    for (const Waiter& waiter : state->waiting) requeue(waiter.user);
+    for (const PendingClose& pending : state->closing) requeue(pending.user);
+    EraseIfIdle(state);
   }
-  for (const uid_t next : again) Submit(next, place);
+  for (const uid_t next : requeued) Submit(next, place);
   return served;
 }
 
 void DatasetOpener::Run(uid_t user, const DatasetSpec& place) {
-  std::optional<Turn> turn = Begin(user, place);
-  if (!turn) return;
-  if (!turn->closing.empty()) {
-    turn->closing.clear();
-    End(place);
+  std::optional<Task> task = BeginTask(user, place);
+  if (!task) return;
+  if (!task->closing.empty()) {
+    task->closing.clear();
+    EndTask(place);
     return;
   }
-  const Opened opened = Ask(user, turn->spec);
-  for (const Waiter& waiter : End(place)) waiter.answer(opened);
+  const Opened opened = CallOpen(user, task->spec);
+  for (const Waiter& waiter : EndTask(place)) waiter.answer(opened);
 }
 
-std::vector<DatasetOpener::UnderWay> DatasetOpener::under_way() const {
-  std::vector<UnderWay> all;
+std::vector<DatasetOpener::Operation> DatasetOpener::RunningOperations() const {
+  std::vector<Operation> all;
   const MutexLock lock(mutex_);
-  for (const Work& work : works_)
-    if (work.running) all.push_back(*work.running);
+  for (const PlaceState& state : places_)
+    if (state.running) all.push_back(*state.running);
   return all;
 }
 
-std::optional<DatasetOpener::Clock::time_point> DatasetOpener::NextLook() const {
+std::optional<DatasetOpener::Clock::time_point> DatasetOpener::NextCheck() const {
   std::optional<Clock::time_point> next;
-  for (const Work& work : works_) {
-    for (const Waiters* waiters : {&work.served, &work.waiting}) {
+  for (const PlaceState& state : places_) {
+    for (const Waiters* waiters : {&state.served, &state.waiting}) {
       for (const Waiter& waiter : *waiters)
-        next = std::min(next.value_or(waiter.patience.until), waiter.patience.until);
+        next = std::min(next.value_or(waiter.limits.deadline), waiter.limits.deadline);
     }
   }
-  if (next) next = std::min(*next, Clock::now() + kLook);
+  if (next) next = std::min(*next, Clock::now() + kCheckInterval);
   return next;
 }
 
-Status DatasetOpener::TooLate(const Work& work, const Waiter& waiter, Clock::time_point now) const {
+Status DatasetOpener::TimeoutStatus(const PlaceState& state, const Waiter& waiter,
+                                    Clock::time_point now) const {
   const std::string what = "open " + NameOf(waiter.spec) + ": not done after " + Seconds(now - waiter.since);
-  if (work.running) {
+  if (state.running) {
     return {
         Code::kDeadlineExceeded,
-        what + "; its storage has been asked for " + Seconds(now - work.running->since) +
-            " and has not given an answer. See whether its mount hangs (`ls` it on the daemon's host); a "
-            "large folder that is read for the first time takes long, too: then try again, or wait longer "
+        what + "; its storage has been asked for " + Seconds(now - state.running->since) +
+            " and has not answered. Check whether its mount hangs (`ls` it on the daemon's host). A large "
+            "folder also takes long when it is read for the first time: then try again, or wait longer "
             "(open_timeout)"};
   }
   size_t others = 0;
-  const UnderWay* longest = nullptr;
-  for (const Work& other : works_) {
+  const Operation* longest = nullptr;
+  for (const PlaceState& other : places_) {
     if (!other.running || other.running->user != waiter.user) continue;
     ++others;
     if (longest == nullptr || other.running->since < longest->since) longest = &*other.running;
   }
   if (longest == nullptr) {
     return {Code::kDeadlineExceeded,
-            what + "; the threads that open datasets are all at those of other users, which do not get done"};
+            what + "; datasets of other users that do not finish occupy all threads that open datasets"};
   }
-  return {Code::kDeadlineExceeded, what + "; " + std::to_string(others) +
-                                       " threads are at other datasets of this user, for the longest time, " +
-                                       Seconds(now - longest->since) + ", " + longest->what +
-                                       ". See whether their mounts hang (`ls` them on the daemon's host)"};
+  return {Code::kDeadlineExceeded,
+          what + "; " + std::to_string(others) +
+              " threads are busy with other datasets of this user; the longest, for " +
+              Seconds(now - longest->since) + ", is " + longest->what +
+              ". Check whether their mounts hang (`ls` them on the daemon's host)"};
 }
 
-void DatasetOpener::TakeImpatient(const Work& work, Waiters& from,
-                                  std::vector<std::pair<Answer, Status>>& out) {
+void DatasetOpener::TakeExpired(const PlaceState& state, Waiters& from,
+                                std::vector<std::pair<Answer, Status>>& out) {
   const Clock::time_point now = Clock::now();
   for (auto waiter = from.begin(); waiter != from.end();) {
     std::optional<Status> end;
     if (stopping_) {
       end = Stopping(waiter->spec);
-    } else if (waiter->patience.gone != nullptr && *waiter->patience.gone) {
-      end = Status(Code::kCancelled, "open " + NameOf(waiter->spec) + ": the client went away");
-    } else if (waiter->patience.until <= now) {
-      end = TooLate(work, *waiter, now);
+    } else if (waiter->limits.cancelled != nullptr && *waiter->limits.cancelled) {
+      end = Status(Code::kCancelled, "open " + NameOf(waiter->spec) + ": the client cancelled the call");
+    } else if (waiter->limits.deadline <= now) {
+      end = TimeoutStatus(state, *waiter, now);
     }
     if (end) {
       out.emplace_back(std::move(waiter->answer), *std::move(end));
@@ -278,21 +282,21 @@ void DatasetOpener::TakeImpatient(const Work& work, Waiters& from,
   }
 }
 
-void DatasetOpener::Watch() {
+void DatasetOpener::WatchLimits() {
   bool stopping = false;
   while (!stopping) {
     std::vector<std::pair<Answer, Status>> ended;
     {
       const MutexLock lock(mutex_);
-      if (const auto next = NextLook(); !stopping_ && next) {
+      if (const auto next = NextCheck(); !stopping_ && next) {
         changed_.WaitUntil(mutex_, *next);
       } else if (!stopping_) {
         changed_.Wait(mutex_);
       }
       stopping = stopping_;
-      for (Work& work : works_) {
-        TakeImpatient(work, work.served, ended);
-        TakeImpatient(work, work.waiting, ended);
+      for (PlaceState& state : places_) {
+        TakeExpired(state, state.served, ended);
+        TakeExpired(state, state.waiting, ended);
       }
     }
     for (const auto& [answer, error] : ended) answer(error);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls that want a dataset, and the threads that are at the disk for them. In: a spec, who wants it and how
-// long they wait; datasets that nobody wants any more. Out: one answer to each call, also when the disk gives
-// none.
+// Opens and closes datasets on threads of their own, since storage may hang. In: a spec with its user and
+// deadline; datasets to be closed. Out: one answer to each call, even if the storage does not answer.
 #pragma once
 
 #include <sys/types.h>
@@ -26,55 +25,56 @@
 
 namespace pinfeed {
 
-// How long a call waits.
-struct Patience {
-  std::chrono::steady_clock::time_point until = std::chrono::steady_clock::time_point::max();
-  std::shared_ptr<const std::atomic<bool>> gone = nullptr;  // set once nobody waits any more; null: never
+// When a call stops waiting.
+struct CallLimits {
+  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+  std::shared_ptr<const std::atomic<bool>> cancelled = nullptr;  // set when the client cancels; null: never
 };
 
-// Purpose: keeps storage that does not answer (a mount that hangs) from holding more than one thread a place,
-// and any call for longer than its client waits. A close waits for storage as an open does: at each close(2)
-// FUSE asks its server, and network file systems theirs. Owns: the threads that open and close, of which a
-// user has a part (CallQueue's rule); one that watches the patience of who waits; the datasets that are to be
-// closed. Threads: any; Open and Close block for nothing; answers come on its threads, at the end on the
-// caller's. Errors: those of `open`; kDeadlineExceeded, which names the dataset, when it is not open in time;
-// kCancelled for who is gone; kResourceExhausted when a user has too many that wait for a thread;
-// kUnavailable at the end. Invariants: 1. one thread at most is at a place: a name with its path, or a path
-// however it is written; 2. every call is answered once; 3. what it gets was looked up after it came; 4. a
-// user has one run at most in the queue for a place.
+// Purpose: bounds what hung storage, such as a dead mount, can hold: one thread per place, and each call
+// until its deadline. A place is a dataset's name with its path, or a normalised path. Closing may hang like
+// opening, since FUSE and network file systems ask their server at each close(2).
+// Owns: the threads that open and close, which users share by the rules of CallQueue; a thread that watches
+// deadlines; the datasets to be closed.
+// Threads: any. Open and Close do not block. Answers are called on its own threads, and once it stops also on
+// the caller's.
+// Errors: those of `open`; kDeadlineExceeded, which names the dataset; kCancelled; kResourceExhausted if too
+// many calls of the user wait for a thread; kUnavailable once it stops.
+// Invariants: 1. at most one thread works at a place; 2. every call is answered once; 3. a call gets a
+// dataset that was looked up after the call arrived; 4. a user has at most one queued task per place.
 class DatasetOpener {
  public:
   using Opened = Result<std::shared_ptr<const Dataset>>;
   using OpenFunction = std::function<Opened(uid_t user, const DatasetSpec&)>;
   using Answer = std::function<void(const Opened&)>;
 
-  // Where a named dataset lies, as configured now; empty: there is none of that name.
+  // Returns the configured path of a named dataset; empty if there is none of that name.
   using PathFunction = std::function<std::string(const std::string& name)>;
-  // `open` blocks as long as the disk does, and is called from any number of threads at once; `path_of`
-  // blocks for nothing.
+  // `open` may block on storage and is called from several threads concurrently. `path_of` must not block.
   DatasetOpener(OpenFunction open, PathFunction path_of);
-  // Waits for the threads that are at a dataset.
+  // Waits for its threads, however long their storage takes.
   ~DatasetOpener();
   DatasetOpener(const DatasetOpener&) = delete;
   DatasetOpener& operator=(const DatasetOpener&) = delete;
 
-  void Open(uid_t user, const DatasetSpec& spec, Patience patience, Answer answer) PF_EXCLUDES(mutex_);
-  // Destroys `dataset`, of which the caller has the only share, opened by `spec` for that user, where a name
-  // comes with the path that it stood for: before that user opens at that place again.
+  void Open(uid_t user, const DatasetSpec& spec, CallLimits limits, Answer answer) PF_EXCLUDES(mutex_);
+  // Destroys `dataset`, which nobody else uses, before the user opens at that place again. The user opened it
+  // by `spec`; for a named dataset, `spec` also has the path that the name stood for.
   void Close(uid_t user, const DatasetSpec& spec, std::shared_ptr<const Dataset> dataset) PF_EXCLUDES(mutex_);
-  // What its threads are at, each thread named kThreadName.
+  // The name of each thread that opens and closes.
   static constexpr const char* kThreadName = "dataset";
-  struct UnderWay {
-    uid_t user = 0;    // on whose account
+  struct Operation {
+    uid_t user = 0;    // the user whose thread it takes
     std::string what;  // "opening dataset '/data/a.npy'"
     std::chrono::steady_clock::time_point since;
   };
-  std::vector<UnderWay> under_way() const PF_EXCLUDES(mutex_);
-  // Tells whoever waits, and whoever comes, that the daemon stops. Idempotent; one thread at a time.
+  // The opens and closes that are running now.
+  std::vector<Operation> RunningOperations() const PF_EXCLUDES(mutex_);
+  // Answers all waiting and later calls with kUnavailable. Idempotent; one thread at a time.
   void Stop() PF_EXCLUDES(mutex_);
-  // After Stop: waits until what is to be closed is, and nobody is at a dataset; Close destroys at once then.
-  // False when that is not so at `deadline`: what is at a dataset still uses this, which must live on.
-  bool Finish(std::chrono::steady_clock::time_point deadline) { return disk_.Finish(deadline); }
+  // After Stop: waits until all datasets are closed and no thread works; then Close destroys immediately.
+  // Returns false if that takes longer than `deadline`: threads still use this object, so it must stay alive.
+  bool Finish(std::chrono::steady_clock::time_point deadline) { return queue_.Finish(deadline); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -82,61 +82,62 @@ class DatasetOpener {
     uid_t user = 0;
     DatasetSpec spec;
     Clock::time_point since;
-    Patience patience;
+    CallLimits limits;
     Answer answer;
   };
   using Waiters = std::list<Waiter>;
-  struct Unwanted {
+  struct PendingClose {
     uid_t user = 0;
     std::shared_ptr<const Dataset> dataset;
   };
-  struct Work {  // at one place, waiting for a thread or at the disk
+  struct PlaceState {
     DatasetSpec place;
-    std::optional<UnderWay> running;
-    Waiters served;               // by what runs: they have one spec
-    Waiters waiting;              // for a next run
-    std::list<Unwanted> closing;  // by a next run
-    std::set<uid_t> queued;       // for whom a run waits in the queue
+    std::optional<Operation> running;
+    Waiters served;                   // by the running open; all have the same spec
+    Waiters waiting;                  // for a later open
+    std::list<PendingClose> closing;  // by a later task
+    std::set<uid_t> queued;           // users with a task in the queue
   };
-  using Works = std::list<Work>;
-  // What a user's turn at a place is for: these datasets are closed, or that spec is opened.
-  struct Turn {
-    std::list<Unwanted> closing;
+  using PlaceStates = std::list<PlaceState>;
+  // What one run does at a place: it closes these datasets, or else opens that spec.
+  struct Task {
+    std::list<PendingClose> closing;
     DatasetSpec spec;
   };
 
-  // The spec of the place alone: what else it says is how to read what lies there.
+  // Returns only the name and the normalised path of the spec. Its other fields say how to read the data.
   DatasetSpec PlaceOf(const DatasetSpec& spec) const;
-  Works::iterator Find(const DatasetSpec& place) PF_REQUIRES(mutex_);
-  Works::iterator FindOrAdd(const DatasetSpec& place) PF_REQUIRES(mutex_);
-  void EraseIfIdle(Works::iterator work) PF_REQUIRES(mutex_);
-  // Lets a run at it wait for a thread, on that user's account.
+  PlaceStates::iterator Find(const DatasetSpec& place) PF_REQUIRES(mutex_);
+  PlaceStates::iterator FindOrAdd(const DatasetSpec& place) PF_REQUIRES(mutex_);
+  void EraseIfIdle(PlaceStates::iterator state) PF_REQUIRES(mutex_);
+  // Queues a task of the user at that place. Refuses the user's waiting calls there if the queue is full.
   void Submit(uid_t user, const DatasetSpec& place) PF_EXCLUDES(mutex_);
-  // Without one: those of the user that wait there. `closes`: it still has datasets there to close.
+  // Takes the user's waiting calls at that place. Sets `closes` if the user also has datasets to close there.
   Waiters TakeRefused(uid_t user, const DatasetSpec& place, bool& closes) PF_EXCLUDES(mutex_);
   void Run(uid_t user, const DatasetSpec& place) PF_EXCLUDES(mutex_);
-  // Nothing when there is nothing to do any more.
-  std::optional<Turn> Begin(uid_t user, const DatasetSpec& place) PF_EXCLUDES(mutex_);
-  // Gives those that are served, and lets the next run.
-  Waiters End(const DatasetSpec& place) PF_EXCLUDES(mutex_);
-  // As `open`; kResourceExhausted when there is no memory for it.
-  Opened Ask(uid_t user, const DatasetSpec& spec) const PF_EXCLUDES(mutex_);
-  void Watch() PF_EXCLUDES(mutex_);
-  // Moves who waits no longer out of `from`, and gives the errors for them.
-  void TakeImpatient(const Work& work, Waiters& from, std::vector<std::pair<Answer, Status>>& out)
+  // Returns nothing if there is nothing left to do.
+  std::optional<Task> BeginTask(uid_t user, const DatasetSpec& place) PF_EXCLUDES(mutex_);
+  // Returns the calls that were served, and queues the next tasks.
+  Waiters EndTask(const DatasetSpec& place) PF_EXCLUDES(mutex_);
+  // Calls `open`. kResourceExhausted if memory runs out.
+  Opened CallOpen(uid_t user, const DatasetSpec& spec) const PF_EXCLUDES(mutex_);
+  void WatchLimits() PF_EXCLUDES(mutex_);
+  // Removes the calls that stop waiting from `from`, and adds their answers with an error to `out`.
+  void TakeExpired(const PlaceState& state, Waiters& from, std::vector<std::pair<Answer, Status>>& out)
       PF_REQUIRES(mutex_);
-  Status TooLate(const Work& work, const Waiter& waiter, Clock::time_point now) const PF_REQUIRES(mutex_);
-  // When to look at patience again; none while nobody waits.
-  std::optional<Clock::time_point> NextLook() const PF_REQUIRES(mutex_);
+  Status TimeoutStatus(const PlaceState& state, const Waiter& waiter, Clock::time_point now) const
+      PF_REQUIRES(mutex_);
+  // When to check limits again; nothing while no call waits.
+  std::optional<Clock::time_point> NextCheck() const PF_REQUIRES(mutex_);
 
   const OpenFunction open_;
   const PathFunction path_of_;
   mutable Mutex mutex_;
-  CondVar changed_;  // somebody waits, or it ends
-  Works works_ PF_GUARDED_BY(mutex_);
+  CondVar changed_;  // a call waits, or Stop was called
+  PlaceStates places_ PF_GUARDED_BY(mutex_);
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
-  CallQueue disk_;
-  std::thread watch_;  // owner only
+  CallQueue queue_;
+  std::thread watcher_;  // owner only
 };
 
 }  // namespace pinfeed

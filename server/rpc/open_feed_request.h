@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request to open a feed, with everything in it checked that needs no dataset.
+// Checks a request to open a feed, as far as that is possible without its dataset.
 #pragma once
 
 #include "common/base/result.h"

@@ -16,29 +16,29 @@
 namespace pinfeed {
 namespace {
 
-// A user may have more that wait than max_sessions usually is.
-constexpr uid_t kListAccount = UINT32_MAX;  // (uid_t)-1 is no user: see chown(2)
+// The limit on waiting calls per user exceeds the usual max_sessions.
+constexpr uid_t kListAccount = UINT32_MAX;  // (uid_t)-1 is never a user: see chown(2)
 constexpr CallQueue::Bounds kCalls{.threads = 32, .running_a_user = 16, .waiting_a_user = 512};
-// How much before its deadline a call that waits for a dataset is told why.
+// How long before its deadline a call that waits for a dataset is answered.
 constexpr std::chrono::milliseconds kAnswerEarly(500);
-constexpr std::chrono::hours kLongestDeadline(24 * 365);  // what is longer is none
+constexpr std::chrono::hours kLongestDeadline(24 * 365);  // a longer deadline counts as none
 
-v1::ImageTail ToMessage(const DeferredPixelOps& tail) {
+v1::ImageTail ToMessage(const DeferredPixelOps& ops) {
   const auto layout = [](ImageLayout l) {
     return l == ImageLayout::kHwc ? v1::FeedSpec::HWC : v1::FeedSpec::CHW;
   };
   v1::ImageTail out;
-  out.set_height(tail.height);
-  out.set_width(tail.width);
-  out.set_channels(tail.channels);
-  out.set_source_layout(layout(tail.source_layout));
-  out.set_output_layout(layout(tail.output_layout));
-  out.set_mark_tensor(tail.mark ? *tail.mark + 1 : 0);
-  out.mutable_table()->Add(tail.table.begin(), tail.table.end());
+  out.set_height(ops.height);
+  out.set_width(ops.width);
+  out.set_channels(ops.channels);
+  out.set_source_layout(layout(ops.source_layout));
+  out.set_output_layout(layout(ops.output_layout));
+  out.set_mark_tensor(ops.mark ? *ops.mark + 1 : 0);
+  out.mutable_table()->Add(ops.table.begin(), ops.table.end());
   return out;
 }
 
-// Empty when the caller is in no trace, or its header is not what the standard says.
+// Empty if the call has no trace context or a malformed one.
 std::string TraceIdOf(const grpc::CallbackServerContext& context) {
   const auto& metadata = context.client_metadata();
   if (metadata.count("traceparent") != 1) return {};
@@ -46,22 +46,22 @@ std::string TraceIdOf(const grpc::CallbackServerContext& context) {
   return pinfeed::TraceIdOf(std::string_view(header.data(), header.size())).value_or("");
 }
 
-// What a client makes of a device slot: its tensors, without the marks, and with the images' end still to
-// come.
+// Describes the tensors that the client makes from a device slot: the slot's tensors, without the marks, and
+// with the deferred pixel operations.
 void DescribeOutputs(const Feed& feed, v1::OpenFeedResponse* response) {
-  const std::optional<DeferredPixelOps>& tail = feed.producer().deferred_pixel_ops();
+  const std::optional<DeferredPixelOps>& ops = feed.producer().deferred_pixel_ops();
   const std::vector<TensorPlace>& tensors = feed.layout().tensors;
   for (uint32_t i = 0; i < tensors.size(); ++i) {
-    if (tail && tail->mark == i) continue;
-    const bool image = tail && tail->tensor == i;
-    const TensorSpec& spec = image ? tail->output : tensors[i].spec;
+    if (ops && ops->mark == i) continue;
+    const bool image = ops && ops->tensor == i;
+    const TensorSpec& spec = image ? ops->output : tensors[i].spec;
     v1::OutputTensor& output = *response->add_outputs();
     output.set_name(spec.name);
     output.set_dtype(static_cast<v1::DType>(spec.dtype));
     output.mutable_shape()->Add(spec.shape.begin(), spec.shape.end());
     if (spec.extents) output.set_shape(0, -1);
     output.set_tensor(i);
-    if (image) *output.mutable_image() = ToMessage(*tail);
+    if (image) *output.mutable_image() = ToMessage(*ops);
   }
 }
 
@@ -96,24 +96,24 @@ void Describe(const Session& session, const std::string& lifeline_path, uint64_t
 
 }  // namespace
 
-// Purpose: a call that is answered later, from any thread. Owns: itself; gRPC deletes it by OnDone, behind
-// its one Finish. Invariant: `gone` tells that its client cancelled or its deadline passed.
+// Purpose: a call that is answered later, from any thread. Owns: itself; gRPC calls OnDone after its only
+// Finish, which deletes it. Invariant: cancelled() is set when the client cancels or its deadline passes.
 class FeederService::Call final : public grpc::ServerUnaryReactor {
  public:
   explicit Call(grpc::CallbackServerContext& context)
-      : context_(context), until_(AnswerBy(context.deadline())) {}
-  void OnCancel() override { *gone_ = true; }
+      : context_(context), deadline_(AnswerBy(context.deadline())) {}
+  void OnCancel() override { *cancelled_ = true; }
   void OnDone() override { delete this; }
 
   void Fail(const Status& error) {
     if (error.code() == Code::kUnavailable) context_.AddTrailingMetadata(kStoppingKey, "1");
     Finish(ToGrpc(error));
   }
-  bool gone() const { return *gone_; }
-  Patience patience() const { return {until_, gone_}; }
+  bool cancelled() const { return *cancelled_; }
+  CallLimits limits() const { return {deadline_, cancelled_}; }
 
  private:
-  // A little before the client's deadline, behind which it hears no reason.
+  // A little before the client's deadline, so that the answer with the reason arrives in time.
   static std::chrono::steady_clock::time_point AnswerBy(std::chrono::system_clock::time_point deadline) {
     const auto left = deadline - std::chrono::system_clock::now();
     if (left > kLongestDeadline) return std::chrono::steady_clock::time_point::max();
@@ -121,8 +121,8 @@ class FeederService::Call final : public grpc::ServerUnaryReactor {
     return std::chrono::steady_clock::now() + (left - early);
   }
   grpc::CallbackServerContext& context_;  // gRPC's, until OnDone
-  const std::chrono::steady_clock::time_point until_;
-  const std::shared_ptr<std::atomic<bool>> gone_ = std::make_shared<std::atomic<bool>>(false);
+  const std::chrono::steady_clock::time_point deadline_;
+  const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 struct FeederService::Opening {
@@ -181,14 +181,14 @@ Result<OpenFeedArguments> FeederService::Check(const Caller& caller,
     return FailedPrecondition(
         "boot_id: the client runs on another kernel than the daemon; batches are handed over in memory, so "
         "both must be on "
-        "one host and no virtual machine may lie between them");
+        "one host, with no virtual machine between them");
   }
   return ReadOpenFeedRequest(request);
 }
 
 void FeederService::Begin(const std::shared_ptr<Opening>& opening) {
   const LogScope scope({.session = 0, .feed = 0, .trace_id = opening->trace_id});
-  if (opening->call.gone()) return opening->call.Finish(grpc::Status::CANCELLED);
+  if (opening->call.cancelled()) return opening->call.Finish(grpc::Status::CANCELLED);
   Result<OpenFeedArguments> arguments = Check(opening->caller, opening->request);
   if (!arguments.ok()) return Refuse(opening->caller, opening->call, arguments.status());
   opening->arguments = *std::move(arguments);
@@ -198,7 +198,7 @@ void FeederService::Begin(const std::shared_ptr<Opening>& opening) {
 
 void FeederService::OpenDataset(const std::shared_ptr<Opening>& opening) {
   parts_.dataset_opener.Open(opening->caller.peer.uid, opening->arguments.spec.dataset,
-                             opening->call.patience(), [this, opening](const DatasetOpener::Opened& dataset) {
+                             opening->call.limits(), [this, opening](const DatasetOpener::Opened& dataset) {
                                const LogScope scope({.session = 0, .feed = 0, .trace_id = opening->trace_id});
                                if (!dataset.ok())
                                  return Refuse(opening->caller, opening->call, dataset.status());
@@ -211,23 +211,24 @@ void FeederService::Open(const std::shared_ptr<Opening>& opening,
                          const std::shared_ptr<const Dataset>& dataset) {
   const LogScope scope({.session = 0, .feed = 0, .trace_id = opening->trace_id});
   const auto refuse = [&](const Status& error) { Refuse(opening->caller, opening->call, error); };
-  const Status gone(Code::kCancelled, "open a feed: the client went away");
-  if (opening->call.gone()) return refuse(gone);
+  const Status cancelled(Code::kCancelled, "open a feed: the client cancelled the call");
+  if (opening->call.cancelled()) return refuse(cancelled);
   Result<OpenFeedOutcome> outcome = parts_.opener.Open(opening->caller.peer, opening->arguments, dataset);
   if (!outcome.ok()) return refuse(outcome.status());
   if (std::holds_alternative<DatasetNeeded>(*outcome)) return OpenDataset(opening);
   if (auto* const opened = std::get_if<std::shared_ptr<Session>>(&*outcome)) {
     const std::shared_ptr<Session> session = std::move(*opened);
-    if (opening->call.gone()) {
+    if (opening->call.cancelled()) {
       parts_.lifelines.Abandon(session);
-      return refuse(gone);
+      return refuse(cancelled);
     }
     parts_.lifelines.Expect(session);
     Describe(*session, parts_.lifelines.path(), parts_.server_epoch, &opening->response);
   } else {
     opening->response.set_end_first(true);
   }
-  opening->call.Finish(grpc::Status::OK);  // from here on the daemon may end: nothing here holds the session
+  opening->call.Finish(
+      grpc::Status::OK);  // the daemon may exit after this, so nothing here holds the session any more
 }
 
 grpc::ServerUnaryReactor* FeederService::GetStatus(grpc::CallbackServerContext* context,
@@ -255,7 +256,7 @@ grpc::ServerUnaryReactor* FeederService::ListDatasets(grpc::CallbackServerContex
   // One per dataset and one for this function. The call that brings it to 0 finishes the reply.
   const auto left = std::make_shared<std::atomic<size_t>>(options->named.size() + 1);
   const auto done = [left, call] {
-    if (--*left == 0) call->Finish(call->gone() ? grpc::Status::CANCELLED : grpc::Status::OK);
+    if (--*left == 0) call->Finish(call->cancelled() ? grpc::Status::CANCELLED : grpc::Status::OK);
   };
   std::vector<DatasetSpec> specs;
   for (const auto& [name, configured] : options->named) {  // adds every entry before any is filled
@@ -275,7 +276,7 @@ grpc::ServerUnaryReactor* FeederService::ListDatasets(grpc::CallbackServerContex
       }
       done();
     };
-    parts_.dataset_opener.Open(kListAccount, specs[i], call->patience(), fill);
+    parts_.dataset_opener.Open(kListAccount, specs[i], call->limits(), fill);
   }
   done();
   return call;

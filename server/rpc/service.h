@@ -18,11 +18,11 @@
 
 namespace pinfeed {
 
-// Purpose: translates calls for the session layer, and its answers into messages. Owns: the threads of
-// OpenFeed, which allocate memory. Borrows: all it is given (outlive it). Threads: gRPC's, any number at
-// once. A client that does not read blocks none of them; a call that waits for a dataset holds no thread here
-// and ends when its client does. Errors: our codes are gRPC's. Invariant: every call is finished; outlives
-// the gRPC server.
+// Purpose: translates calls for the session layer, and its results into messages. Owns: the threads of
+// OpenFeed, which allocate memory. Borrows: all it is given (outlive it). Threads: gRPC's, any number
+// concurrently. A client that does not read blocks none of them. A call that waits for a dataset holds no
+// thread here, and ends when its client cancels it. Errors: our codes are gRPC's. Invariant: every call is
+// finished; outlives the gRPC server.
 class FeederService final : public v1::Feeder::CallbackService {
  public:
   struct Parts {
@@ -56,11 +56,11 @@ class FeederService final : public v1::Feeder::CallbackService {
   void Queue(const Caller& caller, Call& call, const char* what, std::function<void()> work);
   void Refuse(const Caller& caller, Call& call, const Status& error) const;
   Result<OpenFeedArguments> Check(const Caller& caller, const v1::OpenFeedRequest& request) const;
-  // The steps of an OpenFeed: what can be said without a dataset, the dataset unless its group has it open,
-  // the session.
+  // The steps of an OpenFeed call: the checks that need no dataset; opening the dataset, unless the group has
+  // it open; creating the session.
   void Begin(const std::shared_ptr<Opening>& opening);
   void OpenDataset(const std::shared_ptr<Opening>& opening);
-  // `dataset`: null while it is not open.
+  // `dataset` is null if it is not open yet.
   void Open(const std::shared_ptr<Opening>& opening, const std::shared_ptr<const Dataset>& dataset);
 
   const Parts parts_;

@@ -16,7 +16,7 @@ namespace pinfeed {
 namespace {
 
 constexpr size_t kMaxRemainingMappers = 64;
-constexpr std::chrono::seconds kLongestRest{1};  // of a feed whose workers do not hang
+constexpr std::chrono::seconds kLongestRest{1};  // the time to come to rest, unless workers hang
 
 void Add(const FeedSnapshot& feed, FeedTotals& totals) {
   totals.batches += feed.batches;
@@ -98,7 +98,7 @@ Result<std::shared_ptr<Session>> FeedTable::Join(uid_t uid, const FeedSpec& spec
       if (group == groups_.end() || (group->second.feed == nullptr && !make)) {
         if (!make) return std::shared_ptr<Session>();
         groups_.emplace(key, Group{spec, nullptr});
-        break;  // this session makes the feed
+        break;  // this session creates the feed
       }
       if (group->second.spec != spec) {
         return FailedPrecondition("group: the feed of group " + QuotePath(spec.group) +
@@ -156,7 +156,7 @@ void FeedTable::EndIfOver(Entry& entry) {
 
 void FeedTable::Release(Session& session) {
   Depart(session, {.reason = DepartureReason::kCancelled});  // one that was never admitted
-  // A client that was not served has had no batch, and before a group is complete none has.
+  // A client that was not served has got no batch, and neither has any before the group is complete.
   const bool keep = session.state != SessionState::kPending && session.feed->HasBegun();
   std::optional<ClientProcess> mapper;
   if (session.mapped) mapper = std::move(session.process);
@@ -170,8 +170,9 @@ void FeedTable::Release(Session& session) {
   Entry& entry = entries_.at(session.feed->id());
   entry.mapped = entry.mapped || session.mapped;
   if (mapper) {
-    // Each keeps a descriptor, and a group may see any number of clients come and go. What is lost by this is
-    // where the charge of a group's memory ends, not the memory: a group's is the driver's to keep.
+    // Each entry keeps a descriptor, and a group may have any number of former clients. So at the limit,
+    // ended processes are dropped. If a forked child of one still has the memory, its charge may end too
+    // early, but the driver keeps the memory itself alive.
     if (entry.remaining_mappers.size() >= kMaxRemainingMappers)
       std::erase_if(entry.remaining_mappers, [](const ClientProcess& process) { return process.HasEnded(); });
     entry.remaining_mappers.push_back(*std::move(mapper));
@@ -205,7 +206,7 @@ void FeedTable::Begin(std::string what) {
   current_ = OngoingOperation{"feed-reaper", std::move(what), std::chrono::steady_clock::now()};
 }
 
-std::optional<OngoingOperation> FeedTable::CurrentChore() const {
+std::optional<OngoingOperation> FeedTable::CurrentOperation() const {
   const MutexLock lock(mutex_);
   return current_;
 }
@@ -217,7 +218,7 @@ void FeedTable::Do(Job job) {
     std::optional<ClientProcess> remaining_mapper;
     if (!job.remaining_mappers.empty()) remaining_mapper = std::move(job.remaining_mappers.front());
     Begin("giving up the memory of " + name + " on one of its GPUs");
-    return job.feed->arena().LeaveAt(*job.part, job.keep, std::move(remaining_mapper));
+    return job.feed->arena().ReleasePart(*job.part, job.keep, std::move(remaining_mapper));
   }
   FeedSnapshot last = job.feed->Snapshot();
   spdlog::info("feed {}: ended after {} batches, {} bad samples", last.id, last.batches, last.bad_samples);
@@ -232,7 +233,7 @@ void FeedTable::Do(Job job) {
   const std::string memory = ByteSize(arena.mapped_bytes()) + " of " + name + " (" +
                              BackendName(arena.backend()) + ", " + QuotePath(job.feed->dataset().path) + ")";
   if (job.discard) arena.Discard();
-  if (!job.remaining_mappers.empty()) arena.LeaveTo(std::move(job.remaining_mappers));
+  if (!job.remaining_mappers.empty()) arena.SetRemainingMappers(std::move(job.remaining_mappers));
   const std::shared_ptr<const FeedShare> share = job.feed->share();
   const Feed* const feed = job.feed.get();
   job.feed.reset();
@@ -298,7 +299,8 @@ FeedTable::View FeedTable::Snapshot() {
   View view;
   std::vector<std::shared_ptr<Feed>> feeds;
   {
-    const MutexLock lock(mutex_);  // both at one moment: a feed is either in the list or in the sums
+    const MutexLock lock(
+        mutex_);  // list and totals under one lock, so that each feed is in exactly one of them
     view.totals = ended_;
     for (const auto& [id, entry] : entries_) feeds.push_back(entry.feed);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All feeds, the groups that share them, and the thread that ends them. In: sessions that join and depart.
-// Out: feeds; sums that never go down.
+// All feeds, the groups that share them, and the thread that destroys them. In: sessions that join and
+// depart. Out: feeds, and totals that only increase.
 #pragma once
 
 #include <sys/types.h>
@@ -27,20 +27,22 @@
 
 namespace pinfeed {
 
-// Purpose: makes, shares and ends feeds.
+// Purpose: creates, shares and ends feeds.
 //
-// Owns: the feeds, with others (below), and a thread, the reaper, that destroys them, since that may wait for
-// the driver. Threads: any. Join blocks while the feed is made; nothing else blocks. Errors: those of Join.
+// Owns: the feeds, together with other threads (see Lifetime), and the reaper, a thread that destroys them,
+// because that may wait for the driver. Threads: any. Join blocks while the feed is created, AwaitReclaim
+// until its deadline; nothing else blocks. Errors: those of Join.
 //
-// Lifetime: a feed ends once it has no session and is at rest. One whose workers hang keeps its memory, and
-// no other feed waits for it. Other threads may still use a feed that is at rest: a worker that returns from
-// its last task, the copy thread that reads releases, a snapshot or a trace. Each of them owns a share of the
-// feed as long as it uses it. The reaper waits until all shares are gone, and destroys the feed with its
-// memory. So when Stop has returned nothing is left of any feed, and what feeds borrow (workers, engines,
-// pools) may go. No owner of a share waits for the reaper without a limit.
+// Lifetime: a feed ends once it has no session and is at rest: no worker and no copy uses its arena. A feed
+// whose workers hang keeps its memory, and no other feed waits for it. Other threads may still use a feed
+// that is at rest: a worker that returns from its last task, the copy thread that reads releases, a snapshot
+// or a trace. Each of them shares the ownership of the feed while it uses it. The reaper waits until it is
+// the only owner, and destroys the feed with its memory. Once Stop has returned, no feed is left, so what
+// feeds borrow (workers, engines, pools) can be destroyed. No owner waits for the reaper without a time
+// limit.
 //
-// Invariants: 1. all sessions of a feed have one UID and equal specs; 2. a feed is at rest before it is
-// destroyed; 3. Totals() only grow.
+// Invariants: 1. all sessions of a feed have the same UID and equal specs; 2. a feed is at rest before it is
+// destroyed; 3. totals only increase.
 class FeedTable {
  public:
   using Make = std::function<Result<std::unique_ptr<Feed>>(uint64_t feed_id)>;
@@ -51,33 +53,33 @@ class FeedTable {
   FeedTable& operator=(const FeedTable&) = delete;
 
   void Start();
-  // Waits for the end of every feed that is left, and joins. Precondition: all sessions are destroyed.
-  // Idempotent.
+  // Waits until the remaining feeds are destroyed, and joins the reaper. Precondition: all sessions are
+  // destroyed. Idempotent.
   void Stop() PF_EXCLUDES(mutex_);
 
-  // A session on a feed of its own for an exclusive spec, else on the group's feed, which the first session
-  // makes. Null when a feed has to be made and `make` is empty. kFailedPrecondition names the fields in which
-  // the spec differs from the group's.
+  // Creates a session: on a new feed for an exclusive spec, otherwise on the group's feed, which its first
+  // session creates. Returns null if a feed has to be created and `make` is empty. kFailedPrecondition names
+  // the fields in which the spec differs from the group's.
   Result<std::shared_ptr<Session>> Join(uid_t uid, const FeedSpec& spec, const Make& make)
       PF_EXCLUDES(mutex_);
-  // Ends the session's part in the feed. A group whose last session departs has its name free before the
-  // client can see that; the feed stops. Returns how many batches it keeps.
+  // Removes the session from its feed. If it was the last one, the feed stops, and the group's name is free
+  // before the client can notice. Returns how many batches the session keeps.
   size_t Depart(Session& session, const Departure& departure) PF_EXCLUDES(mutex_);
-  // The session is being destroyed: its memory may go. When it was the last one, the feed ends.
+  // Called when the session is destroyed. If it was the last one, the feed ends and its memory is freed.
   void Release(Session& session) PF_EXCLUDES(mutex_);
 
-  // Whether more than one session takes part in that feed.
+  // Whether more than one session uses that feed.
   bool IsShared(const Feed& feed) const PF_EXCLUDES(mutex_);
 
   // Tells all feeds to publish no new batches.
   void DrainAll() PF_EXCLUDES(mutex_);
-  // Waits until the memory of the feeds that ended so far is back, at most until `deadline`. One that has not
-  // come to rest within a second is not waited for: its workers may be held by storage that does not answer.
+  // Waits until the memory of the feeds that have ended is free, at most until `deadline`. Does not wait for
+  // a feed that is not at rest after a second, because its workers may wait for hung storage.
   void AwaitReclaim(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);
 
   std::vector<std::shared_ptr<Feed>> All() PF_EXCLUDES(mutex_);
-  // The step that the reaper is at; nothing when it has nothing to do.
-  std::optional<OngoingOperation> CurrentChore() const PF_EXCLUDES(mutex_);
+  // The reaper's current step; nothing if it is idle.
+  std::optional<OngoingOperation> CurrentOperation() const PF_EXCLUDES(mutex_);
 
   struct View {
     std::vector<FeedReport> feeds;  // without sessions
@@ -90,41 +92,41 @@ class FeedTable {
   using GroupKey = std::pair<uid_t, std::string>;
   struct Entry {
     std::shared_ptr<Feed> feed;
-    uint32_t active = 0;                           // sessions that take part
-    uint32_t sessions = 0;                         // sessions that are not destroyed
+    uint32_t active = 0;                           // sessions that have not departed
+    uint32_t sessions = 0;                         // sessions that are not destroyed yet
     bool mapped = false;                           // a former client may still have the arena mapped
     std::vector<ClientProcess> remaining_mappers;  // the processes of such clients, where they are known
-    uint64_t starved_ns = 0;      // the most ever seen: trainers report it, and it must not go down
+    uint64_t starved_ns = 0;      // the highest value reported by trainers, since it must not decrease
     bool at_rest = false;         // see Feed::Stop
     Clock::time_point gone = {};  // when its last session was destroyed
   };
   struct Group {
     FeedSpec spec;
-    std::shared_ptr<Feed> feed;  // null while it is made
+    std::shared_ptr<Feed> feed;  // null while it is created
   };
   struct Job {
     std::shared_ptr<Feed> feed;
-    const Arena* part = nullptr;  // that a session gives up; null: the feed ends, which is at rest
-    bool keep = false;            // of a part: see Arena::LeaveAt
-    bool discard = false;         // of a feed: give the arena's pages back
+    const Arena* part = nullptr;  // the part of a departed session; null: the whole feed has ended
+    bool keep = false;            // for a part: see Arena::ReleasePart
+    bool discard = false;         // for a feed: see Arena::Discard
     std::vector<ClientProcess> remaining_mappers = {};
   };
 
   Result<std::shared_ptr<Feed>> MakeFeed(const Make& make) PF_EXCLUDES(mutex_);
   std::shared_ptr<Session> AddSession(const std::shared_ptr<Feed>& feed) PF_REQUIRES(mutex_);
-  // The feed with that id is at rest.
+  // Called when the feed with that id is at rest.
   void OnRest(uint64_t id) PF_EXCLUDES(mutex_);
-  // Leaves the end to the reaper, if the feed has no session any more and is at rest.
+  // Passes the feed to the reaper if it has no session and is at rest.
   void EndIfOver(Entry& entry) PF_REQUIRES(mutex_);
-  // Until when it may pay to wait for the memory of what has ended; the past when there is none.
+  // How long waiting for the memory of ended feeds makes sense; a past time if there is none.
   Clock::time_point ReclaimingUntil() const PF_REQUIRES(mutex_);
   void Reap() PF_EXCLUDES(mutex_);
   void Do(Job job) PF_EXCLUDES(mutex_);
-  // Notes the reaper's step, for CurrentChore.
+  // Records the reaper's step for CurrentOperation.
   void Begin(std::string what) PF_EXCLUDES(mutex_);
-  // The last share of the feed is gone: keeps it for the reaper.
+  // Called when the last owner has released the feed; keeps it for the reaper.
   void Retire(Feed* feed) PF_EXCLUDES(mutex_);
-  // Waits until all shares of the feed are gone. The caller destroys it without the lock.
+  // Waits until all owners have released the feed. The caller destroys it without the lock.
   std::unique_ptr<Feed> TakeLast(const Feed* feed) PF_EXCLUDES(mutex_);
 
   mutable Mutex mutex_;
@@ -132,13 +134,13 @@ class FeedTable {
   uint64_t next_id_ PF_GUARDED_BY(mutex_) = 1;
   std::map<uint64_t, Entry> entries_ PF_GUARDED_BY(mutex_);
   std::map<GroupKey, Group> groups_ PF_GUARDED_BY(mutex_);
-  FeedTotals ended_ PF_GUARDED_BY(mutex_);  // of the feeds that are gone; its `feeds` counts all
+  FeedTotals ended_ PF_GUARDED_BY(mutex_);  // totals of destroyed feeds; `feeds` counts all feeds
   std::deque<Job> jobs_ PF_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<Feed>> retired_ PF_GUARDED_BY(mutex_);  // whose shares are gone
+  std::vector<std::unique_ptr<Feed>> retired_ PF_GUARDED_BY(mutex_);  // released by all owners
   bool reaping_ PF_GUARDED_BY(mutex_) = false;
   std::optional<OngoingOperation> current_ PF_GUARDED_BY(mutex_);
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
-  std::thread reaper_;  // owner only
+  std::thread reaper_;  // used by the owner only
 };
 
 }  // namespace pinfeed

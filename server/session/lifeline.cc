@@ -24,22 +24,22 @@ namespace {
 
 constexpr uint32_t kLinesASecond = 200;
 constexpr int kAcceptsAtOnce = 32;  // so that a flood of connections leaves time for the rest
-constexpr std::chrono::milliseconds kQueueTick(100);
+constexpr std::chrono::milliseconds kQueuePollInterval(100);
 constexpr std::chrono::milliseconds kAcceptPause(100);  // when no descriptor is left
 constexpr std::chrono::seconds kOrphanLogDelay(
-    1);  // an ending process closes its sockets a moment before it is gone
+    1);  // an exiting process closes its sockets shortly before it ends
 
-// Of all users: a quarter of the descriptors that there may be, which sessions need too.
-size_t MostSilent() {
+// The limit for all users together: a quarter of the descriptors, since sessions need descriptors, too.
+size_t MaxSilent() {
   rlimit limit{};
   constexpr rlim_t kMax = 1024;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMax;
   return static_cast<size_t>(std::clamp<rlim_t>(limit.rlim_cur / 4, 1, kMax));
 }
 
-// A descriptor that becomes readable when the process has ended. SO_PEERPIDFD names the very process that
-// connected; before Linux 6.5 its number has to do, which could only be another's if that process had ended,
-// and then the connection has hung up.
+// Returns a descriptor that becomes readable when the process has ended. SO_PEERPIDFD refers to the process
+// that connected. Before Linux 6.5, the pid has to suffice. It could only be reused if that process had
+// ended, and then the connection has hung up.
 Result<UniqueFd> OpenPidfd(int connection, pid_t pid) {
   int pidfd = -1;
   socklen_t length = sizeof pidfd;
@@ -67,7 +67,7 @@ LifelineServer::LifelineServer(Listener listener, std::unique_ptr<EventLoop> loo
       hello_timeout_(hello_timeout),
       sessions_(sessions),
       refusals_(refusals),
-      silent_(std::min(kMaxSilentOfAUser, MostSilent()), MostSilent()) {}
+      silent_(std::min(kMaxSilentPerUser, MaxSilent()), MaxSilent()) {}
 
 LifelineServer::~LifelineServer() {
   Stop();
@@ -118,19 +118,20 @@ Result<size_t> LifelineServer::EvictNow(uint64_t session_id, const Status& error
   if (connected != connections_.end()) {
     const std::shared_ptr<Session> session = connected->second.session;
     if (MayHold(*session)) {
-      return FailedPrecondition("evict: " + Describe(*session) + " takes no part any more (" +
-                                SessionStateName(session->state) + "); end its process for what it holds");
+      return FailedPrecondition("evict: " + Describe(*session) + " has departed from its feed already (" +
+                                SessionStateName(session->state) +
+                                "); end its process to reclaim the batches that it holds");
     }
     const SessionTable::Departed departed = sessions_.Depart(session, evicted);
     if (departed.ended) EndSession(connected->first, evicted);
     return departed.kept;
   }
   if (const std::shared_ptr<Session> session = sessions_.Find(session_id)) {
-    sessions_.Depart(session, evicted);  // its client has not come yet, and finds no session
+    sessions_.Depart(session, evicted);  // its client has not connected yet, and will find no session
     return size_t{0};
   }
   return NotFound("evict: there is no session " + std::to_string(session_id) +
-                  "; `pinfeed status` lists those there are");
+                  "; `pinfeed status` lists the sessions");
 }
 
 void LifelineServer::OnListener() {
@@ -204,7 +205,7 @@ void LifelineServer::OnHello(ConnectionId id, Connection& connection, const Life
   const Status attached = AttachSession(id, connection, frame);
   if (attached.ok()) return;
   if (connection.session == nullptr) return Refuse(id, Refusal::kToken, attached);
-  // The token was right, so the session is this client's, but it cannot be served.
+  // The token was correct, so the session belongs to this client, but it cannot be served.
   SendRefusal(connection.fd.get(), attached);
   EndSession(id, {DepartureReason::kNotServed, attached});
 }
@@ -232,22 +233,22 @@ Status LifelineServer::WatchSession(ConnectionId id, Connection& connection) {
                    loop_->Watch(connection.pidfd.get(), EPOLLIN, [this, id](uint32_t /*events*/) {
                      EndSession(id, {DepartureReason::kProcessEnded});
                    }));
-  // Edge-triggered, and never read: each ring is an edge, while a read could be made to block, since the
-  // client shares the descriptor's flags.
+  // Edge-triggered and never read: each ring is an edge. The client shares the descriptor's flags, so it
+  // could make a read block.
   ASSIGN_OR_RETURN(connection.doorbell_watch,
                    loop_->Watch(connection.session->pages->doorbell_fd(), EPOLLIN | EPOLLET,
                                 [session = connection.session.get()](uint32_t /*events*/) {
                                   session->feed->ReadReleases();
                                 }));
-  if (connection.session->feed->spec().sharing == Sharing::kQueue) LookAtQueue(id);
+  if (connection.session->feed->spec().sharing == Sharing::kQueue) PollQueue(id);
   return OkStatus();
 }
 
-void LifelineServer::LookAtQueue(ConnectionId id) {
+void LifelineServer::PollQueue(ConnectionId id) {
   const auto found = connections_.find(id);
   if (found == connections_.end() || found->second.doorbell_watch == 0) return;
   found->second.session->feed->ReadReleases();
-  loop_->At(EventLoop::Clock::now() + kQueueTick, [this, id] { LookAtQueue(id); });
+  loop_->At(EventLoop::Clock::now() + kQueuePollInterval, [this, id] { PollQueue(id); });
 }
 
 void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {
@@ -282,7 +283,7 @@ void LifelineServer::EndSession(ConnectionId id, const Departure& departure) {
   Unwatch(connection.fd_watch);
   Unwatch(connection.pidfd_watch);
   Unwatch(connection.doorbell_watch);
-  // The socket outlives the session: a client that has seen the hang-up may count on its memory.
+  // The socket outlives the session: a client that sees the hang-up relies on its memory being free.
   const Connection ended = std::move(connection);
   connections_.erase(id);
   sessions_.Depart(ended.session, departure);

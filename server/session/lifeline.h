@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lifelines of all sessions, on one thread. In: connections, frames, doorbells, hang-ups, process ends.
-// Out: sessions attached, left, orphaned, ended.
+// Serves the lifelines of all sessions on one thread. In: connections, frames, doorbells, hang-ups, process
+// ends. Out: sessions that are attached, left, orphaned or ended.
 #pragma once
 
 #include <chrono>
@@ -20,17 +20,17 @@
 
 namespace pinfeed {
 
-// Purpose: the one place where a session's life is decided. Owns: the listening socket, the connections, a
-// pidfd for each attached process. Borrows: the sessions and refusals (outlive it). Threads: Expect,
-// Abandon and Evict from any thread; Start and Stop from the owner; the rest is the loop's. Nothing in it
-// blocks, whatever a client does: no read of a shared descriptor, no wait for a worker. Errors: a client's
-// fault ends its connection and is counted. Invariants: 1. a session ends when its client says farewell, or
-// when its process has ended, or when nobody came for it in time; 2. a hang-up alone takes back nothing that
-// a living process may have mapped; 3. of connections without a hello there are kMaxSilentOfAUser of a user
-// at most, and a quarter of the descriptors of all users.
+// Purpose: decides when sessions attach and end. Owns: the listening socket, the connections, a pidfd for
+// each attached process. Borrows: the sessions and refusals (outlive it). Threads: Expect, Abandon and Evict
+// from any thread; Start and Stop from the owner; the rest on the loop's thread. It never blocks, whatever a
+// client does: it reads no shared descriptor and waits for no worker. Errors: a client's fault ends its
+// connection and is counted. Invariants: 1. a session ends when its client says bye, its process ends, or no
+// client connects in time;
+// 2. a hang-up alone frees no memory that a living process may have mapped; 3. connections without a hello
+// are at most kMaxSilentPerUser per user, and at most a quarter of the descriptors in total.
 class LifelineServer {
  public:
-  static constexpr size_t kMaxSilentOfAUser = 128;
+  static constexpr size_t kMaxSilentPerUser = 128;
 
   static Result<std::unique_ptr<LifelineServer>> Create(Listener listener,
                                                         std::chrono::milliseconds hello_timeout,
@@ -43,21 +43,21 @@ class LifelineServer {
   // Closes every connection; the sessions stay in their table. Idempotent.
   void Stop();
 
-  // The session's client has `hello_timeout` from now on to connect.
+  // Starts the time limit, `hello_timeout`, for the session's client to connect.
   void Expect(const std::shared_ptr<Session>& session);
-  // Its client will not come: the call that opened it was cancelled.
+  // Ends a session whose client cancelled the call that opened it.
   void Abandon(const std::shared_ptr<Session>& session);
 
-  // The trainer gets `error` instead of a next batch, and the session ends: at once, or, while it holds
-  // batches that it shares with others (`done` gets how many), with its process at the latest. kNotFound when
-  // there is none. `done` is called from the loop.
+  // Ends a session; its trainer gets `error` in place of the next batch. If the session holds batches that it
+  // shares with its group, it ends once they are released, at the latest with its process. `done` gets their
+  // number, or kNotFound if there is no such session, and is called on the loop's thread.
   void Evict(uint64_t session_id, const Status& error, std::function<void(const Result<size_t>&)> done);
 
   const std::string& path() const { return listener_.path(); }
 
  private:
   using ConnectionId = uint64_t;
-  // A connection that has not said hello has no session; one of an orphan has no descriptor any more.
+  // Before its hello, a connection has no session. For an orphaned session, the descriptor is closed.
   struct Connection {
     Peer peer;
     UniqueFd fd;
@@ -65,8 +65,8 @@ class LifelineServer {
     EventLoop::WatchId fd_watch = 0;
     EventLoop::WatchId pidfd_watch = 0;
     EventLoop::WatchId doorbell_watch = 0;
-    bool has_left = false;             // said so
-    std::shared_ptr<Session> session;  // last: gone before the socket is closed, see EndSession
+    bool has_left = false;             // the client has sent kLeave
+    std::shared_ptr<Session> session;  // last, so that it is destroyed before the socket: see EndSession
   };
 
   LifelineServer(Listener listener, std::unique_ptr<EventLoop> loop, std::chrono::milliseconds hello_timeout,
@@ -78,8 +78,8 @@ class LifelineServer {
   void OnHello(ConnectionId id, Connection& connection, const LifelineFrame& frame);
   Status AttachSession(ConnectionId id, Connection& connection, const LifelineFrame& frame);
   Status WatchSession(ConnectionId id, Connection& connection);
-  // Again and again while the session is served: see Feed::ReadReleases.
-  void LookAtQueue(ConnectionId id);
+  // Called periodically for each session of a queue: see Feed::ReadReleases.
+  void PollQueue(ConnectionId id);
   void OnHangUp(ConnectionId id, Connection& connection);
   void Refuse(ConnectionId id, Refusal refusal, const Status& error);
   void EndSession(ConnectionId id, const Departure& departure);
@@ -92,11 +92,11 @@ class LifelineServer {
   const std::chrono::milliseconds hello_timeout_;
   SessionTable& sessions_;
   Refusals& refusals_;
-  // The loop's thread only (or after Stop).
+  // Used by the loop's thread only (or after Stop).
   EventLoop::WatchId listener_watch_ = 0;
   ConnectionId next_id_ = 1;
   std::map<ConnectionId, Connection> connections_;
-  SilentLifelines silent_;  // of these, the ones without a hello
+  SilentLifelines silent_;  // the connections without a hello
 };
 
 }  // namespace pinfeed

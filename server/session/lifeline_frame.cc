@@ -74,7 +74,7 @@ ReceivedFrame ReceiveFrame(int fd, std::span<const LifelineKind> expected) {
                                                                        : ReceivedFrame::Kind::kHangUp;
     return out;
   }
-  // The end; or an empty packet, which nobody sends who wants to go on.
+  // The end of the connection, or an empty packet, which counts as the end.
   if (message.bytes == 0 && message.fds.empty()) {
     out.kind = ReceivedFrame::Kind::kHangUp;
     return out;

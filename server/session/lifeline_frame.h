@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames of the lifeline socket, as they come from and go to a client of which nothing is believed.
+// Receives frames from an untrusted client over its lifeline, and sends frames to it.
 #pragma once
 
 #include <span>
@@ -14,20 +14,20 @@ struct ReceivedFrame {
   enum class Kind {
     kNothing,  // nothing to read now
     kHangUp,   // the other side is gone
-    kFrame,    // `frame` holds one of right size, magic and kind, without descriptors
-    kBad,      // anything else; `fault` says what. Descriptors that came along are closed.
+    kFrame,    // `frame` has the right size, magic and kind, and no descriptors
+    kBad,      // anything else; `fault` says what. Received descriptors are closed.
   };
   Kind kind = Kind::kNothing;
   LifelineFrame frame{};
   std::string fault;
 };
 
-// Reads one frame of the kinds that the client may send now. Never blocks.
+// Reads one frame. `expected` are the kinds that the client may send now. Never blocks.
 ReceivedFrame ReceiveFrame(int fd, std::span<const LifelineKind> expected);
 
-// kWelcome with the session's descriptors. kUnavailable when the client is gone or does not read.
+// Sends kWelcome with the session's descriptors. kUnavailable if the client is gone or does not read.
 Status SendWelcome(int fd, std::span<const int> fds);
-// kWelcome with the error's code and message instead. A client that is gone does not matter.
+// Sends kWelcome with the error's code and message. Ignores that the client may be gone.
 void SendRefusal(int fd, const Status& error);
 
 }  // namespace pinfeed

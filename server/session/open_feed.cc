@@ -17,15 +17,15 @@
 namespace pinfeed {
 namespace {
 
-// How long a feed that does not fit waits for the memory of feeds that just ended: a trainer that restarts
-// needs its own.
+// How long a feed that does not fit waits for the memory of feeds that have just ended. A restarted trainer
+// needs the memory of its previous run.
 constexpr std::chrono::seconds kReclaimWait(2);
 
-// Small batches are used up fast and cost little to keep: within this much memory a feed gets up to four
-// times the slots, so that the daemon is woken for several of them at once.
+// Small batches are consumed fast and take little memory. Up to this arena size, a feed gets up to four times
+// the slots, so that each wake-up of the daemon serves several of them.
 constexpr uint64_t kSmallArenaBytes = uint64_t{64} << 20;
 
-// A trainer on a GPU puts steps ahead of it on its stream, and each holds its slot until the GPU gets there.
+// A trainer on a GPU queues several steps on its stream, and each holds its slot until the GPU executes it.
 constexpr uint64_t kTimesOnGpu = 2;
 
 uint32_t SlotsFor(uint64_t default_slots, uint64_t slot_stride, Backend backend) {
@@ -59,8 +59,8 @@ Status StartThreads(WorkerPool& pool) {
 
 }  // namespace
 
-// Whether that process may get memory by a handle: whoever has one can open what it names, as long as the
-// daemon lives, and what will be there later.
+// Whether that process may get an IPC handle. A handle gives access as long as the daemon lives, even to
+// later contents of the memory.
 Status FeedOpener::CheckIpc(const Peer& peer, const OpenFeedArguments& arguments) const {
   if (arguments.spec.sharing != Sharing::kExclusive) {
     return FailedPrecondition(
@@ -75,32 +75,33 @@ Status FeedOpener::CheckIpc(const Peer& peer, const OpenFeedArguments& arguments
   return parts_.devices->CheckIpcClient(arguments.gpu_uuid, peer.pid);
 }
 
-Result<FeedOpener::Choice> FeedOpener::Choose(const Peer& peer, const OpenFeedArguments& arguments) const {
-  const Backend asked = arguments.spec.backend;
-  const bool required = asked == Backend::kCudaIpc || asked == Backend::kVmmFd;
+Result<FeedOpener::BackendChoice> FeedOpener::ChooseBackend(const Peer& peer,
+                                                            const OpenFeedArguments& arguments) const {
+  const Backend requested = arguments.spec.backend;
+  const bool required = requested == Backend::kCudaIpc || requested == Backend::kVmmFd;
   if (required && arguments.gpu_uuid.empty())
-    return InvalidArgument("backend: memory of a GPU is asked for, but the client names no GPU (gpu_uuid)");
+    return InvalidArgument("backend: GPU memory is requested, but the client names no GPU (gpu_uuid)");
   if (required && !arguments.failed_backends.empty())
-    return InvalidArgument("failed_backends: is for the backend auto; this spec requires one");
-  if (asked == Backend::kHost || arguments.gpu_uuid.empty()) return Choice{Backend::kHost, ""};
+    return InvalidArgument("failed_backends: is for the backend auto only, and this spec requires a backend");
+  if (requested == Backend::kHost || arguments.gpu_uuid.empty()) return BackendChoice{Backend::kHost, ""};
   if (parts_.devices == nullptr) {
     if (required) {
       return FailedPrecondition(
           "backend: this daemon has no GPU; its log says why. Ask for the backend auto or host, "
           "and copy the tensors yourself");
     }
-    return Choice{Backend::kHost, "this daemon has no GPU; its log says why"};
+    return BackendChoice{Backend::kHost, "this daemon has no GPU; its log says why"};
   }
   if (!required) {
-    const Status fed = parts_.devices->CheckFeeds(arguments.gpu_uuid);
-    if (!fed.ok()) return Choice{Backend::kHost, fed.message()};
+    const Status known = parts_.devices->CheckFeeds(arguments.gpu_uuid);
+    if (!known.ok()) return BackendChoice{Backend::kHost, known.message()};
   }
-  if (asked == Backend::kVmmFd) return Choice{Backend::kVmmFd, ""};
-  if (asked == Backend::kCudaIpc) {
+  if (requested == Backend::kVmmFd) return BackendChoice{Backend::kVmmFd, ""};
+  if (requested == Backend::kCudaIpc) {
     const Status possible = CheckIpc(peer, arguments);
     if (!possible.ok())
       return possible.WithContext("backend: cuda-ipc was required and is not possible; auto falls back");
-    return Choice{Backend::kCudaIpc, ""};
+    return BackendChoice{Backend::kCudaIpc, ""};
   }
   std::string fallback;
   const auto failed = [&](Backend backend) {
@@ -112,11 +113,11 @@ Result<FeedOpener::Choice> FeedOpener::Choose(const Peer& peer, const OpenFeedAr
     }
     return false;
   };
-  if (!failed(Backend::kVmmFd)) return Choice{Backend::kVmmFd, ""};
-  if (failed(Backend::kCudaIpc)) return Choice{Backend::kHost, fallback};
+  if (!failed(Backend::kVmmFd)) return BackendChoice{Backend::kVmmFd, ""};
+  if (failed(Backend::kCudaIpc)) return BackendChoice{Backend::kHost, fallback};
   const Status possible = CheckIpc(peer, arguments);
-  if (possible.ok()) return Choice{Backend::kCudaIpc, fallback};
-  return Choice{Backend::kHost, fallback + "; cuda-ipc: " + possible.message()};
+  if (possible.ok()) return BackendChoice{Backend::kCudaIpc, fallback};
+  return BackendChoice{Backend::kHost, fallback + "; cuda-ipc: " + possible.message()};
 }
 
 Result<std::unique_ptr<Arena>> FeedOpener::MakeArena(const OpenFeedArguments& arguments, Backend backend,
@@ -126,7 +127,7 @@ Result<std::unique_ptr<Arena>> FeedOpener::MakeArena(const OpenFeedArguments& ar
     return parts_.devices->Make(arguments.gpu_uuid, backend, arguments.spec.sharing, layout, slots, owner);
   const bool shared = arguments.spec.sharing != Sharing::kExclusive;
   ASSIGN_OR_RETURN(std::unique_ptr<HostArena> arena,
-                   HostArena::Create(layout, slots, shared, parts_.pool, owner, &parts_.kept));
+                   HostArena::Create(layout, slots, shared, parts_.pool, owner, &parts_.quarantine));
   return std::unique_ptr<Arena>(std::move(arena));
 }
 
@@ -134,9 +135,9 @@ void FeedOpener::AwaitMemory(Backend backend) const {
   const auto deadline = std::chrono::steady_clock::now() + kReclaimWait;
   parts_.feeds.AwaitReclaim(deadline);
   if (backend == Backend::kHost)
-    parts_.kept.AwaitNone(deadline);
+    parts_.quarantine.AwaitNone(deadline);
   else
-    parts_.devices->AwaitLingering(deadline);
+    parts_.devices->AwaitEmptyQuarantine(deadline);
 }
 
 Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner,
@@ -146,9 +147,9 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
   if (dataset->info().remote) RETURN_IF_ERROR(StartThreads(parts_.readers));
   ASSIGN_OR_RETURN(dataset, SelectFields(std::move(dataset), spec.fields, spec.sample_path));
   ASSIGN_OR_RETURN(const Sampler sampler, Sampler::Create(spec, dataset->info().samples));
-  const PixelOpsAt tail = backend == Backend::kHost ? PixelOpsAt::kWorker : PixelOpsAt::kClient;
+  const PixelOpsAt pixel_ops_at = backend == Backend::kHost ? PixelOpsAt::kWorker : PixelOpsAt::kClient;
   ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader,
-                   SampleLoader::Create(std::move(dataset), spec, tail));
+                   SampleLoader::Create(std::move(dataset), spec, pixel_ops_at));
   ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(loader->outputs(), spec.batch_size));
   uint32_t slots = spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride, backend) : spec.slots;
   Result<std::unique_ptr<Arena>> arena = MakeArena(arguments, backend, layout, slots, owner);
@@ -157,9 +158,9 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
     AwaitMemory(backend);
     arena = MakeArena(arguments, backend, layout, slots, owner);
   }
-  // Only now: a trainer that starts again is to have as many slots as before.
+  // Fewer slots are the last resort, so that a restarted trainer gets as many as before.
   if (lacks_memory() && spec.slots == 0 && backend != Backend::kHost) {
-    slots = SlotsFor(parts_.default_slots, layout.slot_stride, Backend::kHost);  // as many as are needed
+    slots = SlotsFor(parts_.default_slots, layout.slot_stride, Backend::kHost);  // the minimum
     arena = MakeArena(arguments, backend, layout, slots, owner);
   }
   if (!arena.ok()) {
@@ -186,14 +187,14 @@ std::shared_ptr<const Session> FeedOpener::Replaced(const Peer& peer,
                                                     const OpenFeedArguments& arguments) const {
   if (arguments.replaces_session == 0 || arguments.spec.sharing == Sharing::kExclusive) return nullptr;
   std::shared_ptr<const Session> named = parts_.sessions.Find(arguments.replaces_session);
-  // With the same user, group and spec, and as long as it takes part, the feed is the one that Open joins.
+  // With the same user, group and spec, and while it is attached, its feed is the one that Open joins.
   const bool is_it = named != nullptr && named->peer == peer && named->state == SessionState::kAttached &&
                      named->feed->spec() == arguments.spec;
   return is_it ? named : nullptr;
 }
 
 Result<bool> FeedOpener::EndsFirst(const Session& replaced, const OpenFeedArguments& arguments) const {
-  // Before a feed has begun, both would count for its group's size, and there is no place to lose.
+  // Before a feed begins, both sessions would count towards its group_size, and there is no position to lose.
   if (replaced.feed->HasBegun() && parts_.feeds.IsShared(*replaced.feed)) return false;
   RETURN_IF_ERROR(StartOf(arguments.cursor, *replaced.feed).status());
   return true;
@@ -207,10 +208,10 @@ Result<OpenFeedOutcome> FeedOpener::Open(const Peer& peer, const OpenFeedArgumen
     ASSIGN_OR_RETURN(const bool ends_first, EndsFirst(*replaced, arguments));
     if (ends_first) return OpenFeedOutcome(ReplacedEndsFirst{});
   }
-  ASSIGN_OR_RETURN(const Choice choice, Choose(peer, arguments));
+  ASSIGN_OR_RETURN(const BackendChoice choice, ChooseBackend(peer, arguments));
   const Result<std::shared_ptr<Session>> session = Join(peer, arguments, choice, std::move(dataset));
   if (!session.ok()) {
-    // What failed may be what the daemon ends for: then the client is to try the next daemon.
+    // If the daemon is stopping for the same reason, the client should try the next daemon.
     RETURN_IF_ERROR(parts_.sessions.CheckOpen());
     return session.status();
   }
@@ -220,9 +221,9 @@ Result<OpenFeedOutcome> FeedOpener::Open(const Peer& peer, const OpenFeedArgumen
 }
 
 Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFeedArguments& arguments,
-                                                  const Choice& choice,
+                                                  const BackendChoice& choice,
                                                   std::shared_ptr<const Dataset> dataset) const {
-  // Before the memory is made, so that nothing can be lent to a process whose end would not be seen.
+  // Opened before the memory is allocated, so that every process that gets memory is watched.
   std::optional<ClientProcess> process;
   if (choice.backend != Backend::kHost) {
     ASSIGN_OR_RETURN(process, ClientProcess::Open(peer.pid));
@@ -241,10 +242,10 @@ Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFe
                               ", and to this client only by " + BackendName(choice.backend) +
                               (choice.fallback.empty() ? "" : " (" + choice.fallback + ")"));
   }
-  Result<const Arena*> part = feed.arena().At(arguments.gpu_uuid);
+  Result<const Arena*> part = feed.arena().PartOn(arguments.gpu_uuid);
   if (part.status().code() == Code::kResourceExhausted) {
     AwaitMemory(feed.arena().backend());
-    part = feed.arena().At(arguments.gpu_uuid);
+    part = feed.arena().PartOn(arguments.gpu_uuid);
   }
   RETURN_IF_ERROR(part.status());
   session->part = *part;

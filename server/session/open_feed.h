@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens feeds for clients, free of gRPC. In: the caller and its checked arguments. Out: a pending session, or
-// what has to happen first.
+// Opens feeds for clients, independent of gRPC. In: the caller and its checked arguments. Out: a pending
+// session, or what the caller has to do first.
 #pragma once
 
 #include <memory>
@@ -19,57 +19,59 @@
 
 namespace pinfeed {
 
-// No feed of the caller's group is there to join: open the dataset of the spec and call Open again with it.
+// There is no feed to join. Open the dataset of the spec and call Open again with it.
 struct DatasetNeeded {};
-// The session that is to be replaced is the only one of its feed, which cannot go back to another position:
-// the client ends that session and opens the feed anew. Nothing has changed.
+// The session to be replaced is the only one of its feed, and a feed cannot change its position. The client
+// ends that session and opens the feed again. Nothing has changed.
 struct ReplacedEndsFirst {};
 using OpenFeedOutcome = std::variant<std::shared_ptr<Session>, DatasetNeeded, ReplacedEndsFirst>;
 
-// Purpose: makes sessions. Borrows: all it is given (outlive it). Threads: any. Errors: OpenFeed's; on one
-// nothing is left behind.
+// Purpose: creates sessions. Borrows: all it is given (outlive it). Threads: any. Errors: those of OpenFeed;
+// nothing is left behind then.
 class FeedOpener {
  public:
   struct Parts {
     MemoryBudget& pool;
-    HostMemoryQuarantine& kept;
+    HostMemoryQuarantine& quarantine;
     WorkerPool& workers;
     WorkerPool& readers;  // started with the first feed of a remote dataset
     FeedTable& feeds;
     SessionTable& sessions;
     uint32_t default_slots;
-    DeviceArenas* devices;  // null: this daemon has no GPU
+    DeviceArenas* devices;  // null: the daemon has no GPU
     Tracer& tracer;
   };
   explicit FeedOpener(const Parts& parts) : parts_(parts) {}
 
-  // Checks the room for one more session, then joins the feed of the caller's group or makes a feed.
-  // `dataset` is that of the spec; null while it is not open. On success the session is pending in the
-  // session table.
+  // Checks the limits for one more session, then joins the feed of the caller's group or creates a feed.
+  // `dataset` is the spec's, or null if it is not open yet. On success the session is pending in the session
+  // table.
   Result<OpenFeedOutcome> Open(const Peer& peer, const OpenFeedArguments& arguments,
                                std::shared_ptr<const Dataset> dataset) const;
 
  private:
-  // Where the batches will lie, and if the client asked for the best: why there and not better.
-  struct Choice {
+  // The backend for the batches. `fallback` says why it is not a better one, if the client requested the
+  // best.
+  struct BackendChoice {
     Backend backend;
     std::string fallback;
   };
   Status CheckRoom(const Peer& peer, const OpenFeedArguments& arguments, bool replaces) const;
-  // Whether `replaced` has to end before its successor opens: its feed is at work for no other session, and
-  // would not begin anew at another position. An error says why the position is none.
+  // Whether `replaced` has to end before its successor opens, because no other session uses its feed. Returns
+  // an error if the cursor is not valid for the feed.
   Result<bool> EndsFirst(const Session& replaced, const OpenFeedArguments& arguments) const;
-  // A session on the feed for these arguments, not admitted yet; null when the feed needs a dataset.
+  // Creates a session that is not admitted yet. Returns null if the feed needs a dataset.
   Result<std::shared_ptr<Session>> Join(const Peer& peer, const OpenFeedArguments& arguments,
-                                        const Choice& choice, std::shared_ptr<const Dataset> dataset) const;
-  // The session that `replaces_session` names: null unless it is attached, belongs to the same process, and
-  // is of the very feed that is asked for.
+                                        const BackendChoice& choice,
+                                        std::shared_ptr<const Dataset> dataset) const;
+  // Returns the session that `replaces_session` names. Null unless it is attached, and belongs to the same
+  // process and to the requested feed.
   std::shared_ptr<const Session> Replaced(const Peer& peer, const OpenFeedArguments& arguments) const;
-  Result<Choice> Choose(const Peer& peer, const OpenFeedArguments& arguments) const;
+  Result<BackendChoice> ChooseBackend(const Peer& peer, const OpenFeedArguments& arguments) const;
   Status CheckIpc(const Peer& peer, const OpenFeedArguments& arguments) const;
   Result<std::unique_ptr<Feed>> MakeFeed(uint64_t feed_id, uid_t owner, const OpenFeedArguments& arguments,
                                          Backend backend, std::shared_ptr<const Dataset> dataset) const;
-  // For memory of that backend that feeds which just ended had, a little while.
+  // Waits briefly for the memory of feeds that have just ended.
   void AwaitMemory(Backend backend) const;
   Result<std::unique_ptr<Arena>> MakeArena(const OpenFeedArguments& arguments, Backend backend,
                                            const BatchLayout& layout, uint32_t slots, uid_t owner) const;
@@ -77,7 +79,7 @@ class FeedOpener {
   const Parts parts_;
 };
 
-// Where the session's first batch will be read from.
+// The cursor of the session's first batch.
 Cursor StartCursor(const Session& session);
 
 }  // namespace pinfeed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client process and its part in a feed.
+// A session: one client process that uses a feed.
 #pragma once
 
 #include <atomic>
@@ -22,24 +22,25 @@ namespace pinfeed {
 class FeedTable;
 
 enum class SessionState : uint8_t {
-  kPending,   // opened; its lifeline is awaited
+  kPending,   // opened; its lifeline is not connected yet
   kAttached,  // served
-  kOrphaned,  // its lifeline hung up, its process lives: nothing more is published, its memory stays charged
-  kEvicted,   // nothing more is published; its group waits for batches that it still holds
-  kLeft,      // the same, at its client's wish
+  kOrphaned,  // its lifeline hung up but its process lives: it gets no batches, and its memory stays charged
+  kEvicted,   // it gets no batches; its group waits for those that it still holds
+  kLeft,      // the same, at its client's request
 };
 const char* SessionStateName(SessionState state);
 
-// Purpose: one participant of a feed, from FeedTable::Join until its memory may go. Owns: its control pages
-// and a share of the feed. Borrows: the feed table, which outlives it. Threads: `state` from any thread;
-// `taking_part` is guarded by the feed table's lock, the base class by the feed's; `mapped` is written by
-// the session loop; the rest is constant once the session is in the session table. Invariants: 1. the feed
-// and its memory live until the last session is destroyed; 2. a member of the feed exactly while kAttached.
+// Purpose: one participant of a feed, from FeedTable::Join until its memory may be freed. Owns: its control
+// pages, and the feed together with other sessions. Borrows: the feed table, which outlives it.
+// Threads: `state` from any thread; `taking_part` is guarded by the feed table's lock, the base class by the
+// feed's; `mapped` is written by the session loop; the rest is constant once the session is in the session
+// table. Invariants: 1. the feed and its memory live until the last session is destroyed; 2. it is a member
+// of the feed exactly while kAttached.
 struct Session : Participant {
   Session(FeedTable& feed_table, std::shared_ptr<Feed> joined) : table(feed_table), feed(std::move(joined)) {}
   ~Session();
 
-  // What its client maps: the feed's memory, or the part of it on the client's GPU.
+  // The arena that its client maps: the feed's, or the part on the client's GPU.
   const Arena& arena() const { return part != nullptr ? *part : feed->arena(); }
   bool is_shared() const { return feed->spec().sharing != Sharing::kExclusive; }
 
@@ -50,22 +51,22 @@ struct Session : Participant {
   std::string client_name;
   const Token token = NewToken();
   const std::chrono::steady_clock::time_point opened = std::chrono::steady_clock::now();
-  const Arena* part = nullptr;           // of the feed's memory
-  std::optional<ClientProcess> process;  // may have device memory mapped
-  std::string fallback;                  // why its backend is no better one, if a better one was asked for
-  std::string trace_id;                  // of the call that opened it; empty: none
+  const Arena* part = nullptr;           // the part of the feed's arena; null: all of it
+  std::optional<ClientProcess> process;  // set if it may have device memory mapped
+  std::string fallback;                  // why its backend is not a better one that was requested
+  std::string trace_id;                  // the trace id of the call that opened it; empty: none
   std::atomic<SessionState> state{SessionState::kPending};
   bool mapped = false;      // its client may have the memory mapped
-  bool taking_part = true;  // counts as a user of its feed and group
+  bool taking_part = true;  // it has not departed from its feed and group
 };
 
-// Nothing is published to it any more, and the daemon's end does not wait for it.
+// Whether it gets no more batches, so that a stopping daemon does not wait for it.
 bool HasLeft(const Session& session);
-// It takes no part any more, and may still hold batches of its group.
+// Whether it has departed and may still hold batches of its group.
 bool MayHold(const Session& session);
-// "session 3 (pid 12, uid 1000, 'train.py')", for the log.
+// Returns "session 3 (pid 12, uid 1000, 'train.py')" for the log.
 std::string Describe(const Session& session);
-// For log lines about the session.
+// The context of log lines about the session.
 LogContext ContextOf(const Session& session);
 
 }  // namespace pinfeed

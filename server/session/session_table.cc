@@ -14,10 +14,10 @@
 namespace pinfeed {
 namespace {
 
-// Of each kind: a client may open and end sessions as fast as it can.
+// The limit for each kind of line, since a client may open and end sessions very fast.
 constexpr uint32_t kLinesASecond = 200;
 
-// What a client says about its waiting, held within the time there was.
+// The waiting that a client reports, limited to the session's age.
 double WaitSeconds(const ControlPages::ClientStats& stats, std::chrono::nanoseconds age) {
   const auto most = static_cast<uint64_t>(age.count());
   const auto now = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
@@ -58,7 +58,8 @@ size_t SessionTable::CountLocked(std::optional<uid_t> user) const {
   for (const auto& [id, session] : sessions_) {
     if (user && session->peer.uid != *user) continue;
     ++all;
-    // The client of a feed of its own has no reason to leave: its memory lives on, and is a feed that counts.
+    // On an exclusive feed, a session that left counts: its client had no need to leave, and its memory
+    // stays.
     if (session->is_shared() && session->state == SessionState::kLeft) ++left;
   }
   return std::max(all - left, all / 2);
@@ -73,19 +74,19 @@ Status SessionTable::CheckRoomLocked(uid_t user, bool replaces) const {
         " sessions are open, which is max_sessions; close one (`pinfeed status` lists them), "
         "or have the operator raise max_sessions");
   }
-  if (const size_t has = CountLocked(user); has >= max_of_user_ + leaving) {
+  if (const size_t has = CountLocked(user); has >= max_per_user_ + leaving) {
     return ResourceExhausted(
         "user_sessions: user " + std::to_string(user) + " has " + std::to_string(has) +
-        " sessions, and a user may have " + std::to_string(max_of_user_) +
+        " sessions, and a user may have " + std::to_string(max_per_user_) +
         "; close one (`pinfeed status` lists them), or have the operator raise user_sessions");
   }
   return OkStatus();
 }
 
 Status SessionTable::CheckRoom(uid_t user, uint32_t group_size, bool replaces) const {
-  if (group_size > max_of_user_) {
+  if (group_size > max_per_user_) {
     return InvalidArgument("group_size: the feed would wait for " + std::to_string(group_size) +
-                           " sessions of one user, who may have " + std::to_string(max_of_user_) +
+                           " sessions of one user, who may have " + std::to_string(max_per_user_) +
                            " (user_sessions)");
   }
   if (const uint32_t most = limit(); group_size > most) {
@@ -139,7 +140,7 @@ Result<std::shared_ptr<Session>> SessionTable::FindPending(const uint8_t (&token
                                                            const Peer& peer) const {
   const MutexLock lock(mutex_);
   std::shared_ptr<Session> found;
-  for (const auto& [id, session] : sessions_) {  // all of them, whatever matches: the time tells nothing
+  for (const auto& [id, session] : sessions_) {  // no early exit, so that the time reveals nothing
     const bool equal = TokensEqual(session->token, token);
     if (equal && session->state == SessionState::kPending && session->peer == peer) found = session;
   }
@@ -171,7 +172,7 @@ SessionTable::Departed SessionTable::Depart(const std::shared_ptr<Session>& sess
   }
   if (reason == DepartureReason::kEvicted && attached) {
     const size_t kept = session->table.Depart(*session, departure);
-    if (kept > 0 && session->is_shared()) {  // a feed of its own ends, and leaves its memory to the client
+    if (kept > 0 && session->is_shared()) {  // an exclusive feed ends, and its client keeps the memory
       session->state = SessionState::kEvicted;
       spdlog::info(
           "{}: {}; batches of its group that it holds until it releases them or its process ends: {}",
@@ -241,7 +242,7 @@ FallbackCounts SessionTable::fallbacks() const {
 }
 
 void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {
-  std::map<uint64_t, FeedReport*> reports;  // by the feed's id
+  std::map<uint64_t, FeedReport*> reports;  // by feed id
   for (FeedReport& report : feeds) reports.emplace(report.feed.id, &report);
   for (const std::shared_ptr<Session>& session : All()) {
     const auto feed = reports.find(session->feed->id());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of all sessions. In: sessions that are admitted, attach and depart. Out: limits, states, views
-// for status.
+// The table of all sessions. In: sessions that are admitted, attach and depart. Out: their states, checks of
+// limits, and views for status.
 #pragma once
 
 #include <sys/types.h>
@@ -24,60 +24,61 @@
 namespace pinfeed {
 
 // Purpose: holds every session from Admit until it has ended, and enforces the limits on their number. Owns:
-// a share of the sessions. Threads: Admit, Close and the views from any thread; Attach and Depart from the
-// session loop, or when it has stopped. None blocks. Errors: Admit and Attach say why not. Invariant:
-// `on_left` is called whenever AllLeft may have become true.
+// the sessions, together with other threads. Threads: Admit, Close and the views from any thread; Attach and
+// Depart from the session loop, or after it has stopped. None blocks. Errors: those of Admit and Attach.
+// Invariant: `on_left` is called whenever AllLeft may have become true.
 class SessionTable {
  public:
-  // `max_of_user`: of `max_sessions`, those that one user may have.
-  SessionTable(uint32_t max_sessions, uint32_t max_of_user, std::function<void()> on_left)
-      : max_sessions_(max_sessions), max_of_user_(max_of_user), on_left_(std::move(on_left)) {}
+  // `max_per_user` limits the sessions of one user, `max_sessions` those of all users.
+  SessionTable(uint32_t max_sessions, uint32_t max_per_user, std::function<void()> on_left)
+      : max_sessions_(max_sessions), max_per_user_(max_per_user), on_left_(std::move(on_left)) {}
   SessionTable(const SessionTable&) = delete;
   SessionTable& operator=(const SessionTable&) = delete;
 
-  // kResourceExhausted when the table is full or the user has all it may have; kUnavailable when the table is
-  // closed; kInvalidArgument for a group that could never be complete. `replaces`: a session of that user is
-  // about to end for the new one, and does not count.
+  // kResourceExhausted if the table is full or the user has reached the limit; kUnavailable if the table is
+  // closed; kInvalidArgument for a group that could never be complete. With `replaces`, a session of that
+  // user is about to end in favour of the new one and does not count.
   Status CheckRoom(uid_t user, uint32_t group_size, bool replaces) const PF_EXCLUDES(mutex_);
-  // Enters a session, gives it its id, and checks the limits once more.
+  // Adds a session, assigns its id, and checks the limits again.
   Status Admit(const std::shared_ptr<Session>& session, bool replaces) PF_EXCLUDES(mutex_);
-  // Open sessions stay.
+  // Open sessions are kept.
   void SetLimit(uint32_t max_sessions) { max_sessions_.store(max_sessions, std::memory_order_relaxed); }
   uint32_t limit() const { return max_sessions_.load(std::memory_order_relaxed); }
-  uint32_t max_of_user() const { return std::min(max_of_user_, limit()); }
-  // Admits no further session.
+  uint32_t max_per_user() const { return std::min(max_per_user_, limit()); }
+  // Admits no more sessions.
   void Close() PF_EXCLUDES(mutex_);
-  // OK, or kUnavailable once the table is closed.
+  // kUnavailable once the table is closed.
   Status CheckOpen() const PF_EXCLUDES(mutex_);
 
-  // The pending session that `token` opens for this very process. kUnauthenticated when there is none.
+  // Returns the pending session that this process opened and `token` belongs to. kUnauthenticated if there is
+  // none.
   Result<std::shared_ptr<Session>> FindPending(const uint8_t (&token)[kTokenBytes], const Peer& peer) const
       PF_EXCLUDES(mutex_);
-  // kPending -> kAttached: the feed publishes to it from now on. On an error the session stays pending.
+  // kPending -> kAttached: the feed publishes to it from now on. After an error the session stays pending.
   static Status Attach(Session& session);
 
   struct Departed {
-    bool ended = false;  // it is not in the table any more
+    bool ended = false;  // it was removed from the table
     size_t kept = 0;     // batches that its client keeps, if it has not ended
   };
-  // Ends a session, or only its part in the feed while its client may still use its memory:
+  // Ends a session. While its client may still use its memory, only removes it from its feed:
   //   kHungUp, attached           -> kOrphaned, until its process ends
   //   kLeft, attached             -> kLeft, until its client says bye
-  //   kEvicted, attached, holding batches of its group -> kEvicted, until its client has done with them
+  //   kEvicted, attached, holding batches of its group -> kEvicted, until its client has released them
   //   kHungUp or kLeft otherwise  -> nothing changes
-  //   anything else               -> it has ended
-  // Before the client can see that it has left or is evicted, the name of a group that it was the last member
-  // of is free. A session that has ended may be passed again.
+  //   anything else               -> it ends
+  // If it was the last member of a group, the group's name is free before the client can notice. A session
+  // that has ended may be passed again.
   Departed Depart(const std::shared_ptr<Session>& session, const Departure& departure) PF_EXCLUDES(mutex_);
 
   std::vector<std::shared_ptr<Session>> All() const PF_EXCLUDES(mutex_);
-  // Null when there is none.
+  // Returns null if there is none.
   std::shared_ptr<Session> Find(uint64_t id) const PF_EXCLUDES(mutex_);
-  // Whether every client has left: the daemon waits for no session that is orphaned, evicted or left.
+  // Whether every client has left. Sessions that are orphaned, evicted or left do not count.
   bool AllLeft() const PF_EXCLUDES(mutex_);
   uint64_t opened() const PF_EXCLUDES(mutex_);
   uint64_t closed() const PF_EXCLUDES(mutex_);
-  // The number of sessions of each user that has some.
+  // The number of sessions per user, for users with any.
   std::map<uid_t, uint32_t> by_user() const PF_EXCLUDES(mutex_);
   // The number of sessions with a fallback.
   FallbackCounts fallbacks() const PF_EXCLUDES(mutex_);
@@ -85,15 +86,15 @@ class SessionTable {
   void AddTo(std::vector<FeedReport>& feeds) const PF_EXCLUDES(mutex_);
 
  private:
-  // Sessions, of that user or all, as the limits count them: without those of groups that their clients have
-  // left with batches in hand, as long as these are not more than the others.
+  // The number of sessions, of that user or of all, that counts towards the limits. Sessions of groups that
+  // left while they held batches do not count, up to the number of the others.
   size_t CountLocked(std::optional<uid_t> user) const PF_REQUIRES(mutex_);
   Status CheckRoomLocked(uid_t user, bool replaces) const PF_REQUIRES(mutex_);
   Status CheckOpenLocked() const PF_REQUIRES(mutex_);
   bool AllLeftLocked() const PF_REQUIRES(mutex_);
 
   std::atomic<uint32_t> max_sessions_;
-  const uint32_t max_of_user_;
+  const uint32_t max_per_user_;
   const std::function<void()> on_left_;
   mutable Mutex mutex_;
   uint64_t next_id_ PF_GUARDED_BY(mutex_) = 1;
@@ -101,7 +102,7 @@ class SessionTable {
   bool closed_ PF_GUARDED_BY(mutex_) = false;
   FallbackCounts fallbacks_ PF_GUARDED_BY(mutex_);
   std::map<uint64_t, std::shared_ptr<Session>> sessions_ PF_GUARDED_BY(mutex_);
-  std::map<uid_t, uint32_t> users_ PF_GUARDED_BY(mutex_);  // sessions of each
+  std::map<uid_t, uint32_t> users_ PF_GUARDED_BY(mutex_);  // sessions per user
 };
 
 }  // namespace pinfeed

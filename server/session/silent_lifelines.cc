@@ -10,16 +10,16 @@ std::optional<uint64_t> SilentLifelines::Add(uid_t uid, uint64_t id) {
   auto from = users_.end();
   if (own->second.size() >= max_per_user_) {
     from = own;
-  } else if (size_ >= most_) {
+  } else if (size_ >= max_total_) {
     from = std::max_element(users_.begin(), users_.end(),
                             [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
   }
   own->second.insert(id);
   ++size_;
   if (from == users_.end()) return std::nullopt;
-  const uint64_t goes = *from->second.begin();
-  Remove(from->first, goes);
-  return goes;
+  const uint64_t evicted = *from->second.begin();
+  Remove(from->first, evicted);
+  return evicted;
 }
 
 void SilentLifelines::Remove(uid_t uid, uint64_t id) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lifelines that have not said hello: anybody who is served can make them, and each costs a descriptor. In:
-// connections as they come. Out: which of them has to go.
+// Limits connections that have not sent a hello, since any served user can open them and each takes a
+// descriptor. In: new connections. Out: which one to close.
 #pragma once
 
 #include <sys/types.h>
@@ -13,24 +13,25 @@
 
 namespace pinfeed {
 
-// Purpose: bounds silent connections, of one user and of all. Threads: one. Errors: none. Invariants: 1. who
-// goes is the oldest of the user that has the most, so that a user's flood takes nothing from another; 2. a
-// new connection is never the one that goes: who says hello at once is heard.
+// Purpose: limits silent connections, per user and in total. Threads: one. Errors: none. Invariants: 1. at
+// the total limit, the oldest connection of the user with the most is closed, so that a flood harms only its
+// own user; 2. a new connection is never closed, so that a client that sends its hello at once is served.
 class SilentLifelines {
  public:
-  SilentLifelines(size_t max_per_user, size_t most) : max_per_user_(max_per_user), most_(most) {}
+  SilentLifelines(size_t max_per_user, size_t max_total)
+      : max_per_user_(max_per_user), max_total_(max_total) {}
 
-  // `id` is larger than all before it. What is returned is out already.
+  // Returns the connection to close, which is removed already. Precondition: `id` is larger than all before.
   std::optional<uint64_t> Add(uid_t uid, uint64_t id);
-  // It said hello or is gone; nothing when it is out already.
+  // Call when the connection has sent its hello or is closed. Does nothing if it was removed already.
   void Remove(uid_t uid, uint64_t id);
   size_t size() const { return size_; }
 
  private:
   const size_t max_per_user_;
-  const size_t most_;
+  const size_t max_total_;
   size_t size_ = 0;
-  std::map<uid_t, std::set<uint64_t>> users_;  // that have some
+  std::map<uid_t, std::set<uint64_t>> users_;  // users with silent connections
 };
 
 }  // namespace pinfeed

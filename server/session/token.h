@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Secrets and random numbers from the kernel.
+// Session tokens and random numbers from the kernel.
 #pragma once
 
 #include <array>
@@ -9,13 +9,13 @@
 
 namespace pinfeed {
 
-// The password of one session's lifeline. Never logged.
+// The secret that opens one session's lifeline. Never logged.
 using Token = std::array<uint8_t, kTokenBytes>;
 
 Token NewToken();
 uint64_t RandomUint64();
 
-// Takes the same time wherever the two differ.
+// Compares in constant time.
 bool TokensEqual(const Token& a, const uint8_t (&b)[kTokenBytes]);
 
 }  // namespace pinfeed

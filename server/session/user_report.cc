@@ -11,7 +11,7 @@ void FillUsers(const MemoryBudget& pool, const HostMemoryQuarantine& kept, const
   std::map<uid_t, UserSnapshot> users;
   for (const auto& [uid, count] : sessions.by_user()) users[uid].sessions = count;
   for (const auto& [uid, bytes] : pool.used_by_user()) users[uid].pool_bytes = bytes;
-  snapshot.user_limits.sessions = sessions.max_of_user();
+  snapshot.user_limits.sessions = sessions.max_per_user();
   snapshot.user_limits.pool_bytes = pool.max_per_user();
   if (devices != nullptr) {
     for (const auto& [uid, bytes] : devices->UsedByUser()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each user has of what is limited.
+// Reports the limited resources that each user has.
 #pragma once
 
 #include "server/memory/device_arenas.h"

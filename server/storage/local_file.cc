@@ -19,9 +19,9 @@
 namespace pinfeed {
 namespace {
 
-// The kernel gives EAGAIN when a rename raced with a ".." in a link and leaves trying again to us.
+// The kernel returns EAGAIN if a rename raced with a ".." in a link; the caller has to try again.
 constexpr int kOpenAttempts = 64;
-// read(2) transfers no more than this at once.
+// The maximum that one read(2) transfers.
 constexpr size_t kMaxReadBytes = 0x7ffff000;
 
 // `path` without empty and "." components; "/" for the root of the file system.
@@ -42,13 +42,13 @@ Result<std::string> Normalise(std::string_view path, std::string_view what) {
   return out.empty() ? std::string("/") : out;
 }
 
-// Without links; empty where that cannot be told.
+// The path without links; empty if it cannot be determined.
 std::string Canonical(const std::string& path) {
   const std::unique_ptr<char, decltype(&std::free)> resolved(::realpath(path.c_str(), nullptr), &std::free);
   return resolved != nullptr ? std::string(resolved.get()) : std::string();
 }
 
-// By text: "/data" holds "/data" and "/data/x", not "/database".
+// Textually: "/data" contains "/data" and "/data/x", but not "/database".
 bool Holds(std::string_view root, std::string_view path) {
   if (root == "/") return true;
   return path.starts_with(root) && (path.size() == root.size() || path[root.size()] == '/');
@@ -87,7 +87,7 @@ Status LocalFile::ReadAt(uint64_t offset, std::span<std::byte> out) const {
   uint64_t end = 0;
   if (!CheckedAdd(offset, out.size(), &end) ||
       end > static_cast<uint64_t>(std::numeric_limits<off_t>::max())) {
-    return DataLoss(ReadText(offset, out.size()) + ": behind the largest offset of a file");
+    return DataLoss(ReadText(offset, out.size()) + ": it is beyond the largest offset of a file");
   }
   size_t done = 0;
   while (done < out.size()) {
@@ -114,11 +114,11 @@ Result<LocalPath> LocalPath::Resolve(std::string_view path, const std::vector<st
     if (Holds(root, clean) && root.size() > best.size()) best = std::move(root);
   }
   if (best.empty()) {
-    return PermissionDenied("dataset path " + QuotePath(clean) + " lies below none of the allowed roots (" +
+    return PermissionDenied("dataset path " + QuotePath(clean) + " is below none of the allowed roots (" +
                             (listed.empty() ? "there are none" : listed) +
                             "); move it below one, or allow its folder");
   }
-  // The root is the operator's word, so links in it are followed.
+  // The operator chose the root, so links in its own path are followed.
   UniqueFd fd(::open(best.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return ErrnoStatus("open allowed root " + QuotePath(best), errno);
   std::string relative = clean.substr(best == "/" ? 1 : std::min(best.size() + 1, clean.size()));
@@ -133,8 +133,8 @@ Result<UniqueFd> LocalPath::Open(std::string_view below, uint64_t flags) const {
   UniqueFd fd = OpenBeneath(relative, flags, &error_number);
   if (fd) return fd;
   if (error_number == EXDEV) {
-    // Absolute links, which the kernel takes for leaving. Where they lead to the root again, we ask for that
-    // place: it is the kernel, as ever, that says whether it is below.
+    // The kernel rejects absolute links. If one leads back below the root, its target is opened relative to
+    // the root, so the kernel still checks it.
     const std::string root = Canonical(root_path_);
     const std::string target = Canonical(FullPath(below));
     if (!root.empty() && !target.empty() && Holds(root, target)) {
@@ -162,7 +162,7 @@ UniqueFd LocalPath::OpenBeneath(const std::string& relative, uint64_t flags, int
 }
 
 Result<std::unique_ptr<const RandomAccessFile>> LocalPath::OpenFile(std::string_view below) const {
-  // O_NONBLOCK: opening a FIFO for reading waits for its writer otherwise. Regular files ignore it.
+  // Without O_NONBLOCK, opening a FIFO would wait for a writer. Regular files ignore the flag.
   Result<UniqueFd> opened = Open(below, O_RDONLY | O_NONBLOCK | O_NOCTTY);
   const auto refuse = [&](std::string_view kind) {
     return InvalidArgument("open " + QuotePath(FullPath(below)) + ": it is " + std::string(kind) +

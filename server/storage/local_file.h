@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door to the disk. In: a path that a user named and the roots the operator allows. Out: open files and
-// directories that are certain to lie below one of these roots, whatever links, renames or ".." try: the
-// kernel checks each component (openat2(2), RESOLVE_BENEATH).
+// Access to the local file system. In: a path from a user, and the allowed roots. Out: open files and
+// directories below one of these roots. No link, rename or ".." can escape it, since the kernel checks each
+// component (openat2(2), RESOLVE_BENEATH).
 #pragma once
 
 #include <cstddef>
@@ -31,26 +31,26 @@ class LocalFile final : public RandomAccessFile {
 };
 
 // Purpose: a path below an allowed root. Owns: a descriptor of the root.
-// Invariant: nothing is ever opened but through openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS) on the root.
+// Invariant: everything is opened by openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS) on the root.
 // A symbolic link may lead anywhere below the root.
 class LocalPath final : public Location {
  public:
-  // Chooses the longest of `allowed_roots` that holds `path`, by text, and opens it (a root may be a link
-  // itself). kInvalidArgument: `path` is empty, relative, or has a ".." or NUL. kPermissionDenied: no root
-  // holds it. The path itself need not exist.
+  // Chooses the longest of `allowed_roots` that textually contains `path`, and opens that root, which may be
+  // a link. The path need not exist. kInvalidArgument if `path` is empty, relative, or has a ".." or NUL.
+  // kPermissionDenied if no root contains it.
   static Result<LocalPath> Resolve(std::string_view path, const std::vector<std::string>& allowed_roots);
 
   const std::string& path() const override { return path_; }  // without "." and doubled slashes
   Result<std::unique_ptr<const RandomAccessFile>> OpenFile(std::string_view below) const override;
-  // In the order of the file system. kPermissionDenied names a link that leaves the root.
+  // Lists in the order of the file system. kPermissionDenied names a link that leaves the root.
   Result<NodeId> List(std::string_view below, const Visit& visit) const override;
   Result<NodeKind> Kind(std::string_view below) const override;
-  // Looks at nothing outside the root; links are followed as far as they stay below it.
+  // Follows links within the root only.
   Result<uint64_t> Stamp() const override;
   Result<std::shared_ptr<const Location>> Parent() const override;
 
   Result<UniqueFd> OpenDirectory(std::string_view below) const;
-  Result<UniqueFd> OpenNode(std::string_view below) const;  // whatever it is, to be looked at (O_PATH)
+  Result<UniqueFd> OpenNode(std::string_view below) const;  // of any kind, for inspection only (O_PATH)
 
  private:
   LocalPath(UniqueFd root, std::string root_path, std::string path, std::string relative)
@@ -59,7 +59,7 @@ class LocalPath final : public Location {
         path_(std::move(path)),
         relative_(std::move(relative)) {}
   Result<UniqueFd> Open(std::string_view below, uint64_t flags) const;
-  // None, and why, when `relative` cannot be opened below the root.
+  // Returns an empty handle and sets `error_number` if `relative` cannot be opened below the root.
   UniqueFd OpenBeneath(const std::string& relative, uint64_t flags, int* error_number) const;
 
   UniqueFd root_;

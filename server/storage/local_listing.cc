@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies in a local directory: LocalPath's List and Stamp.
+// Lists local directories: LocalPath's List and Stamp.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,8 +13,8 @@
 namespace pinfeed {
 namespace {
 
-// Directories with more entries than this are stamped by themselves alone: adding and removing entries still
-// shows.
+// The stamp of a directory with more entries than this covers only the directory itself, which still detects
+// added and removed entries.
 constexpr size_t kMaxStampedEntries = 4096;
 constexpr uint64_t kStart = 0xcbf29ce484222325ULL;
 
@@ -31,8 +31,8 @@ Result<NodeId> IdOf(const UniqueFd& directory) {
   return NodeId{info.st_dev, info.st_ino};
 }
 
-// Links, and every entry on file systems that do not tell its type, cost an open; others are taken at the
-// directory's word, which is enough because each later open checks again.
+// Opens links, and entries whose type the file system does not report. For other entries, uses the type in
+// the directory, which is sufficient because each later open checks again.
 Result<EntryKind> KindOf(const LocalPath& base, std::string_view below, const dirent& entry) {
   switch (entry.d_type) {
     case DT_REG:
@@ -61,7 +61,7 @@ Result<EntryKind> KindOf(const LocalPath& base, std::string_view below, const di
   return EntryKind::kOther;
 }
 
-void Mix(uint64_t value, uint64_t& hash) {  // FNV-1a over 64-bit words: tells stamps apart, nothing more
+void Mix(uint64_t value, uint64_t& hash) {  // FNV-1a over 64-bit words; only distinguishes stamps
   hash = (hash ^ value) * 0x100000001b3ULL;
 }
 
@@ -75,8 +75,8 @@ void MixStat(const struct stat& info, uint64_t& hash) {
   }
 }
 
-// What a link leads to, as it is followed when the dataset is read. One that leads nowhere, or out of the
-// roots, is no file of the dataset's.
+// The target of a link, followed as for reading the dataset. A link that is dangling or leaves the root is
+// not a file of the dataset.
 void MixTarget(const LocalPath& base, std::string_view link, uint64_t& hash) {
   struct stat target {};
   const Result<UniqueFd> node = base.OpenNode(link);
@@ -129,7 +129,7 @@ Result<uint64_t> LocalPath::Stamp() const {
     uint64_t one = kStart;
     MixStat(below, one);
     if (S_ISLNK(below.st_mode)) MixTarget(*this, name, one);
-    entries += one;  // readdir has no order
+    entries += one;  // a sum, since readdir has no order
   }
   Mix(entries, hash);
   return hash;

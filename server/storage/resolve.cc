@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The storages, by what a user writes to name a place in them.
+// Chooses the storage by the form of a user's path or URI.
 #include <memory>
 #include <string>
 #include <string_view>

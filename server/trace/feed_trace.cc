@@ -109,7 +109,7 @@ void FeedTrace::Publishing(ClientTrace& client, const ControlPages& pages, const
   Record(span);
 }
 
-void FeedTrace::LookAt(ClientTrace& client, const ControlPages& pages) {
+void FeedTrace::Observe(ClientTrace& client, const ControlPages& pages) {
   if (!On()) return;
   SyncClient(client, pages);
   Observe(client, pages, TraceClockNs());

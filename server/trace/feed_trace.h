@@ -66,7 +66,7 @@ class FeedTrace {
   // Before the batch is published to that session.
   void Publishing(ClientTrace& client, const ControlPages& pages, const BatchDescriptor& batch,
                   uint64_t now_ns);
-  void LookAt(ClientTrace& client, const ControlPages& pages);
+  void Observe(ClientTrace& client, const ControlPages& pages);
   // Records the spans that are still open. The last call of a recording.
   void Finish(ClientTrace& client, const ControlPages& pages);
   void FinishSlots();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a crop finds outside an image.
+// How to extend an image beyond its border.
 #pragma once
 
 #include <array>
@@ -10,17 +10,17 @@ namespace pinfeed {
 enum class BorderMode {
   kConstant,
   kEdge,       // the nearest pixel of the image
-  kReflect,    // the image mirrored at its outermost pixels, which are not repeated
-  kSymmetric,  // the same, and they are repeated
+  kReflect,    // mirrored at the outermost pixels, which are not repeated
+  kSymmetric,  // mirrored at the border, so that the outermost pixels are repeated
 };
 
 struct Border {
   BorderMode mode = BorderMode::kConstant;
-  std::array<uint8_t, 3> fill{};  // RGB, of kConstant
+  std::array<uint8_t, 3> fill{};  // RGB, for kConstant
   bool operator==(const Border&) const = default;
 };
 
-// Of `size` pixels along one side, the one that lies at `position`, as numpy.pad puts them; -1: none, with
+// Returns the index of the pixel at `position` along a side of `size` pixels, as numpy.pad extends it. -1 for
 // kConstant outside the image. Precondition: size > 0.
 inline int32_t PixelAt(int32_t position, int32_t size, BorderMode mode) {
   if (position >= 0 && position < size) return position;
@@ -32,7 +32,7 @@ inline int32_t PixelAt(int32_t position, int32_t size, BorderMode mode) {
     default:
       break;
   }
-  // Both repeat: forth and back through the pixels.
+  // Both modes are periodic: forwards and backwards through the pixels.
   const int32_t repeated = mode == BorderMode::kSymmetric ? 1 : 0;
   const int32_t period = 2 * (size - 1 + repeated);
   if (period == 0) return 0;

@@ -8,7 +8,7 @@
 namespace pinfeed {
 namespace {
 
-// A geometry step along one side: `length` pixels from `start` on, of `input`, become `output` pixels.
+// A geometry step along one axis: `length` of `input` pixels, from `start` on, become `output` pixels.
 struct AxisStep {
   int32_t input = 0;
   int32_t start = 0;
@@ -25,9 +25,9 @@ int32_t Nearest(int32_t position, int32_t length, int32_t output) {
   return std::min(static_cast<int32_t>(std::floor(static_cast<float>(position) * scale)), length - 1);
 }
 
-// Where the step takes a pixel of its output from; -1: from nowhere.
+// The input position of an output pixel of the step; -1: padding.
 int32_t SourceOf(int32_t position, const AxisStep& step) {
-  // Nearest resampling is not symmetric: it has to see the pixels in the transforms' own order.
+  // Nearest resampling is not symmetric, so it must see the pixels in the order of the transforms.
   const int32_t in_crop =
       step.mirrored ? step.length - 1 - Nearest(step.output - 1 - position, step.length, step.output)
                     : Nearest(position, step.length, step.output);
@@ -41,7 +41,7 @@ AxisStep Vertical(const GeometryStep& step, int32_t input) {
   return {input, step.crop.y, step.crop.height, step.height, step.resampling.upside_down, step.border.mode};
 }
 
-// For each output position of the plan along one side, the position in the source.
+// The source position for each output position of the plan along one axis.
 template <typename AxisOf>
 void TraceBack(const GeometryPlan& plan, int32_t size, AxisOf axis_of, std::vector<int32_t>& positions) {
   positions.resize(static_cast<size_t>(axis_of(plan.steps.back(), 0).output));
@@ -53,7 +53,7 @@ void TraceBack(const GeometryPlan& plan, int32_t size, AxisOf axis_of, std::vect
   }
 }
 
-// Whether the columns are neighbours, so that a row can be copied whole.
+// Whether the columns are consecutive, so that a row can be copied at once.
 bool IsRun(std::span<const int32_t> columns) {
   for (size_t x = 0; x < columns.size(); ++x) {
     if (columns[x] < 0 || columns[x] != columns[0] + static_cast<int32_t>(x)) return false;
@@ -61,7 +61,7 @@ bool IsRun(std::span<const int32_t> columns) {
   return true;
 }
 
-// kBytes 0: pixels of `pixel_bytes`, else of kBytes.
+// Pixels have kBytes bytes, or `pixel_bytes` if kBytes is 0.
 template <size_t kBytes>
 void GatherRow(const std::byte* row, std::span<const int32_t> columns, size_t pixel_bytes, std::byte* out) {
   const size_t bytes = kBytes != 0 ? kBytes : pixel_bytes;

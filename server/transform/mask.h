@@ -15,18 +15,18 @@ namespace pinfeed {
 
 // Purpose: working memory of TransformMask. Threads: one at a time.
 struct MaskScratch {
-  std::vector<int32_t> columns;  // for each column of the output, that of the source; -1: added by padding
-  std::vector<int32_t> rows;     // the same for each row
+  std::vector<int32_t> columns;  // the source column of each output column; -1: padding
+  std::vector<int32_t> rows;     // the source row of each output row
 };
 
-// Whether the plan leaves an image of `size` as it is.
+// Whether the plan does not change an image of `size`.
 bool IsIdentity(const GeometryPlan& plan, ImageSize size);
 
-// Writes the mask `source` of an image of `size` to `out` as the plan moves the image's pixels, by nearest
-// resampling: each value of `out` is one of `source`, or zero where a crop reaches over the border. It
-// chooses the pixels that torchvision.transforms.v2 chooses for a tv_tensors.Mask (InterpolationMode.NEAREST
-// on tensors). Preconditions: the sizes of `source` and `out` are those of the mask's layout with the height
-// and width before and after the plan.
+// Applies the plan to `source`, the mask of an image of `size`, and writes the result to `out`. Uses nearest
+// resampling: each value of `out` is one of `source`, or zero where a crop extends beyond the image. Chooses
+// the same pixels as torchvision.transforms.v2 for a tv_tensors.Mask (InterpolationMode.NEAREST on tensors).
+// Preconditions: the sizes of `source` and `out` are those of the mask's layout with the height and width
+// before and after the plan.
 void TransformMask(const MaskField& mask, const GeometryPlan& plan, ImageSize size,
                    std::span<const std::byte> source, std::span<std::byte> out, MaskScratch& scratch);
 

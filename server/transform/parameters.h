@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parameters of transforms have in common: probabilities, and sizes of images.
+// Reads the parameters that several transforms share: probabilities and image sizes.
 #pragma once
 
 #include <string>
@@ -9,18 +9,19 @@
 
 namespace pinfeed {
 
-// Purpose: gives one transform its parameters.
+// Purpose: reads the parameters of one transform.
 class Parameters : public ParameterReader {
  public:
   using ParameterReader::ParameterReader;
 
-  double Probability(const std::string& name);  // 0.5 if not given
+  double Probability(const std::string& name);  // 0.5 if omitted
 
-  // "size": the sides of an image in pixels, within kMaxImageSide and kMaxImagePixels. One value is a square.
+  // Reads "size": the sides of an image in pixels, within kMaxImageSide and kMaxImagePixels. One value means
+  // a square.
   ImageSize Size();
-  // The same of a "size" that has two values.
+  // Checks two values of "size" that were read already.
   ImageSize Size(double height, double width);
-  // Whether it is a length in pixels that an image can have. A fault otherwise.
+  // Returns whether an image can have a side of this length; adds a fault otherwise.
   bool CheckSide(const std::string& name, double side);
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last step on the host. In: RGB bytes. Out: the sample's tensor in its place: mirrored, cast,
-// normalised, laid out, in one pass.
+// The last step on the host. In: RGB bytes. Out: the sample's tensor, mirrored, cast, normalised and laid out
+// in one pass, written directly to its slot.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,17 @@
 
 namespace pinfeed {
 
-// Purpose: the pointwise transforms of a feed, as what they make of each of the 256 values of each channel:
-// exact, whatever the chain. Threads: immutable.
+// Purpose: the pointwise transforms of a feed as a lookup table of the 256 values of each channel, which is
+// exact for any chain. Threads: immutable.
 class Pointwise {
  public:
-  // Preconditions: Follow found no fault; `channels` is what it came to, 1 or 3.
+  // Preconditions: TransformChain::Follow found no fault; `channels` is its result, 1 or 3.
   Pointwise(const TransformChain& transforms, size_t channels, ImageLayout layout);
 
   DType dtype() const { return dtype_; }
-  // 256 entries a channel: the bits of the element that each value becomes, in the low bytes.
+  // 256 entries per channel: the bits of the element that each value becomes, in the low bytes.
   const std::vector<uint32_t>& table() const { return table_; }
-  // Writes `channels` channels of the image (of an image widened to RGB, the first). Precondition: `out` is
-  // exactly the tensor's size.
+  // Writes the first `channels` channels of the image. Precondition: `out` has exactly the tensor's size.
   void Run(const ImageView& image, bool flip, std::span<std::byte> out) const;
 
  private:
@@ -35,8 +34,8 @@ class Pointwise {
   const size_t channels_;
   const ImageLayout layout_;
   DType dtype_ = DType::kUint8;
-  bool copies_ = false;          // unless it mirrors, the tensor's bytes are the image's
-  std::vector<uint32_t> table_;  // 256 elements a channel, the bits of dtype_
+  bool copies_ = false;          // without a flip, the tensor's bytes are the image's
+  std::vector<uint32_t> table_;  // see table()
 };
 
 }  // namespace pinfeed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two 16-bit floating-point formats, to and from float32; to nearest, halves to even (IEEE
+// Converts the two 16-bit floating-point formats to and from float32. Rounds to nearest, ties to even (IEEE
 // 754-2019, 4.3.1).
 #pragma once
 
@@ -17,8 +17,8 @@ inline float Bfloat16ToFloat(uint16_t value) {
   return std::bit_cast<float>(uint32_t{value} << 16);
 }
 
-// binary16: 5 bits of exponent, 10 of fraction. Values from 65520 on become infinite. Precondition: not a
-// NaN.
+// binary16: 5 bits of exponent, 10 of fraction. Values of 65520 and above become infinite. Precondition: not
+// a NaN.
 inline uint16_t FloatToHalf(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000);

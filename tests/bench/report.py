@@ -115,7 +115,7 @@ def publish(lines, page, place="results", picture="benchmarks.png"):
     text = page.read_text()
     head, rest = text.split(begin)
     _, tail = rest.split(end)
-    body = ["", *lines, *(["", f"![What came of it]({picture})"] if picture else []), ""]
+    body = ["", *lines, *(["", f"![Results as a chart]({picture})"] if picture else []), ""]
     page.write_text(head + begin + "\n".join(body) + end + tail)
 
 

@@ -14,9 +14,9 @@ BUILD = pathlib.Path(os.environ.get("PINFEED_BUILD_DIR", ROOT / "build" / "relea
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 TEXT = {page: page.read_text("utf-8") for page in PAGES}
 # Pages whose lines and sentences are held short.
-PROSE = ["README.md"] + [
+PROSE = ["CONTRIBUTING.md", "README.md", "SECURITY.md"] + [
     f"docs/{name}.md"
-    for name in "architecture cli configuration containers cpp getting-started glossary guarantees install looking-inside runbook service transforms".split()
+    for name in "architecture benchmarks cli configuration containers cpp getting-started glossary guarantees install looking-inside protocol runbook service transforms".split()
 ]
 SOURCES = re.compile(r"`((?:common|proto|server|client|tests|docs|deploy|examples)/[\w./-]*)`")
 
@@ -177,7 +177,7 @@ def test_a_page_says_whom_it_is_for_and_reads_easily(name):
 
 
 def test_lines_and_sentences_are_counted():
-    figures = prose.measure("# A heading\n\n" + "word " * 9 + "end. Two\nlines [of text](a/very/long/path.md).\n\n| a cell | b |\n|---|---|\n\n```\n" + "x" * 200 + "\n```\n")
+    figures = prose.measure("# A heading\n\n" + "word " * 9 + "end. Two\nlines [of text](a/very/long/path.md).\n\n| a cell | b |\n|---|---|\n\n```\n" + "x" * 200 + "\n```\n<!-- results: begin -->\n" + "x" * 200 + "\n<!-- results: end -->\n")
     assert figures.longest_line == 53
     assert figures.sentences == ["word " * 9 + "end.", "Two lines of text."] and figures.mean_words == 7
     assert figures.cells == ["a cell"] and figures.longest_sentence == figures.sentences[0]

@@ -39,6 +39,7 @@ def split(paragraph):
 
 def measure(text):
     text = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.M | re.S)
+    text = re.sub(r"<!-- ([\w ]+): begin -->.*?<!-- \1: end -->", "", text, flags=re.S)  # a program writes these parts
     text = re.sub(r"<!--.*?-->", "", text, flags=re.S)
     longest, paragraphs, cells = 0, [[]], []
     for line in text.splitlines():

@@ -211,12 +211,12 @@ typedef struct pf_tensor {
   uint64_t bytes;
   int32_t device;    /* -1: host memory; else the caller's CUDA ordinal */
   uint32_t writable; /* 0: shared with other sessions and mapped read-only */
-  /* Not 0: packed. The samples have different numbers of rows. `data` holds the rows of all samples, in any order
-   * and with gaps; shape[0] is the number of rows that there is memory for. 1 + the index of the tensor of
-   * extents, int64 [samples, 2]: each sample's first row and its number of rows. */
+  /* Not 0: packed. The samples have different numbers of rows. `data` holds the rows of all samples, in any
+   * order and with gaps; shape[0] is the number of rows that there is memory for. 1 + the index of the tensor
+   * of extents, int64 [samples, 2]: each sample's first row and its number of rows. */
   uint32_t extents;
-  /* Not 0: padded. The samples have different numbers of rows, and zeros behind them. 1 + the index of the tensor
-   * of their numbers, int64 [samples]. */
+  /* Not 0: padded. The samples have different numbers of rows, and zeros behind them. 1 + the index of the
+   * tensor of their numbers, int64 [samples]. */
   uint32_t lengths;
 } pf_tensor;
 PF_API void pf_tensor_init(pf_tensor* tensor, size_t size);
@@ -228,9 +228,9 @@ PF_API pf_result pf_get_tensor(const pf_batch* batch, uint32_t index, pf_tensor*
  * offsets[samples] is the number of all. `offsets` is host memory for samples + 1 values. `index` is that of
  * pf_get_output.
  *
- * On a device, reads the extents back: waits for a copy on a stream of the library's own (some 20 us), not for
- * the caller's streams. PF_INVALID_ARGUMENT: the output is not packed. PF_INTERNAL: an extent lies outside of
- * the tensor; the daemon is broken. */
+ * On a device, reads the extents back: waits for a copy on a stream of the library's own (some 20 us), not
+ * for the caller's streams. PF_INVALID_ARGUMENT: the output is not packed. PF_INTERNAL: an extent lies
+ * outside of the tensor; the daemon is broken. */
 PF_API pf_result pf_get_row_offsets(const pf_batch* batch, uint32_t index, int64_t* offsets);
 
 /* Counts a batch that the caller copied and released at once, because it held so many batches

@@ -14,8 +14,8 @@ constexpr size_t kImageField = 0;
 constexpr size_t kLabelField = 1;
 constexpr size_t kPathField = 2;
 
-// Purpose: the Dataset of an image folder. Owns: the root's descriptor and the index; files are opened for
-// each read, so that a million of them need no million descriptors. Threads and errors: as Dataset says.
+// Purpose: the Dataset of an image folder. Owns: the root's descriptor and the index. Each read opens its
+// file, so the number of descriptors does not depend on the number of files. Threads and errors: as Dataset.
 class ImageFolder final : public Dataset {
  public:
   ImageFolder(std::shared_ptr<const Location> base, ImageIndex index, DatasetInfo info)
@@ -54,15 +54,16 @@ class ImageFolder final : public Dataset {
 class Format final : public DatasetFormat {
  public:
   std::string_view name() const override { return "image_folder"; }
-  std::optional<std::string> Recognise(const Contents& contents,
+  std::optional<std::string> Recognise(const DatasetContents& contents,
                                        const ParameterMap& /*options*/) const override {
     if (!contents.folder.empty()) return "folders (such as " + QuotePath(contents.folder) + ")";
-    // Images without class folders are refused by Open, which says why.
-    if (contents.image.empty() || !contents.array.empty() || !contents.metadata.empty()) return std::nullopt;
+    // Open refuses images without class folders and says why.
+    if (contents.image.empty() || !contents.npy_file.empty() || !contents.metadata.empty())
+      return std::nullopt;
     return "images (such as " + QuotePath(contents.image) + ")";
   }
   Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
-                                              const Contents& contents, const std::string& user_path,
+                                              const DatasetContents& contents, const std::string& user_path,
                                               ParameterReader& /*options*/) const override {
     if (contents.is_directory) return OpenImageFolder(std::move(location), user_path);
     return InvalidArgument("image folder " + QuotePath(contents.path) +

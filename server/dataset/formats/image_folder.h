@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The format "image_folder": path/<class>/**/<image>. In: a directory. Out: fields "image" (the file's bytes)
-// and "label" (int64 scalar).
+// The format "image_folder": path/<class>/**/<image>. In: a directory. Out: the fields "image" (the file's
+// bytes) and "label" (int64 scalar).
 #pragma once
 
 #include <memory>
@@ -11,15 +11,14 @@
 
 namespace pinfeed {
 
-// A larger image file is refused when it is read: no camera makes one, and a sparse file must not fill the
-// memory.
+// The maximum size of an image file. Reading a larger one fails, so that a sparse file cannot exhaust memory.
 inline constexpr uint64_t kMaxImageFileBytes = uint64_t{1} << 30;
 
-// Lists `base` once; sample i is sample i of torchvision's ImageFolder: classes in bytewise order of their
-// names, within a class ordered by (directory, file name), nested directories included. Files of other kinds
-// are passed over, but image files that cannot be decoded here (.webp, .bmp, ...), dangling links to images
-// and classes without image are errors that name them: samples never go missing silently. `user_path` is what
-// DatasetInfo::path will say.
+// Lists `base` once. Sample i is sample i of torchvision's ImageFolder: classes in Python's order of their
+// names, within a class ordered by (directory, file name), including nested directories. Files of other kinds
+// are ignored. Images of an unsupported kind (.webp, .bmp, ...), dangling links to images and classes without
+// images are errors that name them, so samples never go missing silently. `user_path` becomes
+// DatasetInfo::path.
 Result<std::shared_ptr<const Dataset>> OpenImageFolder(std::shared_ptr<const Location> base,
                                                        std::string user_path);
 

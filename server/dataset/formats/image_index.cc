@@ -16,11 +16,11 @@ Status TooLarge(const Location& base) {
                            std::to_string(PackedNames::kMaxBytes) + " bytes; split the dataset");
 }
 
-// Whether a directory holds class folders and no image beside them.
+// Whether a directory looks like a dataset: it has class folders and no images, or a table of its images.
 Result<bool> HoldsClassFolders(const Location& base, const std::string& name) {
   bool has_folder = false;
   bool has_image = false;
-  bool has_table = false;  // of its images
+  bool has_table = false;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
     if (entry.kind == EntryKind::kDirectory)
       has_folder = true;
@@ -34,54 +34,53 @@ Result<bool> HoldsClassFolders(const Location& base, const std::string& name) {
   return has_table || (has_folder && !has_image);
 }
 
-// A root that holds train, val and so on would be read as a dataset of the classes "train" and "val", labels
-// and all. A class may have such a name: the only one, with images of its own, or one among others.
-Status CheckHoldsNoParts(const Location& base, const std::vector<std::string>& classes) {
-  std::string listed;
-  std::string part;
-  size_t parts = 0;
+// A directory of splits (train, val, ...) would be read as a dataset with the classes "train" and "val". A
+// class may still have such a name if it is the only class and holds images, or one of several classes.
+Status CheckNotSplits(const Location& base, const std::vector<std::string>& classes) {
+  std::string split_names;
+  std::string example;
+  size_t splits = 0;
   size_t with_classes = 0;
   for (const std::string& name : classes) {
     if (!IsSplitName(name)) continue;
     ASSIGN_OR_RETURN(const bool has_classes, HoldsClassFolders(base, name));
-    listed += (parts++ == 0 ? "" : ", ") + QuotePath(name);
+    split_names += (splits++ == 0 ? "" : ", ") + QuotePath(name);
     if (has_classes) ++with_classes;
-    if (part.empty() || name.starts_with("train")) part = name;
+    if (example.empty() || name.starts_with("train")) example = name;
   }
-  const bool only_parts = parts == classes.size() && (parts > 1 || with_classes > 0);
-  if (!only_parts && with_classes < 2) return OkStatus();
-  return InvalidArgument("image folder " + QuotePath(base.path()) + " holds the parts of a dataset (" +
-                         listed + ") in place of class folders; name one part, such as " +
-                         QuotePath(base.FullPath(part)));
+  const bool only_splits = splits == classes.size() && (splits > 1 || with_classes > 0);
+  if (!only_splits && with_classes < 2) return OkStatus();
+  return InvalidArgument("image folder " + QuotePath(base.path()) + " holds the splits of a dataset (" +
+                         split_names + ") instead of class folders; name one split, such as " +
+                         QuotePath(base.FullPath(example)));
 }
 
-// images/ beside masks/ would be read as a dataset of two classes.
-Status CheckHoldsNoMasks(const Location& base, const std::vector<std::string>& classes) {
+// images/ next to masks/ would be read as a dataset of two classes.
+Status CheckNotMasks(const Location& base, const std::vector<std::string>& classes) {
   if (classes.size() != 2) return OkStatus();
   const auto masks = std::ranges::find_if(classes, IsMasksName);
   if (masks == classes.end() || std::ranges::find_if(classes, IsImagesName) == classes.end())
     return OkStatus();
-  return InvalidArgument("image folder " + QuotePath(base.path()) +
-                         " holds images and what belongs to each (" + QuotePath(classes[0]) + ", " +
-                         QuotePath(classes[1]) +
-                         ") in place of class folders; write both as arrays, image.npy and mask.npy, into a "
+  return InvalidArgument("image folder " + QuotePath(base.path()) + " holds images and their masks (" +
+                         QuotePath(classes[0]) + ", " + QuotePath(classes[1]) +
+                         ") instead of class folders; write both as arrays, image.npy and mask.npy, into a "
                          "directory of their own, and open that with masks naming 'mask'");
 }
 
-// Decides about one entry that is no directory: true for an image, false for what is passed over.
+// Whether an entry that is not a directory is an image. Other kinds of files are ignored.
 Result<bool> IsImage(const Location& base, std::string_view directory, const DirectoryEntry& entry) {
   const auto object = [&] {
     return "image folder entry " + QuotePath(base.FullPath(JoinPath(directory, entry.name)));
   };
-  if (HasExtension(entry.name, kOtherImageExtensions)) {
+  if (HasExtension(entry.name, kUnsupportedImageExtensions)) {
     return InvalidArgument(
-        object() +
-        " is an image of a format that is not decoded here; convert it to JPEG or PNG, or move it away");
+        object() + " is an image of an unsupported format; convert it to JPEG or PNG, or move it away");
   }
   if (!HasExtension(entry.name, kImageExtensions)) return false;
   if (entry.kind == EntryKind::kDangling)
-    return NotFound(object() + " is a symbolic link to nothing; mend or remove it");
-  if (entry.kind != EntryKind::kFile) return InvalidArgument(object() + " is no regular file; move it away");
+    return NotFound(object() + " is a dangling symbolic link; repair or remove it");
+  if (entry.kind != EntryKind::kFile)
+    return InvalidArgument(object() + " is not a regular file; move it away");
   return true;
 }
 
@@ -110,12 +109,11 @@ Result<ImageIndex> ImageIndex::Build(const Location& base) {
           ") but no class folders; arrange them as <class>/<image>, or move all into one folder below it "
           "if they have no labels");
     }
-    return InvalidArgument(object +
-                           " is empty of class folders; expected <class>/<image>.jpg, .jpeg or .png");
+    return InvalidArgument(object + " holds no class folders; expected <class>/<image>.jpg, .jpeg or .png");
   }
   SortByName(index.classes_);
-  RETURN_IF_ERROR(CheckHoldsNoParts(base, index.classes_));
-  RETURN_IF_ERROR(CheckHoldsNoMasks(base, index.classes_));
+  RETURN_IF_ERROR(CheckNotSplits(base, index.classes_));
+  RETURN_IF_ERROR(CheckNotMasks(base, index.classes_));
   for (uint32_t label = 0; label < index.classes_.size(); ++label)
     RETURN_IF_ERROR(index.AddClass(base, root, label));
   index.names_.ShrinkToFit();
@@ -123,9 +121,8 @@ Result<ImageIndex> ImageIndex::Build(const Location& base) {
 }
 
 Status ImageIndex::AddClass(const Location& base, const NodeId& root, uint32_t label) {
-  // Which directories the class holds, by what path. Each is entered once: a second time means links that
-  // lead in a circle, or a class that would hold an image twice, and without this a few links could make the
-  // walk endless.
+  // The directories that were visited, with their paths. Visiting one twice means a cycle of symbolic links,
+  // or an image that would be in the class twice. Without this check, the walk might never end.
   std::map<NodeId, std::string> seen = {{root, ""}};
   struct Found {
     std::string path;
@@ -184,7 +181,7 @@ Status ImageIndex::AddDirectory(const Location& base, std::string path, uint32_t
 }
 
 const ImageIndex::Directory& ImageIndex::DirectoryOf(uint64_t id) const {
-  PF_CHECK(id < samples(), "sample id behind the end of the dataset");
+  PF_CHECK(id < samples(), "sample id out of range");
   return *std::ranges::upper_bound(directories_, id, {}, &Directory::end);
 }
 

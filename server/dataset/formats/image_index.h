@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of an image folder's files. In: class directories, walked once. Out: name and label of sample i.
+// The index of an image folder. In: class directories, walked once. Out: the path and label of sample i.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 
 namespace pinfeed {
 
-// Purpose: paths and labels of an image folder's samples in little memory: per file its name and 4 bytes, per
-// directory its path once. Owns: the names. Threads: built by one thread; const methods from any thread then.
-// Errors name the file or directory. Invariant: the ends of directories_ ascend.
+// Purpose: a compact list of an image folder's samples. A file takes its name and 4 bytes; a directory takes
+// its path. Threads: built by one thread; const methods from any thread afterwards. Errors name the file or
+// directory. Invariant: the ends of directories_ ascend.
 class ImageIndex {
  public:
   static Result<ImageIndex> Build(const Location& base);
@@ -31,7 +31,7 @@ class ImageIndex {
   struct Directory {
     std::string path;
     uint32_t label;
-    uint64_t end;  // behind its last sample
+    uint64_t end;  // one past its last sample
   };
   const Directory& DirectoryOf(uint64_t id) const;
   Status AddClass(const Location& base, const NodeId& root, uint32_t label);
@@ -40,7 +40,7 @@ class ImageIndex {
 
   std::vector<std::string> classes_;
   std::vector<Directory> directories_;  // those that hold images, in order
-  PackedNames names_;                   // of the files, by sample
+  PackedNames names_;                   // the files' names, by sample
   size_t longest_path_ = 0;             // in bytes
 };
 

@@ -28,9 +28,9 @@ constexpr std::string_view kImageField = "image";
 constexpr std::string_view kLabelField = "label";
 constexpr std::string_view kDefaultImageColumn = "file_name";
 constexpr size_t kMaxClasses = size_t{1} << 20;
-constexpr uint64_t kMaxCells = uint64_t{1} << 29;  // rows times columns; absent ones count
+constexpr uint64_t kMaxCells = uint64_t{1} << 29;  // rows times columns, including missing values
 
-// Purpose: the Dataset of a manifest. Owns: the columns; image files are opened for each read.
+// Purpose: the Dataset of a manifest. Owns: the columns. Each read of an image opens its file.
 class Manifest final : public Dataset {
  public:
   Manifest(std::shared_ptr<const Location> folder, std::string name, std::optional<PackedNames> images,
@@ -45,7 +45,7 @@ class Manifest final : public Dataset {
 
   Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
     const std::span<const std::byte> value = Value(id, field);
-    PF_CHECK(out.size() == value.size(), "the place has another size than the sample");
+    PF_CHECK(out.size() == value.size(), "the output buffer has the wrong size");
     std::memcpy(out.data(), value.data(), value.size());
     return OkStatus();
   }
@@ -82,29 +82,32 @@ class Manifest final : public Dataset {
   const DatasetInfo info_;
 };
 
-// Empty: nothing is wrong with the path of an image.
-std::string_view FaultOfPath(std::string_view path) {
+// Returns what is wrong with the path of an image; empty if it is valid.
+std::string_view PathFault(std::string_view path) {
   if (path.empty()) return "is empty";
   if (path.front() == '/') return "is absolute; give it relative to the manifest's folder";
-  if (path.find("://") != std::string_view::npos) return "is no path; copy the images beside the manifest";
+  if (path.find("://") != std::string_view::npos)
+    return "is a URL, not a path; copy the images next to the manifest";
   if (path.find('\0') != std::string_view::npos) return "holds a NUL byte";
   for (size_t begin = 0; begin <= path.size();) {
     const size_t end = std::min(path.find('/', begin), path.size());
-    if (path.substr(begin, end - begin) == "..") return "leaves the manifest's folder; move one of the two";
+    if (path.substr(begin, end - begin) == "..")
+      return "leaves the manifest's folder; move the manifest or the image";
     begin = end + 1;
   }
-  if (HasExtension(path, kOtherImageExtensions))
-    return "is an image of a format that is not decoded here; convert it to JPEG or PNG";
+  if (HasExtension(path, kUnsupportedImageExtensions))
+    return "is an image of an unsupported format; convert it to JPEG or PNG";
   return {};
 }
 
-// Purpose: reads a manifest twice: what its columns hold, then their values. Borrows the file.
-class Loader {
+// Purpose: reads a manifest in two passes: first the types of its columns, then their values. Borrows the
+// file.
+class ManifestLoader {
  public:
-  Loader(const RandomAccessFile& file, TableKind kind, const ManifestOptions& options)
+  ManifestLoader(const RandomAccessFile& file, TableKind kind, const ManifestOptions& options)
       : file_(file),
         kind_(kind),
-        label_(options.label.empty() ? std::string(kLabelField) : options.label),
+        label_name_(options.label.empty() ? std::string(kLabelField) : options.label),
         options_(options) {}
 
   Status Load() {
@@ -127,7 +130,7 @@ class Loader {
     const auto found = std::ranges::find(columns_, column);
     return found == columns_.end() ? kNone : static_cast<size_t>(found - columns_.begin());
   }
-  std::string Listed() const {
+  std::string ColumnNames() const {
     std::string names;
     for (const std::string& column : columns_) names += (names.empty() ? "" : ", ") + QuotePath(column);
     return names;
@@ -139,77 +142,82 @@ class Loader {
     for (;;) {
       ASSIGN_OR_RETURN(const bool more, table->Next(cells));
       if (!more) break;
-      // A column that begins here has no value in the rows before.
+      // A column that appears first in this row has no value in earlier rows.
       while (types_.size() < cells.size()) {
-        if (table->columns()[types_.size()] == label_) label_at_ = types_.size();
+        if (table->columns()[types_.size()] == label_name_) label_column_ = types_.size();
         types_.emplace_back();
         if (info.samples > 0) types_.back().Add(NoValue(), 1);
       }
       for (size_t i = 0; i < cells.size(); ++i) types_[i].Add(cells[i], table->line());
-      cells_ += cells.size();
-      if (cells_ > kMaxCells)
+      cell_count_ += cells.size();
+      if (cell_count_ > kMaxCells)
         return Fault("it has more than " + std::to_string(kMaxCells) + " values; split it");
       ++info.samples;
-      if (label_at_ >= cells.size()) continue;
-      if (auto* const text = std::get_if<std::string>(&cells[label_at_])) classes_.insert(std::move(*text));
+      if (label_column_ >= cells.size()) continue;
+      if (auto* const text = std::get_if<std::string>(&cells[label_column_]))
+        classes_.insert(std::move(*text));
       if (classes_.size() > kMaxClasses)
-        return Fault("the column " + QuotePath(label_) + " has more than " + std::to_string(kMaxClasses) +
-                     " different texts; those are no labels");
+        return Fault("the column " + QuotePath(label_name_) + " has more than " +
+                     std::to_string(kMaxClasses) + " distinct texts, too many for labels");
     }
     columns_ = table->columns();
     types_.resize(columns_.size());
-    if (info.samples == 0) return Fault("it has no row");
+    if (info.samples == 0) return Fault("it has no rows");
     return OkStatus();
   }
 
   Status ChooseColumns() {
-    image_at_ = Find(options_.image.empty() ? kDefaultImageColumn : options_.image);
-    if (image_at_ == kNone && !options_.image.empty())
-      return Fault("image: there is no column " + QuotePath(options_.image) + ", only " + Listed());
-    if (image_at_ != kNone && !types_[image_at_].is_text())
-      return Fault("the column " + QuotePath(columns_[image_at_]) + " must hold the images' paths; " +
-                   (types_[image_at_].why().empty() ? "it holds numbers" : types_[image_at_].why()));
-    if (label_at_ == kNone && !options_.label.empty())
-      return Fault("label: there is no column " + QuotePath(options_.label) + ", only " + Listed());
-    if (image_at_ != kNone) {
+    image_column_ = Find(options_.image.empty() ? kDefaultImageColumn : options_.image);
+    if (image_column_ == kNone && !options_.image.empty())
+      return Fault("image: there is no column " + QuotePath(options_.image) + ", only " + ColumnNames());
+    if (image_column_ != kNone && !types_[image_column_].is_text())
+      return Fault(
+          "the column " + QuotePath(columns_[image_column_]) + " must hold the images' paths; " +
+          (types_[image_column_].reason().empty() ? "it holds numbers" : types_[image_column_].reason()));
+    if (label_column_ == kNone && !options_.label.empty())
+      return Fault("label: there is no column " + QuotePath(options_.label) + ", only " + ColumnNames());
+    if (image_column_ != kNone) {
       images.emplace();
       info.fields.push_back({{std::string(kImageField), DType::kUnspecified, {}}, FieldKind::kEncodedImage});
     }
-    if (label_at_ != kNone) RETURN_IF_ERROR(ChooseLabel());
+    if (label_column_ != kNone) RETURN_IF_ERROR(AddLabelField());
     for (size_t i = 0; i < columns_.size(); ++i) {
-      if (i != image_at_ && i != label_at_) RETURN_IF_ERROR(ChooseOther(i));
+      if (i != image_column_ && i != label_column_) RETURN_IF_ERROR(AddOtherField(i));
     }
     if (info.fields.empty())
-      return Fault("no column can be a field, and none is named as the images' paths: set image to one of " +
-                   Listed());
+      return Fault("no column can be a field, and no column of image paths is given: set image to one of " +
+                   ColumnNames());
     const auto is_tensor = [](const Field& field) { return field.kind == FieldKind::kTensor; };
     for (size_t i = 0; !images && i < columns_.size(); ++i) {
       if (types_[i].names_images() && std::ranges::none_of(info.fields, is_tensor))
-        return Fault("the column " + QuotePath(columns_[i]) + " names images, but they would not be read: set "
+        return Fault("the column " + QuotePath(columns_[i]) +
+                     " names images, but they would not be read: set "
                      "image to it");
     }
     if (images && std::ranges::find(columns_, kSamplePathField) == columns_.end())
-      info.fields.push_back(SamplePathField(types_[image_at_].longest()));
+      info.fields.push_back(SamplePathField(types_[image_column_].longest()));
     return OkStatus();
   }
 
-  Status ChooseLabel() {
-    const ColumnType& type = types_[label_at_];
+  Status AddLabelField() {
+    const ColumnType& type = types_[label_column_];
     if (type.is_text()) {
       RETURN_IF_ERROR(CheckClasses());
       info.classes = {classes_.begin(), classes_.end()};
       SortByName(info.classes);
-      for (size_t i = 0; i < info.classes.size(); ++i) class_of_[info.classes[i]] = static_cast<int64_t>(i);
-      return Add(label_at_, Field{{std::string(kLabelField), DType::kInt64, {}}});
+      for (size_t i = 0; i < info.classes.size(); ++i)
+        label_by_class_[info.classes[i]] = static_cast<int64_t>(i);
+      return AddField(label_column_, Field{{std::string(kLabelField), DType::kInt64, {}}});
     }
     std::optional<Field> field = type.field();
     if (!field)
-      return Fault("the column " + QuotePath(columns_[label_at_]) + " cannot be a label: " + type.why());
+      return Fault("the column " + QuotePath(columns_[label_column_]) +
+                   " cannot be a label: " + type.reason());
     field->spec.name = kLabelField;
-    return Add(label_at_, *std::move(field));
+    return AddField(label_column_, *std::move(field));
   }
 
-  // Texts such as "10", " 9" or "+8" would be numbered in the order of texts, not by what they say.
+  // Texts such as "10", " 9" or "+8" would get labels in text order, not by their values.
   Status CheckClasses() const {
     const auto is_number = [](std::string text) {
       std::erase(text, ' ');
@@ -217,63 +225,65 @@ class Loader {
       return !text.empty() && text.find_first_not_of("0123456789.-") == std::string::npos;
     };
     if (std::ranges::all_of(classes_, is_number)) {
-      return Fault("the column " + QuotePath(label_) + " holds numbers that are written as texts, such as " +
+      return Fault("the column " + QuotePath(label_name_) + " holds numbers as text, such as " +
                    QuotePath(*classes_.begin()) + "; write plain numbers");
     }
     const auto has_nul = [](const std::string& text) { return text.find('\0') != std::string::npos; };
     if (std::ranges::any_of(classes_, has_nul))
-      return Fault("the column " + QuotePath(label_) + " holds a NUL byte");
+      return Fault("the column " + QuotePath(label_name_) + " holds a NUL byte");
     return OkStatus();
   }
 
-  Status ChooseOther(size_t column) {
+  Status AddOtherField(size_t column) {
     const std::string& name = columns_[column];
     std::optional<Field> field = types_[column].field();
     if (!field) {
-      info.left_out.emplace_back(name, types_[column].why());
+      info.left_out.emplace_back(name, types_[column].reason());
       return OkStatus();
     }
     const bool taken = std::ranges::any_of(info.fields, [&](const Field& f) { return f.spec.name == name; });
     if (taken || !IsFieldName(name)) {
-      info.left_out.emplace_back(name, taken ? "another column gives the field of that name"
+      info.left_out.emplace_back(name, taken ? "another column already provides the field of that name"
                                              : "its name must be text without control characters, quotes or "
                                                "backslashes");
       return OkStatus();
     }
     field->spec.name = name;
-    return Add(column, *std::move(field));
+    return AddField(column, *std::move(field));
   }
 
-  Status Add(size_t column, Field field) {
+  Status AddField(size_t column, Field field) {
     RETURN_IF_ERROR(field.spec.SampleBytes().status());
     info.fields.push_back(field);
     values.emplace_back(std::move(field));
-    column_of_.push_back(column);
+    field_columns_.push_back(column);
     return OkStatus();
   }
 
-  // The file may have changed since the first time.
-  Status Changed() const { return DataLoss("read " + QuotePath(file_.path()) + ": it changed meanwhile"); }
+  // The file changed between the two passes.
+  Status FileChanged() const {
+    return DataLoss("read " + QuotePath(file_.path()) + ": it changed while it was read");
+  }
 
   Status ReadValues() {
     ASSIGN_OR_RETURN(const std::unique_ptr<TableReader> table, OpenTable(file_, kind_));
     std::vector<Cell> cells;
     for (uint64_t row = 0; row < info.samples; ++row) {
       ASSIGN_OR_RETURN(const bool more, table->Next(cells));
-      if (!more) return Changed();
+      if (!more) return FileChanged();
       cells.resize(columns_.size());
-      if (images) RETURN_IF_ERROR(AddImage(cells[image_at_], table->line()));
+      if (images) RETURN_IF_ERROR(AddImage(cells[image_column_], table->line()));
       for (size_t i = 0; i < values.size(); ++i) {
-        const Cell& cell = cells[column_of_[i]];
+        const Cell& cell = cells[field_columns_[i]];
         const auto* const text = std::get_if<std::string>(&cell);
-        if (text != nullptr && column_of_[i] == label_at_) {
-          const auto found = class_of_.find(*text);
-          if (found == class_of_.end()) return Changed();
+        if (text != nullptr && field_columns_[i] == label_column_) {
+          const auto found = label_by_class_.find(*text);
+          if (found == label_by_class_.end()) return FileChanged();
           values[i].AddInteger(found->second);
           continue;
         }
         values[i].Add(cell);
-        if (values[i].rows() != row + 1) return Changed();
+        if (values[i].rows() != row + 1) return FileChanged();
       }
     }
     return OkStatus();
@@ -281,13 +291,13 @@ class Loader {
 
   Status AddImage(const Cell& cell, uint64_t line) {
     const auto* const path = std::get_if<std::string>(&cell);
-    if (path == nullptr) return Changed();
-    const std::string_view fault = FaultOfPath(*path);
+    if (path == nullptr) return FileChanged();
+    const std::string_view fault = PathFault(*path);
     if (!fault.empty() || images->bytes() + path->size() > PackedNames::kMaxBytes) {
       return InvalidArgument(
           "line " + std::to_string(line) + " of " + QuotePath(file_.path()) + ": image path " +
           QuotePath(*path) + " " +
-          (fault.empty() ? "and those before have too many bytes; split the dataset" : std::string(fault)));
+          (fault.empty() ? "makes the paths too long in total; split the dataset" : std::string(fault)));
     }
     images->Add(*path);
     return OkStatus();
@@ -295,19 +305,19 @@ class Loader {
 
   const RandomAccessFile& file_;
   const TableKind kind_;
-  const std::string label_;
+  const std::string label_name_;
   const ManifestOptions& options_;
   std::vector<std::string> columns_;
   std::vector<ColumnType> types_;
   std::set<std::string> classes_;
-  uint64_t cells_ = 0;
-  std::map<std::string, int64_t> class_of_;
-  size_t image_at_ = kNone;
-  size_t label_at_ = kNone;
-  std::vector<size_t> column_of_;  // of each of `values`
+  uint64_t cell_count_ = 0;
+  std::map<std::string, int64_t> label_by_class_;
+  size_t image_column_ = kNone;
+  size_t label_column_ = kNone;
+  std::vector<size_t> field_columns_;  // the column of each entry of `values`
 };
 
-// Rows may be reordered, so it counts what each holds.
+// Hashes the values of all rows, since rows may be reordered.
 std::string FingerprintOf(const DatasetInfo& info, const std::optional<PackedNames>& images,
                           const std::vector<ColumnValues>& values) {
   Fingerprint fingerprint;
@@ -334,7 +344,7 @@ class Format final : public DatasetFormat {
     options.Word("image", "");
     options.Word("label", "");
   }
-  std::optional<std::string> Recognise(const Contents& contents,
+  std::optional<std::string> Recognise(const DatasetContents& contents,
                                        const ParameterMap& /*options*/) const override {
     if (!contents.is_directory)
       return TableKindOf(contents.path).ok() ? std::optional("a manifest") : std::nullopt;
@@ -342,7 +352,7 @@ class Format final : public DatasetFormat {
     return QuotePath(contents.metadata);
   }
   Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
-                                              const Contents& contents, const std::string& user_path,
+                                              const DatasetContents& contents, const std::string& user_path,
                                               ParameterReader& given) const override {
     const ManifestOptions options{given.Word("image", ""), given.Word("label", "")};
     if (!contents.is_directory) {
@@ -370,7 +380,7 @@ Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Locati
                                                     const ManifestOptions& options) {
   ASSIGN_OR_RETURN(const TableKind kind, TableKindOf(name));
   ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, folder->OpenFile(name));
-  Loader loader(*file, kind, options);
+  ManifestLoader loader(*file, kind, options);
   RETURN_IF_ERROR(loader.Load());
   DatasetInfo info = std::move(loader.info);
   info.format = "manifest";

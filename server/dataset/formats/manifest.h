@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The format "manifest": a table with one row per sample. One column may hold paths of image files, which lie
-// in the table's folder or below it. In: a .jsonl, .csv or .tsv file, or a directory with Hugging Face's
+// The format "manifest": a table with one row per sample. One column may hold paths of image files, in the
+// table's folder or below it. In: a .jsonl, .csv or .tsv file, or a directory with Hugging Face's
 // metadata.jsonl or metadata.csv. Out: the fields "image" (the file's bytes), "label", and every other column
 // of numbers.
 #pragma once
@@ -24,8 +24,8 @@ struct ManifestOptions {
 // - text in the label column: int64, the text's index in the order of Python's sorted(). The texts become the
 //   dataset's classes;
 // - any other column, such as one of text or with missing values: none. DatasetInfo::left_out says why.
-// `user_path` is what DatasetInfo::path will say. kInvalidArgument names the line, or the column and the
-// columns that exist.
+// `user_path` becomes DatasetInfo::path. kInvalidArgument names the line, or the column and the columns that
+// exist.
 Result<std::shared_ptr<const Dataset>> OpenManifest(std::shared_ptr<const Location> folder,
                                                     const std::string& name, std::string user_path,
                                                     const ManifestOptions& options);

@@ -16,7 +16,7 @@ ColumnType::Kind ColumnType::KindOf(const Cell& cell) {
   return kKinds[cell.index()];
 }
 
-std::optional<ColumnType::Kind> ColumnType::Common(Kind a, Kind b) {
+std::optional<ColumnType::Kind> ColumnType::CommonKind(Kind a, Kind b) {
   if (a == b || a == Kind::kUnknown) return b;
   const auto both = [&](Kind x, Kind y) { return (a == x && b == y) || (a == y && b == x); };
   if (both(Kind::kInteger, Kind::kReal)) return Kind::kReal;
@@ -28,14 +28,15 @@ void ColumnType::Add(const Cell& cell, uint64_t line) {
   if (kind_ == Kind::kMixed) return;
   const auto fail = [&](const std::string& what) {
     kind_ = Kind::kMixed;
-    problem_ = "line " + std::to_string(line) + " " + what;
+    reason_ = "line " + std::to_string(line) + " " + what;
   };
   if (const auto* const none = std::get_if<NoValue>(&cell)) {
-    return fail(none->missing
-                    ? "has no value for it"
-                    : "has neither a number within int64 or float64, a text nor a list of numbers for it");
+    return fail(
+        none->missing
+            ? "has no value for it"
+            : "has a value for it that is neither a number (int64 or float64), a text nor a list of numbers");
   }
-  const std::optional<Kind> common = Common(kind_, KindOf(cell));
+  const std::optional<Kind> common = CommonKind(kind_, KindOf(cell));
   if (!common) return fail("has another type of value for it than the lines before");
   size_t length = 0;
   if (const auto* const integers = std::get_if<std::vector<int64_t>>(&cell)) length = integers->size();
@@ -71,8 +72,8 @@ std::optional<Field> ColumnType::field() const {
   }
 }
 
-std::string ColumnType::why() const {
-  return kind_ == Kind::kIntegers ? "all its lists are empty" : problem_;
+std::string ColumnType::reason() const {
+  return kind_ == Kind::kIntegers ? "all its lists are empty" : reason_;
 }
 
 template <typename T>
@@ -109,9 +110,10 @@ void ColumnValues::Add(const Cell& cell) {
     if (spec_.dtype == DType::kUint8) bytes_.insert(bytes_.end(), value.begin(), value.end());
   }
   const size_t added = bytes_.size() - before;
-  const bool is_list = std::holds_alternative<std::vector<double>>(cell)
-                           ? spec_.dtype == DType::kFloat64
-                           : std::holds_alternative<std::vector<int64_t>>(cell) && spec_.dtype != DType::kUint8;
+  const bool is_list =
+      std::holds_alternative<std::vector<double>>(cell)
+          ? spec_.dtype == DType::kFloat64
+          : std::holds_alternative<std::vector<int64_t>>(cell) && spec_.dtype != DType::kUint8;
   const bool is_text = std::holds_alternative<std::string>(cell) && spec_.dtype == DType::kUint8;
   if (ragged_ ? added > max_bytes_ || !(is_list || is_text) : added != max_bytes_) {
     bytes_.resize(before);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the columns of a manifest hold. In: the rows of a table, twice. Out: the type of each column, then its
+// The columns of a manifest. In: the rows of a table, in two passes. Out: the type of each column, then its
 // values.
 #pragma once
 
@@ -19,35 +19,37 @@
 
 namespace pinfeed {
 
-// Purpose: finds out what one column holds, row by row. A value. Threads: one.
+// Purpose: infers the type of a column, row by row. A value. Threads: one.
 class ColumnType {
  public:
-  // Row `row` of the table, which stands in `line`.
+  // Adds the column's cell of the next row, which is in line `line` of the file.
   void Add(const Cell& cell, uint64_t line);
 
   bool is_text() const { return kind_ == Kind::kText; }
-  // Whether every value so far is a text that is named as an image.
+  // Whether every value so far is a text with an image's extension.
   bool names_images() const { return is_text() && names_images_; }
-  size_t longest() const { return longest_; }  // list, in elements, or text, in bytes
-  // A field of one row, without its name: a kTensor one of numbers, or of lists of one length; a kRagged one of
-  // texts (UTF-8 bytes), or of lists of different lengths. None for what is no field; then why() says why.
+  size_t longest() const { return longest_; }  // the longest list, in elements, or text, in bytes
+  // The field of the column, without its name. It is kTensor for numbers and for lists of one length, kRagged
+  // for texts (UTF-8 bytes) and for lists of different lengths. Nothing if the column is not a field: see
+  // reason().
   std::optional<Field> field() const;
-  // "line 17 has no value", "it holds text", ...
-  std::string why() const;
+  // Why the column is not a field: "line 17 has no value for it", ...
+  std::string reason() const;
 
  private:
   enum class Kind { kUnknown, kBool, kInteger, kReal, kText, kIntegers, kReals, kMixed };
   static Kind KindOf(const Cell& cell);
-  static std::optional<Kind> Common(Kind a, Kind b);
+  static std::optional<Kind> CommonKind(Kind a, Kind b);
 
   Kind kind_ = Kind::kUnknown;
-  size_t shortest_ = std::numeric_limits<size_t>::max();  // list or text, in elements or bytes
+  size_t shortest_ = std::numeric_limits<size_t>::max();  // the shortest list, in elements, or text, in bytes
   size_t longest_ = 0;
   bool names_images_ = true;
-  std::string problem_;
+  std::string reason_;
 };
 
-// Purpose: the values of one column, as samples' bytes. A value. Threads: built by one; const methods from any.
+// Purpose: the values of one column, as the bytes of its samples. A value. Threads: built by one thread;
+// const methods from any thread afterwards.
 class ColumnValues {
  public:
   // Precondition: the field's spec has a size.
@@ -56,12 +58,12 @@ class ColumnValues {
         ragged_(field.kind == FieldKind::kRagged),
         max_bytes_(spec_.SampleBytes().value()) {}
   const TensorSpec& spec() const { return spec_; }
-  // Adds nothing when the cell is not of the column's type (ColumnType), or longer than all were.
+  // Adds nothing if the cell is not of the column's type, or longer than the longest one.
   void Add(const Cell& cell);
   void AddInteger(int64_t value);
   uint64_t rows() const { return ragged_ ? ends_.size() : bytes_.size() / max_bytes_; }
   std::span<const std::byte> At(uint64_t row) const;
-  // Of all rows.
+  // The values of all rows.
   std::string_view bytes() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
   std::string_view ends() const {
     return {reinterpret_cast<const char*>(ends_.data()), ends_.size() * sizeof(uint32_t)};

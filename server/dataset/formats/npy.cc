@@ -15,17 +15,17 @@
 namespace pinfeed {
 namespace {
 
-constexpr size_t kMaxSampleDims = 15;  // clients take 16 (PF_MAX_DIMS), the batch's included
+constexpr size_t kMaxSampleDims = 15;  // clients support 16 (PF_MAX_DIMS), including the batch dimension
 
 static_assert(std::endian::native == std::endian::little,
-              "samples are handed out as they lie in little-endian files");
+              "samples keep the byte order of little-endian files");
 
 constexpr std::string_view kExtension = ".npy";
 constexpr size_t kWindowBytes = 65536;
-// Up to this distance between two elements reading everything between them costs less than another pread.
+// If elements are at most this far apart, reading everything between them is cheaper than another pread.
 constexpr uint64_t kDenseStrideBytes = 4096;
 
-struct Column {
+struct ArrayFile {
   std::unique_ptr<const RandomAccessFile> file;
   NpyHeader header;
   uint64_t sample_bytes = 0;
@@ -57,8 +57,8 @@ void SwapBytes(DType dtype, std::span<std::byte> bytes) {
   }
 }
 
-// Purpose: counts through a sample's elements in Fortran order (first index fastest) and knows where each
-// goes in C order.
+// Purpose: iterates over a sample's elements in Fortran order (first index fastest) and computes the index of
+// each in C order.
 class FortranOdometer {
  public:
   // Precondition: shape.size() <= kMaxNpyRank.
@@ -86,52 +86,52 @@ class FortranOdometer {
   uint64_t c_index_ = 0;
 };
 
-// In a Fortran-order file the elements of sample `id` lie `samples` elements apart, the first at index `id`.
-// They are read in windows that hold many of them while they are close together, else one by one.
-Status GatherFortran(const Column& column, uint64_t id, std::span<std::byte> out) {
-  const std::span<const int64_t> shape = column.header.shape;
-  const uint64_t item = DTypeSize(column.header.dtype);
-  const uint64_t stride = static_cast<uint64_t>(shape[0]) * item;
-  const uint64_t count = column.sample_bytes / item;
-  const uint64_t per_window = stride <= kDenseStrideBytes ? (kWindowBytes - item) / stride + 1 : 1;
+// In a Fortran-order file the elements of sample `id` are `samples` elements apart, the first at index `id`.
+// Elements that are close together are read in windows of many, others one by one.
+Status GatherFortran(const ArrayFile& array, uint64_t id, std::span<std::byte> out) {
+  const std::span<const int64_t> shape = array.header.shape;
+  const uint64_t element_bytes = DTypeSize(array.header.dtype);
+  const uint64_t stride = static_cast<uint64_t>(shape[0]) * element_bytes;
+  const uint64_t count = array.sample_bytes / element_bytes;
+  const uint64_t per_window = stride <= kDenseStrideBytes ? (kWindowBytes - element_bytes) / stride + 1 : 1;
   std::array<std::byte, kWindowBytes> window;
   FortranOdometer odometer(shape.subspan(1));
   for (uint64_t first = 0; first < count; first += per_window) {
-    const uint64_t here = std::min(per_window, count - first);
-    const std::span<std::byte> part(window.data(), (here - 1) * stride + item);
-    RETURN_IF_ERROR(column.file->ReadAt(column.header.data_offset + id * item + first * stride, part));
-    for (uint64_t i = 0; i < here; ++i, odometer.Advance()) {
-      std::memcpy(out.data() + odometer.c_index() * item, part.data() + i * stride, item);
+    const uint64_t in_window = std::min(per_window, count - first);
+    const std::span<std::byte> part(window.data(), (in_window - 1) * stride + element_bytes);
+    RETURN_IF_ERROR(array.file->ReadAt(array.header.data_offset + id * element_bytes + first * stride, part));
+    for (uint64_t i = 0; i < in_window; ++i, odometer.Advance()) {
+      std::memcpy(out.data() + odometer.c_index() * element_bytes, part.data() + i * stride, element_bytes);
     }
   }
   return OkStatus();
 }
 
-// Purpose: the Dataset of one or several .npy files. Owns: their descriptors. Threads and errors: as Dataset
-// says. Invariant: every column holds info().samples * sample_bytes bytes behind its header, checked when it
+// Purpose: the Dataset of one or more .npy files. Owns: their descriptors. Threads and errors: as Dataset.
+// Invariant: every array holds info().samples * sample_bytes bytes after its header, checked when it
 // was opened.
 class NpyDataset final : public Dataset {
  public:
-  NpyDataset(std::vector<Column> columns, std::string full_path, DatasetInfo info)
-      : columns_(std::move(columns)), full_path_(std::move(full_path)), info_(std::move(info)) {}
+  NpyDataset(std::vector<ArrayFile> arrays, std::string full_path, DatasetInfo info)
+      : arrays_(std::move(arrays)), full_path_(std::move(full_path)), info_(std::move(info)) {}
 
   const DatasetInfo& info() const override { return info_; }
 
   Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
-    PF_CHECK(id < info_.samples && field < columns_.size(), "sample or field behind the end of the dataset");
-    const Column& column = columns_[field];
-    PF_CHECK(out.size() == column.sample_bytes, "the place has another size than the sample");
-    if (column.header.fortran_order) {
-      RETURN_IF_ERROR(GatherFortran(column, id, out));
+    PF_CHECK(id < info_.samples && field < arrays_.size(), "sample or field out of range");
+    const ArrayFile& array = arrays_[field];
+    PF_CHECK(out.size() == array.sample_bytes, "the output buffer has the wrong size");
+    if (array.header.fortran_order) {
+      RETURN_IF_ERROR(GatherFortran(array, id, out));
     } else {
-      RETURN_IF_ERROR(column.file->ReadAt(column.header.data_offset + id * column.sample_bytes, out));
+      RETURN_IF_ERROR(array.file->ReadAt(array.header.data_offset + id * array.sample_bytes, out));
     }
-    if (column.header.big_endian) SwapBytes(column.header.dtype, out);
+    if (array.header.big_endian) SwapBytes(array.header.dtype, out);
     return OkStatus();
   }
 
   Status ReadBytes(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& /*out*/) const override {
-    PF_CHECK(false, "npy has no encoded field");
+    PF_CHECK(false, "npy has no encoded fields");
     return OkStatus();
   }
 
@@ -140,13 +140,13 @@ class NpyDataset final : public Dataset {
   }
 
  private:
-  const std::vector<Column> columns_;
+  const std::vector<ArrayFile> arrays_;
   const std::string full_path_;
   const DatasetInfo info_;
 };
 
-Status AddColumn(const Location& base, std::string_view below, std::string name, std::vector<Column>& columns,
-                 DatasetInfo& info) {
+Status AddArray(const Location& base, std::string_view below, std::string name,
+                std::vector<ArrayFile>& arrays, DatasetInfo& info) {
   ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base.OpenFile(below));
   const std::string object = "open " + QuotePath(file->path());
   if (!IsFieldName(name)) {
@@ -157,26 +157,26 @@ Status AddColumn(const Location& base, std::string_view below, std::string name,
   }
   ASSIGN_OR_RETURN(NpyHeader header, ReadNpyHeader(*file));
   const auto samples = static_cast<uint64_t>(header.shape[0]);
-  if (!columns.empty() && samples != info.samples) {
+  if (!arrays.empty() && samples != info.samples) {
     return InvalidArgument(object + ": its first dimension is " + std::to_string(samples) + ", but that of " +
-                           QuotePath(columns[0].file->path()) + " is " + std::to_string(info.samples) +
+                           QuotePath(arrays[0].file->path()) + " is " + std::to_string(info.samples) +
                            "; every field needs the same number of samples");
   }
   info.samples = samples;
   TensorSpec spec{std::move(name), header.dtype, {header.shape.begin() + 1, header.shape.end()}};
   if (spec.shape.size() > kMaxSampleDims) {
     return InvalidArgument(object + ": field '" + spec.name + "' has " + std::to_string(header.shape.size()) +
-                           " dimensions; the most are " + std::to_string(kMaxSampleDims + 1) +
-                           ", the first of which counts the samples");
+                           " dimensions; the maximum is " + std::to_string(kMaxSampleDims + 1) +
+                           ", including the first one, which counts the samples");
   }
   ASSIGN_OR_RETURN(const uint64_t sample_bytes, spec.SampleBytes());
   info.fields.push_back({std::move(spec), FieldKind::kTensor});
-  columns.push_back({std::move(file), std::move(header), sample_bytes});
+  arrays.push_back({std::move(file), std::move(header), sample_bytes});
   return OkStatus();
 }
 
-std::shared_ptr<const Dataset> Finish(const Location& base, std::vector<Column> columns,
-                                      std::string user_path, DatasetInfo info) {
+std::shared_ptr<const Dataset> MakeDataset(const Location& base, std::vector<ArrayFile> arrays,
+                                           std::string user_path, DatasetInfo info) {
   info.format = "npy";
   info.path = std::move(user_path);
   Fingerprint fingerprint;
@@ -184,21 +184,21 @@ std::shared_ptr<const Dataset> Finish(const Location& base, std::vector<Column> 
   for (const Field& field : info.fields) fingerprint.Add(field.spec);
   info.fingerprint = fingerprint.Hex();
   info.remote = base.remote();
-  return std::make_shared<const NpyDataset>(std::move(columns), base.path(), std::move(info));
+  return std::make_shared<const NpyDataset>(std::move(arrays), base.path(), std::move(info));
 }
 
 class Format final : public DatasetFormat {
  public:
   std::string_view name() const override { return "npy"; }
-  std::optional<std::string> Recognise(const Contents& contents,
+  std::optional<std::string> Recognise(const DatasetContents& contents,
                                        const ParameterMap& /*options*/) const override {
     if (!contents.is_directory)
       return contents.path.ends_with(kExtension) ? std::optional("an array") : std::nullopt;
-    if (contents.array.empty()) return std::nullopt;
-    return ".npy files (such as " + QuotePath(contents.array) + ")";
+    if (contents.npy_file.empty()) return std::nullopt;
+    return ".npy files (such as " + QuotePath(contents.npy_file) + ")";
   }
   Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
-                                              const Contents& contents, const std::string& user_path,
+                                              const DatasetContents& contents, const std::string& user_path,
                                               ParameterReader& /*options*/) const override {
     return contents.is_directory ? OpenNpyDirectory(*location, user_path) : OpenNpyFile(*location, user_path);
   }
@@ -229,19 +229,19 @@ Result<std::shared_ptr<const Dataset>> OpenNpyDirectory(const Location& base, st
                            " holds no .npy file; expected one per field, as in images.npy");
   }
   std::ranges::sort(names);
-  std::vector<Column> columns;
+  std::vector<ArrayFile> arrays;
   DatasetInfo info;
   for (const std::string& name : names) {
-    RETURN_IF_ERROR(AddColumn(base, name, name.substr(0, name.size() - kExtension.size()), columns, info));
+    RETURN_IF_ERROR(AddArray(base, name, name.substr(0, name.size() - kExtension.size()), arrays, info));
   }
-  return Finish(base, std::move(columns), std::move(user_path), std::move(info));
+  return MakeDataset(base, std::move(arrays), std::move(user_path), std::move(info));
 }
 
 Result<std::shared_ptr<const Dataset>> OpenNpyFile(const Location& base, std::string user_path) {
-  std::vector<Column> columns;
+  std::vector<ArrayFile> arrays;
   DatasetInfo info;
-  RETURN_IF_ERROR(AddColumn(base, "", "data", columns, info));
-  return Finish(base, std::move(columns), std::move(user_path), std::move(info));
+  RETURN_IF_ERROR(AddArray(base, "", "data", arrays, info));
+  return MakeDataset(base, std::move(arrays), std::move(user_path), std::move(info));
 }
 
 }  // namespace pinfeed

@@ -11,15 +11,15 @@
 
 namespace pinfeed {
 
-// A directory with more .npy files is taken for one file per sample, which this format is not; each file
-// stays open.
+// The maximum number of .npy files in a directory; each stays open. More files are probably one per sample,
+// which this format does not support.
 inline constexpr size_t kMaxNpyFields = 256;
 
-// A directory gives the fields <field>.npy, in bytewise order of their names; a single file gives the field
-// "data". Samples are read straight into their place, then swapped in place if big-endian. A Fortran-order
-// array spreads each sample over the whole file: it is gathered in bounded memory, correct but slow (one read
-// per element once the first dimension spans more than 4 KiB); np.ascontiguousarray before np.save mends it.
-// `user_path` is what DatasetInfo::path will say.
+// A directory has one field per <field>.npy, in bytewise order of their names; a single file has the field
+// "data". Samples are read directly into the caller's buffer; big-endian ones are swapped in place.
+// In a Fortran-order array each sample is spread over the whole file. It is gathered in bounded memory, but
+// slowly: one read per element if the first dimension spans more than 4 KiB. np.ascontiguousarray before
+// np.save avoids that. `user_path` becomes DatasetInfo::path.
 Result<std::shared_ptr<const Dataset>> OpenNpyDirectory(const Location& base, std::string user_path);
 Result<std::shared_ptr<const Dataset>> OpenNpyFile(const Location& base, std::string user_path);
 

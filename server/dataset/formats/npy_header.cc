@@ -14,12 +14,12 @@ namespace pinfeed {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr size_t kShortPreamble = 10;  // magic, version, 16-bit length (version 1)
-constexpr size_t kLongPreamble = 12;   // magic, version, 32-bit length (versions 2 and 3)
-constexpr size_t kShownBytes = 80;     // of a text in messages
+constexpr size_t kShortPreamble = 10;   // magic, version, 16-bit length (version 1)
+constexpr size_t kLongPreamble = 12;    // magic, version, 32-bit length (versions 2 and 3)
+constexpr size_t kMaxQuotedBytes = 80;  // of a string in messages
 
-std::string Shown(std::string_view text) {
-  return QuotePath(text.substr(0, kShownBytes));
+std::string QuoteStart(std::string_view text) {
+  return QuotePath(text.substr(0, kMaxQuotedBytes));
 }
 
 uint8_t ByteAt(std::span<const std::byte> bytes, size_t i) {
@@ -27,9 +27,9 @@ uint8_t ByteAt(std::span<const std::byte> bytes, size_t i) {
 }
 
 struct Preamble {
-  size_t bytes = 0;         // where the dictionary starts
-  uint64_t dictionary = 0;  // its length
-  bool python2 = false;     // Python 2 wrote such versions, too
+  size_t bytes = 0;  // where the dictionary starts
+  uint64_t dictionary_bytes = 0;
+  bool python2 = false;  // Python 2 may have written a header of this version
 };
 
 // Precondition: start.size() >= min(file size, kLongPreamble).
@@ -52,16 +52,17 @@ Result<Preamble> ParsePreamble(std::span<const std::byte> start) {
   preamble.python2 = major <= 2;
   preamble.bytes = major == 1 ? kShortPreamble : kLongPreamble;
   if (start.size() < preamble.bytes) return InvalidArgument("the .npy file ends within its header's length");
-  for (size_t i = preamble.bytes; i-- > 8;) preamble.dictionary = preamble.dictionary << 8 | ByteAt(start, i);
-  if (preamble.dictionary > kMaxNpyHeaderBytes) {
-    return InvalidArgument(".npy header of " + std::to_string(preamble.dictionary) + " bytes; at most " +
-                           std::to_string(kMaxNpyHeaderBytes) + " are read");
+  for (size_t i = preamble.bytes; i-- > 8;)
+    preamble.dictionary_bytes = preamble.dictionary_bytes << 8 | ByteAt(start, i);
+  if (preamble.dictionary_bytes > kMaxNpyHeaderBytes) {
+    return InvalidArgument(".npy header of " + std::to_string(preamble.dictionary_bytes) +
+                           " bytes; at most " + std::to_string(kMaxNpyHeaderBytes) + " are read");
   }
   return preamble;
 }
 
-// Purpose: reads the Python literals that a .npy header is made of, strictly: one dictionary of three known
-// keys. Borrows the text. Errors say what was expected, and where. Not for concurrent use.
+// Purpose: a strict parser of the Python literals in a .npy header. Borrows the text. Errors say what was
+// expected, and where. Not for concurrent use.
 class LiteralReader {
  public:
   LiteralReader(std::string_view text, bool python2) : text_(text), python2_(python2) {}
@@ -72,29 +73,29 @@ class LiteralReader {
       ++position_;
   }
   bool AtEnd() const { return position_ == text_.size(); }
-  bool Sees(char c) {
+  bool NextIs(char c) {
     SkipSpace();
     return !AtEnd() && text_[position_] == c;
   }
   bool Take(char c) {
-    if (!Sees(c)) return false;
+    if (!NextIs(c)) return false;
     ++position_;
     return true;
   }
-  Status Expect(char c) { return Take(c) ? OkStatus() : Wrong(std::string("'") + c + "'"); }
+  Status Expect(char c) { return Take(c) ? OkStatus() : Malformed(std::string("'") + c + "'"); }
 
   Result<std::string_view> String() {
     SkipSpace();
-    if ((Sees('u') || Sees('U')) && position_ + 1 < text_.size() &&
+    if ((NextIs('u') || NextIs('U')) && position_ + 1 < text_.size() &&
         (text_[position_ + 1] == '\'' || text_[position_ + 1] == '"'))
-      ++position_;  // as Python 2 wrote text
-    if (!Sees('\'') && !Sees('"')) return Wrong("a string");
+      ++position_;  // Python 2's prefix of text
+    if (!NextIs('\'') && !NextIs('"')) return Malformed("a string");
     const char quote = text_[position_];
     const size_t begin = position_ + 1;
     const size_t end = text_.find(quote, begin);
-    if (end == std::string_view::npos) return Wrong("a string that ends");
+    if (end == std::string_view::npos) return Malformed("a closing quote");
     const std::string_view value = text_.substr(begin, end - begin);
-    if (value.find('\\') != std::string_view::npos) return Wrong("a string without backslash");
+    if (value.find('\\') != std::string_view::npos) return Malformed("a string without backslashes");
     position_ = end + 1;
     return value;
   }
@@ -107,10 +108,10 @@ class LiteralReader {
       position_ += word.size();
       return value;
     }
-    return Wrong("True or False");
+    return Malformed("True or False");
   }
 
-  // A decimal of at most 63 bits; the L behind it is what Python 2 wrote.
+  // Reads a decimal number of at most 63 bits. Python 2 wrote an L after it.
   Result<int64_t> Dimension() {
     SkipSpace();
     int64_t value = 0;
@@ -118,11 +119,11 @@ class LiteralReader {
     for (; !AtEnd() && text_[position_] >= '0' && text_[position_] <= '9'; ++position_) {
       if (__builtin_mul_overflow(value, 10, &value) ||
           __builtin_add_overflow(value, text_[position_] - '0', &value)) {
-        return Wrong("a dimension below 2^63");
+        return Malformed("a dimension below 2^63");
       }
     }
-    if (position_ == begin) return Wrong("a dimension, an integer >= 0");
-    if (value != 0 && text_[begin] == '0') return Wrong("a dimension without leading zeros");
+    if (position_ == begin) return Malformed("a dimension, an integer >= 0");
+    if (value != 0 && text_[begin] == '0') return Malformed("a dimension without leading zeros");
     if (python2_ && !AtEnd() && text_[position_] == 'L') ++position_;
     return value;
   }
@@ -132,32 +133,32 @@ class LiteralReader {
     std::vector<int64_t> shape;
     bool comma = true;
     while (!Take(')')) {
-      if (!comma) return Wrong("',' or ')'");
+      if (!comma) return Malformed("',' or ')'");
       if (shape.size() == kMaxNpyRank)
-        return Wrong("no more than " + std::to_string(kMaxNpyRank) + " dimensions");
+        return Malformed("no more than " + std::to_string(kMaxNpyRank) + " dimensions");
       ASSIGN_OR_RETURN(const int64_t dimension, Dimension());
       shape.push_back(dimension);
       comma = Take(',');
     }
-    if (shape.size() == 1 && !comma) return Wrong("a tuple: one dimension needs a ',' behind it");
+    if (shape.size() == 1 && !comma) return Malformed("a tuple: a single dimension needs a trailing ','");
     return shape;
   }
 
-  Status Wrong(const std::string& expected) const {
+  Status Malformed(const std::string& expected) const {
     return InvalidArgument("malformed .npy header: expected " + expected + " at byte " +
-                           std::to_string(position_) + " of " + Shown(text_));
+                           std::to_string(position_) + " of " + QuoteStart(text_));
   }
 
  private:
   std::string_view text_;
-  bool python2_;  // which may have written it
+  bool python2_;  // Python 2 may have written the text
   size_t position_ = 0;
 };
 
 struct ElementType {
-  std::string_view code;        // numpy's kind and size
-  std::string_view characters;  // its codes of one character
-  std::string_view name;        // stands without a byte order
+  std::string_view code;        // numpy's kind and size in bytes
+  std::string_view characters;  // numpy's one-character codes
+  std::string_view name;        // numpy's name, which has no byte order
   DType dtype;
 };
 constexpr std::array<ElementType, 14> kElementTypes = {{{"b1", "?", "bool", DType::kBool},
@@ -175,10 +176,10 @@ constexpr std::array<ElementType, 14> kElementTypes = {{{"b1", "?", "bool", DTyp
                                                         {"c8", "F", "complex64", DType::kComplex64},
                                                         {"c16", "D", "complex128", DType::kComplex128}}};
 
-std::string_view RefusedKind(char kind) {
+std::string_view UnsupportedKind(char kind) {
   switch (kind) {
     case 'O':
-      return "Python objects, which would have to be unpickled";
+      return "Python objects, which would require unpickling";
     case 'S':
     case 'a':
     case 'U':
@@ -194,7 +195,7 @@ std::string_view RefusedKind(char kind) {
 }
 
 Status ParseElementType(std::string_view descr, NpyHeader& header) {
-  const std::string object = ".npy dtype " + Shown(descr);
+  const std::string object = ".npy dtype " + QuoteStart(descr);
   const char order = descr.empty() ? '\0' : descr[0];
   const bool has_order = order == '<' || order == '>' || order == '=' || order == '|';
   const std::string_view code = descr.substr(has_order ? 1 : 0);
@@ -204,16 +205,16 @@ Status ParseElementType(std::string_view descr, NpyHeader& header) {
            (!has_order && code == type.name);
   });
   if (known == kElementTypes.end()) {
-    if (const std::string_view refused = RefusedKind(code.empty() ? '\0' : code[0]); !refused.empty()) {
+    if (const std::string_view refused = UnsupportedKind(code.empty() ? '\0' : code[0]); !refused.empty()) {
       return InvalidArgument(object + " holds " + std::string(refused) +
                              "; save numbers or booleans instead");
     }
-    return InvalidArgument(
-        object +
-        " is not read; save booleans, integers, floats of 2 to 8 or complex numbers of 8 or 16 bytes");
+    return InvalidArgument(object +
+                           " is not supported; save booleans, integers, floats of 2 to 8 bytes or complex "
+                           "numbers of 8 or 16 bytes");
   }
   header.dtype = known->dtype;
-  // Without '<' or '>' it is the host's, as in NumPy.
+  // Without '<' or '>' the byte order is the host's, as in NumPy.
   constexpr bool kBigHost = std::endian::native == std::endian::big;
   header.big_endian = DTypeSize(known->dtype) > 1 && (order == '>' || (order != '<' && kBigHost));
   return OkStatus();
@@ -227,13 +228,13 @@ Status ParseDictionary(std::string_view text, bool python2, NpyHeader& header) {
   RETURN_IF_ERROR(reader.Expect('{'));
   bool comma = true;
   while (!reader.Take('}')) {
-    if (!comma) return reader.Wrong("',' or '}'");
+    if (!comma) return reader.Malformed("',' or '}'");
     ASSIGN_OR_RETURN(const std::string_view key, reader.String());
     RETURN_IF_ERROR(reader.Expect(':'));
     if (key == "descr" && !descr) {
-      if (reader.Sees('[') || reader.Sees('(')) {
+      if (reader.NextIs('[') || reader.NextIs('(')) {
         return InvalidArgument(
-            ".npy dtype is a structured record; save each of its columns as a file of its own");
+            ".npy dtype is a structured record; save each of its columns in a separate file");
       }
       ASSIGN_OR_RETURN(descr, reader.String());
     } else if (key == "fortran_order" && !fortran_order) {
@@ -242,13 +243,13 @@ Status ParseDictionary(std::string_view text, bool python2, NpyHeader& header) {
       ASSIGN_OR_RETURN(shape, reader.Shape());
     } else {
       return InvalidArgument(
-          "malformed .npy header: key " + Shown(key) +
+          "malformed .npy header: key " + QuoteStart(key) +
           " is unknown or repeated; it has 'descr', 'fortran_order' and 'shape' once each");
     }
     comma = reader.Take(',');
   }
   reader.SkipSpace();
-  if (!reader.AtEnd()) return reader.Wrong("the end");
+  if (!reader.AtEnd()) return reader.Malformed("the end");
   if (!descr || !fortran_order || !shape) {
     return InvalidArgument("malformed .npy header: it lacks '" +
                            std::string(!descr           ? "descr"
@@ -272,7 +273,7 @@ Status CheckShape(NpyHeader& header) {
       return InvalidArgument(".npy array is empty: dimension " + std::to_string(i) + " of its shape is 0");
     if (!CheckedMul(bytes, static_cast<uint64_t>(dimension), &bytes) ||
         bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-      return InvalidArgument(".npy shape is too large: its bytes do not fit 63 bits");
+      return InvalidArgument(".npy shape is too large: its size in bytes exceeds 63 bits");
     }
   }
   header.data_bytes = bytes;
@@ -283,7 +284,7 @@ Status CheckShape(NpyHeader& header) {
 
 Result<NpyHeader> ParseNpyHeader(std::span<const std::byte> start) {
   ASSIGN_OR_RETURN(const Preamble preamble, ParsePreamble(start));
-  const uint64_t end = preamble.bytes + preamble.dictionary;
+  const uint64_t end = preamble.bytes + preamble.dictionary_bytes;
   if (end > start.size()) {
     return DataLoss("the .npy header needs " + std::to_string(end) + " bytes but the file has " +
                     std::to_string(start.size()));
@@ -291,7 +292,7 @@ Result<NpyHeader> ParseNpyHeader(std::span<const std::byte> start) {
   NpyHeader header;
   header.data_offset = end;
   const auto* const text = reinterpret_cast<const char*>(start.data() + preamble.bytes);
-  RETURN_IF_ERROR(ParseDictionary({text, preamble.dictionary}, preamble.python2, header));
+  RETURN_IF_ERROR(ParseDictionary({text, preamble.dictionary_bytes}, preamble.python2, header));
   RETURN_IF_ERROR(CheckShape(header));
   return header;
 }
@@ -304,7 +305,7 @@ Result<NpyHeader> ReadNpyHeader(const RandomAccessFile& file) {
   RETURN_IF_ERROR(file.ReadAt(0, start));
   const Result<Preamble> preamble = ParsePreamble(start);
   if (!preamble.ok()) return in_file(preamble.status());
-  start.resize(std::min(file.size(), preamble->bytes + preamble->dictionary));
+  start.resize(std::min(file.size(), preamble->bytes + preamble->dictionary_bytes));
   RETURN_IF_ERROR(file.ReadAt(0, start));
   Result<NpyHeader> header = ParseNpyHeader(start);
   if (!header.ok()) return in_file(header.status());
@@ -312,7 +313,7 @@ Result<NpyHeader> ReadNpyHeader(const RandomAccessFile& file) {
   if (!CheckedAdd(header->data_offset, header->data_bytes, &expected) || expected != file.size()) {
     return in_file(DataLoss("its .npy header needs " + std::to_string(header->data_offset) + " + " +
                             std::to_string(header->data_bytes) + " bytes, but the file has " +
-                            std::to_string(file.size()) + "; it was cut, or is still being written"));
+                            std::to_string(file.size()) + "; it was truncated, or is still being written"));
   }
   return header;
 }

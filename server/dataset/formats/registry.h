@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every dataset format. A new one is its own files in this folder, a line here and one in registry.cc, and
-// its options' fields in pinfeed.v1.DatasetSpec.
+// The registry of dataset formats. A new format needs its own files in this folder, a line here and one in
+// registry.cc, and fields for its options in pinfeed.v1.DatasetSpec.
 #pragma once
 
 #include "server/dataset/format.h"

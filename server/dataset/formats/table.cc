@@ -17,48 +17,49 @@ namespace {
 
 constexpr size_t kWindowBytes = size_t{1} << 20;
 
-// Purpose: the bytes of a file, one after the other.
+// Purpose: reads a file byte by byte.
 class ByteSource {
  public:
   explicit ByteSource(const RandomAccessFile& file) : file_(file) {}
 
-  // -1 at the end.
+  // Returns the next byte, or -1 at the end.
   Result<int> Next() {
-    if (at_ == window_.size()) {
+    if (position_ == window_.size()) {
       if (offset_ == file_.size()) return -1;
       window_.resize(std::min<uint64_t>(kWindowBytes, file_.size() - offset_));
       RETURN_IF_ERROR(file_.ReadAt(offset_, window_));
-      at_ = offset_ == 0 && StartsWithMark() ? kMark.size() : 0;
+      position_ = offset_ == 0 && StartsWithByteOrderMark() ? kByteOrderMark.size() : 0;
       offset_ += window_.size();
-      if (at_ == window_.size()) return -1;
+      if (position_ == window_.size()) return -1;
     }
-    return std::to_integer<int>(window_[at_++]);
+    return std::to_integer<int>(window_[position_++]);
   }
   const RandomAccessFile& file() const { return file_; }
 
  private:
-  static constexpr std::string_view kMark = "\xEF\xBB\xBF";  // UTF-8's byte order mark
-  bool StartsWithMark() const {
-    return window_.size() >= kMark.size() &&
-           std::string_view(reinterpret_cast<const char*>(window_.data()), kMark.size()) == kMark;
+  static constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // in UTF-8
+  bool StartsWithByteOrderMark() const {
+    return window_.size() >= kByteOrderMark.size() &&
+           std::string_view(reinterpret_cast<const char*>(window_.data()), kByteOrderMark.size()) ==
+               kByteOrderMark;
   }
 
   const RandomAccessFile& file_;
   std::vector<std::byte> window_;
-  size_t at_ = 0;
-  uint64_t offset_ = 0;  // behind the window
+  size_t position_ = 0;
+  uint64_t offset_ = 0;  // the end of the window in the file
 };
 
-Status Wrong(const RandomAccessFile& file, uint64_t line, const std::string& reason) {
+Status RowError(const RandomAccessFile& file, uint64_t line, const std::string& reason) {
   return InvalidArgument("line " + std::to_string(line) + " of " + QuotePath(file.path()) + ": " + reason);
 }
 
 Status TooLong(const RandomAccessFile& file, uint64_t line) {
-  return Wrong(file, line, "a row has more than " + std::to_string(kMaxRowBytes) + " bytes");
+  return RowError(file, line, "a row has more than " + std::to_string(kMaxRowBytes) + " bytes");
 }
 
 template <typename Number>
-std::optional<Number> NumberOf(std::string_view text) {
+std::optional<Number> ParseNumber(std::string_view text) {
   Number number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
@@ -71,27 +72,27 @@ class JsonLines final : public TableReader {
 
   Result<bool> Next(std::vector<Cell>& cells) override {
     std::string text;
-    do {  // empty lines are passed over
+    do {  // skips empty lines
       ASSIGN_OR_RETURN(const bool more, NextLine(text));
       if (!more) return false;
     } while (text.find_first_not_of(" \t\r") == std::string::npos);
     const nlohmann::json row = nlohmann::json::parse(text, nullptr, false);
     if (!row.is_object())
-      return Wrong(source_.file(), line_,
-                   row.is_discarded()
-                       ? "is not JSON in UTF-8 on one line (NaN and Infinity are no JSON either)"
-                       : "is no JSON object");
+      return RowError(source_.file(), line_,
+                      row.is_discarded()
+                          ? "is not JSON in UTF-8 on one line (NaN and Infinity are not JSON either)"
+                          : "is not a JSON object");
     cells.assign(columns_.size(), NoValue());
     for (const auto& [name, value] : row.items()) {
-      const auto [place, is_new] = places_.try_emplace(name, columns_.size());
+      const auto [index, is_new] = column_indexes_.try_emplace(name, columns_.size());
       if (is_new) {
         if (columns_.size() == kMaxColumns)
-          return Wrong(source_.file(), line_,
-                       "the rows have more than " + std::to_string(kMaxColumns) + " keys");
+          return RowError(source_.file(), line_,
+                          "the rows have more than " + std::to_string(kMaxColumns) + " keys");
         columns_.push_back(name);
         cells.emplace_back();
       }
-      cells[place->second] = CellOf(value);
+      cells[index->second] = CellOf(value);
     }
     return true;
   }
@@ -128,49 +129,50 @@ class JsonLines final : public TableReader {
   }
 
   ByteSource source_;
-  std::map<std::string, size_t, std::less<>> places_;
+  std::map<std::string, size_t, std::less<>> column_indexes_;
 };
 
-class Separated final : public TableReader {
+class SeparatedValues final : public TableReader {
  public:
-  Separated(const RandomAccessFile& file, char separator) : source_(file), separator_(separator) {}
+  SeparatedValues(const RandomAccessFile& file, char separator) : source_(file), separator_(separator) {}
 
   Status ReadHeader() {
-    std::vector<Text> names;
+    std::vector<RawCell> names;
     ASSIGN_OR_RETURN(const bool found, NextRow(names));
-    if (!found) return Wrong(source_.file(), 1, "the file has no row; the first one names the columns");
-    for (Text& name : names) {
+    if (!found)
+      return RowError(source_.file(), 1, "the file has no rows; the first row must name the columns");
+    for (RawCell& name : names) {
       if (name.text.starts_with(' ') || name.text.ends_with(' '))
-        return Wrong(source_.file(), line_,
-                     "the column " + QuotePath(name.text) + " has spaces around its name");
+        return RowError(source_.file(), line_,
+                        "the column " + QuotePath(name.text) + " has spaces around its name");
       if (std::ranges::find(columns_, name.text) != columns_.end())
-        return Wrong(source_.file(), line_, "the column " + QuotePath(name.text) + " is there twice");
+        return RowError(source_.file(), line_, "the column " + QuotePath(name.text) + " appears twice");
       columns_.push_back(std::move(name.text));
     }
     return OkStatus();
   }
 
   Result<bool> Next(std::vector<Cell>& cells) override {
-    ASSIGN_OR_RETURN(const bool found, NextRow(texts_));
+    ASSIGN_OR_RETURN(const bool found, NextRow(raw_cells_));
     if (!found) return false;
-    if (texts_.size() != columns_.size()) {
-      return Wrong(source_.file(), line_,
-                   "the row has " + std::to_string(texts_.size()) + " values, but there are " +
-                       std::to_string(columns_.size()) + " columns");
+    if (raw_cells_.size() != columns_.size()) {
+      return RowError(source_.file(), line_,
+                      "the row has " + std::to_string(raw_cells_.size()) + " values, but there are " +
+                          std::to_string(columns_.size()) + " columns");
     }
     cells.clear();
-    for (Text& cell : texts_) cells.push_back(CellOf(cell));
+    for (RawCell& cell : raw_cells_) cells.push_back(CellOf(cell));
     return true;
   }
 
  private:
-  struct Text {
+  struct RawCell {
     std::string text;
     bool quoted = false;
   };
 
-  // A row that is one empty line is passed over.
-  Result<bool> NextRow(std::vector<Text>& row) {
+  // Reads the next row; skips empty lines. Returns false at the end.
+  Result<bool> NextRow(std::vector<RawCell>& row) {
     row.assign(1, {});
     line_ = next_line_;
     size_t bytes = 0;
@@ -178,11 +180,11 @@ class Separated final : public TableReader {
     bool empty = true;
     for (;;) {
       ASSIGN_OR_RETURN(int byte, Take());
-      if (byte < 0 && in_quotes) return Wrong(source_.file(), line_, "a quote is never closed");
+      if (byte < 0 && in_quotes) return RowError(source_.file(), line_, "a quote is never closed");
       if (byte < 0) return !empty;
       if (++bytes > kMaxRowBytes) return TooLong(source_.file(), line_);
       const char c = static_cast<char>(byte);
-      Text& cell = row.back();
+      RawCell& cell = row.back();
       if (in_quotes) {
         if (c != '"') {
           cell.text += c;
@@ -207,13 +209,13 @@ class Separated final : public TableReader {
       empty = false;
       if (c == separator_) {
         if (row.size() == kMaxColumns)
-          return Wrong(source_.file(), line_,
-                       "there are more than " + std::to_string(kMaxColumns) + " columns");
+          return RowError(source_.file(), line_,
+                          "there are more than " + std::to_string(kMaxColumns) + " columns");
         row.emplace_back();
       } else if (c == '"' && cell.text.empty() && !cell.quoted) {
         cell.quoted = in_quotes = true;
       } else if (c == '"' || cell.quoted) {
-        return Wrong(source_.file(), line_, "a quote stands within a value; double it, and quote the value");
+        return RowError(source_.file(), line_, "a value contains a quote; double it, and quote the value");
       } else {
         cell.text += c;
       }
@@ -233,20 +235,20 @@ class Separated final : public TableReader {
     return byte;
   }
 
-  // Quoted or not, what is written as a number is one. Numbers that no type here holds exactly, and those
-  // that begin with zeros, such as postal codes, are not.
-  static Cell CellOf(Text& cell) {
+  // A cell that reads as a number is one, with or without quotes. Exceptions: an integer beyond int64 is
+  // NoValue, and digits with a leading zero, such as postal codes, are text.
+  static Cell CellOf(RawCell& cell) {
     if (cell.text.empty() && !cell.quoted) return NoValue();
     const std::string_view text = cell.text;
     const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
     if (!digits.empty() && digits.find_first_not_of("0123456789") == std::string_view::npos) {
       if (digits.size() > 1 && digits.starts_with('0')) return std::move(cell.text);
-      if (const auto integer = NumberOf<int64_t>(text)) return *integer;
+      if (const auto integer = ParseNumber<int64_t>(text)) return *integer;
       return NoValue{.missing = false};
     }
-    // from_chars takes "inf" and "nan", too; a word is a text here.
+    // from_chars accepts "inf" and "nan", too; here words are text.
     const bool number = text.find_first_not_of("0123456789+-.eE") == std::string_view::npos;
-    if (const auto real = number ? NumberOf<double>(text) : std::nullopt) return *real;
+    if (const auto real = number ? ParseNumber<double>(text) : std::nullopt) return *real;
     return std::move(cell.text);
   }
 
@@ -254,7 +256,7 @@ class Separated final : public TableReader {
   const char separator_;
   std::optional<int> peeked_;
   uint64_t next_line_ = 1;
-  std::vector<Text> texts_;
+  std::vector<RawCell> raw_cells_;
 };
 
 }  // namespace
@@ -277,7 +279,7 @@ Result<std::unique_ptr<TableReader>> OpenTable(const RandomAccessFile& file, Tab
                            std::to_string(kMaxTableBytes) + "; split the dataset");
   }
   if (kind == TableKind::kJsonLines) return std::unique_ptr<TableReader>(std::make_unique<JsonLines>(file));
-  auto table = std::make_unique<Separated>(file, kind == TableKind::kCommaSeparated ? ',' : '\t');
+  auto table = std::make_unique<SeparatedValues>(file, kind == TableKind::kCommaSeparated ? ',' : '\t');
   RETURN_IF_ERROR(table->ReadHeader());
   return std::unique_ptr<TableReader>(std::move(table));
 }

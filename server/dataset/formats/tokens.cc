@@ -18,10 +18,10 @@ namespace pinfeed {
 namespace {
 
 constexpr size_t kFields = 2;  // x, y
-// Read at once: 16 KiB or 32 KiB, which stay in the first-level cache until they are widened.
+// The number of tokens per read: 16 or 32 KiB, which stay in the first-level cache until they are widened.
 constexpr size_t kBlockTokens = 8192;
 
-// int64 ids from narrower ones, any alignment.
+// Widens token ids to int64. Any alignment.
 template <typename Token>
 void WidenPortable(const std::byte* in, size_t count, std::byte* out) {
   for (size_t i = 0; i < count; ++i) {
@@ -33,7 +33,7 @@ void WidenPortable(const std::byte* in, size_t count, std::byte* out) {
 }
 
 #if defined(__x86_64__)
-// The same, four at a time: widening is most of what a token sample costs.
+// Widens four at a time, since widening is the largest cost of a token sample.
 template <typename Token>
 __attribute__((target("avx2"))) void WidenAvx2(const std::byte* in, size_t count, std::byte* out) {
   size_t i = 0;
@@ -56,15 +56,15 @@ void Widen(const std::byte* in, size_t count, std::byte* out) {
   WidenPortable<Token>(in, count, out);
 }
 
-// Where the tokens lie in the file.
+// The position of the tokens in the file.
 struct Stream {
   DType dtype = DType::kUint16;
   uint64_t offset = 0;
   uint64_t tokens = 0;
 };
 
-// Purpose: the Dataset of a token stream. Owns: the file's descriptor. Threads and errors: as Dataset says.
-// Invariant: info().samples is such that every sample ends within the stream, so no position overflows.
+// Purpose: the Dataset of a token stream. Owns: the file's descriptor. Threads and errors: as Dataset.
+// Invariant: all info().samples samples end within the stream, so no position overflows.
 class Tokens final : public Dataset {
  public:
   Tokens(std::unique_ptr<const RandomAccessFile> file, const Stream& stream, uint64_t length, uint64_t stride,
@@ -74,18 +74,18 @@ class Tokens final : public Dataset {
   const DatasetInfo& info() const override { return info_; }
 
   Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
-    PF_CHECK(field < kFields, "field behind the last one");
+    PF_CHECK(field < kFields, "field out of range");
     return ReadSample(id, field == 0 ? out : std::span<std::byte>(),
                       field == 1 ? out : std::span<std::byte>());
   }
 
-  Status ReadTensors(uint64_t id, std::span<const std::span<std::byte>> places) const override {
-    PF_CHECK(places.size() == kFields, "a place for each field");
-    return ReadSample(id, places[0], places[1]);
+  Status ReadTensors(uint64_t id, std::span<const std::span<std::byte>> buffers) const override {
+    PF_CHECK(buffers.size() == kFields, "tokens needs a buffer for each field");
+    return ReadSample(id, buffers[0], buffers[1]);
   }
 
   Status ReadBytes(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& /*out*/) const override {
-    PF_CHECK(false, "tokens has no encoded field");
+    PF_CHECK(false, "tokens has no encoded fields");
     return OkStatus();
   }
 
@@ -96,12 +96,12 @@ class Tokens final : public Dataset {
   }
 
  private:
-  // Either place may be empty.
+  // Either buffer may be empty.
   Status ReadSample(uint64_t id, std::span<std::byte> x, std::span<std::byte> y) const {
-    PF_CHECK(id < info_.samples, "sample behind the end of the dataset");
-    for (const auto& place : {x, y}) {
-      PF_CHECK(place.empty() || place.size() == length_ * sizeof(int64_t),
-               "the place has another size than the sample");
+    PF_CHECK(id < info_.samples, "sample id out of range");
+    for (const auto& buffer : {x, y}) {
+      PF_CHECK(buffer.empty() || buffer.size() == length_ * sizeof(int64_t),
+               "the output buffer has the wrong size");
     }
     return stream_.dtype == DType::kUint16 ? Read<uint16_t>(id * stride_, x, y)
                                            : Read<uint32_t>(id * stride_, x, y);
@@ -127,7 +127,7 @@ class Tokens final : public Dataset {
   const DatasetInfo info_;
 };
 
-Result<Stream> NpyStream(const RandomAccessFile& file, std::optional<DType> said) {
+Result<Stream> NpyStream(const RandomAccessFile& file, std::optional<DType> requested) {
   ASSIGN_OR_RETURN(const NpyHeader header, ReadNpyHeader(file));
   const bool is_token = header.dtype == DType::kUint16 || header.dtype == DType::kUint32;
   if (header.shape.size() != 1 || !is_token || header.big_endian) {
@@ -136,35 +136,35 @@ Result<Stream> NpyStream(const RandomAccessFile& file, std::optional<DType> said
                            (header.big_endian ? "big-endian " : "") + std::string(DTypeName(header.dtype)) +
                            "; tokens need a 1-D array of little-endian uint16 or uint32");
   }
-  if (said && *said != header.dtype) {
+  if (requested && *requested != header.dtype) {
     return InvalidArgument("open " + QuotePath(file.path()) + ": token_dtype says " +
-                           std::string(DTypeName(*said)) + ", but its header says " +
+                           std::string(DTypeName(*requested)) + ", but its header says " +
                            std::string(DTypeName(header.dtype)) + "; leave token_dtype out");
   }
   return Stream{header.dtype, header.data_offset, static_cast<uint64_t>(header.shape[0])};
 }
 
-Result<Stream> FlatStream(const RandomAccessFile& file, DType dtype) {
+Result<Stream> HeaderlessStream(const RandomAccessFile& file, DType dtype) {
   if (dtype != DType::kUint16 && dtype != DType::kUint32) {
     return InvalidArgument("token_dtype is " + std::string(DTypeName(dtype)) +
                            "; it must be uint16 or uint32");
   }
   if (file.size() % DTypeSize(dtype) != 0) {
     return DataLoss("open " + QuotePath(file.path()) + ": its " + std::to_string(file.size()) +
-                    " bytes are no whole number of " + std::string(DTypeName(dtype)) +
-                    " tokens; token_dtype is wrong, or the file was cut");
+                    " bytes are not a whole number of " + std::string(DTypeName(dtype)) +
+                    " tokens; token_dtype is wrong, or the file was truncated");
   }
   return Stream{dtype, 0, file.size() / DTypeSize(dtype)};
 }
 
-// A headerless file does not say how wide its tokens are. Read as uint16, wider ones show: every second
-// number is the high half of an id, so small.
+// A headerless file does not state the width of its tokens. If wider tokens are read as uint16, every second
+// number is the high half of an id and therefore small.
 Status CheckIsUint16(const RandomAccessFile& file) {
-  constexpr uint16_t kMaxHighHalf = 15;  // of ids up to a million
-  constexpr size_t kFewest = 64;         // fewer numbers may be small by chance
+  constexpr uint16_t kMaxHighHalf = 15;  // for ids up to a million
+  constexpr size_t kMinNumbers = 64;     // fewer numbers may be small by chance
   std::array<uint16_t, 4096> numbers;
   const size_t count = std::min<uint64_t>(file.size() / sizeof(uint16_t), numbers.size());
-  if (count < kFewest) return OkStatus();
+  if (count < kMinNumbers) return OkStatus();
   const std::span<uint16_t> read(numbers.data(), count);
   RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(read)));
   bool low_is_large = false;
@@ -176,27 +176,28 @@ Status CheckIsUint16(const RandomAccessFile& file) {
   if (!low_is_large) return OkStatus();
   return InvalidArgument(
       "open " + QuotePath(file.path()) +
-      ": read as uint16, every second number of its beginning is close to 0, as in a file of "
-      "wider integers; give token_dtype uint32, or uint16 if that is meant; a file of 64-bit "
-      "integers is to be written anew as one of these");
+      ": read as uint16, every second number at its beginning is close to 0, which suggests "
+      "wider integers; set token_dtype to uint32, or to uint16 if that is correct; convert a "
+      "file of 64-bit integers to one of these");
 }
 
 constexpr std::string_view kNpyExtension = ".npy";
-constexpr std::string_view kFlatExtension = ".bin";
+constexpr std::string_view kBinExtension = ".bin";
 
-// Taking one file of several would leave the others out without a word.
-Status TokensInDirectory(const Contents& contents) {
-  const bool arrays = contents.flat.empty() && !contents.array.empty();
+// A directory is refused, since reading one of several files would silently ignore the others.
+Status TokensInDirectory(const DatasetContents& contents) {
+  const bool arrays = contents.bin_file.empty() && !contents.npy_file.empty();
   const std::string path = QuotePath(contents.path);
-  const std::string joined = QuotePath(contents.path + std::string(arrays ? kNpyExtension : kFlatExtension));
+  const std::string joined = QuotePath(contents.path + std::string(arrays ? kNpyExtension : kBinExtension));
   const std::string how = arrays ? "numpy.save(" + joined +
                                        ", numpy.concatenate([numpy.load(f) for f in sorted(glob.glob(" +
                                        QuotePath(contents.path + "/*.npy") + "))])) in Python"
                                  : "cat " + path + "/*.bin > " + joined;
-  return InvalidArgument("tokens dataset " + path +
-                         " is a directory, and a token stream is one file: name the file, or join several in "
-                         "their order (" +
-                         how + ") and open that");
+  return InvalidArgument(
+      "tokens dataset " + path +
+      " is a directory, but a token stream is one file: name the file, or join several files in "
+      "order (" +
+      how + ") and open that");
 }
 
 class Format final : public DatasetFormat {
@@ -214,20 +215,21 @@ class Format final : public DatasetFormat {
     if (!dtype.empty() && dtype != "uint16" && dtype != "uint32")
       options.Fault("token_dtype", "is neither uint16 nor uint32");
   }
-  std::optional<std::string> Recognise(const Contents& contents, const ParameterMap& options) const override {
+  std::optional<std::string> Recognise(const DatasetContents& contents,
+                                       const ParameterMap& options) const override {
     if (!options.contains("sequence_length")) return std::nullopt;
     if (!contents.is_directory) {
-      if (!contents.path.ends_with(kNpyExtension) && !contents.path.ends_with(kFlatExtension))
+      if (!contents.path.ends_with(kNpyExtension) && !contents.path.ends_with(kBinExtension))
         return std::nullopt;
       return "tokens";
     }
-    // Which Open refuses, with advice.
-    if (contents.array.empty() && contents.flat.empty()) return std::nullopt;
-    return "files of tokens (such as " + QuotePath(contents.flat.empty() ? contents.array : contents.flat) +
-           ")";
+    // Open refuses a directory, with advice.
+    if (contents.npy_file.empty() && contents.bin_file.empty()) return std::nullopt;
+    return "files of tokens (such as " +
+           QuotePath(contents.bin_file.empty() ? contents.npy_file : contents.bin_file) + ")";
   }
   Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
-                                              const Contents& contents, const std::string& user_path,
+                                              const DatasetContents& contents, const std::string& user_path,
                                               ParameterReader& options) const override {
     if (contents.is_directory) return TokensInDirectory(contents);
     TokenOptions tokens;
@@ -253,9 +255,10 @@ Result<std::shared_ptr<const Dataset>> OpenTokens(const Location& base, std::str
                            " needs a sequence_length of at least 1");
   }
   ASSIGN_OR_RETURN(std::unique_ptr<const RandomAccessFile> file, base.OpenFile(""));
-  ASSIGN_OR_RETURN(const Stream stream, base.path().ends_with(kNpyExtension)
-                                            ? NpyStream(*file, options.dtype)
-                                            : FlatStream(*file, options.dtype.value_or(DType::kUint16)));
+  ASSIGN_OR_RETURN(const Stream stream,
+                   base.path().ends_with(kNpyExtension)
+                       ? NpyStream(*file, options.dtype)
+                       : HeaderlessStream(*file, options.dtype.value_or(DType::kUint16)));
   if (!options.dtype && !base.path().ends_with(kNpyExtension)) RETURN_IF_ERROR(CheckIsUint16(*file));
   const uint64_t length = options.sequence_length;
   const uint64_t stride = options.stride == 0 ? length : options.stride;

@@ -125,7 +125,7 @@ Status CudaArena::AllowReads(const CudaDevice& reader) const {
   return memory_.AllowReads(reader);
 }
 
-Result<const Arena*> CudaArena::At(const std::string& gpu_uuid) {
+Result<const Arena*> CudaArena::PartOn(const std::string& gpu_uuid) {
   if (gpu_uuid == device().uuid()) return this;
   return FailedPrecondition(
       "gpu_uuid: the group's batches are on GPU " + device().uuid() +

@@ -62,8 +62,10 @@ class CudaArena final : public Arena {
   int fd() const override { return fd_.get(); }
   std::optional<std::array<std::byte, 64>> ipc_handle() const override { return handle_; }
   uint64_t mapped_bytes() const override { return memory_.bytes(); }
-  void LeaveTo(std::vector<ClientProcess> clients) override { remaining_mappers_ = std::move(clients); }
-  Result<const Arena*> At(const std::string& gpu_uuid) override;
+  void SetRemainingMappers(std::vector<ClientProcess> clients) override {
+    remaining_mappers_ = std::move(clients);
+  }
+  Result<const Arena*> PartOn(const std::string& gpu_uuid) override;
 
   // Used by StripedArena, for groups on several GPUs.
   const CudaDevice& device() const { return lane_.device(); }

@@ -147,7 +147,7 @@ class Gpus final : public DeviceArenas {
                               gpu_uuid + ", so the end of its work there cannot be detected");
   }
 
-  void AwaitLingering(std::chrono::steady_clock::time_point deadline) override {
+  void AwaitEmptyQuarantine(std::chrono::steady_clock::time_point deadline) override {
     quarantine_->AwaitNone(deadline);
   }
 

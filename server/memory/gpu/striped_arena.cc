@@ -56,7 +56,7 @@ Result<std::unique_ptr<StripedArena>> StripedArena::Create(const std::string& gp
   return std::unique_ptr<StripedArena>(new StripedArena(gpu_uuid, std::move(first), std::move(make_part)));
 }
 
-Result<const Arena*> StripedArena::At(const std::string& gpu_uuid) {
+Result<const Arena*> StripedArena::PartOn(const std::string& gpu_uuid) {
   {
     const MutexLock lock(mutex_);
     Part* part = FindLocked(gpu_uuid);
@@ -110,21 +110,21 @@ Result<const Arena*> StripedArena::AddPart(const std::string& gpu_uuid) {
   return added == nullptr ? status : AlreadyRunningLocked(gpu_uuid);
 }
 
-void StripedArena::LeaveAt(const Arena& part, bool keep, std::optional<ClientProcess> remaining_mapper) {
+void StripedArena::ReleasePart(const Arena& part, bool keep, std::optional<ClientProcess> remaining_mapper) {
   std::shared_ptr<CudaArena> gone;  // freed without the lock, here or after the last delivery
   const MutexLock lock(mutex_);
   const auto found =
       std::find_if(parts_.begin(), parts_.end(), [&](const Part& one) { return one.arena.get() == &part; });
-  PF_CHECK(found != parts_.end() && found->clients > 0, "a client leaves only a part that it got from At");
+  PF_CHECK(found != parts_.end() && found->clients > 0, "a client leaves only a part that PartOn returned");
   found->keep = found->keep || keep;
   if (found->keep) {
-    found->remaining_mappers.clear();  // LeaveTo will report all of the group's clients
+    found->remaining_mappers.clear();  // SetRemainingMappers will report all of the group's clients
   } else if (remaining_mapper) {
     found->remaining_mappers.push_back(*std::move(remaining_mapper));
   }
   if (--found->clients > 0 || found->keep) return;
   gone = std::move(found->arena);
-  gone->LeaveTo(std::move(found->remaining_mappers));
+  gone->SetRemainingMappers(std::move(found->remaining_mappers));
   parts_.erase(found);
 }
 
@@ -196,13 +196,13 @@ void StripedArena::Deliver(const Piece& piece, const SlotRange& range, Done done
       });
 }
 
-void StripedArena::LeaveTo(std::vector<ClientProcess> clients) {
+void StripedArena::SetRemainingMappers(std::vector<ClientProcess> clients) {
   Arenas parts;
   {
     const MutexLock lock(mutex_);
     parts = ReadyLocked();
   }
-  for (const auto& part : parts) part->LeaveTo(clients);
+  for (const auto& part : parts) part->SetRemainingMappers(clients);
 }
 
 }  // namespace pinfeed

@@ -19,9 +19,8 @@ namespace pinfeed {
 // links once, rather than once per GPU. Where GPUs cannot read each other's memory, each fetches everything.
 // Owns: a part for each GPU, shared with the deliveries in flight. The first part's staging memory serves the
 // whole group.
-// Threads: as Arena; At and LeaveAt from any thread. Parts are created and freed without the lock, so a
-// request for a part waits only for that part.
-// Errors: as Arena. A failed part fails the delivery once.
+// Threads: as Arena; PartOn and ReleasePart from any thread. Parts are created and freed without the lock, so
+// a request for a part waits only for that part. Errors: as Arena. A failed part fails the delivery once.
 // Invariants:
 // 1. Parts are added only before the first delivery, which happens when the group is complete.
 // 2. A part is freed with its last client unless it must be kept.
@@ -43,12 +42,12 @@ class StripedArena final : public Arena {
   void SetWaiting(const std::shared_ptr<ReleaseReader>& reader, bool waiting) override {
     first_->SetWaiting(reader, waiting);
   }
-  void LeaveTo(std::vector<ClientProcess> clients) override PF_EXCLUDES(mutex_);
+  void SetRemainingMappers(std::vector<ClientProcess> clients) override PF_EXCLUDES(mutex_);
   int fd() const override { return first_->fd(); }
   uint64_t mapped_bytes() const override { return first_->mapped_bytes(); }
   // Creates the part for the first client on that GPU. kFailedPrecondition once deliveries have begun.
-  Result<const Arena*> At(const std::string& gpu_uuid) override PF_EXCLUDES(mutex_);
-  void LeaveAt(const Arena& part, bool keep, std::optional<ClientProcess> remaining_mapper) override
+  Result<const Arena*> PartOn(const std::string& gpu_uuid) override PF_EXCLUDES(mutex_);
+  void ReleasePart(const Arena& part, bool keep, std::optional<ClientProcess> remaining_mapper) override
       PF_EXCLUDES(mutex_);
 
  private:

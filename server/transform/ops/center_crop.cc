@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// torchvision.transforms.CenterCrop: pads with zeros what is smaller.
+// torchvision.transforms.CenterCrop. Pads smaller images with zeros.
 #include <cmath>
 
 #include "server/transform/ops/registry.h"
@@ -7,8 +7,8 @@
 namespace pinfeed {
 namespace {
 
-// torchvision.transforms.functional.center_crop along one side: half of what is missing, rounded down, is
-// added before; half of what is too much, rounded to even, is cut off there.
+// torchvision.transforms.functional.center_crop along one axis. A smaller side gets half of the missing
+// pixels, rounded down, at its start. A larger side loses half of the excess, rounded to even, at its start.
 int32_t Start(int32_t image, int32_t crop) {
   if (crop > image) return -((crop - image) / 2);
   return static_cast<int32_t>(std::lrint((image - crop) / 2.0));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// torchvision.transforms.Grayscale: one channel of luma, or three that are alike.
+// torchvision.transforms.Grayscale: one channel of luma, or three equal ones.
 #include "server/transform/ops/registry.h"
 
 namespace pinfeed {

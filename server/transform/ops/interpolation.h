@@ -10,7 +10,7 @@
 
 namespace pinfeed {
 
-// Purpose: one filter, or several of which each sample gets one by chance. A value.
+// Purpose: one filter, or several, of which each sample gets a random one. A value.
 class InterpolationChoice {
  public:
   explicit InterpolationChoice(Parameters& parameters);

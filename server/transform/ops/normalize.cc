@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// torchvision.transforms.Normalize: (value - mean) / std. Of uint8 pixels it divides by 255 first and makes
-// float32, so that it needs no ToDtype before it.
+// torchvision.transforms.Normalize: (value - mean) / std. Divides uint8 pixels by 255 first and converts them
+// to float32, so that no ToDtype is needed before it.
 #include <algorithm>
 #include <cmath>
 #include <utility>

@@ -11,14 +11,14 @@
 
 namespace pinfeed {
 
-// Pixels that are added on each side, and what they are.
+// The number of pixels to add on each side, and their values.
 struct Padding {
   int32_t left = 0;
   int32_t top = 0;
   int32_t right = 0;
   int32_t bottom = 0;
   Border border;
-  size_t fill_values = 1;  // as they were given: 1, or 3 for the channels
+  size_t fill_values = 1;  // the number of given fill values: 1, or 3 for the channels
 
   ImageSize Padded(ImageSize image) const {
     return {image.width + left + right, image.height + top + bottom};

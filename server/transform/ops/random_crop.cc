@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// torchvision.transforms.RandomCrop: pads, then cuts out a part of a given size, anywhere with the same
-// probability.
+// torchvision.transforms.RandomCrop: pads, then crops to a given size at a uniformly random position.
 #include "server/transform/ops/padding.h"
 #include "server/transform/ops/registry.h"
 
@@ -36,7 +35,7 @@ class RandomCrop final : public Transform {
   }
 
  private:
-  // As torchvision's v2: what is still missing is added on both sides.
+  // Like torchvision's v2, adds the missing pixels on both sides.
   Padding PaddingOf(ImageSize image) const {
     Padding padding = padding_;
     if (!pad_if_needed_) return padding;

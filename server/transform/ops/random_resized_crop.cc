@@ -15,7 +15,7 @@ struct Range {
   double most = 0;
 };
 
-// torchvision rounds with Python's round(): halves to even, as the default rounding mode of lrint.
+// torchvision uses Python's round(): ties to even, like lrint in the default rounding mode.
 int32_t Round(double value) {
   return static_cast<int32_t>(std::lrint(value));
 }
@@ -36,8 +36,8 @@ class RandomResizedCrop final : public Transform {
   }
 
  private:
-  // torchvision.transforms.RandomResizedCrop.get_params: ten tries, then the largest central crop whose ratio
-  // is allowed.
+  // torchvision.transforms.RandomResizedCrop.get_params: ten tries, then the largest central crop with an
+  // allowed ratio.
   Box CropBox(ImageSize image, SampleRandom& random) const {
     const double area = static_cast<double>(image.width) * image.height;
     const double log_least = std::log(ratio_.least);

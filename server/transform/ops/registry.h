@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every transform. A new one is a file of this folder, a line here and one in registry.cc, its message
-// (proto/pinfeed/v1/feeder.proto) and its Python class (client/python/pinfeed/transforms.py).
+// The registry of transforms. A new transform needs a file in this folder, a line here and one in
+// registry.cc, a message (proto/pinfeed/v1/feeder.proto) and a Python class
+// (client/python/pinfeed/transforms.py).
 #pragma once
 
 #include <memory>

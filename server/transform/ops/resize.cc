@@ -9,11 +9,11 @@
 namespace pinfeed {
 namespace {
 
-// 0 is what was not given.
+// Omitted values are 0.
 struct ResizeTo {
   ImageSize size;        // the sides, whatever the aspect ratio
   int32_t shorter = 0;   // the shorter side, the aspect ratio being kept
-  int32_t max_size = 0;  // the most that the longer side may get; with nothing else, what it gets
+  int32_t max_size = 0;  // the maximum of the longer side; if all else is 0, the longer side itself
 };
 
 class Resize final : public Transform {
@@ -35,9 +35,9 @@ class Resize final : public Transform {
   }
 
  private:
-  // torchvision's rules when the aspect ratio is kept: the shorter side gets the size, the longer one
-  // int(size * long / short); if that is over max_size, or there is no size, the longer side gets max_size
-  // and the shorter one int(max_size * short / long) of what they were, here at least 1.
+  // torchvision's rules for keeping the aspect ratio: the shorter side becomes `size`, the longer one
+  // int(size * long / short). If that exceeds max_size, or there is no size, the longer side becomes max_size
+  // and the shorter one int(max_size * short / long), here at least 1.
   Result<ImageSize> SizeOf(ImageSize image) const {
     if (to_.size.width != 0) return to_.size;
     int64_t shorter = std::min(image.width, image.height);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// torchvision.transforms.v2.ToDtype: another element type. Floating to uint8 cuts to [0, 255], towards zero.
+// torchvision.transforms.v2.ToDtype: changes the element type. Floating point to uint8 clamps to [0, 255] and
+// truncates.
 #include "server/transform/ops/registry.h"
 
 namespace pinfeed {
@@ -11,7 +12,7 @@ class ToDtype final : public Transform {
 
   GpuForm gpu_form() const override { return GpuForm::kTable; }
   void Follow(ImageForm& form, const Report& /*report*/) const override { form.dtype = dtype_; }
-  // torchvision scales by 255.999 on the way to uint8.
+  // torchvision scales by 255.999 when it converts to uint8.
   void Recolour(size_t /*channel*/, PixelValues& pixels) const override {
     const bool widens = pixels.dtype == DType::kUint8 && dtype_ != DType::kUint8;
     const bool narrows = pixels.dtype != DType::kUint8 && dtype_ == DType::kUint8;
@@ -25,7 +26,7 @@ class ToDtype final : public Transform {
 
  private:
   const DType dtype_;
-  const bool scale_;  // so that 255 is 1
+  const bool scale_;  // maps 255 to 1
 };
 
 }  // namespace

@@ -118,7 +118,8 @@ CUresult Gather(const GatherRows& work) {
     if (first > work.source_rows || count > work.source_rows - first) count = 0;
     uint8_t* const to = work.out + rows * work.row_bytes;
     const uint64_t bytes = count * work.row_bytes;
-    if (bytes > 0 && !IsReachable(AddressOf(to), bytes, Rights::kReadWrite)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    if (bytes > 0 && !IsReachable(AddressOf(to), bytes, Rights::kReadWrite))
+      return CUDA_ERROR_ILLEGAL_ADDRESS;
     std::copy_n(work.source + first * work.row_bytes, bytes, to);
     work.out_extents[2 * i] = static_cast<int64_t>(rows);
     work.out_extents[2 * i + 1] = static_cast<int64_t>(count);

@@ -76,7 +76,7 @@ TEST_F(ImageFolderTest, ListsClassesAndImagesInOrder) {
 TEST_F(ImageFolderTest, APartWithATableOfItsImagesIsNoClass) {
   for (const char* name : {"train/a.jpg", "train/metadata.csv"}) Add(name);
   EXPECT_THAT(Open(), StatusIs(Code::kInvalidArgument,
-                               AllOf(HasSubstr("holds the parts of a dataset"), HasSubstr("'train'"))));
+                               AllOf(HasSubstr("holds the splits of a dataset"), HasSubstr("'train'"))));
 }
 
 TEST_F(ImageFolderTest, NestedFoldersBelongToTheirClassInTorchvisionsOrder) {
@@ -129,9 +129,10 @@ TEST_F(ImageFolderTest, RefusesAFolderWithoutClasses) {
 
 TEST_F(ImageFolderTest, RefusesTheRootOfTheParts) {
   const auto refused = [&](const char* parts, const char* part) {
-    EXPECT_THAT(Open(), StatusIs(Code::kInvalidArgument,
-                                 AllOf(HasSubstr("holds the parts of a dataset (" + std::string(parts) + ")"),
-                                       HasSubstr("name one part, such as '" + Path(part) + "'"))));
+    EXPECT_THAT(Open(),
+                StatusIs(Code::kInvalidArgument,
+                         AllOf(HasSubstr("holds the splits of a dataset (" + std::string(parts) + ")"),
+                               HasSubstr("name one split, such as '" + Path(part) + "'"))));
   };
   Add("train/cat/1.jpg");
   refused("'train'", "set/train");
@@ -190,7 +191,7 @@ TEST_F(ImageFolderTest, RefusesImageNamesThatAreNoFiles) {
   Add("cat/1.jpg");
   ASSERT_EQ(::mkfifo(Path("set/cat/2.jpg").c_str(), 0600), 0);
   EXPECT_THAT(Open(),
-              StatusIs(Code::kInvalidArgument, HasSubstr(Path("set/cat/2.jpg") + "' is no regular file")));
+              StatusIs(Code::kInvalidArgument, HasSubstr(Path("set/cat/2.jpg") + "' is not a regular file")));
   fs::remove(Path("set/cat/2.jpg"));
   fs::create_symlink("gone", Path("set/cat/3.jpg"));
   EXPECT_THAT(Open(), StatusIs(Code::kNotFound, HasSubstr(Path("set/cat/3.jpg"))));

@@ -137,15 +137,15 @@ TEST_F(ManifestTest, ColumnsOfEveryKindWithoutImages) {
   EXPECT_THAT(Values<uint8_t>(*dataset, 1), ElementsAre(1, 0));
   EXPECT_THAT(Values<double>(*dataset, 2), ElementsAre(0.5, 1, 2, 3));
   EXPECT_THAT(dataset->info().left_out,
-              ElementsAre(Pair("deep", HasSubstr("neither a number within")),
-                          Pair("huge", HasSubstr("neither a number within")),
+              ElementsAre(Pair("deep", HasSubstr("neither a number")),
+                          Pair("huge", HasSubstr("neither a number")),
                           Pair("late", "line 2 has no value for it"),
                           Pair("only_here", "line 1 has no value for it")));
   EXPECT_EQ(Bytes(*dataset, 0, 3), "");
   EXPECT_EQ(Bytes(*dataset, 1, 3).size(), 2 * sizeof(int64_t));
   EXPECT_THAT(dataset->Describe(1), EndsWith("set/t.jsonl[1]"));
   EXPECT_THAT(SelectFields(dataset, {"late"}),
-              StatusIs(Code::kInvalidArgument, HasSubstr("is no field: line 2 has no value")));
+              StatusIs(Code::kInvalidArgument, HasSubstr("is not available as a field: line 2 has no value")));
   EXPECT_THAT(SelectFields(dataset, {}, true),
               StatusIs(Code::kInvalidArgument, HasSubstr("sample_path: the samples of the dataset")));
 }
@@ -200,13 +200,13 @@ TEST_F(ManifestTest, ColumnsWhoseNamesAreTakenOrNoNamesAreLeftOut) {
 TEST_F(ManifestTest, NumbersAreNumbersHoweverTheyAreWritten) {
   ASSERT_OK_AND_ASSIGN(const auto quoted, OpenText("t.csv", "\"label\"\n\"10\"\n\"9\"\n\"0\"\n"));
   EXPECT_THAT(Values<int64_t>(*quoted, 0), ElementsAre(10, 9, 0));
-  ExpectFault("t.csv", "x,label\n1, 10\n2, 9\n", "numbers that are written as texts, such as ' 10'");
-  ExpectFault("t.csv", "label\n+10\n+9\n", "numbers that are written as texts");
-  ExpectFault("t.jsonl", "{\"label\": \"10\"}\n{\"label\": \"9\"}\n", "numbers that are written as texts");
+  ExpectFault("t.csv", "x,label\n1, 10\n2, 9\n", "numbers as text, such as ' 10'");
+  ExpectFault("t.csv", "label\n+10\n+9\n", "numbers as text");
+  ExpectFault("t.jsonl", "{\"label\": \"10\"}\n{\"label\": \"9\"}\n", "numbers as text");
   ExpectFault("t.csv", "x, label\n1,2\n", "the column ' label' has spaces around its name");
   ExpectFault("t.jsonl", "{\"label\": \"a\\u0000\"}\n", "holds a NUL byte");
   ExpectFault("t.csv", "label\n9223372036854775808\n",
-              "cannot be a label: line 2 has neither a number within");
+              "cannot be a label: line 2 has a value for it that is neither a number");
 }
 
 TEST_F(ManifestTest, RowsAreBounded) {
@@ -217,14 +217,14 @@ TEST_F(ManifestTest, RowsAreBounded) {
 
 TEST_F(ManifestTest, FaultsNameTheLine) {
   ExpectFault("t.jsonl", "{\"x\": 1}\n{\"x\": }\n", "line 2 of ");
-  ExpectFault("t.jsonl", "{\"x\": 1}\n[1]\n", "is no JSON object");
-  ExpectFault("t.jsonl", "\n\n", "it has no row");
+  ExpectFault("t.jsonl", "{\"x\": 1}\n[1]\n", "is not a JSON object");
+  ExpectFault("t.jsonl", "\n\n", "it has no rows");
   ExpectFault("t.csv", "", "the file has no row");
-  ExpectFault("t.csv", "a,b\n", "it has no row");
+  ExpectFault("t.csv", "a,b\n", "it has no rows");
   ExpectFault("t.csv", "a,b\n1,2\n1\n", "the row has 1 values, but there are 2 columns");
-  ExpectFault("t.csv", "a,a\n1,2\n", "the column 'a' is there twice");
+  ExpectFault("t.csv", "a,a\n1,2\n", "the column 'a' appears twice");
   ExpectFault("t.csv", "a\n\"1\n", "a quote is never closed");
-  ExpectFault("t.csv", "a\n1\"2\n", "a quote stands within a value");
+  ExpectFault("t.csv", "a\n1\"2\n", "a value contains a quote");
 }
 
 TEST_F(ManifestTest, ColumnsThatCannotServeAreRefused) {
@@ -239,8 +239,8 @@ TEST_F(ManifestTest, ColumnsThatCannotServeAreRefused) {
 TEST_F(ManifestTest, ImagePathsStayInTheFolder) {
   for (const auto& [path, words] :
        {std::pair("/etc/passwd", "is absolute"), std::pair("../secret.jpg", "leaves"),
-        std::pair("a/../../b.jpg", "leaves"), std::pair("s3://b/a.jpg", "is no path"),
-        std::pair("a.webp", "is not decoded here")}) {
+        std::pair("a/../../b.jpg", "leaves"), std::pair("s3://b/a.jpg", "not a path"),
+        std::pair("a.webp", "of an unsupported format")}) {
     ExpectFault("t.jsonl", "{\"file_name\": \"a.jpg\"}\n{\"file_name\": \"" + std::string(path) + "\"}\n",
                 words);
   }

@@ -79,7 +79,7 @@ TEST_F(OpenDatasetTest, SaysOfDirectoriesWhatTheyHoldAndWhatIsWanted) {
   dir_.Write("notes/README", "x");
   refused("notes", ".npy files (npy) nor class folders with images (image_folder), but found 'README'");
   dir_.Write("tables/part-0.parquet", "PAR1");
-  refused("tables", "'part-0.parquet'; tables are not read: save each column");
+  refused("tables", "'part-0.parquet'; tables of this kind are not supported: save each column");
   dir_.Write("flat/1.jpg", "x");
   refused("flat", "holds images (such as '1.jpg') but no class folders; arrange them as <class>/<image>");
   dir_.Write("webp/1.webp", "x");
@@ -90,15 +90,15 @@ TEST_F(OpenDatasetTest, SaysOfDirectoriesWhatTheyHoldAndWhatIsWanted) {
 
 TEST_F(OpenDatasetTest, SaysOfFilesThatAreNotReadWhatToDoInstead) {
   const std::pair<const char*, const char*> kinds[] = {
-      {"a.json", "one JSON object a line"},
+      {"a.json", "one JSON object per line"},
       {"a.parquet", "numpy.save"},
       {"a.arrow", "numpy.save"},
       {"a.tar", "DIR/<class>/<image>"},
       {"a.tar.gz", "DIR/<class>/<image>"},
       {"archive.zip", "unzip FILE"},
       {"a.npz", "becomes a .npy file"},
-      {"a.h5", "save each of its arrays"},
-      {"a.lmdb", "save each of its arrays"},
+      {"a.h5", "save each of their arrays"},
+      {"a.lmdb", "save each of their arrays"},
       {"a.txt", "token ids"},
       {"a.jpg", "it is one image; name the directory"},
       {"a.dat", "set format to tokens and a sequence_length"},
@@ -132,9 +132,9 @@ TEST_F(OpenDatasetTest, RefusesToGuessBetweenTwoFormats) {
 
 TEST_F(OpenDatasetTest, SequenceLengthBelongsToTokensOnly) {
   EXPECT_THAT(Open("images", "", 8), StatusIs(Code::kInvalidArgument, AllOf(HasSubstr(Path("images")),
-                                                                            HasSubstr("for tokens only"))));
-  EXPECT_THAT(Open("arrays", "npy", 8), StatusIs(Code::kInvalidArgument, HasSubstr("for tokens only")));
-  EXPECT_THAT(Open("arrays", "npy", 0, 8), StatusIs(Code::kInvalidArgument, HasSubstr("for tokens only")));
+                                                                            HasSubstr("belongs to tokens"))));
+  EXPECT_THAT(Open("arrays", "npy", 8), StatusIs(Code::kInvalidArgument, HasSubstr("belongs to tokens")));
+  EXPECT_THAT(Open("arrays", "npy", 0, 8), StatusIs(Code::kInvalidArgument, HasSubstr("belongs to tokens")));
   EXPECT_THAT(Open("stream.bin", "tokens"),
               StatusIs(Code::kInvalidArgument, HasSubstr("dataset.sequence_length: must be at least 1")));
 }
@@ -144,7 +144,7 @@ TEST_F(OpenDatasetTest, RefusesFilesForDirectoriesAndBack) {
               StatusIs(Code::kInvalidArgument, HasSubstr(Path("stream.bin") + "' is a file")));
   EXPECT_THAT(Open("images", "tokens", 2),
               StatusIs(Code::kInvalidArgument,
-                       HasSubstr(Path("images") + "' is a directory, and a token stream is one file")));
+                       HasSubstr(Path("images") + "' is a directory, but a token stream is one file")));
   ASSERT_EQ(::mkfifo(Path("fifo.npy").c_str(), 0600), 0);
   EXPECT_THAT(Open("fifo.npy"),
               StatusIs(Code::kInvalidArgument, HasSubstr("neither a file nor a directory")));

@@ -116,7 +116,7 @@ TEST_F(TokensTest, WiderTokensAreNotTakenForUint16) {
   dir_.Write("wide.bin", RawBytes(ids));
   dir_.Write("int64.bin", RawBytes(std::vector<uint64_t>(ids.begin(), ids.end())));
   for (const char* name : {"wide.bin", "int64.bin"})
-    EXPECT_THAT(Open(name, 8), StatusIs(Code::kInvalidArgument, HasSubstr("give token_dtype uint32")));
+    EXPECT_THAT(Open(name, 8), StatusIs(Code::kInvalidArgument, HasSubstr("set token_dtype to uint32")));
   EXPECT_OK(Open("wide.bin", 8, 0, DType::kUint16));
   ASSERT_OK_AND_ASSIGN(const auto dataset, Open("wide.bin", 8, 0, DType::kUint32));
   ExpectSamples(*dataset, ids, 8, 8);
@@ -165,8 +165,8 @@ TEST_F(TokensTest, RefusesWrongSpecs) {
   dir_.Write("t.bin", std::string(7, 'x'));
   EXPECT_THAT(Open("t.bin", 0), StatusIs(Code::kInvalidArgument, HasSubstr("sequence_length of at least 1")));
   EXPECT_THAT(Open("t.bin", 1),
-              StatusIs(Code::kDataLoss,
-                       AllOf(HasSubstr(Path("t.bin")), HasSubstr("7 bytes are no whole number of uint16"))));
+              StatusIs(Code::kDataLoss, AllOf(HasSubstr(Path("t.bin")),
+                                              HasSubstr("7 bytes are not a whole number of uint16"))));
   EXPECT_THAT(Open("t.bin", 1, 0, DType::kInt64),
               StatusIs(Code::kInvalidArgument, HasSubstr("token_dtype is int64")));
   EXPECT_THAT(Open("gone.bin", 1), StatusIs(Code::kNotFound, HasSubstr(Path("gone.bin"))));

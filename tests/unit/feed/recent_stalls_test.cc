@@ -17,7 +17,7 @@ struct Waiting {
   void Go(uint64_t spans, uint64_t span_ns, StallCause cause, double part) {
     for (uint64_t i = 0; i < spans; ++i) {
       sums[static_cast<size_t>(cause)] += static_cast<uint64_t>(part * static_cast<double>(span_ns));
-      recent.Add(Fading(span_ns), sums);
+      recent.Add(ExponentialDecay(span_ns), sums);
     }
   }
   double Share(StallCause cause) const { return recent.shares()[static_cast<size_t>(cause)]; }

@@ -93,16 +93,16 @@ class DatasetOpenerTest : public ::testing::Test {
             [this](const std::string&) { return path_of_name_; })) {}
   ~DatasetOpenerTest() override { disk_.Release(); }
 
-  std::future<Status> Open(uid_t user, const std::string& path, Patience patience = {}) {
-    return Open(user, At(path), std::move(patience));
+  std::future<Status> Open(uid_t user, const std::string& path, CallLimits limits = {}) {
+    return Open(user, At(path), std::move(limits));
   }
-  std::future<Status> Open(uid_t user, const DatasetSpec& spec, Patience patience = {}) {
+  std::future<Status> Open(uid_t user, const DatasetSpec& spec, CallLimits limits = {}) {
     auto answered = std::make_shared<std::promise<Status>>();
-    opener_->Open(user, spec, std::move(patience),
+    opener_->Open(user, spec, std::move(limits),
                   [answered](const DatasetOpener::Opened& opened) { answered->set_value(opened.status()); });
     return answered->get_future();
   }
-  static Patience For(milliseconds time) { return {steady_clock::now() + time, nullptr}; }
+  static CallLimits For(milliseconds time) { return {steady_clock::now() + time, nullptr}; }
 
   std::string path_of_name_;
   Disk disk_;
@@ -134,7 +134,7 @@ TEST_F(DatasetOpenerTest, SpecsOfOnePlaceTakeTurns) {
   disk_.Await(1);
   EXPECT_OK(Open(1, "/good").get());
   disk_.Await(1);
-  EXPECT_EQ(opener_->under_way().size(), 1U);
+  EXPECT_EQ(opener_->RunningOperations().size(), 1U);
   disk_.Release();
   for (std::future<Status>& answer : answers) EXPECT_OK(answer.get());
 }
@@ -152,7 +152,7 @@ TEST_F(DatasetOpenerTest, RetriesHoldOneThreadAndAreToldTheName) {
   }
   EXPECT_EQ(disk_.asked("/hung/a"), 1);
   EXPECT_THAT(Open(1, "/hung/a", For(milliseconds(1))).get(),
-              StatusIs(Code::kDeadlineExceeded, HasSubstr("has not given an answer")));
+              StatusIs(Code::kDeadlineExceeded, HasSubstr("has not answered")));
   std::future<Status> patient = Open(1, "/hung/a");
   disk_.Release();
   EXPECT_OK(patient.get());
@@ -181,8 +181,8 @@ TEST_F(DatasetOpenerTest, UsersWithManyHungDatasetsLeaveThreadsToTheOthers) {
     EXPECT_THAT(Open(user, "/hung/more", For(milliseconds(1))).get(),
                 StatusIs(Code::kDeadlineExceeded,
                          AllOf(HasSubstr("open dataset '/hung/more'"),
-                               HasSubstr("8 threads are at other datasets of this user"),
-                               HasSubstr("s, opening dataset '/hung/" + std::to_string(user)))));
+                               HasSubstr("8 threads are busy with other datasets of this user"),
+                               HasSubstr("s, is opening dataset '/hung/" + std::to_string(user)))));
   }
   for (uid_t user = 4; user <= 10; ++user) {
     EXPECT_OK(Open(user, "/good").get());
@@ -224,7 +224,7 @@ TEST_F(DatasetOpenerTest, AtTheEndWhoWaitsIsTold) {
   std::future<Status> waits = Open(1, "/hung/a");
   disk_.Await(1);
   std::future<void> end = std::async(std::launch::async, [this] { opener_.reset(); });
-  EXPECT_THAT(waits.get(), StatusIs(Code::kUnavailable, HasSubstr("the daemon stops")));
+  EXPECT_THAT(waits.get(), StatusIs(Code::kUnavailable, HasSubstr("the daemon is stopping")));
   disk_.Release();
   end.get();
 }
@@ -259,7 +259,7 @@ TEST_F(DatasetOpenerCloseTest, AMendedNameIsAnotherPlace) {
   opened.path = "/sticky";
   opener_->Close(1, opened, std::make_shared<SlowToClose>(closing_, gate_));
   AwaitClosing(1);
-  EXPECT_EQ(opener_->under_way().at(0).what, "closing the dataset named 'train' ('/sticky')");
+  EXPECT_EQ(opener_->RunningOperations().at(0).what, "closing the dataset named 'train' ('/sticky')");
   path_of_name_ = "/sticky";
   EXPECT_THAT(Open(1, named, For(milliseconds(1))).get(), StatusIs(Code::kDeadlineExceeded));
   path_of_name_ = "/good";
@@ -283,11 +283,11 @@ TEST_F(DatasetOpenerCloseTest, AFileThatDoesNotCloseHoldsOneThreadAndWhoWantsTha
   for (int i = 0; i < 20; ++i) Close(1, "/sticky");
   AwaitClosing(1);
   EXPECT_THAT(Open(1, "/sticky", For(milliseconds(1))).get(),
-              StatusIs(Code::kDeadlineExceeded, HasSubstr("has not given an answer")));
+              StatusIs(Code::kDeadlineExceeded, HasSubstr("has not answered")));
   EXPECT_OK(Open(1, "/good").get());
-  ASSERT_EQ(opener_->under_way().size(), 1U);
-  EXPECT_EQ(opener_->under_way()[0].what, "closing dataset '/sticky'");
-  EXPECT_EQ(opener_->under_way()[0].user, 1U);
+  ASSERT_EQ(opener_->RunningOperations().size(), 1U);
+  EXPECT_EQ(opener_->RunningOperations()[0].what, "closing dataset '/sticky'");
+  EXPECT_EQ(opener_->RunningOperations()[0].user, 1U);
   std::future<Status> patient = Open(2, "/sticky");
   Release();
   EXPECT_OK(patient.get());
@@ -299,7 +299,7 @@ TEST_F(DatasetOpenerCloseTest, FilesThatDoNotCloseHoldThreadsOfTheirUserOnly) {
   AwaitClosing(8);
   EXPECT_OK(Open(2, "/good").get());
   EXPECT_THAT(Open(1, "/good", For(milliseconds(1))).get(),
-              StatusIs(Code::kDeadlineExceeded, HasSubstr("s, closing dataset '/sticky/")));
+              StatusIs(Code::kDeadlineExceeded, HasSubstr("s, is closing dataset '/sticky/")));
   Release();
   AwaitClosing(20);
 }
@@ -327,15 +327,15 @@ TEST_F(DatasetOpenerCloseTest, TheEndWaitsForClosesAsLongAsItIsTold) {
   EXPECT_EQ(closing_, 2);
   Close(1, "/late");
   EXPECT_EQ(closing_, 3) << "at once, where it is let go of";
-  EXPECT_TRUE(opener_->under_way().empty());
+  EXPECT_TRUE(opener_->RunningOperations().empty());
 }
 
 TEST_F(DatasetOpenerTest, AfterItsEndWhoComesIsToldToo) {
   std::future<Status> waits = Open(1, "/hung/a");
   disk_.Await(1);
   opener_->Stop();
-  EXPECT_THAT(waits.get(), StatusIs(Code::kUnavailable, HasSubstr("the daemon stops")));
-  EXPECT_THAT(Open(1, "/good").get(), StatusIs(Code::kUnavailable, HasSubstr("the daemon stops")));
+  EXPECT_THAT(waits.get(), StatusIs(Code::kUnavailable, HasSubstr("the daemon is stopping")));
+  EXPECT_THAT(Open(1, "/good").get(), StatusIs(Code::kUnavailable, HasSubstr("the daemon is stopping")));
 }
 
 }  // namespace

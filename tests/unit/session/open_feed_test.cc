@@ -72,7 +72,7 @@ class OpenFeedTest : public FeedTest {
   FeedTable table_;
   SessionTable sessions_{8, kSessionsOfAUser, [] {}};
   const FeedOpener opener_{{.pool = pool_,
-                            .kept = kept_,
+                            .quarantine = kept_,
                             .workers = *workers_,
                             .readers = readers_,
                             .feeds = table_,

@@ -44,7 +44,7 @@ TEST_F(FeedTraceTest, EveryBatchIsReadThenPublishedThenLent) {
   auto recording = std::move(tracer_.Start(kOwner)).value();
   ASSERT_TRUE(feed->Attach(client.participant()).ok());
   Drain(*feed, client);
-  feed->LookForTrace(true);
+  feed->ObserveForTrace(true);
   Take(recording);
   feed->Depart(client.participant(), Ended());
 
@@ -75,7 +75,7 @@ TEST_F(FeedTraceTest, OffMeansNoSpans) {
   PageClient client(*feed);
   ASSERT_TRUE(feed->Attach(client.participant()).ok());
   Drain(*feed, client);
-  feed->LookForTrace(true);
+  feed->ObserveForTrace(true);
   feed->Depart(client.participant(), Ended());
   auto recording = std::move(tracer_.Start(std::nullopt)).value();
   Take(recording);
@@ -88,7 +88,7 @@ TEST_F(FeedTraceTest, FeedsOfOthersAreNotSeen) {
   auto recording = std::move(tracer_.Start(kOwner + 1)).value();
   ASSERT_TRUE(feed->Attach(client.participant()).ok());
   Drain(*feed, client);
-  feed->LookForTrace(true);
+  feed->ObserveForTrace(true);
   feed->Depart(client.participant(), Ended());
   Take(recording);
   EXPECT_TRUE(spans_.empty());
@@ -104,20 +104,20 @@ TEST_F(FeedTraceTest, WaitsAndStepsComeFromTheClientsWords) {
   PageClient client(*feed);
   auto recording = std::move(tracer_.Start(std::nullopt)).value();
   ASSERT_TRUE(feed->Attach(client.participant()).ok());
-  feed->LookForTrace(false);
+  feed->ObserveForTrace(false);
   const uint64_t since = TraceClockNs();
   SetWaitingSince(client, since);
-  feed->LookForTrace(false);
+  feed->ObserveForTrace(false);
   const uint64_t before_publish = TraceClockNs();
   go = true;
   WaitFor([&] { return client.ready() == 2; });
   SetWaitingSince(client, 0);
   SetTaken(client, 1);
-  feed->LookForTrace(false);
+  feed->ObserveForTrace(false);
   const uint64_t before_second = TraceClockNs();
   SetTaken(client, 2);
-  feed->LookForTrace(false);
-  feed->LookForTrace(true);
+  feed->ObserveForTrace(false);
+  feed->ObserveForTrace(true);
   Take(recording);
   feed->Depart(client.participant(), Ended());
 
@@ -148,14 +148,14 @@ TEST_F(FeedTraceTest, WordsThatCannotBeTrueAreNotDrawn) {
   SetTaken(client, UINT64_MAX);
   SetWaitingSince(client, UINT64_MAX);  // in the future
   ASSERT_TRUE(feed->Attach(client.participant()).ok());
-  feed->LookForTrace(false);
+  feed->ObserveForTrace(false);
   for (const uint64_t word : {uint64_t{1}, UINT64_MAX / 2, uint64_t{0}, UINT64_MAX}) {
     SetWaitingSince(client, word);
     SetTaken(client, word * 3);
-    feed->LookForTrace(false);
+    feed->ObserveForTrace(false);
   }
   WaitFor([&] { return client.ready() == 4; });
-  feed->LookForTrace(true);
+  feed->ObserveForTrace(true);
   const uint64_t ended = TraceClockNs();
   Take(recording);
   feed->Depart(client.participant(), Ended());

@@ -73,37 +73,37 @@ TEST_F(DeviceArenaTest, ChargeIsOfWholePages) {
 TEST_F(DeviceArenaTest, PartGoesWithTheLastOfItsClientsThatHadNoBatch) {
   MakeGpus();
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Arena> arena, Make(Backend::kVmmFd, Sharing::kBroadcast));
-  ASSERT_OK_AND_ASSIGN(const Arena* const part, arena->At(Uuid(1)));
-  ASSERT_OK_AND_ASSIGN(const Arena* const same, arena->At(Uuid(1)));
+  ASSERT_OK_AND_ASSIGN(const Arena* const part, arena->PartOn(Uuid(1)));
+  ASSERT_OK_AND_ASSIGN(const Arena* const same, arena->PartOn(Uuid(1)));
   ASSERT_EQ(part, same);
-  arena->LeaveAt(*part, false, {});
+  arena->ReleasePart(*part, false, {});
   EXPECT_EQ(Used(1), 6 * kMiB);
-  arena->LeaveAt(*part, false, {});
+  arena->ReleasePart(*part, false, {});
   EXPECT_EQ(Used(1), 0U);
-  EXPECT_OK(arena->At(Uuid(1)));  // and can be had again
+  EXPECT_OK(arena->PartOn(Uuid(1)));  // and can be had again
   Deliver(*arena, 1);
 }
 
 TEST_F(DeviceArenaTest, PartThatHadBatchesStaysForWhoComesBack) {
   MakeGpus();
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Arena> arena, Make(Backend::kVmmFd, Sharing::kBroadcast));
-  ASSERT_OK_AND_ASSIGN(const Arena* const part, arena->At(Uuid(1)));
+  ASSERT_OK_AND_ASSIGN(const Arena* const part, arena->PartOn(Uuid(1)));
   Deliver(*arena, 1);
-  arena->LeaveAt(*part, true, {});
+  arena->ReleasePart(*part, true, {});
   EXPECT_EQ(Used(1), 6 * kMiB);
-  EXPECT_OK(arena->At(Uuid(1)));
-  EXPECT_THAT(arena->At(Uuid(2)),
+  EXPECT_OK(arena->PartOn(Uuid(1)));
+  EXPECT_THAT(arena->PartOn(Uuid(2)),
               StatusIs(Code::kFailedPrecondition, HasSubstr("the group is already running")));
 }
 
 TEST_F(DeviceArenaTest, PartThatGoesUnderADeliveryEndsBehindIt) {
   MakeGpus();
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Arena> arena, Make(Backend::kVmmFd, Sharing::kBroadcast));
-  ASSERT_OK_AND_ASSIGN(const Arena* const one, arena->At(Uuid(1)));
-  ASSERT_OK_AND_ASSIGN(const Arena* const other, arena->At(Uuid(2)));
+  ASSERT_OK_AND_ASSIGN(const Arena* const one, arena->PartOn(Uuid(1)));
+  ASSERT_OK_AND_ASSIGN(const Arena* const other, arena->PartOn(Uuid(2)));
   Deliver(*arena, kSlots, [&] {
-    arena->LeaveAt(*one, false, {});
-    arena->LeaveAt(*other, false, {});
+    arena->ReleasePart(*one, false, {});
+    arena->ReleasePart(*other, false, {});
   });
   EXPECT_EQ(Used(1) + Used(2), 0U);
 }
@@ -117,9 +117,9 @@ TEST_F(DeviceArenaTest, MemoryOfAPartIsWaitedForByNobodyElse) {
         ::setenv("PINFEED_STAND_IN_FAIL", "cuMemCreate:2:hang", 1);
         MakeGpus();
         const std::unique_ptr<Arena> arena = *Make(Backend::kVmmFd, Sharing::kBroadcast);
-        std::thread([&] { (void)arena->At(Uuid(1)); }).detach();
+        std::thread([&] { (void)arena->PartOn(Uuid(1)); }).detach();
         while (Used(1) == 0) std::this_thread::yield();  // charged: it is being made
-        if (arena->At(Uuid(0)).ok()) std::_Exit(0);
+        if (arena->PartOn(Uuid(0)).ok()) std::_Exit(0);
       },
       ::testing::ExitedWithCode(0), "");
 }
