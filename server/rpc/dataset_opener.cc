@@ -39,7 +39,7 @@ void MoveIf(List& from, List& to, Predicate predicate) {
   }
 }
 
-std::string Seconds(std::chrono::steady_clock::duration time) {
+std::string SecondsText(std::chrono::steady_clock::duration time) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
   return text;
@@ -231,11 +231,12 @@ std::optional<DatasetOpener::Clock::time_point> DatasetOpener::NextLook() const 
 }
 
 Status DatasetOpener::TooLate(const Work& work, const Waiter& waiter, Clock::time_point now) const {
-  const std::string what = "open " + NameOf(waiter.spec) + ": not done after " + Seconds(now - waiter.since);
+  const std::string what =
+      "open " + NameOf(waiter.spec) + ": not done after " + SecondsText(now - waiter.since);
   if (work.running) {
     return {
         Code::kDeadlineExceeded,
-        what + "; its storage has been asked for " + Seconds(now - work.running->since) +
+        what + "; its storage has been asked for " + SecondsText(now - work.running->since) +
             " and has not given an answer. See whether its mount hangs (`ls` it on the daemon's host); a "
             "large folder that is read for the first time takes long, too: then try again, or wait longer "
             "(open_timeout)"};
@@ -253,7 +254,7 @@ Status DatasetOpener::TooLate(const Work& work, const Waiter& waiter, Clock::tim
   }
   return {Code::kDeadlineExceeded, what + "; " + std::to_string(others) +
                                        " threads are at other datasets of this user, for the longest time, " +
-                                       Seconds(now - longest->since) + ", " + longest->what +
+                                       SecondsText(now - longest->since) + ", " + longest->what +
                                        ". See whether their mounts hang (`ls` them on the daemon's host)"};
 }
 
