@@ -19,7 +19,7 @@ constexpr uint64_t kLeastBytes = 16'000'000;
 constexpr uint64_t kPiece = 16'000'000;
 // Runs stop after the first limit, and a single run after the second.
 constexpr double kEnoughSeconds = 0.15;
-constexpr double kMaxSeconds = 0.6;
+constexpr double kMaxCopySeconds = 0.6;
 constexpr uint32_t kFewestRuns = 2;
 
 double Since(Clock::time_point start) {
@@ -134,9 +134,9 @@ Result<double> CopyBench::BytesPerSecond(Source source) {
   for (uint32_t run = 0; run < kFewestRuns || Since(start) < kEnoughSeconds; ++run) {
     const Clock::time_point began = Clock::now();
     uint32_t copied = 0;
-    RETURN_IF_ERROR(Copy(source, bytes_ / kPiece, kPiece, false, kMaxSeconds, &copied));
+    RETURN_IF_ERROR(Copy(source, bytes_ / kPiece, kPiece, false, kMaxCopySeconds, &copied));
     best = std::max(best, static_cast<double>(copied) * kPiece / Since(began));
-    if (Since(start) > kMaxSeconds) break;
+    if (Since(start) > kMaxCopySeconds) break;
   }
   return best;
 }
@@ -150,13 +150,13 @@ Result<CopyFigure> CopyBench::Measure(size_t set, Source source, bool blocking) 
   for (uint32_t run = 0; run < kFewestRuns || Since(start) < kEnoughSeconds; ++run) {
     const Clock::time_point began = Clock::now();
     uint32_t copied = 0;
-    RETURN_IF_ERROR(Copy(source, tensors.count, tensors.bytes, blocking, kMaxSeconds, &copied));
+    RETURN_IF_ERROR(Copy(source, tensors.count, tensors.bytes, blocking, kMaxCopySeconds, &copied));
     const double seconds = Since(began) / copied * tensors.count;
     if (run == 0 || seconds < figure.seconds) {
       figure.seconds = seconds;
       figure.copied = copied;
     }
-    if (Since(start) > kMaxSeconds) break;
+    if (Since(start) > kMaxCopySeconds) break;
   }
   return figure;
 }

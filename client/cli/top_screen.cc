@@ -15,14 +15,14 @@
 namespace pinfeed {
 namespace {
 
-constexpr size_t kBar = 20;
+constexpr size_t kBarWidth = 20;
 constexpr size_t kMaxGpus = 4;
 constexpr size_t kBoundWidth = 16;
 // From this width on there is room for the dataset's name.
 constexpr size_t kWide = 100;
 constexpr std::array<const char*, 6> kCauses = {"read", "decode", "workers", "copy", "consumer", "group"};
 // Below this share, one word describes the session: a feed that keeps up waits for its trainer now and then.
-constexpr double kWorthNaming = 0.01;
+constexpr double kShareWorthNaming = 0.01;
 
 struct Row {
   double waited = 0;  // share of the time
@@ -44,10 +44,10 @@ std::string Right(const std::string& text, size_t width) {
   return text.size() >= width ? text : std::string(width - text.size(), ' ') + text;
 }
 
-std::string Bar(const std::string& name, double part, double whole) {
+std::string BarLine(const std::string& name, double part, double whole) {
   const double share = whole > 0 ? std::clamp(part / whole, 0.0, 1.0) : 0;
-  const auto full = static_cast<size_t>(std::lround(share * kBar));
-  return Left(name, 9) + "[" + std::string(full, '#') + std::string(kBar - full, '.') + "] " +
+  const auto full = static_cast<size_t>(std::lround(share * kBarWidth));
+  return Left(name, 9) + "[" + std::string(full, '#') + std::string(kBarWidth - full, '.') + "] " +
          Right(Percent(share), 4) + "  ";
 }
 
@@ -101,7 +101,7 @@ Row SessionRow(const Json& session, const Json* before, const Json& feed, double
   }
   row.waited = std::min(row.waited, 1.0);
   const std::string state = TextField(session, "state");
-  std::string bound = largest >= kWorthNaming ? cause + " " + Percent(std::min(largest, 1.0)) : "-";
+  std::string bound = largest >= kShareWorthNaming ? cause + " " + Percent(std::min(largest, 1.0)) : "-";
   if (state != "attached") bound = "(" + state + ")";
   const uint64_t held = UintField(session, "slots_held");
   const uint64_t lent = UintField(session, "slots_lent");
@@ -127,7 +127,7 @@ void AddGpus(const Json& before, const Json& now, double seconds, std::vector<st
     const uint64_t used = UintField(gpus[i], "arena_used_bytes");
     const uint64_t capacity = UintField(gpus[i], "arena_capacity_bytes");
     lines.push_back(
-        Bar("gpu " + std::to_string(i), static_cast<double>(used), static_cast<double>(capacity)) +
+        BarLine("gpu " + std::to_string(i), static_cast<double>(used), static_cast<double>(capacity)) +
         ByteSize(used) + " of " + ByteSize(capacity) + ", " +
         ByteRate(UintRate(was, gpus[i], "copied_bytes", seconds)));
   }
@@ -145,11 +145,11 @@ std::vector<std::string> TopScreen(const Json& before, const Json& now, double s
   if (const std::string hung = HungLine(now); !hung.empty()) lines.push_back(Ascii(hung));
   const uint64_t used = UintField(now, "pool_used_bytes");
   const uint64_t capacity = UintField(now, "pool_capacity_bytes");
-  lines.push_back(Bar("pool", static_cast<double>(used), static_cast<double>(capacity)) + ByteSize(used) +
+  lines.push_back(BarLine("pool", static_cast<double>(used), static_cast<double>(capacity)) + ByteSize(used) +
                   " of " + ByteSize(capacity));
   const uint64_t busy = UintField(now, "workers_busy");
   const uint64_t workers = UintField(now, "workers");
-  lines.push_back(Bar("workers", static_cast<double>(busy), static_cast<double>(workers)) +
+  lines.push_back(BarLine("workers", static_cast<double>(busy), static_cast<double>(workers)) +
                   std::to_string(busy) + " of " + std::to_string(workers) + " busy");
   AddGpus(before, now, seconds, lines);
 

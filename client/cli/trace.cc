@@ -21,8 +21,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kLeastSeconds = 0.1;
-constexpr double kMaxSeconds = 300;
+constexpr double kLeastTraceSeconds = 0.1;
+constexpr double kMaxTraceSeconds = 300;
 constexpr uint64_t kMaxSpans = 10'000'000;
 
 struct TraceOptions {
@@ -115,7 +115,7 @@ void AddTraceCommand(CLI::App& tool, ToolContext& context) {
   command->add_option("-o,--output", options->output, "file to write")->capture_default_str();
   command->add_option("--seconds", options->seconds, "how long to record")
       ->capture_default_str()
-      ->check(Within(kLeastSeconds, kMaxSeconds));
+      ->check(Within(kLeastTraceSeconds, kMaxTraceSeconds));
   command->add_option("--max-spans", options->max_spans, "end early after this many spans")
       ->capture_default_str()
       ->check(Within(1, kMaxSpans));

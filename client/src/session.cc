@@ -29,7 +29,7 @@ constexpr std::chrono::milliseconds kLimitLook(50);
 // Indexes of the descriptors in the welcome, as common/wire/shared_page.h lists them.
 enum WelcomeFd : size_t { kPublishFd, kReleaseFd, kDoorbellFd, kArenaFd };
 
-Status Broken(const std::string& what) {
+Status BrokenSession(const std::string& what) {
   return Internal("the daemon's session is unusable: " + what +
                   "; are pinfeedd and libpinfeed of the same version?");
 }
@@ -37,7 +37,7 @@ Status Broken(const std::string& what) {
 Result<Mapping> MapChecked(const UniqueFd& fd, uint64_t bytes, Access access, bool populate,
                            const char* name) {
   const Status sealed = CheckSealedSize(fd.get(), bytes);
-  if (!sealed.ok()) return Broken(std::string(name) + ": " + sealed.message());
+  if (!sealed.ok()) return BrokenSession(std::string(name) + ": " + sealed.message());
   Result<Mapping> mapping = Mapping::Map(fd.get(), bytes, access, populate);
   if (!mapping.ok()) return mapping.status().WithContext(name);
   return mapping;
@@ -47,19 +47,20 @@ Status CheckDoorbell(const UniqueFd& fd) {
   // A release rings it and must never block.
   const int flags = ::fcntl(fd.get(), F_GETFL);
   if (flags < 0) return ErrnoStatus("read the doorbell's flags", errno);
-  if ((flags & O_NONBLOCK) == 0) return Broken("the doorbell is a blocking descriptor");
+  if ((flags & O_NONBLOCK) == 0) return BrokenSession("the doorbell is a blocking descriptor");
   return OkStatus();
 }
 
 Status CheckPublishPage(const PublishPage& page, uint32_t slot_count) {
-  if (page.magic != kPublishPageMagic) return Broken("the publish page does not start with its magic number");
+  if (page.magic != kPublishPageMagic)
+    return BrokenSession("the publish page does not start with its magic number");
   if (page.version != kProtocolVersion) {
-    return Broken("the publish page has version " + std::to_string(page.version) + ", expected " +
-                  std::to_string(kProtocolVersion));
+    return BrokenSession("the publish page has version " + std::to_string(page.version) + ", expected " +
+                         std::to_string(kProtocolVersion));
   }
   if (page.slot_count != slot_count) {
-    return Broken("the publish page is for " + std::to_string(page.slot_count) + " slots, the offer for " +
-                  std::to_string(slot_count));
+    return BrokenSession("the publish page is for " + std::to_string(page.slot_count) +
+                         " slots, the offer for " + std::to_string(slot_count));
   }
   return OkStatus();
 }
@@ -176,8 +177,8 @@ Result<bool> Session::Take(BatchDescriptor* batch) {
   if (published == expected) return false;
   // The count is more than the ring holds ahead, or went backwards: the entry is not the expected one.
   if (published - expected > kMaxSlots) {
-    return Broken("the count of batches is " + std::to_string(published) + " where " +
-                  std::to_string(expected) + " were taken");
+    return BrokenSession("the count of batches is " + std::to_string(published) + " where " +
+                         std::to_string(expected) + " were taken");
   }
   const BatchDescriptor copy =
       page.ring[expected % kMaxSlots];  // copied before the check: the page may change at any time
@@ -213,16 +214,17 @@ uint64_t Session::AwaitLimit(SteadyTime deadline) const {
 Status Session::Check(const BatchDescriptor& batch, uint64_t expected) const {
   const std::string name = "batch " + std::to_string(expected);
   if (batch.sequence != expected)
-    return Broken(name + " is described as number " + std::to_string(batch.sequence));
+    return BrokenSession(name + " is described as number " + std::to_string(batch.sequence));
   if (batch.slot >= offer_.slot_count)
-    return Broken(name + " lies in slot " + std::to_string(batch.slot) + " of " +
-                  std::to_string(offer_.slot_count));
+    return BrokenSession(name + " lies in slot " + std::to_string(batch.slot) + " of " +
+                         std::to_string(offer_.slot_count));
   if (batch.samples > offer_.layout.batch_size) {
-    return Broken(name + " has " + std::to_string(batch.samples) + " samples where a slot holds " +
-                  std::to_string(offer_.layout.batch_size));
+    return BrokenSession(name + " has " + std::to_string(batch.samples) + " samples where a slot holds " +
+                         std::to_string(offer_.layout.batch_size));
   }
   if (slot_held_[batch.slot].load(std::memory_order_acquire)) {
-    return Broken(name + " lies in slot " + std::to_string(batch.slot) + ", which this process still holds");
+    return BrokenSession(name + " lies in slot " + std::to_string(batch.slot) +
+                         ", which this process still holds");
   }
   return OkStatus();
 }

@@ -18,10 +18,6 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-double Seconds(uint64_t nanoseconds) {
-  return static_cast<double>(nanoseconds) * 1e-9;
-}
-
 // Purpose: builds the metric families of the table. Threads: one. Invariant: labels match the table.
 class Page {
  public:

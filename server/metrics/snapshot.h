@@ -17,6 +17,11 @@
 
 namespace pinfeed {
 
+// Both report times in seconds.
+inline double Seconds(uint64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) * 1e-9;
+}
+
 struct SessionSnapshot {
   uint64_t id = 0;
   int32_t pid = 0;

@@ -12,10 +12,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-double Seconds(uint64_t nanoseconds) {
-  return static_cast<double>(nanoseconds) * 1e-9;
-}
-
 Json StallJson(const StallTimes& stall) {
   Json out = Json::object();
   for (size_t i = 0; i < kStallCauses; ++i) out[std::string(kStallCauseNames[i])] = Seconds(stall[i]);

@@ -39,7 +39,7 @@ void MoveIf(List& from, List& to, Predicate predicate) {
   }
 }
 
-std::string Seconds(std::chrono::steady_clock::duration time) {
+std::string SecondsText(std::chrono::steady_clock::duration time) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
   return text;
@@ -234,11 +234,11 @@ std::optional<DatasetOpener::Clock::time_point> DatasetOpener::NextCheck() const
 
 Status DatasetOpener::TimeoutStatus(const PlaceState& state, const Waiter& waiter,
                                     Clock::time_point now) const {
-  const std::string what = "open " + NameOf(waiter.spec) + ": not done after " + Seconds(now - waiter.since);
+  const std::string what = "open " + NameOf(waiter.spec) + ": not done after " + SecondsText(now - waiter.since);
   if (state.running) {
     return {
         Code::kDeadlineExceeded,
-        what + "; its storage has been asked for " + Seconds(now - state.running->since) +
+        what + "; its storage has been asked for " + SecondsText(now - state.running->since) +
             " and has not answered. Check whether its mount hangs (`ls` it on the daemon's host). A large "
             "folder also takes long when it is read for the first time: then try again, or wait longer "
             "(open_timeout)"};
@@ -257,7 +257,7 @@ Status DatasetOpener::TimeoutStatus(const PlaceState& state, const Waiter& waite
   return {Code::kDeadlineExceeded,
           what + "; " + std::to_string(others) +
               " threads are busy with other datasets of this user; the longest, for " +
-              Seconds(now - longest->since) + ", is " + longest->what +
+              SecondsText(now - longest->since) + ", is " + longest->what +
               ". Check whether their mounts hang (`ls` them on the daemon's host)"};
 }
 

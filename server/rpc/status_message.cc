@@ -14,10 +14,6 @@
 namespace pinfeed {
 namespace {
 
-double Seconds(uint64_t nanoseconds) {
-  return static_cast<double>(nanoseconds) * 1e-9;
-}
-
 // Makes a string valid UTF-8, as proto3 requires. Paths, and errors that quote them, may not be.
 std::string Utf8(const std::string& text) {
   return IsUtf8(text) ? text : EscapeName(text);

@@ -22,7 +22,7 @@
 namespace pinfeed {
 namespace {
 
-constexpr uint32_t kLinesASecond = 200;
+constexpr uint32_t kLifelineLinesASecond = 200;
 constexpr int kAcceptsAtOnce = 32;  // so that a flood of connections leaves time for the rest
 constexpr std::chrono::milliseconds kQueuePollInterval(100);
 constexpr std::chrono::milliseconds kAcceptPause(100);  // when no descriptor is left
@@ -222,7 +222,7 @@ Status LifelineServer::AttachSession(ConnectionId id, Connection& connection, co
   RETURN_IF_ERROR(SendWelcome(connection.fd.get(),
                               std::span(fds).first(has_arena_fd ? kLifelineFdsHost : kLifelineFdsDevice)));
   const LogScope scope(ContextOf(session));
-  static LogPace pace(kLinesASecond);
+  static LogPace pace(kLifelineLinesASecond);
   if (const auto more = pace.Admit()) spdlog::info("{}: attached{}", Describe(session), *more);
   return OkStatus();
 }

@@ -20,14 +20,14 @@ bool Empty(const Box& box) {
   return box.width == 0 || box.height == 0;
 }
 
-struct Range {
+struct PixelRange {
   int32_t begin = 0;
   int32_t size = 0;
 };
 
 // Along one axis: which pixels of an image with `size` of them are needed for the `count` positions from
 // `first` on. Positions outside the image get their pixel by `mode`.
-Range Needed(int32_t first, int32_t count, int32_t size, BorderMode mode) {
+PixelRange Needed(int32_t first, int32_t count, int32_t size, BorderMode mode) {
   const int32_t begin = std::clamp(first, 0, size);
   const int32_t end = std::clamp(first + count, begin, size);
   if (mode == BorderMode::kConstant || end - begin == count) return {begin, end - begin};
@@ -43,8 +43,8 @@ Range Needed(int32_t first, int32_t count, int32_t size, BorderMode mode) {
 
 // The part of an image of `size` that the step's crop needs.
 Box Needed(const GeometryStep& step, ImageSize size) {
-  const Range x = Needed(step.crop.x, step.crop.width, size.width, step.border.mode);
-  const Range y = Needed(step.crop.y, step.crop.height, size.height, step.border.mode);
+  const PixelRange x = Needed(step.crop.x, step.crop.width, size.width, step.border.mode);
+  const PixelRange y = Needed(step.crop.y, step.crop.height, size.height, step.border.mode);
   return {x.begin, y.begin, x.size, y.size};
 }
 
@@ -61,8 +61,8 @@ void WriteLuma(const ImageView& pixels, uint8_t* out) {
 
 // Writes the step's crop of an image of `size`, padded, to `out`. `pixels` are the part `inside` of that
 // image.
-void Pad(const ImageView& pixels, const Box& inside, ImageSize size, const GeometryStep& step,
-         std::vector<int32_t>& columns, uint8_t* out) {
+void PadAround(const ImageView& pixels, const Box& inside, ImageSize size, const GeometryStep& step,
+               std::vector<int32_t>& columns, uint8_t* out) {
   const Box& crop = step.crop;
   columns.resize(static_cast<size_t>(crop.width));
   for (int32_t x = 0; x < crop.width; ++x)
@@ -163,7 +163,7 @@ Result<ImageView> RunGeometry(const GeometryPlan& plan, ImageSize size, const Im
     const GeometryStep& step = plan.steps[i];
     if (inside != step.crop) {
       ASSIGN_OR_RETURN(uint8_t* const out, scratch.images[turn].Reserve(step.crop.width, step.crop.height));
-      Pad(image, inside, input, step, scratch.columns, out);
+      PadAround(image, inside, input, step, scratch.columns, out);
       image = {out, step.crop.width, step.crop.height, 3 * static_cast<size_t>(step.crop.width)};
       turn ^= 1;
     }

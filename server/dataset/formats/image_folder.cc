@@ -10,9 +10,9 @@
 namespace pinfeed {
 namespace {
 
-constexpr size_t kImageField = 0;
-constexpr size_t kLabelField = 1;
-constexpr size_t kPathField = 2;
+constexpr size_t kImageFieldIndex = 0;
+constexpr size_t kLabelFieldIndex = 1;
+constexpr size_t kPathFieldIndex = 2;
 
 // Purpose: the Dataset of an image folder. Owns: the root's descriptor and the index. Each read opens its
 // file, so the number of descriptors does not depend on the number of files. Threads and errors: as Dataset.
@@ -24,7 +24,7 @@ class ImageFolder final : public Dataset {
   const DatasetInfo& info() const override { return info_; }
 
   Status ReadTensor(uint64_t id, size_t field, std::span<std::byte> out) const override {
-    PF_CHECK(field == kLabelField && out.size() == sizeof(int64_t),
+    PF_CHECK(field == kLabelFieldIndex && out.size() == sizeof(int64_t),
              "image_folder has one tensor field, an int64 scalar");
     const int64_t label = index_.Label(id);
     std::memcpy(out.data(), &label, sizeof(label));
@@ -32,13 +32,13 @@ class ImageFolder final : public Dataset {
   }
 
   Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
-    if (field == kPathField) {
+    if (field == kPathFieldIndex) {
       const std::string path = index_.Path(id);
       const std::span<const std::byte> bytes = std::as_bytes(std::span(path));
       out.assign(bytes.begin(), bytes.end());
       return OkStatus();
     }
-    PF_CHECK(field == kImageField, "image_folder has one encoded field");
+    PF_CHECK(field == kImageFieldIndex, "image_folder has one encoded field");
     ASSIGN_OR_RETURN(const auto file, base_->OpenFile(index_.Path(id)));
     return file->ReadAll(kMaxImageFileBytes, out);
   }
@@ -51,7 +51,7 @@ class ImageFolder final : public Dataset {
   const DatasetInfo info_;
 };
 
-class Format final : public DatasetFormat {
+class ImageFolderDatasetFormat final : public DatasetFormat {
  public:
   std::string_view name() const override { return "image_folder"; }
   std::optional<std::string> Recognise(const DatasetContents& contents,
@@ -74,7 +74,7 @@ class Format final : public DatasetFormat {
 }  // namespace
 
 const DatasetFormat& ImageFolderFormat() {
-  static const Format format;
+  static const ImageFolderDatasetFormat format;
   return format;
 }
 

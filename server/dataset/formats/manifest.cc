@@ -333,7 +333,7 @@ std::string FingerprintOf(const DatasetInfo& info, const std::optional<PackedNam
   return fingerprint.Hex();
 }
 
-class Format final : public DatasetFormat {
+class ManifestDatasetFormat final : public DatasetFormat {
  public:
   std::string_view name() const override { return "manifest"; }
   std::span<const std::string_view> options() const override {
@@ -371,7 +371,7 @@ class Format final : public DatasetFormat {
 }  // namespace
 
 const DatasetFormat& ManifestFormat() {
-  static const Format format;
+  static const ManifestDatasetFormat format;
   return format;
 }
 

@@ -187,7 +187,7 @@ std::shared_ptr<const Dataset> MakeDataset(const Location& base, std::vector<Arr
   return std::make_shared<const NpyDataset>(std::move(arrays), base.path(), std::move(info));
 }
 
-class Format final : public DatasetFormat {
+class NpyDatasetFormat final : public DatasetFormat {
  public:
   std::string_view name() const override { return "npy"; }
   std::optional<std::string> Recognise(const DatasetContents& contents,
@@ -207,7 +207,7 @@ class Format final : public DatasetFormat {
 }  // namespace
 
 const DatasetFormat& NpyFormat() {
-  static const Format format;
+  static const NpyDatasetFormat format;
   return format;
 }
 

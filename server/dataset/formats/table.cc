@@ -15,7 +15,7 @@
 namespace pinfeed {
 namespace {
 
-constexpr size_t kWindowBytes = size_t{1} << 20;
+constexpr size_t kTableWindowBytes = size_t{1} << 20;
 
 // Purpose: reads a file byte by byte.
 class ByteSource {
@@ -26,7 +26,7 @@ class ByteSource {
   Result<int> Next() {
     if (position_ == window_.size()) {
       if (offset_ == file_.size()) return -1;
-      window_.resize(std::min<uint64_t>(kWindowBytes, file_.size() - offset_));
+      window_.resize(std::min<uint64_t>(kTableWindowBytes, file_.size() - offset_));
       RETURN_IF_ERROR(file_.ReadAt(offset_, window_));
       position_ = offset_ == 0 && StartsWithByteOrderMark() ? kByteOrderMark.size() : 0;
       offset_ += window_.size();

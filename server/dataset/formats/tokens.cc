@@ -200,7 +200,7 @@ Status TokensInDirectory(const DatasetContents& contents) {
       how + ") and open that");
 }
 
-class Format final : public DatasetFormat {
+class TokensDatasetFormat final : public DatasetFormat {
  public:
   std::string_view name() const override { return "tokens"; }
   std::span<const std::string_view> options() const override {
@@ -244,7 +244,7 @@ class Format final : public DatasetFormat {
 }  // namespace
 
 const DatasetFormat& TokensFormat() {
-  static const Format format;
+  static const TokensDatasetFormat format;
   return format;
 }
 

@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import time
+import types
 import zlib
 
 import numpy as np
@@ -116,6 +117,8 @@ def main():
     _device.torch_memory = stand_in_memory
     _batch.SMALL_BYTES = 0  # what is lent is looked at here
     host = options.pop("host", False)
+    if not host:
+        sys.modules["torch"] = types.ModuleType("torch")  # whose memory is the stand-in's here: PyTorch proper would take each trainer a second
     fork_at, fault_at, wait_at, refused_at = (options.pop(name, 0) for name in ("fork_at", "fault_at", "wait_at", "refused_at"))
     keep = options.pop("keep", False)
     options["transforms"] = [getattr(pinfeed, name)(*arguments) for name, arguments in options.get("transforms", [])]

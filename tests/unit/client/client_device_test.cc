@@ -16,8 +16,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kSpec[] = R"({"dataset": {"path": "/data"}, "batch_size": 4})";
-
 // Memory of a GPU, unless that has failed.
 void OfferDevice(v1::OpenFeedResponse& offer) {
   v1::ArenaOffer& arena = *offer.mutable_arena();

@@ -15,7 +15,7 @@ namespace pinfeed {
 namespace {
 
 constexpr uint32_t kBatchSize = 4;
-constexpr uint32_t kSlots = 3;
+constexpr uint32_t kFakeSlots = 3;
 constexpr uint64_t kStride = 2 << 20;
 
 template <typename T>
@@ -138,17 +138,17 @@ grpc::Status FakeDaemon::OpenFeed(grpc::ServerContext* /*context*/, const v1::Op
   FakeSession& session = entry->session;
   session.request = *request;
   session.token = std::string(kTokenBytes - 1, 't') + static_cast<char>('0' + entries_.size());
-  session.slot_count = kSlots;
+  session.slot_count = kFakeSlots;
   session.publish_fd = Must(CreateMemfd("fake-publish", kPublishPageBytes));
   session.publish = Must(Mapping::Map(session.publish_fd.get(), kPublishPageBytes, Access::kReadWrite, true));
   session.release_fd = Must(CreateMemfd("fake-release", kReleasePageBytes));
   session.release = Must(Mapping::Map(session.release_fd.get(), kReleasePageBytes, Access::kReadOnly, true));
-  session.arena_fd = Must(CreateMemfd("fake-arena", kSlots * kStride));
-  session.arena = Must(Mapping::Map(session.arena_fd.get(), kSlots * kStride, Access::kReadWrite, true));
+  session.arena_fd = Must(CreateMemfd("fake-arena", kFakeSlots * kStride));
+  session.arena = Must(Mapping::Map(session.arena_fd.get(), kFakeSlots * kStride, Access::kReadWrite, true));
   session.doorbell = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   session.page().magic = kPublishPageMagic;
   session.page().version = kProtocolVersion;
-  session.page().slot_count = kSlots;
+  session.page().slot_count = kFakeSlots;
   session.page().state.store(static_cast<uint32_t>(FeedState::kRunning));
 
   response->set_session_id(entries_.size() + 1);
@@ -157,8 +157,8 @@ grpc::Status FakeDaemon::OpenFeed(grpc::ServerContext* /*context*/, const v1::Op
   AddTensor(response, "image", v1::UINT8, {2, 3}, 0, 6);
   AddTensor(response, "label", v1::INT64, {}, 512, 8);
   response->mutable_arena()->set_backend(v1::FeedSpec::HOST);
-  response->mutable_arena()->set_bytes(kSlots * kStride);
-  response->mutable_arena()->set_slot_count(kSlots);
+  response->mutable_arena()->set_bytes(kFakeSlots * kStride);
+  response->mutable_arena()->set_slot_count(kFakeSlots);
   response->mutable_arena()->set_slot_stride(kStride);
   response->set_fingerprint("00000000000f00d0");
   response->set_dataset_samples(40);

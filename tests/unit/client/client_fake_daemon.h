@@ -22,6 +22,9 @@
 
 namespace pinfeed {
 
+// What the tests ask a fake daemon for.
+inline constexpr char kSpec[] = R"({"dataset": {"path": "/data"}, "batch_size": 4})";
+
 // What one OpenFeed made. Publishing is for one thread at a time.
 struct FakeSession {
   v1::OpenFeedRequest request;

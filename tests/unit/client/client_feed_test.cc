@@ -21,8 +21,6 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr char kSpec[] = R"({"dataset": {"path": "/data"}, "batch_size": 4})";
-
 // Collects the library's warnings while it lives.
 class LogCapture {
  public:

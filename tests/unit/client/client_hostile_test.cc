@@ -22,8 +22,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kSpec[] = R"({"dataset": {"path": "/data"}, "batch_size": 4})";
-
 // An unsealed memfd; left open, as its number goes into the welcome.
 int UnsealedMemfd(uint64_t bytes) {
   const int fd = ::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);

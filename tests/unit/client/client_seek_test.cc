@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr char kSpec[] =
+constexpr char kBroadcastSpec[] =
     R"({"dataset": {"path": "/data"}, "batch_size": 4, "sharing": "BROADCAST", "group": "g"})";
 
 class ClientSeekTest : public ::testing::Test {
@@ -59,7 +59,7 @@ class ClientSeekTest : public ::testing::Test {
     daemon_ = std::make_unique<FakeDaemon>(dir_.path(), std::move(script));
     FeedOptions options;
     options.address = daemon_->address();
-    feed_.emplace(kSpec, options);
+    feed_.emplace(kBroadcastSpec, options);
     EXPECT_EQ(feed_->Next()->index(), 0U);
   }
 

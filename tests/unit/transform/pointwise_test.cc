@@ -29,8 +29,8 @@ std::vector<Element> Tensor(const Pointwise& pointwise, const std::vector<uint8_
 
 TEST(PointwiseTest, LaysOutAndMirrorsEveryWidth) {
   for (int32_t width = 1; width <= 13; ++width) {
-    constexpr int32_t kHeight = 2;
-    std::vector<uint8_t> pixels(3 * static_cast<size_t>(width * kHeight));
+    constexpr int32_t kRows = 2;
+    std::vector<uint8_t> pixels(3 * static_cast<size_t>(width * kRows));
     std::iota(pixels.begin(), pixels.end(), uint8_t{0});
     for (const bool flip : {false, true}) {
       for (const ImageLayout layout : {ImageLayout::kChw, ImageLayout::kHwc}) {
@@ -39,21 +39,21 @@ TEST(PointwiseTest, LaysOutAndMirrorsEveryWidth) {
           const Pointwise pointwise(ChainOf(transforms), 3, layout);
           std::vector<float> values;
           if (dtype == DType::kUint8) {
-            for (const uint8_t v : Tensor<uint8_t>(pointwise, pixels, width, kHeight, 3, flip))
+            for (const uint8_t v : Tensor<uint8_t>(pointwise, pixels, width, kRows, 3, flip))
               values.push_back(v);
           } else if (dtype == DType::kFloat32) {
-            values = Tensor<float>(pointwise, pixels, width, kHeight, 3, flip);
+            values = Tensor<float>(pointwise, pixels, width, kRows, 3, flip);
           } else {
-            for (const uint16_t v : Tensor<uint16_t>(pointwise, pixels, width, kHeight, 3, flip)) {
+            for (const uint16_t v : Tensor<uint16_t>(pointwise, pixels, width, kRows, 3, flip)) {
               values.push_back(Bfloat16ToFloat(v));
             }
           }
-          for (int32_t y = 0; y < kHeight; ++y) {
+          for (int32_t y = 0; y < kRows; ++y) {
             for (int32_t x = 0; x < width; ++x) {
               for (int32_t c = 0; c < 3; ++c) {
                 const int32_t from = 3 * (y * width + (flip ? width - 1 - x : x)) + c;
                 const int32_t to =
-                    layout == ImageLayout::kChw ? (c * kHeight + y) * width + x : 3 * (y * width + x) + c;
+                    layout == ImageLayout::kChw ? (c * kRows + y) * width + x : 3 * (y * width + x) + c;
                 ASSERT_EQ(values[static_cast<size_t>(to)],
                           static_cast<float>(pixels[static_cast<size_t>(from)]))
                     << width << " " << x << " " << y << " " << c;

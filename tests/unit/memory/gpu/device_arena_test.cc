@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uint32_t kSlots = 4;
+constexpr uint32_t kArenaSlots = 4;
 constexpr uint32_t kSamples = 4;  // of a batch
 
 class DeviceArenaTest : public ::testing::Test {
@@ -37,7 +37,7 @@ class DeviceArenaTest : public ::testing::Test {
   Result<std::unique_ptr<Arena>> Make(Backend backend, Sharing sharing) {
     ASSIGN_OR_RETURN(const BatchLayout layout,
                      BatchLayout::Create({{"data", DType::kUint8, {int64_t{1} << 18}}}, kSamples));
-    return gpus_->Make(Uuid(0), backend, sharing, layout, kSlots, /*user=*/1001);
+    return gpus_->Make(Uuid(0), backend, sharing, layout, kArenaSlots, /*user=*/1001);
   }
   std::string Uuid(size_t gpu) const { return gpus_->Snapshot()[gpu].uuid; }
   uint64_t Used(size_t gpu) const { return gpus_->Snapshot()[gpu].arena_used_bytes; }
@@ -101,7 +101,7 @@ TEST_F(DeviceArenaTest, PartThatGoesUnderADeliveryEndsBehindIt) {
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Arena> arena, Make(Backend::kVmmFd, Sharing::kBroadcast));
   ASSERT_OK_AND_ASSIGN(const Arena* const one, arena->PartOn(Uuid(1)));
   ASSERT_OK_AND_ASSIGN(const Arena* const other, arena->PartOn(Uuid(2)));
-  Deliver(*arena, kSlots, [&] {
+  Deliver(*arena, kArenaSlots, [&] {
     arena->ReleasePart(*one, false, {});
     arena->ReleasePart(*other, false, {});
   });

@@ -12,7 +12,7 @@
 namespace pinfeed {
 namespace {
 
-constexpr uint64_t kPage = uint64_t{2} << 20;
+constexpr uint64_t kGpuPage = uint64_t{2} << 20;
 
 #define EXPECT_CHILD_PASSES(function) EXPECT_EXIT(function(), ::testing::ExitedWithCode(0), "")
 
@@ -33,7 +33,7 @@ const CudaDriver& EnterFirstDevice() {
 [[noreturn]] void CopyFromUnregisteredMemory() {
   const CudaDriver& driver = EnterFirstDevice();
   CUdeviceptr memory = 0;
-  REQUIRE(driver.cuMemAlloc(&memory, kPage) == CUDA_SUCCESS);
+  REQUIRE(driver.cuMemAlloc(&memory, kGpuPage) == CUDA_SUCCESS);
   const char byte = 1;
   REQUIRE(driver.cuMemcpyHtoDAsync(memory, &byte, 1, nullptr) == CUDA_SUCCESS);
   REQUIRE(driver.cuStreamSynchronize(nullptr) == CUDA_ERROR_ILLEGAL_ADDRESS);
@@ -47,7 +47,7 @@ const CudaDriver& EnterFirstDevice() {
   CUdeviceptr memory = 0;
   CUmodule module = nullptr;
   CUfunction function = nullptr;
-  REQUIRE(driver.cuMemAlloc(&memory, kPage) == CUDA_SUCCESS && driver.cuMemFree(memory) == CUDA_SUCCESS);
+  REQUIRE(driver.cuMemAlloc(&memory, kGpuPage) == CUDA_SUCCESS && driver.cuMemFree(memory) == CUDA_SUCCESS);
   REQUIRE(driver.cuModuleLoadData(&module, "image") == CUDA_SUCCESS);
   REQUIRE(driver.cuModuleGetFunction(&function, module, kConvertKernel1) == CUDA_SUCCESS);
   ConvertImage work{};
@@ -96,11 +96,11 @@ const CudaDriver& EnterFirstDevice() {
   REQUIRE(seen.ok() && *seen == 2);
   const auto first = CudaDevice::Open(0);
   REQUIRE(first.ok() && (*first)->uuid() == "GPU-70696e66-6565-6420-7374-616e64696e03");
-  REQUIRE((*first)->total_bytes() == 4 * kPage && (*first)->numa_node() == -1);
+  REQUIRE((*first)->total_bytes() == 4 * kGpuPage && (*first)->numa_node() == -1);
   const auto second = CudaDevice::UuidOf(1);
   REQUIRE(second.ok() && *second == "GPU-70696e66-6565-6420-7374-616e64696e01");
-  REQUIRE(DeviceMemory::Create(*first, 5 * kPage).status().code() == Code::kResourceExhausted);
-  REQUIRE(DeviceMemory::Create(*first, 4 * kPage).ok());
+  REQUIRE(DeviceMemory::Create(*first, 5 * kGpuPage).status().code() == Code::kResourceExhausted);
+  REQUIRE(DeviceMemory::Create(*first, 4 * kGpuPage).ok());
   std::_Exit(0);
 }
 
