@@ -74,7 +74,12 @@ std::optional<Batch> NextIfReady(Feed& feed, bool* ended) {
 
 uint64_t BatchBytes(const Batch& batch, uint32_t tensor_count) {
   uint64_t bytes = 0;
-  for (uint32_t i = 0; i < tensor_count; ++i) bytes += batch[i].bytes();
+  for (uint32_t i = 0; i < tensor_count; ++i) {
+    const TensorView tensor = batch[i];
+    const auto rows = static_cast<uint64_t>(std::max<int64_t>(1, tensor.raw().shape[0]));
+    bytes += tensor.packed() ? static_cast<uint64_t>(batch.RowOffsets(i).back()) * (tensor.bytes() / rows)
+                             : tensor.bytes();
+  }
   return bytes;
 }
 

@@ -2,8 +2,10 @@
 // `pinfeed peek`: shows the first batch of a dataset: a contact sheet with labels, or the first numbers of
 // each tensor.
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "client/cli/command.h"
 #include "client/cli/contact_sheet.h"
@@ -11,6 +13,7 @@
 #include "client/cli/spec_options.h"
 #include "client/cli/text.h"
 #include "common/base/quote.h"
+#include "common/spec/tensor_spec.h"
 #include "pinfeed/pinfeed.hpp"
 
 namespace pinfeed {
@@ -76,10 +79,26 @@ PeekFeed OpenForPeek(const PeekOptions& options, const ToolContext& context) {
   return {Feed(SpecText(PeekSpec(options, {false, false})), feed_options), false};
 }
 
-std::vector<TensorView> Tensors(const Feed& feed, const Batch& batch) {
-  std::vector<TensorView> tensors;
-  for (uint32_t i = 0; i < feed.Info().tensor_count; ++i) tensors.push_back(batch[i]);
-  return tensors;
+// A field of the batch.
+struct PeekField {
+  TensorView tensor;
+  std::vector<RowExtent> extents;  // of the samples' rows, if it is packed
+};
+
+std::vector<PeekField> Fields(const Feed& feed, const Batch& batch) {
+  std::vector<PeekField> fields;
+  std::set<uint32_t> hidden;
+  for (uint32_t i = 0; i < feed.Info().tensor_count; ++i) hidden.insert(batch[i].raw().extents);
+  for (uint32_t i = 0; i < feed.Info().tensor_count; ++i) {
+    if (hidden.contains(i + 1)) continue;
+    PeekField& field = fields.emplace_back(PeekField{batch[i], {}});
+    if (!field.tensor.packed()) continue;
+    (void)batch.RowOffsets(i);  // throws if they are wrong
+    field.extents.resize(batch.samples());
+    const TensorView extents = batch[field.tensor.raw().extents - 1];
+    std::memcpy(field.extents.data(), extents.data(), extents.bytes());
+  }
+  return fields;
 }
 
 // A uint8 tensor that can be shown as images: N x height x width x channels, or N x channels x height x
@@ -94,7 +113,7 @@ struct Images {
 
 Images AsImages(const TensorView& tensor) {
   const std::vector<int64_t> shape = tensor.shape();
-  if (tensor.dtype() != PF_UINT8 || shape.size() != 4) return {};
+  if (tensor.dtype() != PF_UINT8 || shape.size() != 4 || tensor.packed()) return {};
   const auto channels = [](int64_t count) { return count == 1 || count == 3 || count == 4; };
   const auto side = [](int64_t length) { return length > 0 && length <= kMaxSide; };
   const bool last = channels(shape[3]) && side(shape[1]) && side(shape[2]);
@@ -105,11 +124,11 @@ Images AsImages(const TensorView& tensor) {
 }
 
 // The tensor named "image", or else the first that can be shown.
-Images FindImages(const std::vector<TensorView>& tensors) {
+Images FindImages(const std::vector<PeekField>& fields) {
   Images found;
-  for (const TensorView& tensor : tensors) {
-    const Images images = AsImages(tensor);
-    if (images.tensor != nullptr && (found.tensor == nullptr || std::string(tensor.name()) == "image"))
+  for (const PeekField& field : fields) {
+    const Images images = AsImages(field.tensor);
+    if (images.tensor != nullptr && (found.tensor == nullptr || std::string(field.tensor.name()) == "image"))
       found = images;
   }
   return found;
@@ -154,31 +173,47 @@ std::string Element(const TensorView& tensor, size_t index) {
   }
 }
 
-// The start of one sample: "[5, 7, 2, ...]", or one number.
-std::string Sample(const TensorView& tensor, uint32_t sample) {
+// The start of one sample: "[5, 7, 2, ...]", or one number, or a text.
+std::string Sample(const PeekField& field, uint32_t sample) {
   static constexpr size_t kShown = 6;
-  size_t elements = 1;
+  static constexpr size_t kShownBytes = 40;
+  const TensorView& tensor = field.tensor;
+  size_t elements = 1;  // of the sample, or of one row
   const std::vector<int64_t> shape = tensor.shape();
   for (size_t i = 1; i < shape.size(); ++i) elements *= static_cast<size_t>(shape[i]);
-  if (shape.size() == 1) return Element(tensor, sample);
+  size_t first = sample * elements;
+  if (tensor.packed()) {
+    const RowExtent& extent = field.extents[sample];
+    first = static_cast<size_t>(extent.first) * elements;
+    elements *= static_cast<size_t>(extent.count);
+    if (tensor.dtype() == PF_UINT8 && shape.size() == 1) {
+      const std::string text(tensor.data_as<char>() + first, elements);
+      size_t shown = std::min(elements, kShownBytes);
+      while (shown < elements && shown > 0 && (static_cast<unsigned char>(text[shown]) & 0xC0) == 0x80)
+        --shown;
+      return EscapeName(text.substr(0, shown)) + (shown < elements ? "..." : "");
+    }
+  } else if (shape.size() == 1) {
+    return Element(tensor, sample);
+  }
   std::string text = "[";
   for (size_t i = 0; i < std::min(elements, kShown); ++i)
-    text += (i > 0 ? ", " : "") + Element(tensor, sample * elements + i);
+    text += (i > 0 ? ", " : "") + Element(tensor, first + i);
   return text + (elements > kShown ? ", ...]" : "]");
 }
 
-void PrintSamples(const std::vector<TensorView>& tensors, const TensorView* images,
+void PrintSamples(const std::vector<PeekField>& fields, const TensorView* images,
                   const std::vector<std::string>& classes, size_t columns, uint32_t samples, bool own) {
   Table table;
   // A bad sample is only named: it has no contents.
   const TensorView* valid = nullptr;
-  for (const TensorView& tensor : tensors) {
-    if (std::string(tensor.name()) == "valid" && own) valid = &tensor;
+  for (const PeekField& field : fields) {
+    if (std::string(field.tensor.name()) == "valid" && own) valid = &field.tensor;
   }
   std::vector<std::string> heading{"SAMPLE"};
   if (images != nullptr) heading = {"ROW", "COLUMN"};
-  for (const TensorView& tensor : tensors) {
-    if (&tensor != images && &tensor != valid) heading.emplace_back(tensor.name());
+  for (const PeekField& field : fields) {
+    if (&field.tensor != images && &field.tensor != valid) heading.emplace_back(field.tensor.name());
   }
   if (!classes.empty()) heading.emplace_back("class");
   table.Add(heading);
@@ -187,9 +222,10 @@ void PrintSamples(const std::vector<TensorView>& tensors, const TensorView* imag
     if (images != nullptr) row = {std::to_string(i / columns + 1), std::to_string(i % columns + 1)};
     const bool bad = valid != nullptr && valid->data_as<uint8_t>()[i] == 0;
     std::string name = bad ? "bad" : "";
-    for (const TensorView& tensor : tensors) {
+    for (const PeekField& field : fields) {
+      const TensorView& tensor = field.tensor;
       if (&tensor == images || &tensor == valid) continue;
-      row.push_back(bad && std::string(tensor.name()) != "sample_id" ? "bad" : Sample(tensor, i));
+      row.push_back(bad && std::string(tensor.name()) != "sample_id" ? "bad" : Sample(field, i));
       if (bad) continue;
       if (std::string(tensor.name()) != "label" || tensor.dtype() != PF_INT64 || tensor.raw().dims != 1)
         continue;
@@ -206,8 +242,8 @@ void RunPeek(const PeekOptions& options, const ToolContext& context) {
   auto [feed, own] = OpenForPeek(options, context);
   const std::optional<Batch> batch = NextUnlessInterrupted(feed);
   if (!batch) throw ToolError("the dataset has no samples");
-  const std::vector<TensorView> tensors = Tensors(feed, *batch);
-  const Images images = FindImages(tensors);
+  const std::vector<PeekField> fields = Fields(feed, *batch);
+  const Images images = FindImages(fields);
   size_t columns = 1;
   if (images.tensor != nullptr) {
     ContactSheet sheet(batch->samples(), images.height, images.width, images.channels);
@@ -217,7 +253,7 @@ void RunPeek(const PeekOptions& options, const ToolContext& context) {
     std::printf("%s: %s in %s\n\n", options.output.c_str(), Counted(batch->samples(), "image").c_str(),
                 Counted(sheet.rows(), "row").c_str());
   }
-  PrintSamples(tensors, images.tensor, feed.Classes(), columns, batch->samples(), own);
+  PrintSamples(fields, images.tensor, feed.Classes(), columns, batch->samples(), own);
 }
 
 }  // namespace

@@ -234,7 +234,8 @@ std::optional<DatasetOpener::Clock::time_point> DatasetOpener::NextCheck() const
 
 Status DatasetOpener::TimeoutStatus(const PlaceState& state, const Waiter& waiter,
                                     Clock::time_point now) const {
-  const std::string what = "open " + NameOf(waiter.spec) + ": not done after " + SecondsText(now - waiter.since);
+  const std::string what =
+      "open " + NameOf(waiter.spec) + ": not done after " + SecondsText(now - waiter.since);
   if (state.running) {
     return {
         Code::kDeadlineExceeded,

@@ -91,8 +91,8 @@ class TensorView {
 
   const char* name() const { return tensor_.name; }
   pf_dtype dtype() const { return tensor_.dtype; }
-  // Dimension 0 is the number of samples; for an output, batch_size; for a packed tensor, the rows that there is
-  // memory for.
+  // Dimension 0 is the number of samples; for an output, batch_size; for a packed tensor, the rows that there
+  // is memory for.
   std::vector<int64_t> shape() const { return {tensor_.shape, tensor_.shape + tensor_.dims}; }
   std::vector<int64_t> strides() const { return {tensor_.strides, tensor_.strides + tensor_.dims}; }
   // Aligned to 512 bytes. On a GPU, a device address. Null for an output.
@@ -156,8 +156,8 @@ class Batch {
     throw Error(PF_INVALID_ARGUMENT, "the batch has no tensor '" + name + "'");
   }
 
-  // The first row of each sample in packed output `index` (of Feed::Outputs()), and the number of all rows. See
-  // pf_get_row_offsets.
+  // The first row of each sample in packed output `index` (of Feed::Outputs()), and the number of all rows.
+  // See pf_get_row_offsets.
   std::vector<int64_t> RowOffsets(uint32_t index) const {
     std::vector<int64_t> offsets(size_t{samples()} + 1);
     detail::Check(pf_get_row_offsets(batch_.get(), index, offsets.data()));

@@ -127,18 +127,6 @@ void OfferHandle(Offer& o, size_t handle_bytes) {
   }
 }
 
-// The image becomes a packed tensor of rows of 3 bytes, right in all but what the lie changes.
-void OfferPacked(Offer& o) {
-  o.mutable_tensors(0)->set_shape(0, -1);
-  o.mutable_tensors(0)->set_extents(3);
-  v1::TensorPlace& extents = *o.add_tensors();
-  extents.set_name("image.extents");
-  extents.set_dtype(v1::INT64);
-  extents.add_shape(2);
-  extents.set_offset(1024);
-  extents.set_sample_bytes(16);
-}
-
 Lie FdLie(std::string name, std::function<void(FakeSession&, Fds&)> edit, std::string message) {
   Lie lie{std::move(name), {}, PF_INTERNAL, std::move(message)};
   lie.script.descriptors = std::move(edit);
@@ -187,76 +175,6 @@ INSTANTIATE_TEST_SUITE_P(
               for (int i = 0; i < 20; ++i) o.mutable_tensors(0)->add_shape(1);
             },
             "dimensions"),
-        OfferLie(
-            "PackedWithoutItsMark",
-            [](Offer& o) {
-              OfferPacked(o);
-              o.mutable_tensors(0)->set_shape(0, 2);
-            },
-            "its first dimension is not -1"),
-        OfferLie(
-            "PackedWithoutDimensions",
-            [](Offer& o) {
-              OfferPacked(o);
-              o.mutable_tensors(0)->clear_shape();
-            },
-            "its first dimension is not -1"),
-        OfferLie(
-            "PackedRowsWithoutBytes",
-            [](Offer& o) {
-              OfferPacked(o);
-              o.mutable_tensors(0)->set_shape(1, 0);
-            },
-            "of empty rows"),
-        OfferLie(
-            "PackedBytesThatAreNoRows",
-            [](Offer& o) {
-              OfferPacked(o);
-              o.mutable_tensors(0)->set_sample_bytes(7);
-            },
-            "sample_bytes 7"),
-        OfferLie(
-            "ExtentsThatAreNot",
-            [](Offer& o) {
-              OfferPacked(o);
-              o.mutable_tensors(0)->set_extents(4);
-            },
-            "no usable tensor of its samples' rows"),
-        OfferLie(
-            "ExtentsOfAnotherShape",
-            [](Offer& o) {
-              OfferPacked(o);
-              o.mutable_tensors(0)->set_extents(2);
-            },
-            "no usable tensor of its samples' rows"),
-        OfferLie(
-            "ExtentsOfTwoTensors",
-            [](Offer& o) {
-              OfferPacked(o);
-              v1::TensorPlace& other = *o.add_tensors();
-              other = o.tensors(0);
-              other.set_name("other");
-            },
-            "no usable tensor of its samples' rows"),
-        OfferLie(
-            "LengthsThatAreNone", [](Offer& o) { o.mutable_tensors(0)->set_lengths(1); },
-            "no usable tensor of its samples' rows"),
-        OfferLie(
-            "PackedOutputOfAnotherShape",
-            [](Offer& o) {
-              OfferPacked(o);
-              OfferHandle(o, 64);
-              o.mutable_outputs(0)->clear_shape();
-            },
-            "not made of its packed tensor"),
-        OfferLie(
-            "PackedOutputWithoutExtents",
-            [](Offer& o) {
-              OfferPacked(o);
-              OfferHandle(o, 64);
-              o.mutable_outputs()->RemoveLast();
-            },
-            "lacks the output of its samples' rows"),
         OfferLie(
             "NoSlots", [](Offer& o) { o.mutable_arena()->set_slot_count(0); }, "0 slots"),
         OfferLie(

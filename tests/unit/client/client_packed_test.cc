@@ -15,21 +15,39 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kExtentsOffset = 1024;
 
+// The image becomes a packed tensor of rows of 3 bytes.
+void OfferPacked(v1::OpenFeedResponse& offer) {
+  offer.mutable_tensors(0)->set_shape(0, -1);
+  offer.mutable_tensors(0)->set_extents(3);
+  v1::TensorPlace& extents = *offer.add_tensors();
+  extents.set_name("image.extents");
+  extents.set_dtype(v1::INT64);
+  extents.add_shape(2);
+  extents.set_offset(kExtentsOffset);
+  extents.set_sample_bytes(sizeof(RowExtent));
+}
+// The same on a GPU.
+void OfferOutputs(v1::OpenFeedResponse& offer) {
+  v1::ArenaOffer& arena = *offer.mutable_arena();
+  arena.set_backend(v1::FeedSpec::CUDA_IPC);
+  arena.set_id(std::string(16, 'i'));
+  arena.set_bytes(arena.bytes() + 4096);
+  arena.set_cuda_ipc_handle(std::string(64, 'h'));
+  for (int i = 0; i < offer.tensors_size(); ++i) {
+    v1::OutputTensor& output = *offer.add_outputs();
+    output.set_name(offer.tensors(i).name());
+    output.set_dtype(offer.tensors(i).dtype());
+    *output.mutable_shape() = offer.tensors(i).shape();
+    output.set_tensor(static_cast<uint32_t>(i));
+  }
+}
+
 // Slots with the rows (3 bytes each, at most 8) of 4 samples, their labels and extents.
 class ClientPackedTest : public ::testing::Test {
  protected:
   void SetUp() override {
     FakeDaemon::Script script;
-    script.offer = [](v1::OpenFeedResponse& offer) {
-      offer.mutable_tensors(0)->set_shape(0, -1);
-      offer.mutable_tensors(0)->set_extents(3);
-      v1::TensorPlace& extents = *offer.add_tensors();
-      extents.set_name("image.extents");
-      extents.set_dtype(v1::INT64);
-      extents.add_shape(2);
-      extents.set_offset(kExtentsOffset);
-      extents.set_sample_bytes(sizeof(RowExtent));
-    };
+    script.offer = &OfferPacked;
     daemon_ = std::make_unique<FakeDaemon>(dir_.path(), std::move(script));
     FeedOptions options;
     options.address = daemon_->address();
@@ -88,8 +106,11 @@ TEST_F(ClientPackedTest, ExtentsThatLieAreNotFollowed) {
     std::vector<uint8_t> rows(24);
     std::vector<int64_t> numbers(8);
     EXPECT_THROW(batch.Write(nullptr, {rows.data(), numbers.data(), numbers.data()}), Error);
-    EXPECT_EQ(daemon_->Session(0).Released(0), 0U);
-    batch.Release();  // still ours
+    FakeSession& session = daemon_->Session(0);
+    const auto slot = static_cast<uint32_t>((session.published - 1) % session.slot_count);
+    EXPECT_NE(session.Released(slot), session.published) << "it is still ours";
+    batch.Release();
+    EXPECT_EQ(session.Released(slot), session.published);
   }
   // Together more rows than there is memory for: an output of the size of the tensor would not hold them.
   EXPECT_THROW((void)Next({{0, 8}, {0, 1}}).RowOffsets(0), Error);
@@ -113,6 +134,51 @@ TEST_F(ClientPackedTest, AProgramThatDoesNotKnowThemIsRefused) {
     const pf_result expected = index == 0 ? PF_FAILED_PRECONDITION : PF_OK;
     EXPECT_EQ(pf_get_tensor(batch.get(), index, &tensor), expected);
     EXPECT_EQ(pf_get_output(feed_->get(), index, &tensor), expected);
+  }
+}
+
+TEST(ClientPackedOfferTest, OffersThatLieAreRefused) {
+  using Offer = v1::OpenFeedResponse;
+  const std::vector<std::pair<std::function<void(Offer&)>, std::string>> lies = {
+      {[](Offer& o) { o.mutable_tensors(0)->set_shape(0, 2); }, "its first dimension is not -1"},
+      {[](Offer& o) { o.mutable_tensors(0)->clear_shape(); }, "its first dimension is not -1"},
+      {[](Offer& o) { o.mutable_tensors(0)->set_shape(1, 0); }, "of empty rows"},
+      {[](Offer& o) { o.mutable_tensors(0)->set_shape(1, -3); }, "negative dimension"},
+      {[](Offer& o) { o.mutable_tensors(0)->set_sample_bytes(7); }, "sample_bytes 7"},
+      {[](Offer& o) { o.mutable_tensors(0)->set_sample_bytes(3'000'000); }, "ends after its slot"},
+      {[](Offer& o) { o.mutable_tensors(0)->set_extents(4); }, "no usable tensor of its samples' rows"},
+      {[](Offer& o) { o.mutable_tensors(0)->set_extents(2); }, "no usable tensor of its samples' rows"},
+      {[](Offer& o) { o.mutable_tensors(1)->set_lengths(3); }, "is of rows, but has no dimension"},
+      {[](Offer& o) { o.mutable_tensors(2)->set_lengths(1); }, "no usable tensor of its samples' rows"},
+      {[](Offer& o) {
+         v1::TensorPlace& other = *o.add_tensors();
+         other = o.tensors(0);
+         other.set_name("other");
+       },
+       "no usable tensor of its samples' rows"},
+      {[](Offer& o) {
+         OfferOutputs(o);
+         o.mutable_outputs(0)->clear_shape();
+       },
+       "not made of its packed tensor"},
+      {[](Offer& o) {
+         OfferOutputs(o);
+         o.mutable_outputs()->RemoveLast();
+       },
+       "lacks the output of its samples' rows"},
+  };
+  for (const auto& [lie, message] : lies) {
+    const TempDir dir;
+    FakeDaemon::Script script;
+    script.offer = [&lie](Offer& offer) {
+      OfferPacked(offer);
+      lie(offer);
+    };
+    const FakeDaemon daemon(dir.path(), std::move(script));
+    FeedOptions options;
+    options.address = daemon.address();
+    EXPECT_THROW(Feed(R"({"dataset": {"path": "/data"}, "batch_size": 4})", options), Error);
+    EXPECT_THAT(pf_last_error(), HasSubstr(message));
   }
 }
 

@@ -88,7 +88,8 @@ TEST_F(ManifestTest, HuggingFacesMetadataBesideAFlatFolderOfImages) {
   const DatasetInfo& info = dataset->info();
   EXPECT_EQ(info.format, "manifest");
   EXPECT_EQ(info.samples, 2U);
-  EXPECT_THAT(FieldsOf(*dataset), ElementsAre("image", "label int64", "caption ragged uint8 5", "score float64"));
+  EXPECT_THAT(FieldsOf(*dataset),
+              ElementsAre("image", "label int64", "caption ragged uint8 5", "score float64"));
   EXPECT_THAT(info.classes, ElementsAre("cat", "dog"));
   EXPECT_THAT(info.left_out, IsEmpty());
   EXPECT_EQ(Bytes(*dataset, 0, 2), "a dog");
@@ -132,20 +133,21 @@ TEST_F(ManifestTest, ColumnsOfEveryKindWithoutImages) {
                "\"deep\": {\"a\": 1}, \"huge\": 18446744073709551615, \"late\": 1}\n"
                "{\"flag\": false, \"box\": [5, 6, 7, 8], \"point\": [2, 3], \"ragged\": [1, 2], "
                "\"deep\": {\"a\": 1}, \"huge\": 1, \"only_here\": 2}\n"));
-  EXPECT_THAT(FieldsOf(*dataset), ElementsAre("box int64 4", "flag bool", "point float64 2", "ragged ragged int64 2"));
+  EXPECT_THAT(FieldsOf(*dataset),
+              ElementsAre("box int64 4", "flag bool", "point float64 2", "ragged ragged int64 2"));
   EXPECT_THAT(Values<int64_t>(*dataset, 0), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
   EXPECT_THAT(Values<uint8_t>(*dataset, 1), ElementsAre(1, 0));
   EXPECT_THAT(Values<double>(*dataset, 2), ElementsAre(0.5, 1, 2, 3));
-  EXPECT_THAT(dataset->info().left_out,
-              ElementsAre(Pair("deep", HasSubstr("neither a number")),
-                          Pair("huge", HasSubstr("neither a number")),
-                          Pair("late", "line 2 has no value for it"),
-                          Pair("only_here", "line 1 has no value for it")));
+  EXPECT_THAT(dataset->info().left_out, ElementsAre(Pair("deep", HasSubstr("neither a number")),
+                                                    Pair("huge", HasSubstr("neither a number")),
+                                                    Pair("late", "line 2 has no value for it"),
+                                                    Pair("only_here", "line 1 has no value for it")));
   EXPECT_EQ(Bytes(*dataset, 0, 3), "");
   EXPECT_EQ(Bytes(*dataset, 1, 3).size(), 2 * sizeof(int64_t));
   EXPECT_THAT(dataset->Describe(1), EndsWith("set/t.jsonl[1]"));
-  EXPECT_THAT(SelectFields(dataset, {"late"}),
-              StatusIs(Code::kInvalidArgument, HasSubstr("is not available as a field: line 2 has no value")));
+  EXPECT_THAT(
+      SelectFields(dataset, {"late"}),
+      StatusIs(Code::kInvalidArgument, HasSubstr("is not available as a field: line 2 has no value")));
   EXPECT_THAT(SelectFields(dataset, {}, true),
               StatusIs(Code::kInvalidArgument, HasSubstr("sample_path: the samples of the dataset")));
 }

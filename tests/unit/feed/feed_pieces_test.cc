@@ -209,7 +209,8 @@ class RaggedDataset final : public Dataset {
   explicit RaggedDataset(uint64_t samples, std::set<uint64_t> bad = {}) : bad_(std::move(bad)) {
     info_.path = "/ragged";
     info_.samples = samples;
-    info_.fields = {{{"rows", DType::kInt32, {kMaxRows, 2}}, FieldKind::kRagged}, {{"id", DType::kInt64, {}}}};
+    info_.fields = {{{"rows", DType::kInt32, {kMaxRows, 2}}, FieldKind::kRagged},
+                    {{"id", DType::kInt64, {}}}};
   }
   static std::vector<int32_t> Rows(uint64_t id) {
     std::vector<int32_t> rows;
@@ -241,8 +242,8 @@ class RaggedDataset final : public Dataset {
 
 class FeedRaggedTest : public FeedPiecesTest {
  protected:
-  // Of a batch: the samples' numbers, as the field "id" has them; and that each has the rows of that number, but
-  // for those in `zeroed`, which have none and are number 0.
+  // Of a batch: the samples' numbers, as the field "id" has them; and that each has the rows of that number,
+  // but for those in `zeroed`, which have none and are number 0.
   static std::vector<uint64_t> CheckRows(const PageClient& client, const Feed& feed,
                                          const BatchDescriptor& batch, size_t zeroed = 0) {
     const TensorPlace& place = feed.layout().tensors[0];
@@ -260,9 +261,9 @@ class FeedRaggedTest : public FeedPiecesTest {
       }
       EXPECT_LE(extents[i].first + extents[i].count, capacity);
       const std::vector<int32_t> expected = RaggedDataset::Rows(ids[i]);
-      EXPECT_EQ(std::vector<int32_t>(rows + 2 * extents[i].first,
-                                     rows + 2 * (extents[i].first + extents[i].count)),
-                expected)
+      EXPECT_EQ(
+          std::vector<int32_t>(rows + 2 * extents[i].first, rows + 2 * (extents[i].first + extents[i].count)),
+          expected)
           << "sample " << ids[i];
       for (int64_t row = extents[i].first; row < extents[i].first + extents[i].count; ++row) {
         EXPECT_FALSE(taken[static_cast<size_t>(row)]) << "two samples have row " << row;

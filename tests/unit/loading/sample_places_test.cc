@@ -22,7 +22,8 @@ class SamplePlacesTest : public ::testing::Test {
   }
   // Of a piece of samples 2 and 3.
   SamplePlaces Places() {
-    return SamplePlaces({rows_, std::span(extents_).first(16), std::span(numbers_).first(8)}, layout_, 2, used_);
+    return SamplePlaces({rows_, std::span(extents_).first(16), std::span(numbers_).first(8)}, layout_, 2,
+                        used_);
   }
   RowExtent Extent(size_t sample) const {
     RowExtent extent;
