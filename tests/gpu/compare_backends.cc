@@ -27,7 +27,8 @@ void Compare(const char* address, const char* spec, const char* backend, long ba
       const pf_tensor& other = on_host.outputs()[i];
       if (std::strcmp(one.name, other.name) != 0 || one.dtype != other.dtype || one.bytes != other.bytes)
         Fail(std::string("output ") + one.name + " is not the same tensor");
-      const uint64_t bytes = on_gpu.SampleBytes(i) * a.samples;
+      if (on_gpu.Rows(i) != on_host.Rows(i)) Fail(std::string("output ") + one.name + " has other rows");
+      const uint64_t bytes = on_gpu.SampleBytes(i) * on_gpu.Rows(i);
       const std::byte* const x = on_gpu.OnHost(i);
       const std::byte* const y = on_host.OnHost(i);
       for (uint64_t at = 0; at < bytes; ++at) {

@@ -214,6 +214,33 @@ def jax_lent(feeds, backend):
     return f"{count} batches"
 
 
+def ragged_rows(feeds, backend, framework):
+    """Packed rows in the order of the samples, as lists, texts, padded and nested, on a side stream that is far behind."""
+    need(framework)
+    path = feeds.data / "ragged.jsonl"
+    rows = [{"id": n, "tags": list(range(n % 9)), "text": f"text {n} " * (n % 5)} for n in range(SAMPLES)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    where = {"device": 0, "backend": backend, "framework": framework, "rank": 0, "world_size": 1}
+    nested = 0
+    with pinfeed.open(path, batch_size=BATCH, shuffle=True, epochs=1, address=feeds.address, timeout=60, **where) as feed:
+        for batch in feed:
+            if framework == "torch":
+                import torch
+
+                torch.cuda._sleep(10_000_000)
+                assert batch.tags.values.is_cuda
+                jagged = batch.tags.to_nested()
+                assert jagged.is_nested and jagged.layout == torch.jagged
+                nested += 1
+            padded = batch.tags.to_padded(rows=8, value=-1)
+            ids = [int(n) for n in batch.id]
+            equal("texts", batch.text.decode(), np.asarray([rows[n]["text"] for n in ids]))
+            equal("padded", padded.get() if hasattr(padded, "get") else padded.cpu(), np.asarray([rows[n]["tags"] + [-1] * (8 - n % 9) for n in ids]))
+            if nested:
+                assert [part.tolist() for part in jagged.unbind()] == batch.tags.tolist() == [rows[n]["tags"] for n in ids]
+    return f"{SAMPLES} samples, {nested} nested tensors"
+
+
 def main():
     address, out = sys.argv[1], pathlib.Path(sys.argv[2])
     with tempfile.TemporaryDirectory(prefix="pinfeed-frameworks-", dir="/tmp") as folder:
@@ -228,6 +255,8 @@ def main():
             check(f"{backend}: torch, slots lent on a side stream", torch_side_stream, feeds, backend, True)
             check(f"{backend}: torch, used on another stream than taken on", torch_other_stream, feeds, backend)
             check(f"{backend}: torch, CUDA graph over a fixed buffer", torch_graph, feeds, backend)
+            check(f"{backend}: torch, packed rows", ragged_rows, feeds, backend, "torch")
+            check(f"{backend}: CuPy, packed rows", ragged_rows, feeds, backend, "cupy")
             check(f"{backend}: CuPy, arrays of its own", cupy_owned, feeds, backend)
             check(f"{backend}: CuPy over lent slots by DLPack", cupy_lent, feeds, backend)
             check(f"{backend}: DLPack, every stream argument", stream_arguments, feeds, backend)

@@ -3,6 +3,7 @@
 
     make_inputs.py FOLDER
 """
+import json
 import multiprocessing
 import pathlib
 import sys
@@ -13,6 +14,7 @@ from PIL import Image
 ARRAYS = 40_960  # 3 x 224 x 224: 6.2 GB, far more than the caches hold
 JPEG_CLASSES, JPEG_PER_CLASS = 10, 600
 TOKENS = 200_000_000
+TEXTS = 20_000
 
 
 def make_arrays(job):
@@ -46,6 +48,13 @@ def main():
         pool.map(make_arrays, [(images, begin, begin + 512) for begin in range(0, ARRAYS, 512)])
         pool.map(make_photo, photos, 50)
     np.random.default_rng(1).integers(0, 50257, TOKENS, np.uint16).tofile(root / "tokens.bin")
+    random = np.random.default_rng(2)
+    lengths = random.integers(0, 400, TEXTS)
+    lengths[TEXTS // 2] = 200_000  # a batch of some has several pieces
+    with open(root / "texts.jsonl", "w") as file:
+        for number, length in enumerate(lengths.tolist()):
+            row = {"number": number, "text": chr(ord("a") + number % 26) * length, "list": random.integers(0, 99, number % 9).tolist()}
+            file.write(json.dumps(row) + "\n")
     size = sum(path.stat().st_size for path, _ in photos) / len(photos)
     print(f"inputs: {ARRAYS} arrays, {len(photos)} JPEG files of {size / 1000:.1f} KB on average, {TOKENS} tokens")
 

@@ -56,6 +56,7 @@ jpeg='"dataset":{"path":"'$inputs'/jpeg"},"order":"SHUFFLE"'
 crop='{"random_resized_crop":{"size":[224]}},{"random_horizontal_flip":{}}'
 normal='{"normalize":{"mean":[0.485,0.456,0.406],"std":[0.229,0.224,0.225]}}'
 tokens='"dataset":{"path":"'$inputs'/tokens.bin","sequence_length":2048},"order":"SHUFFLE"'
+texts='"dataset":{"path":"'$inputs'/texts.jsonl"},"order":"SHUFFLE"'
 
 if chosen compare; then
   piece "same bytes, both backends" 180 "$here/bin/compare_backends" "$address" 20 \
@@ -65,6 +66,9 @@ if chosen compare; then
     "{$jpeg,\"batch_size\":64,\"sample_ids\":true,\"transforms\":[$crop,$normal,{\"to_dtype\":{\"dtype\":\"bfloat16\"}}]}" \
     "{$jpeg,\"batch_size\":31,\"image_layout\":\"HWC\",\"transforms\":[{\"random_resized_crop\":{\"size\":[121,99]}},{\"random_horizontal_flip\":{}},$normal]}" \
     "{$jpeg,\"batch_size\":16,\"transforms\":[{\"resize\":{\"size\":[97,101]}}]}" \
+    "{$texts,\"batch_size\":200}" \
+    "{$texts,\"batch_size\":37,\"pad\":[{\"field\":\"list\",\"rows\":8}]}" \
+    "{$jpeg,\"batch_size\":100,\"sample_path\":true,\"transforms\":[$crop,$normal,{\"to_dtype\":{\"dtype\":\"bfloat16\"}}]}" \
     "{$tokens,\"batch_size\":8}"
 fi
 
@@ -96,6 +100,7 @@ if chosen sanitizer; then
       piece "kernel under $tool" 150 "$sanitizer" --tool "$tool" --error-exitcode 9 "$here/bin/compare_backends" "$address" 2 \
         "{$arrays,\"batch_size\":9,\"transforms\":[{\"random_horizontal_flip\":{}},$normal,{\"to_dtype\":{\"dtype\":\"bfloat16\"}}]}" \
         "{$arrays,\"batch_size\":5,\"image_layout\":\"HWC\",\"transforms\":[{\"center_crop\":{\"size\":[33,51]}},$normal]}" \
+        "{$texts,\"batch_size\":40}" \
         "{$jpeg,\"batch_size\":3,\"transforms\":[{\"resize\":{\"size\":[97,101]}},{\"random_horizontal_flip\":{}}]}"
     done
   else

@@ -105,6 +105,13 @@ class TrainerFeed {
     pf_batch_info info;
     pf_batch_info_init(&info, sizeof info);
     Check(pf_get_batch_info(batch, &info), "pf_get_batch_info");
+    rows_.assign(outputs_.size(), info.samples);
+    std::vector<int64_t> offsets(size_t{info.samples} + 1);
+    for (uint32_t i = 0; i < outputs_.size(); ++i) {
+      if (outputs_[i].extents == 0) continue;
+      Check(pf_get_row_offsets(batch, i, offsets.data()), "pf_get_row_offsets");
+      rows_[i] = static_cast<uint64_t>(offsets.back());
+    }
     Check(pf_batch_write(batch, pointers_.data(), static_cast<uint32_t>(pointers_.size()),
                          gpu_ != nullptr ? gpu_->stream() : nullptr),
           "pf_batch_write");
@@ -120,7 +127,9 @@ class TrainerFeed {
     pf_batch_release(batch);
     return info.samples;
   }
-  // The bytes of one sample of output i, and of all in the last batch, on the host.
+  // Of output i in the last batch: samples, or the rows of a packed one.
+  uint64_t Rows(size_t i) const { return rows_[i]; }
+  // The bytes of one of them, and of all, on the host.
   uint64_t SampleBytes(size_t i) const {
     return outputs_[i].bytes / static_cast<uint64_t>(outputs_[i].shape[0]);
   }
@@ -141,6 +150,7 @@ class TrainerFeed {
   std::vector<pf_tensor> outputs_;
   std::vector<std::vector<std::byte>> host_;
   std::vector<std::byte*> memory_;
+  std::vector<uint64_t> rows_;
   std::vector<void*> pointers_;
 };
 
