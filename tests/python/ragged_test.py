@@ -164,6 +164,25 @@ def test_outputs_keep_ragged_fields(texts, output):
         assert caption.decode() == [row["caption"] for row in rows[:3]]
 
 
+def test_fields_move_to_a_device(texts):
+    path, rows = texts
+    for framework in ("numpy", "torch"):
+        with pinfeed.open(path, batch_size=3, epochs=1, framework=framework, fields=["caption", "tags"]) as feed:
+            batch = next(iter(feed))
+            assert batch.to("cpu").caption.decode() == [row["caption"] for row in rows[:3]]
+            if framework == "torch":
+                assert batch.tags.to(torch.float32).tolist() == [row["tags"] for row in rows[:3]]
+            else:
+                with pytest.raises(TypeError, match='framework="torch"'):
+                    batch.to("cuda")
+
+
+def test_texts_beside_images_are_no_masks(images):
+    (images / "rows.jsonl").write_text(json.dumps({"file_name": "cat/1.png", "text": "a"}) + "\n")
+    with pytest.raises(pinfeed.Error, match="masks: field 'text' has rows whose number differs"):
+        pinfeed.open(images / "rows.jsonl", batch_size=1, masks=["text"], transforms=pinfeed.CenterCrop(4)).close()
+
+
 def test_members_of_a_group_get_the_same_rows(texts):
     path, rows = texts
     with pinfeed.open(path, batch_size=8, epochs=1, share="broadcast", group="ragged", framework="numpy") as feed:

@@ -99,6 +99,10 @@ class Ragged(Sequence[Any]):
 
     def to(self, device: Any, non_blocking: bool = False) -> "Ragged":
         """Returns the field with its values on a device; itself if they are there already. For torch tensors."""
+        if not hasattr(self.values, "to"):
+            if str(device) == "cpu" and hasattr(self.values, "__array_interface__"):
+                return self
+            raise TypeError(f'to({str(device)!r}): {type(self.values).__name__} has no to(); open the feed with framework="torch"')
         values = self.values.to(device, non_blocking=non_blocking)
         return self if values is self.values else Ragged(values, self.offsets)
 
