@@ -308,7 +308,7 @@ Result<std::vector<RowExtent>> Session::Extents(const BatchDescriptor& batch,
     const auto first = static_cast<uint64_t>(extent.first);
     const auto count = static_cast<uint64_t>(extent.count);
     if (first > rows || count > rows - first || (sum += count) > rows)
-      return Broken("the rows of tensor '" + packed.name + "' lie outside of it");
+      return BrokenSession("the rows of tensor '" + packed.name + "' lie outside of it");
   }
   return extents;
 }
