@@ -108,9 +108,10 @@ class RoleFinder {
         faults_.push_back(list + ": field '" + name +
                           "' is an encoded image, which cannot be listed here; remove it from the list");
       } else if (found->kind == FieldKind::kRagged && list == "masks") {
-        faults_.push_back("masks: field '" + name +
-                          "' has rows whose number differs from sample to sample, so it has no pixels that could "
-                          "follow the image; remove it from the list");
+        faults_.push_back(
+            "masks: field '" + name +
+            "' has rows whose number differs from sample to sample, so it has no pixels that could "
+            "follow the image; remove it from the list");
       }
     }
     if (!unknown.empty())
