@@ -95,15 +95,22 @@ void PrintGpus(const Json& status) {
   PrintTable({"bytes", "backend", "seconds", "pids"}, rows);
 }
 
+// What users have of what each may have, as "1.0 GiB of 2.0 GiB".
 void PrintUsers(const Json& status) {
-  Json rows = Json::array();
-  for (Json user : ListField(status, "users")) {
-    if (status.contains("user_limits")) user.update(status["user_limits"]);  // older daemons do not send them
-    rows.push_back(std::move(user));
+  if (ListField(status, "users").empty()) return;
+  const Json limits = status.contains("user_limits") ? status["user_limits"]
+                                                     : Json::object();  // older daemons do not send them
+  Table table;
+  table.Add({"USER", "SESSIONS", "POOL_BYTES", "PINNED_BYTES", "GPU_BYTES"});
+  for (const Json& user : ListField(status, "users")) {
+    const auto of = [&](const char* figure, const char* limit) {
+      return Cell(user, figure) + " of " + Cell(limits, limit);
+    };
+    table.Add({Cell(user, "uid"), of("sessions", "sessions_limit"), of("pool_bytes", "pool_limit_bytes"),
+               of("pinned_bytes", "pinned_limit_bytes"), of("gpu_bytes", "gpu_limit_bytes")});
   }
-  PrintTable({"uid", "sessions", "sessions_limit", "pool_bytes", "pool_limit_bytes", "pinned_bytes",
-              "pinned_limit_bytes", "gpu_bytes", "gpu_limit_bytes"},
-             rows);
+  std::puts("");
+  table.Print();
 }
 
 void PrintFeeds(const Json& status) {
