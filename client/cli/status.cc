@@ -88,11 +88,18 @@ void PrintGpus(const Json& status) {
                 lingering > 0 ? (", of which " + ByteSize(lingering) + " linger").c_str() : "");
   }
   Json rows = Json::array();
-  for (const Json& gpu : ListField(status, "gpus"))
-    for (const Json& piece : ListField(gpu, "lingering")) rows.push_back(piece);
-  if (!rows.empty())
-    std::puts("\nlingering until the GPU is left by these processes, or by children that they forked:");
-  PrintTable({"bytes", "backend", "seconds", "pids"}, rows);
+  for (const Json& gpu : ListField(status, "gpus")) {
+    for (Json piece : ListField(gpu, "lingering")) {
+      std::string pids;
+      for (const Json& pid : ListField(piece, "pids"))
+        pids += (pids.empty() ? "pid " : ", pid ") + pid.dump();
+      piece["lingering_bytes"] = piece["bytes"];
+      piece["pids"] = pids + " or a child it forked";
+      rows.push_back(std::move(piece));
+    }
+  }
+  if (!rows.empty()) std::puts("\nlingering until the GPU is left by these processes:");
+  PrintTable({"lingering_bytes", "backend", "seconds", "pids"}, rows);
 }
 
 // What users have of what each may have, as "1.0 GiB of 2.0 GiB".
