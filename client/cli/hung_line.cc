@@ -17,7 +17,7 @@ std::string HungLine(const Json& status) {
   std::string line = TextField(longest, "thread") + " hangs: ";
   if (const std::string gpu = TextField(longest, "gpu"); !gpu.empty()) {
     line += "no copy to " + gpu + " has ended for " + age;
-  } else if (const std::string operation = TextField(longest, "chore"); !operation.empty()) {
+  } else if (const std::string operation = TextField(longest, "operation"); !operation.empty()) {
     line += operation + " for " + age;
   } else {
     const std::string sample = TextField(longest, "sample");

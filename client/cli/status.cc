@@ -2,8 +2,11 @@
 // `pinfeed status`: the daemon's state, with one line per feed that says what it is bound on. Also the health
 // check of containers.
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "client/cli/bound_on.h"
@@ -24,6 +27,37 @@ struct StatusOptions {
   bool json = false;
 };
 
+// A figure with its unit, which its name says.
+std::string Cell(const Json& entity, const std::string& figure) {
+  const char* const name = figure.c_str();
+  if (figure.ends_with("bytes")) return ByteSize(UintField(entity, name));
+  if (figure.ends_with("seconds")) return Duration(DoubleField(entity, name));
+  if (figure.ends_with("samples") || figure.starts_with("batches")) return Count(UintField(entity, name));
+  const std::string text = TextField(entity, name);
+  return text.empty() && entity.contains(figure) && !entity[figure].is_string() ? entity[figure].dump()
+                                                                                : text;
+}
+
+// A column for each figure, under its name.
+void PrintTable(const std::vector<std::string>& figures, const Json& rows) {
+  if (rows.empty()) return;
+  Table table;
+  std::vector<std::string> cells;
+  for (std::string heading : figures) {
+    std::transform(heading.begin(), heading.end(), heading.begin(),
+                   [](unsigned char letter) { return static_cast<char>(std::toupper(letter)); });
+    cells.push_back(std::move(heading));
+  }
+  table.Add(std::move(cells));
+  for (const Json& row : rows) {
+    cells.clear();
+    for (const std::string& figure : figures) cells.push_back(Cell(row, figure));
+    table.Add(cells);
+  }
+  std::puts("");
+  table.Print();
+}
+
 void PrintDaemon(const Json& status) {
   const double draining = DoubleField(status, "draining_seconds");
   std::printf("pinfeedd %s is %s%s, up %s (pid %s)\n", Printable(TextField(status, "version")).c_str(),
@@ -32,126 +66,100 @@ void PrintDaemon(const Json& status) {
               Duration(DoubleField(status, "uptime_seconds")).c_str(),
               std::to_string(UintField(status, "pid")).c_str());
   if (const std::string hung = HungLine(status); !hung.empty()) std::puts(hung.c_str());
-  std::printf("backend %s, %llu workers, pool %s of %s in use, resident %s\n",
+  std::printf("backend %s, %llu workers, pool %s of %s used, resident memory %s\n",
               Printable(TextField(status, "backend")).c_str(),
               static_cast<unsigned long long>(UintField(status, "workers")),
               ByteSize(UintField(status, "pool_used_bytes")).c_str(),
               ByteSize(UintField(status, "pool_capacity_bytes")).c_str(),
-              ByteSize(UintField(status, "resident_bytes")).c_str());
-  std::printf("%s opened, %s closed, %s refused\n",
-              Counted(UintField(status, "sessions_opened"), "session").c_str(),
+              ByteSize(UintField(status, "resident_memory_bytes")).c_str());
+  std::printf("%s opened, %s closed, %s\n", Counted(UintField(status, "sessions_opened"), "session").c_str(),
               Count(UintField(status, "sessions_closed")).c_str(),
-              Counted(UintField(status, "refused_requests"), "request").c_str());
+              Counted(UintField(status, "refusals"), "refusal").c_str());
 }
 
 // One line per GPU, with the memory that is quarantined because dead clients' work may still use it.
 void PrintGpus(const Json& status) {
   for (const Json& gpu : ListField(status, "gpus")) {
     const uint64_t lingering = UintField(gpu, "lingering_bytes");
-    std::printf("%s (%s): %s of %s in use%s\n", Printable(TextField(gpu, "uuid")).c_str(),
+    std::printf("%s (%s): %s of %s used%s\n", Printable(TextField(gpu, "uuid")).c_str(),
                 Printable(TextField(gpu, "name")).c_str(),
                 ByteSize(UintField(gpu, "arena_used_bytes")).c_str(),
                 ByteSize(UintField(gpu, "arena_capacity_bytes")).c_str(),
                 lingering > 0 ? (", of which " + ByteSize(lingering) + " linger").c_str() : "");
   }
-  Table table;
-  table.Add({"LINGERS", "BACKEND", "SINCE", "UNTIL THE GPU IS LEFT BY"});
-  bool any = false;
+  Json rows = Json::array();
   for (const Json& gpu : ListField(status, "gpus")) {
-    for (const Json& piece : ListField(gpu, "lingering")) {
-      any = true;
+    for (Json piece : ListField(gpu, "lingering")) {
       std::string pids;
       for (const Json& pid : ListField(piece, "pids"))
         pids += (pids.empty() ? "pid " : ", pid ") + pid.dump();
-      table.Add({ByteSize(UintField(piece, "bytes")), TextField(piece, "backend"),
-                 Duration(DoubleField(piece, "seconds")), pids + " or a child it forked"});
+      piece["lingering_bytes"] = piece["bytes"];
+      piece["pids"] = pids + " or a child it forked";
+      rows.push_back(std::move(piece));
     }
   }
-  if (!any) return;
-  std::puts("");
-  table.Print();
+  if (!rows.empty()) std::puts("\nlingering until the GPU is left by these processes:");
+  PrintTable({"lingering_bytes", "backend", "seconds", "pids"}, rows);
 }
 
-// Users by memory in use, as "1.0 GiB of 2.0 GiB".
+// What users have of what each may have, as "1.0 GiB of 2.0 GiB".
 void PrintUsers(const Json& status) {
   if (ListField(status, "users").empty()) return;
   const Json limits = status.contains("user_limits") ? status["user_limits"]
                                                      : Json::object();  // older daemons do not send them
   Table table;
-  table.Add({"USER", "SESSIONS", "POOL", "PINNED", "GPU"});
+  table.Add({"USER", "SESSIONS", "POOL_BYTES", "PINNED_BYTES", "GPU_BYTES"});
   for (const Json& user : ListField(status, "users")) {
-    const auto bytes = [&](const char* name) {
-      return ByteSize(UintField(user, name)) + " of " + ByteSize(UintField(limits, name));
+    const auto of = [&](const char* figure, const char* limit) {
+      return Cell(user, figure) + " of " + Cell(limits, limit);
     };
-    table.Add(
-        {std::to_string(UintField(user, "uid")),
-         std::to_string(UintField(user, "sessions")) + " of " + std::to_string(UintField(limits, "sessions")),
-         bytes("pool_bytes"), bytes("pinned_bytes"), bytes("gpu_bytes")});
+    table.Add({Cell(user, "uid"), of("sessions", "sessions_limit"), of("pool_bytes", "pool_limit_bytes"),
+               of("pinned_bytes", "pinned_limit_bytes"), of("gpu_bytes", "gpu_limit_bytes")});
   }
   std::puts("");
   table.Print();
 }
 
 void PrintFeeds(const Json& status) {
-  const Json& feeds = ListField(status, "feeds");
-  if (feeds.empty()) {
-    std::puts("\nno feeds are open");
-    return;
+  Json rows = Json::array();
+  for (Json feed : ListField(status, "feeds")) {
+    feed["feed"] = feed["id"];
+    feed["bound_on"] = FeedBoundOn(feed);
+    rows.push_back(std::move(feed));
   }
-  std::puts("");
-  Table table;
-  table.Add({"FEED", "DATASET", "STATE", "EPOCH", "BATCH", "SLOTS free/filling/filled/published", "SAMPLES",
-             "BYTES", "BAD", "BOUND ON"});
-  for (const Json& feed : feeds) {
-    const auto number = [&](const char* name) { return std::to_string(UintField(feed, name)); };
-    table.Add({number("id"), TextField(feed, "dataset"), TextField(feed, "state"), number("epoch"),
-               number("batch_index"),
-               number("slots_free") + "/" + number("slots_filling") + "/" + number("slots_ready") + "/" +
-                   number("slots_lent"),
-               Count(UintField(feed, "samples")), ByteSize(UintField(feed, "bytes")),
-               Count(UintField(feed, "bad_samples")), FeedBoundOn(feed)});
-  }
-  table.Print();
+  if (rows.empty()) std::puts("\nno feeds are open");
+  PrintTable({"feed", "dataset", "state", "epoch", "batch_index", "slots_free", "slots_filling",
+              "slots_ready", "slots_lent", "samples", "batch_bytes", "bad_samples", "bound_on"},
+             rows);
 }
 
 void PrintSessions(const Json& status) {
-  Table table;
-  table.Add({"SESSION", "FEED", "CLIENT", "PID", "UID", "STATE", "BACKEND", "TAKEN", "READY", "HELD",
-             "WAITED", "BOUND ON"});
-  bool any = false;
+  Json rows = Json::array();
   for (const Json& feed : ListField(status, "feeds")) {
-    for (const Json& session : ListField(feed, "sessions")) {
-      any = true;
-      const auto number = [&](const char* name) { return std::to_string(UintField(session, name)); };
-      const uint64_t held = UintField(session, "slots_held");
-      const uint64_t ready =
-          UintField(session, "slots_lent") - std::min(held, UintField(session, "slots_lent"));
-      table.Add({number("id"), std::to_string(UintField(feed, "id")), TextField(session, "client_name"),
-                 number("pid"), number("uid"), TextField(session, "state"), TextField(session, "backend"),
-                 Count(UintField(session, "batches_taken")), std::to_string(ready), std::to_string(held),
-                 Duration(DoubleField(session, "wait_seconds")), SessionBoundOn(session, feed)});
+    for (Json session : ListField(feed, "sessions")) {
+      session["session"] = session["id"];
+      session["feed"] = feed["id"];
+      session["bound_on"] = SessionBoundOn(session, feed);
+      rows.push_back(std::move(session));
     }
   }
-  if (!any) return;
-  std::puts("");
-  table.Print();
-  for (const Json& feed : ListField(status, "feeds")) {
-    for (const Json& session : ListField(feed, "sessions")) {
-      if (const double age = DoubleField(session, "oldest_lease_seconds"); age > kLongLeaseSeconds) {
-        std::printf("session %s (%s, pid %s) has held a batch for %s: is its process stopped or hanging?\n",
-                    std::to_string(UintField(session, "id")).c_str(),
-                    Printable(TextField(session, "client_name")).c_str(),
-                    std::to_string(UintField(session, "pid")).c_str(), Duration(age).c_str());
-      }
-      if (const uint64_t copied = UintField(session, "batches_copied"); copied > 0) {
-        std::printf("session %s (%s) copied %s batches: the trainer holds too many; raise slots\n",
-                    std::to_string(UintField(session, "id")).c_str(),
-                    Printable(TextField(session, "client_name")).c_str(), Count(copied).c_str());
-      }
-      if (const std::string why = TextField(session, "fallback"); !why.empty())
-        std::printf("session %s has no better backend: %s\n",
-                    std::to_string(UintField(session, "id")).c_str(), Printable(why).c_str());
+  PrintTable({"session", "feed", "client_name", "pid", "uid", "state", "backend", "batches_taken",
+              "slots_ready", "slots_held", "wait_seconds", "bound_on"},
+             rows);
+  for (const Json& session : rows) {
+    const std::string id = std::to_string(UintField(session, "id"));
+    const std::string name = Printable(TextField(session, "client_name"));
+    if (const double age = DoubleField(session, "lease_age_seconds"); age > kLongLeaseSeconds) {
+      std::printf("session %s (%s, pid %s) has held a batch for %s: is its process stopped or hanging?\n",
+                  id.c_str(), name.c_str(), std::to_string(UintField(session, "pid")).c_str(),
+                  Duration(age).c_str());
     }
+    if (const uint64_t copied = UintField(session, "batches_copied"); copied > 0) {
+      std::printf("session %s (%s) copied %s batches: the trainer holds too many; raise slots\n", id.c_str(),
+                  name.c_str(), Count(copied).c_str());
+    }
+    if (const std::string why = TextField(session, "fallback"); !why.empty())
+      std::printf("session %s has no better backend: %s\n", id.c_str(), Printable(why).c_str());
   }
 }
 

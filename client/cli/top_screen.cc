@@ -76,7 +76,7 @@ double UintRate(const Json* before, const Json& now, const char* name, double se
 
 double Stall(const Json* session, const char* cause) {
   if (session == nullptr) return 0;
-  const auto stall = session->find("stall");
+  const auto stall = session->find("stall_seconds");
   return stall != session->end() && stall->is_object() ? DoubleField(*stall, cause) : 0;
 }
 
@@ -104,13 +104,12 @@ Row SessionRow(const Json& session, const Json* before, const Json& feed, double
   std::string bound = largest >= kShareWorthNaming ? cause + " " + Percent(std::min(largest, 1.0)) : "-";
   if (state != "attached") bound = "(" + state + ")";
   const uint64_t held = UintField(session, "slots_held");
-  const uint64_t lent = UintField(session, "slots_lent");
   row.text =
       Right(std::to_string(UintField(session, "id")), 7) + Right(std::to_string(UintField(feed, "id")), 6) +
       Right(std::to_string(UintField(session, "pid")), 9) + "  " +
       Left(Ascii(TextField(session, "client_name")), 16) +
       Right(before == nullptr ? "-" : Fixed(UintRate(before, session, "batches_taken", seconds), 1), 9) +
-      Right(std::to_string(lent - std::min(held, lent)) + "/" + std::to_string(held), 7) +
+      Right(std::to_string(UintField(session, "slots_ready")) + "/" + std::to_string(held), 7) +
       Right(before == nullptr ? "-" : Percent(row.waited), 6) + "  ";
   row.text +=
       wide ? Left(Ascii(bound), kBoundWidth) + Ascii(EndOf(TextField(feed, "dataset"))) : Ascii(bound);
@@ -165,7 +164,7 @@ std::vector<std::string> TopScreen(const Json& before, const Json& now, double s
   for (const Json& feed : ListField(now, "feeds")) {
     const Json* const was = find(feeds, UintField(feed, "id"));
     samples += UintRate(was, feed, "samples", seconds);
-    bytes += UintRate(was, feed, "bytes", seconds);
+    bytes += UintRate(was, feed, "batch_bytes", seconds);
     for (const Json& session : ListField(feed, "sessions"))
       rows.push_back(
           SessionRow(session, find(sessions, UintField(session, "id")), feed, seconds, width >= kWide));

@@ -220,7 +220,7 @@ Status Daemon::OpenHttp() {
     ::unlink(port_path.c_str());  // left by an earlier daemon; the lock is held
     return OkStatus();
   }
-  parts_->metrics.emplace(kVersion, [this] {
+  parts_->metrics.emplace([this] {
     const bool broken = broken_;  // read before the snapshot, which then includes the failure
     DaemonSnapshot snapshot = Snapshot();
     if (broken && !failure_shown_.exchange(true)) Wake();
@@ -228,7 +228,7 @@ Status Daemon::OpenHttp() {
   });
   ASSIGN_OR_RETURN(parts_->http,
                    HttpServer::Create({command_line_.config.http_listen, command_line_.config.http_hosts,
-                                       &*parts_->metrics, [this] { return StatusJson(Snapshot(), kVersion); },
+                                       &*parts_->metrics, [this] { return StatusJson(Snapshot()); },
                                        [this] { return ready(); }, &parts_->refusals}));
   ASSIGN_OR_RETURN(port_file_, WriteNewFile(port_path, std::to_string(parts_->http->port()) + "\n"));
   spdlog::info("HTTP on port {}", parts_->http->port());
@@ -312,6 +312,7 @@ std::vector<OngoingOperation> Daemon::Operations() const {
 
 DaemonSnapshot Daemon::Snapshot() const {
   DaemonSnapshot snapshot;
+  snapshot.version = kVersion;
   snapshot.server_epoch = server_epoch_;
   snapshot.uptime_seconds = std::chrono::duration<double>(Clock::now() - started_).count();
   snapshot.ready = ready();

@@ -5,7 +5,6 @@
 #include <prometheus/collectable.h>
 #include <prometheus/metric_family.h>
 
-#include <string>
 #include <vector>
 
 #include "server/metrics/snapshot.h"
@@ -20,17 +19,15 @@ inline constexpr size_t kMaxUsersNamed = 20;
 // Invariant: counters only increase during the daemon's life.
 class MetricsCollector final : public prometheus::Collectable {
  public:
-  MetricsCollector(std::string version, SnapshotFunction snapshot)
-      : version_(std::move(version)), snapshot_(std::move(snapshot)) {}
+  explicit MetricsCollector(SnapshotFunction snapshot) : snapshot_(std::move(snapshot)) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
-  const std::string version_;
   const SnapshotFunction snapshot_;
 };
 
 // The metric families of one snapshot.
-std::vector<prometheus::MetricFamily> MetricsOf(const DaemonSnapshot& snapshot, const std::string& version);
+std::vector<prometheus::MetricFamily> MetricsOf(DaemonSnapshot snapshot);
 
 }  // namespace pinfeed

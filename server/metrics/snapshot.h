@@ -44,7 +44,6 @@ struct SessionSnapshot {
 
 struct FeedReport {
   FeedSnapshot feed;
-  uint32_t slots = 0;
   std::vector<SessionSnapshot> sessions;
 };
 
@@ -88,6 +87,7 @@ struct UserLimits {
 };
 
 struct DaemonSnapshot {
+  std::string version;
   uint64_t server_epoch = 0;
   double uptime_seconds = 0;
   bool ready = false;  // clients can connect

@@ -10,6 +10,6 @@ namespace pinfeed {
 
 // Always valid UTF-8, even for malformed names. HTTP does not authenticate users, so the result leaves out
 // what not every user of the host may see: paths, error texts and sample names. GetStatus includes them.
-std::string StatusJson(const DaemonSnapshot& snapshot, const std::string& version);
+std::string StatusJson(const DaemonSnapshot& snapshot);
 
 }  // namespace pinfeed

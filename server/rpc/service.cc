@@ -234,7 +234,7 @@ void FeederService::Open(const std::shared_ptr<Opening>& opening,
 grpc::ServerUnaryReactor* FeederService::GetStatus(grpc::CallbackServerContext* context,
                                                    const v1::GetStatusRequest* /*request*/,
                                                    v1::GetStatusResponse* response) {
-  FillStatus(parts_.snapshot(), parts_.version, *response);
+  FillStatus(parts_.snapshot(), *response);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;

@@ -307,7 +307,6 @@ FeedTable::View FeedTable::Snapshot() {
   for (const auto& feed : feeds) {
     FeedReport report;
     report.feed = feed->Snapshot();
-    report.slots = feed->arena().slot_count();
     view.feeds.push_back(std::move(report));
   }
   const MutexLock lock(mutex_);

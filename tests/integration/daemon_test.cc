@@ -183,7 +183,7 @@ TEST_F(DaemonTest, RefusesEveryWrongFrame) {
     EXPECT_TRUE(lifeline.AwaitHangUp());
   }
   const v1::GetStatusResponse after = client_->Status();
-  EXPECT_EQ(after.refused_requests(), std::size(cases));
+  EXPECT_EQ(after.refusals(), std::size(cases));
   EXPECT_LE(after.open_fds(), fds_before);  // also those that were sent along are closed
 }
 
@@ -226,7 +226,7 @@ TEST_F(DaemonTest, TakesBackASessionWhoseLifelineNeverComes) {
   ASSERT_NO_FATAL_FAILURE(Start({"--pending-timeout=50ms"}));
   MustOpen(Request());
   AwaitAllReclaimed(1);
-  EXPECT_EQ(client_->Status().refused_requests(), 1U);
+  EXPECT_EQ(client_->Status().refusals(), 1U);
   const RawLifeline silent(daemon_->lifeline_path());  // nor does a connection that says nothing stay
   EXPECT_TRUE(silent.AwaitHangUp());
 }
@@ -290,9 +290,9 @@ TEST_F(DaemonTest, SurvivesRunningOutOfDescriptors) {
   client_->Status();  // has its connection before the flood
   std::vector<RawLifeline> flood;
   for (int i = 0; i < 100; ++i) flood.emplace_back(daemon_->lifeline_path());
-  AwaitStatus([](const v1::GetStatusResponse& status) { return status.refused_requests() > 0; });
+  AwaitStatus([](const v1::GetStatusResponse& status) { return status.refusals() > 0; });
   // It pauses instead of spinning: far fewer tries than a busy loop makes.
-  EXPECT_LT(client_->Status().refused_requests(), 1000U);
+  EXPECT_LT(client_->Status().refusals(), 1000U);
   flood.clear();
   v1::OpenFeedResponse opened;  // as soon as the dead connections are out of the way
   const auto deadline = steady_clock::now() + seconds(30);

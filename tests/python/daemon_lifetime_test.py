@@ -54,7 +54,7 @@ def await_published(feed, name, batches):
     deadline = time.monotonic() + 60
     while True:
         sessions = [session for each in pinfeed.status(feed.address)["feeds"] for session in each.get("sessions", [])]
-        published = [int(session.get("batches_published", 0)) for session in sessions if session["client_name"] == name]
+        published = [int(session.get("batches", 0)) for session in sessions if session["client_name"] == name]
         if published == [batches]:
             return
         assert time.monotonic() < deadline, f"{batches} batches are not there: {sessions}"

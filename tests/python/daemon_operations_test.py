@@ -310,7 +310,7 @@ print(answer("pinfeed.sock", socket.SOCK_STREAM, b"PRI * HTTP/2.0\\r\\n\\r\\nSM\
         ).stdout.split()
         assert told == (["True", "True"] if allowed else ["False", "False"]), daemon.log()
         assert ("this user is not in allowed_uids" in daemon.log()) == (not allowed)
-        refused = status(daemon).refused_requests
+        refused = status(daemon).refusals
         assert refused == (1 if allowed else 2)  # allowed: the garbage
         daemon.stop()
 
@@ -351,7 +351,7 @@ def test_a_full_house_attaches_and_leaves_nothing(wire, start, numbers, how):
     with pytest.raises(grpc.RpcError) as refused:
         Client(daemon.address, wire.FeedSpec(dataset=wire.DatasetSpec(path=numbers), batch_size=4))
     assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "max_sessions" in refused.value.details()
-    grown = full.resident_bytes - empty.resident_bytes - full.pool_used_bytes
+    grown = full.resident_memory_bytes - empty.resident_memory_bytes - full.pool_used_bytes
     fds = full.open_fds - empty.open_fds
     print(f"{SESSIONS} sessions in {took:.1f} s: {fds} descriptors, {grown / 2**20:.1f} MiB beside {full.pool_used_bytes / 2**20:.0f} MiB of arenas")
     # A session: lifeline, pidfd, two pages, doorbell. A feed: its arena, and the one that clients get. Some of gRPC's may be on their way out.

@@ -99,9 +99,9 @@ def refusing(address):
 def test_a_job_waits_for_the_next_daemon(tmp_path, arrays, how):
     with draining(tmp_path / "run", arrays) as (daemon, trainer):
         options = {"by default": {}, "by address": {"address": daemon.address}, "in a group": {"share": "broadcast", "group": "g"}}[how]
-        before = int(pinfeed.status(daemon.address)["refused_requests"])
+        before = int(pinfeed.status(daemon.address)["refusals"])
         job = start_job(arrays, daemon.address, open_timeout=600, **options)
-        await_status(daemon.address, lambda status: int(status["refused_requests"]) >= before + 3)
+        await_status(daemon.address, lambda status: int(status["refusals"]) >= before + 3)
         trainer.process.kill()
         assert daemon.process.wait(60) == 0
         following = Daemon(tmp_path / "run", *FLAGS)

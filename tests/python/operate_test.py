@@ -183,7 +183,7 @@ def test_an_evicted_trainer_gets_an_error_and_its_memory_goes_back(daemon, array
                 next(iter(feed))  # the whole epoch was published before
             assert evicted.value.code.name == "ABORTED"
         assert sum(len(batch.id) for batch in other) == 64
-    eventually("the batch it holds is still its memory", lambda: int(pinfeed.status(daemon.address)["kept_bytes"]) > 0)
+    eventually("the batch it holds is still its memory", lambda: int(pinfeed.status(daemon.address)["pool_kept_bytes"]) > 0)
     del held, epoch, feed, evicted  # whose traceback has them
     eventually("all is back", lambda: int(pinfeed.status(daemon.address)["pool_used_bytes"]) == used)
     status, _, err = tool(daemon, "evict", 10**9)

@@ -64,7 +64,7 @@ def test_a_user_has_its_share(start, spec):
     assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "user_sessions: user " in refused.value.details() and "a user may have 3" in refused.value.details()
     user, limits = user_of(daemon)
-    assert user["sessions"] == limits["sessions"] == 3 and limits["pool_bytes"] == 512 << 10
+    assert user["sessions"] == limits["sessions_limit"] == 3 and limits["pool_limit_bytes"] == 512 << 10
     assert 6 * ROW <= user["pool_bytes"] <= 512 << 10
     _, page = daemon.http("/metrics")
     assert f'pinfeed_user_sessions{{uid="{user.get("uid", 0)}"}} 3' in page and "pinfeed_user_pool_limit_bytes 524288" in page
@@ -82,7 +82,7 @@ def test_shared_memory_kept_after_the_farewell_stays_charged(start, spec):
         client = Client(daemon.address, spec(sharing="BROADCAST", group=name))
         kept.append(client.arena)  # as a client that lies does
         client.bye()
-    eventually("it is known as kept", lambda: int(read_status(daemon.address).get("kept_bytes", 0)) == 6 * ROW)
+    eventually("it is known as kept", lambda: int(read_status(daemon.address).get("pool_kept_bytes", 0)) == 6 * ROW)
     user, _ = user_of(daemon)
     assert user.get("sessions", 0) == 0 and user["pool_bytes"] == 6 * ROW
     with pytest.raises(grpc.RpcError) as refused:

@@ -295,7 +295,7 @@ def test_sockets_of_the_service_manager_outlive_the_daemon_and_its_clients_wait_
     assert connects(first.address)  # nobody serves it now
     second = Service(tmp_path / "run", "--allowed-roots", str(rows), sockets=sockets)
     second.receive_until("READY")
-    published = lambda: sum(int(session.get("batches_published", 0)) for session in sessions_of(read_status(second.address)))
+    published = lambda: sum(int(session.get("batches", 0)) for session in sessions_of(read_status(second.address)))
     eventually(published, lambda: published() > 1000)  # the trainer has come over
     assert [os.stat(tmp_path / "run" / name).st_ino for name in ("pinfeed.sock", "lifeline.sock")] == [file.st_ino for file in files]
     trainer.kill()

@@ -177,10 +177,10 @@ def test_status_tells_held_batches_from_ready_ones_and_the_drain_from_the_uptime
 
     options = dict(batch_size=1, slots=4, transforms=pinfeed.Resize([160, 160]), framework="numpy", address=daemon.address)
     with pinfeed.open(images, name="tool_test", **options) as feed:
-        await_session(TAKEN="0", READY="4", HELD="0")
+        await_session(BATCHES_TAKEN="0", SLOTS_READY="4", SLOTS_HELD="0")
         iterator = iter(feed)
         held = [next(iterator), next(iterator)]
-        await_session(TAKEN="2", READY="2", HELD="2")
+        await_session(BATCHES_TAKEN="2", SLOTS_READY="2", SLOTS_HELD="2")
         up = time.monotonic()
         while time.monotonic() - up < 1.5:  # so that uptime and drain differ
             assert session()[0] == 0

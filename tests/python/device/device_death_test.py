@@ -105,7 +105,7 @@ def test_status_and_metrics_tell_of_lingering_memory(tmp_path, data):  # noqa: F
     (line,) = [line for line in metrics.splitlines() if line.startswith("pinfeed_gpu_lingering_bytes{")]
     assert float(line.rsplit(" ", 1)[1]) == bytes_kept
     text = subprocess.run([TOOL, "status", "--address", running.address], capture_output=True, text=True, timeout=60, check=True).stdout
-    assert "LINGERS" in text and f"pid {orphan.pid}" in text and "cuda-ipc" in text
+    assert "LINGERING_BYTES" in text and f"pid {orphan.pid}" in text and "cuda-ipc" in text
     as_json = subprocess.run([TOOL, "status", "--json", "--address", running.address], capture_output=True, timeout=60, check=True).stdout
     assert int(json.loads(as_json)["gpus"][0]["lingering_bytes"]) == bytes_kept
     orphan.end()

@@ -76,7 +76,7 @@ def settled(daemon):
     before = None
     while True:
         now = status(daemon)
-        if before and all(set(feed["slot_states"]) == {"l"} for feed in now["feeds"]) and now["totals"] == before["totals"]:
+        if before and all(set(feed["slot_states"]) == {"l"} for feed in now["feeds"]) and totals_of(now) == totals_of(before):
             return now
         before = now
 
@@ -90,7 +90,7 @@ def totals_in(browser):
 
 
 def totals_of(now):
-    return [now["totals"][name] for name in ("batches", "samples", "bad_samples", "refusals")]
+    return [now[name] for name in ("batches", "samples", "bad_samples", "refusals")]
 
 
 def test_page_shows_the_numbers_of_the_daemon_and_keeps_up(browser, start, data):
@@ -110,15 +110,15 @@ def test_page_shows_the_numbers_of_the_daemon_and_keeps_up(browser, start, data)
             (session,) = feed["sessions"]
             line = card.find_element(By.CSS_SELECTOR, ".session .facts").text
             assert f"session {session['id']} " in line and f"pid {session['pid']} " in line and f"{session['batches']:,} batches" in line
-            assert f"{session['ready']} ready, {session['held']} held" in line
-        used = now["pool"]["used_bytes"]
+            assert f"{session['slots_ready']} ready, {session['slots_held']} held" in line
+        used = now["pool_used_bytes"]
         assert f"{used / 2**20:.1f} MiB of 256 MiB" == text(browser, "pool-text")
         assert "2 sessions on 2 feeds" in text(browser, "sessions") and text(browser, "workers") == "0 of 2 busy"
         # All slots are full: the daemon waits for the trainers. Within the window that is what the page says.
         await_that(browser, lambda: all("the trainer is the slower side" in line for line in texts(browser, ".verdict")))
         if round_ == 0:
             trainer.take(12)  # clients ring for several batches at once
-            await_that(browser, lambda: settled(daemon)["totals"]["batches"] > now["totals"]["batches"])
+            await_that(browser, lambda: settled(daemon)["batches"] > now["batches"])
     photos.leave()
     await_that(browser, lambda: len(browser.find_elements(By.CSS_SELECTOR, ".feed")) == 1)
     numbers.leave()

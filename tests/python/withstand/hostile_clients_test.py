@@ -48,7 +48,7 @@ def counted(host, reason):
     before = metrics(host)[name]
     yield expected
     eventually(lambda: f"{metrics(host)[name]} of {before} + {expected} refusals", lambda: metrics(host)[name] >= before + expected[0])
-    eventually("both count the same", lambda: refusals(host) == int(read_status(host.address)["refused_requests"]))
+    eventually("both count the same", lambda: refusals(host) == int(read_status(host.address)["refusals"]))
 
 
 def test_scribbling_over_the_release_page_and_ringing_without_end(host, numbers, neighbour):
@@ -68,7 +68,7 @@ def test_wrong_generations_release_nothing(host, numbers, neighbour):
     assert stale.stdout.readline() == "all wrong\n"
     eventually("ignored releases", lambda: int(feed_of(read_status(host.address), "stale")["sessions"][0].get("ignored_releases", 0)) >= 1)
     feed = feed_of(read_status(host.address), "stale")
-    assert feed["slots_lent"] == 4 and int(feed["sessions"][0]["batches_published"]) == 4
+    assert feed["slots_lent"] == 4 and int(feed["sessions"][0]["batches"]) == 4
     assert end(stale) == 40
 
 

@@ -115,7 +115,7 @@ def test_a_dataset_that_does_not_close_holds_up_nothing_else(tmp_path, sticky):
     eventually("the daemon says why it does not open", lambda: told.search(refusal()))
 
     def hung():
-        return [(thread["thread"], thread["chore"]) for thread in pinfeed.status(daemon.address).get("hung", [])]
+        return [(thread["thread"], thread["operation"]) for thread in pinfeed.status(daemon.address).get("hung", [])]
 
     named = [("dataset", f"closing dataset '{sticky.path}/x.npy'")]
     eventually(hung, lambda: hung() == named)

@@ -14,7 +14,7 @@ def await_stall(host, name):
         return feed if feed.get("slots_free", 0) + feed.get("slots_filling", 0) == 0 and feed["slots_lent"] == feed["slots"] else None
 
     feed = eventually(lambda: feed_of(read_status(host.address), name), stalled)
-    return [int(session["batches_published"]) for session in feed["sessions"]]
+    return [int(session["batches"]) for session in feed["sessions"]]
 
 
 def await_rest(host, name, other):

@@ -13,7 +13,7 @@ const Json kWorker = {{"thread", "worker3"},
                       {"sample_id", "12"},
                       {"sample", "/data/cat\n.jpg"}};
 const Json kChore = {
-    {"thread", "dataset"}, {"seconds", 125.0}, {"feed_id", "0"}, {"chore", "opening dataset '/a'"}};
+    {"thread", "dataset"}, {"seconds", 125.0}, {"feed_id", "0"}, {"operation", "opening dataset '/a'"}};
 const Json kCopy = {{"thread", "copy-0"}, {"seconds", 121.0}, {"gpu", "GPU-1"}};
 
 TEST(HungLineTest, NothingIsSaidOfADaemonWhoseThreadsGetOn) {

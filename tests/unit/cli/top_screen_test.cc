@@ -19,22 +19,23 @@ Json Session(int id, const std::string& name, uint64_t taken, double read, doubl
           {"client_name", name},
           {"state", "attached"},
           {"batches_taken", std::to_string(taken)},
-          {"slots_lent", 4},
+          {"slots_ready", 3},
           {"slots_held", 1},
-          {"stall", {{"read", read}, {"consumer", consumer}}}};
+          {"stall_seconds", {{"read", read}, {"consumer", consumer}}}};
 }
 
 Json Status(uint64_t samples, const std::vector<Json>& sessions) {
-  return {{"version", "1.2.3"},
-          {"state", "ready"},
-          {"uptime_seconds", 61.5},
-          {"pid", 77},
-          {"workers", 4},
-          {"workers_busy", 1},
-          {"pool_capacity_bytes", "1073741824"},
-          {"pool_used_bytes", "536870912"},
-          {"feeds",
-           {{{"id", "3"}, {"samples", std::to_string(samples)}, {"bytes", "0"}, {"sessions", sessions}}}}};
+  return {
+      {"version", "1.2.3"},
+      {"state", "ready"},
+      {"uptime_seconds", 61.5},
+      {"pid", 77},
+      {"workers", 4},
+      {"workers_busy", 1},
+      {"pool_capacity_bytes", "1073741824"},
+      {"pool_used_bytes", "536870912"},
+      {"feeds",
+       {{{"id", "3"}, {"samples", std::to_string(samples)}, {"batch_bytes", "0"}, {"sessions", sessions}}}}};
 }
 
 TEST(TopScreenTest, ShowsWhatHappenedBetweenTwoLooks) {
@@ -53,8 +54,8 @@ TEST(TopScreenTest, ShowsWhatHappenedBetweenTwoLooks) {
 TEST(TopScreenTest, WaitingForAnotherOfTheGroupIsWaiting) {
   Json before = Session(1, "fast.py", 100, 5, 10);
   Json now = before;
-  before["stall"]["group"] = 2;
-  now["stall"]["group"] = 3.8;
+  before["stall_seconds"]["group"] = 2;
+  now["stall_seconds"]["group"] = 3.8;
   const std::vector<std::string> lines = TopScreen(Status(1, {before}), Status(1, {now}), 2, 80, 24);
   EXPECT_THAT(lines[6], HasSubstr(" 90%  its group 90%"));
 }

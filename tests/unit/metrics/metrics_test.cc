@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/metrics/metrics.h"
 
-#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -10,6 +9,7 @@
 #include "server/metrics/metric_table.h"
 #include "server/metrics/status_json.h"
 #include "tests/support/testing.h"
+#include "tests/unit/metrics/full_snapshot.h"
 
 namespace pinfeed {
 namespace {
@@ -17,55 +17,14 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// A daemon with one of everything, named as nastily as can be.
-DaemonSnapshot Full() {
-  DaemonSnapshot snapshot;
-  snapshot.ready = true;
-  snapshot.server_epoch = UINT64_MAX;
-  snapshot.admin_certificate_until_unix_seconds = 2'000'000'000;
-  FeedReport report;
-  report.feed.id = 3;
-  report.feed.state = "failed";
-  report.feed.dataset = "/secret/path";
-  report.feed.name = "bad \xff</script>\n\"";
-  report.feed.error = DataLoss("read /secret/path/file: no");
-  report.feed.last_bad_samples = {{1, "read /secret/path/file: no"}};
-  report.feed.slot_states = "fwrl";
-  report.feed.dataset_samples = 1281167;
-  report.feed.batch_size = 256;
-  report.feed.shuffled = true;
-  report.feed.lent.Add(2000);
-  SessionSnapshot session;
-  session.id = 7;
-  session.state = "attached";
-  session.client_name = "</script><b>\xc3\x28\"\\";
-  session.slots_lent = 3;
-  session.slots_held = 1;
-  session.stall_ns = {1'000'000'000, 2'000'000'000, 5'000'000'000, 3'000'000'000, 4'000'000'000};
-  report.sessions.push_back(session);
-  session.id = 8;
-  session.state = "orphaned";
-  report.sessions.push_back(session);
-  snapshot.feeds.push_back(report);
-  snapshot.totals.lent.Add(2000);
-  snapshot.hung = {{"worker1", std::chrono::seconds(130), "", 3, 12, "/secret/path/file"},
-                   {"copy-0", std::chrono::seconds(121), "GPU-1", 0, 0, ""}};
-  snapshot.users.push_back({1000, 2, 3, 4, 5});
-  GpuSnapshot gpu;
-  gpu.uuid = "GPU-1";
-  gpu.name = "\xff";
-  snapshot.gpus.push_back(gpu);
-  return snapshot;
-}
-
 TEST(MetricsTest, EveryMetricOfTheTableIsThereAndNoOther) {
   std::set<std::string> seen;
-  for (const auto& family : MetricsOf(Full(), "1.2.3")) {
+  for (const auto& family : MetricsOf(Full())) {
     seen.insert(family.name);
     EXPECT_FALSE(family.metric.empty()) << family.name;
   }
   std::set<std::string> table;
-  for (const MetricDefinition& metric : MetricTable()) table.insert(std::string(metric.name));
+  for (const MetricDefinition& metric : MetricTable()) table.insert(metric.name);
   EXPECT_EQ(seen, table);
 }
 
@@ -73,7 +32,7 @@ TEST(MetricsTest, SeriesOfUsersAreBounded) {
   DaemonSnapshot snapshot = Full();
   snapshot.users.clear();
   for (uint32_t uid = 0; uid < 5000; ++uid) snapshot.users.push_back({uid, 1, uid, 0, 0});
-  for (const auto& family : MetricsOf(snapshot, "1.2.3")) {
+  for (const auto& family : MetricsOf(snapshot)) {
     if (family.name != "pinfeed_user_sessions" && family.name != "pinfeed_user_pool_bytes") continue;
     ASSERT_EQ(family.metric.size(), kMaxUsersNamed + 1);
     EXPECT_EQ(family.metric.front().label.at(0).value, "4999") << "who has the most";
@@ -85,7 +44,7 @@ TEST(MetricsTest, SeriesOfUsersAreBounded) {
 }
 
 TEST(MetricsTest, NoLabelHoldsWhatAClientSays) {
-  for (const auto& family : MetricsOf(Full(), "1.2.3")) {
+  for (const auto& family : MetricsOf(Full())) {
     for (const auto& metric : family.metric) {
       for (const auto& label : metric.label) {
         EXPECT_THAT(label.value, Not(HasSubstr("<"))) << family.name;
@@ -97,7 +56,7 @@ TEST(MetricsTest, NoLabelHoldsWhatAClientSays) {
 }
 
 TEST(MetricsTest, HistogramsAreCumulativeAndEndAtInfinity) {
-  for (const auto& family : MetricsOf(Full(), "1.2.3")) {
+  for (const auto& family : MetricsOf(Full())) {
     if (family.type != prometheus::MetricType::Histogram) continue;
     for (const auto& metric : family.metric) {
       const auto& buckets = metric.histogram.bucket;
@@ -119,7 +78,7 @@ TEST(MetricsTest, HistogramsAreCumulativeAndEndAtInfinity) {
 
 TEST(MetricsTest, SeriesOfASessionThatIsNotAttachedEnd) {
   std::map<std::string, std::set<std::string>> sessions;
-  for (const auto& family : MetricsOf(Full(), "1.2.3")) {
+  for (const auto& family : MetricsOf(Full())) {
     for (const auto& metric : family.metric) {
       for (const auto& label : metric.label) {
         if (label.name == "session") sessions[family.name].insert(label.value);
@@ -131,8 +90,8 @@ TEST(MetricsTest, SeriesOfASessionThatIsNotAttachedEnd) {
 }
 
 TEST(StatusJsonTest, IsValidWhateverNamesHold) {
-  const auto status = nlohmann::json::parse(StatusJson(Full(), "1.2.3"));
-  EXPECT_EQ(status["daemon"], std::to_string(UINT64_MAX));
+  const auto status = nlohmann::json::parse(StatusJson(Full()));
+  EXPECT_EQ(status["server_epoch"], std::to_string(UINT64_MAX));
   const auto& feed = status["feeds"][0];
   EXPECT_EQ(feed["name"], "bad \\xff</script>\\n\"");
   EXPECT_EQ(feed["slot_states"], "fwrl");
@@ -140,17 +99,17 @@ TEST(StatusJsonTest, IsValidWhateverNamesHold) {
   EXPECT_EQ(feed["batch_size"], 256);
   EXPECT_EQ(feed["shuffled"], true);
   EXPECT_EQ(feed["error_code"], "DATA_LOSS");
-  EXPECT_EQ(feed["sessions"][0]["ready"], 2);
-  EXPECT_EQ(feed["sessions"][0]["held"], 1);
+  EXPECT_EQ(feed["sessions"][0]["slots_ready"], 2);
+  EXPECT_EQ(feed["sessions"][0]["slots_held"], 1);
   EXPECT_DOUBLE_EQ(feed["sessions"][0]["stall_seconds"]["copy"].get<double>(), 3.0);
   EXPECT_EQ(status["state"], "ready") << "though threads hang";
   EXPECT_EQ(status["hung"], nlohmann::json::parse(R"([
-      {"thread": "worker1", "seconds": 130.0, "feed": 3, "sample": 12},
+      {"thread": "worker1", "seconds": 130.0, "feed_id": 3, "sample_id": 12},
       {"thread": "copy-0", "seconds": 121.0, "gpu": "GPU-1"}])"));
 }
 
 TEST(StatusJsonTest, TellsNoPathsAndNoErrorTexts) {
-  EXPECT_THAT(StatusJson(Full(), "1.2.3"), Not(HasSubstr("secret")));
+  EXPECT_THAT(StatusJson(Full()), Not(HasSubstr("secret")));
 }
 
 TEST(LivePageTest, IsOnePageThatLoadsNothingFromElsewhere) {
@@ -165,11 +124,12 @@ TEST(LivePageTest, IsOnePageThatLoadsNothingFromElsewhere) {
 
 TEST(MetricsPageTest, NamesFollowTheRules) {
   for (const MetricDefinition& metric : MetricTable()) {
-    const std::string name(metric.name);
+    const std::string& name = metric.name;
     EXPECT_TRUE(name.starts_with("pinfeed_") || name.starts_with("process_")) << name;
-    EXPECT_EQ(name.ends_with("_total"), metric.kind == MetricKind::kCounter) << name;
-    if (!metric.unit.empty()) {
-      EXPECT_THAT(name, HasSubstr("_" + std::string(metric.unit)));
+    EXPECT_EQ(name.ends_with("_total"), metric.kind == FigureKind::kCounter) << name;
+    const std::string unit(metric.figure == nullptr ? "" : UnitOf(metric.figure->name));
+    if (!unit.empty()) {
+      EXPECT_THAT(name, HasSubstr("_" + unit));
     }
     EXPECT_THAT(MetricsPage(), HasSubstr("| `" + name + "` |"));
   }
