@@ -160,6 +160,7 @@ FeedSpec SpecFromProto(const v1::FeedSpec& in, Faults& faults) {
   out.fields.assign(in.fields().begin(), in.fields().end());
   out.sample_path = in.sample_path();
   for (const v1::PaddedField& padded : in.pad()) out.pad.push_back({padded.field(), padded.rows()});
+  std::ranges::sort(out.pad, {}, &PaddedField::field);  // specs that mean the same compare equal
   out.group_size = in.group_size() == 0 ? 1 : in.group_size();
   if (in.transforms_size() <= kMaxTransforms) RefuseUnknownFields(in, "", faults);
   CheckFeedSpec(out, faults);

@@ -55,17 +55,30 @@ Status HostArena::Prepare(const Piece& piece, uint32_t begin, uint32_t end) {
   if (slots_[piece.slot].load(std::memory_order_acquire) == SlotMemory::kWhole) return OkStatus();
   const Status claimed = Claim(piece.slot);
   if (!claimed.ok()) return claimed.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
+  const Status packed = PreparePacked(piece.slot);
+  if (packed.code() == Code::kInvalidArgument) return AllocateSlot(piece.slot);
+  if (!packed.ok()) return packed.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
   for (size_t t = 0; t < layout().tensors.size(); ++t) {
-    const TensorPlace& place = layout().tensors[t];
-    const bool packed = place.spec.extents.has_value();  // a sample's rows may come anywhere in the piece
-    const uint32_t first = packed ? piece.begin : begin;
-    const uint32_t last = packed ? piece.end : end;
+    if (layout().tensors[t].spec.extents) continue;
+    const uint64_t bytes = layout().tensors[t].sample_bytes;
     const Status populated =
-        PopulateForWriting(FillAddress(piece, t) + (first - piece.begin) * place.sample_bytes,
-                           (last - first) * place.sample_bytes);
+        PopulateForWriting(FillAddress(piece, t) + (begin - piece.begin) * bytes, (end - begin) * bytes);
     if (populated.code() == Code::kInvalidArgument) return AllocateSlot(piece.slot);
     if (!populated.ok()) return populated.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
   }
+  return OkStatus();
+}
+
+Status HostArena::PreparePacked(uint32_t slot) {
+  if (packed_ready_[slot].load(std::memory_order_acquire)) return OkStatus();
+  const MutexLock lock(mutex_);
+  if (packed_ready_[slot].load(std::memory_order_relaxed)) return OkStatus();
+  for (const TensorPlace& place : layout().tensors) {
+    if (!place.spec.extents) continue;
+    RETURN_IF_ERROR(PopulateForWriting(memory_.data() + slot * slot_stride() + place.offset,
+                                       layout().batch_size * place.sample_bytes));
+  }
+  packed_ready_[slot].store(true, std::memory_order_release);
   return OkStatus();
 }
 

@@ -57,6 +57,8 @@ class HostArena final : public Arena {
   // How much of a slot is allocated: nothing; being allocated; enough for the batches so far; everything.
   enum class SlotMemory : uint8_t { kNone, kAllocating, kPartial, kWhole };
   Status Claim(uint32_t slot) PF_EXCLUDES(mutex_);
+  // Allocates the memory of the slot's packed tensors, once: a sample's rows may come anywhere in it.
+  Status PreparePacked(uint32_t slot) PF_EXCLUDES(mutex_);
   Status AllocateSlot(uint32_t slot) PF_EXCLUDES(mutex_);
   // Records that the claimed memory is allocated.
   void SetAllocated(uint32_t slot, SlotMemory memory);
@@ -65,6 +67,7 @@ class HostArena final : public Arena {
   HostMemoryLedger::Reservation reservation_;
   Mutex mutex_;  // leaf lock, held while a slot is allocated or claimed
   std::array<std::atomic<SlotMemory>, kMaxSlots> slots_{};
+  std::array<std::atomic<bool>, kMaxSlots> packed_ready_{};
   HostMemoryQuarantine* const quarantine_;
   UniqueFd fd_;
   UniqueFd client_fd_;  // opened separately, so that its users are told apart from ours

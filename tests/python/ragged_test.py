@@ -62,6 +62,7 @@ def test_a_ragged_field_is_a_sequence(texts):
     assert len(tags) == len(rows) and tags.lengths.tolist() == [n % 5 for n in range(len(rows))]
     assert tags[-1].tolist() == rows[-1]["tags"] and [tag.tolist() for tag in tags[2:9:3]] == [rows[n]["tags"] for n in (2, 5, 8)]
     assert [tag.tolist() for tag in tags] == tags.tolist()
+    assert torch.utils.data._utils.collate.default_convert(tags) is tags  # a DataLoader around the feed leaves it whole
     for index in (len(rows), -len(rows) - 1):
         with pytest.raises(IndexError):
             tags[index]
@@ -175,6 +176,21 @@ def test_fields_move_to_a_device(texts):
             else:
                 with pytest.raises(TypeError, match='framework="torch"'):
                     batch.to("cuda")
+
+
+def test_members_may_name_their_pads_in_any_order(texts):
+    path, _ = texts
+    options = {"batch_size": 8, "share": "broadcast", "group": "pads"}
+    with pinfeed.open(path, pad={"caption": 300, "tags": 4}, **options) as one, pinfeed.open(path, pad={"tags": 4, "caption": 300}, **options) as other:
+        assert one.fingerprint == other.fingerprint
+    with pinfeed.open(path, pad={"caption": 300}, **options), pytest.raises(pinfeed.Error, match="differs in pad"):
+        pinfeed.open(path, pad={"caption": 301}, **options)
+
+
+def test_the_column_of_the_images_may_be_named_as_their_paths(images):
+    (images / "named.jsonl").write_text(json.dumps({"sample_path": "cat/1.png"}) + "\n")
+    with pinfeed.open(images / "named.jsonl", batch_size=1, image="sample_path", sample_path=True, epochs=1, transforms=pinfeed.CenterCrop(4)) as feed:
+        assert next(iter(feed)).sample_path.decode() == ["cat/1.png"]
 
 
 def test_texts_beside_images_are_no_masks(images):

@@ -6,16 +6,16 @@ In: the rows of a batch, in the order of its samples. Out: them by sample, padde
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, Iterator, List, Optional
 
 from ._errors import Code, Error
 
 
-class Ragged(Sequence[Any]):
+class Ragged:
     """A field of one batch whose samples have different numbers of rows, such as texts, boxes or paths.
 
     ``ragged[i]`` is the tensor of sample i, with shape [rows, ...]; it is a view of `values`. ``len(ragged)`` is the
-    number of samples. The memory belongs to this object, not to the daemon's slot.
+    number of samples. It is not a `collections.abc.Sequence`, which PyTorch would take apart. The memory belongs to this object, not to the daemon's slot.
 
     values: the rows of all samples, one sample after the other, with shape [all rows, ...]. On a GPU, a tensor there.
     offsets: the first row of each sample in `values`, then the number of all rows: a NumPy array of int64 with shape
@@ -37,6 +37,9 @@ class Ragged(Sequence[Any]):
         if not 0 <= sample < len(self):
             raise IndexError(f"sample {index} of a batch of {len(self)}")
         return self.values[int(self.offsets[sample]) : int(self.offsets[sample + 1])]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[sample] for sample in range(len(self)))
 
     @property
     def lengths(self) -> Any:

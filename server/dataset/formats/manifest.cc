@@ -194,7 +194,8 @@ class ManifestLoader {
                      " names images, but they would not be read: set "
                      "image to it");
     }
-    if (images && std::ranges::find(columns_, kSamplePathField) == columns_.end())
+    const auto is_path = [](const Field& field) { return field.spec.name == kSamplePathField; };
+    if (images && std::ranges::none_of(info.fields, is_path))
       info.fields.push_back(SamplePathField(types_[image_column_].longest()));
     return OkStatus();
   }
