@@ -16,7 +16,7 @@
 namespace pinfeed {
 namespace {
 
-constexpr std::chrono::milliseconds kCheckInterval(200);
+constexpr std::chrono::milliseconds kHealthCheckInterval(200);
 constexpr std::string_view kFeedPrefix = "pinfeed.feed.";
 
 // Parses N of "pinfeed.feed.N", in canonical form only.
@@ -63,7 +63,7 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<Response> {
   void Sleep() {
     const MutexLock lock(mutex_);
     alarm_ = std::make_unique<grpc::Alarm>();
-    alarm_->Set(std::chrono::system_clock::now() + kCheckInterval,
+    alarm_->Set(std::chrono::system_clock::now() + kHealthCheckInterval,
                 [this](bool /*expired*/) { CheckStatus(); });
   }
   void OnWriteDone(bool ok) override {

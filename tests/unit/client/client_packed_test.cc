@@ -137,8 +137,9 @@ TEST_F(ClientPackedTest, AProgramThatDoesNotKnowThemIsRefused) {
   }
 }
 
+using Offer = v1::OpenFeedResponse;
+
 TEST(ClientPackedOfferTest, OffersThatLieAreRefused) {
-  using Offer = v1::OpenFeedResponse;
   const std::vector<std::pair<std::function<void(Offer&)>, std::string>> lies = {
       {[](Offer& o) { o.mutable_tensors(0)->set_shape(0, 2); }, "its first dimension is not -1"},
       {[](Offer& o) { o.mutable_tensors(0)->clear_shape(); }, "its first dimension is not -1"},
@@ -170,9 +171,9 @@ TEST(ClientPackedOfferTest, OffersThatLieAreRefused) {
   for (const auto& [lie, message] : lies) {
     const TempDir dir;
     FakeDaemon::Script script;
-    script.offer = [&lie](Offer& offer) {
+    script.offer = [&edit = lie](Offer& offer) {  // clang 14 captures no structured binding
       OfferPacked(offer);
-      lie(offer);
+      edit(offer);
     };
     const FakeDaemon daemon(dir.path(), std::move(script));
     FeedOptions options;
