@@ -12,7 +12,8 @@ import functools
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from . import _abi
-from ._batch import Batch, Maker, batch_class, kind_of, sample_bytes
+from ._batch import Batch, batch_class
+from ._batch_maker import Maker, kind_of, sample_bytes
 from ._checks import Checks
 from ._dlpack import RawTensor
 from ._errors import Code, InvalidArgumentError

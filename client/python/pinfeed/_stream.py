@@ -13,7 +13,7 @@ import warnings
 from typing import Any, Optional, Tuple, Union
 
 from . import _daemon
-from ._batch import BatchMaker
+from ._batch_maker import BatchMaker
 from ._connection import _POLL_S, Connection, Opened, logger
 from ._device import DeviceBatchMaker, LentBatchMaker, memory_of
 from ._errors import Code, DeadlineExceededError, Error, SlotsHeldWarning

@@ -21,7 +21,7 @@ import zlib
 
 import numpy as np
 import pinfeed
-from pinfeed import _batch, _device
+from pinfeed import _batch_maker, _device
 
 DTYPES = {"bfloat16": "<u2"}
 
@@ -115,7 +115,7 @@ def seek_refused(feed, state):
 def main():
     address, batches, options = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     _device.torch_memory = stand_in_memory
-    _batch.SMALL_BYTES = 0  # what is lent is looked at here
+    _batch_maker.SMALL_BYTES = 0  # what is lent is looked at here
     host = options.pop("host", False)
     if not host:
         sys.modules["torch"] = types.ModuleType("torch")  # whose memory is the stand-in's here: PyTorch proper would take each trainer a second

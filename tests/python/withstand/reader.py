@@ -13,7 +13,7 @@ import numpy
 
 import pinfeed
 
-pinfeed._batch.SMALL_BYTES = 0  # views, also of small tensors: what is kept stays in its slot
+pinfeed._batch_maker.SMALL_BYTES = 0  # views, also of small tensors: what is kept stays in its slot
 
 
 def main():
