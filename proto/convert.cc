@@ -250,18 +250,6 @@ Result<TensorPlace> FromProto(const v1::TensorPlace& place) {
   return out;
 }
 
-std::string SharingName(Sharing sharing) {
-  switch (sharing) {
-    case Sharing::kExclusive:
-      return "exclusive";
-    case Sharing::kBroadcast:
-      return "broadcast";
-    case Sharing::kQueue:
-      return "queue";
-  }
-  return "unknown";
-}
-
 std::string DifferingFields(const FeedSpec& a, const FeedSpec& b) {
   std::string out;
   const auto add = [&out](bool equal, std::string_view field) {

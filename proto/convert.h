@@ -50,9 +50,6 @@ v1::Cursor ToProto(const Cursor& cursor);
 v1::TensorPlace ToProto(const TensorPlace& place);
 v1::FeedSpec::Backend ToProto(Backend backend);
 
-// "exclusive", "broadcast", "queue".
-std::string SharingName(Sharing sharing);
-
 // The fields in which two specs differ, as "batch_size, seed"; empty when they are equal.
 std::string DifferingFields(const FeedSpec& a, const FeedSpec& b);
 

@@ -15,7 +15,7 @@
 #include "client/cli/interrupt.h"
 #include "client/cli/progress.h"
 #include "client/cli/text.h"
-#include "common/spec/backend_name.h"
+#include "common/spec/names.h"
 
 namespace pinfeed {
 namespace {

@@ -12,7 +12,7 @@
 #include "client/cli/text.h"
 #include "common/base/byte_size.h"
 #include "common/os/host_limits.h"
-#include "common/spec/backend_name.h"
+#include "common/spec/names.h"
 
 namespace pinfeed {
 namespace {

@@ -16,7 +16,7 @@
 #include "common/base/random.h"
 #include "common/base/unique_handle.h"
 #include "common/cuda/device_memory.h"
-#include "common/spec/backend_name.h"
+#include "common/spec/names.h"
 
 extern char** environ;
 

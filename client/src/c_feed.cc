@@ -14,7 +14,7 @@
 #include "client/src/c_api.h"
 #include "client/src/device_slots.h"
 #include "client/src/feed.h"
-#include "common/spec/backend_name.h"
+#include "common/spec/names.h"
 
 struct pf_feed {
   explicit pf_feed(std::unique_ptr<pinfeed::Feed> opened) : feed(std::move(opened)) {
@@ -162,7 +162,7 @@ pf_tensor DescribeTensor(const Batch& batch, const TensorPlace& place) {
   const uint32_t samples = batch.descriptor().samples;
   pf_tensor tensor = DescribeDense(place.spec, samples, batch_size);
   tensor.data = batch.session().slot(batch.descriptor().slot) + place.offset;
-  tensor.bytes = place.sample_bytes * (place.spec.extents ? batch_size : samples);
+  tensor.bytes = place.sample_bytes * (place.spec.packed() ? batch_size : samples);
   tensor.device = batch.session().device();
   tensor.writable = batch.session().offer().read_only ? 0 : 1;
   return tensor;

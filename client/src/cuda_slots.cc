@@ -10,7 +10,7 @@
 #include "common/base/sync.h"
 #include "common/cuda/device_memory.h"
 #include "common/cuda/stream.h"
-#include "common/spec/backend_name.h"
+#include "common/spec/names.h"
 
 namespace pinfeed {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "client/src/client_log.h"
-#include "common/spec/backend_name.h"
+#include "common/spec/names.h"
 
 namespace pinfeed {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "client/include/pinfeed/pinfeed.h"
-#include "common/spec/backend_name.h"
+#include "common/spec/names.h"
 
 namespace pinfeed {
 namespace {

@@ -58,6 +58,7 @@ struct TensorSpec {
   // tensor of each sample's number of rows (int64).
   std::optional<uint32_t> lengths = std::nullopt;
 
+  bool packed() const { return extents.has_value(); }
   // Elements times element size; kInvalidArgument for a negative dimension, an unknown dtype or a product
   // over 2^62.
   Result<uint64_t> SampleBytes() const;

@@ -28,8 +28,8 @@ Status PieceRequest::Places(uint32_t begin, uint32_t end, SamplePlaces& places) 
   for (size_t t = 0; t < memory.size(); ++t) {
     const uint64_t bytes = tensors[t].sample_bytes;
     std::byte* const first = arena.FillAddress(piece_, t);
-    memory[t] = tensors[t].spec.extents ? std::span(first, (piece_.end - piece_.begin) * bytes)
-                                        : std::span(first + (begin - piece_.begin) * bytes, bytes);
+    memory[t] = tensors[t].spec.packed() ? std::span(first, (piece_.end - piece_.begin) * bytes)
+                                         : std::span(first + (begin - piece_.begin) * bytes, bytes);
   }
   places = SamplePlaces(std::move(memory), arena.layout(), piece_.begin, fill_->pieces_[index_].packed_rows);
   return OkStatus();
@@ -59,7 +59,7 @@ BatchFill::BatchFill(Context& context, Owner& owner, uint32_t slot, const BatchP
       planned_ns_(context.trace.On() ? TraceClockNs() : 0) {
   const uint32_t piece_samples = std::max(1U, context.arena.piece_samples());
   const std::vector<TensorPlace>& tensors = context.arena.layout().tensors;
-  const bool packed = std::ranges::any_of(tensors, [](const auto& t) { return t.spec.extents.has_value(); });
+  const bool packed = std::ranges::any_of(tensors, [](const auto& t) { return t.spec.packed(); });
   for (uint32_t begin = 0; begin < plan.samples; begin = pieces_.back().piece.end) {
     PieceState& state = pieces_.emplace_back();
     state.piece = {slot, begin, begin + std::min(plan.samples - begin, piece_samples), 0};
@@ -154,7 +154,7 @@ SlotRange BatchFill::Compact(const Piece& piece) {
   range.samples -= static_cast<uint32_t>(bad.size());
   for (size_t t = 0; t < context_.arena.layout().tensors.size(); ++t) {
     const TensorPlace& tensor = context_.arena.layout().tensors[t];
-    if (tensor.spec.extents) continue;  // the rows stay, their extents move
+    if (tensor.spec.packed()) continue;  // the rows stay, their extents move
     const uint64_t bytes = tensor.sample_bytes;
     std::byte* const first = context_.arena.FillAddress(piece, t);
     uint32_t to = bad.front();

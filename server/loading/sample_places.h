@@ -48,7 +48,7 @@ class SamplePlaces {
 
  private:
   bool IsPacked(size_t tensor) const {
-    return !packed_rows_.empty() && layout_->tensors[tensor].spec.extents.has_value();
+    return !packed_rows_.empty() && layout_->tensors[tensor].spec.packed();
   }
 
   std::vector<std::span<std::byte>> tensors_;

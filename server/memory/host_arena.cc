@@ -59,7 +59,7 @@ Status HostArena::Prepare(const Piece& piece, uint32_t begin, uint32_t end) {
   if (packed.code() == Code::kInvalidArgument) return AllocateSlot(piece.slot);
   if (!packed.ok()) return packed.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
   for (size_t t = 0; t < layout().tensors.size(); ++t) {
-    if (layout().tensors[t].spec.extents) continue;
+    if (layout().tensors[t].spec.packed()) continue;
     const uint64_t bytes = layout().tensors[t].sample_bytes;
     const Status populated =
         PopulateForWriting(FillAddress(piece, t) + (begin - piece.begin) * bytes, (end - begin) * bytes);
@@ -74,7 +74,7 @@ Status HostArena::PreparePacked(uint32_t slot) {
   const MutexLock lock(mutex_);
   if (packed_ready_[slot].load(std::memory_order_relaxed)) return OkStatus();
   for (const TensorPlace& place : layout().tensors) {
-    if (!place.spec.extents) continue;
+    if (!place.spec.packed()) continue;
     RETURN_IF_ERROR(PopulateForWriting(memory_.data() + slot * slot_stride() + place.offset,
                                        layout().batch_size * place.sample_bytes));
   }

@@ -10,7 +10,7 @@
 #include <array>
 #include <initializer_list>
 
-#include "common/spec/backend_name.h"
+#include "common/spec/names.h"
 #include "server/metrics/figure_values.h"
 
 namespace pinfeed {
@@ -55,11 +55,6 @@ FigureValue SessionStates(const DaemonSnapshot& daemon) {
   for (const FeedReport& report : daemon.feeds)
     for (const SessionSnapshot& session : report.sessions) states.emplace_back(session.state);
   return CountStates({"pending", "attached", "orphaned", "evicted", "left"}, states);
-}
-
-std::string SharingWord(Sharing sharing) {
-  if (sharing == Sharing::kExclusive) return "exclusive";
-  return sharing == Sharing::kBroadcast ? "broadcast" : "queue";
 }
 
 // A worker's or a reader's; the others have a GPU or an operation.
@@ -185,7 +180,8 @@ constexpr auto kFeed = std::to_array<FigureRow<FeedReport>>({
     {"dataset_samples", kFact, kStatus, OfFeed<&F::dataset_samples>, "Samples in the dataset."},
     {"batch_size", kFact, kStatus, OfFeed<&F::batch_size>, "Samples in a batch."},
     {"shuffled", kFact, kStatus, OfFeed<&F::shuffled>, "Whether the order is random."},
-    {"sharing", kFact, kLabel, [](const R& r) -> FigureValue { return SharingWord(r.feed.sharing); },
+    {"sharing", kFact, kLabel,
+     [](const R& r) -> FigureValue { return std::string(SharingName(r.feed.sharing)); },
      "`exclusive`, `broadcast` or `queue`."},
     {"memory", kFact, kLabel, [](const R& r) -> FigureValue { return r.feed.on_device ? "gpu" : "host"; },
      "`gpu` or `host`: where the slots are."},

@@ -59,7 +59,7 @@ void DescribeOutputs(const Feed& feed, v1::OpenFeedResponse* response) {
     output.set_name(spec.name);
     output.set_dtype(static_cast<v1::DType>(spec.dtype));
     output.mutable_shape()->Add(spec.shape.begin(), spec.shape.end());
-    if (spec.extents) output.set_shape(0, -1);
+    if (spec.packed()) output.set_shape(0, -1);
     output.set_tensor(i);
     if (image) *output.mutable_image() = ToMessage(*ops);
   }

@@ -9,7 +9,7 @@
 #include "common/base/log_context.h"
 #include "common/base/quote.h"
 #include "common/os/start_thread.h"
-#include "common/spec/backend_name.h"
+#include "common/spec/names.h"
 #include "proto/convert.h"
 
 namespace pinfeed {

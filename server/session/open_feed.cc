@@ -8,7 +8,7 @@
 #include <system_error>
 
 #include "common/base/quote.h"
-#include "common/spec/backend_name.h"
+#include "common/spec/names.h"
 #include "server/dataset/selected_fields.h"
 #include "server/memory/host_arena.h"
 #include "server/metrics/snapshot.h"

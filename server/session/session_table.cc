@@ -8,7 +8,7 @@
 #include "common/base/log.h"
 #include "common/base/log_pace.h"
 #include "common/base/quote.h"
-#include "common/spec/backend_name.h"
+#include "common/spec/names.h"
 #include "server/session/feed_table.h"
 
 namespace pinfeed {

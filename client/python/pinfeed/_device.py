@@ -165,14 +165,7 @@ class DeviceBatchMaker(Maker):
         """Returns the batch, with its writing and its slot's release queued on the current stream."""
         if taken.batch is None or not taken.results:
             memory = self._memory
-            empty = memory.empty
-            samples = taken.info[2]
-            rows = [samples] * len(self._outputs)
-            offsets = {number: self._row_offsets(taken.handle, number, samples) for number in self._packed}
-            for number in self._packed:
-                rows[number] = int(offsets[number][-1])
-            tensors = [empty((count,) + output.sample_shape, output.dtype) for count, output in zip(rows, self._outputs)]
-            fields = [Ragged(tensors[number], offsets[number]) if number in offsets else tensors[number] for number in self._visible]
+            tensors, fields = self._allocate(taken)
             batch = self._build(taken.info, fields)
             pointers = self._pointers
             pointers[:] = [memory.address(tensor) for tensor in tensors]
@@ -187,6 +180,16 @@ class DeviceBatchMaker(Maker):
         made: Batch = taken.batch
         return made
 
+    def _allocate(self, taken: Any) -> Tuple[List[Any], List[Any]]:
+        """Returns memory for each output of the batch, and the values of the batch's fields."""
+        empty, samples = self._memory.empty, taken.info[2]
+        if not self._packed:
+            tensors = [empty((samples,) + output.sample_shape, output.dtype) for output in self._outputs]
+            return tensors, tensors
+        offsets = {number: self._row_offsets(taken.handle, number, samples) for number in self._packed}
+        rows = [int(offsets[number][-1]) if number in offsets else samples for number in range(len(self._outputs))]
+        tensors = [empty((count,) + output.sample_shape, output.dtype) for count, output in zip(rows, self._outputs)]
+        return tensors, [Ragged(tensors[number], offsets[number]) if number in offsets else tensors[number] for number in self._visible]
 
     def _row_offsets(self, handle: int, number: int, samples: int) -> Any:
         """Returns the first row of each sample in a packed output, and the number of all rows. Waits for the GPU's answer."""

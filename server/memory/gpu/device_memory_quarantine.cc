@@ -7,7 +7,7 @@
 #include "common/base/byte_size.h"
 #include "common/base/log.h"
 #include "common/os/start_thread.h"
-#include "common/spec/backend_name.h"
+#include "common/spec/names.h"
 
 namespace pinfeed {
 namespace {

@@ -136,7 +136,7 @@ std::vector<StagedCopy> StagingMemory::Copies(const Piece& piece, const SlotRang
   std::vector<StagedCopy> copies;
   for (size_t t = 0; t < places_.size(); ++t) {
     const TensorPlace& tensor = layout_.tensors[t];
-    const bool packed = tensor.spec.extents.has_value();  // its rows stay where they are in the piece
+    const bool packed = tensor.spec.packed();  // its rows stay where they are in the piece
     const uint64_t bytes = packed ? PackedBytes(piece, range, t) : range.samples * tensor.sample_bytes;
     const uint64_t offset = (packed ? piece.begin : range.first) * tensor.sample_bytes;
     if (!places_[t].small) {

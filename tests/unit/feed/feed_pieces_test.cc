@@ -76,7 +76,7 @@ class PieceArena final : public ArenaOverHost {
       if (!job.done) return;
       for (size_t t = 0; t < layout().tensors.size(); ++t) {
         const TensorPlace& place = layout().tensors[t];
-        const bool packed = place.spec.extents.has_value();
+        const bool packed = place.spec.packed();
         const uint32_t first = packed ? job.piece.begin : job.landing.first;
         const uint64_t bytes = packed ? job.landing.packed_rows[t] * place.spec.RowBytes()
                                       : job.landing.samples * place.sample_bytes;

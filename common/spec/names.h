@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backends by the names that people use.
+// The names that people use for backends and for ways of sharing.
 #pragma once
 
 #include "common/spec/feed_spec.h"
@@ -17,6 +17,19 @@ constexpr const char* BackendName(Backend backend) {
       return "cuda-ipc";
     case Backend::kVmmFd:
       return "vmm-fd";
+  }
+  return "unknown";
+}
+
+// "exclusive", "broadcast", "queue". Static lifetime.
+constexpr const char* SharingName(Sharing sharing) {
+  switch (sharing) {
+    case Sharing::kExclusive:
+      return "exclusive";
+    case Sharing::kBroadcast:
+      return "broadcast";
+    case Sharing::kQueue:
+      return "queue";
   }
   return "unknown";
 }
