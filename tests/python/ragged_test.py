@@ -66,6 +66,12 @@ def test_a_ragged_field_is_a_sequence(texts):
     for index in (len(rows), -len(rows) - 1):
         with pytest.raises(IndexError):
             tags[index]
+    for index in (numpy.int64(4), numpy.uint8(4), numpy.asarray(4), torch.tensor(4), numpy.int32(4 - len(rows))):
+        assert tags[index].tolist() == rows[4]["tags"]
+    mask = [True] + [False] * (len(rows) - 1)
+    for index in ([0, 1], (0,), mask, numpy.asarray(mask), numpy.asarray([1]), torch.tensor([1]), True, numpy.bool_(True), torch.tensor(True), 1.0, "a", None):
+        with pytest.raises(TypeError, match="one integer or slice, not by .*for i in indices"):
+            tags[index]
     with pytest.raises(TypeError, match="decode"):
         tags.decode()
     again = pickle.loads(pickle.dumps(tags))

@@ -6,8 +6,10 @@ In: the rows of a batch, in the order of its samples. Out: them by sample, padde
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Iterator, List, Optional
 
+from ._checks import shown
 from ._errors import Code, Error
 
 
@@ -30,12 +32,15 @@ class Ragged:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: Any) -> Any:
-        """Returns the rows of a sample; for a slice, a list of them."""
+        """Returns the rows of a sample, counted from the end if `index` is negative; for a slice, a list of them. Raises
+        TypeError for anything else, such as a list, a mask or a bool.
+        """
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        sample = index + len(self) if index < 0 else index
+        number = _to_index(index)
+        sample = number + len(self) if number < 0 else number
         if not 0 <= sample < len(self):
-            raise IndexError(f"sample {index} of a batch of {len(self)}")
+            raise IndexError(f"sample {number} of a batch of {len(self)}")
         return self.values[int(self.offsets[sample]) : int(self.offsets[sample + 1])]
 
     def __iter__(self) -> Iterator[Any]:
@@ -115,6 +120,20 @@ class Ragged:
 
     def __repr__(self) -> str:
         return f"Ragged(samples={len(self)}, values={type(self.values).__module__.split('.')[0]} {self.values.dtype} {list(self.values.shape)})"
+
+
+def _to_index(index: Any) -> int:
+    """Returns an integer of any type: Python's, NumPy's, or that of a tensor without dimensions."""
+    is_flag = isinstance(index, bool) or str(getattr(index, "dtype", "")).endswith("bool")
+    try:
+        if is_flag or getattr(index, "ndim", 0):  # PyTorch would take a mask or a list of one element for a number
+            raise TypeError
+        return operator.index(index)
+    except TypeError:
+        raise TypeError(
+            f"a ragged field is indexed by one integer or slice, not by {shown(index)}: select several samples with [ragged[i] for i in indices], "
+            "where numpy.flatnonzero(mask) gives the indices of a mask"
+        ) from None
 
 
 def _array_module(values: Any) -> Any:
