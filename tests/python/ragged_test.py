@@ -2,6 +2,7 @@
 """Fields whose samples have different numbers of rows: texts, lists and paths, packed and padded."""
 
 import json
+import math
 import pickle
 
 import numpy
@@ -90,6 +91,21 @@ def test_to_padded(texts, framework):
     assert batch.tags.to_padded().shape[1] == 4
     with pytest.raises(ValueError, match="rows=3: a sample of this batch has 4 rows"):
         batch.tags.to_padded(rows=3)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_to_padded_changes_no_value_silently(texts, framework):
+    path, rows = texts
+    with pinfeed.open(path, batch_size=len(rows), epochs=1, framework=framework) as feed:
+        (batch,) = feed
+    for field, value in (("tags", -1.5), ("tags", float("nan")), ("tags", float("inf")), ("tags", 2**63), ("caption", -1), ("caption", 256)):
+        with pytest.raises(ValueError, match="the field's dtype is .*which holds whole numbers from"):
+            batch[field].to_padded(value=value)
+    assert batch.tags.to_padded(value=numpy.float32(-2.0))[0, 0] == -2 and batch.caption.to_padded(value=255)[0, 0] == 255
+    assert batch.scores.to_padded(value=-1.5)[0, 0] == -1.5 and math.isnan(batch.scores.to_padded(value=float("nan"))[0, 0])
+    if framework == "torch":
+        with pytest.raises(ValueError, match="float16, which holds numbers up to 65504"):
+            batch.scores.to(torch.float16).to_padded(value=1e9)
 
 
 def test_to_nested_needs_a_torch_that_has_it(texts):

@@ -6,7 +6,9 @@ In: the rows of a batch, in the order of its samples. Out: them by sample, padde
 
 from __future__ import annotations
 
+import math
 import operator
+import re
 from typing import Any, Iterator, List, Optional
 
 from ._checks import shown
@@ -58,10 +60,12 @@ class Ragged:
     def to_padded(self, rows: Optional[int] = None, value: Any = 0) -> Any:
         """Returns a tensor of shape [samples, rows, ...] with `value` behind the rows of each sample.
 
-        `rows` defaults to the largest number in this batch. Raises ValueError if a sample has more.
+        `rows` defaults to the largest number in this batch. Raises ValueError if a sample has more, or if the field's
+        dtype cannot hold `value`: -1.5 or NaN as an integer, 300 as uint8. Floats are rounded to the dtype.
         """
         import numpy
 
+        _check_fill(str(self.values.dtype).split(".")[-1], value)
         lengths = self.lengths
         longest = int(lengths.max(initial=0))
         if rows is None:
@@ -134,6 +138,31 @@ def _to_index(index: Any) -> int:
             f"a ragged field is indexed by one integer or slice, not by {shown(index)}: select several samples with [ragged[i] for i in indices], "
             "where numpy.flatnonzero(mask) gives the indices of a mask"
         ) from None
+
+
+# The largest numbers. Float64 has all of Python's.
+_FLOAT_MAX = {"float16": 65504.0, "bfloat16": 2.0**128 - 2.0**120, "float32": 2.0**128 - 2.0**104}
+
+
+def _check_fill(dtype: str, value: Any) -> None:
+    """Raises ValueError unless the dtype can hold the value, which would be changed without a word."""
+    number = value.item() if hasattr(value, "item") else value
+    integer = re.fullmatch(r"(u?)int(\d+)", dtype)
+    if integer:
+        bits = int(integer[2])
+        low, high = (0, 2**bits - 1) if integer[1] else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    else:
+        low, high = 0, 1
+    try:
+        if integer or dtype == "bool":
+            fits, holds = number == int(number) and low <= number <= high, f"holds whole numbers from {low} to {high}"
+        else:
+            largest = _FLOAT_MAX.get(dtype, math.inf)
+            fits, holds = abs(number) <= largest or not math.isfinite(number), f"holds numbers up to {largest:g}"
+    except (OverflowError, ValueError):  # an infinity or NaN as an integer
+        fits, holds = False, f"holds whole numbers from {low} to {high}"
+    if not fits:
+        raise ValueError(f"value={shown(value)}: the field's dtype is {dtype}, which {holds}; give one of them, or convert the field first, as by to(torch.float64)")
 
 
 def _array_module(values: Any) -> Any:
