@@ -24,7 +24,12 @@ std::optional<ColumnType::Kind> ColumnType::CommonKind(Kind a, Kind b) {
   return std::nullopt;
 }
 
-void ColumnType::Add(const Cell& cell, uint64_t line) {
+void ColumnType::Add(const Cell& cell, std::optional<std::string_view> written, uint64_t line) {
+  if (written) {
+    has_words_ |= !written->empty() && std::holds_alternative<std::string>(cell);
+    names_images_ &= written->empty() || IsNamedAsImage(*written);
+    longest_ = std::max(longest_, written->size());
+  }
   if (kind_ == Kind::kMixed) return;
   const auto fail = [&](const std::string& what) {
     kind_ = Kind::kMixed;
@@ -43,7 +48,7 @@ void ColumnType::Add(const Cell& cell, uint64_t line) {
   if (const auto* const reals = std::get_if<std::vector<double>>(&cell)) length = reals->size();
   if (const auto* const text = std::get_if<std::string>(&cell)) {
     length = text->size();
-    names_images_ &= IsNamedAsImage(*text);
+    names_images_ &= written.has_value() || IsNamedAsImage(*text);
   }
   kind_ = *common;
   shortest_ = std::min(shortest_, length);
@@ -51,6 +56,7 @@ void ColumnType::Add(const Cell& cell, uint64_t line) {
 }
 
 std::optional<Field> ColumnType::field() const {
+  if (is_text()) return Field{{"", DType::kUint8, {static_cast<int64_t>(longest_)}}, FieldKind::kRagged};
   const std::vector<int64_t> list = {static_cast<int64_t>(longest_)};
   const FieldKind kind = shortest_ == longest_ ? FieldKind::kTensor : FieldKind::kRagged;
   switch (kind_) {
@@ -60,8 +66,6 @@ std::optional<Field> ColumnType::field() const {
       return Field{{"", DType::kInt64, {}}};
     case Kind::kReal:
       return Field{{"", DType::kFloat64, {}}};
-    case Kind::kText:
-      return Field{{"", DType::kUint8, list}, FieldKind::kRagged};
     case Kind::kIntegers:
       if (longest_ == 0) return std::nullopt;
       return Field{{"", DType::kInt64, list}, kind};
@@ -105,21 +109,24 @@ void ColumnValues::Add(const Cell& cell) {
     for (const int64_t value : *integers) add(value);
   } else if (const auto* const reals = std::get_if<std::vector<double>>(&cell)) {
     for (const double value : *reals) add(value);
-  } else if (const auto* const text = std::get_if<std::string>(&cell)) {
-    const std::span<const std::byte> value = std::as_bytes(std::span(*text));
-    if (spec_.dtype == DType::kUint8) bytes_.insert(bytes_.end(), value.begin(), value.end());
   }
   const size_t added = bytes_.size() - before;
   const bool is_list =
       std::holds_alternative<std::vector<double>>(cell)
           ? spec_.dtype == DType::kFloat64
           : std::holds_alternative<std::vector<int64_t>>(cell) && spec_.dtype != DType::kUint8;
-  const bool is_text = std::holds_alternative<std::string>(cell) && spec_.dtype == DType::kUint8;
-  if (ragged_ ? added > max_bytes_ || !(is_list || is_text) : added != max_bytes_) {
+  if (ragged_ ? added > max_bytes_ || !is_list : added != max_bytes_) {
     bytes_.resize(before);
   } else if (ragged_) {
     ends_.push_back(static_cast<uint32_t>(bytes_.size()));
   }
+}
+
+void ColumnValues::AddText(std::string_view text) {
+  if (spec_.dtype != DType::kUint8 || text.size() > max_bytes_) return;
+  const std::span<const std::byte> value = std::as_bytes(std::span(text));
+  bytes_.insert(bytes_.end(), value.begin(), value.end());
+  ends_.push_back(static_cast<uint32_t>(bytes_.size()));
 }
 
 std::span<const std::byte> ColumnValues::At(uint64_t row) const {

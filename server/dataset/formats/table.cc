@@ -161,9 +161,10 @@ class SeparatedValues final : public TableReader {
                           std::to_string(columns_.size()) + " columns");
     }
     cells.clear();
-    for (RawCell& cell : raw_cells_) cells.push_back(CellOf(cell));
+    for (const RawCell& cell : raw_cells_) cells.push_back(CellOf(cell));
     return true;
   }
+  std::optional<std::string_view> Written(size_t column) const override { return raw_cells_[column].text; }
 
  private:
   struct RawCell {
@@ -237,19 +238,19 @@ class SeparatedValues final : public TableReader {
 
   // A cell that reads as a number is one, with or without quotes. Exceptions: an integer beyond int64 is
   // NoValue, and digits with a leading zero, such as postal codes, are text.
-  static Cell CellOf(RawCell& cell) {
+  static Cell CellOf(const RawCell& cell) {
     if (cell.text.empty() && !cell.quoted) return NoValue();
     const std::string_view text = cell.text;
     const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
     if (!digits.empty() && digits.find_first_not_of("0123456789") == std::string_view::npos) {
-      if (digits.size() > 1 && digits.starts_with('0')) return std::move(cell.text);
+      if (digits.size() > 1 && digits.starts_with('0')) return cell.text;
       if (const auto integer = ParseNumber<int64_t>(text)) return *integer;
       return NoValue{.missing = false};
     }
     // from_chars accepts "inf" and "nan", too; here words are text.
     const bool number = text.find_first_not_of("0123456789+-.eE") == std::string_view::npos;
     if (const auto real = number ? ParseNumber<double>(text) : std::nullopt) return *real;
-    return std::move(cell.text);
+    return cell.text;
   }
 
   ByteSource source_;

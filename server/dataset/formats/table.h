@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -39,6 +41,9 @@ class TableReader {
   // Sets `cells` to the next row, in the order of columns(). A known column that a JSON row lacks gets
   // NoValue. Returns false after the last row.
   virtual Result<bool> Next(std::vector<Cell>& cells) = 0;
+  // A cell of the row that Next has read, as it is written, without its quotes; nothing for JSON, whose
+  // values have types. Valid until the next row is read.
+  virtual std::optional<std::string_view> Written(size_t /*column*/) const { return std::nullopt; }
   // The names of the columns seen so far. With JSON lines, a later row can add columns at the end.
   const std::vector<std::string>& columns() const { return columns_; }
   uint64_t line() const { return line_; }  // the line on which the row began; the first line is 1

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/dataset/formats/manifest.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -150,6 +151,42 @@ TEST_F(ManifestTest, ColumnsOfEveryKindWithoutImages) {
       StatusIs(Code::kInvalidArgument, HasSubstr("is not available as a field: line 2 has no value")));
   EXPECT_THAT(SelectFields(dataset, {}, true),
               StatusIs(Code::kInvalidArgument, HasSubstr("sample_path: the samples of the dataset")));
+}
+
+// A cell of a text file has no type of its own, so the column decides.
+TEST_F(ManifestTest, ATextColumnMayHoldEmptyCellsAndNumbers) {
+  for (const char separator : {',', '\t'}) {
+    std::string text =
+        "n,t,quoted,gaps\n1,,\"\",1\n2,12,b,\n3,0.50,7,3\n4,99999999999999999999,\"x,\n\",4\n5,a,,5\n";
+    std::ranges::replace(text, ',', separator);
+    ASSERT_OK_AND_ASSIGN(const auto dataset, OpenText(separator == ',' ? "t.csv" : "t.tsv", text));
+    EXPECT_THAT(FieldsOf(*dataset), ElementsAre("n int64", "t ragged uint8 20", "quoted ragged uint8 3"));
+    std::vector<std::string> texts;
+    for (uint64_t id = 0; id < 5; ++id) texts.push_back(Bytes(*dataset, id, 1));
+    EXPECT_THAT(texts, ElementsAre("", "12", "0.50", "99999999999999999999", "a"));
+    EXPECT_EQ(Bytes(*dataset, 2, 2), "7");
+    EXPECT_EQ(Bytes(*dataset, 3, 2), std::string("x") + separator + "\n");
+    EXPECT_EQ(Bytes(*dataset, 4, 2), "");
+    EXPECT_THAT(dataset->info().left_out, ElementsAre(Pair("gaps", "line 3 has no value for it")));
+  }
+  ASSERT_OK_AND_ASSIGN(const auto numbers, OpenText("q.csv", "n,m\n1,1\n2,\"\"\n"));
+  EXPECT_THAT(FieldsOf(*numbers), ElementsAre("n int64"));  // an empty cell makes no texts of numbers
+  ASSERT_OK_AND_ASSIGN(const auto typed, OpenText("t.jsonl", "{\"a\":\"x\",\"n\":1}\n{\"a\":2,\"n\":2}\n"));
+  EXPECT_THAT(typed->info().left_out, ElementsAre(Pair("a", HasSubstr("line 2 has another type of value"))));
+}
+
+TEST_F(ManifestTest, AColumnOfPathsMayLookLikeNumbersButNotBeEmpty) {
+  storage_.Write("set/7", "seven");
+  ASSERT_OK_AND_ASSIGN(const auto dataset, OpenText("t.csv", "file_name\na.jpg\n7\n"));
+  EXPECT_EQ(Image(*dataset, 1), "seven");
+  ExpectFault("t.csv", "file_name,n\na.jpg,1\n,2\n", "line 3 of ");
+  ExpectFault("t.csv", "file_name,n\na.jpg,1\n,2\n", "image path '' is empty");
+}
+
+TEST_F(ManifestTest, LabelsAreAllNumbersOrAllTexts) {
+  ExpectFault("t.csv", "label\n1\nN/A\n", "'label' cannot be a label: line 3 has another type of value");
+  ExpectFault("t.csv", "label,x\ncat,1\n,2\n",
+              "'label' cannot be a label: line 3 has no value for it; give each row");
 }
 
 TEST_F(ManifestTest, ListsOfIntegersAndRealsAreRealsOfAllLengths) {
