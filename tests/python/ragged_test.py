@@ -82,6 +82,19 @@ def test_a_ragged_field_is_a_sequence(texts):
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_boxes_are_rows_of_four(tmp_path, framework):
+    boxes = [[[n, k, n + k, 0.5] for k in range(n % 4)] for n in range(11)]
+    (tmp_path / "boxes.jsonl").write_text("".join(json.dumps({"boxes": of_one}) + "\n" for of_one in boxes))
+    with pinfeed.open(tmp_path / "boxes.jsonl", batch_size=6, epochs=1, framework=framework) as feed:
+        fields = [batch.boxes for batch in feed]
+    assert [rows for field in fields for rows in field.tolist()] == boxes and fields[0][0].shape == (0, 4)
+    assert fields[0].to_padded(value=-1).shape == (6, 3, 4) and fields[0].to_padded(value=-1)[1].tolist() == boxes[1] + [[-1] * 4] * 2
+    with pinfeed.open(tmp_path / "boxes.jsonl", batch_size=6, epochs=1, framework=framework, pad={"boxes": 3}) as feed:
+        batch = next(iter(feed))
+        assert tuple(batch.boxes.shape) == (6, 3, 4) and batch.boxes_length.tolist() == [n % 4 for n in range(6)]
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
 def test_to_padded(texts, framework):
     path, rows = texts
     with pinfeed.open(path, batch_size=len(rows), epochs=1, framework=framework) as feed:

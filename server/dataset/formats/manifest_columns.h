@@ -50,6 +50,7 @@ class ColumnType {
   Kind kind_ = Kind::kUnknown;
   size_t shortest_ = std::numeric_limits<size_t>::max();  // the shortest list, in elements, or text, in bytes
   size_t longest_ = 0;
+  size_t width_ = 0;  // see NumberList; of the lists that are not empty
   bool names_images_ = true;
   bool has_words_ = false;  // some written cell is not empty, and no number
   std::string reason_;

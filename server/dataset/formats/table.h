@@ -27,9 +27,15 @@ struct NoValue {
   // from 2^63 to 2^64 - 1.
   bool missing = true;
 };
+// A list of numbers, or of lists of numbers that all have one length.
+template <typename T>
+struct NumberList {
+  std::vector<T> values;  // of the lists inside, one behind the other
+  size_t width = 0;       // the length of the lists inside; 0: there are none
+};
 // The value of one column in one row.
 using Cell =
-    std::variant<NoValue, bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>>;
+    std::variant<NoValue, bool, int64_t, double, std::string, NumberList<int64_t>, NumberList<double>>;
 
 // Purpose: reads a table once, front to back. Holds about one row and one read buffer in memory. Borrows the
 // file. Threads: one. Errors: kInvalidArgument names the file, the line and the fault; others come from

@@ -199,6 +199,33 @@ TEST_F(ManifestTest, ListsOfIntegersAndRealsAreRealsOfAllLengths) {
               ElementsAre(Pair("v", "all its lists are empty")));
 }
 
+TEST_F(ManifestTest, ListsOfListsAreRowsOfOneLength) {
+  ASSERT_OK_AND_ASSIGN(
+      const auto dataset,
+      OpenText(
+          "t.jsonl",
+          "{\"boxes\": [], \"grid\": [[1, 2], [3, 4]], \"odd\": [[1, 2]], \"inner\": [[1], [2, 3]], "
+          "\"deep\": "
+          "[[[1]]], \"texts\": [[\"a\"]], \"half\": [[1], 2], \"none\": [[], []]}\n"
+          "{\"boxes\": [[1, 2, 3, 4], [5, 6, 7, 8.5]], \"grid\": [[5, 6], [7, 8]], \"odd\": [[1]], "
+          "\"inner\": [], "
+          "\"deep\": [], \"texts\": [], \"half\": [], \"none\": []}\n"
+          "{\"boxes\": [[9, 9, 9, 9]], \"grid\": [[0, 0], [0, 0]], \"odd\": [], \"inner\": [], \"deep\": [], "
+          "\"texts\": [], \"half\": [], \"none\": []}\n"));
+  EXPECT_THAT(FieldsOf(*dataset), ElementsAre("boxes ragged float64 2 4", "grid int64 2 2"));
+  const std::string bytes = Bytes(*dataset, 0, 0) + Bytes(*dataset, 1, 0) + Bytes(*dataset, 2, 0);
+  EXPECT_THAT(ValuesOf<double>(std::as_bytes(std::span(bytes))),
+              ElementsAre(1, 2, 3, 4, 5, 6, 7, 8.5, 9, 9, 9, 9));
+  EXPECT_EQ(Bytes(*dataset, 2, 0).size(), 4 * sizeof(double));
+  EXPECT_THAT(Values<int64_t>(*dataset, 1), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0));
+  const auto no_value = HasSubstr("line 1 has a value for it that is neither a number");
+  EXPECT_THAT(
+      dataset->info().left_out,
+      ElementsAre(Pair("deep", no_value), Pair("half", no_value), Pair("inner", no_value),
+                  Pair("none", no_value), Pair("odd", HasSubstr("line 2 has lists of another length")),
+                  Pair("texts", no_value)));
+}
+
 // The same bytes, cut elsewhere, are other samples.
 TEST_F(ManifestTest, FingerprintsTellWhereTextsEnd) {
   ASSERT_OK_AND_ASSIGN(const auto one, OpenText("a.csv", "t\nab\nc\nd\n"));
