@@ -47,11 +47,15 @@ Result<ImageView> ToRgb(const TensorImage& image, const uint8_t* tensor, ImageBu
 }
 
 // Appends a fault for each field of spec.pad that cannot be padded.
-void CheckPadded(const std::vector<Field>& fields, const FeedSpec& spec, std::vector<std::string>& faults) {
+void CheckPadded(const DatasetInfo& info, const FeedSpec& spec, std::vector<std::string>& faults) {
   for (const PaddedField& padded : spec.pad) {
     const auto found =
-        std::ranges::find_if(fields, [&](const Field& f) { return f.spec.name == padded.field; });
-    if (found == fields.end()) {
+        std::ranges::find_if(info.fields, [&](const Field& f) { return f.spec.name == padded.field; });
+    const auto left_out =
+        std::ranges::find(info.left_out, padded.field, &std::pair<std::string, std::string>::first);
+    if (found == info.fields.end() && left_out != info.left_out.end()) {
+      faults.push_back("pad: '" + padded.field + "' is not available as a field: " + left_out->second);
+    } else if (found == info.fields.end()) {
       faults.push_back("pad: a sample has no field '" + padded.field + "'");
     } else if (found->kind != FieldKind::kRagged) {
       faults.push_back(
@@ -300,7 +304,7 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
     outputs.push_back({name, dtype, {}});
     return outputs.size() - 1;
   };
-  CheckPadded(fields, spec, faults);
+  CheckPadded(dataset->info(), spec, faults);
   for (size_t i = 0; i < fields.size(); ++i) {
     const auto padded = std::ranges::find(spec.pad, fields[i].spec.name, &PaddedField::field);
     program->ragged |= fields[i].kind == FieldKind::kRagged;

@@ -240,6 +240,12 @@ def test_members_of_a_group_get_the_same_rows(texts):
         assert [text for batch in feed for text in batch.caption.decode()] == [row["caption"] for row in rows]
 
 
+def test_pad_tells_why_a_column_is_left_out(tmp_path):
+    (tmp_path / "gaps.csv").write_text("id,n\n1,2\n2,\n")
+    with pytest.raises(pinfeed.Error, match="pad: 'n' is not available as a field: line 3 has no value for it"):
+        pinfeed.open(tmp_path / "gaps.csv", batch_size=1, pad={"n": 3}).close()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
