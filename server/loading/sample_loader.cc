@@ -312,6 +312,15 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
     outputs[i].shape[0] = padded->rows;
     outputs[i].lengths = static_cast<uint32_t>(add("pad", padded->field + kLengthSuffix, DType::kInt64));
   }
+  for (size_t i = 0; i < fields.size(); ++i) {
+    const std::string extents = fields[i].spec.name + kExtentsSuffix;
+    if (fields[i].kind != FieldKind::kRagged || outputs[i].lengths) continue;
+    if (std::ranges::any_of(fields, [&](const Field& f) { return f.spec.name == extents; })) {
+      faults.push_back("fields: the tensor '" + extents + "' tells where the rows of the field '" +
+                       fields[i].spec.name + "' lie, and the dataset has a field '" + extents +
+                       "' of its own; rename one of the two, or name the fields to read without one of them");
+    }
+  }
   if (spec.sample_ids) program->sample_id = add("sample_ids", kSampleIdName, DType::kInt64);
   if (spec.valid) program->valid = add("valid", kValidName, DType::kBool);
   if (!faults.empty()) {

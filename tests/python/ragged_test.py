@@ -240,6 +240,15 @@ def test_members_of_a_group_get_the_same_rows(texts):
         assert [text for batch in feed for text in batch.caption.decode()] == [row["caption"] for row in rows]
 
 
+def test_a_column_named_as_the_extents_of_another_is_refused(tmp_path):
+    (tmp_path / "names.csv").write_text("x,x.extents\nab,2\nc,3\n")
+    with pytest.raises(pinfeed.Error, match=r"fields: .*'x\.extents' tells where the rows of the field 'x' lie.*rename one of the two, or name the fields"):
+        pinfeed.open(tmp_path / "names.csv", batch_size=1).close()
+    for arguments in ({"fields": ["x"]}, {"fields": ["x.extents"]}, {"pad": {"x": 2}}):
+        with pinfeed.open(tmp_path / "names.csv", batch_size=2, epochs=1, **arguments) as feed:
+            assert set(next(iter(feed)).keys()) <= {"x", "x.extents", "x_length"}
+
+
 def test_pad_tells_why_a_column_is_left_out(tmp_path):
     (tmp_path / "gaps.csv").write_text("id,n\n1,2\n2,\n")
     with pytest.raises(pinfeed.Error, match="pad: 'n' is not available as a field: line 3 has no value for it"):
