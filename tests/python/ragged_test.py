@@ -249,6 +249,18 @@ def test_a_column_named_as_the_extents_of_another_is_refused(tmp_path):
             assert set(next(iter(feed)).keys()) <= {"x", "x.extents", "x_length"}
 
 
+def test_packed_memory_that_does_not_fit_names_its_field(texts):
+    path, _ = texts
+    with pytest.raises(
+        pinfeed.ResourceExhaustedError,
+        match=r"pool_bytes.*the field 'caption' takes 80 GiB: its longest sample has 300 rows, 300 bytes, .*room for 286331153 such samples.*smaller batch_size",
+    ):
+        pinfeed.open(path, batch_size=286331153).close()
+    with pytest.raises(pinfeed.ResourceExhaustedError) as refused:  # no field of rows is to blame
+        pinfeed.open(path, batch_size=2**31, fields=["id"]).close()
+    assert "longest sample" not in str(refused.value)
+
+
 def test_pad_tells_why_a_column_is_left_out(tmp_path):
     (tmp_path / "gaps.csv").write_text("id,n\n1,2\n2,\n")
     with pytest.raises(pinfeed.Error, match="pad: 'n' is not available as a field: line 3 has no value for it"):
