@@ -242,7 +242,7 @@ def test_members_of_a_group_get_the_same_rows(texts):
 
 def test_a_column_named_as_the_extents_of_another_is_refused(tmp_path):
     (tmp_path / "names.csv").write_text("x,x.extents\nab,2\nc,3\n")
-    with pytest.raises(pinfeed.Error, match=r"fields: .*'x\.extents' tells where the rows of the field 'x' lie.*rename one of the two, or name the fields"):
+    with pytest.raises(pinfeed.Error, match=r"fields: .*'x\.extents' tells where the rows of the field 'x' lie.*rename one of the two, or select fields without one"):
         pinfeed.open(tmp_path / "names.csv", batch_size=1).close()
     for arguments in ({"fields": ["x"]}, {"fields": ["x.extents"]}, {"pad": {"x": 2}}):
         with pinfeed.open(tmp_path / "names.csv", batch_size=2, epochs=1, **arguments) as feed:

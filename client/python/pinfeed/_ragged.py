@@ -130,7 +130,7 @@ def _to_index(index: Any) -> int:
     """Returns an integer of any type: Python's, NumPy's, or that of a tensor without dimensions."""
     is_flag = isinstance(index, bool) or str(getattr(index, "dtype", "")).endswith("bool")
     try:
-        if is_flag or getattr(index, "ndim", 0):  # PyTorch would take a mask or a list of one element for a number
+        if is_flag or getattr(index, "ndim", 0) > 0:  # PyTorch would take a mask or a list of one element for a number
             raise TypeError
         return operator.index(index)
     except TypeError:

@@ -293,14 +293,6 @@ class ManifestLoader {
     return OkStatus();
   }
 
-  // The cell of a column of texts.
-  static std::optional<std::string_view> TextOf(const TableReader& table, const std::vector<Cell>& cells,
-                                                size_t column) {
-    if (const auto written = table.Written(column)) return written;
-    if (const auto* const text = std::get_if<std::string>(&cells[column])) return *text;
-    return std::nullopt;
-  }
-
   Status AddImage(std::optional<std::string_view> path, uint64_t line) {
     if (!path) return FileChanged();
     const std::string_view fault = PathFault(*path);

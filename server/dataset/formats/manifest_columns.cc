@@ -91,6 +91,13 @@ std::string ColumnType::reason() const {
   return kind_ == Kind::kIntegers ? "all its lists are empty" : reason_;
 }
 
+std::optional<std::string_view> TextOf(const TableReader& table, const std::vector<Cell>& cells,
+                                       size_t column) {
+  if (const auto written = table.Written(column)) return written;
+  if (const auto* const text = std::get_if<std::string>(&cells[column])) return *text;
+  return std::nullopt;
+}
+
 template <typename T>
 void ColumnValues::Append(const T& value) {
   const auto* const bytes = reinterpret_cast<const std::byte*>(&value);

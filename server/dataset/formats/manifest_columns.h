@@ -56,6 +56,10 @@ class ColumnType {
   std::string reason_;
 };
 
+// The cell of the row that `table` has read into `cells`, in a column of texts. Nothing if it is no text.
+std::optional<std::string_view> TextOf(const TableReader& table, const std::vector<Cell>& cells,
+                                       size_t column);
+
 // Purpose: the values of one column, as the bytes of its samples. A value. Threads: built by one thread;
 // const methods from any thread afterwards.
 class ColumnValues {
