@@ -254,6 +254,8 @@ void RunPeek(const PeekOptions& options, const ToolContext& context) {
                 Counted(sheet.rows(), "row").c_str());
   }
   PrintSamples(fields, images.tensor, feed.Classes(), columns, batch->samples(), own);
+  for (const std::string& column : feed.LeftOut())
+    std::printf("left out: %s\n", EscapeUnprintable(column).c_str());
 }
 
 }  // namespace

@@ -19,9 +19,11 @@
 struct pf_feed {
   explicit pf_feed(std::unique_ptr<pinfeed::Feed> opened) : feed(std::move(opened)) {
     for (const std::string& name : feed->classes()) classes.push_back(name.c_str());
+    for (const std::string& column : feed->left_out()) left_out.push_back(column.c_str());
   }
   std::unique_ptr<pinfeed::Feed> feed;
   std::vector<const char*> classes;
+  std::vector<const char*> left_out;
 };
 
 namespace pinfeed {
@@ -236,6 +238,8 @@ pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info) {
     values.class_count = feed->classes.size();
     values.device = offer.backend == Backend::kHost ? -1 : feed->feed->device();
     values.output_count = static_cast<uint32_t>(offer.outputs.size());
+    values.left_out = feed->left_out.data();
+    values.left_out_count = feed->left_out.size();
     return FillStruct(info, values, "pf_feed_info_init");
   });
 }

@@ -240,6 +240,7 @@ Result<FeedOffer> OfferOf(const v1::OpenFeedResponse& response) {
   if (!start.ok()) return Internal("the daemon's offer is unusable: " + start.status().message());
   offer.start = std::move(start).value();
   offer.classes = {response.classes().begin(), response.classes().end()};
+  offer.left_out = {response.left_out().begin(), response.left_out().end()};
   for (const v1::OutputTensor& output : response.outputs()) offer.outputs.push_back(OutputOf(output));
   RETURN_IF_ERROR(CheckOffer(offer));
   if (offer.backend != Backend::kHost) {

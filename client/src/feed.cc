@@ -163,6 +163,7 @@ Result<bool> Feed::ConnectBy(SteadyTime deadline, const std::optional<Cursor>& c
   if (fingerprint_.empty()) {
     fingerprint_ = offer_.fingerprint;
     classes_ = std::move(offer_.classes);
+    left_out_ = std::move(offer_.left_out);
   }
   cursor_ = offer_.start;
   at_epoch_start_ = cursor_.position == 0;

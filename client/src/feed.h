@@ -63,6 +63,7 @@ class Feed {
   const FeedOffer& offer() const { return offer_; }
   const std::string& fingerprint() const { return fingerprint_; }
   const std::vector<std::string>& classes() const { return classes_; }
+  const std::vector<std::string>& left_out() const { return left_out_; }
   uint32_t reconnects() const { return reconnects_; }
   int device() const { return device_; }
   bool in_owner() const { return fork_guard_.InOwner(); }
@@ -105,8 +106,9 @@ class Feed {
   const ForkGuard fork_guard_;
   FeedOffer offer_;
   std::string fingerprint_;  // never changes: the C interface returns its pointer for the life of the feed
-  std::vector<std::string> classes_;  // never changes either
-  std::shared_ptr<Session> session_;  // null while disconnected
+  std::vector<std::string> classes_;   // never changes either
+  std::vector<std::string> left_out_;  // nor this
+  std::shared_ptr<Session> session_;   // null while disconnected
   Cursor cursor_;
   bool at_epoch_start_ = false;  // true: the next batch is the first of epoch_ahead_
   uint64_t epoch_ahead_ = 0;

@@ -64,7 +64,8 @@ struct FeedOffer {
   uint64_t dataset_samples = 0;
   uint64_t batches_per_epoch = 0;
   Cursor start;
-  std::vector<std::string> classes;  // names of the labels 0, 1, ...
+  std::vector<std::string> classes;   // names of the labels 0, 1, ...
+  std::vector<std::string> left_out;  // what the dataset holds and no field gives, and why
 };
 
 // Fills in layout.slot_bytes and checks all other fields. Returns kInternal naming the first fault: the

@@ -47,11 +47,15 @@ Result<ImageView> ToRgb(const TensorImage& image, const uint8_t* tensor, ImageBu
 }
 
 // Appends a fault for each field of spec.pad that cannot be padded.
-void CheckPadded(const std::vector<Field>& fields, const FeedSpec& spec, std::vector<std::string>& faults) {
+void CheckPadded(const DatasetInfo& info, const FeedSpec& spec, std::vector<std::string>& faults) {
   for (const PaddedField& padded : spec.pad) {
     const auto found =
-        std::ranges::find_if(fields, [&](const Field& f) { return f.spec.name == padded.field; });
-    if (found == fields.end()) {
+        std::ranges::find_if(info.fields, [&](const Field& f) { return f.spec.name == padded.field; });
+    const auto left_out =
+        std::ranges::find(info.left_out, padded.field, &std::pair<std::string, std::string>::first);
+    if (found == info.fields.end() && left_out != info.left_out.end()) {
+      faults.push_back("pad: '" + padded.field + "' is not available as a field: " + left_out->second);
+    } else if (found == info.fields.end()) {
       faults.push_back("pad: a sample has no field '" + padded.field + "'");
     } else if (found->kind != FieldKind::kRagged) {
       faults.push_back(
@@ -293,20 +297,26 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
     outputs[mask.field].shape[mask.height_axis + 1] = outcome.width;
   }
   const auto add = [&](const char* option, const std::string& name, DType dtype) {
-    if (std::any_of(fields.begin(), fields.end(), [&](const Field& f) { return f.spec.name == name; })) {
+    if (std::ranges::count(outputs, name, &TensorSpec::name) > 0)
       faults.push_back(std::string(option) + ": the dataset has a field '" + name + "' of its own; leave " +
                        option + " out, or rename the field");
-    }
     outputs.push_back({name, dtype, {}});
     return outputs.size() - 1;
   };
-  CheckPadded(fields, spec, faults);
+  CheckPadded(dataset->info(), spec, faults);
   for (size_t i = 0; i < fields.size(); ++i) {
     const auto padded = std::ranges::find(spec.pad, fields[i].spec.name, &PaddedField::field);
-    program->ragged |= fields[i].kind == FieldKind::kRagged;
-    if (padded == spec.pad.end() || fields[i].kind != FieldKind::kRagged) continue;
-    outputs[i].shape[0] = padded->rows;
-    outputs[i].lengths = static_cast<uint32_t>(add("pad", padded->field + kLengthSuffix, DType::kInt64));
+    if (fields[i].kind != FieldKind::kRagged) continue;
+    program->ragged = true;
+    const std::string extents = fields[i].spec.name + kExtentsSuffix;
+    if (padded != spec.pad.end()) {
+      outputs[i].shape[0] = padded->rows;
+      outputs[i].lengths = static_cast<uint32_t>(add("pad", padded->field + kLengthSuffix, DType::kInt64));
+    } else if (std::ranges::count(outputs, extents, &TensorSpec::name) > 0) {
+      faults.push_back("fields: the tensor '" + extents + "' tells where the rows of the field '" +
+                       fields[i].spec.name + "' lie, and the dataset has a field '" + extents +
+                       "' of its own; rename one of the two, or select fields without one of them");
+    }
   }
   if (spec.sample_ids) program->sample_id = add("sample_ids", kSampleIdName, DType::kInt64);
   if (spec.valid) program->valid = add("valid", kValidName, DType::kBool);

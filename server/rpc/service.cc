@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/log_context.h"
+#include "common/base/quote.h"
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/open_feed_request.h"
 #include "server/rpc/status_message.h"
@@ -91,6 +92,10 @@ void Describe(const Session& session, const std::string& lifeline_path, uint64_t
   response->set_refuses_unknown_fields(true);
   response->set_replaceable(feed.spec().sharing != Sharing::kExclusive);
   *response->mutable_classes() = {feed.dataset().classes.begin(), feed.dataset().classes.end()};
+  if (feed.spec().fields.empty()) {
+    for (const auto& [name, why] : feed.dataset().left_out)
+      response->add_left_out(QuotePath(name) + ": " + why);
+  }
   if (arena.backend() != Backend::kHost) DescribeOutputs(feed, response);
 }
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <system_error>
 
+#include "common/base/byte_size.h"
 #include "common/base/quote.h"
 #include "common/spec/names.h"
 #include "server/dataset/selected_fields.h"
@@ -45,6 +46,19 @@ Result<std::optional<Sampler::Start>> StartOf(const std::optional<Cursor>& curso
   }
   ASSIGN_OR_RETURN(const Sampler::Start start, feed.sampler().Resume(*cursor));
   return std::optional<Sampler::Start>(start);
+}
+
+// What a user can do about the memory of a batch if the rows of a packed field take most of it; else nothing.
+std::string PackedMemory(const BatchLayout& layout) {
+  const TensorPlace& largest = *std::ranges::max_element(layout.tensors, {}, &TensorPlace::sample_bytes);
+  if (!largest.spec.extents) return "";
+  const std::string name = "'" + largest.spec.name + "'";
+  return "; of each slot the field " + name + " takes " + ByteSize(largest.sample_bytes * layout.batch_size) +
+         ": its longest sample has " + std::to_string(largest.spec.shape[0]) + " rows, " +
+         std::to_string(largest.sample_bytes) + " bytes, and a batch has room for " +
+         std::to_string(layout.batch_size) +
+         " such samples. Use a smaller batch_size, read the other fields only (fields), or give " + name +
+         " fewer rows (pad), which makes longer samples bad ones";
 }
 
 Status StartThreads(WorkerPool& pool) {
@@ -164,8 +178,10 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
     arena = MakeArena(arguments, backend, layout, slots, owner);
   }
   if (!arena.ok()) {
-    return arena.status().WithContext("a feed of " + std::to_string(slots) + " slots with batches of " +
-                                      std::to_string(spec.batch_size));
+    const std::string packed = lacks_memory() ? PackedMemory(layout) : "";
+    return Status(arena.status().code(), arena.status().message() + packed, arena.status().native_error())
+        .WithContext("a feed of " + std::to_string(slots) + " slots with batches of " +
+                     std::to_string(spec.batch_size));
   }
   auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, spec.on_bad_sample,
                                                         layout, parts_.workers, parts_.readers);

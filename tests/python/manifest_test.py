@@ -3,6 +3,7 @@
 
 import csv
 import json
+import warnings
 
 import numpy
 import pytest
@@ -58,6 +59,7 @@ def test_every_row_is_a_sample(rows, name):
     assert sorted(seen) == list(range(len(made)))
 
 
+@pytest.mark.filterwarnings("ignore::pinfeed.ColumnsLeftOutWarning")
 def test_columns_by_their_names(rows):
     folder, made = rows
     path = write(folder, "named.csv", [{"path": row["file_name"], "y": row["age"], "label": row["weight"]} for row in made])
@@ -92,6 +94,32 @@ def test_what_cannot_be_is_refused(rows, tmp_path):
         pinfeed.open(folder, batch_size=1, format="image_folder", image="x")
     with pytest.raises(pinfeed.InvalidArgumentError, match="image: 3 is not a string"):
         pinfeed.open(folder, batch_size=1, image=3)
+
+
+def test_columns_that_are_left_out_are_told_once(rows, tmp_path):
+    folder, _ = rows
+    (tmp_path / "gaps.csv").write_text(",n,gaps,text\n0,1,2,a\n1,2,,\n")
+    path = tmp_path / "gaps.csv"
+    said = r"of .*gaps\.csv, 2 columns are not in the batches: '': its name must be text .*; 'gaps': line 3 has no value for it.*fields=\["
+    with pytest.warns(pinfeed.ColumnsLeftOutWarning, match=said) as told:
+        feed = pinfeed.open(path, batch_size=1, epochs=2)
+        with feed:
+            state = feed.state_dict()
+            for batch in feed:
+                assert set(batch.keys()) == {"n", "text"}
+            feed.load_state_dict(state)  # another session of the same feed
+            assert len(list(feed)) == 2
+    assert [warning.filename for warning in told] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(pinfeed.ColumnsLeftOutWarning):
+            pinfeed.open(path, batch_size=1)
+        pinfeed.open(path, batch_size=1, fields=["text"]).close()
+        pinfeed.open(write(folder, "whole.csv", [{"n": 1, "text": "a"}]), batch_size=1).close()
+    wide = ",".join(f"column{n}" for n in range(30))
+    (tmp_path / "wide.csv").write_text(f"n,{wide}\n1{',' * 30}\n")
+    with pytest.warns(pinfeed.ColumnsLeftOutWarning, match=r"30 columns .*'column19': .*; and 10 more\."):
+        pinfeed.open(tmp_path / "wide.csv", batch_size=1).close()
 
 
 def test_a_missing_image_is_a_bad_sample(rows, tmp_path):

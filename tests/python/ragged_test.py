@@ -2,6 +2,7 @@
 """Fields whose samples have different numbers of rows: texts, lists and paths, packed and padded."""
 
 import json
+import math
 import pickle
 
 import numpy
@@ -66,12 +67,31 @@ def test_a_ragged_field_is_a_sequence(texts):
     for index in (len(rows), -len(rows) - 1):
         with pytest.raises(IndexError):
             tags[index]
+    for index in (numpy.int64(4), numpy.uint8(4), numpy.asarray(4), torch.tensor(4), numpy.int32(4 - len(rows))):
+        assert tags[index].tolist() == rows[4]["tags"]
+    mask = [True] + [False] * (len(rows) - 1)
+    for index in ([0, 1], (0,), mask, numpy.asarray(mask), numpy.asarray([1]), torch.tensor([1]), True, numpy.bool_(True), torch.tensor(True), 1.0, "a", None):
+        with pytest.raises(TypeError, match="one integer or slice, not by .*for i in indices"):
+            tags[index]
     with pytest.raises(TypeError, match="decode"):
         tags.decode()
     again = pickle.loads(pickle.dumps(tags))
     assert again.tolist() == tags.tolist()
     raw = batch.raw["tags"]
     assert raw.shape == (len(tags.values),) and (numpy.asarray(raw) == tags.values).all()
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_boxes_are_rows_of_four(tmp_path, framework):
+    boxes = [[[n, k, n + k, 0.5] for k in range(n % 4)] for n in range(11)]
+    (tmp_path / "boxes.jsonl").write_text("".join(json.dumps({"boxes": of_one}) + "\n" for of_one in boxes))
+    with pinfeed.open(tmp_path / "boxes.jsonl", batch_size=6, epochs=1, framework=framework) as feed:
+        fields = [batch.boxes for batch in feed]
+    assert [rows for field in fields for rows in field.tolist()] == boxes and fields[0][0].shape == (0, 4)
+    assert fields[0].to_padded(value=-1).shape == (6, 3, 4) and fields[0].to_padded(value=-1)[1].tolist() == boxes[1] + [[-1] * 4] * 2
+    with pinfeed.open(tmp_path / "boxes.jsonl", batch_size=6, epochs=1, framework=framework, pad={"boxes": 3}) as feed:
+        batch = next(iter(feed))
+        assert tuple(batch.boxes.shape) == (6, 3, 4) and batch.boxes_length.tolist() == [n % 4 for n in range(6)]
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
@@ -84,6 +104,21 @@ def test_to_padded(texts, framework):
     assert batch.tags.to_padded().shape[1] == 4
     with pytest.raises(ValueError, match="rows=3: a sample of this batch has 4 rows"):
         batch.tags.to_padded(rows=3)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_to_padded_changes_no_value_silently(texts, framework):
+    path, rows = texts
+    with pinfeed.open(path, batch_size=len(rows), epochs=1, framework=framework) as feed:
+        (batch,) = feed
+    for field, value in (("tags", -1.5), ("tags", float("nan")), ("tags", float("inf")), ("tags", 2**63), ("caption", -1), ("caption", 256)):
+        with pytest.raises(ValueError, match="the field's dtype is .*which holds whole numbers from"):
+            batch[field].to_padded(value=value)
+    assert batch.tags.to_padded(value=numpy.float32(-2.0))[0, 0] == -2 and batch.caption.to_padded(value=255)[0, 0] == 255
+    assert batch.scores.to_padded(value=-1.5)[0, 0] == -1.5 and math.isnan(batch.scores.to_padded(value=float("nan"))[0, 0])
+    if framework == "torch":
+        with pytest.raises(ValueError, match="float16, which holds numbers up to 65504"):
+            batch.scores.to(torch.float16).to_padded(value=1e9)
 
 
 def test_to_nested_needs_a_torch_that_has_it(texts):
@@ -203,6 +238,33 @@ def test_members_of_a_group_get_the_same_rows(texts):
     path, rows = texts
     with pinfeed.open(path, batch_size=8, epochs=1, share="broadcast", group="ragged", framework="numpy") as feed:
         assert [text for batch in feed for text in batch.caption.decode()] == [row["caption"] for row in rows]
+
+
+def test_a_column_named_as_the_extents_of_another_is_refused(tmp_path):
+    (tmp_path / "names.csv").write_text("x,x.extents\nab,2\nc,3\n")
+    with pytest.raises(pinfeed.Error, match=r"fields: .*'x\.extents' tells where the rows of the field 'x' lie.*rename one of the two, or select fields without one"):
+        pinfeed.open(tmp_path / "names.csv", batch_size=1).close()
+    for arguments in ({"fields": ["x"]}, {"fields": ["x.extents"]}, {"pad": {"x": 2}}):
+        with pinfeed.open(tmp_path / "names.csv", batch_size=2, epochs=1, **arguments) as feed:
+            assert set(next(iter(feed)).keys()) <= {"x", "x.extents", "x_length"}
+
+
+def test_packed_memory_that_does_not_fit_names_its_field(texts):
+    path, _ = texts
+    with pytest.raises(
+        pinfeed.ResourceExhaustedError,
+        match=r"pool_bytes.*the field 'caption' takes 80 GiB: its longest sample has 300 rows, 300 bytes, .*room for 286331153 such samples.*smaller batch_size",
+    ):
+        pinfeed.open(path, batch_size=286331153).close()
+    with pytest.raises(pinfeed.ResourceExhaustedError) as refused:  # no field of rows is to blame
+        pinfeed.open(path, batch_size=2**31, fields=["id"]).close()
+    assert "longest sample" not in str(refused.value)
+
+
+def test_pad_tells_why_a_column_is_left_out(tmp_path):
+    (tmp_path / "gaps.csv").write_text("id,n\n1,2\n2,\n")
+    with pytest.raises(pinfeed.Error, match="pad: 'n' is not available as a field: line 3 has no value for it"):
+        pinfeed.open(tmp_path / "gaps.csv", batch_size=1, pad={"n": 3}).close()
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,12 @@ def test_peek_of_fields_named_as_tensors_of_its_own(daemon, tmp_path):
     assert [line.split() for line in out.splitlines()] == [["SAMPLE", "sample_id", "valid"], ["0", "5", "0"], ["1", "6", "1"]]
 
 
+def test_peek_tells_which_columns_are_left_out(daemon, tmp_path):
+    (tmp_path / "gaps.csv").write_text("n,gaps\n1,2\n2,\n")
+    status, out, err = tool(daemon, "peek", tmp_path / "gaps.csv", "-n", 2)
+    assert status == 0 and out.splitlines()[-1] == "left out: 'gaps': line 3 has no value for it", err
+
+
 def test_peek_of_one_image(daemon, images, tmp_path):
     status, out, err = tool(daemon, "peek", images, "-n", 1, cwd=tmp_path)
     assert status == 0, err

@@ -151,15 +151,18 @@ typedef struct pf_feed_info {
   uint32_t slot_count; /* batches that can be held and prefetched together */
   uint32_t reconnects; /* how often the feed reconnected */
   uint64_t dataset_samples;
-  uint64_t batches_per_epoch; /* for this rank */
-  uint64_t slot_bytes;        /* arena bytes of one slot */
-  const char* fingerprint;    /* of the dataset; valid as long as the feed */
-  const char* backend;        /* "host", "cuda-ipc" or "vmm-fd"; valid as long as the feed */
-  const char* const* classes; /* class_count names of labels 0, 1, ...: the raw bytes of folder names,
-                                 which may not be UTF-8; valid as long as the feed */
-  uint64_t class_count;       /* 0: the dataset names no classes */
-  int32_t device;             /* as in pf_open_options; -1: host memory */
-  uint32_t output_count;      /* tensors that pf_batch_write produces */
+  uint64_t batches_per_epoch;  /* for this rank */
+  uint64_t slot_bytes;         /* arena bytes of one slot */
+  const char* fingerprint;     /* of the dataset; valid as long as the feed */
+  const char* backend;         /* "host", "cuda-ipc" or "vmm-fd"; valid as long as the feed */
+  const char* const* classes;  /* class_count names of labels 0, 1, ...: the raw bytes of folder names,
+                                  which may not be UTF-8; valid as long as the feed */
+  uint64_t class_count;        /* 0: the dataset names no classes */
+  int32_t device;              /* as in pf_open_options; -1: host memory */
+  uint32_t output_count;       /* tensors that pf_batch_write produces */
+  const char* const* left_out; /* left_out_count texts for people: what the dataset holds and no tensor gives,
+                                  such as a column with missing values, and why; valid as long as the feed */
+  uint64_t left_out_count;     /* 0: nothing, or the spec names its fields */
 } pf_feed_info;
 PF_API void pf_feed_info_init(pf_feed_info* info, size_t size);
 PF_API pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info);

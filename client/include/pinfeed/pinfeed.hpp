@@ -253,6 +253,12 @@ class Feed {
     return {info.classes, info.classes + info.class_count};
   }
 
+  // What the dataset holds and no tensor gives, and why. Empty if the spec names its fields.
+  std::vector<std::string> LeftOut() const {
+    const pf_feed_info info = Info();
+    return {info.left_out, info.left_out + info.left_out_count};
+  }
+
   // Returns the position after the last batch returned, as JSON, to be stored with a checkpoint.
   std::string Cursor() const {
     size_t needed = 0;

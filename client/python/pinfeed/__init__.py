@@ -18,6 +18,7 @@ from ._batch import Batch
 from ._dlpack import RawTensor
 from ._errors import (
     Code,
+    ColumnsLeftOutWarning,
     DataLossError,
     DeadlineExceededError,
     Error,
@@ -53,6 +54,7 @@ __all__ = [
     "Batch",
     "CenterCrop",
     "Code",
+    "ColumnsLeftOutWarning",
     "DataLossError",
     "DeadlineExceededError",
     "Error",

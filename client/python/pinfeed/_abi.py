@@ -56,6 +56,8 @@ class FeedInfo(ctypes.Structure):
         ("class_count", ctypes.c_uint64),
         ("device", ctypes.c_int32),
         ("output_count", ctypes.c_uint32),
+        ("left_out", ctypes.POINTER(ctypes.c_char_p)),
+        ("left_out_count", ctypes.c_uint64),
     ]
 
 

@@ -105,6 +105,7 @@ class Connection:
         self._fingerprint = (info.fingerprint or b"").decode()
         self._reconnects: int = info.reconnects
         self._classes = [info.classes[label].decode("utf-8", "surrogateescape") for label in range(info.class_count)]
+        self._left_out = [info.left_out[column].decode("utf-8", "replace") for column in range(info.left_out_count)]
         self._epochs: int = spec.get("epochs", 0)
         logger.info("feed of %s: rank %d of %d (from %s)", describe(spec), rank.rank, rank.world_size, rank.source)
 

@@ -89,6 +89,12 @@ class SlotsHeldWarning(UserWarning):
     """
 
 
+class ColumnsLeftOutWarning(UserWarning):
+    """Some columns of the table are no fields of the batches. The message names each with the reason. Mend the table,
+    or open the feed with ``fields``. Issued once per feed, by `open`.
+    """
+
+
 _CLASSES: Dict[Code, Type[Error]] = {
     Code.INVALID_ARGUMENT: InvalidArgumentError,
     Code.NOT_FOUND: NotFoundError,

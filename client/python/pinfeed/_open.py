@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import sys
+import warnings
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _abi, _daemon
@@ -21,12 +22,14 @@ from ._client_name import default_name
 from ._connection import Opened, Resumed
 from ._dataset_argument import looks_like_file
 from ._device import ordinal_of
-from ._errors import Code, Error, InvalidArgumentError, NotFoundError, make_error
+from ._errors import Code, ColumnsLeftOutWarning, Error, InvalidArgumentError, NotFoundError, make_error
 from ._rank import Rank, find_rank
-from ._spec import Spec, add_dataset, add_fields, add_order, add_output, add_rows, add_sharing
+from ._spec import Spec, add_dataset, add_fields, add_order, add_output, add_rows, add_sharing, describe
 from .feed import Feed, read_state
 
 _MIN_OPEN_TIMEOUT_S = 0.001
+# The number of columns that a warning names.
+_SHOWN_COLUMNS = 20
 
 
 @explains_arguments
@@ -110,7 +113,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         dataset's folder. ``batch.sample_path.decode()`` returns a list of str. For image_folder, and manifests with
         images.
       valid: adds the tensor ``valid`` (bool): False for samples that are zeros because they are bad.
-      fields: names of the fields to read, in the order wanted. None: all.
+      fields: names of the fields to read, in the order wanted. None: all. Columns of a table that cannot be fields,
+        such as one of numbers with missing values, are left out with a `ColumnsLeftOutWarning`.
       pad: by name of a field whose samples have different numbers of rows (texts, lists): the number of rows to pad
         them to. The field is then a tensor of shape [samples, rows, ...] with zeros at the end, and the tensor
         ``<field>_length`` (int64) is added. A sample with more rows is a bad sample. Fields that are not named here
@@ -213,7 +217,26 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         used = os.fsdecode(options.address)
         return Opened(library, handle, spec_of_rank, place, framework, zero_copy, timeout, used, ordinal, output, opened, resumed)
 
-    return Feed(opened(place, cursor, resumed))
+    feed = Feed(opened(place, cursor, resumed))
+    if feed._left_out:
+        _warn_of_left_out(feed, spec)
+    return feed
+
+
+def _warn_of_left_out(feed: Feed, spec: Spec) -> None:
+    """Warns the caller of `open` about columns that are no fields. Closes the feed if that raises."""
+    columns = feed._left_out
+    shown = "; ".join(columns[:_SHOWN_COLUMNS]) + (f"; and {len(columns) - _SHOWN_COLUMNS} more" if len(columns) > _SHOWN_COLUMNS else "")
+    try:
+        warnings.warn(
+            f"of {describe(spec)}, {len(columns)} column{'s are' if len(columns) > 1 else ' is'} not in the batches: {shown}. "
+            "Mend the table, or name the columns to read in fields=[...], which also ends this warning",
+            ColumnsLeftOutWarning,
+            stacklevel=4,
+        )
+    except BaseException:
+        feed.close()
+        raise
 
 
 def _open_handle(library: _abi.Library, options: _abi.OpenOptions, spec: Spec, address: Any, share: Optional[str], device: Any) -> ctypes.c_void_p:

@@ -6,8 +6,12 @@ In: the rows of a batch, in the order of its samples. Out: them by sample, padde
 
 from __future__ import annotations
 
+import math
+import operator
+import re
 from typing import Any, Iterator, List, Optional
 
+from ._checks import shown
 from ._errors import Code, Error
 
 
@@ -30,12 +34,15 @@ class Ragged:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: Any) -> Any:
-        """Returns the rows of a sample; for a slice, a list of them."""
+        """Returns the rows of a sample, counted from the end if `index` is negative; for a slice, a list of them. Raises
+        TypeError for anything else, such as a list, a mask or a bool.
+        """
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        sample = index + len(self) if index < 0 else index
+        number = _to_index(index)
+        sample = number + len(self) if number < 0 else number
         if not 0 <= sample < len(self):
-            raise IndexError(f"sample {index} of a batch of {len(self)}")
+            raise IndexError(f"sample {number} of a batch of {len(self)}")
         return self.values[int(self.offsets[sample]) : int(self.offsets[sample + 1])]
 
     def __iter__(self) -> Iterator[Any]:
@@ -53,10 +60,12 @@ class Ragged:
     def to_padded(self, rows: Optional[int] = None, value: Any = 0) -> Any:
         """Returns a tensor of shape [samples, rows, ...] with `value` behind the rows of each sample.
 
-        `rows` defaults to the largest number in this batch. Raises ValueError if a sample has more.
+        `rows` defaults to the largest number in this batch. Raises ValueError if a sample has more, or if the field's
+        dtype cannot hold `value`: -1.5 or NaN as an integer, 300 as uint8. Floats are rounded to the dtype.
         """
         import numpy
 
+        _check_fill(str(self.values.dtype).split(".")[-1], value)
         lengths = self.lengths
         longest = int(lengths.max(initial=0))
         if rows is None:
@@ -115,6 +124,45 @@ class Ragged:
 
     def __repr__(self) -> str:
         return f"Ragged(samples={len(self)}, values={type(self.values).__module__.split('.')[0]} {self.values.dtype} {list(self.values.shape)})"
+
+
+def _to_index(index: Any) -> int:
+    """Returns an integer of any type: Python's, NumPy's, or that of a tensor without dimensions."""
+    is_flag = isinstance(index, bool) or str(getattr(index, "dtype", "")).endswith("bool")
+    try:
+        if is_flag or getattr(index, "ndim", 0) > 0:  # PyTorch would take a mask or a list of one element for a number
+            raise TypeError
+        return operator.index(index)
+    except TypeError:
+        raise TypeError(
+            f"a ragged field is indexed by one integer or slice, not by {shown(index)}: select several samples with [ragged[i] for i in indices], "
+            "where numpy.flatnonzero(mask) gives the indices of a mask"
+        ) from None
+
+
+# The largest numbers. Float64 has all of Python's.
+_FLOAT_MAX = {"float16": 65504.0, "bfloat16": 2.0**128 - 2.0**120, "float32": 2.0**128 - 2.0**104}
+
+
+def _check_fill(dtype: str, value: Any) -> None:
+    """Raises ValueError unless the dtype can hold the value, which would be changed without a word."""
+    number = value.item() if hasattr(value, "item") else value
+    integer = re.fullmatch(r"(u?)int(\d+)", dtype)
+    if integer:
+        bits = int(integer[2])
+        low, high = (0, 2**bits - 1) if integer[1] else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    else:
+        low, high = 0, 1
+    try:
+        if integer or dtype == "bool":
+            fits, holds = number == int(number) and low <= number <= high, f"holds whole numbers from {low} to {high}"
+        else:
+            largest = _FLOAT_MAX.get(dtype, math.inf)
+            fits, holds = abs(number) <= largest or not math.isfinite(number), f"holds numbers up to {largest:g}"
+    except (OverflowError, ValueError):  # an infinity or NaN as an integer
+        fits, holds = False, f"holds whole numbers from {low} to {high}"
+    if not fits:
+        raise ValueError(f"value={shown(value)}: the field's dtype is {dtype}, which {holds}; give one of them, or convert the field first, as by to(torch.float64)")
 
 
 def _array_module(values: Any) -> Any:

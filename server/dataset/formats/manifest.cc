@@ -146,9 +146,9 @@ class ManifestLoader {
       while (types_.size() < cells.size()) {
         if (table->columns()[types_.size()] == label_name_) label_column_ = types_.size();
         types_.emplace_back();
-        if (info.samples > 0) types_.back().Add(NoValue(), 1);
+        if (info.samples > 0) types_.back().Add(NoValue(), std::nullopt, 1);
       }
-      for (size_t i = 0; i < cells.size(); ++i) types_[i].Add(cells[i], table->line());
+      for (size_t i = 0; i < cells.size(); ++i) types_[i].Add(cells[i], table->Written(i), table->line());
       cell_count_ += cells.size();
       if (cell_count_ > kMaxCells)
         return Fault("it has more than " + std::to_string(kMaxCells) + " values; split it");
@@ -202,7 +202,7 @@ class ManifestLoader {
 
   Status AddLabelField() {
     const ColumnType& type = types_[label_column_];
-    if (type.is_text()) {
+    if (type.is_text() && !type.is_mixed()) {
       RETURN_IF_ERROR(CheckClasses());
       info.classes = {classes_.begin(), classes_.end()};
       SortByName(info.classes);
@@ -211,9 +211,9 @@ class ManifestLoader {
       return AddField(label_column_, Field{{std::string(kLabelField), DType::kInt64, {}}});
     }
     std::optional<Field> field = type.field();
-    if (!field)
-      return Fault("the column " + QuotePath(columns_[label_column_]) +
-                   " cannot be a label: " + type.reason());
+    if (!field || type.is_mixed())
+      return Fault("the column " + QuotePath(columns_[label_column_]) + " cannot be a label: " +
+                   type.reason() + "; give each row a value, all numbers or all texts");
     field->spec.name = kLabelField;
     return AddField(label_column_, *std::move(field));
   }
@@ -273,7 +273,7 @@ class ManifestLoader {
       ASSIGN_OR_RETURN(const bool more, table->Next(cells));
       if (!more) return FileChanged();
       cells.resize(columns_.size());
-      if (images) RETURN_IF_ERROR(AddImage(cells[image_column_], table->line()));
+      if (images) RETURN_IF_ERROR(AddImage(TextOf(*table, cells, image_column_), table->line()));
       for (size_t i = 0; i < values.size(); ++i) {
         const Cell& cell = cells[field_columns_[i]];
         const auto* const text = std::get_if<std::string>(&cell);
@@ -283,16 +283,18 @@ class ManifestLoader {
           values[i].AddInteger(found->second);
           continue;
         }
-        values[i].Add(cell);
+        if (types_[field_columns_[i]].is_text())
+          values[i].AddText(TextOf(*table, cells, field_columns_[i]).value_or(""));
+        else
+          values[i].Add(cell);
         if (values[i].rows() != row + 1) return FileChanged();
       }
     }
     return OkStatus();
   }
 
-  Status AddImage(const Cell& cell, uint64_t line) {
-    const auto* const path = std::get_if<std::string>(&cell);
-    if (path == nullptr) return FileChanged();
+  Status AddImage(std::optional<std::string_view> path, uint64_t line) {
+    if (!path) return FileChanged();
     const std::string_view fault = PathFault(*path);
     if (!fault.empty() || images->bytes() + path->size() > PackedNames::kMaxBytes) {
       return InvalidArgument(

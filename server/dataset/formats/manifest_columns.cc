@@ -24,7 +24,12 @@ std::optional<ColumnType::Kind> ColumnType::CommonKind(Kind a, Kind b) {
   return std::nullopt;
 }
 
-void ColumnType::Add(const Cell& cell, uint64_t line) {
+void ColumnType::Add(const Cell& cell, std::optional<std::string_view> written, uint64_t line) {
+  if (written) {
+    has_words_ |= !written->empty() && std::holds_alternative<std::string>(cell);
+    names_images_ &= written->empty() || IsNamedAsImage(*written);
+    longest_ = std::max(longest_, written->size());
+  }
   if (kind_ == Kind::kMixed) return;
   const auto fail = [&](const std::string& what) {
     kind_ = Kind::kMixed;
@@ -34,16 +39,26 @@ void ColumnType::Add(const Cell& cell, uint64_t line) {
     return fail(
         none->missing
             ? "has no value for it"
-            : "has a value for it that is neither a number (int64 or float64), a text nor a list of numbers");
+            : "has a value for it that is neither a number (int64 or float64), a text, a list of numbers "
+              "nor one of lists of numbers of one length");
   }
   const std::optional<Kind> common = CommonKind(kind_, KindOf(cell));
   if (!common) return fail("has another type of value for it than the lines before");
   size_t length = 0;
-  if (const auto* const integers = std::get_if<std::vector<int64_t>>(&cell)) length = integers->size();
-  if (const auto* const reals = std::get_if<std::vector<double>>(&cell)) length = reals->size();
+  std::optional<size_t> width;  // of a list that is not empty
+  const auto measure = [&](const auto* list) {
+    if (list == nullptr || list->values.empty()) return;
+    width = list->width;
+    length = list->values.size() / std::max<size_t>(*width, 1);
+  };
+  measure(std::get_if<NumberList<int64_t>>(&cell));
+  measure(std::get_if<NumberList<double>>(&cell));
+  if (width && longest_ > 0 && *width != width_)
+    return fail("has lists of another length in its list for it than the lines before");
+  width_ = width.value_or(width_);
   if (const auto* const text = std::get_if<std::string>(&cell)) {
     length = text->size();
-    names_images_ &= IsNamedAsImage(*text);
+    names_images_ &= written.has_value() || IsNamedAsImage(*text);
   }
   kind_ = *common;
   shortest_ = std::min(shortest_, length);
@@ -51,7 +66,9 @@ void ColumnType::Add(const Cell& cell, uint64_t line) {
 }
 
 std::optional<Field> ColumnType::field() const {
-  const std::vector<int64_t> list = {static_cast<int64_t>(longest_)};
+  if (is_text()) return Field{{"", DType::kUint8, {static_cast<int64_t>(longest_)}}, FieldKind::kRagged};
+  std::vector<int64_t> list = {static_cast<int64_t>(longest_)};
+  if (width_ > 0) list.push_back(static_cast<int64_t>(width_));
   const FieldKind kind = shortest_ == longest_ ? FieldKind::kTensor : FieldKind::kRagged;
   switch (kind_) {
     case Kind::kBool:
@@ -60,8 +77,6 @@ std::optional<Field> ColumnType::field() const {
       return Field{{"", DType::kInt64, {}}};
     case Kind::kReal:
       return Field{{"", DType::kFloat64, {}}};
-    case Kind::kText:
-      return Field{{"", DType::kUint8, list}, FieldKind::kRagged};
     case Kind::kIntegers:
       if (longest_ == 0) return std::nullopt;
       return Field{{"", DType::kInt64, list}, kind};
@@ -74,6 +89,13 @@ std::optional<Field> ColumnType::field() const {
 
 std::string ColumnType::reason() const {
   return kind_ == Kind::kIntegers ? "all its lists are empty" : reason_;
+}
+
+std::optional<std::string_view> TextOf(const TableReader& table, const std::vector<Cell>& cells,
+                                       size_t column) {
+  if (const auto written = table.Written(column)) return written;
+  if (const auto* const text = std::get_if<std::string>(&cells[column])) return *text;
+  return std::nullopt;
 }
 
 template <typename T>
@@ -101,25 +123,29 @@ void ColumnValues::Add(const Cell& cell) {
     add(*integer);
   } else if (const auto* const real = std::get_if<double>(&cell)) {
     add(*real);
-  } else if (const auto* const integers = std::get_if<std::vector<int64_t>>(&cell)) {
-    for (const int64_t value : *integers) add(value);
-  } else if (const auto* const reals = std::get_if<std::vector<double>>(&cell)) {
-    for (const double value : *reals) add(value);
-  } else if (const auto* const text = std::get_if<std::string>(&cell)) {
-    const std::span<const std::byte> value = std::as_bytes(std::span(*text));
-    if (spec_.dtype == DType::kUint8) bytes_.insert(bytes_.end(), value.begin(), value.end());
   }
+  bool is_list = false;
+  const size_t width = spec_.shape.size() > 1 ? static_cast<size_t>(spec_.shape[1]) : 0;
+  const auto add_list = [&](const auto* list) {
+    if (list == nullptr || (!list->values.empty() && list->width != width)) return;
+    for (const auto value : list->values) add(value);
+    is_list = bytes_.size() - before == list->values.size() * DTypeSize(spec_.dtype);
+  };
+  add_list(std::get_if<NumberList<int64_t>>(&cell));
+  add_list(std::get_if<NumberList<double>>(&cell));
   const size_t added = bytes_.size() - before;
-  const bool is_list =
-      std::holds_alternative<std::vector<double>>(cell)
-          ? spec_.dtype == DType::kFloat64
-          : std::holds_alternative<std::vector<int64_t>>(cell) && spec_.dtype != DType::kUint8;
-  const bool is_text = std::holds_alternative<std::string>(cell) && spec_.dtype == DType::kUint8;
-  if (ragged_ ? added > max_bytes_ || !(is_list || is_text) : added != max_bytes_) {
+  if (ragged_ ? added > max_bytes_ || !is_list : added != max_bytes_) {
     bytes_.resize(before);
   } else if (ragged_) {
     ends_.push_back(static_cast<uint32_t>(bytes_.size()));
   }
+}
+
+void ColumnValues::AddText(std::string_view text) {
+  if (spec_.dtype != DType::kUint8 || text.size() > max_bytes_) return;
+  const std::span<const std::byte> value = std::as_bytes(std::span(text));
+  bytes_.insert(bytes_.end(), value.begin(), value.end());
+  ends_.push_back(static_cast<uint32_t>(bytes_.size()));
 }
 
 std::span<const std::byte> ColumnValues::At(uint64_t row) const {

@@ -22,18 +22,24 @@ namespace pinfeed {
 // Purpose: infers the type of a column, row by row. A value. Threads: one.
 class ColumnType {
  public:
-  // Adds the column's cell of the next row, which is in line `line` of the file.
-  void Add(const Cell& cell, uint64_t line);
+  // Adds the column's cell of the next row, which is in line `line` of the file. `written` is the cell as
+  // TableReader::Written gives it.
+  void Add(const Cell& cell, std::optional<std::string_view> written, uint64_t line);
 
-  bool is_text() const { return kind_ == Kind::kText; }
-  // Whether every value so far is a text with an image's extension.
+  // A column of written cells is one of texts if any cell that is not empty is no number. Its empty cells are
+  // then empty texts, and its numbers texts as well.
+  bool is_text() const { return kind_ == Kind::kText || (kind_ == Kind::kMixed && has_words_); }
+  // Whether the cells are of different types, or some have no value. Such a column of texts is a field, but
+  // not one of labels: see reason().
+  bool is_mixed() const { return kind_ == Kind::kMixed; }
+  // Whether every text so far has an image's extension.
   bool names_images() const { return is_text() && names_images_; }
   size_t longest() const { return longest_; }  // the longest list, in elements, or text, in bytes
   // The field of the column, without its name. It is kTensor for numbers and for lists of one length, kRagged
   // for texts (UTF-8 bytes) and for lists of different lengths. Nothing if the column is not a field: see
   // reason().
   std::optional<Field> field() const;
-  // Why the column is not a field: "line 17 has no value for it", ...
+  // Why the column is not a field, or is_mixed: "line 17 has no value for it", ...
   std::string reason() const;
 
  private:
@@ -44,9 +50,15 @@ class ColumnType {
   Kind kind_ = Kind::kUnknown;
   size_t shortest_ = std::numeric_limits<size_t>::max();  // the shortest list, in elements, or text, in bytes
   size_t longest_ = 0;
+  size_t width_ = 0;  // see NumberList; of the lists that are not empty
   bool names_images_ = true;
+  bool has_words_ = false;  // some written cell is not empty, and no number
   std::string reason_;
 };
+
+// The cell of the row that `table` has read into `cells`, in a column of texts. Nothing if it is no text.
+std::optional<std::string_view> TextOf(const TableReader& table, const std::vector<Cell>& cells,
+                                       size_t column);
 
 // Purpose: the values of one column, as the bytes of its samples. A value. Threads: built by one thread;
 // const methods from any thread afterwards.
@@ -58,8 +70,11 @@ class ColumnValues {
         ragged_(field.kind == FieldKind::kRagged),
         max_bytes_(spec_.SampleBytes().value()) {}
   const TensorSpec& spec() const { return spec_; }
-  // Adds nothing if the cell is not of the column's type, or longer than the longest one.
+  // Adds nothing if the cell is not of the column's type, or longer than the longest one. Precondition: the
+  // column is not one of texts.
   void Add(const Cell& cell);
+  // Adds a text, likewise. Precondition: the column is one of texts.
+  void AddText(std::string_view text);
   void AddInteger(int64_t value);
   uint64_t rows() const { return ragged_ ? ends_.size() : bytes_.size() / max_bytes_; }
   std::span<const std::byte> At(uint64_t row) const;

@@ -119,13 +119,31 @@ class JsonLines final : public TableReader {
     if (value.is_string()) return value.get<std::string>();
     if (FitsInteger(value)) return value.get<int64_t>();
     if (value.is_number_float()) return value.get<double>();
-    const auto number = [](const nlohmann::json& item) {
-      return FitsInteger(item) || item.is_number_float();
+    return value.is_array() ? CellOfList(value) : NoValue{.missing = false};
+  }
+  static Cell CellOfList(const nlohmann::json& list) {
+    const bool nested = !list.empty() && list.front().is_array();
+    const size_t width = nested ? list.front().size() : 0;
+    if (nested && width == 0) return NoValue{.missing = false};
+    std::vector<const nlohmann::json*> numbers;
+    for (const nlohmann::json& item : list) {
+      if (item.is_array() != nested || (nested && item.size() != width)) return NoValue{.missing = false};
+      if (!nested) numbers.push_back(&item);
+      for (size_t i = 0; i < width; ++i) numbers.push_back(&item[i]);
+    }
+    const auto fits = [](const nlohmann::json* number) { return FitsInteger(*number); };
+    const auto is_number = [](const nlohmann::json* number) {
+      return FitsInteger(*number) || number->is_number_float();
     };
-    if (!value.is_array() || !std::all_of(value.begin(), value.end(), number))
-      return NoValue{.missing = false};
-    if (std::all_of(value.begin(), value.end(), FitsInteger)) return value.get<std::vector<int64_t>>();
-    return value.get<std::vector<double>>();
+    if (std::ranges::all_of(numbers, fits)) return ListOf<int64_t>(numbers, width);
+    if (std::ranges::all_of(numbers, is_number)) return ListOf<double>(numbers, width);
+    return NoValue{.missing = false};
+  }
+  template <typename T>
+  static NumberList<T> ListOf(const std::vector<const nlohmann::json*>& numbers, size_t width) {
+    NumberList<T> list{{}, width};
+    for (const nlohmann::json* const number : numbers) list.values.push_back(number->get<T>());
+    return list;
   }
 
   ByteSource source_;
@@ -161,9 +179,10 @@ class SeparatedValues final : public TableReader {
                           std::to_string(columns_.size()) + " columns");
     }
     cells.clear();
-    for (RawCell& cell : raw_cells_) cells.push_back(CellOf(cell));
+    for (const RawCell& cell : raw_cells_) cells.push_back(CellOf(cell));
     return true;
   }
+  std::optional<std::string_view> Written(size_t column) const override { return raw_cells_[column].text; }
 
  private:
   struct RawCell {
@@ -237,19 +256,19 @@ class SeparatedValues final : public TableReader {
 
   // A cell that reads as a number is one, with or without quotes. Exceptions: an integer beyond int64 is
   // NoValue, and digits with a leading zero, such as postal codes, are text.
-  static Cell CellOf(RawCell& cell) {
+  static Cell CellOf(const RawCell& cell) {
     if (cell.text.empty() && !cell.quoted) return NoValue();
     const std::string_view text = cell.text;
     const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
     if (!digits.empty() && digits.find_first_not_of("0123456789") == std::string_view::npos) {
-      if (digits.size() > 1 && digits.starts_with('0')) return std::move(cell.text);
+      if (digits.size() > 1 && digits.starts_with('0')) return cell.text;
       if (const auto integer = ParseNumber<int64_t>(text)) return *integer;
       return NoValue{.missing = false};
     }
     // from_chars accepts "inf" and "nan", too; here words are text.
     const bool number = text.find_first_not_of("0123456789+-.eE") == std::string_view::npos;
     if (const auto real = number ? ParseNumber<double>(text) : std::nullopt) return *real;
-    return std::move(cell.text);
+    return cell.text;
   }
 
   ByteSource source_;

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -25,9 +27,15 @@ struct NoValue {
   // from 2^63 to 2^64 - 1.
   bool missing = true;
 };
+// A list of numbers, or of lists of numbers that all have one length.
+template <typename T>
+struct NumberList {
+  std::vector<T> values;  // of the lists inside, one behind the other
+  size_t width = 0;       // the length of the lists inside; 0: there are none
+};
 // The value of one column in one row.
 using Cell =
-    std::variant<NoValue, bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>>;
+    std::variant<NoValue, bool, int64_t, double, std::string, NumberList<int64_t>, NumberList<double>>;
 
 // Purpose: reads a table once, front to back. Holds about one row and one read buffer in memory. Borrows the
 // file. Threads: one. Errors: kInvalidArgument names the file, the line and the fault; others come from
@@ -39,6 +47,9 @@ class TableReader {
   // Sets `cells` to the next row, in the order of columns(). A known column that a JSON row lacks gets
   // NoValue. Returns false after the last row.
   virtual Result<bool> Next(std::vector<Cell>& cells) = 0;
+  // A cell of the row that Next has read, as it is written, without its quotes; nothing for JSON, whose
+  // values have types. Valid until the next row is read.
+  virtual std::optional<std::string_view> Written(size_t /*column*/) const { return std::nullopt; }
   // The names of the columns seen so far. With JSON lines, a later row can add columns at the end.
   const std::vector<std::string>& columns() const { return columns_; }
   uint64_t line() const { return line_; }  // the line on which the row began; the first line is 1

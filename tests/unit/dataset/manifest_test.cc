@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/dataset/formats/manifest.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -152,6 +153,42 @@ TEST_F(ManifestTest, ColumnsOfEveryKindWithoutImages) {
               StatusIs(Code::kInvalidArgument, HasSubstr("sample_path: the samples of the dataset")));
 }
 
+// A cell of a text file has no type of its own, so the column decides.
+TEST_F(ManifestTest, ATextColumnMayHoldEmptyCellsAndNumbers) {
+  for (const char separator : {',', '\t'}) {
+    std::string text =
+        "n,t,quoted,gaps\n1,,\"\",1\n2,12,b,\n3,0.50,7,3\n4,99999999999999999999,\"x,\n\",4\n5,a,,5\n";
+    std::ranges::replace(text, ',', separator);
+    ASSERT_OK_AND_ASSIGN(const auto dataset, OpenText(separator == ',' ? "t.csv" : "t.tsv", text));
+    EXPECT_THAT(FieldsOf(*dataset), ElementsAre("n int64", "t ragged uint8 20", "quoted ragged uint8 3"));
+    std::vector<std::string> texts;
+    for (uint64_t id = 0; id < 5; ++id) texts.push_back(Bytes(*dataset, id, 1));
+    EXPECT_THAT(texts, ElementsAre("", "12", "0.50", "99999999999999999999", "a"));
+    EXPECT_EQ(Bytes(*dataset, 2, 2), "7");
+    EXPECT_EQ(Bytes(*dataset, 3, 2), std::string("x") + separator + "\n");
+    EXPECT_EQ(Bytes(*dataset, 4, 2), "");
+    EXPECT_THAT(dataset->info().left_out, ElementsAre(Pair("gaps", "line 3 has no value for it")));
+  }
+  ASSERT_OK_AND_ASSIGN(const auto numbers, OpenText("q.csv", "n,m\n1,1\n2,\"\"\n"));
+  EXPECT_THAT(FieldsOf(*numbers), ElementsAre("n int64"));  // an empty cell makes no texts of numbers
+  ASSERT_OK_AND_ASSIGN(const auto typed, OpenText("t.jsonl", "{\"a\":\"x\",\"n\":1}\n{\"a\":2,\"n\":2}\n"));
+  EXPECT_THAT(typed->info().left_out, ElementsAre(Pair("a", HasSubstr("line 2 has another type of value"))));
+}
+
+TEST_F(ManifestTest, AColumnOfPathsMayLookLikeNumbersButNotBeEmpty) {
+  storage_.Write("set/7", "seven");
+  ASSERT_OK_AND_ASSIGN(const auto dataset, OpenText("t.csv", "file_name\na.jpg\n7\n"));
+  EXPECT_EQ(Image(*dataset, 1), "seven");
+  ExpectFault("t.csv", "file_name,n\na.jpg,1\n,2\n", "line 3 of ");
+  ExpectFault("t.csv", "file_name,n\na.jpg,1\n,2\n", "image path '' is empty");
+}
+
+TEST_F(ManifestTest, LabelsAreAllNumbersOrAllTexts) {
+  ExpectFault("t.csv", "label\n1\nN/A\n", "'label' cannot be a label: line 3 has another type of value");
+  ExpectFault("t.csv", "label,x\ncat,1\n,2\n",
+              "'label' cannot be a label: line 3 has no value for it; give each row");
+}
+
 TEST_F(ManifestTest, ListsOfIntegersAndRealsAreRealsOfAllLengths) {
   ASSERT_OK_AND_ASSIGN(const auto dataset,
                        OpenText("t.jsonl", "{\"v\": [1]}\n{\"v\": [0.5, 2]}\n{\"v\": []}\n"));
@@ -160,6 +197,33 @@ TEST_F(ManifestTest, ListsOfIntegersAndRealsAreRealsOfAllLengths) {
   EXPECT_THAT(ValuesOf<double>(std::as_bytes(std::span(bytes))), ElementsAre(1, 0.5, 2));
   EXPECT_THAT(OpenText("empty.jsonl", "{\"v\": [], \"n\": 1}\n").value()->info().left_out,
               ElementsAre(Pair("v", "all its lists are empty")));
+}
+
+TEST_F(ManifestTest, ListsOfListsAreRowsOfOneLength) {
+  ASSERT_OK_AND_ASSIGN(
+      const auto dataset,
+      OpenText(
+          "t.jsonl",
+          "{\"boxes\": [], \"grid\": [[1, 2], [3, 4]], \"odd\": [[1, 2]], \"inner\": [[1], [2, 3]], "
+          "\"deep\": "
+          "[[[1]]], \"texts\": [[\"a\"]], \"half\": [[1], 2], \"none\": [[], []]}\n"
+          "{\"boxes\": [[1, 2, 3, 4], [5, 6, 7, 8.5]], \"grid\": [[5, 6], [7, 8]], \"odd\": [[1]], "
+          "\"inner\": [], "
+          "\"deep\": [], \"texts\": [], \"half\": [], \"none\": []}\n"
+          "{\"boxes\": [[9, 9, 9, 9]], \"grid\": [[0, 0], [0, 0]], \"odd\": [], \"inner\": [], \"deep\": [], "
+          "\"texts\": [], \"half\": [], \"none\": []}\n"));
+  EXPECT_THAT(FieldsOf(*dataset), ElementsAre("boxes ragged float64 2 4", "grid int64 2 2"));
+  const std::string bytes = Bytes(*dataset, 0, 0) + Bytes(*dataset, 1, 0) + Bytes(*dataset, 2, 0);
+  EXPECT_THAT(ValuesOf<double>(std::as_bytes(std::span(bytes))),
+              ElementsAre(1, 2, 3, 4, 5, 6, 7, 8.5, 9, 9, 9, 9));
+  EXPECT_EQ(Bytes(*dataset, 2, 0).size(), 4 * sizeof(double));
+  EXPECT_THAT(Values<int64_t>(*dataset, 1), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0));
+  const auto no_value = HasSubstr("line 1 has a value for it that is neither a number");
+  EXPECT_THAT(
+      dataset->info().left_out,
+      ElementsAre(Pair("deep", no_value), Pair("half", no_value), Pair("inner", no_value),
+                  Pair("none", no_value), Pair("odd", HasSubstr("line 2 has lists of another length")),
+                  Pair("texts", no_value)));
 }
 
 // The same bytes, cut elsewhere, are other samples.
