@@ -24,7 +24,7 @@ struct SpngTraits {
 // interlacing. As in Pillow's convert("RGB"), grey is replicated, palettes are resolved, and alpha and tRNS
 // are dropped without compositing. Of 16-bit samples, the high byte is used. Pillow does the same for colour,
 // but clips 16-bit grey at 255, which makes nearly everything white. As in Pillow, colours missing in a
-// palette are grey, and data after the pixels is ignored. Checksums of pixel data are verified.
+// palette are black, and data after the pixels is ignored. Checksums of pixel data are verified.
 // Owns: the returned pixels. Borrows: the file's bytes, from Open until Decode returns. Threads: one at a
 // time.
 // Errors: kDataLoss for what libspng rejects in the chunks that pixels depend on, and for wrong checksums

@@ -121,8 +121,7 @@ Status PngChunks::Rewrite(std::vector<std::byte>& out) const {
   };
   if (!chunks_.empty() && chunks_[0].Is("IHDR")) append(chunks_[0]);
   if (HasPalette()) {
-    std::array<std::byte, 3 * kMaxColours> colours;
-    for (size_t i = 0; i < colours.size(); ++i) colours[i] = static_cast<std::byte>(i / 3);
+    std::array<std::byte, 3 * kMaxColours> colours{};
     const size_t needed = 3 * PaletteColours();
     if (const PngChunk* const palette = Palette(); palette != nullptr) {
       const size_t given = palette->data.size() / 3 * 3;

@@ -34,7 +34,7 @@ class PngChunks {
   // Whether libspng and Pillow may decode different pixels, because the palette size does not fit the depth.
   bool PaletteDiffers() const;
   // Writes to `out` only what the pixels depend on, with a palette extended to every possible value. As in
-  // Pillow, missing colours are grey. kDataLoss when a checksum before the pixels is wrong.
+  // Pillow, missing colours are black. kDataLoss when a checksum before the pixels is wrong.
   Status Rewrite(std::vector<std::byte>& out) const;
 
  private:

@@ -157,7 +157,7 @@ int XmpOrientation(std::string_view xmp) {
 Result<int> PngOrientation(const PngChunks& chunks) {
   OrientationSources sources;
   RETURN_IF_ERROR(Read(chunks, 0, chunks.pixels_begin(), sources));
-  if (!sources.exif) RETURN_IF_ERROR(Read(chunks, chunks.pixels_end(), chunks.all().size(), sources));
+  RETURN_IF_ERROR(Read(chunks, chunks.pixels_end(), chunks.all().size(), sources));
   std::optional<int> orientation;
   if (sources.exif) {
     orientation = TiffOrientation(sources.tiff);

@@ -180,11 +180,18 @@ def odd_files():
 
 
 def by_pillow(path, oriented):
-    """The pixels; None when it refuses the file."""
+    """The pixels as Pillow 11 reads them; None when it refuses the file.
+
+    Pillow 9.4 shows colours that a palette lacks as grey, not black, and reads orientations before it loads.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             with Image.open(path) as image:
+                image.load()
+                if image.mode == "P":
+                    colours = (image.palette.palette if path.suffix == ".png" and b"PLTE" in path.read_bytes() else b"").ljust(768, b"\0")
+                    image = Image.fromarray(numpy.frombuffer(colours, numpy.uint8).reshape(-1, 3)[numpy.asarray(image)])
                 return numpy.asarray((ImageOps.exif_transpose(image) if oriented else image).convert("RGB"))
         except (OSError, SyntaxError, ValueError):
             return None
