@@ -63,7 +63,7 @@ class ProgressCheck {
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class State { kWell, kPartly, kStuck };
+  enum class State { kHealthy, kPartlyHung, kStuck };
   void Enter(State state, const std::string& hung);
   // Of a pool, the longest first.
   void AddHung(const WorkerPool& pool, std::chrono::milliseconds limit, std::vector<HungThread>& hung) const;
@@ -71,14 +71,15 @@ class ProgressCheck {
   std::vector<HungThread> HungAtBatches(const std::vector<GpuSnapshot>& gpus) const;
   // From when on it hangs; max(): never.
   Clock::duration LimitOf(const OngoingOperation& operation) const;
-  void LookAtChores(Clock::time_point now);
+  void LogSlowOperations(Clock::time_point now);
 
   const Parts parts_;
   std::atomic<std::chrono::milliseconds> limit_;
-  State state_ = State::kWell;
-  std::vector<OngoingOperation> told_;         // of those that hang
-  uint64_t done_ = 0;                          // portions of work and copied bytes, by the last look
-  Clock::time_point moved_at_ = Clock::now();  // the last look that found more of them than the one before
+  State state_ = State::kHealthy;
+  std::vector<OngoingOperation> logged_operations_;  // of those that hang
+  uint64_t done_ = 0;                                // portions of work and copied bytes, by the last look
+  Clock::time_point progressed_at_ =
+      Clock::now();  // the last look that found more of them than the one before
 };
 
 }  // namespace pinfeed
