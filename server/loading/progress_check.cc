@@ -13,7 +13,7 @@ std::string InSeconds(std::chrono::nanoseconds time) {
   return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
 }
 
-// What hangs, in a line: the worker that has for longest, else the reader that has, else a GPU.
+// Describes a hang in one line: that of the worker that hangs longest, else of a reader, else of a GPU.
 std::string Describe(const std::vector<HungThread>& hung) {
   const HungThread& first = hung.front();
   if (!first.gpu.empty())
@@ -64,7 +64,7 @@ std::string ProgressCheck::Stuck() {
     return {};
   }
   const std::string hung = Describe(found);
-  // Between the two it is not known yet whether the rest gets on or has stopped as well.
+  // Between half the limit and the limit, the state stays: the others may still make progress.
   if (now - progressed_at_ <= limit / 2) Enter(State::kPartlyHung, hung);
   if (now - progressed_at_ <= limit) return {};
   std::string stuck = hung + ", and nothing else was done for " + InSeconds(now - progressed_at_);
@@ -112,7 +112,7 @@ void ProgressCheck::LogSlowOperations(Clock::time_point now) {
 ProgressCheck::Clock::duration ProgressCheck::LimitOf(const OngoingOperation& operation) const {
   if (!operation.storage) return parts_.operation_limit;
   const std::chrono::milliseconds limit = limit_;
-  // Of the clock: the most milliseconds there are would overflow where they are compared with its time.
+  // Clock::duration::max(), since milliseconds::max() would overflow when compared with the clock's time.
   return limit.count() == 0 ? Clock::duration::max() : limit;
 }
 
