@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Run by CPack between installing into its folders and packing them. In: one folder a component. Out: the same as Debian wants them:
-# settings in /etc, units in /lib, changelog, copyright and overrides in place, no search path in programs. The tarball stays as it is, with
+# settings in /etc, units where this Debian wants them, changelog, copyright and overrides in place, no search path in programs. The tarball stays as it is, with
 # a word on what it needs.
 set(version ${CPACK_PACKAGE_VERSION})
 if(CPACK_GENERATOR STREQUAL "TGZ")
