@@ -8,9 +8,8 @@
 namespace pinfeed {
 
 // Returns 1 to 8, and 1 when the orientation is missing or malformed. An eXIf chunk takes precedence, then
-// text named "Raw profile type exif", then XMP; of several chunks with one name, the last, before or behind the
-// pixels. kResourceExhausted when the text inflates to more than 1
-// MiB, which Pillow also rejects.
+// text named "Raw profile type exif", then XMP; of several chunks with one name, the last, before or behind
+// the pixels. kResourceExhausted when the text inflates to more than 1 MiB, which Pillow also rejects.
 Result<int> PngOrientation(const PngChunks& chunks);
 
 }  // namespace pinfeed

@@ -269,7 +269,7 @@ constexpr auto kSession = std::to_array<FigureRow<SessionSnapshot>>({
     {"stall_seconds", kCounter, kAttached, Of<&S::stall_ns>,
      "Waiting time of a session's trainer for read, decode, workers or copy, as the client reports it, "
      "limited to the elapsed time; consumer: its feed had no free slot and this session held some; group: "
-     "its feed had no free slot and other sessions held them all.",
+     "its feed had no free slot and other sessions held more.",
      "cause"},
     {"recent", kGauge, kStatus, Of<&S::recent>,
      "Shares of the last seconds that the stall times took, by cause; absent: not measured yet."},

@@ -16,8 +16,12 @@ unique_subject = no
 default_md = sha256
 policy = any
 copy_extensions = copy
+x509_extensions = leaf
 [any]
 commonName = supplied
+[leaf]
+subjectKeyIdentifier = hash
+authorityKeyIdentifier = keyid
 """
 NEW_KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
 
@@ -44,7 +48,7 @@ class Authority:
         self.folder.mkdir()
         (self.folder / "index").touch()
         (self.folder / "config").write_text(CONFIG.format(folder=self.folder))
-        self.cert, self.key = self_signed(self.folder, "ca")
+        self.cert, self.key = self_signed(self.folder, "ca", usage="keyUsage=critical,keyCertSign")
 
     def sign(self, name, san=None, days=(-1, 30)):
         """A certificate for the CN `name`, valid from and until so many days from now."""
