@@ -29,7 +29,11 @@ enum class Staging { kPinned, kNone };
 
 // Purpose: see Arena.
 // Owns: device memory, staging memory, its lane in the copy engine, its charges.
-// Borrows: the quarantine, which outlives it and takes over memory that clients may still have mapped.
+// Borrows: the quarantine, which outlives it and takes over memory that clients may still have mapped. The
+// copy engine and the cache share outlive it too.
+// Threads: see Arena; Fetch, FetchFrom and AllowReads from any thread.
+// Errors: Create fails when memory is short or the driver reports an error. A copy that fails is reported by
+// its `done`.
 // Invariants:
 // 1. Only the engine's copies write the device memory. The id and the zeros are written before any client can
 //    map it.
