@@ -4,7 +4,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -20,8 +19,8 @@
 
 namespace pinfeed {
 
-// Purpose: stores the batch of each slot, and the order in which planned batches are published. Threads:
-// OnPieceFilled from any thread; the feed's lock guards the rest. Errors: none.
+// Purpose: stores the batch of each slot, and the order in which planned batches are published. Threads: one
+// at a time; the feed's lock guards it. Errors: none.
 class BatchQueue {
  public:
   // The batch of a slot, from FILLING on.
@@ -53,19 +52,18 @@ class BatchQueue {
     if (unrequested_.empty()) return nullptr;
     std::shared_ptr<PieceRequest> request = unrequested_.front()->NextRequest();
     if (request == nullptr) return nullptr;
-    pieces_filling_.fetch_add(1, std::memory_order_relaxed);
     if (unrequested_.front()->all_requested()) unrequested_.pop_front();
     return request;
   }
   // Whether any piece is not requested yet.
   bool has_unrequested() const { return !unrequested_.empty(); }
-  void OnPieceFilled() { pieces_filling_.fetch_sub(1, std::memory_order_relaxed); }
 
-  // Why the next batch is not published yet; nothing if it is being loaded.
-  std::optional<StallCause> Cause() const {
+  // Why the next batch is not published yet; nothing if it is being loaded. `filling`: whether any piece is
+  // requested and not filled.
+  std::optional<StallCause> Cause(bool filling) const {
     if (unpublished_.empty()) return StallCause::kConsumer;
     // All memory for filling is taken and filled, so copies delay even the pieces that are not requested yet.
-    const bool copying = !unrequested_.empty() && pieces_filling_.load(std::memory_order_relaxed) == 0;
+    const bool copying = !unrequested_.empty() && !filling;
     if (batches_[unpublished_.front()].delivering || copying) return StallCause::kCopy;
     return std::nullopt;
   }
@@ -74,7 +72,6 @@ class BatchQueue {
   std::array<Batch, kMaxSlots> batches_;
   std::deque<uint32_t> unpublished_;                    // slots, in plan order
   std::deque<std::shared_ptr<BatchFill>> unrequested_;  // fillings with pieces to request, in plan order
-  std::atomic<uint32_t> pieces_filling_{0};             // pieces that are requested and not filled
 };
 
 }  // namespace pinfeed

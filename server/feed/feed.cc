@@ -18,9 +18,11 @@ constexpr uint32_t kMaxFailuresLoggedPerSecond = 20;
 Feed::Feed(Parts parts)
     : share_(std::make_shared<FeedShare>(parts.owner, parts.id)),
       parts_(std::move(parts)),
-      trace_(parts_.tracer, parts_.owner, parts_.id),
-      filling_{*parts_.arena, parts_.sampler, parts_.spec.on_bad_sample, trace_, share_.share()},
-      bad_samples_(parts_.id, parts_.spec.on_bad_sample, parts_.sampler.batches_per_epoch()),
+      filling_{*parts_.arena, parts_.sampler, parts_.spec.on_bad_sample,
+               FeedRecorder(parts_.tracer, parts_.owner, parts_.id), share_.share()},
+      bad_sample_log_(parts_.id),
+      trace_(filling_.recorder),
+      bad_samples_(parts_.spec.on_bad_sample, parts_.sampler.batches_per_epoch()),
       slots_(parts_.arena->slot_count()),
       membership_(Membership::Create(parts_.spec.sharing, slots_.count(), trace_)),
       planner_(parts_.sampler, parts_.spec.epochs),
@@ -302,10 +304,6 @@ void Feed::Do(AfterUnlock after) {
   if (after.at_rest) after.at_rest();
 }
 
-void Feed::OnPieceFilled() {
-  batches_.OnPieceFilled();
-}
-
 void Feed::OnPieceMemory() {
   AfterUnlock after;
   {
@@ -317,7 +315,7 @@ void Feed::OnPieceMemory() {
 }
 
 void Feed::OnFilled(uint32_t slot, FillResult result) {
-  if (result.status.ok()) bad_samples_.Log(result.bad);
+  if (result.status.ok()) bad_sample_log_.Log(result.bad);
   MutexLock lock(mutex_);
   AccountLocked();
   bad_samples_.Add(result.bad);

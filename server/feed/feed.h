@@ -128,19 +128,19 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   void AccountLocked() PF_REQUIRES(mutex_);
   char SlotLetterLocked(uint32_t slot) const PF_REQUIRES(mutex_);
   void Do(AfterUnlock after) PF_EXCLUDES(mutex_);
-  void OnPieceFilled() override;
   void OnPieceMemory() override PF_EXCLUDES(mutex_);
   void OnFilled(uint32_t slot, FillResult result) override PF_EXCLUDES(mutex_);
   void OnDelivered(uint32_t slot, const Status& status) override PF_EXCLUDES(mutex_);
 
   const FeedShareUse share_;  // first, so that it is destroyed after the memory
   Parts parts_;
-  FeedTrace trace_;  // its state is guarded by mutex_
   BatchFill::Context filling_;
-  BadSamples bad_samples_;  // all but Log guarded by mutex_
-  BatchQueue batches_;      // all but OnPieceFilled guarded by mutex_
+  BadSampleLog bad_sample_log_;
 
   mutable Mutex mutex_;
+  FeedTrace trace_ PF_GUARDED_BY(mutex_);
+  BadSamples bad_samples_ PF_GUARDED_BY(mutex_);
+  BatchQueue batches_ PF_GUARDED_BY(mutex_);
   Phase phase_ PF_GUARDED_BY(mutex_) = Phase::kWaiting;
   bool stopping_ PF_GUARDED_BY(mutex_) = false;          // no more batches are planned
   std::function<void()> at_rest_ PF_GUARDED_BY(mutex_);  // see Stop

@@ -26,7 +26,7 @@ void Feed::AccountLocked() {
   if (state.running) {
     const ProducerTimes times = parts_.producer->times();
     state.full = slots_.CountIn(SlotState::kFree) == 0 && slots_.CountIn(SlotState::kFilling) == 0;
-    state.cause = batches_.Cause();
+    state.cause = batches_.Cause(filling_.pieces_filling.load(std::memory_order_relaxed) != 0);
     state.work = {0, share_->WorkedNs(), times.read_ns, times.decode_ns};
     state.working = share_->Running() != 0;
   }
@@ -48,7 +48,7 @@ char Feed::SlotLetterLocked(uint32_t slot) const {
 }
 
 void Feed::ObserveForTrace(bool last) {
-  if (!trace_.On()) return;
+  if (!filling_.recorder.On()) return;
   const MutexLock lock(mutex_);
   for (Participant* member : membership_->members()) {
     if (last) {
