@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "common/wire/shared_page.h"
 #include "server/feed/stall.h"
@@ -47,13 +48,17 @@ class BatchQueue {
   uint32_t front() const { return unpublished_.front(); }
   void Pop() { unpublished_.pop_front(); }
 
-  // Returns the next piece to request. Null if the arena has no memory for it now, or all are requested.
-  std::shared_ptr<PieceRequest> NextRequest() {
-    if (unrequested_.empty()) return nullptr;
-    std::shared_ptr<PieceRequest> request = unrequested_.front()->NextRequest();
-    if (request == nullptr) return nullptr;
-    if (unrequested_.front()->all_requested()) unrequested_.pop_front();
-    return request;
+  // Returns the next pieces to request, as many as the arena has memory for now. While pieces remain, the
+  // next completed delivery frees memory for one.
+  std::vector<std::shared_ptr<PieceRequest>> TakeRequests() {
+    std::vector<std::shared_ptr<PieceRequest>> requests;
+    while (!unrequested_.empty()) {
+      std::shared_ptr<PieceRequest> request = unrequested_.front()->NextRequest();
+      if (request == nullptr) break;
+      requests.push_back(std::move(request));
+      if (unrequested_.front()->all_requested()) unrequested_.pop_front();
+    }
+    return requests;
   }
   // Whether any piece is not requested yet.
   bool has_unrequested() const { return !unrequested_.empty(); }
