@@ -13,7 +13,7 @@ constexpr uint64_t kMaxWarnings = 100;  // of one feed; later samples are logged
 
 }  // namespace
 
-void BadSamples::Log(const std::vector<BadSampleNote>& bad) {
+void BadSampleLog::Log(const std::vector<BadSampleNote>& bad) {
   static LogPace pace(kMaxLoggedPerSecond);
   uint64_t before = logged_.fetch_add(bad.size());
   for (const BadSampleNote& note : bad) {

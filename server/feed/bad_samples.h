@@ -14,16 +14,26 @@
 
 namespace pinfeed {
 
-// Purpose: counts, keeps and logs bad samples. Threads: Log from any thread; the feed's lock guards the rest.
+// Purpose: logs each bad sample of a feed, at a limited rate, since the feed keeps only the newest. Threads:
+// any. Errors: none.
+class BadSampleLog {
+ public:
+  explicit BadSampleLog(uint64_t feed) : feed_(feed) {}
+  void Log(const std::vector<BadSampleNote>& bad);
+
+ private:
+  const uint64_t feed_;
+  std::atomic<uint64_t> logged_{0};
+};
+
+// Purpose: counts bad samples and keeps the newest. Threads: one at a time; the feed's lock guards it.
 // Errors: kDataLoss, see CheckBatch.
 class BadSamples {
  public:
   // `batches_per_epoch` consecutive batches without a good sample are an error.
-  BadSamples(uint64_t feed, OnBadSample choice, uint64_t batches_per_epoch)
-      : feed_(feed), choice_(choice), batches_per_epoch_(batches_per_epoch) {}
+  BadSamples(OnBadSample choice, uint64_t batches_per_epoch)
+      : choice_(choice), batches_per_epoch_(batches_per_epoch) {}
 
-  // Logs each bad sample, at a limited rate, since the feed keeps only the newest.
-  void Log(const std::vector<BadSampleNote>& bad);
   void Add(const std::vector<BadSampleNote>& bad);
   // kDataLoss for the batch that completes a whole epoch without a good sample.
   Status CheckBatch(const FillResult& result);
@@ -32,10 +42,8 @@ class BadSamples {
   const std::vector<BadSampleNote>& newest() const { return newest_; }
 
  private:
-  const uint64_t feed_;
   const OnBadSample choice_;
   const uint64_t batches_per_epoch_;
-  std::atomic<uint64_t> logged_{0};
   uint64_t count_ = 0;
   std::vector<BadSampleNote> newest_;
   uint64_t bad_batches_ = 0;  // consecutive batches without a good sample

@@ -4,13 +4,13 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "common/wire/shared_page.h"
 #include "server/feed/stall.h"
@@ -20,8 +20,8 @@
 
 namespace pinfeed {
 
-// Purpose: stores the batch of each slot, and the order in which planned batches are published. Threads:
-// OnPieceFilled from any thread; the feed's lock guards the rest. Errors: none.
+// Purpose: stores the batch of each slot, and the order in which planned batches are published. Threads: one
+// at a time; the feed's lock guards it. Errors: none.
 class BatchQueue {
  public:
   // The batch of a slot, from FILLING on.
@@ -48,24 +48,27 @@ class BatchQueue {
   uint32_t front() const { return unpublished_.front(); }
   void Pop() { unpublished_.pop_front(); }
 
-  // Returns the next piece to request. Null if the arena has no memory for it now, or all are requested.
-  std::shared_ptr<PieceRequest> NextRequest() {
-    if (unrequested_.empty()) return nullptr;
-    std::shared_ptr<PieceRequest> request = unrequested_.front()->NextRequest();
-    if (request == nullptr) return nullptr;
-    pieces_filling_.fetch_add(1, std::memory_order_relaxed);
-    if (unrequested_.front()->all_requested()) unrequested_.pop_front();
-    return request;
+  // Returns the next pieces to request, as many as the arena has memory for now. While pieces remain, the
+  // next completed delivery frees memory for one.
+  std::vector<std::shared_ptr<PieceRequest>> TakeRequests() {
+    std::vector<std::shared_ptr<PieceRequest>> requests;
+    while (!unrequested_.empty()) {
+      std::shared_ptr<PieceRequest> request = unrequested_.front()->NextRequest();
+      if (request == nullptr) break;
+      requests.push_back(std::move(request));
+      if (unrequested_.front()->all_requested()) unrequested_.pop_front();
+    }
+    return requests;
   }
   // Whether any piece is not requested yet.
   bool has_unrequested() const { return !unrequested_.empty(); }
-  void OnPieceFilled() { pieces_filling_.fetch_sub(1, std::memory_order_relaxed); }
 
-  // Why the next batch is not published yet; nothing if it is being loaded.
-  std::optional<StallCause> Cause() const {
+  // Why the next batch is not published yet; nothing if it is being loaded. `filling`: whether any piece is
+  // requested and not filled.
+  std::optional<StallCause> Cause(bool filling) const {
     if (unpublished_.empty()) return StallCause::kConsumer;
     // All memory for filling is taken and filled, so copies delay even the pieces that are not requested yet.
-    const bool copying = !unrequested_.empty() && pieces_filling_.load(std::memory_order_relaxed) == 0;
+    const bool copying = !unrequested_.empty() && !filling;
     if (batches_[unpublished_.front()].delivering || copying) return StallCause::kCopy;
     return std::nullopt;
   }
@@ -74,7 +77,6 @@ class BatchQueue {
   std::array<Batch, kMaxSlots> batches_;
   std::deque<uint32_t> unpublished_;                    // slots, in plan order
   std::deque<std::shared_ptr<BatchFill>> unrequested_;  // fillings with pieces to request, in plan order
-  std::atomic<uint32_t> pieces_filling_{0};             // pieces that are requested and not filled
 };
 
 }  // namespace pinfeed

@@ -6,30 +6,24 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
-#include <vector>
 
 #include "common/base/result.h"
 #include "common/base/sync.h"
 #include "common/spec/feed_spec.h"
 #include "server/feed/bad_samples.h"
-#include "server/feed/batch_planner.h"
-#include "server/feed/batch_queue.h"
+#include "server/feed/batch_cycle.h"
+#include "server/feed/feed_parts.h"
 #include "server/feed/feed_snapshot.h"
-#include "server/feed/membership.h"
-#include "server/feed/stall_account.h"
+#include "server/feed/participant.h"
 #include "server/loading/batch_fill.h"
 #include "server/loading/batch_producer.h"
 #include "server/memory/arena.h"
-#include "server/memory/control_pages.h"
-#include "server/memory/slots.h"
 #include "server/order/sampler.h"
-#include "server/trace/feed_trace.h"
 
 namespace pinfeed {
 
-// Purpose: keeps its slots full. It takes free slots, plans batches, requests their pieces from the producer,
-// publishes finished batches in order, and takes released slots back. Owns: producer, arena, slot states.
+// Purpose: keeps its slots full. At each event it advances its BatchCycle under its lock, and afterwards
+// requests pieces from the producer and reports failures. Owns: producer, arena, the cycle.
 // Borrows: its participants (each from Attach to its last Depart). Threads: every method from any thread; one
 // mutex, never held while samples are loaded or anything blocks.
 // Errors: with on_bad_sample = fail, a bad sample fails the feed. Published batches stay valid; then sessions
@@ -39,18 +33,7 @@ namespace pinfeed {
 // for a batch outlives it; I6: release words are only compared for equality.
 class Feed final : public ReleaseReader, public BatchFill::Owner {
  public:
-  struct Parts {
-    uint64_t id = 0;
-    FeedSpec spec;
-    BatchLayout layout;
-    Sampler sampler;
-    std::unique_ptr<BatchProducer> producer;
-    std::unique_ptr<Arena> arena;
-    uid_t owner = 0;           // the user of all its sessions
-    Tracer* tracer = nullptr;  // outlives the feed; null: no tracing
-  };
-  explicit Feed(Parts parts);
-  ~Feed() override;
+  explicit Feed(FeedParts parts);
 
   uint64_t id() const { return parts_.id; }
   const FeedSpec& spec() const { return parts_.spec; }
@@ -99,57 +82,26 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   ParticipantSnapshot SnapshotOf(const Participant& participant) const PF_EXCLUDES(mutex_);
 
  private:
-  enum class Phase { kWaiting, kRunning, kDraining, kEnded, kFailed };
   // Work that a locked step leaves to be done without the lock.
   struct AfterUnlock {
-    std::vector<std::shared_ptr<PieceRequest>> requests;
-    std::function<void()> at_rest;  // empty: nothing
-    Status failure;                 // set if the feed has just failed
+    BatchCycle::Work work;
+    std::function<void()> at_rest = {};  // empty: nothing
   };
 
-  // Takes released slots back, publishes finished batches, plans batches into free slots, and requests pieces
-  // as far as there is memory.
   AfterUnlock AdvanceLocked() PF_REQUIRES(mutex_);
-  void CollectReleasesLocked() PF_REQUIRES(mutex_);
-  void PublishReadyLocked() PF_REQUIRES(mutex_);
-  BatchDescriptor DescriptorOfLocked(uint32_t slot) const PF_REQUIRES(mutex_);
-  // For a queue: publishes waiting batches to the members that may have them.
-  void LendWaitingLocked() PF_REQUIRES(mutex_);
-  void PlanLocked() PF_REQUIRES(mutex_);
-  // Skips to the first batch that a session wants, once no earlier one is in progress. Returns whether the
-  // planner is at that batch.
-  bool SkipUnwantedLocked() PF_REQUIRES(mutex_);
-  Sampler::Start UpcomingLocked() const PF_REQUIRES(mutex_);
-  // In any phase, since every planned batch is filled to its end.
-  void RequestPiecesLocked(AfterUnlock& after) PF_REQUIRES(mutex_);
-  void SetStarvedLocked(bool starved) PF_REQUIRES(mutex_);
-  void EnterLocked(Phase phase) PF_REQUIRES(mutex_);
-  // Attributes the time since the last change to what the feed was doing. Call it before each change.
-  void AccountLocked() PF_REQUIRES(mutex_);
-  char SlotLetterLocked(uint32_t slot) const PF_REQUIRES(mutex_);
   void Do(AfterUnlock after) PF_EXCLUDES(mutex_);
-  void OnPieceFilled() override;
   void OnPieceMemory() override PF_EXCLUDES(mutex_);
   void OnFilled(uint32_t slot, FillResult result) override PF_EXCLUDES(mutex_);
   void OnDelivered(uint32_t slot, const Status& status) override PF_EXCLUDES(mutex_);
 
   const FeedShareUse share_;  // first, so that it is destroyed after the memory
-  Parts parts_;
-  FeedTrace trace_;  // its state is guarded by mutex_
+  const FeedParts parts_;
   BatchFill::Context filling_;
-  BadSamples bad_samples_;  // all but Log guarded by mutex_
-  BatchQueue batches_;      // all but OnPieceFilled guarded by mutex_
+  BadSampleLog bad_sample_log_;
 
   mutable Mutex mutex_;
-  Phase phase_ PF_GUARDED_BY(mutex_) = Phase::kWaiting;
-  bool stopping_ PF_GUARDED_BY(mutex_) = false;          // no more batches are planned
+  BatchCycle cycle_ PF_GUARDED_BY(mutex_);
   std::function<void()> at_rest_ PF_GUARDED_BY(mutex_);  // see Stop
-  Status error_ PF_GUARDED_BY(mutex_);
-  Slots slots_ PF_GUARDED_BY(mutex_);
-  const std::unique_ptr<Membership> membership_ PF_GUARDED_BY(mutex_);
-  BatchPlanner planner_ PF_GUARDED_BY(mutex_);
-  FeedSnapshot counters_ PF_GUARDED_BY(mutex_);  // only its counters are used
-  StallAccount stalls_ PF_GUARDED_BY(mutex_);
 };
 
 }  // namespace pinfeed

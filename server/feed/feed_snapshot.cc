@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "server/feed/feed.h"
+#include "server/feed/batch_cycle.h"
 
 namespace pinfeed {
 namespace {
@@ -20,20 +20,20 @@ std::string NameOf(const DatasetSpec& spec) {
 
 }  // namespace
 
-void Feed::AccountLocked() {
+void BatchCycle::Account() {
   StallAccount::State state;
   state.running = phase_ == Phase::kRunning;
   if (state.running) {
     const ProducerTimes times = parts_.producer->times();
     state.full = slots_.CountIn(SlotState::kFree) == 0 && slots_.CountIn(SlotState::kFilling) == 0;
-    state.cause = batches_.Cause();
-    state.work = {0, share_->WorkedNs(), times.read_ns, times.decode_ns};
-    state.working = share_->Running() != 0;
+    state.cause = batches_.Cause(filling_.pieces_filling.load(std::memory_order_relaxed) != 0);
+    state.work = {0, filling_.share->WorkedNs(), times.read_ns, times.decode_ns};
+    state.working = filling_.share->Running() != 0;
   }
   stalls_.Account(*membership_, state);
 }
 
-char Feed::SlotLetterLocked(uint32_t slot) const {
+char BatchCycle::SlotLetter(uint32_t slot) const {
   switch (slots_.state(slot)) {
     case SlotState::kFree:
       return 'f';
@@ -47,9 +47,7 @@ char Feed::SlotLetterLocked(uint32_t slot) const {
   return '?';
 }
 
-void Feed::ObserveForTrace(bool last) {
-  if (!trace_.On()) return;
-  const MutexLock lock(mutex_);
+void BatchCycle::ObserveForTrace(bool last) {
   for (Participant* member : membership_->members()) {
     if (last) {
       trace_.Finish(member->trace, *member->pages);
@@ -63,15 +61,14 @@ void Feed::ObserveForTrace(bool last) {
   if (last) trace_.FinishSlots();
 }
 
-FeedSnapshot Feed::Snapshot() {
-  MutexLock lock(mutex_);
-  AccountLocked();
+FeedSnapshot BatchCycle::Snapshot() {
+  Account();
   static constexpr std::array<const char*, 5> kPhases = {"waiting", "running", "draining", "ended", "failed"};
   FeedSnapshot snapshot = counters_;
   snapshot.id = parts_.id;
-  snapshot.dataset = dataset().path;
+  snapshot.dataset = parts_.producer->dataset().path;
   snapshot.name = NameOf(parts_.spec.dataset);
-  snapshot.dataset_samples = dataset().samples;
+  snapshot.dataset_samples = parts_.producer->dataset().samples;
   snapshot.batch_size = parts_.spec.batch_size;
   snapshot.shuffled = parts_.spec.order == Order::kShuffle;
   snapshot.sharing = parts_.spec.sharing;
@@ -85,7 +82,7 @@ FeedSnapshot Feed::Snapshot() {
   snapshot.bad_samples = bad_samples_.count();
   snapshot.last_bad_samples = bad_samples_.newest();
   snapshot.ignored_releases = membership_->ignored_releases();
-  for (uint32_t slot = 0; slot < slots_.count(); ++slot) snapshot.slot_states += SlotLetterLocked(slot);
+  for (uint32_t slot = 0; slot < slots_.count(); ++slot) snapshot.slot_states += SlotLetter(slot);
   snapshot.arena_bytes = parts_.arena->bytes();
   const ProducerTimes times = parts_.producer->times();
   snapshot.read_ns = times.read_ns;
@@ -94,8 +91,7 @@ FeedSnapshot Feed::Snapshot() {
   return snapshot;
 }
 
-ParticipantSnapshot Feed::SnapshotOf(const Participant& participant) const {
-  const MutexLock lock(mutex_);
+ParticipantSnapshot BatchCycle::SnapshotOf(const Participant& participant) const {
   return membership_->Snapshot(participant, StallAccount::Clock::now());
 }
 

@@ -9,68 +9,36 @@
 
 namespace pinfeed {
 
-PieceRequest::PieceRequest(std::shared_ptr<BatchFill> fill, std::shared_ptr<const void> feed, size_t piece)
-    : feed_(std::move(feed)),
-      fill_(std::move(fill)),
-      index_(piece),
-      plan_(fill_->plan_),
-      piece_(fill_->pieces_[piece].piece),
-      share_(fill_->context_.share),
-      stopped_(&fill_->context_.stopped),
-      first_failed_(&fill_->first_failed_) {}
-
-Status PieceRequest::Places(uint32_t begin, uint32_t end, SamplePlaces& places) const {
-  PF_CHECK(piece_.begin <= begin && begin < end && end <= piece_.end, "places are of the piece's samples");
-  Arena& arena = fill_->context_.arena;
-  RETURN_IF_ERROR(arena.Prepare(piece_, begin, end));
-  const std::vector<TensorPlace>& tensors = arena.layout().tensors;
-  std::vector<std::span<std::byte>> memory(tensors.size());
-  for (size_t t = 0; t < memory.size(); ++t) {
-    const uint64_t bytes = tensors[t].sample_bytes;
-    std::byte* const first = arena.FillAddress(piece_, t);
-    memory[t] = tensors[t].spec.packed() ? std::span(first, (piece_.end - piece_.begin) * bytes)
-                                         : std::span(first + (begin - piece_.begin) * bytes, bytes);
-  }
-  places = SamplePlaces(std::move(memory), arena.layout(), piece_.begin, fill_->pieces_[index_].packed_rows);
-  return OkStatus();
-}
-
-void PieceRequest::Bad(uint32_t index, Status why) const {
-  PF_CHECK(piece_.begin <= index && index < piece_.end, "a bad sample is one of the piece's");
-  if (!completed_.load(std::memory_order_relaxed)) fill_->OnBad(index, std::move(why));
-}
-
-void PieceRequest::Trace(uint32_t samples, std::optional<WorkSpans>& spans) const {
-  const FeedTrace& trace = fill_->context_.trace;
-  if (trace.On()) trace.Work(plan_, piece_.slot, samples, spans);
-}
-
-bool PieceRequest::Complete(Status status) {
-  if (completed_.exchange(true)) return false;
-  fill_->OnComplete(index_, std::move(status));
-  return true;
-}
-
 BatchFill::BatchFill(Context& context, Owner& owner, uint32_t slot, const BatchPlan& plan)
     : context_(context),
       owner_(owner),
       slot_(slot),
       plan_(plan),
-      planned_ns_(context.trace.On() ? TraceClockNs() : 0) {
-  const uint32_t piece_samples = std::max(1U, context.arena.piece_samples());
-  const std::vector<TensorPlace>& tensors = context.arena.layout().tensors;
+      planned_ns_(context.recorder.On() ? TraceClockNs() : 0),
+      pieces_(PiecesOf(context.arena, slot, plan.samples)),
+      order_(pieces_.size()),
+      undelivered_(pieces_.size()) {}
+
+std::vector<BatchFill::PieceState> BatchFill::PiecesOf(const Arena& arena, uint32_t slot, uint32_t samples) {
+  const uint32_t piece_samples = std::max(1U, arena.piece_samples());
+  const std::vector<TensorPlace>& tensors = arena.layout().tensors;
   const bool packed = std::ranges::any_of(tensors, [](const auto& t) { return t.spec.packed(); });
-  for (uint32_t begin = 0; begin < plan.samples; begin = pieces_.back().piece.end) {
-    PieceState& state = pieces_.emplace_back();
-    state.piece = {slot, begin, begin + std::min(plan.samples - begin, piece_samples), 0};
+  std::vector<PieceState> pieces;
+  for (uint32_t begin = 0; begin < samples; begin = pieces.back().piece.end) {
+    PieceState& state = pieces.emplace_back();
+    state.piece = {slot, begin, begin + std::min(samples - begin, piece_samples), 0};
     if (packed) state.packed_rows = std::vector<std::atomic<uint64_t>>(tensors.size());
   }
-  undelivered_ = pieces_.size();
+  return pieces;
 }
 
 std::shared_ptr<PieceRequest> BatchFill::NextRequest() {
-  if (!context_.arena.Take(&pieces_[next_].piece)) return nullptr;
-  return std::make_shared<PieceRequest>(shared_from_this(), owner_.shared_from_this(), next_++);
+  PieceState& state = pieces_[next_];
+  if (!context_.arena.Take(&state.piece)) return nullptr;
+  context_.pieces_filling.fetch_add(1, std::memory_order_relaxed);
+  return std::make_shared<PieceRequest>(PieceRequest::Parts{
+      owner_.shared_from_this(), shared_from_this(), next_++, plan_, state.piece, state.packed_rows,
+      context_.arena, context_.recorder, context_.share, context_.stopped, first_failed_});
 }
 
 void BatchFill::OnBad(uint32_t index, Status why) {
@@ -88,7 +56,7 @@ void BatchFill::OnComplete(size_t piece, Status status) {
     const MutexLock lock(mutex_);
     if (production_.ok()) production_ = std::move(status);
   }
-  owner_.OnPieceFilled();
+  context_.pieces_filling.fetch_sub(1, std::memory_order_relaxed);
   DeliverFrom(piece);
   // This thread requests the next piece if it can: waking one costs the copy thread more.
   if (pieces_.size() > 1) owner_.OnPieceMemory();
@@ -97,21 +65,16 @@ void BatchFill::OnComplete(size_t piece, Status status) {
 void BatchFill::DeliverFrom(size_t piece) {
   {
     const MutexLock lock(mutex_);
-    pieces_[piece].filled = true;
-    if (delivering_) return;
-    delivering_ = true;
+    if (!order_.AddFilled(piece)) return;
   }
   for (;;) {
-    size_t next = 0;
+    std::optional<size_t> next;
     {
       const MutexLock lock(mutex_);
-      if (to_deliver_ == pieces_.size() || !pieces_[to_deliver_].filled) {
-        delivering_ = false;
-        return;
-      }
-      next = to_deliver_++;
+      next = order_.Next();
     }
-    Deliver(pieces_[next], next + 1 == pieces_.size());
+    if (!next) return;
+    Deliver(pieces_[*next], *next + 1 == pieces_.size());
   }
 }
 
@@ -177,7 +140,7 @@ bool BatchFill::Conclude() {
     bad.swap(bad_);
     result.status = production_;
   }
-  if (planned_ns_ != 0 && context_.trace.On()) {
+  if (planned_ns_ != 0 && context_.recorder.On()) {
     TraceSpan span;
     span.kind = SpanKind::kFill;
     span.slot = slot_;
@@ -186,7 +149,7 @@ bool BatchFill::Conclude() {
     span.batch = plan_.batch_index;
     span.begin_ns = planned_ns_;
     span.end_ns = TraceClockNs();
-    context_.trace.Record(span);
+    context_.recorder.Record(span);
   }
   result.samples = plan_.samples;
   if (!bad.empty()) {
@@ -216,8 +179,8 @@ bool BatchFill::Conclude() {
 }
 
 void BatchFill::OnPieceDelivered(const Piece& piece, const Status& status, const CopyTime& time) {
-  if (time.end_ns != 0 && context_.trace.On())
-    context_.trace.Copied(slot_, plan_, piece.end - piece.begin, time);
+  if (time.end_ns != 0 && context_.recorder.On())
+    context_.recorder.Copied(slot_, plan_, piece.end - piece.begin, time);
   std::optional<Status> all;
   {
     const MutexLock lock(mutex_);

@@ -15,9 +15,10 @@
 #include "common/spec/feed_spec.h"
 #include "common/spec/tensor_spec.h"
 #include "server/loading/batch_producer.h"
+#include "server/loading/delivery_order.h"
 #include "server/memory/arena.h"
 #include "server/order/sampler.h"
-#include "server/trace/feed_trace.h"
+#include "server/trace/feed_recorder.h"
 
 namespace pinfeed {
 
@@ -42,14 +43,12 @@ struct FillResult {
 // failed, skipped or zeroed as the spec says; a failed batch names its first bad sample, whatever the order
 // of loading. Invariants: 1. OnFilled is called once, before the last piece is delivered; 2. OnDelivered is
 // called once, after the last delivery has ended; 3. pieces are delivered in order, without gaps.
-class BatchFill final : public std::enable_shared_from_this<BatchFill> {
+class BatchFill final : public PieceRequest::Batch, public std::enable_shared_from_this<BatchFill> {
  public:
   // The feed. Its methods are called without a lock, on any thread.
   class Owner : public std::enable_shared_from_this<Owner> {
    public:
     virtual ~Owner() = default;
-    // A piece is filled; it is not delivered yet.
-    virtual void OnPieceFilled() = 0;
     // Memory for another piece may be free.
     virtual void OnPieceMemory() = 0;
     // Every sample of the slot's batch is filled or given up. / The whole batch is where the clients see it.
@@ -61,9 +60,10 @@ class BatchFill final : public std::enable_shared_from_this<BatchFill> {
     Arena& arena;
     const Sampler& sampler;
     const OnBadSample on_bad_sample;
-    FeedTrace& trace;
+    const FeedRecorder recorder;
     const std::shared_ptr<FeedShare> share;
-    std::atomic<bool> stopped{false};  // what is being filled is not wanted any more
+    std::atomic<bool> stopped{false};         // what is being filled is not wanted any more
+    std::atomic<uint32_t> pieces_filling{0};  // requested and not filled
   };
 
   BatchFill(Context& context, Owner& owner, uint32_t slot, const BatchPlan& plan);
@@ -73,15 +73,14 @@ class BatchFill final : public std::enable_shared_from_this<BatchFill> {
   bool all_requested() const { return next_ == pieces_.size(); }
 
  private:
-  friend class PieceRequest;
   struct PieceState {
     Piece piece;
-    bool filled = false;
     std::vector<std::atomic<uint64_t>> packed_rows;  // see SamplePlaces; of the threads that fill the piece
   };
 
-  void OnBad(uint32_t index, Status why) PF_EXCLUDES(mutex_);
-  void OnComplete(size_t piece, Status status) PF_EXCLUDES(mutex_);
+  static std::vector<PieceState> PiecesOf(const Arena& arena, uint32_t slot, uint32_t samples);
+  void OnBad(uint32_t index, Status why) override PF_EXCLUDES(mutex_);
+  void OnComplete(size_t piece, Status status) override PF_EXCLUDES(mutex_);
   // Delivers the piece and the filled ones behind it; leaves that to the thread that delivers already, if
   // any.
   void DeliverFrom(size_t piece) PF_EXCLUDES(mutex_);
@@ -101,11 +100,10 @@ class BatchFill final : public std::enable_shared_from_this<BatchFill> {
   uint32_t delivered_samples_ = 0;  // of earlier pieces; of the thread that delivers
   // Under on_bad_sample = fail: later samples need not be filled.
   std::atomic<uint32_t> first_failed_{UINT32_MAX};
+  std::vector<PieceState> pieces_;
   Mutex mutex_;
-  std::vector<PieceState> pieces_;                 // `filled` guarded by mutex_
-  size_t to_deliver_ PF_GUARDED_BY(mutex_) = 0;    // the next piece
-  bool delivering_ PF_GUARDED_BY(mutex_) = false;  // a thread does
-  size_t undelivered_ PF_GUARDED_BY(mutex_) = 0;
+  DeliveryOrder order_ PF_GUARDED_BY(mutex_);
+  size_t undelivered_ PF_GUARDED_BY(mutex_);
   Status delivery_ PF_GUARDED_BY(mutex_);                 // the first error
   Status production_ PF_GUARDED_BY(mutex_);               // the first error
   std::map<uint32_t, Status> bad_ PF_GUARDED_BY(mutex_);  // by index in the batch

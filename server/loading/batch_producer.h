@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
@@ -16,34 +17,53 @@
 #include "server/loading/sample_places.h"
 #include "server/memory/arena.h"
 #include "server/order/sampler.h"
-#include "server/trace/tracer.h"
+#include "server/trace/feed_recorder.h"
 #include "server/transform/deferred_pixel_ops.h"
 
 namespace pinfeed {
 
-class BatchFill;
-
 // Purpose: asks a producer to fill some samples of one batch. The memory stays reserved until Complete: a
 // request that is cancelled still has to be completed, which confirms that nothing writes any more. Owns: a
 // share of the feed, and so the memory. Threads: Wanted, Places and Bad from any thread; every write and
-// every Bad happens before Complete. Invariant: only the first Complete has an effect.
+// every Bad happens before Complete. Errors: Places fails when the host lacks memory; the producer's own go
+// to Bad and Complete. Invariant: only the first Complete has an effect.
 class PieceRequest {
  public:
-  // `feed` keeps alive what the fill refers to.
-  PieceRequest(std::shared_ptr<BatchFill> fill, std::shared_ptr<const void> feed, size_t piece);
+  // What becomes of the pieces of one batch. Called without a lock, on any thread.
+  class Batch {
+   public:
+    virtual ~Batch() = default;
+    virtual void OnBad(uint32_t index, Status why) = 0;
+    // Called once for each piece that was requested.
+    virtual void OnComplete(size_t piece, Status status) = 0;
+  };
+  struct Parts {
+    std::shared_ptr<const void> feed;  // keeps alive what the following refer to
+    std::shared_ptr<Batch> batch;
+    size_t index;  // of the piece in the batch
+    BatchPlan plan;
+    Piece piece;
+    std::vector<std::atomic<uint64_t>>& packed_rows;  // see SamplePlaces
+    Arena& arena;
+    const FeedRecorder& recorder;
+    std::shared_ptr<FeedShare> share;
+    const std::atomic<bool>& stopped;
+    const std::atomic<uint32_t>& first_failed;  // later samples of the batch are not wanted
+  };
+  explicit PieceRequest(Parts parts) : parts_(std::move(parts)) {}
   PieceRequest(const PieceRequest&) = delete;
   PieceRequest& operator=(const PieceRequest&) = delete;
 
-  const BatchPlan& plan() const { return plan_; }
+  const BatchPlan& plan() const { return parts_.plan; }
   // The samples to fill, by their index in the plan: [begin, end), not empty.
-  uint32_t begin() const { return piece_.begin; }
-  uint32_t end() const { return piece_.end; }
-  const std::shared_ptr<FeedShare>& share() const { return share_; }
+  uint32_t begin() const { return parts_.piece.begin; }
+  uint32_t end() const { return parts_.piece.end; }
+  const std::shared_ptr<FeedShare>& share() const { return parts_.share; }
 
   // False: the feed was stopped, or an earlier sample has failed the batch. The sample need not be filled.
   bool Wanted(uint32_t index) const {
-    return !stopped_->load(std::memory_order_relaxed) &&
-           index <= first_failed_->load(std::memory_order_relaxed);
+    return !parts_.stopped.load(std::memory_order_relaxed) &&
+           index <= parts_.first_failed.load(std::memory_order_relaxed);
   }
   // Sets `places` to where sample `begin` goes; those behind it follow by SamplePlaces::Next. Makes the
   // memory of [begin, end) available first, which may block for a while the first time. kResourceExhausted
@@ -60,14 +80,7 @@ class PieceRequest {
   bool Complete(Status status);
 
  private:
-  const std::shared_ptr<const void> feed_;
-  const std::shared_ptr<BatchFill> fill_;
-  const size_t index_;  // of the piece in the batch
-  const BatchPlan plan_;
-  const Piece piece_;
-  const std::shared_ptr<FeedShare> share_;
-  const std::atomic<bool>* const stopped_;
-  const std::atomic<uint32_t>* const first_failed_;
+  const Parts parts_;
   std::atomic<bool> completed_{false};
 };
 

@@ -19,6 +19,8 @@ namespace pinfeed {
 // sample. Of a remote one, readers read: straight into the slot where nothing is to be decoded or
 // transformed, else into memory, from which workers decode (RemotePiece bounds it). Owns: the loader.
 // Borrows: the pools, which outlive it; the readers are used for a remote dataset only. Threads: any.
+// Errors: a sample that cannot be read, decoded or transformed is reported as bad; memory that the host lacks
+// completes the request with an error.
 class NativeBatchProducer final : public BatchProducer {
  public:
   NativeBatchProducer(std::unique_ptr<const SampleLoader> loader, Sampler sampler, OnBadSample on_bad_sample,

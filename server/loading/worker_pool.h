@@ -49,8 +49,10 @@ class FillTask {
 // within a feed the oldest batch. All threads work on one task together. The feeds of one user use at most
 // `max_per_user` threads at a time, so that hung storage of one user leaves threads to the others. A daemon
 // has one pool of each kind. Owns: threads and their scratch buffers. Borrows: nothing.
-// Threads: Start and Submit from any thread (Submit also from Run and Done), Stop from the owner. Invariant:
-// a task's Done runs exactly once, unless the pool is stopped before.
+// Threads: Start and Submit from any thread (Submit also from Run and Done), Stop from the owner; the figures
+// from any thread. Errors: only Start fails, by an exception; a task handles the
+// errors of its samples. Invariant: a task's Done runs
+// exactly once, unless the pool is stopped before.
 class WorkerPool {
  public:
   explicit WorkerPool(uint32_t threads, uint32_t max_per_user = UINT32_MAX,

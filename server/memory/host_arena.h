@@ -17,6 +17,14 @@
 
 namespace pinfeed {
 
+// Purpose: see Arena. Delivering a piece copies nothing.
+// Owns: the memory file, its mapping, its charges. Borrows: the quarantine, which outlives it and takes over
+// the charge of memory that a process still uses.
+// Threads: see Arena; a leaf lock is held while a slot is claimed or allocated as a whole.
+// Errors: Create and Prepare fail when the host lacks memory. The next Prepare tries again.
+// Invariants:
+// 1. Clients can map the memory only for reading if it is shared.
+// 2. Nothing is written to a part of a slot before that part is allocated.
 class HostArena final : public Arena {
  public:
   // Charges `pool` and maps slot_count slots. Workers allocate the slots' memory in parallel when they first

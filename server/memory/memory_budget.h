@@ -41,7 +41,8 @@ class BudgetLease {
   std::optional<uid_t> user_;
 };
 
-// Purpose: accounts for memory. Threads: all methods from any thread; none blocks.
+// Purpose: accounts for memory. Owns: only the sums; the memory is its users'. It outlives its leases.
+// Threads: all methods from any thread; none blocks. Errors: only Reserve fails, and then changes nothing.
 // Invariants:
 // 1. used <= capacity.
 // 2. used is the sum of the live leases. The destructor checks that all have been returned.

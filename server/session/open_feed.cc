@@ -185,8 +185,8 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
   }
   auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, spec.on_bad_sample,
                                                         layout, parts_.workers, parts_.readers);
-  return std::make_unique<Feed>(Feed::Parts{feed_id, spec, std::move(layout), sampler, std::move(producer),
-                                            *std::move(arena), owner, &parts_.tracer});
+  return std::make_unique<Feed>(FeedParts{feed_id, spec, std::move(layout), sampler, std::move(producer),
+                                          *std::move(arena), owner, &parts_.tracer});
 }
 
 Status FeedOpener::CheckRoom(const Peer& peer, const OpenFeedArguments& arguments, bool replaces) const {

@@ -30,7 +30,8 @@ class LocalFile final : public RandomAccessFile {
   const UniqueFd fd_;
 };
 
-// Purpose: a path below an allowed root. Owns: a descriptor of the root.
+// Purpose: a path below an allowed root. Owns: a descriptor of the root. Threads: any; it is immutable.
+// Errors: kPermissionDenied for what lies outside the root; other errors are the system's, with the path.
 // Invariant: everything is opened by openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS) on the root.
 // A symbolic link may lead anywhere below the root.
 class LocalPath final : public Location {

@@ -11,38 +11,9 @@ constexpr uint64_t kMaxWaitGapNs = 2'000'000;
 
 }  // namespace
 
-void FeedTrace::Record(TraceSpan span) const {
-  span.feed = feed_;
-  tracer_->Record(owner_, {&span, 1});
-}
-
-void FeedTrace::Work(const BatchPlan& plan, uint32_t slot, uint32_t samples,
-                     std::optional<WorkSpans>& spans) const {
-  TraceSpan like;
-  like.feed = feed_;
-  like.epoch = plan.epoch;
-  like.batch = plan.batch_index;
-  like.slot = slot;
-  like.samples = samples;
-  spans.emplace(*tracer_, owner_, like);
-}
-
-void FeedTrace::Copied(uint32_t slot, const BatchPlan& plan, uint32_t samples, const CopyTime& time) const {
-  TraceSpan span;
-  span.kind = SpanKind::kCopy;
-  span.slot = slot;
-  span.thread = ThreadNumber();
-  span.samples = samples;
-  span.epoch = plan.epoch;
-  span.batch = plan.batch_index;
-  span.begin_ns = time.begin_ns;
-  span.end_ns = time.end_ns;
-  Record(span);
-}
-
 void FeedTrace::SyncRun() {
-  if (run_ == tracer_->run()) return;
-  run_ = tracer_->run();
+  if (run_ == recorder_.run()) return;
+  run_ = recorder_.run();
   lendings_.fill({});
 }
 
@@ -78,14 +49,14 @@ void FeedTrace::EndLending(uint32_t slot, uint64_t now_ns, bool open) {
   span.batch = lending.batch;
   span.begin_ns = lending.since_ns;
   span.end_ns = now_ns;
-  Record(span);
+  recorder_.Record(span);
   lending = {};
 }
 
 void FeedTrace::SyncClient(ClientTrace& client, const ControlPages& pages) const {
-  if (client.run_ == tracer_->run()) return;
+  if (client.run_ == recorder_.run()) return;
   client = ClientTrace();
-  client.run_ = tracer_->run();
+  client.run_ = recorder_.run();
   client.taken_ = std::min(pages.Stats().taken, pages.published());
   client.since_ns_ = TraceClockNs();
 }
@@ -106,7 +77,7 @@ void FeedTrace::Publishing(ClientTrace& client, const ControlPages& pages, const
   span.epoch = batch.epoch;
   span.batch = batch.batch_index;
   span.begin_ns = span.end_ns = now_ns;
-  Record(span);
+  recorder_.Record(span);
 }
 
 void FeedTrace::Observe(ClientTrace& client, const ControlPages& pages) {
@@ -169,7 +140,7 @@ void FeedTrace::SwitchActivity(ClientTrace& client, const ControlPages& pages, C
     }
     span.begin_ns = client.since_ns_;
     span.end_ns = at_ns;
-    Record(span);
+    recorder_.Record(span);
   }
   client.activity_ = to;
   client.since_ns_ = at_ns;

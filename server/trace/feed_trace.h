@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records the spans of one feed's slots and sessions. In: the feed's events, and the words that its clients
+// Derives the spans of one feed's slots and sessions. In: the feed's events, and the words that its clients
 // write. Out: spans for the tracer.
 #pragma once
 
-#include <sys/types.h>
-
 #include <array>
 #include <cstdint>
-#include <optional>
 
 #include "common/wire/shared_page.h"
-#include "server/memory/arena.h"
 #include "server/memory/control_pages.h"
-#include "server/order/sampler.h"
-#include "server/trace/tracer.h"
+#include "server/trace/feed_recorder.h"
 
 namespace pinfeed {
 
@@ -42,22 +37,13 @@ class ClientTrace {
 // Purpose: converts a feed's events into spans. A client's waits and steps are derived from its own words in
 // the release page (protocol.md). The start of a wait is exact, and a wait ends when the batch is published.
 // A batch taken, or a slot released, without a wait is noticed at the next observation.
-// Owns: only bookkeeping. Borrows: the tracer, which outlives it; with null, nothing is recorded.
-// Threads: On and Work from any thread, the rest under the feed's lock.
+// Owns: only bookkeeping. Threads: one at a time; the feed's lock guards it.
 // Errors: none; implausible words produce no spans.
 class FeedTrace {
  public:
-  FeedTrace(Tracer* tracer, uid_t owner, uint64_t feed) : tracer_(tracer), owner_(owner), feed_(feed) {}
+  explicit FeedTrace(const FeedRecorder& recorder) : recorder_(recorder) {}
 
-  // Whether spans of this feed are wanted now. One relaxed load.
-  bool On() const { return tracer_ != nullptr && tracer_->Wants(owner_); }
-  // Precondition of the following: On() was true once.
-  void Record(TraceSpan span) const;
-  void Work(const BatchPlan& plan, uint32_t slot, uint32_t samples, std::optional<WorkSpans>& spans) const;
-
-  // Called on the copy thread.
-  void Copied(uint32_t slot, const BatchPlan& plan, uint32_t samples, const CopyTime& time) const;
-
+  bool On() const { return recorder_.On(); }
   // The following do nothing unless On(). `now_ns` is the common time of simultaneous events, or 0 if tracing
   // was off at that time.
   void SlotLent(uint32_t slot, const BatchDescriptor& batch, uint64_t now_ns);
@@ -85,9 +71,7 @@ class FeedTrace {
                       uint64_t at_ns, bool open = false) const;
   void EndLending(uint32_t slot, uint64_t now_ns, bool open);
 
-  Tracer* const tracer_;
-  const uid_t owner_;
-  const uint64_t feed_;
+  const FeedRecorder recorder_;
   uint64_t run_ = 0;
   std::array<Lending, kMaxSlots> lendings_{};
 };

@@ -50,7 +50,7 @@ MUTANTS = [
     Mutant("I3", "a session that came back gets batches it has had", "server/feed/membership.cc",
            "member->start && here < *member->start", "member->start && here < Sampler::Start{}", "feed_test",
            "*FeedBroadcastTest.MembersThatComeBack*"),
-    Mutant("I3", "a broadcast leaves out what somebody may still come for", "server/feed/feed.cc",
+    Mutant("I3", "a broadcast leaves out what somebody may still come for", "server/feed/batch_cycle.cc",
            "if (first > next && !batches_.empty()) return false;", "if (first > next && stopping_) return false;", "feed_test",
            "*FeedBroadcastTest.SkipsNothing*"),
     Mutant("I4", "the order depends on the slot", "server/loading/native_batch_producer.cc",

@@ -99,7 +99,7 @@ void CudaArena::Deliver(const Piece& piece, const SlotRange& range, Done done) {
 }
 
 void CudaArena::Fetch(uint32_t slot, const std::vector<StagedCopy>& copies, Done done) {
-  CopyEngine::Job job;
+  CopyJob job;
   for (const StagedCopy& copy : copies)
     job.copies.push_back({copy.from, 0, Address(slot) + copy.offset, copy.bytes});
   job.done = std::move(done);
@@ -108,7 +108,7 @@ void CudaArena::Fetch(uint32_t slot, const std::vector<StagedCopy>& copies, Done
 
 void CudaArena::FetchFrom(const CudaArena& peer, uint32_t slot, const std::vector<StagedCopy>& copies,
                           Done done) {
-  CopyEngine::Job job;
+  CopyJob job;
   for (const StagedCopy& copy : copies)
     job.copies.push_back(
         {nullptr, peer.Address(slot) + copy.offset, Address(slot) + copy.offset, copy.bytes});

@@ -29,7 +29,11 @@ enum class Staging { kPinned, kNone };
 
 // Purpose: see Arena.
 // Owns: device memory, staging memory, its lane in the copy engine, its charges.
-// Borrows: the quarantine, which outlives it and takes over memory that clients may still have mapped.
+// Borrows: the quarantine, which outlives it and takes over memory that clients may still have mapped. The
+// copy engine and the cache share outlive it too.
+// Threads: see Arena; Fetch, FetchFrom and AllowReads from any thread.
+// Errors: Create fails when memory is short or the driver reports an error. A copy that fails is reported by
+// its `done`.
 // Invariants:
 // 1. Only the engine's copies write the device memory. The id and the zeros are written before any client can
 //    map it.
@@ -70,7 +74,7 @@ class CudaArena final : public Arena {
   Result<const Arena*> PartOn(const std::string& gpu_uuid) override;
 
   // Used by StripedArena, for groups on several GPUs.
-  const CudaDevice& device() const { return lane_.device(); }
+  const CudaDevice& device() const { return engine_.device(); }
   const StagingMemory& staging() const { return *staging_; }
   // Copies to a slot: from pinned memory, or the same bytes from the same slot of a peer. The peer's
   // AllowReads must have succeeded for our device. `done` is called as in Deliver. Precondition: `copies` is
@@ -87,7 +91,8 @@ class CudaArena final : public Arena {
         backend_(backend),
         quarantine_(parts.quarantine),
         lease_(std::move(lease)),
-        lane_(parts.engine) {}
+        engine_(parts.engine),
+        lane_(parts.engine.queue()) {}
   Status Allocate(const std::shared_ptr<const CudaDevice>& device, uint64_t bytes);
   // Clears the memory, because the driver does not guarantee the contents of new memory.
   Status ClearDevice(const CudaDevice& device, uint64_t bytes);
@@ -101,7 +106,8 @@ class CudaArena final : public Arena {
   std::optional<IpcHandle> handle_;               // kCudaIpc
   std::vector<ClientProcess> remaining_mappers_;  // may have the memory mapped
   std::unique_ptr<StagingMemory> staging_;        // null: Staging::kNone
-  CopyEngine::Lane lane_;
+  const CopyEngine& engine_;
+  CopyQueue::Lane lane_;
 };
 
 }  // namespace pinfeed

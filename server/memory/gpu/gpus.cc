@@ -176,7 +176,7 @@ class Gpus final : public DeviceArenas {
   std::vector<GpuSnapshot> Snapshot() const override {
     std::vector<GpuSnapshot> all;
     for (const Gpu& gpu : gpus_) {
-      const CopyEngine::Counters copied = gpu.engine->counters();
+      const CopyCounts::Values copied = gpu.engine->counters();
       all.push_back({gpu.device->uuid(), gpu.device->name(), gpu.memory->capacity_bytes(),
                      gpu.memory->used_bytes(), quarantine_->Snapshot(gpu.device->uuid()), copied.copies,
                      copied.bytes, copied.peer_bytes, copied.copy_ns, copied.queue_ns, copied.errors,

@@ -18,8 +18,9 @@
 
 namespace pinfeed {
 
-// Purpose: divides the processor's cache among the arenas that are being filled. Threads: any; lock-free. A
-// briefly inexact number of arenas is harmless.
+// Purpose: divides the processor's cache among the arenas that are being filled. Owns: only the count. One a
+// daemon, which keeps it longer than every arena. Threads: any; lock-free. A briefly inexact number of arenas
+// is harmless. Errors: none.
 class CacheShare {
  public:
   explicit CacheShare(uint64_t bytes) : bytes_(bytes) {}
@@ -54,6 +55,7 @@ struct StagedCopy {
 // a single piece with the layout of its slot, and a single copy.
 // Owns: the pinned blocks. Borrows: the cache share, which outlives it.
 // Threads: any; Take and Return hold a lock briefly.
+// Errors: only Create fails. Take returns false while every piece is in use.
 // Invariants:
 // 1. A piece's memory has one user from Take to Return.
 // 2. Copies lie within the slot.

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a feed is made of.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "common/spec/feed_spec.h"
+#include "server/loading/batch_producer.h"
+#include "server/memory/arena.h"
+#include "server/order/sampler.h"
+#include "server/trace/tracer.h"
+
+namespace pinfeed {
+
+struct FeedParts {
+  uint64_t id = 0;
+  FeedSpec spec;
+  BatchLayout layout;
+  Sampler sampler;
+  std::unique_ptr<BatchProducer> producer;
+  std::unique_ptr<Arena> arena;
+  uid_t owner = 0;           // the user of all its sessions
+  Tracer* tracer = nullptr;  // outlives the feed; null: no tracing
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <span>
+#include <utility>
+
+#include "server/loading/batch_producer.h"
+
+namespace pinfeed {
+
+Status PieceRequest::Places(uint32_t begin, uint32_t end, SamplePlaces& places) const {
+  PF_CHECK(parts_.piece.begin <= begin && begin < end && end <= parts_.piece.end,
+           "places are of the piece's samples");
+  Arena& arena = parts_.arena;
+  RETURN_IF_ERROR(arena.Prepare(parts_.piece, begin, end));
+  const std::vector<TensorPlace>& tensors = arena.layout().tensors;
+  std::vector<std::span<std::byte>> memory(tensors.size());
+  for (size_t t = 0; t < memory.size(); ++t) {
+    const uint64_t bytes = tensors[t].sample_bytes;
+    std::byte* const first = arena.FillAddress(parts_.piece, t);
+    memory[t] = tensors[t].spec.packed() ? std::span(first, (parts_.piece.end - parts_.piece.begin) * bytes)
+                                         : std::span(first + (begin - parts_.piece.begin) * bytes, bytes);
+  }
+  places = SamplePlaces(std::move(memory), arena.layout(), parts_.piece.begin, parts_.packed_rows);
+  return OkStatus();
+}
+
+void PieceRequest::Bad(uint32_t index, Status why) const {
+  PF_CHECK(parts_.piece.begin <= index && index < parts_.piece.end, "a bad sample is one of the piece's");
+  if (!completed_.load(std::memory_order_relaxed)) parts_.batch->OnBad(index, std::move(why));
+}
+
+void PieceRequest::Trace(uint32_t samples, std::optional<WorkSpans>& spans) const {
+  if (parts_.recorder.On()) parts_.recorder.Work(parts_.plan, parts_.piece.slot, samples, spans);
+}
+
+bool PieceRequest::Complete(Status status) {
+  if (completed_.exchange(true)) return false;
+  parts_.batch->OnComplete(parts_.index, std::move(status));
+  return true;
+}
+
+}  // namespace pinfeed
