@@ -13,13 +13,13 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-Parameter ParameterFromProto(const Message& in, const FieldDescriptor& field) {
+ParameterValues ParameterFromProto(const Message& in, const FieldDescriptor& field) {
   const google::protobuf::Reflection& reflection = *in.GetReflection();
   const int count = field.is_repeated() ? reflection.FieldSize(in, &field) : 1;
   const auto values = [&](auto get, auto get_repeated) {
     std::vector<std::conditional_t<std::is_same_v<decltype(get()), std::string>, std::string, double>> all;
     for (int i = 0; i < count; ++i) all.push_back(field.is_repeated() ? get_repeated(i) : get());
-    return Parameter(std::move(all));
+    return ParameterValues(std::move(all));
   };
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_UINT32:

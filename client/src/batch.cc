@@ -9,7 +9,7 @@
 namespace pinfeed {
 
 void Batch::Retain() {
-  if (!in_owner()) return;
+  if (!in_creator_process()) return;
   uint32_t owners = owners_.load(std::memory_order_relaxed);
   do {
     if (owners == 0) {
@@ -20,7 +20,7 @@ void Batch::Retain() {
 }
 
 void Batch::Release() {
-  if (!in_owner()) return;
+  if (!in_creator_process()) return;
   uint32_t owners = owners_.load(std::memory_order_relaxed);
   do {
     if (owners == 0) {

@@ -21,9 +21,8 @@ namespace pinfeed {
 class Batch {
  public:
   bool live() const { return owners_.load(std::memory_order_acquire) > 0; }
-  // Returns whether this process took the batch; false in a forked child. Unrelated to the owners that are
-  // counted.
-  bool in_owner() const { return fork_guard_.InOwner(); }
+  // Returns whether this process took the batch; false in a forked child.
+  bool in_creator_process() const { return fork_guard_.InCreatorProcess(); }
   // Precondition for the following: live().
   const Session& session() const { return *session_; }
   const BatchDescriptor& descriptor() const { return descriptor_; }

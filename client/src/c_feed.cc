@@ -33,7 +33,7 @@ constexpr size_t kMaxNameBytes = 128;  // OpenFeedRequest.client_name
 
 Status CheckFeed(const pf_feed* feed) {
   if (feed == nullptr) return InvalidArgument("feed is NULL");
-  if (!feed->feed->in_owner()) {
+  if (!feed->feed->in_creator_process()) {
     return FailedPrecondition(
         "this feed belongs to the parent process; a forked child must open its own (with Python's "
         "multiprocessing, use 'spawn')");
@@ -114,7 +114,7 @@ pf_batch* Wrap(Batch* batch) {
 Result<const Batch*> CheckBatch(const pf_batch* handle) {
   if (handle == nullptr) return InvalidArgument("batch is NULL");
   const auto* batch = reinterpret_cast<const Batch*>(handle);
-  if (!batch->in_owner())
+  if (!batch->in_creator_process())
     return FailedPrecondition(
         "this batch belongs to the parent process; a forked child must open its own feed");
   if (!batch->live()) return FailedPrecondition("this batch was released already");

@@ -187,7 +187,7 @@ OfferedOutput OutputOf(const v1::OutputTensor& message) {
   output.spec.shape.assign(message.shape().begin(), message.shape().end());
   output.tensor = message.tensor();
   if (!message.has_image()) return output;
-  const v1::ImageTail& ops = message.image();
+  const v1::DeferredPixelOps& ops = message.image();
   OfferedImage& image = output.image.emplace();
   image.height = ops.height();
   image.width = ops.width();

@@ -88,7 +88,7 @@ Status Feed::ConnectFirst() {
 }
 
 Feed::~Feed() {
-  if (in_owner()) {
+  if (in_creator_process()) {
     EndSession(session_);
     session_.reset();
   } else {

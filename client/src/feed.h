@@ -65,7 +65,7 @@ class Feed {
   const std::vector<std::string>& classes() const { return classes_; }
   uint32_t reconnects() const { return reconnects_; }
   int device() const { return device_; }
-  bool in_owner() const { return fork_guard_.InOwner(); }
+  bool in_creator_process() const { return fork_guard_.InCreatorProcess(); }
 
  private:
   struct Deadline;

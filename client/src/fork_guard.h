@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects the library against fork(2). A child shares its parent's mappings and sockets, so objects know
-// which process made them; and a fork waits while a call runs that a forked copy could not survive.
+// Protects the library against fork(2). A child shares its parent's mappings and sockets, so each object
+// records the process that created it. A fork also waits for calls whose locks a child must not inherit.
 #pragma once
 
 #include <atomic>
@@ -14,13 +14,13 @@ namespace pinfeed {
 // The number of forks between loading the library and this process. One relaxed load.
 uint64_t ForkGeneration();
 
-// Purpose: remembers the process that made an object. Copyable. Threads: any.
+// Purpose: records the process that created an object. Copyable. Threads: any.
 class ForkGuard {
  public:
-  bool InOwner() const { return made_in_ == ForkGeneration(); }
+  bool InCreatorProcess() const { return created_in_ == ForkGeneration(); }
 
  private:
-  uint64_t made_in_ = ForkGeneration();
+  uint64_t created_in_ = ForkGeneration();
 };
 
 // Purpose: prevents forks while it lives. fork(2) in another thread waits until the scope ends. Otherwise a

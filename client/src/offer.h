@@ -16,7 +16,7 @@
 
 namespace pinfeed {
 
-// The image operations that the client applies (pinfeed.v1.ImageTail).
+// The image operations that the client applies (pinfeed.v1.DeferredPixelOps).
 struct OfferedImage {
   uint32_t height = 0;
   uint32_t width = 0;

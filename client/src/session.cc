@@ -130,7 +130,7 @@ Session::Session(FeedOffer offer, int ordinal, Lifeline lifeline, Memory memory,
 Session::~Session() {
   // In a forked child the socket and the GPU's context belong to the parent. A bye would end the parent's
   // session.
-  if (!fork_guard_.InOwner()) {
+  if (!fork_guard_.InCreatorProcess()) {
     (void)device_.release();
     return;
   }

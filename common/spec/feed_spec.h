@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/spec/parameters.h"
+#include "common/spec/parameter_map.h"
 #include "common/spec/tensor_spec.h"
 #include "common/spec/transform_spec.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/base/faults.h"
-#include "common/spec/parameters.h"
+#include "common/spec/parameter_map.h"
 
 namespace pinfeed {
 
@@ -38,7 +38,7 @@ class ParameterReader {
   void Finish(const std::string& owner);
 
  protected:
-  void Set(const std::string& name, Parameter value) { parameters_[name] = std::move(value); }
+  void Set(const std::string& name, ParameterValues value) { parameters_[name] = std::move(value); }
 
  private:
   template <typename Values>

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "common/spec/parameters.h"
+#include "common/spec/parameter_map.h"
 
 namespace pinfeed {
 

@@ -43,7 +43,7 @@ class BatchQueue {
   Batch& operator[](uint32_t slot) { return batches_[slot]; }
   const Batch& operator[](uint32_t slot) const { return batches_[slot]; }
 
-  // The queue of the slots whose batches are planned and not published.
+  // These use the queue of slots whose batches are planned and not published.
   bool empty() const { return unpublished_.empty(); }
   uint32_t front() const { return unpublished_.front(); }
   void Pop() { unpublished_.pop_front(); }

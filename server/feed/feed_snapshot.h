@@ -19,7 +19,7 @@ namespace pinfeed {
 struct FeedSnapshot {
   uint64_t id = 0;
   std::string dataset;  // path
-  std::string name;     // of a configured dataset, else the last part of its path
+  std::string name;     // the dataset's configured name; without one, the last part of its path
   uint64_t dataset_samples = 0;
   uint32_t batch_size = 0;
   bool shuffled = false;
@@ -28,36 +28,36 @@ struct FeedSnapshot {
   std::string state;  // "waiting" (for its group), "running", "draining", "ended", "failed"
   Status error;
   uint64_t epoch = 0;        // of the batch published last
-  uint64_t batch_index = 0;  // likewise
+  uint64_t batch_index = 0;  // of the same batch, in its epoch
   uint32_t slots_free = 0, slots_filling = 0, slots_ready = 0, slots_lent = 0;
-  std::string slot_states;  // one letter a slot: f(ree), w(orkers fill it), c(opied), r(eady), l(ent)
+  std::string slot_states;  // one letter per slot: free, workers fill it, copied, ready, lent
   uint64_t arena_bytes = 0;
-  uint64_t batches = 0;  // published, counted once a batch
+  uint64_t batches = 0;  // published; a batch shared by a group counts once
   uint64_t samples = 0;
   uint64_t bytes = 0;
   uint64_t bad_samples = 0;
   std::vector<BadSampleNote> last_bad_samples;  // the newest few
-  uint64_t ignored_releases = 0;        // words that changed to something else than the generation lent
-  uint64_t read_ns = 0, decode_ns = 0;  // worker time
-  uint64_t starved_ns =
-      0;  // the trainers waited for a batch, by their own account (their mean, within the time there was)
-  uint64_t full_ns = 0;               // every slot was ready or lent: the trainer is what is slow
+  uint64_t ignored_releases = 0;                // release words that did not match the generation lent
+  uint64_t read_ns = 0, decode_ns = 0;          // worker time
+  // Time that the trainers waited for a batch: the mean of what they report, limited to the elapsed time.
+  uint64_t starved_ns = 0;
+  uint64_t full_ns = 0;               // every slot was ready or lent: the trainers are slow
   uint64_t running_ns = 0;            // since the first batch was planned
-  StallTimes stall_ns{};              // the feed's waiting by cause; of the trainers, their mean
+  StallTimes stall_ns{};              // waiting by cause: the trainers' mean, and for kConsumer the feed's
   std::optional<StallShares> recent;  // of stall_ns, once known
   DurationCounts filling;             // batches, from planned to filled
   DurationCounts lent;                // batches, from published until the daemon saw the last release
   std::string bound_on;               // the name of a StallCause
-  double bound_share = 0;             // share of running_ns that it explains
+  double bound_share = 0;             // share of running_ns that bound_on explains
 };
 
-// What one participant of a feed has at the moment.
+// The state of one participant of a feed.
 struct ParticipantSnapshot {
   uint32_t slots_lent = 0;
   uint64_t ignored_releases = 0;
-  uint64_t oldest_lease_ns = 0;  // age of the batch it has longest
-  StallTimes stall_ns{};  // kConsumer: the feed had no free slot and this session had some; kGroup: and
-                          // others had all
+  uint64_t oldest_lease_ns = 0;  // age of its oldest batch
+  // kConsumer: the feed had no free slot and this session held some. kGroup: other sessions held all of them.
+  StallTimes stall_ns{};
   std::optional<StallShares> recent;
 };
 

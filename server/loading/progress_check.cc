@@ -13,7 +13,7 @@ std::string InSeconds(std::chrono::nanoseconds time) {
   return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
 }
 
-// What hangs, in a line: the worker that has for longest, else the reader that has, else a GPU.
+// Describes a hang in one line: that of the worker that hangs longest, else of a reader, else of a GPU.
 std::string Describe(const std::vector<HungThread>& hung) {
   const HungThread& first = hung.front();
   if (!first.gpu.empty())
@@ -56,18 +56,18 @@ std::string ProgressCheck::Stuck() {
   if (parts_.readers != nullptr) done += parts_.readers->progress();
   for (const GpuSnapshot& gpu : gpus) done += gpu.copied_bytes + gpu.peer_bytes;
   const Clock::time_point now = Clock::now();
-  LookAtChores(now);
-  if (std::exchange(done_, done) != done) moved_at_ = now;
+  LogSlowOperations(now);
+  if (std::exchange(done_, done) != done) progressed_at_ = now;
   const std::vector<HungThread> found = HungAtBatches(gpus);
   if (found.empty()) {
-    Enter(State::kWell, {});
+    Enter(State::kHealthy, {});
     return {};
   }
   const std::string hung = Describe(found);
-  // Between the two it is not known yet whether the rest gets on or has stopped as well.
-  if (now - moved_at_ <= limit / 2) Enter(State::kPartly, hung);
-  if (now - moved_at_ <= limit) return {};
-  std::string stuck = hung + ", and nothing else was done for " + InSeconds(now - moved_at_);
+  // Between half the limit and the limit, the state stays: the others may still make progress.
+  if (now - progressed_at_ <= limit / 2) Enter(State::kPartlyHung, hung);
+  if (now - progressed_at_ <= limit) return {};
+  std::string stuck = hung + ", and nothing else was done for " + InSeconds(now - progressed_at_);
   Enter(State::kStuck, stuck);
   return stuck;
 }
@@ -75,10 +75,10 @@ std::string ProgressCheck::Stuck() {
 void ProgressCheck::Enter(State state, const std::string& hung) {
   if (std::exchange(state_, state) == state) return;
   switch (state) {
-    case State::kWell:
+    case State::kHealthy:
       spdlog::info("what hung moves again");
       return;
-    case State::kPartly:
+    case State::kPartlyHung:
       spdlog::error("{}; the rest gets on, so the daemon goes on", hung);
       return;
     case State::kStuck:
@@ -89,30 +89,30 @@ void ProgressCheck::Enter(State state, const std::string& hung) {
   }
 }
 
-void ProgressCheck::LookAtChores(Clock::time_point now) {
+void ProgressCheck::LogSlowOperations(Clock::time_point now) {
   if (!parts_.operations) return;
   const std::vector<OngoingOperation> under_way = parts_.operations();
   const auto among = [](const std::vector<OngoingOperation>& all, const OngoingOperation& one) {
     return std::find(all.begin(), all.end(), one) != all.end();
   };
-  std::erase_if(told_, [&](const OngoingOperation& one) {
+  std::erase_if(logged_operations_, [&](const OngoingOperation& one) {
     if (among(under_way, one)) return false;
     spdlog::info("{} went on after {}", one.what, InSeconds(now - one.since));
     return true;
   });
   for (const OngoingOperation& one : under_way) {
-    if (now - one.since <= LimitOf(one) || among(told_, one)) continue;
+    if (now - one.since <= LimitOf(one) || among(logged_operations_, one)) continue;
     spdlog::error("{} has taken {} so far; {}", one.what, InSeconds(now - one.since),
                   one.storage ? "does its storage answer?"
                               : "until it goes on, what is to be given back behind it stays");
-    told_.push_back(one);
+    logged_operations_.push_back(one);
   }
 }
 
 ProgressCheck::Clock::duration ProgressCheck::LimitOf(const OngoingOperation& operation) const {
   if (!operation.storage) return parts_.operation_limit;
   const std::chrono::milliseconds limit = limit_;
-  // Of the clock: the most milliseconds there are would overflow where they are compared with its time.
+  // Clock::duration::max(), since milliseconds::max() would overflow when compared with the clock's time.
   return limit.count() == 0 ? Clock::duration::max() : limit;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Detects hanging threads and GPUs, for the log, the watchdog and status. In: the age of each pool thread's
-// work, of each GPU's copies and of other threads' operations. Out: what hangs.
+// chunk, of each GPU's copies and of other threads' operations. Out: the hanging ones.
 #pragma once
 
 #include <atomic>
@@ -17,68 +17,70 @@
 
 namespace pinfeed {
 
-// What has been under way for longer than the limit.
+// A thread whose current work has taken longer than its limit.
 struct HungThread {
-  std::string thread;  // its name
-  std::chrono::nanoseconds age{0};
-  std::string gpu = {};  // copy threads only: the GPU that has completed no copy for so long
-  // Pool threads only: the sample, how a person finds it (empty: not known), and the pool.
+  std::string thread;               // its name
+  std::chrono::nanoseconds age{0};  // of that work
+  std::string gpu = {};             // copy threads only: the UUID of the GPU
+  // Pool threads only: the sample, where it is stored (Dataset::Describe; empty: not known), and the pool.
   uint64_t feed = 0;
   uint64_t sample = 0;
   std::string sample_name = {};
-  std::string operation = {};  // other threads only: the operation
+  std::string operation = {};  // other threads only: OngoingOperation::what
   PoolKind pool = PoolKind::kWorkers;
 };
 
-// Purpose: tells a daemon that works, or has nothing to do, from one that is stuck. A hanging worker, reader
-// or GPU is only reported while others make progress, since ending the daemon would lose their work. Borrows:
-// the pools, which outlive it. Threads: one; Hung from any. Errors: a hang is logged when it is first seen,
-// when nothing else makes progress either, and when it ends. Operations are reported in the same way, but
-// never count as stuck: feeds do not wait for them. Invariant: rare calls find a hang late, never wrongly.
+// Purpose: detects whether the daemon is stuck, which means that a worker, reader or GPU hangs and none of
+// the others makes progress either. While others make progress, a hang is only reported, since ending the
+// daemon would lose their work. Operations of other threads are reported too, but never make the daemon
+// stuck, since feeds do not wait for them. Borrows: the pools, which outlive it. Threads: one; Hung and
+// SetLimit from any. Errors: a hang is logged when it is detected, when it makes the daemon stuck, and when
+// it ends. Invariant: if Stuck is called rarely, hangs are detected late, but never wrongly.
 class ProgressCheck {
  public:
   struct Parts {
     const WorkerPool& workers;
     std::function<std::vector<GpuSnapshot>()> gpus = nullptr;  // null: there are none
-    // What a person looks for to find the sample of that feed; empty: not known. Null: never is. Called from
-    // whichever thread asks.
+    // Returns where a sample of that feed is stored; empty if not known. Null: never known. Called by the
+    // threads that call Stuck and Hung.
     std::function<std::string(uint64_t feed, uint64_t sample)> sample_name = nullptr;
-    bool watched = false;  // the caller feeds a watchdog by the result
-    // What other threads are at right now; null: there are none. Called from whichever thread asks.
+    bool watched = false;  // the caller feeds a watchdog while Stuck returns nothing
+    // Returns the current operations of other threads; null: there are none. Called by the threads that call
+    // Stuck and Hung.
     std::function<std::vector<OngoingOperation>()> operations = nullptr;
     const WorkerPool* readers = nullptr;                // null: there are none
-    std::chrono::milliseconds operation_limit{10'000};  // for those that do not wait for storage
+    std::chrono::milliseconds operation_limit{10'000};  // for operations that do not wait for storage
   };
-  // `limit` 0: nothing is ever stuck.
+  // A thread hangs if its work takes longer than `limit`. 0: no limit.
   ProgressCheck(Parts parts, std::chrono::milliseconds limit) : parts_(std::move(parts)), limit_(limit) {}
 
-  // Empty while work gets done anywhere, or there is none; else what holds it up.
+  // Returns why the daemon is stuck; empty if it is not.
   std::string Stuck();
-  // Now, workers, readers, GPUs, then operations; of each pool the longest first. `gpus` is what Parts::gpus
-  // gives.
+  // Returns what hangs now: workers, readers, GPUs, then operations; in each pool the longest first. `gpus`
+  // is the result of Parts::gpus.
   std::vector<HungThread> Hung(const std::vector<GpuSnapshot>& gpus) const;
   void SetLimit(std::chrono::milliseconds limit) { limit_ = limit; }
-  // How often to look, to tell soon after the limit; max() when there is none.
+  // How often to call Stuck, so that it detects a hang soon after the limit; max() if there is no limit.
   std::chrono::milliseconds interval() const;
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class State { kWell, kPartly, kStuck };
+  enum class State { kHealthy, kPartlyHung, kStuck };
   void Enter(State state, const std::string& hung);
-  // Of a pool, the longest first.
+  // Adds the hanging threads of a pool, the longest first.
   void AddHung(const WorkerPool& pool, std::chrono::milliseconds limit, std::vector<HungThread>& hung) const;
-  // Without operations.
+  // Like Hung, without operations.
   std::vector<HungThread> HungAtBatches(const std::vector<GpuSnapshot>& gpus) const;
-  // From when on it hangs; max(): never.
+  // Returns the age from which the operation counts as hanging; max(): never.
   Clock::duration LimitOf(const OngoingOperation& operation) const;
-  void LookAtChores(Clock::time_point now);
+  void LogSlowOperations(Clock::time_point now);
 
   const Parts parts_;
   std::atomic<std::chrono::milliseconds> limit_;
-  State state_ = State::kWell;
-  std::vector<OngoingOperation> told_;         // of those that hang
-  uint64_t done_ = 0;                          // portions of work and copied bytes, by the last look
-  Clock::time_point moved_at_ = Clock::now();  // the last look that found more of them than the one before
+  State state_ = State::kHealthy;
+  std::vector<OngoingOperation> logged_operations_;  // the hanging ones, already logged
+  uint64_t done_ = 0;                                // chunks and copied bytes at the last call of Stuck
+  Clock::time_point progressed_at_ = Clock::now();   // the last call of Stuck at which done_ had changed
 };
 
 }  // namespace pinfeed

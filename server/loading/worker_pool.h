@@ -20,10 +20,11 @@
 
 namespace pinfeed {
 
-// Purpose: samples of one batch to load. Owned by the pool from Submit until Done() has returned.
+// Purpose: the samples of one batch, or of a piece of it, that a pool loads. Owned by the pool from Submit
+// until Done() has returned.
 class FillTask {
  public:
-  // `order`: of a feed's tasks, the one with the smallest goes first, and of equal ones the oldest.
+  // Among the tasks of a feed, the one with the smallest `order` comes first; among equal ones, the oldest.
   FillTask(std::shared_ptr<FeedShare> share, uint32_t samples, uint32_t chunk_samples, uint64_t order = 0)
       : share_(std::move(share)), samples_(samples), chunk_samples_(chunk_samples), order_(order) {}
   virtual ~FillTask() = default;
@@ -44,10 +45,10 @@ class FillTask {
   uint32_t unfinished_ = 0;  // guarded by the pool's mutex
 };
 
-// Purpose: runs tasks of the feed first that has got the least (this pool's time, and batches in hand at what
-// they cost), and within a feed the oldest batch first; all threads join on one task. The feeds of one user
-// have `max_per_user` threads at a time, so that storage of one user's that does not answer leaves some to
-// the others. A daemon has a pool of each kind. Owns: threads and their scratch buffers. Borrows: nothing.
+// Purpose: loads samples of all feeds. It serves the feed first that was served least (FeedShare::Got), and
+// within a feed the oldest batch. All threads work on one task together. The feeds of one user use at most
+// `max_per_user` threads at a time, so that hung storage of one user leaves threads to the others. A daemon
+// has one pool of each kind. Owns: threads and their scratch buffers. Borrows: nothing.
 // Threads: Start and Submit from any thread (Submit also from Run and Done), Stop from the owner. Invariant:
 // a task's Done runs exactly once, unless the pool is stopped before.
 class WorkerPool {
@@ -58,10 +59,10 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // Starts the threads that do not run yet; none once the pool is stopped. Throws std::system_error when the
-  // system gives no thread; those that run by then go on.
+  // Starts all threads that are not running yet; does nothing after Stop. Throws std::system_error if the
+  // system cannot create a thread; the threads started so far keep running.
   void Start() PF_EXCLUDES(mutex_);
-  // Lets running chunks finish, drops what is not claimed (destroying those tasks), joins. Idempotent.
+  // Waits for running chunks, destroys tasks with unclaimed samples, and joins the threads. Idempotent.
   void Stop() PF_EXCLUDES(mutex_);
 
   void Submit(std::shared_ptr<FillTask> task) PF_EXCLUDES(mutex_);
@@ -72,21 +73,22 @@ class WorkerPool {
   std::string ThreadName(uint32_t thread) const {
     return (kind_ == PoolKind::kWorkers ? "worker" : "reader") + std::to_string(thread);
   }
-  // Chunks finished since the start: what a watchdog watches.
+  // The number of chunks finished since the start. A watchdog checks whether it grows.
   uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
-  // For how long the thread that has been at its chunk the longest has been at it; 0 when all are idle.
+  // Returns the age of the oldest chunk in progress; 0 if all threads are idle.
   std::chrono::nanoseconds LongestChunk() const;
-  // What threads have been at for longer than `limit`, the longest first.
+  // A chunk in progress.
   struct LongChunk {
     std::chrono::nanoseconds age{0};
     uint32_t thread = 0;
     uint64_t feed = 0;
-    uint64_t sample = 0;  // of its dataset
+    uint64_t sample = 0;  // the current sample, as its index in the dataset
   };
+  // Returns the chunks in progress that are older than `limit`, the oldest first.
   std::vector<LongChunk> ChunksLongerThan(std::chrono::nanoseconds limit) const;
-  // Threads that run a chunk right now.
+  // The number of threads that are working on a chunk now.
   uint32_t busy() const { return busy_.load(std::memory_order_relaxed); }
-  // What samples took since the start, all threads together.
+  // How long samples took since the start, for all threads together.
   struct Durations {
     DurationCounts read;
     DurationCounts decode;
@@ -95,14 +97,15 @@ class WorkerPool {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // On a line of its own: each thread writes its own for every chunk.
+  // The current chunk of one thread. Each has its own cache line, because its thread writes it for every
+  // chunk.
   struct alignas(64) Began {
-    std::atomic<Clock::rep> at{0};  // the chunk it is at; 0: idle
+    std::atomic<Clock::rep> at{0};  // when the chunk was begun; 0: idle
     std::atomic<uint64_t> feed{0};  // of that chunk
   };
 
   void Loop(uint32_t index, SampleScratch& scratch);
-  // The task to work on next and the range claimed of it; null when there is none that may be.
+  // Claims samples [begin, end) of the next task. Returns null if no task may have another thread now.
   std::shared_ptr<FillTask> Claim(uint32_t* begin, uint32_t* end) PF_REQUIRES(mutex_);
   bool MayHaveThread(uid_t user) const PF_REQUIRES(mutex_);
   void Finish(const std::shared_ptr<FillTask>& task, uint32_t samples) PF_EXCLUDES(mutex_);
@@ -117,8 +120,8 @@ class WorkerPool {
   Mutex mutex_;
   CondVar work_;
   std::vector<std::shared_ptr<FillTask>> open_
-      PF_GUARDED_BY(mutex_);                                 // with unclaimed samples, first ones first
-  std::map<uid_t, uint32_t> working_ PF_GUARDED_BY(mutex_);  // threads at each user's, while it has some
+      PF_GUARDED_BY(mutex_);  // with unclaimed samples; each feed's in serving order
+  std::map<uid_t, uint32_t> working_ PF_GUARDED_BY(mutex_);  // threads per user, if any
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_ PF_GUARDED_BY(mutex_);
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tables of figures are written in: a row, and how a member of a snapshot becomes a value.
+// Building blocks of the tables in figures.cc: a row, and the conversion of snapshot members to figures.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace pinfeed {
 
-// One figure of an entity, and how it is read off a snapshot.
+// One figure of an entity, and the function that computes it from a snapshot.
 template <typename Entity>
 struct FigureRow {
   constexpr FigureRow(std::string_view name, FigureKind kind, Place place, FigureValue (*get)(const Entity&),
@@ -24,7 +24,7 @@ struct FigureRow {
   FigureValue (*value)(const Entity&);
 };
 
-// What a member of a snapshot is as a figure.
+// ValueOf converts a member of a snapshot to the value of a figure.
 template <std::integral Number>
 FigureValue ValueOf(Number value) {
   return static_cast<uint64_t>(value);
@@ -75,6 +75,7 @@ FigureValue ValueOf(const std::optional<Value>& value) {
   return value ? ValueOf(*value) : FigureValue();
 }
 
+// The functions below are for FigureRow: each returns one member as a value.
 template <auto kMember, typename Entity>
 FigureValue Of(const Entity& entity) {
   return ValueOf(entity.*kMember);
@@ -87,7 +88,7 @@ template <auto kMember>
 FigureValue OfTotals(const DaemonSnapshot& daemon) {
   return ValueOf(daemon.totals.*kMember);
 }
-// Of nanoseconds.
+// For members in nanoseconds.
 template <auto kMember, typename Entity>
 FigureValue SecondsOf(const Entity& entity) {
   return Seconds(entity.*kMember);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The figures of the daemon: one table an entity. From it come /metrics, /status.json, the message of
-// GetStatus and docs/metrics.md, so a figure has one name in all of them. In: a DaemonSnapshot. Out: its
-// figures.
+// The figures of the daemon, in one table per entity. /metrics, /status.json, the response of GetStatus and
+// docs/metrics.md are generated from these tables, so that a figure has the same name in all of them. In: a
+// DaemonSnapshot. Out: its figures.
 #pragma once
 
 #include <cstdint>
@@ -21,35 +21,37 @@ enum class FigureKind : uint8_t {
   kGauge,
   kCounter,
   kHistogram,
-  kFact,    // a text, an id: no quantity
-  kObject,  // the figures of one other entity
-  kList,    // the figures of other entities
+  kFact,    // a text or an id, not a quantity
+  kObject,  // one nested entity
+  kList,    // a list of nested entities
 };
 
-// Where a figure is shown. "Status" is both the message of GetStatus and /status.json.
+// Where a figure is shown. "Status" is both the response of GetStatus and /status.json.
 enum class Place : uint8_t {
   kAll,       // in status, and as a metric
-  kAttached,  // likewise, but the metric exists only while the session is attached
+  kAttached,  // in status, and as a metric that exists only while the session is attached
   kLabel,     // in status, and as a label of the metric *_info
-  kStatus,    // in status
-  kMessage,   // in the message, whose callers are known: paths, error texts, names of samples
-  kMetric,    // as a metric: distributions, and what status says in other words
+  kStatus,    // in status only
+  kMessage,   // in the response of GetStatus only, since it names paths, error texts or samples: callers of
+              // GetStatus are authenticated, readers of /status.json are not
+  kMetric,    // as a metric only: histograms, and metrics that repeat status in another form
 };
 
 struct Figure {
-  std::string_view
-      name;  // the field of the message, the key in JSON, and the metric without prefix and _total
+  // The field of the message, the key in JSON, and the metric's name without its prefix and _total.
+  std::string_view name;
   FigureKind kind;
   Place place;
-  std::string_view label;  // the metric has a series for each value of this label; empty: it has one
+  std::string_view label;  // the metric has one series per value of this label; empty: one series in all
   std::string_view help;
 };
 
 struct FigureEntity {
-  std::string_view prefix;  // of its metrics
-  std::string_view label;   // in its metrics, with its first figure as the value; empty: there is only one
-  std::string_view info;    // the metric whose labels describe it; empty: there is none
-  const FigureEntity* within = nullptr;  // whose label its metrics have as well
+  std::string_view prefix;  // of the names of its metrics
+  std::string_view
+      label;  // of its metrics; the value is its first figure. Empty: there is only one such entity
+  std::string_view info;                 // the metric *_info whose labels describe it; empty: there is none
+  const FigureEntity* within = nullptr;  // the enclosing entity, whose label its metrics have too
 };
 
 inline bool IsMetric(const Figure& figure) {
@@ -64,7 +66,7 @@ inline bool IsInJson(const Figure& figure) {
 
 struct FigureSet;
 
-// Counts by the value of a label. Status has their sum.
+// Counts by the value of the figure's label. Status shows their sum.
 struct FigureCounts {
   std::vector<std::pair<std::string_view, uint64_t>> parts;
   uint64_t Sum() const {
@@ -73,15 +75,15 @@ struct FigureCounts {
     return sum;
   }
 };
-// Times or shares by cause. Status has each of them.
+// Times or shares by cause. Status shows each of them.
 struct FigureParts {
   std::vector<std::pair<std::string_view, double>> parts;
 };
-// By the value of a label, which is empty if there is only one.
+// Histograms by the value of the figure's label; without a label, one with an empty value.
 struct FigureHistograms {
   std::vector<std::pair<std::string_view, DurationCounts>> parts;
 };
-// monostate: the figure does not exist at the moment.
+// monostate: the figure has no value at the moment, and is not shown.
 using FigureValue = std::variant<std::monostate, bool, uint64_t, double, std::string, std::vector<int32_t>,
                                  FigureCounts, FigureParts, FigureHistograms, std::vector<FigureSet>>;
 
@@ -100,7 +102,7 @@ FigureSet FiguresOf(const DaemonSnapshot& daemon);
 FigureSet FiguresOf(const UserSnapshot& user);
 
 struct FigureTable {
-  std::string_view message;  // of pinfeed.v1
+  std::string_view message;  // its name in pinfeed.v1
   const FigureEntity* entity;
   std::vector<const Figure*> figures;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs calls that may block on a pool of threads, fairly between users. In: calls with their user. Out: the
-// calls, run in turn.
+// A pool of threads for calls that may block, shared fairly between users. In: calls with their user. Out:
+// each call is run.
 #pragma once
 
 #include <sys/types.h>
@@ -20,7 +20,8 @@ namespace pinfeed {
 // Purpose: lets calls wait for a thread instead of refusing them, and keeps slow calls of one or a few users
 // from taking all threads. Owns: its threads and the waiting calls. Threads: Submit from any thread; never
 // blocks. Errors: see Submit. Invariants: 1. a user has at most `running_a_user` threads, and at most one of
-// the last quarter; 2. users take turns; 3. every accepted call is run, at the latest on destruction.
+// the last quarter of all threads; 2. users take turns; 3. every accepted call is run, at the latest on
+// destruction.
 class CallQueue {
  public:
   using Call = std::function<void()>;
@@ -41,7 +42,7 @@ class CallQueue {
   bool Submit(uid_t user, Call call) PF_EXCLUDES(mutex_);
   // Like Submit, but without the limit on waiting calls.
   bool SubmitAnyway(uid_t user, Call call) PF_EXCLUDES(mutex_);
-  // Accepts no more calls and runs those that wait. Returns false if a call has not ended by the deadline;
+  // Accepts no more calls and runs the waiting ones. Returns false if a call has not ended by the deadline;
   // the queue and what the call uses must then stay alive.
   bool Finish(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);
 
@@ -59,9 +60,9 @@ class CallQueue {
   const Bounds bounds_;
   Mutex mutex_;
   CondVar changed_;
-  std::map<uid_t, User> users_ PF_GUARDED_BY(mutex_);  // those with waiting or running calls
-  uint32_t running_ PF_GUARDED_BY(mutex_) = 0;         // of all users
-  uid_t last_ PF_GUARDED_BY(mutex_) = 0;               // who had the last turn
+  std::map<uid_t, User> users_ PF_GUARDED_BY(mutex_);  // users with waiting or running calls
+  uint32_t running_ PF_GUARDED_BY(mutex_) = 0;         // running calls of all users
+  uid_t last_ PF_GUARDED_BY(mutex_) = 0;               // the user that had the last turn
   bool stopping_ PF_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;  // used by the owner only
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens and closes datasets on threads of their own, since storage may hang. In: a spec with its user and
-// deadline; datasets to be closed. Out: one answer to each call, even if the storage does not answer.
+// Opens and closes datasets on dedicated threads, since storage may hang. In: a spec with its user and
+// deadline; datasets to be closed. Out: one answer to each call, even if the storage never responds.
 #pragma once
 
 #include <sys/types.h>
@@ -31,40 +31,40 @@ struct CallLimits {
   std::shared_ptr<const std::atomic<bool>> cancelled = nullptr;  // set when the client cancels; null: never
 };
 
-// Purpose: bounds what hung storage, such as a dead mount, can hold: one thread per place, and each call
-// until its deadline. A place is a dataset's name with its path, or a normalised path. Closing may hang like
-// opening, since FUSE and network file systems ask their server at each close(2).
-// Owns: the threads that open and close, which users share by the rules of CallQueue; a thread that watches
+// Purpose: limits the damage of hung storage, such as a dead mount: it blocks one thread per place, and each
+// call only until its deadline. A place is a dataset's name with its path, or a normalised path. A close may
+// hang like an open, since FUSE and network file systems ask their server at each close(2).
+// Owns: the threads that open and close, which users share by the rules of CallQueue; a thread that checks
 // deadlines; the datasets to be closed.
-// Threads: any. Open and Close do not block. Answers are called on its own threads, and once it stops also on
-// the caller's.
+// Threads: any. Open and Close do not block. Answers are called on these threads, and after Stop also on the
+// caller's.
 // Errors: those of `open`; kDeadlineExceeded, which names the dataset; kCancelled; kResourceExhausted if too
-// many calls of the user wait for a thread; kUnavailable once it stops.
-// Invariants: 1. at most one thread works at a place; 2. every call is answered once; 3. a call gets a
-// dataset that was looked up after the call arrived; 4. a user has at most one queued task per place.
+// many calls of the user wait for a thread; kUnavailable after Stop.
+// Invariants: 1. at most one thread opens or closes at a place; 2. every call is answered once; 3. the lookup
+// of a call's dataset begins after the call arrived; 4. a user has at most one queued task per place.
 class DatasetOpener {
  public:
   using Opened = Result<std::shared_ptr<const Dataset>>;
   using OpenFunction = std::function<Opened(uid_t user, const DatasetSpec&)>;
   using Answer = std::function<void(const Opened&)>;
 
-  // Returns the configured path of a named dataset; empty if there is none of that name.
+  // Returns the configured path of a named dataset; empty if no dataset has that name.
   using PathFunction = std::function<std::string(const std::string& name)>;
   // `open` may block on storage and is called from several threads concurrently. `path_of` must not block.
   DatasetOpener(OpenFunction open, PathFunction path_of);
-  // Waits for its threads, however long their storage takes.
+  // Waits for the threads, however long their storage takes.
   ~DatasetOpener();
   DatasetOpener(const DatasetOpener&) = delete;
   DatasetOpener& operator=(const DatasetOpener&) = delete;
 
   void Open(uid_t user, const DatasetSpec& spec, CallLimits limits, Answer answer) PF_EXCLUDES(mutex_);
-  // Destroys `dataset`, which nobody else uses, before the user opens at that place again. The user opened it
-  // by `spec`; for a named dataset, `spec` also has the path that the name stood for.
+  // Destroys `dataset` before the user's next open at that place. The caller holds the last reference. `spec`
+  // is the one that opened it; for a named dataset it also has the path that was configured then.
   void Close(uid_t user, const DatasetSpec& spec, std::shared_ptr<const Dataset> dataset) PF_EXCLUDES(mutex_);
   // The name of each thread that opens and closes.
   static constexpr const char* kThreadName = "dataset";
   struct Operation {
-    uid_t user = 0;    // the user whose thread it takes
+    uid_t user = 0;    // the user to whom the thread is charged
     std::string what;  // "opening dataset '/data/a.npy'"
     std::chrono::steady_clock::time_point since;
   };
@@ -93,19 +93,19 @@ class DatasetOpener {
   struct PlaceState {
     DatasetSpec place;
     std::optional<Operation> running;
-    Waiters served;                   // by the running open; all have the same spec
-    Waiters waiting;                  // for a later open
-    std::list<PendingClose> closing;  // by a later task
+    Waiters served;                   // calls that the running open answers; all have the same spec
+    Waiters waiting;                  // calls for a later open
+    std::list<PendingClose> closing;  // datasets for a later task to close
     std::set<uid_t> queued;           // users with a task in the queue
   };
   using PlaceStates = std::list<PlaceState>;
-  // What one run does at a place: it closes these datasets, or else opens that spec.
+  // What one run does at a place: it closes these datasets if there are any, otherwise it opens `spec`.
   struct Task {
     std::list<PendingClose> closing;
     DatasetSpec spec;
   };
 
-  // Returns only the name and the normalised path of the spec. Its other fields say how to read the data.
+  // Returns the name and the normalised path of the spec, without its other fields.
   DatasetSpec PlaceOf(const DatasetSpec& spec) const;
   PlaceStates::iterator Find(const DatasetSpec& place) PF_REQUIRES(mutex_);
   PlaceStates::iterator FindOrAdd(const DatasetSpec& place) PF_REQUIRES(mutex_);
@@ -122,7 +122,7 @@ class DatasetOpener {
   // Calls `open`. kResourceExhausted if memory runs out.
   Opened CallOpen(uid_t user, const DatasetSpec& spec) const PF_EXCLUDES(mutex_);
   void WatchLimits() PF_EXCLUDES(mutex_);
-  // Removes the calls that stop waiting from `from`, and adds their answers with an error to `out`.
+  // Moves the calls that are late or cancelled from `from` to `out`, each with its error.
   void TakeExpired(const PlaceState& state, Waiters& from, std::vector<std::pair<Answer, Status>>& out)
       PF_REQUIRES(mutex_);
   Status TimeoutStatus(const PlaceState& state, const Waiter& waiter, Clock::time_point now) const

@@ -23,11 +23,11 @@ constexpr CallQueue::Bounds kCalls{.threads = 32, .running_a_user = 16, .waiting
 constexpr std::chrono::milliseconds kAnswerEarly(500);
 constexpr std::chrono::hours kLongestDeadline(24 * 365);  // a longer deadline counts as none
 
-v1::ImageTail ToMessage(const DeferredPixelOps& ops) {
+v1::DeferredPixelOps ToMessage(const DeferredPixelOps& ops) {
   const auto layout = [](ImageLayout l) {
     return l == ImageLayout::kHwc ? v1::FeedSpec::HWC : v1::FeedSpec::CHW;
   };
-  v1::ImageTail out;
+  v1::DeferredPixelOps out;
   out.set_height(ops.height);
   out.set_width(ops.width);
   out.set_channels(ops.channels);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records what the stages of a batch did, and when, while a client traces. In: spans from feeds and workers.
-// Out: the same spans, for the one call that requested them.
+// Records the work of each stage of a batch as spans, while a client traces. In: spans from feeds and
+// workers. Out: the same spans, for the one call that requested them.
 #pragma once
 
 #include <sys/types.h>
@@ -53,7 +53,8 @@ uint32_t ThreadNumber();
 // the lock is a leaf, held for a copy. Errors: only one recording at a time.
 // Invariants:
 // 1. Without a recording, nothing is stored, and the check costs one relaxed load.
-// 2. A recording gets no spans of owners it does not want, or of an earlier recording.
+// 2. A recording gets no spans of an earlier recording, or of other owners than the one that it was started
+// for.
 class Tracer {
  public:
   static constexpr size_t kCapacity = size_t{1} << 16;  // 4 MiB

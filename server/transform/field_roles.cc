@@ -58,7 +58,7 @@ Result<TensorImage> AsImage(const Field& field) {
                      first ? ImageLayout::kChw : ImageLayout::kHwc};
 }
 
-// Purpose: goes through the fields of one dataset. Borrows all it is made with.
+// Purpose: assigns the roles of one dataset's fields. Borrows all constructor arguments.
 class RoleFinder {
  public:
   RoleFinder(const std::vector<Field>& fields, const FeedSpec& spec, const TransformChain& transforms,
@@ -79,7 +79,7 @@ class RoleFinder {
     }
     const std::optional<std::string> moves = transforms_.FirstThatMovesPixels();
     if (!moves || !roles.image) return roles;
-    where_ = *moves;
+    moving_transform_ = *moves;
     for (size_t i = 0; i < fields_.size(); ++i) {
       if (i == roles.image || fields_[i].kind != FieldKind::kTensor) continue;
       if (roles.tensor) {
@@ -123,7 +123,7 @@ class RoleFinder {
     return Names(spec_.masks, field) || Names(spec_.fields_unchanged, field);
   }
 
-  // The encoded field; else, if there are transforms, a tensor that can be seen as an image.
+  // Returns the encoded field. Without one, and with transforms, returns a tensor that looks like an image.
   std::optional<size_t> FindImage() {
     std::vector<size_t> found;
     for (size_t i = 0; i < fields_.size(); ++i) {
@@ -154,7 +154,7 @@ class RoleFinder {
     return std::nullopt;
   }
 
-  // A field beside the image, whose pixels move.
+  // Checks a field other than the image, when a transform moves pixels. Adds it to `masks` if it is one.
   void CheckField(size_t index, size_t image, ImageSize size, std::vector<MaskField>& masks) {
     const Field& field = fields_[index];
     const bool mask = Names(spec_.masks, field);
@@ -174,8 +174,8 @@ class RoleFinder {
     } else if (mask) {
       masks.push_back(LayoutOf(index, axes.front()));
     } else if (!axes.empty()) {
-      faults_.push_back(where_ + ": " + WithShape(field) + " has the height and width of the image " +
-                        Quoted(fields_[image]) +
+      faults_.push_back(moving_transform_ + ": " + WithShape(field) +
+                        " has the height and width of the image " + Quoted(fields_[image]) +
                         ", but would not follow it: name it in masks (it gets the same geometry, by nearest "
                         "resampling), or in fields_unchanged to keep it as it is");
     }
@@ -194,7 +194,7 @@ class RoleFinder {
   const FeedSpec& spec_;
   const TransformChain& transforms_;
   std::vector<std::string>& faults_;
-  std::string where_;  // the first transform that moves pixels
+  std::string moving_transform_;  // the first transform that moves pixels, for faults
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a feed does with each field of its dataset. In: the fields and the spec. Out: the image that the
-// transforms change, and the masks that follow its geometry.
+// Decides what a feed does with each field of its dataset. In: the fields and the spec. Out: the image that
+// the transforms change, and the masks that get the same geometry.
 #pragma once
 
 #include <cstddef>
@@ -15,31 +15,31 @@
 
 namespace pinfeed {
 
-// How the pixels of a tensor field lie.
+// The layout of a tensor field that is used as an image.
 struct TensorImage {
   ImageSize size;
   size_t channels = 0;
   ImageLayout layout = ImageLayout::kHwc;
 };
 
-// A field of shape [..., height, width, ...]: `planes` times height rows of width pixels of `pixel_bytes`.
+// A field of shape [..., height, width, ...] that follows the image's geometry.
 struct MaskField {
-  size_t field = 0;
-  size_t height_axis = 0;  // the width's is the next one
-  size_t planes = 0;
-  size_t pixel_bytes = 0;
+  size_t field = 0;        // its index in the dataset's fields
+  size_t height_axis = 0;  // the axis of the height; the next axis is the width
+  size_t planes = 0;       // product of the dimensions before the height
+  size_t pixel_bytes = 0;  // bytes of all dimensions after the width
 };
 
 struct FieldRoles {
-  std::optional<size_t> image;        // the field that decoding and transforms work on
-  std::optional<TensorImage> tensor;  // of an image that is a tensor field
+  std::optional<size_t> image;        // the field that is decoded and transformed
+  std::optional<TensorImage> tensor;  // the image's layout, if the image is a tensor field
   std::vector<MaskField> masks;       // empty when no transform moves pixels
 };
 
-// Assigns the roles. Appends one line a fault to `faults`; the roles count only if there was none. A field
-// that has the image's height and width while a transform moves pixels must be named in spec.masks or
-// spec.fields_unchanged: else image and mask would not match any more, and nobody would see it.
-// `transforms` are the spec's. Precondition: CheckFeedSpec found no fault.
+// Assigns the roles. Appends one line per fault to `faults`; the result is valid only if there was none. If a
+// transform moves pixels, each field with the image's height and width must be named in spec.masks or
+// spec.fields_unchanged. Otherwise image and mask would silently stop matching.
+// `transforms` is made of spec.transforms. Precondition: CheckFeedSpec found no fault.
 FieldRoles AssignFieldRoles(const std::vector<Field>& fields, const FeedSpec& spec,
                             const TransformChain& transforms, std::vector<std::string>& faults);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last step on the host. In: RGB bytes. Out: the sample's tensor, mirrored, cast, normalised and laid out
-// in one pass, written directly to its slot.
+// The last transforms on the host. In: RGB bytes. Out: the sample's tensor: flipped, cast, normalised and
+// laid out in one pass, and written directly to its slot.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class Pointwise {
   Pointwise(const TransformChain& transforms, size_t channels, ImageLayout layout);
 
   DType dtype() const { return dtype_; }
-  // 256 entries per channel: the bits of the element that each value becomes, in the low bytes.
+  // For each channel and each of the 256 pixel values, the bits of the resulting element, in the low bytes.
   const std::vector<uint32_t>& table() const { return table_; }
   // Writes the first `channels` channels of the image. Precondition: `out` has exactly the tensor's size.
   void Run(const ImageView& image, bool flip, std::span<std::byte> out) const;
@@ -34,7 +34,7 @@ class Pointwise {
   const size_t channels_;
   const ImageLayout layout_;
   DType dtype_ = DType::kUint8;
-  bool copies_ = false;          // without a flip, the tensor's bytes are the image's
+  bool copies_ = false;  // the tensor has the same bytes as the image, so Run copies them unless it flips
   std::vector<uint32_t> table_;  // see table()
 };
 

@@ -16,7 +16,7 @@
 #include "server/image/image.h"
 #include "server/order/random.h"
 #include "server/transform/geometry_plan.h"
-#include "server/transform/parameters.h"
+#include "server/transform/transform_parameter_reader.h"
 
 namespace pinfeed {
 
@@ -79,7 +79,7 @@ float RoundTo(DType dtype, float value);
 
 // Creates a transform from its parameters. Reports bad ones to `parameters`; the result must then not be
 // used.
-using ParseTransform = std::unique_ptr<const Transform> (*)(Parameters& parameters);
+using ParseTransform = std::unique_ptr<const Transform> (*)(TransformParameterReader& parameters);
 
 // Returns the parser of the transform `name`, or null if there is no such transform.
 ParseTransform FindTransform(std::string_view name);

@@ -18,7 +18,7 @@ TransformChain TransformChain::Parse(std::vector<TransformSpec>& specs, Faults& 
       continue;
     }
     Link link{place + " " + specs[i].name, nullptr};
-    Parameters parameters(specs[i].parameters, link.place, faults);
+    TransformParameterReader parameters(specs[i].parameters, link.place, faults);
     link.transform = parse(parameters);
     if (recoloured && link.transform->NeedsBytes()) {
       parameters.Fault("",

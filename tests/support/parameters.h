@@ -6,14 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "common/spec/parameters.h"
+#include "common/spec/parameter_map.h"
 
 namespace pinfeed {
 
-inline Parameter Number(double value) {
+inline ParameterValues Number(double value) {
   return std::vector<double>{value};
 }
-inline Parameter Word(std::string value) {
+inline ParameterValues Word(std::string value) {
   return std::vector<std::string>{std::move(value)};
 }
 

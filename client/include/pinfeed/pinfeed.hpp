@@ -91,8 +91,8 @@ class TensorView {
 
   const char* name() const { return tensor_.name; }
   pf_dtype dtype() const { return tensor_.dtype; }
-  // Dimension 0 is the number of samples; for an output, batch_size; for a packed tensor, the rows that there
-  // is memory for.
+  // Dimension 0 is the number of samples. For an output it is batch_size, and for a packed tensor the number
+  // of rows that fit into its memory.
   std::vector<int64_t> shape() const { return {tensor_.shape, tensor_.shape + tensor_.dims}; }
   std::vector<int64_t> strides() const { return {tensor_.strides, tensor_.strides + tensor_.dims}; }
   // Aligned to 512 bytes. On a GPU, a device address. Null for an output.
@@ -114,7 +114,7 @@ class TensorView {
   uint64_t bytes() const { return tensor_.bytes; }
   int device() const { return tensor_.device; }  // the caller's CUDA ordinal; -1: host
   bool writable() const { return tensor_.writable != 0; }
-  // Whether the samples have different numbers of rows, which lie in any order; see pf_tensor::extents.
+  // Whether the number of rows differs between samples. The rows are in any order; see pf_tensor::extents.
   bool packed() const { return tensor_.extents != 0; }
   const pf_tensor& raw() const { return tensor_; }
 
@@ -156,7 +156,8 @@ class Batch {
     throw Error(PF_INVALID_ARGUMENT, "the batch has no tensor '" + name + "'");
   }
 
-  // The first row of each sample in packed output `index` (of Feed::Outputs()), and the number of all rows.
+  // Returns the first row of each sample in packed output `index` (of Feed::Outputs()), then the total number
+  // of rows.
   // See pf_get_row_offsets.
   std::vector<int64_t> RowOffsets(uint32_t index) const {
     std::vector<int64_t> offsets(size_t{samples()} + 1);
@@ -174,8 +175,8 @@ class Batch {
     (void)batch_.release();
   }
   // Writes every output into the caller's memory and returns the slot, in the order of `stream`; on the host,
-  // at once. `outputs` has one pointer per entry of Feed::Outputs(), each to that many bytes. On Error the
-  // caller still owns the batch, and the outputs are unspecified.
+  // at once. `outputs` has one pointer per entry of Feed::Outputs(), to memory of that entry's size. On Error
+  // the caller still owns the batch, and the outputs are unspecified.
   void Write(void* stream, const std::vector<void*>& outputs) {
     detail::Check(
         pf_batch_write(batch_.get(), outputs.data(), static_cast<uint32_t>(outputs.size()), stream));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arena of the GPU backend: pinned memory that workers fill, and device slots that clients map.
+// The arena of the GPU backends. In: samples that workers write to pinned memory. Out: the same bytes in
+// device slots that clients map.
 #pragma once
 
 #include <array>
@@ -18,7 +19,8 @@
 
 namespace pinfeed {
 
-// Bytes after the slots that hold the arena's id. The client reads the id back through its mapping.
+// The size of the arena's id, which follows the slots. The client reads the id through its mapping, to check
+// that it has mapped the right memory.
 inline constexpr uint64_t kArenaIdBytes = kSlotAlignment;
 
 // Whether an arena has its own pinned memory for workers. Without it, the bytes come from another arena's
@@ -42,7 +44,7 @@ class CudaArena final : public Arena {
     CacheShare& cache;
     uid_t user;  // charged for the memory
   };
-  // kResourceExhausted with the numbers when device or pinned memory does not fit.
+  // kResourceExhausted, with the numbers, if there is too little device or pinned memory.
   static Result<std::unique_ptr<CudaArena>> Create(const std::shared_ptr<const CudaDevice>& device,
                                                    Backend backend, const BatchLayout& layout,
                                                    uint32_t slot_count, Staging staging, const Parts& parts);

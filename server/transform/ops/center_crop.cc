@@ -35,7 +35,7 @@ class CenterCrop final : public Transform {
 
 }  // namespace
 
-std::unique_ptr<const Transform> ParseCenterCrop(Parameters& parameters) {
+std::unique_ptr<const Transform> ParseCenterCrop(TransformParameterReader& parameters) {
   return std::make_unique<CenterCrop>(parameters.Size());
 }
 

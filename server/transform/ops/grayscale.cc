@@ -22,7 +22,7 @@ class Grayscale final : public Transform {
 
 }  // namespace
 
-std::unique_ptr<const Transform> ParseGrayscale(Parameters& parameters) {
+std::unique_ptr<const Transform> ParseGrayscale(TransformParameterReader& parameters) {
   const double channels = parameters.Number("num_output_channels", 1);
   if (channels != 1 && channels != 3)
     parameters.Fault("num_output_channels", NumberText(channels) + " is neither 1 nor 3");

@@ -8,7 +8,7 @@
 
 namespace pinfeed {
 
-InterpolationChoice::InterpolationChoice(Parameters& parameters) {
+InterpolationChoice::InterpolationChoice(TransformParameterReader& parameters) {
   static constexpr std::string_view kNames[] = {"nearest", "bilinear", "bicubic", "lanczos"};
   for (const std::string& word : parameters.Words("interpolation", {"bilinear"})) {
     const auto* const found = std::find(std::begin(kNames), std::end(kNames), word);

@@ -6,14 +6,14 @@
 
 #include "server/image/resize.h"
 #include "server/order/random.h"
-#include "server/transform/parameters.h"
+#include "server/transform/transform_parameter_reader.h"
 
 namespace pinfeed {
 
 // Purpose: one filter, or several, of which each sample gets a random one. A value.
 class InterpolationChoice {
  public:
-  explicit InterpolationChoice(Parameters& parameters);
+  explicit InterpolationChoice(TransformParameterReader& parameters);
 
   // Draws only if there is a choice.
   Interpolation Of(SampleRandom& random) const {

@@ -46,7 +46,7 @@ class Normalize final : public Transform {
   const std::vector<double> std_;
 };
 
-std::vector<double> OneAChannel(Parameters& parameters, const std::string& name) {
+std::vector<double> OneAChannel(TransformParameterReader& parameters, const std::string& name) {
   std::vector<double> values = parameters.Numbers(name);
   if (values.empty() || values.size() > kMaxChannels) {
     parameters.Fault(name, "has " + std::to_string(values.size()) + " values; give one, or one a channel");
@@ -58,7 +58,7 @@ std::vector<double> OneAChannel(Parameters& parameters, const std::string& name)
 
 }  // namespace
 
-std::unique_ptr<const Transform> ParseNormalize(Parameters& parameters) {
+std::unique_ptr<const Transform> ParseNormalize(TransformParameterReader& parameters) {
   std::vector<double> mean = OneAChannel(parameters, "mean");
   std::vector<double> std = OneAChannel(parameters, "std");
   // In float32, where it divides.

@@ -34,7 +34,7 @@ class Pad final : public Transform {
 
 }  // namespace
 
-std::unique_ptr<const Transform> ParsePad(Parameters& parameters) {
+std::unique_ptr<const Transform> ParsePad(TransformParameterReader& parameters) {
   return std::make_unique<Pad>(ReadPadding(parameters));
 }
 

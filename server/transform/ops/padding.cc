@@ -17,7 +17,7 @@ bool IsWholeWithin(double value, double most) {
 }
 
 // One value for all sides, two for left and right, top and bottom, or left, top, right, bottom.
-void ReadSides(Parameters& parameters, Padding& padding) {
+void ReadSides(TransformParameterReader& parameters, Padding& padding) {
   std::vector<double> sides = parameters.Numbers("padding", {0});
   if (sides.size() != 1 && sides.size() != 2 && sides.size() != 4) {
     return parameters.Fault("padding", "has " + std::to_string(sides.size()) +
@@ -37,7 +37,7 @@ void ReadSides(Parameters& parameters, Padding& padding) {
   padding.bottom = side(3);
 }
 
-void ReadFill(Parameters& parameters, Padding& padding) {
+void ReadFill(TransformParameterReader& parameters, Padding& padding) {
   const std::vector<double> fill = parameters.Numbers("fill", {0});
   if (fill.size() != 1 && fill.size() != 3) {
     return parameters.Fault("fill",
@@ -54,7 +54,7 @@ void ReadFill(Parameters& parameters, Padding& padding) {
 
 }  // namespace
 
-Padding ReadPadding(Parameters& parameters) {
+Padding ReadPadding(TransformParameterReader& parameters) {
   static constexpr std::string_view kModes[] = {"constant", "edge", "reflect", "symmetric"};
   Padding padding;
   ReadSides(parameters, padding);

@@ -26,7 +26,7 @@ struct Padding {
   bool FillsWithColour() const { return border.fill != std::array<uint8_t, 3>{}; }
 };
 
-Padding ReadPadding(Parameters& parameters);
+Padding ReadPadding(TransformParameterReader& parameters);
 
 // Reports that images of one channel cannot be filled with three values.
 void CheckFill(const Padding& padding, const ImageForm& form, const Transform::Report& report);

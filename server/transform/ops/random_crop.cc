@@ -66,7 +66,7 @@ class RandomCrop final : public Transform {
 
 }  // namespace
 
-std::unique_ptr<const Transform> ParseRandomCrop(Parameters& parameters) {
+std::unique_ptr<const Transform> ParseRandomCrop(TransformParameterReader& parameters) {
   const ImageSize size = parameters.Size();
   const Padding padding = ReadPadding(parameters);
   return std::make_unique<RandomCrop>(size, padding, parameters.Flag("pad_if_needed"));

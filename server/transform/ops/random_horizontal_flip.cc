@@ -23,7 +23,7 @@ class RandomHorizontalFlip final : public Transform {
 
 }  // namespace
 
-std::unique_ptr<const Transform> ParseRandomHorizontalFlip(Parameters& parameters) {
+std::unique_ptr<const Transform> ParseRandomHorizontalFlip(TransformParameterReader& parameters) {
   return std::make_unique<RandomHorizontalFlip>(parameters.Probability("p"));
 }
 

@@ -71,7 +71,7 @@ class RandomResizedCrop final : public Transform {
   const InterpolationChoice interpolation_;
 };
 
-Range ReadRange(Parameters& parameters, const std::string& name, Range unset) {
+Range ReadRange(TransformParameterReader& parameters, const std::string& name, Range unset) {
   const std::vector<double> values = parameters.Numbers(name, {unset.least, unset.most});
   if (values.size() != 2) {
     parameters.Fault(name,
@@ -87,7 +87,7 @@ Range ReadRange(Parameters& parameters, const std::string& name, Range unset) {
 
 }  // namespace
 
-std::unique_ptr<const Transform> ParseRandomResizedCrop(Parameters& parameters) {
+std::unique_ptr<const Transform> ParseRandomResizedCrop(TransformParameterReader& parameters) {
   const ImageSize size = parameters.Size();
   const Range scale = ReadRange(parameters, "scale", {0.08, 1.0});
   if (scale.most > 1) parameters.Fault("scale", NumberText(scale.most) + " is above 1, the whole area");

@@ -23,7 +23,7 @@ class RandomVerticalFlip final : public Transform {
 
 }  // namespace
 
-std::unique_ptr<const Transform> ParseRandomVerticalFlip(Parameters& parameters) {
+std::unique_ptr<const Transform> ParseRandomVerticalFlip(TransformParameterReader& parameters) {
   return std::make_unique<RandomVerticalFlip>(parameters.Probability("p"));
 }
 

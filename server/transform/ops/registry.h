@@ -10,15 +10,15 @@
 
 namespace pinfeed {
 
-std::unique_ptr<const Transform> ParseCenterCrop(Parameters& parameters);
-std::unique_ptr<const Transform> ParseGrayscale(Parameters& parameters);
-std::unique_ptr<const Transform> ParseNormalize(Parameters& parameters);
-std::unique_ptr<const Transform> ParsePad(Parameters& parameters);
-std::unique_ptr<const Transform> ParseRandomCrop(Parameters& parameters);
-std::unique_ptr<const Transform> ParseRandomHorizontalFlip(Parameters& parameters);
-std::unique_ptr<const Transform> ParseRandomResizedCrop(Parameters& parameters);
-std::unique_ptr<const Transform> ParseRandomVerticalFlip(Parameters& parameters);
-std::unique_ptr<const Transform> ParseResize(Parameters& parameters);
-std::unique_ptr<const Transform> ParseToDtype(Parameters& parameters);
+std::unique_ptr<const Transform> ParseCenterCrop(TransformParameterReader& parameters);
+std::unique_ptr<const Transform> ParseGrayscale(TransformParameterReader& parameters);
+std::unique_ptr<const Transform> ParseNormalize(TransformParameterReader& parameters);
+std::unique_ptr<const Transform> ParsePad(TransformParameterReader& parameters);
+std::unique_ptr<const Transform> ParseRandomCrop(TransformParameterReader& parameters);
+std::unique_ptr<const Transform> ParseRandomHorizontalFlip(TransformParameterReader& parameters);
+std::unique_ptr<const Transform> ParseRandomResizedCrop(TransformParameterReader& parameters);
+std::unique_ptr<const Transform> ParseRandomVerticalFlip(TransformParameterReader& parameters);
+std::unique_ptr<const Transform> ParseResize(TransformParameterReader& parameters);
+std::unique_ptr<const Transform> ParseToDtype(TransformParameterReader& parameters);
 
 }  // namespace pinfeed

@@ -67,7 +67,7 @@ class Resize final : public Transform {
 
 }  // namespace
 
-std::unique_ptr<const Transform> ParseResize(Parameters& parameters) {
+std::unique_ptr<const Transform> ParseResize(TransformParameterReader& parameters) {
   const std::vector<double> sides = parameters.Numbers("size");
   const double max_size = parameters.Number("max_size", 0);
   ResizeTo to;

@@ -31,7 +31,7 @@ class ToDtype final : public Transform {
 
 }  // namespace
 
-std::unique_ptr<const Transform> ParseToDtype(Parameters& parameters) {
+std::unique_ptr<const Transform> ParseToDtype(TransformParameterReader& parameters) {
   const bool scale = parameters.Flag("scale");
   const Result<DType> dtype = DTypeFromName(parameters.Word("dtype", ""));
   for (const DType possible : {DType::kUint8, DType::kFloat32, DType::kFloat16, DType::kBfloat16}) {

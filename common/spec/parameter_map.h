@@ -10,7 +10,7 @@
 namespace pinfeed {
 
 // Numbers (flags are 0 or 1), or words.
-using Parameter = std::variant<std::vector<double>, std::vector<std::string>>;
-using ParameterMap = std::map<std::string, Parameter>;
+using ParameterValues = std::variant<std::vector<double>, std::vector<std::string>>;
+using ParameterMap = std::map<std::string, ParameterValues>;
 
 }  // namespace pinfeed

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/transform/parameters.h"
+#include "server/transform/transform_parameter_reader.h"
 
 #include <cmath>
 
 namespace pinfeed {
 
-double Parameters::Probability(const std::string& name) {
+double TransformParameterReader::Probability(const std::string& name) {
   const double p = Number(name, 0.5);
   if (p >= 0 && p <= 1) return p;
   Fault(name, NumberText(p) + " is not within 0 to 1");
   return 0;
 }
 
-bool Parameters::CheckSide(const std::string& name, double side) {
+bool TransformParameterReader::CheckSide(const std::string& name, double side) {
   if (side >= 1 && side <= kMaxImageSide && side == std::floor(side)) return true;
   Fault(name, NumberText(side) + " is not within 1 to " + std::to_string(kMaxImageSide));
   return false;
 }
 
-ImageSize Parameters::Size() {
+ImageSize TransformParameterReader::Size() {
   std::vector<double> sides = Numbers("size");
   if (sides.size() == 1) {
     sides.push_back(sides.front());
@@ -29,7 +29,7 @@ ImageSize Parameters::Size() {
   return {1, 1};
 }
 
-ImageSize Parameters::Size(double height, double width) {
+ImageSize TransformParameterReader::Size(double height, double width) {
   bool sides = CheckSide("size", height);
   if (width != height) sides = CheckSide("size", width) && sides;
   if (!sides) return {1, 1};

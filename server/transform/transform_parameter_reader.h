@@ -10,7 +10,7 @@
 namespace pinfeed {
 
 // Purpose: reads the parameters of one transform.
-class Parameters : public ParameterReader {
+class TransformParameterReader : public ParameterReader {
  public:
   using ParameterReader::ParameterReader;
 
