@@ -161,9 +161,9 @@ pf_tensor DescribeTensor(const Batch& batch, const TensorPlace& place) {
   const uint32_t batch_size = batch.session().offer().layout.batch_size;
   const uint32_t samples = batch.descriptor().samples;
   pf_tensor tensor = DescribeDense(place.spec, samples, batch_size);
-  tensor.data = batch.session().slot(batch.descriptor().slot) + place.offset;
+  tensor.data = batch.session().slots().address(batch.descriptor().slot) + place.offset;
   tensor.bytes = place.sample_bytes * (place.spec.packed() ? batch_size : samples);
-  tensor.device = batch.session().device();
+  tensor.device = batch.session().slots().device();
   tensor.writable = batch.session().offer().read_only ? 0 : 1;
   return tensor;
 }
@@ -176,8 +176,8 @@ pf_batch_info DescribeBatch(const Batch& batch) {
   info.samples = descriptor.samples;
   info.skipped = descriptor.skipped;
   info.last_of_epoch = (descriptor.flags & kFlagLastOfEpoch) != 0 ? 1 : 0;
-  info.held = batch.session().held();
-  info.data = batch.session().slot(descriptor.slot);
+  info.held = batch.session().pages().held();
+  info.data = batch.session().slots().address(descriptor.slot);
   return info;
 }
 
@@ -292,8 +292,8 @@ pf_result pf_get_row_offsets(const pf_batch* batch, uint32_t index, int64_t* off
     if (offsets == nullptr) return InvalidArgument("offsets is NULL");
     if (index >= outputs.size() || !outputs[index].spec.extents)
       return InvalidArgument("output " + std::to_string(index) + " is no packed output of this feed");
-    return checked->session().RowOffsets(checked->descriptor(), outputs[index],
-                                         {offsets, size_t{checked->descriptor().samples} + 1});
+    return checked->session().slots().RowOffsets(checked->descriptor(), outputs[index],
+                                                 {offsets, size_t{checked->descriptor().samples} + 1});
   });
 }
 
@@ -338,7 +338,7 @@ pf_result pf_batch_write(pf_batch* batch, void* const* outputs, uint32_t output_
 pf_result pf_batch_release_on(pf_batch* batch, void* stream) {
   return Guarded([&]() -> Status {
     ASSIGN_OR_RETURN(const Batch* const checked, CheckBatch(batch));
-    if (checked->session().device() >= 0) return Unwrap(batch)->ReleaseOn(stream);
+    if (checked->session().slots().device() >= 0) return Unwrap(batch)->ReleaseOn(stream);
     Unwrap(batch)->Release();
     return OkStatus();
   });

@@ -20,7 +20,7 @@ using std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kSlice{50};
 constexpr std::chrono::seconds kWarnAfter{1};
 constexpr std::chrono::seconds kWarnPause{30};
-constexpr std::chrono::seconds kFarewell{2};
+constexpr std::chrono::seconds kReplacePatience{2};
 // A connection that closes without an answer means that the daemon ended or refuses this user. A daemon that
 // ends causes at most two: an accepted connection and a queued one. So the third is a refusal.
 constexpr int kMaxEndings = 3;
@@ -89,22 +89,12 @@ Status Feed::ConnectFirst() {
 
 Feed::~Feed() {
   if (in_creator_process()) {
-    EndSession(session_);
+    if (session_ != nullptr) session_->End();
     session_.reset();
   } else {
     (void)new (std::nothrow)
         std::shared_ptr<const void>(std::move(options_.gpu));  // the context belongs to the parent process
   }
-}
-
-// While batches are held, the session ends with the last of them. Until then it leaves its group.
-void Feed::EndSession(const std::shared_ptr<Session>& session) {
-  if (session == nullptr) return;
-  const SteadyTime deadline = steady_clock::now() + kFarewell;
-  if (session->held() == 0)
-    session->CloseAndWait(deadline);
-  else if (session->offer().replaceable)
-    session->Leave(deadline);
 }
 
 // Tries each backend with a real arena. A backend that does not work on this machine is reported to the
@@ -187,7 +177,7 @@ Result<Batch*> Feed::Next(std::optional<nanoseconds> timeout) {
 
 Result<Batch*> Feed::TakeReady() {
   BatchDescriptor descriptor;
-  ASSIGN_OR_RETURN(const bool taken, session_->Take(&descriptor));
+  ASSIGN_OR_RETURN(const bool taken, session_->pages().Take(&descriptor));
   if (!taken) return nullptr;
   Advance(descriptor);
   // Returned like any other batch; if it were skipped, this rank would have fewer batches than the others.
@@ -219,15 +209,16 @@ void Feed::Advance(const BatchDescriptor& batch) {
 Status Feed::WaitForChange(const Deadline& deadline) {
   const SteadyTime began = steady_clock::now();
   const uint64_t published_before = Nanoseconds(began);
-  session_->BeginWait(published_before);
+  session_->pages().BeginWait(published_before);
   Status result;
   for (bool first = true;; first = false) {
-    const uint32_t seen = session_->WakeWord();
+    const uint32_t seen = session_->pages().WakeWord();
     const FeedState state =
-        session_->state();  // before looking for a batch, so that batches published earlier are visible
-    if (session_->HasNext()) break;
+        session_->pages()
+            .state();  // before looking for a batch, so that batches published earlier are visible
+    if (session_->pages().HasNext()) break;
     if (state == FeedState::kFailed || state == FeedState::kEvicted) {
-      result = final_error_ = session_->Failure();
+      result = final_error_ = session_->pages().Failure();
       break;
     }
     if (state == FeedState::kEnded) {
@@ -236,7 +227,7 @@ Status Feed::WaitForChange(const Deadline& deadline) {
     }
     if (state == FeedState::kDraining) {
       // The daemon must not wait for held batches: a trainer may hold the last one until the next arrives.
-      if (session_->held() > 0) session_->HangUp();
+      if (session_->pages().held() > 0) session_->HangUp();
       LoseSession("the daemon is stopping");
       return OkStatus();
     }
@@ -246,7 +237,7 @@ Status Feed::WaitForChange(const Deadline& deadline) {
       break;
     }
     if (!first && session_->HungUp()) {
-      if (session_->HasNext()) break;  // published between the check and the end
+      if (session_->pages().HasNext()) break;  // published between the check and the end
       LoseSession("the daemon is gone");
       return OkStatus();
     }
@@ -255,15 +246,15 @@ Status Feed::WaitForChange(const Deadline& deadline) {
                       "no batch was ready in time; `pinfeed status` says what the feed waits for");
       break;
     }
-    session_->Sleep(seen, deadline.AtMost(kSlice));
+    session_->pages().Sleep(seen, deadline.AtMost(kSlice));
     WarnIfAllHeld(steady_clock::now() - began);
   }
-  session_->EndWait(Nanoseconds(steady_clock::now()) - published_before);
+  session_->pages().EndWait(Nanoseconds(steady_clock::now()) - published_before);
   return result;
 }
 
 void Feed::WarnIfAllHeld(nanoseconds waited) {
-  if (waited < kWarnAfter || session_->held() < offer_.slot_count) return;
+  if (waited < kWarnAfter || session_->pages().held() < offer_.slot_count) return;
   const SteadyTime now = steady_clock::now();
   if (now < next_warning_) return;
   next_warning_ = now + kWarnPause;
@@ -276,7 +267,7 @@ void Feed::WarnIfAllHeld(nanoseconds waited) {
 }
 
 void Feed::CountCopied() {
-  if (session_ != nullptr) session_->CountCopied();
+  if (session_ != nullptr) session_->pages().CountCopied();
 }
 
 void Feed::LoseSession(const std::string& reason) {
@@ -333,12 +324,12 @@ Status Feed::WaitForRetry(const Deadline& deadline) {
 
 bool Feed::IsReplaceable() const {
   if (session_ == nullptr || !final_error_.ok() || !offer_.replaceable) return false;
-  const FeedState state = session_->state();
+  const FeedState state = session_->pages().state();
   return state == FeedState::kRunning || state == FeedState::kEnded;
 }
 
 Result<bool> Feed::Replace(const Cursor& cursor) {
-  const SteadyTime deadline = steady_clock::now() + kFarewell;
+  const SteadyTime deadline = steady_clock::now() + kReplacePatience;
   for (Backoff backoff;;) {
     Result<bool> replaced = Connect(cursor, offer_.session_id);
     // Other members of the group may be replacing their sessions too, and briefly have one more each.
@@ -353,19 +344,19 @@ Status Feed::Seek(const Cursor& cursor) {
   // At this position already, the prefetched batches are the right ones.
   if (session_ != nullptr && final_error_.ok() && cursor == cursor_) return OkStatus();
   // Returns an eviction before opening another session; otherwise the caller would never see it.
-  if (session_ != nullptr && final_error_.ok() && session_->state() == FeedState::kEvicted)
-    return final_error_ = session_->Failure();
+  if (session_ != nullptr && final_error_.ok() && session_->pages().state() == FeedState::kEvicted)
+    return final_error_ = session_->pages().Failure();
   if (IsReplaceable()) {
     // If the daemon refuses, or something else fails, the old session is unchanged.
     const std::shared_ptr<Session> old = session_;
     const Result<bool> replaced = Replace(cursor);
     if (!replaced.ok()) return replaced.status();
     if (*replaced) {
-      EndSession(old);
+      old->End();
       return OkStatus();
     }
   }
-  EndSession(session_);
+  if (session_ != nullptr) session_->End();
   session_.reset();  // first, so that its memory is free for the new session
   Status connected = Connect(cursor).status();
   if (connected.ok()) return OkStatus();

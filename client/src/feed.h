@@ -38,9 +38,7 @@ struct FeedOptions {
 class Feed {
  public:
   static Result<std::unique_ptr<Feed>> Open(FeedOptions options);
-  // Waits at most 2 s until the daemon has reclaimed the memory; on a GPU first at most 10 s until the
-  // streams are done with it (Session::CloseAndWait). If batches are held, waits only until the daemon has
-  // removed the session from its group; the last batch then ends the session.
+  // Ends the session (Session::End). If batches are held, the last of them does.
   ~Feed();
   Feed(const Feed&) = delete;
   Feed& operator=(const Feed&) = delete;
@@ -89,8 +87,6 @@ class Feed {
   Result<bool> Replace(const Cursor& cursor);
   // Whether the daemon may open a second session while this one is active.
   bool IsReplaceable() const;
-  // Ends a session. Waits at most 2 s for the daemon; see ~Feed.
-  static void EndSession(const std::shared_ptr<Session>& session);
   void LoseSession(const std::string& reason);
   // Returns a batch, or null if none is published.
   Result<Batch*> TakeReady();
