@@ -74,16 +74,17 @@ std::string ClientName(const char* given) {
 Result<FeedOptions> MakeFeedOptions(const pf_open_options* given) {
   ASSIGN_OR_RETURN(const pf_open_options options, ReadOptions(given));
   FeedOptions result;
-  ASSIGN_OR_RETURN(result.address, ResolveLocalAddress(options.address, "open a feed"));
-  result.request.spec_json = options.spec_json;
+  SessionOptions& session = result.session;
+  ASSIGN_OR_RETURN(session.address, ResolveLocalAddress(options.address, "open a feed"));
+  session.request.spec_json = options.spec_json;
   if (options.cursor_json != nullptr) {
-    ASSIGN_OR_RETURN(result.request.cursor, CursorFromJson(options.cursor_json));
+    ASSIGN_OR_RETURN(session.request.cursor, CursorFromJson(options.cursor_json));
   }
-  result.request.client_name = ClientName(options.client_name);
-  result.open_timeout = Bounded(options.open_timeout_ms);
+  session.request.client_name = ClientName(options.client_name);
+  session.open_timeout = Bounded(options.open_timeout_ms);
   if (options.device < -1)
     return InvalidArgument("options.device is " + std::to_string(options.device) + "; -1 means the host");
-  result.device = options.device;
+  session.device = options.device;
   if (options.device >= 0) {
     Result<std::string> uuid = GpuUuid(options.device);
     if (!uuid.ok()) {
@@ -91,14 +92,14 @@ Result<FeedOptions> MakeFeedOptions(const pf_open_options* given) {
                                               ": this process cannot use that GPU: " +
                                               uuid.status().message() + "; -1 is the host");
     }
-    result.request.gpu_uuid = std::move(uuid).value();
+    session.request.gpu_uuid = std::move(uuid).value();
     // Whether the GPU is required is for the daemon to decide: with backend AUTO, batches may come in host
     // memory.
     Result<std::shared_ptr<const void>> gpu = HoldGpu(options.device);
     if (gpu.ok())
-      result.gpu = *std::move(gpu);
+      session.gpu = *std::move(gpu);
     else
-      result.gpu_error = gpu.status();
+      session.gpu_error = gpu.status();
   }
   if (options.reconnect_timeout_ms >= 0) result.reconnect_timeout = Bounded(options.reconnect_timeout_ms);
   return result;
