@@ -5,9 +5,12 @@
 #include <thread>
 
 namespace pinfeed {
+namespace {
 
 using std::chrono::nanoseconds;
 using std::chrono::steady_clock;
+
+}  // namespace
 
 void Reconnection::Begin() {
   backoff_.Reset();

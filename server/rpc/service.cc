@@ -141,13 +141,6 @@ void FeederService::Refuse(const Caller& caller, Call& call, const Status& error
   call.Fail(error);
 }
 
-grpc::ServerUnaryReactor* FeederService::RefuseUnknown(const grpc::CallbackServerContext& context, Call& call,
-                                                       const Status& error) const {
-  parts_.refusals.CountRequest(context.peer(), error);
-  call.Fail(error);
-  return &call;
-}
-
 void FeederService::Queue(const Caller& caller, Call& call, const char* what, std::function<void()> work) {
   if (calls_.Submit(caller.peer.uid, std::move(work))) return;
   Refuse(caller, call,
@@ -161,7 +154,11 @@ grpc::ServerUnaryReactor* FeederService::OpenFeed(grpc::CallbackServerContext* c
   static constexpr char kWhat[] = "open a feed";
   auto* const call = new Call(*context);
   Result<Caller> caller = parts_.callers.Find(*context, kWhat);
-  if (!caller.ok()) return RefuseUnknown(*context, *call, caller.status());
+  if (!caller.ok()) {
+    parts_.refusals.CountRequest(context->peer(), caller.status());
+    call->Fail(caller.status());
+    return call;
+  }
   const auto opening =
       std::make_shared<Opening>(Opening{*std::move(caller), *call, *request, *response, TraceIdOf(*context)});
   Queue(opening->caller, *call, kWhat, [this, opening] { Begin(opening); });
@@ -251,7 +248,11 @@ grpc::ServerUnaryReactor* FeederService::ListDatasets(grpc::CallbackServerContex
                                                       v1::ListDatasetsResponse* response) {
   auto* const call = new Call(*context);
   const Result<Caller> caller = parts_.callers.Find(*context, "list the datasets");
-  if (!caller.ok()) return RefuseUnknown(*context, *call, caller.status());
+  if (!caller.ok()) {
+    parts_.refusals.Count(Refusal::kRequest, context->peer() + ": " + caller.status().ToString());
+    call->Fail(caller.status());
+    return call;
+  }
   const std::shared_ptr<const DatasetCache::Options> options = parts_.datasets.options();
   for (const std::string& root : options->allowed_roots) response->add_allowed_roots(root);
   // One per dataset and one for this function. The call that brings it to 0 finishes the reply.

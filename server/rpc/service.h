@@ -55,9 +55,6 @@ class FeederService final : public v1::Feeder::CallbackService {
   // Runs `work` on a thread of the queue, or refuses the call.
   void Queue(const Caller& caller, Call& call, const char* what, std::function<void()> work);
   void Refuse(const Caller& caller, Call& call, const Status& error) const;
-  // Refuses a call whose caller Callers::Find did not return.
-  grpc::ServerUnaryReactor* RefuseUnknown(const grpc::CallbackServerContext& context, Call& call,
-                                          const Status& error) const;
   Result<OpenFeedArguments> Check(const Caller& caller, const v1::OpenFeedRequest& request) const;
   // The steps of an OpenFeed call: the checks that need no dataset; opening the dataset, unless the group has
   // it open; creating the session.
