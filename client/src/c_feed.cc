@@ -76,16 +76,17 @@ std::string ClientName(const char* given) {
 Result<FeedOptions> MakeFeedOptions(const pf_open_options* given) {
   ASSIGN_OR_RETURN(const pf_open_options options, ReadOptions(given));
   FeedOptions result;
-  ASSIGN_OR_RETURN(result.address, ResolveLocalAddress(options.address, "open a feed"));
-  result.request.spec_json = options.spec_json;
+  SessionOptions& session = result.session;
+  ASSIGN_OR_RETURN(session.address, ResolveLocalAddress(options.address, "open a feed"));
+  session.request.spec_json = options.spec_json;
   if (options.cursor_json != nullptr) {
-    ASSIGN_OR_RETURN(result.request.cursor, CursorFromJson(options.cursor_json));
+    ASSIGN_OR_RETURN(session.request.cursor, CursorFromJson(options.cursor_json));
   }
-  result.request.client_name = ClientName(options.client_name);
-  result.open_timeout = Bounded(options.open_timeout_ms);
+  session.request.client_name = ClientName(options.client_name);
+  session.open_timeout = Bounded(options.open_timeout_ms);
   if (options.device < -1)
     return InvalidArgument("options.device is " + std::to_string(options.device) + "; -1 means the host");
-  result.device = options.device;
+  session.device = options.device;
   if (options.device >= 0) {
     Result<std::string> uuid = GpuUuid(options.device);
     if (!uuid.ok()) {
@@ -93,14 +94,14 @@ Result<FeedOptions> MakeFeedOptions(const pf_open_options* given) {
                                               ": this process cannot use that GPU: " +
                                               uuid.status().message() + "; -1 is the host");
     }
-    result.request.gpu_uuid = std::move(uuid).value();
+    session.request.gpu_uuid = std::move(uuid).value();
     // Whether the GPU is required is for the daemon to decide: with backend AUTO, batches may come in host
     // memory.
     Result<std::shared_ptr<const void>> gpu = HoldGpu(options.device);
     if (gpu.ok())
-      result.gpu = *std::move(gpu);
+      session.gpu = *std::move(gpu);
     else
-      result.gpu_error = gpu.status();
+      session.gpu_error = gpu.status();
   }
   if (options.reconnect_timeout_ms >= 0) result.reconnect_timeout = Bounded(options.reconnect_timeout_ms);
   return result;
@@ -163,9 +164,9 @@ pf_tensor DescribeTensor(const Batch& batch, const TensorPlace& place) {
   const uint32_t batch_size = batch.session().offer().layout.batch_size;
   const uint32_t samples = batch.descriptor().samples;
   pf_tensor tensor = DescribeDense(place.spec, samples, batch_size);
-  tensor.data = batch.session().slot(batch.descriptor().slot) + place.offset;
+  tensor.data = batch.session().slots().address(batch.descriptor().slot) + place.offset;
   tensor.bytes = place.sample_bytes * (place.spec.packed() ? batch_size : samples);
-  tensor.device = batch.session().device();
+  tensor.device = batch.session().slots().device();
   tensor.writable = batch.session().offer().read_only ? 0 : 1;
   return tensor;
 }
@@ -178,8 +179,8 @@ pf_batch_info DescribeBatch(const Batch& batch) {
   info.samples = descriptor.samples;
   info.skipped = descriptor.skipped;
   info.last_of_epoch = (descriptor.flags & kFlagLastOfEpoch) != 0 ? 1 : 0;
-  info.held = batch.session().held();
-  info.data = batch.session().slot(descriptor.slot);
+  info.held = batch.session().pages().held();
+  info.data = batch.session().slots().address(descriptor.slot);
   return info;
 }
 
@@ -296,8 +297,8 @@ pf_result pf_get_row_offsets(const pf_batch* batch, uint32_t index, int64_t* off
     if (offsets == nullptr) return InvalidArgument("offsets is NULL");
     if (index >= outputs.size() || !outputs[index].spec.extents)
       return InvalidArgument("output " + std::to_string(index) + " is no packed output of this feed");
-    return checked->session().RowOffsets(checked->descriptor(), outputs[index],
-                                         {offsets, size_t{checked->descriptor().samples} + 1});
+    return checked->session().slots().RowOffsets(checked->descriptor(), outputs[index],
+                                                 {offsets, size_t{checked->descriptor().samples} + 1});
   });
 }
 
@@ -342,7 +343,7 @@ pf_result pf_batch_write(pf_batch* batch, void* const* outputs, uint32_t output_
 pf_result pf_batch_release_on(pf_batch* batch, void* stream) {
   return Guarded([&]() -> Status {
     ASSIGN_OR_RETURN(const Batch* const checked, CheckBatch(batch));
-    if (checked->session().device() >= 0) return Unwrap(batch)->ReleaseOn(stream);
+    if (checked->session().slots().device() >= 0) return Unwrap(batch)->ReleaseOn(stream);
     Unwrap(batch)->Release();
     return OkStatus();
   });

@@ -11,36 +11,30 @@
 #include <utility>
 #include <vector>
 
-#include "client/src/backoff.h"
 #include "client/src/batch.h"
-#include "client/src/daemon.h"
+#include "client/src/deadline.h"
 #include "client/src/fork_guard.h"
+#include "client/src/reconnection.h"
 #include "client/src/session.h"
+#include "client/src/session_opener.h"
 #include "common/base/result.h"
 #include "common/spec/feed_spec.h"
 
 namespace pinfeed {
 
 struct FeedOptions {
-  std::string address;
-  OpenRequest request;
-  int device = -1;                  // CUDA ordinal of the GPU named by request.gpu_uuid
-  std::shared_ptr<const void> gpu;  // keeps the GPU's context alive
-  Status gpu_error;                 // why the GPU is unusable, if it is
-  std::chrono::milliseconds open_timeout{10'000};
+  SessionOptions session;
   std::optional<std::chrono::milliseconds> reconnect_timeout;  // unset: no limit
 };
 
-// Purpose: presents a trainer's successive sessions as one stream. Owns a share of the current session.
+// Purpose: presents a trainer's successive sessions as one stream. Owns: a share of the current session.
 // Threads: one at a time; Next blocks. Errors: as documented at pf_next. An error that a retry cannot resolve
 // is kept and returned again until a Seek succeeds. Invariants: 1. each batch is returned once, in order,
 // across sessions (I3); 2. cursor() is always the position after the last batch returned.
 class Feed {
  public:
   static Result<std::unique_ptr<Feed>> Open(FeedOptions options);
-  // Waits at most 2 s until the daemon has reclaimed the memory; on a GPU first at most 10 s until the
-  // streams are done with it (Session::CloseAndWait). If batches are held, waits only until the daemon has
-  // removed the session from its group; the last batch then ends the session.
+  // Ends the session (Session::End). If batches are held, the last of them does.
   ~Feed();
   Feed(const Feed&) = delete;
   Feed& operator=(const Feed&) = delete;
@@ -65,33 +59,19 @@ class Feed {
   const std::vector<std::string>& classes() const { return classes_; }
   const std::vector<std::string>& left_out() const { return left_out_; }
   uint32_t reconnects() const { return reconnects_; }
-  int device() const { return device_; }
+  int device() const { return opener_.device(); }
   bool in_creator_process() const { return fork_guard_.InCreatorProcess(); }
 
  private:
-  struct Deadline;
-
-  explicit Feed(FeedOptions options) : options_(std::move(options)), device_(options_.device) {}
-  // Opens and attaches a session on the best backend that works in this process. If it replaces a session,
-  // the offer may only say end_first.
-  Result<FeedOffer> Attach(const std::optional<Cursor>& cursor, uint64_t replaces, SteadyTime deadline);
-  void WarnOfFallback(const FeedOffer& offer) const;
-  // Adds to the daemon's refusal why this process has no GPU, which the daemon cannot know.
-  Status WithGpuError(const Status& refused) const;
-  // Opens a session at the cursor. On an error nothing changes. `replaces` is as in OpenRequest; the result
-  // is then false, and nothing has changed, if that session has to end first.
-  Result<bool> Connect(const std::optional<Cursor>& cursor, uint64_t replaces = 0);
-  Result<bool> ConnectBy(SteadyTime deadline, const std::optional<Cursor>& cursor, uint64_t replaces = 0);
-  // Opens the first session. If the daemon is stopping, waits for the next one.
-  Status ConnectFirst();
+  explicit Feed(FeedOptions options)
+      : opener_(std::move(options.session)), reconnection_(opener_.address(), options.reconnect_timeout) {}
+  // Opens a session at the cursor. On an error nothing changes.
+  Status Connect(const Cursor& cursor);
+  // Goes on with the session, at its start.
+  void Adopt(std::shared_ptr<Session> session);
   Status Reconnect(const Deadline& deadline);
-  Status WaitForRetry(const Deadline& deadline);
-  // Opens a session at the cursor in place of the current one. False as for Connect.
-  Result<bool> Replace(const Cursor& cursor);
   // Whether the daemon may open a second session while this one is active.
   bool IsReplaceable() const;
-  // Ends a session. Waits at most 2 s for the daemon; see ~Feed.
-  static void EndSession(const std::shared_ptr<Session>& session);
   void LoseSession(const std::string& reason);
   // Returns a batch, or null if none is published.
   Result<Batch*> TakeReady();
@@ -100,9 +80,7 @@ class Feed {
   void WarnIfAllHeld(std::chrono::nanoseconds waited);
   void Advance(const BatchDescriptor& batch);
 
-  FeedOptions options_;
-  const int device_;  // the caller's ordinal; -1: host memory
-  std::vector<std::pair<Backend, std::string>> failed_backends_;
+  SessionOpener opener_;
   const ForkGuard fork_guard_;
   FeedOffer offer_;
   std::string fingerprint_;  // never changes: the C interface returns its pointer for the life of the feed
@@ -113,13 +91,9 @@ class Feed {
   bool at_epoch_start_ = false;  // true: the next batch is the first of epoch_ahead_
   uint64_t epoch_ahead_ = 0;
   Status final_error_;
-  bool stopping_ = false;  // the daemon last tried said that it is stopping
 
+  Reconnection reconnection_;
   uint32_t reconnects_ = 0;
-  SteadyTime lost_at_{};
-  SteadyTime next_try_{};
-  Backoff backoff_;
-  Status last_try_;
   SteadyTime next_warning_{};
   bool warned_of_empty_ = false;
 };

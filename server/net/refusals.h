@@ -16,7 +16,7 @@ namespace pinfeed {
 
 enum class Refusal : uint8_t {
   kUid,          // the peer's user may not connect
-  kRequest,      // an OpenFeed or Trace call was answered with an error
+  kRequest,      // a call to open a feed, list datasets or operate the daemon was answered with an error
   kFrame,        // a lifeline frame of wrong size, magic or kind, or with descriptors
   kToken,        // a token that opens no session of this process
   kExpired,      // a session whose lifeline was never connected

@@ -160,7 +160,8 @@ grpc::ServerUnaryReactor* FeederService::OpenFeed(grpc::CallbackServerContext* c
   auto* const call = new Call(*context);
   Result<Caller> caller = parts_.callers.Find(*context, kWhat);
   if (!caller.ok()) {
-    call->Finish(ToGrpc(caller.status()));
+    parts_.refusals.CountRequest(context->peer(), caller.status());
+    call->Fail(caller.status());
     return call;
   }
   const auto opening =
@@ -253,7 +254,8 @@ grpc::ServerUnaryReactor* FeederService::ListDatasets(grpc::CallbackServerContex
   auto* const call = new Call(*context);
   const Result<Caller> caller = parts_.callers.Find(*context, "list the datasets");
   if (!caller.ok()) {
-    call->Finish(ToGrpc(caller.status()));
+    parts_.refusals.Count(Refusal::kRequest, context->peer() + ": " + caller.status().ToString());
+    call->Fail(caller.status());
     return call;
   }
   const std::shared_ptr<const DatasetCache::Options> options = parts_.datasets.options();

@@ -2,12 +2,6 @@
 // Fuzz target: any bytes as the start of a .npy file. What is accepted must keep its promises and mean the
 // same when written again.
 //
-//   clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -I. tests/fuzz/npy_header_fuzz.cc
-//   server/dataset/formats/npy_header.cc
-//     server/storage/storage.cc common/base/quote.cc common/base/status.cc common/spec/tensor_spec.cc -o
-//     npy_header_fuzz
-//   ./npy_header_fuzz -max_total_time=120 -dict=tests/fuzz/npy_header.dict
-//
 // The unit tests run the same function over a set of seeds and their mutations.
 #include <cstddef>
 #include <cstdint>

@@ -27,6 +27,9 @@ def main():
         print(f"== {name}", flush=True)
         command = [str(target), f"-max_total_time={arguments.seconds}", "-timeout=10", "-rss_limit_mb=4096", "-print_final_stats=1",
                    f"-fork={os.cpu_count()}", "-ignore_crashes=0", f"-artifact_prefix={build}/fuzz/{name}-", str(found), str(CORPUS / name)]
+        words = CORPUS.parent / f"{name}.dict"
+        if words.exists():
+            command.insert(1, f"-dict={words}")
         if subprocess.run(command, check=False, cwd=build).returncode != 0:
             print(f"fuzz: {name} failed; its input is {build}/fuzz/{name}-*", file=sys.stderr)
             return 1

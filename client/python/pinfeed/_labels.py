@@ -10,21 +10,20 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from typing import Any, List
+from typing import Any, Callable, List
 
 from . import _abi
 from ._connection import Opened
 from ._errors import Code, Error, InvalidArgumentError
 from ._rank import Rank
 from ._spec import Spec, describe
-from .feed import Feed
 
 _FIELD = "label"
 _BATCH = 4096
 
 
-def read_labels(dataset: Spec, fingerprint: str, address: str) -> List[Any]:
-    """Reads all labels. `dataset` is from a feed's spec, `fingerprint` the dataset's when that feed was opened."""
+def read_labels(feed_class: Callable[[Opened], Any], dataset: Spec, fingerprint: str, address: str) -> List[Any]:
+    """Reads all labels. `feed_class` is `Feed`, `dataset` from a feed's spec, `fingerprint` the dataset's when that feed was opened."""
     spec: Spec = {"dataset": dataset, "fields": [_FIELD], "batch_size": _BATCH, "epochs": 1, "slots": 3, "backend": "HOST"}
     library = _abi.load()
     options = _abi.OpenOptions()
@@ -41,7 +40,7 @@ def read_labels(dataset: Spec, fingerprint: str, address: str) -> List[Any]:
     except InvalidArgumentError as error:
         raise AttributeError(f"targets: {error}") from error
     labels: List[Any] = []
-    with Feed(Opened(library, handle, spec, Rank(0, 1, "arguments"), "numpy", None, None, address, -1, "batch")) as feed:
+    with feed_class(Opened(library, handle, spec, Rank(0, 1, "arguments"), "numpy", None, None, address, -1, "batch")) as feed:
         feed._accelerate_checked = True  # it is not used by a training loop
         if feed.fingerprint != fingerprint:
             raise Error(Code.FAILED_PRECONDITION, f"dataset.targets: {describe(spec)} has changed since the feed was opened; open it again")

@@ -6,10 +6,9 @@ In: an open feed. Out: its dataset's size and labels, and its sampler's size and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
-if TYPE_CHECKING:
-    from .feed import Feed
+from ._connection import Connection
 
 
 class DatasetView:
@@ -61,8 +60,10 @@ class DatasetView:
 class SamplerView:
     """A feed's sampler: like DistributedSampler, but without the indices."""
 
-    def __init__(self, feed: "Feed") -> None:
+    def __init__(self, feed: Connection, get_epoch: Callable[[], int], set_epoch: Callable[[int], None]) -> None:
         self._feed = feed
+        self._get_epoch = get_epoch
+        self._set_epoch = set_epoch
 
     def __len__(self) -> int:
         """Samples per epoch for this rank."""
@@ -79,11 +80,11 @@ class SamplerView:
     @property
     def epoch(self) -> int:
         """The same as `Feed.epoch`."""
-        return self._feed.epoch
+        return self._get_epoch()
 
     def set_epoch(self, epoch: int) -> None:
         """The same as `Feed.set_epoch`."""
-        self._feed.set_epoch(epoch)
+        self._set_epoch(epoch)
 
     def __iter__(self) -> Any:
         raise TypeError("the order of samples is the daemon's: open with sample_ids=True, and each batch tells the indices of its samples")

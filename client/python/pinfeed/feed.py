@@ -17,6 +17,7 @@ from ._batch import OUTPUTS
 from ._checks import MAX_EPOCH, Checks, shown, to_integer
 from ._connection import Opened, Resumed, logger
 from ._errors import Code, Error, InvalidArgumentError
+from ._labels import read_labels
 from ._spec import describe
 from ._stream import Stream
 from ._views import DatasetView, SamplerView
@@ -88,15 +89,13 @@ class Feed(Stream):
         """Like a DataLoader's: ``feed.sampler.set_epoch(e)``, and ``len(feed.sampler)``, the samples per epoch for this
         rank.
         """
-        return SamplerView(self)
+        return SamplerView(self, lambda: self.epoch, self.set_epoch)
 
     @property
     def dataset(self) -> DatasetView:
         """Like a DataLoader's: ``len(feed.dataset)``, and its `classes`, `class_to_idx` and `targets`."""
         if self._dataset is None:
-            from ._labels import read_labels  # imported here because it imports this module
-
-            read = functools.partial(read_labels, self._spec["dataset"], self.fingerprint, self._address)
+            read = functools.partial(read_labels, Feed, self._spec["dataset"], self.fingerprint, self._address)
             self._dataset = DatasetView(self._samples, self.classes, read)
         return self._dataset
 

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/src/session_opener.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <thread>
+
+#include "client/src/backoff.h"
+#include "client/src/client_log.h"
+#include "client/src/deadline.h"
+#include "common/spec/names.h"
+
+namespace pinfeed {
+namespace {
+
+using std::chrono::nanoseconds;
+using std::chrono::steady_clock;
+
+// For the other members of a group, which may be replacing their sessions too.
+constexpr std::chrono::seconds kReplacePatience{2};
+// A connection that closes without an answer means that the daemon ended or refuses this user. A daemon that
+// ends causes at most two: an accepted connection and a queued one. So the third is a refusal.
+constexpr int kMaxEndings = 3;
+
+}  // namespace
+
+SessionOpener::~SessionOpener() {
+  if (fork_guard_.InCreatorProcess()) return;
+  (void)new (std::nothrow)
+      std::shared_ptr<const void>(std::move(options_.gpu));  // the context belongs to the parent process
+}
+
+Result<std::shared_ptr<Session>> SessionOpener::OpenFirst() {
+  const SteadyTime deadline = steady_clock::now() + options_.open_timeout;
+  Backoff backoff;
+  int endings = 0;
+  // If the daemon said that it is stopping, a closed or refused connection is no final answer.
+  bool stops = false;
+  while (true) {
+    Result<std::shared_ptr<Session>> session = OpenBy(deadline, options_.request.cursor, nullptr);
+    const Status tried = session.status();
+    if (tried.code() != Code::kUnavailable) return session;
+    const bool absent = tried.native_error() == ENOENT || tried.native_error() == ECONNREFUSED;
+    stops = stops || stopping_ || (absent && endings > 0);
+    if (!stops && (absent || ++endings == kMaxEndings)) return tried;
+    const nanoseconds left = deadline - steady_clock::now();
+    if (left <= Backoff::kFirst) {
+      if (!stops) return tried;
+      return Unavailable("the daemon at " + options_.address + " is stopping, and no other came within " +
+                         Seconds(options_.open_timeout) +
+                         " (the open timeout); the last try: " + tried.message());
+    }
+    std::this_thread::sleep_for(std::min(backoff.Next(), left / 2));
+  }
+}
+
+Result<std::shared_ptr<Session>> SessionOpener::Open(const Cursor& cursor, const FeedOffer& before) {
+  return OpenBy(steady_clock::now() + options_.open_timeout, cursor, &before);
+}
+
+Result<std::shared_ptr<Session>> SessionOpener::Replace(const Cursor& cursor, const FeedOffer& before) {
+  const SteadyTime deadline = steady_clock::now() + kReplacePatience;
+  for (Backoff backoff;;) {
+    Result<std::shared_ptr<Session>> replaced =
+        OpenBy(steady_clock::now() + options_.open_timeout, cursor, &before, before.session_id);
+    // Other members of the group may be replacing their sessions too, and briefly have one more each.
+    const bool full = !replaced.ok() && replaced.status().code() == Code::kResourceExhausted;
+    const nanoseconds left = deadline - steady_clock::now();
+    if (!full || left <= Backoff::kFirst) return replaced;
+    std::this_thread::sleep_for(std::min(backoff.Next(), left / 2));
+  }
+}
+
+// Tries each backend with a real arena. A backend that does not work on this machine is reported to the
+// daemon, which offers the next, unless the spec requires it. Other failures do not concern the backend and
+// are returned.
+Result<std::shared_ptr<Session>> SessionOpener::OpenBy(SteadyTime deadline,
+                                                       const std::optional<Cursor>& cursor,
+                                                       const FeedOffer* before, uint64_t replaces) {
+  OpenRequest request = options_.request;
+  request.cursor = cursor;
+  request.replaces_session = replaces;
+  while (true) {
+    request.failed_backends = failed_backends_;
+    Result<FeedOffer> offered = OpenFeed(options_.address, request, deadline, &stopping_);
+    if (!offered.ok()) return WithGpuError(offered.status());
+    const FeedOffer& offer = *offered;
+    if (offer.end_first) return std::shared_ptr<Session>();
+    if (before != nullptr) RETURN_IF_ERROR(CheckSameFeed(*before, offer));
+    bool backend_unusable = false;
+    Result<std::shared_ptr<Session>> session =
+        Session::Attach(offer, options_.device, deadline, &backend_unusable);
+    if (session.ok()) {
+      if (before == nullptr) WarnOfFallback(offer);
+      return session;
+    }
+    const bool again = std::any_of(failed_backends_.begin(), failed_backends_.end(),
+                                   [&](const auto& failed) { return failed.first == offer.backend; });
+    if (!backend_unusable || !offer.host_acceptable || before != nullptr || again) return session.status();
+    failed_backends_.emplace_back(offer.backend, session.status().message());
+  }
+}
+
+Status SessionOpener::WithGpuError(const Status& refused) const {
+  if (options_.gpu_error.ok() || refused.code() != Code::kFailedPrecondition) return refused;
+  return {refused.code(),
+          refused.message() + "; this process cannot use the GPU: " + options_.gpu_error.message()};
+}
+
+void SessionOpener::WarnOfFallback(const FeedOffer& offer) const {
+  if (offer.fallback.empty()) return;
+  const std::string where = offer.backend == Backend::kHost
+                                ? "in host memory, not on GPU " + std::to_string(options_.device)
+                                : std::string("by ") + BackendName(offer.backend) + ", not by vmm-fd";
+  ClientLog(PF_LOG_WARNING, "batches come " + where + ": " + offer.fallback + " (the daemon at " +
+                                options_.address + "); name a backend instead of auto to make this an error");
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/src/session_pages.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "client/src/session_memory.h"
+#include "common/os/futex.h"
+
+namespace pinfeed {
+namespace {
+
+// Between checks that an evicting daemon is still there.
+constexpr std::chrono::milliseconds kLimitLook(50);
+
+}  // namespace
+
+SessionPages::SessionPages(const FeedOffer& offer, const Lifeline& lifeline, Mapping publish, Mapping release,
+                           UniqueFd doorbell)
+    : offer_(offer),
+      lifeline_(lifeline),
+      publish_(std::move(publish)),
+      release_(std::move(release)),
+      doorbell_(std::move(doorbell)) {}
+
+bool SessionPages::HasNext() const {
+  return publish_page().published.load(std::memory_order_acquire) !=
+         next_sequence_.load(std::memory_order_relaxed);
+}
+
+Result<bool> SessionPages::Take(BatchDescriptor* batch) {
+  const PublishPage& page = publish_page();
+  const uint64_t expected = next_sequence_.load(std::memory_order_relaxed);
+  const uint64_t published = page.published.load(std::memory_order_acquire);
+  if (published == expected) return false;
+  // The count is more than the ring holds ahead, or went backwards: the entry is not the expected one.
+  if (published - expected > kMaxSlots) {
+    return BrokenSession("the count of batches is " + std::to_string(published) + " where " +
+                         std::to_string(expected) + " were taken");
+  }
+  const BatchDescriptor copy =
+      page.ring[expected % kMaxSlots];  // copied before the check: the page may change at any time
+  RETURN_IF_ERROR(Check(copy, expected));
+  // Orders against an eviction: either the daemon sees that this batch is held, or the limit is seen here.
+  release_page().taken.store(expected + 1, std::memory_order_seq_cst);
+  if (page.state.load(std::memory_order_seq_cst) == static_cast<uint32_t>(FeedState::kEvicted) &&
+      expected >= AwaitLimit(SteadyTime::max()))
+    return Failure();
+  next_sequence_.store(expected + 1, std::memory_order_seq_cst);  // orders against Release, see there
+  slot_held_[copy.slot].store(true, std::memory_order_relaxed);
+  held_.fetch_add(1, std::memory_order_relaxed);
+  *batch = copy;
+  return true;
+}
+
+uint64_t SessionPages::AwaitLimit(SteadyTime deadline) const {
+  for (;;) {
+    const uint32_t seen = WakeWord();
+    const uint64_t limit = publish_page().limit.load(std::memory_order_acquire);
+    // A daemon that is gone fills no more batches.
+    const auto left = deadline - std::chrono::steady_clock::now();
+    if (limit != kUnlimited || lifeline_.HungUp() || left <= left.zero()) return limit;
+    Sleep(seen, std::min<std::chrono::nanoseconds>(left, kLimitLook));
+  }
+}
+
+Status SessionPages::Check(const BatchDescriptor& batch, uint64_t expected) const {
+  const std::string name = "batch " + std::to_string(expected);
+  if (batch.sequence != expected)
+    return BrokenSession(name + " is described as number " + std::to_string(batch.sequence));
+  if (batch.slot >= offer_.slot_count)
+    return BrokenSession(name + " lies in slot " + std::to_string(batch.slot) + " of " +
+                         std::to_string(offer_.slot_count));
+  if (batch.samples > offer_.layout.batch_size) {
+    return BrokenSession(name + " has " + std::to_string(batch.samples) + " samples where a slot holds " +
+                         std::to_string(offer_.layout.batch_size));
+  }
+  if (slot_held_[batch.slot].load(std::memory_order_acquire)) {
+    return BrokenSession(name + " lies in slot " + std::to_string(batch.slot) +
+                         ", which this process still holds");
+  }
+  return OkStatus();
+}
+
+FeedState SessionPages::state() const {
+  return static_cast<FeedState>(publish_page().state.load(std::memory_order_acquire));
+}
+
+Status SessionPages::Failure() const {
+  const PublishPage& page = publish_page();
+  const uint32_t bytes = std::min(page.error_bytes, kMaxErrorBytes);
+  const uint32_t code = page.error_code;
+  const bool known = code > 0 && code <= static_cast<uint32_t>(Code::kUnauthenticated);
+  return {known ? static_cast<Code>(code) : Code::kInternal, std::string(page.error_text, bytes)};
+}
+
+uint32_t SessionPages::WakeWord() const {
+  return publish_page().wake.load(std::memory_order_acquire);
+}
+
+void SessionPages::Sleep(uint32_t seen, std::chrono::nanoseconds at_most) const {
+  FutexWait(publish_page().wake, seen, at_most);
+}
+
+void SessionPages::Release(const BatchDescriptor& batch) {
+  BeginReturn(batch);
+  // Sequentially consistent, against the daemon's "set starved, then read the words": one of the two sees the
+  // other's store.
+  release_page().slots[batch.slot].generation.store(batch.generation, std::memory_order_seq_cst);
+  // Rings only when fewer than half of the slots are ahead of the trainer, since ringing for several slots at
+  // once wakes the daemon less often. BeginWait rings before the trainer sleeps, and sees this word if the
+  // count of taken batches read here is stale. Sessions that share slots always ring, because the others may
+  // be waiting for this one.
+  const uint64_t ahead = publish_page().published.load(std::memory_order_relaxed) -
+                         next_sequence_.load(std::memory_order_seq_cst);
+  if (offer_.read_only || ahead <= offer_.slot_count / 2) RingIfStarved();
+  EndReturn();
+}
+
+void SessionPages::BeginReturn(const BatchDescriptor& batch) {
+  // Before the release word: once the daemon sees that word, it may publish the slot again.
+  slot_held_[batch.slot].store(false, std::memory_order_release);
+}
+
+void SessionPages::EndReturn() {
+  held_.fetch_sub(1, std::memory_order_release);  // last: afterwards the session may unmap
+}
+
+void SessionPages::RingIfStarved() {
+  if (publish_page().starved.load(std::memory_order_seq_cst) == 0) return;
+  const uint64_t one = 1;
+  // EAGAIN means that the doorbell is ringing already.
+  [[maybe_unused]] const ssize_t rung = ::write(doorbell_.get(), &one, sizeof(one));
+}
+
+void SessionPages::BeginWait(uint64_t now_ns) {
+  RingIfStarved();
+  release_page().waiting_since_ns.store(now_ns, std::memory_order_relaxed);
+}
+
+void SessionPages::EndWait(uint64_t waited_ns) {
+  wait_ns_ += waited_ns;
+  release_page().wait_ns.store(wait_ns_, std::memory_order_relaxed);
+  release_page().waiting_since_ns.store(0, std::memory_order_relaxed);
+}
+
+void SessionPages::CountCopied() {
+  release_page().copied.store(++copied_, std::memory_order_relaxed);
+}
+
+void SessionPages::LeakReleasePage() {
+  (void)new Mapping(std::move(release_));
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/rpc/service.h"
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/server_posix.h>
+#include <sys/socket.h>
+
+#include <memory>
+#include <string>
+
+#include "tests/unit/feed/feed_fixture.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The service behind a gRPC server with one connection.
+class ServiceTest : public FeedTest {
+ protected:
+  ServiceTest() : FeedTest(Producer::kNative) {
+    lifelines_ = std::move(LifelineServer::Create(
+                               std::move(Listener::Create((directory_ / "lifeline").string(), SOCK_SEQPACKET,
+                                                          {.group = {}, .is_served = {}}, refusals_))
+                                   .value(),
+                               std::chrono::seconds(5), sessions_, refusals_))
+                     .value();
+    service_ = std::make_unique<FeederService>(
+        FeederService::Parts{callers_, opener_, datasets_, dataset_opener_, *lifelines_, refusals_,
+                             [] { return DaemonSnapshot(); }, "1", "boot", 1});
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends_), 0);
+    grpc::ServerBuilder builder;
+    builder.RegisterService(service_.get());
+    server_ = builder.BuildAndStart();
+    grpc::AddInsecureChannelFromFd(server_.get(), ends_[0]);
+    stub_ = v1::Feeder::NewStub(grpc::CreateInsecureChannelFromFd("server", ends_[1]));
+  }
+  ~ServiceTest() override {
+    stub_.reset();
+    server_->Shutdown();
+    server_.reset();
+  }
+
+  grpc::Status OpenFeed() {
+    grpc::ClientContext context;
+    v1::OpenFeedResponse response;
+    return stub_->OpenFeed(&context, {}, &response);
+  }
+  grpc::Status ListDatasets() {
+    grpc::ClientContext context;
+    v1::ListDatasetsResponse response;
+    return stub_->ListDatasets(&context, {}, &response);
+  }
+  uint64_t refused() const { return refusals_.counts()[static_cast<size_t>(Refusal::kRequest)]; }
+  uint64_t refused(Code code) const { return refusals_.codes()[CodeIndex(code)]; }
+
+  const TempDir directory_;
+  Refusals refusals_;
+  PeerRegistry peers_;
+  const Callers callers_{peers_, nullptr};
+  HostMemoryQuarantine kept_;
+  FeedTable table_;
+  SessionTable sessions_{8, 8, [] {}};
+  const FeedOpener opener_{{.pool = pool_,
+                            .quarantine = kept_,
+                            .workers = *workers_,
+                            .readers = readers_,
+                            .feeds = table_,
+                            .sessions = sessions_,
+                            .default_slots = 4,
+                            .devices = nullptr,
+                            .tracer = tracer_}};
+  const DatasetCache datasets_{{}};
+  DatasetOpener dataset_opener_{
+      [](uid_t, const DatasetSpec&) -> DatasetOpener::Opened { return NotFound("no dataset"); },
+      [](const std::string&) { return std::string(); }};
+  std::unique_ptr<LifelineServer> lifelines_;
+  std::unique_ptr<FeederService> service_;
+  std::unique_ptr<grpc::Server> server_;
+  int ends_[2] = {-1, -1};  // gRPC's
+  std::unique_ptr<v1::Feeder::Stub> stub_;
+};
+
+TEST_F(ServiceTest, CallWithoutCredentialsOnRecordIsCounted) {
+  const grpc::Status opened = OpenFeed();
+  EXPECT_EQ(opened.error_code(), grpc::INTERNAL);
+  EXPECT_THAT(opened.error_message(), HasSubstr("not on record"));
+  EXPECT_EQ(refused(), 1U);
+  EXPECT_EQ(refused(Code::kInternal), 1U);
+  EXPECT_EQ(ListDatasets().error_code(), grpc::INTERNAL);
+  EXPECT_EQ(refused(), 2U);
+  EXPECT_EQ(refused(Code::kInternal), 1U) << "the codes are those of requests for a feed";
+}
+
+TEST_F(ServiceTest, CallWithACertificateThatIsNoLongerAllowedIsCounted) {
+  peers_.Set(ends_[0], {.pid = 0, .uid = kRemoteUser, .gid = 0}, {"ops.example"});
+  const grpc::Status listed = ListDatasets();
+  EXPECT_EQ(listed.error_code(), grpc::PERMISSION_DENIED);
+  EXPECT_THAT(listed.error_message(), HasSubstr("no longer in admin_clients"));
+  EXPECT_EQ(refused(), 1U);
+  EXPECT_EQ(OpenFeed().error_code(), grpc::PERMISSION_DENIED);
+  EXPECT_EQ(refused(), 2U);
+  EXPECT_EQ(refused(Code::kPermissionDenied), 1U);
+}
+
+}  // namespace
+}  // namespace pinfeed
