@@ -45,9 +45,8 @@ Status CheckFeed(const pf_feed* feed) {
 
 // Returns the caller's options. Fields that the caller's version of the struct lacks have their defaults.
 Result<pf_open_options> ReadOptions(const pf_open_options* given) {
-  if (given == nullptr || given->size <= sizeof(size_t)) {
+  if (given == nullptr || given->size <= sizeof(size_t))
     return InvalidArgument("options is NULL or was not prepared with pf_open_options_init");
-  }
   pf_open_options options;
   pf_open_options_init(&options, sizeof(options));
   std::memcpy(static_cast<void*>(&options), given, std::min(given->size, sizeof(options)));
