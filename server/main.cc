@@ -17,6 +17,7 @@
 #include "common/base/log.h"
 #include "server/config/config.h"
 #include "server/daemon/daemon.h"
+#include "server/daemon/daemon_events.h"
 #include "server/daemon/host_check.h"
 #include "server/daemon/service_notify.h"
 

@@ -21,7 +21,7 @@ void Copy(const Config& from, Config& to) {
   to.*Member = from.*Member;
 }
 
-// The keys that take effect without a restart. Daemon::Apply applies them.
+// The keys that take effect without a restart. RunningConfig applies them.
 constexpr auto kLiveKeys = std::to_array<LiveKey>({
     {"allowed_uids", &Copy<&Config::allowed_uids>},
     {"allowed_roots", &Copy<&Config::allowed_roots>},

@@ -2,15 +2,12 @@
 #include "server/daemon/daemon.h"
 
 #include <fcntl.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <vector>
 
 #include "common/base/byte_size.h"
@@ -24,20 +21,11 @@
 #include "server/daemon/shutdown_deadline.h"
 #include "server/daemon/startup_signal_watcher.h"
 #include "server/metrics/status_json.h"
-#include "server/session/token.h"
-#include "server/session/user_report.h"
 
 namespace pinfeed {
 namespace {
 
 constexpr std::chrono::milliseconds kCallGrace(1000);  // for calls in progress when the gRPC server stops
-
-sigset_t DaemonSignals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
-  return set;
-}
 
 // Each session takes several descriptors. The soft limit is often 1024 because of select(2), which the daemon
 // does not use.
@@ -65,13 +53,6 @@ Result<UniqueFd> Inherited(int fd, const char* flag) {
 
 }  // namespace
 
-void BlockDaemonSignals() {
-  const sigset_t set = DaemonSignals();
-  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);  // writes to a closed peer fail with EPIPE
-  ::signal(SIGXFSZ, SIG_IGN);  // growing a memfd beyond RLIMIT_FSIZE fails with EFBIG
-}
-
 Result<std::unique_ptr<Daemon>> Daemon::Start(const CommandLine& command_line, ReadConfig read_config) {
   std::unique_ptr<Daemon> daemon(new Daemon(command_line, std::move(read_config)));
   if (const Status status = daemon->Create(); !status.ok()) {
@@ -83,33 +64,28 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const CommandLine& command_line, R
 }
 
 Daemon::Daemon(const CommandLine& command_line, ReadConfig read_config)
-    : command_line_(command_line),
-      read_config_(std::move(read_config)),
-      server_epoch_(RandomUint64()),
-      drain_timeout_(command_line.config.drain_timeout),
-      users_(command_line.config.allowed_uids),
-      parts_(std::make_unique<Parts>()) {}
+    : read_config_(std::move(read_config)),
+      running_(command_line),
+      parts_(std::make_unique<DaemonParts>()),
+      snapshots_(*parts_, running_, state_) {}
 
 Daemon::~Daemon() {
   Stop();
 }
 
 Status Daemon::Create() {
-  const Config& config = command_line_.config;
-  RETURN_IF_ERROR(service_.Open(!command_line_.private_mode));
+  const Config& config = running_.config();
+  RETURN_IF_ERROR(service_.Open(!running_.command_line().private_mode));
   service_.Starting("starting");
   RaiseDescriptorLimit();
-  ASSIGN_OR_RETURN(lifetime_, Inherited(command_line_.lifetime_fd, "--lifetime-fd"));
-  ASSIGN_OR_RETURN(ready_fd_, Inherited(command_line_.ready_fd, "--ready-fd"));
-  const sigset_t set = DaemonSignals();
-  signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!signals_) return ErrnoStatus("create a signalfd", errno);
-  wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake_) return ErrnoStatus("create an eventfd", errno);
+  ASSIGN_OR_RETURN(UniqueFd lifetime, Inherited(running_.command_line().lifetime_fd, "--lifetime-fd"));
+  ASSIGN_OR_RETURN(ready_fd_, Inherited(running_.command_line().ready_fd, "--ready-fd"));
+  RETURN_IF_ERROR(events_.Open(std::move(lifetime)));
   ASSIGN_OR_RETURN(const uint64_t pool_bytes, PoolBytes(config.pool_bytes));
   ASSIGN_OR_RETURN(std::string boot_id, ReadBootId());
   RETURN_IF_ERROR(LoadAdminAccess());
-  ASSIGN_OR_RETURN(SocketDir directory, SocketDir::Lock(config.socket_dir, command_line_.private_mode));
+  ASSIGN_OR_RETURN(SocketDir directory,
+                   SocketDir::Lock(config.socket_dir, running_.command_line().private_mode));
   parts_->directory.emplace(std::move(directory));
   // A socket passed by the service manager accepts connections even without a daemon.
   if (!service_.HasSocket(ServiceNotify::kControlSocket)) RETURN_IF_ERROR(parts_->directory->CheckUnserved());
@@ -121,20 +97,22 @@ Status Daemon::Create() {
   parts_->workers.emplace(workers, config.user_workers != 0 ? config.user_workers : UINT32_MAX);
   parts_->readers.emplace(kReaderThreads, ReadersOfAUser(config.user_workers, workers), PoolKind::kReaders);
   parts_->progress.emplace(
-      ProgressCheck::Parts{*parts_->workers,
-                           [devices = parts_->devices.get()] {
-                             return devices == nullptr ? std::vector<GpuSnapshot>() : devices->Snapshot();
-                           },
-                           [this](uint64_t feed, uint64_t sample) { return SampleName(feed, sample); },
-                           service_.watchdog_interval().has_value(), [this] { return Operations(); },
-                           &*parts_->readers},
+      ProgressCheck::Parts{
+          *parts_->workers,
+          [devices = parts_->devices.get()] {
+            return devices == nullptr ? std::vector<GpuSnapshot>() : devices->Snapshot();
+          },
+          [this](uint64_t feed, uint64_t sample) { return parts_->SampleName(feed, sample); },
+          service_.watchdog_interval().has_value(), [this] { return parts_->Operations(); },
+          &*parts_->readers},
       config.stuck_timeout);
   parts_->datasets = std::make_unique<Datasets>(
       DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache});
   parts_->sessions.emplace(config.max_sessions, config.user_sessions != 0 ? config.user_sessions : UINT32_MAX,
-                           [this] { Wake(); });
+                           [this] { events_.Wake(); });
   ASSIGN_OR_RETURN(const std::optional<gid_t> group, SocketGroup(config.socket_group));
-  const ListenerOptions options{config.socket_mode, group, [this](uid_t uid) { return users_.Serves(uid); }};
+  const ListenerOptions options{config.socket_mode, group,
+                                [this](uid_t uid) { return running_.Serves(uid); }};
   ASSIGN_OR_RETURN(
       Listener lifeline_listener,
       Listen(ServiceNotify::kLifelineSocket, parts_->directory->lifeline_path(), SOCK_SEQPACKET, options));
@@ -147,8 +125,8 @@ Status Daemon::Create() {
   parts_->callers.emplace(parts_->peers, parts_->admin_access ? &*parts_->admin_access : nullptr);
   parts_->service.emplace(FeederService::Parts{*parts_->callers, *parts_->opener, parts_->datasets->cache,
                                                parts_->datasets->opener, *parts_->lifelines, parts_->refusals,
-                                               [this] { return Snapshot(); }, kVersion, std::move(boot_id),
-                                               server_epoch_});
+                                               [this] { return snapshots_.Take(); }, kVersion,
+                                               std::move(boot_id), snapshots_.server_epoch()});
   parts_->admin.emplace(AdminService::Parts{*parts_->callers, parts_->feeds, *parts_->sessions,
                                             *parts_->lifelines, parts_->refusals, parts_->tracer,
                                             MakeOperatorCalls(), ::geteuid()});
@@ -174,10 +152,10 @@ Status Daemon::Create() {
 }
 
 Status Daemon::LoadAdminAccess() {
-  const Config& config = command_line_.config;
+  const Config& config = running_.config();
   if (config.admin_listen.empty()) return OkStatus();
   Result<TlsIdentity> identity = ReadAdminIdentity(config);
-  if (!identity.ok()) return WithOrigin(identity.status(), command_line_);
+  if (!identity.ok()) return WithOrigin(identity.status(), running_.command_line());
   WarnIfNotValidNow(config, *identity);
   parts_->admin_access.emplace(*std::move(identity), config.admin_clients);
   return OkStatus();
@@ -185,7 +163,7 @@ Status Daemon::LoadAdminAccess() {
 
 Status Daemon::OpenAdminEndpoint() {
   if (!parts_->admin_access) return OkStatus();
-  const std::string& listen = command_line_.config.admin_listen;
+  const std::string& listen = running_.config().admin_listen;
   ASSIGN_OR_RETURN(parts_->admin_endpoint,
                    AdminEndpoint::Create(listen, {*parts_->service, *parts_->admin, *parts_->health},
                                          *parts_->admin_access, parts_->peers, parts_->refusals));
@@ -196,7 +174,7 @@ Status Daemon::OpenAdminEndpoint() {
 Status Daemon::OpenGpus() {
   // Only the main thread uses the directory at this point, and it is blocked below.
   ASSIGN_OR_RETURN(const StartupSignalWatcher watch, StartupSignalWatcher::Create(
-                                                         signals_.get(), lifetime_ ? lifetime_.get() : -1,
+                                                         events_.signals(), events_.lifetime(),
                                                          [this] {
                                                            service_.ShowStatus("stopped before it was ready");
                                                            parts_->directory.reset();
@@ -205,32 +183,33 @@ Status Daemon::OpenGpus() {
   ASSIGN_OR_RETURN(
       GpuSupport support,
       ::pinfeed::OpenGpus(
-          command_line_.config, *parts_->pool, [this](const Status& failure) { OnGpuFailure(failure); },
+          running_.config(), *parts_->pool, [this](const Status& failure) { OnGpuFailure(failure); },
           [this](uint64_t bytes, uint64_t total) {
             service_.Starting("pinning host memory: ", ByteSize(bytes) + " of " + ByteSize(total));
           }));
   parts_->devices = std::move(support.devices);
-  backend_ = std::move(support.backend);
+  parts_->backend = std::move(support.backend);
   return OkStatus();
 }
 
 Status Daemon::OpenHttp() {
   const std::string& port_path = parts_->directory->http_port_path();
-  if (command_line_.config.http_listen.empty()) {
+  if (running_.config().http_listen.empty()) {
     ::unlink(port_path.c_str());  // left by an earlier daemon; the lock is held
     return OkStatus();
   }
   parts_->metrics.emplace([this] {
-    const bool broken = broken_;  // read before the snapshot, which then includes the failure
-    DaemonSnapshot snapshot = Snapshot();
-    if (broken && !failure_shown_.exchange(true)) Wake();
+    const bool broken = state_.failed();  // read before the snapshot, which then includes the failure
+    DaemonSnapshot snapshot = snapshots_.Take();
+    if (broken && state_.ShowFailure()) events_.Wake();
     return snapshot;
   });
   ASSIGN_OR_RETURN(parts_->http,
-                   HttpServer::Create({command_line_.config.http_listen, command_line_.config.http_hosts,
-                                       &*parts_->metrics, [this] { return StatusJson(Snapshot()); },
-                                       [this] { return ready(); }, &parts_->refusals}));
-  ASSIGN_OR_RETURN(port_file_, WriteNewFile(port_path, std::to_string(parts_->http->port()) + "\n"));
+                   HttpServer::Create({running_.config().http_listen, running_.config().http_hosts,
+                                       &*parts_->metrics, [this] { return StatusJson(snapshots_.Take()); },
+                                       [this] { return state_.ready(); }, &parts_->refusals}));
+  ASSIGN_OR_RETURN(parts_->http_port_file,
+                   WriteNewFile(port_path, std::to_string(parts_->http->port()) + "\n"));
   spdlog::info("HTTP on port {}", parts_->http->port());
   return OkStatus();
 }
@@ -243,9 +222,9 @@ Result<Listener> Daemon::Listen(std::string_view name, const std::string& path, 
 }
 
 Status Daemon::AnnounceReady() {
-  RETURN_IF_ERROR(failure());
+  RETURN_IF_ERROR(state_.failure());
   parts_->health->SetServing(true);
-  announced_ = true;
+  state_.Announce();
   spdlog::info("pinfeedd {} {}, pid {}", kVersion, ServingText(), ::getpid());
   service_.Ready(ServingText());
   if (ready_fd_) {
@@ -258,18 +237,18 @@ Status Daemon::AnnounceReady() {
 }
 
 std::string Daemon::ServingText() const {
-  return "serves " + QuotePath(command_line_.config.socket_dir) + ": pool of " +
+  return "serves " + QuotePath(running_.config().socket_dir) + ": pool of " +
          ByteSize(parts_->pool->capacity_bytes()) + ", " + std::to_string(parts_->workers->threads()) +
          " workers";
 }
 
 void Daemon::Stop() {
   if (parts_ == nullptr) return;
-  const ShutdownDeadline deadline(failure().ok() ? kStopGrace : kBrokenGpuStop,
+  const ShutdownDeadline deadline(state_.failure().ok() ? kStopGrace : kBrokenGpuStop,
                                   parts_->directory ? parts_->directory->lock() : -1);
-  BeginDrain();
+  state_.BeginDrain();
   if (parts_->guard) parts_->guard->StopAccepting();
-  if (parts_->http) UnlinkIfSame(parts_->directory->http_port_path(), port_file_);
+  if (parts_->http) UnlinkIfSame(parts_->directory->http_port_path(), parts_->http_port_file);
   parts_->http.reset();
   if (parts_->sessions) parts_->sessions->Close();
   requests_.Close();
@@ -298,67 +277,6 @@ void Daemon::CloseDatasets() {
     spdlog::warn("{} is not done; the daemon exits without waiting for it", hung.what);
   (void)parts_->datasets.release();  // blocked threads use it until the process exits
   hangs_ = true;
-}
-
-std::vector<OngoingOperation> Daemon::Operations() const {
-  std::vector<OngoingOperation> all;
-  if (auto reaper = parts_->feeds.CurrentOperation()) all.push_back(*std::move(reaper));
-  for (DatasetOpener::Operation& operation : parts_->datasets->opener.RunningOperations())
-    all.push_back({DatasetOpener::kThreadName, std::move(operation.what), operation.since, true});
-  if (parts_->devices == nullptr) return all;
-  if (auto freeing = parts_->devices->CurrentOperation()) all.push_back(*std::move(freeing));
-  return all;
-}
-
-DaemonSnapshot Daemon::Snapshot() const {
-  DaemonSnapshot snapshot;
-  snapshot.version = kVersion;
-  snapshot.server_epoch = server_epoch_;
-  snapshot.uptime_seconds = std::chrono::duration<double>(Clock::now() - started_).count();
-  snapshot.ready = ready();
-  snapshot.draining = draining();
-  if (snapshot.draining) {
-    const Clock::time_point began{Clock::duration(drain_began_.load())};
-    snapshot.draining_seconds = std::chrono::duration<double>(Clock::now() - began).count();
-  }
-  snapshot.workers = parts_->workers->threads();
-  snapshot.workers_busy = parts_->workers->busy();
-  snapshot.worker_chunks = parts_->workers->progress() + parts_->readers->progress();
-  snapshot.worker_chunk_age_seconds = std::chrono::duration<double>(std::max(parts_->workers->LongestChunk(),
-                                                                             parts_->readers->LongestChunk()))
-                                          .count();
-  snapshot.sample_durations = parts_->workers->durations();
-  const WorkerPool::Durations fetches = parts_->readers->durations();
-  snapshot.sample_durations.read += fetches.read;
-  snapshot.sample_durations.decode += fetches.decode;
-  snapshot.pool_capacity_bytes = parts_->pool->capacity_bytes();
-  snapshot.pool_used_bytes = parts_->pool->used_bytes();
-  snapshot.open_fds = CountOpenFds();
-  snapshot.max_fds = MaxFds();
-  snapshot.cpu_seconds = CpuSeconds();
-  snapshot.started_unix_seconds = std::chrono::duration<double>(started_at_.time_since_epoch()).count();
-  snapshot.config_good = config_good_;
-  snapshot.config_unix_seconds = std::chrono::duration<double>(config_at_.load().time_since_epoch()).count();
-  if (parts_->admin_access) {
-    snapshot.admin_certificate_until_unix_seconds =
-        std::chrono::duration<double>(parts_->admin_access->valid_until().time_since_epoch()).count();
-  }
-  snapshot.resident_bytes = ResidentBytes();
-  FeedTable::View feeds = parts_->feeds.Snapshot();
-  snapshot.feeds = std::move(feeds.feeds);
-  snapshot.totals = feeds.totals;
-  parts_->sessions->AddTo(snapshot.feeds);
-  snapshot.sessions_opened = parts_->sessions->opened();
-  snapshot.sessions_closed = parts_->sessions->closed();
-  snapshot.max_sessions = parts_->sessions->limit();
-  snapshot.refusals = parts_->refusals.counts();
-  snapshot.fallbacks = parts_->sessions->fallbacks();
-  snapshot.refused_requests = parts_->refusals.codes();
-  snapshot.backend = backend_;
-  if (parts_->devices != nullptr) snapshot.gpus = parts_->devices->Snapshot();
-  snapshot.hung = parts_->progress->Hung(snapshot.gpus);
-  FillUsers(*parts_->pool, *parts_->host_quarantine, *parts_->sessions, parts_->devices.get(), snapshot);
-  return snapshot;
 }
 
 }  // namespace pinfeed

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of a daemon. Only for the files that implement Daemon.
+// The parts of a daemon. Only for the files of this folder.
 #pragma once
 
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
-#include "server/daemon/daemon.h"
 #include "server/dataset/dataset_cache.h"
 #include "server/loading/progress_check.h"
 #include "server/loading/worker_pool.h"
 #include "server/memory/device_arenas.h"
 #include "server/memory/host_memory_quarantine.h"
 #include "server/memory/memory_budget.h"
+#include "server/memory/ongoing_operation.h"
 #include "server/metrics/http.h"
 #include "server/metrics/metrics.h"
 #include "server/net/admin_access.h"
@@ -61,7 +63,12 @@ struct Datasets {
 };
 
 // In order of creation.
-struct Daemon::Parts {
+struct DaemonParts {
+  // What threads of no pool are at, for ProgressCheck.
+  std::vector<OngoingOperation> Operations() const;
+  // How a person finds this sample of a feed; empty if there is no such feed.
+  std::string SampleName(uint64_t feed_id, uint64_t sample);
+
   Refusals refusals;
   PeerRegistry peers;
   std::optional<AdminAccess> admin_access;  // empty: no TCP endpoint
@@ -71,6 +78,7 @@ struct Daemon::Parts {
   std::optional<MemoryBudget> pool;
   std::optional<HostMemoryQuarantine> host_quarantine;
   std::unique_ptr<DeviceArenas> devices;  // null: host memory only
+  std::string backend;                    // for status: the backend of batches, and why
   std::optional<WorkerPool> workers;
   std::optional<WorkerPool> readers;  // started with the first feed of a remote dataset
   std::optional<ProgressCheck> progress;
@@ -85,6 +93,7 @@ struct Daemon::Parts {
   std::unique_ptr<RpcServer> rpc;
   std::optional<MetricsCollector> metrics;
   std::unique_ptr<HttpServer> http;
+  std::optional<FileId> http_port_file;
   std::unique_ptr<FrameGuard> guard;
   std::unique_ptr<AdminEndpoint> admin_endpoint;
 };

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "server/net/socket_stream.h"
 #include "tests/support/testing.h"
 
 namespace pinfeed {
@@ -44,34 +45,34 @@ std::string Received(int fd) {
 }
 
 // The owner, with as much credit as a test gives it; its other end of the pair stands for gRPC.
-class GuardedConnectionTest : public ::testing::Test, public GuardedConnection::Owner {
+class GuardedConnectionTest : public ::testing::Test, public ConnectionOwner {
  protected:
   void Send(const std::string& bytes) const {
     ASSERT_EQ(::write(client_.theirs.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
     connection_->Pump();
   }
 
-  bool RequestCredit(uint64_t /*id*/, uint32_t cost) override {
+  bool RequestCredit(uint32_t cost) override {
     if (credit_ < cost) return false;
     credit_ -= cost;
     return true;
   }
-  UniqueFd ConnectToServer(uint64_t /*id*/) override { return std::move(server_.ours); }
-  std::string DenialReason(uint64_t /*id*/) override { return {}; }
+  UniqueFd ConnectToServer() override { return std::move(server_.ours); }
+  std::string DenialReason() override { return {}; }
   void CountDenial(const std::string& /*why*/) override {}
-  std::string AdmitCall(uint64_t /*id*/, size_t /*of_connection*/) override {
+  std::string AdmitCall(size_t /*of_connection*/) override {
     ++calls_;
     return {};
   }
-  void ReleaseCall(uint64_t /*id*/) override { --calls_; }
+  void ReleaseCall() override { --calls_; }
 
   uint32_t credit_ = 1'000'000;
   int calls_ = 0;
   SocketPair client_;
   SocketPair server_;
   std::unique_ptr<GuardedConnection> connection_ =
-      std::make_unique<GuardedConnection>(1, *this, std::make_unique<SocketStream>(std::move(client_.ours)),
-                                          40, GuardedConnection::Clock::time_point::max());
+      std::make_unique<GuardedConnection>(*this, std::make_unique<SocketStream>(std::move(client_.ours)), 40,
+                                          GuardedConnection::Clock::time_point::max());
   const std::string begin_ =
       std::string(kHttp2Preface) + Frame(FrameType::kSettings, 0, 0, std::string(6, '\0'));
 };
@@ -102,7 +103,7 @@ TEST_F(GuardedConnectionTest, ACallThatWaitsForCreditIsNotUncounted) {
   std::string calls;
   for (uint32_t stream = 3; stream < 63; stream += 2) calls += Call(stream);
   Send(calls);
-  EXPECT_EQ(connection_->client_events() & EPOLLIN, 0U) << "it does not wait for credit";
+  EXPECT_EQ(connection_->client_wait().events & EPOLLIN, 0U) << "it does not wait for credit";
   connection_->HangUp();
   connection_.reset();
   EXPECT_EQ(calls_, 0);
@@ -111,7 +112,7 @@ TEST_F(GuardedConnectionTest, ACallThatWaitsForCreditIsNotUncounted) {
 TEST_F(GuardedConnectionTest, WhatBreaksARuleEndsItAndIsNotPassedOn) {
   Send(begin_ + Frame(FrameType::kPing, 0, 0, "short"));
   EXPECT_FALSE(connection_->fault().empty());
-  EXPECT_EQ(connection_->client_fd(), -1);
+  EXPECT_EQ(connection_->client_wait().fd, -1);
   EXPECT_EQ(Received(server_.theirs.get()).find("short"), std::string::npos);
 }
 
@@ -119,7 +120,7 @@ TEST_F(GuardedConnectionTest, AClientThatSendsNoMoreIsLetGo) {
   Send(begin_ + Call(1));
   ASSERT_EQ(::shutdown(client_.theirs.get(), SHUT_WR), 0);
   connection_->Pump();
-  EXPECT_EQ(connection_->client_fd(), -1);
+  EXPECT_EQ(connection_->client_wait().fd, -1);
   connection_.reset();
   EXPECT_EQ(calls_, 0);
 }

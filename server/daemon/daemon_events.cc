@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/daemon/daemon_events.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <utility>
+
+#include "server/daemon/startup_signal_watcher.h"
+
+namespace pinfeed {
+namespace {
+
+sigset_t DaemonSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
+  return set;
+}
+
+int TimeoutMs(DaemonEvents::Clock::time_point until) {
+  if (until == DaemonEvents::Clock::time_point::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - DaemonEvents::Clock::now());
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, INT_MAX));
+}
+
+}  // namespace
+
+void BlockDaemonSignals() {
+  const sigset_t set = DaemonSignals();
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);  // writes to a closed peer fail with EPIPE
+  ::signal(SIGXFSZ, SIG_IGN);  // growing a memfd beyond RLIMIT_FSIZE fails with EFBIG
+}
+
+Status DaemonEvents::Open(UniqueFd lifetime) {
+  lifetime_ = std::move(lifetime);
+  const sigset_t set = DaemonSignals();
+  signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_) return ErrnoStatus("create a signalfd", errno);
+  wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_) return ErrnoStatus("create an eventfd", errno);
+  return OkStatus();
+}
+
+void DaemonEvents::Wake() const {
+  const uint64_t one = 1;
+  // Fails only when the counter is full, which wakes the thread anyway.
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+}
+
+DaemonEvents::Seen DaemonEvents::Wait(Clock::time_point until) {
+  std::array<pollfd, 3> waits = {pollfd{signals_.get(), POLLIN, 0},
+                                 pollfd{lifetime_over_ ? -1 : lifetime(), POLLIN, 0},
+                                 pollfd{wake_.get(), POLLIN, 0}};
+  Seen seen;
+  if (::poll(waits.data(), waits.size(), TimeoutMs(until)) <= 0) return seen;  // EINTR: a debugger
+  if (waits[1].revents != 0 && HasHungUp(lifetime())) seen.lifetime_over = lifetime_over_ = true;
+  if (waits[2].revents != 0) {
+    uint64_t events = 0;
+    [[maybe_unused]] const ssize_t bytes = ::read(wake_.get(), &events, sizeof events);
+    seen.woken = true;
+  }
+  signalfd_siginfo signal{};
+  if (waits[0].revents != 0 && ::read(signals_.get(), &signal, sizeof signal) == sizeof signal)
+    seen.signal = {signal.ssi_signo, signal.ssi_pid};
+  return seen;
+}
+
+}  // namespace pinfeed

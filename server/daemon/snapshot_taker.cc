@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/daemon/snapshot_taker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/os/host_limits.h"
+#include "server/config/version.h"
+#include "server/daemon/daemon_parts.h"
+#include "server/session/user_report.h"
+
+namespace pinfeed {
+
+DaemonSnapshot SnapshotTaker::Take() const {
+  DaemonSnapshot snapshot;
+  snapshot.version = kVersion;
+  snapshot.server_epoch = server_epoch_;
+  snapshot.uptime_seconds = std::chrono::duration<double>(Clock::now() - started_).count();
+  snapshot.ready = state_.ready();
+  if (const auto began = state_.drain_began()) {
+    snapshot.draining = true;
+    snapshot.draining_seconds = std::chrono::duration<double>(Clock::now() - *began).count();
+  }
+  snapshot.workers = parts_.workers->threads();
+  snapshot.workers_busy = parts_.workers->busy();
+  snapshot.worker_chunks = parts_.workers->progress() + parts_.readers->progress();
+  snapshot.worker_chunk_age_seconds =
+      std::chrono::duration<double>(std::max(parts_.workers->LongestChunk(), parts_.readers->LongestChunk()))
+          .count();
+  snapshot.sample_durations = parts_.workers->durations();
+  const WorkerPool::Durations fetches = parts_.readers->durations();
+  snapshot.sample_durations.read += fetches.read;
+  snapshot.sample_durations.decode += fetches.decode;
+  snapshot.pool_capacity_bytes = parts_.pool->capacity_bytes();
+  snapshot.pool_used_bytes = parts_.pool->used_bytes();
+  snapshot.open_fds = CountOpenFds();
+  snapshot.max_fds = MaxFds();
+  snapshot.cpu_seconds = CpuSeconds();
+  snapshot.started_unix_seconds = std::chrono::duration<double>(started_at_.time_since_epoch()).count();
+  snapshot.config_good = config_.good();
+  snapshot.config_unix_seconds =
+      std::chrono::duration<double>(config_.loaded_at().time_since_epoch()).count();
+  if (parts_.admin_access) {
+    snapshot.admin_certificate_until_unix_seconds =
+        std::chrono::duration<double>(parts_.admin_access->valid_until().time_since_epoch()).count();
+  }
+  snapshot.resident_bytes = ResidentBytes();
+  FeedTable::View feeds = parts_.feeds.Snapshot();
+  snapshot.feeds = std::move(feeds.feeds);
+  snapshot.totals = feeds.totals;
+  parts_.sessions->AddTo(snapshot.feeds);
+  snapshot.sessions_opened = parts_.sessions->opened();
+  snapshot.sessions_closed = parts_.sessions->closed();
+  snapshot.max_sessions = parts_.sessions->limit();
+  snapshot.refusals = parts_.refusals.counts();
+  snapshot.fallbacks = parts_.sessions->fallbacks();
+  snapshot.refused_requests = parts_.refusals.codes();
+  snapshot.backend = parts_.backend;
+  if (parts_.devices != nullptr) snapshot.gpus = parts_.devices->Snapshot();
+  snapshot.hung = parts_.progress->Hung(snapshot.gpus);
+  FillUsers(*parts_.pool, *parts_.host_quarantine, *parts_.sessions, parts_.devices.get(), snapshot);
+  return snapshot;
+}
+
+}  // namespace pinfeed
