@@ -111,7 +111,13 @@ class MemoryLocation final : public Location {
 void MemoryStorage::Write(const std::string& path, std::string bytes) {
   const MutexLock lock(mutex_);
   const size_t size = bytes.size();
-  files_[path] = {std::move(bytes), size};
+  files_[path] = {.bytes = std::move(bytes), .readable = size};
+}
+
+void MemoryStorage::RewriteBeforeSecondPass(const std::string& path, const std::string& bytes) {
+  const MutexLock lock(mutex_);
+  PF_CHECK(bytes.size() == files_.at(path).bytes.size(), "a rewritten file keeps its size");
+  files_[path].second = bytes;
 }
 
 void MemoryStorage::Remove(const std::string& path) {
@@ -173,6 +179,8 @@ Status MemoryStorage::Read(const std::string& path, uint64_t offset, std::span<s
     return {Code::kNotFound, "read " + QuotePath(NameOf(path)) + ": there is no such object", ENOENT};
   if (found->second.exhausted) throw std::bad_alloc();
   if (found->second.broken) return ErrnoStatus("read " + QuotePath(NameOf(path)), EIO);
+  if (offset == 0 && std::exchange(found->second.first_pass_began, true) && !found->second.second.empty())
+    found->second.bytes = std::exchange(found->second.second, {});
   const size_t end = found->second.readable;
   *got = offset >= end ? 0 : std::min<size_t>(out.size(), end - offset);
   std::memcpy(out.data(), found->second.bytes.data() + std::min<size_t>(offset, end), *got);

@@ -27,6 +27,8 @@ class MemoryStorage {
   void Remove(const std::string& path) PF_EXCLUDES(mutex_);
   // Reads give only the file's first `bytes` bytes, though it was larger when it was opened.
   void Cut(const std::string& path, size_t bytes) PF_EXCLUDES(mutex_);
+  // The second read from the file's start and those after it give `bytes`, which are of the file's size.
+  void RewriteBeforeSecondPass(const std::string& path, const std::string& bytes) PF_EXCLUDES(mutex_);
   // Reads are EIO.
   void Break(const std::string& path) PF_EXCLUDES(mutex_);
   // Reads find no memory (std::bad_alloc).
@@ -46,6 +48,8 @@ class MemoryStorage {
   struct File {
     std::string bytes;
     size_t readable = 0;
+    std::string second = {};  // empty: not to be rewritten
+    bool first_pass_began = false;
     bool broken = false;
     bool exhausted = false;
     bool hung = false;
@@ -57,7 +61,7 @@ class MemoryStorage {
   const bool remote_;
   mutable Mutex mutex_;
   mutable CondVar changed_;
-  std::map<std::string, File> files_ PF_GUARDED_BY(mutex_);
+  mutable std::map<std::string, File> files_ PF_GUARDED_BY(mutex_);
   mutable size_t hanging_ PF_GUARDED_BY(mutex_) = 0;
 };
 

@@ -182,11 +182,11 @@ def gather(values: Any, extents: Any, name: str) -> Ragged:
     """
     import numpy
 
+    extents = extents.copy()  # what is checked is what is used, whoever may write to the slot
     first, count = extents[:, 0], extents[:, 1]
-    end = first + count
-    if ((first < 0) | (count < 0) | (end > len(values))).any():
+    if ((first < 0) | (first > len(values)) | (count < 0) | (count > len(values) - first)).any():
         raise Error(Code.INTERNAL, f"the rows of tensor {name!r} lie outside of it; are pinfeedd and this package of the same version?")
     offsets = numpy.zeros(len(extents) + 1, numpy.int64)
     numpy.cumsum(count, out=offsets[1:])
-    rows = [values[begin:behind] for begin, behind in zip(first.tolist(), end.tolist())]
+    rows = [values[begin:behind] for begin, behind in zip(first.tolist(), (first + count).tolist())]
     return Ragged(numpy.concatenate(rows) if rows else values[:0].copy(), offsets)

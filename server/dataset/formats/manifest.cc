@@ -269,9 +269,12 @@ class ManifestLoader {
   Status ReadValues() {
     ASSIGN_OR_RETURN(const std::unique_ptr<TableReader> table, OpenTable(file_, kind_));
     std::vector<Cell> cells;
+    size_t known = 0;  // columns of the table that are those of the first pass
     for (uint64_t row = 0; row < info.samples; ++row) {
       ASSIGN_OR_RETURN(const bool more, table->Next(cells));
       if (!more) return FileChanged();
+      for (const std::vector<std::string>& names = table->columns(); known < names.size(); ++known)
+        if (known >= columns_.size() || names[known] != columns_[known]) return FileChanged();
       cells.resize(columns_.size());
       if (images) RETURN_IF_ERROR(AddImage(TextOf(*table, cells, image_column_), table->line()));
       for (size_t i = 0; i < values.size(); ++i) {
@@ -283,10 +286,11 @@ class ManifestLoader {
           values[i].AddInteger(found->second);
           continue;
         }
-        if (types_[field_columns_[i]].is_text())
-          values[i].AddText(TextOf(*table, cells, field_columns_[i]).value_or(""));
-        else
+        if (!types_[field_columns_[i]].is_text()) {
           values[i].Add(cell);
+        } else if (const auto written = TextOf(*table, cells, field_columns_[i])) {
+          values[i].AddText(*written);
+        }
         if (values[i].rows() != row + 1) return FileChanged();
       }
     }

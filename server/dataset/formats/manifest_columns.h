@@ -32,8 +32,8 @@ class ColumnType {
   // Whether the cells are of different types, or some have no value. Such a column of texts is a field, but
   // not one of labels: see reason().
   bool is_mixed() const { return kind_ == Kind::kMixed; }
-  // Whether every text so far has an image's extension.
-  bool names_images() const { return is_text() && names_images_; }
+  // Whether every text so far that is not empty has an image's extension, and there is one.
+  bool names_images() const { return is_text() && names_images_ && longest_ > 0; }
   size_t longest() const { return longest_; }  // the longest list, in elements, or text, in bytes
   // The field of the column, without its name. It is kTensor for numbers and for lists of one length, kRagged
   // for texts (UTF-8 bytes) and for lists of different lengths. Nothing if the column is not a field: see

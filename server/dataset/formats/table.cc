@@ -182,7 +182,10 @@ class SeparatedValues final : public TableReader {
     for (const RawCell& cell : raw_cells_) cells.push_back(CellOf(cell));
     return true;
   }
-  std::optional<std::string_view> Written(size_t column) const override { return raw_cells_[column].text; }
+  std::optional<std::string_view> Written(size_t column) const override {
+    if (column >= raw_cells_.size()) return std::nullopt;
+    return raw_cells_[column].text;
+  }
 
  private:
   struct RawCell {

@@ -22,9 +22,9 @@ inline constexpr size_t kMaxColumns = 1024;
 
 // A cell without a usable value.
 struct NoValue {
-  // True: the row has no value here: null, an absent key, or an empty cell without quotes. False: JSON has a
-  // value of an unsupported kind: an object, a list of anything but numbers, or an integer
-  // from 2^63 to 2^64 - 1.
+  // True: the row has no value here: null, an absent key, or an empty cell without quotes. False: it has a
+  // value of an unsupported kind: an object, a list of anything but numbers and lists of one length, or an
+  // integer beyond int64.
   bool missing = true;
 };
 // A list of numbers, or of lists of numbers that all have one length.
@@ -48,7 +48,7 @@ class TableReader {
   // NoValue. Returns false after the last row.
   virtual Result<bool> Next(std::vector<Cell>& cells) = 0;
   // A cell of the row that Next has read, as it is written, without its quotes; nothing for JSON, whose
-  // values have types. Valid until the next row is read.
+  // values have types, and for a column that the table does not have. Valid until the next row is read.
   virtual std::optional<std::string_view> Written(size_t /*column*/) const { return std::nullopt; }
   // The names of the columns seen so far. With JSON lines, a later row can add columns at the end.
   const std::vector<std::string>& columns() const { return columns_; }

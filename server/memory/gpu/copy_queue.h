@@ -38,9 +38,9 @@ struct CopyJob {
 };
 
 // Purpose: the arenas' jobs in the round robin of one GPU. Owns: the jobs until they are taken. Borrows: the
-// readers, weakly. Threads: lanes from any thread; the rest by the copy thread, except Close and Waiting.
-// Errors: after Fail, every job that is submitted fails at once. Invariants: 1. jobs of a lane are taken in
-// order; 2. lanes take turns, one job each.
+// readers, weakly. Threads: lanes from any thread; the rest by the copy thread, except Close and
+// WaitingSince. Errors: after Fail, every job that is submitted fails at once. Invariants: 1. jobs of a lane
+// are taken in order; 2. lanes take turns, one job each.
 class CopyQueue {
  public:
   using Clock = std::chrono::steady_clock;
@@ -82,8 +82,8 @@ class CopyQueue {
   std::optional<WaitingJob> Take(bool& closed) PF_EXCLUDES(mutex_);
   // The readers that wait.
   std::vector<std::shared_ptr<ReleaseReader>> Readers() const PF_EXCLUDES(mutex_);
-  // Returns true if a job or a reader was added since the last call. Otherwise waits until there is one, or
-  // for `limit`, if any.
+  // Returns whether a job or a reader was added since the last call that returned true. If not, waits for
+  // one, or for `limit`, if any, and returns false.
   bool AwaitChange(std::optional<std::chrono::nanoseconds> limit) PF_EXCLUDES(mutex_);
   // Fails the later jobs with `error`, and returns those that wait. Nothing if that was done before.
   std::optional<std::vector<CopyJob>> Fail(const Status& error) PF_EXCLUDES(mutex_);

@@ -18,6 +18,7 @@ namespace pinfeed {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -104,6 +105,26 @@ TEST_F(ManifestTest, HuggingFacesMetadataBesideAFlatFolderOfImages) {
   ASSERT_EQ(with_path->info().fields.size(), 5U);
   EXPECT_EQ(Bytes(*with_path, 0, 4), "deep/b.png");
   EXPECT_EQ(Bytes(*with_path, 1, 4), "a.jpg");
+}
+
+TEST_F(ManifestTest, TableThatIsRewrittenWhileItIsReadIsRefused) {
+  const std::string table = "path,note\n1.jpg,one\n2.jpg,two\n";
+  for (const std::string& later :
+       {std::string("path;note\n1.jpg;one\n2.jpg;two\n"), std::string("note,path\n1.jpg,one\n2.jpg,two\n"),
+        std::string("path\n1.jpg\n2.jpg\n3.jpg\n4.jpg\n")}) {
+    SCOPED_TRACE(later);
+    storage_.Write("set/a.csv", table);
+    std::string rewritten = later;
+    rewritten.resize(table.size(), '\n');
+    storage_.RewriteBeforeSecondPass("set/a.csv", rewritten);
+    EXPECT_THAT(Open("set/a.csv", {{"image", Word("path")}}),
+                StatusIs(Code::kDataLoss, HasSubstr("it changed while it was read")));
+  }
+}
+
+TEST_F(ManifestTest, ColumnOfEmptyTextsNamesNoImages) {
+  ASSERT_OK_AND_ASSIGN(const auto dataset, OpenText("a.csv", "text,note\n\"hello\",\"\"\n\"bye\",\"\"\n"));
+  EXPECT_THAT(FieldsOf(*dataset), Contains("text ragged uint8 5"));
 }
 
 TEST_F(ManifestTest, ATableByItsOwnNameAndItsColumns) {
