@@ -56,7 +56,7 @@ struct ParticipantSnapshot {
   uint32_t slots_lent = 0;
   uint64_t ignored_releases = 0;
   uint64_t oldest_lease_ns = 0;  // age of its oldest batch
-  // kConsumer: the feed had no free slot and this session held some. kGroup: other sessions held all of them.
+  // kConsumer: the feed had no free slot and this session held some. kGroup: other sessions held more.
   StallTimes stall_ns{};
   std::optional<StallShares> recent;
 };

@@ -17,7 +17,7 @@ enum class StallCause : uint8_t {
   kWorkers,   // the trainer waited, and all workers served other feeds
   kCopy,      // the trainer waited, and the batch was on its way to the GPU
   kConsumer,  // every slot was ready or lent: the daemon waited for the trainers
-  kGroup,     // the trainer waited, while other members of its group held all slots
+  kGroup,     // the trainer waited, while other members of its group held more slots
 };
 inline constexpr size_t kStallCauses = 6;
 inline constexpr std::array<std::string_view, kStallCauses> kStallCauseNames = {"read", "decode",   "workers",

@@ -116,6 +116,8 @@ def test_to_padded_changes_no_value_silently(texts, framework):
             batch[field].to_padded(value=value)
     assert batch.tags.to_padded(value=numpy.float32(-2.0))[0, 0] == -2 and batch.caption.to_padded(value=255)[0, 0] == 255
     assert batch.scores.to_padded(value=-1.5)[0, 0] == -1.5 and math.isnan(batch.scores.to_padded(value=float("nan"))[0, 0])
+    with pytest.raises(ValueError, match="which holds numbers up to"):
+        batch.scores.to_padded(value=10**400)
     if framework == "torch":
         with pytest.raises(ValueError, match="float16, which holds numbers up to 65504"):
             batch.scores.to(torch.float16).to_padded(value=1e9)

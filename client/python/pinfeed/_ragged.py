@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import re
+import sys
 from typing import Any, Iterator, List, Optional
 
 from ._checks import shown
@@ -148,19 +149,18 @@ def _check_fill(dtype: str, value: Any) -> None:
     """Raises ValueError unless the dtype can hold the value, which would be changed without a word."""
     number = value.item() if hasattr(value, "item") else value
     integer = re.fullmatch(r"(u?)int(\d+)", dtype)
+    largest = _FLOAT_MAX.get(dtype, sys.float_info.max)
     if integer:
         bits = int(integer[2])
         low, high = (0, 2**bits - 1) if integer[1] else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     else:
         low, high = 0, 1
+    whole = bool(integer) or dtype == "bool"
+    holds = f"holds whole numbers from {low} to {high}" if whole else f"holds numbers up to {largest:g}"
     try:
-        if integer or dtype == "bool":
-            fits, holds = number == int(number) and low <= number <= high, f"holds whole numbers from {low} to {high}"
-        else:
-            largest = _FLOAT_MAX.get(dtype, math.inf)
-            fits, holds = abs(number) <= largest or not math.isfinite(number), f"holds numbers up to {largest:g}"
-    except (OverflowError, ValueError):  # an infinity or NaN as an integer
-        fits, holds = False, f"holds whole numbers from {low} to {high}"
+        fits = number == int(number) and low <= number <= high if whole else abs(number) <= largest or not math.isfinite(number)
+    except (OverflowError, ValueError):  # an infinity or NaN as an integer, or an integer beyond every float
+        fits = False
     if not fits:
         raise ValueError(f"value={shown(value)}: the field's dtype is {dtype}, which {holds}; give one of them, or convert the field first, as by to(torch.float64)")
 
