@@ -21,8 +21,6 @@ os.environ.setdefault("PINFEED_DAEMON", str(BUILD / "server" / "pinfeedd"))
 # Nothing of the user's or of whoever started the tests.
 for name in ("PINFEED_ADDRESS", "PINFEED_CONFIG", "RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
     os.environ.pop(name, None)
-# gRPC's Python package would wait for its calls before each fork, for ever while one is open. Children here only exec.
-os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 
 @pytest.fixture(scope="session")
