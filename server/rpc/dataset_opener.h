@@ -64,7 +64,7 @@ class DatasetOpener {
   // The name of each thread that opens and closes.
   static constexpr const char* kThreadName = "dataset";
   struct Operation {
-    uid_t user = 0;    // the user to whom the thread is charged
+    uid_t user = 0;    // its thread counts towards this user
     std::string what;  // "opening dataset '/data/a.npy'"
     std::chrono::steady_clock::time_point since;
   };

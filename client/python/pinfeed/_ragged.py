@@ -182,7 +182,7 @@ def gather(values: Any, extents: Any, name: str) -> Ragged:
     """
     import numpy
 
-    extents = extents.copy()  # what is checked is what is used, whoever may write to the slot
+    extents = extents.copy()  # a process that writes to the slot must not change them after the check
     first, count = extents[:, 0], extents[:, 1]
     if ((first < 0) | (first > len(values)) | (count < 0) | (count > len(values) - first)).any():
         raise Error(Code.INTERNAL, f"the rows of tensor {name!r} lie outside of it; are pinfeedd and this package of the same version?")

@@ -286,9 +286,10 @@ class ManifestLoader {
           values[i].AddInteger(found->second);
           continue;
         }
-        const auto written = TextOf(*table, cells, field_columns_[i]);
-        if (!types_[field_columns_[i]].is_text()) values[i].Add(cell);
-        if (types_[field_columns_[i]].is_text() && written) values[i].AddText(*written);
+        if (!types_[field_columns_[i]].is_text())
+          values[i].Add(cell);
+        else if (const auto written = TextOf(*table, cells, field_columns_[i]))
+          values[i].AddText(*written);
         if (values[i].rows() != row + 1) return FileChanged();
       }
     }

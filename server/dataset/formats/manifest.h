@@ -24,10 +24,9 @@ struct ManifestOptions {
 // - text in the label column: int64, the text's index in the order of Python's sorted(). The texts become the
 //   dataset's classes;
 // - lists of numbers of different lengths: rows of numbers;
-// - lists of lists of numbers, the inner ones all of one length: likewise, with rows of that length;
-// - text: rows of bytes. In a .csv or .tsv file any cell that is not empty and no number makes the column one
-// of
-//   texts; its empty cells are then empty texts, and its numbers texts as written;
+// - lists of lists of numbers, the inner ones all of one length: the same, with rows of that length;
+// - text: rows of bytes. In a .csv or .tsv file, a column is one of texts if any cell is neither empty nor a
+//   number. Its empty cells are then empty texts, and its numbers texts as written;
 // - any other column, such as one of numbers with missing values: none. DatasetInfo::left_out says why.
 // `user_path` becomes DatasetInfo::path. kInvalidArgument names the line, or the column and the columns that
 // exist.

@@ -73,7 +73,7 @@ class ColumnValues {
   // Adds nothing if the cell is not of the column's type, or longer than the longest one. Precondition: the
   // column is not one of texts.
   void Add(const Cell& cell);
-  // Adds a text, likewise. Precondition: the column is one of texts.
+  // Adds a text. Adds nothing if it is longer than the longest one. Precondition: the column is one of texts.
   void AddText(std::string_view text);
   void AddInteger(int64_t value);
   uint64_t rows() const { return ragged_ ? ends_.size() : bytes_.size() / max_bytes_; }
