@@ -106,20 +106,37 @@ enum class LifelineKind : uint32_t {
   // client -> daemon, at most once: the client takes no further batch and keeps those it has until a bye.
   // Answered by kEvicted and its limit in page 1
   kLeave = 4,
+  kProduce = 5,  // producer -> daemon, once, in place of kHello: token
+  kTask = 6,     // daemon -> producer: fill a batch
+  // producer -> daemon: the batch is filled, or cannot be; the producer no longer writes to its slot
+  kTaskDone = 7,
+};
+
+// A batch to fill. Its slot holds what the tensor "sample_id" says, and nothing else yet.
+struct ProducerTask {
+  uint64_t task;  // names the task; never 0, never reused on a lifeline
+  uint64_t epoch;
+  uint64_t batch_index;  // within the epoch
+  uint32_t slot;
+  uint32_t samples;  // at least 1
 };
 
 struct LifelineFrame {
   uint64_t magic;
   uint32_t kind;  // LifelineKind
-  uint32_t code;  // a Code, in kWelcome
-  uint8_t token[kTokenBytes];
-  char text[208];  // reason of a refusal, NUL-padded
+  uint32_t code;  // a Code, in kWelcome and kTaskDone
+  union {
+    uint8_t token[kTokenBytes];
+    ProducerTask produce;  // in kTask; in kTaskDone only `task` counts
+  };
+  char text[208];  // of an error: UTF-8, NUL-padded
 };
-static_assert(sizeof(LifelineFrame) == 256);
+static_assert(sizeof(LifelineFrame) == 256 && sizeof(ProducerTask) == kTokenBytes);
 
-// The descriptors in kWelcome, in this order: publish page memfd, release page memfd, doorbell eventfd and,
-// on the host backend, the arena memfd.
+// The descriptors in kWelcome. A session's: publish page memfd, release page memfd, doorbell eventfd and, on
+// the host backend, the arena memfd. A producer's: the arena memfd.
 inline constexpr size_t kLifelineFdsHost = 4;
 inline constexpr size_t kLifelineFdsDevice = 3;
+inline constexpr size_t kLifelineFdsProducer = 1;
 
 }  // namespace pinfeed

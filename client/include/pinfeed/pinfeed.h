@@ -299,6 +299,48 @@ PF_API pf_result pf_seek(pf_feed* feed, const char* cursor_json);
 /* Like pf_seek, to the start of an epoch. */
 PF_API pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch);
 
+/* ---- Producers: processes that fill the batches of a feed ---- */
+
+/* Invites one process to fill batches of the feed, whose spec has `dataset.produced`. Pass the bytes at
+ * *invitation, a pinfeed.v1.ProducerInvitation of *size bytes, to that process, and free them with pf_free.
+ * They are a secret, work once, and are void when the feed closes, seeks or loses the daemon: producers then
+ * need new ones. Any thread, also while another one is in pf_next. PF_UNAVAILABLE while there is no daemon;
+ * PF_FAILED_PRECONDITION if the feed is closed or has another dataset. Takes at most 10 s. */
+PF_API pf_result pf_invite_producer(pf_feed* feed, char** invitation, size_t* size);
+
+typedef struct pf_producer pf_producer;
+/* Attaches this process to the feed of an invitation and maps the feed's memory, which forked children do not
+ * inherit. On success the caller owns *producer and must close it. PF_UNAVAILABLE: the feed or the daemon is
+ * gone; PF_UNAUTHENTICATED: the invitation was used already, or is void. Takes at most 10 s. */
+PF_API pf_result pf_producer_attach(const void* invitation, size_t size, pf_producer** producer);
+/* Unmaps the memory. Tasks that are not done are given to other producers once this process has ended. NULL
+ * is allowed. */
+PF_API void pf_producer_close(pf_producer* producer);
+
+typedef struct pf_task {
+  size_t size;
+  uint64_t task;
+  uint64_t epoch;        /* 0-based */
+  uint64_t batch_index;  /* 0-based within the epoch */
+  uint32_t samples;      /* to fill: 1..batch_size */
+  uint32_t tensor_count; /* of pf_producer_tensor */
+  const int64_t* sample_ids; /* `samples` indexes into the dataset; valid until the task is done */
+} pf_task;
+PF_API void pf_task_init(pf_task* task, size_t size);
+/* Gets the next batch to fill. Blocks at most timeout_ms (-1: no limit), then PF_DEADLINE_EXCEEDED.
+ * PF_OUT_OF_RANGE: the feed was closed, or the daemon ended; close the producer. One thread at a time. */
+PF_API pf_result pf_producer_next(pf_producer* producer, int64_t timeout_ms, pf_task* task);
+/* Describes where a tensor of the task's samples goes. `shape[0]` is the number of samples, `writable` is 1.
+ * Write to `data` until the task is done, and never after that. */
+PF_API pf_result pf_producer_tensor(const pf_producer* producer, const pf_task* task, uint32_t index,
+                                    pf_tensor* tensor);
+/* The task's samples are written (`error` NULL), or cannot be: the feed then fails with this text. */
+PF_API pf_result pf_producer_done(pf_producer* producer, const pf_task* task, const char* error);
+
+/* Ends this process, with exit code 1 and without any cleaning up, as soon as `pidfd` says that its process
+ * has ended. Takes over the descriptor. Producers use it so that none survives its trainer. */
+PF_API pf_result pf_end_with_process(int pidfd);
+
 /* ---- Calls to the daemon ---- */
 
 /* Calls to the daemon, with the response as JSON in *json, to be freed with pf_free. pf_status_json
