@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the samples of a batch and collates them, in the trainer or in a worker.
+
+In: a dataset and the indices of a batch. Out: the batch, as torch's DataLoader makes it.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+
+from ._collate import default_collate
+from ._seeding import Seeder
+from ._torch import torch_or_none
+
+Allocate = Callable[[Tuple[int, ...], Any], Any]
+
+
+class Kind(enum.Enum):
+    MAP = "map"
+    ITERABLE = "iterable"
+
+
+class Recipe(NamedTuple):
+    """How to make a batch of indices."""
+
+    dataset: Any
+    batched: bool  # the indices are a list of which each gives a sample; otherwise one index gives the batch
+    collate_fn: Optional[Callable[[Any], Any]]  # None: the default for samples in a list
+
+
+def kind_of_dataset(dataset: Any) -> Kind:
+    torch = torch_or_none()
+    if torch is not None:
+        return Kind.ITERABLE if isinstance(dataset, torch.utils.data.IterableDataset) else Kind.MAP
+    return Kind.ITERABLE if hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__") else Kind.MAP
+
+
+def collate(samples: List[Any]) -> Any:
+    """Collates by default, without torch."""
+    import numpy
+
+    return default_collate(samples, numpy.empty)
+
+
+def convert(sample: Any) -> Any:
+    """Converts a sample by default, without torch: to itself."""
+    return sample
+
+
+def default_function(batched: bool) -> Callable[[Any], Any]:
+    """Returns the collate_fn of a loader without one: torch's, if torch is installed."""
+    torch = torch_or_none()
+    if torch is None:
+        return collate if batched else convert
+    function: Callable[[Any], Any] = torch.utils.data._utils.collate.default_collate if batched else torch.utils.data._utils.collate.default_convert
+    return function
+
+
+def load(recipe: Recipe, indices: Any, seeder: Optional[Seeder] = None, seed: int = 0, batch: int = 0) -> Any:
+    """Returns the samples of a batch, not collated. With a seeder, each sample begins with its own seed."""
+    dataset = recipe.dataset
+    if not recipe.batched:
+        if seeder is not None:
+            seeder.seed_sample(seed, batch, 0, indices)
+        return dataset[indices]
+    get_items = getattr(dataset, "__getitems__", None)
+    if get_items:
+        if seeder is not None:
+            seeder.seed_sample(seed, batch, 0, None)
+        return get_items(indices)
+    if seeder is None:
+        return [dataset[index] for index in indices]
+    samples = []
+    for place, index in enumerate(indices):
+        seeder.seed_sample(seed, batch, place, index)
+        samples.append(dataset[index])
+    return samples
+
+
+def assemble(recipe: Recipe, samples: Any, allocate: Allocate) -> Any:
+    """Returns the batch of some samples. By default its arrays are from `allocate`."""
+    if recipe.collate_fn is None:
+        return default_collate(samples, allocate)
+    return recipe.collate_fn(samples)
+
+
+class IterableFetcher:
+    """The batches of an iterable dataset, in this process."""
+
+    def __init__(self, dataset: Any, batched: bool, collate_fn: Callable[[Any], Any], drop_last: bool) -> None:
+        self._iterator = iter(dataset)
+        self._batched = batched
+        self._collate_fn = collate_fn
+        self._drop_last = drop_last
+        self._ended = False
+
+    def fetch(self, places: Any) -> Any:
+        """Returns a batch of len(places) samples, or one sample. Raises StopIteration at the end."""
+        if self._ended:
+            raise StopIteration
+        if not self._batched:
+            return self._collate_fn(next(self._iterator))
+        samples = []
+        for _ in places:
+            try:
+                samples.append(next(self._iterator))
+            except StopIteration:
+                self._ended = True
+                break
+        if not samples or (self._drop_last and len(samples) < len(places)):
+            raise StopIteration
+        return self._collate_fn(samples)

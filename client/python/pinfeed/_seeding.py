@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Seeds of the random number generators that datasets use: ``random``, NumPy's and torch's global ones.
+
+In: a number that the trainer drew for the epoch, and which worker, batch and sample it is. Out: the generators,
+seeded. A sample's seed does not depend on the worker, so neither do its random transforms.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Optional
+
+from ._checks import to_integer
+from ._torch import torch_or_none
+
+_MASK = 2**64 - 1
+_GAMMA = 0x9E3779B97F4A7C15
+
+
+def mix(*numbers: int) -> int:
+    """Returns a hash of some whole numbers, of 64 bits: the finaliser of SplitMix64 (Steele, Lea and Flood, 2014) over
+    each of them.
+    """
+    state = 0
+    for number in numbers:
+        state = (state + (number & _MASK) + _GAMMA) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state
+
+
+def draw_base_seed(generator: Any) -> int:
+    """Draws an epoch's number from the trainer's generator, as torch's DataLoader does. Without torch it is NumPy's."""
+    torch = torch_or_none()
+    if torch is not None:
+        return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+    import numpy
+
+    if generator is not None:
+        return int(generator.integers(0, 2**63 - 1))
+    return int(numpy.random.randint(0, 2**63 - 1, dtype=numpy.int64))
+
+
+class Seeder:
+    """Seeds the generators of a worker. Threads: one."""
+
+    def __init__(self) -> None:
+        torch = torch_or_none()
+        self._seed_torch = None if torch is None else torch.default_generator.manual_seed
+        import numpy.random
+
+        self._seed_numpy = numpy.random.seed
+
+    def seed_worker(self, base_seed: int, worker: int) -> int:
+        """Seeds for a worker's start, and returns the seed, which is the one of torch's workers."""
+        seed = base_seed + worker
+        random.seed(seed)
+        self._seed_numpy(mix(base_seed, worker) & 0xFFFFFFFF)
+        if self._seed_torch is not None:
+            self._seed_torch(seed & 0x7FFFFFFFFFFFFFFF)
+        return seed
+
+    def seed_sample(self, epoch_seed: int, batch: int, place: int, index: Any) -> None:
+        """Seeds for a sample: the place `place` of a batch, with this index. The same index at two places, as from a
+        sampler with replacement, gets two seeds.
+        """
+        number: Optional[int] = index if type(index) is int else to_integer(index)
+        seed = mix(epoch_seed, batch, place, -1 if number is None else number)
+        random.seed(seed)
+        self._seed_numpy(seed & 0xFFFFFFFF)
+        if self._seed_torch is not None:
+            self._seed_torch(seed >> 1)
