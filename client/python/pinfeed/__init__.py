@@ -30,9 +30,11 @@ from ._errors import (
     UnavailableError,
     UnexpectedArgumentError,
 )
+from ._loader import DataLoader
 from ._open import open
 from ._ragged import Ragged
 from ._status import datasets, status
+from ._worker_info import WorkerInfo, get_worker_info
 from .feed import Feed
 from .transforms import (
     CenterCrop,
@@ -55,6 +57,7 @@ __all__ = [
     "CenterCrop",
     "Code",
     "ColumnsLeftOutWarning",
+    "DataLoader",
     "DataLossError",
     "DeadlineExceededError",
     "Error",
@@ -78,7 +81,9 @@ __all__ = [
     "Transform",
     "UnavailableError",
     "UnexpectedArgumentError",
+    "WorkerInfo",
     "datasets",
+    "get_worker_info",
     "open",
     "status",
 ]

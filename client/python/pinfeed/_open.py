@@ -28,6 +28,7 @@ from ._spec import Spec, add_dataset, add_fields, add_order, add_output, add_row
 from .feed import Feed, read_state
 
 _MIN_OPEN_TIMEOUT_S = 0.001
+_OPEN_TIMEOUT_S, _RECONNECT_TIMEOUT_S = 10.0, 300.0
 # The number of columns that a warning names.
 _SHOWN_COLUMNS = 20
 
@@ -73,8 +74,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     address: Optional[str] = None,
     name: Optional[str] = None,
     timeout: Optional[float] = None,
-    open_timeout: float = 10.0,
-    reconnect_timeout: Optional[float] = 300.0,
+    open_timeout: float = _OPEN_TIMEOUT_S,
+    reconnect_timeout: Optional[float] = _RECONNECT_TIMEOUT_S,
 ) -> Feed:
     """Opens a feed: an ordered stream of batches from a dataset.
 
@@ -198,6 +199,37 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     checks.raise_faults()
     framework = _choose_framework(framework, ordinal)
 
+    opened = open_spec(
+        spec, place, cursor, resumed, framework=framework, zero_copy=zero_copy, timeout=timeout, address=address, share=share, device=device,
+        ordinal=ordinal, output=output, name=name, open_timeout=open_timeout, reconnect_timeout=reconnect_timeout,
+    )  # fmt: skip
+    feed = Feed(opened)
+    if feed._left_out:
+        _warn_of_left_out(feed, spec)
+    return feed
+
+
+def open_spec(
+    spec: Spec,
+    place: Rank,
+    cursor: Optional[str] = None,
+    resumed: Optional[Resumed] = None,
+    *,
+    framework: str,
+    zero_copy: Optional[bool] = None,
+    timeout: Optional[float] = None,
+    address: Optional[str] = None,
+    share: Optional[str] = None,
+    device: Any = None,
+    ordinal: int = -1,
+    output: str = "batch",
+    name: Optional[str] = None,
+    open_timeout: float = _OPEN_TIMEOUT_S,
+    reconnect_timeout: Optional[float] = _RECONNECT_TIMEOUT_S,
+) -> Opened:
+    """Opens a feed of a spec, whose arguments were checked, for a rank. The arguments are those of `open`; `framework`
+    is not "auto".
+    """
     library = _abi.load()
     options = _abi.OpenOptions()
     library.pf_open_options_init(options, ctypes.sizeof(options))
@@ -217,10 +249,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         used = os.fsdecode(options.address)
         return Opened(library, handle, spec_of_rank, place, framework, zero_copy, timeout, used, ordinal, output, opened, resumed)
 
-    feed = Feed(opened(place, cursor, resumed))
-    if feed._left_out:
-        _warn_of_left_out(feed, spec)
-    return feed
+    return opened(place, cursor, resumed)
 
 
 def _warn_of_left_out(feed: Feed, spec: Spec) -> None:

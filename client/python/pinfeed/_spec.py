@@ -150,4 +150,4 @@ def add_sharing(spec: Spec, checks: Checks, share: Optional[Any], group: Any, gr
 def describe(spec: Spec) -> str:
     """Returns the dataset's name or path, for messages."""
     dataset = spec["dataset"]
-    return str(dataset.get("path") or dataset.get("name"))
+    return str(dataset.get("path") or dataset.get("name") or dataset["produced"]["name"])

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A loader for any Python dataset, in place of ``torch.utils.data.DataLoader``.
+
+In: that class's arguments. Out: what it yields.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.context
+import os
+import warnings
+import weakref
+from typing import Any, Callable, Dict, Generic, Iterator, Optional, TypeVar, Union
+
+from ._checks import UINT32_MAX, Checks, shown, to_integer, to_number
+from ._errors import Code, Error, InvalidArgumentError
+from ._fetch import Kind, Recipe, default_function, kind_of_dataset
+from ._loader_iterator import LoaderIterator, SingleIterator, WorkerIterator
+from ._loader_state import Epoch, Order, check_state
+from ._samplers import InfiniteSampler, batches_of, default_sampler
+from ._worker import Job
+from ._worker_pool import WorkerPool, this_process
+
+_Batch = TypeVar("_Batch", covariant=True)
+
+_FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
+_DEFAULT_PREFETCH = 2
+_ITERABLE = "DataLoader with IterableDataset: expected unspecified"
+
+
+class DataLoader(Generic[_Batch]):
+    """Takes what ``torch.utils.data.DataLoader`` takes and yields what it yields, from any Python dataset: change the
+    import and keep the code.
+
+    With num_workers=0 the calling thread loads, without a daemon. Otherwise worker processes write batches into memory
+    of the daemon, which this process maps. Batches are not pickled, sent or copied. A batch's tensors are views of that
+    memory, which is used again once all of them are gone. The trainer may keep as many batches as it likes: those
+    beyond two are copies.
+
+    The first batch says how much memory each batch gets. If a later one needs more, the loader opens a larger feed and
+    goes on. `max_batch_bytes` sets a fixed size instead: a batch that needs more is an error.
+
+    Three things differ from torch. A worker that dies is replaced, and its batch is loaded again. Three deaths without
+    a batch in between raise RuntimeError. Before each sample, the global generators of ``random``, NumPy and torch are
+    seeded from the epoch's seed and the sample's place and index. Random transforms therefore do not depend on the
+    number of workers, or on which worker loads a sample (seeding="sample"; with num_workers=0 nothing is seeded).
+    `__getitems__` gets one seed for its batch.
+
+    pin_memory=True copies each batch to page-locked memory in the calling thread. timeout=T: no batch within T seconds
+    raises DeadlineExceededError, a RuntimeError. in_order=False is accepted; batches come in order. An iterable dataset
+    needs num_workers=0. address: the daemon's socket, as for `open`.
+
+    `state_dict` and `load_state_dict` continue in the middle of an epoch. Threads: one.
+    """
+
+    __initialized = False
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: Optional[int] = 1,
+        shuffle: Optional[bool] = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Optional[Callable[[Any], Any]] = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Optional[Callable[[int], Any]] = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: Optional[int] = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        max_batch_bytes: Optional[int] = None,
+        seeding: str = "sample",
+        address: Union[str, "os.PathLike[str]", None] = None,
+    ) -> None:
+        self._kind = kind_of_dataset(dataset)
+        self.dataset = dataset
+        self._check_workers(num_workers, prefetch_factor, persistent_workers, timeout, seeding)
+        self.num_workers = num_workers
+        self.prefetch_factor = _DEFAULT_PREFETCH if num_workers > 0 and prefetch_factor is None else prefetch_factor
+        self.persistent_workers = persistent_workers
+        self.timeout = timeout
+        self.multiprocessing_context = multiprocessing_context
+        self._check_order(batch_size, shuffle, sampler, batch_sampler, drop_last)
+        self.pin_memory = pin_memory
+        self.pin_memory_device = pin_memory_device
+        self.worker_init_fn = worker_init_fn
+        self.in_order = in_order
+        self.generator = generator
+        if batch_sampler is not None:
+            batch_size = None
+            drop_last = False
+        if sampler is None:
+            sampler = InfiniteSampler() if self._kind is Kind.ITERABLE else default_sampler(dataset, bool(shuffle), generator)
+        if batch_size is not None and batch_sampler is None:
+            batch_sampler = batches_of(sampler, batch_size, drop_last)
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.sampler = sampler
+        self.batch_sampler = batch_sampler
+        self._batched = batch_sampler is not None
+        default = default_function(self._batched)
+        self.collate_fn = default if collate_fn is None else collate_fn
+
+        checks = Checks()
+        self._max_batch_bytes = 0
+        if max_batch_bytes is not None:
+            self._max_batch_bytes = checks.integer("max_batch_bytes", max_batch_bytes, 1, 2**62, ", or None for what the batches need")
+        checks.address(address)
+        checks.raise_faults()
+        self._address = None if address is None else os.fspath(address)
+        self._len_called: Optional[int] = None
+        self._capacity = self._max_batch_bytes  # of a batch, once known
+        self._pool: Optional[WorkerPool] = None  # persistent workers
+        self._repeat = 0  # epochs that began with the persistent workers' seed
+        self._base_seed = 0
+        self._loaded: Optional[Dict[str, Any]] = None
+        self._running: Callable[[], Optional[LoaderIterator]] = _nothing
+        self.__initialized = True
+        self._warn_of_many_workers()
+
+    # ---- Arguments ----
+
+    def _check_workers(self, num_workers: Any, prefetch_factor: Any, persistent_workers: Any, timeout: Any, seeding: Any) -> None:
+        workers, seconds = to_integer(num_workers), to_number(timeout)
+        if workers is None or not 0 <= workers <= UINT32_MAX:
+            raise _fault(f"num_workers option should be non-negative; use num_workers=0 to disable multiprocessing. It is {shown(num_workers)}.")
+        if seconds is None or seconds < 0:
+            raise _fault(f"timeout option should be non-negative; it is {shown(timeout)}")
+        if seconds > 0 and workers == 0:
+            raise _fault("timeout option needs num_workers > 0: in the calling thread nothing can time out")
+        if workers == 0 and prefetch_factor is not None:
+            raise _fault(
+                "prefetch_factor option could only be specified in multiprocessing. Let num_workers > 0 to enable multiprocessing, otherwise set "
+                "prefetch_factor to None."
+            )
+        factor = 1 if prefetch_factor is None else to_integer(prefetch_factor)
+        if factor is None or factor < 1:
+            raise _fault(f"prefetch_factor option should be at least 1; it is {shown(prefetch_factor)}")
+        if persistent_workers and workers == 0:
+            raise _fault("persistent_workers option needs num_workers > 0")
+        if seeding == "worker":
+            raise Error(
+                Code.UNIMPLEMENTED,
+                'seeding: "worker", one stream of random numbers per worker, is not there yet; omit it for "sample", where random numbers do not '
+                "depend on the workers",
+            )
+        if seeding != "sample":
+            raise _fault(f'seeding: {shown(seeding)} is not "sample"')
+        if self._kind is Kind.ITERABLE and workers > 0:
+            raise Error(
+                Code.UNIMPLEMENTED,
+                "num_workers: worker processes for an IterableDataset are not there yet; use num_workers=0, or give the dataset __getitem__ and __len__",
+            )
+
+    def _check_order(self, batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: Any) -> None:
+        if self._kind is Kind.ITERABLE:
+            if shuffle not in (False, None):
+                raise _fault(f"{_ITERABLE} shuffle option, but got shuffle={shuffle}")
+            if sampler is not None:
+                raise _fault(f"{_ITERABLE} sampler option, but got sampler={sampler}")
+            if batch_sampler is not None:
+                raise _fault(f"{_ITERABLE} batch_sampler option, but got batch_sampler={batch_sampler}")
+        if sampler is not None and shuffle:
+            raise _fault("sampler option is mutually exclusive with shuffle")
+        if batch_sampler is not None:
+            if batch_size != 1 or shuffle or sampler is not None or drop_last:
+                raise _fault("batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last")
+        elif batch_size is None and drop_last:
+            raise _fault("batch_size=None option disables auto-batching and is mutually exclusive with drop_last")
+
+    @property
+    def multiprocessing_context(self) -> Any:
+        """How worker processes are started: a context of `multiprocessing`, or None for its default."""
+        return self.__context
+
+    @multiprocessing_context.setter
+    def multiprocessing_context(self, context: Any) -> None:
+        if context is not None:
+            if not self.num_workers:
+                raise _fault(f"multiprocessing_context can only be used with multi-process loading (num_workers > 0), but got num_workers={self.num_workers}")
+            if isinstance(context, str):
+                methods = multiprocessing.get_all_start_methods()
+                if context not in methods:
+                    raise _fault(
+                        f"multiprocessing_context option should specify a valid start method in {methods!r}, but got multiprocessing_context={context!r}"
+                    )
+                context = multiprocessing.get_context(context)
+            if not isinstance(context, multiprocessing.context.BaseContext):
+                raise TypeError(
+                    "multiprocessing_context option should be a valid context object or a string specifying the start method, but got "
+                    f"multiprocessing_context={context}"
+                )
+        self.__context = context
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self.__initialized and name in _FIXED:
+            raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
+        super().__setattr__(name, value)
+
+    def _warn_of_many_workers(self) -> None:
+        cpus = len(os.sched_getaffinity(0))
+        if self.num_workers > cpus:
+            warnings.warn(
+                f"This DataLoader will create {self.num_workers} worker processes in total. Our suggested max number of worker in current system is "
+                f"{cpus}, which is smaller than what this DataLoader is going to create. Please be aware that excessive worker creation might get "
+                "DataLoader running slow or even freeze, lower the worker number to avoid potential slowness/freeze if necessary.",
+                stacklevel=3,
+            )
+
+    # ---- Iterating ----
+
+    def __len__(self) -> int:
+        """Batches per epoch: those of the sampler; for an iterable dataset, what its length says."""
+        if self._kind is Kind.ITERABLE:
+            length = self._len_called = len(self.dataset)
+            if self.batch_size is None:
+                return length
+            return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
+        return len(self._index_sampler)
+
+    @property
+    def _index_sampler(self) -> Any:
+        return self.batch_sampler if self._batched else self.sampler
+
+    @property
+    def _recipe(self) -> Recipe:
+        default = self._batched and self.collate_fn is default_function(True)
+        return Recipe(self.dataset, self._batched, None if default else self.collate_fn)
+
+    def _order(self) -> Order:
+        return Order(self.sampler, self.batch_sampler, self.generator)
+
+    def __iter__(self) -> Iterator[_Batch]:
+        """Begins an epoch, or continues the one of a loaded state. With persistent workers it ends the iterator before."""
+        running = self._running()
+        if self.persistent_workers and running is not None:
+            running.close()
+        epoch = self._begin()
+        iterator = (WorkerIterator if self.num_workers else SingleIterator)(self, epoch)
+        self._running = weakref.ref(iterator)
+        return iterator
+
+    def _begin(self) -> Epoch:
+        state, self._loaded = self._loaded, None
+        order = self._order()
+        if state is not None and state["running"]:
+            epoch = order.resume(state)
+            self._repeat, self._base_seed = epoch.repeat, epoch.base_seed
+        else:
+            if state is not None:
+                order.set_between(state)
+            epoch = order.begin(self._repeat, self._base_seed)
+            self._base_seed = epoch.base_seed
+        if self.persistent_workers:
+            self._repeat += 1
+        return epoch
+
+    def _start_workers(self, base_seed: int) -> WorkerPool:
+        """Returns the workers of an epoch: persistent ones that were started before, or new ones."""
+        if self._pool is not None and not self._pool.stopped:
+            return self._pool
+        job = Job(self._recipe, self.worker_init_fn, self.num_workers, base_seed, not self._max_batch_bytes, this_process())
+        pool = WorkerPool(self.multiprocessing_context, job)
+        if self.persistent_workers:
+            self._pool = pool
+        return pool
+
+    # ---- Position ----
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Returns the position, for a checkpoint: after the last batch yielded, or between two epochs. Datasets are not
+        part of it.
+        """
+        if self._loaded is not None:
+            return self._loaded
+        running = self._running()
+        if running is None or running.over:
+            return self._order().state_between()
+        return running.state_dict()
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Makes the next iteration continue where `state_dict` was called. The batches before are skipped without
+        loading them, except those of an iterable dataset. The arguments and the dataset must be the same.
+        """
+        self._loaded = check_state(state)
+
+
+def _nothing() -> None:
+    """Stands for a dead reference to an iterator."""
+
+
+def _fault(text: str) -> InvalidArgumentError:
+    return InvalidArgumentError(Code.INVALID_ARGUMENT, text)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The start of a loader's epoch: its order and seed, kept so that a checkpoint can begin the same epoch again.
+
+In: a loader, and perhaps a loaded state. Out: an iterator over the indices of the epoch's batches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+
+from ._checks import shown, to_integer
+from ._errors import Code, InvalidArgumentError
+from ._seeding import draw_base_seed, mix
+from ._torch import torch_or_none
+
+VERSION = 1
+_NOTHING = object()
+
+
+class Epoch(NamedTuple):
+    """An epoch that begins, or continues after `first` batches."""
+
+    indices: Iterator[Any]  # of the batches from `first` on
+    first: int
+    base_seed: int
+    repeat: int  # how many epochs began with this base_seed before
+    start: Dict[str, Any]  # for the state
+
+    @property
+    def seed(self) -> int:
+        """The seed of the epoch's samples."""
+        return mix(self.base_seed, self.repeat)
+
+    def state(self, batches: int) -> Dict[str, Any]:
+        """Returns the state after that many batches of the epoch."""
+        return {
+            "version": VERSION,
+            "running": True,
+            "batches": batches,
+            "base_seed": self.base_seed,
+            "repeat": self.repeat,
+            "start": self.start,
+        }
+
+
+class Order:
+    """What an epoch's order comes from: the samplers and generators of a loader."""
+
+    def __init__(self, sampler: Any, batch_sampler: Any, generator: Any) -> None:
+        self._index_sampler = sampler if batch_sampler is None else batch_sampler
+        self._generator = generator
+        inner = getattr(batch_sampler, "sampler", None)
+        candidates = {"loader": generator}
+        for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler), ("inner_sampler", inner)):
+            candidates[name] = getattr(each, "generator", None)
+        self._generators: Dict[str, Any] = {}
+        for name, each in candidates.items():
+            if each is not None and not any(each is known for known in self._generators.values()):
+                self._generators[name] = each
+        self._samplers: Dict[str, Any] = {}
+        for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+            if hasattr(each, "state_dict") and hasattr(each, "load_state_dict"):
+                self._samplers[name] = each
+
+    def begin(self, repeat: int, base_seed: int) -> Epoch:
+        """Begins an epoch. `repeat` is 0 if it needs a new `base_seed`."""
+        start = self._capture()
+        start["global"] = _global_states()
+        iterator = iter(self._index_sampler)
+        return Epoch(iterator, 0, base_seed if repeat else draw_base_seed(self._generator), repeat, start)
+
+    def state_between(self) -> Dict[str, Any]:
+        """Returns the state between two epochs."""
+        return {"version": VERSION, "running": False, "batches": 0, "start": self._capture()}
+
+    def set_between(self, state: Dict[str, Any]) -> None:
+        """Makes the next epoch the one that a state between two epochs was followed by."""
+        self._restore(state["start"])
+
+    def resume(self, state: Dict[str, Any]) -> Epoch:
+        """Begins the epoch of a state again, without the batches that it had yielded. Global generators are afterwards
+        as before.
+        """
+        start, batches = state["start"], state["batches"]
+        before = _global_states()
+        self._restore(start)
+        try:
+            _set_global_states(start["global"])
+            iterator = iter(self._index_sampler)
+            if not state["repeat"]:
+                draw_base_seed(self._generator)
+            for _ in itertools.islice(iterator, batches):
+                pass
+            # Samplers draw their order for the first index: that draw, too, is from the state's generators.
+            following = next(iterator, _NOTHING)
+        finally:
+            _set_global_states(before)
+        rest = iter(()) if following is _NOTHING else itertools.chain([following], iterator)
+        return Epoch(rest, batches, state["base_seed"], state["repeat"], start)
+
+    def _capture(self) -> Dict[str, Any]:
+        return {
+            "generators": {name: _get_state(generator) for name, generator in self._generators.items()},
+            "samplers": {name: sampler.state_dict() for name, sampler in self._samplers.items()},
+        }
+
+    def _restore(self, start: Dict[str, Any]) -> None:
+        for name, sampler in self._samplers.items():
+            if name in start["samplers"]:
+                sampler.load_state_dict(start["samplers"][name])
+        for name, generator in self._generators.items():
+            if name in start["generators"]:
+                _set_state(generator, start["generators"][name])
+
+
+def check_state(state: Any) -> Dict[str, Any]:
+    """Returns the state of a loader, or raises InvalidArgumentError if it is none."""
+    fault = ""
+    if not isinstance(state, dict) or not {"version", "running", "batches", "start"} <= set(state):
+        fault = f"{shown(state)}; give what loader.state_dict() returned"
+    elif state["version"] != VERSION:
+        fault = f"it has version {shown(state['version'])}, this package reads {VERSION}: update pinfeed"
+    elif to_integer(state["batches"]) is None or state["batches"] < 0:
+        fault = f"batches: {shown(state['batches'])} is not a number of batches"
+    if fault:
+        raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"this is not the state of a loader: {fault}")
+    return dict(state)
+
+
+def _get_state(generator: Any) -> Any:
+    return generator.bit_generator.state if hasattr(generator, "bit_generator") else generator.get_state()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if hasattr(generator, "bit_generator"):
+        generator.bit_generator.state = state
+    else:
+        generator.set_state(state)
+
+
+def _global_states() -> List[Tuple[str, Any]]:
+    import numpy
+
+    torch = torch_or_none()
+    states: List[Tuple[str, Any]] = [("random", random.getstate()), ("numpy", numpy.random.get_state())]
+    return states if torch is None else [*states, ("torch", torch.get_rng_state())]
+
+
+def _set_global_states(states: List[Tuple[str, Any]]) -> None:
+    import numpy
+
+    torch = torch_or_none()
+    for name, state in states:
+        if name == "random":
+            random.setstate(state)
+        elif name == "numpy":
+            numpy.random.set_state(state)
+        elif torch is not None:
+            torch.set_rng_state(state)

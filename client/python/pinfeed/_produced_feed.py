@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A feed whose batches are filled by a loader's workers.
+
+In: what the batches of the loader need. Out: the memory of each, as an array of bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+from ._open import open_spec
+from ._rank import Rank
+from ._spec import Spec
+from ._stream import Stream
+from ._torch import torch_or_none
+
+_SAMPLES = 2**53  # more than any sampler yields: the sampler knows the end
+
+
+class ProducedFeed(Stream):
+    """The batches, one after the other. Threads: one takes batches; another one may close the feed."""
+
+    def take(self, read: Callable[[Any], Any]) -> Any:
+        """Returns read(memory) for the next batch's memory, a flat array of bytes. If Ctrl-C or `read` raises, the next
+        call returns that batch again.
+        """
+        with self._lock:
+            if self._taken is None:
+                self._take()
+            content = read(self._maker.make(self._taken)[0][0])
+            self._taken = None
+            return content
+
+    def _take_snapshot(self) -> Any:
+        return self._get_cursor()
+
+    def _next_cursor(self) -> str:
+        return self._get_cursor().decode()
+
+
+def open_produced(name: str, capacity: int, slots: int, timeout: Optional[float], address: Optional[str]) -> ProducedFeed:
+    """Opens a feed with slots of `capacity` bytes."""
+    field = {"name": "batch", "dtype": "UINT8", "shape": [str(capacity)]}
+    produced = {"name": name, "samples": str(_SAMPLES), "fields": [field]}
+    spec: Spec = {
+        "dataset": {"produced": produced},
+        "batch_size": 1,
+        "epochs": 1,
+        "order": "SEQUENTIAL",
+        "slots": slots,
+        "backend": "HOST",
+    }
+    framework = "numpy" if torch_or_none() is None else "torch"
+    return ProducedFeed(open_spec(spec, Rank(0, 1, "arguments"), framework=framework, timeout=timeout, address=address))

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker processes of a loader.
+
+In: a job and how processes are started. Out: processes with a pipe to each; what they send is read by others.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import multiprocessing.util  # noqa: F401 - registers its own clean-up first, so that it runs after the one below
+import os
+import signal
+import time
+import weakref
+from multiprocessing import reduction
+from typing import Any, Callable, List, Optional, Tuple
+
+from ._index_log import IndexLog
+from ._worker import Job, process_start_time, worker_main
+
+# How long workers may take to end: what torch's may. A worker in the middle of a sample finishes it.
+_EXIT_PATIENCE_S = 5.0
+_KILL_PATIENCE_S = 1.0
+
+_pools: "weakref.WeakSet[WorkerPool]" = weakref.WeakSet()
+
+
+def this_process() -> Tuple[int, int]:
+    """Returns the process id and the start time."""
+    return os.getpid(), process_start_time(os.getpid())
+
+
+class WorkerPool:
+    """Worker processes and the trainer's ends of their pipes. `pipes[n]` and `processes[n]` belong to worker n.
+
+    Owns both. Threads: one at a time. In a forked child it is void, and its pipes are closed.
+    """
+
+    def __init__(self, context: Any, job: Job) -> None:
+        self._context = context if context is not None else multiprocessing
+        self._job = job
+        self._owner = os.getpid()
+        self._epoch: Optional[Tuple[int, IndexLog]] = None
+        self.pipes: List[Any] = []
+        self.processes: List[Any] = []
+        self.stopped = False
+        self.generation = 0  # of the newest feed
+        _pools.add(self)
+        try:
+            for number in range(job.num_workers):
+                self.pipes.append(None)
+                self.processes.append(None)
+                self._start(number)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self, number: int) -> None:
+        ours, theirs = self._context.Pipe()
+        self.pipes[number] = ours  # from here on, a forked child closes it
+        try:
+            process = self._context.Process(
+                target=worker_main, args=(theirs, number, self._job), name=f"pinfeed-worker-{number}", daemon=True
+            )
+            process.start()
+            self.processes[number] = process
+        finally:
+            theirs.close()
+
+    def begin_epoch(self, seed: int, log: IndexLog) -> None:
+        """Gives all workers, also those that start later, the epoch's seed and index log."""
+        self._epoch = seed, log
+        for number in range(len(self.pipes)):
+            self._send_epoch(number)
+
+    def _send_epoch(self, number: int) -> None:
+        if self._epoch is None:
+            return
+        seed, log = self._epoch
+        try:
+            self.pipes[number].send(("epoch", seed))
+            reduction.send_handle(self.pipes[number], log.fileno(), self.processes[number].pid)
+        except OSError:
+            pass  # it has ended, which its sentinel tells
+
+    def send(self, number: int, *message: Any) -> None:
+        """Sends a message. A worker that has ended gets none; its sentinel tells that it ended."""
+        try:
+            self.pipes[number].send(message)
+        except OSError:
+            pass
+
+    def replace(self, number: int) -> None:
+        """Starts another process in place of one that ended."""
+        self.processes[number].join()
+        self.pipes[number].close()
+        self._start(number)
+        self._send_epoch(number)
+
+    def describe_death(self, number: int) -> str:
+        """Says how a worker ended whose pipe is closed or whose sentinel is ready."""
+        process = self.processes[number]
+        process.join(_KILL_PATIENCE_S)
+        if process.exitcode is None:  # it closed its pipe, and lives
+            process.kill()
+            process.join()
+        code = process.exitcode
+        if code is not None and code < 0:
+            return f"DataLoader worker (pid {process.pid}) is killed by signal: {signal.strsignal(-code) or -code}"
+        return f"DataLoader worker (pid {process.pid}) exited unexpectedly with exit code {code}"
+
+    def stop(self) -> None:
+        """Ends the workers and waits for them. Terminates those that take too long."""
+        if self.stopped or os.getpid() != self._owner:
+            return
+        self.stopped = True
+        for number, process in enumerate(self.processes):
+            if process is not None:
+                self.send(number, "exit")
+        self._join(_EXIT_PATIENCE_S, None)
+        self._join(_KILL_PATIENCE_S, lambda process: process.terminate())
+        self._join(_KILL_PATIENCE_S, lambda process: process.kill())
+        self._close_pipes()
+
+    def terminate(self) -> None:
+        """Ends the workers at once, when this process ends."""
+        if self.stopped or os.getpid() != self._owner:
+            return
+        self.stopped = True
+        self._join(_KILL_PATIENCE_S, lambda process: process.terminate())
+        self._join(_KILL_PATIENCE_S, lambda process: process.kill())
+
+    def _join(self, patience_s: float, end: Optional[Callable[[Any], None]]) -> None:
+        """Waits for the workers that still live, after having called `end` with each."""
+        alive = [process for process in self.processes if process is not None and process.is_alive()]
+        if end is not None:
+            for process in alive:
+                end(process)
+        until = time.monotonic() + patience_s
+        for process in alive:
+            process.join(max(0.0, until - time.monotonic()))
+
+    def _close_pipes(self) -> None:
+        for pipe in self.pipes:
+            if pipe is not None:
+                pipe.close()
+
+    def __del__(self) -> None:
+        if "processes" in self.__dict__:
+            self.stop()
+
+
+def _end_all() -> None:
+    for pool in list(_pools):
+        pool.terminate()
+
+
+def _after_fork_in_child() -> None:
+    for pool in list(_pools):
+        pool._close_pipes()
+
+
+atexit.register(_end_all)
+os.register_at_fork(after_in_child=_after_fork_in_child)
