@@ -53,6 +53,7 @@ class IndexLog:
         """`first`: the number of the first batch that will be appended."""
         self._fd = os.memfd_create("pinfeed-index-log", os.MFD_CLOEXEC)
         self._close = weakref.finalize(self, os.close, self._fd)
+        self._close.atexit = False
         self._offset = _DATA
         self._punched = _DATA
         self._consumed = first
@@ -100,6 +101,7 @@ class IndexLogReader:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._close = weakref.finalize(self, os.close, fd)
+        self._close.atexit = False
 
     def read(self, batch: int) -> Any:
         """Returns a batch's indices, or `END`. Raises Error (INTERNAL) if the batch is not in the log."""
@@ -124,7 +126,10 @@ def _place(batch: int) -> int:
 
 def _read_entry(fd: int, batch: int) -> "tuple[int, int, int]":
     data = os.pread(fd, _ENTRY.size, _place(batch))
-    return _ENTRY.unpack(data) if len(data) == _ENTRY.size else (0, 0, 0)
+    if len(data) < _ENTRY.size:
+        return 0, 0, 0
+    number, offset, length = _ENTRY.unpack(data)
+    return number, offset, length
 
 
 def _write(fd: int, data: bytes, offset: int) -> None:

@@ -54,6 +54,24 @@ class DataLoader(Generic[_Batch]):
     `state_dict` and `load_state_dict` continue in the middle of an epoch. Threads: one.
     """
 
+    dataset: Any
+    batch_size: Optional[int]
+    num_workers: int
+    prefetch_factor: Optional[int]
+    persistent_workers: bool
+    pin_memory: bool
+    pin_memory_device: str
+    drop_last: bool
+    timeout: float
+    sampler: Any
+    batch_sampler: Any
+    collate_fn: Callable[[Any], Any]
+    generator: Any
+    _batched: bool
+    _kind: Kind
+    _capacity: int  # of a batch, once known; else 0
+    _address: Optional[str]
+    _len_called: Optional[int]
     __initialized = False
 
     def __init__(
@@ -116,8 +134,8 @@ class DataLoader(Generic[_Batch]):
         checks.address(address)
         checks.raise_faults()
         self._address = None if address is None else os.fspath(address)
-        self._len_called: Optional[int] = None
-        self._capacity = self._max_batch_bytes  # of a batch, once known
+        self._len_called = None
+        self._capacity = self._max_batch_bytes
         self._pool: Optional[WorkerPool] = None  # persistent workers
         self._repeat = 0  # epochs that began with the persistent workers' seed
         self._base_seed = 0

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 
 from ._batch_memory import read_batch
 from ._errors import Code, DeadlineExceededError, Error
-from ._fetch import IterableFetcher, Kind, Recipe, load
+from ._fetch import IterableFetcher, Kind, load
 from ._index_log import IndexLog
 from ._loader_state import Epoch
 from ._pinning import pinner
@@ -160,9 +160,12 @@ class WorkerIterator(LoaderIterator):
         self._yielded += 1
         if self._supervisor is not None:
             self._supervisor.yielded = self._yielded
-        if error is not None:
-            raise error
-        return content
+        try:
+            if error is not None:
+                raise error
+            return content
+        finally:
+            del error  # otherwise its traceback and this frame would keep each other, and the iterator, alive
 
     # ---- The feed ----
 
@@ -180,7 +183,8 @@ class WorkerIterator(LoaderIterator):
         assert self._feed is not None and self._supervisor is not None
         try:
             # With too few free slots, workers would wait for the trainer: it gets copies of what it holds beyond its share.
-            return self._feed.take(functools.partial(_read, copy=self._feed.held > _HELD_SLOTS))
+            content, failure = self._feed.take(functools.partial(_read, copy=self._feed.held >= _HELD_SLOTS))
+            return content, failure
         except Error as error:
             interruption = self._supervisor.interruption
             if isinstance(interruption, TooLarge):
@@ -211,7 +215,7 @@ class WorkerIterator(LoaderIterator):
 
     def _begin_measuring(self) -> None:
         self._measuring = self._yielded
-        self._pool.send(0, "measure", self._measuring)
+        self._pool.send(0, "measure", self._pool.generation, self._measuring)
 
     def _measure(self) -> "Tuple[Any, Optional[Exception]]":
         """Opens the feed when a worker has computed the next batch. Returns its exception instead if it raised one."""
@@ -234,11 +238,12 @@ class WorkerIterator(LoaderIterator):
                     raise worker_deaths(deaths)
                 self._pool.replace(0)
                 self._begin_measuring()
-            elif message[0] == "measured" and message[1] == self._measuring:
-                self._open(self._loader._max_batch_bytes or _capacity_for(message[2]))
+            elif message[1:3] == (self._pool.generation, self._measuring):  # others are about earlier epochs
+                self._measuring = -1
+                if message[0] == "failed":
+                    return _read(_bytes(message[3]))
+                self._open(_capacity_for(message[3]))
                 return None, None
-            elif message[0] == "failed" and message[1] == self._measuring:
-                return _read(_bytes(message[2]))
 
     # ---- The end ----
 
@@ -274,7 +279,7 @@ def _read(memory: Any, copy: bool = False) -> "Tuple[Any, Optional[Exception]]":
     try:
         return read_batch(memory.clone() if copy and hasattr(memory, "clone") else memory.copy() if copy else memory), None
     except Exception as error:
-        return None, error
+        return None, error.with_traceback(None)  # the worker's is in its text
 
 
 def _bytes(data: bytes) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from multiprocessing.connection import wait
 from typing import Any, List, Optional, Set
 
@@ -49,6 +50,9 @@ class Supervisor:
         self._deaths: List[str] = []
         self._refusals = 0
         self._wake_reader, self._wake_writer = os.pipe()
+        self._close_wake = weakref.finalize(self, _close_both, self._wake_reader, self._wake_writer)
+        self._close_wake.atexit = False  # the thread may still be told to stop then
+        self._stopped = False
         self._thread = threading.Thread(target=self._run, name="pinfeed-workers", daemon=True)
 
     def start(self) -> None:
@@ -56,14 +60,13 @@ class Supervisor:
 
     def stop(self) -> None:
         """Ends the thread. May be called twice."""
-        if self._wake_writer < 0:
+        if self._stopped:
             return
-        writer, self._wake_writer = self._wake_writer, -1
-        os.close(writer)  # which the other end sees
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+        self._stopped = True
+        os.write(self._wake_writer, b"s")  # closing it would not do: forked children have it too
+        if threading.current_thread() is not self._thread:  # which may run the iterator's __del__
             self._thread.join()
-        if not self._thread.is_alive():
-            os.close(self._wake_reader)
+            self._close_wake()
 
     def _run(self) -> None:
         try:
@@ -134,6 +137,11 @@ class Supervisor:
             raise worker_deaths(self._deaths)
         logger.warning("%s; another one takes its place, and its batch", self._deaths[-1])
         self._pool.replace(worker)
+
+
+def _close_both(reader: int, writer: int) -> None:
+    os.close(reader)
+    os.close(writer)
 
 
 def worker_deaths(deaths: List[str]) -> RuntimeError:

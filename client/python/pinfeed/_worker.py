@@ -3,11 +3,12 @@
 
 In: messages from the trainer on a pipe, and tasks from the daemon. Out: batches in the feed's memory.
 
-The trainer sends ("epoch", seed) and then the descriptor of the index log; ("measure", batch): compute this batch in
-private memory; ("feed", generation, invitation, first): fill batches of the feed until it hangs up, where the feed's
-batch 0 is batch `first`; ("exit",). The worker answers ("measured", batch, bytes), or ("failed", batch, memory) with
-the memory of a batch that is an exception; and ("again", generation, reason) after a feed hung up. It sends ("grow",
-generation, batch, bytes) for a batch that needs larger slots, and leaves its task to the next feed.
+The trainer sends ("epoch", seed) and then the descriptor of the index log; ("measure", generation, batch): compute this
+batch in private memory; ("feed", generation, invitation, first): fill batches of the feed until it hangs up, where the
+feed's batch 0 is batch `first`; ("exit",). The worker answers ("measured", generation, batch, bytes), or ("failed",
+generation, batch, memory) with the memory of a batch that is an exception; and ("again", generation, reason) after a
+feed hung up. It sends ("grow", generation, batch, bytes) for a batch that needs larger slots, and leaves its task to
+the next feed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import os
 import pickle
 import signal
 from multiprocessing import reduction
-from multiprocessing.connection import Connection
 from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 from ._batch_memory import BatchTooLarge, BatchWriter
@@ -53,7 +53,7 @@ def process_start_time(pid: int) -> int:
         return 0
 
 
-def worker_main(pipe: "Connection[Any, Any]", number: int, job: Job) -> None:
+def worker_main(pipe: Any, number: int, job: Job) -> None:
     """Runs a worker until the trainer says so, closes the pipe or ends."""
     pid, start = job.trainer
     end_with_process(pid)
@@ -71,7 +71,7 @@ def worker_main(pipe: "Connection[Any, Any]", number: int, job: Job) -> None:
 class Worker:
     """Serves one trainer. Owns the pipe and its reader of the index log. Threads: one."""
 
-    def __init__(self, pipe: "Connection[Any, Any]", number: int, job: Job) -> None:
+    def __init__(self, pipe: Any, number: int, job: Job) -> None:
         self._pipe = pipe
         self._number = number
         self._recipe = job.recipe
@@ -99,7 +99,7 @@ class Worker:
             if kind == "epoch":
                 self._begin_epoch(message[1])
             elif kind == "measure":
-                self._pipe.send(self._measure(message[1]))
+                self._pipe.send(self._measure(*message[1:]))
             elif kind == "feed":
                 reason = self._produce(*message[1:])
                 self._pipe.send(("again", message[1], reason))
@@ -129,13 +129,13 @@ class Worker:
         self._prepared = batch, writer
         return needed
 
-    def _measure(self, batch: int) -> Tuple[Any, ...]:
+    def _measure(self, generation: int, batch: int) -> Tuple[Any, ...]:
         try:
-            return "measured", batch, self._prepare(batch, self._samples(batch, self._indices(batch)))
+            return "measured", generation, batch, self._prepare(batch, self._samples(batch, self._indices(batch)))
         except Exception as error:
             memory = bytearray(_ERROR_BYTES)
             used = BatchWriter(memoryview(memory)).finish_error(error, worker=self._number)
-            return "failed", batch, bytes(memory[:used])
+            return "failed", generation, batch, bytes(memory[:used])
 
     def _produce(self, generation: int, invitation: bytes, first: int) -> str:
         """Fills batches until the feed hangs up. Returns why it could not attach; empty if it did."""
@@ -167,9 +167,9 @@ class Worker:
     def _fill(self, memory: memoryview, batch: int, indices: Any) -> int:
         """Writes a batch, or the exception that it raised, to a slot. Returns 0, or the bytes that it needs instead."""
         try:
-            if self._prepared is not None and self._prepared[0] == batch:
-                prepared, self._prepared = self._prepared[1], None
-                prepared.replay(memory)
+            prepared, self._prepared = self._prepared, None
+            if prepared is not None and prepared[0] == batch:
+                prepared[1].replay(memory)
                 return 0
             samples = self._samples(batch, indices)
             try:

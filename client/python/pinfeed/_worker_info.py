@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, List
 
 from ._torch import torch_or_none
@@ -37,8 +38,7 @@ def set_worker_info(worker: int, num_workers: int, seed: int, dataset: Any) -> N
     """Makes this process a worker."""
     info: Any = WorkerInfo(worker, num_workers, seed, dataset)
     if torch_or_none() is not None:
-        import torch.utils.data._utils.worker as torch_worker
-
+        torch_worker: Any = importlib.import_module("torch.utils.data._utils.worker")
         info = torch_worker.WorkerInfo(id=worker, num_workers=num_workers, seed=seed, dataset=dataset)
         torch_worker._worker_info = info
     _this[:] = [info]

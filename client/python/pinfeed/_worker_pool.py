@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import multiprocessing.util  # noqa: F401 - registers its own clean-up first, so that it runs after the one below
+import operator
 import os
 import signal
 import time
@@ -45,7 +46,7 @@ class WorkerPool:
         self.pipes: List[Any] = []
         self.processes: List[Any] = []
         self.stopped = False
-        self.generation = 0  # of the newest feed
+        self.generation = 0  # counts epochs and feeds, to tell what a message is about
         _pools.add(self)
         try:
             for number in range(job.num_workers):
@@ -70,6 +71,7 @@ class WorkerPool:
 
     def begin_epoch(self, seed: int, log: IndexLog) -> None:
         """Gives all workers, also those that start later, the epoch's seed and index log."""
+        self.generation += 1
         self._epoch = seed, log
         for number in range(len(self.pipes)):
             self._send_epoch(number)
@@ -119,8 +121,8 @@ class WorkerPool:
             if process is not None:
                 self.send(number, "exit")
         self._join(_EXIT_PATIENCE_S, None)
-        self._join(_KILL_PATIENCE_S, lambda process: process.terminate())
-        self._join(_KILL_PATIENCE_S, lambda process: process.kill())
+        self._join(_KILL_PATIENCE_S, operator.methodcaller("terminate"))
+        self._join(_KILL_PATIENCE_S, operator.methodcaller("kill"))
         self._close_pipes()
 
     def terminate(self) -> None:
@@ -128,8 +130,8 @@ class WorkerPool:
         if self.stopped or os.getpid() != self._owner:
             return
         self.stopped = True
-        self._join(_KILL_PATIENCE_S, lambda process: process.terminate())
-        self._join(_KILL_PATIENCE_S, lambda process: process.kill())
+        self._join(_KILL_PATIENCE_S, operator.methodcaller("terminate"))
+        self._join(_KILL_PATIENCE_S, operator.methodcaller("kill"))
 
     def _join(self, patience_s: float, end: Optional[Callable[[Any], None]]) -> None:
         """Waits for the workers that still live, after having called `end` with each."""
