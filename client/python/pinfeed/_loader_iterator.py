@@ -15,7 +15,7 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 
 from ._batch_memory import read_batch
-from ._errors import Code, DeadlineExceededError, Error
+from ._errors import Code, DeadlineExceededError
 from ._fetch import IterableFetcher, Kind, load
 from ._index_log import IndexLog
 from ._loader_state import Epoch
@@ -185,15 +185,13 @@ class WorkerIterator(LoaderIterator):
             # With too few free slots, workers would wait for the trainer: it gets copies of what it holds beyond its share.
             content, failure = self._feed.take(functools.partial(_read, copy=self._feed.held >= _HELD_SLOTS))
             return content, failure
-        except Error as error:
-            interruption = self._supervisor.interruption
-            if isinstance(interruption, TooLarge):
-                raise interruption from None
-            if interruption is not None:
+        except DeadlineExceededError as error:
+            raise self._late() from error
+        except TooLarge:
+            raise
+        except Exception:
+            if self._feed.interrupted:
                 self.close()
-                raise interruption from None
-            if isinstance(error, DeadlineExceededError):
-                raise self._late() from error
             raise
 
     def _late(self) -> DeadlineExceededError:

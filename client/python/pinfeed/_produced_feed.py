@@ -18,7 +18,21 @@ _SAMPLES = 2**53  # more than any sampler yields: the sampler knows the end
 
 
 class ProducedFeed(Stream):
-    """The batches, one after the other. Threads: one takes batches; another one may close the feed."""
+    """The batches, one after the other. Threads: one takes batches; others may interrupt it and invite producers."""
+
+    _interruption: Optional[BaseException] = None
+
+    def interrupt(self, reason: BaseException) -> None:
+        """Makes `take` raise `reason` when it would have to wait. Batches that are ready come before."""
+        self._interruption = reason
+
+    @property
+    def interrupted(self) -> bool:
+        return self._interruption is not None
+
+    def _check_wait(self) -> None:
+        if self._interruption is not None:
+            raise self._interruption
 
     def take(self, read: Callable[[Any], Any]) -> Any:
         """Returns read(memory) for the next batch's memory, a flat array of bytes. If Ctrl-C or `read` raises, the next

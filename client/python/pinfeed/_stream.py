@@ -135,6 +135,7 @@ class Stream(Connection):
                     raise DeadlineExceededError(
                         late.code, f"the feed of {describe(self._spec)} had no batch within timeout={self._timeout:g} seconds ({late})"
                     )
+                self._check_wait()
                 _daemon.revive(self._address)
                 self._warn_of_incomplete_group(waited)
                 slice_ms = _SLICE_MS
@@ -144,6 +145,9 @@ class Stream(Connection):
         finally:
             self._snapshot = None
             self._wait_seconds += time.perf_counter() - begin
+
+    def _check_wait(self) -> None:
+        """Raises if it is pointless to wait on for a batch. Overridden by subclasses."""
 
     def _take_snapshot(self) -> Any:
         """Returns the feed's position, for other threads that ask while this one waits for a batch."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Looks after the workers while they fill a feed.
 
-In: messages and ends of workers. Out: invitations to the feed, processes in place of dead ones, or the reason to
-interrupt the trainer.
+In: messages and ends of workers. Out: invitations to the feed, processes in place of dead ones, or the reason why no
+further batch can come.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import os
 import threading
 import weakref
 from multiprocessing.connection import wait
-from typing import Any, List, Optional, Set
+from typing import Any, List, Set
 
 from ._connection import logger
 from ._errors import UnavailableError
+from ._produced_feed import ProducedFeed
 from ._worker_pool import WorkerPool
 
 MAX_DEATHS = 3  # of workers without a batch in between
@@ -31,20 +32,18 @@ class TooLarge(Exception):
 
 
 class Supervisor:
-    """A thread that serves the workers of one feed. `interruption` is set, then the feed is closed, when the trainer
-    cannot go on with that feed.
+    """A thread that serves the workers of one feed. When no further batch can come, it interrupts the feed and ends.
 
     Owns the thread and its wake-up pipe. Borrows pool and feed, which outlive `stop`; nobody else uses the pool until
     then. Threads: `start` and `stop` from the trainer's. `yielded` is written by the trainer.
     """
 
-    def __init__(self, pool: WorkerPool, feed: Any, first: int) -> None:
+    def __init__(self, pool: WorkerPool, feed: ProducedFeed, first: int) -> None:
         self._pool = pool
         self._feed = feed
         self._first = first
         pool.generation += 1
         self._generation = pool.generation
-        self.interruption: Optional[BaseException] = None
         self.yielded = 0
         self._seen = 0
         self._deaths: List[str] = []
@@ -72,8 +71,7 @@ class Supervisor:
         try:
             self._serve()
         except BaseException as error:  # whatever it is, the trainer gets it
-            self.interruption = error
-            self._feed.close()
+            self._feed.interrupt(error)
 
     def _serve(self) -> None:
         uninvited = set(range(len(self._pool.pipes)))

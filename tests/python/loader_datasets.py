@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Datasets for the tests of `pinfeed.DataLoader`, in a module that spawned workers can import."""
+
+import collections
+import os
+import random
+import signal
+
+import numpy
+import torch
+
+Point = collections.namedtuple("Point", "x y")
+
+
+class Numbers:
+    """`count` samples: i for index i, made by `make`."""
+
+    def __init__(self, count, make=lambda index: index):
+        self.count = count
+        self.make = make
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return self.make(index)
+
+
+def tensor(index):
+    return torch.full((2, 3), float(index))
+
+
+def array(index):
+    return numpy.full(5, index, numpy.uint8)
+
+
+def pair(index):
+    return torch.tensor([index]), index % 10
+
+
+def record(index):
+    return {"image": array(index), "name": f"sample {index}", "box": [index, index + 0.5], "point": Point(index, tensor(index))}
+
+
+def big(index):
+    return torch.full((300, 300), index)
+
+
+STRUCTURES = {each.__name__: each for each in (tensor, array, pair, record, big)}
+
+
+def randoms(index):
+    """Draws from every global generator."""
+    return index, random.random(), numpy.random.rand(), torch.rand(())
+
+
+def place_of_worker(index):
+    info = torch.utils.data.get_worker_info()
+    return (index, os.getpid(), -1, -1, -1) if info is None else (index, os.getpid(), info.id, info.num_workers, torch.get_num_threads())
+
+
+def failing(index):
+    if index in (5, 6):
+        raise KeyError(f"no sample {index}")
+    return index
+
+
+def growing(index):
+    return torch.zeros(10 * 4 ** (index // 4))
+
+
+def deadly(index):
+    if index == 10:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return index
+
+
+class Batched(Numbers):
+    """Has only whole batches."""
+
+    def __getitem__(self, index):
+        raise AssertionError("__getitems__ is there")
+
+    def __getitems__(self, indices):
+        return [self.make(index) for index in indices]
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __init__(self, count, said=None):
+        self.count = count
+        self.said = count if said is None else said
+
+    def __len__(self):
+        return self.said
+
+    def __iter__(self):
+        return iter(range(self.count))
+
+
+def same(one, other):
+    """Whether two batches are equal, in types too."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, numpy.ndarray):
+        return one.dtype == other.dtype and numpy.array_equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def all_same(ones, others):
+    return same(list(ones), list(others))

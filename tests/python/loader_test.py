@@ -1,0 +1,464 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pinfeed.DataLoader` without workers: its arguments and batches beside torch's, its state, and the parts that need no daemon."""
+
+import os
+import pickle
+import random
+import warnings
+
+import numpy
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from loader_datasets import STRUCTURES, Batched, Numbers, Stream, all_same, pair, place_of_worker, randoms, tensor  # noqa: E402
+
+import pinfeed  # noqa: E402
+from pinfeed import _index_log, _loader_state, _pinning, _samplers, _seeding  # noqa: E402
+
+TorchLoader = torch.utils.data.DataLoader
+
+
+def seeded(number=3):
+    return torch.Generator().manual_seed(number)
+
+
+# ---- beside torch's -----------------------------------------------------------------------------------------------------------------
+
+ARGUMENTS = [
+    lambda: {},
+    lambda: {"batch_size": 4},
+    lambda: {"batch_size": 4, "drop_last": True},
+    lambda: {"batch_size": None},
+    lambda: {"batch_size": 3, "shuffle": True},
+    lambda: {"batch_size": 3, "shuffle": True, "generator": seeded()},
+    lambda: {"batch_size": 3, "sampler": [5, 1, 1, 9]},
+    lambda: {"batch_size": 3, "sampler": torch.utils.data.SubsetRandomSampler(range(4, 12))},
+    lambda: {"batch_size": 5, "sampler": torch.utils.data.WeightedRandomSampler([1.0] * 14, 20)},
+    lambda: {"batch_sampler": [[3], [1, 2], []][:2]},
+    lambda: {"batch_size": 2, "collate_fn": list},
+    lambda: {"batch_size": None, "collate_fn": repr},
+]
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_the_batches_are_torchs(structure, arguments):
+    dataset = Numbers(14, STRUCTURES[structure])
+    loaders = [kind(dataset, **arguments()) for kind in (TorchLoader, pinfeed.DataLoader)]
+    epochs = []
+    for loader in loaders:
+        torch.manual_seed(11)
+        epochs.append([list(loader) for _ in range(2)])
+    assert all_same(*epochs)
+    assert len(loaders[0]) == len(loaders[1]) == len(epochs[1][0])
+
+
+def test_random_transforms_use_the_callers_generators_as_in_torch():
+    results = []
+    for kind in (TorchLoader, pinfeed.DataLoader):
+        random.seed(1)
+        numpy.random.seed(1)
+        torch.manual_seed(1)
+        results.append(list(kind(Numbers(9, randoms), 2, shuffle=True)))
+    assert all_same(*results)
+
+
+def test_a_dataset_with_getitems_is_asked_for_whole_batches():
+    assert [batch.tolist() for batch in pinfeed.DataLoader(Batched(5), 2)] == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}])
+def test_iterable_datasets_are_as_in_torch(arguments):
+    loaders = [kind(Stream(10), **arguments) for kind in (TorchLoader, pinfeed.DataLoader)]
+    assert all_same(*loaders) and len(loaders[0]) == len(loaders[1])
+
+
+def test_a_wrong_length_of_an_iterable_dataset_is_told():
+    loader = pinfeed.DataLoader(Stream(5, said=2), batch_size=1)
+    assert len(loader) == 2
+    with pytest.warns(UserWarning, match="was reported to be 2"):
+        assert len(list(loader)) == 5
+
+
+def test_an_exception_of_the_dataset_costs_its_batch_only():
+    def fails_once(index):
+        if index == 3:
+            raise KeyError("three")
+        return index
+
+    iterator = iter(pinfeed.DataLoader(Numbers(8, fails_once), 2))
+    assert next(iterator).tolist() == [0, 1]
+    with pytest.raises(KeyError, match="three"):
+        next(iterator)
+    assert [batch.tolist() for batch in iterator] == [[4, 5], [6, 7]]
+
+
+def test_there_is_no_worker_here():
+    assert pinfeed.get_worker_info() is None
+    assert next(iter(pinfeed.DataLoader(Numbers(1, place_of_worker))))[2].tolist() == [-1]
+
+
+# ---- arguments and attributes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"num_workers": -1},
+        {"timeout": -1},
+        {"persistent_workers": True},
+        {"prefetch_factor": 3},
+        {"shuffle": True, "sampler": [0]},
+        {"batch_sampler": [[0]], "batch_size": 2},
+        {"batch_sampler": [[0]], "shuffle": True},
+        {"batch_sampler": [[0]], "sampler": [0]},
+        {"batch_sampler": [[0]], "drop_last": True},
+        {"batch_size": None, "drop_last": True},
+        {"batch_size": 0},
+        {"batch_size": 2.5},
+        {"multiprocessing_context": "fork"},
+        {"num_workers": 1, "multiprocessing_context": "spoon"},
+        {"num_workers": 1, "multiprocessing_context": 3},
+    ],
+)
+def test_what_torch_refuses_is_refused_in_its_words(arguments):
+    with pytest.raises((ValueError, TypeError)) as theirs:
+        TorchLoader(Numbers(4), **arguments)
+    with pytest.raises(theirs.type) as ours:
+        pinfeed.DataLoader(Numbers(4), **arguments)
+    assert str(ours.value).split()[:2] == str(theirs.value).split()[:2]
+
+
+@pytest.mark.parametrize("name, value", [("shuffle", True), ("sampler", [0]), ("batch_sampler", [[0]])])
+def test_an_iterable_dataset_has_no_order(name, value):
+    with pytest.raises(ValueError, match=f"DataLoader with IterableDataset: expected unspecified {name} option"):
+        pinfeed.DataLoader(Stream(3), **{name: value})
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        ({"num_workers": "two"}, "num_workers option should be non-negative.*'two'"),
+        ({"num_workers": 1, "prefetch_factor": 0}, "prefetch_factor option should be at least 1"),
+        ({"timeout": 3}, "timeout option needs num_workers > 0"),
+        ({"max_batch_bytes": 0}, "max_batch_bytes: 0 is not a whole number"),
+        ({"seeding": "none"}, 'seeding: \'none\' is not "sample"'),
+        ({"address": 7}, "address: 7 is not the path"),
+    ],
+)
+def test_other_faults_name_the_argument(arguments, text):
+    with pytest.raises(pinfeed.InvalidArgumentError, match=text):
+        pinfeed.DataLoader(Numbers(4), **arguments)
+
+
+def test_what_is_not_there_yet_is_said():
+    with pytest.raises(pinfeed.Error, match="IterableDataset are not there yet") as refused:
+        pinfeed.DataLoader(Stream(3), num_workers=1)
+    assert refused.value.code == pinfeed.Code.UNIMPLEMENTED
+    with pytest.raises(pinfeed.Error, match='seeding: "worker"'):
+        pinfeed.DataLoader(Numbers(3), num_workers=1, seeding="worker")
+
+
+def test_the_attributes_are_torchs():
+    dataset = Numbers(4)
+    arguments = {"batch_size": 2, "drop_last": True, "generator": seeded(), "num_workers": 1, "timeout": 3, "worker_init_fn": print, "multiprocessing_context": "fork"}
+    arguments.update(persistent_workers=True, pin_memory=True)
+    ours, theirs = pinfeed.DataLoader(dataset, **arguments), TorchLoader(dataset, **arguments)
+    for name in ["dataset", "collate_fn", "prefetch_factor", *arguments]:
+        assert getattr(ours, name) == getattr(theirs, name), name
+    for name in ("sampler", "batch_sampler"):
+        assert type(getattr(ours, name)) is type(getattr(theirs, name))
+    for name in ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"):
+        with pytest.raises(ValueError, match=f"{name} attribute should not be set after DataLoader is initialized"):
+            setattr(ours, name, 1)
+    ours.collate_fn = list
+    assert pinfeed.DataLoader[int] is not None
+
+
+def test_too_many_workers_are_told():
+    with pytest.warns(UserWarning, match="This DataLoader will create 5000 worker processes in total"):
+        pinfeed.DataLoader(Numbers(4), num_workers=5000)
+
+
+# ---- page-locked memory -------------------------------------------------------------------------------------------------------------
+
+
+class Pinnable:
+    def __init__(self, pinned=False):
+        self.pinned = pinned
+
+    def pin_memory(self):
+        return Pinnable(True)
+
+
+def test_without_an_accelerator_nothing_is_pinned():
+    if torch.cuda.is_available():
+        pytest.skip("there is an accelerator")
+    with pytest.warns(UserWarning, match="no accelerator is found"):
+        assert [batch.tolist() for batch in pinfeed.DataLoader(Numbers(2), pin_memory=True)] == [[0], [1]]
+
+
+def test_everything_in_a_batch_is_pinned():
+    pinned = _pinning.pin({"a": [Pinnable(), "text"], "b": (Pinnable(), 3), "c": collections_pair(Pinnable(), b"x")}, None, torch.Tensor)
+    assert pinned["a"][0].pinned and pinned["a"][1] == "text"
+    assert type(pinned["b"]) is list and pinned["b"][0].pinned and pinned["b"][1] == 3
+    assert type(pinned["c"]).__name__ == "Point" and pinned["c"].x.pinned
+
+
+def collections_pair(x, y):
+    from loader_datasets import Point
+
+    return Point(x, y)
+
+
+# ---- without torch ------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_samplers_without_torch_yield_what_torchs_do():
+    for count, size, drop_last in [(10, 3, False), (10, 3, True), (9, 3, True), (0, 3, False), (2, 3, True)]:
+        ours = _samplers.BatchSampler(_samplers.SequentialSampler(range(count)), size, drop_last)
+        theirs = torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(range(count)), size, drop_last)
+        assert list(ours) == list(theirs) and len(ours) == len(theirs)
+    generator = numpy.random.default_rng(1)
+    shuffled = _samplers.RandomSampler(range(50), generator)
+    first, second = list(shuffled), list(shuffled)
+    assert sorted(first) == sorted(second) == list(range(50)) and first != second and len(shuffled) == 50
+    for wrong in (lambda: _samplers.RandomSampler([]), lambda: _samplers.BatchSampler([], 0, False)):
+        with pytest.raises(ValueError, match="should be a positive integer value"):
+            wrong()
+
+
+# ---- the index log ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def log():
+    made = []
+
+    def make(first=0):
+        writer = _index_log.IndexLog(first)
+        reader = _index_log.IndexLogReader(os.dup(writer.fileno()))
+        made.extend([writer, reader])
+        return writer, reader
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_what_is_appended_can_be_read(log):
+    writer, reader = log()
+    lists = [[1, 2, 3], [], 7, [("a", 1)], torch.arange(3)]
+    for indices in lists:
+        writer.append(indices)
+    writer.append_end()
+    assert all_same([reader.read(batch) for batch in range(5)], lists)
+    assert reader.read(5) is reader.read(500) is _index_log.END
+    assert (writer.appended, writer.end) == (5, 5)
+
+
+def test_a_batch_that_is_not_in_the_log_is_an_error(log):
+    writer, reader = log(first=10)
+    writer.append([1])
+    assert reader.read(10) == [1]
+    for absent in (9, 11, 10 + _index_log.ENTRIES):
+        with pytest.raises(pinfeed.Error, match=f"batch {absent} is not in the index log"):
+            reader.read(absent)
+
+
+def test_indices_that_cannot_be_pickled_leave_the_log_as_it_was(log):
+    writer, reader = log()
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        writer.append([lambda: 0])
+    writer.append([1])
+    assert reader.read(0) == [1]
+
+
+def test_the_ring_wraps_around(log):
+    writer, reader = log()
+    for batch in range(3 * _index_log.ENTRIES):
+        writer.append([batch])
+        assert reader.read(batch) == [batch]
+        writer.consume(batch)
+    with pytest.raises(pinfeed.Error, match="is not in the index log"):
+        reader.read(0)
+
+
+def test_the_ring_is_never_overfilled(log):
+    writer, reader = log()
+    for batch in range(_index_log.ENTRIES):
+        writer.append(batch)
+    with pytest.raises(pinfeed.Error, match="not consumed"):
+        writer.append(0)
+    writer.consume(1)
+    writer.append("last")
+    assert reader.read(_index_log.ENTRIES) == "last"
+
+
+def test_the_memory_of_consumed_batches_is_returned(log):
+    writer, reader = log()
+    indices = list(range(10000, 60000))
+    used = []
+    for batch in range(200):
+        writer.append(indices)
+        writer.consume(batch)
+        used.append(os.fstat(writer.fileno()).st_blocks * 512)
+        assert reader.read(batch) == indices
+    assert os.fstat(writer.fileno()).st_size > 20e6 and max(used) < 4e6
+
+
+# ---- seeds --------------------------------------------------------------------------------------------------------------------------
+
+
+def drawn():
+    return random.random(), float(numpy.random.rand()), float(torch.rand(()))
+
+
+def test_a_samples_seed_depends_on_epoch_batch_place_and_index():
+    before = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    seeder = _seeding.Seeder()
+    results = []
+    for values in [(1, 2, 3, 4), (2, 2, 3, 4), (1, 3, 3, 4), (1, 2, 4, 4), (1, 2, 3, 5), (1, 2, 3, "x"), (1, 2, 3, 4), (1, 2, 3, numpy.int64(4))]:
+        seeder.seed_sample(*values)
+        results.append(drawn())
+    assert results[0] == results[6] == results[7]
+    for column in range(3):
+        assert len({result[column] for result in results[:6]}) == 6
+    random.setstate(before[0])
+    numpy.random.set_state(before[1])
+    torch.set_rng_state(before[2])
+
+
+def test_the_mixer_is_splitmix64():
+    assert _seeding.mix(0) == 0xE220A8397B1DCDAF  # the first number of SplitMix64 from 0
+    assert _seeding.mix(-1) == _seeding.mix(2**64 - 1)
+    assert len({_seeding.mix(1, place) & 0xFFFFFFFF for place in range(10000)}) > 9990
+
+
+# ---- state --------------------------------------------------------------------------------------------------------------------------
+
+
+def values(loader):
+    return [batch.tolist() for batch in loader]
+
+
+def shuffled(**arguments):
+    return pinfeed.DataLoader(Numbers(20), 3, shuffle=True, **arguments)
+
+
+def advanced(loader, batches):
+    iterator = iter(loader)
+    for _ in range(batches):
+        next(iterator)
+    return iterator
+
+
+@pytest.mark.parametrize("batches", [0, 1, 4, 7])
+def test_a_state_continues_the_epoch_and_then_the_next(batches):
+    whole = shuffled(generator=seeded())
+    first, second = values(whole), values(whole)
+    loader = shuffled(generator=seeded())
+    iterator = advanced(loader, batches)
+    state = pickle.loads(pickle.dumps(loader.state_dict()))
+    other = shuffled(generator=seeded(99))
+    other.load_state_dict(state)
+    assert values(other) == first[batches:] == values(iterator)
+    assert values(other) == second
+
+
+def test_a_state_from_between_epochs_begins_the_next():
+    loader = shuffled(generator=seeded())
+    values(loader)
+    state = loader.state_dict()
+    other = shuffled(generator=seeded(99))
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+    assert values(other) == values(loader)
+
+
+def test_the_order_of_the_global_generator_is_resumed_and_the_generator_kept():
+    torch.manual_seed(5)
+    loader = shuffled()
+    iterator = advanced(loader, 2)
+    state, rest = loader.state_dict(), values(iterator)
+    other = shuffled()
+    other.load_state_dict(state)
+    torch.manual_seed(6)
+    before = torch.get_rng_state()
+    assert values(other) == rest
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class CountingSampler:
+    """Begins anew at `start`, which is its state."""
+
+    start = 0
+
+    def __iter__(self):
+        return iter(range(self.start, self.start + 6))
+
+    def __len__(self):
+        return 6
+
+    def state_dict(self):
+        return {"start": self.start}
+
+    def load_state_dict(self, state):
+        self.start = state["start"]
+
+
+def test_a_samplers_state_is_part_of_the_loaders():
+    sampler = CountingSampler()
+    sampler.start = 10
+    loader = pinfeed.DataLoader(Numbers(99), 2, sampler=sampler)
+    iterator = advanced(loader, 1)
+    other = pinfeed.DataLoader(Numbers(99), 2, sampler=CountingSampler())
+    other.load_state_dict(loader.state_dict())
+    assert values(other) == values(iterator) == [[12, 13], [14, 15]]
+
+
+def test_skipped_batches_are_not_loaded():
+    loaded = []
+    loader = pinfeed.DataLoader(Numbers(9, lambda index: loaded.append(index) or index), 3)
+    iterator = advanced(loader, 2)
+    state = loader.state_dict()
+    del iterator, loaded[:]
+    loader.load_state_dict(state)
+    assert values(loader) == [[6, 7, 8]] and loaded == [6, 7, 8]
+
+
+def test_an_iterable_dataset_is_resumed_by_reading_on():
+    loader = pinfeed.DataLoader(Stream(7), 2)
+    iterator = advanced(loader, 2)
+    other = pinfeed.DataLoader(Stream(7), 2)
+    other.load_state_dict(loader.state_dict())
+    assert values(other) == values(iterator) == [[4, 5], [6]]
+
+
+@pytest.mark.parametrize("state", [None, {}, {"version": 2, "running": True, "batches": 0, "start": {}}, {"version": 1, "running": True, "batches": -1, "start": {}}])
+def test_what_is_no_state_is_refused(state):
+    with pytest.raises(pinfeed.InvalidArgumentError, match="this is not the state of a loader"):
+        shuffled().load_state_dict(state)
+
+
+def test_numpys_generators_have_a_state_too():
+    generator = numpy.random.default_rng(4)
+    sampler = _samplers.RandomSampler(range(9), generator)
+    order = _loader_state.Order(sampler, None, None)
+    state = order.begin(0, 0).state(3)
+    expected = list(sampler)
+    generator.random()
+    assert list(order.resume(state).indices) == expected[3:]
+
+
+def test_iterators_are_not_pickled():
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(iter(pinfeed.DataLoader(Numbers(3))))
+
+
+def test_nothing_warns_without_cause():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(list(pinfeed.DataLoader(Numbers(6, pair), 2, shuffle=True))) == 3
+        assert len(list(pinfeed.DataLoader(Numbers(6, tensor), 4))) == 2

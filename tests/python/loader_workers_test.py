@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pinfeed.DataLoader` with worker processes and a real daemon: the same batches as torch's, and what happens when processes end."""
+
+import functools
+import gc
+import multiprocessing
+import os
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from daemon_process import Daemon  # noqa: E402
+from loader_datasets import STRUCTURES, Batched, Numbers, all_same, big, deadly, failing, growing, place_of_worker, randoms  # noqa: E402
+
+import pinfeed  # noqa: E402
+
+TorchLoader = torch.utils.data.DataLoader
+METHODS = ("fork", "spawn", "forkserver")
+
+pytestmark = [pytest.mark.usefixtures("feeds"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    yield
+    gc.collect()
+    assert multiprocessing.active_children() == []
+
+
+def values(loader):
+    return [batch.tolist() for batch in loader]
+
+
+def gone(pidfds):
+    """Whether the processes end within a minute."""
+    poll = select.poll()
+    for pidfd in pidfds:
+        poll.register(pidfd, select.POLLIN)
+    waiting = set(pidfds)
+    while waiting:
+        ready = poll.poll(60000)
+        if not ready:
+            return False
+        for pidfd, _ in ready:
+            poll.unregister(pidfd)
+            os.close(pidfd)
+            waiting.discard(pidfd)
+    return True
+
+
+# ---- beside torch's -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [{"batch_size": 4}, {"batch_size": 3, "drop_last": True}, {"batch_size": None}, {"batch_sampler": [[3], [1, 2], [2, 3, 4]]}])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_the_batches_are_torchs(structure, arguments):
+    dataset = Numbers(14, STRUCTURES[structure])
+    loader = pinfeed.DataLoader(dataset, num_workers=2, **arguments)
+    for _ in range(2):
+        assert all_same(loader, TorchLoader(dataset, **arguments))
+
+
+def test_the_order_is_torchs():
+    orders = []
+    for kind in (TorchLoader, pinfeed.DataLoader):
+        torch.manual_seed(4)
+        loader = kind(Numbers(30), 4, shuffle=True, num_workers=2)
+        orders.append([values(loader) for _ in range(2)])
+    assert orders[0] == orders[1]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_start_method_serves(method):
+    dataset = Numbers(10, place_of_worker)
+    loader = pinfeed.DataLoader(dataset, 2, num_workers=2, multiprocessing_context=method, worker_init_fn=functools.partial(print, end=""))
+    batches = list(loader)
+    assert [index for batch in batches for index in batch[0].tolist()] == list(range(10))
+    assert os.getpid() not in {pid for batch in batches for pid in batch[1].tolist()}
+    for _, _, number, count, threads in batches:
+        assert set(number.tolist()) <= {0, 1} and set(count.tolist()) == {2} and set(threads.tolist()) == {1}
+
+
+def test_custom_collation_and_whole_batches():
+    assert list(pinfeed.DataLoader(Numbers(5), 2, num_workers=2, collate_fn=sum)) == [1, 5, 4]
+    assert values(pinfeed.DataLoader(Batched(5), 2, num_workers=1)) == [[0, 1], [2, 3], [4]]
+
+
+def test_an_empty_sampler_gives_no_batch():
+    assert list(pinfeed.DataLoader(Numbers(5), 2, num_workers=2, sampler=[])) == []
+
+
+def test_many_more_batches_than_slots():
+    assert [int(batch) for batch in pinfeed.DataLoader(Numbers(5000), 1, num_workers=2)] == list(range(5000))
+
+
+# ---- randomness ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_random_numbers_do_not_depend_on_the_workers():
+    epochs = []
+    for workers in (1, 3):
+        torch.manual_seed(8)
+        loader = pinfeed.DataLoader(Numbers(12, randoms), 2, num_workers=workers, shuffle=True)
+        epochs.append([[list(batch) for batch in loader] for _ in range(2)])
+    assert all_same(*epochs)
+    drawn = {float(number) for epoch in epochs[0] for batch in epoch for number in batch[1]}
+    assert len(drawn) == 24
+
+
+def test_persistent_workers_draw_other_numbers_each_epoch():
+    loader = pinfeed.DataLoader(Numbers(12, randoms), 2, num_workers=2, persistent_workers=True)
+    drawn = {float(number) for _ in range(3) for batch in loader for number in batch[1]}
+    assert len(drawn) == 36
+
+
+# ---- memory -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_all_batches_may_be_kept():
+    batches = list(pinfeed.DataLoader(Numbers(60, big), 2, num_workers=2))
+    assert [batch[:, 7, 7].tolist() for batch in batches] == [[index, index + 1] for index in range(0, 60, 2)]
+
+
+def test_batches_live_longer_than_their_loader():
+    kept = list(pinfeed.DataLoader(Numbers(4, big), 2, num_workers=1))
+    gc.collect()
+    kept[1] += 1
+    assert kept[1][1].unique().tolist() == [4]
+
+
+def test_batches_that_grow_are_delivered():
+    dataset = Numbers(32, growing)
+    assert all_same(pinfeed.DataLoader(dataset, 1, num_workers=2), TorchLoader(dataset, 1))
+
+
+def test_a_fixed_size_is_kept():
+    iterator = iter(pinfeed.DataLoader(Numbers(32, growing), 1, num_workers=2, max_batch_bytes=100000))
+    taken = 0
+    with pytest.raises(RuntimeError, match=r"(?s)batch 24 of indices \[24\] needs \d+ bytes.*give max_batch_bytes=\d+ or more"):
+        for taken, _ in enumerate(iterator):
+            pass
+    assert taken == 23
+
+
+# ---- errors -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_exception_costs_its_batch_only():
+    iterator = iter(pinfeed.DataLoader(Numbers(10, failing), 2, num_workers=2))
+    assert values([next(iterator), next(iterator)]) == [[0, 1], [2, 3]]
+    for number in (5, 6):
+        with pytest.raises(KeyError, match=f"(?s)worker process.*failing.*no sample {number}"):
+            next(iterator)
+    assert values(iterator) == [[8, 9]]
+
+
+def test_the_first_batches_may_fail():
+    iterator = iter(pinfeed.DataLoader(Numbers(10, failing), 1, num_workers=2, sampler=[5, 6, 0, 1]))
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            next(iterator)
+    assert values(iterator) == [[0], [1]]
+
+
+def refuse(worker):
+    raise OSError(f"worker {worker} has no GPU")
+
+
+def test_a_worker_init_fn_that_fails_is_told():
+    with pytest.raises(OSError, match="has no GPU"):
+        list(pinfeed.DataLoader(Numbers(4), num_workers=1, worker_init_fn=refuse))
+
+
+def test_a_batch_that_does_not_come_in_time_is_an_error():
+    reader, writer = os.pipe()
+
+    def blocked(index):
+        return index if index < 4 else len(os.read(reader, 1))
+
+    iterator = iter(pinfeed.DataLoader(Numbers(8, blocked), 2, num_workers=1, timeout=0.3, multiprocessing_context="fork"))
+    assert values([next(iterator), next(iterator)]) == [[0, 1], [2, 3]]
+    with pytest.raises(RuntimeError, match="DataLoader timed out after 0.3 seconds"):
+        next(iterator)
+    os.write(writer, b"four")
+    assert values(iterator) == [[1, 1], [1, 1]]
+    os.close(reader)
+    os.close(writer)
+
+
+# ---- processes that end -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_killed_worker_costs_no_batch(method, caplog):
+    indices = []
+    for number, (index, pid, *_) in enumerate(pinfeed.DataLoader(Numbers(60, place_of_worker), 2, num_workers=2, multiprocessing_context=method)):
+        indices += index.tolist()
+        if number in (3, 15):
+            os.kill(int(pid[0]), signal.SIGKILL)
+    assert indices == list(range(60))
+    assert "is killed by signal: Killed; another one takes its place" in caplog.text
+
+
+def test_workers_that_keep_dying_are_an_error():
+    iterator = iter(pinfeed.DataLoader(Numbers(20, deadly), 2, num_workers=2))
+    assert values(next(iterator) for _ in range(5)) == [[index, index + 1] for index in range(0, 10, 2)]
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid \d+\) is killed by signal: Killed"):
+        next(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_a_first_batch_that_kills_is_an_error():
+    with pytest.raises(RuntimeError, match="is killed by signal: Killed"):
+        list(pinfeed.DataLoader(Numbers(20, deadly), 2, num_workers=2, sampler=[10]))
+
+
+def test_after_a_break_the_workers_end():
+    loader = pinfeed.DataLoader(Numbers(60, place_of_worker), 2, num_workers=2)
+    for _ in loader:
+        assert len(multiprocessing.active_children()) == 2
+        break
+    gc.collect()
+    assert multiprocessing.active_children() == []
+
+
+def test_persistent_workers_stay_until_the_loader_is_gone():
+    loader = pinfeed.DataLoader(Numbers(12, place_of_worker), 2, num_workers=2, persistent_workers=True)
+    pids = [{pid for batch in loader for pid in batch[1].tolist()} for _ in range(3)]
+    assert len(set().union(*pids)) <= 2
+    for _ in loader:
+        break
+    assert [index for batch in loader for index in batch[0].tolist()] == list(range(12))
+    workers = [os.pidfd_open(process.pid) for process in multiprocessing.active_children()]
+    assert len(workers) == 2
+    del loader, _
+    gc.collect()
+    assert gone(workers)
+
+
+def test_a_new_iterator_ends_the_one_of_persistent_workers():
+    loader = pinfeed.DataLoader(Numbers(12), 2, num_workers=2, persistent_workers=True)
+    first = iter(loader)
+    next(first)
+    assert values(loader) == values(TorchLoader(Numbers(12), 2))
+    assert list(first) == []
+
+
+def test_two_loaders_at_once():
+    loaders = [pinfeed.DataLoader(Numbers(40, make), 2, num_workers=2) for make in (big, place_of_worker)]
+    for number, (one, other) in enumerate(zip(*loaders)):
+        assert one[:, 0, 0].tolist() == other[0].tolist() == [2 * number, 2 * number + 1]
+
+
+TRAINER = """
+import os, sys
+import pinfeed
+from loader_datasets import Numbers, place_of_worker
+
+class Endless(Numbers):
+    def __getitem__(self, index):
+        if index > 50:
+            os.read(READER, 1)
+        return self.make(index)
+
+READER, WRITER = os.pipe()
+if __name__ == "__main__":
+    loader = pinfeed.DataLoader(Endless(1000, place_of_worker), 2, num_workers=2, multiprocessing_context="fork", address=sys.argv[1])
+    iterator = iter(loader)
+    for _ in range(5):
+        batch = next(iterator)
+    import multiprocessing
+    print(*[process.pid for process in multiprocessing.active_children()], flush=True)
+    %s
+"""
+
+
+def start_trainer(daemon, then):
+    here = os.path.dirname(__file__)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], here])}
+    trainer = subprocess.Popen([sys.executable, "-c", TRAINER % then, daemon.address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    workers = [os.pidfd_open(int(pid)) for pid in trainer.stdout.readline().split()]
+    assert len(workers) == 2
+    return trainer, workers
+
+
+def test_no_worker_survives_a_killed_trainer(daemon):
+    trainer, workers = start_trainer(daemon, "for batch in iterator: pass")
+    trainer.kill()
+    trainer.communicate()
+    assert gone(workers)
+
+
+def test_ctrl_c_ends_trainer_and_workers(daemon):
+    trainer, workers = start_trainer(daemon, "for batch in iterator: pass")
+    trainer.send_signal(signal.SIGINT)
+    _, errors = trainer.communicate(timeout=60)
+    assert trainer.returncode == -signal.SIGINT and "KeyboardInterrupt" in errors, errors
+    assert gone(workers)
+
+
+@pytest.mark.parametrize("then, status", [("", 0), ("raise SystemExit(3)", 3), ("del iterator, loader", 0)])
+def test_an_abandoned_iterator_ends_with_the_interpreter(daemon, then, status):
+    trainer, workers = start_trainer(daemon, then)
+    _, errors = trainer.communicate(timeout=60)
+    assert trainer.returncode == status and errors == ""
+    assert gone(workers)
+
+
+def test_a_daemon_that_is_killed_and_started_again_costs_no_batch(tmp_path):
+    first = Daemon(tmp_path / "run", "--pool-bytes", "128MiB")
+    indices = []
+    second = None
+    try:
+        loader = pinfeed.DataLoader(Numbers(60, place_of_worker), 2, num_workers=2, address=first.address)
+        for number, (index, *_) in enumerate(loader):
+            indices += index.tolist()
+            if number == 7:
+                first.process.kill()
+                first.process.wait()
+                second = Daemon(tmp_path / "run", "--pool-bytes", "128MiB")
+    finally:
+        first.process.kill()
+        if second is not None:
+            second.stop()
+    assert indices == list(range(60))
+
+
+# ---- state --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_state_continues_with_the_same_random_numbers(persistent):
+    def loader():
+        generator = torch.Generator().manual_seed(6)
+        return pinfeed.DataLoader(Numbers(20, randoms), 2, shuffle=True, num_workers=2, generator=generator, persistent_workers=persistent)
+
+    whole = loader()
+    epochs = [[list(batch) for batch in whole] for _ in range(3)]
+    stopped = loader()
+    for _ in stopped:
+        pass
+    iterator = iter(stopped)
+    for _ in range(4):
+        next(iterator)
+    resumed = loader()
+    resumed.load_state_dict(stopped.state_dict())
+    assert all_same([list(batch) for batch in resumed], epochs[1][4:])
+    assert all_same([list(batch) for batch in resumed], epochs[2])
