@@ -320,10 +320,10 @@ PF_API void pf_producer_close(pf_producer* producer);
 typedef struct pf_task {
   size_t size;
   uint64_t task;
-  uint64_t epoch;        /* 0-based */
-  uint64_t batch_index;  /* 0-based within the epoch */
-  uint32_t samples;      /* to fill: 1..batch_size */
-  uint32_t tensor_count; /* of pf_producer_tensor */
+  uint64_t epoch;            /* 0-based */
+  uint64_t batch_index;      /* 0-based within the epoch */
+  uint32_t samples;          /* to fill: 1..batch_size */
+  uint32_t tensor_count;     /* of pf_producer_tensor */
   const int64_t* sample_ids; /* `samples` indexes into the dataset; valid until the task is done */
 } pf_task;
 PF_API void pf_task_init(pf_task* task, size_t size);
