@@ -77,11 +77,11 @@ Result<uint64_t> Feed::LiveSessionId() const {
 
 Result<std::string> Feed::InviteProducer(SteadyTime deadline) const {
   ASSIGN_OR_RETURN(const uint64_t session_id, LiveSessionId());
-  ASSIGN_OR_RETURN(std::string invitation, pinfeed::InviteProducer(opener_.address(), session_id, deadline));
-  ASSIGN_OR_RETURN(const uint64_t session_id_after, LiveSessionId());
-  if (session_id_after != session_id)
-    return Unavailable(
-        "the feed reconnected to its daemon meanwhile, so the invitation is void; invite again");
+  Result<std::string> invitation = pinfeed::InviteProducer(opener_.address(), session_id, deadline);
+  // A session that was lost meanwhile explains a refusal, and makes an invitation void.
+  ASSIGN_OR_RETURN(const uint64_t id_after, LiveSessionId());
+  if (id_after != session_id)
+    return Unavailable("the feed got another session meanwhile, so the invitation is void; invite again");
   return invitation;
 }
 
