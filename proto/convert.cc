@@ -20,13 +20,26 @@ std::string Unknown(int value) {
   return std::to_string(value) + " is not a known value";
 }
 
+// kUnspecified when it is not known.
+DType DTypeFromProto(v1::DType in) {
+  const bool known = in > 0 && in <= static_cast<int>(DType::kComplex128);
+  return known ? static_cast<DType>(in) : DType::kUnspecified;
+}
+
 DatasetSpec DatasetFromProto(const v1::DatasetSpec& in) {
   DatasetSpec out;
   out.name = in.name();
   out.path = in.path();
   out.format = in.format();
   out.options = ParametersFromProto(in);
-  for (const char* const own : {"name", "path", "format"}) out.options.erase(own);
+  for (const char* const own : {"name", "path", "format", "produced"}) out.options.erase(own);
+  if (!in.has_produced()) return out;
+  const v1::ProducedDataset& produced = in.produced();
+  out.produced = ProducedDataset{produced.name(), produced.samples(), {}, produced.fingerprint()};
+  for (const v1::ProducedField& field : produced.fields()) {
+    out.produced->fields.push_back(
+        {field.name(), DTypeFromProto(field.dtype()), {field.shape().begin(), field.shape().end()}});
+  }
   return out;
 }
 
@@ -224,12 +237,11 @@ Result<Cursor> FromProto(const v1::Cursor& cursor) {
 }
 
 Result<TensorPlace> FromProto(const v1::TensorPlace& place) {
-  if (place.dtype() <= 0 || place.dtype() > static_cast<int>(DType::kComplex128)) {
+  const DType dtype = DTypeFromProto(place.dtype());
+  if (dtype == DType::kUnspecified)
     return InvalidArgument("tensor " + place.name() + ": dtype " + Unknown(place.dtype()));
-  }
   TensorPlace out;
-  out.spec = TensorSpec{
-      place.name(), static_cast<DType>(place.dtype()), {place.shape().begin(), place.shape().end()}};
+  out.spec = TensorSpec{place.name(), dtype, {place.shape().begin(), place.shape().end()}};
   out.offset = place.offset();
   out.sample_bytes = place.sample_bytes();
   if (place.lengths() != 0) out.spec.lengths = place.lengths() - 1;

@@ -12,8 +12,6 @@
 namespace pinfeed {
 namespace {
 
-constexpr std::chrono::seconds kCallTimeout{10};
-
 std::string& LastError() {
   thread_local std::string message;
   return message;
@@ -84,6 +82,10 @@ void pf_batch_info_init(pf_batch_info* info, size_t size) {
 }
 void pf_tensor_init(pf_tensor* tensor, size_t size) {
   InitStruct(tensor, size, pf_tensor{});
+}
+
+void pf_task_init(pf_task* task, size_t size) {
+  InitStruct(task, size, pf_task{});
 }
 
 pf_result pf_set_tls(const char* ca, const char* certificate, const char* key, const char* name) {

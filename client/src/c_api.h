@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by all functions of the C interface: the last error, the exception barrier, structs that grow.
+// Shared by all functions of the C interface: the last error, the exception barrier, structs that grow,
+// times.
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <new>
+#include <optional>
 #include <string>
 
 #include "client/include/pinfeed/pinfeed.h"
+#include "common/base/result.h"
 #include "common/base/status.h"
 
 namespace pinfeed {
@@ -52,5 +57,23 @@ Status FillStruct(T* out, T values, const char* init_function) {
   std::memcpy(static_cast<void*>(out), &values, std::min(out->size, sizeof(T)));
   return OkStatus();
 }
+
+// Limits a time to a year: larger values would overflow once added to a time point.
+inline std::chrono::milliseconds Bounded(int64_t milliseconds) {
+  return std::min<std::chrono::milliseconds>(std::chrono::milliseconds(milliseconds),
+                                             std::chrono::hours(24 * 365));
+}
+
+// Returns the `timeout_ms` of a function that waits; empty if there is no limit (-1).
+inline Result<std::optional<std::chrono::nanoseconds>> ReadTimeout(int64_t timeout_ms) {
+  if (timeout_ms < -1)
+    return InvalidArgument("timeout_ms is " + std::to_string(timeout_ms) + "; -1 means no limit");
+  std::optional<std::chrono::nanoseconds> timeout;
+  if (timeout_ms >= 0) timeout = Bounded(timeout_ms);
+  return timeout;
+}
+
+// Time for the calls to the daemon that have no timeout of their own.
+inline constexpr std::chrono::seconds kCallTimeout{10};
 
 }  // namespace pinfeed

@@ -3,7 +3,7 @@
 #include <errno.h>  // program_invocation_short_name
 
 #include <cstddef>
-#include <limits>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +12,7 @@
 
 #include "client/src/address.h"
 #include "client/src/c_api.h"
+#include "client/src/c_tensor.h"
 #include "client/src/device_slots.h"
 #include "client/src/feed.h"
 #include "common/spec/names.h"
@@ -28,8 +29,6 @@ struct pf_feed {
 
 namespace pinfeed {
 namespace {
-
-using Millis = std::chrono::milliseconds;
 
 constexpr size_t kMaxNameBytes = 128;  // OpenFeedRequest.client_name
 
@@ -60,11 +59,6 @@ Result<pf_open_options> ReadOptions(const pf_open_options* given) {
                            "; -1 means no limit, 0 not to reconnect");
   }
   return options;
-}
-
-// Limits a timeout to a year: larger values would overflow once added to a time point.
-Millis Bounded(int64_t milliseconds) {
-  return std::min<Millis>(Millis(milliseconds), std::chrono::hours(24 * 365));
 }
 
 // The daemon refuses longer names. A name that the library chose itself must not fail.
@@ -123,42 +117,6 @@ Result<const Batch*> CheckBatch(const pf_batch* handle) {
   return batch;
 }
 
-// `batch_size`: of a packed tensor, whose memory is that of a whole batch.
-pf_tensor DescribeDense(const TensorSpec& spec, uint32_t samples, uint32_t batch_size) {
-  pf_tensor tensor{};
-  tensor.name = spec.name.c_str();
-  tensor.dtype = static_cast<pf_dtype>(spec.dtype);
-  if (spec.extents) {
-    tensor.dims = static_cast<uint32_t>(spec.shape.size());
-    std::copy(spec.shape.begin(), spec.shape.end(), tensor.shape);
-    tensor.shape[0] *= batch_size;
-    tensor.extents = *spec.extents + 1;
-  } else {
-    tensor.dims = static_cast<uint32_t>(1 + spec.shape.size());
-    tensor.shape[0] = samples;
-    std::copy(spec.shape.begin(), spec.shape.end(), tensor.shape + 1);
-    tensor.lengths = spec.lengths ? *spec.lengths + 1 : 0;
-  }
-  int64_t stride = 1;
-  for (uint32_t i = tensor.dims; i-- > 0;) {
-    tensor.strides[i] = stride;
-    stride *= std::max<int64_t>(tensor.shape[i], 1);
-  }
-  return tensor;
-}
-
-// Fills in what a program knows of tensors.
-Status FillTensor(pf_tensor* out, const pf_tensor& values) {
-  const bool knows_packed =
-      out == nullptr || out->size >= offsetof(pf_tensor, extents) + sizeof(out->extents);
-  if (values.extents != 0 && !knows_packed)
-    return FailedPrecondition(
-        std::string("tensor '") + values.name +
-        "' is packed, which this program does not know: compile it with the pinfeed.h of "
-        "this libpinfeed, or pad the field");
-  return FillStruct(out, values, "pf_tensor_init");
-}
-
 pf_tensor DescribeTensor(const Batch& batch, const TensorPlace& place) {
   const uint32_t batch_size = batch.session().offer().layout.batch_size;
   const uint32_t samples = batch.descriptor().samples;
@@ -188,10 +146,7 @@ Result<Batch*> TakeNext(pf_feed* feed, int64_t timeout_ms, pf_batch** out) {
   if (out == nullptr) return InvalidArgument("batch is NULL; give the address of a pf_batch*");
   *out = nullptr;
   RETURN_IF_ERROR(CheckFeed(feed));
-  if (timeout_ms < -1)
-    return InvalidArgument("timeout_ms is " + std::to_string(timeout_ms) + "; -1 means no limit");
-  std::optional<std::chrono::nanoseconds> timeout;
-  if (timeout_ms >= 0) timeout = Bounded(timeout_ms);
+  ASSIGN_OR_RETURN(const auto timeout, ReadTimeout(timeout_ms));
   return feed->feed->Next(timeout);
 }
 
@@ -394,6 +349,22 @@ pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch) {
   return Guarded([&]() -> Status {
     RETURN_IF_ERROR(CheckFeed(feed));
     return feed->feed->SeekEpoch(epoch);
+  });
+}
+
+pf_result pf_invite_producer(pf_feed* feed, char** invitation, size_t* size) {
+  return Guarded([&]() -> Status {
+    if (invitation == nullptr || size == nullptr) return InvalidArgument("invitation or size is NULL");
+    *invitation = nullptr;
+    *size = 0;
+    RETURN_IF_ERROR(CheckFeed(feed));
+    ASSIGN_OR_RETURN(const std::string bytes,
+                     feed->feed->InviteProducer(std::chrono::steady_clock::now() + kCallTimeout));
+    *invitation = static_cast<char*>(std::malloc(bytes.size() + 1));
+    if (*invitation == nullptr) return ResourceExhausted("out of memory for an invitation");
+    std::memcpy(*invitation, bytes.c_str(), bytes.size() + 1);
+    *size = bytes.size();
+    return OkStatus();
   });
 }
 

@@ -12,13 +12,13 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <mutex>
 #include <utility>
 #include <vector>
 
 #include "client/src/fork_guard.h"
+#include "client/src/offer_message.h"
 #include "client/src/tls_channel.h"
 #include "common/base/quote.h"
 #include "common/os/tcp_address.h"
@@ -163,42 +163,6 @@ Result<std::string> BootId() {
   return id;
 }
 
-Backend BackendOf(v1::FeedSpec::Backend backend) {
-  switch (backend) {
-    case v1::FeedSpec::HOST:
-      return Backend::kHost;
-    case v1::FeedSpec::CUDA_IPC:
-      return Backend::kCudaIpc;
-    case v1::FeedSpec::VMM_FD:
-      return Backend::kVmmFd;
-    default:
-      return Backend::kAuto;  // an offer without a backend; CheckOffer refuses it
-  }
-}
-
-// Copied unchecked: CheckOffer validates it.
-OfferedOutput OutputOf(const v1::OutputTensor& message) {
-  const auto layout = [](v1::FeedSpec::ImageLayout l) {
-    return l == v1::FeedSpec::HWC ? ImageLayout::kHwc : ImageLayout::kChw;
-  };
-  OfferedOutput output;
-  output.spec.name = message.name();
-  output.spec.dtype = static_cast<DType>(message.dtype() & 0xFF);
-  output.spec.shape.assign(message.shape().begin(), message.shape().end());
-  output.tensor = message.tensor();
-  if (!message.has_image()) return output;
-  const v1::DeferredPixelOps& ops = message.image();
-  OfferedImage& image = output.image.emplace();
-  image.height = ops.height();
-  image.width = ops.width();
-  image.channels = ops.channels();
-  image.source_layout = layout(ops.source_layout());
-  image.output_layout = layout(ops.output_layout());
-  if (ops.mark_tensor() != 0) image.mark = ops.mark_tensor() - 1;
-  image.table.assign(ops.table().begin(), ops.table().end());
-  return output;
-}
-
 // Whether the spec has fields that a daemon without refuses_unknown_fields ignores.
 bool HasLaterFields(const v1::FeedSpec& spec) {
   if (!spec.dataset().image().empty() || !spec.dataset().label().empty()) return true;
@@ -207,57 +171,6 @@ bool HasLaterFields(const v1::FeedSpec& spec) {
     return transform.resize().interpolation_size() > 0 ||
            transform.random_resized_crop().interpolation_size() > 0;
   });
-}
-
-Result<FeedOffer> OfferOf(const v1::OpenFeedResponse& response) {
-  FeedOffer offer;
-  offer.end_first = response.end_first();
-  if (offer.end_first) return offer;
-  if (response.token().size() != offer.token.size()) {
-    return Internal("the daemon's token has " + std::to_string(response.token().size()) +
-                    " bytes, expected " + std::to_string(offer.token.size()));
-  }
-  std::copy(response.token().begin(), response.token().end(), offer.token.begin());
-  offer.session_id = response.session_id();
-  offer.replaceable = response.replaceable();
-  offer.lifeline_path = response.lifeline_path();
-  offer.layout.batch_size = response.batch_size();
-  offer.layout.slot_stride = response.arena().slot_stride();
-  for (const v1::TensorPlace& tensor : response.tensors()) {
-    Result<TensorPlace> place = FromProto(tensor);
-    if (!place.ok()) return Internal("the daemon's offer is unusable: " + place.status().message());
-    offer.layout.tensors.push_back(std::move(place).value());
-  }
-  offer.slot_count = response.arena().slot_count();
-  offer.arena_bytes = response.arena().bytes();
-  offer.backend = BackendOf(response.arena().backend());
-  offer.read_only = response.arena().read_only();
-  offer.fallback = response.fallback();
-  offer.fingerprint = response.fingerprint();
-  offer.dataset_samples = response.dataset_samples();
-  offer.batches_per_epoch = response.batches_per_epoch();
-  Result<Cursor> start = FromProto(response.start());
-  if (!start.ok()) return Internal("the daemon's offer is unusable: " + start.status().message());
-  offer.start = std::move(start).value();
-  offer.classes = {response.classes().begin(), response.classes().end()};
-  offer.left_out = {response.left_out().begin(), response.left_out().end()};
-  for (const v1::OutputTensor& output : response.outputs()) offer.outputs.push_back(OutputOf(output));
-  RETURN_IF_ERROR(CheckOffer(offer));
-  if (offer.backend != Backend::kHost) {
-    if (response.arena().id().size() != offer.arena_id.size())
-      return Internal("the daemon's arena has no id");
-    const auto* const id = reinterpret_cast<const std::byte*>(response.arena().id().data());
-    std::copy(id, id + offer.arena_id.size(), offer.arena_id.begin());
-  }
-  if (offer.backend == Backend::kCudaIpc) {
-    const std::string& handle = response.arena().cuda_ipc_handle();
-    if (handle.size() != offer.ipc_handle.size()) {
-      return Internal("the daemon's handle has " + std::to_string(handle.size()) + " bytes, expected " +
-                      std::to_string(offer.ipc_handle.size()));
-    }
-    std::memcpy(offer.ipc_handle.data(), handle.data(), handle.size());
-  }
-  return offer;
 }
 
 }  // namespace
@@ -294,6 +207,19 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
   const v1::FeedSpec::Backend asked = message.spec().backend();
   offer.host_acceptable = asked == v1::FeedSpec::AUTO || asked == v1::FeedSpec::BACKEND_UNSPECIFIED;
   return offer;
+}
+
+Result<std::string> InviteProducer(const std::string& address, uint64_t session_id, SteadyTime deadline) {
+  const NoForkScope no_fork(deadline);
+  RETURN_IF_ERROR(no_fork.status());
+  v1::InviteProducerRequest request;
+  request.set_session_id(session_id);
+  v1::ProducerInvitation invitation;
+  const Status called = Call(address, deadline, request, &invitation, &v1::Feeder::Stub::InviteProducer);
+  if (called.code() == Code::kUnimplemented)
+    return Status(called.code(), "the daemon at " + address + " is too old for producers");
+  RETURN_IF_ERROR(called);
+  return invitation.SerializeAsString();
 }
 
 Result<std::string> StatusJson(const std::string& address, SteadyTime deadline) {

@@ -3,6 +3,7 @@
 // call makes its own connection and leaves no thread, socket or gRPC object behind.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -32,6 +33,10 @@ struct OpenRequest {
 // `stopping` if the daemon refused because it is stopping (kUnavailable).
 Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& request, SteadyTime deadline,
                            bool* stopping);
+
+// Invites one process to fill batches of the feed of a session. Returns a pinfeed.v1.ProducerInvitation,
+// serialised, as the daemon sent it.
+Result<std::string> InviteProducer(const std::string& address, uint64_t session_id, SteadyTime deadline);
 
 // Return pinfeed.v1.GetStatusResponse and ListDatasetsResponse as JSON, with the field names of the .proto
 // file, unset fields included.

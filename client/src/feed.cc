@@ -47,7 +47,7 @@ Status Feed::Connect(const Cursor& cursor) {
 }
 
 void Feed::Adopt(std::shared_ptr<Session> session) {
-  session_ = std::move(session);
+  SetSession(std::move(session));
   offer_ = session_->offer();
   if (fingerprint_.empty()) {
     fingerprint_ = offer_.fingerprint;
@@ -58,6 +58,31 @@ void Feed::Adopt(std::shared_ptr<Session> session) {
   at_epoch_start_ = cursor_.position == 0;
   epoch_ahead_ = cursor_.epoch;
   final_error_ = OkStatus();
+}
+
+std::shared_ptr<Session> Feed::SetSession(std::shared_ptr<Session> session) {
+  const MutexLock lock(invite_mutex_);
+  invite_session_ = session.get();
+  return std::exchange(session_, std::move(session));
+}
+
+// A daemon that took the place of the session's may use its id for another session.
+Result<uint64_t> Feed::LiveSessionId() const {
+  const MutexLock lock(invite_mutex_);
+  if (invite_session_ == nullptr || invite_session_->HungUp() ||
+      invite_session_->pages().state() == FeedState::kDraining)
+    return Unavailable("the feed has no daemon now; invite again once it has reconnected");
+  return invite_session_->offer().session_id;
+}
+
+Result<std::string> Feed::InviteProducer(SteadyTime deadline) const {
+  ASSIGN_OR_RETURN(const uint64_t session_id, LiveSessionId());
+  Result<std::string> invitation = pinfeed::InviteProducer(opener_.address(), session_id, deadline);
+  // A session that was lost meanwhile explains a refusal, and makes an invitation void.
+  ASSIGN_OR_RETURN(const uint64_t id_after, LiveSessionId());
+  if (id_after != session_id)
+    return Unavailable("the feed got another session meanwhile, so the invitation is void; invite again");
+  return invitation;
 }
 
 Result<Batch*> Feed::Next(std::optional<nanoseconds> timeout) {
@@ -172,7 +197,7 @@ void Feed::CountCopied() {
 void Feed::LoseSession(const std::string& reason) {
   ClientLog(PF_LOG_WARNING,
             reason + " (" + opener_.address() + "); everything it published was taken, reconnecting");
-  session_.reset();
+  SetSession(nullptr);
   reconnection_.Begin();
 }
 
@@ -220,8 +245,8 @@ Status Feed::Seek(const Cursor& cursor) {
       return OkStatus();
     }
   }
-  if (session_ != nullptr) session_->End();
-  session_.reset();  // first, so that its memory is free for the new session
+  // First, so that its memory is free for the new session.
+  if (const std::shared_ptr<Session> ended = SetSession(nullptr)) ended->End();
   Status connected = Connect(cursor);
   if (connected.ok()) return OkStatus();
   // A daemon that refused the position is reachable. An earlier final error stays.

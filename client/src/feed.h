@@ -18,6 +18,7 @@
 #include "client/src/session.h"
 #include "client/src/session_opener.h"
 #include "common/base/result.h"
+#include "common/base/sync.h"
 #include "common/spec/feed_spec.h"
 
 namespace pinfeed {
@@ -28,9 +29,10 @@ struct FeedOptions {
 };
 
 // Purpose: presents a trainer's successive sessions as one stream. Owns: a share of the current session.
-// Threads: one at a time; Next blocks. Errors: as documented at pf_next. An error that a retry cannot resolve
-// is kept and returned again until a Seek succeeds. Invariants: 1. each batch is returned once, in order,
-// across sessions (I3); 2. cursor() is always the position after the last batch returned.
+// Threads: one at a time; Next blocks. InviteProducer from any thread. Errors: as documented at pf_next. An
+// error that a retry cannot resolve is kept and returned again until a Seek succeeds. Invariants: 1. each
+// batch is returned once, in order, across sessions (I3); 2. cursor() is always the position after the last
+// batch returned.
 class Feed {
  public:
   static Result<std::unique_ptr<Feed>> Open(FeedOptions options);
@@ -53,6 +55,10 @@ class Feed {
   Status Seek(const Cursor& cursor);
   Status SeekEpoch(uint64_t epoch);
 
+  // Asks the daemon for an invitation of one producer (pinfeed.v1.ProducerInvitation, serialised).
+  // kUnavailable while there is no session.
+  Result<std::string> InviteProducer(SteadyTime deadline) const;
+
   // The newest session's offer. What pf_feed_info documents as constant is the same in all sessions.
   const FeedOffer& offer() const { return offer_; }
   const std::string& fingerprint() const { return fingerprint_; }
@@ -70,6 +76,10 @@ class Feed {
   // Goes on with the session, at its start.
   void Adopt(std::shared_ptr<Session> session);
   Status Reconnect(const Deadline& deadline);
+  // Sets the current session, which may be null, and returns the one before. Must precede the end of that.
+  std::shared_ptr<Session> SetSession(std::shared_ptr<Session> session);
+  // Returns the id of the current session if its daemon still serves it.
+  Result<uint64_t> LiveSessionId() const;
   // Whether the daemon may open a second session while this one is active.
   bool IsReplaceable() const;
   void LoseSession(const std::string& reason);
@@ -86,7 +96,9 @@ class Feed {
   std::string fingerprint_;  // never changes: the C interface returns its pointer for the life of the feed
   std::vector<std::string> classes_;   // never changes either
   std::vector<std::string> left_out_;  // nor this
-  std::shared_ptr<Session> session_;   // null while disconnected
+  std::shared_ptr<Session> session_;   // null while disconnected; see SetSession
+  mutable Mutex invite_mutex_;
+  const Session* invite_session_ PF_GUARDED_BY(invite_mutex_) = nullptr;  // session_, for other threads
   Cursor cursor_;
   bool at_epoch_start_ = false;  // true: the next batch is the first of epoch_ahead_
   uint64_t epoch_ahead_ = 0;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <span>
 
 #include "common/os/socket_message.h"
@@ -19,27 +20,27 @@ Status Broken(const std::string& path, const std::string& what) {
                   "; are pinfeedd and libpinfeed of the same version?");
 }
 
-LifelineFrame MakeFrame(LifelineKind kind) {
-  LifelineFrame frame{};
-  frame.magic = kLifelineMagic;
-  frame.kind = static_cast<uint32_t>(kind);
-  return frame;
+Status HasEnded() {
+  return {Code::kOutOfRange, "the feed was closed, or the daemon ended"};
 }
 
-Status WaitReadable(int fd, const std::string& path, SteadyTime deadline) {
-  pollfd entry{fd, POLLIN, 0};
+// Waits until the socket has one of `events`, or has hung up.
+Status WaitFor(int fd, short events, const std::optional<SteadyTime>& deadline) {
+  pollfd entry{fd, events, 0};
   for (;;) {
-    const int ready = ::poll(&entry, 1, PollTimeout(deadline));
+    const int ready = ::poll(&entry, 1, deadline ? PollTimeout(*deadline) : -1);
     if (ready > 0) return OkStatus();
-    if (ready == 0)
-      return {Code::kDeadlineExceeded, "the daemon did not answer on the lifeline " + path + " in time"};
-    if (errno != EINTR) return ErrnoStatus("wait for an answer on the lifeline " + path, errno);
+    if (ready == 0) return {Code::kDeadlineExceeded, "the daemon was not ready in time"};
+    if (errno != EINTR) return ErrnoStatus("wait for the daemon on a lifeline", errno);
   }
 }
 
 Result<std::vector<UniqueFd>> ReceiveWelcome(int fd, const std::string& path, size_t fd_count,
                                              SteadyTime deadline) {
-  RETURN_IF_ERROR(WaitReadable(fd, path, deadline));
+  const Status ready = WaitFor(fd, POLLIN, deadline);
+  if (ready.code() == Code::kDeadlineExceeded)
+    return Status(ready.code(), "the daemon did not answer on the lifeline " + path + " in time");
+  RETURN_IF_ERROR(ready);
   LifelineFrame frame{};
   SocketMessage message = ReceiveSocketMessage(fd, std::as_writable_bytes(std::span(&frame, 1)));
   if (message.error != 0) return ErrnoStatus("receive the welcome on the lifeline " + path, message.error);
@@ -58,7 +59,7 @@ Result<std::vector<UniqueFd>> ReceiveWelcome(int fd, const std::string& path, si
   }
   if (message.fds_lost) {
     return ResourceExhausted(
-        "receive the session's descriptors: not all arrived; this process may be at its limit of open files "
+        "receive the daemon's descriptors: not all arrived; this process may be at its limit of open files "
         "(ulimit -n)");
   }
   if (message.fds.size() != fd_count) {
@@ -70,18 +71,27 @@ Result<std::vector<UniqueFd>> ReceiveWelcome(int fd, const std::string& path, si
 
 }  // namespace
 
-Result<Lifeline> Lifeline::Attach(const std::string& path, const std::array<uint8_t, kTokenBytes>& token,
-                                  size_t fd_count, SteadyTime deadline, std::vector<UniqueFd>* fds) {
+LifelineFrame MakeLifelineFrame(LifelineKind kind) {
+  LifelineFrame frame{};
+  frame.magic = kLifelineMagic;
+  frame.kind = static_cast<uint32_t>(kind);
+  return frame;
+}
+
+Result<Lifeline> Lifeline::Attach(const std::string& path, LifelineKind hello,
+                                  const std::array<uint8_t, kTokenBytes>& token, size_t fd_count,
+                                  SteadyTime deadline, std::vector<UniqueFd>* fds) {
   ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnix(path, SOCK_SEQPACKET, deadline));
-  LifelineFrame hello = MakeFrame(LifelineKind::kHello);
-  std::copy(token.begin(), token.end(), hello.token);
+  LifelineFrame frame = MakeLifelineFrame(hello);
+  std::copy(token.begin(), token.end(), frame.token);
   // The first frame always fits a new socket's buffer, so the non-blocking send needs no retry.
-  if (::send(socket.get(), &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
+  if (::send(socket.get(), &frame, sizeof(frame), MSG_NOSIGNAL) != sizeof(frame)) {
     return ErrnoStatus("send the token on the lifeline " + path, errno);
   }
   Result<std::vector<UniqueFd>> welcome = ReceiveWelcome(socket.get(), path, fd_count, deadline);
   Lifeline lifeline(std::move(socket));
   if (!welcome.ok()) {
+    if (hello != LifelineKind::kHello) return welcome.status();
     // The daemon may consider this process attached. If it merely hung up, the daemon would not reclaim the
     // memory.
     lifeline.SayBye();
@@ -99,7 +109,7 @@ bool Lifeline::HungUp() const {
 
 void Lifeline::Say(LifelineKind kind) {
   if (!socket_) return;
-  const LifelineFrame frame = MakeFrame(kind);
+  const LifelineFrame frame = MakeLifelineFrame(kind);
   (void)::send(socket_.get(), &frame, sizeof(frame), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
@@ -121,6 +131,34 @@ bool Lifeline::WaitForHangUp(SteadyTime deadline) const {
     const int ready = ::poll(&entry, 1, PollTimeout(deadline));
     if (ready > 0) return true;
     if (ready == 0 || errno != EINTR) return false;
+  }
+}
+
+Result<LifelineFrame> Lifeline::Receive(const Deadline& deadline) {
+  for (;;) {
+    RETURN_IF_ERROR(WaitFor(socket_.get(), POLLIN, deadline.at));
+    LifelineFrame frame{};
+    SocketMessage message = ReceiveSocketMessage(socket_.get(), std::as_writable_bytes(std::span(&frame, 1)));
+    if (message.error == EAGAIN) continue;
+    if (message.error == ECONNRESET) return HasEnded();
+    if (message.error != 0) return ErrnoStatus("receive a frame from the daemon", message.error);
+    const bool has_fds = !message.fds.empty() || message.fds_lost;
+    if (message.bytes == 0 && !has_fds) return HasEnded();
+    if (message.bytes != sizeof(frame) || message.truncated || has_fds || frame.magic != kLifelineMagic)
+      return Internal(
+          "the daemon sent a frame of another protocol; are pinfeedd and libpinfeed of the same version?");
+    return frame;
+  }
+}
+
+Status Lifeline::Send(const LifelineFrame& frame, SteadyTime deadline) {
+  for (;;) {
+    if (::send(socket_.get(), &frame, sizeof(frame), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(frame))
+      return OkStatus();
+    if (errno == EPIPE || errno == ECONNRESET) return HasEnded();
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) return ErrnoStatus("send a frame to the daemon", errno);
+    RETURN_IF_ERROR(WaitFor(socket_.get(), POLLOUT, deadline));
   }
 }
 

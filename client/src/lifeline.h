@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client's end of a session's lifeline. In: the token. Out: the session's descriptors, once; later,
-// notice that the daemon is gone.
+// The client's end of a lifeline, a session's or a producer's. In: the token. Out: the descriptors, once;
+// later, notice that the daemon is gone, and a producer's frames.
 #pragma once
 
 #include <array>
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "client/src/deadline.h"
 #include "client/src/unix_socket.h"
 #include "common/base/result.h"
 #include "common/base/unique_handle.h"
@@ -15,16 +16,19 @@
 
 namespace pinfeed {
 
-// Purpose: keeps the session open as long as it lives. Owns the socket. Threads: HungUp and SayBye from any
-// thread; nothing blocks after Attach. Errors: Attach returns the daemon's refusal. A moved-from lifeline is
+// Purpose: keeps the session, or the producer, attached as long as it lives. Owns the socket. Threads:
+// HungUp, SayBye and Send from any thread; Receive from one at a time. After Attach only Receive and the
+// functions with a deadline block. Errors: Attach returns the daemon's refusal. A moved-from lifeline is
 // closed.
 class Lifeline {
  public:
   Lifeline() = default;
-  // Connects, sends the token and receives exactly `fd_count` descriptors (close-on-exec) into `fds`. On
-  // failure no descriptor stays open, and the daemon is told.
-  static Result<Lifeline> Attach(const std::string& path, const std::array<uint8_t, kTokenBytes>& token,
-                                 size_t fd_count, SteadyTime deadline, std::vector<UniqueFd>* fds);
+  // Connects, sends the token in a frame of kind `hello` (kHello or kProduce) and receives exactly `fd_count`
+  // descriptors (close-on-exec) into `fds`. On failure no descriptor stays open, and a session's daemon gets
+  // a bye.
+  static Result<Lifeline> Attach(const std::string& path, LifelineKind hello,
+                                 const std::array<uint8_t, kTokenBytes>& token, size_t fd_count,
+                                 SteadyTime deadline, std::vector<UniqueFd>* fds);
 
   // Whether the daemon closed its end or died. Once true, it stays true.
   bool HungUp() const;
@@ -38,10 +42,20 @@ class Lifeline {
   // Returns false at `deadline`.
   bool WaitForHangUp(SteadyTime deadline) const;
 
+  // Waits for the next frame that the daemon sends to a producer. kOutOfRange: the daemon has hung up.
+  // kDeadlineExceeded at the deadline. kInternal: the frame has another size or magic, or brings descriptors.
+  Result<LifelineFrame> Receive(const Deadline& deadline);
+  // Sends a frame. Waits at most until `deadline` while the daemon does not read. kOutOfRange: the daemon has
+  // hung up.
+  Status Send(const LifelineFrame& frame, SteadyTime deadline);
+
  private:
   explicit Lifeline(UniqueFd socket) : socket_(std::move(socket)) {}
   void Say(LifelineKind kind);
   UniqueFd socket_;
 };
+
+// A frame of zeros but for its magic and kind.
+LifelineFrame MakeLifelineFrame(LifelineKind kind);
 
 }  // namespace pinfeed

@@ -16,24 +16,24 @@ Status Broken(const std::string& what) {
                   "; are pinfeedd and libpinfeed of the same version?");
 }
 
-Status CheckTensor(const TensorPlace& tensor, const BatchLayout& layout, uint64_t* end) {
+Status CheckTensorPlace(const TensorPlace& tensor, const BatchLayout& layout, uint64_t* end) {
   const std::string name = "tensor '" + tensor.spec.name + "'";
   if (tensor.spec.name.empty() || tensor.spec.name.find('\0') != std::string::npos)
-    return Broken("a tensor has no usable name");
+    return InvalidArgument("a tensor has no usable name");
   if (tensor.spec.shape.size() >= PF_MAX_DIMS)
-    return Broken(name + " has " + std::to_string(tensor.spec.shape.size()) + " dimensions");
+    return InvalidArgument(name + " has " + std::to_string(tensor.spec.shape.size()) + " dimensions");
   const Result<uint64_t> sample_bytes = tensor.spec.SampleBytes();
-  if (!sample_bytes.ok()) return Broken(sample_bytes.status().message());
+  RETURN_IF_ERROR(sample_bytes.status());
   if (*sample_bytes != tensor.sample_bytes) {
-    return Broken(name + " has samples of " + std::to_string(tensor.sample_bytes) +
-                  " bytes where its shape has " + std::to_string(*sample_bytes));
+    return InvalidArgument(name + " has samples of " + std::to_string(tensor.sample_bytes) +
+                           " bytes where its shape has " + std::to_string(*sample_bytes));
   }
   if (tensor.offset % kTensorAlignment != 0)
-    return Broken(name + " starts at the unaligned offset " + std::to_string(tensor.offset));
+    return InvalidArgument(name + " starts at the unaligned offset " + std::to_string(tensor.offset));
   uint64_t bytes = 0;
   if (!CheckedMul(tensor.sample_bytes, layout.batch_size, &bytes) || !CheckedAdd(tensor.offset, bytes, end) ||
       *end > layout.slot_stride) {
-    return Broken(name + " ends after its slot of " + std::to_string(layout.slot_stride) + " bytes");
+    return InvalidArgument(name + " ends after its slot of " + std::to_string(layout.slot_stride) + " bytes");
   }
   return OkStatus();
 }
@@ -133,12 +133,26 @@ Status CheckOutputs(FeedOffer& offer) {
 
 }  // namespace
 
+Status CheckLayout(BatchLayout& layout) {
+  if (layout.batch_size == 0) return InvalidArgument("batch_size is 0");
+  if (layout.tensors.empty()) return InvalidArgument("no tensors");
+  std::set<std::string_view> names;
+  layout.slot_bytes = 0;
+  for (const TensorPlace& tensor : layout.tensors) {
+    uint64_t end = 0;
+    RETURN_IF_ERROR(CheckTensorPlace(tensor, layout, &end));
+    layout.slot_bytes = std::max(layout.slot_bytes, end);
+    if (!names.insert(tensor.spec.name).second)
+      return InvalidArgument("two tensors are named '" + tensor.spec.name + "'");
+  }
+  return OkStatus();
+}
+
 Status CheckOffer(FeedOffer& offer) {
   BatchLayout& layout = offer.layout;
   if (offer.backend == Backend::kAuto) return Broken("its backend is unknown to this library");
   if (offer.backend == Backend::kCudaIpc && offer.read_only)
     return Broken("memory passed by handle cannot be mapped read-only");
-  if (layout.batch_size == 0) return Broken("batch_size is 0");
   if (offer.slot_count == 0 || offer.slot_count > kMaxSlots) {
     return Broken(std::to_string(offer.slot_count) + " slots, where 1 to " + std::to_string(kMaxSlots) +
                   " are possible");
@@ -151,16 +165,7 @@ Status CheckOffer(FeedOffer& offer) {
     return Broken(std::to_string(offer.slot_count) + " slots of " + std::to_string(layout.slot_stride) +
                   " bytes in an arena of " + std::to_string(offer.arena_bytes));
   }
-  if (layout.tensors.empty()) return Broken("no tensors");
-  std::set<std::string_view> names;
-  layout.slot_bytes = 0;
-  for (const TensorPlace& tensor : layout.tensors) {
-    uint64_t end = 0;
-    RETURN_IF_ERROR(CheckTensor(tensor, layout, &end));
-    layout.slot_bytes = std::max(layout.slot_bytes, end);
-    if (!names.insert(tensor.spec.name).second)
-      return Broken("two tensors are named '" + tensor.spec.name + "'");
-  }
+  if (const Status checked = CheckLayout(layout); !checked.ok()) return Broken(checked.message());
   RETURN_IF_ERROR(CheckReferences(layout));
   if (offer.lifeline_path.empty() || offer.lifeline_path.front() != '/') {
     return Broken("the lifeline's path '" + offer.lifeline_path + "' is not absolute");

@@ -68,6 +68,10 @@ struct FeedOffer {
   std::vector<std::string> left_out;  // what the dataset holds and no field gives, and why
 };
 
+// Fills in slot_bytes and checks the tensors: their names are distinct and not empty, and every sample lies
+// inside its slot of slot_stride bytes. kInvalidArgument names the first fault.
+Status CheckLayout(BatchLayout& layout);
+
 // Fills in layout.slot_bytes and checks all other fields. Returns kInternal naming the first fault: the
 // daemon is broken or of another version.
 Status CheckOffer(FeedOffer& offer);

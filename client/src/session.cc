@@ -27,8 +27,8 @@ Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal, S
   *backend_unusable = false;
   std::vector<UniqueFd> fds;
   const size_t fd_count = offer.backend == Backend::kCudaIpc ? kLifelineFdsDevice : kLifelineFdsHost;
-  ASSIGN_OR_RETURN(Lifeline lifeline,
-                   Lifeline::Attach(offer.lifeline_path, offer.token, fd_count, deadline, &fds));
+  ASSIGN_OR_RETURN(Lifeline lifeline, Lifeline::Attach(offer.lifeline_path, LifelineKind::kHello, offer.token,
+                                                       fd_count, deadline, &fds));
   Result<SessionMemory> memory = MapSessionMemory(offer, ordinal, fds, backend_unusable);
   if (memory.ok()) {
     return std::shared_ptr<Session>(

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/spec/parameter_map.h"
@@ -27,11 +28,24 @@ enum class OnBadSample { kFail, kSkip, kZero };
 enum class Sharing { kExclusive, kBroadcast, kQueue };
 enum class Backend { kAuto, kHost, kCudaIpc, kVmmFd };
 
+// The tensor (int64, []) of the samples' indexes in the dataset.
+inline constexpr std::string_view kSampleIdTensor = "sample_id";
+
+// A dataset whose samples only processes of the feed's user can read, which fill the batches.
+struct ProducedDataset {
+  std::string name;      // for people
+  uint64_t samples = 0;  // per epoch
+  std::vector<TensorSpec> fields;
+  std::string fingerprint;  // of the samples and their order, as the user tells; or empty
+  bool operator==(const ProducedDataset&) const = default;
+};
+
 struct DatasetSpec {
-  std::string name;      // the name of a configured dataset, or empty
-  std::string path;      // absolute, or empty
-  std::string format;    // empty: to be detected
-  ParameterMap options;  // the given options of the format (server/dataset/format.h)
+  std::string name;                         // the name of a configured dataset, or empty
+  std::string path;                         // absolute, or empty
+  std::string format;                       // empty: to be detected
+  ParameterMap options;                     // the given options of the format (server/dataset/format.h)
+  std::optional<ProducedDataset> produced;  // then the rest is empty
   bool operator==(const DatasetSpec&) const = default;
 };
 

@@ -11,13 +11,70 @@
 namespace pinfeed {
 namespace {
 
+// So that positions and batches fit 64 bits, and cursors what JSON's readers take for an integer.
+constexpr uint64_t kMaxProducedSamples = uint64_t{1} << 53;
+constexpr size_t kMaxProducedDims = 15;  // and one for the batch: PF_MAX_DIMS
+
 bool IsPrintable(std::string_view text) {
   return std::none_of(text.begin(), text.end(),
                       [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
 }
 
+void CheckProduced(const DatasetSpec& spec, Faults& faults) {
+  const ProducedDataset& produced = *spec.produced;
+  if (!spec.name.empty() || !spec.path.empty() || !spec.format.empty() || !spec.options.empty())
+    faults.Add("dataset.produced",
+               "goes without a name, path, format or option: its producers read the samples");
+  CheckText(produced.name, kMaxNameBytes, "dataset.produced.name", faults);
+  CheckText(produced.fingerprint, kMaxNameBytes, "dataset.produced.fingerprint", faults);
+  if (produced.samples == 0 || produced.samples > kMaxProducedSamples) {
+    faults.Add("dataset.produced.samples", std::to_string(produced.samples) + " is not within 1 to " +
+                                               std::to_string(kMaxProducedSamples));
+  }
+  if (produced.fields.empty() || produced.fields.size() > kMaxNamedFields) {
+    return faults.Add("dataset.produced.fields", "has " + std::to_string(produced.fields.size()) +
+                                                     " entries, possible are 1 to " +
+                                                     std::to_string(kMaxNamedFields));
+  }
+  for (size_t i = 0; i < produced.fields.size(); ++i) {
+    const TensorSpec& field = produced.fields[i];
+    const std::string at = "dataset.produced.fields[" + std::to_string(i) + "]";
+    CheckText(field.name, kMaxNameBytes, at + ".name", faults);
+    if (field.name.empty() || field.name == kSampleIdTensor)
+      faults.Add(at + ".name", "must be a name, and not that of the samples' ids, 'sample_id'");
+    if (field.shape.size() > kMaxProducedDims)
+      faults.Add(at + ".shape", "has more than " + std::to_string(kMaxProducedDims) + " dimensions");
+    const Result<uint64_t> bytes = field.SampleBytes();
+    if (!bytes.ok()) {
+      faults.Add(at, bytes.status().message());
+    } else if (*bytes == 0) {
+      faults.Add(at, "is empty: it has a dimension of 0");
+    }
+  }
+}
+
+// What the daemon does with samples needs samples that it reads itself.
+void CheckProducedFeed(const FeedSpec& spec, Faults& faults) {
+  const auto refuse = [&faults](bool given, const char* field) {
+    if (given) faults.Add(field, "is not possible with a produced dataset: its producers fill the batches");
+  };
+  refuse(!spec.transforms.empty(), "transforms");
+  refuse(spec.on_bad_sample != OnBadSample::kFail, "on_bad_sample");
+  refuse(spec.sample_ids, "sample_ids");  // they are there anyway
+  refuse(spec.valid, "valid");
+  refuse(!spec.masks.empty(), "masks");
+  refuse(!spec.fields_unchanged.empty(), "fields_unchanged");
+  refuse(!spec.fields.empty(), "fields");
+  refuse(spec.sample_path, "sample_path");
+  refuse(!spec.pad.empty(), "pad");
+  refuse(spec.sharing != Sharing::kExclusive, "sharing");
+  if (spec.backend != Backend::kHost)
+    faults.Add("backend", "must be HOST for a produced dataset: its producers fill host memory");
+}
+
 void CheckDataset(const DatasetSpec& spec, Faults& faults) {
   CheckText(spec.name, kMaxNameBytes, "dataset.name", faults);
+  if (spec.produced) return CheckProduced(spec, faults);
   if (spec.name.empty() && spec.path.empty()) faults.Add("dataset", "needs a name or a path");
   if (!spec.name.empty() && !spec.path.empty())
     faults.Add("dataset", "has both a name and a path; give one of them");
@@ -108,6 +165,7 @@ void CheckFeedSpec(const FeedSpec& spec, Faults& faults) {
                             std::to_string(kMaxSlots));
   }
   CheckSharing(spec, faults);
+  if (spec.dataset.produced) CheckProducedFeed(spec, faults);
 }
 
 }  // namespace pinfeed

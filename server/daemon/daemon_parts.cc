@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/daemon/daemon_parts.h"
 
+#include <utility>
+
+#include "server/loading/producer_group.h"
+
 namespace pinfeed {
 
 std::vector<OngoingOperation> DaemonParts::Operations() const {
@@ -8,6 +12,11 @@ std::vector<OngoingOperation> DaemonParts::Operations() const {
   if (auto reaper = feeds.CurrentOperation()) all.push_back(*std::move(reaper));
   for (DatasetOpener::Operation& operation : datasets->opener.RunningOperations())
     all.push_back({DatasetOpener::kThreadName, std::move(operation.what), operation.since, true});
+  for (const std::shared_ptr<Feed>& feed : feeds.All()) {
+    const std::shared_ptr<ProducerGroup> processes = feed->producer().processes();
+    if (processes == nullptr) continue;
+    for (OngoingOperation& operation : processes->Operations()) all.push_back(std::move(operation));
+  }
   if (devices == nullptr) return all;
   if (auto freeing = devices->CurrentOperation()) all.push_back(*std::move(freeing));
   return all;

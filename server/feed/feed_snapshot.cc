@@ -9,9 +9,10 @@
 namespace pinfeed {
 namespace {
 
-// The name of a configured dataset, otherwise the last component of its path.
+// The name of a configured or produced dataset, otherwise the last component of its path.
 std::string NameOf(const DatasetSpec& spec) {
   if (!spec.name.empty()) return spec.name;
+  if (spec.produced) return spec.produced->name;
   const size_t end = spec.path.find_last_not_of('/');
   if (end == std::string::npos) return "/";
   const size_t slash = spec.path.find_last_of('/', end);
@@ -27,8 +28,8 @@ void BatchCycle::Account() {
     const ProducerTimes times = parts_.producer->times();
     state.full = slots_.CountIn(SlotState::kFree) == 0 && slots_.CountIn(SlotState::kFilling) == 0;
     state.cause = batches_.Cause(filling_.pieces_filling.load(std::memory_order_relaxed) != 0);
-    state.work = {0, filling_.share->WorkedNs(), times.read_ns, times.decode_ns};
-    state.working = filling_.share->Running() != 0;
+    state.work = {0, filling_.share->WorkedNs() + times.processes_ns, times.read_ns, times.decode_ns};
+    state.working = filling_.share->Running() != 0 || times.processes_at_work;
   }
   stalls_.Account(*membership_, state);
 }

@@ -22,6 +22,8 @@
 
 namespace pinfeed {
 
+class ProducerGroup;
+
 // Purpose: asks a producer to fill some samples of one batch. The memory stays reserved until Complete: a
 // request that is cancelled still has to be completed, which confirms that nothing writes any more. Owns: a
 // share of the feed, and so the memory. Threads: Wanted, Places and Bad from any thread; every write and
@@ -58,6 +60,7 @@ class PieceRequest {
   // The samples to fill, by their index in the plan: [begin, end), not empty.
   uint32_t begin() const { return parts_.piece.begin; }
   uint32_t end() const { return parts_.piece.end; }
+  uint32_t slot() const { return parts_.piece.slot; }
   const std::shared_ptr<FeedShare>& share() const { return parts_.share; }
 
   // False: the feed was stopped, or an earlier sample has failed the batch. The sample need not be filled.
@@ -84,10 +87,12 @@ class PieceRequest {
   std::atomic<bool> completed_{false};
 };
 
-// Worker time that a producer has spent, by stage. Never falls.
+// What a producer has spent so far, and does now. The times never fall.
 struct ProducerTimes {
-  uint64_t read_ns = 0;
+  uint64_t read_ns = 0;  // of workers or processes
   uint64_t decode_ns = 0;
+  uint64_t processes_ns = 0;       // of read_ns, that of processes
+  bool processes_at_work = false;  // a process is filling a batch
 };
 
 // Purpose: fills the batches of one feed, which owns it. Threads: any. Errors: by PieceRequest.
@@ -109,6 +114,8 @@ class BatchProducer {
   virtual std::string Describe(uint64_t sample) const = 0;
   // The pixel operations that are left to the client; none on the host.
   virtual const std::optional<DeferredPixelOps>& deferred_pixel_ops() const = 0;
+  // The processes that fill its batches; null: the daemon does.
+  virtual std::shared_ptr<ProducerGroup> processes() const { return nullptr; }
 };
 
 }  // namespace pinfeed

@@ -17,7 +17,6 @@
 namespace pinfeed {
 namespace {
 
-constexpr char kSampleIdName[] = "sample_id";
 constexpr char kValidName[] = "valid";
 constexpr char kMarkSuffix[] = ".mark";        // behind the image's name
 constexpr char kExtentsSuffix[] = ".extents";  // behind a packed field's
@@ -318,7 +317,7 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
                        "' of its own; rename one of the two, or select fields without one of them");
     }
   }
-  if (spec.sample_ids) program->sample_id = add("sample_ids", kSampleIdName, DType::kInt64);
+  if (spec.sample_ids) program->sample_id = add("sample_ids", std::string(kSampleIdTensor), DType::kInt64);
   if (spec.valid) program->valid = add("valid", kValidName, DType::kBool);
   if (!faults.empty()) {
     std::string text;

@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/net/peer.h"
 
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <charconv>
 #include <fstream>
 #include <sstream>
 #include <utility>
 #include <vector>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77  // Linux 6.5; newer than our C library's headers
+#endif
 
 namespace pinfeed {
 namespace {
@@ -21,6 +30,15 @@ int DescriptorOf(std::string_view grpc_peer) {
 }
 
 }  // namespace
+
+Result<UniqueFd> OpenPeerPidfd(int connection, pid_t pid) {
+  int pidfd = -1;
+  socklen_t length = sizeof pidfd;
+  if (::getsockopt(connection, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0) return UniqueFd(pidfd);
+  UniqueFd opened(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!opened) return ErrnoStatus("attach: open a pidfd of process " + std::to_string(pid), errno);
+  return opened;
+}
 
 std::string Describe(const Peer& peer) {
   if (peer.uid == kRemoteUser) return "the network";

@@ -12,6 +12,7 @@
 
 #include "common/base/result.h"
 #include "common/base/sync.h"
+#include "common/base/unique_handle.h"
 
 namespace pinfeed {
 
@@ -27,6 +28,11 @@ inline constexpr uid_t kRemoteUser = static_cast<uid_t>(-1);
 
 // Returns "pid 12, uid 1000".
 std::string Describe(const Peer& peer);
+
+// Returns a descriptor that becomes readable when the process has ended. SO_PEERPIDFD refers to the process
+// that connected. Before Linux 6.5, the pid has to suffice. It could only be reused if that process had
+// ended, and then the connection has hung up.
+Result<UniqueFd> OpenPeerPidfd(int connection, pid_t pid);
 
 // Returns kFailedPrecondition if the process is in another PID namespace than this one. Tests replace `proc`.
 Status CheckSamePidNamespace(pid_t pid, const std::string& proc = "/proc");

@@ -237,6 +237,38 @@ void FeederService::Open(const std::shared_ptr<Opening>& opening,
       grpc::Status::OK);  // the daemon may exit after this, so nothing here holds the session any more
 }
 
+grpc::ServerUnaryReactor* FeederService::InviteProducer(grpc::CallbackServerContext* context,
+                                                        const v1::InviteProducerRequest* request,
+                                                        v1::ProducerInvitation* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const Result<Caller> caller = parts_.callers.Find(*context, "invite a producer");
+  const Status invited = caller.ok() ? Invite(*caller, *request, *response) : caller.status();
+  if (!invited.ok()) parts_.refusals.CountRequest(caller.ok() ? Describe(*caller) : context->peer(), invited);
+  reactor->Finish(ToGrpc(invited));
+  return reactor;
+}
+
+Status FeederService::Invite(const Caller& caller, const v1::InviteProducerRequest& request,
+                             v1::ProducerInvitation& response) const {
+  const std::shared_ptr<Session> session = parts_.sessions.Find(request.session_id());
+  // Other processes learn nothing about the session.
+  if (session == nullptr || caller.remote() || session->peer != caller.peer ||
+      session->state != SessionState::kAttached) {
+    return NotFound("invite a producer: this process has no attached session " +
+                    std::to_string(request.session_id()));
+  }
+  ASSIGN_OR_RETURN(const Token token, parts_.lifelines.producers().Invite(session));
+  const Arena& arena = session->arena();
+  response.set_lifeline_path(parts_.lifelines.path());
+  response.set_token(token.data(), token.size());
+  response.set_arena_bytes(arena.mapped_bytes());
+  response.set_slot_count(arena.slot_count());
+  response.set_slot_stride(arena.slot_stride());
+  response.set_batch_size(arena.layout().batch_size);
+  for (const TensorPlace& place : arena.layout().tensors) *response.add_tensors() = ToProto(place);
+  return OkStatus();
+}
+
 grpc::ServerUnaryReactor* FeederService::GetStatus(grpc::CallbackServerContext* context,
                                                    const v1::GetStatusRequest* /*request*/,
                                                    v1::GetStatusResponse* response) {

@@ -31,6 +31,7 @@ class FeederService final : public v1::Feeder::CallbackService {
     const DatasetCache& datasets;
     DatasetOpener& dataset_opener;
     LifelineServer& lifelines;
+    const SessionTable& sessions;
     Refusals& refusals;
     SnapshotFunction snapshot;
     std::string version;
@@ -41,6 +42,9 @@ class FeederService final : public v1::Feeder::CallbackService {
 
   grpc::ServerUnaryReactor* OpenFeed(grpc::CallbackServerContext* context, const v1::OpenFeedRequest* request,
                                      v1::OpenFeedResponse* response) override;
+  grpc::ServerUnaryReactor* InviteProducer(grpc::CallbackServerContext* context,
+                                           const v1::InviteProducerRequest* request,
+                                           v1::ProducerInvitation* response) override;
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
                                       v1::GetStatusResponse* response) override;
@@ -55,6 +59,8 @@ class FeederService final : public v1::Feeder::CallbackService {
   // Runs `work` on a thread of the queue, or refuses the call.
   void Queue(const Caller& caller, Call& call, const char* what, std::function<void()> work);
   void Refuse(const Caller& caller, Call& call, const Status& error) const;
+  Status Invite(const Caller& caller, const v1::InviteProducerRequest& request,
+                v1::ProducerInvitation& response) const;
   Result<OpenFeedArguments> Check(const Caller& caller, const v1::OpenFeedRequest& request) const;
   // The steps of an OpenFeed call: the checks that need no dataset; opening the dataset, unless the group has
   // it open; creating the session.

@@ -288,7 +288,7 @@ FeedTable::Clock::time_point FeedTable::ReclaimingUntil() const {
   return until;
 }
 
-std::vector<std::shared_ptr<Feed>> FeedTable::All() {
+std::vector<std::shared_ptr<Feed>> FeedTable::All() const {
   const MutexLock lock(mutex_);
   std::vector<std::shared_ptr<Feed>> all;
   for (const auto& [id, entry] : entries_) all.push_back(entry.feed);

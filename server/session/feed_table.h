@@ -77,7 +77,7 @@ class FeedTable {
   // a feed that is not at rest after a second, because its workers may wait for hung storage.
   void AwaitReclaim(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);
 
-  std::vector<std::shared_ptr<Feed>> All() PF_EXCLUDES(mutex_);
+  std::vector<std::shared_ptr<Feed>> All() const PF_EXCLUDES(mutex_);
   // The reaper's current step; nothing if it is idle.
   std::optional<OngoingOperation> CurrentOperation() const PF_EXCLUDES(mutex_);
 

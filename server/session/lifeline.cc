@@ -4,7 +4,6 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,10 +13,6 @@
 
 #include "common/base/log.h"
 #include "common/base/log_pace.h"
-
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77  // Linux 6.5; newer than our C library's headers
-#endif
 
 namespace pinfeed {
 namespace {
@@ -35,18 +30,6 @@ size_t MaxSilent() {
   constexpr rlim_t kMax = 1024;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMax;
   return static_cast<size_t>(std::clamp<rlim_t>(limit.rlim_cur / 4, 1, kMax));
-}
-
-// Returns a descriptor that becomes readable when the process has ended. SO_PEERPIDFD refers to the process
-// that connected. Before Linux 6.5, the pid has to suffice. It could only be reused if that process had
-// ended, and then the connection has hung up.
-Result<UniqueFd> OpenPidfd(int connection, pid_t pid) {
-  int pidfd = -1;
-  socklen_t length = sizeof pidfd;
-  if (::getsockopt(connection, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0) return UniqueFd(pidfd);
-  UniqueFd opened(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!opened) return ErrnoStatus("attach: open a pidfd of process " + std::to_string(pid), errno);
-  return opened;
 }
 
 }  // namespace
@@ -67,6 +50,7 @@ LifelineServer::LifelineServer(Listener listener, std::unique_ptr<EventLoop> loo
       hello_timeout_(hello_timeout),
       sessions_(sessions),
       refusals_(refusals),
+      producers_(*loop_, refusals_),
       silent_(std::min(kMaxSilentPerUser, MaxSilent()), MaxSilent()) {}
 
 LifelineServer::~LifelineServer() {
@@ -82,6 +66,7 @@ Status LifelineServer::Start() {
 
 void LifelineServer::Stop() {
   loop_->Stop();
+  producers_.Clear();
   connections_.clear();
 }
 
@@ -172,7 +157,7 @@ void LifelineServer::AddConnection(Listener::Connection accepted) {
 
 void LifelineServer::OnReadable(ConnectionId id) {
   Connection& connection = connections_.at(id);
-  static constexpr std::array kFirst = {LifelineKind::kHello};
+  static constexpr std::array kFirst = {LifelineKind::kHello, LifelineKind::kProduce};
   static constexpr std::array kLater = {LifelineKind::kBye, LifelineKind::kLeave};
   const size_t later = connection.has_left ? 1 : 2;
   const ReceivedFrame received =
@@ -191,6 +176,7 @@ void LifelineServer::OnReadable(ConnectionId id) {
 }
 
 void LifelineServer::OnFrame(ConnectionId id, Connection& connection, const LifelineFrame& frame) {
+  if (frame.kind == static_cast<uint32_t>(LifelineKind::kProduce)) return OnProduce(id, connection, frame);
   if (connection.session == nullptr) return OnHello(id, connection, frame);
   if (frame.kind == static_cast<uint32_t>(LifelineKind::kLeave)) {
     connection.has_left = true;
@@ -208,6 +194,14 @@ void LifelineServer::OnHello(ConnectionId id, Connection& connection, const Life
   // The token was correct, so the session belongs to this client, but it cannot be served.
   SendRefusal(connection.fd.get(), attached);
   EndSession(id, {DepartureReason::kNotServed, attached});
+}
+
+void LifelineServer::OnProduce(ConnectionId id, Connection& connection, const LifelineFrame& frame) {
+  Unwatch(connection.fd_watch);
+  const Status admitted = producers_.Admit(connection.peer, frame.token, connection.fd);
+  if (!admitted.ok()) return Refuse(id, Refusal::kToken, admitted);
+  silent_.Remove(connection.peer.uid, id);
+  connections_.erase(id);
 }
 
 Status LifelineServer::AttachSession(ConnectionId id, Connection& connection, const LifelineFrame& frame) {
@@ -228,7 +222,7 @@ Status LifelineServer::AttachSession(ConnectionId id, Connection& connection, co
 }
 
 Status LifelineServer::WatchSession(ConnectionId id, Connection& connection) {
-  ASSIGN_OR_RETURN(connection.pidfd, OpenPidfd(connection.fd.get(), connection.peer.pid));
+  ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(connection.fd.get(), connection.peer.pid));
   ASSIGN_OR_RETURN(connection.pidfd_watch,
                    loop_->Watch(connection.pidfd.get(), EPOLLIN, [this, id](uint32_t /*events*/) {
                      EndSession(id, {DepartureReason::kProcessEnded});

@@ -15,6 +15,7 @@
 #include "server/net/listener.h"
 #include "server/net/refusals.h"
 #include "server/session/lifeline_frame.h"
+#include "server/session/producer_connections.h"
 #include "server/session/session_table.h"
 #include "server/session/silent_lifelines.h"
 
@@ -54,6 +55,8 @@ class LifelineServer {
   void Evict(uint64_t session_id, const Status& error, std::function<void(const Result<size_t>&)> done);
 
   const std::string& path() const { return listener_.path(); }
+  // The other processes that connect here: those that fill batches.
+  ProducerConnections& producers() { return producers_; }
 
  private:
   using ConnectionId = uint64_t;
@@ -76,6 +79,7 @@ class LifelineServer {
   void OnReadable(ConnectionId id);
   void OnFrame(ConnectionId id, Connection& connection, const LifelineFrame& frame);
   void OnHello(ConnectionId id, Connection& connection, const LifelineFrame& frame);
+  void OnProduce(ConnectionId id, Connection& connection, const LifelineFrame& frame);
   Status AttachSession(ConnectionId id, Connection& connection, const LifelineFrame& frame);
   Status WatchSession(ConnectionId id, Connection& connection);
   // Called periodically for each session of a queue: see Feed::ReadReleases.
@@ -96,6 +100,7 @@ class LifelineServer {
   EventLoop::WatchId listener_watch_ = 0;
   ConnectionId next_id_ = 1;
   std::map<ConnectionId, Connection> connections_;
+  ProducerConnections producers_;
   SilentLifelines silent_;  // the connections without a hello
 };
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "common/base/quote.h"
 #include "common/os/socket_message.h"
 
 namespace pinfeed {
@@ -48,14 +49,19 @@ Status Send(int fd, LifelineFrame& frame, std::span<const int> fds) {
   do {
     sent = ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
-  if (sent != static_cast<ssize_t>(sizeof frame)) return ErrnoStatus("send the welcome to a client", errno);
+  if (sent != static_cast<ssize_t>(sizeof frame)) return ErrnoStatus("send a frame to a client", errno);
   return OkStatus();
 }
 
-LifelineFrame WelcomeFrame(const Status& status) {
+LifelineFrame FrameOf(LifelineKind kind) {
   LifelineFrame frame{};
   frame.magic = kLifelineMagic;
-  frame.kind = static_cast<uint32_t>(LifelineKind::kWelcome);
+  frame.kind = static_cast<uint32_t>(kind);
+  return frame;
+}
+
+LifelineFrame WelcomeFrame(const Status& status) {
+  LifelineFrame frame = FrameOf(LifelineKind::kWelcome);
   frame.code = static_cast<uint32_t>(status.code());
   if (!status.ok()) {
     const std::string& text = status.message();
@@ -82,6 +88,19 @@ ReceivedFrame ReceiveFrame(int fd, std::span<const LifelineKind> expected) {
   out.fault = FaultOf(out.frame, message, expected);
   out.kind = out.fault.empty() ? ReceivedFrame::Kind::kFrame : ReceivedFrame::Kind::kBad;
   return out;
+}
+
+Status ResultOf(const LifelineFrame& done) {
+  if (done.code == 0) return OkStatus();
+  const bool known = done.code <= static_cast<uint32_t>(Code::kUnauthenticated);
+  return {known ? static_cast<Code>(done.code) : Code::kUnknown,
+          EscapeUnprintable(std::string_view(done.text, ::strnlen(done.text, sizeof done.text)))};
+}
+
+Status SendTask(int fd, const ProducerTask& task) {
+  LifelineFrame frame = FrameOf(LifelineKind::kTask);
+  frame.produce = task;
+  return Send(fd, frame, {});
 }
 
 Status SendWelcome(int fd, std::span<const int> fds) {

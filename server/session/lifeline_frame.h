@@ -25,7 +25,13 @@ struct ReceivedFrame {
 // Reads one frame. `expected` are the kinds that the client may send now. Never blocks.
 ReceivedFrame ReceiveFrame(int fd, std::span<const LifelineKind> expected);
 
-// Sends kWelcome with the session's descriptors. kUnavailable if the client is gone or does not read.
+// What a kTaskDone says of its task: done, or an error of the producer, whose text is printable.
+Status ResultOf(const LifelineFrame& done);
+
+// Sends kTask. kUnavailable or another error if the producer is gone or does not read.
+Status SendTask(int fd, const ProducerTask& task);
+// Sends kWelcome with the session's or the producer's descriptors. kUnavailable if the client is gone or does
+// not read.
 Status SendWelcome(int fd, std::span<const int> fds);
 // Sends kWelcome with the error's code and message. Ignores that the client may be gone.
 void SendRefusal(int fd, const Status& error);

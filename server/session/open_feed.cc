@@ -154,17 +154,41 @@ void FeedOpener::AwaitMemory(Backend backend) const {
     parts_.devices->AwaitEmptyQuarantine(deadline);
 }
 
-Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner,
-                                                   const OpenFeedArguments& arguments, Backend backend,
-                                                   std::shared_ptr<const Dataset> dataset) const {
+Result<std::unique_ptr<Feed>> FeedOpener::MakeNativeFeed(uint64_t feed_id, uid_t owner,
+                                                         const OpenFeedArguments& arguments, Backend backend,
+                                                         std::shared_ptr<const Dataset> dataset) const {
   const FeedSpec& spec = arguments.spec;
   if (dataset->info().remote) RETURN_IF_ERROR(StartThreads(parts_.readers));
   ASSIGN_OR_RETURN(dataset, SelectFields(std::move(dataset), spec.fields, spec.sample_path));
-  ASSIGN_OR_RETURN(const Sampler sampler, Sampler::Create(spec, dataset->info().samples));
+  ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(spec, dataset->info().samples));
   const PixelOpsAt pixel_ops_at = backend == Backend::kHost ? PixelOpsAt::kWorker : PixelOpsAt::kClient;
   ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader,
                    SampleLoader::Create(std::move(dataset), spec, pixel_ops_at));
   ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(loader->outputs(), spec.batch_size));
+  auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, spec.on_bad_sample,
+                                                        layout, parts_.workers, parts_.readers);
+  return MakeFeed({feed_id, spec, std::move(layout), std::move(sampler), std::move(producer), nullptr, owner,
+                   &parts_.tracer},
+                  arguments, backend);
+}
+
+Result<std::unique_ptr<Feed>> FeedOpener::MakeProducedFeed(uint64_t feed_id, uid_t owner,
+                                                           const OpenFeedArguments& arguments) const {
+  const FeedSpec& spec = arguments.spec;
+  const ProducedDataset& dataset = *spec.dataset.produced;
+  ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(spec, dataset.samples));
+  ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(TensorsOf(dataset), spec.batch_size));
+  auto producer = std::make_unique<ProcessBatchProducer>(feed_id, spec, sampler, parts_.workers);
+  return MakeFeed({feed_id, spec, std::move(layout), std::move(sampler), std::move(producer), nullptr, owner,
+                   &parts_.tracer},
+                  arguments, Backend::kHost);
+}
+
+Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(FeedParts parts, const OpenFeedArguments& arguments,
+                                                   Backend backend) const {
+  const FeedSpec& spec = arguments.spec;
+  const BatchLayout& layout = parts.layout;
+  const uid_t owner = parts.owner;
   uint32_t slots = spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride, backend) : spec.slots;
   Result<std::unique_ptr<Arena>> arena = MakeArena(arguments, backend, layout, slots, owner);
   const auto lacks_memory = [&] { return !arena.ok() && arena.status().code() == Code::kResourceExhausted; };
@@ -183,10 +207,8 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(uint64_t feed_id, uid_t owner
         .WithContext("a feed of " + std::to_string(slots) + " slots with batches of " +
                      std::to_string(spec.batch_size));
   }
-  auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, spec.on_bad_sample,
-                                                        layout, parts_.workers, parts_.readers);
-  return std::make_unique<Feed>(FeedParts{feed_id, spec, std::move(layout), sampler, std::move(producer),
-                                          *std::move(arena), owner, &parts_.tracer});
+  parts.arena = *std::move(arena);
+  return std::make_unique<Feed>(std::move(parts));
 }
 
 Status FeedOpener::CheckRoom(const Peer& peer, const OpenFeedArguments& arguments, bool replaces) const {
@@ -245,9 +267,11 @@ Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFe
     ASSIGN_OR_RETURN(process, ClientProcess::Open(peer.pid));
   }
   FeedTable::Make make;
-  if (dataset != nullptr) {
+  if (arguments.spec.dataset.produced) {
+    make = [&](uint64_t feed_id) { return MakeProducedFeed(feed_id, peer.uid, arguments); };
+  } else if (dataset != nullptr) {
     make = [&](uint64_t feed_id) {
-      return MakeFeed(feed_id, peer.uid, arguments, choice.backend, std::move(dataset));
+      return MakeNativeFeed(feed_id, peer.uid, arguments, choice.backend, std::move(dataset));
     };
   }
   ASSIGN_OR_RETURN(std::shared_ptr<Session> session, parts_.feeds.Join(peer.uid, arguments.spec, make));

@@ -10,6 +10,7 @@
 #include "common/base/result.h"
 #include "proto/convert.h"
 #include "server/loading/native_batch_producer.h"
+#include "server/loading/process_batch_producer.h"
 #include "server/loading/worker_pool.h"
 #include "server/memory/device_arenas.h"
 #include "server/memory/host_memory_quarantine.h"
@@ -69,8 +70,15 @@ class FeedOpener {
   std::shared_ptr<const Session> Replaced(const Peer& peer, const OpenFeedArguments& arguments) const;
   Result<BackendChoice> ChooseBackend(const Peer& peer, const OpenFeedArguments& arguments) const;
   Status CheckIpc(const Peer& peer, const OpenFeedArguments& arguments) const;
-  Result<std::unique_ptr<Feed>> MakeFeed(uint64_t feed_id, uid_t owner, const OpenFeedArguments& arguments,
-                                         Backend backend, std::shared_ptr<const Dataset> dataset) const;
+  // A feed of a dataset that the daemon reads. / A feed that processes of its user fill.
+  Result<std::unique_ptr<Feed>> MakeNativeFeed(uint64_t feed_id, uid_t owner,
+                                               const OpenFeedArguments& arguments, Backend backend,
+                                               std::shared_ptr<const Dataset> dataset) const;
+  Result<std::unique_ptr<Feed>> MakeProducedFeed(uint64_t feed_id, uid_t owner,
+                                                 const OpenFeedArguments& arguments) const;
+  // Adds the arena, which `parts` lack.
+  Result<std::unique_ptr<Feed>> MakeFeed(FeedParts parts, const OpenFeedArguments& arguments,
+                                         Backend backend) const;
   // Waits briefly for the memory of feeds that have just ended.
   void AwaitMemory(Backend backend) const;
   Result<std::unique_ptr<Arena>> MakeArena(const OpenFeedArguments& arguments, Backend backend,

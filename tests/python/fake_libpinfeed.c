@@ -41,6 +41,7 @@ struct pf_feed {
 static _Thread_local char g_error[1000];
 static char g_spec[20000];
 static atomic_int g_released, g_closed, g_blocked, g_interrupts;
+static char g_done[1000];
 static pf_log_function g_log;
 static void* g_user;
 
@@ -125,6 +126,7 @@ INIT(pf_open_options)
 INIT(pf_feed_info)
 INIT(pf_batch_info)
 INIT(pf_tensor)
+INIT(pf_task)
 
 pf_result pf_open(const pf_open_options* options, pf_feed** out) {
   snprintf(g_spec, sizeof(g_spec), "%s", options->spec_json);
@@ -307,6 +309,60 @@ pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch) {
   feed->cursor_epoch = feed->epoch = epoch;
   feed->position = feed->index = 0;
   return PF_OK;
+}
+
+// A producer gets FAKE_TASKS tasks of two samples of four bytes. What it reports is kept for fake_done.
+struct pf_producer {
+  uint8_t memory[8];
+  int64_t sample_ids[2];
+  uint64_t tasks;
+};
+PF_API const char* fake_done(void) {
+  return g_done;
+}
+pf_result pf_invite_producer(pf_feed* feed, char** invitation, size_t* size) {
+  (void)feed;
+  *size = 3;
+  *invitation = memcpy(malloc(*size), "a\0b", *size);
+  return PF_OK;
+}
+pf_result pf_producer_attach(const void* invitation, size_t size, pf_producer** producer) {
+  if (size != 3 || memcmp(invitation, "a\0b", size) != 0) return Fail(PF_UNAUTHENTICATED, "it is void");
+  *producer = calloc(1, sizeof(**producer));
+  atomic_store(&g_blocked, Setting("FAKE_BLOCKED", 0));
+  return PF_OK;
+}
+void pf_producer_close(pf_producer* producer) {
+  if (producer != NULL) atomic_fetch_add(&g_closed, 1);
+  free(producer);
+}
+pf_result pf_producer_next(pf_producer* producer, int64_t timeout_ms, pf_task* task) {
+  for (int64_t waited = 0; atomic_load(&g_blocked); ++waited) {
+    if (waited == timeout_ms) return Fail(PF_DEADLINE_EXCEEDED, "no task in time");
+    usleep(1000);
+  }
+  if (producer->tasks == (uint64_t)Setting("FAKE_TASKS", 1)) return Fail(PF_OUT_OF_RANGE, "it was closed");
+  *task =
+      (pf_task){.size = task->size, .task = ++producer->tasks, .epoch = 5, .batch_index = 6, .samples = 2};
+  task->tensor_count = (uint32_t)Setting("FAKE_TENSORS", 1);
+  task->sample_ids = producer->sample_ids;
+  return PF_OK;
+}
+pf_result pf_producer_tensor(const pf_producer* producer, const pf_task* task, uint32_t index,
+                             pf_tensor* tensor) {
+  (void)task, (void)index;
+  tensor->data = (void*)producer->memory;
+  tensor->bytes = sizeof(producer->memory);
+  return PF_OK;
+}
+pf_result pf_producer_done(pf_producer* producer, const pf_task* task, const char* error) {
+  snprintf(g_done, sizeof(g_done), "task %d, byte %d, %s", (int)task->task, producer->memory[7],
+           error == NULL ? "no error" : error);
+  return Setting("FAKE_DONE_ENDS", 0) ? Fail(PF_OUT_OF_RANGE, "it was closed") : PF_OK;
+}
+pf_result pf_end_with_process(int pidfd) {
+  snprintf(g_done, sizeof(g_done), "%d", pidfd);
+  return Setting("FAKE_DONE_ENDS", 0) ? Fail(PF_INVALID_ARGUMENT, "it is none") : PF_OK;
 }
 
 pf_result pf_status_json(const char* address, char** json) {

@@ -304,8 +304,9 @@ PF_API pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch);
 /* Invites one process to fill batches of the feed, whose spec has `dataset.produced`. Pass the bytes at
  * *invitation, a pinfeed.v1.ProducerInvitation of *size bytes, to that process, and free them with pf_free.
  * They are a secret, work once, and are void when the feed closes, seeks or loses the daemon: producers then
- * need new ones. Any thread, also while another one is in pf_next. PF_UNAVAILABLE while there is no daemon;
- * PF_FAILED_PRECONDITION if the feed is closed or has another dataset. Takes at most 10 s. */
+ * need new ones. Any thread, also while another one is in pf_next, but not in pf_close. PF_UNAVAILABLE while
+ * there is no daemon; PF_FAILED_PRECONDITION if the feed is closed or has another dataset. Takes at most 10
+ * s. */
 PF_API pf_result pf_invite_producer(pf_feed* feed, char** invitation, size_t* size);
 
 typedef struct pf_producer pf_producer;
@@ -320,10 +321,10 @@ PF_API void pf_producer_close(pf_producer* producer);
 typedef struct pf_task {
   size_t size;
   uint64_t task;
-  uint64_t epoch;        /* 0-based */
-  uint64_t batch_index;  /* 0-based within the epoch */
-  uint32_t samples;      /* to fill: 1..batch_size */
-  uint32_t tensor_count; /* of pf_producer_tensor */
+  uint64_t epoch;            /* 0-based */
+  uint64_t batch_index;      /* 0-based within the epoch */
+  uint32_t samples;          /* to fill: 1..batch_size */
+  uint32_t tensor_count;     /* of pf_producer_tensor */
   const int64_t* sample_ids; /* `samples` indexes into the dataset; valid until the task is done */
 } pf_task;
 PF_API void pf_task_init(pf_task* task, size_t size);
@@ -334,11 +335,13 @@ PF_API pf_result pf_producer_next(pf_producer* producer, int64_t timeout_ms, pf_
  * Write to `data` until the task is done, and never after that. */
 PF_API pf_result pf_producer_tensor(const pf_producer* producer, const pf_task* task, uint32_t index,
                                     pf_tensor* tensor);
-/* The task's samples are written (`error` NULL), or cannot be: the feed then fails with this text. */
+/* The task's samples are written (`error` NULL), or cannot be: the feed then fails with this text, of which
+ * 208 bytes are kept. Any thread. PF_FAILED_PRECONDITION if the task was done already. */
 PF_API pf_result pf_producer_done(pf_producer* producer, const pf_task* task, const char* error);
 
 /* Ends this process, with exit code 1 and without any cleaning up, as soon as `pidfd` says that its process
- * has ended. Takes over the descriptor. Producers use it so that none survives its trainer. */
+ * has ended. On success takes over the descriptor. Producers use it so that none survives its trainer. A
+ * forked child does not inherit this. PF_INVALID_ARGUMENT: not a descriptor of pidfd_open. */
 PF_API pf_result pf_end_with_process(int pidfd);
 
 /* ---- Calls to the daemon ---- */
@@ -358,7 +361,7 @@ PF_API pf_result pf_admin_json(const char* address, const char* method, const ch
  * daemon's certificate; NULL: $PINFEED_TLS_NAME, or else HOST. The files are read at each call.
  * Process-wide. */
 PF_API pf_result pf_set_tls(const char* ca, const char* certificate, const char* key, const char* name);
-/* Frees the JSON that the functions above returned. NULL is allowed. */
+/* Frees what the functions above, and pf_invite_producer, returned. NULL is allowed. */
 PF_API void pf_free(char* json);
 
 /* Records what the daemon does for this user's feeds; for root and the daemon's user, for all feeds.

@@ -91,6 +91,18 @@ class TensorInfo(ctypes.Structure):
     ]
 
 
+class TaskInfo(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("task", ctypes.c_uint64),
+        ("epoch", ctypes.c_uint64),
+        ("batch_index", ctypes.c_uint64),
+        ("samples", ctypes.c_uint32),
+        ("tensor_count", ctypes.c_uint32),
+        ("sample_ids", ctypes.POINTER(ctypes.c_int64)),
+    ]
+
+
 LogFunction = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 
 _P = ctypes.c_void_p
@@ -118,6 +130,14 @@ _SIGNATURES = {
     "pf_cursor": (_RESULT, [_P, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]),
     "pf_seek": (_RESULT, [_P, ctypes.c_char_p]),
     "pf_seek_epoch": (_RESULT, [_P, ctypes.c_uint64]),
+    "pf_invite_producer": (_RESULT, [_P, ctypes.POINTER(_P), ctypes.POINTER(ctypes.c_size_t)]),
+    "pf_producer_attach": (_RESULT, [ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(_P)]),
+    "pf_producer_close": (None, [_P]),
+    "pf_task_init": (None, [ctypes.POINTER(TaskInfo), ctypes.c_size_t]),
+    "pf_producer_next": (_RESULT, [_P, ctypes.c_int64, ctypes.POINTER(TaskInfo)]),
+    "pf_producer_tensor": (_RESULT, [_P, ctypes.POINTER(TaskInfo), ctypes.c_uint32, ctypes.POINTER(TensorInfo)]),
+    "pf_producer_done": (_RESULT, [_P, ctypes.POINTER(TaskInfo), ctypes.c_char_p]),
+    "pf_end_with_process": (_RESULT, [ctypes.c_int]),
     "pf_status_json": (_RESULT, [ctypes.c_char_p, ctypes.POINTER(_P)]),
     "pf_datasets_json": (_RESULT, [ctypes.c_char_p, ctypes.POINTER(_P)]),
     "pf_free": (None, [_P]),
@@ -187,8 +207,8 @@ class Library:
         return make_error(result, (message or b"").decode("utf-8", "replace"))
 
     def tensor(self, get: Any, owner: Optional[Any], number: int) -> TensorInfo:
-        """Returns what `get` (pf_get_tensor of a batch or pf_get_output of a feed) says about tensor `number`. Raises
-        if it fails.
+        """Returns what `get` (pf_get_tensor of a batch, pf_get_output of a feed or pf_producer_tensor of a task) says
+        about tensor `number`. Raises if it fails.
         """
         tensor = TensorInfo()
         self.pf_tensor_init(tensor, ctypes.sizeof(tensor))
@@ -197,8 +217,12 @@ class Library:
 
     def take_string(self, pointer: ctypes.c_void_p) -> str:
         """Returns the text at a pointer and frees it with pf_free."""
+        return self.take_bytes(pointer, -1).decode("utf-8")
+
+    def take_bytes(self, pointer: ctypes.c_void_p, size: int) -> bytes:
+        """Returns the bytes at a pointer, up to a NUL if `size` is -1, and frees them with pf_free."""
         try:
-            return ctypes.string_at(pointer.value or 0).decode("utf-8")
+            return ctypes.string_at(pointer.value or 0, size)
         finally:
             self.pf_free(pointer)
 

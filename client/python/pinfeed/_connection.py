@@ -65,6 +65,7 @@ def _after_fork_in_child() -> None:
         connection = reference()
         if connection is not None:
             connection._lock = threading.RLock()
+            connection._invite_lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -80,6 +81,9 @@ class Connection:
         self._close = opened.library.pf_close
         self._handle: Optional[ctypes.c_void_p] = opened.handle  # owned from here on: __del__ closes it if a later step fails
         self._lock = threading.RLock()
+        # Held by a thread that invites a producer, also while another one holds `_lock`. The handle is not closed
+        # meanwhile. Taken after `_lock`.
+        self._invite_lock = threading.RLock()
         self._closing = False
         # The feed's position for other threads, set while a thread that holds the lock waits for a batch.
         self._snapshot: Any = None
@@ -245,10 +249,11 @@ class Connection:
             opened = self._reopen(place, cursor)  # if refused, the feed is unchanged
         except ResourceExhaustedError:
             pass  # the memory may suffice for one feed only
-        self._handle = None
-        self._release_batches()
-        self._close(handle)
-        self._attach(opened if opened is not None else self._reopen(place, cursor))
+        with self._invite_lock:
+            self._handle = None
+            self._release_batches()
+            self._close(handle)
+            self._attach(opened if opened is not None else self._reopen(place, cursor))
 
     def _next_cursor(self) -> str:
         """Returns the position of the next batch."""
@@ -267,6 +272,19 @@ class Connection:
                 continue
             self._library.check(result)
             return buffer.value
+
+    # ---- Producers ----
+
+    def invite_producer(self) -> bytes:
+        """Invites one process to fill batches of this feed: pass the result, a secret that works once, to its
+        `Producer`. It is void when the feed closes, seeks or loses the daemon. May be called while another thread
+        waits for a batch. Takes at most 10 s, for which `close` then waits.
+        """
+        invitation, size = ctypes.c_void_p(), ctypes.c_size_t()
+        with self._invite_lock:
+            self._check_open()
+            self._library.check(self._library.pf_invite_producer(self._handle, invitation, size))
+        return self._library.take_bytes(invitation, size.value)
 
     # ---- Closing ----
 
@@ -290,7 +308,8 @@ class Connection:
             self._lock.release()
 
     def _end(self) -> None:
-        handle, self._handle = self._handle, None
+        with self._invite_lock:
+            handle, self._handle = self._handle, None
         if handle is None:
             return
         try:

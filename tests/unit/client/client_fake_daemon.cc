@@ -24,7 +24,19 @@ T Must(Result<T> result) {
   return std::move(result).value();
 }
 
-UniqueFd Listen(const std::string& path) {
+void AddTensor(v1::OpenFeedResponse* response, const char* name, v1::DType dtype, std::vector<int64_t> shape,
+               uint64_t offset, uint64_t bytes) {
+  v1::TensorPlace* tensor = response->add_tensors();
+  tensor->set_name(name);
+  tensor->set_dtype(dtype);
+  tensor->mutable_shape()->Add(shape.begin(), shape.end());
+  tensor->set_offset(offset);
+  tensor->set_sample_bytes(bytes);
+}
+
+}  // namespace
+
+UniqueFd ListenForLifelines(const std::string& path) {
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -36,7 +48,7 @@ UniqueFd Listen(const std::string& path) {
   return fd;
 }
 
-void SendWelcome(int peer, const LifelineFrame& frame, const std::vector<int>& fds) {
+void SendFrame(int peer, const LifelineFrame& frame, const std::vector<int>& fds) {
   std::vector<char> control(CMSG_SPACE(fds.size() * sizeof(int)));
   iovec data{const_cast<LifelineFrame*>(&frame), sizeof(frame)};
   msghdr message{};
@@ -51,20 +63,8 @@ void SendWelcome(int peer, const LifelineFrame& frame, const std::vector<int>& f
     header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
     std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
   }
-  PF_CHECK(::sendmsg(peer, &message, MSG_NOSIGNAL) == sizeof(frame), "send the welcome");
+  PF_CHECK(::sendmsg(peer, &message, MSG_NOSIGNAL) == sizeof(frame), "send a frame");
 }
-
-void AddTensor(v1::OpenFeedResponse* response, const char* name, v1::DType dtype, std::vector<int64_t> shape,
-               uint64_t offset, uint64_t bytes) {
-  v1::TensorPlace* tensor = response->add_tensors();
-  tensor->set_name(name);
-  tensor->set_dtype(dtype);
-  tensor->mutable_shape()->Add(shape.begin(), shape.end());
-  tensor->set_offset(offset);
-  tensor->set_sample_bytes(bytes);
-}
-
-}  // namespace
 
 void FakeSession::Publish(const std::function<void(BatchDescriptor&)>& edit) {
   BatchDescriptor batch{};
@@ -105,7 +105,7 @@ uint64_t FakeSession::Rings() {
 FakeDaemon::FakeDaemon(std::filesystem::path directory, Script script)
     : directory_(std::move(directory)),
       script_(std::move(script)),
-      listener_(Listen((directory_ / "lifeline.sock").string())),
+      listener_(ListenForLifelines((directory_ / "lifeline.sock").string())),
       wake_(::eventfd(0, EFD_CLOEXEC)) {
   std::filesystem::remove(address());
   grpc::ServerBuilder builder;
@@ -179,6 +179,27 @@ grpc::Status FakeDaemon::GetStatus(grpc::ServerContext* /*context*/, const v1::G
   return grpc::Status::OK;
 }
 
+grpc::Status FakeDaemon::InviteProducer(grpc::ServerContext* /*context*/,
+                                        const v1::InviteProducerRequest* request,
+                                        v1::ProducerInvitation* response) {
+  std::function<void()> then;
+  {
+    const MutexLock lock(mutex_);
+    const uint64_t id = request->session_id();
+    if (id == 0 || id > entries_.size() || !entries_[id - 1]->lifeline)
+      return {grpc::NOT_FOUND, "no session " + std::to_string(id)};
+    response->set_token(std::to_string(id));
+    then = std::exchange(on_invite_, nullptr);
+  }
+  if (then) then();
+  return grpc::Status::OK;
+}
+
+void FakeDaemon::OnInvite(std::function<void()> then) {
+  const MutexLock lock(mutex_);
+  on_invite_ = std::move(then);
+}
+
 void FakeDaemon::Serve() {
   for (;;) {
     std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
@@ -217,7 +238,7 @@ void FakeDaemon::Welcome(UniqueFd peer) {
     frame.kind = static_cast<uint32_t>(LifelineKind::kWelcome);
     if (script_.descriptors) script_.descriptors(session, fds);
     if (script_.welcome) script_.welcome(frame);
-    SendWelcome(peer.get(), frame, fds);
+    SendFrame(peer.get(), frame, fds);
     if (!script_.leave) entry->lifeline = std::move(peer);
     entry->attached = true;
     break;

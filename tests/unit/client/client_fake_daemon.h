@@ -25,6 +25,11 @@ namespace pinfeed {
 // What the tests ask a fake daemon for.
 inline constexpr char kSpec[] = R"({"dataset": {"path": "/data"}, "batch_size": 4})";
 
+// A listening socket for lifelines at the path.
+UniqueFd ListenForLifelines(const std::string& path);
+// Sends one frame with these descriptors.
+void SendFrame(int peer, const LifelineFrame& frame, const std::vector<int>& fds = {});
+
 // What one OpenFeed made. Publishing is for one thread at a time.
 struct FakeSession {
   v1::OpenFeedRequest request;
@@ -77,6 +82,8 @@ class FakeDaemon final : private v1::Feeder::Service {
   // Likewise that it takes nothing further, which was answered.
   void WaitForLeave(size_t n);
   void HangUp(size_t n);
+  // Sets what the next InviteProducer does before it answers.
+  void OnInvite(std::function<void()> then);
 
  private:
   struct Entry {
@@ -91,6 +98,9 @@ class FakeDaemon final : private v1::Feeder::Service {
                         v1::OpenFeedResponse* response) override;
   grpc::Status GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*,
                          v1::GetStatusResponse* response) override;
+  // The answer's token is the id of the session, which must be attached.
+  grpc::Status InviteProducer(grpc::ServerContext*, const v1::InviteProducerRequest* request,
+                              v1::ProducerInvitation* response) override;
   void Serve();
   void Welcome(UniqueFd peer);
   void ReadLifelines();
@@ -103,6 +113,7 @@ class FakeDaemon final : private v1::Feeder::Service {
   Mutex mutex_;
   CondVar changed_;
   std::vector<std::unique_ptr<Entry>> entries_ PF_GUARDED_BY(mutex_);
+  std::function<void()> on_invite_ PF_GUARDED_BY(mutex_);
   bool stop_ PF_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses all of the above
 };

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/loading/process_batch_producer.h"
+
+#include <cstring>
+#include <utility>
+
+#include "server/dataset/fingerprint.h"
+
+namespace pinfeed {
+namespace {
+
+// More ids take longer to compute than a trip through the workers' pool.
+constexpr uint32_t kFewSamples = 1024;
+
+}  // namespace
+
+DatasetInfo InfoOf(const ProducedDataset& dataset) {
+  DatasetInfo info;
+  info.format = "produced";
+  info.path = dataset.name;
+  info.samples = dataset.samples;
+  Fingerprint fingerprint;
+  fingerprint.Add(dataset.samples).Add(dataset.fingerprint);
+  for (const TensorSpec& field : dataset.fields) {
+    fingerprint.Add(field);
+    info.fields.push_back({field});
+  }
+  info.fingerprint = fingerprint.Hex();
+  return info;
+}
+
+std::vector<TensorSpec> TensorsOf(const ProducedDataset& dataset) {
+  std::vector<TensorSpec> tensors = dataset.fields;
+  tensors.push_back({std::string(kSampleIdTensor), DType::kInt64, {}});
+  return tensors;
+}
+
+// Purpose: the first use of a slot's memory, on a worker.
+class ProcessBatchProducer::PrepareTask final : public FillTask {
+ public:
+  PrepareTask(ProcessBatchProducer& producer, std::shared_ptr<PieceRequest> request)
+      : FillTask(request->share(), 1, 1), producer_(producer), request_(std::move(request)) {}
+
+  void Run(uint32_t /*begin*/, uint32_t /*end*/, SampleScratch& /*scratch*/) override {
+    status_ = producer_.Prepare(*request_);
+  }
+  void Done() override {
+    if (!status_.ok()) {
+      request_->Complete(std::move(status_));
+    } else {
+      producer_.group_->Produce(request_);
+    }
+  }
+
+ private:
+  ProcessBatchProducer& producer_;
+  const std::shared_ptr<PieceRequest> request_;  // keeps the feed, and so the producer
+  Status status_;
+};
+
+ProcessBatchProducer::ProcessBatchProducer(uint64_t feed, const FeedSpec& spec, Sampler sampler,
+                                           WorkerPool& workers)
+    : info_(InfoOf(*spec.dataset.produced)),
+      id_tensor_(info_.fields.size()),
+      batch_size_(spec.batch_size),
+      sampler_(std::move(sampler)),
+      workers_(workers),
+      group_(std::make_shared<ProducerGroup>(feed)) {}
+
+void ProcessBatchProducer::Produce(std::shared_ptr<PieceRequest> request) {
+  PF_CHECK(request->begin() == 0 && request->end() == request->plan().samples,
+           "on the host a piece is a whole batch");
+  if (!prepared_[request->slot()].load(std::memory_order_acquire) || request->end() > kFewSamples)
+    return workers_.Submit(std::make_shared<PrepareTask>(*this, std::move(request)));
+  const Status prepared = Prepare(*request);
+  if (!prepared.ok()) {
+    request->Complete(prepared);
+  } else {
+    group_->Produce(std::move(request));
+  }
+}
+
+ProducerTimes ProcessBatchProducer::times() const {
+  const ProducerGroup::Counts counts = group_->counts();
+  return {.read_ns = counts.worked_ns,
+          .decode_ns = 0,
+          .processes_ns = counts.worked_ns,
+          .processes_at_work = counts.dealt != 0};
+}
+
+Status ProcessBatchProducer::Prepare(const PieceRequest& request) {
+  SamplePlaces places;
+  RETURN_IF_ERROR(request.Places(0, request.end(), places));
+  const BatchSamples ids = sampler_.SamplesOf(request.plan());
+  for (uint32_t i = 0; i < request.end(); ++i, places.Next()) {
+    const auto id = static_cast<int64_t>(ids[i]);
+    std::memcpy(places[id_tensor_].data(), &id, sizeof id);
+  }
+  if (request.end() == batch_size_) prepared_[request.slot()].store(true, std::memory_order_release);
+  return OkStatus();
+}
+
+}  // namespace pinfeed

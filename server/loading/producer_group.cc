@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/loading/producer_group.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <utility>
+
+#include "common/base/log.h"
+#include "server/trace/tracer.h"
+
+namespace pinfeed {
+namespace {
+
+// A producer with short tasks has the next one waiting, so that it does not idle while the daemon deals.
+// With longer tasks that costs little, and a task that waits behind a slow one would delay its batch.
+constexpr uint64_t kShortTaskNs = 5'000'000;
+
+std::string Describe(const BatchPlan& plan) {
+  return "batch " + std::to_string(plan.batch_index) + " of epoch " + std::to_string(plan.epoch);
+}
+
+}  // namespace
+
+ProducerGroup::~ProducerGroup() {
+  PF_CHECK(waiting_.empty(), "a feed is stopped before its producers are forgotten");
+}
+
+void ProducerGroup::Produce(std::shared_ptr<PieceRequest> request) {
+  {
+    const MutexLock lock(mutex_);
+    if (!cancelled_) {
+      waiting_.push_back({std::move(request)});
+      return DealLocked();
+    }
+  }
+  request->Complete(OkStatus());
+}
+
+void ProducerGroup::Cancel() {
+  std::vector<Task> tasks;
+  {
+    const MutexLock lock(mutex_);
+    cancelled_ = true;
+    std::ranges::move(waiting_, std::back_inserter(tasks));
+    waiting_.clear();
+    for (auto& [id, producer] : producers_) {
+      std::ranges::move(producer.tasks, std::back_inserter(tasks));
+      producer.tasks.clear();
+      producer.link->HangUp();
+    }
+  }
+  for (const Task& task : tasks) task.request->Complete(OkStatus());
+}
+
+Status ProducerGroup::CheckRoomLocked(size_t invited) const {
+  if (cancelled_) return Unavailable("attach a producer: feed " + std::to_string(feed_) + " has ended");
+  if (producers_.size() + invited >= kMaxProducers) {
+    return ResourceExhausted("attach a producer: feed " + std::to_string(feed_) + " has " +
+                             std::to_string(producers_.size() + invited) +
+                             " attached or invited, which is the limit; use fewer processes");
+  }
+  return OkStatus();
+}
+
+Status ProducerGroup::CheckRoom(size_t invited) const {
+  const MutexLock lock(mutex_);
+  return CheckRoomLocked(invited);
+}
+
+Result<ProducerGroup::ProducerId> ProducerGroup::Attach(std::shared_ptr<Link> link, pid_t pid) {
+  const MutexLock lock(mutex_);
+  RETURN_IF_ERROR(CheckRoomLocked(0));
+  const ProducerId id = next_producer_++;
+  Producer& producer = producers_[id];
+  producer.link = std::move(link);
+  producer.pid = pid;
+  DealLocked();
+  return id;
+}
+
+Status ProducerGroup::OnDone(ProducerId id, uint64_t task_id, Status status) {
+  Task task;
+  {
+    const MutexLock lock(mutex_);
+    if (cancelled_) return OkStatus();  // said before it saw the hang-up
+    Producer& producer = producers_.at(id);
+    const auto found = std::ranges::find(producer.tasks, task_id, &Task::id);
+    if (found == producer.tasks.end())
+      return InvalidArgument("lifeline: task " + std::to_string(task_id) + " is none of this producer's");
+    task = std::move(*found);
+    producer.tasks.erase(found);
+    const uint64_t now = TraceClockNs();
+    const uint64_t took = now - std::max(task.dealt_ns, producer.last_done_ns);
+    producer.last_done_ns = now;
+    counts_.worked_ns += took;
+    task_ns_ = task_ns_ == 0 ? took : (7 * task_ns_ + took) / 8;
+    DealLocked();
+  }
+  if (!status.ok()) {
+    status = Status(status.code(),
+                    "the producer of " + Describe(task.request->plan()) + " says: " + status.message());
+  }
+  task.request->Complete(std::move(status));
+  return OkStatus();
+}
+
+bool ProducerGroup::OnHungUp(ProducerId id) {
+  const MutexLock lock(mutex_);
+  const auto found = producers_.find(id);
+  if (found->second.tasks.empty()) {
+    producers_.erase(found);
+    return false;
+  }
+  found->second.hung_up = true;
+  spdlog::warn(
+      "feed {}: the producer of process {} hung up, which lives and may still write to {}; that batch waits "
+      "until the process ends",
+      feed_, found->second.pid, Describe(found->second.tasks.front().request->plan()));
+  return true;
+}
+
+void ProducerGroup::OnEnded(ProducerId id) {
+  std::shared_ptr<PieceRequest> given_up;
+  std::string why;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = producers_.find(id);
+    Producer producer = std::move(found->second);
+    producers_.erase(found);
+    if (producer.tasks.empty()) return;
+    Task& first = producer.tasks.front();  // the others were not begun
+    const std::string batch = Describe(first.request->plan());
+    if (++first.deaths == kMaxDeaths) {
+      given_up = std::move(first.request);
+      why = std::to_string(kMaxDeaths) + " processes ended while they filled " + batch +
+            ", the last one was " + std::to_string(producer.pid) +
+            "; look for what kills them (the kernel's log, for lack of memory) in the samples of that batch";
+      producer.tasks.pop_front();
+    } else {
+      spdlog::warn("feed {}: process {} ended while it filled {}, which is dealt again", feed_, producer.pid,
+                   batch);
+    }
+    counts_.dealt_again += producer.tasks.size();
+    for (auto task = producer.tasks.rbegin(); task != producer.tasks.rend(); ++task)
+      waiting_.push_front(std::move(*task));
+    DealLocked();
+  }
+  if (given_up != nullptr) given_up->Complete(DataLoss(why));
+}
+
+ProducerGroup::Counts ProducerGroup::counts() const {
+  const MutexLock lock(mutex_);
+  Counts counts = counts_;
+  counts.producers = static_cast<uint32_t>(producers_.size());
+  for (const auto& [id, producer] : producers_) counts.dealt += static_cast<uint32_t>(producer.tasks.size());
+  return counts;
+}
+
+std::vector<OngoingOperation> ProducerGroup::Operations() const {
+  std::vector<OngoingOperation> all;
+  const MutexLock lock(mutex_);
+  for (const auto& [id, producer] : producers_) {
+    if (producer.tasks.empty()) continue;
+    const Task& task = producer.tasks.front();
+    const std::chrono::nanoseconds since(std::max(task.dealt_ns, producer.last_done_ns));
+    all.push_back({"producer " + std::to_string(producer.pid),
+                   "filling " + Describe(task.request->plan()) + " of feed " + std::to_string(feed_),
+                   std::chrono::steady_clock::time_point(since), true});
+  }
+  return all;
+}
+
+ProducerGroup::Producer* ProducerGroup::NextLocked() {
+  const size_t depth = task_ns_ != 0 && task_ns_ < kShortTaskNs ? 2 : 1;
+  Producer* next = nullptr;
+  for (auto& [id, producer] : producers_) {
+    if (producer.hung_up || producer.tasks.size() >= depth) continue;
+    if (next == nullptr || producer.tasks.size() < next->tasks.size()) next = &producer;
+  }
+  return next;
+}
+
+void ProducerGroup::DealLocked() {
+  while (!waiting_.empty()) {
+    Producer* const producer = NextLocked();
+    if (producer == nullptr) return;
+    Task task = std::move(waiting_.front());
+    waiting_.pop_front();
+    task.id = next_task_++;
+    task.dealt_ns = TraceClockNs();
+    const BatchPlan& plan = task.request->plan();
+    producer->link->Send({task.id, plan.epoch, plan.batch_index, task.request->slot(), plan.samples});
+    producer->tasks.push_back(std::move(task));
+  }
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Deals the batches of one feed to the processes that fill them. In: requests, and what the processes say.
+// Out: completed requests.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "common/base/sync.h"
+#include "common/wire/shared_page.h"
+#include "server/loading/batch_producer.h"
+#include "server/memory/ongoing_operation.h"
+
+namespace pinfeed {
+
+// Purpose: deals each request to one producer at a time: the oldest request to the producer with the fewest.
+// If a producer's process ends, its requests are dealt again: nothing writes to their memory any more.
+// Owns: the requests until they are completed. Shared by the feed's producer and the producers' connections,
+// which may outlive it. Threads: any. Nothing blocks. Errors: a batch at which kMaxDeaths processes ended
+// fails; so does one whose producer says so. Invariants: 1. a request is completed once; 2. before Cancel,
+// only when no process writes to its memory any more.
+class ProducerGroup {
+ public:
+  // A batch is given up once so many processes have ended while they filled it.
+  static constexpr uint32_t kMaxDeaths = 3;
+  static constexpr size_t kMaxProducers = 256;
+  using ProducerId = uint64_t;
+
+  // The way to one process. Called with the group's lock held: must neither block nor call the group. What
+  // cannot be sent shows as a hang-up.
+  class Link {
+   public:
+    virtual ~Link() = default;
+    virtual void Send(const ProducerTask& task) = 0;
+    virtual void HangUp() = 0;
+  };
+
+  explicit ProducerGroup(uint64_t feed) : feed_(feed) {}
+  ~ProducerGroup();
+  ProducerGroup(const ProducerGroup&) = delete;
+  ProducerGroup& operator=(const ProducerGroup&) = delete;
+
+  // The request's memory is prepared. Precondition: it is all of its batch.
+  void Produce(std::shared_ptr<PieceRequest> request) PF_EXCLUDES(mutex_);
+  // Completes every request at once and hangs up on every producer. They may still write to the memory, so
+  // nobody else may get it.
+  void Cancel() PF_EXCLUDES(mutex_);
+
+  // kResourceExhausted for too many producers; kUnavailable once cancelled.
+  Status CheckRoom(size_t invited) const PF_EXCLUDES(mutex_);
+  // Deals to the producer from now on. The same errors.
+  Result<ProducerId> Attach(std::shared_ptr<Link> link, pid_t pid) PF_EXCLUDES(mutex_);
+  // The producer has filled the task's batch, or says why it cannot. kInvalidArgument if it has no such task.
+  Status OnDone(ProducerId producer, uint64_t task, Status status) PF_EXCLUDES(mutex_);
+  // The producer gets no more tasks. Returns whether OnEnded must be called once its process has ended;
+  // otherwise the producer is forgotten.
+  bool OnHungUp(ProducerId producer) PF_EXCLUDES(mutex_);
+  // The producer's process has ended.
+  void OnEnded(ProducerId producer) PF_EXCLUDES(mutex_);
+
+  struct Counts {
+    uint32_t producers = 0;    // attached
+    uint32_t dealt = 0;        // tasks that they hold now
+    uint64_t dealt_again = 0;  // batches, because a process ended
+    uint64_t worked_ns = 0;    // from each task's start to its end
+  };
+  Counts counts() const PF_EXCLUDES(mutex_);
+  // What each process is at.
+  std::vector<OngoingOperation> Operations() const PF_EXCLUDES(mutex_);
+
+ private:
+  struct Task {
+    std::shared_ptr<PieceRequest> request;
+    uint32_t deaths = 0;
+    uint64_t id = 0;        // of its latest deal
+    uint64_t dealt_ns = 0;  // when
+  };
+  struct Producer {
+    std::shared_ptr<Link> link;
+    pid_t pid = 0;
+    bool hung_up = false;
+    uint64_t last_done_ns = 0;
+    std::deque<Task> tasks;  // in the order in which it fills them
+  };
+
+  void DealLocked() PF_REQUIRES(mutex_);
+  // The producer that gets the next task; null: each has enough.
+  Producer* NextLocked() PF_REQUIRES(mutex_);
+  Status CheckRoomLocked(size_t invited) const PF_REQUIRES(mutex_);
+
+  const uint64_t feed_;
+  mutable Mutex mutex_;
+  std::deque<Task> waiting_ PF_GUARDED_BY(mutex_);  // the oldest first
+  std::map<ProducerId, Producer> producers_ PF_GUARDED_BY(mutex_);
+  ProducerId next_producer_ PF_GUARDED_BY(mutex_) = 1;
+  uint64_t next_task_ PF_GUARDED_BY(mutex_) = 1;
+  uint64_t task_ns_ PF_GUARDED_BY(mutex_) = 0;  // what a task takes: a moving average
+  bool cancelled_ PF_GUARDED_BY(mutex_) = false;
+  Counts counts_ PF_GUARDED_BY(mutex_);
+};
+
+}  // namespace pinfeed

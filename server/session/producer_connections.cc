@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/session/producer_connections.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "common/base/log.h"
+#include "server/session/lifeline_frame.h"
+
+namespace pinfeed {
+
+// Purpose: the socket of one producer. Owns it. Threads: any.
+class ProducerConnections::Socket final : public ProducerGroup::Link {
+ public:
+  explicit Socket(UniqueFd fd) : fd_(std::move(fd)) {}
+
+  void Send(const ProducerTask& task) override {
+    // A producer that does not read has a few tasks in its socket, no more: it is treated like one that hung
+    // up.
+    if (!SendTask(fd_.get(), task).ok()) HangUp();
+  }
+  void HangUp() override { ::shutdown(fd_.get(), SHUT_RDWR); }
+  int fd() const { return fd_.get(); }
+
+ private:
+  const UniqueFd fd_;
+};
+
+Result<Token> ProducerConnections::Invite(const std::shared_ptr<Session>& session) {
+  const std::shared_ptr<ProducerGroup> group = session->feed->producer().processes();
+  if (group == nullptr) {
+    return FailedPrecondition("invite a producer: the daemon reads the dataset of " + Describe(*session) +
+                              " itself; only a feed with dataset.produced has producers");
+  }
+  const MutexLock lock(mutex_);
+  std::erase_if(invitations_, [](const Invitation& one) {
+    const std::shared_ptr<Session> of = one.session.lock();
+    return of == nullptr || of->state != SessionState::kAttached;
+  });
+  const auto invited = std::ranges::count_if(
+      invitations_, [&](const Invitation& one) { return one.session.lock() == session; });
+  RETURN_IF_ERROR(group->CheckRoom(static_cast<size_t>(invited)));
+  invitations_.push_back({NewToken(), session});
+  return invitations_.back().token;
+}
+
+Result<std::shared_ptr<Session>> ProducerConnections::Redeem(const uint8_t (&token)[kTokenBytes],
+                                                             const Peer& peer) {
+  const MutexLock lock(mutex_);
+  std::shared_ptr<Session> found;
+  auto used = invitations_.end();
+  for (auto one = invitations_.begin(); one != invitations_.end(); ++one) {
+    // No early exit, so that the time reveals nothing.
+    const bool equal = TokensEqual(one->token, token);
+    std::shared_ptr<Session> session = one->session.lock();
+    const bool serves =
+        session != nullptr && session->state == SessionState::kAttached && session->peer.uid == peer.uid;
+    if (!equal || !serves) continue;
+    found = std::move(session);
+    used = one;
+  }
+  if (found == nullptr) {
+    return Status(Code::kUnauthenticated, "attach a producer: the token is no invitation for this user (" +
+                                              Describe(peer) +
+                                              "): it was used, or its session has ended; ask for another");
+  }
+  invitations_.erase(used);
+  return found;
+}
+
+Status ProducerConnections::Admit(const Peer& peer, const uint8_t (&token)[kTokenBytes], UniqueFd& fd) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<Session> session, Redeem(token, peer));
+  if (peer.pid == 0) {
+    return FailedPrecondition(
+        "attach a producer: its process is not visible to the daemon, so its end could not be seen; let both "
+        "share a PID namespace");
+  }
+  const ConnectionId id = next_id_++;
+  Connection connection;
+  connection.peer = peer;
+  connection.group = session->feed->producer().processes();
+  RETURN_IF_ERROR(connection.group->CheckRoom(0));
+  ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
+  // The welcome goes before the first task.
+  const std::array<int, kLifelineFdsProducer> fds = {session->arena().fd()};
+  RETURN_IF_ERROR(SendWelcome(fd.get(), fds));
+  connection.socket = std::make_shared<Socket>(std::move(fd));
+  Status status = Watch(id, connection);
+  if (status.ok()) {
+    const Result<ProducerGroup::ProducerId> attached = connection.group->Attach(connection.socket, peer.pid);
+    status = attached.status();
+    if (attached.ok()) connection.producer = *attached;
+  }
+  const LogScope scope(ContextOf(*session));
+  if (status.ok()) {
+    spdlog::info("{}: a producer attached ({})", Describe(*session), Describe(peer));
+    connections_.emplace(id, std::move(connection));
+  } else {  // the producer sees the hang-up
+    spdlog::warn("{}: a producer ({}) could not be attached: {}", Describe(*session), Describe(peer),
+                 status.ToString());
+    Unwatch(connection);
+  }
+  return OkStatus();
+}
+
+Status ProducerConnections::Watch(ConnectionId id, Connection& connection) {
+  ASSIGN_OR_RETURN(connection.socket_watch, loop_.Watch(connection.socket->fd(), EPOLLIN | EPOLLRDHUP,
+                                                        [this, id](uint32_t /*events*/) { OnReadable(id); }));
+  ASSIGN_OR_RETURN(connection.pidfd_watch,
+                   loop_.Watch(connection.pidfd.get(), EPOLLIN, [this, id](uint32_t /*events*/) {
+                     Connection& ended = connections_.at(id);
+                     ended.group->OnEnded(ended.producer);
+                     Forget(id);
+                   }));
+  return OkStatus();
+}
+
+void ProducerConnections::OnReadable(ConnectionId id) {
+  Connection& connection = connections_.at(id);
+  static constexpr std::array kExpected = {LifelineKind::kTaskDone};
+  const ReceivedFrame received = ReceiveFrame(connection.socket->fd(), kExpected);
+  if (received.kind == ReceivedFrame::Kind::kNothing) return;
+  if (received.kind == ReceivedFrame::Kind::kHangUp) return OnHangUp(id);
+  Status status = InvalidArgument("lifeline: " + received.fault);
+  if (received.kind == ReceivedFrame::Kind::kFrame)
+    status =
+        connection.group->OnDone(connection.producer, received.frame.produce.task, ResultOf(received.frame));
+  if (status.ok()) return;
+  refusals_.Count(Refusal::kFrame, Describe(connection.peer) + ": " + status.message());
+  OnHangUp(id);
+}
+
+void ProducerConnections::OnHangUp(ConnectionId id) {
+  Connection& connection = connections_.at(id);
+  loop_.Remove(std::exchange(connection.socket_watch, 0));
+  connection.socket->HangUp();
+  if (!connection.group->OnHungUp(connection.producer)) Forget(id);
+}
+
+void ProducerConnections::Forget(ConnectionId id) {
+  Unwatch(connections_.at(id));
+  connections_.erase(id);
+}
+
+void ProducerConnections::Unwatch(Connection& connection) {
+  for (EventLoop::WatchId* const watch : {&connection.socket_watch, &connection.pidfd_watch}) {
+    if (*watch != 0) loop_.Remove(std::exchange(*watch, 0));
+  }
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Serves the processes that fill batches, on the thread of the lifelines. In: invitations, connections,
+// frames, process ends. Out: producers of the sessions' feeds.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "common/base/result.h"
+#include "common/base/sync.h"
+#include "common/base/unique_handle.h"
+#include "server/loading/producer_group.h"
+#include "server/net/event_loop.h"
+#include "server/net/peer.h"
+#include "server/net/refusals.h"
+#include "server/session/session.h"
+#include "server/session/token.h"
+
+namespace pinfeed {
+
+// Purpose: admits producers by invitation, and passes what they say to their group. Owns: the invitations,
+// the connections, a pidfd for each. Borrows: the loop and the refusals (outlive it). Threads: Invite from
+// any; the rest on the loop's thread, or after it has stopped. Nothing blocks. Errors: a producer's fault
+// ends its connection and is counted. Invariants: 1. an invitation admits one process, of the session's user,
+// while the session is attached; 2. a process that holds tasks is watched until it ends.
+class ProducerConnections {
+ public:
+  ProducerConnections(EventLoop& loop, Refusals& refusals) : loop_(loop), refusals_(refusals) {}
+  ProducerConnections(const ProducerConnections&) = delete;
+  ProducerConnections& operator=(const ProducerConnections&) = delete;
+
+  // kFailedPrecondition if the daemon fills the session's batches itself; otherwise the errors of
+  // ProducerGroup::CheckRoom.
+  Result<Token> Invite(const std::shared_ptr<Session>& session) PF_EXCLUDES(mutex_);
+  // Takes over a connection whose first frame had this token. On an error `fd` is left to the caller, who
+  // refuses the producer.
+  Status Admit(const Peer& peer, const uint8_t (&token)[kTokenBytes], UniqueFd& fd);
+  void Clear() { connections_.clear(); }
+
+ private:
+  using ConnectionId = uint64_t;
+  class Socket;
+  struct Connection {
+    Peer peer;
+    std::shared_ptr<ProducerGroup> group;
+    ProducerGroup::ProducerId producer = 0;
+    std::shared_ptr<Socket> socket;
+    UniqueFd pidfd;
+    EventLoop::WatchId socket_watch = 0;
+    EventLoop::WatchId pidfd_watch = 0;
+  };
+  struct Invitation {
+    Token token;
+    std::weak_ptr<Session> session;
+  };
+
+  // Returns the session of the invitation, which is used up.
+  Result<std::shared_ptr<Session>> Redeem(const uint8_t (&token)[kTokenBytes], const Peer& peer)
+      PF_EXCLUDES(mutex_);
+  Status Watch(ConnectionId id, Connection& connection);
+  void OnReadable(ConnectionId id);
+  void OnHangUp(ConnectionId id);
+  void Forget(ConnectionId id);
+  void Unwatch(Connection& connection);
+
+  EventLoop& loop_;
+  Refusals& refusals_;
+  ConnectionId next_id_ = 1;
+  std::map<ConnectionId, Connection> connections_;
+  Mutex mutex_;
+  std::vector<Invitation> invitations_ PF_GUARDED_BY(mutex_);
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+// Feeds whose batches processes fill: in which order they come, what becomes of a process's batches when it
+// ends, hangs up or lies.
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/base/sync.h"
+#include "server/loading/process_batch_producer.h"
+#include "tests/unit/feed/feed_fixture.h"
+
+namespace pinfeed {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint32_t kBatch = 4;
+
+// The far end of a producer, which a test plays.
+class PlayedProcess final : public ProducerGroup::Link {
+ public:
+  void Send(const ProducerTask& task) override {
+    const MutexLock lock(mutex_);
+    tasks_.push_back(task);
+  }
+  void HangUp() override { hung_up = true; }
+  size_t count() const {
+    const MutexLock lock(mutex_);
+    return tasks_.size();
+  }
+  // The oldest task that was not taken yet.
+  std::optional<ProducerTask> Take() {
+    const MutexLock lock(mutex_);
+    if (tasks_.empty()) return std::nullopt;
+    const ProducerTask task = tasks_.front();
+    tasks_.erase(tasks_.begin());
+    return task;
+  }
+
+  std::atomic<bool> hung_up{false};
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<ProducerTask> tasks_ PF_GUARDED_BY(mutex_);
+};
+
+class FeedProcessesTest : public FeedTest {
+ protected:
+  FeedProcessesTest() : FeedTest(pinfeed::Producer::kNative) {}
+
+  void Open(uint64_t samples, uint32_t slots, uint64_t epochs = 0) {
+    FeedSpec spec = Spec(kBatch, epochs);
+    spec.dataset.produced = ProducedDataset{
+        "numbers", samples, {{"data", DType::kInt64, {NumberDataset::kNumbers}}}, "made by hand"};
+    auto sampler = std::move(Sampler::Create(spec, samples)).value();
+    auto layout = std::move(BatchLayout::Create(TensorsOf(*spec.dataset.produced), kBatch)).value();
+    auto arena = std::move(HostArena::Create(layout, slots, false, pool_)).value();
+    auto producer = std::make_unique<ProcessBatchProducer>(1, spec, sampler, *workers_);
+    group_ = producer->processes();
+    feed_ = feeds_.emplace_back(
+        MakeOver(spec, std::move(producer), std::move(layout), sampler, std::move(arena)));
+    client_.emplace(*feed_);
+    ASSERT_OK(feed_->Attach(client_->From(Sampler::Start{})));
+  }
+  void TearDown() override {
+    if (feed_ != nullptr) feed_->Depart(client_->participant(), Ended());
+  }
+  struct Attached {
+    std::shared_ptr<PlayedProcess> link;
+    ProducerGroup::ProducerId id;
+  };
+  Attached Start(pid_t pid = 100) {
+    auto link = std::make_shared<PlayedProcess>();
+    const ProducerGroup::ProducerId id = group_->Attach(link, pid).value();
+    return {link, id};
+  }
+  // What a process does with a task: each sample is its id, which it reads in the slot.
+  void Fill(const ProducerTask& task) {
+    const Piece piece{task.slot, 0, task.samples, 0};
+    const auto* const ids = reinterpret_cast<const int64_t*>(feed_->arena().FillAddress(piece, 1));
+    auto* const numbers = reinterpret_cast<int64_t*>(feed_->arena().FillAddress(piece, 0));
+    for (uint32_t i = 0; i < task.samples; ++i)
+      std::fill_n(numbers + i * NumberDataset::kNumbers, NumberDataset::kNumbers, ids[i]);
+  }
+  static ProducerTask Await(PlayedProcess& process) {
+    std::optional<ProducerTask> task;
+    WaitFor([&] { return (task = process.Take()).has_value(); });
+    return *task;
+  }
+  void FillAndReport(const Attached& process, const ProducerTask& task) {
+    Fill(task);
+    ASSERT_OK(group_->OnDone(process.id, task.task, OkStatus()));
+  }
+  // Takes the next batch and compares its samples with the sampler's.
+  void ExpectBatch(uint64_t epoch, uint64_t index) {
+    const std::optional<BatchDescriptor> batch = client_->Next();
+    ASSERT_TRUE(batch) << epoch << " " << index;
+    EXPECT_EQ(batch->epoch, epoch);
+    EXPECT_EQ(batch->batch_index, index);
+    EXPECT_EQ(client_->Ids(*batch), Expected(*feed_, epoch, index));
+    client_->Release(*batch, *feed_);
+  }
+
+  std::shared_ptr<ProducerGroup> group_;
+  std::shared_ptr<Feed> feed_;
+  std::optional<PageClient> client_;
+};
+
+TEST_F(FeedProcessesTest, BatchesComeInOrderWhoeverIsFirst) {
+  Open(100, 3);
+  const Attached a = Start();
+  const Attached b = Start();
+  const Attached c = Start();
+  const ProducerTask of_a = Await(*a.link);
+  const ProducerTask of_b = Await(*b.link);
+  const ProducerTask of_c = Await(*c.link);
+  FillAndReport(c, of_c);
+  FillAndReport(b, of_b);
+  EXPECT_EQ(client_->ready(), of_a.batch_index == 0 ? 0U : 1U);
+  FillAndReport(a, of_a);
+  for (uint64_t batch = 0; batch < 3; ++batch) ExpectBatch(0, batch);
+}
+
+TEST_F(FeedProcessesTest, FeedWaitsForItsFirstProducer) {
+  Open(100, 3);
+  EXPECT_EQ(client_->ready(), 0U);
+  const Attached only = Start();
+  for (uint64_t batch = 0; batch < 10; ++batch) {
+    FillAndReport(only, Await(*only.link));
+    ExpectBatch(0, batch);
+  }
+  EXPECT_EQ(group_->counts().producers, 1U);
+  EXPECT_GT(group_->counts().worked_ns, 0U);
+}
+
+TEST_F(FeedProcessesTest, BatchOfAnEndedProcessIsDealtAgain) {
+  Open(100, 3);
+  const Attached killed = Start(7);
+  const ProducerTask begun = Await(*killed.link);
+  EXPECT_EQ(begun.batch_index, 0U);
+  const Attached other = Start(8);
+  const ProducerTask second = Await(*other.link);
+  group_->OnEnded(killed.id);
+  FillAndReport(other, second);
+  const ProducerTask again = Await(*other.link);
+  EXPECT_EQ(again.batch_index, 0U);
+  EXPECT_EQ(again.slot, begun.slot);
+  EXPECT_NE(again.task, begun.task);
+  FillAndReport(other, again);
+  ExpectBatch(0, 0);
+  ExpectBatch(0, second.batch_index);
+  EXPECT_EQ(group_->counts().dealt_again, 1U);
+}
+
+TEST_F(FeedProcessesTest, BatchWaitsWhileAProcessThatHungUpMayStillWrite) {
+  Open(100, 3);
+  const Attached gone = Start(7);
+  const ProducerTask begun = Await(*gone.link);
+  EXPECT_TRUE(group_->OnHungUp(gone.id));
+  const Attached other = Start(8);
+  for (int i = 0; i < 2; ++i) {
+    const ProducerTask task = Await(*other.link);
+    EXPECT_NE(task.slot, begun.slot);
+    FillAndReport(other, task);
+  }
+  EXPECT_EQ(client_->ready(), 0U);
+  EXPECT_EQ(other.link->count(), 0U);
+  group_->OnEnded(gone.id);
+  FillAndReport(other, Await(*other.link));
+  for (uint64_t batch = 0; batch < 3; ++batch) ExpectBatch(0, batch);
+}
+
+TEST_F(FeedProcessesTest, IdleProducerThatHangsUpIsForgotten) {
+  Open(kBatch, 3, 1);  // one batch only
+  const Attached idle = Start();
+  const Attached idler = Start();
+  const ProducerTask last = Await(*idle.link);
+  EXPECT_FALSE(group_->OnHungUp(idler.id));
+  EXPECT_EQ(group_->counts().producers, 1U);
+  FillAndReport(idle, last);
+  ExpectBatch(0, 0);
+}
+
+TEST_F(FeedProcessesTest, BatchThatKillsEveryProcessFailsTheFeed) {
+  Open(100, 3);
+  for (uint32_t death = 0; death < ProducerGroup::kMaxDeaths; ++death) {
+    const Attached doomed = Start(static_cast<pid_t>(40 + death));
+    EXPECT_EQ(Await(*doomed.link).batch_index, 0U);
+    group_->OnEnded(doomed.id);
+  }
+  EXPECT_FALSE(client_->Next());
+  EXPECT_EQ(client_->state(), FeedState::kFailed);
+  const std::string text(client_->page().error_text, client_->page().error_bytes);
+  EXPECT_THAT(text, HasSubstr("3 processes ended while they filled batch 0 of epoch 0, the last one was 42"));
+}
+
+TEST_F(FeedProcessesTest, ProducersErrorFailsTheFeed) {
+  Open(100, 3);
+  const Attached honest = Start();
+  const ProducerTask task = Await(*honest.link);
+  EXPECT_OK(group_->OnDone(honest.id, task.task, Status(Code::kUnknown, "out of paper")));
+  EXPECT_FALSE(client_->Next());
+  const std::string text(client_->page().error_text, client_->page().error_bytes);
+  EXPECT_THAT(text, HasSubstr("the producer of batch 0 of epoch 0 says: out of paper"));
+}
+
+TEST_F(FeedProcessesTest, OnlyTasksInHandCanBeDone) {
+  Open(100, 3);
+  const Attached a = Start();
+  const ProducerTask task = Await(*a.link);
+  const Attached b = Start();
+  const ProducerTask of_b = Await(*b.link);
+  EXPECT_EQ(group_->OnDone(a.id, of_b.task, OkStatus()).code(), Code::kInvalidArgument);
+  EXPECT_EQ(group_->OnDone(a.id, 999, OkStatus()).code(), Code::kInvalidArgument);
+  FillAndReport(a, task);
+  EXPECT_EQ(group_->OnDone(a.id, task.task, OkStatus()).code(), Code::kInvalidArgument) << "a second time";
+  EXPECT_EQ(client_->ready(), 1U);
+}
+
+TEST_F(FeedProcessesTest, StopWaitsForNoProcess) {
+  Open(100, 3);
+  const Attached slow = Start();
+  const ProducerTask task = Await(*slow.link);
+  feed_->Depart(client_->participant(), Ended());
+  StopAndWait(*feed_);
+  EXPECT_TRUE(slow.link->hung_up);
+  EXPECT_OK(group_->OnDone(slow.id, task.task, OkStatus())) << "it has not seen the hang-up yet";
+  EXPECT_FALSE(group_->OnHungUp(slow.id));
+  EXPECT_EQ(group_->Attach(std::make_shared<PlayedProcess>(), 1).status().code(), Code::kUnavailable);
+  feeds_.clear();
+  feed_.reset();
+}
+
+TEST_F(FeedProcessesTest, NumberOfProducersIsLimited) {
+  Open(kBatch, 3, 1);
+  for (size_t i = 0; i + 1 < ProducerGroup::kMaxProducers; ++i) Start();
+  EXPECT_OK(group_->CheckRoom(0));
+  EXPECT_EQ(group_->CheckRoom(1).code(), Code::kResourceExhausted);
+  Start();
+  EXPECT_EQ(group_->Attach(std::make_shared<PlayedProcess>(), 1).status().code(), Code::kResourceExhausted);
+}
+
+// Processes on threads of their own, which end now and then in the midst of a batch.
+TEST_F(FeedProcessesTest, EveryBatchComesOnceThroughManyDeaths) {
+  constexpr uint64_t kEpochs = 20;
+  Open(103, 5, kEpochs);
+  std::atomic<bool> over{false};
+  std::atomic<uint64_t> next_victim{3};  // a batch kills one process at most
+  std::vector<std::thread> processes;
+  for (uint32_t i = 0; i < 4; ++i) {
+    processes.emplace_back([&, i] {
+      std::mt19937 random(i);
+      Attached self = Start(static_cast<pid_t>(i));
+      while (!over.load()) {
+        const std::optional<ProducerTask> task = self.link->Take();
+        if (!task) {
+          std::this_thread::yield();
+          continue;
+        }
+        Fill(*task);
+        const uint64_t batch = task->epoch * 26 + task->batch_index;
+        uint64_t victim = next_victim.load();
+        if (batch >= victim && next_victim.compare_exchange_strong(victim, batch + 1 + random() % 8)) {
+          group_->OnEnded(self.id);
+          self = Start(static_cast<pid_t>(i));
+        } else {
+          EXPECT_OK(group_->OnDone(self.id, task->task, OkStatus()));
+        }
+      }
+    });
+  }
+  for (uint64_t epoch = 0; epoch < kEpochs; ++epoch) {
+    for (uint64_t batch = 0; batch < 26; ++batch) ExpectBatch(epoch, batch);
+  }
+  EXPECT_FALSE(client_->Next());
+  EXPECT_EQ(client_->state(), FeedState::kEnded);
+  EXPECT_GT(group_->counts().dealt_again, 0U);
+  over = true;
+  for (std::thread& process : processes) process.join();
+}
+
+}  // namespace
+}  // namespace pinfeed
