@@ -141,7 +141,7 @@ def test_batches_that_grow_are_delivered():
 def test_a_fixed_size_is_kept():
     iterator = iter(pinfeed.DataLoader(Numbers(32, growing), 1, num_workers=2, max_batch_bytes=100000))
     taken = 0
-    with pytest.raises(RuntimeError, match=r"(?s)batch 24 of indices \[24\] needs \d+ bytes.*give max_batch_bytes=\d+ or more"):
+    with pytest.raises(pinfeed.ResourceExhaustedError, match=r"(?s)batch 24 of indices \[24\] needs \d+ bytes.*give max_batch_bytes=\d+ or more"):
         for taken, _ in enumerate(iterator):
             pass
     assert taken == 23
@@ -154,7 +154,7 @@ def test_an_exception_costs_its_batch_only():
     iterator = iter(pinfeed.DataLoader(Numbers(10, failing), 2, num_workers=2))
     assert values([next(iterator), next(iterator)]) == [[0, 1], [2, 3]]
     for number in (5, 6):
-        with pytest.raises(KeyError, match=f"(?s)worker process.*failing.*no sample {number}"):
+        with pytest.raises(KeyError, match=f"(?s)in pinfeed worker .*failing.*no sample {number}"):
             next(iterator)
     assert values(iterator) == [[8, 9]]
 

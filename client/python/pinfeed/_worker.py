@@ -176,16 +176,14 @@ class Worker:
                 writer = BatchWriter(memory)
                 writer.finish(assemble(self._recipe, samples, writer.allocate))
                 return 0
-            except BatchTooLarge:
-                needed = self._prepare(batch, samples)
-            if self._grows:
-                return needed
-            self._prepared = None
-            raise ResourceExhaustedError(
-                Code.RESOURCE_EXHAUSTED,
-                f"batch {batch} of indices {_shown(indices)} needs {needed} bytes, and max_batch_bytes={len(memory)} bytes are there for each: "
-                f"give max_batch_bytes={needed} or more, or omit it",
-            )
+            except BatchTooLarge as large:
+                if self._grows:
+                    return self._prepare(batch, samples)
+                raise ResourceExhaustedError(
+                    Code.RESOURCE_EXHAUSTED,
+                    f"batch {batch} of indices {_shown(indices)} needs {large.needed} bytes, and max_batch_bytes={len(memory)} bytes are there for "
+                    f"each: give max_batch_bytes={large.needed} or more, or omit it",
+                ) from None
         except Exception as error:
             BatchWriter(memory).finish_error(error, worker=self._number)
             return 0
