@@ -33,10 +33,12 @@ void WidenPortable(const std::byte* in, size_t count, std::byte* out) {
 }
 
 #if defined(__x86_64__)
-// Widens four at a time, since widening is the largest cost of a token sample.
+// Widens four at a time, since widening is the largest cost of a token sample. Unrolled: a loop of one vector is
+// a third slower where it happens to lie across two cache lines.
 template <typename Token>
 __attribute__((target("avx2"))) void WidenAvx2(const std::byte* in, size_t count, std::byte* out) {
   size_t i = 0;
+#pragma GCC unroll 8
   for (; i + 4 <= count; i += 4) {
     const auto* from = reinterpret_cast<const __m128i*>(in + i * sizeof(Token));
     const __m256i ids = sizeof(Token) == 2 ? _mm256_cvtepu16_epi64(_mm_loadl_epi64(from))
