@@ -80,7 +80,6 @@ bool Session::Unmap(SteadyTime deadline) {
 void Session::End() {
   const SteadyTime deadline = std::chrono::steady_clock::now() + kFarewell;
   if (pages_.held() > 0) {
-    if (!offer_.replaceable) return;
     lifeline_.SayLeave();
     (void)pages_.AwaitLimit(deadline);
     return;

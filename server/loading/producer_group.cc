@@ -30,7 +30,7 @@ void ProducerGroup::Produce(std::shared_ptr<PieceRequest> request) {
   {
     const MutexLock lock(mutex_);
     if (!cancelled_) {
-      waiting_.push_back({std::move(request)});
+      WaitLocked({std::move(request)});
       return DealLocked();
     }
   }
@@ -142,8 +142,7 @@ void ProducerGroup::OnEnded(ProducerId id) {
                    batch);
     }
     counts_.dealt_again += producer.tasks.size();
-    for (auto task = producer.tasks.rbegin(); task != producer.tasks.rend(); ++task)
-      waiting_.push_front(std::move(*task));
+    for (Task& task : producer.tasks) WaitLocked(std::move(task));
     DealLocked();
   }
   if (given_up != nullptr) given_up->Complete(DataLoss(why));
@@ -153,6 +152,7 @@ ProducerGroup::Counts ProducerGroup::counts() const {
   const MutexLock lock(mutex_);
   Counts counts = counts_;
   counts.producers = static_cast<uint32_t>(producers_.size());
+  counts.waiting = static_cast<uint32_t>(waiting_.size());
   for (const auto& [id, producer] : producers_) counts.dealt += static_cast<uint32_t>(producer.tasks.size());
   return counts;
 }
@@ -169,6 +169,16 @@ std::vector<OngoingOperation> ProducerGroup::Operations() const {
                    std::chrono::steady_clock::time_point(since), true});
   }
   return all;
+}
+
+void ProducerGroup::WaitLocked(Task task) {
+  const auto at = [](const Task& of) {
+    return std::pair(of.request->plan().epoch, of.request->plan().batch_index);
+  };
+  // Mostly at the end: requests come nearly in order.
+  const auto later = std::find_if(waiting_.rbegin(), waiting_.rend(),
+                                  [&](const Task& other) { return at(other) < at(task); });
+  waiting_.insert(later.base(), std::move(task));
 }
 
 ProducerGroup::Producer* ProducerGroup::NextLocked() {

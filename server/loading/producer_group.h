@@ -68,7 +68,8 @@ class ProducerGroup {
 
   struct Counts {
     uint32_t producers = 0;    // attached
-    uint32_t dealt = 0;        // tasks that they hold now
+    uint32_t waiting = 0;      // batches that nobody fills yet
+    uint32_t dealt = 0;        // tasks that producers hold now
     uint64_t dealt_again = 0;  // batches, because a process ended
     uint64_t worked_ns = 0;    // from each task's start to its end
   };
@@ -91,6 +92,7 @@ class ProducerGroup {
     std::deque<Task> tasks;  // in the order in which it fills them
   };
 
+  void WaitLocked(Task task) PF_REQUIRES(mutex_);
   void DealLocked() PF_REQUIRES(mutex_);
   // The producer that gets the next task; null: each has enough.
   Producer* NextLocked() PF_REQUIRES(mutex_);

@@ -67,6 +67,8 @@ class FeedProcessesTest : public FeedTest {
         MakeOver(spec, std::move(producer), std::move(layout), sampler, std::move(arena)));
     client_.emplace(*feed_);
     ASSERT_OK(feed_->Attach(client_->From(Sampler::Start{})));
+    const uint64_t batches = std::min<uint64_t>(slots, (samples + kBatch - 1) / kBatch);
+    WaitFor([&] { return group_->counts().waiting == batches; });
   }
   void TearDown() override {
     if (feed_ != nullptr) feed_->Depart(client_->participant(), Ended());
