@@ -26,7 +26,10 @@ def instead_of(value: Any) -> str:
     if isinstance(value, (list, tuple, set, frozenset, dict)):
         return f"; a dataset is one path: a folder of class folders with images, or of .npy files ({_AS_ARRAYS})"
     if hasattr(value, "__getitem__") or hasattr(value, "__iter__"):
-        return f"; Python code does not run in the daemon: give the path of the files that it reads, or save its samples as arrays ({_AS_ARRAYS})"
+        return (
+            "; the daemon runs no Python code: use pinfeed.DataLoader(dataset, ...), whose workers run it, or give the path of the files that it "
+            f"reads, or save its samples as arrays ({_AS_ARRAYS})"
+        )
     return ""
 
 

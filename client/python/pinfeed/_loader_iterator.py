@@ -15,7 +15,7 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 
 from ._batch_memory import read_batch
-from ._errors import Code, DeadlineExceededError
+from ._errors import Code, DataLossError, DeadlineExceededError
 from ._fetch import IterableFetcher, Kind, load
 from ._index_log import IndexLog
 from ._loader_state import Epoch
@@ -189,10 +189,22 @@ class WorkerIterator(LoaderIterator):
             raise self._late() from error
         except TooLarge:
             raise
+        except DataLossError as error:
+            raise self._deaths_or(error) from error
         except Exception:
             if self._feed.interrupted:
                 self.close()
             raise
+
+    def _deaths_or(self, error: DataLossError) -> Exception:
+        """Ends the epoch. Returns the error of workers that keep dying, which the daemon may notice before their
+        supervisor; `error` if none died.
+        """
+        assert self._supervisor is not None
+        self._supervisor.stop()
+        deaths = self._supervisor.deaths + self._pool.deaths()
+        self.close()
+        return worker_deaths(deaths) if deaths else error
 
     def _late(self) -> DeadlineExceededError:
         return DeadlineExceededError(

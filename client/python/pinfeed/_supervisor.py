@@ -35,7 +35,7 @@ class Supervisor:
     """A thread that serves the workers of one feed. When no further batch can come, it interrupts the feed and ends.
 
     Owns the thread and its wake-up pipe. Borrows pool and feed, which outlive `stop`; nobody else uses the pool until
-    then. Threads: `start` and `stop` from the trainer's. `yielded` is written by the trainer.
+    then. Threads: `start` and `stop` from the trainer's, and `deaths` after `stop`. `yielded` is written by the trainer.
     """
 
     def __init__(self, pool: WorkerPool, feed: ProducedFeed, first: int) -> None:
@@ -46,7 +46,7 @@ class Supervisor:
         self._generation = pool.generation
         self.yielded = 0
         self._seen = 0
-        self._deaths: List[str] = []
+        self.deaths: List[str] = []  # since the last batch
         self._refusals = 0
         self._wake_reader, self._wake_writer = os.pipe()
         self._close_wake = weakref.finalize(self, _close_both, self._wake_reader, self._wake_writer)
@@ -125,15 +125,15 @@ class Supervisor:
     def _count_progress(self) -> None:
         if self.yielded != self._seen:
             self._seen = self.yielded
-            self._deaths.clear()
+            self.deaths.clear()
             self._refusals = 0
 
     def _replace(self, worker: int) -> None:
         self._count_progress()
-        self._deaths.append(self._pool.describe_death(worker))
-        if len(self._deaths) >= MAX_DEATHS:
-            raise worker_deaths(self._deaths)
-        logger.warning("%s; another one takes its place, and its batch", self._deaths[-1])
+        self.deaths.append(self._pool.describe_death(worker))
+        if len(self.deaths) >= MAX_DEATHS:
+            raise worker_deaths(self.deaths)
+        logger.warning("%s; another one takes its place, and its batch", self.deaths[-1])
         self._pool.replace(worker)
 
 

@@ -112,6 +112,10 @@ class WorkerPool:
             return f"DataLoader worker (pid {process.pid}) is killed by signal: {signal.strsignal(-code) or -code}"
         return f"DataLoader worker (pid {process.pid}) exited unexpectedly with exit code {code}"
 
+    def deaths(self) -> List[str]:
+        """Says how each worker ended that has ended."""
+        return [self.describe_death(number) for number, process in enumerate(self.processes) if not process.is_alive()]
+
     def stop(self) -> None:
         """Ends the workers and waits for them. Terminates those that take too long."""
         if self.stopped or os.getpid() != self._owner:

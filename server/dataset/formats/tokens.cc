@@ -33,8 +33,8 @@ void WidenPortable(const std::byte* in, size_t count, std::byte* out) {
 }
 
 #if defined(__x86_64__)
-// Widens four at a time, since widening is the largest cost of a token sample. Unrolled: a loop of one vector is
-// a third slower where it happens to lie across two cache lines.
+// Widens four at a time, since widening is the largest cost of a token sample. Unrolled: a loop of one vector
+// is a third slower where it happens to lie across two cache lines.
 template <typename Token>
 __attribute__((target("avx2"))) void WidenAvx2(const std::byte* in, size_t count, std::byte* out) {
   size_t i = 0;

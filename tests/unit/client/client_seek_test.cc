@@ -108,13 +108,15 @@ TEST_F(ClientSeekTest, BatchHeldOverASeekKeepsItsSession) {
 }
 
 TEST_F(ClientSeekTest, BatchHeldOverTheEndKeepsItsSession) {
-  Start({});
-  std::optional<Batch> held(feed_->Next());
-  feed_.reset();
-  daemon_->WaitForLeave(0);
-  EXPECT_EQ((*held)["image"].data_as<uint8_t>()[0], 1);
-  held.reset();
-  daemon_->WaitForBye(0);
+  for (const bool replaceable : {true, false}) {
+    Start({}, replaceable);
+    std::optional<Batch> held(feed_->Next());
+    feed_.reset();
+    daemon_->WaitForLeave(0);
+    EXPECT_EQ((*held)["image"].data_as<uint8_t>()[0], 1);
+    held.reset();
+    daemon_->WaitForBye(0);
+  }
 }
 
 TEST_F(ClientSeekTest, OnlyMemberThatHoldsABatchHasLeftBeforeItAsksAgain) {
