@@ -205,13 +205,13 @@ class Samples:
 
 
 NO_PATHS = [
-    (Samples(), "Python code does not run in the daemon: give the path of the files that it reads"),
+    (Samples(), "use pinfeed.DataLoader(dataset, ...), whose workers run it, or give the path of the files that it reads"),
     (types.SimpleNamespace(dataset=Samples(), batch_size=4), "open takes the place of the DataLoader"),
     ([1, 2, 3], "a dataset is one path"),
     ({"image": 1}, "a dataset is one path"),
     (["/data/a", "/data/b"], "a dataset is one path"),
     (numpy.zeros((3, 2)), "save the array, numpy.save("),
-    (iter([]), "Python code does not run in the daemon"),
+    (iter([]), "the daemon runs no Python code"),
 ]
 
 

@@ -68,7 +68,7 @@ def garbage(token):
     sizes = [1, 2, 7, 8, 16, 48, 255, 257, 512, 4095, 4096, 8192, LOUD_BYTES, *(draw.randrange(1, LOUD_BYTES) for _ in range(10))]
     out = [draw.randbytes(size) for size in sizes] + [draw.randbytes(256) for _ in range(10)]
     out += [bytes(8) + good[8:], good[:8] + bytes(4) + good[12:], good[:-1], good + b"\0"]
-    return out + [frame(kind, token) for kind in (WELCOME, 5, 0xFFFFFFFF)]
+    return out + [frame(kind, token) for kind in (WELCOME, 6, 7, 8, 0xFFFFFFFF)]
 
 
 def is_refused(lifeline, code=grpc.StatusCode.INVALID_ARGUMENT):
