@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kBatch = 4;
+constexpr uint32_t kBatchSize = 4;
 
 // The far end of a producer, which a test plays.
 class PlayedProcess final : public ProducerGroup::Link {
@@ -55,11 +55,11 @@ class FeedProcessesTest : public FeedTest {
   FeedProcessesTest() : FeedTest(pinfeed::Producer::kNative) {}
 
   void Open(uint64_t samples, uint32_t slots, uint64_t epochs = 0) {
-    FeedSpec spec = Spec(kBatch, epochs);
+    FeedSpec spec = Spec(kBatchSize, epochs);
     spec.dataset.produced = ProducedDataset{
         "numbers", samples, {{"data", DType::kInt64, {NumberDataset::kNumbers}}}, "made by hand"};
     auto sampler = std::move(Sampler::Create(spec, samples)).value();
-    auto layout = std::move(BatchLayout::Create(TensorsOf(*spec.dataset.produced), kBatch)).value();
+    auto layout = std::move(BatchLayout::Create(TensorsOf(*spec.dataset.produced), kBatchSize)).value();
     auto arena = std::move(HostArena::Create(layout, slots, false, pool_)).value();
     auto producer = std::make_unique<ProcessBatchProducer>(1, spec, sampler, *workers_);
     group_ = producer->processes();
@@ -67,7 +67,7 @@ class FeedProcessesTest : public FeedTest {
         MakeOver(spec, std::move(producer), std::move(layout), sampler, std::move(arena)));
     client_.emplace(*feed_);
     ASSERT_OK(feed_->Attach(client_->From(Sampler::Start{})));
-    const uint64_t batches = std::min<uint64_t>(slots, (samples + kBatch - 1) / kBatch);
+    const uint64_t batches = std::min<uint64_t>(slots, (samples + kBatchSize - 1) / kBatchSize);
     WaitFor([&] { return group_->counts().waiting == batches; });
   }
   void TearDown() override {
@@ -179,7 +179,7 @@ TEST_F(FeedProcessesTest, BatchWaitsWhileAProcessThatHungUpMayStillWrite) {
 }
 
 TEST_F(FeedProcessesTest, IdleProducerThatHangsUpIsForgotten) {
-  Open(kBatch, 3, 1);  // one batch only
+  Open(kBatchSize, 3, 1);  // one batch only
   const Attached idle = Start();
   const Attached idler = Start();
   const ProducerTask last = Await(*idle.link);
@@ -240,7 +240,7 @@ TEST_F(FeedProcessesTest, StopWaitsForNoProcess) {
 }
 
 TEST_F(FeedProcessesTest, NumberOfProducersIsLimited) {
-  Open(kBatch, 3, 1);
+  Open(kBatchSize, 3, 1);
   for (size_t i = 0; i + 1 < ProducerGroup::kMaxProducers; ++i) Start();
   EXPECT_OK(group_->CheckRoom(0));
   EXPECT_EQ(group_->CheckRoom(1).code(), Code::kResourceExhausted);
