@@ -103,6 +103,7 @@ Result<Batch*> Feed::TakeReady() {
   BatchDescriptor descriptor;
   ASSIGN_OR_RETURN(const bool taken, session_->pages().Take(&descriptor));
   if (!taken) return nullptr;
+  session_->Pin(descriptor.slot);
   Advance(descriptor);
   // Returned like any other batch; if it were skipped, this rank would have fewer batches than the others.
   if (descriptor.samples == 0) WarnOfEmptyBatch(descriptor);

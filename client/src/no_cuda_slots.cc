@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replaces cuda_slots.cc in builds without the CUDA headers or nvcc.
 #include "client/src/device_slots.h"
+#include "client/src/host_pins.h"
 
 namespace pinfeed {
 namespace {
@@ -14,6 +15,10 @@ Status WithoutCuda() {
 Result<std::unique_ptr<DeviceSlots>> MapDeviceSlots(const FeedOffer& /*offer*/, int /*ordinal*/,
                                                     UniqueFd /*fd*/, ReleasePage* /*release_page*/,
                                                     size_t /*release_page_bytes*/) {
+  return WithoutCuda();
+}
+
+Result<std::unique_ptr<HostPins>> MakeHostPins(int /*ordinal*/, uint32_t /*slot_count*/) {
   return WithoutCuda();
 }
 

@@ -43,6 +43,9 @@ class Session {
   // the host at once. On an error the slot is not returned.
   Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream);
 
+  // Of a batch that was just taken: see SessionSlots::Pin.
+  void Pin(uint32_t slot) { slots_.Pin(slot); }
+
   bool HungUp() const { return lifeline_.HungUp(); }
   // Tells a draining daemon not to wait for held batches, whose memory stays mapped here.
   void HangUp() { lifeline_.HangUp(); }

@@ -5,13 +5,33 @@
 #include <cstring>
 #include <utility>
 
+#include "client/src/client_log.h"
 #include "client/src/session_memory.h"
 
 namespace pinfeed {
 
 SessionSlots::SessionSlots(const FeedOffer& offer, int ordinal, Mapping arena,
                            std::unique_ptr<DeviceSlots> on_device)
-    : offer_(offer), ordinal_(ordinal), arena_(std::move(arena)), on_device_(std::move(on_device)) {}
+    : offer_(offer),
+      ordinal_(ordinal),
+      arena_(std::move(arena)),
+      pinning_(ordinal >= 0 && on_device == nullptr && !offer.read_only),
+      on_device_(std::move(on_device)) {}
+
+void SessionSlots::Pin(uint32_t index) {
+  if (!pinning_) return;
+  Status pinned;
+  if (pins_ == nullptr) {
+    Result<std::unique_ptr<HostPins>> pins = MakeHostPins(ordinal_, offer_.slot_count);
+    pinned = pins.status();
+    if (pins.ok()) pins_ = *std::move(pins);
+  }
+  if (pinned.ok()) pinned = pins_->Pin(index, address(index), offer_.layout.slot_stride);
+  if (pinned.ok()) return;
+  pinning_ = false;  // those that are page-locked remain so
+  ClientLog(PF_LOG_WARNING,
+            "batches are not page-locked, so copies to the GPU are slower: " + pinned.message());
+}
 
 Status SessionSlots::CopyTo(void* const* outputs, const BatchDescriptor& batch) const {
   for (size_t i = 0; i < offer_.outputs.size(); ++i) {
@@ -78,6 +98,7 @@ Status SessionSlots::GatherRows(const BatchDescriptor& batch, const OfferedOutpu
 }
 
 Status SessionSlots::Unmap(SteadyTime deadline) {
+  pins_.reset();
   arena_ = Mapping();
   if (on_device_ == nullptr) return OkStatus();
   Status unmapped = on_device_->Unmap(deadline);

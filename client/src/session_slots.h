@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/src/device_slots.h"
+#include "client/src/host_pins.h"
 #include "client/src/offer.h"
 #include "common/base/result.h"
 #include "common/os/memfd.h"
@@ -34,6 +35,10 @@ class SessionSlots {
   int device() const { return on_device_ != nullptr ? ordinal_ : -1; }
   DeviceSlots* on_device() const { return on_device_.get(); }
 
+  // Page-locks a slot in host memory for the caller's GPU, if it has one and this is possible. Called by one
+  // thread at a time, with a slot that the daemon has filled.
+  void Pin(uint32_t index);
+
   // Copies the outputs. outputs[i] has room for batch_size samples of outputs()[i]; of a packed one, for the
   // batch's rows. Precondition: on the host.
   Status CopyTo(void* const* outputs, const BatchDescriptor& batch) const;
@@ -46,8 +51,11 @@ class SessionSlots {
   // Unmaps the arena once the GPU no longer needs it. After an error (DeviceSlots::Unmap) it stays mapped
   // until the process ends.
   Status Unmap(SteadyTime deadline);
-  // Forgets the GPU's memory without unmapping it.
-  void Abandon() { (void)on_device_.release(); }
+  // Forgets what belongs to the GPU without giving it back.
+  void Abandon() {
+    (void)on_device_.release();
+    (void)pins_.release();
+  }
 
  private:
   // The extents of a packed output's samples, as they lie in the slot, checked.
@@ -59,6 +67,8 @@ class SessionSlots {
   const FeedOffer& offer_;
   const int ordinal_;
   Mapping arena_;
+  bool pinning_;  // slots in host memory are page-locked
+  std::unique_ptr<HostPins> pins_;
   std::unique_ptr<DeviceSlots> on_device_;
 };
 

@@ -113,7 +113,8 @@ typedef struct pf_open_options {
                                    -1: no limit, 0: not at all */
   int32_t device; /* the CUDA ordinal, in this process, of the GPU that gets the batches; default -1: host
                      memory. If the spec's backend is AUTO and the daemon cannot serve the GPU, batches come
-                     in host memory, with a warning; pf_feed_info says which */
+                     in host memory, with a warning; pf_feed_info says which. Unless it is shared, that memory
+                     is page-locked for the GPU: release a batch only once no copy reads it */
   uint32_t reserved;
 } pf_open_options;
 PF_API void pf_open_options_init(pf_open_options* options, size_t size);

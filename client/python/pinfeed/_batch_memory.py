@@ -20,7 +20,7 @@ import struct
 import sys
 import traceback
 import zlib
-from typing import Any, Dict, List, NoReturn, Optional, Tuple, Type
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple, Type
 
 import numpy
 
@@ -211,12 +211,14 @@ class BatchWriter:
         memory[:HEADER_BYTES] = (fields + _CHECKSUM.pack(zlib.crc32(fields))).ljust(HEADER_BYTES, b"\0")
 
 
-def read_batch(memory: Any) -> Any:
+def read_batch(memory: Any, move: Optional[Callable[[Any], Any]] = None) -> Any:
     """Returns the batch in a slot's memory: a one-dimensional torch tensor or NumPy array of uint8.
 
     The tensors of the batch are views of the memory and keep its owner alive: `memory`, or the array or buffer that
     `memory` is a view of. Arrays are writable if the memory is. torch has no read-only tensors, and warns if the memory
     is a read-only array.
+
+    `move` replaces each tensor, as by a copy on a GPU. It may return before the memory has been read.
 
     Returns `END` if the worker has no more data. Raises the worker's exception if it wrote one: of the same type where
     that can be made of one message, else RuntimeError; the message has the worker's traceback. Raises Error (INTERNAL)
@@ -231,7 +233,7 @@ def read_batch(memory: Any) -> Any:
     if kind == _EXCEPTION:
         _raise(content)
     try:
-        return _BatchUnpickler(content, _Reader(array, begin)).load()
+        return _BatchUnpickler(content, _Reader(array, begin, move)).load()
     except Error:
         raise
     except Exception as error:
@@ -377,9 +379,10 @@ class _Reader:
     Every view keeps the memory alive.
     """
 
-    def __init__(self, memory: Any, end: int) -> None:
+    def __init__(self, memory: Any, end: int, move: Optional[Callable[[Any], Any]]) -> None:
         self._memory = memory
         self._end = end  # of the tensors' data
+        self._move = move
 
     def array(self, offset: int, length: int, dtype: str, shape: Tuple[int, ...], strides: Optional[Tuple[int, ...]]) -> Any:
         self._check(offset, length)
@@ -402,6 +405,8 @@ class _Reader:
             tensor = tensor.view(kind)
         if strides is not None:
             tensor = tensor.as_strided(shape, strides)
+        if self._move is not None:
+            tensor = self._move(tensor)
         return tensor.requires_grad_() if requires_grad else tensor
 
     def subclass(self, plain: Any, kind: Any, attributes: Dict[str, Any]) -> Any:

@@ -14,11 +14,13 @@ import weakref
 from typing import Any, Callable, Dict, Generic, Iterator, Optional, TypeVar, Union
 
 from ._checks import UINT32_MAX, Checks, shown, to_integer, to_number
+from ._device import ordinal_of
 from ._errors import Code, Error, InvalidArgumentError
 from ._fetch import Kind, Recipe, default_function, kind_of_dataset
 from ._loader_iterator import LoaderIterator, SingleIterator, WorkerIterator
 from ._loader_state import Epoch, Order, check_state
 from ._samplers import InfiniteSampler, batches_of, default_sampler
+from ._torch import torch_or_none
 from ._worker import Job
 from ._worker_pool import WorkerPool, this_process
 
@@ -47,7 +49,9 @@ class DataLoader(Generic[_Batch]):
     number of workers, or on which worker loads a sample (seeding="sample"; with num_workers=0 nothing is seeded).
     `__getitems__` gets one seed for its batch.
 
-    pin_memory=True copies each batch to page-locked memory in the calling thread. timeout=T: no batch within T seconds
+    device="cuda:0" moves each batch's tensors to that GPU. The GPU reads the workers' memory itself, on a stream of the
+    loader's own. The batch can be used at once on the stream that is current when it is taken. pin_memory then has no
+    effect. Without device, pin_memory=True copies each batch to page-locked memory in the calling thread. timeout=T: no batch within T seconds
     raises DeadlineExceededError, a RuntimeError. in_order=False is accepted; batches come in order. An iterable dataset
     needs num_workers=0. address: the daemon's socket, as for `open`.
 
@@ -71,6 +75,7 @@ class DataLoader(Generic[_Batch]):
     _kind: Kind
     _capacity: int  # of a batch, once known; else 0
     _address: Optional[str]
+    _ordinal: int  # of the GPU that gets the batches; -1: the host
     _len_called: Optional[int]
     __initialized = False
 
@@ -94,6 +99,7 @@ class DataLoader(Generic[_Batch]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
+        device: Any = None,
         max_batch_bytes: Optional[int] = None,
         seeding: str = "sample",
         address: Union[str, "os.PathLike[str]", None] = None,
@@ -132,7 +138,10 @@ class DataLoader(Generic[_Batch]):
         if max_batch_bytes is not None:
             self._max_batch_bytes = checks.integer("max_batch_bytes", max_batch_bytes, 1, 2**62, ", or None for what the batches need")
         checks.address(address)
+        self._ordinal = ordinal_of(checks, device)
         checks.raise_faults()
+        if self._ordinal >= 0 and torch_or_none() is None:
+            raise Error(Code.FAILED_PRECONDITION, f"device: {device!r} needs torch, which is not installed; omit device for batches on the host")
         self._address = None if address is None else os.fspath(address)
         self._len_called = None
         self._capacity = self._max_batch_bytes

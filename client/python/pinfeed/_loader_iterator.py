@@ -15,6 +15,7 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 
 from ._batch_memory import read_batch
+from ._device_copies import DeviceCopies, mover
 from ._errors import Code, DataLossError, DeadlineExceededError
 from ._fetch import IterableFetcher, Kind, load
 from ._index_log import IndexLog
@@ -39,7 +40,9 @@ class LoaderIterator(Iterator[Any]):
     def __init__(self, loader: "DataLoader[Any]", epoch: Epoch) -> None:
         self._loader = loader
         self._epoch = epoch
-        self._pin = pinner(loader.pin_memory, loader.pin_memory_device)
+        on_gpu = loader._ordinal >= 0
+        # What becomes of a batch in the calling thread.
+        self._finish = None if on_gpu else pinner(loader.pin_memory, loader.pin_memory_device)
         self._yielded = epoch.first
         self.over = False
 
@@ -58,7 +61,7 @@ class LoaderIterator(Iterator[Any]):
         except StopIteration:
             self.close()
             raise
-        return batch if self._pin is None else self._pin(batch)
+        return batch if self._finish is None else self._finish(batch)
 
     def _next(self) -> Any:
         raise NotImplementedError
@@ -76,6 +79,8 @@ class SingleIterator(LoaderIterator):
     def __init__(self, loader: "DataLoader[Any]", epoch: Epoch) -> None:
         super().__init__(loader, epoch)
         self._recipe = loader._recipe
+        if loader._ordinal >= 0:
+            self._finish = mover(loader._ordinal)
         self._stream: Optional[IterableFetcher] = None
         self._expected: Optional[int] = None
         if loader._kind is Kind.ITERABLE:
@@ -114,6 +119,7 @@ class WorkerIterator(LoaderIterator):
         super().__init__(loader, epoch)
         self._feed: Optional[ProducedFeed] = None
         self._supervisor: Optional[Supervisor] = None
+        self._copies = DeviceCopies(loader._ordinal) if loader._ordinal >= 0 else None
         self._measuring = -1  # the batch that a worker measures
         self._owner = os.getpid()
         in_flight = loader.num_workers * (loader.prefetch_factor or 1)
@@ -172,7 +178,7 @@ class WorkerIterator(LoaderIterator):
     def _open(self, capacity: int) -> None:
         loader = self._loader
         name = type(loader.dataset).__name__.encode("utf-8")[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
-        self._feed = open_produced(name, capacity, self._slots, loader.timeout or None, loader._address)
+        self._feed = open_produced(name, capacity, self._slots, loader.timeout or None, loader._address, loader._ordinal)
         loader._capacity = capacity
         self._supervisor = Supervisor(self._pool, self._feed, self._yielded)
         self._supervisor.yielded = self._yielded
@@ -181,9 +187,11 @@ class WorkerIterator(LoaderIterator):
     def _take(self) -> "Tuple[Any, Optional[Exception]]":
         """Returns the next batch, or the exception that its worker raised."""
         assert self._feed is not None and self._supervisor is not None
+        if self._copies is not None:
+            self._copies.let_go(wait=self._feed.held >= _HELD_SLOTS)
         try:
             # With too few free slots, workers would wait for the trainer: it gets copies of what it holds beyond its share.
-            content, failure = self._feed.take(functools.partial(_read, copy=self._feed.held >= _HELD_SLOTS))
+            content, failure = self._feed.take(functools.partial(_read, self._copies, copy=self._feed.held >= _HELD_SLOTS))
             return content, failure
         except DeadlineExceededError as error:
             raise self._late() from error
@@ -216,6 +224,8 @@ class WorkerIterator(LoaderIterator):
     def _close_feed(self) -> None:
         feed, self._feed = self._feed, None
         supervisor, self._supervisor = self._supervisor, None
+        if self._copies is not None:
+            self._copies.close()
         if feed is not None:
             feed.close()  # the workers see a hang-up
         if supervisor is not None:
@@ -251,7 +261,7 @@ class WorkerIterator(LoaderIterator):
             elif message[1:3] == (self._pool.generation, self._measuring):  # others are about earlier epochs
                 self._measuring = -1
                 if message[0] == "failed":
-                    return _read(_bytes(message[3]))
+                    return _read(None, _bytes(message[3]))
                 self._open(_capacity_for(message[3]))
                 return None, None
 
@@ -284,10 +294,12 @@ def _close_all() -> None:
 atexit.register(_close_all)  # runs before the workers are terminated
 
 
-def _read(memory: Any, copy: bool = False) -> "Tuple[Any, Optional[Exception]]":
+def _read(copies: Optional[DeviceCopies], memory: Any, copy: bool = False) -> "Tuple[Any, Optional[Exception]]":
     """Returns the batch in a slot, or the exception that is there instead."""
+    if copy:
+        memory = memory.clone() if hasattr(memory, "clone") else memory.copy()
     try:
-        return read_batch(memory.clone() if copy and hasattr(memory, "clone") else memory.copy() if copy else memory), None
+        return read_batch(memory) if copies is None else copies.read(memory), None
     except Exception as error:
         return None, error.with_traceback(None)  # the worker's is in its text
 

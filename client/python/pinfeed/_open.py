@@ -226,9 +226,10 @@ def open_spec(
     name: Optional[str] = None,
     open_timeout: float = _OPEN_TIMEOUT_S,
     reconnect_timeout: Optional[float] = _RECONNECT_TIMEOUT_S,
+    page_locked_for: int = -1,
 ) -> Opened:
     """Opens a feed of a spec, whose arguments were checked, for a rank. The arguments are those of `open`; `framework`
-    is not "auto".
+    is not "auto". page_locked_for: the GPU that will copy from batches in host memory; -1: none.
     """
     library = _abi.load()
     options = _abi.OpenOptions()
@@ -237,7 +238,7 @@ def open_spec(
     name = name if name is not None else default_name()
     if name:
         options.client_name = name.encode("utf-8")
-    options.device = ordinal
+    options.device = max(ordinal, page_locked_for)
     options.open_timeout_ms = round(open_timeout * 1000)
     options.reconnect_timeout_ms = -1 if reconnect_timeout is None else round(reconnect_timeout * 1000)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import collections.abc
 import warnings
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Tuple
 
 from ._torch import torch_or_none
 
@@ -29,24 +29,32 @@ def pinner(pin_memory: bool, device: str) -> Optional[Callable[[Any], Any]]:
 
 
 def pin(data: Any, device: Optional[str], tensor_type: Any) -> Any:
-    """Returns `data` with its tensors in page-locked memory. Objects with a method pin_memory() are asked for it. Plain
+    """Returns `data` with its tensors in page-locked memory."""
+    return convert_tensors(data, tensor_type, lambda tensor: tensor.pin_memory() if device is None else tensor.pin_memory(device), "pin_memory")
+
+
+def convert_tensors(data: Any, tensor_type: Any, convert: Callable[[Any], Any], method: str, arguments: Tuple[Any, ...] = ()) -> Any:
+    """Returns `data` with `convert` applied to its tensors. Other objects that have the method are asked for it. Plain
     tuples become lists, as in torch.
     """
-    if isinstance(data, tensor_type):
-        return data.pin_memory() if device is None else data.pin_memory(device)
-    if hasattr(data, "pin_memory"):
-        return data.pin_memory()
-    if isinstance(data, (str, bytes)):
+
+    def converted(data: Any) -> Any:
+        if isinstance(data, tensor_type):
+            return convert(data)
+        if hasattr(data, method):
+            return getattr(data, method)(*arguments)
+        if isinstance(data, (str, bytes)):
+            return data
+        if isinstance(data, collections.abc.Mapping):
+            return _rebuilt(data, {key: converted(value) for key, value in data.items()})
+        if isinstance(data, tuple) and hasattr(data, "_fields"):
+            return type(data)(*map(converted, data))
+        if isinstance(data, collections.abc.Sequence):
+            members = list(map(converted, data))
+            return members if isinstance(data, tuple) else _rebuilt(data, members)
         return data
-    if isinstance(data, collections.abc.Mapping):
-        pinned = {key: pin(value, device, tensor_type) for key, value in data.items()}
-        return _rebuilt(data, pinned)
-    if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(pin(value, device, tensor_type) for value in data))
-    if isinstance(data, collections.abc.Sequence):
-        members = [pin(value, device, tensor_type) for value in data]
-        return members if isinstance(data, tuple) else _rebuilt(data, members)
-    return data
+
+    return converted(data)
 
 
 def _rebuilt(data: Any, content: Any) -> Any:

@@ -52,8 +52,8 @@ class ProducedFeed(Stream):
         return self._get_cursor().decode()
 
 
-def open_produced(name: str, capacity: int, slots: int, timeout: Optional[float], address: Optional[str]) -> ProducedFeed:
-    """Opens a feed with slots of `capacity` bytes."""
+def open_produced(name: str, capacity: int, slots: int, timeout: Optional[float], address: Optional[str], ordinal: int = -1) -> ProducedFeed:
+    """Opens a feed with slots of `capacity` bytes, page-locked for GPU `ordinal` unless that is -1."""
     field = {"name": "batch", "dtype": "UINT8", "shape": [str(capacity)]}
     produced = {"name": name, "samples": str(_SAMPLES), "fields": [field]}
     spec: Spec = {
@@ -65,4 +65,4 @@ def open_produced(name: str, capacity: int, slots: int, timeout: Optional[float]
         "backend": "HOST",
     }
     framework = "numpy" if torch_or_none() is None else "torch"
-    return ProducedFeed(open_spec(spec, Rank(0, 1, "arguments"), framework=framework, timeout=timeout, address=address))
+    return ProducedFeed(open_spec(spec, Rank(0, 1, "arguments"), framework=framework, timeout=timeout, address=address, page_locked_for=ordinal))

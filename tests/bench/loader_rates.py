@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Measures `pinfeed.DataLoader` beside PyTorch's, and beside what the same processes do without any loader.
+
+usage: loader_rates.py [--workers 2,16] [--device cuda:0] [--rows arrays,small,jpeg] [--seconds 3] [--out FILE.json]
+
+In: datasets in memory, made here. Out: a table, and a JSON file. The DataLoader gets persistent workers, and on a GPU pin_memory and
+non_blocking copies. The ceiling is that of the same number of processes which seed the generators for each sample, load it and copy it to
+private memory. Rates are medians of interleaved rounds. PINFEED_DAEMON and PINFEED_LIBRARY choose the build.
+"""
+
+import argparse
+import io
+import json
+import multiprocessing
+import pathlib
+import random
+import statistics
+import sys
+import time
+import warnings
+
+import numpy
+import torch
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "client" / "python"))
+import pinfeed  # noqa: E402
+
+ROUNDS = 3
+BUDGETS = {"arrays": (3.0, 0.9), "small": (1.0, None), "jpeg": (1.0, None)}  # times the DataLoader; share of the ceiling
+
+
+class Arrays:
+    """uint8 images of 3x224x224 in memory."""
+
+    batch_size, name = 256, "arrays, uint8 3x224x224, batch 256"
+
+    def __init__(self):
+        self.images = numpy.random.default_rng(1).integers(0, 256, (512, 3, 224, 224), dtype=numpy.uint8)
+
+    def __len__(self):
+        return 1 << 40  # more than any round takes, in the order of the sampler
+
+    def __getitem__(self, index):
+        return self.images[index % len(self.images)]
+
+
+class Small(Arrays):
+    """Dicts of six small fields."""
+
+    batch_size, name = 64, "dicts of 6 small fields, batch 64"
+
+    def __init__(self):
+        pass
+
+    def __getitem__(self, index):
+        return {
+            "state": torch.full((8,), float(index)),
+            "action": numpy.arange(4, dtype=numpy.float32),
+            "reward": float(index),
+            "done": index % 2,
+            "next": torch.zeros(8),
+            "index": index,
+        }
+
+
+class Jpeg(Arrays):
+    """JPEGs of 500x375 through PIL and torchvision's transforms, as in the tutorials."""
+
+    batch_size, name = 64, "JPEG by PIL and torchvision, batch 64"
+
+    def __init__(self):
+        from PIL import Image
+        from torchvision import transforms
+
+        generator, self.files = numpy.random.default_rng(1), []
+        for _ in range(64):
+            low = generator.integers(0, 256, (24, 32, 3), dtype=numpy.uint8)
+            buffer = io.BytesIO()
+            Image.fromarray(low).resize((500, 375), Image.BICUBIC).save(buffer, "JPEG", quality=90)
+            self.files.append(buffer.getvalue())
+        self.open = Image.open
+        self.transform = transforms.Compose([transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor()])
+
+    def __getitem__(self, index):
+        return self.transform(self.open(io.BytesIO(self.files[index % 64])).convert("RGB")), index
+
+
+DATASETS = {"arrays": Arrays, "small": Small, "jpeg": Jpeg}
+
+
+class Endless:
+    """0, 1, 2, ... as a sampler."""
+
+    def __iter__(self):
+        index = 0
+        while True:
+            yield index
+            index += 1
+
+    def __len__(self):
+        return 1 << 40
+
+
+def to_device(batch, device):
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {key: to_device(value, device) for key, value in batch.items()}
+    return [to_device(each, device) for each in batch]
+
+
+def rate(kind, dataset, workers, device, seconds):
+    """Returns samples per second after the first batches, which fault memory in."""
+    arguments = {"batch_size": dataset.batch_size, "sampler": Endless(), "num_workers": workers}
+    torchs = kind is torch.utils.data.DataLoader
+    if torchs:
+        arguments.update(persistent_workers=True, pin_memory=device is not None)
+    else:
+        arguments.update(device=device)
+    iterator = iter(kind(dataset, **arguments))
+    move = torchs and device is not None
+    for _ in range(2 * workers + 6):
+        batch = next(iterator)
+    if device is not None:
+        torch.cuda.synchronize()
+    count, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        batch = next(iterator)
+        if move:
+            batch = to_device(batch, device)
+        count += 1
+    if device is not None:
+        torch.cuda.synchronize()
+    took = time.perf_counter() - begin
+    del batch, iterator
+    return count * dataset.batch_size / took
+
+
+def work_alone(dataset, seconds, start, counts):
+    """A worker without a loader: seeds, loads and copies to private memory."""
+    torch.set_num_threads(1)
+    sizes = [value.nbytes if hasattr(value, "nbytes") else 8 for value in leaves(dataset[0])]
+    ring = [numpy.empty((dataset.batch_size, size), numpy.uint8) for size in sizes]
+    start.wait()
+    count, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        for place in range(dataset.batch_size):
+            random.seed(count)
+            numpy.random.seed(count)
+            torch.default_generator.manual_seed(count)
+            for rows, value in zip(ring, leaves(dataset[count])):
+                if isinstance(value, (torch.Tensor, numpy.ndarray)):
+                    rows[place] = numpy.asarray(value).reshape(-1).view(numpy.uint8)
+            count += 1
+    counts.put(count / (time.perf_counter() - begin))
+
+
+def leaves(sample):
+    values = sample.values() if isinstance(sample, dict) else sample if isinstance(sample, tuple) else [sample]
+    return [value.numpy() if isinstance(value, torch.Tensor) else value for value in values]
+
+
+def ceiling(dataset, workers, seconds):
+    context = multiprocessing.get_context("fork")
+    start, counts = context.Barrier(workers), context.Queue()
+    processes = [context.Process(target=work_alone, args=(dataset, seconds, start, counts)) for _ in range(workers)]
+    for process in processes:
+        process.start()
+    total = sum(counts.get() for _ in processes)
+    for process in processes:
+        process.join()
+    return total
+
+
+def copy_ceiling(dataset, device, seconds):
+    """Samples per second of copies of a whole batch from page-locked memory."""
+    host = torch.empty((dataset.batch_size, *dataset[0].shape), dtype=torch.uint8).pin_memory()
+    there = torch.empty_like(host, device=device)
+    torch.cuda.synchronize()
+    count, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        for _ in range(8):
+            there.copy_(host, non_blocking=True)
+        torch.cuda.synchronize()
+        count += 8
+    return count * dataset.batch_size / (time.perf_counter() - begin)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=lambda text: [int(each) for each in text.split(",")], default=[2])
+    parser.add_argument("--device", help="a GPU for the batches; default: the host")
+    parser.add_argument("--rows", type=lambda text: text.split(","), default=list(DATASETS))
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--out", type=pathlib.Path)
+    arguments = parser.parse_args()
+    warnings.filterwarnings("ignore", "This DataLoader will create")
+    results = []
+    for row in arguments.rows:
+        dataset = DATASETS[row]()
+        for workers in arguments.workers:
+            alone = [ceiling(dataset, workers, arguments.seconds)]
+            if row == "arrays" and arguments.device:
+                alone.append(copy_ceiling(dataset, arguments.device, 1))
+            rounds = [
+                [rate(kind, dataset, workers, arguments.device, arguments.seconds) for kind in (pinfeed.DataLoader, torch.utils.data.DataLoader)]
+                for _ in range(ROUNDS)
+            ]
+            ours, theirs = (statistics.median(each) for each in zip(*rounds))
+            times, share = BUDGETS[row]
+            met = ours >= times * theirs and (share is None or ours >= share * min(alone))
+            results.append(
+                {
+                    "work": dataset.name, "workers": workers, "to": arguments.device or "host", "pinfeed": ours, "dataloader": theirs,
+                    "ratio": ours / theirs, "ceiling": min(alone), "of_ceiling": ours / min(alone), "met": met,
+                }
+            )  # fmt: skip
+            print(
+                f"{dataset.name:38} {workers:3} workers to {arguments.device or 'host':7} pinfeed {ours:10,.0f}  DataLoader {theirs:10,.0f}  "
+                f"{ours / theirs:5.2f}x  ceiling {min(alone):10,.0f} ({ours / min(alone):.0%})  {'met' if met else 'MISSED'}",
+                flush=True,
+            )
+    if arguments.out:
+        arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

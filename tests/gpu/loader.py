@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pinfeed.DataLoader` with a GPU: right bytes whatever the streams do, and nothing that stays behind.
+
+  loader.py
+
+What comes in: the build, by PINFEED_DAEMON and PINFEED_LIBRARY. What goes out: a line for each promise; exit status 1 when one is broken.
+"""
+import gc
+import sys
+import warnings
+
+import numpy
+import torch
+
+import pinfeed
+
+DEVICE = torch.device("cuda", 0)
+CYCLES = 200_000_000  # some 0.1 s
+BATCH, SIDE = 16, 256
+broken = 0
+
+
+class Squares:
+    """Sample i: an image of which every element is a function of i, and what cannot be on a GPU."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        image = torch.arange(SIDE * SIDE, dtype=torch.int32).reshape(SIDE, SIDE) + index
+        return {"image": image, "half": torch.full((3,), index, dtype=torch.bfloat16), "name": f"sample {index}", "label": index}
+
+
+def expected(number):
+    ids = torch.arange(number * BATCH, (number + 1) * BATCH, dtype=torch.int32, device=DEVICE)
+    return torch.arange(SIDE * SIDE, dtype=torch.int32, device=DEVICE).reshape(1, SIDE, SIDE) + ids.reshape(-1, 1, 1)
+
+
+def check(what, right):
+    global broken
+    broken += not right
+    print(f"{'ok' if right else 'BROKEN'}  {what}", flush=True)
+
+
+def same(batch, number):
+    ids = list(range(number * BATCH, (number + 1) * BATCH))
+    return (
+        batch["image"].device == DEVICE
+        and torch.equal(batch["image"], expected(number))
+        and batch["half"].dtype == torch.bfloat16
+        and batch["half"][:, 0].tolist() == torch.tensor(ids, dtype=torch.bfloat16).tolist()
+        and batch["name"] == [f"sample {index}" for index in ids]
+        and batch["label"].tolist() == ids
+    )
+
+
+def loader(batches, **arguments):
+    return pinfeed.DataLoader(Squares(batches * BATCH), BATCH, num_workers=3, device=DEVICE, **arguments)
+
+
+def page_locked():
+    """Whether the GPU reads the workers' memory itself: asks the driver about the slot of a batch."""
+    iterator = iter(loader(4))
+    next(iterator)
+    iterator._copies.close()
+    seen = []
+    read = iterator._copies.read
+    iterator._copies.read = lambda memory: (seen.append(memory.is_pinned()), read(memory))[1]
+    next(iterator)
+    return seen == [True]
+
+
+def main():
+    warnings.filterwarnings("ignore", "This DataLoader will create")
+    check("batches on the GPU, in order", all(same(batch, number) for number, batch in enumerate(loader(40))))
+    check("without workers too", all(same(batch, n) for n, batch in enumerate(pinfeed.DataLoader(Squares(4 * BATCH), BATCH, device=0))))
+    check("the slots are page-locked", page_locked())
+
+    # The copies wait behind a busy stream: no slot may be filled again before they have read it.
+    iterator, right = iter(loader(60)), True
+    kept = []
+    for number in range(60):
+        if number % 6 == 0:
+            with torch.cuda.stream(iterator._copies._stream):
+                torch.cuda._sleep(CYCLES)
+        kept.append(next(iterator))
+        if len(kept) > 8:
+            right &= same(kept.pop(0), number - 8)
+    check("a delayed stream of copies", right and next(iterator, None) is None)
+    kept.clear()
+
+    # The trainer's stream is late, and tensors are dropped before it has used them.
+    late, sums = torch.cuda.Stream(), []
+    with torch.cuda.stream(late):
+        for batch in loader(40):
+            torch.cuda._sleep(CYCLES // 10)
+            sums.append(batch["image"].sum())
+            del batch
+    late.synchronize()
+    check("tensors that are dropped before a late stream has used them", all(int(s) == int(expected(n).sum()) for n, s in enumerate(sums)))
+
+    memory = numpy.empty(0)
+    del sums, batch, memory
+    for _ in range(3):
+        for _ in loader(10):
+            break
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    check("nothing on the GPU stays behind", torch.cuda.memory_allocated() < 1 << 20)
+    sys.exit(broken > 0)
+
+
+if __name__ == "__main__":
+    main()
