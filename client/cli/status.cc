@@ -131,6 +131,14 @@ void PrintFeeds(const Json& status) {
   PrintTable({"feed", "dataset", "state", "epoch", "batch_index", "slots_free", "slots_filling",
               "slots_ready", "slots_lent", "samples", "batch_bytes", "bad_samples", "bound_on"},
              rows);
+  for (const Json& feed : rows) {
+    const uint64_t producers = UintField(feed, "producers"), again = UintField(feed, "batches_dealt_again");
+    if (producers == 0 && again == 0) continue;
+    std::printf("feed %s has %s, %s with a batch to fill", std::to_string(UintField(feed, "id")).c_str(),
+                Counted(producers, "producer").c_str(), Count(UintField(feed, "producers_busy")).c_str());
+    if (again != 0) std::printf("; %s dealt again because a producer ended", Counted(again, "batch").c_str());
+    std::puts("");
+  }
 }
 
 void PrintSessions(const Json& status) {

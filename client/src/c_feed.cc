@@ -352,14 +352,14 @@ pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch) {
   });
 }
 
-pf_result pf_invite_producer(pf_feed* feed, char** invitation, size_t* size) {
+pf_result pf_invite_producer(pf_feed* feed, uint32_t lane, char** invitation, size_t* size) {
   return Guarded([&]() -> Status {
     if (invitation == nullptr || size == nullptr) return InvalidArgument("invitation or size is NULL");
     *invitation = nullptr;
     *size = 0;
     RETURN_IF_ERROR(CheckFeed(feed));
     ASSIGN_OR_RETURN(const std::string bytes,
-                     feed->feed->InviteProducer(std::chrono::steady_clock::now() + kCallTimeout));
+                     feed->feed->InviteProducer(lane, std::chrono::steady_clock::now() + kCallTimeout));
     *invitation = static_cast<char*>(std::malloc(bytes.size() + 1));
     if (*invitation == nullptr) return ResourceExhausted("out of memory for an invitation");
     std::memcpy(*invitation, bytes.c_str(), bytes.size() + 1);

@@ -209,11 +209,13 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
   return offer;
 }
 
-Result<std::string> InviteProducer(const std::string& address, uint64_t session_id, SteadyTime deadline) {
+Result<std::string> InviteProducer(const std::string& address, uint64_t session_id, uint32_t lane,
+                                   SteadyTime deadline) {
   const NoForkScope no_fork(deadline);
   RETURN_IF_ERROR(no_fork.status());
   v1::InviteProducerRequest request;
   request.set_session_id(session_id);
+  request.set_lane(lane);
   v1::ProducerInvitation invitation;
   const Status called = Call(address, deadline, request, &invitation, &v1::Feeder::Stub::InviteProducer);
   if (called.code() == Code::kUnimplemented)

@@ -36,7 +36,8 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
 
 // Invites one process to fill batches of the feed of a session. Returns a pinfeed.v1.ProducerInvitation,
 // serialised, as the daemon sent it.
-Result<std::string> InviteProducer(const std::string& address, uint64_t session_id, SteadyTime deadline);
+Result<std::string> InviteProducer(const std::string& address, uint64_t session_id, uint32_t lane,
+                                   SteadyTime deadline);
 
 // Return pinfeed.v1.GetStatusResponse and ListDatasetsResponse as JSON, with the field names of the .proto
 // file, unset fields included.

@@ -75,9 +75,9 @@ Result<uint64_t> Feed::LiveSessionId() const {
   return invite_session_->offer().session_id;
 }
 
-Result<std::string> Feed::InviteProducer(SteadyTime deadline) const {
+Result<std::string> Feed::InviteProducer(uint32_t lane, SteadyTime deadline) const {
   ASSIGN_OR_RETURN(const uint64_t session_id, LiveSessionId());
-  Result<std::string> invitation = pinfeed::InviteProducer(opener_.address(), session_id, deadline);
+  Result<std::string> invitation = pinfeed::InviteProducer(opener_.address(), session_id, lane, deadline);
   // A session that was lost meanwhile explains a refusal, and makes an invitation void.
   ASSIGN_OR_RETURN(const uint64_t id_after, LiveSessionId());
   if (id_after != session_id)

@@ -57,7 +57,7 @@ class Feed {
 
   // Asks the daemon for an invitation of one producer (pinfeed.v1.ProducerInvitation, serialised).
   // kUnavailable while there is no session.
-  Result<std::string> InviteProducer(SteadyTime deadline) const;
+  Result<std::string> InviteProducer(uint32_t lane, SteadyTime deadline) const;
 
   // The newest session's offer. What pf_feed_info documents as constant is the same in all sessions.
   const FeedOffer& offer() const { return offer_; }

@@ -37,6 +37,7 @@ struct ProducedDataset {
   uint64_t samples = 0;  // per epoch
   std::vector<TensorSpec> fields;
   std::string fingerprint;  // of the samples and their order, as the user tells; or empty
+  uint32_t lanes = 0;       // batch i is filled by a producer of lane i mod `lanes`; 0: by any
   bool operator==(const ProducedDataset&) const = default;
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstdint>
+#include <set>
 #include <string_view>
 
 #include "common/wire/shared_page.h"
@@ -13,6 +14,7 @@ namespace {
 
 // So that positions and batches fit 64 bits, and cursors what JSON's readers take for an integer.
 constexpr uint64_t kMaxProducedSamples = uint64_t{1} << 53;
+constexpr uint32_t kMaxLanes = 256;
 constexpr size_t kMaxProducedDims = 15;  // and one for the batch: PF_MAX_DIMS
 
 bool IsPrintable(std::string_view text) {
@@ -31,17 +33,24 @@ void CheckProduced(const DatasetSpec& spec, Faults& faults) {
     faults.Add("dataset.produced.samples", std::to_string(produced.samples) + " is not within 1 to " +
                                                std::to_string(kMaxProducedSamples));
   }
+  if (produced.lanes > kMaxLanes) {
+    faults.Add("dataset.produced.lanes",
+               std::to_string(produced.lanes) + " is not within 0 to " + std::to_string(kMaxLanes));
+  }
   if (produced.fields.empty() || produced.fields.size() > kMaxNamedFields) {
     return faults.Add("dataset.produced.fields", "has " + std::to_string(produced.fields.size()) +
                                                      " entries, possible are 1 to " +
                                                      std::to_string(kMaxNamedFields));
   }
+  std::set<std::string_view> names;
   for (size_t i = 0; i < produced.fields.size(); ++i) {
     const TensorSpec& field = produced.fields[i];
     const std::string at = "dataset.produced.fields[" + std::to_string(i) + "]";
     CheckText(field.name, kMaxNameBytes, at + ".name", faults);
     if (field.name.empty() || field.name == kSampleIdTensor)
       faults.Add(at + ".name", "must be a name, and not that of the samples' ids, 'sample_id'");
+    if (!names.insert(field.name).second)
+      faults.Add(at + ".name", "is that of an earlier field; each needs a name of its own");
     if (field.shape.size() > kMaxProducedDims)
       faults.Add(at + ".shape", "has more than " + std::to_string(kMaxProducedDims) + " dimensions");
     const Result<uint64_t> bytes = field.SampleBytes();

@@ -11,7 +11,8 @@ std::vector<OngoingOperation> DaemonParts::Operations() const {
   std::vector<OngoingOperation> all;
   if (auto reaper = feeds.CurrentOperation()) all.push_back(*std::move(reaper));
   for (DatasetOpener::Operation& operation : datasets->opener.RunningOperations())
-    all.push_back({DatasetOpener::kThreadName, std::move(operation.what), operation.since, true});
+    all.push_back(
+        {DatasetOpener::kThreadName, std::move(operation.what), operation.since, WaitsFor::kStorage});
   for (const std::shared_ptr<Feed>& feed : feeds.All()) {
     const std::shared_ptr<ProducerGroup> processes = feed->producer().processes();
     if (processes == nullptr) continue;

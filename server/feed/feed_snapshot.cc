@@ -2,9 +2,11 @@
 // The snapshot of a feed for status, metrics and traces.
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <utility>
 
 #include "server/feed/batch_cycle.h"
+#include "server/loading/producer_group.h"
 
 namespace pinfeed {
 namespace {
@@ -88,6 +90,12 @@ FeedSnapshot BatchCycle::Snapshot() {
   const ProducerTimes times = parts_.producer->times();
   snapshot.read_ns = times.read_ns;
   snapshot.decode_ns = times.decode_ns;
+  if (const std::shared_ptr<ProducerGroup> processes = parts_.producer->processes()) {
+    const ProducerGroup::Counts counts = processes->counts();
+    snapshot.producers = counts.producers;
+    snapshot.producers_busy = counts.busy;
+    snapshot.batches_dealt_again = counts.dealt_again;
+  }
   stalls_.AddTo(snapshot);
   return snapshot;
 }

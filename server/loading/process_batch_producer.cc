@@ -65,7 +65,7 @@ ProcessBatchProducer::ProcessBatchProducer(uint64_t feed, const FeedSpec& spec, 
       batch_size_(spec.batch_size),
       sampler_(std::move(sampler)),
       workers_(workers),
-      group_(std::make_shared<ProducerGroup>(feed)) {}
+      group_(std::make_shared<ProducerGroup>(feed, spec.dataset.produced->lanes)) {}
 
 void ProcessBatchProducer::Produce(std::shared_ptr<PieceRequest> request) {
   PF_CHECK(request->begin() == 0 && request->end() == request->plan().samples,

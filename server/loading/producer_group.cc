@@ -63,18 +63,27 @@ Status ProducerGroup::CheckRoomLocked(size_t invited) const {
   return OkStatus();
 }
 
+Status ProducerGroup::CheckLane(uint32_t lane) const {
+  if (lane < lanes_) return OkStatus();
+  return InvalidArgument("attach a producer: feed " + std::to_string(feed_) + " has no lane " +
+                         std::to_string(lane) + ": dataset.produced.lanes allows those below " +
+                         std::to_string(lanes_));
+}
+
 Status ProducerGroup::CheckRoom(size_t invited) const {
   const MutexLock lock(mutex_);
   return CheckRoomLocked(invited);
 }
 
-Result<ProducerGroup::ProducerId> ProducerGroup::Attach(std::shared_ptr<Link> link, pid_t pid) {
+Result<ProducerGroup::ProducerId> ProducerGroup::Attach(std::shared_ptr<Link> link, pid_t pid,
+                                                        uint32_t lane) {
   const MutexLock lock(mutex_);
   RETURN_IF_ERROR(CheckRoomLocked(0));
   const ProducerId id = next_producer_++;
   Producer& producer = producers_[id];
   producer.link = std::move(link);
   producer.pid = pid;
+  producer.lane = lane;
   DealLocked();
   return id;
 }
@@ -113,10 +122,6 @@ bool ProducerGroup::OnHungUp(ProducerId id) {
     return false;
   }
   found->second.hung_up = true;
-  spdlog::warn(
-      "feed {}: the producer of process {} hung up, which lives and may still write to {}; that batch waits "
-      "until the process ends",
-      feed_, found->second.pid, Describe(found->second.tasks.front().request->plan()));
   return true;
 }
 
@@ -131,7 +136,11 @@ void ProducerGroup::OnEnded(ProducerId id) {
     if (producer.tasks.empty()) return;
     Task& first = producer.tasks.front();  // the others were not begun
     const std::string batch = Describe(first.request->plan());
-    if (++first.deaths == kMaxDeaths) {
+    if (id >= first.blamed_from) {
+      ++first.deaths;
+      first.blamed_from = next_producer_;
+    }
+    if (first.deaths == kMaxDeaths) {
       given_up = std::move(first.request);
       why = std::to_string(kMaxDeaths) + " processes ended while they filled " + batch +
             ", the last one was " + std::to_string(producer.pid) +
@@ -153,7 +162,10 @@ ProducerGroup::Counts ProducerGroup::counts() const {
   Counts counts = counts_;
   counts.producers = static_cast<uint32_t>(producers_.size());
   counts.waiting = static_cast<uint32_t>(waiting_.size());
-  for (const auto& [id, producer] : producers_) counts.dealt += static_cast<uint32_t>(producer.tasks.size());
+  for (const auto& [id, producer] : producers_) {
+    counts.busy += producer.tasks.empty() ? 0 : 1;
+    counts.dealt += static_cast<uint32_t>(producer.tasks.size());
+  }
   return counts;
 }
 
@@ -166,7 +178,7 @@ std::vector<OngoingOperation> ProducerGroup::Operations() const {
     const std::chrono::nanoseconds since(std::max(task.dealt_ns, producer.last_done_ns));
     all.push_back({"producer " + std::to_string(producer.pid),
                    "filling " + Describe(task.request->plan()) + " of feed " + std::to_string(feed_),
-                   std::chrono::steady_clock::time_point(since), true});
+                   std::chrono::steady_clock::time_point(since), WaitsFor::kProcess});
   }
   return all;
 }
@@ -181,25 +193,29 @@ void ProducerGroup::WaitLocked(Task task) {
   waiting_.insert(later.base(), std::move(task));
 }
 
-ProducerGroup::Producer* ProducerGroup::NextLocked() {
+ProducerGroup::Producer* ProducerGroup::NextLocked(uint64_t lane) {
   const size_t depth = task_ns_ != 0 && task_ns_ < kShortTaskNs ? 2 : 1;
   Producer* next = nullptr;
   for (auto& [id, producer] : producers_) {
-    if (producer.hung_up || producer.tasks.size() >= depth) continue;
+    if (producer.lane != lane || producer.hung_up || producer.tasks.size() >= depth) continue;
     if (next == nullptr || producer.tasks.size() < next->tasks.size()) next = &producer;
   }
   return next;
 }
 
 void ProducerGroup::DealLocked() {
-  while (!waiting_.empty()) {
-    Producer* const producer = NextLocked();
-    if (producer == nullptr) return;
-    Task task = std::move(waiting_.front());
-    waiting_.pop_front();
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    const BatchPlan& plan = next->request->plan();
+    Producer* const producer = NextLocked(plan.batch_index % lanes_);
+    if (producer == nullptr) {
+      if (lanes_ == 1) return;
+      ++next;
+      continue;
+    }
+    Task task = std::move(*next);
+    next = waiting_.erase(next);
     task.id = next_task_++;
     task.dealt_ns = TraceClockNs();
-    const BatchPlan& plan = task.request->plan();
     producer->link->Send({task.id, plan.epoch, plan.batch_index, task.request->slot(), plan.samples});
     producer->tasks.push_back(std::move(task));
   }

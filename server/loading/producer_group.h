@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -21,15 +22,16 @@
 
 namespace pinfeed {
 
-// Purpose: deals each request to one producer at a time: the oldest request to the producer with the fewest.
-// If a producer's process ends, its requests are dealt again: nothing writes to their memory any more.
-// Owns: the requests until they are completed. Shared by the feed's producer and the producers' connections,
-// which may outlive it. Threads: any. Nothing blocks. Errors: a batch at which kMaxDeaths processes ended
-// fails; so does one whose producer says so. Invariants: 1. a request is completed once; 2. before Cancel,
-// only when no process writes to its memory any more.
+// Purpose: deals each request to one producer at a time: the oldest request of a lane to its producer with
+// the fewest. If a producer's process ends, its requests are dealt again: nothing writes to their memory any
+// more. Owns: the requests until they are completed. Shared by the feed's producer and the producers'
+// connections, which may outlive it. Threads: any. Nothing blocks. Errors: a batch at which kMaxDeaths
+// processes ended fails; so does one whose producer says so. Invariants: 1. a request is completed once; 2.
+// before Cancel, only when no process writes to its memory any more.
 class ProducerGroup {
  public:
-  // A batch is given up once so many processes have ended while they filled it.
+  // A batch is given up once so many processes have ended while they filled it, each attached after the one
+  // before had ended: something may kill all processes at once.
   static constexpr uint32_t kMaxDeaths = 3;
   static constexpr size_t kMaxProducers = 256;
   using ProducerId = uint64_t;
@@ -43,7 +45,8 @@ class ProducerGroup {
     virtual void HangUp() = 0;
   };
 
-  explicit ProducerGroup(uint64_t feed) : feed_(feed) {}
+  // `lanes`: batch i goes to a producer of lane i mod `lanes`; 0: to any.
+  ProducerGroup(uint64_t feed, uint32_t lanes) : feed_(feed), lanes_(std::max(lanes, 1u)) {}
   ~ProducerGroup();
   ProducerGroup(const ProducerGroup&) = delete;
   ProducerGroup& operator=(const ProducerGroup&) = delete;
@@ -54,10 +57,12 @@ class ProducerGroup {
   // nobody else may get it.
   void Cancel() PF_EXCLUDES(mutex_);
 
+  // kInvalidArgument for a lane that no batch has.
+  Status CheckLane(uint32_t lane) const;
   // kResourceExhausted for too many producers; kUnavailable once cancelled.
   Status CheckRoom(size_t invited) const PF_EXCLUDES(mutex_);
   // Deals to the producer from now on. The same errors.
-  Result<ProducerId> Attach(std::shared_ptr<Link> link, pid_t pid) PF_EXCLUDES(mutex_);
+  Result<ProducerId> Attach(std::shared_ptr<Link> link, pid_t pid, uint32_t lane = 0) PF_EXCLUDES(mutex_);
   // The producer has filled the task's batch, or says why it cannot. kInvalidArgument if it has no such task.
   Status OnDone(ProducerId producer, uint64_t task, Status status) PF_EXCLUDES(mutex_);
   // The producer gets no more tasks. Returns whether OnEnded must be called once its process has ended;
@@ -68,6 +73,7 @@ class ProducerGroup {
 
   struct Counts {
     uint32_t producers = 0;    // attached
+    uint32_t busy = 0;         // of these, with a task
     uint32_t waiting = 0;      // batches that nobody fills yet
     uint32_t dealt = 0;        // tasks that producers hold now
     uint64_t dealt_again = 0;  // batches, because a process ended
@@ -81,12 +87,14 @@ class ProducerGroup {
   struct Task {
     std::shared_ptr<PieceRequest> request;
     uint32_t deaths = 0;
-    uint64_t id = 0;        // of its latest deal
-    uint64_t dealt_ns = 0;  // when
+    ProducerId blamed_from = 0;  // the first producer whose end counts as another death
+    uint64_t id = 0;             // of its latest deal
+    uint64_t dealt_ns = 0;       // when
   };
   struct Producer {
     std::shared_ptr<Link> link;
     pid_t pid = 0;
+    uint32_t lane = 0;
     bool hung_up = false;
     uint64_t last_done_ns = 0;
     std::deque<Task> tasks;  // in the order in which it fills them
@@ -94,11 +102,12 @@ class ProducerGroup {
 
   void WaitLocked(Task task) PF_REQUIRES(mutex_);
   void DealLocked() PF_REQUIRES(mutex_);
-  // The producer that gets the next task; null: each has enough.
-  Producer* NextLocked() PF_REQUIRES(mutex_);
+  // The producer that gets the next task of a lane; null: each has enough.
+  Producer* NextLocked(uint64_t lane) PF_REQUIRES(mutex_);
   Status CheckRoomLocked(size_t invited) const PF_REQUIRES(mutex_);
 
   const uint64_t feed_;
+  const uint64_t lanes_;
   mutable Mutex mutex_;
   std::deque<Task> waiting_ PF_GUARDED_BY(mutex_);  // the oldest first
   std::map<ProducerId, Producer> producers_ PF_GUARDED_BY(mutex_);

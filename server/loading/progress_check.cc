@@ -36,6 +36,19 @@ std::string Describe(const std::vector<HungThread>& hung) {
   return text;
 }
 
+const char* AdviceOn(WaitsFor what) {
+  switch (what) {
+    case WaitsFor::kDaemon:
+      return "until it goes on, what is to be given back behind it stays";
+    case WaitsFor::kStorage:
+      return "does its storage answer?";
+    case WaitsFor::kProcess:
+      return "is the process stopped, or does its dataset wait for something? `py-spy dump --pid` shows "
+             "where";
+  }
+  return "";
+}
+
 constexpr std::chrono::milliseconds kShortestInterval(50);
 constexpr std::chrono::milliseconds kLongestInterval(10000);
 
@@ -97,20 +110,19 @@ void ProgressCheck::LogSlowOperations(Clock::time_point now) {
   };
   std::erase_if(logged_operations_, [&](const OngoingOperation& one) {
     if (among(under_way, one)) return false;
-    spdlog::info("{} went on after {}", one.what, InSeconds(now - one.since));
+    spdlog::info("{}: {} went on after {}", one.thread, one.what, InSeconds(now - one.since));
     return true;
   });
   for (const OngoingOperation& one : under_way) {
     if (now - one.since <= LimitOf(one) || among(logged_operations_, one)) continue;
-    spdlog::error("{} has taken {} so far; {}", one.what, InSeconds(now - one.since),
-                  one.storage ? "does its storage answer?"
-                              : "until it goes on, what is to be given back behind it stays");
+    spdlog::error("{}: {} has taken {} so far; {}", one.thread, one.what, InSeconds(now - one.since),
+                  AdviceOn(one.waits_for));
     logged_operations_.push_back(one);
   }
 }
 
 ProgressCheck::Clock::duration ProgressCheck::LimitOf(const OngoingOperation& operation) const {
-  if (!operation.storage) return parts_.operation_limit;
+  if (operation.waits_for == WaitsFor::kDaemon) return parts_.operation_limit;
   const std::chrono::milliseconds limit = limit_;
   // Clock::duration::max(), since milliseconds::max() would overflow when compared with the clock's time.
   return limit.count() == 0 ? Clock::duration::max() : limit;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The current operations of threads other than workers and copy threads. In: the steps of those threads. Out:
-// what the log and status report when one hangs.
+// The current operations of threads other than workers and copy threads, and of processes that fill batches.
+// In: their steps. Out: what the log and status report when one hangs.
 #pragma once
 
 #include <chrono>
@@ -8,12 +8,15 @@
 
 namespace pinfeed {
 
-// A step that may wait for a driver, workers or storage. All fields together identify it.
+// What a step may wait for. Storage and processes may be slow; the daemon's own parts take milliseconds.
+enum class WaitsFor { kDaemon, kStorage, kProcess };
+
+// All fields together identify it.
 struct OngoingOperation {
-  std::string thread;  // its name: "feed-reaper"
+  std::string thread;  // its name: "feed-reaper", "producer 4711"
   std::string what;    // "freeing the memory of feed 7"
   std::chrono::steady_clock::time_point since;
-  bool storage = false;  // waits for storage, which may be slow; other waits take milliseconds
+  WaitsFor waits_for = WaitsFor::kDaemon;
 
   bool operator==(const OngoingOperation& other) const = default;
 };

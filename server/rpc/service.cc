@@ -257,7 +257,7 @@ Status FeederService::Invite(const Caller& caller, const v1::InviteProducerReque
     return NotFound("invite a producer: this process has no attached session " +
                     std::to_string(request.session_id()));
   }
-  ASSIGN_OR_RETURN(const Token token, parts_.lifelines.producers().Invite(session));
+  ASSIGN_OR_RETURN(const Token token, parts_.lifelines.producers().Invite(session, request.lane()));
   const Arena& arena = session->arena();
   response.set_lifeline_path(parts_.lifelines.path());
   response.set_token(token.data(), token.size());

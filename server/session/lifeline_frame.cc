@@ -92,8 +92,11 @@ ReceivedFrame ReceiveFrame(int fd, std::span<const LifelineKind> expected) {
 
 Status ResultOf(const LifelineFrame& done) {
   if (done.code == 0) return OkStatus();
-  const bool known = done.code <= static_cast<uint32_t>(Code::kUnauthenticated);
-  return {known ? static_cast<Code>(done.code) : Code::kUnknown,
+  const auto code = static_cast<Code>(done.code);
+  // Two codes would tell the trainer something else: its feed has ended, and no batch was ready in time.
+  const bool known = done.code <= static_cast<uint32_t>(Code::kUnauthenticated) &&
+                     code != Code::kOutOfRange && code != Code::kDeadlineExceeded;
+  return {known ? code : Code::kUnknown,
           EscapeUnprintable(std::string_view(done.text, ::strnlen(done.text, sizeof done.text)))};
 }
 

@@ -2,18 +2,41 @@
 #include "server/session/producer_connections.h"
 
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/base/log_pace.h"
 #include "server/session/lifeline_frame.h"
 
 namespace pinfeed {
+namespace {
+
+constexpr uint32_t kProducerLinesASecond = 200;
+// An exiting process closes its sockets shortly before it ends.
+constexpr std::chrono::seconds kProducerLogDelay(1);
+
+// Leaves a quarter of the descriptors to sessions and other connections. The kernel gives the lowest free
+// number, so a number tells how many are open.
+Status CheckDescriptor(int fd) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return ErrnoStatus("attach a producer: getrlimit", errno);
+  if (static_cast<rlim_t>(fd) < limit.rlim_cur / 4 * 3) return OkStatus();
+  return ResourceExhausted("attach a producer: three quarters of the daemon's " +
+                           std::to_string(limit.rlim_cur) +
+                           " descriptors are open, and a producer takes two; use fewer processes, or have "
+                           "the operator raise the limit (LimitNOFILE= of the unit, ulimit -n)");
+}
+
+}  // namespace
 
 // Purpose: the socket of one producer. Owns it. Threads: any.
 class ProducerConnections::Socket final : public ProducerGroup::Link {
@@ -32,12 +55,13 @@ class ProducerConnections::Socket final : public ProducerGroup::Link {
   const UniqueFd fd_;
 };
 
-Result<Token> ProducerConnections::Invite(const std::shared_ptr<Session>& session) {
+Result<Token> ProducerConnections::Invite(const std::shared_ptr<Session>& session, uint32_t lane) {
   const std::shared_ptr<ProducerGroup> group = session->feed->producer().processes();
   if (group == nullptr) {
     return FailedPrecondition("invite a producer: the daemon reads the dataset of " + Describe(*session) +
                               " itself; only a feed with dataset.produced has producers");
   }
+  RETURN_IF_ERROR(group->CheckLane(lane));
   const MutexLock lock(mutex_);
   std::erase_if(invitations_, [](const Invitation& one) {
     const std::shared_ptr<Session> of = one.session.lock();
@@ -46,12 +70,12 @@ Result<Token> ProducerConnections::Invite(const std::shared_ptr<Session>& sessio
   const auto invited = std::ranges::count_if(
       invitations_, [&](const Invitation& one) { return one.session.lock() == session; });
   RETURN_IF_ERROR(group->CheckRoom(static_cast<size_t>(invited)));
-  invitations_.push_back({NewToken(), session});
+  invitations_.push_back({NewToken(), session, lane});
   return invitations_.back().token;
 }
 
-Result<std::shared_ptr<Session>> ProducerConnections::Redeem(const uint8_t (&token)[kTokenBytes],
-                                                             const Peer& peer) {
+Result<ProducerConnections::Redeemed> ProducerConnections::Redeem(const uint8_t (&token)[kTokenBytes],
+                                                                  const Peer& peer) {
   const MutexLock lock(mutex_);
   std::shared_ptr<Session> found;
   auto used = invitations_.end();
@@ -70,12 +94,14 @@ Result<std::shared_ptr<Session>> ProducerConnections::Redeem(const uint8_t (&tok
                                               Describe(peer) +
                                               "): it was used, or its session has ended; ask for another");
   }
+  const Redeemed redeemed{std::move(found), used->lane};
   invitations_.erase(used);
-  return found;
+  return redeemed;
 }
 
 Status ProducerConnections::Admit(const Peer& peer, const uint8_t (&token)[kTokenBytes], UniqueFd& fd) {
-  ASSIGN_OR_RETURN(const std::shared_ptr<Session> session, Redeem(token, peer));
+  ASSIGN_OR_RETURN(const Redeemed redeemed, Redeem(token, peer));
+  const std::shared_ptr<Session>& session = redeemed.session;
   if (peer.pid == 0) {
     return FailedPrecondition(
         "attach a producer: its process is not visible to the daemon, so its end could not be seen; let both "
@@ -84,22 +110,27 @@ Status ProducerConnections::Admit(const Peer& peer, const uint8_t (&token)[kToke
   const ConnectionId id = next_id_++;
   Connection connection;
   connection.peer = peer;
+  connection.session = Describe(*session);
   connection.group = session->feed->producer().processes();
   RETURN_IF_ERROR(connection.group->CheckRoom(0));
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
+  RETURN_IF_ERROR(CheckDescriptor(connection.pidfd.get()));
   // The welcome goes before the first task.
   const std::array<int, kLifelineFdsProducer> fds = {session->arena().fd()};
   RETURN_IF_ERROR(SendWelcome(fd.get(), fds));
   connection.socket = std::make_shared<Socket>(std::move(fd));
   Status status = Watch(id, connection);
   if (status.ok()) {
-    const Result<ProducerGroup::ProducerId> attached = connection.group->Attach(connection.socket, peer.pid);
+    const Result<ProducerGroup::ProducerId> attached =
+        connection.group->Attach(connection.socket, peer.pid, redeemed.lane);
     status = attached.status();
     if (attached.ok()) connection.producer = *attached;
   }
   const LogScope scope(ContextOf(*session));
   if (status.ok()) {
-    spdlog::info("{}: a producer attached ({})", Describe(*session), Describe(peer));
+    static LogPace pace(kProducerLinesASecond);
+    if (const auto more = pace.Admit())
+      spdlog::info("{}: a producer attached ({}){}", Describe(*session), Describe(peer), *more);
     connections_.emplace(id, std::move(connection));
   } else {  // the producer sees the hang-up
     spdlog::warn("{}: a producer ({}) could not be attached: {}", Describe(*session), Describe(peer),
@@ -140,7 +171,15 @@ void ProducerConnections::OnHangUp(ConnectionId id) {
   Connection& connection = connections_.at(id);
   loop_.Remove(std::exchange(connection.socket_watch, 0));
   connection.socket->HangUp();
-  if (!connection.group->OnHungUp(connection.producer)) Forget(id);
+  if (!connection.group->OnHungUp(connection.producer)) return Forget(id);
+  loop_.At(EventLoop::Clock::now() + kProducerLogDelay, [this, id] {
+    const auto found = connections_.find(id);
+    if (found == connections_.end()) return;
+    spdlog::warn(
+        "{}: a producer ({}) hung up, and its process lives and may still write to its batch, which waits "
+        "until the process ends",
+        found->second.session, Describe(found->second.peer));
+  });
 }
 
 void ProducerConnections::Forget(ConnectionId id) {

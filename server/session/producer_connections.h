@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "common/base/result.h"
@@ -31,9 +32,9 @@ class ProducerConnections {
   ProducerConnections(const ProducerConnections&) = delete;
   ProducerConnections& operator=(const ProducerConnections&) = delete;
 
-  // kFailedPrecondition if the daemon fills the session's batches itself; otherwise the errors of
-  // ProducerGroup::CheckRoom.
-  Result<Token> Invite(const std::shared_ptr<Session>& session) PF_EXCLUDES(mutex_);
+  // `lane`: which batches the producer fills. kFailedPrecondition if the daemon fills the session's batches
+  // itself; otherwise the errors of ProducerGroup::CheckLane and CheckRoom.
+  Result<Token> Invite(const std::shared_ptr<Session>& session, uint32_t lane) PF_EXCLUDES(mutex_);
   // Takes over a connection whose first frame had this token. On an error `fd` is left to the caller, who
   // refuses the producer.
   Status Admit(const Peer& peer, const uint8_t (&token)[kTokenBytes], UniqueFd& fd);
@@ -44,6 +45,7 @@ class ProducerConnections {
   class Socket;
   struct Connection {
     Peer peer;
+    std::string session;  // described, for the log
     std::shared_ptr<ProducerGroup> group;
     ProducerGroup::ProducerId producer = 0;
     std::shared_ptr<Socket> socket;
@@ -54,11 +56,15 @@ class ProducerConnections {
   struct Invitation {
     Token token;
     std::weak_ptr<Session> session;
+    uint32_t lane = 0;
+  };
+  struct Redeemed {
+    std::shared_ptr<Session> session;
+    uint32_t lane = 0;
   };
 
-  // Returns the session of the invitation, which is used up.
-  Result<std::shared_ptr<Session>> Redeem(const uint8_t (&token)[kTokenBytes], const Peer& peer)
-      PF_EXCLUDES(mutex_);
+  // Returns what the invitation is for. It is used up.
+  Result<Redeemed> Redeem(const uint8_t (&token)[kTokenBytes], const Peer& peer) PF_EXCLUDES(mutex_);
   Status Watch(ConnectionId id, Connection& connection);
   void OnReadable(ConnectionId id);
   void OnHangUp(ConnectionId id);

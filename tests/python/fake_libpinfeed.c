@@ -320,8 +320,9 @@ struct pf_producer {
 PF_API const char* fake_done(void) {
   return g_done;
 }
-pf_result pf_invite_producer(pf_feed* feed, char** invitation, size_t* size) {
+pf_result pf_invite_producer(pf_feed* feed, uint32_t lane, char** invitation, size_t* size) {
   (void)feed;
+  (void)lane;
   *size = 3;
   *invitation = memcpy(malloc(*size), "a\0b", *size);
   return PF_OK;

@@ -302,13 +302,14 @@ PF_API pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch);
 
 /* ---- Producers: processes that fill the batches of a feed ---- */
 
-/* Invites one process to fill batches of the feed, whose spec has `dataset.produced`. Pass the bytes at
+/* Invites one process to fill batches of the feed, whose spec has `dataset.produced`: those of a lane, which
+ * is below its `lanes`, or 0 if it has none. Pass the bytes at
  * *invitation, a pinfeed.v1.ProducerInvitation of *size bytes, to that process, and free them with pf_free.
  * They are a secret, work once, and are void when the feed closes, seeks or loses the daemon: producers then
  * need new ones. Any thread, also while another one is in pf_next, but not in pf_close. PF_UNAVAILABLE while
  * there is no daemon; PF_FAILED_PRECONDITION if the feed is closed or has another dataset. Takes at most 10
  * s. */
-PF_API pf_result pf_invite_producer(pf_feed* feed, char** invitation, size_t* size);
+PF_API pf_result pf_invite_producer(pf_feed* feed, uint32_t lane, char** invitation, size_t* size);
 
 typedef struct pf_producer pf_producer;
 /* Attaches this process to the feed of an invitation and maps the feed's memory, which forked children do not

@@ -275,7 +275,7 @@ class Connection:
 
     # ---- Producers ----
 
-    def invite_producer(self) -> bytes:
+    def invite_producer(self, lane: int = 0) -> bytes:
         """Invites one process to fill batches of this feed: pass the result, a secret that works once, to its
         `Producer`. It is void when the feed closes, seeks or loses the daemon. May be called while another thread
         waits for a batch. Takes at most 10 s, for which `close` then waits.
@@ -283,7 +283,7 @@ class Connection:
         invitation, size = ctypes.c_void_p(), ctypes.c_size_t()
         with self._invite_lock:
             self._check_open()
-            self._library.check(self._library.pf_invite_producer(self._handle, invitation, size))
+            self._library.check(self._library.pf_invite_producer(self._handle, lane, invitation, size))
         return self._library.take_bytes(invitation, size.value)
 
     # ---- Closing ----

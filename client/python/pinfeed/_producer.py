@@ -121,14 +121,15 @@ def end_with_process(pid: int) -> None:
     ProcessLookupError if there is no such process.
     """
     library = _abi.load()
-    pidfd = _pidfd_open(pid)
+    pidfd = pidfd_open(pid)
     result = library.pf_end_with_process(pidfd)
     if result:
         os.close(pidfd)
         raise library.error(result)
 
 
-def _pidfd_open(pid: int) -> int:
+def pidfd_open(pid: int) -> int:
+    """`os.pidfd_open`, also before Python 3.9."""
     if hasattr(os, "pidfd_open"):  # since Python 3.9
         return os.pidfd_open(pid)
     libc = ctypes.CDLL(None, use_errno=True)

@@ -189,6 +189,7 @@ grpc::Status FakeDaemon::InviteProducer(grpc::ServerContext* /*context*/,
     if (id == 0 || id > entries_.size() || !entries_[id - 1]->lifeline)
       return {grpc::NOT_FOUND, "no session " + std::to_string(id)};
     response->set_token(std::to_string(id));
+    response->set_lifeline_path("lane " + std::to_string(request->lane()));
     then = std::exchange(on_invite_, nullptr);
   }
   if (then) then();

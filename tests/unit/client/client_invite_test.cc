@@ -22,10 +22,11 @@ using ::testing::HasSubstr;
 pf_result Invite(Feed& feed, std::string* session) {
   char* bytes = nullptr;
   size_t size = 0;
-  const pf_result result = pf_invite_producer(feed.get(), &bytes, &size);
+  const pf_result result = pf_invite_producer(feed.get(), 3, &bytes, &size);
   EXPECT_EQ(bytes == nullptr, result != PF_OK);
   v1::ProducerInvitation invitation;
   EXPECT_TRUE(invitation.ParseFromArray(bytes, static_cast<int>(size)));
+  EXPECT_EQ(invitation.lifeline_path(), result == PF_OK ? "lane 3" : "");
   *session = invitation.token();
   pf_free(bytes);
   return result;
@@ -95,9 +96,9 @@ TEST_F(InviteProducerTest, DrainingDaemonInvitesNobody) {
 TEST_F(InviteProducerTest, ArgumentsAreChecked) {
   char* bytes = nullptr;
   size_t size = 0;
-  EXPECT_EQ(pf_invite_producer(nullptr, &bytes, &size), PF_INVALID_ARGUMENT);
-  EXPECT_EQ(pf_invite_producer(feed_.get(), nullptr, &size), PF_INVALID_ARGUMENT);
-  EXPECT_EQ(pf_invite_producer(feed_.get(), &bytes, nullptr), PF_INVALID_ARGUMENT);
+  EXPECT_EQ(pf_invite_producer(nullptr, 0, &bytes, &size), PF_INVALID_ARGUMENT);
+  EXPECT_EQ(pf_invite_producer(feed_.get(), 0, nullptr, &size), PF_INVALID_ARGUMENT);
+  EXPECT_EQ(pf_invite_producer(feed_.get(), 0, &bytes, nullptr), PF_INVALID_ARGUMENT);
 }
 
 // ---- The end of another process ----

@@ -54,10 +54,10 @@ class FeedProcessesTest : public FeedTest {
  protected:
   FeedProcessesTest() : FeedTest(pinfeed::Producer::kNative) {}
 
-  void Open(uint64_t samples, uint32_t slots, uint64_t epochs = 0) {
+  void Open(uint64_t samples, uint32_t slots, uint64_t epochs = 0, uint32_t lanes = 0) {
     FeedSpec spec = Spec(kBatchSize, epochs);
     spec.dataset.produced = ProducedDataset{
-        "numbers", samples, {{"data", DType::kInt64, {NumberDataset::kNumbers}}}, "made by hand"};
+        "numbers", samples, {{"data", DType::kInt64, {NumberDataset::kNumbers}}}, "made by hand", lanes};
     auto sampler = std::move(Sampler::Create(spec, samples)).value();
     auto layout = std::move(BatchLayout::Create(TensorsOf(*spec.dataset.produced), kBatchSize)).value();
     auto arena = std::move(HostArena::Create(layout, slots, false, pool_)).value();
@@ -77,9 +77,9 @@ class FeedProcessesTest : public FeedTest {
     std::shared_ptr<PlayedProcess> link;
     ProducerGroup::ProducerId id;
   };
-  Attached Start(pid_t pid = 100) {
+  Attached Start(pid_t pid = 100, uint32_t lane = 0) {
     auto link = std::make_shared<PlayedProcess>();
-    const ProducerGroup::ProducerId id = group_->Attach(link, pid).value();
+    const ProducerGroup::ProducerId id = group_->Attach(link, pid, lane).value();
     return {link, id};
   }
   // What a process does with a task: each sample is its id, which it reads in the slot.
@@ -113,6 +113,49 @@ class FeedProcessesTest : public FeedTest {
   std::shared_ptr<Feed> feed_;
   std::optional<PageClient> client_;
 };
+
+TEST_F(FeedProcessesTest, LanesTakeTurnsWhoeverIsFirst) {
+  Open(9 * kBatchSize, 4, 1, 3);
+  const Attached one = Start(101, 1);
+  const Attached zero = Start(100, 0);
+  const Attached two = Start(102, 2);
+  for (uint64_t batch = 0; batch < 9; ++batch) {
+    const Attached& process = batch % 3 == 0 ? zero : batch % 3 == 1 ? one : two;
+    const ProducerTask task = Await(*process.link);
+    EXPECT_EQ(task.batch_index, batch);
+    FillAndReport(process, task);
+    ExpectBatch(0, batch);
+  }
+}
+
+TEST_F(FeedProcessesTest, OnlyTheNextProcessOfALaneGetsItsBatch) {
+  Open(4 * kBatchSize, 4, 1, 2);
+  const Attached zero = Start(100, 0);
+  const Attached one = Start(101, 1);
+  const ProducerTask lost = Await(*one.link);
+  EXPECT_EQ(lost.batch_index, 1U);
+  ASSERT_TRUE(group_->OnHungUp(one.id));
+  group_->OnEnded(one.id);
+  for (const uint64_t batch : {0, 2}) {
+    const ProducerTask task = Await(*zero.link);
+    EXPECT_EQ(task.batch_index, batch);
+    FillAndReport(zero, task);
+  }
+  EXPECT_FALSE(zero.link->Take().has_value());
+  const Attached again = Start(102, 1);
+  for (const uint64_t batch : {1, 3}) {
+    const ProducerTask task = Await(*again.link);
+    EXPECT_EQ(task.batch_index, batch);
+    FillAndReport(again, task);
+  }
+  for (uint64_t batch = 0; batch < 4; ++batch) ExpectBatch(0, batch);
+}
+
+TEST_F(FeedProcessesTest, ALaneThatNoBatchHasIsRefused) {
+  Open(4 * kBatchSize, 3, 1, 2);
+  EXPECT_OK(group_->CheckLane(1));
+  EXPECT_THAT(group_->CheckLane(2), StatusIs(Code::kInvalidArgument, testing::HasSubstr("no lane 2")));
+}
 
 TEST_F(FeedProcessesTest, BatchesComeInOrderWhoeverIsFirst) {
   Open(100, 3);
@@ -200,6 +243,18 @@ TEST_F(FeedProcessesTest, BatchThatKillsEveryProcessFailsTheFeed) {
   EXPECT_EQ(client_->state(), FeedState::kFailed);
   const std::string text(client_->page().error_text, client_->page().error_bytes);
   EXPECT_THAT(text, HasSubstr("3 processes ended while they filled batch 0 of epoch 0, the last one was 42"));
+}
+
+TEST_F(FeedProcessesTest, BatchIsNotBlamedForTheEndOfAllProcessesAtOnce) {
+  Open(4 * kBatchSize, 3, 1);
+  std::vector<Attached> doomed;
+  for (pid_t pid = 40; pid < 46; ++pid) doomed.push_back(Start(pid));
+  for (const Attached& process : doomed) group_->OnEnded(process.id);
+  const Attached survivor = Start();
+  for (uint64_t batch = 0; batch < 4; ++batch) {
+    FillAndReport(survivor, Await(*survivor.link));
+    ExpectBatch(0, batch);
+  }
 }
 
 TEST_F(FeedProcessesTest, ProducersErrorFailsTheFeed) {

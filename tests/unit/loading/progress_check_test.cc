@@ -215,10 +215,12 @@ TEST(ProgressCheckTest, ChoresThatHangAreNamed) {
   const auto ago = [](int seconds) {
     return std::chrono::steady_clock::now() - std::chrono::seconds(seconds);
   };
-  const std::vector<OngoingOperation> operations = {{"dataset", "opening dataset '/a'", ago(3600), true},
-                                                    {"dataset", "opening dataset '/b'", ago(60), true},
-                                                    {"feed-reaper", "freeing feed 7", ago(60)},
-                                                    {"gpu-quarantine", "freeing 2 MiB", ago(1)}};
+  const std::vector<OngoingOperation> operations = {
+      {"dataset", "opening dataset '/a'", ago(3600), WaitsFor::kStorage},
+      {"dataset", "opening dataset '/b'", ago(60), WaitsFor::kStorage},
+      {"producer 7", "filling batch 1", ago(60), WaitsFor::kProcess},
+      {"feed-reaper", "freeing feed 7", ago(60)},
+      {"gpu-quarantine", "freeing 2 MiB", ago(1)}};
   ProgressCheck check({.workers = pool, .operations = [&] { return operations; }}, std::chrono::seconds(600));
   std::vector<HungThread> hung = check.Hung({});
   ASSERT_EQ(hung.size(), 2U);
