@@ -5,6 +5,7 @@ import collections
 import os
 import random
 import signal
+import time
 
 import numpy
 import torch
@@ -59,6 +60,12 @@ def place_of_worker(index):
     return (index, os.getpid(), -1, -1, -1) if info is None else (index, os.getpid(), info.id, info.num_workers, torch.get_num_threads())
 
 
+def slow(index):
+    """Takes a millisecond."""
+    time.sleep(0.001)
+    return index, torch.full((100,), index)
+
+
 def failing(index):
     if index in (5, 6):
         raise KeyError(f"no sample {index}")
@@ -95,6 +102,82 @@ class Stream(torch.utils.data.IterableDataset):
 
     def __iter__(self):
         return iter(range(self.count))
+
+
+class Shards(torch.utils.data.IterableDataset):
+    """Worker w yields make(1000 w), make(1000 w + 1) and so on: counts[w] of them. `log`: a file that gets a byte for each sample."""
+
+    def __init__(self, counts, said=None, make=lambda index: index, fails=None, log=None):
+        self.counts, self.said, self.make, self.fails, self.log = counts, said, make, fails, log
+
+    def __len__(self):
+        if self.said is None:
+            raise TypeError("of unknown length")
+        return self.said
+
+    def __iter__(self):
+        for place in range(self.counts[self.worker()]):
+            yield self.sample(place)
+
+    @staticmethod
+    def worker():
+        info = torch.utils.data.get_worker_info()
+        return 0 if info is None else info.id
+
+    def sample(self, place):
+        if place == self.fails:
+            raise ValueError(f"no sample {place}")
+        if self.log is not None:
+            with open(self.log, "ab") as log:
+                log.write(b"s")
+        return self.make(1000 * self.worker() + place)
+
+
+class Resumable(Shards):
+    """The dataset has a state."""
+
+    place = 0
+
+    def __iter__(self):
+        first, self.place = self.place, 0
+        for place in range(first, self.counts[self.worker()]):
+            self.place = place + 1
+            yield self.sample(place)
+        self.place = 0
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
+
+
+class Cursor:
+    def __init__(self, shards):
+        self.shards = shards
+        self.place = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.place >= self.shards.counts[self.shards.worker()]:
+            raise StopIteration
+        self.place += 1
+        return self.shards.sample(self.place - 1)
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
+
+
+class ResumableIterator(Shards):
+    """Its iterator has a state."""
+
+    def __iter__(self):
+        return Cursor(self)
 
 
 def same(one, other):

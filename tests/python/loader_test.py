@@ -152,14 +152,6 @@ def test_other_faults_name_the_argument(arguments, text):
         pinfeed.DataLoader(Numbers(4), **arguments)
 
 
-def test_what_is_not_there_yet_is_said():
-    with pytest.raises(pinfeed.Error, match="IterableDataset are not there yet") as refused:
-        pinfeed.DataLoader(Stream(3), num_workers=1)
-    assert refused.value.code == pinfeed.Code.UNIMPLEMENTED
-    with pytest.raises(pinfeed.Error, match='seeding: "worker"'):
-        pinfeed.DataLoader(Numbers(3), num_workers=1, seeding="worker")
-
-
 def test_the_attributes_are_torchs():
     dataset = Numbers(4)
     arguments = {"batch_size": 2, "drop_last": True, "generator": seeded(), "num_workers": 1, "timeout": 3, "worker_init_fn": print, "multiprocessing_context": "fork"}

@@ -3,8 +3,9 @@
 
 In: in the worker, a slot's memory and any object. Out: in the trainer, the same object, whose tensors are views of the
 slot. The memory holds a header, then the data of the tensors, each aligned to 64 bytes, then a pickle of the object,
-which refers to the tensors by offset. The header is written last and has checksums of itself and of the pickle, so the
-trainer notices memory that a worker did not finish.
+which refers to the tensors by offset, and then the worker's state, if a later one shall continue behind this batch. The
+header is written last and has checksums of itself and of what follows the tensors, so the trainer notices memory that a
+worker did not finish.
 
 The slot belongs to processes of one user. Unpickling runs code of that user's choice, as in any DataLoader.
 """
@@ -20,7 +21,7 @@ import struct
 import sys
 import traceback
 import zlib
-from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple, Type
+from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Tuple, Type
 
 import numpy
 
@@ -30,10 +31,10 @@ HEADER_BYTES = 64
 ALIGNMENT = 64  # of tensors, in bytes from the slot's start
 
 _MAGIC = b"pf_batch"
-_VERSION = 1
-_FIELDS = struct.Struct("<8sIIQQI")  # magic, version, kind, offset and length of the content, its CRC-32
+_VERSION = 2
+_FIELDS = struct.Struct("<8sIIQQQQI")  # magic, version, kind, number, the content's offset and length, the state's length, their CRC-32
 _CHECKSUM = struct.Struct("<I")  # CRC-32 of the fields; zeros follow
-_BATCH, _EXCEPTION, _END = 1, 2, 3  # kinds of content
+_BATCH, _EXCEPTION, _END, _ELSEWHERE = 1, 2, 3, 4  # kinds of content
 
 # Array kinds that a reference can describe: numbers, times and texts of fixed length.
 _PLAIN_KINDS = "biufcmMSU"
@@ -42,13 +43,18 @@ _NEVER_RAISED = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInter
 _CUT = b"\n[... cut to fit into the slot ...]\n"
 
 
-class _End:
+class _Sentinel:
+    def __init__(self, meaning: str) -> None:
+        self._meaning = meaning
+
     def __repr__(self) -> str:
-        return "<the end of a worker's data>"
+        return f"<{self._meaning}>"
 
 
-END = _End()
+END = _Sentinel("the end of a worker's data")
 """What `read_batch` returns for `BatchWriter.finish_end`."""
+ELSEWHERE = _Sentinel("a batch in memory of its own")
+"""What `read_batch` returns for `BatchWriter.finish_elsewhere`."""
 
 
 class BatchTooLarge(Exception):
@@ -76,8 +82,10 @@ class BatchWriter:
     2. Offsets grow. Once an array did not fit, no later one lies in the slot.
     """
 
-    def __init__(self, memory: Optional[memoryview] = None) -> None:
-        """`memory`: contiguous bytes; None: a dry batch, which lies in private memory only."""
+    def __init__(self, memory: Optional[memoryview] = None, number: int = 0) -> None:
+        """`memory`: contiguous bytes; None: a dry batch, which lies in private memory only. `number`: the batch's."""
+        self.state = b""  # the worker's behind this batch; set before finish
+        self._number = number
         self._memory = memory
         self._capacity = 0
         self._base = 0  # the memory's address
@@ -133,17 +141,32 @@ class BatchWriter:
             kind = b""
         code = int(error.code) if isinstance(error, Error) else 0
         content = pickle.dumps((kind, code, text))
-        excess = HEADER_BYTES + len(content) - self._capacity
+        excess = HEADER_BYTES + len(content) + len(self.state) - self._capacity
         if self._memory is not None and excess > 0:
             kept = max(len(text) - excess - len(_CUT), 0)
             text = text[: kept // 2] + _CUT + text[len(text) - kept // 2 :]
             content = pickle.dumps((kind, code, text))
         return self._publish(_EXCEPTION, content)
 
+    @property
+    def needed(self) -> int:
+        """Bytes of the finished batch."""
+        return self._content_offset + len(self._content) + len(self.state)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is finished with an exception."""
+        return self._kind == _EXCEPTION
+
     def finish_end(self) -> int:
         """Writes that the worker has no more data: `read_batch` returns `END`. Returns the number of bytes."""
         self._start()
         return self._publish(_END, b"")
+
+    def finish_elsewhere(self) -> int:
+        """Writes that the batch is in memory of its own: `read_batch` returns `ELSEWHERE`. Returns the number of bytes."""
+        self._start()
+        return self._publish(_ELSEWHERE, b"")
 
     def replay(self, memory: memoryview) -> int:
         """Copies the finished batch into other memory, and returns the number of bytes that it needs. For a dry batch,
@@ -155,7 +178,7 @@ class BatchWriter:
             raise ValueError("replay: the writer has no finished batch; call finish first")
         capacity = _check_memory(memory)
         memory[:HEADER_BYTES] = bytes(HEADER_BYTES)
-        needed = self._content_offset + len(self._content)
+        needed = self.needed
         if needed > capacity:
             raise BatchTooLarge(needed, capacity)
         target = numpy.frombuffer(memory, numpy.uint8)
@@ -196,7 +219,7 @@ class BatchWriter:
 
     def _publish(self, kind: int, content: bytes) -> int:
         self._kind, self._content, self._content_offset = kind, content, self._used
-        needed = self._used + len(content)
+        needed = self.needed
         if self._memory is not None:
             if needed > self._capacity:
                 raise BatchTooLarge(needed, self._capacity)
@@ -205,10 +228,50 @@ class BatchWriter:
 
     def _write(self, memory: memoryview) -> None:
         """Writes the content and then the header."""
-        begin, length = self._content_offset, len(self._content)
+        begin, length, more = self._content_offset, len(self._content), len(self.state)
         memory[begin : begin + length] = self._content
-        fields = _FIELDS.pack(_MAGIC, _VERSION, self._kind, begin, length, zlib.crc32(self._content))
+        memory[begin + length : begin + length + more] = self.state
+        checksum = zlib.crc32(self.state, zlib.crc32(self._content))
+        fields = _FIELDS.pack(_MAGIC, _VERSION, self._kind, self._number, begin, length, more, checksum)
         memory[:HEADER_BYTES] = (fields + _CHECKSUM.pack(zlib.crc32(fields))).ljust(HEADER_BYTES, b"\0")
+
+
+class BatchCopy:
+    """The finished batch of a slot, in memory of this process."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def replay(self, memory: memoryview) -> int:
+        """Like `BatchWriter.replay`."""
+        needed, capacity = len(self._data), _check_memory(memory)
+        memory[:HEADER_BYTES] = bytes(HEADER_BYTES)
+        if needed > capacity:
+            raise BatchTooLarge(needed, capacity)
+        memory[HEADER_BYTES:needed] = self._data[HEADER_BYTES:]
+        memory[:HEADER_BYTES] = self._data[:HEADER_BYTES]
+        return needed
+
+
+def copy_batch(memory: memoryview, number: int) -> Optional[BatchCopy]:
+    """Returns a copy of a slot's batch. None if the slot does not hold batch `number`."""
+    try:
+        header, _ = _read_content(memory)
+    except Error:
+        return None
+    end = header.begin + header.length + header.state_length
+    return BatchCopy(bytes(memory[:end])) if header.number == number else None
+
+
+def read_tag(memory: Any) -> Tuple[int, bytes]:
+    """Returns the number of the batch in a slot's memory, and the state of its worker behind it; b"" if it has none.
+    Raises Error (INTERNAL) if the header is invalid. The state is valid if `read_batch` then finds a batch.
+    """
+    array = memory if isinstance(memory, numpy.ndarray) else memory.numpy()
+    buffer = memoryview(array)
+    header = _read_header(buffer)
+    end = header.begin + header.length
+    return header.number, bytes(buffer[end : end + header.state_length])
 
 
 def read_batch(memory: Any, move: Optional[Callable[[Any], Any]] = None) -> Any:
@@ -220,20 +283,22 @@ def read_batch(memory: Any, move: Optional[Callable[[Any], Any]] = None) -> Any:
 
     `move` replaces each tensor, as by a copy on a GPU. It may return before the memory has been read.
 
-    Returns `END` if the worker has no more data. Raises the worker's exception if it wrote one: of the same type where
+    Returns `END` if the worker has no more data, and `ELSEWHERE` if the batch is in memory of its own. Raises the worker's exception if it wrote one: of the same type where
     that can be made of one message, else RuntimeError; the message has the worker's traceback. Raises Error (INTERNAL)
     if there is no valid batch.
     """
     array = memory if isinstance(memory, numpy.ndarray) else memory.numpy()
     if array.dtype != numpy.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
         raise TypeError(f"read_batch: the memory must be a contiguous array of uint8 with one dimension, not {array.dtype} {list(array.shape)}")
-    kind, begin, content = _read_content(memoryview(array))
-    if kind == _END:
+    header, content = _read_content(memoryview(array))
+    if header.kind == _END:
         return END
-    if kind == _EXCEPTION:
+    if header.kind == _ELSEWHERE:
+        return ELSEWHERE
+    if header.kind == _EXCEPTION:
         _raise(content)
     try:
-        return _BatchUnpickler(content, _Reader(array, begin, move)).load()
+        return _BatchUnpickler(content, _Reader(array, header.begin, move)).load()
     except Error:
         raise
     except Exception as error:
@@ -251,7 +316,7 @@ def is_dense(torch: Any, tensor: Any) -> bool:
         and tensor.layout is torch.strided
         and not tensor.is_quantized
         and not getattr(tensor, "is_nested", False)
-        and not tensor.has_names()
+        and not (hasattr(tensor, "has_names") and tensor.has_names())  # newer releases of torch have no named tensors
         and (type(tensor) is torch.Tensor or type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__)
     )
 
@@ -437,25 +502,42 @@ class _Text(str):
         return str(self)
 
 
-def _read_content(buffer: memoryview) -> Tuple[int, int, bytes]:
-    """Returns the kind of the content, its offset, and a copy of it. Raises Error (INTERNAL) if anything is invalid."""
-    header = bytes(buffer[:HEADER_BYTES])  # a copy, which no process changes after the checks
-    if len(header) < HEADER_BYTES or not header.startswith(_MAGIC):
+class _Header(NamedTuple):
+    kind: int
+    number: int  # of the batch
+    begin: int  # of the content, behind which lies the state
+    length: int
+    state_length: int
+    checksum: int  # CRC-32 of both
+
+
+def _read_header(buffer: memoryview) -> _Header:
+    """Raises Error (INTERNAL) if anything is invalid."""
+    data = bytes(buffer[:HEADER_BYTES])  # a copy, which no process changes after the checks
+    if len(data) < HEADER_BYTES or not data.startswith(_MAGIC):
         raise _damaged("it has no header: the worker did not finish it")
-    magic, version, kind, begin, length, checksum = _FIELDS.unpack_from(header)
+    _, version, *fields = _FIELDS.unpack_from(data)
     end = _FIELDS.size + _CHECKSUM.size
-    if (zlib.crc32(header[: _FIELDS.size]),) != _CHECKSUM.unpack_from(header, _FIELDS.size) or any(header[end:]):
+    if (zlib.crc32(data[: _FIELDS.size]),) != _CHECKSUM.unpack_from(data, _FIELDS.size) or any(data[end:]):
         raise _damaged("the header's checksum is wrong")
     if version != _VERSION:
         raise _damaged(f"its format has version {version}, and this package reads version {_VERSION}")
-    if begin < HEADER_BYTES or begin + length > len(buffer):
-        raise _damaged(f"its {length} bytes at {begin} lie outside of the slot, which has {len(buffer)}")
-    content = bytes(buffer[begin : begin + length])
-    if zlib.crc32(content) != checksum:
+    header = _Header(*fields)
+    length = header.length + header.state_length
+    if header.begin < HEADER_BYTES or header.begin + length > len(buffer):
+        raise _damaged(f"its {length} bytes at {header.begin} lie outside of the slot, which has {len(buffer)}")
+    if header.kind not in (_BATCH, _EXCEPTION, _END, _ELSEWHERE):
+        raise _damaged(f"it has the unknown kind {header.kind}")
+    return header
+
+
+def _read_content(buffer: memoryview) -> Tuple[_Header, bytes]:
+    """Returns the header and a copy of the content. Raises Error (INTERNAL) if anything is invalid."""
+    header = _read_header(buffer)
+    content = bytes(buffer[header.begin : header.begin + header.length + header.state_length])
+    if zlib.crc32(content) != header.checksum:
         raise _damaged("the checksum of its pickle is wrong")
-    if kind not in (_BATCH, _EXCEPTION, _END):
-        raise _damaged(f"it has the unknown kind {kind}")
-    return kind, begin, content
+    return header, content[: header.length]
 
 
 def _damaged(what: str) -> Error:

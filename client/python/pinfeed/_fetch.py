@@ -7,6 +7,7 @@ In: a dataset and the indices of a batch. Out: the batch, as torch's DataLoader 
 from __future__ import annotations
 
 import enum
+import itertools
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from ._collate import default_collate
@@ -86,28 +87,28 @@ def assemble(recipe: Recipe, samples: Any, allocate: Allocate) -> Any:
 
 
 class IterableFetcher:
-    """The batches of an iterable dataset, in this process."""
+    """The samples of an iterable dataset, in this process."""
 
-    def __init__(self, dataset: Any, batched: bool, collate_fn: Callable[[Any], Any], drop_last: bool) -> None:
-        self._iterator = iter(dataset)
+    def __init__(self, dataset: Any, batched: bool, drop_last: bool) -> None:
+        self.iterator = iter(dataset)
+        self.ended = False
         self._batched = batched
-        self._collate_fn = collate_fn
         self._drop_last = drop_last
-        self._ended = False
 
-    def fetch(self, places: Any) -> Any:
-        """Returns a batch of len(places) samples, or one sample. Raises StopIteration at the end."""
-        if self._ended:
+    def fetch(self, places: int) -> Any:
+        """Returns up to `places` samples, or one sample if they are not batched; they are not collated. Raises
+        StopIteration at the end.
+        """
+        if self.ended:
             raise StopIteration
         if not self._batched:
-            return self._collate_fn(next(self._iterator))
-        samples = []
-        for _ in places:
             try:
-                samples.append(next(self._iterator))
+                return next(self.iterator)
             except StopIteration:
-                self._ended = True
-                break
-        if not samples or (self._drop_last and len(samples) < len(places)):
+                self.ended = True
+                raise
+        samples = list(itertools.islice(self.iterator, places))
+        self.ended = len(samples) < places
+        if not samples or (self._drop_last and self.ended):
             raise StopIteration
-        return self._collate_fn(samples)
+        return samples

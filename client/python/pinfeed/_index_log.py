@@ -3,8 +3,8 @@
 
 In: the lists of indices of a sampler, in order. Out: the list of any batch, in any process that has the descriptor.
 
-The log is a memory file. It begins with the number of batches once that is known, then a ring of entries, one per
-batch, then the pickled lists one after another. The file only grows. The memory of lists that nobody needs any more is
+The log is a memory file. It begins with the number of batches once that is known, and with the number of those that
+nobody needs any more. Then comes a ring of entries, one per batch, then the pickled lists one after another. The file only grows. The memory of lists that nobody needs any more is
 returned to the system by punching holes.
 """
 
@@ -22,7 +22,8 @@ from ._errors import Code, Error
 
 ENTRIES = 4096  # of the ring: far more than batches are ever in flight
 
-_END = struct.Struct("<Q")
+_NUMBER = struct.Struct("<Q")
+_END_OFFSET, _CONSUMED_OFFSET = 0, 8
 _ENTRY = struct.Struct("<QQQ")  # the batch's number plus 1, offset, length
 _UNKNOWN_END = 2**64 - 1
 _RING = 64  # its offset
@@ -59,7 +60,8 @@ class IndexLog:
         self._consumed = first
         self.appended = first  # the number of the next batch
         self.end: Optional[int] = None  # the number of batches of the epoch, once known
-        _write(self._fd, _END.pack(_UNKNOWN_END), 0)
+        _write(self._fd, _NUMBER.pack(_UNKNOWN_END), _END_OFFSET)
+        _write(self._fd, _NUMBER.pack(first), _CONSUMED_OFFSET)
 
     def fileno(self) -> int:
         return self._fd
@@ -77,11 +79,12 @@ class IndexLog:
     def append_end(self) -> None:
         """Tells readers that there are no more batches."""
         self.end = self.appended
-        _write(self._fd, _END.pack(self.end), 0)
+        _write(self._fd, _NUMBER.pack(self.end), _END_OFFSET)
 
     def consume(self, batch: int) -> None:
         """Declares that no batch before `batch` will be read again."""
         self._consumed = batch
+        _write(self._fd, _NUMBER.pack(batch), _CONSUMED_OFFSET)
         if batch >= self.appended:
             offset = self._offset
         else:
@@ -105,8 +108,7 @@ class IndexLogReader:
 
     def read(self, batch: int) -> Any:
         """Returns a batch's indices, or `END`. Raises Error (INTERNAL) if the batch is not in the log."""
-        (end,) = _END.unpack(os.pread(self._fd, _END.size, 0))
-        if batch >= end:
+        if batch >= self._number(_END_OFFSET):
             return END
         number, offset, length = _read_entry(self._fd, batch)
         if number != batch + 1:
@@ -115,6 +117,14 @@ class IndexLogReader:
         if len(data) != length:
             raise Error(Code.INTERNAL, f"the index log has {len(data)} of the {length} bytes of batch {batch}")
         return pickle.loads(data)
+
+    def consumed(self) -> int:
+        """Returns the number of the first batch that may still be read."""
+        return self._number(_CONSUMED_OFFSET)
+
+    def _number(self, offset: int) -> int:
+        (number,) = _NUMBER.unpack(os.pread(self._fd, _NUMBER.size, offset))
+        return int(number)
 
     def close(self) -> None:
         self._close()

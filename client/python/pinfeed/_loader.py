@@ -17,6 +17,7 @@ from ._checks import UINT32_MAX, Checks, shown, to_integer, to_number
 from ._device import ordinal_of
 from ._errors import Code, Error, InvalidArgumentError
 from ._fetch import Kind, Recipe, default_function, kind_of_dataset
+from ._lanes import LaneOptions
 from ._loader_iterator import LoaderIterator, SingleIterator, WorkerIterator
 from ._loader_state import Epoch, Order, check_state
 from ._samplers import InfiniteSampler, batches_of, default_sampler
@@ -40,20 +41,27 @@ class DataLoader(Generic[_Batch]):
     memory, which is used again once all of them are gone. The trainer may keep as many batches as it likes: those
     beyond two are copies.
 
-    The first batch says how much memory each batch gets. If a later one needs more, the loader opens a larger feed and
-    goes on. `max_batch_bytes` sets a fixed size instead: a batch that needs more is an error.
+    The first batch says how much memory each batch gets. A later one that needs more gets memory of its own, and the next
+    epoch has room for it. `max_batch_bytes` sets a fixed size instead: a batch that needs more is an error.
 
-    Three things differ from torch. A worker that dies is replaced, and its batch is loaded again. Three deaths without
-    a batch in between raise RuntimeError. Before each sample, the global generators of ``random``, NumPy and torch are
-    seeded from the epoch's seed and the sample's place and index. Random transforms therefore do not depend on the
-    number of workers, or on which worker loads a sample (seeding="sample"; with num_workers=0 nothing is seeded).
-    `__getitems__` gets one seed for its batch.
+    seeding="sample", for datasets with `__getitem__`: before each sample, the global generators of ``random``, NumPy and
+    torch are seeded from the epoch's seed and the sample's place and index. Random transforms therefore do not depend on
+    the number of workers, or on which worker loads a sample. `__getitems__` gets one seed for its batch. A worker that
+    dies is replaced, and its batch is loaded again. Three deaths at one batch, or of one worker without a batch in
+    between, raise RuntimeError.
+
+    seeding="worker": every batch and random number as in torch. Workers take turns, and each is seeded once. It is the
+    default with a generator, and what iterable datasets always have. A worker that dies is replaced too: another one
+    continues from the generators' states behind its last batch. An iterable dataset needs `state_dict` and
+    `load_state_dict` for that, or its iterator does. Without them a worker's death raises RuntimeError, as in torch.
+
+    With num_workers=0 nothing is seeded.
 
     device="cuda:0" moves each batch's tensors to that GPU. The GPU reads the workers' memory itself, on a stream of the
     loader's own. The batch can be used at once on the stream that is current when it is taken. pin_memory then has no
-    effect. Without device, pin_memory=True copies each batch to page-locked memory in the calling thread. timeout=T: no batch within T seconds
-    raises DeadlineExceededError, a RuntimeError. in_order=False is accepted; batches come in order. An iterable dataset
-    needs num_workers=0. address: the daemon's socket, as for `open`.
+    effect. Without device, pin_memory=True copies each batch to page-locked memory in the calling thread. timeout=T: no
+    batch within T seconds raises DeadlineExceededError, a RuntimeError. in_order=False is accepted; batches come in
+    order. address: the daemon's socket, as for `open`.
 
     `state_dict` and `load_state_dict` continue in the middle of an epoch. Threads: one.
     """
@@ -101,7 +109,7 @@ class DataLoader(Generic[_Batch]):
         in_order: bool = True,
         device: Any = None,
         max_batch_bytes: Optional[int] = None,
-        seeding: str = "sample",
+        seeding: Optional[str] = None,
         address: Union[str, "os.PathLike[str]", None] = None,
     ) -> None:
         self._kind = kind_of_dataset(dataset)
@@ -132,6 +140,12 @@ class DataLoader(Generic[_Batch]):
         self._batched = batch_sampler is not None
         default = default_function(self._batched)
         self.collate_fn = default if collate_fn is None else collate_fn
+
+        if seeding is None:
+            seeding = "sample" if generator is None else "worker"
+        self._lane_options: Optional[LaneOptions] = None
+        if num_workers and (seeding == "worker" or self._kind is Kind.ITERABLE):
+            self._lane_options = LaneOptions(self._kind, batch_size or 1, drop_last)
 
         checks = Checks()
         self._max_batch_bytes = 0
@@ -173,19 +187,8 @@ class DataLoader(Generic[_Batch]):
             raise _fault(f"prefetch_factor option should be at least 1; it is {shown(prefetch_factor)}")
         if persistent_workers and workers == 0:
             raise _fault("persistent_workers option needs num_workers > 0")
-        if seeding == "worker":
-            raise Error(
-                Code.UNIMPLEMENTED,
-                'seeding: "worker", one stream of random numbers per worker, is not there yet; omit it for "sample", where random numbers do not '
-                "depend on the workers",
-            )
-        if seeding != "sample":
-            raise _fault(f'seeding: {shown(seeding)} is not "sample"')
-        if self._kind is Kind.ITERABLE and workers > 0:
-            raise Error(
-                Code.UNIMPLEMENTED,
-                "num_workers: worker processes for an IterableDataset are not there yet; use num_workers=0, or give the dataset __getitem__ and __len__",
-            )
+        if seeding not in ("sample", "worker", None):
+            raise _fault(f'seeding: {shown(seeding)} is not "sample", "worker" or None')
 
     def _check_order(self, batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: Any) -> None:
         if self._kind is Kind.ITERABLE:
@@ -294,7 +297,7 @@ class DataLoader(Generic[_Batch]):
         """Returns the workers of an epoch: persistent ones that were started before, or new ones."""
         if self._pool is not None and not self._pool.stopped:
             return self._pool
-        job = Job(self._recipe, self.worker_init_fn, self.num_workers, base_seed, not self._max_batch_bytes, this_process())
+        job = Job(self._recipe, self.worker_init_fn, self.num_workers, base_seed, not self._max_batch_bytes, self._lane_options, this_process())
         pool = WorkerPool(self.multiprocessing_context, job)
         if self.persistent_workers:
             self._pool = pool
@@ -315,7 +318,8 @@ class DataLoader(Generic[_Batch]):
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Makes the next iteration continue where `state_dict` was called. The batches before are skipped without
-        loading them, except those of an iterable dataset. The arguments and the dataset must be the same.
+        loading them, except those of an iterable dataset without a state of its own, which is read again from its start.
+        The arguments and the dataset must be the same.
         """
         self._loaded = check_state(state)
 

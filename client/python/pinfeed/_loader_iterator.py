@@ -7,22 +7,25 @@ In: a loader and the epoch that begins. Out: its batches, in the sampler's order
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import warnings
 import weakref
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional
 
-from ._batch_memory import read_batch
+from ._batch_memory import ELSEWHERE, END, read_batch, read_tag
+from ._connection import logger
 from ._device_copies import DeviceCopies, mover
-from ._errors import Code, DataLossError, DeadlineExceededError
+from ._errors import Code, DataLossError, DeadlineExceededError, Error
 from ._fetch import IterableFetcher, Kind, load
 from ._index_log import IndexLog
+from ._lanes import Lanes, workers_differ
 from ._loader_state import Epoch
 from ._pinning import pinner
 from ._produced_feed import ProducedFeed, open_produced
-from ._supervisor import MAX_DEATHS, Supervisor, TooLarge, worker_deaths
+from ._supervisor import MAX_DEATHS, Supervisor, worker_deaths
 
 if TYPE_CHECKING:
     from ._loader import DataLoader
@@ -34,8 +37,18 @@ _PAGE = 4096
 _MAX_NAME_BYTES = 128
 
 
+class _Received(NamedTuple):
+    """What a worker wrote: a batch, or an exception in its place, and its state behind it."""
+
+    content: Any
+    error: Optional[Exception]
+    state: bytes
+
+
 class LoaderIterator(Iterator[Any]):
     """One epoch of a loader. Threads: one."""
+
+    _SHARED_LENGTH = ""
 
     def __init__(self, loader: "DataLoader[Any]", epoch: Epoch) -> None:
         self._loader = loader
@@ -44,6 +57,7 @@ class LoaderIterator(Iterator[Any]):
         # What becomes of a batch in the calling thread.
         self._finish = None if on_gpu else pinner(loader.pin_memory, loader.pin_memory_device)
         self._yielded = epoch.first
+        self._expected = loader._len_called if loader._kind is Kind.ITERABLE else None
         self.over = False
 
     def state_dict(self) -> Dict[str, Any]:
@@ -66,6 +80,16 @@ class LoaderIterator(Iterator[Any]):
     def _next(self) -> Any:
         raise NotImplementedError
 
+    def _count(self) -> None:
+        """Counts a batch that is about to be yielded."""
+        self._yielded += 1
+        if self._expected is not None and self._yielded > self._expected:
+            warnings.warn(
+                f"Length of IterableDataset {self._loader.dataset} was reported to be {self._expected} (when accessing len(dataloader)), but "
+                f"{self._yielded} samples have been fetched. {self._SHARED_LENGTH}",
+                stacklevel=4,
+            )
+
     def __len__(self) -> int:
         return len(self._loader)
 
@@ -82,26 +106,18 @@ class SingleIterator(LoaderIterator):
         if loader._ordinal >= 0:
             self._finish = mover(loader._ordinal)
         self._stream: Optional[IterableFetcher] = None
-        self._expected: Optional[int] = None
         if loader._kind is Kind.ITERABLE:
-            self._stream = IterableFetcher(loader.dataset, loader._batched, loader.collate_fn, loader.drop_last)
-            self._expected = loader._len_called
+            if epoch.lanes is not None:
+                raise workers_differ(0, epoch.lanes["workers"])
+            self._stream = IterableFetcher(loader.dataset, loader._batched, loader.drop_last)
             for _ in range(epoch.first):  # such a dataset cannot skip
-                self._stream.fetch(range(loader.batch_size or 1))
+                self._stream.fetch(loader.batch_size or 1)
 
     def _next(self) -> Any:
         indices = next(self._epoch.indices)
-        if self._stream is not None:
-            batch = self._stream.fetch(indices)
-        else:
-            batch = self._loader.collate_fn(load(self._recipe, indices))
-        self._yielded += 1
-        if self._expected is not None and self._yielded > self._expected:
-            warnings.warn(
-                f"Length of IterableDataset {self._loader.dataset} was reported to be {self._expected} (when accessing len(dataloader)), but "
-                f"{self._yielded} samples have been fetched. ",
-                stacklevel=3,
-            )
+        samples = load(self._recipe, indices) if self._stream is None else self._stream.fetch(self._loader.batch_size or 1)
+        batch = self._loader.collate_fn(samples)
+        self._count()
         return batch
 
 
@@ -113,7 +129,15 @@ class WorkerIterator(LoaderIterator):
 
     Invariant: before the feed is asked for a batch, the log has `_ahead` batches from that one on, or the epoch's end.
     The daemon deals no batch beyond those, because it has `_ahead - 1` slots.
+
+    `_number` is the number of the next batch, from the epoch's start. In lanes it counts also what lanes that have ended
+    would give.
     """
+
+    _SHARED_LENGTH = (
+        "For multiprocessing data-loading, this could be caused by not properly configuring the IterableDataset replica at each worker. "
+        "Please see https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
+    )
 
     def __init__(self, loader: "DataLoader[Any]", epoch: Epoch) -> None:
         super().__init__(loader, epoch)
@@ -125,12 +149,19 @@ class WorkerIterator(LoaderIterator):
         in_flight = loader.num_workers * (loader.prefetch_factor or 1)
         self._slots = min(max(in_flight + _HELD_SLOTS, _MIN_SLOTS), _MAX_SLOTS)
         self._ahead = self._slots + 1
-        self._log = IndexLog(epoch.first)
+        self._lanes: Optional[Lanes] = None
+        if loader._lane_options is not None:
+            fresh = loader._pool is None or loader._pool.stopped
+            self._lanes = Lanes(loader._lane_options, loader.dataset, loader.num_workers, fresh, epoch)
+        self._number = epoch.first if self._lanes is None else self._lanes.position
+        self._first = self._number
+        self._kept = 0 if self._lanes is None else self._slots  # for workers that take the place of others
+        self._log = IndexLog(self._number)
         self._pool = loader._start_workers(epoch.base_seed)
         _iterators.add(self)
-        self._pool.begin_epoch(epoch.seed, self._log)
+        self._pool.begin_epoch(epoch.seed, self._number, [None] * loader.num_workers if self._lanes is None else self._lanes.states, self._log)
         self._append()
-        if self._log.end == epoch.first:
+        if self._log.end == self._number:
             return
         if loader._capacity:
             self._open(loader._capacity)
@@ -139,7 +170,7 @@ class WorkerIterator(LoaderIterator):
 
     def _append(self) -> None:
         """Adds the indices of the following batches to the log."""
-        while self._log.end is None and self._log.appended < self._yielded + self._ahead:
+        while self._log.end is None and self._log.appended < self._number + self._ahead:
             try:
                 indices = next(self._epoch.indices)
             except StopIteration:
@@ -147,25 +178,31 @@ class WorkerIterator(LoaderIterator):
                 return
             self._log.append(indices)
 
+    def state_dict(self) -> Dict[str, Any]:
+        return self._epoch.state(self._yielded, None if self._lanes is None else self._lanes.saved())
+
     def _next(self) -> Any:
-        self._log.consume(self._yielded)
-        self._append()
-        if self._yielded == self._log.end:
-            raise StopIteration
         while True:
-            if self._feed is None:
-                content, error = self._measure()
-                if self._feed is None:  # the batch is an exception
-                    break
-            try:
-                content, error = self._take()
+            self._log.consume(max(self._first, self._number - self._kept))
+            self._append()
+            if self._number == self._log.end:
+                raise StopIteration
+            received = self._measure() if self._feed is None else None
+            if received is None:
+                received = self._take()
+            self._number += 1
+            if self._lanes is not None:
+                self._lanes.take(received.state)
+            if self._supervisor is not None:
+                self._supervisor.yielded = self._number
+            if received.content is not END:
                 break
-            except TooLarge as large:
-                self._close_feed()
-                self._open(_capacity_for(large.needed))
-        self._yielded += 1
-        if self._supervisor is not None:
-            self._supervisor.yielded = self._yielded
+            assert self._lanes is not None
+            if self._lanes.end():
+                raise StopIteration
+        self._count()
+        content, error = received.content, received.error
+        del received
         try:
             if error is not None:
                 raise error
@@ -178,31 +215,59 @@ class WorkerIterator(LoaderIterator):
     def _open(self, capacity: int) -> None:
         loader = self._loader
         name = type(loader.dataset).__name__.encode("utf-8")[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
-        self._feed = open_produced(name, capacity, self._slots, loader.timeout or None, loader._address, loader._ordinal)
-        loader._capacity = capacity
-        self._supervisor = Supervisor(self._pool, self._feed, self._yielded)
-        self._supervisor.yielded = self._yielded
+        self._feed = open_produced(name, capacity, self._slots, loader.timeout or None, loader._address, loader._ordinal, 0 if self._lanes is None else loader.num_workers)
+        self._feed_capacity = loader._capacity = capacity
+        self._supervisor = Supervisor(self._pool, self._feed, self._number, self._lanes)
+        self._supervisor.yielded = self._number
         self._supervisor.start()
 
-    def _take(self) -> "Tuple[Any, Optional[Exception]]":
+    def _take(self) -> "_Received":
         """Returns the next batch, or the exception that its worker raised."""
         assert self._feed is not None and self._supervisor is not None
         if self._copies is not None:
             self._copies.let_go(wait=self._feed.held >= _HELD_SLOTS)
         try:
             # With too few free slots, workers would wait for the trainer: it gets copies of what it holds beyond its share.
-            content, failure = self._feed.take(functools.partial(_read, self._copies, copy=self._feed.held >= _HELD_SLOTS))
-            return content, failure
+            received: _Received = self._feed.take(functools.partial(self._read, copy=self._feed.held >= _HELD_SLOTS))
         except DeadlineExceededError as error:
             raise self._late() from error
-        except TooLarge:
-            raise
         except DataLossError as error:
             raise self._deaths_or(error) from error
         except Exception:
             if self._feed.interrupted:
                 self.close()
             raise
+        return self._take_one_off() if received.content is ELSEWHERE else received
+
+    def _take_one_off(self) -> "_Received":
+        """Returns a batch that did not fit into its slot. The slots of the next epoch have room for it."""
+        assert self._supervisor is not None
+        loader = self._loader
+        pages = self._supervisor.take_one_off(self._number)
+        if len(pages) > loader._capacity:
+            logger.warning(
+                "DataLoader: batch %d needs %d bytes, and there are %d for each batch. It got memory of its own, as others will, which takes "
+                "longer. From the next epoch on there is room for batches like it; max_batch_bytes=%d gives it from the first",
+                self._number,
+                len(pages),
+                self._feed_capacity,
+                len(pages),
+            )
+            loader._capacity = _capacity_for(len(pages))
+        return self._read(_flat(pages))
+
+    def _read(self, memory: Any, copy: bool = False) -> "_Received":
+        """Returns the batch in a slot, or the exception that is there instead."""
+        if copy:
+            memory = memory.clone() if hasattr(memory, "clone") else memory.copy()
+        state = b""
+        try:
+            number, state = read_tag(memory)
+            if number != self._number:
+                raise Error(Code.INTERNAL, f"batch {number} was written where batch {self._number} belongs")
+            return _Received(read_batch(memory) if self._copies is None else self._copies.read(memory), None, state)
+        except Exception as error:
+            return _Received(None, error.with_traceback(None), state)  # the worker's is in its text
 
     def _deaths_or(self, error: DataLossError) -> Exception:
         """Ends the epoch. Returns the error of workers that keep dying, which the daemon may notice before their
@@ -217,7 +282,7 @@ class WorkerIterator(LoaderIterator):
     def _late(self) -> DeadlineExceededError:
         return DeadlineExceededError(
             Code.DEADLINE_EXCEEDED,
-            f"DataLoader timed out after {self._loader.timeout:g} seconds: no worker had batch {self._yielded} ready. Raise timeout=, or "
+            f"DataLoader timed out after {self._loader.timeout:g} seconds: no worker had batch {self._number} ready. Raise timeout=, or "
             "find out with py-spy what the workers wait for",
         )
 
@@ -234,17 +299,23 @@ class WorkerIterator(LoaderIterator):
     # ---- The first batch, which says how large a slot is ----
 
     def _begin_measuring(self) -> None:
-        self._measuring = self._yielded
-        self._pool.send(0, "measure", self._pool.generation, self._measuring)
+        self._measuring = self._number
+        self._pool.send(self._measurer, "measure", self._pool.generation, self._measuring)
 
-    def _measure(self) -> "Tuple[Any, Optional[Exception]]":
+    @property
+    def _measurer(self) -> int:
+        """The worker that computes the next batch first."""
+        return 0 if self._lanes is None else self._number % self._loader.num_workers
+
+    def _measure(self) -> "Optional[_Received]":
         """Opens the feed when a worker has computed the next batch. Returns its exception instead if it raised one."""
-        if self._measuring != self._yielded:
+        if self._measuring != self._number:
             self._begin_measuring()
+        worker = self._measurer
         deaths: List[str] = []
         while True:
-            process, pipe = self._pool.processes[0], self._pool.pipes[0]
-            ready = wait([pipe, process.sentinel], self._loader.timeout or None)
+            pipe = self._pool.pipes[worker]
+            ready = wait([pipe, self._pool.ends[worker]], self._loader.timeout or None)
             if not ready:
                 raise self._late()
             try:
@@ -252,18 +323,21 @@ class WorkerIterator(LoaderIterator):
             except (EOFError, OSError):
                 message = ("dead",)
             if message[0] == "dead":
-                deaths.append(self._pool.describe_death(0))
+                deaths.append(self._pool.describe_death(worker))
                 if len(deaths) >= MAX_DEATHS:
                     self.close()
                     raise worker_deaths(deaths)
-                self._pool.replace(0)
+                self._pool.replace(worker)
                 self._begin_measuring()
+            elif message[0] == "one-off":  # of an earlier epoch
+                with contextlib.suppress(EOFError):  # the next message tells
+                    os.close(self._pool.receive_descriptor(worker))
             elif message[1:3] == (self._pool.generation, self._measuring):  # others are about earlier epochs
                 self._measuring = -1
                 if message[0] == "failed":
-                    return _read(None, _bytes(message[3]))
+                    return self._read(_flat(bytearray(message[3])))
                 self._open(_capacity_for(message[3]))
-                return None, None
+                return None
 
     # ---- The end ----
 
@@ -294,20 +368,11 @@ def _close_all() -> None:
 atexit.register(_close_all)  # runs before the workers are terminated
 
 
-def _read(copies: Optional[DeviceCopies], memory: Any, copy: bool = False) -> "Tuple[Any, Optional[Exception]]":
-    """Returns the batch in a slot, or the exception that is there instead."""
-    if copy:
-        memory = memory.clone() if hasattr(memory, "clone") else memory.copy()
-    try:
-        return read_batch(memory) if copies is None else copies.read(memory), None
-    except Exception as error:
-        return None, error.with_traceback(None)  # the worker's is in its text
-
-
-def _bytes(data: bytes) -> Any:
+def _flat(memory: Any) -> Any:
+    """Returns an array of memory's bytes, which keeps it."""
     import numpy
 
-    return numpy.frombuffer(bytearray(data), numpy.uint8)
+    return numpy.frombuffer(memory, numpy.uint8)
 
 
 def _capacity_for(needed: int) -> int:

@@ -7,13 +7,11 @@ In: a loader, and perhaps a loaded state. Out: an iterator over the indices of t
 from __future__ import annotations
 
 import itertools
-import random
-from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterator, NamedTuple, Optional
 
 from ._checks import shown, to_integer
 from ._errors import Code, InvalidArgumentError
-from ._seeding import draw_base_seed, mix
-from ._torch import torch_or_none
+from ._seeding import draw_base_seed, global_states, mix, set_global_states
 
 VERSION = 1
 _NOTHING = object()
@@ -27,14 +25,15 @@ class Epoch(NamedTuple):
     base_seed: int
     repeat: int  # how many epochs began with this base_seed before
     start: Dict[str, Any]  # for the state
+    lanes: Optional[Dict[str, Any]] = None  # of the state to continue
 
     @property
     def seed(self) -> int:
         """The seed of the epoch's samples."""
         return mix(self.base_seed, self.repeat)
 
-    def state(self, batches: int) -> Dict[str, Any]:
-        """Returns the state after that many batches of the epoch."""
+    def state(self, batches: int, lanes: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
+        """Returns the state after that many batches of the epoch, with `lanes` if batches depend on those before."""
         return {
             "version": VERSION,
             "running": True,
@@ -42,6 +41,7 @@ class Epoch(NamedTuple):
             "base_seed": self.base_seed,
             "repeat": self.repeat,
             "start": self.start,
+            "lanes": lanes,
         }
 
 
@@ -67,7 +67,7 @@ class Order:
     def begin(self, repeat: int, base_seed: int) -> Epoch:
         """Begins an epoch. `repeat` is 0 if it needs a new `base_seed`."""
         start = self._capture()
-        start["global"] = _global_states()
+        start["global"] = global_states()
         iterator = iter(self._index_sampler)
         return Epoch(iterator, 0, base_seed if repeat else draw_base_seed(self._generator), repeat, start)
 
@@ -84,10 +84,10 @@ class Order:
         as before.
         """
         start, batches = state["start"], state["batches"]
-        before = _global_states()
+        before = global_states()
         self._restore(start)
         try:
-            _set_global_states(start["global"])
+            set_global_states(start["global"])
             iterator = iter(self._index_sampler)
             if not state["repeat"]:
                 draw_base_seed(self._generator)
@@ -96,9 +96,9 @@ class Order:
             # Samplers draw their order for the first index: that draw, too, is from the state's generators.
             following = next(iterator, _NOTHING)
         finally:
-            _set_global_states(before)
+            set_global_states(before)
         rest = iter(()) if following is _NOTHING else itertools.chain([following], iterator)
-        return Epoch(rest, batches, state["base_seed"], state["repeat"], start)
+        return Epoch(rest, batches, state["base_seed"], state["repeat"], start, state.get("lanes"))
 
     def _capture(self) -> Dict[str, Any]:
         return {
@@ -138,24 +138,3 @@ def _set_state(generator: Any, state: Any) -> None:
         generator.bit_generator.state = state
     else:
         generator.set_state(state)
-
-
-def _global_states() -> List[Tuple[str, Any]]:
-    import numpy
-
-    torch = torch_or_none()
-    states: List[Tuple[str, Any]] = [("random", random.getstate()), ("numpy", numpy.random.get_state())]
-    return states if torch is None else [*states, ("torch", torch.get_rng_state())]
-
-
-def _set_global_states(states: List[Tuple[str, Any]]) -> None:
-    import numpy
-
-    torch = torch_or_none()
-    for name, state in states:
-        if name == "random":
-            random.setstate(state)
-        elif name == "numpy":
-            numpy.random.set_state(state)
-        elif torch is not None:
-            torch.set_rng_state(state)

@@ -52,10 +52,12 @@ class ProducedFeed(Stream):
         return self._get_cursor().decode()
 
 
-def open_produced(name: str, capacity: int, slots: int, timeout: Optional[float], address: Optional[str], ordinal: int = -1) -> ProducedFeed:
-    """Opens a feed with slots of `capacity` bytes, page-locked for GPU `ordinal` unless that is -1."""
+def open_produced(name: str, capacity: int, slots: int, timeout: Optional[float], address: Optional[str], ordinal: int = -1, lanes: int = 0) -> ProducedFeed:
+    """Opens a feed with slots of `capacity` bytes, page-locked for GPU `ordinal` unless that is -1. With `lanes`, a batch is
+    filled by the lane whose turn it is.
+    """
     field = {"name": "batch", "dtype": "UINT8", "shape": [str(capacity)]}
-    produced = {"name": name, "samples": str(_SAMPLES), "fields": [field]}
+    produced = {"name": name, "samples": str(_SAMPLES), "fields": [field], "lanes": lanes}
     spec: Spec = {
         "dataset": {"produced": produced},
         "batch_size": 1,

@@ -7,8 +7,9 @@ seeded. A sample's seed does not depend on the worker, so neither do its random 
 
 from __future__ import annotations
 
+import array
 import random
-from typing import Any, Optional
+from typing import Any, List, Optional, Tuple
 
 from ._checks import to_integer
 from ._torch import torch_or_none
@@ -42,6 +43,35 @@ def draw_base_seed(generator: Any) -> int:
     return int(numpy.random.randint(0, 2**63 - 1, dtype=numpy.int64))
 
 
+def global_states() -> List[Tuple[str, Any]]:
+    """Returns the states of the global generators, for `set_global_states`. Quick to make and to pickle, since it is
+    done for each batch.
+    """
+    import numpy
+
+    version, words, gauss = random.getstate()
+    states: List[Tuple[str, Any]] = [
+        ("random", (version, array.array("I", words).tobytes(), gauss)),
+        ("numpy", numpy.random.get_state()),
+    ]
+    torch = torch_or_none()
+    return states if torch is None else [*states, ("torch", torch.get_rng_state().numpy().tobytes())]
+
+
+def set_global_states(states: List[Tuple[str, Any]]) -> None:
+    import numpy
+
+    torch = torch_or_none()
+    for name, state in states:
+        if name == "random":
+            version, words, gauss = state
+            random.setstate((version, tuple(array.array("I", words)), gauss))
+        elif name == "numpy":
+            numpy.random.set_state(state)
+        elif torch is not None:
+            torch.set_rng_state(torch.from_numpy(numpy.frombuffer(state, numpy.uint8).copy()))
+
+
 class Seeder:
     """Seeds the generators of a worker. Threads: one."""
 
@@ -53,10 +83,14 @@ class Seeder:
         self._seed_numpy = numpy.random.seed
 
     def seed_worker(self, base_seed: int, worker: int) -> int:
-        """Seeds for a worker's start, and returns the seed, which is the one of torch's workers."""
+        """Seeds for a worker's start exactly as torch's workers are seeded. Returns the seed."""
+        import numpy.random
+
         seed = base_seed + worker
         random.seed(seed)
-        self._seed_numpy(mix(base_seed, worker) & 0xFFFFFFFF)
+        # torch's seed of NumPy is what NumPy's own SeedSequence makes of these words.
+        words = [worker, base_seed & 0xFFFFFFFF, base_seed >> 32, 0]
+        self._seed_numpy(numpy.random.SeedSequence(words).generate_state(4))
         if self._seed_torch is not None:
             self._seed_torch(seed & 0x7FFFFFFFFFFFFFFF)
         return seed

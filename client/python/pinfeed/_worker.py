@@ -3,32 +3,34 @@
 
 In: messages from the trainer on a pipe, and tasks from the daemon. Out: batches in the feed's memory.
 
-The trainer sends ("epoch", seed) and then the descriptor of the index log; ("measure", generation, batch): compute this
+The trainer sends ("epoch", seed, first, state) and then the descriptor of the index log, where `first` is the epoch's
+first batch that is wanted, and `state` where the worker's lane continues; ("measure", generation, batch): compute this
 batch in private memory; ("feed", generation, invitation, first): fill batches of the feed until it hangs up, where the
 feed's batch 0 is batch `first`; ("exit",). The worker answers ("measured", generation, batch, bytes), or ("failed",
 generation, batch, memory) with the memory of a batch that is an exception; and ("again", generation, reason) after a
-feed hung up. It sends ("grow", generation, batch, bytes) for a batch that needs larger slots, and leaves its task to
-the next feed.
+feed hung up. For a batch that does not fit into its slot it sends ("one-off", generation, batch, bytes), and then the
+descriptor of a memory file with that batch.
 """
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
 import pickle
 import signal
 from multiprocessing import reduction
-from typing import Any, Callable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
 
-from ._batch_memory import BatchTooLarge, BatchWriter
+from ._batch_memory import BatchCopy, BatchTooLarge, BatchWriter, copy_batch
 from ._errors import Code, Error, ResourceExhaustedError
-from ._fetch import Recipe, assemble, load
+from ._fetch import Kind, Recipe, assemble, load
 from ._index_log import END, IndexLogReader
+from ._lanes import Lane, LaneOptions, LaneState
 from ._producer import Producer, end_with_process
 from ._seeding import Seeder
 from ._torch import torch_or_none
 from ._worker_info import set_worker_info
-
-_ERROR_BYTES = 1 << 18  # for an exception and its traceback
 
 
 class Job(NamedTuple):
@@ -38,7 +40,8 @@ class Job(NamedTuple):
     worker_init_fn: Optional[Callable[[int], Any]]
     num_workers: int
     base_seed: int
-    grows: bool  # a batch may ask for larger slots; otherwise it is an error
+    grows: bool  # a batch larger than a slot gets memory of its own; otherwise it is an error
+    lanes: Optional[LaneOptions]  # if a batch depends on those before
     trainer: Tuple[int, int]  # process id and start time
 
 
@@ -74,12 +77,16 @@ class Worker:
     def __init__(self, pipe: Any, number: int, job: Job) -> None:
         self._pipe = pipe
         self._number = number
+        self._job = job
         self._recipe = job.recipe
-        self._grows = job.grows
         self._log: Optional[IndexLogReader] = None
         self._seed = 0
-        self._prepared: Optional[Tuple[int, BatchWriter]] = None  # a batch computed in private memory
-        self._init_error: Optional[Exception] = None
+        self._first = 0
+        self._lane: Optional[Lane] = None
+        self._prepared: Dict[int, Union[BatchWriter, BatchCopy]] = {}  # batches in private memory, by number
+        self._failure: Optional[Exception] = None  # each batch raises it; of an iterable dataset the first
+        self._failed = False  # it was raised in this epoch
+        self._init_failure: Optional[Exception] = None
         torch = torch_or_none()
         if torch is not None:
             torch.set_num_threads(1)
@@ -89,15 +96,15 @@ class Worker:
         if job.worker_init_fn is not None:
             try:
                 job.worker_init_fn(number)
-            except Exception as error:  # every batch of this worker raises it
-                self._init_error = error
+            except Exception as error:
+                self._init_failure = error
 
     def serve(self) -> None:
         while True:
             message = self._pipe.recv()
             kind = message[0]
             if kind == "epoch":
-                self._begin_epoch(message[1])
+                self._begin_epoch(*message[1:])
             elif kind == "measure":
                 self._pipe.send(self._measure(*message[1:]))
             elif kind == "feed":
@@ -106,87 +113,179 @@ class Worker:
             else:
                 return
 
-    def _begin_epoch(self, seed: int) -> None:
+    def _begin_epoch(self, seed: int, first: int, state: LaneState) -> None:
         if self._log is not None:
             self._log.close()
         self._log = IndexLogReader(reduction.recv_handle(self._pipe))
         self._seed = seed
-        self._prepared = None
+        self._first = first
+        self._prepared.clear()
+        self._lane = None
+        self._failure = self._init_failure
+        self._failed = False
+        if self._job.lanes is not None and self._failure is None:
+            try:
+                self._lane = Lane(self._recipe, self._job.lanes, self._number, self._job.num_workers, state)
+            except Exception as error:
+                self._failure = error
 
     def _indices(self, batch: int) -> Any:
         assert self._log is not None  # the trainer begins with an epoch
         return self._log.read(batch)
 
-    def _samples(self, batch: int, indices: Any) -> Any:
-        if self._init_error is not None:
-            raise self._init_error
-        return load(self._recipe, indices, self._seeder, self._seed, batch)
+    # ---- Computing ----
 
-    def _prepare(self, batch: int, samples: Any) -> int:
-        """Makes a batch in private memory, for a later task. Returns the bytes that it needs."""
-        writer = BatchWriter(None)
-        needed: int = writer.finish(assemble(self._recipe, samples, writer.allocate))
-        self._prepared = batch, writer
-        return needed
+    def _compute(self, writer: BatchWriter, batch: int, indices: Any) -> None:
+        """Finishes the writer with a batch, or with the exception that it raised. Raises BatchTooLarge."""
+        lane = self._lane
+        try:
+            if self._failure is not None:
+                if self._failed and self._job.lanes is not None and self._job.lanes.kind is Kind.ITERABLE:
+                    writer.finish_end()  # it has no other batch
+                    return
+                self._failed = True
+                raise self._failure
+            if lane is None:
+                samples = load(self._recipe, indices, self._seeder, self._seed, batch)
+            else:
+                try:
+                    samples = lane.load(indices)
+                except StopIteration:
+                    writer.state = lane.state()
+                    writer.finish_end()
+                    return
+            content = assemble(self._recipe, samples, writer.allocate)
+            if lane is not None:
+                writer.state = lane.state()
+            writer.finish(content)
+        except BatchTooLarge:
+            raise
+        except Exception as error:
+            if lane is not None:
+                with contextlib.suppress(Exception):  # which the next batch raises again
+                    writer.state = lane.state()
+            writer.finish_error(error, worker=self._number)
+
+    def _compute_apart(self, batch: int, indices: Any) -> BatchWriter:
+        """Computes a batch in private memory."""
+        writer = BatchWriter(None, batch)
+        self._compute(writer, batch, indices)
+        return writer
+
+    def _catch_up(self, batch: int) -> None:
+        """Computes the batches of the lane before this one, in private memory."""
+        lane = self._lane
+        if lane is None or batch in self._prepared:
+            return
+        if lane.next > batch:
+            raise Error(Code.INTERNAL, f"its next one is batch {lane.next}, and it cannot go back")
+        assert self._job.lanes is not None
+        while lane.next < batch:
+            before = lane.next
+            writer = self._compute_apart(before, None if self._job.lanes.kind is Kind.ITERABLE else self._indices(before))
+            if before >= self._first:
+                self._prepared[before] = writer
 
     def _measure(self, generation: int, batch: int) -> Tuple[Any, ...]:
         try:
-            return "measured", generation, batch, self._prepare(batch, self._samples(batch, self._indices(batch)))
+            self._catch_up(batch)
+            writer = self._compute_apart(batch, self._indices(batch))
         except Exception as error:
-            memory = bytearray(_ERROR_BYTES)
-            used = BatchWriter(memoryview(memory)).finish_error(error, worker=self._number)
-            return "failed", generation, batch, bytes(memory[:used])
+            writer = BatchWriter(None, batch)
+            writer.finish_error(error, worker=self._number)
+        memory = bytearray(writer.needed)
+        if writer.failed:
+            writer.replay(memoryview(memory))
+            return "failed", generation, batch, bytes(memory)
+        self._prepared[batch] = writer
+        return "measured", generation, batch, writer.needed
+
+    # ---- Filling ----
 
     def _produce(self, generation: int, invitation: bytes, first: int) -> str:
         """Fills batches until the feed hangs up. Returns why it could not attach; empty if it did."""
+        assert self._log is not None
         try:
             producer = Producer(invitation)
         except Error as error:
             return str(error) or error.code.name
+        filled: Dict[int, memoryview] = {}  # of a lane, and perhaps not taken yet
         try:
             while True:
                 task = producer.next()
                 if task is None:
+                    self._keep(filled)
                     return ""
                 batch = first + task.batch_index
+                _forget_before(self._log.consumed(), filled, self._prepared)
                 try:
                     indices = self._indices(batch)
+                    if indices is END:
+                        continue  # the epoch ends before this batch: nobody waits for it
+                    self._catch_up(batch)
                 except (Error, OSError, pickle.UnpicklingError) as error:
-                    producer.done(task, error=f"worker {self._number} cannot read the indices of batch {batch}: {error}")
+                    producer.done(task, error=f"worker {self._number} cannot make batch {batch}: {error}")
                     continue
-                if indices is END:
-                    continue  # the epoch ends before this batch: nobody waits for it
-                needed = self._fill(task.memory, batch, indices)
-                if needed:
-                    self._pipe.send(("grow", generation, batch, needed))
-                else:
-                    producer.done(task)
+                self._fill(task.memory, generation, batch, indices)
+                if self._lane is not None:
+                    filled[batch] = task.memory[:]
+                producer.done(task)
         finally:
+            filled.clear()
             producer.close()
 
-    def _fill(self, memory: memoryview, batch: int, indices: Any) -> int:
-        """Writes a batch, or the exception that it raised, to a slot. Returns 0, or the bytes that it needs instead."""
+    def _keep(self, filled: Dict[int, memoryview]) -> None:
+        """Copies the batches that the trainer may not have taken out of a feed that has ended: after the daemon's end,
+        another feed asks for them.
+        """
+        assert self._log is not None
+        _forget_before(self._log.consumed(), filled)
+        for batch, memory in filled.items():
+            copy = copy_batch(memory, batch)
+            if copy is not None:
+                self._prepared[batch] = copy
+
+    def _fill(self, memory: memoryview, generation: int, batch: int, indices: Any) -> None:
+        """Writes a batch to a slot, or what stands for it."""
+        writer = BatchWriter(memory, batch)
+        prepared = self._prepared.pop(batch, None)
         try:
-            prepared, self._prepared = self._prepared, None
-            if prepared is not None and prepared[0] == batch:
-                prepared[1].replay(memory)
-                return 0
-            samples = self._samples(batch, indices)
-            try:
-                writer = BatchWriter(memory)
-                writer.finish(assemble(self._recipe, samples, writer.allocate))
-                return 0
-            except BatchTooLarge as large:
-                if self._grows:
-                    return self._prepare(batch, samples)
-                raise ResourceExhaustedError(
+            if prepared is not None:
+                prepared.replay(memory)
+            else:
+                self._compute(writer, batch, indices)
+        except BatchTooLarge as large:
+            if not self._job.grows:
+                error = ResourceExhaustedError(
                     Code.RESOURCE_EXHAUSTED,
-                    f"batch {batch} of indices {_shown(indices)} needs {large.needed} bytes, and max_batch_bytes={len(memory)} bytes are there for "
-                    f"each: give max_batch_bytes={large.needed} or more, or omit it",
-                ) from None
-        except Exception as error:
-            BatchWriter(memory).finish_error(error, worker=self._number)
-            return 0
+                    f"batch {batch} of indices {_shown(indices)} needs {large.needed} bytes, and max_batch_bytes={len(memory)} bytes are there "
+                    f"for each: give max_batch_bytes={large.needed} or more, or omit it",
+                )
+                BatchWriter(memory, batch).finish_error(error, worker=self._number)
+                return
+            try:
+                self._send_one_off(generation, batch, prepared or writer, large.needed)
+            except OSError as error:
+                BatchWriter(memory, batch).finish_error(error, worker=self._number)
+                return
+            BatchWriter(memory, batch).finish_elsewhere()
+
+    def _send_one_off(self, generation: int, batch: int, source: Union[BatchWriter, BatchCopy], needed: int) -> None:
+        fd = os.memfd_create("pinfeed-batch", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, needed)
+            with mmap.mmap(fd, needed) as pages, memoryview(pages) as memory:
+                source.replay(memory)
+            self._pipe.send(("one-off", generation, batch, needed))
+            reduction.send_handle(self._pipe, fd, self._job.trainer[0])
+        finally:
+            os.close(fd)
+
+
+def _forget_before(batch: int, *kept: Dict[int, Any]) -> None:
+    for each in kept:
+        for number in [number for number in each if number < batch]:
+            del each[number]
 
 
 def _shown(indices: Any) -> str:

@@ -15,9 +15,12 @@ import signal
 import time
 import weakref
 from multiprocessing import reduction
+from multiprocessing.connection import wait
 from typing import Any, Callable, List, Optional, Tuple
 
 from ._index_log import IndexLog
+from ._lanes import LaneState
+from ._producer import pidfd_open
 from ._worker import Job, process_start_time, worker_main
 
 # How long workers may take to end: what torch's may. A worker in the middle of a sample finishes it.
@@ -33,18 +36,21 @@ def this_process() -> Tuple[int, int]:
 
 
 class WorkerPool:
-    """Worker processes and the trainer's ends of their pipes. `pipes[n]` and `processes[n]` belong to worker n.
+    """Worker processes, the trainer's ends of their pipes, and a pidfd of each: `processes[n]`, `pipes[n]` and `ends[n]`
+    belong to worker n. Neither a pipe nor a sentinel of multiprocessing tells the end of a worker for sure: a child that
+    it forked may keep the other end open.
 
-    Owns both. Threads: one at a time. In a forked child it is void, and its pipes are closed.
+    Owns all of them. Threads: one at a time. In a forked child it is void, and its pipes are closed.
     """
 
     def __init__(self, context: Any, job: Job) -> None:
         self._context = context if context is not None else multiprocessing
         self._job = job
         self._owner = os.getpid()
-        self._epoch: Optional[Tuple[int, IndexLog]] = None
+        self._epoch: Optional[Tuple[int, int, List[LaneState], IndexLog]] = None
         self.pipes: List[Any] = []
         self.processes: List[Any] = []
+        self.ends: List[int] = []  # -1: there is no process
         self.stopped = False
         self.generation = 0  # counts epochs and feeds, to tell what a message is about
         _pools.add(self)
@@ -52,6 +58,7 @@ class WorkerPool:
             for number in range(job.num_workers):
                 self.pipes.append(None)
                 self.processes.append(None)
+                self.ends.append(-1)
                 self._start(number)
         except BaseException:
             self.stop()
@@ -66,44 +73,54 @@ class WorkerPool:
             )
             process.start()
             self.processes[number] = process
+            self.ends[number] = _end_of(process)
         finally:
             theirs.close()
 
-    def begin_epoch(self, seed: int, log: IndexLog) -> None:
-        """Gives all workers, also those that start later, the epoch's seed and index log."""
+    def begin_epoch(self, seed: int, first: int, lanes: List[LaneState], log: IndexLog) -> None:
+        """Gives all workers, also those that start later, the epoch's seed and index log. `lanes` has what is known of
+        each worker's lane. The caller keeps it up to date.
+        """
         self.generation += 1
-        self._epoch = seed, log
+        self._epoch = seed, first, lanes, log
         for number in range(len(self.pipes)):
             self._send_epoch(number)
 
     def _send_epoch(self, number: int) -> None:
         if self._epoch is None:
             return
-        seed, log = self._epoch
+        seed, first, lanes, log = self._epoch
         try:
-            self.pipes[number].send(("epoch", seed))
+            self.pipes[number].send(("epoch", seed, first, lanes[number]))
             reduction.send_handle(self.pipes[number], log.fileno(), self.processes[number].pid)
         except OSError:
-            pass  # it has ended, which its sentinel tells
+            pass  # it has ended, which its pidfd tells
 
     def send(self, number: int, *message: Any) -> None:
-        """Sends a message. A worker that has ended gets none; its sentinel tells that it ended."""
+        """Sends a message. A worker that has ended gets none; its pidfd tells that it ended."""
         try:
             self.pipes[number].send(message)
         except OSError:
             pass
 
+    def receive_descriptor(self, number: int) -> int:
+        """Returns the descriptor that follows a message of a worker. Raises EOFError if the worker ended before."""
+        pipe = self.pipes[number]
+        if pipe not in wait([pipe, self.ends[number]]):
+            raise EOFError
+        return int(reduction.recv_handle(pipe))
+
     def replace(self, number: int) -> None:
         """Starts another process in place of one that ended."""
         self.processes[number].join()
-        self.pipes[number].close()
+        self._close(number)
         self._start(number)
         self._send_epoch(number)
 
     def describe_death(self, number: int) -> str:
-        """Says how a worker ended whose pipe is closed or whose sentinel is ready."""
+        """Says how a worker ended whose pipe is closed or whose pidfd is ready."""
         process = self.processes[number]
-        process.join(_KILL_PATIENCE_S)
+        self._join_one(number, time.monotonic() + _KILL_PATIENCE_S)
         if process.exitcode is None:  # it closed its pipe, and lives
             process.kill()
             process.join()
@@ -127,7 +144,7 @@ class WorkerPool:
         self._join(_EXIT_PATIENCE_S, None)
         self._join(_KILL_PATIENCE_S, operator.methodcaller("terminate"))
         self._join(_KILL_PATIENCE_S, operator.methodcaller("kill"))
-        self._close_pipes()
+        self._close_all()
 
     def terminate(self) -> None:
         """Ends the workers at once, when this process ends."""
@@ -139,22 +156,43 @@ class WorkerPool:
 
     def _join(self, patience_s: float, end: Optional[Callable[[Any], None]]) -> None:
         """Waits for the workers that still live, after having called `end` with each."""
-        alive = [process for process in self.processes if process is not None and process.is_alive()]
+        alive = [number for number, process in enumerate(self.processes) if process is not None and process.is_alive()]
         if end is not None:
-            for process in alive:
-                end(process)
+            for number in alive:
+                end(self.processes[number])
         until = time.monotonic() + patience_s
-        for process in alive:
+        for number in alive:
+            self._join_one(number, until)
+
+    def _join_one(self, number: int, until: float) -> None:
+        process, end = self.processes[number], self.ends[number]
+        if end >= 0:
+            wait([end], max(0.0, until - time.monotonic()))
+        if process.is_alive():  # the fork server tells of it a little later
             process.join(max(0.0, until - time.monotonic()))
 
-    def _close_pipes(self) -> None:
-        for pipe in self.pipes:
-            if pipe is not None:
-                pipe.close()
+    def _close(self, number: int) -> None:
+        if self.pipes[number] is not None:
+            self.pipes[number].close()
+        end, self.ends[number] = self.ends[number], -1
+        if end >= 0:
+            os.close(end)
+
+    def _close_all(self) -> None:
+        for number in range(len(self.pipes)):
+            self._close(number)
 
     def __del__(self) -> None:
         if "processes" in self.__dict__:
             self.stop()
+
+
+def _end_of(process: Any) -> int:
+    """Returns a descriptor that is ready once a process has ended."""
+    try:
+        return pidfd_open(process.pid)
+    except ProcessLookupError:  # a child of the fork server, which has collected it
+        return os.dup(process.sentinel)
 
 
 def _end_all() -> None:
@@ -164,7 +202,7 @@ def _end_all() -> None:
 
 def _after_fork_in_child() -> None:
     for pool in list(_pools):
-        pool._close_pipes()
+        pool._close_all()
 
 
 atexit.register(_end_all)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lanes: batches of which each depends on those before it, as those of an iterable dataset, or with one stream of random
+numbers per worker. Worker w of n has the batches w, w + n, w + 2n and so on, as in torch.
+
+In: a worker's batches, in order. Out: in the worker, their samples and the state behind each; in the trainer, where each
+worker can continue.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+
+from ._errors import Code, InvalidArgumentError
+from ._fetch import IterableFetcher, Kind, Recipe, load
+from ._loader_state import Epoch
+from ._seeding import global_states, set_global_states
+
+LaneState = Optional[Tuple[int, bytes]]  # a batch's number, and the state behind it
+
+
+class LaneOptions(NamedTuple):
+    """What the lanes of a loader have in common."""
+
+    kind: Kind
+    places: int  # samples of a batch of an iterable dataset
+    drop_last: bool
+
+
+def has_state(source: Any) -> bool:
+    """Whether a dataset, or its iterator, can continue where another one stood."""
+    return callable(getattr(source, "state_dict", None)) and callable(getattr(source, "load_state_dict", None))
+
+
+class Lane:
+    """The batches of one worker in one epoch. Threads: one.
+
+    Invariant: `next` is the number of the batch that `load` gives next. It advances even if `load` raises.
+    """
+
+    def __init__(self, recipe: Recipe, options: LaneOptions, number: int, lanes: int, state: LaneState) -> None:
+        """`state`: where to continue; None: at the start of the epoch. Raises what the dataset raises."""
+        self._recipe = recipe
+        self._options = options
+        self._lanes = lanes
+        self._stream: Optional[IterableFetcher] = None
+        self.next = number if state is None else state[0] + lanes
+        saved: Any = None
+        if state is not None:
+            generators, saved, ended = pickle.loads(state[1])
+        if options.kind is Kind.ITERABLE:
+            dataset = recipe.dataset
+            if saved is not None and saved[0] == "dataset":
+                dataset.load_state_dict(saved[1])
+            self._stream = IterableFetcher(dataset, recipe.batched, options.drop_last)
+            if saved is not None and saved[0] == "iterator":
+                self._stream.iterator.load_state_dict(saved[1])
+        if state is not None:
+            set_global_states(generators)
+            if self._stream is not None:
+                self._stream.ended = ended
+
+    def load(self, indices: Any) -> Any:
+        """Returns the samples of the next batch, not collated. Raises StopIteration if there is none. An iterable
+        dataset needs no indices.
+        """
+        self.next += self._lanes
+        if self._stream is not None:
+            return self._stream.fetch(self._options.places)
+        return load(self._recipe, indices)
+
+    def state(self) -> bytes:
+        """Returns the state behind the last batch. Empty if the dataset has none, and nothing could continue there."""
+        saved, ended = None, False
+        if self._stream is not None:
+            ended = self._stream.ended
+            if has_state(self._stream.iterator):
+                saved = "iterator", self._stream.iterator.state_dict()
+            elif has_state(self._recipe.dataset):
+                saved = "dataset", self._recipe.dataset.state_dict()
+            else:
+                return b""
+        return pickle.dumps((global_states(), saved, ended), pickle.HIGHEST_PROTOCOL)
+
+
+class Lanes:
+    """What the trainer knows of its workers' lanes. Threads: one takes batches; `can_continue` from any."""
+
+    def __init__(self, options: LaneOptions, dataset: Any, workers: int, fresh: bool, epoch: Epoch) -> None:
+        """`fresh`: the workers have had no epoch before."""
+        self.position = 0  # the number of the next batch: those of lanes that have ended are counted, too
+        self.states: List[LaneState] = [None] * workers
+        self._ended: Set[int] = set()
+        self._starts = fresh and (options.kind is Kind.MAP or has_state(dataset))
+        saved = epoch.lanes
+        if saved is None and not epoch.first:
+            return
+        if saved is None or saved["workers"] != workers:
+            raise workers_differ(workers, 0 if saved is None else saved["workers"])
+        self.position = saved["position"]
+        self.states[:] = saved["states"]
+        self._ended.update(saved["ended"])
+
+    def take(self, state: bytes) -> None:
+        """The trainer has taken the next batch, behind which its worker has this state."""
+        if state:
+            self.states[self.position % len(self.states)] = self.position, state
+        self.position += 1
+
+    def end(self) -> bool:
+        """The last batch that was taken says that its lane has ended. Returns whether all have."""
+        self._ended.add((self.position - 1) % len(self.states))
+        return len(self._ended) == len(self.states)
+
+    def can_continue(self, worker: int) -> bool:
+        """Whether another process can take the place of a worker."""
+        return self.states[worker] is not None or self._starts
+
+    def saved(self) -> Dict[str, Any]:
+        return {"workers": len(self.states), "position": self.position, "states": list(self.states), "ended": sorted(self._ended)}
+
+
+def workers_differ(workers: int, saved: int) -> InvalidArgumentError:
+    """Returns the error of a state that this number of workers cannot continue."""
+    without = "one whose batches do not depend on those before it (num_workers=0, or another seeding)"
+    return InvalidArgumentError(
+        Code.INVALID_ARGUMENT,
+        f"num_workers: {workers} with these arguments cannot continue an epoch of {f'{saved} workers' if saved else without}: a batch depends on "
+        "those that its worker made before. Use the arguments of the loader that the state is from",
+    )

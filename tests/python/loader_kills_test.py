@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pinfeed.DataLoader` whose workers, trainer and daemon are killed, stopped and interrupted at random moments. Every batch comes once, in order.
+
+$PINFEED_KILLS (150) workers are killed at random moments, and a fifteenth of them once more from a fork server.
+$PINFEED_TEST_SEED repeats a run.
+"""
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import pathlib
+import random
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from daemon_process import Daemon  # noqa: E402
+from loader_datasets import Numbers, place_of_worker, slow  # noqa: E402
+
+import pinfeed  # noqa: E402
+from pinfeed import _worker_pool  # noqa: E402
+
+KILLS = int(os.environ.get("PINFEED_KILLS") or 150)
+DEADLINE_S = 60
+HERE = pathlib.Path(__file__).resolve().parent
+ENDLESS = 10**7
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    """A daemon whose memory is all free between two tests."""
+    daemon = Daemon(tmp_path_factory.mktemp("host") / "run", "--pool-bytes", "128MiB", "--workers", "2")
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(host):
+    yield
+    gc.collect()
+    assert multiprocessing.active_children() == []
+    eventually("all memory is free", lambda: int(pinfeed.status(host.address).get("pool_used_bytes", 0)) == 0)
+
+
+@pytest.fixture
+def draw():
+    seed = int(os.environ.get("PINFEED_TEST_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"PINFEED_TEST_SEED={seed}")
+    return random.Random(seed)
+
+
+def eventually(what, is_true):
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_true():
+        assert time.monotonic() < deadline, f"not in time: {what() if callable(what) else what}"
+        time.sleep(0.005)
+
+
+def pids_of(iterator):
+    return [process.pid for process in iterator._pool.processes]
+
+
+def descriptors():
+    gc.collect()
+    return sorted(os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}"))
+
+
+def ended(pidfd):
+    """Whether a process ends in time."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    answered = poll.poll(DEADLINE_S * 1000)
+    os.close(pidfd)
+    return bool(answered)
+
+
+class Killer:
+    """Kills random workers at random moments on a thread, but none of the batches that are under way at a kill is under way at the next
+    one: three deaths at one batch end the loader. Ends after `count` kills.
+    """
+
+    UNDER_WAY = 10  # of four workers: two for each, and those that the trainer holds
+
+    def __init__(self, iterator, draw, count):
+        self.iterator, self.draw, self.count = iterator, draw, count
+        self.batches, self.kills, self.error = 0, 0, None
+        self._at = -self.UNDER_WAY  # the number of batches at the latest kill
+        self.over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        while self.kills < self.count and not self.over.wait(self.draw.uniform(0.010, 0.020)):
+            if self.batches < self._at + self.UNDER_WAY:
+                continue
+            pid = self.draw.choice(pids_of(self.iterator))
+            with contextlib.suppress(ProcessLookupError):  # the one before ended already
+                os.kill(pid, signal.SIGKILL)
+                self.kills += 1
+                self._at = self.batches
+        self.over.set()
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *details):
+        self.over.set()
+        self._thread.join()
+
+
+# ---- Workers that are killed --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method, kills", [("fork", KILLS), ("forkserver", KILLS // 15)])  # the latter start slowly
+def test_workers_killed_at_random_moments_cost_no_batch(host, draw, method, kills):
+    def loader(samples):
+        return pinfeed.DataLoader(Numbers(samples, slow), 2, num_workers=4, multiprocessing_context=method, address=host.address)
+
+    assert sum(len(batch[0]) for batch in loader(20)) == 20  # what stays for good is there now
+    before = descriptors()
+    iterator, expected = iter(loader(ENDLESS)), 0
+    with Killer(iterator, draw, kills) as killer:
+        for index, values in iterator:
+            assert index.tolist() == [expected, expected + 1] and values.tolist() == [[expected] * 100, [expected + 1] * 100]
+            expected += 2
+            killer.batches += 1
+            if killer.over.is_set():
+                break
+    assert killer.kills == kills
+    del iterator, killer, index, values
+    assert descriptors() == before
+    assert "hung up, and its process lives" not in host.log()
+
+
+def test_workers_that_are_all_killed_at_once_cost_no_batch(host):
+    """While the trainer is busy, and again and again."""
+    iterator = iter(pinfeed.DataLoader(Numbers(200, slow), 2, num_workers=4, address=host.address))
+    seen = []
+    for index, _ in iterator:
+        seen += index.tolist()
+        if len(seen) in (20, 60, 100):
+            killed = [os.pidfd_open(pid) for pid in pids_of(iterator)]
+            for pidfd in killed:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            assert all(map(ended, killed))
+    assert seen == list(range(200))
+
+
+def keeps_a_child(index):
+    """The first sample starts a process that has all descriptors of the worker, and lives longer."""
+    if index == 0 and not os.fork():
+        os.close(ENDS_WITH_TEST[1])
+        os.read(ENDS_WITH_TEST[0], 1)
+        os._exit(0)
+    return place_of_worker(index)
+
+
+ENDS_WITH_TEST = [-1, -1]
+
+
+def test_a_killed_worker_is_replaced_though_a_child_of_it_lives(host):
+    ENDS_WITH_TEST[:] = os.pipe()
+    iterator = iter(pinfeed.DataLoader(Numbers(400, keeps_a_child), 2, num_workers=1, multiprocessing_context="fork", timeout=20, address=host.address))
+    seen, pids = [], set()
+    for index, pid, *_ in iterator:
+        seen += index.tolist()
+        pids |= set(pid.tolist())
+        if len(seen) == 10:
+            os.kill(pids_of(iterator)[0], signal.SIGKILL)
+    assert seen == list(range(400)) and len(pids) == 2
+    del iterator, index, pid, _
+    gc.collect()
+    for fd in ENDS_WITH_TEST:
+        os.close(fd)
+
+
+def test_a_worker_that_is_stopped_delays_its_batches_only(host):
+    iterator = iter(pinfeed.DataLoader(Numbers(400, slow), 2, num_workers=4, address=host.address))
+    seen, begin, longest = [], time.monotonic(), 0
+    alarm = None
+    for index, _ in iterator:
+        now = time.monotonic()
+        longest, begin = max(longest, now - begin), now
+        seen += index.tolist()
+        if len(seen) == 100:
+            stopped = os.pidfd_open(pids_of(iterator)[1])
+            signal.pidfd_send_signal(stopped, signal.SIGSTOP)
+            alarm = threading.Timer(1.0, signal.pidfd_send_signal, (stopped, signal.SIGCONT))
+            alarm.start()
+    alarm.join()
+    os.close(stopped)
+    assert seen == list(range(400)) and longest > 0.5
+
+
+def test_a_stopped_worker_ends_with_its_epoch(host, monkeypatch):
+    monkeypatch.setattr(_worker_pool, "_EXIT_PATIENCE_S", 0.1)
+    iterator = iter(pinfeed.DataLoader(Numbers(ENDLESS, slow), 2, num_workers=2, address=host.address))
+    next(iterator)
+    workers = [os.pidfd_open(pid) for pid in pids_of(iterator)]
+    signal.pidfd_send_signal(workers[0], signal.SIGSTOP)
+    del iterator
+    gc.collect()
+    assert all(map(ended, workers))
+
+
+# ---- A daemon that is killed --------------------------------------------------------------------------------------------------------
+
+
+def test_a_daemon_killed_again_and_again_costs_no_batch(tmp_path):
+    flags = ("--pool-bytes", "128MiB", "--workers", "2")
+    running, seen = [Daemon(tmp_path / "run", *flags)], []
+    try:
+        for index, _ in pinfeed.DataLoader(Numbers(800, slow), 2, num_workers=4, address=running[0].address):
+            seen += index.tolist()
+            if len(seen) in (40, 42, 200, 500):
+                running[-1].process.kill()
+                running[-1].process.wait()
+                running.append(Daemon(tmp_path / "run", *flags))
+        assert seen == list(range(800))
+    finally:
+        running[-1].stop()
+
+
+# ---- A trainer that is killed or interrupted ----------------------------------------------------------------------------------------
+
+TRAINER = """
+import sys, threading
+import pinfeed
+from loader_datasets import Numbers, slow
+
+def begin():
+    global iterator
+    loader = pinfeed.DataLoader(Numbers(10**7, slow), 2, num_workers=3, multiprocessing_context=sys.argv[2], address=sys.argv[1])
+    iterator = iter(loader)
+    next(iterator)
+
+if __name__ == "__main__":
+    if sys.argv[3] == "thread":
+        thread = threading.Thread(target=begin)
+        thread.start()
+        thread.join()
+    else:
+        begin()
+    next(iterator)
+    print(*[process.pid for process in iterator._pool.processes], flush=True)
+    for batch in iterator:
+        pass
+"""
+
+
+class Trainer:
+    """A trainer in a session of its own, as in a terminal, and a pidfd of each of its workers."""
+
+    def __init__(self, folder, daemon, method, where="main"):
+        (folder / "trainer.py").write_text(TRAINER)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(HERE)])}
+        command = [sys.executable, "-W", "ignore", folder / "trainer.py", daemon.address, method, where]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+        self.workers = [os.pidfd_open(int(pid)) for pid in self.process.stdout.readline().split()]
+        assert len(self.workers) == 3
+
+    def relatives(self):
+        """The processes of its session: its workers, and those of multiprocessing."""
+        found = []
+        for folder in pathlib.Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                state = (folder / "stat").read_text().rpartition(")")[2].split()
+                if int(state[3]) == self.process.pid and state[0] != "Z":
+                    found.append((int(folder.name), (folder / "cmdline").read_text().replace("\0", " ")))
+        return found
+
+
+@pytest.fixture
+def trainer(tmp_path, host):
+    started = []
+
+    def start(*arguments):
+        started.append(Trainer(tmp_path, host, *arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(one.process.pid, signal.SIGKILL)
+        one.process.communicate()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_nothing_survives_a_killed_trainer_whose_iterator_a_short_thread_made(trainer, method):
+    one = trainer(method, "thread")
+    one.process.kill()
+    one.process.wait()
+    assert all(map(ended, one.workers))
+    eventually(one.relatives, lambda: not one.relatives())
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_ctrl_c_in_a_terminal_leaves_nothing(trainer, method):
+    one = trainer(method)
+    os.killpg(one.process.pid, signal.SIGINT)
+    _, errors = one.process.communicate(timeout=DEADLINE_S)
+    # A worker that is still importing modules shows its own.
+    assert one.process.returncode == -signal.SIGINT and "KeyboardInterrupt" in errors, errors
+    assert all(map(ended, one.workers))
+    eventually(one.relatives, lambda: not one.relatives())
+
+
+def test_impatient_ctrl_c_leaves_nothing(trainer, draw):
+    """Whatever the second one interrupts."""
+    for _ in range(3):
+        one = trainer("fork")
+        while one.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(one.process.pid, signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                one.process.wait(draw.uniform(0.001, 0.05))
+        assert all(map(ended, one.workers))
+        eventually(one.relatives, lambda: not one.relatives())  # noqa: B023
+
+
+def test_a_killed_trainer_whose_worker_is_stopped_leaves_nothing_once_it_goes_on(trainer):
+    one = trainer("fork")
+    signal.pidfd_send_signal(one.workers[0], signal.SIGSTOP)
+    one.process.kill()
+    one.process.wait()
+    signal.pidfd_send_signal(one.workers[0], signal.SIGCONT)
+    assert all(map(ended, one.workers))
+    eventually(one.relatives, lambda: not one.relatives())

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pinfeed.DataLoader` whose workers take turns: iterable datasets and seeding="worker", beside torch's loader and its workers."""
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import random
+import signal
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from daemon_process import Daemon  # noqa: E402
+from loader_datasets import Numbers, Resumable, ResumableIterator, Shards, all_same, growing, randoms  # noqa: E402
+
+import pinfeed  # noqa: E402
+
+TorchLoader = torch.utils.data.DataLoader
+
+pytestmark = [pytest.mark.usefixtures("feeds"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    yield
+    gc.collect()
+    assert multiprocessing.active_children() == []
+
+
+def seeded(seed=3):
+    return torch.Generator().manual_seed(seed)
+
+
+# ---- beside torch's -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [{"batch_size": 4}, {"batch_size": 3, "drop_last": True}, {"batch_size": None}, {"batch_size": 2, "persistent_workers": True}])
+@pytest.mark.parametrize("counts", [[9, 9], [1, 30, 0], [0, 0], [13]])
+def test_an_iterable_datasets_batches_are_torchs(counts, arguments):
+    dataset = Shards(counts)
+    loaders = [kind(dataset, num_workers=len(counts), generator=seeded(), **arguments) for kind in (pinfeed.DataLoader, TorchLoader)]
+    for _ in range(2):
+        assert all_same(*loaders)
+
+
+@pytest.mark.parametrize("arguments", [{"shuffle": True}, {"generator": seeded, "seeding": None}, {"persistent_workers": True}])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_random_numbers_of_seeding_by_worker_are_torchs(workers, arguments):
+    arguments = {name: value() if callable(value) else value for name, value in arguments.items()}
+    seeding = {"seeding": "worker", **arguments}
+    arguments.pop("seeding", None)
+    epochs = []
+    for kind, options in ((pinfeed.DataLoader, seeding), (TorchLoader, arguments)):
+        torch.manual_seed(8)
+        if "generator" in options:
+            options["generator"].manual_seed(5)
+        loader = kind(Numbers(23, randoms), 2, num_workers=workers, **options)
+        epochs.append([[list(batch) for batch in loader] for _ in range(3)])
+    assert all_same(*epochs)
+
+
+def test_a_wrong_length_is_told_as_by_torch():
+    dataset, messages = Shards([3, 3], said=4), []
+    for kind in (pinfeed.DataLoader, TorchLoader):
+        loader = kind(dataset, num_workers=2)
+        assert len(loader) == 4
+        with pytest.warns(UserWarning, match="was reported to be 4") as warned:
+            list(loader)
+        messages.append([str(each.message) for each in warned])
+    assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize("kind", [pinfeed.DataLoader, TorchLoader])
+def test_an_exception_ends_its_worker_only(kind):
+    iterator = iter(kind(Shards([9, 9], fails=4), 2, num_workers=2))
+    seen = []
+    while True:
+        try:
+            seen.append(next(iterator).tolist())
+        except StopIteration:
+            break
+        except ValueError as error:
+            seen.append(str(error).splitlines()[0][:5])
+    assert seen[:4] == [[0, 1], [1000, 1001], [2, 3], [1002, 1003]]
+    assert seen[4:] == ["Value" if kind is pinfeed.DataLoader else "Caugh"] * 2
+
+
+# ---- state --------------------------------------------------------------------------------------------------------------------------
+
+STREAMS = {"none": Shards, "dataset": Resumable, "iterator": ResumableIterator}
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_an_iterable_dataset_continues_where_it_stood(stream, tmp_path):
+    log = tmp_path / "log"
+
+    def loader():
+        return pinfeed.DataLoader(STREAMS[stream]([3, 12, 0], log=log, make=randoms), 2, num_workers=3, generator=seeded(), prefetch_factor=1)
+
+    epochs = [[list(batch) for batch in loader()]]
+    whole = loader()
+    list(whole)
+    epochs.append([list(batch) for batch in whole])
+    for taken in range(len(epochs[0]) + 1):
+        stopped = loader()
+        iterator = iter(stopped)
+        for _ in range(taken):
+            next(iterator)
+        resumed = loader()
+        resumed.load_state_dict(stopped.state_dict())
+        iterator.close()
+        log.write_bytes(b"")
+        assert all_same([list(batch) for batch in resumed], epochs[0][taken:])
+        if stream != "none" and taken == len(epochs[0]):
+            assert log.read_bytes() == b""  # nothing is read again
+        assert all_same([list(batch) for batch in resumed], epochs[1])
+
+
+def test_the_state_of_seeding_by_worker_has_the_generators():
+    def loader():
+        return pinfeed.DataLoader(Numbers(20, randoms), 2, shuffle=True, num_workers=3, generator=seeded())
+
+    whole = [list(batch) for batch in loader()]
+    for taken in range(0, 11):
+        stopped = loader()
+        iterator = iter(stopped)
+        for _ in range(taken):
+            next(iterator)
+        resumed = loader()
+        resumed.load_state_dict(stopped.state_dict())
+        iterator.close()
+        assert all_same([list(batch) for batch in resumed], whole[taken:])
+
+
+def test_another_number_of_workers_cannot_continue():
+    loader = pinfeed.DataLoader(Shards([9, 9]), 2, num_workers=2)
+    iterator = iter(loader)
+    next(iterator)
+    other = pinfeed.DataLoader(Shards([9, 9]), 2, num_workers=1)
+    other.load_state_dict(loader.state_dict())
+    with pytest.raises(pinfeed.InvalidArgumentError, match="num_workers: 1 with these arguments cannot continue an epoch of 2 workers"):
+        iter(other)
+
+
+def test_a_state_with_workers_and_one_without_are_not_exchanged():
+    states = {}
+    for workers in (0, 2):
+        loader = pinfeed.DataLoader(Shards([9, 9]), 2, num_workers=workers)
+        iterator = iter(loader)
+        next(iterator)
+        states[workers] = loader.state_dict()
+        iterator.close()
+    for workers, state in states.items():
+        other = pinfeed.DataLoader(Shards([9, 9]), 2, num_workers=2 - workers)
+        other.load_state_dict(state)
+        with pytest.raises(pinfeed.InvalidArgumentError, match="Use the arguments of the loader that the state is from"):
+            iter(other)
+
+
+def fail(worker):
+    raise OSError(f"no file for worker {worker}")
+
+
+def test_a_worker_without_a_start_raises_once():
+    iterator = iter(pinfeed.DataLoader(Shards([9, 9]), 2, num_workers=2, worker_init_fn=fail))
+    for worker in range(2):
+        with pytest.raises(OSError, match=f"no file for worker {worker}"):
+            next(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+# ---- processes that end -------------------------------------------------------------------------------------------------------------
+
+
+def kill_some(loader, draw, kills, batches):
+    """Yields batches, and kills a worker before some of them."""
+    iterator = iter(loader)
+    moments = sorted(draw.sample(range(batches), kills))
+    for number in range(batches):
+        if number in moments:
+            with contextlib.suppress(ProcessLookupError):  # its predecessor was killed a moment ago
+                os.kill(draw.choice(iterator._pool.processes).pid, signal.SIGKILL)
+        yield next(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_killed_workers_cost_no_batch_and_no_random_number():
+    def loader():
+        return pinfeed.DataLoader(Numbers(240, randoms), 2, shuffle=True, num_workers=3, generator=seeded(), prefetch_factor=3)
+
+    expected = [list(batch) for batch in loader()]
+    assert all_same([list(batch) for batch in kill_some(loader(), random.Random(1), 30, 120)], expected)
+
+
+@pytest.mark.parametrize("stream", ["dataset", "iterator"])
+def test_killed_workers_of_a_dataset_with_a_state_cost_nothing(stream):
+    def loader():
+        return pinfeed.DataLoader(STREAMS[stream]([80, 80, 80], make=randoms), 2, num_workers=3, generator=seeded())
+
+    expected = [list(batch) for batch in loader()]
+    assert all_same([list(batch) for batch in kill_some(loader(), random.Random(2), 15, 120)], expected)
+
+
+def test_a_killed_worker_of_a_dataset_without_a_state_is_an_error():
+    iterator = iter(pinfeed.DataLoader(Shards([10**6, 10**6]), 2, num_workers=2))
+    assert next(iterator).tolist() == [0, 1]
+    os.kill(iterator._pool.processes[1].pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid \d+\) is killed by signal: Killed, and its place in the data is lost with it"):
+        for _ in iterator:
+            pass
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_a_killed_daemon_costs_nothing_though_no_worker_can_go_back(tmp_path):
+    def loader(address=None):
+        return pinfeed.DataLoader(Shards([40, 60], make=randoms), 2, num_workers=2, generator=seeded(), prefetch_factor=4, address=address)
+
+    expected = [list(batch) for batch in loader()]
+    daemons = [Daemon(tmp_path / "run", "--pool-bytes", "128MiB")]
+    seen = []
+    try:
+        for number, batch in enumerate(loader(daemons[0].address)):
+            seen.append(list(batch))
+            if number in (5, 6, 20, 30):
+                daemons[-1].process.kill()
+                daemons[-1].process.wait()
+                daemons.append(Daemon(tmp_path / "run", "--pool-bytes", "128MiB"))
+    finally:
+        daemons[-1].stop()
+    assert all_same(seen, expected)
+
+
+# ---- batches that do not fit --------------------------------------------------------------------------------------------------------
+
+
+def of_one_loader(caplog):
+    return [each.getMessage() for each in caplog.records if "memory of its own" in each.getMessage()]
+
+
+@pytest.mark.parametrize("seeding", ["sample", "worker"])
+def test_batches_that_grow_come_in_memory_of_their_own(seeding, caplog):
+    loader = pinfeed.DataLoader(Numbers(36, growing), 1, num_workers=2, seeding=seeding)
+    whole = list(loader)
+    assert all_same(whole, TorchLoader(Numbers(36, growing), 1))
+    told = of_one_loader(caplog)
+    assert 1 <= len(told) <= 4 and "max_batch_bytes=" in told[0]
+    whole[-1] += 1
+    caplog.clear()
+    assert all_same(list(loader)[:-1], whole[:-1])
+    assert of_one_loader(caplog) == []
+
+
+def test_an_iterable_dataset_with_a_fixed_size_keeps_it():
+    iterator = iter(pinfeed.DataLoader(Shards([20], make=growing), 1, num_workers=1, max_batch_bytes=5000))
+    for index in range(20):
+        if index < 16:
+            assert next(iterator).shape[1] == growing(index).shape[0]
+        else:
+            with pytest.raises(pinfeed.ResourceExhaustedError, match="give max_batch_bytes="):
+                next(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
