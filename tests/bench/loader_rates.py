@@ -27,6 +27,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "client" / "py
 import pinfeed  # noqa: E402
 
 ROUNDS = 3
+WARM_UP_SECONDS = 3  # in which every worker has faulted in every slot
 BUDGETS = {"arrays": (3.0, 0.9), "small": (1.0, None), "jpeg": (1.0, None)}  # times the DataLoader; share of the ceiling
 
 
@@ -111,7 +112,7 @@ def to_device(batch, device):
 
 
 def rate(kind, dataset, workers, device, seconds):
-    """Returns samples per second after the first batches, which fault memory in."""
+    """Returns samples per second after the first seconds, which fault memory in."""
     arguments = {"batch_size": dataset.batch_size, "sampler": Endless(), "num_workers": workers}
     torchs = kind is torch.utils.data.DataLoader
     if torchs:
@@ -120,7 +121,8 @@ def rate(kind, dataset, workers, device, seconds):
         arguments.update(device=device)
     iterator = iter(kind(dataset, **arguments))
     move = torchs and device is not None
-    for _ in range(2 * workers + 6):
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < WARM_UP_SECONDS:
         batch = next(iterator)
     if device is not None:
         torch.cuda.synchronize()

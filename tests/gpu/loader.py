@@ -101,10 +101,21 @@ def main():
     late.synchronize()
     check("tensors that are dropped before a late stream has used them", all(int(s) == int(expected(n).sum()) for n, s in enumerate(sums)))
 
-    del sums
+    # Page-locked batches in the host's memory: copies that are still waiting read what the loader gave, not what comes after it.
+    moved, late = [], torch.cuda.Stream()
+    with torch.cuda.stream(late):
+        for number, batch in enumerate(pinfeed.DataLoader(Squares(60 * BATCH), BATCH, num_workers=3, pin_memory=True)):
+            right &= batch["image"].is_pinned() and batch["half"].is_pinned()
+            if number % 6 == 0:
+                torch.cuda._sleep(CYCLES)
+            moved.append(batch["image"].to(DEVICE, non_blocking=True))
+            del batch
+    late.synchronize()
+    check("page-locked batches that are dropped before they are copied", right and all(torch.equal(m, expected(n)) for n, m in enumerate(moved)))
+
+    del sums, moved
     for _ in range(3):
-        for _ in loader(10):
-            break
+        next(iter(loader(10)))
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
