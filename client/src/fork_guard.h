@@ -26,9 +26,9 @@ class ForkGuard {
 // Purpose: prevents forks while it lives. fork(2) in another thread waits until the scope ends. Otherwise a
 // child could inherit the locks, statics and thread lists of gRPC and protobuf in the middle of a call. Owns:
 // a share of a process-wide lock. Threads: any, each with its own; one thread must not nest scopes or fork
-// inside one. Errors: kDeadlineExceeded if a fork is pending until the deadline. A fork waits for
-// kMaxForkWait only, so that a slow call does not stop its process; the child of such a fork gets
-// kFailedPrecondition.
+// inside one. Errors: kDeadlineExceeded if another thread's fork is still pending at the deadline. A
+// fork waits for at most kMaxForkWait, so that a slow call does not stop the process, and then forks anyway.
+// In the child of such a fork every scope has kFailedPrecondition.
 class NoForkScope {
  public:
   static constexpr std::chrono::seconds kMaxForkWait{5};

@@ -17,15 +17,14 @@
 namespace pinfeed {
 
 // Purpose: keeps the session, or the producer, attached as long as it lives. Owns the socket. Threads:
-// HungUp, SayBye and Send from any thread; Receive from one at a time. After Attach only Receive and the
-// functions with a deadline block. Errors: Attach returns the daemon's refusal. A moved-from lifeline is
-// closed.
+// any; Receive from one at a time. Only functions with a deadline block. A moved-from lifeline is closed.
 class Lifeline {
  public:
   Lifeline() = default;
   // Connects, sends the token in a frame of kind `hello` (kHello or kProduce) and receives exactly `fd_count`
-  // descriptors (close-on-exec) into `fds`. On failure no descriptor stays open, and a session's daemon gets
-  // a bye.
+  // descriptors (close-on-exec) into `fds`. Errors: the daemon's refusal; kUnavailable
+  // if it hung up; kDeadlineExceeded; kResourceExhausted at the limit of descriptors; kInternal if it breaks
+  // the protocol. Then no descriptor stays open, and a daemon that may have attached the session gets a bye.
   static Result<Lifeline> Attach(const std::string& path, LifelineKind hello,
                                  const std::array<uint8_t, kTokenBytes>& token, size_t fd_count,
                                  SteadyTime deadline, std::vector<UniqueFd>* fds);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Logging through spdlog, with one process-wide logger that main() sets up. Libraries log only through
-// spdlog, never to stdout.
+// Logging of the daemon and of `common/`, through one process-wide spdlog logger that main() sets up. The
+// client library logs through client/src/client_log.h instead.
 #pragma once
 
 #include <spdlog/spdlog.h>
@@ -16,7 +16,8 @@ enum class LogFormat { kText, kJson };
 
 // Replaces the default logger with one that writes to stderr and drops lines rather than wait for a reader.
 // `level` is one of trace, debug, info, warning, error; otherwise kInvalidArgument. With kJson, each line is
-// a JSON object {"time","level","thread","message"}, for any bytes in the message.
+// a valid JSON object, whatever bytes the message has: the keys time, level and thread, the fields of the
+// current LogScope, and message.
 Status InitLogging(std::string_view level, LogFormat format);
 // Changes the level of the whole process. Same errors.
 Status SetLogLevel(std::string_view level);

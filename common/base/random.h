@@ -9,7 +9,7 @@ namespace pinfeed {
 // Any thread. Aborts if getrandom(2) fails, which cannot happen once the kernel has booted.
 void FillRandom(void* out, size_t bytes);
 
-// A value of random bytes.
+// Returns a T filled with random bytes. T: a std::array of bytes.
 template <typename T>
 T RandomBytes() {
   T value;

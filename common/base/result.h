@@ -26,7 +26,7 @@ class [[nodiscard]] Result {
   // OK if there is a value.
   const Status& status() const { return status_; }
 
-  // Precondition of the four below: has_value().
+  // Precondition of value(), operator* and operator->: has_value().
   T& value() & {
     PF_CHECK(value_.has_value(), status_.message());
     return *value_;

@@ -12,9 +12,10 @@
 
 namespace pinfeed {
 
-// Purpose: writes to a descriptor without waiting for its reader. A line that does not fit is dropped. The
-// next line that fits is preceded by the number of dropped lines. Borrows: the descriptor. Threads: any
-// (spdlog's mutex). Errors: none, because there is nowhere to report them.
+// Purpose: writes to a descriptor without waiting for its reader. A line for which there is no room
+// is dropped, or cut if it is longer than PIPE_BUF. The next line that fits is preceded by the number of
+// dropped lines. Borrows: the descriptor. Threads: any (spdlog's mutex). Errors: none, because there is
+// nowhere to report them.
 class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit StderrSink(int fd) : fd_(fd) {}

@@ -17,12 +17,12 @@ struct HostMemory {
   std::string available_by;      // the source of available_bytes, in the same form
 };
 
-// `root` prefixes every path; tests use a directory with made-up files. A group's page cache is read only if
-// fewer than `enough_bytes` are available without it, because reading it costs more than the rest.
+// `root` prefixes every path; tests use a directory with made-up files. Counting
+// the reclaimable page cache of a control group is slow, and left out if the group has `enough_bytes` free.
 Result<HostMemory> ReadHostMemory(const std::string& root = {}, uint64_t enough_bytes = UINT64_MAX);
 
 // The number of CPUs allowed by `affinity` (the CPUs this process may run on) and the quotas of the control
-// groups; at least 1. A fraction of a CPU counts as one.
+// groups; at least 1. Fractions are rounded up.
 uint32_t UsableCpus(uint32_t affinity, const std::string& root = {});
 // The number of CPUs from sched_getaffinity(2).
 uint32_t AffinityCpus();

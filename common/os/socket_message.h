@@ -11,7 +11,7 @@
 namespace pinfeed {
 
 // Purpose: the result of one recvmsg. Owns the descriptors: the kernel installs them in this process whether
-// requested or not, and destroying the message closes them. A value; one thread.
+// requested or not, and destroying the message closes them. Move-only. Threads: one at a time.
 struct SocketMessage {
   int error = 0;     // errno if nothing was received (EAGAIN: no message yet); the rest is then unset
   size_t bytes = 0;  // received into the buffer; 0 with no error and no descriptors: the peer has closed

@@ -22,20 +22,21 @@ struct HungThread {
   std::string thread;               // its name
   std::chrono::nanoseconds age{0};  // of that work
   std::string gpu = {};             // copy threads only: the UUID of the GPU
-  // Pool threads only: the sample, where it is stored (Dataset::Describe; empty: not known), and the pool.
-  uint64_t feed = 0;
-  uint64_t sample = 0;
-  std::string sample_name = {};
-  std::string operation = {};  // other threads only: OngoingOperation::what
+  // Threads of a pool only: the pool, and the sample that the thread loads.
   PoolKind pool = PoolKind::kWorkers;
+  uint64_t feed = 0;
+  uint64_t sample = 0;           // its index in the feed's dataset
+  std::string sample_name = {};  // where it is stored (Dataset::Describe); empty: not known
+  std::string operation = {};    // threads of no pool and no GPU only: OngoingOperation::what
 };
 
 // Purpose: detects whether the daemon is stuck, which means that a worker, reader or GPU hangs and none of
 // the others makes progress either. While others make progress, a hang is only reported, since ending the
 // daemon would lose their work. Operations of other threads are reported too, but never make the daemon
-// stuck, since feeds do not wait for them. Borrows: the pools, which outlive it. Threads: one; Hung and
-// SetLimit from any. Errors: a hang is logged when it is detected, when it makes the daemon stuck, and when
-// it ends. Invariant: if Stuck is called rarely, hangs are detected late, but never wrongly.
+// stuck, since feeds do not wait for them. Borrows: the pools, which outlive it. Threads: Stuck from one
+// thread; the rest from any. Logs each change between healthy, partly hung and stuck, and each operation
+// that begins to hang or goes on. Invariant: if Stuck is called rarely, hangs are detected late, but never
+// wrongly.
 class ProgressCheck {
  public:
   struct Parts {
@@ -49,7 +50,7 @@ class ProgressCheck {
     // Stuck and Hung.
     std::function<std::vector<OngoingOperation>()> operations = nullptr;
     const WorkerPool* readers = nullptr;                // null: there are none
-    std::chrono::milliseconds operation_limit{10'000};  // for operations that do not wait for storage
+    std::chrono::milliseconds operation_limit{10'000};  // for operations of WaitsFor::kDaemon
   };
   // A thread hangs if its work takes longer than `limit`. 0: no limit.
   ProgressCheck(Parts parts, std::chrono::milliseconds limit) : parts_(std::move(parts)), limit_(limit) {}

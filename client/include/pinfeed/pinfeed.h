@@ -49,13 +49,13 @@ typedef enum pf_result {
   PF_NOT_FOUND = 5,         /* no such dataset or file */
   PF_ALREADY_EXISTS = 6,
   PF_PERMISSION_DENIED = 7,  /* a path outside the daemon's roots, or a user who may not connect */
-  PF_RESOURCE_EXHAUSTED = 8, /* the daemon's memory does not suffice; the message has the numbers */
+  PF_RESOURCE_EXHAUSTED = 8, /* memory, sessions or descriptors run out; the message has the numbers */
   PF_FAILED_PRECONDITION = 9,
   PF_ABORTED = 10,
-  PF_OUT_OF_RANGE = 11, /* the feed's last epoch has ended */
+  PF_OUT_OF_RANGE = 11, /* the feed has ended, or a buffer is too small */
   PF_UNIMPLEMENTED = 12,
   PF_INTERNAL = 13,
-  PF_UNAVAILABLE = 14, /* no daemon could be reached */
+  PF_UNAVAILABLE = 14, /* no daemon, no GPU, or the feed is gone */
   PF_DATA_LOSS = 15,   /* a bad sample with on_bad_sample = fail, or a file that changed */
   PF_UNAUTHENTICATED = 16,
   PF_RESULT_FORCE_32BIT = 0x7fffffff
@@ -104,17 +104,18 @@ typedef struct pf_open_options {
   const char*
       address; /* path of the daemon's socket; NULL: $PINFEED_ADDRESS, else /run/pinfeed/pinfeed.sock */
   const char* spec_json;   /* pinfeed.v1.FeedSpec as protobuf JSON, e.g.
-                              {"dataset":{"path":"/data/train"},"batch_size":256,"order":"SHUFFLE"} */
+                              {"dataset":{"path":"/data/train"},"batch_size":256,"order":"SHUFFLE",
+                               "transforms":[{"random_resized_crop":{"size":[224]}}]} */
   const char* cursor_json; /* from pf_cursor, to resume; NULL: from the start */
   const char* client_name; /* shown by `pinfeed status`; NULL: the process name */
-  int64_t
-      open_timeout_ms; /* for the daemon to answer, or for the next one if it is stopping; default 10000 */
+  int64_t open_timeout_ms; /* limit of pf_open: for the daemon's answer, or its successor's if it is stopping;
+                              default 10000 */
   int64_t reconnect_timeout_ms; /* how long pf_next tries to reconnect to a vanished daemon; default 300000;
                                    -1: no limit, 0: not at all */
   int32_t device; /* the CUDA ordinal, in this process, of the GPU that gets the batches; default -1: host
                      memory. If the spec's backend is AUTO and the daemon cannot serve the GPU, batches come
-                     in host memory, with a warning; pf_feed_info says which. Unless it is shared, that memory
-                     is page-locked for the GPU: release a batch only once no copy reads it */
+                     in host memory, with a warning; pf_feed_info says which. The host memory of a feed
+                     without a group is page-locked: release a batch only once no copy from it runs */
   uint32_t reserved;
 } pf_open_options;
 PF_API void pf_open_options_init(pf_open_options* options, size_t size);
@@ -126,7 +127,7 @@ typedef struct pf_feed pf_feed;
  * context and maps memory. If the daemon is stopping, pf_open waits for it to stop and for the next one to
  * start. Fails immediately if no daemon listens or this user may not connect.
  *
- * To resume a broadcast group, its members pass their cursors, either one each or the same one.
+ * To resume a broadcast group, every member passes a cursor: its own, or one that all members share.
  *
  * Errors: PF_INVALID_ARGUMENT, PF_NOT_FOUND, PF_PERMISSION_DENIED, PF_RESOURCE_EXHAUSTED,
  * PF_FAILED_PRECONDITION (the cursor is for another dataset, the group has another spec, or a required
@@ -161,8 +162,8 @@ typedef struct pf_feed_info {
   uint64_t class_count;        /* 0: the dataset names no classes */
   int32_t device;              /* as in pf_open_options; -1: host memory */
   uint32_t output_count;       /* tensors that pf_batch_write produces */
-  const char* const* left_out; /* left_out_count texts for people: what the dataset holds and no tensor gives,
-                                  such as a column with missing values, and why; valid as long as the feed */
+  const char* const* left_out; /* left_out_count messages: each says which column of the dataset is in no
+                                  tensor, and why (missing values, ...); valid as long as the feed */
   uint64_t left_out_count;     /* 0: nothing, or the spec names its fields */
 } pf_feed_info;
 PF_API void pf_feed_info_init(pf_feed_info* info, size_t size);
@@ -191,7 +192,7 @@ typedef struct pf_batch_info {
   size_t size;
   uint64_t epoch;         /* 0-based */
   uint64_t index;         /* 0-based within the epoch, for this rank */
-  uint32_t samples;       /* 0..batch_size: dimension 0 of every tensor */
+  uint32_t samples;       /* 0..batch_size: dimension 0 of every tensor that is not packed */
   uint32_t skipped;       /* bad samples that were left out */
   uint32_t last_of_epoch; /* 1: last batch of its epoch for this rank */
   uint32_t held;          /* unreleased batches of the feed's current session, including this one */
@@ -209,28 +210,27 @@ typedef struct pf_tensor {
   const char* name; /* valid as long as the batch */
   pf_dtype dtype;
   uint32_t dims;                /* 1 + the dimensions of a sample */
-  int64_t shape[PF_MAX_DIMS];   /* shape[0] == samples */
+  int64_t shape[PF_MAX_DIMS];   /* shape[0]: samples; of a packed tensor, the rows that it has room for */
   int64_t strides[PF_MAX_DIMS]; /* in elements; C order, dense */
   void* data;                   /* aligned to 512 bytes; valid until the batch is released */
   uint64_t bytes;
   int32_t device;    /* -1: host memory; else the caller's CUDA ordinal */
   uint32_t writable; /* 0: shared with other sessions and mapped read-only */
-  /* Not 0: packed. The samples have different numbers of rows. `data` holds the rows of all samples, in any
-   * order and with gaps; shape[0] is the number of rows that there is memory for. 1 + the index of the tensor
-   * of extents, int64 [samples, 2]: each sample's first row and its number of rows. */
+  /* 0, or 1 + the index of the tensor of extents, int64 [samples, 2]: each sample's first row and its number
+   * of rows. The tensor is then packed: `data` holds the rows of all samples, in any order and with gaps. */
   uint32_t extents;
-  /* Not 0: padded. The samples have different numbers of rows, and zeros behind them. 1 + the index of the
-   * tensor of their numbers, int64 [samples]. */
+  /* 0, or 1 + the index of the tensor of lengths, int64 [samples]. The tensor is then padded: every sample
+   * has equally many rows, and those from its length on are zero. */
   uint32_t lengths;
 } pf_tensor;
 PF_API void pf_tensor_init(pf_tensor* tensor, size_t size);
 /* Describes a tensor. PF_INVALID_ARGUMENT unless index < tensor_count. PF_FAILED_PRECONDITION for a packed
- * tensor if the program was compiled with a pinfeed.h that does not know them. */
+ * tensor if `tensor->size` does not cover `extents`. */
 PF_API pf_result pf_get_tensor(const pf_batch* batch, uint32_t index, pf_tensor* tensor);
 
-/* Sets offsets[0] to 0 and offsets[i + 1] to the number of rows that samples 0 to i have in a packed output;
- * offsets[samples] is the number of all. `offsets` is host memory for samples + 1 values. `index` is that of
- * pf_get_output.
+/* Computes where the rows of each sample lie in the packed output `index` (of pf_get_output): sample i has
+ * the rows offsets[i] to offsets[i + 1] - 1, and offsets[samples] is the number of all rows. `offsets` is
+ * host memory for samples + 1 values.
  *
  * On a device, reads the extents back: waits for a copy on a stream of the library's own (some 20 us), not
  * for the caller's streams. PF_INVALID_ARGUMENT: the output is not packed. PF_INTERNAL: an extent lies
@@ -259,13 +259,14 @@ PF_API void pf_batch_release(pf_batch* batch);
  * On a device, outputs are the tensors that the spec's transforms produce. The tensors of pf_get_tensor
  * are then the raw slot contents: images are uint8, before their pointwise transforms. On the host,
  * outputs and tensors are the same, but for packed ones: as an output, rows lie in the order of the samples
- * without gaps. The memory for them may be as small as offsets[samples] of pf_get_row_offsets says. */
+ * without gaps. */
 PF_API pf_result pf_get_output(const pf_feed* feed, uint32_t index, pf_tensor* tensor);
 /* Writes every output of the batch into the caller's memory and returns the slot, in the order of
  * `stream`. Does not wait for the stream (but see pf_batch_release).
  *
- * outputs[i] points to memory of the size that pf_get_output gives, on the feed's device, aligned to the
- * element size. Only samples / batch_size of it is written. `stream` is a CUstream or cudaStream_t of the
+ * outputs[i] points to memory on the feed's device, aligned to the element size and of the size that
+ * pf_get_output gives. Of a packed output, memory for offsets[samples] rows (pf_get_row_offsets) suffices. Of
+ * the others only the batch's samples are written. `stream` is a CUstream or cudaStream_t of the
  * device's primary context; NULL is its default stream. On the host `stream` is ignored and everything is
  * done when the call returns.
  *
@@ -293,22 +294,22 @@ PF_API pf_result pf_cursor(const pf_feed* feed, char* buffer, size_t capacity, s
  * past it.
  *
  * After a failure the feed keeps its position: no batch is lost or repeated. In a group with other members
- * the prefetched batches are kept; otherwise they are loaded again. With a daemon too old to keep the
- * position, a member of a broadcast group that has advanced cannot return to it; pf_next then reports
- * that. */
+ * the prefetched batches are kept; otherwise they are loaded again. If the daemon cannot keep the position, a
+ * member of a broadcast group that has advanced cannot return to it; pf_next then reports that. */
 PF_API pf_result pf_seek(pf_feed* feed, const char* cursor_json);
 /* Like pf_seek, to the start of an epoch. */
 PF_API pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch);
 
 /* ---- Producers: processes that fill the batches of a feed ---- */
 
-/* Invites one process to fill batches of the feed, whose spec has `dataset.produced`: those of a lane, which
- * is below its `lanes`, or 0 if it has none. Pass the bytes at
- * *invitation, a pinfeed.v1.ProducerInvitation of *size bytes, to that process, and free them with pf_free.
- * They are a secret, work once, and are void when the feed closes, seeks or loses the daemon: producers then
- * need new ones. Any thread, also while another one is in pf_next, but not in pf_close. PF_UNAVAILABLE while
- * there is no daemon; PF_FAILED_PRECONDITION if the feed is closed or has another dataset. Takes at most 10
- * s. */
+/* Invites one process to fill batches of a feed whose spec has `dataset.produced`. If that has `lanes` = n,
+ * the process fills batches i with i mod n == lane; otherwise `lane` is 0. Pass the *size bytes at
+ * *invitation (a pinfeed.v1.ProducerInvitation) to that process, and free them with pf_free.
+ *
+ * Keep the invitation secret: whichever process of the user has it can attach, once. It becomes invalid when
+ * the feed closes, seeks or loses the daemon; producers then need new ones. May be called from any thread,
+ * also during pf_next, but not during pf_close. Takes at most 10 s. PF_UNAVAILABLE while there is no daemon;
+ * PF_FAILED_PRECONDITION if the feed is closed or its dataset is not produced. */
 PF_API pf_result pf_invite_producer(pf_feed* feed, uint32_t lane, char** invitation, size_t* size);
 
 typedef struct pf_producer pf_producer;
@@ -337,12 +338,12 @@ PF_API pf_result pf_producer_next(pf_producer* producer, int64_t timeout_ms, pf_
  * Write to `data` until the task is done, and never after that. */
 PF_API pf_result pf_producer_tensor(const pf_producer* producer, const pf_task* task, uint32_t index,
                                     pf_tensor* tensor);
-/* The task's samples are written (`error` NULL), or cannot be: the feed then fails with this text, of which
- * 208 bytes are kept. Any thread. PF_FAILED_PRECONDITION if the task was done already. */
+/* Reports the end of a task. `error` NULL: all its samples are written. Otherwise the feed fails with the
+ * text `error`, cut to 208 bytes. Any thread. PF_FAILED_PRECONDITION if the end was reported already. */
 PF_API pf_result pf_producer_done(pf_producer* producer, const pf_task* task, const char* error);
 
-/* Ends this process, with exit code 1 and without any cleaning up, as soon as `pidfd` says that its process
- * has ended. On success takes over the descriptor. Producers use it so that none survives its trainer. A
+/* Makes the calling process exit, with code 1 and without cleanup, as soon as the process behind `pidfd`
+ * ends. On success the library owns the descriptor. Producers use it so that none survives its trainer. A
  * forked child does not inherit this. PF_INVALID_ARGUMENT: not a descriptor of pidfd_open. */
 PF_API pf_result pf_end_with_process(int pidfd);
 
@@ -363,15 +364,16 @@ PF_API pf_result pf_admin_json(const char* address, const char* method, const ch
  * daemon's certificate; NULL: $PINFEED_TLS_NAME, or else HOST. The files are read at each call.
  * Process-wide. */
 PF_API pf_result pf_set_tls(const char* ca, const char* certificate, const char* key, const char* name);
-/* Frees what the functions above, and pf_invite_producer, returned. NULL is allowed. */
-PF_API void pf_free(char* json);
+/* Frees a string of pf_status_json, pf_datasets_json, pf_admin_json or pf_invite_producer. NULL is allowed.
+ */
+PF_API void pf_free(char* string);
 
 /* Records what the daemon does for this user's feeds; for root and the daemon's user, for all feeds.
  * `request_json` is a pinfeed.v1.TraceRequest, which gives the duration.
  *
- * `function` is called on this thread. During the recording it is called about ten times a second with
- * NULL, then once for each pinfeed.v1.TraceResponse as JSON, which is valid during the call. A non-zero
- * return value ends the recording or the messages; that is not a failure.
+ * `function` is called on this thread. During the recording it gets NULL about ten times a second, so that it
+ * can stop the recording. Afterwards it gets each pinfeed.v1.TraceResponse as JSON, which is valid during the
+ * call. A non-zero return value stops early; that is not a failure.
  *
  * Connecting takes at most 10 s. A fork in another thread may wait some seconds for this call. */
 typedef int (*pf_trace_function)(const char* json, void* user);

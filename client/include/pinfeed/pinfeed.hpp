@@ -2,7 +2,8 @@
 // pinfeed's C++ interface: RAII and exceptions over pinfeed.h, header-only, C++17 or later. Link libpinfeed.
 // Long because: a program can copy this one header along with the library.
 //
-//   pinfeed::Feed feed(R"({"dataset": {"path": "/data/train"}, "batch_size": 256, "order": "SHUFFLE"})");
+//   pinfeed::Feed feed(R"({"dataset": {"path": "/data/train"}, "batch_size": 256, "order": "SHUFFLE",
+//                          "transforms": [{"random_resized_crop": {"size": [224]}}]})");
 //   for (pinfeed::Batch& batch : feed) {
 //     pinfeed::TensorView images = batch["image"];
 //     Train(images.data_as<uint8_t>(), images.shape());
@@ -125,7 +126,7 @@ class TensorView {
 // Purpose: one batch. Owns it: the destructor returns the slot. Move-only; a batch that was moved from,
 // released or written may only be assigned to or destroyed. Threads: may be destroyed on any thread;
 // otherwise one at a time. Returning the slot does not block, except for the last batch of a session that has
-// ended: that unmaps the memory, on a GPU in up to 10 s (see pf_close). Errors: Error.
+// ended: that unmaps the memory and may block (see pf_close). Errors: Error.
 class Batch {
  public:
   explicit Batch(pf_batch* batch) : batch_(batch, pf_batch_release) {
@@ -190,10 +191,10 @@ class Batch {
 };
 
 struct FeedOptions {
-  std::string address;                             // empty: $PINFEED_ADDRESS, or else the system's socket
-  std::string cursor_json;                         // from Feed::Cursor, to resume; empty: from the start
-  std::string client_name;                         // empty: the process name
-  std::chrono::milliseconds open_timeout{10'000};  // for the daemon, or for the next one if it is stopping
+  std::string address;      // empty: $PINFEED_ADDRESS, or else /run/pinfeed/pinfeed.sock
+  std::string cursor_json;  // from Feed::Cursor, to resume; empty: from the start
+  std::string client_name;  // empty: the process name
+  std::chrono::milliseconds open_timeout{10'000};        // for the daemon's answer, or its successor's
   std::chrono::milliseconds reconnect_timeout{300'000};  // -1 ms: no limit
   // The CUDA ordinal of the GPU that gets the batches; -1: host memory. See pf_open_options.
   int device = -1;
@@ -201,7 +202,7 @@ struct FeedOptions {
 
 // Purpose: an ordered stream of batches. Owns the session; batches may outlive it. Threads: one at a time.
 // Errors: Error, with the code of the underlying pf_ function. Blocking is described in pinfeed.h; the
-// destructor is pf_close, which takes up to 10 s on a GPU. Move-only.
+// destructor calls pf_close, which may block. Move-only.
 class Feed {
  public:
   // `spec_json` is a pinfeed.v1.FeedSpec. Blocks and fails like pf_open.
@@ -227,6 +228,7 @@ class Feed {
   // Throws Error (PF_DEADLINE_EXCEEDED) if no batch is ready in time.
   std::optional<Batch> Next(std::chrono::milliseconds timeout) { return NextFor(timeout.count()); }
 
+  // Its pointers are valid as long as the feed.
   pf_feed_info Info() const {
     pf_feed_info info;
     pf_feed_info_init(&info, sizeof(info));
@@ -254,7 +256,7 @@ class Feed {
     return {info.classes, info.classes + info.class_count};
   }
 
-  // What the dataset holds and no tensor gives, and why. Empty if the spec names its fields.
+  // Messages about columns of the dataset that are in no tensor. Empty if the spec names its fields.
   std::vector<std::string> LeftOut() const {
     const pf_feed_info info = Info();
     return {info.left_out, info.left_out + info.left_out_count};

@@ -37,9 +37,9 @@ class DataLoader(Generic[_Batch]):
     import and keep the code.
 
     With num_workers=0 the calling thread loads, without a daemon. Otherwise worker processes write batches into memory
-    of the daemon, which this process maps. Batches are not pickled, sent or copied. A batch's tensors are views of that
-    memory, which is used again once all of them are gone. The trainer may keep as many batches as it likes: those
-    beyond two are copies.
+    of the daemon, which this process maps. Batches are neither pickled nor sent through a pipe. A batch's tensors are
+    views of that memory, which is used again once all of them are gone. If the trainer keeps more than two batches,
+    further ones are copies.
 
     The first batch says how much memory each batch gets. A later one that needs more gets memory of its own, and the next
     epoch has room for it. `max_batch_bytes` sets a fixed size instead: a batch that needs more is an error.
@@ -47,8 +47,8 @@ class DataLoader(Generic[_Batch]):
     seeding="sample", for datasets with `__getitem__`: before each sample, the global generators of ``random``, NumPy and
     torch are seeded from the epoch's seed and the sample's place and index. Random transforms therefore do not depend on
     the number of workers, or on which worker loads a sample. `__getitems__` gets one seed for its batch. A worker that
-    dies is replaced, and its batch is loaded again. Three deaths at one batch, or of one worker without a batch in
-    between, raise RuntimeError.
+    dies is replaced, and its batch is loaded again. Three deaths at the same batch, or three in a row of the same
+    worker number without a batch in between, raise RuntimeError.
 
     seeding="worker": every batch and random number as in torch. Workers take turns, and each is seeded once. It is the
     default with a generator, and what iterable datasets always have. A worker that dies is replaced too: another one
