@@ -105,7 +105,8 @@ class Loader:
             for _ in self.batches(count):
                 pass
             self._rate = count / (time.perf_counter() - begin)
-        count = math.ceil(max(2 * self._warm, self._rate * seconds))
+        # Workers deliver in bursts of a batch each: a part of one would count for more or less than it took.
+        count = self._warm * math.ceil(max(2, self._rate * seconds / self._warm))
         self._rate = measure.batches_per_second(self.batches(self._warm + count), self._warm, math.inf)
         return self._rate * self._batch_size
 
