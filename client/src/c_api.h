@@ -48,13 +48,15 @@ void InitStruct(T* out, size_t size, T defaults) noexcept {
   std::memcpy(static_cast<void*>(out), &defaults, std::min(size, sizeof(T)));
 }
 template <typename T>
-Status FillStruct(T* out, T values, const char* init_function) {
+Status FillStruct(T* out, const T& values, const char* init_function) {
   if (out == nullptr || out->size <= sizeof(size_t)) {
     return InvalidArgument(std::string("the struct to fill is NULL or was not prepared with ") +
                            init_function);
   }
-  values.size = out->size;
-  std::memcpy(static_cast<void*>(out), &values, std::min(out->size, sizeof(T)));
+  constexpr size_t kSizeField = sizeof(out->size);
+  std::memcpy(reinterpret_cast<std::byte*>(out) + kSizeField,
+              reinterpret_cast<const std::byte*>(&values) + kSizeField,
+              std::min(out->size, sizeof(T)) - kSizeField);
   return OkStatus();
 }
 

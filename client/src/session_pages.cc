@@ -68,19 +68,20 @@ uint64_t SessionPages::AwaitLimit(SteadyTime deadline) const {
 }
 
 Status SessionPages::Check(const BatchDescriptor& batch, uint64_t expected) const {
-  const std::string name = "batch " + std::to_string(expected);
-  if (batch.sequence != expected)
-    return BrokenSession(name + " is described as number " + std::to_string(batch.sequence));
-  if (batch.slot >= offer_.slot_count)
-    return BrokenSession(name + " lies in slot " + std::to_string(batch.slot) + " of " +
-                         std::to_string(offer_.slot_count));
+  const auto broken = [expected](const std::string& how) {
+    return BrokenSession("batch " + std::to_string(expected) + how);
+  };
+  if (batch.sequence != expected) return broken(" is described as number " + std::to_string(batch.sequence));
+  if (batch.slot >= offer_.slot_count) {
+    return broken(" lies in slot " + std::to_string(batch.slot) + " of " +
+                  std::to_string(offer_.slot_count));
+  }
   if (batch.samples > offer_.layout.batch_size) {
-    return BrokenSession(name + " has " + std::to_string(batch.samples) + " samples where a slot holds " +
-                         std::to_string(offer_.layout.batch_size));
+    return broken(" has " + std::to_string(batch.samples) + " samples where a slot holds " +
+                  std::to_string(offer_.layout.batch_size));
   }
   if (slot_held_[batch.slot].load(std::memory_order_acquire)) {
-    return BrokenSession(name + " lies in slot " + std::to_string(batch.slot) +
-                         ", which this process still holds");
+    return broken(" lies in slot " + std::to_string(batch.slot) + ", which this process still holds");
   }
   return OkStatus();
 }
