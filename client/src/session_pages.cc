@@ -73,8 +73,7 @@ Status SessionPages::Check(const BatchDescriptor& batch, uint64_t expected) cons
   };
   if (batch.sequence != expected) return broken(" is described as number " + std::to_string(batch.sequence));
   if (batch.slot >= offer_.slot_count) {
-    return broken(" lies in slot " + std::to_string(batch.slot) + " of " +
-                  std::to_string(offer_.slot_count));
+    return broken(" lies in slot " + std::to_string(batch.slot) + " of " + std::to_string(offer_.slot_count));
   }
   if (batch.samples > offer_.layout.batch_size) {
     return broken(" has " + std::to_string(batch.samples) + " samples where a slot holds " +

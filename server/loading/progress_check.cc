@@ -146,7 +146,7 @@ std::vector<HungThread> ProgressCheck::HungAtBatches(const std::vector<GpuSnapsh
   AddHung(parts_.workers, limit, hung);
   if (parts_.readers != nullptr) AddHung(*parts_.readers, limit, hung);
   for (const GpuSnapshot& gpu : gpus) {
-    if (gpu.stalled > limit) hung.push_back({gpu.copy_thread, gpu.stalled, gpu.uuid, 0, 0, ""});
+    if (gpu.stalled > limit) hung.push_back({.thread = gpu.copy_thread, .age = gpu.stalled, .gpu = gpu.uuid});
   }
   return hung;
 }
