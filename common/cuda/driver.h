@@ -35,10 +35,13 @@
   F(cuStreamQuery)                  \
   F(cuStreamSynchronize)            \
   F(cuStreamWriteValue64)           \
+  F(cuStreamIsCapturing)            \
+  F(cuThreadExchangeStreamCaptureMode) \
   F(cuEventCreate)                  \
   F(cuEventDestroy)                 \
   F(cuEventRecord)                  \
   F(cuEventQuery)                   \
+  F(cuEventSynchronize)             \
   F(cuMemAlloc)                     \
   F(cuMemFree)                      \
   F(cuMemGetInfo)                   \
@@ -50,6 +53,7 @@
   F(cuMemHostRegister)              \
   F(cuMemHostUnregister)            \
   F(cuMemHostGetDevicePointer)      \
+  F(cuPointerGetAttributes)         \
   F(cuMemGetAllocationGranularity)  \
   F(cuMemCreate)                    \
   F(cuMemRelease)                   \
