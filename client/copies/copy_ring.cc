@@ -70,7 +70,8 @@ Result<CopyRing::Slot*> CopyRing::Take() {
     while (free_.empty() && sent_.empty()) returned_.Wait(mutex_);  // other threads fill them all
     // A slot that the GPU has just read is more likely in the processor's cache than one never used.
     const bool read =
-        !sent_.empty() && (free_.empty() || driver.cuEventQuery(sent_.front()->sent.get().native) == CUDA_SUCCESS);
+        !sent_.empty() &&
+        (free_.empty() || driver.cuEventQuery(sent_.front()->sent.get().native) == CUDA_SUCCESS);
     if (!read) {
       slot = free_.back();
       free_.pop_back();

@@ -21,7 +21,7 @@ namespace pinfeed {
 class CopyRing {
  public:
   // The GPU pauses for some us between two copies: larger ones reach more of the link's rate.
-  static constexpr uint64_t kSlotBytes = uint64_t{4} << 20;
+  static constexpr uint64_t kSlotBytes = uint64_t{8} << 20;
   static constexpr uint32_t kFirstSlots = 4;
 
   struct Slot {

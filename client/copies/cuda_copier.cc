@@ -28,8 +28,8 @@ constexpr uint64_t kPartBytes = uint64_t{256} << 10;
 // Waking a thread takes as long as copying so much.
 constexpr uint64_t kBytesPerHelper = uint64_t{1} << 20;
 
-// Purpose: allows this thread's calls while a thread of the process captures a stream in the mode that forbids
-// them to all. They are not part of that capture. Threads: the one that created it.
+// Purpose: allows this thread's calls while a thread of the process captures a stream in the mode that
+// forbids them to all. They are not part of that capture. Threads: the one that created it.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const CudaDriver& driver) : driver_(driver) { Exchange(); }
@@ -74,9 +74,12 @@ class FirstError {
 class CudaCopier final : public DeviceCopier {
  public:
   CudaCopier(std::shared_ptr<const CudaDevice> device, uint32_t threads, uint32_t slots)
-      : device_(std::move(device)), driver_(device_->driver()), ring_(device_, slots), helpers_(threads - 1) {}
+      : device_(std::move(device)),
+        driver_(device_->driver()),
+        ring_(device_, slots),
+        helpers_(threads - 1) {}
 
-  Result<uint32_t> Copy(std::span<const HostCopy> copies, void* stream, Mode mode) override {
+  Result<uint32_t> Copy(std::span<const HostCopy> copies, void* stream, bool wait) override {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
     const RelaxedCapture relaxed(driver_);
@@ -86,12 +89,7 @@ class CudaCopier final : public DeviceCopier {
           "the stream is being captured: a graph would copy from memory that is used again; copy before the "
           "capture, or on another stream");
     }
-    if (mode.if_idle) {
-      const CUresult state = driver_.cuStreamQuery(static_cast<CUstream>(stream));
-      if (state == CUDA_ERROR_NOT_READY) return Status(Code::kAborted, "the stream has other work");
-      RETURN_IF_ERROR(CudaStatus(state, What()));
-    }
-    Result<uint32_t> reading = Queue(copies, static_cast<CUstream>(stream), mode.wait);
+    Result<uint32_t> reading = Queue(copies, static_cast<CUstream>(stream), wait);
     // So that nothing reads the sources. Fails only in a broken context, in which nothing runs any more.
     if (!reading.ok()) (void)driver_.cuStreamSynchronize(static_cast<CUstream>(stream));
     return reading;
@@ -141,8 +139,8 @@ class CudaCopier final : public DeviceCopier {
     uint32_t direct = 0;
     for (const HostCopy& copy : copies) {
       if (copy.span >= kDirectBytes && copy.span == copy.bytes && IsPageLocked(copy)) {
-        RETURN_IF_ERROR(CudaStatus(
-            driver_.cuMemcpyHtoDAsync(copy.target, copy.source, copy.bytes, stream), What()));
+        RETURN_IF_ERROR(
+            CudaStatus(driver_.cuMemcpyHtoDAsync(copy.target, copy.source, copy.bytes, stream), What()));
         ++direct;
       } else {
         staged.Add(copy);

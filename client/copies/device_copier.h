@@ -15,9 +15,9 @@ namespace pinfeed {
 
 enum class StreamState { kIdle, kBusy, kCapturing };
 
-// Purpose: copies to one GPU, through a ring of page-locked memory that several threads fill. Sources that are
-// page-locked themselves are read by the GPU directly. Owns the ring, the threads, and a share of the GPU's
-// primary context. Threads: any. Invariants:
+// Purpose: copies to one GPU, through a ring of page-locked memory that several threads fill. Sources that
+// are page-locked themselves are read by the GPU directly. Owns the ring, the threads, and a share of the
+// GPU's primary context. Threads: any. Invariants:
 // 1. A pageable source has been read when Copy returns, also when it fails.
 // 2. A slot of the ring is filled again only after the GPU has read it.
 class DeviceCopier {
@@ -31,15 +31,11 @@ class DeviceCopier {
   static constexpr uint64_t kMaxRingBytes = uint64_t{4} << 30;
 
   virtual ~DeviceCopier() = default;
-  struct Mode {
-    bool wait = true;      // for page-locked sources
-    bool if_idle = false;  // or nothing is done: kAborted
-  };
-  // Queues the copies on `stream`, of this GPU. Returns how many page-locked sources the GPU may still read: 0
-  // if it waits for them. Also waits while the ring is full, so until the stream has done what was queued on
-  // it before. Precondition: the ranges are valid memory. kFailedPrecondition: the stream is being captured.
-  // After an error nothing reads the sources; the targets are unspecified.
-  virtual Result<uint32_t> Copy(std::span<const HostCopy> copies, void* stream, Mode mode) = 0;
+  // Queues the copies on `stream`, of this GPU. Returns how many page-locked sources the GPU may still read;
+  // with `wait` it waits for these, and returns 0. Also waits while the ring is full, so until the stream
+  // has done what was queued on it before. Precondition: the ranges are valid memory. kFailedPrecondition:
+  // the stream is being captured. After an error nothing reads the sources; the targets are unspecified.
+  virtual Result<uint32_t> Copy(std::span<const HostCopy> copies, void* stream, bool wait) = 0;
   // Never waits.
   virtual Result<StreamState> State(void* stream) = 0;
 };

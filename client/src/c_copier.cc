@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of pinfeed.h that copy without a daemon. They check the arguments; DeviceCopier does the work.
+// The functions of pinfeed.h that copy without a daemon. They check the arguments; DeviceCopier does the
+// work.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -10,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/src/c_api.h"
 #include "client/copies/device_copier.h"
+#include "client/src/c_api.h"
 #include "client/src/fork_guard.h"
 
 struct pf_copier {
@@ -121,17 +122,12 @@ pf_result pf_copier_stream_state(pf_copier* copier, void* stream, pf_stream_stat
 }
 
 pf_result pf_copy_to_device(pf_copier* copier, const pf_host_copy* copies, uint64_t count, void* stream,
-                            uint32_t flags, uint64_t* reading) {
+                            int non_blocking, uint64_t* reading) {
   return Guarded([&]() -> Status {
     RETURN_IF_ERROR(CheckCopier(copier));
     if (reading != nullptr) *reading = 0;
-    if ((flags & ~(PF_COPY_NON_BLOCKING | PF_COPY_IF_IDLE)) != 0)
-      return InvalidArgument("flags is " + std::to_string(flags) + ", which has bits that mean nothing");
-    DeviceCopier::Mode mode;
-    mode.wait = (flags & PF_COPY_NON_BLOCKING) == 0;
-    mode.if_idle = (flags & PF_COPY_IF_IDLE) != 0;
     ASSIGN_OR_RETURN(const std::vector<HostCopy> read, ReadCopies(copies, count));
-    ASSIGN_OR_RETURN(const uint32_t left, copier->copier->Copy(read, stream, mode));
+    ASSIGN_OR_RETURN(const uint32_t left, copier->copier->Copy(read, stream, non_blocking == 0));
     if (reading != nullptr) *reading = left;
     return OkStatus();
   });

@@ -361,26 +361,23 @@ pf_result pf_producer_done(pf_producer* producer, const pf_task* task, const cha
            error == NULL ? "no error" : error);
   return Setting("FAKE_DONE_ENDS", 0) ? Fail(PF_OUT_OF_RANGE, "it was closed") : PF_OK;
 }
+// There is no GPU: only the names are needed.
 void pf_copier_options_init(pf_copier_options* options, size_t size) {
   memset(options, 0, size);
-  options->size = size;
 }
 pf_result pf_copier_open(const pf_copier_options* options, pf_copier** copier) {
-  (void)options;
-  *copier = NULL;
-  return Fail(PF_UNAVAILABLE, "the fake has no GPU");
+  return Fail(PF_UNAVAILABLE, options == NULL || copier == NULL ? "NULL" : "no GPU");
 }
 void pf_copier_close(pf_copier* copier) {
   (void)copier;
 }
 pf_result pf_copier_stream_state(pf_copier* copier, void* stream, pf_stream_state* state) {
-  (void)copier, (void)stream, (void)state;
-  return Fail(PF_UNAVAILABLE, "the fake has no GPU");
+  return Fail(PF_UNAVAILABLE, copier == NULL || stream == NULL || state == NULL ? "NULL" : "no GPU");
 }
 pf_result pf_copy_to_device(pf_copier* copier, const pf_host_copy* copies, uint64_t count, void* stream,
-                            uint32_t flags, uint64_t* reading) {
-  (void)copier, (void)copies, (void)count, (void)stream, (void)flags, (void)reading;
-  return Fail(PF_UNAVAILABLE, "the fake has no GPU");
+                            int non_blocking, uint64_t* reading) {
+  (void)copier, (void)copies, (void)count, (void)stream, (void)non_blocking, (void)reading;
+  return Fail(PF_UNAVAILABLE, "no GPU");
 }
 pf_result pf_end_with_process(int pidfd) {
   snprintf(g_done, sizeof(g_done), "%d", pidfd);

@@ -357,7 +357,7 @@ typedef struct pf_copier_options {
 } pf_copier_options;
 PF_API void pf_copier_options_init(pf_copier_options* options, size_t size);
 /* Prepares copies to a GPU. On success the caller owns *copier and must close it. Threads start and memory is
- * page-locked when they are first needed: 16 MiB, then the whole ring. PF_UNAVAILABLE: no CUDA, or no driver;
+ * page-locked when they are first needed: 32 MiB, then the whole ring. PF_UNAVAILABLE: no CUDA, or no driver;
  * PF_INVALID_ARGUMENT: no such GPU. */
 PF_API pf_result pf_copier_open(const pf_copier_options* options, pf_copier** copier);
 /* Waits until the GPU has read the ring, and frees it. No other call may be under way. NULL is allowed. */
@@ -372,8 +372,6 @@ typedef enum pf_stream_state {
 /* Tells what a stream of the copier's GPU is doing. Never waits. Any thread. */
 PF_API pf_result pf_copier_stream_state(pf_copier* copier, void* stream, pf_stream_state* state);
 
-#define PF_COPY_NON_BLOCKING 1u
-#define PF_COPY_IF_IDLE 2u
 typedef struct pf_host_copy { /* never grows */
   const void* source;         /* host memory */
   uint64_t bytes;
@@ -386,14 +384,13 @@ typedef struct pf_host_copy { /* never grows */
  *
  * When the call returns, the sources have been read and may change, but their bytes may still be on the way.
  * It therefore waits for page-locked sources, and while the ring is full: until `stream` has done what was
- * queued on it before. With PF_COPY_NON_BLOCKING in `flags` it does not wait for page-locked sources.
- * *reading (NULL is allowed) is then the number of copies whose sources must stay as they are until the stream
- * has done them. With PF_COPY_IF_IDLE nothing is done while the stream has work: PF_ABORTED.
+ * queued on it before. With `non_blocking` it does not wait for page-locked sources. *reading (NULL is
+ * allowed) is then the number of copies whose sources must stay as they are until the stream has done them.
  *
  * After a failure nothing reads the sources, and the targets are unspecified. PF_FAILED_PRECONDITION: the
  * stream is being captured. Any thread. */
 PF_API pf_result pf_copy_to_device(pf_copier* copier, const pf_host_copy* copies, uint64_t count,
-                                   void* stream, uint32_t flags, uint64_t* reading);
+                                   void* stream, int non_blocking, uint64_t* reading);
 
 /* ---- Calls to the daemon ---- */
 

@@ -151,7 +151,7 @@ _SIGNATURES = {
     "pf_copier_open": (_RESULT, [ctypes.POINTER(CopierOptions), ctypes.POINTER(_P)]),
     "pf_copier_close": (None, [_P]),
     "pf_copier_stream_state": (_RESULT, [_P, _P, ctypes.POINTER(ctypes.c_int)]),
-    "pf_copy_to_device": (_RESULT, [_P, _P, ctypes.c_uint64, _P, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint64)]),
+    "pf_copy_to_device": (_RESULT, [_P, _P, ctypes.c_uint64, _P, ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]),
     "pf_status_json": (_RESULT, [ctypes.c_char_p, ctypes.POINTER(_P)]),
     "pf_datasets_json": (_RESULT, [ctypes.c_char_p, ctypes.POINTER(_P)]),
     "pf_free": (None, [_P]),

@@ -10,17 +10,16 @@ import array
 import collections
 import contextlib
 import ctypes
-import os
 import threading
-from typing import Any, ContextManager, Deque, Dict, Iterable, List, Tuple
+from typing import Any, ContextManager, Deque, Dict, Iterable, List, Sequence, Tuple
 
 from . import _abi
 from ._errors import Code, Error, UnavailableError
 from ._torch import torch_or_none
 
 IDLE, BUSY, CAPTURING = range(3)
-NON_BLOCKING, IF_IDLE = 1, 2
-_Row = ctypes.c_uint64 * 4  # a pf_host_copy
+# So much is added before its copies begin.
+_BEGIN_BYTES = 128 << 20
 
 
 class TorchStreams:
@@ -66,6 +65,10 @@ class TorchStreams:
         for tensor in tensors:
             tensor.record_stream(self._side)
 
+    def to(self, tensor: Any, non_blocking: bool) -> Any:
+        """Copies a tensor on the current stream, by torch."""
+        return tensor.to(self.device, non_blocking=non_blocking)
+
     def is_capturing(self) -> bool:
         """Returns whether the current stream captures a graph."""
         return bool(self._cuda.is_current_stream_capturing())
@@ -100,27 +103,26 @@ class Copier:
             raise
         self._copy = self._library.pf_copy_to_device
         self._state = self._library.pf_copier_stream_state_quick
-        self._process = os.getpid()
         self._lock = threading.Lock()
         self._kept: Deque[Tuple[Any, Any]] = collections.deque()  # an event, and the sources that are free behind it
 
-    def in_this_process(self) -> bool:
-        """Returns False in a forked child, which the library refuses."""
-        return os.getpid() == self._process
+    def state(self) -> int:
+        """Returns whether the caller's stream is IDLE, BUSY or CAPTURING."""
+        state = ctypes.c_int()
+        self._library.check(self._state(self._handle, self.streams.current(), state))
+        return state.value
 
     def choose_stream(self, name: str) -> int:
         """Returns the stream to copy on: the caller's if it has nothing to do, as nothing can overlap then; else `side`.
         Raises Error (FAILED_PRECONDITION) if the caller captures a graph; `name`: the function that it called.
         """
-        current: int = self.streams.current()
-        state = ctypes.c_int()
-        self._library.check(self._state(self._handle, current, state))
-        if state.value == CAPTURING:
+        state = self.state()
+        if state == CAPTURING:
             raise Error(
                 Code.FAILED_PRECONDITION,
                 f"{name}: the current stream is being captured: a graph would repeat the copy from memory that is used again; call it before the capture",
             )
-        return current if state.value == IDLE else int(self.streams.side)
+        return int(self.streams.current() if state == IDLE else self.streams.side)
 
     def scope(self, stream: int) -> ContextManager[Any]:
         """Makes a stream from `choose_stream` the current one."""
@@ -129,25 +131,16 @@ class Copier:
         scope: ContextManager[Any] = self.streams.on_side()
         return scope
 
-    def copy(self, rows: "Rows", stream: int, non_blocking: bool, sources: Any) -> None:
-        """Queues copies on a stream. When it returns, the sources have been read, but for page-locked ones with
-        `non_blocking`: `sources` are then kept until they have been.
-        """
+    def begin(self, rows: "Rows", stream: int) -> int:
+        """Queues copies on a stream. When it returns, the sources have been read, but for page-locked ones: their number."""
         reading = ctypes.c_uint64()
-        self._library.check(self._copy(self._handle, rows.address(), len(rows), stream, NON_BLOCKING if non_blocking else 0, reading))
-        if reading.value:
-            with self._lock:
-                self._kept.append((self.streams.event(stream), sources))
-        if self._kept:
-            self.let_go()
+        self._library.check(self._copy(self._handle, rows.address(), len(rows), stream, 1, reading))
+        return reading.value
 
-    def copy_if_idle(self, source: int, size: int, target: int) -> bool:
-        """Queues one copy on the caller's stream, as `copy` does, unless the stream has work. Returns whether it did."""
-        result = self._copy(self._handle, _Row(source, size, target, size), 1, self.streams.current(), IF_IDLE, None)
-        if result == Code.ABORTED:
-            return False
-        self._library.check(result)
-        return True
+    def keep(self, event: Any, sources: Any) -> None:
+        """Keeps sources until an event."""
+        with self._lock:
+            self._kept.append((event, sources))
 
     def let_go(self) -> None:
         """Lets go of the sources that the GPU has read."""
@@ -178,6 +171,49 @@ class Rows:
         for number, column in enumerate(self._columns):
             self._rows[number::4] = column
         return self._rows.buffer_info()[0]
+
+
+class Sending:
+    """Copies on one stream. The first begin while others are added. After an error nothing reads the sources. Threads:
+    one.
+    """
+
+    def __init__(self, copier: Copier, stream: int) -> None:
+        self._copier = copier
+        self._stream = stream
+        self._rows, self._bytes = Rows(), 0
+        self._reading = 0
+
+    def __enter__(self) -> "Sending":
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is not None and self._reading:
+            self._copier.streams.event(self._stream).synchronize()
+
+    def add(self, sources: Sequence[int], size: int, targets: Iterable[int], span: int) -> None:
+        """Adds copies of `size` bytes each, with zeros behind them up to `span`."""
+        self._rows.add(sources, size, targets, span, len(sources))
+        self._bytes += span * len(sources)
+        if self._bytes >= _BEGIN_BYTES:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._reading += self._copier.begin(self._rows, self._stream)
+        self._rows, self._bytes = Rows(), 0
+
+    def finish(self, non_blocking: bool, sources: Any) -> None:
+        """Returns when the sources have been read. With `non_blocking` it does not wait for page-locked ones, and keeps
+        `sources` until then.
+        """
+        self._begin()
+        if self._reading:
+            event = self._copier.streams.event(self._stream)
+            if non_blocking:
+                self._copier.keep(event, sources)
+            else:
+                event.synchronize()
+        self._copier.let_go()
 
 
 _copiers: Dict[int, Copier] = {}  # a forked child keeps them: the library refuses it

@@ -11,11 +11,12 @@ import functools
 import itertools
 import math
 import operator
+import os
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ._block import carve, item_bytes
 from ._checks import Checks
-from ._copier import Copier, Rows, copier
+from ._copier import IDLE, Copier, Sending, copier
 from ._device import ordinal_of
 from ._dtypes import dtype_name
 from ._errors import Code, InvalidArgumentError, UnavailableError
@@ -27,6 +28,8 @@ PACKED_BYTES = 64 << 10
 # Where they begin in it: as tensors of their own would.
 ALIGNMENT = 512
 
+# Tensors of so many bytes are allocated at a time, while those before are copied.
+_STEP_BYTES = 64 << 20
 # A single tensor of at most so many bytes takes the shortest way: what matters is when it arrives.
 _QUICK_BYTES = 1 << 20
 
@@ -111,19 +114,19 @@ class _Known(NamedTuple):
     """What a single tensor needs on its way to a GPU."""
 
     tensor: type  # torch.Tensor
-    strided: Any
     grad_enabled: Callable[[], bool]
     gpu: Copier
 
 
 _known: Dict[Any, _Known] = {}  # by the device, as users name it: looking it up takes less than reading the name
 _known_types: Set[type] = set()
+os.register_at_fork(after_in_child=_known.clear)  # the library refuses a forked child
 
 
 def _remember(torch: Any, device: Any, gpu: Copier) -> None:
     """Remembers a GPU by its name, if that always is its name."""
     if str(device) != "cuda":
-        _known[device] = _Known(torch.Tensor, torch.strided, torch.is_grad_enabled, gpu)
+        _known[device] = _Known(torch.Tensor, torch.is_grad_enabled, gpu)
         _known_types.add(type(device))
 
 
@@ -131,19 +134,17 @@ def _quick(tensor: Any, known: _Known, non_blocking: bool) -> Any:
     """Returns a small tensor of plain memory of the host on the GPU, copied on the current stream. None if it is not such
     a tensor, or if the stream has work.
     """
-    gpu = known.gpu
     size = tensor.numel() * tensor.element_size()
-    if not tensor.is_cpu or not 0 < size <= _QUICK_BYTES or (tensor.requires_grad and known.grad_enabled()) or not gpu.in_this_process():
+    if not tensor.is_cpu or not 0 < size <= _QUICK_BYTES or (tensor.requires_grad and known.grad_enabled()):
         return None
+    gpu = known.gpu
     if tensor.is_pinned():
         # torch waits for its own pool's memory before it uses it again, but knows no other.
         if gpu.streams.is_capturing() or (non_blocking and not tensor.untyped_storage().resizable()):
             return None
-        return tensor.to(gpu.streams.device, non_blocking=non_blocking)
-    if tensor.layout is not known.strided or not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj() or tensor.has_names():
-        return None
-    result = gpu.streams.empty(tensor.shape, tensor.dtype)
-    return result if gpu.copy_if_idle(tensor.data_ptr(), size, result.data_ptr()) else None
+        return gpu.streams.to(tensor, non_blocking)
+    # The driver reads pageable memory before it returns, but only once a busy stream is done.
+    return gpu.streams.to(tensor, True) if gpu.state() == IDLE else None
 
 
 def _torch(name: str) -> Any:
@@ -198,11 +199,9 @@ class _Move:
         if not self._groups:
             return self._moved
         stream = gpu.choose_stream("to_device")
-        with gpu.scope(stream):
-            rows = Rows()
-            fresh = self._allocate(gpu, rows, pack)
-            if len(rows):
-                gpu.copy(rows, stream, non_blocking, (list(sources.values()), self._kept))
+        with gpu.scope(stream), Sending(gpu, stream) as sending:
+            fresh = self._allocate(gpu.streams.empty, sending, pack)
+            sending.finish(non_blocking, (list(sources.values()), self._kept))
         if stream == gpu.streams.side:
             gpu.streams.join(fresh)
         return self._moved
@@ -304,34 +303,34 @@ class _Move:
         group.ids.extend(ids)
         group.addresses.extend(addresses)
 
-    def _allocate(self, gpu: Copier, rows: Rows, pack: bool) -> List[Any]:
-        """Makes the tensors, and the rows that fill them. Returns what was allocated."""
-        torch = self._torch
-        empty = gpu.streams.empty
-        packed = [group for group in self._groups.values() if pack and group.strides is None and 0 < group.size < PACKED_BYTES]
-        fresh: List[Any] = []
-        if packed:
-            pitches = [-(-group.size // ALIGNMENT) * ALIGNMENT for group in packed]
-            block = empty((sum(pitch * len(group.ids) for pitch, group in zip(pitches, packed)),), torch.uint8)
-            fresh.append(block)
-            begin, offset = block.data_ptr(), 0
-            for pitch, group in zip(pitches, packed):
-                count = len(group.ids)
-                self._moved.update(zip(group.ids, carve(torch, block, group.dtype, group.shape, offset, pitch, count)))
-                rows.add(group.addresses, group.size, range(begin + offset, begin + offset + pitch * count, pitch), pitch, count)
-                offset += pitch * count
-        done = set(map(id, packed))
-        for group in self._groups.values():
-            if id(group) in done:
-                continue
-            made = [empty(group.shape, group.dtype) for _ in group.ids]
-            fresh += made
-            if group.size:
-                rows.add(group.addresses, group.size, map(torch.Tensor.data_ptr, made), group.size, len(made))
-            if group.strides is not None:
-                made = [tensor.as_strided(group.shape, group.strides) for tensor in made]
-            self._moved.update(zip(group.ids, made))
+    def _allocate(self, empty: Callable[[Tuple[int, ...], Any], Any], sending: Sending, pack: bool) -> List[Any]:
+        """Makes the tensors, and sends what fills them. Returns what was allocated."""
+        groups = list(self._groups.values())
+        small = [group for group in groups if pack and group.strides is None and 0 < group.size < PACKED_BYTES]
+        fresh = self._allocate_packed(empty, sending, small) if small else []
+        alone = set(map(id, groups)).difference(map(id, small))
+        for group in (group for group in groups if id(group) in alone):
+            step = max(_STEP_BYTES // max(group.size, 1), 1)
+            for begin in range(0, len(group.ids), step):
+                made = [empty(group.shape, group.dtype) for _ in group.ids[begin : begin + step]]
+                fresh += made
+                if group.size:
+                    sending.add(group.addresses[begin : begin + step], group.size, map(self._torch.Tensor.data_ptr, made), group.size)
+                if group.strides is not None:
+                    made = [tensor.as_strided(group.shape, group.strides) for tensor in made]
+                self._moved.update(zip(group.ids[begin : begin + step], made))
         return fresh
+
+    def _allocate_packed(self, empty: Callable[[Tuple[int, ...], Any], Any], sending: Sending, groups: List[_Group]) -> List[Any]:
+        pitches = [-(-group.size // ALIGNMENT) * ALIGNMENT for group in groups]
+        block = empty((sum(pitch * len(group.ids) for pitch, group in zip(pitches, groups)),), self._torch.uint8)
+        begin, offset = block.data_ptr(), 0
+        for pitch, group in zip(pitches, groups):
+            count = len(group.ids)
+            self._moved.update(zip(group.ids, carve(self._torch, block, group.dtype, group.shape, offset, pitch, count)))
+            sending.add(group.addresses, group.size, range(begin + offset, begin + offset + pitch * count, pitch), pitch)
+            offset += pitch * count
+        return [block]
 
 
 @functools.lru_cache(maxsize=None)

@@ -168,8 +168,8 @@ struct Fault {
 };
 
 // Purpose: all that this process's stand-in knows. One object, leaked on purpose: streams' threads outlive
-// main. Threads: `devices`, `device_bytes`, `peers`, `takes_pageable`, `dirty`, `capturing` and `stalled_copy`
-// are constant after cuInit, the rest is guarded.
+// main. Threads: `devices`, `device_bytes`, `peers`, `takes_pageable`, `dirty`, `capturing` and
+// `stalled_copy` are constant after cuInit, the rest is guarded.
 struct State {
   Mutex mutex;
   std::optional<CUresult> initialised PF_GUARDED_BY(mutex);

@@ -58,8 +58,6 @@ struct Gpu {
   UniqueCudaStream stream;
 };
 
-constexpr DeviceCopier::Mode kNoWait{false, false};
-
 std::unique_ptr<DeviceCopier> Copier(uint32_t threads, uint64_t ring_bytes) {
   DeviceCopier::Options options;
   options.threads = threads;
@@ -75,7 +73,7 @@ TEST(DeviceCopierTest, MuchPassesThroughASmallRing) {
   const Bytes third = Noise((6 << 20) + 1, 3);
   const uint64_t at = 9 << 20 | 512;
   const std::vector<HostCopy> copies{gpu.To(0, first), gpu.To(at, second), gpu.To(at + 8192, third)};
-  ASSERT_OK(copier->Copy(copies, gpu.native(), {}));
+  ASSERT_OK(copier->Copy(copies, gpu.native(), true));
   gpu.Await();
   EXPECT_EQ(gpu.Read(0, first.size()), first);
   EXPECT_EQ(gpu.Read(at, second.size()), second);
@@ -87,7 +85,7 @@ TEST(DeviceCopierTest, SourcesMayChangeWhenTheCallHasReturned) {
   const std::unique_ptr<DeviceCopier> copier = Copier(2, 8 * CopyRing::kSlotBytes);
   const Bytes was = Noise(8 << 20, 4);
   Bytes source = was;
-  ASSERT_OK(copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), kNoWait));
+  ASSERT_OK(copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), false));
   std::memset(source.data(), 0, source.size());
   gpu.Await();
   EXPECT_EQ(gpu.Read(0, was.size()), was);
@@ -98,9 +96,9 @@ TEST(DeviceCopierTest, WhatIsBehindTheBytesBecomesZeros) {
   const std::unique_ptr<DeviceCopier> copier = Copier(1, 0);
   const Bytes full(1024, std::byte{0xee});
   const Bytes source = Noise(100, 5);
-  ASSERT_OK(copier->Copy(std::vector{gpu.To(0, full)}, gpu.native(), {}));
+  ASSERT_OK(copier->Copy(std::vector{gpu.To(0, full)}, gpu.native(), true));
   ASSERT_OK(copier->Copy(std::vector<HostCopy>{{source.data(), 100, gpu.memory.address(), 512}}, gpu.native(),
-                         {}));
+                         true));
   gpu.Await();
   Bytes expected = source;
   expected.resize(512);
@@ -118,7 +116,7 @@ TEST(DeviceCopierTest, ThreadsShareOneCopier) {
     callers.emplace_back([&, number] {
       for (unsigned round = 0; round < 5; ++round) {
         const Bytes source = Noise(kBytes, 10 * number + round);
-        EXPECT_OK(copier->Copy(std::vector{gpu.To(number * (kBytes + 512), source)}, gpu.native(), {}));
+        EXPECT_OK(copier->Copy(std::vector{gpu.To(number * (kBytes + 512), source)}, gpu.native(), true));
       }
     });
   }
@@ -134,7 +132,8 @@ TEST(DeviceCopierTest, PageLockedSourceHasBeenReadWhenTheCallReturns) {
   Bytes source = Noise(16 << 20, 6);
   ASSERT_OK_AND_ASSIGN(const HostRegistration registration,
                        HostRegistration::Create(gpu.device, source.data(), source.size()));
-  ASSERT_OK_AND_ASSIGN(const uint32_t reading, copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), {}));
+  ASSERT_OK_AND_ASSIGN(const uint32_t reading,
+                       copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), true));
   EXPECT_EQ(reading, 0U);
   EXPECT_EQ(gpu.Read(0, source.size()), source);  // without a wait for the stream
 }
@@ -146,7 +145,7 @@ TEST(DeviceCopierTest, SourceThatIsPageLockedInPartPassesThroughTheRing) {
   ASSERT_OK_AND_ASSIGN(const HostRegistration registration,
                        HostRegistration::Create(gpu.device, source.data(), source.size() / 2));
   ASSERT_OK_AND_ASSIGN(const uint32_t reading,
-                       copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), kNoWait));
+                       copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), false));
   EXPECT_EQ(reading, 0U);
   gpu.Await();
   EXPECT_EQ(gpu.Read(0, source.size()), source);
@@ -179,8 +178,8 @@ TEST_F(DeviceCopierDeathTest, CopyThatFailsIsAnErrorAndTheNextOneWorks) {
         const Gpu gpu(uint64_t{8} << 20);
         const std::unique_ptr<DeviceCopier> copier = Copier(2, 2 * CopyRing::kSlotBytes);
         const Bytes source = Noise(8 << 20, 8);
-        Say(copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), {}).status());
-        const bool copied = copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), {}).ok();
+        Say(copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), true).status());
+        const bool copied = copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), true).ok();
         gpu.Await();
         std::_Exit(copied && gpu.Read(0, source.size()) == source ? 0 : 1);
       },
@@ -194,8 +193,8 @@ TEST_F(DeviceCopierDeathTest, SlotWhoseEventFailsIsNotLost) {
         const Gpu gpu(uint64_t{1} << 20);
         const std::unique_ptr<DeviceCopier> copier = Copier(1, CopyRing::kSlotBytes);  // of one slot
         const Bytes source = Noise(1 << 20, 9);
-        Say(copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), {}).status());
-        std::_Exit(copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), {}).ok() ? 0 : 1);
+        Say(copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), true).status());
+        std::_Exit(copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), true).ok() ? 0 : 1);
       },
       ::testing::ExitedWithCode(0), "RESOURCE_EXHAUSTED: copy to GPU");
 }
@@ -207,10 +206,10 @@ TEST_F(DeviceCopierDeathTest, RingThatCannotBePageLockedIsAnError) {
         const Gpu gpu(4096);
         const std::unique_ptr<DeviceCopier> copier = Copier(1, 0);
         const Bytes source = Noise(4096, 10);
-        Say(copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), {}).status());
-        std::_Exit(copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), {}).ok() ? 0 : 1);
+        Say(copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), true).status());
+        std::_Exit(copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), true).ok() ? 0 : 1);
       },
-      ::testing::ExitedWithCode(0), "RESOURCE_EXHAUSTED: register 16777216 bytes of host memory");
+      ::testing::ExitedWithCode(0), "RESOURCE_EXHAUSTED: register 33554432 bytes of host memory");
 }
 
 TEST_F(DeviceCopierDeathTest, StreamThatIsBeingCapturedIsRefused) {
@@ -220,7 +219,7 @@ TEST_F(DeviceCopierDeathTest, StreamThatIsBeingCapturedIsRefused) {
         const Gpu gpu(4096);
         const std::unique_ptr<DeviceCopier> copier = Copier(1, 0);
         const Bytes source = Noise(4096, 11);
-        Say(copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), {}).status());
+        Say(copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), true).status());
         std::_Exit(*copier->State(gpu.native()) == StreamState::kCapturing ? 0 : 1);
       },
       ::testing::ExitedWithCode(0), "FAILED_PRECONDITION: the stream is being captured");
@@ -235,7 +234,7 @@ TEST_F(DeviceCopierDeathTest, NonBlockingCopyOfPageLockedMemoryDoesNotWait) {
         Bytes source = Noise(1 << 20, 12);
         const HostRegistration registration =
             *HostRegistration::Create(gpu.device, source.data(), source.size());
-        const uint32_t reading = *copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), kNoWait);
+        const uint32_t reading = *copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), false);
         const StreamState state = *copier->State(gpu.native());
         std::_Exit(reading == 1 && state == StreamState::kBusy ? 0 : 1);
       },
