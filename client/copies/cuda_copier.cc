@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
@@ -46,10 +47,16 @@ class RelaxedCapture {
 
 // What passes through one slot of the ring.
 struct Load {
-  Mutex mutex;
-  CopyRing::Slot* slot PF_GUARDED_BY(mutex) = nullptr;
-  std::atomic<uint64_t> unfilled{0};  // parts
+  std::atomic<bool> claimed{false};            // by the thread that takes the slot
+  std::atomic<CopyRing::Slot*> slot{nullptr};  // null: not yet; NoSlot(): there is none, after an error
+  std::atomic<uint64_t> unfilled{0};           // parts
 };
+CopyRing::Slot* NoSlot() {
+  static CopyRing::Slot none;
+  return &none;
+}
+// How long a thread watches for a slot before it sleeps: waking takes about as long, and holds up the copies.
+constexpr std::chrono::microseconds kWatch(100);
 
 // Purpose: the first error of several threads. Threads: any.
 class FirstError {
@@ -194,33 +201,40 @@ class CudaCopier final : public DeviceCopier {
 
   void Fill(const StagedBytes& staged, uint64_t begin, uint64_t end, uint64_t offset, Load& load,
             FirstError& error) {
-    const Result<CopyRing::Slot*> slot = SlotOf(load);
-    if (!slot.ok()) return error.Set(slot.status());
-    staged.Read(begin, end, (*slot)->memory + offset);
+    const CopyRing::Slot* const slot = SlotOf(load, error);
+    if (slot != NoSlot()) staged.Read(begin, end, slot->memory + offset);
   }
 
-  // The thread that comes first takes the slot, and the others wait for it.
-  Result<CopyRing::Slot*> SlotOf(Load& load) {
-    const MutexLock lock(load.mutex);
-    if (load.slot == nullptr) {
-      ASSIGN_OR_RETURN(load.slot, ring_.Take());
+  // The thread that comes first takes the slot, and the others wait for it without a lock, which would let
+  // them go one after the other.
+  CopyRing::Slot* SlotOf(Load& load, FirstError& error) {
+    if (!load.claimed.exchange(true, std::memory_order_relaxed)) {
+      Result<CopyRing::Slot*> taken = ring_.Take();
+      if (!taken.ok()) error.Set(taken.status());
+      load.slot.store(taken.ok() ? *taken : NoSlot(), std::memory_order_release);
+      load.slot.notify_all();
     }
-    return load.slot;
+    const auto until = std::chrono::steady_clock::now() + kWatch;
+    CopyRing::Slot* slot = nullptr;
+    while ((slot = load.slot.load(std::memory_order_acquire)) == nullptr) {
+      if (std::chrono::steady_clock::now() > until) load.slot.wait(nullptr, std::memory_order_acquire);
+    }
+    return slot;
   }
 
-  // Sends a load that is filled, unless there is an error.
-  void Finish(const std::vector<TargetRange>& ranges, Load& load, CUstream stream, FirstError& error) {
-    const MutexLock lock(load.mutex);
-    if (load.slot == nullptr) return;
+  // Sends a load that is filled, unless there is an error. For the thread that has filled the last part.
+  void Finish(const std::vector<TargetRange>& ranges, const Load& load, CUstream stream, FirstError& error) {
+    CopyRing::Slot* const slot = load.slot.load(std::memory_order_acquire);
+    if (slot == nullptr || slot == NoSlot()) return;
     const bool send = !error.failed();
-    const Status sent = send ? Send(ranges, *load.slot, stream) : OkStatus();
-    if (send && sent.ok()) return ring_.GiveBackSent(load.slot);
+    const Status sent = send ? Send(ranges, *slot, stream) : OkStatus();
+    if (send && sent.ok()) return ring_.GiveBackSent(slot);
     if (!sent.ok()) {
       error.Set(sent);
       // In a broken context, where waiting fails, nothing reads the slot any more.
       (void)driver_.cuStreamSynchronize(stream);
     }
-    ring_.GiveBackUnsent(load.slot);
+    ring_.GiveBackUnsent(slot);
   }
 
   Status Send(const std::vector<TargetRange>& ranges, const CopyRing::Slot& slot, CUstream stream) const {

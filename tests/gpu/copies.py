@@ -295,12 +295,13 @@ def rates():
         "input: .to(non_blocking), page-locked": lambda: pinned.to(DEVICE, non_blocking=True),
     }
     compare(f"one input of {INPUT} bytes", ways, 40, 50)
-    # `.to()` without non_blocking has itself waited.
-    of = {name: statistics.median(returned for returned, _ in times[name]) for name in ways}
-    pageable = median("input: to_device, pageable") / of["input: .to(), pageable"]
-    locked = of["input: to_device, pinned_empty"] / of["input: .to(), page-locked"]
-    check(f"an input from pageable memory takes {pageable:.2f} of .to() (at most 1)", pageable <= 1)
+    pageable = median("input: to_device, pageable") / median("input: .to(), pageable")
+    locked = median("input: to_device(non_blocking), pinned_empty") / median("input: .to(), page-locked")
+    check(f"an input from pageable memory takes {pageable:.2f} of .to() (at most 1.05)", pageable <= 1.05)
     check(f"an input from pinned_empty takes {locked:.2f} of .to() from page-locked memory (at most 1.1)", locked <= 1.1)
+    # Both have waited when they return.
+    of = {name: statistics.median(returned for returned, _ in times[name]) for name in ways}
+    print(f"    without non_blocking {of['input: to_device, pinned_empty'] / of['input: .to(), page-locked']:.2f}")
     free = of["input: to_device(non_blocking), pinned_empty"] / of["input: .to(), page-locked"]
     check(f"with non_blocking the thread is free after {free:.2f} of that (at most 0.7)", free <= 0.7)
 

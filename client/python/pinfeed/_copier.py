@@ -11,15 +11,15 @@ import collections
 import contextlib
 import ctypes
 import threading
-from typing import Any, ContextManager, Deque, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Deque, Dict, Iterable, List, Sequence, Tuple
 
 from . import _abi
 from ._errors import Code, Error, UnavailableError
 from ._torch import torch_or_none
 
 IDLE, BUSY, CAPTURING = range(3)
-# So much is added before its copies begin.
-_BEGIN_BYTES = 128 << 20
+# So much is added before its copies begin, if they are such that the caller need not wait for.
+_BEGIN_BYTES = 64 << 20
 
 
 class TorchStreams:
@@ -38,6 +38,8 @@ class TorchStreams:
         self._side = torch.cuda.Stream(self.device)
         self.side = int(self._side.cuda_stream)
         self._raw: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        # Tells whether the current stream captures a graph.
+        self.is_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
 
     def current(self) -> int:
         """Returns the caller's stream, as a CUstream."""
@@ -68,10 +70,6 @@ class TorchStreams:
     def to(self, tensor: Any, non_blocking: bool) -> Any:
         """Copies a tensor on the current stream, by torch."""
         return tensor.to(self.device, non_blocking=non_blocking)
-
-    def is_capturing(self) -> bool:
-        """Returns whether the current stream captures a graph."""
-        return bool(self._cuda.is_current_stream_capturing())
 
     def event(self, stream: int) -> Any:
         """Returns an event behind what was queued on the current stream or on `side`."""
@@ -183,6 +181,7 @@ class Sending:
         self._stream = stream
         self._rows, self._bytes = Rows(), 0
         self._reading = 0
+        self._early = True  # copies begin before all are added
 
     def __enter__(self) -> "Sending":
         return self
@@ -195,11 +194,13 @@ class Sending:
         """Adds copies of `size` bytes each, with zeros behind them up to `span`."""
         self._rows.add(sources, size, targets, span, len(sources))
         self._bytes += span * len(sources)
-        if self._bytes >= _BEGIN_BYTES:
+        if self._bytes >= _BEGIN_BYTES and self._early:
             self._begin()
 
     def _begin(self) -> None:
-        self._reading += self._copier.begin(self._rows, self._stream)
+        reading = self._copier.begin(self._rows, self._stream)
+        self._early = reading > 0  # others wait for threads, which are quicker with all copies than with some at a time
+        self._reading += reading
         self._rows, self._bytes = Rows(), 0
 
     def finish(self, non_blocking: bool, sources: Any) -> None:

@@ -33,7 +33,9 @@ _STEP_BYTES = 64 << 20
 # A single tensor of at most so many bytes takes the shortest way: what matters is when it arrives.
 _QUICK_BYTES = 1 << 20
 
+# What tells how a tensor is moved.
 _FACTS = operator.attrgetter("dtype", "shape", "is_cpu", "requires_grad")
+_EACH_FACT = [operator.attrgetter(name) for name in ("dtype", "shape", "is_cpu", "requires_grad")]
 
 
 class _Group(NamedTuple):
@@ -222,12 +224,15 @@ class _Move:
                     self._moved[key] = source.to(self._device)
                 else:
                     self._add_array(key, source)
-        try:
-            facts = list(map(_FACTS, tensors))
-        except RuntimeError:  # nested tensors have no shape
-            for key, tensor in zip(keys, tensors):
-                self._add_tensors([key], [tensor])
+        if not tensors:
             return
+        try:
+            if _alike(tensors):
+                self._add_tensors(keys, tensors)
+                return
+            facts: List[Any] = list(map(_FACTS, tensors))
+        except RuntimeError:  # nested tensors have no shape
+            facts = list(range(len(tensors)))
         begin = 0
         for _, run in itertools.groupby(facts):  # quicker than a dict: facts are slow to hash
             end = begin + sum(1 for _ in run)
@@ -331,6 +336,15 @@ class _Move:
             sending.add(group.addresses, group.size, range(begin + offset, begin + offset + pitch * count, pitch), pitch)
             offset += pitch * count
         return [block]
+
+
+def _alike(tensors: List[Any]) -> bool:
+    """Returns whether `_FACTS` are the same for all. Makes few objects, as these would start garbage collections."""
+    for fact in _EACH_FACT:
+        values = list(map(fact, tensors))
+        if values.count(values[0]) != len(values):
+            return False
+    return True
 
 
 @functools.lru_cache(maxsize=None)
