@@ -408,6 +408,25 @@ def test_a_page_locked_source_is_kept_until_it_has_been_read(copier, streams, pa
     assert not copier._kept
 
 
+def test_page_locked_copies_begin_while_others_are_prepared(copier, streams, page_locked, monkeypatch):
+    monkeypatch.setattr(_copier, "_BEGIN_BYTES", 1 << 20)
+    monkeypatch.setattr(_to_device, "_STEP_BYTES", 1 << 20)
+    counts = []
+    begin = copier.begin
+    monkeypatch.setattr(copier, "begin", lambda rows, stream: counts.append(len(rows)) or begin(rows, stream))
+    locked = [page_locked[number << 20 : (number + 1) << 20] for number in range(4)]
+    pageable = [noise(700_000, dtype=torch.uint8) for _ in range(5)]
+    results = moved(streams, [*locked, *pageable])
+    assert all(bits(one) == bits(torch.as_tensor(source)) for one, source in zip(results, [*locked, *pageable]))
+    assert counts == [1, 1, 1, 1, 2, 3]  # the first that had to be waited for was the last to begin early
+    with pytest.raises(ZeroDivisionError):
+        with _copier.Sending(copier, streams.caller) as sending:
+            target = streams.empty((1 << 20,), torch.uint8)
+            sending.add([page_locked.ctypes.data], 1 << 20, [target.data_ptr()], 1 << 20)
+            1 / 0  # noqa: B018 - as an allocation that fails
+    assert target.numpy().tobytes() == locked[0].tobytes()  # without a wait
+
+
 def test_threads_may_call_at_once(streams):
     faults = []
 
