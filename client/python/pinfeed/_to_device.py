@@ -64,8 +64,8 @@ def to_device(tree: Any, device: Any = "cuda", *, non_blocking: bool = False, pa
     way, but are there for all that the caller's current stream does next. Work that the stream had before delays
     them only if the ring of page-locked memory is full (64 MiB), or a source is page-locked.
 
-    non_blocking: does not wait for sources of 64 KiB or more in page-locked memory (`pinned_empty`). They are kept
-    until the GPU has read them. Do not write to them until then; nothing can detect that.
+    non_blocking: does not wait for sources in page-locked memory (`pinned_empty`). They are kept until the GPU has
+    read them. Do not write to them until then; nothing can detect that.
 
     pack: tensors of less than 64 KiB share one allocation on the GPU, which lives as long as any of them. It also
     is what ``torch.save`` saves of each: save ``tensor.clone()``. ``pack=False`` gives each memory of its own.
