@@ -55,8 +55,9 @@ CopyRing::Slot* NoSlot() {
   static CopyRing::Slot none;
   return &none;
 }
-// How long a thread watches for a slot before it sleeps: waking takes about as long, and holds up the copies.
-constexpr std::chrono::microseconds kWatch(100);
+// How long a thread watches for a slot that another one takes, before it sleeps. Taking one that is free
+// takes less. If none is, the GPU has enough to copy until the threads have woken.
+constexpr std::chrono::microseconds kWatch(20);
 
 // Purpose: the first error of several threads. Threads: any.
 class FirstError {
