@@ -2,7 +2,6 @@
 #include "client/src/end_with_process.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <csignal>
 #include <string>
 
+#include "common/os/blocked_signals.h"
 #include "common/os/start_thread.h"
 
 namespace pinfeed {
@@ -30,22 +30,6 @@ Status CheckPidfd(int fd) {
   if (::syscall(SYS_pidfd_send_signal, fd, 0, nullptr, 0) == 0 || errno != EBADF) return OkStatus();
   return InvalidArgument("descriptor " + std::to_string(fd) + " is not one of pidfd_open(2)");
 }
-
-// Blocks all signals on this thread while it lives. A thread that starts meanwhile keeps them blocked.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-
- private:
-  sigset_t before_{};
-};
 
 }  // namespace
 

@@ -5,13 +5,13 @@
 #
 #   run.sh [FOLDER FOR INPUTS]
 #
-# PARTS names what is run, of: compare death frameworks loader loops sanitizer bench loader_rates doctor trace demo (default: all, in this order). Every part has a limit of time; a table
+# PARTS names what is run, of: compare death frameworks loader copies loops sanitizer bench loader_rates doctor trace demo (default: all, in this order). Every part has a limit of time; a table
 # of the parts comes last, and the exit status is 1 when one failed. OUT: where logs and results go. BENCH_PARTS names parts of bench (bench.py has the list).
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 inputs=${1:-/tmp/pinfeed-inputs}
 out=${OUT:-$here}
-parts=${PARTS:-compare death frameworks loader loops sanitizer bench loader_rates doctor trace demo}
+parts=${PARTS:-compare death frameworks loader copies loops sanitizer bench loader_rates doctor trace demo}
 cuda=${CUDA_HOME:-/usr/local/cuda}
 mkdir -p "$out"
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -87,6 +87,8 @@ fi
 if chosen frameworks; then piece "frameworks" 240 python3 "$here/frameworks.py" "$address" "$out"; fi
 
 if chosen loader; then PINFEED_DAEMON=$here/bin/pinfeedd piece "DataLoader" 120 python3 "$here/loader.py"; fi
+
+if chosen copies; then piece "copies" 240 python3 "$here/copies.py" "$out/copies.json"; fi
 
 # In Lightning, beside torchvision v2, in Accelerate: releases that Debian does not have.
 if chosen loops; then

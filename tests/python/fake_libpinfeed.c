@@ -361,6 +361,24 @@ pf_result pf_producer_done(pf_producer* producer, const pf_task* task, const cha
            error == NULL ? "no error" : error);
   return Setting("FAKE_DONE_ENDS", 0) ? Fail(PF_OUT_OF_RANGE, "it was closed") : PF_OK;
 }
+// There is no GPU: only the names are needed.
+void pf_copier_options_init(pf_copier_options* options, size_t size) {
+  memset(options, 0, size);
+}
+pf_result pf_copier_open(const pf_copier_options* options, pf_copier** copier) {
+  return Fail(PF_UNAVAILABLE, options == NULL || copier == NULL ? "NULL" : "no GPU");
+}
+void pf_copier_close(pf_copier* copier) {
+  (void)copier;
+}
+pf_result pf_copier_stream_state(pf_copier* copier, void* stream, pf_stream_state* state) {
+  return Fail(PF_UNAVAILABLE, copier == NULL || stream == NULL || state == NULL ? "NULL" : "no GPU");
+}
+pf_result pf_copy_to_device(pf_copier* copier, const pf_host_copy* copies, uint64_t count, void* stream,
+                            int non_blocking, uint64_t* reading) {
+  (void)copier, (void)copies, (void)count, (void)stream, (void)non_blocking, (void)reading;
+  return Fail(PF_UNAVAILABLE, "no GPU");
+}
 pf_result pf_end_with_process(int pidfd) {
   snprintf(g_done, sizeof(g_done), "%d", pidfd);
   return Setting("FAKE_DONE_ENDS", 0) ? Fail(PF_INVALID_ARGUMENT, "it is none") : PF_OK;

@@ -347,6 +347,52 @@ PF_API pf_result pf_producer_done(pf_producer* producer, const pf_task* task, co
  * forked child does not inherit this. PF_INVALID_ARGUMENT: not a descriptor of pidfd_open. */
 PF_API pf_result pf_end_with_process(int pidfd);
 
+/* ---- Copies to a GPU, without a daemon ---- */
+
+typedef struct pf_copier pf_copier;
+typedef struct pf_copier_options {
+  size_t size;
+  int32_t device;      /* the CUDA ordinal, in this process; default 0 */
+  uint32_t threads;    /* that copy to the ring, with the caller; default 0: one for each CPU, at most 16 */
+  uint64_t ring_bytes; /* of page-locked memory, at most; default 0: 64 MiB */
+} pf_copier_options;
+PF_API void pf_copier_options_init(pf_copier_options* options, size_t size);
+/* Prepares copies to a GPU. On success the caller owns *copier and must close it. Threads start and memory is
+ * page-locked when they are first needed: 32 MiB, then the whole ring. PF_UNAVAILABLE: no CUDA, or no driver;
+ * PF_INVALID_ARGUMENT: no such GPU. */
+PF_API pf_result pf_copier_open(const pf_copier_options* options, pf_copier** copier);
+/* Waits until the GPU has read the ring, and frees it. No other call may be under way. NULL is allowed. */
+PF_API void pf_copier_close(pf_copier* copier);
+
+typedef enum pf_stream_state {
+  PF_STREAM_IDLE = 0,
+  PF_STREAM_BUSY = 1,
+  PF_STREAM_CAPTURING = 2,
+  PF_STREAM_STATE_FORCE_32BIT = 0x7fffffff
+} pf_stream_state;
+/* Tells what a stream of the copier's GPU is doing. Never waits. Any thread. */
+PF_API pf_result pf_copier_stream_state(pf_copier* copier, void* stream, pf_stream_state* state);
+
+typedef struct pf_host_copy { /* never grows */
+  const void* source;         /* host memory */
+  uint64_t bytes;
+  void* target;  /* memory of the GPU */
+  uint64_t span; /* >= bytes: how much is written; zeros follow the source's bytes */
+} pf_host_copy;
+/* Queues `count` copies on `stream` (as in pf_batch_write). Several threads copy pageable sources to the ring
+ * while the GPU copies from it. Copies whose targets follow each other without a gap travel together. The GPU
+ * reads sources of 64 KiB or more that are page-locked itself.
+ *
+ * When the call returns, the sources have been read and may change, but their bytes may still be on the way.
+ * It therefore waits for page-locked sources, and while the ring is full: until `stream` has done what was
+ * queued on it before. With `non_blocking` it does not wait for page-locked sources. *reading (NULL is
+ * allowed) is then the number of copies whose sources must stay as they are until the stream has done them.
+ *
+ * After a failure nothing reads the sources, and the targets are unspecified. PF_FAILED_PRECONDITION: the
+ * stream is being captured. Any thread. */
+PF_API pf_result pf_copy_to_device(pf_copier* copier, const pf_host_copy* copies, uint64_t count,
+                                   void* stream, int non_blocking, uint64_t* reading);
+
 /* ---- Calls to the daemon ---- */
 
 /* Calls to the daemon, with the response as JSON in *json, to be freed with pf_free. pf_status_json

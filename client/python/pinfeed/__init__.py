@@ -14,6 +14,9 @@ how to iterate, `Batch` what each iteration yields, and `Error` what can go wron
 logger ``pinfeed``.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from ._batch import Batch
 from ._dlpack import RawTensor
 from ._errors import (
@@ -50,7 +53,23 @@ from .transforms import (
     Transform,
 )
 
+if TYPE_CHECKING:
+    from ._to_device import pinned_empty, to_device
+    from ._to_host import HostCopy, to_host
+
 __version__ = "0.1.0"
+
+# What is imported only when it is used: name -> module.
+_LATER = {"HostCopy": "_to_host", "pinned_empty": "_to_device", "to_device": "_to_device", "to_host": "_to_host"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(f".{_LATER[name]}", __name__), name)
+    return value
+
+
 
 __all__ = [
     "Batch",
@@ -63,6 +82,7 @@ __all__ = [
     "Error",
     "Feed",
     "Grayscale",
+    "HostCopy",
     "InvalidArgumentError",
     "Normalize",
     "NotFoundError",
@@ -85,5 +105,8 @@ __all__ = [
     "datasets",
     "get_worker_info",
     "open",
+    "pinned_empty",
     "status",
+    "to_device",
+    "to_host",
 ]

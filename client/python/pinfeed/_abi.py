@@ -103,6 +103,15 @@ class TaskInfo(ctypes.Structure):
     ]
 
 
+class CopierOptions(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("device", ctypes.c_int32),
+        ("threads", ctypes.c_uint32),
+        ("ring_bytes", ctypes.c_uint64),
+    ]
+
+
 LogFunction = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 
 _P = ctypes.c_void_p
@@ -138,6 +147,11 @@ _SIGNATURES = {
     "pf_producer_tensor": (_RESULT, [_P, ctypes.POINTER(TaskInfo), ctypes.c_uint32, ctypes.POINTER(TensorInfo)]),
     "pf_producer_done": (_RESULT, [_P, ctypes.POINTER(TaskInfo), ctypes.c_char_p]),
     "pf_end_with_process": (_RESULT, [ctypes.c_int]),
+    "pf_copier_options_init": (None, [ctypes.POINTER(CopierOptions), ctypes.c_size_t]),
+    "pf_copier_open": (_RESULT, [ctypes.POINTER(CopierOptions), ctypes.POINTER(_P)]),
+    "pf_copier_close": (None, [_P]),
+    "pf_copier_stream_state": (_RESULT, [_P, _P, ctypes.POINTER(ctypes.c_int)]),
+    "pf_copy_to_device": (_RESULT, [_P, _P, ctypes.c_uint64, _P, ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]),
     "pf_status_json": (_RESULT, [ctypes.c_char_p, ctypes.POINTER(_P)]),
     "pf_datasets_json": (_RESULT, [ctypes.c_char_p, ctypes.POINTER(_P)]),
     "pf_free": (None, [_P]),

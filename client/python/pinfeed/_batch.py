@@ -85,9 +85,11 @@ class Batch(Tuple[Any, ...]):
             moved = list(self)
         else:
             raise TypeError(f'to({str(device)!r}): {type(self[0]).__name__} has no to(); open the feed with framework="torch"')
-        if all(new is old for new, old in zip(moved, self)):
-            return self
-        batch = type(self)(*moved)
+        return self if all(new is old for new, old in zip(moved, self)) else self._with(moved)
+
+    def _with(self, tensors: Sequence[Any]) -> "Batch":
+        """Returns a batch of other tensors with this one's attributes."""
+        batch = type(self)(*tensors)
         batch.__dict__.update({name: value for name, value in self.__dict__.items() if not name.startswith("_")})
         return batch
 

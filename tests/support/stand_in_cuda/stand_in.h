@@ -23,6 +23,7 @@
 //   PINFEED_STAND_IN_STALL  the number of the asynchronous copy from the host that never ends (none)
 //   PINFEED_STAND_IN_DIRTY  set: new memory holds noise, as a driver that promises nothing may give
 //   PINFEED_STAND_IN_PAGEABLE  set: asynchronous copies take pageable memory, and wait for it
+//   PINFEED_STAND_IN_CAPTURING  set: every stream is being captured
 //   CUDA_VISIBLE_DEVICES    ordinals, as the driver reads them
 #pragma once
 
@@ -48,7 +49,6 @@
 PF_CUDA_FUNCTIONS(PF_STAND_IN_EXPORT)
 // What a framework in the trainer's process calls besides (tests/python/device/stand_in_torch.py).
 PF_STAND_IN_EXPORT(cuCtxSynchronize)
-PF_STAND_IN_EXPORT(cuEventSynchronize)
 #undef PF_STAND_IN_EXPORT
 
 // The types that cuda.h leaves opaque.
@@ -168,8 +168,8 @@ struct Fault {
 };
 
 // Purpose: all that this process's stand-in knows. One object, leaked on purpose: streams' threads outlive
-// main. Threads: `devices`, `device_bytes`, `peers`, `takes_pageable`, `dirty` and `stalled_copy` are
-// constant after cuInit, the rest is guarded.
+// main. Threads: `devices`, `device_bytes`, `peers`, `takes_pageable`, `dirty`, `capturing` and
+// `stalled_copy` are constant after cuInit, the rest is guarded.
 struct State {
   Mutex mutex;
   std::optional<CUresult> initialised PF_GUARDED_BY(mutex);
@@ -179,7 +179,8 @@ struct State {
   bool takes_pageable = false;
   uint64_t stalled_copy = 0;  // 0: none
   std::atomic<uint64_t> copies{0};
-  bool dirty = false;  // new memory holds noise
+  bool dirty = false;      // new memory holds noise
+  bool capturing = false;  // every stream is being captured
   std::vector<Fault> faults PF_GUARDED_BY(mutex);
   std::map<uint64_t, Range> reserved PF_GUARDED_BY(mutex);
   std::map<uint64_t, Region> regions PF_GUARDED_BY(mutex);

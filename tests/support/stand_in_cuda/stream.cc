@@ -136,6 +136,23 @@ CUresult cuStreamQuery(CUstream handle) {
   return context->error;
 }
 
+CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
+  PF_STAND_IN_CONTEXT_CALL(cuStreamIsCapturing);
+  if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (StreamOf(*context, handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  *status = TheState().capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+
+// What it forbids is not looked at here.
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  PF_STAND_IN_CALL(cuThreadExchangeStreamCaptureMode);
+  static thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  std::swap(current, *mode);
+  return CUDA_SUCCESS;
+}
+
 CUresult cuCtxSynchronize() {
   PF_STAND_IN_CONTEXT_CALL(cuCtxSynchronize);
   std::vector<std::shared_ptr<CUstream_st>> streams;

@@ -162,3 +162,30 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr* address, void* memory, unsigned 
   *address = AddressOf(memory);
   return CUDA_SUCCESS;
 }
+
+// Of what is no registered memory it says nothing, as the driver does of memory that is not its own.
+CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** values,
+                                CUdeviceptr pointer) {
+  PF_STAND_IN_CONTEXT_CALL(cuPointerGetAttributes);
+  if (attributes == nullptr || values == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  State& state = TheState();
+  const MutexLock lock(state.mutex);
+  const auto found = pinfeed::stand_in::Holding(state.registered, pointer, 1);
+  const bool known = found != state.registered.end();
+  for (unsigned i = 0; i < count; ++i) {
+    switch (attributes[i]) {
+      case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *static_cast<unsigned*>(values[i]) = known ? CU_MEMORYTYPE_HOST : 0;
+        break;
+      case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        *static_cast<CUdeviceptr*>(values[i]) = known ? found->first : 0;
+        break;
+      case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *static_cast<size_t*>(values[i]) = known ? found->second.bytes : 0;
+        break;
+      default:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+  }
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors in nested containers: taken out, and others put in their places.
+
+In: dicts, lists, tuples, named tuples, dataclasses, batches and other containers, in any nesting. Out: new containers
+of the same types.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import copy
+import dataclasses
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
+
+from ._batch import Batch
+from ._errors import Code, InvalidArgumentError
+
+# Sequences that are single values.
+_VALUES = (str, bytes, bytearray, memoryview, range)
+
+
+class Tree:
+    """A nesting of containers and the tensors in it. Threads: one."""
+
+    def __init__(self, tree: Any, tensors: Tuple[type, ...]) -> None:
+        """`tensors`: the types of what is taken out. Raises InvalidArgumentError if a container contains itself."""
+        self.tensors: Dict[int, Any] = {}  # by id, each once
+        self._tree = tree
+        self._types = tensors
+        self._exact = set(tensors)
+        self._within: Set[int] = set()
+        self._collect(tree)
+
+    def _collect(self, node: Any) -> None:
+        kind = type(node)
+        if (kind is list or kind is tuple) and self._exact.issuperset(map(type, node)):
+            self.tensors.update(zip(map(id, node), node))
+        elif isinstance(node, self._types):
+            self.tensors[id(node)] = node
+        elif not moves_itself(node):
+            members = _members(node)
+            if not members:
+                return
+            if id(node) in self._within:
+                raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"a {kind.__name__} in the tree contains itself")
+            self._within.add(id(node))
+            for member in members:
+                self._collect(member)
+            self._within.remove(id(node))
+
+    def rebuilt(self, moved: Mapping[int, Any], move: Callable[[Any], Any]) -> Any:
+        """Returns the tree with ``moved[id]`` in the place of each tensor, and `move(object)` in that of each object that
+        moves itself. All else is as it was.
+        """
+
+        def build(node: Any) -> Any:
+            kind = type(node)
+            if (kind is list or kind is tuple) and self._exact.issuperset(map(type, node)):
+                return kind(map(moved.__getitem__, map(id, node)))
+            if isinstance(node, self._types):
+                return moved[id(node)]
+            if moves_itself(node):
+                return move(node)
+            members = _members(node)
+            return node if members is None else _assembled(node, list(map(build, members)))
+
+        return build(self._tree)
+
+
+def moves_itself(node: Any) -> bool:
+    """Whether the object has a method ``to``, as batches of many libraries do. Raises InvalidArgumentError for a
+    torch module, which it would change.
+    """
+    if isinstance(node, (type, Batch)) or not callable(getattr(node, "to", None)):
+        return False
+    if hasattr(node, "named_parameters"):
+        raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"{type(node).__name__} is a module, not data: call its to()")
+    return True
+
+
+def _members(node: Any) -> Optional[List[Any]]:
+    """Returns what a container holds; None if it is none."""
+    kind = type(node)
+    if kind is dict or isinstance(node, collections.abc.Mapping):
+        return list(node.values())
+    if isinstance(node, (list, tuple)):
+        return list(node)
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        return [getattr(node, name) for name in _set_fields(node)]
+    if isinstance(node, collections.abc.Sequence) and not isinstance(node, _VALUES):
+        return list(node)
+    return None
+
+
+def _set_fields(node: Any) -> List[str]:
+    return [field.name for field in dataclasses.fields(node) if hasattr(node, field.name)]
+
+
+def _assembled(node: Any, members: List[Any]) -> Any:
+    """Returns a container like `node` that holds `members`."""
+    kind = type(node)
+    if kind is list:
+        return members
+    if isinstance(node, Batch):
+        return node._with(members)
+    if isinstance(node, tuple):
+        return kind(*members) if hasattr(node, "_fields") else kind(members)
+    if kind is dict:
+        return dict(zip(node, members))
+    if dataclasses.is_dataclass(node):
+        clone = copy.copy(node)
+        for name, member in zip(_set_fields(node), members):
+            object.__setattr__(clone, name, member)  # frozen ones too
+        return clone
+    if isinstance(node, collections.abc.Mapping):
+        return _filled(node, list(node), members, collections.abc.MutableMapping, lambda: kind(dict(zip(node, members))))
+    return _filled(node, range(len(members)), members, collections.abc.MutableSequence, lambda: kind(members))
+
+
+def _filled(node: Any, keys: Any, members: List[Any], mutable: type, make: Callable[[], Any]) -> Any:
+    """Returns a copy of a mutable container with other members, or what `make` returns."""
+    if not isinstance(node, mutable):
+        return make()
+    clone: Any = copy.copy(node)
+    for key, member in zip(keys, members):
+        clone[key] = member
+    return clone
