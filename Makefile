@@ -6,6 +6,7 @@ FUZZ_SECONDS := 60
 LOAD_SECONDS := 600
 CHROOT_CACHE := /var/tmp/pinfeed-chroot
 CONTAINER_CACHE := /var/tmp/pinfeed-container
+WHEEL_CACHE := /var/tmp/pinfeed-wheel
 # Most tests wait for processes: twice as many as cores keep the cores busy.
 CTEST := ctest --output-on-failure --no-tests=error -j $(shell expr 2 \* $(JOBS))
 PYTHON := /usr/bin/python3
@@ -14,7 +15,7 @@ FIRST_CONFIGURE = $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DPINFEED_TESTS=OFF 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build everything test test-unit test-core test-sanitizers packages test-packages test-container test-manifests test-slurm test-accelerate test-load bench demo docs format tidy fuzz mutants clean
+.PHONY: help build everything test test-unit test-core test-sanitizers wheel test-wheel packages test-packages test-container test-manifests test-slurm test-accelerate test-load bench demo docs format tidy fuzz mutants clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -47,10 +48,17 @@ test-sanitizers: ## integration tests with the daemon, the tool and the client u
 	@cmake --preset asan $(CMAKE_ARGS) && cmake --build --preset asan -- -j $(JOBS)
 	@$(CTEST) --test-dir build/asan -L integration
 
-packages: build ## Debian packages, a tarball and a wheel, into build/packages
+wheel: ## one wheel with everything in it for pip, into build/wheel (Debian 12; libraries from Debian's sources, auditwheel from PyPI)
+	@deploy/install-deps build wheel
+	@deploy/wheel/build.sh $(CMAKE_ARGS)
+
+test-wheel: wheel ## install, use and uninstall the wheel in clean systems of Debian 12 and 13 (root; minutes); WHEEL_CACHE keeps their bases
+	@deploy/install-deps test-wheel
+	@tests/packaging/wheel/run.sh $(WHEEL_CACHE)
+
+packages: build ## Debian packages and a tarball, into build/packages
 	@deploy/install-deps packages
 	@cpack --config $(BUILD)/CPackConfig.cmake -B build/packages
-	@$(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/packages client/python
 
 test-packages: packages ## install, start, upgrade, remove and purge the packages in a clean system of this Debian (root; minutes); CHROOT_CACHE keeps its base
 	@deploy/install-deps test-packages

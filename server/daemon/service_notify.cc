@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages are those of sd_notify(3), the sockets those of sd_listen_fds(3).
+// The messages are those of sd_notify(3).
 #include "server/daemon/service_notify.h"
 
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <systemd/sd-daemon.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,6 +17,7 @@
 
 #include "common/base/log.h"
 #include "common/base/quote.h"
+#include "server/daemon/service_environment.h"
 
 namespace pinfeed {
 namespace {
@@ -68,20 +68,13 @@ std::string StatusLine(std::string status) {
 
 Status ServiceNotify::Open(bool notify) {
   notify_ = notify && std::getenv("NOTIFY_SOCKET") != nullptr;
-  uint64_t interval_us = 0;
-  if (notify_ && ::sd_watchdog_enabled(0, &interval_us) > 0) {
+  if (const microseconds interval = WatchdogInterval(); notify_ && interval.count() > 0) {
     // Half of the interval, as sd_watchdog_enabled(3) advises.
-    watchdog_interval_ =
-        std::chrono::ceil<std::chrono::milliseconds>(microseconds(std::max<uint64_t>(interval_us / 2, 1)));
+    watchdog_interval_ = std::chrono::ceil<milliseconds>(std::max(interval / 2, microseconds(1)));
   }
-  char** names = nullptr;
-  const int count = ::sd_listen_fds_with_names(1, &names);
-  if (count < 0) return ErrnoStatus("receive the service manager's sockets ($LISTEN_FDS)", -count);
+  ASSIGN_OR_RETURN(auto passed, TakePassedSockets());
   Status fault;
-  for (int i = 0; i < count; ++i) {
-    const std::string name = names[i];
-    ::free(names[i]);  // NOLINT(cppcoreguidelines-no-malloc): the library's
-    UniqueFd fd(SD_LISTEN_FDS_START + i);
+  for (auto& [name, fd] : passed) {
     const bool taken = std::any_of(sockets_.begin(), sockets_.end(),
                                    [&](const auto& socket) { return socket.first == name; });
     if (name != kControlSocket && name != kLifelineSocket) {
@@ -92,9 +85,8 @@ Status ServiceNotify::Open(bool notify) {
     }
     if (UniqueFd duplicate(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0)); duplicate)
       duplicates_.push_back(std::move(duplicate));
-    sockets_.emplace_back(name, std::move(fd));
+    sockets_.emplace_back(std::move(name), std::move(fd));
   }
-  ::free(names);  // NOLINT(cppcoreguidelines-no-malloc): the library's
   return fault;
 }
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shared library exports the functions that its C header declares, and nothing else: whatever else it exported would clash in the host program."""
+"""The shared library exports the functions that its C header declares, and nothing else: whatever else it exported would clash in the host program.
+
+    check_exports.py LIBRARY HEADER [OTHER_NAME ...]
+"""
 import pathlib
 import re
 import subprocess
@@ -18,8 +21,8 @@ def declared(header):
 
 
 def main():
-    library, header = sys.argv[1:]
-    inside, promised = exported(library), declared(header)
+    library, header, *others = sys.argv[1:]
+    inside, promised = exported(library), declared(header) | set(others)
     for name in sorted(inside - promised):
         print(f"{library}: exports {name}, which {header} does not declare")
     for name in sorted(promised - inside):

@@ -11,7 +11,7 @@ import numpy
 import pytest
 
 import pinfeed
-from pinfeed import _abi, _client_name
+from pinfeed import _abi, _client_name, _places
 
 
 def test_the_spec(fake, monkeypatch):
@@ -132,10 +132,10 @@ def test_libraries_that_cannot_be_used(fake, monkeypatch, tmp_path):
 def test_a_library_that_is_nowhere(fake, monkeypatch, tmp_path):
     monkeypatch.delenv("PINFEED_LIBRARY")
     monkeypatch.setattr(_abi.ctypes.util, "find_library", lambda name: None)
-    monkeypatch.setattr(_abi, "__file__", str(tmp_path / "site" / "pinfeed" / "_abi.py"))
+    monkeypatch.setattr(_places, "PACKAGE", tmp_path / "site" / "pinfeed")
     with pytest.raises(pinfeed.NotFoundError) as caught:
         fake()
-    for words in ("libpinfeed.so", str(tmp_path / "site" / "pinfeed" / "lib"), "system's library path", "make build", "install", "PINFEED_LIBRARY"):
+    for words in ("libpinfeed.so", str(tmp_path / "site" / "pinfeed" / "lib"), "system's library path", "wheel", "install", "PINFEED_LIBRARY"):
         assert words in str(caught.value)
 
 
@@ -145,7 +145,7 @@ def test_a_library_that_is_not_built(fake, monkeypatch, tmp_path):
     header = tmp_path / "client" / "include" / "pinfeed" / "pinfeed.h"
     header.parent.mkdir(parents=True)
     header.touch()
-    monkeypatch.setattr(_abi, "__file__", str(tmp_path / "client" / "python" / "pinfeed" / "_abi.py"))
+    monkeypatch.setattr(_places, "PACKAGE", tmp_path / "client" / "python" / "pinfeed")
     with pytest.raises(pinfeed.NotFoundError, match=f"{tmp_path}/build/release/client.*run `make build` in {tmp_path}"):
         fake()
 

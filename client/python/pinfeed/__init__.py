@@ -14,99 +14,123 @@ how to iterate, `Batch` what each iteration yields, and `Error` what can go wron
 logger ``pinfeed``.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, List
 
-from ._batch import Batch
-from ._dlpack import RawTensor
-from ._errors import (
-    Code,
-    ColumnsLeftOutWarning,
-    DataLossError,
-    DeadlineExceededError,
-    Error,
-    InvalidArgumentError,
-    NotFoundError,
-    PermissionDeniedError,
-    ResourceExhaustedError,
-    SlotsHeldWarning,
-    UnavailableError,
-    UnexpectedArgumentError,
-)
-from ._loader import DataLoader
-from ._open import open
-from ._ragged import Ragged
-from ._status import datasets, status
-from ._worker_info import WorkerInfo, get_worker_info
-from .feed import Feed
-from .transforms import (
-    CenterCrop,
-    Grayscale,
-    Normalize,
-    Pad,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    RandomVerticalFlip,
-    Resize,
-    ToDtype,
-    Transform,
-)
+from . import _built_for
 
-if TYPE_CHECKING:
-    from ._to_device import pinned_empty, to_device
-    from ._to_host import HostCopy, to_host
+_built_for.check()
 
 __version__ = "0.1.0"
 
-# What is imported only when it is used: name -> module.
-_LATER = {"HostCopy": "_to_host", "pinned_empty": "_to_device", "to_device": "_to_device", "to_host": "_to_host"}
+# Public names, by the module that each is imported from when it is first used: `import pinfeed` alone takes a few
+# milliseconds, and loads neither NumPy nor the client library.
+_NAMES_OF_MODULE = {
+    "_batch": ["Batch"],
+    "_dlpack": ["RawTensor"],
+    "_errors": [
+        "Code",
+        "ColumnsLeftOutWarning",
+        "DataLossError",
+        "DeadlineExceededError",
+        "Error",
+        "InvalidArgumentError",
+        "NotFoundError",
+        "PermissionDeniedError",
+        "ResourceExhaustedError",
+        "SlotsHeldWarning",
+        "UnavailableError",
+        "UnexpectedArgumentError",
+    ],
+    "_loader": ["DataLoader"],
+    "_open": ["open"],
+    "_ragged": ["Ragged"],
+    "_status": [
+        "datasets",
+        "status",
+    ],
+    "_to_device": [
+        "pinned_empty",
+        "to_device",
+    ],
+    "_to_host": [
+        "HostCopy",
+        "to_host",
+    ],
+    "_worker_info": [
+        "WorkerInfo",
+        "get_worker_info",
+    ],
+    "feed": ["Feed"],
+    "transforms": [
+        "CenterCrop",
+        "Grayscale",
+        "Normalize",
+        "Pad",
+        "RandomCrop",
+        "RandomHorizontalFlip",
+        "RandomResizedCrop",
+        "RandomVerticalFlip",
+        "Resize",
+        "ToDtype",
+        "Transform",
+    ],
+}
+_MODULE_OF_NAME = {name: module for module, names in _NAMES_OF_MODULE.items() for name in names}
+_SUBMODULES = ["feed", "transforms"]
+
+__all__ = sorted(_MODULE_OF_NAME)
+
+if TYPE_CHECKING:
+    from ._batch import Batch as Batch
+    from ._dlpack import RawTensor as RawTensor
+    from ._errors import Code as Code
+    from ._errors import ColumnsLeftOutWarning as ColumnsLeftOutWarning
+    from ._errors import DataLossError as DataLossError
+    from ._errors import DeadlineExceededError as DeadlineExceededError
+    from ._errors import Error as Error
+    from ._errors import InvalidArgumentError as InvalidArgumentError
+    from ._errors import NotFoundError as NotFoundError
+    from ._errors import PermissionDeniedError as PermissionDeniedError
+    from ._errors import ResourceExhaustedError as ResourceExhaustedError
+    from ._errors import SlotsHeldWarning as SlotsHeldWarning
+    from ._errors import UnavailableError as UnavailableError
+    from ._errors import UnexpectedArgumentError as UnexpectedArgumentError
+    from ._loader import DataLoader as DataLoader
+    from ._open import open as open
+    from ._ragged import Ragged as Ragged
+    from ._status import datasets as datasets
+    from ._status import status as status
+    from ._to_device import pinned_empty as pinned_empty
+    from ._to_device import to_device as to_device
+    from ._to_host import HostCopy as HostCopy
+    from ._to_host import to_host as to_host
+    from ._worker_info import WorkerInfo as WorkerInfo
+    from ._worker_info import get_worker_info as get_worker_info
+    from .feed import Feed as Feed
+    from .transforms import CenterCrop as CenterCrop
+    from .transforms import Grayscale as Grayscale
+    from .transforms import Normalize as Normalize
+    from .transforms import Pad as Pad
+    from .transforms import RandomCrop as RandomCrop
+    from .transforms import RandomHorizontalFlip as RandomHorizontalFlip
+    from .transforms import RandomResizedCrop as RandomResizedCrop
+    from .transforms import RandomVerticalFlip as RandomVerticalFlip
+    from .transforms import Resize as Resize
+    from .transforms import ToDtype as ToDtype
+    from .transforms import Transform as Transform
+
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name in _SUBMODULES:
+            return import_module(f".{name}", __name__)
+        if name not in _MODULE_OF_NAME:
+            raise AttributeError(f"module 'pinfeed' has no attribute {name!r}")
+        value = getattr(import_module(f".{_MODULE_OF_NAME[name]}", __name__), name)
+        globals()[name] = value  # found without this function from now on
+        return value
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f".{_LATER[name]}", __name__), name)
-    return value
-
-
-
-__all__ = [
-    "Batch",
-    "CenterCrop",
-    "Code",
-    "ColumnsLeftOutWarning",
-    "DataLoader",
-    "DataLossError",
-    "DeadlineExceededError",
-    "Error",
-    "Feed",
-    "Grayscale",
-    "HostCopy",
-    "InvalidArgumentError",
-    "Normalize",
-    "NotFoundError",
-    "Pad",
-    "PermissionDeniedError",
-    "Ragged",
-    "RandomCrop",
-    "RandomHorizontalFlip",
-    "RandomResizedCrop",
-    "RandomVerticalFlip",
-    "RawTensor",
-    "Resize",
-    "ResourceExhaustedError",
-    "SlotsHeldWarning",
-    "ToDtype",
-    "Transform",
-    "UnavailableError",
-    "UnexpectedArgumentError",
-    "WorkerInfo",
-    "datasets",
-    "get_worker_info",
-    "open",
-    "pinned_empty",
-    "status",
-    "to_device",
-    "to_host",
-]
+def __dir__() -> List[str]:
+    return sorted({*globals(), *__all__, *_SUBMODULES})

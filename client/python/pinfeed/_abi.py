@@ -13,9 +13,9 @@ import ctypes.util
 import logging
 import os
 import threading
-from pathlib import Path
 from typing import Any, Deque, List, Optional, Tuple
 
+from . import _places
 from ._errors import Code, Error, NotFoundError, make_error
 
 logger = logging.getLogger("pinfeed")
@@ -241,38 +241,12 @@ class Library:
             self.pf_free(pointer)
 
 
-def ancestor(path: Path, above: int) -> Path:
-    """Returns `path.parents[above]`, or the root if there are fewer parents."""
-    return path.parents[min(above, len(path.parents) - 1)]
-
-
-def source_tree() -> Optional[Path]:
-    """Returns the root of the source tree if the package is imported from it (client/python/pinfeed), else None."""
-    root = ancestor(Path(__file__).resolve(), 3)
-    return root if (root / "client" / "include" / "pinfeed" / "pinfeed.h").is_file() else None
-
-
-def _folders() -> List[Path]:
-    """Returns the folders where the library may be, besides the system's library path."""
-    package = Path(__file__).resolve().parent
-    folders = [package, package / "lib"]
-    installed = ancestor(package, 2)
-    if installed.name == "lib":  # an installed tree, which may be anywhere
-        folders += [installed, *installed.glob("*-linux-gnu")]
-    tree = source_tree()
-    if tree is not None:
-        folders.append(tree / "build" / "release" / "client")
-    return folders
-
-
-def _candidates() -> List[str]:
-    found = []
-    for folder in _folders():
-        found += sorted(str(path) for path in folder.glob("libpinfeed.so*") if path.is_file())[:1]
-    system = ctypes.util.find_library("pinfeed")
-    if system:
-        found.append(system)
-    return found
+def _default_path() -> Optional[str]:
+    for folder in _places.library_folders():
+        for path in sorted(folder.glob("libpinfeed.so*")):
+            if path.is_file():
+                return str(path)
+    return ctypes.util.find_library("pinfeed")  # runs ldconfig, or a compiler: tens of milliseconds
 
 
 _loaded: List[Library] = []
@@ -289,20 +263,20 @@ def load() -> Library:
 
 def _find() -> Library:
     chosen = os.environ.get("PINFEED_LIBRARY")
-    paths = [chosen] if chosen else _candidates()
-    if not paths:
+    path = chosen or _default_path()
+    if not path:
         raise NotFoundError(
             Code.NOT_FOUND,
-            f"libpinfeed.so was not found in {', '.join(map(str, _folders()))} or on the system's library path: "
+            f"libpinfeed.so was not found in {', '.join(map(str, _places.library_folders()))} or on the system's library path: "
             f"{_how_to_get_it()}, or set PINFEED_LIBRARY to the file",
         )
     try:
-        return Library(paths[0])
+        return Library(path)
     except OSError as error:
         set_by = "PINFEED_LIBRARY names it; unset that, or " if chosen else ""
-        raise NotFoundError(Code.NOT_FOUND, f"loading libpinfeed from {paths[0]} failed: {error} ({set_by}{_how_to_get_it()})") from error
+        raise NotFoundError(Code.NOT_FOUND, f"loading libpinfeed from {path} failed: {error} ({set_by}{_how_to_get_it()})") from error
 
 
 def _how_to_get_it() -> str:
-    tree = source_tree()
-    return f"run `make build` in {tree}" if tree is not None else "run `make build` in pinfeed's source tree, then `cmake --install build/release`"
+    tree = _places.source_tree()
+    return f"run `make build` in {tree}" if tree is not None else "install pinfeed's wheel or its Debian packages"

@@ -19,10 +19,9 @@ import subprocess
 import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import IO, List, Optional
 
-from . import _abi
+from . import _places
 from ._errors import Code, Error, NotFoundError, UnavailableError
 
 logger = logging.getLogger("pinfeed")
@@ -108,19 +107,13 @@ def _connect_error(path: str, timeout_s: float, retry_s: float) -> Optional[str]
 
 
 def find_program() -> str:
-    """Returns the program ``pinfeedd``: $PINFEED_DAEMON, in the package, on the PATH, or in the source tree's build."""
+    """Returns the program ``pinfeedd``: $PINFEED_DAEMON, the package's own or its tree's, or on the PATH."""
     chosen = os.environ.get("PINFEED_DAEMON")
     if chosen:
         return chosen
-    package = Path(__file__).resolve().parent
-    for bundled in (package / "bin" / "pinfeedd", _abi.ancestor(package, 3) / "bin" / "pinfeedd"):  # in the package; in an installed tree
-        if bundled.is_file():
-            return str(bundled)
-    tree = _abi.source_tree()
-    if tree is not None:
-        built = tree / "build" / "release" / "server" / "pinfeedd"
-        if built.is_file():
-            return str(built)
+    own = _places.program("pinfeedd")
+    if own:
+        return own
     found = shutil.which("pinfeedd") or shutil.which("pinfeedd", path="/usr/sbin:/usr/local/sbin")
     if found:
         return found

@@ -88,13 +88,6 @@ kill "$reader"
 wait "$reader" || true
 exec 5<&-
 
-python3 -m zipfile -e /packages/first/*.whl /srv/wheel
-(cd /srv && PYTHONPATH=/srv/wheel python3 -c '
-import pinfeed
-assert pinfeed.__file__.startswith("/srv/wheel/"), pinfeed.__file__
-assert next(iter(pinfeed.open("/srv/rows", batch_size=10, framework="numpy"))).x[0, 0] == 0') || fail "the wheel does not find libpinfeed0"
-holds "the wheel finds the library of the package"
-
 systemctl disable --quiet --now pinfeedd
 install_packages --reinstall /packages/first/pinfeed_*.deb --allow-downgrades
 systemctl is-enabled --quiet pinfeedd && fail "a disabled service was enabled by an installation"

@@ -19,11 +19,11 @@ command -v systemd-nspawn >/dev/null || die "needs systemd-nspawn: apt-get insta
 mkdir -p "$1/archives/partial"
 cache=$(realpath "$1")
 build=$(realpath "$here/../../../build")
-ls "$build"/packages/pinfeed_*.deb "$build"/packages/*.whl >/dev/null || die "no packages in $build/packages: make packages"
+ls "$build"/packages/pinfeed_*.deb >/dev/null || die "no packages in $build/packages: make packages"
 
 make_root "$cache"
 mkdir -p "$root/packages/first" "$root/packages/second"
-cp "$build"/packages/*.deb "$build"/packages/*.whl "$root/packages/first"
+cp "$build"/packages/*.deb "$root/packages/first"
 cpack --config "$build/release/CPackConfig.cmake" -G DEB -B "$root/packages/second" -D CPACK_DEBIAN_PACKAGE_RELEASE=2 >/dev/null
 rm -rf "$root/packages/second/_CPack_Packages"
 cp "$here/in_system.sh" "$here/../../support/steps.sh" "$root/packages/"

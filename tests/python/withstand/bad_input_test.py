@@ -19,6 +19,7 @@ import zlib
 
 import numpy
 import pinfeed
+import pinfeed._batch_maker
 import pytest
 from hardship import start_daemon
 

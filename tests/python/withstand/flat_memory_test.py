@@ -9,7 +9,7 @@ from hardship import start_daemon
 BATCHES, MAY_GROW = 20_000, 8 << 20
 
 TRAINER = """
-import sys, pinfeed
+import sys, pinfeed, pinfeed._batch_maker
 def resident(pid):
     return next(int(line.split()[1]) << 10 for line in open(f"/proc/{pid}/status") if line.startswith("VmRSS"))
 address, dataset, daemon, batches = sys.argv[1:]

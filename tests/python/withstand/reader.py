@@ -11,7 +11,7 @@ import time
 
 import numpy
 
-import pinfeed
+import pinfeed._batch_maker
 
 pinfeed._batch_maker.SMALL_BYTES = 0  # views, also of small tensors: what is kept stays in its slot
 
