@@ -7,7 +7,6 @@ set -euo pipefail
 work=$(realpath "$1")
 . "$(dirname "$(realpath "$0")")/archive.sh"
 deps=$work/deps
-recipe=$(realpath "$0")
 
 flags="-O2 -fPIC -ffunction-sections -fdata-sections -fvisibility=hidden -fstack-protector-strong -Wp,-D_FORTIFY_SOURCE=2 -ffile-prefix-map=$work=."
 with_cmake() { # SOURCE_FOLDER [OPTION ...]
@@ -15,7 +14,7 @@ with_cmake() { # SOURCE_FOLDER [OPTION ...]
   shift
   cmake -S "$folder" -B "$folder/of-pinfeed" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_STANDARD=17 -DCMAKE_C_FLAGS="$flags" \
     -DCMAKE_CXX_FLAGS="$flags -fvisibility-inlines-hidden" -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache \
-    -DBUILD_SHARED_LIBS=OFF -DCMAKE_INSTALL_PREFIX="$deps" -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_PREFIX_PATH="$deps" "$@" >"$folder.log"
+    -DBUILD_SHARED_LIBS=OFF -DCMAKE_INSTALL_PREFIX="$deps" -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_PREFIX_PATH="$deps" --no-warn-unused-cli "$@" >"$folder.log"
   cmake --build "$folder/of-pinfeed" --target install >>"$folder.log" || die "building $folder failed: $(tail -20 "$folder.log")"
 }
 
@@ -28,7 +27,9 @@ build_protobuf() { with_cmake protobuf -Dprotobuf_BUILD_TESTS=OFF -Dprotobuf_BUI
 build_fmtlib() { with_cmake fmtlib -DFMT_TEST=OFF -DFMT_DOC=OFF; }
 build_spdlog() { with_cmake spdlog -DSPDLOG_FMT_EXTERNAL=ON -DSPDLOG_BUILD_EXAMPLE=OFF; }
 build_prometheus-cpp() { with_cmake prometheus-cpp -DENABLE_PULL=OFF -DENABLE_PUSH=OFF -DENABLE_COMPRESSION=OFF -DENABLE_TESTING=OFF; }
-build_libjpeg-turbo() { with_cmake libjpeg-turbo -DCMAKE_INSTALL_LIBDIR="$deps/lib" -DENABLE_SHARED=OFF -DWITH_TURBOJPEG=OFF -DREQUIRE_SIMD=ON; }
+build_libjpeg-turbo() { # which makes a relative folder one of the current folder
+  with_cmake libjpeg-turbo -DCMAKE_INSTALL_LIBDIR="$deps/lib" -DENABLE_SHARED=OFF -DWITH_TURBOJPEG=OFF -DREQUIRE_SIMD=ON
+}
 build_libspng() { # its CMake file cannot build the archive alone
   ccache cc $flags -std=c99 -DSPNG_STATIC -c libspng/spng/spng.c -o libspng/spng.o
   ar rcs "$deps/lib/libspng.a" libspng/spng.o

@@ -15,7 +15,7 @@ import sys
 # They hold no code for the result: the C library and the kernel stay outside it, and libgcc's exceptions are the system's.
 OUTSIDE = {"libc6-dev", "linux-libc-dev", "libgcc-12-dev"}
 OWN_LIBRARY = re.compile(r"libpinfeed_(?!proto_generated|kernels)\w+\.a$")
-OTHERS_BY_HAND = {"cuda.h"}  # NVIDIA's declarations; no code comes of them
+CUDA = re.compile(r"/cuda[\w.-]*(/|\.h$)|/crt/")  # the toolkit's declarations, of which no code comes
 
 
 def output(*command):
@@ -46,7 +46,7 @@ def main():
     faults = sorted(name for name in files if OWN_LIBRARY.search(name))
     files = {name for name in files if not name.startswith(str(source))}
     packages, unknown = packages_of(sorted(files))
-    faults += sorted(name for name in unknown if "cuda" not in name.lower())
+    faults += sorted(name for name in unknown if not CUDA.search(name))
     for name in faults:
         print(f"third_party: {name} is in the library, but no package and no isolated object accounts for it", file=sys.stderr)
     if sys.argv[1] == "--packages":
