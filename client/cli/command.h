@@ -51,7 +51,7 @@ void AddBenchCommand(CLI::App& tool, ToolContext& context);
 void AddTopCommand(CLI::App& tool, ToolContext& context);
 void AddTraceCommand(CLI::App& tool, ToolContext& context);
 void AddDoctorCommand(CLI::App& tool, ToolContext& context);
-// Adds drain, evict, reload and logs.
+// Adds drain, evict, reload, logs and cache.
 void AddOperatorCommands(CLI::App& tool, ToolContext& context);
 
 }  // namespace pinfeed

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `pinfeed drain`, `evict`, `reload` and `logs`: commands for operators. The daemon checks who may use them.
+// `pinfeed drain`, `evict`, `reload`, `logs` and `cache`: commands for operators. The daemon checks who may
+// use them.
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "client/cli/interrupt.h"
 #include "client/cli/json_field.h"
 #include "client/cli/text.h"
+#include "common/base/byte_size.h"
 #include "common/base/unique_handle.h"
 #include "common/os/tcp_address.h"
 #include "pinfeed/pinfeed.hpp"
@@ -94,6 +96,12 @@ void RunLogs(const std::string& level, const ToolContext& context) {
               level.c_str(), Printable(TextField(answer, "before")).c_str());
 }
 
+void RunCacheDrop(const ToolContext& context) {
+  const Json answer = Call(context, "DropCache", Json::object());
+  std::printf("dropped %s, %s\n", Counted(UintField(answer, "entries"), "decoded image").c_str(),
+              ByteSize(UintField(answer, "bytes")).c_str());
+}
+
 }  // namespace
 
 void AddOperatorCommands(CLI::App& tool, ToolContext& context) {
@@ -124,6 +132,16 @@ void AddOperatorCommands(CLI::App& tool, ToolContext& context) {
       "reload",
       "Makes the daemon load its configuration again, as SIGHUP does; on an error nothing changes.");
   reload->callback([&context] { RunReload(context); });
+
+  CLI::App* cache = tool.add_subcommand(
+      "cache", "Frees the memory of cached decoded images; the cache fills again as samples are read.");
+  const auto action = std::make_shared<std::string>();
+  cache->add_option("action", *action, "drop: the one there is")
+      ->required()
+      ->type_name("ACTION")
+      ->check(CLI::IsMember({"drop"}));
+  // It is not used, but has to live until the arguments are parsed.
+  cache->callback([action, &context] { RunCacheDrop(context); });
 
   CLI::App* logs = tool.add_subcommand("logs", "Sets the daemon's log level.");
   const auto level = std::make_shared<std::string>();

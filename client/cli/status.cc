@@ -72,6 +72,13 @@ void PrintDaemon(const Json& status) {
               ByteSize(UintField(status, "pool_used_bytes")).c_str(),
               ByteSize(UintField(status, "pool_capacity_bytes")).c_str(),
               ByteSize(UintField(status, "resident_memory_bytes")).c_str());
+  if (const uint64_t capacity = UintField(status, "cache_capacity_bytes"); capacity > 0) {
+    const uint64_t hits = UintField(status, "cache_hits"), misses = UintField(status, "cache_misses");
+    std::printf("cache %s of %s used by %s, %s hits, %s misses, %s\n",
+                ByteSize(UintField(status, "cache_used_bytes")).c_str(), ByteSize(capacity).c_str(),
+                Counted(UintField(status, "cache_entries"), "image").c_str(), Count(hits).c_str(),
+                Count(misses).c_str(), Counted(UintField(status, "cache_evictions"), "eviction").c_str());
+  }
   std::printf("%s opened, %s closed, %s\n", Counted(UintField(status, "sessions_opened"), "session").c_str(),
               Count(UintField(status, "sessions_closed")).c_str(),
               Counted(UintField(status, "refusals"), "refusal").c_str());
@@ -108,13 +115,14 @@ void PrintUsers(const Json& status) {
   const Json limits = status.contains("user_limits") ? status["user_limits"]
                                                      : Json::object();  // older daemons do not send them
   Table table;
-  table.Add({"USER", "SESSIONS", "POOL_BYTES", "PINNED_BYTES", "GPU_BYTES"});
+  table.Add({"USER", "SESSIONS", "POOL_BYTES", "PINNED_BYTES", "GPU_BYTES", "CACHE_BYTES"});
   for (const Json& user : ListField(status, "users")) {
     const auto of = [&](const char* figure, const char* limit) {
       return Cell(user, figure) + " of " + Cell(limits, limit);
     };
     table.Add({Cell(user, "uid"), of("sessions", "sessions_limit"), of("pool_bytes", "pool_limit_bytes"),
-               of("pinned_bytes", "pinned_limit_bytes"), of("gpu_bytes", "gpu_limit_bytes")});
+               of("pinned_bytes", "pinned_limit_bytes"), of("gpu_bytes", "gpu_limit_bytes"),
+               of("cache_bytes", "cache_limit_bytes")});
   }
   std::puts("");
   table.Print();
@@ -131,6 +139,14 @@ void PrintFeeds(const Json& status) {
   PrintTable({"feed", "dataset", "state", "epoch", "batch_index", "slots_free", "slots_filling",
               "slots_ready", "slots_lent", "samples", "batch_bytes", "bad_samples", "bound_on"},
              rows);
+  for (const Json& feed : rows) {
+    const uint64_t hits = UintField(feed, "cache_hits");
+    const uint64_t looked_up = hits + UintField(feed, "cache_misses");
+    if (looked_up == 0) continue;
+    std::printf("feed %s found %s of its images in the cache\n",
+                std::to_string(UintField(feed, "id")).c_str(),
+                Percent(static_cast<double>(hits) / static_cast<double>(looked_up)).c_str());
+  }
   for (const Json& feed : rows) {
     const uint64_t producers = UintField(feed, "producers"), again = UintField(feed, "batches_dealt_again");
     if (producers == 0 && again == 0) continue;

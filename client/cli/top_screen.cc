@@ -146,6 +146,11 @@ std::vector<std::string> TopScreen(const Json& before, const Json& now, double s
   const uint64_t capacity = UintField(now, "pool_capacity_bytes");
   lines.push_back(BarLine("pool", static_cast<double>(used), static_cast<double>(capacity)) + ByteSize(used) +
                   " of " + ByteSize(capacity));
+  if (const uint64_t cache = UintField(now, "cache_capacity_bytes"); cache > 0) {
+    const uint64_t cached = UintField(now, "cache_used_bytes");
+    lines.push_back(BarLine("cache", static_cast<double>(cached), static_cast<double>(cache)) +
+                    ByteSize(cached) + " of " + ByteSize(cache));
+  }
   const uint64_t busy = UintField(now, "workers_busy");
   const uint64_t workers = UintField(now, "workers");
   lines.push_back(BarLine("workers", static_cast<double>(busy), static_cast<double>(workers)) +

@@ -259,7 +259,9 @@ Result<std::string> AdminJson(const std::string& address, const std::string& met
   if (method == "Reload") return call(v1::ReloadRequest(), v1::ReloadResponse(), &Stub::Reload);
   if (method == "SetLogLevel")
     return call(v1::SetLogLevelRequest(), v1::SetLogLevelResponse(), &Stub::SetLogLevel);
-  return InvalidArgument("'" + EscapeName(method) + "' is none of Drain, Evict, Reload, SetLogLevel");
+  if (method == "DropCache") return call(v1::DropCacheRequest(), v1::DropCacheResponse(), &Stub::DropCache);
+  return InvalidArgument("'" + EscapeName(method) +
+                         "' is none of Drain, Evict, Reload, SetLogLevel, DropCache");
 }
 
 Status Trace(const std::string& address, const std::string& request_json, const OnTrace& on_message,

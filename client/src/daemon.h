@@ -44,8 +44,8 @@ Result<std::string> InviteProducer(const std::string& address, uint64_t session_
 Result<std::string> StatusJson(const std::string& address, SteadyTime deadline);
 Result<std::string> DatasetsJson(const std::string& address, SteadyTime deadline);
 
-// Calls a unary method of pinfeed.v1.Admin: "Drain", "Evict", "Reload" or "SetLogLevel". Request and response
-// are JSON.
+// Calls a unary method of pinfeed.v1.Admin: "Drain", "Evict", "Reload", "SetLogLevel" or
+// "DropCache". Request and response are JSON.
 Result<std::string> AdminJson(const std::string& address, const std::string& method,
                               const std::string& request_json, SteadyTime deadline);
 

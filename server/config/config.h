@@ -23,6 +23,8 @@ struct MemorySize {
   uint64_t bytes = 0;  // 0: `share` applies
   double share = 0.25;
 
+  bool IsSet() const { return bytes != 0 || share != 0; }
+
   uint64_t Of(uint64_t whole) const {
     return bytes != 0 ? bytes : static_cast<uint64_t>(static_cast<double>(whole) * share);
   }
@@ -42,6 +44,7 @@ struct Config {
   std::string socket_group;
   AllowedUids allowed_uids;
   MemorySize pool_bytes;
+  MemorySize cache_bytes{0, 0};       // for decoded images; not set: off
   std::string gpus = "auto";          // "auto": any that exist; "on": at least one required; "off": none
   MemorySize pinned_bytes{0, 0.125};  // or a share of pool_bytes
   MemorySize gpu_bytes{0, 0.1};       // per GPU, or a share of its memory
@@ -54,6 +57,7 @@ struct Config {
   MemorySize user_pool_bytes{0, 1};
   MemorySize user_pinned_bytes{0, 1};
   MemorySize user_gpu_bytes{0, 1};  // per GPU
+  MemorySize user_cache_bytes{0, 1};
   uint32_t dataset_cache = 8;
   std::vector<std::string> allowed_roots;
   std::map<std::string, DatasetSpec> datasets;  // by name; file only

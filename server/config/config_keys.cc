@@ -195,6 +195,7 @@ Status SetSocketDir(const ConfigValue& value, Config& config) {
 }
 
 std::string PrintMemorySize(const MemorySize& size) {
+  if (!size.IsSet()) return TomlString("off");
   if (size.bytes != 0) return TomlString(std::to_string(size.bytes) + "B");
   std::array<char, 32> text{};
   const auto end = std::to_chars(text.data(), text.data() + text.size(), size.share * 100).ptr;
@@ -208,6 +209,16 @@ ConfigKey MemoryKey(std::string_view name, MemorySize Config::*member, std::stri
             return OkStatus();
           },
           [=](const Config& config) { return PrintMemorySize(config.*member); }};
+}
+
+Status SetCacheBytes(const ConfigValue& value, Config& config) {
+  const Result<std::string> text = value.AsScalar();
+  if (text.ok() && (*text == "off" || *text == "0")) {
+    config.cache_bytes = MemorySize{0, 0};
+    return OkStatus();
+  }
+  ASSIGN_OR_RETURN(config.cache_bytes, value.AsMemorySize());
+  return OkStatus();
 }
 
 Status SetGpus(const ConfigValue& value, Config& config) {
@@ -244,6 +255,10 @@ std::vector<ConfigKey> MakeKeys() {
        SetAllowedUids, PrintAllowedUids},
       MemoryKey("pool_bytes", &Config::pool_bytes,
                 "host memory for batches: \"8GiB\", or a share of the available memory, \"25%\""),
+      {"cache_bytes", "SIZE",
+       "host memory for decoded images, besides pool_bytes: \"64GiB\", or a share of the available memory; "
+       "\"off\": they are not cached",
+       SetCacheBytes, [](const Config& config) { return PrintMemorySize(config.cache_bytes); }},
       {"gpus", "auto|on|off",
        "auto: feed the GPUs that exist; on: require at least one; off: use host memory only", SetGpus,
        [](const Config& config) { return TomlString(config.gpus); }},
@@ -268,6 +283,8 @@ std::vector<ConfigKey> MakeKeys() {
                 "pinned memory limit for the feeds of one user, or a share of pinned_bytes"),
       MemoryKey("user_gpu_bytes", &Config::user_gpu_bytes,
                 "memory limit on each GPU for the feeds of one user, or a share of gpu_bytes"),
+      MemoryKey("user_cache_bytes", &Config::user_cache_bytes,
+                "memory limit for the decoded images of one user, or a share of cache_bytes"),
       UintKey("dataset_cache", &Config::dataset_cache, 0, 1024,
               "datasets kept open after their last feed ended"),
       {"allowed_roots", "DIR,...", "directories under which clients may open datasets by path",

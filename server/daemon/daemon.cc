@@ -92,6 +92,14 @@ Status Daemon::Create() {
 
   parts_->pool.emplace(pool_bytes, config.user_pool_bytes.Of(pool_bytes), MemoryBudget::Names());
   parts_->host_quarantine.emplace();
+  if (config.cache_bytes.IsSet()) {
+    ASSIGN_OR_RETURN(const uint64_t cache_bytes, CacheBytes(config.cache_bytes, pool_bytes));
+    parts_->cache.emplace(DecodedCache::Options{
+        .capacity_bytes = cache_bytes,
+        .user_bytes = config.user_cache_bytes.Of(cache_bytes),
+        // Feeds come first: what they may still take of the pool stays free.
+        .headroom_bytes = [pool = &*parts_->pool] { return pool->capacity_bytes() - pool->used_bytes(); }});
+  }
   RETURN_IF_ERROR(OpenGpus());
   const uint32_t workers = config.workers != 0 ? config.workers : UsableCpus(AffinityCpus());
   parts_->workers.emplace(workers, config.user_workers != 0 ? config.user_workers : UINT32_MAX);
@@ -121,7 +129,8 @@ Status Daemon::Create() {
                                           *parts_->sessions, parts_->refusals));
   parts_->opener.emplace(FeedOpener::Parts{*parts_->pool, *parts_->host_quarantine, *parts_->workers,
                                            *parts_->readers, parts_->feeds, *parts_->sessions,
-                                           config.default_slots, parts_->devices.get(), parts_->tracer});
+                                           config.default_slots, parts_->devices.get(), parts_->tracer,
+                                           parts_->cache ? &*parts_->cache : nullptr});
   parts_->callers.emplace(parts_->peers, parts_->admin_access ? &*parts_->admin_access : nullptr);
   parts_->service.emplace(FeederService::Parts{
       *parts_->callers, *parts_->opener, parts_->datasets->cache, parts_->datasets->opener,

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/cache/decoded_cache.h"
 #include "server/dataset/dataset_cache.h"
 #include "server/loading/progress_check.h"
 #include "server/loading/worker_pool.h"
@@ -77,6 +78,7 @@ struct DaemonParts {
   std::optional<SocketDir> directory;
   std::optional<MemoryBudget> pool;
   std::optional<HostMemoryQuarantine> host_quarantine;
+  std::optional<DecodedCache> cache;      // empty: cache_bytes is off
   std::unique_ptr<DeviceArenas> devices;  // null: host memory only
   std::string backend;                    // for status: the backend of batches, and why
   std::optional<WorkerPool> workers;

@@ -150,6 +150,15 @@ OperatorCalls Daemon::MakeOperatorCalls() {
   calls.reload = [this, stopped](const std::string& who, const OperatorCalls::OnReloaded& done) {
     if (!requests_.Submit([this, who, done] { RequestReload(who, done); })) done(stopped());
   };
+  calls.drop_cache = [this]() -> Result<std::pair<uint64_t, uint64_t>> {
+    if (!parts_->cache) {
+      return FailedPrecondition(
+          "drop the cache: this daemon has none; set cache_bytes and restart it if decoded images are to be "
+          "cached");
+    }
+    const DecodedCache::Dropped dropped = parts_->cache->Drop();
+    return std::pair(dropped.entries, dropped.bytes);
+  };
   calls.drain_timeout = [this] { return running_.drain_timeout(); };
   return calls;
 }

@@ -50,6 +50,18 @@ Result<uint64_t> PoolBytes(const MemorySize& size) {
   return bytes;
 }
 
+Result<uint64_t> CacheBytes(const MemorySize& size, uint64_t pool_bytes) {
+  ASSIGN_OR_RETURN(const HostMemory memory, ReadHostMemory());
+  const uint64_t bytes = size.Of(memory.available_bytes);
+  if (pool_bytes > memory.limit_bytes || bytes > memory.limit_bytes - pool_bytes) {
+    return InvalidArgument("cache_bytes: " + ExactByteSize(bytes) + " and the pool's " +
+                           ExactByteSize(pool_bytes) + " are more than the " +
+                           ExactByteSize(memory.limit_bytes) + " that this process may use (" +
+                           memory.limited_by + "); set cache_bytes or pool_bytes to less");
+  }
+  return bytes;
+}
+
 Result<std::optional<gid_t>> SocketGroup(const std::string& group) {
   if (group.empty()) return std::optional<gid_t>();
   gid_t number = 0;
@@ -131,7 +143,10 @@ Status CheckHost(const CommandLine& command_line) {
     if (status.ok()) return;
     faults += (faults.empty() ? "" : "\n") + command_line.origins.at(key) + ": " + status.message();
   };
-  note("pool_bytes", PoolBytes(config.pool_bytes).status());
+  const Result<uint64_t> pool_bytes = PoolBytes(config.pool_bytes);
+  note("pool_bytes", pool_bytes.status());
+  if (pool_bytes.ok() && config.cache_bytes.IsSet())
+    note("cache_bytes", CacheBytes(config.cache_bytes, *pool_bytes).status());
   const Result<std::optional<gid_t>> group = SocketGroup(config.socket_group);
   note("socket_group", !group.ok() ? group.status() : *group ? CheckGroup(**group) : OkStatus());
   note("socket_dir", SocketDir::Check(config.socket_dir).WithContext("socket_dir"));

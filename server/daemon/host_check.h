@@ -18,6 +18,9 @@ namespace pinfeed {
 
 // The pool size in bytes on this host. kInvalidArgument when it exceeds what this process may use.
 Result<uint64_t> PoolBytes(const MemorySize& size);
+// The size of the decoded cache in bytes on this host. kInvalidArgument when pool and cache together exceed
+// what this process may use. Precondition: size.IsSet().
+Result<uint64_t> CacheBytes(const MemorySize& size, uint64_t pool_bytes);
 // Checks that this process may assign its sockets to the group: as a member of it, or with CAP_CHOWN.
 Status CheckGroup(gid_t group);
 // Resolves `group`, a name or a number. Empty when `group` is empty. kInvalidArgument for an unknown name.
@@ -36,10 +39,10 @@ Status WithOrigin(const Status& status, const CommandLine& command_line);
 std::vector<std::string> MissingWarnings(const CommandLine& before, const CommandLine& loaded,
                                          const std::function<void(std::string)>& at);
 
-// Checks the configuration against this host, for --check. Covers what Start refuses: the pool size, the
-// group, the socket directory and the admin endpoint's files. Also covers what may appear later with a mount:
-// the allowed roots, and every named dataset, which is opened as for a feed. kInvalidArgument lists every
-// fault, one per line, each with the origin of the value.
+// Checks the configuration against this host, for --check. Covers what Start refuses: the sizes of pool and
+// cache, the group, the socket directory and the admin endpoint's files. Also covers what may appear later
+// with a mount: the allowed roots, and every named dataset, which is opened as for a feed. kInvalidArgument
+// lists every fault, one per line, each with the origin of the value.
 Status CheckHost(const CommandLine& command_line);
 
 }  // namespace pinfeed

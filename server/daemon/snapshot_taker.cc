@@ -58,7 +58,19 @@ DaemonSnapshot SnapshotTaker::Take() const {
   snapshot.backend = parts_.backend;
   if (parts_.devices != nullptr) snapshot.gpus = parts_.devices->Snapshot();
   snapshot.hung = parts_.progress->Hung(snapshot.gpus);
-  FillUsers(*parts_.pool, *parts_.host_quarantine, *parts_.sessions, parts_.devices.get(), snapshot);
+  const MemoryBudget* cache_budget = nullptr;
+  if (parts_.cache) {
+    cache_budget = &parts_.cache->budget();
+    const DecodedCache::Counts cache = parts_.cache->counts();
+    snapshot.cache_capacity_bytes = cache_budget->capacity_bytes();
+    snapshot.cache_used_bytes = cache_budget->used_bytes();
+    snapshot.cache_entries = cache.entries;
+    snapshot.cache_hits = cache.hits;
+    snapshot.cache_misses = cache.misses;
+    snapshot.cache_evictions = cache.evictions;
+  }
+  FillUsers(*parts_.pool, *parts_.host_quarantine, *parts_.sessions, parts_.devices.get(), cache_budget,
+            snapshot);
   return snapshot;
 }
 

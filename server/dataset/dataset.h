@@ -5,13 +5,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "common/base/result.h"
 #include "common/spec/tensor_spec.h"
+#include "server/storage/storage.h"
 
 namespace pinfeed {
 
@@ -51,6 +54,9 @@ struct DatasetInfo {
   std::vector<std::pair<std::string, std::string>> left_out = {};
 };
 
+// The maximum size of an image file. Reading a larger one fails, so that a sparse file cannot exhaust memory.
+inline constexpr uint64_t kMaxImageFileBytes = uint64_t{1} << 30;
+
 // Purpose: read access to one dataset. Immutable after creation.
 // Owns: descriptors and the index. Threads: all methods are safe from any thread; reads may block on the
 // disk. Errors: kDataLoss, kNotFound or kPermissionDenied with the file's name, if a file changed or became
@@ -76,6 +82,12 @@ class Dataset {
   // kRagged one. Resizes `out`; callers that pass the same vector again save allocations. Preconditions: id <
   // info().samples; the field is of one of these kinds.
   virtual Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const = 0;
+
+  // Opens the file that ReadBytes would read, for a caller that may not need its bytes. Null if the image is
+  // in no file of its own. Precondition: field is a kEncodedImage field.
+  virtual Result<std::unique_ptr<const RandomAccessFile>> OpenImage(uint64_t /*id*/, size_t /*field*/) const {
+    return std::unique_ptr<const RandomAccessFile>();
+  }
 
   // Returns where the sample is stored, for messages: "train/cat/0001.jpg", "images.npy[17]".
   virtual std::string Describe(uint64_t id) const = 0;

@@ -27,6 +27,11 @@ class SelectedFields final : public Dataset {
     return dataset_->ReadBytes(id, fields_[field], out);
   }
 
+  Result<std::unique_ptr<const RandomAccessFile>> OpenImage(uint64_t id, size_t field) const override {
+    PF_CHECK(field < fields_.size(), "field out of range");
+    return dataset_->OpenImage(id, fields_[field]);
+  }
+
   std::string Describe(uint64_t id) const override { return dataset_->Describe(id); }
 
  private:

@@ -90,6 +90,9 @@ FeedSnapshot BatchCycle::Snapshot() {
   const ProducerTimes times = parts_.producer->times();
   snapshot.read_ns = times.read_ns;
   snapshot.decode_ns = times.decode_ns;
+  const CacheUse cache = parts_.producer->cache_use();
+  snapshot.cache_hits = cache.hits;
+  snapshot.cache_misses = cache.misses;
   if (const std::shared_ptr<ProducerGroup> processes = parts_.producer->processes()) {
     const ProducerGroup::Counts counts = processes->counts();
     snapshot.producers = counts.producers;

@@ -95,6 +95,12 @@ struct ProducerTimes {
   bool processes_at_work = false;  // a process is filling a batch
 };
 
+// The samples that the decoded cache had, and those that it had not. Neither falls.
+struct CacheUse {
+  uint64_t hits = 0;
+  uint64_t misses = 0;
+};
+
 // Purpose: fills the batches of one feed, which owns it. Threads: any. Errors: by PieceRequest.
 class BatchProducer {
  public:
@@ -108,6 +114,7 @@ class BatchProducer {
   virtual void Cancel() {}
 
   virtual ProducerTimes times() const = 0;
+  virtual CacheUse cache_use() const { return {}; }
   // The data behind the samples, as clients and operators see it.
   virtual const DatasetInfo& dataset() const = 0;
   // Names one sample in messages, see Dataset::Describe.

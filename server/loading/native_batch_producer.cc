@@ -207,6 +207,8 @@ Status NativeBatchProducer::Load(const PieceRequest& request, uint32_t begin, ui
   std::optional<WorkSpans> spans;
   request.Trace(end - begin, spans);
   const BatchSamples ids = sampler_.SamplesOf(request.plan());
+  if (CachedHead* const head = loader_->cached_head())
+    head->At({request.plan().epoch, request.plan().next_position});
   for (uint32_t i = begin; i < end && request.Wanted(i); ++i) {
     const SampleKey key{ids[i], request.plan().epoch};
     scratch.Begin(key.id);
@@ -229,6 +231,11 @@ Status NativeBatchProducer::Load(const PieceRequest& request, uint32_t begin, ui
   read_ns_.fetch_add(sum.read_ns, std::memory_order_relaxed);
   decode_ns_.fetch_add(sum.decode_ns, std::memory_order_relaxed);
   return OkStatus();
+}
+
+CacheUse NativeBatchProducer::cache_use() const {
+  const CachedHead* const head = loader_->cached_head();
+  return head == nullptr ? CacheUse() : CacheUse{head->hits(), head->misses()};
 }
 
 NativeBatchProducer::Fetched NativeBatchProducer::Fetch(const PieceRequest& request, uint32_t index,

@@ -22,12 +22,12 @@ struct HungThread {
   std::string thread;               // its name
   std::chrono::nanoseconds age{0};  // of that work
   std::string gpu = {};             // copy threads only: the UUID of the GPU
-  // Threads of a pool only: the pool, and the sample that the thread loads.
-  PoolKind pool = PoolKind::kWorkers;
+  // Threads of a pool only: the sample that the thread loads.
   uint64_t feed = 0;
-  uint64_t sample = 0;           // its index in the feed's dataset
-  std::string sample_name = {};  // where it is stored (Dataset::Describe); empty: not known
-  std::string operation = {};    // threads of no pool and no GPU only: OngoingOperation::what
+  uint64_t sample = 0;                 // its index in the feed's dataset
+  std::string sample_name = {};        // where it is stored (Dataset::Describe); empty: not known
+  std::string operation = {};          // threads of no pool and no GPU only: OngoingOperation::what
+  PoolKind pool = PoolKind::kWorkers;  // threads of a pool only
 };
 
 // Purpose: detects whether the daemon is stuck, which means that a worker, reader or GPU hangs and none of

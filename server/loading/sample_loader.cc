@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "server/image/decode.h"
+#include "server/loading/image_source.h"
 #include "server/transform/field_roles.h"
 #include "server/transform/mask.h"
 #include "server/transform/pointwise.h"
@@ -26,23 +26,6 @@ constexpr size_t kKeptBytes = size_t{64} << 20;
 
 std::span<uint8_t> Bytes(std::span<std::byte> bytes) {
   return {reinterpret_cast<uint8_t*>(bytes.data()), bytes.size()};
-}
-
-// The tensor's pixels as RGB, one channel three times. `tensor` has kRowSlack bytes more than the image.
-Result<ImageView> ToRgb(const TensorImage& image, const uint8_t* tensor, ImageBuffer& buffer) {
-  const size_t stride = 3 * static_cast<size_t>(image.size.width);
-  if (image.channels == 3 && image.layout == ImageLayout::kHwc) {
-    return ImageView{tensor, image.size.width, image.size.height, stride};
-  }
-  ASSIGN_OR_RETURN(uint8_t* const out, buffer.Reserve(image.size.width, image.size.height));
-  const size_t pixels = static_cast<size_t>(image.size.width) * static_cast<size_t>(image.size.height);
-  const size_t plane = image.channels == 1 ? 0 : pixels;
-  for (size_t i = 0; i < pixels; ++i) {
-    out[3 * i] = tensor[i];
-    out[3 * i + 1] = tensor[plane + i];
-    out[3 * i + 2] = tensor[2 * plane + i];
-  }
-  return ImageView{out, image.size.width, image.size.height, stride};
 }
 
 // Appends a fault for each field of spec.pad that cannot be padded.
@@ -67,8 +50,8 @@ void CheckPadded(const DatasetInfo& info, const FeedSpec& spec, std::vector<std:
 }  // namespace
 
 struct SampleScratch::Buffers {
-  std::vector<std::byte> encoded;  // a file, rows, a tensor to be seen as an image, or a mask
-  ImageDecoder decoder;
+  std::vector<std::byte> encoded;  // rows, a tensor to be seen as an image, or a mask
+  ImageSource::Scratch image;
   ImageBuffer widened;
   GeometryPlan plan;
   GeometryScratch geometry;
@@ -76,7 +59,7 @@ struct SampleScratch::Buffers {
 
   void Trim() {
     if (encoded.capacity() > kKeptBytes) std::vector<std::byte>().swap(encoded);
-    decoder.Trim(kKeptBytes);
+    image.Trim(kKeptBytes);
     widened.Trim(kKeptBytes);
     geometry.Trim(kKeptBytes);
   }
@@ -90,6 +73,7 @@ struct SampleLoader::Program {
   std::optional<TensorImage> tensor;            // set when that field is a tensor
   std::vector<std::optional<MaskField>> masks;  // by field
   TransformChain transforms;
+  std::optional<ImageSource> images;   // set when that field is encoded; uses the transforms
   std::optional<Pointwise> pointwise;  // set when there is an image
   std::optional<DeferredPixelOps> tail;
   bool raw = false;  // the tensor's pixels go into the slot as they are: only the tail changes them
@@ -97,7 +81,6 @@ struct SampleLoader::Program {
   bool ragged = false;              // there are fields of rows
   std::optional<size_t> sample_id;  // their tensors
   std::optional<size_t> valid;
-  bool oriented = true;  // see ImageDecoder::Open
 
   Status LoadImage(const Dataset& dataset, const SampleKey& key, const SamplePlaces& places,
                    SampleScratch::Buffers& buffers, SampleTimes& times) const {
@@ -211,7 +194,7 @@ struct SampleLoader::Program {
   Status ReadImage(const Dataset& dataset, uint64_t id, const SamplePlaces& places,
                    SampleScratch::Buffers& buffers) const {
     if (raw) return dataset.ReadTensor(id, *image, places[*image]);
-    if (!tensor.has_value()) return dataset.ReadBytes(id, *image, buffers.encoded);
+    if (images.has_value()) return images->Read(dataset, id, buffers.image);
     const size_t bytes =
         tensor->channels * static_cast<size_t>(tensor->size.width) * static_cast<size_t>(tensor->size.height);
     if (buffers.encoded.size() < bytes + kRowSlack) buffers.encoded.resize(bytes + kRowSlack);
@@ -219,23 +202,19 @@ struct SampleLoader::Program {
   }
   Status Transformed(const SampleKey& key, const SamplePlaces& places,
                      SampleScratch::Buffers& buffers) const {
+    const RandomKey random{seed, key.epoch, key.id};
     ImageSize size;
-    if (tensor.has_value()) {
+    ImageView pixels;
+    if (images.has_value()) {
+      ASSIGN_OR_RETURN(size, images->Open(transforms, random, buffers.image, buffers.plan, buffers.geometry));
+      ASSIGN_OR_RETURN(pixels, ImageSource::Decode(SourceRegion(buffers.plan, size), buffers.image));
+    } else {
       size = tensor->size;
-    } else {
-      ASSIGN_OR_RETURN(const ImageDecoder::Size opened, buffers.decoder.Open(buffers.encoded, oriented));
-      size = {opened.width, opened.height};
-    }
-    RETURN_IF_ERROR(transforms.Plan({seed, key.epoch, key.id}, size, buffers.plan));
-    const Box region = SourceRegion(buffers.plan, size);
-    ImageView source;
-    if (tensor.has_value()) {
+      RETURN_IF_ERROR(transforms.Plan(random, size, buffers.plan));
       ASSIGN_OR_RETURN(const ImageView whole, ToRgb(*tensor, Bytes(buffers.encoded).data(), buffers.widened));
-      source = whole.Crop(region);
-    } else {
-      ASSIGN_OR_RETURN(source, buffers.decoder.Decode(region));
+      pixels = whole.Crop(SourceRegion(buffers.plan, size));
     }
-    ASSIGN_OR_RETURN(const ImageView result, RunGeometry(buffers.plan, size, source, buffers.geometry));
+    ASSIGN_OR_RETURN(const ImageView result, RunGeometry(buffers.plan, size, pixels, buffers.geometry));
     pointwise->Run(buffers.plan.flip_vertical ? result.UpsideDown() : result,
                    buffers.plan.flip && !tail.has_value(), places[*image]);
     WriteMark(buffers.plan.flip ? ImageMark::kMirrored : ImageMark::kPlain, places);
@@ -248,6 +227,10 @@ SampleLoader::SampleLoader(std::shared_ptr<const Dataset> dataset, std::unique_p
     : dataset_(std::move(dataset)), program_(std::move(program)), outputs_(std::move(outputs)) {}
 SampleLoader::~SampleLoader() = default;
 
+CachedHead* SampleLoader::cached_head() const {
+  return program_->images.has_value() ? program_->images->cached_head() : nullptr;
+}
+
 const std::optional<DeferredPixelOps>& SampleLoader::tail() const {
   return program_->tail;
 }
@@ -257,11 +240,11 @@ bool SampleLoader::only_reads() const {
 }
 
 Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const Dataset> dataset,
-                                                           const FeedSpec& spec, PixelOpsAt tail_at) {
+                                                           const FeedSpec& spec, PixelOpsAt tail_at,
+                                                           const CacheAccess& cache) {
   const std::vector<Field>& fields = dataset->info().fields;
   auto program = std::make_unique<Program>();
   program->seed = spec.seed;
-  program->oriented = !spec.ignore_exif_orientation;
   Faults spec_faults;
   std::vector<TransformSpec> transforms = spec.transforms;
   program->transforms = TransformChain::Parse(transforms, spec_faults);
@@ -323,6 +306,13 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
     std::string text;
     for (const std::string& fault : faults) text += (text.empty() ? "" : "\n") + fault;
     return InvalidArgument(text);
+  }
+  if (program->image.has_value() && !program->tensor.has_value()) {
+    // A remote storage's files have no versions.
+    const bool cached = cache.cache != nullptr && !dataset->info().remote;
+    program->images.emplace(
+        *program->image, !spec.ignore_exif_orientation,
+        cached ? std::make_unique<CachedHead>(cache, spec, dataset->info(), program->transforms) : nullptr);
   }
   if (program->image.has_value()) {
     if (tail_at == PixelOpsAt::kClient) {

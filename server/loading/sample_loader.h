@@ -14,6 +14,7 @@
 #include "common/base/histogram.h"
 #include "common/base/result.h"
 #include "common/spec/feed_spec.h"
+#include "server/cache/cached_head.h"
 #include "server/dataset/dataset.h"
 #include "server/loading/sample_places.h"
 #include "server/trace/tracer.h"
@@ -91,10 +92,11 @@ enum class PixelOpsAt { kWorker, kClient };
 class SampleLoader {
  public:
   // Checks the transforms against the dataset's fields; kInvalidArgument lists every fault, one a line
-  // ("transforms[1] center_crop: ...").
+  // ("transforms[1] center_crop: ..."). The cache outlives the loader.
   static Result<std::unique_ptr<SampleLoader>> Create(std::shared_ptr<const Dataset> dataset,
                                                       const FeedSpec& spec,
-                                                      PixelOpsAt tail_at = PixelOpsAt::kWorker);
+                                                      PixelOpsAt tail_at = PixelOpsAt::kWorker,
+                                                      const CacheAccess& cache = {});
   ~SampleLoader();
 
   // The tensors of one sample, in output order: the dataset's fields after the transforms; "<field>_length"
@@ -105,6 +107,8 @@ class SampleLoader {
   const Dataset& dataset() const { return *dataset_; }
   // Whether samples only have to be read, straight into their places: nothing is decoded or transformed.
   bool only_reads() const;
+  // Null: the cache does not serve this feed, since there is none or it decodes nothing.
+  CachedHead* cached_head() const;
   // Of PixelOpsAt::kClient, when there is something left to do to the images.
   const std::optional<DeferredPixelOps>& tail() const;
 

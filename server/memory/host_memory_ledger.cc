@@ -30,9 +30,9 @@ Status HostMemoryLedger::Check(uint64_t bytes, uint64_t headroom_bytes) const {
       "operator give the daemon more memory or a smaller pool_bytes");
 }
 
-Result<HostMemoryLedger::Reservation> HostMemoryLedger::Reserve(uint64_t bytes) {
+Result<HostMemoryLedger::Reservation> HostMemoryLedger::Reserve(uint64_t bytes, uint64_t keep_free_bytes) {
   Reservation reservation(this, bytes);  // counted first, so that concurrent requests see each other
-  RETURN_IF_ERROR(Check(reserved_ += bytes, kDaemonHeadroomBytes));
+  RETURN_IF_ERROR(Check(reserved_ += bytes, kDaemonHeadroomBytes + keep_free_bytes));
   return reservation;
 }
 
@@ -54,6 +54,10 @@ Status HostMemoryLedger::Reservation::BeginAllocation(uint64_t bytes) {
 void HostMemoryLedger::Reservation::EndAllocation(uint64_t bytes) {
   allocating_ -= bytes;
   ledger_->allocating_ -= bytes;
+  Allocate(bytes);
+}
+
+void HostMemoryLedger::Reservation::Allocate(uint64_t bytes) {
   unallocated_ -= bytes;
   ledger_->reserved_ -= bytes;
 }

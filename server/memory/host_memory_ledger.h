@@ -44,6 +44,8 @@ class HostMemoryLedger {
     Status BeginAllocation(uint64_t bytes);
     // Call once the bytes are allocated.
     void EndAllocation(uint64_t bytes);
+    // In place of these two calls, for small parts of the reservation: does not check again.
+    void Allocate(uint64_t bytes);
 
    private:
     friend class HostMemoryLedger;
@@ -52,8 +54,9 @@ class HostMemoryLedger {
     std::atomic<uint64_t> unallocated_;
     std::atomic<uint64_t> allocating_{0};  // part of unallocated_
   };
-  // Precondition: a pool has granted the bytes, so that no sum overflows.
-  Result<Reservation> Reserve(uint64_t bytes);
+  // `keep_free_bytes` have to be left besides the daemon's headroom. Precondition: a pool has granted the
+  // bytes, so that no sum overflows.
+  Result<Reservation> Reserve(uint64_t bytes, uint64_t keep_free_bytes = 0);
 
  private:
   Status Check(uint64_t bytes, uint64_t headroom_bytes) const;

@@ -141,6 +141,15 @@ constexpr auto kDaemon = std::to_array<FigureRow<DaemonSnapshot>>({
      "Host memory used by batches."},
     {"pool_kept_bytes", kGauge, kAll, Of<&D::kept_bytes>,
      "Part of the used host memory that belongs to ended feeds and is still mapped by a process."},
+    {"cache_capacity_bytes", kGauge, kAll, Of<&D::cache_capacity_bytes>,
+     "Host memory available for decoded images (cache_bytes); 0: they are not cached."},
+    {"cache_used_bytes", kGauge, kAll, Of<&D::cache_used_bytes>, "Host memory used by decoded images."},
+    {"cache_entries", kGauge, kAll, Of<&D::cache_entries>, "Decoded images in the cache."},
+    {"cache_hits", kCounter, kAll, Of<&D::cache_hits>, "Samples whose decoded image was in the cache."},
+    {"cache_misses", kCounter, kAll, Of<&D::cache_misses>,
+     "Samples whose decoded image could have been in the cache and was not."},
+    {"cache_evictions", kCounter, kAll, Of<&D::cache_evictions>,
+     "Decoded images that gave way to others."},
     {"arenas", kGauge, kMetric, [](const D& d) { return ValueOf(d.feeds.size()); },
      "Arenas, each with the slots of one feed."},
     {"feeds", kGauge, kMetric, FeedStates, "Feeds by state.", "state"},
@@ -223,6 +232,10 @@ constexpr auto kFeed = std::to_array<FigureRow<FeedReport>>({
     {"producers_busy", kGauge, kAll, OfFeed<&F::producers_busy>, "Part of them that have a batch to fill."},
     {"batches_dealt_again", kCounter, kAll, OfFeed<&F::batches_dealt_again>,
      "Batches that went to another producer because the first one ended."},
+    {"cache_hits", kCounter, kAll, OfFeed<&F::cache_hits>,
+     "Samples of a feed whose decoded image was in the cache."},
+    {"cache_misses", kCounter, kAll, OfFeed<&F::cache_misses>,
+     "Samples of a feed whose decoded image could have been in the cache and was not."},
     {"running_seconds", kCounter, kAll, SecondsOfFeed<&F::running_ns>,
      "Time that a feed has run; divide its stall times by it."},
     {"stall_seconds", kCounter, kAll, OfFeed<&F::stall_ns>,
@@ -290,6 +303,8 @@ constexpr auto kUser = std::to_array<FigureRow<UserSnapshot>>({
     {"pinned_bytes", kGauge, kAll, Of<&U::pinned_bytes>, "Pinned memory used by the feeds of a user."},
     {"gpu_bytes", kGauge, kAll, Of<&U::gpu_bytes>,
      "GPU memory used by the feeds of a user on all GPUs, including quarantined memory."},
+    {"cache_bytes", kGauge, kAll, Of<&U::cache_bytes>,
+     "Host memory used by decoded images that the feeds of a user put into the cache."},
 });
 
 constexpr auto kUserLimits = std::to_array<FigureRow<UserLimits>>({
@@ -300,6 +315,8 @@ constexpr auto kUserLimits = std::to_array<FigureRow<UserLimits>>({
      "Maximum pinned memory per user (user_pinned_bytes); 0: there is no pinned memory."},
     {"gpu_limit_bytes", kGauge, kAll, Of<&L::gpu_bytes>,
      "Maximum memory per user on each GPU (user_gpu_bytes); 0: there is no GPU."},
+    {"cache_limit_bytes", kGauge, kAll, Of<&L::cache_bytes>,
+     "Maximum memory per user for decoded images (user_cache_bytes); 0: they are not cached."},
 });
 
 constexpr auto kGpu = std::to_array<FigureRow<GpuSnapshot>>({

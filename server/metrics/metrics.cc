@@ -122,8 +122,8 @@ class Page {
 std::optional<UserSnapshot> TakeOthers(std::vector<UserSnapshot>& users) {
   if (users.size() <= kMaxUsersNamed) return std::nullopt;
   std::stable_sort(users.begin(), users.end(), [](const UserSnapshot& a, const UserSnapshot& b) {
-    return std::tuple(a.pool_bytes + a.gpu_bytes, a.sessions) >
-           std::tuple(b.pool_bytes + b.gpu_bytes, b.sessions);
+    return std::tuple(a.pool_bytes + a.gpu_bytes + a.cache_bytes, a.sessions) >
+           std::tuple(b.pool_bytes + b.gpu_bytes + b.cache_bytes, b.sessions);
   });
   UserSnapshot others;
   for (size_t i = kMaxUsersNamed; i < users.size(); ++i) {
@@ -131,6 +131,7 @@ std::optional<UserSnapshot> TakeOthers(std::vector<UserSnapshot>& users) {
     others.pool_bytes += users[i].pool_bytes;
     others.pinned_bytes += users[i].pinned_bytes;
     others.gpu_bytes += users[i].gpu_bytes;
+    others.cache_bytes += users[i].cache_bytes;
   }
   users.resize(kMaxUsersNamed);
   return others;

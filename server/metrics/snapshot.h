@@ -78,12 +78,14 @@ struct UserSnapshot {
   uint64_t pool_bytes = 0;    // host memory, including ended feeds that are still mapped
   uint64_t pinned_bytes = 0;  // staging memory of feeds on GPUs
   uint64_t gpu_bytes = 0;     // on all GPUs, including quarantined memory
+  uint64_t cache_bytes = 0;   // in the decoded cache
 };
 struct UserLimits {
   uint32_t sessions = 0;
   uint64_t pool_bytes = 0;
   uint64_t pinned_bytes = 0;
   uint64_t gpu_bytes = 0;  // per GPU; the lowest limit of all GPUs
+  uint64_t cache_bytes = 0;
 };
 
 struct DaemonSnapshot {
@@ -121,6 +123,12 @@ struct DaemonSnapshot {
   std::vector<GpuSnapshot> gpus;
   std::vector<UserSnapshot> users;  // users with any memory or session, by uid
   UserLimits user_limits;
+  uint64_t cache_capacity_bytes = 0;  // of the decoded cache; 0: there is none
+  uint64_t cache_used_bytes = 0;
+  uint64_t cache_entries = 0;
+  uint64_t cache_hits = 0;
+  uint64_t cache_misses = 0;
+  uint64_t cache_evictions = 0;
   uint64_t kept_bytes = 0;  // part of pool_used_bytes: ended feeds that are still mapped
 };
 

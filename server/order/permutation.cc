@@ -55,10 +55,14 @@ class EpochRandom {
 
 }  // namespace
 
-Permutation::Permutation(uint64_t n, uint64_t seed, uint64_t epoch) : n_(n) {
+Permutation::Permutation(uint64_t n, uint64_t seed, uint64_t epoch, Inverse inverse) : n_(n) {
   PF_CHECK(n >= 1, "a permutation needs at least one element");
   if (n <= kMaxListed) {
     MakeList(seed, epoch);
+    if (inverse == Inverse::kYes) {
+      positions_.resize(n_);
+      for (size_t i = 0; i < list_.size(); ++i) positions_[list_[i]] = static_cast<uint16_t>(i);
+    }
   } else {
     MakeKeys(seed, epoch);
   }
@@ -99,6 +103,27 @@ uint64_t Permutation::operator()(uint64_t index) const {
     index = (left << half_bits_) | right;
   } while (index >= n_);
   return index < 2 ? index ^ swap_ : index;
+}
+
+// The rounds of operator() backwards, until the value is an index again.
+uint64_t Permutation::PositionOf(uint64_t value) const {
+  PF_CHECK(value < n_, "value outside the permutation");
+  if (!list_.empty()) {
+    PF_CHECK(!positions_.empty(), "the permutation was made without its inverse");
+    return positions_[value];
+  }
+  if (value < 2) value ^= swap_;
+  do {
+    uint64_t left = value >> half_bits_;
+    uint64_t right = value & half_mask_;
+    for (auto key = keys_.rbegin(); key != keys_.rend(); ++key) {
+      const uint64_t before = right ^ (Mix(left + *key) & half_mask_);
+      right = left;
+      left = before;
+    }
+    value = (left << half_bits_) | right;
+  } while (value >= n_);
+  return value;
 }
 
 }  // namespace pinfeed

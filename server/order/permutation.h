@@ -21,18 +21,24 @@ class Permutation {
  public:
   static constexpr uint64_t kMaxListed = uint64_t{1} << 16;
 
+  // Whether PositionOf is needed, which costs a list as much again.
+  enum class Inverse { kNo, kYes };
+
   // Precondition: n >= 1. Takes up to a millisecond and 128 KiB.
-  Permutation(uint64_t n, uint64_t seed, uint64_t epoch);
+  Permutation(uint64_t n, uint64_t seed, uint64_t epoch, Inverse inverse = Inverse::kNo);
 
   // Precondition: index < n. The expected number of applications of the network is below 4.
   uint64_t operator()(uint64_t index) const;
+  // The index at which `value` stands; takes as long. Preconditions: value < n; made with Inverse::kYes.
+  uint64_t PositionOf(uint64_t value) const;
 
  private:
   void MakeList(uint64_t seed, uint64_t epoch);
   void MakeKeys(uint64_t seed, uint64_t epoch);
 
   uint64_t n_;
-  std::vector<uint16_t> list_;  // empty when n_ > kMaxListed; the rest is used then
+  std::vector<uint16_t> list_;       // empty when n_ > kMaxListed; the rest is used then
+  std::vector<uint16_t> positions_;  // of the values of list_; empty without Inverse::kYes
   int half_bits_ = 0;
   uint64_t half_mask_ = 0;
   uint64_t swap_ = 0;  // 1: the values 0 and 1 are exchanged

@@ -235,6 +235,25 @@ grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext*
   return Finish(reactor, OkStatus());
 }
 
+grpc::ServerUnaryReactor* AdminService::DropCache(grpc::CallbackServerContext* context,
+                                                  const v1::DropCacheRequest* /*request*/,
+                                                  v1::DropCacheResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const Result<Caller> caller = FindOperator(*context, "drop the cache");
+  if (!caller.ok()) return Finish(reactor, caller.status());
+  const bool taken = drops_.Submit(caller->peer.uid, [this, reactor, response, who = Describe(*caller)] {
+    const auto dropped = parts_.operations.drop_cache();
+    if (dropped.ok()) {
+      spdlog::info("{} dropped {} decoded images from the cache", who, dropped->first);
+      response->set_entries(dropped->first);
+      response->set_bytes(dropped->second);
+    }
+    Finish(reactor, dropped.status());
+  });
+  if (taken) return reactor;
+  return Finish(reactor, ResourceExhausted("drop the cache: the previous call still runs; try again"));
+}
+
 Result<uint64_t> AdminService::ReserveTrace(std::optional<uid_t> scope, double seconds, TraceStream& stream) {
   const MutexLock lock(mutex_);
   const Clock::time_point now = Clock::now();

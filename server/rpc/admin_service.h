@@ -36,9 +36,12 @@ struct OperatorCalls {
   // Calls `done` once, either at once or later from another thread.
   std::function<void(const std::string& who, const OnReloaded& done)> reload;
   std::function<std::chrono::milliseconds()> drain_timeout;
+  // Returns the number of images and their bytes. May take long. kFailedPrecondition without a cache.
+  std::function<Result<std::pair<uint64_t, uint64_t>>()> drop_cache;
 };
 
-// Purpose: checks who may call, and carries out the call. Owns: the thread of the one trace that may run.
+// Purpose: checks who may call, and carries out the call. Owns: the thread of the one trace that may run, and
+// the one that drops the cache.
 // Borrows: all it is given (outlive it). Threads: gRPC's, any number at once. A client that does not read
 // blocks none of them. Errors: our codes are gRPC's. Invariant: every call is finished; outlives the gRPC
 // server.
@@ -55,7 +58,9 @@ class AdminService final : public v1::Admin::CallbackService {
     uid_t own_uid;  // of the daemon's user
   };
   explicit AdminService(Parts parts)
-      : parts_(std::move(parts)), calls_({.threads = 1, .running_a_user = 1, .waiting_a_user = 1}, "call") {}
+      : parts_(std::move(parts)),
+        calls_({.threads = 1, .running_a_user = 1, .waiting_a_user = 1}, "call"),
+        drops_({.threads = 1, .running_a_user = 1, .waiting_a_user = 1}, "drop") {}
 
   grpc::ServerWriteReactor<v1::TraceResponse>* Trace(grpc::CallbackServerContext* context,
                                                      const v1::TraceRequest* request) override;
@@ -68,6 +73,10 @@ class AdminService final : public v1::Admin::CallbackService {
   grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* context,
                                         const v1::SetLogLevelRequest* request,
                                         v1::SetLogLevelResponse* response) override;
+
+  grpc::ServerUnaryReactor* DropCache(grpc::CallbackServerContext* context,
+                                      const v1::DropCacheRequest* request,
+                                      v1::DropCacheResponse* response) override;
 
  private:
   // Whose feeds the caller may see. Nothing: everyone's.
@@ -102,6 +111,7 @@ class AdminService final : public v1::Admin::CallbackService {
   // When each pausing user may trace again. Past entries are dropped.
   std::map<uid_t, std::chrono::steady_clock::time_point> pauses_ PF_GUARDED_BY(mutex_);
   CallQueue calls_;
+  CallQueue drops_;
 };
 
 }  // namespace pinfeed

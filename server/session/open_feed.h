@@ -9,6 +9,7 @@
 
 #include "common/base/result.h"
 #include "proto/convert.h"
+#include "server/cache/decoded_cache.h"
 #include "server/loading/native_batch_producer.h"
 #include "server/loading/process_batch_producer.h"
 #include "server/loading/worker_pool.h"
@@ -41,6 +42,7 @@ class FeedOpener {
     uint32_t default_slots;
     DeviceArenas* devices;  // null: the daemon has no GPU
     Tracer& tracer;
+    DecodedCache* cache = nullptr;  // null: the daemon has none
   };
   explicit FeedOpener(const Parts& parts) : parts_(parts) {}
 

@@ -6,7 +6,7 @@
 namespace pinfeed {
 
 void FillUsers(const MemoryBudget& pool, const HostMemoryQuarantine& kept, const SessionTable& sessions,
-               const DeviceArenas* devices, DaemonSnapshot& snapshot) {
+               const DeviceArenas* devices, const MemoryBudget* cache, DaemonSnapshot& snapshot) {
   snapshot.kept_bytes = kept.bytes();
   std::map<uid_t, UserSnapshot> users;
   for (const auto& [uid, count] : sessions.by_user()) users[uid].sessions = count;
@@ -21,6 +21,10 @@ void FillUsers(const MemoryBudget& pool, const HostMemoryQuarantine& kept, const
     const DeviceArenas::UserBytes limits = devices->MaxPerUser();
     snapshot.user_limits.pinned_bytes = limits.pinned;
     snapshot.user_limits.gpu_bytes = limits.device;
+  }
+  if (cache != nullptr) {
+    for (const auto& [uid, bytes] : cache->used_by_user()) users[uid].cache_bytes = bytes;
+    snapshot.user_limits.cache_bytes = cache->max_per_user();
   }
   for (auto& [uid, user] : users) {
     user.uid = uid;

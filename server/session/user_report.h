@@ -10,8 +10,8 @@
 
 namespace pinfeed {
 
-// Fills `users`, `user_limits` and `kept_bytes`. `devices` may be null.
+// Fills `users`, `user_limits` and `kept_bytes`. `devices` and `cache` may be null.
 void FillUsers(const MemoryBudget& pool, const HostMemoryQuarantine& kept, const SessionTable& sessions,
-               const DeviceArenas* devices, DaemonSnapshot& snapshot);
+               const DeviceArenas* devices, const MemoryBudget* cache, DaemonSnapshot& snapshot);
 
 }  // namespace pinfeed

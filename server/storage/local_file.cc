@@ -81,6 +81,15 @@ Status OpenError(const std::string& path, const std::string& root, int error_num
   return ErrnoStatus(object, error_number);
 }
 
+int64_t Nanoseconds(const timespec& time) {
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+FileVersion VersionOf(const struct stat& info) {
+  return {info.st_dev, info.st_ino, static_cast<uint64_t>(info.st_size), Nanoseconds(info.st_mtim),
+          Nanoseconds(info.st_ctim)};
+}
+
 }  // namespace
 
 Status LocalFile::ReadAt(uint64_t offset, std::span<std::byte> out) const {
@@ -176,7 +185,7 @@ Result<std::unique_ptr<const RandomAccessFile>> LocalPath::OpenFile(std::string_
   if (!S_ISREG(info.st_mode)) return refuse(KindText(info.st_mode));
   if (info.st_size < 0) return DataLoss("stat " + QuotePath(FullPath(below)) + ": negative size");
   return std::unique_ptr<const RandomAccessFile>(
-      new LocalFile(std::move(fd), FullPath(below), static_cast<uint64_t>(info.st_size)));
+      new LocalFile(std::move(fd), FullPath(below), VersionOf(info)));
 }
 
 Result<std::shared_ptr<const Location>> LocalPath::Parent() const {

@@ -25,8 +25,8 @@ class LocalFile final : public RandomAccessFile {
 
  private:
   friend class LocalPath;
-  LocalFile(UniqueFd fd, std::string path, uint64_t size)
-      : RandomAccessFile(std::move(path), size), fd_(std::move(fd)) {}
+  LocalFile(UniqueFd fd, std::string path, const FileVersion& version)
+      : RandomAccessFile(std::move(path), version.size, version), fd_(std::move(fd)) {}
   const UniqueFd fd_;
 };
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,18 @@
 #include "common/base/result.h"
 
 namespace pinfeed {
+
+// Identifies a file and its contents: as long as it is equal, the file has not been written to or replaced.
+// The kernel sets the time of the last change, and no program can set it back. It is as fine as the file
+// system's clock, so two writes right after each other may leave it equal.
+struct FileVersion {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  uint64_t size = 0;
+  int64_t modified_ns = 0;  // Unix time of the last write, as programs may set it
+  int64_t changed_ns = 0;   // Unix time of the last change, of whatever kind
+  bool operator==(const FileVersion&) const = default;
+};
 
 // Purpose: an open regular file, or an object of an object store. Immutable, so every method may be called
 // from any thread at once. Reads may block for as long as the storage takes. Errors name the file.
@@ -28,6 +41,8 @@ class RandomAccessFile {
 
   const std::string& path() const { return path_; }  // absolute path or URI, raw bytes
   uint64_t size() const { return size_; }            // in bytes, when the file was opened
+  // When the file was opened. Empty: the storage does not know versions.
+  const std::optional<FileVersion>& version() const { return version_; }
 
   // Fills `out` with the bytes from `offset` on. kDataLoss if the file ends too early; the message says
   // where.
@@ -37,7 +52,8 @@ class RandomAccessFile {
   Status ReadAll(uint64_t max_bytes, std::vector<std::byte>& out) const;
 
  protected:
-  RandomAccessFile(std::string path, uint64_t size) : path_(std::move(path)), size_(size) {}
+  RandomAccessFile(std::string path, uint64_t size, std::optional<FileVersion> version = std::nullopt)
+      : path_(std::move(path)), size_(size), version_(version) {}
   // Returns the error for a read that got only `got` of the `wanted` bytes.
   Status Truncated(uint64_t offset, size_t wanted, size_t got) const;
   // Describes a read for messages: "read 8 bytes at offset 0 of '/data/a'".
@@ -46,6 +62,7 @@ class RandomAccessFile {
  private:
   const std::string path_;
   const uint64_t size_;
+  const std::optional<FileVersion> version_;
 };
 
 // What a path leads to.

@@ -204,4 +204,20 @@ FieldRoles AssignFieldRoles(const std::vector<Field>& fields, const FeedSpec& sp
   return RoleFinder(fields, spec, transforms, faults).Find();
 }
 
+Result<ImageView> ToRgb(const TensorImage& image, const uint8_t* tensor, ImageBuffer& buffer) {
+  const size_t stride = 3 * static_cast<size_t>(image.size.width);
+  if (image.channels == 3 && image.layout == ImageLayout::kHwc) {
+    return ImageView{tensor, image.size.width, image.size.height, stride};
+  }
+  ASSIGN_OR_RETURN(uint8_t* const out, buffer.Reserve(image.size.width, image.size.height));
+  const size_t pixels = static_cast<size_t>(image.size.width) * static_cast<size_t>(image.size.height);
+  const size_t plane = image.channels == 1 ? 0 : pixels;
+  for (size_t i = 0; i < pixels; ++i) {
+    out[3 * i] = tensor[i];
+    out[3 * i + 1] = tensor[plane + i];
+    out[3 * i + 2] = tensor[2 * plane + i];
+  }
+  return ImageView{out, image.size.width, image.size.height, stride};
+}
+
 }  // namespace pinfeed

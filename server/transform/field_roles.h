@@ -11,6 +11,7 @@
 
 #include "common/spec/feed_spec.h"
 #include "server/dataset/dataset.h"
+#include "server/image/image.h"
 #include "server/transform/transform_chain.h"
 
 namespace pinfeed {
@@ -21,6 +22,10 @@ struct TensorImage {
   size_t channels = 0;
   ImageLayout layout = ImageLayout::kHwc;
 };
+
+// The pixels of such a tensor as RGB, one channel three times; in `buffer` unless they are that already. They
+// are `tensor`, which has kRowSlack bytes more than the image.
+Result<ImageView> ToRgb(const TensorImage& image, const uint8_t* tensor, ImageBuffer& buffer);
 
 // A field of shape [..., height, width, ...] that follows the image's geometry.
 struct MaskField {

@@ -59,6 +59,9 @@ class Transform {
   // Whether it moves pixels, so that a mask must get the same change.
   virtual bool MovesPixels() const { return gpu_form() != GpuForm::kTable; }
 
+  // Whether it may do something else to the same image in another epoch or feed.
+  virtual bool Varies() const { return false; }
+
   // Whether it pads with a colour other than zero, which has no meaning in a mask.
   virtual bool FillsWithColour() const { return false; }
 

@@ -2,9 +2,33 @@
 #include "server/transform/transform_chain.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <utility>
+#include <variant>
 
 namespace pinfeed {
+namespace {
+
+// Of numbers, the shortest text that no other number has.
+std::string TextOf(const TransformSpec& spec) {
+  std::string text = spec.name;
+  for (const auto& [name, values] : spec.parameters) {
+    text += ' ' + name + '=';
+    if (const auto* const words = std::get_if<std::vector<std::string>>(&values)) {
+      for (const std::string& word : *words) text += word + ',';
+      continue;
+    }
+    for (const double number : std::get<std::vector<double>>(values)) {
+      std::array<char, 32> digits{};
+      text.append(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr);
+      text += ',';
+    }
+  }
+  return text;
+}
+
+}  // namespace
 
 TransformChain TransformChain::Parse(std::vector<TransformSpec>& specs, Faults& faults) {
   TransformChain chain;
@@ -17,7 +41,7 @@ TransformChain TransformChain::Parse(std::vector<TransformSpec>& specs, Faults& 
       faults.Add(place, "names no operation that this daemon knows");
       continue;
     }
-    Link link{place + " " + specs[i].name, nullptr};
+    Link link{place + " " + specs[i].name, nullptr, {}};
     TransformParameterReader parameters(specs[i].parameters, link.place, faults);
     link.transform = parse(parameters);
     if (recoloured && link.transform->NeedsBytes()) {
@@ -25,6 +49,7 @@ TransformChain TransformChain::Parse(std::vector<TransformSpec>& specs, Faults& 
                        "comes after normalize or to_dtype, but works on uint8 pixels; move it before them");
     }
     parameters.Finish(specs[i].name);
+    link.text = TextOf(specs[i]);
     const DType before = form.dtype;
     link.transform->Follow(form, [](const std::string& /*fault*/) {});
     recoloured |= form.dtype != before || form.dtype != DType::kUint8;
@@ -60,11 +85,28 @@ ImageForm TransformChain::Follow(ImageForm form, std::vector<std::string>& fault
   return form;
 }
 
-Status TransformChain::Plan(const RandomKey& key, ImageSize size, GeometryPlan& plan) const {
+Status TransformChain::Plan(const RandomKey& key, ImageSize size, GeometryPlan& plan, size_t first,
+                            size_t last) const {
   GeometryPlanner planner(plan, size);
-  for (uint32_t i = 0; i < links_.size(); ++i)
-    RETURN_IF_ERROR(links_[i].transform->Plan(planner, {key.seed, key.epoch, key.sample, i}));
+  for (size_t i = first; i < std::min(last, links_.size()); ++i) {
+    RETURN_IF_ERROR(
+        links_[i].transform->Plan(planner, {key.seed, key.epoch, key.sample, static_cast<uint32_t>(i)}));
+  }
   return OkStatus();
+}
+
+size_t TransformChain::fixed() const {
+  const auto varies = [](const Link& link) { return link.transform->Varies(); };
+  return static_cast<size_t>(std::find_if(links_.begin(), links_.end(), varies) - links_.begin());
+}
+
+std::string TransformChain::GeometryText(size_t count) const {
+  std::string text;
+  for (size_t i = 0; i < std::min(count, links_.size()); ++i) {
+    // Those of another form do nothing to the geometry, or vary.
+    if (links_[i].transform->gpu_form() == GpuForm::kNone) text += links_[i].text + ';';
+  }
+  return text;
 }
 
 PixelValues TransformChain::Recolour(size_t channel) const {

@@ -47,8 +47,15 @@ class TransformChain {
   // Returns the form of images of `form` after all transforms. Appends one line per fault to `faults`
   // ("transforms[1] normalize: ..."). The result is valid only if no line was added.
   ImageForm Follow(ImageForm form, std::vector<std::string>& faults) const;
-  // Plans the geometry of one image of `size`. Returns the first error of a Transform::Plan.
-  Status Plan(const RandomKey& key, ImageSize size, GeometryPlan& plan) const;
+  // Plans the geometry of one image of `size` by the transforms [first, last), of which the default is all.
+  // Returns the first error of a Transform::Plan.
+  Status Plan(const RandomKey& key, ImageSize size, GeometryPlan& plan, size_t first = 0,
+              size_t last = SIZE_MAX) const;
+  // How many transforms do the same to an image every time: those before the first that varies.
+  size_t fixed() const;
+  // Names what the first `count` transforms do to the geometry and luma of an image. Equal texts: the same
+  // pixels.
+  std::string GeometryText(size_t count) const;
   // Returns what the pixel values 0 to 255 of a channel become after all transforms.
   PixelValues Recolour(size_t channel) const;
 
@@ -56,6 +63,7 @@ class TransformChain {
   struct Link {
     std::string place;  // "transforms[1] resize"
     std::unique_ptr<const Transform> transform;
+    std::string text;  // its name and all its parameters; see GeometryText
   };
   // The place of the first transform for which `matches` returns true.
   std::optional<std::string> First(bool (Transform::*matches)() const) const;

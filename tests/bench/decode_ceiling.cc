@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ceiling of image loading. In: the JPEG files named on stdin, one a line, read before the clock starts.
 // Out: how many of them `threads` threads decode whole with libjpeg-turbo and resize a random crop of to 224
-// x 224, in a second. Nothing is stored.
+// x 224, in a second. Nothing is stored. With `decoded` they are decoded before the clock starts, too.
 //
-//   find images -name '*.jpg' | decode_ceiling SECONDS THREADS
+//   find images -name '*.jpg' | decode_ceiling SECONDS THREADS [decoded]
 #include <cstdio>
 // After cstdio, whose FILE it needs:
 #include <jpeglib.h>
@@ -50,14 +50,26 @@ Result<ImageView> DecodeWhole(const std::vector<char>& file, ImageBuffer& pixels
   return ImageView{data, width, height, stride};
 }
 
-Status Work(const std::vector<std::vector<char>>& files, std::atomic<uint64_t>& next,
-            std::atomic<uint64_t>& done, const std::atomic<bool>& stop) {
+struct Inputs {
+  std::vector<std::vector<char>> files;
+  std::vector<ImageBuffer> memory;  // of the decoded images
+  std::vector<ImageView> decoded;   // empty: each is decoded when it is its turn
+};
+
+Status Work(const Inputs& inputs, std::atomic<uint64_t>& next, std::atomic<uint64_t>& done,
+            const std::atomic<bool>& stop) {
   const TransformChain transforms = ChainOf({RandomResizedCrop{.height = kSide, .width = kSide}});
   ImageBuffer pixels;
   GeometryScratch scratch;
   while (!stop.load(std::memory_order_relaxed)) {
     const uint64_t number = next.fetch_add(1, std::memory_order_relaxed);
-    ASSIGN_OR_RETURN(const ImageView image, DecodeWhole(files[number % files.size()], pixels));
+    const size_t which = number % inputs.files.size();
+    ImageView image;
+    if (inputs.decoded.empty()) {
+      ASSIGN_OR_RETURN(image, DecodeWhole(inputs.files[which], pixels));
+    } else {
+      image = inputs.decoded[which];
+    }
     const ImageSize size{image.width, image.height};
     GeometryPlan plan;
     RETURN_IF_ERROR(transforms.Plan({.seed = 0, .epoch = 0, .sample = number}, size, plan));
@@ -79,11 +91,17 @@ Result<std::vector<std::vector<char>>> ReadFiles(std::istream& names) {
   return files;
 }
 
-Status Run(double seconds, unsigned thread_count) {
-  ASSIGN_OR_RETURN(const auto files, ReadFiles(std::cin));
+Status Run(double seconds, unsigned thread_count, bool decoded) {
+  Inputs inputs;
+  ASSIGN_OR_RETURN(inputs.files, ReadFiles(std::cin));
+  if (decoded) inputs.memory.resize(inputs.files.size());
+  for (size_t i = 0; i < inputs.memory.size(); ++i) {
+    ASSIGN_OR_RETURN(const ImageView image, DecodeWhole(inputs.files[i], inputs.memory[i]));
+    inputs.decoded.push_back(image);
+  }
   std::atomic<uint64_t> next = 0;
   const auto work = [&](unsigned /*thread*/, std::atomic<uint64_t>& done, const std::atomic<bool>& stop) {
-    return Work(files, next, done, stop);
+    return Work(inputs, next, done, stop);
   };
   return CountFor(seconds, thread_count, work);
 }
@@ -92,11 +110,13 @@ Status Run(double seconds, unsigned thread_count) {
 }  // namespace pinfeed
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fputs("usage: decode_ceiling SECONDS THREADS < file-names\n", stderr);
+  const bool decoded = argc == 4 && std::string(argv[3]) == "decoded";
+  if (argc != 3 && !decoded) {
+    std::fputs("usage: decode_ceiling SECONDS THREADS [decoded] < file-names\n", stderr);
     return 2;
   }
-  const pinfeed::Status status = pinfeed::Run(std::stod(argv[1]), static_cast<unsigned>(std::stoul(argv[2])));
+  const pinfeed::Status status =
+      pinfeed::Run(std::stod(argv[1]), static_cast<unsigned>(std::stoul(argv[2])), decoded);
   if (status.ok()) return 0;
   std::fprintf(stderr, "decode_ceiling: %s\n", status.ToString().c_str());
   return 1;

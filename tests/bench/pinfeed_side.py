@@ -23,14 +23,14 @@ STOP_TIMEOUT_S = 30
 
 
 class Daemon:
-    """pinfeedd on a socket of its own, with its defaults. A context manager."""
+    """pinfeedd on a socket of its own, with its defaults but for `settings`. A context manager."""
 
-    def __init__(self, build, root):
+    def __init__(self, build, root, **settings):
         self._folder = tempfile.TemporaryDirectory(prefix="pinfeed-bench-")
         self.address = os.path.join(self._folder.name, "pinfeed.sock")
         self._log = open(build / "bench" / "pinfeedd.log", "wb")
         reading, writing = os.pipe()
-        options = {"socket-dir": self._folder.name, "allowed-roots": root, "http-listen": "off", "log-level": "warning", "ready-fd": writing}
+        options = {"socket-dir": self._folder.name, "allowed-roots": root, "http-listen": "off", "log-level": "warning", "ready-fd": writing, **settings}
         self._process = subprocess.Popen(
             [str(build / "server" / "pinfeedd")] + [f"--{name}={value}" for name, value in options.items()],
             stdin=subprocess.DEVNULL,
@@ -145,6 +145,35 @@ def take_epoch(daemon, path, trainers, arguments):
 def _take_epoch(address, path, arguments, counts):
     with pinfeed.open(str(path), address=address, shuffle=True, epochs=1, framework="numpy", **arguments) as feed:
         taken = sum(1 for _ in feed)
+    counts.put(taken)
+
+
+def jobs_together(daemon, path, jobs, seconds, arguments):
+    """Processes with a seed each. Returns the images a second of all, and the daemon's CPU seconds for 1,000 of them."""
+    context = multiprocessing.get_context("spawn")
+    barrier, counts = context.Barrier(jobs + 1), context.Queue()
+    processes = [context.Process(target=_take_for, args=(daemon.address, path, seconds, dict(arguments, seed=seed), barrier, counts)) for seed in range(jobs)]
+    for process in processes:
+        process.start()
+    barrier.wait(120)
+    before = daemon.cpu_seconds()
+    taken = sum(counts.get(timeout=120) for _ in processes)
+    cpu = daemon.cpu_seconds() - before
+    for process in processes:
+        process.join()
+    return taken / seconds, cpu / taken * 1e3
+
+
+def _take_for(address, path, seconds, arguments, barrier, counts):
+    with pinfeed.open(str(path), address=address, shuffle=True, framework="numpy", **arguments) as feed:
+        epochs = itertools.chain.from_iterable(itertools.repeat(feed))
+        for _ in range(2 * feed.slots):
+            next(epochs)
+        barrier.wait(120)
+        taken, end = 0, time.monotonic() + seconds
+        while time.monotonic() < end:
+            next(epochs)
+            taken += arguments["batch_size"]
     counts.put(taken)
 
 

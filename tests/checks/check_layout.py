@@ -27,12 +27,13 @@ INCLUDABLE = {
     "server/transform": "common server/dataset server/order server/image",
     "server/memory": "common",
     "server/memory/gpu": "common server/memory",
+    "server/cache": "common server/storage server/dataset server/order server/image server/transform server/memory",
     "server/trace": "common server/order server/memory",
-    "server/loading": "common server/dataset server/order server/image server/transform server/memory server/trace",
+    "server/loading": "common server/dataset server/order server/image server/transform server/cache server/memory server/trace",
     "server/feed": "common server/order server/loading server/memory server/trace",
     "server/net": "common",
-    "server/metrics": "common server/loading server/feed server/memory server/net",
-    "server/session": "common proto server/dataset server/order server/loading server/feed server/memory server/net server/metrics",
+    "server/metrics": "common server/cache server/loading server/feed server/memory server/net",
+    "server/session": "common proto server/dataset server/order server/cache server/loading server/feed server/memory server/net server/metrics",
     "server/config": "common server/dataset",
     "server/rpc": "common proto server/config server/dataset server/transform server/trace server/net server/metrics server/session",
     "server/daemon": "common server",
@@ -40,7 +41,7 @@ INCLUDABLE = {
 }
 # The core: what ThreadSanitizer, fuzzers and simulation reach. It knows neither the wire nor the GPU.
 CORE = ("common/", "server/storage/", "server/dataset/", "server/order/", "server/image/", "server/transform/", "server/memory/",
-        "server/trace/", "server/loading/", "server/feed/")
+        "server/cache/", "server/trace/", "server/loading/", "server/feed/")
 OUTSIDE_CORE = ("common/cuda/", "common/tls/", "server/memory/gpu/")
 CORE_FORBIDDEN = ("grpc", "google/protobuf", "pinfeed/v1/", "proto/", "cuda", "common/cuda/", "common/tls/", "nv", "openssl/")
 # Files whose place at the top of `server/` is meant.

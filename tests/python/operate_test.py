@@ -356,7 +356,7 @@ def test_top_needs_a_terminal(daemon):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-@pytest.mark.parametrize("words", [["drain"], ["evict", "1"], ["reload"], ["logs", "--level", "error"]])
+@pytest.mark.parametrize("words", [["drain"], ["evict", "1"], ["reload"], ["logs", "--level", "error"], ["cache", "drop"]])
 def test_other_users_may_not(words):
     with tempfile.TemporaryDirectory() as folder:
         for each in (folder, folder + "/run"):

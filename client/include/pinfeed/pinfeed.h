@@ -397,8 +397,8 @@ PF_API pf_result pf_copy_to_device(pf_copier* copier, const pf_host_copy* copies
 
 /* Calls to the daemon, with the response as JSON in *json, to be freed with pf_free. pf_status_json
  * returns pinfeed.v1.GetStatusResponse and pf_datasets_json ListDatasetsResponse. pf_admin_json, for
- * operators, calls `method` of pinfeed.v1.Admin ("Drain", "Evict", "Reload" or "SetLogLevel") with the
- * JSON `request`.
+ * operators, calls `method` of pinfeed.v1.Admin ("Drain", "Evict", "Reload", "SetLogLevel" or
+ * "DropCache") with the JSON `request`.
  *
  * `address` is as in pf_open_options, or HOST:PORT of an admin port (see pf_set_tls). Each call takes at
  * most 10 s; then it fails with PF_DEADLINE_EXCEEDED or PF_UNAVAILABLE. */

@@ -38,9 +38,13 @@ class ImageFolder final : public Dataset {
       out.assign(bytes.begin(), bytes.end());
       return OkStatus();
     }
-    PF_CHECK(field == kImageFieldIndex, "image_folder has one encoded field");
-    ASSIGN_OR_RETURN(const auto file, base_->OpenFile(index_.Path(id)));
+    ASSIGN_OR_RETURN(const auto file, OpenImage(id, field));
     return file->ReadAll(kMaxImageFileBytes, out);
+  }
+
+  Result<std::unique_ptr<const RandomAccessFile>> OpenImage(uint64_t id, size_t field) const override {
+    PF_CHECK(field == kImageFieldIndex, "image_folder has one encoded field");
+    return base_->OpenFile(index_.Path(id));
   }
 
   std::string Describe(uint64_t id) const override { return EscapeName(base_->FullPath(index_.Path(id))); }

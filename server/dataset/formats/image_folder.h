@@ -11,9 +11,6 @@
 
 namespace pinfeed {
 
-// The maximum size of an image file. Reading a larger one fails, so that a sparse file cannot exhaust memory.
-inline constexpr uint64_t kMaxImageFileBytes = uint64_t{1} << 30;
-
 // Lists `base` once. Sample i is sample i of torchvision's ImageFolder: classes in Python's order of their
 // names, within a class ordered by (directory, file name), including nested directories. Files of other kinds
 // are ignored. Images of an unsupported kind (.webp, .bmp, ...), dangling links to images and classes without

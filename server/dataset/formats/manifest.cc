@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Long because: the two passes over a table share the types of its columns.
 #include "server/dataset/formats/manifest.h"
 
 #include <algorithm>
@@ -52,7 +53,7 @@ class Manifest final : public Dataset {
 
   Status ReadBytes(uint64_t id, size_t field, std::vector<std::byte>& out) const override {
     if (images_ && field == 0) {
-      ASSIGN_OR_RETURN(const auto file, folder_->OpenFile((*images_)[id]));
+      ASSIGN_OR_RETURN(const auto file, OpenImage(id, field));
       return file->ReadAll(kMaxImageFileBytes, out);
     }
     const bool is_path = images_ && info_.fields[field].on_request;
@@ -60,6 +61,11 @@ class Manifest final : public Dataset {
         is_path ? std::as_bytes(std::span((*images_)[id])) : Value(id, field);
     out.assign(value.begin(), value.end());
     return OkStatus();
+  }
+
+  Result<std::unique_ptr<const RandomAccessFile>> OpenImage(uint64_t id, size_t field) const override {
+    PF_CHECK(images_ && field == 0, "a manifest has one encoded field, its first");
+    return folder_->OpenFile((*images_)[id]);
   }
 
   std::string Describe(uint64_t id) const override {

@@ -15,6 +15,8 @@ class InterpolationChoice {
  public:
   explicit InterpolationChoice(TransformParameterReader& parameters);
 
+  // Whether there is a choice.
+  bool Varies() const { return choices_.size() > 1; }
   // Draws only if there is a choice.
   Interpolation Of(SampleRandom& random) const {
     return choices_.size() == 1 ? choices_.front()

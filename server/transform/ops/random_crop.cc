@@ -12,6 +12,7 @@ class RandomCrop final : public Transform {
       : size_(size), padding_(padding), pad_if_needed_(pad_if_needed) {}
 
   bool FillsWithColour() const override { return padding_.FillsWithColour(); }
+  bool Varies() const override { return true; }
   void Follow(ImageForm& form, const Report& report) const override {
     CheckFill(padding_, form, report);
     if (form.width != 0) {

@@ -11,6 +11,7 @@ class RandomHorizontalFlip final : public Transform {
 
   GpuForm gpu_form() const override { return GpuForm::kMirror; }
   bool MovesPixels() const override { return p_ > 0; }
+  bool Varies() const override { return p_ > 0; }
   void Follow(ImageForm& /*form*/, const Report& /*report*/) const override {}
   Status Plan(GeometryPlanner& planner, SampleRandom random) const override {
     if (random.Unit() < p_) planner.FlipHorizontally();

@@ -25,6 +25,7 @@ class RandomResizedCrop final : public Transform {
   RandomResizedCrop(ImageSize size, Range scale, Range ratio, InterpolationChoice interpolation)
       : size_(size), scale_(scale), ratio_(ratio), interpolation_(std::move(interpolation)) {}
 
+  bool Varies() const override { return true; }
   void Follow(ImageForm& form, const Report& /*report*/) const override {
     form.width = size_.width;
     form.height = size_.height;

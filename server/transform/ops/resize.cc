@@ -21,6 +21,7 @@ class Resize final : public Transform {
   Resize(ResizeTo to, InterpolationChoice interpolation)
       : to_(to), interpolation_(std::move(interpolation)) {}
 
+  bool Varies() const override { return interpolation_.Varies(); }
   void Follow(ImageForm& form, const Report& report) const override {
     if (to_.size.width == 0 && form.width == 0) return;
     const Result<ImageSize> size = SizeOf({form.width, form.height});

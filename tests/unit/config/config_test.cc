@@ -157,6 +157,14 @@ TEST(ConfigTest, ReadsSizesSharesAndTimes) {
   ASSERT_OK_AND_ASSIGN(const CommandLine share, ParseCommandLine({"--pool-bytes=12.5%"}, {}));
   EXPECT_EQ(share.config.pool_bytes.bytes, 0U);
   EXPECT_EQ(share.config.pool_bytes.share, 0.125);
+  EXPECT_FALSE(share.config.cache_bytes.IsSet());
+  for (const char* off : {"off", "0"}) {
+    ASSERT_OK_AND_ASSIGN(const CommandLine line, ParseCommandLine({std::string("--cache-bytes=") + off}, {}));
+    EXPECT_FALSE(line.config.cache_bytes.IsSet());
+    EXPECT_THAT(PrintConfig(line), HasSubstr("cache_bytes = \"off\""));
+  }
+  ASSERT_OK_AND_ASSIGN(const CommandLine cache, ParseCommandLine({"--cache-bytes=8GiB"}, {}));
+  EXPECT_EQ(cache.config.cache_bytes.bytes, 8ULL << 30);
   for (const char* wrong :
        {"", "0", "-1", "8XB", "GiB", "101%", "0%", "1e9999", "99999999TiB", "0x10", "nan"}) {
     EXPECT_THAT(ParseCommandLine({std::string("--pool-bytes=") + wrong}, {}),

@@ -33,8 +33,8 @@ std::vector<std::byte> MakeJpeg(const JpegOptions& options, uint32_t seed) {
   cinfo.image_width = static_cast<JDIMENSION>(options.width);
   cinfo.image_height = static_cast<JDIMENSION>(options.height);
   const bool grey = options.horizontal == 0;
-  cinfo.input_components = grey ? 1 : 3;
-  cinfo.in_color_space = grey ? JCS_GRAYSCALE : JCS_RGB;
+  cinfo.input_components = grey ? 1 : options.cmyk ? 4 : 3;
+  cinfo.in_color_space = grey ? JCS_GRAYSCALE : options.cmyk ? JCS_CMYK : JCS_RGB;
   jpeg_set_defaults(&cinfo);
   jpeg_set_quality(&cinfo, options.quality, TRUE);
   if (!grey) {

@@ -27,6 +27,7 @@ struct JpegOptions {
   bool separate_scans = false;  // sequential, one scan a component
   int restart_interval = 0;     // MCUs; 0: none
   int quality = 90;
+  bool cmyk = false;
 };
 // A JPEG file of edges, waves and noise.
 std::vector<std::byte> MakeJpeg(const JpegOptions& options, uint32_t seed);

@@ -47,6 +47,20 @@ TEST(PermutationTest, StaysInsideAtSizesAroundPowersOfTwoUpToTheLargest) {
   }
 }
 
+TEST(PermutationTest, PositionOfIsTheInverse) {
+  for (const uint64_t n :
+       {uint64_t{1}, uint64_t{2}, uint64_t{3}, uint64_t{1000}, kListed, kListed + 1, 4 * kListed,
+        4 * kListed + 1, (uint64_t{1} << 32) + 1, uint64_t{1} << 63, UINT64_MAX}) {
+    const Permutation permutation(n, 9, 4, Permutation::Inverse::kYes);
+    for (uint64_t i = 0; i < std::min<uint64_t>(n, 5000); ++i) {
+      for (const uint64_t index : {i, n - 1 - i}) {
+        ASSERT_EQ(permutation.PositionOf(permutation(index)), index) << "n = " << n;
+        ASSERT_EQ(permutation(permutation.PositionOf(index)), index) << "n = " << n;
+      }
+    }
+  }
+}
+
 TEST(PermutationTest, SeedAndEpochEachGiveAnotherOrder) {
   EXPECT_NE(All(1000, 1, 0), All(1000, 2, 0));
   EXPECT_NE(All(1000, 1, 0), All(1000, 1, 1));

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/cache/dataset_uses.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace pinfeed {
+
+void FeedUses::At(const NextUse::Place& place, Clock::time_point now) {
+  const MutexLock lock(mutex_);
+  if (!begun_) {
+    begun_ = true;
+    begin_ = now;
+    place_ = place;
+    return;
+  }
+  if (place.epoch < place_.epoch || (place.epoch == place_.epoch && place.position <= place_.position))
+    return;
+  // Of an epoch that has ended, what it still had at place_ is not known here: an underestimate, once an
+  // epoch.
+  passed_ += place.epoch == place_.epoch ? place.position - place_.position : place.position;
+  place_ = place;
+  const double seconds = std::chrono::duration<double>(now - begin_).count();
+  if (passed_ != 0 && seconds > 0) position_seconds_ = seconds / static_cast<double>(passed_);
+}
+
+double FeedUses::SecondsUntil(uint64_t sample) const {
+  NextUse::Place place;
+  double position_seconds = 0;
+  {
+    const MutexLock lock(mutex_);
+    place = place_;
+    position_seconds = position_seconds_;
+  }
+  const std::optional<uint64_t> positions = order_.After(place, sample);
+  return positions ? static_cast<double>(*positions) * position_seconds : kNever;
+}
+
+void DatasetUses::Add(std::shared_ptr<const FeedUses> feed) {
+  const MutexLock lock(mutex_);
+  feeds_.push_back(std::move(feed));
+}
+
+void DatasetUses::Remove(const FeedUses& feed) {
+  const MutexLock lock(mutex_);
+  std::erase_if(feeds_, [&](const auto& other) { return other.get() == &feed; });
+}
+
+double DatasetUses::SecondsUntil(uint64_t sample) const {
+  std::vector<std::shared_ptr<const FeedUses>> feeds;
+  {
+    const MutexLock lock(mutex_);
+    feeds = feeds_;
+  }
+  double first = FeedUses::kNever;
+  for (const auto& feed : feeds) first = std::min(first, feed->SecondsUntil(sample));
+  return first;
+}
+
+}  // namespace pinfeed

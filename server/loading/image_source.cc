@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/loading/image_source.h"
+
+namespace pinfeed {
+
+Status ImageSource::Read(const Dataset& dataset, uint64_t id, Scratch& scratch) const {
+  scratch.cached.reset();
+  scratch.version.reset();
+  if (head_ == nullptr) return dataset.ReadBytes(id, field_, scratch.encoded);
+  ASSIGN_OR_RETURN(const auto file, dataset.OpenImage(id, field_));
+  if (file == nullptr) return dataset.ReadBytes(id, field_, scratch.encoded);
+  scratch.version = file->version();
+  if (scratch.version) scratch.cached = head_->Find(*scratch.version, id);
+  return scratch.cached != nullptr ? OkStatus() : file->ReadAll(kMaxImageFileBytes, scratch.encoded);
+}
+
+Result<ImageSize> ImageSource::Open(const TransformChain& transforms, const RandomKey& key, Scratch& scratch,
+                                    GeometryPlan& plan, GeometryScratch& geometry) const {
+  if (scratch.cached == nullptr) {
+    ASSIGN_OR_RETURN(const ImageDecoder::Size opened, scratch.decoder.Open(scratch.encoded, oriented_));
+    const ImageSize size{opened.width, opened.height};
+    RETURN_IF_ERROR(transforms.Plan(key, size, plan));
+    if (scratch.version) {
+      scratch.cached =
+          head_->Make(*scratch.version, key.sample, scratch.encoded, size, scratch.decoder, geometry);
+    }
+    if (scratch.cached == nullptr) return size;
+  }
+  const ImageSize size = scratch.cached->size();
+  RETURN_IF_ERROR(transforms.Plan(key, size, plan, head_->transforms()));
+  return size;
+}
+
+Result<ImageView> ImageSource::Decode(const Box& region, Scratch& scratch) {
+  if (scratch.cached != nullptr) return scratch.cached->view().Crop(region);
+  return scratch.decoder.Decode(region);
+}
+
+}  // namespace pinfeed
