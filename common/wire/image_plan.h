@@ -8,6 +8,11 @@
 
 namespace pinfeed {
 
+// The most pixels of a JPEG that goes to a client's decoder, whose memory is fixed. The daemon decodes larger
+// ones, and all that are not sequential Huffman-coded YCbCr or grey images of 8 bits with chroma sampled
+// 4:4:4, 4:2:2 or 4:2:0 in a single scan.
+inline constexpr int64_t kMaxPlanPixels = int64_t{1} << 24;
+
 // What the sample's bytes are, in ImagePlan::kind.
 enum class ImagePlanKind : uint32_t {
   kZero = 0,    // a bad sample: there are no bytes, the pixels are zeros
