@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 
+#include "client/src/decode_planes.h"
 #include "common/base/result.h"
 #include "common/cuda/device.h"
 #include "common/cuda/nvjpeg.h"
@@ -44,6 +45,8 @@ class GpuImageDecoder {
     uint32_t height = 0;  // of the output
     uint32_t width = 0;
     uint32_t channels = 3;  // 3, or 1: the luma
+    // kPlanes gives the daemon's pixels, kRgb costs less on a busy GPU.
+    EngineOutput engine_output = EngineOutput::kPlanes;
   };
   // Preconditions: no option is 0; channels is 1 or 3.
   static Result<std::unique_ptr<GpuImageDecoder>> Create(std::shared_ptr<const CudaDevice> device,
@@ -59,6 +62,8 @@ class GpuImageDecoder {
   // be decoded; its output is then zeros. Preconditions: at most kMaxImages images; `failures` has as many;
   // no work of the GPU uses the outputs.
   Status Decode(std::span<const EncodedImage> images, std::span<Status> failures);
+  // Images so far that the engines left out or refused, and that were decoded without them.
+  uint64_t decoded_again() const;
 
  private:
   class Impl;

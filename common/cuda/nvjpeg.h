@@ -48,14 +48,18 @@ class Decoder {
  public:
   // kUnavailable if the GPU has no such backend.
   static Result<Decoder> Create(const Functions& api, Backend backend);
-  Decoder() = default;
+  // No assignment: it would destroy the handle before what was made with it.
+  Decoder(Decoder&&) = default;
+  Decoder& operator=(Decoder&&) = delete;
+  ~Decoder() = default;
 
-  explicit operator bool() const { return static_cast<bool>(handle_); }
   Handle handle() const { return handle_.get().native; }
   State state() const { return state_.get().native; }
   Bitstream bitstream() const { return bitstream_.get().native; }
 
  private:
+  Decoder() = default;
+
   // The handle is destroyed last.
   UniqueHandle<ObjectTraits<Handle, &Functions::nvjpegDestroy>> handle_;
   UniqueHandle<ObjectTraits<State, &Functions::nvjpegJpegStateDestroy>> state_;

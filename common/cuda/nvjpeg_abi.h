@@ -33,8 +33,13 @@ enum class Backend : int {
 
 // nvjpegOutputFormat_t
 enum class OutputFormat : int {
-  kYuv = 1,  // the planes as they are in the file
+  kYuv = 1,             // the planes as they are in the file
+  kRgbInterleaved = 5,  // pixels of three bytes, in the first channel
 };
+
+// Flags of nvjpegCreateEx.
+inline constexpr unsigned kNoPipeline = 1U << 0;         // NVJPEG_FLAGS_HW_DECODE_NO_PIPELINE
+inline constexpr unsigned kInterpolateChroma = 1U << 5;  // NVJPEG_FLAGS_UPSAMPLING_WITH_INTERPOLATION
 
 // nvjpegChromaSubsampling_t
 enum class Subsampling : int { kUnknown = -1, k444 = 0, k422 = 1, k420 = 2, kGray = 6 };

@@ -35,20 +35,20 @@ inline constexpr uint32_t kPlanFlags = 0xF;                 // all of the above;
 // output's size is that of the feed's image. A mirrored output is not in the plan: the kernel that converts
 // the pixels mirrors by the sample's mark. With kZero and kPixels, all fields after `kind` are 0.
 struct ImagePlan {
-  uint32_t kind;  // ImagePlanKind
-  int32_t width;  // of the stored JPEG
-  int32_t height;
-  int32_t crop_x;  // the region of the stored image that is resized; it lies within the image
-  int32_t crop_y;
-  int32_t crop_width;
-  int32_t crop_height;
-  int32_t resized_width;  // its size after resizing; there is no resize if both equal the region's
-  int32_t resized_height;
-  int32_t out_x;  // the origin of the output in the resized region; the output lies within it
-  int32_t out_y;
-  uint32_t interpolation;  // PlanInterpolation; unused without a resize
-  uint32_t flags;          // kPlan...
-  uint32_t reserved[3];    // 0
+  uint32_t kind = 0;  // ImagePlanKind
+  int32_t width = 0;  // of the stored JPEG
+  int32_t height = 0;
+  int32_t crop_x = 0;  // the region of the stored image that is resized; it lies within the image
+  int32_t crop_y = 0;
+  int32_t crop_width = 0;
+  int32_t crop_height = 0;
+  int32_t resized_width = 0;  // its size after resizing; there is no resize if both equal the region's
+  int32_t resized_height = 0;
+  int32_t out_x = 0;  // the origin of the output in the resized region; the output lies within it
+  int32_t out_y = 0;
+  uint32_t interpolation = 0;  // PlanInterpolation; unused without a resize
+  uint32_t flags = 0;          // kPlan...
+  uint32_t reserved[3] = {};   // 0
   bool operator==(const ImagePlan&) const = default;
 };
 static_assert(sizeof(ImagePlan) == 64);

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "client/kernels/convert_image.h"
+#include "client/kernels/decode_images.h"
 #include "client/kernels/gather_rows.h"
 #include "tests/support/stand_in_cuda/stand_in.h"
 
@@ -166,8 +167,9 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
   const MutexLock lock(state.mutex);
   const auto found = state.modules.find(module);
   if (found == state.modules.end()) return CUDA_ERROR_INVALID_HANDLE;
-  constexpr std::string_view kNames[] = {pinfeed::kConvertKernel1, pinfeed::kConvertKernel2,
-                                         pinfeed::kConvertKernel4, pinfeed::kGatherKernel};
+  constexpr std::string_view kNames[] = {
+      pinfeed::kConvertKernel1, pinfeed::kConvertKernel2, pinfeed::kConvertKernel4, pinfeed::kGatherKernel,
+      pinfeed::kDecodeKernel,   pinfeed::kCheckKernel,    pinfeed::kFillKernel};
   for (size_t i = 0; i < std::size(kNames); ++i) {
     if (kNames[i] != name) continue;
     *function = &found->second->functions[i];
@@ -187,6 +189,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
       block_x != pinfeed::kConvertThreads || block_y != 1 || block_z != 1 || shared_bytes > kMaxSharedBytes ||
       parameters == nullptr || parameters[0] == nullptr || extra != nullptr)
     return CUDA_ERROR_INVALID_VALUE;
+  // Behind JPEG engines, which there are none of here.
+  if (function->element_bytes > CUfunc_st::kGathers) return CUDA_ERROR_NOT_SUPPORTED;
   const auto stream = StreamOf(*context, handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   // The driver, too, takes the arguments at the call.

@@ -48,7 +48,6 @@
 PF_CUDA_FUNCTIONS(PF_STAND_IN_EXPORT)
 // What a framework in the trainer's process calls besides (tests/python/device/stand_in_torch.py).
 PF_STAND_IN_EXPORT(cuCtxSynchronize)
-PF_STAND_IN_EXPORT(cuEventSynchronize)
 #undef PF_STAND_IN_EXPORT
 
 // The types that cuda.h leaves opaque.
@@ -102,13 +101,13 @@ struct CUevent_st {
 
 struct CUfunc_st {
   CUctx_st* context = nullptr;
-  unsigned element_bytes = 0;  // of ConvertImage; kGathers: it is GatherRows
+  unsigned element_bytes = 0;  // of ConvertImage; kGathers: it is GatherRows; more: it is of the decoder
   static constexpr unsigned kGathers = 8;
 };
 
 struct CUmod_st {
   CUctx_st* context = nullptr;
-  CUfunc_st functions[4];
+  CUfunc_st functions[7];
 };
 
 namespace pinfeed::stand_in {
