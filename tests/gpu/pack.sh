@@ -11,7 +11,7 @@ build=$1
 folder=$2
 rm -rf "$folder"
 mkdir -p "$folder/bin" "$folder/lib" "$folder/python"
-for program in server/pinfeedd client/cli/pinfeed tests/gpu/compare_backends tests/gpu/feed_rate tests/gpu/staged_ceiling bench/decode_ceiling; do
+for program in server/pinfeedd client/cli/pinfeed tests/gpu/compare_backends tests/gpu/decode_images tests/gpu/feed_rate tests/gpu/staged_ceiling bench/decode_ceiling; do
   strip -o "$folder/bin/$(basename "$program")" "$build/$program"
 done
 strip -o "$folder/lib/libpinfeed.so.0" "$(readlink -f "$build"/client/libpinfeed.so)"
