@@ -45,8 +45,8 @@ class GpuImageDecoder {
     uint32_t height = 0;  // of the output
     uint32_t width = 0;
     uint32_t channels = 3;  // 3, or 1: the luma
-    // kPlanes gives the daemon's pixels, kRgb costs less on a busy GPU.
-    EngineOutput engine_output = EngineOutput::kPlanes;
+    // Both give the daemon's pixels to within a level. kRgb is faster, most of all on a busy GPU.
+    EngineOutput engine_output = EngineOutput::kRgb;
   };
   // Preconditions: no option is 0; channels is 1 or 3.
   static Result<std::unique_ptr<GpuImageDecoder>> Create(std::shared_ptr<const CudaDevice> device,
