@@ -8,7 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "server/image/decode.h"
+#include "server/loading/gpu_decode_program.h"
+#include "server/loading/sample_buffers.h"
 #include "server/transform/field_roles.h"
 #include "server/transform/mask.h"
 #include "server/transform/pointwise.h"
@@ -21,8 +22,6 @@ constexpr char kValidName[] = "valid";
 constexpr char kMarkSuffix[] = ".mark";        // behind the image's name
 constexpr char kExtentsSuffix[] = ".extents";  // behind a packed field's
 constexpr char kLengthSuffix[] = "_length";    // behind a padded field's
-// Buffers that one giant sample made larger than this are given back after it.
-constexpr size_t kKeptBytes = size_t{64} << 20;
 
 std::span<uint8_t> Bytes(std::span<std::byte> bytes) {
   return {reinterpret_cast<uint8_t*>(bytes.data()), bytes.size()};
@@ -66,22 +65,6 @@ void CheckPadded(const DatasetInfo& info, const FeedSpec& spec, std::vector<std:
 
 }  // namespace
 
-struct SampleScratch::Buffers {
-  std::vector<std::byte> encoded;  // a file, rows, a tensor to be seen as an image, or a mask
-  ImageDecoder decoder;
-  ImageBuffer widened;
-  GeometryPlan plan;
-  GeometryScratch geometry;
-  MaskScratch mask;
-
-  void Trim() {
-    if (encoded.capacity() > kKeptBytes) std::vector<std::byte>().swap(encoded);
-    decoder.Trim(kKeptBytes);
-    widened.Trim(kKeptBytes);
-    geometry.Trim(kKeptBytes);
-  }
-};
-
 SampleScratch::SampleScratch() : buffers_(std::make_unique<Buffers>()) {}
 SampleScratch::~SampleScratch() = default;
 
@@ -92,6 +75,7 @@ struct SampleLoader::Program {
   TransformChain transforms;
   std::optional<Pointwise> pointwise;  // set when there is an image
   std::optional<DeferredPixelOps> tail;
+  std::optional<GpuDecodeProgram> gpu_decode;  // then it loads the image
   bool raw = false;  // the tensor's pixels go into the slot as they are: only the tail changes them
   uint64_t seed = 0;
   bool ragged = false;              // there are fields of rows
@@ -111,7 +95,8 @@ struct SampleLoader::Program {
       WriteMark(buffers.plan.flip ? ImageMark::kMirrored : ImageMark::kPlain, places);
       return OkStatus();
     }
-    status = Transformed(key, places, buffers);
+    status =
+        gpu_decode ? gpu_decode->Load(key, transforms, places, buffers) : Transformed(key, places, buffers);
     times.Decode(read, TraceClockNs());
     return status;
   }
@@ -184,6 +169,11 @@ struct SampleLoader::Program {
     const bool flips = transforms.Has(GpuForm::kMirror);
     const bool recolours = transforms.Has(GpuForm::kTable);
     pointwise.emplace(TransformChain(), channels, ImageLayout::kHwc);
+    if (GpuShare(spec) != 0) {
+      gpu_decode.emplace(spec, left, outputs);
+      tail = std::move(left);
+      return;
+    }
     const bool zeroes =
         recolours && spec.on_bad_sample == OnBadSample::kZero;  // which the table would recolour
     if (!flips && !recolours && (left.source_layout == left.output_layout || channels == 1))
