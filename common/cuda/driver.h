@@ -33,6 +33,7 @@
   F(cuStreamCreateWithPriority)        \
   F(cuStreamDestroy)                   \
   F(cuStreamQuery)                     \
+  F(cuStreamIsCapturing)               \
   F(cuStreamSynchronize)               \
   F(cuStreamWriteValue64)              \
   F(cuEventCreate)                     \
@@ -49,6 +50,7 @@
   F(cuMemcpyHtoDAsync)                 \
   F(cuMemcpyDtoHAsync)                 \
   F(cuMemcpyDtoDAsync)                 \
+  F(cuMemsetD8Async)                   \
   F(cuMemHostRegister)                 \
   F(cuMemHostUnregister)               \
   F(cuMemHostGetDevicePointer)         \

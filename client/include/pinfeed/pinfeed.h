@@ -164,6 +164,10 @@ typedef struct pf_feed_info {
   const char* const* left_out; /* left_out_count texts for people: what the dataset holds and no tensor gives,
                                   such as a column with missing values, and why; valid as long as the feed */
   uint64_t left_out_count;     /* 0: nothing, or the spec names its fields */
+  const char* decode;  /* what decodes the images: "cpu", "gpu" or, with the share of the GPU per mille,
+                          "auto:787"; valid as long as the feed */
+  const char* decoder; /* of the GPU, such as "nvJPEG on NVIDIA H100"; "" with "cpu". Pictures of another kind
+                          differ within a tolerance; valid as long as the feed */
 } pf_feed_info;
 PF_API void pf_feed_info_init(pf_feed_info* info, size_t size);
 PF_API pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info);
