@@ -16,7 +16,7 @@ for program in server/pinfeedd client/cli/pinfeed tests/gpu/compare_backends tes
 done
 strip -o "$folder/lib/libpinfeed.so.0" "$(readlink -f "$build"/client/libpinfeed.so)"
 ln -s libpinfeed.so.0 "$folder/lib/libpinfeed.so"
-cp "$source"/tests/gpu/{run.sh,make_inputs.py,bench.py,feeding.py,slots.py,costs.py,costs.cu,death.py,driver_memory.py,frameworks.py,loader.py,loops.py,traced.py,scribble.cu} "$folder/"
+cp "$source"/tests/gpu/{run.sh,make_inputs.py,bench.py,decode_feeds.py,decode_rates.py,feeding.py,slots.py,costs.py,costs.cu,death.py,driver_memory.py,frameworks.py,loader.py,loops.py,traced.py,scribble.cu} "$folder/"
 cp "$source"/tests/bench/{report,grid,loader_rates}.py "$folder/"
 cp -r "$source/client/python/pinfeed" "$folder/python/"
 mkdir "$folder/accelerate"
