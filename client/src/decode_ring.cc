@@ -173,16 +173,23 @@ Status DecodeRing::Verdict(uint64_t sequence) const {
   if (entry == nullptr)
     return broken_.ok() ? Internal("batch " + std::to_string(sequence) + " was not decoded") : broken_;
   if (entry->failures.empty() || layout_.offer().zero_bad_samples) return OkStatus();
-  const auto& [sample, why] = *entry->failures.begin();
-  return Status(why.code(),
-                Describe(*entry, sample) + " cannot be decoded by the GPU: " + why.message() +
-                    " (on_bad_sample \"zero\" would go on)",
-                why.native_error());
+  const Status why = FailureOf(*entry);
+  return Status(why.code(), why.message() + " (on_bad_sample \"zero\" would go on)", why.native_error());
 }
 
-std::string DecodeRing::Describe(const Entry& entry, uint32_t sample) const {
-  return "image " + std::to_string(sample) + " of batch " + std::to_string(entry.batch.batch_index) +
-         " of epoch " + std::to_string(entry.batch.epoch);
+Status DecodeRing::FirstFailure(uint64_t sequence) const {
+  const MutexLock lock(mutex_);
+  const Entry* const entry = Decoded(sequence);
+  return entry == nullptr || entry->failures.empty() ? OkStatus() : FailureOf(*entry);
+}
+
+Status DecodeRing::FailureOf(const Entry& entry) {
+  const auto& [sample, why] = *entry.failures.begin();
+  return Status(why.code(),
+                "image " + std::to_string(sample) + " of batch " + std::to_string(entry.batch.batch_index) +
+                    " of epoch " + std::to_string(entry.batch.epoch) +
+                    " cannot be decoded by the GPU: " + why.message(),
+                why.native_error());
 }
 
 std::vector<uint32_t> DecodeRing::Zeroed(uint64_t sequence) const {

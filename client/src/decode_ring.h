@@ -63,6 +63,7 @@ class DecodeRing {
   bool AwaitDecoded(uint64_t sequence, SteadyTime deadline) const PF_EXCLUDES(mutex_);
   Status Verdict(uint64_t sequence) const PF_EXCLUDES(mutex_);
   std::vector<uint32_t> Zeroed(uint64_t sequence) const PF_EXCLUDES(mutex_);
+  Status FirstFailure(uint64_t sequence) const PF_EXCLUDES(mutex_);
   Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream, SteadyTime deadline)
       PF_EXCLUDES(mutex_);
   void Discard(uint64_t sequence) PF_EXCLUDES(mutex_);
@@ -96,7 +97,8 @@ class DecodeRing {
   }
   // Begins the next batch, or returns once it may have become possible.
   void Look() PF_EXCLUDES(mutex_);
-  std::string Describe(const Entry& entry, uint32_t sample) const PF_REQUIRES(mutex_);
+  // Of an entry with failures: the first in the batch's order.
+  static Status FailureOf(const Entry& entry);
 
   const DecodedLayout layout_;
   const PublishReader reader_;

@@ -34,8 +34,15 @@ void BlockSignals() {
 // Purpose: one decode thread. Owns its decoder. Borrows the ring and the arena. Errors: go to the ring.
 class DecodedBatches::Thread {
  public:
-  Thread(DecodeRing& ring, const std::byte* arena, std::unique_ptr<DecodeWorker> worker)
-      : ring_(ring), layout_(ring.layout()), arena_(arena), worker_(std::move(worker)) {}
+  // `worker`: null: the thread makes its own, which takes a while.
+  Thread(DecodeRing& ring, const std::byte* arena, std::shared_ptr<DecodeEngine> engine,
+         uint64_t staging_bytes, std::unique_ptr<DecodeWorker> worker)
+      : ring_(ring),
+        layout_(ring.layout()),
+        arena_(arena),
+        engine_(std::move(engine)),
+        staging_bytes_(staging_bytes),
+        worker_(std::move(worker)) {}
 
   // Throws std::system_error.
   void Start(size_t number) {
@@ -55,11 +62,18 @@ class DecodedBatches::Thread {
  private:
   void Run() {
     BlockSignals();
+    if (Status made = MakeWorker(); !made.ok()) ring_.Break(std::move(made));
     DecodeRing::Unit unit;
     while (ring_.Claim(&unit)) {
       if (Status done = Do(unit); !done.ok()) ring_.Break(std::move(done));
     }
     ring_.EndThread();
+  }
+
+  Status MakeWorker() {
+    if (worker_ != nullptr) return OkStatus();
+    ASSIGN_OR_RETURN(worker_, engine_->MakeWorker(layout_.image(), staging_bytes_));
+    return OkStatus();
   }
 
   Status Do(const DecodeRing::Unit& unit) {
@@ -126,7 +140,9 @@ class DecodedBatches::Thread {
   DecodeRing& ring_;
   const DecodedLayout& layout_;
   const std::byte* const arena_;
-  const std::unique_ptr<DecodeWorker> worker_;
+  const std::shared_ptr<DecodeEngine> engine_;
+  const uint64_t staging_bytes_;
+  std::unique_ptr<DecodeWorker> worker_;
   std::vector<DecodeWorker::Copy> copies_;
   std::vector<ImageToDecode> images_;
   std::vector<uint32_t> samples_;  // of images_
@@ -146,10 +162,14 @@ Result<std::unique_ptr<DecodedBatches>> DecodedBatches::Start(const FeedOffer& o
       new DecodedBatches(std::make_unique<DecodeRing>(std::move(layout), reader, unit_samples)));
   DecodeRing& ring = *batches->ring_;
   RETURN_IF_ERROR(ring.Allocate(*engine));
+  const uint64_t staging_bytes = unit_samples * image_bytes;
+  // The first worker shows here whether there can be any.
+  ASSIGN_OR_RETURN(std::unique_ptr<DecodeWorker> worker,
+                   engine->MakeWorker(ring.layout().image(), staging_bytes));
   for (size_t i = 0; i < kDecodeThreads; ++i) {
-    ASSIGN_OR_RETURN(std::unique_ptr<DecodeWorker> worker,
-                     engine->MakeWorker(ring.layout().image(), unit_samples * image_bytes));
-    batches->threads_.push_back(std::make_unique<Thread>(ring, arena, std::move(worker)));
+    batches->threads_.push_back(
+        std::make_unique<Thread>(ring, arena, engine, staging_bytes, std::move(worker)));
+    worker = nullptr;
   }
   try {
     for (size_t i = 0; i < kDecodeThreads; ++i) batches->threads_[i]->Start(i);

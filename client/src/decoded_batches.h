@@ -46,6 +46,8 @@ class DecodedBatches {
   Status Verdict(uint64_t sequence) const { return ring_->Verdict(sequence); }
   // The samples of a decoded batch that were zeroed because their images cannot be decoded.
   std::vector<uint32_t> Zeroed(uint64_t sequence) const { return ring_->Zeroed(sequence); }
+  // Why the first image of the batch cannot be decoded that cannot; OK: all are decoded.
+  Status FirstFailure(uint64_t sequence) const { return ring_->FirstFailure(sequence); }
 
   // Queues the writing of the outputs on `stream`. Afterwards the slot can be released. Waits for a batch
   // that is not decoded yet, at most kLongestDecode. On an error the batch can be written again.

@@ -109,6 +109,7 @@ Result<Batch*> Feed::TakeReady() {
       decoded != nullptr && session_->pages().state() != FeedState::kEvicted) {
     if (!session_->HasNext()) return nullptr;
     RETURN_IF_ERROR(decoded->Verdict(session_->pages().next()));
+    WarnOfZeroedImages(*decoded, session_->pages().next());
   }
   ASSIGN_OR_RETURN(const bool taken, session_->pages().Take(&descriptor));
   if (!taken) return nullptr;
@@ -221,6 +222,18 @@ void Feed::WarnOfSlowDecoder(nanoseconds waited) {
                             " batches were taken and neither written nor released, and no more are decoded "
                             "ahead; write or release them first"
                       : ": the next one is published, and the GPU has not decoded its images yet"));
+}
+
+// The daemon does not know of them: the batch was published as good.
+void Feed::WarnOfZeroedImages(const DecodedBatches& decoded, uint64_t sequence) {
+  const Status why = decoded.FirstFailure(sequence);
+  if (why.ok()) return;
+  zeroed_images_ += decoded.Zeroed(sequence).size();
+  const SteadyTime now = steady_clock::now();
+  if (now < next_zeroed_warning_) return;
+  next_zeroed_warning_ = now + kWarnPause;
+  ClientLog(PF_LOG_WARNING, why.message() + "; such samples are zeros (" + std::to_string(zeroed_images_) +
+                                " so far), and the daemon does not count them as bad");
 }
 
 void Feed::CountCopied() {

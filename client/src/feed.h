@@ -93,6 +93,8 @@ class Feed {
   Status WaitForChange(const Deadline& deadline);
   void WarnIfAllHeld(std::chrono::nanoseconds waited);
   void WarnOfSlowDecoder(std::chrono::nanoseconds waited);
+  // Of the batch that is taken next.
+  void WarnOfZeroedImages(const DecodedBatches& decoded, uint64_t sequence);
   void Advance(const BatchDescriptor& batch);
 
   SessionOpener opener_;
@@ -115,6 +117,8 @@ class Feed {
   uint32_t reconnects_ = 0;
   SteadyTime next_warning_{};
   bool warned_of_empty_ = false;
+  uint64_t zeroed_images_ = 0;
+  SteadyTime next_zeroed_warning_{};
 };
 
 }  // namespace pinfeed

@@ -176,6 +176,8 @@ TEST_F(ClientDecodeTest, ImageThatFailsIsZeroedAndMarked) {
     EXPECT_EQ(made[t], expected[t]) << name;
   }
   ExpectSame(*feed, *cpu, 4);
+  EXPECT_THAT(log_, HasSubstr("image 5 of batch 1 of epoch 0 cannot be decoded by the GPU: sample 13: bad "
+                              "codes; such samples are zeros (1 so far)"));
 }
 
 TEST_F(ClientDecodeTest, BrokenGpuFailsTheFeed) {
