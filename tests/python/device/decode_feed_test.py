@@ -24,8 +24,10 @@ def photos(data, **more):  # noqa: F811
     return {"dataset": str(data / "photos"), "batch_size": 5, "shuffle": True, "transforms": [["RandomCrop", [20]], *NORMAL], **more}
 
 
-@pytest.mark.parametrize("decode", ["gpu", "auto", "auto:500"])
-@pytest.mark.parametrize("more", [{}, {"layout": "HWC", "sample_ids": True, "sample_path": True, "valid": True, "on_bad_sample": "zero"}])
+EVERYTHING = {"layout": "HWC", "sample_ids": True, "sample_path": True, "valid": True, "on_bad_sample": "zero"}
+
+
+@pytest.mark.parametrize("decode, more", [("gpu", {}), ("auto", EVERYTHING), ("auto:500", EVERYTHING)])
 def test_the_bytes_are_those_of_the_workers(daemon, data, host_bytes, decode, more):  # noqa: F811
     options = photos(data, **more)
     expected = host_bytes(daemon, 30, options)
