@@ -117,6 +117,9 @@ void EnumsFromProto(const v1::FeedSpec& in, FeedSpec& out, Faults& faults) {
     default:
       faults.Add("backend", Unknown(in.backend()));
   }
+  const std::optional<Decode> decode = DecodeFromProto(in.decode());
+  if (!decode) faults.Add("decode", Unknown(in.decode()));
+  out.decode = decode.value_or(Decode::kCpu);
 }
 
 // A field that only a newer client knows would be ignored, and the feed would not be what was asked for.
@@ -176,6 +179,7 @@ FeedSpec SpecFromProto(const v1::FeedSpec& in, Faults& faults) {
   for (const v1::PaddedField& padded : in.pad()) out.pad.push_back({padded.field(), padded.rows()});
   std::ranges::sort(out.pad, {}, &PaddedField::field);  // specs that mean the same compare equal
   out.group_size = in.group_size() == 0 ? 1 : in.group_size();
+  out.gpu_share = in.gpu_share();
   if (in.transforms_size() <= kMaxTransforms) RefuseUnknownFields(in, "", faults);
   CheckFeedSpec(out, faults);
   return out;
@@ -227,7 +231,24 @@ OpenFeedArguments FromProto(const v1::OpenFeedRequest& request, Faults& faults) 
   out.gpu_uuid = request.gpu_uuid();
   out.client_name = request.client_name();
   out.replaces_session = request.replaces_session();
+  CheckText(request.no_gpu_decoder(), kMaxReasonBytes, "no_gpu_decoder", faults);
+  out.decodes_on_gpu = request.decodes_on_gpu();
+  out.no_gpu_decoder = request.no_gpu_decoder();
   return out;
+}
+
+std::optional<Decode> DecodeFromProto(v1::FeedSpec::Decode in) {
+  switch (in) {
+    case v1::FeedSpec::DECODE_UNSPECIFIED:
+    case v1::FeedSpec::DECODE_CPU:
+      return Decode::kCpu;
+    case v1::FeedSpec::DECODE_GPU:
+      return Decode::kGpu;
+    case v1::FeedSpec::DECODE_AUTO:
+      return Decode::kAuto;
+    default:
+      return std::nullopt;
+  }
 }
 
 Result<Cursor> FromProto(const v1::Cursor& cursor) {
@@ -294,6 +315,8 @@ std::string DifferingFields(const FeedSpec& a, const FeedSpec& b) {
   add(a.fields == b.fields, "fields");
   add(a.sample_path == b.sample_path, "sample_path");
   add(a.pad == b.pad, "pad");
+  add(a.decode == b.decode, "decode");
+  add(a.gpu_share == b.gpu_share, "gpu_share");
   return out;
 }
 

@@ -36,7 +36,9 @@ struct OpenFeedArguments {
   std::string client_name;  // printable
   std::vector<FailedBackend> failed_backends;
   uint64_t replaces_session = 0;  // believed in nothing: see FeedOpener
-  std::string trace_id = {};      // of the call, not of the message: see TraceIdOf
+  bool decodes_on_gpu = false;
+  std::string no_gpu_decoder = {};  // printable
+  std::string trace_id = {};        // of the call, not of the message: see TraceIdOf
 };
 
 // Adds every fault of the spec, the cursor and the strings, but for what the transforms' parameters may be
@@ -46,9 +48,13 @@ Result<Cursor> FromProto(const v1::Cursor& cursor);
 // kInvalidArgument unless the dtype is known, the shape is possible and sample_bytes is its size.
 Result<TensorPlace> FromProto(const v1::TensorPlace& place);
 
+// Nothing when it is not known.
+std::optional<Decode> DecodeFromProto(v1::FeedSpec::Decode decode);
+
 v1::Cursor ToProto(const Cursor& cursor);
 v1::TensorPlace ToProto(const TensorPlace& place);
 v1::FeedSpec::Backend ToProto(Backend backend);
+v1::FeedSpec::Decode ToProto(Decode decode);
 
 // The fields in which two specs differ, as "batch_size, seed"; empty when they are equal.
 std::string DifferingFields(const FeedSpec& a, const FeedSpec& b);

@@ -31,6 +31,18 @@ v1::FeedSpec::Backend ToProto(Backend backend) {
   return v1::FeedSpec::BACKEND_UNSPECIFIED;
 }
 
+v1::FeedSpec::Decode ToProto(Decode decode) {
+  switch (decode) {
+    case Decode::kCpu:
+      return v1::FeedSpec::DECODE_CPU;
+    case Decode::kGpu:
+      return v1::FeedSpec::DECODE_GPU;
+    case Decode::kAuto:
+      return v1::FeedSpec::DECODE_AUTO;
+  }
+  return v1::FeedSpec::DECODE_UNSPECIFIED;
+}
+
 v1::Cursor ToProto(const Cursor& cursor) {
   v1::Cursor out;
   out.set_version(cursor.version);

@@ -148,6 +148,12 @@ void PrintFeeds(const Json& status) {
                 Percent(static_cast<double>(hits) / static_cast<double>(looked_up)).c_str());
   }
   for (const Json& feed : rows) {
+    const std::string decode = TextField(feed, "decode");
+    if (decode.empty() || decode == "cpu") continue;
+    std::printf("feed %s has its images decoded by the trainers' GPUs: decode %s\n",
+                std::to_string(UintField(feed, "id")).c_str(), Printable(decode).c_str());
+  }
+  for (const Json& feed : rows) {
     const uint64_t producers = UintField(feed, "producers"), again = UintField(feed, "batches_dealt_again");
     if (producers == 0 && again == 0) continue;
     std::printf("feed %s has %s, %s with a batch to fill", std::to_string(UintField(feed, "id")).c_str(),

@@ -29,7 +29,7 @@ void Batch::Release() {
     }
   } while (!owners_.compare_exchange_weak(owners, owners - 1, std::memory_order_acq_rel));
   if (owners != 1) return;
-  session_->pages().Release(descriptor_);
+  session_->Release(descriptor_);
   Finish();
 }
 

@@ -13,6 +13,7 @@
 #include "client/src/address.h"
 #include "client/src/c_api.h"
 #include "client/src/c_tensor.h"
+#include "client/src/decode_engine.h"
 #include "client/src/device_slots.h"
 #include "client/src/feed.h"
 #include "common/spec/names.h"
@@ -95,6 +96,7 @@ Result<FeedOptions> MakeFeedOptions(const pf_open_options* given) {
       session.gpu = *std::move(gpu);
     else
       session.gpu_error = gpu.status();
+    session.open_decoder = [device = options.device] { return OpenDecodeEngine(device); };
   }
   if (options.reconnect_timeout_ms >= 0) result.reconnect_timeout = Bounded(options.reconnect_timeout_ms);
   return result;
@@ -191,7 +193,9 @@ pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info) {
     values.backend = BackendName(offer.backend);
     values.classes = feed->classes.data();
     values.class_count = feed->classes.size();
-    values.device = offer.backend == Backend::kHost ? -1 : feed->feed->device();
+    values.device = offer.OnGpu() ? feed->feed->device() : -1;
+    values.decode = feed->feed->decode().c_str();
+    values.decoder = feed->feed->decoder().c_str();
     values.output_count = static_cast<uint32_t>(offer.outputs.size());
     values.left_out = feed->left_out.data();
     values.left_out_count = feed->left_out.size();
@@ -251,8 +255,8 @@ pf_result pf_get_row_offsets(const pf_batch* batch, uint32_t index, int64_t* off
     if (offsets == nullptr) return InvalidArgument("offsets is NULL");
     if (index >= outputs.size() || !outputs[index].spec.extents)
       return InvalidArgument("output " + std::to_string(index) + " is no packed output of this feed");
-    return checked->session().slots().RowOffsets(checked->descriptor(), outputs[index],
-                                                 {offsets, size_t{checked->descriptor().samples} + 1});
+    return checked->session().RowOffsets(checked->descriptor(), outputs[index],
+                                         {offsets, size_t{checked->descriptor().samples} + 1});
   });
 }
 
@@ -269,7 +273,7 @@ pf_result pf_get_output(const pf_feed* feed, uint32_t index, pf_tensor* tensor) 
     ASSIGN_OR_RETURN(const uint64_t sample_bytes, spec.SampleBytes());
     if (!CheckedMul(sample_bytes, offer.layout.batch_size, &values.bytes))
       return Internal("an output of the daemon's offer is too large to be counted");
-    values.device = offer.backend == Backend::kHost ? -1 : feed->feed->device();
+    values.device = offer.OnGpu() ? feed->feed->device() : -1;
     values.writable = 1;
     return FillTensor(tensor, values);
   });

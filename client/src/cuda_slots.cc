@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-#include "client/src/convert_kernel.h"
+#include "client/src/batch_writer.h"
 #include "client/src/device_slots.h"
 #include "common/base/sync.h"
 #include "common/cuda/device_memory.h"
@@ -58,6 +58,12 @@ class ContextCheck {
   UniqueCudaEvent event_;
 };
 
+std::vector<uint64_t> OffsetsOf(const BatchLayout& layout) {
+  std::vector<uint64_t> offsets;
+  for (const TensorPlace& tensor : layout.tensors) offsets.push_back(tensor.offset);
+  return offsets;
+}
+
 // Purpose: implements DeviceSlots with the CUDA driver.
 class CudaSlots final : public DeviceSlots {
  public:
@@ -68,7 +74,7 @@ class CudaSlots final : public DeviceSlots {
         memory_(std::move(memory)),
         release_(std::move(release)),
         page_(page),
-        kernel_(std::move(kernel)) {}
+        writer_(offer_, OffsetsOf(offer_.layout), std::move(kernel)) {}
 
   std::byte* address() const override {
     return reinterpret_cast<std::byte*>(memory_.address());  // NOLINT(performance-no-int-to-ptr)
@@ -77,7 +83,8 @@ class CudaSlots final : public DeviceSlots {
   Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream) override {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
-    Status queued = QueueWrites(batch, outputs, static_cast<CUstream>(stream));
+    Status queued = writer_.Queue(address() + batch.slot * offer_.layout.slot_stride, batch.samples, outputs,
+                                  static_cast<CUstream>(stream));
     if (queued.ok()) queued = QueueRelease(batch, static_cast<CUstream>(stream));
     // Waits for what was queued, since the caller may return the slot after an error. The wait fails only
     // with a broken context, in which nothing runs any more.
@@ -137,70 +144,6 @@ class CudaSlots final : public DeviceSlots {
     return OkStatus();
   }
 
-  // One launch suffices unless there is a second image, or more copies than one launch takes.
-  Status QueueWrites(const BatchDescriptor& batch, void* const* outputs, CUstream stream) const {
-    const std::byte* const slot = address() + batch.slot * offer_.layout.slot_stride;
-    ConvertImage work{};
-    size_t element_bytes = 1;
-    const auto launch = [&] {
-      RETURN_IF_ERROR(kernel_->Launch(work, element_bytes, stream));
-      work.samples = 0;
-      work.copy_count = 0;
-      return OkStatus();
-    };
-    for (size_t i = 0; i < offer_.outputs.size(); ++i) {
-      const OfferedOutput& output = offer_.outputs[i];
-      if (output.is_extents) continue;
-      if (output.spec.extents) {
-        RETURN_IF_ERROR(GatherRows(batch, slot, output, outputs[i], outputs[*output.spec.extents], stream));
-      } else if (output.image) {
-        if (work.samples != 0) RETURN_IF_ERROR(launch());
-        AddImage(batch, slot, output, outputs[i], work);
-        element_bytes = DTypeSize(output.spec.dtype);
-      } else {
-        if (work.copy_count == kMaxTensorCopies) RETURN_IF_ERROR(launch());
-        const TensorPlace& source = offer_.layout.tensors[output.tensor];
-        work.copies[work.copy_count++] = {Pixels(slot + source.offset), static_cast<uint8_t*>(outputs[i]),
-                                          source.sample_bytes * batch.samples};
-      }
-    }
-    return launch();
-  }
-
-  Status GatherRows(const BatchDescriptor& batch, const std::byte* slot, const OfferedOutput& output,
-                    void* rows, void* extents, CUstream stream) const {
-    const TensorPlace& source = offer_.layout.tensors[output.tensor];
-    pinfeed::GatherRows work{};
-    work.source = Pixels(slot + source.offset);
-    work.source_extents =
-        reinterpret_cast<const int64_t*>(slot + offer_.layout.tensors[*source.spec.extents].offset);
-    work.out = static_cast<uint8_t*>(rows);
-    work.out_extents = static_cast<int64_t*>(extents);
-    work.row_bytes = source.spec.RowBytes();
-    work.source_rows = offer_.layout.batch_size * static_cast<uint64_t>(source.spec.shape[0]);
-    work.samples = batch.samples;
-    return kernel_->Launch(work, stream);
-  }
-
-  static const uint8_t* Pixels(const std::byte* bytes) { return reinterpret_cast<const uint8_t*>(bytes); }
-
-  void AddImage(const BatchDescriptor& batch, const std::byte* slot, const OfferedOutput& output, void* out,
-                ConvertImage& work) const {
-    const OfferedImage& image = *output.image;
-    const TensorPlace& source = offer_.layout.tensors[output.tensor];
-    work.source = Pixels(slot + source.offset);
-    work.mark = image.mark ? Pixels(slot + offer_.layout.tensors[*image.mark].offset) : nullptr;
-    work.out = out;
-    work.sample_stride = source.sample_bytes;
-    work.samples = batch.samples;
-    work.height = image.height;
-    work.width = image.width;
-    work.channels = image.channels;
-    work.source_chw = image.source_layout == ImageLayout::kChw ? 1 : 0;
-    work.out_chw = image.output_layout == ImageLayout::kChw ? 1 : 0;
-    std::copy(image.table.begin(), image.table.end(), work.table);
-  }
-
   Status QueueRelease(const BatchDescriptor& batch, CUstream stream) {
     const CUdeviceptr word =
         release_.device_address() + offsetof(ReleasePage, slots) + batch.slot * sizeof(ReleaseWord);
@@ -219,7 +162,7 @@ class CudaSlots final : public DeviceSlots {
   DeviceMemory memory_;
   const HostRegistration release_;
   const ReleasePage* const page_;
-  const std::shared_ptr<const ConvertKernel> kernel_;
+  const BatchWriter writer_;
   Mutex read_mutex_;  // one read at a time
   UniqueCudaStream read_stream_ PF_GUARDED_BY(read_mutex_);
   std::array<std::atomic<uint64_t>, kMaxSlots>

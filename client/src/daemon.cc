@@ -163,10 +163,20 @@ Result<std::string> BootId() {
   return id;
 }
 
+// As the daemon takes it.
+std::string ReasonText(const std::string& reason) {
+  return WholeCharacters(EscapeName(reason).substr(0, kMaxReasonBytes));
+}
+
+bool IsForGpu(v1::FeedSpec::Decode decode) {
+  return decode != v1::FeedSpec::DECODE_UNSPECIFIED && decode != v1::FeedSpec::DECODE_CPU;
+}
+
 // Whether the spec has fields that a daemon without refuses_unknown_fields ignores.
 bool HasLaterFields(const v1::FeedSpec& spec) {
   if (!spec.dataset().image().empty() || !spec.dataset().label().empty()) return true;
   if (spec.sample_path() || spec.pad_size() > 0) return true;
+  if (IsForGpu(spec.decode())) return true;
   return std::any_of(spec.transforms().begin(), spec.transforms().end(), [](const v1::Transform& transform) {
     return transform.resize().interpolation_size() > 0 ||
            transform.random_resized_crop().interpolation_size() > 0;
@@ -174,6 +184,14 @@ bool HasLaterFields(const v1::FeedSpec& spec) {
 }
 
 }  // namespace
+
+Result<bool> AsksForGpuDecode(const std::string& spec_json) {
+  const NoForkScope no_fork(std::chrono::steady_clock::now() + NoForkScope::kMaxForkWait);
+  RETURN_IF_ERROR(no_fork.status());
+  v1::FeedSpec spec;
+  RETURN_IF_ERROR(FromJson(spec_json, "spec", &spec));
+  return IsForGpu(spec.decode());
+}
 
 Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& request, SteadyTime deadline,
                            bool* stopping) {
@@ -184,13 +202,21 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
   message.set_protocol_version(kProtocolVersion);
   ASSIGN_OR_RETURN(*message.mutable_boot_id(), BootId());
   RETURN_IF_ERROR(FromJson(request.spec_json, "spec", message.mutable_spec()));
+  if (request.decode && IsForGpu(message.spec().decode())) {
+    message.mutable_spec()->set_decode(ToProto(request.decode->first));
+    message.mutable_spec()->set_gpu_share(request.decode->second);
+  }
+  if (IsForGpu(message.spec().decode())) {
+    message.set_decodes_on_gpu(request.decodes_on_gpu);
+    message.set_no_gpu_decoder(ReasonText(request.no_gpu_decoder));
+  }
   if (request.cursor) *message.mutable_cursor() = ToProto(*request.cursor);
   message.set_client_name(request.client_name);
   message.set_gpu_uuid(request.gpu_uuid);
   for (const auto& [backend, reason] : request.failed_backends) {
     v1::FailedBackend& failed = *message.add_failed_backends();
     failed.set_backend(ToProto(backend));
-    failed.set_reason(WholeCharacters(EscapeName(reason).substr(0, kMaxReasonBytes)));
+    failed.set_reason(ReasonText(reason));
   }
   message.set_replaces_session(request.replaces_session);
   v1::OpenFeedResponse response;
@@ -198,7 +224,7 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
   if (!response.refuses_unknown_fields() && HasLaterFields(message.spec())) {
     return FailedPrecondition(
         "the daemon at " + address +
-        " is too old for interpolation, sample_path, pad, or a dataset's image and label: "
+        " is too old for decode, interpolation, sample_path, pad, or a dataset's image and label: "
         "it would ignore them; update it");
   }
   if (response.end_first() && request.replaces_session == 0)

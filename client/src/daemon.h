@@ -26,7 +26,15 @@ struct OpenRequest {
   std::vector<std::pair<Backend, std::string>> failed_backends = {};
   // The id of the session that the new one replaces (FeedOffer::replaceable); 0: none.
   uint64_t replaces_session = 0;
+  // Whether this process can decode on that GPU, and if not, why. Sent if the spec asks for it.
+  bool decodes_on_gpu = false;
+  std::string no_gpu_decoder = {};
+  // Replaces the spec's decode and gpu_share: what the daemon decided before.
+  std::optional<std::pair<Decode, uint32_t>> decode = std::nullopt;
 };
+
+// Whether the spec (JSON) has a decode other than CPU. kInvalidArgument if it is not valid.
+Result<bool> AsksForGpuDecode(const std::string& spec_json);
 
 // Sends OpenFeed. Returns kInvalidArgument if the spec is not a valid FeedSpec (unknown fields are refused)
 // or the daemon rejects it. Checks the offer (CheckOffer), unless it only says FeedOffer::end_first. Sets

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/src/client_log.h"
+#include "common/spec/names.h"
 
 namespace pinfeed {
 namespace {
@@ -53,6 +54,8 @@ void Feed::Adopt(std::shared_ptr<Session> session) {
     fingerprint_ = offer_.fingerprint;
     classes_ = std::move(offer_.classes);
     left_out_ = std::move(offer_.left_out);
+    decode_ = DecodeText(offer_.decode, offer_.gpu_share);
+    if (session_->decoded() != nullptr) decoder_ = opener_.decoder();
   }
   cursor_ = offer_.start;
   at_epoch_start_ = cursor_.position == 0;
@@ -101,6 +104,13 @@ Result<Batch*> Feed::Next(std::optional<nanoseconds> timeout) {
 
 Result<Batch*> Feed::TakeReady() {
   BatchDescriptor descriptor;
+  // What an evicted session has not taken, it may not take: Take finds out.
+  if (const DecodedBatches* const decoded = session_->decoded();
+      decoded != nullptr && session_->pages().state() != FeedState::kEvicted) {
+    if (!session_->HasNext()) return nullptr;
+    RETURN_IF_ERROR(decoded->Verdict(session_->pages().next()));
+    WarnOfZeroedImages(*decoded, session_->pages().next());
+  }
   ASSIGN_OR_RETURN(const bool taken, session_->pages().Take(&descriptor));
   if (!taken) return nullptr;
   session_->Pin(descriptor.slot);
@@ -141,7 +151,16 @@ Status Feed::WaitForChange(const Deadline& deadline) {
     const uint32_t seen = pages.WakeWord();
     // Before looking for a batch, so that batches published earlier are visible.
     const FeedState state = pages.state();
-    if (pages.HasNext()) break;
+    if (session_->HasNext()) break;
+    if (pages.HasNext() && state != FeedState::kEvicted) {  // it is being decoded
+      if (deadline.Passed()) {
+        result = Status(Code::kDeadlineExceeded, "no batch was ready in time: the GPU decodes its images");
+        break;
+      }
+      session_->decoded()->AwaitDecoded(pages.next(), deadline.AtMost(kSlice));
+      WarnOfSlowDecoder(steady_clock::now() - began);
+      continue;
+    }
     if (state == FeedState::kFailed || state == FeedState::kEvicted) {
       result = final_error_ = pages.Failure();
       break;
@@ -189,6 +208,32 @@ void Feed::WarnIfAllHeld(nanoseconds waited) {
                                 "has not released, so none can be filled; release them sooner (copy what is "
                                 "kept), or raise the spec's slots above " +
                                 count);
+}
+
+void Feed::WarnOfSlowDecoder(nanoseconds waited) {
+  const SteadyTime now = steady_clock::now();
+  if (waited < kWarnAfter || now < next_warning_) return;
+  next_warning_ = now + kWarnPause;
+  const uint32_t held = session_->pages().held();
+  const bool full = held >= DecodedBatches::kRing;
+  ClientLog(PF_LOG_WARNING,
+            "no batch for " + Seconds(waited) +
+                (full ? ": " + std::to_string(held) +
+                            " batches were taken and neither written nor released, and no more are decoded "
+                            "ahead; write or release them first"
+                      : ": the next one is published, and the GPU has not decoded its images yet"));
+}
+
+// The daemon does not know of them: the batch was published as good.
+void Feed::WarnOfZeroedImages(const DecodedBatches& decoded, uint64_t sequence) {
+  const Status why = decoded.FirstFailure(sequence);
+  if (why.ok()) return;
+  zeroed_images_ += decoded.Zeroed(sequence).size();
+  const SteadyTime now = steady_clock::now();
+  if (now < next_zeroed_warning_) return;
+  next_zeroed_warning_ = now + kWarnPause;
+  ClientLog(PF_LOG_WARNING, why.message() + "; such samples are zeros (" + std::to_string(zeroed_images_) +
+                                " so far), and the daemon does not count them as bad");
 }
 
 void Feed::CountCopied() {

@@ -64,6 +64,10 @@ class Feed {
   const std::string& fingerprint() const { return fingerprint_; }
   const std::vector<std::string>& classes() const { return classes_; }
   const std::vector<std::string>& left_out() const { return left_out_; }
+  // DecodeText of the images, and DecodeEngine::kind of what decodes them here; both the same in all
+  // sessions.
+  const std::string& decode() const { return decode_; }
+  const std::string& decoder() const { return decoder_; }
   uint32_t reconnects() const { return reconnects_; }
   int device() const { return opener_.device(); }
   bool in_creator_process() const { return fork_guard_.InCreatorProcess(); }
@@ -88,6 +92,9 @@ class Feed {
   void WarnOfEmptyBatch(const BatchDescriptor& batch);
   Status WaitForChange(const Deadline& deadline);
   void WarnIfAllHeld(std::chrono::nanoseconds waited);
+  void WarnOfSlowDecoder(std::chrono::nanoseconds waited);
+  // Of the batch that is taken next.
+  void WarnOfZeroedImages(const DecodedBatches& decoded, uint64_t sequence);
   void Advance(const BatchDescriptor& batch);
 
   SessionOpener opener_;
@@ -96,7 +103,9 @@ class Feed {
   std::string fingerprint_;  // never changes: the C interface returns its pointer for the life of the feed
   std::vector<std::string> classes_;   // never changes either
   std::vector<std::string> left_out_;  // nor this
-  std::shared_ptr<Session> session_;   // null while disconnected; see SetSession
+  std::string decode_;                 // nor these
+  std::string decoder_;
+  std::shared_ptr<Session> session_;  // null while disconnected; see SetSession
   mutable Mutex invite_mutex_;
   const Session* invite_session_ PF_GUARDED_BY(invite_mutex_) = nullptr;  // session_, for other threads
   Cursor cursor_;
@@ -108,6 +117,8 @@ class Feed {
   uint32_t reconnects_ = 0;
   SteadyTime next_warning_{};
   bool warned_of_empty_ = false;
+  uint64_t zeroed_images_ = 0;
+  SteadyTime next_zeroed_warning_{};
 };
 
 }  // namespace pinfeed

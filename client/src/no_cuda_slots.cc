@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replaces cuda_slots.cc in builds without the CUDA headers or nvcc.
+// Replaces cuda_slots.cc and the like in builds without the CUDA headers or nvcc.
 #include "client/copies/device_copier.h"
+#include "client/src/decode_engine.h"
 #include "client/src/device_slots.h"
 #include "client/src/host_pins.h"
 
@@ -20,6 +21,10 @@ Result<std::unique_ptr<DeviceSlots>> MapDeviceSlots(const FeedOffer& /*offer*/, 
 }
 
 Result<std::unique_ptr<HostPins>> MakeHostPins(int /*ordinal*/, uint32_t /*slot_count*/) {
+  return WithoutCuda();
+}
+
+Result<std::shared_ptr<DecodeEngine>> OpenDecodeEngine(int /*ordinal*/) {
   return WithoutCuda();
 }
 

@@ -7,6 +7,7 @@
 
 #include "client/include/pinfeed/pinfeed.h"
 #include "common/spec/names.h"
+#include "common/wire/image_plan.h"
 
 namespace pinfeed {
 namespace {
@@ -75,6 +76,19 @@ Status FollowReferences(FeedOffer& offer, OfferedOutput& output) {
   return OkStatus();
 }
 
+// Of an image that is decoded.
+Status CheckPlan(const std::string& name, const OfferedImage& image, const TensorPlace& source,
+                 const BatchLayout& layout) {
+  const bool packed = source.spec.extents && source.spec.shape.size() == 1;
+  if (!packed || source.spec.dtype != DType::kUint8 || source.sample_bytes < image.PixelBytes() ||
+      image.source_layout != ImageLayout::kHwc)
+    return Broken(name + " refers to a tensor that does not hold encoded images");
+  if (*image.plan >= layout.tensors.size() || layout.tensors[*image.plan].sample_bytes != sizeof(ImagePlan))
+    return Broken(name + " has no usable plans");
+  if (!image.mark) return Broken(name + " has no marks");
+  return OkStatus();
+}
+
 Status CheckImage(const OfferedOutput& output, const BatchLayout& layout) {
   const OfferedImage& image = *output.image;
   const std::string name = "output '" + output.spec.name + "'";
@@ -84,7 +98,9 @@ Status CheckImage(const OfferedOutput& output, const BatchLayout& layout) {
   if ((image.channels != 1 && image.channels != 3) || image.height == 0 || image.width == 0 ||
       !CheckedMul(image.height, image.width, &pixels) || !CheckedMul(pixels, image.channels, &elements))
     return Broken(name + " is not an image");
-  if (source.spec.dtype != DType::kUint8 || source.sample_bytes != elements)
+  if (image.plan) {
+    RETURN_IF_ERROR(CheckPlan(name, image, source, layout));
+  } else if (source.spec.dtype != DType::kUint8 || source.sample_bytes != elements)
     return Broken(name + " refers to a tensor that does not hold its pixels");
   const size_t element = DTypeSize(output.spec.dtype);
   const Result<uint64_t> bytes = output.spec.SampleBytes();
@@ -101,7 +117,12 @@ Status CheckImage(const OfferedOutput& output, const BatchLayout& layout) {
 
 Status CheckOutputs(FeedOffer& offer) {
   const std::vector<TensorPlace>& tensors = offer.layout.tensors;
-  if (offer.backend == Backend::kHost) {
+  const bool decodes = offer.decode != Decode::kCpu;
+  if (decodes && (offer.Decoded() == nullptr || offer.backend != Backend::kHost))
+    return Broken("images are to be decoded here, and there is none, or it is not in host memory");
+  if (offer.sample_id_tensor && *offer.sample_id_tensor >= tensors.size())
+    return Broken("the samples' ids are in no tensor");
+  if (offer.backend == Backend::kHost && !decodes) {
     offer.outputs.clear();
     for (uint32_t i = 0; i < tensors.size(); ++i) offer.outputs.push_back({tensors[i].spec, i, {}});
   }
@@ -114,6 +135,11 @@ Status CheckOutputs(FeedOffer& offer) {
     if (output.spec.shape.size() >= PF_MAX_DIMS)
       return Broken(name + " has " + std::to_string(output.spec.shape.size()) + " dimensions");
     const TensorSpec& tensor = tensors[output.tensor].spec;
+    if (output.image && output.image->plan) {
+      if (!decodes || &output != offer.Decoded()) return Broken(name + " is another image to be decoded");
+      RETURN_IF_ERROR(CheckImage(output, offer.layout));
+      continue;
+    }
     if (tensor.extents) {
       if (output.image || output.spec.shape.size() != tensor.shape.size())
         return Broken(name + " is not made of its packed tensor");
@@ -132,6 +158,12 @@ Status CheckOutputs(FeedOffer& offer) {
 }
 
 }  // namespace
+
+const OfferedOutput* FeedOffer::Decoded() const {
+  const auto found =
+      std::ranges::find_if(outputs, [](const OfferedOutput& o) { return o.image && o.image->plan; });
+  return found == outputs.end() ? nullptr : &*found;
+}
 
 Status CheckLayout(BatchLayout& layout) {
   if (layout.batch_size == 0) return InvalidArgument("batch_size is 0");
@@ -183,6 +215,11 @@ Status CheckSameFeed(const FeedOffer& before, const FeedOffer& now) {
     return FailedPrecondition(std::string("the daemon came back with memory of the backend ") +
                               BackendName(now.backend) + ", this feed was opened on " +
                               BackendName(before.backend) + "; open a new feed");
+  }
+  if (before.decode != now.decode || before.gpu_share != now.gpu_share) {
+    return FailedPrecondition("the daemon came back with images decoded in another way (" +
+                              DecodeText(now.decode, now.gpu_share) + ", before " +
+                              DecodeText(before.decode, before.gpu_share) + "); open a new feed");
   }
   if (before.layout.tensors != now.layout.tensors || before.layout.batch_size != now.layout.batch_size) {
     return FailedPrecondition(

@@ -25,9 +25,15 @@ struct OfferedImage {
   ImageLayout output_layout = ImageLayout::kChw;
   std::optional<uint32_t> mark;  // index of the tensor of per-sample marks
   std::vector<uint32_t> table;   // 256 * channels entries
+  // Index of the tensor of per-sample ImagePlans. Set: the slot has packed bytes, which are decoded.
+  std::optional<uint32_t> plan;
+
+  // Of one sample.
+  uint64_t PixelBytes() const { return uint64_t{height} * width * channels; }
 };
 
-// An output, made of a slot's tensor. On the host there is one per tensor, without `image`. The rows of a
+// An output, made of a slot's tensor. On the host, unless a GPU decodes, there is one per tensor, without
+// `image`. The rows of a
 // packed output lie in the order of the samples, without gaps.
 struct OfferedOutput {
   TensorSpec spec;      // extents and lengths are indexes of outputs
@@ -39,7 +45,8 @@ struct OfferedOutput {
 // One session as offered by the daemon. Copyable. Invariants after CheckOffer: 1. every sample of every
 // tensor lies inside its slot; every slot, and the id after the last, inside the arena; 2. 1 <= slot_count <=
 // kMaxSlots; 3. tensor names are distinct and not empty; 4. each output fits its tensor; 5. extents are the
-// indexes of int64 tensors of shape [2], lengths of int64 scalars, and each belongs to one tensor.
+// indexes of int64 tensors of shape [2], lengths of int64 scalars, and each belongs to one tensor; 6. at most
+// one image is decoded, on the host only, and each of its samples has at least the bytes of its pixels.
 struct FeedOffer {
   uint64_t session_id = 0;
   std::array<uint8_t, kTokenBytes> token{};
@@ -58,7 +65,13 @@ struct FeedOffer {
   std::array<std::byte, 16> arena_id{};    // on a device, also stored after the last slot
   std::array<std::byte, 64> ipc_handle{};  // of the arena, with cuda-ipc
   std::string fallback;                    // why the daemon offers no better backend, if one was asked for
-  std::vector<OfferedOutput> outputs;      // on the host, filled in by CheckOffer
+  std::vector<OfferedOutput> outputs;      // on the host, unless a GPU decodes, filled in by CheckOffer
+
+  Decode decode = Decode::kCpu;
+  uint32_t gpu_share = 0;                    // of Decode::kAuto
+  std::string decode_note;                   // why AUTO became CPU
+  bool zero_bad_samples = false;             // what becomes of images that cannot be decoded
+  std::optional<uint32_t> sample_id_tensor;  // which they keep
 
   std::string fingerprint;
   uint64_t dataset_samples = 0;
@@ -66,6 +79,11 @@ struct FeedOffer {
   Cursor start;
   std::vector<std::string> classes;   // names of the labels 0, 1, ...
   std::vector<std::string> left_out;  // what the dataset holds and no field gives, and why
+
+  // The output whose image this process decodes on its GPU; null: none.
+  const OfferedOutput* Decoded() const;
+  // Whether the batches come on the GPU.
+  bool OnGpu() const { return backend != Backend::kHost || Decoded() != nullptr; }
 };
 
 // Fills in slot_bytes and checks the tensors: their names are distinct and not empty, and every sample lies

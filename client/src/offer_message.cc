@@ -44,6 +44,7 @@ OfferedOutput OutputOf(const v1::OutputTensor& message) {
   image.source_layout = layout(ops.source_layout());
   image.output_layout = layout(ops.output_layout());
   if (ops.mark_tensor() != 0) image.mark = ops.mark_tensor() - 1;
+  if (ops.plan_tensor() != 0) image.plan = ops.plan_tensor() - 1;
   image.table.assign(ops.table().begin(), ops.table().end());
   return output;
 }
@@ -83,6 +84,14 @@ Result<FeedOffer> OfferOf(const v1::OpenFeedResponse& response) {
   offer.classes = {response.classes().begin(), response.classes().end()};
   offer.left_out = {response.left_out().begin(), response.left_out().end()};
   for (const v1::OutputTensor& output : response.outputs()) offer.outputs.push_back(OutputOf(output));
+  const v1::DecodeOffer& decode = response.decode();
+  const std::optional<Decode> decoded = DecodeFromProto(decode.decode());
+  if (!decoded) return Internal("the daemon decodes in a way that this library does not know");
+  offer.decode = *decoded;
+  offer.gpu_share = decode.gpu_share();
+  offer.decode_note = decode.note();
+  offer.zero_bad_samples = decode.zero_bad_samples();
+  if (decode.sample_id_tensor() != 0) offer.sample_id_tensor = decode.sample_id_tensor() - 1;
   RETURN_IF_ERROR(CheckOffer(offer));
   if (offer.backend != Backend::kHost) {
     if (response.arena().id().size() != offer.arena_id.size())

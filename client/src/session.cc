@@ -22,7 +22,8 @@ constexpr std::chrono::milliseconds kEnding(200);
 
 }  // namespace
 
-Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal, SteadyTime deadline,
+Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal,
+                                                 std::shared_ptr<DecodeEngine> engine, SteadyTime deadline,
                                                  bool* backend_unusable) {
   *backend_unusable = false;
   std::vector<UniqueFd> fds;
@@ -31,8 +32,16 @@ Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal, S
                                                        fd_count, deadline, &fds));
   Result<SessionMemory> memory = MapSessionMemory(offer, ordinal, fds, backend_unusable);
   if (memory.ok()) {
-    return std::shared_ptr<Session>(
+    std::shared_ptr<Session> session(
         new Session(std::move(offer), ordinal, std::move(lifeline), *std::move(memory)));
+    if (session->offer_.Decoded() != nullptr) {
+      if (engine == nullptr)
+        return Internal("the daemon wants images to be decoded here, which was not offered to it");
+      ASSIGN_OR_RETURN(session->decoded_,
+                       DecodedBatches::Start(session->offer_, session->pages_.reader(),
+                                             session->slots_.address(0), std::move(engine)));
+    }
+    return session;
   }
   // The handles of a daemon that died are invalid, even if its sockets are not closed yet.
   if (*backend_unusable &&
@@ -57,6 +66,7 @@ Session::~Session() {
   // In a forked child the socket and the GPU's context belong to the parent. A bye would end the parent's
   // session.
   if (!fork_guard_.InCreatorProcess()) {
+    (void)decoded_.release();
     slots_.Abandon();
     return;
   }
@@ -65,7 +75,15 @@ Session::~Session() {
 }
 
 bool Session::Unmap(SteadyTime deadline) {
-  const Status unmapped = slots_.Unmap(deadline);
+  Status unmapped = decoded_ != nullptr ? decoded_->Stop(deadline) : OkStatus();
+  if (unmapped.ok()) {
+    decoded_.reset();
+    unmapped = slots_.Unmap(deadline);
+  } else {
+    (void)decoded_.release();
+    slots_.LeakArena();
+    pages_.LeakPublishPage();
+  }
   if (unmapped.ok()) return true;
   // Without a bye the daemon also keeps what this process has mapped and gives it to no other feed.
   if (unmapped.code() != Code::kCancelled) {  // the process is not exiting
@@ -91,6 +109,18 @@ void Session::End() {
   lifeline_ = Lifeline();  // closed, so that the destructor sends no bye
 }
 
+Status Session::RowOffsets(const BatchDescriptor& batch, const OfferedOutput& output,
+                           std::span<int64_t> offsets) const {
+  std::vector<uint32_t> zeroed;
+  if (decoded_ != nullptr) zeroed = decoded_->Zeroed(batch.sequence);
+  return slots_.RowOffsets(batch, output, zeroed, offsets);
+}
+
+void Session::Release(const BatchDescriptor& batch) {
+  if (decoded_ != nullptr) decoded_->Discard(batch.sequence);
+  pages_.Release(batch);
+}
+
 Status Session::ReleaseOn(const BatchDescriptor& batch, void* stream) {
   pages_.BeginReturn(batch);
   Status released = slots_.on_device()->Release(batch, stream);
@@ -107,7 +137,8 @@ Status Session::ReleaseOn(const BatchDescriptor& batch, void* stream) {
 
 Status Session::Write(const BatchDescriptor& batch, void* const* outputs, void* stream) {
   if (slots_.on_device() == nullptr) {
-    RETURN_IF_ERROR(slots_.CopyTo(outputs, batch));
+    RETURN_IF_ERROR(decoded_ != nullptr ? decoded_->Write(batch, outputs, stream)
+                                        : slots_.CopyTo(outputs, batch));
     pages_.Release(batch);
     return OkStatus();
   }

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "client/src/decoded_batches.h"
 #include "client/src/fork_guard.h"
 #include "client/src/lifeline.h"
 #include "client/src/offer.h"
@@ -15,18 +16,20 @@
 
 namespace pinfeed {
 
-// Purpose: keeps a session alive and ends it. Owns: lifeline, pages, slots. The feed and each held batch
-// share it, so that memory under a held batch never vanishes; the last owner unmaps and sends bye. On a GPU
-// the last owner waits at most 10 s until the streams are done. Threads: End, HungUp and HangUp from the
-// feed's thread; ReleaseOn and Write from any. Errors: those of the lifeline and the memory. Invariant: a bye
-// is sent only once nothing is mapped.
+// Purpose: keeps a session alive and ends it. Owns: lifeline, pages, slots, decode threads. The feed and each
+// held batch share it, so that memory under a held batch never vanishes; the last owner unmaps and sends bye.
+// On a GPU the last owner waits at most 10 s until the streams are done. Threads: End, HungUp and HangUp from
+// the feed's thread; ReleaseOn and Write from any. Errors: those of the lifeline and the memory. Invariant: a
+// bye is sent only once nothing is mapped.
 class Session {
  public:
   // Connects the lifeline, then maps and verifies everything; a device arena on the caller's GPU `ordinal`.
   // On an error nothing stays mapped, and the daemon reclaims its memory. Sets `backend_unusable` if mapping
   // or checking a device arena failed: another backend may work on this machine. Precondition: the offer
   // passed CheckOffer.
-  static Result<std::shared_ptr<Session>> Attach(FeedOffer offer, int ordinal, SteadyTime deadline,
+  // `engine`: decodes the images of such an offer (FeedOffer::Decoded); else it may be null.
+  static Result<std::shared_ptr<Session>> Attach(FeedOffer offer, int ordinal,
+                                                 std::shared_ptr<DecodeEngine> engine, SteadyTime deadline,
                                                  bool* backend_unusable);
   ~Session();
   Session(const Session&) = delete;
@@ -36,15 +39,30 @@ class Session {
   const SessionPages& pages() const { return pages_; }
   SessionPages& pages() { return pages_; }
   const SessionSlots& slots() const { return slots_; }
+  // Decodes the batches' images ahead of the trainer; null: the batches are complete as they are.
+  const DecodedBatches* decoded() const { return decoded_.get(); }
 
+  // Whether the next batch can be taken: it is published and, if its images are decoded here, decoded.
+  bool HasNext() const {
+    return pages_.HasNext() && (decoded_ == nullptr || decoded_->IsDecoded(pages_.next()));
+  }
+  // SessionSlots::RowOffsets. Samples whose images could not be decoded have no rows.
+  Status RowOffsets(const BatchDescriptor& batch, const OfferedOutput& output,
+                    std::span<int64_t> offsets) const;
+
+  // Returns the slot of a batch that is not written.
+  void Release(const BatchDescriptor& batch);
   // Returns the slot in the order of `stream`. Precondition: slots().device() >= 0.
   Status ReleaseOn(const BatchDescriptor& batch, void* stream);
   // Writes the outputs (SessionSlots::CopyTo) and returns the slot: on a device in the order of `stream`, on
   // the host at once. On an error the slot is not returned.
   Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream);
 
-  // Of a batch that was just taken: see SessionSlots::Pin.
-  void Pin(uint32_t slot) { slots_.Pin(slot); }
+  // Of a batch that was just taken: see SessionSlots::Pin. Not for images that are decoded here: their
+  // bytes are copied.
+  void Pin(uint32_t slot) {
+    if (decoded_ == nullptr) slots_.Pin(slot);
+  }
 
   bool HungUp() const { return lifeline_.HungUp(); }
   // Tells a draining daemon not to wait for held batches, whose memory stays mapped here.
@@ -66,6 +84,7 @@ class Session {
   Lifeline lifeline_;
   SessionPages pages_;
   SessionSlots slots_;  // after the pages: a GPU writes to the release page
+  std::unique_ptr<DecodedBatches> decoded_;
 };
 
 }  // namespace pinfeed

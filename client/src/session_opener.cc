@@ -29,9 +29,11 @@ SessionOpener::~SessionOpener() {
   if (fork_guard_.InCreatorProcess()) return;
   (void)new (std::nothrow)
       std::shared_ptr<const void>(std::move(options_.gpu));  // the context belongs to the parent process
+  (void)new (std::nothrow) std::shared_ptr<DecodeEngine>(std::move(decoder_));
 }
 
 Result<std::shared_ptr<Session>> SessionOpener::OpenFirst() {
+  RETURN_IF_ERROR(OpenDecoder());
   const SteadyTime deadline = steady_clock::now() + options_.open_timeout;
   Backoff backoff;
   int endings = 0;
@@ -90,9 +92,11 @@ Result<std::shared_ptr<Session>> SessionOpener::OpenBy(SteadyTime deadline,
     if (before != nullptr) RETURN_IF_ERROR(CheckSameFeed(*before, offer));
     bool backend_unusable = false;
     Result<std::shared_ptr<Session>> session =
-        Session::Attach(offer, options_.device, deadline, &backend_unusable);
+        Session::Attach(offer, options_.device, decoder_, deadline, &backend_unusable);
     if (session.ok()) {
       if (before == nullptr) WarnOfFallback(offer);
+      // What the daemon decided once is asked for from now on, of any daemon.
+      options_.request.decode = {offer.decode, offer.gpu_share};
       return session;
     }
     const bool again = std::any_of(failed_backends_.begin(), failed_backends_.end(),
@@ -102,6 +106,18 @@ Result<std::shared_ptr<Session>> SessionOpener::OpenBy(SteadyTime deadline,
   }
 }
 
+Status SessionOpener::OpenDecoder() {
+  ASSIGN_OR_RETURN(const bool asked, AsksForGpuDecode(options_.request.spec_json));
+  if (!asked || !options_.open_decoder) return OkStatus();
+  Result<std::shared_ptr<DecodeEngine>> decoder = options_.open_decoder();
+  if (decoder.ok())
+    decoder_ = *std::move(decoder);
+  else
+    options_.request.no_gpu_decoder = decoder.status().message();
+  options_.request.decodes_on_gpu = decoder_ != nullptr;
+  return OkStatus();
+}
+
 Status SessionOpener::WithGpuError(const Status& refused) const {
   if (options_.gpu_error.ok() || refused.code() != Code::kFailedPrecondition) return refused;
   return {refused.code(),
@@ -109,6 +125,11 @@ Status SessionOpener::WithGpuError(const Status& refused) const {
 }
 
 void SessionOpener::WarnOfFallback(const FeedOffer& offer) const {
+  if (!offer.decode_note.empty()) {
+    ClientLog(PF_LOG_WARNING, "images are decoded by the CPU, not by the GPU: " + offer.decode_note +
+                                  " (the daemon at " + options_.address +
+                                  "); give decode \"cpu\" or \"gpu\" instead of auto to choose");
+  }
   if (offer.fallback.empty()) return;
   const std::string where = offer.backend == Backend::kHost
                                 ? "in host memory, not on GPU " + std::to_string(options_.device)

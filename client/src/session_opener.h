@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "client/src/daemon.h"
+#include "client/src/decode_engine.h"
 #include "client/src/fork_guard.h"
 #include "client/src/session.h"
 #include "common/base/result.h"
@@ -24,6 +26,9 @@ struct SessionOptions {
   int device = -1;                  // CUDA ordinal of the GPU named by request.gpu_uuid; -1: host memory
   std::shared_ptr<const void> gpu;  // keeps the GPU's context alive
   Status gpu_error;                 // why the GPU is unusable, if it is
+  // Opens what decodes images on the GPU; null: there is no GPU. Called once, and only if the spec asks for
+  // it.
+  std::function<Result<std::shared_ptr<DecodeEngine>>()> open_decoder;
   std::chrono::milliseconds open_timeout{10'000};
 };
 
@@ -39,6 +44,8 @@ class SessionOpener {
 
   const std::string& address() const { return options_.address; }
   int device() const { return options_.device; }
+  // The kind of what decodes images on the GPU; empty: nothing.
+  std::string decoder() const { return decoder_ != nullptr ? decoder_->kind() : ""; }
 
   // Opens the feed's first session, at the cursor of the request. If the daemon is stopping, waits for the
   // next one.
@@ -54,10 +61,13 @@ class SessionOpener {
                                           const FeedOffer* before, uint64_t replaces = 0);
   // Adds to the daemon's refusal why this process has no GPU, which the daemon cannot know.
   Status WithGpuError(const Status& refused) const;
+  // Opens the decoder if the spec asks for it, and tells the request.
+  Status OpenDecoder();
   void WarnOfFallback(const FeedOffer& offer) const;
 
   SessionOptions options_;
   const ForkGuard fork_guard_;
+  std::shared_ptr<DecodeEngine> decoder_;
   std::vector<std::pair<Backend, std::string>> failed_backends_;
   bool stopping_ = false;  // the daemon last tried said that it is stopping
 };

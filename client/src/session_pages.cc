@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "client/src/session_memory.h"
-#include "common/os/futex.h"
 
 namespace pinfeed {
 namespace {
@@ -24,7 +23,8 @@ SessionPages::SessionPages(const FeedOffer& offer, const Lifeline& lifeline, Map
       lifeline_(lifeline),
       publish_(std::move(publish)),
       release_(std::move(release)),
-      doorbell_(std::move(doorbell)) {}
+      doorbell_(std::move(doorbell)),
+      reader_(publish_page(), offer.slot_count, offer.layout.batch_size) {}
 
 bool SessionPages::HasNext() const {
   return publish_page().published.load(std::memory_order_acquire) !=
@@ -34,16 +34,13 @@ bool SessionPages::HasNext() const {
 Result<bool> SessionPages::Take(BatchDescriptor* batch) {
   const PublishPage& page = publish_page();
   const uint64_t expected = next_sequence_.load(std::memory_order_relaxed);
-  const uint64_t published = page.published.load(std::memory_order_acquire);
-  if (published == expected) return false;
-  // The count is more than the ring holds ahead, or went backwards: the entry is not the expected one.
-  if (published - expected > kMaxSlots) {
-    return BrokenSession("the count of batches is " + std::to_string(published) + " where " +
-                         std::to_string(expected) + " were taken");
+  BatchDescriptor copy;
+  ASSIGN_OR_RETURN(const bool published, reader_.Read(expected, &copy));
+  if (!published) return false;
+  if (slot_held_[copy.slot].load(std::memory_order_acquire)) {
+    return BrokenSession("batch " + std::to_string(expected) + " lies in slot " + std::to_string(copy.slot) +
+                         ", which this process still holds");
   }
-  const BatchDescriptor copy =
-      page.ring[expected % kMaxSlots];  // copied before the check: the page may change at any time
-  RETURN_IF_ERROR(Check(copy, expected));
   // Orders against an eviction: either the daemon sees that this batch is held, or the limit is seen here.
   release_page().taken.store(expected + 1, std::memory_order_seq_cst);
   if (page.state.load(std::memory_order_seq_cst) == static_cast<uint32_t>(FeedState::kEvicted) &&
@@ -67,24 +64,6 @@ uint64_t SessionPages::AwaitLimit(SteadyTime deadline) const {
   }
 }
 
-Status SessionPages::Check(const BatchDescriptor& batch, uint64_t expected) const {
-  const auto broken = [expected](const std::string& how) {
-    return BrokenSession("batch " + std::to_string(expected) + how);
-  };
-  if (batch.sequence != expected) return broken(" is described as number " + std::to_string(batch.sequence));
-  if (batch.slot >= offer_.slot_count) {
-    return broken(" lies in slot " + std::to_string(batch.slot) + " of " + std::to_string(offer_.slot_count));
-  }
-  if (batch.samples > offer_.layout.batch_size) {
-    return broken(" has " + std::to_string(batch.samples) + " samples where a slot holds " +
-                  std::to_string(offer_.layout.batch_size));
-  }
-  if (slot_held_[batch.slot].load(std::memory_order_acquire)) {
-    return broken(" lies in slot " + std::to_string(batch.slot) + ", which this process still holds");
-  }
-  return OkStatus();
-}
-
 FeedState SessionPages::state() const {
   return static_cast<FeedState>(publish_page().state.load(std::memory_order_acquire));
 }
@@ -95,14 +74,6 @@ Status SessionPages::Failure() const {
   const uint32_t code = page.error_code;
   const bool known = code > 0 && code <= static_cast<uint32_t>(Code::kUnauthenticated);
   return {known ? static_cast<Code>(code) : Code::kInternal, std::string(page.error_text, bytes)};
-}
-
-uint32_t SessionPages::WakeWord() const {
-  return publish_page().wake.load(std::memory_order_acquire);
-}
-
-void SessionPages::Sleep(uint32_t seen, std::chrono::nanoseconds at_most) const {
-  FutexWait(publish_page().wake, seen, at_most);
 }
 
 void SessionPages::Release(const BatchDescriptor& batch) {
@@ -153,6 +124,10 @@ void SessionPages::CountCopied() {
 
 void SessionPages::LeakReleasePage() {
   (void)new Mapping(std::move(release_));
+}
+
+void SessionPages::LeakPublishPage() {
+  (void)new Mapping(std::move(publish_));
 }
 
 }  // namespace pinfeed

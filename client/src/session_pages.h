@@ -10,6 +10,7 @@
 
 #include "client/src/lifeline.h"
 #include "client/src/offer.h"
+#include "client/src/publish_reader.h"
 #include "common/base/result.h"
 #include "common/base/unique_handle.h"
 #include "common/os/memfd.h"
@@ -44,10 +45,12 @@ class SessionPages {
   // The number of batches taken and not released. Once it is 0, no other thread touches the pages or slots.
   uint32_t held() const { return held_.load(std::memory_order_acquire); }
 
-  // A word that changes with each publish and each change of state. To wait: read it, look for batches, then
-  // Sleep with the value read.
-  uint32_t WakeWord() const;
-  void Sleep(uint32_t seen, std::chrono::nanoseconds at_most) const;
+  // For reading ahead. It borrows the publish page alone.
+  const PublishReader& reader() const { return reader_; }
+  // The number of the next batch to take.
+  uint64_t next() const { return next_sequence_.load(std::memory_order_relaxed); }
+  uint32_t WakeWord() const { return reader_.WakeWord(); }
+  void Sleep(uint32_t seen, std::chrono::nanoseconds at_most) const { reader_.Sleep(seen, at_most); }
   // For a session that is evicted or leaves: the first sequence number that is not its own. The daemon writes
   // it at once. Returns kUnlimited if the daemon is gone or has not written it by `deadline`.
   uint64_t AwaitLimit(SteadyTime deadline) const;
@@ -62,18 +65,20 @@ class SessionPages {
   // Keeps the release page mapped until the process ends, since the GPU will still write there. No other call
   // may follow.
   void LeakReleasePage();
+  // Keeps the publish page mapped until the process ends, since a thread still reads it.
+  void LeakPublishPage();
 
  private:
-  Status Check(const BatchDescriptor& batch, uint64_t expected) const;
   void RingIfStarved();
   const PublishPage& publish_page() const { return *reinterpret_cast<const PublishPage*>(publish_.data()); }
   ReleasePage& release_page() const { return *reinterpret_cast<ReleasePage*>(release_.data()); }
 
   const FeedOffer& offer_;
   const Lifeline& lifeline_;
-  const Mapping publish_;
+  Mapping publish_;
   Mapping release_;
   const UniqueFd doorbell_;
+  const PublishReader reader_;
 
   std::atomic<uint64_t> next_sequence_{0};  // written by the feed's thread only
   uint64_t wait_ns_ = 0;                    // used by the feed's thread only

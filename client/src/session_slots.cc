@@ -72,8 +72,9 @@ Result<std::vector<RowExtent>> SessionSlots::Extents(const BatchDescriptor& batc
 }
 
 Status SessionSlots::RowOffsets(const BatchDescriptor& batch, const OfferedOutput& output,
-                                std::span<int64_t> offsets) const {
-  ASSIGN_OR_RETURN(const std::vector<RowExtent> extents, Extents(batch, output));
+                                std::span<const uint32_t> without_rows, std::span<int64_t> offsets) const {
+  ASSIGN_OR_RETURN(std::vector<RowExtent> extents, Extents(batch, output));
+  for (const uint32_t sample : without_rows) extents[sample].count = 0;
   offsets[0] = 0;
   for (size_t i = 0; i < extents.size(); ++i) offsets[i + 1] = offsets[i] + extents[i].count;
   return OkStatus();

@@ -44,13 +44,16 @@ class SessionSlots {
   Status CopyTo(void* const* outputs, const BatchDescriptor& batch) const;
   // Sets `offsets`, which has an element more than the batch has samples, to the first row of each sample and
   // the number of all, counted in the order of the samples. kInternal: the daemon's extents are wrong. On a
-  // device it waits for a copy of its own. Precondition: the output is packed.
+  // device it waits for a copy of its own. The samples `without_rows` count as having none. Precondition: the
+  // output is packed.
   Status RowOffsets(const BatchDescriptor& batch, const OfferedOutput& output,
-                    std::span<int64_t> offsets) const;
+                    std::span<const uint32_t> without_rows, std::span<int64_t> offsets) const;
 
   // Unmaps the arena once the GPU no longer needs it. After an error (DeviceSlots::Unmap) it stays mapped
   // until the process ends.
   Status Unmap(SteadyTime deadline);
+  // Keeps an arena in host memory mapped until the process ends, since a thread still reads it.
+  void LeakArena() { (void)new Mapping(std::move(arena_)); }
   // Forgets what belongs to the GPU without giving it back.
   void Abandon() {
     (void)on_device_.release();

@@ -50,6 +50,7 @@
   F(cuMemcpyHtoDAsync)                 \
   F(cuMemcpyDtoHAsync)                 \
   F(cuMemcpyDtoDAsync)                 \
+  F(cuMemsetD8Async)                   \
   F(cuMemHostRegister)                 \
   F(cuMemHostUnregister)               \
   F(cuMemHostGetDevicePointer)         \

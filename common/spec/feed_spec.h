@@ -27,6 +27,9 @@ enum class ImageLayout { kChw, kHwc };
 enum class OnBadSample { kFail, kSkip, kZero };
 enum class Sharing { kExclusive, kBroadcast, kQueue };
 enum class Backend { kAuto, kHost, kCudaIpc, kVmmFd };
+// Where the feed's JPEG images are decoded: by the workers, by the trainer's GPU, or some by each.
+enum class Decode { kCpu, kGpu, kAuto };
+inline constexpr uint32_t kWholeShare = 1000;  // a share of all samples, which is counted per mille
 
 // The tensor (int64, []) of the samples' indexes in the dataset.
 inline constexpr std::string_view kSampleIdTensor = "sample_id";
@@ -82,8 +85,17 @@ struct FeedSpec {
   std::vector<std::string> fields;  // the dataset's fields to read, in this order; empty: all
   bool sample_path = false;         // adds the dataset's field "sample_path"
   std::vector<PaddedField> pad;
+  Decode decode = Decode::kCpu;
+  uint32_t gpu_share = 0;  // of kAuto: what the GPU decodes, per mille of the samples; 0: not decided yet
   bool operator==(const FeedSpec&) const = default;
 };
+
+// What the GPU decodes, per mille of the samples. Precondition: it is decided.
+inline uint32_t GpuShare(const FeedSpec& spec) {
+  return spec.decode == Decode::kGpu ? kWholeShare : spec.gpu_share;
+}
+// Whether one feed can serve both specs: they are equal, apart from a decision that one of them leaves open.
+bool MayShareFeed(const FeedSpec& a, const FeedSpec& b);
 
 // The version of new cursors. In version 1, SHUFFLE had another order.
 inline constexpr uint32_t kCursorVersion = 2;

@@ -76,6 +76,7 @@ void CheckProducedFeed(const FeedSpec& spec, Faults& faults) {
   refuse(!spec.fields.empty(), "fields");
   refuse(spec.sample_path, "sample_path");
   refuse(!spec.pad.empty(), "pad");
+  refuse(spec.decode != Decode::kCpu, "decode");
   refuse(spec.sharing != Sharing::kExclusive, "sharing");
   if (spec.backend != Backend::kHost)
     faults.Add("backend", "must be HOST for a produced dataset: its producers fill host memory");
@@ -105,6 +106,26 @@ void CheckSharing(const FeedSpec& spec, Faults& faults) {
     if (spec.group_size > 1) faults.Add("group_size", "is for the sharings broadcast and queue only");
   } else if (spec.group.empty()) {
     faults.Add("group", "must name the group that shares the feed");
+  }
+}
+
+void CheckDecode(const FeedSpec& spec, Faults& faults) {
+  if (spec.gpu_share != 0 && spec.decode != Decode::kAuto)
+    faults.Add("gpu_share", "is for the decode AUTO only");
+  if (spec.gpu_share > kWholeShare) {
+    faults.Add("gpu_share", std::to_string(spec.gpu_share) + " is not within 0 to " +
+                                std::to_string(kWholeShare) + ", per mille");
+  }
+  if (spec.decode == Decode::kCpu) return;
+  if (spec.on_bad_sample == OnBadSample::kSkip) {
+    faults.Add(
+        "on_bad_sample",
+        "skip is not possible with the decode GPU or AUTO: damage that only the GPU's decoder finds is "
+        "found in a published batch, which cannot get shorter; use zero or fail, or decode on the CPU");
+  }
+  if (spec.decode == Decode::kGpu && spec.backend != Backend::kAuto) {
+    faults.Add("backend",
+               "must be AUTO for the decode GPU: the GPU decodes from host memory and writes its own");
   }
 }
 
@@ -151,6 +172,17 @@ void CheckFields(const FeedSpec& spec, Faults& faults) {
 
 }  // namespace
 
+bool MayShareFeed(const FeedSpec& a, const FeedSpec& b) {
+  const auto is_open = [](const FeedSpec& spec) {
+    return spec.decode == Decode::kAuto && spec.gpu_share == 0;
+  };
+  if (!is_open(a) && !is_open(b)) return a == b;
+  FeedSpec decided = a;
+  decided.decode = b.decode;
+  decided.gpu_share = b.gpu_share;
+  return decided == b;
+}
+
 void CheckText(const std::string& text, size_t limit, const std::string& field, Faults& faults) {
   if (text.size() > limit) {
     faults.Add(field, "has " + std::to_string(text.size()) + " bytes, at most " + std::to_string(limit) +
@@ -174,6 +206,7 @@ void CheckFeedSpec(const FeedSpec& spec, Faults& faults) {
                             std::to_string(kMaxSlots));
   }
   CheckSharing(spec, faults);
+  CheckDecode(spec, faults);
   if (spec.dataset.produced) CheckProducedFeed(spec, faults);
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names that people use for backends and for ways of sharing.
+// The names that people use for backends, for ways of sharing and for decoders.
 #pragma once
+
+#include <string>
 
 #include "common/spec/feed_spec.h"
 
@@ -32,6 +34,24 @@ constexpr const char* SharingName(Sharing sharing) {
       return "queue";
   }
   return "unknown";
+}
+
+// "cpu", "gpu", "auto". Static lifetime.
+constexpr const char* DecodeName(Decode decode) {
+  switch (decode) {
+    case Decode::kCpu:
+      return "cpu";
+    case Decode::kGpu:
+      return "gpu";
+    case Decode::kAuto:
+      return "auto";
+  }
+  return "unknown";
+}
+
+// "cpu", "gpu" or, with the share of the GPU, "auto:787".
+inline std::string DecodeText(Decode decode, uint32_t gpu_share) {
+  return DecodeName(decode) + (decode == Decode::kAuto ? ":" + std::to_string(gpu_share) : std::string());
 }
 
 }  // namespace pinfeed

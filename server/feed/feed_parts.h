@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "common/spec/feed_spec.h"
 #include "server/loading/batch_producer.h"
@@ -17,13 +18,14 @@ namespace pinfeed {
 
 struct FeedParts {
   uint64_t id = 0;
-  FeedSpec spec;
+  FeedSpec spec;  // whose decode is decided
   BatchLayout layout;
   Sampler sampler;
   std::unique_ptr<BatchProducer> producer;
   std::unique_ptr<Arena> arena;
-  uid_t owner = 0;           // the user of all its sessions
-  Tracer* tracer = nullptr;  // outlives the feed; null: no tracing
+  uid_t owner = 0;               // the user of all its sessions
+  Tracer* tracer = nullptr;      // outlives the feed; null: no tracing
+  std::string decode_note = {};  // DecodeChoice::note
 };
 
 }  // namespace pinfeed

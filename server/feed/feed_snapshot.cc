@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "common/spec/names.h"
 #include "server/feed/batch_cycle.h"
 #include "server/loading/producer_group.h"
 
@@ -75,6 +76,7 @@ FeedSnapshot BatchCycle::Snapshot() {
   snapshot.batch_size = parts_.spec.batch_size;
   snapshot.shuffled = parts_.spec.order == Order::kShuffle;
   snapshot.sharing = parts_.spec.sharing;
+  snapshot.decode = DecodeText(parts_.spec.decode, parts_.spec.gpu_share);
   snapshot.on_device = parts_.arena->backend() != Backend::kHost;
   snapshot.state = kPhases[static_cast<size_t>(phase_)];
   snapshot.error = error_;

@@ -25,7 +25,8 @@ struct FeedSnapshot {
   bool shuffled = false;
   Sharing sharing = Sharing::kExclusive;
   bool on_device = false;
-  std::string state;  // "waiting" (for its group), "running", "draining", "ended", "failed"
+  std::string decode;  // DecodeText
+  std::string state;   // "waiting" (for its group), "running", "draining", "ended", "failed"
   Status error;
   uint64_t epoch = 0;        // of the batch published last
   uint64_t batch_index = 0;  // of the same batch, in its epoch

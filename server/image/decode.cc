@@ -52,6 +52,10 @@ Result<ImageDecoder::Size> ImageDecoder::Open(std::span<const std::byte> file, b
   return Size{stored_width_, stored_height_};
 }
 
+size_t ImageDecoder::PlainBytes() const {
+  return format_ == Format::kJpeg && orientation_ == 1 ? jpeg_.PlainBytes() : 0;
+}
+
 Result<ImageView> ImageDecoder::Decode(const Box& region) {
   const Box stored_box = StoredBox(region, orientation_, stored_width_, stored_height_);
   ImageView stored;

@@ -30,6 +30,11 @@ class ImageDecoder {
   // Preconditions: Open succeeded just before; the region is not empty and lies within the image.
   Result<ImageView> Decode(const Box& region);
 
+  // The bytes of the file that hardware needs to decode it: JpegDecoder::PlainBytes, 0 for an image that is
+  // to be oriented or no JPEG. / JpegDecoder::CheckPlain.
+  size_t PlainBytes() const;
+  Status CheckPlain() { return jpeg_.CheckPlain(); }
+
   // Frees pixel memory above `bytes` per buffer, so that one huge image does not occupy memory forever.
   // Invalidates the view from Decode.
   void Trim(size_t bytes);

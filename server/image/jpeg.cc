@@ -64,6 +64,7 @@ struct JpegDecoder::State {
   int message_code = 0;
   ImageBuffer pixels;
   std::vector<uint8_t> cmyk;
+  JpegMarkers markers;
   bool complete = true;  // the file has an end marker
 
   static State& Of(j_common_ptr cinfo) { return *static_cast<State*>(cinfo->client_data); }
@@ -168,7 +169,7 @@ ImageBuffer& JpegDecoder::pixels() {
 
 Result<JpegDecoder::Header> JpegDecoder::Open(std::span<const std::byte> file) {
   State& s = *state_;
-  const JpegMarkers markers = ScanJpegMarkers(file);
+  const JpegMarkers& markers = s.markers = ScanJpegMarkers(file);
   if (!s.ReadHeader(file)) return s.Failure();
   // As in Pillow, a single-scan file needs no end marker if its pixels are complete.
   s.complete = markers.complete;
@@ -182,6 +183,42 @@ Result<JpegDecoder::Header> JpegDecoder::Open(std::span<const std::byte> file) {
     return DataLoss("JPEG has " + std::to_string(components) + " components; 1, 3 or 4 are supported");
   }
   return Header{width, height, TiffOrientation(WithoutExifId(markers.exif)).value_or(1)};
+}
+
+size_t JpegDecoder::PlainBytes() const {
+  const State& s = *state_;
+  const jpeg_decompress_struct& cinfo = s.cinfo;
+  if (!s.markers.plain || cinfo.data_precision != 8 || cinfo.comps_in_scan != cinfo.num_components) return 0;
+  const jpeg_component_info* const part = cinfo.comp_info;
+  const auto sampled = [&part](int i, int h, int v) {
+    return part[i].h_samp_factor == h && part[i].v_samp_factor == v;
+  };
+  if (cinfo.jpeg_color_space == JCS_YCbCr) {
+    const bool usual = sampled(0, 1, 1) || sampled(0, 2, 1) || sampled(0, 2, 2);
+    if (cinfo.num_components != 3 || !usual || !sampled(1, 1, 1) || !sampled(2, 1, 1)) return 0;
+  } else if (cinfo.jpeg_color_space != JCS_GRAYSCALE || cinfo.num_components != 1 || !sampled(0, 1, 1)) {
+    return 0;
+  }
+  // Fewer or more markers than the intervals need are damage, which decoders repair differently.
+  const auto blocks = [](JDIMENSION pixels, int factor) {
+    const size_t side = 8 * static_cast<size_t>(factor);
+    return (size_t{pixels} + side - 1) / side;
+  };
+  const size_t units =
+      blocks(cinfo.image_width, part->h_samp_factor) * blocks(cinfo.image_height, part->v_samp_factor);
+  const size_t needed = cinfo.restart_interval == 0 ? 0 : (units - 1) / cinfo.restart_interval;
+  return s.markers.restarts == needed ? s.markers.end : 0;
+}
+
+// The data of a plain file can cause only warnings, since libjpeg reads it up to the end marker. What is left
+// are the tables, which libjpeg checks when it starts.
+Status JpegDecoder::CheckPlain() {
+  State& s = *state_;
+  const Abort abort(s.cinfo);
+  s.Configure();
+  JDIMENSION first_column = 0;
+  JDIMENSION columns = s.cinfo.image_width;
+  return s.Start(&first_column, &columns) ? OkStatus() : s.Failure();
 }
 
 Result<ImageView> JpegDecoder::Decode(const Box& region) {

@@ -19,7 +19,7 @@ namespace pinfeed {
 // CheckDecodedSize rejects and for more than kMaxScans scans. As in Pillow, damaged entropy data that only
 // causes a libjpeg warning is accepted. Missing pixels are an error, and so is a missing end marker in a file
 // with several scans.
-// Invariant: whether a file is rejected does not depend on the region.
+// Invariant: whether a file is rejected does not depend on the region, nor on who decodes it (CheckPlain).
 class JpegDecoder {
  public:
   JpegDecoder();
@@ -36,6 +36,13 @@ class JpegDecoder {
   // Returns the pixels of `region`. The view is valid until the next call of Open. Preconditions: Open
   // succeeded just before; `region` is not empty and lies within the image.
   Result<ImageView> Decode(const Box& region);
+
+  // The bytes of the file if hardware can decode it: a plain file (JpegMarkers) of gray or YCbCr pixels in a
+  // usual sampling. Otherwise 0. Precondition: Open succeeded just before.
+  size_t PlainBytes() const;
+  // Returns the error with which Decode would reject the file. Preconditions: PlainBytes() > 0; Decode was
+  // not called since Open, and is not called before the next one.
+  Status CheckPlain();
 
   ImageBuffer& pixels();
 

@@ -7,12 +7,47 @@
 #include <string_view>
 
 namespace pinfeed {
+namespace {
+
+// Purpose: decides whether a file is plain (JpegMarkers), by its markers in order.
+class PlainCheck {
+ public:
+  // A marker without parameters, with `fill` bytes 0xFF before its code.
+  void Bare(uint8_t marker, size_t fill) {
+    const bool stuffed = marker == 0 && fill == 1;
+    const bool next = marker == 0xD0 + (restarts_ & 7);
+    if (next) ++restarts_;
+    plain_ &= scans_ == 1 && (stuffed || next);
+  }
+  void Segment(uint8_t marker) {
+    plain_ &= scans_ == 0;
+    if (marker == 0xDA) {
+      ++scans_;
+    } else if (marker == 0xC4) {
+      has_tables_ = true;  // without any, libjpeg takes those of the standard, and others may not
+    } else if (marker >= 0xC0 && marker <= 0xCF) {
+      plain_ &= marker == 0xC0 && ++frames_ == 1;
+    }
+  }
+  bool plain() const { return plain_ && has_tables_ && scans_ == 1 && frames_ == 1; }
+  size_t restarts() const { return restarts_; }
+
+ private:
+  bool plain_ = true;
+  bool has_tables_ = false;
+  int scans_ = 0;
+  int frames_ = 0;
+  size_t restarts_ = 0;
+};
+
+}  // namespace
 
 JpegMarkers ScanJpegMarkers(std::span<const std::byte> file) {
   constexpr std::string_view kExifId("Exif\0", 5);
   const auto* const bytes = reinterpret_cast<const uint8_t*>(file.data());
   const size_t size = file.size();
   JpegMarkers found;
+  PlainCheck check;
   size_t at = 2;
   bool exif = false;   // the first segment of that name counts, whatever its contents
   bool header = true;  // until the first scan
@@ -21,18 +56,25 @@ JpegMarkers ScanJpegMarkers(std::span<const std::byte> file) {
     const void* const ff = std::memchr(bytes + at, 0xFF, size - at);
     if (ff == nullptr) return found;
     at = static_cast<size_t>(static_cast<const uint8_t*>(ff) - bytes);
+    const size_t first = at;
     while (at < size && bytes[at] == 0xFF) ++at;  // fill bytes
     if (at == size) return found;
     const uint8_t marker = bytes[at++];
-    if (marker <= 0x01 || (marker >= 0xD0 && marker <= 0xD8))
-      continue;  // stuffed zero, TEM, RSTn, SOI: no parameters
+    if (marker <= 0x01 || (marker >= 0xD0 && marker <= 0xD8)) {
+      check.Bare(marker, at - 1 - first);  // stuffed zero, TEM, RSTn, SOI: no parameters
+      continue;
+    }
     if (marker == 0xD9) {
       found.complete = true;
+      found.end = at;
+      found.plain = check.plain();
+      found.restarts = check.restarts();
       return found;
     }
     if (size - at < 2) return found;
     const size_t length = size_t{bytes[at]} << 8 | bytes[at + 1];
     if (length > size - at) return found;
+    check.Segment(marker);
     if (marker == 0xDA) header = false;
     if (marker == 0xE1 && header && !exif && length >= 2 + kExifId.size() &&
         std::memcmp(bytes + at + 2, kExifId.data(), kExifId.size()) == 0) {

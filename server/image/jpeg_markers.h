@@ -12,6 +12,11 @@ struct JpegMarkers {
   // The first EXIF segment before the pixels, starting at its name; empty if there is none.
   std::span<const std::byte> exif;
   bool complete = false;  // the end-of-image marker was reached
+  size_t end = 0;         // the bytes up to and with that marker
+  // One baseline frame of one scan, whose data has nothing but stuffed bytes and restart markers in order:
+  // what any decoder reads in the same way.
+  bool plain = false;
+  size_t restarts = 0;  // markers of a plain file
 };
 
 // Scans all markers, through entropy-coded data as well, without decoding. This is an exact and cheap test

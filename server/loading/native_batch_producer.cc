@@ -14,6 +14,7 @@ namespace {
 // A chunk of small samples costs a worker about as much as a few trips through the pool's lock: tens of
 // microseconds.
 constexpr uint64_t kChunkBytes = 512 * 1024;
+constexpr uint32_t kPassedSamples = 4;  // a chunk of images that the GPU decodes
 
 // Of a remote piece: samples that are fetched together, and how many such sections are under way at a time.
 // While one is decoded, the other keeps as many readers busy as a daemon has.
@@ -184,6 +185,8 @@ NativeBatchProducer::NativeBatchProducer(std::unique_ptr<const SampleLoader> loa
                                    [](const Field& f) { return f.kind == FieldKind::kEncodedImage; });
   uint64_t sample_bytes = 0;
   for (const TensorPlace& tensor : layout.tensors) sample_bytes += tensor.sample_bytes;
+  // Most of them only pass through.
+  if (deferred_pixel_ops() && deferred_pixel_ops()->plan) chunk_samples_ = kPassedSamples;
   // A read of a remote storage takes longer than a trip through the lock, so readers share them out singly.
   if (!decodes && (!remote_ || fetches_))
     chunk_samples_ =

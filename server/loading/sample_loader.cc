@@ -8,7 +8,9 @@
 #include <string>
 #include <utility>
 
+#include "server/loading/gpu_decode_program.h"
 #include "server/loading/image_source.h"
+#include "server/loading/sample_buffers.h"
 #include "server/transform/field_roles.h"
 #include "server/transform/mask.h"
 #include "server/transform/pointwise.h"
@@ -21,8 +23,6 @@ constexpr char kValidName[] = "valid";
 constexpr char kMarkSuffix[] = ".mark";        // behind the image's name
 constexpr char kExtentsSuffix[] = ".extents";  // behind a packed field's
 constexpr char kLengthSuffix[] = "_length";    // behind a padded field's
-// Buffers that one giant sample made larger than this are given back after it.
-constexpr size_t kKeptBytes = size_t{64} << 20;
 
 std::span<uint8_t> Bytes(std::span<std::byte> bytes) {
   return {reinterpret_cast<uint8_t*>(bytes.data()), bytes.size()};
@@ -49,22 +49,6 @@ void CheckPadded(const DatasetInfo& info, const FeedSpec& spec, std::vector<std:
 
 }  // namespace
 
-struct SampleScratch::Buffers {
-  std::vector<std::byte> encoded;  // rows, a tensor to be seen as an image, or a mask
-  ImageSource::Scratch image;
-  ImageBuffer widened;
-  GeometryPlan plan;
-  GeometryScratch geometry;
-  MaskScratch mask;
-
-  void Trim() {
-    if (encoded.capacity() > kKeptBytes) std::vector<std::byte>().swap(encoded);
-    image.Trim(kKeptBytes);
-    widened.Trim(kKeptBytes);
-    geometry.Trim(kKeptBytes);
-  }
-};
-
 SampleScratch::SampleScratch() : buffers_(std::make_unique<Buffers>()) {}
 SampleScratch::~SampleScratch() = default;
 
@@ -76,6 +60,7 @@ struct SampleLoader::Program {
   std::optional<ImageSource> images;   // set when that field is encoded; uses the transforms
   std::optional<Pointwise> pointwise;  // set when there is an image
   std::optional<DeferredPixelOps> tail;
+  std::optional<GpuDecodeProgram> gpu_decode;  // then it loads the image
   bool raw = false;  // the tensor's pixels go into the slot as they are: only the tail changes them
   uint64_t seed = 0;
   bool ragged = false;              // there are fields of rows
@@ -94,7 +79,8 @@ struct SampleLoader::Program {
       WriteMark(buffers.plan.flip ? ImageMark::kMirrored : ImageMark::kPlain, places);
       return OkStatus();
     }
-    status = Transformed(key, places, buffers);
+    status =
+        gpu_decode ? gpu_decode->Load(key, transforms, places, buffers) : Transformed(key, places, buffers);
     times.Decode(read, TraceClockNs());
     return status;
   }
@@ -167,6 +153,11 @@ struct SampleLoader::Program {
     const bool flips = transforms.Has(GpuForm::kMirror);
     const bool recolours = transforms.Has(GpuForm::kTable);
     pointwise.emplace(TransformChain(), channels, ImageLayout::kHwc);
+    if (GpuShare(spec) != 0) {
+      gpu_decode.emplace(spec, left, outputs);
+      tail = std::move(left);
+      return;
+    }
     const bool zeroes =
         recolours && spec.on_bad_sample == OnBadSample::kZero;  // which the table would recolour
     if (!flips && !recolours && (left.source_layout == left.output_layout || channels == 1))
@@ -308,8 +299,8 @@ Result<std::unique_ptr<SampleLoader>> SampleLoader::Create(std::shared_ptr<const
     return InvalidArgument(text);
   }
   if (program->image.has_value() && !program->tensor.has_value()) {
-    // A remote storage's files have no versions.
-    const bool cached = cache.cache != nullptr && !dataset->info().remote;
+    // A remote storage's files have no versions. What a GPU decodes is never served from pixels of a CPU.
+    const bool cached = cache.cache != nullptr && !dataset->info().remote && GpuShare(spec) == 0;
     program->images.emplace(
         *program->image, !spec.ignore_exif_orientation,
         cached ? std::make_unique<CachedHead>(cache, spec, dataset->info(), program->transforms) : nullptr);

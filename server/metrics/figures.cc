@@ -194,6 +194,8 @@ constexpr auto kFeed = std::to_array<FigureRow<FeedReport>>({
      "`exclusive`, `broadcast` or `queue`."},
     {"memory", kFact, kLabel, [](const R& r) -> FigureValue { return r.feed.on_device ? "gpu" : "host"; },
      "`gpu` or `host`: where the slots are."},
+    {"decode", kFact, kStatus, OfFeed<&F::decode>,
+     "How images are decoded: `cpu`, `gpu`, or `auto:` and the share of the GPU, per mille."},
     {"state", kFact, kStatus, OfFeed<&F::state>,
      "`waiting` (for its group), `running`, `draining`, `ended` or `failed`."},
     {"error", kFact, kMessage,

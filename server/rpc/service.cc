@@ -35,6 +35,7 @@ v1::DeferredPixelOps ToMessage(const DeferredPixelOps& ops) {
   out.set_source_layout(layout(ops.source_layout));
   out.set_output_layout(layout(ops.output_layout));
   out.set_mark_tensor(ops.mark ? *ops.mark + 1 : 0);
+  out.set_plan_tensor(ops.plan ? *ops.plan + 1 : 0);
   out.mutable_table()->Add(ops.table.begin(), ops.table.end());
   return out;
 }
@@ -47,13 +48,14 @@ std::string TraceIdOf(const grpc::CallbackServerContext& context) {
   return pinfeed::TraceIdOf(std::string_view(header.data(), header.size())).value_or("");
 }
 
-// Describes the tensors that the client makes from a device slot: the slot's tensors, without the marks, and
-// with the deferred pixel operations.
+// Describes the tensors that the client makes from a slot on its GPU: the slot's tensors, without what only
+// the deferred pixel operations need, and with these.
 void DescribeOutputs(const Feed& feed, v1::OpenFeedResponse* response) {
   const std::optional<DeferredPixelOps>& ops = feed.producer().deferred_pixel_ops();
   const std::vector<TensorPlace>& tensors = feed.layout().tensors;
   for (uint32_t i = 0; i < tensors.size(); ++i) {
-    if (ops && ops->mark == i) continue;
+    if (ops && (ops->mark == i || (ops->plan && (ops->plan == i || tensors[ops->tensor].spec.extents == i))))
+      continue;
     const bool image = ops && ops->tensor == i;
     const TensorSpec& spec = image ? ops->output : tensors[i].spec;
     v1::OutputTensor& output = *response->add_outputs();
@@ -64,6 +66,19 @@ void DescribeOutputs(const Feed& feed, v1::OpenFeedResponse* response) {
     output.set_tensor(i);
     if (image) *output.mutable_image() = ToMessage(*ops);
   }
+}
+
+v1::DecodeOffer DescribeDecode(const Feed& feed) {
+  const FeedSpec& spec = feed.spec();
+  v1::DecodeOffer decode;
+  decode.set_decode(ToProto(spec.decode));
+  decode.set_gpu_share(spec.gpu_share);
+  decode.set_note(feed.decode_note());
+  decode.set_zero_bad_samples(spec.on_bad_sample == OnBadSample::kZero);
+  const std::vector<TensorPlace>& tensors = feed.layout().tensors;
+  for (uint32_t i = 0; i < tensors.size() && spec.sample_ids; ++i)
+    if (tensors[i].spec.name == kSampleIdTensor) decode.set_sample_id_tensor(i + 1);
+  return decode;
 }
 
 void Describe(const Session& session, const std::string& lifeline_path, uint64_t server_epoch,
@@ -96,7 +111,8 @@ void Describe(const Session& session, const std::string& lifeline_path, uint64_t
     for (const auto& [name, why] : feed.dataset().left_out)
       response->add_left_out(QuotePath(name) + ": " + why);
   }
-  if (arena.backend() != Backend::kHost) DescribeOutputs(feed, response);
+  if (arena.backend() != Backend::kHost || GpuShare(feed.spec()) != 0) DescribeOutputs(feed, response);
+  *response->mutable_decode() = DescribeDecode(feed);
 }
 
 }  // namespace

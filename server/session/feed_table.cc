@@ -100,7 +100,7 @@ Result<std::shared_ptr<Session>> FeedTable::Join(uid_t uid, const FeedSpec& spec
         groups_.emplace(key, Group{spec, nullptr});
         break;  // this session creates the feed
       }
-      if (group->second.spec != spec) {
+      if (!MayShareFeed(group->second.spec, spec)) {
         return FailedPrecondition("group: the feed of group " + QuotePath(spec.group) +
                                   " was opened with another spec; it differs in " +
                                   DifferingFields(group->second.spec, spec));
@@ -116,7 +116,7 @@ Result<std::shared_ptr<Session>> FeedTable::Join(uid_t uid, const FeedSpec& spec
     groups_.erase(key);
     return feed.status();
   }
-  groups_[key].feed = *feed;
+  groups_[key] = {(*feed)->spec(), *feed};
   return AddSession(*feed);
 }
 

@@ -11,6 +11,7 @@
 #include "common/base/quote.h"
 #include "common/spec/names.h"
 #include "server/dataset/selected_fields.h"
+#include "server/loading/gpu_decode_program.h"
 #include "server/memory/host_arena.h"
 #include "server/metrics/snapshot.h"
 #include "server/net/descriptor_room.h"
@@ -29,10 +30,27 @@ constexpr uint64_t kSmallArenaBytes = uint64_t{64} << 20;
 // A trainer on a GPU queues several steps on its stream, and each holds its slot until the GPU executes it.
 constexpr uint64_t kTimesOnGpu = 2;
 
-uint32_t SlotsFor(uint64_t default_slots, uint64_t slot_stride, Backend backend) {
-  const uint64_t least = backend == Backend::kHost ? default_slots : default_slots * kTimesOnGpu;
+uint32_t SlotsFor(uint64_t default_slots, uint64_t slot_stride, bool on_gpu) {
+  const uint64_t least = on_gpu ? default_slots * kTimesOnGpu : default_slots;
   const uint64_t slots = std::clamp(kSmallArenaBytes / slot_stride, least, 4 * default_slots);
   return static_cast<uint32_t>(std::min<uint64_t>(slots, kMaxSlots));
+}
+
+// Whether the client makes the batches on its GPU, of host memory.
+bool DecodesOnGpu(const FeedSpec& spec) {
+  return GpuShare(spec) != 0;
+}
+
+// Why the client cannot decode on its GPU; empty: it can.
+std::string WhyNoDecoder(const OpenFeedArguments& arguments) {
+  if (arguments.gpu_uuid.empty()) return "the client names no GPU";
+  if (arguments.spec.backend != Backend::kAuto) {
+    return std::string("the spec asks for the backend ") + BackendName(arguments.spec.backend) +
+           ", and it takes the backend auto";
+  }
+  if (arguments.decodes_on_gpu) return "";
+  return arguments.no_gpu_decoder.empty() ? "the client has no decoder for it"
+                                          : EscapeUnprintable(arguments.no_gpu_decoder);
 }
 
 Result<std::optional<Sampler::Start>> StartOf(const std::optional<Cursor>& cursor, const Feed& feed) {
@@ -157,18 +175,24 @@ void FeedOpener::AwaitMemory(Backend backend) const {
 Result<std::unique_ptr<Feed>> FeedOpener::MakeNativeFeed(uint64_t feed_id, uid_t owner,
                                                          const OpenFeedArguments& arguments, Backend backend,
                                                          std::shared_ptr<const Dataset> dataset) const {
-  const FeedSpec& spec = arguments.spec;
+  FeedSpec spec = arguments.spec;
   if (dataset->info().remote) RETURN_IF_ERROR(StartThreads(parts_.readers));
   ASSIGN_OR_RETURN(dataset, SelectFields(std::move(dataset), spec.fields, spec.sample_path));
   ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(spec, dataset->info().samples));
-  const PixelOpsAt pixel_ops_at = backend == Backend::kHost ? PixelOpsAt::kWorker : PixelOpsAt::kClient;
+  ASSIGN_OR_RETURN(DecodeChoice decode,
+                   ChooseDecode(spec, *dataset, WhyNoDecoder(arguments), parts_.workers.threads()));
+  spec.decode = decode.decode;
+  spec.gpu_share = decode.gpu_share;
+  if (DecodesOnGpu(spec)) backend = Backend::kHost;
+  const bool at_client = backend != Backend::kHost || DecodesOnGpu(spec);
+  const PixelOpsAt pixel_ops_at = at_client ? PixelOpsAt::kClient : PixelOpsAt::kWorker;
   ASSIGN_OR_RETURN(std::unique_ptr<SampleLoader> loader,
                    SampleLoader::Create(std::move(dataset), spec, pixel_ops_at, {parts_.cache, owner}));
   ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(loader->outputs(), spec.batch_size));
   auto producer = std::make_unique<NativeBatchProducer>(std::move(loader), sampler, spec.on_bad_sample,
                                                         layout, parts_.workers, parts_.readers);
   return MakeFeed({feed_id, spec, std::move(layout), std::move(sampler), std::move(producer), nullptr, owner,
-                   &parts_.tracer},
+                   &parts_.tracer, std::move(decode.note)},
                   arguments, backend);
 }
 
@@ -189,7 +213,8 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(FeedParts parts, const OpenFe
   const FeedSpec& spec = arguments.spec;
   const BatchLayout& layout = parts.layout;
   const uid_t owner = parts.owner;
-  uint32_t slots = spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride, backend) : spec.slots;
+  const bool on_gpu = backend != Backend::kHost || DecodesOnGpu(parts.spec);
+  uint32_t slots = spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride, on_gpu) : spec.slots;
   Result<std::unique_ptr<Arena>> arena = MakeArena(arguments, backend, layout, slots, owner);
   const auto lacks_memory = [&] { return !arena.ok() && arena.status().code() == Code::kResourceExhausted; };
   if (lacks_memory()) {
@@ -197,8 +222,8 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeFeed(FeedParts parts, const OpenFe
     arena = MakeArena(arguments, backend, layout, slots, owner);
   }
   // Fewer slots are the last resort, so that a restarted trainer gets as many as before.
-  if (lacks_memory() && spec.slots == 0 && backend != Backend::kHost) {
-    slots = SlotsFor(parts_.default_slots, layout.slot_stride, Backend::kHost);  // the minimum
+  if (lacks_memory() && spec.slots == 0 && on_gpu) {
+    slots = SlotsFor(parts_.default_slots, layout.slot_stride, false);  // the minimum
     arena = MakeArena(arguments, backend, layout, slots, owner);
   }
   if (!arena.ok()) {
@@ -227,7 +252,7 @@ std::shared_ptr<const Session> FeedOpener::Replaced(const Peer& peer,
   std::shared_ptr<const Session> named = parts_.sessions.Find(arguments.replaces_session);
   // With the same user, group and spec, and while it is attached, its feed is the one that Open joins.
   const bool is_it = named != nullptr && named->peer == peer && named->state == SessionState::kAttached &&
-                     named->feed->spec() == arguments.spec;
+                     MayShareFeed(named->feed->spec(), arguments.spec);
   return is_it ? named : nullptr;
 }
 
@@ -277,7 +302,10 @@ Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFe
   ASSIGN_OR_RETURN(std::shared_ptr<Session> session, parts_.feeds.Join(peer.uid, arguments.spec, make));
   if (session == nullptr) return session;
   Feed& feed = *session->feed;
-  if (const Backend backend = feed.arena().backend(); backend != choice.backend) {
+  const bool decodes = DecodesOnGpu(feed.spec());
+  if (const std::string why = WhyNoDecoder(arguments); decodes && !why.empty())
+    return FailedPrecondition("decode: the group's batches are decoded on its members' GPUs, and " + why);
+  if (const Backend backend = feed.arena().backend(); backend != choice.backend && !decodes) {
     return FailedPrecondition(std::string("group: its batches come by ") + BackendName(backend) +
                               ", and to this client only by " + BackendName(choice.backend) +
                               (choice.fallback.empty() ? "" : " (" + choice.fallback + ")"));
@@ -294,7 +322,7 @@ Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFe
   session->peer = peer;
   session->client_name = arguments.client_name;
   session->process = std::move(process);
-  session->fallback = choice.fallback;
+  if (!decodes) session->fallback = choice.fallback;
   session->trace_id = arguments.trace_id;
   return session;
 }

@@ -72,7 +72,8 @@ class FeedOpener {
   std::shared_ptr<const Session> Replaced(const Peer& peer, const OpenFeedArguments& arguments) const;
   Result<BackendChoice> ChooseBackend(const Peer& peer, const OpenFeedArguments& arguments) const;
   Status CheckIpc(const Peer& peer, const OpenFeedArguments& arguments) const;
-  // A feed of a dataset that the daemon reads. / A feed that processes of its user fill.
+  // A feed of a dataset that the daemon reads, on `backend` unless the client's GPU decodes. / A feed that
+  // processes of its user fill.
   Result<std::unique_ptr<Feed>> MakeNativeFeed(uint64_t feed_id, uid_t owner,
                                                const OpenFeedArguments& arguments, Backend backend,
                                                std::shared_ptr<const Dataset> dataset) const;

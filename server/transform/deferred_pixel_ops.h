@@ -23,7 +23,10 @@ enum class ImageMark : uint8_t {
 struct DeferredPixelOps {
   uint32_t tensor = 0;           // index of the slot's tensor with the pixels
   std::optional<uint32_t> mark;  // index of the slot's tensor with an ImageMark per sample; unset: all kPlain
-  TensorSpec output;             // the resulting tensor
+  // Set: `tensor` is packed bytes, of which the client makes the pixels by the ImagePlan that the tensor with
+  // this index has per sample.
+  std::optional<uint32_t> plan = std::nullopt;
+  TensorSpec output;  // the resulting tensor
   uint32_t height = 0;
   uint32_t width = 0;
   uint32_t channels = 0;  // 1 or 3

@@ -4,6 +4,7 @@
 #include <benchmark/benchmark.h>
 #include <jpeglib.h>
 
+#include <atomic>
 #include <cstdio>  // jpeglib.h needs FILE
 #include <memory>
 #include <vector>
@@ -143,6 +144,32 @@ void LoadTrainingForClient(benchmark::State& state) {
   Load(state, {RandomResizedCrop{224, 224}, RandomHorizontalFlip{}}, PixelOpsAt::kClient);
 }
 BENCHMARK(LoadTrainingForClient);
+// For a trainer whose GPU decodes: the file is checked and passed on.
+void PassTrainingForGpu(benchmark::State& state) {
+  const auto dataset = std::make_shared<MemoryDataset>(
+      std::vector<Field>{EncodedField("image")}, std::vector<std::vector<std::vector<std::byte>>>{{Photo()}});
+  FeedSpec spec;
+  spec.transforms = {RandomResizedCrop{224, 224}, RandomHorizontalFlip{}};
+  spec.decode = Decode::kGpu;
+  const auto loader = SampleLoader::Create(dataset, spec, PixelOpsAt::kClient);
+  if (!loader.ok()) return state.SkipWithError(loader.status().message().c_str());
+  const BatchLayout layout = BatchLayout::Create(loader.value()->outputs(), 1).value();
+  std::vector<std::byte> slot(layout.slot_bytes);
+  std::vector<std::span<std::byte>> places;
+  for (const TensorPlace& tensor : layout.tensors)
+    places.push_back(std::span(slot).subspan(tensor.offset, tensor.sample_bytes));
+  std::vector<std::atomic<uint64_t>> rows(layout.tensors.size());
+  SampleScratch scratch;
+  SampleTimes times;
+  SampleKey key;
+  for (auto _ : state) {
+    ++key.epoch;
+    for (auto& count : rows) count = 0;
+    if (!loader.value()->Load(key, {places, layout, 0, rows}, scratch, times).ok())
+      state.SkipWithError("load");
+  }
+}
+BENCHMARK(PassTrainingForGpu);
 
 }  // namespace
 }  // namespace pinfeed

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a feed on a GPU gives a trainer, beside PyTorch's DataLoader and the ceilings of the machine, in one run.
 
-    bench.py ADDRESS INPUTS OUT [WHAT...]      (run.sh calls it; WHAT: rates, trainer, slots, costs, broadcast, gpus, checksums; default: all)
+    bench.py ADDRESS INPUTS OUT [WHAT...]      (run.sh calls it; WHAT: rates, decode, trainer, slots, costs, broadcast, gpus, checksums; default: all)
 
 Prints what it finds and writes OUT/results.json, as `make bench` does; tests/bench/publish_gpu.py puts such files into docs/benchmarks.md. A part
 that fails costs the others nothing; the exit status is 1 then.
@@ -17,6 +17,7 @@ import traceback
 import warnings
 
 import costs
+import decode_rates
 import numpy as np
 import pinfeed
 import report
@@ -265,6 +266,10 @@ def decode_rate(folder):
     return counted["count"] / counted["seconds"]
 
 
+def decode(address, inputs):
+    decode_rates.rates(row, address, inputs)
+
+
 def trainer(address, inputs):
     alone, beside, lent, owned, fed = [], [], [], [], []
     for _ in range(3):  # turn and turn about: the GPU's clock wanders
@@ -392,7 +397,7 @@ def checksums(address, inputs):
 def main():
     address, inputs, out, *chosen = sys.argv[1:]
     parts = {
-        "rates": rates, "trainer": trainer, "slots": slots.slots, "costs": costs.costs, "broadcast": broadcast, "gpus": gpus, "checksums": checksums,
+        "rates": rates, "decode": decode, "trainer": trainer, "slots": slots.slots, "costs": costs.costs, "broadcast": broadcast, "gpus": gpus, "checksums": checksums,
     }  # fmt: skip
     unknown = set(chosen) - set(parts)
     if unknown:

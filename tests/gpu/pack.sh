@@ -11,12 +11,12 @@ build=$1
 folder=$2
 rm -rf "$folder"
 mkdir -p "$folder/bin" "$folder/lib" "$folder/python"
-for program in server/pinfeedd client/cli/pinfeed tests/gpu/compare_backends tests/gpu/feed_rate tests/gpu/staged_ceiling bench/decode_ceiling; do
+for program in server/pinfeedd client/cli/pinfeed tests/gpu/compare_backends tests/gpu/decode_images tests/gpu/feed_rate tests/gpu/staged_ceiling bench/decode_ceiling; do
   strip -o "$folder/bin/$(basename "$program")" "$build/$program"
 done
 strip -o "$folder/lib/libpinfeed.so.0" "$(readlink -f "$build"/client/libpinfeed.so)"
 ln -s libpinfeed.so.0 "$folder/lib/libpinfeed.so"
-cp "$source"/tests/gpu/{run.sh,make_inputs.py,bench.py,copies.py,feeding.py,slots.py,costs.py,costs.cu,death.py,driver_memory.py,frameworks.py,loader.py,loops.py,traced.py,scribble.cu} "$folder/"
+cp "$source"/tests/gpu/{run.sh,make_inputs.py,bench.py,copies.py,decode_feeds.py,decode_rates.py,feeding.py,slots.py,costs.py,costs.cu,death.py,driver_memory.py,frameworks.py,loader.py,loops.py,traced.py,scribble.cu} "$folder/"
 cp "$source"/tests/bench/{report,grid,loader_rates}.py "$folder/"
 cp -r "$source/client/python/pinfeed" "$folder/python/"
 mkdir "$folder/accelerate"

@@ -5,13 +5,13 @@
 #
 #   run.sh [FOLDER FOR INPUTS]
 #
-# PARTS names what is run, of: compare death frameworks loader copies loops sanitizer bench loader_rates doctor trace demo (default: all, in this order). Every part has a limit of time; a table
+# PARTS names what is run, of: compare decode decode_feeds death frameworks loader copies loops sanitizer bench loader_rates doctor trace demo (default: all, in this order). Every part has a limit of time; a table
 # of the parts comes last, and the exit status is 1 when one failed. OUT: where logs and results go. BENCH_PARTS names parts of bench (bench.py has the list).
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 inputs=${1:-/tmp/pinfeed-inputs}
 out=${OUT:-$here}
-parts=${PARTS:-compare death frameworks loader copies loops sanitizer bench loader_rates doctor trace demo}
+parts=${PARTS:-compare decode decode_feeds death frameworks loader copies loops sanitizer bench loader_rates doctor trace demo}
 cuda=${CUDA_HOME:-/usr/local/cuda}
 mkdir -p "$out"
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -39,7 +39,7 @@ piece() {
 address=""
 daemon=0
 if [ "$parts" != death ]; then
-  if { chosen compare || chosen sanitizer || chosen bench || chosen trace; } && [ ! -d "$inputs" ]; then
+  if { chosen compare || chosen decode || chosen decode_feeds || chosen sanitizer || chosen bench || chosen trace; } && [ ! -d "$inputs" ]; then
     timeout -k 10 300 python3 "$here/make_inputs.py" "$inputs" || { rm -rf "$inputs"; exit 2; }
   fi
   mkdir -p "$inputs"
@@ -71,6 +71,12 @@ if chosen compare; then
     "{$jpeg,\"batch_size\":100,\"sample_path\":true,\"transforms\":[$crop,$normal,{\"to_dtype\":{\"dtype\":\"bfloat16\"}}]}" \
     "{$tokens,\"batch_size\":8}"
 fi
+
+# The client's decoder without a daemon.
+if chosen decode; then piece "JPEG engines" 240 "$here/bin/decode_images" "$inputs/jpeg"; fi
+
+# Images that the GPU decodes, beside the workers'.
+if chosen decode_feeds; then piece "feeds that the GPU decodes" 240 python3 "$here/decode_feeds.py" "$address" "$inputs"; fi
 
 if chosen death; then
   scribble=()

@@ -165,6 +165,10 @@ typedef struct pf_feed_info {
   const char* const* left_out; /* left_out_count messages: each says which column of the dataset is in no
                                   tensor, and why (missing values, ...); valid as long as the feed */
   uint64_t left_out_count;     /* 0: nothing, or the spec names its fields */
+  const char* decode;  /* what decodes the images: "cpu", "gpu" or, with the share of the GPU per mille,
+                          "auto:787"; valid as long as the feed */
+  const char* decoder; /* of the GPU, such as "nvJPEG on NVIDIA H100"; "" with "cpu". Pictures of another kind
+                          differ within a tolerance; valid as long as the feed */
 } pf_feed_info;
 PF_API void pf_feed_info_init(pf_feed_info* info, size_t size);
 PF_API pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info);
@@ -173,6 +177,9 @@ PF_API pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info);
 
 typedef struct pf_batch pf_batch;
 /* Gets the next batch, in order. The caller owns *batch and must release it once, with pf_batch_release.
+ * If the GPU decodes its images (pf_feed_info.decode), it is ready once they are decoded; at most 4 such
+ * batches can be taken and neither written nor released. One whose image cannot be decoded fails the feed
+ * (PF_DATA_LOSS), unless on_bad_sample is ZERO.
  *
  * Blocks until the batch is ready, at most timeout_ms. -1: no limit while the daemon lives or can be
  * reconnected; 0: does not wait. Returns PF_OUT_OF_RANGE after the last epoch and PF_DEADLINE_EXCEEDED

@@ -58,6 +58,8 @@ class FeedInfo(ctypes.Structure):
         ("output_count", ctypes.c_uint32),
         ("left_out", ctypes.POINTER(ctypes.c_char_p)),
         ("left_out_count", ctypes.c_uint64),
+        ("decode", ctypes.c_char_p),
+        ("decoder", ctypes.c_char_p),
     ]
 
 

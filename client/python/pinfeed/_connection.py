@@ -108,6 +108,8 @@ class Connection:
         self._backend = (info.backend or b"").decode()
         self._fingerprint = (info.fingerprint or b"").decode()
         self._reconnects: int = info.reconnects
+        self._decode = (info.decode or b"cpu").decode()
+        self._decoder = (info.decoder or b"").decode("utf-8", "replace")
         self._classes = [info.classes[label].decode("utf-8", "surrogateescape") for label in range(info.class_count)]
         self._left_out = [info.left_out[column].decode("utf-8", "replace") for column in range(info.left_out_count)]
         self._epochs: int = spec.get("epochs", 0)
@@ -175,8 +177,22 @@ class Connection:
 
     @property
     def backend(self) -> str:
-        """Where batches are delivered: "host" (host memory), "vmm-fd" or "cuda-ipc" (GPU memory)."""
+        """Where batches are delivered: "host" (host memory, also if the GPU decodes images from there), "vmm-fd" or
+        "cuda-ipc" (GPU memory).
+        """
         return self._backend
+
+    @property
+    def decode(self) -> str:
+        """Where images are decoded: "cpu", "gpu", or "auto:" and the GPU's share of the samples per mille. It never
+        changes. Give it to `open` to decode the same samples on the GPU in another process.
+        """
+        return self._decode
+
+    @property
+    def decoder(self) -> str:
+        """What decodes images on the GPU, such as "nvJPEG on NVIDIA H100". Empty with `decode` "cpu"."""
+        return self._decoder
 
     @property
     def address(self) -> str:

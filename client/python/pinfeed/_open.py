@@ -21,6 +21,7 @@ from ._checks import MAX_NAME_BYTES, Checks
 from ._client_name import default_name
 from ._connection import Opened, Resumed
 from ._dataset_argument import looks_like_file
+from ._decode import add_decode, check_decoder
 from ._device import ordinal_of
 from ._errors import Code, ColumnsLeftOutWarning, Error, InvalidArgumentError, NotFoundError, make_error
 from ._rank import Rank, find_rank
@@ -65,6 +66,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     masks: Union[str, Sequence[str]] = (),
     fields_unchanged: Union[str, Sequence[str]] = (),
     exif_orientation: bool = True,
+    decode: Optional[str] = None,
+    any_decoder: bool = False,
     share: Optional[str] = None,
     group: Optional[str] = None,
     group_size: Optional[int] = None,
@@ -127,6 +130,12 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         that moves pixels, each such field must be in one of the two lists.
       exif_orientation: images are rotated as their EXIF orientation says, like PIL.ImageOps.exif_transpose. False:
         as stored, like torchvision's ImageFolder.
+      decode: where JPEG images are decoded. "cpu": by the daemon's workers. "gpu": by the engines of the GPU of
+        `device`; the workers decode only what those cannot, such as progressive JPEG and PNG. "auto": some by each, so
+        that both finish together; the workers alone, with a warning, if the GPU cannot. `Feed.decode` says what was
+        decided, such as "auto:787": 787 of 1,000 samples by the GPU. Give that of rank 0 to all ranks. Pixels of a
+        GPU differ a little from those of the CPU. Not with on_bad_sample="skip". None: as the state, or else "cpu".
+      any_decoder: a state may be resumed with another `decode`, or another kind of GPU, than it was taken with.
 
     Delivery:
       device: None or "cpu": tensors on the host. "cuda", "cuda:0", a torch.device or a number: tensors on that GPU,
@@ -195,6 +204,7 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     if name is not None:
         name = checks.text("name", name, MAX_NAME_BYTES)
     checks.address(address)
+    add_decode(spec, checks, decode, state, any_decoder, ordinal, zero_copy)
     resumed, cursor = _read_state(checks, state, spec)
     checks.raise_faults()
     framework = _choose_framework(framework, ordinal)
@@ -204,6 +214,12 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
         ordinal=ordinal, output=output, name=name, open_timeout=open_timeout, reconnect_timeout=reconnect_timeout,
     )  # fmt: skip
     feed = Feed(opened)
+    try:
+        if state is not None and not any_decoder:
+            check_decoder(state, feed.decode, feed.decoder)
+    except BaseException:
+        feed.close()
+        raise
     if feed._left_out:
         _warn_of_left_out(feed, spec)
     return feed

@@ -16,7 +16,7 @@ from . import _daemon
 from ._batch_maker import BatchMaker
 from ._connection import _POLL_S, Connection, Opened, logger
 from ._device import DeviceBatchMaker, LentBatchMaker, memory_of
-from ._errors import Code, DeadlineExceededError, Error, SlotsHeldWarning
+from ._errors import Code, DeadlineExceededError, Error, InvalidArgumentError, SlotsHeldWarning
 from ._spec import describe
 
 # The length of one wait inside the library. Between waits, Python handles signals and the stream checks whether another
@@ -54,6 +54,10 @@ class Stream(Connection):
         self._maker: Union[BatchMaker, DeviceBatchMaker]
         if self._device >= 0:
             memory = memory_of(opened.framework, self._device)
+            if opened.zero_copy and self._decode != "cpu":
+                raise InvalidArgumentError(
+                    Code.INVALID_ARGUMENT, f'zero_copy: True is not possible with decode="{self._decode}": the slots have encoded images; use None'
+                )
             if opened.zero_copy:
                 self._maker = LentBatchMaker(library, handle, self._output_count, self.batch_size, max_held, memory, self._device)
             else:

@@ -16,6 +16,7 @@ from ._arguments import instead_of_attribute
 from ._batch import OUTPUTS
 from ._checks import MAX_EPOCH, Checks, shown, to_integer
 from ._connection import Opened, Resumed, logger
+from ._decode import check_decoder, describe_decoder
 from ._errors import Code, Error, InvalidArgumentError
 from ._labels import read_labels
 from ._spec import describe
@@ -303,6 +304,7 @@ class Feed(Stream):
             ended = False
             cursor.update(epoch=str(undelivered[0]), position=str(undelivered[1] * self.batch_size * self._rank.world_size))
         state = {"version": _STATE_VERSION, "epoch": epoch, "epoch_ended": ended, "cursor": cursor}
+        state.update(describe_decoder(self.decode, self.decoder))
         if next_epoch is not None:
             state["next_epoch"] = next_epoch
         return state
@@ -327,10 +329,11 @@ class Feed(Stream):
         and `open`. After an error the feed keeps its position and its next batch.
 
         Raises InvalidArgumentError if the position is not such a multiple, if seed or order differ, or if `state` is
-        malformed. Raises Error (FAILED_PRECONDITION) if the dataset changed since or the broadcast group is past the
-        position, and the errors of `open`.
+        malformed. Raises Error (FAILED_PRECONDITION) if the dataset changed since, if the broadcast group is past the
+        position, or if the state's images were decoded in another way, and the errors of `open`.
         """
         resumed, cursor = read_state(state, self._epochs)
+        check_decoder(state, self.decode, self.decoder)
         with self._lock:
             self._check_open()
             self._library.check(self._library.pf_seek(self._handle, cursor.encode("utf-8")))

@@ -7,7 +7,9 @@
 #include <string_view>
 
 #include "client/kernels/convert_image.h"
+#include "client/kernels/decode_images.h"
 #include "client/kernels/gather_rows.h"
+#include "tests/support/stand_in_cuda/decode_kernel.h"
 #include "tests/support/stand_in_cuda/stand_in.h"
 
 using pinfeed::ConvertImage;
@@ -128,6 +130,22 @@ CUresult Gather(const GatherRows& work) {
   return CUDA_SUCCESS;
 }
 
+// The kernels behind the JPEG engines, in the order of cuModuleGetFunction's names.
+CUresult LaunchDecoder(unsigned function, CUstream_st& stream, const void* parameters, unsigned grid_y) {
+  if (function == 8 * CUfunc_st::kGathers) {
+    FillWords words{};
+    std::memcpy(&words, parameters, sizeof words);
+    stream.Push([=] { return RunFill(words); });
+    return CUDA_SUCCESS;
+  }
+  DecodeImages images{};
+  std::memcpy(&images, parameters, sizeof images);
+  const bool decodes = function == 2 * CUfunc_st::kGathers;
+  if (decodes && grid_y != images.count) return CUDA_ERROR_INVALID_VALUE;
+  stream.Push([=] { return decodes ? RunDecode(images) : RunCheck(images); });
+  return CUDA_SUCCESS;
+}
+
 bool IsLive(CUctx_st& context, CUfunction function) {
   State& state = TheState();
   const MutexLock lock(state.mutex);
@@ -166,8 +184,9 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
   const MutexLock lock(state.mutex);
   const auto found = state.modules.find(module);
   if (found == state.modules.end()) return CUDA_ERROR_INVALID_HANDLE;
-  constexpr std::string_view kNames[] = {pinfeed::kConvertKernel1, pinfeed::kConvertKernel2,
-                                         pinfeed::kConvertKernel4, pinfeed::kGatherKernel};
+  constexpr std::string_view kNames[] = {
+      pinfeed::kConvertKernel1, pinfeed::kConvertKernel2, pinfeed::kConvertKernel4, pinfeed::kGatherKernel,
+      pinfeed::kDecodeKernel,   pinfeed::kCheckKernel,    pinfeed::kFillKernel};
   for (size_t i = 0; i < std::size(kNames); ++i) {
     if (kNames[i] != name) continue;
     *function = &found->second->functions[i];
@@ -183,13 +202,17 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
   if (!pinfeed::stand_in::IsLive(*context, function)) return CUDA_ERROR_INVALID_HANDLE;
   constexpr unsigned kMaxGridX = 0x7fffffff;
   constexpr unsigned kMaxSharedBytes = 48 << 10;  // more has to be asked for
-  if (grid_x == 0 || grid_x > kMaxGridX || grid_y != 1 || grid_z != 1 ||
+  constexpr unsigned kMaxGridY = 0xffff;
+  if (grid_x == 0 || grid_x > kMaxGridX || grid_y == 0 || grid_y > kMaxGridY || grid_z != 1 ||
       block_x != pinfeed::kConvertThreads || block_y != 1 || block_z != 1 || shared_bytes > kMaxSharedBytes ||
       parameters == nullptr || parameters[0] == nullptr || extra != nullptr)
     return CUDA_ERROR_INVALID_VALUE;
   const auto stream = StreamOf(*context, handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   // The driver, too, takes the arguments at the call.
+  if (function->element_bytes > CUfunc_st::kGathers)
+    return pinfeed::stand_in::LaunchDecoder(function->element_bytes, *stream, parameters[0], grid_y);
+  if (grid_y != 1) return CUDA_ERROR_INVALID_VALUE;
   if (function->element_bytes == CUfunc_st::kGathers) {
     GatherRows rows{};
     std::memcpy(&rows, parameters[0], sizeof rows);

@@ -102,13 +102,13 @@ struct CUevent_st {
 
 struct CUfunc_st {
   CUctx_st* context = nullptr;
-  unsigned element_bytes = 0;  // of ConvertImage; kGathers: it is GatherRows
+  unsigned element_bytes = 0;  // of ConvertImage; kGathers: it is GatherRows; more: it is of the decoder
   static constexpr unsigned kGathers = 8;
 };
 
 struct CUmod_st {
   CUctx_st* context = nullptr;
-  CUfunc_st functions[4];
+  CUfunc_st functions[7];
 };
 
 namespace pinfeed::stand_in {

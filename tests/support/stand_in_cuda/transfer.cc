@@ -114,6 +114,18 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstr
   return CUDA_SUCCESS;
 }
 
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream handle) {
+  PF_STAND_IN_CONTEXT_CALL(cuMemsetD8Async);
+  const auto stream = StreamOf(*context, handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  stream->Push([=] {
+    if (!IsDeviceMemory(to, bytes, Rights::kReadWrite)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    std::memset(PointerTo(to), value, bytes);
+    return CUDA_SUCCESS;
+  });
+  return CUDA_SUCCESS;
+}
+
 // By default the write comes after all that was queued before is visible to everyone.
 CUresult cuStreamWriteValue64(CUstream handle, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
   PF_STAND_IN_CONTEXT_CALL(cuStreamWriteValue64);

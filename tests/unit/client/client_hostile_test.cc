@@ -83,6 +83,7 @@ TEST(ClientOpenTest, DaemonThatEndsConnectionsIsTriedThreeTimes) {
 TEST(ClientOpenTest, DaemonThatWouldIgnoreAFieldOfTheSpecIsRefused) {
   constexpr char kLater[] = R"({"dataset": {"path": "/data"}, "batch_size": 4,
                                 "transforms": [{"resize": {"size": [4, 4], "interpolation": ["bicubic"]}}]})";
+  constexpr char kDecodes[] = R"({"dataset": {"path": "/data"}, "batch_size": 4, "decode": "DECODE_AUTO"})";
   const TempDir dir;
   for (const bool refuses : {false, true}) {
     FakeDaemon daemon(dir.path(), {.offer = [refuses](v1::OpenFeedResponse& offer) {
@@ -93,9 +94,12 @@ TEST(ClientOpenTest, DaemonThatWouldIgnoreAFieldOfTheSpecIsRefused) {
     options.open_timeout = std::chrono::milliseconds(30'000);
     if (refuses) {
       EXPECT_NO_THROW(Feed(kLater, options));
+      EXPECT_NO_THROW(Feed(kDecodes, options));
     } else {
-      EXPECT_THROW(Feed(kLater, options), Error);
-      EXPECT_THAT(pf_last_error(), HasSubstr("is too old for interpolation"));
+      for (const char* const spec : {kLater, kDecodes}) {
+        EXPECT_THROW(Feed(spec, options), Error);
+        EXPECT_THAT(pf_last_error(), HasSubstr("is too old for decode, interpolation"));
+      }
       EXPECT_NO_THROW(Feed(kSpec, options));
     }
   }

@@ -38,7 +38,7 @@ constexpr char kFullSpec[] = R"({
     {"normalize": {"mean": [0.5], "std": [0.1, 0.2, 0.3]}},
     {"to_dtype": {"dtype": "bfloat16", "scale": true}}],
   "image_layout": "HWC", "on_bad_sample": "ZERO", "slots": 64, "sample_ids": true, "valid": true,
-  "masks": ["m", "n"], "fields_unchanged": ["d"],
+  "masks": ["m", "n"], "fields_unchanged": ["d"], "decode": "DECODE_AUTO", "gpu_share": 123,
   "sharing": "QUEUE", "group": "g", "group_size": 3, "backend": "HOST",
   "ignore_exif_orientation": true, "fields": ["y", "x"]})";
 
@@ -77,6 +77,8 @@ TEST(ConvertTest, EveryFieldOfASpecIsRead) {
   spec.backend = Backend::kHost;
   spec.ignore_exif_orientation = true;
   spec.fields = {"y", "x"};
+  spec.decode = Decode::kAuto;
+  spec.gpu_share = 123;
   Faults none;
   TransformChain::Parse(spec.transforms, none);  // adds the defaults, as is done with what is read
   v1::FeedSpec message;

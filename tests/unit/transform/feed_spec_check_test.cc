@@ -98,6 +98,41 @@ TEST(FeedSpecCheckTest, NamesEveryFaultOfATransformWithItsPlace) {
             "before them");
 }
 
+TEST(FeedSpecCheckTest, DecodingOnTheGpuHasItsLimits) {
+  FeedSpec spec = Valid();
+  spec.decode = Decode::kGpu;
+  EXPECT_EQ(FaultsOf(spec), "");
+  spec.on_bad_sample = OnBadSample::kSkip;
+  spec.backend = Backend::kVmmFd;
+  spec.gpu_share = 5;
+  const std::string faults = FaultsOf(spec);
+  EXPECT_NE(faults.find("on_bad_sample: skip is not possible with the decode GPU or AUTO"),
+            std::string::npos);
+  EXPECT_NE(faults.find("backend: must be AUTO"), std::string::npos);
+  EXPECT_NE(faults.find("gpu_share: is for the decode AUTO only"), std::string::npos);
+  spec = Valid();
+  spec.decode = Decode::kAuto;
+  spec.backend = Backend::kVmmFd;
+  spec.gpu_share = 1000;
+  EXPECT_EQ(FaultsOf(spec), "");
+  spec.gpu_share = 1001;
+  EXPECT_EQ(FaultsOf(spec), "gpu_share: 1001 is not within 0 to 1000, per mille");
+}
+
+TEST(FeedSpecCheckTest, OpenDecisionSharesAFeedWithAnyOther) {
+  FeedSpec open = Valid();
+  open.decode = Decode::kAuto;
+  FeedSpec decided = open;
+  decided.gpu_share = 700;
+  FeedSpec cpu = Valid();
+  EXPECT_TRUE(MayShareFeed(open, decided));
+  EXPECT_TRUE(MayShareFeed(decided, open));
+  EXPECT_TRUE(MayShareFeed(cpu, open)) << "for which the daemon decided so";
+  EXPECT_FALSE(MayShareFeed(cpu, decided));
+  open.seed = 1;
+  EXPECT_FALSE(MayShareFeed(open, decided));
+}
+
 TEST(FeedSpecCheckTest, FaultsOfAllFieldsComeTogether) {
   FeedSpec spec = Valid();
   spec.dataset = {};

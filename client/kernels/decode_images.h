@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parameters of the kernels behind the JPEG engines. Compiled for the host and the device.
+#pragma once
+
+#include <stdint.h>
+
+namespace pinfeed {
+
+// One axis of an image: a region of the source is resized, and the output is a part of the result. There is
+// no resize if `region` equals `resized`.
+struct ImageAxis {
+  int32_t first;     // of the region, in the image
+  int32_t region;    // its size
+  int32_t resized;   // its size after the resize
+  int32_t out;       // the output's origin in the resized region
+  uint32_t reverse;  // kInterpolateNearest counts pixels from the end
+};
+
+// One image: the planes of a JPEG file as they are stored, and what becomes of them. The planes' owner has
+// checked that the region lies within the image and the output within the resized region.
+struct DecodedImage {
+  const uint8_t* plane[3];  // luma, Cb, Cr; 8-byte aligned
+  uint32_t pitch[2];        // bytes of a row: luma, chroma; multiples of 8
+  int32_t width;
+  int32_t height;
+  int32_t chroma_width;
+  int32_t chroma_height;
+  uint32_t h_shift;  // 1: the chroma planes have half as many columns (rows)
+  uint32_t v_shift;
+  uint32_t planes;       // 3; 1: grey, or pixels; 0: there is no image, zeros are written
+  uint32_t interleaved;  // 1: the only plane has pixels of three bytes: red, green, blue
+  uint32_t interpolation;
+  uint32_t grayscale;  // 1: the luma of the colours, before the resize
+  uint32_t upside_down;
+  ImageAxis x;
+  ImageAxis y;
+  uint8_t* out;  // height * width * channels bytes, pixel by pixel
+};
+
+// Values of DecodedImage::interpolation, as PlanInterpolation.
+inline constexpr uint32_t kInterpolateNearest = 0;
+inline constexpr uint32_t kInterpolateBilinear = 1;
+inline constexpr uint32_t kInterpolateBicubic = 2;
+inline constexpr uint32_t kInterpolateLanczos = 3;
+
+// Makes the outputs of some images. The struct is the kernel's only parameter.
+struct DecodeImages {
+  const DecodedImage* images;
+  uint32_t* unwritten;  // of each image
+  uint64_t poison;      // what the planes held before
+  uint32_t count;
+  uint32_t height;  // of each output
+  uint32_t width;
+  uint32_t channels;  // 3, or 1: the luma
+};
+
+// Fills memory, so that it can be told whether somebody wrote to it.
+struct FillWords {
+  uint64_t* out;   // 16-byte aligned
+  uint64_t words;  // even
+  uint64_t value;
+};
+
+// All have blocks of kDecodeThreads. A block of the first makes one tile of one image: blockIdx.y is the
+// image, blockIdx.x the tile.
+inline constexpr unsigned kDecodeThreads = 256;
+inline constexpr uint32_t kDecodeTileWidth = 32;
+inline constexpr uint32_t kDecodeTileHeight = 16;
+inline constexpr const char* kDecodeKernel = "DecodeImages";
+// With DecodeImages: sets `unwritten` of each image to 1 if a part of its planes still holds `poison`. One
+// block an image. Runs before the other kernel, so that what it has seen, the other sees too.
+inline constexpr const char* kCheckKernel = "CheckPlanes";
+// Any grid.
+inline constexpr const char* kFillKernel = "FillWords";
+
+}  // namespace pinfeed

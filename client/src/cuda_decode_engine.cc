@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// DecodeEngine with nvJPEG and the client's kernels.
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "client/src/batch_writer.h"
+#include "client/src/decode_engine.h"
+#include "client/src/image_decoder.h"
+#include "common/base/sync.h"
+#include "common/cuda/device_memory.h"
+#include "common/cuda/stream.h"
+#include "common/os/memfd.h"
+
+namespace pinfeed {
+namespace {
+
+CUdeviceptr AddressOf(const std::byte* memory) {
+  return reinterpret_cast<CUdeviceptr>(memory);
+}
+
+// Purpose: see DecodeWorker. Owns its decoder, a stream and page-locked memory.
+class CudaDecodeWorker final : public DecodeWorker {
+ public:
+  static Result<std::unique_ptr<DecodeWorker>> Create(std::shared_ptr<const CudaDevice> device,
+                                                      const OfferedImage& image, uint64_t staging_bytes) {
+    std::unique_ptr<CudaDecodeWorker> worker(new CudaDecodeWorker(std::move(device), staging_bytes));
+    RETURN_IF_ERROR(worker->Open(image));
+    return std::unique_ptr<DecodeWorker>(std::move(worker));
+  }
+
+  std::span<std::byte> staging() override { return {staging_.data(), staging_bytes_}; }
+
+  Status Decode(std::span<const ImageToDecode> images, std::span<Status> failures) override {
+    encoded_.clear();
+    for (const ImageToDecode& image : images)
+      encoded_.push_back({image.bytes, image.plan, AddressOf(image.out)});
+    return decoder_->Decode(encoded_, failures);
+  }
+
+  Status CopyAll(std::span<const Copy> copies) override {
+    if (copies.empty()) return OkStatus();
+    const CudaScope scope(*device_);
+    RETURN_IF_ERROR(scope.status());
+    const CudaDriver& driver = device_->driver();
+    const RelaxedCaptureScope relaxed(driver);
+    const std::string what = "copy a batch's tensors to GPU " + device_->uuid();
+    const CUstream stream = stream_.get().native;
+    CUresult queued = CUDA_SUCCESS;
+    uint64_t used = 0;  // of the staging memory
+    for (const Copy& copy : copies) {
+      if (queued != CUDA_SUCCESS) break;
+      if (copy.from == nullptr)
+        queued = driver.cuMemsetD8Async(AddressOf(copy.to), 0, copy.bytes, stream);
+      else if (IsStaged(copy.from))
+        queued = driver.cuMemcpyHtoDAsync(AddressOf(copy.to), copy.from, copy.bytes, stream);
+      else
+        queued = QueueStaged(copy, stream, &used);
+    }
+    const CUresult done = driver.cuStreamSynchronize(stream);
+    RETURN_IF_ERROR(CudaStatus(queued, what));
+    return CudaStatus(done, what);
+  }
+
+ private:
+  CudaDecodeWorker(std::shared_ptr<const CudaDevice> device, uint64_t staging_bytes)
+      : device_(std::move(device)), staging_bytes_(staging_bytes) {}
+
+  bool IsStaged(const std::byte* from) const {
+    return from >= staging_.data() && from < staging_.data() + staging_bytes_;
+  }
+
+  // Copies by way of the staging memory, of which `used` bytes wait for the stream.
+  CUresult QueueStaged(const Copy& copy, CUstream stream, uint64_t* used) {
+    const CudaDriver& driver = device_->driver();
+    for (uint64_t at = 0; at < copy.bytes;) {
+      if (*used == staging_bytes_) {
+        const CUresult waited = driver.cuStreamSynchronize(stream);
+        if (waited != CUDA_SUCCESS) return waited;
+        *used = 0;
+      }
+      const uint64_t bytes = std::min(copy.bytes - at, staging_bytes_ - *used);
+      std::byte* const staged = std::copy_n(copy.from + at, bytes, staging_.data() + *used) - bytes;
+      const CUresult queued = driver.cuMemcpyHtoDAsync(AddressOf(copy.to) + at, staged, bytes, stream);
+      if (queued != CUDA_SUCCESS) return queued;
+      at += bytes;
+      *used += bytes;
+    }
+    return CUDA_SUCCESS;
+  }
+
+  Status Open(const OfferedImage& image) {
+    // Shared memory: the pages of a private mapping could change below the GPU when the process forks.
+    ASSIGN_OR_RETURN(const UniqueFd fd, CreateMemfd("pinfeed-staging", staging_bytes_));
+    ASSIGN_OR_RETURN(staging_, Mapping::Map(fd.get(), staging_bytes_, Access::kReadWrite, true));
+    ASSIGN_OR_RETURN(pinned_, HostRegistration::Create(device_, staging_.data(), staging_bytes_));
+    {
+      const CudaScope scope(*device_);
+      RETURN_IF_ERROR(scope.status());
+      CUstream stream = nullptr;
+      RETURN_IF_ERROR(
+          CudaStatus(device_->driver().cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0),
+                     "create a stream on GPU " + device_->uuid()));
+      stream_.reset({device_.get(), stream});
+    }
+    ASSIGN_OR_RETURN(decoder_, GpuImageDecoder::Create(device_, {image.height, image.width, image.channels}));
+    return OkStatus();
+  }
+
+  const std::shared_ptr<const CudaDevice> device_;
+  const uint64_t staging_bytes_;
+  Mapping staging_;
+  HostRegistration pinned_;
+  UniqueCudaStream stream_;
+  std::unique_ptr<GpuImageDecoder> decoder_;
+  std::vector<EncodedImage> encoded_;
+};
+
+// Purpose: see DecodedMemory. Owns it, and an event behind its last reader.
+class CudaDecodedMemory final : public DecodedMemory {
+ public:
+  CudaDecodedMemory(std::shared_ptr<const CudaDevice> device, DeviceMemory memory, UniqueCudaEvent event,
+                    BatchWriter writer)
+      : device_(std::move(device)),
+        memory_(std::move(memory)),
+        event_(std::move(event)),
+        writer_(std::move(writer)) {}
+
+  std::byte* address() const override {
+    return reinterpret_cast<std::byte*>(memory_.address());  // NOLINT(performance-no-int-to-ptr)
+  }
+
+  Status Write(uint32_t samples, void* const* outputs, void* native) override {
+    const CudaScope scope(*device_);
+    RETURN_IF_ERROR(scope.status());
+    auto* const stream = static_cast<CUstream>(native);
+    const CudaDriver& driver = device_->driver();
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    const std::string what = "write a batch on a stream of GPU " + device_->uuid();
+    RETURN_IF_ERROR(CudaStatus(driver.cuStreamIsCapturing(stream, &capture), what));
+    if (capture != CU_STREAM_CAPTURE_STATUS_NONE) {
+      return FailedPrecondition(
+          what +
+          ": the stream is being captured, and a graph would read memory that gets the next batch; "
+          "take batches outside of the capture, and copy them to the graph's inputs");
+    }
+    const RelaxedCaptureScope relaxed(driver);
+    Status queued = writer_.Queue(address(), samples, outputs, stream);
+    if (queued.ok()) queued = CudaStatus(driver.cuEventRecord(event_.get().native, stream), what);
+    // Fails only with a broken context, in which nothing runs any more.
+    if (!queued.ok()) (void)driver.cuStreamSynchronize(stream);
+    return queued;
+  }
+
+  Result<bool> Written() override {
+    const CudaScope scope(*device_);
+    RETURN_IF_ERROR(scope.status());
+    const RelaxedCaptureScope relaxed(device_->driver());
+    const CUresult result = device_->driver().cuEventQuery(event_.get().native);
+    if (result == CUDA_ERROR_NOT_READY) return false;
+    RETURN_IF_ERROR(CudaStatus(result, "see what GPU " + device_->uuid() + " has executed"));
+    return true;
+  }
+
+  void Abandon() override { memory_.Abandon(); }
+
+ private:
+  const std::shared_ptr<const CudaDevice> device_;
+  DeviceMemory memory_;
+  const UniqueCudaEvent event_;
+  const BatchWriter writer_;
+};
+
+// Purpose: see DecodeEngine.
+class CudaDecodeEngine final : public DecodeEngine {
+ public:
+  explicit CudaDecodeEngine(std::shared_ptr<const CudaDevice> device)
+      : device_(std::move(device)), kind_("nvJPEG on " + device_->name()) {}
+
+  const std::string& kind() const override { return kind_; }
+
+  Result<std::unique_ptr<DecodeWorker>> MakeWorker(const OfferedImage& image,
+                                                   uint64_t staging_bytes) override {
+    return CudaDecodeWorker::Create(device_, image, staging_bytes);
+  }
+
+  Result<std::unique_ptr<DecodedMemory>> MakeMemory(const FeedOffer& offer,
+                                                    const std::vector<uint64_t>& offsets,
+                                                    uint64_t bytes) override {
+    ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::Allocate(device_, bytes));
+    ASSIGN_OR_RETURN(std::shared_ptr<const ConvertKernel> kernel, ConvertKernel::For(device_));
+    const CudaScope scope(*device_);
+    RETURN_IF_ERROR(scope.status());
+    CUevent event = nullptr;
+    RETURN_IF_ERROR(CudaStatus(device_->driver().cuEventCreate(&event, CU_EVENT_DISABLE_TIMING),
+                               "create an event on GPU " + device_->uuid()));
+    return std::unique_ptr<DecodedMemory>(std::make_unique<CudaDecodedMemory>(
+        device_, std::move(memory), UniqueCudaEvent({device_.get(), event}),
+        BatchWriter(offer, offsets, std::move(kernel))));
+  }
+
+ private:
+  const std::shared_ptr<const CudaDevice> device_;
+  const std::string kind_;
+};
+
+// Whether the GPU decodes: tried once a process, since a decoder takes some time to make.
+Status TryDecoder(const std::shared_ptr<const CudaDevice>& device) {
+  static Mutex mutex;
+  static auto* const tried = new std::map<int, Status>;  // never destroyed, as other statics may use it
+  const MutexLock lock(mutex);
+  const auto known = tried->find(device->ordinal());
+  if (known != tried->end()) return known->second;
+  const Status usable = GpuImageDecoder::Create(device, {1, 1, 3}).status();
+  // What is lacking now may be there later.
+  if (usable.ok() || usable.code() == Code::kUnavailable) tried->emplace(device->ordinal(), usable);
+  return usable;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<DecodeEngine>> OpenDecodeEngine(int ordinal) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<const CudaDevice> device, CudaDevice::Open(ordinal));
+  RETURN_IF_ERROR(TryDecoder(device));
+  return std::shared_ptr<DecodeEngine>(std::make_shared<CudaDecodeEngine>(device));
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/src/decode_ring.h"
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "client/src/session_memory.h"
+
+namespace pinfeed {
+namespace {
+
+using std::chrono::steady_clock;
+
+// Between looks at a daemon's page that did not change, and at a GPU that has yet to read a batch, of which
+// nobody is told.
+constexpr std::chrono::milliseconds kPageLook(50);
+constexpr std::chrono::microseconds kGpuLook(300);
+
+}  // namespace
+
+Status DecodeRing::Allocate(DecodeEngine& engine) {
+  const MutexLock lock(mutex_);
+  for (Entry& entry : entries_) {
+    ASSIGN_OR_RETURN(entry.memory, engine.MakeMemory(layout_.offer(), layout_.offsets(), layout_.bytes()));
+  }
+  return OkStatus();
+}
+
+bool DecodeRing::TryClaim(Unit* unit) {
+  while (oldest_ < next_ && (At(oldest_).unwanted || AllClaimed(At(oldest_)))) ++oldest_;
+  if (oldest_ == next_) return false;
+  Entry& entry = At(oldest_);
+  *unit = {entry.batch, entry.memory->address(), 0, 0};
+  ++entry.under_way;
+  if (!entry.copies_claimed) {
+    entry.copies_claimed = true;
+    return true;
+  }
+  unit->begin = entry.next_sample;
+  unit->end = unit->begin + std::min(unit_samples_, entry.batch.samples - unit->begin);
+  entry.next_sample = unit->end;
+  return true;
+}
+
+bool DecodeRing::Claim(Unit* unit) {
+  while (true) {
+    {
+      const MutexLock lock(mutex_);
+      while (true) {
+        if (IsOver()) return false;
+        if (TryClaim(unit)) return true;
+        if (!looking_) break;
+        changed_.Wait(mutex_);
+      }
+      looking_ = true;
+    }
+    Look();
+    const MutexLock lock(mutex_);
+    looking_ = false;
+    changed_.NotifyAll();
+  }
+}
+
+void DecodeRing::Look() {
+  uint64_t sequence = 0;
+  DecodedMemory* written = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    sequence = next_;
+    const Entry& entry = At(sequence);
+    if (entry.state == State::kWritten) {
+      written = entry.memory.get();
+    } else if (entry.state != State::kFree) {
+      if (!IsOver()) changed_.Wait(mutex_);
+      return;
+    }
+  }
+  if (written != nullptr) {
+    const Result<bool> done = written->Written();
+    if (!done.ok()) return Break(done.status());
+    const MutexLock lock(mutex_);
+    if (*done) {
+      At(sequence).state = State::kFree;
+    } else {
+      (void)changed_.WaitUntil(mutex_, steady_clock::now() + kGpuLook);
+    }
+    return;
+  }
+  const uint32_t seen = reader_.WakeWord();
+  BatchDescriptor batch;
+  const Result<bool> published = reader_.Read(sequence, &batch);
+  if (!published.ok()) return Break(published.status());
+  if (!*published) return reader_.Sleep(seen, kPageLook);
+  const MutexLock lock(mutex_);
+  if (next_ != sequence) return;  // discarded meanwhile
+  ++next_;
+  Entry& entry = At(sequence);
+  entry.state = State::kDecoding;
+  entry.batch = batch;
+  entry.next_sample = 0;
+  entry.copies_claimed = entry.unwanted = false;
+  entry.failures.clear();
+}
+
+bool DecodeRing::Finish(const Unit& unit, Failures failures, std::vector<uint32_t>* zeroed) {
+  const MutexLock lock(mutex_);
+  Entry& entry = At(unit.batch.sequence);
+  entry.failures.merge(failures);
+  if (entry.unwanted) {
+    if (--entry.under_way == 0) entry.state = State::kFree;
+    changed_.NotifyAll();
+    return false;
+  }
+  if (entry.under_way > 1 || !AllClaimed(entry)) {
+    --entry.under_way;
+    return false;
+  }
+  // The unit stays under way until Complete.
+  if (layout_.offer().zero_bad_samples)
+    for (const auto& [sample, why] : entry.failures) zeroed->push_back(sample);
+  return true;
+}
+
+void DecodeRing::Complete(const Unit& unit) {
+  const MutexLock lock(mutex_);
+  Entry& entry = At(unit.batch.sequence);
+  --entry.under_way;
+  entry.state = entry.unwanted ? State::kFree : State::kDecoded;
+  changed_.NotifyAll();
+}
+
+void DecodeRing::Break(Status error) {
+  const MutexLock lock(mutex_);
+  if (broken_.ok()) broken_ = std::move(error);
+  changed_.NotifyAll();
+}
+
+void DecodeRing::BeginThread() {
+  const MutexLock lock(mutex_);
+  ++threads_;
+}
+
+void DecodeRing::EndThread() {
+  const MutexLock lock(mutex_);
+  --threads_;
+  changed_.NotifyAll();
+}
+
+const DecodeRing::Entry* DecodeRing::Decoded(uint64_t sequence) const {
+  const Entry& entry = At(sequence);
+  const bool is_it = sequence < next_ && entry.batch.sequence == sequence && !entry.unwanted;
+  return is_it && (entry.state == State::kDecoded || entry.state == State::kWriting) ? &entry : nullptr;
+}
+
+bool DecodeRing::IsDecoded(uint64_t sequence) const {
+  const MutexLock lock(mutex_);
+  return Decoded(sequence) != nullptr || !broken_.ok();
+}
+
+bool DecodeRing::AwaitDecoded(uint64_t sequence, SteadyTime deadline) const {
+  const MutexLock lock(mutex_);
+  while (Decoded(sequence) == nullptr && broken_.ok()) {
+    if (!changed_.WaitUntil(mutex_, deadline)) return Decoded(sequence) != nullptr || !broken_.ok();
+  }
+  return true;
+}
+
+Status DecodeRing::Verdict(uint64_t sequence) const {
+  const MutexLock lock(mutex_);
+  const Entry* const entry = Decoded(sequence);
+  if (entry == nullptr)
+    return broken_.ok() ? Internal("batch " + std::to_string(sequence) + " was not decoded") : broken_;
+  if (entry->failures.empty() || layout_.offer().zero_bad_samples) return OkStatus();
+  const Status why = FailureOf(*entry);
+  return Status(why.code(), why.message() + " (on_bad_sample \"zero\" would go on)", why.native_error());
+}
+
+Status DecodeRing::FirstFailure(uint64_t sequence) const {
+  const MutexLock lock(mutex_);
+  const Entry* const entry = Decoded(sequence);
+  return entry == nullptr || entry->failures.empty() ? OkStatus() : FailureOf(*entry);
+}
+
+Status DecodeRing::FailureOf(const Entry& entry) {
+  const auto& [sample, why] = *entry.failures.begin();
+  return Status(why.code(),
+                "image " + std::to_string(sample) + " of batch " + std::to_string(entry.batch.batch_index) +
+                    " of epoch " + std::to_string(entry.batch.epoch) +
+                    " cannot be decoded by the GPU: " + why.message(),
+                why.native_error());
+}
+
+std::vector<uint32_t> DecodeRing::Zeroed(uint64_t sequence) const {
+  const MutexLock lock(mutex_);
+  std::vector<uint32_t> zeroed;
+  const Entry* const entry = Decoded(sequence);
+  if (entry == nullptr || !layout_.offer().zero_bad_samples) return zeroed;
+  for (const auto& [sample, why] : entry->failures) zeroed.push_back(sample);
+  return zeroed;
+}
+
+Status DecodeRing::Write(const BatchDescriptor& batch, void* const* outputs, void* stream,
+                         SteadyTime deadline) {
+  if (!AwaitDecoded(batch.sequence, deadline)) {
+    return {Code::kDeadlineExceeded, "the GPU has not decoded the images of batch " +
+                                         std::to_string(batch.batch_index) + " in time; does it answer?"};
+  }
+  RETURN_IF_ERROR(Verdict(batch.sequence));
+  DecodedMemory* memory = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    Entry& entry = At(batch.sequence);
+    if (entry.state != State::kDecoded || entry.batch.samples != batch.samples ||
+        entry.batch.slot != batch.slot)
+      return BrokenSession("batch " + std::to_string(batch.sequence) + " is not the one that was decoded");
+    entry.state = State::kWriting;
+    memory = entry.memory.get();
+  }
+  Status queued = memory->Write(batch.samples, outputs, stream);
+  const MutexLock lock(mutex_);
+  At(batch.sequence).state = queued.ok() ? State::kWritten : State::kDecoded;
+  changed_.NotifyAll();
+  return queued;
+}
+
+void DecodeRing::Discard(uint64_t sequence) {
+  const MutexLock lock(mutex_);
+  if (sequence >= next_) {  // its decoding was never begun
+    oldest_ = next_ = sequence + 1;
+  } else if (Entry& entry = At(sequence); entry.batch.sequence == sequence) {
+    entry.unwanted = true;
+    if (entry.under_way == 0 && entry.state != State::kWritten) entry.state = State::kFree;
+  }
+  changed_.NotifyAll();
+}
+
+bool DecodeRing::StopThreads(SteadyTime deadline) {
+  const MutexLock lock(mutex_);
+  stopping_ = true;
+  changed_.NotifyAll();
+  reader_.WakeSleepers();
+  while (threads_ > 0) {
+    if (!changed_.WaitUntil(mutex_, deadline)) return threads_ == 0;
+  }
+  return true;
+}
+
+uint64_t DecodeRing::AwaitWrites(SteadyTime deadline) {
+  const MutexLock lock(mutex_);
+  uint64_t kept = 0;
+  for (Entry& entry : entries_) {
+    if (entry.memory == nullptr || entry.state != State::kWritten) continue;
+    Result<bool> done = entry.memory->Written();
+    while (done.ok() && !*done && steady_clock::now() < deadline) {
+      (void)changed_.WaitUntil(mutex_, steady_clock::now() + kGpuLook);
+      done = entry.memory->Written();
+    }
+    if (done.ok() && *done) continue;
+    entry.memory->Abandon();
+    kept += layout_.bytes();
+  }
+  return kept;
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ring of decoded batches, and who works on which part of them. In: published batches. Out: units of work
+// for decode threads; batches that are decoded, in order.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "client/src/decode_engine.h"
+#include "client/src/decoded_layout.h"
+#include "client/src/publish_reader.h"
+#include "client/src/unix_socket.h"
+#include "common/base/result.h"
+#include "common/base/sync.h"
+
+namespace pinfeed {
+
+// Purpose: see DecodedBatches, whose state this is. Owns the device memory. Borrows the publish page.
+// Threads: any. Invariants: 1. batch n is in entry n % kEntries, from its beginning until it is written or
+// discarded and the GPU is done with it; 2. batches are begun in order; 3. one thread at a time looks for the
+// next one.
+class DecodeRing {
+ public:
+  static constexpr uint32_t kEntries = 4;
+
+  // A part of a batch that one thread works on.
+  struct Unit {
+    BatchDescriptor batch{};
+    std::byte* memory = nullptr;  // of the decoded batch
+    // Samples whose images it decodes; none: it copies the other tensors.
+    uint32_t begin = 0;
+    uint32_t end = 0;
+  };
+  using Failures = std::map<uint32_t, Status>;  // by sample
+
+  // `unit_samples`: the most images of a unit.
+  DecodeRing(DecodedLayout layout, const PublishReader& reader, uint32_t unit_samples)
+      : layout_(std::move(layout)), reader_(reader), unit_samples_(unit_samples) {}
+  Status Allocate(DecodeEngine& engine);
+
+  const DecodedLayout& layout() const { return layout_; }
+
+  // ---- Of the decode threads ----
+
+  // Waits for a unit. Returns false if there will be none.
+  bool Claim(Unit* unit) PF_EXCLUDES(mutex_);
+  // Ends a unit with the images that failed. Returns true for the last one of a batch; the caller then zeroes
+  // what `zeroed` names and calls Complete.
+  bool Finish(const Unit& unit, Failures failures, std::vector<uint32_t>* zeroed) PF_EXCLUDES(mutex_);
+  void Complete(const Unit& unit) PF_EXCLUDES(mutex_);
+  // Fails every batch that is not decoded.
+  void Break(Status error) PF_EXCLUDES(mutex_);
+  void BeginThread() PF_EXCLUDES(mutex_);
+  void EndThread() PF_EXCLUDES(mutex_);
+
+  // ---- Of the feed's thread and the trainer's: see DecodedBatches ----
+
+  bool IsDecoded(uint64_t sequence) const PF_EXCLUDES(mutex_);
+  bool AwaitDecoded(uint64_t sequence, SteadyTime deadline) const PF_EXCLUDES(mutex_);
+  Status Verdict(uint64_t sequence) const PF_EXCLUDES(mutex_);
+  std::vector<uint32_t> Zeroed(uint64_t sequence) const PF_EXCLUDES(mutex_);
+  Status FirstFailure(uint64_t sequence) const PF_EXCLUDES(mutex_);
+  Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream, SteadyTime deadline)
+      PF_EXCLUDES(mutex_);
+  void Discard(uint64_t sequence) PF_EXCLUDES(mutex_);
+  // Tells the threads to end, and waits for that. Returns false if one still works at `deadline`.
+  bool StopThreads(SteadyTime deadline) PF_EXCLUDES(mutex_);
+  // Waits until the GPU has executed all writes; abandons the memory that it still reads at `deadline`.
+  // Returns the bytes of that. Precondition: the threads have ended.
+  uint64_t AwaitWrites(SteadyTime deadline) PF_EXCLUDES(mutex_);
+
+ private:
+  enum class State { kFree, kDecoding, kDecoded, kWriting, kWritten };
+  struct Entry {
+    State state = State::kFree;
+    BatchDescriptor batch{};
+    uint32_t next_sample = 0;     // of the next unit
+    bool copies_claimed = false;  // the unit of the other tensors
+    uint32_t under_way = 0;       // units claimed and not ended
+    bool unwanted = false;        // discarded
+    Failures failures;
+    std::unique_ptr<DecodedMemory> memory;
+  };
+
+  Entry& At(uint64_t sequence) PF_REQUIRES(mutex_) { return entries_[sequence % kEntries]; }
+  const Entry& At(uint64_t sequence) const PF_REQUIRES(mutex_) { return entries_[sequence % kEntries]; }
+  // The entry of a batch that is decoded; null: it is not.
+  const Entry* Decoded(uint64_t sequence) const PF_REQUIRES(mutex_);
+  bool IsOver() const PF_REQUIRES(mutex_) { return stopping_ || !broken_.ok(); }
+  bool TryClaim(Unit* unit) PF_REQUIRES(mutex_);
+  static bool AllClaimed(const Entry& entry) {
+    return entry.copies_claimed && entry.next_sample >= entry.batch.samples;
+  }
+  // Begins the next batch, or returns once it may have become possible.
+  void Look() PF_EXCLUDES(mutex_);
+  // Of an entry with failures: the first in the batch's order.
+  static Status FailureOf(const Entry& entry);
+
+  const DecodedLayout layout_;
+  const PublishReader reader_;
+  const uint32_t unit_samples_;
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  std::array<Entry, kEntries> entries_ PF_GUARDED_BY(mutex_);
+  uint64_t oldest_ PF_GUARDED_BY(mutex_) = 0;  // batch that may have units to claim
+  uint64_t next_ PF_GUARDED_BY(mutex_) = 0;    // batch to begin
+  bool looking_ PF_GUARDED_BY(mutex_) = false;
+  bool stopping_ PF_GUARDED_BY(mutex_) = false;
+  uint32_t threads_ PF_GUARDED_BY(mutex_) = 0;
+  Status broken_ PF_GUARDED_BY(mutex_);
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/src/decoded_batches.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "client/src/client_log.h"
+#include "common/base/byte_size.h"
+#include "common/os/start_thread.h"
+
+namespace pinfeed {
+namespace {
+
+// With two, nvJPEG is fastest on a GPU that does nothing else; a third copies meanwhile.
+constexpr size_t kDecodeThreads = 3;
+// Of a thread: what 64 images of photographs take.
+constexpr uint64_t kStagingBytes = uint64_t{16} << 20;
+
+// Signals are for the program's own threads.
+void BlockSignals() {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
+}
+
+}  // namespace
+
+// Purpose: one decode thread. Owns its decoder. Borrows the ring and the arena. Errors: go to the ring.
+class DecodedBatches::Thread {
+ public:
+  // `worker`: null: the thread makes its own, which takes a while.
+  Thread(DecodeRing& ring, const std::byte* arena, std::shared_ptr<DecodeEngine> engine,
+         uint64_t staging_bytes, std::unique_ptr<DecodeWorker> worker)
+      : ring_(ring),
+        layout_(ring.layout()),
+        arena_(arena),
+        engine_(std::move(engine)),
+        staging_bytes_(staging_bytes),
+        worker_(std::move(worker)) {}
+
+  // Throws std::system_error.
+  void Start(size_t number) {
+    ring_.BeginThread();
+    try {
+      thread_ = StartThread("pf-decode" + std::to_string(number), [this] { Run(); });
+    } catch (...) {
+      ring_.EndThread();
+      throw;
+    }
+  }
+  // Precondition: the ring's threads have ended.
+  void Join() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  void Run() {
+    BlockSignals();
+    if (Status made = MakeWorker(); !made.ok()) ring_.Break(std::move(made));
+    DecodeRing::Unit unit;
+    while (ring_.Claim(&unit)) {
+      if (Status done = Do(unit); !done.ok()) ring_.Break(std::move(done));
+    }
+    ring_.EndThread();
+  }
+
+  Status MakeWorker() {
+    if (worker_ != nullptr) return OkStatus();
+    ASSIGN_OR_RETURN(worker_, engine_->MakeWorker(layout_.image(), staging_bytes_));
+    return OkStatus();
+  }
+
+  Status Do(const DecodeRing::Unit& unit) {
+    const std::byte* const slot = arena_ + unit.batch.slot * layout_.offer().layout.slot_stride;
+    DecodeRing::Failures failures;
+    copies_.clear();
+    if (unit.begin == unit.end) {
+      RETURN_IF_ERROR(layout_.AddCopies(slot, unit.batch.samples, unit.memory, copies_));
+      RETURN_IF_ERROR(worker_->CopyAll(copies_));
+    } else {
+      RETURN_IF_ERROR(Stage(slot, unit));
+      RETURN_IF_ERROR(worker_->CopyAll(copies_));
+      statuses_.assign(images_.size(), OkStatus());
+      if (!images_.empty()) RETURN_IF_ERROR(worker_->Decode(images_, statuses_));
+      for (size_t i = 0; i < images_.size(); ++i)
+        if (!statuses_[i].ok()) failures.emplace(samples_[i], Named(statuses_[i], slot, samples_[i]));
+    }
+    std::vector<uint32_t> zeroed;
+    if (!ring_.Finish(unit, std::move(failures), &zeroed)) return OkStatus();
+    copies_.clear();
+    for (const uint32_t sample : zeroed) layout_.AddZeroes(sample, unit.memory, copies_);
+    RETURN_IF_ERROR(worker_->CopyAll(copies_));
+    ring_.Complete(unit);
+    return OkStatus();
+  }
+
+  // Copies the unit's encoded images to the staging memory: the slot may change at any time if the daemon is
+  // broken or evicts this session, and a decoder reads its input more than once.
+  Status Stage(const std::byte* slot, const DecodeRing::Unit& unit) {
+    images_.clear();
+    samples_.clear();
+    std::byte* staged = worker_->staging().data();
+    const uint64_t pixel_bytes = layout_.image().PixelBytes();
+    std::byte* const pixels = unit.memory + layout_.offsets()[layout_.offer().Decoded()->tensor];
+    for (uint32_t i = unit.begin; i < unit.end; ++i) {
+      ASSIGN_OR_RETURN(const DecodedLayout::Image image, layout_.ImageOf(slot, i));
+      std::byte* const out = pixels + i * pixel_bytes;
+      std::copy(image.bytes.begin(), image.bytes.end(), staged);
+      switch (static_cast<ImagePlanKind>(image.plan.kind)) {
+        case ImagePlanKind::kJpeg:
+          images_.push_back({{staged, image.bytes.size()}, image.plan, out});
+          samples_.push_back(i);
+          break;
+        case ImagePlanKind::kPixels:
+          copies_.push_back({staged, out, pixel_bytes});
+          break;
+        case ImagePlanKind::kZero:
+          copies_.push_back({nullptr, out, pixel_bytes});
+          break;
+      }
+      staged += image.bytes.size();
+    }
+    return OkStatus();
+  }
+
+  Status Named(const Status& why, const std::byte* slot, uint32_t sample) const {
+    const std::optional<uint32_t> ids = layout_.offer().sample_id_tensor;
+    if (!ids) return why;
+    int64_t id = 0;
+    std::memcpy(&id, slot + layout_.offer().layout.tensors[*ids].offset + sample * sizeof id, sizeof id);
+    return why.WithContext("sample " + std::to_string(id));
+  }
+
+  DecodeRing& ring_;
+  const DecodedLayout& layout_;
+  const std::byte* const arena_;
+  const std::shared_ptr<DecodeEngine> engine_;
+  const uint64_t staging_bytes_;
+  std::unique_ptr<DecodeWorker> worker_;
+  std::vector<DecodeWorker::Copy> copies_;
+  std::vector<ImageToDecode> images_;
+  std::vector<uint32_t> samples_;  // of images_
+  std::vector<Status> statuses_;
+  std::thread thread_;
+};
+
+Result<std::unique_ptr<DecodedBatches>> DecodedBatches::Start(const FeedOffer& offer,
+                                                              const PublishReader& reader,
+                                                              const std::byte* arena,
+                                                              std::shared_ptr<DecodeEngine> engine) {
+  DecodedLayout layout(offer);
+  const uint64_t image_bytes = layout.image_bytes();
+  const auto unit_samples =
+      static_cast<uint32_t>(std::clamp<uint64_t>(kStagingBytes / image_bytes, 1, DecodeWorker::kMaxImages));
+  std::unique_ptr<DecodedBatches> batches(
+      new DecodedBatches(std::make_unique<DecodeRing>(std::move(layout), reader, unit_samples)));
+  DecodeRing& ring = *batches->ring_;
+  RETURN_IF_ERROR(ring.Allocate(*engine));
+  const uint64_t staging_bytes = unit_samples * image_bytes;
+  // The first worker shows here whether there can be any.
+  ASSIGN_OR_RETURN(std::unique_ptr<DecodeWorker> worker,
+                   engine->MakeWorker(ring.layout().image(), staging_bytes));
+  for (size_t i = 0; i < kDecodeThreads; ++i) {
+    batches->threads_.push_back(
+        std::make_unique<Thread>(ring, arena, engine, staging_bytes, std::move(worker)));
+    worker = nullptr;
+  }
+  try {
+    for (size_t i = 0; i < kDecodeThreads; ++i) batches->threads_[i]->Start(i);
+  } catch (const std::system_error& error) {
+    (void)batches->Stop(SteadyTime::max());
+    return ResourceExhausted("start a thread that decodes images: " + std::string(error.what()));
+  }
+  return batches;
+}
+
+DecodedBatches::DecodedBatches(std::unique_ptr<DecodeRing> ring) : ring_(std::move(ring)) {}
+DecodedBatches::~DecodedBatches() = default;
+
+void DecodedBatches::AwaitDecoded(uint64_t sequence, std::chrono::nanoseconds at_most) const {
+  (void)ring_->AwaitDecoded(sequence, std::chrono::steady_clock::now() + at_most);
+}
+
+Status DecodedBatches::Write(const BatchDescriptor& batch, void* const* outputs, void* stream) {
+  return ring_->Write(batch, outputs, stream, std::chrono::steady_clock::now() + kLongestDecode);
+}
+
+Status DecodedBatches::Stop(SteadyTime deadline) {
+  if (!ring_->StopThreads(deadline))
+    return {Code::kDeadlineExceeded, "the GPU still decodes images; does it answer?"};
+  for (const std::unique_ptr<Thread>& thread : threads_) thread->Join();
+  if (const uint64_t kept = ring_->AwaitWrites(deadline); kept > 0) {
+    ClientLog(PF_LOG_WARNING, "a closed feed leaves " + ByteSize(kept) +
+                                  " of the GPU's memory until this process ends: the GPU has not finished "
+                                  "the work that reads it in time, or its context is broken");
+  }
+  return OkStatus();
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decodes the images of a session's batches ahead of the trainer, on its GPU. In: slots in host memory. Out:
+// batches in device memory, from which the trainer's tensors are written.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "client/src/decode_engine.h"
+#include "client/src/decode_ring.h"
+#include "client/src/publish_reader.h"
+#include "client/src/unix_socket.h"
+#include "common/base/result.h"
+#include "common/wire/shared_page.h"
+
+namespace pinfeed {
+
+// Purpose: reads published batches that are not taken yet, which the daemon lends to this session until they
+// are released, and decodes them in order into a ring of device memory. Owns: decode threads, their decoders
+// and the ring.  Borrows: the arena and the publish page, until Stop returned OK. Threads: Write from any;
+// the rest from the feed's thread. The decode threads call nothing of the user's and block all signals.
+// Errors: an image that cannot be decoded is zeroed or fails its batch, as the offer says; an error of the
+// GPU fails all batches that are not decoded yet. Invariants: 1. a ring entry is decoded into only once the
+// host has seen that the GPU has executed its last reader; 2. what another process may write to is copied
+// before it is checked and used.
+class DecodedBatches {
+ public:
+  // The batches that can be taken and not written at a time.
+  static constexpr uint32_t kRing = DecodeRing::kEntries;
+
+  static Result<std::unique_ptr<DecodedBatches>> Start(const FeedOffer& offer, const PublishReader& reader,
+                                                       const std::byte* arena,
+                                                       std::shared_ptr<DecodeEngine> engine);
+  // Precondition: Stop returned OK.
+  ~DecodedBatches();
+  DecodedBatches(const DecodedBatches&) = delete;
+  DecodedBatches& operator=(const DecodedBatches&) = delete;
+
+  // Whether the batch with this number is decoded, or never will be.
+  bool IsDecoded(uint64_t sequence) const { return ring_->IsDecoded(sequence); }
+  // Waits until it is, or for some time.
+  void AwaitDecoded(uint64_t sequence, std::chrono::nanoseconds at_most) const;
+  // Why a decoded batch cannot be given to the trainer. OK: it can.
+  Status Verdict(uint64_t sequence) const { return ring_->Verdict(sequence); }
+  // The samples of a decoded batch that were zeroed because their images cannot be decoded.
+  std::vector<uint32_t> Zeroed(uint64_t sequence) const { return ring_->Zeroed(sequence); }
+  // Why the first image of the batch cannot be decoded that cannot; OK: all are decoded.
+  Status FirstFailure(uint64_t sequence) const { return ring_->FirstFailure(sequence); }
+
+  // Queues the writing of the outputs on `stream`. Afterwards the slot can be released. Waits for a batch
+  // that is not decoded yet, at most kLongestDecode. On an error the batch can be written again.
+  Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream);
+  // Frees the entry of a batch that is released without being written.
+  void Discard(uint64_t sequence) { ring_->Discard(sequence); }
+
+  // Ends the threads and frees the ring once the GPU has executed what was written. kDeadlineExceeded: it
+  // still decodes or reads at `deadline`; the object must then be left to the process's end.
+  Status Stop(SteadyTime deadline);
+
+  static constexpr std::chrono::seconds kLongestDecode{60};
+
+ private:
+  class Thread;
+  explicit DecodedBatches(std::unique_ptr<DecodeRing> ring);
+  const std::unique_ptr<DecodeRing> ring_;
+  std::vector<std::unique_ptr<Thread>> threads_;
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images a second and CPU time of feeds that decode on the CPU, on the GPU, and on both: a part of bench.py.
+
+In: a daemon's address, inputs. Out: rows.
+"""
+import os
+import time
+
+import pinfeed
+import psutil
+import torch
+from feeding import BATCH, endless, open_feed
+
+ROUND_S = 4.0
+WARM_BATCHES = 60
+
+
+def measure(address, inputs, decode):
+    """Images a second of a loop that does nothing else, CPU seconds of daemon and trainer for 1,000 images, and what was decided."""
+    daemon, own = psutil.Process(pinfeed.status(address)["pid"]), psutil.Process()
+
+    def cpu_seconds():
+        return sum(sum(process.cpu_times()[:2]) for process in (daemon, own))
+
+    with open_feed(address, inputs, "jpeg", backend="auto", decode=decode) as feed:
+        batches = endless(feed)
+        for _ in range(WARM_BATCHES):
+            next(batches)
+        torch.cuda.synchronize()
+        cpu, count, start = cpu_seconds(), 0, time.perf_counter()
+        while time.perf_counter() - start < ROUND_S:
+            for _ in range(8):
+                next(batches)
+            # The trainer's steps bound what is queued.
+            torch.cuda.synchronize()
+            count += 8
+        images = count * BATCH
+        return images / (time.perf_counter() - start), 1000 * (cpu_seconds() - cpu) / images, feed.decode
+
+
+def rates(row, address, inputs):
+    """`row`: bench.py's."""
+    found = {decode: measure(address, inputs, decode) for decode in ("cpu", "gpu", "auto")}
+    work = "JPEG 500x375 to bf16 3x224x224, decode"
+    row(f"{work} cpu", found["cpu"][0], "images/s")
+    row(f"{work} gpu", found["gpu"][0], "images/s", least=33_000)
+    together = 0.9 * (found["gpu"][0] + 14 / 16 * found["cpu"][0])
+    row(f"{work} {found['auto'][2]}", found["auto"][0], "images/s", least=round(together))
+    for decode, (_, seconds, _) in found.items():
+        row(f"CPU time of daemon and trainer for 1,000 images, decode {decode}", seconds, "s", most=0.15 if decode == "gpu" else None, drawn=False)
+    print(f"{os.cpu_count()} CPUs")

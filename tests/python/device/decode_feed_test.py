@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Feeds whose images the trainer decodes, with real processes and stand-ins for the CUDA driver and for nvJPEG.
+
+The stand-ins give libjpeg's planes and the kernel's arithmetic, which without a resize is exactly the workers' own.
+"""
+import json
+import time
+
+import pinfeed
+import pytest
+from conftest import BUILD
+from device_fixtures import daemon, data, host_bytes, stand_in  # noqa: F401
+from device_process import await_unused, finish, start, trainer
+
+NORMAL = [["RandomHorizontalFlip", []], ["RandomVerticalFlip", []], ["Normalize", [[0.5, 0.4, 0.3], [0.2, 0.3, 0.4]]], ["ToDtype", ["bfloat16"]]]
+
+
+@pytest.fixture(autouse=True)
+def nvjpeg(monkeypatch, stand_in):  # noqa: F811
+    monkeypatch.setenv("PINFEED_NVJPEG", str(BUILD / "tests" / "stand_in_cuda" / "libnvjpeg.so.12"))
+
+
+def photos(data, **more):  # noqa: F811
+    return {"dataset": str(data / "photos"), "batch_size": 5, "shuffle": True, "transforms": [["RandomCrop", [20]], *NORMAL], **more}
+
+
+EVERYTHING = {"layout": "HWC", "sample_ids": True, "sample_path": True, "valid": True, "on_bad_sample": "zero"}
+
+
+@pytest.mark.parametrize("decode, more", [("gpu", {}), ("auto", EVERYTHING), ("auto:500", EVERYTHING)])
+def test_the_bytes_are_those_of_the_workers(daemon, data, host_bytes, decode, more):  # noqa: F811
+    options = photos(data, **more)
+    expected = host_bytes(daemon, 30, options)
+    seen, last, errors = finish(trainer(daemon.address, 30, decode=decode, **options))
+    assert seen == expected and "decoded by the CPU" not in errors
+    assert last["backend"] == "host"
+    await_unused(daemon)
+
+
+def test_what_was_decided_stands_in_the_status(daemon, data):  # noqa: F811
+    running = trainer(daemon.address, 4, decode="auto:300", wait_at=2, name="decoder", **photos(data))
+    try:
+        for _ in range(2):
+            running.stdout.readline()
+        assert [feed["decode"] for feed in pinfeed.status(daemon.address)["feeds"]] == ["auto:300"]
+    finally:
+        finish(running)
+
+
+def test_without_nvjpeg_it_is_refused_or_the_cpu(daemon, data, host_bytes, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("PINFEED_NVJPEG", "/nowhere/libnvjpeg.so")
+    options = photos(data)
+    seen, last, errors = finish(trainer(daemon.address, 6, decode="auto", **options))
+    assert seen == host_bytes(daemon, 30, options)[:6]
+    assert last["backend"] == "vmm-fd" and "images are decoded by the CPU" in errors and "/nowhere" in errors
+    refused = trainer(daemon.address, 6, decode="gpu", **options)
+    _, said = refused.communicate()
+    assert refused.returncode != 0 and "/nowhere/libnvjpeg.so" in said
+
+
+def test_trainers_of_a_broadcast_decode_for_themselves(daemon, data, host_bytes):  # noqa: F811
+    options = photos(data)
+    expected = host_bytes(daemon, 30, options)[:12]
+    group = {"share": "broadcast", "group": "decoders", "group_size": 2, "decode": "gpu"}
+    both = [trainer(daemon.address, 12, **group, **options) for _ in range(2)]
+    for one in both:
+        seen, _, _ = finish(one)
+        assert seen == expected
+
+
+def test_killed_daemon_and_killed_trainer_lose_nothing(tmp_path, data, host_bytes):  # noqa: F811
+    first = start(tmp_path / "run", data)
+    options = photos(data, decode="gpu", slots=3)
+    expected = host_bytes(first, 30, photos(data))[:20]
+    running = trainer(first.address, 20, wait_at=5, **options)
+    seen = [json.loads(running.stdout.readline()) for _ in range(5)]
+    killed = trainer(first.address, 20, wait_at=5, **options)
+    for _ in range(5):
+        killed.stdout.readline()
+    killed.kill()
+    killed.communicate()
+    first.process.kill()
+    first.process.wait(60)
+    second = start(tmp_path / "run", data)
+    try:
+        running.stdin.write("\n")
+        running.stdin.flush()
+        rest, last, _ = finish(running)
+        assert seen + rest == expected and last["reconnects"] == 1
+        await_unused(second)
+    finally:
+        second.stop()
+
+
+def test_broken_context_is_an_error_and_the_feed_is_left(daemon, data):  # noqa: F811
+    began = time.monotonic()
+    _, last, _ = finish(trainer(daemon.address, 10, decode="gpu", fault_at=3, **photos(data)))
+    assert last["left_s"] < 8 and time.monotonic() - began < 60
+    await_unused(daemon)

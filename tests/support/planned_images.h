@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Images as the daemon plans them for the client's decoder, and as its own workers make them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/wire/image_plan.h"
+#include "server/image/decode.h"
+#include "server/transform/transform_chain.h"
+
+namespace pinfeed {
+
+// Whether the client's decoder can follow the plan, and the plan in its form.
+struct WirePlan {
+  bool fits = false;
+  ImagePlan plan{};
+};
+WirePlan PlanOnWire(const GeometryPlan& plan, ImageSize size);
+
+// Purpose: makes images as a worker does, up to the pixels that ConvertImage gets: not mirrored. Threads:
+// one.
+class WorkerPath {
+ public:
+  // The plan of one sample of the chain; fails if the file is not decodable.
+  Result<GeometryPlan> Plan(std::span<const std::byte> file, const TransformChain& chain, uint64_t sample);
+  // RGB, rows packed.
+  Result<std::vector<uint8_t>> Make(std::span<const std::byte> file, const GeometryPlan& plan);
+
+ private:
+  ImageDecoder decoder_;
+  GeometryScratch scratch_;
+};
+
+}  // namespace pinfeed

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// A libnvjpeg.so for machines without a GPU ($PINFEED_NVJPEG): what common/cuda/nvjpeg_abi.h lists, with
+// libjpeg in place of the engines. "Device memory" is host memory (stand_in.h). Like the engines it ignores
+// its stream. An image that libjpeg rejects is skipped, and success is reported all the same.
+#include <csetjmp>
+#include <cstdio>
+
+#include "common/cuda/nvjpeg_abi.h"
+
+// After <cstdio>, whose FILE it needs:
+#include <jpeglib.h>
+
+namespace pinfeed::nvjpeg {
+
+struct OpaqueHandle {};
+struct OpaqueState {
+  int images = 0;
+  OutputFormat format = OutputFormat::kYuv;
+};
+struct OpaqueStream {
+  unsigned width = 0;
+  unsigned height = 0;
+  unsigned components = 0;
+  Encoding encoding = Encoding::kUnknown;
+  Subsampling subsampling = Subsampling::kUnknown;
+};
+
+namespace {
+
+// Purpose: one file in libjpeg. No object with a destructor lives between setjmp and the library.
+struct Jpeg {
+  jpeg_decompress_struct cinfo{};
+  jpeg_error_mgr error{};
+  std::jmp_buf jump{};
+
+  Jpeg() {
+    cinfo.err = jpeg_std_error(&error);
+    cinfo.client_data = this;
+    error.error_exit = [](j_common_ptr common) {
+      std::longjmp(static_cast<Jpeg*>(common->client_data)->jump, 1);
+    };
+    error.emit_message = [](j_common_ptr, int) {};
+    jpeg_create_decompress(&cinfo);
+  }
+  ~Jpeg() { jpeg_destroy_decompress(&cinfo); }
+  Jpeg(const Jpeg&) = delete;
+  Jpeg& operator=(const Jpeg&) = delete;
+
+  bool ReadHeader(const unsigned char* data, size_t bytes) {
+    if (setjmp(jump) != 0) return false;
+    jpeg_mem_src(&cinfo, data, bytes);
+    return jpeg_read_header(&cinfo, TRUE) == JPEG_HEADER_OK;
+  }
+
+  // Writes the planes as they are stored, whole blocks included.
+  bool ReadPlanes(const Image& output) {
+    if (setjmp(jump) != 0) return false;
+    cinfo.raw_data_out = TRUE;
+    jpeg_start_decompress(&cinfo);
+    const auto rows = static_cast<JDIMENSION>(DCTSIZE * cinfo.max_v_samp_factor);
+    while (cinfo.output_scanline < cinfo.output_height) {
+      JSAMPROW lines[3][4 * DCTSIZE];
+      JSAMPARRAY planes[3] = {lines[0], lines[1], lines[2]};
+      for (int p = 0; p < cinfo.num_components; ++p) {
+        const auto factor = static_cast<JDIMENSION>(cinfo.comp_info[p].v_samp_factor);
+        const JDIMENSION first =
+            cinfo.output_scanline * factor / static_cast<JDIMENSION>(cinfo.max_v_samp_factor);
+        for (JDIMENSION i = 0; i < DCTSIZE * factor; ++i)
+          lines[p][i] = output.channel[p] + (first + i) * output.pitch[p];
+      }
+      jpeg_read_raw_data(&cinfo, planes, rows);
+    }
+    jpeg_finish_decompress(&cinfo);
+    return true;
+  }
+
+  // Writes pixels of three bytes.
+  bool ReadRgb(const Image& output) {
+    if (setjmp(jump) != 0) return false;
+    cinfo.out_color_space = JCS_RGB;
+    jpeg_start_decompress(&cinfo);
+    while (cinfo.output_scanline < cinfo.output_height) {
+      JSAMPROW line = output.channel[0] + cinfo.output_scanline * output.pitch[0];
+      jpeg_read_scanlines(&cinfo, &line, 1);
+    }
+    jpeg_finish_decompress(&cinfo);
+    return true;
+  }
+};
+
+bool Decode(const unsigned char* data, size_t bytes, OutputFormat format, const Image& output) {
+  Jpeg jpeg;
+  if (!jpeg.ReadHeader(data, bytes)) return false;
+  return format == OutputFormat::kYuv ? jpeg.ReadPlanes(output) : jpeg.ReadRgb(output);
+}
+
+Subsampling SubsamplingOf(const jpeg_decompress_struct& cinfo) {
+  if (cinfo.num_components == 1) return Subsampling::kGray;
+  const jpeg_component_info& luma = cinfo.comp_info[0];
+  if (luma.h_samp_factor == 1 && luma.v_samp_factor == 1) return Subsampling::k444;
+  if (luma.h_samp_factor == 2 && luma.v_samp_factor == 1) return Subsampling::k422;
+  if (luma.h_samp_factor == 2 && luma.v_samp_factor == 2) return Subsampling::k420;
+  return Subsampling::kUnknown;
+}
+
+template <typename T>
+ResultCode Make(T** out) {
+  *out = new T;
+  return ResultCode::kSuccess;
+}
+template <typename T>
+ResultCode Destroy(T* object) {
+  delete object;
+  return ResultCode::kSuccess;
+}
+
+}  // namespace
+}  // namespace pinfeed::nvjpeg
+
+using namespace pinfeed::nvjpeg;  // NOLINT(google-build-using-namespace): the names of a C library follow
+
+#define PF_STAND_IN_NVJPEG(name, parameters) \
+  extern "C" __attribute__((visibility("default"))) ResultCode name parameters;
+PF_NVJPEG_FUNCTIONS(PF_STAND_IN_NVJPEG)
+#undef PF_STAND_IN_NVJPEG
+
+ResultCode nvjpegCreateEx(Backend /*backend*/, void* /*device*/, void* /*pinned*/, unsigned /*flags*/,
+                          Handle* handle) {
+  return Make(handle);
+}
+ResultCode nvjpegDestroy(Handle handle) {
+  return Destroy(handle);
+}
+ResultCode nvjpegJpegStateCreate(Handle /*handle*/, State* state) {
+  return Make(state);
+}
+ResultCode nvjpegJpegStateDestroy(State state) {
+  return Destroy(state);
+}
+ResultCode nvjpegJpegStreamCreate(Handle /*handle*/, Bitstream* stream) {
+  return Make(stream);
+}
+ResultCode nvjpegJpegStreamDestroy(Bitstream stream) {
+  return Destroy(stream);
+}
+
+ResultCode nvjpegJpegStreamParseHeader(Handle /*handle*/, const unsigned char* data, size_t bytes,
+                                       Bitstream stream) {
+  Jpeg jpeg;
+  if (!jpeg.ReadHeader(data, bytes)) return ResultCode::kBadJpeg;
+  *stream = {jpeg.cinfo.image_width, jpeg.cinfo.image_height,
+             static_cast<unsigned>(jpeg.cinfo.num_components),
+             jpeg.cinfo.progressive_mode != FALSE ? Encoding::kUnknown : Encoding::kBaseline,
+             SubsamplingOf(jpeg.cinfo)};
+  return ResultCode::kSuccess;
+}
+ResultCode nvjpegJpegStreamGetJpegEncoding(Bitstream stream, Encoding* encoding) {
+  *encoding = stream->encoding;
+  return ResultCode::kSuccess;
+}
+ResultCode nvjpegJpegStreamGetFrameDimensions(Bitstream stream, unsigned* width, unsigned* height) {
+  *width = stream->width;
+  *height = stream->height;
+  return ResultCode::kSuccess;
+}
+ResultCode nvjpegJpegStreamGetComponentsNum(Bitstream stream, unsigned* components) {
+  *components = stream->components;
+  return ResultCode::kSuccess;
+}
+ResultCode nvjpegJpegStreamGetChromaSubsampling(Bitstream stream, Subsampling* subsampling) {
+  *subsampling = stream->subsampling;
+  return ResultCode::kSuccess;
+}
+
+ResultCode nvjpegDecodeBatchedSupported(Handle /*handle*/, Bitstream stream, int* unsupported) {
+  *unsupported = stream->encoding == Encoding::kBaseline ? 0 : 1;
+  return ResultCode::kSuccess;
+}
+ResultCode nvjpegDecodeBatchedInitialize(Handle /*handle*/, State state, int images, int /*threads*/,
+                                         OutputFormat format) {
+  *state = {images, format};
+  return ResultCode::kSuccess;
+}
+ResultCode nvjpegDecodeBatched(Handle /*handle*/, State state, const unsigned char* const* data,
+                               const size_t* bytes, Image* outputs, CUstream /*stream*/) {
+  for (int i = 0; i < state->images; ++i) (void)Decode(data[i], bytes[i], state->format, outputs[i]);
+  return ResultCode::kSuccess;
+}
+ResultCode nvjpegDecode(Handle /*handle*/, State /*state*/, const unsigned char* data, size_t bytes,
+                        OutputFormat format, Image* output, CUstream /*stream*/) {
+  return Decode(data, bytes, format, *output) ? ResultCode::kSuccess : ResultCode::kBadJpeg;
+}
