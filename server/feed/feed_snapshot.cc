@@ -90,6 +90,7 @@ FeedSnapshot BatchCycle::Snapshot() {
   const ProducerTimes times = parts_.producer->times();
   snapshot.read_ns = times.read_ns;
   snapshot.decode_ns = times.decode_ns;
+  snapshot.staged_bytes = times.staged_bytes;
   if (const std::shared_ptr<ProducerGroup> processes = parts_.producer->processes()) {
     const ProducerGroup::Counts counts = processes->counts();
     snapshot.producers = counts.producers;
