@@ -15,7 +15,7 @@ FIRST_CONFIGURE = $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DPINFEED_TESTS=OFF 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build everything test test-unit test-core test-sanitizers wheel test-wheel packages test-packages test-container test-manifests test-slurm test-accelerate test-load bench demo docs format tidy fuzz mutants clean
+.PHONY: help build everything test test-unit test-core test-sanitizers wheel test-wheel packages test-packages test-container test-manifests test-slurm test-accelerate test-frameworks test-load bench demo docs format tidy fuzz mutants clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -79,6 +79,9 @@ test-slurm: build ## jobs with a daemon each on a Slurm cluster of two nodes on 
 test-accelerate: build ## the loader for Hugging Face Accelerate, with Accelerate from PyPI
 	@deploy/install-deps test
 	@tests/packaging/accelerate/run.sh $(BUILD) build/accelerate
+
+test-frameworks: build ## pinfeed.DataLoader in Lightning, Accelerate, Hugging Face's Trainer, timm and JAX, their current releases from PyPI
+	@tests/packaging/frameworks/run.sh $(BUILD) build/frameworks
 
 test-load: build ## many sessions, opens and calls, slow and silent clients, no descriptors, no memory; LOAD_SECONDS (600) of opening and closing
 	@deploy/install-deps test

@@ -35,8 +35,8 @@ DatasetSpec DatasetFromProto(const v1::DatasetSpec& in) {
   for (const char* const own : {"name", "path", "format", "produced"}) out.options.erase(own);
   if (!in.has_produced()) return out;
   const v1::ProducedDataset& produced = in.produced();
-  out.produced =
-      ProducedDataset{produced.name(), produced.samples(), {}, produced.fingerprint(), produced.lanes()};
+  out.produced = ProducedDataset{produced.name(),        produced.samples(), {},
+                                 produced.fingerprint(), produced.lanes(),   produced.task_timeout_ms()};
   for (const v1::ProducedField& field : produced.fields()) {
     out.produced->fields.push_back(
         {field.name(), DTypeFromProto(field.dtype()), {field.shape().begin(), field.shape().end()}});

@@ -41,6 +41,8 @@ struct ProducedDataset {
   std::vector<TensorSpec> fields;
   std::string fingerprint;  // of the samples and their order, as the user tells; or empty
   uint32_t lanes = 0;       // batch i is filled by a producer of lane i mod `lanes`; 0: by any
+  // A batch that takes a producer longer goes to another one as well, in another slot; 0: never.
+  uint32_t task_timeout_ms = 0;
   bool operator==(const ProducedDataset&) const = default;
 };
 

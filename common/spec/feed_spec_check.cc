@@ -15,6 +15,7 @@ namespace {
 // So that positions and batches fit 64 bits, and cursors what JSON's readers take for an integer.
 constexpr uint64_t kMaxProducedSamples = uint64_t{1} << 53;
 constexpr uint32_t kMaxLanes = 256;
+constexpr uint32_t kMaxTaskTimeoutMs = 24 * 3600 * 1000;
 constexpr size_t kMaxProducedDims = 15;  // and one for the batch: PF_MAX_DIMS
 
 bool IsPrintable(std::string_view text) {
@@ -36,6 +37,15 @@ void CheckProduced(const DatasetSpec& spec, Faults& faults) {
   if (produced.lanes > kMaxLanes) {
     faults.Add("dataset.produced.lanes",
                std::to_string(produced.lanes) + " is not within 0 to " + std::to_string(kMaxLanes));
+  }
+  if (produced.task_timeout_ms > kMaxTaskTimeoutMs) {
+    faults.Add("dataset.produced.task_timeout_ms", std::to_string(produced.task_timeout_ms) +
+                                                       " is not within 0 to " +
+                                                       std::to_string(kMaxTaskTimeoutMs));
+  }
+  if (produced.task_timeout_ms != 0 && produced.lanes > 1) {
+    faults.Add("dataset.produced.task_timeout_ms",
+               "is not possible with lanes: only one of them can fill a batch");
   }
   if (produced.fields.empty() || produced.fields.size() > kMaxNamedFields) {
     return faults.Add("dataset.produced.fields", "has " + std::to_string(produced.fields.size()) +
@@ -77,7 +87,7 @@ void CheckProducedFeed(const FeedSpec& spec, Faults& faults) {
   refuse(spec.sample_path, "sample_path");
   refuse(!spec.pad.empty(), "pad");
   refuse(spec.decode != Decode::kCpu, "decode");
-  refuse(spec.sharing != Sharing::kExclusive, "sharing");
+  refuse(spec.sharing == Sharing::kQueue, "sharing");
   if (spec.backend != Backend::kHost)
     faults.Add("backend", "must be HOST for a produced dataset: its producers fill host memory");
 }

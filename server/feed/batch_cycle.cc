@@ -11,6 +11,9 @@
 namespace pinfeed {
 namespace {
 
+// A batch that takes so many producers long is merely slow: then the first one to finish gives it.
+constexpr uint32_t kMaxReplacements = 2;
+
 BatchDescriptor DescriptorOf(uint32_t slot, uint64_t generation, const BatchQueue::Batch& batch) {
   BatchDescriptor descriptor{};
   descriptor.generation = generation;
@@ -178,13 +181,13 @@ void BatchCycle::Plan() {
     LendWaiting();
   }
   while (!stopping_ && !membership_->members().empty() && !planner_.Done() && SkipUnwanted()) {
-    std::optional<uint32_t> slot = slots_.TakeFree();
+    std::optional<uint32_t> slot = TakeSlot();
     if (!slot) {
       // Request doorbells, then read once more. That finds a release that was stored before the client could
       // see the request.
       SetStarved(true);
       CollectReleases();
-      slot = slots_.TakeFree();
+      slot = TakeSlot();
       if (!slot) return;
     }
     const BatchPlan plan = planner_.Plan();
@@ -192,6 +195,13 @@ void BatchCycle::Plan() {
   }
   if (membership_->waiting() == 0 && (!batches_.empty() || !planner_.Done()))
     SetStarved(false);  // otherwise Advance decides
+}
+
+std::optional<uint32_t> BatchCycle::TakeSlot() {
+  const std::optional<ProducedDataset>& produced = parts_.spec.dataset.produced;
+  const bool keeps_one = produced && produced->task_timeout_ms != 0 && !batches_.empty();
+  if (keeps_one && slots_.CountIn(SlotState::kFree) == 1) return std::nullopt;
+  return slots_.TakeFree();
 }
 
 bool BatchCycle::SkipUnwanted() {
@@ -226,6 +236,7 @@ void BatchCycle::Enter(Phase phase) {
 }
 
 void BatchCycle::OnFilled(uint32_t slot, FillResult result) {
+  if (replaced_[slot]) return;
   Account();
   bad_samples_.Add(result.bad);
   BatchQueue::Batch& batch = batches_[slot];
@@ -234,7 +245,23 @@ void BatchCycle::OnFilled(uint32_t slot, FillResult result) {
   batch.result = std::move(result);
 }
 
+bool BatchCycle::Replace(uint32_t slot) {
+  BatchQueue::Batch& batch = batches_[slot];
+  const bool filling = slots_.state(slot) == SlotState::kFilling && !replaced_[slot] && !batch.delivering;
+  const bool wanted = phase_ == Phase::kRunning && !filling_.stopped.load(std::memory_order_relaxed);
+  if (!filling || !wanted || batch.replacements == kMaxReplacements) return false;
+  // The last free slot is for the batch that all others wait for.
+  if (slot != batches_.front() && slots_.CountIn(SlotState::kFree) == 1) return false;
+  const std::optional<uint32_t> to = slots_.TakeFree();
+  if (!to) return false;
+  Account();
+  replaced_[slot] = true;
+  batches_.Move(slot, *to, std::make_shared<BatchFill>(filling_, owner_, *to, batch.plan));
+  return true;
+}
+
 void BatchCycle::OnDelivered(uint32_t slot, const Status& status) {
+  if (std::exchange(replaced_[slot], false)) return slots_.Abandon(slot);
   if (!status.ok()) batches_[slot].undelivered = true;
   slots_.MarkReady(slot);
 }

@@ -3,8 +3,10 @@
 // filled slots, release words. Out: requests for pieces, and published batches.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "common/base/status.h"
@@ -64,6 +66,8 @@ class BatchCycle {
   // See BatchFill::Owner.
   void OnFilled(uint32_t slot, FillResult result);
   void OnDelivered(uint32_t slot, const Status& status);
+  // See PieceRequest::Replace.
+  bool Replace(uint32_t slot);
 
  private:
   enum class Phase { kWaiting, kRunning, kDraining, kEnded, kFailed };
@@ -73,6 +77,9 @@ class BatchCycle {
   // For a queue: publishes waiting batches to the members that may have them.
   void LendWaiting();
   void Plan();
+  // Takes a slot for the next batch; nothing if none is free. A feed whose batches may be replaced keeps one
+  // for that, unless no batch would be under way.
+  std::optional<uint32_t> TakeSlot();
   // Skips to the first batch that a session wants, once no earlier one is in progress. Returns whether the
   // planner is at that batch.
   bool SkipUnwanted();
@@ -94,6 +101,7 @@ class BatchCycle {
   const std::unique_ptr<Membership> membership_;
   BatchPlanner planner_;
   BatchQueue batches_;
+  std::array<bool, kMaxSlots> replaced_{};  // slots still being filled, whose batch is in another one now
   BadSamples bad_samples_;
   FeedSnapshot counters_;  // only its counters are used
   StallAccount stalls_;

@@ -3,6 +3,7 @@
 // delivery. Out: pieces to request and batches to publish, both in plan order.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -29,8 +30,9 @@ class BatchQueue {
     BatchPlan plan;
     std::chrono::steady_clock::time_point planned;
     FillResult result;
-    bool delivering = false;   // filled, and being delivered to where clients see it
-    bool undelivered = false;  // its delivery failed
+    bool delivering = false;    // filled, and being delivered to where clients see it
+    bool undelivered = false;   // its delivery failed
+    uint32_t replacements = 0;  // how often it was moved to another slot
   };
 
   // Appends a planned batch and the filling of its slot.
@@ -39,6 +41,15 @@ class BatchQueue {
     batches_[slot] = Batch{plan, now, {}};
     unpublished_.push_back(slot);
     unrequested_.push_back(std::move(fill));
+  }
+  // Moves a batch that is being filled to another slot, where `fill` fills it anew.
+  void Move(uint32_t from, uint32_t to, std::shared_ptr<BatchFill> fill) {
+    batches_[to] = Batch{.plan = batches_[from].plan,
+                         .planned = batches_[from].planned,
+                         .result = {},
+                         .replacements = batches_[from].replacements + 1};
+    std::ranges::replace(unpublished_, from, to);
+    unrequested_.push_front(std::move(fill));
   }
   Batch& operator[](uint32_t slot) { return batches_[slot]; }
   const Batch& operator[](uint32_t slot) const { return batches_[slot]; }

@@ -111,6 +111,8 @@ ParticipantSnapshot Feed::SnapshotOf(const Participant& participant) const {
 
 Feed::AfterUnlock Feed::AdvanceLocked() {
   AfterUnlock after{cycle_.Advance()};
+  for (const std::shared_ptr<PieceRequest>& request : after.work.requests)
+    parts_.producer->Announce(*request);
   if (cycle_.AtRest()) after.at_rest = std::exchange(at_rest_, {});
   return after;
 }
@@ -131,6 +133,8 @@ void Feed::OnPieceMemory() {
   {
     MutexLock lock(mutex_);
     after.work.requests = cycle_.RequestMore();
+    for (const std::shared_ptr<PieceRequest>& request : after.work.requests)
+      parts_.producer->Announce(*request);
   }
   Do(std::move(after));
 }
@@ -149,6 +153,17 @@ void Feed::OnDelivered(uint32_t slot, const Status& status) {
     after = AdvanceLocked();
   }
   Do(std::move(after));
+}
+
+bool Feed::OnReplace(uint32_t slot) {
+  AfterUnlock after;
+  {
+    MutexLock lock(mutex_);
+    if (!cycle_.Replace(slot)) return false;
+    after = AdvanceLocked();
+  }
+  Do(std::move(after));
+  return true;
 }
 
 }  // namespace pinfeed

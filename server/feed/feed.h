@@ -94,6 +94,7 @@ class Feed final : public ReleaseReader, public BatchFill::Owner {
   void OnPieceMemory() override PF_EXCLUDES(mutex_);
   void OnFilled(uint32_t slot, FillResult result) override PF_EXCLUDES(mutex_);
   void OnDelivered(uint32_t slot, const Status& status) override PF_EXCLUDES(mutex_);
+  bool OnReplace(uint32_t slot) override PF_EXCLUDES(mutex_);
 
   const FeedShareUse share_;  // first, so that it is destroyed after the memory
   const FeedParts parts_;

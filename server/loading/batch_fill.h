@@ -54,6 +54,8 @@ class BatchFill final : public PieceRequest::Batch, public std::enable_shared_fr
     // Every sample of the slot's batch is filled or given up. / The whole batch is where the clients see it.
     virtual void OnFilled(uint32_t slot, FillResult result) = 0;
     virtual void OnDelivered(uint32_t slot, const Status& status) = 0;
+    // See PieceRequest::Replace.
+    virtual bool OnReplace(uint32_t slot) = 0;
   };
   // The same for all batches of a feed.
   struct Context {
@@ -81,6 +83,7 @@ class BatchFill final : public PieceRequest::Batch, public std::enable_shared_fr
   static std::vector<PieceState> PiecesOf(const Arena& arena, uint32_t slot, uint32_t samples);
   void OnBad(uint32_t index, Status why) override PF_EXCLUDES(mutex_);
   void OnComplete(size_t piece, Status status) override PF_EXCLUDES(mutex_);
+  bool OnReplace() override { return owner_.OnReplace(slot_); }
   // Delivers the piece and the filled ones behind it; leaves that to the thread that delivers already, if
   // any.
   void DeliverFrom(size_t piece) PF_EXCLUDES(mutex_);

@@ -38,6 +38,7 @@ class PieceRequest {
     virtual void OnBad(uint32_t index, Status why) = 0;
     // Called once for each piece that was requested.
     virtual void OnComplete(size_t piece, Status status) = 0;
+    virtual bool OnReplace() = 0;
   };
   struct Parts {
     std::shared_ptr<const void> feed;  // keeps alive what the following refer to
@@ -76,6 +77,10 @@ class PieceRequest {
   // Sample `index` cannot be used. The producer has filled its place with zeros if the spec wants that.
   // Precondition: begin() <= index < end().
   void Bad(uint32_t index, Status why) const;
+  // The request may stay incomplete for long: the batch is requested anew, in another slot, and what becomes
+  // of this request has no effect on it. Its memory still stays reserved until Complete. Returns false,
+  // without effect, if there is no other slot now, or the batch has been moved too often.
+  bool Replace() const { return parts_.batch->OnReplace(); }
   // While the feed is traced: measures the load of `samples` samples until `spans` is destroyed.
   void Trace(uint32_t samples, std::optional<WorkSpans>& spans) const;
   // The samples are filled or reported as bad, or an error says why the batch cannot be had. From now on
@@ -92,6 +97,7 @@ struct ProducerTimes {
   uint64_t read_ns = 0;  // of workers or processes
   uint64_t decode_ns = 0;
   uint64_t processes_ns = 0;       // of read_ns, that of processes
+  uint64_t staged_bytes = 0;       // copied from where processes filled them
   bool processes_at_work = false;  // a process is filling a batch
 };
 
@@ -106,6 +112,9 @@ class BatchProducer {
  public:
   virtual ~BatchProducer() = default;
 
+  // Produce will be called with this request. Called under the feed's lock, in the order of the batches,
+  // which those of Produce need not have. Calls nothing of the feed.
+  virtual void Announce(const PieceRequest& /*request*/) {}
   // Fills the piece and completes the request, on any thread, now or later, in any order. Called without a
   // lock; does not block.
   virtual void Produce(std::shared_ptr<PieceRequest> request) = 0;
@@ -123,6 +132,8 @@ class BatchProducer {
   virtual const std::optional<DeferredPixelOps>& deferred_pixel_ops() const = 0;
   // The processes that fill its batches; null: the daemon does.
   virtual std::shared_ptr<ProducerGroup> processes() const { return nullptr; }
+  // The memory that these processes fill, laid out as the feed's arena; null: the arena itself.
+  virtual const Arena* staging() const { return nullptr; }
 };
 
 }  // namespace pinfeed

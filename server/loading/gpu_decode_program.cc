@@ -91,14 +91,16 @@ bool GpuDecodeProgram::IsForGpu(const SampleKey& key) const {
 
 Status GpuDecodeProgram::Load(const SampleKey& key, const TransformChain& transforms,
                               const SamplePlaces& places, SampleScratch::Buffers& buffers) const {
-  ASSIGN_OR_RETURN(const ImageDecoder::Size opened, buffers.image.decoder.Open(buffers.image.encoded, oriented_));
+  ASSIGN_OR_RETURN(const ImageDecoder::Size opened,
+                   buffers.image.decoder.Open(buffers.image.encoded, oriented_));
   const ImageSize size{opened.width, opened.height};
   RETURN_IF_ERROR(transforms.Plan({seed_, key.epoch, key.id}, size, buffers.plan));
   const ImageMark mark = buffers.plan.flip ? ImageMark::kMirrored : ImageMark::kPlain;
   places[mark_].front() = static_cast<std::byte>(mark);
 
-  const size_t bytes =
-      IsForGpu(key) && int64_t{size.width} * size.height <= kMaxPlanPixels ? buffers.image.decoder.PlainBytes() : 0;
+  const size_t bytes = IsForGpu(key) && int64_t{size.width} * size.height <= kMaxPlanPixels
+                           ? buffers.image.decoder.PlainBytes()
+                           : 0;
   if (bytes == 0 || bytes > capacity_) return LoadPixels(size, places, buffers);
   const std::optional<ImagePlan> plan = PlanForGpu(buffers.plan, size);
   if (!plan) return LoadPixels(size, places, buffers);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/loading/process_batch_producer.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -11,6 +12,8 @@ namespace {
 
 // More ids take longer to compute than a trip through the workers' pool.
 constexpr uint32_t kFewSamples = 1024;
+// What a worker copies at once.
+constexpr uint64_t kCopyBytes = uint64_t{1} << 20;
 
 }  // namespace
 
@@ -46,6 +49,7 @@ class ProcessBatchProducer::PrepareTask final : public FillTask {
   }
   void Done() override {
     if (!status_.ok()) {
+      producer_.group_->Withdraw(*request_);
       request_->Complete(std::move(status_));
     } else {
       producer_.group_->Produce(request_);
@@ -58,14 +62,35 @@ class ProcessBatchProducer::PrepareTask final : public FillTask {
   Status status_;
 };
 
+// Purpose: copies a filled batch from the staging memory to its slot.
+class ProcessBatchProducer::CopyTask final : public FillTask {
+ public:
+  CopyTask(ProcessBatchProducer& producer, std::shared_ptr<PieceRequest> request, uint64_t slot_bytes)
+      : FillTask(request->share(), static_cast<uint32_t>((slot_bytes + kCopyBytes - 1) / kCopyBytes), 1),
+        producer_(producer),
+        request_(std::move(request)) {}
+
+  void Run(uint32_t begin, uint32_t end, SampleScratch& /*scratch*/) override {
+    producer_.Copy(*request_, begin * kCopyBytes, end * kCopyBytes);
+  }
+  void Done() override { request_->Complete(OkStatus()); }
+
+ private:
+  ProcessBatchProducer& producer_;
+  const std::shared_ptr<PieceRequest> request_;  // keeps the feed, and so the producer
+};
+
 ProcessBatchProducer::ProcessBatchProducer(uint64_t feed, const FeedSpec& spec, Sampler sampler,
-                                           WorkerPool& workers)
+                                           WorkerPool& workers, std::unique_ptr<Arena> staging)
     : info_(InfoOf(*spec.dataset.produced)),
       id_tensor_(info_.fields.size()),
       batch_size_(spec.batch_size),
       sampler_(std::move(sampler)),
       workers_(workers),
-      group_(std::make_shared<ProducerGroup>(feed, spec.dataset.produced->lanes)) {}
+      staging_(std::move(staging)),
+      group_(std::make_shared<ProducerGroup>(
+          feed, *spec.dataset.produced,
+          [this](std::shared_ptr<PieceRequest> filled) { OnFilled(std::move(filled)); })) {}
 
 void ProcessBatchProducer::Produce(std::shared_ptr<PieceRequest> request) {
   PF_CHECK(request->begin() == 0 && request->end() == request->plan().samples,
@@ -74,6 +99,7 @@ void ProcessBatchProducer::Produce(std::shared_ptr<PieceRequest> request) {
     return workers_.Submit(std::make_shared<PrepareTask>(*this, std::move(request)));
   const Status prepared = Prepare(*request);
   if (!prepared.ok()) {
+    group_->Withdraw(*request);
     request->Complete(prepared);
   } else {
     group_->Produce(std::move(request));
@@ -85,16 +111,52 @@ ProducerTimes ProcessBatchProducer::times() const {
   return {.read_ns = counts.worked_ns,
           .decode_ns = 0,
           .processes_ns = counts.worked_ns,
+          .staged_bytes = staged_bytes_.load(std::memory_order_relaxed),
           .processes_at_work = counts.dealt != 0};
+}
+
+void ProcessBatchProducer::OnFilled(std::shared_ptr<PieceRequest> request) {
+  if (staging_ == nullptr) {
+    request->Complete(OkStatus());
+  } else {
+    workers_.Submit(std::make_shared<CopyTask>(*this, std::move(request), staging_->slot_stride()));
+  }
+}
+
+void ProcessBatchProducer::Copy(const PieceRequest& request, uint64_t begin, uint64_t end) {
+  SamplePlaces to;
+  PF_CHECK(request.Places(0, request.end(), to).ok(), "the slot was prepared");
+  for (size_t t = 0; t < id_tensor_; ++t) {
+    const TensorPlace& tensor = staging_->layout().tensors[t];
+    const uint64_t first = std::max(begin, tensor.offset);
+    const uint64_t behind = std::min(end, tensor.offset + request.end() * tensor.sample_bytes);
+    if (first >= behind) continue;
+    const std::byte* const from = staging_->FillAddress(PieceOf(request), t);
+    std::memcpy(to[t].data() + (first - tensor.offset), from + (first - tensor.offset), behind - first);
+    staged_bytes_.fetch_add(behind - first, std::memory_order_relaxed);
+  }
+}
+
+Piece ProcessBatchProducer::PieceOf(const PieceRequest& request) {
+  return {request.slot(), request.begin(), request.end(), 0};
 }
 
 Status ProcessBatchProducer::Prepare(const PieceRequest& request) {
   SamplePlaces places;
   RETURN_IF_ERROR(request.Places(0, request.end(), places));
+  const Piece piece = PieceOf(request);
+  std::byte* staged = nullptr;
+  if (staging_ != nullptr) {
+    RETURN_IF_ERROR(staging_->Prepare(piece, 0, request.end()));
+    staging_->Deliver(piece, {},
+                      [](const Status& /*status*/, const CopyTime& /*time*/) {});  // it is allocated
+    staged = staging_->FillAddress(piece, id_tensor_);
+  }
   const BatchSamples ids = sampler_.SamplesOf(request.plan());
   for (uint32_t i = 0; i < request.end(); ++i, places.Next()) {
     const auto id = static_cast<int64_t>(ids[i]);
     std::memcpy(places[id_tensor_].data(), &id, sizeof id);
+    if (staged != nullptr) std::memcpy(staged + i * sizeof id, &id, sizeof id);
   }
   if (request.end() == batch_size_) prepared_[request.slot()].store(true, std::memory_order_release);
   return OkStatus();

@@ -22,14 +22,18 @@ DatasetInfo InfoOf(const ProducedDataset& dataset);
 std::vector<TensorSpec> TensorsOf(const ProducedDataset& dataset);
 
 // Purpose: prepares the memory of each batch and writes the ids of its samples; a group of processes does the
-// rest. A process can write to the whole arena, so it must be an exclusive feed's, on the host. Borrows: the
-// workers, which outlive it: they allocate memory on each slot's first use. Precondition: the spec has a
-// produced dataset. Threads: any. Errors: memory that
-// the host lacks completes the request with an error; else those of the group.
+// rest. A process can write to all of the memory that it fills: an exclusive feed's arena, or, for a shared
+// feed, staging memory of the feed's own, from where workers copy each batch to its slot. Owns: the staging
+// memory, with a place for each slot. Borrows: the workers, which outlive it: they also allocate memory on
+// each slot's first use. Precondition: the spec has a produced dataset; the arena is on the host. Threads:
+// any. Errors: memory that the host lacks completes the request with an error; else those of the group.
 class ProcessBatchProducer final : public BatchProducer {
  public:
-  ProcessBatchProducer(uint64_t feed, const FeedSpec& spec, Sampler sampler, WorkerPool& workers);
+  // `staging`: of the arena's layout and slots; null: processes fill the arena itself.
+  ProcessBatchProducer(uint64_t feed, const FeedSpec& spec, Sampler sampler, WorkerPool& workers,
+                       std::unique_ptr<Arena> staging);
 
+  void Announce(const PieceRequest& request) override { group_->Announce(request); }
   void Produce(std::shared_ptr<PieceRequest> request) override;
   void Cancel() override { group_->Cancel(); }
   ProducerTimes times() const override;
@@ -37,10 +41,17 @@ class ProcessBatchProducer final : public BatchProducer {
   std::string Describe(uint64_t sample) const override { return "sample " + std::to_string(sample); }
   const std::optional<DeferredPixelOps>& deferred_pixel_ops() const override { return no_pixel_ops_; }
   std::shared_ptr<ProducerGroup> processes() const override { return group_; }
+  const Arena* staging() const override { return staging_.get(); }
 
  private:
   class PrepareTask;
+  class CopyTask;
+  static Piece PieceOf(const PieceRequest& request);
   Status Prepare(const PieceRequest& request);
+  void OnFilled(std::shared_ptr<PieceRequest> request);
+  // Copies those bytes of a slot that lie in [begin, end) and belong to the request's samples, but not their
+  // ids, which processes may have changed.
+  void Copy(const PieceRequest& request, uint64_t begin, uint64_t end);
 
   const DatasetInfo info_;
   const size_t id_tensor_;
@@ -48,6 +59,8 @@ class ProcessBatchProducer final : public BatchProducer {
   const Sampler sampler_;
   WorkerPool& workers_;
   const std::optional<DeferredPixelOps> no_pixel_ops_;
+  const std::unique_ptr<Arena> staging_;
+  std::atomic<uint64_t> staged_bytes_{0};
   const std::shared_ptr<ProducerGroup> group_;
   std::array<std::atomic<bool>, kMaxSlots> prepared_{};  // slots that need no worker any more
 };

@@ -26,9 +26,21 @@ ProducerGroup::~ProducerGroup() {
   PF_CHECK(waiting_.empty(), "a feed is stopped before its producers are forgotten");
 }
 
+void ProducerGroup::Announce(const PieceRequest& request) {
+  const MutexLock lock(mutex_);
+  announced_.insert(NumberOf(request));
+}
+
+void ProducerGroup::Withdraw(const PieceRequest& request) {
+  const MutexLock lock(mutex_);
+  announced_.erase(NumberOf(request));
+  if (!cancelled_) DealLocked();
+}
+
 void ProducerGroup::Produce(std::shared_ptr<PieceRequest> request) {
   {
     const MutexLock lock(mutex_);
+    announced_.erase(NumberOf(*request));
     if (!cancelled_) {
       WaitLocked({std::move(request)});
       return DealLocked();
@@ -103,15 +115,57 @@ Status ProducerGroup::OnDone(ProducerId id, uint64_t task_id, Status status) {
     const uint64_t took = now - std::max(task.dealt_ns, producer.last_done_ns);
     producer.last_done_ns = now;
     counts_.worked_ns += took;
-    task_ns_ = task_ns_ == 0 ? took : (7 * task_ns_ + took) / 8;
+    if (!task.replaced) task_ns_ = task_ns_ == 0 ? took : (7 * task_ns_ + took) / 8;
+    if (producer.tasks.empty()) producer.late = false;
     DealLocked();
   }
   if (!status.ok()) {
     status = Status(status.code(),
                     "the producer of " + Describe(task.request->plan()) + " says: " + status.message());
+  } else if (!task.replaced) {
+    on_filled_(std::move(task.request));
+    return OkStatus();
   }
   task.request->Complete(std::move(status));
   return OkStatus();
+}
+
+void ProducerGroup::Dismiss(ProducerId id) {
+  const MutexLock lock(mutex_);
+  const auto found = producers_.find(id);
+  if (found == producers_.end() || found->second.dismissed) return;
+  found->second.dismissed = true;
+  found->second.link->EndTasks();
+}
+
+void ProducerGroup::ReplaceLate(ProducerId id) {
+  std::vector<std::pair<uint64_t, std::shared_ptr<PieceRequest>>> late;  // by task
+  pid_t pid = 0;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = producers_.find(id);
+    if (found == producers_.end() || found->second.tasks.empty()) return;
+    Producer& producer = found->second;
+    const uint64_t since = std::max(producer.tasks.front().dealt_ns, producer.last_done_ns);
+    const std::chrono::nanoseconds taken(TraceClockNs() - since);
+    if (taken <= task_timeout_ && !producer.hung_up) return;
+    pid = producer.pid;
+    for (const Task& task : producer.tasks)
+      if (!task.replaced) late.emplace_back(task.id, task.request);
+  }
+  for (const auto& [task_id, request] : late) {
+    if (!request->Replace()) return;
+    spdlog::warn(
+        "feed {}: process {} has not filled {} within {} ms (task_timeout_ms), or hung up: another one fills "
+        "it too, in another slot",
+        feed_, pid, Describe(request->plan()), task_timeout_.count());
+    const MutexLock lock(mutex_);
+    ++counts_.dealt_again;
+    const auto found = producers_.find(id);
+    if (found == producers_.end()) continue;
+    found->second.late = true;
+    for (Task& task : found->second.tasks) task.replaced = task.replaced || task.id == task_id;
+  }
 }
 
 bool ProducerGroup::OnHungUp(ProducerId id) {
@@ -126,6 +180,7 @@ bool ProducerGroup::OnHungUp(ProducerId id) {
 }
 
 void ProducerGroup::OnEnded(ProducerId id) {
+  std::vector<Task> replaced;
   std::shared_ptr<PieceRequest> given_up;
   std::string why;
   {
@@ -133,27 +188,37 @@ void ProducerGroup::OnEnded(ProducerId id) {
     const auto found = producers_.find(id);
     Producer producer = std::move(found->second);
     producers_.erase(found);
-    if (producer.tasks.empty()) return;
-    Task& first = producer.tasks.front();  // the others were not begun
-    const std::string batch = Describe(first.request->plan());
-    if (id >= first.blamed_from) {
-      ++first.deaths;
-      first.blamed_from = next_producer_;
+    std::deque<Task> tasks;
+    for (Task& task : producer.tasks) {
+      if (task.replaced)
+        replaced.push_back(std::move(task));
+      else
+        tasks.push_back(std::move(task));
     }
-    if (first.deaths == kMaxDeaths) {
-      given_up = std::move(first.request);
-      why = std::to_string(kMaxDeaths) + " processes ended while they filled " + batch +
+    if (replaced.empty() && !tasks.empty()) {
+      Task& first = tasks.front();  // the others were not begun
+      const std::string batch = Describe(first.request->plan());
+      if (id >= first.blamed_from) {
+        ++first.deaths;
+        first.blamed_from = next_producer_;
+      }
+      if (first.deaths == kMaxDeaths) {
+        given_up = std::move(first.request);
+        why =
+            std::to_string(kMaxDeaths) + " processes ended while they filled " + batch +
             ", the last one was " + std::to_string(producer.pid) +
             "; look for what kills them (the kernel's log, for lack of memory) in the samples of that batch";
-      producer.tasks.pop_front();
-    } else {
-      spdlog::warn("feed {}: process {} ended while it filled {}, which is dealt again", feed_, producer.pid,
-                   batch);
+        tasks.pop_front();
+      } else {
+        spdlog::warn("feed {}: process {} ended while it filled {}, which is dealt again", feed_,
+                     producer.pid, batch);
+      }
     }
-    counts_.dealt_again += producer.tasks.size();
-    for (Task& task : producer.tasks) WaitLocked(std::move(task));
+    counts_.dealt_again += tasks.size();
+    for (Task& task : tasks) WaitLocked(std::move(task));
     DealLocked();
   }
+  for (const Task& task : replaced) task.request->Complete(OkStatus());  // their slots are free again
   if (given_up != nullptr) given_up->Complete(DataLoss(why));
 }
 
@@ -184,12 +249,10 @@ std::vector<OngoingOperation> ProducerGroup::Operations() const {
 }
 
 void ProducerGroup::WaitLocked(Task task) {
-  const auto at = [](const Task& of) {
-    return std::pair(of.request->plan().epoch, of.request->plan().batch_index);
-  };
   // Mostly at the end: requests come nearly in order.
-  const auto later = std::find_if(waiting_.rbegin(), waiting_.rend(),
-                                  [&](const Task& other) { return at(other) < at(task); });
+  const auto later = std::find_if(
+      waiting_.rbegin(), waiting_.rend(),
+      [number = NumberOf(*task.request)](const Task& other) { return NumberOf(*other.request) < number; });
   waiting_.insert(later.base(), std::move(task));
 }
 
@@ -197,7 +260,8 @@ ProducerGroup::Producer* ProducerGroup::NextLocked(uint64_t lane) {
   const size_t depth = task_ns_ != 0 && task_ns_ < kShortTaskNs ? 2 : 1;
   Producer* next = nullptr;
   for (auto& [id, producer] : producers_) {
-    if (producer.lane != lane || producer.hung_up || producer.tasks.size() >= depth) continue;
+    if (producer.lane != lane || producer.hung_up || producer.dismissed || producer.late) continue;
+    if (producer.tasks.size() >= depth) continue;
     if (next == nullptr || producer.tasks.size() < next->tasks.size()) next = &producer;
   }
   return next;
@@ -205,6 +269,7 @@ ProducerGroup::Producer* ProducerGroup::NextLocked(uint64_t lane) {
 
 void ProducerGroup::DealLocked() {
   for (auto next = waiting_.begin(); next != waiting_.end();) {
+    if (!announced_.empty() && *announced_.begin() < NumberOf(*next->request)) return;
     const BatchPlan& plan = next->request->plan();
     Producer* const producer = NextLocked(plan.batch_index % lanes_);
     if (producer == nullptr) {

@@ -7,15 +7,20 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/result.h"
 #include "common/base/sync.h"
+#include "common/spec/feed_spec.h"
 #include "common/wire/shared_page.h"
 #include "server/loading/batch_producer.h"
 #include "server/memory/ongoing_operation.h"
@@ -24,10 +29,11 @@ namespace pinfeed {
 
 // Purpose: deals each request to one producer at a time: the oldest request of a lane to its producer with
 // the fewest. If a producer's process ends, its requests are dealt again: nothing writes to their memory any
-// more. Owns: the requests until they are completed. Shared by the feed's producer and the producers'
-// connections, which may outlive it. Threads: any. Nothing blocks. Errors: a batch at which kMaxDeaths
-// processes ended fails; so does one whose producer says so. Invariants: 1. a request is completed once; 2.
-// before Cancel, only when no process writes to its memory any more.
+// more. If it takes too long, it keeps them, and the feed requests their batches anew, in other slots. Owns:
+// the requests until they are completed. Shared by the feed's producer and the producers' connections, which
+// may outlive it. Threads: any. Nothing blocks. Errors: a batch at which kMaxDeaths processes ended fails; so
+// does one whose producer says so. Invariants: 1. a request is completed once; 2. before Cancel, only when no
+// process writes to its memory any more.
 class ProducerGroup {
  public:
   // A batch is given up once so many processes have ended while they filled it, each attached after the one
@@ -43,15 +49,28 @@ class ProducerGroup {
     virtual ~Link() = default;
     virtual void Send(const ProducerTask& task) = 0;
     virtual void HangUp() = 0;
+    // The producer gets no more tasks, and may finish those that it has.
+    virtual void EndTasks() = 0;
   };
+  // Completes a request whose memory its producer has filled. Called without a lock, on any thread.
+  using OnFilled = std::function<void(std::shared_ptr<PieceRequest>)>;
 
-  // `lanes`: batch i goes to a producer of lane i mod `lanes`; 0: to any.
-  ProducerGroup(uint64_t feed, uint32_t lanes) : feed_(feed), lanes_(std::max(lanes, 1u)) {}
+  // `on_filled` may refer to what the request's feed owns.
+  ProducerGroup(uint64_t feed, const ProducedDataset& dataset, OnFilled on_filled)
+      : feed_(feed),
+        lanes_(std::max(dataset.lanes, 1u)),
+        task_timeout_(dataset.task_timeout_ms),
+        on_filled_(std::move(on_filled)) {}
   ~ProducerGroup();
   ProducerGroup(const ProducerGroup&) = delete;
   ProducerGroup& operator=(const ProducerGroup&) = delete;
 
-  // The request's memory is prepared. Precondition: it is all of its batch.
+  // The request's memory is about to be prepared. Until Produce or Withdraw, no later batch is dealt: a
+  // producer may hold one that it needs earlier ones for.
+  void Announce(const PieceRequest& request) PF_EXCLUDES(mutex_);
+  // Its memory could not be prepared.
+  void Withdraw(const PieceRequest& request) PF_EXCLUDES(mutex_);
+  // The request's memory is prepared. Precondition: it is all of its batch, and was announced.
   void Produce(std::shared_ptr<PieceRequest> request) PF_EXCLUDES(mutex_);
   // Completes every request at once and hangs up on every producer. They may still write to the memory, so
   // nobody else may get it.
@@ -70,13 +89,21 @@ class ProducerGroup {
   bool OnHungUp(ProducerId producer) PF_EXCLUDES(mutex_);
   // The producer's process has ended.
   void OnEnded(ProducerId producer) PF_EXCLUDES(mutex_);
+  // The session that invited the producer has departed. The producer gets no more tasks.
+  void Dismiss(ProducerId producer) PF_EXCLUDES(mutex_);
+  // How long a task may take; 0: no limit.
+  std::chrono::milliseconds task_timeout() const { return task_timeout_; }
+  // Replaces the producer's requests (PieceRequest::Replace) if its task takes longer than task_timeout, or
+  // it hung up. The producer gets no more tasks until it has done these. Call it periodically, if there is a
+  // limit. OnDone, OnEnded and this are called one at a time.
+  void ReplaceLate(ProducerId producer) PF_EXCLUDES(mutex_);
 
   struct Counts {
     uint32_t producers = 0;    // attached
     uint32_t busy = 0;         // of these, with a task
     uint32_t waiting = 0;      // batches that nobody fills yet
     uint32_t dealt = 0;        // tasks that producers hold now
-    uint64_t dealt_again = 0;  // batches, because a process ended
+    uint64_t dealt_again = 0;  // batches, because a process ended or took too long
     uint64_t worked_ns = 0;    // from each task's start to its end
   };
   Counts counts() const PF_EXCLUDES(mutex_);
@@ -84,18 +111,25 @@ class ProducerGroup {
   std::vector<OngoingOperation> Operations() const PF_EXCLUDES(mutex_);
 
  private:
+  using BatchNumber = std::pair<uint64_t, uint64_t>;  // epoch and index: a batch is older than those above it
+  static BatchNumber NumberOf(const PieceRequest& request) {
+    return {request.plan().epoch, request.plan().batch_index};
+  }
   struct Task {
     std::shared_ptr<PieceRequest> request;
     uint32_t deaths = 0;
     ProducerId blamed_from = 0;  // the first producer whose end counts as another death
     uint64_t id = 0;             // of its latest deal
     uint64_t dealt_ns = 0;       // when
+    bool replaced = false;       // its batch is filled in another slot
   };
   struct Producer {
     std::shared_ptr<Link> link;
     pid_t pid = 0;
     uint32_t lane = 0;
     bool hung_up = false;
+    bool dismissed = false;
+    bool late = false;  // it has a replaced task
     uint64_t last_done_ns = 0;
     std::deque<Task> tasks;  // in the order in which it fills them
   };
@@ -108,7 +142,10 @@ class ProducerGroup {
 
   const uint64_t feed_;
   const uint64_t lanes_;
+  const std::chrono::milliseconds task_timeout_;
+  const OnFilled on_filled_;
   mutable Mutex mutex_;
+  std::set<BatchNumber> announced_ PF_GUARDED_BY(mutex_);
   std::deque<Task> waiting_ PF_GUARDED_BY(mutex_);  // the oldest first
   std::map<ProducerId, Producer> producers_ PF_GUARDED_BY(mutex_);
   ProducerId next_producer_ PF_GUARDED_BY(mutex_) = 1;

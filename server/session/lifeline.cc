@@ -107,7 +107,7 @@ Result<size_t> LifelineServer::EvictNow(uint64_t session_id, const Status& error
                                 SessionStateName(session->state) +
                                 "); end its process to reclaim the batches that it holds");
     }
-    const SessionTable::Departed departed = sessions_.Depart(session, evicted);
+    const SessionTable::Departed departed = Depart(session, evicted);
     if (departed.ended) EndSession(connected->first, evicted);
     return departed.kept;
   }
@@ -180,8 +180,7 @@ void LifelineServer::OnFrame(ConnectionId id, Connection& connection, const Life
   if (connection.session == nullptr) return OnHello(id, connection, frame);
   if (frame.kind == static_cast<uint32_t>(LifelineKind::kLeave)) {
     connection.has_left = true;
-    sessions_.Depart(connection.session,
-                     {DepartureReason::kLeft, {Code::kCancelled, "its client has left the feed"}});
+    Depart(connection.session, {DepartureReason::kLeft, {Code::kCancelled, "its client has left the feed"}});
     return;
   }
   EndSession(id, {DepartureReason::kBye});
@@ -253,7 +252,7 @@ void LifelineServer::OnHangUp(ConnectionId id, Connection& connection) {
     return;
   }
   if (MayHold(*connection.session)) return;  // it may release what it holds
-  sessions_.Depart(connection.session, {DepartureReason::kHungUp});
+  Depart(connection.session, {DepartureReason::kHungUp});
   Unwatch(connection.doorbell_watch);
   loop_->At(EventLoop::Clock::now() + kOrphanLogDelay, [this, id] {
     const auto found = connections_.find(id);
@@ -280,7 +279,14 @@ void LifelineServer::EndSession(ConnectionId id, const Departure& departure) {
   // The socket outlives the session: a client that sees the hang-up relies on its memory being free.
   const Connection ended = std::move(connection);
   connections_.erase(id);
-  sessions_.Depart(ended.session, departure);
+  Depart(ended.session, departure);
+}
+
+SessionTable::Departed LifelineServer::Depart(const std::shared_ptr<Session>& session,
+                                              const Departure& departure) {
+  // First, since later batches may be beyond what they know of.
+  producers_.Dismiss(*session);
+  return sessions_.Depart(session, departure);
 }
 
 void LifelineServer::Unwatch(EventLoop::WatchId& watch) {

@@ -87,6 +87,8 @@ class LifelineServer {
   void OnHangUp(ConnectionId id, Connection& connection);
   void Refuse(ConnectionId id, Refusal refusal, const Status& error);
   void EndSession(ConnectionId id, const Departure& departure);
+  // From the feed, with its producers.
+  SessionTable::Departed Depart(const std::shared_ptr<Session>& session, const Departure& departure);
   Result<size_t> EvictNow(uint64_t session_id, const Status& error);
   void Unwatch(EventLoop::WatchId& watch);
   void CloseSocket(Connection& connection);

@@ -202,7 +202,23 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeProducedFeed(uint64_t feed_id, uid
   const ProducedDataset& dataset = *spec.dataset.produced;
   ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(spec, dataset.samples));
   ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(TensorsOf(dataset), spec.batch_size));
-  auto producer = std::make_unique<ProcessBatchProducer>(feed_id, spec, sampler, parts_.workers);
+  std::unique_ptr<Arena> staging;
+  if (spec.sharing != Sharing::kExclusive) {
+    const uint32_t slots =
+        spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride, false) : spec.slots;
+    const auto make = [&] {
+      return HostArena::Create(layout, slots, /*shared=*/false, parts_.pool, owner, &parts_.quarantine);
+    };
+    Result<std::unique_ptr<HostArena>> made = make();
+    if (made.status().code() == Code::kResourceExhausted) {
+      AwaitMemory(Backend::kHost);
+      made = make();
+    }
+    if (!made.ok()) return made.status().WithContext("the memory that producers of a shared feed fill");
+    staging = *std::move(made);
+  }
+  auto producer =
+      std::make_unique<ProcessBatchProducer>(feed_id, spec, sampler, parts_.workers, std::move(staging));
   return MakeFeed({feed_id, spec, std::move(layout), std::move(sampler), std::move(producer), nullptr, owner,
                    &parts_.tracer},
                   arguments, Backend::kHost);

@@ -23,6 +23,9 @@ namespace {
 constexpr uint32_t kProducerLinesASecond = 200;
 // An exiting process closes its sockets shortly before it ends.
 constexpr std::chrono::seconds kProducerLogDelay(1);
+// How often a producer with a time limit is checked, at least and at most.
+constexpr std::chrono::milliseconds kMaxLateInterval(1000);
+constexpr std::chrono::milliseconds kMinLateInterval(5);
 
 // Leaves a quarter of the descriptors to sessions and other connections. The kernel gives the lowest free
 // number, so a number tells how many are open.
@@ -49,6 +52,7 @@ class ProducerConnections::Socket final : public ProducerGroup::Link {
     if (!SendTask(fd_.get(), task).ok()) HangUp();
   }
   void HangUp() override { ::shutdown(fd_.get(), SHUT_RDWR); }
+  void EndTasks() override { ::shutdown(fd_.get(), SHUT_WR); }
   int fd() const { return fd_.get(); }
 
  private:
@@ -111,12 +115,14 @@ Status ProducerConnections::Admit(const Peer& peer, const uint8_t (&token)[kToke
   Connection connection;
   connection.peer = peer;
   connection.session = Describe(*session);
+  connection.session_id = session->id;
   connection.group = session->feed->producer().processes();
   RETURN_IF_ERROR(connection.group->CheckRoom(0));
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
   RETURN_IF_ERROR(CheckDescriptor(connection.pidfd.get()));
   // The welcome goes before the first task.
-  const std::array<int, kLifelineFdsProducer> fds = {session->arena().fd()};
+  const Arena* const staging = session->feed->producer().staging();
+  const std::array<int, kLifelineFdsProducer> fds = {(staging == nullptr ? session->arena() : *staging).fd()};
   RETURN_IF_ERROR(SendWelcome(fd.get(), fds));
   connection.socket = std::make_shared<Socket>(std::move(fd));
   Status status = Watch(id, connection);
@@ -132,6 +138,7 @@ Status ProducerConnections::Admit(const Peer& peer, const uint8_t (&token)[kToke
     if (const auto more = pace.Admit())
       spdlog::info("{}: a producer attached ({}){}", Describe(*session), Describe(peer), *more);
     connections_.emplace(id, std::move(connection));
+    CheckLate(id);
   } else {  // the producer sees the hang-up
     spdlog::warn("{}: a producer ({}) could not be attached: {}", Describe(*session), Describe(peer),
                  status.ToString());
@@ -180,6 +187,21 @@ void ProducerConnections::OnHangUp(ConnectionId id) {
         "until the process ends",
         found->second.session, Describe(found->second.peer));
   });
+}
+
+void ProducerConnections::CheckLate(ConnectionId id) {
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return;
+  const std::chrono::milliseconds timeout = found->second.group->task_timeout();
+  if (timeout.count() == 0) return;
+  found->second.group->ReplaceLate(found->second.producer);
+  loop_.At(EventLoop::Clock::now() + std::clamp(timeout / 4, kMinLateInterval, kMaxLateInterval),
+           [this, id] { CheckLate(id); });
+}
+
+void ProducerConnections::Dismiss(const Session& session) {
+  for (const auto& [id, connection] : connections_)
+    if (connection.session_id == session.id) connection.group->Dismiss(connection.producer);
 }
 
 void ProducerConnections::Forget(ConnectionId id) {

@@ -38,6 +38,8 @@ class ProducerConnections {
   // Takes over a connection whose first frame had this token. On an error `fd` is left to the caller, who
   // refuses the producer.
   Status Admit(const Peer& peer, const uint8_t (&token)[kTokenBytes], UniqueFd& fd);
+  // The session has departed from its feed: producers that it invited get no more tasks there.
+  void Dismiss(const Session& session);
   void Clear() { connections_.clear(); }
 
  private:
@@ -46,6 +48,7 @@ class ProducerConnections {
   struct Connection {
     Peer peer;
     std::string session;  // described, for the log
+    uint64_t session_id = 0;
     std::shared_ptr<ProducerGroup> group;
     ProducerGroup::ProducerId producer = 0;
     std::shared_ptr<Socket> socket;
@@ -68,6 +71,8 @@ class ProducerConnections {
   Status Watch(ConnectionId id, Connection& connection);
   void OnReadable(ConnectionId id);
   void OnHangUp(ConnectionId id);
+  // Called periodically for each producer: see ProducerGroup::ReplaceLate.
+  void CheckLate(ConnectionId id);
   void Forget(ConnectionId id);
   void Unwatch(Connection& connection);
 

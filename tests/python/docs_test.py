@@ -16,7 +16,7 @@ TEXT = {page: page.read_text("utf-8") for page in PAGES}
 # Pages whose lines and sentences are held short.
 PROSE = ["CONTRIBUTING.md", "README.md", "SECURITY.md"] + [
     f"docs/{name}.md"
-    for name in "architecture benchmarks cli configuration containers copies cpp getting-started glossary guarantees install looking-inside protocol runbook service transforms".split()
+    for name in "architecture benchmarks cli configuration containers copies cpp dataloader getting-started glossary guarantees install looking-inside protocol runbook service transforms".split()
 ]
 SOURCES = re.compile(r"`((?:common|proto|server|client|tests|docs|deploy|examples)/[\w./-]*)`")
 
@@ -164,6 +164,16 @@ def test_the_figures_of_the_readme_are_those_of_the_benchmarks():
     measured = [re.split(r"\s*\|\s*", line) for line in TEXT[ROOT / "docs" / "benchmarks.md"].splitlines() if line.startswith("|")]
     for pinfeed, loader, factor in rows:
         assert [cells for cells in measured if {pinfeed, loader, factor} <= set(cells)], (pinfeed, loader, factor)
+
+
+def test_every_row_about_the_loader_names_a_test():
+    page = TEXT[ROOT / "docs/dataloader.md"]
+    rows = [line for line in page.splitlines() if line.startswith("| ") and "test |" not in line]
+    written = "".join(path.read_text("utf-8") for path in (ROOT / "tests/python").glob("loader_*_test.py"))
+    written += "".join((ROOT / "tests/python" / name).read_text("utf-8") for name in ("loader_test.py", "producer_protocol_test.py"))
+    tests = set(re.findall(r"^def (test_\w+)\(", written, re.M))
+    assert len(rows) > 50
+    assert [row for row in rows if not (named := re.findall(r"`(test_\w+)`", row)) or not set(named) <= tests] == []
 
 
 @pytest.mark.parametrize("name", PROSE)

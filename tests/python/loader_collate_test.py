@@ -18,7 +18,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pinfeed._batch_memory import BatchWriter, read_batch  # noqa: E402
+from pinfeed._checks import Checks  # noqa: E402
 from pinfeed._collate import default_collate  # noqa: E402
+from pinfeed._rows import rows_of  # noqa: E402
 
 from torch.utils.data import default_collate as torch_collate  # noqa: E402
 
@@ -330,6 +332,72 @@ def test_sparse_and_quantized_tensors_are_stacked():
     quantized = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8)
     assert torch.equal(collated([sparse, sparse]).to_dense(), torch.stack([torch.eye(2)] * 2))
     assert torch.equal(collated([quantized, quantized]).dequantize(), torch.stack([quantized, quantized]).dequantize())
+
+
+# Rows of different lengths.
+
+
+def with_rows(samples, ragged=None, pad=None):
+    checks = Checks()
+    rows = rows_of(checks, ragged, pad)
+    checks.raise_faults()
+    slot = Slot()
+    slot.writer.finish(default_collate(samples, slot.allocate, rows))
+    return read_batch(slot.memory), slot
+
+
+@pytest.mark.parametrize("make", [torch.tensor, numpy.array, list], ids=["tensor", "array", "list"])
+def test_rows_of_different_lengths_are_ragged_or_padded(make):
+    samples = [{"tokens": make([1, 2, 3]), "id": 7}, {"tokens": make([4]), "id": 8}]
+    batch, slot = with_rows(samples, ragged="tokens")
+    assert [rows.tolist() for rows in batch["tokens"]] == [[1, 2, 3], [4]] and batch["id"].tolist() == [7, 8]
+    assert batch["tokens"].values.dtype == torch.int64 and batch["tokens"].to_padded(value=-1).tolist() == [[1, 2, 3], [4, -1, -1]]
+    assert any(numpy.shares_memory(slot.memory, each) for each in [batch["tokens"].values.numpy()])
+    batch, _ = with_rows(samples, pad={"tokens": -1})
+    assert batch["tokens"].tolist() == [[1, 2, 3], [4, -1, -1]] and batch["tokens_length"].tolist() == [3, 1]
+    assert batch["id"].tolist() == [7, 8] and list(batch) == ["tokens", "tokens_length", "id"]
+
+
+def test_all_dimensions_are_padded_and_only_the_first_is_ragged():
+    samples = [(torch.ones(2, 3, dtype=torch.bfloat16), 0), (torch.ones(1, 4, dtype=torch.bfloat16), 1)]
+    padded, labels = with_rows(samples, pad=0)[0]
+    assert padded.dtype == torch.bfloat16 and padded.shape == (2, 2, 4) and padded.sum() == 10 and labels.tolist() == [0, 1]
+    with pytest.raises(RuntimeError, match=r"sample\[0\] has shape \[2, 3\] in sample 0 of the batch, and \[1, 4\] in sample 1"):
+        with_rows(samples, ragged=0)
+    boxes = with_rows([(torch.zeros(count, 4), 0) for count in (2, 0, 1)], ragged=[0])[0][0]
+    assert [len(rows) for rows in boxes] == [2, 0, 1] and boxes.values.shape == (3, 4)
+
+
+def test_names_reach_into_a_sample():
+    samples = [{"a": {"x": [1.5], "y": torch.zeros(2)}, "ab": torch.zeros(2)}, {"a": {"x": [], "y": torch.zeros(3)}, "ab": torch.zeros(2)}]
+    batch = with_rows(samples, ragged=["a"])[0]
+    assert [rows.tolist() for rows in batch["a"]["x"]] == [[1.5], []] and len(batch["a"]["y"].values) == 5 and batch["ab"].shape == (2, 2)
+    everything = with_rows(samples, ragged=True)[0]
+    assert [rows.tolist() for rows in everything["ab"]] == [[0, 0], [0, 0]]
+
+
+def test_ragged_goes_before_pad_and_others_are_unchanged():
+    samples = [{"a": [1], "b": [1], "c": "text"}, {"a": [1, 2], "b": [1, 2], "c": "more"}]
+    batch = with_rows(samples, ragged="a", pad=0)[0]
+    assert len(batch["a"]) == 2 and batch["b"].tolist() == [[1, 0], [1, 2]] and batch["c"] == ["text", "more"] and "a_length" not in batch
+
+
+@pytest.mark.parametrize(
+    "samples, arguments, words",
+    [
+        ([{"a": [1]}, {"a": "no"}], {"pad": 0}, "sample['a'] is str in sample 1 of the batch: it has no rows"),
+        ([{"a": torch.zeros(1)}, {"a": torch.zeros(1, dtype=torch.int64)}], {"pad": 0}, "is torch.float32 in sample 0 of the batch, and torch.int64 in sample 1"),
+        ([{"a": torch.zeros(1)}, {"a": torch.zeros(1, 1)}], {"pad": 0}, "they differ in the number of dimensions"),
+        ([{"a": torch.zeros(1, dtype=torch.uint8)}, {"a": torch.zeros(2, dtype=torch.uint8)}], {"pad": -1}, "holds whole numbers from 0 to 255"),
+        ([], {"pad": "x"}, "pad: 'x' is not a number"),
+        ([], {"pad": {"a": None}}, "pad['a']: None is not a number"),
+        ([], {"ragged": 1.5}, "ragged: 1.5 is not True"),
+    ],
+)
+def test_rows_that_do_not_fit_are_errors(samples, arguments, words):
+    with pytest.raises((RuntimeError, TypeError, ValueError)) as caught:
+        with_rows(samples, **arguments)
+    assert words in str(caught.value)
 
 
 # Errors.

@@ -202,6 +202,92 @@ def test_a_worker_that_is_stopped_delays_its_batches_only(host):
     assert seen == list(range(400)) and longest > 0.5
 
 
+class StopsOnce:
+    """Stops the process that writes it to a slot: the first one that has a descriptor of an empty pipe left."""
+
+    def __init__(self, once):
+        self.once = once
+
+    def __reduce__(self):
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.once, 1)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return str, ("written",)
+
+
+class StopsInsideAWrite:
+    """A collate_fn. The batch of sample 40 stops its worker when its tensor is in the slot, and what follows is not."""
+
+    def __init__(self, once):
+        self.once = once
+
+    def __call__(self, samples):
+        index = torch.tensor([sample[0] for sample in samples])
+        values = torch.stack([sample[1] for sample in samples])
+        return {"index": index, "values": values, "last": StopsOnce(self.once) if 40 in index else "written", "pid": os.getpid()}
+
+
+def test_a_worker_that_stops_inside_a_write_costs_no_batch_and_spoils_none(host):
+    once, end = os.pipe()
+    os.write(end, b"1")
+    os.set_blocking(once, False)
+    loader = pinfeed.DataLoader(
+        Numbers(2000, slow), 2, num_workers=3, collate_fn=StopsInsideAWrite(once), multiprocessing_context="fork", retry_after=0.3, address=host.address
+    )
+    iterator, seen, late, held = iter(loader), [], None, []
+    for batch in iterator:
+        index = batch["index"].tolist()
+        assert batch["values"].tolist() == [[each] * 100 for each in index] and batch["last"] == "written"
+        seen += index
+        if 40 in index:
+            held.append(batch)
+            (late,) = set(pids_of(iterator)) - {pid for pid in pids_of(iterator) if not is_stopped(pid)}
+            eventually("status counts it", lambda: dealt_again(host) >= 1)
+        if late and batch["pid"] != late and len(seen) == 1000:
+            os.kill(late, signal.SIGCONT)
+            eventually("it goes on", lambda: not is_stopped(late))
+        if len(seen) > 1000:
+            held.append(batch["pid"])
+    assert seen == list(range(2000))
+    assert held[0]["values"].tolist() == [[40] * 100, [41] * 100]
+    assert late in held[1:], "it is used again once it is done"
+    assert f"process {late} has not filled batch 20 of epoch 0 within 300 ms" in host.log()
+    del iterator, batch, held
+    os.close(once)
+    os.close(end)
+
+
+def test_a_worker_that_hangs_for_ever_costs_no_batch(host, monkeypatch):
+    monkeypatch.setattr(_worker_pool, "_EXIT_PATIENCE_S", 0.1)
+    iterator = iter(pinfeed.DataLoader(Numbers(400, slow), 2, num_workers=3, retry_after=0.2, address=host.address))
+    seen = []
+    for index, _ in iterator:
+        seen += index.tolist()
+        if len(seen) == 100:
+            for pid in pids_of(iterator)[:2]:
+                os.kill(pid, signal.SIGSTOP)
+    assert seen == list(range(400))
+
+
+def test_a_first_batch_that_hangs_goes_to_another_worker(host, monkeypatch):
+    monkeypatch.setattr(_worker_pool, "_EXIT_PATIENCE_S", 0.1)
+    loader = pinfeed.DataLoader(Numbers(20, slow), 2, num_workers=2, worker_init_fn=stop_first, retry_after=0.2, address=host.address)
+    assert [index for batch in loader for index in batch[0].tolist()] == list(range(20))
+
+
+def stop_first(worker):
+    if worker == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def is_stopped(pid):
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def dealt_again(daemon):
+    return sum(int(feed.get("batches_dealt_again", 0)) for feed in pinfeed.status(daemon.address)["feeds"])
+
+
 def test_a_stopped_worker_ends_with_its_epoch(host, monkeypatch):
     monkeypatch.setattr(_worker_pool, "_EXIT_PATIENCE_S", 0.1)
     iterator = iter(pinfeed.DataLoader(Numbers(ENDLESS, slow), 2, num_workers=2, address=host.address))

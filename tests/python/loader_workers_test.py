@@ -74,6 +74,26 @@ def test_the_order_is_torchs():
     assert orders[0] == orders[1]
 
 
+def uneven(index):
+    return {"tokens": list(range(index % 5)), "index": index}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rows_come_ragged_or_padded(workers):
+    for batch in pinfeed.DataLoader(Numbers(20, uneven), 4, num_workers=workers, ragged="tokens", max_batch_bytes=1 << 16 if workers else None):
+        assert batch["tokens"].tolist() == [list(range(index % 5)) for index in batch["index"].tolist()]
+    for batch in pinfeed.DataLoader(Numbers(20, uneven), 4, num_workers=workers, pad=-1):
+        assert batch["tokens_length"].tolist() == [index % 5 for index in batch["index"].tolist()]
+        assert all(row[length:].eq(-1).all() for row, length in zip(batch["tokens"], batch["tokens_length"].tolist()))
+    for arguments in ({"collate_fn": list}, {"batch_size": None}):
+        with pytest.raises(ValueError, match="pad: applies to batches that are collated by default"):
+            pinfeed.DataLoader(Numbers(20, uneven), pad=0, num_workers=workers, **arguments)
+
+
+def test_batches_come_in_order_even_if_they_need_not():
+    assert values(pinfeed.DataLoader(Numbers(40), 4, num_workers=3, in_order=False)) == values(TorchLoader(Numbers(40), 4))
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_start_method_serves(method):
     dataset = Numbers(10, place_of_worker)

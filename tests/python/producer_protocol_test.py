@@ -422,6 +422,101 @@ def test_a_held_batch_waits_for_the_process_while_others_go_on(host, trainer, cu
     assert batch["batch_index"] == 0 and values_of(client, batch) == [0, 1]
 
 
+def fill_until(batch, producers, filled):
+    """Fills what the producers get until a batch is among it. Adds to `filled`, by batch, who filled it and its task."""
+    deadline = time.monotonic() + 20
+    while batch not in filled:
+        assert time.monotonic() < deadline, f"nobody got batch {batch}"
+        for producer in producers:
+            while select.select([producer.socket], [], [], 0.01)[0]:
+                task = producer.next()
+                producer.fill(task)
+                producer.done(task)
+                filled[task[2]] = producer, task
+
+
+def with_task_timeout(milliseconds, samples=10**6):
+    spec = produced_spec(samples)
+    spec.dataset.produced.task_timeout_ms = milliseconds
+    return {"dataset": spec.dataset}
+
+
+@pytest.mark.parametrize("then", ["done", "killed"])
+def test_a_producer_that_stops_inside_a_write_spoils_no_batch(trainer, culprit, then):
+    client = trainer(slots=4, **with_task_timeout(50))
+    bad = culprit("late", line_of(client))
+    number, slot = bad.tells().split()[1:]
+    assert number == "0"
+    other = attach(client)
+    filled, held = {}, None
+
+    def serve(first, behind):
+        nonlocal held
+        for expected in range(first, behind):
+            fill_until(expected, [other], filled)
+            batch = client.take()
+            assert batch["batch_index"] == expected and values_of(client, batch) == [2 * expected, 2 * expected + 1]
+            if held is None:
+                held = batch
+            else:
+                client.release(batch)
+
+    serve(0, 20)
+    bad.send_signal(signal.SIGCONT)
+    assert bad.tells() == "wrote"
+    assert values_of(client, held) == [0, 1]
+    serve(20, 40)
+    assert int(slot) not in [task[3] for _, task in filled.values()] and values_of(client, held) == [0, 1]
+    if then == "done":
+        bad.hear("go on")
+        assert int(bad.tells().split()[1]) >= 20  # it gets tasks again
+    else:
+        bad.kill()
+        bad.wait()
+        serve(40, 60)
+        assert int(slot) in [task[3] for _, task in filled.values()]
+    client.release(held)
+
+
+def test_a_producer_that_hangs_up_inside_a_task_costs_no_batch(trainer, culprit):
+    client = trainer(**with_task_timeout(3_600_000, samples=40))
+    bad = culprit("hang_up", line_of(client))
+    assert bad.tells() == "holds 0"
+    culprit("good", line_of(client))
+    assert take_all(client) == 40
+
+
+def test_the_producers_of_a_group_write_to_memory_of_their_own(trainer, culprit):
+    shared = {"sharing": "BROADCAST", "group": "raw", "group_size": 2}
+    clients = [trainer(samples=40, slots=4, **shared) for _ in range(2)]
+    writers = [attach(client) for client in clients]
+    filled = {}
+    for number in range(20):
+        fill_until(number, writers, filled)
+        taken = [client.take() for client in clients]
+        writer, task = filled[number]
+        writer.tensor(task, "x")[:] = -1  # too late
+        assert [values_of(client, batch) for client, batch in zip(clients, taken)] == [[2 * number, 2 * number + 1]] * 2
+        for client, batch in zip(clients, taken):
+            client.release(batch)
+
+
+def test_the_producers_of_a_member_that_leaves_finish_what_they_have(trainer, culprit):
+    shared = {"sharing": "BROADCAST", "group": "raw", "group_size": 2}
+    leaving, staying = [trainer(samples=40, slots=4, **shared) for _ in range(2)]
+    last = attach(leaving)
+    task = last.next()
+    leaving.bye()
+    assert last.next() is None  # no more tasks
+    last.fill(task)
+    last.done(task)
+    batch = staying.take()
+    assert batch["batch_index"] == 0 and values_of(staying, batch) == [0, 1]
+    staying.release(batch)
+    culprit("good", line_of(staying))
+    assert take_all(staying, first=1) == 40
+
+
 def await_attached(daemon, client):
     line = f"session {client.offer.session_id} "
     eventually("it is attached", lambda: any("a producer attached" in each and line in each for each in daemon.log().splitlines()))
@@ -580,11 +675,13 @@ NONSENSE = {
     "an overflow by the type": ({"fields": [{**X, "shape": [2**61]}]}, "dataset.produced.fields[0]"),
     "no type": ({"fields": [{"name": "x", "shape": [3]}]}, "dataset.produced.fields[0]"),
     "a long dataset name": ({"name": "x" * 257}, "dataset.produced.name"),
+    "a time limit of more than a day": ({"task_timeout_ms": 86_400_001}, "dataset.produced.task_timeout_ms"),
+    "a time limit with lanes": ({"task_timeout_ms": 1, "lanes": 2}, "dataset.produced.task_timeout_ms"),
     "a long fingerprint": ({"fingerprint": "x" * 257}, "dataset.produced.fingerprint"),
 }
 FEEDS = {
     "backend": [{"backend": name} for name in ("AUTO", "CUDA_IPC", "VMM_FD")],
-    "sharing": [{"sharing": name, "group": "g", "group_size": 2} for name in ("BROADCAST", "QUEUE")],
+    "sharing": {"sharing": "QUEUE", "group": "g", "group_size": 2},
     "sample_ids": {"sample_ids": True},
     "valid": {"valid": True},
     "on_bad_sample": {"on_bad_sample": "SKIP"},

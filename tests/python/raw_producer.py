@@ -143,6 +143,23 @@ def hold():
     await_end()
 
 
+def late():
+    """Stops inside a write. When it goes on, it overwrites what is there again and again, and then says that it is done."""
+    producer = RawProducer(read_invitation())
+    task = producer.next()
+    memory = producer.tensor(task, "x")
+    memory[0] = -1
+    tell("holds", task[2], task[3])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    for value in range(1000):
+        memory[:] = -value
+    tell("wrote")
+    sys.stdin.readline()
+    producer.done(task)
+    tell("got", producer.next()[2])
+    await_end()
+
+
 def deaf():
     """Never reads its socket."""
     invitation = read_invitation()

@@ -154,6 +154,11 @@ class BatchWriter:
         return self._content_offset + len(self._content) + len(self.state)
 
     @property
+    def dry(self) -> bool:
+        """Whether it has no memory of a slot."""
+        return self._memory is None
+
+    @property
     def failed(self) -> bool:
         """Whether it is finished with an exception."""
         return self._kind == _EXCEPTION

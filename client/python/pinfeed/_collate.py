@@ -10,19 +10,21 @@ from __future__ import annotations
 import collections.abc
 import copy
 import dataclasses
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy
 
 from ._batch_memory import array_dtype, is_dense
+from ._rows import Rows, concatenate, has_rows, lengths, stack_padded
 
 Allocate = Callable[[Tuple[int, ...], Any], Any]
 
 _NUMBERS = "biufc"  # kinds of NumPy dtypes that can be stacked
 _ADVICE = "give the loader a collate_fn"
+_ROWS_ADVICE = "name them in ragged= or pad=, or give the loader a collate_fn that pads them"
 
 
-def default_collate(samples: Sequence[Any], allocate: Allocate) -> Any:
+def default_collate(samples: Sequence[Any], allocate: Allocate, rows: Optional[Rows] = None) -> Any:
     """Returns the batch of the samples. ``allocate(shape, numpy_dtype)`` returns memory for a tensor of it.
 
     The rules are those of torch.utils.data.default_collate: tensors of equal shape are stacked, NumPy arrays and
@@ -37,20 +39,23 @@ def default_collate(samples: Sequence[Any], allocate: Allocate) -> Any:
     - Tensors of different dtypes are promoted to a common one. torch's workers convert to the first sample's.
     - Arrays may have negative strides or the other byte order.
     - Errors name the place in the sample, and the samples by their position in the batch.
+    - `rows` names values that become a `Ragged` or are padded. A padded value of a dict gets one more beside it,
+      ``<key>_length``: the number of rows of each sample.
 
     Raises RuntimeError for samples of different shapes, lengths or keys, and for tensors that require gradients, as
     torch's workers do. Raises TypeError for other types, and for samples of different types.
     """
     if not samples:
         raise ValueError("default_collate: the batch has no samples")
-    return _Collator(allocate).collate(samples, "sample")
+    return _Collator(allocate, rows).collate(samples, "sample")
 
 
 class _Collator:
     """Collates one batch. `place` is how the user's code would refer to the values, such as ``sample['image'][0]``."""
 
-    def __init__(self, allocate: Allocate) -> None:
+    def __init__(self, allocate: Allocate, rows: Optional[Rows]) -> None:
         self._allocate = allocate
+        self._rows = rows
         torch = self._torch = _import_torch()
         self._tensor: Any = () if torch is None else torch.Tensor
         self._by_type: Dict[type, Callable[[Sequence[Any], str], Any]] = {
@@ -71,6 +76,12 @@ class _Collator:
 
     def collate(self, samples: Sequence[Any], place: str) -> Any:
         first = samples[0]
+        if self._rows is not None and has_rows(self._torch, first):
+            if self._rows.is_ragged(place):
+                return concatenate(self._torch, samples, self._allocate, place)
+            fill = self._rows.pad_of(place)
+            if fill is not None:
+                return stack_padded(self._torch, samples, fill, self._allocate, place)
         method = self._by_type.get(type(first)) or self._method_for(first)
         if method is None:
             raise _refused(samples, 0, place)
@@ -252,7 +263,11 @@ class _Collator:
                     if key not in sample:
                         raise _different_keys(samples, position, place) from None
                 raise
-            batch[key] = self.collate(column, f"{place}[{key!r}]")
+            at = f"{place}[{key!r}]"
+            batch[key] = self.collate(column, at)
+            padded = self._rows is not None and not self._rows.is_ragged(at) and self._rows.pad_of(at) is not None
+            if padded and type(first) is dict and has_rows(self._torch, column[0]) and f"{key}_length" not in first:
+                batch[f"{key}_length"] = lengths(self._torch, column, self._allocate)
         if type(first) is dict:
             return batch
         try:
@@ -349,7 +364,7 @@ def _check_shapes(samples: Sequence[Any], place: str) -> None:
         groups.append(f"{len(positions) - len(groups)} others")
     raise RuntimeError(
         f"default_collate: the tensors at {place} have different shapes, so they cannot be stacked: {'; '.join(groups)} of the batch. "
-        f"Make the shapes equal in the dataset, or {_ADVICE} that pads them"
+        f"Make the shapes equal in the dataset, {_ROWS_ADVICE}"
     )
 
 

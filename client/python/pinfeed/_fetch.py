@@ -11,6 +11,7 @@ import itertools
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from ._collate import default_collate
+from ._rows import Rows
 from ._seeding import Seeder
 from ._torch import torch_or_none
 
@@ -28,6 +29,7 @@ class Recipe(NamedTuple):
     dataset: Any
     batched: bool  # the indices are a list of which each gives a sample; otherwise one index gives the batch
     collate_fn: Optional[Callable[[Any], Any]]  # None: the default for samples in a list
+    rows: Optional[Rows] = None  # of values that the default may not stack
 
 
 def kind_of_dataset(dataset: Any) -> Kind:
@@ -37,11 +39,11 @@ def kind_of_dataset(dataset: Any) -> Kind:
     return Kind.ITERABLE if hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__") else Kind.MAP
 
 
-def collate(samples: List[Any]) -> Any:
-    """Collates by default, without torch."""
+def collate(samples: List[Any], rows: Optional[Rows] = None) -> Any:
+    """Collates by default, without torch, or with what torch's default lacks."""
     import numpy
 
-    return default_collate(samples, numpy.empty)
+    return default_collate(samples, numpy.empty, rows)
 
 
 def convert(sample: Any) -> Any:
@@ -53,7 +55,10 @@ def default_function(batched: bool) -> Callable[[Any], Any]:
     """Returns the collate_fn of a loader without one: torch's, if torch is installed."""
     torch = torch_or_none()
     if torch is None:
-        return collate if batched else convert
+        without: Callable[[Any], Any] = convert
+        if batched:
+            without = collate
+        return without
     function: Callable[[Any], Any] = torch.utils.data._utils.collate.default_collate if batched else torch.utils.data._utils.collate.default_convert
     return function
 
@@ -82,7 +87,7 @@ def load(recipe: Recipe, indices: Any, seeder: Optional[Seeder] = None, seed: in
 def assemble(recipe: Recipe, samples: Any, allocate: Allocate) -> Any:
     """Returns the batch of some samples. By default its arrays are from `allocate`."""
     if recipe.collate_fn is None:
-        return default_collate(samples, allocate)
+        return default_collate(samples, allocate, recipe.rows)
     return recipe.collate_fn(samples)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import os
 import pickle
 import struct
@@ -94,6 +95,11 @@ class IndexLog:
             _punch(self._fd, self._punched, last - self._punched)
             self._punched = last
 
+    def digest(self, batch: int) -> bytes:
+        """Returns what `IndexLogReader.digest` does. Precondition: the batch is appended and not consumed."""
+        _, offset, length = _read_entry(self._fd, batch)
+        return _digest(os.pread(self._fd, length, offset))
+
     def close(self) -> None:
         self._close()
 
@@ -108,15 +114,24 @@ class IndexLogReader:
 
     def read(self, batch: int) -> Any:
         """Returns a batch's indices, or `END`. Raises Error (INTERNAL) if the batch is not in the log."""
+        data = self._data(batch)
+        return END if data is None else pickle.loads(data)
+
+    def digest(self, batch: int) -> bytes:
+        """Returns a hash of a batch's indices; empty at the end. Raises like `read`."""
+        data = self._data(batch)
+        return b"" if data is None else _digest(data)
+
+    def _data(self, batch: int) -> Optional[bytes]:
         if batch >= self._number(_END_OFFSET):
-            return END
+            return None
         number, offset, length = _read_entry(self._fd, batch)
         if number != batch + 1:
             raise Error(Code.INTERNAL, f"batch {batch} is not in the index log, whose entry has batch {number - 1}")
         data = os.pread(self._fd, length, offset)
         if len(data) != length:
             raise Error(Code.INTERNAL, f"the index log has {len(data)} of the {length} bytes of batch {batch}")
-        return pickle.loads(data)
+        return data
 
     def consumed(self) -> int:
         """Returns the number of the first batch that may still be read."""
@@ -128,6 +143,10 @@ class IndexLogReader:
 
     def close(self) -> None:
         self._close()
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()[:8]
 
 
 def _place(batch: int) -> int:

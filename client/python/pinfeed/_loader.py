@@ -6,6 +6,7 @@ In: that class's arguments. Out: what it yields.
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import multiprocessing.context
 import os
@@ -16,10 +17,12 @@ from typing import Any, Callable, Dict, Generic, Iterator, Optional, TypeVar, Un
 from ._checks import UINT32_MAX, Checks, shown, to_integer, to_number
 from ._device import ordinal_of
 from ._errors import Code, Error, InvalidArgumentError
-from ._fetch import Kind, Recipe, default_function, kind_of_dataset
+from ._fetch import Kind, Recipe, collate, default_function, kind_of_dataset
 from ._lanes import LaneOptions
 from ._loader_iterator import LoaderIterator, SingleIterator, WorkerIterator
+from ._loader_share import Share, share_of
 from ._loader_state import Epoch, Order, check_state
+from ._rows import rows_of
 from ._samplers import InfiniteSampler, batches_of, default_sampler
 from ._torch import torch_or_none
 from ._worker import Job
@@ -57,6 +60,23 @@ class DataLoader(Generic[_Batch]):
 
     With num_workers=0 nothing is seeded.
 
+    ragged, pad: for tensors, arrays and lists of numbers whose shapes differ between the samples of a batch. `ragged` has
+    names of them (keys, attributes or positions in a sample; True: all), which become a `Ragged` of their rows. `pad` is
+    a number to fill them up with, or a dict from names to numbers: each becomes one tensor as large as the largest, and
+    in a dict ``<key>_length`` is added, the number of rows of each. Others must have equal shapes, as in torch.
+
+    retry_after=T: a batch that takes a worker longer than T seconds goes to another worker too, which writes it to
+    other memory. The memory of the first worker is left alone until it is done or has ended. At most three workers try a
+    batch. A worker that hangs costs one of the batches in flight. None: a hung worker delays its batch for ever. Not
+    with seeding="worker" or iterable datasets.
+
+    share="broadcast" with `group` and `group_size`: so many processes of this host, each with a loader of the same
+    arguments, get the same batches, and each batch is made once, by a worker of one of them. Each member brings its
+    num_workers. When a member leaves, its workers finish what they have begun, and those of the others make the rest.
+    Every epoch begins when all members have begun it. Order and seeds must be the same in all of them, as by
+    torch.manual_seed or generator= with the same seed; dataset class, length, structure of a batch and `fingerprint` are
+    compared. Batches are copies. A batch larger than its place is an error: give max_batch_bytes then.
+
     device="cuda:0" moves each batch's tensors to that GPU. The GPU reads the workers' memory itself, on a stream of the
     loader's own. The batch can be used at once on the stream that is current when it is taken. pin_memory then has no
     effect. Without device, pin_memory=True copies each batch to page-locked memory in the calling thread. timeout=T: no
@@ -82,6 +102,11 @@ class DataLoader(Generic[_Batch]):
     _batched: bool
     _kind: Kind
     _capacity: int  # of a batch, once known; else 0
+    _structure: str  # of a batch, once known, if others share it
+    _max_batch_bytes: int  # 0: what the first batch needs
+    _retry_after: float  # 0: never
+    _share: Optional[Share]
+    _epochs: int  # that began
     _address: Optional[str]
     _ordinal: int  # of the GPU that gets the batches; -1: the host
     _len_called: Optional[int]
@@ -110,6 +135,13 @@ class DataLoader(Generic[_Batch]):
         device: Any = None,
         max_batch_bytes: Optional[int] = None,
         seeding: Optional[str] = None,
+        ragged: Any = None,
+        pad: Any = None,
+        retry_after: Optional[float] = None,
+        share: Optional[str] = None,
+        group: Optional[str] = None,
+        group_size: Optional[int] = None,
+        fingerprint: Optional[str] = None,
         address: Union[str, "os.PathLike[str]", None] = None,
     ) -> None:
         self._kind = kind_of_dataset(dataset)
@@ -140,18 +172,34 @@ class DataLoader(Generic[_Batch]):
         self._batched = batch_sampler is not None
         default = default_function(self._batched)
         self.collate_fn = default if collate_fn is None else collate_fn
+        checks = Checks()
+        self._rows = rows_of(checks, ragged, pad)
+        if self._rows is not None and (collate_fn is not None or not self._batched):
+            name = "ragged" if self._rows.ragged else "pad"
+            checks.add(name, "applies to batches that are collated by default: omit collate_fn, and give a batch_size")
+        elif self._rows is not None:
+            self.collate_fn = functools.partial(collate, rows=self._rows)
 
         if seeding is None:
-            seeding = "sample" if generator is None else "worker"
+            seeding = "sample" if generator is None or share is not None else "worker"
         self._lane_options: Optional[LaneOptions] = None
         if num_workers and (seeding == "worker" or self._kind is Kind.ITERABLE):
             self._lane_options = LaneOptions(self._kind, batch_size or 1, drop_last)
 
-        checks = Checks()
         self._max_batch_bytes = 0
         if max_batch_bytes is not None:
             self._max_batch_bytes = checks.integer("max_batch_bytes", max_batch_bytes, 1, 2**62, ", or None for what the batches need")
         checks.address(address)
+        self._retry_after = 0.0
+        if retry_after is not None:
+            self._retry_after = checks.seconds("retry_after", retry_after, 0.001, ", or None")
+        self._share = share_of(checks, share, group, group_size, fingerprint)
+        for name, value in (("retry_after", retry_after), ("share", share)):
+            if value is not None and not num_workers:
+                checks.add(name, f"{shown(value)} needs num_workers > 0")
+            elif value is not None and self._lane_options is not None:
+                why = "an iterable dataset" if self._kind is Kind.ITERABLE else 'seeding="worker"'
+                checks.add(name, f"{shown(value)} is not possible with {why}: a batch depends on those that its worker made before")
         self._ordinal = ordinal_of(checks, device)
         checks.raise_faults()
         if self._ordinal >= 0 and torch_or_none() is None:
@@ -160,6 +208,8 @@ class DataLoader(Generic[_Batch]):
         self._len_called = None
         self._capacity = self._max_batch_bytes
         self._pool: Optional[WorkerPool] = None  # persistent workers
+        self._structure = ""
+        self._epochs = 0
         self._repeat = 0  # epochs that began with the persistent workers' seed
         self._base_seed = 0
         self._loaded: Optional[Dict[str, Any]] = None
@@ -262,8 +312,8 @@ class DataLoader(Generic[_Batch]):
 
     @property
     def _recipe(self) -> Recipe:
-        default = self._batched and self.collate_fn is default_function(True)
-        return Recipe(self.dataset, self._batched, None if default else self.collate_fn)
+        default = self._rows is not None or (self._batched and self.collate_fn is default_function(True))
+        return Recipe(self.dataset, self._batched, None if default else self.collate_fn, self._rows)
 
     def _order(self) -> Order:
         return Order(self.sampler, self.batch_sampler, self.generator)
@@ -291,13 +341,16 @@ class DataLoader(Generic[_Batch]):
             self._base_seed = epoch.base_seed
         if self.persistent_workers:
             self._repeat += 1
+        self._epochs += 1
         return epoch
 
     def _start_workers(self, base_seed: int) -> WorkerPool:
         """Returns the workers of an epoch: persistent ones that were started before, or new ones."""
         if self._pool is not None and not self._pool.stopped:
             return self._pool
-        job = Job(self._recipe, self.worker_init_fn, self.num_workers, base_seed, not self._max_batch_bytes, self._lane_options, this_process())
+        shared = self._share is not None
+        grows = not self._max_batch_bytes and not shared
+        job = Job(self._recipe, self.worker_init_fn, self.num_workers, base_seed, grows, self._lane_options, this_process(), shared, shared or self._retry_after > 0)
         pool = WorkerPool(self.multiprocessing_context, job)
         if self.persistent_workers:
             self._pool = pool

@@ -9,7 +9,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import math
 import os
+import time
 import warnings
 import weakref
 from multiprocessing.connection import wait
@@ -22,6 +24,7 @@ from ._errors import Code, DataLossError, DeadlineExceededError, Error
 from ._fetch import IterableFetcher, Kind, load
 from ._index_log import IndexLog
 from ._lanes import Lanes, workers_differ
+from ._loader_share import MembersDiffer, refused
 from ._loader_state import Epoch
 from ._pinning import pinner
 from ._produced_feed import ProducedFeed, open_produced
@@ -53,9 +56,11 @@ class LoaderIterator(Iterator[Any]):
     def __init__(self, loader: "DataLoader[Any]", epoch: Epoch) -> None:
         self._loader = loader
         self._epoch = epoch
-        on_gpu = loader._ordinal >= 0
+        on_gpu = loader._ordinal >= 0 and loader._share is None
         # What becomes of a batch in the calling thread.
         self._finish = None if on_gpu else pinner(loader.pin_memory, loader.pin_memory_device)
+        if loader._ordinal >= 0 and not on_gpu:
+            self._finish = mover(loader._ordinal)
         self._yielded = epoch.first
         self._expected = loader._len_called if loader._kind is Kind.ITERABLE else None
         self.over = False
@@ -143,11 +148,14 @@ class WorkerIterator(LoaderIterator):
         super().__init__(loader, epoch)
         self._feed: Optional[ProducedFeed] = None
         self._supervisor: Optional[Supervisor] = None
-        self._copies = DeviceCopies(loader._ordinal) if loader._ordinal >= 0 else None
+        self._share = loader._share
+        self._copies = DeviceCopies(loader._ordinal) if loader._ordinal >= 0 and self._share is None else None
         self._measuring = -1  # the batch that a worker measures
         self._owner = os.getpid()
-        in_flight = loader.num_workers * (loader.prefetch_factor or 1)
-        self._slots = min(max(in_flight + _HELD_SLOTS, _MIN_SLOTS), _MAX_SLOTS)
+        self._retried = 0  # workers that took too long for the first batch
+        in_flight = loader.num_workers * (loader.prefetch_factor or 1) * (1 if self._share is None else self._share.size)
+        spare = 1 if loader._retry_after else 0  # which the daemon keeps for batches that go to a second worker
+        self._slots = min(max(in_flight + _HELD_SLOTS + spare, _MIN_SLOTS + spare), _MAX_SLOTS)
         self._ahead = self._slots + 1
         self._lanes: Optional[Lanes] = None
         if loader._lane_options is not None:
@@ -155,7 +163,8 @@ class WorkerIterator(LoaderIterator):
             self._lanes = Lanes(loader._lane_options, loader.dataset, loader.num_workers, fresh, epoch)
         self._number = epoch.first if self._lanes is None else self._lanes.position
         self._first = self._number
-        self._kept = 0 if self._lanes is None else self._slots  # for workers that take the place of others
+        # For workers that take the place of others, and for those of a group whose slowest member is behind this one.
+        self._kept = 0 if self._lanes is None and self._share is None else self._slots
         self._log = IndexLog(self._number)
         self._pool = loader._start_workers(epoch.base_seed)
         _iterators.add(self)
@@ -163,7 +172,7 @@ class WorkerIterator(LoaderIterator):
         self._append()
         if self._log.end == self._number:
             return
-        if loader._capacity:
+        if loader._capacity and (self._share is None or loader._structure):
             self._open(loader._capacity)
         else:
             self._begin_measuring()
@@ -203,6 +212,8 @@ class WorkerIterator(LoaderIterator):
         self._count()
         content, error = received.content, received.error
         del received
+        if isinstance(error, MembersDiffer):
+            self.close()
         try:
             if error is not None:
                 raise error
@@ -215,7 +226,19 @@ class WorkerIterator(LoaderIterator):
     def _open(self, capacity: int) -> None:
         loader = self._loader
         name = type(loader.dataset).__name__.encode("utf-8")[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
-        self._feed = open_produced(name, capacity, self._slots, loader.timeout or None, loader._address, loader._ordinal, 0 if self._lanes is None else loader.num_workers)
+        lanes = 0 if self._lanes is None else loader.num_workers
+        group = None
+        if self._share is not None:
+            fingerprint = self._share.fingerprint_of(loader.dataset, loader._structure, self._epoch.seed, self._number)
+            group = self._share.name(loader._epochs), self._share.size, fingerprint
+        ordinal = -1 if self._copies is None else loader._ordinal
+        retry_ms = round(loader._retry_after * 1000)
+        try:
+            self._feed = open_produced(name, capacity, self._slots, loader.timeout or None, loader._address, ordinal, lanes, retry_ms, group)
+        except Error as error:
+            if self._share is not None and group is not None and error.code == Code.FAILED_PRECONDITION:
+                raise refused(self._share, error, group[2]) from error
+            raise
         self._feed_capacity = loader._capacity = capacity
         self._supervisor = Supervisor(self._pool, self._feed, self._number, self._lanes)
         self._supervisor.yielded = self._number
@@ -264,7 +287,14 @@ class WorkerIterator(LoaderIterator):
         try:
             number, state = read_tag(memory)
             if number != self._number:
-                raise Error(Code.INTERNAL, f"batch {number} was written where batch {self._number} belongs")
+                joined = "" if self._share is None else ": a loader joins a group before its first batch, so restart all members together"
+                raise Error(Code.INTERNAL, f"batch {number} was written where batch {self._number} belongs{joined}")
+            if self._share is not None and state and state != self._log.digest(number):
+                raise MembersDiffer(
+                    Code.FAILED_PRECONDITION,
+                    f"batch {number} has other indices in another loader of group {self._share.group!r}: give all of them the same order, as by "
+                    "generator=torch.Generator().manual_seed(n) with the same n, or by samplers with the same seed",
+                )
             return _Received(read_batch(memory) if self._copies is None else self._copies.read(memory), None, state)
         except Exception as error:
             return _Received(None, error.with_traceback(None), state)  # the worker's is in its text
@@ -283,7 +313,7 @@ class WorkerIterator(LoaderIterator):
         return DeadlineExceededError(
             Code.DEADLINE_EXCEEDED,
             f"DataLoader timed out after {self._loader.timeout:g} seconds: no worker had batch {self._number} ready. Raise timeout=, or "
-            "find out with py-spy what the workers wait for",
+            "find out with py-spy what the workers wait for; `pinfeed status` names those that hang",
         )
 
     def _close_feed(self) -> None:
@@ -305,19 +335,28 @@ class WorkerIterator(LoaderIterator):
     @property
     def _measurer(self) -> int:
         """The worker that computes the next batch first."""
-        return 0 if self._lanes is None else self._number % self._loader.num_workers
+        return self._retried if self._lanes is None else self._number % self._loader.num_workers
 
     def _measure(self) -> "Optional[_Received]":
         """Opens the feed when a worker has computed the next batch. Returns its exception instead if it raised one."""
+        loader = self._loader
         if self._measuring != self._number:
             self._begin_measuring()
-        worker = self._measurer
         deaths: List[str] = []
+        until = time.monotonic() + (loader.timeout or math.inf)
         while True:
+            worker = self._measurer
             pipe = self._pool.pipes[worker]
-            ready = wait([pipe, self._pool.ends[worker]], self._loader.timeout or None)
+            retries = loader._retry_after and self._lanes is None and self._retried + 1 < loader.num_workers
+            patience = min(until - time.monotonic(), loader._retry_after if retries else math.inf)
+            ready = wait([pipe, self._pool.ends[worker]], None if patience == math.inf else max(patience, 0))
             if not ready:
-                raise self._late()
+                if time.monotonic() >= until:
+                    raise self._late()
+                logger.warning("DataLoader worker %d has not made batch %d within retry_after; the next worker makes it too", worker, self._number)
+                self._retried += 1
+                self._begin_measuring()
+                continue
             try:
                 message: Any = pipe.recv() if pipe in ready else ("dead",)
             except (EOFError, OSError):
@@ -336,7 +375,8 @@ class WorkerIterator(LoaderIterator):
                 self._measuring = -1
                 if message[0] == "failed":
                     return self._read(_flat(bytearray(message[3])))
-                self._open(_capacity_for(message[3]))
+                loader._structure = message[4]
+                self._open(loader._max_batch_bytes or _capacity_for(message[3]))
                 return None
 
     # ---- The end ----

@@ -6,7 +6,7 @@ In: what the batches of the loader need. Out: the memory of each, as an array of
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Tuple
 
 from ._open import open_spec
 from ._rank import Rank
@@ -52,12 +52,23 @@ class ProducedFeed(Stream):
         return self._get_cursor().decode()
 
 
-def open_produced(name: str, capacity: int, slots: int, timeout: Optional[float], address: Optional[str], ordinal: int = -1, lanes: int = 0) -> ProducedFeed:
+def open_produced(
+    name: str,
+    capacity: int,
+    slots: int,
+    timeout: Optional[float],
+    address: Optional[str],
+    ordinal: int = -1,
+    lanes: int = 0,
+    task_timeout_ms: int = 0,
+    group: Optional[Tuple[str, int, str]] = None,
+) -> ProducedFeed:
     """Opens a feed with slots of `capacity` bytes, page-locked for GPU `ordinal` unless that is -1. With `lanes`, a batch is
-    filled by the lane whose turn it is.
+    filled by the lane whose turn it is. task_timeout_ms: after which another producer fills a batch too; 0: never.
+    `group`: name, size and fingerprint of the group that shares the feed; each member gets copies of its batches.
     """
     field = {"name": "batch", "dtype": "UINT8", "shape": [str(capacity)]}
-    produced = {"name": name, "samples": str(_SAMPLES), "fields": [field], "lanes": lanes}
+    produced = {"name": name, "samples": str(_SAMPLES), "fields": [field], "lanes": lanes, "task_timeout_ms": task_timeout_ms}
     spec: Spec = {
         "dataset": {"produced": produced},
         "batch_size": 1,
@@ -66,5 +77,14 @@ def open_produced(name: str, capacity: int, slots: int, timeout: Optional[float]
         "slots": slots,
         "backend": "HOST",
     }
+    share = None
+    if group is not None:
+        share = "broadcast"
+        produced["fingerprint"] = group[2]
+        spec.update(sharing="BROADCAST", group=group[0], group_size=group[1])
     framework = "numpy" if torch_or_none() is None else "torch"
-    return ProducedFeed(open_spec(spec, Rank(0, 1, "arguments"), framework=framework, timeout=timeout, address=address, page_locked_for=ordinal))
+    place = Rank(0, 1, "arguments" if group is None else "share")
+    zero_copy = None if group is None else False
+    return ProducedFeed(
+        open_spec(spec, place, framework=framework, zero_copy=zero_copy, timeout=timeout, address=address, share=share, page_locked_for=ordinal)
+    )

@@ -6,7 +6,7 @@ In: messages from the trainer on a pipe, and tasks from the daemon. Out: batches
 The trainer sends ("epoch", seed, first, state) and then the descriptor of the index log, where `first` is the epoch's
 first batch that is wanted, and `state` where the worker's lane continues; ("measure", generation, batch): compute this
 batch in private memory; ("feed", generation, invitation, first): fill batches of the feed until it hangs up, where the
-feed's batch 0 is batch `first`; ("exit",). The worker answers ("measured", generation, batch, bytes), or ("failed",
+feed's batch 0 is batch `first`; ("exit",). The worker answers ("measured", generation, batch, bytes, structure), or ("failed",
 generation, batch, memory) with the memory of a batch that is an exception; and ("again", generation, reason) after a
 feed hung up. For a batch that does not fit into its slot it sends ("one-off", generation, batch, bytes), and then the
 descriptor of a memory file with that batch.
@@ -27,6 +27,7 @@ from ._errors import Code, Error, ResourceExhaustedError
 from ._fetch import Kind, Recipe, assemble, load
 from ._index_log import END, IndexLogReader
 from ._lanes import Lane, LaneOptions, LaneState
+from ._loader_share import structure_of
 from ._producer import Producer, end_with_process
 from ._seeding import Seeder
 from ._torch import torch_or_none
@@ -43,6 +44,8 @@ class Job(NamedTuple):
     grows: bool  # a batch larger than a slot gets memory of its own; otherwise it is an error
     lanes: Optional[LaneOptions]  # if a batch depends on those before
     trainer: Tuple[int, int]  # process id and start time
+    shared: bool = False  # the batches go to other trainers too, which compare what they are of
+    fills_all: bool = False  # a worker that held a batch beyond the epoch's end would be late, or not free to leave
 
 
 def process_start_time(pid: int) -> int:
@@ -86,6 +89,7 @@ class Worker:
         self._prepared: Dict[int, Union[BatchWriter, BatchCopy]] = {}  # batches in private memory, by number
         self._failure: Optional[Exception] = None  # each batch raises it; of an iterable dataset the first
         self._failed = False  # it was raised in this epoch
+        self._structure = ""  # of the latest batch, if it is shared
         self._init_failure: Optional[Exception] = None
         torch = torch_or_none()
         if torch is not None:
@@ -138,6 +142,9 @@ class Worker:
     def _compute(self, writer: BatchWriter, batch: int, indices: Any) -> None:
         """Finishes the writer with a batch, or with the exception that it raised. Raises BatchTooLarge."""
         lane = self._lane
+        if self._job.shared:
+            assert self._log is not None
+            writer.state = self._log.digest(batch)
         try:
             if self._failure is not None:
                 if self._failed and self._job.lanes is not None and self._job.lanes.kind is Kind.ITERABLE:
@@ -157,6 +164,8 @@ class Worker:
             content = assemble(self._recipe, samples, writer.allocate)
             if lane is not None:
                 writer.state = lane.state()
+            if self._job.shared and writer.dry:
+                self._structure = structure_of(content)
             writer.finish(content)
         except BatchTooLarge:
             raise
@@ -198,7 +207,7 @@ class Worker:
             writer.replay(memoryview(memory))
             return "failed", generation, batch, bytes(memory)
         self._prepared[batch] = writer
-        return "measured", generation, batch, writer.needed
+        return "measured", generation, batch, writer.needed, self._structure
 
     # ---- Filling ----
 
@@ -220,8 +229,11 @@ class Worker:
                 _forget_before(self._log.consumed(), filled, self._prepared)
                 try:
                     indices = self._indices(batch)
-                    if indices is END:
-                        continue  # the epoch ends before this batch: nobody waits for it
+                    if indices is END:  # the epoch ends before this batch: nobody waits for it
+                        if self._job.fills_all:
+                            BatchWriter(task.memory, batch).finish_end()
+                            producer.done(task)
+                        continue
                     self._catch_up(batch)
                 except (Error, OSError, pickle.UnpicklingError) as error:
                     producer.done(task, error=f"worker {self._number} cannot make batch {batch}: {error}")
@@ -258,8 +270,8 @@ class Worker:
             if not self._job.grows:
                 error = ResourceExhaustedError(
                     Code.RESOURCE_EXHAUSTED,
-                    f"batch {batch} of indices {_shown(indices)} needs {large.needed} bytes, and max_batch_bytes={len(memory)} bytes are there "
-                    f"for each: give max_batch_bytes={large.needed} or more, or omit it",
+                    f"batch {batch} of indices {_shown(indices)} needs {large.needed} bytes, and there are {len(memory)} for each: give "
+                    f"max_batch_bytes={large.needed} or more" + ("" if self._job.shared else ", or omit it"),
                 )
                 BatchWriter(memory, batch).finish_error(error, worker=self._number)
                 return

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Feeds whose batches processes fill: in which order they come, what becomes of a process's batches when it
 // ends, hangs up or lies.
-#include <algorithm>
 #include <atomic>
+#include <future>
 #include <memory>
 #include <optional>
 #include <random>
@@ -11,111 +11,15 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/sync.h"
-#include "server/loading/process_batch_producer.h"
-#include "tests/unit/feed/feed_fixture.h"
+#include "tests/unit/feed/feed_processes_fixture.h"
 
 namespace pinfeed {
 namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kBatchSize = 4;
-
-// The far end of a producer, which a test plays.
-class PlayedProcess final : public ProducerGroup::Link {
- public:
-  void Send(const ProducerTask& task) override {
-    const MutexLock lock(mutex_);
-    tasks_.push_back(task);
-  }
-  void HangUp() override { hung_up = true; }
-  size_t count() const {
-    const MutexLock lock(mutex_);
-    return tasks_.size();
-  }
-  // The oldest task that was not taken yet.
-  std::optional<ProducerTask> Take() {
-    const MutexLock lock(mutex_);
-    if (tasks_.empty()) return std::nullopt;
-    const ProducerTask task = tasks_.front();
-    tasks_.erase(tasks_.begin());
-    return task;
-  }
-
-  std::atomic<bool> hung_up{false};
-
- private:
-  mutable Mutex mutex_;
-  std::vector<ProducerTask> tasks_ PF_GUARDED_BY(mutex_);
-};
-
-class FeedProcessesTest : public FeedTest {
- protected:
-  FeedProcessesTest() : FeedTest(pinfeed::Producer::kNative) {}
-
-  void Open(uint64_t samples, uint32_t slots, uint64_t epochs = 0, uint32_t lanes = 0) {
-    FeedSpec spec = Spec(kBatchSize, epochs);
-    spec.dataset.produced = ProducedDataset{
-        "numbers", samples, {{"data", DType::kInt64, {NumberDataset::kNumbers}}}, "made by hand", lanes};
-    auto sampler = std::move(Sampler::Create(spec, samples)).value();
-    auto layout = std::move(BatchLayout::Create(TensorsOf(*spec.dataset.produced), kBatchSize)).value();
-    auto arena = std::move(HostArena::Create(layout, slots, false, pool_)).value();
-    auto producer = std::make_unique<ProcessBatchProducer>(1, spec, sampler, *workers_);
-    group_ = producer->processes();
-    feed_ = feeds_.emplace_back(
-        MakeOver(spec, std::move(producer), std::move(layout), sampler, std::move(arena)));
-    client_.emplace(*feed_);
-    ASSERT_OK(feed_->Attach(client_->From(Sampler::Start{})));
-    const uint64_t batches = std::min<uint64_t>(slots, (samples + kBatchSize - 1) / kBatchSize);
-    WaitFor([&] { return group_->counts().waiting == batches; });
-  }
-  void TearDown() override {
-    if (feed_ != nullptr) feed_->Depart(client_->participant(), Ended());
-  }
-  struct Attached {
-    std::shared_ptr<PlayedProcess> link;
-    ProducerGroup::ProducerId id;
-  };
-  Attached Start(pid_t pid = 100, uint32_t lane = 0) {
-    auto link = std::make_shared<PlayedProcess>();
-    const ProducerGroup::ProducerId id = group_->Attach(link, pid, lane).value();
-    return {link, id};
-  }
-  // What a process does with a task: each sample is its id, which it reads in the slot.
-  void Fill(const ProducerTask& task) {
-    const Piece piece{task.slot, 0, task.samples, 0};
-    const auto* const ids = reinterpret_cast<const int64_t*>(feed_->arena().FillAddress(piece, 1));
-    auto* const numbers = reinterpret_cast<int64_t*>(feed_->arena().FillAddress(piece, 0));
-    for (uint32_t i = 0; i < task.samples; ++i)
-      std::fill_n(numbers + i * NumberDataset::kNumbers, NumberDataset::kNumbers, ids[i]);
-  }
-  static ProducerTask Await(PlayedProcess& process) {
-    std::optional<ProducerTask> task;
-    WaitFor([&] { return (task = process.Take()).has_value(); });
-    return *task;
-  }
-  void FillAndReport(const Attached& process, const ProducerTask& task) {
-    Fill(task);
-    ASSERT_OK(group_->OnDone(process.id, task.task, OkStatus()));
-  }
-  // Takes the next batch and compares its samples with the sampler's.
-  void ExpectBatch(uint64_t epoch, uint64_t index) {
-    const std::optional<BatchDescriptor> batch = client_->Next();
-    ASSERT_TRUE(batch) << epoch << " " << index;
-    EXPECT_EQ(batch->epoch, epoch);
-    EXPECT_EQ(batch->batch_index, index);
-    EXPECT_EQ(client_->Ids(*batch), Expected(*feed_, epoch, index));
-    client_->Release(*batch, *feed_);
-  }
-
-  std::shared_ptr<ProducerGroup> group_;
-  std::shared_ptr<Feed> feed_;
-  std::optional<PageClient> client_;
-};
-
 TEST_F(FeedProcessesTest, LanesTakeTurnsWhoeverIsFirst) {
-  Open(9 * kBatchSize, 4, 1, 3);
+  Open(9 * kBatchSize, 4, 1, {.lanes = 3});
   const Attached one = Start(101, 1);
   const Attached zero = Start(100, 0);
   const Attached two = Start(102, 2);
@@ -129,7 +33,7 @@ TEST_F(FeedProcessesTest, LanesTakeTurnsWhoeverIsFirst) {
 }
 
 TEST_F(FeedProcessesTest, OnlyTheNextProcessOfALaneGetsItsBatch) {
-  Open(4 * kBatchSize, 4, 1, 2);
+  Open(4 * kBatchSize, 4, 1, {.lanes = 2});
   const Attached zero = Start(100, 0);
   const Attached one = Start(101, 1);
   const ProducerTask lost = Await(*one.link);
@@ -152,7 +56,7 @@ TEST_F(FeedProcessesTest, OnlyTheNextProcessOfALaneGetsItsBatch) {
 }
 
 TEST_F(FeedProcessesTest, ALaneThatNoBatchHasIsRefused) {
-  Open(4 * kBatchSize, 3, 1, 2);
+  Open(4 * kBatchSize, 3, 1, {.lanes = 2});
   EXPECT_OK(group_->CheckLane(1));
   EXPECT_THAT(group_->CheckLane(2), StatusIs(Code::kInvalidArgument, testing::HasSubstr("no lane 2")));
 }
@@ -292,6 +196,20 @@ TEST_F(FeedProcessesTest, StopWaitsForNoProcess) {
   EXPECT_EQ(group_->Attach(std::make_shared<PlayedProcess>(), 1).status().code(), Code::kUnavailable);
   feeds_.clear();
   feed_.reset();
+}
+
+TEST_F(FeedProcessesTest, NoBatchIsDealtBeforeAnOlderOne) {
+  std::promise<void> prepared;
+  Open(2 * kBatchSize, 3, 1, {.slot_0_prepared = prepared.get_future().share()});
+  const Attached only = Start();
+  EXPECT_EQ(only.link->count(), 0U) << "batch 1 is ready to be dealt";
+  prepared.set_value();
+  for (uint64_t batch = 0; batch < 2; ++batch) {
+    const ProducerTask task = Await(*only.link);
+    EXPECT_EQ(task.batch_index, batch);
+    FillAndReport(only, task);
+    ExpectBatch(0, batch);
+  }
 }
 
 TEST_F(FeedProcessesTest, NumberOfProducersIsLimited) {
