@@ -212,23 +212,6 @@ CUresult cuEventQuery(CUevent event) {
   return point->context->error;
 }
 
-// No graph is ever captured here.
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  PF_STAND_IN_CALL(cuThreadExchangeStreamCaptureMode);
-  if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  std::swap(*mode, current);
-  return CUDA_SUCCESS;
-}
-
-CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
-  PF_STAND_IN_CONTEXT_CALL(cuStreamIsCapturing);
-  if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (StreamOf(*context, handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  *status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return CUDA_SUCCESS;
-}
-
 CUresult cuEventSynchronize(CUevent event) {
   PF_STAND_IN_CONTEXT_CALL(cuEventSynchronize);
   const std::optional<CUevent_st> point = EventOf(event);
