@@ -18,7 +18,7 @@ namespace pinfeed {
 namespace {
 
 // With two, nvJPEG is fastest on a GPU that does nothing else; a third copies meanwhile.
-constexpr size_t kDecodeThreads = 3;
+constexpr size_t kDecodersOfASession = 3;
 // Of a thread: what 64 images of photographs take.
 constexpr uint64_t kStagingBytes = uint64_t{16} << 20;
 
@@ -166,13 +166,13 @@ Result<std::unique_ptr<DecodedBatches>> DecodedBatches::Start(const FeedOffer& o
   // The first worker shows here whether there can be any.
   ASSIGN_OR_RETURN(std::unique_ptr<DecodeWorker> worker,
                    engine->MakeWorker(ring.layout().image(), staging_bytes));
-  for (size_t i = 0; i < kDecodeThreads; ++i) {
+  for (size_t i = 0; i < kDecodersOfASession; ++i) {
     batches->threads_.push_back(
         std::make_unique<Thread>(ring, arena, engine, staging_bytes, std::move(worker)));
     worker = nullptr;
   }
   try {
-    for (size_t i = 0; i < kDecodeThreads; ++i) batches->threads_[i]->Start(i);
+    for (size_t i = 0; i < kDecodersOfASession; ++i) batches->threads_[i]->Start(i);
   } catch (const std::system_error& error) {
     (void)batches->Stop(SteadyTime::max());
     return ResourceExhausted("start a thread that decodes images: " + std::string(error.what()));

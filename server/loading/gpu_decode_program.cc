@@ -14,8 +14,6 @@ namespace pinfeed {
 namespace {
 
 constexpr char kPlanSuffix[] = ".plan";  // behind the image's name
-constexpr char kMarkSuffix[] = ".mark";
-constexpr char kExtentsSuffix[] = ".extents";
 // The number of the draw that decides who decodes; no transform has it.
 constexpr uint32_t kDecodeDraw = UINT32_MAX;
 

@@ -20,9 +20,7 @@ namespace pinfeed {
 namespace {
 
 constexpr char kValidName[] = "valid";
-constexpr char kMarkSuffix[] = ".mark";        // behind the image's name
-constexpr char kExtentsSuffix[] = ".extents";  // behind a packed field's
-constexpr char kLengthSuffix[] = "_length";    // behind a padded field's
+constexpr char kLengthSuffix[] = "_length";  // behind a padded field's name
 
 std::span<uint8_t> Bytes(std::span<std::byte> bytes) {
   return {reinterpret_cast<uint8_t*>(bytes.data()), bytes.size()};

@@ -22,6 +22,10 @@
 
 namespace pinfeed {
 
+// Behind a field's name: the tensors that clients use and do not show.
+inline constexpr char kMarkSuffix[] = ".mark";        // of an image: an ImageMark
+inline constexpr char kExtentsSuffix[] = ".extents";  // of a packed field: where each sample's rows lie
+
 // What the random transforms of one sample depend on; nothing else does, so the result is independent of
 // threads and restarts.
 struct SampleKey {

@@ -17,7 +17,7 @@ constexpr uint64_t kCapacity = 100;  // bytes of an encoded image; its pixels ar
 // Tensors: encoded images, their plans, marks and extents; labels; texts and their extents.
 enum Tensor : uint32_t { kImage, kPlan, kMark, kImageExtents, kLabel, kText, kTextExtents };
 
-FeedOffer Offer() {
+FeedOffer MakeOffer() {
   FeedOffer offer;
   TensorSpec image{"image", DType::kUint8, {kCapacity}};
   image.extents = kImageExtents;
@@ -72,7 +72,7 @@ class DecodedLayoutTest : public ::testing::Test {
     return layout_.ImageOf(slot_.data(), 1).status();
   }
 
-  const DecodedLayout layout_{Offer()};
+  const DecodedLayout layout_{MakeOffer()};
   std::vector<std::byte> slot_;
 };
 
@@ -125,11 +125,11 @@ TEST_F(DecodedLayoutTest, SampleWhoseImageFailsKeepsItsId) {
 }
 
 TEST(DecodedOfferTest, OfferIsCheckedWhole) {
-  FeedOffer good = Offer();
+  FeedOffer good = MakeOffer();
   ASSERT_OK(CheckOffer(good));
   ASSERT_NE(good.Decoded(), nullptr);
   const auto refused = [](auto change) {
-    FeedOffer offer = Offer();
+    FeedOffer offer = MakeOffer();
     change(offer);
     return CheckOffer(offer);
   };

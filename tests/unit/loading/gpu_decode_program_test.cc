@@ -46,9 +46,9 @@ FeedSpec Spec(Decode decode = Decode::kGpu, uint32_t share = 0) {
 }
 
 // Purpose: one sample at a time, as the slot gets it.
-class Loaded {
+class GpuSamples {
  public:
-  explicit Loaded(const SampleLoader& loader)
+  explicit GpuSamples(const SampleLoader& loader)
       : loader_(loader),
         layout_(BatchLayout::Create(loader.outputs(), 1).value()),
         slot_(layout_.slot_bytes) {}
@@ -122,7 +122,7 @@ TEST(GpuDecodeProgramTest, SlotGetsBytesAPlanAndAMark) {
   EXPECT_EQ(outputs[1].name, "image.plan");
   ASSERT_TRUE(loader->tail());
   EXPECT_EQ(loader->tail()->output.shape, (std::vector<int64_t>{kSide, kSide, 3}));
-  Loaded loaded(*loader);
+  GpuSamples loaded(*loader);
   ASSERT_OK(loaded.Load({0, 0}));
   EXPECT_TRUE(std::ranges::equal(loaded.bytes(), file));
   EXPECT_EQ(loaded.plan().kind, 1U);
@@ -137,7 +137,7 @@ TEST(GpuDecodeProgramTest, EverySampleHasTheWorkersPixels) {
   SampleScratch scratch;
   for (const uint32_t share : {1000U, 500U, 1U}) {
     const auto loader = Loader(dataset, Spec(Decode::kAuto, share));
-    Loaded loaded(*loader);
+    GpuSamples loaded(*loader);
     int by_gpu = 0;
     for (uint64_t epoch = 0; epoch < 4; ++epoch) {
       for (uint64_t id = 0; id < files.size(); ++id) {
@@ -164,7 +164,7 @@ TEST(GpuDecodeProgramTest, WhoDecodesDependsOnSeedEpochAndSampleAlone) {
     spec.seed = seed;
     spec.batch_size = 1 + static_cast<uint32_t>(seed);
     const auto loader = Loader(dataset, spec);
-    Loaded loaded(*loader);
+    GpuSamples loaded(*loader);
     std::vector<bool> by_gpu;
     for (uint64_t id = 0; id < 64; ++id) {
       EXPECT_OK(loaded.Load({id, epoch}));
@@ -188,7 +188,7 @@ TEST(GpuDecodeProgramTest, LargeFilesAreDecodedByTheWorkers) {
   }
   ASSERT_GT(file.size(), kMinEncodedBytes);
   const auto loader = Loader(Files({file}), Spec());
-  Loaded loaded(*loader);
+  GpuSamples loaded(*loader);
   ASSERT_OK(loaded.Load({0, 0}));
   ImagePlan pixels{};
   pixels.kind = static_cast<uint32_t>(ImagePlanKind::kPixels);
@@ -204,7 +204,7 @@ TEST(GpuDecodeProgramTest, BadFilesAreRefusedAndZeroed) {
     if (without_tables[i] == std::byte{0xFF} && without_tables[i + 1] == std::byte{0xDB})
       without_tables[i + 1] = std::byte{0xFE};
   const auto loader = Loader(Files({cut, without_tables, {}}), Spec());
-  Loaded loaded(*loader);
+  GpuSamples loaded(*loader);
   EXPECT_THAT(loaded.Load({0, 0}), StatusIs(Code::kDataLoss, HasSubstr("truncated")));
   EXPECT_THAT(loaded.Load({1, 0}), StatusIs(Code::kDataLoss, HasSubstr("Quantization")));
   EXPECT_THAT(loaded.Load({2, 0}), StatusIs(Code::kDataLoss, HasSubstr("empty")));
