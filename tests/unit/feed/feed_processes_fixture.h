@@ -136,9 +136,11 @@ class FeedProcessesTest : public FeedTest {
     const Piece piece{task.slot, 0, task.samples, 0};
     return reinterpret_cast<int64_t*>(filled_->FillAddress(piece, 0)) + sample * NumberDataset::kNumbers;
   }
-  // What a process does that goes on too late.
-  void Scribble(const ProducerTask& task) {
-    std::fill_n(NumbersOf(task, 0), task.samples * NumberDataset::kNumbers, -1);
+  // What a process does that goes on too late. Its writes race with nothing that counts, which is the point.
+  __attribute__((no_sanitize("thread"))) void Scribble(const ProducerTask& task) {
+    int64_t* const numbers = NumbersOf(task, 0);
+    const size_t count = size_t{task.samples} * NumberDataset::kNumbers;
+    for (size_t i = 0; i < count; ++i) numbers[i] = -1;
   }
   static ProducerTask Await(PlayedProcess& process) {
     std::optional<ProducerTask> task;
