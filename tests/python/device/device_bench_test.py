@@ -105,7 +105,7 @@ def test_a_part_that_fails_takes_no_other_with_it(packed):
 
 def test_an_unknown_part_is_refused_before_anything_is_measured(packed):
     status, said, results = run(packed, "slots cost")
-    assert status == 1 and results is None and "there is no part cost; there are rates, trainer, slots, costs, " in said, said
+    assert status == 1 and results is None and "there is no part cost; there are rates, decode, trainer, slots, costs, " in said, said
 
 
 def test_figures_by_turns_become_a_median_with_its_spread():
