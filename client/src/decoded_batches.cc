@@ -62,7 +62,10 @@ class DecodedBatches::Thread {
  private:
   void Run() {
     BlockSignals();
-    if (Status made = MakeWorker(); !made.ok()) ring_.Break(std::move(made));
+    if (const Status made = MakeWorker(); !made.ok()) {  // the first thread has its worker
+      ClientLog(PF_LOG_WARNING, "images are decoded by fewer threads: " + made.message());
+      return ring_.EndThread();
+    }
     DecodeRing::Unit unit;
     while (ring_.Claim(&unit)) {
       if (Status done = Do(unit); !done.ok()) ring_.Break(std::move(done));

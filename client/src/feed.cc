@@ -152,7 +152,8 @@ Status Feed::WaitForChange(const Deadline& deadline) {
     // Before looking for a batch, so that batches published earlier are visible.
     const FeedState state = pages.state();
     if (session_->HasNext()) break;
-    if (pages.HasNext() && state != FeedState::kEvicted) {  // it is being decoded
+    if (session_->decoded() != nullptr && pages.HasNext() &&
+        state != FeedState::kEvicted) {  // it is being decoded
       if (deadline.Passed()) {
         result = Status(Code::kDeadlineExceeded, "no batch was ready in time: the GPU decodes its images");
         break;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "common/base/random.h"
 #include "common/cuda/device_memory.h"
 #include "common/cuda/stream.h"
+#include "common/os/memfd.h"
 
 namespace pinfeed {
 namespace {
@@ -75,7 +77,8 @@ class GpuImageDecoder::Impl {
   const NvJpeg& api_;
   const uint64_t poison_ = MakePoison();
   std::shared_ptr<const ConvertKernel> kernel_;
-  const std::unique_ptr<HostPages> pages_ = std::make_unique<HostPages>();
+  Mapping host_;  // shared memory: a private mapping would change below the GPU when the process forks
+  HostPages* pages_ = nullptr;     // in host_
   HostRegistration registration_;  // of pages_
   DeviceMemory planes_;
   bool poisoned_ = false;  // all of planes_ holds the poison and nothing uses it; true between two chunks
@@ -103,7 +106,10 @@ Status GpuImageDecoder::Impl::Init() {
                                         ")");
   engines_.emplace(*std::move(engines));
   ASSIGN_OR_RETURN(kernel_, ConvertKernel::For(device_));
-  ASSIGN_OR_RETURN(registration_, HostRegistration::Create(device_, pages_.get(), sizeof *pages_));
+  ASSIGN_OR_RETURN(const UniqueFd fd, CreateMemfd("pinfeed-decode", sizeof(HostPages)));
+  ASSIGN_OR_RETURN(host_, Mapping::Map(fd.get(), sizeof(HostPages), Access::kReadWrite, true));
+  pages_ = new (host_.data()) HostPages;
+  ASSIGN_OR_RETURN(registration_, HostRegistration::Create(device_, pages_, sizeof *pages_));
   ASSIGN_OR_RETURN(planes_, DeviceMemory::Allocate(device_, kPlaneBytes));
   ASSIGN_OR_RETURN(images_, DeviceMemory::Allocate(device_, sizeof pages_->images));
   // Decoding should not queue up behind the trainer's kernels.
@@ -275,19 +281,18 @@ Status GpuImageDecoder::Impl::DecodeAgain(const EncodedImage& image, size_t made
 Status GpuImageDecoder::Impl::TryAgain(const EncodedImage& image, const Made& made, Status& failure) {
   if (!hybrid_) {
     Result<nvjpeg::Decoder> hybrid = nvjpeg::Decoder::Create(api_, nvjpeg::Backend::kHybrid);
-    if (!hybrid.ok()) {
-      failure = hybrid.status();
-      return OkStatus();
-    }
+    if (!hybrid.ok()) return hybrid.status();  // which says nothing of the image
     hybrid_.emplace(*std::move(hybrid));
   }
   // What a damaged file leaves out is the same each time.
   RETURN_IF_ERROR(Fill(made.planes.offset, made.planes.bytes, 0));
   nvjpeg::Image output = Outputs(made.planes);
-  failure = ToStatus(api_.nvjpegDecode(hybrid_->handle(), hybrid_->state(),
-                                       reinterpret_cast<const unsigned char*>(image.bytes.data()),
-                                       image.bytes.size(), Format(), &output, stream_.get().native),
-                     OnGpu("decode a JPEG file of " + std::to_string(image.bytes.size()) + " bytes"));
+  Status decoded = ToStatus(api_.nvjpegDecode(hybrid_->handle(), hybrid_->state(),
+                                              reinterpret_cast<const unsigned char*>(image.bytes.data()),
+                                              image.bytes.size(), Format(), &output, stream_.get().native),
+                            OnGpu("decode a JPEG file of " + std::to_string(image.bytes.size()) + " bytes"));
+  if (decoded.code() == Code::kResourceExhausted) return decoded;  // nor does a GPU without memory
+  failure = std::move(decoded);
   return OkStatus();
 }
 

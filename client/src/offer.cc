@@ -120,7 +120,9 @@ Status CheckOutputs(FeedOffer& offer) {
   const bool decodes = offer.decode != Decode::kCpu;
   if (decodes && (offer.Decoded() == nullptr || offer.backend != Backend::kHost))
     return Broken("images are to be decoded here, and there is none, or it is not in host memory");
-  if (offer.sample_id_tensor && *offer.sample_id_tensor >= tensors.size())
+  if (offer.sample_id_tensor && (*offer.sample_id_tensor >= tensors.size() ||
+                                 tensors[*offer.sample_id_tensor].spec.dtype != DType::kInt64 ||
+                                 tensors[*offer.sample_id_tensor].sample_bytes != sizeof(int64_t)))
     return Broken("the samples' ids are in no tensor");
   if (offer.backend == Backend::kHost && !decodes) {
     offer.outputs.clear();

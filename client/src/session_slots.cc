@@ -74,7 +74,8 @@ Result<std::vector<RowExtent>> SessionSlots::Extents(const BatchDescriptor& batc
 Status SessionSlots::RowOffsets(const BatchDescriptor& batch, const OfferedOutput& output,
                                 std::span<const uint32_t> without_rows, std::span<int64_t> offsets) const {
   ASSIGN_OR_RETURN(std::vector<RowExtent> extents, Extents(batch, output));
-  for (const uint32_t sample : without_rows) extents[sample].count = 0;
+  for (const uint32_t sample : without_rows)
+    if (sample < extents.size()) extents[sample].count = 0;  // else the page has changed meanwhile
   offsets[0] = 0;
   for (size_t i = 0; i < extents.size(); ++i) offsets[i + 1] = offsets[i] + extents[i].count;
   return OkStatus();

@@ -10,6 +10,7 @@ import array
 import collections
 import contextlib
 import ctypes
+import os
 import threading
 from typing import Any, Callable, ContextManager, Deque, Dict, Iterable, List, Sequence, Tuple
 
@@ -219,6 +220,15 @@ class Sending:
 
 _copiers: Dict[int, Copier] = {}  # a forked child keeps them: the library refuses it
 _opening = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """In a forked child: another thread of the parent may have held the lock."""
+    global _opening
+    _opening = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 make_streams: Any = TorchStreams
 
 
