@@ -33,7 +33,9 @@ CachedHead::CachedHead(const CacheAccess& access, const FeedSpec& spec, const Da
       name_(std::make_shared<const std::string>(std::string(kDecoder) +
                                                 (oriented_ ? "as displayed; " : "as stored; ") +
                                                 transforms.GeometryText(count_))),
-      dataset_(cache_.UsesOf(dataset.format + '\n' + dataset.fingerprint + '\n' + dataset.path)),
+      // The number of samples too: a fingerprint can be forged, and positions are those of so many samples.
+      dataset_(cache_.UsesOf(dataset.format + '\n' + dataset.fingerprint + '\n' +
+                             std::to_string(dataset.samples) + '\n' + dataset.path)),
       uses_(std::make_shared<FeedUses>(spec, dataset.samples)) {
   dataset_->Add(uses_);
 }

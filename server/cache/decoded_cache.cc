@@ -117,6 +117,8 @@ void DecodedCache::Add(const FileVersion& file, const Head& head, const Use& use
   const Key key{file.device, file.inode, head};
   Shard& shard = ShardOf(key);
   const MutexLock lock(shard.mutex);
+  if (shard.order.size() == shard.order.capacity())
+    shard.order.reserve(2 * shard.order.size() + 1);  // may throw
   const auto [added, is_new] = shard.entries.try_emplace(key);
   Entry& entry = added->second;
   if (is_new) {

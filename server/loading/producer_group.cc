@@ -150,6 +150,7 @@ void ProducerGroup::ReplaceLate(ProducerId id) {
     const std::chrono::nanoseconds taken(TraceClockNs() - since);
     if (taken <= task_timeout_ && !producer.hung_up) return;
     pid = producer.pid;
+    producer.late = true;  // before Replace, which deals the batch to another one
     for (const Task& task : producer.tasks)
       if (!task.replaced) late.emplace_back(task.id, task.request);
   }
@@ -163,7 +164,6 @@ void ProducerGroup::ReplaceLate(ProducerId id) {
     ++counts_.dealt_again;
     const auto found = producers_.find(id);
     if (found == producers_.end()) continue;
-    found->second.late = true;
     for (Task& task : found->second.tasks) task.replaced = task.replaced || task.id == task_id;
   }
 }

@@ -129,7 +129,7 @@ class ProducerGroup {
     uint32_t lane = 0;
     bool hung_up = false;
     bool dismissed = false;
-    bool late = false;  // it has a replaced task
+    bool late = false;  // it takes too long, and gets no more until it has done what it has
     uint64_t last_done_ns = 0;
     std::deque<Task> tasks;  // in the order in which it fills them
   };

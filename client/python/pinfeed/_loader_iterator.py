@@ -295,7 +295,14 @@ class WorkerIterator(LoaderIterator):
                     f"batch {number} has other indices in another loader of group {self._share.group!r}: give all of them the same order, as by "
                     "generator=torch.Generator().manual_seed(n) with the same n, or by samplers with the same seed",
                 )
-            return _Received(read_batch(memory) if self._copies is None else self._copies.read(memory), None, state)
+            content = read_batch(memory) if self._copies is None else self._copies.read(memory)
+            if content is END and self._share is not None and self._lanes is None:
+                raise MembersDiffer(
+                    Code.FAILED_PRECONDITION,
+                    f"the epoch of another loader of group {self._share.group!r} ends before batch {number}: give all of them samplers of one "
+                    "length, and the same batch_size and drop_last",
+                )
+            return _Received(content, None, state)
         except Exception as error:
             return _Received(None, error.with_traceback(None), state)  # the worker's is in its text
 

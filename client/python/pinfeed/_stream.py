@@ -144,7 +144,10 @@ class Stream(Connection):
                 self._warn_of_incomplete_group(waited)
                 slice_ms = _SLICE_MS
                 self._check_open()
-                self._reconnects = self._get_info().reconnects
+                reconnects = self._get_info().reconnects
+                if reconnects != self._reconnects:  # the group has to come together again
+                    self._group_pending = self._spec.get("group_size", 1) > 1
+                self._reconnects = reconnects
                 self._snapshot = self._take_snapshot()
         finally:
             self._snapshot = None
