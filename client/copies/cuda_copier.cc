@@ -29,22 +29,6 @@ constexpr uint64_t kPartBytes = uint64_t{256} << 10;
 // Waking a thread takes as long as copying so much.
 constexpr uint64_t kBytesPerHelper = uint64_t{1} << 20;
 
-// Purpose: allows this thread's calls while a thread of the process captures a stream in the mode that
-// forbids them to all. They are not part of that capture. Threads: the one that created it.
-class RelaxedCapture {
- public:
-  explicit RelaxedCapture(const CudaDriver& driver) : driver_(driver) { Exchange(); }
-  ~RelaxedCapture() { Exchange(); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  // Fails only if the mode is no mode.
-  void Exchange() { (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
-  const CudaDriver& driver_;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-};
-
 // What passes through one slot of the ring.
 struct Load {
   std::atomic<bool> claimed{false};            // by the thread that takes the slot
@@ -90,7 +74,7 @@ class CudaCopier final : public DeviceCopier {
   Result<uint32_t> Copy(std::span<const HostCopy> copies, void* stream, bool wait) override {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
-    const RelaxedCapture relaxed(driver_);
+    const RelaxedCaptureScope relaxed(driver_);
     ASSIGN_OR_RETURN(const bool capturing, IsCapturing(static_cast<CUstream>(stream)));
     if (capturing) {
       return FailedPrecondition(
@@ -106,7 +90,7 @@ class CudaCopier final : public DeviceCopier {
   Result<StreamState> State(void* stream) override {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
-    const RelaxedCapture relaxed(driver_);
+    const RelaxedCaptureScope relaxed(driver_);
     ASSIGN_OR_RETURN(const bool capturing, IsCapturing(static_cast<CUstream>(stream)));
     if (capturing) return StreamState::kCapturing;
     const CUresult result = driver_.cuStreamQuery(static_cast<CUstream>(stream));
@@ -181,7 +165,7 @@ class CudaCopier final : public DeviceCopier {
     FirstError error;
     const auto work = [&]() noexcept {
       const CudaScope scope(*device_);
-      const RelaxedCapture relaxed(driver_);
+      const RelaxedCaptureScope relaxed(driver_);
       if (!scope.status().ok()) error.Set(scope.status());
       while (true) {
         const uint64_t number = next.fetch_add(1, std::memory_order_relaxed);

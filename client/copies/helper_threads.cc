@@ -53,7 +53,7 @@ void HelperThreads::Run(uint32_t helpers, const std::function<void()>& body) {
   const auto until = std::chrono::steady_clock::now() + kSpin;
   while (job.running.load(std::memory_order_acquire) != 0 && std::chrono::steady_clock::now() < until) {
   }
-  // Under the mutex in any case: the last helper lets go of the job before it unlocks.
+  // Under the mutex in any case: the last helper stops using the job before it unlocks.
   const MutexLock lock(mutex_);
   while (job.running.load(std::memory_order_relaxed) != 0) finished_.Wait(mutex_);
 }

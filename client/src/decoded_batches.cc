@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/src/decoded_batches.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <csignal>
 #include <cstring>
 #include <string>
 #include <system_error>
@@ -12,6 +9,7 @@
 
 #include "client/src/client_log.h"
 #include "common/base/byte_size.h"
+#include "common/os/blocked_signals.h"
 #include "common/os/start_thread.h"
 
 namespace pinfeed {
@@ -21,13 +19,6 @@ namespace {
 constexpr size_t kDecodersOfASession = 3;
 // Of a thread: what 64 images of photographs take.
 constexpr uint64_t kStagingBytes = uint64_t{16} << 20;
-
-// Signals are for the program's own threads.
-void BlockSignals() {
-  sigset_t all;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
-}
 
 }  // namespace
 
@@ -46,6 +37,7 @@ class DecodedBatches::Thread {
 
   // Throws std::system_error.
   void Start(size_t number) {
+    const BlockedSignals blocked;  // the thread keeps them blocked: they are for the program's own threads
     ring_.BeginThread();
     try {
       thread_ = StartThread("pf-decode" + std::to_string(number), [this] { Run(); });
@@ -61,7 +53,6 @@ class DecodedBatches::Thread {
 
  private:
   void Run() {
-    BlockSignals();
     if (const Status made = MakeWorker(); !made.ok()) {  // the first thread has its worker
       ClientLog(PF_LOG_WARNING, "images are decoded by fewer threads: " + made.message());
       return ring_.EndThread();

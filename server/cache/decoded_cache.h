@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decoded images in host memory, for every feed of the daemon. In: the pixels that the fixed first transforms
-// of a feed make of an image file. Out: the same pixels, for whoever needs them next.
+// of a feed make of an image file. Out: the same pixels, for later samples.
 #pragma once
 
 #include <sys/types.h>
@@ -38,7 +38,7 @@ class CachedImage {
   ImageView view() const {
     return {pixels(), size_.width, size_.height, 3 * static_cast<size_t>(size_.width)};
   }
-  // For whoever fills it: packed rows.
+  // To fill it: packed rows.
   uint8_t* pixels() const { return reinterpret_cast<uint8_t*>(block_.data()); }
 
  private:

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "server/transform/gpu_plan.h"
 #include "tests/unit/image/image_fixture.h"
-
 namespace pinfeed {
 namespace {
 
@@ -41,9 +41,9 @@ std::optional<Expectation> DecodeFixture::Expect(const File& file, const Transfo
   ImageDecoder header;
   const ImageDecoder::Size size = Require(header.Open(file, false));
   const GeometryPlan plan = Require(worker_.Plan(file, chain, sample));
-  const WirePlan wire = PlanOnWire(plan, {size.width, size.height});
-  if (!wire.fits) return std::nullopt;
-  return Expectation{&file, wire.plan, Require(worker_.Make(file, plan))};
+  const std::optional<ImagePlan> planned = PlanForGpu(plan, {size.width, size.height});
+  if (!planned) return std::nullopt;
+  return Expectation{&file, *planned, Require(worker_.Make(file, plan))};
 }
 
 std::vector<EncodedImage> DecodeFixture::Encode(const std::vector<Expectation>& images, size_t first) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Images as the daemon plans them for the client's decoder, and as its own workers make them.
+// Images as the daemon's workers make them, to compare those of the client's decoder with.
 #pragma once
 
 #include <cstddef>
@@ -7,18 +7,10 @@
 #include <span>
 #include <vector>
 
-#include "common/wire/image_plan.h"
 #include "server/image/decode.h"
 #include "server/transform/transform_chain.h"
 
 namespace pinfeed {
-
-// Whether the client's decoder can follow the plan, and the plan in its form.
-struct WirePlan {
-  bool fits = false;
-  ImagePlan plan{};
-};
-WirePlan PlanOnWire(const GeometryPlan& plan, ImageSize size);
 
 // Purpose: makes images as a worker does, up to the pixels that ConvertImage gets: not mirrored. Threads:
 // one.

@@ -36,19 +36,6 @@ std::vector<std::byte> Jpeg(int width, int height, uint32_t seed,
   return MakeJpeg(options, seed);
 }
 
-// With an EXIF segment that says `orientation`.
-std::vector<std::byte> Turned(const std::vector<std::byte>& file, int orientation) {
-  const std::string segment = std::string(
-                                  "\xFF\xE1\0\x22"
-                                  "Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0",
-                                  29) +
-                              static_cast<char>(orientation) + std::string(6, '\0');
-  std::vector<std::byte> turned(file.begin(), file.begin() + 2);
-  for (const char c : segment) turned.push_back(static_cast<std::byte>(c));
-  turned.insert(turned.end(), file.begin() + 2, file.end());
-  return turned;
-}
-
 std::vector<std::byte> Png(uint32_t width, uint32_t height, uint32_t seed) {
   std::vector<uint8_t> pixels(size_t{3} * width * height);
   std::minstd_rand random(seed + 1);

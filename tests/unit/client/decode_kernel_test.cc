@@ -11,6 +11,7 @@
 #include <random>
 
 #include "client/src/decode_planes.h"
+#include "server/transform/gpu_plan.h"
 #include "tests/support/planned_images.h"
 #include "tests/support/testing.h"
 #include "tests/support/transform_specs.h"
@@ -139,17 +140,17 @@ class DecodeKernelTest : public ::testing::Test {
   void Compare(const std::vector<std::byte>& file, const std::vector<TransformSpec>& specs, uint64_t sample) {
     const Planes planes = PlanesOfFile(file);
     ASSERT_OK_AND_ASSIGN(const GeometryPlan plan, worker_.Plan(file, ChainOf(specs), sample));
-    const WirePlan wire = PlanOnWire(
+    const std::optional<ImagePlan> planned = PlanForGpu(
         plan, {static_cast<int32_t>(planes.frame.width), static_cast<int32_t>(planes.frame.height)});
-    ASSERT_TRUE(wire.fits);
+    ASSERT_TRUE(planned.has_value());
     const bool one_step = plan.steps.size() == 1;
     const int32_t height = one_step ? plan.steps.back().height : plan.steps.back().crop.height;
     const int32_t width = one_step ? plan.steps.back().width : plan.steps.back().crop.width;
-    ASSERT_OK(CheckImagePlan(wire.plan, static_cast<uint32_t>(height), static_cast<uint32_t>(width)));
-    ASSERT_OK(CheckJpegFrame(wire.plan, planes.frame));
+    ASSERT_OK(CheckImagePlan(*planned, static_cast<uint32_t>(height), static_cast<uint32_t>(width)));
+    ASSERT_OK(CheckJpegFrame(*planned, planes.frame));
     ASSERT_OK_AND_ASSIGN(const std::vector<uint8_t> expected, worker_.Make(file, plan));
-    const std::vector<uint8_t> made = RunKernel(planes, wire.plan, height, width);
-    EXPECT_EQ(made, RunKernel(PixelsOfFile(file, planes.frame), wire.plan, height, width));
+    const std::vector<uint8_t> made = RunKernel(planes, *planned, height, width);
+    EXPECT_EQ(made, RunKernel(PixelsOfFile(file, planes.frame), *planned, height, width));
     ASSERT_EQ(made.size(), expected.size());
     int most = 0;
     size_t different = 0;
@@ -159,8 +160,7 @@ class DecodeKernelTest : public ::testing::Test {
     }
     EXPECT_LE(most, 1) << "sample " << sample;
     EXPECT_LE(different, made.size() / 20) << "sample " << sample;
-    if (wire.plan.resized_width == wire.plan.crop_width &&
-        wire.plan.resized_height == wire.plan.crop_height) {
+    if (planned->resized_width == planned->crop_width && planned->resized_height == planned->crop_height) {
       EXPECT_EQ(different, 0U);
     }
   }

@@ -16,19 +16,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// `file` with an EXIF segment that says `orientation`.
-std::vector<std::byte> Turned(const std::vector<std::byte>& file, int orientation) {
-  const std::string segment = std::string(
-                                  "\xFF\xE1\0\x22"
-                                  "Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0",
-                                  29) +
-                              static_cast<char>(orientation) + std::string(6, '\0');
-  std::vector<std::byte> turned(file.begin(), file.begin() + 2);
-  for (const char c : segment) turned.push_back(static_cast<std::byte>(c));
-  turned.insert(turned.end(), file.begin() + 2, file.end());
-  return turned;
-}
-
 // Decodes random regions of a file and compares each with the same region of the whole image.
 void ExpectRegionsAsWhole(const std::vector<std::byte>& file, uint32_t seed, int regions) {
   ImageDecoder decoder;

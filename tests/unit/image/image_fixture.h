@@ -38,6 +38,9 @@ std::vector<uint8_t> Pixels(const ImageView& view);
 // Bytes that this process has allocated now.
 size_t AllocatedBytes();
 
+// `file` with an EXIF segment that says `orientation`.
+std::vector<std::byte> Turned(const std::vector<std::byte>& file, int orientation);
+
 // Purpose: samples in memory. contents[sample][field] are the bytes of each field; a tensor of another size
 // than its field cannot be read.
 class MemoryDataset final : public Dataset {
