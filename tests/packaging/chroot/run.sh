@@ -4,22 +4,26 @@
 # In: a directory to keep the base system and downloaded packages in; the commands (default: "make test" and "make demo").
 # Out: their output and times; exit status of the first that fails. Needs root and debootstrap. Mirror and proxy are this machine's own.
 #
-#   tests/packaging/chroot/run.sh [--suite trixie] [--user] [--keep] /var/tmp/pinfeed-chroot ["make test" ...]
+#   tests/packaging/chroot/run.sh [--suite trixie] [--user] [--cuda DIRECTORY] [--keep] /var/tmp/pinfeed-chroot ["make test" ...]
 #
 # --suite names the release; without it the release is bookworm (Debian 12). --user runs the commands as an ordinary user who may use sudo,
-# else root runs them. --keep leaves the system there to look around in.
+# else root runs them. --cuda shows a CUDA Toolkit of this machine, read-only, as /usr/local/cuda. --keep leaves the system there to look around in.
 set -euo pipefail
 . "$(dirname "$0")/base.sh"
 
 # Runs in namespaces of its own: mounts and processes end with it, whatever happens.
 inside() {
-  local root=$1 source=$2 archives=$3 account=$4
-  shift 4
+  local root=$1 source=$2 archives=$3 account=$4 cuda=$5
+  shift 5
   mount -t proc proc "$root/proc"
   mount -t sysfs -o ro sysfs "$root/sys"
   mount --rbind /dev "$root/dev"
   mount -t tmpfs tmpfs "$root/dev/shm"
   mount --bind "$archives" "$root/var/cache/apt/archives"
+  if [ -n "$cuda" ]; then
+    mkdir -p "$root/usr/local/cuda"
+    mount --bind -o ro "$(realpath "$cuda")" "$root/usr/local/cuda"
+  fi
   mkdir -p "$root/mnt/source"
   mount --bind -o ro "$source" "$root/mnt/source"
   local enter=(chroot "$root" env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8
@@ -49,11 +53,12 @@ if [ "${1-}" = --inside ]; then
   exit 0
 fi
 
-account=root keep=false
+account=root cuda="" keep=false
 while true; do
   case "${1-}" in
     --suite) suite=${2-} && shift ;;
     --user) account=user ;;
+    --cuda) cuda=${2-} && shift ;;
     --keep) keep=true ;;
     *) break ;;
   esac
@@ -68,4 +73,4 @@ shift
 source=$(git -c safe.directory='*' -C "$(dirname "$0")" rev-parse --path-format=absolute --git-common-dir)
 
 make_root "$cache"
-unshare --mount --pid --fork --kill-child "$0" --inside "$root" "$source" "$cache/archives" $account "$@"
+unshare --mount --pid --fork --kill-child "$0" --inside "$root" "$source" "$cache/archives" $account "$cuda" "$@"
