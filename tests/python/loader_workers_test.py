@@ -139,7 +139,8 @@ def test_what_workers_print_comes_where_the_trainer_prints(method, capfd):
 
 
 def test_custom_collation_and_whole_batches():
-    assert list(pinfeed.DataLoader(Numbers(5), 2, num_workers=2, collate_fn=sum)) == [1, 5, 4]
+    collated = list(pinfeed.DataLoader(Numbers(5), 2, num_workers=2, collate_fn=lambda samples: (sum(samples), os.getpid()), multiprocessing_context="fork"))
+    assert [total for total, _ in collated] == [1, 5, 4] and os.getpid() not in {pid for _, pid in collated}
     assert values(pinfeed.DataLoader(Batched(5), 2, num_workers=1)) == [[0, 1], [2, 3], [4]]
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pinfeed.DataLoader` in Lightning, Accelerate, Hugging Face's Trainer, timm, JAX, tensordict and torchrl. The daemon tells that the batches
-came through it.
+"""`pinfeed.DataLoader` in Lightning, Accelerate, Hugging Face's Trainer, timm, JAX, torchdata, tensordict and torchrl. The daemon tells that the
+batches came through it.
 """
 
 import importlib
@@ -192,6 +192,29 @@ def test_jax_trains_on_numpy_batches(daemon):
             assert isinstance(images, numpy.ndarray)
             seen += mean(images).tolist()
     assert seen == list(range(SAMPLES)) and produced.batches == SAMPLES // BATCH
+
+
+# ---- torchdata ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("taken", [1, SAMPLES // BATCH])
+def test_a_state_continues_where_that_of_torchdata_does(daemon, taken):
+    """At an epoch's end, too. Shuffled, torchdata has another order than torch."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    def epochs_after(kind):
+        stopped, resumed = (kind(Points(), BATCH, num_workers=2) for _ in range(2))
+        iterator = iter(stopped)
+        for _ in range(taken):
+            next(iterator)
+        resumed.load_state_dict(stopped.state_dict())
+        return [[index.tolist() for _, index in resumed] for _ in range(2)]
+
+    expected = epochs_after(StatefulDataLoader)
+    assert [len(epoch) for epoch in expected] == [SAMPLES // BATCH - taken, SAMPLES // BATCH]
+    with produced_by(daemon) as produced:
+        assert epochs_after(pinfeed.DataLoader) == expected
+    assert produced.batches >= 2 * SAMPLES // BATCH
 
 
 # ---- tensordict and torchrl ---------------------------------------------------------------------------------------------------------
