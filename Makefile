@@ -81,7 +81,7 @@ test-accelerate: build ## the loader for Hugging Face Accelerate, with the last 
 	@deploy/install-deps test
 	@tests/packaging/pypi.sh $(BUILD) $(PYPI_CACHE)/accelerate accelerate
 
-test-frameworks: build ## pinfeed.DataLoader in Lightning, Hugging Face's Trainer, JAX, torchrl and others, their current releases; PYPI_CACHE keeps them (7 GB)
+test-frameworks: build ## pinfeed.DataLoader in Lightning, Hugging Face's Trainer, JAX, torchrl and others, their current releases; PYPI_CACHE keeps them (6 GB)
 	@tests/packaging/pypi.sh $(BUILD) $(PYPI_CACHE)/frameworks frameworks tests/packaging/accelerate tests/python/example_datasets_test.py
 
 test-load: build ## many sessions, opens and calls, slow and silent clients, no descriptors, no memory; LOAD_SECONDS (600) of opening and closing
