@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures `pinfeed.DataLoader` beside PyTorch's, and beside what the same processes do without any loader.
 
-usage: loader_rates.py [--workers 2,16] [--device cuda:0] [--rows arrays,small,jpeg] [--seconds 3] [--out FILE.json]
+usage: loader_rates.py [--workers 2,16] [--device cuda:0] [--rows arrays,small,lanes,jpeg] [--seconds 3] [--out FILE.json]
 
 In: datasets in memory, made here. Out: a table, and a JSON file. The DataLoader gets persistent workers, and on a GPU pin_memory and
 non_blocking copies. The ceiling is that of the same number of processes which seed the generators for each sample, load it and copy it to
@@ -28,13 +28,15 @@ import pinfeed  # noqa: E402
 
 ROUNDS = 3
 WARM_UP_SECONDS = 3  # in which every worker has faulted in every slot
-BUDGETS = {"arrays": (3.0, 0.9), "small": (1.0, None), "jpeg": (1.0, None)}  # times the DataLoader; share of the ceiling
+BUDGETS = {"arrays": (3.0, 0.9), "small": (1.0, None), "lanes": (3.0, None), "jpeg": (1.0, None)}  # times the DataLoader; share of the ceiling
 
 
 class Arrays:
     """uint8 images of 3x224x224 in memory."""
 
     batch_size, name = 256, "arrays, uint8 3x224x224, batch 256"
+    arguments = {}  # of pinfeed's loader only
+    seeds = True  # for each sample
 
     def __init__(self):
         self.images = numpy.random.default_rng(1).integers(0, 256, (512, 3, 224, 224), dtype=numpy.uint8)
@@ -65,6 +67,12 @@ class Small(Arrays):
         }
 
 
+class SmallInLanes(Small):
+    """The same with torch's seeds: one for each worker."""
+
+    name, arguments, seeds = "the same, seeded by worker", {"seeding": "worker"}, False
+
+
 class Jpeg(Arrays):
     """JPEGs of 500x375 through PIL and torchvision's transforms, as in the tutorials."""
 
@@ -87,7 +95,7 @@ class Jpeg(Arrays):
         return self.transform(self.open(io.BytesIO(self.files[index % 64])).convert("RGB")), index
 
 
-DATASETS = {"arrays": Arrays, "small": Small, "jpeg": Jpeg}
+DATASETS = {"arrays": Arrays, "small": Small, "lanes": SmallInLanes, "jpeg": Jpeg}
 
 
 class Endless:
@@ -111,14 +119,14 @@ def to_device(batch, device):
     return [to_device(each, device) for each in batch]
 
 
-def rate(kind, dataset, workers, device, seconds):
-    """Returns samples per second after the first seconds, which fault memory in."""
+def rate(kind, dataset, workers, device, seconds, address=None):
+    """Returns samples per second after the first seconds, which fault memory in. `address`: of pinfeed's daemon."""
     arguments = {"batch_size": dataset.batch_size, "sampler": Endless(), "num_workers": workers}
     torchs = kind is torch.utils.data.DataLoader
     if torchs:
         arguments.update(persistent_workers=True, pin_memory=device is not None)
     else:
-        arguments.update(device=device)
+        arguments.update(device=device, address=address, **dataset.arguments)
     iterator = iter(kind(dataset, **arguments))
     move = torchs and device is not None
     begin = time.perf_counter()
@@ -148,9 +156,10 @@ def work_alone(dataset, seconds, start, counts):
     count, begin = 0, time.perf_counter()
     while time.perf_counter() - begin < seconds:
         for place in range(dataset.batch_size):
-            random.seed(count)
-            numpy.random.seed(count)
-            torch.default_generator.manual_seed(count)
+            if dataset.seeds:
+                random.seed(count)
+                numpy.random.seed(count)
+                torch.default_generator.manual_seed(count)
             for rows, value in zip(ring, leaves(dataset[count])):
                 if isinstance(value, (torch.Tensor, numpy.ndarray)):
                     rows[place] = numpy.asarray(value).reshape(-1).view(numpy.uint8)

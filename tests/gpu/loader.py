@@ -33,6 +33,14 @@ class Squares:
         return {"image": image, "half": torch.full((3,), index, dtype=torch.bfloat16), "name": f"sample {index}", "label": index}
 
 
+class UsesCuda(Squares):
+    """Sample BATCH of it has been on the GPU."""
+
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
+        return {**sample, "image": sample["image"].to(DEVICE).cpu()} if index == BATCH else sample
+
+
 def expected(number):
     ids = torch.arange(number * BATCH, (number + 1) * BATCH, dtype=torch.int32, device=DEVICE)
     return torch.arange(SIDE * SIDE, dtype=torch.int32, device=DEVICE).reshape(1, SIDE, SIDE) + ids.reshape(-1, 1, 1)
@@ -72,8 +80,24 @@ def page_locked():
     return seen == [True]
 
 
+def after_cuda_was_initialised(method):
+    """What the first three batches of workers are that start after a kernel of this process has run, and what they raise."""
+    assert int(torch.ones(1, device=DEVICE)) == 1
+    arguments = {"num_workers": 2, "multiprocessing_context": method}
+    iterator, results = iter(pinfeed.DataLoader(UsesCuda(3 * BATCH), BATCH, device=DEVICE, **arguments)), []
+    for number in range(3):
+        try:
+            results.append(same(next(iterator), number))
+        except RuntimeError as error:
+            results.append("Cannot re-initialize CUDA in forked subprocess" in str(error))
+            results.append("raised")
+    return results
+
+
 def main():
     warnings.filterwarnings("ignore", "This DataLoader will create")
+    check("workers forked after CUDA was initialised, a sample that uses it", after_cuda_was_initialised("fork") == [True, True, "raised", True])
+    check("the same with workers that are spawned", after_cuda_was_initialised("spawn") == [True] * 3)
     check("batches on the GPU, in order", all(same(batch, number) for number, batch in enumerate(loader(40))))
     check("without workers too", all(same(batch, n) for n, batch in enumerate(pinfeed.DataLoader(Squares(4 * BATCH), BATCH, device=0))))
     check("the slots are page-locked", page_locked())
