@@ -130,7 +130,9 @@ Status Daemon::Create() {
   parts_->opener.emplace(FeedOpener::Parts{*parts_->pool, *parts_->host_quarantine, *parts_->workers,
                                            *parts_->readers, parts_->feeds, *parts_->sessions,
                                            config.default_slots, parts_->devices.get(), parts_->tracer,
-                                           parts_->cache ? &*parts_->cache : nullptr});
+                                           parts_->cache ? &*parts_->cache : nullptr, [this] {
+                                             return parts_->datasets->cache.options()->allowed_roots;
+                                           }});
   parts_->callers.emplace(parts_->peers, parts_->admin_access ? &*parts_->admin_access : nullptr);
   parts_->service.emplace(FeederService::Parts{
       *parts_->callers, *parts_->opener, parts_->datasets->cache, parts_->datasets->opener,
