@@ -77,19 +77,22 @@ void CheckProduced(const DatasetSpec& spec, Faults& faults) {
 void CheckEncodedImages(const FeedSpec& spec, Faults& faults) {
   if (spec.encoded_images == 0) return;
   if (!spec.dataset.produced) {
-    return faults.Add("encoded_images", "is for a produced dataset only: other datasets say themselves what "
-                                        "their images are");
+    return faults.Add("encoded_images",
+                      "is for a produced dataset only: other datasets say themselves what "
+                      "their images are");
   }
   if (spec.encoded_images > kMaxEncodedImages) {
     faults.Add("encoded_images", std::to_string(spec.encoded_images) + " is not within 0 to " +
                                      std::to_string(kMaxEncodedImages));
   }
   if (spec.batch_size > 1)
-    faults.Add("batch_size", "must be 1 with encoded_images: one sample of the feed has all images of a batch");
+    faults.Add("batch_size",
+               "must be 1 with encoded_images: one sample of the feed has all images of a batch");
   if (spec.dataset.produced->fields.empty()) return;
   const TensorSpec& field = spec.dataset.produced->fields.front();
   const Result<uint64_t> bytes = field.SampleBytes();
-  if (field.dtype != DType::kUint8 || field.shape.size() != 1 || !bytes.ok() || *bytes < kMinImageFieldBytes) {
+  if (field.dtype != DType::kUint8 || field.shape.size() != 1 || !bytes.ok() ||
+      *bytes < kMinImageFieldBytes) {
     faults.Add("dataset.produced.fields[0]", "must be UINT8 with one dimension of at least " +
                                                  std::to_string(kMinImageFieldBytes) +
                                                  " with encoded_images: producers put them there");

@@ -17,7 +17,7 @@ std::string DescribeImage(uint64_t sample) {
 
 Status BadTable(const std::string& what) {
   return Internal("the table of a batch's encoded images: " + what +
-                         "; are the producer's package and the daemon of the same version?");
+                  "; are the producer's package and the daemon of the same version?");
 }
 
 Status CheckRow(const EncodedImage& image, uint64_t field_bytes) {
@@ -53,8 +53,7 @@ class EncodedImages::Files final : public Dataset {
     info_.format = "produced";
     info_.path = std::move(name);
     info_.samples = 1;
-    info_.fields.push_back(
-        {{std::string(kImagesTensor), DType::kUnspecified, {}}, FieldKind::kEncodedImage});
+    info_.fields.push_back({{std::string(kImagesTensor), DType::kUnspecified, {}}, FieldKind::kEncodedImage});
   }
   const DatasetInfo& info() const override { return info_; }
   Status ReadTensor(uint64_t, size_t, std::span<std::byte>) const override { return NoField(); }
@@ -130,8 +129,8 @@ Result<std::vector<EncodedImage>> EncodedImages::ReadTable(std::span<const std::
                                          std::to_string(most_));
   }
   if (count > (field.size() - at) / sizeof(EncodedImage) - 1) {
-    return BadTable(std::to_string(count) + " rows at " + std::to_string(at) + " do not fit into the field's " +
-                    std::to_string(field.size()) + " bytes");
+    return BadTable(std::to_string(count) + " rows at " + std::to_string(at) +
+                    " do not fit into the field's " + std::to_string(field.size()) + " bytes");
   }
   rows.resize(count);
   if (count != 0) std::memcpy(rows.data(), field.data() + at + sizeof head, count * sizeof(EncodedImage));

@@ -37,8 +37,7 @@ class FeedImagesTest : public FeedTest {
     auto images = std::move(EncodedImages::Create(spec, {})).value();
     image_bytes_ = images->image_bytes();
     auto sampler = std::move(Sampler::Create(spec, 100)).value();
-    auto layout =
-        std::move(BatchLayout::Create(TensorsOf(*spec.dataset.produced, images.get()), 1)).value();
+    auto layout = std::move(BatchLayout::Create(TensorsOf(*spec.dataset.produced, images.get()), 1)).value();
     const bool shared = spec.sharing != Sharing::kExclusive;
     auto arena = std::move(HostArena::Create(layout, 3, shared, pool_)).value();
     std::unique_ptr<Arena> staging;
@@ -136,7 +135,9 @@ TEST_F(FeedImagesTest, ABadImageIsToldInItsBatchOnly) {
       ASSERT_TRUE(batch);
       EXPECT_EQ(ErrorCode(*batch), bad ? static_cast<int>(Code::kDataLoss) : 0);
       EXPECT_THAT(ErrorText(*batch), HasSubstr(bad ? "sample 11" : ""));
-      if (bad) EXPECT_THAT(Pixels(*batch, 1), Each(std::byte{0}));
+      if (bad) {
+        EXPECT_THAT(Pixels(*batch, 1), Each(std::byte{0}));
+      }
       EXPECT_THAT(Pixels(*batch, 0), ::testing::Contains(::testing::Ne(std::byte{0})));
       client_->Release(*batch, *feed_);
     }
