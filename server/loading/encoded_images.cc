@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/base/quote.h"
-#include "server/storage/storage.h"
+#include "server/dataset/image_file.h"
 
 namespace pinfeed {
 namespace {
@@ -36,12 +36,6 @@ Status CheckRow(const EncodedImage& image, uint64_t field_bytes) {
   if (image.length > 0 && image.length < PATH_MAX) return OkStatus();
   return BadTable(name + " has a path of " + std::to_string(image.length) + " bytes, possible are 1 to " +
                   std::to_string(PATH_MAX - 1));
-}
-
-Status ReadPath(const std::string& path, const std::vector<std::string>& roots, std::vector<std::byte>& out) {
-  ASSIGN_OR_RETURN(const std::shared_ptr<const Location> location, ResolveLocation(path, roots));
-  ASSIGN_OR_RETURN(const std::unique_ptr<const RandomAccessFile> file, location->OpenFile(""));
-  return file->ReadAll(kMaxImageFileBytes, out);
 }
 
 }  // namespace
@@ -77,7 +71,7 @@ class EncodedImages::File final : public Dataset {
     return files_.ReadTensor(id, field, out);
   }
   Status ReadBytes(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& out) const override {
-    if (!path_.empty()) return ReadPath(path_, roots_, out);
+    if (!path_.empty()) return ReadImageFile(path_, roots_, out);
     out.resize(bytes_.size());
     std::memcpy(out.data(), bytes_.data(), bytes_.size());
     return OkStatus();

@@ -88,19 +88,19 @@ class ProcessBatchProducer::CopyTask final : public FillTask {
 // Purpose: loads the images of a filled batch into its slot. An image that cannot be used becomes zeros.
 class ProcessBatchProducer::DecodeTask final : public FillTask {
  public:
-  DecodeTask(ProcessBatchProducer& producer, std::shared_ptr<PieceRequest> request,
-             std::vector<EncodedImage> images)
+  // `places`: those of the request. `field`: the first one, in the memory that the process fills.
+  DecodeTask(ProcessBatchProducer& producer, std::shared_ptr<PieceRequest> request, SamplePlaces places,
+             std::span<const std::byte> field, std::vector<EncodedImage> images)
       : FillTask(request->share(), static_cast<uint32_t>(images.size()), 1),
         producer_(producer),
         request_(std::move(request)),
-        field_(producer.FilledField(*request_)),
+        places_(std::move(places)),
+        field_(field),
         images_(std::move(images)) {}
 
   void Run(uint32_t begin, uint32_t end, SampleScratch& scratch) override {
     const EncodedImages& loader = *producer_.images_;
-    SamplePlaces places;
-    PF_CHECK(request_->Places(0, 1, places).ok(), "the slot was prepared");
-    const std::span<std::byte> pixels = places[producer_.info_.fields.size()];
+    const std::span<std::byte> pixels = places_[producer_.info_.fields.size()];
     std::optional<WorkSpans> spans;
     request_->Trace(1, spans);
     SampleTimes times;
@@ -126,13 +126,14 @@ class ProcessBatchProducer::DecodeTask final : public FillTask {
       const MutexLock lock(mutex_);
       status = std::move(status_);
     }
-    producer_.WriteImageError(*request_, status);
+    producer_.WriteImageError(places_, status);
     request_->Complete(OkStatus());
   }
 
  private:
   ProcessBatchProducer& producer_;
   const std::shared_ptr<PieceRequest> request_;  // keeps the feed, and so the producer
+  const SamplePlaces places_;
   const std::span<const std::byte> field_;
   const std::vector<EncodedImage> images_;
   Mutex mutex_;
@@ -204,26 +205,25 @@ void ProcessBatchProducer::DecodeImages(std::shared_ptr<PieceRequest> request) {
     request->Complete(OkStatus());
     return;
   }
-  Result<std::vector<EncodedImage>> rows = images_->ReadTable(FilledField(*request));
+  // The slot was prepared. But a process that can write to it may have given its memory back to the system.
+  SamplePlaces places;
+  if (Status prepared = request->Places(0, 1, places); !prepared.ok()) {
+    request->Complete(std::move(prepared));
+    return;
+  }
+  std::span<const std::byte> field = places[0];
+  if (staging_ != nullptr) field = {staging_->FillAddress(PieceOf(*request), 0), field.size()};
+  Result<std::vector<EncodedImage>> rows = images_->ReadTable(field);
   if (!rows.ok() || rows->empty()) {
-    WriteImageError(*request, rows.status());
+    WriteImageError(places, rows.status());
     request->Complete(OkStatus());
   } else {
-    workers_.Submit(std::make_shared<DecodeTask>(*this, std::move(request), *std::move(rows)));
+    workers_.Submit(
+        std::make_shared<DecodeTask>(*this, std::move(request), std::move(places), field, *std::move(rows)));
   }
 }
 
-std::span<const std::byte> ProcessBatchProducer::FilledField(const PieceRequest& request) const {
-  if (staging_ != nullptr)
-    return {staging_->FillAddress(PieceOf(request), 0), staging_->layout().tensors[0].sample_bytes};
-  SamplePlaces places;
-  PF_CHECK(request.Places(0, 1, places).ok(), "the slot was prepared");
-  return places[0];
-}
-
-void ProcessBatchProducer::WriteImageError(const PieceRequest& request, const Status& status) const {
-  SamplePlaces places;
-  PF_CHECK(request.Places(0, 1, places).ok(), "the slot was prepared");
+void ProcessBatchProducer::WriteImageError(const SamplePlaces& places, const Status& status) const {
   const std::span<std::byte> place = places[info_.fields.size() + 1];
   std::ranges::fill(place, std::byte{0});
   place.front() = static_cast<std::byte>(status.code());

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -59,10 +58,8 @@ class ProcessBatchProducer final : public BatchProducer {
   void OnFilled(std::shared_ptr<PieceRequest> request);
   // What its process filled is in its slot, or will be. Its images are left.
   void DecodeImages(std::shared_ptr<PieceRequest> request);
-  // The first field of a batch, in the memory that its process fills.
-  std::span<const std::byte> FilledField(const PieceRequest& request) const;
   // Writes why the images of a batch cannot be used, or that they can.
-  void WriteImageError(const PieceRequest& request, const Status& status) const;
+  void WriteImageError(const SamplePlaces& places, const Status& status) const;
   // Copies those bytes of a slot that lie in [begin, end) and belong to the request's samples, but not their
   // ids, which processes may have changed.
   void Copy(const PieceRequest& request, uint64_t begin, uint64_t end);

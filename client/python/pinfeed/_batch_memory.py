@@ -25,7 +25,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Se
 
 import numpy
 
-from ._encoded import ADVICE, EncodedImage, Placed, Row
+from ._encoded import ADVICE, EncodedImage, Placed, Row, Totals
 from ._errors import Code, Error
 
 HEADER_BYTES = 64
@@ -89,6 +89,7 @@ class BatchWriter:
     def __init__(self, memory: Optional[memoryview] = None, number: int = 0) -> None:
         """`memory`: contiguous bytes; None: a dry batch, which lies in private memory only. `number`: the batch's."""
         self.state = b""  # the worker's behind this batch; set before finish
+        self.images = Totals()  # those that the daemon decodes, for messages
         self._number = number
         self._memory = memory
         self._capacity = 0
@@ -262,6 +263,8 @@ class BatchWriter:
 
 class BatchCopy:
     """The finished batch of a slot, in memory of this process."""
+
+    images = Totals()  # not known
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -91,7 +91,6 @@ class Worker:
         self._failure: Optional[Exception] = None  # each batch raises it; of an iterable dataset the first
         self._failed = False  # it was raised in this epoch
         self._structure = ""  # of the latest batch, if it is shared
-        self._images = Totals()  # of the latest batch
         self._init_failure: Optional[Exception] = None
         torch = torch_or_none()
         if torch is not None:
@@ -183,7 +182,7 @@ class Worker:
         images = BatchImages(batch, indices, len(samples))
         content = assemble(self._recipe, samples, writer.allocate, images)
         rows = images.rows()
-        self._images = images.totals(rows)
+        writer.images = images.totals(rows)
         writer.place_images(rows)
         return content
 
@@ -219,7 +218,7 @@ class Worker:
             writer.replay(memoryview(memory))
             return "failed", generation, batch, bytes(memory)
         self._prepared[batch] = writer
-        return "measured", generation, batch, writer.needed, self._structure, self._images
+        return "measured", generation, batch, writer.needed, self._structure, writer.images
 
     # ---- Filling ----
 
@@ -283,7 +282,7 @@ class Worker:
                 error = ResourceExhaustedError(
                     Code.RESOURCE_EXHAUSTED,
                     f"batch {batch} of indices {_shown(indices)} needs {large.needed} bytes, and there are {len(memory)} for each: "
-                    + self._advice(large.needed),
+                    + self._advice(large.needed, (prepared or writer).images),
                 )
                 BatchWriter(memory, batch).finish_error(error, worker=self._number)
                 return
@@ -294,8 +293,7 @@ class Worker:
                 return
             BatchWriter(memory, batch).finish_elsewhere()
 
-    def _advice(self, needed: int) -> str:
-        images = self._images
+    def _advice(self, needed: int, images: Totals) -> str:
         if not images.bytes:
             return f"give max_batch_bytes={needed} or more" + ("" if self._job.shared or self._recipe.encodes else ", or omit it")
         return (

@@ -122,8 +122,9 @@ TEST(FeedSpecCheckTest, DecodingOnTheGpuHasItsLimits) {
 TEST(FeedSpecCheckTest, EncodedImagesAreForAProducedDataset) {
   FeedSpec spec = Valid();
   spec.encoded_images = 4;
-  EXPECT_EQ(FaultsOf(spec),
-            "encoded_images: is for a produced dataset only: other datasets say themselves what their images are");
+  EXPECT_EQ(
+      FaultsOf(spec),
+      "encoded_images: is for a produced dataset only: other datasets say themselves what their images are");
   spec.dataset = {};
   spec.dataset.produced = ProducedDataset{"photos", 10, {{"batch", DType::kUint8, {64}}}, "", 0, 0};
   spec.backend = Backend::kHost;
@@ -138,8 +139,9 @@ TEST(FeedSpecCheckTest, EncodedImagesAreForAProducedDataset) {
   spec.batch_size = 2;
   EXPECT_EQ(FaultsOf(spec).substr(0, 38), "batch_size: must be 1 with encoded_ima");
   spec.batch_size = 1;
-  for (const TensorSpec& field : {TensorSpec{"batch", DType::kUint8, {63}}, TensorSpec{"batch", DType::kInt8, {64}},
-                                  TensorSpec{"batch", DType::kUint8, {8, 8}}}) {
+  for (const TensorSpec& field :
+       {TensorSpec{"batch", DType::kUint8, {63}}, TensorSpec{"batch", DType::kInt8, {64}},
+        TensorSpec{"batch", DType::kUint8, {8, 8}}}) {
     spec.dataset.produced->fields = {field};
     EXPECT_EQ(FaultsOf(spec).substr(0, 47), "dataset.produced.fields[0]: must be UINT8 with ");
   }
