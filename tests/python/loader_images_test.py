@@ -356,10 +356,12 @@ def test_a_batch_that_goes_to_another_worker_is_the_same(photos):
     os.close(writer)
 
 
-def test_a_restarted_daemon_costs_no_image(photos, tmp_path, monkeypatch):
+@pytest.mark.parametrize("seeding", ["sample", "worker"])
+def test_a_restarted_daemon_costs_no_image(photos, tmp_path, monkeypatch, seeding):
     running = Daemon(tmp_path / "run", "--allowed-roots", "/", "--workers", "1")
     monkeypatch.setenv("PINFEED_ADDRESS", running.address)
-    iterator = iter(pinfeed.DataLoader(Photos(photos, by_bytes), 2, sampler=list(range(COUNT)) * 3, num_workers=2, transforms=RANDOM, timeout=60))
+    order = list(range(COUNT)) * 3
+    iterator = iter(pinfeed.DataLoader(Photos(photos, by_bytes), 2, sampler=order, num_workers=2, transforms=RANDOM, timeout=60, seeding=seeding))
     expected = by_open(photos, iterator._epoch.seed)
     begun = [next(iterator) for _ in range(4)]
     running.process.kill()
