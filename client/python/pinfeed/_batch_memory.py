@@ -4,8 +4,9 @@
 In: in the worker, a slot's memory and any object. Out: in the trainer, the same object, whose tensors are views of the
 slot. The memory holds a header, then the data of the tensors, each aligned to 64 bytes, then a pickle of the object,
 which refers to the tensors by offset, and then the worker's state, if a later one shall continue behind this batch. If
-images are to be decoded by the daemon, a table of them and their files or paths are among the tensors' data. The header is written last and has checksums of itself and of what follows the tensors, so the trainer notices memory that a
-worker did not finish.
+images are to be decoded by the daemon, a table of them and their files or paths are among the tensors' data. The header
+is written last and has checksums of itself and of what follows the tensors, so the trainer notices memory that a worker
+did not finish.
 
 The slot belongs to processes of one user. Unpickling runs code of that user's choice, as in any DataLoader.
 """
