@@ -180,6 +180,7 @@ FeedSpec SpecFromProto(const v1::FeedSpec& in, Faults& faults) {
   std::ranges::sort(out.pad, {}, &PaddedField::field);  // specs that mean the same compare equal
   out.group_size = in.group_size() == 0 ? 1 : in.group_size();
   out.gpu_share = in.gpu_share();
+  out.encoded_images = in.encoded_images();
   if (in.transforms_size() <= kMaxTransforms) RefuseUnknownFields(in, "", faults);
   CheckFeedSpec(out, faults);
   return out;
@@ -317,6 +318,7 @@ std::string DifferingFields(const FeedSpec& a, const FeedSpec& b) {
   add(a.pad == b.pad, "pad");
   add(a.decode == b.decode, "decode");
   add(a.gpu_share == b.gpu_share, "gpu_share");
+  add(a.encoded_images == b.encoded_images, "encoded_images");
   return out;
 }
 

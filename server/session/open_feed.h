@@ -3,9 +3,11 @@
 // session, or what the caller has to do first.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "common/base/result.h"
 #include "proto/convert.h"
@@ -43,6 +45,8 @@ class FeedOpener {
     DeviceArenas* devices;  // null: the daemon has no GPU
     Tracer& tracer;
     DecodedCache* cache = nullptr;  // null: the daemon has none
+    // Returns the directories below which clients may name files; null: there are none.
+    std::function<std::vector<std::string>()> allowed_roots = nullptr;
   };
   explicit FeedOpener(const Parts& parts) : parts_(parts) {}
 

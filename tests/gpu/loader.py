@@ -6,10 +6,12 @@
 What comes in: the build, by PINFEED_DAEMON and PINFEED_LIBRARY. What goes out: a line for each promise; exit status 1 when one is broken.
 """
 import gc
+import io
 import sys
 import warnings
 
 import torch
+from PIL import Image
 
 import pinfeed
 
@@ -75,7 +77,7 @@ def page_locked():
     iterator._copies.close()
     seen = []
     read = iterator._copies.read
-    iterator._copies.read = lambda memory: (seen.append(memory.is_pinned()), read(memory))[1]
+    iterator._copies.read = lambda memory, images: (seen.append(memory.is_pinned()), read(memory, images))[1]
     next(iterator)
     return seen == [True]
 
@@ -94,6 +96,41 @@ def after_cuda_was_initialised(method):
     return results
 
 
+class Photos:
+    """Images for the daemon to decode, and their numbers."""
+
+    def __init__(self):
+        self.files = []
+        for number in range(BATCH):
+            buffer = io.BytesIO()
+            Image.effect_noise((300 + number, 200), 40).convert("RGB").save(buffer, "JPEG")
+            self.files.append(buffer.getvalue())
+
+    def __len__(self):
+        return 20 * BATCH
+
+    def __getitem__(self, index):
+        return pinfeed.EncodedImage(self.files[index % BATCH]), index
+
+
+def photos(device):
+    torch.manual_seed(2)
+    transforms = [pinfeed.RandomResizedCrop(SIDE), pinfeed.ToDtype("bfloat16", scale=True)]
+    return iter(pinfeed.DataLoader(Photos(), BATCH, num_workers=3, device=device, transforms=transforms))
+
+
+def images_are_those_of_the_host():
+    """Whether images that the daemon decodes reach the GPU, although the stream of copies is late and batches are dropped."""
+    iterator, right = photos(DEVICE), True
+    for number, (images, labels) in enumerate(photos(None)):
+        if number % 6 == 0:
+            with torch.cuda.stream(iterator._copies._stream):
+                torch.cuda._sleep(CYCLES)
+        there, numbers = next(iterator)
+        right &= there.device == DEVICE and there.dtype == torch.bfloat16 and torch.equal(there.cpu(), images) and torch.equal(numbers.cpu(), labels)
+    return right and next(iterator, None) is None
+
+
 def main():
     warnings.filterwarnings("ignore", "This DataLoader will create")
     check("workers forked after CUDA was initialised, a sample that uses it", after_cuda_was_initialised("fork") == [True, True, "raised", True])
@@ -101,6 +138,7 @@ def main():
     check("batches on the GPU, in order", all(same(batch, number) for number, batch in enumerate(loader(40))))
     check("without workers too", all(same(batch, n) for n, batch in enumerate(pinfeed.DataLoader(Squares(4 * BATCH), BATCH, device=0))))
     check("the slots are page-locked", page_locked())
+    check("images that the daemon decodes", images_are_those_of_the_host())
 
     # The copies wait behind a busy stream: no slot may be filled again before they have read it.
     iterator, right = iter(loader(60)), True

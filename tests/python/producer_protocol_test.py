@@ -688,6 +688,9 @@ FEEDS = {
     "fields": {"fields": ["x"]},
     "transforms": {"transforms": [{"normalize": {"mean": [0], "std": [1]}}]},
     "sample_path": {"sample_path": True},
+    "encoded_images": {"encoded_images": 65537, "batch_size": 1},
+    "batch_size": {"encoded_images": 4, "batch_size": 2},
+    "dataset.produced.fields[0]": {"encoded_images": 4, "batch_size": 1},  # which is not UINT8
     "dataset.produced": {"dataset": {"path": "/tmp/x"}},
 }
 

@@ -29,6 +29,7 @@ __version__ = "0.1.0"
 _NAMES_OF_MODULE = {
     "_batch": ["Batch"],
     "_dlpack": ["RawTensor"],
+    "_encoded": ["EncodedImage"],
     "_errors": [
         "Code",
         "ColumnsLeftOutWarning",
@@ -85,6 +86,7 @@ __all__ = sorted(_MODULE_OF_NAME)
 if TYPE_CHECKING:
     from ._batch import Batch as Batch
     from ._dlpack import RawTensor as RawTensor
+    from ._encoded import EncodedImage as EncodedImage
     from ._errors import Code as Code
     from ._errors import ColumnsLeftOutWarning as ColumnsLeftOutWarning
     from ._errors import DataLossError as DataLossError

@@ -21,7 +21,7 @@ from ._batch_memory import ELSEWHERE, END, read_batch, read_tag
 from ._connection import logger
 from ._device_copies import DeviceCopies, mover
 from ._errors import Code, DataLossError, DeadlineExceededError, Error
-from ._fetch import IterableFetcher, Kind, load
+from ._fetch import IterableFetcher, Kind, load, refuse_encoded
 from ._index_log import IndexLog
 from ._lanes import Lanes, workers_differ
 from ._loader_share import MembersDiffer, refused
@@ -121,6 +121,7 @@ class SingleIterator(LoaderIterator):
     def _next(self) -> Any:
         indices = next(self._epoch.indices)
         samples = load(self._recipe, indices) if self._stream is None else self._stream.fetch(self._loader.batch_size or 1)
+        refuse_encoded(samples, self._recipe.batched)
         batch = self._loader.collate_fn(samples)
         self._count()
         return batch
@@ -172,7 +173,7 @@ class WorkerIterator(LoaderIterator):
         self._append()
         if self._log.end == self._number:
             return
-        if loader._capacity and (self._share is None or loader._structure):
+        if loader._capacity and (self._share is None or loader._structure) and (loader._encoded is None or loader._encoded.images):
             self._open(loader._capacity)
         else:
             self._begin_measuring()
@@ -233,8 +234,9 @@ class WorkerIterator(LoaderIterator):
             group = self._share.name(loader._epochs), self._share.size, fingerprint
         ordinal = -1 if self._copies is None else loader._ordinal
         retry_ms = round(loader._retry_after * 1000)
+        images = None if loader._encoded is None else loader._encoded.spec(self._epoch.seed)
         try:
-            self._feed = open_produced(name, capacity, self._slots, loader.timeout or None, loader._address, ordinal, lanes, retry_ms, group)
+            self._feed = open_produced(name, capacity, self._slots, loader.timeout or None, loader._address, ordinal, lanes, retry_ms, group, images)
         except Error as error:
             if self._share is not None and group is not None and error.code == Code.FAILED_PRECONDITION:
                 raise refused(self._share, error, group[2]) from error
@@ -279,10 +281,10 @@ class WorkerIterator(LoaderIterator):
             loader._capacity = _capacity_for(len(pages))
         return self._read(_flat(pages))
 
-    def _read(self, memory: Any, copy: bool = False) -> "_Received":
+    def _read(self, memory: Any, images: Any = None, image_error: Any = None, copy: bool = False) -> "_Received":
         """Returns the batch in a slot, or the exception that is there instead."""
         if copy:
-            memory = memory.clone() if hasattr(memory, "clone") else memory.copy()
+            memory, images = _copied(memory), None if images is None else _copied(images)
         state = b""
         try:
             number, state = read_tag(memory)
@@ -295,7 +297,9 @@ class WorkerIterator(LoaderIterator):
                     f"batch {number} has other indices in another loader of group {self._share.group!r}: give all of them the same order, as by "
                     "generator=torch.Generator().manual_seed(n) with the same n, or by samplers with the same seed",
                 )
-            content = read_batch(memory) if self._copies is None else self._copies.read(memory)
+            if self._loader._encoded is not None and image_error is not None and image_error[0]:
+                self._loader._encoded.on_error(number, bytes(image_error.tolist()))
+            content = read_batch(memory, images=images) if self._copies is None else self._copies.read(memory, images)
             if content is END and self._share is not None and self._lanes is None:
                 raise MembersDiffer(
                     Code.FAILED_PRECONDITION,
@@ -383,7 +387,11 @@ class WorkerIterator(LoaderIterator):
                 if message[0] == "failed":
                     return self._read(_flat(bytearray(message[3])))
                 loader._structure = message[4]
-                self._open(loader._max_batch_bytes or _capacity_for(message[3]))
+                if loader._encoded is None:
+                    self._open(loader._max_batch_bytes or _capacity_for(message[3]))
+                else:
+                    extra = loader._encoded.measure(message[5], loader.batch_size)
+                    self._open((loader._max_batch_bytes or _capacity_for(message[3] - message[5].bytes)) + extra)
                 return None
 
     # ---- The end ----
@@ -413,6 +421,10 @@ def _close_all() -> None:
 
 
 atexit.register(_close_all)  # runs before the workers are terminated
+
+
+def _copied(memory: Any) -> Any:
+    return memory.clone() if hasattr(memory, "clone") else memory.copy()
 
 
 def _flat(memory: Any) -> Any:

@@ -6,7 +6,7 @@ In: messages from the trainer on a pipe, and tasks from the daemon. Out: batches
 The trainer sends ("epoch", seed, first, state) and then the descriptor of the index log, where `first` is the epoch's
 first batch that is wanted, and `state` where the worker's lane continues; ("measure", generation, batch): compute this
 batch in private memory; ("feed", generation, invitation, first): fill batches of the feed until it hangs up, where the
-feed's batch 0 is batch `first`; ("exit",). The worker answers ("measured", generation, batch, bytes, structure), or ("failed",
+feed's batch 0 is batch `first`; ("exit",). The worker answers ("measured", generation, batch, bytes, structure, images), or ("failed",
 generation, batch, memory) with the memory of a batch that is an exception; and ("again", generation, reason) after a
 feed hung up. For a batch that does not fit into its slot it sends ("one-off", generation, batch, bytes), and then the
 descriptor of a memory file with that batch.
@@ -23,6 +23,7 @@ from multiprocessing import reduction
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
 
 from ._batch_memory import BatchCopy, BatchTooLarge, BatchWriter, copy_batch
+from ._encoded import BatchImages, Totals
 from ._errors import Code, Error, ResourceExhaustedError
 from ._fetch import Kind, Recipe, assemble, load
 from ._index_log import END, IndexLogReader
@@ -161,7 +162,7 @@ class Worker:
                     writer.state = lane.state()
                     writer.finish_end()
                     return
-            content = assemble(self._recipe, samples, writer.allocate)
+            content = self._assemble(writer, batch, indices, samples)
             if lane is not None:
                 writer.state = lane.state()
             if self._job.shared and writer.dry:
@@ -174,6 +175,16 @@ class Worker:
                 with contextlib.suppress(Exception):  # which the next batch raises again
                     writer.state = lane.state()
             writer.finish_error(error, worker=self._number)
+
+    def _assemble(self, writer: BatchWriter, batch: int, indices: Any, samples: Any) -> Any:
+        if not self._recipe.encodes:
+            return assemble(self._recipe, samples, writer.allocate)
+        images = BatchImages(batch, indices, len(samples))
+        content = assemble(self._recipe, samples, writer.allocate, images)
+        rows = images.rows()
+        writer.images = images.totals(rows)
+        writer.place_images(rows)
+        return content
 
     def _compute_apart(self, batch: int, indices: Any) -> BatchWriter:
         """Computes a batch in private memory."""
@@ -207,7 +218,7 @@ class Worker:
             writer.replay(memoryview(memory))
             return "failed", generation, batch, bytes(memory)
         self._prepared[batch] = writer
-        return "measured", generation, batch, writer.needed, self._structure
+        return "measured", generation, batch, writer.needed, self._structure, writer.images
 
     # ---- Filling ----
 
@@ -270,8 +281,8 @@ class Worker:
             if not self._job.grows:
                 error = ResourceExhaustedError(
                     Code.RESOURCE_EXHAUSTED,
-                    f"batch {batch} of indices {_shown(indices)} needs {large.needed} bytes, and there are {len(memory)} for each: give "
-                    f"max_batch_bytes={large.needed} or more" + ("" if self._job.shared else ", or omit it"),
+                    f"batch {batch} of indices {_shown(indices)} needs {large.needed} bytes, and there are {len(memory)} for each: "
+                    + self._advice(large.needed, (prepared or writer).images),
                 )
                 BatchWriter(memory, batch).finish_error(error, worker=self._number)
                 return
@@ -281,6 +292,14 @@ class Worker:
                 BatchWriter(memory, batch).finish_error(error, worker=self._number)
                 return
             BatchWriter(memory, batch).finish_elsewhere()
+
+    def _advice(self, needed: int, images: Totals) -> str:
+        if not images.bytes:
+            return f"give max_batch_bytes={needed} or more" + ("" if self._job.shared or self._recipe.encodes else ", or omit it")
+        return (
+            f"{images.bytes} of them are encoded images, the largest of which has {images.largest} bytes and is of index "
+            f"{_shown(images.largest_sample)}. Give max_encoded_bytes={images.bytes} or more, or return paths in place of the files' bytes"
+        )
 
     def _send_one_off(self, generation: int, batch: int, source: Union[BatchWriter, BatchCopy], needed: int) -> None:
         fd = os.memfd_create("pinfeed-batch", os.MFD_CLOEXEC)
