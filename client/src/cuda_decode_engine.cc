@@ -43,7 +43,6 @@ class CudaDecodeWorker final : public DecodeWorker {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
     const CudaDriver& driver = device_->driver();
-    const RelaxedCaptureScope relaxed(driver);
     const std::string what = "copy a batch's tensors to GPU " + device_->uuid();
     const CUstream stream = stream_.get().native;
     CUresult queued = CUDA_SUCCESS;
@@ -144,7 +143,6 @@ class CudaDecodedMemory final : public DecodedMemory {
           ": the stream is being captured, and a graph would read memory that gets the next batch; "
           "take batches outside of the capture, and copy them to the graph's inputs");
     }
-    const RelaxedCaptureScope relaxed(driver);
     Status queued = writer_.Queue(address(), samples, outputs, stream);
     if (queued.ok()) queued = CudaStatus(driver.cuEventRecord(event_.get().native, stream), what);
     // Fails only with a broken context, in which nothing runs any more.
@@ -155,7 +153,6 @@ class CudaDecodedMemory final : public DecodedMemory {
   Result<bool> Written() override {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
-    const RelaxedCaptureScope relaxed(device_->driver());
     const CUresult result = device_->driver().cuEventQuery(event_.get().native);
     if (result == CUDA_ERROR_NOT_READY) return false;
     RETURN_IF_ERROR(CudaStatus(result, "see what GPU " + device_->uuid() + " has executed"));

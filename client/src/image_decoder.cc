@@ -97,7 +97,6 @@ class GpuImageDecoder::Impl {
 };
 
 Status GpuImageDecoder::Impl::Init() {
-  const RelaxedCaptureScope relaxed(driver_);
   const CudaScope scope(*device_);
   RETURN_IF_ERROR(scope.status());
   Result<nvjpeg::Decoder> engines = nvjpeg::Decoder::Create(api_, nvjpeg::Backend::kHardware);
@@ -129,7 +128,6 @@ Status GpuImageDecoder::Impl::Init() {
 }
 
 GpuImageDecoder::Impl::~Impl() {
-  const RelaxedCaptureScope relaxed(driver_);
   const CudaScope scope(*device_);
   engines_.reset();
   hybrid_.reset();
@@ -140,7 +138,6 @@ GpuImageDecoder::Impl::~Impl() {
 
 Status GpuImageDecoder::Impl::Decode(std::span<const EncodedImage> images, std::span<Status> failures) {
   PF_CHECK(images.size() <= kMaxImages && failures.size() == images.size(), "one status an image");
-  const RelaxedCaptureScope relaxed(driver_);
   const CudaScope scope(*device_);
   RETURN_IF_ERROR(scope.status());
   std::fill(failures.begin(), failures.end(), OkStatus());
