@@ -37,6 +37,12 @@ def test_the_bytes_are_those_of_the_workers(daemon, data, host_bytes, decode, mo
     await_unused(daemon)
 
 
+def test_a_capture_in_another_thread_is_left_alone(daemon, data, host_bytes):  # noqa: F811
+    options = photos(data, **EVERYTHING)
+    seen, last, errors = finish(trainer(daemon.address, 8, decode="gpu", env={"PINFEED_STAND_IN_CAPTURING": "elsewhere"}, **options))
+    assert seen == host_bytes(daemon, 30, options)[:8] and "WARN" not in errors.upper(), errors
+
+
 def test_what_was_decided_stands_in_the_status(daemon, data):  # noqa: F811
     running = trainer(daemon.address, 4, decode="auto:300", wait_at=2, name="decoder", **photos(data))
     try:
@@ -56,6 +62,18 @@ def test_without_nvjpeg_it_is_refused_or_the_cpu(daemon, data, host_bytes, monke
     refused = trainer(daemon.address, 6, decode="gpu", **options)
     _, said = refused.communicate()
     assert refused.returncode != 0 and "/nowhere/libnvjpeg.so" in said
+
+
+def test_a_gpu_without_memory_for_it_is_refused_or_the_cpu(daemon, data, host_bytes):  # noqa: F811
+    options = photos(data)
+    little = {"PINFEED_STAND_IN_BYTES": str(70 << 20)}  # which suffices for a decoder, and not for batches besides
+    seen, last, errors = finish(trainer(daemon.address, 6, decode="auto", env=little, **options))
+    assert seen == host_bytes(daemon, 30, options)[:6] and last["backend"] == "vmm-fd"
+    assert errors.count("images are decoded by the CPU, not by the GPU: allocate ") == 1
+    refused = trainer(daemon.address, 6, decode="gpu", env=little, **options)
+    _, said = refused.communicate()
+    assert refused.returncode != 0 and "smaller batches need less" in said
+    await_unused(daemon)
 
 
 def test_trainers_of_a_broadcast_decode_for_themselves(daemon, data, host_bytes):  # noqa: F811
