@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/spec/tensor_spec.h"
-#include "tests/support/planned_image.h"
+#include "tests/support/planned_images.h"
 
 namespace pinfeed {
 
