@@ -4,6 +4,7 @@
 The stand-ins give libjpeg's planes and the kernel's arithmetic, which without a resize is exactly the workers' own.
 """
 import json
+import subprocess
 import time
 
 import pinfeed
@@ -12,6 +13,7 @@ from conftest import BUILD
 from device_fixtures import daemon, data, host_bytes, stand_in  # noqa: F401
 from device_process import await_unused, finish, start, trainer
 
+TOOL = BUILD / "client" / "cli" / "pinfeed"
 NORMAL = [["RandomHorizontalFlip", []], ["RandomVerticalFlip", []], ["Normalize", [[0.5, 0.4, 0.3], [0.2, 0.3, 0.4]]], ["ToDtype", ["bfloat16"]]]
 
 
@@ -51,6 +53,29 @@ def test_what_was_decided_stands_in_the_status(daemon, data):  # noqa: F811
         assert [feed["decode"] for feed in pinfeed.status(daemon.address)["feeds"]] == ["auto:300"]
     finally:
         finish(running)
+
+
+def bench(daemon, data, *words):  # noqa: F811
+    command = [TOOL, "--address", daemon.address, "bench", data / "photos", "--batch-size", 5, "--batches", 3, "--transforms", '[{"center_crop": {"size": [20]}}]']
+    done = subprocess.run([*map(str, [*command, *words, "--json"])], capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("decode, decided", [("cpu", "cpu"), ("gpu", "gpu"), ("auto:300", "auto:300")])
+def test_the_tools_bench_decodes_on_the_gpu(daemon, data, decode, decided):  # noqa: F811
+    status, out, err = bench(daemon, data, "--device", 0, "--decode", decode)
+    assert status == 0, err
+    report = json.loads(out)
+    assert report["batches"] == 3 and report["bytes"] == 3 * 5 * (3 * 20 * 20 + 8)
+    assert report["feed"]["decode"] == decided
+
+
+def test_the_tools_bench_refuses_what_is_no_decoder(daemon, data):  # noqa: F811
+    for decode in ("tpu", "auto:", "auto:0", "auto:1001", "auto:x", "gpu:5", ""):
+        status, _, err = bench(daemon, data, "--device", 0, "--decode", decode)
+        assert status == 2 and "is neither cpu, gpu, auto" in err, (decode, err)
+    status, _, err = bench(daemon, data, "--decode", "gpu")
+    assert status == 2 and "--device 0" in err
 
 
 def test_without_nvjpeg_it_is_refused_or_the_cpu(daemon, data, host_bytes, monkeypatch):  # noqa: F811
