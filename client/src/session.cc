@@ -126,7 +126,10 @@ void Session::End() {
 Status Session::RowOffsets(const BatchDescriptor& batch, const OfferedOutput& output,
                            std::span<int64_t> offsets) const {
   std::vector<uint32_t> zeroed;
-  if (decoded_ != nullptr) zeroed = decoded_->Zeroed(batch.sequence);
+  if (decoded_ != nullptr) {
+    Result<DecodeRing::Outcome> outcome = decoded_->OutcomeOf(batch.sequence);
+    if (outcome.ok()) zeroed = std::move(outcome->zeroed);
+  }
   return slots_.RowOffsets(batch, output, zeroed, offsets);
 }
 
