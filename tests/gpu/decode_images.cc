@@ -102,6 +102,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   (void)std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  // As the Python package does: see its _gpu_queues.py.
+  (void)::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   const double seconds = argc == 3 ? std::atof(argv[2]) : 3;
   const std::shared_ptr<const CudaDevice> device = Require(CudaDevice::Open(0));
   const std::vector<File> photos = ReadFiles(argv[1], 192);

@@ -17,9 +17,10 @@ logger ``pinfeed``.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, List
 
-from . import _built_for
+from . import _built_for, _gpu_queues
 
 _built_for.check()
+_gpu_queues.ask_for_all()
 
 __version__ = "0.1.0"
 
