@@ -72,7 +72,7 @@ Status Session::StartDecoding(std::shared_ptr<DecodeEngine> engine) {
   const Status& why = decoded.status();
   if (why.code() != Code::kResourceExhausted) return why;
   return {why.code(),
-          why.message() + " (to decode images there; smaller batches need less, decode \"cpu\" nothing)",
+          why.message() + "; smaller batches need less of the GPU's memory, and decode \"cpu\" needs none",
           why.native_error()};
 }
 
