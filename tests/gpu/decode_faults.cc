@@ -114,7 +114,11 @@ bool TestSkippedImages(const std::shared_ptr<const CudaDevice>& device, const st
   for (const auto& [name, fault, again] : faults) {
     NvJpeg faulty = *real;
     faulty.nvjpegDecodeBatched = fault;
-    DecodeFixture fixture(device, {.height = DecodeFixture::kSide, .width = DecodeFixture::kSide}, &faulty);
+    DecodeFixture fixture(device,
+                          {.height = DecodeFixture::kSide,
+                           .width = DecodeFixture::kSide,
+                           .engine_output = EngineOutput::kPlanes},  // of which a part can be skipped
+                          &faulty);
     const std::vector<Expectation> images = RandomCrops(fixture, photos, kAll);
     std::vector<Status> failures;
     fixture.Decode(images, failures);

@@ -544,7 +544,7 @@ for function in (lambda: pinfeed.to_device(torch.ones(3), 0), lambda: pinfeed.to
     except pinfeed.Error as error:
         print(error.code.name, error)
 """,
-        PINFEED_STAND_IN_CAPTURING="1",
+        PINFEED_STAND_IN_CAPTURING="here",
     )
     assert [line.split(":")[0] for line in said.splitlines()] == ["FAILED_PRECONDITION to_device", "FAILED_PRECONDITION to_host", "FAILED_PRECONDITION to_device"], said
 

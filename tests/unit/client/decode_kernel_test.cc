@@ -1,29 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetic of the kernel behind the JPEG engines, compiled for the processor, against the daemon's
+// The arithmetic of the kernel behind the JPEG engines (tests/support/decode_on_host.h) against the daemon's
 // decoder and resampler. libjpeg stands for the engines: it gives the planes before chroma is interpolated.
 #include <cstdio>
 // After cstdio, whose FILE it needs:
 #include <jpeglib.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <random>
 
 #include "client/src/decode_planes.h"
 #include "server/transform/gpu_plan.h"
+#include "tests/support/decode_on_host.h"
 #include "tests/support/planned_images.h"
 #include "tests/support/testing.h"
 #include "tests/support/transform_specs.h"
 #include "tests/unit/image/image_fixture.h"
-
-#define __device__
-namespace pinfeed {
-using std::max;
-using std::min;
-}  // namespace pinfeed
-#include "client/kernels/resize_axis.cuh"
-#include "client/kernels/source_pixels.cuh"
 
 namespace pinfeed {
 namespace {
@@ -72,53 +63,19 @@ Planes PlanesOfFile(const std::vector<std::byte>& file) {
   return planes;
 }
 
-uint8_t Rounded(float value) {
-  return static_cast<uint8_t>(std::clamp(std::floor(value + 0.5F), 0.0F, 255.0F));
-}
-
-// What the kernel computes, one output after the other.
-template <uint32_t kInterpolation>
-std::vector<uint8_t> Run(const DecodedImage& image, int32_t height, int32_t width) {
-  std::vector<uint8_t> out;
-  for (int32_t y = 0; y < height; ++y) {
-    const Taps rows =
-        TapsOf<kInterpolation>(image.y, image.y.out + (image.upside_down != 0 ? height - 1 - y : y));
-    for (int32_t x = 0; x < width; ++x) {
-      const Taps columns = TapsOf<kInterpolation>(image.x, image.x.out + x);
-      float sums[3] = {};
-      for (int32_t j = 0; j < rows.count; ++j) {
-        float line[3] = {};
-        for (int32_t k = 0; k < columns.count; ++k) {
-          const Rgb pixel = PixelOf(image, image.x.first + columns.first + k, image.y.first + rows.first + j);
-          const float weight = Weight<kInterpolation>(columns, k);
-          line[0] += weight * static_cast<float>(pixel.r);
-          line[1] += weight * static_cast<float>(pixel.g);
-          line[2] += weight * static_cast<float>(pixel.b);
-        }
-        for (int c = 0; c < 3; ++c) sums[c] += Weight<kInterpolation>(rows, j) * Rounded(line[c]);
-      }
-      for (const float sum : sums) out.push_back(Rounded(sum));
-    }
-  }
-  return out;
-}
-
 std::vector<uint8_t> RunKernel(const Planes& planes, const ImagePlan& plan, int32_t height, int32_t width) {
+  DecodeImages work{};
+  work.height = static_cast<uint32_t>(height);
+  work.width = static_cast<uint32_t>(width);
+  work.channels = 3;
+  std::vector<uint8_t> out(size_t{3} * work.height * work.width);
   DecodedImage image{};
   Describe(plan, planes.frame, planes.layout, image);
   for (uint32_t p = 0; p < planes.layout.planes; ++p)
     image.plane[p] = planes.bytes.data() + planes.layout.start[p];
-  switch (static_cast<PlanInterpolation>(plan.interpolation)) {
-    case PlanInterpolation::kNearest:
-      return Run<kInterpolateNearest>(image, height, width);
-    case PlanInterpolation::kBilinear:
-      return Run<kInterpolateBilinear>(image, height, width);
-    case PlanInterpolation::kBicubic:
-      return Run<kInterpolateBicubic>(image, height, width);
-    case PlanInterpolation::kLanczos:
-      break;
-  }
-  return Run<kInterpolateLanczos>(image, height, width);
+  image.out = out.data();
+  MakeOnHost(work, image);
+  return out;
 }
 
 // The same as pixels, whose chroma is interpolated already.
