@@ -3,9 +3,11 @@
 
 In: a running daemon. Out: rows of the table.
 """
+import functools
 import multiprocessing
 import resource
 import statistics
+import tempfile
 import time
 import warnings
 
@@ -65,7 +67,23 @@ def rows(bench, progress):
             f"DataLoader: {dataset.name} ({WORKERS} workers each)", rates["pinfeed"], "samples/s", rates["DataLoader"], rates["ceiling"],
             f">= {times:g}x" + (f", >= {share:.0%} of ceiling" if share else ""), met,
         )
+    yield encoded_row(bench, progress)
     yield broadcast_row(bench, progress)
+
+
+def encoded_row(bench, progress):
+    """Files that the DataLoader's workers open with PIL, and that the daemon decodes for ours."""
+    with tempfile.TemporaryDirectory(dir=bench.inputs.jpeg.parent) as folder:
+        opened, handed = (loader_rates.JpegFiles(folder, encoded) for encoded in (False, True))
+        contenders = {
+            "DataLoader": Loading(torch.utils.data.DataLoader, opened),
+            "pinfeed": Loading(functools.partial(pinfeed.DataLoader, transforms=opened.transform), handed, bench.daemon.address),
+        }
+        rates = measure.interleave(contenders, 2 if bench.quick else 5, bench.seconds(4), progress, handed.name)
+    return Row(
+        f"DataLoader: {handed.name} ({WORKERS} workers each)", rates["pinfeed"], "samples/s", rates["DataLoader"], None,
+        f">= {loader_rates.ENCODED_BUDGET:g}x", rates["pinfeed"] >= loader_rates.ENCODED_BUDGET * rates["DataLoader"],
+    )
 
 
 class Some:
