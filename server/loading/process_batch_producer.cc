@@ -124,15 +124,13 @@ void ProcessBatchProducer::OnFilled(std::shared_ptr<PieceRequest> request) {
 }
 
 void ProcessBatchProducer::Copy(const PieceRequest& request, uint64_t begin, uint64_t end) {
-  SamplePlaces to;
-  PF_CHECK(request.Places(0, request.end(), to).ok(), "the slot was prepared");
   for (size_t t = 0; t < id_tensor_; ++t) {
     const TensorPlace& tensor = staging_->layout().tensors[t];
     const uint64_t first = std::max(begin, tensor.offset);
     const uint64_t behind = std::min(end, tensor.offset + request.end() * tensor.sample_bytes);
     if (first >= behind) continue;
     const std::byte* const from = staging_->FillAddress(PieceOf(request), t);
-    std::memcpy(to[t].data() + (first - tensor.offset), from + (first - tensor.offset), behind - first);
+    std::memcpy(request.Address(t) + (first - tensor.offset), from + (first - tensor.offset), behind - first);
     staged_bytes_.fetch_add(behind - first, std::memory_order_relaxed);
   }
 }

@@ -50,7 +50,7 @@ class ProcessBatchProducer final : public BatchProducer {
   Status Prepare(const PieceRequest& request);
   void OnFilled(std::shared_ptr<PieceRequest> request);
   // Copies those bytes of a slot that lie in [begin, end) and belong to the request's samples, but not their
-  // ids, which processes may have changed.
+  // ids, which processes may have changed. Precondition: the request is prepared.
   void Copy(const PieceRequest& request, uint64_t begin, uint64_t end);
 
   const DatasetInfo info_;

@@ -29,11 +29,11 @@ namespace pinfeed {
 
 // Purpose: deals each request to one producer at a time: the oldest request of a lane to its producer with
 // the fewest. If a producer's process ends, its requests are dealt again: nothing writes to their memory any
-// more. If it takes too long, it keeps them, and the feed requests their batches anew, in other slots. Owns:
-// the requests until they are completed. Shared by the feed's producer and the producers' connections, which
-// may outlive it. Threads: any. Nothing blocks. Errors: a batch at which kMaxDeaths processes ended fails; so
-// does one whose producer says so. Invariants: 1. a request is completed once; 2. before Cancel, only when no
-// process writes to its memory any more.
+// more. If it takes too long, it keeps them, and the feed requests their batches anew, in other slots; the
+// first one to finish gives the batch. Owns: the requests until they are completed. Shared by the feed's
+// producer and the producers' connections, which may outlive it. Threads: any. Nothing blocks. Errors: a
+// batch at which kMaxDeaths processes ended fails; so does one whose producer says so. Invariants: 1. a
+// request is completed once; 2. before Cancel, only when no process writes to its memory any more.
 class ProducerGroup {
  public:
   // A batch is given up once so many processes have ended while they filled it, each attached after the one
@@ -52,7 +52,8 @@ class ProducerGroup {
     // The producer gets no more tasks, and may finish those that it has.
     virtual void EndTasks() = 0;
   };
-  // Completes a request whose memory its producer has filled. Called without a lock, on any thread.
+  // Completes a request whose memory its producer has filled, even if its batch was moved. Called without a
+  // lock, on any thread.
   using OnFilled = std::function<void(std::shared_ptr<PieceRequest>)>;
 
   // `on_filled` may refer to what the request's feed owns.
@@ -121,7 +122,6 @@ class ProducerGroup {
     ProducerId blamed_from = 0;  // the first producer whose end counts as another death
     uint64_t id = 0;             // of its latest deal
     uint64_t dealt_ns = 0;       // when
-    bool replaced = false;       // its batch is filled in another slot
   };
   struct Producer {
     std::shared_ptr<Link> link;
@@ -135,6 +135,8 @@ class ProducerGroup {
   };
 
   void WaitLocked(Task task) PF_REQUIRES(mutex_);
+  // Deals what waits, as far as there are producers for it. Drops requests whose batch is filled elsewhere.
+  void Deal() PF_EXCLUDES(mutex_);
   void DealLocked() PF_REQUIRES(mutex_);
   // The producer that gets the next task of a lane; null: each has enough.
   Producer* NextLocked(uint64_t lane) PF_REQUIRES(mutex_);
