@@ -81,7 +81,8 @@ class ProcessBatchProducer::CopyTask final : public FillTask {
 };
 
 ProcessBatchProducer::ProcessBatchProducer(uint64_t feed, const FeedSpec& spec, Sampler sampler,
-                                           WorkerPool& workers, std::unique_ptr<Arena> staging)
+                                           WorkerPool& workers, std::unique_ptr<Arena> staging,
+                                           std::unique_ptr<OneOffMemory> one_off)
     : info_(InfoOf(*spec.dataset.produced)),
       id_tensor_(info_.fields.size()),
       batch_size_(spec.batch_size),
@@ -90,7 +91,8 @@ ProcessBatchProducer::ProcessBatchProducer(uint64_t feed, const FeedSpec& spec, 
       staging_(std::move(staging)),
       group_(std::make_shared<ProducerGroup>(
           feed, *spec.dataset.produced,
-          [this](std::shared_ptr<PieceRequest> filled) { OnFilled(std::move(filled)); })) {}
+          [this](std::shared_ptr<PieceRequest> filled) { OnFilled(std::move(filled)); },
+          std::move(one_off))) {}
 
 void ProcessBatchProducer::Produce(std::shared_ptr<PieceRequest> request) {
   PF_CHECK(request->begin() == 0 && request->end() == request->plan().samples,

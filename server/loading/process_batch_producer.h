@@ -29,9 +29,10 @@ std::vector<TensorSpec> TensorsOf(const ProducedDataset& dataset);
 // any. Errors: memory that the host lacks completes the request with an error; else those of the group.
 class ProcessBatchProducer final : public BatchProducer {
  public:
-  // `staging`: of the arena's layout and slots; null: processes fill the arena itself.
+  // `staging`: of the arena's layout and slots; null: processes fill the arena itself. `one_off`: for batches
+  // that do not fit into a slot; null: there is none.
   ProcessBatchProducer(uint64_t feed, const FeedSpec& spec, Sampler sampler, WorkerPool& workers,
-                       std::unique_ptr<Arena> staging);
+                       std::unique_ptr<Arena> staging, std::unique_ptr<OneOffMemory> one_off = nullptr);
 
   void Announce(const PieceRequest& request) override { group_->Announce(request); }
   void Produce(std::shared_ptr<PieceRequest> request) override;

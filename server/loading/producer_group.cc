@@ -137,6 +137,22 @@ Status ProducerGroup::OnDone(ProducerId id, uint64_t task_id, Status status) {
   return OkStatus();
 }
 
+Result<UniqueFd> ProducerGroup::GrantMemory(ProducerId id, uint64_t task_id, uint64_t bytes) {
+  const std::string what = "memory for task " + std::to_string(task_id) + ": ";
+  {
+    const MutexLock lock(mutex_);
+    if (cancelled_) return Unavailable(what + "the feed has ended");
+    std::deque<Task>& tasks = producers_.at(id).tasks;
+    const auto found = std::ranges::find(tasks, task_id, &Task::id);
+    if (found == tasks.end()) return InvalidArgument(what + "it is none of this producer's");
+    if (bytes == 0) return InvalidArgument(what + "0 bytes");
+    if (std::exchange(found->asked_memory, true)) return InvalidArgument(what + "it was asked for before");
+  }
+  if (one_off_ == nullptr)
+    return FailedPrecondition("the feed is shared, and no trainer can map memory that is not the feed's");
+  return one_off_->Grant(bytes);
+}
+
 void ProducerGroup::Dismiss(ProducerId id) {
   const MutexLock lock(mutex_);
   const auto found = producers_.find(id);
@@ -229,6 +245,7 @@ void ProducerGroup::OnEnded(ProducerId id) {
 ProducerGroup::Counts ProducerGroup::counts() const {
   const MutexLock lock(mutex_);
   Counts counts = counts_;
+  if (one_off_ != nullptr) counts.one_off = one_off_->counts();
   counts.producers = static_cast<uint32_t>(producers_.size());
   counts.waiting = static_cast<uint32_t>(waiting_.size());
   for (const auto& [id, producer] : producers_) {
@@ -299,6 +316,7 @@ void ProducerGroup::DealLocked() {
     next = waiting_.erase(next);
     task.id = next_task_++;
     task.dealt_ns = TraceClockNs();
+    task.asked_memory = false;
     producer->link->Send({task.id, plan.epoch, plan.batch_index, task.request->slot(), plan.samples});
     producer->tasks.push_back(std::move(task));
   }

@@ -356,6 +356,10 @@ pf_result pf_producer_tensor(const pf_producer* producer, const pf_task* task, u
   tensor->bytes = sizeof(producer->memory);
   return PF_OK;
 }
+pf_result pf_producer_memory(pf_producer* producer, const pf_task* task, uint64_t bytes, int* fd) {
+  (void)producer, (void)task, (void)bytes, (void)fd;
+  return Fail(PF_RESOURCE_EXHAUSTED, "no memory");
+}
 pf_result pf_producer_done(pf_producer* producer, const pf_task* task, const char* error) {
   snprintf(g_done, sizeof(g_done), "task %d, byte %d, %s", (int)task->task, producer->memory[7],
            error == NULL ? "no error" : error);
