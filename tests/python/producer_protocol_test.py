@@ -631,7 +631,7 @@ def test_memory_for_a_large_batch_is_charged_until_no_process_has_it(trainer, cu
     writer.kill()
 
 
-@pytest.mark.parametrize("size", [(128 << 20) + 1, 2**62, 2**64 - 1])
+@pytest.mark.parametrize("size", [(128 << 20) + 4096, 2**62, 2**64 - 1])
 def test_memory_beyond_the_pool_is_refused_with_the_numbers_and_the_producer_goes_on(trainer, size):
     client = trainer()
     producer = attach(client)
