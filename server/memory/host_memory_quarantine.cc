@@ -40,7 +40,7 @@ HostMemoryQuarantine::~HostMemoryQuarantine() {
 
 void HostMemoryQuarantine::Add(UniqueFd fd, BudgetLease lease, std::shared_ptr<void> until_free) {
   const MutexLock lock(mutex_);
-  entries_.push_back({std::move(fd), std::move(lease), std::move(until_free)});
+  entries_.push_back({std::move(fd), std::move(until_free), std::move(lease)});
   changed_.NotifyAll();
 }
 

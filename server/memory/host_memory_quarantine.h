@@ -35,7 +35,7 @@ class HostMemoryQuarantine {
   HostMemoryQuarantine(const HostMemoryQuarantine&) = delete;
   HostMemoryQuarantine& operator=(const HostMemoryQuarantine&) = delete;
 
-  // `fd` as for HasNoOtherUser. `until_free` is released together with the charge.
+  // `fd` as for HasNoOtherUser. `until_free` is released right after the charge.
   void Add(UniqueFd fd, BudgetLease lease, std::shared_ptr<void> until_free = nullptr) PF_EXCLUDES(mutex_);
   uint64_t bytes() const PF_EXCLUDES(mutex_);
   // Waits until the quarantine is empty, at most until `deadline`.
@@ -44,8 +44,8 @@ class HostMemoryQuarantine {
  private:
   struct Entry {
     UniqueFd fd;
+    std::shared_ptr<void> until_free;  // released after the charge
     BudgetLease lease;
-    std::shared_ptr<void> until_free;
   };
   void Run() PF_EXCLUDES(mutex_);
 
