@@ -163,6 +163,16 @@ void PrintFeeds(const Json& status) {
                   Counted(again, "batch").c_str());
     std::puts("");
   }
+  for (const Json& feed : rows) {
+    const uint64_t batches = UintField(feed, "one_off_batches");
+    if (batches == 0) continue;
+    std::printf(
+        "feed %s had %s larger than a slot, in memory of their own: %s now, %s at most; "
+        "max_batch_bytes= makes room\n",
+        std::to_string(UintField(feed, "id")).c_str(), Counted(batches, "batch").c_str(),
+        ByteSize(UintField(feed, "one_off_bytes")).c_str(),
+        ByteSize(UintField(feed, "one_off_peak_bytes")).c_str());
+  }
 }
 
 void PrintSessions(const Json& status) {

@@ -110,6 +110,9 @@ enum class LifelineKind : uint32_t {
   kTask = 6,     // daemon -> producer: fill a batch
   // producer -> daemon: the batch is filled, or cannot be; the producer no longer writes to its slot
   kTaskDone = 7,
+  // producer -> daemon, at most once a task: the batch does not fit into its slot. Answered by one of the
+  // same kind and task: code 0 with a descriptor, or a code and a text
+  kMemory = 8,
 };
 
 // A batch to fill. Its slot holds what the tensor "sample_id" says, and nothing else yet.
@@ -121,17 +124,26 @@ struct ProducerTask {
   uint32_t samples;  // at least 1
 };
 
+// Memory of its own for the batch of a task.
+struct MemoryRequest {
+  uint64_t task;
+  uint64_t bytes;
+  uint64_t reserved[2];
+};
+
 struct LifelineFrame {
   uint64_t magic;
   uint32_t kind;  // LifelineKind
-  uint32_t code;  // a Code, in kWelcome and kTaskDone
+  uint32_t code;  // a Code, in kWelcome, kTaskDone and the daemon's kMemory
   union {
     uint8_t token[kTokenBytes];
     ProducerTask produce;  // in kTask; in kTaskDone only `task` counts
+    MemoryRequest memory;  // in kMemory
   };
   char text[208];  // of an error: UTF-8, NUL-padded
 };
-static_assert(sizeof(LifelineFrame) == 256 && sizeof(ProducerTask) == kTokenBytes);
+static_assert(sizeof(LifelineFrame) == 256 && sizeof(ProducerTask) == kTokenBytes &&
+              sizeof(MemoryRequest) == kTokenBytes);
 
 // The descriptors in kWelcome. A session's: publish page memfd, release page memfd, doorbell eventfd and, on
 // the host backend, the arena memfd. A producer's: the arena memfd.

@@ -101,6 +101,9 @@ FeedSnapshot BatchCycle::Snapshot() {
     snapshot.producers = counts.producers;
     snapshot.producers_busy = counts.busy;
     snapshot.batches_dealt_again = counts.dealt_again;
+    snapshot.one_off_batches = counts.one_off.batches;
+    snapshot.one_off_bytes = counts.one_off.bytes;
+    snapshot.one_off_peak_bytes = counts.one_off.peak_bytes;
   }
   stalls_.AddTo(snapshot);
   return snapshot;

@@ -42,8 +42,10 @@ struct FeedSnapshot {
   uint64_t read_ns = 0, decode_ns = 0;          // worker time
   uint32_t producers = 0, producers_busy = 0;   // processes that fill the batches; of these, with a task
   uint64_t batches_dealt_again = 0;             // because a producer ended or took too long
-  uint64_t cache_hits = 0, cache_misses = 0;    // images that the decoded cache had, and had not
-  uint64_t staged_bytes = 0;                    // copied from where producers write
+  // Batches that did not fit into their slot; bytes of them that processes have now, and had at most.
+  uint64_t one_off_batches = 0, one_off_bytes = 0, one_off_peak_bytes = 0;
+  uint64_t cache_hits = 0, cache_misses = 0;  // images that the decoded cache had, and had not
+  uint64_t staged_bytes = 0;                  // copied from where producers write
   // Time that the trainers waited for a batch: the mean of what they report, limited to the elapsed time.
   uint64_t starved_ns = 0;
   uint64_t full_ns = 0;               // every slot was ready or lent: the trainers are slow

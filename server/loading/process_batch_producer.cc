@@ -143,6 +143,7 @@ class ProcessBatchProducer::DecodeTask final : public FillTask {
 
 ProcessBatchProducer::ProcessBatchProducer(uint64_t feed, const FeedSpec& spec, Sampler sampler,
                                            WorkerPool& workers, std::unique_ptr<Arena> staging,
+                                           std::unique_ptr<OneOffMemory> one_off,
                                            std::unique_ptr<const EncodedImages> images)
     : info_(InfoOf(*spec.dataset.produced)),
       id_tensor_(info_.fields.size() + (images == nullptr ? 0 : 2)),
@@ -153,7 +154,8 @@ ProcessBatchProducer::ProcessBatchProducer(uint64_t feed, const FeedSpec& spec, 
       images_(std::move(images)),
       group_(std::make_shared<ProducerGroup>(
           feed, *spec.dataset.produced,
-          [this](std::shared_ptr<PieceRequest> filled) { OnFilled(std::move(filled)); })) {}
+          [this](std::shared_ptr<PieceRequest> filled) { OnFilled(std::move(filled)); },
+          std::move(one_off))) {}
 
 void ProcessBatchProducer::Produce(std::shared_ptr<PieceRequest> request) {
   PF_CHECK(request->begin() == 0 && request->end() == request->plan().samples,
@@ -187,15 +189,13 @@ void ProcessBatchProducer::OnFilled(std::shared_ptr<PieceRequest> request) {
 }
 
 void ProcessBatchProducer::Copy(const PieceRequest& request, uint64_t begin, uint64_t end) {
-  SamplePlaces to;
-  PF_CHECK(request.Places(0, request.end(), to).ok(), "the slot was prepared");
   for (size_t t = 0; t < info_.fields.size(); ++t) {
     const TensorPlace& tensor = staging_->layout().tensors[t];
     const uint64_t first = std::max(begin, tensor.offset);
     const uint64_t behind = std::min(end, tensor.offset + request.end() * tensor.sample_bytes);
     if (first >= behind) continue;
     const std::byte* const from = staging_->FillAddress(PieceOf(request), t);
-    std::memcpy(to[t].data() + (first - tensor.offset), from + (first - tensor.offset), behind - first);
+    std::memcpy(request.Address(t) + (first - tensor.offset), from + (first - tensor.offset), behind - first);
     staged_bytes_.fetch_add(behind - first, std::memory_order_relaxed);
   }
 }

@@ -34,10 +34,11 @@ std::vector<TensorSpec> TensorsOf(const ProducedDataset& dataset, const EncodedI
 // is told in the batch (kImageErrorTensor), which is published all the same; else those of the group.
 class ProcessBatchProducer final : public BatchProducer {
  public:
-  // `staging`: of the arena's layout and slots; null: processes fill the arena itself. `images`: null if
-  // there are none.
+  // `staging`: of the arena's layout and slots; null: processes fill the arena itself. `one_off`: for batches
+  // that do not fit into a slot; `images`: what loads images. Null: there are none.
   ProcessBatchProducer(uint64_t feed, const FeedSpec& spec, Sampler sampler, WorkerPool& workers,
-                       std::unique_ptr<Arena> staging, std::unique_ptr<const EncodedImages> images = nullptr);
+                       std::unique_ptr<Arena> staging, std::unique_ptr<OneOffMemory> one_off = nullptr,
+                       std::unique_ptr<const EncodedImages> images = nullptr);
 
   void Announce(const PieceRequest& request) override { group_->Announce(request); }
   void Produce(std::shared_ptr<PieceRequest> request) override;
@@ -61,7 +62,7 @@ class ProcessBatchProducer final : public BatchProducer {
   // Writes why the images of a batch cannot be used, or that they can.
   void WriteImageError(const SamplePlaces& places, const Status& status) const;
   // Copies those bytes of a slot that lie in [begin, end) and belong to the request's samples, but not their
-  // ids, which processes may have changed.
+  // ids, which processes may have changed. Precondition: the request is prepared.
   void Copy(const PieceRequest& request, uint64_t begin, uint64_t end);
 
   const DatasetInfo info_;

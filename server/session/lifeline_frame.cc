@@ -60,8 +60,8 @@ LifelineFrame FrameOf(LifelineKind kind) {
   return frame;
 }
 
-LifelineFrame WelcomeFrame(const Status& status) {
-  LifelineFrame frame = FrameOf(LifelineKind::kWelcome);
+LifelineFrame AnswerFrame(LifelineKind kind, const Status& status) {
+  LifelineFrame frame = FrameOf(kind);
   frame.code = static_cast<uint32_t>(status.code());
   if (!status.ok()) {
     const std::string& text = status.message();
@@ -106,13 +106,21 @@ Status SendTask(int fd, const ProducerTask& task) {
   return Send(fd, frame, {});
 }
 
+Status SendMemory(int fd, const MemoryRequest& request, const Result<UniqueFd>& memory) {
+  LifelineFrame frame = AnswerFrame(LifelineKind::kMemory, memory.status());
+  frame.memory = request;
+  if (!memory.ok()) return Send(fd, frame, {});
+  const std::array<int, 1> fds = {memory->get()};
+  return Send(fd, frame, fds);
+}
+
 Status SendWelcome(int fd, std::span<const int> fds) {
-  LifelineFrame frame = WelcomeFrame(OkStatus());
+  LifelineFrame frame = AnswerFrame(LifelineKind::kWelcome, OkStatus());
   return Send(fd, frame, fds);
 }
 
 void SendRefusal(int fd, const Status& error) {
-  LifelineFrame frame = WelcomeFrame(error);
+  LifelineFrame frame = AnswerFrame(LifelineKind::kWelcome, error);
   [[maybe_unused]] const Status sent = Send(fd, frame, {});
 }
 

@@ -37,6 +37,7 @@ class FeedOpener {
   struct Parts {
     MemoryBudget& pool;
     HostMemoryQuarantine& quarantine;
+    HostMemoryQuarantine& one_off_memory;  // of single batches
     WorkerPool& workers;
     WorkerPool& readers;  // started with the first feed of a remote dataset
     FeedTable& feeds;

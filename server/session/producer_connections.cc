@@ -29,14 +29,13 @@ constexpr std::chrono::milliseconds kMinLateInterval(5);
 
 // Leaves a quarter of the descriptors to sessions and other connections. The kernel gives the lowest free
 // number, so a number tells how many are open.
-Status CheckDescriptor(int fd) {
+Status CheckDescriptor(int fd, const std::string& who_takes_how_many) {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return ErrnoStatus("attach a producer: getrlimit", errno);
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return ErrnoStatus("getrlimit of descriptors", errno);
   if (static_cast<rlim_t>(fd) < limit.rlim_cur / 4 * 3) return OkStatus();
-  return ResourceExhausted("attach a producer: three quarters of the daemon's " +
-                           std::to_string(limit.rlim_cur) +
-                           " descriptors are open, and a producer takes two; use fewer processes, or have "
-                           "the operator raise the limit (LimitNOFILE= of the unit, ulimit -n)");
+  return ResourceExhausted("three quarters of the daemon's " + std::to_string(limit.rlim_cur) +
+                           " descriptors are open, and " + who_takes_how_many +
+                           "; use fewer processes, or have the operator raise LimitNOFILE= (ulimit -n)");
 }
 
 }  // namespace
@@ -119,7 +118,8 @@ Status ProducerConnections::Admit(const Peer& peer, const uint8_t (&token)[kToke
   connection.group = session->feed->producer().processes();
   RETURN_IF_ERROR(connection.group->CheckRoom(0));
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
-  RETURN_IF_ERROR(CheckDescriptor(connection.pidfd.get()));
+  RETURN_IF_ERROR(
+      CheckDescriptor(connection.pidfd.get(), "a producer takes two").WithContext("attach a producer"));
   // The welcome goes before the first task.
   const Arena* const staging = session->feed->producer().staging();
   const std::array<int, kLifelineFdsProducer> fds = {(staging == nullptr ? session->arena() : *staging).fd()};
@@ -161,17 +161,32 @@ Status ProducerConnections::Watch(ConnectionId id, Connection& connection) {
 
 void ProducerConnections::OnReadable(ConnectionId id) {
   Connection& connection = connections_.at(id);
-  static constexpr std::array kExpected = {LifelineKind::kTaskDone};
+  static constexpr std::array kExpected = {LifelineKind::kTaskDone, LifelineKind::kMemory};
   const ReceivedFrame received = ReceiveFrame(connection.socket->fd(), kExpected);
   if (received.kind == ReceivedFrame::Kind::kNothing) return;
   if (received.kind == ReceivedFrame::Kind::kHangUp) return OnHangUp(id);
   Status status = InvalidArgument("lifeline: " + received.fault);
-  if (received.kind == ReceivedFrame::Kind::kFrame)
-    status =
-        connection.group->OnDone(connection.producer, received.frame.produce.task, ResultOf(received.frame));
+  if (received.kind == ReceivedFrame::Kind::kFrame) {
+    const LifelineFrame& frame = received.frame;
+    status = frame.kind == static_cast<uint32_t>(LifelineKind::kMemory)
+                 ? OnMemory(connection, frame.memory)
+                 : connection.group->OnDone(connection.producer, frame.produce.task, ResultOf(frame));
+  }
   if (status.ok()) return;
   refusals_.Count(Refusal::kFrame, Describe(connection.peer) + ": " + status.message());
   OnHangUp(id);
+}
+
+Status ProducerConnections::OnMemory(Connection& connection, const MemoryRequest& request) {
+  Result<UniqueFd> memory = connection.group->GrantMemory(connection.producer, request.task, request.bytes);
+  if (memory.status().code() == Code::kInvalidArgument) return memory.status();
+  if (memory.ok()) {
+    const Status room = CheckDescriptor(memory->get(), "such a batch takes one");
+    if (!room.ok()) memory = room;
+  }
+  // One that does not read is treated like one that hung up, as for tasks.
+  if (!SendMemory(connection.socket->fd(), request, memory).ok()) connection.socket->HangUp();
+  return OkStatus();
 }
 
 void ProducerConnections::OnHangUp(ConnectionId id) {

@@ -37,6 +37,7 @@ _NAMES_OF_MODULE = {
         "DeadlineExceededError",
         "Error",
         "InvalidArgumentError",
+        "LargeBatchWarning",
         "NotFoundError",
         "PermissionDeniedError",
         "ResourceExhaustedError",
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
     from ._errors import DeadlineExceededError as DeadlineExceededError
     from ._errors import Error as Error
     from ._errors import InvalidArgumentError as InvalidArgumentError
+    from ._errors import LargeBatchWarning as LargeBatchWarning
     from ._errors import NotFoundError as NotFoundError
     from ._errors import PermissionDeniedError as PermissionDeniedError
     from ._errors import ResourceExhaustedError as ResourceExhaustedError

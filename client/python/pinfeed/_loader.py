@@ -20,13 +20,14 @@ from ._errors import Code, Error, InvalidArgumentError
 from ._fetch import Kind, Recipe, collate, default_function, kind_of_dataset
 from ._lanes import LaneOptions
 from ._loader_images import LoaderImages, images_of
-from ._loader_iterator import LoaderIterator, SingleIterator, WorkerIterator
+from ._loader_iterator import LoaderIterator, SingleIterator
 from ._loader_share import Share, share_of
 from ._loader_state import Epoch, Order, check_state
 from ._rows import rows_of
 from ._samplers import InfiniteSampler, batches_of, default_sampler
 from ._torch import torch_or_none
 from ._worker import Job
+from ._worker_iterator import WorkerIterator
 from ._worker_pool import WorkerPool, this_process
 
 _Batch = TypeVar("_Batch", covariant=True)
@@ -45,8 +46,10 @@ class DataLoader(Generic[_Batch]):
     views of that memory, which is used again once all of them are gone. If the trainer keeps more than two batches,
     further ones are copies.
 
-    The first batch says how much memory each batch gets. A later one that needs more gets memory of its own, and the next
-    epoch has room for it. `max_batch_bytes` sets a fixed size instead: a batch that needs more is an error.
+    The first batch says how much memory each batch gets. A later one that needs more gets memory of its own, with one
+    LargeBatchWarning, and the next epoch has room for it. The daemon charges that memory to the user; beyond what the user
+    may have, the batch is a ResourceExhaustedError with its indices and size. `max_batch_bytes` sets a fixed size instead: a
+    batch that needs more is such an error.
 
     seeding="sample", for datasets with `__getitem__`: before each sample, the global generators of ``random``, NumPy and
     torch are seeded from the epoch's seed and the sample's place and index. Random transforms therefore do not depend on
@@ -112,6 +115,7 @@ class DataLoader(Generic[_Batch]):
     _batched: bool
     _kind: Kind
     _capacity: int  # of a batch, once known; else 0
+    _warned_of_size: bool  # a batch did not fit into a slot
     _structure: str  # of a batch, once known, if others share it
     _max_batch_bytes: int  # 0: what the first batch needs
     _retry_after: float  # 0: never
@@ -222,6 +226,7 @@ class DataLoader(Generic[_Batch]):
         self._address = None if address is None else os.fspath(address)
         self._len_called = None
         self._capacity = self._max_batch_bytes
+        self._warned_of_size = False
         self._pool: Optional[WorkerPool] = None  # persistent workers
         self._structure = ""
         self._epochs = 0
