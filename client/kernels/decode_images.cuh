@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel behind the JPEG engines. In: the pixels of files. Out: the feed's uint8 pixels: crop, resize, flip. A block makes one tile of one image: it resizes strips of source rows to the tile's
-// columns in shared memory, rounded to 8 bits like the daemon, and adds up each output from them.
+// The kernel behind the JPEG engines. In: the pixels of files. Out: the feed's uint8 pixels: crop, resize,
+// flip. A block makes one tile of one image: it resizes strips of source rows to the tile's columns in shared
+// memory, rounded to 8 bits like the daemon, and adds up each output from them.
 #pragma once
 
 #include "client/kernels/resize_axis.cuh"
@@ -105,7 +106,8 @@ __device__ inline bool IsPoisoned(const uint8_t* row, int32_t x, int32_t width, 
   return same;
 }
 
-// Looks at two places of each row of blocks: at its end, and at one that differs from row to row. The engine decodes blocks in order, so that an image which it has left early has no last blocks.
+// Looks at two places of each row of blocks: at its end, and at one that differs from row to row. The engine
+// decodes blocks in order, so that an image which it has left early has no last blocks.
 __device__ inline void CheckWritten(const DecodeImages& work) {
   constexpr int32_t kBlock = 8;
   const DecodedImage& image = work.images[blockIdx.x];
