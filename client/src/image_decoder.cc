@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "client/src/decode_planes.h"
 #include "client/src/decode_stream.h"
+#include "client/src/engine_pixels.h"
 #include "client/src/image_plan_check.h"
 #include "client/src/jpeg_engines.h"
 #include "client/src/pinned_memory.h"
@@ -35,7 +35,7 @@ uint64_t MakePoison() {
 
 }  // namespace
 
-// Purpose: implements GpuImageDecoder. A chunk is the images that fit into the planes at once.
+// Purpose: implements GpuImageDecoder. A chunk is the images whose pixels have room at once.
 class GpuImageDecoder::Impl {
  public:
   static Result<std::unique_ptr<Impl>> Create(std::shared_ptr<const CudaDevice> device,
@@ -48,14 +48,14 @@ class GpuImageDecoder::Impl {
   // One image of a chunk that the kernel makes; pages().images has the rest.
   struct Made {
     size_t index = 0;  // in Decode's spans
-    PlaneLayout planes = {};
+    EnginePixels pixels = {};
     bool on_engine = false;
     bool again = false;  // to be decoded without the engines
   };
   struct Chunk {
     std::array<Made, kMaxImages> made;
     size_t count = 0;
-    uint64_t used = 0;  // bytes of planes_
+    uint64_t used = 0;  // bytes of pixels_
   };
 
   Impl(std::shared_ptr<const CudaDevice> device, const Options& options)
@@ -68,7 +68,8 @@ class GpuImageDecoder::Impl {
   void RunEngines(std::span<const EncodedImage> images);
   Status DecodeAgain(const EncodedImage& image, size_t made, Status& failure);
   Status Launch(size_t first, size_t count, bool check);
-  nvjpeg::Image Outputs(const PlaneLayout& planes) const;
+  CUdeviceptr AddressOf(const EnginePixels& pixels) const { return pixels_.address() + pixels.offset; }
+  JpegEngines::Work WorkOf(const EncodedImage& image, const EnginePixels& pixels) const;
   HostPages& pages() const { return *reinterpret_cast<HostPages*>(host_->bytes().data()); }
 
   const std::shared_ptr<const CudaDevice> device_;
@@ -77,8 +78,8 @@ class GpuImageDecoder::Impl {
   std::optional<JpegEngines> engines_;  // these are there after Open
   std::unique_ptr<DecodeStream> stream_;
   std::unique_ptr<const PinnedMemory> host_;  // HostPages
-  DeviceMemory planes_;
-  bool poisoned_ = false;  // all of planes_ holds the poison and nothing uses it; true between two chunks
+  DeviceMemory pixels_;                       // as the engines write them
+  bool poisoned_ = false;  // all of pixels_ holds the poison and nothing uses it; true between two chunks
   DeviceMemory images_;    // DecodedImage[kMaxImages]
   Chunk chunk_;
   uint64_t decoded_again_ = 0;
@@ -94,9 +95,7 @@ Result<std::unique_ptr<GpuImageDecoder::Impl>> GpuImageDecoder::Impl::Create(
 Status GpuImageDecoder::Impl::Open(const NvJpeg& api) {
   const CudaScope scope(*device_);
   RETURN_IF_ERROR(scope.status());
-  Result<JpegEngines> engines = JpegEngines::Open(api, options_.engine_output == EngineOutput::kPlanes
-                                                           ? nvjpeg::OutputFormat::kYuv
-                                                           : nvjpeg::OutputFormat::kRgbInterleaved);
+  Result<JpegEngines> engines = JpegEngines::Open(api);
   if (!engines.ok())
     return engines.status().WithContext("decode images on GPU " + device_->uuid() + " (" + device_->name() +
                                         ")");
@@ -104,7 +103,7 @@ Status GpuImageDecoder::Impl::Open(const NvJpeg& api) {
   ASSIGN_OR_RETURN(stream_, DecodeStream::Create(device_));
   ASSIGN_OR_RETURN(host_, PinnedMemory::Create(device_, "pinfeed-decode", sizeof(HostPages)));
   new (host_->bytes().data()) HostPages;
-  ASSIGN_OR_RETURN(planes_, DeviceMemory::Allocate(device_, kPlaneBytes));
+  ASSIGN_OR_RETURN(pixels_, DeviceMemory::Allocate(device_, kPixelBytes));
   ASSIGN_OR_RETURN(images_, DeviceMemory::Allocate(device_, sizeof pages().images));
   return OkStatus();
 }
@@ -121,7 +120,7 @@ Status GpuImageDecoder::Impl::Decode(std::span<const EncodedImage> images, std::
   RETURN_IF_ERROR(scope.status());
   std::fill(failures.begin(), failures.end(), OkStatus());
   if (!std::exchange(poisoned_, false)) {
-    RETURN_IF_ERROR(stream_->Fill(planes_.address(), kPlaneBytes, poison_));
+    RETURN_IF_ERROR(stream_->Fill(pixels_.address(), kPixelBytes, poison_));
     RETURN_IF_ERROR(stream_->Wait());
   }
   for (size_t next = 0; next < images.size();) {
@@ -150,23 +149,24 @@ Status GpuImageDecoder::Impl::Decode(std::span<const EncodedImage> images, std::
   return OkStatus();
 }
 
-// Takes an image into the chunk. One that cannot be decoded becomes zeros. Returns false if the planes are
-// full.
+// Takes an image into the chunk. One that cannot be decoded becomes zeros. Returns false if there is no room.
 bool GpuImageDecoder::Impl::AddImage(const EncodedImage& image, size_t index, Status& failure) {
   Made made{.index = index};
   DecodedImage job{};
-  job.out = reinterpret_cast<uint8_t*>(image.out);  // NOLINT(performance-no-int-to-ptr)
   if (failure.ok()) failure = CheckImagePlan(image.plan, options_.height, options_.width);
   if (failure.ok() && image.plan.kind == static_cast<uint32_t>(ImagePlanKind::kJpeg))
     failure = PlanImage(image, made, job);
   if (!failure.ok()) {
     made = Made{.index = index};
-    job.planes = 0;
+    job = {};
   }
-  if (made.planes.bytes > kPlaneBytes - chunk_.used) return false;
-  made.planes.offset = chunk_.used;
-  chunk_.used += made.planes.bytes;
-  for (size_t p = 0; p < made.planes.planes; ++p) job.plane[p] = Outputs(made.planes).channel[p];
+  if (made.pixels.bytes > kPixelBytes - chunk_.used) return false;
+  made.pixels.offset = chunk_.used;
+  chunk_.used += made.pixels.bytes;
+  if (made.pixels.bytes != 0)
+    job.pixels =
+        reinterpret_cast<const uint8_t*>(AddressOf(made.pixels));  // NOLINT(performance-no-int-to-ptr)
+  job.out = reinterpret_cast<uint8_t*>(image.out);                 // NOLINT(performance-no-int-to-ptr)
   pages().images[chunk_.count] = job;
   pages().unwritten[chunk_.count] = 0;
   chunk_.made[chunk_.count++] = made;
@@ -177,11 +177,11 @@ bool GpuImageDecoder::Impl::AddImage(const EncodedImage& image, size_t index, St
 Status GpuImageDecoder::Impl::PlanImage(const EncodedImage& image, Made& made, DecodedImage& job) {
   ASSIGN_OR_RETURN(const JpegFrame frame, engines_->ReadHeader(image.bytes));
   RETURN_IF_ERROR(CheckJpegFrame(image.plan, frame));
-  made.planes = PlanesOf(frame, options_.engine_output);
-  if (made.planes.bytes > kPlaneBytes)
+  made.pixels = PixelsOf(frame);
+  if (made.pixels.bytes > kPixelBytes)
     return ResourceExhausted("a JPEG file of " + std::to_string(frame.width) + " x " +
                              std::to_string(frame.height) + " pixels is too large for the GPU's decoder");
-  Describe(image.plan, frame, made.planes, job);
+  job = Describe(image.plan, made.pixels);
   ASSIGN_OR_RETURN(made.on_engine, engines_->Take());
   made.again = !made.on_engine;
   return OkStatus();
@@ -200,7 +200,7 @@ Status GpuImageDecoder::Impl::CopyPixels(const EncodedImage& image, Status& fail
 Status GpuImageDecoder::Impl::RunChunk(std::span<const EncodedImage> images, std::span<Status> failures) {
   RunEngines(images);
   RETURN_IF_ERROR(Launch(0, chunk_.count, true));
-  RETURN_IF_ERROR(stream_->Fill(planes_.address(), chunk_.used, poison_));
+  RETURN_IF_ERROR(stream_->Fill(pixels_.address(), chunk_.used, poison_));
   RETURN_IF_ERROR(stream_->Wait());
   for (size_t i = 0; i < chunk_.count; ++i) {
     const size_t index = chunk_.made[i].index;
@@ -210,28 +210,27 @@ Status GpuImageDecoder::Impl::RunChunk(std::span<const EncodedImage> images, std
   return OkStatus();
 }
 
-// Decodes what the engines can decode: the planes are ready for it. If they refuse, the planes keep the
-// poison.
+// Decodes what the engines can decode. If they refuse, the pixels' place keeps the poison.
 void GpuImageDecoder::Impl::RunEngines(std::span<const EncodedImage> images) {
   std::array<JpegEngines::Work, kMaxImages> work;
   size_t count = 0;
   for (const Made& made : std::span(chunk_.made).first(chunk_.count))
-    if (made.on_engine) work[count++] = {images[made.index].bytes, Outputs(made.planes)};
+    if (made.on_engine) work[count++] = WorkOf(images[made.index], made.pixels);
   if (engines_->Decode(std::span(work).first(count), stream_->native())) return;
   for (Made& made : std::span(chunk_.made).first(chunk_.count)) made.again |= made.on_engine;
 }
 
-// Decodes image number `number` of the chunk without the engines. Precondition: its planes hold the poison,
-// as they do afterwards.
+// Decodes image number `number` of the chunk without the engines. Precondition: its pixels' place holds the
+// poison, as it does afterwards.
 Status GpuImageDecoder::Impl::DecodeAgain(const EncodedImage& image, size_t number, Status& failure) {
   ++decoded_again_;
-  const PlaneLayout& planes = chunk_.made[number].planes;
+  const EnginePixels& pixels = chunk_.made[number].pixels;
   // What a damaged file leaves out is the same each time.
-  RETURN_IF_ERROR(stream_->Fill(planes_.address() + planes.offset, planes.bytes, 0));
-  RETURN_IF_ERROR(engines_->DecodeWithout({image.bytes, Outputs(planes)}, stream_->native(), failure));
-  if (!failure.ok()) pages().images[number].planes = 0;
+  RETURN_IF_ERROR(stream_->Fill(AddressOf(pixels), pixels.bytes, 0));
+  RETURN_IF_ERROR(engines_->DecodeWithout(WorkOf(image, pixels), stream_->native(), failure));
+  if (!failure.ok()) pages().images[number].pixels = nullptr;
   RETURN_IF_ERROR(Launch(number, 1, false));
-  RETURN_IF_ERROR(stream_->Fill(planes_.address() + planes.offset, planes.bytes, poison_));
+  RETURN_IF_ERROR(stream_->Fill(AddressOf(pixels), pixels.bytes, poison_));
   return stream_->Wait();
 }
 
@@ -252,14 +251,12 @@ Status GpuImageDecoder::Impl::Launch(size_t first, size_t count, bool check) {
   return stream_->Launch(work);
 }
 
-nvjpeg::Image GpuImageDecoder::Impl::Outputs(const PlaneLayout& planes) const {
-  nvjpeg::Image image{};
-  for (uint32_t p = 0; p < planes.planes; ++p) {
-    image.channel[p] = reinterpret_cast<unsigned char*>(  // NOLINT(performance-no-int-to-ptr)
-        planes_.address() + planes.offset + planes.start[p]);
-    image.pitch[p] = planes.pitch[p];
-  }
-  return image;
+JpegEngines::Work GpuImageDecoder::Impl::WorkOf(const EncodedImage& image, const EnginePixels& pixels) const {
+  JpegEngines::Work work{image.bytes, {}};
+  work.output.channel[0] =
+      reinterpret_cast<unsigned char*>(AddressOf(pixels));  // NOLINT(performance-no-int-to-ptr)
+  work.output.pitch[0] = pixels.pitch;
+  return work;
 }
 
 GpuImageDecoder::GpuImageDecoder(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

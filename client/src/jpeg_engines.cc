@@ -6,15 +6,17 @@
 namespace pinfeed {
 namespace {
 
+constexpr nvjpeg::OutputFormat kFormat = nvjpeg::OutputFormat::kRgbInterleaved;
+
 const unsigned char* Data(std::span<const std::byte> file) {
   return reinterpret_cast<const unsigned char*>(file.data());
 }
 
 }  // namespace
 
-Result<JpegEngines> JpegEngines::Open(const NvJpeg& api, nvjpeg::OutputFormat format) {
+Result<JpegEngines> JpegEngines::Open(const NvJpeg& api) {
   ASSIGN_OR_RETURN(nvjpeg::Decoder engines, nvjpeg::Decoder::Create(api, nvjpeg::Backend::kHardware));
-  return JpegEngines(api, format, std::move(engines));
+  return JpegEngines(api, std::move(engines));
 }
 
 Result<JpegFrame> JpegEngines::ReadHeader(std::span<const std::byte> file) {
@@ -37,10 +39,8 @@ Result<JpegFrame> JpegEngines::ReadHeader(std::span<const std::byte> file) {
     case nvjpeg::Subsampling::kGray:
       break;
     case nvjpeg::Subsampling::k420:
-      frame.v_shift = 1;
-      [[fallthrough]];
     case nvjpeg::Subsampling::k422:
-      frame.h_shift = 1;
+      if (frame.components == 1) return DataLoss("the JPEG file samples its only component");
       break;
     default:
       return DataLoss("the JPEG file samples its chroma in a way that is not decoded on the GPU");
@@ -69,7 +69,7 @@ bool JpegEngines::Decode(std::span<const Work> files, CUstream stream) {
   nvjpeg::ResultCode result = nvjpeg::ResultCode::kSuccess;
   if (batch_ != files.size())
     result = api_.nvjpegDecodeBatchedInitialize(engines_.handle(), engines_.state(),
-                                                static_cast<int>(files.size()), 1, format_);
+                                                static_cast<int>(files.size()), 1, kFormat);
   if (result == nvjpeg::ResultCode::kSuccess)
     result = api_.nvjpegDecodeBatched(engines_.handle(), engines_.state(), data_.data(), sizes_.data(),
                                       outputs_.data(), stream);
@@ -84,7 +84,7 @@ Status JpegEngines::DecodeWithout(Work work, CUstream stream, Status& failure) {
   }
   Status decoded =
       ToStatus(api_.nvjpegDecode(hybrid_->handle(), hybrid_->state(), Data(work.file), work.file.size(),
-                                 format_, &work.output, stream),
+                                 kFormat, &work.output, stream),
                "decode a JPEG file of " + std::to_string(work.file.size()) + " bytes on the GPU");
   if (decoded.code() == Code::kResourceExhausted) return decoded;
   failure = std::move(decoded);

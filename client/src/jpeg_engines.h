@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPU's JPEG engines, and what decodes without them. In: JPEG files. Out: what nvJPEG makes of them, in
-// device memory.
+// A GPU's JPEG engines, and what decodes without them. In: JPEG files. Out: pixels in device memory, whose
+// chroma nvJPEG has interpolated.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ namespace pinfeed {
 // GPU's context is current.
 class JpegEngines {
  public:
-  // kUnavailable: the GPU has no engines. `format` is that of all outputs.
-  static Result<JpegEngines> Open(const NvJpeg& api, nvjpeg::OutputFormat format);
+  // kUnavailable: the GPU has no engines.
+  static Result<JpegEngines> Open(const NvJpeg& api);
 
   // Reads a file's header, as nvJPEG sees it, which decides what the engines write. kDataLoss for what it
   // cannot read, and for chroma that is not sampled 4:4:4, 4:2:2 or 4:2:0.
@@ -31,7 +31,7 @@ class JpegEngines {
 
   struct Work {
     std::span<const std::byte> file;
-    nvjpeg::Image output;
+    nvjpeg::Image output;  // pixels of three bytes
   };
   // Has the engines decode files that they take. They do so at once, whatever `stream` still has to do.
   // Returns false if they refuse; then they have written nothing.
@@ -41,11 +41,9 @@ class JpegEngines {
   Status DecodeWithout(Work work, CUstream stream, Status& failure);
 
  private:
-  JpegEngines(const NvJpeg& api, nvjpeg::OutputFormat format, nvjpeg::Decoder engines)
-      : api_(api), format_(format), engines_(std::move(engines)) {}
+  JpegEngines(const NvJpeg& api, nvjpeg::Decoder engines) : api_(api), engines_(std::move(engines)) {}
 
   const NvJpeg& api_;
-  const nvjpeg::OutputFormat format_;
   nvjpeg::Decoder engines_;
   std::optional<nvjpeg::Decoder> hybrid_;  // empty until a file needs it
   size_t batch_ = 0;                       // that the engines' state is prepared for

@@ -8,7 +8,7 @@
 
 namespace pinfeed {
 
-// Makes one image of `planes` > 0, one output after the other, as a kernel with the parameters of `work`
+// Makes one image of pixels, one output after the other, as a kernel with the parameters of `work`
 // does.
 void MakeOnHost(const DecodeImages& work, const DecodedImage& image);
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Feeds whose images the trainer decodes, with real processes and stand-ins for the CUDA driver and for nvJPEG.
 
-The stand-ins give libjpeg's planes and the kernel's arithmetic, which without a resize is exactly the workers' own.
+The stand-ins give libjpeg's pixels and the kernel's arithmetic, which without a resize is exactly the workers' own.
 """
 import json
 import subprocess

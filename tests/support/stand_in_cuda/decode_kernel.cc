@@ -14,14 +14,10 @@ bool IsWritable(const void* memory, uint64_t bytes) {
   return bytes == 0 || IsReachable(AddressOf(memory), bytes, Rights::kReadWrite);
 }
 
-// Whether every row of the image's planes may be read.
-bool PlanesAreReachable(const DecodedImage& image) {
-  for (uint32_t p = 0; p < image.planes; ++p) {
-    const auto height = static_cast<uint64_t>(p == 0 ? image.height : image.chroma_height);
-    if (!IsReachable(AddressOf(image.plane[p]), height * image.pitch[p == 0 ? 0 : 1], Rights::kRead))
-      return false;
-  }
-  return true;
+bool PixelsAreReachable(const DecodedImage& image) {
+  return image.pixels == nullptr ||
+         IsReachable(AddressOf(image.pixels), static_cast<uint64_t>(image.height) * image.pitch,
+                     Rights::kRead);
 }
 
 }  // namespace
@@ -32,8 +28,8 @@ CUresult RunDecode(const DecodeImages& work) {
     return CUDA_ERROR_ILLEGAL_ADDRESS;
   for (uint32_t i = 0; i < work.count; ++i) {
     const DecodedImage& image = work.images[i];
-    if (!IsWritable(image.out, bytes) || !PlanesAreReachable(image)) return CUDA_ERROR_ILLEGAL_ADDRESS;
-    if (image.planes == 0)
+    if (!IsWritable(image.out, bytes) || !PixelsAreReachable(image)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    if (image.pixels == nullptr)
       std::memset(image.out, 0, bytes);
     else
       MakeOnHost(work, image);
@@ -41,15 +37,14 @@ CUresult RunDecode(const DecodeImages& work) {
   return CUDA_SUCCESS;
 }
 
-// An image whose first plane ends with the poison was left out.
+// An image whose last row begins with the poison was left out.
 CUresult RunCheck(const DecodeImages& work) {
   for (uint32_t i = 0; i < work.count; ++i) {
     const DecodedImage& image = work.images[i];
-    if (image.planes == 0 || image.width < 8) continue;
-    if (!PlanesAreReachable(image)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    if (image.pixels == nullptr || image.width < 8) continue;
+    if (!PixelsAreReachable(image)) return CUDA_ERROR_ILLEGAL_ADDRESS;
     uint64_t word = 0;
-    std::memcpy(&word, image.plane[0] + static_cast<uint64_t>(image.height - 1) * image.pitch[0],
-                sizeof word);
+    std::memcpy(&word, image.pixels + static_cast<uint64_t>(image.height - 1) * image.pitch, sizeof word);
     if (word == work.poison) work.unwritten[i] = 1;
   }
   return CUDA_SUCCESS;

@@ -23,10 +23,9 @@
 //   PINFEED_STAND_IN_STALL  the number of the asynchronous copy from the host that never ends (none)
 //   PINFEED_STAND_IN_DIRTY  set: new memory holds noise, as a driver that promises nothing may give
 //   PINFEED_STAND_IN_PAGEABLE  set: asynchronous copies take pageable memory, and wait for it
-//   PINFEED_STAND_IN_CAPTURING  "here": every stream is being captured. "elsewhere": another thread captures,
-//   in
-//                           global mode: a call in a context by a thread that is not in relaxed mode breaks
-//                           it. The driver forbids fewer calls, and loses the capture, not the context.
+//   PINFEED_STAND_IN_CAPTURING  "here": every stream is being captured. "elsewhere": another thread's is,
+//                           and a call in a context by a thread that is not in relaxed mode breaks the
+//                           context
 //   CUDA_VISIBLE_DEVICES    ordinals, as the driver reads them
 #pragma once
 
