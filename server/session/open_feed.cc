@@ -227,9 +227,8 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeProducedFeed(uint64_t feed_id, uid
     if (!made.ok()) return made.status().WithContext("the memory that producers of a shared feed fill");
     staging = *std::move(made);
   }
-  auto producer = std::make_unique<ProcessBatchProducer>(feed_id, spec, sampler, parts_.workers,
-                                                         std::move(staging), std::move(one_off),
-                                                         std::move(images));
+  auto producer = std::make_unique<ProcessBatchProducer>(
+      feed_id, spec, sampler, parts_.workers, std::move(staging), std::move(one_off), std::move(images));
   return MakeFeed({feed_id, spec, std::move(layout), std::move(sampler), std::move(producer), nullptr, owner,
                    &parts_.tracer},
                   arguments, Backend::kHost);
