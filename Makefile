@@ -82,7 +82,7 @@ test-accelerate: build ## the loader for Hugging Face Accelerate, with the last 
 	@tests/packaging/pypi.sh $(BUILD) $(PYPI_CACHE)/accelerate accelerate
 
 test-frameworks: build ## pinfeed.DataLoader in Lightning, Hugging Face's Trainer, JAX, torchrl and others, their current releases; PYPI_CACHE keeps them (6 GB)
-	@tests/packaging/pypi.sh $(BUILD) $(PYPI_CACHE)/frameworks frameworks tests/packaging/accelerate tests/python/example_datasets_test.py
+	@tests/packaging/pypi.sh $(BUILD) $(PYPI_CACHE)/frameworks frameworks tests/packaging/accelerate tests/python/example_datasets_test.py tests/python/device/copies_test.py
 
 test-load: build ## many sessions, opens and calls, slow and silent clients, no descriptors, no memory; LOAD_SECONDS (600) of opening and closing
 	@deploy/install-deps test

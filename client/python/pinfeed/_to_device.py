@@ -30,12 +30,14 @@ ALIGNMENT = 512
 
 # Tensors of so many bytes are allocated at a time, while those before are copied.
 _STEP_BYTES = 64 << 20
+# So many small tensors of one dtype are gathered by torch, in less time than it takes to look at each. One thread does it: so many bytes.
+_GATHERED, _GATHERED_BYTES = 16, 16 << 20
 # A single tensor of at most so many bytes takes the shortest way: what matters is when it arrives.
 _QUICK_BYTES = 1 << 20
 
 # What tells how a tensor is moved.
 _FACTS = operator.attrgetter("dtype", "shape", "is_cpu", "requires_grad")
-_EACH_FACT = [operator.attrgetter(name) for name in ("dtype", "shape", "is_cpu", "requires_grad")]
+_EACH_FACT = [_DTYPE, _, _IS_CPU, _] = [operator.attrgetter(name) for name in ("dtype", "shape", "is_cpu", "requires_grad")]
 
 
 class _Group(NamedTuple):
@@ -203,6 +205,8 @@ class _Move:
 
     def to_gpu(self, sources: Dict[int, Any], gpu: Copier, non_blocking: bool, pack: bool) -> Dict[int, Any]:
         """Returns the tensors on the GPU, by the ids of their sources."""
+        if pack and self._gather(list(sources), list(sources.values()), gpu):
+            return self._moved
         self._sort(sources)
         if not self._groups:
             return self._moved
@@ -213,6 +217,41 @@ class _Move:
         if stream == gpu.streams.side:
             gpu.streams.join(fresh)
         return self._moved
+
+    def _gather(self, keys: List[int], tensors: List[Any], gpu: Copier) -> bool:
+        """Moves many small tensors of one dtype and shape. Returns False, with nothing moved, for others: `torch.stack` takes no
+        other shapes, layouts and names, and no tensors that need a gradient.
+        """
+        torch = self._torch
+        if len(tensors) < _GATHERED or not {torch.Tensor, torch.nn.Parameter}.issuperset(map(type, tensors)):
+            return False
+        first = tensors[0]
+        size = 0 if first.is_nested else first.numel() * item_bytes(torch, first.dtype)
+        total = size * len(tensors)
+        if not 0 < size < PACKED_BYTES or size % ALIGNMENT or total > _GATHERED_BYTES or first.dtype in _quantized(torch):
+            return False
+        if not all(map(_IS_CPU, tensors)) or list(map(_DTYPE, tensors)).count(first.dtype) != len(tensors):  # which stack would convert
+            return False
+        try:
+            if not all(map(torch.Tensor.is_contiguous, tensors)):  # which keep their order
+                return False
+        except (RuntimeError, NotImplementedError):  # sparse ones have none
+            return False
+        stream = gpu.choose_stream("to_device")
+        shape = tuple(first.shape)
+        gathered = gpu.streams.host_empty((total,), torch.uint8)
+        try:
+            torch.stack(tensors, out=gathered.view(first.dtype).view(len(tensors), *shape))
+        except RuntimeError:
+            return False
+        with gpu.scope(stream), Sending(gpu, stream) as sending:
+            block = gpu.streams.empty((total,), torch.uint8)
+            sending.add([gathered.data_ptr()], total, [block.data_ptr()], total)
+            sending.finish(True, gathered)
+            self._moved.update(zip(keys, carve(torch, block, first.dtype, shape, 0, size, len(tensors))))
+        if stream == gpu.streams.side:
+            gpu.streams.join([block])
+        return True
 
     def _sort(self, sources: Dict[int, Any]) -> None:
         """Puts each source into its group, or moves it at once if it is none of plain memory of the host."""
@@ -255,7 +294,7 @@ class _Move:
         values = dtype.is_floating_point or dtype.is_complex  # whose bytes may be those of others
         try:
             dense = all(map(of.is_contiguous, tensors)) and not (values and any(map(of.is_neg, tensors)))
-            dense = dense and not (dtype.is_complex and any(map(of.is_conj, tensors))) and not any(map(of.has_names, tensors))
+            dense = dense and not (dtype.is_complex and any(map(of.is_conj, tensors))) and not any(map(_has_names(torch), tensors))
             addresses = list(map(of.data_ptr, tensors)) if dense else []
         except (RuntimeError, NotImplementedError):  # a layout of other memory
             dense = False
@@ -271,7 +310,7 @@ class _Move:
         values.
         """
         torch = self._torch
-        if tensor.layout is not torch.strided or tensor.has_names():
+        if tensor.layout is not torch.strided or _has_names(torch)(tensor):
             self._moved[key] = tensor.to(self._device)
             return
         with torch.no_grad():
@@ -351,6 +390,13 @@ def _alike(tensors: List[Any]) -> bool:
         if values.count(values[0]) != len(values):
             return False
     return True
+
+
+@functools.lru_cache(maxsize=None)
+def _has_names(torch: Any) -> Callable[[Any], bool]:
+    """Returns a function that tells whether a tensor's dimensions have names, which later torches have no more."""
+    found: Callable[[Any], bool] = getattr(torch.Tensor, "has_names", lambda tensor: False)
+    return found
 
 
 @functools.lru_cache(maxsize=None)

@@ -336,6 +336,63 @@ def test_small_tensors_share_one_allocation(streams):
     assert all(map(same, result, sources))
 
 
+def test_many_small_tensors_of_one_shape_are_gathered(streams):
+    sources = [noise(4, 128) for _ in range(40)]
+    sources[5] = torch.nn.Parameter(noise(4, 128), requires_grad=False)
+    expected = [bits(source) for source in sources]
+    result = moved(streams, sources)
+    assert streams.allocated == [40 * 2048] and [bits(one) for one in result] == expected
+    assert all(one.is_contiguous() and one.data_ptr() % 512 == 0 for one in result)
+    version = result[1]._version
+    result[0].add_(1)
+    assert result[1]._version == version and not result[1]._is_view()
+
+
+def named():
+    if not hasattr(torch.Tensor, "refine_names"):
+        pytest.skip("this torch has no named tensors")
+    return noise(4, 128).refine_names("a", "b")
+
+
+def unnamed(tensor):
+    return tensor.rename(None) if hasattr(tensor, "names") else tensor
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: noise(4, 128, dtype=torch.int32),
+        lambda: noise(4, 128, dtype=torch.bfloat16),
+        lambda: noise(128, 4),
+        lambda: noise(512),
+        lambda: noise(0),
+        lambda: noise(128, 4).t(),
+        lambda: noise(4, 128).requires_grad_(),
+        lambda: torch.nn.Parameter(noise(4, 128)),
+        lambda: noise(4, 128).to_sparse(),
+        lambda: torch.empty(4, 128, device="meta"),
+        named,
+    ],
+)
+def test_one_of_another_kind_among_many_small_tensors_stays_as_it_is(streams, other):
+    sources = [noise(4, 128) for _ in range(20)]
+    odd = other()
+    sources.insert(7, odd)
+    try:
+        result = pinfeed.to_device(sources, 0)
+    except (RuntimeError, NotImplementedError) as error:  # torch's own, for a tensor without data
+        assert "meta" in str(error)
+        return
+    streams.await_all()
+    assert [bits(one) for number, one in enumerate(result) if number != 7] == [bits(one) for number, one in enumerate(sources) if number != 7]
+    there = result[7]
+    assert there.stride() == odd.stride() if odd.layout is torch.strided else True
+    assert (there.dtype, there.shape, there.layout, there.requires_grad) == (odd.dtype, odd.shape, odd.layout, odd.requires_grad)
+    assert getattr(there, "names", None) == getattr(odd, "names", None)
+    if odd.layout is torch.strided:
+        assert bits(unnamed(there)) == bits(unnamed(odd))
+
+
 def test_tensors_from_the_size_of_a_packed_one_on_have_memory_of_their_own(streams):
     moved(streams, [noise(PACKED, dtype=torch.uint8), noise(PACKED - 1, dtype=torch.uint8)])
     assert streams.allocated == [PACKED, PACKED]
