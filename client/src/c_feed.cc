@@ -20,8 +20,8 @@
 
 struct pf_feed {
   explicit pf_feed(std::unique_ptr<pinfeed::Feed> opened) : feed(std::move(opened)) {
-    for (const std::string& name : feed->classes()) classes.push_back(name.c_str());
-    for (const std::string& column : feed->left_out()) left_out.push_back(column.c_str());
+    for (const std::string& name : feed->constants().classes) classes.push_back(name.c_str());
+    for (const std::string& column : feed->constants().left_out) left_out.push_back(column.c_str());
   }
   std::unique_ptr<pinfeed::Feed> feed;
   std::vector<const char*> classes;
@@ -189,13 +189,13 @@ pf_result pf_get_feed_info(const pf_feed* feed, pf_feed_info* info) {
     values.dataset_samples = offer.dataset_samples;
     values.batches_per_epoch = offer.batches_per_epoch;
     values.slot_bytes = offer.layout.slot_stride;
-    values.fingerprint = feed->feed->fingerprint().c_str();
+    values.fingerprint = feed->feed->constants().fingerprint.c_str();
     values.backend = BackendName(offer.backend);
     values.classes = feed->classes.data();
     values.class_count = feed->classes.size();
     values.device = offer.OnGpu() ? feed->feed->device() : -1;
-    values.decode = feed->feed->decode().c_str();
-    values.decoder = feed->feed->decoder().c_str();
+    values.decode = feed->feed->constants().decode.c_str();
+    values.decoder = feed->feed->constants().decoder.c_str();
     values.output_count = static_cast<uint32_t>(offer.outputs.size());
     values.left_out = feed->left_out.data();
     values.left_out_count = feed->left_out.size();

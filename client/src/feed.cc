@@ -14,8 +14,6 @@ using std::chrono::steady_clock;
 
 // How long to sleep before checking that the daemon lives: a killed daemon changes no futex word.
 constexpr std::chrono::milliseconds kSlice{50};
-constexpr std::chrono::seconds kWarnAfter{1};
-constexpr std::chrono::seconds kWarnPause{30};
 
 uint64_t Nanoseconds(SteadyTime time) {
   return static_cast<uint64_t>(nanoseconds(time.time_since_epoch()).count());
@@ -50,12 +48,10 @@ Status Feed::Connect(const Cursor& cursor) {
 void Feed::Adopt(std::shared_ptr<Session> session) {
   SetSession(std::move(session));
   offer_ = session_->offer();
-  if (fingerprint_.empty()) {
-    fingerprint_ = offer_.fingerprint;
-    classes_ = std::move(offer_.classes);
-    left_out_ = std::move(offer_.left_out);
-    decode_ = DecodeText(offer_.decode, offer_.gpu_share);
-    if (session_->decoded() != nullptr) decoder_ = opener_.decoder();
+  if (constants_.fingerprint.empty()) {
+    constants_ = {offer_.fingerprint, std::move(offer_.classes), std::move(offer_.left_out),
+                  DecodeText(offer_.decode, offer_.gpu_share),
+                  session_->decoded() != nullptr ? opener_.decoder() : ""};
   }
   cursor_ = offer_.start;
   at_epoch_start_ = cursor_.position == 0;
@@ -109,28 +105,15 @@ Result<Batch*> Feed::TakeReady() {
       decoded != nullptr && session_->pages().state() != FeedState::kEvicted) {
     if (!session_->HasNext()) return nullptr;
     ASSIGN_OR_RETURN(const DecodeRing::Outcome outcome, decoded->OutcomeOf(session_->pages().next()));
-    if (!outcome.zeroed.empty()) WarnOfZeroedImages(outcome);
+    if (!outcome.zeroed.empty()) warnings_.ImagesAreZeroed(outcome);
   }
   ASSIGN_OR_RETURN(const bool taken, session_->pages().Take(&descriptor));
   if (!taken) return nullptr;
   session_->Pin(descriptor.slot);
   Advance(descriptor);
   // Returned like any other batch; if it were skipped, this rank would have fewer batches than the others.
-  if (descriptor.samples == 0) WarnOfEmptyBatch(descriptor);
+  if (descriptor.samples == 0) warnings_.BatchIsEmpty(descriptor);
   return BatchPool::Process().Take(session_, descriptor);
-}
-
-void Feed::WarnOfEmptyBatch(const BatchDescriptor& batch) {
-  if (std::exchange(warned_of_empty_, true)) return;
-  ClientLog(
-      PF_LOG_WARNING,
-      "batch " + std::to_string(batch.batch_index) + " of epoch " + std::to_string(batch.epoch) +
-          " is empty: all its " + std::to_string(batch.skipped) +
-          " samples are bad and on_bad_sample is skip. The mean of an empty tensor is NaN, and a NaN loss "
-          "ruins the model at the next step: check the number of samples "
-          "first. on_bad_sample zero with valid keeps every batch's size and marks the good samples. "
-          "`pinfeed status --json` lists the bad samples. Further empty batches of this feed are "
-          "not reported");
 }
 
 void Feed::Advance(const BatchDescriptor& batch) {
@@ -159,7 +142,7 @@ Status Feed::WaitForChange(const Deadline& deadline) {
         break;
       }
       session_->decoded()->AwaitDecoded(pages.next(), deadline.AtMost(kSlice));
-      WarnOfSlowDecoder(steady_clock::now() - began);
+      warnings_.DecoderIsSlow(steady_clock::now() - began, pages.held());
       continue;
     }
     if (state == FeedState::kFailed || state == FeedState::kEvicted) {
@@ -192,48 +175,10 @@ Status Feed::WaitForChange(const Deadline& deadline) {
       break;
     }
     pages.Sleep(seen, deadline.AtMost(kSlice));
-    WarnIfAllHeld(steady_clock::now() - began);
+    warnings_.MayHoldAll(steady_clock::now() - began, pages.held(), offer_.slot_count);
   }
   pages.EndWait(Nanoseconds(steady_clock::now()) - published_before);
   return result;
-}
-
-void Feed::WarnIfAllHeld(nanoseconds waited) {
-  if (waited < kWarnAfter || session_->pages().held() < offer_.slot_count) return;
-  const SteadyTime now = steady_clock::now();
-  if (now < next_warning_) return;
-  next_warning_ = now + kWarnPause;
-  const std::string count = std::to_string(offer_.slot_count);
-  ClientLog(PF_LOG_WARNING, "no batch for " + Seconds(waited) + ": all " + count +
-                                " slots are held by batches that this process "
-                                "has not released, so none can be filled; release them sooner (copy what is "
-                                "kept), or raise the spec's slots above " +
-                                count);
-}
-
-void Feed::WarnOfSlowDecoder(nanoseconds waited) {
-  const SteadyTime now = steady_clock::now();
-  if (waited < kWarnAfter || now < next_warning_) return;
-  next_warning_ = now + kWarnPause;
-  const uint32_t held = session_->pages().held();
-  const bool full = held >= DecodedBatches::kRing;
-  ClientLog(PF_LOG_WARNING,
-            "no batch for " + Seconds(waited) +
-                (full ? ": " + std::to_string(held) +
-                            " batches were taken and neither written nor released, and no more are decoded "
-                            "ahead; write or release them first"
-                      : ": the next one is published, and the GPU has not decoded its images yet"));
-}
-
-// The daemon does not know of them: the batch was published as good.
-void Feed::WarnOfZeroedImages(const DecodeRing::Outcome& outcome) {
-  zeroed_images_ += outcome.zeroed.size();
-  const SteadyTime now = steady_clock::now();
-  if (now < next_zeroed_warning_) return;
-  next_zeroed_warning_ = now + kWarnPause;
-  ClientLog(PF_LOG_WARNING, outcome.first_failure.message() + "; such samples are zeros (" +
-                                std::to_string(zeroed_images_) +
-                                " so far), and the daemon does not count them as bad");
 }
 
 void Feed::CountCopied() {

@@ -13,6 +13,7 @@
 
 #include "client/src/batch.h"
 #include "client/src/deadline.h"
+#include "client/src/feed_warnings.h"
 #include "client/src/fork_guard.h"
 #include "client/src/reconnection.h"
 #include "client/src/session.h"
@@ -22,6 +23,15 @@
 #include "common/spec/feed_spec.h"
 
 namespace pinfeed {
+
+// What the first session offers, and all later ones too. The C interface returns pointers to it.
+struct FeedConstants {
+  std::string fingerprint;
+  std::vector<std::string> classes;
+  std::vector<std::string> left_out;
+  std::string decode;   // DecodeText of the images
+  std::string decoder;  // DecodeEngine::kind of what decodes them here
+};
 
 struct FeedOptions {
   SessionOptions session;
@@ -61,13 +71,7 @@ class Feed {
 
   // The newest session's offer. What pf_feed_info documents as constant is the same in all sessions.
   const FeedOffer& offer() const { return offer_; }
-  const std::string& fingerprint() const { return fingerprint_; }
-  const std::vector<std::string>& classes() const { return classes_; }
-  const std::vector<std::string>& left_out() const { return left_out_; }
-  // DecodeText of the images, and DecodeEngine::kind of what decodes them here; both the same in all
-  // sessions.
-  const std::string& decode() const { return decode_; }
-  const std::string& decoder() const { return decoder_; }
+  const FeedConstants& constants() const { return constants_; }
   uint32_t reconnects() const { return reconnects_; }
   int device() const { return opener_.device(); }
   bool in_creator_process() const { return fork_guard_.InCreatorProcess(); }
@@ -89,22 +93,13 @@ class Feed {
   void LoseSession(const std::string& reason);
   // Returns a batch, or null if none is published.
   Result<Batch*> TakeReady();
-  void WarnOfEmptyBatch(const BatchDescriptor& batch);
   Status WaitForChange(const Deadline& deadline);
-  void WarnIfAllHeld(std::chrono::nanoseconds waited);
-  void WarnOfSlowDecoder(std::chrono::nanoseconds waited);
-  // Of the batch that is taken next.
-  void WarnOfZeroedImages(const DecodeRing::Outcome& outcome);
   void Advance(const BatchDescriptor& batch);
 
   SessionOpener opener_;
   const ForkGuard fork_guard_;
   FeedOffer offer_;
-  std::string fingerprint_;  // never changes: the C interface returns its pointer for the life of the feed
-  std::vector<std::string> classes_;   // never changes either
-  std::vector<std::string> left_out_;  // nor this
-  std::string decode_;                 // nor these
-  std::string decoder_;
+  FeedConstants constants_;
   std::shared_ptr<Session> session_;  // null while disconnected; see SetSession
   mutable Mutex invite_mutex_;
   const Session* invite_session_ PF_GUARDED_BY(invite_mutex_) = nullptr;  // session_, for other threads
@@ -115,10 +110,7 @@ class Feed {
 
   Reconnection reconnection_;
   uint32_t reconnects_ = 0;
-  SteadyTime next_warning_{};
-  bool warned_of_empty_ = false;
-  uint64_t zeroed_images_ = 0;
-  SteadyTime next_zeroed_warning_{};
+  FeedWarnings warnings_;
 };
 
 }  // namespace pinfeed

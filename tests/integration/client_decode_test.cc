@@ -25,10 +25,10 @@ TEST_F(ClientDecodeTest, BatchesAreThoseOfTheWorkers) {
     const auto gpu = Open(more + kGpu, engine);
     const auto cpu = Open(more, nullptr);
     ASSERT_TRUE(gpu && cpu);
-    EXPECT_EQ(gpu->decode(), "gpu");
-    EXPECT_EQ(gpu->decoder(), "the test's CPU");
-    EXPECT_EQ(cpu->decode(), "cpu");
-    EXPECT_EQ(cpu->decoder(), "");
+    EXPECT_EQ(gpu->constants().decode, "gpu");
+    EXPECT_EQ(gpu->constants().decoder, "the test's CPU");
+    EXPECT_EQ(cpu->constants().decode, "cpu");
+    EXPECT_EQ(cpu->constants().decoder, "");
     ASSERT_EQ(gpu->offer().outputs.size(), cpu->offer().outputs.size());
     ExpectSame(*gpu, *cpu, 20);  // two and a half epochs
   }
@@ -42,26 +42,26 @@ TEST_F(ClientDecodeTest, AutoIsDecidedOnceAndKept) {
   const auto feed = Open(R"(, "slots": 3, "decode": "DECODE_AUTO")", engine);
   const auto cpu = Open("", nullptr);
   ASSERT_TRUE(feed && cpu);
-  EXPECT_EQ(feed->decode(), "auto:1000");  // two workers are slower than that
+  EXPECT_EQ(feed->constants().decode, "auto:1000");  // two workers are slower than that
   ExpectSame(*feed, *cpu, 3);
   // A daemon that would decide otherwise, and the same for who asks for it now.
   daemon_->Kill();
   Serve("64");
   ExpectSame(*feed, *cpu, 8);
   EXPECT_EQ(feed->reconnects(), 1U);
-  EXPECT_EQ(feed->decode(), "auto:1000");
+  EXPECT_EQ(feed->constants().decode, "auto:1000");
   const auto other = Open(R"(, "decode": "DECODE_AUTO")", engine);
   ASSERT_TRUE(other);
-  EXPECT_EQ(other->decode(), "auto:613");
+  EXPECT_EQ(other->constants().decode, "auto:613");
   const auto given = Open(R"(, "decode": "DECODE_AUTO", "gpu_share": 7)", engine);
   ASSERT_TRUE(given);
-  EXPECT_EQ(given->decode(), "auto:7");
+  EXPECT_EQ(given->constants().decode, "auto:7");
 }
 
 TEST_F(ClientDecodeTest, AutoWithoutAGpuIsTheCpuAndSaysSo) {
   const auto feed = Open(R"(, "decode": "DECODE_AUTO")", nullptr);
   ASSERT_TRUE(feed);
-  EXPECT_EQ(feed->decode(), "cpu");
+  EXPECT_EQ(feed->constants().decode, "cpu");
   EXPECT_THAT(log_, HasSubstr("decoded by the CPU, not by the GPU: the client names no GPU"));
   EXPECT_OK(Next(*feed));
   EXPECT_THAT(Feed::Open(Options(kGpu, nullptr)),
@@ -79,14 +79,14 @@ TEST_F(ClientDecodeTest, AutoWithTooLittleMemoryIsTheCpuAndSaysSoOnce) {
   const auto feed = Open(R"(, "decode": "DECODE_AUTO")", engine);
   const auto cpu = Open("", nullptr);
   ASSERT_TRUE(feed && cpu);
-  EXPECT_EQ(feed->decode(), "cpu");
-  EXPECT_EQ(feed->decoder(), "");
+  EXPECT_EQ(feed->constants().decode, "cpu");
+  EXPECT_EQ(feed->constants().decoder, "");
   EXPECT_EQ(engine->alive(), 0U);
   ExpectSame(*feed, *cpu, 3);
   daemon_->Kill();
   Serve();
   ExpectSame(*feed, *cpu, 3);
-  EXPECT_EQ(feed->decode(), "cpu");
+  EXPECT_EQ(feed->constants().decode, "cpu");
   const size_t warning = log_.find("decoded by the CPU, not by the GPU: allocate ");
   ASSERT_NE(warning, std::string::npos) << log_;
   EXPECT_EQ(log_.find("decoded by the CPU", warning + 1), std::string::npos) << log_;
@@ -138,7 +138,7 @@ TEST_F(ClientDecodeTest, MembersOfAGroupShareBatchesAndTheDecision) {
   const auto second = Open(group + R"(, "decode": "DECODE_AUTO", "gpu_share": 1000)", engine);
   const auto cpu = Open("", nullptr);
   ASSERT_TRUE(first && second && cpu);
-  EXPECT_EQ(first->decode(), second->decode());
+  EXPECT_EQ(first->constants().decode, second->constants().decode);
   for (int i = 0; i < 10; ++i) {
     ASSERT_OK_AND_ASSIGN(const Tensors expected, Next(*cpu));
     ASSERT_OK_AND_ASSIGN(const Tensors a, Next(*first));

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/src/feed_warnings.h"
+
+#include <string>
+#include <utility>
+
+#include "client/src/client_log.h"
+#include "client/src/deadline.h"
+#include "client/src/decoded_batches.h"
+
+namespace pinfeed {
+namespace {
+
+using std::chrono::nanoseconds;
+
+constexpr std::chrono::seconds kWarnAfter{1};
+constexpr std::chrono::seconds kWarnPause{30};
+
+// Whether a warning of a kind may be logged now, which it then is.
+bool IsDue(SteadyTime* next) {
+  const SteadyTime now = std::chrono::steady_clock::now();
+  if (now < *next) return false;
+  *next = now + kWarnPause;
+  return true;
+}
+
+}  // namespace
+
+void FeedWarnings::BatchIsEmpty(const BatchDescriptor& batch) {
+  if (std::exchange(said_empty_, true)) return;
+  ClientLog(
+      PF_LOG_WARNING,
+      "batch " + std::to_string(batch.batch_index) + " of epoch " + std::to_string(batch.epoch) +
+          " is empty: all its " + std::to_string(batch.skipped) +
+          " samples are bad and on_bad_sample is skip. The mean of an empty tensor is NaN, and a NaN loss "
+          "ruins the model at the next step: check the number of samples "
+          "first. on_bad_sample zero with valid keeps every batch's size and marks the good samples. "
+          "`pinfeed status --json` lists the bad samples. Further empty batches of this feed are "
+          "not reported");
+}
+
+void FeedWarnings::MayHoldAll(nanoseconds waited, uint32_t held, uint32_t slots) {
+  if (waited < kWarnAfter || held < slots || !IsDue(&next_of_waiting_)) return;
+  const std::string count = std::to_string(slots);
+  ClientLog(PF_LOG_WARNING, "no batch for " + Seconds(waited) + ": all " + count +
+                                " slots are held by batches that this process "
+                                "has not released, so none can be filled; release them sooner (copy what is "
+                                "kept), or raise the spec's slots above " +
+                                count);
+}
+
+void FeedWarnings::DecoderIsSlow(nanoseconds waited, uint32_t held) {
+  if (waited < kWarnAfter || !IsDue(&next_of_waiting_)) return;
+  const bool full = held >= DecodedBatches::kRing;
+  ClientLog(PF_LOG_WARNING,
+            "no batch for " + Seconds(waited) +
+                (full ? ": " + std::to_string(held) +
+                            " batches were taken and neither written nor released, and no more are decoded "
+                            "ahead; write or release them first"
+                      : ": the next one is published, and the GPU has not decoded its images yet"));
+}
+
+void FeedWarnings::ImagesAreZeroed(const DecodeRing::Outcome& outcome) {
+  zeroed_images_ += outcome.zeroed.size();
+  if (!IsDue(&next_of_zeroed_)) return;
+  ClientLog(PF_LOG_WARNING, outcome.first_failure.message() + "; such samples are zeros (" +
+                                std::to_string(zeroed_images_) +
+                                " so far), and the daemon does not count them as bad");
+}
+
+}  // namespace pinfeed
