@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <iostream>
@@ -26,6 +27,8 @@ void FlushAnswer() {
 }
 
 int Run(int argc, char** argv) {
+  // As the Python package does, before CUDA is initialised: see docs/transforms.md, "Decoding on the GPU".
+  (void)::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   ToolContext context;
   CLI::App tool("Looks at pinfeedd, the daemon that feeds training batches, measures and steers it.",
                 "pinfeed");
