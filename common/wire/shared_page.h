@@ -110,6 +110,23 @@ enum class LifelineKind : uint32_t {
   kTask = 6,     // daemon -> producer: fill a batch
   // producer -> daemon: the batch is filled, or cannot be; the producer no longer writes to its slot
   kTaskDone = 7,
+  kJoin = 8,      // a batcher's client or consumer -> daemon, once, in place of kHello: token
+  kRequest = 9,   // client -> daemon: `slot` of its memory holds a request of `bytes` bytes
+  kCancel = 10,   // client -> daemon: no answer for `slot` is wanted. It is answered all the same
+  // daemon -> client: the request of `slot` has ended, with `bytes` bytes of answer or an error; the slot is the
+  // client's again. To a consumer: the result of its kTake or kAnswer, with a number in `bytes`
+  kAnswered = 11,
+  kTake = 12,     // consumer -> daemon: it has taken a batch. Answered with how many requests wait for answers
+  kAnswer = 13,   // consumer -> daemon: its memory holds `bytes` answers to a batch. Answered
+};
+
+// What a batcher's client or consumer and the daemon tell each other.
+struct BatcherMessage {
+  uint64_t epoch;  // kTake, kAnswer: the batch's
+  uint64_t batch_index;
+  uint64_t timeout_us;  // kRequest: until its deadline; 0: none
+  uint32_t slot;
+  uint32_t bytes;
 };
 
 // A batch to fill. Its slot holds what the tensor "sample_id" says, and nothing else yet.
@@ -124,17 +141,20 @@ struct ProducerTask {
 struct LifelineFrame {
   uint64_t magic;
   uint32_t kind;  // LifelineKind
-  uint32_t code;  // a Code, in kWelcome and kTaskDone
+  uint32_t code;  // a Code, in kWelcome, kTaskDone and kAnswered
   union {
     uint8_t token[kTokenBytes];
     ProducerTask produce;  // in kTask; in kTaskDone only `task` counts
+    BatcherMessage batcher;  // from kRequest on
   };
   char text[208];  // of an error: UTF-8, NUL-padded
 };
-static_assert(sizeof(LifelineFrame) == 256 && sizeof(ProducerTask) == kTokenBytes);
+static_assert(sizeof(LifelineFrame) == 256 && sizeof(ProducerTask) == kTokenBytes &&
+              sizeof(BatcherMessage) == kTokenBytes);
 
 // The descriptors in kWelcome. A session's: publish page memfd, release page memfd, doorbell eventfd and, on
-// the host backend, the arena memfd. A producer's: the arena memfd.
+// the host backend, the arena memfd. A producer's: the arena memfd. A batcher's client's or
+// consumer's: its memory.
 inline constexpr size_t kLifelineFdsHost = 4;
 inline constexpr size_t kLifelineFdsDevice = 3;
 inline constexpr size_t kLifelineFdsProducer = 1;

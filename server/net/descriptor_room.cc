@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/net/descriptor_room.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <string>
 
 namespace pinfeed {
@@ -27,6 +30,17 @@ Status CheckDescriptorRoom(uint32_t max_sessions, uint32_t max_fds,
       " are reserved for connections. Close a feed, or have the operator raise the limit "
       "(LimitNOFILE= of the unit, "
       "ulimit -n) above eight times max_sessions");
+}
+
+Status CheckConnectionRoom(int fd, const char* what) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return ErrnoStatus(std::string(what) + ": getrlimit", errno);
+  // The kernel gives the lowest free number, so a number tells how many are open.
+  if (static_cast<rlim_t>(fd) < limit.rlim_cur / 4 * 3) return OkStatus();
+  return ResourceExhausted(std::string(what) + ": three quarters of the daemon's " +
+                           std::to_string(limit.rlim_cur) +
+                           " descriptors are open, and this connection takes two; use fewer processes, or have "
+                           "the operator raise the limit (LimitNOFILE= of the unit, ulimit -n)");
 }
 
 }  // namespace pinfeed

@@ -60,8 +60,8 @@ LifelineFrame FrameOf(LifelineKind kind) {
   return frame;
 }
 
-LifelineFrame WelcomeFrame(const Status& status) {
-  LifelineFrame frame = FrameOf(LifelineKind::kWelcome);
+LifelineFrame ResultFrame(LifelineKind kind, const Status& status) {
+  LifelineFrame frame = FrameOf(kind);
   frame.code = static_cast<uint32_t>(status.code());
   if (!status.ok()) {
     const std::string& text = status.message();
@@ -106,13 +106,19 @@ Status SendTask(int fd, const ProducerTask& task) {
   return Send(fd, frame, {});
 }
 
+Status SendAnswered(int fd, const BatcherMessage& message, const Status& result) {
+  LifelineFrame frame = ResultFrame(LifelineKind::kAnswered, result);
+  frame.batcher = message;
+  return Send(fd, frame, {});
+}
+
 Status SendWelcome(int fd, std::span<const int> fds) {
-  LifelineFrame frame = WelcomeFrame(OkStatus());
+  LifelineFrame frame = ResultFrame(LifelineKind::kWelcome, OkStatus());
   return Send(fd, frame, fds);
 }
 
 void SendRefusal(int fd, const Status& error) {
-  LifelineFrame frame = WelcomeFrame(error);
+  LifelineFrame frame = ResultFrame(LifelineKind::kWelcome, error);
   [[maybe_unused]] const Status sent = Send(fd, frame, {});
 }
 

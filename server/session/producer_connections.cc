@@ -2,7 +2,6 @@
 #include "server/session/producer_connections.h"
 
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 
 #include "common/base/log.h"
 #include "common/base/log_pace.h"
+#include "server/net/descriptor_room.h"
 #include "server/session/lifeline_frame.h"
 
 namespace pinfeed {
@@ -26,18 +26,6 @@ constexpr std::chrono::seconds kProducerLogDelay(1);
 // How often a producer with a time limit is checked, at least and at most.
 constexpr std::chrono::milliseconds kMaxLateInterval(1000);
 constexpr std::chrono::milliseconds kMinLateInterval(5);
-
-// Leaves a quarter of the descriptors to sessions and other connections. The kernel gives the lowest free
-// number, so a number tells how many are open.
-Status CheckDescriptor(int fd) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return ErrnoStatus("attach a producer: getrlimit", errno);
-  if (static_cast<rlim_t>(fd) < limit.rlim_cur / 4 * 3) return OkStatus();
-  return ResourceExhausted("attach a producer: three quarters of the daemon's " +
-                           std::to_string(limit.rlim_cur) +
-                           " descriptors are open, and a producer takes two; use fewer processes, or have "
-                           "the operator raise the limit (LimitNOFILE= of the unit, ulimit -n)");
-}
 
 }  // namespace
 
@@ -119,7 +107,7 @@ Status ProducerConnections::Admit(const Peer& peer, const uint8_t (&token)[kToke
   connection.group = session->feed->producer().processes();
   RETURN_IF_ERROR(connection.group->CheckRoom(0));
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
-  RETURN_IF_ERROR(CheckDescriptor(connection.pidfd.get()));
+  RETURN_IF_ERROR(CheckConnectionRoom(connection.pidfd.get(), "attach a producer"));
   // The welcome goes before the first task.
   const Arena* const staging = session->feed->producer().staging();
   const std::array<int, kLifelineFdsProducer> fds = {(staging == nullptr ? session->arena() : *staging).fd()};
