@@ -63,12 +63,8 @@ Result<BatcherPlace> FeedOpener::JoinBatcher(const Peer& peer, const JoinBatcher
                              std::to_string(kMinSlots) + " to " + std::to_string(kMaxSlots));
     }
     const uint64_t most = place.queue->max_request_bytes();
-    const uint64_t bytes = spec.array ? most : arguments.max_request_bytes;
-    if (bytes == 0 || bytes > most || (spec.array && arguments.max_request_bytes != 0)) {
-      return InvalidArgument(what + ": max_request_bytes: " + std::to_string(arguments.max_request_bytes) +
-                             (spec.array ? " must be 0, as its requests are arrays"
-                                         : " is not within 1 to " + std::to_string(most)));
-    }
+    const uint64_t bytes = spec.array ? most : std::min(arguments.max_request_bytes, most);
+    if (bytes == 0) return InvalidArgument(what + ": max_request_bytes: 0 is less than any image has");
     tensors = {BytesTensor("request", bytes), BytesTensor("answer", spec.max_answer_bytes)};
   }
   ASSIGN_OR_RETURN(const BatchLayout layout, BatchLayout::Create(tensors, samples));

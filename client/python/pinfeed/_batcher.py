@@ -120,6 +120,7 @@ class Batcher:
         self._feed = Feed(
             open_spec(spec, Rank(0, 1, "arguments"), framework=framework, address=address, share="queue", device=device, ordinal=ordinal, reconnect_timeout=0)
         )
+        self._batches = iter(self._feed)
         try:
             place = join(self._feed._address, {"name": name, "consumer": True})
             self._rows, self._room = int(place["batch_size"]), int(place["max_answer_bytes"])
@@ -131,7 +132,7 @@ class Batcher:
 
     def __iter__(self) -> Iterator[RequestBatch]:
         """Yields batches with at least one request that waits for an answer."""
-        for tensors in self._feed:
+        for tensors in self._batches:
             if self._call(TAKE, tensors) > 0:
                 yield RequestBatch(self, tensors)
 

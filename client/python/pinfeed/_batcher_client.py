@@ -41,8 +41,8 @@ class BatcherClient:
     """One process's connection to the batcher of that name, which its user's model serves.
 
     name: of the batcher. address: as in `open`; no private daemon is started. in_flight: requests that may wait for
-    answers at a time, 3 to 64. max_request_bytes: of each, for encoded images, at most what the batcher allows. The
-    daemon's memory for requests is in_flight times max_request_bytes, of which only what is used is allocated.
+    answers at a time, 3 to 64. max_request_bytes: of each encoded image; the batcher may allow less. The daemon's memory
+    for requests is in_flight times that, charged to the user, of which only what is used is allocated.
 
     Threads: any. A forked child cannot use it. Errors: `pinfeed.Error`; NotFoundError if the user has no such
     batcher. When the batcher ends, or the daemon, requests in flight fail with UnavailableError, and so does `submit`:
@@ -53,18 +53,12 @@ class BatcherClient:
         checks = Checks()
         name = checks.text("name", name, MAX_NAME_BYTES)
         in_flight = checks.integer("in_flight", in_flight, _MIN_SLOTS, _MAX_SLOTS)
-        max_request_bytes = checks.integer("max_request_bytes", max_request_bytes, 0, UINT32_MAX)
+        max_request_bytes = checks.integer("max_request_bytes", max_request_bytes, 1, UINT32_MAX)
         checks.address(address)
         checks.raise_faults()
         self._name = name
         chosen = _daemon.address_for(address, _OPEN_TIMEOUT_S, "queue")
-        request = {"name": name, "slots": in_flight, "max_request_bytes": max_request_bytes}
-        try:
-            place = join(chosen, request)
-        except InvalidArgumentError as error:
-            if max_request_bytes == 0 or "must be 0" not in str(error):
-                raise
-            place = join(chosen, {**request, "max_request_bytes": 0})  # its requests are arrays
+        place = join(chosen, {"name": name, "slots": in_flight, "max_request_bytes": max_request_bytes})
         self._stride, self._room = int(place["slot_stride"]), int(place["max_request_bytes"])
         self._answer_offset = int(place["answer_offset"])
         self._array: Optional[Dict[str, Any]] = place.get("array")
@@ -104,10 +98,10 @@ class BatcherClient:
                 left = max(until - time.monotonic(), 0.000001)
                 self._link.send(REQUEST, slot=slot, size=content.nbytes, timeout_us=max(1, round(left * 1e6)))
         except BaseException:
-            with self._lock:
-                self._futures.pop(slot, None)
-                if self._ended is not None:
+            with self._changed:
+                if self._futures.get(slot) is not future:  # else the thread below frees the slot
                     self._free.append(slot)
+                    self._changed.notify()
             raise
         return future
 
