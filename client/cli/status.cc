@@ -163,6 +163,14 @@ void PrintFeeds(const Json& status) {
                   Counted(again, "batch").c_str());
     std::puts("");
   }
+  for (const Json& feed : rows) {
+    if (!feed.contains("request_latency_seconds") || feed["request_latency_seconds"].is_null()) continue;
+    const Json& latency = feed["request_latency_seconds"];
+    std::printf("feed %s answered requests within %s (p50), %s (p90), %s (p99); %s wait\n",
+                std::to_string(UintField(feed, "id")).c_str(), Duration(DoubleField(latency, "p50")).c_str(),
+                Duration(DoubleField(latency, "p90")).c_str(), Duration(DoubleField(latency, "p99")).c_str(),
+                Count(UintField(feed, "requests_waiting")).c_str());
+  }
 }
 
 void PrintSessions(const Json& status) {
