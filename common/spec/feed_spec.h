@@ -69,7 +69,7 @@ struct BatcherSpec {
   uint32_t max_request_bytes = 0;  // of an encoded image; 0 for arrays
   uint32_t max_answer_bytes = 0;
   std::optional<TensorSpec> array;  // what a request is, whose name does not count; nothing: an encoded image
-  bool redeal = false;  // requests whose consumer ended go to another one; otherwise they fail
+  bool redeal = false;              // requests whose consumer ended go to another one; otherwise they fail
   bool operator==(const BatcherSpec&) const = default;
 };
 

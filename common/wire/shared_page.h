@@ -110,14 +110,14 @@ enum class LifelineKind : uint32_t {
   kTask = 6,     // daemon -> producer: fill a batch
   // producer -> daemon: the batch is filled, or cannot be; the producer no longer writes to its slot
   kTaskDone = 7,
-  kJoin = 8,      // a batcher's client or consumer -> daemon, once, in place of kHello: token
-  kRequest = 9,   // client -> daemon: `slot` of its memory holds a request of `bytes` bytes
-  kCancel = 10,   // client -> daemon: no answer for `slot` is wanted. It is answered all the same
-  // daemon -> client: the request of `slot` has ended, with `bytes` bytes of answer or an error; the slot is the
-  // client's again. To a consumer: the result of its kTake or kAnswer, with a number in `bytes`
+  kJoin = 8,     // a batcher's client or consumer -> daemon, once, in place of kHello: token
+  kRequest = 9,  // client -> daemon: `slot` of its memory holds a request of `bytes` bytes
+  kCancel = 10,  // client -> daemon: no answer for `slot` is wanted. It is answered all the same
+  // daemon -> client: the request of `slot` has ended, with `bytes` bytes of answer or an error; the slot is
+  // the client's again. To a consumer: the result of its kTake or kAnswer, with a number in `bytes`
   kAnswered = 11,
-  kTake = 12,     // consumer -> daemon: it has taken a batch. Answered with how many requests wait for answers
-  kAnswer = 13,   // consumer -> daemon: its memory holds `bytes` answers to a batch. Answered
+  kTake = 12,    // consumer -> daemon: it has taken a batch. Answered with how many requests wait for answers
+  kAnswer = 13,  // consumer -> daemon: its memory holds `bytes` answers to a batch. Answered
 };
 
 // What a batcher's client or consumer and the daemon tell each other.
@@ -144,7 +144,7 @@ struct LifelineFrame {
   uint32_t code;  // a Code, in kWelcome, kTaskDone and kAnswered
   union {
     uint8_t token[kTokenBytes];
-    ProducerTask produce;  // in kTask; in kTaskDone only `task` counts
+    ProducerTask produce;    // in kTask; in kTaskDone only `task` counts
     BatcherMessage batcher;  // from kRequest on
   };
   char text[208];  // of an error: UTF-8, NUL-padded

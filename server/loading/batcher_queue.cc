@@ -18,8 +18,8 @@ Status Ended() {
 }
 
 uint64_t SinceNs(BatcherQueue::Time begin, BatcherQueue::Time end) {
-  return static_cast<uint64_t>(std::max<int64_t>(
-      0, std::chrono::duration_cast<std::chrono::nanoseconds>(end - begin).count()));
+  return static_cast<uint64_t>(
+      std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(end - begin).count()));
 }
 
 }  // namespace
@@ -60,7 +60,8 @@ void BatcherQueue::Produce(std::shared_ptr<PieceRequest> piece) {
   Do(std::move(after));
 }
 
-std::vector<BatcherQueue::RequestPtr> BatcherQueue::RequestsOf(const Batch& batch, const PieceRequest& piece) {
+std::vector<BatcherQueue::RequestPtr> BatcherQueue::RequestsOf(const Batch& batch,
+                                                               const PieceRequest& piece) {
   const size_t begin = std::min<size_t>(piece.begin(), batch.requests.size());
   const size_t end = std::min<size_t>(piece.end(), batch.requests.size());
   return {batch.requests.begin() + static_cast<std::ptrdiff_t>(begin),
@@ -100,10 +101,11 @@ void BatcherQueue::Close(BatchKey key, Batch& batch, After& after) {
 
 void BatcherQueue::Expire(Time now, After& after) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    Fail(deadlines_.begin()->second, RequestEnd::kDeadline,
-         Status(Code::kDeadlineExceeded,
-                "the request's deadline passed before an answer came: the consumers are too slow, or stopped"),
-         after);
+    Fail(
+        deadlines_.begin()->second, RequestEnd::kDeadline,
+        Status(Code::kDeadlineExceeded,
+               "the request's deadline passed before an answer came: the consumers are too slow, or stopped"),
+        after);
   }
 }
 
@@ -118,7 +120,8 @@ BatcherQueue::RequestPtr BatcherQueue::End(uint64_t id, RequestEnd how) {
   if (pending.batch) {
     const auto batch = batches_.find(*pending.batch);
     // Nobody waits for the answers of a batch that was taken.
-    if (batch != batches_.end() && --batch->second.open == 0 && batch->second.consumer != 0) batches_.erase(batch);
+    if (batch != batches_.end() && --batch->second.open == 0 && batch->second.consumer != 0)
+      batches_.erase(batch);
   } else {
     waiting_.erase(id);
   }
@@ -199,7 +202,8 @@ void BatcherQueue::RemoveClient(const std::shared_ptr<Client>& client) {
   const MutexLock lock(mutex_);
   clients_.erase(client);
   std::vector<uint64_t> ids;
-  for (auto at = slots_.lower_bound({client.get(), 0}); at != slots_.end() && at->first.first == client.get(); ++at)
+  for (auto at = slots_.lower_bound({client.get(), 0}); at != slots_.end() && at->first.first == client.get();
+       ++at)
     ids.push_back(at->second);
   for (const uint64_t id : ids) End(id, RequestEnd::kClientGone);
 }
@@ -296,7 +300,8 @@ Result<uint32_t> BatcherQueue::Answer(BatchKey key, ConsumerId consumer, std::sp
                                             " bytes, and at most " + std::to_string(spec_.max_answer_bytes) +
                                             " are possible (the batcher's max_answer_bytes)");
       }
-      RequestPtr request = End(requests[i]->id, status.ok() ? RequestEnd::kAnswered : RequestEnd::kModelError);
+      RequestPtr request =
+          End(requests[i]->id, status.ok() ? RequestEnd::kAnswered : RequestEnd::kModelError);
       if (request == nullptr) continue;
       ++answered;
       After::Told told{std::move(request), std::move(status), {}};
@@ -329,10 +334,11 @@ void BatcherQueue::RemoveConsumer(ConsumerId consumer) {
           waiting_.insert(request->id);
           ++counts_.again;
         } else {
-          Fail(request->id, RequestEnd::kConsumerGone,
-               Unavailable("the process that had taken the request's batch ended without an answer; submit it "
-                           "again, or let the batcher deal such requests again (redeal)"),
-               after);
+          Fail(
+              request->id, RequestEnd::kConsumerGone,
+              Unavailable("the process that had taken the request's batch ended without an answer; submit it "
+                          "again, or let the batcher deal such requests again (redeal)"),
+              after);
         }
       }
     }
@@ -352,8 +358,8 @@ std::optional<BatcherQueue::Time> BatcherQueue::Poll() {
     if (!deadlines_.empty()) next = deadlines_.begin()->first;
     if (!waiting_.empty()) {
       // Once that is past, the batch closes as soon as it has a slot.
-      const Time due = pending_.at(*waiting_.begin()).request->arrived +
-                       std::chrono::microseconds(spec_.max_delay_us);
+      const Time due =
+          pending_.at(*waiting_.begin()).request->arrived + std::chrono::microseconds(spec_.max_delay_us);
       if (due > now && (!next || due < *next)) next = due;
     }
   }

@@ -38,8 +38,8 @@ enum class RequestEnd : uint8_t {
   kModelError,    // the consumer answered with an error, or with too large an answer
   kFeedEnded,     // the feed ended or drains
 };
-inline constexpr std::array kRequestEndNames = {"answered",    "refused",       "bad_input",
-                                                "deadline",    "cancelled",     "client_gone",
+inline constexpr std::array kRequestEndNames = {"answered",      "refused",     "bad_input",
+                                                "deadline",      "cancelled",   "client_gone",
                                                 "consumer_gone", "model_error", "feed_ended"};
 
 // Purpose: puts each request into the next batch, and hands the answers to the requests back. A batch closes
@@ -54,7 +54,7 @@ class BatcherQueue {
   using Clock = std::chrono::steady_clock;
   using Time = Clock::time_point;
   using Now = std::function<Time()>;
-  using ConsumerId = uint64_t;  // never 0
+  using ConsumerId = uint64_t;                     // never 0
   using BatchKey = std::pair<uint64_t, uint64_t>;  // epoch, index
 
   static constexpr size_t kMaxClients = 1024;
@@ -75,7 +75,7 @@ class BatcherQueue {
     uint32_t slot = 0;  // of the client's memory
     uint64_t bytes = 0;
     std::optional<Time> deadline = {};
-    uint64_t id = 0;   // the number of its arrival, from 0. Set by Submit, like the following
+    uint64_t id = 0;  // the number of its arrival, from 0. Set by Submit, like the following
     Time arrived = {};
   };
   using RequestPtr = std::shared_ptr<const Request>;
@@ -89,7 +89,8 @@ class BatcherQueue {
   };
 
   // `request_bytes`: the exact size of each request, for arrays. `load` may refer to what the feed owns.
-  BatcherQueue(const BatcherSpec& spec, std::optional<uint64_t> request_bytes, Load load, Now now = Clock::now)
+  BatcherQueue(const BatcherSpec& spec, std::optional<uint64_t> request_bytes, Load load,
+               Now now = Clock::now)
       : spec_(spec), request_bytes_(request_bytes), load_(std::move(load)), now_(std::move(now)) {}
   ~BatcherQueue();
   BatcherQueue(const BatcherQueue&) = delete;
@@ -151,7 +152,7 @@ class BatcherQueue {
   struct Batch {
     uint32_t samples = 0;
     bool closed = false;
-    std::vector<RequestPtr> requests;  // once closed, by index; null: left out
+    std::vector<RequestPtr> requests;                   // once closed, by index; null: left out
     std::vector<std::shared_ptr<PieceRequest>> pieces;  // that wait for the batch to close
     uint32_t open = 0;                                  // requests that wait for an answer
     ConsumerId consumer = 0;                            // 0: nobody took it
@@ -188,12 +189,12 @@ class BatcherQueue {
   const Load load_;
   const Now now_;
   mutable Mutex mutex_;
-  std::map<uint64_t, Pending> pending_ PF_GUARDED_BY(mutex_);               // by id
-  std::map<Slot, uint64_t> slots_ PF_GUARDED_BY(mutex_);                    // ids of pending requests
-  std::set<uint64_t> waiting_ PF_GUARDED_BY(mutex_);                        // pending, in no batch
-  std::set<std::pair<Time, uint64_t>> deadlines_ PF_GUARDED_BY(mutex_);     // of pending requests
-  std::map<BatchKey, Batch> batches_ PF_GUARDED_BY(mutex_);                 // announced and not over
-  std::deque<BatchKey> unclosed_ PF_GUARDED_BY(mutex_);                     // in the order of the feed
+  std::map<uint64_t, Pending> pending_ PF_GUARDED_BY(mutex_);            // by id
+  std::map<Slot, uint64_t> slots_ PF_GUARDED_BY(mutex_);                 // ids of pending requests
+  std::set<uint64_t> waiting_ PF_GUARDED_BY(mutex_);                     // pending, in no batch
+  std::set<std::pair<Time, uint64_t>> deadlines_ PF_GUARDED_BY(mutex_);  // of pending requests
+  std::map<BatchKey, Batch> batches_ PF_GUARDED_BY(mutex_);              // announced and not over
+  std::deque<BatchKey> unclosed_ PF_GUARDED_BY(mutex_);                  // in the order of the feed
   std::set<std::shared_ptr<Client>> clients_ PF_GUARDED_BY(mutex_);
   uint64_t next_id_ PF_GUARDED_BY(mutex_) = 0;
   bool draining_ PF_GUARDED_BY(mutex_) = false;

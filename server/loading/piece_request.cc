@@ -29,7 +29,8 @@ void PieceRequest::Bad(uint32_t index, Status why) const {
 }
 
 void PieceRequest::LeaveOut(uint32_t index) const {
-  PF_CHECK(parts_.piece.begin <= index && index < parts_.piece.end, "a sample left out is one of the piece's");
+  PF_CHECK(parts_.piece.begin <= index && index < parts_.piece.end,
+           "a sample left out is one of the piece's");
   if (!completed_.load(std::memory_order_relaxed)) parts_.batch->OnLeftOut(index);
 }
 

@@ -48,7 +48,9 @@ class RequestDataset final : public Dataset {
   std::string Describe(uint64_t id) const override { return RequestName(id); }
 
  private:
-  static Status Unreadable(uint64_t id) { return Internal(RequestName(id) + " is in the memory of its client"); }
+  static Status Unreadable(uint64_t id) {
+    return Internal(RequestName(id) + " is in the memory of its client");
+  }
   const DatasetInfo info_;
 };
 
@@ -121,8 +123,9 @@ class RequestBatchProducer::Task final : public FillTask {
   Status status_ PF_GUARDED_BY(mutex_);
 };
 
-RequestBatchProducer::RequestBatchProducer(const BatcherSpec& spec, std::unique_ptr<const SampleLoader> loader,
-                                           WorkerPool& workers, BatcherQueue::Now now)
+RequestBatchProducer::RequestBatchProducer(const BatcherSpec& spec,
+                                           std::unique_ptr<const SampleLoader> loader, WorkerPool& workers,
+                                           BatcherQueue::Now now)
     : loader_(std::move(loader)),
       workers_(workers),
       queue_(std::make_shared<BatcherQueue>(
@@ -150,8 +153,8 @@ void RequestBatchProducer::Load(std::shared_ptr<PieceRequest> piece,
 }
 
 Status RequestBatchProducer::LoadSamples(const PieceRequest& piece,
-                                         const std::vector<BatcherQueue::RequestPtr>& requests, uint32_t begin,
-                                         uint32_t end, SampleScratch& scratch) {
+                                         const std::vector<BatcherQueue::RequestPtr>& requests,
+                                         uint32_t begin, uint32_t end, SampleScratch& scratch) {
   SamplePlaces places;
   RETURN_IF_ERROR(piece.Places(piece.begin() + begin, piece.begin() + end, places));
   std::optional<WorkSpans> spans;

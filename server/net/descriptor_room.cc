@@ -37,10 +37,10 @@ Status CheckConnectionRoom(int fd, const char* what) {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return ErrnoStatus(std::string(what) + ": getrlimit", errno);
   // The kernel gives the lowest free number, so a number tells how many are open.
   if (static_cast<rlim_t>(fd) < limit.rlim_cur / 4 * 3) return OkStatus();
-  return ResourceExhausted(std::string(what) + ": three quarters of the daemon's " +
-                           std::to_string(limit.rlim_cur) +
-                           " descriptors are open, and this connection takes two; use fewer processes, or have "
-                           "the operator raise the limit (LimitNOFILE= of the unit, ulimit -n)");
+  return ResourceExhausted(
+      std::string(what) + ": three quarters of the daemon's " + std::to_string(limit.rlim_cur) +
+      " descriptors are open, and this connection takes two; use fewer processes, or have "
+      "the operator raise the limit (LimitNOFILE= of the unit, ulimit -n)");
 }
 
 }  // namespace pinfeed

@@ -15,8 +15,8 @@ namespace pinfeed {
 Status CheckDescriptorRoom(uint32_t max_sessions, uint32_t max_fds,
                            const std::function<uint32_t()>& count_open);
 
-// The same for a connection beside a session, which takes two descriptors: `fd` is the newest. Leaves a quarter
-// of the descriptors to sessions and other connections. `what` begins the error.
+// The same for a connection beside a session, which takes two descriptors: `fd` is the newest. Leaves a
+// quarter of the descriptors to sessions and other connections. `what` begins the error.
 Status CheckConnectionRoom(int fd, const char* what);
 
 }  // namespace pinfeed

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/rpc/batcher_message.h"
 #include "server/rpc/service.h"
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "common/base/log_context.h"
 #include "common/base/quote.h"
+#include "server/rpc/batcher_message.h"
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/open_feed_request.h"
 #include "server/rpc/status_message.h"
@@ -299,8 +299,9 @@ grpc::ServerUnaryReactor* FeederService::JoinBatcher(grpc::CallbackServerContext
   }
   // It allocates memory.
   Queue(*caller, *call, kWhat, [this, caller = *caller, call, request, response] {
-    const Status joined = call->cancelled() ? Status(Code::kCancelled, "join a batcher: the call was cancelled")
-                                            : Join(caller, *request, *response);
+    const Status joined = call->cancelled()
+                              ? Status(Code::kCancelled, "join a batcher: the call was cancelled")
+                              : Join(caller, *request, *response);
     if (!joined.ok()) return Refuse(caller, *call, joined);
     call->Finish(grpc::Status::OK);
   });
@@ -309,10 +310,11 @@ grpc::ServerUnaryReactor* FeederService::JoinBatcher(grpc::CallbackServerContext
 
 Status FeederService::Join(const Caller& caller, const v1::JoinBatcherRequest& request,
                            v1::BatcherInvitation& response) const {
-  if (caller.remote()) return PermissionDenied("join a batcher: only processes of this host can share its memory");
+  if (caller.remote())
+    return PermissionDenied("join a batcher: only processes of this host can share its memory");
   ASSIGN_OR_RETURN(const BatcherPlace place,
-                   parts_.opener.JoinBatcher(caller.peer, {request.name(), request.consumer(), request.slots(),
-                                                           request.max_request_bytes()}));
+                   parts_.opener.JoinBatcher(caller.peer, {request.name(), request.consumer(),
+                                                           request.slots(), request.max_request_bytes()}));
   const Token token = parts_.lifelines.batchers().Invite(caller.peer, place);
   response.set_lifeline_path(parts_.lifelines.path());
   response.set_token(token.data(), token.size());

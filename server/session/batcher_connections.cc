@@ -82,7 +82,8 @@ Result<BatcherPlace> BatcherConnections::Redeem(const uint8_t (&token)[kTokenByt
   const MutexLock lock(mutex_);
   auto found = invitations_.end();
   for (auto one = invitations_.begin(); one != invitations_.end(); ++one)
-    if (TokensEqual(one->token, token) && one->peer == peer) found = one;  // no early exit: the time reveals nothing
+    if (TokensEqual(one->token, token) && one->peer == peer)
+      found = one;  // no early exit: the time reveals nothing
   if (found == invitations_.end()) {
     return Status(Code::kUnauthenticated, "join a batcher: the token is no invitation for this process (" +
                                               Describe(peer) +
@@ -105,7 +106,8 @@ Status BatcherConnections::Admit(const Peer& peer, const uint8_t (&token)[kToken
   RETURN_IF_ERROR(SendWelcome(fd.get(), fds));
   connection.client = std::make_shared<Client>(std::move(fd), connection.place.memory);
   Status status = Watch(id, connection);
-  if (status.ok() && !connection.place.consumer) status = connection.place.queue->AddClient(connection.client);
+  if (status.ok() && !connection.place.consumer)
+    status = connection.place.queue->AddClient(connection.client);
   if (!status.ok()) {  // the process sees the hang-up
     spdlog::warn("a process could not join a batcher ({}): {}", Describe(peer), status.ToString());
     Unwatch(connection);
@@ -118,8 +120,8 @@ Status BatcherConnections::Admit(const Peer& peer, const uint8_t (&token)[kToken
 Status BatcherConnections::Watch(ConnectionId id, Connection& connection) {
   ASSIGN_OR_RETURN(connection.socket_watch, loop_.Watch(connection.client->fd(), EPOLLIN | EPOLLRDHUP,
                                                         [this, id](uint32_t /*events*/) { OnReadable(id); }));
-  ASSIGN_OR_RETURN(connection.pidfd_watch,
-                   loop_.Watch(connection.pidfd.get(), EPOLLIN, [this, id](uint32_t /*events*/) { End(id); }));
+  ASSIGN_OR_RETURN(connection.pidfd_watch, loop_.Watch(connection.pidfd.get(), EPOLLIN,
+                                                       [this, id](uint32_t /*events*/) { End(id); }));
   return OkStatus();
 }
 
@@ -192,8 +194,8 @@ Result<uint32_t> BatcherConnections::PassAnswers(ConnectionId id, const Connecti
   const uint32_t most = memory.layout().batch_size;
   const uint64_t room = memory.layout().tensors[kAnswersTensor].sample_bytes;
   if (message.bytes > most) {
-    return InvalidArgument("answer: " + std::to_string(message.bytes) + " answers, where a batch has at most " +
-                           std::to_string(most));
+    return InvalidArgument("answer: " + std::to_string(message.bytes) +
+                           " answers, where a batch has at most " + std::to_string(most));
   }
   const Piece piece{0, 0, most, 0};
   // The consumer may change its memory at any time: each length is read once.

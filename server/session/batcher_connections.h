@@ -25,10 +25,10 @@ namespace pinfeed {
 
 // Purpose: admits clients and consumers by invitation, and passes what they say to the batcher's queue; calls
 // the queue when something is due. Owns: the invitations, the connections, a pidfd for each. Borrows: the
-// loop and the refusals (outlive it). Threads: Invite from any; the rest on the loop's thread, or after it has
-// stopped. Nothing blocks. Errors: a fault of a process ends its connection and is counted. Invariants: 1. an
-// invitation admits the process that asked for it, once, within the time; 2. a number, index or length from
-// a process or its memory is checked before use.
+// loop and the refusals (outlive it). Threads: Invite from any; the rest on the loop's thread, or after it
+// has stopped. Nothing blocks. Errors: a fault of a process ends its connection and is counted.
+// Invariants: 1. an invitation admits the process that asked for it, once, within the time; 2. a number,
+// index or length from a process or its memory is checked before use.
 class BatcherConnections {
  public:
   BatcherConnections(EventLoop& loop, Refusals& refusals, std::chrono::milliseconds invitation_time)

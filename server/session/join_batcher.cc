@@ -53,7 +53,8 @@ Result<BatcherPlace> FeedOpener::JoinBatcher(const Peer& peer, const JoinBatcher
     const bool attached = std::ranges::any_of(sessions, [&](const std::shared_ptr<Session>& session) {
       return session->feed == feed && session->peer == peer && session->state == SessionState::kAttached;
     });
-    if (!attached) return FailedPrecondition(what + " as a consumer: this process has no session of its feed");
+    if (!attached)
+      return FailedPrecondition(what + " as a consumer: this process has no session of its feed");
     tensors = {BytesTensor("answers", spec.max_answer_bytes), {"lengths", DType::kInt64, {}}};
     samples = feed->layout().batch_size;
   } else {
@@ -68,8 +69,7 @@ Result<BatcherPlace> FeedOpener::JoinBatcher(const Peer& peer, const JoinBatcher
     tensors = {BytesTensor("request", bytes), BytesTensor("answer", spec.max_answer_bytes)};
   }
   ASSIGN_OR_RETURN(const BatchLayout layout, BatchLayout::Create(tensors, samples));
-  auto memory =
-      HostArena::Create(layout, slots, /*shared=*/false, parts_.pool, peer.uid, &parts_.quarantine);
+  auto memory = HostArena::Create(layout, slots, /*shared=*/false, parts_.pool, peer.uid, &parts_.quarantine);
   if (!memory.ok()) return memory.status().WithContext(what);
   place.memory = *std::move(memory);
   // A consumer's answers are read on a thread that must not wait for memory.

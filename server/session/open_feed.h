@@ -71,8 +71,8 @@ class FeedOpener {
   Result<OpenFeedOutcome> Open(const Peer& peer, const OpenFeedArguments& arguments,
                                std::shared_ptr<const Dataset> dataset) const;
 
-  // Makes the memory of a batcher's client or consumer, charged to its user. kNotFound if the user has no such
-  // batcher; kFailedPrecondition for a consumer without a session of it.
+  // Makes the memory of a batcher's client or consumer, charged to its user. kNotFound if the user has no
+  // such batcher; kFailedPrecondition for a consumer without a session of it.
   Result<BatcherPlace> JoinBatcher(const Peer& peer, const JoinBatcherArguments& arguments) const;
 
  private:

@@ -4,6 +4,7 @@
 // (uint8, 2x8192: not small in batches of 4) and "label" (int64), whose values tell epoch, batch and sample.
 // With FAKE_DEVICE they claim to be on that GPU; outputs are the tensors, but for the type that
 // FAKE_LABEL_OUTPUT makes of "label".
+// Long because: it has every function of the library.
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>

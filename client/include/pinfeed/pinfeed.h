@@ -319,9 +319,9 @@ PF_API pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch);
  * PF_FAILED_PRECONDITION if the feed is closed or its dataset is not produced. */
 PF_API pf_result pf_invite_producer(pf_feed* feed, uint32_t lane, char** invitation, size_t* size);
 
-/* Asks the daemon at `address` for a place at a batcher: `request_json` is a pinfeed.v1.JoinBatcherRequest, and
- * *json becomes a pinfeed.v1.BatcherInvitation (docs/protocol.md, section 14), to be freed with pf_free. Keep it
- * secret. Takes at most 10 s. PF_NOT_FOUND: the user has no batcher of this name. */
+/* Asks the daemon at `address` for a place at a batcher: `request_json` is a pinfeed.v1.JoinBatcherRequest,
+ * and *json becomes a pinfeed.v1.BatcherInvitation (docs/protocol.md, section 14), to be freed with pf_free.
+ * Keep it secret. Takes at most 10 s. PF_NOT_FOUND: the user has no batcher of this name. */
 PF_API pf_result pf_join_batcher_json(const char* address, const char* request_json, char** json);
 
 typedef struct pf_producer pf_producer;

@@ -130,7 +130,7 @@ class BatcherClient:
                     Code.INVALID_ARGUMENT,
                     f"submit: the batcher {self._name!r} takes arrays of {self._array['dtype'].lower()} {shape}, and this is one of {given.dtype.name} {given.shape}",
                 )
-            return memoryview(numpy.frombuffer(numpy.ascontiguousarray(given).tobytes(), numpy.uint8))
+            return memoryview(given.tobytes())
         try:
             content = memoryview(data).cast("B")
         except TypeError:

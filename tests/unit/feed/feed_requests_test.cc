@@ -19,10 +19,10 @@
 namespace pinfeed {
 namespace {
 
+using std::chrono::microseconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using std::chrono::microseconds;
 
 constexpr uint32_t kMaxRequests = 4;  // of a batch
 constexpr uint32_t kDelayUs = 1000;
@@ -45,7 +45,8 @@ class PlayedClient final : public BatcherQueue::Client {
   void Answer(uint32_t slot, const Status& status, std::span<const std::byte> answer) override {
     const MutexLock lock(mutex_);
     const bool first =
-        answers_.emplace(slot, Answered{status, {reinterpret_cast<const char*>(answer.data()), answer.size()}})
+        answers_
+            .emplace(slot, Answered{status, {reinterpret_cast<const char*>(answer.data()), answer.size()}})
             .second;
     EXPECT_TRUE(first) << "slot " << slot << " was answered twice";
   }
@@ -83,8 +84,8 @@ class FeedRequestsTest : public FeedTest {
     spec.batch_size = kMaxRequests;
     spec.sharing = Sharing::kQueue;
     spec.group = "numbers";
-    spec.batcher = BatcherSpec{kDelayUs, queue_limit, 0, 8,
-                               TensorSpec{"", DType::kInt64, {NumberDataset::kNumbers}}, redeal};
+    spec.batcher = BatcherSpec{
+        kDelayUs, queue_limit, 0, 8, TensorSpec{"", DType::kInt64, {NumberDataset::kNumbers}}, redeal};
     std::shared_ptr<const Dataset> dataset = MakeRequestDataset(spec);
     auto sampler = std::move(Sampler::Create(spec, dataset->info().samples)).value();
     auto loader = std::move(SampleLoader::Create(std::move(dataset), spec)).value();
