@@ -300,3 +300,13 @@ def test_status_counts_requests(serve, address):
     assert (int(feed["requests"]), int(feed["requests_ended"])) == (10, 10)
     latency = feed["request_latency_seconds"]
     assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"]
+
+
+def test_a_batch_of_broken_images_only_is_passed_over_in_silence(serve, caplog):
+    batcher = serve("only broken", model=False, input="image", transforms=[pinfeed.Resize((8, 8))], max_batch=1)
+    with pinfeed.BatcherClient("only broken") as client:
+        with pytest.raises(pinfeed.Error, match="request 0"):
+            client.submit(b"no image").result(TIMEOUT)
+        client.submit(jpeg(9))
+        assert take(batcher).request_ids.tolist() == [1]
+    assert "empty" not in caplog.text
