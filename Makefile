@@ -7,6 +7,7 @@ LOAD_SECONDS := 600
 CHROOT_CACHE := /var/tmp/pinfeed-chroot
 CONTAINER_CACHE := /var/tmp/pinfeed-container
 WHEEL_CACHE := /var/tmp/pinfeed-wheel
+PYPI_CACHE := /var/tmp/pinfeed-pypi
 # Most tests wait for processes: twice as many as cores keep the cores busy.
 CTEST := ctest --output-on-failure --no-tests=error -j $(shell expr 2 \* $(JOBS))
 PYTHON := /usr/bin/python3
@@ -76,12 +77,12 @@ test-slurm: build ## jobs with a daemon each on a Slurm cluster of two nodes on 
 	@deploy/install-deps test-slurm
 	@tests/packaging/slurm/run.sh $(BUILD)
 
-test-accelerate: build ## the loader for Hugging Face Accelerate, with Accelerate from PyPI
+test-accelerate: build ## the loader for Hugging Face Accelerate, with the last release from PyPI that works with Debian's PyTorch
 	@deploy/install-deps test
-	@tests/packaging/accelerate/run.sh $(BUILD) build/accelerate
+	@tests/packaging/pypi.sh $(BUILD) $(PYPI_CACHE)/accelerate accelerate
 
-test-frameworks: build ## pinfeed.DataLoader in Lightning, Accelerate, Hugging Face's Trainer, timm and JAX, their current releases from PyPI
-	@tests/packaging/frameworks/run.sh $(BUILD) build/frameworks
+test-frameworks: build ## pinfeed.DataLoader in Lightning, Hugging Face's Trainer, JAX, torchrl and others, their current releases; PYPI_CACHE keeps them (6 GB)
+	@tests/packaging/pypi.sh $(BUILD) $(PYPI_CACHE)/frameworks frameworks tests/packaging/accelerate tests/python/example_datasets_test.py
 
 test-load: build ## many sessions, opens and calls, slow and silent clients, no descriptors, no memory; LOAD_SECONDS (600) of opening and closing
 	@deploy/install-deps test

@@ -192,6 +192,7 @@ FeedSpec SpecFromProto(const v1::FeedSpec& in, Faults& faults) {
   std::ranges::sort(out.pad, {}, &PaddedField::field);  // specs that mean the same compare equal
   out.group_size = in.group_size() == 0 ? 1 : in.group_size();
   out.gpu_share = in.gpu_share();
+  out.encoded_images = in.encoded_images();
   out.batcher = BatcherFromProto(in);
   if (in.transforms_size() <= kMaxTransforms) RefuseUnknownFields(in, "", faults);
   CheckFeedSpec(out, faults);
@@ -331,6 +332,7 @@ std::string DifferingFields(const FeedSpec& a, const FeedSpec& b) {
   add(a.batcher == b.batcher, "batcher");
   add(a.decode == b.decode, "decode");
   add(a.gpu_share == b.gpu_share, "gpu_share");
+  add(a.encoded_images == b.encoded_images, "encoded_images");
   return out;
 }
 

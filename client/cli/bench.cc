@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "client/cli/bench_report.h"
 #include "client/cli/command.h"
@@ -32,6 +33,7 @@ struct BenchOptions {
   double seconds = 10;
   uint64_t batches = 0;  // 0: no limit
   double step_ms = 0;
+  int device = -1;  // -1: host memory
   bool json = false;
 };
 
@@ -72,13 +74,14 @@ std::optional<Batch> NextIfReady(Feed& feed, bool* ended) {
   return std::nullopt;
 }
 
-uint64_t BatchBytes(const Batch& batch, uint32_t tensor_count) {
+// Of what a trainer gets.
+uint64_t BatchBytes(const Batch& batch, const std::vector<TensorView>& outputs) {
   uint64_t bytes = 0;
-  for (uint32_t i = 0; i < tensor_count; ++i) {
-    const TensorView tensor = batch[i];
-    const auto rows = static_cast<uint64_t>(std::max<int64_t>(1, tensor.raw().shape[0]));
-    bytes += tensor.packed() ? static_cast<uint64_t>(batch.RowOffsets(i).back()) * (tensor.bytes() / rows)
-                             : tensor.bytes();
+  for (uint32_t i = 0; i < outputs.size(); ++i) {
+    const auto rows = static_cast<uint64_t>(std::max<int64_t>(1, outputs[i].raw().shape[0]));
+    const uint64_t has =
+        outputs[i].packed() ? static_cast<uint64_t>(batch.RowOffsets(i).back()) : batch.samples();
+    bytes += has * (outputs[i].bytes() / rows);
   }
   return bytes;
 }
@@ -95,7 +98,7 @@ Json OwnFeedStatus(const ToolContext& context) {
 }
 
 void Drain(Feed& feed, const BenchOptions& options, BenchReport& report) {
-  const uint32_t tensor_count = feed.Info().tensor_count;
+  const std::vector<TensorView> outputs = feed.Outputs();
   const Clock::time_point start = Clock::now();
   const auto limit = std::chrono::duration<double>(options.seconds);
   Progress progress;
@@ -108,7 +111,7 @@ void Drain(Feed& feed, const BenchOptions& options, BenchReport& report) {
     const uint64_t took_ready = NanosecondsSince(asked);
     if (!was_ready && !ended) batch = NextUnlessInterrupted(feed);
     if (!batch) break;
-    report.Add(batch->samples(), BatchBytes(*batch, tensor_count),
+    report.Add(batch->samples(), BatchBytes(*batch, outputs),
                was_ready ? took_ready : NanosecondsSince(asked), was_ready);
     if (options.step_ms > 0)
       std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(options.step_ms));
@@ -119,9 +122,13 @@ void Drain(Feed& feed, const BenchOptions& options, BenchReport& report) {
 }
 
 void RunBench(const BenchOptions& options, ToolContext& context) {
-  const std::string spec = SpecText(options.spec.Spec());
+  const Json given = options.spec.Spec();
+  if (options.device < 0 && given.value("decode", Json()) == "DECODE_GPU")
+    throw UsageError("a GPU is to decode: say which one with --device, such as --device 0");
+  const std::string spec = SpecText(given);
   FeedOptions feed_options;
   feed_options.address = context.address;
+  feed_options.device = options.device;
   feed_options.client_name = "pinfeed bench";
   const Clock::time_point asked = Clock::now();
   Feed feed(spec, feed_options);
@@ -154,6 +161,11 @@ void AddBenchCommand(CLI::App& tool, ToolContext& context) {
   command->add_option("--step-ms", options->step_ms, "how long to hold each batch, as a training step would")
       ->capture_default_str()
       ->check(Within(0, kMaxStepMs));
+  command
+      ->add_option("--device", options->device,
+                   "the GPU (CUDA ordinal) that gets the batches, which are not written to tensors; default: "
+                   "host memory")
+      ->check(CLI::NonNegativeNumber);
   command->add_flag("--json", options->json, "print the figures as JSON");
   command->callback([options, &context] { RunBench(*options, context); });
 }

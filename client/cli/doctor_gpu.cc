@@ -11,6 +11,7 @@
 #include "client/cli/doctor_probe.h"
 #include "client/cli/text.h"
 #include "common/base/byte_size.h"
+#include "common/cuda/nvjpeg.h"
 #include "common/os/host_limits.h"
 #include "common/spec/names.h"
 
@@ -57,6 +58,23 @@ void ProbeBackends(const std::shared_ptr<const CudaDevice>& device, DoctorReport
     report.Broken(Name(device->ordinal()),
                   "no way of sharing device memory between processes works, so batches cannot go to this "
                   "GPU; in a container, see whether it has the GPU's device files and capabilities");
+}
+
+Status TryDecoder(const CudaDevice& device) {
+  ASSIGN_OR_RETURN(const NvJpeg* const api, NvJpeg::Load());
+  const CudaScope scope(device);
+  RETURN_IF_ERROR(scope.status());
+  return nvjpeg::Decoder::Create(*api, nvjpeg::Backend::kHardware).status();
+}
+
+void ProbeDecoder(const CudaDevice& device, DoctorReport& report, Json& gpu) {
+  const Status status = TryDecoder(device);
+  gpu["decode"] = {{"works", status.ok()}, {"reason", status.message()}};
+  const std::string what = Name(device.ordinal()) + " decode";
+  if (status.ok())
+    report.Fine(what, "its engines decode JPEG files (decode \"gpu\" and \"auto\")");
+  else
+    report.Note(what, status.message() + "; JPEG files are decoded by the daemon's workers");
 }
 
 Status MeasureRates(CopyBench& bench, DoctorReport& report, Json& gpu) {
@@ -181,6 +199,7 @@ Status ExamineGpu(int ordinal, bool in_full, DoctorReport& report, const DoctorP
                   (device->numa_node() >= 0 ? ", NUMA node " + std::to_string(device->numa_node()) : ""));
   progress(from + (to - from) * 0.1, "sharing memory of GPU " + std::to_string(ordinal));
   ProbeBackends(device, report, report.gpus.back());
+  ProbeDecoder(*device, report, report.gpus.back());
   progress(from + (to - from) * 0.25, "copying to GPU " + std::to_string(ordinal));
   const Result<HostMemory> memory = ReadHostMemory();
   ASSIGN_OR_RETURN(const std::unique_ptr<CopyBench> bench,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +11,7 @@
 
 #include "client/cli/command.h"
 #include "common/base/quote.h"
+#include "common/spec/feed_spec.h"
 
 namespace pinfeed {
 namespace {
@@ -75,6 +77,25 @@ Json ParseTransforms(const std::string& given) {
   return transforms;
 }
 
+// Adds who decodes JPEG: "cpu", "gpu", "auto" or "auto:787".
+void AddDecode(const std::string& given, Json& spec) {
+  if (given == "cpu") return;
+  const std::string mode = given.substr(0, given.find(':'));
+  uint32_t share = 0;
+  if (mode != given) {
+    const char* const begin = given.data() + mode.size() + 1;
+    const char* const end = given.data() + given.size();
+    const auto [behind, error] = std::from_chars(begin, end, share);
+    if (error != std::errc() || behind != end || share < 1 || share > kWholeShare) share = UINT32_MAX;
+  }
+  if ((mode != "auto" && given != "gpu") || share == UINT32_MAX) {
+    throw UsageError("--decode " + QuotePath(given) +
+                     " is neither cpu, gpu, auto nor auto: with the GPU's share per mille, such as auto:787");
+  }
+  spec["decode"] = mode == "gpu" ? "DECODE_GPU" : "DECODE_AUTO";
+  if (share != 0) spec["gpu_share"] = share;
+}
+
 }  // namespace
 
 Json DatasetOf(const std::string& path_or_name) {
@@ -117,6 +138,9 @@ void SpecOptions::AddTo(CLI::App& command) {
                   "fields that stay unchanged although they have the image's height and width: a,b")
       ->delimiter(',')
       ->allow_extra_args(false);
+  command
+      .add_option("--decode", decode, "what decodes JPEG: cpu, gpu, auto, or auto:787 (per mille by the GPU)")
+      ->capture_default_str();
   command.add_flag("--hwc", hwc, "image layout height x width x channels");
   dataset_options.AddTo(command);
   command.add_option("--slots", slots, "number of batches in the arena; 0: the daemon's default")
@@ -134,6 +158,7 @@ Json SpecOptions::Spec() const {
                  {"batch_size", batch_size},
                  {"seed", seed},
                  {"order", shuffle ? "SHUFFLE" : "SEQUENTIAL"}};
+  AddDecode(decode, result);
   if (hwc) result["image_layout"] = "HWC";
   if (slots != 0) result["slots"] = slots;
   dataset_options.Write(result["dataset"]);

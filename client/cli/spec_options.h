@@ -35,6 +35,7 @@ struct SpecOptions {
   std::string dataset;
   std::string spec;        // JSON, or @FILE
   std::string transforms;  // a JSON list, or a file with one
+  std::string decode = "cpu";
   DatasetOptions dataset_options;
   uint32_t batch_size = 256;
   uint64_t seed = 0;

@@ -74,7 +74,6 @@ class CudaCopier final : public DeviceCopier {
   Result<uint32_t> Copy(std::span<const HostCopy> copies, void* stream, bool wait) override {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
-    const RelaxedCaptureScope relaxed(driver_);
     ASSIGN_OR_RETURN(const bool capturing, IsCapturing(static_cast<CUstream>(stream)));
     if (capturing) {
       return FailedPrecondition(
@@ -90,7 +89,6 @@ class CudaCopier final : public DeviceCopier {
   Result<StreamState> State(void* stream) override {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
-    const RelaxedCaptureScope relaxed(driver_);
     ASSIGN_OR_RETURN(const bool capturing, IsCapturing(static_cast<CUstream>(stream)));
     if (capturing) return StreamState::kCapturing;
     const CUresult result = driver_.cuStreamQuery(static_cast<CUstream>(stream));
@@ -165,7 +163,6 @@ class CudaCopier final : public DeviceCopier {
     FirstError error;
     const auto work = [&]() noexcept {
       const CudaScope scope(*device_);
-      const RelaxedCaptureScope relaxed(driver_);
       if (!scope.status().ok()) error.Set(scope.status());
       while (true) {
         const uint64_t number = next.fetch_add(1, std::memory_order_relaxed);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 
 #include "common/os/blocked_signals.h"
 #include "common/os/start_thread.h"
@@ -26,18 +27,20 @@ HelperThreads::~HelperThreads() {
   for (std::thread& thread : threads) thread.join();
 }
 
-void HelperThreads::Start(uint32_t helpers) {
+uint32_t HelperThreads::Start(uint32_t helpers) {
   const MutexLock lock(mutex_);
   const BlockedSignals blocked;
-  while (threads_.size() < helpers) {
-    threads_.push_back(StartThread("pf-copy", [this] { Help(); }));
+  try {
+    while (threads_.size() < helpers) threads_.push_back(StartThread("pf-copy", [this] { Help(); }));
+  } catch (const std::system_error&) {
+    // Fewer take longer, and the next call tries again.
   }
+  return std::min(helpers, static_cast<uint32_t>(threads_.size()));
 }
 
 void HelperThreads::Run(uint32_t helpers, const std::function<void()>& body) {
-  helpers = std::min(helpers, count_);
+  helpers = Start(std::min(helpers, count_));
   if (helpers == 0) return body();
-  Start(helpers);
   Job job{body, helpers};
   {
     const MutexLock lock(mutex_);

@@ -24,8 +24,8 @@ class HelperThreads {
 
   uint32_t count() const { return count_; }
   // Runs `body` on this thread, and on up to `helpers` others as they become free. Returns when no thread is
-  // in it, and starts it on none later: so `body` must do all that is left before it returns. Throws
-  // std::system_error, before `body` runs, if a thread cannot be started.
+  // in it, and starts it on none later: so `body` must do all that is left before it returns. Threads that
+  // cannot be started do not help.
   void Run(uint32_t helpers, const std::function<void()>& body) PF_EXCLUDES(mutex_);
 
  private:
@@ -34,7 +34,8 @@ class HelperThreads {
     uint32_t wanted;                   // threads that may still join; by the mutex
     std::atomic<uint32_t> running{0};  // changed under the mutex
   };
-  void Start(uint32_t helpers) PF_EXCLUDES(mutex_);
+  // Returns how many of so many there are.
+  uint32_t Start(uint32_t helpers) PF_EXCLUDES(mutex_);
   void WakeTwo(uint32_t wanted);
   void Help() PF_EXCLUDES(mutex_);
 

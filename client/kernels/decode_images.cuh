@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel behind the JPEG engines. In: planes as they are stored. Out: the feed's uint8 pixels: colours,
-// crop, resize, flip. A block makes one tile of one image: it resizes strips of source rows to the tile's
-// columns in shared memory, rounded to 8 bits like the daemon, and adds up each output from them.
+// The kernel behind the JPEG engines. In: the pixels of files. Out: the feed's uint8 pixels: crop, resize,
+// flip. A block makes one tile of one image: it resizes strips of source rows to the tile's columns in shared
+// memory, rounded to 8 bits like the daemon, and adds up each output from them.
 #pragma once
 
 #include "client/kernels/resize_axis.cuh"
@@ -99,30 +99,28 @@ __device__ inline void WriteZeros(const DecodeImages& work, const DecodedImage& 
   }
 }
 
-// Whether the 8 bytes from column x of a row on, as far as they belong to the plane, still hold the poison.
+// Whether the 8 bytes from column x of a row on, as far as they belong to the image, still hold the poison.
 __device__ inline bool IsPoisoned(const uint8_t* row, int32_t x, int32_t width, uint64_t poison) {
   bool same = true;
   for (int32_t i = x; i < min(x + 8, width); ++i) same = same && row[i] == uint8_t(poison >> (i % 8 * 8));
   return same;
 }
 
-// Looks at two places of each row of blocks of each plane: at its end, and at one that differs from row to
-// row. The engine decodes blocks in order, so that an image which it has left early has no last blocks.
+// Looks at two places of each row of blocks: at its end, and at one that differs from row to row. The engine
+// decodes blocks in order, so that an image which it has left early has no last blocks.
 __device__ inline void CheckWritten(const DecodeImages& work) {
   constexpr int32_t kBlock = 8;
   const DecodedImage& image = work.images[blockIdx.x];
+  if (image.pixels == nullptr) return;
   bool poisoned = false;
-  for (uint32_t p = 0; p < image.planes; ++p) {
-    const int32_t width = p > 0 ? image.chroma_width : image.interleaved != 0 ? 3 * image.width : image.width;
-    const int32_t height = p == 0 ? image.height : image.chroma_height;
-    const int32_t last = max(width - kBlock, 0);
-    for (int32_t i = threadIdx.x; i * kBlock < height; i += kDecodeThreads) {
-      const int32_t y = min(i * kBlock + int32_t(work.poison >> (i & 31) & (kBlock - 1)), height - 1);
-      const uint8_t* const row = image.plane[p] + uint64_t(y) * image.pitch[p == 0 ? 0 : 1];
-      const int32_t somewhere = int32_t((i * 0x9E3779B1u ^ uint32_t(work.poison)) % uint32_t(last + 1));
-      poisoned |= IsPoisoned(row, somewhere, width, work.poison);
-      poisoned |= IsPoisoned(row, last, width, work.poison);
-    }
+  const int32_t width = 3 * image.width;
+  const int32_t last = max(width - kBlock, 0);
+  for (int32_t i = threadIdx.x; i * kBlock < image.height; i += kDecodeThreads) {
+    const int32_t y = min(i * kBlock + int32_t(work.poison >> (i & 31) & (kBlock - 1)), image.height - 1);
+    const uint8_t* const row = image.pixels + uint64_t(y) * image.pitch;
+    const int32_t somewhere = int32_t((i * 0x9E3779B1u ^ uint32_t(work.poison)) % uint32_t(last + 1));
+    poisoned |= IsPoisoned(row, somewhere, width, work.poison);
+    poisoned |= IsPoisoned(row, last, width, work.poison);
   }
   if (poisoned) work.unwritten[blockIdx.x] = 1;
 }
@@ -137,7 +135,7 @@ __device__ inline void Decode(const DecodeImages& work) {
   const uint32_t across = (work.width + kDecodeTileWidth - 1) / kDecodeTileWidth;
   const int32_t left = int32_t(blockIdx.x % across * kDecodeTileWidth);
   const int32_t top = int32_t(blockIdx.x / across * kDecodeTileHeight);
-  if (image.planes == 0) {
+  if (image.pixels == nullptr) {
     WriteZeros(work, image, left, top);
   } else if (image.interpolation == kInterpolateNearest) {
     MakeTile<kInterpolateNearest>(work, image, left, top);
@@ -158,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(pinfeed::kDecodeThreads)
 }
 
 extern "C" __global__ void __launch_bounds__(pinfeed::kDecodeThreads)
-    CheckPlanes(const __grid_constant__ pinfeed::DecodeImages work) {
+    CheckPixels(const __grid_constant__ pinfeed::DecodeImages work) {
   pinfeed::CheckWritten(work);
 }
 

@@ -16,19 +16,13 @@ struct ImageAxis {
   uint32_t reverse;  // kInterpolateNearest counts pixels from the end
 };
 
-// One image: the planes of a JPEG file as they are stored, and what becomes of them. The planes' owner has
-// checked that the region lies within the image and the output within the resized region.
+// One image: the pixels of a JPEG file, and what becomes of them. Their owner has checked that the region
+// lies within the image and the output within the resized region.
 struct DecodedImage {
-  const uint8_t* plane[3];  // luma, Cb, Cr; 8-byte aligned
-  uint32_t pitch[2];        // bytes of a row: luma, chroma; multiples of 8
+  const uint8_t* pixels;  // red, green, blue; 8-byte aligned. Null: there is no image, zeros are written
+  uint32_t pitch;         // bytes of a row; a multiple of 8
   int32_t width;
   int32_t height;
-  int32_t chroma_width;
-  int32_t chroma_height;
-  uint32_t h_shift;  // 1: the chroma planes have half as many columns (rows)
-  uint32_t v_shift;
-  uint32_t planes;       // 3; 1: grey, or pixels; 0: there is no image, zeros are written
-  uint32_t interleaved;  // 1: the only plane has pixels of three bytes: red, green, blue
   uint32_t interpolation;
   uint32_t grayscale;  // 1: the luma of the colours, before the resize
   uint32_t upside_down;
@@ -47,7 +41,7 @@ inline constexpr uint32_t kInterpolateLanczos = 3;
 struct DecodeImages {
   const DecodedImage* images;
   uint32_t* unwritten;  // of each image
-  uint64_t poison;      // what the planes held before
+  uint64_t poison;      // what was in the pixels' place before
   uint32_t count;
   uint32_t height;  // of each output
   uint32_t width;
@@ -67,9 +61,9 @@ inline constexpr unsigned kDecodeThreads = 256;
 inline constexpr uint32_t kDecodeTileWidth = 32;
 inline constexpr uint32_t kDecodeTileHeight = 16;
 inline constexpr const char* kDecodeKernel = "DecodeImages";
-// With DecodeImages: sets `unwritten` of each image to 1 if a part of its planes still holds `poison`. One
+// With DecodeImages: sets `unwritten` of each image to 1 if a part of its pixels still holds `poison`. One
 // block an image. Runs before the other kernel, so that what it has seen, the other sees too.
-inline constexpr const char* kCheckKernel = "CheckPlanes";
+inline constexpr const char* kCheckKernel = "CheckPixels";
 // Any grid.
 inline constexpr const char* kFillKernel = "FillWords";
 

@@ -99,6 +99,17 @@ pf_result pf_producer_tensor(const pf_producer* producer, const pf_task* task, u
   });
 }
 
+pf_result pf_producer_memory(pf_producer* producer, const pf_task* task, uint64_t bytes, int* fd) {
+  return Guarded([&]() -> Status {
+    if (fd == nullptr) return InvalidArgument("fd is NULL; give the address of an int");
+    *fd = -1;
+    ASSIGN_OR_RETURN(const ProducerTask open, FindTask(producer, task));
+    ASSIGN_OR_RETURN(UniqueFd memory, producer->producer->Memory(open.task, bytes, Deadline(kCallTimeout)));
+    *fd = memory.release();
+    return OkStatus();
+  });
+}
+
 pf_result pf_producer_done(pf_producer* producer, const pf_task* task, const char* error) {
   return Guarded([&]() -> Status {
     ASSIGN_OR_RETURN(const ProducerTask open, FindTask(producer, task));

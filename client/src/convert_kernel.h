@@ -24,7 +24,7 @@ class ConvertKernel {
   // the device's context is current, and every pointer in `work` belongs to that device.
   Status Launch(const ConvertImage& work, size_t element_bytes, CUstream stream) const;
   Status Launch(const GatherRows& work, CUstream stream) const;
-  // Checks that the planes were written, unless work.poison is 0, then makes the images.
+  // Checks that the pixels were written, unless work.poison is 0, then makes the images.
   Status Launch(const DecodeImages& work, CUstream stream) const;
   Status Launch(const FillWords& work, CUstream stream) const;
 
@@ -34,7 +34,7 @@ class ConvertKernel {
 
   const std::shared_ptr<const CudaDevice> device_;
   // ConvertImage for elements of 1, 2 and 4 bytes, GatherRows, and those of
-  // decode_images.h: DecodeImages, CheckPlanes, FillWords
+  // decode_images.h: DecodeImages, CheckPixels, FillWords
   CUfunction functions_[7] = {};
   uint64_t max_blocks_ = 0;  // of one launch: as many as the GPU runs at once
 };

@@ -7,10 +7,10 @@
 #include "client/src/batch_writer.h"
 #include "client/src/decode_engine.h"
 #include "client/src/image_decoder.h"
+#include "client/src/pinned_memory.h"
 #include "common/base/sync.h"
 #include "common/cuda/device_memory.h"
 #include "common/cuda/stream.h"
-#include "common/os/memfd.h"
 
 namespace pinfeed {
 namespace {
@@ -24,12 +24,12 @@ class CudaDecodeWorker final : public DecodeWorker {
  public:
   static Result<std::unique_ptr<DecodeWorker>> Create(std::shared_ptr<const CudaDevice> device,
                                                       const OfferedImage& image, uint64_t staging_bytes) {
-    std::unique_ptr<CudaDecodeWorker> worker(new CudaDecodeWorker(std::move(device), staging_bytes));
-    RETURN_IF_ERROR(worker->Open(image));
+    std::unique_ptr<CudaDecodeWorker> worker(new CudaDecodeWorker(std::move(device)));
+    RETURN_IF_ERROR(worker->Open(image, staging_bytes));
     return std::unique_ptr<DecodeWorker>(std::move(worker));
   }
 
-  std::span<std::byte> staging() override { return {staging_.data(), staging_bytes_}; }
+  std::span<std::byte> staging() override { return staging_->bytes(); }
 
   Status Decode(std::span<const ImageToDecode> images, std::span<Status> failures) override {
     encoded_.clear();
@@ -43,7 +43,6 @@ class CudaDecodeWorker final : public DecodeWorker {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
     const CudaDriver& driver = device_->driver();
-    const RelaxedCaptureScope relaxed(driver);
     const std::string what = "copy a batch's tensors to GPU " + device_->uuid();
     const CUstream stream = stream_.get().native;
     CUresult queued = CUDA_SUCCESS;
@@ -63,24 +62,25 @@ class CudaDecodeWorker final : public DecodeWorker {
   }
 
  private:
-  CudaDecodeWorker(std::shared_ptr<const CudaDevice> device, uint64_t staging_bytes)
-      : device_(std::move(device)), staging_bytes_(staging_bytes) {}
+  explicit CudaDecodeWorker(std::shared_ptr<const CudaDevice> device) : device_(std::move(device)) {}
 
   bool IsStaged(const std::byte* from) const {
-    return from >= staging_.data() && from < staging_.data() + staging_bytes_;
+    const std::span<std::byte> staging = staging_->bytes();
+    return from >= staging.data() && from < staging.data() + staging.size();
   }
 
   // Copies by way of the staging memory, of which `used` bytes wait for the stream.
   CUresult QueueStaged(const Copy& copy, CUstream stream, uint64_t* used) {
     const CudaDriver& driver = device_->driver();
+    const std::span<std::byte> staging = staging_->bytes();
     for (uint64_t at = 0; at < copy.bytes;) {
-      if (*used == staging_bytes_) {
+      if (*used == staging.size()) {
         const CUresult waited = driver.cuStreamSynchronize(stream);
         if (waited != CUDA_SUCCESS) return waited;
         *used = 0;
       }
-      const uint64_t bytes = std::min(copy.bytes - at, staging_bytes_ - *used);
-      std::byte* const staged = std::copy_n(copy.from + at, bytes, staging_.data() + *used) - bytes;
+      const uint64_t bytes = std::min(copy.bytes - at, staging.size() - *used);
+      std::byte* const staged = std::copy_n(copy.from + at, bytes, staging.data() + *used) - bytes;
       const CUresult queued = driver.cuMemcpyHtoDAsync(AddressOf(copy.to) + at, staged, bytes, stream);
       if (queued != CUDA_SUCCESS) return queued;
       at += bytes;
@@ -89,11 +89,8 @@ class CudaDecodeWorker final : public DecodeWorker {
     return CUDA_SUCCESS;
   }
 
-  Status Open(const OfferedImage& image) {
-    // Shared memory: the pages of a private mapping could change below the GPU when the process forks.
-    ASSIGN_OR_RETURN(const UniqueFd fd, CreateMemfd("pinfeed-staging", staging_bytes_));
-    ASSIGN_OR_RETURN(staging_, Mapping::Map(fd.get(), staging_bytes_, Access::kReadWrite, true));
-    ASSIGN_OR_RETURN(pinned_, HostRegistration::Create(device_, staging_.data(), staging_bytes_));
+  Status Open(const OfferedImage& image, uint64_t staging_bytes) {
+    ASSIGN_OR_RETURN(staging_, PinnedMemory::Create(device_, "pinfeed-staging", staging_bytes));
     {
       const CudaScope scope(*device_);
       RETURN_IF_ERROR(scope.status());
@@ -108,9 +105,7 @@ class CudaDecodeWorker final : public DecodeWorker {
   }
 
   const std::shared_ptr<const CudaDevice> device_;
-  const uint64_t staging_bytes_;
-  Mapping staging_;
-  HostRegistration pinned_;
+  std::unique_ptr<const PinnedMemory> staging_;
   UniqueCudaStream stream_;
   std::unique_ptr<GpuImageDecoder> decoder_;
   std::vector<EncodedImage> encoded_;
@@ -144,7 +139,6 @@ class CudaDecodedMemory final : public DecodedMemory {
           ": the stream is being captured, and a graph would read memory that gets the next batch; "
           "take batches outside of the capture, and copy them to the graph's inputs");
     }
-    const RelaxedCaptureScope relaxed(driver);
     Status queued = writer_.Queue(address(), samples, outputs, stream);
     if (queued.ok()) queued = CudaStatus(driver.cuEventRecord(event_.get().native, stream), what);
     // Fails only with a broken context, in which nothing runs any more.
@@ -155,7 +149,6 @@ class CudaDecodedMemory final : public DecodedMemory {
   Result<bool> Written() override {
     const CudaScope scope(*device_);
     RETURN_IF_ERROR(scope.status());
-    const RelaxedCaptureScope relaxed(device_->driver());
     const CUresult result = device_->driver().cuEventQuery(event_.get().native);
     if (result == CUDA_ERROR_NOT_READY) return false;
     RETURN_IF_ERROR(CudaStatus(result, "see what GPU " + device_->uuid() + " has executed"));

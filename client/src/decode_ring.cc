@@ -167,20 +167,20 @@ bool DecodeRing::AwaitDecoded(uint64_t sequence, SteadyTime deadline) const {
   return true;
 }
 
-Status DecodeRing::Verdict(uint64_t sequence) const {
+Result<DecodeRing::Outcome> DecodeRing::OutcomeOf(uint64_t sequence) const {
   const MutexLock lock(mutex_);
   const Entry* const entry = Decoded(sequence);
   if (entry == nullptr)
     return broken_.ok() ? Internal("batch " + std::to_string(sequence) + " was not decoded") : broken_;
-  if (entry->failures.empty() || layout_.offer().zero_bad_samples) return OkStatus();
-  const Status why = FailureOf(*entry);
-  return Status(why.code(), why.message() + " (on_bad_sample \"zero\" would go on)", why.native_error());
-}
-
-Status DecodeRing::FirstFailure(uint64_t sequence) const {
-  const MutexLock lock(mutex_);
-  const Entry* const entry = Decoded(sequence);
-  return entry == nullptr || entry->failures.empty() ? OkStatus() : FailureOf(*entry);
+  Outcome outcome;
+  if (entry->failures.empty()) return outcome;
+  outcome.first_failure = FailureOf(*entry);
+  if (!layout_.offer().zero_bad_samples) {
+    const Status& why = outcome.first_failure;
+    return Status(why.code(), why.message() + " (on_bad_sample \"zero\" would go on)", why.native_error());
+  }
+  for (const auto& [sample, failure] : entry->failures) outcome.zeroed.push_back(sample);
+  return outcome;
 }
 
 Status DecodeRing::FailureOf(const Entry& entry) {
@@ -192,22 +192,13 @@ Status DecodeRing::FailureOf(const Entry& entry) {
                 why.native_error());
 }
 
-std::vector<uint32_t> DecodeRing::Zeroed(uint64_t sequence) const {
-  const MutexLock lock(mutex_);
-  std::vector<uint32_t> zeroed;
-  const Entry* const entry = Decoded(sequence);
-  if (entry == nullptr || !layout_.offer().zero_bad_samples) return zeroed;
-  for (const auto& [sample, why] : entry->failures) zeroed.push_back(sample);
-  return zeroed;
-}
-
 Status DecodeRing::Write(const BatchDescriptor& batch, void* const* outputs, void* stream,
                          SteadyTime deadline) {
   if (!AwaitDecoded(batch.sequence, deadline)) {
     return {Code::kDeadlineExceeded, "the GPU has not decoded the images of batch " +
                                          std::to_string(batch.batch_index) + " in time; does it answer?"};
   }
-  RETURN_IF_ERROR(Verdict(batch.sequence));
+  RETURN_IF_ERROR(OutcomeOf(batch.sequence).status());
   DecodedMemory* memory = nullptr;
   {
     const MutexLock lock(mutex_);

@@ -37,6 +37,12 @@ class DecodeRing {
   };
   using Failures = std::map<uint32_t, Status>;  // by sample
 
+  // What became of a batch's images.
+  struct Outcome {
+    Status first_failure = {};          // of the first image that cannot be decoded; OK: all are
+    std::vector<uint32_t> zeroed = {};  // the samples that are zeros for it
+  };
+
   // `unit_samples`: the most images of a unit.
   DecodeRing(DecodedLayout layout, const PublishReader& reader, uint32_t unit_samples)
       : layout_(std::move(layout)), reader_(reader), unit_samples_(unit_samples) {}
@@ -61,9 +67,7 @@ class DecodeRing {
 
   bool IsDecoded(uint64_t sequence) const PF_EXCLUDES(mutex_);
   bool AwaitDecoded(uint64_t sequence, SteadyTime deadline) const PF_EXCLUDES(mutex_);
-  Status Verdict(uint64_t sequence) const PF_EXCLUDES(mutex_);
-  std::vector<uint32_t> Zeroed(uint64_t sequence) const PF_EXCLUDES(mutex_);
-  Status FirstFailure(uint64_t sequence) const PF_EXCLUDES(mutex_);
+  Result<Outcome> OutcomeOf(uint64_t sequence) const PF_EXCLUDES(mutex_);
   Status Write(const BatchDescriptor& batch, void* const* outputs, void* stream, SteadyTime deadline)
       PF_EXCLUDES(mutex_);
   void Discard(uint64_t sequence) PF_EXCLUDES(mutex_);

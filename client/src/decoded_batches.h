@@ -42,12 +42,8 @@ class DecodedBatches {
   bool IsDecoded(uint64_t sequence) const { return ring_->IsDecoded(sequence); }
   // Waits until it is, or for some time.
   void AwaitDecoded(uint64_t sequence, std::chrono::nanoseconds at_most) const;
-  // Why a decoded batch cannot be given to the trainer. OK: it can.
-  Status Verdict(uint64_t sequence) const { return ring_->Verdict(sequence); }
-  // The samples of a decoded batch that were zeroed because their images cannot be decoded.
-  std::vector<uint32_t> Zeroed(uint64_t sequence) const { return ring_->Zeroed(sequence); }
-  // Why the first image of the batch cannot be decoded that cannot; OK: all are decoded.
-  Status FirstFailure(uint64_t sequence) const { return ring_->FirstFailure(sequence); }
+  // Of a decoded batch that is not written. An error says why it cannot be given to the trainer.
+  Result<DecodeRing::Outcome> OutcomeOf(uint64_t sequence) const { return ring_->OutcomeOf(sequence); }
 
   // Queues the writing of the outputs on `stream`. Afterwards the slot can be released. Waits for a batch
   // that is not decoded yet, at most kLongestDecode. On an error the batch can be written again.

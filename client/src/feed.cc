@@ -108,8 +108,8 @@ Result<Batch*> Feed::TakeReady() {
   if (const DecodedBatches* const decoded = session_->decoded();
       decoded != nullptr && session_->pages().state() != FeedState::kEvicted) {
     if (!session_->HasNext()) return nullptr;
-    RETURN_IF_ERROR(decoded->Verdict(session_->pages().next()));
-    WarnOfZeroedImages(*decoded, session_->pages().next());
+    ASSIGN_OR_RETURN(const DecodeRing::Outcome outcome, decoded->OutcomeOf(session_->pages().next()));
+    if (!outcome.zeroed.empty()) WarnOfZeroedImages(outcome);
   }
   ASSIGN_OR_RETURN(const bool taken, session_->pages().Take(&descriptor));
   if (!taken) return nullptr;
@@ -227,14 +227,13 @@ void Feed::WarnOfSlowDecoder(nanoseconds waited) {
 }
 
 // The daemon does not know of them: the batch was published as good.
-void Feed::WarnOfZeroedImages(const DecodedBatches& decoded, uint64_t sequence) {
-  const Status why = decoded.FirstFailure(sequence);
-  if (why.ok()) return;
-  zeroed_images_ += decoded.Zeroed(sequence).size();
+void Feed::WarnOfZeroedImages(const DecodeRing::Outcome& outcome) {
+  zeroed_images_ += outcome.zeroed.size();
   const SteadyTime now = steady_clock::now();
   if (now < next_zeroed_warning_) return;
   next_zeroed_warning_ = now + kWarnPause;
-  ClientLog(PF_LOG_WARNING, why.message() + "; such samples are zeros (" + std::to_string(zeroed_images_) +
+  ClientLog(PF_LOG_WARNING, outcome.first_failure.message() + "; such samples are zeros (" +
+                                std::to_string(zeroed_images_) +
                                 " so far), and the daemon does not count them as bad");
 }
 

@@ -94,7 +94,7 @@ class Feed {
   void WarnIfAllHeld(std::chrono::nanoseconds waited);
   void WarnOfSlowDecoder(std::chrono::nanoseconds waited);
   // Of the batch that is taken next.
-  void WarnOfZeroedImages(const DecodedBatches& decoded, uint64_t sequence);
+  void WarnOfZeroedImages(const DecodeRing::Outcome& outcome);
   void Advance(const BatchDescriptor& batch);
 
   SessionOpener opener_;

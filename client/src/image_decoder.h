@@ -11,7 +11,6 @@
 #include <memory>
 #include <span>
 
-#include "client/src/decode_planes.h"
 #include "common/base/result.h"
 #include "common/cuda/device.h"
 #include "common/cuda/nvjpeg.h"
@@ -28,7 +27,7 @@ struct EncodedImage {
 
 // Purpose: decodes images with the GPU's JPEG engines, then crops, resizes and flips them with one kernel.
 // Has another name than the daemon's ImageDecoder, because tests link both. Owns: handles of nvJPEG, a
-// stream, and all of its device memory, which is fixed (kPlaneBytes and a little). nvJPEG allocates memory of
+// stream, and all of its device memory, which is fixed (kPixelBytes and a little). nvJPEG allocates memory of
 // its own besides. Threads: one at a time; decode threads have one object each. Nothing invalidates a graph
 // that another thread captures meanwhile. Errors: Create returns kUnavailable if there is no nvJPEG, or the
 // GPU has no JPEG engines. Decode returns an error only if the GPU or the driver fails; then no output is
@@ -39,14 +38,12 @@ struct EncodedImage {
 class GpuImageDecoder {
  public:
   static constexpr size_t kMaxImages = 64;
-  static constexpr uint64_t kPlaneBytes = uint64_t{64} << 20;
+  static constexpr uint64_t kPixelBytes = uint64_t{64} << 20;
 
   struct Options {
     uint32_t height = 0;  // of the output
     uint32_t width = 0;
     uint32_t channels = 3;  // 3, or 1: the luma
-    // Both give the daemon's pixels to within a level. kRgb is faster, most of all on a busy GPU.
-    EngineOutput engine_output = EngineOutput::kRgb;
   };
   // Preconditions: no option is 0; channels is 1 or 3.
   static Result<std::unique_ptr<GpuImageDecoder>> Create(std::shared_ptr<const CudaDevice> device,

@@ -64,10 +64,6 @@ Status CheckJpegFrame(const ImagePlan& plan, const JpegFrame& frame) {
   if (frame.components != 1 && frame.components != 3)
     return DataLoss("the JPEG file has " + std::to_string(frame.components) +
                     " components; the GPU decodes 1 or 3");
-  if (frame.components == 1 && (frame.h_shift != 0 || frame.v_shift != 0))
-    return DataLoss("the JPEG file samples its only component");
-  if (frame.h_shift > 1 || frame.v_shift > frame.h_shift)
-    return DataLoss("the JPEG file samples its chroma in a way that is not decoded on the GPU");
   return OkStatus();
 }
 

@@ -14,9 +14,6 @@ struct JpegFrame {
   uint32_t width = 0;
   uint32_t height = 0;
   uint32_t components = 0;
-  // Of each chroma plane, as a shift: its width is half the image's, rounded up, if h_shift is 1.
-  uint32_t h_shift = 0;
-  uint32_t v_shift = 0;
   bool sequential = false;  // one scan after the other from top to bottom; not progressive, not lossless
 };
 

@@ -134,7 +134,7 @@ bool Lifeline::WaitForHangUp(SteadyTime deadline) const {
   }
 }
 
-Result<LifelineFrame> Lifeline::Receive(const Deadline& deadline) {
+Result<LifelineFrame> Lifeline::Receive(const Deadline& deadline, UniqueFd* memory) {
   for (;;) {
     RETURN_IF_ERROR(WaitFor(socket_.get(), POLLIN, deadline.at));
     LifelineFrame frame{};
@@ -144,9 +144,12 @@ Result<LifelineFrame> Lifeline::Receive(const Deadline& deadline) {
     if (message.error != 0) return ErrnoStatus("receive a frame from the daemon", message.error);
     const bool has_fds = !message.fds.empty() || message.fds_lost;
     if (message.bytes == 0 && !has_fds) return HasEnded();
-    if (message.bytes != sizeof(frame) || message.truncated || has_fds || frame.magic != kLifelineMagic)
+    const bool is_memory = frame.kind == static_cast<uint32_t>(LifelineKind::kMemory) && frame.code == 0;
+    if (message.bytes != sizeof(frame) || message.truncated || has_fds != is_memory ||
+        message.fds.size() > 1 || frame.magic != kLifelineMagic)
       return Internal(
           "the daemon sent a frame of another protocol; are pinfeedd and libpinfeed of the same version?");
+    if (is_memory && !message.fds.empty()) *memory = std::move(message.fds.front());
     return frame;
   }
 }

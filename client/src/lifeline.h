@@ -42,8 +42,9 @@ class Lifeline {
   bool WaitForHangUp(SteadyTime deadline) const;
 
   // Waits for the next frame that the daemon sends to a producer. kOutOfRange: the daemon has hung up.
-  // kDeadlineExceeded at the deadline. kInternal: the frame has another size or magic, or brings descriptors.
-  Result<LifelineFrame> Receive(const Deadline& deadline);
+  // kDeadlineExceeded at the deadline. kInternal: the frame has another size or magic, or brings descriptors
+  // that do not belong to it. A kMemory brings one, which goes to `memory`.
+  Result<LifelineFrame> Receive(const Deadline& deadline, UniqueFd* memory);
   // Sends a frame. Waits at most until `deadline` while the daemon does not read. kOutOfRange: the daemon has
   // hung up.
   Status Send(const LifelineFrame& frame, SteadyTime deadline);

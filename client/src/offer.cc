@@ -83,7 +83,9 @@ Status CheckPlan(const std::string& name, const OfferedImage& image, const Tenso
   if (!packed || source.spec.dtype != DType::kUint8 || source.sample_bytes < image.PixelBytes() ||
       image.source_layout != ImageLayout::kHwc)
     return Broken(name + " refers to a tensor that does not hold encoded images");
-  if (*image.plan >= layout.tensors.size() || layout.tensors[*image.plan].sample_bytes != sizeof(ImagePlan))
+  if (*image.plan >= layout.tensors.size()) return Broken(name + " has no usable plans");
+  const TensorPlace& plan = layout.tensors[*image.plan];
+  if (plan.spec.dtype != DType::kUint8 || plan.spec.packed() || plan.sample_bytes != sizeof(ImagePlan))
     return Broken(name + " has no usable plans");
   if (!image.mark) return Broken(name + " has no marks");
   return OkStatus();
@@ -103,43 +105,75 @@ Status CheckImage(const OfferedOutput& output, const BatchLayout& layout) {
   } else if (source.spec.dtype != DType::kUint8 || source.sample_bytes != elements)
     return Broken(name + " refers to a tensor that does not hold its pixels");
   const size_t element = DTypeSize(output.spec.dtype);
-  const Result<uint64_t> bytes = output.spec.SampleBytes();
-  if ((element != 1 && element != 2 && element != 4) || !bytes.ok() || *bytes != elements * element)
+  const std::vector<int64_t> shape = image.output_layout == ImageLayout::kChw
+                                         ? std::vector<int64_t>{image.channels, image.height, image.width}
+                                         : std::vector<int64_t>{image.height, image.width, image.channels};
+  if ((element != 1 && element != 2 && element != 4) || output.spec.shape != shape)
     return Broken(name + " has another size than its pixels give");
   if (image.table.size() != 256 * image.channels)
     return Broken(name + " has a table of " + std::to_string(image.table.size()) + " entries");
   if (image.mark &&
       (*image.mark >= layout.tensors.size() || layout.tensors[*image.mark].spec.dtype != DType::kUint8 ||
-       layout.tensors[*image.mark].sample_bytes != 1))
+       !layout.tensors[*image.mark].spec.shape.empty()))
     return Broken(name + " has no usable marks");
+  return OkStatus();
+}
+
+// Of an offer whose images are decoded here; its outputs' tensors exist.
+Status CheckDecoded(const FeedOffer& offer) {
+  const OfferedOutput* const decoded = offer.Decoded();
+  if (decoded == nullptr || offer.backend != Backend::kHost)
+    return Broken("images are to be decoded here, and there is none, or it is not in host memory");
+  RETURN_IF_ERROR(CheckImage(*decoded, offer.layout));
+  const std::vector<TensorPlace>& tensors = offer.layout.tensors;
+  for (const OfferedOutput& output : offer.outputs) {
+    const std::string name = "output '" + output.spec.name + "'";
+    if (&output == decoded) continue;
+    if (output.image && output.image->plan) return Broken(name + " is another image to be decoded");
+    if (output.tensor == decoded->tensor || output.tensor == decoded->image->plan ||
+        output.tensor == tensors[decoded->tensor].spec.extents)
+      return Broken(name + " is made of what only a decoder reads");
+  }
+  return OkStatus();
+}
+
+Status CheckDecode(const FeedOffer& offer) {
+  const bool is_auto = offer.decode == Decode::kAuto;
+  if (is_auto ? offer.gpu_share == 0 || offer.gpu_share > kWholeShare : offer.gpu_share != 0)
+    return Broken("a share of " + std::to_string(offer.gpu_share) + " for the GPU");
+  const std::vector<TensorPlace>& tensors = offer.layout.tensors;
+  if (offer.sample_id_tensor && (*offer.sample_id_tensor >= tensors.size() ||
+                                 tensors[*offer.sample_id_tensor].spec.dtype != DType::kInt64 ||
+                                 !tensors[*offer.sample_id_tensor].spec.shape.empty()))
+    return Broken("the samples' ids are in no tensor");
   return OkStatus();
 }
 
 Status CheckOutputs(FeedOffer& offer) {
   const std::vector<TensorPlace>& tensors = offer.layout.tensors;
   const bool decodes = offer.decode != Decode::kCpu;
-  if (decodes && (offer.Decoded() == nullptr || offer.backend != Backend::kHost))
-    return Broken("images are to be decoded here, and there is none, or it is not in host memory");
-  if (offer.sample_id_tensor && (*offer.sample_id_tensor >= tensors.size() ||
-                                 tensors[*offer.sample_id_tensor].spec.dtype != DType::kInt64 ||
-                                 tensors[*offer.sample_id_tensor].sample_bytes != sizeof(int64_t)))
-    return Broken("the samples' ids are in no tensor");
   if (offer.backend == Backend::kHost && !decodes) {
     offer.outputs.clear();
     for (uint32_t i = 0; i < tensors.size(); ++i) offer.outputs.push_back({tensors[i].spec, i, {}});
   }
   if (offer.outputs.empty()) return Broken("no outputs");
-  for (OfferedOutput& output : offer.outputs) {
+  std::set<std::string_view> names;
+  for (const OfferedOutput& output : offer.outputs) {
     const std::string name = "output '" + output.spec.name + "'";
     if (output.spec.name.empty() || output.spec.name.find('\0') != std::string::npos)
       return Broken("an output has no usable name");
+    if (!names.insert(output.spec.name).second)
+      return Broken("two outputs are named '" + output.spec.name + "'");
     if (output.tensor >= tensors.size()) return Broken(name + " refers to no tensor");
     if (output.spec.shape.size() >= PF_MAX_DIMS)
       return Broken(name + " has " + std::to_string(output.spec.shape.size()) + " dimensions");
+  }
+  if (decodes) RETURN_IF_ERROR(CheckDecoded(offer));
+  for (OfferedOutput& output : offer.outputs) {
+    const std::string name = "output '" + output.spec.name + "'";
     const TensorSpec& tensor = tensors[output.tensor].spec;
     if (output.image && output.image->plan) {
-      if (!decodes || &output != offer.Decoded()) return Broken(name + " is another image to be decoded");
-      RETURN_IF_ERROR(CheckImage(output, offer.layout));
+      if (!decodes) return Broken(name + " is an image to be decoded, and nothing is to be");
       continue;
     }
     if (tensor.extents) {
@@ -147,13 +181,11 @@ Status CheckOutputs(FeedOffer& offer) {
         return Broken(name + " is not made of its packed tensor");
       output.spec.shape[0] = tensor.shape[0];
     }
-    const Result<uint64_t> bytes = output.spec.SampleBytes();
-    if (!bytes.ok()) return Broken(bytes.status().message());
     RETURN_IF_ERROR(FollowReferences(offer, output));
     if (output.image) {
       RETURN_IF_ERROR(CheckImage(output, offer.layout));
-    } else if (*bytes != tensors[output.tensor].sample_bytes) {
-      return Broken(name + " has another size than the tensor it is made of");
+    } else if (output.spec.dtype != tensor.dtype || output.spec.shape != tensor.shape) {
+      return Broken(name + " is not of the type and shape of the tensor it is made of");
     }
   }
   return OkStatus();
@@ -201,6 +233,7 @@ Status CheckOffer(FeedOffer& offer) {
   }
   if (const Status checked = CheckLayout(layout); !checked.ok()) return Broken(checked.message());
   RETURN_IF_ERROR(CheckReferences(layout));
+  RETURN_IF_ERROR(CheckDecode(offer));
   if (offer.lifeline_path.empty() || offer.lifeline_path.front() != '/') {
     return Broken("the lifeline's path '" + offer.lifeline_path + "' is not absolute");
   }

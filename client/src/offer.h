@@ -44,9 +44,10 @@ struct OfferedOutput {
 
 // One session as offered by the daemon. Copyable. Invariants after CheckOffer: 1. every sample of every
 // tensor lies inside its slot; every slot, and the id after the last, inside the arena; 2. 1 <= slot_count <=
-// kMaxSlots; 3. tensor names are distinct and not empty; 4. each output fits its tensor; 5. extents are the
-// indexes of int64 tensors of shape [2], lengths of int64 scalars, and each belongs to one tensor; 6. at most
-// one image is decoded, on the host only, and each of its samples has at least the bytes of its pixels.
+// kMaxSlots; 3. names of tensors and of outputs are distinct and not empty; 4. each output fits its tensor;
+// 5. extents are the indexes of int64 tensors of shape [2], lengths of int64 scalars, and each belongs to one
+// tensor; 6. at most one image is decoded, on the host only, each of its samples has at least the bytes of
+// its pixels, and no other output is made of the encoded bytes, their extents or their plans.
 struct FeedOffer {
   uint64_t session_id = 0;
   std::array<uint8_t, kTokenBytes> token{};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <new>
 #include <string_view>
 #include <vector>
@@ -149,11 +150,57 @@ Status Producer::CheckProcess() const {
 
 Result<ProducerTask> Producer::Next(const Deadline& deadline) {
   RETURN_IF_ERROR(CheckProcess());
+  if (!begun_.empty()) {
+    const ProducerTask task = begun_.front();
+    begun_.pop_front();
+    return task;
+  }
   RETURN_IF_ERROR(broken_);
-  Result<LifelineFrame> frame = lifeline_.Receive(deadline);
+  UniqueFd none;
+  Result<LifelineFrame> frame = lifeline_.Receive(deadline, &none);
   Result<ProducerTask> task = frame.ok() ? Begin(*frame) : Result<ProducerTask>(frame.status());
   if (task.status().code() == Code::kInternal) broken_ = task.status();
   return task;
+}
+
+Result<UniqueFd> Producer::Memory(uint64_t task, uint64_t bytes, const Deadline& deadline) {
+  ASSIGN_OR_RETURN(const ProducerTask open, Find(task));
+  if (bytes == 0) return InvalidArgument("memory of 0 bytes for a batch");
+  RETURN_IF_ERROR(broken_);
+  LifelineFrame frame = MakeLifelineFrame(LifelineKind::kMemory);
+  frame.memory = {open.task, bytes, {}};
+  RETURN_IF_ERROR(lifeline_.Send(frame, std::chrono::steady_clock::now() + kDonePatience));
+  Result<UniqueFd> memory = AwaitMemory(frame.memory, deadline);
+  // Without its answer, the next request would get it.
+  if (memory.status().code() == Code::kInternal || memory.status().code() == Code::kDeadlineExceeded)
+    broken_ = Internal(memory.status().message());
+  return memory;
+}
+
+Result<UniqueFd> Producer::AwaitMemory(const MemoryRequest& request, const Deadline& deadline) {
+  for (;;) {
+    UniqueFd memory;
+    ASSIGN_OR_RETURN(const LifelineFrame frame, lifeline_.Receive(deadline, &memory));
+    if (frame.kind != static_cast<uint32_t>(LifelineKind::kMemory)) {
+      ASSIGN_OR_RETURN(const ProducerTask task, Begin(frame));
+      begun_.push_back(task);
+      continue;
+    }
+    if (frame.memory.task != request.task) return BrokenTask("memory that nobody asked for");
+    if (frame.code == 0) {
+      if (!memory) {
+        return ResourceExhausted(
+            "receive the descriptor of a batch's memory: this process may be at its limit of open files "
+            "(ulimit -n)");
+      }
+      const Status sealed = CheckSealedSize(memory.get(), request.bytes);
+      if (!sealed.ok()) return BrokenTask(sealed.message());
+      return memory;
+    }
+    const bool known = frame.code <= static_cast<uint32_t>(Code::kUnauthenticated);
+    return Status(known ? static_cast<Code>(frame.code) : Code::kUnknown,
+                  EscapeUnprintable(std::string_view(frame.text, ::strnlen(frame.text, sizeof frame.text))));
+  }
 }
 
 Result<ProducerTask> Producer::Begin(const LifelineFrame& frame) {

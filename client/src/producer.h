@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "client/src/lifeline.h"
 #include "common/base/result.h"
 #include "common/base/sync.h"
+#include "common/base/unique_handle.h"
 #include "common/os/memfd.h"
 #include "common/spec/tensor_spec.h"
 #include "common/wire/shared_page.h"
@@ -38,10 +40,11 @@ struct Invitation {
 Result<Invitation> ParseInvitation(const std::string& serialized, SteadyTime deadline);
 
 // Purpose: receives tasks and tells the daemon when they are done. Owns: the lifeline and a mapping of the
-// feed's arena, which forked children do not inherit. Threads: Next from one at a time; Find, Address and
-// Done from any. Errors: kOutOfRange once the feed was closed or the daemon ended, kInternal once the daemon
-// broke the protocol, kFailedPrecondition in a forked child. Invariants: 1. an open task has a slot of its
-// own; 2. the memory is unmapped before the lifeline closes, after which the daemon reuses the slots.
+// feed's arena, which forked children do not inherit. Threads: Next and Memory from one at a time; Find,
+// Address and Done from any. Errors: kOutOfRange once the feed was closed or the daemon ended, kInternal once
+// the daemon broke the protocol, kFailedPrecondition in a forked child. Invariants: 1. an open task has a
+// slot of its own; 2. the memory is unmapped before the lifeline closes, after which the daemon reuses the
+// slots.
 class Producer {
  public:
   static Result<std::unique_ptr<Producer>> Attach(Invitation invitation, SteadyTime deadline);
@@ -55,6 +58,10 @@ class Producer {
   Result<ProducerTask> Find(uint64_t task) const;
   // The memory of a tensor in an open task's slot.
   std::byte* Address(const ProducerTask& task, const TensorPlace& tensor) const;
+  // Asks for memory of its own for the batch of an open task, which does not fit into its slot; at most once
+  // a task. Returns a descriptor of that many bytes. kResourceExhausted, with the numbers, if the daemon or
+  // the user has no such memory left; kFailedPrecondition if the feed is shared.
+  Result<UniqueFd> Memory(uint64_t task, uint64_t bytes, const Deadline& deadline);
   // Closes a task: its samples are written (`failure` OK), or the feed fails with `failure`. The text is
   // shortened to the room in a frame. Waits at most 10 s while the daemon does not read.
   Status Done(uint64_t task, const Status& failure);
@@ -68,12 +75,15 @@ class Producer {
   Status CheckProcess() const;
   // Returns the task of a frame, now open. kInternal if it is impossible.
   Result<ProducerTask> Begin(const LifelineFrame& frame);
+  // Waits for the answer to a request for memory. Tasks that come before it are for Next.
+  Result<UniqueFd> AwaitMemory(const MemoryRequest& request, const Deadline& deadline);
 
   const Invitation invitation_;
   const ForkGuard fork_guard_;
   Lifeline lifeline_;
   Mapping arena_;  // after the lifeline: destroyed before it
-  Status broken_;  // used by Next only
+  Status broken_;  // used by Next and Memory only, as is the following
+  std::deque<ProducerTask> begun_;
   mutable Mutex mutex_;
   std::array<ProducerTask, kMaxSlots> open_ PF_GUARDED_BY(mutex_){};  // by slot; task 0: none
 };

@@ -24,31 +24,28 @@ constexpr std::chrono::milliseconds kEnding(200);
 
 Result<std::shared_ptr<Session>> Session::Attach(FeedOffer offer, int ordinal,
                                                  std::shared_ptr<DecodeEngine> engine, SteadyTime deadline,
-                                                 bool* backend_unusable) {
-  *backend_unusable = false;
+                                                 Unusable* unusable) {
+  *unusable = Unusable::kNothing;
   std::vector<UniqueFd> fds;
   const size_t fd_count = offer.backend == Backend::kCudaIpc ? kLifelineFdsDevice : kLifelineFdsHost;
   ASSIGN_OR_RETURN(Lifeline lifeline, Lifeline::Attach(offer.lifeline_path, LifelineKind::kHello, offer.token,
                                                        fd_count, deadline, &fds));
-  Result<SessionMemory> memory = MapSessionMemory(offer, ordinal, fds, backend_unusable);
+  bool backend_unusable = false;
+  Result<SessionMemory> memory = MapSessionMemory(offer, ordinal, fds, &backend_unusable);
   if (memory.ok()) {
     std::shared_ptr<Session> session(
         new Session(std::move(offer), ordinal, std::move(lifeline), *std::move(memory)));
-    if (session->offer_.Decoded() != nullptr) {
-      if (engine == nullptr)
-        return Internal("the daemon wants images to be decoded here, which was not offered to it");
-      ASSIGN_OR_RETURN(session->decoded_,
-                       DecodedBatches::Start(session->offer_, session->pages_.reader(),
-                                             session->slots_.address(0), std::move(engine)));
-    }
-    return session;
+    Status decoding = session->StartDecoding(std::move(engine));
+    if (decoding.ok()) return session;
+    if (decoding.code() == Code::kResourceExhausted) *unusable = Unusable::kDecoder;
+    session->End();  // the next session finds the daemon's memory free
+    return decoding;
   }
   // The handles of a daemon that died are invalid, even if its sockets are not closed yet.
-  if (*backend_unusable &&
-      lifeline.WaitForHangUp(std::min(deadline, std::chrono::steady_clock::now() + kEnding))) {
-    *backend_unusable = false;
+  if (backend_unusable &&
+      lifeline.WaitForHangUp(std::min(deadline, std::chrono::steady_clock::now() + kEnding)))
     return Unavailable("the daemon went away: " + memory.status().message());
-  }
+  if (backend_unusable) *unusable = Unusable::kBackend;
   // Nothing stays mapped.
   lifeline.SayBye();
   lifeline.WaitForHangUp(deadline);
@@ -61,6 +58,23 @@ Session::Session(FeedOffer offer, int ordinal, Lifeline lifeline, SessionMemory 
       pages_(offer_, lifeline_, std::move(memory.publish), std::move(memory.release),
              std::move(memory.doorbell)),
       slots_(offer_, ordinal, std::move(memory.arena), std::move(memory.device)) {}
+
+Status Session::StartDecoding(std::shared_ptr<DecodeEngine> engine) {
+  if (offer_.Decoded() == nullptr) return OkStatus();
+  if (engine == nullptr)
+    return Internal("the daemon wants images to be decoded here, which was not offered to it");
+  Result<std::unique_ptr<DecodedBatches>> decoded =
+      DecodedBatches::Start(offer_, pages_.reader(), slots_.address(0), std::move(engine));
+  if (decoded.ok()) {
+    decoded_ = *std::move(decoded);
+    return OkStatus();
+  }
+  const Status& why = decoded.status();
+  if (why.code() != Code::kResourceExhausted) return why;
+  return {why.code(),
+          why.message() + "; smaller batches need less of the GPU's memory, and decode \"cpu\" needs none",
+          why.native_error()};
+}
 
 Session::~Session() {
   // In a forked child the socket and the GPU's context belong to the parent. A bye would end the parent's
@@ -112,7 +126,10 @@ void Session::End() {
 Status Session::RowOffsets(const BatchDescriptor& batch, const OfferedOutput& output,
                            std::span<int64_t> offsets) const {
   std::vector<uint32_t> zeroed;
-  if (decoded_ != nullptr) zeroed = decoded_->Zeroed(batch.sequence);
+  if (decoded_ != nullptr) {
+    Result<DecodeRing::Outcome> outcome = decoded_->OutcomeOf(batch.sequence);
+    if (outcome.ok()) zeroed = std::move(outcome->zeroed);
+  }
   return slots_.RowOffsets(batch, output, zeroed, offsets);
 }
 

@@ -23,14 +23,16 @@ namespace pinfeed {
 // bye is sent only once nothing is mapped.
 class Session {
  public:
+  // What of an offer does not work in this process, where another offer may.
+  enum class Unusable : uint8_t { kNothing, kBackend, kDecoder };
   // Connects the lifeline, then maps and verifies everything; a device arena on the caller's GPU `ordinal`.
-  // On an error nothing stays mapped, and the daemon reclaims its memory. Sets `backend_unusable` if mapping
-  // or checking a device arena failed: another backend may work on this machine. Precondition: the offer
-  // passed CheckOffer.
+  // On an error nothing stays mapped, and the daemon reclaims its memory. Sets `unusable` to kBackend if
+  // mapping or checking a device arena failed, and to kDecoder if there is too little memory to decode.
+  // Precondition: the offer passed CheckOffer.
   // `engine`: decodes the images of such an offer (FeedOffer::Decoded); else it may be null.
   static Result<std::shared_ptr<Session>> Attach(FeedOffer offer, int ordinal,
                                                  std::shared_ptr<DecodeEngine> engine, SteadyTime deadline,
-                                                 bool* backend_unusable);
+                                                 Unusable* unusable);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -75,6 +77,7 @@ class Session {
 
  private:
   Session(FeedOffer offer, int ordinal, Lifeline lifeline, SessionMemory memory);
+  Status StartDecoding(std::shared_ptr<DecodeEngine> engine);
   // Unmaps all memory once the GPU no longer needs it. Returns false if the GPU still does at `deadline`, or
   // cannot say because its context is broken; the memory then stays mapped until the process ends.
   bool Unmap(SteadyTime deadline);

@@ -74,9 +74,9 @@ Result<std::shared_ptr<Session>> SessionOpener::Replace(const Cursor& cursor, co
   }
 }
 
-// Tries each backend with a real arena. A backend that does not work on this machine is reported to the
-// daemon, which offers the next, unless the spec requires it. Other failures do not concern the backend and
-// are returned.
+// Tries each backend with a real arena. What does not work on this machine is reported to the daemon, which
+// offers something else, unless the spec requires it: the next backend, or images that its workers decode.
+// Other failures are returned.
 Result<std::shared_ptr<Session>> SessionOpener::OpenBy(SteadyTime deadline,
                                                        const std::optional<Cursor>& cursor,
                                                        const FeedOffer* before, uint64_t replaces) {
@@ -85,25 +85,43 @@ Result<std::shared_ptr<Session>> SessionOpener::OpenBy(SteadyTime deadline,
   request.replaces_session = replaces;
   while (true) {
     request.failed_backends = failed_backends_;
+    request.decodes_on_gpu = decoder_ != nullptr;
+    request.no_gpu_decoder = no_decoder_;
     Result<FeedOffer> offered = OpenFeed(options_.address, request, deadline, &stopping_);
     if (!offered.ok()) return WithGpuError(offered.status());
     const FeedOffer& offer = *offered;
     if (offer.end_first) return std::shared_ptr<Session>();
     if (before != nullptr) RETURN_IF_ERROR(CheckSameFeed(*before, offer));
-    bool backend_unusable = false;
+    Session::Unusable unusable{};
     Result<std::shared_ptr<Session>> session =
-        Session::Attach(offer, options_.device, decoder_, deadline, &backend_unusable);
+        Session::Attach(offer, options_.device, decoder_, deadline, &unusable);
     if (session.ok()) {
       if (before == nullptr) WarnOfFallback(offer);
       // What the daemon decided once is asked for from now on, of any daemon.
       options_.request.decode = {offer.decode, offer.gpu_share};
       return session;
     }
-    const bool again = std::any_of(failed_backends_.begin(), failed_backends_.end(),
-                                   [&](const auto& failed) { return failed.first == offer.backend; });
-    if (!backend_unusable || !offer.host_acceptable || before != nullptr || again) return session.status();
-    failed_backends_.emplace_back(offer.backend, session.status().message());
+    if (before != nullptr || !GiveUp(unusable, offer, session.status())) return session.status();
   }
+}
+
+bool SessionOpener::GiveUp(Session::Unusable what, const FeedOffer& offer, const Status& why) {
+  switch (what) {
+    case Session::Unusable::kNothing:
+      return false;
+    case Session::Unusable::kDecoder:
+      if (offer.decode != Decode::kAuto) return false;
+      decoder_ = nullptr;
+      no_decoder_ = why.message();
+      return true;
+    case Session::Unusable::kBackend:
+      break;
+  }
+  const bool again = std::any_of(failed_backends_.begin(), failed_backends_.end(),
+                                 [&](const auto& failed) { return failed.first == offer.backend; });
+  if (!offer.host_acceptable || again) return false;
+  failed_backends_.emplace_back(offer.backend, why.message());
+  return true;
 }
 
 Status SessionOpener::OpenDecoder() {
@@ -113,8 +131,7 @@ Status SessionOpener::OpenDecoder() {
   if (decoder.ok())
     decoder_ = *std::move(decoder);
   else
-    options_.request.no_gpu_decoder = decoder.status().message();
-  options_.request.decodes_on_gpu = decoder_ != nullptr;
+    no_decoder_ = decoder.status().message();
   return OkStatus();
 }
 

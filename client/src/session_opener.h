@@ -61,13 +61,16 @@ class SessionOpener {
                                           const FeedOffer* before, uint64_t replaces = 0);
   // Adds to the daemon's refusal why this process has no GPU, which the daemon cannot know.
   Status WithGpuError(const Status& refused) const;
-  // Opens the decoder if the spec asks for it, and tells the request.
+  // Opens the decoder if the spec asks for it.
   Status OpenDecoder();
+  // Does without what does not work in this process. Returns false if there is no doing without it.
+  bool GiveUp(Session::Unusable what, const FeedOffer& offer, const Status& why);
   void WarnOfFallback(const FeedOffer& offer) const;
 
   SessionOptions options_;
   const ForkGuard fork_guard_;
   std::shared_ptr<DecodeEngine> decoder_;
+  std::string no_decoder_;  // why there is none, if one was asked for
   std::vector<std::pair<Backend, std::string>> failed_backends_;
   bool stopping_ = false;  // the daemon last tried said that it is stopping
 };

@@ -97,9 +97,12 @@ void CudaDevice::KeepContext() const noexcept {
 }
 
 CudaScope::CudaScope(const CudaDevice& device)
-    : device_(device), result_(device.driver().cuCtxPushCurrent(device.context())) {}
+    : device_(device), result_(device.driver().cuCtxPushCurrent(device.context())) {
+  (void)device.driver().cuThreadExchangeStreamCaptureMode(&capture_mode_);  // fails only for an invalid mode
+}
 
 CudaScope::~CudaScope() {
+  (void)device_.driver().cuThreadExchangeStreamCaptureMode(&capture_mode_);
   CUcontext left = nullptr;
   if (result_ == CUDA_SUCCESS) (void)device_.driver().cuCtxPopCurrent(&left);
 }

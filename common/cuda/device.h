@@ -54,8 +54,10 @@ class CudaDevice {
   int numa_node_ = -1;
 };
 
-// Purpose: makes the device's context current on this thread within the scope, and then restores the previous
-// one. Threads: the one that created it.
+// Purpose: within the scope, this thread's calls go to the device's context, and leave alone the graphs that
+// other threads capture; then both are as before. Otherwise a call that a capture does not allow, such as a
+// wait or an allocation, makes a capture in global mode invalid, in whatever thread that runs. Threads: the
+// one that created it.
 class CudaScope {
  public:
   explicit CudaScope(const CudaDevice& device);
@@ -68,6 +70,7 @@ class CudaScope {
  private:
   const CudaDevice& device_;
   const CUresult result_;
+  CUstreamCaptureMode capture_mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // then the thread's mode before
 };
 
 }  // namespace pinfeed

@@ -33,7 +33,6 @@ enum class Backend : int {
 
 // nvjpegOutputFormat_t
 enum class OutputFormat : int {
-  kYuv = 1,             // the planes as they are in the file
   kRgbInterleaved = 5,  // pixels of three bytes, in the first channel
 };
 

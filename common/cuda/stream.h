@@ -35,24 +35,6 @@ struct CudaEventTraits {
   }
 };
 
-// Purpose: within the scope, this thread's calls leave graphs alone that other threads capture. Otherwise a
-// call that a capture does not allow, such as a wait, makes a capture in global mode invalid. Threads: the
-// one that created it.
-class RelaxedCaptureScope {
- public:
-  // The call fails only for an invalid mode.
-  explicit RelaxedCaptureScope(const CudaDriver& driver) : driver_(driver) {
-    (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_);
-  }
-  ~RelaxedCaptureScope() { (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCaptureScope(const RelaxedCaptureScope&) = delete;
-  RelaxedCaptureScope& operator=(const RelaxedCaptureScope&) = delete;
-
- private:
-  const CudaDriver& driver_;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // then the thread's mode before
-};
-
 // Both borrow the device, which outlives them.
 using UniqueCudaStream = UniqueHandle<CudaStreamTraits>;
 using UniqueCudaEvent = UniqueHandle<CudaEventTraits>;

@@ -100,6 +100,8 @@ struct FeedSpec {
   std::vector<PaddedField> pad;
   Decode decode = Decode::kCpu;
   uint32_t gpu_share = 0;  // of kAuto: what the GPU decodes, per mille of the samples; 0: not decided yet
+  // Of a produced dataset: the most images of a batch that its producers hand over as files; 0: none.
+  uint32_t encoded_images = 0;
   std::optional<BatcherSpec> batcher;  // then the dataset is empty, and the group is the batcher's name
   bool operator==(const FeedSpec&) const = default;
 };

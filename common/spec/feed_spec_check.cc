@@ -22,6 +22,8 @@ constexpr uint32_t kMaxBatcherQueue = 65536;
 constexpr uint32_t kMaxRequestBytes = uint32_t{64} << 20;
 constexpr uint32_t kMaxAnswerBytes = uint32_t{16} << 20;
 constexpr size_t kMaxProducedDims = 15;  // and one for the batch: PF_MAX_DIMS
+constexpr uint32_t kMaxEncodedImages = 65536;
+constexpr uint64_t kMinImageFieldBytes = 64;  // a header that says where the images are
 
 bool IsPrintable(std::string_view text) {
   return std::none_of(text.begin(), text.end(),
@@ -77,12 +79,37 @@ void CheckProduced(const DatasetSpec& spec, Faults& faults) {
   }
 }
 
-// What the daemon does with samples needs samples that it reads itself.
+void CheckEncodedImages(const FeedSpec& spec, Faults& faults) {
+  if (spec.encoded_images == 0) return;
+  if (!spec.dataset.produced) {
+    return faults.Add("encoded_images",
+                      "is for a produced dataset only: other datasets say themselves what "
+                      "their images are");
+  }
+  if (spec.encoded_images > kMaxEncodedImages) {
+    faults.Add("encoded_images", std::to_string(spec.encoded_images) + " is not within 0 to " +
+                                     std::to_string(kMaxEncodedImages));
+  }
+  if (spec.batch_size > 1)
+    faults.Add("batch_size",
+               "must be 1 with encoded_images: one sample of the feed has all images of a batch");
+  if (spec.dataset.produced->fields.empty()) return;
+  const TensorSpec& field = spec.dataset.produced->fields.front();
+  const Result<uint64_t> bytes = field.SampleBytes();
+  if (field.dtype != DType::kUint8 || field.shape.size() != 1 || !bytes.ok() ||
+      *bytes < kMinImageFieldBytes) {
+    faults.Add("dataset.produced.fields[0]", "must be UINT8 with one dimension of at least " +
+                                                 std::to_string(kMinImageFieldBytes) +
+                                                 " with encoded_images: producers put them there");
+  }
+}
+
+// What the daemon does with samples needs samples that it reads itself, or images.
 void CheckProducedFeed(const FeedSpec& spec, Faults& faults) {
   const auto refuse = [&faults](bool given, const char* field) {
     if (given) faults.Add(field, "is not possible with a produced dataset: its producers fill the batches");
   };
-  refuse(!spec.transforms.empty(), "transforms");
+  refuse(!spec.transforms.empty() && spec.encoded_images == 0, "transforms");
   refuse(spec.on_bad_sample != OnBadSample::kFail, "on_bad_sample");
   refuse(spec.sample_ids, "sample_ids");  // they are there anyway
   refuse(spec.valid, "valid");
@@ -271,6 +298,7 @@ void CheckFeedSpec(const FeedSpec& spec, Faults& faults) {
   }
   CheckSharing(spec, faults);
   CheckDecode(spec, faults);
+  CheckEncodedImages(spec, faults);
   if (spec.dataset.produced) CheckProducedFeed(spec, faults);
 }
 

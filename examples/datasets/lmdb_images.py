@@ -19,24 +19,31 @@ from PIL import Image
 import pinfeed
 
 
+_environments = {}  # of this process, by path: LMDB must not open one twice, nor use one in a process that was forked later
+
+
+def _close_inherited():
+    while _environments:
+        _environments.popitem()[1].close()  # without locks, this process alone notices
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
 class LmdbImages(torch.utils.data.Dataset):
-    """An LMDB environment must not be used in a process that was forked later, nor opened twice in one. So each process opens it once."""
+    """Each process opens the environment once, however many datasets it has of it."""
 
     def __init__(self, path, transform=None):
         self.path = path
         self.transform = transform
-        self._environment = self._owner = None
-        with lmdb.open(path, readonly=True, lock=False) as environment, environment.begin() as transaction:
+        with self._open().begin() as transaction:
             self._length = int(transaction.get(b"length"))
 
     def _open(self):
-        if self._owner != os.getpid():
+        if self.path not in _environments:
             # Without read-ahead, random reads do not fill the page cache with neighbours.
-            self._environment, self._owner = lmdb.open(self.path, readonly=True, lock=False, readahead=False), os.getpid()
-        return self._environment
-
-    def __getstate__(self):  # for workers that are spawned
-        return {**self.__dict__, "_environment": None, "_owner": None}
+            _environments[self.path] = lmdb.open(self.path, readonly=True, lock=False, readahead=False)
+        return _environments[self.path]
 
     def __len__(self):
         return self._length

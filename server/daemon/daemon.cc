@@ -92,6 +92,7 @@ Status Daemon::Create() {
 
   parts_->pool.emplace(pool_bytes, config.user_pool_bytes.Of(pool_bytes), MemoryBudget::Names());
   parts_->host_quarantine.emplace();
+  parts_->one_off_memory.emplace("one-off-memory");
   if (config.cache_bytes.IsSet()) {
     ASSIGN_OR_RETURN(const uint64_t cache_bytes, CacheBytes(config.cache_bytes, pool_bytes));
     parts_->cache.emplace(DecodedCache::Options{
@@ -127,10 +128,11 @@ Status Daemon::Create() {
   ASSIGN_OR_RETURN(parts_->lifelines,
                    LifelineServer::Create(std::move(lifeline_listener), config.pending_timeout,
                                           *parts_->sessions, parts_->refusals));
-  parts_->opener.emplace(FeedOpener::Parts{*parts_->pool, *parts_->host_quarantine, *parts_->workers,
-                                           *parts_->readers, parts_->feeds, *parts_->sessions,
-                                           config.default_slots, parts_->devices.get(), parts_->tracer,
-                                           parts_->cache ? &*parts_->cache : nullptr});
+  parts_->opener.emplace(
+      FeedOpener::Parts{*parts_->pool, *parts_->host_quarantine, *parts_->one_off_memory, *parts_->workers,
+                        *parts_->readers, parts_->feeds, *parts_->sessions, config.default_slots,
+                        parts_->devices.get(), parts_->tracer, parts_->cache ? &*parts_->cache : nullptr,
+                        [this] { return parts_->datasets->cache.options()->allowed_roots; }});
   parts_->callers.emplace(parts_->peers, parts_->admin_access ? &*parts_->admin_access : nullptr);
   parts_->service.emplace(FeederService::Parts{
       *parts_->callers, *parts_->opener, parts_->datasets->cache, parts_->datasets->opener,

@@ -78,6 +78,7 @@ struct DaemonParts {
   std::optional<SocketDir> directory;
   std::optional<MemoryBudget> pool;
   std::optional<HostMemoryQuarantine> host_quarantine;
+  std::optional<HostMemoryQuarantine> one_off_memory;
   std::optional<DecodedCache> cache;      // empty: cache_bytes is off
   std::unique_ptr<DeviceArenas> devices;  // null: host memory only
   std::string backend;                    // for status: the backend of batches, and why

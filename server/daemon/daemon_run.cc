@@ -79,7 +79,7 @@ Status Daemon::Run() {
   parts_->health->SetServing(false);
   state_.BeginDrain();
   parts_->sessions->Close();
-  parts_->feeds.DrainAll();
+  for (const std::shared_ptr<Feed>& feed : parts_->feeds.All()) feed->Drain();
   if (!state_.lifetime_over()) {
     AwaitClients();
     if (!parts_->sessions->AllLeft())

@@ -76,7 +76,7 @@ Status ServiceNotify::Open(bool notify) {
   Status fault;
   for (auto& [name, fd] : passed) {
     const bool taken = std::any_of(sockets_.begin(), sockets_.end(),
-                                   [&name = name](const auto& socket) { return socket.first == name; });
+                                   [&wanted = name](const auto& socket) { return socket.first == wanted; });
     if (name != kControlSocket && name != kLifelineSocket) {
       fault = InvalidArgument("the service manager passed a socket named " + QuotePath(name) +
                               "; socket units need FileDescriptorName=control or lifeline");

@@ -49,11 +49,12 @@ DaemonSnapshot SnapshotTaker::Take() const {
   snapshot.feeds = std::move(feeds.feeds);
   snapshot.totals = feeds.totals;
   parts_.sessions->AddTo(snapshot.feeds);
-  snapshot.sessions_opened = parts_.sessions->opened();
-  snapshot.sessions_closed = parts_.sessions->closed();
+  const SessionTable::Counts sessions = parts_.sessions->counts();
+  snapshot.sessions_opened = sessions.opened;
+  snapshot.sessions_closed = sessions.closed;
+  snapshot.fallbacks = sessions.fallbacks;
   snapshot.max_sessions = parts_.sessions->limit();
   snapshot.refusals = parts_.refusals.counts();
-  snapshot.fallbacks = parts_.sessions->fallbacks();
   snapshot.refused_requests = parts_.refusals.codes();
   snapshot.backend = parts_.backend;
   if (parts_.devices != nullptr) snapshot.gpus = parts_.devices->Snapshot();

@@ -11,7 +11,7 @@
 namespace pinfeed {
 namespace {
 
-// A batch that takes so many producers long is merely slow: then the first one to finish gives it.
+// A batch that takes so many producers long is merely slow.
 constexpr uint32_t kMaxReplacements = 2;
 
 BatchDescriptor DescriptorOf(uint32_t slot, uint64_t generation, const BatchQueue::Batch& batch) {
@@ -236,7 +236,7 @@ void BatchCycle::Enter(Phase phase) {
 }
 
 void BatchCycle::OnFilled(uint32_t slot, FillResult result) {
-  if (replaced_[slot]) return;
+  if (filling_.replaced[slot] && !(result.status.ok() && MoveBack(slot))) return;
   Account();
   bad_samples_.Add(result.bad);
   BatchQueue::Batch& batch = batches_[slot];
@@ -247,7 +247,8 @@ void BatchCycle::OnFilled(uint32_t slot, FillResult result) {
 
 bool BatchCycle::Replace(uint32_t slot) {
   BatchQueue::Batch& batch = batches_[slot];
-  const bool filling = slots_.state(slot) == SlotState::kFilling && !replaced_[slot] && !batch.delivering;
+  const bool filling =
+      slots_.state(slot) == SlotState::kFilling && !filling_.replaced[slot] && !batch.delivering;
   const bool wanted = phase_ == Phase::kRunning && !filling_.stopped.load(std::memory_order_relaxed);
   if (!filling || !wanted || batch.replacements == kMaxReplacements) return false;
   // The last free slot is for the batch that all others wait for.
@@ -255,13 +256,23 @@ bool BatchCycle::Replace(uint32_t slot) {
   const std::optional<uint32_t> to = slots_.TakeFree();
   if (!to) return false;
   Account();
-  replaced_[slot] = true;
+  filling_.replaced[slot] = true;
   batches_.Move(slot, *to, std::make_shared<BatchFill>(filling_, owner_, *to, batch.plan));
   return true;
 }
 
+bool BatchCycle::MoveBack(uint32_t slot) {
+  const std::optional<uint32_t> current = batches_.Current(slot);
+  if (!current || slots_.state(*current) != SlotState::kFilling || batches_[*current].delivering)
+    return false;
+  batches_.MoveBack(*current, slot);
+  filling_.replaced[*current] = true;
+  filling_.replaced[slot] = false;
+  return true;
+}
+
 void BatchCycle::OnDelivered(uint32_t slot, const Status& status) {
-  if (std::exchange(replaced_[slot], false)) return slots_.Abandon(slot);
+  if (filling_.replaced[slot].exchange(false)) return slots_.Abandon(slot);
   if (!status.ok()) batches_[slot].undelivered = true;
   slots_.MarkReady(slot);
 }

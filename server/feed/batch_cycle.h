@@ -3,7 +3,6 @@
 // filled slots, release words. Out: requests for pieces, and published batches.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -80,6 +79,8 @@ class BatchCycle {
   // Takes a slot for the next batch; nothing if none is free. A feed whose batches may be replaced keeps one
   // for that, unless no batch would be under way.
   std::optional<uint32_t> TakeSlot();
+  // A slot is filled whose batch was moved to another one: moves it back, unless that one was filled before.
+  bool MoveBack(uint32_t slot);
   // Skips to the first batch that a session wants, once no earlier one is in progress. Returns whether the
   // planner is at that batch.
   bool SkipUnwanted();
@@ -101,7 +102,6 @@ class BatchCycle {
   const std::unique_ptr<Membership> membership_;
   BatchPlanner planner_;
   BatchQueue batches_;
-  std::array<bool, kMaxSlots> replaced_{};  // slots still being filled, whose batch is in another one now
   BadSamples bad_samples_;
   FeedSnapshot counters_;  // only its counters are used
   StallAccount stalls_;

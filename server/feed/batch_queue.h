@@ -32,13 +32,14 @@ class BatchQueue {
     FillResult result;
     bool delivering = false;    // filled, and being delivered to where clients see it
     bool undelivered = false;   // its delivery failed
+    uint64_t number = 0;        // of those planned: the same in every slot that is filled with it
     uint32_t replacements = 0;  // how often it was moved to another slot
   };
 
   // Appends a planned batch and the filling of its slot.
   void Push(uint32_t slot, const BatchPlan& plan, std::chrono::steady_clock::time_point now,
             std::shared_ptr<BatchFill> fill) {
-    batches_[slot] = Batch{plan, now, {}};
+    batches_[slot] = Batch{.plan = plan, .planned = now, .result = {}, .number = ++planned_};
     unpublished_.push_back(slot);
     unrequested_.push_back(std::move(fill));
   }
@@ -47,9 +48,18 @@ class BatchQueue {
     batches_[to] = Batch{.plan = batches_[from].plan,
                          .planned = batches_[from].planned,
                          .result = {},
+                         .number = batches_[from].number,
                          .replacements = batches_[from].replacements + 1};
     std::ranges::replace(unpublished_, from, to);
     unrequested_.push_front(std::move(fill));
+  }
+  // Moves a batch back to a slot from which it was moved, and which is filled now.
+  void MoveBack(uint32_t from, uint32_t to) { std::ranges::replace(unpublished_, from, to); }
+  // The slot that now has the batch of `slot`, which may have been moved; nothing if it was published.
+  std::optional<uint32_t> Current(uint32_t slot) const {
+    const auto found = std::ranges::find(unpublished_, batches_[slot].number,
+                                         [&](uint32_t other) { return batches_[other].number; });
+    return found == unpublished_.end() ? std::nullopt : std::optional(*found);
   }
   Batch& operator[](uint32_t slot) { return batches_[slot]; }
   const Batch& operator[](uint32_t slot) const { return batches_[slot]; }
@@ -86,6 +96,7 @@ class BatchQueue {
 
  private:
   std::array<Batch, kMaxSlots> batches_;
+  uint64_t planned_ = 0;
   std::deque<uint32_t> unpublished_;                    // slots, in plan order
   std::deque<std::shared_ptr<BatchFill>> unrequested_;  // fillings with pieces to request, in plan order
 };

@@ -103,6 +103,9 @@ FeedSnapshot BatchCycle::Snapshot() {
     snapshot.producers = counts.producers;
     snapshot.producers_busy = counts.busy;
     snapshot.batches_dealt_again = counts.dealt_again;
+    snapshot.one_off_batches = counts.one_off.batches;
+    snapshot.one_off_bytes = counts.one_off.bytes;
+    snapshot.one_off_peak_bytes = counts.one_off.peak_bytes;
   }
   if (const std::shared_ptr<BatcherQueue> requests = parts_.producer->requests())
     snapshot.requests = requests->counts();

@@ -3,6 +3,7 @@
 // filled and delivered, or the reason why not.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -15,6 +16,7 @@
 #include "common/base/sync.h"
 #include "common/spec/feed_spec.h"
 #include "common/spec/tensor_spec.h"
+#include "common/wire/shared_page.h"
 #include "server/loading/batch_producer.h"
 #include "server/loading/delivery_order.h"
 #include "server/memory/arena.h"
@@ -67,6 +69,9 @@ class BatchFill final : public PieceRequest::Batch, public std::enable_shared_fr
     const std::shared_ptr<FeedShare> share;
     std::atomic<bool> stopped{false};         // what is being filled is not wanted any more
     std::atomic<uint32_t> pieces_filling{0};  // requested and not filled
+    // By slot: whether its batch is in another slot now, while this one is still being filled. Written under
+    // the owner's lock.
+    std::array<std::atomic<bool>, kMaxSlots> replaced{};
   };
 
   BatchFill(Context& context, Owner& owner, uint32_t slot, const BatchPlan& plan);

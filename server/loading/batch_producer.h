@@ -54,6 +54,7 @@ class PieceRequest {
     std::shared_ptr<FeedShare> share;
     const std::atomic<bool>& stopped;
     const std::atomic<uint32_t>& first_failed;  // later samples of the batch are not wanted
+    const std::atomic<bool>& replaced;
   };
   explicit PieceRequest(Parts parts) : parts_(std::move(parts)) {}
   PieceRequest(const PieceRequest&) = delete;
@@ -76,15 +77,20 @@ class PieceRequest {
   // when the host lacks that memory: nothing of the range may be written. Precondition: begin() <= begin <
   // end <= end().
   Status Places(uint32_t begin, uint32_t end, SamplePlaces& places) const;
+  // The memory of a tensor of all samples. Precondition: Places succeeded for all of them.
+  std::byte* Address(size_t tensor) const { return parts_.arena.FillAddress(parts_.piece, tensor); }
   // Sample `index` cannot be used. The producer has filled its place with zeros if the spec wants that.
   // Precondition: begin() <= index < end().
   void Bad(uint32_t index, Status why) const;
   // There is no sample `index`: the batch gets shorter by it, and that is no fault. Same precondition.
   void LeaveOut(uint32_t index) const;
-  // The request may stay incomplete for long: the batch is requested anew, in another slot, and what becomes
-  // of this request has no effect on it. Its memory still stays reserved until Complete. Returns false,
+  // The request may stay incomplete for long: the batch is requested anew, in another slot. The first of its
+  // requests that is filled gives the batch. Each keeps its memory until its own Complete. Returns false,
   // without effect, if there is no other slot now, or the batch has been moved too often.
   bool Replace() const { return parts_.batch->OnReplace(); }
+  // Whether the batch is in another slot now: nobody needs to begin with this request, and an error of it has
+  // no effect.
+  bool Replaced() const { return parts_.replaced.load(std::memory_order_relaxed); }
   // While the feed is traced: measures the load of `samples` samples until `spans` is destroyed.
   void Trace(uint32_t samples, std::optional<WorkSpans>& spans) const;
   // The samples are filled or reported as bad, or an error says why the batch cannot be had. From now on

@@ -20,6 +20,11 @@ std::string Describe(const BatchPlan& plan) {
   return "batch " + std::to_string(plan.batch_index) + " of epoch " + std::to_string(plan.epoch);
 }
 
+// For requests whose memory nobody has filled, or may still be filling.
+Status NotFilled() {
+  return {Code::kCancelled, "the batch is filled elsewhere, or not wanted any more"};
+}
+
 }  // namespace
 
 ProducerGroup::~ProducerGroup() {
@@ -32,21 +37,21 @@ void ProducerGroup::Announce(const PieceRequest& request) {
 }
 
 void ProducerGroup::Withdraw(const PieceRequest& request) {
-  const MutexLock lock(mutex_);
-  announced_.erase(NumberOf(request));
-  if (!cancelled_) DealLocked();
+  {
+    const MutexLock lock(mutex_);
+    announced_.erase(NumberOf(request));
+  }
+  Deal();
 }
 
 void ProducerGroup::Produce(std::shared_ptr<PieceRequest> request) {
   {
     const MutexLock lock(mutex_);
     announced_.erase(NumberOf(*request));
-    if (!cancelled_) {
-      WaitLocked({std::move(request)});
-      return DealLocked();
-    }
+    if (!cancelled_) WaitLocked({std::exchange(request, nullptr)});
   }
-  request->Complete(OkStatus());
+  if (request != nullptr) request->Complete(NotFilled());
+  Deal();
 }
 
 void ProducerGroup::Cancel() {
@@ -62,7 +67,7 @@ void ProducerGroup::Cancel() {
       producer.link->HangUp();
     }
   }
-  for (const Task& task : tasks) task.request->Complete(OkStatus());
+  for (const Task& task : tasks) task.request->Complete(NotFilled());
 }
 
 Status ProducerGroup::CheckRoomLocked(size_t invited) const {
@@ -89,14 +94,17 @@ Status ProducerGroup::CheckRoom(size_t invited) const {
 
 Result<ProducerGroup::ProducerId> ProducerGroup::Attach(std::shared_ptr<Link> link, pid_t pid,
                                                         uint32_t lane) {
-  const MutexLock lock(mutex_);
-  RETURN_IF_ERROR(CheckRoomLocked(0));
-  const ProducerId id = next_producer_++;
-  Producer& producer = producers_[id];
-  producer.link = std::move(link);
-  producer.pid = pid;
-  producer.lane = lane;
-  DealLocked();
+  ProducerId id = 0;
+  {
+    const MutexLock lock(mutex_);
+    RETURN_IF_ERROR(CheckRoomLocked(0));
+    id = next_producer_++;
+    Producer& producer = producers_[id];
+    producer.link = std::move(link);
+    producer.pid = pid;
+    producer.lane = lane;
+  }
+  Deal();
   return id;
 }
 
@@ -115,19 +123,34 @@ Status ProducerGroup::OnDone(ProducerId id, uint64_t task_id, Status status) {
     const uint64_t took = now - std::max(task.dealt_ns, producer.last_done_ns);
     producer.last_done_ns = now;
     counts_.worked_ns += took;
-    if (!task.replaced) task_ns_ = task_ns_ == 0 ? took : (7 * task_ns_ + took) / 8;
+    if (!task.request->Replaced()) task_ns_ = task_ns_ == 0 ? took : (7 * task_ns_ + took) / 8;
     if (producer.tasks.empty()) producer.late = false;
-    DealLocked();
   }
-  if (!status.ok()) {
-    status = Status(status.code(),
-                    "the producer of " + Describe(task.request->plan()) + " says: " + status.message());
-  } else if (!task.replaced) {
+  // Before others are dealt: if this one was late, another slot's request for its batch is dropped.
+  if (status.ok()) {
     on_filled_(std::move(task.request));
-    return OkStatus();
+  } else {
+    task.request->Complete(Status(
+        status.code(), "the producer of " + Describe(task.request->plan()) + " says: " + status.message()));
   }
-  task.request->Complete(std::move(status));
+  Deal();
   return OkStatus();
+}
+
+Result<UniqueFd> ProducerGroup::GrantMemory(ProducerId id, uint64_t task_id, uint64_t bytes) {
+  const std::string what = "memory for task " + std::to_string(task_id) + ": ";
+  {
+    const MutexLock lock(mutex_);
+    if (cancelled_) return Unavailable(what + "the feed has ended");
+    std::deque<Task>& tasks = producers_.at(id).tasks;
+    const auto found = std::ranges::find(tasks, task_id, &Task::id);
+    if (found == tasks.end()) return InvalidArgument(what + "it is none of this producer's");
+    if (bytes == 0) return InvalidArgument(what + "0 bytes");
+    if (std::exchange(found->asked_memory, true)) return InvalidArgument(what + "it was asked for before");
+  }
+  if (one_off_ == nullptr)
+    return FailedPrecondition("the feed is shared, and no trainer can map memory that is not the feed's");
+  return one_off_->Grant(bytes);
 }
 
 void ProducerGroup::Dismiss(ProducerId id) {
@@ -139,7 +162,7 @@ void ProducerGroup::Dismiss(ProducerId id) {
 }
 
 void ProducerGroup::ReplaceLate(ProducerId id) {
-  std::vector<std::pair<uint64_t, std::shared_ptr<PieceRequest>>> late;  // by task
+  std::vector<std::shared_ptr<PieceRequest>> late;
   pid_t pid = 0;
   {
     const MutexLock lock(mutex_);
@@ -152,9 +175,9 @@ void ProducerGroup::ReplaceLate(ProducerId id) {
     pid = producer.pid;
     producer.late = true;  // before Replace, which deals the batch to another one
     for (const Task& task : producer.tasks)
-      if (!task.replaced) late.emplace_back(task.id, task.request);
+      if (!task.request->Replaced()) late.push_back(task.request);
   }
-  for (const auto& [task_id, request] : late) {
+  for (const std::shared_ptr<PieceRequest>& request : late) {
     if (!request->Replace()) return;
     spdlog::warn(
         "feed {}: process {} has not filled {} within {} ms (task_timeout_ms), or hung up: another one fills "
@@ -162,9 +185,6 @@ void ProducerGroup::ReplaceLate(ProducerId id) {
         feed_, pid, Describe(request->plan()), task_timeout_.count());
     const MutexLock lock(mutex_);
     ++counts_.dealt_again;
-    const auto found = producers_.find(id);
-    if (found == producers_.end()) continue;
-    for (Task& task : found->second.tasks) task.replaced = task.replaced || task.id == task_id;
   }
 }
 
@@ -190,7 +210,7 @@ void ProducerGroup::OnEnded(ProducerId id) {
     producers_.erase(found);
     std::deque<Task> tasks;
     for (Task& task : producer.tasks) {
-      if (task.replaced)
+      if (task.request->Replaced())
         replaced.push_back(std::move(task));
       else
         tasks.push_back(std::move(task));
@@ -216,15 +236,16 @@ void ProducerGroup::OnEnded(ProducerId id) {
     }
     counts_.dealt_again += tasks.size();
     for (Task& task : tasks) WaitLocked(std::move(task));
-    DealLocked();
   }
-  for (const Task& task : replaced) task.request->Complete(OkStatus());  // their slots are free again
+  for (const Task& task : replaced) task.request->Complete(NotFilled());  // their slots are free again
   if (given_up != nullptr) given_up->Complete(DataLoss(why));
+  Deal();
 }
 
 ProducerGroup::Counts ProducerGroup::counts() const {
   const MutexLock lock(mutex_);
   Counts counts = counts_;
+  if (one_off_ != nullptr) counts.one_off = one_off_->counts();
   counts.producers = static_cast<uint32_t>(producers_.size());
   counts.waiting = static_cast<uint32_t>(waiting_.size());
   for (const auto& [id, producer] : producers_) {
@@ -267,6 +288,20 @@ ProducerGroup::Producer* ProducerGroup::NextLocked(uint64_t lane) {
   return next;
 }
 
+void ProducerGroup::Deal() {
+  std::vector<Task> dropped;
+  {
+    const MutexLock lock(mutex_);
+    std::erase_if(waiting_, [&](const Task& task) {
+      const bool drop = task.request->Replaced();  // asked once: it may change meanwhile
+      if (drop) dropped.push_back(task);
+      return drop;
+    });
+    DealLocked();
+  }
+  for (const Task& task : dropped) task.request->Complete(NotFilled());
+}
+
 void ProducerGroup::DealLocked() {
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     if (!announced_.empty() && *announced_.begin() < NumberOf(*next->request)) return;
@@ -281,6 +316,7 @@ void ProducerGroup::DealLocked() {
     next = waiting_.erase(next);
     task.id = next_task_++;
     task.dealt_ns = TraceClockNs();
+    task.asked_memory = false;
     producer->link->Send({task.id, plan.epoch, plan.batch_index, task.request->slot(), plan.samples});
     producer->tasks.push_back(std::move(task));
   }

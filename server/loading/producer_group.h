@@ -20,20 +20,22 @@
 
 #include "common/base/result.h"
 #include "common/base/sync.h"
+#include "common/base/unique_handle.h"
 #include "common/spec/feed_spec.h"
 #include "common/wire/shared_page.h"
 #include "server/loading/batch_producer.h"
+#include "server/memory/one_off_memory.h"
 #include "server/memory/ongoing_operation.h"
 
 namespace pinfeed {
 
 // Purpose: deals each request to one producer at a time: the oldest request of a lane to its producer with
 // the fewest. If a producer's process ends, its requests are dealt again: nothing writes to their memory any
-// more. If it takes too long, it keeps them, and the feed requests their batches anew, in other slots. Owns:
-// the requests until they are completed. Shared by the feed's producer and the producers' connections, which
-// may outlive it. Threads: any. Nothing blocks. Errors: a batch at which kMaxDeaths processes ended fails; so
-// does one whose producer says so. Invariants: 1. a request is completed once; 2. before Cancel, only when no
-// process writes to its memory any more.
+// more. If it takes too long, it keeps them, and the feed requests their batches anew, in other slots; the
+// first one to finish gives the batch. Owns: the requests until they are completed. Shared by the feed's
+// producer and the producers' connections, which may outlive it. Threads: any. Nothing blocks. Errors: a
+// batch at which kMaxDeaths processes ended fails; so does one whose producer says so. Invariants: 1. a
+// request is completed once; 2. before Cancel, only when no process writes to its memory any more.
 class ProducerGroup {
  public:
   // A batch is given up once so many processes have ended while they filled it, each attached after the one
@@ -52,15 +54,18 @@ class ProducerGroup {
     // The producer gets no more tasks, and may finish those that it has.
     virtual void EndTasks() = 0;
   };
-  // Completes a request whose memory its producer has filled. Called without a lock, on any thread.
+  // Completes a request whose memory its producer has filled, even if its batch was moved. Called without a
+  // lock, on any thread.
   using OnFilled = std::function<void(std::shared_ptr<PieceRequest>)>;
 
-  // `on_filled` may refer to what the request's feed owns.
-  ProducerGroup(uint64_t feed, const ProducedDataset& dataset, OnFilled on_filled)
+  // `on_filled` may refer to what the request's feed owns. `one_off` may be null.
+  ProducerGroup(uint64_t feed, const ProducedDataset& dataset, OnFilled on_filled,
+                std::unique_ptr<OneOffMemory> one_off)
       : feed_(feed),
         lanes_(std::max(dataset.lanes, 1u)),
         task_timeout_(dataset.task_timeout_ms),
-        on_filled_(std::move(on_filled)) {}
+        on_filled_(std::move(on_filled)),
+        one_off_(std::move(one_off)) {}
   ~ProducerGroup();
   ProducerGroup(const ProducerGroup&) = delete;
   ProducerGroup& operator=(const ProducerGroup&) = delete;
@@ -84,6 +89,10 @@ class ProducerGroup {
   Result<ProducerId> Attach(std::shared_ptr<Link> link, pid_t pid, uint32_t lane = 0) PF_EXCLUDES(mutex_);
   // The producer has filled the task's batch, or says why it cannot. kInvalidArgument if it has no such task.
   Status OnDone(ProducerId producer, uint64_t task, Status status) PF_EXCLUDES(mutex_);
+  // The producer asks for memory of its own for a task's batch, which does not fit into its slot. At most
+  // once a task. kInvalidArgument for a wrong request; kFailedPrecondition if the feed has no such memory;
+  // else the errors of OneOffMemory.
+  Result<UniqueFd> GrantMemory(ProducerId producer, uint64_t task, uint64_t bytes) PF_EXCLUDES(mutex_);
   // The producer gets no more tasks. Returns whether OnEnded must be called once its process has ended;
   // otherwise the producer is forgotten.
   bool OnHungUp(ProducerId producer) PF_EXCLUDES(mutex_);
@@ -105,6 +114,7 @@ class ProducerGroup {
     uint32_t dealt = 0;        // tasks that producers hold now
     uint64_t dealt_again = 0;  // batches, because a process ended or took too long
     uint64_t worked_ns = 0;    // from each task's start to its end
+    OneOffMemory::Counts one_off;
   };
   Counts counts() const PF_EXCLUDES(mutex_);
   // What each process is at.
@@ -121,7 +131,7 @@ class ProducerGroup {
     ProducerId blamed_from = 0;  // the first producer whose end counts as another death
     uint64_t id = 0;             // of its latest deal
     uint64_t dealt_ns = 0;       // when
-    bool replaced = false;       // its batch is filled in another slot
+    bool asked_memory = false;   // since then
   };
   struct Producer {
     std::shared_ptr<Link> link;
@@ -135,6 +145,8 @@ class ProducerGroup {
   };
 
   void WaitLocked(Task task) PF_REQUIRES(mutex_);
+  // Deals what waits, as far as there are producers for it. Drops requests whose batch is filled elsewhere.
+  void Deal() PF_EXCLUDES(mutex_);
   void DealLocked() PF_REQUIRES(mutex_);
   // The producer that gets the next task of a lane; null: each has enough.
   Producer* NextLocked(uint64_t lane) PF_REQUIRES(mutex_);
@@ -144,6 +156,7 @@ class ProducerGroup {
   const uint64_t lanes_;
   const std::chrono::milliseconds task_timeout_;
   const OnFilled on_filled_;
+  const std::unique_ptr<OneOffMemory> one_off_;  // null: the feed has none
   mutable Mutex mutex_;
   std::set<BatchNumber> announced_ PF_GUARDED_BY(mutex_);
   std::deque<Task> waiting_ PF_GUARDED_BY(mutex_);  // the oldest first

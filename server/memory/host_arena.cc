@@ -4,6 +4,8 @@
 #include <string>
 
 #include "common/base/byte_size.h"
+#include "common/base/log.h"
+#include "common/base/log_pace.h"
 #include "common/base/random.h"
 #include "common/wire/shared_page.h"
 
@@ -47,6 +49,12 @@ Result<std::unique_ptr<HostArena>> HostArena::Create(const BatchLayout& layout, 
 HostArena::~HostArena() {
   client_fd_.reset();
   if (quarantine_ == nullptr || HasNoOtherUser(fd_.get())) return;
+  static LogPace pace(5);
+  if (const auto more = pace.Admit()) {
+    spdlog::warn(
+        "{} of a feed that has ended are still mapped by a process; they stay charged until it unmaps them{}",
+        ByteSize(lease_.bytes()), *more);
+  }
   memory_ = Mapping();
   quarantine_->Add(std::move(fd_), std::move(lease_));
 }

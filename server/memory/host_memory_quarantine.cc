@@ -9,9 +9,6 @@
 #include <iterator>
 #include <utility>
 
-#include "common/base/byte_size.h"
-#include "common/base/log.h"
-#include "common/base/log_pace.h"
 #include "common/os/start_thread.h"
 
 namespace pinfeed {
@@ -27,9 +24,9 @@ bool HasNoOtherUser(int fd) {
   return true;
 }
 
-HostMemoryQuarantine::HostMemoryQuarantine() {
+HostMemoryQuarantine::HostMemoryQuarantine(const std::string& thread) {
   ::signal(SIGIO, SIG_IGN);  // sent if a process opens the memory during the lease check
-  thread_ = StartThread("host-quarantine", [this] { Run(); });
+  thread_ = StartThread(thread, [this] { Run(); });
 }
 
 HostMemoryQuarantine::~HostMemoryQuarantine() {
@@ -41,15 +38,9 @@ HostMemoryQuarantine::~HostMemoryQuarantine() {
   thread_.join();
 }
 
-void HostMemoryQuarantine::Add(UniqueFd fd, BudgetLease lease) {
-  static LogPace pace(5);
-  if (const auto more = pace.Admit()) {
-    spdlog::warn(
-        "{} of a feed that has ended are still mapped by a process; they stay charged until it unmaps them{}",
-        ByteSize(lease.bytes()), *more);
-  }
+void HostMemoryQuarantine::Add(UniqueFd fd, BudgetLease lease, std::shared_ptr<void> until_free) {
   const MutexLock lock(mutex_);
-  entries_.push_back({std::move(fd), std::move(lease)});
+  entries_.push_back({std::move(fd), std::move(until_free), std::move(lease)});
   changed_.NotifyAll();
 }
 

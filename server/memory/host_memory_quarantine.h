@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory of ended feeds that a client still uses, whether it sent a bye or not. In: memory that a
-// process still has open or mapped. Out: its charge, released once no process does.
+// Host memory that the daemon has no use for, and processes do: of ended feeds, whether their clients sent a
+// bye or not, and of single batches. In: memory that a process has open or mapped. Out: its charge, released
+// once no process does.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,13 +29,14 @@ bool HasNoOtherUser(int fd);
 // Invariant: a charge is released when no process has the memory, or with the daemon.
 class HostMemoryQuarantine {
  public:
-  HostMemoryQuarantine();
+  // `thread`: the name of its thread.
+  explicit HostMemoryQuarantine(const std::string& thread = "host-quarantine");
   ~HostMemoryQuarantine();
   HostMemoryQuarantine(const HostMemoryQuarantine&) = delete;
   HostMemoryQuarantine& operator=(const HostMemoryQuarantine&) = delete;
 
-  // `fd` as for HasNoOtherUser.
-  void Add(UniqueFd fd, BudgetLease lease) PF_EXCLUDES(mutex_);
+  // `fd` as for HasNoOtherUser. `until_free` is released right after the charge.
+  void Add(UniqueFd fd, BudgetLease lease, std::shared_ptr<void> until_free = nullptr) PF_EXCLUDES(mutex_);
   uint64_t bytes() const PF_EXCLUDES(mutex_);
   // Waits until the quarantine is empty, at most until `deadline`.
   void AwaitNone(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);
@@ -41,6 +44,7 @@ class HostMemoryQuarantine {
  private:
   struct Entry {
     UniqueFd fd;
+    std::shared_ptr<void> until_free;  // released after the charge
     BudgetLease lease;
   };
   void Run() PF_EXCLUDES(mutex_);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "common/base/status.h"
 
@@ -15,8 +16,8 @@ namespace pinfeed {
 Status CheckDescriptorRoom(uint32_t max_sessions, uint32_t max_fds,
                            const std::function<uint32_t()>& count_open);
 
-// The same for a connection beside a session, which takes two descriptors: `fd` is the newest. Leaves a
-// quarter of the descriptors to sessions and other connections. `what` begins the error.
-Status CheckConnectionRoom(int fd, const char* what);
+// The same for what a producer or a batcher's process takes beside sessions: `fd` is its newest descriptor.
+// Leaves a quarter of all to sessions and other connections.
+Status CheckConnectionRoom(int fd, const std::string& who_takes_how_many);
 
 }  // namespace pinfeed

@@ -282,7 +282,12 @@ Status FeederService::Invite(const Caller& caller, const v1::InviteProducerReque
   response.set_slot_count(arena.slot_count());
   response.set_slot_stride(arena.slot_stride());
   response.set_batch_size(arena.layout().batch_size);
-  for (const TensorPlace& place : arena.layout().tensors) *response.add_tensors() = ToProto(place);
+  const bool has_images = session->feed->spec().encoded_images != 0;
+  for (const TensorPlace& place : arena.layout().tensors) {
+    const std::string& name = place.spec.name;
+    if (has_images && (name == kImagesTensor || name == kImageErrorTensor)) continue;  // the workers'
+    *response.add_tensors() = ToProto(place);
+  }
   return OkStatus();
 }
 

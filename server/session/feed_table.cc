@@ -273,10 +273,6 @@ std::unique_ptr<Feed> FeedTable::TakeLast(const Feed* feed) {
   }
 }
 
-void FeedTable::DrainAll() {
-  for (const auto& feed : All()) feed->Drain();
-}
-
 void FeedTable::AwaitReclaim(Clock::time_point deadline) {
   const MutexLock lock(mutex_);
   while (true) {

@@ -73,8 +73,6 @@ class FeedTable {
   // Whether more than one session uses that feed.
   bool IsShared(const Feed& feed) const PF_EXCLUDES(mutex_);
 
-  // Tells all feeds to publish no new batches.
-  void DrainAll() PF_EXCLUDES(mutex_);
   // Waits until the memory of the feeds that have ended is free, at most until `deadline`. Does not wait for
   // a feed that is not at rest after a second, because its workers may wait for hung storage.
   void AwaitReclaim(std::chrono::steady_clock::time_point deadline) PF_EXCLUDES(mutex_);

@@ -60,7 +60,7 @@ LifelineFrame FrameOf(LifelineKind kind) {
   return frame;
 }
 
-LifelineFrame ResultFrame(LifelineKind kind, const Status& status) {
+LifelineFrame AnswerFrame(LifelineKind kind, const Status& status) {
   LifelineFrame frame = FrameOf(kind);
   frame.code = static_cast<uint32_t>(status.code());
   if (!status.ok()) {
@@ -107,18 +107,26 @@ Status SendTask(int fd, const ProducerTask& task) {
 }
 
 Status SendAnswered(int fd, const BatcherMessage& message, const Status& result) {
-  LifelineFrame frame = ResultFrame(LifelineKind::kAnswered, result);
+  LifelineFrame frame = AnswerFrame(LifelineKind::kAnswered, result);
   frame.batcher = message;
   return Send(fd, frame, {});
 }
 
+Status SendMemory(int fd, const MemoryRequest& request, const Result<UniqueFd>& memory) {
+  LifelineFrame frame = AnswerFrame(LifelineKind::kMemory, memory.status());
+  frame.memory = request;
+  if (!memory.ok()) return Send(fd, frame, {});
+  const std::array<int, 1> fds = {memory->get()};
+  return Send(fd, frame, fds);
+}
+
 Status SendWelcome(int fd, std::span<const int> fds) {
-  LifelineFrame frame = ResultFrame(LifelineKind::kWelcome, OkStatus());
+  LifelineFrame frame = AnswerFrame(LifelineKind::kWelcome, OkStatus());
   return Send(fd, frame, fds);
 }
 
 void SendRefusal(int fd, const Status& error) {
-  LifelineFrame frame = ResultFrame(LifelineKind::kWelcome, error);
+  LifelineFrame frame = AnswerFrame(LifelineKind::kWelcome, error);
   [[maybe_unused]] const Status sent = Send(fd, frame, {});
 }
 

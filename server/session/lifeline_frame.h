@@ -5,7 +5,9 @@
 #include <span>
 #include <string>
 
+#include "common/base/result.h"
 #include "common/base/status.h"
+#include "common/base/unique_handle.h"
 #include "common/wire/shared_page.h"
 
 namespace pinfeed {
@@ -35,6 +37,8 @@ Status SendAnswered(int fd, const BatcherMessage& message, const Status& result)
 // Sends kWelcome with the session's or the producer's descriptors. kUnavailable if the client is gone or does
 // not read.
 Status SendWelcome(int fd, std::span<const int> fds);
+// Sends the answer to a kMemory: a descriptor, or why there is none. Errors as above.
+Status SendMemory(int fd, const MemoryRequest& request, const Result<UniqueFd>& memory);
 // Sends kWelcome with the error's code and message. Ignores that the client may be gone.
 void SendRefusal(int fd, const Status& error);
 

@@ -201,8 +201,18 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeProducedFeed(uint64_t feed_id, uid
   const FeedSpec& spec = arguments.spec;
   const ProducedDataset& dataset = *spec.dataset.produced;
   ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(spec, dataset.samples));
-  ASSIGN_OR_RETURN(BatchLayout layout, BatchLayout::Create(TensorsOf(dataset), spec.batch_size));
+  std::unique_ptr<const EncodedImages> images;
+  if (spec.encoded_images != 0) {
+    std::vector<std::string> roots;
+    if (parts_.allowed_roots) roots = parts_.allowed_roots();
+    ASSIGN_OR_RETURN(images, EncodedImages::Create(spec, std::move(roots)));
+  }
+  ASSIGN_OR_RETURN(BatchLayout layout,
+                   BatchLayout::Create(TensorsOf(dataset, images.get()), spec.batch_size));
   std::unique_ptr<Arena> staging;
+  std::unique_ptr<OneOffMemory> one_off;  // which one trainer can map
+  if (spec.sharing == Sharing::kExclusive)
+    one_off = std::make_unique<OneOffMemory>(parts_.pool, parts_.one_off_memory, owner);
   if (spec.sharing != Sharing::kExclusive) {
     const uint32_t slots =
         spec.slots == 0 ? SlotsFor(parts_.default_slots, layout.slot_stride, false) : spec.slots;
@@ -217,8 +227,8 @@ Result<std::unique_ptr<Feed>> FeedOpener::MakeProducedFeed(uint64_t feed_id, uid
     if (!made.ok()) return made.status().WithContext("the memory that producers of a shared feed fill");
     staging = *std::move(made);
   }
-  auto producer =
-      std::make_unique<ProcessBatchProducer>(feed_id, spec, sampler, parts_.workers, std::move(staging));
+  auto producer = std::make_unique<ProcessBatchProducer>(
+      feed_id, spec, sampler, parts_.workers, std::move(staging), std::move(one_off), std::move(images));
   return MakeFeed({feed_id, spec, std::move(layout), std::move(sampler), std::move(producer), nullptr, owner,
                    &parts_.tracer},
                   arguments, Backend::kHost);

@@ -3,9 +3,11 @@
 // session, or what the caller has to do first.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "common/base/result.h"
 #include "proto/convert.h"
@@ -54,6 +56,7 @@ class FeedOpener {
   struct Parts {
     MemoryBudget& pool;
     HostMemoryQuarantine& quarantine;
+    HostMemoryQuarantine& one_off_memory;  // of single batches
     WorkerPool& workers;
     WorkerPool& readers;  // started with the first feed of a remote dataset
     FeedTable& feeds;
@@ -62,6 +65,8 @@ class FeedOpener {
     DeviceArenas* devices;  // null: the daemon has no GPU
     Tracer& tracer;
     DecodedCache* cache = nullptr;  // null: the daemon has none
+    // Returns the directories below which clients may name files; null: there are none.
+    std::function<std::vector<std::string>()> allowed_roots = nullptr;
   };
   explicit FeedOpener(const Parts& parts) : parts_(parts) {}
 

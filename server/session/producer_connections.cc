@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <string>
@@ -107,7 +106,8 @@ Status ProducerConnections::Admit(const Peer& peer, const uint8_t (&token)[kToke
   connection.group = session->feed->producer().processes();
   RETURN_IF_ERROR(connection.group->CheckRoom(0));
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
-  RETURN_IF_ERROR(CheckConnectionRoom(connection.pidfd.get(), "attach a producer"));
+  RETURN_IF_ERROR(
+      CheckConnectionRoom(connection.pidfd.get(), "a producer takes two").WithContext("attach a producer"));
   // The welcome goes before the first task.
   const Arena* const staging = session->feed->producer().staging();
   const std::array<int, kLifelineFdsProducer> fds = {(staging == nullptr ? session->arena() : *staging).fd()};
@@ -149,17 +149,32 @@ Status ProducerConnections::Watch(ConnectionId id, Connection& connection) {
 
 void ProducerConnections::OnReadable(ConnectionId id) {
   Connection& connection = connections_.at(id);
-  static constexpr std::array kExpected = {LifelineKind::kTaskDone};
+  static constexpr std::array kExpected = {LifelineKind::kTaskDone, LifelineKind::kMemory};
   const ReceivedFrame received = ReceiveFrame(connection.socket->fd(), kExpected);
   if (received.kind == ReceivedFrame::Kind::kNothing) return;
   if (received.kind == ReceivedFrame::Kind::kHangUp) return OnHangUp(id);
   Status status = InvalidArgument("lifeline: " + received.fault);
-  if (received.kind == ReceivedFrame::Kind::kFrame)
-    status =
-        connection.group->OnDone(connection.producer, received.frame.produce.task, ResultOf(received.frame));
+  if (received.kind == ReceivedFrame::Kind::kFrame) {
+    const LifelineFrame& frame = received.frame;
+    status = frame.kind == static_cast<uint32_t>(LifelineKind::kMemory)
+                 ? OnMemory(connection, frame.memory)
+                 : connection.group->OnDone(connection.producer, frame.produce.task, ResultOf(frame));
+  }
   if (status.ok()) return;
   refusals_.Count(Refusal::kFrame, Describe(connection.peer) + ": " + status.message());
   OnHangUp(id);
+}
+
+Status ProducerConnections::OnMemory(Connection& connection, const MemoryRequest& request) {
+  Result<UniqueFd> memory = connection.group->GrantMemory(connection.producer, request.task, request.bytes);
+  if (memory.status().code() == Code::kInvalidArgument) return memory.status();
+  if (memory.ok()) {
+    const Status room = CheckConnectionRoom(memory->get(), "such a batch takes one");
+    if (!room.ok()) memory = room;
+  }
+  // One that does not read is treated like one that hung up, as for tasks.
+  if (!SendMemory(connection.socket->fd(), request, memory).ok()) connection.socket->HangUp();
+  return OkStatus();
 }
 
 void ProducerConnections::OnHangUp(ConnectionId id) {

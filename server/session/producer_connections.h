@@ -70,6 +70,8 @@ class ProducerConnections {
   Result<Redeemed> Redeem(const uint8_t (&token)[kTokenBytes], const Peer& peer) PF_EXCLUDES(mutex_);
   Status Watch(ConnectionId id, Connection& connection);
   void OnReadable(ConnectionId id);
+  // Answers a producer that asks for memory of its own. Returns an error if the request is wrong.
+  Status OnMemory(Connection& connection, const MemoryRequest& request);
   void OnHangUp(ConnectionId id);
   // Called periodically for each producer: see ProducerGroup::ReplaceLate.
   void CheckLate(ConnectionId id);

@@ -102,13 +102,14 @@ Status SessionTable::Admit(const std::shared_ptr<Session>& session, bool replace
   {
     const MutexLock lock(mutex_);
     RETURN_IF_ERROR(CheckRoomLocked(session->peer.uid, replaces));
-    session->id = next_id_++;
+    session->id = ++counts_.opened;
     session->pages->set_session(session->id);
     // Its client maps what the answer names; a descriptor goes out with the welcome only.
     session->mapped = session->arena().fd() < 0;
     sessions_.emplace(session->id, session);
     ++users_[session->peer.uid];
-    if (!session->fallback.empty()) ++(backend == Backend::kHost ? fallbacks_.host : fallbacks_.cuda_ipc);
+    if (!session->fallback.empty())
+      ++(backend == Backend::kHost ? counts_.fallbacks.host : counts_.fallbacks.cuda_ipc);
   }
   const LogScope scope(ContextOf(*session));
   static LogPace pace(kLinesASecond);
@@ -185,7 +186,7 @@ SessionTable::Departed SessionTable::Depart(const std::shared_ptr<Session>& sess
   {
     const MutexLock lock(mutex_);
     if (sessions_.erase(session->id) == 0) return {.ended = true};
-    ++closed_count_;
+    ++counts_.closed;
     if (const auto user = users_.find(session->peer.uid); --user->second == 0) users_.erase(user);
     all_left = AllLeftLocked();
   }
@@ -221,24 +222,14 @@ bool SessionTable::AllLeft() const {
   return AllLeftLocked();
 }
 
-uint64_t SessionTable::opened() const {
+SessionTable::Counts SessionTable::counts() const {
   const MutexLock lock(mutex_);
-  return next_id_ - 1;
-}
-
-uint64_t SessionTable::closed() const {
-  const MutexLock lock(mutex_);
-  return closed_count_;
+  return counts_;
 }
 
 std::map<uid_t, uint32_t> SessionTable::by_user() const {
   const MutexLock lock(mutex_);
   return users_;
-}
-
-FallbackCounts SessionTable::fallbacks() const {
-  const MutexLock lock(mutex_);
-  return fallbacks_;
 }
 
 void SessionTable::AddTo(std::vector<FeedReport>& feeds) const {

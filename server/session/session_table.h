@@ -76,12 +76,15 @@ class SessionTable {
   std::shared_ptr<Session> Find(uint64_t id) const PF_EXCLUDES(mutex_);
   // Whether every client has left. Sessions that are orphaned, evicted or left do not count.
   bool AllLeft() const PF_EXCLUDES(mutex_);
-  uint64_t opened() const PF_EXCLUDES(mutex_);
-  uint64_t closed() const PF_EXCLUDES(mutex_);
+  // So far.
+  struct Counts {
+    uint64_t opened = 0;
+    uint64_t closed = 0;
+    FallbackCounts fallbacks;  // sessions with a fallback
+  };
+  Counts counts() const PF_EXCLUDES(mutex_);
   // The number of sessions per user, for users with any.
   std::map<uid_t, uint32_t> by_user() const PF_EXCLUDES(mutex_);
-  // The number of sessions with a fallback.
-  FallbackCounts fallbacks() const PF_EXCLUDES(mutex_);
   // Adds each session to its feed's report.
   void AddTo(std::vector<FeedReport>& feeds) const PF_EXCLUDES(mutex_);
 
@@ -97,10 +100,8 @@ class SessionTable {
   const uint32_t max_per_user_;
   const std::function<void()> on_left_;
   mutable Mutex mutex_;
-  uint64_t next_id_ PF_GUARDED_BY(mutex_) = 1;
-  uint64_t closed_count_ PF_GUARDED_BY(mutex_) = 0;
+  Counts counts_ PF_GUARDED_BY(mutex_);  // a session's id is its number
   bool closed_ PF_GUARDED_BY(mutex_) = false;
-  FallbackCounts fallbacks_ PF_GUARDED_BY(mutex_);
   std::map<uint64_t, std::shared_ptr<Session>> sessions_ PF_GUARDED_BY(mutex_);
   std::map<uid_t, uint32_t> users_ PF_GUARDED_BY(mutex_);  // sessions per user
 };

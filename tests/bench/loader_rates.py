@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures `pinfeed.DataLoader` beside PyTorch's, and beside what the same processes do without any loader.
 
-usage: loader_rates.py [--workers 2,16] [--device cuda:0] [--rows arrays,small,jpeg] [--seconds 3] [--out FILE.json]
+usage: loader_rates.py [--workers 2,16] [--device cuda:0] [--rows arrays,small,lanes,jpeg,encoded] [--seconds 3] [--out FILE.json]
 
 In: datasets in memory, made here. Out: a table, and a JSON file. The DataLoader gets persistent workers, and on a GPU pin_memory and
 non_blocking copies. The ceiling is that of the same number of processes which seed the generators for each sample, load it and copy it to
@@ -10,6 +10,7 @@ private memory. Rates are medians of interleaved rounds. PINFEED_DAEMON and PINF
 """
 
 import argparse
+import functools
 import io
 import json
 import multiprocessing
@@ -17,6 +18,7 @@ import pathlib
 import random
 import statistics
 import sys
+import tempfile
 import time
 import warnings
 
@@ -28,13 +30,16 @@ import pinfeed  # noqa: E402
 
 ROUNDS = 3
 WARM_UP_SECONDS = 3  # in which every worker has faulted in every slot
-BUDGETS = {"arrays": (3.0, 0.9), "small": (1.0, None), "jpeg": (1.0, None)}  # times the DataLoader; share of the ceiling
+ENCODED_BUDGET = 2.5  # times the DataLoader, with PIL and torchvision
+BUDGETS = {"arrays": (3.0, 0.9), "small": (1.0, None), "lanes": (3.0, None), "jpeg": (1.0, None)}  # times the DataLoader; share of the ceiling
 
 
 class Arrays:
     """uint8 images of 3x224x224 in memory."""
 
     batch_size, name = 256, "arrays, uint8 3x224x224, batch 256"
+    arguments = {}  # of pinfeed's loader only
+    seeds = True  # for each sample
 
     def __init__(self):
         self.images = numpy.random.default_rng(1).integers(0, 256, (512, 3, 224, 224), dtype=numpy.uint8)
@@ -65,6 +70,12 @@ class Small(Arrays):
         }
 
 
+class SmallInLanes(Small):
+    """The same with torch's seeds: one for each worker."""
+
+    name, arguments, seeds = "the same, seeded by worker", {"seeding": "worker"}, False
+
+
 class Jpeg(Arrays):
     """JPEGs of 500x375 through PIL and torchvision's transforms, as in the tutorials."""
 
@@ -87,7 +98,30 @@ class Jpeg(Arrays):
         return self.transform(self.open(io.BytesIO(self.files[index % 64])).convert("RGB")), index
 
 
-DATASETS = {"arrays": Arrays, "small": Small, "jpeg": Jpeg}
+DATASETS = {"arrays": Arrays, "small": Small, "lanes": SmallInLanes, "jpeg": Jpeg}
+
+
+class JpegFiles(Jpeg):
+    """The same JPEGs as files, through the tutorials' four transforms; `encoded`: not opened, but handed to the daemon."""
+
+    name = "JPEG files by EncodedImage, batch 64"
+
+    def __init__(self, folder, encoded):
+        from torchvision import transforms
+
+        super().__init__()
+        self.paths = [str(pathlib.Path(folder) / f"{number}.jpg") for number in range(len(self.files))]
+        for path, data in zip(self.paths, self.files):
+            pathlib.Path(path).write_bytes(data)
+        normalize = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+        self.transform = transforms.Compose([*self.transform.transforms, normalize])
+        self.encoded = encoded
+
+    def __getitem__(self, index):
+        path = self.paths[index % len(self.paths)]
+        if self.encoded:
+            return pinfeed.EncodedImage(path), index
+        return self.transform(self.open(path).convert("RGB")), index
 
 
 class Endless:
@@ -111,14 +145,14 @@ def to_device(batch, device):
     return [to_device(each, device) for each in batch]
 
 
-def rate(kind, dataset, workers, device, seconds):
-    """Returns samples per second after the first seconds, which fault memory in."""
+def rate(kind, dataset, workers, device, seconds, address=None):
+    """Returns samples per second after the first seconds, which fault memory in. `address`: of pinfeed's daemon."""
     arguments = {"batch_size": dataset.batch_size, "sampler": Endless(), "num_workers": workers}
     torchs = kind is torch.utils.data.DataLoader
     if torchs:
         arguments.update(persistent_workers=True, pin_memory=device is not None)
     else:
-        arguments.update(device=device)
+        arguments.update(device=device, address=address, **dataset.arguments)
     iterator = iter(kind(dataset, **arguments))
     move = torchs and device is not None
     begin = time.perf_counter()
@@ -148,9 +182,10 @@ def work_alone(dataset, seconds, start, counts):
     count, begin = 0, time.perf_counter()
     while time.perf_counter() - begin < seconds:
         for place in range(dataset.batch_size):
-            random.seed(count)
-            numpy.random.seed(count)
-            torch.default_generator.manual_seed(count)
+            if dataset.seeds:
+                random.seed(count)
+                numpy.random.seed(count)
+                torch.default_generator.manual_seed(count)
             for rows, value in zip(ring, leaves(dataset[count])):
                 if isinstance(value, (torch.Tensor, numpy.ndarray)):
                     rows[place] = numpy.asarray(value).reshape(-1).view(numpy.uint8)
@@ -189,17 +224,46 @@ def copy_ceiling(dataset, device, seconds):
     return count * dataset.batch_size / (time.perf_counter() - begin)
 
 
+def encoded_results(workers, device, seconds):
+    """Files by torch's DataLoader with PIL and torchvision, by ours with the same, and by ours with EncodedImage. The budget is for the last."""
+    with tempfile.TemporaryDirectory() as folder:
+        opened, handed = JpegFiles(folder, encoded=False), JpegFiles(folder, encoded=True)
+        ours = functools.partial(pinfeed.DataLoader, transforms=opened.transform)
+        rounds = [
+            (
+                rate(torch.utils.data.DataLoader, opened, workers, device, seconds),
+                rate(pinfeed.DataLoader, opened, workers, device, seconds),
+                rate(ours, handed, workers, device, seconds),
+            )
+            for _ in range(ROUNDS)
+        ]
+    theirs, with_pil, encoded = (statistics.median(each) for each in zip(*rounds))
+    met = encoded >= ENCODED_BUDGET * theirs
+    print(
+        f"{handed.name:38} {workers:3} workers to {device or 'host':7} pinfeed {encoded:10,.0f}  DataLoader {theirs:10,.0f}  "
+        f"{encoded / theirs:5.2f}x  pinfeed with PIL {with_pil:10,.0f}  {'met' if met else 'MISSED'}",
+        flush=True,
+    )
+    return {
+        "work": handed.name, "workers": workers, "to": device or "host", "pinfeed": encoded, "dataloader": theirs, "ratio": encoded / theirs,
+        "with_pil": with_pil, "met": met,
+    }  # fmt: skip
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=lambda text: [int(each) for each in text.split(",")], default=[2])
     parser.add_argument("--device", help="a GPU for the batches; default: the host")
-    parser.add_argument("--rows", type=lambda text: text.split(","), default=list(DATASETS))
+    parser.add_argument("--rows", type=lambda text: text.split(","), default=[*DATASETS, "encoded"])
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--out", type=pathlib.Path)
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", "This DataLoader will create")
     results = []
     for row in arguments.rows:
+        if row == "encoded":
+            results += [encoded_results(workers, arguments.device, arguments.seconds) for workers in arguments.workers]
+            continue
         dataset = DATASETS[row]()
         for workers in arguments.workers:
             alone = [ceiling(dataset, workers, arguments.seconds)]

@@ -15,6 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 import inputs as bench_inputs
+import loader_rows
 import measure
 import pinfeed_side
 import torch_side
@@ -265,6 +266,11 @@ def cache_rows(bench):
     yield Row("the daemon's CPU time for an image, 4 jobs, decoded cache / none", cpu / cold_cpu, "ratio", less_is_better=True, drawn=False)
 
 
+def loader_rows_of(bench):
+    """Any Python dataset."""
+    yield from loader_rows.rows(bench, progress)
+
+
 def warm(daemon, trainer):
     """Epochs until the cache has all images."""
     with trainer.open() as feed:
@@ -286,6 +292,7 @@ ROWS = {
     "memory": memory_rows,
     "broadcast": broadcast_rows,
     "cache": cache_rows,
+    "loader": loader_rows_of,
 }
 
 

@@ -29,11 +29,6 @@ nvjpeg::ResultCode SkipImage(nvjpeg::Handle handle, nvjpeg::State state, const u
     channel = channel == nullptr ? nullptr : elsewhere;
   return real->nvjpegDecodeBatched(handle, state, data, bytes, outputs, stream);
 }
-nvjpeg::ResultCode SkipPlane(nvjpeg::Handle handle, nvjpeg::State state, const unsigned char* const* data,
-                             const size_t* bytes, nvjpeg::Image* outputs, CUstream stream) {
-  outputs[kSkipped].channel[2] = elsewhere;
-  return real->nvjpegDecodeBatched(handle, state, data, bytes, outputs, stream);
-}
 nvjpeg::ResultCode SkipAll(nvjpeg::Handle, nvjpeg::State, const unsigned char* const*, const size_t*,
                            nvjpeg::Image*, CUstream) {
   return nvjpeg::ResultCode::kSuccess;
@@ -99,7 +94,7 @@ File Damaged(const File& file, std::minstd_rand& random) {
 
 bool TestSkippedImages(const std::shared_ptr<const CudaDevice>& device, const std::vector<File>& photos) {
   real = Require(NvJpeg::Load());
-  const DeviceMemory memory = Require(DeviceMemory::Allocate(device, GpuImageDecoder::kPlaneBytes));
+  const DeviceMemory memory = Require(DeviceMemory::Allocate(device, GpuImageDecoder::kPixelBytes));
   elsewhere = reinterpret_cast<unsigned char*>(memory.address());  // NOLINT(performance-no-int-to-ptr)
   constexpr size_t kAll = GpuImageDecoder::kMaxImages;
   const struct {
@@ -107,7 +102,6 @@ bool TestSkippedImages(const std::shared_ptr<const CudaDevice>& device, const st
     decltype(NvJpeg::nvjpegDecodeBatched) fault;
     size_t again;
   } faults[] = {{"an image is skipped", SkipImage, 1},
-                {"a plane is skipped", SkipPlane, 1},
                 {"all images are skipped", SkipAll, kAll},
                 {"the batch is refused", Refuse, kAll}};
   bool ok = true;

@@ -113,7 +113,8 @@ struct Rate {
 };
 
 Rate Measure(std::vector<std::unique_ptr<DecodeFixture>>& fixtures,
-             const std::vector<std::vector<EncodedImage>>& chunks, double seconds, const BusyGpu* busy) {
+             const std::vector<std::vector<EncodedImage>>& chunks, double seconds, const BusyGpu* busy,
+             bool vary) {
   std::atomic<uint64_t> images{0};
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
@@ -125,9 +126,11 @@ Rate Measure(std::vector<std::unique_ptr<DecodeFixture>>& fixtures,
       std::vector<Status> failures(GpuImageDecoder::kMaxImages);
       for (size_t i = t; !stop.load(std::memory_order_relaxed); ++i) {
         std::vector<EncodedImage> chunk = chunks[i % chunks.size()];
+        if (vary) chunk.erase(chunk.begin(), chunk.begin() + static_cast<ptrdiff_t>(i % 16));
+        const std::span<Status> statuses = std::span(failures).first(chunk.size());
         for (size_t k = 0; k < chunk.size(); ++k) chunk[k].out = fixtures[t]->OutputAddress(k);
-        Require(fixtures[t]->decoder().Decode(chunk, failures));
-        for (const Status& failure : failures) Require(failure);
+        Require(fixtures[t]->decoder().Decode(chunk, statuses));
+        for (const Status& failure : statuses) Require(failure);
         images.fetch_add(chunk.size(), std::memory_order_relaxed);
       }
     });
@@ -156,31 +159,28 @@ void MeasureRates(const std::shared_ptr<const CudaDevice>& device, const std::ve
   for (size_t i = 0; i < encoded.size(); i += GpuImageDecoder::kMaxImages)
     chunks.emplace_back(encoded.begin() + static_cast<ptrdiff_t>(i),
                         encoded.begin() + static_cast<ptrdiff_t>(i + GpuImageDecoder::kMaxImages));
-  const auto measure = [&](size_t count, EngineOutput output, const BusyGpu* busy) {
+  const auto measure = [&](size_t count, const BusyGpu* busy, bool vary = false) {
     std::vector<std::unique_ptr<DecodeFixture>> fixtures;
     for (size_t i = 0; i < count; ++i)
       fixtures.push_back(std::make_unique<DecodeFixture>(
-          device,
-          GpuImageDecoder::Options{
-              .height = DecodeFixture::kSide, .width = DecodeFixture::kSide, .engine_output = output},
+          device, GpuImageDecoder::Options{.height = DecodeFixture::kSide, .width = DecodeFixture::kSide},
           &timed));
-    (void)Measure(fixtures, chunks, seconds / 4, busy);  // a warm-up
+    (void)Measure(fixtures, chunks, seconds / 4, busy, vary);  // a warm-up
     in_headers.cpu = in_engines.cpu = in_engines.wall = 0;
-    const Rate rate = Measure(fixtures, chunks, seconds, busy);
+    const Rate rate = Measure(fixtures, chunks, seconds, busy, vary);
     const double thousands = rate.images_per_second * seconds / 1000;
     std::printf(
-        "%s, %zu threads: %.0f images/s, CPU %.4f s per 1,000 (headers %.4f, engines' call %.4f); %.0f%% of "
+        "%zu threads: %.0f images/s, CPU %.4f s per 1,000 (headers %.4f, engines' call %.4f); %.0f%% of "
         "the "
         "threads' time in the engines' call",
-        output == EngineOutput::kPlanes ? "planes" : "RGB", count, rate.images_per_second,
-        rate.cpu_per_thousand, in_headers.cpu / thousands, in_engines.cpu / thousands,
-        100 * in_engines.wall / (seconds * static_cast<double>(count)));
+        count, rate.images_per_second, rate.cpu_per_thousand, in_headers.cpu / thousands,
+        in_engines.cpu / thousands, 100 * in_engines.wall / (seconds * static_cast<double>(count)));
     if (busy != nullptr) std::printf("; %.0f kernels/s", rate.kernels_per_second);
     std::printf("\n");
   };
-  for (const EngineOutput output : {EngineOutput::kPlanes, EngineOutput::kRgb}) {
-    for (const size_t count : {1, 2, 3, 4}) measure(count, output, nullptr);
-  }
+  for (const size_t count : {1, 2, 3, 4}) measure(count, nullptr);
+  std::printf("chunks of 49 to 64 images, as where the workers decode some:\n");
+  for (const size_t count : {1, 3}) measure(count, nullptr, true);
   for (const size_t depth : {2, 100}) {
     const BusyGpu busy(device, depth);
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds / 4));  // until its queue is full
@@ -188,9 +188,7 @@ void MeasureRates(const std::shared_ptr<const CudaDevice>& device, const std::ve
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds / 2));  // the measurement itself
     const double alone = 2 * static_cast<double>(busy.done() - before) / seconds;
     std::printf("beside a GPU whose queue has %zu kernels, %.0f a second alone:\n", depth, alone);
-    for (const EngineOutput output : {EngineOutput::kPlanes, EngineOutput::kRgb}) {
-      for (const size_t count : {2, 4}) measure(count, output, &busy);
-    }
+    for (const size_t count : {2, 4}) measure(count, &busy);
   }
 }
 

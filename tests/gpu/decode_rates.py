@@ -4,15 +4,19 @@
 In: a daemon's address, inputs. Out: rows.
 """
 import os
+import statistics
 import time
 
 import pinfeed
 import psutil
 import torch
-from feeding import BATCH, endless, open_feed
+from feeding import BATCH, endless, open_feed, tflops
 
 ROUND_S = 4.0
 WARM_BATCHES = 60
+PACES = {3200: 0.985, 5000: 0.975}  # images a second that a trainer takes, and the least share of its speed alone
+TURNS = 7
+TURN_STEPS = 1200
 
 
 def measure(address, inputs, decode):
@@ -38,6 +42,35 @@ def measure(address, inputs, decode):
         return images / (time.perf_counter() - start), 1000 * (cpu_seconds() - cpu) / images, feed.decode
 
 
+def at_pace(batches, images_per_second):
+    """Yields a batch when the next one is due, else None."""
+    start, taken = time.perf_counter(), 0
+    while True:
+        if (time.perf_counter() - start) * images_per_second < taken * BATCH:
+            yield None
+        else:
+            taken += 1
+            yield next(batches)
+
+
+def shares(row, address, inputs):
+    """What a trainer of back-to-back products keeps of its speed while it is fed, by turns: fed and alone."""
+    for pace, least in PACES.items():
+        for decode in ("cpu", "gpu"):
+            kept = []
+            with open_feed(address, inputs, "jpeg", backend="auto", decode=decode) as feed:
+                batches = endless(feed)
+                tflops(TURN_STEPS, at_pace(batches, pace))
+                for _ in range(TURNS):
+                    fed = tflops(TURN_STEPS, at_pace(batches, pace))[0]
+                    kept.append(fed / tflops(TURN_STEPS, None)[0])
+            kept.sort()
+            row(
+                f"what a trainer keeps of its products at {pace} images/s, decode {decode} ({100 * kept[0]:.1f} to {100 * kept[-1]:.1f})",
+                100 * statistics.median(kept), "%", least=100 * least, drawn=False,
+            )  # fmt: skip
+
+
 def rates(row, address, inputs):
     """`row`: bench.py's."""
     found = {decode: measure(address, inputs, decode) for decode in ("cpu", "gpu", "auto")}
@@ -48,4 +81,5 @@ def rates(row, address, inputs):
     row(f"{work} {found['auto'][2]}", found["auto"][0], "images/s", least=round(together))
     for decode, (_, seconds, _) in found.items():
         row(f"CPU time of daemon and trainer for 1,000 images, decode {decode}", seconds, "s", most=0.15 if decode == "gpu" else None, drawn=False)
+    shares(row, address, inputs)
     print(f"{os.cpu_count()} CPUs")

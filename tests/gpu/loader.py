@@ -6,10 +6,12 @@
 What comes in: the build, by PINFEED_DAEMON and PINFEED_LIBRARY. What goes out: a line for each promise; exit status 1 when one is broken.
 """
 import gc
+import io
 import sys
 import warnings
 
 import torch
+from PIL import Image
 
 import pinfeed
 
@@ -31,6 +33,14 @@ class Squares:
     def __getitem__(self, index):
         image = torch.arange(SIDE * SIDE, dtype=torch.int32).reshape(SIDE, SIDE) + index
         return {"image": image, "half": torch.full((3,), index, dtype=torch.bfloat16), "name": f"sample {index}", "label": index}
+
+
+class UsesCuda(Squares):
+    """Sample BATCH of it has been on the GPU."""
+
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
+        return {**sample, "image": sample["image"].to(DEVICE).cpu()} if index == BATCH else sample
 
 
 def expected(number):
@@ -67,16 +77,68 @@ def page_locked():
     iterator._copies.close()
     seen = []
     read = iterator._copies.read
-    iterator._copies.read = lambda memory: (seen.append(memory.is_pinned()), read(memory))[1]
+    iterator._copies.read = lambda memory, images: (seen.append(memory.is_pinned()), read(memory, images))[1]
     next(iterator)
     return seen == [True]
 
 
+def after_cuda_was_initialised(method):
+    """What the first three batches of workers are that start after a kernel of this process has run, and what they raise."""
+    assert int(torch.ones(1, device=DEVICE)) == 1
+    arguments = {"num_workers": 2, "multiprocessing_context": method}
+    iterator, results = iter(pinfeed.DataLoader(UsesCuda(3 * BATCH), BATCH, device=DEVICE, **arguments)), []
+    for number in range(3):
+        try:
+            results.append(same(next(iterator), number))
+        except RuntimeError as error:
+            results.append("Cannot re-initialize CUDA in forked subprocess" in str(error))
+            results.append("raised")
+    return results
+
+
+class Photos:
+    """Images for the daemon to decode, and their numbers."""
+
+    def __init__(self):
+        self.files = []
+        for number in range(BATCH):
+            buffer = io.BytesIO()
+            Image.effect_noise((300 + number, 200), 40).convert("RGB").save(buffer, "JPEG")
+            self.files.append(buffer.getvalue())
+
+    def __len__(self):
+        return 20 * BATCH
+
+    def __getitem__(self, index):
+        return pinfeed.EncodedImage(self.files[index % BATCH]), index
+
+
+def photos(device):
+    torch.manual_seed(2)
+    transforms = [pinfeed.RandomResizedCrop(SIDE), pinfeed.ToDtype("bfloat16", scale=True)]
+    return iter(pinfeed.DataLoader(Photos(), BATCH, num_workers=3, device=device, transforms=transforms))
+
+
+def images_are_those_of_the_host():
+    """Whether images that the daemon decodes reach the GPU, although the stream of copies is late and batches are dropped."""
+    iterator, right = photos(DEVICE), True
+    for number, (images, labels) in enumerate(photos(None)):
+        if number % 6 == 0:
+            with torch.cuda.stream(iterator._copies._stream):
+                torch.cuda._sleep(CYCLES)
+        there, numbers = next(iterator)
+        right &= there.device == DEVICE and there.dtype == torch.bfloat16 and torch.equal(there.cpu(), images) and torch.equal(numbers.cpu(), labels)
+    return right and next(iterator, None) is None
+
+
 def main():
     warnings.filterwarnings("ignore", "This DataLoader will create")
+    check("workers forked after CUDA was initialised, a sample that uses it", after_cuda_was_initialised("fork") == [True, True, "raised", True])
+    check("the same with workers that are spawned", after_cuda_was_initialised("spawn") == [True] * 3)
     check("batches on the GPU, in order", all(same(batch, number) for number, batch in enumerate(loader(40))))
     check("without workers too", all(same(batch, n) for n, batch in enumerate(pinfeed.DataLoader(Squares(4 * BATCH), BATCH, device=0))))
     check("the slots are page-locked", page_locked())
+    check("images that the daemon decodes", images_are_those_of_the_host())
 
     # The copies wait behind a busy stream: no slot may be filled again before they have read it.
     iterator, right = iter(loader(60)), True

@@ -73,6 +73,36 @@ TEST_F(ClientDecodeTest, AutoWithoutAGpuIsTheCpuAndSaysSo) {
   EXPECT_THAT(Feed::Open(without), StatusIs(Code::kFailedPrecondition, HasSubstr("it has no engines")));
 }
 
+TEST_F(ClientDecodeTest, AutoWithTooLittleMemoryIsTheCpuAndSaysSoOnce) {
+  const auto engine = std::make_shared<CpuDecodeEngine>();
+  engine->RunOutOfMemory();
+  const auto feed = Open(R"(, "decode": "DECODE_AUTO")", engine);
+  const auto cpu = Open("", nullptr);
+  ASSERT_TRUE(feed && cpu);
+  EXPECT_EQ(feed->decode(), "cpu");
+  EXPECT_EQ(feed->decoder(), "");
+  EXPECT_EQ(engine->alive(), 0U);
+  ExpectSame(*feed, *cpu, 3);
+  daemon_->Kill();
+  Serve();
+  ExpectSame(*feed, *cpu, 3);
+  EXPECT_EQ(feed->decode(), "cpu");
+  const size_t warning = log_.find("decoded by the CPU, not by the GPU: allocate ");
+  ASSERT_NE(warning, std::string::npos) << log_;
+  EXPECT_EQ(log_.find("decoded by the CPU", warning + 1), std::string::npos) << log_;
+}
+
+TEST_F(ClientDecodeTest, GpuWithTooLittleMemoryIsAnError) {
+  const auto engine = std::make_shared<CpuDecodeEngine>();
+  engine->RunOutOfMemory();
+  EXPECT_THAT(Feed::Open(Options(kGpu, engine)),
+              StatusIs(Code::kResourceExhausted, HasSubstr("smaller batches need less")));
+  EXPECT_THAT(Feed::Open(Options(R"(, "decode": "DECODE_AUTO", "gpu_share": 500)", engine)),
+              StatusIs(Code::kFailedPrecondition, HasSubstr("smaller batches need less")));
+  EXPECT_EQ(engine->alive(), 0U);
+  EXPECT_EQ(log_, "");
+}
+
 TEST_F(ClientDecodeTest, SeeksAndResumesInTheMiddle) {
   const auto engine = std::make_shared<CpuDecodeEngine>();
   const auto gpu = Open(kGpu, engine);

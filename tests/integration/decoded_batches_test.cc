@@ -63,7 +63,7 @@ TEST_F(DecodedBatchesTest, ImpossibleSlotsFailEverythingBehindThem) {
   ASSERT_OK_AND_ASSIGN(const auto batches, Start());
   Publish();
   batches->AwaitDecoded(0, std::chrono::seconds(30));
-  EXPECT_THAT(batches->Verdict(0), StatusIs(Code::kInternal, HasSubstr("plan of an image")));
+  EXPECT_THAT(batches->OutcomeOf(0), StatusIs(Code::kInternal, HasSubstr("plan of an image")));
   EXPECT_OK(batches->Stop(In(std::chrono::seconds(30))));
 }
 
@@ -83,7 +83,7 @@ TEST_F(DecodedBatchesTest, DiscardedBatchLeavesItsEntryToTheNext) {
     PublishReader(page_, 1, 1).WakeSleepers();
     batches->AwaitDecoded(n, std::chrono::seconds(30));
     EXPECT_TRUE(batches->IsDecoded(n));
-    EXPECT_OK(batches->Verdict(n));
+    EXPECT_OK(batches->OutcomeOf(n));
     batches->Discard(n);
   }
   EXPECT_OK(batches->Stop(In(std::chrono::seconds(30))));

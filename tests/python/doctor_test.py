@@ -50,7 +50,7 @@ def test_no_daemon_is_a_note(tmp_path):
 @WITH_STAND_IN
 def test_the_table_and_the_answers_of_the_first_gpu(daemon, tmp_path):
     plot = tmp_path / "bars.svg"
-    status, out, err = doctor(daemon.address, "--json", "--plot", plot, gpus=2)
+    status, out, err = doctor(daemon.address, "--json", "--plot", plot, gpus=2, PINFEED_NVJPEG="/nowhere/libnvjpeg.so")
     assert status == 0, (out, err)
     report = json.loads(out)
     first, second = report["gpus"]
@@ -60,6 +60,7 @@ def test_the_table_and_the_answers_of_the_first_gpu(daemon, tmp_path):
     assert all(copy["milliseconds"] > 0 and 0 < copy["copied"] <= copy["count"] for copy in first["copies"])
     assert "copies" not in second and second["pinned_bytes_per_second"] > 0
     for gpu in first, second:
+        assert gpu["decode"]["works"] is False and "/nowhere" in gpu["decode"]["reason"]
         assert gpu["backends"] == [{"name": name, "works": True, "reason": ""} for name in ("vmm-fd", "cuda-ipc")]
     assert [overlap["source"] for overlap in first["overlap"]] == ["pageable", "pinned"]
     assert all(0 <= overlap["hidden"] <= 1 for overlap in first["overlap"])
@@ -72,10 +73,11 @@ def test_the_table_and_the_answers_of_the_first_gpu(daemon, tmp_path):
 
 @WITH_STAND_IN
 def test_the_report_in_words(daemon):
-    status, out, _ = doctor(daemon.address, gpus=1)
+    status, out, _ = doctor(daemon.address, gpus=1, PINFEED_NVJPEG=str(STAND_IN / "libnvjpeg.so.12"))
     assert status == 0
     table = out[out.index("TENSORS") :].splitlines()
     assert table[0].split("  ") and [line.split("  ")[0] for line in table[1:10]] == [tensors for tensors in SETS for _ in SOURCES]
+    assert "its engines decode JPEG files" in out
     assert "Does pinning pay here? " in out and "Does overlap work here? " in out
 
 

@@ -4,7 +4,7 @@
 // (uint8, 2x8192: not small in batches of 4) and "label" (int64), whose values tell epoch, batch and sample.
 // With FAKE_DEVICE they claim to be on that GPU; outputs are the tensors, but for the type that
 // FAKE_LABEL_OUTPUT makes of "label".
-// Long because: it has every function of the library.
+// Long because: it has every function of pinfeed.h.
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -356,6 +356,10 @@ pf_result pf_producer_tensor(const pf_producer* producer, const pf_task* task, u
   tensor->data = (void*)producer->memory;
   tensor->bytes = sizeof(producer->memory);
   return PF_OK;
+}
+pf_result pf_producer_memory(pf_producer* producer, const pf_task* task, uint64_t bytes, int* fd) {
+  (void)producer, (void)task, (void)bytes, (void)fd;
+  return Fail(PF_RESOURCE_EXHAUSTED, "no memory");
 }
 pf_result pf_producer_done(pf_producer* producer, const pf_task* task, const char* error) {
   snprintf(g_done, sizeof(g_done), "task %d, byte %d, %s", (int)task->task, producer->memory[7],

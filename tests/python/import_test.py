@@ -141,3 +141,27 @@ def test_the_package_declares_both_commands():
     assert scripts == {"pinfeed": "tool", "pinfeedd": "daemon"}
     main = importlib.import_module("pinfeed.__main__")
     assert all(callable(getattr(main, name)) for name in scripts.values())
+
+
+QUEUES = "import os; before = os.environ.get('CUDA_DEVICE_MAX_CONNECTIONS'); {}; import pinfeed; from pinfeed import _gpu_queues; \
+print(before, os.environ['CUDA_DEVICE_MAX_CONNECTIONS']); _gpu_queues.warn_of_few()"
+
+
+def test_the_import_asks_for_all_hardware_queues_of_the_gpu():
+    done = run_python(QUEUES.format("pass"))
+    assert (done.stdout, done.stderr) == ("None 32\n", "")
+
+
+def test_a_number_of_queues_that_the_user_chose_is_kept_and_named():
+    done = run_python(QUEUES.format("os.environ.update(CUDA_DEVICE_MAX_CONNECTIONS='1'); before = '1'"))
+    assert done.stdout == "1 1\n"
+    assert "CUDA_DEVICE_MAX_CONNECTIONS is 1, so streams wait for one another" in done.stderr
+
+
+@pytest.mark.parametrize("initialised", [False, True])
+def test_an_import_after_cuda_was_initialised_says_so(tmp_path, initialised):
+    (tmp_path / "cuda.c").write_text(f"int cuDeviceGetCount(int* count) {{ *count = 1; return {0 if initialised else 3}; }}\n")
+    subprocess.run(["cc", "-shared", "-Wl,-soname,libcuda.so.1", "-o", tmp_path / "libcuda.so.1", tmp_path / "cuda.c"], check=True)
+    done = run_python(QUEUES.format(f"import ctypes; ctypes.CDLL({str(tmp_path / 'libcuda.so.1')!r}, ctypes.RTLD_GLOBAL)"))
+    assert done.stdout == "None 32\n"
+    assert ("CUDA had been initialised when pinfeed was imported" in done.stderr) == initialised

@@ -5,6 +5,7 @@ import collections
 import os
 import random
 import signal
+import sys
 import time
 
 import numpy
@@ -58,6 +59,14 @@ def randoms(index):
 def place_of_worker(index):
     info = torch.utils.data.get_worker_info()
     return (index, os.getpid(), -1, -1, -1) if info is None else (index, os.getpid(), info.id, info.num_workers, torch.get_num_threads())
+
+
+def talkative(index):
+    """Writes to the streams of Python and past them."""
+    print("sample", index)
+    print("warning", index, file=sys.stderr)
+    os.write(1, b"bytes %d\n" % index)
+    return index
 
 
 def slow(index):

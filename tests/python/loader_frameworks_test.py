@@ -125,6 +125,8 @@ def test_two_ranks_see_disjoint_samples(daemon, tmp_path):
         output = ["--redirects", "1", "--tee", "1", "--log_dir", "logs"]
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", *output, "train.py"]
         ran = subprocess.run(command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=240, check=False)
+    if "PyTorch was build without libuv" in ran.stderr:
+        pytest.skip("the torchrun of Debian 13 needs a libuv that its PyTorch lacks")
     assert ran.returncode == 0, ran.stderr
     (first, first_weights), (second, second_weights) = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
     assert first_weights == second_weights

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import pathlib
 import random
+import re
 import select
 import signal
 import subprocess
@@ -273,6 +274,80 @@ def test_a_first_batch_that_hangs_goes_to_another_worker(host, monkeypatch):
     monkeypatch.setattr(_worker_pool, "_EXIT_PATIENCE_S", 0.1)
     loader = pinfeed.DataLoader(Numbers(20, slow), 2, num_workers=2, worker_init_fn=stop_first, retry_after=0.2, address=host.address)
     assert [index for batch in loader for index in batch[0].tolist()] == list(range(20))
+
+
+class Gates:
+    """A dataset whose first sample waits, in each worker, until `open` was called for that worker."""
+
+    def __init__(self, count, workers):
+        self.count = count
+        self.begun, self._begun = os.pipe()
+        self._gates = [os.pipe() for _ in range(workers)]
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if index == 0:
+            worker = torch.utils.data.get_worker_info().id
+            os.write(self._begun, bytes([worker]))
+            os.read(self._gates[worker][0], 1)
+        return index, torch.utils.data.get_worker_info().id
+
+    def open(self, worker):
+        os.write(self._gates[worker][1], b"1")
+
+    def close(self):
+        for descriptor in (self.begun, self._begun, *(end for gate in self._gates for end in gate)):
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_a_first_batch_that_is_slow_everywhere_comes_from_the_first_worker_that_has_it(host, monkeypatch, first):
+    monkeypatch.setattr(_worker_pool, "_EXIT_PATIENCE_S", 0.1)
+    dataset = Gates(20, 3)
+    loader = pinfeed.DataLoader(dataset, 2, num_workers=3, multiprocessing_context="fork", retry_after=0.2, timeout=DEADLINE_S, address=host.address)
+    iterator = iter(loader)
+
+    def open_one():
+        begun = b""
+        while len(begun) < 3:
+            begun += os.read(dataset.begun, 1)
+        assert begun == bytes([0, 1, 2])
+        dataset.open(first)
+
+    opener = threading.Thread(target=open_one)
+    opener.start()
+    batches = [(index.tolist(), worker.tolist()) for index, worker in iterator]
+    opener.join()
+    assert [index for indices, _ in batches for index in indices] == list(range(20))
+    assert batches[0][1] == [first, first]
+    del iterator
+    gc.collect()
+    dataset.close()
+
+
+def test_a_batch_that_stops_two_workers_comes_from_the_one_that_goes_on(host, monkeypatch):
+    monkeypatch.setattr(_worker_pool, "_EXIT_PATIENCE_S", 0.1)
+    once, end = os.pipe()
+    os.write(end, b"12")
+    os.set_blocking(once, False)
+    loader = pinfeed.DataLoader(
+        Numbers(200, slow), 2, num_workers=3, collate_fn=StopsInsideAWrite(once), multiprocessing_context="fork", retry_after=0.2, address=host.address
+    )
+    iterator = iter(loader)
+    seen = [next(iterator)["index"].tolist() for _ in range(20)]
+    eventually("two have stopped", lambda: sum(map(is_stopped, pids_of(iterator))) == 2)
+    first = re.findall(r"process (\d+) has not filled batch 20 of epoch 0", host.log())[-1]
+    os.kill(int(first), signal.SIGCONT)
+    batch = next(iterator)
+    assert batch["pid"] == int(first) and batch["values"].tolist() == [[40] * 100, [41] * 100]
+    seen += [batch["index"].tolist(), *(batch["index"].tolist() for batch in iterator)]
+    assert seen == [[index, index + 1] for index in range(0, 200, 2)]
+    del iterator, batch
+    gc.collect()
+    os.close(once)
+    os.close(end)
 
 
 def stop_first(worker):

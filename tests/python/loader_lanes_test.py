@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import signal
+import warnings
 
 import pytest
 
@@ -68,8 +69,10 @@ def test_a_wrong_length_is_told_as_by_torch():
         assert len(loader) == 4
         with pytest.warns(UserWarning, match="was reported to be 4") as warned:
             list(loader)
-        messages.append([str(each.message) for each in warned])
-    assert messages[0] == messages[1]
+        # Python 3.12 and later also warn of each fork beside threads, and later torches lack a space.
+        texts = [str(each.message).replace(" (when", "(when") for each in warned]
+        messages.append([text for text in texts if text.startswith("Length of")])
+    assert messages[0] == messages[1] != []
 
 
 @pytest.mark.parametrize("kind", [pinfeed.DataLoader, TorchLoader])
@@ -238,21 +241,17 @@ def test_a_killed_daemon_costs_nothing_though_no_worker_can_go_back(tmp_path):
 # ---- batches that do not fit --------------------------------------------------------------------------------------------------------
 
 
-def of_one_loader(caplog):
-    return [each.getMessage() for each in caplog.records if "memory of its own" in each.getMessage()]
-
-
 @pytest.mark.parametrize("seeding", ["sample", "worker"])
-def test_batches_that_grow_come_in_memory_of_their_own(seeding, caplog):
+def test_batches_that_grow_come_in_memory_of_their_own(seeding):
     loader = pinfeed.DataLoader(Numbers(36, growing), 1, num_workers=2, seeding=seeding)
-    whole = list(loader)
+    with pytest.warns(pinfeed.LargeBatchWarning, match="memory of its own.*max_batch_bytes=") as told:
+        whole = list(loader)
+    assert len([each for each in told if each.category is pinfeed.LargeBatchWarning]) == 1
     assert all_same(whole, TorchLoader(Numbers(36, growing), 1))
-    told = of_one_loader(caplog)
-    assert 1 <= len(told) <= 4 and "max_batch_bytes=" in told[0]
     whole[-1] += 1
-    caplog.clear()
-    assert all_same(list(loader)[:-1], whole[:-1])
-    assert of_one_loader(caplog) == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pinfeed.LargeBatchWarning)
+        assert all_same(list(loader)[:-1], whole[:-1])
 
 
 def test_an_iterable_dataset_with_a_fixed_size_keeps_it():

@@ -527,8 +527,8 @@ def test_memory_that_ends_early_is_an_error(size):
 
 def test_another_version_is_an_error_that_says_so(monkeypatch):
     memory = written(1)
-    monkeypatch.setattr(_batch_memory, "_VERSION", 3)
-    with pytest.raises(pinfeed.Error, match="has version 2, and this package reads version 3"):
+    monkeypatch.setattr(_batch_memory, "_VERSION", 4)
+    with pytest.raises(pinfeed.Error, match="has version 3, and this package reads version 4"):
         read_batch(memory)
 
 

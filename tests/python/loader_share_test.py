@@ -18,7 +18,7 @@ from loader_datasets import Numbers, all_same, growing, randoms, record  # noqa:
 from member_process import Member  # noqa: E402
 
 import pinfeed  # noqa: E402
-from pinfeed import _worker_pool  # noqa: E402
+from pinfeed import _stream, _worker_pool  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("feeds"), pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
 
@@ -169,6 +169,25 @@ def test_a_killed_daemon_costs_a_group_nothing(tmp_path):
     daemon = Daemon(tmp_path / "run", "--pool-bytes", "128MiB", "--workers", "2")
     rest = at_once(*[lambda each=each: [batch.tolist() for batch in each] for each in iterators])
     assert [[*first, *second] for first, second in zip(seen, rest)] == [batches(0, 200)] * 2
+    daemon.stop()
+
+
+def test_members_that_wait_for_one_that_left_before_a_restart_are_told_again_and_again(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(_stream, "_GROUP_PATIENCE_S", 0.2)
+    daemon = Daemon(tmp_path / "run", "--pool-bytes", "128MiB", "--workers", "2")
+    iterators = [iter(loader(Numbers(400), address=daemon.address, timeout=2)) for _ in range(2)]
+    assert at_once(*[lambda each=each: next(each).tolist() for each in iterators]) == [[0, 1]] * 2
+    iterators[0].close()
+    assert next(iterators[1]).tolist() == [2, 3]
+    daemon.process.kill()
+    daemon.process.wait()
+    daemon = Daemon(tmp_path / "run", "--pool-bytes", "128MiB", "--workers", "2")
+    with pytest.raises(pinfeed.DeadlineExceededError):
+        for _ in iterators[1]:
+            pass
+    told = [record.getMessage() for record in caplog.records if "group 'g#1' has not started" in record.getMessage()]
+    assert len(told) >= 2 and all("the daemon was restarted" in each and "continue all of them from a state" in each for each in told)
+    iterators[1].close()
     daemon.stop()
 
 

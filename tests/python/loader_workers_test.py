@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from daemon_process import Daemon  # noqa: E402
-from loader_datasets import STRUCTURES, Batched, Numbers, all_same, big, deadly, failing, growing, place_of_worker, randoms  # noqa: E402
+from loader_datasets import STRUCTURES, Batched, Numbers, all_same, big, deadly, failing, growing, place_of_worker, randoms, talkative, tensor  # noqa: E402
 
 import pinfeed  # noqa: E402
 
@@ -105,8 +105,42 @@ def test_every_start_method_serves(method):
         assert set(number.tolist()) <= {0, 1} and set(count.tolist()) == {2} and set(threads.tolist()) == {1}
 
 
+class OnlyInWorkers(Numbers):
+    """Refuses to load where it was made."""
+
+    def __init__(self, count, make):
+        super().__init__(count, make)
+        self.trainer = os.getpid()
+
+    def __getitem__(self, index):
+        if os.getpid() == self.trainer:
+            raise AssertionError("a sample was loaded in the trainer's process")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"seeding": "worker"}, {"batch_size": None}, {"pad": 0}, {"retry_after": 60}, {"persistent_workers": True}, {"share": "broadcast", "group": "alone", "group_size": 1}],
+    ids=str,
+)
+def test_no_sample_is_loaded_in_the_trainer(arguments):
+    loader = pinfeed.DataLoader(OnlyInWorkers(12, uneven if "pad" in arguments else tensor), **{"batch_size": 3, "num_workers": 2, **arguments})
+    assert [len(list(loader)) for _ in range(2)] == [len(loader)] * 2
+    loader.state_dict()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_what_workers_print_comes_where_the_trainer_prints(method, capfd):
+    arguments = {"num_workers": 2, "multiprocessing_context": method, "worker_init_fn": functools.partial(print, "worker")}
+    assert values(pinfeed.DataLoader(Numbers(8, talkative), 2, **arguments)) == values(TorchLoader(Numbers(8), 2))
+    out, err = capfd.readouterr()
+    assert sorted(out.splitlines()) == sorted(["worker 0", "worker 1", *(f"{what} {index}" for what in ("sample", "bytes") for index in range(8))])
+    assert sorted(err.splitlines()) == [f"warning {index}" for index in range(8)]
+
+
 def test_custom_collation_and_whole_batches():
-    assert list(pinfeed.DataLoader(Numbers(5), 2, num_workers=2, collate_fn=sum)) == [1, 5, 4]
+    collated = list(pinfeed.DataLoader(Numbers(5), 2, num_workers=2, collate_fn=lambda samples: (sum(samples), os.getpid()), multiprocessing_context="fork"))
+    assert [total for total, _ in collated] == [1, 5, 4] and os.getpid() not in {pid for _, pid in collated}
     assert values(pinfeed.DataLoader(Batched(5), 2, num_workers=1)) == [[0, 1], [2, 3], [4]]
 
 

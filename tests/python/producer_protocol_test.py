@@ -320,7 +320,8 @@ def test_a_first_frame_of_another_size_is_refused_and_spoils_nothing(trainer, si
     attach(client, invitation)
 
 
-WRONG = "short, long, one byte, huge, magic, kind, hello, welcome, bye, leave, produce, task, task 0, another's task, an old task, the greatest task, empty, descriptor, done twice"
+WRONG = "short, long, one byte, huge, magic, kind, hello, welcome, bye, leave, produce, task, task 0, another's task, an old task, the greatest task, empty, descriptor, done twice, " \
+    "memory of an old task, memory of task 0, memory of no bytes, memory twice"
 
 
 @pytest.mark.parametrize("what", WRONG.split(", "))
@@ -617,6 +618,59 @@ def test_memory_stays_charged_until_the_last_writer_is_gone(trainer, culprit, ho
     writer.kill()
 
 
+def test_memory_for_a_large_batch_is_charged_until_no_process_has_it(trainer, culprit, host):
+    client = trainer()
+    before = used_bytes(host)
+    writer = culprit("large", line_of(client))
+    assert writer.tells() == "has memory"
+    assert used_bytes(host) == before + (1 << 20)
+    client.release(client.take())
+    client.bye()
+    eventually("the feed is gone", lambda: not pinfeed.status(host.address).get("feeds"))
+    assert used_bytes(host) >= 1 << 20
+    writer.kill()
+
+
+@pytest.mark.parametrize("size", [(128 << 20) + 4096, 2**62, 2**64 - 1])
+def test_memory_beyond_the_pool_is_refused_with_the_numbers_and_the_producer_goes_on(trainer, size):
+    client = trainer()
+    producer = attach(client)
+    task = producer.next()
+    with pytest.raises(Refused) as refusal:
+        producer.memory(task, size)
+    assert refusal.value.code == 8 and "of the host pool, which has 128 MiB" in refusal.value.text and str(size) in refusal.value.text
+    producer.fill(task)
+    producer.done(task)
+    assert values_of(client, client.take()) == [0, 1]
+
+
+def test_a_shared_feed_has_no_memory_for_large_batches(trainer):
+    shared = {"sharing": "BROADCAST", "group": "large", "group_size": 1}
+    client = trainer(**shared)
+    producer = attach(client)
+    with pytest.raises(Refused) as refusal:
+        producer.memory(producer.next(), 4096)
+    assert refusal.value.code == 9 and "shared" in refusal.value.text
+
+
+def test_descriptors_of_large_batches_are_limited(trainer):
+    client = trainer()
+    producer = attach(client)
+    kept = []
+    try:
+        with pytest.raises(Refused) as refusal:
+            while True:
+                task = producer.next()
+                kept.append(producer.memory(task, 1))
+                producer.fill(task)
+                producer.done(task)
+                client.release(client.take())
+        assert refusal.value.code == 8 and "which is the limit" in refusal.value.text and len(kept) == 128
+    finally:
+        for fd in kept:
+            os.close(fd)
+
+
 def test_memory_stays_charged_while_a_descriptor_of_it_is_open(trainer, culprit, host):
     client = trainer()
     keeper = culprit("keep_descriptor", line_of(client))
@@ -688,6 +742,9 @@ FEEDS = {
     "fields": {"fields": ["x"]},
     "transforms": {"transforms": [{"normalize": {"mean": [0], "std": [1]}}]},
     "sample_path": {"sample_path": True},
+    "encoded_images": {"encoded_images": 65537, "batch_size": 1},
+    "batch_size": {"encoded_images": 4, "batch_size": 2},
+    "dataset.produced.fields[0]": {"encoded_images": 4, "batch_size": 1},  # which is not UINT8
     "dataset.produced": {"dataset": {"path": "/tmp/x"}},
 }
 

@@ -19,7 +19,7 @@ import numpy
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from raw_client import FIELDS, MAGIC, SERVICE, WELCOME, connect, field, frame, map_memfd, messages, open_feed, request_for  # noqa: E402
 
-PRODUCE, TASK, DONE = 5, 6, 7
+PRODUCE, TASK, DONE, MEMORY = 5, 6, 7, 8
 VALUES = 100  # in a sample
 
 
@@ -72,25 +72,54 @@ def done_frame(task, code=0, text=b""):
     return bytes(out)
 
 
+def memory_frame(task, size):
+    out = bytearray(frame(MEMORY))
+    struct.pack_into("=QQ", out, 16, task, size)
+    return bytes(out)
+
+
 class RawProducer:
     """Section 13 of the page."""
 
     def __init__(self, invitation):
         self.invitation = invitation
         self.socket = greet(invitation.lifeline_path, invitation.token)
+        self.early = []  # tasks that came before an answer
         arena = welcomed(self.socket)
         self.arena = map_memfd(arena, invitation.arena_bytes, mmap.PROT_READ | mmap.PROT_WRITE)
         os.close(arena)
 
     def next(self):
         """The next task as (task, epoch, batch_index, slot, samples); None at the hang-up."""
+        if self.early:
+            return self.early.pop(0)
         data = self.socket.recv(4096)
         if not data:
             return None
+        return self.task_in(data)
+
+    def task_in(self, data):
         assert len(data) == 256 and struct.unpack_from("=QII", data) == (MAGIC["Lifeline frame"], TASK, 0)
         task = struct.unpack_from("=QQQII", data, 16)
         assert task[0] and task[3] < self.invitation.slot_count and 0 < task[4] <= self.invitation.batch_size
         return task
+
+    def memory(self, task, size):
+        """A descriptor of memory for a large batch. Raises Refused."""
+        self.socket.send(memory_frame(task[0], size))
+        while True:
+            data, fds, _, _ = socket.recv_fds(self.socket, 4096, 4)
+            kind, code = struct.unpack_from("=II", data, 8)
+            if kind == TASK:
+                assert not fds
+                self.early.append(self.task_in(data))
+                continue
+            assert (kind, len(data), *struct.unpack_from("=Q", data, 16)) == (MEMORY, 256, task[0])
+            if code:
+                assert not fds
+                raise Refused(code, data[48:].rstrip(b"\0").decode())
+            assert len(fds) == 1 and os.fstat(fds[0]).st_size == size
+            return fds[0]
 
     def tensor(self, task, name):
         place = next(place for place in self.invitation.tensors if place.name == name)
@@ -242,6 +271,21 @@ def keep_descriptor():
     os.close(arena)
 
 
+def large():
+    """Has memory of its own for a batch, which it says is filled."""
+    producer = RawProducer(read_invitation())
+    task = producer.next()
+    fd = producer.memory(task, 1 << 20)
+    memory = mmap.mmap(fd, 1 << 20)
+    os.close(fd)
+    producer.fill(task)
+    memory[:] = b"x" * len(memory)
+    producer.done(task)
+    tell("has memory")
+    await_end()
+    assert memory[-1:] == b"x"
+
+
 def misbehave():
     """Fills a batch, and sends one wrong frame with the next task in hand; what comes on stdin says which."""
     producer = RawProducer(read_invitation())
@@ -271,9 +315,15 @@ def misbehave():
         "an old task": done_frame(task[0] - 1),
         "the greatest task": done_frame(2**64 - 1),
         "empty": b"",
+        "memory of an old task": memory_frame(task[0] - 1, 4096),
+        "memory of task 0": memory_frame(0, 4096),
+        "memory of no bytes": memory_frame(task[0], 0),
     }
     if what == "descriptor":
         socket.send_fds(producer.socket, [right], [gift])
+    elif what == "memory twice":
+        os.close(producer.memory(task, 4096))
+        producer.socket.send(memory_frame(task[0], 4096))
     elif what == "done twice":
         producer.socket.send(right)
         producer.socket.send(right)

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/spec/tensor_spec.h"
-#include "tests/support/planned_image.h"
+#include "tests/support/planned_images.h"
 
 namespace pinfeed {
 
@@ -137,6 +137,10 @@ Result<std::unique_ptr<DecodeWorker>> CpuDecodeEngine::MakeWorker(const OfferedI
 Result<std::unique_ptr<DecodedMemory>> CpuDecodeEngine::MakeMemory(const FeedOffer& offer,
                                                                    const std::vector<uint64_t>& offsets,
                                                                    uint64_t bytes) {
+  {
+    const MutexLock lock(mutex_);
+    if (no_memory_ && alive_ == 2) return ResourceExhausted("allocate " + std::to_string(bytes) + " bytes");
+  }
   return std::unique_ptr<DecodedMemory>(std::make_unique<Memory>(shared_from_this(), offer, offsets, bytes));
 }
 
@@ -149,6 +153,11 @@ void CpuDecodeEngine::HoldDecoders(bool hold) {
 void CpuDecodeEngine::HoldWrites(bool hold) {
   const MutexLock lock(mutex_);
   hold_writes_ = hold;
+}
+
+void CpuDecodeEngine::RunOutOfMemory() {
+  const MutexLock lock(mutex_);
+  no_memory_ = true;
 }
 
 bool CpuDecodeEngine::writes_held() const {

@@ -31,6 +31,8 @@ class CpuDecodeEngine final : public DecodeEngine, public std::enable_shared_fro
   // Makes decoders wait, and lets them go on. / Likewise the end of what Write queues.
   void HoldDecoders(bool hold) PF_EXCLUDES(mutex_);
   void HoldWrites(bool hold) PF_EXCLUDES(mutex_);
+  // Makes it have memory for two batches only.
+  void RunOutOfMemory() PF_EXCLUDES(mutex_);
   // Makes every call of a decoder fail.
   void Break(Status error) PF_EXCLUDES(mutex_);
   // Workers and memories that are alive. / Images decoded so far.
@@ -55,6 +57,7 @@ class CpuDecodeEngine final : public DecodeEngine, public std::enable_shared_fro
   mutable CondVar changed_;
   bool hold_decoders_ PF_GUARDED_BY(mutex_) = false;
   bool hold_writes_ PF_GUARDED_BY(mutex_) = false;
+  bool no_memory_ PF_GUARDED_BY(mutex_) = false;
   size_t held_ PF_GUARDED_BY(mutex_) = 0;
   size_t alive_ PF_GUARDED_BY(mutex_) = 0;
   size_t decoded_ PF_GUARDED_BY(mutex_) = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Images as the daemon's workers make them, to compare those of the client's decoder with.
+// Images as the daemon's workers make them, to compare those of the client's decoder with, or in their place.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "common/wire/image_plan.h"
 #include "server/image/decode.h"
 #include "server/transform/transform_chain.h"
 
@@ -25,5 +26,16 @@ class WorkerPath {
   ImageDecoder decoder_;
   GeometryScratch scratch_;
 };
+
+struct PlannedSize {
+  size_t height = 0;
+  size_t width = 0;
+  size_t channels = 3;
+};
+
+// Makes what a client makes of an encoded image and its plan of kind kJpeg: writes the pixels (HWC).
+// kDataLoss for what libjpeg rejects, or if the file is not the plan's.
+Status MakePlanned(std::span<const std::byte> file, const ImagePlan& plan, const PlannedSize& size,
+                   std::span<uint8_t> pixels);
 
 }  // namespace pinfeed

@@ -350,6 +350,12 @@ PF_API pf_result pf_producer_next(pf_producer* producer, int64_t timeout_ms, pf_
  * Write to `data` until the task is done, and never after that. */
 PF_API pf_result pf_producer_tensor(const pf_producer* producer, const pf_task* task, uint32_t index,
                                     pf_tensor* tensor);
+/* Asks for memory of its own for a task's batch that does not fit into its slot; at most once a task. On
+ * success *fd is a memory file of `bytes`, which the caller owns, may pass on and maps. It is charged to the
+ * user while any process has it open or mapped. The slot then says, in the user's own way, where the batch
+ * is. PF_RESOURCE_EXHAUSTED: beyond what the daemon, or its user, may have; the message has the numbers.
+ * PF_FAILED_PRECONDITION: the feed is shared. Takes at most 10 s. From the thread of pf_producer_next. */
+PF_API pf_result pf_producer_memory(pf_producer* producer, const pf_task* task, uint64_t bytes, int* fd);
 /* Reports the end of a task. `error` NULL: all its samples are written. Otherwise the feed fails with the
  * text `error`, cut to 208 bytes. Any thread. PF_FAILED_PRECONDITION if the end was reported already. */
 PF_API pf_result pf_producer_done(pf_producer* producer, const pf_task* task, const char* error);

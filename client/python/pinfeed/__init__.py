@@ -17,9 +17,10 @@ logger ``pinfeed``.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, List
 
-from . import _built_for
+from . import _built_for, _gpu_queues
 
 _built_for.check()
+_gpu_queues.ask_for_all()
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ _NAMES_OF_MODULE = {
     "_batcher": ["Batcher", "RequestBatch"],
     "_batcher_client": ["BatcherClient", "RequestFuture"],
     "_dlpack": ["RawTensor"],
+    "_encoded": ["EncodedImage"],
     "_errors": [
         "Code",
         "ColumnsLeftOutWarning",
@@ -37,6 +39,7 @@ _NAMES_OF_MODULE = {
         "DeadlineExceededError",
         "Error",
         "InvalidArgumentError",
+        "LargeBatchWarning",
         "NotFoundError",
         "PermissionDeniedError",
         "ResourceExhaustedError",
@@ -90,12 +93,14 @@ if TYPE_CHECKING:
     from ._batcher_client import BatcherClient as BatcherClient
     from ._batcher_client import RequestFuture as RequestFuture
     from ._dlpack import RawTensor as RawTensor
+    from ._encoded import EncodedImage as EncodedImage
     from ._errors import Code as Code
     from ._errors import ColumnsLeftOutWarning as ColumnsLeftOutWarning
     from ._errors import DataLossError as DataLossError
     from ._errors import DeadlineExceededError as DeadlineExceededError
     from ._errors import Error as Error
     from ._errors import InvalidArgumentError as InvalidArgumentError
+    from ._errors import LargeBatchWarning as LargeBatchWarning
     from ._errors import NotFoundError as NotFoundError
     from ._errors import PermissionDeniedError as PermissionDeniedError
     from ._errors import ResourceExhaustedError as ResourceExhaustedError

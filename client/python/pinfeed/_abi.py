@@ -148,6 +148,7 @@ _SIGNATURES = {
     "pf_task_init": (None, [ctypes.POINTER(TaskInfo), ctypes.c_size_t]),
     "pf_producer_next": (_RESULT, [_P, ctypes.c_int64, ctypes.POINTER(TaskInfo)]),
     "pf_producer_tensor": (_RESULT, [_P, ctypes.POINTER(TaskInfo), ctypes.c_uint32, ctypes.POINTER(TensorInfo)]),
+    "pf_producer_memory": (_RESULT, [_P, ctypes.POINTER(TaskInfo), ctypes.c_uint64, ctypes.POINTER(ctypes.c_int)]),
     "pf_producer_done": (_RESULT, [_P, ctypes.POINTER(TaskInfo), ctypes.c_char_p]),
     "pf_end_with_process": (_RESULT, [ctypes.c_int]),
     "pf_copier_options_init": (None, [ctypes.POINTER(CopierOptions), ctypes.c_size_t]),

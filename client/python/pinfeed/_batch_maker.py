@@ -57,7 +57,7 @@ class Maker:
         self._batch_size = batch_size
         self.max_held = max_held  # a batch beyond this number is copied
         self._release = library.pf_batch_release_quick
-        self.live: Dict[int, Lease] = {}  # this feed's, by handle
+        self.live: Dict[int, Lease] = {}  # this feed's, by handle; also dead ones, until they are counted
         self._batch_type: Type[Batch] = Batch
         # Filled by pf_next_info, read by `make`.
         self._info = _abi.BatchInfo()
@@ -68,7 +68,10 @@ class Maker:
     @property
     def held(self) -> int:
         """The number of batches whose slots are in use."""
-        return sum(lease() is not None for lease in list(self.live.values()))
+        for handle, lease in list(self.live.items()):
+            if lease() is None:
+                self.live.pop(handle, None)
+        return len(self.live)
 
     def next_info(self) -> Tuple[int, ...]:
         """Returns what was written to `info_ref`: epoch, index, samples, skipped, last_of_epoch, held, data."""

@@ -3,9 +3,10 @@
 
 In: in the worker, a slot's memory and any object. Out: in the trainer, the same object, whose tensors are views of the
 slot. The memory holds a header, then the data of the tensors, each aligned to 64 bytes, then a pickle of the object,
-which refers to the tensors by offset, and then the worker's state, if a later one shall continue behind this batch. The
-header is written last and has checksums of itself and of what follows the tensors, so the trainer notices memory that a
-worker did not finish.
+which refers to the tensors by offset, and then the worker's state, if a later one shall continue behind this batch. If
+images are to be decoded by the daemon, a table of them and their files or paths are among the tensors' data. The header
+is written last and has checksums of itself and of what follows the tensors, so the trainer notices memory that a worker
+did not finish.
 
 The slot belongs to processes of one user. Unpickling runs code of that user's choice, as in any DataLoader.
 """
@@ -21,19 +22,23 @@ import struct
 import sys
 import traceback
 import zlib
-from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Tuple, Type
+from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type
 
 import numpy
 
+from ._encoded import ADVICE, EncodedImage, Placed, Row, Totals
 from ._errors import Code, Error
 
 HEADER_BYTES = 64
 ALIGNMENT = 64  # of tensors, in bytes from the slot's start
 
 _MAGIC = b"pf_batch"
-_VERSION = 2
-_FIELDS = struct.Struct("<8sIIQQQQI")  # magic, version, kind, number, the content's offset and length, the state's length, their CRC-32
-_CHECKSUM = struct.Struct("<I")  # CRC-32 of the fields; zeros follow
+_VERSION = 3
+# Magic, version, kind, number, the content's offset and length, the state's length, the offset of the table of images (0: none), and the CRC-32 of
+# content and state. The daemon reads the table's offset: see docs/protocol.md.
+_FIELDS = struct.Struct("<8sIIQQQQQI")
+_CHECKSUM = struct.Struct("<I")  # CRC-32 of the fields
+_IMAGE = numpy.dtype([("sample", "<u8"), ("draw", "<u4"), ("kind", "<u4"), ("offset", "<u8"), ("length", "<u8")])  # a row of the table
 _BATCH, _EXCEPTION, _END, _ELSEWHERE = 1, 2, 3, 4  # kinds of content
 
 # Array kinds that a reference can describe: numbers, times and texts of fixed length.
@@ -85,6 +90,7 @@ class BatchWriter:
     def __init__(self, memory: Optional[memoryview] = None, number: int = 0) -> None:
         """`memory`: contiguous bytes; None: a dry batch, which lies in private memory only. `number`: the batch's."""
         self.state = b""  # the worker's behind this batch; set before finish
+        self.images = Totals()  # those that the daemon decodes, for messages
         self._number = number
         self._memory = memory
         self._capacity = 0
@@ -100,6 +106,7 @@ class BatchWriter:
         self._private: List[Tuple[int, Any]] = []  # offset and array of what is not in the slot
         self._allocated: List[Tuple[int, int, int]] = []  # of `allocate`, in private memory: address, length, offset; sorted
         self._kind = 0  # set by finish
+        self._table = 0  # the offset of the table of images
         self._content = b""
         self._content_offset = 0
 
@@ -112,6 +119,20 @@ class BatchWriter:
         if self._private and self._private[-1][1] is array and array.nbytes:
             bisect.insort(self._allocated, (_address(array), array.nbytes, offset))
         return array
+
+    def place_images(self, rows: Sequence[Row]) -> None:
+        """Writes images for the daemon to decode. At most once, before `finish`."""
+        if not rows:
+            return
+        self._table, table = self._take((len(rows) + 1,), _IMAGE)
+        offset, files = self._take((sum(len(row.data) for row in rows),), numpy.dtype(numpy.uint8))
+        table[0] = (len(rows), 0, 0, 0, 0)
+        begin = 0
+        for number, row in enumerate(rows, 1):
+            end = begin + len(row.data)
+            files[begin:end] = numpy.frombuffer(row.data, numpy.uint8)
+            table[number] = (row.sample, row.draw, row.kind, offset + begin, end - begin)
+            begin = end
 
     def finish(self, batch: Any) -> int:
         """Writes the batch, and returns the number of bytes that it needs.
@@ -237,12 +258,14 @@ class BatchWriter:
         memory[begin : begin + length] = self._content
         memory[begin + length : begin + length + more] = self.state
         checksum = zlib.crc32(self.state, zlib.crc32(self._content))
-        fields = _FIELDS.pack(_MAGIC, _VERSION, self._kind, self._number, begin, length, more, checksum)
-        memory[:HEADER_BYTES] = (fields + _CHECKSUM.pack(zlib.crc32(fields))).ljust(HEADER_BYTES, b"\0")
+        fields = _FIELDS.pack(_MAGIC, _VERSION, self._kind, self._number, begin, length, more, self._table, checksum)
+        memory[:HEADER_BYTES] = fields + _CHECKSUM.pack(zlib.crc32(fields))
 
 
 class BatchCopy:
     """The finished batch of a slot, in memory of this process."""
+
+    images = Totals()  # not known
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -279,14 +302,15 @@ def read_tag(memory: Any) -> Tuple[int, bytes]:
     return header.number, bytes(buffer[end : end + header.state_length])
 
 
-def read_batch(memory: Any, move: Optional[Callable[[Any], Any]] = None) -> Any:
+def read_batch(memory: Any, move: Optional[Callable[[Any], Any]] = None, images: Any = None) -> Any:
     """Returns the batch in a slot's memory: a one-dimensional torch tensor or NumPy array of uint8.
 
     The tensors of the batch are views of the memory and keep its owner alive: `memory`, or the array or buffer that
     `memory` is a view of. Arrays are writable if the memory is. torch has no read-only tensors, and warns if the memory
     is a read-only array.
 
-    `move` replaces each tensor, as by a copy on a GPU. It may return before the memory has been read.
+    `move` replaces each tensor, as by a copy on a GPU. It may return before the memory has been read. `images`: the tensor
+    or array of the images that the daemon has decoded for the batch; None: it decodes none.
 
     Returns `END` if the worker has no more data, and `ELSEWHERE` if the batch is in memory of its own. Raises the worker's exception if it wrote one: of the same type where
     that can be made of one message, else RuntimeError; the message has the worker's traceback. Raises Error (INTERNAL)
@@ -303,7 +327,7 @@ def read_batch(memory: Any, move: Optional[Callable[[Any], Any]] = None) -> Any:
     if header.kind == _EXCEPTION:
         _raise(content)
     try:
-        return _BatchUnpickler(content, _Reader(array, header.begin, move)).load()
+        return _BatchUnpickler(content, _Reader(array, header.begin, move, images)).load()
     except Error:
         raise
     except Exception as error:
@@ -362,6 +386,10 @@ class _BatchPickler(pickle.Pickler):
             return self._reduce_array(obj)
         if isinstance(obj, self._tensor):
             return self._reduce_subclass(obj)
+        if kind is Placed:
+            return _Reader.images, (obj.first, obj.images)
+        if kind is EncodedImage:
+            raise TypeError(f"the batch has a pinfeed.EncodedImage that nothing decodes: {ADVICE}")
         return NotImplemented
 
     def _reduce_tensor(self, tensor: Any) -> Any:
@@ -449,10 +477,11 @@ class _Reader:
     Every view keeps the memory alive.
     """
 
-    def __init__(self, memory: Any, end: int, move: Optional[Callable[[Any], Any]]) -> None:
+    def __init__(self, memory: Any, end: int, move: Optional[Callable[[Any], Any]], images: Any) -> None:
         self._memory = memory
         self._end = end  # of the tensors' data
         self._move = move
+        self._images = images
 
     def array(self, offset: int, length: int, dtype: str, shape: Tuple[int, ...], strides: Optional[Tuple[int, ...]]) -> Any:
         self._check(offset, length)
@@ -478,6 +507,20 @@ class _Reader:
         if self._move is not None:
             tensor = self._move(tensor)
         return tensor.requires_grad_() if requires_grad else tensor
+
+    def images(self, first: int, count: int) -> Any:
+        images = self._images
+        if images is None or first < 0 or count < 0 or first + count > len(images):
+            raise _damaged(f"images {first} to {first + count} are not among the {0 if images is None else len(images)} of the batch")
+        part = images[first : first + count]
+        if isinstance(part, numpy.ndarray):
+            return part
+        import torch
+
+        _, only_size = array_dtype(torch, part.dtype)
+        # A storage of its own, as for other tensors.
+        tensor = torch.from_numpy(part.view(torch.int16).numpy()).view(part.dtype) if only_size else torch.from_numpy(part.numpy())
+        return tensor if self._move is None else self._move(tensor)
 
     def subclass(self, plain: Any, kind: Any, attributes: Dict[str, Any]) -> Any:
         tensor = plain.as_subclass(kind)
@@ -513,7 +556,8 @@ class _Header(NamedTuple):
     begin: int  # of the content, behind which lies the state
     length: int
     state_length: int
-    checksum: int  # CRC-32 of both
+    table: int  # of images
+    checksum: int  # CRC-32 of content and state
 
 
 def _read_header(buffer: memoryview) -> _Header:
@@ -522,8 +566,7 @@ def _read_header(buffer: memoryview) -> _Header:
     if len(data) < HEADER_BYTES or not data.startswith(_MAGIC):
         raise _damaged("it has no header: the worker did not finish it")
     _, version, *fields = _FIELDS.unpack_from(data)
-    end = _FIELDS.size + _CHECKSUM.size
-    if (zlib.crc32(data[: _FIELDS.size]),) != _CHECKSUM.unpack_from(data, _FIELDS.size) or any(data[end:]):
+    if (zlib.crc32(data[: _FIELDS.size]),) != _CHECKSUM.unpack_from(data, _FIELDS.size):
         raise _damaged("the header's checksum is wrong")
     if version != _VERSION:
         raise _damaged(f"its format has version {version}, and this package reads version {_VERSION}")

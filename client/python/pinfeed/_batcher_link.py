@@ -21,8 +21,8 @@ from . import _abi
 from ._errors import Code, Error, UnavailableError, make_error
 
 _MAGIC = 0x3130464C46504650
-_WELCOME, _JOIN = 2, 8
-REQUEST, CANCEL, ANSWERED, TAKE, ANSWER = 9, 10, 11, 12, 13
+_WELCOME, _JOIN = 2, 9
+REQUEST, CANCEL, ANSWERED, TAKE, ANSWER = 10, 11, 12, 13, 14
 _FRAME = struct.Struct("=QIIQQQII208s")  # magic, kind, code, epoch, batch_index, timeout_us, slot, bytes, text
 _HELLO = struct.Struct("=QII32s208s")
 _TIMEOUT_S = 10.0  # for a daemon that does not answer

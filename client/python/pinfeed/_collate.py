@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import numpy
 
 from ._batch_memory import array_dtype, is_dense
+from ._encoded import ADVICE, BatchImages, EncodedImage
 from ._rows import Rows, concatenate, has_rows, lengths, stack_padded
 
 Allocate = Callable[[Tuple[int, ...], Any], Any]
@@ -24,7 +25,7 @@ _ADVICE = "give the loader a collate_fn"
 _ROWS_ADVICE = "name them in ragged= or pad=, or give the loader a collate_fn that pads them"
 
 
-def default_collate(samples: Sequence[Any], allocate: Allocate, rows: Optional[Rows] = None) -> Any:
+def default_collate(samples: Sequence[Any], allocate: Allocate, rows: Optional[Rows] = None, images: Optional[BatchImages] = None) -> Any:
     """Returns the batch of the samples. ``allocate(shape, numpy_dtype)`` returns memory for a tensor of it.
 
     The rules are those of torch.utils.data.default_collate: tensors of equal shape are stacked, NumPy arrays and
@@ -41,21 +42,23 @@ def default_collate(samples: Sequence[Any], allocate: Allocate, rows: Optional[R
     - Errors name the place in the sample, and the samples by their position in the batch.
     - `rows` names values that become a `Ragged` or are padded. A padded value of a dict gets one more beside it,
       ``<key>_length``: the number of rows of each sample.
+    - `images` gets each `EncodedImage`, and the batch what stands for them. None: they are refused.
 
     Raises RuntimeError for samples of different shapes, lengths or keys, and for tensors that require gradients, as
     torch's workers do. Raises TypeError for other types, and for samples of different types.
     """
     if not samples:
         raise ValueError("default_collate: the batch has no samples")
-    return _Collator(allocate, rows).collate(samples, "sample")
+    return _Collator(allocate, rows, images).collate(samples, "sample")
 
 
 class _Collator:
     """Collates one batch. `place` is how the user's code would refer to the values, such as ``sample['image'][0]``."""
 
-    def __init__(self, allocate: Allocate, rows: Optional[Rows]) -> None:
+    def __init__(self, allocate: Allocate, rows: Optional[Rows], images: Optional[BatchImages]) -> None:
         self._allocate = allocate
         self._rows = rows
+        self._images = images
         torch = self._torch = _import_torch()
         self._tensor: Any = () if torch is None else torch.Tensor
         self._by_type: Dict[type, Callable[[Sequence[Any], str], Any]] = {
@@ -70,6 +73,7 @@ class _Collator:
             tuple: self._sequences,
             list: self._sequences,
             type(None): self._nones,
+            EncodedImage: self._encoded,
         }
         if torch is not None:
             self._by_type[torch.Tensor] = self._tensors
@@ -229,6 +233,12 @@ class _Collator:
             if sample is not None:
                 raise TypeError(_different(samples, position, place))
         return None
+
+    def _encoded(self, samples: Sequence[Any], place: str) -> Any:
+        if self._images is None:
+            raise TypeError(f"default_collate: {place} is a pinfeed.EncodedImage, and nothing decodes it here: {ADVICE}")
+        _check_kinds(samples, EncodedImage, place)
+        return self._images.add(samples)
 
     def _new(self, shape: Tuple[int, ...], dtype: Any, place: str) -> Tuple[Any, Any]:
         """Returns an allocated array, and the tensor or array that shares its memory for the batch."""

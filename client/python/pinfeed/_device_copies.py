@@ -28,8 +28,10 @@ class DeviceCopies:
         self._stream = torch.cuda.Stream(self._device)
         self._under_way: Deque[Tuple[Any, Any]] = collections.deque()  # the event behind the copies, and the memory
 
-    def read(self, memory: Any) -> Any:
-        """Returns the batch in a slot's memory, with its tensors on the GPU. Raises what `read_batch` raises."""
+    def read(self, memory: Any, images: Any = None) -> Any:
+        """Returns the batch in a slot's memory, with its tensors on the GPU. Raises what `read_batch` raises. `images`: see
+        `read_batch`.
+        """
         moved: List[Any] = []
 
         def move(tensor: Any) -> Any:
@@ -38,10 +40,10 @@ class DeviceCopies:
 
         with self._cuda.stream(self._stream):
             try:
-                batch = read_batch(memory, move)
+                batch = read_batch(memory, move, images)
             finally:
                 if moved:
-                    self._under_way.append((self._stream.record_event(), memory))
+                    self._under_way.append((self._stream.record_event(), (memory, images)))
         caller = self._cuda.current_stream(self._device)
         if moved:
             caller.wait_event(self._under_way[-1][0])

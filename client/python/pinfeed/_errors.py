@@ -89,6 +89,12 @@ class SlotsHeldWarning(UserWarning):
     """
 
 
+class LargeBatchWarning(UserWarning):
+    """A batch of a `DataLoader` needs more memory than the first ones, and got memory of its own. Give ``max_batch_bytes``.
+    Issued once per loader; ``pinfeed status`` keeps counting.
+    """
+
+
 class ColumnsLeftOutWarning(UserWarning):
     """Some columns of the table are no fields of the batches. The message names each with the reason. Mend the table,
     or open the feed with ``fields``. Issued once per feed, by `open`.

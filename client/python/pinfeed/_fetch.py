@@ -11,6 +11,7 @@ import itertools
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from ._collate import default_collate
+from ._encoded import ADVICE, BatchImages, has_encoded
 from ._rows import Rows
 from ._seeding import Seeder
 from ._torch import torch_or_none
@@ -30,6 +31,7 @@ class Recipe(NamedTuple):
     batched: bool  # the indices are a list of which each gives a sample; otherwise one index gives the batch
     collate_fn: Optional[Callable[[Any], Any]]  # None: the default for samples in a list
     rows: Optional[Rows] = None  # of values that the default may not stack
+    encodes: bool = False  # the samples have images for the daemon to decode
 
 
 def kind_of_dataset(dataset: Any) -> Kind:
@@ -84,11 +86,18 @@ def load(recipe: Recipe, indices: Any, seeder: Optional[Seeder] = None, seed: in
     return samples
 
 
-def assemble(recipe: Recipe, samples: Any, allocate: Allocate) -> Any:
-    """Returns the batch of some samples. By default its arrays are from `allocate`."""
+def assemble(recipe: Recipe, samples: Any, allocate: Allocate, images: Optional[BatchImages] = None) -> Any:
+    """Returns the batch of some samples. By default its arrays are from `allocate`, and `images` gets those to decode."""
     if recipe.collate_fn is None:
-        return default_collate(samples, allocate, recipe.rows)
+        return default_collate(samples, allocate, recipe.rows, images)
+    refuse_encoded(samples, recipe.batched)
     return recipe.collate_fn(samples)
+
+
+def refuse_encoded(samples: Any, batched: bool) -> None:
+    """Raises TypeError if the first sample has an image for the daemon to decode."""
+    if has_encoded(samples[:1] if batched and isinstance(samples, list) else samples):
+        raise TypeError(f"DataLoader: a sample has a pinfeed.EncodedImage, and nothing decodes it here: {ADVICE}")
 
 
 class IterableFetcher:

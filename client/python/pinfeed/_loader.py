@@ -19,13 +19,15 @@ from ._device import ordinal_of
 from ._errors import Code, Error, InvalidArgumentError
 from ._fetch import Kind, Recipe, collate, default_function, kind_of_dataset
 from ._lanes import LaneOptions
-from ._loader_iterator import LoaderIterator, SingleIterator, WorkerIterator
+from ._loader_images import LoaderImages, images_of
+from ._loader_iterator import LoaderIterator, SingleIterator
 from ._loader_share import Share, share_of
 from ._loader_state import Epoch, Order, check_state
 from ._rows import rows_of
 from ._samplers import InfiniteSampler, batches_of, default_sampler
 from ._torch import torch_or_none
 from ._worker import Job
+from ._worker_iterator import WorkerIterator
 from ._worker_pool import WorkerPool, this_process
 
 _Batch = TypeVar("_Batch", covariant=True)
@@ -44,8 +46,10 @@ class DataLoader(Generic[_Batch]):
     views of that memory, which is used again once all of them are gone. If the trainer keeps more than two batches,
     further ones are copies.
 
-    The first batch says how much memory each batch gets. A later one that needs more gets memory of its own, and the next
-    epoch has room for it. `max_batch_bytes` sets a fixed size instead: a batch that needs more is an error.
+    The first batch says how much memory each batch gets. A later one that needs more gets memory of its own, with one
+    LargeBatchWarning, and the next epoch has room for it. The daemon charges that memory to the user; beyond what the user
+    may have, the batch is a ResourceExhaustedError with its indices and size. `max_batch_bytes` sets a fixed size instead: a
+    batch that needs more is such an error.
 
     seeding="sample", for datasets with `__getitem__`: before each sample, the global generators of ``random``, NumPy and
     torch are seeded from the epoch's seed and the sample's place and index. Random transforms therefore do not depend on
@@ -77,6 +81,15 @@ class DataLoader(Generic[_Batch]):
     torch.manual_seed or generator= with the same seed; dataset class, length, structure of a batch and `fingerprint` are
     compared. Batches are copies. A batch larger than its place is an error: give max_batch_bytes then.
 
+    transforms: for samples that have an `EncodedImage` in place of a tensor. The daemon's threads decode and transform these
+    images, which become one tensor, as ``pinfeed.open(..., transforms=...)`` gives it. The transforms are those of `open`
+    (torchvision's too), and must give all images one shape. Random ones depend on the epoch's seed and the sample's index
+    only; if a sample has several images, or a batch a sample twice, each draws numbers of its own. Needs workers and the
+    default collation. `max_encoded_bytes`: for the files' bytes, or the paths, of one batch; default: twice those of the first
+    batch. A batch that has more raises ResourceExhaustedError. `max_batch_bytes` is then without these and without the
+    decoded images. An image that cannot be used raises an error in place of its batch that names the sample and the path,
+    and the loop may go on. With on_bad_sample="zero" it is zeros, and a warning is logged.
+
     device="cuda:0" moves each batch's tensors to that GPU. The GPU reads the workers' memory itself, on a stream of the
     loader's own. The batch can be used at once on the stream that is current when it is taken. pin_memory then has no
     effect. Without device, pin_memory=True copies each batch to page-locked memory in the calling thread. timeout=T: no
@@ -102,10 +115,12 @@ class DataLoader(Generic[_Batch]):
     _batched: bool
     _kind: Kind
     _capacity: int  # of a batch, once known; else 0
+    _warned_of_size: bool  # a batch did not fit into a slot
     _structure: str  # of a batch, once known, if others share it
     _max_batch_bytes: int  # 0: what the first batch needs
     _retry_after: float  # 0: never
     _share: Optional[Share]
+    _encoded: Optional[LoaderImages]
     _epochs: int  # that began
     _address: Optional[str]
     _ordinal: int  # of the GPU that gets the batches; -1: the host
@@ -142,6 +157,9 @@ class DataLoader(Generic[_Batch]):
         group: Optional[str] = None,
         group_size: Optional[int] = None,
         fingerprint: Optional[str] = None,
+        transforms: Any = None,
+        max_encoded_bytes: Optional[int] = None,
+        on_bad_sample: Optional[str] = None,
         address: Union[str, "os.PathLike[str]", None] = None,
     ) -> None:
         self._kind = kind_of_dataset(dataset)
@@ -200,6 +218,7 @@ class DataLoader(Generic[_Batch]):
             elif value is not None and self._lane_options is not None:
                 why = "an iterable dataset" if self._kind is Kind.ITERABLE else 'seeding="worker"'
                 checks.add(name, f"{shown(value)} is not possible with {why}: a batch depends on those that its worker made before")
+        self._encoded = images_of(checks, transforms, max_encoded_bytes, on_bad_sample, collate_fn is None and self._batched, num_workers)
         self._ordinal = ordinal_of(checks, device)
         checks.raise_faults()
         if self._ordinal >= 0 and torch_or_none() is None:
@@ -207,6 +226,7 @@ class DataLoader(Generic[_Batch]):
         self._address = None if address is None else os.fspath(address)
         self._len_called = None
         self._capacity = self._max_batch_bytes
+        self._warned_of_size = False
         self._pool: Optional[WorkerPool] = None  # persistent workers
         self._structure = ""
         self._epochs = 0
@@ -313,7 +333,7 @@ class DataLoader(Generic[_Batch]):
     @property
     def _recipe(self) -> Recipe:
         default = self._rows is not None or (self._batched and self.collate_fn is default_function(True))
-        return Recipe(self.dataset, self._batched, None if default else self.collate_fn, self._rows)
+        return Recipe(self.dataset, self._batched, None if default else self.collate_fn, self._rows, self._encoded is not None)
 
     def _order(self) -> Order:
         return Order(self.sampler, self.batch_sampler, self.generator)
@@ -349,7 +369,7 @@ class DataLoader(Generic[_Batch]):
         if self._pool is not None and not self._pool.stopped:
             return self._pool
         shared = self._share is not None
-        grows = not self._max_batch_bytes and not shared
+        grows = not self._max_batch_bytes and not shared and self._encoded is None  # the daemon sees what is in slots only
         job = Job(self._recipe, self.worker_init_fn, self.num_workers, base_seed, grows, self._lane_options, this_process(), shared, shared or self._retry_after > 0)
         pool = WorkerPool(self.multiprocessing_context, job)
         if self.persistent_workers:

@@ -22,6 +22,7 @@ from ._client_name import default_name
 from ._connection import Opened, Resumed
 from ._dataset_argument import looks_like_file
 from ._decode import add_decode, check_decoder
+from ._gpu_queues import warn_of_few
 from ._device import ordinal_of
 from ._errors import Code, ColumnsLeftOutWarning, Error, InvalidArgumentError, NotFoundError, make_error
 from ._rank import Rank, find_rank
@@ -220,6 +221,8 @@ def open(  # noqa: A001 - pinfeed.open is the package's name for it
     except BaseException:
         feed.close()
         raise
+    if feed.decode != "cpu":
+        warn_of_few()
     if feed._left_out:
         _warn_of_left_out(feed, spec)
     return feed

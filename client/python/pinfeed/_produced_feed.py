@@ -35,13 +35,15 @@ class ProducedFeed(Stream):
             raise self._interruption
 
     def take(self, read: Callable[[Any], Any]) -> Any:
-        """Returns read(memory) for the next batch's memory, a flat array of bytes. If Ctrl-C or `read` raises, the next
-        call returns that batch again.
+        """Returns read(memory) for the next batch's memory, a flat array of bytes; read(memory, images, error) if the daemon
+        decodes images, where `error` has why they cannot be used. If Ctrl-C or `read` raises, the next call returns that
+        batch again.
         """
         with self._lock:
             if self._taken is None:
                 self._take()
-            content = read(self._maker.make(self._taken)[0][0])
+            tensors = self._maker.make(self._taken)
+            content = read(*(tensor[0] for tensor in tensors[:-1]))  # the last one has the sample's id
             self._taken = None
             return content
 
@@ -62,10 +64,12 @@ def open_produced(
     lanes: int = 0,
     task_timeout_ms: int = 0,
     group: Optional[Tuple[str, int, str]] = None,
+    images: Optional[Spec] = None,
 ) -> ProducedFeed:
     """Opens a feed with slots of `capacity` bytes, page-locked for GPU `ordinal` unless that is -1. With `lanes`, a batch is
     filled by the lane whose turn it is. task_timeout_ms: after which another producer fills a batch too; 0: never.
-    `group`: name, size and fingerprint of the group that shares the feed; each member gets copies of its batches.
+    `group`: name, size and fingerprint of the group that shares the feed; each member gets copies of its batches. `images`:
+    what the spec says of images that the daemon decodes.
     """
     field = {"name": "batch", "dtype": "UINT8", "shape": [str(capacity)]}
     produced = {"name": name, "samples": str(_SAMPLES), "fields": [field], "lanes": lanes, "task_timeout_ms": task_timeout_ms}
@@ -76,6 +80,7 @@ def open_produced(
         "order": "SEQUENTIAL",
         "slots": slots,
         "backend": "HOST",
+        **(images or {}),
     }
     share = None
     if group is not None:

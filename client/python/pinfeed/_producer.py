@@ -80,6 +80,19 @@ class Producer:
         tensor = self._library.tensor(functools.partial(self._library.pf_producer_tensor, self._handle), copy, 0)
         return Task(copy, memoryview((ctypes.c_ubyte * tensor.bytes).from_address(tensor.data)).cast("B"))
 
+    def memory(self, task: Task, size: int) -> Optional[int]:
+        """Returns a descriptor of `size` bytes of memory for a task's batch that does not fit into `Task.memory`. The
+        daemon charges it to the user until no process has it. At most once a task. Raises ResourceExhaustedError, with
+        the numbers, if the daemon has none to give. None: the feed is closed, or the daemon ended.
+        """
+        self._check_open()
+        fd = ctypes.c_int()
+        result = self._library.pf_producer_memory(self._handle, task._info, size, fd)
+        if result == Code.OUT_OF_RANGE:
+            return None
+        self._library.check(result)
+        return fd.value
+
     def done(self, task: Task, error: Optional[str] = None) -> None:
         """Tells the daemon that the task's memory is filled, or, with `error`, that it cannot be: the feed then fails
         with the start of this text. Nothing may write to the memory from now on. Does nothing if the feed is closed

@@ -18,11 +18,10 @@ _MASK = 2**64 - 1
 _GAMMA = 0x9E3779B97F4A7C15
 
 
-def mix(*numbers: int) -> int:
+def mix(*numbers: int, state: int = 0) -> int:
     """Returns a hash of some whole numbers, of 64 bits: the finaliser of SplitMix64 (Steele, Lea and Flood, 2014) over
-    each of them.
+    each of them. `state`: the hash of those before.
     """
-    state = 0
     for number in numbers:
         state = (state + (number & _MASK) + _GAMMA) & _MASK
         state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
@@ -81,6 +80,8 @@ class Seeder:
         import numpy.random
 
         self._seed_numpy = numpy.random.seed
+        self._batch = -1, -1  # the latest epoch's seed and batch, and their hash
+        self._batch_hash = 0
 
     def seed_worker(self, base_seed: int, worker: int) -> int:
         """Seeds for a worker's start exactly as torch's workers are seeded. Returns the seed."""
@@ -100,7 +101,9 @@ class Seeder:
         sampler with replacement, gets two seeds.
         """
         number: Optional[int] = index if type(index) is int else to_integer(index)
-        seed = mix(epoch_seed, batch, place, -1 if number is None else number)
+        if self._batch != (epoch_seed, batch):
+            self._batch, self._batch_hash = (epoch_seed, batch), mix(epoch_seed, batch)
+        seed = mix(place, -1 if number is None else number, state=self._batch_hash)
         random.seed(seed)
         self._seed_numpy(seed & 0xFFFFFFFF)
         if self._seed_torch is not None:

@@ -25,7 +25,7 @@ _SLICE_MS = 50
 _FIRST_SLICE_MS = 2
 
 
-# How long a group may be incomplete before a warning.
+# How long a group may be incomplete before a warning. Each time it is so long again, there is another one.
 _GROUP_PATIENCE_S = 5.0
 
 
@@ -41,7 +41,8 @@ class Stream(Connection):
         self._taken: Any = None  # from the maker's take, until the trainer has the batch
         self._warned = False
         self._copied = 0
-        self._group_pending = opened.spec.get("group_size", 1) > 1  # no batch yet, and no warning yet
+        self._group_pending = opened.spec.get("group_size", 1) > 1  # no batch yet since the latest connection
+        self._group_waits = 0  # warnings about that
         self._wait_seconds = 0.0
         super().__init__(opened)
 
@@ -114,7 +115,7 @@ class Stream(Connection):
                 self._check_open()  # a signal handler may have closed the feed
                 raise
             if self._taken is not None:
-                self._group_pending = False
+                self._group_pending, self._group_waits = False, 0
                 return self._taken
 
     def _wait(self) -> int:
@@ -146,7 +147,7 @@ class Stream(Connection):
                 self._check_open()
                 reconnects = self._get_info().reconnects
                 if reconnects != self._reconnects:  # the group has to come together again
-                    self._group_pending = self._spec.get("group_size", 1) > 1
+                    self._group_pending, self._group_waits = self._spec.get("group_size", 1) > 1, 0
                 self._reconnects = reconnects
                 self._snapshot = self._take_snapshot()
         finally:
@@ -175,15 +176,21 @@ class Stream(Connection):
             self._lock.release()
 
     def _warn_of_incomplete_group(self, waited: float) -> None:
-        """Warns once if the group has not started for a while."""
-        if self._group_pending and waited >= _GROUP_PATIENCE_S:
-            self._group_pending = False
-            logger.warning(
-                "group %r has not started after %.0f s: it starts when group_size=%d feeds have joined; `pinfeed status` shows how many have",
-                self._spec["group"],
-                waited,
-                self._spec["group_size"],
-            )
+        """Warns if the group has not started for a while, and then each time that the wait has doubled."""
+        if not self._group_pending or waited < _GROUP_PATIENCE_S * 2**self._group_waits:
+            return
+        self._group_waits += 1
+        restarted = (
+            "; the daemon was restarted, so every member has to come back to where it was: one that has left the group, or is in another epoch, "
+            "never does. Then stop the others, and continue all of them from a state"
+        )
+        logger.warning(
+            "group %r has not started after %.0f s: it starts when group_size=%d feeds have joined; `pinfeed status` shows how many have%s",
+            self._spec["group"],
+            waited,
+            self._spec["group_size"],
+            restarted if self._reconnects else "",
+        )
 
     def _count_copied(self, held: int) -> None:
         """Counts a batch that comes as a copy. `held` is the number of slots that would be in use with its own."""

@@ -8,7 +8,6 @@ further batch can come.
 from __future__ import annotations
 
 import collections
-import mmap
 import os
 import threading
 import weakref
@@ -16,12 +15,12 @@ from multiprocessing.connection import wait
 from typing import Any, Counter, Dict, List, Optional, Set
 
 from ._connection import logger
-from ._errors import Code, Error, UnavailableError
+from ._errors import UnavailableError
 from ._lanes import Lanes
+from ._one_off import OneOffBatches
 from ._produced_feed import ProducedFeed
-from ._worker_pool import WorkerPool
+from ._worker_pool import MAX_DEATHS, WorkerPool, worker_deaths
 
-MAX_DEATHS = 3  # of a worker and those in its place, without a batch in between
 _MAX_REFUSALS = 20  # of invitations, by workers, without a batch in between
 _RETRY_S = 0.1
 
@@ -30,29 +29,26 @@ class Supervisor:
     """A thread that serves the workers of one feed. When no further batch can come, it interrupts the feed and ends.
 
     Owns the thread and its wake-up pipe. Borrows pool and feed, which outlive `stop`; nobody else uses the pool until
-    then. Threads: `start`, `stop` and `take_one_off` from the trainer's, and `deaths` after `stop`. `yielded` is written
-    by the trainer.
+    then. Threads: `start`, `stop` and `advance` from the trainer's, and `deaths` after `stop`. `one_offs` has the batches
+    that did not fit into a slot.
     """
 
     def __init__(self, pool: WorkerPool, feed: ProducedFeed, first: int, lanes: Optional[Lanes]) -> None:
         """`first`: the number of the feed's first batch."""
         self._pool = pool
         self._lanes = lanes
-        self._one_off: Dict[int, int] = {}  # descriptors of batches that did not fit into a slot
-        self._arrived = threading.Condition()
+        self.one_offs = OneOffBatches(first)
         self._feed = feed
         self._first = first
         pool.generation += 1
         self._generation = pool.generation
-        self.yielded = 0
-        self._seen = 0
+        self._next = self._seen = first  # the trainer's next batch, now and at the latest death or refusal
         self.deaths: List[str] = []  # since the last batch
         self._deaths_of: "Counter[int]" = collections.Counter()  # by worker: something may kill all of them at once
         self._refusals = 0
         self._wake_reader, self._wake_writer = os.pipe()
         self._close_wake = weakref.finalize(self, _close_both, self._wake_reader, self._wake_writer)
         self._close_wake.atexit = False  # the thread may still be told to stop then
-        weakref.finalize(self, _close_all, self._one_off)
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="pinfeed-workers", daemon=True)
 
@@ -68,18 +64,12 @@ class Supervisor:
         if threading.current_thread() is not self._thread:  # which may run the iterator's __del__
             self._thread.join()
             self._close_wake()
+        self.one_offs.close()
 
-    def take_one_off(self, batch: int) -> mmap.mmap:
-        """Returns the memory of a batch that did not fit into its slot."""
-        with self._arrived:
-            self._arrived.wait_for(lambda: batch in self._one_off or not self._thread.is_alive())
-            if batch not in self._one_off:
-                raise Error(Code.INTERNAL, f"batch {batch} is in memory of its own, which its worker did not send")
-            fd = self._one_off.pop(batch)
-        try:
-            return mmap.mmap(fd, 0)
-        finally:
-            os.close(fd)
+    def advance(self, number: int) -> None:
+        """The trainer's next batch is `number`."""
+        self._next = number
+        self.one_offs.advance(number)
 
     def _run(self) -> None:
         try:
@@ -87,8 +77,7 @@ class Supervisor:
         except BaseException as error:  # whatever it is, the trainer gets it
             self._feed.interrupt(error)
         finally:
-            with self._arrived:
-                self._arrived.notify_all()
+            self.one_offs.end()
 
     def _serve(self) -> None:
         uninvited = set(range(len(self._pool.pipes)))
@@ -128,19 +117,14 @@ class Supervisor:
 
     def _receive(self, worker: int) -> bool:
         """Handles a worker's message. Returns whether the worker needs another invitation."""
-        message = self._pool.pipes[worker].recv()
+        message = self._pool.receive(worker)
+        if message is None:
+            return False  # a part of it is still to come
         kind = message[0]
-        if kind == "one-off":
-            fd = self._pool.receive_descriptor(worker)
-            if message[1] != self._generation:
-                os.close(fd)
-                return False
-            with self._arrived:
-                earlier, self._one_off[message[2]] = self._one_off.get(message[2]), fd
-                self._arrived.notify_all()
-            if earlier is not None:  # of a worker that died before it told the daemon
-                os.close(earlier)
-            return False
+        if kind == "one-off" and message[1] == self._generation:
+            self.one_offs.add(message[2], message[-1])
+        elif kind == "one-off":
+            os.close(message[-1])
         if kind != "again" or message[1] != self._generation:
             return False  # about an earlier feed
         if message[2]:
@@ -151,8 +135,8 @@ class Supervisor:
         return True
 
     def _count_progress(self) -> None:
-        if self.yielded != self._seen:
-            self._seen = self.yielded
+        if self._next != self._seen:
+            self._seen = self._next
             self.deaths.clear()
             self._deaths_of.clear()
             self._refusals = 0
@@ -172,19 +156,6 @@ class Supervisor:
         self._pool.replace(worker)
 
 
-def _close_all(descriptors: Dict[int, int]) -> None:
-    while descriptors:
-        os.close(descriptors.popitem()[1])
-
-
 def _close_both(reader: int, writer: int) -> None:
     os.close(reader)
     os.close(writer)
-
-
-def worker_deaths(deaths: List[str]) -> RuntimeError:
-    """Returns the error after too many deaths."""
-    return RuntimeError(
-        f"{deaths[-1]}. It is the last of {len(deaths)} that ended without a batch in between: {'; '.join(deaths)}. If they were "
-        "killed, memory may be short: use fewer workers, or smaller batches. With num_workers=0 an error shows where it happens"
-    )

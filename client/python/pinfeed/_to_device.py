@@ -54,7 +54,7 @@ def to_device(tree: Any, device: Any = "cuda", *, non_blocking: bool = False, pa
 
     tree: a tensor or an array; or lists, tuples, dicts, named tuples, dataclasses and other containers of them, in any
     nesting. Objects with a method ``to``, such as batches of other libraries, are asked to move themselves. All else
-    stays as it is: numbers, strings, arrays of strings or objects. A tensor that occurs twice is copied once; two
+    stays as it is: numbers, strings, arrays of strings or objects. Arrays of other libraries (JAX, CuPy) are refused. A tensor that occurs twice is copied once; two
     tensors over the same memory become two. Tensors that are on the device already are returned as they are. Those
     that need a gradient, are sparse or on another GPU, and subclasses, move by their own ``to``.
 
@@ -71,7 +71,8 @@ def to_device(tree: Any, device: Any = "cuda", *, non_blocking: bool = False, pa
     is what ``torch.save`` saves of each: save ``tensor.clone()``. ``pack=False`` gives each memory of its own.
 
     Threads: any. Raises UnavailableError without CUDA or PyTorch; InvalidArgumentError for a GPU that is not there,
-    arrays of a dtype that PyTorch lacks, masked arrays, modules and containers that contain themselves;
+    arrays of a dtype that PyTorch lacks, masked arrays, arrays of other libraries, modules, and containers that contain
+    themselves or cannot be made anew;
     Error (FAILED_PRECONDITION) while the current stream captures a graph, and in a forked child of a process that
     has used the GPU.
     """
@@ -142,11 +143,16 @@ def _quick(tensor: Any, known: _Known, non_blocking: bool) -> Any:
     gpu = known.gpu
     if tensor.is_pinned():
         # torch waits for its own pool's memory before it uses it again, but knows no other.
-        if gpu.streams.is_capturing() or (non_blocking and not tensor.untyped_storage().resizable()):
+        if gpu.streams.is_capturing() or (non_blocking and not _is_of_torchs_pool(tensor)):
             return None
         return gpu.streams.to(tensor, non_blocking)
     # The driver reads pageable memory before it returns, but only once a busy stream is done.
     return gpu.streams.to(tensor, True) if gpu.state() == IDLE else None
+
+
+def _is_of_torchs_pool(tensor: Any) -> bool:
+    """Returns whether page-locked memory is torch's own. False where this torch cannot tell."""
+    return bool(hasattr(tensor, "untyped_storage") and tensor.untyped_storage().resizable())
 
 
 def _torch(name: str) -> Any:

@@ -23,12 +23,16 @@ class Tree:
     """A nesting of containers and the tensors in it. Threads: one."""
 
     def __init__(self, tree: Any, tensors: Tuple[type, ...]) -> None:
-        """`tensors`: the types of what is taken out. Raises InvalidArgumentError if a container contains itself."""
+        """`tensors`: the types of what is taken out. Raises InvalidArgumentError for a container that contains itself, and
+        for arrays of other libraries.
+        """
         self.tensors: Dict[int, Any] = {}  # by id, each once
         self._tree = tree
         self._types = tensors
         self._exact = set(tensors)
         self._within: Set[int] = set()
+        # By id of the container. Kept, since some make new members each time that they are asked.
+        self._members: Dict[int, Optional[List[Any]]] = {}
         self._collect(tree)
 
     def _collect(self, node: Any) -> None:
@@ -38,11 +42,13 @@ class Tree:
         elif isinstance(node, self._types):
             self.tensors[id(node)] = node
         elif not moves_itself(node):
-            members = _members(node)
-            if not members:
-                return
             if id(node) in self._within:
                 raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"a {kind.__name__} in the tree contains itself")
+            if id(node) in self._members:
+                return
+            members = self._members[id(node)] = _members(node)
+            if not members:
+                return
             self._within.add(id(node))
             for member in members:
                 self._collect(member)
@@ -61,7 +67,7 @@ class Tree:
                 return moved[id(node)]
             if moves_itself(node):
                 return move(node)
-            members = _members(node)
+            members = self._members[id(node)]
             return node if members is None else _assembled(node, list(map(build, members)))
 
         return build(self._tree)
@@ -79,8 +85,11 @@ def moves_itself(node: Any) -> bool:
 
 
 def _members(node: Any) -> Optional[List[Any]]:
-    """Returns what a container holds; None if it is none."""
+    """Returns what a container holds; None if it is none. Raises InvalidArgumentError for an array."""
     kind = type(node)
+    if hasattr(kind, "__dlpack__") and kind.__module__.partition(".")[0] not in ("numpy", "torch"):
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"a {name} in the tree is an array of another library: give torch.from_dlpack() of it")
     if kind is dict or isinstance(node, collections.abc.Mapping):
         return list(node.values())
     if isinstance(node, (list, tuple)):
@@ -107,6 +116,16 @@ def _assembled(node: Any, members: List[Any]) -> Any:
         return kind(*members) if hasattr(node, "_fields") else kind(members)
     if kind is dict:
         return dict(zip(node, members))
+    try:
+        return _made_anew(node, members)
+    except (TypeError, ValueError, AttributeError, OSError) as error:
+        raise InvalidArgumentError(
+            Code.INVALID_ARGUMENT, f"a {kind.__name__} in the tree cannot be made anew ({error}): give a dict or a list of what it holds"
+        ) from error
+
+
+def _made_anew(node: Any, members: List[Any]) -> Any:
+    kind = type(node)
     if dataclasses.is_dataclass(node):
         clone = copy.copy(node)
         for name, member in zip(_set_fields(node), members):

@@ -6,10 +6,10 @@ In: messages from the trainer on a pipe, and tasks from the daemon. Out: batches
 The trainer sends ("epoch", seed, first, state) and then the descriptor of the index log, where `first` is the epoch's
 first batch that is wanted, and `state` where the worker's lane continues; ("measure", generation, batch): compute this
 batch in private memory; ("feed", generation, invitation, first): fill batches of the feed until it hangs up, where the
-feed's batch 0 is batch `first`; ("exit",). The worker answers ("measured", generation, batch, bytes, structure), or ("failed",
+feed's batch 0 is batch `first`; ("exit",). The worker answers ("measured", generation, batch, bytes, structure, images), or ("failed",
 generation, batch, memory) with the memory of a batch that is an exception; and ("again", generation, reason) after a
-feed hung up. For a batch that does not fit into its slot it sends ("one-off", generation, batch, bytes), and then the
-descriptor of a memory file with that batch.
+feed hung up. For a batch that does not fit into its slot it sends ("one-off", generation, batch), and then the descriptor
+of memory of the daemon's with that batch.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from multiprocessing import reduction
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
 
 from ._batch_memory import BatchCopy, BatchTooLarge, BatchWriter, copy_batch
+from ._encoded import BatchImages, Totals
 from ._errors import Code, Error, ResourceExhaustedError
 from ._fetch import Kind, Recipe, assemble, load
 from ._index_log import END, IndexLogReader
 from ._lanes import Lane, LaneOptions, LaneState
 from ._loader_share import structure_of
-from ._producer import Producer, end_with_process
+from ._producer import Producer, Task, end_with_process
 from ._seeding import Seeder
 from ._torch import torch_or_none
 from ._worker_info import set_worker_info
@@ -161,7 +162,7 @@ class Worker:
                     writer.state = lane.state()
                     writer.finish_end()
                     return
-            content = assemble(self._recipe, samples, writer.allocate)
+            content = self._assemble(writer, batch, indices, samples)
             if lane is not None:
                 writer.state = lane.state()
             if self._job.shared and writer.dry:
@@ -174,6 +175,16 @@ class Worker:
                 with contextlib.suppress(Exception):  # which the next batch raises again
                     writer.state = lane.state()
             writer.finish_error(error, worker=self._number)
+
+    def _assemble(self, writer: BatchWriter, batch: int, indices: Any, samples: Any) -> Any:
+        if not self._recipe.encodes:
+            return assemble(self._recipe, samples, writer.allocate)
+        images = BatchImages(batch, indices, len(samples))
+        content = assemble(self._recipe, samples, writer.allocate, images)
+        rows = images.rows()
+        writer.images = images.totals(rows)
+        writer.place_images(rows)
+        return content
 
     def _compute_apart(self, batch: int, indices: Any) -> BatchWriter:
         """Computes a batch in private memory."""
@@ -207,7 +218,7 @@ class Worker:
             writer.replay(memoryview(memory))
             return "failed", generation, batch, bytes(memory)
         self._prepared[batch] = writer
-        return "measured", generation, batch, writer.needed, self._structure
+        return "measured", generation, batch, writer.needed, self._structure, writer.images
 
     # ---- Filling ----
 
@@ -238,7 +249,7 @@ class Worker:
                 except (Error, OSError, pickle.UnpicklingError) as error:
                     producer.done(task, error=f"worker {self._number} cannot make batch {batch}: {error}")
                     continue
-                self._fill(task.memory, generation, batch, indices)
+                self._fill(producer, task, generation, batch, indices)
                 if self._lane is not None:
                     filled[batch] = task.memory[:]
                 producer.done(task)
@@ -253,12 +264,15 @@ class Worker:
         assert self._log is not None
         _forget_before(self._log.consumed(), filled)
         for batch, memory in filled.items():
+            if batch in self._prepared:  # it has no memory of its own yet
+                continue
             copy = copy_batch(memory, batch)
             if copy is not None:
                 self._prepared[batch] = copy
 
-    def _fill(self, memory: memoryview, generation: int, batch: int, indices: Any) -> None:
+    def _fill(self, producer: Producer, task: Task, generation: int, batch: int, indices: Any) -> None:
         """Writes a batch to a slot, or what stands for it."""
+        memory = task.memory
         writer = BatchWriter(memory, batch)
         prepared = self._prepared.pop(batch, None)
         try:
@@ -267,28 +281,47 @@ class Worker:
             else:
                 self._compute(writer, batch, indices)
         except BatchTooLarge as large:
-            if not self._job.grows:
-                error = ResourceExhaustedError(
-                    Code.RESOURCE_EXHAUSTED,
-                    f"batch {batch} of indices {_shown(indices)} needs {large.needed} bytes, and there are {len(memory)} for each: give "
-                    f"max_batch_bytes={large.needed} or more" + ("" if self._job.shared else ", or omit it"),
-                )
-                BatchWriter(memory, batch).finish_error(error, worker=self._number)
-                return
+            samples = "" if self._job.lanes is not None and self._job.lanes.kind is Kind.ITERABLE else f" of indices {_shown(indices)}"
+            size = f"batch {batch}{samples} needs {large.needed} bytes, and there are {len(memory)} for each"
             try:
-                self._send_one_off(generation, batch, prepared or writer, large.needed)
-            except OSError as error:
-                BatchWriter(memory, batch).finish_error(error, worker=self._number)
+                if not self._job.grows:
+                    advice = self._advice(large.needed, (prepared or writer).images)
+                    raise ResourceExhaustedError(Code.RESOURCE_EXHAUSTED, f"{size}: {advice}")
+                self._send_one_off(producer, task, generation, batch, prepared or writer, large.needed, size)
+            except (ResourceExhaustedError, OSError) as error:
+                BatchWriter(memory, batch).finish_error(error.with_traceback(None), worker=self._number)
                 return
             BatchWriter(memory, batch).finish_elsewhere()
 
-    def _send_one_off(self, generation: int, batch: int, source: Union[BatchWriter, BatchCopy], needed: int) -> None:
-        fd = os.memfd_create("pinfeed-batch", os.MFD_CLOEXEC)
+    def _advice(self, needed: int, images: Totals) -> str:
+        if not images.bytes:
+            return f"give max_batch_bytes={needed} or more" + ("" if self._job.shared or self._recipe.encodes else ", or omit it")
+        return (
+            f"{images.bytes} of them are encoded images, the largest of which has {images.largest} bytes and is of index "
+            f"{_shown(images.largest_sample)}. Give max_encoded_bytes={images.bytes} or more, or return paths in place of the files' bytes"
+        )
+
+    def _send_one_off(
+        self, producer: Producer, task: Task, generation: int, batch: int, source: Union[BatchWriter, BatchCopy], needed: int, size: str
+    ) -> None:
+        """Copies a batch to memory of its own, which goes to the trainer. Raises ResourceExhaustedError if there is none."""
         try:
-            os.ftruncate(fd, needed)
+            fd = producer.memory(task, needed)
+        except ResourceExhaustedError as refusal:
+            raise ResourceExhaustedError(
+                Code.RESOURCE_EXHAUSTED,
+                f"{size}. The daemon gives it no memory of its own: {refusal}. Give max_batch_bytes={needed} or more if all batches fit so, make "
+                "batches smaller, use fewer workers or a smaller prefetch_factor, or have the operator raise pool_bytes or user_pool_bytes",
+            ) from None
+        if fd is None:  # the feed has ended: another one asks for the batch
+            data = bytearray(needed)
+            source.replay(memoryview(data))
+            self._prepared[batch] = BatchCopy(bytes(data))
+            return
+        try:
             with mmap.mmap(fd, needed) as pages, memoryview(pages) as memory:
                 source.replay(memory)
-            self._pipe.send(("one-off", generation, batch, needed))
+            self._pipe.send(("one-off", generation, batch))
             reduction.send_handle(self._pipe, fd, self._job.trainer[0])
         finally:
             os.close(fd)

@@ -27,6 +27,8 @@ from ._worker import Job, process_start_time, worker_main
 _EXIT_PATIENCE_S = 5.0
 _KILL_PATIENCE_S = 1.0
 
+MAX_DEATHS = 3  # of a worker and those in its place, without a batch in between
+
 _pools: "weakref.WeakSet[WorkerPool]" = weakref.WeakSet()
 
 
@@ -51,6 +53,7 @@ class WorkerPool:
         self.pipes: List[Any] = []
         self.processes: List[Any] = []
         self.ends: List[int] = []  # -1: there is no process
+        self._begun: List[Optional[Tuple[Any, ...]]] = [None] * job.num_workers  # messages whose descriptor is still to come
         self.stopped = False
         self.generation = 0  # counts epochs and feeds, to tell what a message is about
         _pools.add(self)
@@ -103,12 +106,20 @@ class WorkerPool:
         except OSError:
             pass
 
-    def receive_descriptor(self, number: int) -> int:
-        """Returns the descriptor that follows a message of a worker. Raises EOFError if the worker ended before."""
+    def receive(self, number: int) -> Optional[Tuple[Any, ...]]:
+        """Returns a message of a worker whose pipe is ready. That of a one-off batch ends with its descriptor, which the
+        caller owns. None: the descriptor is still to come, from a worker that may have been stopped in between; call this
+        when the pipe is ready again. Raises EOFError or OSError if the worker ended before.
+        """
         pipe = self.pipes[number]
-        if pipe not in wait([pipe, self.ends[number]]):
-            raise EOFError
-        return int(reduction.recv_handle(pipe))
+        begun, self._begun[number] = self._begun[number], None
+        if begun is not None:
+            return (*begun, int(reduction.recv_handle(pipe)))
+        message: Tuple[Any, ...] = pipe.recv()
+        if message[0] != "one-off":
+            return message
+        self._begun[number] = message
+        return None
 
     def replace(self, number: int) -> None:
         """Starts another process in place of one that ended."""
@@ -174,6 +185,7 @@ class WorkerPool:
     def _close(self, number: int) -> None:
         if self.pipes[number] is not None:
             self.pipes[number].close()
+        self._begun[number] = None
         end, self.ends[number] = self.ends[number], -1
         if end >= 0:
             os.close(end)
@@ -185,6 +197,14 @@ class WorkerPool:
     def __del__(self) -> None:
         if "processes" in self.__dict__:
             self.stop()
+
+
+def worker_deaths(deaths: List[str]) -> RuntimeError:
+    """Returns the error after too many deaths."""
+    return RuntimeError(
+        f"{deaths[-1]}. It is the last of {len(deaths)} that ended without a batch in between: {'; '.join(deaths)}. If they were "
+        "killed, memory may be short: use fewer workers, or smaller batches. With num_workers=0 an error shows where it happens"
+    )
 
 
 def _end_of(process: Any) -> int:

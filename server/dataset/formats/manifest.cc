@@ -113,8 +113,8 @@ class ManifestLoader {
   ManifestLoader(const RandomAccessFile& file, TableKind kind, const ManifestOptions& options)
       : file_(file),
         kind_(kind),
-        label_name_(options.label.empty() ? std::string(kLabelField) : options.label),
-        options_(options) {}
+        options_(options),
+        label_{.name = options.label.empty() ? std::string(kLabelField) : options.label} {}
 
   Status Load() {
     RETURN_IF_ERROR(FindTypes());
@@ -128,6 +128,14 @@ class ManifestLoader {
 
  private:
   static constexpr size_t kNone = std::numeric_limits<size_t>::max();
+
+  // The column that becomes the label. Texts become the numbers of their classes.
+  struct LabelColumn {
+    std::string name;
+    size_t index = kNone;
+    std::set<std::string> classes = {};  // as they come
+    std::map<std::string, int64_t> numbers = {};
+  };
 
   Status Fault(const std::string& reason) const {
     return InvalidArgument("manifest " + QuotePath(file_.path()) + ": " + reason);
@@ -150,7 +158,7 @@ class ManifestLoader {
       if (!more) break;
       // A column that appears first in this row has no value in earlier rows.
       while (types_.size() < cells.size()) {
-        if (table->columns()[types_.size()] == label_name_) label_column_ = types_.size();
+        if (table->columns()[types_.size()] == label_.name) label_.index = types_.size();
         types_.emplace_back();
         if (info.samples > 0) types_.back().Add(NoValue(), std::nullopt, 1);
       }
@@ -159,11 +167,11 @@ class ManifestLoader {
       if (cell_count_ > kMaxCells)
         return Fault("it has more than " + std::to_string(kMaxCells) + " values; split it");
       ++info.samples;
-      if (label_column_ >= cells.size()) continue;
-      if (auto* const text = std::get_if<std::string>(&cells[label_column_]))
-        classes_.insert(std::move(*text));
-      if (classes_.size() > kMaxClasses)
-        return Fault("the column " + QuotePath(label_name_) + " has more than " +
+      if (label_.index >= cells.size()) continue;
+      if (auto* const text = std::get_if<std::string>(&cells[label_.index]))
+        label_.classes.insert(std::move(*text));
+      if (label_.classes.size() > kMaxClasses)
+        return Fault("the column " + QuotePath(label_.name) + " has more than " +
                      std::to_string(kMaxClasses) + " distinct texts, too many for labels");
     }
     columns_ = table->columns();
@@ -180,15 +188,15 @@ class ManifestLoader {
       return Fault(
           "the column " + QuotePath(columns_[image_column_]) + " must hold the images' paths; " +
           (types_[image_column_].reason().empty() ? "it holds numbers" : types_[image_column_].reason()));
-    if (label_column_ == kNone && !options_.label.empty())
+    if (label_.index == kNone && !options_.label.empty())
       return Fault("label: there is no column " + QuotePath(options_.label) + ", only " + ColumnNames());
     if (image_column_ != kNone) {
       images.emplace();
       info.fields.push_back({{std::string(kImageField), DType::kUnspecified, {}}, FieldKind::kEncodedImage});
     }
-    if (label_column_ != kNone) RETURN_IF_ERROR(AddLabelField());
+    if (label_.index != kNone) RETURN_IF_ERROR(AddLabelField());
     for (size_t i = 0; i < columns_.size(); ++i) {
-      if (i != image_column_ && i != label_column_) RETURN_IF_ERROR(AddOtherField(i));
+      if (i != image_column_ && i != label_.index) RETURN_IF_ERROR(AddOtherField(i));
     }
     if (info.fields.empty())
       return Fault("no column can be a field, and no column of image paths is given: set image to one of " +
@@ -207,21 +215,21 @@ class ManifestLoader {
   }
 
   Status AddLabelField() {
-    const ColumnType& type = types_[label_column_];
+    const ColumnType& type = types_[label_.index];
     if (type.is_text() && !type.is_mixed()) {
       RETURN_IF_ERROR(CheckClasses());
-      info.classes = {classes_.begin(), classes_.end()};
+      info.classes = {label_.classes.begin(), label_.classes.end()};
       SortByName(info.classes);
       for (size_t i = 0; i < info.classes.size(); ++i)
-        label_by_class_[info.classes[i]] = static_cast<int64_t>(i);
-      return AddField(label_column_, Field{{std::string(kLabelField), DType::kInt64, {}}});
+        label_.numbers[info.classes[i]] = static_cast<int64_t>(i);
+      return AddField(label_.index, Field{{std::string(kLabelField), DType::kInt64, {}}});
     }
     std::optional<Field> field = type.field();
     if (!field || type.is_mixed())
-      return Fault("the column " + QuotePath(columns_[label_column_]) + " cannot be a label: " +
+      return Fault("the column " + QuotePath(columns_[label_.index]) + " cannot be a label: " +
                    type.reason() + "; give each row a value, all numbers or all texts");
     field->spec.name = kLabelField;
-    return AddField(label_column_, *std::move(field));
+    return AddField(label_.index, *std::move(field));
   }
 
   // Texts such as "10", " 9" or "+8" would get labels in text order, not by their values.
@@ -231,13 +239,13 @@ class ManifestLoader {
       if (text.starts_with('+')) text.erase(0, 1);
       return !text.empty() && text.find_first_not_of("0123456789.-") == std::string::npos;
     };
-    if (std::ranges::all_of(classes_, is_number)) {
-      return Fault("the column " + QuotePath(label_name_) + " holds numbers as text, such as " +
-                   QuotePath(*classes_.begin()) + "; write plain numbers");
+    if (std::ranges::all_of(label_.classes, is_number)) {
+      return Fault("the column " + QuotePath(label_.name) + " holds numbers as text, such as " +
+                   QuotePath(*label_.classes.begin()) + "; write plain numbers");
     }
     const auto has_nul = [](const std::string& text) { return text.find('\0') != std::string::npos; };
-    if (std::ranges::any_of(classes_, has_nul))
-      return Fault("the column " + QuotePath(label_name_) + " holds a NUL byte");
+    if (std::ranges::any_of(label_.classes, has_nul))
+      return Fault("the column " + QuotePath(label_.name) + " holds a NUL byte");
     return OkStatus();
   }
 
@@ -286,9 +294,9 @@ class ManifestLoader {
       for (size_t i = 0; i < values.size(); ++i) {
         const Cell& cell = cells[field_columns_[i]];
         const auto* const text = std::get_if<std::string>(&cell);
-        if (text != nullptr && field_columns_[i] == label_column_) {
-          const auto found = label_by_class_.find(*text);
-          if (found == label_by_class_.end()) return FileChanged();
+        if (text != nullptr && field_columns_[i] == label_.index) {
+          const auto found = label_.numbers.find(*text);
+          if (found == label_.numbers.end()) return FileChanged();
           values[i].AddInteger(found->second);
           continue;
         }
@@ -317,15 +325,12 @@ class ManifestLoader {
 
   const RandomAccessFile& file_;
   const TableKind kind_;
-  const std::string label_name_;
   const ManifestOptions& options_;
   std::vector<std::string> columns_;
   std::vector<ColumnType> types_;
-  std::set<std::string> classes_;
   uint64_t cell_count_ = 0;
-  std::map<std::string, int64_t> label_by_class_;
   size_t image_column_ = kNone;
-  size_t label_column_ = kNone;
+  LabelColumn label_;
   std::vector<size_t> field_columns_;  // the column of each entry of `values`
 };
 

@@ -99,11 +99,11 @@ int main() {
   };
   std::vector<Process> processes;
   for (const auto& [name, body] : roles)
-    processes.push_back(Spawn({}, [body = body](int socket) {
+    processes.push_back(Spawn({}, [work = body](int socket) {
       char go = 0;
       int none = -1;
       ReceiveMessage(socket, &go, sizeof(go), &none);
-      body(socket);
+      work(socket);
     }));
   Nvml nvml;
   for (std::size_t i = 0; i < processes.size(); ++i) {

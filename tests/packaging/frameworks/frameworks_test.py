@@ -1,15 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pinfeed.DataLoader` in Lightning, Accelerate, Hugging Face's Trainer, timm and JAX. The daemon tells that the batches came through it."""
+"""`pinfeed.DataLoader` in Lightning, Accelerate, Hugging Face's Trainer, timm, JAX, torchdata, tensordict and torchrl. The daemon tells that the
+batches came through it.
+"""
 
+import importlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import example_datasets_test
 import numpy
 import pytest
 import torch
 from daemon_process import Daemon
+from points import BATCH, SAMPLES, Points, lightning_model, lightning_trainer
 from produced import produced_by
 
 import pinfeed
-
-SAMPLES, BATCH = 40, 4
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own
 
@@ -26,49 +35,11 @@ def feeds(daemon, monkeypatch):
     monkeypatch.setenv("PINFEED_ADDRESS", daemon.address)
 
 
-class Points(torch.utils.data.Dataset):
-    def __len__(self):
-        return SAMPLES
-
-    def __getitem__(self, index):
-        return torch.tensor([float(index)]), index
-
-
 def loader_of_points(**arguments):
     return pinfeed.DataLoader(Points(), batch_size=BATCH, num_workers=2, **arguments)
 
 
 # ---- Lightning ----------------------------------------------------------------------------------------------------------------------
-
-
-def lightning_model(seen):
-    import lightning
-
-    class Model(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 1)
-
-        def training_step(self, batch, _):
-            values, index = batch
-            seen.extend(index.tolist())
-            return self.layer(values).mean()
-
-        def validation_step(self, batch, _):
-            self.log("validation", self.layer(batch[0]).mean())
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), 1e-4)
-
-    return Model()
-
-
-def lightning_trainer(folder, **arguments):
-    import lightning
-
-    return lightning.Trainer(
-        accelerator="cpu", default_root_dir=folder, logger=False, enable_progress_bar=False, enable_model_summary=False, **arguments
-    )
 
 
 def test_lightning_fits_and_validates(daemon, tmp_path):
@@ -93,6 +64,27 @@ def test_lightning_continues_in_the_middle_of_an_epoch(daemon, tmp_path):
         )
     assert len(before) == 6 * BATCH and sorted(before + after) == list(range(SAMPLES))
     assert produced.batches == SAMPLES // BATCH - 6
+
+
+def test_two_ranks_of_lightning_continue_in_the_middle_of_an_epoch(daemon, tmp_path):
+    def run(what):
+        """Returns what each rank has seen."""
+        command = [sys.executable, pathlib.Path(__file__).with_name("lightning_ranks.py"), tmp_path, what]
+        ran = subprocess.run(command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300, check=False)
+        assert ran.returncode == 0, ran.stderr
+        (first, weight), (second, other) = (json.loads((tmp_path / f"{what}{rank}.json").read_text()) for rank in range(2))
+        assert weight == other
+        return first, second
+
+    before = run("begin")
+    with produced_by(daemon) as produced:
+        after = run("continue")
+    rest = SAMPLES // 2 - 3 * BATCH
+    assert [len(seen) for seen in (*before, *after)] == [3 * BATCH] * 2 + [rest + SAMPLES // 2] * 2
+    assert sorted(before[0] + before[1] + after[0][:rest] + after[1][:rest]) == list(range(SAMPLES))
+    assert sorted(after[0][rest:] + after[1][rest:]) == list(range(SAMPLES))
+    assert after[0][rest:] != before[0] + after[0][:rest]
+    assert (produced.feeds, produced.batches) == (4, 2 * (rest + SAMPLES // 2) // BATCH)
 
 
 # ---- Hugging Face -------------------------------------------------------------------------------------------------------------------
@@ -200,3 +192,91 @@ def test_jax_trains_on_numpy_batches(daemon):
             assert isinstance(images, numpy.ndarray)
             seen += mean(images).tolist()
     assert seen == list(range(SAMPLES)) and produced.batches == SAMPLES // BATCH
+
+
+# ---- torchdata ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("taken", [1, SAMPLES // BATCH])
+def test_a_state_continues_where_that_of_torchdata_does(daemon, taken):
+    """At an epoch's end, too. Shuffled, torchdata has another order than torch."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    def epochs_after(kind):
+        stopped, resumed = (kind(Points(), BATCH, num_workers=2) for _ in range(2))
+        iterator = iter(stopped)
+        for _ in range(taken):
+            next(iterator)
+        resumed.load_state_dict(stopped.state_dict())
+        return [[index.tolist() for _, index in resumed] for _ in range(2)]
+
+    expected = epochs_after(StatefulDataLoader)
+    assert [len(epoch) for epoch in expected] == [SAMPLES // BATCH - taken, SAMPLES // BATCH]
+    with produced_by(daemon) as produced:
+        assert epochs_after(pinfeed.DataLoader) == expected
+    assert produced.batches >= 2 * SAMPLES // BATCH
+
+
+# ---- tensordict and torchrl ---------------------------------------------------------------------------------------------------------
+
+
+def transition(index):
+    from tensordict import TensorDict
+
+    return TensorDict({"observation": torch.full((4,), float(index)), "next": {"reward": torch.tensor([index / 2])}, "action": torch.tensor(index % 3)})
+
+
+class Transitions(torch.utils.data.Dataset):
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        return transition(index)
+
+
+def as_it_is(batch):
+    return batch
+
+
+def assert_transitions(batch, indices):
+    assert type(batch).__name__ == "TensorDict" and batch.batch_size == (len(indices),)
+    assert (batch == torch.stack([transition(index) for index in indices])).all()
+
+
+def test_tensordicts_are_stacked(daemon):
+    with produced_by(daemon) as produced:
+        batches = list(pinfeed.DataLoader(Transitions(), BATCH, num_workers=2, collate_fn=torch.stack))
+    for number, batch in enumerate(batches):
+        assert_transitions(batch, range(number * BATCH, (number + 1) * BATCH))
+    assert produced.batches == len(batches) == SAMPLES // BATCH
+
+
+def test_a_tensordict_is_a_dataset_that_is_asked_for_whole_batches(daemon, tmp_path):
+    stored = torch.stack(list(map(transition, range(SAMPLES)))).memmap(tmp_path)
+    with produced_by(daemon) as produced:
+        batches = list(pinfeed.DataLoader(stored, BATCH, num_workers=2, collate_fn=as_it_is))
+    for number, batch in enumerate(batches):
+        assert_transitions(batch, range(number * BATCH, (number + 1) * BATCH))
+    assert produced.batches == len(batches) == SAMPLES // BATCH
+
+
+def test_a_replay_buffer_of_torchrl_is_sampled_with_replacement(daemon, tmp_path):
+    from torchrl.data import LazyMemmapStorage, ReplayBuffer
+
+    buffer = ReplayBuffer(storage=LazyMemmapStorage(SAMPLES, scratch_dir=tmp_path))
+    buffer.extend(torch.stack(list(map(transition, range(SAMPLES)))))
+    sampler, drawn = torch.utils.data.RandomSampler(buffer, replacement=True, num_samples=10 * SAMPLES), set()
+    with produced_by(daemon) as produced:
+        for batch in pinfeed.DataLoader(buffer, BATCH, sampler=sampler, num_workers=2, collate_fn=torch.stack):
+            indices = batch["observation"][:, 0].int().tolist()
+            assert_transitions(batch, indices)
+            drawn.update(indices)
+    assert produced.batches == 10 * SAMPLES // BATCH and len(drawn) > SAMPLES // 2
+
+
+# ---- examples -----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("example", example_datasets_test.EXAMPLES)
+def test_the_tests_of_examples_beside_this_one_lack_nothing(example):
+    importlib.import_module(example_datasets_test.EXAMPLES[example][1])

@@ -253,6 +253,50 @@ def test_what_cannot_be_moved_is_refused(streams, tree, message):
         pinfeed.to_device(tree, 0)
 
 
+class LazyMapping(collections.abc.Mapping):
+    """Loads each value when it is asked for, and is made from a file, as numpy.load's."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __getitem__(self, key):
+        return np.full(4, len(key))
+
+    def __iter__(self):
+        return iter(["a", "bc"])
+
+    def __len__(self):
+        return 2
+
+
+class FromAnything(LazyMapping):
+    def __init__(self, members):
+        self.members = members
+
+    def __getitem__(self, key):
+        return self.members[key] if isinstance(self.members, dict) else super().__getitem__(key)
+
+
+def test_a_mapping_that_makes_its_values_when_asked_is_moved_or_refused(streams):
+    assert {key: value.tolist() for key, value in moved(streams, FromAnything("file")).items()} == {"a": [1] * 4, "bc": [2] * 4}
+    npz = io.BytesIO()
+    np.savez(npz, a=np.arange(3))
+    npz.seek(0)
+    with pytest.raises(pinfeed.InvalidArgumentError, match="a NpzFile in the tree cannot be made anew .*give a dict"):
+        pinfeed.to_device({"x": np.load(npz)}, 0)
+
+
+def test_arrays_of_other_libraries_are_refused(streams):
+    class Array:
+        def __dlpack__(self):
+            raise AssertionError
+
+    with pytest.raises(pinfeed.InvalidArgumentError, match=r"Array in the tree is an array of another library: give torch.from_dlpack\(\)"):
+        pinfeed.to_device([Array()], 0)
+    with pytest.raises(pinfeed.InvalidArgumentError, match="another library"):
+        pinfeed.to_host([Array()])
+
+
 def test_a_container_that_contains_itself_is_refused(streams):
     tree = [noise(2)]
     tree.append({"again": tree})
@@ -408,6 +452,20 @@ def test_a_page_locked_source_is_kept_until_it_has_been_read(copier, streams, pa
     assert not copier._kept
 
 
+def test_a_small_page_locked_source_is_kept_too_where_torch_cannot_tell_whose_it_is(copier, streams, page_locked):
+    pinfeed.to_device([noise(2)], 0)
+    small = torch.from_numpy(page_locked[:1024])
+    small_is_pinned = torch.Tensor.is_pinned
+    torch.Tensor.is_pinned = lambda tensor: True
+    try:
+        result = pinfeed.to_device(small, torch.device("cuda", 0), non_blocking=True)
+        again = pinfeed.to_device(small, torch.device("cuda", 0), non_blocking=True)
+    finally:
+        torch.Tensor.is_pinned = small_is_pinned
+    streams.await_all()
+    assert result.numpy().tobytes() == again.numpy().tobytes() == page_locked[:1024].tobytes()
+
+
 def test_page_locked_copies_begin_while_others_are_prepared(copier, streams, page_locked, monkeypatch):
     monkeypatch.setattr(_copier, "_BEGIN_BYTES", 1 << 20)
     monkeypatch.setattr(_to_device, "_STEP_BYTES", 1 << 20)
@@ -486,7 +544,7 @@ for function in (lambda: pinfeed.to_device(torch.ones(3), 0), lambda: pinfeed.to
     except pinfeed.Error as error:
         print(error.code.name, error)
 """,
-        PINFEED_STAND_IN_CAPTURING="1",
+        PINFEED_STAND_IN_CAPTURING="here",
     )
     assert [line.split(":")[0] for line in said.splitlines()] == ["FAILED_PRECONDITION to_device", "FAILED_PRECONDITION to_host", "FAILED_PRECONDITION to_device"], said
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Feeds whose images the trainer decodes, with real processes and stand-ins for the CUDA driver and for nvJPEG.
 
-The stand-ins give libjpeg's planes and the kernel's arithmetic, which without a resize is exactly the workers' own.
+The stand-ins give libjpeg's pixels and the kernel's arithmetic, which without a resize is exactly the workers' own.
 """
 import json
+import subprocess
 import time
 
 import pinfeed
@@ -12,6 +13,7 @@ from conftest import BUILD
 from device_fixtures import daemon, data, host_bytes, stand_in  # noqa: F401
 from device_process import await_unused, finish, start, trainer
 
+TOOL = BUILD / "client" / "cli" / "pinfeed"
 NORMAL = [["RandomHorizontalFlip", []], ["RandomVerticalFlip", []], ["Normalize", [[0.5, 0.4, 0.3], [0.2, 0.3, 0.4]]], ["ToDtype", ["bfloat16"]]]
 
 
@@ -37,6 +39,12 @@ def test_the_bytes_are_those_of_the_workers(daemon, data, host_bytes, decode, mo
     await_unused(daemon)
 
 
+def test_a_capture_in_another_thread_is_left_alone(daemon, data, host_bytes):  # noqa: F811
+    options = photos(data, **EVERYTHING)
+    seen, last, errors = finish(trainer(daemon.address, 8, decode="gpu", env={"PINFEED_STAND_IN_CAPTURING": "elsewhere"}, **options))
+    assert seen == host_bytes(daemon, 30, options)[:8] and "WARN" not in errors.upper(), errors
+
+
 def test_what_was_decided_stands_in_the_status(daemon, data):  # noqa: F811
     running = trainer(daemon.address, 4, decode="auto:300", wait_at=2, name="decoder", **photos(data))
     try:
@@ -45,6 +53,29 @@ def test_what_was_decided_stands_in_the_status(daemon, data):  # noqa: F811
         assert [feed["decode"] for feed in pinfeed.status(daemon.address)["feeds"]] == ["auto:300"]
     finally:
         finish(running)
+
+
+def bench(daemon, data, *words):  # noqa: F811
+    command = [TOOL, "--address", daemon.address, "bench", data / "photos", "--batch-size", 5, "--batches", 3, "--transforms", '[{"center_crop": {"size": [20]}}]']
+    done = subprocess.run([*map(str, [*command, *words, "--json"])], capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("decode, decided", [("cpu", "cpu"), ("gpu", "gpu"), ("auto:300", "auto:300")])
+def test_the_tools_bench_decodes_on_the_gpu(daemon, data, decode, decided):  # noqa: F811
+    status, out, err = bench(daemon, data, "--device", 0, "--decode", decode)
+    assert status == 0, err
+    report = json.loads(out)
+    assert report["batches"] == 3 and report["bytes"] == 3 * 5 * (3 * 20 * 20 + 8)
+    assert report["feed"]["decode"] == decided
+
+
+def test_the_tools_bench_refuses_what_is_no_decoder(daemon, data):  # noqa: F811
+    for decode in ("tpu", "auto:", "auto:0", "auto:1001", "auto:x", "gpu:5", ""):
+        status, _, err = bench(daemon, data, "--device", 0, "--decode", decode)
+        assert status == 2 and "is neither cpu, gpu, auto" in err, (decode, err)
+    status, _, err = bench(daemon, data, "--decode", "gpu")
+    assert status == 2 and "--device 0" in err
 
 
 def test_without_nvjpeg_it_is_refused_or_the_cpu(daemon, data, host_bytes, monkeypatch):  # noqa: F811
@@ -56,6 +87,18 @@ def test_without_nvjpeg_it_is_refused_or_the_cpu(daemon, data, host_bytes, monke
     refused = trainer(daemon.address, 6, decode="gpu", **options)
     _, said = refused.communicate()
     assert refused.returncode != 0 and "/nowhere/libnvjpeg.so" in said
+
+
+def test_a_gpu_without_memory_for_it_is_refused_or_the_cpu(daemon, data, host_bytes):  # noqa: F811
+    options = photos(data)
+    little = {"PINFEED_STAND_IN_BYTES": str(70 << 20)}  # which suffices for a decoder, and not for batches besides
+    seen, last, errors = finish(trainer(daemon.address, 6, decode="auto", env=little, **options))
+    assert seen == host_bytes(daemon, 30, options)[:6] and last["backend"] == "vmm-fd"
+    assert errors.count("images are decoded by the CPU, not by the GPU: allocate ") == 1
+    refused = trainer(daemon.address, 6, decode="gpu", env=little, **options)
+    _, said = refused.communicate()
+    assert refused.returncode != 0 and "smaller batches need less" in said
+    await_unused(daemon)
 
 
 def test_trainers_of_a_broadcast_decode_for_themselves(daemon, data, host_bytes):  # noqa: F811

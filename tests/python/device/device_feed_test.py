@@ -14,6 +14,13 @@ from device_process import BACKENDS, await_unused, finish, gpu, start, trainer
 NORMAL = [["RandomHorizontalFlip", []], ["Normalize", [[0.5, 0.4, 0.3], [0.2, 0.3, 0.4]]], ["ToDtype", ["bfloat16"]]]
 
 
+@pytest.mark.parametrize("options", [{}, {"zero_copy": True}, {"sample_path": True, "transforms": [["CenterCrop", [13]]]}])
+def test_a_capture_in_another_thread_is_left_alone(daemon, data, host_bytes, options):
+    options = {"dataset": str(data / ("photos" if "sample_path" in options else "arrays")), "batch_size": 4, **options}
+    seen, last, errors = finish(trainer(daemon.address, 6, env={"PINFEED_STAND_IN_CAPTURING": "elsewhere"}, **options))
+    assert seen == host_bytes(daemon, 6, options) and last["backend"] == "vmm-fd" and not errors
+
+
 @pytest.mark.parametrize("backend", ["host", *BACKENDS])
 @pytest.mark.parametrize(
     "options",

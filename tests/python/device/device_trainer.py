@@ -10,6 +10,7 @@ leaves the feed; {left_s} comes last. With "wait_at": n it goes on behind the n-
 it asks behind the n-th batch for the position behind the first one, which must be refused. With "keep": true it keeps every batch; {kept, copied},
 with the crc of all that it kept, comes last but one.
 """
+import contextlib
 import ctypes
 import itertools
 import json
@@ -24,6 +25,15 @@ import pinfeed
 from pinfeed import _batch_maker, _device
 
 DTYPES = {"bfloat16": "<u2"}
+
+
+@contextlib.contextmanager
+def own_calls(driver):
+    """The trainer's own calls heed the captures of other threads (PINFEED_STAND_IN_CAPTURING); the library's have to by themselves."""
+    mode = ctypes.c_int(2)  # relaxed
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    yield
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
 class LentArray:
@@ -47,15 +57,18 @@ class GpuArray:
         self.nbytes = int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize
         self._driver = driver
         pointer = ctypes.c_uint64()
-        assert driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(max(self.nbytes, 1))) == 0
+        with own_calls(driver):
+            assert driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(max(self.nbytes, 1))) == 0
         self.address = pointer.value
 
     def __del__(self):
-        self._driver.cuStreamSynchronize(None)  # what may still be written to it; a framework keeps the memory until then
-        self._driver.cuMemFree_v2(ctypes.c_uint64(self.address))
+        with own_calls(self._driver):
+            self._driver.cuStreamSynchronize(None)  # what may still be written to it; a framework keeps the memory until then
+            self._driver.cuMemFree_v2(ctypes.c_uint64(self.address))
 
     def crc(self):
-        assert self._driver.cuStreamSynchronize(None) == 0
+        with own_calls(self._driver):
+            assert self._driver.cuStreamSynchronize(None) == 0
         return zlib.crc32(ctypes.string_at(self.address, self.nbytes))
 
 

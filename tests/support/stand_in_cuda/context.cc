@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/stand_in_cuda/stand_in.h"
@@ -12,6 +13,7 @@ namespace pinfeed::stand_in {
 namespace {
 
 thread_local std::vector<CUctx_st*> current_contexts;
+thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 struct ErrorText {
   CUresult result;
@@ -48,6 +50,7 @@ constexpr ErrorText kErrors[] = {
     PF_STAND_IN_ERROR(CUDA_ERROR_LAUNCH_FAILED, "the kernel failed"),
     PF_STAND_IN_ERROR(CUDA_ERROR_NOT_PERMITTED, "not permitted"),
     PF_STAND_IN_ERROR(CUDA_ERROR_NOT_SUPPORTED, "not supported"),
+    PF_STAND_IN_ERROR(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "another thread's capture forbids the call"),
     PF_STAND_IN_ERROR(CUDA_ERROR_UNKNOWN, "unknown error"),
 };
 
@@ -96,12 +99,15 @@ CUresult EnterContext(const char* function, CUctx_st** context) {
   if (current_contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
   *context = current_contexts.back();
   if ((*context)->references == 0) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (TheState().captured_elsewhere && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED)
+    (*context)->Break(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   return (*context)->error;
 }
 
 }  // namespace pinfeed::stand_in
 
 using pinfeed::MutexLock;
+using pinfeed::stand_in::capture_mode;
 using pinfeed::stand_in::current_contexts;
 using pinfeed::stand_in::Device;
 using pinfeed::stand_in::DeviceOf;
@@ -165,6 +171,13 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
   if (current_contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
   if (context != nullptr) *context = current_contexts.back();
   current_contexts.pop_back();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  PF_STAND_IN_CALL(cuThreadExchangeStreamCaptureMode);
+  if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  std::swap(capture_mode, *mode);
   return CUDA_SUCCESS;
 }
 

@@ -88,7 +88,10 @@ CUresult Initialise(State& state) PF_REQUIRES(state.mutex) {
       !NumberFromEnvironment("PINFEED_STAND_IN_STALL", 0, state.stalled_copy))
     return CUDA_ERROR_INVALID_VALUE;
   state.dirty = std::getenv("PINFEED_STAND_IN_DIRTY") != nullptr;
-  state.capturing = std::getenv("PINFEED_STAND_IN_CAPTURING") != nullptr;
+  const char* const capturing = std::getenv("PINFEED_STAND_IN_CAPTURING");
+  state.capturing = capturing != nullptr && std::string_view(capturing) == "here";
+  state.captured_elsewhere = capturing != nullptr && std::string_view(capturing) == "elsewhere";
+  if (capturing != nullptr && !state.capturing && !state.captured_elsewhere) return CUDA_ERROR_INVALID_VALUE;
   state.takes_pageable = std::getenv("PINFEED_STAND_IN_PAGEABLE") != nullptr;
   const char* const faults = std::getenv("PINFEED_STAND_IN_FAIL");
   if (faults != nullptr && *faults != '\0' && !ParseFaults(faults, state.faults)) {

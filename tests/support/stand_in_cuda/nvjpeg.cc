@@ -15,7 +15,6 @@ namespace pinfeed::nvjpeg {
 struct OpaqueHandle {};
 struct OpaqueState {
   int images = 0;
-  OutputFormat format = OutputFormat::kYuv;
 };
 struct OpaqueStream {
   unsigned width = 0;
@@ -52,28 +51,6 @@ struct Jpeg {
     return jpeg_read_header(&cinfo, TRUE) == JPEG_HEADER_OK;
   }
 
-  // Writes the planes as they are stored, whole blocks included.
-  bool ReadPlanes(const Image& output) {
-    if (setjmp(jump) != 0) return false;
-    cinfo.raw_data_out = TRUE;
-    jpeg_start_decompress(&cinfo);
-    const auto rows = static_cast<JDIMENSION>(DCTSIZE * cinfo.max_v_samp_factor);
-    while (cinfo.output_scanline < cinfo.output_height) {
-      JSAMPROW lines[3][4 * DCTSIZE];
-      JSAMPARRAY planes[3] = {lines[0], lines[1], lines[2]};
-      for (int p = 0; p < cinfo.num_components; ++p) {
-        const auto factor = static_cast<JDIMENSION>(cinfo.comp_info[p].v_samp_factor);
-        const JDIMENSION first =
-            cinfo.output_scanline * factor / static_cast<JDIMENSION>(cinfo.max_v_samp_factor);
-        for (JDIMENSION i = 0; i < DCTSIZE * factor; ++i)
-          lines[p][i] = output.channel[p] + (first + i) * output.pitch[p];
-      }
-      jpeg_read_raw_data(&cinfo, planes, rows);
-    }
-    jpeg_finish_decompress(&cinfo);
-    return true;
-  }
-
   // Writes pixels of three bytes.
   bool ReadRgb(const Image& output) {
     if (setjmp(jump) != 0) return false;
@@ -88,10 +65,10 @@ struct Jpeg {
   }
 };
 
-bool Decode(const unsigned char* data, size_t bytes, OutputFormat format, const Image& output) {
+bool Decode(const unsigned char* data, size_t bytes, const Image& output) {
   Jpeg jpeg;
   if (!jpeg.ReadHeader(data, bytes)) return false;
-  return format == OutputFormat::kYuv ? jpeg.ReadPlanes(output) : jpeg.ReadRgb(output);
+  return jpeg.ReadRgb(output);
 }
 
 Subsampling SubsamplingOf(const jpeg_decompress_struct& cinfo) {
@@ -178,15 +155,17 @@ ResultCode nvjpegDecodeBatchedSupported(Handle /*handle*/, Bitstream stream, int
 }
 ResultCode nvjpegDecodeBatchedInitialize(Handle /*handle*/, State state, int images, int /*threads*/,
                                          OutputFormat format) {
-  *state = {images, format};
+  if (format != OutputFormat::kRgbInterleaved) return ResultCode::kInvalidParameter;
+  *state = {images};
   return ResultCode::kSuccess;
 }
 ResultCode nvjpegDecodeBatched(Handle /*handle*/, State state, const unsigned char* const* data,
                                const size_t* bytes, Image* outputs, CUstream /*stream*/) {
-  for (int i = 0; i < state->images; ++i) (void)Decode(data[i], bytes[i], state->format, outputs[i]);
+  for (int i = 0; i < state->images; ++i) (void)Decode(data[i], bytes[i], outputs[i]);
   return ResultCode::kSuccess;
 }
 ResultCode nvjpegDecode(Handle /*handle*/, State /*state*/, const unsigned char* data, size_t bytes,
                         OutputFormat format, Image* output, CUstream /*stream*/) {
-  return Decode(data, bytes, format, *output) ? ResultCode::kSuccess : ResultCode::kBadJpeg;
+  if (format != OutputFormat::kRgbInterleaved) return ResultCode::kInvalidParameter;
+  return Decode(data, bytes, *output) ? ResultCode::kSuccess : ResultCode::kBadJpeg;
 }

@@ -23,7 +23,9 @@
 //   PINFEED_STAND_IN_STALL  the number of the asynchronous copy from the host that never ends (none)
 //   PINFEED_STAND_IN_DIRTY  set: new memory holds noise, as a driver that promises nothing may give
 //   PINFEED_STAND_IN_PAGEABLE  set: asynchronous copies take pageable memory, and wait for it
-//   PINFEED_STAND_IN_CAPTURING  set: every stream is being captured
+//   PINFEED_STAND_IN_CAPTURING  "here": every stream is being captured. "elsewhere": another thread's is,
+//                           and a call in a context by a thread that is not in relaxed mode breaks the
+//                           context
 //   CUDA_VISIBLE_DEVICES    ordinals, as the driver reads them
 #pragma once
 
@@ -168,8 +170,8 @@ struct Fault {
 };
 
 // Purpose: all that this process's stand-in knows. One object, leaked on purpose: streams' threads outlive
-// main. Threads: `devices`, `device_bytes`, `peers`, `takes_pageable`, `dirty`, `capturing` and
-// `stalled_copy` are constant after cuInit, the rest is guarded.
+// main. Threads: `devices`, `device_bytes`, `peers`, `takes_pageable`, `dirty`, `capturing`,
+// `captured_elsewhere` and `stalled_copy` are constant after cuInit, the rest is guarded.
 struct State {
   Mutex mutex;
   std::optional<CUresult> initialised PF_GUARDED_BY(mutex);
@@ -181,6 +183,7 @@ struct State {
   std::atomic<uint64_t> copies{0};
   bool dirty = false;      // new memory holds noise
   bool capturing = false;  // every stream is being captured
+  bool captured_elsewhere = false;
   std::vector<Fault> faults PF_GUARDED_BY(mutex);
   std::map<uint64_t, Range> reserved PF_GUARDED_BY(mutex);
   std::map<uint64_t, Region> regions PF_GUARDED_BY(mutex);

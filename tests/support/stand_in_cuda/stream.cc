@@ -144,15 +144,6 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   return CUDA_SUCCESS;
 }
 
-// What it forbids is not looked at here.
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  PF_STAND_IN_CALL(cuThreadExchangeStreamCaptureMode);
-  static thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  std::swap(current, *mode);
-  return CUDA_SUCCESS;
-}
-
 CUresult cuCtxSynchronize() {
   PF_STAND_IN_CONTEXT_CALL(cuCtxSynchronize);
   std::vector<std::shared_ptr<CUstream_st>> streams;

@@ -6,13 +6,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/os/memfd.h"
@@ -102,6 +105,14 @@ class ProducerTest : public ::testing::Test {
     frame.magic = kLifelineMagic;
     frame.kind = static_cast<uint32_t>(LifelineKind::kTask);
     frame.produce = {task, 5, 6, slot, samples};
+    return frame;
+  }
+  // The daemon's answer: `bytes` is not read.
+  static LifelineFrame MemoryFrame(uint64_t task, uint64_t bytes) {
+    LifelineFrame frame{};
+    frame.magic = kLifelineMagic;
+    frame.kind = static_cast<uint32_t>(LifelineKind::kMemory);
+    frame.memory = {task, bytes, {}};
     return frame;
   }
   void SendTask(uint64_t task, uint32_t slot, uint32_t samples) {
@@ -263,6 +274,81 @@ TEST_F(ProducerTest, UnpreparedStructTakesNoTask) {
   EXPECT_EQ(pf_producer_next(producer_.get(), 0, nullptr), PF_INVALID_ARGUMENT);
   EXPECT_EQ(Next(&task), PF_OK);
   EXPECT_EQ(task.task, 1U);
+}
+
+TEST_F(ProducerTest, MemoryForALargeBatchComesBetweenTasks) {
+  MustAttach();
+  SendTask(1, 0, 4);
+  pf_task task;
+  ASSERT_EQ(Next(&task), PF_OK);
+  SendTask(2, 1, 3);
+  const UniqueFd memory = CreateMemfd("one-off", 5000).value();
+  SendFrame(peer_.get(), MemoryFrame(1, 5000), {memory.get()});
+  int fd = -1;
+  ASSERT_EQ(pf_producer_memory(producer_.get(), &task, 5000, &fd), PF_OK) << pf_last_error();
+  const UniqueFd got(fd);
+  EXPECT_OK(CheckSealedSize(got.get(), 5000));
+  const LifelineFrame asked = Received();
+  EXPECT_EQ(asked.kind, static_cast<uint32_t>(LifelineKind::kMemory));
+  EXPECT_EQ(asked.memory.task, 1U);
+  EXPECT_EQ(asked.memory.bytes, 5000U);
+  ASSERT_EQ(Next(&task), PF_OK);
+  EXPECT_EQ(task.task, 2U);
+}
+
+TEST_F(ProducerTest, RefusedMemorySaysWhyAndIsNoEnd) {
+  MustAttach();
+  SendTask(1, 0, 4);
+  pf_task task;
+  ASSERT_EQ(Next(&task), PF_OK);
+  LifelineFrame refusal = MemoryFrame(1, 5000);
+  refusal.code = PF_RESOURCE_EXHAUSTED;
+  std::fill(std::begin(refusal.text), std::end(refusal.text), 'x');
+  SendFrame(peer_.get(), refusal);
+  int fd = 0;
+  EXPECT_EQ(pf_producer_memory(producer_.get(), &task, 5000, &fd), PF_RESOURCE_EXHAUSTED);
+  EXPECT_EQ(fd, -1);
+  EXPECT_EQ(std::string(pf_last_error()), std::string(sizeof refusal.text, 'x'));
+  EXPECT_EQ(pf_producer_memory(producer_.get(), &task, 0, &fd), PF_INVALID_ARGUMENT);
+  EXPECT_EQ(pf_producer_memory(producer_.get(), &task, 1, nullptr), PF_INVALID_ARGUMENT);
+  EXPECT_EQ(pf_producer_done(producer_.get(), &task, nullptr), PF_OK);
+}
+
+TEST_F(ProducerTest, ImpossibleMemoryIsRefused) {
+  const UniqueFd memory = CreateMemfd("one-off", 4096).value();
+  const std::vector<int> one = {memory.get()};
+  const std::vector<int> two = {memory.get(), memory.get()};
+  const std::vector<std::pair<LifelineFrame, std::vector<int>>> answers = {{MemoryFrame(1, 5000), one},
+                                                                           {MemoryFrame(2, 4096), one},
+                                                                           {MemoryFrame(1, 4096), {}},
+                                                                           {MemoryFrame(1, 4096), two},
+                                                                           {TaskFrame(2, 1, 4), one}};
+  for (const auto& [answer, fds] : answers) {
+    MustAttach();
+    SendTask(1, 0, 4);
+    pf_task task;
+    ASSERT_EQ(Next(&task), PF_OK);
+    SendFrame(peer_.get(), answer, fds);
+    int fd = -1;
+    EXPECT_EQ(pf_producer_memory(producer_.get(), &task, answer.memory.bytes == 5000 ? 5000 : 4096, &fd),
+              PF_INTERNAL);
+    EXPECT_EQ(fd, -1);
+    EXPECT_EQ(Next(&task, 0), PF_INTERNAL) << "nothing is sure any more";
+  }
+}
+
+TEST_F(ProducerTest, HangUpEndsTheWaitForMemory) {
+  MustAttach();
+  SendTask(1, 0, 4);
+  pf_task task;
+  ASSERT_EQ(Next(&task), PF_OK);
+  std::thread daemon([this] {
+    Received();
+    peer_.reset();
+  });
+  int fd = -1;
+  EXPECT_EQ(pf_producer_memory(producer_.get(), &task, 5000, &fd), PF_OUT_OF_RANGE);
+  daemon.join();
 }
 
 TEST_F(ProducerTest, HangUpEndsTheTasksAfterThoseThatWereSent) {

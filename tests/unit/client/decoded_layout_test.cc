@@ -134,6 +134,52 @@ TEST(DecodedOfferTest, OfferIsCheckedWhole) {
     return CheckOffer(offer);
   };
   const auto image = [](FeedOffer& offer) -> OfferedImage& { return *offer.outputs[0].image; };
+  const auto expect_broken = [&](auto change, const char* message) {
+    EXPECT_THAT(refused(change), StatusIs(Code::kInternal, HasSubstr(message)));
+  };
+  // What has no place in the memory of decoded batches is no output.
+  for (const uint32_t tensor : {kImage, kPlan, kImageExtents}) {
+    expect_broken(
+        [&](FeedOffer& o) {
+          o.outputs.push_back({o.layout.tensors[tensor].spec, tensor, {}});
+          o.outputs.back().spec.name = "another";
+        },
+        "'another' is made of what only a decoder reads");
+  }
+  expect_broken(
+      [&](FeedOffer& o) {  // an image of 64 elements, made of the plans
+        o.outputs.push_back({{"another", DType::kUint8, {1, 8, 8}}, kPlan, image(o)});
+        OfferedImage& other = *o.outputs.back().image;
+        other.plan.reset();
+        other.height = other.width = 8;
+        other.channels = 1;
+        other.table.resize(256);
+      },
+      "'another' is made of what only a decoder reads");
+  expect_broken([&](FeedOffer& o) { o.outputs[1].spec.name = "image"; }, "two outputs are named 'image'");
+  expect_broken([&](FeedOffer& o) { o.outputs[1].spec.dtype = DType::kFloat64; }, "type and shape");
+  expect_broken([&](FeedOffer& o) { o.outputs[1].spec.shape = {1}; }, "type and shape");
+  expect_broken([&](FeedOffer& o) { o.outputs[0].spec.shape = {3, 3, 2}; }, "another size");
+  expect_broken([&](FeedOffer& o) { o.gpu_share = 5; }, "a share of 5");
+  for (const uint32_t share : {0U, 1001U, UINT32_MAX}) {
+    expect_broken(
+        [&](FeedOffer& o) {
+          o.decode = Decode::kAuto;
+          o.gpu_share = share;
+        },
+        "a share of");
+  }
+  expect_broken(
+      [&](FeedOffer& o) {
+        o.decode = Decode::kCpu;
+        o.backend = Backend::kVmmFd;
+        o.arena_bytes += 4096;
+      },
+      "nothing is to be");
+  expect_broken([&](FeedOffer& o) { o.sample_id_tensor = kImageExtents; }, "ids");
+  expect_broken([&](FeedOffer& o) { image(o).mark = kText; }, "marks");
+  expect_broken([&](FeedOffer& o) { o.layout.tensors[kPlan].spec.dtype = DType::kInt8; }, "plans");
+  expect_broken([&](FeedOffer& o) { o.outputs[0].tensor = 99; }, "refers to no tensor");
   EXPECT_FALSE(refused([&](FeedOffer& o) { image(o).plan = kLabel; }).ok());
   EXPECT_FALSE(refused([&](FeedOffer& o) { image(o).plan = 99; }).ok());
   EXPECT_FALSE(refused([&](FeedOffer& o) { image(o).plan.reset(); }).ok());

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the client checks of a plan before the GPU follows it, and where the planes lie.
+// What the client checks of a plan before the GPU follows it, and where a file's pixels lie.
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <limits>
 #include <random>
 
-#include "client/src/decode_planes.h"
+#include "client/src/engine_pixels.h"
 #include "client/src/image_plan_check.h"
 #include "tests/support/testing.h"
 
@@ -36,7 +36,7 @@ ImagePlan GoodPlan() {
 }
 
 JpegFrame GoodFrame() {
-  return {.width = 500, .height = 375, .components = 3, .h_shift = 1, .v_shift = 1, .sequential = true};
+  return {.width = 500, .height = 375, .components = 3, .sequential = true};
 }
 
 Status CheckWith(const std::function<void(ImagePlan&)>& change) {
@@ -108,46 +108,23 @@ TEST(ImagePlanTest, RefusesAFileThatIsNotThePlans) {
   EXPECT_THAT(check([](JpegFrame& frame) { frame.width = 0; }), StatusIs(Code::kDataLoss));
   EXPECT_THAT(check([](JpegFrame& frame) { frame.sequential = false; }), StatusIs(Code::kDataLoss));
   EXPECT_THAT(check([](JpegFrame& frame) { frame.components = 4; }), StatusIs(Code::kDataLoss));
-  EXPECT_THAT(check([](JpegFrame& frame) { frame.components = 1; }), StatusIs(Code::kDataLoss));
-  EXPECT_THAT(check([](JpegFrame& frame) { frame.h_shift = 0; }), StatusIs(Code::kDataLoss));
-  EXPECT_THAT(check([](JpegFrame& frame) { frame.h_shift = 2; }), StatusIs(Code::kDataLoss));
+  EXPECT_OK(check([](JpegFrame& frame) { frame.components = 1; }));
 }
 
-// Whole MCUs of every plane have their own place, and the largest image fits into 64 MiB.
-TEST(ImagePlanTest, PlanesHaveRoomForWholeBlocks) {
+// Whole MCUs have their place, and the largest image fits into 64 MiB.
+TEST(ImagePlanTest, PixelsHaveRoomForWholeBlocks) {
   std::minstd_rand random(1);
   uint64_t most = 0;
   for (int i = 0; i < 20000; ++i) {
-    JpegFrame frame{.components = i % 4 == 0 ? 1U : 3U, .sequential = true};
+    JpegFrame frame{.components = 3, .sequential = true};
     frame.width = 1 + random() % 65500;
     frame.height =
         1 + random() % static_cast<uint32_t>(std::min<int64_t>(65500, kMaxPlanPixels / frame.width));
-    if (frame.components == 3) {
-      frame.h_shift = random() % 2;
-      frame.v_shift = frame.h_shift != 0 ? random() % 2 : 0;
-    }
-    const PlaneLayout layout = PlanesOf(frame, EngineOutput::kPlanes);
-    ASSERT_EQ(layout.planes, frame.components);
-    uint64_t end = 0;
-    for (uint32_t p = 0; p < layout.planes; ++p) {
-      const uint32_t mcu_width = 8U << frame.h_shift;
-      const uint32_t mcu_height = 8U << frame.v_shift;
-      const uint64_t columns =
-          (frame.width + mcu_width - 1) / mcu_width * mcu_width >> (p > 0 ? frame.h_shift : 0);
-      const uint64_t rows =
-          (frame.height + mcu_height - 1) / mcu_height * mcu_height >> (p > 0 ? frame.v_shift : 0);
-      ASSERT_GE(layout.start[p], end);
-      ASSERT_EQ(layout.start[p] % 256, 0U);
-      ASSERT_EQ(layout.pitch[p] % 32, 0U);
-      ASSERT_GE(layout.pitch[p], columns);
-      end = layout.start[p] + layout.pitch[p] * rows;
-    }
-    ASSERT_GE(layout.bytes, end);
-    most = std::max(most, layout.bytes);
-    const PlaneLayout pixels = PlanesOf(frame, EngineOutput::kRgb);
-    ASSERT_EQ(pixels.planes, 1U);
-    ASSERT_GE(pixels.pitch[0], 3 * frame.width);
-    ASSERT_GE(pixels.bytes, uint64_t{pixels.pitch[0]} * ((frame.height + 15) / 16 * 16));
+    const EnginePixels pixels = PixelsOf(frame);
+    ASSERT_EQ(pixels.pitch % 32, 0U);
+    ASSERT_GE(pixels.pitch, 3 * ((frame.width + 15) / 16 * 16));
+    ASSERT_EQ(pixels.bytes % 256, 0U);
+    ASSERT_GE(pixels.bytes, uint64_t{pixels.pitch} * ((frame.height + 15) / 16 * 16));
     most = std::max(most, pixels.bytes);
   }
   EXPECT_LE(most, uint64_t{64} << 20);

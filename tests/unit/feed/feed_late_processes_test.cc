@@ -10,7 +10,38 @@
 namespace pinfeed {
 namespace {
 
-class FeedLateProcessesTest : public FeedProcessesTest {};
+class FeedLateProcessesTest : public FeedProcessesTest {
+ protected:
+  // Three producers are late with batch 0, and one of them finishes it, while the others go on.
+  void ExpectBatchOf(size_t winner, Sharing sharing) {
+    Open(2 * kBatchSize, 6, 1, {.task_timeout_ms = 1, .sharing = sharing});
+    std::vector<Attached> slow;
+    std::vector<ProducerTask> tasks;
+    for (uint64_t i = 0; i < 3; ++i) {
+      slow.push_back(Start(static_cast<pid_t>(i)));
+      tasks.push_back(Await(*slow.back().link));
+      EXPECT_EQ(tasks.back().batch_index, 0U);
+      if (i == 2) break;
+      AwaitReplaced(slow.back(), i + 1);
+      WaitFor([&] { return group_->counts().waiting == 2; });
+    }
+    BecomeLate();
+    group_->ReplaceLate(slow.back().id);
+    EXPECT_EQ(group_->counts().dealt_again, 2U) << "it is no use";
+    FillAndReport(slow[winner], tasks[winner]);
+    WaitFor([&] { return client_->ready() > 0; });
+    for (size_t i = 0; i < 3; ++i)
+      if (i != winner) Scribble(tasks[i]);
+    ExpectBatch(0, 0);
+    EXPECT_EQ(feed_->Snapshot().slots_filling, 3U) << "two of batch 0 still, and that of batch 1";
+    for (size_t i = 0; i < 3; ++i)
+      if (i != winner) FillAndReport(slow[i], tasks[i]);
+    FillUntilReady({&slow[0], &slow[1], &slow[2]});
+    ExpectBatch(0, 1);
+    EXPECT_FALSE(client_->Next());
+    WaitFor([&] { return feed_->Snapshot().slots_filling == 0; });
+  }
+};
 
 TEST_F(FeedLateProcessesTest, BatchOfALateProducerIsFilledInAnotherSlot) {
   Open(100, 4, 0, {.task_timeout_ms = 1});
@@ -78,24 +109,49 @@ TEST_F(FeedLateProcessesTest, LateBatchWaitsUntilASlotIsFree) {
   ExpectBatch(0, 1);
 }
 
-TEST_F(FeedLateProcessesTest, BatchThatIsSlowForAllComesFromTheFirstToFinish) {
-  Open(2 * kBatchSize, 6, 1, {.task_timeout_ms = 1});
-  std::vector<Attached> slow;
-  std::vector<ProducerTask> tasks;
-  for (uint64_t i = 0; i < 3; ++i) {
-    slow.push_back(Start(static_cast<pid_t>(i)));
-    tasks.push_back(Await(*slow.back().link));
-    EXPECT_EQ(tasks.back().batch_index, 0U);
-    if (i == 2) break;
-    AwaitReplaced(slow.back(), i + 1);
-    WaitFor([&] { return group_->counts().waiting == 2; });
+TEST_F(FeedLateProcessesTest, BatchThatIsSlowForAllComesFromTheFirstProducer) {
+  ExpectBatchOf(0, Sharing::kExclusive);
+}
+
+TEST_F(FeedLateProcessesTest, BatchThatIsSlowForAllComesFromTheSecondProducer) {
+  ExpectBatchOf(1, Sharing::kExclusive);
+}
+
+TEST_F(FeedLateProcessesTest, BatchThatIsSlowForAllComesFromTheThirdProducer) {
+  ExpectBatchOf(2, Sharing::kExclusive);
+}
+
+TEST_F(FeedLateProcessesTest, SlowBatchOfASharedFeedComesFromTheFirstToFinish) {
+  ExpectBatchOf(0, Sharing::kBroadcast);
+}
+
+TEST_F(FeedLateProcessesTest, LateBatchThatNobodyElseHasBegunIsNotBegunAgain) {
+  Open(4 * kBatchSize, 4, 1, {.task_timeout_ms = 1});
+  const Attached late = Start(7);
+  const ProducerTask begun = Await(*late.link);
+  AwaitReplaced(late, 1);
+  FillAndReport(late, begun);
+  ExpectBatch(0, 0);
+  for (uint64_t batch = 1; batch < 4; ++batch) {
+    const ProducerTask task = Await(*late.link);
+    EXPECT_EQ(task.batch_index, batch);
+    FillAndReport(late, task);
+    ExpectBatch(0, batch);
   }
-  BecomeLate();
-  group_->ReplaceLate(slow.back().id);
-  EXPECT_EQ(group_->counts().dealt_again, 2U) << "it is no use";
-  FillAndReport(slow[0], tasks[0]);
-  EXPECT_EQ(client_->ready(), 0U) << "its slot does not count any more";
-  FillAndReport(slow[2], tasks[2]);
+  EXPECT_FALSE(client_->Next());
+  EXPECT_EQ(feed_->Snapshot().slots_filling, 0U);
+}
+
+TEST_F(FeedLateProcessesTest, EndOfALateProducerGivesNoBatch) {
+  Open(100, 4, 0, {.task_timeout_ms = 1});
+  const Attached late = Start(7);
+  Scribble(Await(*late.link));
+  AwaitReplaced(late, 1);
+  ASSERT_TRUE(group_->OnHungUp(late.id));
+  group_->OnEnded(late.id);
+  EXPECT_EQ(client_->ready(), 0U);
+  const Attached other = Start(8);
+  FillUntilReady({&other});
   ExpectBatch(0, 0);
 }
 
@@ -133,6 +189,15 @@ TEST_F(FeedLateProcessesTest, ProducersOfASharedFeedWriteToNoSlot) {
     ExpectBatch(0, batch);
   }
   EXPECT_EQ(feed_->Snapshot().staged_bytes, 10 * kBatchSize * NumberDataset::kNumbers * sizeof(int64_t));
+}
+
+TEST_F(FeedLateProcessesTest, CopyToASlotAsksForNoMemory) {
+  Open(2 * kBatchSize, 3, 1, {.sharing = Sharing::kBroadcast, .prepares_once = true});
+  const Attached process = Start();
+  for (uint64_t batch = 0; batch < 2; ++batch) {
+    FillAndReport(process, Await(*process.link));
+    ExpectBatch(0, batch);
+  }
 }
 
 TEST_F(FeedLateProcessesTest, DismissedProducerFinishesItsTaskAndGetsNoOther) {

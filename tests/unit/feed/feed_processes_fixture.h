@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -70,11 +71,28 @@ class ArenaWithASlowSlot final : public ArenaOverHost {
   const std::shared_future<void> prepared_;
 };
 
+// An arena that has memory for the first batch of each slot, and none when it is asked again.
+class ArenaThatPreparesOnce final : public ArenaOverHost {
+ public:
+  using ArenaOverHost::ArenaOverHost;
+  Status Prepare(const Piece& piece, uint32_t begin, uint32_t end) override {
+    if (prepared_[piece.slot].exchange(true)) return ResourceExhausted("the host has no memory left");
+    return ArenaOverHost::Prepare(piece, begin, end);
+  }
+  void Deliver(const Piece& piece, const SlotRange& range, Done done) override {
+    memory().Deliver(piece, range, std::move(done));
+  }
+
+ private:
+  std::array<std::atomic<bool>, kMaxSlots> prepared_{};
+};
+
 struct ProducedOptions {
   uint32_t lanes = 0;
   uint32_t task_timeout_ms = 0;
   Sharing sharing = Sharing::kExclusive;
   std::shared_future<void> slot_0_prepared = {};  // if valid
+  bool prepares_once = false;
 };
 
 // A feed of numbers, whose processes a test plays.
@@ -96,6 +114,8 @@ class FeedProcessesTest : public FeedTest {
     std::unique_ptr<Arena> arena;
     if (slow) {
       arena = std::make_unique<ArenaWithASlowSlot>(std::move(host), options.slot_0_prepared);
+    } else if (options.prepares_once) {
+      arena = std::make_unique<ArenaThatPreparesOnce>(std::move(host));
     } else {
       arena = std::move(host);
     }

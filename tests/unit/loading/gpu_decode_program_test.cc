@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "server/image/resize.h"
-#include "tests/support/planned_image.h"
+#include "tests/support/planned_images.h"
 #include "tests/support/testing.h"
 #include "tests/support/transform_specs.h"
 #include "tests/unit/image/image_fixture.h"

@@ -59,10 +59,12 @@ class ServiceTest : public FeedTest {
   PeerRegistry peers_;
   const Callers callers_{peers_, nullptr};
   HostMemoryQuarantine kept_;
+  HostMemoryQuarantine one_off_memory_;
   FeedTable table_;
   SessionTable sessions_{8, 8, [] {}};
   const FeedOpener opener_{{.pool = pool_,
                             .quarantine = kept_,
+                            .one_off_memory = one_off_memory_,
                             .workers = *workers_,
                             .readers = readers_,
                             .feeds = table_,

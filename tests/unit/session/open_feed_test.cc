@@ -69,10 +69,12 @@ class OpenFeedTest : public FeedTest {
   static constexpr Peer kPeer{.pid = 77, .uid = kOwner, .gid = 1};
 
   HostMemoryQuarantine kept_;
+  HostMemoryQuarantine one_off_memory_;
   FeedTable table_;
   SessionTable sessions_{8, kSessionsOfAUser, [] {}};
   const FeedOpener opener_{{.pool = pool_,
                             .quarantine = kept_,
+                            .one_off_memory = one_off_memory_,
                             .workers = *workers_,
                             .readers = readers_,
                             .feeds = table_,

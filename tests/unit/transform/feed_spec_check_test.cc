@@ -119,6 +119,34 @@ TEST(FeedSpecCheckTest, DecodingOnTheGpuHasItsLimits) {
   EXPECT_EQ(FaultsOf(spec), "gpu_share: 1001 is not within 0 to 1000, per mille");
 }
 
+TEST(FeedSpecCheckTest, EncodedImagesAreForAProducedDataset) {
+  FeedSpec spec = Valid();
+  spec.encoded_images = 4;
+  EXPECT_EQ(
+      FaultsOf(spec),
+      "encoded_images: is for a produced dataset only: other datasets say themselves what their images are");
+  spec.dataset = {};
+  spec.dataset.produced = ProducedDataset{"photos", 10, {{"batch", DType::kUint8, {64}}}, "", 0, 0};
+  spec.backend = Backend::kHost;
+  spec.batch_size = 1;
+  spec.transforms = {Resize{4, 4}};
+  EXPECT_EQ(FaultsOf(spec), "");
+  spec.encoded_images = 0;
+  EXPECT_NE(FaultsOf(spec).find("transforms: is not possible with a produced dataset"), std::string::npos);
+  spec.encoded_images = 65537;
+  EXPECT_EQ(FaultsOf(spec), "encoded_images: 65537 is not within 0 to 65536");
+  spec.encoded_images = 65536;
+  spec.batch_size = 2;
+  EXPECT_EQ(FaultsOf(spec).substr(0, 38), "batch_size: must be 1 with encoded_ima");
+  spec.batch_size = 1;
+  for (const TensorSpec& field :
+       {TensorSpec{"batch", DType::kUint8, {63}}, TensorSpec{"batch", DType::kInt8, {64}},
+        TensorSpec{"batch", DType::kUint8, {8, 8}}}) {
+    spec.dataset.produced->fields = {field};
+    EXPECT_EQ(FaultsOf(spec).substr(0, 47), "dataset.produced.fields[0]: must be UINT8 with ");
+  }
+}
+
 TEST(FeedSpecCheckTest, OpenDecisionSharesAFeedWithAnyOther) {
   FeedSpec open = Valid();
   open.decode = Decode::kAuto;

@@ -219,7 +219,7 @@ TEST_F(DeviceCopierDeathTest, RingThatCannotBePageLockedIsAnError) {
 TEST_F(DeviceCopierDeathTest, StreamThatIsBeingCapturedIsRefused) {
   EXPECT_EXIT(
       {
-        ::setenv("PINFEED_STAND_IN_CAPTURING", "1", 1);
+        ::setenv("PINFEED_STAND_IN_CAPTURING", "here", 1);
         const Gpu gpu(4096);
         const std::unique_ptr<DeviceCopier> copier = Copier(1, 0);
         const Bytes source = Noise(4096, 11);
@@ -227,6 +227,23 @@ TEST_F(DeviceCopierDeathTest, StreamThatIsBeingCapturedIsRefused) {
         std::_Exit(*copier->State(gpu.native()) == StreamState::kCapturing ? 0 : 1);
       },
       ::testing::ExitedWithCode(0), "FAILED_PRECONDITION: the stream is being captured");
+}
+
+TEST_F(DeviceCopierDeathTest, CaptureInAnotherThreadIsLeftAlone) {
+  EXPECT_EXIT(
+      {
+        ::setenv("PINFEED_STAND_IN_CAPTURING", "elsewhere", 1);
+        const uint64_t bytes = 3 * CopyRing::kSlotBytes;
+        const Gpu gpu(bytes);
+        const Bytes source = Noise(bytes, 12);
+        for (int i = 0; i < 2; ++i) {
+          const std::unique_ptr<DeviceCopier> copier = Copier(2, 0);
+          Say(copier->Copy(std::vector{gpu.To(0, source)}, gpu.native(), false).status());
+        }
+        Say(Copier(1, 0)->State(gpu.native()).status());
+        std::_Exit(gpu.Read(0, bytes) == source ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "^OK\nOK\nOK\n$");
 }
 
 TEST_F(DeviceCopierDeathTest, NonBlockingCopyOfPageLockedMemoryDoesNotWait) {

@@ -72,6 +72,24 @@ TEST(HelperThreadsTest, WithoutHelpersTheCallerDoesItAll) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST(HelperThreadsTest, HelpersThatCannotBeStartedAreDoneWithout) {
+  pthread_attr_t usual;
+  pthread_attr_t too_large;
+  ASSERT_EQ(::pthread_getattr_default_np(&usual), 0);
+  ASSERT_EQ(::pthread_getattr_default_np(&too_large), 0);
+  ASSERT_EQ(::pthread_attr_setstacksize(&too_large, size_t{1} << 47), 0);  // all addresses
+  HelperThreads helpers(2);
+  int calls = 0;
+  ASSERT_EQ(::pthread_setattr_default_np(&too_large), 0);
+  helpers.Run(2, [&] { ++calls; });
+  ASSERT_EQ(::pthread_setattr_default_np(&usual), 0);
+  EXPECT_EQ(calls, 1);
+  std::latch all(3);
+  helpers.Run(2, [&] { all.arrive_and_wait(); });  // now they can
+  (void)::pthread_attr_destroy(&usual);
+  (void)::pthread_attr_destroy(&too_large);
+}
+
 TEST(HelperThreadsTest, HelpersTakeNoSignalsOfTheHostProgram) {
   HelperThreads helpers(1);
   std::latch both(2);

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/src/decode_stream.h"
+
+#include <string>
+
+namespace pinfeed {
+
+Result<std::unique_ptr<DecodeStream>> DecodeStream::Create(std::shared_ptr<const CudaDevice> device) {
+  ASSIGN_OR_RETURN(std::shared_ptr<const ConvertKernel> kernel, ConvertKernel::For(device));
+  std::unique_ptr<DecodeStream> stream(new DecodeStream(std::move(device), std::move(kernel)));
+  RETURN_IF_ERROR(stream->Open());
+  return stream;
+}
+
+Status DecodeStream::Open() {
+  const CudaDriver& driver = device_->driver();
+  const std::string what = "create a stream for decoding on GPU " + device_->uuid();
+  // Decoding should not queue up behind the trainer's kernels.
+  int lowest = 0;
+  int highest = 0;
+  RETURN_IF_ERROR(CudaStatus(driver.cuCtxGetStreamPriorityRange(&lowest, &highest), what));
+  CUstream stream = nullptr;
+  RETURN_IF_ERROR(
+      CudaStatus(driver.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, highest), what));
+  stream_.reset({device_.get(), stream});
+  CUevent event = nullptr;
+  RETURN_IF_ERROR(
+      CudaStatus(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC), what));
+  done_.reset({device_.get(), event});
+  return OkStatus();
+}
+
+Status DecodeStream::Copy(CUdeviceptr to, const void* from, uint64_t bytes) {
+  return CudaStatus(device_->driver().cuMemcpyHtoDAsync(to, from, bytes, native()),
+                    "copy " + std::to_string(bytes) + " bytes to GPU " + device_->uuid());
+}
+
+Status DecodeStream::Fill(CUdeviceptr to, uint64_t bytes, uint64_t word) {
+  FillWords work{};
+  work.out = reinterpret_cast<uint64_t*>(to);  // NOLINT(performance-no-int-to-ptr)
+  work.words = bytes / sizeof(uint64_t);
+  work.value = word;
+  return kernel_->Launch(work, native());
+}
+
+Status DecodeStream::Wait() {
+  const std::string what = "decode images on GPU " + device_->uuid();
+  RETURN_IF_ERROR(CudaStatus(device_->driver().cuEventRecord(done_.get().native, native()), what));
+  return CudaStatus(device_->driver().cuEventSynchronize(done_.get().native), what);
+}
+
+// Fails only with a broken context, in which nothing runs.
+void DecodeStream::Drain() {
+  (void)device_->driver().cuStreamSynchronize(native());
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/src/engine_pixels.h"
+
+namespace pinfeed {
+namespace {
+
+// A whole MCU has at most 32 pixels a side.
+constexpr uint32_t kBlocks = 32;
+constexpr uint64_t kAlignment = 256;
+
+constexpr uint32_t WholeBlocks(uint32_t side) {
+  return (side + kBlocks - 1) / kBlocks * kBlocks;
+}
+
+}  // namespace
+
+EnginePixels PixelsOf(const JpegFrame& frame) {
+  EnginePixels pixels;
+  pixels.pitch = 3 * WholeBlocks(frame.width);
+  const uint64_t bytes = uint64_t{pixels.pitch} * WholeBlocks(frame.height);
+  pixels.bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return pixels;
+}
+
+DecodedImage Describe(const ImagePlan& plan, const EnginePixels& pixels) {
+  DecodedImage image{};
+  image.pitch = pixels.pitch;
+  image.width = plan.width;
+  image.height = plan.height;
+  image.interpolation = plan.interpolation;
+  image.grayscale = (plan.flags & kPlanGrayscale) != 0 ? 1 : 0;
+  image.upside_down = (plan.flags & kPlanFlipVertical) != 0 ? 1 : 0;
+  image.x = {plan.crop_x, plan.crop_width, plan.resized_width, plan.out_x,
+             (plan.flags & kPlanResizeMirrored) != 0 ? 1U : 0U};
+  image.y = {plan.crop_y, plan.crop_height, plan.resized_height, plan.out_y,
+             (plan.flags & kPlanResizeUpsideDown) != 0 ? 1U : 0U};
+  return image;
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the engines write a file's pixels, and what the kernel does with them. Uses no CUDA types.
+#pragma once
+
+#include <cstdint>
+
+#include "client/kernels/decode_images.h"
+#include "client/src/image_plan_check.h"
+
+namespace pinfeed {
+
+// The pixels of one file, of three bytes each, in the decoder's memory. There is room for whole blocks, which
+// an engine may write, and rows are aligned.
+struct EnginePixels {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;  // a multiple of 256
+  uint32_t pitch = 0;
+};
+
+// At offset 0. Precondition: CheckJpegFrame returned OK.
+EnginePixels PixelsOf(const JpegFrame& frame);
+
+// Describes the image to the kernel, except for the addresses. Precondition: CheckImagePlan and
+// CheckJpegFrame returned OK.
+DecodedImage Describe(const ImagePlan& plan, const EnginePixels& pixels);
+
+}  // namespace pinfeed

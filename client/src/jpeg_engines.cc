@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/src/jpeg_engines.h"
+
+#include <string>
+
+namespace pinfeed {
+namespace {
+
+constexpr nvjpeg::OutputFormat kFormat = nvjpeg::OutputFormat::kRgbInterleaved;
+
+const unsigned char* Data(std::span<const std::byte> file) {
+  return reinterpret_cast<const unsigned char*>(file.data());
+}
+
+}  // namespace
+
+Result<JpegEngines> JpegEngines::Open(const NvJpeg& api) {
+  ASSIGN_OR_RETURN(nvjpeg::Decoder engines, nvjpeg::Decoder::Create(api, nvjpeg::Backend::kHardware));
+  return JpegEngines(api, std::move(engines));
+}
+
+Result<JpegFrame> JpegEngines::ReadHeader(std::span<const std::byte> file) {
+  const std::string what = "read the header of a JPEG file of " + std::to_string(file.size()) + " bytes";
+  nvjpeg::Encoding encoding = nvjpeg::Encoding::kUnknown;
+  nvjpeg::Subsampling subsampling = nvjpeg::Subsampling::kUnknown;
+  const nvjpeg::Bitstream header = engines_.bitstream();
+  JpegFrame frame;
+  RETURN_IF_ERROR(
+      ToStatus(api_.nvjpegJpegStreamParseHeader(engines_.handle(), Data(file), file.size(), header), what));
+  RETURN_IF_ERROR(ToStatus(api_.nvjpegJpegStreamGetJpegEncoding(header, &encoding), what));
+  RETURN_IF_ERROR(
+      ToStatus(api_.nvjpegJpegStreamGetFrameDimensions(header, &frame.width, &frame.height), what));
+  RETURN_IF_ERROR(ToStatus(api_.nvjpegJpegStreamGetComponentsNum(header, &frame.components), what));
+  RETURN_IF_ERROR(ToStatus(api_.nvjpegJpegStreamGetChromaSubsampling(header, &subsampling), what));
+  frame.sequential =
+      encoding == nvjpeg::Encoding::kBaseline || encoding == nvjpeg::Encoding::kExtendedSequential;
+  switch (subsampling) {
+    case nvjpeg::Subsampling::k444:
+    case nvjpeg::Subsampling::kGray:
+      break;
+    case nvjpeg::Subsampling::k420:
+    case nvjpeg::Subsampling::k422:
+      if (frame.components == 1) return DataLoss("the JPEG file samples its only component");
+      break;
+    default:
+      return DataLoss("the JPEG file samples its chroma in a way that is not decoded on the GPU");
+  }
+  return frame;
+}
+
+Result<bool> JpegEngines::Take() {
+  int unsupported = 0;
+  RETURN_IF_ERROR(
+      ToStatus(api_.nvjpegDecodeBatchedSupported(engines_.handle(), engines_.bitstream(), &unsupported),
+               "ask whether the GPU's engines decode a JPEG file"));
+  return unsupported == 0;
+}
+
+bool JpegEngines::Decode(std::span<const Work> files, CUstream stream) {
+  if (files.empty()) return true;
+  data_.clear();
+  sizes_.clear();
+  outputs_.clear();
+  for (const Work& work : files) {
+    data_.push_back(Data(work.file));
+    sizes_.push_back(work.file.size());
+    outputs_.push_back(work.output);
+  }
+  nvjpeg::ResultCode result = nvjpeg::ResultCode::kSuccess;
+  if (batch_ != files.size())
+    result = api_.nvjpegDecodeBatchedInitialize(engines_.handle(), engines_.state(),
+                                                static_cast<int>(files.size()), 1, kFormat);
+  if (result == nvjpeg::ResultCode::kSuccess)
+    result = api_.nvjpegDecodeBatched(engines_.handle(), engines_.state(), data_.data(), sizes_.data(),
+                                      outputs_.data(), stream);
+  batch_ = result == nvjpeg::ResultCode::kSuccess ? files.size() : 0;
+  return batch_ != 0;
+}
+
+Status JpegEngines::DecodeWithout(Work work, CUstream stream, Status& failure) {
+  if (!hybrid_) {
+    ASSIGN_OR_RETURN(nvjpeg::Decoder hybrid, nvjpeg::Decoder::Create(api_, nvjpeg::Backend::kHybrid));
+    hybrid_.emplace(std::move(hybrid));
+  }
+  Status decoded =
+      ToStatus(api_.nvjpegDecode(hybrid_->handle(), hybrid_->state(), Data(work.file), work.file.size(),
+                                 kFormat, &work.output, stream),
+               "decode a JPEG file of " + std::to_string(work.file.size()) + " bytes on the GPU");
+  if (decoded.code() == Code::kResourceExhausted) return decoded;
+  failure = std::move(decoded);
+  return OkStatus();
+}
+
+}  // namespace pinfeed

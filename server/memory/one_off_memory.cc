@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/memory/one_off_memory.h"
+
+#include <string>
+#include <utility>
+
+#include "common/os/memfd.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr uint64_t kPageBytes = 4096;
+
+// What the kernel allocates for that many bytes.
+uint64_t WholePages(uint64_t bytes) {
+  const uint64_t rest = bytes % kPageBytes;
+  if (rest == 0 || bytes > UINT64_MAX - kPageBytes) return bytes;
+  return bytes + kPageBytes - rest;
+}
+
+}  // namespace
+
+struct OneOffMemory::Use {
+  explicit Use(std::shared_ptr<InUse> all_uses)
+      : all(std::move(all_uses)), others(all->grants.fetch_add(1)) {}
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+  ~Use() {
+    all->bytes.fetch_sub(bytes);
+    all->grants.fetch_sub(1);
+  }
+
+  const std::shared_ptr<InUse> all;
+  const uint32_t others;
+  uint64_t bytes = 0;
+};
+
+Result<UniqueFd> OneOffMemory::Grant(uint64_t bytes) {
+  const uint64_t charged = WholePages(bytes);
+  auto use = std::make_shared<Use>(in_use_);
+  if (use->others >= kMaxGrants) {
+    return ResourceExhausted("processes have the memory of " + std::to_string(use->others) +
+                             " such batches of the feed, which is the limit");
+  }
+  Result<BudgetLease> lease = pool_.Reserve(charged, owner_);
+  // Without its advice, which is about feeds.
+  if (!lease.ok())
+    return Status(lease.status().code(),
+                  lease.status().message().substr(0, lease.status().message().find("; ")));
+  // The kernel does not count the descriptor of the creation as a user.
+  ASSIGN_OR_RETURN(const UniqueFd made, CreateEmptyMemfd("pinfeed-batch", bytes));
+  ASSIGN_OR_RETURN(UniqueFd kept, ReopenMemfd(made.get(), Access::kReadWrite));
+  ASSIGN_OR_RETURN(UniqueFd given, ReopenMemfd(made.get(), Access::kReadWrite));
+  use->bytes = charged;
+  const uint64_t now = in_use_->bytes.fetch_add(charged) + charged;
+  uint64_t peak = peak_bytes_.load();
+  while (peak < now && !peak_bytes_.compare_exchange_weak(peak, now)) {
+  }
+  granted_.fetch_add(1);
+  users_.Add(std::move(kept), *std::move(lease), std::move(use));
+  return given;
+}
+
+OneOffMemory::Counts OneOffMemory::counts() const {
+  return {granted_.load(), in_use_->bytes.load(), peak_bytes_.load()};
+}
+
+}  // namespace pinfeed
