@@ -113,16 +113,17 @@ class Photos:
         return pinfeed.EncodedImage(self.files[index % BATCH]), index
 
 
-def photos(device):
+def photos(dataset, device):
     torch.manual_seed(2)
     transforms = [pinfeed.RandomResizedCrop(SIDE), pinfeed.ToDtype("bfloat16", scale=True)]
-    return iter(pinfeed.DataLoader(Photos(), BATCH, num_workers=3, device=device, transforms=transforms))
+    return iter(pinfeed.DataLoader(dataset, BATCH, num_workers=3, device=device, transforms=transforms))
 
 
 def images_are_those_of_the_host():
     """Whether images that the daemon decodes reach the GPU, although the stream of copies is late and batches are dropped."""
-    iterator, right = photos(DEVICE), True
-    for number, (images, labels) in enumerate(photos(None)):
+    dataset = Photos()
+    iterator, right = photos(dataset, DEVICE), True
+    for number, (images, labels) in enumerate(photos(dataset, None)):
         if number % 6 == 0:
             with torch.cuda.stream(iterator._copies._stream):
                 torch.cuda._sleep(CYCLES)

@@ -44,7 +44,7 @@ class FeedImagesTest : public FeedTest {
     if (shared) staging = std::move(HostArena::Create(layout, 3, false, pool_)).value();
     filled_ = shared ? staging.get() : arena.get();
     auto producer = std::make_unique<ProcessBatchProducer>(1, spec, sampler, *workers_, std::move(staging),
-                                                           std::move(images));
+                                                           nullptr, std::move(images));
     group_ = producer->processes();
     feed_ = feeds_.emplace_back(
         MakeOver(spec, std::move(producer), std::move(layout), sampler, std::move(arena)));
