@@ -113,9 +113,9 @@ enum class LifelineKind : uint32_t {
   // producer -> daemon, at most once a task: the batch does not fit into its slot. Answered by one of the
   // same kind and task: code 0 with a descriptor, or a code and a text
   kMemory = 8,
-  kJoin = 9,     // a batcher's client or consumer -> daemon, once, in place of kHello: token
+  kJoin = 9,      // a batcher's client or consumer -> daemon, once, in place of kHello: token
   kRequest = 10,  // client -> daemon: `slot` of its memory holds a request of `bytes` bytes
-  kCancel = 11,  // client -> daemon: no answer for `slot` is wanted. It is answered all the same
+  kCancel = 11,   // client -> daemon: no answer for `slot` is wanted. It is answered all the same
   // daemon -> client: the request of `slot` has ended, with `bytes` bytes of answer or an error; the slot is
   // the client's again. To a consumer: the result of its kTake or kAnswer, with a number in `bytes`
   kAnswered = 12,

@@ -101,7 +101,8 @@ Status BatcherConnections::Admit(const Peer& peer, const uint8_t (&token)[kToken
   connection.peer = peer;
   connection.place = std::move(place);
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
-  RETURN_IF_ERROR(CheckConnectionRoom(connection.pidfd.get(), "a place at a batcher takes two").WithContext("join a batcher"));
+  RETURN_IF_ERROR(CheckConnectionRoom(connection.pidfd.get(), "a place at a batcher takes two")
+                      .WithContext("join a batcher"));
   const std::array<int, kLifelineFdsProducer> fds = {connection.place.memory->fd()};
   RETURN_IF_ERROR(SendWelcome(fd.get(), fds));
   connection.client = std::make_shared<Client>(std::move(fd), connection.place.memory);
