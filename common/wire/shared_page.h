@@ -127,7 +127,7 @@ enum class LifelineKind : uint32_t {
 struct BatcherMessage {
   uint64_t epoch;  // kTake, kAnswer: the batch's
   uint64_t batch_index;
-  uint64_t timeout_us;  // kRequest: until its deadline; 0: none
+  uint64_t timeout_us;  // kRequest: until its deadline; 0: a day
   uint32_t slot;
   uint32_t bytes;
 };

@@ -3,13 +3,9 @@
 
 #include <algorithm>
 
-#include "common/base/byte_size.h"
-#include "common/base/quote.h"
 
 namespace pinfeed {
 namespace {
-
-constexpr size_t kMaxErrorText = 200;  // what a frame has room for
 
 Status Ended() {
   return Unavailable(
@@ -32,6 +28,7 @@ void BatcherQueue::Announce(const PieceRequest& piece) {
   const MutexLock lock(mutex_);
   const BatchKey key = KeyOf(piece.plan());
   const auto [at, added] = batches_.try_emplace(key);
+  at->second.announced += piece.end() - piece.begin();
   if (!added) return;
   at->second.samples = piece.plan().samples;
   unclosed_.push_back(key);
@@ -50,8 +47,15 @@ void BatcherQueue::Produce(std::shared_ptr<PieceRequest> piece) {
       } else if (found->second.closed) {
         std::vector<RequestPtr> requests = RequestsOf(found->second, *piece);
         after.loads.emplace_back(std::move(piece), std::move(requests));
+        ForgetIfOver(found);
       } else {
         found->second.pieces.push_back(std::move(piece));
+        if (batches_.size() > kMaxBatches && batches_.begin()->second.closed) {
+          GiveUp(batches_.begin()->first,
+                 Unavailable("nobody answered the request's batch while " + std::to_string(kMaxBatches) +
+                             " later ones came: does the consumer answer each batch?"),
+                 after);
+        }
         CloseDue(now_(), after);
       }
     }
@@ -61,11 +65,13 @@ void BatcherQueue::Produce(std::shared_ptr<PieceRequest> piece) {
 }
 
 std::vector<BatcherQueue::RequestPtr> BatcherQueue::RequestsOf(const Batch& batch,
-                                                               const PieceRequest& piece) {
-  const size_t begin = std::min<size_t>(piece.begin(), batch.requests.size());
-  const size_t end = std::min<size_t>(piece.end(), batch.requests.size());
-  return {batch.requests.begin() + static_cast<std::ptrdiff_t>(begin),
-          batch.requests.begin() + static_cast<std::ptrdiff_t>(end)};
+                                                               const PieceRequest& piece) const {
+  std::vector<RequestPtr> requests;
+  for (size_t i = piece.begin(); i < std::min<size_t>(piece.end(), batch.requests.size()); ++i) {
+    const auto pending = pending_.find(batch.requests[i]);
+    requests.push_back(pending == pending_.end() ? nullptr : pending->second.request);
+  }
+  return requests;
 }
 
 void BatcherQueue::CloseDue(Time now, After& after) {
@@ -75,8 +81,10 @@ void BatcherQueue::CloseDue(Time now, After& after) {
     if (batch.pieces.empty()) return;  // announced, and Produce follows
     if (!draining_ && waiting_.size() < batch.samples) {
       if (waiting_.empty()) return;
-      const Request& oldest = *pending_.at(*waiting_.begin()).request;
-      if (now < oldest.arrived + std::chrono::microseconds(spec_.max_delay_us)) return;
+      const Pending& oldest = pending_.at(*waiting_.begin());
+      // One that is dealt again has waited before.
+      if (oldest.again == 0 && now < oldest.request->arrived + std::chrono::microseconds(spec_.max_delay_us))
+        return;
     }
     unclosed_.pop_front();
     Close(key, batch, after);
@@ -87,16 +95,16 @@ void BatcherQueue::Close(BatchKey key, Batch& batch, After& after) {
   batch.closed = true;
   const size_t count = std::min<size_t>(batch.samples, waiting_.size());
   for (size_t i = 0; i < count; ++i) {
-    Pending& pending = pending_.at(*waiting_.begin());
+    batch.requests.push_back(*waiting_.begin());
+    pending_.at(*waiting_.begin()).batch = key;
     waiting_.erase(waiting_.begin());
-    pending.batch = key;
-    batch.requests.push_back(pending.request);
   }
   batch.open = static_cast<uint32_t>(count);
   for (std::shared_ptr<PieceRequest>& piece : std::exchange(batch.pieces, {})) {
     std::vector<RequestPtr> requests = RequestsOf(batch, *piece);
     after.loads.emplace_back(std::move(piece), std::move(requests));
   }
+  ForgetIfOver(batches_.find(key));
 }
 
 void BatcherQueue::Expire(Time now, After& after) {
@@ -118,16 +126,25 @@ BatcherQueue::RequestPtr BatcherQueue::End(uint64_t id, RequestEnd how) {
   slots_.erase({request.client.get(), request.slot});
   if (request.deadline) deadlines_.erase({*request.deadline, id});
   if (pending.batch) {
-    const auto batch = batches_.find(*pending.batch);
-    // Nobody waits for the answers of a batch that was taken.
-    if (batch != batches_.end() && --batch->second.open == 0 && batch->second.consumer != 0)
-      batches_.erase(batch);
+    LeaveBatch(pending);
   } else {
     waiting_.erase(id);
   }
   ++counts_.ends[static_cast<size_t>(how)];
   if (how == RequestEnd::kAnswered) counts_.latency.Add(SinceNs(request.arrived, now_()));
   return pending.request;
+}
+
+void BatcherQueue::LeaveBatch(const Pending& pending) {
+  const auto batch = batches_.find(*pending.batch);
+  if (batch == batches_.end()) return;
+  --batch->second.open;
+  ForgetIfOver(batch);
+}
+
+void BatcherQueue::ForgetIfOver(std::map<BatchKey, Batch>::iterator at) {
+  const Batch& batch = at->second;
+  if (batch.closed && batch.open == 0 && batch.announced == batch.samples) batches_.erase(at);
 }
 
 void BatcherQueue::Fail(uint64_t id, RequestEnd how, const Status& why, After& after) {
@@ -180,20 +197,31 @@ void BatcherQueue::LeaveOut(const BatchPlan& plan, uint32_t index, const Status&
   {
     const MutexLock lock(mutex_);
     const auto found = batches_.find(KeyOf(plan));
-    if (found == batches_.end()) return;  // cancelled
-    const RequestPtr request = std::exchange(found->second.requests.at(index), nullptr);
-    if (request != nullptr) Fail(request->id, RequestEnd::kBadInput, why, after);
+    // Over, cancelled or given up.
+    if (found == batches_.end() || index >= found->second.requests.size()) return;
+    const uint64_t id = std::exchange(found->second.requests[index], kLeftOut);
+    Fail(id, RequestEnd::kBadInput, why, after);
   }
   Do(std::move(after));
 }
 
-Status BatcherQueue::AddClient(const std::shared_ptr<Client>& client) {
+Status BatcherQueue::CheckRoom() const {
   const MutexLock lock(mutex_);
+  return CheckRoomLocked();
+}
+
+Status BatcherQueue::CheckRoomLocked() const {
   if (draining_) return Ended();
   if (clients_.size() >= kMaxClients) {
     return ResourceExhausted("attach a client: the batcher has " + std::to_string(kMaxClients) +
                              " clients, which is the limit; let several threads share one");
   }
+  return OkStatus();
+}
+
+Status BatcherQueue::AddClient(const std::shared_ptr<Client>& client) {
+  const MutexLock lock(mutex_);
+  RETURN_IF_ERROR(CheckRoomLocked());
   clients_.insert(client);
   return OkStatus();
 }
@@ -258,91 +286,6 @@ void BatcherQueue::CancelRequest(const std::shared_ptr<Client>& client, uint32_t
     if (found == slots_.end()) return;
     Fail(found->second, RequestEnd::kCancelled, Status(Code::kCancelled, "the client cancelled the request"),
          after);
-  }
-  Do(std::move(after));
-}
-
-uint32_t BatcherQueue::Take(BatchKey key, ConsumerId consumer) {
-  const MutexLock lock(mutex_);
-  const auto found = batches_.find(key);
-  if (found == batches_.end() || !found->second.closed) return 0;
-  Batch& batch = found->second;
-  batch.consumer = consumer;
-  const uint32_t open = batch.open;
-  if (open == 0) batches_.erase(found);
-  return open;
-}
-
-Result<uint32_t> BatcherQueue::Answer(BatchKey key, ConsumerId consumer, std::span<const Output> outputs) {
-  After after;
-  uint32_t answered = 0;
-  {
-    const MutexLock lock(mutex_);
-    const auto found = batches_.find(key);
-    // Dealt again, or all its requests ended: nobody waits for these answers.
-    if (found == batches_.end() || found->second.consumer != consumer) return 0;
-    std::vector<RequestPtr> requests = found->second.requests;
-    std::erase(requests, nullptr);
-    if (outputs.size() != requests.size()) {
-      return InvalidArgument("answer: there are " + std::to_string(outputs.size()) +
-                             " outputs for a batch of " + std::to_string(requests.size()));
-    }
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      const Output& output = outputs[i];
-      Status status;
-      if (output.failed) {
-        // Copied first: the consumer may change it meanwhile.
-        const std::string text(reinterpret_cast<const char*>(output.bytes.data()),
-                               std::min(output.bytes.size(), kMaxErrorText));
-        status = Status(Code::kUnknown, "the consumer answered with an error: " + EscapeUnprintable(text));
-      } else if (output.bytes.size() > spec_.max_answer_bytes) {
-        status = Status(Code::kUnknown, "the consumer's answer has " + std::to_string(output.bytes.size()) +
-                                            " bytes, and at most " + std::to_string(spec_.max_answer_bytes) +
-                                            " are possible (the batcher's max_answer_bytes)");
-      }
-      RequestPtr request =
-          End(requests[i]->id, status.ok() ? RequestEnd::kAnswered : RequestEnd::kModelError);
-      if (request == nullptr) continue;
-      ++answered;
-      After::Told told{std::move(request), std::move(status), {}};
-      if (told.status.ok()) told.answer.assign(output.bytes.begin(), output.bytes.end());
-      after.answers.push_back(std::move(told));
-    }
-    batches_.erase(key);
-  }
-  Do(std::move(after));
-  return answered;
-}
-
-void BatcherQueue::RemoveConsumer(ConsumerId consumer) {
-  After after;
-  {
-    const MutexLock lock(mutex_);
-    for (auto at = batches_.begin(); at != batches_.end();) {
-      if (at->second.consumer != consumer) {
-        ++at;
-        continue;
-      }
-      const std::vector<RequestPtr> requests = std::move(at->second.requests);
-      at = batches_.erase(at);
-      for (const RequestPtr& request : requests) {
-        const auto pending = request == nullptr ? pending_.end() : pending_.find(request->id);
-        if (pending == pending_.end()) continue;
-        if (spec_.redeal && pending->second.again < kMaxDealtAgain) {
-          ++pending->second.again;
-          pending->second.batch.reset();
-          waiting_.insert(request->id);
-          ++counts_.again;
-        } else {
-          Fail(
-              request->id, RequestEnd::kConsumerGone,
-              Unavailable("the process that had taken the request's batch ended without an answer; submit it "
-                          "again, or let the batcher deal such requests again (redeal)"),
-              after);
-        }
-      }
-    }
-    CloseDue(now_(), after);
   }
   Do(std::move(after));
 }

@@ -34,7 +34,7 @@ enum class RequestEnd : uint8_t {
   kDeadline,      // its deadline passed
   kCancelled,     // by its client
   kClientGone,    // its client ended
-  kConsumerGone,  // the process that had taken its batch ended
+  kConsumerGone,  // the process that had taken its batch ended, or nobody answered it for kMaxBatches
   kModelError,    // the consumer answered with an error, or with too large an answer
   kFeedEnded,     // the feed ended or drains
 };
@@ -58,6 +58,8 @@ class BatcherQueue {
   using BatchKey = std::pair<uint64_t, uint64_t>;  // epoch, index
 
   static constexpr size_t kMaxClients = 1024;
+  // Batches that wait for answers at a time. The oldest one is given up for another.
+  static constexpr size_t kMaxBatches = 1024;
   // A request that is dealt again so often fails when another consumer ends with it: it may be the cause.
   static constexpr uint32_t kMaxDealtAgain = 2;
 
@@ -79,8 +81,8 @@ class BatcherQueue {
     Time arrived = {};
   };
   using RequestPtr = std::shared_ptr<const Request>;
-  // One piece of a closed batch, and its requests by index from the piece's first; samples behind them are
-  // not part of the batch.
+  // One piece of a closed batch, and its requests by index from the piece's first; null: it has ended.
+  // Samples behind them are not part of the batch.
   using Load = std::function<void(std::shared_ptr<PieceRequest>, std::vector<RequestPtr>)>;
   // What the consumer says to one request. A failed one has a text.
   struct Output {
@@ -112,7 +114,8 @@ class BatcherQueue {
   void LeaveOut(const BatchPlan& plan, uint32_t index, const Status& why) PF_EXCLUDES(mutex_);
 
   // ---- Clients ----
-  // kResourceExhausted for too many clients; kUnavailable once drained or cancelled.
+  // kResourceExhausted for too many clients; kUnavailable once drained or cancelled. The same without effect.
+  Status CheckRoom() const PF_EXCLUDES(mutex_);
   Status AddClient(const std::shared_ptr<Client>& client) PF_EXCLUDES(mutex_);
   void RemoveClient(const std::shared_ptr<Client>& client) PF_EXCLUDES(mutex_);
   // Answers a request that cannot be accepted. kFailedPrecondition, without an answer, if the slot has a
@@ -123,7 +126,7 @@ class BatcherQueue {
 
   // ---- Consumers ----
   // Returns how many requests of the batch wait for an answer. With 0 the batch is not to be computed: its
-  // requests were answered or dealt again. An unanswered batch belongs to the last consumer that took it.
+  // requests have ended or were dealt again. An unanswered batch belongs to the last consumer that took it.
   uint32_t Take(BatchKey batch, ConsumerId consumer) PF_EXCLUDES(mutex_);
   // Answers the requests of a batch that the consumer took, in the order of its samples. Returns how many
   // were still waiting. kInvalidArgument, without effect, unless there is one output a sample.
@@ -149,10 +152,12 @@ class BatcherQueue {
 
  private:
   using Slot = std::pair<const Client*, uint32_t>;
+  static constexpr uint64_t kLeftOut = UINT64_MAX;  // no request has this id
   struct Batch {
     uint32_t samples = 0;
+    uint32_t announced = 0;  // samples of the pieces so far
     bool closed = false;
-    std::vector<RequestPtr> requests;                   // once closed, by index; null: left out
+    std::vector<uint64_t> requests;                     // once closed: ids by index, or kLeftOut
     std::vector<std::shared_ptr<PieceRequest>> pieces;  // that wait for the batch to close
     uint32_t open = 0;                                  // requests that wait for an answer
     ConsumerId consumer = 0;                            // 0: nobody took it
@@ -167,7 +172,7 @@ class BatcherQueue {
     struct Told {
       RequestPtr request;
       Status status;
-      std::vector<std::byte> answer;
+      std::span<const std::byte> answer;  // the consumer's memory
     };
     std::vector<Told> answers;
     std::vector<std::pair<std::shared_ptr<PieceRequest>, std::vector<RequestPtr>>> loads;
@@ -175,13 +180,21 @@ class BatcherQueue {
   };
 
   static BatchKey KeyOf(const BatchPlan& plan) { return {plan.epoch, plan.batch_index}; }
-  static std::vector<RequestPtr> RequestsOf(const Batch& batch, const PieceRequest& piece);
+  std::vector<RequestPtr> RequestsOf(const Batch& batch, const PieceRequest& piece) const
+      PF_REQUIRES(mutex_);
+  Status CheckRoomLocked() const PF_REQUIRES(mutex_);
   void CloseDue(Time now, After& after) PF_REQUIRES(mutex_);
   void Close(BatchKey key, Batch& batch, After& after) PF_REQUIRES(mutex_);
   void Expire(Time now, After& after) PF_REQUIRES(mutex_);
   // Takes a request out of the queue, whose end it is. Null if it has ended before.
   RequestPtr End(uint64_t id, RequestEnd how) PF_REQUIRES(mutex_);
   void Fail(uint64_t id, RequestEnd how, const Status& why, After& after) PF_REQUIRES(mutex_);
+  // The request waits for no answer to its batch any more.
+  void LeaveBatch(const Pending& pending) PF_REQUIRES(mutex_);
+  // Forgets the batch once no request waits for its answers and no piece of it is to come.
+  void ForgetIfOver(std::map<BatchKey, Batch>::iterator at) PF_REQUIRES(mutex_);
+  // The batch gets no answers. Its requests are answered with `why` or dealt again.
+  void GiveUp(BatchKey key, const Status& why, After& after) PF_REQUIRES(mutex_);
   void Do(After after) PF_EXCLUDES(mutex_);
 
   const BatcherSpec spec_;
@@ -193,7 +206,7 @@ class BatcherQueue {
   std::map<Slot, uint64_t> slots_ PF_GUARDED_BY(mutex_);                 // ids of pending requests
   std::set<uint64_t> waiting_ PF_GUARDED_BY(mutex_);                     // pending, in no batch
   std::set<std::pair<Time, uint64_t>> deadlines_ PF_GUARDED_BY(mutex_);  // of pending requests
-  std::map<BatchKey, Batch> batches_ PF_GUARDED_BY(mutex_);              // announced and not over
+  std::map<BatchKey, Batch> batches_ PF_GUARDED_BY(mutex_);              // see ForgetIfOver
   std::deque<BatchKey> unclosed_ PF_GUARDED_BY(mutex_);                  // in the order of the feed
   std::set<std::shared_ptr<Client>> clients_ PF_GUARDED_BY(mutex_);
   uint64_t next_id_ PF_GUARDED_BY(mutex_) = 0;

@@ -162,11 +162,12 @@ Status RequestBatchProducer::LoadSamples(const PieceRequest& piece,
   SampleTimes times;
   times.spans = spans ? &*spans : nullptr;
   for (uint32_t i = begin; i < end && piece.Wanted(piece.begin() + i); ++i, places.Next()) {
-    const BatcherQueue::Request& request = *requests[i];
-    scratch.Begin(request.id);
     // The request may have ended: cancelled, or its deadline passed.
-    Status status = queue_->Wanted(request) ? LoadSample(request, places, scratch, times)
-                                            : Status(Code::kCancelled, "the request has ended");
+    Status status(Code::kCancelled, "the request has ended");
+    if (requests[i] != nullptr && queue_->Wanted(*requests[i])) {
+      scratch.Begin(requests[i]->id);
+      status = LoadSample(*requests[i], places, scratch, times);
+    }
     if (status.ok()) continue;
     piece.LeaveOut(piece.begin() + i);
     queue_->LeaveOut(piece.plan(), piece.begin() + i, status);

@@ -320,7 +320,7 @@ Status FeederService::Join(const Caller& caller, const v1::JoinBatcherRequest& r
   ASSIGN_OR_RETURN(const BatcherPlace place,
                    parts_.opener.JoinBatcher(caller.peer, {request.name(), request.consumer(),
                                                            request.slots(), request.max_request_bytes()}));
-  const Token token = parts_.lifelines.batchers().Invite(caller.peer, place);
+  ASSIGN_OR_RETURN(const Token token, parts_.lifelines.batchers().Invite(caller.peer, place));
   response.set_lifeline_path(parts_.lifelines.path());
   response.set_token(token.data(), token.size());
   DescribePlace(place, response);

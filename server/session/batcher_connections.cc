@@ -17,6 +17,7 @@ namespace pinfeed {
 namespace {
 
 constexpr std::chrono::hours kLongestDeadline(24);
+constexpr std::ptrdiff_t kMaxInvitations = 256;  // of one user. Each has memory and two descriptors
 // Timers cannot be cancelled. While requests wait for later deadlines, this bounds how many there are.
 constexpr std::chrono::seconds kLongestTimer(1);
 
@@ -56,10 +57,17 @@ class BatcherConnections::Client final : public BatcherQueue::Client {
   const std::shared_ptr<HostArena> memory_;
 };
 
-Token BatcherConnections::Invite(const Peer& peer, BatcherPlace place) {
+Result<Token> BatcherConnections::Invite(const Peer& peer, BatcherPlace place) {
   const Token token = NewToken();
   {
     const MutexLock lock(mutex_);
+    const auto is_theirs = [&](const Invitation& one) { return one.peer.uid == peer.uid; };
+    if (std::ranges::count_if(invitations_, is_theirs) >= kMaxInvitations) {
+      return ResourceExhausted("join a batcher: this user (uid " + std::to_string(peer.uid) + ") has " +
+                               std::to_string(kMaxInvitations) +
+                               " invitations that nobody has used, which is the limit; they expire after " +
+                               std::to_string(invitation_time_.count()) + " ms");
+    }
     invitations_.push_back({token, peer, std::move(place)});
   }
   loop_.Post([this, token] {
@@ -101,7 +109,7 @@ Status BatcherConnections::Admit(const Peer& peer, const uint8_t (&token)[kToken
   connection.peer = peer;
   connection.place = std::move(place);
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
-  RETURN_IF_ERROR(CheckConnectionRoom(connection.pidfd.get(), "a place at a batcher takes two")
+  RETURN_IF_ERROR(CheckConnectionRoom(connection.pidfd.get(), "a place at a batcher takes four")
                       .WithContext("join a batcher"));
   const std::array<int, kLifelineFdsProducer> fds = {connection.place.memory->fd()};
   RETURN_IF_ERROR(SendWelcome(fd.get(), fds));
@@ -162,12 +170,11 @@ Status BatcherConnections::OnClientFrame(Connection& connection, const LifelineF
     return InvalidArgument("a request of " + std::to_string(message.bytes) + " bytes in a slot for " +
                            std::to_string(room));
   }
-  BatcherQueue::Request request{connection.client, message.slot, message.bytes};
-  if (message.timeout_us != 0) {
-    const uint64_t longest = std::chrono::microseconds(kLongestDeadline).count();
-    request.deadline = BatcherQueue::Clock::now() +
-                       std::chrono::microseconds(std::min<uint64_t>(message.timeout_us, longest));
-  }
+  // No request waits for ever.
+  const uint64_t longest = std::chrono::microseconds(kLongestDeadline).count();
+  const uint64_t timeout = message.timeout_us == 0 ? longest : std::min(message.timeout_us, longest);
+  BatcherQueue::Request request{connection.client, message.slot, message.bytes,
+                                BatcherQueue::Clock::now() + std::chrono::microseconds(timeout)};
   RETURN_IF_ERROR(queue.Submit(std::move(request)));
   Poll(connection.place.queue);
   return OkStatus();

@@ -36,7 +36,8 @@ class BatcherConnections {
   BatcherConnections(const BatcherConnections&) = delete;
   BatcherConnections& operator=(const BatcherConnections&) = delete;
 
-  Token Invite(const Peer& peer, BatcherPlace place) PF_EXCLUDES(mutex_);
+  // kResourceExhausted while this user has too many invitations that nobody has used.
+  Result<Token> Invite(const Peer& peer, BatcherPlace place) PF_EXCLUDES(mutex_);
   // Takes over a connection whose first frame had this token. On an error `fd` is left to the caller, who
   // refuses the process.
   Status Admit(const Peer& peer, const uint8_t (&token)[kTokenBytes], UniqueFd& fd);

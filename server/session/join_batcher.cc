@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/quote.h"
+#include "server/net/descriptor_room.h"
 #include "server/session/open_feed.h"
 
 namespace pinfeed {
@@ -58,6 +59,7 @@ Result<BatcherPlace> FeedOpener::JoinBatcher(const Peer& peer, const JoinBatcher
     tensors = {BytesTensor("answers", spec.max_answer_bytes), {"lengths", DType::kInt64, {}}};
     samples = feed->layout().batch_size;
   } else {
+    RETURN_IF_ERROR(place.queue->CheckRoom().WithContext(what));
     slots = arguments.slots;
     if (slots < kMinSlots || slots > kMaxSlots) {
       return InvalidArgument(what + ": slots: " + std::to_string(slots) + " is not within " +
@@ -72,6 +74,8 @@ Result<BatcherPlace> FeedOpener::JoinBatcher(const Peer& peer, const JoinBatcher
   auto memory = HostArena::Create(layout, slots, /*shared=*/false, parts_.pool, peer.uid, &parts_.quarantine);
   if (!memory.ok()) return memory.status().WithContext(what);
   place.memory = *std::move(memory);
+  RETURN_IF_ERROR(
+      CheckConnectionRoom(place.memory->fd(), "a place at a batcher takes four").WithContext(what));
   // A consumer's answers are read on a thread that must not wait for memory.
   if (arguments.consumer) RETURN_IF_ERROR(place.memory->Prepare({0, 0, samples, 0}, 0, samples));
   return place;

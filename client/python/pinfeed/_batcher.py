@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any, Iterator, Optional, Sequence, Type, TypeVar, Union
 
-from ._batcher_link import ANSWER, TAKE, Link, join
+from ._batcher_link import ANSWER, HANGS_S, TAKE, Frame, Link, join
 from ._checks import MAX_NAME_BYTES, Checks, shown
 from ._device import ordinal_of
 from ._dtypes import dtype_name
-from ._errors import Code, InvalidArgumentError, make_error
+from ._errors import Code, InvalidArgumentError, UnavailableError, make_error
 from ._open import _choose_framework, open_spec
 from ._rank import Rank
 from ._spec import Spec, add_output
@@ -157,8 +158,17 @@ class Batcher:
             return self._call_locked(kind, tensors, size)
 
     def _call_locked(self, kind: int, tensors: Any, size: int) -> int:
-        self._link.send(kind, epoch=tensors.epoch, batch_index=tensors.index, size=size)
-        reply = self._link.receive()
+        try:
+            self._link.send(kind, epoch=tensors.epoch, batch_index=tensors.index, size=size)
+            reply: Optional[Frame] = None
+            until = time.monotonic() + HANGS_S
+            while reply is None:
+                reply = self._link.receive()
+                if reply is None and time.monotonic() > until:
+                    raise UnavailableError(Code.UNAVAILABLE, f"the daemon has not answered for {HANGS_S:g} s: it hangs, or is stopped")
+        except BaseException:  # also Ctrl-C: the next call must not take this one's reply
+            self._link.hang_up()
+            raise
         if reply.code:
             raise make_error(reply.code, reply.text)
         return reply.bytes
@@ -166,6 +176,8 @@ class Batcher:
     def _answer(self, batch: RequestBatch, outputs: Sequence[Any]) -> int:
         if len(outputs) != len(batch):
             raise InvalidArgumentError(Code.INVALID_ARGUMENT, f"answer: there are {len(outputs)} outputs for a batch of {len(batch)} requests")
+        if hasattr(outputs, "detach"):
+            outputs = outputs.detach().cpu()  # at once, not row by row
         contents = [_bytes_of(output) for output in outputs]
         with self._lock:
             memory = self._link.memory

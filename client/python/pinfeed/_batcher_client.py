@@ -9,7 +9,7 @@ import time
 from typing import Any, Dict, List, Optional, Type, TypeVar
 
 from . import _daemon
-from ._batcher_link import CANCEL, REQUEST, Link, join
+from ._batcher_link import CANCEL, HANGS_S, REQUEST, Link, join
 from ._checks import MAX_NAME_BYTES, UINT32_MAX, Checks
 from ._errors import Code, Error, InvalidArgumentError, ResourceExhaustedError, UnavailableError, make_error
 
@@ -25,9 +25,9 @@ class RequestFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # not
     ``await asyncio.wrap_future(future)``.
     """
 
-    def __init__(self, client: "BatcherClient", slot: int) -> None:
+    def __init__(self, client: "BatcherClient", slot: int, until: float) -> None:
         super().__init__()
-        self._client, self._slot = client, slot
+        self._client, self._slot, self._until = client, slot, until
 
     def cancel(self) -> bool:
         """Returns whether the request is cancelled; False if its answer has come."""
@@ -67,7 +67,7 @@ class BatcherClient:
         self._changed = threading.Condition(self._lock)
         self._free: List[int] = list(range(in_flight))
         self._futures: Dict[int, RequestFuture] = {}
-        self._ended: Optional[Error] = None
+        self._ended: Optional[Exception] = None
         self._thread = threading.Thread(target=self._receive, name="pinfeed-answers", daemon=True)
         self._thread.start()
 
@@ -88,7 +88,7 @@ class BatcherClient:
         content = self._content(data)
         until = time.monotonic() + deadline
         slot = self._take_slot(deadline if timeout is None else min(timeout, deadline))
-        future = RequestFuture(self, slot)
+        future = RequestFuture(self, slot, until)
         at = slot * self._stride
         try:
             self._link.memory[at : at + content.nbytes] = content
@@ -164,11 +164,21 @@ class BatcherClient:
                 except UnavailableError:
                     pass  # the thread below learns it too
 
+    def _check_daemon(self) -> None:
+        """Raises if the daemon should have answered a request long ago."""
+        with self._lock:
+            first = min((future._until for future in self._futures.values()), default=None)
+        if first is not None and time.monotonic() > first + HANGS_S:
+            raise UnavailableError(Code.UNAVAILABLE, f"the daemon has not answered a request for {HANGS_S:g} s after its deadline: it hangs, or is stopped")
+
     def _receive(self) -> None:
         """The thread that takes answers, until the connection ends."""
         try:
             while True:
                 frame = self._link.receive()
+                if frame is None:
+                    self._check_daemon()
+                    continue
                 with self._changed:
                     future = self._futures.pop(frame.slot, None)
                     if future is None:
@@ -183,7 +193,8 @@ class BatcherClient:
                     future.set_exception(make_error(frame.code, frame.text))
                 else:
                     future.set_result(bytes(answer))
-        except Error as error:
+        except Exception as error:  # whatever it is: no future waits for ever
+            self._link.hang_up()
             with self._changed:
                 self._ended = error
                 lost = list(self._futures.values())

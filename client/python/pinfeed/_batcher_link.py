@@ -15,7 +15,7 @@ import mmap
 import os
 import socket
 import struct
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from . import _abi
 from ._errors import Code, Error, UnavailableError, make_error
@@ -25,7 +25,8 @@ _WELCOME, _JOIN = 2, 9
 REQUEST, CANCEL, ANSWERED, TAKE, ANSWER = 10, 11, 12, 13, 14
 _FRAME = struct.Struct("=QIIQQQII208s")  # magic, kind, code, epoch, batch_index, timeout_us, slot, bytes, text
 _HELLO = struct.Struct("=QII32s208s")
-_TIMEOUT_S = 10.0  # for a daemon that does not answer
+_TIMEOUT_S = 10.0  # for a daemon that does not answer its greeting
+HANGS_S = 30.0  # a daemon that has not answered so long after it had to
 
 
 class Frame(NamedTuple):
@@ -60,6 +61,7 @@ class Link:
             self._socket.settimeout(_TIMEOUT_S)
             self.memory = self._attach(place)
             self._socket.settimeout(None)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 1, 0))
         except BaseException:
             self._socket.close()
             raise
@@ -103,10 +105,12 @@ class Link:
         except OSError as error:
             raise UnavailableError(Code.UNAVAILABLE, f"the connection to the daemon is closed: the batcher has ended, or the daemon stops ({error})") from error
 
-    def receive(self) -> Frame:
-        """Waits for a kAnswered frame."""
+    def receive(self) -> Optional[Frame]:
+        """Waits for a kAnswered frame; None after a second without one."""
         try:
             frame = self._parse(self._socket.recv(_FRAME.size))
+        except BlockingIOError:
+            return None
         except OSError as error:
             if isinstance(error, Error):
                 raise

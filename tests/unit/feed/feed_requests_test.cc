@@ -26,6 +26,7 @@ using ::testing::IsEmpty;
 
 constexpr uint32_t kMaxRequests = 4;  // of a batch
 constexpr uint32_t kDelayUs = 1000;
+constexpr uint32_t kSlots = 16;  // of a client
 constexpr uint64_t kRequestBytes = sizeof(int64_t) * NumberDataset::kNumbers;
 
 // A client process: its memory, and what it was told.
@@ -69,7 +70,7 @@ class PlayedClient final : public BatcherQueue::Client {
   std::atomic<bool> hung_up{false};
 
  private:
-  std::array<std::array<int64_t, NumberDataset::kNumbers>, 16> memory_{};
+  std::array<std::array<int64_t, NumberDataset::kNumbers>, kSlots> memory_{};
   std::set<uint32_t> broken_;
   Mutex mutex_;
   std::map<uint32_t, Answered> answers_ PF_GUARDED_BY(mutex_);
@@ -119,6 +120,12 @@ class FeedRequestsTest : public FeedTest {
   void Close() {
     Pass(microseconds(kDelayUs));
     queue_->Poll();
+  }
+  // The next batch, released without a word to the queue.
+  std::optional<BatchDescriptor> NextUntaken() {
+    const std::optional<BatchDescriptor> batch = consumer_->Next();
+    if (batch) consumer_->Release(*batch, *feed_);
+    return batch;
   }
   // Takes the next batch as `consumer`, and returns its numbers.
   std::vector<uint64_t> TakeBatch(BatcherQueue::ConsumerId consumer, uint32_t open) {
@@ -288,6 +295,56 @@ TEST_F(FeedRequestsTest, AClientThatEndsIsNotAnswered) {
   EXPECT_EQ(Answer(1, {"a", "b"}).value(), 0U);
   EXPECT_EQ(EndedAs(RequestEnd::kClientGone), 3U);
   for (const uint32_t slot : {1, 2, 3}) EXPECT_FALSE(client_->Take(slot).has_value());
+}
+
+TEST_F(FeedRequestsTest, ABatchThatNobodyTakesKeepsNothingOfAClient) {
+  Open();
+  client_->Break(1);
+  SubmitAll({1, 2});
+  Close();
+  ASSERT_TRUE(NextUntaken().has_value());
+  EXPECT_EQ(client_->CodeOf(1), Code::kDataLoss);
+  queue_->RemoveClient(client_);
+  const std::weak_ptr<PlayedClient> gone = client_;
+  client_.reset();
+  WaitFor([&] { return gone.expired(); });
+}
+
+TEST_F(FeedRequestsTest, ABatchThatNobodyAnswersIsGivenUpForLaterOnes) {
+  Open();
+  const std::shared_ptr<PlayedClient> first = client_;
+  std::vector<std::shared_ptr<PlayedClient>> clients;
+  for (size_t i = 0; first->CodeOf(0) != Code::kUnavailable; ++i) {
+    ASSERT_LE(i, BatcherQueue::kMaxBatches + 3);
+    if (i % kSlots == 0 && i > 0) {
+      client_ = clients.emplace_back(std::make_shared<PlayedClient>());
+      ASSERT_OK(queue_->AddClient(client_));
+    }
+    Submit(i % kSlots);
+    Close();
+    ASSERT_TRUE(NextUntaken().has_value());
+  }
+  EXPECT_GE(EndedAs(RequestEnd::kConsumerGone), 1U);
+}
+
+TEST_F(FeedRequestsTest, WhatIsDealtAgainDoesNotWaitForTheDelay) {
+  Open(/*redeal=*/true);
+  SubmitAll({1, 2, 3, 4});
+  ASSERT_THAT(TakeBatch(1, 4), ElementsAre(1, 2, 3, 4));
+  queue_->CancelRequest(client_, 4);
+  queue_->RemoveConsumer(1);
+  EXPECT_THAT(TakeBatch(2, 3), ElementsAre(1, 2, 3));
+}
+
+TEST_F(FeedRequestsTest, NothingIsDealtAgainOnceTheFeedDrains) {
+  Open(/*redeal=*/true);
+  SubmitAll({1, 2});
+  Close();
+  ASSERT_THAT(TakeBatch(1, 2), ElementsAre(1, 2));
+  feed_->Drain();
+  queue_->RemoveConsumer(1);
+  EXPECT_EQ(client_->CodeOf(1), Code::kUnavailable);
+  EXPECT_EQ(client_->CodeOf(2), Code::kUnavailable);
 }
 
 TEST_F(FeedRequestsTest, AFeedThatStopsAnswersAndHangsUp) {
