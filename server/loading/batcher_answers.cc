@@ -50,8 +50,7 @@ Result<uint32_t> BatcherQueue::Answer(BatchKey key, ConsumerId consumer, std::sp
                                             " bytes, and at most " + std::to_string(spec_.max_answer_bytes) +
                                             " are possible (the batcher's max_answer_bytes)");
       }
-      RequestPtr request =
-          End(requests[i], status.ok() ? RequestEnd::kAnswered : RequestEnd::kModelError);
+      RequestPtr request = End(requests[i], status.ok() ? RequestEnd::kAnswered : RequestEnd::kModelError);
       if (request == nullptr) continue;
       ++answered;
       const std::span<const std::byte> answer = status.ok() ? output.bytes : std::span<const std::byte>();

@@ -180,8 +180,7 @@ class BatcherQueue {
   };
 
   static BatchKey KeyOf(const BatchPlan& plan) { return {plan.epoch, plan.batch_index}; }
-  std::vector<RequestPtr> RequestsOf(const Batch& batch, const PieceRequest& piece) const
-      PF_REQUIRES(mutex_);
+  std::vector<RequestPtr> RequestsOf(const Batch& batch, const PieceRequest& piece) const PF_REQUIRES(mutex_);
   Status CheckRoomLocked() const PF_REQUIRES(mutex_);
   void CloseDue(Time now, After& after) PF_REQUIRES(mutex_);
   void Close(BatchKey key, Batch& batch, After& after) PF_REQUIRES(mutex_);

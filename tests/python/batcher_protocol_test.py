@@ -4,6 +4,7 @@
 import contextlib
 import io
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -19,6 +20,7 @@ from daemon_process import Daemon
 from raw_client import MAGIC, SERVICE, connect, frame, map_memfd, messages
 
 import pinfeed
+from pinfeed import _batcher, _batcher_client
 
 JOIN, REQUEST, CANCEL, ANSWERED, TAKE, ANSWER = 9, 10, 11, 12, 13, 14
 INVALID, EXHAUSTED, UNAUTHENTICATED = 3, 8, 16
@@ -185,7 +187,7 @@ def test_a_client_s_wrong_frame_ends_its_connection_alone(serve, host, what):
     serve(max_delay=0.2)
     raw = Raw(invite(host))
     for wrong in WRONG[what]:
-        raw.socket.send(WRONG_OF_A_CONSUMER[what])
+        raw.socket.send(wrong)
     assert raw.hung_up()
     raw.close()
     is_served(host)
@@ -205,7 +207,7 @@ WRONG_OF_A_CONSUMER = {
 def test_a_consumer_s_wrong_frame_ends_its_connection_alone(serve, host, what):
     serve()
     raw = Raw(invite(host, consumer=True))
-    raw.socket.send(wrong)
+    raw.socket.send(WRONG_OF_A_CONSUMER[what])
     assert raw.hung_up()
     raw.close()
     is_served(host)
@@ -317,8 +319,7 @@ def test_an_invitation_works_once_and_for_its_process_alone(serve, host):
     script = "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect(sys.argv[1]); s.send(bytes.fromhex(sys.argv[2])); print(s.recv(256)[12])"
     other = subprocess.run([sys.executable, "-c", script, place.lifeline_path, frame(JOIN, place.token).hex()], check=True, capture_output=True, text=True)
     assert other.stdout.strip() == str(UNAUTHENTICATED)
-    place = invite(host)
-    raw = Raw(place)
+    raw = Raw(place)  # the other process has not used it up
     assert raw.code == 0
     for token in (place.token, bytes(32), os.urandom(32)):
         place.token = token
@@ -332,7 +333,9 @@ def test_nonsensical_joins_are_refused(serve, host):
         assert refused(host, slots=slots)[0] == INVALID
     assert refused(host, max_request_bytes=0)[0] == INVALID
     assert refused(host, name="nobody")[0] == grpc.StatusCode.NOT_FOUND.value[0]
-    assert invite(host, max_request_bytes=2**32 - 1).max_request_bytes == 4 << 20
+    place = invite(host, max_request_bytes=2**32 - 1)
+    assert place.max_request_bytes == 4 << 20
+    Raw(place).close()
 
 
 def test_invitations_that_nobody_uses_are_limited_and_expire(serve, host):
@@ -345,14 +348,12 @@ def test_invitations_that_nobody_uses_are_limited_and_expire(serve, host):
         codes = [one.code() for one in asked]
     assert codes.count(grpc.StatusCode.OK) >= 256 and grpc.StatusCode.RESOURCE_EXHAUSTED in codes
     assert next(one.details() for one in asked if one.code() != grpc.StatusCode.OK).startswith("join a batcher: this user")
-    is_served_again = []
 
     def served():
         try:
             is_served(host)
         except pinfeed.ResourceExhaustedError:
             return False
-        is_served_again.append(True)
         return True
 
     eventually("invitations expire", served)
@@ -361,17 +362,18 @@ def test_invitations_that_nobody_uses_are_limited_and_expire(serve, host):
 def test_two_living_consumers_share_the_batches(serve, host):
     slow = serve(model=False, max_batch=1)
     with pinfeed.BatcherClient(NAME, address=host.address, in_flight=64) as client:
-        first = client.submit(array(100))
-        held = next(iter(slow))  # all along, while the other one answers
-        fast = serve(max_batch=1)
-        for value in range(100):
-            assert client.submit(array(value)).result(TIMEOUT) == array(value).tobytes()
-        assert not first.done() and held.answer(np.array(held.inputs)) == 1
-        assert first.result(TIMEOUT) == array(100).tobytes()
-        fast.close()
-        last = client.submit(array(101))
+        futures = [client.submit(array(0))]
         held = next(iter(slow))
-        assert held.answer(np.array(held.inputs)) == 1 and last.result(TIMEOUT) == array(101).tobytes()
+        serve(max_batch=1)
+        futures += [client.submit(array(value)) for value in range(1, 61)]
+        eventually("the other one answers, but for what is dealt to this one", lambda: sum(future.done() for future in futures) >= 50)
+        assert not futures[0].done()
+        assert held.answer(np.array(held.inputs)) == 1
+        rest = Model(slow)
+        assert [future.result(TIMEOUT) for future in futures] == [array(value).tobytes() for value in range(61)]
+        slow.close()
+        rest.join(TIMEOUT)
+        is_served(host)
 
 
 def test_consumers_that_come_and_go_mix_nothing_up(serve, host):
@@ -387,3 +389,37 @@ def test_consumers_that_come_and_go_mix_nothing_up(serve, host):
             other.close()  # with a batch in hand
         for value, future in futures:
             assert future.result(TIMEOUT) == array(value).tobytes()
+
+
+def test_a_daemon_that_hangs_is_waited_for_no_longer_than_said(serve, host, monkeypatch):
+    for module in (_batcher, _batcher_client):
+        monkeypatch.setattr(module, "HANGS_S", 0.1)
+    batcher = serve(model=False)
+    with pinfeed.BatcherClient(NAME, address=host.address) as client:
+        client.submit(array(1))
+        batch = next(iter(batcher))
+        os.kill(host.process.pid, signal.SIGSTOP)
+        try:
+            future = client.submit(array(2), deadline=0.01)
+            with pytest.raises(pinfeed.UnavailableError, match="hangs"):
+                batch.answer([b"x"])
+            with pytest.raises(pinfeed.UnavailableError, match="hangs"):
+                future.result(TIMEOUT)
+        finally:
+            os.kill(host.process.pid, signal.SIGCONT)
+
+
+def test_a_consumer_that_is_interrupted_takes_no_reply_for_another_s(serve, host, monkeypatch):
+    batcher = serve(model=False)
+    with pinfeed.BatcherClient(NAME, address=host.address) as client:
+        client.submit(array(1))
+        batch = next(iter(batcher))
+
+        def interrupt():
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(batcher._link, "receive", interrupt)
+            batch.answer([b"x"])
+        with pytest.raises(pinfeed.UnavailableError):
+            batch.answer([b"x"])
