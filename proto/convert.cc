@@ -44,6 +44,18 @@ DatasetSpec DatasetFromProto(const v1::DatasetSpec& in) {
   return out;
 }
 
+std::optional<BatcherSpec> BatcherFromProto(const v1::FeedSpec& in) {
+  if (!in.has_batcher()) return std::nullopt;
+  const v1::Batcher& batcher = in.batcher();
+  BatcherSpec out{batcher.max_delay_us(),     batcher.queue_limit(), batcher.max_request_bytes(),
+                  batcher.max_answer_bytes(), std::nullopt,          batcher.redeal()};
+  if (batcher.has_array()) {
+    const v1::ProducedField& array = batcher.array();
+    out.array = TensorSpec{"", DTypeFromProto(array.dtype()), {array.shape().begin(), array.shape().end()}};
+  }
+  return out;
+}
+
 // Nothing when it is unset or not known, which is a fault.
 std::optional<Order> OrderFromProto(v1::FeedSpec::Order in, const std::string& field, Faults& faults) {
   switch (in) {
@@ -181,6 +193,7 @@ FeedSpec SpecFromProto(const v1::FeedSpec& in, Faults& faults) {
   out.group_size = in.group_size() == 0 ? 1 : in.group_size();
   out.gpu_share = in.gpu_share();
   out.encoded_images = in.encoded_images();
+  out.batcher = BatcherFromProto(in);
   if (in.transforms_size() <= kMaxTransforms) RefuseUnknownFields(in, "", faults);
   CheckFeedSpec(out, faults);
   return out;
@@ -316,6 +329,7 @@ std::string DifferingFields(const FeedSpec& a, const FeedSpec& b) {
   add(a.fields == b.fields, "fields");
   add(a.sample_path == b.sample_path, "sample_path");
   add(a.pad == b.pad, "pad");
+  add(a.batcher == b.batcher, "batcher");
   add(a.decode == b.decode, "decode");
   add(a.gpu_share == b.gpu_share, "gpu_share");
   add(a.encoded_images == b.encoded_images, "encoded_images");

@@ -164,14 +164,20 @@ void PrintFeeds(const Json& status) {
     std::puts("");
   }
   for (const Json& feed : rows) {
-    const uint64_t batches = UintField(feed, "one_off_batches");
-    if (batches == 0) continue;
-    std::printf(
-        "feed %s had %s larger than a slot, in memory of their own: %s now, %s at most; "
-        "max_batch_bytes= makes room\n",
-        std::to_string(UintField(feed, "id")).c_str(), Counted(batches, "batch").c_str(),
-        ByteSize(UintField(feed, "one_off_bytes")).c_str(),
-        ByteSize(UintField(feed, "one_off_peak_bytes")).c_str());
+    if (const uint64_t batches = UintField(feed, "one_off_batches"); batches != 0) {
+      std::printf(
+          "feed %s had %s larger than a slot, in memory of their own: %s now, %s at most; "
+          "max_batch_bytes= makes room\n",
+          std::to_string(UintField(feed, "id")).c_str(), Counted(batches, "batch").c_str(),
+          ByteSize(UintField(feed, "one_off_bytes")).c_str(),
+          ByteSize(UintField(feed, "one_off_peak_bytes")).c_str());
+    }
+    if (!feed.contains("request_latency_seconds") || feed["request_latency_seconds"].is_null()) continue;
+    const Json& latency = feed["request_latency_seconds"];
+    std::printf("feed %s answered requests within %s (p50), %s (p90), %s (p99); %s wait\n",
+                std::to_string(UintField(feed, "id")).c_str(), Duration(DoubleField(latency, "p50")).c_str(),
+                Duration(DoubleField(latency, "p90")).c_str(), Duration(DoubleField(latency, "p99")).c_str(),
+                Count(UintField(feed, "requests_waiting")).c_str());
   }
 }
 

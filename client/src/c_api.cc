@@ -104,6 +104,15 @@ pf_result pf_datasets_json(const char* address, char** json) {
   return pinfeed::JsonCall(address, json, pinfeed::DatasetsJson);
 }
 
+pf_result pf_join_batcher_json(const char* address, const char* request_json, char** json) {
+  return pinfeed::JsonCall(
+      address, json,
+      [&](const std::string& path, pinfeed::SteadyTime deadline) -> pinfeed::Result<std::string> {
+        if (request_json == nullptr) return pinfeed::InvalidArgument("request_json is NULL");
+        return pinfeed::JoinBatcherJson(path, request_json, deadline);
+      });
+}
+
 pf_result pf_admin_json(const char* address, const char* method, const char* request_json, char** json) {
   return pinfeed::JsonCall(
       address, json,

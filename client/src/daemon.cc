@@ -176,7 +176,7 @@ bool IsForGpu(v1::FeedSpec::Decode decode) {
 bool HasLaterFields(const v1::FeedSpec& spec) {
   if (!spec.dataset().image().empty() || !spec.dataset().label().empty()) return true;
   if (spec.sample_path() || spec.pad_size() > 0) return true;
-  if (IsForGpu(spec.decode())) return true;
+  if (IsForGpu(spec.decode()) || spec.has_batcher()) return true;
   return std::any_of(spec.transforms().begin(), spec.transforms().end(), [](const v1::Transform& transform) {
     return transform.resize().interpolation_size() > 0 ||
            transform.random_resized_crop().interpolation_size() > 0;
@@ -224,7 +224,7 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
   if (!response.refuses_unknown_fields() && HasLaterFields(message.spec())) {
     return FailedPrecondition(
         "the daemon at " + address +
-        " is too old for decode, interpolation, sample_path, pad, or a dataset's image and label: "
+        " is too old for decode, interpolation, sample_path, pad, a batcher, or a dataset's image and label: "
         "it would ignore them; update it");
   }
   if (response.end_first() && request.replaces_session == 0)
@@ -248,6 +248,20 @@ Result<std::string> InviteProducer(const std::string& address, uint64_t session_
     return Status(called.code(), "the daemon at " + address + " is too old for producers");
   RETURN_IF_ERROR(called);
   return invitation.SerializeAsString();
+}
+
+Result<std::string> JoinBatcherJson(const std::string& address, const std::string& request_json,
+                                    SteadyTime deadline) {
+  const NoForkScope no_fork(deadline);
+  RETURN_IF_ERROR(no_fork.status());
+  v1::JoinBatcherRequest request;
+  RETURN_IF_ERROR(FromJson(request_json, "request_json", &request));
+  v1::BatcherInvitation invitation;
+  const Status called = Call(address, deadline, request, &invitation, &v1::Feeder::Stub::JoinBatcher);
+  if (called.code() == Code::kUnimplemented)
+    return Status(called.code(), "the daemon at " + address + " is too old for batchers");
+  RETURN_IF_ERROR(called);
+  return ToJson(invitation);
 }
 
 Result<std::string> StatusJson(const std::string& address, SteadyTime deadline) {

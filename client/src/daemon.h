@@ -47,6 +47,10 @@ Result<FeedOffer> OpenFeed(const std::string& address, const OpenRequest& reques
 Result<std::string> InviteProducer(const std::string& address, uint64_t session_id, uint32_t lane,
                                    SteadyTime deadline);
 
+// Asks for a place at a batcher: a pinfeed.v1.JoinBatcherRequest and BatcherInvitation as JSON.
+Result<std::string> JoinBatcherJson(const std::string& address, const std::string& request_json,
+                                    SteadyTime deadline);
+
 // Return pinfeed.v1.GetStatusResponse and ListDatasetsResponse as JSON, with the field names of the .proto
 // file, unset fields included.
 Result<std::string> StatusJson(const std::string& address, SteadyTime deadline);

@@ -112,7 +112,8 @@ Result<Batch*> Feed::TakeReady() {
   session_->Pin(descriptor.slot);
   Advance(descriptor);
   // Returned like any other batch; if it were skipped, this rank would have fewer batches than the others.
-  if (descriptor.samples == 0) warnings_.BatchIsEmpty(descriptor);
+  // A batch of requests may be empty without a bad sample.
+  if (descriptor.samples == 0 && descriptor.skipped > 0) warnings_.BatchIsEmpty(descriptor);
   return BatchPool::Process().Take(session_, descriptor);
 }
 

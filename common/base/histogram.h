@@ -29,6 +29,17 @@ struct DurationCounts {
     sum_ns += ns;
   }
   uint64_t total() const { return std::accumulate(counts.begin(), counts.end(), uint64_t{0}); }
+  // An upper bound of the durations that this share (0 to 1) of all is below or equal to: that of their
+  // bucket. Precondition: total() > 0.
+  uint64_t QuantileBoundNs(double share) const {
+    const double wanted = share * static_cast<double>(total());
+    uint64_t below = 0;
+    for (size_t i = 0; i < kBounds; ++i) {
+      below += counts[i];
+      if (static_cast<double>(below) >= wanted) return BoundNs(i);
+    }
+    return BoundNs(kBounds);
+  }
   DurationCounts& operator+=(const DurationCounts& other) {
     for (size_t i = 0; i < counts.size(); ++i) counts[i] += other.counts[i];
     sum_ns += other.sum_ns;

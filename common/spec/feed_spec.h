@@ -62,6 +62,17 @@ struct PaddedField {
   bool operator==(const PaddedField&) const = default;
 };
 
+// Batches are made of what client processes submit, instead of a dataset's samples.
+struct BatcherSpec {
+  uint32_t max_delay_us = 0;       // how long the first request of a batch waits for others
+  uint32_t queue_limit = 0;        // requests that wait for a batch
+  uint32_t max_request_bytes = 0;  // of an encoded image; 0 for arrays
+  uint32_t max_answer_bytes = 0;
+  std::optional<TensorSpec> array;  // what a request is, whose name does not count; nothing: an encoded image
+  bool redeal = false;              // requests whose consumer ended go to another one; otherwise they fail
+  bool operator==(const BatcherSpec&) const = default;
+};
+
 struct FeedSpec {
   DatasetSpec dataset;
   uint32_t batch_size = 0;
@@ -91,6 +102,7 @@ struct FeedSpec {
   uint32_t gpu_share = 0;  // of kAuto: what the GPU decodes, per mille of the samples; 0: not decided yet
   // Of a produced dataset: the most images of a batch that its producers hand over as files; 0: none.
   uint32_t encoded_images = 0;
+  std::optional<BatcherSpec> batcher;  // then the dataset is empty, and the group is the batcher's name
   bool operator==(const FeedSpec&) const = default;
 };
 

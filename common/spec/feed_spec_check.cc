@@ -16,6 +16,11 @@ namespace {
 constexpr uint64_t kMaxProducedSamples = uint64_t{1} << 53;
 constexpr uint32_t kMaxLanes = 256;
 constexpr uint32_t kMaxTaskTimeoutMs = 24 * 3600 * 1000;
+constexpr uint32_t kMaxBatcherSamples = 4096;
+constexpr uint32_t kMaxBatcherDelayUs = 60'000'000;
+constexpr uint32_t kMaxBatcherQueue = 65536;
+constexpr uint32_t kMaxRequestBytes = uint32_t{64} << 20;
+constexpr uint32_t kMaxAnswerBytes = uint32_t{16} << 20;
 constexpr size_t kMaxProducedDims = 15;  // and one for the batch: PF_MAX_DIMS
 constexpr uint32_t kMaxEncodedImages = 65536;
 constexpr uint64_t kMinImageFieldBytes = 64;  // a header that says where the images are
@@ -117,6 +122,51 @@ void CheckProducedFeed(const FeedSpec& spec, Faults& faults) {
   refuse(spec.sharing == Sharing::kQueue, "sharing");
   if (spec.backend != Backend::kHost)
     faults.Add("backend", "must be HOST for a produced dataset: its producers fill host memory");
+}
+
+void CheckBatcher(const FeedSpec& spec, Faults& faults) {
+  const BatcherSpec& batcher = *spec.batcher;
+  const auto check = [&faults](const char* field, uint64_t value, uint64_t least, uint64_t most) {
+    if (value >= least && value <= most) return;
+    faults.Add(field, std::to_string(value) + " is not within " + std::to_string(least) + " to " +
+                          std::to_string(most));
+  };
+  const auto refuse = [&faults](bool given, const char* field) {
+    if (given) faults.Add(field, "is not possible with a batcher: its samples are requests of clients");
+  };
+  if (spec.dataset != DatasetSpec()) faults.Add("dataset", "must be empty for a batcher");
+  if (spec.sharing != Sharing::kQueue)
+    faults.Add("sharing", "must be QUEUE for a batcher, whose name is the group");
+  check("batch_size", spec.batch_size, 1, kMaxBatcherSamples);
+  check("batcher.max_delay_us", batcher.max_delay_us, 0, kMaxBatcherDelayUs);
+  check("batcher.queue_limit", batcher.queue_limit, 1, kMaxBatcherQueue);
+  check("batcher.max_answer_bytes", batcher.max_answer_bytes, 1, kMaxAnswerBytes);
+  if (batcher.array) {
+    if (batcher.max_request_bytes != 0)
+      faults.Add("batcher.max_request_bytes", "is for encoded images only: an array has a fixed size");
+    if (batcher.array->shape.size() > kMaxProducedDims)
+      faults.Add("batcher.array.shape", "has more than " + std::to_string(kMaxProducedDims) + " dimensions");
+    const Result<uint64_t> bytes = batcher.array->SampleBytes();
+    if (!bytes.ok()) {
+      faults.Add("batcher.array", bytes.status().message());
+    } else {
+      check("batcher.array", *bytes, 1, kMaxRequestBytes);
+    }
+  } else {
+    check("batcher.max_request_bytes", batcher.max_request_bytes, 1, kMaxRequestBytes);
+  }
+  refuse(spec.order != Order::kSequential, "order");
+  refuse(spec.world_size != 1, "world_size");
+  refuse(spec.on_bad_sample != OnBadSample::kFail, "on_bad_sample");
+  refuse(spec.epochs != 0, "epochs");
+  refuse(spec.drop_last, "drop_last");
+  refuse(spec.valid, "valid");
+  refuse(!spec.masks.empty(), "masks");
+  refuse(!spec.fields_unchanged.empty(), "fields_unchanged");
+  refuse(!spec.fields.empty(), "fields");
+  refuse(spec.sample_path, "sample_path");
+  refuse(!spec.pad.empty(), "pad");
+  refuse(spec.decode != Decode::kCpu, "decode");
 }
 
 void CheckDataset(const DatasetSpec& spec, Faults& faults) {
@@ -230,7 +280,11 @@ void CheckText(const std::string& text, size_t limit, const std::string& field, 
 }
 
 void CheckFeedSpec(const FeedSpec& spec, Faults& faults) {
-  CheckDataset(spec.dataset, faults);
+  if (spec.batcher) {
+    CheckBatcher(spec, faults);
+  } else {
+    CheckDataset(spec.dataset, faults);
+  }
   if (spec.batch_size == 0) faults.Add("batch_size", "must be at least 1");
   if (spec.world_size == 0) faults.Add("world_size", "must be at least 1");
   if (spec.rank >= spec.world_size && spec.world_size != 0) {

@@ -113,6 +113,23 @@ enum class LifelineKind : uint32_t {
   // producer -> daemon, at most once a task: the batch does not fit into its slot. Answered by one of the
   // same kind and task: code 0 with a descriptor, or a code and a text
   kMemory = 8,
+  kJoin = 9,      // a batcher's client or consumer -> daemon, once, in place of kHello: token
+  kRequest = 10,  // client -> daemon: `slot` of its memory holds a request of `bytes` bytes
+  kCancel = 11,   // client -> daemon: no answer for `slot` is wanted. It is answered all the same
+  // daemon -> client: the request of `slot` has ended, with `bytes` bytes of answer or an error; the slot is
+  // the client's again. To a consumer: the result of its kTake or kAnswer, with a number in `bytes`
+  kAnswered = 12,
+  kTake = 13,    // consumer -> daemon: it has taken a batch. Answered with how many requests wait for answers
+  kAnswer = 14,  // consumer -> daemon: its memory holds `bytes` answers to a batch. Answered
+};
+
+// What a batcher's client or consumer and the daemon tell each other.
+struct BatcherMessage {
+  uint64_t epoch;  // kTake, kAnswer: the batch's
+  uint64_t batch_index;
+  uint64_t timeout_us;  // kRequest: until its deadline; 0: a day
+  uint32_t slot;
+  uint32_t bytes;
 };
 
 // A batch to fill. Its slot holds what the tensor "sample_id" says, and nothing else yet.
@@ -134,19 +151,21 @@ struct MemoryRequest {
 struct LifelineFrame {
   uint64_t magic;
   uint32_t kind;  // LifelineKind
-  uint32_t code;  // a Code, in kWelcome, kTaskDone and the daemon's kMemory
+  uint32_t code;  // a Code, in kWelcome, kTaskDone, the daemon's kMemory and kAnswered
   union {
     uint8_t token[kTokenBytes];
-    ProducerTask produce;  // in kTask; in kTaskDone only `task` counts
-    MemoryRequest memory;  // in kMemory
+    ProducerTask produce;    // in kTask; in kTaskDone only `task` counts
+    MemoryRequest memory;    // in kMemory
+    BatcherMessage batcher;  // from kRequest on
   };
   char text[208];  // of an error: UTF-8, NUL-padded
 };
 static_assert(sizeof(LifelineFrame) == 256 && sizeof(ProducerTask) == kTokenBytes &&
-              sizeof(MemoryRequest) == kTokenBytes);
+              sizeof(MemoryRequest) == kTokenBytes && sizeof(BatcherMessage) == kTokenBytes);
 
 // The descriptors in kWelcome. A session's: publish page memfd, release page memfd, doorbell eventfd and, on
-// the host backend, the arena memfd. A producer's: the arena memfd.
+// the host backend, the arena memfd. A producer's: the arena memfd. A batcher's client's or
+// consumer's: its memory.
 inline constexpr size_t kLifelineFdsHost = 4;
 inline constexpr size_t kLifelineFdsDevice = 3;
 inline constexpr size_t kLifelineFdsProducer = 1;

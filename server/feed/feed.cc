@@ -78,6 +78,7 @@ void Feed::Drain() {
     after = AdvanceLocked();  // plans nothing more; drains once all planned batches are published
   }
   Do(std::move(after));
+  parts_.producer->Drain();
 }
 
 void Feed::Stop(std::function<void()> at_rest) {

@@ -12,8 +12,10 @@
 namespace pinfeed {
 namespace {
 
-// The name of a configured or produced dataset, otherwise the last component of its path.
-std::string NameOf(const DatasetSpec& spec) {
+// The name of a batcher, or of a configured or produced dataset, otherwise the last component of its path.
+std::string NameOf(const FeedSpec& feed) {
+  if (feed.batcher) return feed.group;
+  const DatasetSpec& spec = feed.dataset;
   if (!spec.name.empty()) return spec.name;
   if (spec.produced) return spec.produced->name;
   const size_t end = spec.path.find_last_not_of('/');
@@ -71,7 +73,7 @@ FeedSnapshot BatchCycle::Snapshot() {
   FeedSnapshot snapshot = counters_;
   snapshot.id = parts_.id;
   snapshot.dataset = parts_.producer->dataset().path;
-  snapshot.name = NameOf(parts_.spec.dataset);
+  snapshot.name = NameOf(parts_.spec);
   snapshot.dataset_samples = parts_.producer->dataset().samples;
   snapshot.batch_size = parts_.spec.batch_size;
   snapshot.shuffled = parts_.spec.order == Order::kShuffle;
@@ -105,6 +107,8 @@ FeedSnapshot BatchCycle::Snapshot() {
     snapshot.one_off_bytes = counts.one_off.bytes;
     snapshot.one_off_peak_bytes = counts.one_off.peak_bytes;
   }
+  if (const std::shared_ptr<BatcherQueue> requests = parts_.producer->requests())
+    snapshot.requests = requests->counts();
   stalls_.AddTo(snapshot);
   return snapshot;
 }

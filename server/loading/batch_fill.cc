@@ -52,6 +52,11 @@ void BatchFill::OnBad(uint32_t index, Status why) {
   bad_.emplace(index, std::move(why));
 }
 
+void BatchFill::OnLeftOut(uint32_t index) {
+  const MutexLock lock(mutex_);
+  left_out_.insert(index);
+}
+
 void BatchFill::OnComplete(size_t piece, Status status) {
   if (!status.ok()) {
     const MutexLock lock(mutex_);
@@ -106,13 +111,16 @@ void BatchFill::Deliver(const PieceState& state, bool last) {
 
 SlotRange BatchFill::Compact(const Piece& piece) {
   SlotRange range{delivered_samples_, piece.end - piece.begin, false};
-  if (context_.on_bad_sample != OnBadSample::kSkip) return range;
   std::vector<uint32_t> bad;  // within the piece
   {
     const MutexLock lock(mutex_);
     if (!production_.ok()) return range;  // nothing there is to be touched
-    for (auto at = bad_.lower_bound(piece.begin); at != bad_.end() && at->first < piece.end; ++at)
-      bad.push_back(at->first - piece.begin);
+    std::set<uint32_t> gaps(left_out_.lower_bound(piece.begin), left_out_.lower_bound(piece.end));
+    if (context_.on_bad_sample == OnBadSample::kSkip) {
+      for (auto at = bad_.lower_bound(piece.begin); at != bad_.end() && at->first < piece.end; ++at)
+        gaps.insert(at->first);
+    }
+    for (const uint32_t index : gaps) bad.push_back(index - piece.begin);
   }
   if (bad.empty()) return range;
   range.samples -= static_cast<uint32_t>(bad.size());
@@ -152,7 +160,7 @@ bool BatchFill::Conclude() {
     span.end_ns = TraceClockNs();
     context_.recorder.Record(span);
   }
-  result.samples = plan_.samples;
+  result.samples = delivered_samples_;
   if (!bad.empty()) {
     const BatchSamples ids = context_.sampler.SamplesOf(plan_);
     for (const auto& [index, status] : bad) result.bad.push_back({ids[index], status.message()});
@@ -166,7 +174,6 @@ bool BatchFill::Conclude() {
                                                         " (on_bad_sample: \"skip\" or \"zero\" would go on)");
         break;
       case OnBadSample::kSkip:
-        result.samples = delivered_samples_;
         result.skipped = static_cast<uint32_t>(bad.size());
         break;
       case OnBadSample::kZero:

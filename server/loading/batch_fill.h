@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -87,13 +88,14 @@ class BatchFill final : public PieceRequest::Batch, public std::enable_shared_fr
 
   static std::vector<PieceState> PiecesOf(const Arena& arena, uint32_t slot, uint32_t samples);
   void OnBad(uint32_t index, Status why) override PF_EXCLUDES(mutex_);
+  void OnLeftOut(uint32_t index) override PF_EXCLUDES(mutex_);
   void OnComplete(size_t piece, Status status) override PF_EXCLUDES(mutex_);
   bool OnReplace() override { return owner_.OnReplace(slot_); }
   // Delivers the piece and the filled ones behind it; leaves that to the thread that delivers already, if
   // any.
   void DeliverFrom(size_t piece) PF_EXCLUDES(mutex_);
   void Deliver(const PieceState& state, bool last) PF_EXCLUDES(mutex_);
-  // Closes the gaps that skipped samples left in the piece.
+  // Closes the gaps that samples left in the piece which are skipped or left out.
   SlotRange Compact(const Piece& piece) PF_EXCLUDES(mutex_);
   // Reports the batch's samples to the owner. Returns whether the last piece is to be delivered.
   bool Conclude() PF_EXCLUDES(mutex_);
@@ -115,6 +117,7 @@ class BatchFill final : public PieceRequest::Batch, public std::enable_shared_fr
   Status delivery_ PF_GUARDED_BY(mutex_);                 // the first error
   Status production_ PF_GUARDED_BY(mutex_);               // the first error
   std::map<uint32_t, Status> bad_ PF_GUARDED_BY(mutex_);  // by index in the batch
+  std::set<uint32_t> left_out_ PF_GUARDED_BY(mutex_);     // indexes in the batch
 };
 
 }  // namespace pinfeed

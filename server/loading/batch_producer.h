@@ -22,6 +22,7 @@
 
 namespace pinfeed {
 
+class BatcherQueue;
 class ProducerGroup;
 
 // Purpose: asks a producer to fill some samples of one batch. The memory stays reserved until Complete: a
@@ -36,6 +37,7 @@ class PieceRequest {
    public:
     virtual ~Batch() = default;
     virtual void OnBad(uint32_t index, Status why) = 0;
+    virtual void OnLeftOut(uint32_t index) = 0;
     // Called once for each piece that was requested.
     virtual void OnComplete(size_t piece, Status status) = 0;
     virtual bool OnReplace() = 0;
@@ -80,6 +82,8 @@ class PieceRequest {
   // Sample `index` cannot be used. The producer has filled its place with zeros if the spec wants that.
   // Precondition: begin() <= index < end().
   void Bad(uint32_t index, Status why) const;
+  // There is no sample `index`: the batch gets shorter by it, and that is no fault. Same precondition.
+  void LeaveOut(uint32_t index) const;
   // The request may stay incomplete for long: the batch is requested anew, in another slot. The first of its
   // requests that is filled gives the batch. Each keeps its memory until its own Complete. Returns false,
   // without effect, if there is no other slot now, or the batch has been moved too often.
@@ -127,6 +131,8 @@ class BatchProducer {
   // The feed was stopped: complete every request as soon as nothing writes to its memory. Wanted is false for
   // all of them, so a producer that asks often has nothing to do here. Called without a lock.
   virtual void Cancel() {}
+  // The feed plans no more batches: complete those that wait for more samples. Called without a lock.
+  virtual void Drain() {}
 
   virtual ProducerTimes times() const = 0;
   virtual CacheUse cache_use() const { return {}; }
@@ -138,6 +144,8 @@ class BatchProducer {
   virtual const std::optional<DeferredPixelOps>& deferred_pixel_ops() const = 0;
   // The processes that fill its batches; null: the daemon does.
   virtual std::shared_ptr<ProducerGroup> processes() const { return nullptr; }
+  // What client processes submit to it; null: it has no clients.
+  virtual std::shared_ptr<BatcherQueue> requests() const { return nullptr; }
   // The memory that these processes fill, laid out as the feed's arena; null: the arena itself.
   virtual const Arena* staging() const { return nullptr; }
 };

@@ -28,6 +28,12 @@ void PieceRequest::Bad(uint32_t index, Status why) const {
   if (!completed_.load(std::memory_order_relaxed)) parts_.batch->OnBad(index, std::move(why));
 }
 
+void PieceRequest::LeaveOut(uint32_t index) const {
+  PF_CHECK(parts_.piece.begin <= index && index < parts_.piece.end,
+           "a sample left out is one of the piece's");
+  if (!completed_.load(std::memory_order_relaxed)) parts_.batch->OnLeftOut(index);
+}
+
 void PieceRequest::Trace(uint32_t samples, std::optional<WorkSpans>& spans) const {
   if (parts_.recorder.On()) parts_.recorder.Work(parts_.plan, parts_.piece.slot, samples, spans);
 }

@@ -57,6 +57,27 @@ FigureValue SessionStates(const DaemonSnapshot& daemon) {
   return CountStates({"pending", "attached", "orphaned", "evicted", "left"}, states);
 }
 
+template <auto kMember>
+FigureValue OfRequests(const FeedReport& report) {
+  return report.feed.requests ? ValueOf(*report.feed.requests.*kMember) : FigureValue();
+}
+
+FigureValue RequestEnds(const FeedReport& report) {
+  if (!report.feed.requests) return {};
+  FigureCounts ends;
+  for (size_t i = 0; i < kRequestEndNames.size(); ++i)
+    ends.parts.emplace_back(kRequestEndNames[i], report.feed.requests->ends[i]);
+  return ends;
+}
+
+FigureValue RequestLatency(const FeedReport& report) {
+  if (!report.feed.requests || report.feed.requests->latency.total() == 0) return {};
+  const DurationCounts& latency = report.feed.requests->latency;
+  return FigureParts{{{"p50", Seconds(latency.QuantileBoundNs(0.5))},
+                      {"p90", Seconds(latency.QuantileBoundNs(0.9))},
+                      {"p99", Seconds(latency.QuantileBoundNs(0.99))}}};
+}
+
 // A worker's or a reader's; the others have a GPU or an operation.
 bool HangsAtSample(const HungThread& thread) {
   return thread.gpu.empty() && thread.operation.empty();
@@ -245,6 +266,18 @@ constexpr auto kFeed = std::to_array<FigureRow<FeedReport>>({
      "Samples of a feed whose decoded image could have been in the cache and was not."},
     {"staged_bytes", kCounter, kAll, OfFeed<&F::staged_bytes>,
      "Bytes copied to the slots of a shared feed from where its producers write."},
+    {"requests", kCounter, kAll, OfRequests<&BatcherQueue::Counts::requests>,
+     "Requests that clients submitted to a batcher."},
+    {"requests_ended", kCounter, kAll, RequestEnds,
+     "Requests that were answered or failed, by how they ended.", "end"},
+    {"requests_waiting", kGauge, kAll, OfRequests<&BatcherQueue::Counts::waiting>,
+     "Requests that wait for a batch."},
+    {"requests_dealt_again", kCounter, kAll, OfRequests<&BatcherQueue::Counts::again>,
+     "Requests that went to another consumer because the one that had taken them ended."},
+    {"request_latency_seconds", kGauge, kStatus, RequestLatency,
+     "Latency of answered requests, as upper bounds: `p50`, `p90` and `p99`."},
+    {"request_duration_seconds", kHistogram, kMetric, OfRequests<&BatcherQueue::Counts::latency>,
+     "Time from a request's arrival until its answer was passed on."},
     {"running_seconds", kCounter, kAll, SecondsOfFeed<&F::running_ns>,
      "Time that a feed has run; divide its stall times by it."},
     {"stall_seconds", kCounter, kAll, OfFeed<&F::stall_ns>,

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/net/descriptor_room.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <string>
 
 namespace pinfeed {
@@ -27,6 +30,16 @@ Status CheckDescriptorRoom(uint32_t max_sessions, uint32_t max_fds,
       " are reserved for connections. Close a feed, or have the operator raise the limit "
       "(LimitNOFILE= of the unit, "
       "ulimit -n) above eight times max_sessions");
+}
+
+Status CheckConnectionRoom(int fd, const std::string& who_takes_how_many) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return ErrnoStatus("getrlimit of descriptors", errno);
+  // The kernel gives the lowest free number, so a number tells how many are open.
+  if (static_cast<rlim_t>(fd) < limit.rlim_cur / 4 * 3) return OkStatus();
+  return ResourceExhausted("three quarters of the daemon's " + std::to_string(limit.rlim_cur) +
+                           " descriptors are open, and " + who_takes_how_many +
+                           "; use fewer processes, or have the operator raise LimitNOFILE= (ulimit -n)");
 }
 
 }  // namespace pinfeed

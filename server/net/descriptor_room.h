@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "common/base/status.h"
 
@@ -14,5 +15,9 @@ namespace pinfeed {
 // need. Calls `count_open`, which lists a directory, only if `max_sessions` sessions could use up `max_fds`.
 Status CheckDescriptorRoom(uint32_t max_sessions, uint32_t max_fds,
                            const std::function<uint32_t()>& count_open);
+
+// The same for what a producer or a batcher's process takes beside sessions: `fd` is its newest descriptor.
+// Leaves a quarter of all to sessions and other connections.
+Status CheckConnectionRoom(int fd, const std::string& who_takes_how_many);
 
 }  // namespace pinfeed

@@ -10,6 +10,7 @@
 
 #include "common/base/log_context.h"
 #include "common/base/quote.h"
+#include "server/rpc/batcher_message.h"
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/open_feed_request.h"
 #include "server/rpc/status_message.h"
@@ -287,6 +288,42 @@ Status FeederService::Invite(const Caller& caller, const v1::InviteProducerReque
     if (has_images && (name == kImagesTensor || name == kImageErrorTensor)) continue;  // the workers'
     *response.add_tensors() = ToProto(place);
   }
+  return OkStatus();
+}
+
+grpc::ServerUnaryReactor* FeederService::JoinBatcher(grpc::CallbackServerContext* context,
+                                                     const v1::JoinBatcherRequest* request,
+                                                     v1::BatcherInvitation* response) {
+  static constexpr char kWhat[] = "join a batcher";
+  auto* const call = new Call(*context);
+  const Result<Caller> caller = parts_.callers.Find(*context, kWhat);
+  if (!caller.ok()) {
+    parts_.refusals.CountRequest(context->peer(), caller.status());
+    call->Fail(caller.status());
+    return call;
+  }
+  // It allocates memory.
+  Queue(*caller, *call, kWhat, [this, caller = *caller, call, request, response] {
+    const Status joined = call->cancelled()
+                              ? Status(Code::kCancelled, "join a batcher: the call was cancelled")
+                              : Join(caller, *request, *response);
+    if (!joined.ok()) return Refuse(caller, *call, joined);
+    call->Finish(grpc::Status::OK);
+  });
+  return call;
+}
+
+Status FeederService::Join(const Caller& caller, const v1::JoinBatcherRequest& request,
+                           v1::BatcherInvitation& response) const {
+  if (caller.remote())
+    return PermissionDenied("join a batcher: only processes of this host can share its memory");
+  ASSIGN_OR_RETURN(const BatcherPlace place,
+                   parts_.opener.JoinBatcher(caller.peer, {request.name(), request.consumer(),
+                                                           request.slots(), request.max_request_bytes()}));
+  ASSIGN_OR_RETURN(const Token token, parts_.lifelines.batchers().Invite(caller.peer, place));
+  response.set_lifeline_path(parts_.lifelines.path());
+  response.set_token(token.data(), token.size());
+  DescribePlace(place, response);
   return OkStatus();
 }
 

@@ -45,6 +45,9 @@ class FeederService final : public v1::Feeder::CallbackService {
   grpc::ServerUnaryReactor* InviteProducer(grpc::CallbackServerContext* context,
                                            const v1::InviteProducerRequest* request,
                                            v1::ProducerInvitation* response) override;
+  grpc::ServerUnaryReactor* JoinBatcher(grpc::CallbackServerContext* context,
+                                        const v1::JoinBatcherRequest* request,
+                                        v1::BatcherInvitation* response) override;
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
                                       v1::GetStatusResponse* response) override;
@@ -61,6 +64,8 @@ class FeederService final : public v1::Feeder::CallbackService {
   void Refuse(const Caller& caller, Call& call, const Status& error) const;
   Status Invite(const Caller& caller, const v1::InviteProducerRequest& request,
                 v1::ProducerInvitation& response) const;
+  Status Join(const Caller& caller, const v1::JoinBatcherRequest& request,
+              v1::BatcherInvitation& response) const;
   Result<OpenFeedArguments> Check(const Caller& caller, const v1::OpenFeedRequest& request) const;
   // The steps of an OpenFeed call: the checks that need no dataset; opening the dataset, unless the group has
   // it open; creating the session.

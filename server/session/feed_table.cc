@@ -133,6 +133,12 @@ size_t FeedTable::Depart(Session& session, const Departure& departure) {
   return kept;
 }
 
+std::shared_ptr<Feed> FeedTable::FindGroup(uid_t uid, const std::string& group) const {
+  const MutexLock lock(mutex_);
+  const auto found = groups_.find({uid, group});
+  return found == groups_.end() ? nullptr : found->second.feed;
+}
+
 bool FeedTable::IsShared(const Feed& feed) const {
   const MutexLock lock(mutex_);
   const auto entry = entries_.find(feed.id());

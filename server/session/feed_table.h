@@ -68,6 +68,8 @@ class FeedTable {
   // Called when the session is destroyed. If it was the last one, the feed ends and its memory is freed.
   void Release(Session& session) PF_EXCLUDES(mutex_);
 
+  // The feed of a group; null if there is none, or it is being created.
+  std::shared_ptr<Feed> FindGroup(uid_t uid, const std::string& group) const PF_EXCLUDES(mutex_);
   // Whether more than one session uses that feed.
   bool IsShared(const Feed& feed) const PF_EXCLUDES(mutex_);
 

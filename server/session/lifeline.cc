@@ -51,6 +51,7 @@ LifelineServer::LifelineServer(Listener listener, std::unique_ptr<EventLoop> loo
       sessions_(sessions),
       refusals_(refusals),
       producers_(*loop_, refusals_),
+      batchers_(*loop_, refusals_, hello_timeout_),
       silent_(std::min(kMaxSilentPerUser, MaxSilent()), MaxSilent()) {}
 
 LifelineServer::~LifelineServer() {
@@ -67,6 +68,7 @@ Status LifelineServer::Start() {
 void LifelineServer::Stop() {
   loop_->Stop();
   producers_.Clear();
+  batchers_.Clear();
   connections_.clear();
 }
 
@@ -157,7 +159,7 @@ void LifelineServer::AddConnection(Listener::Connection accepted) {
 
 void LifelineServer::OnReadable(ConnectionId id) {
   Connection& connection = connections_.at(id);
-  static constexpr std::array kFirst = {LifelineKind::kHello, LifelineKind::kProduce};
+  static constexpr std::array kFirst = {LifelineKind::kHello, LifelineKind::kProduce, LifelineKind::kJoin};
   static constexpr std::array kLater = {LifelineKind::kBye, LifelineKind::kLeave};
   const size_t later = connection.has_left ? 1 : 2;
   const ReceivedFrame received =
@@ -177,6 +179,7 @@ void LifelineServer::OnReadable(ConnectionId id) {
 
 void LifelineServer::OnFrame(ConnectionId id, Connection& connection, const LifelineFrame& frame) {
   if (frame.kind == static_cast<uint32_t>(LifelineKind::kProduce)) return OnProduce(id, connection, frame);
+  if (frame.kind == static_cast<uint32_t>(LifelineKind::kJoin)) return OnJoin(id, connection, frame);
   if (connection.session == nullptr) return OnHello(id, connection, frame);
   if (frame.kind == static_cast<uint32_t>(LifelineKind::kLeave)) {
     connection.has_left = true;
@@ -198,6 +201,14 @@ void LifelineServer::OnHello(ConnectionId id, Connection& connection, const Life
 void LifelineServer::OnProduce(ConnectionId id, Connection& connection, const LifelineFrame& frame) {
   Unwatch(connection.fd_watch);
   const Status admitted = producers_.Admit(connection.peer, frame.token, connection.fd);
+  if (!admitted.ok()) return Refuse(id, Refusal::kToken, admitted);
+  silent_.Remove(connection.peer.uid, id);
+  connections_.erase(id);
+}
+
+void LifelineServer::OnJoin(ConnectionId id, Connection& connection, const LifelineFrame& frame) {
+  Unwatch(connection.fd_watch);
+  const Status admitted = batchers_.Admit(connection.peer, frame.token, connection.fd);
   if (!admitted.ok()) return Refuse(id, Refusal::kToken, admitted);
   silent_.Remove(connection.peer.uid, id);
   connections_.erase(id);

@@ -14,6 +14,7 @@
 #include "server/net/event_loop.h"
 #include "server/net/listener.h"
 #include "server/net/refusals.h"
+#include "server/session/batcher_connections.h"
 #include "server/session/lifeline_frame.h"
 #include "server/session/producer_connections.h"
 #include "server/session/session_table.h"
@@ -57,6 +58,8 @@ class LifelineServer {
   const std::string& path() const { return listener_.path(); }
   // The other processes that connect here: those that fill batches.
   ProducerConnections& producers() { return producers_; }
+  // Those that submit requests or answer them.
+  BatcherConnections& batchers() { return batchers_; }
 
  private:
   using ConnectionId = uint64_t;
@@ -80,6 +83,7 @@ class LifelineServer {
   void OnFrame(ConnectionId id, Connection& connection, const LifelineFrame& frame);
   void OnHello(ConnectionId id, Connection& connection, const LifelineFrame& frame);
   void OnProduce(ConnectionId id, Connection& connection, const LifelineFrame& frame);
+  void OnJoin(ConnectionId id, Connection& connection, const LifelineFrame& frame);
   Status AttachSession(ConnectionId id, Connection& connection, const LifelineFrame& frame);
   Status WatchSession(ConnectionId id, Connection& connection);
   // Called periodically for each session of a queue: see Feed::ReadReleases.
@@ -103,6 +107,7 @@ class LifelineServer {
   ConnectionId next_id_ = 1;
   std::map<ConnectionId, Connection> connections_;
   ProducerConnections producers_;
+  BatcherConnections batchers_;
   SilentLifelines silent_;  // the connections without a hello
 };
 

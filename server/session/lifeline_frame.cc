@@ -106,6 +106,12 @@ Status SendTask(int fd, const ProducerTask& task) {
   return Send(fd, frame, {});
 }
 
+Status SendAnswered(int fd, const BatcherMessage& message, const Status& result) {
+  LifelineFrame frame = AnswerFrame(LifelineKind::kAnswered, result);
+  frame.batcher = message;
+  return Send(fd, frame, {});
+}
+
 Status SendMemory(int fd, const MemoryRequest& request, const Result<UniqueFd>& memory) {
   LifelineFrame frame = AnswerFrame(LifelineKind::kMemory, memory.status());
   frame.memory = request;

@@ -32,6 +32,8 @@ Status ResultOf(const LifelineFrame& done);
 
 // Sends kTask. kUnavailable or another error if the producer is gone or does not read.
 Status SendTask(int fd, const ProducerTask& task);
+// Sends kAnswered: of a message, with its result. The same errors.
+Status SendAnswered(int fd, const BatcherMessage& message, const Status& result);
 // Sends kWelcome with the session's or the producer's descriptors. kUnavailable if the client is gone or does
 // not read.
 Status SendWelcome(int fd, std::span<const int> fds);

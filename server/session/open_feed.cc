@@ -318,7 +318,9 @@ Result<std::shared_ptr<Session>> FeedOpener::Join(const Peer& peer, const OpenFe
     ASSIGN_OR_RETURN(process, ClientProcess::Open(peer.pid));
   }
   FeedTable::Make make;
-  if (arguments.spec.dataset.produced) {
+  if (arguments.spec.batcher) {
+    make = [&](uint64_t feed_id) { return MakeBatcherFeed(feed_id, peer.uid, arguments, choice.backend); };
+  } else if (arguments.spec.dataset.produced) {
     make = [&](uint64_t feed_id) { return MakeProducedFeed(feed_id, peer.uid, arguments); };
   } else if (dataset != nullptr) {
     make = [&](uint64_t feed_id) {

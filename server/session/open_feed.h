@@ -14,8 +14,10 @@
 #include "server/cache/decoded_cache.h"
 #include "server/loading/native_batch_producer.h"
 #include "server/loading/process_batch_producer.h"
+#include "server/loading/request_batch_producer.h"
 #include "server/loading/worker_pool.h"
 #include "server/memory/device_arenas.h"
+#include "server/memory/host_arena.h"
 #include "server/memory/host_memory_quarantine.h"
 #include "server/memory/memory_budget.h"
 #include "server/session/feed_table.h"
@@ -28,6 +30,23 @@ struct DatasetNeeded {};
 // The session to be replaced is the only one of its feed, and a feed cannot change its position. The client
 // ends that session and opens the feed again. Nothing has changed.
 struct ReplacedEndsFirst {};
+// Who wants to join which batcher.
+struct JoinBatcherArguments {
+  std::string name;
+  bool consumer = false;
+  uint32_t slots = 0;
+  uint64_t max_request_bytes = 0;
+};
+// What a client's or consumer's connection serves. The tensors of a client's memory are its request and its
+// answer; of a consumer's the answers and their lengths.
+struct BatcherPlace {
+  std::shared_ptr<BatcherQueue> queue;
+  std::shared_ptr<HostArena> memory;
+  bool consumer = false;
+};
+inline constexpr size_t kRequestTensor = 0, kAnswerTensor = 1;
+inline constexpr size_t kAnswersTensor = 0, kLengthsTensor = 1;
+
 using OpenFeedOutcome = std::variant<std::shared_ptr<Session>, DatasetNeeded, ReplacedEndsFirst>;
 
 // Purpose: creates sessions. Borrows: all it is given (outlive it). Threads: any. Errors: those of OpenFeed;
@@ -57,6 +76,10 @@ class FeedOpener {
   Result<OpenFeedOutcome> Open(const Peer& peer, const OpenFeedArguments& arguments,
                                std::shared_ptr<const Dataset> dataset) const;
 
+  // Makes the memory of a batcher's client or consumer, charged to its user. kNotFound if the user has no
+  // such batcher; kFailedPrecondition for a consumer without a session of it.
+  Result<BatcherPlace> JoinBatcher(const Peer& peer, const JoinBatcherArguments& arguments) const;
+
  private:
   // The backend for the batches. `fallback` says why it is not a better one, if the client requested the
   // best.
@@ -84,6 +107,9 @@ class FeedOpener {
                                                std::shared_ptr<const Dataset> dataset) const;
   Result<std::unique_ptr<Feed>> MakeProducedFeed(uint64_t feed_id, uid_t owner,
                                                  const OpenFeedArguments& arguments) const;
+  // A feed of requests.
+  Result<std::unique_ptr<Feed>> MakeBatcherFeed(uint64_t feed_id, uid_t owner,
+                                                const OpenFeedArguments& arguments, Backend backend) const;
   // Adds the arena, which `parts` lack.
   Result<std::unique_ptr<Feed>> MakeFeed(FeedParts parts, const OpenFeedArguments& arguments,
                                          Backend backend) const;

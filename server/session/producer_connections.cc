@@ -2,12 +2,10 @@
 #include "server/session/producer_connections.h"
 
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <string>
@@ -15,6 +13,7 @@
 
 #include "common/base/log.h"
 #include "common/base/log_pace.h"
+#include "server/net/descriptor_room.h"
 #include "server/session/lifeline_frame.h"
 
 namespace pinfeed {
@@ -26,17 +25,6 @@ constexpr std::chrono::seconds kProducerLogDelay(1);
 // How often a producer with a time limit is checked, at least and at most.
 constexpr std::chrono::milliseconds kMaxLateInterval(1000);
 constexpr std::chrono::milliseconds kMinLateInterval(5);
-
-// Leaves a quarter of the descriptors to sessions and other connections. The kernel gives the lowest free
-// number, so a number tells how many are open.
-Status CheckDescriptor(int fd, const std::string& who_takes_how_many) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return ErrnoStatus("getrlimit of descriptors", errno);
-  if (static_cast<rlim_t>(fd) < limit.rlim_cur / 4 * 3) return OkStatus();
-  return ResourceExhausted("three quarters of the daemon's " + std::to_string(limit.rlim_cur) +
-                           " descriptors are open, and " + who_takes_how_many +
-                           "; use fewer processes, or have the operator raise LimitNOFILE= (ulimit -n)");
-}
 
 }  // namespace
 
@@ -119,7 +107,7 @@ Status ProducerConnections::Admit(const Peer& peer, const uint8_t (&token)[kToke
   RETURN_IF_ERROR(connection.group->CheckRoom(0));
   ASSIGN_OR_RETURN(connection.pidfd, OpenPeerPidfd(fd.get(), peer.pid));
   RETURN_IF_ERROR(
-      CheckDescriptor(connection.pidfd.get(), "a producer takes two").WithContext("attach a producer"));
+      CheckConnectionRoom(connection.pidfd.get(), "a producer takes two").WithContext("attach a producer"));
   // The welcome goes before the first task.
   const Arena* const staging = session->feed->producer().staging();
   const std::array<int, kLifelineFdsProducer> fds = {(staging == nullptr ? session->arena() : *staging).fd()};
@@ -181,7 +169,7 @@ Status ProducerConnections::OnMemory(Connection& connection, const MemoryRequest
   Result<UniqueFd> memory = connection.group->GrantMemory(connection.producer, request.task, request.bytes);
   if (memory.status().code() == Code::kInvalidArgument) return memory.status();
   if (memory.ok()) {
-    const Status room = CheckDescriptor(memory->get(), "such a batch takes one");
+    const Status room = CheckConnectionRoom(memory->get(), "such a batch takes one");
     if (!room.ok()) memory = room;
   }
   // One that does not read is treated like one that hung up, as for tasks.

@@ -394,6 +394,12 @@ pf_result pf_status_json(const char* address, char** json) {
   *json = strdup("{\"state\":\"ready\"}");
   return PF_OK;
 }
+pf_result pf_join_batcher_json(const char* address, const char* request_json, char** json) {
+  (void)address;
+  (void)request_json;
+  *json = NULL;
+  return PF_NOT_FOUND;
+}
 pf_result pf_datasets_json(const char* address, char** json) {
   (void)address;
   *json = strdup("{\"datasets\":[{\"name\":\"pets\"}]}");

@@ -319,6 +319,11 @@ PF_API pf_result pf_seek_epoch(pf_feed* feed, uint64_t epoch);
  * PF_FAILED_PRECONDITION if the feed is closed or its dataset is not produced. */
 PF_API pf_result pf_invite_producer(pf_feed* feed, uint32_t lane, char** invitation, size_t* size);
 
+/* Asks the daemon at `address` for a place at a batcher: `request_json` is a pinfeed.v1.JoinBatcherRequest,
+ * and *json becomes a pinfeed.v1.BatcherInvitation (docs/protocol.md, section 14), to be freed with pf_free.
+ * Keep it secret. Takes at most 10 s. PF_NOT_FOUND: the user has no batcher of this name. */
+PF_API pf_result pf_join_batcher_json(const char* address, const char* request_json, char** json);
+
 typedef struct pf_producer pf_producer;
 /* Attaches this process to the feed of an invitation and maps the feed's memory, which forked children do not
  * inherit. On success the caller owns *producer and must close it. PF_UNAVAILABLE: the feed or the daemon is
@@ -423,7 +428,8 @@ PF_API pf_result pf_admin_json(const char* address, const char* method, const ch
  * daemon's certificate; NULL: $PINFEED_TLS_NAME, or else HOST. The files are read at each call.
  * Process-wide. */
 PF_API pf_result pf_set_tls(const char* ca, const char* certificate, const char* key, const char* name);
-/* Frees a string of pf_status_json, pf_datasets_json, pf_admin_json or pf_invite_producer. NULL is allowed.
+/* Frees a string of pf_status_json, pf_datasets_json, pf_admin_json, pf_join_batcher_json or
+ * pf_invite_producer. NULL is allowed.
  */
 PF_API void pf_free(char* string);
 

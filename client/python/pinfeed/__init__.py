@@ -28,6 +28,8 @@ __version__ = "0.1.0"
 # milliseconds, and loads neither NumPy nor the client library.
 _NAMES_OF_MODULE = {
     "_batch": ["Batch"],
+    "_batcher": ["Batcher", "RequestBatch"],
+    "_batcher_client": ["BatcherClient", "RequestFuture"],
     "_dlpack": ["RawTensor"],
     "_encoded": ["EncodedImage"],
     "_errors": [
@@ -86,6 +88,10 @@ __all__ = sorted(_MODULE_OF_NAME)
 
 if TYPE_CHECKING:
     from ._batch import Batch as Batch
+    from ._batcher import Batcher as Batcher
+    from ._batcher import RequestBatch as RequestBatch
+    from ._batcher_client import BatcherClient as BatcherClient
+    from ._batcher_client import RequestFuture as RequestFuture
     from ._dlpack import RawTensor as RawTensor
     from ._encoded import EncodedImage as EncodedImage
     from ._errors import Code as Code

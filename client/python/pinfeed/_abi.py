@@ -142,6 +142,7 @@ _SIGNATURES = {
     "pf_seek": (_RESULT, [_P, ctypes.c_char_p]),
     "pf_seek_epoch": (_RESULT, [_P, ctypes.c_uint64]),
     "pf_invite_producer": (_RESULT, [_P, ctypes.c_uint32, ctypes.POINTER(_P), ctypes.POINTER(ctypes.c_size_t)]),
+    "pf_join_batcher_json": (_RESULT, [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(_P)]),
     "pf_producer_attach": (_RESULT, [ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(_P)]),
     "pf_producer_close": (None, [_P]),
     "pf_task_init": (None, [ctypes.POINTER(TaskInfo), ctypes.c_size_t]),

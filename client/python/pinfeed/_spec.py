@@ -149,5 +149,7 @@ def add_sharing(spec: Spec, checks: Checks, share: Optional[Any], group: Any, gr
 
 def describe(spec: Spec) -> str:
     """Returns the dataset's name or path, for messages."""
+    if "batcher" in spec:
+        return f"the batcher {spec['group']}"
     dataset = spec["dataset"]
     return str(dataset.get("path") or dataset.get("name") or dataset["produced"]["name"])

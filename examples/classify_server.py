@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""An HTTP image classifier: POST an image to /classify and get its class.
+
+    examples/classify_server.py model                # the model, one process per GPU
+    examples/classify_server.py http --port 8000     # any number of these
+    curl --data-binary @cat.jpg http://127.0.0.1:8000/classify
+
+The "model" here tells the brightest colour channel, so that it needs nothing but pinfeed and NumPy.
+"""
+
+import argparse
+import http.server
+
+import numpy
+
+import pinfeed
+
+NAME = "classify-server"
+CLASSES = ("red", "green", "blue")
+
+
+def serve_model() -> None:
+    transforms = [pinfeed.Resize(64), pinfeed.CenterCrop(64), pinfeed.ToDtype("float32", scale=True)]
+    with pinfeed.Batcher(NAME, transforms=transforms, max_batch=64, max_delay=0.005, framework="numpy") as batcher:
+        print("the model is ready", flush=True)
+        for batch in batcher:
+            scores = numpy.asarray(batch.inputs).mean(axis=(2, 3))  # of [requests, 3, 64, 64]
+            batch.answer(scores.astype(numpy.float32))
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    client: pinfeed.BatcherClient
+
+    def do_POST(self) -> None:
+        if self.path != "/classify":
+            return self.reply(404, "POST an image to /classify")
+        try:
+            length = int(self.headers.get("Content-Length", "0"))
+            if not 0 < length <= 512 * 1024:
+                return self.reply(413, "an image of 1 byte to 512 KiB is possible")
+            scores = numpy.frombuffer(self.client.submit(self.rfile.read(length), deadline=2.0, timeout=0.5).result(), numpy.float32)
+        except pinfeed.DeadlineExceededError as error:
+            return self.reply(504, str(error))
+        except (pinfeed.ResourceExhaustedError, pinfeed.UnavailableError) as error:
+            return self.reply(503, str(error))
+        except (pinfeed.Error, ValueError) as error:
+            return self.reply(400, str(error))
+        self.reply(200, CLASSES[int(scores.argmax())])
+
+    def reply(self, status: int, text: str) -> None:
+        body = f"{text}\n".encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None:
+        """Logs nothing for each request."""
+
+
+def serve_http(port: int) -> None:
+    with pinfeed.BatcherClient(NAME, in_flight=64) as Handler.client, http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
+        print(f"http://127.0.0.1:{server.server_port}/classify is ready", flush=True)
+        server.serve_forever()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("role", choices=("model", "http"))
+    parser.add_argument("--port", type=int, default=8000)
+    arguments = parser.parse_args()
+    if arguments.role == "model":
+        serve_model()
+    else:
+        serve_http(arguments.port)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of BatcherQueue for consumers.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/quote.h"
+#include "server/loading/batcher_queue.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr size_t kMaxErrorText = 200;  // what a frame has room for
+
+}  // namespace
+
+uint32_t BatcherQueue::Take(BatchKey key, ConsumerId consumer) {
+  const MutexLock lock(mutex_);
+  const auto found = batches_.find(key);
+  if (found == batches_.end() || !found->second.closed) return 0;
+  found->second.consumer = consumer;
+  return found->second.open;
+}
+
+Result<uint32_t> BatcherQueue::Answer(BatchKey key, ConsumerId consumer, std::span<const Output> outputs) {
+  After after;
+  uint32_t answered = 0;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = batches_.find(key);
+    // Dealt again, or all its requests ended: nobody waits for these answers.
+    if (found == batches_.end() || found->second.consumer != consumer) return 0;
+    std::vector<uint64_t> requests = found->second.requests;
+    std::erase(requests, kLeftOut);
+    if (outputs.size() != requests.size()) {
+      return InvalidArgument("answer: there are " + std::to_string(outputs.size()) +
+                             " outputs for a batch of " + std::to_string(requests.size()));
+    }
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const Output& output = outputs[i];
+      Status status;
+      if (output.failed) {
+        // Copied first: the consumer may change it meanwhile.
+        const std::string text(reinterpret_cast<const char*>(output.bytes.data()),
+                               std::min(output.bytes.size(), kMaxErrorText));
+        status = Status(Code::kUnknown, "the consumer answered with an error: " + EscapeUnprintable(text));
+      } else if (output.bytes.size() > spec_.max_answer_bytes) {
+        status = Status(Code::kUnknown, "the consumer's answer has " + std::to_string(output.bytes.size()) +
+                                            " bytes, and at most " + std::to_string(spec_.max_answer_bytes) +
+                                            " are possible (the batcher's max_answer_bytes)");
+      }
+      RequestPtr request = End(requests[i], status.ok() ? RequestEnd::kAnswered : RequestEnd::kModelError);
+      if (request == nullptr) continue;
+      ++answered;
+      const std::span<const std::byte> answer = status.ok() ? output.bytes : std::span<const std::byte>();
+      after.answers.push_back({std::move(request), std::move(status), answer});
+    }
+  }
+  Do(std::move(after));
+  return answered;
+}
+
+void BatcherQueue::RemoveConsumer(ConsumerId consumer) {
+  After after;
+  {
+    const MutexLock lock(mutex_);
+    std::vector<BatchKey> taken;
+    for (const auto& [key, batch] : batches_)
+      if (batch.consumer == consumer) taken.push_back(key);
+    for (const BatchKey& key : taken) {
+      GiveUp(key,
+             Unavailable("the process that had taken the request's batch ended without an answer; submit it "
+                         "again, or let the batcher deal such requests again (redeal)"),
+             after);
+    }
+    CloseDue(now_(), after);
+  }
+  Do(std::move(after));
+}
+
+void BatcherQueue::GiveUp(BatchKey key, const Status& why, After& after) {
+  for (const uint64_t id : std::exchange(batches_.at(key).requests, {})) {
+    const auto found = pending_.find(id);
+    if (found == pending_.end()) continue;  // it was left out, or has ended
+    Pending& pending = found->second;
+    if (!spec_.redeal || draining_ || pending.again >= kMaxDealtAgain) {
+      Fail(id, RequestEnd::kConsumerGone, why, after);
+      continue;
+    }
+    LeaveBatch(pending);
+    pending.batch.reset();
+    ++pending.again;
+    waiting_.insert(id);
+    ++counts_.again;
+  }
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/loading/batcher_queue.h"
+
+#include <algorithm>
+
+namespace pinfeed {
+namespace {
+
+Status Ended() {
+  return Unavailable(
+      "submit: the batcher has ended or drains: its consumers left, or the daemon stops; make a new client "
+      "once they are back");
+}
+
+uint64_t SinceNs(BatcherQueue::Time begin, BatcherQueue::Time end) {
+  return static_cast<uint64_t>(
+      std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(end - begin).count()));
+}
+
+}  // namespace
+
+BatcherQueue::~BatcherQueue() {
+  PF_CHECK(unclosed_.empty() || cancelled_, "a batcher's feed is stopped before it is destroyed");
+}
+
+void BatcherQueue::Announce(const PieceRequest& piece) {
+  const MutexLock lock(mutex_);
+  const BatchKey key = KeyOf(piece.plan());
+  const auto [at, added] = batches_.try_emplace(key);
+  at->second.announced += piece.end() - piece.begin();
+  if (!added) return;
+  at->second.samples = piece.plan().samples;
+  unclosed_.push_back(key);
+}
+
+void BatcherQueue::Produce(std::shared_ptr<PieceRequest> piece) {
+  After after;
+  bool cancelled = false;
+  {
+    const MutexLock lock(mutex_);
+    cancelled = cancelled_;
+    if (!cancelled) {
+      const auto found = batches_.find(KeyOf(piece->plan()));
+      if (found == batches_.end()) {  // all its requests ended before this piece had memory
+        after.loads.emplace_back(std::move(piece), std::vector<RequestPtr>());
+      } else if (found->second.closed) {
+        std::vector<RequestPtr> requests = RequestsOf(found->second, *piece);
+        after.loads.emplace_back(std::move(piece), std::move(requests));
+        ForgetIfOver(found);
+      } else {
+        found->second.pieces.push_back(std::move(piece));
+        if (batches_.size() > kMaxBatches && batches_.begin()->second.closed) {
+          GiveUp(batches_.begin()->first,
+                 Unavailable("nobody answered the request's batch while " + std::to_string(kMaxBatches) +
+                             " later ones came: does the consumer answer each batch?"),
+                 after);
+        }
+        CloseDue(now_(), after);
+      }
+    }
+  }
+  if (cancelled) piece->Complete(OkStatus());
+  Do(std::move(after));
+}
+
+std::vector<BatcherQueue::RequestPtr> BatcherQueue::RequestsOf(const Batch& batch,
+                                                               const PieceRequest& piece) const {
+  std::vector<RequestPtr> requests;
+  for (size_t i = piece.begin(); i < std::min<size_t>(piece.end(), batch.requests.size()); ++i) {
+    const auto pending = pending_.find(batch.requests[i]);
+    requests.push_back(pending == pending_.end() ? nullptr : pending->second.request);
+  }
+  return requests;
+}
+
+void BatcherQueue::CloseDue(Time now, After& after) {
+  while (!unclosed_.empty()) {
+    const BatchKey key = unclosed_.front();
+    Batch& batch = batches_.at(key);
+    if (batch.pieces.empty()) return;  // announced, and Produce follows
+    if (!draining_ && waiting_.size() < batch.samples) {
+      if (waiting_.empty()) return;
+      const Pending& oldest = pending_.at(*waiting_.begin());
+      // One that is dealt again has waited before.
+      if (oldest.again == 0 && now < oldest.request->arrived + std::chrono::microseconds(spec_.max_delay_us))
+        return;
+    }
+    unclosed_.pop_front();
+    Close(key, batch, after);
+  }
+}
+
+void BatcherQueue::Close(BatchKey key, Batch& batch, After& after) {
+  batch.closed = true;
+  const size_t count = std::min<size_t>(batch.samples, waiting_.size());
+  for (size_t i = 0; i < count; ++i) {
+    batch.requests.push_back(*waiting_.begin());
+    pending_.at(*waiting_.begin()).batch = key;
+    waiting_.erase(waiting_.begin());
+  }
+  batch.open = static_cast<uint32_t>(count);
+  for (std::shared_ptr<PieceRequest>& piece : std::exchange(batch.pieces, {})) {
+    std::vector<RequestPtr> requests = RequestsOf(batch, *piece);
+    after.loads.emplace_back(std::move(piece), std::move(requests));
+  }
+  ForgetIfOver(batches_.find(key));
+}
+
+void BatcherQueue::Expire(Time now, After& after) {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    Fail(
+        deadlines_.begin()->second, RequestEnd::kDeadline,
+        Status(Code::kDeadlineExceeded,
+               "the request's deadline passed before an answer came: the consumers are too slow, or stopped"),
+        after);
+  }
+}
+
+BatcherQueue::RequestPtr BatcherQueue::End(uint64_t id, RequestEnd how) {
+  const auto found = pending_.find(id);
+  if (found == pending_.end()) return nullptr;
+  const Pending pending = std::move(found->second);
+  pending_.erase(found);
+  const Request& request = *pending.request;
+  slots_.erase({request.client.get(), request.slot});
+  if (request.deadline) deadlines_.erase({*request.deadline, id});
+  if (pending.batch) {
+    LeaveBatch(pending);
+  } else {
+    waiting_.erase(id);
+  }
+  ++counts_.ends[static_cast<size_t>(how)];
+  if (how == RequestEnd::kAnswered) counts_.latency.Add(SinceNs(request.arrived, now_()));
+  return pending.request;
+}
+
+void BatcherQueue::LeaveBatch(const Pending& pending) {
+  const auto batch = batches_.find(*pending.batch);
+  if (batch == batches_.end()) return;
+  --batch->second.open;
+  ForgetIfOver(batch);
+}
+
+void BatcherQueue::ForgetIfOver(std::map<BatchKey, Batch>::iterator at) {
+  const Batch& batch = at->second;
+  if (batch.closed && batch.open == 0 && batch.announced == batch.samples) batches_.erase(at);
+}
+
+void BatcherQueue::Fail(uint64_t id, RequestEnd how, const Status& why, After& after) {
+  if (RequestPtr request = End(id, how)) after.answers.push_back({std::move(request), why, {}});
+}
+
+void BatcherQueue::Do(After after) {
+  for (const After::Told& told : after.answers)
+    told.request->client->Answer(told.request->slot, told.status, told.answer);
+  for (auto& [piece, requests] : after.loads) load_(std::move(piece), std::move(requests));
+  for (const std::shared_ptr<Client>& client : after.hang_ups) client->HangUp();
+}
+
+void BatcherQueue::Drain() {
+  After after;
+  {
+    const MutexLock lock(mutex_);
+    draining_ = true;
+    CloseDue(now_(), after);
+    while (!waiting_.empty()) Fail(*waiting_.begin(), RequestEnd::kFeedEnded, Ended(), after);
+  }
+  Do(std::move(after));
+}
+
+void BatcherQueue::Cancel() {
+  After after;
+  std::vector<std::shared_ptr<PieceRequest>> pieces;
+  {
+    const MutexLock lock(mutex_);
+    draining_ = cancelled_ = true;
+    while (!pending_.empty()) Fail(pending_.begin()->first, RequestEnd::kFeedEnded, Ended(), after);
+    for (auto& [key, batch] : batches_)
+      std::ranges::move(std::exchange(batch.pieces, {}), std::back_inserter(pieces));
+    batches_.clear();
+    unclosed_.clear();
+    after.hang_ups.assign(clients_.begin(), clients_.end());
+    clients_.clear();
+  }
+  Do(std::move(after));
+  for (const std::shared_ptr<PieceRequest>& piece : pieces) piece->Complete(OkStatus());
+}
+
+bool BatcherQueue::Wanted(const Request& request) const {
+  const MutexLock lock(mutex_);
+  return pending_.contains(request.id);
+}
+
+void BatcherQueue::LeaveOut(const BatchPlan& plan, uint32_t index, const Status& why) {
+  After after;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = batches_.find(KeyOf(plan));
+    // Over, cancelled or given up.
+    if (found == batches_.end() || index >= found->second.requests.size()) return;
+    const uint64_t id = std::exchange(found->second.requests[index], kLeftOut);
+    Fail(id, RequestEnd::kBadInput, why, after);
+  }
+  Do(std::move(after));
+}
+
+Status BatcherQueue::CheckRoom() const {
+  const MutexLock lock(mutex_);
+  return CheckRoomLocked();
+}
+
+Status BatcherQueue::CheckRoomLocked() const {
+  if (draining_) return Ended();
+  if (clients_.size() >= kMaxClients) {
+    return ResourceExhausted("attach a client: the batcher has " + std::to_string(kMaxClients) +
+                             " clients, which is the limit; let several threads share one");
+  }
+  return OkStatus();
+}
+
+Status BatcherQueue::AddClient(const std::shared_ptr<Client>& client) {
+  const MutexLock lock(mutex_);
+  RETURN_IF_ERROR(CheckRoomLocked());
+  clients_.insert(client);
+  return OkStatus();
+}
+
+void BatcherQueue::RemoveClient(const std::shared_ptr<Client>& client) {
+  const MutexLock lock(mutex_);
+  clients_.erase(client);
+  std::vector<uint64_t> ids;
+  for (auto at = slots_.lower_bound({client.get(), 0}); at != slots_.end() && at->first.first == client.get();
+       ++at)
+    ids.push_back(at->second);
+  for (const uint64_t id : ids) End(id, RequestEnd::kClientGone);
+}
+
+Status BatcherQueue::Submit(Request request) {
+  After after;
+  Status refused;
+  {
+    const MutexLock lock(mutex_);
+    const Slot slot(request.client.get(), request.slot);
+    if (slots_.contains(slot)) {
+      return FailedPrecondition("submit: slot " + std::to_string(request.slot) +
+                                " has a request that is not answered yet");
+    }
+    ++counts_.requests;
+    request.arrived = now_();
+    if (draining_) {
+      refused = Ended();
+    } else if (request_bytes_ && request.bytes != *request_bytes_) {
+      refused = InvalidArgument("submit: the request has " + std::to_string(request.bytes) +
+                                " bytes, and the batcher's arrays have " + std::to_string(*request_bytes_));
+    } else if (request.bytes == 0 || request.bytes > max_request_bytes()) {
+      refused = InvalidArgument("submit: the request has " + std::to_string(request.bytes) +
+                                " bytes, and 1 to " + std::to_string(max_request_bytes()) +
+                                " are possible (the batcher's max_request_bytes)");
+    } else if (waiting_.size() >= spec_.queue_limit) {
+      refused = ResourceExhausted("submit: the batcher's queue is full: " + std::to_string(waiting_.size()) +
+                                  " requests wait (queue_limit); try again later, or add consumers");
+    }
+    if (refused.ok()) {
+      request.id = next_id_++;
+      const uint64_t id = request.id;
+      if (request.deadline) deadlines_.emplace(*request.deadline, id);
+      slots_.emplace(slot, id);
+      pending_.emplace(id, Pending{std::make_shared<const Request>(std::move(request))});
+      waiting_.insert(id);
+      CloseDue(now_(), after);
+    } else {
+      ++counts_.ends[static_cast<size_t>(draining_ ? RequestEnd::kFeedEnded : RequestEnd::kRefused)];
+      after.answers.push_back({std::make_shared<const Request>(std::move(request)), refused, {}});
+    }
+  }
+  Do(std::move(after));
+  return OkStatus();
+}
+
+void BatcherQueue::CancelRequest(const std::shared_ptr<Client>& client, uint32_t slot) {
+  After after;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = slots_.find({client.get(), slot});
+    if (found == slots_.end()) return;
+    Fail(found->second, RequestEnd::kCancelled, Status(Code::kCancelled, "the client cancelled the request"),
+         after);
+  }
+  Do(std::move(after));
+}
+
+std::optional<BatcherQueue::Time> BatcherQueue::Poll() {
+  After after;
+  std::optional<Time> next;
+  {
+    const MutexLock lock(mutex_);
+    const Time now = now_();
+    Expire(now, after);
+    CloseDue(now, after);
+    if (!deadlines_.empty()) next = deadlines_.begin()->first;
+    if (!waiting_.empty()) {
+      // Once that is past, the batch closes as soon as it has a slot.
+      const Time due =
+          pending_.at(*waiting_.begin()).request->arrived + std::chrono::microseconds(spec_.max_delay_us);
+      if (due > now && (!next || due < *next)) next = due;
+    }
+  }
+  Do(std::move(after));
+  return next;
+}
+
+BatcherQueue::Counts BatcherQueue::counts() const {
+  const MutexLock lock(mutex_);
+  Counts counts = counts_;
+  counts.waiting = static_cast<uint32_t>(waiting_.size());
+  counts.clients = static_cast<uint32_t>(clients_.size());
+  return counts;
+}
+
+}  // namespace pinfeed

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collects the requests of client processes into the batches of one feed. In: requests, batches that have a
+// slot, answers. Out: batches to load, in the order of arrival, and one answer for each request.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/histogram.h"
+#include "common/base/result.h"
+#include "common/base/sync.h"
+#include "common/spec/feed_spec.h"
+#include "server/loading/batch_producer.h"
+
+namespace pinfeed {
+
+// How a request ended.
+enum class RequestEnd : uint8_t {
+  kAnswered,
+  kRefused,       // too large, the wrong size, or the queue was full
+  kBadInput,      // its input could not be decoded or transformed
+  kDeadline,      // its deadline passed
+  kCancelled,     // by its client
+  kClientGone,    // its client ended
+  kConsumerGone,  // the process that had taken its batch ended, or nobody answered it for kMaxBatches
+  kModelError,    // the consumer answered with an error, or with too large an answer
+  kFeedEnded,     // the feed ended or drains
+};
+inline constexpr std::array kRequestEndNames = {"answered",      "refused",     "bad_input",
+                                                "deadline",      "cancelled",   "client_gone",
+                                                "consumer_gone", "model_error", "feed_ended"};
+
+// Purpose: puts each request into the next batch, and hands the answers to the requests back. A batch closes
+// when it is full, or when its first request has waited for max_delay and a slot is free. Owns: the requests
+// until they are answered, the pieces of batches that are not closed. Shared by the feed's producer and the
+// connections of clients and consumers, which may outlive it. Threads: any. Nothing blocks. Errors: a request
+// that ends badly is answered with the reason; the batch goes on. Invariants: 1. each submitted request is
+// answered once, unless its client is gone; 2. batches get the requests in the order of arrival, but for
+// those that are dealt again, which come first; 3. Client and load are called without the lock.
+class BatcherQueue {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Time = Clock::time_point;
+  using Now = std::function<Time()>;
+  using ConsumerId = uint64_t;                     // never 0
+  using BatchKey = std::pair<uint64_t, uint64_t>;  // epoch, index
+
+  static constexpr size_t kMaxClients = 1024;
+  // Batches that wait for answers at a time. The oldest one is given up for another.
+  static constexpr size_t kMaxBatches = 1024;
+  // A request that is dealt again so often fails when another consumer ends with it: it may be the cause.
+  static constexpr uint32_t kMaxDealtAgain = 2;
+
+  // The way to one client process, whose memory holds its requests by slot. Threads: any. Nothing blocks.
+  class Client {
+   public:
+    virtual ~Client() = default;
+    // The bytes of a request, which the client may change at any time.
+    virtual Result<std::span<const std::byte>> Read(uint32_t slot, uint64_t bytes) = 0;
+    virtual void Answer(uint32_t slot, const Status& status, std::span<const std::byte> answer) = 0;
+    virtual void HangUp() = 0;
+  };
+  struct Request {
+    std::shared_ptr<Client> client;
+    uint32_t slot = 0;  // of the client's memory
+    uint64_t bytes = 0;
+    std::optional<Time> deadline = {};
+    uint64_t id = 0;  // the number of its arrival, from 0. Set by Submit, like the following
+    Time arrived = {};
+  };
+  using RequestPtr = std::shared_ptr<const Request>;
+  // One piece of a closed batch, and its requests by index from the piece's first; null: it has ended.
+  // Samples behind them are not part of the batch.
+  using Load = std::function<void(std::shared_ptr<PieceRequest>, std::vector<RequestPtr>)>;
+  // What the consumer says to one request. A failed one has a text.
+  struct Output {
+    bool failed = false;
+    std::span<const std::byte> bytes = {};
+  };
+
+  // `request_bytes`: the exact size of each request, for arrays. `load` may refer to what the feed owns.
+  BatcherQueue(const BatcherSpec& spec, std::optional<uint64_t> request_bytes, Load load,
+               Now now = Clock::now)
+      : spec_(spec), request_bytes_(request_bytes), load_(std::move(load)), now_(std::move(now)) {}
+  ~BatcherQueue();
+  BatcherQueue(const BatcherQueue&) = delete;
+  BatcherQueue& operator=(const BatcherQueue&) = delete;
+
+  const BatcherSpec& spec() const { return spec_; }
+  uint64_t max_request_bytes() const { return request_bytes_.value_or(spec_.max_request_bytes); }
+
+  // ---- The feed's side: see BatchProducer ----
+  void Announce(const PieceRequest& piece) PF_EXCLUDES(mutex_);
+  void Produce(std::shared_ptr<PieceRequest> piece) PF_EXCLUDES(mutex_);
+  // Closes all batches with what there is. Later requests are refused.
+  void Drain() PF_EXCLUDES(mutex_);
+  // Answers every request with an error and hangs up on the clients.
+  void Cancel() PF_EXCLUDES(mutex_);
+  // Whether a request still waits for its answer; if not, it need not be loaded.
+  bool Wanted(const Request& request) const PF_EXCLUDES(mutex_);
+  // Sample `index` of a closed batch was left out. Answers its request with `why`, if it still waits.
+  void LeaveOut(const BatchPlan& plan, uint32_t index, const Status& why) PF_EXCLUDES(mutex_);
+
+  // ---- Clients ----
+  // kResourceExhausted for too many clients; kUnavailable once drained or cancelled. The same without effect.
+  Status CheckRoom() const PF_EXCLUDES(mutex_);
+  Status AddClient(const std::shared_ptr<Client>& client) PF_EXCLUDES(mutex_);
+  void RemoveClient(const std::shared_ptr<Client>& client) PF_EXCLUDES(mutex_);
+  // Answers a request that cannot be accepted. kFailedPrecondition, without an answer, if the slot has a
+  // request already.
+  Status Submit(Request request) PF_EXCLUDES(mutex_);
+  // Does nothing if the slot has no request.
+  void CancelRequest(const std::shared_ptr<Client>& client, uint32_t slot) PF_EXCLUDES(mutex_);
+
+  // ---- Consumers ----
+  // Returns how many requests of the batch wait for an answer. With 0 the batch is not to be computed: its
+  // requests have ended or were dealt again. An unanswered batch belongs to the last consumer that took it.
+  uint32_t Take(BatchKey batch, ConsumerId consumer) PF_EXCLUDES(mutex_);
+  // Answers the requests of a batch that the consumer took, in the order of its samples. Returns how many
+  // were still waiting. kInvalidArgument, without effect, unless there is one output a sample.
+  Result<uint32_t> Answer(BatchKey batch, ConsumerId consumer, std::span<const Output> outputs)
+      PF_EXCLUDES(mutex_);
+  // The consumer's process has ended. The requests that it took are answered with an error or dealt again.
+  void RemoveConsumer(ConsumerId consumer) PF_EXCLUDES(mutex_);
+
+  // Does what is due by now. Returns when to call it again, if no request comes before. Call it after Submit
+  // and RemoveConsumer.
+  std::optional<Time> Poll() PF_EXCLUDES(mutex_);
+
+  // The counters only grow.
+  struct Counts {
+    uint64_t requests = 0;
+    uint64_t again = 0;  // requests dealt again
+    uint32_t waiting = 0;
+    uint32_t clients = 0;
+    std::array<uint64_t, kRequestEndNames.size()> ends{};
+    DurationCounts latency;  // of answered requests, from arrival to answer
+  };
+  Counts counts() const PF_EXCLUDES(mutex_);
+
+ private:
+  using Slot = std::pair<const Client*, uint32_t>;
+  static constexpr uint64_t kLeftOut = UINT64_MAX;  // no request has this id
+  struct Batch {
+    uint32_t samples = 0;
+    uint32_t announced = 0;  // samples of the pieces so far
+    bool closed = false;
+    std::vector<uint64_t> requests;                     // once closed: ids by index, or kLeftOut
+    std::vector<std::shared_ptr<PieceRequest>> pieces;  // that wait for the batch to close
+    uint32_t open = 0;                                  // requests that wait for an answer
+    ConsumerId consumer = 0;                            // 0: nobody took it
+  };
+  struct Pending {
+    RequestPtr request;
+    std::optional<BatchKey> batch = {};  // nothing: it waits for one
+    uint32_t again = 0;                  // how often it was dealt again
+  };
+  // What a step leaves to be done without the lock.
+  struct After {
+    struct Told {
+      RequestPtr request;
+      Status status;
+      std::span<const std::byte> answer;  // the consumer's memory
+    };
+    std::vector<Told> answers;
+    std::vector<std::pair<std::shared_ptr<PieceRequest>, std::vector<RequestPtr>>> loads;
+    std::vector<std::shared_ptr<Client>> hang_ups;
+  };
+
+  static BatchKey KeyOf(const BatchPlan& plan) { return {plan.epoch, plan.batch_index}; }
+  std::vector<RequestPtr> RequestsOf(const Batch& batch, const PieceRequest& piece) const PF_REQUIRES(mutex_);
+  Status CheckRoomLocked() const PF_REQUIRES(mutex_);
+  void CloseDue(Time now, After& after) PF_REQUIRES(mutex_);
+  void Close(BatchKey key, Batch& batch, After& after) PF_REQUIRES(mutex_);
+  void Expire(Time now, After& after) PF_REQUIRES(mutex_);
+  // Takes a request out of the queue, whose end it is. Null if it has ended before.
+  RequestPtr End(uint64_t id, RequestEnd how) PF_REQUIRES(mutex_);
+  void Fail(uint64_t id, RequestEnd how, const Status& why, After& after) PF_REQUIRES(mutex_);
+  // The request waits for no answer to its batch any more.
+  void LeaveBatch(const Pending& pending) PF_REQUIRES(mutex_);
+  // Forgets the batch once no request waits for its answers and no piece of it is to come.
+  void ForgetIfOver(std::map<BatchKey, Batch>::iterator at) PF_REQUIRES(mutex_);
+  // The batch gets no answers. Its requests are answered with `why` or dealt again.
+  void GiveUp(BatchKey key, const Status& why, After& after) PF_REQUIRES(mutex_);
+  void Do(After after) PF_EXCLUDES(mutex_);
+
+  const BatcherSpec spec_;
+  const std::optional<uint64_t> request_bytes_;
+  const Load load_;
+  const Now now_;
+  mutable Mutex mutex_;
+  std::map<uint64_t, Pending> pending_ PF_GUARDED_BY(mutex_);            // by id
+  std::map<Slot, uint64_t> slots_ PF_GUARDED_BY(mutex_);                 // ids of pending requests
+  std::set<uint64_t> waiting_ PF_GUARDED_BY(mutex_);                     // pending, in no batch
+  std::set<std::pair<Time, uint64_t>> deadlines_ PF_GUARDED_BY(mutex_);  // of pending requests
+  std::map<BatchKey, Batch> batches_ PF_GUARDED_BY(mutex_);              // see ForgetIfOver
+  std::deque<BatchKey> unclosed_ PF_GUARDED_BY(mutex_);                  // in the order of the feed
+  std::set<std::shared_ptr<Client>> clients_ PF_GUARDED_BY(mutex_);
+  uint64_t next_id_ PF_GUARDED_BY(mutex_) = 0;
+  bool draining_ PF_GUARDED_BY(mutex_) = false;
+  bool cancelled_ PF_GUARDED_BY(mutex_) = false;
+  Counts counts_ PF_GUARDED_BY(mutex_);
+};
+
+}  // namespace pinfeed

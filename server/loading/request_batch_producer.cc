@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/loading/request_batch_producer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/sync.h"
+#include "server/dataset/fingerprint.h"
+
+namespace pinfeed {
+namespace {
+
+constexpr char kImageField[] = "image";
+constexpr char kArrayField[] = "input";
+// More than a feed ever numbers, and few enough for cursors in JSON.
+constexpr uint64_t kRequests = uint64_t{1} << 53;
+
+DatasetInfo RequestInfo(const FeedSpec& spec) {
+  DatasetInfo info;
+  info.format = "batcher";
+  info.path = spec.group;
+  info.samples = kRequests;
+  if (spec.batcher->array) {
+    info.fields.push_back({*spec.batcher->array});
+    info.fields.back().spec.name = kArrayField;
+  } else {
+    info.fields.push_back({{kImageField, DType::kUnspecified, {}}, FieldKind::kEncodedImage});
+  }
+  info.fingerprint = Fingerprint().Add(spec.group).Add(info.fields.front().spec).Hex();
+  return info;
+}
+
+std::string RequestName(uint64_t id) {
+  return "request " + std::to_string(id);
+}
+
+// Purpose: says what requests look like. None can be read.
+class RequestDataset final : public Dataset {
+ public:
+  explicit RequestDataset(DatasetInfo info) : info_(std::move(info)) {}
+  const DatasetInfo& info() const override { return info_; }
+  Status ReadTensor(uint64_t id, size_t /*field*/, std::span<std::byte> /*out*/) const override {
+    return Unreadable(id);
+  }
+  Status ReadBytes(uint64_t id, size_t /*field*/, std::vector<std::byte>& /*out*/) const override {
+    return Unreadable(id);
+  }
+  std::string Describe(uint64_t id) const override { return RequestName(id); }
+
+ private:
+  static Status Unreadable(uint64_t id) {
+    return Internal(RequestName(id) + " is in the memory of its client");
+  }
+  const DatasetInfo info_;
+};
+
+// Purpose: one request as a dataset. Borrows: the request's bytes, which its client may change meanwhile, so
+// they are copied before anything looks at them. Threads: one.
+class RequestSample final : public Dataset {
+ public:
+  RequestSample(const DatasetInfo& info, std::span<const std::byte> bytes) : info_(info), bytes_(bytes) {}
+  const DatasetInfo& info() const override { return info_; }
+  Status ReadTensor(uint64_t /*id*/, size_t /*field*/, std::span<std::byte> out) const override {
+    PF_CHECK(out.size() == bytes_.size(), "an array's size was checked when it was submitted");
+    std::ranges::copy(bytes_, out.begin());
+    return OkStatus();
+  }
+  Status ReadBytes(uint64_t /*id*/, size_t /*field*/, std::vector<std::byte>& out) const override {
+    out.assign(bytes_.begin(), bytes_.end());
+    return OkStatus();
+  }
+  std::string Describe(uint64_t id) const override { return RequestName(id); }
+
+ private:
+  const DatasetInfo& info_;
+  const std::span<const std::byte> bytes_;
+};
+
+std::optional<uint64_t> ArrayBytes(const SampleLoader& loader) {
+  const Field& field = loader.dataset().info().fields.front();
+  if (field.kind != FieldKind::kTensor) return std::nullopt;
+  const Result<uint64_t> bytes = field.spec.SampleBytes();
+  PF_CHECK(bytes.ok(), "the spec was checked");
+  return *bytes;
+}
+
+}  // namespace
+
+std::unique_ptr<const Dataset> MakeRequestDataset(const FeedSpec& spec) {
+  return std::make_unique<RequestDataset>(RequestInfo(spec));
+}
+
+// Purpose: the requests of one piece, on the workers.
+class RequestBatchProducer::Task final : public FillTask {
+ public:
+  Task(RequestBatchProducer& producer, std::shared_ptr<PieceRequest> piece,
+       std::vector<BatcherQueue::RequestPtr> requests)
+      : FillTask(piece->share(), static_cast<uint32_t>(requests.size()), 1),
+        producer_(producer),
+        piece_(std::move(piece)),
+        requests_(std::move(requests)) {}
+
+  void Run(uint32_t begin, uint32_t end, SampleScratch& scratch) override {
+    Status status = producer_.LoadSamples(*piece_, requests_, begin, end, scratch);
+    if (status.ok()) return;
+    const MutexLock lock(mutex_);
+    status_ = std::move(status);
+  }
+  void Done() override {
+    Status status;
+    {
+      const MutexLock lock(mutex_);
+      status = std::move(status_);
+    }
+    piece_->Complete(std::move(status));
+  }
+
+ private:
+  RequestBatchProducer& producer_;
+  const std::shared_ptr<PieceRequest> piece_;  // keeps the feed, and so the producer
+  const std::vector<BatcherQueue::RequestPtr> requests_;
+  Mutex mutex_;
+  Status status_ PF_GUARDED_BY(mutex_);
+};
+
+RequestBatchProducer::RequestBatchProducer(const BatcherSpec& spec,
+                                           std::unique_ptr<const SampleLoader> loader, WorkerPool& workers,
+                                           BatcherQueue::Now now)
+    : loader_(std::move(loader)),
+      workers_(workers),
+      queue_(std::make_shared<BatcherQueue>(
+          spec, ArrayBytes(*loader_),
+          [this](std::shared_ptr<PieceRequest> piece, std::vector<BatcherQueue::RequestPtr> requests) {
+            Load(std::move(piece), std::move(requests));
+          },
+          std::move(now))) {}
+
+ProducerTimes RequestBatchProducer::times() const {
+  ProducerTimes times;
+  times.decode_ns = decode_ns_.load(std::memory_order_relaxed);
+  return times;
+}
+
+void RequestBatchProducer::Load(std::shared_ptr<PieceRequest> piece,
+                                std::vector<BatcherQueue::RequestPtr> requests) {
+  for (uint32_t i = piece->begin() + static_cast<uint32_t>(requests.size()); i < piece->end(); ++i)
+    piece->LeaveOut(i);
+  if (requests.empty()) {
+    piece->Complete(OkStatus());
+  } else {
+    workers_.Submit(std::make_shared<Task>(*this, std::move(piece), std::move(requests)));
+  }
+}
+
+Status RequestBatchProducer::LoadSamples(const PieceRequest& piece,
+                                         const std::vector<BatcherQueue::RequestPtr>& requests,
+                                         uint32_t begin, uint32_t end, SampleScratch& scratch) {
+  SamplePlaces places;
+  RETURN_IF_ERROR(piece.Places(piece.begin() + begin, piece.begin() + end, places));
+  std::optional<WorkSpans> spans;
+  piece.Trace(end - begin, spans);
+  SampleTimes times;
+  times.spans = spans ? &*spans : nullptr;
+  for (uint32_t i = begin; i < end && piece.Wanted(piece.begin() + i); ++i, places.Next()) {
+    // The request may have ended: cancelled, or its deadline passed.
+    Status status(Code::kCancelled, "the request has ended");
+    if (requests[i] != nullptr && queue_->Wanted(*requests[i])) {
+      scratch.Begin(requests[i]->id);
+      status = LoadSample(*requests[i], places, scratch, times);
+    }
+    if (status.ok()) continue;
+    piece.LeaveOut(piece.begin() + i);
+    queue_->LeaveOut(piece.plan(), piece.begin() + i, status);
+  }
+  decode_ns_.fetch_add(times.decode_ns, std::memory_order_relaxed);
+  return OkStatus();
+}
+
+Status RequestBatchProducer::LoadSample(const BatcherQueue::Request& request, const SamplePlaces& places,
+                                        SampleScratch& scratch, SampleTimes& times) const {
+  ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, request.client->Read(request.slot, request.bytes));
+  const RequestSample sample(loader_->dataset().info(), bytes);
+  return loader_->LoadFrom(sample, {request.id, 0}, places, scratch, times);
+}
+
+}  // namespace pinfeed

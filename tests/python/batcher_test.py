@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batchers, with pinfeedd: clients and consumers are processes that are killed, slow, late or wrong."""
+
+import asyncio
+import concurrent.futures
+import io
+import multiprocessing
+import os
+import signal
+import threading
+
+import numpy as np
+import PIL.Image
+import pytest
+
+import pinfeed
+
+SPAWN = multiprocessing.get_context("spawn")
+TIMEOUT = 60
+ARRAY = ("float32", (3,))
+
+
+def jpeg(value, size=(40, 30)):
+    out = io.BytesIO()
+    PIL.Image.new("RGB", size, (value, value, value)).save(out, "JPEG", quality=95)
+    return out.getvalue()
+
+
+def array(value):
+    return np.full(3, value, np.float32)
+
+
+class Model(threading.Thread):
+    """Answers each request with the mean of its input, on a thread. `sizes` are those of the batches."""
+
+    def __init__(self, batcher):
+        super().__init__()
+        self.batcher, self.sizes, self.error = batcher, [], None
+        self.start()
+
+    def run(self):
+        try:
+            for batch in self.batcher:
+                self.sizes.append(len(batch))
+                batch.answer([np.float32(np.asarray(one, np.float32).mean()) for one in batch.inputs])
+        except pinfeed.Error as error:
+            self.error = error
+
+
+def value_of(answer):
+    return float(np.frombuffer(answer, np.float32)[0])
+
+
+@pytest.fixture
+def address(daemon, monkeypatch):
+    monkeypatch.setenv("PINFEED_ADDRESS", daemon.address)
+    return daemon.address
+
+
+@pytest.fixture
+def serve(address):
+    """Opens batchers of arrays; `model=True` starts one that answers. Closes them all."""
+    opened = []
+
+    def make(name, model=True, input=ARRAY, **options):
+        batcher = pinfeed.Batcher(name, input=input, framework="numpy", **options)
+        opened.append((batcher, Model(batcher) if model else None))
+        return opened[-1][0]
+
+    yield make
+    for batcher, model in opened:
+        batcher.close()
+        if model is not None:
+            model.join(TIMEOUT)
+            assert not model.is_alive()
+
+
+def take(batcher):
+    """The next batch; the iterator is left."""
+    return next(iter(batcher))
+
+
+def test_images_are_decoded_transformed_and_answered(serve):
+    serve("images", input="image", transforms=[pinfeed.Resize((8, 8)), pinfeed.ToDtype("float32", scale=True)])
+    with pinfeed.BatcherClient("images") as client:
+        futures = [client.submit(jpeg(value)) for value in (0, 51, 255)]
+        assert [round(value_of(future.result(TIMEOUT)), 2) for future in futures] == [0, 0.2, 1]
+
+
+def test_a_batch_is_full_or_waits_for_the_delay(serve):
+    batcher = serve("sizes", model=False, max_batch=4, max_delay=0.2)
+    with pinfeed.BatcherClient("sizes") as client:
+        futures = [client.submit(array(value)) for value in range(6)]
+        first = take(batcher)
+        assert (len(first), first.inputs[:, 0].tolist()) == (4, [0, 1, 2, 3])
+        assert first.request_ids.tolist() == [0, 1, 2, 3]
+        second = take(batcher)
+        assert second.inputs[:, 0].tolist() == [4, 5]
+        assert (second.answer([b"4", ValueError("not five")]), first.answer([b"0", b"1", b"2", b"3"])) == (2, 4)
+        assert [future.result(TIMEOUT) for future in futures[:5]] == [b"0", b"1", b"2", b"3", b"4"]
+        with pytest.raises(pinfeed.Error, match="ValueError: not five"):
+            futures[5].result(TIMEOUT)
+
+
+def test_a_broken_image_fails_alone(serve):
+    serve("broken", input="image", transforms=[pinfeed.Resize((8, 8))], max_batch=3, max_delay=60)
+    with pinfeed.BatcherClient("broken") as client:
+        futures = [client.submit(data) for data in (jpeg(10), jpeg(20)[:200], jpeg(30))]
+        with pytest.raises(pinfeed.Error, match="request"):
+            futures[1].result(TIMEOUT)
+        assert [round(value_of(futures[i].result(TIMEOUT))) for i in (0, 2)] == [10, 30]
+
+
+def test_wrong_inputs_are_refused(serve):
+    serve("wrong", model=False)
+    with pinfeed.BatcherClient("wrong") as client:
+        with pytest.raises(pinfeed.InvalidArgumentError, match=r"float32 \(3,\), and this is one of float64 \(3,\)"):
+            client.submit(np.zeros(3))
+        with pytest.raises(pinfeed.InvalidArgumentError, match=r"float32 \(4,\)"):
+            client.submit(np.zeros(4, np.float32))
+    serve("wrong images", model=False, input="image", transforms=[pinfeed.Resize((8, 8))], max_request_bytes=1000)
+    with pinfeed.BatcherClient("wrong images") as client:
+        with pytest.raises(pinfeed.InvalidArgumentError, match="1001 bytes, and this client has room for 1 to 1000"):
+            client.submit(bytes(1001))
+        with pytest.raises(pinfeed.InvalidArgumentError, match="str is not"):
+            client.submit("image.jpg")
+
+
+def test_there_is_no_batcher_of_that_name(address):
+    with pytest.raises(pinfeed.NotFoundError, match="nobody"):
+        pinfeed.BatcherClient("nobody")
+
+
+def test_arguments_are_refused_before_anything_is_opened(address):
+    with pytest.raises(pinfeed.InvalidArgumentError) as refused:
+        pinfeed.Batcher("x", input="video", max_batch=0, max_delay=-1, queue_limit=0)
+    for field in ("input", "max_batch", "max_delay", "queue_limit"):
+        assert field in str(refused.value)
+
+
+def test_a_full_queue_refuses(serve):
+    serve("full", model=False, slots=3, max_batch=1, max_delay=0, queue_limit=2)
+    with pinfeed.BatcherClient("full") as client:
+        futures = [client.submit(array(value)) for value in range(6)]  # three in batches, two in the queue
+        with pytest.raises(pinfeed.ResourceExhaustedError, match="queue is full"):
+            futures[5].result(TIMEOUT)
+
+
+def test_a_client_with_too_many_requests_waits_or_is_refused(serve):
+    batcher = serve("flight", model=False, max_delay=0)
+    with pinfeed.BatcherClient("flight", in_flight=3) as client:
+        futures = [client.submit(array(value)) for value in range(3)]
+        with pytest.raises(pinfeed.ResourceExhaustedError, match="in_flight"):
+            client.submit(array(3), timeout=0.05)
+        done = 0
+        for batch in batcher:
+            batch.answer([b"."] * len(batch))
+            done += len(batch)
+            if done == 3:
+                break
+        assert client.submit(array(3), timeout=TIMEOUT) is not None
+        assert [future.result(TIMEOUT) for future in futures] == [b"."] * 3
+
+
+def test_deadline_and_cancel(serve, address):
+    batcher = serve("late", model=False, max_batch=2, max_delay=60)
+    with pinfeed.BatcherClient("late") as client:
+        with pytest.raises(pinfeed.DeadlineExceededError, match="deadline"):
+            client.submit(array(0), deadline=0.05).result(TIMEOUT)
+        cancelled = client.submit(array(1))
+        assert cancelled.cancel()
+        with pytest.raises(concurrent.futures.CancelledError):
+            cancelled.result(TIMEOUT)
+        kept = client.submit(array(2))
+        taken = client.submit(array(3))
+        batch = take(batcher)
+        assert batch.inputs[:, 0].tolist() == [2, 3]
+        assert taken.cancel()
+        while ends(address, "late") < 3:  # until the daemon has read the cancel
+            pass
+        assert batch.answer([b"a", b"b"]) == 1
+        assert kept.result(TIMEOUT) == b"a"
+
+
+def test_asyncio(serve):
+    serve("asyncio")
+
+    async def ask(client):
+        futures = [asyncio.wrap_future(client.submit(array(value))) for value in range(5)]
+        return [value_of(answer) for answer in await asyncio.gather(*futures)]
+
+    with pinfeed.BatcherClient("asyncio") as client:
+        assert asyncio.run(ask(client)) == [0, 1, 2, 3, 4]
+
+
+def submit_and_wait(address, name, count, pipe):
+    client = pinfeed.BatcherClient(name, address=address)
+    futures = [client.submit(array(value)) for value in range(count)]
+    pipe.send("sent")
+    pipe.recv()
+    pipe.send([value_of(future.result(TIMEOUT)) for future in futures])
+
+
+def start(target, *arguments):
+    here, there = SPAWN.Pipe()
+    process = SPAWN.Process(target=target, args=(*arguments, there))
+    process.start()
+    assert here.poll(TIMEOUT)
+    return process, here
+
+
+def end(process):
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(TIMEOUT)
+
+
+def ends(daemon_address, name):
+    feeds = [feed for feed in pinfeed.status(daemon_address)["feeds"] if feed["name"] == name]
+    return int(feeds[0].get("requests_ended", 0)) if feeds else 0
+
+
+def test_a_killed_client_is_dropped_and_others_go_on(serve, address):
+    batcher = serve("killed", model=False, max_batch=4, max_delay=0.01)
+    process, pipe = start(submit_and_wait, address, "killed", 3)
+    assert pipe.recv() == "sent"
+    batch = take(batcher)  # of all or some of them
+    end(process)
+    while ends(address, "killed") < 3:
+        pass  # until the daemon has seen the end
+    assert batch.answer([b"."] * len(batch)) == 0
+    with pinfeed.BatcherClient("killed") as client:
+        future = client.submit(array(7))
+        for batch in batcher:
+            batch.answer([array(value) for value in batch.inputs[:, 0]])
+            break
+        assert value_of(future.result(TIMEOUT)) == 7
+
+
+def test_a_client_that_does_not_read_blocks_nobody(serve, address):
+    serve("slow")
+    process, pipe = start(submit_and_wait, address, "slow", 8)
+    assert pipe.recv() == "sent"
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        with pinfeed.BatcherClient("slow") as client:
+            for value in range(200):
+                assert value_of(client.submit(array(value)).result(TIMEOUT)) == value
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    pipe.send("go on")
+    assert pipe.recv() == list(range(8))
+    process.join(TIMEOUT)
+
+
+def consume(address, name, redeal, pipe):
+    batcher = pinfeed.Batcher(name, input=ARRAY, framework="numpy", max_batch=2, max_delay=0.01, redeal=redeal, address=address)
+    pipe.send("ready")
+    for batch in batcher:
+        pipe.send(batch.inputs[:, 0].tolist())
+        pipe.recv()  # for ever: it is killed with the batch in hand
+
+
+@pytest.mark.parametrize("redeal", (False, True))
+def test_a_killed_consumer_s_requests_fail_or_are_dealt_again(serve, address, redeal):
+    name = f"consumer {redeal}"
+    process, pipe = start(consume, address, name, redeal)
+    assert pipe.recv() == "ready"
+    with pinfeed.BatcherClient(name) as client:
+        futures = [client.submit(array(value)) for value in (5, 6)]
+        assert pipe.poll(TIMEOUT) and pipe.recv() == [5, 6]
+        serve(name, max_batch=2, max_delay=0.01, redeal=redeal)
+        end(process)
+        if redeal:
+            assert [value_of(future.result(TIMEOUT)) for future in futures] == [5, 6]
+        else:
+            for future in futures:
+                with pytest.raises(pinfeed.UnavailableError, match="ended without an answer"):
+                    future.result(TIMEOUT)
+        assert value_of(client.submit(array(9)).result(TIMEOUT)) == 9
+
+
+def test_with_the_last_consumer_the_batcher_ends(serve, address):
+    batcher = serve("ends", model=False)
+    with pinfeed.BatcherClient("ends") as client:
+        future = client.submit(array(0))
+        batcher.close()
+        with pytest.raises(pinfeed.UnavailableError):
+            future.result(TIMEOUT)
+        with pytest.raises(pinfeed.UnavailableError, match="has ended"):
+            while True:  # until the connection's end has come
+                client.submit(array(1)).exception(TIMEOUT)
+
+
+def test_status_counts_requests(serve, address):
+    serve("counted")
+    with pinfeed.BatcherClient("counted") as client:
+        for value in range(10):
+            client.submit(array(value)).result(TIMEOUT)
+    feed = next(feed for feed in pinfeed.status(address)["feeds"] if feed["name"] == "counted")
+    assert (int(feed["requests"]), int(feed["requests_ended"])) == (10, 10)
+    latency = feed["request_latency_seconds"]
+    assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"]
+
+
+def test_a_batch_of_broken_images_only_is_passed_over_in_silence(serve, caplog):
+    batcher = serve("only broken", model=False, input="image", transforms=[pinfeed.Resize((8, 8))], max_batch=1)
+    with pinfeed.BatcherClient("only broken") as client:
+        with pytest.raises(pinfeed.Error, match="request 0"):
+            client.submit(b"no image").result(TIMEOUT)
+        client.submit(jpeg(9))
+        assert take(batcher).request_ids.tolist() == [1]
+    assert "empty" not in caplog.text
