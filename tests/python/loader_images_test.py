@@ -292,6 +292,12 @@ def test_an_image_that_cannot_be_used_costs_its_batch_only(photos):
                 next(iterator)
 
 
+def test_an_error_of_a_long_path_has_its_begin_and_the_reason(photos):
+    long = f"/{'b/' * 1500}x.jpg"
+    with pytest.raises(FileNotFoundError, match=r"sample 0: open '/b/b.*b/.* \[...\] .*b/x.jpg': No such file or directory"):
+        next(iter(pinfeed.DataLoader(Numbers(4, lambda index: pinfeed.EncodedImage(long)), 2, num_workers=1, transforms=RANDOM)))
+
+
 def test_bad_images_may_be_zeros(photos, caplog):
     batches, seed = seeded(loader(photos, fragile, on_bad_sample="zero"))
     images, expected = torch.cat([batch[0] for batch in batches]), by_open(photos, seed)
