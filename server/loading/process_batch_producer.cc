@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "server/dataset/fingerprint.h"
@@ -227,8 +228,13 @@ void ProcessBatchProducer::WriteImageError(const SamplePlaces& places, const Sta
   const std::span<std::byte> place = places[info_.fields.size() + 1];
   std::ranges::fill(place, std::byte{0});
   place.front() = static_cast<std::byte>(status.code());
-  const std::string& text = status.message();
-  std::memcpy(place.data() + 1, text.data(), std::min(text.size(), place.size() - 2));
+  std::string text = status.message();
+  const size_t room = place.size() - 2;
+  if (text.size() > room) {  // because of a long path, which the reason follows
+    constexpr std::string_view kCut = " [...] ";
+    text.replace(room / 2, text.size() - room + kCut.size(), kCut);
+  }
+  std::memcpy(place.data() + 1, text.data(), text.size());
 }
 
 Piece ProcessBatchProducer::PieceOf(const PieceRequest& request) {

@@ -6,6 +6,7 @@ import io
 import os
 import pathlib
 import pickle
+import re
 import signal
 import threading
 
@@ -235,6 +236,43 @@ def test_more_images_than_the_first_batch_lets_expect_are_an_error(photos):
     assert next(iterator)[1].tolist() == [8, 9]
 
 
+def test_a_short_batch_says_what_a_whole_one_needs(photos):
+    def wide(index, path):
+        return pinfeed.EncodedImage(path), numpy.full(50000, index)
+
+    def resumed(samples):
+        return pinfeed.DataLoader(
+            torch.utils.data.Subset(Photos(photos, wide), range(samples)), 4, num_workers=1, transforms=RANDOM, timeout=60
+        )
+
+    before = resumed(17)
+    iterator = iter(before)
+    for _ in range(4):
+        next(iterator)
+    after = resumed(17)
+    after.load_state_dict(before.state_dict())
+    assert [len(batch[1]) for batch in after] == [1]
+    assert [batch[1][:, -1].tolist() for batch in after] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15], [16]]
+
+
+def test_a_batch_size_beyond_the_dataset_takes_no_memory(photos):
+    batches, seed = seeded(loader(photos, batch_size=1_000_000))
+    assert torch.equal(batches[0][0], by_open(photos, seed))
+
+
+def test_advice_for_a_batch_whose_other_fields_are_too_large_leads_to_one_that_fits(photos):
+    def ragged(index, path):
+        return pinfeed.EncodedImage(pathlib.Path(path).read_bytes()), numpy.full((100000 if index == 9 else 10,), index)
+
+    def batches(**arguments):
+        return list(loader(photos, ragged, batch_size=1, **arguments))
+
+    with pytest.raises(pinfeed.ResourceExhaustedError) as refusal:
+        batches()
+    advice = dict(re.findall(r"(max_\w+_bytes)=(\d+)", str(refusal.value)))
+    assert [len(batch[1][0]) for batch in batches(**{name: int(value) for name, value in advice.items()})][9] == 100000
+
+
 # ---- errors -------------------------------------------------------------------------------------------------------------------------
 
 
@@ -252,6 +290,12 @@ def test_an_image_that_cannot_be_used_costs_its_batch_only(photos):
         else:
             with pytest.raises(error, match=text):
                 next(iterator)
+
+
+def test_an_error_of_a_long_path_has_its_begin_and_the_reason(photos):
+    long = f"/{'b/' * 1500}x.jpg"
+    with pytest.raises(FileNotFoundError, match=r"sample 0: open '/b/b.*b/.* \[...\] .*b/x.jpg': No such file or directory"):
+        next(iter(pinfeed.DataLoader(Numbers(4, lambda index: pinfeed.EncodedImage(long)), 2, num_workers=1, transforms=RANDOM)))
 
 
 def test_bad_images_may_be_zeros(photos, caplog):

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 import warnings
-from multiprocessing import reduction
+from multiprocessing import connection, reduction
 
 import pytest
 
@@ -20,7 +20,7 @@ from daemon_process import Daemon  # noqa: E402
 from loader_datasets import Numbers, Stream  # noqa: E402
 
 import pinfeed  # noqa: E402
-from pinfeed import _one_off, _worker_pool  # noqa: E402
+from pinfeed import _one_off, _supervisor, _worker_pool  # noqa: E402
 
 TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfeed"
 DEADLINE_S = 60
@@ -232,6 +232,30 @@ def test_a_worker_that_is_killed_while_it_sends_costs_no_batch(host, monkeypatch
         batches = loader(host, large_from_4_to_9, 40, multiprocessing_context="fork")
         assert [batch[0, 0].item() for batch in batches] == list(range(40))
         assert not took(token)
+
+
+def test_a_worker_that_is_killed_after_it_has_sent_costs_no_batch(host, monkeypatch, tmp_path):
+    died, told = tmp_path / "died", []
+
+    def sample(index):
+        if index == 5 and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return large_from_4_to_9(index)
+
+    def late(objects, timeout=None):
+        """The trainer's thread learns of the message and of the end at once."""
+        ready = connection.wait(objects, timeout)
+        pipe, end = objects[1:]
+        if pipe in ready and not told:
+            told.append(True)
+            assert connection.wait([end], DEADLINE_S)
+            return connection.wait(objects, 0)
+        return ready
+
+    monkeypatch.setattr(_supervisor, "wait", late)
+    batches = loader(host, sample, num_workers=1, multiprocessing_context="fork", timeout=DEADLINE_S)
+    assert [batch[0, 0].item() for batch in batches] == list(range(20)) and told
 
 
 def test_large_batches_survive_the_daemon(tmp_path):

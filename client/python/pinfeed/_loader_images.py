@@ -35,15 +35,16 @@ class LoaderImages:
         self._zero = on_bad_sample == "zero"
         self.images = 0  # of a batch, once known
 
-    def measure(self, first: Totals, batch_size: Optional[int]) -> int:
+    def measure(self, first: Totals, whole: int) -> int:
         """Reads what the first batch has, and returns the bytes to reserve for the files and paths of each batch. Raises
-        InvalidArgumentError if it has no images, or more than a batch can have.
+        InvalidArgumentError if it has no images, or more than a batch can have. `whole`: the most samples of a batch; 0: not
+        known.
         """
         if not first.images:
             raise InvalidArgumentError(
                 Code.INVALID_ARGUMENT, "transforms: they apply to pinfeed.EncodedImage, and no sample of the first batch has one; omit them"
             )
-        samples = first.samples + first.samples // _SPARE if batch_size is None else max(batch_size, first.samples)
+        samples = first.samples + first.samples // _SPARE if not whole else max(whole, first.samples)
         self.images = first.images // first.samples * samples
         if self.images > _MAX_IMAGES:
             raise InvalidArgumentError(

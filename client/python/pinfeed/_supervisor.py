@@ -8,6 +8,7 @@ further batch can come.
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import threading
 import weakref
@@ -102,6 +103,7 @@ class Supervisor:
                 else:
                     dead.add(ends[each])
             for worker in sorted(dead):
+                self._receive_rest(worker)
                 self._replace(worker)
                 uninvited.add(worker)
 
@@ -133,6 +135,12 @@ class Supervisor:
             if self._refusals >= _MAX_REFUSALS:
                 raise RuntimeError(f"DataLoader workers cannot attach to their feed: {message[2]}")
         return True
+
+    def _receive_rest(self, worker: int) -> None:
+        """Handles what a worker sent before its end: the trainer may wait for a batch in memory of its own."""
+        with contextlib.suppress(EOFError, OSError):
+            while self._pool.pipes[worker].poll():
+                self._receive(worker)
 
     def _count_progress(self) -> None:
         if self._next != self._seen:

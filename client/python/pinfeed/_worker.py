@@ -178,6 +178,7 @@ class Worker:
 
     def _assemble(self, writer: BatchWriter, batch: int, indices: Any, samples: Any) -> Any:
         if not self._recipe.encodes:
+            writer.images = Totals(0, len(samples) if isinstance(samples, list) else 0)
             return assemble(self._recipe, samples, writer.allocate)
         images = BatchImages(batch, indices, len(samples))
         content = assemble(self._recipe, samples, writer.allocate, images)
@@ -298,7 +299,8 @@ class Worker:
             return f"give max_batch_bytes={needed} or more" + ("" if self._job.shared or self._recipe.encodes else ", or omit it")
         return (
             f"{images.bytes} of them are encoded images, the largest of which has {images.largest} bytes and is of index "
-            f"{_shown(images.largest_sample)}. Give max_encoded_bytes={images.bytes} or more, or return paths in place of the files' bytes"
+            f"{_shown(images.largest_sample)}. Give max_encoded_bytes={images.bytes} or more, and max_batch_bytes={needed - images.bytes} or more for the "
+            "rest, or return paths in place of the files' bytes"
         )
 
     def _send_one_off(

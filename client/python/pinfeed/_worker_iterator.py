@@ -7,14 +7,18 @@ In: a loader and the epoch that begins. Out: its batches, in the sampler's order
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
+import operator
 import os
+import sys
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional
 
 from ._batch_memory import ELSEWHERE, END, read_batch, read_tag
 from ._device_copies import DeviceCopies
+from ._encoded import Totals
 from ._errors import Code, DataLossError, DeadlineExceededError, Error, LargeBatchWarning
 from ._first_batch import FirstBatch
 from ._index_log import IndexLog
@@ -273,12 +277,20 @@ class WorkerIterator(LoaderIterator):
         if message[0] == "failed":
             return self._read(_flat(bytearray(message[3])))
         loader._structure = message[4]
-        if loader._encoded is None:
-            self._open(loader._max_batch_bytes or _capacity_for(message[3]))
-        else:
-            extra = loader._encoded.measure(message[5], loader.batch_size)
-            self._open((loader._max_batch_bytes or _capacity_for(message[3] - message[5].bytes)) + extra)
+        first: Totals = message[5]
+        needed, most = message[3] - first.bytes, self._most_samples()
+        whole = min(loader.batch_size or 0, most or sys.maxsize)
+        if most and 0 < first.samples < whole:  # a short one, behind a state
+            needed = -(-needed * whole // first.samples)
+        extra = 0 if loader._encoded is None else loader._encoded.measure(first, whole)
+        self._open((loader._max_batch_bytes or _capacity_for(needed)) + extra)
         return None
+
+    def _most_samples(self) -> int:
+        """Returns how many samples an epoch can have; 0: not known."""
+        with contextlib.suppress(NotImplementedError):
+            return max(operator.length_hint(self._loader.sampler), operator.length_hint(self._loader.dataset))
+        return 0
 
     # ---- The end ----
 
