@@ -23,9 +23,12 @@ _too_late = False
 
 
 def _cuda_is_initialised() -> bool:
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        if "/libcuda.so" not in maps.read():
-            return False
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            if "/libcuda.so" not in maps.read():
+                return False
+    except OSError:  # no /proc: not known
+        return False
     import ctypes  # takes longer than the rest of `import pinfeed`
 
     count = ctypes.c_int()
