@@ -154,7 +154,12 @@ TEST_F(ClientFeedTest, EmptyBatchesAreGivenLikeOthersWithOneWarning) {
   const auto daemon = Daemon();
   Feed feed(kSpec, Options());
   FakeSession& session = daemon->Session(0);
-  for (int i = 0; i < 2; ++i) session.Publish([](BatchDescriptor& batch) { batch.samples = 0; });
+  for (int i = 0; i < 2; ++i) {
+    session.Publish([](BatchDescriptor& batch) {
+      batch.samples = 0;
+      batch.skipped = 4;
+    });
+  }
   std::optional<Batch> batch = feed.Next();
   EXPECT_EQ(batch->samples(), 0U);
   EXPECT_EQ((*batch)["image"].shape()[0], 0);
@@ -165,7 +170,7 @@ TEST_F(ClientFeedTest, EmptyBatchesAreGivenLikeOthersWithOneWarning) {
   batch->Write(nullptr, std::vector<void*>(feed.Outputs().size()));  // nothing to write, nowhere
   EXPECT_EQ(session.Released(1), 2U);
   ASSERT_THAT(log_.lines, SizeIs(1));
-  EXPECT_THAT(log_.lines[0], HasSubstr("batch 0 of epoch 0 is empty: all its 0 samples are bad"));
+  EXPECT_THAT(log_.lines[0], HasSubstr("batch 0 of epoch 0 is empty: all its 4 samples are bad"));
 }
 
 TEST_F(ClientFeedTest, EndAndFailureComeBehindThePublishedBatches) {

@@ -26,6 +26,10 @@ inline DaemonSnapshot Full() {
   report.feed.dataset_samples = 1281167;
   report.feed.batch_size = 256;
   report.feed.shuffled = true;
+  report.feed.requests.emplace();
+  report.feed.requests->requests = 7;
+  report.feed.requests->ends[0] = 5;
+  report.feed.requests->latency.Add(3000);
   report.feed.recent.emplace();
   report.feed.lent.Add(2000);
   SessionSnapshot session;
