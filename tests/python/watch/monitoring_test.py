@@ -14,6 +14,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
+import pinfeed
 import pytest
 import yaml
 from watched import Trainer, get, port_of, status
@@ -213,7 +214,7 @@ def test_every_expression_of_the_dashboard_has_data_of_a_loaded_daemon(loaded, t
 
 
 def test_a_scrape_of_a_loaded_daemon_is_as_prometheus_wants_it_and_as_documented(loaded):
-    with get(loaded, "/metrics") as answer:
+    with pinfeed.Batcher("served", input=("float32", (3,)), address=loaded.address), get(loaded, "/metrics") as answer:
         text = answer.read().decode()
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
     promtool("check", "metrics", input=text, text=True)

@@ -154,12 +154,8 @@ TEST_F(ClientFeedTest, EmptyBatchesAreGivenLikeOthersWithOneWarning) {
   const auto daemon = Daemon();
   Feed feed(kSpec, Options());
   FakeSession& session = daemon->Session(0);
-  for (int i = 0; i < 2; ++i) {
-    session.Publish([](BatchDescriptor& batch) {
-      batch.samples = 0;
-      batch.skipped = 4;
-    });
-  }
+  for (int i = 0; i < 2; ++i)
+    session.Publish([](BatchDescriptor& batch) { batch.skipped = std::exchange(batch.samples, 0); });
   std::optional<Batch> batch = feed.Next();
   EXPECT_EQ(batch->samples(), 0U);
   EXPECT_EQ((*batch)["image"].shape()[0], 0);
