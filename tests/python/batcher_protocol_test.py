@@ -399,6 +399,7 @@ def test_a_daemon_that_hangs_is_waited_for_no_longer_than_said(serve, host, monk
         client.submit(array(1))
         batch = next(iter(batcher))
         os.kill(host.process.pid, signal.SIGSTOP)
+        assert os.WIFSTOPPED(os.waitpid(host.process.pid, os.WUNTRACED)[1])  # all threads, by now
         try:
             future = client.submit(array(2), deadline=0.01)
             with pytest.raises(pinfeed.UnavailableError, match="hangs"):
