@@ -282,7 +282,7 @@ LENGTHS = {"more than fits": 17, "the largest": 2**63 - 1, "the least": -(2**63)
 
 @pytest.mark.parametrize("what", LENGTHS)
 def test_an_answer_s_wrong_length_is_refused_and_the_batch_can_still_be_answered(serve, host, what):
-    batcher = serve(model=False, max_batch=2, max_answer_bytes=16)
+    batcher = serve(model=False, max_batch=2, max_delay=60, max_answer_bytes=16)
     raw = Raw(invite(host, consumer=True))
     with pinfeed.BatcherClient(NAME, address=host.address) as client:
         futures = [client.submit(array(value)) for value in (1, 2)]

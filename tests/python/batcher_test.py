@@ -88,7 +88,7 @@ def test_images_are_decoded_transformed_and_answered(serve):
 
 
 def test_a_batch_is_full_or_waits_for_the_delay(serve):
-    batcher = serve("sizes", model=False, max_batch=4, max_delay=0.2)
+    batcher = serve("sizes", model=False, max_batch=4, max_delay=1)
     with pinfeed.BatcherClient("sizes") as client:
         futures = [client.submit(array(value)) for value in range(6)]
         first = take(batcher)
@@ -253,7 +253,7 @@ def test_a_client_that_does_not_read_blocks_nobody(serve, address):
 
 
 def consume(address, name, redeal, pipe):
-    batcher = pinfeed.Batcher(name, input=ARRAY, framework="numpy", max_batch=2, max_delay=0.01, redeal=redeal, address=address)
+    batcher = pinfeed.Batcher(name, input=ARRAY, framework="numpy", max_batch=2, max_delay=0.5, redeal=redeal, address=address)
     pipe.send("ready")
     for batch in batcher:
         pipe.send(batch.inputs[:, 0].tolist())
@@ -268,7 +268,7 @@ def test_a_killed_consumer_s_requests_fail_or_are_dealt_again(serve, address, re
     with pinfeed.BatcherClient(name) as client:
         futures = [client.submit(array(value)) for value in (5, 6)]
         assert pipe.poll(TIMEOUT) and pipe.recv() == [5, 6]
-        serve(name, max_batch=2, max_delay=0.01, redeal=redeal)
+        serve(name, max_batch=2, max_delay=0.5, redeal=redeal)
         end(process)
         if redeal:
             assert [value_of(future.result(TIMEOUT)) for future in futures] == [5, 6]
