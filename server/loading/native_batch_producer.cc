@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/sync.h"
+#include "server/loading/piece_task.h"
 
 namespace pinfeed {
 namespace {
@@ -24,34 +25,18 @@ constexpr uint32_t kSectionsUnderWay = 2;
 }  // namespace
 
 // Purpose: one piece that is loaded from its dataset, on either pool.
-class NativeBatchProducer::Task final : public FillTask {
+class NativeBatchProducer::Task final : public PieceTask {
  public:
   Task(NativeBatchProducer& producer, std::shared_ptr<PieceRequest> request)
-      : FillTask(request->share(), request->end() - request->begin(), producer.chunk_samples_),
-        producer_(producer),
-        request_(std::move(request)) {}
-
-  void Run(uint32_t begin, uint32_t end, SampleScratch& scratch) override {
-    const uint32_t first = request_->begin();
-    Status status = producer_.Load(*request_, first + begin, first + end, scratch);
-    if (status.ok()) return;
-    const MutexLock lock(mutex_);
-    status_ = std::move(status);
-  }
-  void Done() override {
-    Status status;
-    {
-      const MutexLock lock(mutex_);
-      status = std::move(status_);
-    }
-    request_->Complete(std::move(status));
-  }
+      : PieceTask(request, request->end() - request->begin(), producer.chunk_samples_), producer_(producer) {}
 
  private:
+  Status Load(uint32_t begin, uint32_t end, SampleScratch& scratch) override {
+    const uint32_t first = request().begin();
+    return producer_.Load(request(), first + begin, first + end, scratch);
+  }
+
   NativeBatchProducer& producer_;
-  const std::shared_ptr<PieceRequest> request_;  // keeps the feed, and so the producer
-  Mutex mutex_;
-  Status status_ PF_GUARDED_BY(mutex_);
 };
 
 // Purpose: one piece of a remote dataset whose samples are decoded or transformed. It is loaded in sections:

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/base/sync.h"
 #include "server/dataset/fingerprint.h"
+#include "server/loading/piece_task.h"
 
 namespace pinfeed {
 namespace {
@@ -91,36 +91,21 @@ std::unique_ptr<const Dataset> MakeRequestDataset(const FeedSpec& spec) {
 }
 
 // Purpose: the requests of one piece, on the workers.
-class RequestBatchProducer::Task final : public FillTask {
+class RequestBatchProducer::Task final : public PieceTask {
  public:
   Task(RequestBatchProducer& producer, std::shared_ptr<PieceRequest> piece,
        std::vector<BatcherQueue::RequestPtr> requests)
-      : FillTask(piece->share(), static_cast<uint32_t>(requests.size()), 1),
+      : PieceTask(std::move(piece), static_cast<uint32_t>(requests.size()), 1),
         producer_(producer),
-        piece_(std::move(piece)),
         requests_(std::move(requests)) {}
 
-  void Run(uint32_t begin, uint32_t end, SampleScratch& scratch) override {
-    Status status = producer_.LoadSamples(*piece_, requests_, begin, end, scratch);
-    if (status.ok()) return;
-    const MutexLock lock(mutex_);
-    status_ = std::move(status);
-  }
-  void Done() override {
-    Status status;
-    {
-      const MutexLock lock(mutex_);
-      status = std::move(status_);
-    }
-    piece_->Complete(std::move(status));
+ private:
+  Status Load(uint32_t begin, uint32_t end, SampleScratch& scratch) override {
+    return producer_.LoadSamples(request(), requests_, begin, end, scratch);
   }
 
- private:
   RequestBatchProducer& producer_;
-  const std::shared_ptr<PieceRequest> piece_;  // keeps the feed, and so the producer
   const std::vector<BatcherQueue::RequestPtr> requests_;
-  Mutex mutex_;
-  Status status_ PF_GUARDED_BY(mutex_);
 };
 
 RequestBatchProducer::RequestBatchProducer(const BatcherSpec& spec,
