@@ -104,14 +104,12 @@ void CheckEncodedImages(const FeedSpec& spec, Faults& faults) {
   }
 }
 
-// What the daemon does with samples needs samples that it reads itself, or images.
-void CheckProducedFeed(const FeedSpec& spec, Faults& faults) {
-  const auto refuse = [&faults](bool given, const char* field) {
-    if (given) faults.Add(field, "is not possible with a produced dataset: its producers fill the batches");
+// What the daemon does with the samples of a dataset that it reads itself. `why` it is not possible here.
+void RefuseDatasetOptions(const FeedSpec& spec, const char* why, Faults& faults) {
+  const auto refuse = [&faults, why](bool given, const char* field) {
+    if (given) faults.Add(field, why);
   };
-  refuse(!spec.transforms.empty() && spec.encoded_images == 0, "transforms");
   refuse(spec.on_bad_sample != OnBadSample::kFail, "on_bad_sample");
-  refuse(spec.sample_ids, "sample_ids");  // they are there anyway
   refuse(spec.valid, "valid");
   refuse(!spec.masks.empty(), "masks");
   refuse(!spec.fields_unchanged.empty(), "fields_unchanged");
@@ -119,6 +117,17 @@ void CheckProducedFeed(const FeedSpec& spec, Faults& faults) {
   refuse(spec.sample_path, "sample_path");
   refuse(!spec.pad.empty(), "pad");
   refuse(spec.decode != Decode::kCpu, "decode");
+}
+
+// What the daemon does with samples needs samples that it reads itself, or images.
+void CheckProducedFeed(const FeedSpec& spec, Faults& faults) {
+  static constexpr char kWhy[] = "is not possible with a produced dataset: its producers fill the batches";
+  const auto refuse = [&faults](bool given, const char* field) {
+    if (given) faults.Add(field, kWhy);
+  };
+  refuse(!spec.transforms.empty() && spec.encoded_images == 0, "transforms");
+  refuse(spec.sample_ids, "sample_ids");  // they are there anyway
+  RefuseDatasetOptions(spec, kWhy, faults);
   refuse(spec.sharing == Sharing::kQueue, "sharing");
   if (spec.backend != Backend::kHost)
     faults.Add("backend", "must be HOST for a produced dataset: its producers fill host memory");
@@ -131,8 +140,9 @@ void CheckBatcher(const FeedSpec& spec, Faults& faults) {
     faults.Add(field, std::to_string(value) + " is not within " + std::to_string(least) + " to " +
                           std::to_string(most));
   };
+  static constexpr char kWhy[] = "is not possible with a batcher: its samples are requests of clients";
   const auto refuse = [&faults](bool given, const char* field) {
-    if (given) faults.Add(field, "is not possible with a batcher: its samples are requests of clients");
+    if (given) faults.Add(field, kWhy);
   };
   if (spec.dataset != DatasetSpec()) faults.Add("dataset", "must be empty for a batcher");
   if (spec.sharing != Sharing::kQueue)
@@ -157,16 +167,9 @@ void CheckBatcher(const FeedSpec& spec, Faults& faults) {
   }
   refuse(spec.order != Order::kSequential, "order");
   refuse(spec.world_size != 1, "world_size");
-  refuse(spec.on_bad_sample != OnBadSample::kFail, "on_bad_sample");
   refuse(spec.epochs != 0, "epochs");
   refuse(spec.drop_last, "drop_last");
-  refuse(spec.valid, "valid");
-  refuse(!spec.masks.empty(), "masks");
-  refuse(!spec.fields_unchanged.empty(), "fields_unchanged");
-  refuse(!spec.fields.empty(), "fields");
-  refuse(spec.sample_path, "sample_path");
-  refuse(!spec.pad.empty(), "pad");
-  refuse(spec.decode != Decode::kCpu, "decode");
+  RefuseDatasetOptions(spec, kWhy, faults);
 }
 
 void CheckDataset(const DatasetSpec& spec, Faults& faults) {
