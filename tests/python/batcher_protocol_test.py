@@ -2,6 +2,7 @@
 """Clients and consumers of a batcher that do not keep to docs/protocol.md, with raw sockets and a real daemon. Another client is served meanwhile."""
 
 import contextlib
+import functools
 import io
 import os
 import signal
@@ -10,7 +11,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 
 import grpc
 import numpy as np
@@ -18,6 +18,7 @@ import PIL.Image
 import pytest
 from daemon_process import Daemon
 from raw_client import MAGIC, SERVICE, connect, frame, map_memfd, messages
+from withstand import hardship
 
 import pinfeed
 from pinfeed import _batcher, _batcher_client
@@ -27,6 +28,7 @@ INVALID, EXHAUSTED, UNAUTHENTICATED = 3, 8, 16
 TIMEOUT = 60
 ARRAY = ("float32", (3,))
 NAME = "raw"
+eventually = functools.partial(hardship.eventually, deadline_s=20)
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +71,6 @@ def serve(host):
             assert not model.is_alive()
     opened.clear()
     eventually("all memory is free", lambda: int(pinfeed.status(host.address).get("pool_used_bytes", 0)) == 0)
-
-
-def eventually(what, is_true, deadline_s=20):
-    deadline = time.monotonic() + deadline_s
-    while not is_true():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.005)
 
 
 def invite(host, consumer=False, slots=3, max_request_bytes=4096, name=NAME):

@@ -25,6 +25,7 @@ torch = pytest.importorskip("torch")
 
 from daemon_process import Daemon  # noqa: E402
 from loader_datasets import Numbers, place_of_worker, slow  # noqa: E402
+from withstand.hardship import eventually  # noqa: E402
 
 import pinfeed  # noqa: E402
 from pinfeed import _worker_pool  # noqa: E402
@@ -58,13 +59,6 @@ def draw():
     seed = int(os.environ.get("PINFEED_TEST_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"PINFEED_TEST_SEED={seed}")
     return random.Random(seed)
-
-
-def eventually(what, is_true):
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_true():
-        assert time.monotonic() < deadline, f"not in time: {what() if callable(what) else what}"
-        time.sleep(0.005)
 
 
 def pids_of(iterator):

@@ -8,7 +8,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import time
 import warnings
 from multiprocessing import connection, reduction
 
@@ -18,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 from daemon_process import Daemon  # noqa: E402
 from loader_datasets import Numbers, Stream  # noqa: E402
+from withstand.hardship import eventually  # noqa: E402
 
 import pinfeed  # noqa: E402
 from pinfeed import _one_off, _supervisor, _worker_pool  # noqa: E402
@@ -43,13 +43,6 @@ def nothing_is_left(host):
     gc.collect()
     assert multiprocessing.active_children() == []
     eventually("all memory is free", lambda: int(pinfeed.status(host.address).get("pool_used_bytes", 0)) == 0)
-
-
-def eventually(what, is_true):
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_true():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.005)
 
 
 def feed_of(daemon):
@@ -191,21 +184,26 @@ def took(token):
     return False
 
 
+def raise_before_sending(monkeypatch, token, number):
+    """Workers that take a byte of `token` send themselves a signal before they send memory."""
+    trainer, send_handle = os.getpid(), reduction.send_handle
+
+    def send(connection, handle, destination):
+        if os.getpid() != trainer and took(token):
+            os.kill(os.getpid(), number)
+        send_handle(connection, handle, destination)
+
+    monkeypatch.setattr(reduction, "send_handle", send)
+
+
 def is_stopped(pid):
     return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def test_a_worker_that_stops_while_it_sends_holds_up_nobody(host, monkeypatch):
     monkeypatch.setattr(_worker_pool, "_EXIT_PATIENCE_S", 0.1)
-    trainer, send_handle = os.getpid(), reduction.send_handle
     with tokens(1) as token:
-
-        def stop_before(connection, handle, destination):
-            if os.getpid() != trainer and took(token):
-                os.kill(os.getpid(), signal.SIGSTOP)
-            send_handle(connection, handle, destination)
-
-        monkeypatch.setattr(reduction, "send_handle", stop_before)
+        raise_before_sending(monkeypatch, token, signal.SIGSTOP)
         iterator = iter(loader(host, large_from_4_to_9, 40, num_workers=3, multiprocessing_context="fork", retry_after=0.3))
         seen, late = [], None
         for batch in iterator:
@@ -220,15 +218,8 @@ def test_a_worker_that_stops_while_it_sends_holds_up_nobody(host, monkeypatch):
 
 
 def test_a_worker_that_is_killed_while_it_sends_costs_no_batch(host, monkeypatch):
-    trainer, send_handle = os.getpid(), reduction.send_handle
     with tokens(2) as token:
-
-        def die_before(connection, handle, destination):
-            if os.getpid() != trainer and took(token):
-                os.kill(os.getpid(), signal.SIGKILL)
-            send_handle(connection, handle, destination)
-
-        monkeypatch.setattr(reduction, "send_handle", die_before)
+        raise_before_sending(monkeypatch, token, signal.SIGKILL)
         batches = loader(host, large_from_4_to_9, 40, multiprocessing_context="fork")
         assert [batch[0, 0].item() for batch in batches] == list(range(40))
         assert not took(token)

@@ -2,6 +2,7 @@
 """Producers that keep to docs/protocol.md, and others: invitations, frames, ends of processes, memory. All with raw sockets and a real daemon."""
 
 import contextlib
+import functools
 import os
 import pathlib
 import random
@@ -19,6 +20,7 @@ import pytest
 from daemon_process import Daemon
 from raw_client import FAILED, Client, connect, field, frame, messages, open_feed, request_for
 from raw_producer import VALUES, RawProducer, Refused, done_frame, greet, invite, produced_spec, welcomed
+from withstand import hardship
 
 import pinfeed
 from pinfeed import _producer, _produced_feed
@@ -28,6 +30,7 @@ TOOL = pathlib.Path(os.environ["PINFEED_BUILD_DIR"]) / "client" / "cli" / "pinfe
 NOBODY = 65534
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED.value[0]
 LIMIT = 256  # producers of a feed, attached and invited
+eventually = functools.partial(hardship.eventually, deadline_s=20)
 
 
 @pytest.fixture(scope="module")
@@ -75,13 +78,6 @@ def culprit():
     for process in started:
         process.kill()
         process.communicate()
-
-
-def eventually(what, is_true, deadline_s=20):
-    deadline = time.monotonic() + deadline_s
-    while not is_true():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.005)
 
 
 def used_bytes(daemon):
