@@ -182,7 +182,7 @@ Status GpuImageDecoder::Impl::PlanImage(const EncodedImage& image, Made& made, D
     return ResourceExhausted("a JPEG file of " + std::to_string(frame.width) + " x " +
                              std::to_string(frame.height) + " pixels is too large for the GPU's decoder");
   job = Describe(image.plan, made.pixels);
-  ASSIGN_OR_RETURN(made.on_engine, engines_->Take());
+  ASSIGN_OR_RETURN(made.on_engine, engines_->CanDecode());
   made.again = !made.on_engine;
   return OkStatus();
 }

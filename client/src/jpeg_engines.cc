@@ -48,7 +48,7 @@ Result<JpegFrame> JpegEngines::ReadHeader(std::span<const std::byte> file) {
   return frame;
 }
 
-Result<bool> JpegEngines::Take() {
+Result<bool> JpegEngines::CanDecode() {
   int unsupported = 0;
   RETURN_IF_ERROR(
       ToStatus(api_.nvjpegDecodeBatchedSupported(engines_.handle(), engines_.bitstream(), &unsupported),

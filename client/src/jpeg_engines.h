@@ -27,13 +27,13 @@ class JpegEngines {
   // cannot read, and for chroma that is not sampled 4:4:4, 4:2:2 or 4:2:0.
   Result<JpegFrame> ReadHeader(std::span<const std::byte> file);
   // Whether the engines decode the file whose header was read last.
-  Result<bool> Take();
+  Result<bool> CanDecode();
 
   struct Work {
     std::span<const std::byte> file;
     nvjpeg::Image output;  // pixels of three bytes
   };
-  // Has the engines decode files that they take. They do so at once, whatever `stream` still has to do.
+  // Has the engines decode files that they can decode. They do so at once, whatever `stream` still has to do.
   // Returns false if they refuse; then they have written nothing.
   bool Decode(std::span<const Work> files, CUstream stream);
   // Queues the decoding of a file without the engines. `failure` says why it cannot be decoded. An error says
