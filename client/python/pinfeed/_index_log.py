@@ -17,7 +17,7 @@ import os
 import pickle
 import struct
 import weakref
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, cast
 
 from ._errors import Code, Error
 
@@ -171,11 +171,11 @@ def _write(fd: int, data: bytes, offset: int) -> None:
 
 @functools.lru_cache(maxsize=None)
 def _fallocate() -> Optional[Callable[[int, int, int, int], int]]:
-    function = getattr(ctypes.CDLL(None), "fallocate64", None)
+    function: Any = getattr(ctypes.CDLL(None), "fallocate64", None)
     if function is not None:
         function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
         function.restype = ctypes.c_int
-    return function  # type: ignore[no-any-return]
+    return cast("Optional[Callable[[int, int, int, int], int]]", function)
 
 
 def _punch(fd: int, offset: int, length: int) -> None:

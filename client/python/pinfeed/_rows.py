@@ -80,11 +80,11 @@ def concatenate(torch: Any, samples: Sequence[Any], allocate: Allocate, place: s
     for position, value in enumerate(values):
         if value.shape[1:] != values[0].shape[1:]:
             raise _different(values, position, place, "beyond the first dimension")
-    offsets = numpy.array([0, *itertools.accumulate(len(value) for value in values)], numpy.int64)
-    out = _new(torch, values[0], (int(offsets[-1]), *values[0].shape[1:]), allocate)
-    for begin, end, value in zip(offsets.tolist(), offsets[1:].tolist(), values):
+    offsets = [0, *itertools.accumulate(len(value) for value in values)]
+    out = _new(torch, values[0], (offsets[-1], *values[0].shape[1:]), allocate)
+    for begin, end, value in zip(offsets, offsets[1:], values):
         out[begin:end] = value
-    return Ragged(out, offsets)
+    return Ragged(out, numpy.array(offsets, numpy.int64))
 
 
 def stack_padded(torch: Any, samples: Sequence[Any], fill: Any, allocate: Allocate, place: str) -> Any:

@@ -37,7 +37,7 @@ class RandomSampler:
     def __iter__(self) -> Iterator[int]:
         import numpy
 
-        permutation = numpy.random.permutation if self.generator is None else self.generator.permutation
+        permutation: Any = numpy.random.permutation if self.generator is None else self.generator.permutation
         yield from permutation(len(self.data_source)).tolist()
 
     def __len__(self) -> int:
