@@ -71,6 +71,8 @@ struct Participant {
       return lease.generation != 0 && lease.sequence >= taken;
     });
   }
+  // Whether the client reports that it waits for a batch. Untrusted, as above.
+  bool Waits() const { return pages->Stats().waiting_since_ns != 0; }
   // Whether the client has not released the slot yet, by the current release word, which the feed may not
   // have read.
   bool Holds(size_t slot) const {

@@ -5,13 +5,13 @@
 #
 #   run.sh [FOLDER FOR INPUTS]
 #
-# PARTS names what is run, of: compare decode decode_feeds death frameworks loader copies loops sanitizer bench loader_rates doctor trace demo (default: all, in this order). Every part has a limit of time; a table
+# PARTS names what is run, of: compare decode decode_feeds death frameworks loader batcher copies loops sanitizer bench loader_rates doctor trace demo (default: all, in this order). Every part has a limit of time; a table
 # of the parts comes last, and the exit status is 1 when one failed. OUT: where logs and results go. BENCH_PARTS names parts of bench (bench.py has the list).
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 inputs=${1:-/tmp/pinfeed-inputs}
 out=${OUT:-$here}
-parts=${PARTS:-compare decode decode_feeds death frameworks loader copies loops sanitizer bench loader_rates doctor trace demo}
+parts=${PARTS:-compare decode decode_feeds death frameworks loader batcher copies loops sanitizer bench loader_rates doctor trace demo}
 cuda=${CUDA_HOME:-/usr/local/cuda}
 mkdir -p "$out"
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -39,7 +39,7 @@ piece() {
 address=""
 daemon=0
 if [ "$parts" != death ]; then
-  if { chosen compare || chosen decode || chosen decode_feeds || chosen sanitizer || chosen bench || chosen trace; } && [ ! -d "$inputs" ]; then
+  if { chosen compare || chosen decode || chosen decode_feeds || chosen sanitizer || chosen bench || chosen batcher || chosen trace; } && [ ! -d "$inputs" ]; then
     timeout -k 10 300 python3 "$here/make_inputs.py" "$inputs" || { rm -rf "$inputs"; exit 2; }
   fi
   mkdir -p "$inputs"
@@ -93,6 +93,9 @@ fi
 if chosen frameworks; then piece "frameworks" 240 python3 "$here/frameworks.py" "$address" "$out"; fi
 
 if chosen loader; then PINFEED_DAEMON=$here/bin/pinfeedd piece "DataLoader" 120 python3 "$here/loader.py"; fi
+
+# An inference server's batches: kills and stops of either side, rates, latency.
+if chosen batcher; then piece "Batcher" 300 python3 "$here/batcher.py" "$here/bin/pinfeedd" "$address" "$inputs" "$out"; fi
 
 if chosen copies; then piece "copies" 240 python3 "$here/copies.py" "$out/copies.json"; fi
 
