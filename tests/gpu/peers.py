@@ -56,7 +56,7 @@ class Child:
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
                 list(map(str, command)), stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, pass_fds=[write], start_new_session=True,
-                env=environment(contender),
+                cwd=HERE, env=environment(contender),
             )  # fmt: skip
         os.close(write)
         self.replies, self.buffer = read, b""
@@ -243,7 +243,7 @@ class Row:
             if self.out_of_time(settle + seconds):
                 say(f"!! {self.row}: out of time before {name}'s turn {turn + 1}")
                 continue
-            wait_until_quiet(0 if a.host else 1.5)
+            wait_until_quiet(0 if a.host else 1.0)
             answer = self.try_with(name, lambda name=name: self.alive[name].ask(settle + 3 * seconds + 60, do="drain", settle=settle, seconds=seconds))
             if answer is None:
                 continue
@@ -259,7 +259,7 @@ class Row:
         names = ([dali.contender] if dali and dali.contender in self.alive else []) + pinfeeds
         for turn in range(self.arguments.fed_turns):
             for name in names:
-                self.measure_trainer(turn, name, "paced", str(PACE), PACE)
+                self.measure_trainer(turn, name, "paced", str(PACE), 50 if self.arguments.host else PACE)
                 self.measure_trainer(turn, name, "beside", FREE, None)
             if GPU in self.alive and dali and FREE in dali.beside:
                 theirs = statistics.median(rate for _, rate in dali.beside[FREE])
@@ -270,7 +270,7 @@ class Row:
     def measure_trainer(self, turn, name, do, label, pace):
         if name not in self.alive or self.out_of_time(4):
             return say(f"!! the trainer, {do} at {label}: not measured with {name} in turn {turn + 1}")
-        wait_until_quiet(0 if self.arguments.host else 1.5)
+        wait_until_quiet(0 if self.arguments.host else 1.0)
         answer = self.try_with(name, lambda: self.alive[name].ask(60, do=do, pace=pace, steps=self.arguments.steps))
         if answer is None:
             return None
@@ -321,8 +321,8 @@ def main():
     parser.add_argument("--rows", type=lambda text: text.split(","), default=list(peers_report.ROWS))
     parser.add_argument("--only", help="contenders whose names have one of these parts (A;B)")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--settle", type=float, default=0.7, help="seconds of a turn that do not count; half of it but for JPEG, as the next")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of a turn's window")
+    parser.add_argument("--settle", type=float, default=0.5, help="seconds of a turn that do not count; half of it but for JPEG, as the next")
+    parser.add_argument("--seconds", type=float, default=1.7, help="of a turn's window")
     parser.add_argument("--fed-turns", type=int, default=3)
     parser.add_argument("--steps", type=int, default=1200, help="of products, in each measurement of the trainer")
     parser.add_argument("--starts", type=int, default=6, help="contenders that start at once")

@@ -40,7 +40,7 @@ fetch() {
   done
   for pattern in "${left_out[@]}"; do find "$site" -depth -name "$pattern" -exec rm -r {} +; done
   du -sh "$site"
-  tar -C "$folder" --sort=name --owner=0 --group=0 -cf - site | xz -9e | split -b "$part_bytes" -d - "$folder/part-"
+  tar -C "$folder" --sort=name --owner=0 --group=0 -cf - site | xz -6 -T 2 | split -b "$part_bytes" -d - "$folder/part-"
   (cd "$folder" && sha256sum part-* > sum)
   rm -r "$site"
   ls -l "$folder"

@@ -109,7 +109,6 @@ def dali_numpy(env):
 
 
 @contender("arrays", "by hand: 16 threads, pinned slots", "by hand", burst=16, threads=16)
-@contender("arrays", "by hand: 8 threads, pinned slots", "by hand", burst=8, threads=8)
 def arrays_by_hand(env, threads):
     import torch
 
@@ -134,7 +133,6 @@ def spdl_arrays(env):
     return spdl_batches(builder, 8)
 
 
-@contender("arrays", "DataLoader, 16 workers", "DataLoader", burst=16, workers=16)
 @contender("arrays", "DataLoader, 8 workers", "DataLoader", burst=8, workers=8)
 @contender("arrays", "DataLoader, 8 workers, __getitems__", "DataLoader", burst=8, workers=8, whole=True)
 def dataloader_arrays(env, workers, whole=False):

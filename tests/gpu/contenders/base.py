@@ -169,6 +169,6 @@ def dali_pipeline(env, threads, **options):
 
 def spdl_batches(builder, threads):
     """Runs a pipeline of SPDL for ever."""
-    pipeline = builder.add_sink(QUEUE_DEPTH).build(num_threads=threads)
+    pipeline = builder.add_sink(QUEUE_DEPTH).build(num_threads=threads, max_failures=0)
     with pipeline.auto_stop():
-        yield from pipeline.get_iterator(timeout=120)
+        yield from pipeline.get_iterator(timeout=60)

@@ -111,7 +111,7 @@ class Trainer:
         fed = self.feeding.tflops(steps, decode_rates.at_pace(self.batches, pace))
         took = time.perf_counter() - start
         cpu = self.cpu_seconds() - cpu
-        return {"kept": fed[0] / self.feeding.tflops(steps, None)[0], "cpu_cores": cpu / took}
+        return {"kept": fed[0] / self.alone(steps), "cpu_cores": cpu / took}
 
     def beside(self, pace, steps):
         """The same of a loop that takes no batch, while a thread takes batches on a stream of its own: `pace` a second, or, with None, as they come."""
@@ -144,7 +144,12 @@ class Trainer:
             thread.join()
         if failed:
             raise failed[0]
-        return {"kept": fed / self.feeding.tflops(steps, None)[0], "images_per_s": rate}
+        return {"kept": fed / self.alone(steps), "images_per_s": rate}
+
+    def alone(self, steps):
+        """The loop's speed when it is not fed; the batches that are being made ahead are finished by then."""
+        self.feeding.tflops(steps // 4, None)
+        return self.feeding.tflops(steps, None)[0]
 
     def check_jpeg(self):
         """What of some batches can be compared with another decoder's: shape, type, place, mean, deviation; and how many images are different."""

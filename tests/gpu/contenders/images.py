@@ -44,7 +44,6 @@ def pinfeed_images(env, decode):
 
 @contender("jpeg", "DALI mixed, crop while decoding, hardware load 0.65 (its default)", "DALI", needs=DALI, load=0.65)
 @contender("jpeg", "DALI mixed, crop while decoding, hardware load 1.0", "DALI", needs=DALI, load=1.0)
-@contender("jpeg", "DALI mixed, whole image, hardware load 0.9", "DALI", needs=DALI, load=0.9, whole=True)
 @contender("jpeg", "DALI mixed, whole image, hardware load 1.0, queue depth 2 (its default)", "DALI", needs=DALI, load=1.0, whole=True, depth=2)
 @contender("jpeg", "DALI mixed, whole image, hardware load 1.0, 4 threads", "DALI", needs=DALI, load=1.0, whole=True, threads=4)
 @contender("jpeg", "DALI mixed, whole image, hardware load 1.0", "DALI", needs=DALI, load=1.0, whole=True)
