@@ -16,14 +16,9 @@ for program in server/pinfeedd client/cli/pinfeed tests/gpu/compare_backends tes
 done
 strip -o "$folder/lib/libpinfeed.so.0" "$(readlink -f "$build"/client/libpinfeed.so)"
 ln -s libpinfeed.so.0 "$folder/lib/libpinfeed.so"
-<<<<<<< HEAD
-cp "$source"/tests/gpu/{run.sh,make_inputs.py,batcher.py,bench.py,copies.py,decode_feeds.py,decode_rates.py,feeding.py,slots.py,costs.py,costs.cu,death.py,driver_memory.py,frameworks.py,loader.py,loops.py,traced.py,scribble.cu} "$folder/"
-cp "$source"/tests/bench/{report,grid,loader_rates,batcher_rates}.py "$folder/"
-=======
-cp "$source"/tests/gpu/{run.sh,make_inputs.py,bench.py,copies.py,decode_feeds.py,decode_rates.py,feeding.py,slots.py,costs.py,costs.cu,death.py,driver_memory.py,frameworks.py,loader.py,loops.py,peers.py,traced.py,scribble.cu,wheels.sh} "$folder/"
-cp "$source"/tests/bench/{report,grid,loader_rates,peers_report}.py "$folder/"
+cp "$source"/tests/gpu/{run.sh,make_inputs.py,batcher.py,bench.py,copies.py,decode_feeds.py,decode_rates.py,feeding.py,slots.py,costs.py,costs.cu,death.py,driver_memory.py,frameworks.py,loader.py,loops.py,peers.py,traced.py,scribble.cu,wheels.sh} "$folder/"
+cp "$source"/tests/bench/{report,grid,loader_rates,batcher_rates,peers_report}.py "$folder/"
 cp -r "$source/tests/gpu/contenders" "$folder/"
->>>>>>> peers
 cp -r "$source/client/python/pinfeed" "$folder/python/"
 mkdir "$folder/accelerate"
 cp "$source/tests/packaging/accelerate/accelerate_test.py" "$folder/accelerate/"
