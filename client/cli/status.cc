@@ -133,15 +133,12 @@ void PrintConsumers(const Json& status) {
   Json rows = Json::array();
   for (const Json& feed : ListField(status, "feeds")) {
     for (Json consumer : ListField(feed, "consumers")) {
-      consumer["batcher"] = feed["name"];
-      consumer["consumer_pid"] = consumer["pid"];
-      consumer["batches_held"] = consumer["batches"];
-      consumer["requests_held"] = consumer["requests"];
-      consumer["held_seconds"] = consumer["seconds"];
+      consumer["feed"] = feed["id"];
       rows.push_back(std::move(consumer));
     }
   }
-  PrintTable({"batcher", "consumer_pid", "batches_held", "requests_held", "held_seconds"}, rows);
+  if (!rows.empty()) std::puts("\nprocesses that answer the requests of batchers:");
+  PrintTable({"feed", "pid", "batches_held", "requests_held", "held_seconds"}, rows);
 }
 
 void PrintFeeds(const Json& status) {

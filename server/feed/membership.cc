@@ -33,7 +33,7 @@ class Broadcast final : public Membership {
   }
 };
 
-// Each batch goes to one member. `on_request`: to one that waits for it.
+// Each batch goes to one member. `on_request`: to the one that has waited for it longest.
 class Queue final : public Membership {
  public:
   Queue(uint32_t slot_count, FeedTrace& trace, bool on_request)
@@ -82,9 +82,10 @@ class Queue final : public Membership {
     Participant* taker = nullptr;
     std::pair<int64_t, int64_t> least;
     for (Participant* member : members()) {
-      // Read once: the client may change it at any time.
-      const std::pair load(member->Untaken(), member->Owes());
-      if (reserved && (load.first > 0 || (on_request_ && !member->Waits()))) continue;
+      // Read once: the client may change them at any time.
+      const int64_t waits_since = member->WaitsSince();
+      const std::pair load(member->Untaken(), on_request_ && reserve ? waits_since : member->Owes());
+      if (reserved && (load.first > 0 || (on_request_ && waits_since == 0))) continue;
       if (taker != nullptr && load >= least) continue;
       taker = member;
       least = load;

@@ -50,7 +50,7 @@ class Membership {
   virtual bool Lend(const BatchDescriptor& batch, Clock::time_point now) = 0;
   // Queue: publishes waiting batches to the members that may have them, and calls `lent` with each. With
   // `reserve`, the last slots go only to members that have taken all their batches; of a batcher, all slots,
-  // and only to members that wait.
+  // and only to members that wait, the longest one first.
   using OnLent = std::function<void(const BatchDescriptor&)>;
   virtual void LendWaiting(Clock::time_point /*now*/, bool /*reserve*/, const OnLent& /*lent*/) {}
   // Queue: whether the slot's batch waits for a member, and the number of such batches.

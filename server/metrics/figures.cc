@@ -413,9 +413,9 @@ constexpr auto kBadSample = std::to_array<FigureRow<BadSampleNote>>({
 
 constexpr auto kConsumer = std::to_array<FigureRow<BatcherQueue::ConsumerCounts>>({
     {"pid", kFact, kStatus, Of<&C::pid>, "Its process id."},
-    {"batches", kGauge, kStatus, Of<&C::batches>, "Batches that it has taken and not answered."},
-    {"requests", kGauge, kStatus, Of<&C::requests>, "Requests of these that wait for an answer."},
-    {"seconds", kGauge, kStatus, SecondsOf<&C::oldest_ns>,
+    {"batches_held", kGauge, kStatus, Of<&C::batches>, "Batches that it has taken and not answered."},
+    {"requests_held", kGauge, kStatus, Of<&C::requests>, "Requests of these that wait for an answer."},
+    {"held_seconds", kGauge, kStatus, SecondsOf<&C::oldest_ns>,
      "Time since it took the oldest of these batches; 0: it has none."},
 });
 

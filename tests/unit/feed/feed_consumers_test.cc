@@ -92,6 +92,23 @@ TEST_F(FeedConsumersTest, ABatchWaitsUntilAConsumerAsksForIt) {
   EXPECT_THAT(TakeBatch(1, 4), ElementsAre(1, 2, 3, 4));
 }
 
+TEST_F(FeedConsumersTest, TheConsumerThatHasWaitedLongestIsTheNext) {
+  Open();
+  PageClient other(*feed_);
+  ASSERT_OK(feed_->Attach(other.participant()));
+  for (const uint64_t turn : {0, 1, 2}) {
+    consumer_->Wait(*feed_, 10 + turn % 2);
+    other.Wait(*feed_, 11 - turn % 2);
+    SubmitAll({1, 2, 3, 4});
+    PageClient& next = turn % 2 == 0 ? *consumer_ : other;
+    WaitFor([&] { return next.ready() == 1; });
+    next.Release(*next.Next(), *feed_);
+    queue_->RemoveClient(client_);
+  }
+  EXPECT_EQ(consumer_->ready() + other.ready(), 0U);
+  feed_->Depart(other.participant(), Ended());
+}
+
 TEST_F(FeedConsumersTest, WhatAConsumerDoesNotTakeGoesToAnother) {
   Open();
   queue_->AddConsumer(1, 11);

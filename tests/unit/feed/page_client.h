@@ -44,8 +44,8 @@ class PageClient {
   uint64_t ready() const { return page().published.load(std::memory_order_acquire) - taken_; }
 
   // Begins to wait for a batch, as the client library does: a batcher then gives one. Next ends it.
-  void Wait(Feed& feed) {
-    words().waiting_since_ns.store(1, std::memory_order_seq_cst);
+  void Wait(Feed& feed, uint64_t since_ns = 1) {
+    words().waiting_since_ns.store(since_ns, std::memory_order_seq_cst);
     if (page().starved.load(std::memory_order_seq_cst) != 0) feed.ReadReleases();
   }
   // The next batch, once it is there; nothing when the feed ended, failed or drained before, or evicted us.
