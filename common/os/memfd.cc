@@ -22,8 +22,8 @@ struct MappableFd {
   boost::interprocess::mode_t get_mode() const { return mode; }
 };
 
-// Returns a multiple of kHugePageBytes from which `bytes` of the address space are free, as yet. Null for small
-// mappings, and if there is none.
+// Returns a multiple of kHugePageBytes from which `bytes` of the address space are free, as yet. Null for
+// small mappings, and if there is none.
 const void* FreeAlignedAddress(uint64_t bytes) {
   if (bytes < kHugePageBytes) return nullptr;
   const uint64_t span = bytes + kHugePageBytes;
@@ -53,10 +53,12 @@ Result<Mapping> Mapping::Map(int fd, uint64_t bytes, Access access, bool populat
   const auto options = populate ? MAP_POPULATE : boost::interprocess::default_map_options;
   for (const void* place = FreeAlignedAddress(bytes);; place = nullptr) {
     try {
-      return Mapping(boost::interprocess::mapped_region(MappableFd{fd, mode}, mode, 0, bytes, place, options));
+      return Mapping(
+          boost::interprocess::mapped_region(MappableFd{fd, mode}, mode, 0, bytes, place, options));
     } catch (const boost::interprocess::interprocess_exception& error) {
       if (place != nullptr) continue;  // another thread has taken that place
-      return ErrnoStatus("mmap " + std::to_string(bytes) + " bytes of shared memory", error.get_native_error());
+      return ErrnoStatus("mmap " + std::to_string(bytes) + " bytes of shared memory",
+                         error.get_native_error());
     }
   }
 }

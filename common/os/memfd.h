@@ -24,9 +24,10 @@ constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 class Mapping {
  public:
   Mapping() = default;
-  // Maps `bytes` from offset 0. `populate` faults in every page now, so that later accesses do not. The address
-  // of a mapping of at least kHugePageBytes is a multiple of that, so that huge pages are mapped as such.
-  // kInvalidArgument when the file is smaller than `bytes`: an access beyond its end would raise SIGBUS.
+  // Maps `bytes` from offset 0. `populate` faults in every page now, so that later accesses do not. The
+  // address of a mapping of at least kHugePageBytes is a multiple of that, so that huge pages are mapped as
+  // such. kInvalidArgument when the file is smaller than `bytes`: an access beyond its end would raise
+  // SIGBUS.
   static Result<Mapping> Map(int fd, uint64_t bytes, Access access, bool populate);
 
   std::byte* data() const { return static_cast<std::byte*>(region_.get_address()); }
@@ -53,8 +54,8 @@ Status PopulateForWriting(std::byte* address, uint64_t bytes);
 
 // Allocates the huge pages of a range of a writable mapping, and moves what is there into them. `address` and
 // `bytes` are multiples of kHugePageBytes. This needs no setting of the system. Returns whether to try it for
-// further pages: not when the kernel cannot do it (before Linux 6.1), or has no such page to give. Memory then
-// consists of small pages.
+// further pages: not when the kernel cannot do it (before Linux 6.1), or has no such page to give. Memory
+// then consists of small pages.
 bool AllocateHugePages(std::byte* address, uint64_t bytes);
 
 // Opens the same memory again, read-only or read-write. The kernel counts each such opening, with its

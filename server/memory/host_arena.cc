@@ -95,8 +95,8 @@ Status HostArena::PreparePacked(uint32_t slot) {
 
 void HostArena::PrepareHugePages(const std::byte* begin, uint64_t bytes) {
   const auto offset = static_cast<uint64_t>(begin - memory_.data());
-  const uint64_t end = std::min<uint64_t>((offset + bytes + kHugePageBytes - 1) / kHugePageBytes,
-                                          huge_page_tried_.size());
+  const uint64_t end =
+      std::min<uint64_t>((offset + bytes + kHugePageBytes - 1) / kHugePageBytes, huge_page_tried_.size());
   uint64_t first = offset / kHugePageBytes;
   for (uint64_t page = first; page <= end && huge_pages_.load(std::memory_order_relaxed); ++page) {
     if (page < end && !huge_page_tried_[page].exchange(true, std::memory_order_relaxed)) continue;

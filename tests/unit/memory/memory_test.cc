@@ -125,7 +125,8 @@ TEST(MemfdTest, HugePagesKeepWhatWasThere) {
   EXPECT_EQ(reinterpret_cast<uintptr_t>(writable->data()) % kHugePageBytes, 0U);
   std::memset(writable->data() + 5, 7, kHugePageBytes);
   const bool huge = AllocateHugePages(writable->data(), 2 * kHugePageBytes);
-  for (uint64_t i : {uint64_t{0}, uint64_t{4}, uint64_t{5}, kHugePageBytes + 4, kHugePageBytes + 5, 2 * kHugePageBytes})
+  for (uint64_t i :
+       {uint64_t{0}, uint64_t{4}, uint64_t{5}, kHugePageBytes + 4, kHugePageBytes + 5, 2 * kHugePageBytes})
     EXPECT_EQ(writable->data()[i], std::byte(i >= 5 && i < kHugePageBytes + 5 ? 7 : 0)) << i;
   if (!huge || HugeBytesAt(writable->data()) == 0) GTEST_SKIP() << "no huge pages here";
   const auto readable = Mapping::Map(fd->get(), kBytes, Access::kReadOnly, /*populate=*/true);
@@ -170,9 +171,9 @@ TEST(HostArenaTest, PiecesOfManyThreadsAreWrittenWholeInHugePages) {
   for (uint32_t slot = 0; slot < kSlots; ++slot) {
     for (uint32_t i = 0; i < kBatch; ++i) {
       const std::byte* const sample = arena.FillAddress(Piece{.slot = slot, .begin = i}, 0);
-      EXPECT_TRUE(std::all_of(sample, sample + kSample, [&](std::byte value) {
-        return value == std::byte(slot * kBatch + i + 1);
-      })) << slot << ' ' << i;
+      EXPECT_TRUE(std::all_of(sample, sample + kSample,
+                              [&](std::byte value) { return value == std::byte(slot * kBatch + i + 1); }))
+          << slot << ' ' << i;
     }
   }
 }
