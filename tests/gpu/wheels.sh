@@ -6,8 +6,8 @@
 #   wheels.sh fetch FOLDER           here: downloads them and packs FOLDER/part-00, part-01, ... and FOLDER/sum
 #   wheels.sh install FOLDER KEPT    there: moves the parts of FOLDER that have come into KEPT; once all are there, installs into KEPT/site
 #
-# That machine has Python 3.12, PyTorch and torchvision. `install` says what is missing and then exits with status 3; with KEPT/site in PEERS_SITE,
-# peers.py finds them. FFCV has no wheel.
+# That machine has Python 3.12, PyTorch and torchvision. PYTHON names a Python 3.12 with pip, here. `install` says what is missing and then exits with
+# status 3. With KEPT/site in PEERS_SITE, peers.py finds them. FFCV has no wheel.
 set -eu -o pipefail
 part_bytes=36000000
 wheels=(
@@ -33,7 +33,7 @@ fetch() {
   "${PYTHON:-python3}" -m pip install -q --no-compile --upgrade --target "$site" "${options[@]}" "${wheels[@]}"
   # FFmpeg by the names that SPDL asks for; what it needs itself has names of its own.
   mv "$site/av.libs" "$site/ffmpeg"
-  rm -rf "$site/av" "$site/bin"
+  rm -rf "${site:?}/av" "${site:?}/bin"
   for library in "$site"/ffmpeg/lib{av,sw}*.so.*; do
     name=$(basename "$library" | sed -E 's/-[0-9a-f]+\.so\.([0-9]+).*/.so.\1/')
     ln -s "$(basename "$library")" "$site/ffmpeg/$name"

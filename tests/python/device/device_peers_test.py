@@ -15,7 +15,7 @@ import peers_report  # noqa: E402
 import publish_gpu  # noqa: E402
 from peers_report import AUTO, CPU, FREE, GPU, Result  # noqa: E402
 
-SAMPLES = 520  # two batches and some
+SAMPLES = 1040  # four batches and some
 WITHOUT_GPU = "no GPU"
 
 
@@ -36,7 +36,7 @@ def inputs(tmp_path_factory):
 def run(daemon, inputs, out, *arguments, **environment):
     """(exit status, what was said, results by row and name)."""
     command = [sys.executable, ROOT / "tests" / "gpu" / "peers.py", daemon.address, inputs, out, "--host", "--seconds", "0.3", "--settle", "0.1", "--turns", "1"]
-    command += ["--fed-turns", "1", "--steps", "40", *arguments]
+    command += ["--fed-turns", "1", "--steps", "3000", *arguments]
     paths = f"{ROOT / 'tests' / 'bench'}:{os.environ['PYTHONPATH']}"
     done = subprocess.run(
         list(map(str, command)), env={**os.environ, "PYTHONPATH": paths, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
@@ -51,8 +51,8 @@ def test_contenders_are_measured_or_listed(daemon, inputs, tmp_path):
     assert status == 0, said
     ran = {key for key, one in results.items() if one.turns}
     assert ran == {
-        ("jpeg", CPU), ("arrays", "pinfeed"), ("arrays", "pinfeed, slots lent"), ("arrays", "by hand: 16 threads, pinned slots"),
-        ("arrays", "ceiling: one pinned batch, copied again and again"), ("tokens", "pinfeed"), ("tokens", "by hand: 1 thread, pinned slots"),
+        ("jpeg", CPU), ("jpeg", "by hand: 16 threads, pinned slots, torchvision's decoder"), ("arrays", "pinfeed"), ("arrays", "pinfeed, slots lent"),
+        ("arrays", "by hand: 16 threads, pinned slots"), ("arrays", "ceiling: one pinned batch, copied again and again"), ("tokens", "pinfeed"), ("tokens", "by hand: 1 thread, pinned slots"),
     }, said  # fmt: skip
     assert all(results[key].rate > 0 and results[key].check.startswith("ok") for key in ran)
     assert results["jpeg", GPU].absent == results["jpeg", AUTO].absent == WITHOUT_GPU
@@ -75,10 +75,10 @@ def facts(**other):
     return {**same, "mean": 0.2, "deviation": 1.0, "device": "cuda:0", **other}
 
 
-def test_a_batch_that_is_not_like_pinfeeds_is_named(monkeypatch):
+def test_a_batch_that_is_not_like_pinfeeds_is_named():
     import peers
 
-    assert peers.judged(facts(mean=0.22, deviation=1.05), facts()) == "ok"
+    assert peers.judged(facts(mean=0.22, deviation=1.04), facts()) == "ok"
     for wrong in ({"mean": 0.3}, {"deviation": 0.9}, {"bytes": 4}, {"shape": [256, 224, 224, 3]}, {"different": 0.5}, {"finite": False}, {"device": "cpu"}):
         assert peers.judged(facts(**wrong), facts()).startswith("WRONG: "), wrong
     assert peers.judged({"same": False, "got": "sums"}, None) == "WRONG: sums"
@@ -87,7 +87,9 @@ def test_a_batch_that_is_not_like_pinfeeds_is_named(monkeypatch):
 def made(gpu=33_000.0, kept=0.95):
     """Results of a run in which DALI took 25,000 images/s and left the trainer 93%."""
     dali = Result("jpeg", "DALI, some way", "DALI", [[25_000.0, 0.156]], check="ok", paced={"3200": [0.98]}, beside={FREE: [[0.93, 20_000.0]]}, versions={"DALI": "2.4.0"})
-    ours = Result("jpeg", GPU, "pinfeed", [[gpu, 0.14]], check="ok", paced={"3200": [0.99]}, beside={FREE: [[0.9, 28_000.0]], "DALI's": [[kept, 20_000.0]]})
+    ours = Result("jpeg", GPU, "pinfeed", [[gpu, 0.14]], check="ok", paced={"3200": [0.99]}, beside={
+        FREE: [[0.9, 28_000.0]], "DALI's": [[kept, 20_000.0]], "1.25 times DALI's": [[kept - 0.01, 25_000.0]],
+    })  # fmt: skip
     others = [Result("jpeg", CPU, "pinfeed", [[11_000.0, 1.4]]), Result("jpeg", AUTO, "pinfeed", [[39_000.0, 0.3]])]
     return [dali, ours, *others, Result("jpeg", "FFCV", "FFCV", absent="ffcv not installed"), Result("arrays", "pinfeed", "pinfeed", [[44.0, 0.01]])]
 
