@@ -59,6 +59,7 @@ struct Config {
   MemorySize user_gpu_bytes{0, 1};  // per GPU
   MemorySize user_cache_bytes{0, 1};
   uint32_t dataset_cache = 8;
+  std::string index_dir = "auto";  // "auto": the user's cache directory; "off": none; otherwise a path
   std::vector<std::string> allowed_roots;
   std::map<std::string, DatasetSpec> datasets;  // by name; file only
   std::string http_listen = "127.0.0.1:9467";   // empty: off

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Long because: it is one table of keys, with what each of them accepts.
 #include "server/config/config_keys.h"
 
 #include <arpa/inet.h>
@@ -221,6 +222,14 @@ Status SetCacheBytes(const ConfigValue& value, Config& config) {
   return OkStatus();
 }
 
+Status SetIndexDir(const ConfigValue& value, Config& config) {
+  ASSIGN_OR_RETURN(std::string text, value.AsString());
+  if (text != "auto" && text != "off" && !text.starts_with('/'))
+    return InvalidArgument("expected auto, off or an absolute path, found " + QuotePath(text));
+  config.index_dir = std::move(text);
+  return OkStatus();
+}
+
 Status SetGpus(const ConfigValue& value, Config& config) {
   ASSIGN_OR_RETURN(std::string text, value.AsString());
   if (text != "auto" && text != "on" && text != "off")
@@ -287,6 +296,10 @@ std::vector<ConfigKey> MakeKeys() {
                 "memory limit for the decoded images of one user, or a share of cache_bytes"),
       UintKey("dataset_cache", &Config::dataset_cache, 0, 1024,
               "datasets kept open after their last feed ended"),
+      {"index_dir", "auto|off|DIR",
+       "directory that keeps the file names of large datasets from one start to the next; auto: the cache "
+       "directory of the service or of the user; off: none",
+       SetIndexDir, [](const Config& config) { return TomlString(config.index_dir); }},
       {"allowed_roots", "DIR,...", "directories under which clients may open datasets by path",
        SetAllowedRoots, [](const Config& config) { return TomlStrings(config.allowed_roots); }},
       ListenKey("http_listen", &Config::http_listen, "127.0.0.1:9467",

@@ -18,6 +18,7 @@
 #include "server/daemon/daemon_parts.h"
 #include "server/daemon/gpu_support.h"
 #include "server/daemon/host_check.h"
+#include "server/daemon/service_environment.h"
 #include "server/daemon/shutdown_deadline.h"
 #include "server/daemon/startup_signal_watcher.h"
 #include "server/metrics/status_json.h"
@@ -49,6 +50,19 @@ Result<UniqueFd> Inherited(int fd, const char* flag) {
   if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
     return ErrnoStatus(std::string(flag) + " " + std::to_string(fd), errno);
   return UniqueFd(fd);
+}
+
+// Null without one: datasets are then listed at each open.
+std::unique_ptr<IndexStore> OpenIndexStore(const std::string& configured) {
+  if (configured == "off") return nullptr;
+  const bool chosen = configured != "auto";
+  const std::string directory = chosen ? configured : CacheDirectory();
+  if (directory.empty()) return nullptr;
+  Result<std::unique_ptr<IndexStore>> store = IndexStore::Open(directory);
+  if (store.ok()) return *std::move(store);
+  spdlog::log(chosen ? spdlog::level::warn : spdlog::level::info,
+              "index_dir: {}; the file names of datasets are not kept", store.status().message());
+  return nullptr;
 }
 
 }  // namespace
@@ -116,7 +130,8 @@ Status Daemon::Create() {
           &*parts_->readers},
       config.stuck_timeout);
   parts_->datasets = std::make_unique<Datasets>(
-      DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache});
+      DatasetCache::Options{config.datasets, config.allowed_roots, config.dataset_cache},
+      OpenIndexStore(config.index_dir));
   parts_->sessions.emplace(config.max_sessions, config.user_sessions != 0 ? config.user_sessions : UINT32_MAX,
                            [this] { events_.Wake(); });
   ASSIGN_OR_RETURN(const std::optional<gid_t> group, SocketGroup(config.socket_group));

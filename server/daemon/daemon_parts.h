@@ -11,6 +11,7 @@
 
 #include "server/cache/decoded_cache.h"
 #include "server/dataset/dataset_cache.h"
+#include "server/dataset/index_store.h"
 #include "server/loading/progress_check.h"
 #include "server/loading/worker_pool.h"
 #include "server/memory/device_arenas.h"
@@ -48,12 +49,19 @@ inline constexpr uint32_t kReaderThreads = 32;
 
 // Everything that a thread blocked on a dataset uses. It is leaked to such a thread at shutdown.
 struct Datasets {
-  explicit Datasets(DatasetCache::Options options)
-      : cache(std::move(options),
-              [this](uid_t user, const DatasetSpec& spec, std::shared_ptr<const Dataset> dataset) {
-                opener.Close(user, spec, std::move(dataset));
-              }) {}
+  // `store` may be null.
+  Datasets(DatasetCache::Options options, std::unique_ptr<IndexStore> store)
+      : index_store(std::move(store)),
+        cache(
+            std::move(options),
+            [this](uid_t user, const DatasetSpec& spec, std::shared_ptr<const Dataset> dataset) {
+              opener.Close(user, spec, std::move(dataset));
+            },
+            [this](const DatasetSpec& spec, const std::vector<std::string>& roots) {
+              return OpenDataset(spec, roots, index_store.get());
+            }) {}
 
+  const std::unique_ptr<IndexStore> index_store;
   DatasetOpener opener{[this](uid_t user, const DatasetSpec& spec) { return cache.Open(user, spec); },
                        [this](const std::string& name) {
                          const std::shared_ptr<const DatasetCache::Options> options = cache.options();

@@ -2,6 +2,7 @@
 #include "server/daemon/service_environment.h"
 
 #include <fcntl.h>
+#include <pwd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -84,6 +85,18 @@ std::chrono::microseconds WatchdogInterval() {
   const std::optional<std::string> interval = Variable("WATCHDOG_USEC");
   if (!interval.has_value() || (pid.has_value() && !IsThisProcess(pid))) return {};
   return std::chrono::microseconds(std::max<int64_t>(Number(*interval).value_or(0), 0));
+}
+
+std::string CacheDirectory() {
+  const auto absolute = [](const std::optional<std::string>& path) { return path && path->starts_with('/'); };
+  if (const std::optional<std::string> service = Variable("CACHE_DIRECTORY"); absolute(service))
+    return service->substr(0, service->find(':'));
+  if (const std::optional<std::string> cache = Variable("XDG_CACHE_HOME"); absolute(cache))
+    return *cache + "/pinfeed";
+  std::optional<std::string> home = Variable("HOME");
+  if (const passwd* const user = absolute(home) ? nullptr : ::getpwuid(::geteuid()); user != nullptr)
+    home = user->pw_dir;
+  return absolute(home) ? *home + "/.cache/pinfeed" : std::string();
 }
 
 }  // namespace pinfeed

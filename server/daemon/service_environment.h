@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a service manager passes to the daemon's process, as sd_listen_fds_with_names(3) and
-// sd_watchdog_enabled(3) define it. In: environment variables. Out: sockets, the watchdog interval.
+// sd_watchdog_enabled(3) define it. In: environment variables. Out: sockets, the watchdog interval, the
+// cache directory.
 #pragma once
 
 #include <chrono>
@@ -19,5 +20,9 @@ Result<std::vector<std::pair<std::string, UniqueFd>>> TakePassedSockets();
 
 // Returns the interval in which the service manager expects to hear from this process, or zero.
 std::chrono::microseconds WatchdogInterval();
+
+// Returns the directory for data that can be made again: that of the service manager, else pinfeed/ in the
+// user's (XDG base directory specification). Empty if there is none.
+std::string CacheDirectory();
 
 }  // namespace pinfeed

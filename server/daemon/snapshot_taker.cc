@@ -70,6 +70,11 @@ DaemonSnapshot SnapshotTaker::Take() const {
     snapshot.cache_misses = cache.misses;
     snapshot.cache_evictions = cache.evictions;
   }
+  if (const IndexStore* const store = parts_.datasets->index_store.get(); store != nullptr) {
+    const IndexStore::Counts folders = store->counts();
+    snapshot.folders_listed = folders.listed;
+    snapshot.folders_unchanged = folders.recalled;
+  }
   FillUsers(*parts_.pool, *parts_.host_quarantine, *parts_.sessions, parts_.devices.get(), cache_budget,
             snapshot);
   return snapshot;

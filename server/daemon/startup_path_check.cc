@@ -15,7 +15,8 @@ StartupPathCheck::StartupPathCheck(CommandLine command_line)
         std::string step = "starting";
         const auto note = [&](const std::string& next) { at(step = next); };
         try {
-          for (const std::string& warning : MissingWarnings({}, command_line, note))
+          const CommandLine nothing;
+          for (const std::string& warning : MissingWarnings(nothing, command_line, note))
             spdlog::warn("{}", warning);
         } catch (const std::exception& error) {
           spdlog::warn("{}: {}", step, error.what());

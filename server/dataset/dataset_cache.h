@@ -42,7 +42,10 @@ class DatasetCache {
   using CloseFunction =
       std::function<void(uid_t user, const DatasetSpec& spec, std::shared_ptr<const Dataset> dataset)>;
   // Without `close`, the thread that drops the last reference destroys the dataset immediately.
-  explicit DatasetCache(Options options, CloseFunction close = nullptr, OpenFunction open = OpenDataset)
+  explicit DatasetCache(
+      Options options, CloseFunction close = nullptr,
+      OpenFunction open = [](const DatasetSpec& spec,
+                             const std::vector<std::string>& roots) { return OpenDataset(spec, roots); })
       : close_(std::move(close)),
         open_(std::move(open)),
         options_(std::make_shared<const Options>(std::move(options))) {}

@@ -11,6 +11,7 @@
 
 #include "common/spec/parameter_reader.h"
 #include "server/dataset/dataset.h"
+#include "server/dataset/index_store.h"
 #include "server/storage/storage.h"
 
 namespace pinfeed {
@@ -51,12 +52,12 @@ class DatasetFormat {
   // If `contents` look like this format, returns the evidence for messages: "folders (such as 'cat')".
   virtual std::optional<std::string> Recognise(const DatasetContents& contents,
                                                const ParameterMap& options) const = 0;
-  // `user_path` becomes DatasetInfo::path. Preconditions: CheckOptions found no fault; `contents` is
-  // ListContents(*location).
+  // `user_path` becomes DatasetInfo::path. `store` has what earlier opens kept; it may be null.
+  // Preconditions: CheckOptions found no fault; `contents` is ListContents(*location).
   virtual Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
                                                       const DatasetContents& contents,
-                                                      const std::string& user_path,
-                                                      ParameterReader& options) const = 0;
+                                                      const std::string& user_path, ParameterReader& options,
+                                                      IndexStore* store) const = 0;
 };
 
 // All formats.

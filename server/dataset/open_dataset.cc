@@ -114,13 +114,14 @@ void CheckDatasetOptions(const DatasetSpec& spec, Faults& faults) {
 }
 
 Result<std::shared_ptr<const Dataset>> OpenDataset(const DatasetSpec& spec,
-                                                   const std::vector<std::string>& allowed_roots) {
+                                                   const std::vector<std::string>& allowed_roots,
+                                                   IndexStore* store) {
   ASSIGN_OR_RETURN(std::shared_ptr<const Location> location, ResolveLocation(spec.path, allowed_roots));
-  return OpenDatasetAt(std::move(location), spec);
+  return OpenDatasetAt(std::move(location), spec, store);
 }
 
 Result<std::shared_ptr<const Dataset>> OpenDatasetAt(std::shared_ptr<const Location> location,
-                                                     const DatasetSpec& spec) {
+                                                     const DatasetSpec& spec, IndexStore* store) {
   RETURN_IF_ERROR(CheckDatasetFormat(spec.format));
   ASSIGN_OR_RETURN(const DatasetContents contents, ListContents(*location));
   const DatasetFormat* format = FindDatasetFormat(spec.format);
@@ -140,7 +141,7 @@ Result<std::shared_ptr<const Dataset>> OpenDatasetAt(std::shared_ptr<const Locat
   format->CheckOptions(reader, true);
   RETURN_IF_ERROR(faults.ToStatus().WithContext("open dataset " + QuotePath(location->path())));
   try {
-    return format->Open(std::move(location), contents, spec.path, reader);
+    return format->Open(std::move(location), contents, spec.path, reader, store);
   } catch (const std::bad_alloc&) {
     // The files determine the size of the index. If it does not fit, only this dataset is refused.
     return ResourceExhausted("open dataset " + QuotePath(contents.path) +

@@ -43,8 +43,9 @@ class LocalPath final : public Location {
 
   const std::string& path() const override { return path_; }  // without "." and doubled slashes
   Result<std::unique_ptr<const RandomAccessFile>> OpenFile(std::string_view below) const override;
+  using Location::List;
   // Lists in the order of the file system. kPermissionDenied names a link that leaves the root.
-  Result<NodeId> List(std::string_view below, const Visit& visit) const override;
+  Result<Listing> List(std::string_view below, const Visit& visit, const Recall& recall) const override;
   Result<NodeKind> Kind(std::string_view below) const override;
   // Follows links within the root only.
   Result<uint64_t> Stamp() const override;

@@ -2,9 +2,15 @@
 // Lists local directories: LocalPath's List and Stamp.
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstring>
+#include <optional>
 #include <string_view>
 
 #include "common/base/quote.h"
@@ -25,10 +31,41 @@ struct DirTraits {
 };
 using UniqueDir = UniqueHandle<DirTraits>;
 
-Result<NodeId> IdOf(const UniqueFd& directory) {
+// The file systems (statfs(2)) that change a directory's times with its entries, by a clock. Left out are
+// those that store whatever times they are given, which are read-only ones (squashfs, erofs, iso9660) and
+// those of FUSE, and those whose directories have no such times, such as FAT.
+constexpr auto kVersioned = std::to_array<uint32_t>({
+    EXT4_SUPER_MAGIC,  // and ext2, ext3
+    XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC, TMPFS_MAGIC, NFS_SUPER_MAGIC, CEPH_SUPER_MAGIC,
+    0x2FC12FC1,  // ZFS
+    0xCA451A4E,  // bcachefs
+    0x0BD00BD0,  // Lustre
+    0x47504653,  // GPFS (Storage Scale)
+    0x19830326,  // BeeGFS
+});
+
+int64_t Nanoseconds(const timespec& time) {
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+// What an open directory is at this moment.
+struct FolderState {
+  NodeId id;
+  std::optional<FolderVersion> version;  // empty: its file system has none
+};
+
+Result<FolderState> StateOf(int directory) {
   struct stat info = {};
-  if (::fstat(directory.get(), &info) != 0) return ErrnoStatus("stat an open directory", errno);
-  return NodeId{info.st_dev, info.st_ino};
+  if (::fstat(directory, &info) != 0) return ErrnoStatus("stat an open directory", errno);
+  FolderState state{{info.st_dev, info.st_ino}, std::nullopt};
+  struct statfs system = {};
+  if (::fstatfs(directory, &system) != 0) return ErrnoStatus("statfs an open directory", errno);
+  if (std::ranges::find(kVersioned, static_cast<uint32_t>(system.f_type)) == kVersioned.end()) return state;
+  uint64_t file_system = 0;
+  static_assert(sizeof(file_system) == sizeof(system.f_fsid));
+  std::memcpy(&file_system, &system.f_fsid, sizeof(file_system));
+  state.version = {state.id, file_system, Nanoseconds(info.st_mtim), Nanoseconds(info.st_ctim)};
+  return state;
 }
 
 // Opens links, and entries whose type the file system does not report. For other entries, uses the type in
@@ -85,24 +122,32 @@ void MixTarget(const LocalPath& base, std::string_view link, uint64_t& hash) {
 
 }  // namespace
 
-Result<NodeId> LocalPath::List(std::string_view below, const Visit& visit) const {
+Result<Location::Listing> LocalPath::List(std::string_view below, const Visit& visit,
+                                          const Recall& recall) const {
   ASSIGN_OR_RETURN(UniqueFd fd, OpenDirectory(below));
-  ASSIGN_OR_RETURN(const NodeId id, IdOf(fd));
+  ASSIGN_OR_RETURN(const FolderState before, StateOf(fd.get()));
+  if (recall && before.version && recall(*before.version)) return Listing{before.id, true, before.version};
   const UniqueDir dir(::fdopendir(fd.get()));
   if (!dir) return ErrnoStatus("list " + QuotePath(FullPath(below)), errno);
   static_cast<void>(fd.release());  // closedir closes it
+  bool has_links = false;           // what these lead to may change without the directory
   while (true) {
     errno = 0;
     const dirent* entry = ::readdir(dir.get());
     if (entry == nullptr) {
       if (errno != 0) return ErrnoStatus("list " + QuotePath(FullPath(below)), errno);
-      return id;
+      break;
     }
     const std::string_view name = entry->d_name;
     if (name == "." || name == "..") continue;
+    has_links |= entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN;
     ASSIGN_OR_RETURN(const EntryKind kind, KindOf(*this, below, *entry));
     RETURN_IF_ERROR(visit({name, kind}));
   }
+  Listing listing{before.id};
+  ASSIGN_OR_RETURN(const FolderState after, StateOf(::dirfd(dir.get())));
+  if (!has_links && after.version == before.version) listing.version = before.version;
+  return listing;
 }
 
 Result<uint64_t> LocalPath::Stamp() const {

@@ -25,6 +25,11 @@ Status RandomAccessFile::Truncated(uint64_t offset, size_t wanted, size_t got) c
                   " of them; it had " + std::to_string(size_) + " bytes when it was opened");
 }
 
+Result<NodeId> Location::List(std::string_view below, const Visit& visit) const {
+  ASSIGN_OR_RETURN(const Listing listing, List(below, visit, nullptr));
+  return listing.id;
+}
+
 std::string Location::FullPath(std::string_view below) const {
   std::string full = path();
   if (!below.empty()) full.append(full == "/" ? "" : "/").append(below);

@@ -76,6 +76,17 @@ struct NodeId {
   auto operator<=>(const NodeId&) const = default;
 };
 
+// Identifies a directory and the entries that it has: as long as it is equal, no entry was added, removed,
+// renamed or replaced. Its times are those that the kernel sets with each such change. They are as fine as
+// the file system's clock, so a change right after another may leave it equal.
+struct FolderVersion {
+  NodeId id;
+  uint64_t file_system = 0;  // tells file systems apart that had the same device number in turn
+  int64_t modified_ns = 0;   // Unix time, as programs may set it
+  int64_t changed_ns = 0;    // Unix time of the last change, of whatever kind
+  auto operator<=>(const FolderVersion&) const = default;
+};
+
 // What an entry of a directory is. Links count as what they lead to.
 enum class EntryKind {
   kFile,
@@ -95,6 +106,15 @@ struct DirectoryEntry {
 class Location {
  public:
   using Visit = std::function<Status(const DirectoryEntry&)>;
+  // Returns whether the caller knows the entries of this version of a directory.
+  using Recall = std::function<bool(const FolderVersion&)>;
+  struct Listing {
+    NodeId id;
+    bool recalled = false;  // `recall` returned true, and nothing was visited
+    // When the listing began. Empty: the storage does not know versions, or not all entries belong to the
+    // directory's version: it changed meanwhile, or has symbolic links.
+    std::optional<FolderVersion> version = std::nullopt;
+  };
 
   Location() = default;
   virtual ~Location() = default;
@@ -108,9 +128,11 @@ class Location {
 
   // kInvalidArgument if it is not a regular file.
   virtual Result<std::unique_ptr<const RandomAccessFile>> OpenFile(std::string_view below) const = 0;
-  // Calls `visit` for each entry of a directory except "." and "..", in any order, and returns the
-  // directory's id. Stops at the first error, including one that `visit` returns.
-  virtual Result<NodeId> List(std::string_view below, const Visit& visit) const = 0;
+  // Calls `visit` for each entry of a directory except "." and "..", in any order. Stops at the first error,
+  // including one that `visit` returns. Visits nothing if there is a `recall` that returns true.
+  virtual Result<Listing> List(std::string_view below, const Visit& visit, const Recall& recall) const = 0;
+  // The same without `recall`. Returns the directory's id.
+  Result<NodeId> List(std::string_view below, const Visit& visit) const;
   virtual Result<NodeKind> Kind(std::string_view below) const = 0;  // links are followed
   // Returns a number that changes when the file or directory at path(), or an entry directly in it, changes.
   // In a large directory it may only change when entries are added, removed or renamed.

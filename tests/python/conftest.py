@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the tests find the build, and daemons for them."""
 
+import atexit
 import os
 import pathlib
+import shutil
 import sys
+import tempfile
 
 import numpy
 import pytest
@@ -21,6 +24,9 @@ os.environ.setdefault("PINFEED_DAEMON", str(BUILD / "server" / "pinfeedd"))
 # Nothing of the user's or of whoever started the tests.
 for name in ("PINFEED_ADDRESS", "PINFEED_CONFIG", "RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
     os.environ.pop(name, None)
+# Daemons keep nothing in the user's cache.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="pinfeed-cache-")
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], True)
 
 
 @pytest.fixture(scope="session")

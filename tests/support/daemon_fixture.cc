@@ -56,6 +56,7 @@ DaemonProcess::DaemonProcess(std::vector<std::string> arguments, std::vector<std
     words.emplace_back(word);
   }
   words.push_back("--socket-dir=" + socket_dir().string());
+  words.push_back("--index-dir=" + (directory_ / "index").string());
   for (std::string& argument : arguments) words.push_back(std::move(argument));
 
   const std::string log = (directory_ / "log").string();

@@ -23,8 +23,8 @@ namespace pinfeed {
 // the daemon are the test's matter.
 class DaemonProcess {
  public:
-  // Starts the daemon with --socket-dir of its own, no HTTP, a pool of 64 MiB, 2 workers, and then
-  // `arguments`, of which the last wins. `wrapper` is put before the command line, such as {"prlimit",
+  // Starts the daemon with --socket-dir and --index-dir of its own, no HTTP, a pool of 64 MiB, 2 workers, and
+  // then `arguments`, of which the last wins. `wrapper` is put before the command line, such as {"prlimit",
   // "--nofile=40"}.
   explicit DaemonProcess(std::vector<std::string> arguments = {}, std::vector<std::string> wrapper = {});
   // Started with its sockets in `directory`, which is its only allowed root, and a pool of 256 MiB. A daemon

@@ -53,7 +53,8 @@ class MemoryLocation final : public Location {
         new MemoryFile(storage_, path, found->second.bytes.size()));
   }
 
-  Result<NodeId> List(std::string_view below, const Visit& visit) const override {
+  using Location::List;
+  Result<Listing> List(std::string_view below, const Visit& visit, const Recall& /*recall*/) const override {
     const std::string directory = Key(below);
     const std::string prefix = directory.empty() ? "" : directory + "/";
     std::map<std::string, EntryKind> entries;
@@ -69,7 +70,7 @@ class MemoryLocation final : public Location {
     }
     if (entries.empty()) return Missing("list", directory);
     for (const auto& [name, kind] : entries) RETURN_IF_ERROR(visit({name, kind}));
-    return NodeId{1, std::hash<std::string>()(directory)};
+    return Listing{{1, std::hash<std::string>()(directory)}};
   }
 
   Result<NodeKind> Kind(std::string_view below) const override {

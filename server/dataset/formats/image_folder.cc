@@ -68,8 +68,9 @@ class ImageFolderDatasetFormat final : public DatasetFormat {
   }
   Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
                                               const DatasetContents& contents, const std::string& user_path,
-                                              ParameterReader& /*options*/) const override {
-    if (contents.is_directory) return OpenImageFolder(std::move(location), user_path);
+                                              ParameterReader& /*options*/,
+                                              IndexStore* store) const override {
+    if (contents.is_directory) return OpenImageFolder(std::move(location), user_path, store);
     return InvalidArgument("image folder " + QuotePath(contents.path) +
                            " is a file; name the directory that holds the class folders");
   }
@@ -83,8 +84,8 @@ const DatasetFormat& ImageFolderFormat() {
 }
 
 Result<std::shared_ptr<const Dataset>> OpenImageFolder(std::shared_ptr<const Location> base,
-                                                       std::string user_path) {
-  ASSIGN_OR_RETURN(ImageIndex index, ImageIndex::Build(*base));
+                                                       std::string user_path, IndexStore* store) {
+  ASSIGN_OR_RETURN(ImageIndex index, ImageIndex::Build(*base, store));
   DatasetInfo info;
   info.format = "image_folder";
   info.path = std::move(user_path);

@@ -7,16 +7,17 @@
 #include <string>
 
 #include "server/dataset/dataset.h"
+#include "server/dataset/index_store.h"
 #include "server/storage/storage.h"
 
 namespace pinfeed {
 
-// Lists `base` once. Sample i is sample i of torchvision's ImageFolder: classes in Python's order of their
-// names, within a class ordered by (directory, file name), including nested directories. Files of other kinds
-// are ignored. Images of an unsupported kind (.webp, .bmp, ...), dangling links to images and classes without
-// images are errors that name them, so samples never go missing silently. `user_path` becomes
-// DatasetInfo::path.
+// Lists `base` and the directories below it, except those that `store` knows. Sample i is sample i of
+// torchvision's ImageFolder: classes in Python's order of their names, within a class ordered by (directory,
+// file name), including nested directories. Files of other kinds are ignored. Images of an unsupported kind
+// (.webp, .bmp, ...), dangling links to images and classes without images are errors that name them, so
+// samples never go missing silently. `user_path` becomes DatasetInfo::path.
 Result<std::shared_ptr<const Dataset>> OpenImageFolder(std::shared_ptr<const Location> base,
-                                                       std::string user_path);
+                                                       std::string user_path, IndexStore* store = nullptr);
 
 }  // namespace pinfeed

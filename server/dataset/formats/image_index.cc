@@ -2,7 +2,6 @@
 #include "server/dataset/formats/image_index.h"
 
 #include <algorithm>
-#include <map>
 
 #include "common/base/quote.h"
 #include "server/dataset/file_kinds.h"
@@ -10,11 +9,6 @@
 
 namespace pinfeed {
 namespace {
-
-Status TooLarge(const Location& base) {
-  return ResourceExhausted("index " + QuotePath(base.path()) + ": the names of its files exceed " +
-                           std::to_string(PackedNames::kMaxBytes) + " bytes; split the dataset");
-}
 
 // Whether a directory looks like a dataset: it has class folders and no images, or a table of its images.
 Result<bool> HoldsClassFolders(const Location& base, const std::string& name) {
@@ -72,11 +66,11 @@ Result<bool> IsImage(const Location& base, std::string_view directory, const Dir
   const auto object = [&] {
     return "image folder entry " + QuotePath(base.FullPath(JoinPath(directory, entry.name)));
   };
-  if (HasExtension(entry.name, kUnsupportedImageExtensions)) {
+  if (!HasExtension(entry.name, kImageExtensions)) {
+    if (!HasExtension(entry.name, kUnsupportedImageExtensions)) return false;
     return InvalidArgument(
         object() + " is an image of an unsupported format; convert it to JPEG or PNG, or move it away");
   }
-  if (!HasExtension(entry.name, kImageExtensions)) return false;
   if (entry.kind == EntryKind::kDangling)
     return NotFound(object() + " is a dangling symbolic link; repair or remove it");
   if (entry.kind != EntryKind::kFile)
@@ -86,14 +80,14 @@ Result<bool> IsImage(const Location& base, std::string_view directory, const Dir
 
 }  // namespace
 
-Result<ImageIndex> ImageIndex::Build(const Location& base) {
+Result<ImageIndex> ImageIndex::Build(const Location& base, IndexStore* store) {
   ImageIndex index;
   std::string stray_image;
   uint64_t bytes = 0;
   const auto visit = [&](const DirectoryEntry& entry) -> Status {
     if (entry.kind == EntryKind::kDirectory) {
       bytes += entry.name.size() + sizeof(std::string);
-      if (bytes > PackedNames::kMaxBytes) return TooLarge(base);
+      if (bytes > PackedNames::kMaxBytes) return FolderScan::TooLarge(base);
       index.classes_.emplace_back(entry.name);
     } else if (stray_image.empty() && IsNamedAsImage(entry.name)) {
       stray_image = entry.name;
@@ -114,70 +108,36 @@ Result<ImageIndex> ImageIndex::Build(const Location& base) {
   SortByName(index.classes_);
   RETURN_IF_ERROR(CheckNotSplits(base, index.classes_));
   RETURN_IF_ERROR(CheckNotMasks(base, index.classes_));
-  for (uint32_t label = 0; label < index.classes_.size(); ++label)
-    RETURN_IF_ERROR(index.AddClass(base, root, label));
-  index.names_.ShrinkToFit();
+  const auto take = [&](std::string_view directory, const DirectoryEntry& entry) {
+    return IsImage(base, directory, entry);
+  };
+  ASSIGN_OR_RETURN(std::vector<std::vector<FolderScan::Folder>> found,
+                   FolderScan(base, root, take, {.store = store}).Run(index.classes_));
+  uint64_t images = 0;
+  uint64_t names_bytes = 0;
+  for (size_t label = 0; label < found.size(); ++label) {
+    if (found[label].empty()) {
+      return InvalidArgument("image folder " + QuotePath(base.path()) + ": class folder " +
+                             QuotePath(index.classes_[label]) +
+                             " holds no image (.jpg, .jpeg, .png); add images or remove the folder");
+    }
+    for (const FolderScan::Folder& folder : found[label]) {
+      images += folder.names.size();
+      names_bytes += folder.names.bytes();
+    }
+  }
+  if (names_bytes > PackedNames::kMaxBytes) return FolderScan::TooLarge(base);
+  index.names_.Reserve(images, names_bytes);
+  for (uint32_t label = 0; label < found.size(); ++label)
+    for (FolderScan::Folder& folder : found[label]) index.Add(std::move(folder), label);
   return index;
 }
 
-Status ImageIndex::AddClass(const Location& base, const NodeId& root, uint32_t label) {
-  // The directories that were visited, with their paths. Visiting one twice means a cycle of symbolic links,
-  // or an image that would be in the class twice. Without this check, the walk might never end.
-  std::map<NodeId, std::string> seen = {{root, ""}};
-  struct Found {
-    std::string path;
-    std::vector<std::string> names;
-  };
-  std::vector<std::string> pending = {classes_[label]};
-  std::vector<Found> found;
-  uint64_t bytes = 0;
-  while (!pending.empty()) {
-    Found directory;
-    directory.path = std::move(pending.back());
-    pending.pop_back();
-    const auto visit = [&](const DirectoryEntry& entry) -> Status {
-      bool take = entry.kind == EntryKind::kDirectory;
-      if (take) {
-        pending.push_back(JoinPath(directory.path, entry.name));
-        bytes += pending.back().size() + sizeof(Found);
-      } else {
-        ASSIGN_OR_RETURN(take, IsImage(base, directory.path, entry));
-        if (take) directory.names.emplace_back(entry.name);
-        if (take) bytes += entry.name.size() + sizeof(std::string);
-      }
-      return bytes + names_.bytes() > PackedNames::kMaxBytes ? TooLarge(base) : OkStatus();
-    };
-    ASSIGN_OR_RETURN(const NodeId id, base.List(directory.path, visit));
-    const auto [earlier, is_new] = seen.emplace(id, directory.path);
-    if (!is_new) {
-      return InvalidArgument("image folder " + QuotePath(base.path()) + ": " + QuotePath(directory.path) +
-                             " leads by a symbolic link to the same directory as " +
-                             (earlier->second.empty() ? "the dataset itself" : QuotePath(earlier->second)) +
-                             "; remove the link");
-    }
-    if (!directory.names.empty()) found.push_back(std::move(directory));
-  }
-  if (found.empty()) {
-    return InvalidArgument("image folder " + QuotePath(base.path()) + ": class folder " +
-                           QuotePath(classes_[label]) +
-                           " holds no image (.jpg, .jpeg, .png); add images or remove the folder");
-  }
-  SortByName(found, &Found::path);
-  for (Found& directory : found)
-    RETURN_IF_ERROR(AddDirectory(base, std::move(directory.path), label, directory.names));
-  return OkStatus();
-}
-
-Status ImageIndex::AddDirectory(const Location& base, std::string path, uint32_t label,
-                                std::vector<std::string>& names) {
-  SortByName(names);
-  for (const std::string& name : names) {
-    if (names_.bytes() + name.size() > PackedNames::kMaxBytes) return TooLarge(base);
-    names_.Add(name);
-    longest_path_ = std::max(longest_path_, path.size() + 1 + name.size());
-  }
-  directories_.push_back({std::move(path), label, names_.size()});
-  return OkStatus();
+void ImageIndex::Add(FolderScan::Folder folder, uint32_t label) {
+  for (uint64_t i = 0; i < folder.names.size(); ++i)
+    longest_path_ = std::max(longest_path_, folder.path.size() + 1 + folder.names[i].size());
+  names_.Append(folder.names);
+  directories_.push_back({std::move(folder.path), label, names_.size()});
 }
 
 const ImageIndex::Directory& ImageIndex::DirectoryOf(uint64_t id) const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "server/dataset/fingerprint.h"
+#include "server/dataset/folder_scan.h"
 #include "server/dataset/packed_names.h"
 #include "server/storage/storage.h"
 
@@ -18,7 +19,8 @@ namespace pinfeed {
 // directory. Invariant: the ends of directories_ ascend.
 class ImageIndex {
  public:
-  static Result<ImageIndex> Build(const Location& base);
+  // `store` has what is known from an earlier open; null: nothing is.
+  static Result<ImageIndex> Build(const Location& base, IndexStore* store);
 
   uint64_t samples() const { return names_.size(); }
   const std::vector<std::string>& classes() const { return classes_; }  // raw names, by label
@@ -34,9 +36,7 @@ class ImageIndex {
     uint64_t end;  // one past its last sample
   };
   const Directory& DirectoryOf(uint64_t id) const;
-  Status AddClass(const Location& base, const NodeId& root, uint32_t label);
-  Status AddDirectory(const Location& base, std::string path, uint32_t label,
-                      std::vector<std::string>& names);
+  void Add(FolderScan::Folder folder, uint32_t label);
 
   std::vector<std::string> classes_;
   std::vector<Directory> directories_;  // those that hold images, in order

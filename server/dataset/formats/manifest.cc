@@ -370,7 +370,7 @@ class ManifestDatasetFormat final : public DatasetFormat {
   }
   Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
                                               const DatasetContents& contents, const std::string& user_path,
-                                              ParameterReader& given) const override {
+                                              ParameterReader& given, IndexStore* /*store*/) const override {
     const ManifestOptions options{given.Word("image", ""), given.Word("label", "")};
     if (!contents.is_directory) {
       const std::string name = contents.path.substr(contents.path.rfind('/') + 1);

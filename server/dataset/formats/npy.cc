@@ -199,7 +199,8 @@ class NpyDatasetFormat final : public DatasetFormat {
   }
   Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
                                               const DatasetContents& contents, const std::string& user_path,
-                                              ParameterReader& /*options*/) const override {
+                                              ParameterReader& /*options*/,
+                                              IndexStore* /*store*/) const override {
     return contents.is_directory ? OpenNpyDirectory(*location, user_path) : OpenNpyFile(*location, user_path);
   }
 };

@@ -232,7 +232,8 @@ class TokensDatasetFormat final : public DatasetFormat {
   }
   Result<std::shared_ptr<const Dataset>> Open(std::shared_ptr<const Location> location,
                                               const DatasetContents& contents, const std::string& user_path,
-                                              ParameterReader& options) const override {
+                                              ParameterReader& options,
+                                              IndexStore* /*store*/) const override {
     if (contents.is_directory) return TokensInDirectory(contents);
     TokenOptions tokens;
     tokens.sequence_length = static_cast<uint64_t>(options.Number("sequence_length", 0));

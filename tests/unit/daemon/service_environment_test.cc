@@ -82,5 +82,17 @@ TEST_F(ServiceEnvironmentTest, FaultyWatchdogIsNone) {
   }
 }
 
+TEST_F(ServiceEnvironmentTest, CacheDirectoryIsTheServiceManagersOrTheUsers) {
+  const ScopedEnv home("HOME", "/home/a");
+  const ScopedEnv cache("XDG_CACHE_HOME", nullptr);
+  EXPECT_EQ(CacheDirectory(), "/home/a/.cache/pinfeed");
+  Set("XDG_CACHE_HOME", "relative");
+  EXPECT_EQ(CacheDirectory(), "/home/a/.cache/pinfeed");
+  Set("XDG_CACHE_HOME", "/caches");
+  EXPECT_EQ(CacheDirectory(), "/caches/pinfeed");
+  const ScopedEnv service("CACHE_DIRECTORY", "/var/cache/pinfeed:/var/cache/other");
+  EXPECT_EQ(CacheDirectory(), "/var/cache/pinfeed");
+}
+
 }  // namespace
 }  // namespace pinfeed

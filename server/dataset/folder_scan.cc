@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/dataset/folder_scan.h"
+
+#include <algorithm>
+#include <ctime>
+#include <system_error>
+#include <tuple>
+
+#include "common/base/log.h"
+#include "common/base/quote.h"
+#include "common/os/start_thread.h"
+#include "server/dataset/name_order.h"
+
+namespace pinfeed {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kMaxThreads = 16;
+
+int64_t UnixNanoseconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+// Packs entries in the bytewise order of their names.
+std::string Pack(std::string_view unsorted, size_t count) {
+  std::vector<DirectoryEntry> entries;
+  entries.reserve(count);
+  PackedEntries rest(unsorted);
+  while (const std::optional<DirectoryEntry> entry = rest.Next()) entries.push_back(*entry);
+  if (std::ranges::is_sorted(entries, {}, &DirectoryEntry::name)) return std::string(unsorted);
+  std::ranges::sort(entries, {}, &DirectoryEntry::name);
+  std::string packed;
+  packed.reserve(unsorted.size());
+  for (const DirectoryEntry& entry : entries) PackedEntries::Append(entry, packed);
+  return packed;
+}
+
+}  // namespace
+
+FolderScan::FolderScan(const Location& base, NodeId dataset_id, Take take, Options options)
+    : base_(base), dataset_id_(dataset_id), take_(std::move(take)), options_(std::move(options)) {}
+
+FolderScan::~FolderScan() {
+  for (std::thread& thread : threads_) thread.join();
+}
+
+Status FolderScan::TooLarge(const Location& base) {
+  return ResourceExhausted("index " + QuotePath(base.path()) + ": the names of its files exceed " +
+                           std::to_string(PackedNames::kMaxBytes) + " bytes; split the dataset");
+}
+
+Result<std::vector<std::vector<FolderScan::Folder>>> FolderScan::Run(const std::vector<std::string>& starts) {
+  const Clock::time_point began = Clock::now();
+  if (options_.store != nullptr) saved_ = options_.store->Load(base_.path());
+  {
+    const MutexLock lock(mutex_);
+    folders_.resize(starts.size());
+    for (size_t i = starts.size(); i-- > 0;) pending_.push_back({i, starts[i]});
+  }
+  Supervise();
+  const MutexLock lock(mutex_);  // for the analysis: no other thread is left
+  if (thrown_ != nullptr) std::rethrow_exception(thrown_);
+  if (error_) return error_->status;
+  for (std::vector<Folder>& folders : folders_) SortByName(folders, &Folder::path);
+  if (options_.store != nullptr) {
+    options_.store->Count(counts_);
+    Save();
+  }
+  spdlog::info("indexed {}: {} files; {} directories were listed, {} had not changed; {} ms",
+               QuotePath(base_.path()), files_, counts_.listed, counts_.recalled,
+               std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began).count());
+  return std::move(folders_);
+}
+
+void FolderScan::Supervise() {
+  threads_.reserve(kMaxThreads);
+  Clock::time_point report_at = Clock::now() + options_.progress_interval;
+  bool can_start = true;
+  while (true) {
+    std::string progress;
+    {
+      const MutexLock lock(mutex_);
+      while (true) {
+        if (Finished()) break;
+        if (can_start && threads_.size() < std::min(kMaxThreads, active_ + pending_.size())) break;
+        if (Clock::now() >= report_at) break;
+        changed_.WaitUntil(mutex_, report_at);
+      }
+      if (Finished()) break;
+      if (Clock::now() >= report_at) progress = ProgressText();
+    }
+    if (!progress.empty()) {
+      spdlog::info("{}", progress);
+      report_at = Clock::now() + options_.progress_interval;
+      continue;
+    }
+    try {
+      threads_.push_back(StartThread("scan", [this] { Work(); }));
+    } catch (const std::system_error&) {
+      can_start = false;  // those that run do all of it
+      if (threads_.empty()) Work();
+    }
+  }
+}
+
+std::string FolderScan::ProgressText() const {
+  const uint64_t done = counts_.listed + counts_.recalled;
+  return "indexing " + QuotePath(base_.path()) + ": " + std::to_string(done) + " of " +
+         std::to_string(done + active_ + pending_.size()) + " directories found so far are done, with " +
+         std::to_string(files_) + " files";
+}
+
+void FolderScan::Work() {
+  while (const std::optional<Task> task = Next()) {
+    try {
+      Merge(*task, Look(*task));
+    } catch (...) {  // std::bad_alloc; Run throws it
+      Abandon(std::current_exception());
+    }
+  }
+}
+
+std::optional<FolderScan::Task> FolderScan::Next() {
+  const MutexLock lock(mutex_);
+  while (true) {
+    while (pending_.empty() && active_ > 0) changed_.Wait(mutex_);
+    if (pending_.empty()) return std::nullopt;
+    Task task = std::move(pending_.back());
+    pending_.pop_back();
+    if (error_ && task.start > error_->start) continue;  // an error before it is the result
+    ++active_;
+    return task;
+  }
+}
+
+Result<FolderScan::Found> FolderScan::Look(const Task& task) const {
+  Found found;
+  found.folder.path = task.path;
+  std::string unsorted;
+  size_t count = 0;
+  const auto visit = [&](const DirectoryEntry& entry) -> Status {
+    if (unsorted.size() > PackedNames::kMaxBytes || entry.name.size() > PackedEntries::kMaxNameBytes)
+      return TooLarge(base_);
+    PackedEntries::Append(entry, unsorted);
+    ++count;
+    return OkStatus();
+  };
+  PackedEntries entries;
+  const auto recall = [&](const FolderVersion& version) {
+    const std::optional<PackedEntries> known = saved_ ? saved_->Find(version) : std::nullopt;
+    if (known) entries = *known;
+    return known.has_value();
+  };
+  const int64_t began = options_.now ? options_.now() : UnixNanoseconds();
+  ASSIGN_OR_RETURN(const Location::Listing listing, base_.List(task.path, visit, recall));
+  found.id = listing.id;
+  found.recalled = listing.recalled;
+  if (!listing.recalled) {
+    found.entries = Pack(unsorted, count);
+    entries = PackedEntries(found.entries);
+  }
+  const auto settled = [&](const FolderVersion& version) {
+    return std::max(version.modified_ns, version.changed_ns) + kSettledNs <= began;
+  };
+  if (listing.version && (listing.recalled || settled(*listing.version))) found.version = listing.version;
+  std::vector<std::string_view> names;
+  while (const std::optional<DirectoryEntry> entry = entries.Next()) {
+    if (entry->kind == EntryKind::kDirectory) {
+      found.below.push_back(JoinPath(task.path, entry->name));
+      continue;
+    }
+    ASSIGN_OR_RETURN(const bool take, take_(task.path, *entry));
+    if (take) names.push_back(entry->name);
+  }
+  SortByName(names);
+  found.folder.names.Assign(names);
+  if (options_.store == nullptr || !found.version) found.entries = std::string();
+  return found;
+}
+
+void FolderScan::Merge(const Task& task, Result<Found> result) {
+  const MutexLock lock(mutex_);
+  if (!result.ok()) {
+    Fail(task, result.status());
+  } else if (result->id == dataset_id_ ||
+             !seen_.emplace(std::pair(task.start, result->id), task.path).second) {
+    const std::string earlier =
+        result->id == dataset_id_ ? "the dataset itself" : QuotePath(seen_[{task.start, result->id}]);
+    Fail(task, InvalidArgument("image folder " + QuotePath(base_.path()) + ": " + QuotePath(task.path) +
+                               " leads by a symbolic link to the same directory as " + earlier +
+                               "; remove the link"));
+  } else {
+    Found& found = *result;
+    ++(found.recalled ? counts_.recalled : counts_.listed);
+    files_ += found.folder.names.size();
+    bytes_ += found.folder.path.size() + sizeof(Found) + found.entries.size() + found.folder.names.bytes();
+    for (auto path = found.below.rbegin(); path != found.below.rend(); ++path) {
+      bytes_ += path->size();
+      pending_.push_back({task.start, std::move(*path)});
+    }
+    if (found.folder.names.size() > 0) folders_[task.start].push_back(std::move(found.folder));
+    if (found.version && options_.store != nullptr)
+      kept_.push_back({*found.version, std::move(found.entries), found.recalled});
+    if (bytes_ > PackedNames::kMaxBytes) {
+      Fail({}, TooLarge(base_));
+      pending_.clear();
+    }
+  }
+  --active_;
+  changed_.NotifyAll();
+}
+
+void FolderScan::Abandon(std::exception_ptr thrown) {
+  const MutexLock lock(mutex_);
+  thrown_ = std::move(thrown);
+  pending_.clear();
+  --active_;
+  changed_.NotifyAll();
+}
+
+void FolderScan::Fail(const Task& task, Status status) {
+  if (!error_ || std::tie(task.start, task.path) < std::tie(error_->start, error_->path))
+    error_ = {task.start, task.path, std::move(status)};
+}
+
+void FolderScan::Save() {
+  const bool has_new = std::ranges::any_of(kept_, [](const Kept& kept) { return !kept.recalled; });
+  if (!has_new && kept_.size() >= (saved_ ? saved_->size() : 0)) return;
+  std::vector<SavedFolder> folders;
+  folders.reserve(kept_.size());
+  for (const Kept& kept : kept_)
+    folders.push_back(
+        {kept.version, kept.recalled ? saved_->Find(kept.version)->bytes() : std::string_view(kept.entries)});
+  options_.store->Save(base_.path(), folders);
+}
+
+}  // namespace pinfeed

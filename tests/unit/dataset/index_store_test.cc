@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/dataset/index_store.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "tests/support/testing.h"
+
+namespace pinfeed {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class IndexStoreTest : public ::testing::Test {
+ protected:
+  std::string Path() const { return dir_ / "cache/index"; }
+  std::unique_ptr<IndexStore> Open() const {
+    Result<std::unique_ptr<IndexStore>> store = IndexStore::Open(Path());
+    EXPECT_OK(store);
+    return store.ok() ? *std::move(store) : nullptr;
+  }
+  static void Save(IndexStore& store, std::string_view dataset, uint64_t inode) {
+    std::vector<SavedFolder> folders = {{{{1, inode}, 2, 3, 4}, "\0\1\0a"}};
+    folders[0].entries = std::string_view("\0\1\0a", 4);
+    store.Save(dataset, folders);
+  }
+  static bool Has(IndexStore& store, std::string_view dataset, uint64_t inode) {
+    const std::optional<SavedFolders> saved = store.Load(dataset);
+    return saved && saved->Find({{1, inode}, 2, 3, 4}).has_value();
+  }
+  // The only file that the store has.
+  fs::path File() const {
+    const std::vector<fs::path> files{fs::directory_iterator(Path()), fs::directory_iterator()};
+    EXPECT_EQ(files.size(), 1U);
+    return files.empty() ? fs::path() : files[0];
+  }
+  size_t Files() const { return std::distance(fs::directory_iterator(Path()), fs::directory_iterator()); }
+  static void SetAge(const fs::path& file, time_t seconds) {
+    const timespec then{::time(nullptr) - seconds, 0};
+    const timespec times[2] = {then, then};
+    ASSERT_EQ(::utimensat(AT_FDCWD, file.c_str(), times, 0), 0);
+  }
+
+  TempDir dir_;
+};
+
+TEST_F(IndexStoreTest, KeepsWhatWasSavedLast) {
+  {
+    const auto store = Open();
+    EXPECT_FALSE(store->Load("/data").has_value());
+    Save(*store, "/data", 1);
+    Save(*store, "/data", 2);
+    Save(*store, "/other", 3);
+  }
+  const auto store = Open();
+  EXPECT_FALSE(Has(*store, "/data", 1));
+  EXPECT_TRUE(Has(*store, "/data", 2));
+  EXPECT_TRUE(Has(*store, "/other", 3));
+  EXPECT_EQ(Files(), 2U);
+}
+
+TEST_F(IndexStoreTest, IsForItsUserOnly) {
+  const auto store = Open();
+  Save(*store, "/data", 1);
+  struct stat info = {};
+  ASSERT_EQ(::stat(Path().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700U);
+  ASSERT_EQ(::stat(File().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600U);
+}
+
+TEST_F(IndexStoreTest, RefusesADirectoryThatOthersMayWrite) {
+  fs::create_directories(Path());
+  ASSERT_EQ(::chmod(Path().c_str(), 0770), 0);
+  EXPECT_THAT(IndexStore::Open(Path()),
+              StatusIs(Code::kPermissionDenied, HasSubstr("written by other users")));
+}
+
+TEST_F(IndexStoreTest, RefusesADirectoryOfAnotherUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a directory away";
+  fs::create_directories(Path());
+  ASSERT_EQ(::chown(Path().c_str(), 12345, 12345), 0);
+  EXPECT_THAT(IndexStore::Open(Path()), StatusIs(Code::kPermissionDenied, HasSubstr("user 12345")));
+}
+
+TEST_F(IndexStoreTest, RefusesAFileInItsPlace) {
+  dir_.Write("cache/index", std::string_view("text"));
+  EXPECT_THAT(IndexStore::Open(Path()), StatusIs(Code::kNotFound, HasSubstr("cache/index")));
+}
+
+TEST_F(IndexStoreTest, IgnoresFilesThatAreNotItsOwn) {
+  const auto store = Open();
+  Save(*store, "/data", 1);
+  const fs::path file = File();
+  const auto others = [&](void (*change)(const fs::path&)) {
+    change(file);
+    EXPECT_FALSE(store->Load("/data").has_value());
+    Save(*store, "/data", 1);  // replaces it
+    EXPECT_TRUE(Has(*store, "/data", 1));
+  };
+  others([](const fs::path& path) { ASSERT_EQ(::chmod(path.c_str(), 0620), 0); });
+  others([](const fs::path& path) { ASSERT_EQ(::chmod(path.c_str(), 0602), 0); });
+  others([](const fs::path& path) {
+    fs::rename(path, path.string() + ".aside");
+    fs::create_symlink(path.filename().string() + ".aside", path);
+  });
+  if (::geteuid() == 0)
+    others([](const fs::path& path) { ASSERT_EQ(::chown(path.c_str(), 12345, 12345), 0); });
+}
+
+TEST_F(IndexStoreTest, IgnoresDamagedFiles) {
+  const auto store = Open();
+  Save(*store, "/data", 1);
+  const fs::path file = File();
+  fs::resize_file(file, fs::file_size(file) - 1);
+  EXPECT_FALSE(store->Load("/data").has_value());
+  fs::resize_file(file, IndexStore::kMaxFileBytes + 1);  // sparse
+  EXPECT_FALSE(store->Load("/data").has_value());
+  fs::remove(file);
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  EXPECT_FALSE(store->Load("/data").has_value());
+  Save(*store, "/data", 1);
+  EXPECT_TRUE(Has(*store, "/data", 1));
+}
+
+TEST_F(IndexStoreTest, DoesWithoutADirectoryThatWasRemoved) {
+  const auto store = Open();
+  fs::remove_all(Path());
+  Save(*store, "/data", 1);
+  EXPECT_FALSE(store->Load("/data").has_value());
+}
+
+TEST_F(IndexStoreTest, RemovesWhatWasUsedLongestAgo) {
+  const auto store = Open();
+  Save(*store, "/used", 1);
+  SetAge(File(), 100);
+  const fs::path used = File();
+  Save(*store, "/unused", 2);
+  for (const fs::path& file : fs::directory_iterator(Path())) SetAge(file, file == used ? 100 : 50);
+  EXPECT_TRUE(Has(*store, "/used", 1));
+  for (size_t i = 0; i < IndexStore::kMaxFiles - 2; ++i)
+    std::ofstream(Path() + "/" + std::to_string(i) + ".folders").put('x');
+  EXPECT_EQ(Files(), IndexStore::kMaxFiles);
+  Save(*store, "/new", 3);
+  EXPECT_EQ(Files(), IndexStore::kMaxFiles);
+  EXPECT_TRUE(Has(*store, "/used", 1));
+  EXPECT_TRUE(Has(*store, "/new", 3));
+  EXPECT_FALSE(store->Load("/unused").has_value());
+}
+
+TEST_F(IndexStoreTest, TakesABoundedNumberOfBytes) {
+  const auto store = Open();
+  for (int i = 0; i < 2; ++i) {
+    const std::string path = Path() + "/" + std::to_string(i) + ".folders";
+    std::ofstream(path).put('x');
+    fs::resize_file(path, IndexStore::kMaxBytes / 2);  // sparse
+    SetAge(path, 10 - i);
+  }
+  Save(*store, "/data", 1);
+  EXPECT_FALSE(fs::exists(Path() + "/0.folders"));
+  EXPECT_TRUE(fs::exists(Path() + "/1.folders"));
+  EXPECT_TRUE(Has(*store, "/data", 1));
+}
+
+TEST_F(IndexStoreTest, RemovesWhatAnEndedDaemonWasWriting) {
+  const auto store = Open();
+  std::ofstream(Path() + "/old.tmp").put('x');
+  SetAge(Path() + "/old.tmp", 7200);
+  std::ofstream(Path() + "/new.tmp").put('x');
+  std::ofstream(Path() + "/notes").put('x');
+  SetAge(Path() + "/notes", 7200);
+  Save(*store, "/data", 1);
+  EXPECT_FALSE(fs::exists(Path() + "/old.tmp"));
+  EXPECT_TRUE(fs::exists(Path() + "/new.tmp"));
+  EXPECT_TRUE(fs::exists(Path() + "/notes"));
+}
+
+}  // namespace
+}  // namespace pinfeed
