@@ -21,6 +21,7 @@ ln -s libpinfeed.so.0 "$folder/lib/libpinfeed.so"
 cp "$source"/tests/gpu/{run.sh,make_inputs.py,bench.py,copies.py,decode_feeds.py,decode_rates.py,feeding.py,slots.py,costs.py,costs.cu,death.py,driver_memory.py,frameworks.py,latency.py,loader.py,loops.py,traced.py,scribble.cu} "$folder/"
 cp "$source"/tests/bench/{report,grid,loader_rates,next_steps}.py "$folder/"
 cp -r "$source/client/python/pinfeed" "$folder/python/"
+[ ! -e "$build/client/_quick.abi3.so" ] || strip -o "$folder/python/pinfeed/_quick.abi3.so" "$build/client/_quick.abi3.so"
 if [ -n "${BEFORE:-}" ]; then
   mkdir "$folder/before"
   git -C "$source" archive "$BEFORE" client/python/pinfeed | tar -x -C "$folder/before" --strip-components=2

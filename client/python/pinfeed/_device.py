@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type
 
 from . import _abi
 from ._batch import Batch, batch_class
-from ._batch_maker import Maker, kind_of, sample_bytes
+from ._batch_maker import MAX_PLAIN_FIELDS, Maker, kind_of, sample_bytes
 from ._checks import Checks
 from ._dlpack import RawTensor
 from ._errors import Code, InvalidArgumentError
@@ -223,6 +223,21 @@ class DeviceBatchMaker(Maker):
         made: Batch = taken.batch
         return made
 
+    def plain(self) -> Optional[Dict[str, Any]]:
+        if self._packed or not self._outputs or len(self._outputs) > MAX_PLAIN_FIELDS:
+            return None
+        return {
+            "info": self._info,
+            "batch_type": self._batch_type,
+            "samples": self._batch_size,
+            "max_held": self.max_held,
+            "write": self._write,
+            "empty": self._memory.empty,
+            "address": self._memory.address,
+            "stream": self._memory.stream,
+            "fields": [((self._batch_size,) + output.sample_shape, output.dtype, None, None) for output in self._outputs],
+        }
+
     def _allocate(self, taken: Any) -> Tuple[List[Any], List[Any]]:
         """Returns memory for each output of the batch, and the values of the batch's fields."""
         empty, samples = self._memory.empty, taken.info[2]
@@ -320,6 +335,9 @@ class LentBatchMaker(DeviceBatchMaker):
             places.append(_LentPlace(tensor.data - data, length, bool(tensor.writable), self.is_small(length)))
         self._batch_type = _lent_batch_class(self._outputs, places, self._memory.address, self._gpu)
         self._places = places
+
+    def plain(self) -> Optional[Dict[str, Any]]:
+        return None
 
     def take(self, out: ctypes.c_void_p) -> Any:
         handle = out.value

@@ -67,7 +67,8 @@ def set_global_states(states: List[Tuple[str, Any]]) -> None:
             version, words, gauss = state
             random.setstate((version, tuple(array.array("I", words)), gauss))
         elif name == "numpy":
-            numpy.random.set_state((state[0], numpy.frombuffer(state[1], numpy.uint32), *state[2:]) if isinstance(state[1], bytes) else state)
+            kind, words, *rest = state
+            numpy.random.set_state((kind, numpy.frombuffer(words, numpy.uint32) if isinstance(words, bytes) else words, *rest))  # type: ignore[arg-type]
         elif torch is not None:
             torch.set_rng_state(torch.from_numpy(numpy.frombuffer(state, numpy.uint8).copy()))
 
@@ -97,11 +98,12 @@ class _NumpyMemory:
 
         trial = numpy.random.RandomState(1)
         offset = self._find_normal(trial)
-        self._generator = numpy.random.get_state.__self__
+        self._generator: Any = getattr(numpy.random.get_state, "__self__")  # noqa: B009 - which its type does not have
         self._bits = self._generator._bit_generator
         self._words = self._bits.ctypes.state_address
         self._normal = id(self._generator) + offset
-        name, key, *rest = numpy.random.get_state()
+        state: Any = numpy.random.get_state()
+        name, key, *rest = state
         if type(self._generator) is not type(trial) or self.read() != (name, key.tobytes(), *rest):
             raise LookupError
 
