@@ -5,88 +5,20 @@
 //
 // In: addresses of libpinfeed's functions and of the memory through which the Python code calls them, so that
 // both always see the same state. Out: `Batch` objects. Uses only Python's stable ABI, of 3.11 and later.
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030B0000
-#include <Python.h>
-
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <new>
+#include <utility>
 
-#include "pinfeed/pinfeed.h"
+#include "client/quick/state.h"
 
+namespace pinfeed {
 namespace {
-
-constexpr size_t kMaxFields = 64;
 
 PyTypeObject* slot_type = nullptr;  // these live as long as the process
 PyTypeObject* next_type = nullptr;
 struct {
   PyObject *next_slowly, *epoch, *index, *skipped, *last_of_epoch, *slot;
 } names;
-
-// Purpose: owns a reference to a Python object. Threads: with the GIL.
-class Ref {
- public:
-  explicit Ref(PyObject* object = nullptr) : object_(object) {}
-  static Ref Copy(PyObject* object) {
-    Py_XINCREF(object);
-    return Ref(object);
-  }
-  Ref(Ref&& other) noexcept : object_(other.release()) {}
-  Ref& operator=(Ref&& other) noexcept {
-    PyObject* const old = object_;
-    object_ = other.release();
-    Py_XDECREF(old);
-    return *this;
-  }
-  ~Ref() { Py_XDECREF(object_); }
-  PyObject* get() const { return object_; }
-  PyObject* release() {
-    PyObject* const object = object_;
-    object_ = nullptr;
-    return object;
-  }
-  explicit operator bool() const { return object_ != nullptr; }
-
- private:
-  PyObject* object_;
-};
-
-struct Field {
-  Ref shape;
-  Ref dtype;
-  Ref offset;  // of views: in the slot
-  Ref finish;  // of views: makes the user's tensor of the array; None: the array is it
-};
-
-// What all batches of a feed have in common. The Python code arms it when it has returned a batch and the
-// next one may be as plain, and disarms it before it changes anything.
-struct State {
-  Ref kept;  // whatever has the memory below
-  pf_feed* const* feed = nullptr;
-  pf_batch** out = nullptr;
-  pf_batch_info* info = nullptr;
-  decltype(&pf_next_info) next = nullptr;
-  decltype(&pf_batch_release) release = nullptr;
-  decltype(&pf_batch_write) write = nullptr;
-  Ref acquire, unlock;  // the feed's lock
-  Ref messages;         // of the library, which the Python code logs
-  Ref batch_type;
-  Ref array;            // views: numpy.ndarray
-  bool copies = false;  // views: of which no tensor keeps the slot
-  Py_ssize_t slot_bytes = 0;
-  Ref empty, address, stream;  // tensors that are written: a framework's memory
-  uint32_t samples = 0;
-  uint32_t max_held = 0;
-  Field fields[kMaxFields];
-  size_t field_count = 0;
-  const void* armed_for = nullptr;  // the iterator
-  uint64_t disarmed = 0;            // how many times
-  uint64_t epoch = 0;
-  Py_ssize_t held = 0;  // slots in use
-};
 
 struct Next {
   PyObject_HEAD State* state;
@@ -112,8 +44,7 @@ void Free(PyObject* self) {
   Py_DECREF(type);
 }
 
-// ---- Slot
-// -----------------------------------------------------------------------------------------------------------
+// ---- Slot ------------------------------------------------------------------------------------------------
 
 void SlotDealloc(PyObject* self) {
   auto* const slot = reinterpret_cast<Slot*>(self);
@@ -135,8 +66,7 @@ PyObject* SlotAddress(PyObject* self, void* /*closure*/) {
 
 PyGetSetDef slot_attributes[] = {{"address", SlotAddress, nullptr, "of the slot's first byte", nullptr}, {}};
 
-// ---- Next
-// -----------------------------------------------------------------------------------------------------------
+// ---- Next ------------------------------------------------------------------------------------------------
 
 // Whether the attributes could be set.
 bool Describe(PyObject* batch, const pf_batch_info& info, PyObject* slot) {
@@ -256,97 +186,20 @@ Ref Take(Next* self, const Iterator* iterator) {
   return batch;
 }
 
-template <typename Function>
-bool ReadAddress(PyObject* arguments, const char* key, Function* out) {
-  PyObject* const value = PyDict_GetItemString(arguments, key);
-  if (value == nullptr) return false;
-  *out = reinterpret_cast<Function>(PyLong_AsVoidPtr(value));
-  return PyErr_Occurred() == nullptr;
-}
-
-Ref ReadObject(PyObject* arguments, const char* key) {
-  return Ref::Copy(PyDict_GetItemString(arguments, key));
-}
-
-bool ReadNumber(PyObject* arguments, const char* key, Py_ssize_t* out) {
-  PyObject* const value = PyDict_GetItemString(arguments, key);
-  if (value == nullptr) return false;
-  *out = PyLong_AsSsize_t(value);
-  return PyErr_Occurred() == nullptr;
-}
-
-bool ReadFields(PyObject* arguments, State* state) {
-  PyObject* const list = PyDict_GetItemString(arguments, "fields");
-  if (list == nullptr || PyList_Check(list) == 0 || PyList_Size(list) > static_cast<Py_ssize_t>(kMaxFields))
-    return false;
-  for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
-    PyObject* const one = PyList_GetItem(list, i);
-    if (PyTuple_Check(one) == 0 || PyTuple_Size(one) != 4) return false;
-    state->fields[state->field_count++] = {
-        Ref::Copy(PyTuple_GetItem(one, 0)), Ref::Copy(PyTuple_GetItem(one, 1)),
-        Ref::Copy(PyTuple_GetItem(one, 2)), Ref::Copy(PyTuple_GetItem(one, 3))};
-  }
-  return true;
-}
-
-// Next(feed=, out=, info=, next=, release=, kept=, ...): addresses are numbers, everything else objects; see
-// `State`.
-bool Read(PyObject* arguments, State* state) {
-  Py_ssize_t samples = 0;
-  Py_ssize_t max_held = 0;
-  state->kept = ReadObject(arguments, "kept");
-  state->acquire = ReadObject(arguments, "acquire");
-  state->unlock = ReadObject(arguments, "release_lock");
-  state->messages = ReadObject(arguments, "messages");
-  state->batch_type = ReadObject(arguments, "batch_type");
-  const bool common =
-      ReadAddress(arguments, "feed", &state->feed) && ReadAddress(arguments, "out", &state->out) &&
-      ReadAddress(arguments, "info", &state->info) && ReadAddress(arguments, "next", &state->next) &&
-      ReadAddress(arguments, "release", &state->release) && state->kept && state->acquire && state->unlock &&
-      state->messages && state->batch_type && PyType_Check(state->batch_type.get()) != 0 &&
-      ReadNumber(arguments, "samples", &samples) && ReadNumber(arguments, "max_held", &max_held) &&
-      ReadFields(arguments, state);
-  if (!common) return false;
-  state->samples = static_cast<uint32_t>(samples);
-  state->max_held = static_cast<uint32_t>(max_held);
-  if (ReadAddress(arguments, "write", &state->write)) {
-    state->empty = ReadObject(arguments, "empty");
-    state->address = ReadObject(arguments, "address");
-    state->stream = ReadObject(arguments, "stream");
-    return state->empty && state->address && state->stream;
-  }
-  state->copies = PyDict_GetItemString(arguments, "copies") == Py_True;
-  state->array = ReadObject(arguments, "array");
-  return state->array && ReadNumber(arguments, "slot_bytes", &state->slot_bytes);
-}
-
-// Not by `new`, for which a library would have to be there that Python does not need.
-void Delete(State* state) {
-  state->~State();
-  std::free(state);
-}
-
 PyObject* NextNew(PyTypeObject* type, PyObject* /*positional*/, PyObject* arguments) {
-  void* const memory = std::malloc(sizeof(State));
-  if (memory == nullptr) return PyErr_NoMemory();
-  auto* const state = new (memory) State;
-  if (arguments == nullptr || !Read(arguments, state)) {
-    Delete(state);
-    if (PyErr_Occurred() == nullptr)
-      PyErr_SetString(PyExc_ValueError, "an argument is missing or is none of those that it can be");
-    return nullptr;
-  }
+  State* const state = NewState(arguments);
+  if (state == nullptr) return nullptr;
   const auto alloc = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
   PyObject* const self = alloc(type, 0);
   if (self == nullptr)
-    Delete(state);
+    DeleteState(state);
   else
     reinterpret_cast<Next*>(self)->state = state;
   return self;
 }
 
 void NextDealloc(PyObject* self) {
-  Delete(reinterpret_cast<Next*>(self)->state);
+  DeleteState(reinterpret_cast<Next*>(self)->state);
   Free(self);
 }
 
@@ -365,8 +218,7 @@ PyMethodDef next_methods[] = {
     {"disarm", Disarm, METH_NOARGS, "disarm(): what comes next is for the Python code."}, {}};
 PyGetSetDef next_attributes[] = {{"held", Held, nullptr, "the number of slots in use", nullptr}, {}};
 
-// ---- Iterator
-// -------------------------------------------------------------------------------------------------------
+// ---- Iterator --------------------------------------------------------------------------------------------
 
 PyObject* IteratorNext(PyObject* self) {
   auto* const iterator = reinterpret_cast<Iterator*>(self);
@@ -416,8 +268,7 @@ void IteratorDealloc(PyObject* self) {
   Free(self);
 }
 
-// ---- the module
-// -----------------------------------------------------------------------------------------------------
+// ---- the module ------------------------------------------------------------------------------------------
 
 PyTypeObject* MakeType(PyObject* module, const char* name, const char* attribute, int size,
                        unsigned int flags, PyType_Slot* slots) {
@@ -464,9 +315,10 @@ PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "pinfeed._quick", nullptr, -1, nullptr, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
+}  // namespace pinfeed
 
 PyMODINIT_FUNC PyInit__quick() {
-  Ref module(PyModule_Create(&definition));
-  if (!module || !Fill(module.get())) return nullptr;
+  pinfeed::Ref module(PyModule_Create(&pinfeed::definition));
+  if (!module || !pinfeed::Fill(module.get())) return nullptr;
   return module.release();
 }
