@@ -4,6 +4,7 @@
 import gc
 import os
 import signal
+import sys
 import threading
 
 import numpy
@@ -22,7 +23,7 @@ def feed_of(request, fake, monkeypatch):
     if request.param == "Python":
         monkeypatch.setattr(_plain_next, "extension", None)
     elif _plain_next.extension is None:
-        pytest.skip("the extension is not built: it needs python3-dev")
+        pytest.skip("the extension is not there: it needs python3-dev, and CPython 3.11 or later")
 
     def open_feed(settings=None, **options):
         return fake(settings={"SAMPLES": SAMPLES, **(settings or {})}, **options)
@@ -187,6 +188,7 @@ def test_a_signal_handler_may_take_batches_and_close_the_feed(feed_of):
     assert taken == list(range(6)), "each batch once, in order"
 
 
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="Python runs signal handlers between any two instructions of the loop")
 def test_an_exception_of_a_signal_handler_loses_no_batch(feed_of):
     feed = feed_of({"SAMPLES": 40_000})
     seen, stop, armed, raised = [], threading.Event(), [False], []
@@ -212,6 +214,7 @@ def test_an_exception_of_a_signal_handler_loses_no_batch(feed_of):
                 armed[0] = True
                 for batch in iterator:
                     seen.append(batch.index)
+                armed[0] = False
             except KeyboardInterrupt:
                 pass
     finally:
