@@ -47,11 +47,12 @@ class _Iterator:
 
     __slots__ = ()
 
+    def __init_subclass__(cls) -> None:
+        # Not a call of its own, so that warnings name the same caller with the extension and without.
+        cls.__next__ = cls._next_slowly  # type: ignore[attr-defined]
+
     def __iter__(self) -> Any:
         return self
-
-    def __next__(self) -> Any:
-        return self._next_slowly()
 
     def _next_slowly(self) -> Any:
         raise NotImplementedError
