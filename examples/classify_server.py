@@ -10,6 +10,7 @@ The "model" here tells the brightest colour channel, so that it needs nothing bu
 """
 
 import argparse
+import contextlib
 import http.server
 
 import numpy
@@ -29,38 +30,49 @@ def serve_model() -> None:
             batch.answer(scores.astype(numpy.float32))
 
 
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128  # connections that wait to be accepted: many clients may come at once
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     client: pinfeed.BatcherClient
+    timeout = 10  # seconds for each read: a client that sends no more is dropped
 
     def do_POST(self) -> None:
-        if self.path != "/classify":
-            return self.reply(404, "POST an image to /classify")
         try:
             length = int(self.headers.get("Content-Length", "0"))
             if not 0 < length <= 512 * 1024:
                 return self.reply(413, "an image of 1 byte to 512 KiB is possible")
-            scores = numpy.frombuffer(self.client.submit(self.rfile.read(length), deadline=2.0, timeout=0.5).result(), numpy.float32)
+            image = self.rfile.read(length)
+            if len(image) < length:
+                return None  # the client has left
+            if self.path != "/classify":
+                return self.reply(404, "POST an image to /classify")
+            scores = numpy.frombuffer(self.client.submit(image, deadline=2.0, timeout=0.5).result(), numpy.float32)
         except pinfeed.DeadlineExceededError as error:
             return self.reply(504, str(error))
         except (pinfeed.ResourceExhaustedError, pinfeed.UnavailableError) as error:
             return self.reply(503, str(error))
         except (pinfeed.Error, ValueError) as error:
             return self.reply(400, str(error))
+        except ConnectionError:
+            return None  # the client has left
         self.reply(200, CLASSES[int(scores.argmax())])
 
     def reply(self, status: int, text: str) -> None:
         body = f"{text}\n".encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(ConnectionError):  # the client has left
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
     def log_message(self, *arguments: object) -> None:
         """Logs nothing for each request."""
 
 
 def serve_http(port: int) -> None:
-    with pinfeed.BatcherClient(NAME, in_flight=64) as Handler.client, http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
+    with pinfeed.BatcherClient(NAME, in_flight=64) as Handler.client, Server(("127.0.0.1", port), Handler) as server:
         print(f"http://127.0.0.1:{server.server_port}/classify is ready", flush=True)
         server.serve_forever()
 

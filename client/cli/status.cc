@@ -128,6 +128,19 @@ void PrintUsers(const Json& status) {
   table.Print();
 }
 
+// The processes that answer batchers' requests, and what each has taken and not answered.
+void PrintConsumers(const Json& status) {
+  Json rows = Json::array();
+  for (const Json& feed : ListField(status, "feeds")) {
+    for (Json consumer : ListField(feed, "consumers")) {
+      consumer["feed"] = feed["id"];
+      rows.push_back(std::move(consumer));
+    }
+  }
+  if (!rows.empty()) std::puts("\nprocesses that answer the requests of batchers:");
+  PrintTable({"feed", "pid", "batches_held", "requests_held", "held_seconds"}, rows);
+}
+
 void PrintFeeds(const Json& status) {
   Json rows = Json::array();
   for (Json feed : ListField(status, "feeds")) {
@@ -179,6 +192,7 @@ void PrintFeeds(const Json& status) {
                 Duration(DoubleField(latency, "p90")).c_str(), Duration(DoubleField(latency, "p99")).c_str(),
                 Count(UintField(feed, "requests_waiting")).c_str());
   }
+  PrintConsumers(status);
 }
 
 void PrintSessions(const Json& status) {

@@ -108,8 +108,9 @@ void SessionPages::RingIfStarved() {
 }
 
 void SessionPages::BeginWait(uint64_t now_ns) {
+  // Before the ring, sequentially consistent: a batcher's daemon gives a batch to a session that waits.
+  release_page().waiting_since_ns.store(now_ns, std::memory_order_seq_cst);
   RingIfStarved();
-  release_page().waiting_since_ns.store(now_ns, std::memory_order_relaxed);
 }
 
 void SessionPages::EndWait(uint64_t waited_ns) {

@@ -56,7 +56,7 @@ class SessionPages {
   uint64_t AwaitLimit(SteadyTime deadline) const;
 
   // Counts the trainer's waiting, for `pinfeed status`. Call BeginWait before sleeping: it also signals
-  // releases that did not ring the doorbell.
+  // releases that did not ring the doorbell, and asks a batcher for a batch.
   void BeginWait(uint64_t now_ns);
   void EndWait(uint64_t waited_ns);
   // Counts a batch that was copied because the trainer holds too many slots.

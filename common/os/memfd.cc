@@ -12,6 +12,8 @@
 namespace pinfeed {
 namespace {
 
+constexpr int kMadvCollapse = 25;  // MADV_COLLAPSE, which headers of glibc before 2.37 lack
+
 // The minimal memory-mappable type for boost::interprocess::mapped_region.
 struct MappableFd {
   int fd;
@@ -19,6 +21,18 @@ struct MappableFd {
   boost::interprocess::mapping_handle_t get_mapping_handle() const { return {fd, false}; }
   boost::interprocess::mode_t get_mode() const { return mode; }
 };
+
+// Returns a multiple of kHugePageBytes from which `bytes` of the address space are free, as yet. Null for small
+// mappings, and if there is none.
+const void* FreeAlignedAddress(uint64_t bytes) {
+  if (bytes < kHugePageBytes) return nullptr;
+  const uint64_t span = bytes + kHugePageBytes;
+  void* const found = ::mmap(nullptr, span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (found == MAP_FAILED) return nullptr;
+  ::munmap(found, span);
+  const uint64_t beyond = reinterpret_cast<uintptr_t>(found) % kHugePageBytes;
+  return static_cast<const std::byte*>(found) + (beyond == 0 ? 0 : kHugePageBytes - beyond);
+}
 
 Result<uint64_t> FileBytes(int fd) {
   struct stat info {};
@@ -36,12 +50,14 @@ Result<Mapping> Mapping::Map(int fd, uint64_t bytes, Access access, bool populat
   }
   const auto mode =
       access == Access::kReadOnly ? boost::interprocess::read_only : boost::interprocess::read_write;
-  try {
-    return Mapping(boost::interprocess::mapped_region(
-        MappableFd{fd, mode}, mode, 0, bytes, nullptr,
-        populate ? MAP_POPULATE : boost::interprocess::default_map_options));
-  } catch (const boost::interprocess::interprocess_exception& error) {
-    return ErrnoStatus("mmap " + std::to_string(bytes) + " bytes of shared memory", error.get_native_error());
+  const auto options = populate ? MAP_POPULATE : boost::interprocess::default_map_options;
+  for (const void* place = FreeAlignedAddress(bytes);; place = nullptr) {
+    try {
+      return Mapping(boost::interprocess::mapped_region(MappableFd{fd, mode}, mode, 0, bytes, place, options));
+    } catch (const boost::interprocess::interprocess_exception& error) {
+      if (place != nullptr) continue;  // another thread has taken that place
+      return ErrnoStatus("mmap " + std::to_string(bytes) + " bytes of shared memory", error.get_native_error());
+    }
   }
 }
 
@@ -84,6 +100,14 @@ Status PopulateForWriting(std::byte* address, uint64_t bytes) {
   if (error == 0) return OkStatus();
   if (error == EFAULT) error = ENOMEM;  // reported where a touch would raise SIGBUS
   return ErrnoStatus("allocate " + std::to_string(bytes) + " bytes of shared memory", error);
+}
+
+bool AllocateHugePages(std::byte* address, uint64_t bytes) {
+  // The kernel makes no huge page of nothing: each has to have a small one.
+  for (uint64_t page = 0; page < bytes; page += kHugePageBytes)
+    if (!PopulateForWriting(address + page, 1).ok()) return false;
+  if (::madvise(address, bytes, kMadvCollapse) == 0) return true;
+  return errno == EAGAIN || errno == EBUSY || errno == EINTR;  // only some page cannot be had now
 }
 
 Result<UniqueFd> ReopenMemfd(int fd, Access access) {

@@ -16,13 +16,16 @@ namespace pinfeed {
 
 enum class Access { kReadOnly, kReadWrite };
 
+constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
+
 // Purpose: one mapping of a whole memfd. Owns the mapping, but not the descriptor, which may be closed
 // immediately. Threads: the caller synchronises access to the bytes; the object itself is not thread-safe. A
 // moved-from object maps nothing.
 class Mapping {
  public:
   Mapping() = default;
-  // Maps `bytes` from offset 0. `populate` faults in every page now, so that later accesses do not.
+  // Maps `bytes` from offset 0. `populate` faults in every page now, so that later accesses do not. The address
+  // of a mapping of at least kHugePageBytes is a multiple of that, so that huge pages are mapped as such.
   // kInvalidArgument when the file is smaller than `bytes`: an access beyond its end would raise SIGBUS.
   static Result<Mapping> Map(int fd, uint64_t bytes, Access access, bool populate);
 
@@ -47,6 +50,12 @@ Status AllocateMemfd(int fd, uint64_t offset, uint64_t bytes);
 // access. kResourceExhausted, with numbers, when there is not enough memory; touching it would raise SIGBUS.
 // kInvalidArgument before Linux 5.14, which lacks this; use AllocateMemfd there.
 Status PopulateForWriting(std::byte* address, uint64_t bytes);
+
+// Allocates the huge pages of a range of a writable mapping, and moves what is there into them. `address` and
+// `bytes` are multiples of kHugePageBytes. This needs no setting of the system. Returns whether to try it for
+// further pages: not when the kernel cannot do it (before Linux 6.1), or has no such page to give. Memory then
+// consists of small pages.
+bool AllocateHugePages(std::byte* address, uint64_t bytes);
 
 // Opens the same memory again, read-only or read-write. The kernel counts each such opening, with its
 // mappings, as a separate user.

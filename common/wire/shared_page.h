@@ -83,7 +83,8 @@ struct ReleasePage {
   // for `limit`, which says whether the batch was taken.
   alignas(64) std::atomic<uint64_t> taken;
   std::atomic<uint64_t> wait_ns;  // time the trainer spent waiting in next(), in nanoseconds
-  // CLOCK_MONOTONIC time at which the current wait began, 0 when not waiting.
+  // CLOCK_MONOTONIC time at which the current wait began, 0 when not waiting. A batcher gives a batch only to
+  // a session that waits: store it, then load `starved`, both sequentially consistent, as after a release.
   std::atomic<uint64_t> waiting_since_ns;
   std::atomic<uint64_t> copied;  // batches that the trainer got as a copy because it held too many slots
 };

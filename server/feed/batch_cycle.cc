@@ -37,7 +37,7 @@ BatchCycle::BatchCycle(const FeedParts& parts, BatchFill::Context& filling, Batc
       reader_(reader),
       trace_(filling.recorder),
       slots_(parts.arena->slot_count()),
-      membership_(Membership::Create(parts.spec.sharing, slots_.count(), trace_)),
+      membership_(Membership::Create(parts.spec, slots_.count(), trace_)),
       planner_(parts.sampler, parts.spec.epochs),
       bad_samples_(parts.spec.on_bad_sample, parts.sampler.batches_per_epoch()),
       stalls_(slots_.count()) {}
@@ -169,7 +169,9 @@ void BatchCycle::PublishReady() {
 }
 
 void BatchCycle::LendWaiting() {
-  membership_->LendWaiting(stalls_.time(), phase_ == Phase::kRunning && !stopping_);
+  membership_->LendWaiting(
+      stalls_.time(), phase_ == Phase::kRunning && !stopping_,
+      [this](const BatchDescriptor& batch) { parts_.producer->OnLent(batch.epoch, batch.batch_index); });
 }
 
 void BatchCycle::Plan() {

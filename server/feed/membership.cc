@@ -33,10 +33,11 @@ class Broadcast final : public Membership {
   }
 };
 
-// Each batch goes to one member.
+// Each batch goes to one member. `on_request`: to the one that has waited for it longest.
 class Queue final : public Membership {
  public:
-  Queue(uint32_t slot_count, FeedTrace& trace) : Membership(slot_count, trace) {}
+  Queue(uint32_t slot_count, FeedTrace& trace, bool on_request)
+      : Membership(slot_count, trace), on_request_(on_request) {}
 
   bool Lend(const BatchDescriptor& batch, Clock::time_point now) override {
     ++lent_count_;
@@ -45,7 +46,7 @@ class Queue final : public Membership {
     return true;
   }
 
-  void LendWaiting(Clock::time_point now, bool reserve) override {
+  void LendWaiting(Clock::time_point now, bool reserve, const OnLent& lent) override {
     while (!waiting_.empty()) {
       Participant* const taker = NextTaker(reserve);
       if (taker == nullptr) return;
@@ -54,6 +55,7 @@ class Queue final : public Membership {
       const uint64_t trace_ns = TraceTime();
       Publish(*taker, batch, trace_ns);
       SetLent(batch, now, trace_ns);
+      lent(batch);
     }
   }
 
@@ -76,13 +78,14 @@ class Queue final : public Membership {
   // The member that gets the next batch; null while none may have it.
   Participant* NextTaker(bool reserve) const {
     const size_t left = slot_count_ - lent_count_ + waiting_.size();
-    const bool reserved = reserve && left <= std::max(1U, slot_count_ / kReserveOneSlotIn);
+    const bool reserved = reserve && (on_request_ || left <= std::max(1U, slot_count_ / kReserveOneSlotIn));
     Participant* taker = nullptr;
     std::pair<int64_t, int64_t> least;
     for (Participant* member : members()) {
-      // Read once: the client may change it at any time.
-      const std::pair load(member->Untaken(), member->Owes());
-      if (reserved && load.first > 0) continue;
+      // Read once: the client may change them at any time.
+      const int64_t waits_since = member->WaitsSince();
+      const std::pair load(member->Untaken(), on_request_ && reserve ? waits_since : member->Owes());
+      if (reserved && (load.first > 0 || (on_request_ && waits_since == 0))) continue;
       if (taker != nullptr && load >= least) continue;
       taker = member;
       least = load;
@@ -90,13 +93,15 @@ class Queue final : public Membership {
     return taker;
   }
 
+  const bool on_request_;
   std::deque<uint32_t> waiting_;  // lent slots whose batches wait for a member, the oldest first
 };
 
 }  // namespace
 
-std::unique_ptr<Membership> Membership::Create(Sharing sharing, uint32_t slot_count, FeedTrace& trace) {
-  if (sharing == Sharing::kQueue) return std::make_unique<Queue>(slot_count, trace);
+std::unique_ptr<Membership> Membership::Create(const FeedSpec& spec, uint32_t slot_count, FeedTrace& trace) {
+  if (spec.sharing == Sharing::kQueue)
+    return std::make_unique<Queue>(slot_count, trace, spec.batcher.has_value());
   return std::make_unique<Broadcast>(slot_count, trace);  // an exclusive feed has one member
 }
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -21,7 +22,8 @@
 namespace pinfeed {
 
 // Purpose: decides which participants get a batch, and tracks which of them hold it. A broadcast lends each
-// batch to every member. A queue lends it to one member; the batch waits while no member may have it.
+// batch to every member. A queue lends it to one member; the batch waits while no member may have it. A
+// batcher is a queue whose members get a batch only while they wait for one.
 // Borrows: the participants, each from Add to its last Depart, and the trace. Threads: not for concurrent
 // use; the feed's lock guards it. Errors: none; release words are only compared for equality. Invariants: 1.
 // a slot is taken back only after every participant that it was lent to has released its generation or
@@ -30,7 +32,7 @@ class Membership {
  public:
   using Clock = std::chrono::steady_clock;
 
-  static std::unique_ptr<Membership> Create(Sharing sharing, uint32_t slot_count, FeedTrace& trace);
+  static std::unique_ptr<Membership> Create(const FeedSpec& spec, uint32_t slot_count, FeedTrace& trace);
   virtual ~Membership() = default;
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
@@ -46,9 +48,11 @@ class Membership {
 
   // Lends a filled batch. Returns false if no member wants it; its slot is then free.
   virtual bool Lend(const BatchDescriptor& batch, Clock::time_point now) = 0;
-  // Queue: publishes waiting batches to the members that may have them. With `reserve`, the last slots go
-  // only to members that have taken all their batches.
-  virtual void LendWaiting(Clock::time_point /*now*/, bool /*reserve*/) {}
+  // Queue: publishes waiting batches to the members that may have them, and calls `lent` with each. With
+  // `reserve`, the last slots go only to members that have taken all their batches; of a batcher, all slots,
+  // and only to members that wait, the longest one first.
+  using OnLent = std::function<void(const BatchDescriptor&)>;
+  virtual void LendWaiting(Clock::time_point /*now*/, bool /*reserve*/, const OnLent& /*lent*/) {}
   // Queue: whether the slot's batch waits for a member, and the number of such batches.
   virtual bool IsWaiting(uint32_t /*slot*/) const { return false; }
   virtual uint32_t waiting() const { return 0; }

@@ -71,6 +71,9 @@ struct Participant {
       return lease.generation != 0 && lease.sequence >= taken;
     });
   }
+  // The CLOCK_MONOTONIC time since when the client reports that it waits for a batch; 0: it does not.
+  // Untrusted, as above.
+  int64_t WaitsSince() const { return static_cast<int64_t>(pages->Stats().waiting_since_ns); }
   // Whether the client has not released the slot yet, by the current release word, which the feed may not
   // have read.
   bool Holds(size_t slot) const {

@@ -128,6 +128,9 @@ class BatchProducer {
   // Fills the piece and completes the request, on any thread, now or later, in any order. Called without a
   // lock; does not block.
   virtual void Produce(std::shared_ptr<PieceRequest> request) = 0;
+  // A queue's batch was lent to a member, which can take it from now on. Called under the feed's lock. Calls
+  // nothing of the feed.
+  virtual void OnLent(uint64_t /*epoch*/, uint64_t /*batch_index*/) {}
   // The feed was stopped: complete every request as soon as nothing writes to its memory. Wanted is false for
   // all of them, so a producer that asks often has nothing to do here. Called without a lock.
   virtual void Cancel() {}

@@ -15,12 +15,70 @@ constexpr size_t kMaxErrorText = 200;  // what a frame has room for
 
 }  // namespace
 
+void BatcherQueue::AddConsumer(ConsumerId consumer, int32_t pid) {
+  const MutexLock lock(mutex_);
+  consumers_.emplace(consumer, pid);
+}
+
+void BatcherQueue::OnLent(BatchKey key) {
+  const MutexLock lock(mutex_);
+  const auto found = batches_.find(key);
+  if (found == batches_.end() || found->second.consumer != 0) return;
+  lent_.erase({found->second.since, key});
+  found->second.since = now_();
+  lent_.emplace(found->second.since, key);
+}
+
 uint32_t BatcherQueue::Take(BatchKey key, ConsumerId consumer) {
   const MutexLock lock(mutex_);
   const auto found = batches_.find(key);
   if (found == batches_.end() || !found->second.closed) return 0;
-  found->second.consumer = consumer;
-  return found->second.open;
+  Batch& batch = found->second;
+  lent_.erase({batch.since, key});
+  batch.consumer = consumer;
+  batch.since = now_();
+  return batch.open;
+}
+
+void BatcherQueue::TakeBackLate(Time now) {
+  while (consumers_.size() > 1 && !draining_ && !lent_.empty() && lent_.begin()->first + kTakeWithin <= now) {
+    Batch& batch = batches_.at(lent_.begin()->second);
+    lent_.erase(lent_.begin());
+    std::vector<uint64_t> ids = batch.requests;
+    std::erase_if(ids, [this](uint64_t id) PF_REQUIRES(mutex_) { return !pending_.contains(id); });
+    const auto stays = [this](uint64_t id)
+                           PF_REQUIRES(mutex_) { return pending_.at(id).taken_back >= kMaxTakenBack; };
+    if (std::ranges::any_of(ids, stays)) continue;
+    batch.requests.clear();  // whoever takes it now gets nothing to compute
+    for (const uint64_t id : ids) {
+      Pending& pending = pending_.at(id);
+      ++pending.taken_back;
+      WaitAgain(id, pending);
+    }
+  }
+}
+
+void BatcherQueue::WaitAgain(uint64_t id, Pending& pending) {
+  LeaveBatch(pending);
+  pending.batch.reset();
+  waiting_.insert(id);
+  ++counts_.again;
+}
+
+std::vector<BatcherQueue::ConsumerCounts> BatcherQueue::CountConsumers() const {
+  std::map<ConsumerId, ConsumerCounts> counts;
+  for (const auto& [id, pid] : consumers_) counts[id].pid = pid;
+  const Time now = now_();
+  for (const auto& [key, batch] : batches_) {
+    const auto consumer = counts.find(batch.consumer);
+    if (consumer == counts.end()) continue;
+    ++consumer->second.batches;
+    consumer->second.requests += batch.open;
+    consumer->second.oldest_ns = std::max(consumer->second.oldest_ns, Nanoseconds(now - batch.since));
+  }
+  std::vector<ConsumerCounts> list;
+  for (const auto& [id, count] : counts) list.push_back(count);
+  return list;
 }
 
 Result<uint32_t> BatcherQueue::Answer(BatchKey key, ConsumerId consumer, std::span<const Output> outputs) {
@@ -65,6 +123,7 @@ void BatcherQueue::RemoveConsumer(ConsumerId consumer) {
   After after;
   {
     const MutexLock lock(mutex_);
+    consumers_.erase(consumer);
     std::vector<BatchKey> taken;
     for (const auto& [key, batch] : batches_)
       if (batch.consumer == consumer) taken.push_back(key);
@@ -88,11 +147,8 @@ void BatcherQueue::GiveUp(BatchKey key, const Status& why, After& after) {
       Fail(id, RequestEnd::kConsumerGone, why, after);
       continue;
     }
-    LeaveBatch(pending);
-    pending.batch.reset();
     ++pending.again;
-    waiting_.insert(id);
-    ++counts_.again;
+    WaitAgain(id, pending);
   }
 }
 

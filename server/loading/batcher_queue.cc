@@ -12,11 +12,6 @@ Status Ended() {
       "once they are back");
 }
 
-uint64_t SinceNs(BatcherQueue::Time begin, BatcherQueue::Time end) {
-  return static_cast<uint64_t>(
-      std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(end - begin).count()));
-}
-
 }  // namespace
 
 BatcherQueue::~BatcherQueue() {
@@ -82,8 +77,8 @@ void BatcherQueue::CloseDue(Time now, After& after) {
       if (waiting_.empty()) return;
       const Pending& oldest = pending_.at(*waiting_.begin());
       // One that is dealt again has waited before.
-      if (oldest.again == 0 && now < oldest.request->arrived + std::chrono::microseconds(spec_.max_delay_us))
-        return;
+      const bool is_new = oldest.again == 0 && oldest.taken_back == 0;
+      if (is_new && now < oldest.request->arrived + std::chrono::microseconds(spec_.max_delay_us)) return;
     }
     unclosed_.pop_front();
     Close(key, batch, after);
@@ -130,7 +125,7 @@ BatcherQueue::RequestPtr BatcherQueue::End(uint64_t id, RequestEnd how) {
     waiting_.erase(id);
   }
   ++counts_.ends[static_cast<size_t>(how)];
-  if (how == RequestEnd::kAnswered) counts_.latency.Add(SinceNs(request.arrived, now_()));
+  if (how == RequestEnd::kAnswered) counts_.latency.Add(Nanoseconds(now_() - request.arrived));
   return pending.request;
 }
 
@@ -143,7 +138,9 @@ void BatcherQueue::LeaveBatch(const Pending& pending) {
 
 void BatcherQueue::ForgetIfOver(std::map<BatchKey, Batch>::iterator at) {
   const Batch& batch = at->second;
-  if (batch.closed && batch.open == 0 && batch.announced == batch.samples) batches_.erase(at);
+  if (!batch.closed || batch.open != 0 || batch.announced != batch.samples) return;
+  lent_.erase({batch.since, at->first});
+  batches_.erase(at);
 }
 
 void BatcherQueue::Fail(uint64_t id, RequestEnd how, const Status& why, After& after) {
@@ -179,6 +176,7 @@ void BatcherQueue::Cancel() {
       std::ranges::move(std::exchange(batch.pieces, {}), std::back_inserter(pieces));
     batches_.clear();
     unclosed_.clear();
+    lent_.clear();
     after.hang_ups.assign(clients_.begin(), clients_.end());
     clients_.clear();
   }
@@ -296,8 +294,12 @@ std::optional<BatcherQueue::Time> BatcherQueue::Poll() {
     const MutexLock lock(mutex_);
     const Time now = now_();
     Expire(now, after);
+    TakeBackLate(now);
     CloseDue(now, after);
     if (!deadlines_.empty()) next = deadlines_.begin()->first;
+    // Requests that are in a batch may be lent at any time.
+    if (consumers_.size() > 1 && pending_.size() > waiting_.size())
+      next = std::min(next.value_or(Time::max()), now + kTakeWithin);
     if (!waiting_.empty()) {
       // Once that is past, the batch closes as soon as it has a slot.
       const Time due =
@@ -314,6 +316,7 @@ BatcherQueue::Counts BatcherQueue::counts() const {
   Counts counts = counts_;
   counts.waiting = static_cast<uint32_t>(waiting_.size());
   counts.clients = static_cast<uint32_t>(clients_.size());
+  counts.consumers = CountConsumers();
   return counts;
 }
 

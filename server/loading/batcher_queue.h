@@ -3,6 +3,7 @@
 // slot, answers. Out: batches to load, in the order of arrival, and one answer for each request.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -43,7 +44,8 @@ inline constexpr std::array kRequestEndNames = {"answered",      "refused",     
                                                 "consumer_gone", "model_error", "feed_ended"};
 
 // Purpose: puts each request into the next batch, and hands the answers to the requests back. A batch closes
-// when it is full, or when its first request has waited for max_delay and a slot is free. Owns: the requests
+// when it is full, or when its first request has waited for max_delay and a slot is free. The requests of one
+// that its consumer does not take in time go to another consumer. Owns: the requests
 // until they are answered, the pieces of batches that are not closed. Shared by the feed's producer and the
 // connections of clients and consumers, which may outlive it. Threads: any. Nothing blocks. Errors: a request
 // that ends badly is answered with the reason; the batch goes on. Invariants: 1. each submitted request is
@@ -62,6 +64,10 @@ class BatcherQueue {
   static constexpr size_t kMaxBatches = 1024;
   // A request that is dealt again so often fails when another consumer ends with it: it may be the cause.
   static constexpr uint32_t kMaxDealtAgain = 2;
+  // How soon a consumer takes a batch that it waited for. One that is stopped or hangs does not. A request is
+  // taken back from so many: on a host that is too busy, more would only add to its work.
+  static constexpr std::chrono::milliseconds kTakeWithin{100};
+  static constexpr uint32_t kMaxTakenBack = 2;
 
   // The way to one client process, whose memory holds its requests by slot. Threads: any. Nothing blocks.
   class Client {
@@ -104,6 +110,8 @@ class BatcherQueue {
   // ---- The feed's side: see BatchProducer ----
   void Announce(const PieceRequest& piece) PF_EXCLUDES(mutex_);
   void Produce(std::shared_ptr<PieceRequest> piece) PF_EXCLUDES(mutex_);
+  // The batch was given to a consumer, which has to Take it.
+  void OnLent(BatchKey batch) PF_EXCLUDES(mutex_);
   // Closes all batches with what there is. Later requests are refused.
   void Drain() PF_EXCLUDES(mutex_);
   // Answers every request with an error and hangs up on the clients.
@@ -125,6 +133,7 @@ class BatcherQueue {
   void CancelRequest(const std::shared_ptr<Client>& client, uint32_t slot) PF_EXCLUDES(mutex_);
 
   // ---- Consumers ----
+  void AddConsumer(ConsumerId consumer, int32_t pid) PF_EXCLUDES(mutex_);
   // Returns how many requests of the batch wait for an answer. With 0 the batch is not to be computed: its
   // requests have ended or were dealt again. An unanswered batch belongs to the last consumer that took it.
   uint32_t Take(BatchKey batch, ConsumerId consumer) PF_EXCLUDES(mutex_);
@@ -135,18 +144,26 @@ class BatcherQueue {
   // The consumer's process has ended. The requests that it took are answered with an error or dealt again.
   void RemoveConsumer(ConsumerId consumer) PF_EXCLUDES(mutex_);
 
-  // Does what is due by now. Returns when to call it again, if no request comes before. Call it after Submit
-  // and RemoveConsumer.
+  // Does what is due by now. Returns when to call it again, if no request comes before. Call it after Submit,
+  // AddConsumer and RemoveConsumer.
   std::optional<Time> Poll() PF_EXCLUDES(mutex_);
 
+  // A consumer, and what it has taken and not answered.
+  struct ConsumerCounts {
+    int32_t pid = 0;
+    uint32_t batches = 0;
+    uint32_t requests = 0;   // of these, that wait for an answer
+    uint64_t oldest_ns = 0;  // since it took the first of these batches; 0: it has none
+  };
   // The counters only grow.
   struct Counts {
     uint64_t requests = 0;
-    uint64_t again = 0;  // requests dealt again
+    uint64_t again = 0;  // requests dealt again, or taken back
     uint32_t waiting = 0;
     uint32_t clients = 0;
     std::array<uint64_t, kRequestEndNames.size()> ends{};
     DurationCounts latency;  // of answered requests, from arrival to answer
+    std::vector<ConsumerCounts> consumers;
   };
   Counts counts() const PF_EXCLUDES(mutex_);
 
@@ -161,11 +178,13 @@ class BatcherQueue {
     std::vector<std::shared_ptr<PieceRequest>> pieces;  // that wait for the batch to close
     uint32_t open = 0;                                  // requests that wait for an answer
     ConsumerId consumer = 0;                            // 0: nobody took it
+    Time since = {};                                    // it was taken, or before that, lent
   };
   struct Pending {
     RequestPtr request;
     std::optional<BatchKey> batch = {};  // nothing: it waits for one
     uint32_t again = 0;                  // how often it was dealt again
+    uint32_t taken_back = 0;             // how often from a consumer that did not take it
   };
   // What a step leaves to be done without the lock.
   struct After {
@@ -179,6 +198,9 @@ class BatcherQueue {
     std::vector<std::shared_ptr<Client>> hang_ups;
   };
 
+  static uint64_t Nanoseconds(std::chrono::nanoseconds time) {
+    return static_cast<uint64_t>(std::max<int64_t>(0, time.count()));
+  }
   static BatchKey KeyOf(const BatchPlan& plan) { return {plan.epoch, plan.batch_index}; }
   std::vector<RequestPtr> RequestsOf(const Batch& batch, const PieceRequest& piece) const PF_REQUIRES(mutex_);
   Status CheckRoomLocked() const PF_REQUIRES(mutex_);
@@ -194,6 +216,11 @@ class BatcherQueue {
   void ForgetIfOver(std::map<BatchKey, Batch>::iterator at) PF_REQUIRES(mutex_);
   // The batch gets no answers. Its requests are answered with `why` or dealt again.
   void GiveUp(BatchKey key, const Status& why, After& after) PF_REQUIRES(mutex_);
+  // Takes back the batches that were lent and not taken in time, while there are several consumers.
+  void TakeBackLate(Time now) PF_REQUIRES(mutex_);
+  // The request leaves its batch and waits for another, before those that came later.
+  void WaitAgain(uint64_t id, Pending& pending) PF_REQUIRES(mutex_);
+  std::vector<ConsumerCounts> CountConsumers() const PF_REQUIRES(mutex_);
   void Do(After after) PF_EXCLUDES(mutex_);
 
   const BatcherSpec spec_;
@@ -207,6 +234,8 @@ class BatcherQueue {
   std::set<std::pair<Time, uint64_t>> deadlines_ PF_GUARDED_BY(mutex_);  // of pending requests
   std::map<BatchKey, Batch> batches_ PF_GUARDED_BY(mutex_);              // see ForgetIfOver
   std::deque<BatchKey> unclosed_ PF_GUARDED_BY(mutex_);                  // in the order of the feed
+  std::set<std::pair<Time, BatchKey>> lent_ PF_GUARDED_BY(mutex_);       // and not taken, by Batch::since
+  std::map<ConsumerId, int32_t> consumers_ PF_GUARDED_BY(mutex_);        // their processes
   std::set<std::shared_ptr<Client>> clients_ PF_GUARDED_BY(mutex_);
   uint64_t next_id_ PF_GUARDED_BY(mutex_) = 0;
   bool draining_ PF_GUARDED_BY(mutex_) = false;

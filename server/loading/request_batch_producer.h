@@ -31,6 +31,7 @@ class RequestBatchProducer final : public BatchProducer {
 
   void Announce(const PieceRequest& piece) override { queue_->Announce(piece); }
   void Produce(std::shared_ptr<PieceRequest> piece) override { queue_->Produce(std::move(piece)); }
+  void OnLent(uint64_t epoch, uint64_t batch_index) override { queue_->OnLent({epoch, batch_index}); }
   void Drain() override { queue_->Drain(); }
   void Cancel() override { queue_->Cancel(); }
   ProducerTimes times() const override;

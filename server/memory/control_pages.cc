@@ -114,7 +114,7 @@ uint64_t ControlPages::Released(uint32_t slot) const {
 ControlPages::ClientStats ControlPages::Stats() const {
   const ReleasePage* page = release_page();
   return {page->taken.load(std::memory_order_relaxed), page->wait_ns.load(std::memory_order_relaxed),
-          page->waiting_since_ns.load(std::memory_order_relaxed),
+          page->waiting_since_ns.load(std::memory_order_seq_cst),  // against SetStarved, like a release word
           page->copied.load(std::memory_order_relaxed)};
 }
 

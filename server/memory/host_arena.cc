@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/memory/host_arena.h"
 
+#include <algorithm>
 #include <string>
 
 #include "common/base/byte_size.h"
@@ -68,9 +69,11 @@ Status HostArena::Prepare(const Piece& piece, uint32_t begin, uint32_t end) {
   if (!packed.ok()) return packed.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
   for (size_t t = 0; t < layout().tensors.size(); ++t) {
     if (layout().tensors[t].spec.packed()) continue;
-    const uint64_t bytes = layout().tensors[t].sample_bytes;
-    const Status populated =
-        PopulateForWriting(FillAddress(piece, t) + (begin - piece.begin) * bytes, (end - begin) * bytes);
+    const uint64_t sample_bytes = layout().tensors[t].sample_bytes;
+    std::byte* const from = FillAddress(piece, t) + (begin - piece.begin) * sample_bytes;
+    const uint64_t bytes = (end - begin) * sample_bytes;
+    PrepareHugePages(from, bytes);
+    const Status populated = PopulateForWriting(from, bytes);
     if (populated.code() == Code::kInvalidArgument) return AllocateSlot(piece.slot);
     if (!populated.ok()) return populated.WithContext("slot " + std::to_string(piece.slot) + " of an arena");
   }
@@ -88,6 +91,21 @@ Status HostArena::PreparePacked(uint32_t slot) {
   }
   packed_ready_[slot].store(true, std::memory_order_release);
   return OkStatus();
+}
+
+void HostArena::PrepareHugePages(const std::byte* begin, uint64_t bytes) {
+  const auto offset = static_cast<uint64_t>(begin - memory_.data());
+  const uint64_t end = std::min<uint64_t>((offset + bytes + kHugePageBytes - 1) / kHugePageBytes,
+                                          huge_page_tried_.size());
+  uint64_t first = offset / kHugePageBytes;
+  for (uint64_t page = first; page <= end && huge_pages_.load(std::memory_order_relaxed); ++page) {
+    if (page < end && !huge_page_tried_[page].exchange(true, std::memory_order_relaxed)) continue;
+    if (page > first &&
+        !AllocateHugePages(memory_.data() + first * kHugePageBytes, (page - first) * kHugePageBytes)) {
+      huge_pages_.store(false, std::memory_order_relaxed);
+    }
+    first = page + 1;
+  }
 }
 
 Status HostArena::Claim(uint32_t slot) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "common/base/sync.h"
 #include "common/os/memfd.h"
@@ -60,7 +61,8 @@ class HostArena final : public Arena {
         quarantine_(quarantine),
         fd_(std::move(fd)),
         client_fd_(std::move(client_fd)),
-        memory_(std::move(memory)) {}
+        memory_(std::move(memory)),
+        huge_page_tried_(memory_.size() / kHugePageBytes) {}
 
   // How much of a slot is allocated: nothing; being allocated; enough for the batches so far; everything.
   enum class SlotMemory : uint8_t { kNone, kAllocating, kPartial, kWhole };
@@ -68,6 +70,8 @@ class HostArena final : public Arena {
   // Allocates the memory of the slot's packed tensors, once: a sample's rows may come anywhere in it.
   Status PreparePacked(uint32_t slot) PF_EXCLUDES(mutex_);
   Status AllocateSlot(uint32_t slot) PF_EXCLUDES(mutex_);
+  // Allocates the huge pages that have a part of a range, each once. They may reach into neighbouring slots.
+  void PrepareHugePages(const std::byte* begin, uint64_t bytes);
   // Records that the claimed memory is allocated.
   void SetAllocated(uint32_t slot, SlotMemory memory);
 
@@ -80,6 +84,8 @@ class HostArena final : public Arena {
   UniqueFd fd_;
   UniqueFd client_fd_;  // opened separately, so that its users are told apart from ours
   Mapping memory_;
+  std::vector<std::atomic<bool>> huge_page_tried_;  // without an incomplete last one
+  std::atomic<bool> huge_pages_{true};              // false once the kernel has none
 };
 
 }  // namespace pinfeed

@@ -22,6 +22,7 @@ FigureSet FiguresOf(const UserLimits& limits);
 FigureSet FiguresOf(const GpuSnapshot& gpu);
 FigureSet FiguresOf(const HungThread& thread);
 FigureSet FiguresOf(const BadSampleNote& sample);
+FigureSet FiguresOf(const BatcherQueue::ConsumerCounts& consumer);
 FigureSet FiguresOf(const QuarantinedMemory& memory);
 
 template <typename Entity>
@@ -96,6 +97,7 @@ using L = UserLimits;
 using G = GpuSnapshot;
 using H = HungThread;
 using B = BadSampleNote;
+using C = BatcherQueue::ConsumerCounts;
 using Q = QuarantinedMemory;
 
 constexpr auto kDaemon = std::to_array<FigureRow<DaemonSnapshot>>({
@@ -273,11 +275,14 @@ constexpr auto kFeed = std::to_array<FigureRow<FeedReport>>({
     {"requests_waiting", kGauge, kAll, OfRequests<&BatcherQueue::Counts::waiting>,
      "Requests that wait for a batch."},
     {"requests_dealt_again", kCounter, kAll, OfRequests<&BatcherQueue::Counts::again>,
-     "Requests that went to another consumer because the one that had taken them ended."},
+     "Requests that went to another consumer because the first one ended, or did not take them in time."},
     {"request_latency_seconds", kGauge, kStatus, RequestLatency,
      "Latency of answered requests, as upper bounds: `p50`, `p90` and `p99`."},
     {"request_duration_seconds", kHistogram, kMetric, OfRequests<&BatcherQueue::Counts::latency>,
      "Time from a request's arrival until its answer was passed on."},
+    {"consumers", kList, kStatus,
+     [](const R& r) { return r.feed.requests ? SetsOf(r.feed.requests->consumers) : FigureValue(); },
+     "The processes that answer a batcher's requests."},
     {"running_seconds", kCounter, kAll, SecondsOfFeed<&F::running_ns>,
      "Time that a feed has run; divide its stall times by it."},
     {"stall_seconds", kCounter, kAll, OfFeed<&F::stall_ns>,
@@ -406,6 +411,14 @@ constexpr auto kBadSample = std::to_array<FigureRow<BadSampleNote>>({
     {"reason", kFact, kMessage, Of<&B::reason>, "Why it could not be used."},
 });
 
+constexpr auto kConsumer = std::to_array<FigureRow<BatcherQueue::ConsumerCounts>>({
+    {"pid", kFact, kStatus, Of<&C::pid>, "Its process id."},
+    {"batches_held", kGauge, kStatus, Of<&C::batches>, "Batches that it has taken and not answered."},
+    {"requests_held", kGauge, kStatus, Of<&C::requests>, "Requests of these that wait for an answer."},
+    {"held_seconds", kGauge, kStatus, SecondsOf<&C::oldest_ns>,
+     "Time since it took the oldest of these batches; 0: it has none."},
+});
+
 constexpr auto kLingering = std::to_array<FigureRow<QuarantinedMemory>>({
     {"backend", kFact, kMessage,
      [](const Q& memory) -> FigureValue { return std::string(BackendName(memory.backend)); },
@@ -467,6 +480,9 @@ FigureSet FiguresOf(const HungThread& thread) {
 FigureSet FiguresOf(const BadSampleNote& sample) {
   return SetOf(kNoMetrics, kBadSample, sample);
 }
+FigureSet FiguresOf(const BatcherQueue::ConsumerCounts& consumer) {
+  return SetOf(kNoMetrics, kConsumer, consumer);
+}
 FigureSet FiguresOf(const QuarantinedMemory& memory) {
   return SetOf(kNoMetrics, kLingering, memory);
 }
@@ -494,6 +510,7 @@ std::span<const FigureTable> FigureTables() {
       TableOf("GpuStatus", kGpuEntity, kGpu),
       TableOf("HungThread", kNoMetrics, kHung),
       TableOf("BadSample", kNoMetrics, kBadSample),
+      TableOf("BatcherConsumer", kNoMetrics, kConsumer),
       TableOf("LingeringMemory", kNoMetrics, kLingering),
       TableOf("GetStatusResponse", kProcessEntity, kProcess),
   };

@@ -115,12 +115,16 @@ Status BatcherConnections::Admit(const Peer& peer, const uint8_t (&token)[kToken
   RETURN_IF_ERROR(SendWelcome(fd.get(), fds));
   connection.client = std::make_shared<Client>(std::move(fd), connection.place.memory);
   Status status = Watch(id, connection);
-  if (status.ok() && !connection.place.consumer)
-    status = connection.place.queue->AddClient(connection.client);
+  BatcherQueue& queue = *connection.place.queue;
+  if (status.ok() && !connection.place.consumer) status = queue.AddClient(connection.client);
   if (!status.ok()) {  // the process sees the hang-up
     spdlog::warn("a process could not join a batcher ({}): {}", Describe(peer), status.ToString());
     Unwatch(connection);
     return OkStatus();
+  }
+  if (connection.place.consumer) {
+    queue.AddConsumer(id, peer.pid);
+    Poll(connection.place.queue);
   }
   connections_.emplace(id, std::move(connection));
   return OkStatus();

@@ -6,7 +6,8 @@ usage: loader_rates.py [--workers 2,16] [--device cuda:0] [--rows arrays,small,l
 
 In: datasets in memory, made here. Out: a table, and a JSON file. The DataLoader gets persistent workers, and on a GPU pin_memory and
 non_blocking copies. The ceiling is that of the same number of processes which seed the generators for each sample, load it and copy it to
-private memory. Rates are medians of interleaved rounds. PINFEED_DAEMON and PINFEED_LIBRARY choose the build.
+private memory: together as much as a loader's batches under way take. Less would stay in the processor's caches, where no batch is that a
+trainer takes later. Rates are medians of interleaved rounds. PINFEED_DAEMON and PINFEED_LIBRARY choose the build.
 """
 
 import argparse
@@ -29,6 +30,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "client" / "py
 import pinfeed  # noqa: E402
 
 ROUNDS = 3
+RING_BATCHES = 3  # for each process alone: with two workers, a loader has six slots
 WARM_UP_SECONDS = 3  # in which every worker has faulted in every slot
 ENCODED_BUDGET = 2.5  # times the DataLoader, with PIL and torchvision
 BUDGETS = {"arrays": (3.0, 0.9), "small": (1.0, None), "lanes": (3.0, None), "jpeg": (1.0, None)}  # times the DataLoader; share of the ceiling
@@ -173,20 +175,22 @@ def rate(kind, dataset, workers, device, seconds, address=None):
     return count * dataset.batch_size / took
 
 
-def work_alone(dataset, seconds, start, counts):
+def work_alone(dataset, first, seconds, start, counts):
     """A worker without a loader: seeds, loads and copies to private memory."""
     torch.set_num_threads(1)
     sizes = [value.nbytes if hasattr(value, "nbytes") else 8 for value in leaves(dataset[0])]
-    ring = [numpy.empty((dataset.batch_size, size), numpy.uint8) for size in sizes]
+    ring = [numpy.empty((RING_BATCHES * dataset.batch_size, size), numpy.uint8) for size in sizes]
+    for rows in ring:
+        rows.fill(1)  # faults it in
     start.wait()
     count, begin = 0, time.perf_counter()
     while time.perf_counter() - begin < seconds:
-        for place in range(dataset.batch_size):
+        for place in range(RING_BATCHES * dataset.batch_size):
             if dataset.seeds:
                 random.seed(count)
                 numpy.random.seed(count)
                 torch.default_generator.manual_seed(count)
-            for rows, value in zip(ring, leaves(dataset[count])):
+            for rows, value in zip(ring, leaves(dataset[first + count])):
                 if isinstance(value, (torch.Tensor, numpy.ndarray)):
                     rows[place] = numpy.asarray(value).reshape(-1).view(numpy.uint8)
             count += 1
@@ -201,7 +205,7 @@ def leaves(sample):
 def ceiling(dataset, workers, seconds):
     context = multiprocessing.get_context("fork")
     start, counts = context.Barrier(workers), context.Queue()
-    processes = [context.Process(target=work_alone, args=(dataset, seconds, start, counts)) for _ in range(workers)]
+    processes = [context.Process(target=work_alone, args=(dataset, worker * dataset.batch_size, seconds, start, counts)) for worker in range(workers)]
     for process in processes:
         process.start()
     total = sum(counts.get() for _ in processes)

@@ -14,6 +14,7 @@ import subprocess
 import numpy as np
 from tqdm import tqdm
 
+import batcher_rates
 import inputs as bench_inputs
 import loader_rows
 import measure
@@ -271,6 +272,22 @@ def loader_rows_of(bench):
     yield from loader_rows.rows(bench, progress)
 
 
+def batcher_rows(bench):
+    """Requests for a model, beside a feed of the same photographs; then their latency at half of that rate."""
+    found = batcher_rates.measure(bench.daemon.address, bench.inputs.jpeg, None, bench.rounds, bench.seconds(4), progress=progress)
+    yield Row(
+        f"batcher: JPEG 500x375 to float32 3x224x224; {batcher_rates.CLIENTS} clients and the model on the same cores (ceiling: a feed)",
+        found.closed, "images/s", None, found.feed, f">= {batcher_rates.OF_FEED:.0%} of ceiling", found.of_feed >= batcher_rates.OF_FEED,
+    )
+    for who, seconds in (("daemon", found.daemon_cpu), ("model", found.model_cpu), ("clients", found.clients_cpu)):
+        yield Row(f"batcher: CPU time for 1,000 of them, {who}", seconds, "s", less_is_better=True, drawn=False)
+    yield Row("batcher: request to answer at half of that rate, p50", found.p50_ms, "ms", less_is_better=True, drawn=False)
+    yield Row(
+        "batcher: request to answer at half of that rate, p99", found.p99_ms, "ms", None, None,
+        f"<= {found.p99_budget_ms:.0f} ms", found.p99_ms <= found.p99_budget_ms, less_is_better=True, drawn=False,
+    )
+
+
 def warm(daemon, trainer):
     """Epochs until the cache has all images."""
     with trainer.open() as feed:
@@ -293,6 +310,7 @@ ROWS = {
     "broadcast": broadcast_rows,
     "cache": cache_rows,
     "loader": loader_rows_of,
+    "batcher": batcher_rows,
 }
 
 

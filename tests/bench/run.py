@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ROWS = ("npy", "jpeg", "tokens", "next", "first", "memory", "broadcast", "cache", "loader")
+ROWS = ("npy", "jpeg", "tokens", "next", "first", "memory", "broadcast", "cache", "loader", "batcher")
 
 
 def main():

@@ -18,8 +18,9 @@ for program in server/pinfeedd client/cli/pinfeed tests/gpu/compare_backends tes
 done
 strip -o "$folder/lib/libpinfeed.so.0" "$(readlink -f "$build"/client/libpinfeed.so)"
 ln -s libpinfeed.so.0 "$folder/lib/libpinfeed.so"
-cp "$source"/tests/gpu/{run.sh,make_inputs.py,bench.py,copies.py,decode_feeds.py,decode_rates.py,feeding.py,slots.py,costs.py,costs.cu,death.py,driver_memory.py,frameworks.py,latency.py,loader.py,loops.py,traced.py,scribble.cu} "$folder/"
-cp "$source"/tests/bench/{report,grid,loader_rates,next_steps}.py "$folder/"
+cp "$source"/tests/gpu/{run.sh,make_inputs.py,batcher.py,bench.py,copies.py,decode_feeds.py,decode_rates.py,feeding.py,slots.py,costs.py,costs.cu,death.py,driver_memory.py,frameworks.py,latency.py,loader.py,loops.py,peers.py,traced.py,scribble.cu,wheels.sh} "$folder/"
+cp "$source"/tests/bench/{report,grid,loader_rates,next_steps,batcher_rates,peers_report}.py "$folder/"
+cp -r "$source/tests/gpu/contenders" "$folder/"
 cp -r "$source/client/python/pinfeed" "$folder/python/"
 [ ! -e "$build/client/_quick.abi3.so" ] || strip -o "$folder/python/pinfeed/_quick.abi3.so" "$build/client/_quick.abi3.so"
 if [ -n "${BEFORE:-}" ]; then
@@ -34,7 +35,7 @@ cp "$source"/examples/*.py "$folder/demo/examples/"
 ln -s ../../python "$folder/demo/client/python"
 ln -s ../../../bin/pinfeedd "$folder/demo/build/server/pinfeedd"
 ln -s ../../../lib/libpinfeed.so "$folder/demo/build/client/libpinfeed.so"
-find "$folder/python" -name __pycache__ -prune -exec rm -r {} +
+find "$folder/python" "$folder/contenders" -name __pycache__ -prune -exec rm -r {} +
 # Everything but the C and C++ runtimes and what comes with the driver: those of the machine itself are newer.
 for program in "$folder"/bin/* "$folder"/lib/libpinfeed.so.0; do ldd "$program"; done |
   awk '$3 ~ /^\// && $1 !~ /^(libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s|libpinfeed|libcuda)\.so/ {print $3}' | sort -u |

@@ -102,6 +102,20 @@ def test_a_batch_is_full_or_waits_for_the_delay(serve):
             futures[5].result(TIMEOUT)
 
 
+def test_arrays_are_read_only_views_and_what_is_kept_holds_its_slot(serve):
+    batcher = serve("views", model=False, max_batch=1, max_delay=0, slots=4, input=("uint8", (1 << 16,)))
+    with pinfeed.BatcherClient("views") as client, pytest.warns(pinfeed.SlotsHeldWarning):
+        kept = []
+        for value in range(6):  # more than there are slots
+            future = client.submit(np.full(1 << 16, value, np.uint8))
+            batch = take(batcher)
+            assert batch.answer([b"."]) == 1
+            kept.append(batch.inputs)
+            assert future.result(TIMEOUT) == b"."
+    assert [int(one.min()) for one in kept] == [int(one.max()) for one in kept] == list(range(6))
+    assert not kept[0].flags.writeable and kept[-1].flags.writeable
+
+
 def test_a_broken_image_fails_alone(serve):
     serve("broken", input="image", transforms=[pinfeed.Resize((8, 8))], max_batch=3, max_delay=60)
     with pinfeed.BatcherClient("broken") as client:

@@ -18,7 +18,7 @@ def test_the_columns_of_the_tool_are_figures():
     source = (ROOT / "client/cli/status.cc").read_text("utf-8")
     tables = [set(re.findall(r'"(\w+)"', names)) for names in re.findall(r"PrintTable\(\{(.*?)\}", source, re.S)]
     tables.append({name.lower() for name in re.findall(r'"(\w+)"', re.search(r"table\.Add\(\{(.*?)\}", source)[1])})
-    assert len(tables) == 4 and all(tables)
+    assert len(tables) == 5 and all(tables)
     assert set.union(*tables) - FIELDS == {"feed", "session", "user"}  # their ids
     assert set(re.findall(r'\b(?:Cell|of)\((?:\w+, )?"(\w+)"', source)) | set(re.findall(r'\bof\("\w+", "(\w+)"', source)) <= FIELDS
 

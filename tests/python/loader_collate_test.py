@@ -151,7 +151,6 @@ CASES = {
     "empty dict": [{}, {}],
     "ordered dict": [collections.OrderedDict(b=1, a=2), collections.OrderedDict(b=3, a=4)],
     "dict subclass": [Record(a=1), Record(a=2)],
-    "counter": [collections.Counter("aab"), collections.Counter("abb")],
     "keys that are no strings": [{1: 2, (3,): 4}, {1: 5, (3,): 6}],
     "tuple": [(1, "a", 2.5), (2, "b", 3.5)],
     "empty tuple": [(), ()],
@@ -169,6 +168,14 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_batch_is_that_of_torch(name):
     expect_same(collated(CASES[name]), torch_collate(CASES[name]))
+
+
+def test_counters_are_collated_as_the_mappings_that_they_are():
+    # Not compared with torch: its newer releases add the first sample's counts to the batch.
+    counters = [collections.Counter("aab"), collections.Counter("abb")]
+    batch = collated(counters)
+    assert type(batch) is collections.Counter
+    expect_same(dict(batch), torch_collate(list(map(dict, counters))))
 
 
 NAMES = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128".split()
@@ -448,7 +455,7 @@ def test_samples_that_do_not_match_are_errors_at_run_time(samples, words):
 @pytest.mark.parametrize(
     "samples, words",
     [
-        ([(pathlib.Path("a"), 1)], "has pathlib.PosixPath at sample[0]"),
+        ([(pathlib.Path("a"), 1)], ".PosixPath at sample[0]"),
         ([{"z": 1j}], "has complex at sample['z']"),
         ([{1}], "has set at sample"),
         ([numpy.datetime64("2020-01-01")], "has numpy.datetime64 at sample"),

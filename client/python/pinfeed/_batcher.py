@@ -35,7 +35,9 @@ class RequestBatch:
 
     @property
     def inputs(self) -> Any:
-        """The images or arrays, one request behind the other."""
+        """The images or arrays, one request behind the other. A NumPy array is a read-only view of the daemon's memory,
+        which it keeps from further batches as long as it is referenced.
+        """
         return self.tensors[0]
 
     def __len__(self) -> int:
@@ -119,7 +121,17 @@ class Batcher:
         self._name = name
         self._lock = threading.Lock()
         self._feed = Feed(
-            open_spec(spec, Rank(0, 1, "arguments"), framework=framework, address=address, share="queue", device=device, ordinal=ordinal, reconnect_timeout=0)
+            open_spec(
+                spec,
+                Rank(0, 1, "arguments"),
+                framework=framework,
+                zero_copy=True if framework == "numpy" and ordinal < 0 else None,  # torch has no read-only tensors
+                address=address,
+                share="queue",
+                device=device,
+                ordinal=ordinal,
+                reconnect_timeout=0,
+            )
         )
         self._batches = iter(self._feed)
         try:

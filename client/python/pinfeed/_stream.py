@@ -23,7 +23,7 @@ from ._spec import describe
 # The length of one wait inside the library. Between waits, Python handles signals and the stream checks whether another
 # thread closes the feed. The first wait is short; only after it is the position recorded for other threads.
 _SLICE_MS = 50
-_FIRST_SLICE_MS = 2
+_FIRST_SLICE_MS = 10
 
 
 # How long a group may be incomplete before a warning. Each time it is so long again, there is another one.

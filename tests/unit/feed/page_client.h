@@ -43,12 +43,18 @@ class PageClient {
   FeedState state() const { return static_cast<FeedState>(page().state.load(std::memory_order_acquire)); }
   uint64_t ready() const { return page().published.load(std::memory_order_acquire) - taken_; }
 
+  // Begins to wait for a batch, as the client library does: a batcher then gives one. Next ends it.
+  void Wait(Feed& feed, uint64_t since_ns = 1) {
+    words().waiting_since_ns.store(since_ns, std::memory_order_seq_cst);
+    if (page().starved.load(std::memory_order_seq_cst) != 0) feed.ReadReleases();
+  }
   // The next batch, once it is there; nothing when the feed ended, failed or drained before, or evicted us.
   std::optional<BatchDescriptor> Next() {
     for (;;) {
       const bool final = state() != FeedState::kRunning;
       if (ready() > 0) {
         const BatchDescriptor batch = page().ring[taken_++ % kMaxSlots];
+        words().waiting_since_ns.store(0, std::memory_order_seq_cst);
         words().taken.store(taken_, std::memory_order_seq_cst);
         if (page().state.load(std::memory_order_seq_cst) == static_cast<uint32_t>(FeedState::kEvicted)) {
           while (page().limit.load(std::memory_order_acquire) == kUnlimited) std::this_thread::yield();

@@ -4,8 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <string>
 #include <thread>
@@ -98,6 +101,38 @@ TEST(MemfdTest, SealedAgainstWritersItCanOnlyBeRead) {
   EXPECT_EQ(reader->data()[17], std::byte{42});
 }
 
+// Returns the bytes of this process's mapping at `address` that huge pages map.
+uint64_t HugeBytesAt(const void* address) {
+  const auto wanted = reinterpret_cast<uintptr_t>(address);
+  std::ifstream smaps("/proc/self/smaps");
+  bool within = false;
+  for (std::string line; std::getline(smaps, line);) {
+    uintptr_t begin = 0, end = 0;
+    uint64_t kib = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) within = begin <= wanted && wanted < end;
+    if (within && std::sscanf(line.c_str(), "ShmemPmdMapped: %lu kB", &kib) == 1) return kib << 10;
+  }
+  return 0;
+}
+
+// Huge pages are optional: a kernel may not know them, or have none left.
+TEST(MemfdTest, HugePagesKeepWhatWasThere) {
+  constexpr uint64_t kBytes = 3 * kHugePageBytes + 4096;
+  const auto fd = CreateEmptyMemfd("huge", kBytes);
+  ASSERT_TRUE(fd.ok());
+  auto writable = Mapping::Map(fd->get(), kBytes, Access::kReadWrite, false);
+  ASSERT_TRUE(writable.ok()) << writable.status().ToString();
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(writable->data()) % kHugePageBytes, 0U);
+  std::memset(writable->data() + 5, 7, kHugePageBytes);
+  const bool huge = AllocateHugePages(writable->data(), 2 * kHugePageBytes);
+  for (uint64_t i : {uint64_t{0}, uint64_t{4}, uint64_t{5}, kHugePageBytes + 4, kHugePageBytes + 5, 2 * kHugePageBytes})
+    EXPECT_EQ(writable->data()[i], std::byte(i >= 5 && i < kHugePageBytes + 5 ? 7 : 0)) << i;
+  if (!huge || HugeBytesAt(writable->data()) == 0) GTEST_SKIP() << "no huge pages here";
+  const auto readable = Mapping::Map(fd->get(), kBytes, Access::kReadOnly, /*populate=*/true);
+  ASSERT_TRUE(readable.ok());
+  EXPECT_GE(HugeBytesAt(readable->data()), 2 * kHugePageBytes);
+}
+
 BatchLayout Layout(uint64_t sample_bytes, uint32_t batch_size) {
   return *BatchLayout::Create({{"data", DType::kUint8, {static_cast<int64_t>(sample_bytes)}}}, batch_size);
 }
@@ -112,6 +147,34 @@ TEST(HostArenaTest, IsChargedToThePoolAndBackAfterwards) {
     EXPECT_TRUE(CheckSealedSize((*arena)->fd(), (*arena)->bytes()).ok());
   }
   EXPECT_EQ(pool.used_bytes(), 0U);
+}
+
+TEST(HostArenaTest, PiecesOfManyThreadsAreWrittenWholeInHugePages) {
+  constexpr uint32_t kSlots = 3, kBatch = 16;
+  constexpr uint64_t kSample = kHugePageBytes / 3;  // pages belong to several samples and slots
+  MemoryBudget pool(uint64_t{1} << 30);
+  const auto made = HostArena::Create(Layout(kSample, kBatch), kSlots, false, pool);
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  HostArena& arena = **made;
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < kBatch; ++i) {
+    threads.emplace_back([&arena, i] {
+      for (uint32_t slot = 0; slot < kSlots; ++slot) {
+        const Piece piece{.slot = slot, .begin = i};
+        ASSERT_TRUE(arena.Prepare(piece, i, i + 1).ok());
+        std::memset(arena.FillAddress(piece, 0), static_cast<int>(slot * kBatch + i + 1), kSample);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (uint32_t slot = 0; slot < kSlots; ++slot) {
+    for (uint32_t i = 0; i < kBatch; ++i) {
+      const std::byte* const sample = arena.FillAddress(Piece{.slot = slot, .begin = i}, 0);
+      EXPECT_TRUE(std::all_of(sample, sample + kSample, [&](std::byte value) {
+        return value == std::byte(slot * kBatch + i + 1);
+      })) << slot << ' ' << i;
+    }
+  }
 }
 
 TEST(HostArenaTest, WhatDoesNotFitIsRefusedWithTheNumbers) {

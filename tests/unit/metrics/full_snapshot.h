@@ -30,6 +30,7 @@ inline DaemonSnapshot Full() {
   report.feed.requests->requests = 7;
   report.feed.requests->ends[0] = 5;
   report.feed.requests->latency.Add(3000);
+  report.feed.requests->consumers = {{77, 2, 5, 4000}};
   report.feed.recent.emplace();
   report.feed.lent.Add(2000);
   SessionSnapshot session;
