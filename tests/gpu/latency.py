@@ -62,11 +62,12 @@ def main():
             options = {"zero_copy": True} if zero_copy else {}
             try:
                 feeds = [open_feed(address, inputs, kind, **options) for _ in range(2)]
+                made = ways_of_torch(next(iter(feeds[1])))  # a feed has one iterator at a time
                 steps = next_steps.Steps(*feeds)
             except pinfeed.InvalidArgumentError as error:  # tokens are widened by the kernel
                 print(f"{kind}, zero_copy={zero_copy}: {error}")
                 continue
-            ways = {**ways_of_torch(next(iter(feeds[1]))), **steps.ways}
+            ways = {**made, **steps.ways}
             for pause, count in ((PAUSE_US, COUNT), (0, 10 * COUNT)):
                 print(f"\n{kind}, zero_copy={zero_copy}, {pause} us between calls")
                 print("\n".join(next_steps.table(next_steps.measure(ways, count, pause, torch.cuda.synchronize))), flush=True)
