@@ -6,6 +6,9 @@ install(TARGETS pinfeed_client EXPORT pinfeed
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development)
 install(DIRECTORY client/include/pinfeed DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 install(DIRECTORY client/python/pinfeed DESTINATION lib/python3/dist-packages COMPONENT python FILES_MATCHING PATTERN *.py PATTERN py.typed PATTERN __pycache__ EXCLUDE)
+if(TARGET pinfeed_quick)
+  install(TARGETS pinfeed_quick LIBRARY DESTINATION lib/python3/dist-packages/pinfeed COMPONENT python)
+endif()
 
 # As a service.
 install(FILES deploy/systemd/pinfeedd.service deploy/systemd/pinfeedd.socket deploy/systemd/pinfeedd-lifeline.socket

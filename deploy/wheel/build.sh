@@ -44,6 +44,7 @@ cp "$root/client/python/pyproject.toml" "$here/setup.py" "$stage/"
 done
 for program in pinfeed pinfeedd; do install -m 0755 -s "$binaries/deploy/wheel/bin/$program" "$stage/pinfeed/bin/$program"; done
 install -m 0644 -s "$binaries/deploy/wheel/lib/libpinfeed.so.0" "$stage/pinfeed/lib/libpinfeed.so.0"
+install -m 0644 -s "$binaries/client/_quick.abi3.so" "$stage/pinfeed/_quick.abi3.so"
 "$python" "$root/deploy/help_pages.py" "$stage/pinfeed/bin/pinfeed" "$stage/pinfeed/bin/pinfeedd" "$stage/data"
 mv "$stage/data/pinfeed.bash" "$stage/data/pinfeed"
 echo "$machine $glibc" >"$stage/pinfeed/built-for"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the wheel in the folder that build.sh has filled: for one platform, but for every Python, as no binary in it uses Python.
+"""Builds the wheel in the folder that build.sh has filled: for one platform, but for every Python: the one binary
+that uses Python is left alone by those before 3.11.
 
 In: pyproject.toml; data/, from help_pages.py; $PINFEED_PLATFORM, the platform's tag.
 """

@@ -5,6 +5,8 @@
 # Python package, and the shared libraries that a bare machine lacks.
 #
 #   pack.sh BUILD FOLDER
+#
+# BEFORE: a commit, whose Python package is packed too, for latency.py to compare.
 set -eu -o pipefail
 source=$(cd "$(dirname "$0")/../.." && pwd)
 build=$1
@@ -16,10 +18,15 @@ for program in server/pinfeedd client/cli/pinfeed tests/gpu/compare_backends tes
 done
 strip -o "$folder/lib/libpinfeed.so.0" "$(readlink -f "$build"/client/libpinfeed.so)"
 ln -s libpinfeed.so.0 "$folder/lib/libpinfeed.so"
-cp "$source"/tests/gpu/{run.sh,make_inputs.py,batcher.py,bench.py,copies.py,decode_feeds.py,decode_rates.py,feeding.py,slots.py,costs.py,costs.cu,death.py,driver_memory.py,frameworks.py,loader.py,loops.py,peers.py,traced.py,scribble.cu,wheels.sh} "$folder/"
-cp "$source"/tests/bench/{report,grid,loader_rates,batcher_rates,peers_report}.py "$folder/"
+cp "$source"/tests/gpu/{run.sh,make_inputs.py,batcher.py,bench.py,copies.py,decode_feeds.py,decode_rates.py,feeding.py,slots.py,costs.py,costs.cu,death.py,driver_memory.py,frameworks.py,latency.py,loader.py,loops.py,peers.py,traced.py,scribble.cu,wheels.sh} "$folder/"
+cp "$source"/tests/bench/{report,grid,loader_rates,next_steps,batcher_rates,peers_report}.py "$folder/"
 cp -r "$source/tests/gpu/contenders" "$folder/"
 cp -r "$source/client/python/pinfeed" "$folder/python/"
+[ ! -e "$build/client/_quick.abi3.so" ] || strip -o "$folder/python/pinfeed/_quick.abi3.so" "$build/client/_quick.abi3.so"
+if [ -n "${BEFORE:-}" ]; then
+  mkdir "$folder/before"
+  git -C "$source" archive "$BEFORE" client/python/pinfeed | tar -x -C "$folder/before" --strip-components=2
+fi
 mkdir "$folder/accelerate"
 cp "$source/tests/packaging/accelerate/accelerate_test.py" "$folder/accelerate/"
 # The demo finds its build and its package where a checkout has them.

@@ -5,14 +5,14 @@
 #
 #   run.sh [FOLDER FOR INPUTS]
 #
-# PARTS names what is run, of: compare decode decode_feeds death frameworks loader batcher copies loops sanitizer bench loader_rates peers doctor trace demo (default: all but peers, in this order). Every part has a limit of time; a table
+# PARTS names what is run, of: compare decode decode_feeds death frameworks loader batcher copies loops sanitizer bench latency loader_rates peers doctor trace demo (default: all but peers, in this order). Every part has a limit of time; a table
 # of the parts comes last, and the exit status is 1 when one failed. OUT: where logs and results go. BENCH_PARTS names parts of bench (bench.py has the list).
 # peers compares with other loaders: PEERS_SITE is the folder that wheels.sh installed them into, PEERS_ARGS are arguments of peers.py.
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 inputs=${1:-/tmp/pinfeed-inputs}
 out=${OUT:-$here}
-parts=${PARTS:-compare decode decode_feeds death frameworks loader batcher copies loops sanitizer bench loader_rates doctor trace demo}
+parts=${PARTS:-compare decode decode_feeds death frameworks loader batcher copies loops sanitizer bench latency loader_rates doctor trace demo}
 cuda=${CUDA_HOME:-/usr/local/cuda}
 mkdir -p "$out"
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -40,7 +40,7 @@ piece() {
 address=""
 daemon=0
 if [ "$parts" != death ]; then
-  if { chosen compare || chosen decode || chosen decode_feeds || chosen sanitizer || chosen bench || chosen batcher || chosen peers || chosen trace; } && [ ! -d "$inputs" ]; then
+  if { chosen compare || chosen decode || chosen decode_feeds || chosen sanitizer || chosen bench || chosen latency || chosen batcher || chosen peers || chosen trace; } && [ ! -d "$inputs" ]; then
     timeout -k 10 300 python3 "$here/make_inputs.py" "$inputs" || { rm -rf "$inputs"; exit 2; }
   fi
   mkdir -p "$inputs"
@@ -125,6 +125,9 @@ fi
 
 # Beside the DataLoader and the ceilings; what feeding costs a trainer.
 if chosen bench; then piece "rates" 900 python3 "$here/bench.py" "$address" "$inputs" "$out" ${BENCH_PARTS:-}; fi
+
+# Where the time of next() goes.
+if chosen latency; then piece "steps of next()" 240 python3 "$here/latency.py" "$address" "$inputs"; fi
 
 if chosen loader_rates; then
   PINFEED_DAEMON=$here/bin/pinfeedd piece "rates of the DataLoader" 500 python3 "$here/loader_rates.py" ${LOADER_RATES:---workers 2,16 --device cuda:0} --out "$out/loader_rates.json"

@@ -121,6 +121,22 @@ def test_a_capsule_nobody_takes():
     assert owner.alive == [] and not _dlpack._exported
 
 
+def test_tensors_of_one_shape_have_memory_and_ends_of_their_own():
+    """What describes a shape is made once."""
+    owners = [Owner(bytes([number] * 6)) for number in range(3)]
+    arrays = [numpy.from_dlpack(owner.raw((2, 3), code_of("uint8"))) for owner in owners]
+    other = numpy.from_dlpack(owners[0].raw((3, 2), code_of("uint8")))
+    assert [array.tolist() for array in arrays] == [[[number] * 3] * 2 for number in range(3)] and other.shape == (3, 2)
+    del arrays[1]
+    gc.collect()
+    assert [owner.alive for owner in owners] == [[1, 1], [], [1]]
+    _dlpack._described.cache_clear()
+    assert arrays[0].tolist() == [[0] * 3] * 2 and numpy.from_dlpack(owners[1].raw((2, 3), code_of("uint8"))).tolist() == [[1] * 3] * 2
+    del arrays, other
+    gc.collect()
+    assert [owner.alive for owner in owners] == [[], [], []] and not _dlpack._exported
+
+
 def test_the_versioned_struct():
     raw = Owner(b"123456").raw((2, 3), code_of("uint8"), writable=False)
     capsule = raw.__dlpack__(max_version=(1, 0))

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a batch is and how long its slot is kept, over a library that needs no daemon."""
 
+import contextlib
 import gc
 import pickle
 import sys
 import threading
+import types
 import warnings
 
 import numpy
@@ -275,3 +277,64 @@ def test_a_batch_that_could_not_be_given_goes_back_with_the_feed(gpu):
     del feed
     gc.collect()
     assert gpu.released() == before + 1
+
+
+class Made:
+    """A torch tensor on a GPU."""
+
+    def __init__(self, shape, strides, dtype, device):
+        self.shape, self.strides, self.dtype, self.device = shape, strides, dtype, device
+
+    def stride(self):
+        return self.strides
+
+
+def torch_that(allocates, current_device=lambda: 1):
+    """A torch whose compiled code allocates so."""
+    guards = types.SimpleNamespace(_empty_strided_cuda=allocates)
+    return types.SimpleNamespace(
+        int16="int16",
+        cuda=types.SimpleNamespace(device=lambda ordinal: contextlib.nullcontext()),
+        _C=types.SimpleNamespace(_dynamo=types.SimpleNamespace(guards=guards), _cuda_getDevice=current_device),
+    )
+
+
+def empty(shape, dtype):
+    return Made(shape, {(2, 3): (3, 1)}.get(shape, "torch.empty's"), dtype, "cuda:1")
+
+
+def test_memory_comes_from_what_torchs_compiled_code_uses():
+    current = [1]
+    quick = _device._quick_empty(torch_that(lambda *tensor: Made(*tensor, f"cuda:{current[0]}"), lambda: current[0]), 1, empty)
+    for shape, strides in (((4, 5, 6), (30, 6, 1)), ((7,), (1,)), ((0, 5), (5, 1)), ((3, 0, 2), (2, 2, 1)), ((), ())):
+        for _ in range(2):
+            made = quick(shape, "float32")
+            assert (made.shape, made.strides, made.dtype, made.device) == (shape, strides, "float32", "cuda:1")
+    for rows in range(3 * _device._MAX_SHAPES):
+        assert quick((rows, 4), "float32").strides == (4, 1)
+    current[0] = 0  # the trainer works on another GPU meanwhile
+    assert quick((4, 5, 6), "float32").strides == "torch.empty's"
+
+
+def raises(error):
+    def allocate(*_):
+        raise error
+
+    return allocate
+
+
+@pytest.mark.parametrize(
+    "allocate",
+    [
+        lambda shape, strides, dtype: Made(shape, strides, dtype, "cuda:0"),
+        lambda shape, strides, dtype: Made(shape, strides, "float32", "cuda:1"),
+        lambda shape, strides, dtype: Made(shape, (1, 2), dtype, "cuda:1"),
+        raises(TypeError("another signature")),
+        raises(RuntimeError("PyTorch compiled without USE_CUDA")),
+    ],
+)
+def test_memory_comes_from_torch_empty_where_that_is_another_function(allocate):
+    assert _device._quick_empty(torch_that(allocate), 1, empty) is None
+    without = torch_that(allocate)
+    del without._C._dynamo
+    assert _device._quick_empty(without, 1, empty) is None

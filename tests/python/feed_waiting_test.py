@@ -125,6 +125,8 @@ class Interrupt(Exception):
 def call_when_interrupted(monkeypatch, feed, function, step):
     """Has `function` called as a signal handler would be, at the first call after the library gave a batch, its slot was taken, or its
     tensors were made."""
+    feed._disarm()  # the extension has no such calls
+    feed._quick_made = True
     maker = feed._maker
     original = getattr(maker, step) if step != "next" else feed._library.pf_next_info_quick
 

@@ -24,6 +24,8 @@ _BFLOAT16 = 11
 _INFO_FORMAT = "@8xQQIIIIQ"
 # Tensors that are smaller than this in a full batch are always copied, so that kept labels do not hold slots.
 SMALL_BYTES = 64 * 1024
+# The extension makes batches of so many fields at most.
+MAX_PLAIN_FIELDS = 64
 # How to make a tensor: the shape, dtype and offset for numpy.ndarray, and a function that converts the array, if
 # needed.
 _View = Tuple[Tuple[int, ...], Any, int, Optional[Callable[[Any], Any]]]
@@ -76,6 +78,10 @@ class Maker:
     def next_info(self) -> Tuple[int, ...]:
         """Returns what was written to `info_ref`: epoch, index, samples, skipped, last_of_epoch, held, data."""
         return self._unpack_info(self._info)
+
+    def plain(self) -> Optional[Dict[str, Any]]:
+        """Returns what the extension needs to make full batches as `make` does; None if it cannot. Once the layout is known."""
+        return None
 
     def is_small(self, sample_bytes: int) -> bool:
         """Whether tensors with samples of this size are always copied."""
@@ -161,6 +167,20 @@ class BatchMaker(Maker):
         batch = self._build(info, tensors)
         batch._slot = None if copied else slot
         return batch
+
+    def plain(self) -> Optional[Dict[str, Any]]:
+        if self._packed or self._read_only or not self._places or len(self._places) > MAX_PLAIN_FIELDS:
+            return None
+        return {
+            "info": self._info,
+            "batch_type": self._batch_type,
+            "array": self._numpy.ndarray,
+            "samples": self._batch_size,
+            "max_held": self.max_held,
+            "copies": self._copies,
+            "slot_bytes": ctypes.sizeof(self._slot_type),
+            "fields": list(self._views.get((self._batch_size, self._copies)) or self._make_views(self._batch_size, self._copies)),
+        }
 
     def _make_views(self, samples: int, copied: bool) -> List[_View]:
         """Returns how to make the tensors of a batch with that many samples. The library guarantees that a feed's
@@ -286,6 +306,7 @@ def _slot_class(length: int) -> Any:
     class Slot(ctypes.c_char * length):  # type: ignore[misc]
         info: Tuple[int, ...]
         leaving = False  # being returned to the trainer: see Feed
+        address = property(ctypes.addressof)
 
     return Slot
 
@@ -308,7 +329,7 @@ def _slot_batch_class(places: List[_Place], address: Callable[[Any], int], gpu: 
             elif slot is None or place.small:
                 raw[place.name] = RawTensor(tensor, address(tensor), size, shape, place.dtype, True, gpu)
             else:
-                raw[place.name] = RawTensor(slot, ctypes.addressof(slot) + place.offset, size, shape, place.dtype, place.writable)
+                raw[place.name] = RawTensor(slot, slot.address + place.offset, size, shape, place.dtype, place.writable)
         return raw
 
     return type("Batch", (batch_class([place.name for place in places]),), {"_make_raw": make_raw, "__module__": Batch.__module__})

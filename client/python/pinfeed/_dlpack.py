@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 from typing import Any, Dict, Optional, Tuple
 
 _CPU = (1, 0)  # kDLCPU, device 0
@@ -122,6 +123,29 @@ def _at_exit() -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
+@functools.lru_cache(maxsize=256)  # a feed's tensors have few shapes
+def _described(shape: Tuple[int, ...], dtype: int, device: Tuple[int, int], writable: bool, versioned: bool) -> Tuple[Any, bytes, Any]:
+    """Returns the type of the struct for such a tensor, its content but for the address, and what that refers to."""
+    managed: Any = _ManagedVersioned() if versioned else _Managed()
+    if versioned:
+        managed.major, managed.minor = 1, 0
+        managed.flags = 0 if writable else _FLAG_READ_ONLY
+    ndim = len(shape)
+    shape_array = (ctypes.c_int64 * max(ndim, 1))(*shape)
+    strides = (ctypes.c_int64 * max(ndim, 1))()
+    step = 1
+    for axis in reversed(range(ndim)):
+        strides[axis] = step
+        step *= shape[axis]
+    tensor = managed.tensor
+    tensor.device_type, tensor.device_id = device
+    tensor.ndim = ndim
+    tensor.code, tensor.bits, tensor.lanes = DTYPES[dtype][0], DTYPES[dtype][1], 1
+    tensor.shape, tensor.strides = shape_array, strides
+    managed.deleter = _deleter_address
+    return type(managed), bytes(managed), (shape_array, strides)
+
+
 class RawTensor:
     """A tensor in a slot, for any framework that supports DLPack: ``jax.dlpack.from_dlpack(raw)``,
     ``torch.from_dlpack(raw)``, ``numpy.from_dlpack(raw)``, ``numpy.asarray(raw)``. These calls do not copy unless
@@ -199,26 +223,11 @@ class RawTensor:
                 "this tensor is read-only (its slot is shared), which DLPack before 1.0 cannot express: use a newer consumer, "
                 "or numpy.asarray(), or the tensors of the batch itself"
             )
-        managed: Any = _ManagedVersioned() if versioned else _Managed()
-        if versioned:
-            managed.major, managed.minor = 1, 0
-            managed.flags = 0 if self.writable else _FLAG_READ_ONLY
-        ndim = len(self.shape)
-        shape = (ctypes.c_int64 * max(ndim, 1))(*self.shape)
-        strides = (ctypes.c_int64 * max(ndim, 1))()
-        step = 1
-        for axis in reversed(range(ndim)):
-            strides[axis] = step
-            step *= self.shape[axis]
-        tensor = managed.tensor
-        tensor.data = self.address
-        tensor.device_type, tensor.device_id = self._device
-        tensor.ndim = ndim
-        tensor.code, tensor.bits, tensor.lanes = DTYPES[self._dtype][0], DTYPES[self._dtype][1], 1
-        tensor.shape, tensor.strides = shape, strides
-        managed.deleter = _deleter_address
+        struct, content, arrays = _described(self.shape, self._dtype, self._device, self.writable, versioned)
+        managed = struct.from_buffer_copy(content)
+        managed.tensor.data = self.address
         address = ctypes.addressof(managed)
-        _exported[address] = (managed, shape, strides, self._owner)
+        _exported[address] = (managed, arrays, self._owner)
         try:
             capsule = self._capsule = _capsule_new(address, _names[versioned], _destructor_address)
             return capsule

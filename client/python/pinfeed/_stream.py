@@ -17,6 +17,7 @@ from ._batch_maker import BatchMaker
 from ._connection import _POLL_S, Connection, Opened, logger
 from ._device import DeviceBatchMaker, LentBatchMaker, memory_of
 from ._errors import Code, DeadlineExceededError, Error, InvalidArgumentError, SlotsHeldWarning
+from ._plain_next import make_next
 from ._spec import describe
 
 # The length of one wait inside the library. Between waits, Python handles signals and the stream checks whether another
@@ -39,6 +40,8 @@ class Stream(Connection):
         self._out = ctypes.c_void_p()
         self._out_ref = ctypes.byref(self._out)
         self._taken: Any = None  # from the maker's take, until the trainer has the batch
+        self._quick: Any = None  # the extension's, from the first batch on; see _plain_next
+        self._quick_made = False
         self._warned = False
         self._copied = 0
         self._group_pending = opened.spec.get("group_size", 1) > 1  # no batch yet since the latest connection
@@ -67,6 +70,7 @@ class Stream(Connection):
             # If the daemon could not deliver to the GPU, the framework copies the tensors there.
             gpu = opened.ordinal
             self._maker = BatchMaker(library, self._tensor_count, self.batch_size, max_held, opened.framework, opened.zero_copy, gpu)
+        self._quick, self._quick_made = None, False
         self._framework = opened.framework
         self._timeout = opened.timeout
 
@@ -78,7 +82,7 @@ class Stream(Connection):
     @property
     def held(self) -> int:
         """The number of batches of this feed whose slots are in use."""
-        return self._maker.held
+        return self._maker.held + (int(self._quick.held) if self._quick is not None else 0)
 
     @property
     def copied(self) -> int:
@@ -102,13 +106,14 @@ class Stream(Connection):
                 result = library.pf_next_info_quick(self._handle, 0, self._out_ref, self._maker.info_ref)
                 if result == Code.DEADLINE_EXCEEDED:
                     result = self._wait()
-                if library._messages:
-                    library.drain_log()
                 if result:
+                    library.drain_log()
                     if result == Code.OUT_OF_RANGE:
                         return None
                     self._check_open()
                     raise library.error(result)
+            if library._messages:
+                library.drain_log()
             try:
                 self._taken = self._maker.take(out)
             except Error:
@@ -214,7 +219,18 @@ class Stream(Connection):
             return info
         return self._maker.next_info() if self._out.value is not None else None
 
+    def _make_quick(self) -> None:
+        """Makes the extension's object, once the layout is known."""
+        self._quick = make_next(self._library, self._handle, self._out, self._lock, self._maker.plain())
+        self._quick_made = True
+
+    def _disarm(self) -> None:
+        """Keeps the extension from taking batches until the next one was returned. Before the feed or its position changes."""
+        if self._quick is not None:
+            self._quick.disarm()
+
     def _release_undelivered(self) -> None:
+        self._disarm()
         self._taken = None
         if self._out.value is not None:
             handle, self._out.value = self._out.value, None

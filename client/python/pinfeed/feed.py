@@ -12,6 +12,7 @@ import sys
 import weakref
 from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, Tuple
 
+from . import _plain_next
 from ._arguments import instead_of_attribute
 from ._batch import OUTPUTS
 from ._checks import MAX_EPOCH, Checks, shown, to_integer
@@ -77,6 +78,7 @@ class Feed(Stream):
         self._next_epoch: Optional[int] = None  # placed or running: the epoch chosen to follow this one
         self._shared = "sharing" in opened.spec
         self._queue = opened.spec.get("sharing") == "QUEUE"
+        self._may_be_plain = not self._shared and opened.output == "batch"
         self._accelerate_checked = False  # true once wrapped in pinfeed.accelerate.Loader, or after the warning that it is not
         self._joined = not self._shared  # until its first batch, a member follows the group to whatever epoch it is in
         super().__init__(opened)
@@ -181,6 +183,7 @@ class Feed(Stream):
 
     def _end_iteration(self) -> None:
         """Ends the iteration. The next one runs over the following epoch."""
+        self._disarm()
         if self._next_epoch is not None:
             self._epoch = self._next_epoch
         elif not self._is_over(self._epoch):
@@ -222,7 +225,10 @@ class Feed(Stream):
     def _next_of_epoch(self, iterator: _EpochIterator) -> Tuple[Any, Any]:
         """Returns the object in `_taken` and the next batch of the iterator's epoch."""
         while True:
+            self._disarm()
             self._check_open()
+            if self._delivered and self._may_be_plain and not self._quick_made:
+                self._make_quick()
             if iterator.over:  # ended by another thread while this one waited for the lock
                 raise StopIteration
             if self._iterator() is not iterator:
@@ -257,6 +263,8 @@ class Feed(Stream):
             self._delivered = True
             self._phase = _RUNNING
             taken.leaving = True
+            if self._quick is not None and not self._ended:
+                iterator.plain = self._quick, epoch
             return taken, batch
         iterator.over = True
         self._end_iteration()
@@ -336,6 +344,7 @@ class Feed(Stream):
         check_decoder(state, self.decode, self.decoder)
         with self._lock:
             self._check_open()
+            self._disarm()
             self._library.check(self._library.pf_seek(self._handle, cursor.encode("utf-8")))
             self._library.drain_log()
             self._release_undelivered()
@@ -395,7 +404,7 @@ def read_state(state: Any, epochs: int) -> Tuple[Resumed, str]:
     return Resumed(number, ended, following), text
 
 
-class _EpochIterator(Iterator[Any]):
+class _EpochIterator(_plain_next.Iterator):  # type: ignore[misc]  # the extension has no types
     """An iterator over one epoch of a feed."""
 
     __slots__ = ("__weakref__", "_feed", "over")
@@ -404,7 +413,7 @@ class _EpochIterator(Iterator[Any]):
         self._feed = feed
         self.over = False
 
-    def __next__(self) -> Any:
+    def _next_slowly(self) -> Any:
         return self._feed._next(self)
 
     def __length_hint__(self) -> int:

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the extension knows of a feed. In: the keyword arguments of `Next`. Out: a `State`.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "pinfeed/pinfeed.h"
+
+namespace pinfeed {
+
+constexpr size_t kMaxFields = 64;
+
+// Purpose: owns a reference to a Python object. Threads: with the GIL.
+class Ref {
+ public:
+  explicit Ref(PyObject* object = nullptr) : object_(object) {}
+  static Ref Copy(PyObject* object) {
+    Py_XINCREF(object);
+    return Ref(object);
+  }
+  Ref(Ref&& other) noexcept : object_(other.release()) {}
+  Ref& operator=(Ref&& other) noexcept {
+    PyObject* const old = object_;
+    object_ = other.release();
+    Py_XDECREF(old);
+    return *this;
+  }
+  ~Ref() { Py_XDECREF(object_); }
+  PyObject* get() const { return object_; }
+  PyObject* release() {
+    PyObject* const object = object_;
+    object_ = nullptr;
+    return object;
+  }
+  explicit operator bool() const { return object_ != nullptr; }
+
+ private:
+  PyObject* object_;
+};
+
+// A tensor of each batch.
+struct Field {
+  Ref shape;
+  Ref dtype;
+  Ref offset;  // of views: in the slot
+  Ref finish;  // of views: makes the user's tensor of the array; None: the array is it
+};
+
+// What all batches of a feed have in common. The Python code arms it when it has returned a batch and the
+// next one may be as plain, and disarms it before it changes anything.
+struct State {
+  Ref kept;  // whatever has the memory below
+  pf_feed* const* feed = nullptr;
+  pf_batch** out = nullptr;
+  pf_batch_info* info = nullptr;
+  decltype(&pf_next_info) next = nullptr;
+  decltype(&pf_batch_release) release = nullptr;
+  decltype(&pf_batch_write) write = nullptr;
+  Ref acquire, unlock;  // the feed's lock
+  Ref messages;         // of the library, which the Python code logs
+  Ref batch_type;
+  Ref array;            // views: numpy.ndarray
+  bool copies = false;  // views: of which no tensor keeps the slot
+  Py_ssize_t slot_bytes = 0;
+  Ref empty, address, stream;  // tensors that are written: a framework's memory
+  uint32_t samples = 0;
+  uint32_t max_held = 0;
+  Field fields[kMaxFields];
+  size_t field_count = 0;
+  const void* armed_for = nullptr;  // the iterator
+  uint64_t disarmed = 0;            // how many times
+  uint64_t epoch = 0;
+  Py_ssize_t held = 0;  // slots in use
+};
+
+// Returns the state that keyword arguments describe. Null, with an exception, if one is missing or is none of
+// those that it can be.
+State* NewState(PyObject* arguments);
+void DeleteState(State* state);
+
+}  // namespace pinfeed

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches that the extension takes are those that the Python code takes, and as safe. Over a library that needs no daemon."""
+
+import gc
+import os
+import signal
+import sys
+import threading
+
+import numpy
+import pytest
+
+import pinfeed
+from pinfeed import _device, _plain_next
+
+SAMPLES, BATCH = 42, 4
+EPOCH = [list(range(first, min(first + BATCH, SAMPLES))) for first in range(0, SAMPLES, BATCH)]
+
+
+@pytest.fixture(params=["the extension", "Python"])
+def feed_of(request, fake, monkeypatch):
+    """Opens feeds of many full batches, with the extension and without."""
+    if request.param == "Python":
+        monkeypatch.setattr(_plain_next, "extension", None)
+    elif _plain_next.extension is None:
+        pytest.skip("the extension is not there: it needs python3-dev, and CPython 3.11 or later")
+
+    def open_feed(settings=None, **options):
+        return fake(settings={"SAMPLES": SAMPLES, **(settings or {})}, **options)
+
+    open_feed.c = fake.c
+    open_feed.copied = fake.copied
+    open_feed.quick = request.param == "the extension"
+    return open_feed
+
+
+def plain(feed_of, feed):
+    """Whether the next batch is the extension's; that the tests below go the way they mean to."""
+    assert (feed._quick is not None) == feed_of.quick
+    return feed_of.quick
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@pytest.mark.parametrize("options", [{}, {"zero_copy": False}])
+def test_batches_are_the_same(feed_of, framework, options):
+    feed = feed_of(framework=framework, **options)
+    for epoch in range(2):
+        seen = []
+        for batch in feed:
+            image, label = batch
+            assert type(batch) is feed._maker._batch_type and batch.image is image and batch["label"] is label
+            assert (batch.epoch, batch.index, batch.skipped) == (epoch, len(seen), 0)
+            assert batch.last_of_epoch is (len(seen) == len(EPOCH) - 1)
+            assert image.shape == (len(label), 2, 8192) and image[:, 1, 5].tolist() == [value % 256 for value in label.tolist()]
+            seen.append(label.tolist())
+        assert seen == [[100 * epoch + label for label in labels] for labels in EPOCH]
+    plain(feed_of, feed)
+
+
+def test_a_tensor_keeps_its_slot(feed_of):
+    feed = feed_of()
+    iterator = iter(feed)
+    for _ in range(2):
+        next(iterator)
+    batch = next(iterator)
+    plain(feed_of, feed)
+    gc.collect()
+    assert feed.held == 1 and batch.raw["image"].address == batch.image.ctypes.data
+    assert not numpy.shares_memory(batch.image, batch.label), "labels are small, and copies"
+    view, raw = batch.image[1:, :, 3], numpy.from_dlpack(batch.raw["image"])
+    released = feed_of.c.fake_released()
+    del batch
+    gc.collect()
+    view[:] = 7  # the tensors are writable
+    assert (raw[1:, :, 3] == 7).all() and feed.held == 1 and feed_of.c.fake_released() == released
+    del view
+    gc.collect()
+    assert feed.held == 1
+    del raw
+    gc.collect()
+    assert feed.held == 0 and feed_of.c.fake_released() == released + 1
+
+
+def test_held_tensors_outlive_the_feed(feed_of):
+    feed = feed_of()
+    iterator = iter(feed)
+    kept = [next(iterator) for _ in range(3)]
+    feed.close()
+    with pytest.raises(pinfeed.Error, match="is closed"):
+        next(iterator)
+    del feed, iterator
+    gc.collect()
+    assert [batch.image[0, 0, 0] for batch in kept] == [0, 4, 8]
+    released = feed_of.c.fake_released()
+    del kept
+    gc.collect()
+    assert feed_of.c.fake_released() == released + 3
+
+
+def test_the_last_slot_is_the_daemons(feed_of):
+    feed = feed_of()
+    with pytest.warns(pinfeed.SlotsHeldWarning, match="3 of the 4 slots"):
+        kept = list(feed)
+    assert [batch.label.tolist() for batch in kept] == EPOCH
+    assert (feed.held, feed.copied) == (3, len(EPOCH) - 3) == (feed.held, feed_of.copied(feed))
+    del kept[:2]
+    gc.collect()
+    iterator = iter(feed)
+    first = next(iterator)
+    assert feed.held == 2 and first.label.tolist() == [100, 101, 102, 103]
+
+
+def test_another_iterator_ends_the_first(feed_of):
+    feed = feed_of()
+    first = iter(feed)
+    assert [next(first).index for _ in range(3)] == [0, 1, 2]
+    second = iter(feed)
+    with pytest.raises(RuntimeError, match="ended by a newer one"):
+        next(first)
+    assert [next(second).epoch for _ in range(3)] == [1, 1, 1]
+    with pytest.raises(RuntimeError, match="ended by a newer one"):
+        next(first)
+    assert next(second).index == 3
+
+
+def test_positions_in_the_midst(feed_of):
+    feed = feed_of()
+    iterator = iter(feed)
+    for _ in range(4):
+        next(iterator)
+    state = feed.state_dict()
+    assert state["cursor"]["position"] == "16" and next(iterator).index == 4
+    feed.set_epoch(5)  # the running iterator goes on
+    assert [batch.index for batch in iterator] == list(range(5, len(EPOCH)))
+    assert next(iter(feed)).epoch == 5
+    running = iter(feed)
+    assert [next(running).index for _ in range(3)] == [0, 1, 2]
+    feed.load_state_dict(state)
+    with pytest.raises(RuntimeError, match="load_state_dict"):
+        next(running)
+    assert next(iter(feed)).index == 4
+
+
+def test_a_failing_conversion_loses_no_batch(feed_of):
+    feed = feed_of(framework="torch")
+    iterator = iter(feed)
+    next(iterator)
+    views, fails = feed._maker._views[BATCH, False], []
+    finish = views[1][3]
+
+    def convert(array):
+        if fails:
+            raise fails.pop()
+        return finish(array)
+
+    views[1] = (*views[1][:3], convert)
+    feed._disarm()
+    feed._quick, feed._quick_made = None, False  # with the function above
+    assert [next(iterator).index for _ in range(2)] == [1, 2]
+    plain(feed_of, feed)
+    fails.append(MemoryError("none left"))
+    with pytest.raises(MemoryError):
+        next(iterator)
+    gc.collect()
+    assert [next(iterator).index for _ in range(3)] == [3, 4, 5]
+    gc.collect()
+    assert feed.held == 0
+
+
+def test_a_signal_handler_may_take_batches_and_close_the_feed(feed_of):
+    feed = feed_of()
+    taken = []
+    iterator = iter(feed)
+
+    def handler(*_):
+        taken.append(next(iterator).index)
+        if len(taken) > 5:
+            feed.close()
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(pinfeed.Error, match="is closed"):
+            for batch in iterator:
+                taken.append(batch.index)
+                os.kill(os.getpid(), signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert taken == list(range(6)), "each batch once, in order"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="Python runs signal handlers between any two instructions of the loop")
+def test_an_exception_of_a_signal_handler_loses_no_batch(feed_of):
+    feed = feed_of({"SAMPLES": 40_000})
+    seen, stop, armed, raised = [], threading.Event(), [False], []
+
+    def handler(*_):
+        if armed.pop():
+            armed.append(False)
+            raised.append(1)
+            raise KeyboardInterrupt
+        armed.append(False)
+
+    def interrupt():
+        while not stop.wait(0.0005):
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    iterator = iter(feed)
+    try:
+        while len(seen) < 10_000:
+            try:
+                armed[0] = True
+                for batch in iterator:
+                    seen.append(batch.index)
+                armed[0] = False
+            except KeyboardInterrupt:
+                pass
+    finally:
+        stop.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert seen == list(range(10_000)) and raised
+
+
+def test_threads_share_a_feed(feed_of):
+    feed = feed_of({"SAMPLES": 8_000, "SLOTS": 60})
+    iterator = iter(feed)
+    seen, lock = [], threading.Lock()
+    states = []
+
+    def take():
+        for batch in iterator:
+            with lock:
+                seen.append(batch.index)
+
+    def watch():
+        while len(seen) < 1900:
+            cursor = feed.state_dict()["cursor"]
+            states.append((int(cursor["epoch"]), int(cursor["position"])))
+
+    threads = [threading.Thread(target=take) for _ in range(3)] + [threading.Thread(target=watch)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(seen) == list(range(2000)) and states == sorted(states)
+
+
+class Written:
+    """A framework's memory on the GPU."""
+
+    address = 1 << 40
+
+    def __init__(self, shape, dtype):
+        self.shape = shape
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_batches_that_are_written(feed_of, monkeypatch, closes):
+    """On a GPU whose memory the framework allocates in Python, where a signal handler may run."""
+    hook = [lambda: None]
+
+    def empty(shape, dtype):
+        hook[0]()
+        return Written(shape, dtype)
+
+    memory = _device.Memory(dtype=str, empty=empty, address=lambda tensor: tensor.address, stream=lambda: 3, lend=None, copy=None)
+    monkeypatch.setattr(_device, "torch_memory", lambda ordinal: memory)
+    feed = feed_of({"DEVICE": 0}, device=0, framework="torch")
+    released = feed_of.c.fake_released()
+    iterator = iter(feed)
+    for number in range(5):  # from the third on they are the extension's
+        batch = next(iterator)
+        assert (batch.index, batch.image.shape, batch.label.shape) == (number, (4, 2, 8192), (4,)) and batch.raw == {}
+    plain(feed_of, feed)
+    assert feed_of.c.fake_released() == released + 5 and feed.held == 0
+
+    def fail():
+        raise MemoryError("none left")
+
+    hook[0] = feed.close if closes else fail
+    with pytest.raises(pinfeed.Error if closes else MemoryError):
+        next(iterator)
+    hook[0] = lambda: None
+    if closes:
+        assert feed_of.c.fake_released() == released + 6, "a batch that could not be given goes back"
+    else:
+        assert [batch.index for batch in iterator] == list(range(5, len(EPOCH)))
+        assert feed_of.c.fake_released() == released + len(EPOCH)
+
+
+def test_what_is_not_plain_is_left_to_python(feed_of):
+    for options in ({"output": "dict"}, {"settings": {"READ_ONLY": 1}, "framework": "numpy"}):
+        feed = feed_of(**options)
+        iterator = iter(feed)
+        for _ in range(3):
+            next(iterator)
+        assert feed._quick is None
+
+
+def test_the_librarys_messages_come_with_the_next_batch(feed_of, caplog):
+    feed = feed_of()
+    iterator = iter(feed)
+    next(iterator)
+    next(iterator)
+    feed._library._messages.append((2, "something to be told"))
+    assert next(iterator).index == 2
+    assert "something to be told" in caplog.text and next(iterator).index == 3
+
+
+@pytest.mark.skipif(_plain_next.extension is None, reason="the extension is not built")
+@pytest.mark.parametrize("arguments", [{}, {"feed": 1}, {"feed": "x"}, {"fields": []}])
+def test_arguments_that_are_missing(arguments):
+    with pytest.raises((ValueError, TypeError)):
+        _plain_next.extension.Next(**arguments)
+    with pytest.raises(TypeError):
+        _plain_next.extension.Slot()
